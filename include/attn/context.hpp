@@ -1,0 +1,65 @@
+// Context: threads, memory pool and caches of a caller. One Context may serve many threads at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace attn {
+
+enum class ErrorCode : std::int32_t {
+  ok = 0,
+  invalid_argument = 1,  // the input breaks a rule: what, what was found, what is accepted
+  unsupported = 2,       // valid, but no usable backend does it: the reason of each
+  out_of_memory = 3,
+  device_error = 4,  // a driver or runtime refused: what was tried
+  internal = 5,      // a bug in libattn
+};
+const char* to_string(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// Runs body(body_data, worker) once for every worker in [0, workers), in any order, on any threads,
+// one after the other if it likes, and returns when all have returned.
+using ParallelFor = void (*)(void* user, std::int32_t workers,
+                             void (*body)(void* body_data, std::int32_t worker), void* body_data);
+
+struct ContextOptions {
+  // Threads of the CPU backend; 0 = ATTN_NUM_THREADS, else all that the process may run on.
+  std::int32_t threads = 0;
+  // How to run on several threads; null = OpenMP (or one thread where it was built without).
+  ParallelFor parallel_for = nullptr;
+  void* parallel_for_user = nullptr;
+  // Name of the one backend to use ("cpu", "reference", "cuda", "webgpu"); empty = by device.
+  std::string backend;
+  // Scratch memory kept between calls, in bytes; larger blocks are freed after the call.
+  std::int64_t pool_bytes = std::int64_t{256} << 20;
+  // Where compiled kernels are kept; empty = ATTN_CACHE_DIR, else the user's cache folder.
+  std::string cache_dir;
+};
+
+class Context {
+ public:
+  explicit Context(const ContextOptions& options = {});
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  [[nodiscard]] std::int32_t threads() const;
+
+  class State;  // the library's own
+  [[nodiscard]] State& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace attn

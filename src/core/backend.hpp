@@ -1,0 +1,52 @@
+// Backend: the interface between the chain (validate -> registry -> plan -> launch) and a folder of
+// kernels. A backend that isn't built in is a stub whose usable() says why.
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <attn/context.hpp>
+#include <attn/problem.hpp>
+#include <string>
+
+#include "core/plan.hpp"
+#include "core/status.hpp"
+
+namespace attn::core {
+
+// Threads to run on: fn runs body once for each worker in [0, workers), see attn::ParallelFor.
+struct Executor {
+  std::int32_t threads = 1;
+  ParallelFor parallel_for = nullptr;  // never null when a backend is called
+  void* user = nullptr;
+};
+
+struct Capability {
+  bool supported = false;
+  std::string reason;  // when not supported: what this backend lacks for the problem
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual const char* name() const = 0;
+  [[nodiscard]] virtual Device device() const = 0;
+  // Whether automatic choice may take it (the reference only runs when forced).
+  [[nodiscard]] virtual bool automatic() const { return true; }
+  // Whether it can run on this machine; detail says on what, or why not.
+  [[nodiscard]] virtual bool usable(std::string& detail) const = 0;
+
+  // All four take problems that validate_problem() accepted. supports() allocates only for a reason.
+  [[nodiscard]] virtual Capability supports(Pass pass, const Problem& problem) const = 0;
+  [[nodiscard]] virtual Plan plan(Pass pass, const Problem& problem,
+                                  const Executor& executor) const = 0;
+  virtual Status prepare(Pass pass, const Problem& problem, const Plan& plan) const = 0;
+  // arguments.workspace holds plan.workspace_bytes, 64-byte aligned; arguments were validated.
+  virtual Status launch(Pass pass, const Problem& problem, const Plan& plan,
+                        const Arguments& arguments, const Executor& executor) const = 0;
+
+  virtual Status merge(const MergeArguments& arguments, const Executor& executor) const = 0;
+  virtual Status merge_backward(const MergeBackwardArguments& arguments,
+                                const Executor& executor) const = 0;
+  virtual Status rope(const RopeArguments& arguments, const Executor& executor) const = 0;
+};
+
+}  // namespace attn::core

@@ -1,0 +1,24 @@
+// Plan: what a backend will launch for a problem on a device. Made by a pure function, printable,
+// without heap memory, so that a planned call allocates nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace attn::core {
+
+struct ConfigEntry {
+  const char* name = nullptr;
+  std::int64_t value = 0;
+};
+
+struct Plan {
+  const char* kernel = "";
+  std::array<ConfigEntry, 16> config{};  // ends at the first entry without a name
+  std::int64_t tile_q = 0;
+  std::int64_t tile_kv = 0;
+  std::int64_t tasks = 0;  // independent pieces of work
+  std::int64_t workspace_bytes = 0;
+};
+
+}  // namespace attn::core
