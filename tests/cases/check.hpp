@@ -1,0 +1,29 @@
+// Runs one case and compares everything it wrote with the float64 reference, elementwise, under the
+// tolerance of docs/semantics.md; also checks what must not have been touched. Used by `attn
+// check`, the tests and the benchmark's verification.
+#pragma once
+
+#include <attn/attn.hpp>
+#include <cstdint>
+#include <string>
+
+#include "case.hpp"
+
+namespace attn::cases {
+
+struct CheckReport {
+  bool passed = false;
+  bool skipped = false;      // no usable backend does it; message says why
+  std::string message;       // what failed: tensor, index, both values, share of failures
+  double worst_ratio = 0.0;  // largest error / tolerance over all elements; passed means <= 1
+  double worst_error = 0.0;  // largest absolute error
+  std::string backend;       // who ran
+  std::string kernel;
+  std::int64_t q_tiles = 0;  // of the plan that ran
+  std::int64_t kv_tiles = 0;
+};
+
+// Never throws on a failing case; errors of the call under test become a failed report.
+CheckReport run_case(Context& context, const Case& c);
+
+}  // namespace attn::cases
