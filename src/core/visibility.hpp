@@ -10,13 +10,18 @@
 namespace attn::core {
 
 // Query i of a batch entry stands at key i + diag.
-inline std::int64_t diagonal_of(const Problem& problem, const Arguments& arguments,
-                                std::int64_t len_q, std::int64_t len_kv) {
-  switch (problem.diagonal) {
+inline std::int64_t diagonal_of(Diagonal diagonal, std::int64_t explicit_value, std::int64_t len_q,
+                                std::int64_t len_kv) {
+  switch (diagonal) {
     case Diagonal::bottom_right: return len_kv - len_q;
     case Diagonal::top_left: return 0;
     case Diagonal::explicit_value: break;
   }
+  return explicit_value;
+}
+
+// Diagonal::explicit_value: what the call gives, else where its origin places it.
+inline std::int64_t explicit_diagonal(const Arguments& arguments) {
   return arguments.diag ? *arguments.diag : arguments.origin.q - arguments.origin.kv;
 }
 
