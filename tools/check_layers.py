@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Checks what reviewers should not have to: each folder includes only from the folders below it, no
+source file has 500 lines or more, and every source file opens with a comment that says what it is.
+
+usage: tools/check_layers.py        exit status 1 when a rule is broken
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+# Folder -> folders it may include from. Public headers (attn/...) and a folder's own are always
+# allowed.
+CORE = {"src/core"}
+REFERENCE = CORE | {"src/reference"}
+BACKENDS = {"src/reference", "src/cpu", "src/cuda", "src/webgpu"}
+CASES = CORE | REFERENCE | {"tests/cases", "src/files"}
+ALLOWED = {
+    "src/core": set(),
+    "src/reference": CORE,
+    "src/cpu": CORE,
+    "src/cuda": CORE,
+    "src/webgpu": CORE,
+    "src/api": CORE | BACKENDS,
+    "src/files": set(),
+    "tests/cases": CASES,
+    "bench": CASES,
+    "cli": CASES | {"bench"},
+    "examples": set(),
+}
+# The reference shares no code with what it judges: of core only these, and none of the rules.
+REFERENCE_MAY_SEE = {"core/backend.hpp", "core/plan.hpp", "core/status.hpp"}
+LINES = 500
+SOURCES = (".cpp", ".hpp", ".c", ".h", ".py", ".sh")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+
+
+def folder_of(path):
+    for folder in sorted(ALLOWED, key=len, reverse=True):
+        if path.startswith(folder + "/"):
+            return folder
+    return None
+
+
+def resolve(source, name):
+    """The repository path of an include, or None for a header from elsewhere."""
+    for base in (source.parent, pathlib.Path("src"), pathlib.Path("include"), pathlib.Path(".")):
+        if (base / name).exists():
+            return (base / name).as_posix()
+    return None
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout
+    problems = []
+    for name in listed.splitlines():
+        source = pathlib.Path(name)
+        if source.suffix not in SOURCES or not source.exists():
+            continue
+        text = source.read_text()
+        lines = text.count("\n")
+        if lines >= LINES:
+            problems.append(f"{name}: {lines} lines; the limit is {LINES - 1}")
+        if not re.match(r'(#!.*\n)?(//|/\*|#|""")', text):
+            problems.append(f"{name}: does not open with a comment that says what it is")
+        folder = folder_of(name)
+        if folder is None:
+            continue
+        for include in INCLUDE.findall(text):
+            path = resolve(source, include)
+            other = folder_of(path) if path else None
+            if other and other != folder and other not in ALLOWED[folder]:
+                problems.append(f"{name}: {folder} may not include {include} ({other})")
+            if (
+                folder == "src/reference"
+                and other == "src/core"
+                and include not in REFERENCE_MAY_SEE
+            ):
+                problems.append(f"{name}: the reference may not share {include}")
+    for problem in problems:
+        print(problem)
+    print(f"layers: {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
