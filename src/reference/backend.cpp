@@ -1,0 +1,90 @@
+// The reference as a backend: see backend.hpp.
+#include "reference/backend.hpp"
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "reference/reference.hpp"
+
+namespace attn::reference {
+
+namespace {
+
+// Runs `body`, which returns "" or the problem, and makes a Status of what comes out.
+template <class Body>
+core::Status status_of(Body body) {
+  try {
+    std::string problem = body();
+    if (problem.empty()) return {};
+    return core::Status::invalid(std::move(problem));
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::out_of_memory, "reference: not enough memory for its float64 copies"};
+  }
+}
+
+bool is_f8(DType type) {
+  return type == DType::f8e4m3 || type == DType::f8e5m2;
+}
+
+class ReferenceBackend final : public core::Backend {
+ public:
+  [[nodiscard]] const char* name() const override { return "reference"; }
+  [[nodiscard]] Device device() const override { return Device::host; }
+  [[nodiscard]] bool automatic() const override { return false; }
+  [[nodiscard]] bool usable(std::string& detail) const override {
+    detail = "float64, naive, one thread";
+    return true;
+  }
+
+  [[nodiscard]] core::Capability supports(Pass pass, const Problem& problem) const override {
+    if (pass == Pass::backward && (is_f8(problem.dtype) || is_f8(problem.kv_type()))) {
+      return {false, "there is no backward of f8 types"};
+    }
+    return {true, ""};
+  }
+
+  [[nodiscard]] core::Plan plan(Pass pass, const Problem& problem,
+                                const core::Executor&) const override {
+    core::Plan plan;
+    plan.kernel = pass == Pass::backward ? "reference_backward" : "reference_forward";
+    plan.tile_q = 1;
+    plan.tile_kv = 1;
+    plan.tasks = problem.batch * problem.heads_q;
+    return plan;
+  }
+
+  core::Status prepare(Pass, const Problem&, const core::Plan&) const override { return {}; }
+
+  core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
+                      const Arguments& arguments, const core::Executor&) const override {
+    return status_of([&] {
+      switch (pass) {
+        case Pass::forward: return reference::forward(problem, arguments);
+        case Pass::backward: return reference::backward(problem, arguments);
+        case Pass::decode: return reference::decode(problem, arguments);
+      }
+      return std::string("reference: no such pass");
+    });
+  }
+
+  core::Status merge(const MergeArguments& arguments, const core::Executor&) const override {
+    return status_of([&] { return reference::merge(arguments); });
+  }
+  core::Status merge_backward(const MergeBackwardArguments& arguments,
+                              const core::Executor&) const override {
+    return status_of([&] { return reference::merge_backward(arguments); });
+  }
+  core::Status rope(const RopeArguments& arguments, const core::Executor&) const override {
+    return status_of([&] { return reference::rope(arguments); });
+  }
+};
+
+}  // namespace
+
+const core::Backend& backend() {
+  static const ReferenceBackend instance;
+  return instance;
+}
+
+}  // namespace attn::reference

@@ -1,0 +1,33 @@
+// The reference: docs/semantics.md in float64, naive, three loops, one thread. It is what every
+// backend is compared with, so it shares no code with any of them: its visibility, diagonal,
+// Philox, number formats, rotation and paging are its own, written to be checked against that page
+// by eye.
+//
+// Inputs may have any type; each output is rounded once, to the type of its view. With f64 views
+// the full precision is seen, whatever the types of the inputs. Tensors are in host memory.
+//
+// Every function returns "" or, in one line, why nothing was computed. The rules of a valid problem
+// are not checked again here (core/validate does); only what would be undefined behaviour is.
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <attn/problem.hpp>
+#include <string>
+
+namespace attn::reference {
+
+// o and, where the problem wants it, lse. With len_new > 0 this is decode().
+std::string forward(const Problem& problem, const Arguments& arguments);
+
+// The forward against a KV cache: k_new and v_new are appended first, and with rope the cached keys
+// count as already rotated (the forward rotates every key).
+std::string decode(const Problem& problem, const Arguments& arguments);
+
+// The gradients that the problem wants, from q, k, v, lse, dout and o (or delta).
+std::string backward(const Problem& problem, const Arguments& arguments);
+
+std::string merge(const MergeArguments& arguments);
+std::string merge_backward(const MergeBackwardArguments& arguments);
+std::string rope(const RopeArguments& arguments);
+
+}  // namespace attn::reference
