@@ -1,0 +1,44 @@
+// 16-bit floats as bits: conversion to and from f32, rounding to nearest even, NaN kept quiet.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace attn::core {
+
+inline float bf16_to_f32(std::uint16_t bits) {
+  return std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
+
+inline std::uint16_t f32_to_bf16(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline float f16_to_f32(std::uint16_t bits) {
+  const std::uint32_t sign = (std::uint32_t{bits} & 0x8000u) << 16;
+  const std::uint32_t magnitude = bits & 0x7FFFu;
+  if (magnitude >= 0x7C00u) {  // infinity, NaN
+    return std::bit_cast<float>(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
+  }
+  // Placing the 15 bits at f32's exponent and scaling by 2^(127 - 15) also normalizes subnormals.
+  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
+}
+
+inline std::uint16_t f32_to_f16(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u);
+  if (magnitude >= 0x477FF000u) return static_cast<std::uint16_t>(sign | 0x7C00u);  // >= 65520
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 1/2 aligns the last place at 2^-24
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u));
+  }
+  const std::uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - 0x38000000u;
+  return static_cast<std::uint16_t>(sign | (rounded >> 13));
+}
+
+}  // namespace attn::core

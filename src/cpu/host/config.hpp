@@ -1,0 +1,109 @@
+// Config: the tile sizes of a CPU plan, and the scratch memory that each pass lays out from them.
+// The same layout code measures (null base) and places, so sizes never have to agree by hand.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <cstdint>
+
+#include "core/plan.hpp"
+#include "cpu/kernels/tile.hpp"
+
+namespace attn::cpu {
+
+struct Config {
+  std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
+  std::int64_t strip_rows = 0;  // rows of them whose scores are in L1 together
+  std::int64_t tile_kv = 0;
+  std::int64_t few_rows = 0;    // 1: scores by dot products with row-major keys
+  std::int64_t split_keys = 0;  // keys of one split
+  std::int64_t splits = 1;
+};
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) {
+  return (value + step - 1) / step * step;
+}
+constexpr std::int64_t divide_up(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
+// A row of whole 64-byte vectors.
+template <class T>
+constexpr std::int64_t padded(std::int64_t dim) {
+  return round_up(dim, static_cast<std::int64_t>(64 / sizeof(T)));
+}
+
+// Hands out 64-byte aligned pieces of a block; with a null base it only counts.
+class Arena {
+ public:
+  explicit Arena(char* base) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+    return reinterpret_cast<T*>(at);
+  }
+  [[nodiscard]] std::int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::int64_t used_ = 0;
+};
+
+// Tiles of one worker. A pass uses some of them; those it doesn't are null.
+template <class T>
+struct Scratch {
+  TileRow* rows = nullptr;         // [tile_rows]
+  std::uint8_t* missing = nullptr;  // [tile_kv]
+  T* q = nullptr;                  // [tile_rows x dim_qk]
+  T* dout = nullptr;               // [tile_rows x dim_vo]
+  T* k = nullptr;                  // [tile_kv x dim_qk]
+  T* k_t = nullptr;                // [dim_qk x tile_kv]
+  T* v = nullptr;                  // [tile_kv x dim_vo]
+  T* v_t = nullptr;                // [dim_vo x tile_kv]
+  T* s = nullptr;                  // [strip_rows x tile_kv] scores, then probabilities
+  T* dp = nullptr;                 // [strip_rows x tile_kv] gradients
+  T* factors = nullptr;            // [strip_rows x tile_kv] dropout
+  T* tanh = nullptr;               // [tile_kv]
+  T* temp = nullptr;               // [one row of anything]
+  T* acc_a = nullptr;              // accumulators: forward o; backward dk, dq or dbias
+  T* acc_b = nullptr;              // backward dv
+  T* row_max = nullptr;            // [tile_rows] running maximum; backward lse
+  T* row_sum = nullptr;            // [tile_rows] running sum; backward delta
+};
+
+enum class Phase { forward, backward_kv, backward_q, backward_bias };
+
+template <class T>
+Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Config& c) {
+  const std::int64_t qk = padded<T>(p.dim_qk);
+  const std::int64_t vo = padded<T>(p.dim_vo);
+  const bool backward = phase != Phase::forward;
+  Scratch<T> x;
+  x.rows = arena.take<TileRow>(c.tile_rows);
+  x.missing = arena.take<std::uint8_t>(c.tile_kv);
+  x.q = arena.take<T>(c.tile_rows * qk);
+  if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
+  if (phase == Phase::backward_q || c.few_rows != 0) x.k = arena.take<T>(c.tile_kv * qk);
+  if (c.few_rows == 0) x.k_t = arena.take<T>(qk * c.tile_kv);
+  if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
+  if (backward) x.v_t = arena.take<T>(vo * c.tile_kv);
+  x.s = arena.take<T>(c.strip_rows * c.tile_kv);
+  if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
+  if (p.dropout) x.factors = arena.take<T>(c.strip_rows * c.tile_kv);
+  if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);
+  x.temp = arena.take<T>(qk > vo ? (qk > c.tile_kv ? qk : c.tile_kv)
+                                 : (vo > c.tile_kv ? vo : c.tile_kv));
+  switch (phase) {
+    case Phase::forward: x.acc_a = arena.take<T>(c.tile_rows * vo); break;
+    case Phase::backward_kv:
+      x.acc_a = arena.take<T>(c.tile_kv * qk);
+      x.acc_b = arena.take<T>(c.tile_kv * vo);
+      break;
+    case Phase::backward_q: x.acc_a = arena.take<T>(c.tile_rows * qk); break;
+    case Phase::backward_bias: x.acc_a = arena.take<T>(c.tile_rows * c.tile_kv); break;
+  }
+  x.row_max = arena.take<T>(c.tile_rows);
+  x.row_sum = arena.take<T>(c.tile_rows);
+  return x;
+}
+
+}  // namespace attn::cpu

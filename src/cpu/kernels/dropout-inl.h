@@ -1,0 +1,134 @@
+// Dropout factors of a strip: 256/t where a pair is kept, 0 where it is dropped.
+//
+// One Philox call serves rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8, j+9} of placed indices, so
+// calls are made for blocks of 16 x 16 aligned in placed indices and spread to the rows of the strip.
+// Each 32-bit quantity sits in a 64-bit lane, whose low half the widening multiply reads.
+#if defined(ATTN_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_DROPOUT_INL_H_
+#undef ATTN_CPU_DROPOUT_INL_H_
+#else
+#define ATTN_CPU_DROPOUT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/philox.hpp"
+#include "cpu/host/call.hpp"
+#include "cpu/kernels/tile.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::int64_t kDropoutBlocks = kMaxTileKv / 16 + 1;  // any alignment of j0
+inline constexpr std::int64_t kDropoutCalls = kDropoutBlocks * 4 + 4;  // rounded up to 8 lanes
+
+struct DropoutWords {
+  // words[w][call]: the word of row (w >> 1) * 8 + (w & 1) of the call's block.
+  HWY_ALIGN std::uint64_t words[4][kDropoutCalls];
+};
+
+// Philox4x32-10 for calls with counters (row, first_column + column_of(call), head, offset).
+HWY_INLINE void DropoutCalls(core::PhiloxKey key, std::uint32_t row, std::uint32_t first_column,
+                             std::uint32_t head, std::uint32_t offset_lo, std::int64_t calls,
+                             DropoutWords& out) {
+  HWY_ALIGN std::uint64_t columns[kDropoutCalls];
+  for (std::int64_t call = 0; call < kDropoutCalls; ++call) {
+    // Blocks of 16 columns take 4 calls, at columns 0, 2, 4 and 6 of the block.
+    const auto step = static_cast<std::uint32_t>((call >> 2) * 16 + (call & 3) * 2);
+    columns[call] = first_column + step;
+    columns[call] &= 0xFFFFFFFFu;
+  }
+#if HWY_TARGET == HWY_SCALAR  // has no lanes to widen
+  for (std::int64_t call = 0; call < calls; ++call) {
+    const auto column = static_cast<std::uint32_t>(columns[call]);
+    const core::PhiloxCounter bits = core::philox4x32_10({row, column, head, offset_lo}, key);
+    for (std::size_t word = 0; word < 4; ++word) out.words[word][call] = bits[word];
+  }
+#else
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::Repartition<std::uint32_t, decltype(d)> d32;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const V low_half = hn::Set(d, 0xFFFFFFFFu);
+  const V mul0 = hn::Set(d, core::kPhiloxMul0);
+  const V mul1 = hn::Set(d, core::kPhiloxMul1);
+  for (std::int64_t call = 0; call < calls; call += kLanes) {
+    V c0 = hn::Set(d, row);
+    V c1 = hn::Load(d, columns + call);
+    V c2 = hn::Set(d, head);
+    V c3 = hn::Set(d, offset_lo);
+    core::PhiloxKey round_key = key;
+    for (int round = 0; round < core::kPhiloxRounds; ++round) {
+      const V product0 = hn::MulEven(hn::BitCast(d32, c0), hn::BitCast(d32, mul0));
+      const V product1 = hn::MulEven(hn::BitCast(d32, c2), hn::BitCast(d32, mul1));
+      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Set(d, round_key[0]));
+      c1 = hn::And(product1, low_half);
+      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), hn::Set(d, round_key[1]));
+      c3 = hn::And(product0, low_half);
+      round_key[0] += core::kPhiloxWeyl0;
+      round_key[1] += core::kPhiloxWeyl1;
+    }
+    hn::Store(c0, d, out.words[0] + call);
+    hn::Store(c1, d, out.words[1] + call);
+    hn::Store(c2, d, out.words[2] + call);
+    hn::Store(c3, d, out.words[3] + call);
+  }
+#endif
+}
+
+// factors[rows x cols] of strip rows against keys [j0, j0 + cols).
+template <class T>
+HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const TileRow* rows,
+                                 std::int64_t count, std::int64_t j0, std::int64_t cols,
+                                 T* HWY_RESTRICT factors) {
+  const T kept = static_cast<T>(256.0 / call.keep_threshold);
+  const auto column0 = static_cast<std::uint32_t>(j0 + call.origin.kv);
+  const std::uint32_t first_column = column0 & ~15u;
+  const std::int64_t shift = column0 & 15u;
+  const std::int64_t blocks = (shift + cols + 15) / 16;
+  DropoutWords words;
+
+  for (std::int64_t r = 0; r < count;) {
+    // A run of rows of one head with consecutive queries.
+    std::int64_t run = 1;
+    while (r + run < count && rows[r + run].head == rows[r].head) ++run;
+    const auto head = static_cast<std::uint32_t>((entry.b + call.origin.batch) *
+                                                     call.origin.heads_q +
+                                                 rows[r].head + call.origin.head);
+    const std::int64_t first = rows[r].i + call.origin.q;
+    const std::int64_t last = first + run - 1;
+    for (std::int64_t block = first & ~std::int64_t{15}; block <= last; block += 16) {
+      for (std::int64_t pair = 0; pair < 8; pair += 2) {
+        bool made = false;
+        for (int word = 0; word < 4; ++word) {
+          const std::int64_t placed = block + pair + (word >> 1) * 8 + (word & 1);
+          if (placed < first || placed > last) continue;
+          if (!made) {
+            DropoutCalls(call.dropout_key, static_cast<std::uint32_t>(block + pair), first_column,
+                         head, call.dropout_offset_lo, blocks * 4, words);
+            made = true;
+          }
+          T row_factors[kDropoutBlocks * 16];
+          for (std::int64_t n = 0; n < blocks * 4; ++n) {
+            const auto bits = static_cast<std::uint32_t>(words.words[word][n]);
+            T* out = row_factors + (n >> 2) * 16 + (n & 3) * 2;
+            out[0] = (bits & 0xFFu) < call.keep_threshold ? kept : T(0);
+            out[1] = ((bits >> 8) & 0xFFu) < call.keep_threshold ? kept : T(0);
+            out[8] = ((bits >> 16) & 0xFFu) < call.keep_threshold ? kept : T(0);
+            out[9] = (bits >> 24) < call.keep_threshold ? kept : T(0);
+          }
+          std::copy_n(row_factors + shift, cols, factors + (r + placed - first) * cols);
+        }
+      }
+    }
+    r += run;
+  }
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_DROPOUT_INL_H_

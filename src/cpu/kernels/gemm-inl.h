@@ -1,0 +1,141 @@
+// C (+)= A * B for tiles that stay in cache: the one matrix product that every pass is made of.
+//
+// C[rows x cols] row-major; B[depth x cols] row-major, cols a multiple of the vector width, both
+// 64-byte aligned with aligned leading dimensions. A is read one element at a time and broadcast, so
+// any pair of strides will do: (ld, 1) reads A, (1, ld) reads its transpose. Each element of C is one
+// chain of fused multiply-adds over depth in ascending order, whatever block it falls into: results
+// do not depend on how rows are grouped.
+//
+// Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16: per step of
+// depth 10 loads feed 24 multiply-adds, so the two load ports keep ahead of the two FMA ports.
+#if defined(ATTN_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_GEMM_INL_H_
+#undef ATTN_CPU_GEMM_INL_H_
+#else
+#define ATTN_CPU_GEMM_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+inline constexpr int kGemmVectors = 4;
+#else
+inline constexpr int kGemmVectors = 2;
+#endif
+inline constexpr int kGemmRows = 6;
+
+template <class T>
+struct GemmOperands {
+  const T* a;
+  std::int64_t a_row;
+  std::int64_t a_depth;
+  const T* b;
+  std::int64_t ldb;
+  T* c;
+  std::int64_t ldc;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t depth;
+  bool accumulate;
+};
+
+template <int kRows, int kVectors, class T>
+HWY_INLINE void GemmBlock(const GemmOperands<T>& op, const T* HWY_RESTRICT a,
+                          const T* HWY_RESTRICT b, T* HWY_RESTRICT c) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  V sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = op.accumulate ? hn::Load(d, c + r * op.ldc + v * kLanes) : hn::Zero(d);
+    }
+  }
+  for (std::int64_t k = 0; k < op.depth; ++k) {
+    V row_b[kVectors];
+    for (int v = 0; v < kVectors; ++v) row_b[v] = hn::Load(d, b + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const V value = hn::Set(d, a[r * op.a_row]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, row_b[v], sum[r][v]);
+    }
+    a += op.a_depth;
+    b += op.ldb;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, c + r * op.ldc + v * kLanes);
+  }
+}
+
+template <int kVectors, class T>
+HWY_INLINE void GemmColumns(const GemmOperands<T>& op, std::int64_t col) {
+  std::int64_t row = 0;
+  const T* b = op.b + col;
+  for (; row + kGemmRows <= op.rows; row += kGemmRows) {
+    GemmBlock<kGemmRows, kVectors>(op, op.a + row * op.a_row, b, op.c + row * op.ldc + col);
+  }
+  const T* a = op.a + row * op.a_row;
+  T* c = op.c + row * op.ldc + col;
+  switch (op.rows - row) {
+    case 5: GemmBlock<5, kVectors>(op, a, b, c); break;
+    case 4: GemmBlock<4, kVectors>(op, a, b, c); break;
+    case 3: GemmBlock<3, kVectors>(op, a, b, c); break;
+    case 2: GemmBlock<2, kVectors>(op, a, b, c); break;
+    case 1: GemmBlock<1, kVectors>(op, a, b, c); break;
+    default: break;
+  }
+}
+
+template <class T>
+HWY_NOINLINE void Gemm(const GemmOperands<T>& op) {
+  constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
+  std::int64_t col = 0;
+  for (; col + kGemmVectors * kLanes <= op.cols; col += kGemmVectors * kLanes) {
+    GemmColumns<kGemmVectors>(op, col);
+  }
+  switch ((op.cols - col) / kLanes) {
+    case 3: GemmColumns<std::min(3, kGemmVectors)>(op, col); break;
+    case 2: GemmColumns<std::min(2, kGemmVectors)>(op, col); break;
+    case 1: GemmColumns<1>(op, col); break;
+    default: break;
+  }
+}
+
+// S[rows x keys] = Q K^T for few rows: both row-major [. x dim], dim padded with zeros to the vector
+// width. Reads each key once, which is what bounds decode; four keys share the loads of q.
+template <class T>
+HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const T* k,
+                          std::int64_t ldk, std::int64_t keys, std::int64_t dim, T* s,
+                          std::int64_t lds) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  for (std::int64_t j = 0; j < keys; j += 4) {
+    const T* k0 = k + j * ldk;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const T* qr = q + r * ldq;
+      auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
+      for (std::int64_t c = 0; c < dim; c += kLanes) {
+        const auto value = hn::Load(d, qr + c);
+        sum0 = hn::MulAdd(value, hn::Load(d, k0 + c), sum0);
+        sum1 = hn::MulAdd(value, hn::Load(d, k0 + ldk + c), sum1);
+        sum2 = hn::MulAdd(value, hn::Load(d, k0 + 2 * ldk + c), sum2);
+        sum3 = hn::MulAdd(value, hn::Load(d, k0 + 3 * ldk + c), sum3);
+      }
+      T* out = s + r * lds + j;
+      out[0] = hn::GetLane(hn::SumOfLanes(d, sum0));
+      out[1] = hn::GetLane(hn::SumOfLanes(d, sum1));
+      out[2] = hn::GetLane(hn::SumOfLanes(d, sum2));
+      out[3] = hn::GetLane(hn::SumOfLanes(d, sum3));
+    }
+  }
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_GEMM_INL_H_

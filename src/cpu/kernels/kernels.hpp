@@ -1,0 +1,129 @@
+// Entry points of the kernels, each compiled for every instruction set and chosen at run time. T is
+// the type of all arithmetic: float, or double for f64 problems. Kernels run one task at a time; the
+// host spreads tasks over workers. `memory` is the worker's scratch, laid out by make_scratch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "cpu/host/call.hpp"
+#include "cpu/host/config.hpp"
+
+namespace attn::cpu {
+
+// Tiles of query rows of one (batch, key head).
+inline std::int64_t row_tiles(const Problem& p, const Config& config) {
+  return divide_up(p.heads_q / p.heads_kv * p.len_q, config.tile_rows);
+}
+inline std::int64_t key_tiles(const Problem& p, const Config& config) {
+  return divide_up(p.len_kv, config.tile_kv);
+}
+
+inline void count_nonfinite(const Call& call, std::uint32_t replaced) {
+  if (replaced != 0 && call.nonfinite_count != nullptr) {
+    std::atomic_ref<std::uint32_t>(*call.nonfinite_count)
+        .fetch_add(replaced, std::memory_order_relaxed);
+  }
+}
+
+// Results of each split of the keys, before they are merged: o not yet divided by the row sum.
+template <class T>
+struct Partials {
+  T* o = nullptr;        // [rows x splits x dim_vo, padded]
+  T* row_max = nullptr;  // [rows x splits]
+  T* row_sum = nullptr;
+  [[nodiscard]] std::int64_t index(const Problem& p, const Config& config, std::int64_t b,
+                                   std::int64_t head, std::int64_t i, std::int64_t split) const {
+    return ((b * p.heads_q + head) * p.len_q + i) * config.splits + split;
+  }
+};
+
+template <class T>
+struct ForwardKernels {
+  using Task = void (*)(const Call&, const Config&, const Partials<T>&, char* memory,
+                        std::int64_t task);
+  Task forward;       // batch * heads_kv * row_tiles * splits tasks
+  Task merge_splits;  // batch * heads_q tasks
+};
+template <class T>
+ForwardKernels<T> forward_kernels();
+
+// What a backward pass computes once for each query row and strip of rows.
+template <class T>
+struct RowSums {
+  T* delta = nullptr;                // [batch, heads_q, len_q]
+  core::KeyRange* strips = nullptr;  // [batch, heads_kv, strips]: keys that a strip's rows may see
+  [[nodiscard]] T& delta_of(const Problem& p, std::int64_t b, std::int64_t head,
+                            std::int64_t i) const {
+    return delta[(b * p.heads_q + head) * p.len_q + i];
+  }
+};
+
+template <class T>
+struct BackwardKernels {
+  using Task = void (*)(const Call&, const Config&, const RowSums<T>&, char* memory,
+                        std::int64_t task);
+  Task row_sums;  // batch * heads_kv tasks: delta and the strips' key ranges
+  Task keys;      // batch * heads_kv * key_tiles: dk and dv of a tile of keys
+  Task queries;   // batch * heads_kv * row_tiles: dq of a tile of rows
+  Task bias;      // bias_tasks(): dbias of a tile of the bias
+  Task sinks;     // heads_q: dsink of a head
+};
+template <class T>
+BackwardKernels<T> backward_kernels();
+
+// Tiles of the bias gradient: full dimensions are cut into single entries, heads and tiles.
+struct BiasGrid {
+  std::int64_t batches, heads, q_tiles, kv_tiles;
+  [[nodiscard]] std::int64_t tasks() const { return batches * heads * q_tiles * kv_tiles; }
+};
+inline BiasGrid bias_grid(const Problem& p, const Config& config) {
+  return {p.bias.batch ? p.batch : 1, p.bias.head ? p.heads_q : 1,
+          p.bias.q ? divide_up(p.len_q, config.tile_rows) : 1,
+          p.bias.kv ? divide_up(p.len_kv, config.tile_kv) : 1};
+}
+
+// Rows of one tensor to rotate, of a call or on their own.
+struct RotaryJob {
+  Rows in, out;
+  std::int64_t heads = 0;
+  std::int64_t dim = 0;
+  Rope style = Rope::half;
+  std::int64_t rot_dim = 0;
+  bool inverse = false;
+  double base = 0.0;
+  const char* cos = nullptr;  // tables instead of base; strides in bytes
+  const char* sin = nullptr;
+  std::int64_t cos_stride = 0;
+  std::int64_t sin_stride = 0;
+  std::int64_t table_rows = 0;
+  Indices positions;  // instead of row + position0
+  bool accumulate = false;
+  bool zero_nonfinite = false;
+};
+// The rows of one batch entry.
+struct RotaryEntry {
+  std::int64_t b = 0;
+  std::int64_t first_in = 0;  // packed: first row
+  std::int64_t first_out = 0;
+  std::int64_t out_row0 = 0;  // added to the row where it is written (append)
+  std::int64_t position0 = 0;
+};
+// Rotates rows [begin, end) of an entry; T is the type of the tables and of the arithmetic. A source
+// without a page is skipped.
+template <class T>
+void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entry,
+                 std::int64_t begin, std::int64_t end);
+
+// Rows [begin, end) of all rows (batch x len, or total) of a merge.
+void merge_rows(const MergeArguments& arguments, std::int64_t begin, std::int64_t end);
+void merge_backward_rows(const MergeBackwardArguments& arguments, std::int64_t begin,
+                         std::int64_t end);
+
+// Name of the instruction set that the kernels of this process use: "AVX3", "NEON", ...
+const char* target_name();
+// The instruction sets that are compiled in and that this machine has, best first, by spaces.
+const std::string& usable_target_names();
+
+}  // namespace attn::cpu

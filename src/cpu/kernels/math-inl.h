@@ -1,0 +1,69 @@
+// exp and tanh on vectors of f32 or f64. NaN stays NaN: a visible NaN score must reach its row.
+#if defined(ATTN_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_MATH_INL_H_
+#undef ATTN_CPU_MATH_INL_H_
+#else
+#define ATTN_CPU_MATH_INL_H_
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2, exp(r) by its Taylor series to the
+// rounding of the type (terms up to r^7/7! for f32: 4e-9; r^13/13! for f64: 4e-18). ln 2 is split in
+// two so that n * high is exact. Below the smallest normal the result is 0, above the largest +inf.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpKeepNan(D d, V x) {
+  using T = hn::TFromD<D>;
+  constexpr bool kF32 = sizeof(T) == 4;
+  const V magic = hn::Set(d, kF32 ? T(12582912.0) : T(6755399441055744.0));  // 1.5 * 2^mantissa
+  const V shifted = hn::MulAdd(x, hn::Set(d, T(1.44269504088896340736)), magic);
+  const V n = hn::Sub(shifted, magic);
+  const V high = hn::Set(d, kF32 ? T(0.693145751953125) : T(6.93147180369123816490e-01));
+  const V low = hn::Set(d, kF32 ? T(1.428606765330187045e-06) : T(1.90821492927058770002e-10));
+  const V r = hn::NegMulAdd(n, low, hn::NegMulAdd(n, high, x));
+
+  V series;
+  if constexpr (kF32) {
+    series = hn::Set(d, T(1.0 / 5040));
+  } else {
+    series = hn::Set(d, T(1.0 / 6227020800.0));
+    for (const double inverse_factorial :
+         {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040}) {
+      series = hn::MulAdd(series, r, hn::Set(d, static_cast<T>(inverse_factorial)));
+    }
+  }
+  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 720)));
+  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 120)));
+  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 24)));
+  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 6)));
+  series = hn::MulAdd(series, r, hn::Set(d, T(0.5)));
+  series = hn::MulAdd(series, r, hn::Set(d, T(1.0)));
+  series = hn::MulAdd(series, r, hn::Set(d, T(1.0)));
+
+  // The low bits of `shifted` hold n; in the exponent field they make 2^n.
+  const hn::RebindToSigned<D> di;
+  constexpr int kMantissa = kF32 ? 23 : 52;
+  const auto exponent = hn::Add(hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted)),
+                                hn::BitCast(di, hn::Set(d, T(1.0))));
+  V y = hn::Mul(series, hn::BitCast(d, exponent));
+  y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kF32 ? T(-87.33) : T(-708.39))), y);
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, kF32 ? T(88.37) : T(709.43))),
+                        hn::Set(d, std::numeric_limits<T>::infinity()), y);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V TanhKeepNan(D d, V x) {
+  return hn::IfThenElse(hn::Eq(x, x), hn::Tanh(d, x), x);
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_MATH_INL_H_

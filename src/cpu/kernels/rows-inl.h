@@ -1,0 +1,105 @@
+// Rows between memory (any type, any place) and tiles of f32 or f64: convert, zero-fill, transpose,
+// store with one rounding.
+#if defined(ATTN_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_ROWS_INL_H_
+#undef ATTN_CPU_ROWS_INL_H_
+#else
+#define ATTN_CPU_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cpu/host/call.hpp"
+#include "cpu/kernels/element.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// out[0, count) = the row's elements, out[count, padded) = 0. A null source is a row of zeros.
+template <class T>
+HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std::int64_t padded,
+                        T* HWY_RESTRICT out) {
+  if (source == nullptr) count = 0;
+  std::int64_t c = 0;
+  if (count > 0 && dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) {
+    std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(T));
+    c = count;
+  } else if constexpr (std::is_same_v<T, float>) {
+    const hn::ScalableTag<float> df;
+    constexpr std::int64_t kLanes = hn::MaxLanes(df);
+    if (dtype == DType::bf16) {
+      const hn::Rebind<std::uint16_t, decltype(df)> d16;
+      const hn::Rebind<std::uint32_t, decltype(df)> d32;
+      const auto* bits = reinterpret_cast<const std::uint16_t*>(source);
+      for (; c + kLanes <= count; c += kLanes) {
+        const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, bits + c));
+        hn::Store(hn::BitCast(df, hn::ShiftLeft<16>(wide)), df, out + c);
+      }
+    }
+#if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64  // hardware conversion; the emulated one loses infinities
+    if (dtype == DType::f16) {
+      const hn::Rebind<hwy::float16_t, decltype(df)> d16;
+      const auto* halves = reinterpret_cast<const hwy::float16_t*>(source);
+      for (; c + kLanes <= count; c += kLanes) {
+        hn::Store(hn::PromoteTo(df, hn::LoadU(d16, halves + c)), df, out + c);
+      }
+    }
+#endif
+  }
+  const std::int64_t bytes = size_of(dtype);
+  for (; c < count; ++c) out[c] = LoadElement<T>(dtype, source + c * bytes);
+  std::fill(out + c, out + padded, T(0));
+}
+
+// Stores values[0, count) as a row; returns how many non-finite ones it replaced.
+template <class T>
+HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTRICT values,
+                                  std::int64_t count, bool accumulate, bool zero_nonfinite) {
+  if (!accumulate && !zero_nonfinite && dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) {
+    std::memcpy(address, values, static_cast<std::size_t>(count) * sizeof(T));
+    return 0;
+  }
+  const std::int64_t bytes = size_of(dtype);
+  std::uint32_t replaced = 0;
+  for (std::int64_t c = 0; c < count; ++c) {
+    replaced += StoreElement(dtype, address + c * bytes, values[c], accumulate, zero_nonfinite);
+  }
+  return replaced;
+}
+
+// A tile of keys or values of one key head: rows [j0, j0 + count) of the entry, then zeros up to
+// `tile` rows. Row-major [tile x padded].
+template <class T>
+HWY_INLINE void LoadKeyTile(const Call& call, const Rows& rows, const Entry& entry, std::int64_t head,
+                            std::int64_t j0, std::int64_t count, std::int64_t tile,
+                            std::int64_t dim, std::int64_t padded, T* out) {
+  for (std::int64_t j = 0; j < tile; ++j) {
+    const char* source =
+        j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;
+    LoadRow(rows.dtype, source, dim, padded, out + j * padded);
+  }
+}
+
+// The transpose of LoadKeyTile's result: out[dim x tile]. `row` holds one converted row.
+template <class T>
+HWY_INLINE void LoadKeyTileTransposed(const Call& call, const Rows& rows, const Entry& entry,
+                                      std::int64_t head, std::int64_t j0, std::int64_t count,
+                                      std::int64_t tile, std::int64_t dim, T* HWY_RESTRICT row,
+                                      T* HWY_RESTRICT out) {
+  for (std::int64_t j = 0; j < tile; ++j) {
+    const char* source =
+        j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;
+    LoadRow(rows.dtype, source, dim, dim, row);
+    for (std::int64_t c = 0; c < dim; ++c) out[c * tile + j] = row[c];
+  }
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_ROWS_INL_H_

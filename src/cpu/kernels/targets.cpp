@@ -1,0 +1,58 @@
+// Which instruction sets the kernels were compiled for and which one runs.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/kernels/targets.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target comes first.
+#include <hwy/highway.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cpu/kernels/kernels.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace {
+const char* CompiledTarget() { return hwy::TargetName(HWY_TARGET); }
+}  // namespace
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attn::cpu {
+HWY_EXPORT(CompiledTarget);
+
+const std::string& usable_target_names() {
+  static const std::string names = [] {
+    std::string text;
+    for (std::int64_t bits = hwy::SupportedTargets() & HWY_TARGETS; bits != 0; bits &= bits - 1) {
+      if (!text.empty()) text += ' ';
+      text += hwy::TargetName(bits & -bits);
+    }
+    return text;
+  }();
+  return names;
+}
+
+// ATTN_CPU_TARGET (for example AVX2) leaves only that set to choose from. Read once, before the first
+// kernel is chosen; a name that is not usable here changes nothing.
+const char* target_name() {
+  static const char* const name = [] {
+    usable_target_names();
+    const char* wanted = std::getenv("ATTN_CPU_TARGET");
+    for (std::int64_t bits = HWY_TARGETS; wanted != nullptr && bits != 0; bits &= bits - 1) {
+      const std::int64_t target = bits & -bits;
+      const bool usable = (hwy::SupportedTargets() & target) != 0;
+      if (usable && std::strcmp(hwy::TargetName(target), wanted) == 0) {
+        hwy::SetSupportedTargetsForTest(target);
+        break;
+      }
+    }
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    return HWY_DYNAMIC_DISPATCH(CompiledTarget)();
+  }();
+  return name;
+}
+}  // namespace attn::cpu
+#endif
