@@ -176,7 +176,8 @@ std::string npy_header_text(const NpyHeader& header) {
   if (descr.empty()) return "";
   std::string shape = "(";
   for (std::size_t d = 0; d < header.shape.size(); ++d) {
-    shape += (d == 0 ? "" : ", ") + std::to_string(header.shape[d]);
+    if (d > 0) shape += ", ";
+    shape += std::to_string(header.shape[d]);
   }
   shape += header.shape.size() == 1 ? ",)" : ")";
   return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";

@@ -5,6 +5,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+#include <utility>
 
 #include "files/safetensors_header.hpp"
 
@@ -94,8 +95,9 @@ std::string write_safetensors(const std::string& path, std::span<const FileTenso
   // does.
   std::vector<const FileTensor*> order;
   for (const FileTensor& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const FileTensor* a, const FileTensor* b) {
-    return element_bytes(a->dtype) > element_bytes(b->dtype);
+  std::sort(order.begin(), order.end(), [](const FileTensor* a, const FileTensor* b) {
+    return std::pair(element_bytes(b->dtype), std::string_view(a->name)) <
+           std::pair(element_bytes(a->dtype), std::string_view(b->name));
   });
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;

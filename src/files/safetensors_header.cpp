@@ -178,7 +178,9 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
 };
 
 std::string range(const SafetensorsEntry& entry) {
-  return "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
+  std::string text = "[";
+  text += std::to_string(entry.begin) + ", " + std::to_string(entry.end);
+  return text + "]";
 }
 
 // Offsets against shape and type, and against the data.
@@ -225,6 +227,12 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const char> text,
   using Failure = Result<SafetensorsHeader>;
   if (text.empty() || text.front() != '{') {
     return Failure::failure("the header does not start with '{'; not a safetensors file");
+  }
+  // The JSON library takes a zero byte for the end of its input.
+  const auto zero = std::find(text.begin(), text.end(), '\0');
+  if (zero != text.end()) {
+    return Failure::failure("the header is not valid JSON at byte " +
+                            std::to_string(zero - text.begin() + 1));
   }
   HeaderEvents events;
   if (!json::sax_parse(text.begin(), text.end(), &events)) {

@@ -75,7 +75,8 @@ std::optional<std::uint64_t> tensor_bytes(const std::vector<std::int64_t>& shape
 std::string describe(const FileTensor& tensor) {
   std::string text = tensor.dtype + "[";
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    text += (d == 0 ? "" : ", ") + std::to_string(tensor.shape[d]);
+    if (d > 0) text += ", ";
+    text += std::to_string(tensor.shape[d]);
   }
   return text + "]";
 }
