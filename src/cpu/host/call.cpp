@@ -170,20 +170,22 @@ Entry entry_of(const Call& call, std::int64_t b) {
   entry.b = b;
   if (p.layout_q == Layout::packed) {
     entry.first_q = core::clamp_length(call.cu_len_q[b * call.cu_len_q_stride], p.total_q);
-    const std::int64_t end = core::clamp_length(call.cu_len_q[(b + 1) * call.cu_len_q_stride],
-                                                p.total_q);
+    const std::int64_t end =
+        core::clamp_length(call.cu_len_q[(b + 1) * call.cu_len_q_stride], p.total_q);
     entry.len_q = core::clamp_length(end - entry.first_q, p.len_q);
+    entry.row0 = entry.first_q;
     entry.rows_q = entry.len_q;
   } else {
     entry.len_q = call.len_q != nullptr
                       ? core::clamp_length(call.len_q[b * call.len_q_stride], p.len_q)
                       : p.len_q;
+    entry.row0 = b * p.len_q;
     entry.rows_q = p.len_q;
   }
   if (p.layout_kv == Layout::packed && p.page_size == 0) {
     entry.first_kv = core::clamp_length(call.cu_len_kv[b * call.cu_len_kv_stride], p.total_kv);
-    const std::int64_t end = core::clamp_length(call.cu_len_kv[(b + 1) * call.cu_len_kv_stride],
-                                                p.total_kv);
+    const std::int64_t end =
+        core::clamp_length(call.cu_len_kv[(b + 1) * call.cu_len_kv_stride], p.total_kv);
     entry.len_cached = core::clamp_length(end - entry.first_kv, p.len_kv);
     entry.rows_kv = entry.len_cached;
   } else {

@@ -18,6 +18,7 @@ struct Rows {
   DType dtype = DType::f32;
   bool packed = false;
   bool paged = false;
+  bool workspace = false;         // ours: written plainly, whatever the gradients' options say
   std::int64_t stride_batch = 0;  // paged: of a page
   std::int64_t stride_row = 0;
   std::int64_t stride_head = 0;
@@ -111,10 +112,16 @@ struct Entry {
   std::int64_t len_cached = 0;  // before the append
   std::int64_t first_q = 0;     // packed: first row
   std::int64_t first_kv = 0;
+  std::int64_t row0 = 0;    // first row among all_query_rows()
   std::int64_t rows_q = 0;  // rows that outputs have: padded problem.len_q, packed len_q
   std::int64_t rows_kv = 0;
   std::int64_t diag = 0;
 };
+
+// Query rows of all entries together; workspace that is kept for each row has so many.
+inline std::int64_t all_query_rows(const Problem& p) {
+  return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
+}
 
 Call resolve(Pass pass, const Problem& problem, const Arguments& arguments);
 Entry entry_of(const Call& call, std::int64_t b);
@@ -130,18 +137,18 @@ inline bool has_page(const Call& call, std::int64_t b, std::int64_t j) {
   return page >= 0 && page < call.num_pages;
 }
 
-// Address of entry-local row `row` of a head; `first` is the entry's first row where packed. Null for
-// a key without a page.
+// Address of entry-local row `row` of a head; `first` is the entry's first row where packed. Null
+// for a key without a page.
 inline char* row_address(const Call& call, const Rows& rows, std::int64_t b, std::int64_t first,
                          std::int64_t row, std::int64_t head) {
   if (rows.paged) {
     const std::int64_t page = page_of(call, b, row);
     if (page < 0 || page >= call.num_pages) return nullptr;
-    return rows.base + page * rows.stride_batch +
-           (row % call.problem.page_size) * rows.stride_row + head * rows.stride_head;
+    return rows.base + page * rows.stride_batch + (row % call.problem.page_size) * rows.stride_row +
+           head * rows.stride_head;
   }
-  const std::int64_t at = rows.packed ? (first + row) * rows.stride_row
-                                      : b * rows.stride_batch + row * rows.stride_row;
+  const std::int64_t at =
+      rows.packed ? (first + row) * rows.stride_row : b * rows.stride_batch + row * rows.stride_row;
   return rows.base + at + head * rows.stride_head;
 }
 

@@ -51,23 +51,23 @@ class Arena {
 // Tiles of one worker. A pass uses some of them; those it doesn't are null.
 template <class T>
 struct Scratch {
-  TileRow* rows = nullptr;         // [tile_rows]
+  TileRow* rows = nullptr;          // [tile_rows]
   std::uint8_t* missing = nullptr;  // [tile_kv]
-  T* q = nullptr;                  // [tile_rows x dim_qk]
-  T* dout = nullptr;               // [tile_rows x dim_vo]
-  T* k = nullptr;                  // [tile_kv x dim_qk]
-  T* k_t = nullptr;                // [dim_qk x tile_kv]
-  T* v = nullptr;                  // [tile_kv x dim_vo]
-  T* v_t = nullptr;                // [dim_vo x tile_kv]
-  T* s = nullptr;                  // [strip_rows x tile_kv] scores, then probabilities
-  T* dp = nullptr;                 // [strip_rows x tile_kv] gradients
-  T* factors = nullptr;            // [strip_rows x tile_kv] dropout
-  T* tanh = nullptr;               // [tile_kv]
-  T* temp = nullptr;               // [one row of anything]
-  T* acc_a = nullptr;              // accumulators: forward o; backward dk, dq or dbias
-  T* acc_b = nullptr;              // backward dv
-  T* row_max = nullptr;            // [tile_rows] running maximum; backward lse
-  T* row_sum = nullptr;            // [tile_rows] running sum; backward delta
+  T* q = nullptr;                   // [tile_rows x dim_qk]
+  T* dout = nullptr;                // [tile_rows x dim_vo]
+  T* k = nullptr;                   // [tile_kv x dim_qk]
+  T* k_t = nullptr;                 // [dim_qk x tile_kv]
+  T* v = nullptr;                   // [tile_kv x dim_vo]
+  T* v_t = nullptr;                 // [dim_vo x tile_kv]
+  T* s = nullptr;                   // [strip_rows x tile_kv] scores, then probabilities
+  T* dp = nullptr;                  // [strip_rows x tile_kv] gradients
+  T* factors = nullptr;             // [strip_rows x tile_kv] dropout
+  T* tanh = nullptr;                // [tile_kv]
+  T* temp = nullptr;                // [one row of anything]
+  T* acc_a = nullptr;               // accumulators: forward o; backward dk, dq or dbias
+  T* acc_b = nullptr;               // backward dv
+  T* row_max = nullptr;             // [tile_rows] running maximum; backward lse
+  T* row_sum = nullptr;             // [tile_rows] running sum; backward delta
 };
 
 enum class Phase { forward, backward_kv, backward_q, backward_bias };

@@ -1,11 +1,12 @@
-// Backward attention (Dao 2023, FlashAttention-2, section 3.1.2), P recomputed from lse. Every output
-// tile has one owner that loops over all that reaches it, in a fixed order: no atomics, no quadratic
-// memory, the same bits for any number of threads.
+// Backward attention (Dao 2023, FlashAttention-2, section 3.1.2), P recomputed from lse. Every
+// output tile has one owner that loops over all that reaches it, in a fixed order: no atomics, no
+// quadratic memory, the same bits for any number of threads.
 //   keys:    dk, dv of a tile of keys; loops over the strips of rows of its group of query heads
 //   queries: dq of a tile of rows; loops over tiles of keys
 //   bias:    dbias of a tile of the bias; loops over what the bias broadcasts
-// S and dP are computed once for each owner: 7 products where dk, dv and dq in one loop would take 5,
-// the price of O(1) extra memory a thread (a shared dq in f32 alone is 16 MiB at len 65536, dim 64).
+// S and dP are computed once for each owner: 7 products where dk, dv and dq in one loop would take
+// 5, the price of O(1) extra memory a thread (a shared dq in f32 alone is 16 MiB at len 65536, dim
+// 64).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/backward.cpp"
 #include <hwy/foreach_target.h>
@@ -27,12 +28,11 @@ namespace {
 
 template <class T>
 T LoadStat(const Stats& stats, const Entry& entry, const TileRow& row) {
-  return *reinterpret_cast<const T*>(
-      stat_address(stats, entry.b, entry.first_q, row.i, row.head));
+  return *reinterpret_cast<const T*>(stat_address(stats, entry.b, entry.first_q, row.i, row.head));
 }
 
-// Rows [row0, row0 + count) of a key head's group with their q, dout, lse and delta. A row whose lse
-// is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold.
+// Rows [row0, row0 + count) of a key head's group with their q, dout, lse and delta. A row whose
+// lse is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold.
 template <class T>
 void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums, std::int64_t head_kv,
               std::int64_t row0, std::int64_t count, const Scratch<T>& x) {
@@ -52,7 +52,7 @@ void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums, std:
         row.keys = {0, 0};
       } else {
         x.row_max[r] = lse;
-        x.row_sum[r] = sums.delta_of(p, entry.b, row.head, row.i);
+        x.row_sum[r] = sums.delta_of(call, entry, row.head, row.i);
         q = row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
         dout = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
       }
@@ -62,8 +62,8 @@ void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums, std:
   }
 }
 
-// For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the raw
-// product (of the score itself where `of_score`).
+// For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the
+// raw product (of the score itself where `of_score`).
 template <class T>
 void GradientStrip(const Call& call, const Entry& entry, const Scratch<T>& x, const KeySpan& span,
                    std::int64_t row0, std::int64_t count, bool of_score) {
@@ -115,14 +115,16 @@ void LoadTransposed(const Call& call, const Entry& entry, std::int64_t head_kv, 
                         x.temp, x.v_t);
 }
 
-// Gradient rows that the call owns: scaled, added or written, non-finite values counted.
+// A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets
+// zeros, or is left alone when accumulating.
 template <class T>
-void StoreGradient(const Call& call, DType dtype, char* address, T* values, T factor,
+void StoreGradient(const Call& call, const Rows& rows, char* address, T* values, T factor,
                    std::int64_t dim, bool inside) {
-  const Problem& p = call.problem;
-  if (!inside && p.accumulate) return;  // padding is left alone
+  const bool accumulate = call.problem.accumulate && !rows.workspace;
+  const bool zero_nonfinite = call.problem.nonfinite_zero && !rows.workspace;
+  if (!inside && accumulate) return;
   ScaleRow(values, inside ? factor : T(0), padded<T>(dim));
-  count_nonfinite(call, StoreRow(dtype, address, values, dim, p.accumulate, p.nonfinite_zero));
+  count_nonfinite(call, StoreRow(rows.dtype, address, values, dim, accumulate, zero_nonfinite));
 }
 
 template <class T>
@@ -148,8 +150,7 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
 
   bool loaded = false;
   const std::int64_t all_rows = call.group * entry.rows_q;
-  const std::int64_t strips = divide_up(call.group * p.len_q, config.strip_rows);
-  const core::KeyRange* strip_keys = sums.strips + (entry.b * p.heads_kv + head_kv) * strips;
+  const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   for (std::int64_t strip = 0; strip * config.strip_rows < all_rows; ++strip) {
     if (!(strip_keys[strip].begin < j0 + span.keys && strip_keys[strip].end > j0)) continue;
     const std::int64_t row0 = strip * config.strip_rows;
@@ -168,12 +169,12 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   for (std::int64_t j = 0; j < owned; ++j) {
     const bool inside = j < span.keys;
     if (p.dk) {
-      StoreGradient(call, call.dk.dtype,
+      StoreGradient(call, call.dk,
                     row_address(call, call.dk, entry.b, entry.first_kv, j0 + j, head_kv),
                     x.acc_a + j * qk, static_cast<T>(call.scale), p.dim_qk, inside);
     }
     if (p.dv) {
-      StoreGradient(call, call.dv.dtype,
+      StoreGradient(call, call.dv,
                     row_address(call, call.dv, entry.b, entry.first_kv, j0 + j, head_kv),
                     x.acc_b + j * vo, T(1), p.dim_vo, inside);
     }
@@ -217,13 +218,13 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
         loaded = true;
       }
       GradientStrip(call, entry, x, span, strip, rows, false);
-      Gemm<T>({x.dp, config.tile_kv, 1, x.k, qk, x.acc_a + strip * qk, qk, rows, qk, span.keys,
-               true});
+      Gemm<T>(
+          {x.dp, config.tile_kv, 1, x.k, qk, x.acc_a + strip * qk, qk, rows, qk, span.keys, true});
     }
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
-    StoreGradient(call, call.dq.dtype,
+    StoreGradient(call, call.dq,
                   row_address(call, call.dq, entry.b, entry.first_q, row.i, row.head),
                   x.acc_a + r * qk, static_cast<T>(call.scale), p.dim_qk, row.i < entry.len_q);
   }
@@ -249,8 +250,7 @@ void ReduceStrip(const Problem& p, const Scratch<T>& x, std::int64_t cols, std::
 // One (batch, head)'s part of a bias tile: queries [i0, i1) against keys [j_begin, j_end).
 template <class T>
 void BiasPart(const Call& call, const Config& config, const RowSums<T>& sums, const Entry& entry,
-              std::int64_t head, core::KeyRange queries, core::KeyRange keys,
-              const Scratch<T>& x) {
+              std::int64_t head, core::KeyRange queries, core::KeyRange keys, const Scratch<T>& x) {
   const std::int64_t head_kv = head / call.group;
   const std::int64_t base = head % call.group * entry.rows_q;
   queries.end = std::min(queries.end, entry.len_q);
@@ -286,8 +286,10 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const std::int64_t bias_batch = task / (grid.kv_tiles * grid.q_tiles * grid.heads);
   core::KeyRange queries{0, p.len_q};
   core::KeyRange keys{0, p.len_kv};
-  if (p.bias.q) queries = {q_tile * config.tile_rows, std::min(p.len_q, (q_tile + 1) * config.tile_rows)};
-  if (p.bias.kv) keys = {kv_tile * config.tile_kv, std::min(p.len_kv, (kv_tile + 1) * config.tile_kv)};
+  if (p.bias.q)
+    queries = {q_tile * config.tile_rows, std::min(p.len_q, (q_tile + 1) * config.tile_rows)};
+  if (p.bias.kv)
+    keys = {kv_tile * config.tile_kv, std::min(p.len_kv, (kv_tile + 1) * config.tile_kv)};
 
   Arena arena(memory);
   const Scratch<T> x = make_scratch<T>(arena, Phase::backward_bias, p, config);
@@ -319,14 +321,14 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
   T* o = dout + vo;
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  const std::int64_t strips = divide_up(call.group * p.len_q, config.strip_rows);
-  core::KeyRange* strip_keys = sums.strips + task * strips;
-  std::fill_n(strip_keys, strips, core::KeyRange{entry.len_kv, 0});
+  core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
+  std::fill_n(strip_keys, divide_up(call.group * entry.rows_q, config.strip_rows),
+              core::KeyRange{entry.len_kv, 0});
 
   for (std::int64_t r = 0; r < call.group * entry.rows_q; ++r) {
     TileRow row;
     make_rows(call, entry, head_kv, r, 1, &row);
-    T& delta = sums.delta_of(p, entry.b, row.head, row.i);
+    T& delta = sums.delta_of(call, entry, row.head, row.i);
     delta = T(0);
     if (row.i >= entry.len_q) continue;
     if (!row.keys.empty()) {
@@ -367,25 +369,24 @@ void SinksTask(const Call& call, const Config&, const RowSums<T>& sums, char*, s
       const double lse = static_cast<double>(LoadStat<T>(call.lse, entry, row));
       if (lse == -std::numeric_limits<double>::infinity()) continue;
       sum -= std::exp(static_cast<double>(sink) - lse) *
-             static_cast<double>(sums.delta_of(p, b, head, i));
+             static_cast<double>(sums.delta_of(call, entry, head, i));
     }
   }
-  const bool replaced =
-      StoreElement(p.statistics_type(), call.dsink + head * call.dsink_stride,
-                   static_cast<T>(sum), p.accumulate, p.nonfinite_zero);
+  const bool replaced = StoreElement(p.statistics_type(), call.dsink + head * call.dsink_stride,
+                                     static_cast<T>(sum), p.accumulate, p.nonfinite_zero);
   count_nonfinite(call, replaced ? 1 : 0);
 }
 
 }  // namespace
 
-#define ATTN_DEFINE_TASK(name)                                                                  \
-  void name##F32(const Call& call, const Config& config, const RowSums<float>& sums,            \
-                 char* memory, std::int64_t task) {                                             \
-    name<float>(call, config, sums, memory, task);                                              \
-  }                                                                                             \
-  void name##F64(const Call& call, const Config& config, const RowSums<double>& sums,           \
-                 char* memory, std::int64_t task) {                                             \
-    name<double>(call, config, sums, memory, task);                                             \
+#define ATTN_DEFINE_TASK(name)                                                                     \
+  void name##F32(const Call& call, const Config& config, const RowSums<float>& sums, char* memory, \
+                 std::int64_t task) {                                                              \
+    name<float>(call, config, sums, memory, task);                                                 \
+  }                                                                                                \
+  void name##F64(const Call& call, const Config& config, const RowSums<double>& sums,              \
+                 char* memory, std::int64_t task) {                                                \
+    name<double>(call, config, sums, memory, task);                                                \
   }
 ATTN_DEFINE_TASK(RowSumsTask)
 ATTN_DEFINE_TASK(KeysTask)

@@ -1,8 +1,8 @@
 // Dropout factors of a strip: 256/t where a pair is kept, 0 where it is dropped.
 //
-// One Philox call serves rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8, j+9} of placed indices, so
-// calls are made for blocks of 16 x 16 aligned in placed indices and spread to the rows of the strip.
-// Each 32-bit quantity sits in a 64-bit lane, whose low half the widening multiply reads.
+// One Philox call serves rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8, j+9} of placed indices,
+// so calls are made for blocks of 16 x 16 aligned in placed indices and spread to the rows of the
+// strip. Each 32-bit quantity sits in a 64-bit lane, whose low half the widening multiply reads.
 #if defined(ATTN_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_DROPOUT_INL_H_
 #undef ATTN_CPU_DROPOUT_INL_H_
@@ -23,7 +23,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::int64_t kDropoutBlocks = kMaxTileKv / 16 + 1;  // any alignment of j0
+inline constexpr std::int64_t kDropoutBlocks = kMaxTileKv / 16 + 1;    // any alignment of j0
 inline constexpr std::int64_t kDropoutCalls = kDropoutBlocks * 4 + 4;  // rounded up to 8 lanes
 
 struct DropoutWords {
@@ -96,9 +96,8 @@ HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const Til
     // A run of rows of one head with consecutive queries.
     std::int64_t run = 1;
     while (r + run < count && rows[r + run].head == rows[r].head) ++run;
-    const auto head = static_cast<std::uint32_t>((entry.b + call.origin.batch) *
-                                                     call.origin.heads_q +
-                                                 rows[r].head + call.origin.head);
+    const auto head = static_cast<std::uint32_t>(
+        (entry.b + call.origin.batch) * call.origin.heads_q + rows[r].head + call.origin.head);
     const std::int64_t first = rows[r].i + call.origin.q;
     const std::int64_t last = first + run - 1;
     for (std::int64_t block = first & ~std::int64_t{15}; block <= last; block += 16) {

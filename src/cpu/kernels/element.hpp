@@ -26,7 +26,7 @@ inline T LoadElement(DType dtype, const char* address) {
 // replaced a non-finite value by 0, which only `zero_nonfinite` asks for.
 template <class T>
 inline bool StoreElement(DType dtype, char* address, T value, bool accumulate,
-                             bool zero_nonfinite) {
+                         bool zero_nonfinite) {
   if (accumulate) value += LoadElement<T>(dtype, address);
   bool replaced = false;
   const auto keep = [&](bool finite) {

@@ -1,11 +1,11 @@
 // Forward attention with online softmax (Milakov and Gimelshein 2018; Dao 2023, FlashAttention-2,
 // section 3.1): o and lse of a tile of query rows in one pass over its keys.
 //
-// Task: one tile of rows of one (batch, key head), against one split of the keys. Keys and values are
-// loaded once a tile of rows, converted to f32 (f64), K transposed; then each strip of rows computes
-// S = Q K^T in L1, its softmax, and O += P V. Tiles of keys that no row of a strip sees are skipped.
-// Few rows (decode): K stays row-major and S is made of dot products.
-// With splits, partial o and lse go to the workspace and MergeSplits combines them through their lse.
+// Task: one tile of rows of one (batch, key head), against one split of the keys. Keys and values
+// are loaded once a tile of rows, converted to f32 (f64), K transposed; then each strip of rows
+// computes S = Q K^T in L1, its softmax, and O += P V. Tiles of keys that no row of a strip sees
+// are skipped. Few rows (decode): K stays row-major and S is made of dot products. With splits,
+// partial o and lse go to the workspace and MergeSplits combines them through their lse.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/forward.cpp"
 #include <hwy/foreach_target.h>
@@ -40,8 +40,8 @@ void AttendStrip(const Call& call, const Config& config, const Entry& entry, con
   if (config.few_rows != 0) {
     DotRows(x.q + row0 * qk, qk, count, x.k, qk, cols, qk, x.s, cols);
   } else {
-    Gemm<T>({x.q + row0 * qk, qk, 1, x.k_t, cols, x.s, cols, count, cols, call.problem.dim_qk,
-             false});
+    Gemm<T>(
+        {x.q + row0 * qk, qk, 1, x.k_t, cols, x.s, cols, count, cols, call.problem.dim_qk, false});
   }
   if (call.problem.dropout) DropoutFactors(call, entry, rows, count, span.j0, cols, x.factors);
 
@@ -139,9 +139,9 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   const core::KeyRange seen = make_rows(call, entry, head_kv, row0, count, x.rows);
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
-    const char* source =
-        row.keys.empty() ? nullptr
-                         : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
+    const char* source = row.keys.empty()
+                             ? nullptr
+                             : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
     LoadRow(call.q.dtype, source, p.dim_qk, qk, x.q + r * qk);
   }
   std::fill_n(x.acc_a, count * vo, T(0));
@@ -172,7 +172,7 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
     if (config.splits == 1) {
       FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], acc);
     } else {
-      const std::int64_t at = partials.index(p, config, entry.b, row.head, row.i, split);
+      const std::int64_t at = partials.index(call, entry, row.head, row.i) + split;
       std::copy_n(acc, vo, partials.o + at * vo);
       partials.row_max[at] = x.row_max[r];
       partials.row_sum[at] = x.row_sum[r];
@@ -192,7 +192,7 @@ void MergeSplits(const Call& call, const Config& config, const Partials<T>& part
   T* acc = reinterpret_cast<T*>(memory);
   const hn::ScalableTag<T> d;
   for (row.i = 0; row.i < entry.rows_q; ++row.i) {
-    const std::int64_t first = partials.index(p, config, entry.b, row.head, row.i, 0);
+    const std::int64_t first = partials.index(call, entry, row.head, row.i);
     T row_max = -kInfinity<T>;
     for (std::int64_t n = 0; n < config.splits; ++n) {
       row_max = partials.row_max[first + n] > row_max ? partials.row_max[first + n] : row_max;

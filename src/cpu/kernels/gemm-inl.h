@@ -1,13 +1,13 @@
 // C (+)= A * B for tiles that stay in cache: the one matrix product that every pass is made of.
 //
 // C[rows x cols] row-major; B[depth x cols] row-major, cols a multiple of the vector width, both
-// 64-byte aligned with aligned leading dimensions. A is read one element at a time and broadcast, so
-// any pair of strides will do: (ld, 1) reads A, (1, ld) reads its transpose. Each element of C is one
-// chain of fused multiply-adds over depth in ascending order, whatever block it falls into: results
-// do not depend on how rows are grouped.
+// 64-byte aligned with aligned leading dimensions. A is read one element at a time and broadcast,
+// so any pair of strides will do: (ld, 1) reads A, (1, ld) reads its transpose. Each element of C
+// is one chain of fused multiply-adds over depth in ascending order, whatever block it falls into:
+// results do not depend on how rows are grouped.
 //
-// Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16: per step of
-// depth 10 loads feed 24 multiply-adds, so the two load ports keep ahead of the two FMA ports.
+// Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16: per step
+// of depth 10 loads feed 24 multiply-adds, so the two load ports keep ahead of the two FMA ports.
 #if defined(ATTN_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_GEMM_INL_H_
 #undef ATTN_CPU_GEMM_INL_H_
@@ -107,8 +107,8 @@ HWY_NOINLINE void Gemm(const GemmOperands<T>& op) {
   }
 }
 
-// S[rows x keys] = Q K^T for few rows: both row-major [. x dim], dim padded with zeros to the vector
-// width. Reads each key once, which is what bounds decode; four keys share the loads of q.
+// S[rows x keys] = Q K^T for few rows: both row-major [. x dim], dim padded with zeros to the
+// vector width. Reads each key once, which is what bounds decode; four keys share the loads of q.
 template <class T>
 HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const T* k,
                           std::int64_t ldk, std::int64_t keys, std::int64_t dim, T* s,

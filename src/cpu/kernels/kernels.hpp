@@ -1,6 +1,6 @@
 // Entry points of the kernels, each compiled for every instruction set and chosen at run time. T is
-// the type of all arithmetic: float, or double for f64 problems. Kernels run one task at a time; the
-// host spreads tasks over workers. `memory` is the worker's scratch, laid out by make_scratch.
+// the type of all arithmetic: float, or double for f64 problems. Kernels run one task at a time;
+// the host spreads tasks over workers. `memory` is the worker's scratch, laid out by make_scratch.
 #pragma once
 
 #include <atomic>
@@ -33,10 +33,11 @@ struct Partials {
   T* o = nullptr;        // [rows x splits x dim_vo, padded]
   T* row_max = nullptr;  // [rows x splits]
   T* row_sum = nullptr;
-  [[nodiscard]] std::int64_t index(const Problem& p, const Config& config, std::int64_t b,
-                                   std::int64_t head, std::int64_t i, std::int64_t split) const {
-    return ((b * p.heads_q + head) * p.len_q + i) * config.splits + split;
+  [[nodiscard]] std::int64_t index(const Call& call, const Entry& entry, std::int64_t head,
+                                   std::int64_t i) const {
+    return ((entry.row0 + i) * call.problem.heads_q + head) * splits;
   }
+  std::int64_t splits = 1;
 };
 
 template <class T>
@@ -52,11 +53,21 @@ ForwardKernels<T> forward_kernels();
 // What a backward pass computes once for each query row and strip of rows.
 template <class T>
 struct RowSums {
-  T* delta = nullptr;                // [batch, heads_q, len_q]
-  core::KeyRange* strips = nullptr;  // [batch, heads_kv, strips]: keys that a strip's rows may see
-  [[nodiscard]] T& delta_of(const Problem& p, std::int64_t b, std::int64_t head,
+  T* delta = nullptr;                // [heads_q, all_query_rows]
+  core::KeyRange* strips = nullptr;  // [heads_kv, strips]: keys that a strip's rows may see
+  [[nodiscard]] T& delta_of(const Call& call, const Entry& entry, std::int64_t head,
                             std::int64_t i) const {
-    return delta[(b * p.heads_q + head) * p.len_q + i];
+    return delta[head * all_query_rows(call.problem) + entry.row0 + i];
+  }
+  // An entry's strips of one key head. Each entry begins a strip of its own, so there is one more
+  // for each entry than the rows would fill.
+  [[nodiscard]] core::KeyRange* strips_of(const Call& call, const Entry& entry,
+                                          std::int64_t head_kv, std::int64_t strip_rows) const {
+    return strips + head_kv * num_strips(call.problem, strip_rows) +
+           entry.row0 * call.group / strip_rows + entry.b;
+  }
+  static std::int64_t num_strips(const Problem& p, std::int64_t strip_rows) {
+    return all_query_rows(p) * (p.heads_q / p.heads_kv) / strip_rows + p.batch;
   }
 };
 
@@ -110,8 +121,8 @@ struct RotaryEntry {
   std::int64_t out_row0 = 0;  // added to the row where it is written (append)
   std::int64_t position0 = 0;
 };
-// Rotates rows [begin, end) of an entry; T is the type of the tables and of the arithmetic. A source
-// without a page is skipped.
+// Rotates rows [begin, end) of an entry; T is the type of the tables and of the arithmetic. A
+// source without a page is skipped.
 template <class T>
 void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entry,
                  std::int64_t begin, std::int64_t end);

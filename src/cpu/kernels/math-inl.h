@@ -17,8 +17,9 @@ namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2, exp(r) by its Taylor series to the
-// rounding of the type (terms up to r^7/7! for f32: 4e-9; r^13/13! for f64: 4e-18). ln 2 is split in
-// two so that n * high is exact. Below the smallest normal the result is 0, above the largest +inf.
+// rounding of the type (terms up to r^7/7! for f32: 4e-9; r^13/13! for f64: 4e-18). ln 2 is split
+// in two so that n * high is exact. Below the smallest normal the result is 0, above the largest
+// +inf.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpKeepNan(D d, V x) {
   using T = hn::TFromD<D>;

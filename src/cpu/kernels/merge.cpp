@@ -23,17 +23,15 @@ Place place_of(const TensorView& o, std::int64_t row, std::int64_t head) {
 
 char* tensor_at(const TensorView& view, const Place& at) {
   const auto& s = view.strides;
-  const std::int64_t offset = view.rank == 3
-                                  ? at.i * s[0] + at.head * s[1]
-                                  : at.b * s[0] + at.i * s[1] + at.head * s[2];
+  const std::int64_t offset =
+      view.rank == 3 ? at.i * s[0] + at.head * s[1] : at.b * s[0] + at.i * s[1] + at.head * s[2];
   return static_cast<char*>(view.address()) + offset * size_of(view.dtype);
 }
 
 char* stat_at(const TensorView& view, const Place& at) {
   const auto& s = view.strides;
-  const std::int64_t offset = view.rank == 2
-                                  ? at.head * s[0] + at.i * s[1]
-                                  : at.b * s[0] + at.head * s[1] + at.i * s[2];
+  const std::int64_t offset =
+      view.rank == 2 ? at.head * s[0] + at.i * s[1] : at.b * s[0] + at.head * s[1] + at.i * s[2];
   return static_cast<char*>(view.address()) + offset * size_of(view.dtype);
 }
 
@@ -70,8 +68,8 @@ void merge_row(const MergeArguments& a, const Place& at) {
   char* out = tensor_at(a.o, at);
   const std::int64_t dim = a.o.shape[static_cast<std::size_t>(a.o.rank - 1)];
   for (std::int64_t c = 0; c < dim; ++c) {
-    const T value = w.w1 * partial_element(a.o1, row1, w.w1, c) +
-                    w.w2 * partial_element(a.o2, row2, w.w2, c);
+    const T value =
+        w.w1 * partial_element(a.o1, row1, w.w1, c) + w.w2 * partial_element(a.o2, row2, w.w2, c);
     StoreElement(a.o.dtype, out + c * size_of(a.o.dtype), value, false, false);
   }
   if (a.lse.given()) *reinterpret_cast<T*>(stat_at(a.lse, at)) = w.lse;

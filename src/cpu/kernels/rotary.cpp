@@ -19,8 +19,8 @@ struct Angles {
 
   explicit Angles(const RotaryJob& job) {
     for (std::int64_t m = 0; job.cos == nullptr && m < job.rot_dim / 2; ++m) {
-      frequency[m] = std::pow(job.base, -2.0 * static_cast<double>(m) /
-                                            static_cast<double>(job.rot_dim));
+      frequency[m] =
+          std::pow(job.base, -2.0 * static_cast<double>(m) / static_cast<double>(job.rot_dim));
     }
   }
 
@@ -70,8 +70,7 @@ void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entr
                                           : r + entry.position0);
     for (std::int64_t head = 0; head < job.heads; ++head) {
       const char* source = row_address(call, job.in, entry.b, entry.first_in, r, head);
-      char* target =
-          row_address(call, job.out, entry.b, entry.first_out, entry.out_row0 + r, head);
+      char* target = row_address(call, job.out, entry.b, entry.first_out, entry.out_row0 + r, head);
       if (source == nullptr || target == nullptr) continue;
       for (std::int64_t c = 0; c < job.dim; ++c) {
         row[c] = LoadElement<T>(job.in.dtype, source + c * in_bytes);

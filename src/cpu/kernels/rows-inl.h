@@ -42,7 +42,8 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
         hn::Store(hn::BitCast(df, hn::ShiftLeft<16>(wide)), df, out + c);
       }
     }
-#if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64  // hardware conversion; the emulated one loses infinities
+#if HWY_TARGET <= HWY_AVX2 || \
+    HWY_ARCH_ARM_A64  // hardware conversion; the emulated one loses infinities
     if (dtype == DType::f16) {
       const hn::Rebind<hwy::float16_t, decltype(df)> d16;
       const auto* halves = reinterpret_cast<const hwy::float16_t*>(source);
@@ -76,9 +77,9 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
 // A tile of keys or values of one key head: rows [j0, j0 + count) of the entry, then zeros up to
 // `tile` rows. Row-major [tile x padded].
 template <class T>
-HWY_INLINE void LoadKeyTile(const Call& call, const Rows& rows, const Entry& entry, std::int64_t head,
-                            std::int64_t j0, std::int64_t count, std::int64_t tile,
-                            std::int64_t dim, std::int64_t padded, T* out) {
+HWY_INLINE void LoadKeyTile(const Call& call, const Rows& rows, const Entry& entry,
+                            std::int64_t head, std::int64_t j0, std::int64_t count,
+                            std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out) {
   for (std::int64_t j = 0; j < tile; ++j) {
     const char* source =
         j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;

@@ -1,5 +1,5 @@
-// The score of a row of pairs: raw products in, scores out (docs/semantics.md, "Forward"). One short
-// loop an option over a row that lies in L1; an option that is off costs a branch a row.
+// The score of a row of pairs: raw products in, scores out (docs/semantics.md, "Forward"). One
+// short loop an option over a row that lies in L1; an option that is off costs a branch a row.
 #if defined(ATTN_CPU_SCORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_SCORE_INL_H_
 #undef ATTN_CPU_SCORE_INL_H_
@@ -29,8 +29,8 @@ struct KeySpan {
   const std::uint8_t* missing = nullptr;  // [keys] non-zero: no page; null: all are there
 };
 
-// s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the softcap's
-// gradient needs. temp: [cols] of scratch.
+// s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the
+// softcap's gradient needs. temp: [cols] of scratch.
 template <class T>
 HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& row,
                          const KeySpan& span, T* HWY_RESTRICT s, T* HWY_RESTRICT tanh,

@@ -14,7 +14,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace {
-const char* CompiledTarget() { return hwy::TargetName(HWY_TARGET); }
+const char* CompiledTarget() {
+  return hwy::TargetName(HWY_TARGET);
+}
 }  // namespace
 }  // namespace attn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -35,8 +37,8 @@ const std::string& usable_target_names() {
   return names;
 }
 
-// ATTN_CPU_TARGET (for example AVX2) leaves only that set to choose from. Read once, before the first
-// kernel is chosen; a name that is not usable here changes nothing.
+// ATTN_CPU_TARGET (for example AVX2) leaves only that set to choose from. Read once, before the
+// first kernel is chosen; a name that is not usable here changes nothing.
 const char* target_name() {
   static const char* const name = [] {
     usable_target_names();

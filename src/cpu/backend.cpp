@@ -1,0 +1,72 @@
+// The CPU backend behind the chain's interface.
+#include "cpu/backend.hpp"
+
+#include "cpu/host/launch.hpp"
+#include "cpu/host/plan.hpp"
+#include "cpu/kernels/kernels.hpp"
+
+namespace attn::cpu {
+namespace {
+
+bool is_f8(DType dtype) {
+  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
+class CpuBackend final : public core::Backend {
+ public:
+  const char* name() const override { return "cpu"; }
+  Device device() const override { return Device::host; }
+
+  bool usable(std::string& detail) const override {
+    detail = std::string(target_name()) + " (usable: " + usable_target_names() + ")";
+    return true;
+  }
+
+  core::Capability supports(Pass, const Problem& problem) const override {
+    if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
+      return {false, "no kernel for f8 types on the CPU; f32, f64, f16 and bf16 are supported"};
+    }
+    return {true, ""};
+  }
+
+  core::Plan plan(Pass pass, const Problem& problem,
+                  const core::Executor& executor) const override {
+    return make_plan(pass, problem, executor.threads);
+  }
+
+  core::Status prepare(Pass, const Problem&, const core::Plan&) const override {
+    target_name();  // the choice of instruction set is all that a first call would do
+    return {};
+  }
+
+  core::Status launch(Pass pass, const Problem& problem, const core::Plan& plan,
+                      const Arguments& arguments, const core::Executor& executor) const override {
+    target_name();
+    cpu::launch(pass, problem, plan, arguments, executor);
+    return {};
+  }
+
+  core::Status merge(const MergeArguments& arguments,
+                     const core::Executor& executor) const override {
+    launch_merge(arguments, executor);
+    return {};
+  }
+  core::Status merge_backward(const MergeBackwardArguments& arguments,
+                              const core::Executor& executor) const override {
+    launch_merge_backward(arguments, executor);
+    return {};
+  }
+  core::Status rope(const RopeArguments& arguments, const core::Executor& executor) const override {
+    launch_rope(arguments, executor);
+    return {};
+  }
+};
+
+}  // namespace
+
+const core::Backend& backend() {
+  static const CpuBackend instance;
+  return instance;
+}
+
+}  // namespace attn::cpu

@@ -1,0 +1,271 @@
+// Launch: resolves the call and runs its phases, each a set of independent tasks.
+//   forward: [append] -> [rotate q, k] -> forward -> [merge splits]
+//   backward: [rotate q, k] -> row sums -> keys, queries, bias, sinks -> [rotate dq, dk back]
+#include "cpu/host/launch.hpp"
+
+#include "cpu/host/plan.hpp"
+#include "cpu/host/tasks.hpp"
+#include "cpu/host/workspace.hpp"
+#include "cpu/kernels/kernels.hpp"
+
+namespace attn::cpu {
+namespace {
+
+constexpr std::int64_t kRowsOfTask = 64;  // rows of a rotary or merge task
+
+// Contiguous rows [rows, heads, dim] of the workspace, in the layout of `like`.
+template <class T>
+Rows workspace_rows(T* memory, Layout layout, std::int64_t len, std::int64_t heads,
+                    std::int64_t dim) {
+  Rows rows;
+  rows.base = reinterpret_cast<char*>(memory);
+  rows.dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  rows.packed = layout == Layout::packed;
+  rows.workspace = true;
+  rows.stride_head = dim * static_cast<std::int64_t>(sizeof(T));
+  rows.stride_row = rows.stride_head * heads;
+  rows.stride_batch = rows.packed ? 0 : rows.stride_row * len;
+  return rows;
+}
+
+RotaryJob rotary_job(const Call& call, const Rows& in, const Rows& out, std::int64_t heads) {
+  RotaryJob job;
+  job.in = in;
+  job.out = out;
+  job.heads = heads;
+  job.dim = call.problem.dim_qk;
+  job.style = call.problem.rope;
+  job.rot_dim = call.problem.rotary_dim();
+  job.base = call.rope_base;
+  job.cos = call.rope_cos;
+  job.sin = call.rope_sin;
+  job.cos_stride = call.rope_cos_stride;
+  job.sin_stride = call.rope_sin_stride;
+  job.table_rows = call.rope_table_rows;
+  return job;
+}
+
+// Runs a job over all entries; rows_of gives an entry's RotaryEntry and its number of rows.
+template <class T, class RowsOf>
+void run_rotary(const Call& call, const RotaryJob& job, const core::Executor& executor,
+                std::int64_t batch, std::int64_t most_rows, RowsOf&& rows_of) {
+  const std::int64_t blocks = divide_up(most_rows, kRowsOfTask);
+  run_tasks(executor, batch * blocks, [&](std::int64_t task, std::int32_t) {
+    RotaryEntry entry;
+    const std::int64_t rows = rows_of(task / blocks, entry);
+    const std::int64_t begin = task % blocks * kRowsOfTask;
+    rotate_rows<T>(call, job, entry, begin, std::min(rows, begin + kRowsOfTask));
+  });
+}
+
+// Entry geometry of queries (or keys) for a rotation inside attention.
+std::int64_t query_rows(const Call& call, std::int64_t b, bool all, RotaryEntry& rotary) {
+  const Entry entry = entry_of(call, b);
+  rotary = {b, entry.first_q, entry.first_q, 0, entry.diag + call.rope_pos_offset};
+  return all ? entry.rows_q : entry.len_q;
+}
+std::int64_t key_rows(const Call& call, std::int64_t b, bool all, RotaryEntry& rotary) {
+  const Entry entry = entry_of(call, b);
+  rotary = {b, entry.first_kv, entry.first_kv, 0, call.rope_pos_offset};
+  return all ? entry.rows_kv : entry.len_kv;
+}
+
+template <class T>
+void rotate_inputs(Pass pass, Call& call, const Workspace<T>& w, const core::Executor& executor) {
+  const Problem& p = call.problem;
+  const Rows q = workspace_rows(w.rotated_q, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
+  RotaryJob job = rotary_job(call, call.q, q, p.heads_q);
+  job.positions = call.pos_q;
+  run_rotary<T>(call, job, executor, p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
+    return query_rows(call, b, false, rotary);
+  });
+  call.q = q;
+  if (pass == Pass::decode) return;  // cached keys are rotated already
+  const Layout layout = p.page_size > 0 ? Layout::padded : p.layout_kv;
+  const Rows k = workspace_rows(w.rotated_k, layout, p.len_kv, p.heads_kv, p.dim_qk);
+  job = rotary_job(call, call.k, k, p.heads_kv);
+  job.positions = call.pos_k;
+  run_rotary<T>(call, job, executor, p.batch, p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
+    return key_rows(call, b, false, rotary);
+  });
+  call.k = k;
+}
+
+// Writes the new rows behind each entry's cached ones; rows without room are dropped.
+template <class T>
+void append(const Call& call, const core::Executor& executor) {
+  const Problem& p = call.problem;
+  const auto rows_of = [&](std::int64_t b, RotaryEntry& rotary) {
+    const Entry entry = entry_of(call, b);
+    rotary = {b, 0, 0, entry.len_cached, entry.len_cached + call.rope_pos_offset};
+    return entry.len_kv - entry.len_cached;
+  };
+  RotaryJob job = rotary_job(call, call.k_new, call.k, p.heads_kv);
+  job.positions = call.pos_k;
+  run_rotary<T>(call, job, executor, p.batch, p.len_new, rows_of);
+  job.in = call.v_new;
+  job.out = call.v;
+  job.dim = p.dim_vo;
+  job.style = Rope::none;
+  job.positions = {};
+  run_rotary<T>(call, job, executor, p.batch, p.len_new, rows_of);
+}
+
+template <class T>
+void launch_forward(Pass pass, Call& call, const Config& config, const Workspace<T>& w,
+                    const core::Executor& executor) {
+  const Problem& p = call.problem;
+  if (p.len_new > 0) append<T>(call, executor);
+  if (p.rope != Rope::none) rotate_inputs(pass, call, w, executor);
+  const ForwardKernels<T> kernels = forward_kernels<T>();
+  const auto memory = [&](std::int32_t worker) { return w.scratch + worker * w.scratch_bytes; };
+  run_tasks(executor, p.batch * p.heads_kv * row_tiles(p, config) * config.splits,
+            [&](std::int64_t task, std::int32_t worker) {
+              kernels.forward(call, config, w.partials, memory(worker), task);
+            });
+  if (config.splits == 1) return;
+  run_tasks(executor, p.batch * p.heads_q, [&](std::int64_t task, std::int32_t worker) {
+    kernels.merge_splits(call, config, w.partials, memory(worker), task);
+  });
+}
+
+// dq and dk of rotated inputs, rotated back into the caller's gradients.
+template <class T>
+void rotate_gradients(const Call& call, const Call& rotated, const core::Executor& executor) {
+  const Problem& p = call.problem;
+  const auto job_of = [&](const Rows& in, const Rows& out, std::int64_t heads,
+                          const Indices& positions) {
+    RotaryJob job = rotary_job(call, in, out, heads);
+    job.positions = positions;
+    job.inverse = true;
+    job.accumulate = p.accumulate;
+    job.zero_nonfinite = p.nonfinite_zero;
+    return job;
+  };
+  // Padding gets zeros, or is left alone when accumulating.
+  if (p.dq) {
+    run_rotary<T>(call, job_of(rotated.dq, call.dq, p.heads_q, call.pos_q), executor, p.batch,
+                  p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
+                    return query_rows(call, b, !p.accumulate, rotary);
+                  });
+  }
+  if (p.dk) {
+    run_rotary<T>(call, job_of(rotated.dk, call.dk, p.heads_kv, call.pos_k), executor, p.batch,
+                  p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
+                    return key_rows(call, b, !p.accumulate, rotary);
+                  });
+  }
+}
+
+template <class T>
+void launch_backward(Call& call, const Config& config, const Workspace<T>& w,
+                     const core::Executor& executor) {
+  const Call given = call;
+  const Problem& p = given.problem;
+  if (p.rope != Rope::none) {
+    rotate_inputs(Pass::backward, call, w, executor);
+    if (p.dq) call.dq = workspace_rows(w.gradient_q, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
+    if (p.dk) call.dk = workspace_rows(w.gradient_k, p.layout_kv, p.len_kv, p.heads_kv, p.dim_qk);
+  }
+  const BackwardKernels<T> kernels = backward_kernels<T>();
+  const auto run = [&](typename BackwardKernels<T>::Task kernel, const Config& of_phase,
+                       std::int64_t tasks) {
+    run_tasks(executor, tasks, [&](std::int64_t task, std::int32_t worker) {
+      kernel(call, of_phase, w.sums, w.scratch + worker * w.scratch_bytes, task);
+    });
+  };
+  const std::int64_t groups = p.batch * p.heads_kv;
+  run(kernels.row_sums, config, groups);
+  if (p.dk || p.dv) run(kernels.keys, keys_config(config), groups * key_tiles(p, config));
+  if (p.dq) run(kernels.queries, config, groups * row_tiles(p, config));
+  if (p.dbias) run(kernels.bias, config, bias_grid(p, config).tasks());
+  if (p.dsink) run(kernels.sinks, config, p.heads_q);
+  if (p.rope != Rope::none) rotate_gradients<T>(given, call, executor);
+}
+
+template <class T>
+void launch_as(Pass pass, const Problem& problem, const core::Plan& plan,
+               const Arguments& arguments, const core::Executor& executor) {
+  Call call = resolve(pass, problem, arguments);
+  const Config config = config_of(plan);
+  const Workspace<T> w =
+      lay_out<T>(pass, problem, config, executor.threads, static_cast<char*>(arguments.workspace));
+  if (pass == Pass::backward) {
+    launch_backward<T>(call, config, w, executor);
+  } else {
+    launch_forward<T>(pass, call, config, w, executor);
+  }
+}
+
+// All rows (batch x len, or total) of a tensor [b, n, h, d] or [total, h, d], in blocks.
+template <class Block>
+void run_row_blocks(const TensorView& o, const core::Executor& executor, Block&& block) {
+  const std::int64_t rows = o.rank == 3 ? o.shape[0] : o.shape[0] * o.shape[1];
+  run_tasks(executor, divide_up(rows, kRowsOfTask), [&](std::int64_t task, std::int32_t) {
+    block(task * kRowsOfTask, std::min(rows, (task + 1) * kRowsOfTask));
+  });
+}
+
+}  // namespace
+
+void launch(Pass pass, const Problem& problem, const core::Plan& plan, const Arguments& arguments,
+            const core::Executor& executor) {
+  if (problem.dtype == DType::f64) {
+    launch_as<double>(pass, problem, plan, arguments, executor);
+  } else {
+    launch_as<float>(pass, problem, plan, arguments, executor);
+  }
+}
+
+void launch_merge(const MergeArguments& arguments, const core::Executor& executor) {
+  run_row_blocks(arguments.o, executor,
+                 [&](std::int64_t begin, std::int64_t end) { merge_rows(arguments, begin, end); });
+}
+
+void launch_merge_backward(const MergeBackwardArguments& arguments,
+                           const core::Executor& executor) {
+  run_row_blocks(arguments.o, executor, [&](std::int64_t begin, std::int64_t end) {
+    merge_backward_rows(arguments, begin, end);
+  });
+}
+
+void launch_rope(const RopeArguments& a, const core::Executor& executor) {
+  const bool packed = a.x.rank == 3;
+  // The rotation reads its geometry from a call that has no attention in it.
+  Problem problem;
+  problem.layout_q = problem.layout_kv = packed ? Layout::packed : Layout::padded;
+  problem.batch = packed ? (a.cu_len.given() ? a.cu_len.shape[0] - 1 : 1) : a.x.shape[0];
+  problem.len_q = packed ? a.x.shape[0] : a.x.shape[1];
+  problem.total_q = packed ? a.x.shape[0] : 0;
+  problem.heads_q = a.x.shape[packed ? 1 : 2];
+  problem.dim_qk = a.x.shape[packed ? 2 : 3];
+  problem.rope = a.style;
+  problem.rot_dim = a.rot_dim;
+  problem.diagonal = Diagonal::top_left;
+  Arguments arguments;
+  arguments.q = a.x;
+  arguments.o = a.out;
+  arguments.rope_pos_q = a.positions;
+  arguments.rope_cos = a.cos;
+  arguments.rope_sin = a.sin;
+  arguments.rope_base = a.base;
+  arguments.rope_pos_offset = a.pos_offset;
+  const std::int32_t whole[2] = {0, static_cast<std::int32_t>(problem.total_q)};
+  arguments.cu_len_q = a.cu_len.given() ? a.cu_len : TensorView::contiguous(whole, DType::i32, {2});
+  problem.layout_kv = Layout::padded;
+  const Call call = resolve(Pass::forward, problem, arguments);
+
+  RotaryJob job = rotary_job(call, call.q, call.o, problem.heads_q);
+  job.inverse = a.inverse;
+  job.positions = call.pos_q;
+  const auto rows_of = [&](std::int64_t b, RotaryEntry& rotary) {
+    return query_rows(call, b, true, rotary);
+  };
+  if (a.x.dtype == DType::f64) {
+    run_rotary<double>(call, job, executor, problem.batch, problem.len_q, rows_of);
+  } else {
+    run_rotary<float>(call, job, executor, problem.batch, problem.len_q, rows_of);
+  }
+}
+
+}  // namespace attn::cpu

@@ -1,0 +1,81 @@
+// The workspace of a call, laid out from its plan: all the memory that a call uses besides its
+// tensors. With a null base only `bytes` means anything.
+#pragma once
+
+#include <algorithm>
+
+#include "cpu/host/config.hpp"
+#include "cpu/kernels/kernels.hpp"
+
+namespace attn::cpu {
+
+template <class T>
+struct Workspace {
+  char* scratch = nullptr;  // one block a worker
+  std::int64_t scratch_bytes = 0;
+  RowSums<T> sums;         // backward
+  Partials<T> partials;    // splits > 1
+  T* rotated_q = nullptr;  // rope: q and k rotated, [rows, heads, dim_qk]
+  T* rotated_k = nullptr;
+  T* gradient_q = nullptr;  // rope: dq and dk before they are rotated back
+  T* gradient_k = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// The keys' phase of the backward works on one strip of rows at a time.
+inline Config keys_config(Config config) {
+  config.tile_rows = config.strip_rows;
+  return config;
+}
+
+inline std::int64_t all_key_rows(const Problem& p) {
+  return p.layout_kv == Layout::packed && p.page_size == 0 ? p.total_kv : p.batch * p.len_kv;
+}
+
+template <class T>
+std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
+  const auto bytes = [&](Phase phase, const Config& of_phase) {
+    Arena arena(nullptr);
+    make_scratch<T>(arena, phase, p, of_phase);
+    return arena.used();
+  };
+  if (pass != Pass::backward) return bytes(Phase::forward, config);
+  std::int64_t most = 2 * padded<T>(p.dim_vo) * static_cast<std::int64_t>(sizeof(T));
+  if (p.dk || p.dv) most = std::max(most, bytes(Phase::backward_kv, keys_config(config)));
+  if (p.dq) most = std::max(most, bytes(Phase::backward_q, config));
+  if (p.dbias) most = std::max(most, bytes(Phase::backward_bias, config));
+  return most;
+}
+
+template <class T>
+Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int32_t threads,
+                     char* base) {
+  Arena arena(base);
+  Workspace<T> w;
+  w.scratch_bytes = scratch_bytes<T>(pass, p, config);
+  w.scratch = arena.take<char>(w.scratch_bytes * threads);
+  const std::int64_t rows = all_query_rows(p);
+  if (pass == Pass::backward) {
+    w.sums.delta = arena.take<T>(rows * p.heads_q);
+    w.sums.strips =
+        arena.take<core::KeyRange>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
+  } else if (config.splits > 1) {
+    const std::int64_t count = rows * p.heads_q * config.splits;
+    w.partials.splits = config.splits;
+    w.partials.o = arena.take<T>(count * padded<T>(p.dim_vo));
+    w.partials.row_max = arena.take<T>(count);
+    w.partials.row_sum = arena.take<T>(count);
+  }
+  if (p.rope != Rope::none) {
+    const std::int64_t q_count = rows * p.heads_q * p.dim_qk;
+    const std::int64_t k_count = all_key_rows(p) * p.heads_kv * p.dim_qk;
+    w.rotated_q = arena.take<T>(q_count);
+    if (pass != Pass::decode) w.rotated_k = arena.take<T>(k_count);
+    if (pass == Pass::backward && p.dq) w.gradient_q = arena.take<T>(q_count);
+    if (pass == Pass::backward && p.dk) w.gradient_k = arena.take<T>(k_count);
+  }
+  w.bytes = arena.used();
+  return w;
+}
+
+}  // namespace attn::cpu
