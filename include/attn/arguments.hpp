@@ -1,10 +1,12 @@
 // Arguments: everything that may change from call to call without a new plan.
 //
-// Symbols: b batch, h heads_q, g heads_kv, n len_q, m len_kv. Padded tensors are [b, len, heads, dim]
-// in any stride order, packed ones [total, heads, dim]; the last dimension is contiguous. Statistics
-// (lse, dlse, delta, sinks, slopes) are f32, or f64 with f64 inputs. A view of rank 0 is "not given".
+// Symbols: b batch, h heads_q, g heads_kv, n len_q, m len_kv. Padded tensors are [b, len, heads,
+// dim] in any stride order, packed ones [total, heads, dim]; the last dimension is contiguous.
+// Statistics (lse, dlse, delta, sinks, slopes) are f32, or f64 with f64 inputs. A view of rank 0 is
+// "not given".
 #pragma once
 
+#include <attn/export.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
 #include <cstdint>
@@ -19,12 +21,12 @@ struct Value {
   T host{};
   const T* device = nullptr;
   constexpr Value() = default;
-  constexpr Value(T value) : host(value) {}                 // NOLINT: implicit on purpose
-  constexpr Value(const T* pointer) : device(pointer) {}    // NOLINT: implicit on purpose
+  constexpr Value(T value) : host(value) {}               // NOLINT: implicit on purpose
+  constexpr Value(const T* pointer) : device(pointer) {}  // NOLINT: implicit on purpose
 };
 
-// Places a call that is one chunk of a larger problem: indices of its first batch entry, head, query
-// and key there. Dropout uses the placed indices; Diagonal::explicit_value takes q - kv.
+// Places a call that is one chunk of a larger problem: indices of its first batch entry, head,
+// query and key there. Dropout uses the placed indices; Diagonal::explicit_value takes q - kv.
 struct Origin {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -78,7 +80,7 @@ struct Arguments {
   // numbers
   std::optional<double> scale;  // default 1 / sqrt(dim_qk); any finite number
   double softcap = 0.0;         // > 0 with Problem::softcap
-  double dropout_p = 0.0;       // [1/512, 1) with Problem::dropout; taken in steps of 1/256
+  double dropout_p = 0.0;       // 0 or [1/512, 1) with Problem::dropout; in steps of 1/256
   Value<std::uint64_t> seed;
   Value<std::uint64_t> offset;
   std::optional<std::int64_t> diag;  // with Diagonal::explicit_value
@@ -94,15 +96,16 @@ struct Arguments {
   std::optional<void*> stream;
 };
 
-// The Problem that these tensors and numbers state: types, sizes, which options are on. What tensors
-// can't say (causal, diagonal, window, rope, deterministic, accumulate, split, packed maximum
-// lengths, which default to the totals) is left at its default for the caller to set.
-Problem describe(const Arguments& arguments);
+// The Problem that these tensors and numbers state: types, sizes, which options are on. What
+// tensors can't say (causal, diagonal, window, rope, deterministic, accumulate, split, packed
+// maximum lengths, which default to the totals) is left at its default for the caller to set.
+ATTN_API Problem describe(const Arguments& arguments);
 
-// Combines two partial results over disjoint keys. o*: [b, n, h, dim] or [total, h, dim], f32 or the
-// type of o; lse*: [b, h, n] or [h, total]. lse = logaddexp(lse1, lse2), o = sum_n exp(lse_n - lse) o_n.
-// A partial with lse = -inf is not read. o2 not given stands for zeros: a sink merged last. o and lse
-// may be the same views as o1 and lse1 (in place).
+// Combines two partial results over disjoint keys. o*: [b, n, h, dim] or [total, h, dim], f32 or
+// the type of o; lse*: [b, h, n] or [h, total].
+//   lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
+// A partial with lse = -inf is not read. o2 not given stands for zeros: a sink merged last. o and
+// lse may be the same views as o1 and lse1 (in place).
 struct MergeArguments {
   TensorView o1, lse1, o2, lse2;  // inputs
   TensorView o, lse;              // outputs; lse may be left out
@@ -124,11 +127,11 @@ struct RopeArguments {
   Rope style = Rope::half;
   std::int64_t rot_dim = 0;  // even, <= dim; 0 = dim; the rest is copied
   double base = 10000.0;
-  bool inverse = false;          // rotate by the negative angle: the gradient
-  std::int64_t pos_offset = 0;   // position = row + pos_offset ...
-  TensorView positions;          // ... or explicit i32 [b|1, n] or [total]
-  TensorView cu_len;             // packed: i32 [b + 1], rows count from their entry's start
-  TensorView cos, sin;           // [positions, rot_dim / 2] instead of base; positions are clamped
+  bool inverse = false;         // rotate by the negative angle: the gradient
+  std::int64_t pos_offset = 0;  // position = row + pos_offset ...
+  TensorView positions;         // ... or explicit i32 [b|1, n] or [total]
+  TensorView cu_len;            // packed: i32 [b + 1], rows count from their entry's start
+  TensorView cos, sin;          // [positions, rot_dim / 2] instead of base; positions are clamped
   std::optional<void*> stream;
 };
 

@@ -1,19 +1,20 @@
 // libattn: exact softmax attention, forward, backward and decode, in linear memory.
 //
 //   attn::Context context;
-//   attn::Arguments a;
-//   a.q = attn::TensorView::contiguous(q, attn::DType::f32, {batch, len, heads, dim});  // k, v, o too
+//   attn::Arguments a;  // q, k, v, o: views of the caller's memory
+//   a.q = attn::TensorView::contiguous(q, attn::DType::f32, {batch, len, heads, dim});
 //   attn::Problem p = attn::describe(a);
 //   p.causal = true;
 //   attn::forward(context, p, a);
 //
-// What is computed is defined in docs/semantics.md. Every function throws attn::Error on bad input or
-// when no backend can do what is asked, before anything is launched. Nothing here prints, exits,
+// What is computed is defined in docs/semantics.md. Every function throws attn::Error on bad input
+// or when no backend can do what is asked, before anything is launched. Nothing here prints, exits,
 // synchronizes a device or picks a stream.
 #pragma once
 
 #include <attn/arguments.hpp>
 #include <attn/context.hpp>
+#include <attn/export.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
 #include <cstdint>
@@ -24,28 +25,31 @@ namespace attn {
 
 // o (and lse) from q, k, v. FlashAttention-2 (Dao 2023), section 3.1, with the options of
 // docs/semantics.md.
-void forward(Context& context, const Problem& problem, const Arguments& arguments);
-// dq, dk, dv (dbias, dsink) from the forward's inputs, o, lse and dout. FlashAttention-2, section 3.1.2.
-void backward(Context& context, const Problem& problem, const Arguments& arguments);
+ATTN_API void forward(Context& context, const Problem& problem, const Arguments& arguments);
+// dq, dk, dv (dbias, dsink) from the forward's inputs, o, lse and dout. FlashAttention-2,
+// section 3.1.2.
+ATTN_API void backward(Context& context, const Problem& problem, const Arguments& arguments);
 // The forward against a KV cache: appends k_new and v_new first where len_new > 0.
-void decode(Context& context, const Problem& problem, const Arguments& arguments);
+ATTN_API void decode(Context& context, const Problem& problem, const Arguments& arguments);
 
-void merge(Context& context, const MergeArguments& arguments);
-void merge_backward(Context& context, const MergeBackwardArguments& arguments);
+ATTN_API void merge(Context& context, const MergeArguments& arguments);
+ATTN_API void merge_backward(Context& context, const MergeBackwardArguments& arguments);
 // Rotates, or rotates back with `inverse`.
-void rope(Context& context, const RopeArguments& arguments);
+ATTN_API void rope(Context& context, const RopeArguments& arguments);
 
 // Compiles and loads ahead what a call of this pass and problem needs, so that it never waits.
-void prepare(Context& context, Pass pass, const Problem& problem);
+ATTN_API void prepare(Context& context, Pass pass, const Problem& problem,
+                      Device device = Device::host);
 
 // Bytes of scratch memory that the call uses, all of it.
-std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem);
+ATTN_API std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem,
+                                      Device device = Device::host);
 
 // Shape, type and contiguous strides of each output, without memory; rank 0 for those not made.
 struct Outputs {
   TensorView o, lse, dq, dk, dv, dbias, dsink;
 };
-Outputs output_shapes(Pass pass, const Problem& problem);
+ATTN_API Outputs output_shapes(Pass pass, const Problem& problem);
 
 // Whether a backend does it, and if not, why not.
 struct Verdict {
@@ -53,7 +57,8 @@ struct Verdict {
   std::string backend;  // who would run it
   std::string reason;   // why not, of every backend asked; empty when supported
 };
-Verdict supports(Context& context, Pass pass, const Problem& problem, Device device = Device::host);
+ATTN_API Verdict supports(Context& context, Pass pass, const Problem& problem,
+                          Device device = Device::host);
 
 // What would run: a value to print and to assert on.
 struct PlanSummary {
@@ -65,12 +70,12 @@ struct PlanSummary {
   std::int64_t tasks = 0;  // independent pieces of work
   std::int64_t workspace_bytes = 0;
 };
-PlanSummary plan(Context& context, Pass pass, const Problem& problem,
-                 Device device = Device::host);
+ATTN_API PlanSummary plan(Context& context, Pass pass, const Problem& problem,
+                          Device device = Device::host);
 
 // The chain of a call in a few lines of text: rules, verdict of each backend, plan.
-std::string explain(Context& context, Pass pass, const Problem& problem,
-                    Device device = Device::host);
+ATTN_API std::string explain(Context& context, Pass pass, const Problem& problem,
+                             Device device = Device::host);
 
 struct BackendInfo {
   std::string name;
@@ -78,9 +83,9 @@ struct BackendInfo {
   bool usable = false;
   std::string detail;  // device and instruction set, or why it is not usable
 };
-std::vector<BackendInfo> backends(Context& context);
+ATTN_API std::vector<BackendInfo> backends(Context& context);
 
 // "0.1.0"
-const char* version();
+ATTN_API const char* version();
 
 }  // namespace attn

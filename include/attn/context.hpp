@@ -1,6 +1,7 @@
 // Context: threads, memory pool and caches of a caller. One Context may serve many threads at once.
 #pragma once
 
+#include <attn/export.hpp>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -16,9 +17,9 @@ enum class ErrorCode : std::int32_t {
   device_error = 4,  // a driver or runtime refused: what was tried
   internal = 5,      // a bug in libattn
 };
-const char* to_string(ErrorCode code);
+ATTN_API const char* to_string(ErrorCode code);
 
-class Error : public std::runtime_error {
+class ATTN_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
@@ -48,12 +49,12 @@ struct ContextOptions {
 
 class Context {
  public:
-  explicit Context(const ContextOptions& options = {});
-  ~Context();
+  ATTN_API explicit Context(const ContextOptions& options = {});
+  ATTN_API ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  [[nodiscard]] std::int32_t threads() const;
+  [[nodiscard]] ATTN_API std::int32_t threads() const;
 
   class State;  // the library's own
   [[nodiscard]] State& state() const { return *state_; }

@@ -2,6 +2,7 @@
 // pointers: the key of plan caches, test cases and benchmark rows alike.
 #pragma once
 
+#include <attn/export.hpp>
 #include <attn/tensor.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace attn {
 
 // decode is the forward against a KV cache: it may also append new rows first and split over keys.
 enum class Pass : std::int32_t { forward = 0, backward = 1, decode = 2 };
-const char* to_string(Pass pass);
+ATTN_API const char* to_string(Pass pass);
 
 // padded: tensors [batch, len, heads, dim] with optional lengths per batch entry.
 // packed: tensors [total, heads, dim] with cumulative lengths [batch + 1].
@@ -97,17 +98,17 @@ struct Problem {
   std::int64_t split_keys = kSplitAuto;  // cut every n keys, kSplitAuto or kSplitNone
 
   // What is wanted.
-  bool lse = true;               // forward: write lse
-  bool dlse = false;             // backward: a gradient of lse is given
-  bool delta = false;            // backward: delta is given by the caller; o is then not read
-  bool dq = true;                // backward: which gradients to write
+  bool lse = true;     // forward: write lse
+  bool dlse = false;   // backward: a gradient of lse is given
+  bool delta = false;  // backward: delta is given by the caller; o is then not read
+  bool dq = true;      // backward: which gradients to write
   bool dk = true;
   bool dv = true;
   bool dbias = false;
   bool dsink = false;
-  bool accumulate = false;       // add to the gradients instead of overwriting them
-  bool deterministic = false;    // bit-identical from run to run for the same plan
-  bool nonfinite_zero = false;   // write 0 for non-finite elements of o and of gradients; count them
+  bool accumulate = false;      // add to the gradients instead of overwriting them
+  bool deterministic = false;   // bit-identical from run to run for the same plan
+  bool nonfinite_zero = false;  // write 0 for non-finite elements of o and of gradients; count them
 
   bool operator==(const Problem&) const = default;
 
@@ -128,14 +129,14 @@ struct Problem {
   [[nodiscard]] std::int64_t rotary_dim() const { return rot_dim == 0 ? dim_qk : rot_dim; }
 };
 
-std::size_t hash_value(const Problem& problem);
+ATTN_API std::size_t hash_value(const Problem& problem);
 
 // One line of key=value words; fields at their default are left out, switches are bare words:
 // "dtype=bf16 batch=2 heads_q=8 heads_kv=2 len_q=128 len_kv=256 causal window_left=64 bias=hqk".
 // Extents print the letters of their full dimensions ("1" when all are broadcast).
-std::string to_string(const Problem& problem);
+ATTN_API std::string to_string(const Problem& problem);
 // The inverse of to_string. Throws Error (invalid_argument) that names the word it can't read.
-Problem parse_problem(const std::string& text);
+ATTN_API Problem parse_problem(const std::string& text);
 
 }  // namespace attn
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <attn/export.hpp>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -22,12 +23,12 @@ enum class DType : std::int32_t {
 };
 
 // Bytes of one element; 0 for DType::none and for values outside the enum.
-std::int64_t size_of(DType dtype);
+ATTN_API std::int64_t size_of(DType dtype);
 // "f32", "bf16", ...; "?" for values outside the enum.
-const char* to_string(DType dtype);
+ATTN_API const char* to_string(DType dtype);
 
 enum class Device : std::int32_t { host = 0, cuda = 1, webgpu = 2 };
-const char* to_string(Device device);
+ATTN_API const char* to_string(Device device);
 
 inline constexpr int kMaxRank = 4;
 
@@ -51,14 +52,14 @@ struct TensorView {
 
   // Contiguous (row-major) view of host memory. The pointer may be const: outputs are the caller's
   // word.
-  static TensorView contiguous(const void* data, DType dtype,
-                               std::initializer_list<std::int64_t> shape);
+  ATTN_API static TensorView contiguous(const void* data, DType dtype,
+                                        std::initializer_list<std::int64_t> shape);
   // The view with two dimensions exchanged: [b, h, n, d] memory seen as [b, n, h, d] is
   // contiguous(p, dtype, {b, h, n, d}).transposed(1, 2).
-  [[nodiscard]] TensorView transposed(int dim_a, int dim_b) const;
+  [[nodiscard]] ATTN_API TensorView transposed(int dim_a, int dim_b) const;
 };
 
 // "f32[2, 128, 8, 64] strides [65536, 512, 64, 1] on host"
-std::string to_string(const TensorView& view);
+ATTN_API std::string to_string(const TensorView& view);
 
 }  // namespace attn
