@@ -85,7 +85,8 @@ struct Filter {
   std::string option;      // one whole option of Case::name
   std::int32_t shard = 0;  // every `shards`-th case, starting at `shard`
   std::int32_t shards = 1;
-  std::int64_t limit = 0;  // at most so many, evenly spread; 0 = all
+  std::int64_t limit = 0;   // at most so many, evenly spread; 0 = all
+  bool every_type = false;  // pairs in each of f32, f16, bf16 instead of in one of them
 };
 
 // The default list: every option alone and every pair of options, sizes and memory layouts by hash,

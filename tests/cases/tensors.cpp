@@ -14,7 +14,8 @@ Rows draw_rows(const Case& c, bool queries) {
   const Problem& p = c.problem;
   const Layout layout = queries ? p.layout_q : p.layout_kv;
   const std::int64_t largest = queries ? p.len_q : p.len_kv;
-  const std::uint64_t stream = stream_of(queries ? "len_q" : "len_kv");
+  const bool alike = c.memory == Memory::fused_qkv;  // one buffer: rows of one length
+  const std::uint64_t stream = stream_of(queries && !alike ? "len_q" : "len_kv");
   const bool appends = !queries && p.len_new > 0;
   const bool drawn = layout == Layout::packed || (queries ? p.lengths_q : p.lengths_kv);
   const std::int64_t room = appends ? std::max<std::int64_t>(largest - p.len_new, 0) : largest;

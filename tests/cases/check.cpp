@@ -1,0 +1,220 @@
+// Runs a case through the library and judges the result; see check.hpp.
+#include "check.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "compare.hpp"
+#include "inputs.hpp"
+#include "naive.hpp"
+#include "naive_operands.hpp"
+#include "reference/reference.hpp"
+#include "values.hpp"
+
+namespace attn::cases {
+namespace {
+
+void require(const std::string& problem) {
+  if (!problem.empty()) throw Error(ErrorCode::internal, problem);
+}
+
+void call(Context& context, const Case& c, const Arguments& arguments) {
+  switch (c.pass) {
+    case Pass::forward: attn::forward(context, c.problem, arguments); break;
+    case Pass::backward: attn::backward(context, c.problem, arguments); break;
+    case Pass::decode: attn::decode(context, c.problem, arguments); break;
+  }
+}
+
+std::string call_reference(const Case& c, const Arguments& arguments) {
+  switch (c.pass) {
+    case Pass::forward: return reference::forward(c.problem, arguments);
+    case Pass::backward: return reference::backward(c.problem, arguments);
+    case Pass::decode: return reference::decode(c.problem, arguments);
+  }
+  return "no such pass";
+}
+
+// The o and lse that a backward is given: the reference's.
+void give_forward(const Case& c, Inputs& to) {
+  Case forward = c;
+  forward.pass = Pass::forward;
+  forward.problem.lse = true;
+  Inputs inputs(forward);
+  OutputSet outputs(forward, DType::f64);
+  outputs.give(inputs.arguments);
+  require(reference::forward(forward.problem, inputs.arguments));
+  to.give_forward(read_all(*outputs.find("o")), read_all(*outputs.find("lse")));
+}
+
+// Everything one evaluation of the case reads and writes.
+struct Run {
+  Inputs inputs;
+  OutputSet outputs;
+  std::unique_ptr<Storage> workspace;
+
+  Run(const Case& c, DType dtype) : inputs(c), outputs(c, dtype) {}
+
+  void give_workspace(std::int64_t bytes) {
+    workspace = std::make_unique<Storage>(bytes);
+    TensorView whole = shaped(DType::u8, {bytes});
+    whole.data = workspace->begin();
+    workspace->seal({whole});
+    inputs.arguments.workspace = workspace->begin();
+    inputs.arguments.workspace_size = bytes;
+  }
+
+  void seal(const Case& c) {
+    std::vector<TensorView> writable;
+    if (c.problem.len_new > 0) writable = {inputs.arguments.k, inputs.arguments.v};
+    if (c.problem.nonfinite_zero) writable.push_back(inputs.arguments.nonfinite_count);
+    inputs.tensors.seal(writable);
+    writable.clear();
+    for (const auto& [name, view] : outputs.views) writable.push_back(view);
+    outputs.tensors.seal(writable);
+    outputs.give(inputs.arguments);
+  }
+
+  [[nodiscard]] std::string changed() const {
+    std::string what = outputs.tensors.changed();
+    if (what.empty()) what = inputs.tensors.changed();
+    if (what.empty() && workspace) {
+      what = workspace->changed();
+      if (!what.empty()) what = "workspace: outside of it, " + what;
+    }
+    return what;
+  }
+};
+
+// An output of the call beside the reference's and the naive evaluation's.
+Comparison judge(const Case& c, const std::string& name, const TensorView& actual,
+                 const TensorView& expected, const NaiveOutput& naive) {
+  Comparands x;
+  x.name = name;
+  x.shape.assign(actual.shape.begin(), actual.shape.begin() + actual.rank);
+  x.dtype = actual.dtype;
+  x.in_double = c.problem.dtype == DType::f64;
+  x.actual = read_all(actual);
+  x.expected = read_all(expected);
+  x.naive = naive.values;
+  x.magnitude = naive.magnitude;
+  x.any_nonfinite = c.planted != Planted::none && name == "lse";
+  return compare(x);
+}
+
+// The caches after an append: rows that were there are the same bits; with rope an appended key may
+// have been rounded to the neighbouring value.
+std::string judge_cache(const Case& c, const char* name, const TensorView& actual,
+                        const TensorView& expected) {
+  const std::vector<double> a = read_all(actual);
+  const std::vector<double> e = read_all(expected);
+  const bool rotated = c.problem.rope != Rope::none && name == std::string("k");
+  const double units = rotated ? 4.0 * unit_roundoff(actual.dtype) : 0.0;
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    if (std::isnan(a[n]) && std::isnan(e[n])) continue;
+    const double slack = rotated ? units * std::max(std::fabs(e[n]), 0x1p-6) : 0.0;
+    if (!(std::fabs(a[n] - e[n]) <= slack)) {
+      return std::string("cache ") + name + ": element " + std::to_string(n) + " is " +
+             std::to_string(a[n]) + ", expected " + std::to_string(e[n]);
+    }
+  }
+  return {};
+}
+
+std::string judge_count(const Run& run, const Run& reference) {
+  const double actual = load(run.inputs.arguments.nonfinite_count, 0);
+  const double expected = load(reference.inputs.arguments.nonfinite_count, 0);
+  if (actual == expected) return {};
+  return "nonfinite_count is " + std::to_string(actual) + ", expected " + std::to_string(expected);
+}
+
+// The same call once more must give the same bits.
+std::string judge_repeat(Context& context, const Case& c, const Run& first, std::int64_t bytes) {
+  Run again(c, DType::none);
+  if (c.pass == Pass::backward) give_forward(c, again.inputs);
+  again.give_workspace(bytes);
+  again.seal(c);
+  call(context, c, again.inputs.arguments);
+  for (const auto& [name, view] : first.outputs.views) {
+    const std::vector<double> a = read_all(view);
+    const std::vector<double> b = read_all(*again.outputs.find(name));
+    for (std::size_t n = 0; n < a.size(); ++n) {
+      if (a[n] == b[n] || (std::isnan(a[n]) && std::isnan(b[n]))) continue;
+      return name + ": element " + std::to_string(n) + " differs from one run to the next";
+    }
+  }
+  return {};
+}
+
+void check(Context& context, const Case& c, CheckReport& report) {
+  const Verdict verdict = attn::supports(context, c.pass, c.problem);
+  report.backend = verdict.backend;
+  if (!verdict.supported) {
+    report.skipped = true;
+    report.message = verdict.reason;
+    return;
+  }
+  const PlanSummary plan = attn::plan(context, c.pass, c.problem);
+  report.backend = plan.backend;
+  report.kernel = plan.kernel;
+  const auto tiles = [](std::int64_t len, std::int64_t tile) {
+    return tile > 0 ? (len + tile - 1) / tile : 1;
+  };
+  report.q_tiles = tiles(c.problem.len_q, plan.tile_q);
+  report.kv_tiles = tiles(c.problem.len_kv, plan.tile_kv);
+  const std::int64_t bytes = attn::workspace_bytes(context, c.pass, c.problem);
+  if (bytes != plan.workspace_bytes) {
+    report.message = "workspace_bytes() says " + std::to_string(bytes) + ", plan() " +
+                     std::to_string(plan.workspace_bytes);
+    return;
+  }
+
+  Run expected(c, DType::f64);
+  Run run(c, DType::none);
+  if (c.pass == Pass::backward) {
+    give_forward(c, expected.inputs);
+    give_forward(c, run.inputs);
+  }
+  const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs);
+  expected.seal(c);
+  require(call_reference(c, expected.inputs.arguments));
+  run.give_workspace(bytes);
+  run.seal(c);
+  call(context, c, run.inputs.arguments);
+
+  std::string message = run.changed();
+  for (std::size_t n = 0; n < naives.size(); ++n) {
+    const auto& [name, view] = run.outputs.views[n];
+    const Comparison result = judge(c, name, view, expected.outputs.views[n].second, naives[n]);
+    report.worst_ratio = std::max(report.worst_ratio, result.worst_ratio);
+    report.worst_error = std::max(report.worst_error, result.worst_error);
+    if (message.empty() && !result.passed) message = result.message;
+  }
+  if (message.empty() && c.problem.len_new > 0) {
+    const Arguments& a = run.inputs.arguments;
+    const Arguments& e = expected.inputs.arguments;
+    message = judge_cache(c, "k", a.k, e.k);
+    if (message.empty()) message = judge_cache(c, "v", a.v, e.v);
+  }
+  if (message.empty() && c.problem.nonfinite_zero) message = judge_count(run, expected);
+  if (message.empty() && c.problem.deterministic) {
+    message = judge_repeat(context, c, run, bytes);
+  }
+  report.message = message;
+  report.passed = message.empty();
+}
+
+}  // namespace
+
+CheckReport run_case(Context& context, const Case& c) {
+  CheckReport report;
+  try {
+    check(context, c, report);
+  } catch (const std::exception& error) {
+    report.message = error.what();
+  }
+  return report;
+}
+
+}  // namespace attn::cases

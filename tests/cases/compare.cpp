@@ -1,0 +1,115 @@
+// Rows of actual, expected and naive values side by side; see compare.hpp.
+#include "compare.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "values.hpp"
+
+namespace attn::cases {
+namespace {
+
+std::string print(double x) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.9g", x);
+  return text.data();
+}
+
+std::string index_text(const std::vector<std::int64_t>& shape, std::size_t linear) {
+  std::string text;
+  auto rest = static_cast<std::int64_t>(linear);
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    text = std::to_string(rest % shape[dim]) + (text.empty() ? "" : ", ") + text;
+    rest /= shape[dim];
+  }
+  return "[" + text + "]";
+}
+
+// Whether a value that isn't finite, or should not be, is as expected.
+bool same_kind(double actual, double expected, bool any_nonfinite) {
+  if (std::isfinite(actual) || std::isfinite(expected)) return false;
+  if (any_nonfinite) return true;
+  if (std::isnan(expected)) return std::isnan(actual);
+  return actual == expected;
+}
+
+}  // namespace
+
+double row_tolerance(DType dtype, bool in_double, double naive_error, double largest,
+                     double magnitude) {
+  if (in_double) return 1e-12 * std::max(largest, magnitude);
+  if (magnitude == 0.0) return 2.0 * naive_error;
+  return 2.0 * naive_error + 4.0 * unit_roundoff(dtype) * largest +
+         4.0 * unit_roundoff(DType::f32) * magnitude + smallest(dtype);
+}
+
+double naive_limit(DType dtype, bool in_double, double largest, double magnitude) {
+  if (in_double) return 1e-10 * std::max(largest, magnitude);
+  return 4.0 * unit_roundoff(dtype) * largest + 0x1p-12 * magnitude + smallest(dtype);
+}
+
+Comparison compare(const Comparands& x) {
+  Comparison result;
+  const std::size_t count = x.expected.size();
+  const auto width =
+      static_cast<std::size_t>(x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
+  if (x.actual.size() != count || x.naive.size() != count ||
+      x.magnitude.size() != (count + width - 1) / width) {
+    result.message = x.name + ": sizes differ";
+    return result;
+  }
+  std::size_t failures = 0;
+  std::size_t worst_at = 0;
+  double worst_tolerance = 0.0;
+  for (std::size_t begin = 0; begin < count; begin += width) {
+    double naive_error = 0.0;
+    double largest = 0.0;
+    for (std::size_t n = begin; n < begin + width; ++n) {
+      if (!std::isfinite(round_to(x.dtype, x.expected[n]))) continue;
+      largest = std::max(largest, std::fabs(x.expected[n]));
+      const double error = std::fabs(x.naive[n] - x.expected[n]);
+      if (std::isfinite(error)) naive_error = std::max(naive_error, error);
+    }
+    const double magnitude = x.magnitude[begin / width];
+    const double limit = naive_limit(x.dtype, x.in_double, largest, magnitude);
+    if (std::isfinite(magnitude) && !(naive_error <= limit)) {
+      result.message = x.name + ": the naive evaluation itself is off by " + print(naive_error) +
+                       " in the row of " + index_text(x.shape, begin) + ", at most " +
+                       print(limit) + " expected";
+      result.worst_ratio = std::numeric_limits<double>::infinity();
+      return result;
+    }
+    const double tolerance = row_tolerance(x.dtype, x.in_double, naive_error, largest,
+                                           std::isfinite(magnitude) ? magnitude : largest);
+    for (std::size_t n = begin; n < begin + width; ++n) {
+      const double expected = round_to(x.dtype, x.expected[n]);
+      double ratio = 0.0;
+      if (std::isfinite(expected) && std::isfinite(x.actual[n])) {
+        const double error = std::fabs(x.actual[n] - x.expected[n]);
+        result.worst_error = std::max(result.worst_error, error);
+        if (error != 0.0) ratio = error / tolerance;
+      } else if (!same_kind(x.actual[n], expected, x.any_nonfinite)) {
+        ratio = std::numeric_limits<double>::infinity();
+      }
+      if (!(ratio <= 1.0)) ++failures;
+      if (!(ratio <= result.worst_ratio)) {
+        result.worst_ratio = ratio;
+        worst_at = n;
+        worst_tolerance = tolerance;
+      }
+    }
+  }
+  result.passed = failures == 0;
+  if (failures > 0) {
+    result.message = x.name + index_text(x.shape, worst_at) + " = " + print(x.actual[worst_at]) +
+                     ", expected " + print(x.expected[worst_at]) + " within " +
+                     print(worst_tolerance) + "; " + std::to_string(failures) + " of " +
+                     std::to_string(count) + " elements fail";
+  }
+  return result;
+}
+
+}  // namespace attn::cases
