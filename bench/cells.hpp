@@ -1,0 +1,39 @@
+// Cells: what is measured. One list of problems with how their inputs are filled; a cell with an
+// option on names the plain cell whose speed it is held against.
+#pragma once
+
+#include <attn/attn.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace attn::bench {
+
+struct Cell {
+  std::string name;   // "option/softcap/bf16/fwd"; unique
+  std::string suite;  // plain, options, decode
+  Pass pass = Pass::forward;
+  Problem problem;
+
+  // How the tensors are filled beyond hashed normal numbers.
+  std::int64_t documents = 0;         // kv_begin (and kv_end where on): so many equal documents
+  std::vector<std::int64_t> lengths;  // len_* or cu_len_* of each batch entry; empty = the largest
+  double softcap = 0.0;
+  double dropout_p = 0.0;
+  bool heads_first = false;  // memory [b, h, n, d] instead of [b, n, h, d]
+
+  std::string option;  // what is on, in words; empty for plain cells
+  // The same amount of work without the option; null for plain cells.
+  std::shared_ptr<const Cell> against;
+};
+
+// Every cell of the suites, in the order they are measured. Suites: see BenchOptions::suite.
+std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
+                        const std::vector<std::string>& passes);
+// A cell for any problem text of parse_problem(); `decode` for the decode pass.
+Cell custom_cell(const std::string& text, Pass pass);
+
+const char* pass_name(Pass pass);  // "fwd", "bwd", "decode"
+
+}  // namespace attn::bench

@@ -1,0 +1,208 @@
+// Memory of a cell.
+#include "bench/inputs.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "cases/values.hpp"
+
+namespace attn::bench {
+namespace {
+
+constexpr std::uint64_t kSeed = 20240607;
+constexpr std::size_t kAlignment = 64;
+
+DType statistics(const Problem& problem) {
+  return problem.statistics_type();
+}
+
+std::int64_t dim_of(bool full, std::int64_t size) {
+  return full ? size : 1;
+}
+
+}  // namespace
+
+void Inputs::Free::operator()(void* memory) const {
+  std::free(memory);
+}
+
+TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, Fill fill,
+                        double scale) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(count, 1) * size_of(dtype));
+  void* data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (data == nullptr) throw std::bad_alloc();
+  memory_.emplace_back(data);
+  std::memset(data, 0, bytes);
+  const std::uint64_t stream = ++stream_;
+  auto* at = static_cast<unsigned char*>(data);
+  const std::int64_t step = size_of(dtype);
+  for (std::int64_t i = 0; fill == Fill::normal && i < count; ++i) {
+    const auto index = static_cast<std::uint64_t>(i);
+    cases::store(dtype, at + i * step, scale * cases::hash_normal(kSeed, stream, index));
+  }
+  for (std::int64_t i = 0; fill == Fill::mask && i < count; ++i) {
+    at[i] = cases::hash(kSeed, stream, static_cast<std::uint64_t>(i)) % 4 != 0 ? 1 : 0;
+  }
+  return TensorView::contiguous(data, dtype, shape);
+}
+
+TensorView Inputs::make_rows(DType dtype, bool packed, std::int64_t len, std::int64_t total,
+                             std::int64_t heads, std::int64_t dim, Fill fill) {
+  if (packed) return make(dtype, {total, heads, dim}, fill);
+  if (heads_first_) return make(dtype, {batch_, heads, len, dim}, fill).transposed(1, 2);
+  return make(dtype, {batch_, len, heads, dim}, fill);
+}
+
+TensorView Inputs::make_i32(std::initializer_list<std::int64_t> shape,
+                            const std::vector<std::int64_t>& values) {
+  const TensorView view = make(DType::i32, shape, Fill::zeros);
+  auto* out = static_cast<std::int32_t*>(view.address());
+  for (std::size_t i = 0; i < values.size(); ++i) out[i] = static_cast<std::int32_t>(values[i]);
+  return view;
+}
+
+void Inputs::make_lengths(const Cell& cell) {
+  const Problem& p = cell.problem;
+  lengths_q.assign(static_cast<std::size_t>(batch_), p.len_q);
+  lengths_kv.assign(static_cast<std::size_t>(batch_), p.len_kv);
+  if (!cell.lengths.empty()) {
+    if (p.lengths_q || p.layout_q == Layout::packed) lengths_q = cell.lengths;
+    if (p.lengths_kv || p.layout_kv == Layout::packed) lengths_kv = cell.lengths;
+  }
+  const auto cumulative = [](const std::vector<std::int64_t>& lengths) {
+    std::vector<std::int64_t> out{0};
+    for (const std::int64_t length : lengths) out.push_back(out.back() + length);
+    return out;
+  };
+  if (p.lengths_q) arguments.len_q = make_i32({batch_}, lengths_q);
+  if (p.lengths_kv) arguments.len_kv = make_i32({batch_}, lengths_kv);
+  if (p.layout_q == Layout::packed) {
+    arguments.cu_len_q = make_i32({batch_ + 1}, cumulative(lengths_q));
+  }
+  if (p.layout_kv == Layout::packed) {
+    arguments.cu_len_kv = make_i32({batch_ + 1}, cumulative(lengths_kv));
+  }
+  for (std::int64_t& length : lengths_kv) length = std::min(length + p.len_new, p.len_kv);
+}
+
+// k and v, contiguous or in pages. Pages lie in a hashed order, as in a cache that has lived.
+void Inputs::make_cache(const Cell& cell) {
+  const Problem& p = cell.problem;
+  const bool packed = p.layout_kv == Layout::packed;
+  if (p.page_size == 0) {
+    arguments.k =
+        make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_qk, Fill::normal);
+    arguments.v =
+        make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_vo, Fill::normal);
+  } else {
+    const std::int64_t width = (p.len_kv + p.page_size - 1) / p.page_size;
+    const std::int64_t pages = batch_ * width;
+    arguments.k = make(p.kv_type(), {pages, p.page_size, p.heads_kv, p.dim_qk}, Fill::normal);
+    arguments.v = make(p.kv_type(), {pages, p.page_size, p.heads_kv, p.dim_vo}, Fill::normal);
+    std::vector<std::int64_t> table(static_cast<std::size_t>(pages));
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      table[i] = static_cast<std::int64_t>(i);
+      std::swap(table[i], table[cases::hash(kSeed, 77, i) % (i + 1)]);
+    }
+    arguments.block_table = make_i32({batch_, width}, table);
+  }
+  if (p.len_new > 0) {
+    arguments.k_new = make(p.kv_type(), {batch_, p.len_new, p.heads_kv, p.dim_qk}, Fill::normal);
+    arguments.v_new = make(p.kv_type(), {batch_, p.len_new, p.heads_kv, p.dim_vo}, Fill::normal);
+  }
+}
+
+void Inputs::make_options(const Cell& cell) {
+  const Problem& p = cell.problem;
+  const auto extent = [&](const Extent& e, DType dtype, Fill fill) {
+    return make(dtype,
+                {dim_of(e.batch, p.batch), dim_of(e.head, p.heads_q), dim_of(e.q, p.len_q),
+                 dim_of(e.kv, p.len_kv)},
+                fill);
+  };
+  if (p.bias.given) arguments.bias = extent(p.bias, p.bias_type(), Fill::normal);
+  if (p.mask.given) arguments.mask = extent(p.mask, DType::u8, Fill::mask);
+  if (p.sink) arguments.sinks = make(statistics(p), {p.heads_q}, Fill::normal);
+  if (p.alibi) {
+    arguments.alibi_slopes = make(statistics(p), {p.heads_q}, Fill::zeros);
+    for (std::int64_t h = 0; h < p.heads_q; ++h) {  // Press et al. 2021, section 3
+      cases::store(arguments.alibi_slopes,
+                   std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(p.heads_q)),
+                   h);
+    }
+  }
+  if (p.kv_begin || p.kv_end) {
+    const std::int64_t rows = p.layout_q == Layout::packed ? p.total_q : p.len_q;
+    const std::int64_t documents = std::max<std::int64_t>(cell.documents, 1);
+    const std::int64_t size = (p.len_kv + documents - 1) / documents;
+    std::vector<std::int64_t> begin, end;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      begin.push_back(i / size * size);
+      end.push_back(std::min(begin.back() + size, p.len_kv));
+    }
+    const bool packed = p.layout_q == Layout::packed;
+    if (p.kv_begin) {
+      arguments.kv_begin = packed ? make_i32({rows}, begin) : make_i32({1, rows}, begin);
+    }
+    if (p.kv_end) arguments.kv_end = packed ? make_i32({rows}, end) : make_i32({1, rows}, end);
+  }
+  if (p.softcap) arguments.softcap = cell.softcap;
+  if (p.dropout) {
+    arguments.dropout_p = cell.dropout_p;
+    arguments.seed = std::uint64_t{0x1234567890ABCDEF};
+    arguments.offset = std::uint64_t{42};
+  }
+}
+
+void Inputs::make_gradients(const Cell& cell) {
+  const Problem& p = cell.problem;
+  const bool packed_q = p.layout_q == Layout::packed;
+  const bool packed_kv = p.layout_kv == Layout::packed;
+  arguments.dout =
+      make_rows(p.out_type(), packed_q, p.len_q, p.total_q, p.heads_q, p.dim_vo, Fill::normal);
+  const DType type = p.grad_type();
+  if (p.dq) {
+    arguments.dq = make_rows(type, packed_q, p.len_q, p.total_q, p.heads_q, p.dim_qk, Fill::zeros);
+  }
+  if (p.dk) {
+    arguments.dk =
+        make_rows(type, packed_kv, p.len_kv, p.total_kv, p.heads_kv, p.dim_qk, Fill::zeros);
+  }
+  if (p.dv) {
+    arguments.dv =
+        make_rows(type, packed_kv, p.len_kv, p.total_kv, p.heads_kv, p.dim_vo, Fill::zeros);
+  }
+  if (p.dbias) {
+    const TensorView& bias = arguments.bias;
+    arguments.dbias = make(
+        p.dbias_type(), {bias.shape[0], bias.shape[1], bias.shape[2], bias.shape[3]}, Fill::zeros);
+  }
+  if (p.dsink) arguments.dsink = make(statistics(p), {p.heads_q}, Fill::zeros);
+  if (p.dlse) {
+    arguments.dlse = packed_q ? make(statistics(p), {p.heads_q, p.total_q}, Fill::normal)
+                              : make(statistics(p), {batch_, p.heads_q, p.len_q}, Fill::normal);
+  }
+}
+
+Inputs::Inputs(const Cell& cell) : batch_(cell.problem.batch), heads_first_(cell.heads_first) {
+  const Problem& p = cell.problem;
+  const bool packed = p.layout_q == Layout::packed;
+  make_lengths(cell);
+  arguments.q = make_rows(p.dtype, packed, p.len_q, p.total_q, p.heads_q, p.dim_qk, Fill::normal);
+  make_cache(cell);
+  arguments.o =
+      make_rows(p.out_type(), packed, p.len_q, p.total_q, p.heads_q, p.dim_vo, Fill::zeros);
+  if (p.lse || cell.pass == Pass::backward) {
+    arguments.lse = packed ? make(statistics(p), {p.heads_q, p.total_q}, Fill::zeros)
+                           : make(statistics(p), {batch_, p.heads_q, p.len_q}, Fill::zeros);
+  }
+  make_options(cell);
+  if (cell.pass == Pass::backward) make_gradients(cell);
+}
+
+}  // namespace attn::bench

@@ -1,0 +1,77 @@
+// Reads what a row says about the machine.
+#include "bench/machine.hpp"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+
+namespace attn::bench {
+namespace {
+
+std::string trim(std::string text) {
+  const std::size_t first = text.find_first_not_of(" \t\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
+}
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::size_t colon = line.find(':');
+    if (colon != std::string::npos && trim(line.substr(0, colon)) == "model name") {
+      return trim(line.substr(colon + 1));
+    }
+  }
+  utsname name{};
+  return uname(&name) == 0 ? name.machine : "unknown";
+}
+
+std::string output_of(const char* command) {
+  FILE* pipe = popen(command, "r");
+  if (pipe == nullptr) return "";
+  std::string out;
+  std::array<char, 256> buffer{};
+  while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) out += buffer.data();
+  return pclose(pipe) == 0 ? trim(out) : "";
+}
+
+std::string as_folder(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0) {
+      out += static_cast<char>(std::tolower(byte));
+    } else if (!out.empty() && out.back() != '-') {
+      out += '-';
+    }
+  }
+  while (!out.empty() && out.back() == '-') out.pop_back();
+  return out;
+}
+
+}  // namespace
+
+Machine this_machine() {
+  Machine machine;
+  machine.device = processor();
+  machine.folder =
+      as_folder(machine.device) + "-" + std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "cpu";
+  utsname name{};
+  if (uname(&name) == 0) machine.driver = std::string(name.sysname) + " " + name.release;
+  machine.commit = output_of("git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  machine.date = text.data();
+  return machine;
+}
+
+}  // namespace attn::bench

@@ -1,0 +1,135 @@
+// JSON lines and table lines.
+#include "bench/row.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace attn::bench {
+namespace {
+
+using nlohmann::json;
+
+// What is switched on, as a JSON object; empty for a plain cell.
+json options_of(const Cell& cell) {
+  const Problem& p = cell.problem;
+  json out = json::object();
+  const auto flag = [&](const char* name, bool on) {
+    if (on) out[name] = true;
+  };
+  const auto extent = [&](const char* name, const Extent& e) {
+    if (!e.given) return;
+    std::string letters;
+    if (e.batch) letters += 'b';
+    if (e.head) letters += 'h';
+    if (e.q) letters += 'q';
+    if (e.kv) letters += 'k';
+    out[name] = letters.empty() ? "1" : letters;
+  };
+  if (cell.documents > 0) out["documents"] = cell.documents;
+  flag("kv_begin", p.kv_begin);
+  flag("kv_end", p.kv_end);
+  if (p.window_left) out["window_left"] = *p.window_left;
+  if (p.window_right) out["window_right"] = *p.window_right;
+  if (p.softcap) out["softcap"] = cell.softcap;
+  flag("alibi", p.alibi);
+  flag("sink", p.sink);
+  flag("dsink", p.dsink);
+  if (p.dropout) out["dropout"] = cell.dropout_p;
+  extent("mask", p.mask);
+  extent("bias", p.bias);
+  if (p.bias.given) out["bias_type"] = to_string(p.bias_type());
+  flag("dbias", p.dbias);
+  flag("dlse", p.dlse);
+  flag("deterministic", p.deterministic);
+  flag("accumulate", p.accumulate);
+  if (p.rope != Rope::none) out["rope"] = p.rope == Rope::half ? "half" : "interleaved";
+  flag("packed", p.layout_q == Layout::packed || p.layout_kv == Layout::packed);
+  if (!cell.lengths.empty()) out["lengths"] = cell.lengths;
+  flag("heads_first", cell.heads_first);
+  if (p.page_size > 0) out["page_size"] = p.page_size;
+  if (p.len_new > 0) out["append"] = p.len_new;
+  if (p.split_keys > 0) out["split_keys"] = p.split_keys;
+  return out;
+}
+
+double rounded(double value, double unit) {
+  return std::isfinite(value) ? std::round(value / unit) * unit : value;
+}
+
+}  // namespace
+
+json row_of(const Machine& machine, const Cell& cell, const Measurement& m) {
+  const Problem& p = cell.problem;
+  json peers = json::object();
+  for (const auto& [name, gflops] : m.peers) peers[name] = gflops * 1e-3;
+  json row = {{"backend", m.plan.backend},
+              {"device", machine.device},
+              {"driver", machine.driver},
+              {"threads", m.threads},
+              {"commit", machine.commit},
+              {"date", machine.date},
+              {"cell", cell.name},
+              {"pass", pass_name(cell.pass)},
+              {"dtype", to_string(p.dtype)},
+              {"batch", p.batch},
+              {"heads_q", p.heads_q},
+              {"heads_kv", p.heads_kv},
+              {"len_q", p.len_q},
+              {"len_kv", p.len_kv},
+              {"dim_qk", p.dim_qk},
+              {"dim_vo", p.dim_vo},
+              {"causal", p.causal},
+              {"options", options_of(cell)},
+              {"kernel", m.plan.kernel},
+              {"config", m.plan.config},
+              {"us", rounded(m.seconds * 1e6, 0.01)},
+              {"tflops", m.gflops() * 1e-3},
+              {"gbps", rounded(m.gbps(), 0.001)},
+              {"extra_bytes", m.plan.workspace_bytes},
+              {"peers", peers}};
+  if (m.verified) {
+    row["error"] = {{"max_abs", m.error.max_abs}, {"ratio_to_naive", m.error.ratio_to_naive}};
+  } else {
+    row["error"] = nullptr;
+  }
+  if (m.gflops_against > 0) {
+    row["against"] = {{"cell", cell.against->name},
+                      {"tflops", m.gflops_against * 1e-3},
+                      {"ratio", m.gflops() / m.gflops_against}};
+  }
+  return row;
+}
+
+std::string table_head() {
+  char text[200];
+  std::snprintf(text, sizeof text, "%-44s %11s %10s %8s %8s %10s %9s", "cell", "us", "speed",
+                "/plain", "/torch", "extra KiB", "err/naive");
+  return text;
+}
+
+std::string table_line(const Cell& cell, const Measurement& m) {
+  const auto ratio = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, value > 0 ? "%.2f" : "-", value);
+    return std::string(text);
+  };
+  const auto torch = m.peers.find("torch");
+  const double of_torch =
+      torch != m.peers.end() && torch->second > 0 ? m.gflops() / torch->second : 0.0;
+  const double of_plain = m.gflops_against > 0 ? m.gflops() / m.gflops_against : 0.0;
+  char speed[32];
+  if (cell.pass == Pass::decode) {
+    std::snprintf(speed, sizeof speed, "%.1f GB/s", m.gbps());
+  } else {
+    std::snprintf(speed, sizeof speed, "%.1f GF/s", m.gflops());
+  }
+  char text[256];
+  std::snprintf(text, sizeof text, "%-44s %11.1f %10s %8s %8s %10.1f %9s", cell.name.c_str(),
+                m.seconds * 1e6, speed, ratio(of_plain).c_str(), ratio(of_torch).c_str(),
+                static_cast<double>(m.plan.workspace_bytes) / 1024.0,
+                m.verified ? ratio(m.error.ratio_to_naive).c_str() : "-");
+  return text;
+}
+
+}  // namespace attn::bench

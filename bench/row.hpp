@@ -1,0 +1,35 @@
+// Row: one measured cell as a JSON line. The fields are those of bench/README.md.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "bench/cells.hpp"
+#include "bench/machine.hpp"
+#include "bench/verify.hpp"
+#include "bench/work.hpp"
+
+namespace attn::bench {
+
+struct Measurement {
+  PlanSummary plan;
+  Work work;
+  Error error;
+  bool verified = false;
+  std::int32_t threads = 1;
+  double seconds = 0.0;                 // median of one call
+  double gflops_against = 0.0;          // of the plain cell, in the same run; 0 = none
+  std::map<std::string, double> peers;  // GFLOP/s by the same counting
+
+  [[nodiscard]] double gflops() const { return seconds > 0 ? work.flop / seconds * 1e-9 : 0.0; }
+  [[nodiscard]] double gbps() const { return seconds > 0 ? work.kv_bytes / seconds * 1e-9 : 0.0; }
+};
+
+nlohmann::json row_of(const Machine& machine, const Cell& cell, const Measurement& measurement);
+
+// One line for people: name, time, speed, ratios, extra memory.
+std::string table_line(const Cell& cell, const Measurement& measurement);
+std::string table_head();
+
+}  // namespace attn::bench

@@ -1,0 +1,23 @@
+// Verify: holds what a measured call wrote against the float64 reference, a sample of rows and keys
+// at a time, under the tolerance of docs/semantics.md.
+#pragma once
+
+#include <string>
+
+#include "bench/cells.hpp"
+#include "bench/inputs.hpp"
+
+namespace attn::bench {
+
+struct Error {
+  std::string problem;          // empty, or which element is wrong by how much
+  double max_abs = 0.0;         // largest absolute error seen
+  double ratio_to_naive = 0.0;  // largest error / (naive error + one rounding of the output type)
+  int rows = 0;                 // compared
+};
+
+// Of the outputs in inputs.arguments, after the call under test (for the backward: after the
+// forward too, whose o and lse it then takes as given).
+Error verify(const Cell& cell, const Inputs& inputs);
+
+}  // namespace attn::bench

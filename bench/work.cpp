@@ -1,0 +1,75 @@
+// Counts pairs, arithmetic and bytes of a cell.
+#include "bench/work.hpp"
+
+#include <algorithm>
+
+#include "cases/values.hpp"
+#include "core/visibility.hpp"
+
+namespace attn::bench {
+namespace {
+
+// Row i of batch entry b in kv_begin or kv_end.
+std::int64_t bound(const TensorView& view, const Inputs& inputs, std::int64_t b, std::int64_t i) {
+  if (view.rank == 2) {
+    return static_cast<std::int64_t>(cases::load(view, view.shape[0] == 1 ? 0 : b, i));
+  }
+  std::int64_t start = 0;
+  for (std::int64_t e = 0; e < b; ++e) start += inputs.lengths_q[static_cast<std::size_t>(e)];
+  return static_cast<std::int64_t>(cases::load(view, start + i));
+}
+
+// Share of (h, j) in the range that the mask leaves, summed over heads: a count of pairs.
+double pairs_of_row(const Problem& p, const TensorView& mask, std::int64_t b, std::int64_t i,
+                    core::KeyRange range) {
+  if (!p.mask.given) return static_cast<double>(p.heads_q * (range.end - range.begin));
+  const std::int64_t heads = p.mask.head ? p.heads_q : 1;
+  std::int64_t count = 0;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t j = range.begin; j < range.end; ++j) {
+      const auto* at = static_cast<const std::uint8_t*>(mask.address());
+      at += (p.mask.batch ? b * mask.strides[0] : 0) + (p.mask.head ? h * mask.strides[1] : 0) +
+            (p.mask.q ? i * mask.strides[2] : 0) + (p.mask.kv ? j * mask.strides[3] : 0);
+      count += *at != 0 ? 1 : 0;
+    }
+  }
+  return static_cast<double>(count * (p.heads_q / heads));
+}
+
+}  // namespace
+
+Work work_of(const Cell& cell, const Inputs& inputs) {
+  const Problem& p = cell.problem;
+  const Arguments& a = inputs.arguments;
+  Work work;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t len_q = inputs.lengths_q[static_cast<std::size_t>(b)];
+    const std::int64_t len_kv = inputs.lengths_kv[static_cast<std::size_t>(b)];
+    const std::int64_t diag =
+        core::diagonal_of(p.diagonal, core::explicit_diagonal(a), len_q, len_kv);
+    core::KeyRange read{len_kv, 0};
+    for (std::int64_t i = 0; i < len_q; ++i) {
+      core::KeyRange range = core::band_of(p, i, diag, len_kv);
+      if (p.kv_begin) range.begin = std::max(range.begin, bound(a.kv_begin, inputs, b, i));
+      if (p.kv_end) range.end = std::min(range.end, bound(a.kv_end, inputs, b, i));
+      if (range.empty()) continue;
+      read = {std::min(read.begin, range.begin), std::max(read.end, range.end)};
+      work.pairs += pairs_of_row(p, a.mask, b, i, range);
+    }
+    if (!read.empty()) {
+      work.kv_bytes += static_cast<double>((read.end - read.begin) * p.heads_kv *
+                                           (p.dim_qk + p.dim_vo) * size_of(p.kv_type()));
+    }
+  }
+  if (cell.suite == "plain" && p.causal && p.len_q == p.len_kv) {
+    work.pairs = 0.5 * static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.len_q) *
+                 static_cast<double>(p.len_kv);
+  }
+  const double dims = cell.pass == Pass::backward
+                          ? static_cast<double>(6 * p.dim_qk + 4 * p.dim_vo)
+                          : static_cast<double>(2 * p.dim_qk + 2 * p.dim_vo);
+  work.flop = work.pairs * dims;
+  return work;
+}
+
+}  // namespace attn::bench
