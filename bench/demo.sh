@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# What `./dev demo` shows once everything is built: attention of a trained model's layer against
+# float64 results, then a long sequence next to textbook attention.
+# usage: bench/demo.sh BUILD_FOLDER
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build=${1:?usage: bench/demo.sh BUILD_FOLDER}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+echo
+echo "== A layer of a trained model (MiniLM-L6, layer 3: examples/data/README.md), forward and backward"
+"$build/cli/attn" run examples/data/minilm_layer3.safetensors --backward --check --out "$out/results.safetensors"
+
+echo
+echo "== A long sequence, forward and backward, next to attention that stores the matrix"
+"$build/bench/attn_demo"

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Makes plots (PNG) from benchmark rows: plain cells next to PyTorch, and what each option costs.
+
+usage: bench/plot.py ROWS.jsonl [...] [--out FOLDER]      needs matplotlib (./dev setup)
+"""
+
+import argparse
+import pathlib
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (after the choice of a backend without a display)
+from rows import is_plain, read_rows  # noqa: E402
+
+PASSES = {"fwd": "forward", "bwd": "backward", "decode": "decode"}
+
+
+def plain_label(row):
+    return (
+        f"{row['heads_q']}x{row['len_q']}x{row['dim_qk']}\n{'causal' if row['causal'] else 'full'}"
+    )
+
+
+def plot_plain(rows, path):
+    kinds = sorted({(r["dtype"], r["pass"]) for r in rows}, key=lambda k: (k[0] != "f32", k[1]))
+    figure, axes = plt.subplots(
+        len(kinds), 1, figsize=(10, 2.8 * len(kinds)), squeeze=False, layout="constrained"
+    )
+    for axis, (dtype, which) in zip(axes[:, 0], kinds, strict=True):
+        part = [r for r in rows if (r["dtype"], r["pass"]) == (dtype, which)]
+        places = range(len(part))
+        axis.bar([x - 0.2 for x in places], [r["tflops"] * 1e3 for r in part], 0.4, label="libattn")
+        peers = [(r["peers"].get("torch") or 0.0) * 1e3 for r in part]
+        if any(peers):
+            axis.bar([x + 0.2 for x in places], peers, 0.4, label="PyTorch")
+        axis.set_xticks(list(places), [plain_label(r) for r in part], fontsize=7)
+        axis.set_ylabel("GFLOP/s")
+        axis.set_title(f"{dtype} {PASSES[which]}")
+        axis.legend(loc="upper left", fontsize=8)
+    figure.suptitle(f"{rows[0]['device']}, {rows[0]['threads']} threads (heads x length x dim)")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def plot_options(rows, path):
+    kinds = sorted({(r["dtype"], r["pass"]) for r in rows}, key=lambda k: (k[0] != "f32", k[1]))
+    names = list(dict.fromkeys(r["cell"].split("/")[1] for r in rows))
+    figure, axis = plt.subplots(figsize=(9, 0.42 * len(names) + 2), layout="constrained")
+    height = 0.8 / len(kinds)
+    for n, (dtype, which) in enumerate(kinds):
+        ratios = {
+            r["cell"].split("/")[1]: r["against"]["ratio"]
+            for r in rows
+            if (r["dtype"], r["pass"]) == (dtype, which)
+        }
+        places = [names.index(name) + (n - (len(kinds) - 1) / 2) * height for name in ratios]
+        axis.barh(places, list(ratios.values()), height, label=f"{dtype} {PASSES[which]}")
+    axis.axvline(1.0, color="black", linewidth=0.8)
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.set_xlabel("useful FLOP/s over those of the plain cell of the same work")
+    axis.set_title(f"{rows[0]['device']}, {rows[0]['threads']} threads")
+    axis.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="+")
+    parser.add_argument("--out", default="build/plots", type=pathlib.Path)
+    args = parser.parse_args()
+    rows = read_rows(args.rows)
+    args.out.mkdir(parents=True, exist_ok=True)
+    machines = dict.fromkeys((r["device"], r["threads"]) for r in rows)
+    for device, threads in machines:
+        here = [r for r in rows if (r["device"], r["threads"]) == (device, threads)]
+        stem = "".join(c if c.isalnum() else "-" for c in f"{device}-{threads}t".lower())
+        plain = [r for r in here if is_plain(r)]
+        options = [r for r in here if "against" in r]
+        for part, kind, draw in (
+            (plain, "plain", plot_plain),
+            (options, "options", plot_options),
+        ):
+            if part:
+                path = args.out / f"{stem}-{kind}.png"
+                draw(part, path)
+                print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# The full tier behind `./dev test --full` and .ci/run: what takes longer than the tests themselves.
+# Each step prints its name and time; its output goes to build/full/NAME.log and is shown when it
+# fails. Ends with "N passed, N failed": steps, and the tests that they ran.
+#
+# usage: tools/full_tests.sh [STEP...]      default: all steps; --list names them
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+logs=$PWD/build/full
+jobs=${ATTN_JOBS:-$(nproc)}
+mkdir -p "$logs"
+steps=(setup format clang gcc asan tsan coverage aarch64 fuzz consumers mutations)
+
+step_setup() { ./dev setup --full; }
+step_format() { ./dev lint; }
+step_clang() { ./dev build clang-werror; }
+step_gcc() { ./dev build gcc-werror; }
+
+step_asan() {
+  ./dev build asan &&
+    ATTN_TEST_SLICE=8 ASAN_OPTIONS=detect_stack_use_after_return=1 \
+      UBSAN_OPTIONS=print_stacktrace=1 ctest --test-dir build/asan -j "$jobs" --output-on-failure
+}
+
+# Data races: clang and its OpenMP, whose tool library tells the sanitizer what OpenMP orders. Modules
+# that are not instrumented are ignored, without which the runtime itself gives false reports.
+step_tsan() {
+  ./dev build tsan &&
+    ATTN_TEST_SLICE=16 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+      OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so \
+      ctest --test-dir build/tsan --output-on-failure
+}
+
+step_coverage() {
+  ./dev build coverage &&
+    find build/coverage -name '*.gcda' -delete &&
+    ATTN_TEST_SLICE=4 ctest --test-dir build/coverage -j "$jobs" --output-on-failure &&
+    gcovr --root . --object-directory build/coverage --filter 'src/core/' \
+      --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \
+      --txt --print-summary -j "$jobs"
+}
+
+step_aarch64() {
+  ./dev build aarch64 &&
+    ATTN_TEST_SLICE=32 ctest --test-dir build/aarch64 -j "$jobs" --output-on-failure
+}
+
+step_fuzz() { tests/fuzz/run.sh 60; }
+step_consumers() { tests/consumers/run.sh; }
+step_mutations() { python3 tests/mutations/run.py; }
+
+# "passed failed" of the tests that a step's log tells of, in ctest's words.
+counts() {
+  sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$1" |
+    awk '{ failed += $1; all += $2 } END { print all - failed + 0, failed + 0 }'
+}
+
+if [ "${1:-}" = --list ]; then
+  printf '%s\n' "${steps[@]}"
+  exit 0
+fi
+[ $# -gt 0 ] && steps=("$@")
+passed=0
+failed=0
+for name in "${steps[@]}"; do
+  if ! declare -F "step_$name" >/dev/null; then
+    echo "full_tests: no step '$name'; --list names them" >&2
+    exit 2
+  fi
+  started=$SECONDS
+  echo "== $name"
+  if "step_$name" >"$logs/$name.log" 2>&1; then
+    outcome=passed
+    passed=$((passed + 1))
+  else
+    outcome=FAILED
+    failed=$((failed + 1))
+    tail -n 60 "$logs/$name.log"
+  fi
+  read -r tests_passed tests_failed < <(counts "$logs/$name.log")
+  passed=$((passed + tests_passed))
+  failed=$((failed + tests_failed))
+  echo "== $name $outcome in $((SECONDS - started)) s"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
