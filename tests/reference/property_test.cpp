@@ -1,0 +1,320 @@
+// Properties of the whole: chunks of keys merge to the whole and their gradients add up, chunks of
+// queries and batch entries are placed by the origin, packed equals padded, types only round.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "compare.hpp"
+#include "memory.hpp"
+#include "reference/reference.hpp"
+#include "sample.hpp"
+
+namespace attn::reference::test {
+namespace {
+
+constexpr double kClose = 1e-13;
+
+// Rows [first, first + count) of dimension `dim`.
+TensorView slice(TensorView view, std::size_t dim, std::int64_t first, std::int64_t count) {
+  view.offset_bytes += first * view.strides[dim] * 8;
+  view.shape[dim] = count;
+  return view;
+}
+
+// The setting of a ring: causal, ALiBi, window, dropout, bias and sink over a long enough sequence.
+Setting ring_setting() {
+  Setting setting = small_setting();
+  Problem& p = setting.problem;
+  p.len_q = 12;
+  p.len_kv = 15;
+  p.causal = true;
+  p.window_left = 9;
+  p.diagonal = Diagonal::explicit_value;
+  p.alibi = true;
+  p.dropout = true;
+  p.bias = {true, true, true, true, true};
+  p.dbias = true;
+  p.sink = true;
+  p.dsink = true;
+  setting.numbers.origin = {5, 0, 40, 38, 6};
+  return setting;
+}
+
+TEST(Property, ChunksOfKeysMergeAndTheirGradientsAddUp) {
+  Sample whole(ring_setting(), 5);
+  ASSERT_EQ(whole.run_forward(), "");
+  ASSERT_EQ(whole.run_backward(), "");
+  const Problem& p = whole.problem;
+  const Arguments& a = whole.arguments;
+
+  Memory memory;
+  const std::int64_t cut = 6;
+  Numbers dq(whole.dq.size(), 0.0), dsink(whole.dsink.size(), 0.0);
+  std::vector<TensorView> o, lse;
+  const Shape shape_o(a.o.shape.begin(), a.o.shape.end());
+  const Shape shape_lse(a.lse.shape.begin(), a.lse.shape.begin() + 3);
+  Sample grads(ring_setting(), 5);  // its dk, dv, dbias are written chunk by chunk
+  for (int part = 0; part < 2; ++part) {
+    const std::int64_t first = part == 0 ? 0 : cut;
+    const std::int64_t count = part == 0 ? cut : p.len_kv - cut;
+    Problem chunk = p;
+    chunk.len_kv = count;
+    chunk.sink = chunk.dsink = part == 1;  // the sink belongs to one part only
+    Arguments b = a;
+    b.k = slice(a.k, 1, first, count);
+    b.v = slice(a.v, 1, first, count);
+    b.bias = slice(a.bias, 3, first, count);
+    if (part == 0) b.sinks = TensorView{};
+    b.origin.kv += first;
+    o.push_back(memory.filled(shape_o, kNaN));
+    lse.push_back(memory.filled(shape_lse, kNaN));
+    b.o = o.back();
+    b.lse = lse.back();
+    ASSERT_EQ(forward(chunk, b), "");
+
+    // The backward takes o and lse of the whole.
+    b.o = a.o;
+    b.lse = a.lse;
+    b.dq = memory.filled({p.batch, p.len_q, p.heads_q, p.dim_qk}, kNaN);
+    b.dk = slice(grads.arguments.dk, 1, first, count);
+    b.dv = slice(grads.arguments.dv, 1, first, count);
+    b.dbias = slice(grads.arguments.dbias, 3, first, count);
+    b.dsink = part == 0 ? TensorView{} : grads.arguments.dsink;
+    ASSERT_EQ(backward(chunk, b), "");
+    const Numbers dq_part = values_of(b.dq);
+    for (std::size_t e = 0; e < dq.size(); ++e) dq[e] += dq_part[e];
+  }
+
+  MergeArguments m;
+  m.o1 = o[0];
+  m.lse1 = lse[0];
+  m.o2 = o[1];
+  m.lse2 = lse[1];
+  m.o = o[0];  // in place
+  m.lse = lse[0];
+  ASSERT_EQ(merge(m), "");
+  EXPECT_TRUE(near(values_of(m.o), whole.o, kClose));
+  EXPECT_TRUE(near(values_of(m.lse), whole.lse, kClose));
+  EXPECT_TRUE(near(dq, whole.dq, kClose));
+  EXPECT_TRUE(near(grads.dk, whole.dk, kClose));
+  EXPECT_TRUE(near(grads.dv, whole.dv, kClose));
+  EXPECT_TRUE(near(grads.dbias, whole.dbias, kClose));
+  EXPECT_TRUE(near(grads.dsink, whole.dsink, kClose));
+}
+
+TEST(Property, OriginPlacesQueriesBatchAndHeads) {
+  Setting setting = small_setting();
+  setting.problem.heads_kv = 4;
+  setting.problem.len_q = 10;
+  setting.problem.dropout = true;
+  setting.problem.causal = true;
+  setting.problem.diagonal = Diagonal::top_left;
+  Sample whole(setting, 6);
+  ASSERT_EQ(whole.run_forward(), "");
+  const Numbers expected = whole.o;
+
+  // Entry 1, heads 1 and 2, queries from 3 on.
+  Problem p = whole.problem;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 2;
+  p.len_q = 7;
+  p.diagonal = Diagonal::explicit_value;
+  p.lse = false;
+  Arguments a = whole.arguments;
+  a.origin = {1, 1, 3, 0, 4};
+  const auto part = [](const TensorView& view) { return slice(slice(view, 0, 1, 1), 2, 1, 2); };
+  a.q = slice(part(a.q), 1, 3, 7);
+  a.k = part(a.k);
+  a.v = part(a.v);
+  a.o = slice(part(a.o), 1, 3, 7);
+  fill(a.o, kNaN);
+  ASSERT_EQ(forward(p, a), "");
+  EXPECT_TRUE(same(whole.o, expected));
+}
+
+TEST(Property, PackedEqualsPadded) {
+  Setting setting = small_setting();
+  for (const char* name : {"causal", "softcap", "dropout", "bias_hqk", "rope_half", "sink"}) {
+    for (const Option& option : options()) {
+      if (option.name == name) option.apply(setting);
+    }
+  }
+  Setting packed_setting = setting;
+  setting.problem.lengths_q = setting.problem.lengths_kv = true;
+  packed_setting.problem.layout_q = packed_setting.problem.layout_kv = Layout::packed;
+  Sample padded(setting, 8);
+  Sample packed(packed_setting, 8);
+  // The same lengths from the same seed; the rows are copied.
+  const auto copy = [&](const TensorView& from, const TensorView& to,
+                        const std::vector<std::int32_t>& cumulative, bool back) {
+    for (std::int64_t b = 0; b < 2; ++b) {
+      const auto start = cumulative[static_cast<std::size_t>(b)];
+      const auto end = cumulative[static_cast<std::size_t>(b + 1)];
+      for (std::int64_t i = 0; i < end - start; ++i) {
+        for (std::int64_t e = 0; e < from.strides[1]; ++e) {
+          const std::int64_t at_padded = b * from.strides[0] + i * from.strides[1] + e;
+          const std::int64_t at_packed = (start + i) * to.strides[0] + e;
+          if (back) write(from, at_padded, read(to, at_packed));
+          if (!back) write(to, at_packed, read(from, at_padded));
+        }
+      }
+    }
+  };
+  Arguments& a = padded.arguments;
+  Arguments& b = packed.arguments;
+  copy(a.q, b.q, packed.cu_len_q, false);
+  copy(a.k, b.k, packed.cu_len_kv, false);
+  copy(a.v, b.v, packed.cu_len_kv, false);
+  copy(a.dout, b.dout, packed.cu_len_q, false);
+  packed.problem.dlse = padded.problem.dlse = false;
+  packed.bias = padded.bias;
+  packed.sinks = padded.sinks;
+  b.bias.data = packed.bias.data();
+  b.sinks.data = packed.sinks.data();
+  ASSERT_EQ(padded.run_forward(), "");
+  ASSERT_EQ(packed.run_forward(), "");
+  ASSERT_EQ(padded.run_backward(), "");
+  ASSERT_EQ(packed.run_backward(), "");
+  EXPECT_TRUE(same(packed.dbias, padded.dbias));
+  EXPECT_TRUE(same(packed.dsink, padded.dsink));
+  const auto unpacked = [&](const TensorView& like, const TensorView& from,
+                            const std::vector<std::int32_t>& cumulative) {
+    fill(like, 0.0);  // what rows past the lengths must hold
+    copy(like, from, cumulative, true);
+    return values_of(like);
+  };
+  const Numbers o = padded.o, dq = padded.dq, dk = padded.dk, dv = padded.dv;
+  EXPECT_TRUE(same(unpacked(a.o, b.o, packed.cu_len_q), o));
+  EXPECT_TRUE(same(unpacked(a.dq, b.dq, packed.cu_len_q), dq));
+  EXPECT_TRUE(same(unpacked(a.dk, b.dk, packed.cu_len_kv), dk));
+  EXPECT_TRUE(same(unpacked(a.dv, b.dv, packed.cu_len_kv), dv));
+}
+
+TEST(Property, TypesOnlyRound) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    Setting setting = small_setting();
+    setting.problem.lengths_kv = true;
+    setting.problem.bias = {true, false, true, false, true};
+    setting.problem.dbias = true;
+    Sample s(setting, 9);
+    Arguments a = s.arguments;
+    Memory memory;
+    const auto narrow = [&](TensorView& view, std::vector<double>& wide) {
+      const Shape shape(view.shape.begin(), view.shape.begin() + view.rank);
+      const TensorView made = memory.tensor(dtype, shape, wide);
+      const Numbers stored = values_of(made);
+      std::copy(stored.begin(), stored.end(), wide.begin());  // the f64 sample computes with these
+      view = made;
+    };
+    narrow(a.q, s.q);
+    narrow(a.k, s.k);
+    narrow(a.v, s.v);
+    narrow(a.dout, s.dout);
+    narrow(a.bias, s.bias);
+    ASSERT_EQ(s.run_forward(), "");
+    ASSERT_EQ(s.run_backward(), "");
+
+    // f64 outputs show that nothing was lost.
+    Problem p = s.problem;
+    p.dtype = dtype;
+    a.o = memory.filled({2, 5, 4, 3}, kNaN);
+    a.dk = memory.filled({2, 7, 2, 4}, kNaN);
+    ASSERT_EQ(forward(p, a), "");
+    ASSERT_EQ(backward(p, a), "");
+    EXPECT_TRUE(same(values_of(a.o), s.o));
+    EXPECT_TRUE(same(values_of(a.dk), s.dk));
+
+    // Outputs of the type are those, rounded once.
+    a.o = memory.filled({2, 5, 4, 3}, kNaN, dtype);
+    a.dk = memory.filled({2, 7, 2, 4}, kNaN, dtype);
+    const TensorView exact_o = s.arguments.o;
+    ASSERT_EQ(forward(p, a), "");
+    EXPECT_TRUE(same(values_of(a.o), values_of(memory.tensor(dtype, {2, 5, 4, 3}, s.o))));
+    Arguments from_exact_o = a;
+    from_exact_o.o = exact_o;
+    ASSERT_EQ(backward(p, from_exact_o), "");
+    EXPECT_TRUE(same(values_of(a.dk), values_of(memory.tensor(dtype, {2, 7, 2, 4}, s.dk))));
+  }
+}
+
+TEST(Property, AccumulatingAddsEverywhere) {
+  Setting setting = small_setting();
+  setting.problem.lengths_q = setting.problem.lengths_kv = true;
+  setting.problem.bias = {true, true, false, true, false};
+  setting.problem.dbias = true;
+  setting.problem.sink = setting.problem.dsink = true;
+  Sample s(setting, 10);
+  ASSERT_EQ(s.run_forward(), "");
+  ASSERT_EQ(s.run_backward(), "");
+  std::vector<std::vector<double>*> gradients = {&s.dq, &s.dk, &s.dv, &s.dbias, &s.dsink};
+  std::vector<Numbers> expected;
+  for (std::vector<double>* gradient : gradients) {
+    expected.push_back(*gradient);
+    for (double& value : expected.back()) value += 0.125;
+    std::fill(gradient->begin(), gradient->end(), 0.125);
+  }
+  s.problem.accumulate = true;
+  ASSERT_EQ(s.run_backward(), "");
+  for (std::size_t n = 0; n < gradients.size(); ++n) {
+    EXPECT_TRUE(same(*gradients[n], expected[n]));
+  }
+}
+
+// [b, h, n, d] memory and padded strides are read and written where the strides say.
+TEST(Property, AnyStrides) {
+  Sample s(small_setting(), 12);
+  ASSERT_EQ(s.run_forward(), "");
+  ASSERT_EQ(s.run_backward(), "");
+  Memory memory;
+  Arguments a = s.arguments;
+  const auto scattered = [&](TensorView& view) {
+    const TensorView from = view;
+    const auto& n = from.shape;
+    TensorView to = memory.filled({n[0], n[2], n[1], n[3] + 3}, kNaN).transposed(1, 2);
+    to.shape[3] = n[3];
+    for (std::int64_t b = 0; b < n[0]; ++b) {
+      for (std::int64_t i = 0; i < n[1]; ++i) {
+        for (std::int64_t h = 0; h < n[2]; ++h) {
+          for (std::int64_t c = 0; c < n[3]; ++c) {
+            write(to, position_of(to, {b, i, h, c}), read(from, position_of(from, {b, i, h, c})));
+          }
+        }
+      }
+    }
+    view = to;
+    return to;
+  };
+  const auto gathered = [](const TensorView& view) {
+    Numbers values;
+    for (std::int64_t b = 0; b < view.shape[0]; ++b) {
+      for (std::int64_t i = 0; i < view.shape[1]; ++i) {
+        for (std::int64_t h = 0; h < view.shape[2]; ++h) {
+          for (std::int64_t c = 0; c < view.shape[3]; ++c) {
+            values.push_back(read(view, position_of(view, {b, i, h, c})));
+          }
+        }
+      }
+    }
+    return values;
+  };
+  for (TensorView* view : {&a.q, &a.k, &a.v, &a.dout, &a.o, &a.dq, &a.dk, &a.dv}) {
+    fill(scattered(*view), kNaN);
+  }
+  a.q = s.arguments.q;
+  a.k = s.arguments.k;
+  a.v = s.arguments.v;
+  a.dout = s.arguments.dout;
+  for (TensorView* view : {&a.q, &a.k, &a.v, &a.dout}) scattered(*view);
+  ASSERT_EQ(forward(s.problem, a), "");
+  ASSERT_EQ(backward(s.problem, a), "");
+  EXPECT_TRUE(same(gathered(a.o), s.o));
+  EXPECT_TRUE(same(gathered(a.dq), s.dq));
+  EXPECT_TRUE(same(gathered(a.dk), s.dk));
+  EXPECT_TRUE(same(gathered(a.dv), s.dv));
+}
+
+}  // namespace
+}  // namespace attn::reference::test
