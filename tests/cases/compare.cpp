@@ -12,6 +12,9 @@
 namespace attn::cases {
 namespace {
 
+// What terms amount to whose p = exp(score - lse) is below the normal range of f32.
+constexpr double kFlushed = 0x1p-110;
+
 std::string print(double x) {
   std::array<char, 40> text{};
   std::snprintf(text.data(), text.size(), "%.9g", x);
@@ -43,12 +46,13 @@ double row_tolerance(DType dtype, bool in_double, double naive_error, double lar
   if (in_double) return 1e-12 * std::max(largest, magnitude);
   if (magnitude == 0.0) return 2.0 * naive_error;
   return 2.0 * naive_error + 4.0 * unit_roundoff(dtype) * largest +
-         4.0 * unit_roundoff(DType::f32) * magnitude + smallest(dtype);
+         4.0 * unit_roundoff(DType::f32) * magnitude + std::max(smallest(dtype), kFlushed);
 }
 
 double naive_limit(DType dtype, bool in_double, double largest, double magnitude) {
   if (in_double) return 1e-10 * std::max(largest, magnitude);
-  return 4.0 * unit_roundoff(dtype) * largest + 0x1p-12 * magnitude + smallest(dtype);
+  return 4.0 * unit_roundoff(dtype) * largest + 0x1p-12 * magnitude +
+         std::max(smallest(dtype), kFlushed);
 }
 
 Comparison compare(const Comparands& x) {

@@ -33,14 +33,14 @@ Comparison compare(const Comparands& x);
 
 // Tolerance of one row: 2 x naive_error + floor.
 //
-// floor = 4 u(output) max|expected| + 4 u(f32) magnitude + smallest(output), u the unit roundoff.
-// The first term: naive and backend each round once to the output type (1 u each, twice for
-// accumulate), and 2 x naive_error can be 0 by luck in short rows. The second: an f32 evaluation in
-// another order (tiles, rescaling, FMA) rounds each of its terms, so its error is a few units of
-// the terms' size, not of their sum's, where the sum cancels; the naive error of a row of one
-// element says nothing about that. The last: below the normal range roundings are absolute. A row
-// without terms (empty, past a length) has magnitude 0 and must be exact. f64: 1e-12 of the larger
-// size.
+// floor = 4 u(output) max|expected| + 4 u(f32) magnitude + max(smallest(output), 2^-110), u the
+// unit roundoff. The first term: naive and backend each round once to the output type (1 u each,
+// twice for accumulate), and 2 x naive_error can be 0 by luck in short rows. The second: an f32
+// evaluation in another order (tiles, rescaling, base 2, FMA) rounds each of its terms and each
+// score, so its error is a few units of the terms' size (naive.hpp), not of their sum's, where the
+// sum cancels; the naive error of a row that one or two keys dominate says nothing about that. The
+// last: below the normal range roundings are absolute, and p may be flushed to 0. A row without
+// terms (empty, past a length) has magnitude 0 and must be exact. f64: 1e-12 of the larger size.
 double row_tolerance(DType dtype, bool in_double, double naive_error, double largest,
                      double magnitude);
 // What naive_error may be at most; beyond it the yardstick itself is wrong.

@@ -31,6 +31,12 @@ struct Sum {
   }
 };
 
+// A score of size s is rounded to within s units, which its p = exp(score - lse) multiplies.
+template <class T>
+double rounding_of_p(T score) {
+  return std::isfinite(score) ? 1.0 + std::fabs(static_cast<double>(score)) : 1.0;
+}
+
 template <class T>
 class Naive {
  public:
@@ -172,9 +178,10 @@ class Naive {
         const T w = weight[j] * r.keep[j];
         const T* v = x.v.data() + j * dim;
         if (w == T(0)) continue;
+        const double spread = rounding_of_p(r.score[j]);
         for (std::size_t d = 0; d < dim; ++d) out[d] += w * v[d];
         for (std::size_t d = 0; d < dim; ++d)
-          magnitude[d] += std::fabs(static_cast<double>(w * v[d]));
+          magnitude[d] += spread * std::fabs(static_cast<double>(w * v[d]));
       }
       for (std::size_t d = 0; d < dim && total > T(0); ++d) {
         out[d] /= total;
@@ -236,8 +243,8 @@ class Naive {
         const auto key = static_cast<std::int64_t>(j);
         const T p = std::exp(r.score[j] - lse);
         const T ds = p * (r.keep[j] * dp[j] - delta);
-        const double size =
-            static_cast<double>(p) * (static_cast<double>(r.keep[j]) *
+        const double weight = static_cast<double>(p) * rounding_of_p(r.score[j]);
+        const double size = weight * (static_cast<double>(r.keep[j]) *
                                           x.grad_norm[static_cast<std::size_t>(i)] * x.v_norm[j] +
                                       delta_size);
         if (dbias != nullptr) {
@@ -261,7 +268,7 @@ class Naive {
         const T drop_p = p * r.keep[j];
         if (dv != nullptr) {
           add(*dv, row_at(*dv, in_.kv, x.b, key, x.g), drop_p, grad, dim_vo,
-              static_cast<double>(drop_p) * x.grad_norm[static_cast<std::size_t>(i)]);
+              weight * static_cast<double>(r.keep[j]) * x.grad_norm[static_cast<std::size_t>(i)]);
         }
       }
     }
@@ -300,8 +307,9 @@ class Naive {
         if (p_.nonfinite_zero && name != "lse" && !std::isfinite(value)) value = T(0);
         result.values.push_back(round_to(type, static_cast<double>(value)));
         if (at % width == 0) result.magnitude.push_back(0.0);
+        const double terms = sums_[n].magnitude[at];
         const double size =
-            sums_[n].magnitude[at] == 0.0 ? 0.0 : sums_[n].magnitude[at] + std::fabs(old[at]);
+            std::isnan(terms) ? kInf : terms + (terms > 0.0 ? std::fabs(old[at]) : 0);
         result.magnitude.back() = std::max(result.magnitude.back(), size);
       }
       results.push_back(std::move(result));
