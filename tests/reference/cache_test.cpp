@@ -190,40 +190,39 @@ TEST(Cache, RopeInDecode) {
   EXPECT_TRUE(near(positions.o(), raw.o(), 1e-14));
 }
 
+// One query and key of entry 1, four heads on two: descales are [batch, heads_kv], of q too.
 TEST(Cache, F8WithDescales) {
   for (const DType f8 : {DType::f8e4m3, DType::f8e5m2}) {
-    Step s;
-    const auto quantized = [&](const TensorView& view, double factor) {
-      Numbers values = values_of(view);
-      const Shape shape(view.shape.begin(), view.shape.end());
-      const TensorView small = s.memory.tensor(f8, shape, values);
-      for (std::size_t e = 0; e < values.size(); ++e) {
-        values[e] = read(small, static_cast<std::int64_t>(e)) * factor;
-      }
-      return std::pair(small, s.memory.f64(shape, values));
-    };
-    const auto [q8, q] = quantized(s.arguments.q, 2.0);
-    const auto [k8, k] = quantized(s.arguments.k, 0.5);
-    const auto [v8, v] = quantized(s.arguments.v, 3.0);
-    s.arguments.q = q;
-    s.arguments.k = k;
-    s.arguments.v = v;
-    ASSERT_EQ(decode(s.problem, s.arguments), "");
-    const Numbers expected = s.o();
-
-    Problem p = s.problem;
+    Memory m;
+    Problem p;
     p.dtype = f8;
     p.dtype_out = DType::f32;
-    Arguments a = s.arguments;
-    a.q = q8;
-    a.k = k8;
-    a.v = v8;
-    a.descale_q = s.memory.filled({kBatch, 1}, 2.0, DType::f32);
-    a.descale_k = s.memory.filled({kBatch, 1}, 0.5, DType::f32);
-    a.descale_v = s.memory.filled({kBatch, 1}, 3.0, DType::f32);
-    ASSERT_EQ(decode(p, a), "");
-    EXPECT_TRUE(same(s.o(), expected));
+    p.batch = 2;
+    p.heads_q = 4;
+    p.heads_kv = 2;
+    p.len_q = p.len_kv = 1;
+    p.dim_qk = p.dim_vo = 1;
+    Arguments a;
+    a.scale = 1.0;
+    a.q = m.filled({2, 1, 4, 1}, 1.5, f8);
+    a.k = m.filled({2, 1, 2, 1}, 0.5, f8);
+    a.v = m.filled({2, 1, 2, 1}, -3.0, f8);
+    a.o = m.filled({2, 1, 4, 1}, kNaN);
+    a.lse = m.filled({2, 4, 1}, kNaN);
+    a.descale_q = m.tensor(DType::f32, {2, 2}, {1.0, 2.0, 3.0, 4.0});
+    a.descale_k = m.tensor(DType::f32, {2, 2}, {10.0, 20.0, 30.0, 40.0});
+    a.descale_v = m.tensor(DType::f32, {2, 2}, {0.5, 0.25, 2.0, 4.0});
+    ASSERT_EQ(forward(p, a), "");
+    EXPECT_TRUE(same(values_of(a.o), Numbers{-1.5, -1.5, -0.75, -0.75, -6, -6, -12, -12}));
+    EXPECT_TRUE(same(values_of(a.lse), Numbers{7.5, 7.5, 30.0, 30.0, 67.5, 67.5, 120.0, 120.0}));
     EXPECT_NE(backward(p, a), "");
+
+    p.dtype = DType::f32;  // a cache of f8 beside another q
+    p.dtype_kv = f8;
+    a.q = m.filled({2, 1, 4, 1}, 1.5, DType::f32);
+    a.descale_q = TensorView{};
+    ASSERT_EQ(decode(p, a), "");
+    EXPECT_TRUE(same(values_of(a.lse), Numbers{7.5, 7.5, 15.0, 15.0, 22.5, 22.5, 30.0, 30.0}));
   }
 }
 

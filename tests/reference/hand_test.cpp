@@ -204,6 +204,33 @@ TEST(Hand, VisibleNonFiniteScore) {
   EXPECT_TRUE(same(hidden.o(), Numbers{4.0}));
 }
 
+TEST(Hand, BiasOfMinusInfinityHidesAnything) {
+  Tiny t({1.0}, {0.0, kNaN, kInf}, {4.0, 8.0, 8.0});
+  t.add_bias({0.0, -kInf, -kInf});
+  ASSERT_EQ(t.run(), "");
+  EXPECT_TRUE(same(t.o(), Numbers{4.0}));
+  EXPECT_TRUE(same(t.lse(), Numbers{0.0}));
+  EXPECT_TRUE(same(t.dbias(), Numbers{0.0, 0.0, 0.0}));
+}
+
+// Dropping the pair does not launder its score.
+TEST(Hand, NonFiniteScoreOfDroppedPair) {
+  int dropped = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Tiny finite({1.0}, {0.0}, {4.0});
+    Tiny bad({1.0}, {kNaN}, {4.0});
+    for (Tiny* t : {&finite, &bad}) {
+      t->problem.dropout = true;
+      t->arguments.dropout_p = 0.9;
+      t->arguments.seed = seed;
+      ASSERT_EQ(t->run_forward(), "");
+    }
+    dropped += finite.o()[0] == 0.0;
+    EXPECT_TRUE(std::isnan(bad.o()[0]));
+  }
+  EXPECT_GT(dropped, 10);
+}
+
 TEST(Hand, NonfiniteZero) {
   Tiny t({1.0, 1.0}, {0.0, kNaN}, {4.0, 8.0});
   t.problem.causal = true;

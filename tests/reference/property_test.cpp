@@ -105,6 +105,119 @@ TEST(Property, ChunksOfKeysMergeAndTheirGradientsAddUp) {
   EXPECT_TRUE(near(grads.dsink, whole.dsink, kClose));
 }
 
+// One batch entry and head taken out of the whole, its lengths no longer read but given by the
+// shapes: what the call says for it must not change.
+void check_alone(const Sample& whole, std::int64_t b, std::int64_t h) {
+  Problem p = whole.problem;
+  Arguments a = whole.arguments;
+  const std::int64_t group = p.heads_q / p.heads_kv;
+  const auto at_b = static_cast<std::size_t>(b);
+  const bool packed_q = p.layout_q == Layout::packed;
+  const bool packed_kv = p.layout_kv == Layout::packed;
+  const std::int64_t first_q = packed_q ? whole.cu_len_q[at_b] : 0;
+  const std::int64_t first_kv = packed_kv ? whole.cu_len_kv[at_b] : 0;
+  const std::int64_t len_q =
+      packed_q ? whole.cu_len_q[at_b + 1] - first_q : std::int64_t{whole.len_q[at_b]};
+  const std::int64_t len_kv =
+      packed_kv ? whole.cu_len_kv[at_b + 1] - first_kv : std::int64_t{whole.len_kv[at_b]};
+
+  // [b, n, h, d] or [total, h, d] to [1, len, 1, d].
+  const auto rows = [&](TensorView view, std::int64_t first, std::int64_t len, std::int64_t head) {
+    if (view.rank == 4) view = slice(view, 0, b, 1);
+    if (view.rank == 3) {
+      view = slice(view, 0, first, len);
+      view.rank = 4;
+      view.shape = {1, view.shape[0], view.shape[1], view.shape[2]};
+      view.strides = {0, view.strides[0], view.strides[1], view.strides[2]};
+    }
+    return slice(slice(view, 1, 0, len), 2, head, 1);
+  };
+  // [b|1, n] or [total] integers to [1, len].
+  const auto indices = [&](TensorView view, std::int64_t first, std::int64_t len) {
+    if (!view.given()) return view;
+    const std::int64_t at = view.rank == 2 ? (view.shape[0] == 1 ? 0 : b) * view.strides[0] : first;
+    view.offset_bytes += at * 4;
+    view.strides = {0, 1};
+    view.rank = 2;
+    view.shape = {1, len};
+    return view;
+  };
+  const auto pairs = [&](TensorView view, Extent& extent, std::int64_t bytes) {
+    if (!view.given()) return view;
+    view.offset_bytes +=
+        ((extent.batch ? b : 0) * view.strides[0] + (extent.head ? h : 0) * view.strides[1]) *
+        bytes;
+    extent.batch = extent.head = false;
+    view.shape = {1, 1, extent.q ? len_q : 1, extent.kv ? len_kv : 1};
+    return view;
+  };
+  p.batch = p.heads_q = p.heads_kv = 1;
+  p.len_q = len_q;
+  p.len_kv = len_kv;
+  p.layout_q = p.layout_kv = Layout::padded;
+  p.lengths_q = p.lengths_kv = false;
+  a.origin.batch += b;
+  a.origin.head += h;
+  if (a.origin.heads_q == 0) a.origin.heads_q = whole.problem.heads_q;
+  a.q = rows(a.q, first_q, len_q, h);
+  a.k = rows(a.k, first_kv, len_kv, h / group);
+  a.v = rows(a.v, first_kv, len_kv, h / group);
+  a.kv_begin = indices(a.kv_begin, first_q, len_q);
+  a.kv_end = indices(a.kv_end, first_q, len_q);
+  a.rope_pos_q = indices(a.rope_pos_q, first_q, len_q);
+  a.rope_pos_k = indices(a.rope_pos_k, first_kv, len_kv);
+  a.bias = pairs(a.bias, p.bias, 8);
+  a.mask = pairs(a.mask, p.mask, 1);
+  if (p.alibi) {
+    a.alibi_slopes = slice(slice(a.alibi_slopes, 0, b, 1), 1, h, 1);
+    a.alibi_slopes.strides[0] = a.alibi_slopes.strides[1];
+    a.alibi_slopes.rank = 1;
+  }
+  if (p.sink) a.sinks = slice(a.sinks, 0, h, 1);
+
+  Memory memory;
+  a.o = memory.filled({1, len_q, 1, p.dim_vo}, kNaN);
+  a.lse = memory.filled({1, 1, len_q}, kNaN);
+  ASSERT_EQ(forward(p, a), "");
+  const TensorView all_o = rows(whole.arguments.o, first_q, len_q, h);
+  const TensorView& all_lse = whole.arguments.lse;
+  for (std::int64_t i = 0; i < len_q; ++i) {
+    const std::int64_t lse_at =
+        packed_q ? position_of(all_lse, {h, first_q + i}) : position_of(all_lse, {b, h, i});
+    EXPECT_EQ(read(a.lse, i), read(all_lse, lse_at)) << b << " " << h << " " << i;
+    for (std::int64_t c = 0; c < p.dim_vo; ++c) {
+      EXPECT_EQ(read(a.o, i * p.dim_vo + c), read(all_o, position_of(all_o, {0, i, 0, c})));
+    }
+  }
+}
+
+TEST(Property, EachEntryAndHeadAlone) {
+  std::mt19937_64 random(15);
+  std::vector<std::vector<const Option*>> sets;
+  for (const Option& option : options()) sets.push_back({&option});
+  for (int n = 0; n < 60; ++n) {
+    sets.emplace_back();
+    for (const Option& option : options()) {
+      if (random() % 5 == 0) sets.back().push_back(&option);
+    }
+  }
+  for (const std::vector<const Option*>& set : sets) {
+    Setting setting = small_setting();
+    std::string names;
+    for (const Option* option : set) {
+      option->apply(setting);
+      names += option->name + " ";
+    }
+    SCOPED_TRACE(names);
+    Sample whole(setting, random());
+    ASSERT_EQ(whole.run_forward(), "");
+    for (std::int64_t b = 0; b < 2; ++b) {
+      for (std::int64_t h = 0; h < 4; ++h) check_alone(whole, b, h);
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
 TEST(Property, OriginPlacesQueriesBatchAndHeads) {
   Setting setting = small_setting();
   setting.problem.heads_kv = 4;

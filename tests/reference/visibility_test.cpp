@@ -2,6 +2,7 @@
 // keys in binary.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -25,6 +26,7 @@ struct Sight : Tiny {
       const double bits = o()[i] * keys;
       EXPECT_NEAR(bits, std::round(bits), 1e-12);
       rows.push_back(static_cast<unsigned>(std::lround(bits)));
+      EXPECT_EQ(keys, std::popcount(rows.back()));
     }
     return rows;
   }
