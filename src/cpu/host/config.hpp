@@ -2,6 +2,7 @@
 // The same layout code measures (null base) and places, so sizes never have to agree by hand.
 #pragma once
 
+#include <algorithm>
 #include <attn/problem.hpp>
 #include <cstdint>
 
@@ -63,7 +64,7 @@ struct Scratch {
   T* dp = nullptr;                  // [strip_rows x tile_kv] gradients
   T* factors = nullptr;             // [strip_rows x tile_kv] dropout
   T* tanh = nullptr;                // [tile_kv]
-  T* temp = nullptr;                // [one row of anything]
+  T* temp = nullptr;                // [four rows of keys or values, or a row of scores]
   T* acc_a = nullptr;               // accumulators: forward o; backward dk, dq or dbias
   T* acc_b = nullptr;               // backward dv
   T* row_max = nullptr;             // [tile_rows] running maximum; backward lse
@@ -90,8 +91,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.factors = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);
-  x.temp = arena.take<T>(qk > vo ? (qk > c.tile_kv ? qk : c.tile_kv)
-                                 : (vo > c.tile_kv ? vo : c.tile_kv));
+  x.temp = arena.take<T>(std::max({4 * qk, 4 * vo, c.tile_kv}));
   switch (phase) {
     case Phase::forward: x.acc_a = arena.take<T>(c.tile_rows * vo); break;
     case Phase::backward_kv:

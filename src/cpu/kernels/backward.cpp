@@ -65,14 +65,17 @@ void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums, std:
 // For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the
 // raw product (of the score itself where `of_score`).
 template <class T>
-void GradientStrip(const Call& call, const Entry& entry, const Scratch<T>& x, const KeySpan& span,
-                   std::int64_t row0, std::int64_t count, bool of_score) {
+void GradientStrip(const Call& call, const Config& config, const Entry& entry, const Scratch<T>& x,
+                   const KeySpan& span, std::int64_t row0, std::int64_t count, bool of_score) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
   const std::int64_t cols = span.cols;
-  Gemm<T>({x.q + row0 * qk, qk, 1, x.k_t, cols, x.s, cols, count, cols, p.dim_qk, false});
-  Gemm<T>({x.dout + row0 * vo, vo, 1, x.v_t, cols, x.dp, cols, count, cols, p.dim_vo, false});
+  const std::int64_t tile = config.tile_kv;
+  Gemm<T>(
+      {x.q + row0 * qk, qk, 1, x.k_t + span.first, tile, x.s, cols, count, cols, p.dim_qk, false});
+  Gemm<T>({x.dout + row0 * vo, vo, 1, x.v_t + span.first, tile, x.dp, cols, count, cols, p.dim_vo,
+           false});
   if (p.dropout) DropoutFactors(call, entry, x.rows + row0, count, span.j0, cols, x.factors);
 
   const hn::ScalableTag<T> d;
@@ -105,14 +108,15 @@ void GradientStrip(const Call& call, const Entry& entry, const Scratch<T>& x, co
   }
 }
 
+// K^T and V^T of keys [j0, j0 + keys) of a key head.
 template <class T>
-void LoadTransposed(const Call& call, const Entry& entry, std::int64_t head_kv, const Scratch<T>& x,
-                    const KeySpan& span) {
+void LoadTransposed(const Call& call, const Config& config, const Entry& entry,
+                    std::int64_t head_kv, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
   const Problem& p = call.problem;
-  LoadKeyTileTransposed(call, call.k, entry, head_kv, span.j0, span.keys, span.cols, p.dim_qk,
-                        x.temp, x.k_t);
-  LoadKeyTileTransposed(call, call.v, entry, head_kv, span.j0, span.keys, span.cols, p.dim_vo,
-                        x.temp, x.v_t);
+  LoadKeyTileTransposed(call, call.k, entry, head_kv, j0, keys, config.tile_kv, p.dim_qk,
+                        padded<T>(p.dim_qk), x.temp, x.k_t);
+  LoadKeyTileTransposed(call, call.v, entry, head_kv, j0, keys, config.tile_kv, p.dim_vo,
+                        padded<T>(p.dim_vo), x.temp, x.v_t);
 }
 
 // A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets
@@ -137,8 +141,7 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const std::int64_t j0 = task % tiles * config.tile_kv;
   const std::int64_t owned = std::min(config.tile_kv, entry.rows_kv - j0);
   if (owned <= 0) return;
-  const KeySpan span{j0, std::clamp<std::int64_t>(entry.len_kv - j0, 0, owned), config.tile_kv,
-                     nullptr};
+  const std::int64_t keys = std::clamp<std::int64_t>(entry.len_kv - j0, 0, owned);
 
   Arena arena(memory);
   const Scratch<T> x = make_scratch<T>(arena, Phase::backward_kv, p, config);
@@ -152,22 +155,25 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const std::int64_t all_rows = call.group * entry.rows_q;
   const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   for (std::int64_t strip = 0; strip * config.strip_rows < all_rows; ++strip) {
-    if (!(strip_keys[strip].begin < j0 + span.keys && strip_keys[strip].end > j0)) continue;
+    if (!(strip_keys[strip].begin < j0 + keys && strip_keys[strip].end > j0)) continue;
     const std::int64_t row0 = strip * config.strip_rows;
     const std::int64_t count = std::min(config.strip_rows, all_rows - row0);
     LoadRows(call, entry, sums, head_kv, row0, count, x);
-    if (!any_sees(x.rows, count, j0, j0 + span.keys)) continue;
+    const KeySpan span = SeenSpan<T>(x.rows, count, j0, keys);
+    if (span.keys == 0) continue;
     if (!loaded) {
-      LoadTransposed(call, entry, head_kv, x, span);
+      LoadTransposed(call, config, entry, head_kv, x, j0, keys);
       loaded = true;
     }
-    GradientStrip(call, entry, x, span, 0, count, false);
-    if (p.dv) Gemm<T>({x.s, 1, cols, x.dout, vo, x.acc_b, vo, cols, vo, count, true});
-    if (p.dk) Gemm<T>({x.dp, 1, cols, x.q, qk, x.acc_a, qk, cols, qk, count, true});
+    GradientStrip(call, config, entry, x, span, 0, count, false);
+    T* dv = x.acc_b + span.first * vo;
+    T* dk = x.acc_a + span.first * qk;
+    if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});
+    if (p.dk) Gemm<T>({x.dp, 1, span.cols, x.q, qk, dk, qk, span.keys, qk, count, true});
   }
 
   for (std::int64_t j = 0; j < owned; ++j) {
-    const bool inside = j < span.keys;
+    const bool inside = j < keys;
     if (p.dk) {
       StoreGradient(call, call.dk,
                     row_address(call, call.dk, entry.b, entry.first_kv, j0 + j, head_kv),
@@ -207,19 +213,20 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
 
   const std::int64_t first = seen.begin / config.tile_kv * config.tile_kv;
   for (std::int64_t j0 = first; j0 < seen.end; j0 += config.tile_kv) {
-    const KeySpan span{j0, std::min(config.tile_kv, seen.end - j0), config.tile_kv, nullptr};
+    const std::int64_t keys = std::min(config.tile_kv, seen.end - j0);
     bool loaded = false;
     for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
       const std::int64_t rows = std::min(config.strip_rows, count - strip);
-      if (!any_sees(x.rows + strip, rows, j0, j0 + span.keys)) continue;
+      const KeySpan span = SeenSpan<T>(x.rows + strip, rows, j0, keys);
+      if (span.keys == 0) continue;
       if (!loaded) {
-        LoadTransposed(call, entry, head_kv, x, span);
-        LoadKeyTile(call, call.k, entry, head_kv, j0, span.keys, config.tile_kv, p.dim_qk, qk, x.k);
+        LoadTransposed(call, config, entry, head_kv, x, j0, keys);
+        LoadKeyTile(call, call.k, entry, head_kv, j0, keys, config.tile_kv, p.dim_qk, qk, x.k);
         loaded = true;
       }
-      GradientStrip(call, entry, x, span, strip, rows, false);
-      Gemm<T>(
-          {x.dp, config.tile_kv, 1, x.k, qk, x.acc_a + strip * qk, qk, rows, qk, span.keys, true});
+      GradientStrip(call, config, entry, x, span, strip, rows, false);
+      Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, x.acc_a + strip * qk, qk, rows, qk,
+               span.keys, true});
     }
   }
   for (std::int64_t r = 0; r < count; ++r) {
@@ -232,16 +239,16 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
 
 // Adds a strip's score gradients to the tile of dbias they reach: [tile_rows or 1][tile_kv or 1].
 template <class T>
-void ReduceStrip(const Problem& p, const Scratch<T>& x, std::int64_t cols, std::int64_t row0,
-                 std::int64_t count) {
+void ReduceStrip(const Problem& p, const Config& config, const Scratch<T>& x, const KeySpan& span,
+                 std::int64_t row0, std::int64_t count) {
   for (std::int64_t r = 0; r < count; ++r) {
-    const T* grad = x.dp + r * cols;
-    T* out = x.acc_a + (p.bias.q ? row0 + r : 0) * cols;
+    const T* grad = x.dp + r * span.cols;
+    T* out = x.acc_a + (p.bias.q ? row0 + r : 0) * config.tile_kv;
     if (p.bias.kv) {
-      for (std::int64_t c = 0; c < cols; ++c) out[c] += grad[c];
+      for (std::int64_t c = 0; c < span.keys; ++c) out[span.first + c] += grad[c];
     } else {
       T sum = T(0);
-      for (std::int64_t c = 0; c < cols; ++c) sum += grad[c];
+      for (std::int64_t c = 0; c < span.keys; ++c) sum += grad[c];
       out[0] += sum;
     }
   }
@@ -259,17 +266,18 @@ void BiasPart(const Call& call, const Config& config, const RowSums<T>& sums, co
     const std::int64_t count = std::min(config.tile_rows, queries.end - i0);
     LoadRows(call, entry, sums, head_kv, base + i0, count, x);
     for (std::int64_t j0 = keys.begin; j0 < keys.end; j0 += config.tile_kv) {
-      const KeySpan span{j0, std::min(config.tile_kv, keys.end - j0), config.tile_kv, nullptr};
+      const std::int64_t count_kv = std::min(config.tile_kv, keys.end - j0);
       bool loaded = false;
       for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
         const std::int64_t rows = std::min(config.strip_rows, count - strip);
-        if (!any_sees(x.rows + strip, rows, j0, j0 + span.keys)) continue;
+        const KeySpan span = SeenSpan<T>(x.rows + strip, rows, j0, count_kv);
+        if (span.keys == 0) continue;
         if (!loaded) {
-          LoadTransposed(call, entry, head_kv, x, span);
+          LoadTransposed(call, config, entry, head_kv, x, j0, count_kv);
           loaded = true;
         }
-        GradientStrip(call, entry, x, span, strip, rows, true);
-        ReduceStrip(call.problem, x, config.tile_kv, strip, rows);
+        GradientStrip(call, config, entry, x, span, strip, rows, true);
+        ReduceStrip(call.problem, config, x, span, strip, rows);
       }
     }
   }

@@ -38,10 +38,10 @@ void AttendStrip(const Call& call, const Config& config, const Entry& entry, con
   const std::int64_t cols = span.cols;
   const TileRow* rows = x.rows + row0;
   if (config.few_rows != 0) {
-    DotRows(x.q + row0 * qk, qk, count, x.k, qk, cols, qk, x.s, cols);
+    DotRows(x.q + row0 * qk, qk, count, x.k + span.first * qk, qk, cols, qk, x.s, cols);
   } else {
-    Gemm<T>(
-        {x.q + row0 * qk, qk, 1, x.k_t, cols, x.s, cols, count, cols, call.problem.dim_qk, false});
+    Gemm<T>({x.q + row0 * qk, qk, 1, x.k_t + span.first, config.tile_kv, x.s, cols, count, cols,
+             call.problem.dim_qk, false});
   }
   if (call.problem.dropout) DropoutFactors(call, entry, rows, count, span.j0, cols, x.factors);
 
@@ -64,28 +64,25 @@ void AttendStrip(const Call& call, const Config& config, const Entry& entry, con
     row_sum += ExpRow(s, shift, cols);
     if (call.problem.dropout) MultiplyRow(s, x.factors + r * cols, cols);
   }
-  Gemm<T>({x.s, cols, 1, x.v, vo, x.acc_a + row0 * vo, vo, count, vo, span.keys, true});
+  Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.acc_a + row0 * vo, vo, count, vo, span.keys,
+           true});
 }
 
+// Keys and values [j0, j0 + keys) of a key head.
 template <class T>
 void LoadKeys(const Call& call, const Config& config, const Entry& entry, std::int64_t head,
-              const Scratch<T>& x, KeySpan& span) {
+              const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
   const Problem& p = call.problem;
   const std::int64_t tile = config.tile_kv;
+  const std::int64_t qk = padded<T>(p.dim_qk);
   if (config.few_rows != 0) {
-    LoadKeyTile(call, call.k, entry, head, span.j0, span.keys, tile, p.dim_qk, padded<T>(p.dim_qk),
-                x.k);
+    LoadKeyTile(call, call.k, entry, head, j0, keys, tile, p.dim_qk, qk, x.k);
   } else {
-    LoadKeyTileTransposed(call, call.k, entry, head, span.j0, span.keys, tile, p.dim_qk, x.temp,
-                          x.k_t);
+    LoadKeyTileTransposed(call, call.k, entry, head, j0, keys, tile, p.dim_qk, qk, x.temp, x.k_t);
   }
-  LoadKeyTile(call, call.v, entry, head, span.j0, span.keys, tile, p.dim_vo, padded<T>(p.dim_vo),
-              x.v);
-  if (p.page_size > 0) {
-    for (std::int64_t j = 0; j < span.keys; ++j) {
-      x.missing[j] = has_page(call, entry.b, span.j0 + j) ? 0 : 1;
-    }
-    span.missing = x.missing;
+  LoadKeyTile(call, call.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x.v);
+  for (std::int64_t j = 0; p.page_size > 0 && j < keys; ++j) {
+    x.missing[j] = has_page(call, entry.b, j0 + j) ? 0 : 1;
   }
 }
 
@@ -153,15 +150,17 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   std::int64_t j0 = split_begin;
   if (seen.begin > j0) j0 += (seen.begin - j0) / config.tile_kv * config.tile_kv;
   for (; j0 < end; j0 += config.tile_kv) {
-    KeySpan span{j0, std::min(config.tile_kv, end - j0), config.tile_kv, nullptr};
+    const std::int64_t keys = std::min(config.tile_kv, end - j0);
     bool loaded = false;
     for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
       const std::int64_t rows = std::min(config.strip_rows, count - strip);
-      if (!any_sees(x.rows + strip, rows, j0, j0 + span.keys)) continue;
+      KeySpan span = SeenSpan<T>(x.rows + strip, rows, j0, keys);
+      if (span.keys == 0) continue;
       if (!loaded) {
-        LoadKeys(call, config, entry, head_kv, x, span);
+        LoadKeys(call, config, entry, head_kv, x, j0, keys);
         loaded = true;
       }
+      if (p.page_size > 0) span.missing = x.missing + span.first;
       AttendStrip(call, config, entry, x, span, strip, rows);
     }
   }

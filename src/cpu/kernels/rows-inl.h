@@ -87,17 +87,48 @@ HWY_INLINE void LoadKeyTile(const Call& call, const Rows& rows, const Entry& ent
   }
 }
 
-// The transpose of LoadKeyTile's result: out[dim x tile]. `row` holds one converted row.
+// out[c * ld + j] = rows[j * padded + c] for four rows j and columns [0, dim).
 template <class T>
-HWY_INLINE void LoadKeyTileTransposed(const Call& call, const Rows& rows, const Entry& entry,
+HWY_INLINE void TransposeFourRows(const T* HWY_RESTRICT rows, std::int64_t padded, std::int64_t dim,
+                                  T* HWY_RESTRICT out, std::int64_t ld) {
+  std::int64_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(T) == 4) {
+    // 4 x 4 blocks: interleave 32-bit, then 64-bit elements of two rows each.
+    const hn::FixedTag<T, 4> d;
+    const hn::Repartition<double, decltype(d)> wide;
+    for (; c + 4 <= dim; c += 4) {
+      const auto row0 = hn::Load(d, rows + c);
+      const auto row1 = hn::Load(d, rows + padded + c);
+      const auto row2 = hn::Load(d, rows + 2 * padded + c);
+      const auto row3 = hn::Load(d, rows + 3 * padded + c);
+      const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, row0, row1));
+      const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, row2, row3));
+      const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, row0, row1));
+      const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, row2, row3));
+      T* at = out + c * ld;
+      hn::Store(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, at);
+      hn::Store(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, at + ld);
+      hn::Store(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, at + 2 * ld);
+      hn::Store(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, at + 3 * ld);
+    }
+  }
+#endif
+  for (; c < dim; ++c) {
+    for (std::int64_t j = 0; j < 4; ++j) out[c * ld + j] = rows[j * padded + c];
+  }
+}
+
+// The transpose of LoadKeyTile's result: out[dim x tile]. `rows` holds four converted rows.
+template <class T>
+HWY_INLINE void LoadKeyTileTransposed(const Call& call, const Rows& view, const Entry& entry,
                                       std::int64_t head, std::int64_t j0, std::int64_t count,
-                                      std::int64_t tile, std::int64_t dim, T* HWY_RESTRICT row,
-                                      T* HWY_RESTRICT out) {
-  for (std::int64_t j = 0; j < tile; ++j) {
-    const char* source =
-        j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;
-    LoadRow(rows.dtype, source, dim, dim, row);
-    for (std::int64_t c = 0; c < dim; ++c) out[c * tile + j] = row[c];
+                                      std::int64_t tile, std::int64_t dim, std::int64_t padded,
+                                      T* HWY_RESTRICT rows, T* HWY_RESTRICT out) {
+  for (std::int64_t j = 0; j < tile; j += 4) {
+    const std::int64_t some = std::clamp<std::int64_t>(count - j, 0, 4);
+    LoadKeyTile(call, view, entry, head, j0 + j, some, 4, dim, padded, rows);
+    TransposeFourRows(rows, padded, dim, out + j, tile);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpu/host/config.hpp"
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/rows-inl.h"
 #include "cpu/kernels/tile.hpp"
@@ -21,13 +22,28 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Keys [j0, j0 + keys) of a tile that is `cols` wide; columns past `keys` are hidden.
+// The keys that a strip is computed against: [j0, j0 + keys), which are columns first... of the
+// loaded tile. Rows of scores are `cols` wide, whole vectors; columns past `keys` are hidden.
 struct KeySpan {
   std::int64_t j0 = 0;
   std::int64_t keys = 0;
   std::int64_t cols = 0;
+  std::int64_t first = 0;
   const std::uint8_t* missing = nullptr;  // [keys] non-zero: no page; null: all are there
 };
+
+// The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, cut at whole cache
+// lines; no keys when none does. What is left out is neither computed nor masked.
+template <class T>
+HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_t j0,
+                            std::int64_t keys) {
+  constexpr auto kStep = static_cast<std::int64_t>(64 / sizeof(T));
+  const core::KeyRange seen = seen_by(rows, count, j0, j0 + keys);
+  if (seen.empty()) return {};
+  const std::int64_t first = (seen.begin - j0) / kStep * kStep;
+  const std::int64_t width = seen.end - j0 - first;
+  return {j0 + first, width, round_up(width, kStep), first, nullptr};
+}
 
 // s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the
 // softcap's gradient needs. temp: [cols] of scratch.

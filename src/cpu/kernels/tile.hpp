@@ -34,13 +34,17 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
   return all;
 }
 
-// Whether a row sees any of keys [begin, end).
-inline bool any_sees(const TileRow* rows, std::int64_t count, std::int64_t begin,
-                     std::int64_t end) {
+// The smallest range of keys of [begin, end) that holds all that the rows see there.
+inline core::KeyRange seen_by(const TileRow* rows, std::int64_t count, std::int64_t begin,
+                              std::int64_t end) {
+  core::KeyRange seen{end, begin};
   for (std::int64_t r = 0; r < count; ++r) {
-    if (rows[r].keys.begin < end && rows[r].keys.end > begin) return true;
+    const core::KeyRange keys{std::max(rows[r].keys.begin, begin), std::min(rows[r].keys.end, end)};
+    if (keys.empty()) continue;
+    seen.begin = std::min(seen.begin, keys.begin);
+    seen.end = std::max(seen.end, keys.end);
   }
-  return false;
+  return seen;
 }
 
 }  // namespace attn::cpu
