@@ -1,0 +1,127 @@
+// The case list through the library. Environment variables choose a part, so that slices run apart:
+//   ATTN_CASE_SLICE=k/n    every n-th case, starting at k
+//   ATTN_CASE_LIMIT=n      at most n cases, evenly spread
+//   ATTN_CASE_TYPES=all    pairs of options in each of f32, bf16 and f16 instead of in one of them
+//   ATTN_CASE_BACKEND=...  who must run them; default "cpu"
+//   ATTN_CASE_JOBS=n       cases at once; default: all processors
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cases/case.hpp"
+#include "cases/check.hpp"
+
+namespace attn::cases {
+namespace {
+
+std::string environment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+std::int64_t number(const std::string& text) {
+  std::int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+Filter filter_from_environment() {
+  Filter filter;
+  const std::string slice = environment("ATTN_CASE_SLICE", "0/1");
+  filter.shard = static_cast<std::int32_t>(number(slice));
+  filter.shards = static_cast<std::int32_t>(number(slice.substr(slice.find('/') + 1)));
+  filter.limit = number(environment("ATTN_CASE_LIMIT", "0"));
+  filter.every_type = environment("ATTN_CASE_TYPES", "one") == "all";
+  return filter;
+}
+
+struct Tally {
+  std::size_t failed = 0;
+  std::size_t with_rows = 0;  // forward and backward
+  std::size_t large = 0;      // of these, 3 or more tiles of keys and 2 or more of queries
+  double worst_ratio = 0.0;
+  std::string worst_case;
+};
+
+void take(const Case& c, const CheckReport& report, const std::string& backend, Tally& tally) {
+  constexpr std::size_t kMostShown = 20;
+  std::string message = report.message;
+  if (report.skipped) message = "not run: " + message;
+  if (!report.skipped && (report.backend != backend || report.kernel.empty())) {
+    message = "ran on \"" + report.backend + "\", kernel \"" + report.kernel + "\"; " + message;
+  }
+  if (!message.empty() || !report.passed) {
+    if (++tally.failed <= kMostShown) {
+      ADD_FAILURE() << message << "\n  attn check --case \"" << to_string(c) << "\"";
+    }
+  } else if (report.worst_ratio > tally.worst_ratio) {
+    tally.worst_ratio = report.worst_ratio;
+    tally.worst_case = to_string(c);
+  }
+  if (c.pass == Pass::decode) return;
+  ++tally.with_rows;
+  if (report.q_tiles >= 2 && report.kv_tiles >= 3) ++tally.large;
+}
+
+void run_list(const std::vector<Case>& cases) {
+  ASSERT_FALSE(cases.empty());
+  const std::string backend = environment("ATTN_CASE_BACKEND", "cpu");
+  const std::int64_t jobs = number(environment("ATTN_CASE_JOBS", "0"));
+  const std::size_t workers =
+      jobs > 0 ? static_cast<std::size_t>(jobs) : std::max(1u, std::thread::hardware_concurrency());
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  Tally tally;
+  std::vector<std::thread> threads;
+  for (std::size_t worker = 0; worker < workers; ++worker) {
+    threads.emplace_back([&, worker] {
+      ContextOptions options;
+      options.backend = backend;
+      options.threads = static_cast<std::int32_t>(1 + worker % 3);
+      Context context(options);
+      for (std::size_t n = next++; n < cases.size(); n = next++) {
+        const CheckReport report = run_case(context, cases[n]);
+        const std::scoped_lock lock(mutex);
+        take(cases[n], report, backend, tally);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(tally.failed, 0u) << "of " << cases.size() << " cases";
+  std::printf("%zu cases, %zu failed, worst error/tolerance %.3f\n  %s\n", cases.size(),
+              tally.failed, tally.worst_ratio, tally.worst_case.c_str());
+  if (tally.with_rows < 50 || backend != "cpu") return;
+  std::printf("%zu of %zu forward and backward cases span 3 tiles of keys and 2 of queries\n",
+              tally.large, tally.with_rows);
+  EXPECT_GE(2 * tally.large, tally.with_rows);
+}
+
+void run_pass(Pass pass) {
+  Filter filter = filter_from_environment();
+  filter.pass = pass;
+  run_list(case_list(filter));
+}
+
+TEST(Cases, Forward) {
+  run_pass(Pass::forward);
+}
+TEST(Cases, Backward) {
+  run_pass(Pass::backward);
+}
+TEST(Cases, Decode) {
+  run_pass(Pass::decode);
+}
+TEST(Cases, Everything) {
+  if (environment("ATTN_CASE_LIMIT", "").empty()) GTEST_SKIP() << "the passes run one by one";
+  run_list(case_list(filter_from_environment()));
+}
+
+}  // namespace
+}  // namespace attn::cases
