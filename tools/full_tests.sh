@@ -18,7 +18,7 @@ step_gcc() { ./dev build gcc-werror; }
 
 step_asan() {
   ./dev build asan &&
-    ATTN_TEST_SLICE=8 ASAN_OPTIONS=detect_stack_use_after_return=1 \
+    ATTN_CASE_LIMIT=60 ASAN_OPTIONS=detect_stack_use_after_return=1 \
       UBSAN_OPTIONS=print_stacktrace=1 ctest --test-dir build/asan -j "$jobs" --output-on-failure
 }
 
@@ -26,7 +26,7 @@ step_asan() {
 # that are not instrumented are ignored, without which the runtime itself gives false reports.
 step_tsan() {
   ./dev build tsan &&
-    ATTN_TEST_SLICE=16 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+    ATTN_CASE_LIMIT=30 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
       OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so \
       ctest --test-dir build/tsan --output-on-failure
 }
@@ -34,7 +34,7 @@ step_tsan() {
 step_coverage() {
   ./dev build coverage &&
     find build/coverage -name '*.gcda' -delete &&
-    ATTN_TEST_SLICE=4 ctest --test-dir build/coverage -j "$jobs" --output-on-failure &&
+    ATTN_CASE_LIMIT=250 ctest --test-dir build/coverage -j "$jobs" --output-on-failure &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
       --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \
       --txt --print-summary -j "$jobs"
@@ -42,7 +42,7 @@ step_coverage() {
 
 step_aarch64() {
   ./dev build aarch64 &&
-    ATTN_TEST_SLICE=32 ctest --test-dir build/aarch64 -j "$jobs" --output-on-failure
+    ATTN_CASE_LIMIT=40 ctest --test-dir build/aarch64 -j "$jobs" --output-on-failure
 }
 
 step_fuzz() { tests/fuzz/run.sh 60; }
