@@ -1,0 +1,77 @@
+// The choice of a backend: see registry.hpp.
+#include "core/registry.hpp"
+
+namespace attn::core {
+
+namespace {
+
+Answer ask(const Backend& backend, const Demand& demand) {
+  Answer answer{&backend, false, {}};
+  if (demand.forced.empty() && !backend.automatic()) {
+    answer.reason = "only runs when it is asked for by name";
+    return answer;
+  }
+  if (!demand.forced.empty() && demand.forced != backend.name()) {
+    answer.reason = "the context asks for " + std::string(demand.forced);
+    return answer;
+  }
+  if (!backend.usable(answer.reason)) return answer;
+  if (backend.device() != demand.device) {
+    answer.reason = std::string("works on ") + to_string(backend.device()) +
+                    " memory, the tensors are on " + to_string(demand.device);
+    return answer;
+  }
+  if (demand.problem != nullptr && demand.pass) {
+    Capability capability = backend.supports(*demand.pass, *demand.problem);
+    if (!capability.supported) {
+      answer.reason = std::move(capability.reason);
+      return answer;
+    }
+  }
+  answer.can = true;
+  return answer;
+}
+
+}  // namespace
+
+const Backend* choose(Backends backends, const Demand& demand) {
+  for (const Backend* backend : backends) {
+    if (backend->device() == demand.device && ask(*backend, demand).can) return backend;
+  }
+  return nullptr;
+}
+
+std::vector<Answer> ask_all(Backends backends, const Demand& demand) {
+  std::vector<Answer> answers;
+  answers.reserve(backends.size());
+  for (const Backend* backend : backends) answers.push_back(ask(*backend, demand));
+  return answers;
+}
+
+std::string reasons(Backends backends, const Demand& demand) {
+  std::string text;
+  for (const Answer& answer : ask_all(backends, demand)) {
+    if (!text.empty()) text += "; ";
+    text += std::string(answer.backend->name()) + ": " +
+            (answer.can ? std::string("can") : answer.reason);
+  }
+  return text;
+}
+
+const Backend* find(Backends backends, std::string_view name) {
+  for (const Backend* backend : backends) {
+    if (name == backend->name()) return backend;
+  }
+  return nullptr;
+}
+
+std::string names(Backends backends) {
+  std::string text;
+  for (const Backend* backend : backends) {
+    if (!text.empty()) text += ", ";
+    text += backend->name();
+  }
+  return text;
+}
+
+}  // namespace attn::core

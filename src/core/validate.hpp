@@ -1,0 +1,25 @@
+// validate: every rule of docs/semantics.md, "What is refused", asked once before anything runs.
+//
+// A refusal reads "<function>: <rule>: found <what>; accepted <what>". Nothing is allocated unless
+// something is refused. Capability (what a backend lacks) is not asked here.
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <attn/problem.hpp>
+
+#include "core/status.hpp"
+
+namespace attn::core {
+
+// All rules on the problem alone.
+Status validate_problem(Pass pass, const Problem& problem);
+// The rules on a call's tensors and numbers, for a problem that validate_problem() accepted.
+Status validate_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
+// Both.
+Status validate(Pass pass, const Problem& problem, const Arguments& arguments);
+
+Status validate(const MergeArguments& arguments);
+Status validate(const MergeBackwardArguments& arguments);
+Status validate(const RopeArguments& arguments);
+
+}  // namespace attn::core
