@@ -31,12 +31,6 @@ struct Sum {
   }
 };
 
-// A score of size s is rounded to within s units, which its p = exp(score - lse) multiplies.
-template <class T>
-double rounding_of_p(T score) {
-  return std::isfinite(score) ? 1.0 + std::fabs(static_cast<double>(score)) : 1.0;
-}
-
 template <class T>
 class Naive {
  public:
@@ -59,9 +53,10 @@ class Naive {
  private:
   // Of row i: score and its pieces for every key of the entry.
   struct Row {
-    std::vector<T> score;  // -inf where hidden
-    std::vector<T> ratio;  // tanh(raw / softcap)
-    std::vector<T> keep;   // 0, or 256 / t
+    std::vector<T> score;      // -inf where hidden
+    std::vector<T> ratio;      // tanh(raw / softcap)
+    std::vector<T> keep;       // 0, or 256 / t
+    std::vector<double> size;  // what rounding the score, which p multiplies, depends on
     T largest = static_cast<T>(-kInf);
     bool is_nan = false;
   };
@@ -115,6 +110,9 @@ class Naive {
     r.score.assign(keys, static_cast<T>(-kInf));
     r.ratio.assign(keys, T(0));
     r.keep.assign(keys, T(1));
+    r.size.assign(keys, 0.0);
+    const double dot_size =
+        std::fabs(static_cast<double>(scale)) * x.q_norm[static_cast<std::size_t>(i)] / 4.0;
     std::int64_t low = 0;
     std::int64_t high = 0;
     band(x, i, low, high);
@@ -129,6 +127,8 @@ class Naive {
       if (p_.alibi) score -= x.slope * static_cast<T>(std::abs(i + x.diag - j));
       if (p_.bias.given) score += static_cast<T>(at_extent(a_.bias, x.b, x.h, i, j));
       r.score[n] = score;
+      const double size = std::max(std::fabs(static_cast<double>(score)), dot_size * x.k_norm[n]);
+      r.size[n] = std::isfinite(size) ? size : 0.0;
       r.is_nan = r.is_nan || std::isnan(score);
       r.largest = std::max(r.largest, score);
       if (p_.dropout) r.keep[n] = keep(x, i, j);
@@ -178,7 +178,7 @@ class Naive {
         const T w = weight[j] * r.keep[j];
         const T* v = x.v.data() + j * dim;
         if (w == T(0)) continue;
-        const double spread = rounding_of_p(r.score[j]);
+        const double spread = 1.0 + r.size[j];
         for (std::size_t d = 0; d < dim; ++d) out[d] += w * v[d];
         for (std::size_t d = 0; d < dim; ++d)
           magnitude[d] += spread * std::fabs(static_cast<double>(w * v[d]));
@@ -190,7 +190,10 @@ class Naive {
       if (lse == nullptr) continue;
       const std::size_t at = stat_at(*lse, x.b, i, x.h);
       lse->value[at] = std::isinf(top) ? top : top + std::log(total);
-      if (std::isfinite(top)) lse->magnitude[at] = std::fabs(static_cast<double>(top));
+      if (std::isfinite(top)) {
+        lse->magnitude[at] = std::fabs(static_cast<double>(top));
+        for (const double size : r.size) lse->magnitude[at] = std::max(lse->magnitude[at], size);
+      }
     }
   }
 
@@ -243,7 +246,7 @@ class Naive {
         const auto key = static_cast<std::int64_t>(j);
         const T p = std::exp(r.score[j] - lse);
         const T ds = p * (r.keep[j] * dp[j] - delta);
-        const double weight = static_cast<double>(p) * rounding_of_p(r.score[j]);
+        const double weight = static_cast<double>(p) * (1.0 + r.size[j]);
         const double size = weight * (static_cast<double>(r.keep[j]) *
                                           x.grad_norm[static_cast<std::size_t>(i)] * x.v_norm[j] +
                                       delta_size);

@@ -16,8 +16,9 @@ struct NaiveOutput {
   std::string name;            // as in Arguments
   std::vector<double> values;  // row-major, of the output's type
   // For each row (last dimension): the largest sum of magnitudes of the terms that an element of
-  // the row is made of. Rounding them is what no evaluation in this precision avoids, even where
-  // the sum itself cancels.
+  // the row is made of, each times 1 + the size of its score (|score|, or a quarter of scale |q|
+  // |k| where the dot product cancels). Rounding the terms, and the scores in their exponents, is
+  // what no evaluation in this precision avoids, even where the sum itself cancels.
   std::vector<double> magnitude;
 };
 

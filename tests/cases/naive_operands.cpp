@@ -124,6 +124,7 @@ class Gatherer {
       }
     }
     x_.q_largest = sizes(x_.q, dim, false);
+    x_.q_norm = sizes(x_.q, dim, true);
     x_.grad_norm = sizes(x_.grad, static_cast<std::size_t>(p_.dim_vo), true);
   }
 
@@ -144,6 +145,7 @@ class Gatherer {
     const auto rows = static_cast<std::size_t>(x_.len_kv);
     x_.k_by_dim = transposed(x_.k, rows, static_cast<std::size_t>(p_.dim_qk));
     x_.v_by_dim = transposed(x_.v, rows, static_cast<std::size_t>(p_.dim_vo));
+    x_.k_norm = sizes(x_.k, static_cast<std::size_t>(p_.dim_qk), true);
     x_.k_largest = sizes(x_.k, static_cast<std::size_t>(p_.dim_qk), false);
     x_.v_norm = sizes(x_.v, static_cast<std::size_t>(p_.dim_vo), true);
   }

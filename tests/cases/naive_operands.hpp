@@ -25,7 +25,7 @@ struct Operands {
   std::vector<T> v, v_by_dim;     // [m, dim_vo], [dim_vo, m]
   std::vector<T> grad, o;         // dout and o, [n, dim_vo]; backward only
   std::vector<char> hidden;       // [m]: the key is on a missing page
-  std::vector<double> q_largest, k_largest, v_norm, grad_norm;  // sizes of the rows
+  std::vector<double> q_largest, q_norm, k_largest, k_norm, v_norm, grad_norm;  // sizes of the rows
 
   [[nodiscard]] double o_norm(std::int64_t i, std::size_t dim) const {
     double sum = 0.0;
