@@ -1,0 +1,56 @@
+// attn bench: the flags of the benchmark, which lives in bench/.
+#include <memory>
+
+#include "bench/command.hpp"
+#include "cli/commands.hpp"
+
+namespace attn::cli {
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  attn bench --suite quick                         a few cells, in a minute
+  attn bench --suite options --dtype bf16 --pass fwd
+  attn bench --filter d64-causal --peer /opt/torch/bin/python --out auto
+      Plain cells in turns with PyTorch; rows are appended under bench/results/.
+  attn bench --problem "heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal" --json
+
+Every cell's output is compared with the float64 reference before it is timed. Exit codes: 0 all
+measured and right, 1 a result was wrong or a cell failed, 2 bad options.)";
+
+}  // namespace
+
+Command add_bench(CLI::App& root) {
+  auto options = std::make_shared<bench::BenchOptions>();
+  bench::BenchOptions& o = *options;
+  CLI::App& app = *root.add_subcommand("bench", "Time cases; JSON lines out");
+  app.footer(kExamples);
+  app.add_option("--suite", o.suite, "which cells (default: all)")
+      ->type_name("all|plain|options|decode|quick");
+  app.add_option("--filter", o.filter, "only cells whose name contains one of these")
+      ->type_name("TEXT,TEXT");
+  app.add_option("--dtype", o.dtypes, "types (default: f32 and bf16)")
+      ->delimiter(',')
+      ->type_name("f32,bf16,f16,f64");
+  app.add_option("--pass", o.passes, "passes (default: all)")
+      ->delimiter(',')
+      ->type_name("fwd,bwd,decode");
+  app.add_option("--problem", o.problems, "time this problem instead of a suite")
+      ->take_all()
+      ->type_name("PROBLEM");
+  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)");
+  app.add_option("--threads", o.threads, "default: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--seconds", o.seconds, "spent on each measurement (default: 0.5)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag_callback(
+      "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
+  app.add_option("--peer", o.peer_python, "a Python with torch to time in turns (A B A B)")
+      ->type_name("PYTHON");
+  app.add_flag("--list", o.list, "print the names of the cells and stop");
+  app.add_flag("--json", o.json, "JSON lines on stdout instead of a table");
+  app.add_option("--out", o.out, "append JSON lines to this file; auto: under bench/results/")
+      ->type_name("FILE");
+  return [options] { return bench::run_bench_command(*options); };
+}
+
+}  // namespace attn::cli

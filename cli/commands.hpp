@@ -1,0 +1,18 @@
+// The subcommands: each adds its flags to an app and gives the function to run once they are
+// parsed.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace attn::cli {
+
+// Returns the exit code. Throws BadInput, attn::Error.
+using Command = std::function<int()>;
+
+Command add_run(CLI::App& app);
+Command add_check(CLI::App& app);
+Command add_bench(CLI::App& app);
+Command add_info(CLI::App& app);
+
+}  // namespace attn::cli

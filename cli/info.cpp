@@ -1,0 +1,194 @@
+// attn info: what this build and this machine can do.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <attn/attn.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cases/case.hpp"
+#include "cli/commands.hpp"
+#include "cli/failure.hpp"
+#include "core/names.hpp"
+
+namespace attn::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kExamples = R"(
+Examples:
+  attn info                        version, backends, support table
+  attn info --json                 the same for scripts
+  attn info --explain "dtype=bf16 heads_q=8 heads_kv=2 len_q=512 len_kv=512 causal"
+  attn info --explain "len_q=1 len_kv=4096 page_size=16 lengths_kv" --pass decode
+      The rules, each backend's verdict and the plan of a problem. The words are those that attn run
+      prints as "problem": field=value, or a bare field to switch it on.)";
+
+constexpr std::array kPasses = {Pass::forward, Pass::backward, Pass::decode};
+constexpr std::array kTypes = {DType::f32, DType::f16, DType::bf16, DType::f64};
+
+struct InfoOptions {
+  std::string explain;
+  std::string pass = to_string(Pass::forward);
+  std::string backend;
+  bool json = false;
+};
+
+struct Cell {
+  std::vector<std::string> types;              // supported
+  std::map<std::string, std::string> reasons;  // of the others, by type
+};
+
+struct SupportRow {
+  std::string option;
+  std::string what;
+  std::array<Cell, kPasses.size()> passes;
+};
+
+// An option that a pass doesn't have gives no cell: validate refuses it, which is no lack of the
+// backend.
+Cell cell_of(Context& context, const std::string& option, Pass pass) {
+  Cell cell;
+  for (const DType dtype : kTypes) {
+    try {
+      const Verdict verdict =
+          supports(context, pass, cases::option_case(option, pass, dtype).problem);
+      if (verdict.supported) {
+        cell.types.emplace_back(to_string(dtype));
+      } else {
+        cell.reasons[to_string(dtype)] = verdict.reason;
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_argument) throw;
+    }
+  }
+  return cell;
+}
+
+std::vector<SupportRow> support_table(const std::string& backend) {
+  ContextOptions options;
+  options.backend = backend;
+  Context context(options);
+  std::vector<SupportRow> rows;
+  std::vector<cases::OptionInfo> list = cases::option_list();
+  list.insert(list.begin(), {"", "no option: plain attention"});
+  for (const cases::OptionInfo& option : list) {
+    SupportRow row{option.name, option.what, {}};
+    for (std::size_t n = 0; n < kPasses.size(); ++n) {
+      row.passes[n] = cell_of(context, option.name, kPasses[n]);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string cell_text(const Cell& cell) {
+  if (cell.types.empty()) return cell.reasons.empty() ? "-" : "no";
+  if (cell.types.size() == kTypes.size()) return "all";
+  return fmt::format("{}", fmt::join(cell.types, " "));
+}
+
+void print_table(const std::string& backend, const std::vector<SupportRow>& rows) {
+  fmt::print("\nSupport of backend {} (all: f32 f16 bf16 f64; -: the pass has no such option)\n",
+             backend);
+  fmt::print("  {:<20} {:<13} {:<13} {:<13}\n", "option", "forward", "backward", "decode");
+  std::map<std::string, std::string> reasons;  // reason -> where first
+  for (const SupportRow& row : rows) {
+    fmt::print("  {:<20} {:<13} {:<13} {:<13} {}\n", row.option.empty() ? "(plain)" : row.option,
+               cell_text(row.passes[0]), cell_text(row.passes[1]), cell_text(row.passes[2]),
+               row.what);
+    for (std::size_t n = 0; n < kPasses.size(); ++n) {
+      for (const auto& [type, reason] : row.passes[n].reasons) {
+        reasons.emplace(reason, fmt::format("{} {} {}", row.option, to_string(kPasses[n]), type));
+      }
+    }
+  }
+  for (const auto& [reason, where] : reasons) fmt::print("  no ({}): {}\n", where, reason);
+}
+
+ordered_json to_json(const std::vector<SupportRow>& rows) {
+  ordered_json out = ordered_json::array();
+  for (const SupportRow& row : rows) {
+    ordered_json entry = {{"option", row.option}, {"what", row.what}};
+    for (std::size_t n = 0; n < kPasses.size(); ++n) {
+      entry[to_string(kPasses[n])] = {{"types", row.passes[n].types},
+                                      {"reasons", row.passes[n].reasons}};
+    }
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+int explain_problem(const InfoOptions& options) {
+  const auto pass = core::value_of<Pass>(options.pass);
+  if (!pass) throw BadInput("--pass is forward, backward or decode, not '" + options.pass + "'");
+  ContextOptions context_options;
+  context_options.backend = options.backend;
+  Context context(context_options);
+  const Problem problem = parse_problem(options.explain);
+  const std::string text = explain(context, *pass, problem);
+  const Verdict verdict = supports(context, *pass, problem);
+  if (options.json) {
+    ordered_json out = {{"pass", options.pass},           {"problem", to_string(problem)},
+                        {"supported", verdict.supported}, {"backend", verdict.backend},
+                        {"reason", verdict.reason},       {"explain", text}};
+    if (verdict.supported) {
+      const PlanSummary chosen = plan(context, *pass, problem);
+      out["kernel"] = chosen.kernel;
+      out["config"] = chosen.config;
+      out["extra_bytes"] = chosen.workspace_bytes;
+    }
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print("{}{}", text, text.empty() || text.back() != '\n' ? "\n" : "");
+  }
+  return verdict.supported ? kOk : kUnsupported;
+}
+
+int info(const InfoOptions& options) {
+  if (!options.explain.empty()) return explain_problem(options);
+  Context context;
+  const std::vector<BackendInfo> list = backends(context);
+  ordered_json out = {{"version", version()}, {"threads", context.threads()}};
+  out["backends"] = ordered_json::array();
+  out["support"] = ordered_json::object();
+  if (!options.json) fmt::print("attn {}, {} threads\n\nBackends\n", version(), context.threads());
+  for (const BackendInfo& backend : list) {
+    out["backends"].push_back({{"name", backend.name},
+                               {"built", backend.built},
+                               {"usable", backend.usable},
+                               {"detail", backend.detail}});
+    if (options.json) continue;
+    const char* state = backend.usable ? "usable" : backend.built ? "not usable" : "not built";
+    fmt::print("  {:<10} {:<11} {}\n", backend.name, state, backend.detail);
+  }
+  for (const BackendInfo& backend : list) {
+    if (!backend.usable || (!options.backend.empty() && backend.name != options.backend)) continue;
+    const std::vector<SupportRow> rows = support_table(backend.name);
+    out["support"][backend.name] = to_json(rows);
+    if (!options.json) print_table(backend.name, rows);
+  }
+  if (options.json) fmt::print("{}\n", out.dump(2));
+  return kOk;
+}
+
+}  // namespace
+
+Command add_info(CLI::App& root) {
+  auto options = std::make_shared<InfoOptions>();
+  CLI::App& app = *root.add_subcommand("info", "Version, backends, what is supported and why");
+  app.footer(kExamples);
+  app.add_option("--explain", options->explain, "the chain for a problem")->type_name("PROBLEM");
+  app.add_option("--pass", options->pass, "of --explain (default: forward)")
+      ->type_name("forward|backward|decode");
+  app.add_option("--backend", options->backend, "only this one");
+  app.add_flag("--json", options->json, "one JSON object on stdout");
+  return [options] { return info(*options); };
+}
+
+}  // namespace attn::cli

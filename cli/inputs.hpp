@@ -1,0 +1,83 @@
+// Reads the tensors of a run from files and gives them to the library as Arguments.
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/failure.hpp"
+#include "cli/slots.hpp"
+#include "files/convert.hpp"
+#include "files/npy.hpp"
+#include "files/safetensors.hpp"
+
+namespace attn::cli {
+
+// Order of the dimensions of q, k, v, o and their gradients in the files.
+enum class FileLayout { bshd, bhsd, packed };
+
+struct InputOptions {
+  std::string file;                          // .safetensors; empty = none
+  std::map<std::string, std::string> given;  // by name of the slot: a .npy file, or a list "1,2,3"
+  std::vector<std::string> renames;          // "q=blk.0.q": slot or expected output = tensor
+  std::vector<std::string> ignored;          // tensors of the file that are left alone
+  FileLayout layout = FileLayout::bshd;
+  std::string dtype;  // "f32", ...: q, k, v, do and bias are converted to it; empty = as they are
+  std::set<When> wanted;  // which slots are filled, if their tensor is there
+};
+
+class Inputs {
+ public:
+  // Throws BadInput.
+  explicit Inputs(const InputOptions& options);
+
+  Arguments arguments;
+
+  // A tensor as the file holds it, by the name that the run knows it by; null when there is none.
+  const files::FileTensor* find(const std::string& name);
+  // The same tensors with k and v in memory of their own, for an append that must not be seen.
+  Arguments with_own_cache();
+  // "q F32[2, 12, 256, 32]", one for each tensor given to the library.
+  [[nodiscard]] const std::vector<std::string>& used() const { return used_; }
+  // Names of the file that neither find() nor a slot asked for.
+  [[nodiscard]] std::vector<std::string> unused() const;
+
+ private:
+  void read_renames(const std::vector<std::string>& renames);
+  void read_given(const InputOptions& options);
+  const files::FileTensor* find_slot(const Slot& slot);
+  files::FileTensor fit(const files::FileTensor& tensor, const Slot& slot);
+  files::FileTensor converted(const files::FileTensor& tensor, const std::string& dtype);
+  void fill(const Slot& slot);
+
+  std::string source_;
+  FileLayout layout_;
+  std::string dtype_;
+  bool decode_;
+  std::set<std::string> ignored_;
+  std::map<std::string, std::string> renames_;
+  std::optional<files::SafetensorsFile> file_;
+  std::map<std::string, files::FileTensor> given_;
+  std::deque<files::NpyFile> npy_;
+  std::deque<files::OwnedTensor> owned_;
+  std::vector<std::string> used_;
+  std::set<std::string> seen_;
+};
+
+// The view that the library gets of rows [b, h, n, d] in a file, and back. Throws BadInput when the
+// rank doesn't fit the layout.
+TensorView rows_view(const files::FileTensor& tensor, FileLayout layout);
+
+// The value; BadInput with its error when there is none.
+template <class T>
+T take(files::Result<T> result) {
+  if (!result) throw BadInput(result.error());
+  return std::move(*result);
+}
+
+}  // namespace attn::cli

@@ -1,0 +1,89 @@
+// The attn command: picks the subcommand, turns what went wrong into one line and an exit code.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <attn/attn.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/failure.hpp"
+
+namespace {
+
+using namespace attn::cli;  // NOLINT: this file is the command
+
+constexpr const char* kFooter = R"(
+attn COMMAND --help lists a command's flags, with examples.
+
+Exit codes:
+  0  ok
+  1  a check failed: a result differs from what is expected
+  2  bad input or usage: one line on stderr says what
+  3  unsupported: valid, but no usable backend does it; the line gives each backend's reason
+  4  internal: out of memory, a device error, a bug
+
+Environment: ATTN_NUM_THREADS (threads of the CPU backend), ATTN_CACHE_DIR (compiled kernels).)";
+
+int fail(int code, std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  while (!message.empty() && message.back() == ' ') message.pop_back();
+  fmt::print(stderr, "attn: {}\n", message);
+  return code;
+}
+
+int exit_code(attn::ErrorCode code) {
+  switch (code) {
+    case attn::ErrorCode::ok: return kOk;
+    case attn::ErrorCode::invalid_argument: return kBadInput;
+    case attn::ErrorCode::unsupported: return kUnsupported;
+    default: return kInternal;
+  }
+}
+
+int run_command(const std::function<int()>& command) {
+  try {
+    return command();
+  } catch (const BadInput& error) {
+    return fail(kBadInput, error.what());
+  } catch (const attn::Error& error) {
+    return fail(exit_code(error.code()), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kInternal, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(kInternal, error.what());
+  }
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Exact softmax attention: forward, backward and decode, in linear memory.", "attn");
+  app.set_version_flag("--version", std::string("attn ") + attn::version());
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  const std::vector<std::pair<std::string, Command>> commands = {{"run", add_run(app)},
+                                                                 {"check", add_check(app)},
+                                                                 {"bench", add_bench(app)},
+                                                                 {"info", add_info(app)}};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& answer) {  // --help, --version
+    return app.exit(answer);
+  } catch (const CLI::ParseError& error) {
+    return fail(kBadInput, std::string(error.what()) + " (see attn --help, attn COMMAND --help)");
+  }
+  for (const auto& [name, command] : commands) {
+    if (app.got_subcommand(name)) return run_command(command);
+  }
+  return kBadInput;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_command([&] { return parse_and_run(argc, argv); });
+}

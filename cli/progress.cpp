@@ -1,0 +1,54 @@
+// The progress line.
+#include "cli/progress.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+namespace attn::cli {
+
+Progress::Progress(ShowProgress show, std::string text)
+    : text_(std::move(text)), terminal_(isatty(STDERR_FILENO) != 0) {
+  if (terminal_ || show == ShowProgress::always) thread_ = std::thread([this] { loop(); });
+}
+
+Progress::~Progress() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Progress::set(std::string text) {
+  const std::lock_guard lock(mutex_);
+  text_ = std::move(text);
+}
+
+void Progress::loop() {
+  using namespace std::chrono_literals;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  bool shown = false;
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, shown ? (terminal_ ? 200ms : 5000ms) : 500ms,
+                         [this] { return done_; })) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    shown = true;
+    if (terminal_) {
+      fmt::print(stderr, "\r\033[K{}  {:.0f} s", text_, seconds);
+    } else {
+      fmt::print(stderr, "{}  {:.1f} s\n", text_, seconds);
+    }
+    std::fflush(stderr);
+  }
+  if (shown && terminal_) fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+}
+
+}  // namespace attn::cli

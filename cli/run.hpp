@@ -1,0 +1,73 @@
+// attn run: tensors from files in, attention, tensors out, with what was done said on stdout.
+#pragma once
+
+#include <attn/attn.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/compare.hpp"
+#include "cli/inputs.hpp"
+#include "cli/outputs.hpp"
+#include "cli/problem_flags.hpp"
+#include "cli/progress.hpp"
+
+namespace attn::cli {
+
+// Numbers of Arguments that were given as flags.
+struct RunNumbers {
+  std::optional<double> scale;
+  std::optional<double> softcap;
+  std::optional<double> dropout;
+  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> offset;
+  std::optional<std::int64_t> diag;
+  std::vector<std::int64_t> origin;  // batch, head, q, kv and maybe heads_q
+  std::optional<double> rope_base;
+  std::optional<std::int64_t> rope_pos_offset;
+};
+
+struct RunOptions {
+  InputOptions input;
+  ProblemFlags problem;
+  RunNumbers numbers;
+  bool backward = false;
+  bool decode = false;
+  bool saved_forward = false;
+  std::string output;
+  bool check = false;
+  std::optional<double> tolerance;
+  std::string backend;
+  std::int32_t threads = 0;
+  std::int64_t repeat = 1;
+  bool json = false;
+  ShowProgress progress = ShowProgress::on_terminal;
+};
+
+// One pass that ran.
+struct PassReport {
+  Pass pass = Pass::forward;
+  PlanSummary plan;
+  std::vector<double> seconds;  // of each repetition
+  double flop = 0.0;
+  double kv_bytes = 0.0;
+};
+
+struct RunReport {
+  Problem problem;
+  std::int32_t threads = 0;
+  std::vector<PassReport> passes;
+  std::optional<std::int64_t> nonfinite;  // elements replaced
+  std::vector<TensorComparison> checks;
+};
+
+int run(const RunOptions& options);
+
+// --check: the float64 reference on the same inputs, then the tensors of the file that are named
+// like outputs. `written` is what the run made.
+std::vector<TensorComparison> verify(const RunOptions& options, const Problem& problem,
+                                     Inputs& inputs, const Arguments& arguments,
+                                     const Outputs& written);
+
+}  // namespace attn::cli

@@ -1,0 +1,41 @@
+// The tensors that `attn run` reads: which member of Arguments each is, the names it goes by and
+// how it is made to fit.
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace attn::cli {
+
+enum class Kind {
+  rows,        // [b, n, h, d] or packed: turned by --layout, converted by --dtype
+  statistics,  // floats in the problem's statistics type
+  values,      // floats in their own type (bias; converted by --dtype)
+  bytes,       // u8
+  indices,     // i32
+};
+
+enum class When { always, decode, backward, saved_forward, accumulate };
+
+struct Slot {
+  TensorView Arguments::* member;
+  Kind kind;
+  When when;
+  std::vector<std::string> names;  // first the slot's own, then others that tensors go by
+  const char* help;
+  bool listed = false;  // short vectors that a flag can list: 1,2,3
+};
+
+std::span<const Slot> slots();
+
+// The outputs of forward, decode and backward, by name.
+struct OutputSlot {
+  const char* name;
+  TensorView Arguments::* member;
+  bool rows;
+};
+std::span<const OutputSlot> output_slots();
+
+}  // namespace attn::cli
