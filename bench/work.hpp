@@ -16,5 +16,8 @@ struct Work {
 
 // Exact counts; plain square causal cells count half of the square, as published figures do.
 Work work_of(const Cell& cell, const Inputs& inputs);
+// The same for any valid call on host memory, whose entry lengths are read from its tensors. Plain
+// is what has no option but causal and no lengths.
+Work work_of(Pass pass, const Problem& problem, const Arguments& arguments);
 
 }  // namespace attn::bench
