@@ -14,7 +14,9 @@ constexpr std::int64_t kAlignment = 64;
 
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides(shape.size(), 1);
-  for (std::size_t dim = shape.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * shape[dim];
+  for (std::size_t dim = shape.size(); dim-- > 1;) {
+    strides[dim - 1] = strides[dim] * std::max<std::int64_t>(shape[dim], 1);
+  }
   return strides;
 }
 
