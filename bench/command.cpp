@@ -7,7 +7,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -51,18 +51,29 @@ class Run {
       out.verified = true;
       if (!out.error.problem.empty()) return out;
     }
-    if (cell.against) out.gflops_against = speed_of(*cell.against);
+    std::unique_ptr<Inputs> plain;  // the same work without the option
+    if (cell.against) {
+      plain = std::make_unique<Inputs>(*cell.against);
+      if (cell.pass == Pass::backward) run(*cell.against, Pass::forward, *plain);
+      run(*cell.against, cell.pass, *plain);
+    }
     const bool with_peer = peer_ && peer_->load(cell);
-    std::vector<double> own, theirs;
+    std::vector<double> own, without, theirs;
+    const double budget = options_.seconds / kRounds;
     for (int round = 0; round < kRounds; ++round) {
-      sample(call, options_.seconds / kRounds, kLeastCalls, own);
+      sample(call, budget, kLeastCalls, own);
+      if (plain) {
+        sample([&] { run(*cell.against, cell.pass, *plain); }, budget, kLeastCalls, without);
+      }
       if (!with_peer) continue;
-      const std::vector<double> part = peer_->sample(options_.seconds / kRounds, kLeastCalls);
+      const std::vector<double> part = peer_->sample(budget, kLeastCalls);
       theirs.insert(theirs.end(), part.begin(), part.end());
     }
     out.seconds = median(own);
+    if (plain) {
+      out.gflops_against = work_of(*cell.against, *plain).flop / median(without) * 1e-9;
+    }
     if (!theirs.empty()) out.peers["torch"] = out.work.flop / median(theirs) * 1e-9;
-    if (cell.suite == "plain") plain_speeds_[cell.name] = out.gflops();
     return out;
   }
 
@@ -84,24 +95,9 @@ class Run {
     }
   }
 
-  // GFLOP/s of a plain cell, measured once.
-  double speed_of(const Cell& cell) {
-    const auto found = plain_speeds_.find(cell.name);
-    if (found != plain_speeds_.end()) return found->second;
-    Inputs inputs(cell);
-    if (cell.pass == Pass::backward) run(cell, Pass::forward, inputs);
-    std::vector<double> seconds;
-    run(cell, cell.pass, inputs);
-    sample([&] { run(cell, cell.pass, inputs); }, options_.seconds, kRounds * kLeastCalls, seconds);
-    const double speed = work_of(cell, inputs).flop / median(seconds) * 1e-9;
-    plain_speeds_[cell.name] = speed;
-    return speed;
-  }
-
   const BenchOptions& options_;
   Context context_;
   std::unique_ptr<TorchPeer> peer_;
-  std::map<std::string, double> plain_speeds_;
 };
 
 bool matches(const std::string& name, const std::string& filter) {

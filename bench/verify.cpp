@@ -91,10 +91,11 @@ class Comparison {
       if (naive != nullptr && static_cast<std::size_t>(row) < naive->magnitude.size()) {
         magnitude = std::max(magnitude, naive->magnitude[static_cast<std::size_t>(row)]);
       }
-      const double floor = 4.0 * unit * largest + 8.0 * 0x1p-24 * magnitude;
-      judge(name, where, worst, 2.0 * naive_worst + floor);
-      error_.ratio_to_naive =
-          std::max(error_.ratio_to_naive, worst / (naive_worst + unit * largest + 1e-300));
+      const double rounding = unit * largest + 0x1p-24 * magnitude;
+      judge(name, where, worst, 2.0 * naive_worst + 4.0 * unit * largest + 0x1p-21 * magnitude);
+      if (rounding > 0) {
+        error_.ratio_to_naive = std::max(error_.ratio_to_naive, worst / (naive_worst + rounding));
+      }
       ++error_.rows;
     }
   }

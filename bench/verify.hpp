@@ -12,7 +12,7 @@ namespace attn::bench {
 struct Error {
   std::string problem;          // empty, or which element is wrong by how much
   double max_abs = 0.0;         // largest absolute error seen
-  double ratio_to_naive = 0.0;  // largest error / (naive error + one rounding of the output type)
+  double ratio_to_naive = 0.0;  // largest error / (naive error + one rounding)
   int rows = 0;                 // compared
 };
 
