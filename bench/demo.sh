@@ -5,12 +5,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:?usage: bench/demo.sh BUILD_FOLDER}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
 
 echo
 echo "== A layer of a trained model (MiniLM-L6, layer 3: examples/data/README.md), forward and backward"
-"$build/cli/attn" run examples/data/minilm_layer3.safetensors --backward --check --out "$out/results.safetensors"
+"$build/cli/attn" run --input examples/data/minilm_layer3.safetensors --layout bhsd --backward --check
 
 echo
 echo "== A long sequence, forward and backward, next to attention that stores the matrix"

@@ -64,7 +64,8 @@ Machine this_machine() {
       as_folder(machine.device) + "-" + std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "cpu";
   utsname name{};
   if (uname(&name) == 0) machine.driver = std::string(name.sysname) + " " + name.release;
-  machine.commit = output_of("git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
+  machine.commit = output_of("git -C '" ATTN_BENCH_SOURCE_DIR
+                             "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   gmtime_r(&now, &utc);

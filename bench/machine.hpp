@@ -9,7 +9,7 @@ struct Machine {
   std::string device;  // the processor's name
   std::string folder;  // the same as a folder name: "intel-xeon-processor-2cpu"
   std::string driver;  // the kernel release
-  std::string commit;  // of the working directory's git repository; "-dirty" with changes; or ""
+  std::string commit;  // of the sources; "-dirty" with changes; "" without git
   std::string date;    // UTC, ISO 8601
 };
 
