@@ -3,6 +3,10 @@
 //   backward: [rotate q, k] -> row sums -> keys, queries, bias, sinks -> [rotate dq, dk back]
 #include "cpu/host/launch.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
 #include "cpu/host/plan.hpp"
 #include "cpu/host/tasks.hpp"
 #include "cpu/host/workspace.hpp"
@@ -41,12 +45,13 @@ RotaryJob rotary_job(const Call& call, const Rows& in, const Rows& out, std::int
   job.sin = call.rope_sin;
   job.cos_stride = call.rope_cos_stride;
   job.sin_stride = call.rope_sin_stride;
+  job.table_dtype = call.problem.statistics_type();
   job.table_rows = call.rope_table_rows;
   return job;
 }
 
 // Runs a job over all entries; rows_of gives an entry's RotaryEntry and its number of rows.
-template <class T, class RowsOf>
+template <class RowsOf>
 void run_rotary(const Call& call, const RotaryJob& job, const core::Executor& executor,
                 std::int64_t batch, std::int64_t most_rows, RowsOf&& rows_of) {
   const std::int64_t blocks = divide_up(most_rows, kRowsOfTask);
@@ -54,7 +59,7 @@ void run_rotary(const Call& call, const RotaryJob& job, const core::Executor& ex
     RotaryEntry entry;
     const std::int64_t rows = rows_of(task / blocks, entry);
     const std::int64_t begin = task % blocks * kRowsOfTask;
-    rotate_rows<T>(call, job, entry, begin, std::min(rows, begin + kRowsOfTask));
+    rotate_rows(call, job, entry, begin, std::min(rows, begin + kRowsOfTask));
   });
 }
 
@@ -76,7 +81,7 @@ void rotate_inputs(Pass pass, Call& call, const Workspace<T>& w, const core::Exe
   const Rows q = workspace_rows(w.rotated_q, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
   RotaryJob job = rotary_job(call, call.q, q, p.heads_q);
   job.positions = call.pos_q;
-  run_rotary<T>(call, job, executor, p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
+  run_rotary(call, job, executor, p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
     return query_rows(call, b, false, rotary);
   });
   call.q = q;
@@ -85,14 +90,12 @@ void rotate_inputs(Pass pass, Call& call, const Workspace<T>& w, const core::Exe
   const Rows k = workspace_rows(w.rotated_k, layout, p.len_kv, p.heads_kv, p.dim_qk);
   job = rotary_job(call, call.k, k, p.heads_kv);
   job.positions = call.pos_k;
-  run_rotary<T>(call, job, executor, p.batch, p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
-    return key_rows(call, b, false, rotary);
-  });
+  run_rotary(call, job, executor, p.batch, p.len_kv,
+             [&](std::int64_t b, RotaryEntry& rotary) { return key_rows(call, b, false, rotary); });
   call.k = k;
 }
 
 // Writes the new rows behind each entry's cached ones; rows without room are dropped.
-template <class T>
 void append(const Call& call, const core::Executor& executor) {
   const Problem& p = call.problem;
   const auto rows_of = [&](std::int64_t b, RotaryEntry& rotary) {
@@ -102,21 +105,78 @@ void append(const Call& call, const core::Executor& executor) {
   };
   RotaryJob job = rotary_job(call, call.k_new, call.k, p.heads_kv);
   job.positions = call.pos_k;
-  run_rotary<T>(call, job, executor, p.batch, p.len_new, rows_of);
+  run_rotary(call, job, executor, p.batch, p.len_new, rows_of);
   job.in = call.v_new;
   job.out = call.v;
   job.dim = p.dim_vo;
   job.style = Rope::none;
   job.positions = {};
-  run_rotary<T>(call, job, executor, p.batch, p.len_new, rows_of);
+  run_rotary(call, job, executor, p.batch, p.len_new, rows_of);
+}
+
+// Rows of packed tensors that no entry covers: calls gap(begin, end) for each run of them.
+template <class Gap>
+void each_gap(const Call& call, bool queries, std::int64_t total, Gap&& gap) {
+  std::int64_t covered = 0;
+  for (std::int64_t b = 0; b < call.problem.batch; ++b) {
+    const Entry entry = entry_of(call, b);
+    const std::int64_t first = queries ? entry.first_q : entry.first_kv;
+    if (first > covered) gap(covered, first);
+    covered = std::max(covered, first + (queries ? entry.rows_q : entry.rows_kv));
+  }
+  if (covered < total) gap(covered, total);
+}
+
+void zero_gap(const Call& call, const Rows& rows, std::int64_t heads, std::int64_t dim,
+              std::int64_t begin, std::int64_t end) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      std::memset(row_address(call, rows, 0, 0, r, head), 0,
+                  static_cast<std::size_t>(dim * size_of(rows.dtype)));
+    }
+  }
+}
+
+// They are written like padding: o = 0, lse = -inf.
+template <class T>
+void write_query_gaps(const Call& call) {
+  const Problem& p = call.problem;
+  if (p.layout_q != Layout::packed) return;
+  each_gap(call, true, p.total_q, [&](std::int64_t begin, std::int64_t end) {
+    zero_gap(call, call.o, p.heads_q, p.dim_vo, begin, end);
+    for (std::int64_t r = begin; call.lse.given() && r < end; ++r) {
+      for (std::int64_t head = 0; head < p.heads_q; ++head) {
+        *reinterpret_cast<T*>(stat_address(call.lse, 0, 0, r, head)) =
+            -std::numeric_limits<T>::infinity();
+      }
+    }
+  });
+}
+
+// Gradients there: 0, or left alone when accumulating.
+void write_gradient_gaps(const Call& call) {
+  const Problem& p = call.problem;
+  if (p.accumulate) return;
+  if (p.layout_q == Layout::packed && p.dq) {
+    each_gap(call, true, p.total_q, [&](std::int64_t begin, std::int64_t end) {
+      zero_gap(call, call.dq, p.heads_q, p.dim_qk, begin, end);
+    });
+  }
+  if (p.layout_kv == Layout::packed) {
+    each_gap(call, false, p.total_kv, [&](std::int64_t begin, std::int64_t end) {
+      if (p.dk) zero_gap(call, call.dk, p.heads_kv, p.dim_qk, begin, end);
+      if (p.dv) zero_gap(call, call.dv, p.heads_kv, p.dim_vo, begin, end);
+    });
+  }
 }
 
 template <class T>
 void launch_forward(Pass pass, Call& call, const Config& config, const Workspace<T>& w,
                     const core::Executor& executor) {
   const Problem& p = call.problem;
-  if (p.len_new > 0) append<T>(call, executor);
+  if (p.len_new > 0) append(call, executor);
   if (p.rope != Rope::none) rotate_inputs(pass, call, w, executor);
+  write_query_gaps<T>(call);
   const ForwardKernels<T> kernels = forward_kernels<T>();
   const auto memory = [&](std::int32_t worker) { return w.scratch + worker * w.scratch_bytes; };
   run_tasks(executor, p.batch * p.heads_kv * row_tiles(p, config) * config.splits,
@@ -130,7 +190,6 @@ void launch_forward(Pass pass, Call& call, const Config& config, const Workspace
 }
 
 // dq and dk of rotated inputs, rotated back into the caller's gradients.
-template <class T>
 void rotate_gradients(const Call& call, const Call& rotated, const core::Executor& executor) {
   const Problem& p = call.problem;
   const auto job_of = [&](const Rows& in, const Rows& out, std::int64_t heads,
@@ -144,16 +203,16 @@ void rotate_gradients(const Call& call, const Call& rotated, const core::Executo
   };
   // Padding gets zeros, or is left alone when accumulating.
   if (p.dq) {
-    run_rotary<T>(call, job_of(rotated.dq, call.dq, p.heads_q, call.pos_q), executor, p.batch,
-                  p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
-                    return query_rows(call, b, !p.accumulate, rotary);
-                  });
+    run_rotary(call, job_of(rotated.dq, call.dq, p.heads_q, call.pos_q), executor, p.batch, p.len_q,
+               [&](std::int64_t b, RotaryEntry& rotary) {
+                 return query_rows(call, b, !p.accumulate, rotary);
+               });
   }
   if (p.dk) {
-    run_rotary<T>(call, job_of(rotated.dk, call.dk, p.heads_kv, call.pos_k), executor, p.batch,
-                  p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
-                    return key_rows(call, b, !p.accumulate, rotary);
-                  });
+    run_rotary(call, job_of(rotated.dk, call.dk, p.heads_kv, call.pos_k), executor, p.batch,
+               p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
+                 return key_rows(call, b, !p.accumulate, rotary);
+               });
   }
 }
 
@@ -162,6 +221,7 @@ void launch_backward(Call& call, const Config& config, const Workspace<T>& w,
                      const core::Executor& executor) {
   const Call given = call;
   const Problem& p = given.problem;
+  write_gradient_gaps(given);
   if (p.rope != Rope::none) {
     rotate_inputs(Pass::backward, call, w, executor);
     if (p.dq) call.dq = workspace_rows(w.gradient_q, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
@@ -180,7 +240,7 @@ void launch_backward(Call& call, const Config& config, const Workspace<T>& w,
   if (p.dq) run(kernels.queries, config, groups * row_tiles(p, config));
   if (p.dbias) run(kernels.bias, config, bias_grid(p, config).tasks());
   if (p.dsink) run(kernels.sinks, config, p.heads_q);
-  if (p.rope != Rope::none) rotate_gradients<T>(given, call, executor);
+  if (p.rope != Rope::none) rotate_gradients(given, call, executor);
 }
 
 template <class T>
@@ -237,6 +297,7 @@ void launch_rope(const RopeArguments& a, const core::Executor& executor) {
   problem.batch = packed ? (a.cu_len.given() ? a.cu_len.shape[0] - 1 : 1) : a.x.shape[0];
   problem.len_q = packed ? a.x.shape[0] : a.x.shape[1];
   problem.total_q = packed ? a.x.shape[0] : 0;
+  problem.dtype = a.x.dtype;
   problem.heads_q = a.x.shape[packed ? 1 : 2];
   problem.dim_qk = a.x.shape[packed ? 2 : 3];
   problem.rope = a.style;
@@ -261,11 +322,7 @@ void launch_rope(const RopeArguments& a, const core::Executor& executor) {
   const auto rows_of = [&](std::int64_t b, RotaryEntry& rotary) {
     return query_rows(call, b, true, rotary);
   };
-  if (a.x.dtype == DType::f64) {
-    run_rotary<double>(call, job, executor, problem.batch, problem.len_q, rows_of);
-  } else {
-    run_rotary<float>(call, job, executor, problem.batch, problem.len_q, rows_of);
-  }
+  run_rotary(call, job, executor, problem.batch, problem.len_q, rows_of);
 }
 
 }  // namespace attn::cpu

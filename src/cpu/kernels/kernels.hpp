@@ -108,6 +108,7 @@ struct RotaryJob {
   const char* sin = nullptr;
   std::int64_t cos_stride = 0;
   std::int64_t sin_stride = 0;
+  DType table_dtype = DType::f32;
   std::int64_t table_rows = 0;
   Indices positions;  // instead of row + position0
   bool accumulate = false;
@@ -123,7 +124,6 @@ struct RotaryEntry {
 };
 // Rotates rows [begin, end) of an entry; T is the type of the tables and of the arithmetic. A
 // source without a page is skipped.
-template <class T>
 void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entry,
                  std::int64_t begin, std::int64_t end);
 
