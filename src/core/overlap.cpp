@@ -96,9 +96,11 @@ bool touches_other_memory(const TensorView& a, const TensorView& b) {
   return a.device == Device::webgpu && a.data != b.data;
 }
 
-std::int64_t begin_of(const TensorView& view) {
-  if (view.device == Device::webgpu) return view.offset_bytes;
-  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data)) + view.offset_bytes;
+// False when address and offset together pass what 64 bits hold.
+bool begin_of(const TensorView& view, std::int64_t& begin) {
+  const auto data = static_cast<std::int64_t>(
+      view.device == Device::webgpu ? 0 : reinterpret_cast<std::uintptr_t>(view.data));
+  return !__builtin_add_overflow(data, view.offset_bytes, &begin);
 }
 
 bool is_empty(const TensorView& view) {
@@ -124,13 +126,14 @@ bool byte_range(const TensorView& view, ByteRange& range) {
       return false;
     }
   }
-  range.begin = begin_of(view);
-  return !__builtin_add_overflow(range.begin, span, &range.end);
+  return begin_of(view, range.begin) && !__builtin_add_overflow(range.begin, span, &range.end);
 }
 
 bool same_view(const TensorView& a, const TensorView& b) {
   if (touches_other_memory(a, b) || a.dtype != b.dtype || a.rank != b.rank) return false;
-  if (begin_of(a) != begin_of(b)) return false;
+  std::int64_t begin_a = 0;
+  std::int64_t begin_b = 0;
+  if (!begin_of(a, begin_a) || !begin_of(b, begin_b) || begin_a != begin_b) return false;
   for (int d = 0; d < a.rank; ++d) {
     const auto at = static_cast<std::size_t>(d);
     if (a.shape[at] != b.shape[at]) return false;

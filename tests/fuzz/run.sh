@@ -17,8 +17,8 @@ subjects=(npy safetensors problem validate)
 declare -A sources=(
   [npy]="src/files/npy.cpp src/files/npy_header.cpp src/files/tensor.cpp"
   [safetensors]="src/files/safetensors_header.cpp src/files/tensor.cpp"
-  [problem]="src/core/*problem*.cpp"
-  [validate]="src/core/validate*.cpp"
+  [problem]="src/core/problem.cpp"
+  [validate]="src/core/validate*.cpp src/core/tensor_rules.cpp src/core/overlap.cpp"
 )
 
 cd "$root"
@@ -29,6 +29,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$clangxx" -DCMAKE_BUILD_TY
   { cat "$build.log"; exit 1; }
 ninja -C "$build" "${subjects[@]/#/fuzz_}"
 
+rm -rf "$build/findings"
 mkdir -p "$build/findings"
 failed=0
 for subject in "${subjects[@]}"; do
