@@ -6,7 +6,8 @@
 // "not given".
 #pragma once
 
-#include <attn/export.hpp>
+#include <attn/export.h>
+
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
 #include <cstdint>

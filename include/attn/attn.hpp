@@ -12,9 +12,10 @@
 // synchronizes a device or picks a stream.
 #pragma once
 
+#include <attn/export.h>
+
 #include <attn/arguments.hpp>
 #include <attn/context.hpp>
-#include <attn/export.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
 #include <cstdint>

@@ -1,7 +1,8 @@
 // Context: threads, memory pool and caches of a caller. One Context may serve many threads at once.
 #pragma once
 
-#include <attn/export.hpp>
+#include <attn/export.h>
+
 #include <cstdint>
 #include <memory>
 #include <stdexcept>

@@ -2,7 +2,8 @@
 // pointers: the key of plan caches, test cases and benchmark rows alike.
 #pragma once
 
-#include <attn/export.hpp>
+#include <attn/export.h>
+
 #include <attn/tensor.hpp>
 #include <cstddef>
 #include <cstdint>

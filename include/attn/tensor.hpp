@@ -1,8 +1,9 @@
 // Element types and TensorView: a typed, strided view of memory that lives on one device.
 #pragma once
 
+#include <attn/export.h>
+
 #include <array>
-#include <attn/export.hpp>
 #include <cstdint>
 #include <initializer_list>
 #include <string>

@@ -31,10 +31,13 @@ class Backend {
   [[nodiscard]] virtual Device device() const = 0;
   // Whether automatic choice may take it (the reference only runs when forced).
   [[nodiscard]] virtual bool automatic() const { return true; }
+  // False for the stub of a folder that this build leaves out.
+  [[nodiscard]] virtual bool built() const { return true; }
   // Whether it can run on this machine; detail says on what, or why not.
   [[nodiscard]] virtual bool usable(std::string& detail) const = 0;
 
-  // All four take problems that validate_problem() accepted. supports() allocates only for a reason.
+  // All four take problems that validate_problem() accepted. supports() allocates only for a
+  // reason.
   [[nodiscard]] virtual Capability supports(Pass pass, const Problem& problem) const = 0;
   [[nodiscard]] virtual Plan plan(Pass pass, const Problem& problem,
                                   const Executor& executor) const = 0;

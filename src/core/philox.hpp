@@ -1,5 +1,5 @@
-// Dropout's random bits: Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2,
-// 3", section 4.3) indexed by position, so that any pass, tile and backend draws the same mask.
+// Dropout's random bits: Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1,
+// 2, 3", section 4.3) indexed by position, so that any pass, tile and backend draws the same mask.
 #pragma once
 
 #include <array>
@@ -43,8 +43,8 @@ constexpr PhiloxKey dropout_key(std::uint64_t seed, std::uint64_t offset) {
           static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)};
 }
 
-// One call serves the 2 x 2 x 2 x 2 block of rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8, j+9}:
-// bits 0 and 3 of i and j choose the byte.
+// One call serves the 2 x 2 x 2 x 2 block of rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8,
+// j+9}: bits 0 and 3 of i and j choose the byte.
 inline constexpr std::uint32_t kDropoutIndexMask = ~std::uint32_t{9};
 
 constexpr std::uint32_t dropout_byte_index(std::uint32_t i, std::uint32_t j) {

@@ -1,5 +1,5 @@
-// Status: an error as a value. The core and the backends return it; src/api turns it into attn::Error
-// or a C error code.
+// Status: an error as a value. The core and the backends return it; src/api turns it into
+// attn::Error or a C error code.
 #pragma once
 
 #include <attn/context.hpp>

@@ -1,9 +1,10 @@
-// Who sees whom (docs/semantics.md, "Diagonal" and "Visible"): pure functions on entry-local indices.
+// Who sees whom (docs/semantics.md, "Diagonal" and "Visible"): pure functions on entry-local
+// indices.
 #pragma once
 
+#include <algorithm>
 #include <attn/arguments.hpp>
 #include <attn/problem.hpp>
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 

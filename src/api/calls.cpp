@@ -1,0 +1,91 @@
+// The calls that compute: validate -> plan -> workspace -> launch.
+#include <attn/attn.hpp>
+#include <string>
+
+#include "api/state.hpp"
+#include "core/validate.hpp"
+
+namespace attn {
+
+namespace {
+
+void launch(Context::State& state, Pass pass, const Problem& problem, const Arguments& arguments,
+            const api::Planned& planned) {
+  api::check(planned.backend->launch(pass, problem, planned.plan, arguments, state.executor));
+}
+
+void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,
+                      const Arguments& arguments, const api::Planned& planned) {
+  const std::int64_t bytes = planned.plan.workspace_bytes;
+  if (bytes > 0 && planned.backend->device() != Device::host) {
+    throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
+                                            ": workspace: found none for tensors on " +
+                                            to_string(planned.backend->device()) + "; accepted " +
+                                            std::to_string(bytes) + " bytes of that device");
+  }
+  const api::Pool::Lease lease(state.pool, bytes);
+  if (bytes > 0 && lease.data() == nullptr) {
+    throw Error(ErrorCode::out_of_memory, std::string(to_string(pass)) + ": workspace: " +
+                                              std::to_string(bytes) + " bytes can't be allocated");
+  }
+  Arguments with_workspace = arguments;
+  with_workspace.workspace = lease.data();
+  with_workspace.workspace_size = bytes;
+  launch(state, pass, problem, with_workspace, planned);
+}
+
+void run(Context& context, Pass pass, const Problem& problem, const Arguments& arguments) {
+  Context::State& state = context.state();
+  const Device device = arguments.q.device;
+  const auto known = state.plans.find({pass, device, problem});
+  // A plan that exists is one of a problem that was accepted.
+  if (!known) api::check(core::validate_problem(pass, problem));
+  api::check(core::validate_arguments(pass, problem, arguments));
+  const api::Planned planned = known ? *known : state.planned(pass, problem, device);
+  if (arguments.workspace == nullptr) {
+    return launch_from_pool(state, pass, problem, arguments, planned);
+  }
+  const std::int64_t needed = planned.plan.workspace_bytes;
+  if (arguments.workspace_size < needed) {
+    throw Error(ErrorCode::invalid_argument, std::string(to_string(pass)) + ": workspace: found " +
+                                                 std::to_string(arguments.workspace_size) +
+                                                 " bytes; accepted at least " +
+                                                 std::to_string(needed));
+  }
+  launch(state, pass, problem, arguments, planned);
+}
+
+}  // namespace
+
+void forward(Context& context, const Problem& problem, const Arguments& arguments) {
+  run(context, Pass::forward, problem, arguments);
+}
+
+void backward(Context& context, const Problem& problem, const Arguments& arguments) {
+  run(context, Pass::backward, problem, arguments);
+}
+
+void decode(Context& context, const Problem& problem, const Arguments& arguments) {
+  run(context, Pass::decode, problem, arguments);
+}
+
+void merge(Context& context, const MergeArguments& arguments) {
+  api::check(core::validate(arguments));
+  Context::State& state = context.state();
+  api::check(state.backend_for("merge", arguments.o.device).merge(arguments, state.executor));
+}
+
+void merge_backward(Context& context, const MergeBackwardArguments& arguments) {
+  api::check(core::validate(arguments));
+  Context::State& state = context.state();
+  api::check(state.backend_for("merge_backward", arguments.o.device)
+                 .merge_backward(arguments, state.executor));
+}
+
+void rope(Context& context, const RopeArguments& arguments) {
+  api::check(core::validate(arguments));
+  Context::State& state = context.state();
+  api::check(state.backend_for("rope", arguments.x.device).rope(arguments, state.executor));
+}
+
+}  // namespace attn

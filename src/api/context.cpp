@@ -1,0 +1,100 @@
+// Context: options made into threads, pool, plan cache and the choice of a backend.
+#include <attn/context.hpp>
+#include <string>
+
+#include "api/state.hpp"
+#include "api/threads.hpp"
+#include "core/validate.hpp"
+
+namespace attn {
+
+namespace {
+
+constexpr std::int32_t kMaxThreads = 4096;
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, "Context: " + message);
+}
+
+core::Executor executor_of(const ContextOptions& options) {
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    refuse("threads: found " + std::to_string(options.threads) + "; accepted 0 to " +
+           std::to_string(kMaxThreads));
+  }
+  core::Executor executor;
+  executor.threads = options.threads > 0 ? options.threads : api::default_threads();
+  executor.parallel_for = options.parallel_for;
+  executor.user = options.parallel_for_user;
+  if (executor.parallel_for == nullptr) {
+    executor.parallel_for = api::openmp_parallel_for;
+    executor.user = nullptr;
+    if (!api::has_openmp()) executor.threads = 1;
+  }
+  return executor;
+}
+
+}  // namespace
+
+Context::State::State(const ContextOptions& options, core::Backends all)
+    : backends(all),
+      forced(options.backend),
+      executor(executor_of(options)),
+      pool(options.pool_bytes),
+      cache_dir(options.cache_dir) {
+  if (options.pool_bytes < 0) {
+    refuse("pool_bytes: found " + std::to_string(options.pool_bytes) + "; accepted 0 and more");
+  }
+  if (!forced.empty() && core::find(backends, forced) == nullptr) {
+    refuse("backend: found '" + forced + "'; accepted " + core::names(backends));
+  }
+  api::watch_forks();
+}
+
+Device Context::State::device_for(Device asked) const {
+  if (asked != Device::host || forced.empty()) return asked;
+  return core::find(backends, forced)->device();
+}
+
+api::Planned Context::State::planned(Pass pass, const Problem& problem, Device device) {
+  const api::PlanKey key{pass, device, problem};
+  if (auto found = plans.find(key)) return *found;
+  api::check(core::validate_problem(pass, problem));
+  core::Demand wanted = demand(device);
+  wanted.pass = pass;
+  wanted.problem = &problem;
+  const core::Backend* backend = core::choose(backends, wanted);
+  if (backend == nullptr) {
+    throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
+                                            ": no backend can: " + core::reasons(backends, wanted));
+  }
+  const api::Planned planned{backend, backend->plan(pass, problem, executor)};
+  plans.insert(key, planned);
+  return planned;
+}
+
+const core::Backend& Context::State::backend_for(const char* function, Device device) {
+  std::atomic<const core::Backend*>& usable = usable_.at(static_cast<std::size_t>(device));
+  if (const core::Backend* backend = usable.load(std::memory_order_acquire)) return *backend;
+  const core::Demand wanted = demand(device);
+  if (const core::Backend* backend = core::choose(backends, wanted)) {
+    usable.store(backend, std::memory_order_release);
+    return *backend;
+  }
+  throw Error(ErrorCode::unsupported,
+              std::string(function) + ": no backend can: " + core::reasons(backends, wanted));
+}
+
+void api::check(const core::Status& status) {
+  if (!status.ok()) throw Error(status.code, status.message);
+}
+
+Context::Context(const ContextOptions& options)
+    : state_(std::make_unique<State>(options, api::all_backends())) {}
+
+Context::~Context() = default;
+
+std::int32_t Context::threads() const {
+  return state_->executor.threads;
+}
+
+}  // namespace attn

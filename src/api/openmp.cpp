@@ -1,0 +1,119 @@
+// Parallel regions through OpenMP, and what a fork needs.
+//
+// libgomp keeps a pool of threads for each thread that opened a region. After a fork the child has
+// one thread, whose pool still names threads that are gone: its next region waits for them for
+// ever. A new thread has no pool yet, so in a child that one thread opens its regions from a new
+// thread. libomp puts itself right after a fork and is as happy with the new thread.
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <attn/context.hpp>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "api/threads.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace attn::api {
+
+namespace {
+
+constexpr std::int32_t kMaxThreads = 4096;
+
+// The thread that called fork, in the child; any other thread there is new.
+std::atomic<bool> in_child{false};
+pthread_t survivor;
+
+void after_fork_in_child() {
+  survivor = pthread_self();
+  in_child.store(true, std::memory_order_release);
+}
+
+bool survived_a_fork() {
+  return in_child.load(std::memory_order_acquire) && pthread_equal(survivor, pthread_self()) != 0;
+}
+
+void run_one_by_one(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data) {
+  for (std::int32_t worker = 0; worker < workers; ++worker) body(body_data, worker);
+}
+
+#ifdef _OPENMP
+void run_region(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data) {
+#pragma omp parallel num_threads(workers)
+  {
+    // The team may be smaller than asked for, down to one thread in a nested region.
+    for (std::int32_t worker = omp_get_thread_num(); worker < workers;
+         worker += omp_get_num_threads()) {
+      body(body_data, worker);
+    }
+  }
+}
+#endif
+
+}  // namespace
+
+void watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+}
+
+#ifdef _OPENMP
+bool has_openmp() {
+  return true;
+}
+
+void openmp_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
+                         void* body_data) {
+  if (workers <= 1) return run_one_by_one(workers, body, body_data);
+  if (!survived_a_fork()) return run_region(workers, body, body_data);
+  std::thread opener;
+  try {
+    opener = std::thread(run_region, workers, body, body_data);
+  } catch (const std::system_error&) {
+    return run_one_by_one(workers, body, body_data);
+  }
+  opener.join();
+}
+#else
+bool has_openmp() {
+  return false;
+}
+
+void openmp_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
+                         void* body_data) {
+  run_one_by_one(workers, body, body_data);
+}
+#endif
+
+std::int32_t default_threads() {
+  if (const char* text = std::getenv("ATTN_NUM_THREADS"); text != nullptr && *text != '\0') {
+    std::int32_t threads = 0;
+    const char* end = text + std::strlen(text);
+    const auto result = std::from_chars(text, end, threads);
+    if (result.ec != std::errc{} || result.ptr != end || threads < 1 || threads > kMaxThreads) {
+      throw Error(ErrorCode::invalid_argument,
+                  "Context: ATTN_NUM_THREADS: found '" + std::string(text) +
+                      "'; accepted a whole number, 1 to " + std::to_string(kMaxThreads));
+    }
+    return threads;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    return std::clamp<std::int32_t>(CPU_COUNT(&set), 1, kMaxThreads);
+  }
+  return std::clamp<std::int32_t>(static_cast<std::int32_t>(std::thread::hardware_concurrency()), 1,
+                                  kMaxThreads);
+}
+
+}  // namespace attn::api

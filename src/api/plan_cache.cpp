@@ -1,0 +1,33 @@
+// The plans of a Context: see plan_cache.hpp.
+#include "api/plan_cache.hpp"
+
+#include <mutex>
+
+namespace attn::api {
+
+namespace {
+
+// Problems of ever new lengths must not fill the memory; plans are cheap to make again.
+constexpr std::size_t kMaxPlans = 4096;
+
+}  // namespace
+
+std::size_t PlanCache::Hash::operator()(const PlanKey& key) const {
+  const auto tag = static_cast<std::size_t>(key.pass) * 3 + static_cast<std::size_t>(key.device);
+  return hash_value(key.problem) + tag * std::size_t{0x9E3779B97F4A7C15u};
+}
+
+std::optional<Planned> PlanCache::find(const PlanKey& key) const {
+  const std::shared_lock lock(mutex_);
+  const auto it = plans_.find(key);
+  if (it == plans_.end()) return std::nullopt;
+  return it->second;
+}
+
+void PlanCache::insert(const PlanKey& key, const Planned& planned) {
+  const std::unique_lock lock(mutex_);
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  plans_.insert_or_assign(key, planned);
+}
+
+}  // namespace attn::api

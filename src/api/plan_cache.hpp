@@ -1,0 +1,41 @@
+// The plans of a Context: made once for each pass, device and problem. The Context's threads and
+// forced backend, which plans depend on too, never change.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "core/backend.hpp"
+
+namespace attn::api {
+
+struct PlanKey {
+  Pass pass = Pass::forward;
+  Device device = Device::host;
+  Problem problem;
+  bool operator==(const PlanKey&) const = default;
+};
+
+struct Planned {
+  const core::Backend* backend = nullptr;
+  core::Plan plan;
+};
+
+class PlanCache {
+ public:
+  // Allocates nothing.
+  [[nodiscard]] std::optional<Planned> find(const PlanKey& key) const;
+  void insert(const PlanKey& key, const Planned& planned);
+
+ private:
+  struct Hash {
+    std::size_t operator()(const PlanKey& key) const;
+  };
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<PlanKey, Planned, Hash> plans_;
+};
+
+}  // namespace attn::api

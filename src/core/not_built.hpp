@@ -1,0 +1,47 @@
+// NotBuilt: the backend of a folder that this build leaves out. It answers, with a reason.
+#pragma once
+
+#include <string>
+
+#include "core/backend.hpp"
+
+namespace attn::core {
+
+class NotBuilt final : public Backend {
+ public:
+  NotBuilt(const char* name, Device device, const char* reason)
+      : name_(name), device_(device), reason_(reason) {}
+
+  [[nodiscard]] const char* name() const override { return name_; }
+  [[nodiscard]] Device device() const override { return device_; }
+  [[nodiscard]] bool built() const override { return false; }
+  [[nodiscard]] bool usable(std::string& detail) const override {
+    detail = reason_;
+    return false;
+  }
+  [[nodiscard]] Capability supports(Pass, const Problem&) const override {
+    return {false, reason_};
+  }
+  [[nodiscard]] Plan plan(Pass, const Problem&, const Executor&) const override { return {}; }
+  Status prepare(Pass, const Problem&, const Plan&) const override { return refusal(); }
+  Status launch(Pass, const Problem&, const Plan&, const Arguments&,
+                const Executor&) const override {
+    return refusal();
+  }
+  Status merge(const MergeArguments&, const Executor&) const override { return refusal(); }
+  Status merge_backward(const MergeBackwardArguments&, const Executor&) const override {
+    return refusal();
+  }
+  Status rope(const RopeArguments&, const Executor&) const override { return refusal(); }
+
+ private:
+  [[nodiscard]] Status refusal() const {
+    return Status::unsupported(std::string(name_).append(": ").append(reason_));
+  }
+
+  const char* name_;
+  Device device_;
+  const char* reason_;
+};
+
+}  // namespace attn::core

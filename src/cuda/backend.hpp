@@ -1,0 +1,10 @@
+// The CUDA backend.
+#pragma once
+
+#include "core/backend.hpp"
+
+namespace attn::cuda {
+
+const core::Backend& backend();
+
+}  // namespace attn::cuda
