@@ -78,7 +78,9 @@ TEST(Memory, NoticesWritesOutsideOfTheElements) {
     EXPECT_EQ(written(0), "");
     EXPECT_EQ(written(15), "");
     EXPECT_NE(written(-1), "");
-    if (memory == Memory::padded) EXPECT_NE(written(16), "");
+    if (memory == Memory::padded) {
+      EXPECT_NE(written(16), "");
+    }
     std::int64_t last = 0;
     TensorSet tensors;
     const TensorView view = tensors.make("x", DType::f32, {2, 3, 2, 4}, memory, true);

@@ -1,0 +1,132 @@
+// Threads: the same bits for any number of them and any way to run them in deterministic mode, one
+// Context under many threads, and calls inside of a caller's own parallel region.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "cases/check.hpp"
+#include "cases/values.hpp"
+#include "layer.hpp"
+
+namespace attn::properties {
+namespace {
+
+void run_in_reverse(void* calls, std::int32_t workers, void (*body)(void*, std::int32_t),
+                    void* data) {
+  ++*static_cast<int*>(calls);
+  for (std::int32_t worker = workers; worker-- > 0;) body(data, worker);
+}
+
+struct Results {
+  std::vector<TensorView> views;
+};
+
+Problem deterministic_problem(DType dtype, bool options) {
+  Problem p;
+  p.dtype = dtype;
+  p.batch = 2;
+  p.heads_q = 6;
+  p.heads_kv = 2;
+  p.len_q = 290;
+  p.len_kv = 331;
+  p.dim_qk = 24;
+  p.dim_vo = 16;
+  p.causal = true;
+  p.deterministic = true;
+  if (options) {
+    p.bias = {true, false, true, false, true};  // reduced over the batch and the queries
+    p.dbias = true;
+    p.sink = p.dsink = true;
+    p.dropout = true;
+    p.dlse = true;
+  }
+  return p;
+}
+
+Results results(Arena& arena, const Problem& p, const ContextOptions& options) {
+  Context context(options);
+  Arguments a = make_layer(arena, p);
+  forward(context, p, a);
+  backward(context, p, a);
+  Results r{{a.o, a.lse, a.dq, a.dk, a.dv}};
+  if (p.dbias) r.views.push_back(a.dbias);
+  if (p.dsink) r.views.push_back(a.dsink);
+  return r;
+}
+
+TEST(Threads, AnyNumberGivesTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const bool options : {false, true}) {
+      Arena arena;
+      const Problem p = deterministic_problem(dtype, options);
+      const Results one = results(arena, p, threads_of(1));
+      for (const std::int32_t threads : {2, 3, 5}) {
+        const Results many = results(arena, p, threads_of(threads));
+        for (std::size_t n = 0; n < one.views.size(); ++n) {
+          EXPECT_TRUE(same_bits(one.views[n], many.views[n]))
+              << to_string(dtype) << " " << threads << " threads, output " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Threads, ACallersParallelForMayRunInReverseOneByOne) {
+  for (const bool options : {false, true}) {
+    Arena arena;
+    const Problem p = deterministic_problem(DType::f32, options);
+    const Results one = results(arena, p, threads_of(1));
+    int calls = 0;
+    ContextOptions custom = threads_of(4);
+    custom.parallel_for = run_in_reverse;
+    custom.parallel_for_user = &calls;
+    const Results reverse = results(arena, p, custom);
+    EXPECT_GT(calls, 0);
+    for (std::size_t n = 0; n < one.views.size(); ++n) {
+      EXPECT_TRUE(same_bits(one.views[n], reverse.views[n])) << n;
+    }
+  }
+}
+
+TEST(Threads, DecodeGivesTheSameBits) {
+  Arena arena;
+  Problem p = deterministic_problem(DType::f32, false);
+  p.len_q = 1;
+  p.len_kv = 900;
+  p.split_keys = 100;
+  const Arguments a = make_layer(arena, p);
+  Context single(threads_of(1));
+  decode(single, p, a);
+  for (const std::int32_t threads : {2, 3, 5}) {
+    Arguments b = a;
+    b.o = arena.copy(a.o);
+    set_zero(b.o);
+    Context context(threads_of(threads));
+    decode(context, p, b);
+    EXPECT_TRUE(same_bits(a.o, b.o)) << threads;
+  }
+}
+
+TEST(Threads, OneContextServesMany) {
+  Context context(threads_of(2));
+  cases::Filter filter;
+  filter.limit = 60;
+  const std::vector<cases::Case> list = cases::case_list(filter);
+  std::atomic<std::size_t> next{0};
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (int n = 0; n < 4; ++n) {
+    threads.emplace_back([&] {
+      for (std::size_t at = next++; at < list.size(); at = next++) {
+        if (!cases::run_case(context, list[at]).passed) ++failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed.load(), 0);
+}
+
+}  // namespace
+}  // namespace attn::properties
