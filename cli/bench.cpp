@@ -38,10 +38,12 @@ Command add_bench(CLI::App& root) {
   app.add_option("--problem", o.problems, "time this problem instead of a suite")
       ->take_all()
       ->type_name("PROBLEM");
-  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)");
-  app.add_option("--threads", o.threads, "default: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
+      ->type_name("NAME");
+  app.add_option("--threads", o.threads, "default: all")->check(from_to(0, 65536))->type_name("N");
   app.add_option("--seconds", o.seconds, "spent on each measurement (default: 0.5)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(from_to(0.0, 86400.0))
+      ->type_name("N");
   app.add_flag_callback(
       "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
   app.add_option("--peer", o.peer_python, "a Python with torch to time in turns (A B A B)")

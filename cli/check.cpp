@@ -192,17 +192,22 @@ Command add_check(CLI::App& root) {
   app.add_option("--case", o.texts, "run this case, as printed by --list or by a failure")
       ->take_all()
       ->type_name("TEXT");
-  app.add_option("--seed", o.seed, "seed of the inputs, instead of each case's own");
+  app.add_option("--seed", o.seed, "seed of the inputs, instead of each case's own")
+      ->type_name("N");
   app.add_option("--pass", o.pass, "only cases of this pass")->type_name("forward|backward|decode");
   app.add_option("--dtype", o.dtype, "only cases of this type")->type_name("f32|f16|bf16|f64");
-  app.add_option("--name", o.filter.name, "only cases whose name contains this");
-  app.add_option("--option", o.filter.option, "only cases with this option (see attn info)");
+  app.add_option("--name", o.filter.name, "only cases whose name contains this")->type_name("TEXT");
+  app.add_option("--option", o.filter.option, "only cases with this option (see attn info)")
+      ->type_name("NAME");
   app.add_option("--shard", o.shard, "every N-th case, from the I-th")->type_name("I/N");
   app.add_option("--limit", o.filter.limit, "at most so many, evenly spread")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)");
+      ->check(from_to(0, 1 << 30))
+      ->type_name("N");
+  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
+      ->type_name("NAME");
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(from_to(0, 65536))
+      ->type_name("N");
   app.add_flag("--fail-fast", o.fail_fast, "stop at the first failure");
   app.add_flag("--list", o.list, "print the cases and stop");
   app.add_flag("--json", o.json, "one JSON line a case on stdout");

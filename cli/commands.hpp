@@ -10,6 +10,12 @@ namespace attn::cli {
 // Returns the exit code. Throws BadInput, attn::Error.
 using Command = std::function<int()>;
 
+// A range, without the note that CLI11 adds to the help text.
+template <class T>
+CLI::Validator from_to(T low, T high) {
+  return CLI::Range(low, high).description("");
+}
+
 Command add_run(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_bench(CLI::App& app);

@@ -26,7 +26,8 @@ Examples:
 Tensors go by the names of their flags (do for the gradient of o; lengths for len_q and len_kv,
 cu_len for both cumulative ones). A tensor that is in the file is used: leave it out with --ignore.
 .npy has no bf16: convert with --dtype bf16, or use .safetensors. Integers are converted to i32, and
-lse, dlse, delta, slopes, sinks to f32 (f64 with f64 inputs).
+lse, dlse, delta, slopes, sinks to f32 (f64 with f64 inputs). A list that begins with a minus is
+written --sinks=-inf,0.
 GFLOP/s: 2 (dim_qk + dim_vo) per visible pair forward, 6 dim_qk + 4 dim_vo backward; plain square
 causal counts half the square.)";
 
@@ -47,13 +48,15 @@ void add_tensor_flags(CLI::App& app, RunOptions& options) {
 void add_number_flags(CLI::App& app, RunOptions& options) {
   const char* group = "What is computed";
   RunNumbers& n = options.numbers;
-  app.add_option("--scale", n.scale, "factor of q.k (default 1/sqrt(dim_qk))")->group(group);
+  app.add_option("--scale", n.scale, "factor of q.k (default 1/sqrt(dim_qk))")
+      ->group(group)
+      ->type_name("X");
   app.add_option("--softcap", n.softcap, "score = X tanh(score / X)")->group(group)->type_name("X");
   app.add_option("--dropout", n.dropout, "probability to drop, in steps of 1/256")
       ->group(group)
       ->type_name("P");
-  app.add_option("--seed", n.seed, "of dropout")->group(group);
-  app.add_option("--offset", n.offset, "of dropout")->group(group);
+  app.add_option("--seed", n.seed, "of dropout")->group(group)->type_name("N");
+  app.add_option("--offset", n.offset, "of dropout")->group(group)->type_name("N");
   app.add_option("--diag", n.diag, "query i stands at key i + N (sets --diagonal explicit)")
       ->group(group)
       ->type_name("N");
@@ -63,8 +66,12 @@ void add_number_flags(CLI::App& app, RunOptions& options) {
       ->expected(4, 5)
       ->group(group)
       ->type_name("N,N,N,N");
-  app.add_option("--rope-base", n.rope_base, "base of the rotary angles")->group(group);
-  app.add_option("--rope-pos-offset", n.rope_pos_offset, "added to every position")->group(group);
+  app.add_option("--rope-base", n.rope_base, "base of the rotary angles")
+      ->group(group)
+      ->type_name("X");
+  app.add_option("--rope-pos-offset", n.rope_pos_offset, "added to every position")
+      ->group(group)
+      ->type_name("N");
 }
 
 }  // namespace
@@ -95,7 +102,7 @@ Command add_run(CLI::App& root) {
          "dimensions of q, k, v, o in the files: [batch, len, heads, dim] (default), [batch, "
          "heads, "
          "len, dim] or [total, heads, dim]")
-      ->check(CLI::IsMember({"bshd", "bhsd", "packed"}))
+      ->check(CLI::IsMember({"bshd", "bhsd", "packed"}).description(""))
       ->type_name("bshd|bhsd|packed");
   app.add_option("--dtype", o.input.dtype, "convert q, k, v, do and bias on load")
       ->type_name("f32|f16|bf16|f64");
@@ -113,12 +120,16 @@ Command add_run(CLI::App& root) {
       "compare with the float64 reference and with tensors of the file named like outputs; "
       "exit code 1 on a mismatch");
   app.add_option("--tolerance", o.tolerance,
-                 "of --check: largest error / largest value (default by type: 2e-6 for f32)");
-  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)");
+                 "of --check: largest error / largest value (default by type: 2e-6 for f32)")
+      ->type_name("X");
+  app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
+      ->type_name("NAME");
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(from_to(0, 65536))
+      ->type_name("N");
   app.add_option("--repeat", o.repeat, "run so many times; the median time is shown")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}));
+      ->check(from_to(1, 1000000))
+      ->type_name("N");
   app.add_flag("--json", o.json, "what was done as one JSON object on stdout");
   app.add_flag_callback(
       "--progress", [&o] { o.progress = ShowProgress::always; },

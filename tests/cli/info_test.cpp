@@ -1,0 +1,77 @@
+// Help, attn info, attn check and attn bench as a script would call them.
+#include <sstream>
+
+#include "command.hpp"
+
+namespace attn::cli::test {
+namespace {
+
+TEST_F(Cli, HelpNeedsNoManual) {
+  for (const char* command : {"", "run", "check", "bench", "info"}) {
+    const Result result = run(std::string(command) + " --help");
+    EXPECT_EQ(result.code, 0) << command;
+    EXPECT_EQ(result.err, "");
+    EXPECT_NE(result.out.find("-h,--help"), std::string::npos) << command;
+    if (*command != '\0') EXPECT_NE(result.out.find("Examples:"), std::string::npos) << command;
+  }
+  EXPECT_NE(run("--help").out.find("Exit codes:"), std::string::npos);
+  EXPECT_EQ(run("--version").out.substr(0, 5), "attn ");
+}
+
+TEST_F(Cli, InfoSaysWhatIsThere) {
+  const auto info = run_json("info");
+  EXPECT_TRUE(info["version"].is_string());
+  bool cpu = false;
+  for (const auto& backend : info["backends"]) {
+    cpu = cpu || (backend["name"] == "cpu" && backend["usable"] == true);
+    EXPECT_NE(backend["detail"], "") << backend.dump();
+  }
+  EXPECT_TRUE(cpu);
+  EXPECT_GT(info["support"]["cpu"].size(), 20u);
+  const Result text = run("info --backend cpu");
+  EXPECT_EQ(text.code, 0);
+  for (const char* word : {"Backends", "cpu", "Support of backend cpu", "softcap", "backward"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word;
+  }
+}
+
+TEST_F(Cli, InfoExplainsAProblem) {
+  const auto chain =
+      run_json("info --explain 'dtype=bf16 heads_q=4 heads_kv=2 len_q=64 len_kv=64 causal'");
+  EXPECT_EQ(chain["supported"], true);
+  EXPECT_EQ(chain["backend"], "cpu");
+  EXPECT_NE(chain["kernel"], "");
+  EXPECT_EQ(run("info --pass decode --explain 'len_q=1 len_kv=64 page_size=16'").code, 0);
+}
+
+TEST_F(Cli, CheckRunsCases) {
+  const Result text = run("check --limit 20");
+  EXPECT_EQ(text.code, 0) << text.out;
+  EXPECT_NE(text.out.find("20 passed, 0 failed"), std::string::npos) << text.out;
+  const Result list = run("check --limit 5 --list --dtype f32 --pass backward");
+  EXPECT_EQ(list.code, 0);
+  std::istringstream lines(list.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    // What is listed can be run as it stands.
+    EXPECT_EQ(run("check --case '" + line + "' --threads 1").code, 0) << line;
+  }
+  EXPECT_EQ(count, 5);
+  const Result json = run("check --limit 3 --json --backend reference");
+  EXPECT_EQ(json.code, 0);
+  EXPECT_EQ(nlohmann::json::parse(json.out.substr(0, json.out.find('\n')))["result"], "passed");
+}
+
+TEST_F(Cli, CheckWithoutABackendThatCanIsThree) {
+  EXPECT_EQ(run("check --limit 3 --backend webgpu").code, 3);
+}
+
+TEST_F(Cli, BenchListsItsCells) {
+  const Result list = run("bench --suite quick --list");
+  EXPECT_EQ(list.code, 0) << list.err;
+  EXPECT_NE(list.out, "");
+  EXPECT_EQ(run("bench --suite none").code, 2);
+}
+
+}  // namespace
+}  // namespace attn::cli::test
