@@ -33,7 +33,7 @@ std::string print(double value) {
 constexpr std::array kPasses{"forward", "backward", "decode"};
 constexpr std::array kMemories{"bshd", "bhsd", "fused_qkv", "sliced", "padded"};
 constexpr std::array kExpanded{"none", "heads", "batch"};
-constexpr std::array kLengths{"full", "varied", "zero", "hostile"};
+constexpr std::array kLengths{"full", "varied", "zero", "hostile", "gaps"};
 constexpr std::array kRanges{"documents", "random", "empty"};
 constexpr std::array kSinks{"normal", "minus_inf", "plus_inf"};
 constexpr std::array kPlanted{"none", "nan_q", "nan_v", "inf_k", "nan_dout"};

@@ -29,6 +29,7 @@ enum class Lengths : std::int32_t {
   varied = 1,   // the first entry has the largest length, the others less
   zero = 2,     // as varied, and the last entry is empty
   hostile = 3,  // as varied, but values below 0 and past the limit, to be clamped
+  gaps = 4,     // packed, as varied, with rows before and behind that no entry has
 };
 
 // What kv_begin and kv_end hold.

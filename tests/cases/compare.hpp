@@ -18,8 +18,8 @@ struct Comparands {
   std::vector<double> expected;   // float64, not rounded
   std::vector<double> naive;      // same precision, see naive.hpp
   std::vector<double> magnitude;  // one a row
-  // Where a visible NaN or infinity was put, statistics are only promised to be non-finite.
-  bool any_nonfinite = false;
+  // A visible NaN or infinity was put somewhere: lse is then only promised to be non-finite.
+  bool has_planted = false;
 };
 
 struct Comparison {
@@ -33,7 +33,7 @@ Comparison compare(const Comparands& x);
 
 // Tolerance of one row: 2 x naive_error + floor.
 //
-// floor = 4 u(output) max|expected| + 4 u(f32) magnitude + max(smallest(output), 2^-110), u the
+// floor = 2 u(output) max|expected| + 4 u(f32) magnitude + max(smallest(output), 2^-110), u the
 // unit roundoff. The first term: naive and backend each round once to the output type (1 u each,
 // twice for accumulate), and 2 x naive_error can be 0 by luck in short rows. The second: an f32
 // evaluation in another order (tiles, rescaling, base 2, FMA) rounds each of its terms and each

@@ -253,7 +253,8 @@ class Maker {
     const TensorView view = make(name, DType::i32, {p_.batch + 1}, false);
     for (std::int64_t b = 0; b <= p_.batch; ++b) {
       const auto entry = static_cast<std::size_t>(b);
-      store(view, static_cast<double>(b < p_.batch ? rows.begin[entry] : rows.total()), b);
+      store(view,
+            static_cast<double>(b < p_.batch ? rows.begin[entry] : rows.total() - rows.behind), b);
     }
     return view;
   }

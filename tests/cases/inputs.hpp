@@ -19,6 +19,7 @@ struct Rows {
   std::vector<std::int64_t> begin;   // packed: first row of the entry
   std::vector<std::int64_t> length;  // after clamping
   std::vector<std::int64_t> stored;  // as written in the lengths tensor
+  std::int64_t behind = 0;           // packed: rows after the last entry
   [[nodiscard]] std::int64_t total() const;
 };
 Rows rows_q(const Case& c);

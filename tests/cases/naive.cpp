@@ -311,8 +311,8 @@ class Naive {
         result.values.push_back(round_to(type, static_cast<double>(value)));
         if (at % width == 0) result.magnitude.push_back(0.0);
         const double terms = sums_[n].magnitude[at];
-        const double size =
-            std::isnan(terms) ? kInf : terms + (terms > 0.0 ? std::fabs(old[at]) : 0);
+        // Terms that a planted NaN reaches say nothing of the row's other elements.
+        const double size = terms > 0.0 ? terms + std::fabs(old[at]) : 0.0;
         result.magnitude.back() = std::max(result.magnitude.back(), size);
       }
       results.push_back(std::move(result));

@@ -186,6 +186,8 @@ std::vector<Option> shape_options() {
        [](Case& c, Draw&) { packed(c, true, true, Lengths::varied); }},
       {"packed_zero", "packed rows, one entry empty", "lengths", forward_backward,
        [](Case& c, Draw&) { packed(c, true, true, Lengths::zero); }},
+      {"packed_gaps", "packed rows, some of no entry", "lengths", forward_backward,
+       [](Case& c, Draw&) { packed(c, true, true, Lengths::gaps); }},
       {"packed_q", "packed queries, padded keys", "lengths", any,
        [](Case& c, Draw&) {
          packed(c, true, false, Lengths::varied);

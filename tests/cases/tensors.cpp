@@ -21,7 +21,9 @@ Rows draw_rows(const Case& c, bool queries) {
   const std::int64_t room = appends ? std::max<std::int64_t>(largest - p.len_new, 0) : largest;
   Rows rows;
   rows.packed = layout == Layout::packed;
-  std::int64_t begin = 0;
+  const bool gaps = rows.packed && c.lengths == Lengths::gaps;
+  std::int64_t begin = gaps ? 2 : 0;
+  rows.behind = gaps ? 3 : 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     std::int64_t value = drawn ? room : largest;
     if (drawn && c.lengths != Lengths::full && b > 0) {
@@ -57,7 +59,7 @@ Shape stat_shape(const Problem& p) {
 }
 
 std::int64_t Rows::total() const {
-  return begin.empty() ? 0 : begin.back() + length.back();
+  return begin.empty() ? 0 : begin.back() + length.back() + behind;
 }
 
 Rows rows_q(const Case& c) {

@@ -4,6 +4,7 @@
 //   ATTN_CASE_TYPES=all    pairs of options in each of f32, bf16 and f16 instead of in one of them
 //   ATTN_CASE_BACKEND=...  who must run them; default "cpu"
 //   ATTN_CASE_JOBS=n       cases at once; default: all processors
+//   ATTN_CASE_STOP=1       stop at the first failure
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -73,6 +74,7 @@ void take(const Case& c, const CheckReport& report, const std::string& backend, 
 void run_list(const std::vector<Case>& cases) {
   ASSERT_FALSE(cases.empty());
   const std::string backend = environment("ATTN_CASE_BACKEND", "cpu");
+  const bool stop = environment("ATTN_CASE_STOP", "0") == "1";
   const std::int64_t jobs = number(environment("ATTN_CASE_JOBS", "0"));
   const std::size_t workers =
       jobs > 0 ? static_cast<std::size_t>(jobs) : std::max(1u, std::thread::hardware_concurrency());
@@ -90,6 +92,7 @@ void run_list(const std::vector<Case>& cases) {
         const CheckReport report = run_case(context, cases[n]);
         const std::scoped_lock lock(mutex);
         take(cases[n], report, backend, tally);
+        if (stop && tally.failed > 0) next = cases.size();
       }
     });
   }

@@ -58,9 +58,11 @@ TEST(Comparator, FailsANumberWhereANanIsExpected) {
   EXPECT_FALSE(compare(x).passed);
   x.actual[6] = kInf;
   EXPECT_FALSE(compare(x).passed);
-  x.any_nonfinite = true;
+  x.has_planted = true;
+  EXPECT_FALSE(compare(x).passed);
+  x.name = "lse";
   EXPECT_TRUE(compare(x).passed);
-  x.any_nonfinite = false;
+  x.name = "o";
   x.actual[6] = kNan;
   EXPECT_TRUE(compare(x).passed);
 }
