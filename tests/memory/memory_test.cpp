@@ -53,7 +53,6 @@ struct Tensors {
 Problem long_problem(std::int64_t len) {
   Problem p;
   p.len_q = p.len_kv = len;
-  p.window_left = 511;  // the hook, not the arithmetic, is what takes part here
   p.causal = true;
   return p;
 }
@@ -131,7 +130,6 @@ TEST(Allocation, GrowsWithTheLengthNotItsSquare) {
       Context context(threads_of(2));
       const auto bytes = [&](std::int64_t len) {
         Problem p = long_problem(len);
-        p.window_left.reset();
         if (options) {
           p.bias = {true, true, true, true, true};
           p.dbias = pass == Pass::backward;
