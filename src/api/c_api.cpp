@@ -115,8 +115,9 @@ using Call = void (*)(attn::Context&, const attn::Problem&, const attn::Argument
 std::int32_t call(Call function, attn_context* context, const attn_problem* problem,
                   const attn_arguments* arguments) noexcept {
   return guarded([&] {
-    function(need("attn_context", context).context, problem_of(problem),
-             from_c(need("attn_arguments", arguments)));
+    attn::Context& target = need("attn_context", context).context;
+    const attn::Problem cpp_problem = problem_of(problem);
+    function(target, cpp_problem, from_c(need("attn_arguments", arguments)));
   });
 }
 

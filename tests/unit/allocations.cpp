@@ -1,0 +1,55 @@
+// operator new, counted: see allocations.hpp.
+#include "allocations.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::int64_t> g_count{0};
+std::atomic<std::int64_t> g_bytes{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  g_count.fetch_add(1, std::memory_order_relaxed);
+  g_bytes.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+  void* data = nullptr;
+  if (posix_memalign(&data, alignment < sizeof(void*) ? sizeof(void*) : alignment, bytes) != 0) {
+    return nullptr;
+  }
+  return data;
+}
+
+}  // namespace
+
+attn::test::Allocations attn::test::allocations() {
+  return {g_count.load(), g_bytes.load()};
+}
+
+void* operator new(std::size_t bytes) {
+  if (void* data = counted(bytes, alignof(std::max_align_t))) return data;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  if (void* data = counted(bytes, static_cast<std::size_t>(alignment))) return data;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* data) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::align_val_t) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
+  std::free(data);
+}

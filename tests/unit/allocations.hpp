@@ -1,0 +1,16 @@
+// Counts what operator new gives out, in this test program.
+#pragma once
+
+#include <cstdint>
+
+namespace attn::test {
+
+struct Allocations {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;  // asked for
+};
+
+// Since the start of the program, all threads.
+Allocations allocations();
+
+}  // namespace attn::test
