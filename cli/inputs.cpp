@@ -67,6 +67,7 @@ TensorView rows_view(const FileTensor& tensor, FileLayout layout) {
 Inputs::Inputs(const InputOptions& options)
     : layout_(options.layout),
       dtype_(options.dtype.empty() ? "" : float_type(options.dtype)),
+      dtype_out_(options.dtype_out == DType::none ? dtype_ : files::file_type(options.dtype_out)),
       decode_(options.wanted.count(When::decode) != 0),
       ignored_(options.ignored.begin(), options.ignored.end()) {
   read_renames(options.renames);
@@ -156,6 +157,7 @@ FileTensor Inputs::converted(const FileTensor& tensor, const std::string& dtype)
 
 FileTensor Inputs::fit(const FileTensor& tensor, const Slot& slot) {
   switch (slot.kind) {
+    case Kind::out_rows: return dtype_out_.empty() ? tensor : converted(tensor, dtype_out_);
     case Kind::rows:
     case Kind::values: return dtype_.empty() ? tensor : converted(tensor, dtype_);
     case Kind::statistics:
@@ -181,8 +183,9 @@ void Inputs::fill(const Slot& slot) {
                                names.empty() ? "none" : fmt::format("{}", fmt::join(names, " "))));
   }
   const FileTensor tensor = fit(*found, slot);
-  arguments.*slot.member =
-      slot.kind == Kind::rows ? rows_view(tensor, layout_) : take(files::view(tensor));
+  arguments.*slot.member = slot.kind == Kind::rows || slot.kind == Kind::out_rows
+                               ? rows_view(tensor, layout_)
+                               : take(files::view(tensor));
   used_.push_back(slot.names[0] + " " + files::describe(tensor));
 }
 
@@ -206,7 +209,7 @@ std::vector<std::string> Inputs::unused() const {
   if (!file_) return names;
   for (const FileTensor& tensor : file_->tensors()) {
     if (seen_.count(tensor.name) == 0 && ignored_.count(tensor.name) == 0) {
-      names.push_back(printable(tensor.name));
+      names.push_back(tensor.name);
     }
   }
   return names;

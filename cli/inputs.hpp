@@ -28,7 +28,8 @@ struct InputOptions {
   std::vector<std::string> ignored;          // tensors of the file that are left alone
   FileLayout layout = FileLayout::bshd;
   std::string dtype;  // "f32", ...: q, k, v, do and bias are converted to it; empty = as they are
-  std::set<When> wanted;  // which slots are filled, if their tensor is there
+  DType dtype_out = DType::none;  // o and do are converted to it; none = like q
+  std::set<When> wanted;          // which slots are filled, if their tensor is there
 };
 
 class Inputs {
@@ -58,6 +59,7 @@ class Inputs {
   std::string source_;
   FileLayout layout_;
   std::string dtype_;
+  std::string dtype_out_;
   bool decode_;
   std::set<std::string> ignored_;
   std::map<std::string, std::string> renames_;

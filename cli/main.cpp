@@ -69,6 +69,12 @@ int parse_and_run(int argc, char** argv) {
                                                                  {"check", add_check(app)},
                                                                  {"bench", add_bench(app)},
                                                                  {"info", add_info(app)}};
+  const auto named = [&](const auto& entry) { return entry.first == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
+    return fail(kBadInput, fmt::format("there is no command '{}'; run, check, bench, info (see "
+                                       "attn --help)",
+                                       argv[1]));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& answer) {  // --help, --version

@@ -151,7 +151,9 @@ void print_text(const RunReport& report, const RunOptions& options, const Inputs
   fmt::print("problem   {}\n", to_string(report.problem));
   fmt::print("inputs    {}\n", fmt::join(inputs.used(), ", "));
   if (!inputs.unused().empty()) {
-    fmt::print("unused    {}\n", fmt::join(inputs.unused(), ", "));
+    std::vector<std::string> names;
+    for (const std::string& name : inputs.unused()) names.push_back(files::printable(name));
+    fmt::print("unused    {}\n", fmt::join(names, ", "));
   }
   for (const PassReport& pass : report.passes) {
     fmt::print("{:<9} {} {}: {:.3f} ms", to_string(pass.pass), pass.plan.backend, pass.plan.kernel,
@@ -197,6 +199,7 @@ void add_caches(const Arguments& arguments, FileLayout layout,
 
 InputOptions with_wanted(const RunOptions& options) {
   InputOptions input = options.input;
+  input.dtype_out = parse_problem(options.problem.words()).dtype_out;
   input.wanted = {When::always};
   if (options.decode) input.wanted.insert(When::decode);
   if (options.backward) input.wanted.insert(When::backward);

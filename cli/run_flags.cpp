@@ -1,6 +1,9 @@
 // The flags of attn run.
 #include <algorithm>
+#include <charconv>
 #include <memory>
+#include <optional>
+#include <type_traits>
 
 #include "cli/commands.hpp"
 #include "cli/run.hpp"
@@ -8,6 +11,7 @@
 namespace attn::cli {
 namespace {
 
+constexpr const char* kComputed = "What is computed";
 constexpr const char* kExamples = R"(
 Examples:
   attn run --input layer.safetensors --causal --output out.safetensors
@@ -45,33 +49,50 @@ void add_tensor_flags(CLI::App& app, RunOptions& options) {
   }
 }
 
-void add_number_flags(CLI::App& app, RunOptions& options) {
-  const char* group = "What is computed";
-  RunNumbers& n = options.numbers;
-  app.add_option("--scale", n.scale, "factor of q.k (default 1/sqrt(dim_qk))")
-      ->group(group)
-      ->type_name("X");
-  app.add_option("--softcap", n.softcap, "score = X tanh(score / X)")->group(group)->type_name("X");
-  app.add_option("--dropout", n.dropout, "probability to drop, in steps of 1/256")
-      ->group(group)
-      ->type_name("P");
-  app.add_option("--seed", n.seed, "of dropout")->group(group)->type_name("N");
-  app.add_option("--offset", n.offset, "of dropout")->group(group)->type_name("N");
-  app.add_option("--diag", n.diag, "query i stands at key i + N (sets --diagonal explicit)")
-      ->group(group)
-      ->type_name("N");
-  app.add_option("--origin", n.origin,
-                 "batch,head,q,kv[,heads_q] of this chunk in a larger problem")
+// All of the text, or a usage error: CLI11 would saturate what is too large.
+template <class T>
+T number(const char* flag, const std::string& text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc{} || result.ptr != end) {
+    throw CLI::ValidationError(
+        flag, (std::is_same_v<T, double> ? "no number: " : "no whole number in range: ") +
+                  files::printable(text));
+  }
+  return value;
+}
+
+template <class T>
+void add_number(CLI::App& app, const char* flag, std::optional<T>& value, const char* help,
+                const char* type) {
+  app.add_option_function<std::string>(
+         flag, [&value, flag](const std::string& text) { value = number<T>(flag, text); }, help)
+      ->type_name(type)
+      ->group(kComputed);
+}
+
+void add_number_flags(CLI::App& app, RunNumbers& n) {
+  add_number(app, "--scale", n.scale, "factor of q.k (default 1/sqrt(dim_qk))", "X");
+  add_number(app, "--softcap", n.softcap, "score = X tanh(score / X)", "X");
+  add_number(app, "--dropout", n.dropout, "probability to drop, in steps of 1/256", "P");
+  add_number(app, "--seed", n.seed, "of dropout", "N");
+  add_number(app, "--offset", n.offset, "of dropout", "N");
+  add_number(app, "--diag", n.diag, "query i stands at key i + N (sets --diagonal explicit)", "N");
+  app.add_option_function<std::vector<std::string>>(
+         "--origin",
+         [&n](const std::vector<std::string>& texts) {
+           for (const auto& text : texts) {
+             n.origin.push_back(number<std::int64_t>("--origin", text));
+           }
+         },
+         "batch,head,q,kv[,heads_q] of this chunk in a larger problem")
       ->delimiter(',')
       ->expected(4, 5)
-      ->group(group)
-      ->type_name("N,N,N,N");
-  app.add_option("--rope-base", n.rope_base, "base of the rotary angles")
-      ->group(group)
-      ->type_name("X");
-  app.add_option("--rope-pos-offset", n.rope_pos_offset, "added to every position")
-      ->group(group)
-      ->type_name("N");
+      ->type_name("N,..")
+      ->group(kComputed);
+  add_number(app, "--rope-base", n.rope_base, "base of the rotary angles", "X");
+  add_number(app, "--rope-pos-offset", n.rope_pos_offset, "added to every position", "N");
 }
 
 }  // namespace
@@ -100,8 +121,7 @@ Command add_run(CLI::App& root) {
                                                 : FileLayout::bshd;
          },
          "dimensions of q, k, v, o in the files: [batch, len, heads, dim] (default), [batch, "
-         "heads, "
-         "len, dim] or [total, heads, dim]")
+         "heads, len, dim] or [total, heads, dim]")
       ->check(CLI::IsMember({"bshd", "bhsd", "packed"}).description(""))
       ->type_name("bshd|bhsd|packed");
   app.add_option("--dtype", o.input.dtype, "convert q, k, v, do and bias on load")
@@ -136,7 +156,7 @@ Command add_run(CLI::App& root) {
       "show progress on stderr even when it is no terminal");
 
   o.problem.add_to(app);
-  add_number_flags(app, o);
+  add_number_flags(app, o.numbers);
   add_tensor_flags(app, o);
   return [options] { return run(*options); };
 }

@@ -11,6 +11,7 @@ namespace attn::cli {
 
 enum class Kind {
   rows,        // [b, n, h, d] or packed: turned by --layout, converted by --dtype
+  out_rows,    // the same, of the type of o
   statistics,  // floats in the problem's statistics type
   values,      // floats in their own type (bias; converted by --dtype)
   bytes,       // u8

@@ -7,7 +7,7 @@ namespace {
 
 TEST_F(Cli, Usage) {
   expect_refused(2, "", "A subcommand is required");
-  expect_refused(2, "walk", "walk");
+  expect_refused(2, "walk", "there is no command 'walk'");
   expect_refused(2, "run --nosuchflag", "--nosuchflag");
   expect_refused(2, "run", "no q: give --input FILE.safetensors or --q FILE.npy");
   expect_refused(2, "run --layout sbhd", "sbhd not in");
@@ -15,6 +15,9 @@ TEST_F(Cli, Usage) {
   expect_refused(2, "run --repeat 0", "--repeat");
   expect_refused(2, "run --scale much", "--scale");
   expect_refused(2, "run --origin 1,2", "--origin");
+  expect_refused(2, "run --seed -1", "--seed");
+  expect_refused(2, "run --seed 18446744073709551616", "--seed");
+  expect_refused(2, "run --scale 1x", "--scale");
   expect_refused(2, "check --case x", "parse_case");
   expect_refused(2, "check --pass sideways", "--pass has no value 'sideways'");
   expect_refused(2, "check --shard 4/4", "--shard takes I/N");
@@ -36,7 +39,7 @@ TEST_F(Cli, Files) {
   write("lie.safetensors",
         std::string(1, static_cast<char>(lie.size())) + std::string(7, '\0') + lie + "1234");
   expect_refused(2, "run --input " + path("lie.safetensors"), "needs 4398046511104 bytes");
-  write("junk.npy", "\xff\xfe junk");
+  write("junk.npy", "\xff\xfe some junk");
   expect_refused(2, "run --q " + path("junk.npy"), "junk.npy: not a .npy file");
   expect_refused(2, "run --q x.safetensors", "q takes a .npy file");
   expect_refused(2, "run --len-q 1,x", "len_q is neither a .npy file nor a list of numbers: '1,x'");

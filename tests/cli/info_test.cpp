@@ -12,7 +12,9 @@ TEST_F(Cli, HelpNeedsNoManual) {
     EXPECT_EQ(result.code, 0) << command;
     EXPECT_EQ(result.err, "");
     EXPECT_NE(result.out.find("-h,--help"), std::string::npos) << command;
-    if (*command != '\0') EXPECT_NE(result.out.find("Examples:"), std::string::npos) << command;
+    if (*command != '\0') {
+      EXPECT_NE(result.out.find("Examples:"), std::string::npos) << command;
+    }
   }
   EXPECT_NE(run("--help").out.find("Exit codes:"), std::string::npos);
   EXPECT_EQ(run("--version").out.substr(0, 5), "attn ");
