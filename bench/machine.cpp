@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 
@@ -64,8 +65,13 @@ Machine this_machine() {
       as_folder(machine.device) + "-" + std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "cpu";
   utsname name{};
   if (uname(&name) == 0) machine.driver = std::string(name.sysname) + " " + name.release;
-  machine.commit = output_of("git -C '" ATTN_BENCH_SOURCE_DIR
-                             "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
+  // A binary carried to another machine finds no repository there: who carries it says the commit.
+  const char* carried = std::getenv("ATTN_BENCH_COMMIT");
+  machine.commit =
+      carried != nullptr
+          ? carried
+          : output_of("git -C '" ATTN_BENCH_SOURCE_DIR
+                      "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   gmtime_r(&now, &utc);
