@@ -64,6 +64,19 @@ TEST_F(Cli, CheckRunsCases) {
   EXPECT_EQ(nlohmann::json::parse(json.out.substr(0, json.out.find('\n')))["result"], "passed");
 }
 
+TEST_F(Cli, FailedCasesSayHowToRepeatThem) {
+  const std::string line =
+      "check --case 'forward seed=9 : heads_q=3 heads_kv=2 len_q=3 len_kv=3' --threads 1";
+  const Result text = run(line);
+  EXPECT_EQ(text.code, 1) << text.out << text.err;
+  EXPECT_NE(text.out.find("heads_q is a multiple of heads_kv"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("  attn " + line), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("0 passed, 1 failed"), std::string::npos) << text.out;
+  const Result json = run(line + " --json");
+  EXPECT_EQ(json.code, 1);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["result"], "failed");
+}
+
 TEST_F(Cli, CheckWithoutABackendThatCanIsThree) {
   EXPECT_EQ(run("check --limit 3 --backend webgpu").code, 3);
 }

@@ -16,7 +16,7 @@ flags+=" -fprofile-instr-generate -fcoverage-mapping"
 subjects=(npy safetensors problem validate)
 declare -A sources=(
   [npy]="src/files/npy.cpp src/files/npy_header.cpp src/files/tensor.cpp"
-  [safetensors]="src/files/safetensors_header.cpp src/files/tensor.cpp"
+  [safetensors]="src/files/safetensors.cpp src/files/safetensors_header.cpp src/files/tensor.cpp"
   [problem]="src/core/problem.cpp"
   [validate]="src/core/validate*.cpp src/core/tensor_rules.cpp src/core/overlap.cpp"
 )
