@@ -1,6 +1,7 @@
 // The case list through the library. Environment variables choose a part, so that slices run apart:
 //   ATTN_CASE_SLICE=k/n    every n-th case, starting at k
 //   ATTN_CASE_LIMIT=n      at most n cases, evenly spread
+//   ATTN_CASE_OPTION=name  cases with this option
 //   ATTN_CASE_TYPES=all    pairs of options in each of f32, bf16 and f16 instead of in one of them
 //   ATTN_CASE_BACKEND=...  who must run them; default "cpu"
 //   ATTN_CASE_JOBS=n       cases at once; default: all processors
@@ -39,6 +40,7 @@ Filter filter_from_environment() {
   filter.shard = static_cast<std::int32_t>(number(slice));
   filter.shards = static_cast<std::int32_t>(number(slice.substr(slice.find('/') + 1)));
   filter.limit = number(environment("ATTN_CASE_LIMIT", "0"));
+  filter.option = environment("ATTN_CASE_OPTION", "");
   filter.every_type = environment("ATTN_CASE_TYPES", "one") == "all";
   return filter;
 }
@@ -100,7 +102,8 @@ void run_list(const std::vector<Case>& cases) {
   EXPECT_EQ(tally.failed, 0u) << "of " << cases.size() << " cases";
   std::printf("%zu cases, %zu failed, worst error/tolerance %.3f\n  %s\n", cases.size(),
               tally.failed, tally.worst_ratio, tally.worst_case.c_str());
-  if (tally.with_rows < 50 || backend != "cpu") return;
+  const bool whole = environment("ATTN_CASE_OPTION", "").empty();
+  if (tally.with_rows < 50 || backend != "cpu" || !whole) return;
   std::printf("%zu of %zu forward and backward cases span 3 tiles of keys and 2 of queries\n",
               tally.large, tally.with_rows);
   EXPECT_GE(2 * tally.large, tally.with_rows);
