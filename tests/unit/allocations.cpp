@@ -6,6 +6,13 @@
 #include <cstdlib>
 #include <new>
 
+#include "sanitizer.hpp"
+
+#if ATTN_TEST_THREAD_SANITIZER
+attn::test::Allocations attn::test::allocations() {
+  return {};
+}
+#else
 namespace {
 
 std::atomic<std::int64_t> g_count{0};
@@ -57,6 +64,7 @@ void operator delete(void* data, std::align_val_t) noexcept {
 void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
   std::free(data);
 }
+#endif
 
 // libomp keeps what it made for threads that have ended. Read by the leak sanitizer alone.
 extern "C" const char* __lsan_default_suppressions();

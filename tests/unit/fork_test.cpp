@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "call.hpp"
+#include "sanitizer.hpp"
 
 namespace attn {
 namespace {
@@ -51,19 +52,12 @@ class Fork : public testing::Test {
           options.threads = 4;
           return options;
         }()) {}
+  void SetUp() override {
+    if (test::kThreadSanitizer) GTEST_SKIP() << "not under the thread sanitizer";
+  }
   Context context_;
 };
 
-// The thread sanitizer does not follow threads of a forked child.
-#if defined(__SANITIZE_THREAD__)
-#define ATTN_THREAD_SANITIZER
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ATTN_THREAD_SANITIZER
-#endif
-#endif
-
-#ifndef ATTN_THREAD_SANITIZER
 TEST_F(Fork, ChildComputesWithThreads) {
   ASSERT_TRUE(computes(context_));
   EXPECT_EQ(in_child([&] { return computes(context_) && computes(context_); }), 0);
@@ -97,7 +91,6 @@ TEST_F(Fork, ForkFromASecondThread) {
   }).join();
   EXPECT_EQ(status, 0);
 }
-#endif
 
 }  // namespace
 }  // namespace attn
