@@ -19,6 +19,7 @@ step_gcc() { ./dev build gcc-werror; }
 step_asan() {
   ./dev build asan &&
     ATTN_CASE_LIMIT=60 ASAN_OPTIONS=detect_stack_use_after_return=1 \
+      LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0" \
       UBSAN_OPTIONS=print_stacktrace=1 ctest --test-dir build/asan -j "$jobs" --output-on-failure
 }
 
@@ -46,7 +47,7 @@ step_aarch64() {
 }
 
 step_fuzz() { tests/fuzz/run.sh 60; }
-step_consumers() { tests/consumers/run.sh; }
+step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
 step_mutations() { python3 tests/mutations/run.py; }
 
 # "passed failed" of the tests that a step's log tells of, in ctest's words.

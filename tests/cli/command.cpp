@@ -94,7 +94,8 @@ TensorFile& TensorFile::add(const std::string& name, std::vector<std::int64_t> s
   const bool integer = dtype[0] == 'I' || dtype[0] == 'U' || dtype == "BOOL";
   auto wide = files::make_tensor(name, integer ? "I64" : "F64", std::move(shape));
   if (!wide || wide->tensor.data.size() != values.size() * 8) std::abort();
-  const std::vector<std::int64_t> integers(values.begin(), values.end());
+  std::vector<std::int64_t> integers;
+  if (integer) integers.assign(values.begin(), values.end());
   std::memcpy(wide->memory.data(),
               integer ? static_cast<const void*>(integers.data()) : values.data(),
               values.size() * 8);
