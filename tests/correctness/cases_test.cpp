@@ -1,6 +1,6 @@
 // The case list through the library. Environment variables choose a part, so that slices run apart:
 //   ATTN_CASE_SLICE=k/n    every n-th case, starting at k
-//   ATTN_CASE_LIMIT=n      at most n cases, evenly spread
+//   ATTN_CASE_LIMIT=n      at most n cases, evenly spread; default: all, for Everything 240
 //   ATTN_CASE_OPTION=name  cases with this option
 //   ATTN_CASE_TYPES=all    pairs of options in each of f32, bf16 and f16 instead of in one of them
 //   ATTN_CASE_BACKEND=...  who must run them; default "cpu"
@@ -124,9 +124,20 @@ TEST(Cases, Backward) {
 TEST(Cases, Decode) {
   run_pass(Pass::decode);
 }
+
+// A part of all passes: for another backend, or for one instruction set (ATTN_CPU_TARGET).
 TEST(Cases, Everything) {
-  if (environment("ATTN_CASE_LIMIT", "").empty()) GTEST_SKIP() << "the passes run one by one";
-  run_list(case_list(filter_from_environment()));
+  const std::string target = environment("ATTN_CPU_TARGET", "");
+  Context context;
+  for (const BackendInfo& info : backends(context)) {
+    if (info.name != "cpu" || target.empty()) continue;
+    if (info.detail.compare(0, target.size() + 1, target + " ") != 0) {
+      GTEST_SKIP() << target << " is not usable here: " << info.detail;
+    }
+  }
+  Filter filter = filter_from_environment();
+  if (filter.limit == 0) filter.limit = 240;
+  run_list(case_list(filter));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(Allocation, TheHookSeesWhatIsAllocated) {
 
 // The pool takes the workspace in one block: with a fresh Context the peak is that block.
 TEST(Allocation, LongRowsTakeTheWorkspaceAndNothingElse) {
-  const Problem p = long_problem(65536);
+  const Problem p = long_problem(ATTN_LONG_ROW);
   Tensors tensors(p);
   {
     Context warm(threads_of(2));
