@@ -48,7 +48,10 @@ def copy_tree(tree):
     """Copies what changed; timestamps tell the build what to do again."""
     names = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *COPIED],
-        cwd=ROOT, check=True, capture_output=True, text=True,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.splitlines()
     wanted = {name for name in names if (ROOT / name).is_file()}
     for name in sorted(wanted):
@@ -72,8 +75,17 @@ def flags():
 
 
 def configure(tree, build):
-    command = ["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None",
-               f"-DCMAKE_CXX_FLAGS={flags()}"]
+    command = [
+        "cmake",
+        "-S",
+        tree,
+        "-B",
+        build,
+        "-G",
+        "Ninja",
+        "-DCMAKE_BUILD_TYPE=None",
+        f"-DCMAKE_CXX_FLAGS={flags()}",
+    ]
     command += [f"-DATTN_BUILD_{part}=OFF" for part in ("CLI", "BENCH", "EXAMPLES", "FUZZERS")]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -88,13 +100,26 @@ def compile_copy(build):
 def passes(build, name, option=""):
     """Whether the tests of this name, or their cases with an option, stay green."""
     folder, tests, limit = PASSES[name]
-    environment = dict(os.environ, OMP_WAIT_POLICY="passive", ATTN_CASE_STOP="1",
-                       ATTN_CASE_LIMIT=limit, ATTN_CASE_OPTION=option)
-    command = [build / f"tests/{folder}/attn_{folder}_test", f"--gtest_filter={tests}",
-               "--gtest_fail_fast"]
+    environment = dict(
+        os.environ,
+        OMP_WAIT_POLICY="passive",
+        ATTN_CASE_STOP="1",
+        ATTN_CASE_LIMIT=limit,
+        ATTN_CASE_OPTION=option,
+    )
+    command = [
+        build / f"tests/{folder}/attn_{folder}_test",
+        f"--gtest_filter={tests}",
+        "--gtest_fail_fast",
+    ]
     try:
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, timeout=SECONDS_OF_A_RUN)
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS_OF_A_RUN,
+        )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
@@ -148,15 +173,20 @@ def main():
             caught = seed(tree, build, mutation)
             verdict = f"caught by {caught}" if caught else "SURVIVED"
             seconds = time.monotonic() - began
-            print(f"{number:3}/{len(mutations)} {verdict:34} {seconds:4.0f} s  "
-                  f"{mutation['name']}", flush=True)
+            print(
+                f"{number:3}/{len(mutations)} {verdict:34} {seconds:4.0f} s  "
+                f"{mutation['name']}",
+                flush=True,
+            )
             if not caught:
                 survivors.append(mutation["name"])
     except Setup as problem:
         print(f"mutations: {problem}", file=sys.stderr)
         return 2
-    print(f"{len(mutations) - len(survivors)} of {len(mutations)} caught in "
-          f"{time.monotonic() - start:.0f} s")
+    print(
+        f"{len(mutations) - len(survivors)} of {len(mutations)} caught in "
+        f"{time.monotonic() - start:.0f} s"
+    )
     return 1 if survivors else 0
 
 
