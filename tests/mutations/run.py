@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the tests: seeds the bugs of mutations.toml into a copy of the tree, one at a time, and asks
-that the quick part of the suite fails for each.
+"""Tests the tests: seeds the bugs of mutations.toml into a copy of the tree, one at a time, and
+asks that the quick part of the suite fails for each.
 
     tests/mutations/run.py [--build DIR] [--only TEXT] [--check]
 
