@@ -169,10 +169,12 @@ class Naive {
       T* out = o.value.data() + row_at(o, in_.q, x.b, i, x.h);
       double* magnitude = o.magnitude.data() + row_at(o, in_.q, x.b, i, x.h);
       if (std::isinf(top)) total = T(0);
+      double total_size = static_cast<double>(total);  // of what rounding the sum depends on
       std::vector<T> weight(r.score.size());
       for (std::size_t j = 0; j < weight.size(); ++j) {
         weight[j] = std::isinf(top) ? T(0) : std::exp(r.score[j] - top);
         total += weight[j];
+        total_size += static_cast<double>(weight[j]) * (1.0 + r.size[j]);
       }
       for (std::size_t j = 0; j < weight.size(); ++j) {
         const T w = weight[j] * r.keep[j];
@@ -185,6 +187,7 @@ class Naive {
       }
       for (std::size_t d = 0; d < dim && total > T(0); ++d) {
         out[d] /= total;
+        magnitude[d] += std::fabs(static_cast<double>(out[d])) * total_size;
         magnitude[d] /= static_cast<double>(total);
       }
       if (lse == nullptr) continue;
