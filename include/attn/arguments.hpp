@@ -38,53 +38,53 @@ struct Origin {
 
 struct Arguments {
   // forward, decode and backward
-  TensorView q;    // [b, n, h, dim_qk]
-  TensorView k;    // [b, m, g, dim_qk]; paged: [pages, page_size, g, dim_qk]
-  TensorView v;    // [b, m, g, dim_vo]; paged: [pages, page_size, g, dim_vo]
-  TensorView o;    // [b, n, h, dim_vo]: output of the forward, input of the backward
-  TensorView lse;  // [b, h, n], packed [h, total_q]; natural log: output, then input
+  TensorView q{};    // [b, n, h, dim_qk]
+  TensorView k{};    // [b, m, g, dim_qk]; paged: [pages, page_size, g, dim_qk]
+  TensorView v{};    // [b, m, g, dim_vo]; paged: [pages, page_size, g, dim_vo]
+  TensorView o{};    // [b, n, h, dim_vo]: output of the forward, input of the backward
+  TensorView lse{};  // [b, h, n], packed [h, total_q]; natural log: output, then input
 
   // options
-  TensorView bias;          // [b|1, h|1, n|1, m|1]
-  TensorView mask;          // the same shape, u8: non-zero = may attend
-  TensorView alibi_slopes;  // [h] or [b, h]
-  TensorView sinks;         // [h]; -inf = no sink for that head
-  TensorView len_q;         // i32 [b], padded layouts
-  TensorView len_kv;        // i32 [b], padded and paged; before the append
-  TensorView cu_len_q;      // i32 [b + 1], packed layouts
-  TensorView cu_len_kv;     // i32 [b + 1], packed layouts
-  TensorView kv_begin;      // i32 [b|1, n], packed [total_q]: first visible key of each query
-  TensorView kv_end;        // i32 [b|1, n], packed [total_q]: one past the last visible key
-  TensorView block_table;   // i32 [b, pages per entry]; negative or out of range = no page
-  TensorView k_new;         // [b, len_new, g, dim_qk]: rows to append to the cache
-  TensorView v_new;         // [b, len_new, g, dim_vo]
-  TensorView descale_q;     // f32 [b, g], f8 types
-  TensorView descale_k;
-  TensorView descale_v;
-  TensorView rope_cos;    // [positions, rot_dim / 2], statistics type
-  TensorView rope_sin;    // the same shape
-  TensorView rope_pos_q;  // i32 [b|1, n], packed [total_q]
-  TensorView rope_pos_k;  // i32 [b|1, m], packed [total_kv]
+  TensorView bias{};          // [b|1, h|1, n|1, m|1]
+  TensorView mask{};          // the same shape, u8: non-zero = may attend
+  TensorView alibi_slopes{};  // [h] or [b, h]
+  TensorView sinks{};         // [h]; -inf = no sink for that head
+  TensorView len_q{};         // i32 [b], padded layouts
+  TensorView len_kv{};        // i32 [b], padded and paged; before the append
+  TensorView cu_len_q{};      // i32 [b + 1], packed layouts
+  TensorView cu_len_kv{};     // i32 [b + 1], packed layouts
+  TensorView kv_begin{};      // i32 [b|1, n], packed [total_q]: first visible key of each query
+  TensorView kv_end{};        // i32 [b|1, n], packed [total_q]: one past the last visible key
+  TensorView block_table{};   // i32 [b, pages per entry]; negative or out of range = no page
+  TensorView k_new{};         // [b, len_new, g, dim_qk]: rows to append to the cache
+  TensorView v_new{};         // [b, len_new, g, dim_vo]
+  TensorView descale_q{};     // f32 [b, g], f8 types
+  TensorView descale_k{};
+  TensorView descale_v{};
+  TensorView rope_cos{};    // [positions, rot_dim / 2], statistics type
+  TensorView rope_sin{};    // the same shape
+  TensorView rope_pos_q{};  // i32 [b|1, n], packed [total_q]
+  TensorView rope_pos_k{};  // i32 [b|1, m], packed [total_kv]
   // u32 [1] as i32: the number of non-finite elements replaced is added to it (nonfinite_zero).
-  TensorView nonfinite_count;
+  TensorView nonfinite_count{};
 
   // backward
-  TensorView dout;   // gradient of o, shaped like o
-  TensorView dlse;   // gradient of lse, shaped like lse
-  TensorView delta;  // caller-made dot(dout, o) - dlse, shaped like lse
-  TensorView dq;     // outputs, shaped like q, k, v
-  TensorView dk;
-  TensorView dv;
-  TensorView dbias;  // [b|1, h|1, n|1, m|1]: the broadcast shape of bias
-  TensorView dsink;  // [h], statistics type
+  TensorView dout{};   // gradient of o, shaped like o
+  TensorView dlse{};   // gradient of lse, shaped like lse
+  TensorView delta{};  // caller-made dot(dout, o) - dlse, shaped like lse
+  TensorView dq{};     // outputs, shaped like q, k, v
+  TensorView dk{};
+  TensorView dv{};
+  TensorView dbias{};  // [b|1, h|1, n|1, m|1]: the broadcast shape of bias
+  TensorView dsink{};  // [h], statistics type
 
   // numbers
-  std::optional<double> scale;  // default 1 / sqrt(dim_qk); any finite number
-  double softcap = 0.0;         // > 0 with Problem::softcap
-  double dropout_p = 0.0;       // 0 or [1/512, 1) with Problem::dropout; in steps of 1/256
-  Value<std::uint64_t> seed;
-  Value<std::uint64_t> offset;
-  std::optional<std::int64_t> diag;  // with Diagonal::explicit_value
+  std::optional<double> scale{};  // default 1 / sqrt(dim_qk); any finite number
+  double softcap = 0.0;           // > 0 with Problem::softcap
+  double dropout_p = 0.0;         // 0 or [1/512, 1) with Problem::dropout; in steps of 1/256
+  Value<std::uint64_t> seed{};
+  Value<std::uint64_t> offset{};
+  std::optional<std::int64_t> diag{};  // with Diagonal::explicit_value
   Origin origin{};
   double rope_base = 10000.0;
   std::int64_t rope_pos_offset = 0;
@@ -94,7 +94,7 @@ struct Arguments {
   void* workspace = nullptr;
   std::int64_t workspace_size = 0;
   // CUDA: the stream to queue on (0 is a valid stream). Host tensors: must not be given.
-  std::optional<void*> stream;
+  std::optional<void*> stream{};
 };
 
 // The Problem that these tensors and numbers state: types, sizes, which options are on. What
@@ -108,32 +108,32 @@ ATTN_API Problem describe(const Arguments& arguments);
 // A partial with lse = -inf is not read. o2 not given stands for zeros: a sink merged last. o and
 // lse may be the same views as o1 and lse1 (in place).
 struct MergeArguments {
-  TensorView o1, lse1, o2, lse2;  // inputs
-  TensorView o, lse;              // outputs; lse may be left out
-  std::optional<void*> stream;
+  TensorView o1{}, lse1{}, o2{}, lse2{};  // inputs
+  TensorView o{}, lse{};                  // outputs; lse may be left out
+  std::optional<void*> stream{};
 };
 
 // do_n = w_n do, dlse_n = w_n (dlse + dot(do, o_n - o)), w_n = exp(lse_n - lse). dlse is optional
 // (zeros); each output is optional.
 struct MergeBackwardArguments {
-  TensorView o1, lse1, o2, lse2, o, lse, dout, dlse;  // inputs
-  TensorView dout1, dlse1, dout2, dlse2;              // outputs
-  std::optional<void*> stream;
+  TensorView o1{}, lse1{}, o2{}, lse2{}, o{}, lse{}, dout{}, dlse{};  // inputs
+  TensorView dout1{}, dlse1{}, dout2{}, dlse2{};                      // outputs
+  std::optional<void*> stream{};
 };
 
 // Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2): pairs rotate by
 // position * base^(-2m / rot_dim). x and out: [b, n, h, dim] or [total, h, dim]; out may be x.
 struct RopeArguments {
-  TensorView x, out;
+  TensorView x{}, out{};
   Rope style = Rope::half;
   std::int64_t rot_dim = 0;  // even, <= dim; 0 = dim; the rest is copied
   double base = 10000.0;
   bool inverse = false;         // rotate by the negative angle: the gradient
   std::int64_t pos_offset = 0;  // position = row + pos_offset ...
-  TensorView positions;         // ... or explicit i32 [b|1, n] or [total]
-  TensorView cu_len;            // packed: i32 [b + 1], rows count from their entry's start
-  TensorView cos, sin;          // [positions, rot_dim / 2] instead of base; positions are clamped
-  std::optional<void*> stream;
+  TensorView positions{};       // ... or explicit i32 [b|1, n] or [total]
+  TensorView cu_len{};          // packed: i32 [b + 1], rows count from their entry's start
+  TensorView cos{}, sin{};      // [positions, rot_dim / 2] instead of base; positions are clamped
+  std::optional<void*> stream{};
 };
 
 }  // namespace attn

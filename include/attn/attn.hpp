@@ -48,24 +48,24 @@ ATTN_API std::int64_t workspace_bytes(Context& context, Pass pass, const Problem
 
 // Shape, type and contiguous strides of each output, without memory; rank 0 for those not made.
 struct Outputs {
-  TensorView o, lse, dq, dk, dv, dbias, dsink;
+  TensorView o{}, lse{}, dq{}, dk{}, dv{}, dbias{}, dsink{};
 };
 ATTN_API Outputs output_shapes(Pass pass, const Problem& problem);
 
 // Whether a backend does it, and if not, why not.
 struct Verdict {
   bool supported = false;
-  std::string backend;  // who would run it
-  std::string reason;   // why not, of every backend asked; empty when supported
+  std::string backend{};  // who would run it
+  std::string reason{};   // why not, of every backend asked; empty when supported
 };
 ATTN_API Verdict supports(Context& context, Pass pass, const Problem& problem,
                           Device device = Device::host);
 
 // What would run: a value to print and to assert on.
 struct PlanSummary {
-  std::string backend;
-  std::string kernel;
-  std::string config;  // "tile_q=256 tile_kv=64 ..."
+  std::string backend{};
+  std::string kernel{};
+  std::string config{};  // "tile_q=256 tile_kv=64 ..."
   std::int64_t tile_q = 0;
   std::int64_t tile_kv = 0;
   std::int64_t tasks = 0;  // independent pieces of work
@@ -79,10 +79,10 @@ ATTN_API std::string explain(Context& context, Pass pass, const Problem& problem
                              Device device = Device::host);
 
 struct BackendInfo {
-  std::string name;
+  std::string name{};
   bool built = false;
   bool usable = false;
-  std::string detail;  // device and instruction set, or why it is not usable
+  std::string detail{};  // device and instruction set, or why it is not usable
 };
 ATTN_API std::vector<BackendInfo> backends(Context& context);
 

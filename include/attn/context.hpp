@@ -41,11 +41,11 @@ struct ContextOptions {
   ParallelFor parallel_for = nullptr;
   void* parallel_for_user = nullptr;
   // Name of the one backend to use ("cpu", "reference", "cuda", "webgpu"); empty = by device.
-  std::string backend;
+  std::string backend{};
   // Scratch memory kept between calls, in bytes; larger blocks are freed after the call.
   std::int64_t pool_bytes = std::int64_t{256} << 20;
   // Where compiled kernels are kept; empty = ATTN_CACHE_DIR, else the user's cache folder.
-  std::string cache_dir;
+  std::string cache_dir{};
 };
 
 class Context {

@@ -74,8 +74,8 @@ struct Problem {
   // Who sees whom.
   bool causal = false;
   Diagonal diagonal = Diagonal::bottom_right;
-  std::optional<std::int64_t> window_left;   // absent: unlimited
-  std::optional<std::int64_t> window_right;  // absent: unlimited
+  std::optional<std::int64_t> window_left{};   // absent: unlimited
+  std::optional<std::int64_t> window_right{};  // absent: unlimited
   bool kv_begin = false;
   bool kv_end = false;
   Extent mask{};

@@ -76,5 +76,21 @@ TEST(Describe, RefusesShapesItCantRead) {
   EXPECT_NE(message([](Arguments& a) { a.q.rank = 7; }), "");
 }
 
+// Every public value can be written with designated initializers; the builds where warnings are
+// errors hold that what is left out needs no word.
+TEST(Describe, TakesDesignatedInitializers) {
+  const float data[6] = {};
+  const TensorView view = TensorView::contiguous(data, DType::f32, {1, 2, 1, 3});
+  const Arguments arguments{.q = view, .k = view, .v = view, .o = view};
+  const Problem expected{.len_q = 2, .len_kv = 2, .dim_qk = 3, .dim_vo = 3, .lse = false};
+  EXPECT_EQ(describe(arguments), expected);
+  const ContextOptions options{.threads = 1};
+  Context context(options);
+  const RopeArguments rotation{.x = view, .out = view, .rot_dim = 2};
+  EXPECT_EQ(rotation.out.shape, rotation.x.shape);
+  const MergeArguments partials{.o1 = view, .o2 = view};
+  EXPECT_FALSE(partials.lse.given());
+}
+
 }  // namespace
 }  // namespace attn
