@@ -21,7 +21,7 @@ step_asan() {
     ATTN_CASE_LIMIT=60 ASAN_OPTIONS=detect_stack_use_after_return=1 \
       LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0" \
       UBSAN_OPTIONS=print_stacktrace=1 ctest --test-dir build/asan -j "$jobs" --output-on-failure \
-      -E '^correctness\.(reference|target\.(SSE2|AVX3|NEON))$'
+      -E '^correctness\.(reference|target\.(SCALAR|AVX3|NEON))$'
 }
 
 # Data races: clang and its OpenMP, whose tool library tells the sanitizer what OpenMP orders. Modules
@@ -34,20 +34,23 @@ step_tsan() {
       -R '^(unit\.|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
 }
 
+# Unoptimised: without the long rows of the memory test, which run elsewhere.
 step_coverage() {
   ./dev build coverage &&
     find build/coverage -name '*.gcda' -delete &&
     ATTN_CASE_LIMIT=250 ctest --test-dir build/coverage -j "$jobs" --output-on-failure \
-      -E '^(reference|correctness\.reference)$' &&
+      -E '^(reference|memory|correctness\.reference)$' &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
       --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \
       --txt --print-summary -j "$jobs"
 }
 
+# Under the emulator, in which a forked child cannot start threads (it aborts in its own code), so
+# without the fork tests.
 step_aarch64() {
   ./dev build aarch64 &&
     ATTN_CASE_LIMIT=40 ctest --test-dir build/aarch64 -j "$jobs" --output-on-failure \
-      -E '^(reference|memory|correctness\.(reference|target\.(SSE2|AVX2|AVX3)))$'
+      -E '^(reference|memory|unit\.Fork\..*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
 step_fuzz() { tests/fuzz/run.sh 60; }

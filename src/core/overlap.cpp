@@ -157,13 +157,13 @@ bool share_bytes(const TensorView& a, const TensorView& b) {
   Terms terms;
   for (int d = 0; d < runs_a.outer; ++d) {
     const auto at = static_cast<std::size_t>(d);
-    const std::int64_t stride = a.strides[at] * size_of(a.dtype);
-    if (a.shape[at] > 1 && stride > 0) terms.add({stride, 0, a.shape[at] - 1});
+    if (a.shape[at] <= 1 || a.strides[at] == 0) continue;  // an unused stride may be any number
+    terms.add({a.strides[at] * size_of(a.dtype), 0, a.shape[at] - 1});
   }
   for (int d = 0; d < runs_b.outer; ++d) {
     const auto at = static_cast<std::size_t>(d);
+    if (b.shape[at] <= 1 || b.strides[at] == 0) continue;
     const std::int64_t stride = b.strides[at] * size_of(b.dtype);
-    if (b.shape[at] <= 1 || stride == 0) continue;
     Term term{stride, 1 - b.shape[at], 0};
     for (int t = 0; t < terms.size(); ++t) {
       if (terms[t].stride != stride || terms[t].low < 0) continue;

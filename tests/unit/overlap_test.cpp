@@ -6,6 +6,7 @@
 #include <array>
 #include <attn/attn.hpp>
 #include <chrono>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -127,6 +128,14 @@ TEST(Overlap, HugeViews) {
   EXPECT_FALSE(byte_range(a, range));
   a.shape[2] = 0;  // nothing in it
   EXPECT_TRUE(byte_range(a, range));
+}
+
+TEST(Overlap, TheStrideOfALengthOfOneIsNotRead) {
+  float arena[4] = {};
+  TensorView a = TensorView::contiguous(arena, DType::f32, {1, 4});
+  a.strides[0] = std::numeric_limits<std::int64_t>::max();
+  EXPECT_TRUE(share_bytes(a, a));
+  EXPECT_FALSE(overlaps_itself(a));
 }
 
 // Strides that defeat the search: the answer is the safe one, and comes soon.
