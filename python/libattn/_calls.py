@@ -1,0 +1,192 @@
+"""Calls of the C ABI: its structures are filled once for each kind of call, then reused.
+
+A kind of call is a function, the facts of its arrays and its settings. Structures of a kind that
+was seen before take only addresses and the numbers that change (seed, offset, ...): that keeps a
+call on small arrays at a few microseconds. This is the one place that calls attn_* to compute.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import _abi, _library
+from ._arrays import DEVICES, MAX_RANK, Capsule, Facts, Family, CAPSULES, family_of
+
+LIBRARY = _library.LIBRARY
+Arrays = dict[str, Any]
+Settings = dict[str, Any]
+
+_CACHE_KINDS = 512
+
+
+def init(struct: Any, size_only: bool = False) -> Any:
+    """A structure with its defaults and size."""
+    value = struct()
+    value.struct_size = ctypes.sizeof(value)
+    if not size_only:
+        function = getattr(LIBRARY, f"{struct.__name__}_init")
+        _library.check(function(ctypes.byref(value), ctypes.sizeof(value)))
+    return value
+
+
+def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
+    """A view without an address."""
+    rank = len(facts.shape)
+    if not 1 <= rank <= MAX_RANK:
+        raise ValueError(f"{name}: rank: found shape {facts.shape}; accepted 1 to {MAX_RANK} axes")
+    tensor = _abi.attn_tensor()
+    tensor.struct_size = ctypes.sizeof(tensor)
+    tensor.dtype = facts.dtype
+    tensor.device = facts.device
+    tensor.ordinal = facts.ordinal
+    tensor.rank = rank
+    tensor.shape[:rank] = facts.shape
+    tensor.strides[:rank] = facts.strides
+    return tensor
+
+
+class Prepared:
+    """The C structures of one kind of call."""
+
+    __slots__ = (
+        "arguments",
+        "families",
+        "function",
+        "outputs",
+        "problem",
+        "references",
+        "tensors",
+        "workspace_bytes",
+    )
+
+    def __init__(
+        self,
+        function: str,
+        struct: Any,
+        families: dict[str, Family],
+        arrays: Arrays,
+        outputs: tuple[str, ...],
+    ) -> None:
+        self.function = getattr(LIBRARY, function)
+        self.arguments = init(struct)
+        self.problem: Any = None
+        self.families = families
+        self.tensors: dict[str, _abi.attn_tensor] = {}
+        # Outputs to be made: (name, shape, dtype).
+        self.outputs: list[tuple[str, tuple[int, ...], int]] = []
+        self.workspace_bytes = 0
+        for name, x in arrays.items():
+            self.add(name, families[name].facts(name, x))
+            if name in outputs:
+                families[name].check_output(name, x)
+
+    def add(self, name: str, facts: Facts) -> None:
+        tensor = tensor_of(name, facts)
+        self.tensors[name] = tensor
+        setattr(self.arguments, name, ctypes.addressof(tensor))
+
+    def make(self, name: str, shape: tuple[int, ...], dtype: int, like: Facts) -> None:
+        """Plans an output that the caller did not give."""
+        steps = [1]
+        for size in reversed(shape[1:]):
+            steps.append(steps[-1] * max(size, 1))
+        self.add(name, Facts(dtype, like.device, like.ordinal, shape, tuple(reversed(steps))))
+        self.outputs.append((name, shape, dtype))
+
+    def refer(self) -> None:
+        """What the function takes after the context."""
+        structures = (self.arguments,) if self.problem is None else (self.problem, self.arguments)
+        self.references = tuple(ctypes.addressof(structure) for structure in structures)
+
+
+# Structures that no call is using now, by kind. A list's pop and append are atomic, so a kind may
+# be asked for by several threads at once: the second one makes structures of its own.
+_idle: dict[object, list[Prepared]] = {}
+
+
+def run(
+    build: Callable[[Arrays, dict[str, Family]], Prepared],
+    kind: tuple[object, ...],
+    arrays: Arrays,
+    changing: Settings,
+    lead: str,
+) -> Arrays:
+    """Calls with the structures of this kind, which `build` makes where there are none.
+
+    arrays: by field of the arguments structure, none of them None; `lead` names the one whose
+    device, stream and maker decide. changing: fields that are written at every call. Returns the
+    outputs that were made.
+    """
+    families = {}
+    keys = []
+    for name, x in arrays.items():
+        family = family_of(name, x)
+        if family is None:
+            arrays[name] = x = Capsule(name, x)
+            family = CAPSULES
+        families[name] = family
+        keys.append((name, family, family.key(x)))
+    key = (kind, tuple(keys))
+    first = families[lead]
+    like = arrays[lead]
+    idle = _idle.get(key)
+    try:
+        prepared = idle.pop() if idle else build(arrays, families)
+    except IndexError:  # another thread took the last one
+        prepared = build(arrays, families)
+
+    tensors = prepared.tensors
+    for name, x in arrays.items():
+        tensors[name].data = families[name].pointer(name, x)
+    made = {}
+    for name, shape, dtype in prepared.outputs:
+        made[name] = x = first.empty(like, shape, dtype)
+        tensors[name].data = family_of(name, x).pointer(name, x)  # type: ignore[union-attr]
+    arguments = prepared.arguments
+    for name, value in changing.items():
+        setattr(arguments, name, value)
+    stream = first.stream(like)
+    if stream is not None and "stream" not in changing:
+        arguments.stream = stream
+        arguments.has_stream = 1
+    if prepared.workspace_bytes and "workspace" not in changing:
+        scratch = first.empty(like, (prepared.workspace_bytes,), _abi.ATTN_U8)
+        arguments.workspace = first.pointer("workspace", scratch)
+        arguments.workspace_size = prepared.workspace_bytes
+    context = _library.context(first.threads())
+    code = prepared.function(context.handle, *prepared.references)
+    if code != _abi.ATTN_OK:
+        raise _library.exception_of(code)
+    if idle is None:
+        if len(_idle) >= _CACHE_KINDS:
+            _idle.clear()
+        idle = _idle.setdefault(key, [])
+    if len(idle) < 8:
+        idle.append(prepared)
+    return made
+
+
+def device_name(facts: Facts) -> str:
+    return DEVICES[facts.device]
+
+
+def split_pointer(name: str, value: Any) -> tuple[int, int | None]:
+    """A number, or the address of an array that holds it: (number, None) or (0, address)."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        if not 0 <= int(value) < 1 << 64:
+            raise ValueError(f"{name}: found {value}; accepted 0 to 2**64 - 1")
+        return int(value), None
+    family = family_of(name, value)
+    dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    size = getattr(value, "size", None)
+    count = value.numel() if hasattr(value, "numel") else size
+    if family is None or dtype not in ("int64", "uint64") or count != 1:
+        raise ValueError(
+            f"{name}: found {type(value).__name__} of {dtype or 'no type'}; accepted an int, or an "
+            "int64 or uint64 array of one element on the device of q"
+        )
+    return 0, family.pointer(name, value)

@@ -1,0 +1,119 @@
+"""Questions: supports, explain, workspace_bytes, describe and info."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _abi, _library
+from ._arrays import DEVICES
+from ._calls import LIBRARY, init
+from ._functions import PASSES, described
+from ._options import Array, Options, choice
+
+if TYPE_CHECKING:
+    from ._options import Unpack
+
+_DEVICES = {name: code for code, name in DEVICES.items()}
+
+
+class Verdict(NamedTuple):
+    """Whether a backend does it: its name, or why none does."""
+
+    supported: bool
+    backend: str
+    reason: str
+
+
+def describe(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> str:
+    """The problem of attention(q, k, v, **options) as one line of key=value words.
+
+    Such a line is what supports, explain, workspace_bytes and the command `attn` take:
+    "dtype=bf16 batch=2 heads_q=8 heads_kv=2 len_q=128 len_kv=128 causal window_left=64".
+    """
+    return described("forward", {"q": q, "k": k, "v": v}, options)[0]
+
+
+def _question(problem: str, pass_: str, device: str) -> tuple[int, Any, int]:
+    value = init(_abi.attn_problem, size_only=True)
+    if not isinstance(problem, str):
+        raise ValueError(
+            f"problem: found {type(problem).__name__}; accepted a line of text, see describe()"
+        )
+    _library.check(LIBRARY.attn_problem_parse(problem.encode(), ctypes.byref(value)))
+    return choice("pass_", pass_, PASSES), value, choice("device", device, _DEVICES)
+
+
+def supports(problem: str, pass_: str = "forward", device: str = "host") -> Verdict:
+    """Whether a usable backend does this, and if not, why, backend by backend.
+
+    problem: a line as describe() gives. pass_: "forward", "backward", "decode". device: "host",
+    "cuda", "webgpu". Raises ValueError where the problem itself breaks a rule.
+    """
+    number, value, place = _question(problem, pass_, device)
+    verdict = init(_abi.attn_verdict, size_only=True)
+    _library.check(
+        LIBRARY.attn_supports(
+            _library.context().handle, number, ctypes.byref(value), place, ctypes.byref(verdict)
+        )
+    )
+    return Verdict(bool(verdict.supported), verdict.backend.decode(), verdict.reason.decode())
+
+
+def explain(problem: str, pass_: str = "forward", device: str = "host") -> str:
+    """The chain of such a call: its rules, each backend's verdict, the plan. Takes what supports
+    takes."""
+    number, value, place = _question(problem, pass_, device)
+
+    def fill(buffer: Any, size: int, needed: Any) -> Any:
+        return LIBRARY.attn_explain(
+            _library.context().handle, number, ctypes.byref(value), place, buffer, size, needed
+        )
+
+    return _library.text_of(fill)
+
+
+def workspace_bytes(problem: str, pass_: str = "forward", device: str = "host") -> int:
+    """Bytes of scratch memory of such a call, all of it. Takes what supports takes."""
+    number, value, place = _question(problem, pass_, device)
+    needed = ctypes.c_int64()
+    _library.check(
+        LIBRARY.attn_workspace_bytes(
+            _library.context().handle, number, ctypes.byref(value), place, ctypes.byref(needed)
+        )
+    )
+    return needed.value
+
+
+def version() -> str:
+    """The library's version, "0.1.0"."""
+    text: bytes = LIBRARY.attn_version()
+    return text.decode()
+
+
+def info() -> dict[str, Any]:
+    """Version, library file, threads, and each backend: built, usable, and its device or why not."""
+    context = _library.context()
+    backends = []
+    count = ctypes.c_int32(1)
+    index = 0
+    while index < count.value:
+        one = init(_abi.attn_backend_info, size_only=True)
+        _library.check(
+            LIBRARY.attn_backend_at(context.handle, index, ctypes.byref(one), ctypes.byref(count))
+        )
+        backends.append(
+            {
+                "name": one.name.decode(),
+                "built": bool(one.built),
+                "usable": bool(one.usable),
+                "detail": one.detail.decode(),
+            }
+        )
+        index += 1
+    return {
+        "version": version(),
+        "library": _library.PATH,
+        "threads": context.threads,
+        "backends": backends,
+    }
