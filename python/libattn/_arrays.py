@@ -74,7 +74,7 @@ class Family:
             "can't be made here; accepted: the output arrays as arguments (out=, dq=, ...)"
         )
 
-    def values(self, x: Any) -> np.ndarray[Any, Any] | None:
+    def values(self, x: Any) -> Any:
         """The array as NumPy where its memory is the host's."""
         return None
 
@@ -114,15 +114,15 @@ class NumpyFamily(Family):
     def empty(self, like: Any, shape: tuple[int, ...], dtype: int) -> Any:
         return np.empty(shape, numpy_dtype(dtype))
 
-    def values(self, x: Any) -> np.ndarray[Any, Any] | None:
-        return x  # type: ignore[no-any-return]
+    def values(self, x: Any) -> Any:
+        return x
 
     def check_output(self, name: str, x: Any) -> None:
         if not x.flags.writeable:
             raise ValueError(f"{name}: found a read-only array; accepted one that can be written")
 
 
-def numpy_dtype(code: int) -> np.dtype[Any]:
+def numpy_dtype(code: int) -> Any:
     name = NAMES[code]
     if name.startswith(("bfloat16", "float8")):
         import ml_dtypes
@@ -165,14 +165,14 @@ class TorchFamily(Family):
     def check_storage(self, name: str, x: Any) -> None:
         if x.numel():
             raise ValueError(
-                f"{name}: found a tensor of shape {tuple(x.shape)} whose storage is empty (freed or "
-                "not yet made); accepted tensors that hold their memory"
+                f"{name}: found a tensor of shape {tuple(x.shape)} whose storage is empty (freed "
+                "or not yet made); accepted tensors that hold their memory"
             )
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: int) -> Any:
         return self.torch.empty(shape, dtype=self.dtypes[dtype], device=like.device)
 
-    def values(self, x: Any) -> np.ndarray[Any, Any] | None:
+    def values(self, x: Any) -> Any:
         return x.detach().numpy() if x.device.type == "cpu" else None
 
     def threads(self) -> int:
@@ -265,8 +265,8 @@ class Capsule:
         kind = self.TYPES.get((tensor.code, tensor.bits))
         if kind is None or tensor.lanes != 1:
             raise ValueError(
-                f"{name}: DLPack type: found code {tensor.code}, {tensor.bits} bits, {tensor.lanes} "
-                f"lanes; accepted {', '.join(self.TYPES.values())}"
+                f"{name}: DLPack type: found code {tensor.code}, {tensor.bits} bits, "
+                f"{tensor.lanes} lanes; accepted {', '.join(self.TYPES.values())}"
             )
         place = self.PLACES.get(tensor.device_type)
         if place is None:
@@ -298,7 +298,7 @@ class CapsuleFamily(Family):
             return np.empty(shape, numpy_dtype(dtype))
         return super().empty(like.source, shape, dtype)
 
-    def values(self, x: Any) -> np.ndarray[Any, Any] | None:
+    def values(self, x: Any) -> Any:
         facts: Facts = x.facts
         if facts.device != _abi.ATTN_HOST or 0 in facts.shape:
             return None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _abi, _library
-from ._arrays import DEVICES, MAX_RANK, Capsule, Facts, Family, CAPSULES, family_of
+from ._arrays import CAPSULES, DEVICES, MAX_RANK, Capsule, Facts, Family, family_of
 
 LIBRARY = _library.LIBRARY
 Arrays = dict[str, Any]
@@ -44,8 +44,8 @@ def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
     tensor.device = facts.device
     tensor.ordinal = facts.ordinal
     tensor.rank = rank
-    tensor.shape[:rank] = facts.shape
-    tensor.strides[:rank] = facts.strides
+    tensor.shape[:rank] = list(facts.shape)
+    tensor.strides[:rank] = list(facts.strides)
     return tensor
 
 
@@ -176,7 +176,7 @@ def device_name(facts: Facts) -> str:
 
 def split_pointer(name: str, value: Any) -> tuple[int, int | None]:
     """A number, or the address of an array that holds it: (number, None) or (0, address)."""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
         if not 0 <= int(value) < 1 << 64:
             raise ValueError(f"{name}: found {value}; accepted 0 to 2**64 - 1")
         return int(value), None

@@ -228,7 +228,9 @@ def decode(
     out_dtype: Any = None,
     **options: Unpack[Options],
 ) -> Any:
-    """attention of few queries against a cache of keys and values, split over keys (Flash-Decoding).
+    """attention of few queries against a cache of keys and values, split over keys.
+
+    Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
 
     q: [b, n, h, dim_qk]. Caches: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
     [pages, page_size, g, dim] with block_table (i32 [b, pages per entry]): key j of entry b is row

@@ -1,4 +1,4 @@
-"""The shared library: where it is, its functions with their prototypes, its errors as exceptions."""
+"""The shared library: where it is, its functions with their types, its errors as exceptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Error(RuntimeError):
 
 
 class Unsupported(Error):
-    """The call is valid, but no usable backend does it; the message says why, backend by backend."""
+    """The call is valid, but no usable backend does it; the message says why, one by one."""
 
 
 def _find() -> str:
@@ -31,8 +31,8 @@ def _find() -> str:
         if (folder / name).exists():
             return str(folder / name)
     raise ImportError(
-        f"libattn: no library in {folder}; accepted: an installed wheel, or ATTN_LIBRARY set to the "
-        "file of the shared library"
+        f"libattn: no library in {folder}; accepted: an installed wheel, or ATTN_LIBRARY set to "
+        "the file of the shared library"
     )
 
 
@@ -135,7 +135,7 @@ def get_num_threads() -> int:
 
 
 def text_of(fill: Any) -> str:
-    """The text that a C function writes into a buffer: fill(buffer, size, byref(needed)) -> code."""
+    """The text that a C function writes into a buffer: fill(buffer, size, needed) -> code."""
     needed = ctypes.c_size_t()
     check(fill(None, 0, ctypes.byref(needed)))
     buffer = ctypes.create_string_buffer(needed.value)

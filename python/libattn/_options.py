@@ -186,7 +186,7 @@ def split(function: str, options: Mapping[str, Any]) -> tuple[Arrays, Settings, 
             facts = family.facts(name, value)
             if facts.dtype != _abi.ATTN_U8 or len(facts.shape) != 1 or facts.strides != (1,):
                 raise ValueError(
-                    f"workspace: found shape {facts.shape}; accepted a contiguous uint8 array [bytes]"
+                    f"workspace: found shape {facts.shape}; accepted contiguous uint8 [bytes]"
                 )
             changing["workspace"] = family.pointer(name, value) or None
             changing["workspace_size"] = facts.shape[0]

@@ -92,7 +92,7 @@ def version() -> str:
 
 
 def info() -> dict[str, Any]:
-    """Version, library file, threads, and each backend: built, usable, and its device or why not."""
+    """Version, library file, threads, and the backends: built, usable, device or why not."""
     context = _library.context()
     backends = []
     count = ctypes.c_int32(1)
