@@ -1,0 +1,58 @@
+"""libattn as an attention implementation of Hugging Face transformers.
+
+    import libattn.hf
+    libattn.hf.register()
+    model = AutoModel.from_pretrained(..., attn_implementation="libattn")
+
+`register` adds a function to transformers' `AttentionInterface` (what a layer calls in place of its
+eager attention) and one to its `AttentionMaskInterface` (what a model calls to prepare its mask).
+The second returns, for each query, the interval of keys that it sees, 2 integers a query, in place
+of a [batch, 1, len_q, len_kv] mask.
+
+transformers is imported by `register`, torch by this module's parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from libattn import Unsupported
+from libattn.hf._record import Call, record
+
+__all__ = ["OLDEST_TRANSFORMERS", "Call", "record", "register"]
+
+OLDEST_TRANSFORMERS = "5.4"
+
+
+def register(name: str = "libattn") -> None:
+    """Makes `attn_implementation=name` known to transformers. Calling it again changes nothing.
+
+    Errors: ImportError without transformers; libattn.Unsupported when transformers is older than
+    `OLDEST_TRANSFORMERS` (its mask interface has no q_length and q_offset to build on).
+    """
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise ImportError("libattn.hf.register needs the package transformers") from error
+    version = str(getattr(transformers, "__version__", "unknown"))
+    if not _has_interfaces(transformers):
+        raise Unsupported(
+            f"libattn.hf.register: transformers {version} is too old: its mask interface doesn't "
+            f"take q_length and q_offset; transformers {OLDEST_TRANSFORMERS} or newer is needed"
+        )
+    from libattn.hf._attention import attention_forward
+    from libattn.hf._mask import visible_keys
+
+    transformers.AttentionInterface.register(name, attention_forward)
+    transformers.AttentionMaskInterface.register(name, visible_keys)
+
+
+def _has_interfaces(transformers: object) -> bool:
+    """Whether this transformers has both interfaces in the form that libattn.hf fills."""
+    if not hasattr(transformers, "AttentionInterface"):
+        return False
+    if not hasattr(transformers, "AttentionMaskInterface"):
+        return False
+    masking = importlib.import_module("transformers.masking_utils")
+    code = getattr(getattr(masking, "sdpa_mask", None), "__code__", None)
+    return code is not None and {"q_length", "q_offset"} <= set(code.co_varnames)

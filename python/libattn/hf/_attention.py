@@ -1,0 +1,207 @@
+"""libattn behind transformers' attention interface: one layer's attention.
+
+What arrives: query, key, value [batch, heads, length, dim] after rotary embedding and cache update,
+and the layer's options by name. What goes back: [batch, len_q, heads, dim]. Grouped heads are not
+repeated and nothing is transposed in memory: libattn reads the strides as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import libattn.torch
+from libattn import Unsupported
+from libattn.hf import _mask
+from libattn.hf._record import Call, note, recording
+
+# Up to so many queries without gradients go to decode, which also splits along the keys.
+_DECODE_QUERIES = 16
+
+# Arguments of single models' layers that change what is computed and have no counterpart here.
+_REFUSED = {
+    "cache": "continuous batching's paged cache",
+    "block_indices": "block-sparse attention by indices",
+    "indices": "sparse attention by indices",
+    "sinks": "one sink logit per query",
+    "head_mask": "a mask of heads",
+    "layer_head_mask": "a mask of heads",
+}
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """One layer's attention: transformers' attention interface.
+
+    query [b, h, n, dim], key [b, g, m, dim], value [b, g, m, dim_vo]; result [b, n, h, dim_vo].
+
+    - attention_mask: None; what `libattn.hf._mask.visible_keys` made; a padding mask [b, m]; or a
+      caller's own mask [b|1, h|1, n|1, m|1], boolean (True = visible) or floating (added).
+      A mask says all about visibility; without one, is_causal (else module.is_causal, else True;
+      the last query sees the last key) and sliding_window (keys at a distance under it) do.
+    - s_aux: the logits of the sinks [h], with gradient. position_bias: added to the scaled scores,
+      [b|1, h|1, n|1, m|1], with gradient. softcap, scaling, dropout: as in libattn.attention.
+    - cu_seq_lens_q, cu_seq_lens_k: i32 [documents + 1], the bounds of documents packed in the one
+      row of the batch; is_causal then holds inside each document.
+
+    Errors: libattn.Unsupported for output_attentions=True and for single models' arguments that
+    change the computation (the list above); ValueError for what libattn.torch.attention refuses.
+    """
+    _refuse(module, others)
+    batch, heads, len_q = query.shape[:3]
+    len_kv = key.shape[2]
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    options: dict[str, Any] = {"scale": scaling, "softcap": softcap or None}
+    if s_aux is not None:
+        options["sinks"] = _sinks(s_aux, heads, query.dtype)
+    arrived = attention_mask
+    if arrived is not None and arrived.ndim == 2:
+        arrived = _mask.of_padding(arrived, len_q, len_kv, causal, sliding_window)
+    kind = _set_visibility(options, arrived, batch, len_q, len_kv, causal, sliding_window)
+    if cu_seq_lens_q is not None:
+        _keep_documents_apart(
+            options, query, cu_seq_lens_q, cu_seq_lens_k, len_kv, causal, sliding_window
+        )
+        kind = "intervals" if kind == "none" else kind
+    if position_bias is not None:
+        given = options.get("bias")
+        options["bias"] = position_bias if given is None else position_bias + given
+    q, k, v = (_last_contiguous(tensor.transpose(1, 2)) for tensor in (query, key, value))
+    wants_gradient = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (q, k, v, s_aux, position_bias) if tensor is not None
+    )
+    decodes = len_q <= _DECODE_QUERIES and dropout == 0.0 and not wants_gradient
+    if decodes:
+        output = libattn.torch.decode(q, k, v, **options)
+    else:
+        output = libattn.torch.attention(q, k, v, dropout_p=dropout, **options)
+    if recording():
+        elements = 0 if attention_mask is None else attention_mask.numel()
+        operation = "decode" if decodes else "attention"
+        layer = getattr(module, "layer_idx", None)
+        name = type(module).__name__
+        note(Call(layer, name, operation, kind, elements, batch, len_q, len_kv))
+    return output, None
+
+
+def _refuse(module: nn.Module, others: dict[str, Any]) -> None:
+    config = getattr(module, "config", None)
+    if others.get("output_attentions") or getattr(config, "output_attentions", False):
+        raise Unsupported(
+            "libattn.hf: output_attentions=True asks for the attention weights, "
+            'which libattn never stores; use attn_implementation="eager" to see them'
+        )
+    for name, meaning in _REFUSED.items():
+        if others.get(name) is not None:
+            raise Unsupported(
+                f"libattn.hf: {type(module).__name__} passes {name} ({meaning}), "
+                "which libattn doesn't compute; use another attn_implementation for this model"
+            )
+
+
+def _set_visibility(
+    options: dict[str, Any],
+    mask: Tensor | None,
+    batch: int,
+    len_q: int,
+    len_kv: int,
+    causal: bool,
+    window: int | None,
+) -> str:
+    """Adds the options that say which keys are visible; returns Call.mask."""
+    if mask is None:
+        options["causal"] = causal
+        if window is not None:
+            options["window"] = (window - 1, 0 if causal else window - 1)
+        return "none"
+    if mask.dtype == torch.int32:
+        visible = _mask.take_apart(mask, batch, len_q, len_kv)
+        options["kv_begin"], options["kv_end"] = visible.kv_begin, visible.kv_end
+        if visible.keys is None:
+            return "intervals"
+        options["mask"] = visible.keys
+        return "intervals and keys"
+    if mask.ndim == 4 and mask.dtype == torch.bool:
+        options["mask"] = mask
+        return "mask"
+    if mask.ndim == 4 and mask.is_floating_point():
+        options["bias"] = mask
+        return "bias"
+    raise ValueError(
+        f"libattn.hf: attention_mask has type {mask.dtype} and shape {list(mask.shape)}; accepted "
+        "are [batch, positions], and [batch|1, heads|1, len_q|1, len_kv|1] of bool or floating type"
+    )
+
+
+def _keep_documents_apart(
+    options: dict[str, Any],
+    query: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor | None,
+    len_kv: int,
+    causal: bool,
+    window: int | None,
+) -> None:
+    """Narrows the visible keys of each query to its document's, causal and window inside it.
+
+    Within a document the last query stands beside the last key. Queries past cu_q's last entry see
+    nothing.
+    """
+    batch, len_q, device = query.shape[0], query.shape[2], query.device
+    if batch != 1:
+        raise ValueError(
+            f"libattn.hf: cu_seq_lens_q describes documents packed in one row, the batch has "
+            f"{batch}; give packed rows of a batch by position_ids"
+        )
+    cu_q = cu_q.to(device, torch.int64)
+    cu_k = cu_q if cu_k is None else cu_k.to(device, torch.int64)
+    rows = torch.arange(len_q, device=device)
+    after = torch.searchsorted(cu_q, rows, right=True).clamp(1, cu_q.numel() - 1)
+    begin, end = cu_k[after - 1], cu_k[after]
+    beside = rows + end - cu_q[after]
+    if causal:
+        end = torch.minimum(end, beside + 1)
+    if window is not None:
+        begin = torch.maximum(begin, beside - window + 1)
+        end = torch.minimum(end, beside + window)
+    end = torch.where(rows < cu_q[-1], end, 0).clamp(0, len_kv)
+    kv_begin, kv_end = begin[None].to(torch.int32), end[None].to(torch.int32)
+    if "kv_begin" in options:
+        kv_begin = torch.maximum(kv_begin, options["kv_begin"])
+        kv_end = torch.minimum(kv_end, options["kv_end"])
+    options.pop("causal", None)
+    options.pop("window", None)
+    options["kv_begin"], options["kv_end"] = kv_begin, kv_end
+
+
+def _sinks(logits: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """[h] in f32 (f64 with f64 inputs), as libattn takes it; the cast passes the gradient on."""
+    if logits.numel() != heads:
+        raise ValueError(
+            f"libattn.hf: s_aux has shape {list(logits.shape)}; one logit for each of {heads} "
+            "heads is accepted"
+        )
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return logits.reshape(heads).to(wide)
+
+
+def _last_contiguous(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy where the elements of a row don't lie side by side."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

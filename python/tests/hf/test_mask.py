@@ -1,0 +1,191 @@
+"""The intervals that libattn.hf gives to its layers against transformers' own boolean masks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", minversion="5.4")
+
+from libattn.hf import _intervals, _mask  # noqa: E402
+from transformers import masking_utils  # noqa: E402
+
+CAUSAL = masking_utils.causal_mask_function
+BIDIRECTIONAL = masking_utils.bidirectional_mask_function
+NO_PADDING = torch.zeros(3, dtype=torch.int64)
+
+PATTERNS = {
+    "causal": CAUSAL,
+    "bidirectional": BIDIRECTIONAL,
+    "window": masking_utils.sliding_window_causal_mask_function(3),
+    "window of one": masking_utils.sliding_window_causal_mask_function(1),
+    "two-sided window": masking_utils.sliding_window_bidirectional_mask_function(2),
+    "chunks": masking_utils.chunked_causal_mask_function(4, NO_PADDING),
+    "chunks after padding": masking_utils.chunked_causal_mask_function(4, torch.tensor([0, 1, 3])),
+}
+
+PADDINGS = {
+    "none": None,
+    "right": [[1] * 9, [1] * 6 + [0] * 3, [1] + [0] * 8],
+    "left": [[1] * 9, [0] * 3 + [1] * 6, [0] * 8 + [1]],
+    "both, empty": [[0] * 2 + [1] * 5 + [0] * 2, [0] * 9, [1] * 9],
+    "holes": [[1, 0, 1, 1, 0, 1, 1, 1, 1], [1] * 9, [0, 1, 0, 0, 0, 1, 0, 0, 0]],
+}
+
+
+def packed(pattern, positions):
+    positions = torch.tensor(positions)
+    numbers = masking_utils.find_packed_sequence_indices(positions)
+    return masking_utils.packed_sequence_compatibility_function(pattern, positions, numbers)
+
+
+def as_boolean(mask, len_q, len_kv, batch=3, *, causal):
+    """bool [batch, len_q, len_kv] of what visible_keys returned."""
+    key = torch.arange(len_kv)
+    if mask is None:
+        row = torch.arange(len_q)[:, None] + len_kv - len_q
+        plain = key <= row if causal else torch.ones(len_q, len_kv, dtype=torch.bool)
+        return plain.expand(batch, len_q, len_kv)
+    visible = _mask.take_apart(mask, batch, len_q, len_kv)
+    assert visible.kv_begin.stride(-1) == visible.kv_end.stride(-1) == 1
+    result = (key >= visible.kv_begin[..., None]) & (key < visible.kv_end[..., None])
+    if visible.keys is not None:
+        result = result & (visible.keys[:, 0] != 0)
+    return result.expand(batch, len_q, len_kv)
+
+
+def both(*, q_length, kv_length, **arguments):
+    """What libattn returned, and its and transformers' boolean masks."""
+    sizes = {"batch_size": 3, "q_length": q_length, "kv_length": kv_length}
+    skips = {"allow_is_causal_skip": True, "allow_is_bidirectional_skip": False}
+    skips.update({name: arguments.pop(name) for name in tuple(arguments) if name in skips})
+    ours = _mask.visible_keys(**sizes, **skips, **arguments)
+    causal = not skips["allow_is_bidirectional_skip"]
+    theirs = masking_utils.sdpa_mask(**sizes, **arguments, allow_is_causal_skip=False)
+    return ours, as_boolean(ours, q_length, kv_length, causal=causal), theirs[:, 0]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_equals_transformers_mask(name, padding):
+    rows = PADDINGS[padding]
+    seen = None if rows is None else torch.tensor(rows).bool()
+    bidirectional = name in ("bidirectional", "two-sided window")
+    # (queries, keys, position of the first query, of the first key): whole rows, one and more
+    # queries after a cache, a static cache longer than what was seen, a sliding cache.
+    for q_length, kv_length, q_offset, kv_offset in (
+        (9, 9, 0, 0),
+        (1, 9, 8, 0),
+        (4, 9, 5, 0),
+        (4, 12, 2, 0),
+        (1, 12, 8, 0),
+        (2, 5, 7, 4),
+        (1, 3, 8, 6),
+    ):
+        ours, got, expected = both(
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=PATTERNS[name],
+            attention_mask=seen,
+            allow_is_causal_skip=not bidirectional,
+            allow_is_bidirectional_skip=bidirectional,
+        )
+        assert torch.equal(got, expected), (q_length, kv_length, q_offset, kv_offset)
+        assert ours is None or ours.numel() <= 3 * 3 * max(q_length, kv_length)
+
+
+def test_offset_as_a_tensor():
+    """A static cache's layers tell the number of seen tokens as a tensor."""
+    _, got, expected = both(
+        q_length=3, kv_length=16, q_offset=torch.tensor(4), mask_function=PATTERNS["window"]
+    )
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "chunks"])
+def test_packed_documents(name):
+    function = packed(
+        PATTERNS[name],
+        [[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 0, 1, 2, 3, 4, 5, 6, 7], [5, 6, 7, 8, 9, 10, 11, 0, 1]],
+    )
+    ours, got, expected = both(
+        q_length=9, kv_length=9, mask_function=function, allow_is_causal_skip=False
+    )
+    assert ours.dtype == torch.int32
+    assert torch.equal(got, expected)
+
+
+def test_none_where_causality_says_all():
+    plain = {"q_length": 6, "kv_length": 6, "attention_mask": torch.ones(3, 6, dtype=torch.bool)}
+    assert both(mask_function=CAUSAL, **plain)[0] is None
+    wide = masking_utils.sliding_window_causal_mask_function(6)
+    assert both(mask_function=wide, **plain)[0] is None
+    assert both(mask_function=PATTERNS["window"], **plain)[0] is not None
+    assert both(mask_function=CAUSAL, q_length=1, kv_length=6, q_offset=5)[0] is None
+    # A static cache: the keys after the query exist, unwritten.
+    assert both(mask_function=CAUSAL, q_length=1, kv_length=8, q_offset=5)[0] is not None
+    assert both(mask_function=CAUSAL, q_length=6, kv_length=8)[0] is not None
+
+
+def test_unknown_function_is_evaluated(monkeypatch):
+    """A block of two-sided tokens over a causal mask: intervals, found a few rows at a time."""
+    monkeypatch.setattr(_intervals, "_EVALUATED_AT_ONCE", 60)
+    groups = torch.tensor([-1, -1, 0, 0, 0, -1, 1, 1, -1]).expand(3, -1)
+    function = masking_utils.or_masks(CAUSAL, masking_utils.blockwise_overlay(groups))
+    for use_vmap in (False, True):
+        ours, got, expected = both(
+            q_length=9,
+            kv_length=9,
+            mask_function=function,
+            attention_mask=torch.tensor(PADDINGS["left"]).bool(),
+            use_vmap=use_vmap,
+            allow_is_causal_skip=False,
+        )
+        assert ours.dtype == torch.int32
+        assert torch.equal(got, expected)
+
+
+def test_no_interval_stays_a_mask():
+    def every_other(batch_idx, head_idx, q_idx, kv_idx):
+        return (q_idx + kv_idx) % 2 == 0
+
+    arguments = {"batch_size": 3, "q_length": 5, "kv_length": 5, "mask_function": every_other}
+    ours = _mask.visible_keys(**arguments, allow_is_causal_skip=False)
+    assert ours.dtype == torch.bool
+    assert torch.equal(ours, masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False))
+
+
+def test_model_that_computes_with_the_mask_gets_one():
+    ours = _mask.visible_keys(3, 5, 5, mask_function=CAUSAL, allow_is_causal_skip=False)
+    assert ours.dtype == torch.bool
+    assert ours.shape == (3, 1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 2, 1, 10), (3, 2, 5, 5), (3, 1, 5, 5), (2, 2, 1, 5), (3, 3, 1, 5), (2, 1, 5)]
+)
+def test_changed_mask_is_refused(shape):
+    with pytest.raises(ValueError, match="the model changed it"):
+        _mask.take_apart(torch.zeros(shape, dtype=torch.int32), 3, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("len_q", "len_kv", "window", "causal"),
+    tuple(itertools.product((1, 4, 9), (9, 12), (None, 3), (True, False))),
+)
+def test_padding_mask_handed_to_a_layer(len_q, len_kv, window, causal):
+    padding = torch.tensor(PADDINGS["left"])
+    got = as_boolean(
+        _mask.of_padding(padding, len_q, len_kv, causal, window), len_q, len_kv, causal=causal
+    )
+    row = torch.arange(len_q)[:, None] + 9 - len_q
+    key = torch.arange(len_kv)
+    expected = (key < 9) & (key <= (row if causal else row + 99))
+    if window is not None:
+        expected = expected & ((row - key).abs() < window)
+    expected = expected & torch.nn.functional.pad(padding.bool(), (0, len_kv - 9))[:, None]
+    assert torch.equal(got, expected)
