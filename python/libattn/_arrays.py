@@ -221,8 +221,9 @@ class CudaInterfaceFamily(Family):
 
 
 def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a contiguous array."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    """Strides of a contiguous array, none of them 0: a stride of 0 would say 'expanded'."""
+    sizes = [max(size, 1) for size in shape]
+    return tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(shape)))
 
 
 class _DLTensor(ctypes.Structure):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _abi, _library
-from ._arrays import CAPSULES, DEVICES, MAX_RANK, Capsule, Facts, Family, family_of
+from ._arrays import CAPSULES, DEVICES, MAX_RANK, Capsule, Facts, Family, dense, family_of
 
 LIBRARY = _library.LIBRARY
 Arrays = dict[str, Any]
@@ -45,7 +45,9 @@ def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
     tensor.ordinal = facts.ordinal
     tensor.rank = rank
     tensor.shape[:rank] = list(facts.shape)
-    tensor.strides[:rank] = list(facts.strides)
+    # Makers put any stride where an axis has no second element; the library reads the last one.
+    strides = list(dense(facts.shape) if 0 in facts.shape else facts.strides)
+    tensor.strides[:rank] = strides[:-1] + [1 if facts.shape[-1] == 1 else strides[-1]]
     return tensor
 
 
@@ -91,10 +93,7 @@ class Prepared:
 
     def make(self, name: str, shape: tuple[int, ...], dtype: int, like: Facts) -> None:
         """Plans an output that the caller did not give."""
-        steps = [1]
-        for size in reversed(shape[1:]):
-            steps.append(steps[-1] * max(size, 1))
-        self.add(name, Facts(dtype, like.device, like.ordinal, shape, tuple(reversed(steps))))
+        self.add(name, Facts(dtype, like.device, like.ordinal, shape, dense(shape)))
         self.outputs.append((name, shape, dtype))
 
     def refer(self) -> None:
