@@ -335,6 +335,9 @@ def _shaped_like(
     lead: str,
 ) -> Arrays:
     """A call whose outputs have the shape and type of an input: `wanted` maps output -> input."""
+    for name in wanted.values():
+        if name not in arrays:
+            raise ValueError(f"{function}: {name}: found None; accepted an array")
     _refuse_gradients(function.removesuffix("_backward"), arrays)
 
     def build(arrays: Arrays, families: dict[str, Family]) -> Prepared:

@@ -1,0 +1,237 @@
+"""Bad input gives a Python exception with a clear message, never a crash."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+
+import libattn
+import numpy as np
+import pytest
+
+CALLS = int(os.environ.get("ATTN_FUZZ_CALLS", "10000"))
+
+
+def arrays(n=4, m=6, h=2, g=1, dim=8, dtype=np.float32):
+    rng = np.random.default_rng(1)
+    shapes = ((2, n, h, dim), (2, m, g, dim), (2, m, g, dim))
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def f(*shape):
+    return np.zeros(shape, np.float32)
+
+
+BAD = {
+    "q: found builtins.list": lambda q, k, v: ([[1.0]], k, v, {}),
+    "q: found numpy.ma.*MaskedArray": lambda q, k, v: (np.ma.masked_array(q), k, v, {}),
+    "dtype: found complex64": lambda q, k, v: (q.astype(np.complex64), k, v, {}),
+    "other byte order": lambda q, k, v: (q.astype(">f4"), k, v, {}),
+    "q: rank": lambda q, k, v: (q[None], k, v, {}),
+    "describe: shape of q": lambda q, k, v: (q[0, 0], k, v, {}),
+    "type of v": lambda q, k, v: (q, k, v.astype(np.float16), {}),
+    "heads": lambda q, k, v: (q, np.repeat(k, 3, 2), np.repeat(v, 3, 2), {}),
+    "last dimension of q": lambda q, k, v: (np.asfortranarray(q), k, v, {}),
+    "last dimension of k": lambda q, k, v: (q, np.repeat(k, 2, -1)[..., ::2], v, {}),
+    "strides of q": lambda q, k, v: (q[:, ::-1], k, v, {}),
+    "q: strides: found": lambda q, k, v: (
+        np.ndarray(q.shape, q.dtype, bytes(4096), 0, (262, 130, 66, 4)),
+        k,
+        v,
+        {},
+    ),
+    "unknown option 'casual'": lambda q, k, v: (q, k, v, {"casual": True}),
+    "diagonal: found 'left'": lambda q, k, v: (q, k, v, {"diagonal": "left"}),
+    "diagonal: found 1.5": lambda q, k, v: (q, k, v, {"diagonal": 1.5}),
+    "window: found 3": lambda q, k, v: (q, k, v, {"window": 3}),
+    "window_left": lambda q, k, v: (q, k, v, {"window": (-1, None)}),
+    "softcap": lambda q, k, v: (q, k, v, {"softcap": -1.0}),
+    "scale: found 'x'": lambda q, k, v: (q, k, v, {"scale": "x"}),
+    "scale": lambda q, k, v: (q, k, v, {"scale": float("nan")}),
+    "dropout": lambda q, k, v: (q, k, v, {"dropout_p": 1.0}),
+    "dropout_p": lambda q, k, v: (q, k, v, {"dropout_p": 0.001}),
+    "seed: found -1": lambda q, k, v: (q, k, v, {"dropout_p": 0.5, "seed": -1}),
+    "seed: found builtins.float": lambda q, k, v: (q, k, v, {"dropout_p": 0.5, "seed": 0.5}),
+    "len_q: found -3": lambda q, k, v: (q, k, v, {"len_q": np.array([1, -3], np.int32)}),
+    "len_kv: dtype: found int64": lambda q, k, v: (q, k, v, {"len_kv": np.array([1, 2])}),
+    "len_kv": lambda q, k, v: (q, k, v, {"len_kv": np.array([1, 2, 3], np.int32)}),
+    "cu_len_q: found a sum": lambda q, k, v: (
+        q[0],
+        k[0],
+        v[0],
+        {
+            "cu_len_q": np.array([0, 3, 1], np.int32),
+            "cu_len_kv": np.array([0, 3, 6], np.int32),
+        },
+    ),
+    "cu_len_q": lambda q, k, v: (q[0], k[0], v[0], {}),
+    "alibi_slopes: found NaN": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"alibi_slopes": np.array([1, np.nan], np.float32)},
+    ),
+    "alibi_slopes": lambda q, k, v: (q, k, v, {"alibi_slopes": f(3)}),
+    "sinks": lambda q, k, v: (q, k, v, {"sinks": f(2).astype(np.float16)}),
+    "mask": lambda q, k, v: (q, k, v, {"mask": np.ones((4, 6), bool)}),
+    "bias": lambda q, k, v: (q, k, v, {"bias": f(1, 1, 4, 7)}),
+    "origin: found 3": lambda q, k, v: (q, k, v, {"origin": 3}),
+    "rope: found str": lambda q, k, v: (q, k, v, {"rope": "half"}),
+    "rope.style": lambda q, k, v: (q, k, v, {"rope": libattn.Rope(style="neox")}),
+    "rot_dim": lambda q, k, v: (q, k, v, {"rope": libattn.Rope(rot_dim=3)}),
+    "precision": lambda q, k, v: (q, k, v, {"precision": "fp8"}),
+    "o: found a read-only": lambda q, k, v: (q, k, v, {"out": readonly(q)}),
+    "o": lambda q, k, v: (q, k, v, {"out": f(2, 4, 2, 7)}),
+    "overlap|alias": lambda q, k, v: (q, k, v, {"out": q}),
+    "workspace": lambda q, k, v: (q, k, v, {"workspace": np.zeros(1, np.uint8)}),
+    "workspace: found shape": lambda q, k, v: (q, k, v, {"workspace": f(8)}),
+    "max_len_q|len_q": lambda q, k, v: (q, k, v, {"max_len_q": -5}),
+    "out_dtype|dtype": lambda q, k, v: (q, k, v, {"out_dtype": "int8"}),
+}
+
+
+def readonly(x):
+    x = np.zeros_like(x)
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_the_message_names_the_rule(message):
+    q, k, v, options = BAD[message](*arrays())
+    with pytest.raises((ValueError, TypeError)) as caught:
+        libattn.attention(q, k, v, **options)
+    text = str(caught.value)
+    assert re.search(message, text), text
+    assert "found" in text or "unknown option" in text
+    assert "\n" not in text
+
+
+def test_backward_and_decode_refuse_clearly():
+    q, k, v = arrays()
+    o, lse = libattn.attention(q, k, v, return_lse=True)
+    with pytest.raises(ValueError, match="lse"):
+        libattn.attention_backward(o, q, k, v, o, lse[..., :3])
+    with pytest.raises(ValueError, match="want: found 'dz'"):
+        libattn.attention_backward(o, q, k, v, o, lse, want=("dz",))
+    with pytest.raises(ValueError, match="accumulate: found no array"):
+        libattn.attention_backward(o, q, k, v, o, lse, accumulate=True)
+    with pytest.raises(ValueError, match="bias"):
+        libattn.attention_backward(o, q, k, v, o, lse, want=("dbias",))
+    with pytest.raises(ValueError, match="read-only"):
+        new = f(2, 1, 1, 8)
+        length = np.array([1, 1], np.int32)
+        libattn.decode(q, readonly(k), v, k_new=new, v_new=new, len_kv=length)
+    with pytest.raises(TypeError, match="unknown option 'block_table'"):
+        libattn.attention_backward(o, q, k, v, o, lse, block_table=f(1))  # type: ignore[call-arg]
+
+
+def test_f8_is_unsupported_with_every_backends_reason():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in arrays())
+    with pytest.raises(libattn.Unsupported, match="cpu"):
+        libattn.attention(q, k, v, out_dtype=np.float32)
+
+
+def test_an_error_leaves_the_next_call_alone():
+    q, k, v = arrays()
+    before = libattn.attention(q, k, v)
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            libattn.attention(q, k, v, scale=float("inf"))
+        assert (libattn.attention(q, k, v) == before).all()
+
+
+def test_thread_counts():
+    for bad in (-1, 1.5, "2", True, 10**9):
+        with pytest.raises(ValueError):
+            libattn.set_num_threads(bad)
+    assert libattn.get_num_threads() >= 1
+
+
+def test_questions_refuse_clearly():
+    with pytest.raises(ValueError, match="frobnicate"):
+        libattn.supports("len_q=3 frobnicate")
+    with pytest.raises(ValueError, match="pass_"):
+        libattn.supports("len_q=3 len_kv=3", "sideways")
+    with pytest.raises(ValueError, match="device"):
+        libattn.explain("len_q=3 len_kv=3", device="tpu")
+    with pytest.raises(ValueError, match="problem: found int"):
+        libattn.supports(3)  # type: ignore[arg-type]
+
+
+def random_array(rng):
+    """Mostly plausible arrays, with wrong types, ranks, sizes, strides and values among them."""
+    shape = [rng.choice([0, 1, 1, 2, 2, 3, 4, 8]) for _ in range(rng.choice([1, 2, 3, 4, 4, 4, 5]))]
+    dtype = rng.choice(
+        [np.float32] * 6 + [np.float64, np.float16, np.int32, np.int64, np.uint8, bool]
+    )
+    x = (np.random.default_rng(rng.getrandbits(32)).standard_normal(shape) * 4).astype(dtype)
+    trick = rng.randrange(12)
+    if trick == 0 and x.ndim > 1:
+        x = x.swapaxes(0, -1)
+    elif trick == 1:
+        x = x[..., ::-1]
+    elif trick == 2 and x.ndim and len(x):
+        x = np.broadcast_to(x[:1], (2**40, *x.shape[1:]))
+    elif trick == 3 and x.dtype.kind == "f":
+        x = np.where(x > 2, np.nan, x).astype(x.dtype)
+    elif trick == 4:
+        x.flags.writeable = False
+    return x
+
+
+def test_random_bad_calls_never_crash():
+    """The process living to the end is the test; what is refused must say so by an exception."""
+    rng = random.Random(20241)
+    odd = [
+        None,
+        0,
+        1,
+        -1,
+        2**31,
+        2**63,
+        2**70,
+        -(2**63),
+        0.5,
+        float("nan"),
+        float("inf"),
+        "x",
+        "",
+        b"y",
+    ]
+    odd += [(), (1, 2), (None, None), (0, -1), [1], {}, object(), True, libattn.Origin(q=2**62)]
+    odd += [libattn.Rope(pos_offset=2**62), libattn.Rope(base=-1.0), libattn.Rope(cos=f(2, 2))]
+    names = sorted(libattn.Options.__annotations__)
+    refused = 0
+    for _ in range(CALLS):
+        q, k, v = arrays(rng.choice([0, 1, 4]), rng.choice([0, 1, 6]), dtype=np.float32)
+        good = [q, k, v]
+        for at in range(3):
+            if rng.random() < 0.2:
+                good[at] = random_array(rng) if rng.random() < 0.8 else rng.choice(odd)
+        options = {}
+        for name in rng.sample(names, rng.randrange(4)):
+            if name == "stream":  # an address that the caller vouches for
+                continue
+            options[name] = random_array(rng) if rng.random() < 0.5 else rng.choice(odd)
+        try:
+            which = rng.randrange(6)
+            if which < 2:
+                libattn.attention(*good, **options)
+            elif which == 2:
+                o, lse = libattn.attention(q, k, v, return_lse=True)
+                libattn.attention_backward(o, *good, o, lse, **options)
+            elif which == 3:
+                extra = {name: random_array(rng) for name in ("block_table",) if rng.random() < 0.5}
+                libattn.decode(*good, k_new=k[:, :1], v_new=v[:, :1], **extra, **options)
+            elif which == 4:
+                libattn.merge(random_array(rng), random_array(rng), random_array(rng), good[0])
+            else:
+                libattn.rope(
+                    good[0], positions=random_array(rng), rot_dim=rng.choice([None, 2, -2])
+                )
+        except (ValueError, TypeError, MemoryError, libattn.Error):
+            refused += 1
+    assert refused > CALLS // 4
