@@ -1,0 +1,302 @@
+"""attention, decode, merge and rope on PyTorch tensors: differentiable, compilable, exportable.
+
+Names, options and layouts are those of libattn.attention and its siblings. Nothing is copied but
+what autocast casts, and incoming gradients whose last dimension is strided (those of sum(), say).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from .. import Options, Origin, Rope
+from . import _ops
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# Options of libattn.attention that have no meaning here, and why.
+_REFUSED = {
+    "workspace": "scratch memory comes from PyTorch's allocator or libattn's pool",
+    "stream": "the work goes to the current stream of the tensors' device",
+    "nonfinite_count": "no operator here writes to an input that it also differentiates",
+}
+_AUTOCAST_KEEPS = (torch.float64,)
+
+
+def _refuse(function: str, rule: str, found: object, accepted: str) -> ValueError:
+    return ValueError(f"{function}: {rule}: found {found}; accepted {accepted}")
+
+
+def _fixed(function: str, name: str, x: Tensor | None) -> None:
+    """Refuses a tensor that asks for a gradient that does not exist."""
+    if x is not None and x.requires_grad and torch.is_grad_enabled():
+        raise _refuse(
+            function,
+            name,
+            "a tensor that requires a gradient, and there is none for it",
+            "a detached one, or torch.no_grad()",
+        )
+
+
+def _tensor(function: str, name: str, x: Any) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise _refuse(function, name, type(x).__name__, "a torch.Tensor")
+    return x
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() and x.dtype not in _AUTOCAST_KEEPS else x
+
+
+def _autocast_type(q: Tensor) -> torch.dtype | None:
+    device = q.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
+    """A seed or offset as an int64 tensor [1] on the device, so that graphs can draw anew."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.dtype not in (torch.int64, torch.uint64):
+            found = f"{value.dtype} {tuple(value.shape)}"
+            raise _refuse(function, name, found, "an int, or one int64 or uint64 element")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise _refuse(function, name, repr(value), "0 to 2**64 - 1, or an int64 tensor [1]")
+    signed = value - (1 << 64) if value >= 1 << 63 else value
+    return torch.full((1,), signed, dtype=torch.int64, device=like.device)
+
+
+def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
+    """Options as _ops.Flat: in the operators' order, with no classes of our own."""
+    flat = list(_ops.DEFAULTS)
+    index = _ops.INDEX
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name == "window":
+            flat[index["window_left"]], flat[index["window_right"]] = _window(function, value)
+        elif name == "diagonal" and not isinstance(value, str):
+            flat[index["diag"]] = value
+        elif name == "origin":
+            if not isinstance(value, Origin):
+                raise _refuse(function, name, type(value).__name__, "libattn.Origin")
+            flat[index[name]] = [value.batch, value.head, value.q, value.kv, value.heads_q]
+        elif name == "rope":
+            _flatten_rope(function, value, flat)
+        elif name in ("seed", "offset"):
+            flat[index[name]] = _counter(function, name, value, q)
+        elif name in _REFUSED:
+            raise _refuse(function, name, "one", f"none: {_REFUSED[name]}")
+        elif name not in Options.__annotations__:
+            accepted = ", ".join(sorted(set(Options.__annotations__) - set(_REFUSED)))
+            raise TypeError(f"{function}: unknown option '{name}'; accepted {accepted}")
+        else:
+            at = index[name]
+            flat[at] = _tensor(function, name, value) if at < _ops.TENSORS else value
+    if flat[index["dropout_p"]] == 0.0:
+        flat[index["seed"]] = flat[index["offset"]] = None
+    elif flat[index["seed"]] is None:
+        flat[index["seed"]] = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device)
+    if torch.are_deterministic_algorithms_enabled():
+        flat[index["deterministic"]] = True
+    for name in ("alibi_slopes", "mask", "rope_cos", "rope_sin"):
+        _fixed(function, name, flat[index[name]])
+    return flat
+
+
+def _window(function: str, value: Any) -> tuple[int | None, int | None]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise _refuse(function, "window", repr(value), "(left, right)")
+    return value[0], value[1]
+
+
+def _flatten_rope(function: str, rope: Any, flat: list[Any]) -> None:
+    if not isinstance(rope, Rope):
+        raise _refuse(function, "rope", type(rope).__name__, "libattn.Rope")
+    index = _ops.INDEX
+    for name in ("style", "rot_dim", "base", "pos_offset"):
+        flat[index["rope_" + name]] = getattr(rope, name)
+    for name in ("cos", "sin", "positions_q", "positions_kv"):
+        x = getattr(rope, name)
+        if x is not None:
+            flat[index["rope_" + name]] = _tensor(function, "rope." + name, x)
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: Literal[False] = False,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: Literal[True],
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: bool,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: bool = False,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]:
+    """o = softmax(scale * q k^T + ...) v, exactly and in linear memory, with gradients.
+
+    FlashAttention-2 (Dao 2023), section 3.1; every option is defined in docs/semantics.md.
+
+    q: [b, n, h, dim_qk]; k: [b, m, g, dim_qk]; v: [b, m, g, dim_vo]; h is a multiple of g (GQA,
+    MQA). Packed: [total, heads, dim] with cu_len_q, cu_len_kv. Any strides but that of the last
+    axis, which is 1. Types f32, f16, bf16, f64.
+    return_lse: give (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
+    row's sum of exponentials, f32 (f64 with f64); it is differentiable.
+    out_dtype: the type of o: q's, or torch.float32.
+    options: see libattn.Options; workspace, stream and nonfinite_count are refused.
+
+    Gradients reach q, k, v, bias and sinks, from o and lse. There is no second derivative: asking
+    for one raises RuntimeError. Dropout without a seed draws one from PyTorch's generator of the
+    device; torch.use_deterministic_algorithms turns deterministic=True on. Under autocast q, k, v
+    and bias are cast to its type, f64 excepted, as scaled_dot_product_attention does.
+
+    Returns o [b, n, h, dim_vo] (packed [total, h, dim_vo]), contiguous.
+    Raises ValueError where a rule is broken, also where a tensor without a gradient (mask,
+    alibi_slopes, tables) requires one; libattn.Unsupported where no backend can do it.
+    """
+    q, k, v = _tensors("attention", q=q, k=k, v=v)
+    flat = _flatten("attention", q, options)
+    dtype = _autocast_type(q)
+    if dtype is not None:
+        q, k, v = _cast(q, dtype), _cast(k, dtype), _cast(v, dtype)
+        if flat[_ops.BIAS] is not None:
+            flat[_ops.BIAS] = _cast(flat[_ops.BIAS], dtype)
+    if _ops.runs_directly(q, k, v, *flat[: _ops.TENSORS]):
+        o, lse = _ops.DirectAttention.apply(q, k, v, out_dtype, *flat)
+    else:
+        o, lse = torch.ops.libattn.forward(q, k, v, out_dtype, *flat)
+    return (o, lse) if return_lse else o
+
+
+def _tensors(function: str, **given: Any) -> list[Tensor]:
+    return [_tensor(function, name, x) for name, x in given.items()]
+
+
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    block_table: Tensor | None = None,
+    k_new: Tensor | None = None,
+    v_new: Tensor | None = None,
+    split_keys: int | None = None,
+    return_lse: bool = False,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Any:
+    """attention of few queries against a cache of keys and values, split over keys. No gradient.
+
+    Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
+
+    q: [b, n, h, dim_qk]. Caches: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
+    [pages, page_size, g, dim] with block_table (i32 [b, pages per entry]): key j of entry b is row
+    j % page_size of page block_table[b, j // page_size].
+    k_new, v_new: [b, len_new, g, dim]: written into the caches at len_kv[b]... first (keys rotated
+    with rope=), and attended to; the caches are then written in place.
+    split_keys: cut every so many keys, so that a row's bits do not depend on the batch around it;
+    None = the library decides; -1 = never cut.
+    The rest as in attention; autocast casts q, k_new, v_new and bias, and leaves the caches.
+
+    Returns o, or (o, lse) with return_lse=True. Raises as attention does, and ValueError where an
+    input requires a gradient while gradients are recorded.
+    """
+    q, k_cache, v_cache = _tensors("decode", q=q, k_cache=k_cache, v_cache=v_cache)
+    flat = _flatten("decode", q, options)
+    if (k_new is None) != (v_new is None):
+        found = "k_new without v_new" if v_new is None else "v_new without k_new"
+        raise _refuse("decode", "k_new goes with v_new", found, "both or neither")
+    dtype = _autocast_type(q)
+    if dtype is not None:
+        q = _cast(q, dtype)
+        k_new = None if k_new is None else _cast(k_new, dtype)
+        v_new = None if v_new is None else _cast(v_new, dtype)
+        if flat[_ops.BIAS] is not None:
+            flat[_ops.BIAS] = _cast(flat[_ops.BIAS], dtype)
+    inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k_new": k_new, "v_new": v_new}
+    inputs |= {"bias": flat[_ops.BIAS], "sinks": flat[_ops.INDEX["sinks"]]}
+    for name, x in inputs.items():
+        _fixed("decode", name, x)
+    rest = (block_table, split_keys, out_dtype, *flat)
+    if k_new is None:
+        o, lse = torch.ops.libattn.decode(q, k_cache, v_cache, *rest)
+    else:
+        o, lse = torch.ops.libattn.decode_append(q, k_cache, v_cache, k_new, v_new, *rest)
+    return (o, lse) if return_lse else o
+
+
+def merge(o1: Tensor, lse1: Tensor, o2: Tensor | None, lse2: Tensor) -> tuple[Tensor, Tensor]:
+    """Two attentions of the same queries over disjoint keys as one: (o, lse), differentiable.
+
+    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
+    Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
+    be None: zeros, as for a sink merged last. Gradients reach all four, from o and lse; there is
+    no second derivative.
+    """
+    o, lse = torch.ops.libattn.merge(o1, lse1, o2, lse2)
+    return o, lse
+
+
+def rope(
+    x: Tensor,
+    *,
+    style: Literal["half", "interleaved"] = "half",
+    rot_dim: int | None = None,
+    base: float = 10000.0,
+    pos_offset: int = 0,
+    positions: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    cu_len: Tensor | None = None,
+    inverse: bool = False,
+) -> Tensor:
+    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2), with gradients of any order.
+
+    x: [b, n, h, dim] or [total, h, dim]. style, rot_dim, base, cos, sin: as in libattn.Rope.
+    Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its entry), or positions, i32
+    [b|1, n] or [total]. inverse rotates back. Returns a new contiguous tensor. Raises ValueError
+    where a rule is broken, also where cos or sin require a gradient.
+    """
+    _fixed("rope", "cos", cos)
+    _fixed("rope", "sin", sin)
+    out: Tensor = torch.ops.libattn.rope(
+        x, positions, cos, sin, cu_len, style, rot_dim, base, pos_offset, inverse
+    )
+    return out
