@@ -32,7 +32,7 @@ install(FILES ${PROJECT_BINARY_DIR}/attn-config.cmake
 
 # The flags that a static link needs of OpenMP are the ones that compile it.
 set(ATTN_PC_PRIVATE "-lstdc++ -lm -pthread")
-if(ATTN_OPENMP)
+if(ATTN_LINKS_OPENMP)
   string(PREPEND ATTN_PC_PRIVATE "${OpenMP_CXX_FLAGS} ")
 endif()
 # Relative, so that the tree may be moved.

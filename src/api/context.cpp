@@ -26,9 +26,9 @@ core::Executor executor_of(const ContextOptions& options) {
   executor.parallel_for = options.parallel_for;
   executor.user = options.parallel_for_user;
   if (executor.parallel_for == nullptr) {
-    executor.parallel_for = api::openmp_parallel_for;
+    executor.parallel_for = api::default_parallel_for;
     executor.user = nullptr;
-    if (!api::has_openmp()) executor.threads = 1;
+    if (!api::has_threads()) executor.threads = 1;
   }
   return executor;
 }

@@ -1,4 +1,5 @@
-// Parallel regions through OpenMP, and what a fork needs.
+// Parallel regions of contexts that were given no parallel-for, and what a fork needs. ATTN_OPENMP
+// says how they run: through the OpenMP that is linked, through one that is loaded, or not at all.
 //
 // libgomp keeps a pool of threads for each thread that opened a region. After a fork the child has
 // one thread, whose pool still names threads that are gone: its next region waits for them for
@@ -20,7 +21,9 @@
 
 #include "api/threads.hpp"
 
-#ifdef _OPENMP
+#if defined(ATTN_OPENMP_LOADED)
+#include "api/loaded_openmp.hpp"
+#elif defined(_OPENMP)
 #include <omp.h>
 #endif
 
@@ -39,15 +42,13 @@ void after_fork_in_child() {
   in_child.store(true, std::memory_order_release);
 }
 
-bool survived_a_fork() {
-  return in_child.load(std::memory_order_acquire) && pthread_equal(survivor, pthread_self()) != 0;
-}
-
+#ifndef ATTN_OPENMP_LOADED
 void run_one_by_one(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data) {
   for (std::int32_t worker = 0; worker < workers; ++worker) body(body_data, worker);
 }
+#endif
 
-#ifdef _OPENMP
+#if defined(_OPENMP) && !defined(ATTN_OPENMP_LOADED)
 void run_region(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data) {
 #pragma omp parallel num_threads(workers)
   {
@@ -67,13 +68,26 @@ void watch_forks() {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
 }
 
-#ifdef _OPENMP
-bool has_openmp() {
+bool survived_a_fork() {
+  return in_child.load(std::memory_order_acquire) && pthread_equal(survivor, pthread_self()) != 0;
+}
+
+#if defined(ATTN_OPENMP_LOADED)
+bool has_threads() {
   return true;
 }
 
-void openmp_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
-                         void* body_data) {
+void default_parallel_for(void* user, std::int32_t workers, void (*body)(void*, std::int32_t),
+                          void* body_data) {
+  loaded_parallel_for(user, workers, body, body_data);
+}
+#elif defined(_OPENMP)
+bool has_threads() {
+  return true;
+}
+
+void default_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
+                          void* body_data) {
   if (workers <= 1) return run_one_by_one(workers, body, body_data);
   if (!survived_a_fork()) return run_region(workers, body, body_data);
   std::thread opener;
@@ -85,12 +99,12 @@ void openmp_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::i
   opener.join();
 }
 #else
-bool has_openmp() {
+bool has_threads() {
   return false;
 }
 
-void openmp_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
-                         void* body_data) {
+void default_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
+                          void* body_data) {
   run_one_by_one(workers, body, body_data);
 }
 #endif

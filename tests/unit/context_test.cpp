@@ -49,11 +49,11 @@ class Environment {
 TEST(Context, Threads) {
   ContextOptions options;
   options.threads = 3;
-  EXPECT_EQ(Context(options).threads(), api::has_openmp() ? 3 : 1);
+  EXPECT_EQ(Context(options).threads(), api::has_threads() ? 3 : 1);
   options.threads = 0;
   {
     const Environment environment("5");
-    EXPECT_EQ(Context(options).threads(), api::has_openmp() ? 5 : 1);
+    EXPECT_EQ(Context(options).threads(), api::has_threads() ? 5 : 1);
   }
   {
     const Environment environment("");
@@ -83,7 +83,7 @@ TEST(Context, Refusals) {
 TEST(Threads, EveryWorkerRunsOnce) {
   for (const std::int32_t workers : {0, 1, 2, 7, 64}) {
     std::vector<std::atomic<int>> runs(64);
-    api::openmp_parallel_for(
+    api::default_parallel_for(
         nullptr, workers,
         [](void* data, std::int32_t worker) {
           ++(*static_cast<std::vector<std::atomic<int>>*>(data))[static_cast<std::size_t>(worker)];
@@ -98,10 +98,10 @@ TEST(Threads, EveryWorkerRunsOnce) {
 // Inside a region of the caller the team may be one thread: the work is still all done.
 TEST(Threads, NestedRegions) {
   std::atomic<int> runs{0};
-  api::openmp_parallel_for(
+  api::default_parallel_for(
       nullptr, 3,
       [](void* data, std::int32_t) {
-        api::openmp_parallel_for(
+        api::default_parallel_for(
             nullptr, 4, [](void* inner, std::int32_t) { ++*static_cast<std::atomic<int>*>(inner); },
             data);
       },

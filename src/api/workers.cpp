@@ -1,0 +1,160 @@
+// The helper threads of workers.hpp: how they take work, sleep and wake.
+#include "api/workers.hpp"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+namespace attn::api {
+
+namespace {
+
+// Longer than the serial parts between the regions of one call, and short next to a scheduler's
+// tick.
+constexpr std::chrono::microseconds kSpin{30};
+
+// state_ is call (32 bits), workers (16), next worker (16).
+constexpr std::uint32_t kMostWorkers = 0xFFFF;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Whether ready() came true within the time of spinning.
+template <class Ready>
+bool spin_until(Ready ready) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return ready();
+}
+
+// Sleeps while word holds value; may wake for no reason.
+void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  static_assert(sizeof word == sizeof(std::uint32_t));
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake(std::atomic<std::uint32_t>& word, std::uint32_t sleepers) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, sleepers, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+// Takes the next worker of the call in hand. What the caller wrote before state_ is then visible,
+// and stays as it is: the call can't end before this worker has run.
+bool Workers::take(std::uint32_t* worker, std::uint32_t* workers) {
+  std::uint64_t state = state_.load(std::memory_order_acquire);
+  for (;;) {
+    const auto next = static_cast<std::uint32_t>(state & 0xFFFF);
+    const auto all = static_cast<std::uint32_t>(state >> 16 & 0xFFFF);
+    if (next >= all) return false;
+    if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel,
+                                     std::memory_order_acquire)) {
+      *worker = next;
+      *workers = all;
+      return true;
+    }
+  }
+}
+
+void Workers::work() {
+  std::uint32_t worker = 0;
+  std::uint32_t workers = 0;
+  while (take(&worker, &workers)) {
+    body_(body_data_, static_cast<std::int32_t>(worker));
+    // The last one wakes a caller that sleeps. Should the caller be gone by then, done_ belongs to
+    // its next call, which takes a wake-up without reason in its stride.
+    if (done_.fetch_add(1, std::memory_order_seq_cst) + 1 == workers &&
+        caller_asleep_.load(std::memory_order_seq_cst)) {
+      wake(done_, 1);
+    }
+  }
+}
+
+void Workers::help() {
+  for (;;) {
+    const std::uint32_t seen = wake_.load(std::memory_order_acquire);
+    work();
+    const auto called = [&] { return wake_.load(std::memory_order_relaxed) != seen; };
+    if (spin_until(called)) continue;
+    asleep_.fetch_add(1, std::memory_order_seq_cst);
+    sleep_on(wake_, seen);
+    asleep_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+// Helpers take no signals: those are for the threads of the program.
+void Workers::start_helpers(std::int32_t wanted) {
+  std::int32_t helpers = helpers_.load(std::memory_order_relaxed);
+  if (helpers >= wanted) return;
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    for (; helpers < wanted; ++helpers) std::thread([this] { help(); }).detach();
+  } catch (const std::system_error&) {
+    // Those that there are, and the caller, do the work.
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  helpers_.store(helpers, std::memory_order_relaxed);
+}
+
+void Workers::wait_for_others(std::uint32_t workers) {
+  const auto all_done = [&] { return done_.load(std::memory_order_acquire) == workers; };
+  if (spin_until(all_done)) return;
+  caller_asleep_.store(true, std::memory_order_seq_cst);
+  for (;;) {
+    const std::uint32_t done = done_.load(std::memory_order_seq_cst);
+    if (done == workers) break;
+    // Woken by the last worker; earlier ones change the word only while this thread is awake.
+    sleep_on(done_, done);
+  }
+  caller_asleep_.store(false, std::memory_order_relaxed);
+}
+
+void Workers::run(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data) {
+  const auto count = static_cast<std::uint32_t>(workers);
+  if (workers <= 1 || count > kMostWorkers || busy_.exchange(true, std::memory_order_acquire)) {
+    for (std::int32_t worker = 0; worker < workers; ++worker) body(body_data, worker);
+    return;
+  }
+  start_helpers(workers - 1);
+  body_ = body;
+  body_data_ = body_data;
+  done_.store(0, std::memory_order_relaxed);
+  const std::uint64_t call = (state_.load(std::memory_order_relaxed) >> 32) + 1;
+  state_.store(call << 32 | std::uint64_t{count} << 16, std::memory_order_release);
+  wake_.fetch_add(1, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst) > 0) wake(wake_, count - 1);
+  work();
+  wait_for_others(count);
+  busy_.store(false, std::memory_order_release);
+}
+
+void Workers::forget() {
+  state_.store(0, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  wake_.store(0, std::memory_order_relaxed);
+  asleep_.store(0, std::memory_order_relaxed);
+  busy_.store(false, std::memory_order_relaxed);
+  caller_asleep_.store(false, std::memory_order_relaxed);
+  helpers_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace attn::api
