@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import libattn.torch
 from libattn import Unsupported
-from libattn.hf import _mask
+from libattn.hf import _documents, _mask
 from libattn.hf._record import Call, note, recording
 
 # Up to so many queries without gradients go to decode, which also splits along the keys.
@@ -46,6 +46,7 @@ def attention_forward(
     position_bias: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
+    position_ids: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention: transformers' attention interface.
@@ -60,6 +61,8 @@ def attention_forward(
       [b|1, h|1, n|1, m|1], with gradient. softcap, scaling, dropout: as in libattn.attention.
     - cu_seq_lens_q, cu_seq_lens_k: i32 [documents + 1], the bounds of documents packed in the one
       row of the batch; is_causal then holds inside each document.
+    - position_ids: [batch | 1, n]: where they restart at 0, a causal layer's new document begins;
+      not with a caller's own mask.
 
     Errors: libattn.Unsupported for output_attentions=True and for single models' arguments that
     change the computation (the list above); ValueError for what libattn.torch.attention refuses.
@@ -75,11 +78,17 @@ def attention_forward(
     if arrived is not None and arrived.ndim == 2:
         arrived = _mask.of_padding(arrived, len_q, len_kv, causal, sliding_window)
     kind = _set_visibility(options, arrived, batch, len_q, len_kv, causal, sliding_window)
-    if cu_seq_lens_q is not None:
-        _keep_documents_apart(
-            options, query, cu_seq_lens_q, cu_seq_lens_k, len_kv, causal, sliding_window
-        )
-        kind = "intervals" if kind == "none" else kind
+    if kind not in ("mask", "bias"):
+        packed = None
+        if cu_seq_lens_q is not None:
+            packed = _documents.of_bounds(
+                cu_seq_lens_q, cu_seq_lens_k, batch, len_q, len_kv, causal, sliding_window
+            )
+        elif causal and len_q == len_kv > 1 and position_ids is not None:
+            packed = _documents.of_positions(position_ids, batch, len_q)
+        if packed is not None:
+            _narrow(options, *packed)
+            kind = "intervals" if kind == "none" else kind
     if position_bias is not None:
         given = options.get("bias")
         options["bias"] = position_bias if given is None else position_bias + given
@@ -87,7 +96,9 @@ def attention_forward(
     wants_gradient = torch.is_grad_enabled() and any(
         tensor.requires_grad for tensor in (q, k, v, s_aux, position_bias) if tensor is not None
     )
-    decodes = len_q <= _DECODE_QUERIES and dropout == 0.0 and not wants_gradient
+    # Autocast casts keys and values for attention only: decode leaves a cache as it is.
+    casts = torch.is_autocast_enabled(query.device.type)
+    decodes = not (wants_gradient or casts or dropout) and len_q <= _DECODE_QUERIES
     if decodes:
         output = libattn.torch.decode(q, k, v, **options)
     else:
@@ -150,45 +161,12 @@ def _set_visibility(
     )
 
 
-def _keep_documents_apart(
-    options: dict[str, Any],
-    query: Tensor,
-    cu_q: Tensor,
-    cu_k: Tensor | None,
-    len_kv: int,
-    causal: bool,
-    window: int | None,
-) -> None:
-    """Narrows the visible keys of each query to its document's, causal and window inside it.
-
-    Within a document the last query stands beside the last key. Queries past cu_q's last entry see
-    nothing.
-    """
-    batch, len_q, device = query.shape[0], query.shape[2], query.device
-    if batch != 1:
-        raise ValueError(
-            f"libattn.hf: cu_seq_lens_q describes documents packed in one row, the batch has "
-            f"{batch}; give packed rows of a batch by position_ids"
-        )
-    cu_q = cu_q.to(device, torch.int64)
-    cu_k = cu_q if cu_k is None else cu_k.to(device, torch.int64)
-    rows = torch.arange(len_q, device=device)
-    after = torch.searchsorted(cu_q, rows, right=True).clamp(1, cu_q.numel() - 1)
-    begin, end = cu_k[after - 1], cu_k[after]
-    beside = rows + end - cu_q[after]
-    if causal:
-        end = torch.minimum(end, beside + 1)
-    if window is not None:
-        begin = torch.maximum(begin, beside - window + 1)
-        end = torch.minimum(end, beside + window)
-    end = torch.where(rows < cu_q[-1], end, 0).clamp(0, len_kv)
-    kv_begin, kv_end = begin[None].to(torch.int32), end[None].to(torch.int32)
+def _narrow(options: dict[str, Any], begin: Tensor, end: Tensor) -> None:
+    """Hides keys outside [begin, end), i32 [batch | 1, len_q], beside what is hidden already."""
     if "kv_begin" in options:
-        kv_begin = torch.maximum(kv_begin, options["kv_begin"])
-        kv_end = torch.minimum(kv_end, options["kv_end"])
-    options.pop("causal", None)
-    options.pop("window", None)
-    options["kv_begin"], options["kv_end"] = kv_begin, kv_end
+        begin = torch.maximum(begin, options["kv_begin"])
+        end = torch.minimum(end, options["kv_end"])
+    options["kv_begin"], options["kv_end"] = begin, end
 
 
 def _sinks(logits: Tensor, heads: int, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,25 @@
+"""transformers with attn_implementation="libattn" known to it, offline, on two threads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", minversion="5.4")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _registered():
+    import libattn.hf
+
+    libattn.hf.register()
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(20240611)
