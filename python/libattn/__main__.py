@@ -1,4 +1,4 @@
-"""`python -m libattn info | check | bench`: what this installation is, if it is right, its speed."""
+"""`python -m libattn info | check | bench`: this installation, right or not, its speed."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         print("PyTorch is not installed: no peer", file=sys.stderr)
     else:
         attend = torch.nn.functional.scaled_dot_product_attention
-        tensors = [torch.from_numpy(x).transpose(1, 2) for x in (q, k, v)]
+        tq, tk, tv = (torch.from_numpy(x).transpose(1, 2) for x in (q, k, v))
         with torch.no_grad():
-            calls["torch forward"] = (lambda: attend(*tensors, is_causal=causal), 1.0)
+            calls["torch forward"] = (lambda: attend(tq, tk, tv, is_causal=causal), 1.0)
     for name, (call, factor) in calls.items():
         seconds = _time(call, arguments.seconds)
         row = {
