@@ -46,7 +46,7 @@ def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
     tensor.rank = rank
     tensor.shape[:rank] = list(facts.shape)
     # Makers put any stride where an axis has no second element; the library reads the last one.
-    strides = list(dense(facts.shape) if 0 in facts.shape else facts.strides)
+    strides: list[Any] = list(dense(facts.shape) if 0 in facts.shape else facts.strides)
     tensor.strides[:rank] = strides[:-1] + [1 if facts.shape[-1] == 1 else strides[-1]]
     return tensor
 

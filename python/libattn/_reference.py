@@ -113,7 +113,7 @@ def visible(
 
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Result:
     """The forward; options as in libattn.Options, without packed lengths, workspace and stream."""
-    take = options.get
+    take: Any = options.get
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     b, n, h, dim = q.shape
     m, g = k.shape[1], k.shape[2]
@@ -180,7 +180,7 @@ def gradients(
     dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None, **options: Any
 ) -> dict[str, Floats]:
     """dq, dk, dv, and dbias, dsink where there is a bias, there are sinks."""
-    take = options.get
+    take: Any = options.get
     result = attention(q, k, v, **options)
     dout, q, k, v = (np.asarray(x, np.float64) for x in (dout, q, k, v))
     b, n, h, dim = q.shape
