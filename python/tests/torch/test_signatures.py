@@ -1,0 +1,192 @@
+"""The drop-ins' signatures are the originals', and each of their parameters does something."""
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4")
+
+import libattn.torch as at  # noqa: E402
+
+from .naive import naive  # noqa: E402
+
+REQUIRED = inspect.Parameter.empty
+SHARED = [
+    ("dropout_p", 0.0),
+    ("softmax_scale", None),
+    ("causal", False),
+    ("window_size", (-1, -1)),
+    ("softcap", 0.0),
+    ("alibi_slopes", None),
+    ("deterministic", False),
+    ("return_attn_probs", False),
+]
+
+
+def required(*names):
+    return [(name, REQUIRED) for name in names]
+
+
+# Written down from flash-attention 2.8.3 and PyTorch 2.15.
+LENGTHS = required("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+RECORDED = {
+    "flash_attn_func": required("q", "k", "v") + SHARED,
+    "flash_attn_kvpacked_func": required("q", "kv") + SHARED,
+    "flash_attn_qkvpacked_func": required("qkv") + SHARED,
+    "flash_attn_varlen_func": required("q", "k", "v") + LENGTHS + SHARED + [("block_table", None)],
+    "flash_attn_varlen_kvpacked_func": required("q", "kv") + LENGTHS + SHARED,
+    "flash_attn_varlen_qkvpacked_func": required("qkv", "cu_seqlens", "max_seqlen") + SHARED,
+    "flash_attn_with_kvcache": [
+        *required("q", "k_cache", "v_cache"),
+        ("k", None),
+        ("v", None),
+        ("rotary_cos", None),
+        ("rotary_sin", None),
+        ("cache_seqlens", None),
+        ("cache_batch_idx", None),
+        ("cache_leftpad", None),
+        ("block_table", None),
+        ("softmax_scale", None),
+        ("causal", False),
+        ("window_size", (-1, -1)),
+        ("softcap", 0.0),
+        ("rotary_interleaved", True),
+        ("alibi_slopes", None),
+        ("num_splits", 0),
+        ("return_softmax_lse", False),
+    ],
+    "scaled_dot_product_attention": [
+        *required("query", "key", "value"),
+        ("attn_mask", None),
+        ("dropout_p", 0.0),
+        ("is_causal", False),
+        ("scale", None),
+        ("enable_gqa", False),
+    ],
+}
+KEYWORD_ONLY = {"scaled_dot_product_attention": ("scale", "enable_gqa")}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_signature(name):
+    parameters = inspect.signature(getattr(at, name)).parameters
+    assert [(p.name, p.default) for p in parameters.values()] == RECORDED[name]
+    for parameter in parameters.values():
+        keyword = parameter.name in KEYWORD_ONLY.get(name, ())
+        assert parameter.kind == (
+            parameter.KEYWORD_ONLY if keyword else parameter.POSITIONAL_OR_KEYWORD
+        )
+
+
+def test_signature_of_the_torch_at_hand():
+    """PyTorch's own argument parser takes the recorded order."""
+    q = torch.zeros(1, 1, 2, 2)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q, None, 0.0, False, scale=None)
+    with pytest.raises(TypeError):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, None, 0.0, False, None)
+    with pytest.raises(TypeError):
+        at.scaled_dot_product_attention(q, q, q, None, 0.0, False, None)
+
+
+B, N, M, H, D = 2, 5, 7, 4, 8
+
+
+def inputs(seed=0):
+    torch.manual_seed(seed)
+    return torch.randn(B, N, H, D), torch.randn(B, M, H, D), torch.randn(B, M, H, D)
+
+
+# What each shared option does to the result: "changes" it, leaves it "same", or gives "more".
+EFFECTS = {
+    "dropout_p": (0.5, "changes"),
+    "softmax_scale": (0.1, "changes"),
+    "causal": (True, "changes"),
+    "window_size": ((1, 1), "changes"),
+    "softcap": (0.5, "changes"),
+    "alibi_slopes": (torch.tensor([0.1, 0.2, 0.3, 0.4]), "changes"),
+    "deterministic": (True, "same"),
+    "return_attn_probs": (True, "more"),
+}
+BAD = [
+    ("dropout_p", 1.0),
+    ("dropout_p", -0.1),
+    ("softmax_scale", float("nan")),
+    ("window_size", (1, 2, 3)),
+    ("softcap", float("inf")),
+    ("alibi_slopes", torch.zeros(H + 1)),
+    ("alibi_slopes", torch.zeros(H, dtype=torch.float16)),
+]
+
+
+def call(name, q, k, v, **options):
+    """One of the functions on the same numbers, its result as padded [b, n, h, d]."""
+    function = getattr(at, name)
+    if "varlen" not in name:
+        if "qkvpacked" in name:
+            return function(torch.stack((q, k, v), 2), **options)
+        if "kvpacked" in name:
+            return function(q, torch.stack((k, v), 2), **options)
+        return function(q, k, v, **options)
+    n, m = q.size(1), k.size(1)
+    flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))
+    cu_q = torch.arange(0, B * n + 1, n, dtype=torch.int32)
+    cu_k = torch.arange(0, B * m + 1, m, dtype=torch.int32)
+    if "qkvpacked" in name:
+        result = function(torch.stack((flat_q, flat_k, flat_v), 1), cu_q, n, **options)
+    elif "kvpacked" in name:
+        result = function(flat_q, torch.stack((flat_k, flat_v), 1), cu_q, cu_k, n, m, **options)
+    else:
+        result = function(flat_q, flat_k, flat_v, cu_q, cu_k, n, m, **options)
+    if isinstance(result, tuple):
+        return result[0].view_as(q), *result[1:]
+    return result.view_as(q)
+
+
+FLASH = [name for name in RECORDED if name.startswith("flash") and "kvcache" not in name]
+
+
+def operands(name):
+    q, k, v = inputs()
+    return (k.clone(), k, v) if "qkvpacked" in name else (q, k, v)
+
+
+@pytest.mark.parametrize("option", EFFECTS)
+@pytest.mark.parametrize("name", FLASH)
+def test_each_flash_parameter(name, option):
+    assert {n for n, _ in SHARED} == set(EFFECTS)
+    q, k, v = operands(name)
+    value, effect = EFFECTS[option]
+    plain = call(name, q, k, v)
+    other = call(name, q, k, v, **{option: value})
+    if effect == "changes":
+        assert not torch.allclose(plain, other, atol=1e-3)
+    elif effect == "same":
+        assert torch.equal(plain, other)
+    else:
+        out, lse, probabilities = other
+        assert torch.equal(out, plain) and probabilities is None
+        _, want = naive(q, k, v)
+        if "varlen" in name:
+            want = want.transpose(0, 1).flatten(1)
+        assert lse.dtype == torch.float32
+        assert ((lse - want).abs() < 1e-5).all()
+
+
+@pytest.mark.parametrize("option,value", BAD)
+@pytest.mark.parametrize("name", FLASH)
+def test_each_bad_value_is_refused(name, option, value):
+    q, k, v = operands(name)
+    with pytest.raises(ValueError):
+        call(name, q, k, v, **{option: value})
+
+
+def test_window_takes_negatives_and_tensors():
+    q, k, v = inputs()
+    plain = at.flash_attn_func(q, k, v)
+    assert torch.equal(at.flash_attn_func(q, k, v, window_size=(-5, -2)), plain)
+    sides = torch.tensor([2, 1])
+    one = at.flash_attn_func(q, k, v, window_size=sides)
+    assert torch.equal(one, at.flash_attn_func(q, k, v, window_size=(2, 1)))
+    causal = at.flash_attn_func(q, k, v, causal=True)
+    assert torch.equal(at.flash_attn_func(q, k, v, window_size=(-1, 0)), causal)
+    assert torch.equal(at.flash_attn_func(q, k, v, softcap=-1.0), plain)
