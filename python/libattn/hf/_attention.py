@@ -92,7 +92,10 @@ def attention_forward(
     if position_bias is not None:
         given = options.get("bias")
         options["bias"] = position_bias if given is None else position_bias + given
-    q, k, v = (_last_contiguous(tensor.transpose(1, 2)) for tensor in (query, key, value))
+    for name in ("mask", "bias"):
+        if options.get(name) is not None:
+            options[name] = _broadcast_rows(options[name])
+    q, k, v = (_rows(tensor.transpose(1, 2)) for tensor in (query, key, value))
     wants_gradient = torch.is_grad_enabled() and any(
         tensor.requires_grad for tensor in (q, k, v, s_aux, position_bias) if tensor is not None
     )
@@ -180,6 +183,14 @@ def _sinks(logits: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     return logits.reshape(heads).to(wide)
 
 
-def _last_contiguous(tensor: Tensor) -> Tensor:
+def _rows(tensor: Tensor) -> Tensor:
     """The tensor itself, or a copy where the elements of a row don't lie side by side."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
+def _broadcast_rows(tensor: Tensor) -> Tensor:
+    """As `_rows`, for what broadcasts: a row expanded from one element is that element.
+
+    T5's position_bias is such a one that is copied: made with the heads last.
+    """
+    return tensor[..., :1] if tensor.stride(-1) == 0 else _rows(tensor)

@@ -108,7 +108,9 @@ def _pairs(
     batches = torch.arange(batch, device=rows.device)
     heads = torch.zeros(1, dtype=torch.int64, device=rows.device)
     if use_vmap:
-        with masking_utils.TransformGetItemToIndex():
+        from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+        with TransformGetItemToIndex():
             visible = masking_utils._vmap_expansion_sdpa(function)(batches, heads, rows, keys)
     else:
         visible = function(

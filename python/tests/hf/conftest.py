@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import sys
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # small_models, however pytest imports
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
