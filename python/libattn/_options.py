@@ -123,6 +123,7 @@ ARRAYS = (
     "cu_len_kv",
     "nonfinite_count",
 )
+VALUES_CHECKED = frozenset(("len_q", "len_kv", "cu_len_q", "cu_len_kv", "alibi_slopes"))
 NAMES = frozenset(Options.__annotations__)
 
 PRECISIONS = {"tf32x3": _abi.ATTN_TF32X3, "tf32": _abi.ATTN_TF32, "ieee": _abi.ATTN_IEEE}
@@ -227,9 +228,8 @@ def window_of(value: Any) -> tuple[int | None, int | None]:
 def check_values(arrays: Arrays) -> None:
     """Lengths and slopes in host memory are looked at; on a device they are clamped instead, since
     reading them would wait for it."""
-    for name in ("len_q", "len_kv", "cu_len_q", "cu_len_kv", "alibi_slopes"):
-        x = arrays.get(name)
-        if x is None:
+    for name, x in arrays.items():
+        if name not in VALUES_CHECKED:
             continue
         family = family_of(name, x)
         if family is None:
