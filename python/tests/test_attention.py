@@ -6,7 +6,7 @@ import libattn
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_close
+from comparing import assert_close
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from libattn import _reference as reference
