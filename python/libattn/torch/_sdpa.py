@@ -34,8 +34,11 @@ def _refuse(rule: str, found: object, accepted: str) -> InvalidInput:
 
 
 def _broadcast(what: str, *shapes: Shape) -> Shape:
+    if all(shape == shapes[0] for shape in shapes[1:]):
+        return shapes[0]
+    broadcast: Any = torch.broadcast_shapes
     try:
-        return tuple(torch.broadcast_shapes(*shapes))
+        return tuple(broadcast(*shapes))
     except RuntimeError:
         found = " and ".join(str(tuple(shape)) for shape in shapes)
         raise _refuse(what, found, "sizes that broadcast") from None
@@ -43,6 +46,8 @@ def _broadcast(what: str, *shapes: Shape) -> Shape:
 
 def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() == 4 and not tensor.is_nested:
+            continue
         if tensor.is_nested:
             raise Unsupported(
                 f"scaled_dot_product_attention: {name} is a nested tensor; libattn.torch.attention "
@@ -63,7 +68,8 @@ def _autocasts(tensor: Tensor) -> bool:
 
 def _with_heads(tensor: Tensor, rank: int) -> Tensor:
     """[..., n, d] as [..., h, n, d] of the given rank: missing dimensions have size 1."""
-    return tensor[(None,) * (rank - tensor.dim())]
+    missing = rank - tensor.dim()
+    return tensor[(None,) * missing] if missing else tensor
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +89,9 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 
 def _aligned(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value with heads as PyTorch broadcasts them: equal, or one head of k and v."""
-    heads = [x.size(-3) for x in (query, key, value)]
+    heads = query.size(-3), key.size(-3), value.size(-3)
+    if heads[0] == heads[1] == heads[2]:
+        return query, key, value
     (full,) = _broadcast("heads of query, key and value", *((h,) for h in heads))
     if heads[0] != full:
         query = query.expand(*query.shape[:-3], full, *query.shape[-2:])
@@ -97,7 +105,7 @@ def _rows(tensor: Tensor, batch: Shape) -> Tensor:
 
     A view, except where batch dimensions don't merge or the last dimension is strided.
     """
-    if tuple(tensor.shape[:-3]) != batch:
+    if tensor.shape[:-3] != batch:
         tensor = tensor.expand(*batch, *tensor.shape[-3:])
     if len(batch) == 0:
         tensor = tensor.unsqueeze(0)
@@ -112,7 +120,8 @@ def _pairs(mask: Tensor, batch: Shape, scores: Shape) -> Tensor:
     if mask.dim() < 2:
         raise _refuse("rank of attn_mask", mask.dim(), "2 or more: [..., n, m]")
     full = (*batch, *scores)
-    if mask.dim() > len(full) or _broadcast("attn_mask", tuple(mask.shape), full) != full:
+    sizes = zip(reversed(mask.shape), reversed(full), strict=False)
+    if mask.dim() > len(full) or not all(size in (1, whole) for size, whole in sizes):
         raise _refuse("attn_mask", tuple(mask.shape), f"sizes that broadcast to {full}")
     mask = _with_heads(mask, len(full))
     if len(batch) == 0:
@@ -181,13 +190,14 @@ def scaled_dot_product_attention(
     rank = max(query.dim(), key.dim(), value.dim())
     if enable_gqa and min(query.dim(), key.dim(), value.dim()) < 3:
         raise _refuse("rank with enable_gqa", rank, "[..., heads, length, dim], 3 or more")
-    query, key, value = (_with_heads(x, max(rank, 3)) for x in (query, key, value))
+    if rank != 4 or not query.dim() == key.dim() == value.dim():
+        query, key, value = (_with_heads(x, max(rank, 3)) for x in (query, key, value))
     if enable_gqa:
         key, value = _grouped(query, key, value)
     else:
         query, key, value = _aligned(query, key, value)
-    batch = _broadcast("batch dimensions", *(tuple(x.shape[:-3]) for x in (query, key, value)))
-    q, k, v = (_rows(x, batch) for x in (query, key, value))
+    batch = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    q, k, v = _rows(query, batch), _rows(key, batch), _rows(value, batch)
     options: dict[str, Any] = {}
     if isinstance(attn_mask, CausalBias):
         options = _causal_options(attn_mask, q.size(1), k.size(1))
@@ -199,7 +209,7 @@ def scaled_dot_product_attention(
     assert isinstance(out, Tensor)
     out = out.transpose(1, 2)
     if len(batch) > 1:
-        return out.unflatten(0, batch)
+        return out.view(*batch, *out.shape[1:])
     if len(batch) == 0:
         return out.squeeze(0) if rank > 2 else out.squeeze(0).squeeze(0)
     return out
