@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .. import Options, Origin, Rope
-from . import _ops
+from . import _decode_merge_rope as _decode_merge_rope  # registers its operators
+from . import _ops, _schema
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,9 +71,9 @@ def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
 
 
 def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
-    """Options as _ops.Flat: in the operators' order, with no classes of our own."""
-    flat = list(_ops.DEFAULTS)
-    index = _ops.INDEX
+    """Options as _schema.Flat: in the operators' order, with no classes of our own."""
+    flat = list(_schema.DEFAULTS)
+    index = _schema.INDEX
     for name, value in options.items():
         if value is None:
             continue
@@ -83,7 +84,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
         elif name == "origin":
             if not isinstance(value, Origin):
                 raise _refuse(function, name, type(value).__name__, "libattn.Origin")
-            flat[index[name]] = [value.batch, value.head, value.q, value.kv, value.heads_q]
+            flat[index[name]] = (value.batch, value.head, value.q, value.kv, value.heads_q)
         elif name == "rope":
             _flatten_rope(function, value, flat)
         elif name in ("seed", "offset"):
@@ -95,7 +96,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
             raise TypeError(f"{function}: unknown option '{name}'; accepted {accepted}")
         else:
             at = index[name]
-            flat[at] = _tensor(function, name, value) if at < _ops.TENSORS else value
+            flat[at] = _tensor(function, name, value) if at < _schema.TENSORS else value
     if flat[index["dropout_p"]] == 0.0:
         flat[index["seed"]] = flat[index["offset"]] = None
     elif flat[index["seed"]] is None:
@@ -116,7 +117,7 @@ def _window(function: str, value: Any) -> tuple[int | None, int | None]:
 def _flatten_rope(function: str, rope: Any, flat: list[Any]) -> None:
     if not isinstance(rope, Rope):
         raise _refuse(function, "rope", type(rope).__name__, "libattn.Rope")
-    index = _ops.INDEX
+    index = _schema.INDEX
     for name in ("style", "rot_dim", "base", "pos_offset"):
         flat[index["rope_" + name]] = getattr(rope, name)
     for name in ("cos", "sin", "positions_q", "positions_kv"):
@@ -196,12 +197,11 @@ def attention(
     dtype = _autocast_type(q)
     if dtype is not None:
         q, k, v = _cast(q, dtype), _cast(k, dtype), _cast(v, dtype)
-        if flat[_ops.BIAS] is not None:
-            flat[_ops.BIAS] = _cast(flat[_ops.BIAS], dtype)
-    if _ops.runs_directly(q, k, v, *flat[: _ops.TENSORS]):
-        o, lse = _ops.DirectAttention.apply(q, k, v, out_dtype, *flat)
-    else:
-        o, lse = torch.ops.libattn.forward(q, k, v, out_dtype, *flat)
+        if flat[_schema.BIAS] is not None:
+            flat[_schema.BIAS] = _cast(flat[_schema.BIAS], dtype)
+    tensors, numbers = flat[: _schema.TENSORS], tuple(flat[_schema.TENSORS :])
+    given = tuple(tensors) if any(x is not None for x in tensors) else _schema.NO_TENSORS
+    o, lse = _ops.attend(q, k, v, out_dtype, given, numbers)
     return (o, lse) if return_lse else o
 
 
@@ -248,10 +248,10 @@ def decode(
         q = _cast(q, dtype)
         k_new = None if k_new is None else _cast(k_new, dtype)
         v_new = None if v_new is None else _cast(v_new, dtype)
-        if flat[_ops.BIAS] is not None:
-            flat[_ops.BIAS] = _cast(flat[_ops.BIAS], dtype)
+        if flat[_schema.BIAS] is not None:
+            flat[_schema.BIAS] = _cast(flat[_schema.BIAS], dtype)
     inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k_new": k_new, "v_new": v_new}
-    inputs |= {"bias": flat[_ops.BIAS], "sinks": flat[_ops.INDEX["sinks"]]}
+    inputs |= {"bias": flat[_schema.BIAS], "sinks": flat[_schema.INDEX["sinks"]]}
     for name, x in inputs.items():
         _fixed("decode", name, x)
     rest = (block_table, split_keys, out_dtype, *flat)

@@ -1,0 +1,139 @@
+"""Plain eager calls: q, k, v of host memory with numbers as options, in few Python steps.
+
+The general way (libattn.attention) looks at each array by name and maker; with tensors of a few
+hundred elements that is most of a call. Here a call is known by the facts of its tensors and by its
+numbers, and the C structures that were made for the first call of a kind are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _abi, _library
+from .._arrays import dtype_code, family_of
+from .._calls import Prepared
+from .._functions import _Kind
+from .._options import split
+
+_TYPES = {
+    _abi.ATTN_F32: torch.float32,
+    _abi.ATTN_F16: torch.float16,
+    _abi.ATTN_BF16: torch.bfloat16,
+    _abi.ATTN_F64: torch.float64,
+}
+_GRADIENTS = ("dq", "dk", "dv")
+_CACHE_KINDS = 512
+_IDLE_OF_A_KIND = 8
+
+
+class Call:
+    """The C structures of a kind of call, and what its outputs look like."""
+
+    __slots__ = ("inputs", "outputs", "prepared")
+
+    def __init__(self, prepared: Prepared, tensors: dict[str, Tensor]) -> None:
+        self.prepared = prepared  # owns the structures
+        self.inputs = [(name, prepared.tensors[name]) for name in tensors]
+        # empty_like takes half as long as empty with a shape and a type; a template has no memory.
+        self.outputs = [
+            (
+                torch.empty((), dtype=_TYPES[dtype], device="cpu").expand(shape),
+                prepared.tensors[name],
+            )
+            for name, shape, dtype in prepared.outputs
+        ]
+
+
+# Calls that nobody is making now, by kind. Another thread that asks for the same kind meanwhile
+# makes its own: a list's pop and append are atomic.
+_idle: dict[object, list[Call]] = {}
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None, numbers: Any, options: Any
+) -> list[Tensor]:
+    """[o, lse] of contiguous new tensors.
+
+    numbers: hashable, all that decides the call beside the tensors; options() gives the same as
+    keyword arguments of libattn.attention and is called for the first call of a kind.
+    """
+    key = (
+        *("forward", out_dtype, numbers, q.dtype, q.shape, q.stride()),
+        *(k.dtype, k.shape, k.stride(), v.dtype, v.shape, v.stride()),
+    )
+    call = _taken(key)
+    if call is None:
+        wanted = {"o": 0 if out_dtype is None else dtype_code(out_dtype), "lse": 0}
+        call = _prepare("forward", {"q": q, "k": k, "v": v}, options(), wanted)
+    return _run(call, (q, k, v), key)
+
+
+def backward(
+    tensors: dict[str, Tensor], want: tuple[bool, ...], numbers: Any, options: Any
+) -> list[Tensor]:
+    """Those of dq, dk, dv that are wanted. tensors: dout, q, k, v, o, lse and maybe dlse."""
+    facts = [(x.dtype, x.shape, x.stride()) for x in tensors.values()]
+    key = ("backward", want, numbers, *facts)
+    call = _taken(key)
+    if call is None:
+        wanted = {name: 0 for name, needed in zip(_GRADIENTS, want, strict=True) if needed}
+        call = _prepare("backward", tensors, options(), wanted)
+    return _run(call, tensors.values(), key)
+
+
+def _taken(key: object) -> Call | None:
+    idle = _idle.get(key)
+    try:
+        return idle.pop() if idle else None
+    except IndexError:  # another thread took the last one
+        return None
+
+
+def _prepare(
+    pass_: str, tensors: dict[str, Tensor], options: dict[str, Any], wanted: dict[str, int]
+) -> Call:
+    arrays, settings, changing = split(pass_, options)
+    arrays.update(tensors)
+    families: dict[str, Any] = {name: family_of(name, x) for name, x in arrays.items()}
+    prepared = _Kind(pass_, settings, wanted).build(arrays, families)
+    for name, value in changing.items():
+        setattr(prepared.arguments, name, value)
+    return Call(prepared, tensors)
+
+
+def _address(name: str, x: Tensor) -> int:
+    """The address of a tensor; one whose memory was freed (resized to nothing) is refused."""
+    address = x.data_ptr()
+    if address == x.storage_offset() * x.element_size() and x.numel():
+        raise ValueError(
+            f"{name}: found a tensor of shape {tuple(x.shape)} whose storage is empty (freed or "
+            "not yet made); accepted tensors that hold their memory"
+        )
+    return address
+
+
+def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
+    """Fills addresses in, calls, and gives the structures back. Returns the outputs."""
+    for (name, structure), x in zip(call.inputs, tensors, strict=True):
+        structure.data = _address(name, x)
+    made = []
+    for template, structure in call.outputs:
+        x = torch.empty_like(template)
+        structure.data = x.data_ptr()
+        made.append(x)
+    context = _library.context(torch.get_num_threads())
+    code = call.prepared.function(context.handle, *call.prepared.references)
+    if code != _abi.ATTN_OK:
+        raise _library.exception_of(code)
+    idle = _idle.get(key)
+    if idle is None:
+        if len(_idle) >= _CACHE_KINDS:
+            _idle.clear()
+        idle = _idle.setdefault(key, [])
+    if len(idle) < _IDLE_OF_A_KIND:
+        idle.append(call)
+    return made
