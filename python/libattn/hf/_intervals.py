@@ -192,10 +192,11 @@ def _restarted(captured: dict[str, Any], queries: Queries) -> Interval:
 def _inner_code(factory: str) -> CodeType | None:
     """The code of the function that transformers' `factory` returns."""
     code = getattr(getattr(masking_utils, factory, None), "__code__", None)
+    # Beside it: generator expressions ("<genexpr>"), from Python 3.14 on its annotations.
     inner = [
         part
         for part in getattr(code, "co_consts", ())
-        if isinstance(part, CodeType) and part.co_name != "__annotate__"
+        if isinstance(part, CodeType) and not part.co_name.startswith(("<", "__"))
     ]
     return inner[0] if len(inner) == 1 else None
 

@@ -10,19 +10,20 @@ import transformers
 VOCABULARY = 96
 PAD = 0
 WINDOW = 6
+LAYERS = 2
 
 _COMMON = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": LAYERS,
     "num_attention_heads": 4,
-    "max_position_embeddings": 128,
+    "max_position_embeddings": 1024,
     "pad_token_id": PAD,
 }
 _DECODER = {**_COMMON, "num_key_value_heads": 2, "head_dim": 16, "eos_token_id": None}
 _DECODER["bos_token_id"] = 1
-_ALTERNATING = ["sliding_attention", "full_attention"] * 2
+_ALTERNATING = ["sliding_attention", "full_attention"]
 
 
 def llama():

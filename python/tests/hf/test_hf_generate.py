@@ -6,10 +6,9 @@ import libattn.hf
 import pytest
 import torch
 import transformers
-from small_models import DECODERS, WINDOW, assert_linear, batch, llama, pair
+from small_models import DECODERS, LAYERS, WINDOW, assert_linear, batch, llama, pair
 
-LAYERS = 4
-NEW = 14  # beyond the window, with the prompt
+NEW = 10  # beyond the window, with the prompt
 
 
 def generate(model, tokens, mask, **options):

@@ -5,10 +5,19 @@ from __future__ import annotations
 import libattn.hf
 import pytest
 import torch
-from small_models import MODELS, VOCABULARY, assert_linear, batch, bert, llama, pair, relative_error
+from small_models import (
+    LAYERS,
+    MODELS,
+    VOCABULARY,
+    assert_linear,
+    batch,
+    bert,
+    llama,
+    pair,
+    relative_error,
+)
 
-LAYERS = 4
-TOLERANCE = 2e-5  # f32, four layers, largest difference over largest value
+TOLERANCE = 2e-5  # f32, largest difference over largest value
 
 
 def losses(eager, ours, tokens, weight, **arguments):

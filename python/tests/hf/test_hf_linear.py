@@ -1,0 +1,51 @@
+"""The operators that a model with libattn runs: ours in every layer, and nothing quadratic."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import LAYERS, MODELS, batch, pair
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+LENGTH = 1000
+
+
+class Operators(TorchDispatchMode):
+    """Counts the calls of each operator and keeps the largest number of elements that one made."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = {}
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.name()
+        self.count[name] = self.count.get(name, 0) + 1
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.largest = max(self.largest, *(x.numel() for x in tensors), 0)
+        return result
+
+
+def run(model, kind):
+    tokens, mask = batch([LENGTH, LENGTH - 200], "right" if kind == "right" else "left")
+    arguments = {"attention_mask": mask}
+    if kind == "packed":
+        arguments = {"position_ids": (torch.arange(LENGTH) % 150)[None].expand(2, -1)}
+    with Operators() as operators:
+        model(input_ids=tokens, use_cache=False, **arguments).logits.sum().backward()
+    return operators
+
+
+@pytest.mark.parametrize("kind", ["right", "left", "packed"])
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_quadratic(name, kind):
+    eager, ours = pair(MODELS[name])
+    found = run(ours, kind)
+    assert found.largest < LENGTH * LENGTH
+    assert found.count["libattn::forward"] == found.count["libattn::backward"] == LAYERS
+    softmax = [operator for operator in found.count if "softmax" in operator]
+    assert not softmax or name == "gpt_oss"  # its experts' router
+    if kind == "right":
+        assert run(eager, kind).largest >= 2 * 4 * LENGTH * LENGTH
