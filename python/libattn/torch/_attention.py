@@ -25,6 +25,7 @@ _REFUSED = {
     "nonfinite_count": "no operator here writes to an input that it also differentiates",
 }
 _AUTOCAST_KEEPS = (torch.float64,)
+_PAIR = (tuple, list)
 
 
 def _refuse(function: str, rule: str, found: object, accepted: str) -> ValueError:
@@ -54,7 +55,9 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _autocast_type(q: Tensor) -> torch.dtype | None:
     device = q.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
 
 
 def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
@@ -109,7 +112,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
 
 
 def _window(function: str, value: Any) -> tuple[int | None, int | None]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
+    if not isinstance(value, _PAIR) or len(value) != 2:
         raise _refuse(function, "window", repr(value), "(left, right)")
     return value[0], value[1]
 
@@ -183,10 +186,11 @@ def attention(
     out_dtype: the type of o: q's, or torch.float32.
     options: see libattn.Options; workspace, stream and nonfinite_count are refused.
 
-    Gradients reach q, k, v, bias and sinks, from o and lse. There is no second derivative: asking
-    for one raises RuntimeError. Dropout without a seed draws one from PyTorch's generator of the
-    device; torch.use_deterministic_algorithms turns deterministic=True on. Under autocast q, k, v
-    and bias are cast to its type, f64 excepted, as scaled_dot_product_attention does.
+    Gradients reach q, k, v, bias and sinks, from o and lse. There is no second derivative and no
+    forward mode: asking for them raises RuntimeError. Dropout without a seed draws one from
+    PyTorch's generator of the device; torch.use_deterministic_algorithms turns deterministic=True
+    on. Under autocast q, k, v and bias are cast to its type, f64 excepted, as
+    scaled_dot_product_attention does.
 
     Returns o [b, n, h, dim_vo] (packed [total, h, dim_vo]), contiguous.
     Raises ValueError where a rule is broken, also where a tensor without a gradient (mask,
@@ -250,8 +254,16 @@ def decode(
         v_new = None if v_new is None else _cast(v_new, dtype)
         if flat[_schema.BIAS] is not None:
             flat[_schema.BIAS] = _cast(flat[_schema.BIAS], dtype)
-    inputs = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k_new": k_new, "v_new": v_new}
-    inputs |= {"bias": flat[_schema.BIAS], "sinks": flat[_schema.INDEX["sinks"]]}
+    inputs = {
+        "q": q,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "k_new": k_new,
+        "v_new": v_new,
+        "bias": flat[_schema.BIAS],
+        "sinks": flat[_schema.INDEX["sinks"]],
+    }
+    _schema.refuse_transforms("decode", *inputs.values())
     for name, x in inputs.items():
         _fixed("decode", name, x)
     rest = (block_table, split_keys, out_dtype, *flat)
@@ -270,6 +282,7 @@ def merge(o1: Tensor, lse1: Tensor, o2: Tensor | None, lse2: Tensor) -> tuple[Te
     be None: zeros, as for a sink merged last. Gradients reach all four, from o and lse; there is
     no second derivative.
     """
+    _schema.refuse_transforms("merge", o1, lse1, o2, lse2)
     o, lse = torch.ops.libattn.merge(o1, lse1, o2, lse2)
     return o, lse
 
@@ -296,6 +309,7 @@ def rope(
     """
     _fixed("rope", "cos", cos)
     _fixed("rope", "sin", sin)
+    _schema.refuse_transforms("rope", x)
     out: Tensor = torch.ops.libattn.rope(
         x, positions, cos, sin, cu_len, style, rot_dim, base, pos_offset, inverse
     )

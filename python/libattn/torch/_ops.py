@@ -29,6 +29,7 @@ from ._schema import (
     keywords,
     last_contiguous,
     no_second_derivative,
+    refuse_transforms,
     runs_directly,
 )
 
@@ -132,7 +133,8 @@ def _keep(
 def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
     """Gradients of q, k, v, out_dtype (none), bias and sinks."""
     q, k, v, o, lse, *rest = ctx.saved_tensors
-    need = ctx.needs_input_grad
+    # The dispatcher leaves out trailing arguments that are at their defaults.
+    need = (*ctx.needs_input_grad, False, False, False)
     if dout is None:
         if dlse is None:
             return (None,) * 6
@@ -232,7 +234,10 @@ def attend(
     all of it in the autograd that torch.library puts around an operator with so many arguments, and
     one of _Attention about 30 (bench/python_overhead.py prints both).
     """
-    if not runs_directly(q, k, v, *(() if tensors is NO_TENSORS else tensors)):
+    if torch.compiler.is_compiling() or not runs_directly(
+        q, k, v, *(() if tensors is NO_TENSORS else tensors)
+    ):
+        refuse_transforms("attention", q, k, v, *tensors[:2])
         o, lse = torch.ops.libattn.forward(q, k, v, out_dtype, *tensors, *numbers)
         return o, lse
     bias, sinks = tensors[:2]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import libattn
 from libattn import Origin, Rope
@@ -153,16 +154,35 @@ def no_second_derivative(function: str) -> Callable[..., Any]:
     return refuse
 
 
+def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
+    """Refuses torch.func's transforms, which take no operator of torch.library, and forward mode:
+    PyTorch would drop the tangents of tensors that need no other gradient, and say nothing."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            f"libattn: {function} can't be transformed by torch.func (vmap, grad, jvp, ...); "
+            "accepted: a batch dimension, torch.autograd"
+        )
+    if forward_ad._current_level >= 0 and any(
+        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
+    ):
+        raise RuntimeError(
+            f"libattn: {function} has no forward-mode derivative; accepted: torch.autograd.grad"
+        )
+
+
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def runs_directly(*tensors: Any) -> bool:
-    """Whether nobody watches operators: no tracing, no dispatch mode, no functorch transform, and
-    plain tensors of a device that kernels know."""
+    """Whether nobody watches operators (no tracing, dispatch mode, transform or forward mode), and
+    the tensors are plain ones of a device that kernels know."""
     if (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     ):
         return False
     for x in tensors:
