@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
-steps=(setup format clang gcc asan tsan coverage aarch64 fuzz consumers mutations)
+steps=(setup format clang gcc asan tsan coverage aarch64 fuzz consumers python mutations)
 
 step_setup() { ./dev setup --full; }
 step_format() { ./dev lint; }
@@ -55,12 +55,21 @@ step_aarch64() {
 
 step_fuzz() { tests/fuzz/run.sh 60; }
 step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
+step_python() { tools/python_tests.sh; }
 step_mutations() { python3 tests/mutations/run.py; }
 
-# "passed failed" of the tests that a step's log tells of, in ctest's words.
+# "passed failed" of the tests that a step's log tells of, in ctest's words and in pytest's.
 counts() {
-  sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$1" |
-    awk '{ failed += $1; all += $2 } END { print all - failed + 0, failed + 0 }'
+  sed -nE -e 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/ctest \1 \2/p' \
+    -e 's/^(=+ )?([0-9]+ (passed|failed|error).* in [0-9.]+s( .*)?)$/pytest \2/p' "$1" |
+    awk '$1 == "ctest" { failed += $2; passed += $3 - $2 }
+      $1 == "pytest" {
+        for (at = 2; at < NF; ++at) {
+          if ($(at + 1) ~ /^passed/) passed += $at
+          if ($(at + 1) ~ /^(failed|errors?)/) failed += $at
+        }
+      }
+      END { print passed + 0, failed + 0 }'
 }
 
 if [ "${1:-}" = --list ]; then

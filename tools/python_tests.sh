@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# The Python package as users get it: builds the wheel, installs it in a fresh environment of each
+# Python, times the install up to the first result and the import, and runs python/tests with NumPy
+# alone and with several PyTorch. Prints what was skipped and why.
+#
+# usage: tools/python_tests.sh [ENVIRONMENT...]     default: all that tools/python_envs.py lists
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+work=$root/build/python
+seconds_to_first_result=30
+# Of the 150 ms that an import may take, NumPy's own takes most: what comes on top of it.
+milliseconds_to_import=50
+failed=0
+
+# How much each environment runs: files, and which share of each test's sets of parameters.
+numpy_files=(python/tests/test_*.py)
+torch_files=("${numpy_files[@]}" python/tests/torch)
+declare -A files=(
+  [py3.10]="${numpy_files[*]}" [py3.11]="${numpy_files[*]}" [py3.12]="${numpy_files[*]}"
+  [py3.13]="${numpy_files[*]}" [torch2.4]="${torch_files[*]}"
+  [torch2.6]="${torch_files[*]} python/tests/hf" [newest]="${torch_files[*]} python/tests/hf"
+)
+declare -A sample=([py3.11]=4 [py3.12]=4 [py3.13]=4 [torch2.4]=2 [torch2.6]=6)
+
+say() { echo "== $*"; }
+
+fail() {
+  echo "FAILED: $*"
+  failed=$((failed + 1))
+}
+
+# Runs in a process of its own with the package of the wheel, from outside of the tree.
+python_ms() { (cd "$work" && "$1" -c "$2"); }
+
+first_result='
+import numpy, libattn
+x = numpy.ones((1, 4, 2, 8), numpy.float32)
+assert abs(libattn.attention(x, x, x) - 1).max() < 1e-6'
+import_ms='
+import time; start = time.process_time(); import numpy
+middle = time.process_time(); import libattn
+print(round(1000 * (middle - start)), round(1000 * (time.process_time() - middle)))'
+
+# The medians of five imports in new processes, in milliseconds of processor time: NumPy, then ours.
+import_times() {
+  local times=() turn
+  for turn in 1 2 3 4 5; do times[turn]=$(python_ms "$1" "$import_ms"); done
+  printf '%s\n' "${times[@]}" | cut -d' ' -f1 | sort -n | sed -n 3p
+  printf '%s\n' "${times[@]}" | cut -d' ' -f2 | sort -n | sed -n 3p
+}
+
+# The wheel with what it asks for into a new environment. $1 name, $2 the Python to make it with.
+fresh() {
+  local name=$1 python=$work/$1/bin/python started took numpy ours
+  rm -rf "${work:?}/$name"
+  "$2" -m venv "$work/$name" || return 1
+  started=$(date +%s%N)
+  "$python" -m pip install -q --disable-pip-version-check "$wheel" &&
+    python_ms "$python" "$first_result" || return 1
+  took=$((($(date +%s%N) - started) / 1000000))
+  { read -r numpy && read -r ours; } < <(import_times "$python")
+  echo "$name: install and first result $took ms, import $((numpy + ours)) ms, NumPy $numpy of it"
+  [ $took -lt $((1000 * seconds_to_first_result)) ] ||
+    fail "$name: more than $seconds_to_first_result s to the first result"
+  [ "$ours" -lt $milliseconds_to_import ] ||
+    fail "$name: the import takes more than $milliseconds_to_import ms on top of NumPy"
+}
+
+# The tests of environment $1 in Python $2; the package is the wheel's.
+run_tests() {
+  # shellcheck disable=SC2086
+  PYTHONPATH=$work/site ATTN_LIBRARY='' "$2" -m pytest -q -p no:cacheprovider \
+    --sample "${sample[$1]:-1}" ${files[$1]} || fail "$1: tests"
+}
+
+one() {
+  local name=$1 python began=$SECONDS
+  if ! python=$(python3 tools/python_envs.py interpreter "$name"); then
+    echo "$name: skipped, see above"
+    return
+  fi
+  case $name in
+    py*)
+      fresh "$name" "$python" || {
+        fail "$name: install"
+        return
+      }
+      python=$work/$name/bin/python
+      # shellcheck disable=SC2046
+      "$python" -m pip install -q --disable-pip-version-check \
+        $(python3 tools/python_envs.py packages "$name") || fail "$name: packages of the tests"
+      ;;
+    *)
+      python=$(python3 tools/python_envs.py make "$name") || {
+        fail "$name: environment"
+        return
+      }
+      ;;
+  esac
+  run_tests "$name" "$python"
+  if [ "$name" = newest ]; then
+    "$python" -m mypy || fail "mypy --strict"
+  fi
+  say "$name took $((SECONDS - began)) s"
+}
+
+names=("$@")
+[ $# -gt 0 ] || mapfile -t names < <(python3 tools/python_envs.py list)
+mkdir -p "$work"
+
+# Downloads take long and little processor: they go on while the rest is built and tested.
+(
+  for name in "${names[@]}"; do
+    case $name in py*) ;; *) python3 tools/python_envs.py make "$name" >/dev/null ;; esac
+  done
+) >"$work/environments.log" 2>&1 &
+environments=$!
+
+say "wheel"
+./dev wheel || exit 1
+wheel=$(ls "$root"/build/wheel/*.whl)
+rm -rf "$work/site"
+"$root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps \
+  --target "$work/site" "$wheel" || exit 1
+for name in "${names[@]}"; do
+  say "$name"
+  case $name in py*) ;; *) wait "$environments" || cat "$work/environments.log" ;; esac
+  one "$name"
+done
+wait "$environments"
+[ $failed = 0 ]
