@@ -125,7 +125,8 @@ def flash_attn_func(
     for what, tensor in (("q", q), ("k", k), ("v", v)):
         _need_rank(name, what, tensor, 4, "[batch, length, heads, dim]")
     options = _scores(name, softmax_scale, causal, window_size, softcap, alibi_slopes)
-    options.update(dropout_p=dropout_p, deterministic=deterministic)
+    options["dropout_p"] = dropout_p
+    options["deterministic"] = deterministic
     return _attend(q, k, v, return_attn_probs, options)
 
 
@@ -214,21 +215,17 @@ def flash_attn_varlen_func(
     """
     name = "flash_attn_varlen_func"
     options = _scores(name, softmax_scale, causal, window_size, softcap, alibi_slopes)
-    options.update(
-        cu_len_q=cu_seqlens_q,
-        max_len_q=int(max_seqlen_q) if isinstance(max_seqlen_q, Tensor) else max_seqlen_q,
-        dropout_p=dropout_p,
-    )
+    options["cu_len_q"] = cu_seqlens_q
+    options["max_len_q"] = int(max_seqlen_q) if isinstance(max_seqlen_q, Tensor) else max_seqlen_q
+    options["dropout_p"] = dropout_p
     _need_rank(name, "q", q, 3, "[total_q, heads, dim]")
     if block_table is not None:
         return _attend_pages(q, k, v, cu_seqlens_k, block_table, return_attn_probs, options)
     for what, tensor in (("k", k), ("v", v)):
         _need_rank(name, what, tensor, 3, "[total_k, heads, dim], or pages with a block_table")
-    options.update(
-        cu_len_kv=cu_seqlens_k,
-        max_len_kv=int(max_seqlen_k) if isinstance(max_seqlen_k, Tensor) else max_seqlen_k,
-        deterministic=deterministic,
-    )
+    options["cu_len_kv"] = cu_seqlens_k
+    options["max_len_kv"] = int(max_seqlen_k) if isinstance(max_seqlen_k, Tensor) else max_seqlen_k
+    options["deterministic"] = deterministic
     return _attend(q, k, v, return_attn_probs, options)
 
 

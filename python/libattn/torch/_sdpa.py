@@ -120,8 +120,9 @@ def _pairs(mask: Tensor, batch: Shape, scores: Shape) -> Tensor:
     if mask.dim() < 2:
         raise _refuse("rank of attn_mask", mask.dim(), "2 or more: [..., n, m]")
     full = (*batch, *scores)
-    sizes = zip(reversed(mask.shape), reversed(full), strict=False)
-    if mask.dim() > len(full) or not all(size in (1, whole) for size, whole in sizes):
+    missing = len(full) - mask.dim()
+    sizes = zip(mask.shape, full[max(missing, 0) :], strict=True) if missing >= 0 else ()
+    if missing < 0 or not all(size in (1, whole) for size, whole in sizes):
         raise _refuse("attn_mask", tuple(mask.shape), f"sizes that broadcast to {full}")
     mask = _with_heads(mask, len(full))
     if len(batch) == 0:

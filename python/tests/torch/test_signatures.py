@@ -190,3 +190,72 @@ def test_window_takes_negatives_and_tensors():
     causal = at.flash_attn_func(q, k, v, causal=True)
     assert torch.equal(at.flash_attn_func(q, k, v, window_size=(-1, 0)), causal)
     assert torch.equal(at.flash_attn_func(q, k, v, softcap=-1.0), plain)
+
+
+def test_each_length_parameter():
+    """Packed lengths: where entries begin, and maxima, which cut what is longer."""
+    q, k, v = (x.flatten(0, 1) for x in inputs())
+    k, v = k[: len(q)], v[: len(q)]
+    given = {
+        "cu_seqlens_q": torch.tensor([0, 5, 10], dtype=torch.int32),
+        "cu_seqlens_k": torch.tensor([0, 6, 10], dtype=torch.int32),
+        "max_seqlen_q": 5,
+        "max_seqlen_k": 6,
+    }
+    plain = at.flash_attn_varlen_func(q, k, v, **given)
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        moved = {**given, name: torch.tensor([0, 4, 10], dtype=torch.int32)}
+        moved["max_" + name[3:].replace("seqlens", "seqlen")] = 6
+        assert not torch.allclose(at.flash_attn_varlen_func(q, k, v, **moved), plain, atol=1e-3)
+    wide = at.flash_attn_varlen_func(q, k, v, **{**given, "max_seqlen_q": 99, "max_seqlen_k": 99})
+    assert torch.allclose(wide, plain, atol=1e-6)
+    tensors = {**given, "max_seqlen_q": torch.tensor(5), "max_seqlen_k": torch.tensor(6)}
+    assert torch.equal(at.flash_attn_varlen_func(q, k, v, **tensors), plain)
+    short = at.flash_attn_varlen_func(q, k, v, **{**given, "max_seqlen_q": 4})
+    assert (short[[4, 9]] == 0).all()
+    kept = [0, 1, 2, 3, 5, 6, 7, 8]
+    assert torch.allclose(short[kept], plain[kept], atol=1e-6)
+    cut = at.flash_attn_varlen_func(q, k, v, **{**given, "max_seqlen_k": 4})
+    assert torch.allclose(cut[5:], plain[5:], atol=1e-6)
+    assert torch.allclose(cut[:5], at.flash_attn_func(q[None, :5], k[None, :4], v[None, :4])[0])
+    for name in ("max_seqlen_q", "max_seqlen_k"):
+        with pytest.raises(ValueError):
+            at.flash_attn_varlen_func(q, k, v, **{**given, name: -1})
+
+
+def test_each_sdpa_parameter():
+    q, k, v = (x.transpose(1, 2) for x in inputs())
+    plain = at.scaled_dot_product_attention(q, k, v)
+    half = {
+        "attn_mask": torch.ones(N, M, dtype=torch.bool).tril(),
+        "dropout_p": 0.5,
+        "is_causal": True,
+        "scale": 0.1,
+    }
+    for name, value in half.items():
+        other = at.scaled_dot_product_attention(q, k, v, **{name: value})
+        assert not torch.allclose(other, plain, atol=1e-3), name
+    causal = at.scaled_dot_product_attention(q, k, v, is_causal=True)
+    masked = at.scaled_dot_product_attention(q, k, v, half["attn_mask"])
+    assert torch.allclose(causal, masked, atol=1e-6)
+    with pytest.raises(ValueError):
+        at.scaled_dot_product_attention(q, k[:, :2], v[:, :2])
+    grouped = at.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
+    wide = [x[:, :2].repeat_interleave(2, 1) for x in (k, v)]
+    assert torch.allclose(grouped, at.scaled_dot_product_attention(q, *wide), atol=1e-6)
+
+
+def test_deterministic_is_passed_on(monkeypatch):
+    from libattn.torch import _flash
+
+    seen = []
+
+    def spy(*args, **options):
+        seen.append(options["deterministic"])
+        return at.attention(*args, **options)
+
+    monkeypatch.setattr(_flash, "attention", spy)
+    for name in FLASH:
+        for value in (False, True):
+            call(name, *operands(name), deterministic=value)
+    assert seen == [False, True] * len(FLASH)
