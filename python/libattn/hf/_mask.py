@@ -70,7 +70,9 @@ def visible_keys(
         interval = _intervals.recognise(mask_function, Queries(rows, rows))
     except _intervals.NotKnown:
         keys = torch.arange(kv_length, device=device) + kv_offset
-        found = _intervals.evaluate(mask_function, batch_size, rows[0], keys, use_vmap)
+        found = None
+        if not _compiling():
+            found = _intervals.evaluate(mask_function, batch_size, rows[0], keys, use_vmap)
         if found is None:
             return _as_transformers_makes_it(arguments)
         interval = found
@@ -81,7 +83,7 @@ def visible_keys(
         if not shortcut and q_length > 1 and not _intervals.is_packed(mask_function):
             return _as_transformers_makes_it(arguments)
     padding = _local_padding(attention_mask, kv_length, kv_offset)
-    if padding is None and not isinstance(q_offset, Tensor):
+    if padding is None and not isinstance(q_offset, Tensor) and not _compiling():
         first, beyond = kv_offset, kv_offset + kv_length
         all_before = interval.begin is None or bool((interval.begin <= first).all())
         all_after = interval.end is None or bool((interval.end >= beyond).all())
@@ -145,6 +147,11 @@ def _as_transformers_makes_it(arguments: dict[str, Any]) -> Tensor | None:
     return mask
 
 
+def _compiling() -> bool:
+    """Whether torch.compile traces: then no step may depend on what a tensor holds."""
+    return torch.compiler.is_compiling()
+
+
 def _local_padding(mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
     """bool [batch, kv_length] of the keys at hand; None when all of them are tokens."""
     if mask is None:
@@ -153,7 +160,7 @@ def _local_padding(mask: Tensor | None, kv_length: int, kv_offset: int) -> Tenso
     missing = kv_length - local.shape[1]
     if missing > 0:
         local = torch.nn.functional.pad(local, (0, missing))
-    return None if bool(local.all()) else local
+    return None if not _compiling() and bool(local.all()) else local
 
 
 def _encode(
@@ -175,7 +182,7 @@ def _encode(
         first = as_numbers.argmax(-1, keepdim=True)
         last = torch.where(count > 0, len_kv - as_numbers.flip(-1).argmax(-1, keepdim=True), 0)
         begin, end = torch.maximum(begin, first), torch.minimum(end, last)
-        holes = bool(((count > 0) & (last - first != count)).any())
+        holes = _compiling() or bool(((count > 0) & (last - first != count)).any())
     len_q = rows.shape[1]
     length = max(len_q, len_kv) if holes else len_q
     shape = (batch, 3 if holes else 2, 1, length)

@@ -49,3 +49,45 @@ def test_nothing_quadratic(name, kind):
     assert not softmax or name == "gpt_oss"  # its experts' router
     if kind == "right":
         assert run(eager, kind).largest >= 2 * 4 * LENGTH * LENGTH
+
+
+@pytest.mark.parametrize("kind", ["whole", "left", "packed"])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_compiled_without_breaks(name, kind):
+    """One graph, in which libattn's operator is called by every layer and nothing is quadratic."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph.graph)
+        return graph
+
+    eager, ours = pair(MODELS[name])
+    length = 600
+    tokens, mask = batch([length], "left")
+    arguments = {"use_cache": False}
+    if kind == "left":
+        mask[:, :40] = 0
+        arguments["attention_mask"] = mask
+    elif kind == "packed":
+        arguments["position_ids"] = (torch.arange(length) % 150)[None]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        try:
+            torch.compile(eager, backend="eager", fullgraph=True)(input_ids=tokens, **arguments)
+        except torch._dynamo.exc.Unsupported:
+            pytest.skip(
+                "with this torch, transformers makes no single graph of its own eager model"
+            )
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        expected = ours(input_ids=tokens, **arguments).logits
+        found = compiled(input_ids=tokens, **arguments).logits
+    torch._dynamo.reset()
+    real = mask.bool()
+    assert (found[real] - expected[real]).abs().max() <= 1e-5 * expected[real].abs().max()
+    (graph,) = graphs
+    values = [node.meta.get("example_value") for node in graph.nodes]
+    largest = max(value.numel() for value in values if isinstance(value, torch.Tensor))
+    assert largest < length * length
+    assert sum("libattn" in str(node.target) for node in graph.nodes) == LAYERS

@@ -112,7 +112,9 @@ def test_offset_as_a_tensor():
     assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "chunks"])
+@pytest.mark.parametrize(
+    "name", ["causal", "window", "chunks", "bidirectional", "two-sided window"]
+)
 def test_packed_documents(name, no_evaluation):
     function = packed(
         PATTERNS[name],
@@ -135,6 +137,8 @@ def test_none_where_causality_says_all():
     # A static cache: the keys after the query exist, unwritten.
     assert both(mask_function=CAUSAL, q_length=1, kv_length=8, q_offset=5)[0] is not None
     assert both(mask_function=CAUSAL, q_length=6, kv_length=8)[0] is not None
+    one = {"q_length": 1, "kv_length": 1, "allow_is_causal_skip": False}
+    assert both(mask_function=CAUSAL, **one)[0] is not None
 
 
 def test_unknown_function_is_evaluated(monkeypatch):

@@ -219,6 +219,23 @@ def test_types_and_layouts():
     assert relative_error(found.transpose(1, 2).float(), expected) <= 3e-2
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_window_without_a_mask(causal):
+    """A layer called by itself sees keys at distances under sliding_window, where causality lets."""
+    from libattn.hf._attention import attention_forward
+
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    row, key = torch.arange(9)[:, None], torch.arange(9)
+    visible = (row - key).abs() < 3
+    if causal:
+        visible &= key <= row
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+    module = torch.nn.Identity()
+    module.is_causal = causal
+    found, _ = attention_forward(module, q, k, v, sliding_window=3)
+    assert relative_error(found.transpose(1, 2), expected) <= 1e-5
+
+
 def test_transformers_too_old(monkeypatch):
     import transformers
     from transformers import masking_utils
