@@ -75,9 +75,7 @@ def test_compiled_without_breaks(name, kind):
         try:
             torch.compile(eager, backend="eager", fullgraph=True)(input_ids=tokens, **arguments)
         except torch._dynamo.exc.Unsupported:
-            pytest.skip(
-                "with this torch, transformers makes no single graph of its own eager model"
-            )
+            pytest.skip("this torch makes no single graph of transformers' eager model")
     torch._dynamo.reset()
     compiled = torch.compile(ours, backend=backend, fullgraph=True)
     with torch.no_grad():

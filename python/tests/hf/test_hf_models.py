@@ -221,7 +221,7 @@ def test_types_and_layouts():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_window_without_a_mask(causal):
-    """A layer called by itself sees keys at distances under sliding_window, where causality lets."""
+    """A layer called by itself sees keys at distances under sliding_window."""
     from libattn.hf._attention import attention_forward
 
     q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
