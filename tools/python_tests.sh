@@ -67,10 +67,11 @@ fresh() {
     fail "$name: the import takes more than $milliseconds_to_import ms on top of NumPy"
 }
 
-# The tests of environment $1 in Python $2; the package is the wheel's.
+# The tests of environment $1 in Python $2; the package is the wheel's. Threads that wait don't spin:
+# there are two of these at once.
 run_tests() {
   # shellcheck disable=SC2086
-  PYTHONPATH=$work/site ATTN_LIBRARY='' "$2" -m pytest -q -p no:cacheprovider \
+  PYTHONPATH=$work/site ATTN_LIBRARY='' OMP_WAIT_POLICY=passive "$2" -m pytest -q -p no:cacheprovider \
     --sample "${sample[$1]:-1}" ${files[$1]} || fail "$1: tests"
 }
 
@@ -105,16 +106,29 @@ one() {
   say "$name took $((SECONDS - began)) s"
 }
 
+# Environments one after the other, each with a log; how many checks failed is the exit status.
+lane() {
+  local name
+  for name in "$@"; do
+    one "$name" >"$work/$name.log" 2>&1
+  done
+  exit $failed
+}
+
 names=("$@")
 [ $# -gt 0 ] || mapfile -t names < <(python3 tools/python_envs.py list)
 mkdir -p "$work"
+# Two lanes: the newest PyTorch takes about as long as all others.
+longest=() others=()
+for name in "${names[@]}"; do
+  if [ "$name" = newest ]; then longest+=("$name"); else others+=("$name"); fi
+done
 
-# Downloads take long and little processor: they go on while the rest is built and tested.
-(
-  for name in "${names[@]}"; do
-    case $name in py*) ;; *) python3 tools/python_envs.py make "$name" >/dev/null ;; esac
-  done
-) >"$work/environments.log" 2>&1 &
+# Downloads take long and little processor: they go on while the wheel is built. A lane that comes to
+# an environment in the making waits for it, and tells of what went wrong.
+for name in "${longest[@]}" "${others[@]}"; do
+  case $name in py*) ;; *) python3 tools/python_envs.py make "$name" ;; esac
+done >"$work/environments.log" 2>&1 &
 environments=$!
 
 say "wheel"
@@ -123,10 +137,16 @@ wheel=$(ls "$root"/build/wheel/*.whl)
 rm -rf "$work/site"
 "$root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps \
   --target "$work/site" "$wheel" || exit 1
+lane "${longest[@]}" &
+long=$!
+lane "${others[@]}" &
+other=$!
+wait $long || failed=$((failed + $?))
+wait $other || failed=$((failed + $?))
+wait $environments
 for name in "${names[@]}"; do
   say "$name"
-  case $name in py*) ;; *) wait "$environments" || cat "$work/environments.log" ;; esac
-  one "$name"
+  cat "$work/$name.log"
 done
-wait "$environments"
+echo "python: $failed checks failed"
 [ $failed = 0 ]
