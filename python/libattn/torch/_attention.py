@@ -49,8 +49,19 @@ def _tensor(function: str, name: str, x: Any) -> Tensor:
     return x
 
 
+def _check_tensors(function: str, q: Any, k: Any, v: Any) -> None:
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            _tensor(function, name, x)
+
+
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() and x.dtype not in _AUTOCAST_KEEPS else x
+
+
+def _cast_bias(tensors: _schema.Flat, dtype: torch.dtype) -> _schema.Flat:
+    bias = tensors[_schema.BIAS]
+    return tensors if bias is None else (_cast(bias, dtype), *tensors[1:])
 
 
 def _autocast_type(q: Tensor) -> torch.dtype | None:
@@ -73,8 +84,10 @@ def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
     return torch.full((1,), signed, dtype=torch.int64, device=like.device)
 
 
-def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
-    """Options as _schema.Flat: in the operators' order, with no classes of our own."""
+def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, _schema.Flat]:
+    """Options in the operators' order, with no classes of our own: (tensors, numbers)."""
+    if not options and not torch.are_deterministic_algorithms_enabled():
+        return _schema.NO_TENSORS, _schema.DEFAULT_NUMBERS
     flat = list(_schema.DEFAULTS)
     index = _schema.INDEX
     for name, value in options.items():
@@ -106,9 +119,13 @@ def _flatten(function: str, q: Tensor, options: Options) -> list[Any]:
         flat[index["seed"]] = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device)
     if torch.are_deterministic_algorithms_enabled():
         flat[index["deterministic"]] = True
+    numbers = tuple(flat[_schema.TENSORS :])
+    tensors = tuple(flat[: _schema.TENSORS])
+    if all(x is None for x in tensors):
+        return _schema.NO_TENSORS, numbers
     for name in ("alibi_slopes", "mask", "rope_cos", "rope_sin"):
         _fixed(function, name, flat[index[name]])
-    return flat
+    return tensors, numbers
 
 
 def _window(function: str, value: Any) -> tuple[int | None, int | None]:
@@ -196,21 +213,14 @@ def attention(
     Raises ValueError where a rule is broken, also where a tensor without a gradient (mask,
     alibi_slopes, tables) requires one; libattn.Unsupported where no backend can do it.
     """
-    q, k, v = _tensors("attention", q=q, k=k, v=v)
-    flat = _flatten("attention", q, options)
+    _check_tensors("attention", q, k, v)
+    tensors, numbers = _flatten("attention", q, options)
     dtype = _autocast_type(q)
     if dtype is not None:
         q, k, v = _cast(q, dtype), _cast(k, dtype), _cast(v, dtype)
-        if flat[_schema.BIAS] is not None:
-            flat[_schema.BIAS] = _cast(flat[_schema.BIAS], dtype)
-    tensors, numbers = flat[: _schema.TENSORS], tuple(flat[_schema.TENSORS :])
-    given = tuple(tensors) if any(x is not None for x in tensors) else _schema.NO_TENSORS
-    o, lse = _ops.attend(q, k, v, out_dtype, given, numbers)
+        tensors = _cast_bias(tensors, dtype)
+    o, lse = _ops.attend(q, k, v, out_dtype, tensors, numbers, return_lse)
     return (o, lse) if return_lse else o
-
-
-def _tensors(function: str, **given: Any) -> list[Tensor]:
-    return [_tensor(function, name, x) for name, x in given.items()]
 
 
 def decode(
@@ -242,8 +252,8 @@ def decode(
     Returns o, or (o, lse) with return_lse=True. Raises as attention does, and ValueError where an
     input requires a gradient while gradients are recorded.
     """
-    q, k_cache, v_cache = _tensors("decode", q=q, k_cache=k_cache, v_cache=v_cache)
-    flat = _flatten("decode", q, options)
+    _check_tensors("decode", q, k_cache, v_cache)
+    tensors, numbers = _flatten("decode", q, options)
     if (k_new is None) != (v_new is None):
         found = "k_new without v_new" if v_new is None else "v_new without k_new"
         raise _refuse("decode", "k_new goes with v_new", found, "both or neither")
@@ -252,21 +262,20 @@ def decode(
         q = _cast(q, dtype)
         k_new = None if k_new is None else _cast(k_new, dtype)
         v_new = None if v_new is None else _cast(v_new, dtype)
-        if flat[_schema.BIAS] is not None:
-            flat[_schema.BIAS] = _cast(flat[_schema.BIAS], dtype)
+        tensors = _cast_bias(tensors, dtype)
     inputs = {
         "q": q,
         "k_cache": k_cache,
         "v_cache": v_cache,
         "k_new": k_new,
         "v_new": v_new,
-        "bias": flat[_schema.BIAS],
-        "sinks": flat[_schema.INDEX["sinks"]],
+        "bias": tensors[_schema.BIAS],
+        "sinks": tensors[_schema.SINKS],
     }
     _schema.refuse_transforms("decode", *inputs.values())
     for name, x in inputs.items():
         _fixed("decode", name, x)
-    rest = (block_table, split_keys, out_dtype, *flat)
+    rest = (block_table, split_keys, out_dtype, *tensors, *numbers)
     if k_new is None:
         o, lse = torch.ops.libattn.decode(q, k_cache, v_cache, *rest)
     else:

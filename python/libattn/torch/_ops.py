@@ -133,49 +133,42 @@ def _keep(
 def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
     """Gradients of q, k, v, out_dtype (none), bias and sinks."""
     q, k, v, o, lse, *rest = ctx.saved_tensors
-    # The dispatcher leaves out trailing arguments that are at their defaults.
-    need = (*ctx.needs_input_grad, False, False, False)
+    need = ctx.needs_input_grad
     if dout is None:
         if dlse is None:
-            return (None,) * 6
+            return _NO_GRADIENTS
         dout = torch.zeros_like(o)
     # With create_graph the operator is called: it refuses a second derivative when one is asked
     # for, and not before.
-    direct = not torch.is_grad_enabled() and runs_directly(dout, q, k, v)
+    direct = not torch.is_grad_enabled() and runs_directly(dout)
     if direct and not rest and q.is_cpu:
-        return _plain_gradients(ctx, dout, dlse, q, k, v, o, lse)
+        inputs: tuple[Tensor, ...] = (last_contiguous(dout), q, k, v, o, lse)
+        if dlse is not None:
+            inputs = (*inputs, last_contiguous(dlse))
+        made: list[Any] = _plain.backward(inputs, need[:3], ctx.numbers, _plain_keywords)
+        if len(made) < 3:
+            found = iter(made)
+            made = [next(found) if needed else None for needed in need[:3]]
+        return (*made, None, None, None)
     tensors = rest or NO_TENSORS
     bias: Any = tensors[BIAS]
-    want = [*need[:3], *need[4:6]]
+    # The dispatcher leaves out trailing arguments that are at their defaults.
+    want = [*need[:3], *(*need[4:6], False, False)[:2]]
     sizes = _broadcast_sizes(bias) if want[3] else None
     run = backward_kernel if direct else torch.ops.libattn.backward.default
-    found = run(dout, dlse, q, k, v, o, lse, want, sizes, *tensors, *ctx.numbers)
-    dq, dk, dv, dbias, dsink = (x if w else None for x, w in zip(found, want, strict=True))
+    results = run(dout, dlse, q, k, v, o, lse, want, sizes, *tensors, *ctx.numbers)
+    dq, dk, dv, dbias, dsink = (x if w else None for x, w in zip(results, want, strict=True))
     if dbias is not None and dbias.shape != bias.shape:
         # autograd adds up an expanded tensor's gradient over its copies: each gets its share.
         dbias = (dbias * (dbias.numel() / bias.numel())).expand(bias.shape)
     return (dq, dk, dv, None, dbias, dsink)
 
 
-def _plain_gradients(
-    ctx: Any,
-    dout: Tensor,
-    dlse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    lse: Tensor,
-) -> Flat:
-    tensors = {"dout": last_contiguous(dout), "q": q, "k": k, "v": v, "o": o, "lse": lse}
-    if dlse is not None:
-        tensors["dlse"] = last_contiguous(dlse)
-    numbers = ctx.numbers
-    need = ctx.needs_input_grad
-    made = _plain.backward(tensors, need[:3], numbers, lambda: keywords((*NO_TENSORS, *numbers)))
-    found = iter(made)
-    dq, dk, dv = (next(found) if needed else None for needed in need[:3])
-    return (dq, dk, dv, None, None, None)
+_NO_GRADIENTS: Flat = (None,) * 6
+
+
+def _plain_keywords(numbers: Flat) -> dict[str, Any]:
+    return keywords((*NO_TENSORS, *numbers))
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
@@ -196,14 +189,20 @@ class _Attention(torch.autograd.Function):
         sinks: Tensor | None,
         tensors: Flat,
         numbers: Flat,
-    ) -> tuple[Tensor, Tensor]:
+        return_lse: bool,
+    ) -> Any:
         output = _forward(q, k, v, out_dtype, tensors, numbers)
         _keep(ctx, q, k, v, output, tensors, numbers)
-        return output
+        return output if return_lse else output[0]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Flat:
-        return (*_gradients(ctx, *gradients), None, None)
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None = None) -> Flat:
+        return (*_gradients(ctx, dout, dlse), None, None, None)
+
+
+# torch.autograd.Function.apply first looks for transforms of torch.func, which attend has done: 1
+# to 4 us less.
+_apply: Any = super(torch.autograd.Function, _Attention).apply
 
 
 def _forward(
@@ -215,7 +214,7 @@ def _forward(
     numbers: Flat,
 ) -> tuple[Tensor, Tensor]:
     if tensors is NO_TENSORS and q.is_cpu:
-        o, lse = _plain.forward(q, k, v, out_dtype, numbers, lambda: keywords((*tensors, *numbers)))
+        o, lse = _plain.forward(q, k, v, out_dtype, numbers, _plain_keywords)
         return o, lse
     return forward_kernel(q, k, v, out_dtype, *tensors, *numbers)
 
@@ -227,12 +226,15 @@ def attend(
     out_dtype: torch.dtype | None,
     tensors: Flat,
     numbers: Flat,
-) -> tuple[Tensor, Tensor]:
-    """libattn::forward; eager calls go past the dispatcher.
+    return_lse: bool,
+) -> Any:
+    """libattn::forward, (o, lse); lse may be None with return_lse=False.
 
-    Small tensors are why: a call of the operator that records gradients takes about 400 us, nearly
-    all of it in the autograd that torch.library puts around an operator with so many arguments, and
-    one of _Attention about 30 (bench/python_overhead.py prints both).
+    Eager calls go past the dispatcher, for small tensors' sake: there and back, a call of the
+    operator takes 560 us and one of _Attention 100, of which scaled_dot_product_attention takes 62
+    (bench/python_overhead.py: [1, 8, 4, 16] f32, one thread of a Xeon with AVX-512, torch 2.15).
+    Nearly all of it is the autograd that torch.library puts around an operator of so many
+    arguments.
     """
     if torch.compiler.is_compiling() or not runs_directly(
         q, k, v, *(() if tensors is NO_TENSORS else tensors)
@@ -248,8 +250,8 @@ def attend(
         or (bias is not None and bias.requires_grad)
         or (sinks is not None and sinks.requires_grad)
     ):
-        o, lse = _Attention.apply(q, k, v, out_dtype, bias, sinks, tensors, numbers)
-        return o, lse
+        out = _apply(q, k, v, out_dtype, bias, sinks, tensors, numbers, return_lse)
+        return out if return_lse else (out, None)
     return _forward(q, k, v, out_dtype, tensors, numbers)
 
 

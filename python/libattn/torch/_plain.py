@@ -26,6 +26,7 @@ _TYPES = {
     _abi.ATTN_F64: torch.float64,
 }
 _GRADIENTS = ("dq", "dk", "dv")
+_INPUTS = ("dout", "q", "k", "v", "o", "lse", "dlse")
 _CACHE_KINDS = 512
 _IDLE_OF_A_KIND = 8
 
@@ -58,31 +59,29 @@ def forward(
 ) -> list[Tensor]:
     """[o, lse] of contiguous new tensors.
 
-    numbers: hashable, all that decides the call beside the tensors; options() gives the same as
-    keyword arguments of libattn.attention and is called for the first call of a kind.
+    numbers: hashable, all that decides the call beside the tensors; options(numbers) gives the same
+    as keyword arguments of libattn.attention and is called for the first call of a kind.
     """
-    key = (
-        *("forward", out_dtype, numbers, q.dtype, q.shape, q.stride()),
-        *(k.dtype, k.shape, k.stride(), v.dtype, v.shape, v.stride()),
-    )
+    facts = (q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+    key = (numbers, out_dtype, q.dtype, k.dtype, v.dtype, facts)
     call = _taken(key)
     if call is None:
         wanted = {"o": 0 if out_dtype is None else dtype_code(out_dtype), "lse": 0}
-        call = _prepare("forward", {"q": q, "k": k, "v": v}, options(), wanted)
+        call = _prepare("forward", {"q": q, "k": k, "v": v}, options(numbers), wanted)
     return _run(call, (q, k, v), key)
 
 
 def backward(
-    tensors: dict[str, Tensor], want: tuple[bool, ...], numbers: Any, options: Any
+    tensors: tuple[Tensor, ...], want: tuple[bool, ...], numbers: Any, options: Any
 ) -> list[Tensor]:
     """Those of dq, dk, dv that are wanted. tensors: dout, q, k, v, o, lse and maybe dlse."""
-    facts = [(x.dtype, x.shape, x.stride()) for x in tensors.values()]
-    key = ("backward", want, numbers, *facts)
+    key = (numbers, want, *[(x.shape, x.stride(), x.dtype) for x in tensors])
     call = _taken(key)
     if call is None:
         wanted = {name: 0 for name, needed in zip(_GRADIENTS, want, strict=True) if needed}
-        call = _prepare("backward", tensors, options(), wanted)
-    return _run(call, tensors.values(), key)
+        named = dict(zip(_INPUTS, tensors, strict=False))
+        call = _prepare("backward", named, options(numbers), wanted)
+    return _run(call, tensors, key)
 
 
 def _taken(key: object) -> Call | None:
@@ -105,21 +104,21 @@ def _prepare(
     return Call(prepared, tensors)
 
 
-def _address(name: str, x: Tensor) -> int:
-    """The address of a tensor; one whose memory was freed (resized to nothing) is refused."""
-    address = x.data_ptr()
+def _check_storage(name: str, x: Tensor, address: int) -> None:
+    """Memory that was resized to nothing is at 0, of which a view adds its offset."""
     if address == x.storage_offset() * x.element_size() and x.numel():
         raise ValueError(
             f"{name}: found a tensor of shape {tuple(x.shape)} whose storage is empty (freed or "
             "not yet made); accepted tensors that hold their memory"
         )
-    return address
 
 
 def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
     """Fills addresses in, calls, and gives the structures back. Returns the outputs."""
     for (name, structure), x in zip(call.inputs, tensors, strict=True):
-        structure.data = _address(name, x)
+        structure.data = address = x.data_ptr()
+        if address == 0 or x.storage_offset():
+            _check_storage(name, x, address)
     made = []
     for template, structure in call.outputs:
         x = torch.empty_like(template)

@@ -72,7 +72,8 @@ OPTIONS = _TENSORS + _NUMBERS
 DEFAULTS: Flat = tuple(option.default for option in OPTIONS)
 INDEX = {option.name: at for at, option in enumerate(OPTIONS)}
 TENSORS = len(_TENSORS)
-BIAS = INDEX["bias"]
+BIAS, SINKS = 0, 1  # in _TENSORS
+DEFAULT_NUMBERS = DEFAULTS[TENSORS:]
 NO_TENSORS: Flat = (None,) * TENSORS  # calls without such tensors pass this very object
 _NAMES = tuple(option.name for option in OPTIONS)
 _DIRECT = frozenset(_NAMES) & frozenset(libattn.Options.__annotations__) - {"origin"}
@@ -164,9 +165,10 @@ def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
             f"libattn: {function} can't be transformed by torch.func (vmap, grad, jvp, ...); "
             "accepted: a batch dimension, torch.autograd"
         )
-    if forward_ad._current_level >= 0 and any(
-        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
-    ):
+    if forward_ad._current_level < 0:
+        return
+    unpack: Any = forward_ad.unpack_dual
+    if any(x is not None and unpack(x).tangent is not None for x in tensors):
         raise RuntimeError(
             f"libattn: {function} has no forward-mode derivative; accepted: torch.autograd.grad"
         )
