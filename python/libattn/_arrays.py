@@ -2,6 +2,8 @@
 
 A family knows the arrays of one maker: the facts of an array (type, device, shape, strides), a key
 that is equal exactly when the facts are, its address, and how to make an array like another.
+
+NumPy is imported when the first array comes: by whoever made it, mostly.
 """
 
 from __future__ import annotations
@@ -10,8 +12,6 @@ import ctypes
 import math
 import sys
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from . import _abi
 
@@ -41,6 +41,12 @@ class Facts(NamedTuple):
     strides: tuple[int, ...]
 
 
+def numpy() -> Any:
+    import numpy
+
+    return numpy
+
+
 def dtype_code(dtype: Any) -> int:
     """The code of a type given as a NumPy or PyTorch type or as its name."""
     if isinstance(dtype, str):
@@ -48,7 +54,7 @@ def dtype_code(dtype: Any) -> int:
     elif type(dtype).__module__ == "torch":
         name = str(dtype)
     else:
-        name = np.dtype(dtype).name
+        name = numpy().dtype(dtype).name
     name = name.removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"dtype: found {name}; accepted {', '.join(DTYPES)}")
@@ -91,6 +97,10 @@ class Family:
 
 
 class NumpyFamily(Family):
+    def __init__(self) -> None:
+        self.make = numpy().empty
+        self.dtypes: dict[int, Any] = {}
+
     def facts(self, name: str, x: Any) -> Facts:
         dtype = x.dtype
         code = DTYPES.get(dtype.name)
@@ -112,7 +122,10 @@ class NumpyFamily(Family):
         return x.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: int) -> Any:
-        return np.empty(shape, numpy_dtype(dtype))
+        kind = self.dtypes.get(dtype)
+        if kind is None:
+            kind = self.dtypes[dtype] = numpy_dtype(dtype)
+        return self.make(shape, kind)
 
     def values(self, x: Any) -> Any:
         return x
@@ -127,8 +140,8 @@ def numpy_dtype(code: int) -> Any:
     if name.startswith(("bfloat16", "float8")):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name)
+        return numpy().dtype(getattr(ml_dtypes, name))
+    return numpy().dtype(name)
 
 
 class TorchFamily(Family):
@@ -296,7 +309,7 @@ class CapsuleFamily(Family):
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: int) -> Any:
         if like.facts.device == _abi.ATTN_HOST:
-            return np.empty(shape, numpy_dtype(dtype))
+            return numpy().empty(shape, numpy_dtype(dtype))
         return super().empty(like.source, shape, dtype)
 
     def values(self, x: Any) -> Any:
@@ -307,14 +320,14 @@ class CapsuleFamily(Family):
         reach = sum((n - 1) * s for n, s in zip(facts.shape, facts.strides, strict=True))
         memory = (ctypes.c_char * ((reach + 1) * dtype.itemsize)).from_address(x.address)
         steps = tuple(stride * dtype.itemsize for stride in facts.strides)
-        return np.ndarray(facts.shape, dtype, memory, 0, steps)
+        return numpy().ndarray(facts.shape, dtype, memory, 0, steps)
 
 
-_NUMPY = NumpyFamily()
 _CUDA_INTERFACE = CudaInterfaceFamily()
 CAPSULES = CapsuleFamily()
+_numpy: NumpyFamily | None = None
 _torch: TorchFamily | None = None
-_by_type: dict[type, Family] = {np.ndarray: _NUMPY, Capsule: CAPSULES}
+_by_type: dict[type, Family] = {Capsule: CAPSULES}
 
 
 def family_of(name: str, x: Any) -> Family | None:
@@ -328,16 +341,20 @@ def family_of(name: str, x: Any) -> Family | None:
 
 
 def _ask(name: str, x: Any) -> Family | None:
-    global _torch
-    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
-        return _NUMPY
+    global _numpy, _torch
+    masked = False
+    if "numpy" in sys.modules:
+        masked = isinstance(x, numpy().ma.MaskedArray)
+        if isinstance(x, numpy().ndarray) and not masked:
+            _numpy = _numpy or NumpyFamily()
+            return _numpy
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         _torch = _torch or TorchFamily()
         return _torch
     if hasattr(type(x), "__cuda_array_interface__"):
         return _CUDA_INTERFACE
-    if hasattr(type(x), "__dlpack__") and not isinstance(x, np.ma.MaskedArray):
+    if hasattr(type(x), "__dlpack__") and not masked:
         return None
     raise ValueError(
         f"{name}: found {type(x).__module__}.{type(x).__qualname__}; accepted a NumPy array, a "

@@ -8,10 +8,9 @@ call on small arrays at a few microseconds. This is the one place that calls att
 from __future__ import annotations
 
 import ctypes
+import numbers
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from . import _abi, _library
 from ._arrays import CAPSULES, DEVICES, MAX_RANK, Capsule, Facts, Family, dense, family_of
@@ -175,7 +174,7 @@ def device_name(facts: Facts) -> str:
 
 def split_pointer(name: str, value: Any) -> tuple[int, int | None]:
     """A number, or the address of an array that holds it: (number, None) or (0, address)."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         if not 0 <= int(value) < 1 << 64:
             raise ValueError(f"{name}: found {value}; accepted 0 to 2**64 - 1")
         return int(value), None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from . import _abi, _library
 from ._arrays import Capsule, Facts, Family, dtype_code, family_of
@@ -135,8 +134,10 @@ def _code_of(name: str, x: Array) -> int:
 
 
 def _refuse_gradients(function: str, arrays: Arrays) -> None:
+    if "torch" not in sys.modules:
+        return
     for name, x in arrays.items():
-        if type(x) is not np.ndarray and getattr(x, "requires_grad", False) and _grad_enabled():
+        if getattr(x, "requires_grad", False) and _grad_enabled():
             raise ValueError(
                 f"{function}: {name}: found a tensor that requires a gradient; accepted: use "
                 f"libattn.torch.{function}, which has one, or torch.no_grad()"

@@ -7,10 +7,8 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import numpy as np
-
 from . import _abi
-from ._arrays import Capsule, family_of
+from ._arrays import Capsule, family_of, numpy
 from ._calls import Arrays, Prepared, Settings, split_pointer
 
 Array = Any
@@ -239,7 +237,7 @@ def check_values(arrays: Arrays) -> None:
         if values is None or not 0 < values.size <= 1 << 24:  # bigger ones have a wrong shape
             continue
         if name == "alibi_slopes":
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
+            if values.dtype.kind == "f" and not numpy().isfinite(values).all():
                 raise ValueError("alibi_slopes: found NaN or infinity; accepted finite numbers")
         elif values.dtype.kind == "i":
             if values.min() < 0:
