@@ -329,10 +329,13 @@ def plot(folder: Path, names: list[str]) -> None:
     for name in names:
         rows = [json.loads(line) for line in (folder / f"{name}.jsonl").open()]
         curve = [row for row in rows if "step" in row]
-        axes.plot([r["step"] for r in curve], [r["loss"] for r in curve], lw=1, label=name)
+        steps, losses = [r["step"] for r in curve], [r["loss"] for r in curve]
+        (line,) = axes.plot(steps, losses, lw=0.7, alpha=0.4)  # of few rows, so it jumps
+        means = [statistics.fmean(losses[max(0, i - 15) : i + 1]) for i in range(len(losses))]
+        axes.plot(steps, means, color=line.get_color(), label=f"{name}, mean of 16 steps")
         held = [r for r in curve if "held_out_loss" in r]
         axes.plot([r["step"] for r in held], [r["held_out_loss"] for r in held], "o--", ms=4,
-                  label=f"{name}, held-out text")  # fmt: skip
+                  color=line.get_color(), label=f"{name}, held-out text")  # fmt: skip
     axes.set(xlabel="step", ylabel="cross entropy, nats per byte", title="Loss")
     axes.grid(alpha=0.3)
     axes.legend()
