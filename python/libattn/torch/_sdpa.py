@@ -111,8 +111,13 @@ def _rows(tensor: Tensor, batch: Shape) -> Tensor:
         tensor = tensor.unsqueeze(0)
     elif len(batch) > 1:
         tensor = tensor.flatten(0, -4)
+    return _merged(tensor)
+
+
+def _merged(tensor: Tensor) -> Tensor:
+    """[b, h, n, d] as [b, n, h, d] with a contiguous last dimension."""
     tensor = tensor.transpose(1, 2)
-    return tensor if tensor.size(-1) <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
+    return tensor if tensor.stride(-1) == 1 or tensor.size(-1) <= 1 else tensor.contiguous()
 
 
 def _pairs(mask: Tensor, batch: Shape, scores: Shape) -> Tensor:
@@ -157,6 +162,25 @@ def _causal_options(bias: CausalBias, len_q: int, len_kv: int) -> dict[str, Any]
     return {"causal": True, "diagonal": "bottom_right"}
 
 
+def _arranged(
+    query: Tensor, key: Tensor, value: Tensor, rank: int, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor, Shape]:
+    """q, k, v as [b, n, h, d] and the batch dimensions that became b."""
+    if query.dim() == key.dim() == value.dim() == 4:
+        if query.shape[:2] == key.shape[:2] == value.shape[:2]:
+            return _merged(query), _merged(key), _merged(value), query.shape[:1]
+    elif enable_gqa and min(query.dim(), key.dim(), value.dim()) < 3:
+        raise _refuse("rank with enable_gqa", rank, "[..., heads, length, dim], 3 or more")
+    else:
+        query, key, value = (_with_heads(x, max(rank, 3)) for x in (query, key, value))
+    if enable_gqa:
+        key, value = _grouped(query, key, value)
+    else:
+        query, key, value = _aligned(query, key, value)
+    batch = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    return _rows(query, batch), _rows(key, batch), _rows(value, batch), batch
+
+
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -189,16 +213,7 @@ def scaled_dot_product_attention(
     if is_causal and attn_mask is not None:
         raise _refuse("attn_mask with is_causal", "both", "one of them")
     rank = max(query.dim(), key.dim(), value.dim())
-    if enable_gqa and min(query.dim(), key.dim(), value.dim()) < 3:
-        raise _refuse("rank with enable_gqa", rank, "[..., heads, length, dim], 3 or more")
-    if rank != 4 or not query.dim() == key.dim() == value.dim():
-        query, key, value = (_with_heads(x, max(rank, 3)) for x in (query, key, value))
-    if enable_gqa:
-        key, value = _grouped(query, key, value)
-    else:
-        query, key, value = _aligned(query, key, value)
-    batch = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
-    q, k, v = _rows(query, batch), _rows(key, batch), _rows(value, batch)
+    q, k, v, batch = _arranged(query, key, value, rank, enable_gqa)
     options: dict[str, Any] = {}
     if isinstance(attn_mask, CausalBias):
         options = _causal_options(attn_mask, q.size(1), k.size(1))
