@@ -55,8 +55,8 @@ class Prepared:
 
     __slots__ = (
         "arguments",
-        "families",
         "function",
+        "inputs",
         "outputs",
         "problem",
         "references",
@@ -75,15 +75,15 @@ class Prepared:
         self.function = getattr(LIBRARY, function)
         self.arguments = init(struct)
         self.problem: Any = None
-        self.families = families
         self.tensors: dict[str, _abi.attn_tensor] = {}
-        # Outputs to be made: (name, shape, dtype).
-        self.outputs: list[tuple[str, tuple[int, ...], int]] = []
+        # Outputs to be made: (name, shape, dtype, its view).
+        self.outputs: list[tuple[str, tuple[int, ...], int, _abi.attn_tensor]] = []
         self.workspace_bytes = 0
         for name, x in arrays.items():
             self.add(name, families[name].facts(name, x))
             if name in outputs:
                 families[name].check_output(name, x)
+        self.inputs = list(self.tensors.items())
 
     def add(self, name: str, facts: Facts) -> None:
         tensor = tensor_of(name, facts)
@@ -93,7 +93,7 @@ class Prepared:
     def make(self, name: str, shape: tuple[int, ...], dtype: int, like: Facts) -> None:
         """Plans an output that the caller did not give."""
         self.add(name, Facts(dtype, like.device, like.ordinal, shape, dense(shape)))
-        self.outputs.append((name, shape, dtype))
+        self.outputs.append((name, shape, dtype, self.tensors[name]))
 
     def refer(self) -> None:
         """What the function takes after the context."""
@@ -119,31 +119,33 @@ def run(
     device, stream and maker decide. changing: fields that are written at every call. Returns the
     outputs that were made.
     """
-    families = {}
-    keys = []
+    families: list[Family] = []
+    parts: list[object] = [kind]
     for name, x in arrays.items():
         family = family_of(name, x)
         if family is None:
             arrays[name] = x = Capsule(name, x)
             family = CAPSULES
-        families[name] = family
-        keys.append((name, family, family.key(x)))
-    key = (kind, tuple(keys))
-    first = families[lead]
+        families.append(family)
+        parts += name, family.key(x)
+    key = tuple(parts)
     like = arrays[lead]
+    first: Any = family_of(lead, like)
     idle = _idle.get(key)
     try:
-        prepared = idle.pop() if idle else build(arrays, families)
+        prepared = idle.pop() if idle else None
     except IndexError:  # another thread took the last one
-        prepared = build(arrays, families)
+        prepared = None
+    if prepared is None:
+        prepared = build(arrays, dict(zip(arrays, families, strict=True)))
 
-    tensors = prepared.tensors
-    for name, x in arrays.items():
-        tensors[name].data = families[name].pointer(name, x)
-    made = {}
-    for name, shape, dtype in prepared.outputs:
+    for (name, tensor), family, x in zip(prepared.inputs, families, arrays.values(), strict=True):
+        tensor.data = family.pointer(name, x)
+    made: Arrays = {}
+    for name, shape, dtype, tensor in prepared.outputs:
         made[name] = x = first.empty(like, shape, dtype)
-        tensors[name].data = family_of(name, x).pointer(name, x)  # type: ignore[union-attr]
+        maker: Any = family_of(name, x)
+        tensor.data = maker.pointer(name, x)
     arguments = prepared.arguments
     for name, value in changing.items():
         setattr(arguments, name, value)

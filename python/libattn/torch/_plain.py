@@ -43,9 +43,9 @@ class Call:
         self.outputs = [
             (
                 torch.empty((), dtype=_TYPES[dtype], device="cpu").expand(shape),
-                prepared.tensors[name],
+                structure,
             )
-            for name, shape, dtype in prepared.outputs
+            for _, shape, dtype, structure in prepared.outputs
         ]
 
 
