@@ -68,11 +68,12 @@ def of_positions(position_ids: Tensor, batch: int, length: int) -> Interval | No
         return None
     if torch.compiler.is_compiling() or position_ids.is_inference():
         return _by_restarts(position_ids)
+    version = position_ids._version
     known = _last
-    if known is not None and known[0]() is position_ids and known[1] == position_ids._version:
+    if known is not None and known[0]() is position_ids and known[1] == version:
         return known[2]
     found = _by_restarts(position_ids)
-    _last = (weakref.ref(position_ids), position_ids._version, found)
+    _last = (weakref.ref(position_ids), version, found)
     return found
 
 
