@@ -94,7 +94,7 @@ def make(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == made_of and python.exists():
             return python
-        print(f"{name}: making {folder} (torch takes some GB)", file=sys.stderr)
+        print(f"{name}: making {folder} (with torch some GB)", file=sys.stderr)
         if not is_python(str(python), spec.python):
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([interpreter_of(name), "-m", "venv", str(folder)], check=True)
