@@ -1,0 +1,55 @@
+// Driver: libcuda.so.1, opened at run time into a table of typed functions. Where it is missing,
+// too old or without a device, there is no Driver but a reason.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/status.hpp"
+#include "cuda/host/driver_abi.hpp"
+
+namespace attn::cuda {
+
+// 12.0 brought tensor maps and ids of contexts. It came with version 525 of the driver.
+inline constexpr int kNeededDriver = 12000;
+
+// "12.4" of 12040.
+std::string version_text(int version);
+
+struct DriverApi {
+#define ATTN_CUDA_MEMBER(symbol, parameters) abi::Result(*symbol) parameters = nullptr;
+  ATTN_CUDA_DRIVER_FUNCTIONS(ATTN_CUDA_MEMBER)
+#undef ATTN_CUDA_MEMBER
+};
+
+class Driver {
+ public:
+  struct Opened;
+  // Opens, checks the version and initializes. Never throws.
+  static Opened open(const char* library = "libcuda.so.1");
+  // The process's driver, opened by the first call and kept; null with the reason.
+  static const Driver* get(std::string& reason);
+
+  [[nodiscard]] const DriverApi& api() const { return api_; }
+  [[nodiscard]] int version() const { return version_; }
+  [[nodiscard]] int num_devices() const { return num_devices_; }
+
+  // The error of `call`, which was made for `tried` ("loading portable/forward.cu on cuda:0").
+  [[nodiscard]] core::Status status(abi::Result result, std::string_view call,
+                                    std::string_view tried) const;
+
+ private:
+  Driver() = default;
+
+  DriverApi api_;
+  int version_ = 0;
+  int num_devices_ = 0;
+};
+
+struct Driver::Opened {
+  std::unique_ptr<const Driver> driver;  // null: see reason
+  std::string reason;
+};
+
+}  // namespace attn::cuda

@@ -1,0 +1,209 @@
+// The functions of libcuda.so.1 on devices that do not exist; see fake_driver.hpp.
+#include "fake_driver.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "cuda/host/driver_abi.hpp"
+
+using namespace attn::cuda;  // NOLINT: as the parameters are written in the list
+
+#define FAKE extern "C" __attribute__((visibility("default")))
+#define FAIL_IF_ASKED()                                                        \
+  if (state.failing != nullptr && std::strcmp(state.failing, __func__) == 0) { \
+    return state.failing_result;                                               \
+  }
+
+// Every function has the signature of the list.
+#define DECLARE(symbol, parameters) FAKE abi::Result symbol parameters;
+ATTN_CUDA_DRIVER_FUNCTIONS(DECLARE)
+
+namespace attn::cuda::abi {
+struct ContextHandle {
+  int device;
+  std::uint64_t id;
+};
+}  // namespace attn::cuda::abi
+
+namespace {
+
+test::FakeDriver state;
+abi::ContextHandle primary[2] = {{0, 11}, {1, 12}};
+thread_local std::vector<abi::Context> stack;
+
+}  // namespace
+
+FAKE test::FakeDriver* attn_fake_driver() {
+  return &state;
+}
+// A context of device 0 that is not the primary one becomes current.
+FAKE void attn_fake_own_context(std::uint64_t id) {
+  if (id == 0) return stack.clear();
+  stack.push_back(new abi::ContextHandle{0, id});
+}
+
+abi::Result cuInit(unsigned) {
+  return state.init_result;
+}
+abi::Result cuDriverGetVersion(int* version) {
+  const char* asked = std::getenv("ATTN_FAKE_DRIVER_VERSION");
+  *version = asked != nullptr ? std::atoi(asked) : state.version;
+  return 0;
+}
+abi::Result cuGetErrorName(abi::Result result, const char** name) {
+  *name = result == abi::kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+  return result == 12345 ? abi::kInvalidValue : 0;
+}
+abi::Result cuGetErrorString(abi::Result, const char** text) {
+  *text = "as the test asked";
+  return 0;
+}
+abi::Result cuDeviceGetCount(int* count) {
+  *count = state.num_devices;
+  return 0;
+}
+abi::Result cuDeviceGet(abi::Device* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+abi::Result cuDeviceGetName(char* name, int, abi::Device) {
+  FAIL_IF_ASKED();
+  std::strcpy(name, "Fake GPU");
+  return 0;
+}
+abi::Result cuDeviceGetAttribute(int* value, int attribute, abi::Device) {
+  FAIL_IF_ASKED();
+  switch (attribute) {
+    case abi::kMultiprocessorCount: *value = 132; return 0;
+    case abi::kL2CacheSize: *value = 50 << 20; return 0;
+    case abi::kMaxThreadsPerMultiprocessor: *value = 2048; return 0;
+    case abi::kComputeCapabilityMajor: *value = state.major; return 0;
+    case abi::kComputeCapabilityMinor: *value = state.minor; return 0;
+    case abi::kMaxSharedMemoryPerMultiprocessor: *value = 233472; return 0;
+    case abi::kMaxRegistersPerMultiprocessor: *value = 65536; return 0;
+    case abi::kMaxSharedMemoryPerBlockOptin: *value = 232448; return 0;
+    default: return abi::kInvalidValue;
+  }
+}
+abi::Result cuDeviceTotalMem_v2(std::size_t* bytes, abi::Device) {
+  *bytes = std::size_t{80} << 30;
+  return 0;
+}
+abi::Result cuDevicePrimaryCtxRetain(abi::Context* context, abi::Device device) {
+  FAIL_IF_ASKED();
+  ++state.contexts_retained;
+  *context = &primary[device];
+  return 0;
+}
+abi::Result cuCtxGetCurrent(abi::Context* context) {
+  FAIL_IF_ASKED();
+  *context = stack.empty() ? nullptr : stack.back();
+  return 0;
+}
+abi::Result cuCtxGetDevice(abi::Device* device) {
+  *device = stack.back()->device;
+  return 0;
+}
+abi::Result cuCtxGetId(abi::Context context, unsigned long long* id) {
+  *id = context->id;
+  return 0;
+}
+abi::Result cuCtxPushCurrent_v2(abi::Context context) {
+  stack.push_back(context);
+  return 0;
+}
+abi::Result cuCtxPopCurrent_v2(abi::Context* context) {
+  *context = stack.back();
+  stack.pop_back();
+  return 0;
+}
+abi::Result cuPointerGetAttributes(unsigned count, int* attributes, void** values,
+                                   abi::DevicePointer pointer) {
+  FAIL_IF_ASKED();
+  const bool device = pointer >= test::kDeviceMemory && pointer < test::kManagedMemory;
+  const bool managed = pointer >= test::kManagedMemory && pointer < test::kPinnedMemory;
+  const bool pinned = pointer >= test::kPinnedMemory && pointer < 2 * test::kPinnedMemory;
+  for (unsigned i = 0; i < count; ++i) {
+    auto* value = static_cast<int*>(values[i]);
+    if (attributes[i] == abi::kPointerMemoryType) {
+      *value = device || managed ? 2 : pinned ? 1 : 0;
+    } else if (attributes[i] == abi::kPointerDeviceOrdinal) {
+      *value = device ? static_cast<int>(pointer / test::kDeviceMemory) - 1 : 0;
+    } else if (attributes[i] == abi::kPointerIsManaged) {
+      *value = managed ? 1 : 0;
+    } else {
+      return abi::kInvalidValue;
+    }
+  }
+  return 0;
+}
+abi::Result cuModuleLoadData(abi::Module* module, const void* image) {
+  FAIL_IF_ASKED();
+  if (stack.empty()) return 201;
+  if (std::memcmp(image,
+                  "\x7f"
+                  "ELF",
+                  4) != 0)
+    return abi::kInvalidImage;
+  const int loaded = ++state.modules_loaded;
+  *module = reinterpret_cast<abi::Module>(static_cast<std::uintptr_t>(loaded) << 8);
+  return 0;
+}
+abi::Result cuModuleUnload(abi::Module) {
+  return 0;
+}
+abi::Result cuModuleGetFunction(abi::Function* function, abi::Module module, const char* name) {
+  FAIL_IF_ASKED();
+  if (std::strcmp(name, "missing") == 0) return abi::kNotFound;
+  *function = reinterpret_cast<abi::Function>(reinterpret_cast<std::uintptr_t>(module) + 1);
+  return 0;
+}
+abi::Result cuFuncGetAttribute(int* value, int attribute, abi::Function) {
+  FAIL_IF_ASKED();
+  *value = attribute == abi::kFunctionRegisters           ? 168
+           : attribute == abi::kFunctionStaticSharedBytes ? 1024
+           : attribute == abi::kFunctionMaxThreads        ? 384
+                                                          : 0;
+  return 0;
+}
+abi::Result cuFuncSetAttribute(abi::Function, int, int) {
+  FAIL_IF_ASKED();
+  ++state.attributes_set;
+  return 0;
+}
+abi::Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, abi::Function, int,
+                                                        std::size_t) {
+  *blocks = 1;
+  return 0;
+}
+abi::Result cuLaunchKernelEx(const abi::LaunchConfig* config, abi::Function, void**, void**) {
+  FAIL_IF_ASKED();
+  ++state.launches;
+  state.grid[0] = config->grid_x, state.grid[1] = config->grid_y, state.grid[2] = config->grid_z;
+  state.block[0] = config->block_x, state.block[1] = config->block_y;
+  state.shared_bytes = config->shared_bytes;
+  state.stream = config->stream;
+  state.num_attributes = config->num_attributes;
+  state.first_attribute = config->num_attributes > 0 ? config->attributes[0].id : 0;
+  return 0;
+}
+abi::Result cuStreamIsCapturing(abi::Stream, int* status) {
+  *status = state.capturing;
+  return 0;
+}
+abi::Result cuMemAllocAsync(abi::DevicePointer* pointer, std::size_t, abi::Stream) {
+  *pointer = test::kDeviceMemory;
+  return 0;
+}
+abi::Result cuMemFreeAsync(abi::DevicePointer, abi::Stream) {
+  return 0;
+}
+abi::Result cuMemsetD8Async(abi::DevicePointer, unsigned char, std::size_t, abi::Stream) {
+  return 0;
+}
+abi::Result cuTensorMapEncodeTiled(abi::TensorMap*, int, std::uint32_t, void*, const std::uint64_t*,
+                                   const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,
+                                   int, int, int, int) {
+  return 0;
+}

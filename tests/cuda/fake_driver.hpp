@@ -1,0 +1,39 @@
+// A driver without a device: what tests/cuda steer and see of the library that stands in for
+// libcuda.so.1. Memory: [kDeviceMemory * (n + 1), ...) is that of device n, see the ranges below.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace attn::cuda::test {
+
+inline constexpr std::uint64_t kDeviceMemory = std::uint64_t{1}
+                                               << 40;  // of device 0, of 1 twice it
+inline constexpr std::uint64_t kManagedMemory = std::uint64_t{16} << 40;
+inline constexpr std::uint64_t kPinnedMemory = std::uint64_t{17} << 40;
+
+struct FakeDriver {
+  int version = 13000;
+  int num_devices = 2;
+  int init_result = 0;
+  int major = 9;
+  int minor = 0;
+  const char* failing = nullptr;  // the function that answers failing_result
+  int failing_result = 0;
+  std::atomic<int> capturing = 0;  // what cuStreamIsCapturing says
+
+  std::atomic<int> modules_loaded = 0;
+  std::atomic<int> contexts_retained = 0;
+  std::atomic<int> launches = 0;
+  std::atomic<int> attributes_set = 0;
+  unsigned grid[3] = {};
+  unsigned block[3] = {};
+  unsigned shared_bytes = 0;
+  void* stream = nullptr;
+  unsigned num_attributes = 0;
+  int first_attribute = 0;
+};
+
+using FakeDriverGetter = FakeDriver* (*)();  // the symbol "attn_fake_driver"
+
+}  // namespace attn::cuda::test
