@@ -1,0 +1,86 @@
+// Constants of a kernel; see config.hpp.
+#include "cuda/host/config.hpp"
+
+#include <algorithm>
+#include <attn/tensor.hpp>
+#include <cassert>
+#include <limits>
+
+namespace attn::cuda {
+
+Config& Config::set(const char* name, std::int64_t value) {
+  core::ConfigEntry* const end = entries_.data() + size_;
+  core::ConfigEntry* const at =
+      std::lower_bound(entries_.data(), end, std::string_view(name),
+                       [](const core::ConfigEntry& entry, std::string_view wanted) {
+                         return std::string_view(entry.name) < wanted;
+                       });
+  if (at != end && std::string_view(at->name) == name) {
+    at->value = value;
+    return *this;
+  }
+  assert(size_ < kMaxConstants);  // a kernel with more of them: raise kMaxConstants
+  if (size_ == kMaxConstants) return *this;
+  std::move_backward(at, end, end + 1);
+  *at = {name, value};
+  ++size_;
+  return *this;
+}
+
+std::optional<std::int64_t> Config::get(std::string_view name) const {
+  for (std::size_t i = 0; i < size_; ++i) {
+    if (entries_[i].name == name) return entries_[i].value;
+  }
+  return std::nullopt;
+}
+
+bool Config::operator==(const Config& other) const {
+  return size_ == other.size_ && std::string_view(source_) == other.source_ &&
+         std::equal(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(size_),
+                    other.entries_.begin(),
+                    [](const core::ConfigEntry& a, const core::ConfigEntry& b) {
+                      return a.value == b.value &&
+                             (a.name == b.name || std::string_view(a.name) == b.name);
+                    });
+}
+
+std::string to_string(const Config& config) {
+  std::string text = config.source();
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    text.append(" ").append(config[i].name).append("=").append(std::to_string(config[i].value));
+  }
+  return text;
+}
+
+std::size_t hash_value(const Config& config) {
+  // FNV-1a over the values; names only differ where sources do.
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
+  for (const char c : std::string_view(config.source())) add(static_cast<unsigned char>(c));
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    add(static_cast<std::uint64_t>(config[i].value) ^ hash >> 32);
+  }
+  return static_cast<std::size_t>(hash ^ hash >> 29);
+}
+
+std::string header_text(const Config& config) {
+  std::string text = "// What this kernel is compiled for.\n#pragma once\nnamespace config {\n";
+  const auto add = [&](const char* name, std::int64_t value) {
+    const bool small = value >= std::numeric_limits<std::int32_t>::min() &&
+                       value <= std::numeric_limits<std::int32_t>::max();
+    // The most negative numbers are no literals.
+    std::string literal = std::to_string(value);
+    if (value == std::numeric_limits<std::int64_t>::min()) literal = "-9223372036854775807ll - 1";
+    if (value == std::numeric_limits<std::int32_t>::min()) literal = "-2147483647 - 1";
+    text.append("inline constexpr ").append(small ? "int " : "long long ").append(name);
+    text.append(" = ").append(literal).append(";\n");
+  };
+  for (const DType dtype : {DType::none, DType::f32, DType::f16, DType::bf16, DType::f64,
+                            DType::f8e4m3, DType::f8e5m2, DType::i32, DType::u8}) {
+    add(to_string(dtype)[0] == '?' ? "none" : to_string(dtype), static_cast<std::int64_t>(dtype));
+  }
+  for (std::size_t i = 0; i < config.size(); ++i) add(config[i].name, config[i].value);
+  return text + "}  // namespace config\n";
+}
+
+}  // namespace attn::cuda

@@ -1,0 +1,57 @@
+// Config: what a kernel is compiled for: a source and named constants, only those that change its
+// code. A plain value without heap memory; the key of compiled kernels.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/plan.hpp"
+
+namespace attn::cuda {
+
+inline constexpr std::size_t kMaxConstants = 48;
+
+class Config {
+ public:
+  Config() = default;
+  // A name of kernel_sources(). This and the constants' names are string literals.
+  explicit Config(const char* source) : source_(source) {}
+
+  [[nodiscard]] const char* source() const { return source_; }
+  // Adds or changes a constant. Names are C++ identifiers, as the kernel writes them.
+  Config& set(const char* name, std::int64_t value);
+  Config& set(const char* name, bool value) { return set(name, std::int64_t{value}); }
+  Config& set(const char* name, int value) { return set(name, std::int64_t{value}); }
+  [[nodiscard]] std::optional<std::int64_t> get(std::string_view name) const;
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] const core::ConfigEntry& operator[](std::size_t i) const { return entries_[i]; }
+
+  // The same source and constants, in whatever order they were set.
+  bool operator==(const Config& other) const;
+
+ private:
+  const char* source_ = "";
+  std::array<core::ConfigEntry, kMaxConstants> entries_{};  // sorted by name
+  std::size_t size_ = 0;
+};
+
+// "portable/delta.cu dim=64 dtype_out=3 has_dlse=0"
+std::string to_string(const Config& config);
+std::size_t hash_value(const Config& config);
+// The text of config.cuh: the constants in namespace config, as int where they fit, else as long
+// long, and the numbers of the element types (config::f16, ...).
+std::string header_text(const Config& config);
+
+}  // namespace attn::cuda
+
+template <>
+struct std::hash<attn::cuda::Config> {
+  std::size_t operator()(const attn::cuda::Config& config) const {
+    return attn::cuda::hash_value(config);
+  }
+};

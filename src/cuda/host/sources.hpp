@@ -1,0 +1,38 @@
+// The kernels' sources, embedded when libattn is built. Their names are paths below
+// src/cuda/kernels ("portable/delta.cu"), which is also how they include each other.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.hpp"
+
+namespace attn::cuda {
+
+struct Source {
+  std::string_view name;
+  std::string_view text;  // ends with a null character
+};
+
+// The name of the header that a Config becomes; every kernel may include it.
+inline constexpr std::string_view kConfigHeader = "config.cuh";
+
+// All of them, sorted by name. Defined in the generated file.
+std::span<const Source> kernel_sources();
+
+// What NVRTC compiles: a source with all that it includes, directly or not.
+struct Unit {
+  Source source;
+  std::vector<Source> headers;  // sorted by name, without config.cuh
+  std::string hash;             // of names and texts
+};
+
+// invalid_argument where there is no such source or one includes what is not there. Includes are
+// read as text: one that a condition leaves out counts.
+core::Status make_unit(std::span<const Source> sources, std::string_view name, Unit& unit);
+// Of kernel_sources(), made once in a process.
+core::Status find_unit(std::string_view name, const Unit*& unit);
+
+}  // namespace attn::cuda
