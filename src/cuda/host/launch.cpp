@@ -1,0 +1,65 @@
+// Launches; see launch.hpp.
+#include "cuda/host/launch.hpp"
+
+#include <array>
+
+namespace attn::cuda {
+
+core::Status find_or_load(Modules& modules, const CurrentContext& context, const KernelSpec& spec,
+                          abi::Stream stream, const Kernel*& kernel) {
+  kernel = modules.find(context, spec);
+  if (kernel != nullptr) return {};
+  const Driver& driver = context.driver();
+  int capturing = abi::kCaptureNone;
+  const abi::Result result = driver.api().cuStreamIsCapturing(stream, &capturing);
+  if (result != abi::kSuccess) {
+    return driver.status(
+        result, "cuStreamIsCapturing",
+        "asking whether the stream captures, before loading " + std::string(spec.entry));
+  }
+  if (capturing != abi::kCaptureNone) {
+    return core::Status::invalid("cuda: " + std::string(spec.entry) + " of " +
+                                 to_string(spec.config) +
+                                 ": found a capturing stream before the kernel was loaded; "
+                                 "accepted after prepare() or a first call outside of a capture");
+  }
+  return modules.load(context, spec, kernel);
+}
+
+core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, Grid grid,
+                           abi::Stream stream, void** parameters, bool overlap) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};  // nothing to do
+  std::array<abi::LaunchAttribute, 2> attributes{};
+  unsigned count = 0;
+  if (kernel.spec.cluster > 1) {
+    attributes[count].id = abi::kLaunchClusterDimension;
+    attributes[count++].value.cluster = {kernel.spec.cluster, 1, 1};
+  }
+  if (overlap) {
+    attributes[count].id = abi::kLaunchProgrammaticSerialization;
+    attributes[count++].value.flag = 1;
+  }
+  const abi::LaunchConfig config{grid.x,
+                                 grid.y,
+                                 grid.z,
+                                 kernel.spec.threads,
+                                 1,
+                                 1,
+                                 kernel.spec.shared_bytes,
+                                 stream,
+                                 count > 0 ? attributes.data() : nullptr,
+                                 count};
+  const Driver& driver = context.driver();
+  const abi::Result result =
+      driver.api().cuLaunchKernelEx(&config, kernel.function, parameters, nullptr);
+  if (result == abi::kSuccess) return {};
+  return driver.status(result, "cuLaunchKernelEx",
+                       "launching " + std::string(kernel.spec.entry) + " of " +
+                           to_string(kernel.spec.config) + " with " + std::to_string(grid.x) + "x" +
+                           std::to_string(grid.y) + "x" + std::to_string(grid.z) + " blocks of " +
+                           std::to_string(kernel.spec.threads) + " threads and " +
+                           std::to_string(kernel.spec.shared_bytes) +
+                           " bytes of shared memory on cuda:" + std::to_string(context.ordinal()));
+}
+
+}  // namespace attn::cuda

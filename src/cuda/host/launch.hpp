@@ -1,0 +1,41 @@
+// Launch: a loaded kernel onto the caller's stream. Allocates nothing, waits for nothing and is
+// recorded where the stream captures.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/host/modules.hpp"
+
+namespace attn::cuda {
+
+struct Grid {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+// The stream of a call; 0 (the legacy default stream) is a valid one.
+inline abi::Stream stream_of(void* stream) {
+  return static_cast<abi::Stream>(stream);
+}
+
+// The kernel, loaded where it was not; while the stream captures that is refused, as compiling and
+// loading can't be recorded.
+core::Status find_or_load(Modules& modules, const CurrentContext& context, const KernelSpec& spec,
+                          abi::Stream stream, const Kernel*& kernel);
+
+// `parameters` holds the address of each parameter. `overlap`: the kernel may start before the one
+// ahead of it in the stream has ended and waits for it itself (griddepcontrol; needs 9.0).
+core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, Grid grid,
+                           abi::Stream stream, void** parameters, bool overlap = false);
+
+// A kernel whose one parameter is a structure, by `const __grid_constant__`.
+template <class Parameters>
+core::Status launch(const CurrentContext& context, const Kernel& kernel, Grid grid,
+                    abi::Stream stream, const Parameters& parameters, bool overlap = false) {
+  static_assert(std::is_trivially_copyable_v<Parameters> && sizeof(Parameters) <= 4096);
+  void* pointers[] = {const_cast<Parameters*>(&parameters)};  // the driver only reads
+  return launch_kernel(context, kernel, grid, stream, pointers, overlap);
+}
+
+}  // namespace attn::cuda

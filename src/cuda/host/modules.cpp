@@ -1,0 +1,128 @@
+// Loaded kernels; see modules.hpp.
+#include "cuda/host/modules.hpp"
+
+#include <map>
+#include <utility>
+
+namespace attn::cuda {
+namespace {
+
+std::string tried_for(const CurrentContext& context, const KernelSpec& spec) {
+  return "loading " + std::string(spec.entry) + " of " + to_string(spec.config) +
+         " on cuda:" + std::to_string(context.ordinal());
+}
+
+}  // namespace
+
+std::size_t Modules::Hash::of(std::uint64_t context, const KernelSpec& spec) {
+  std::size_t hash = hash_value(spec.config) + static_cast<std::size_t>(context) * 0x9e3779b9;
+  for (const char* c = spec.entry; *c != '\0'; ++c) {
+    hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+Modules& Modules::of(const Driver& driver, const std::string& cache_root) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<Binaries*, std::unique_ptr<Modules>>;  // never freed
+  Binaries& binaries = Binaries::of(cache_root, driver.version());
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Modules>& modules = all[&binaries];
+  if (modules == nullptr) modules = std::make_unique<Modules>(binaries);
+  return *modules;
+}
+
+const Kernel* Modules::find(const CurrentContext& context, const KernelSpec& spec) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  const auto found = kernels_.find(KeyRef{context.id(), spec});
+  return found == kernels_.end() ? nullptr : found->second.get();
+}
+
+core::Status Modules::load(const CurrentContext& context, const KernelSpec& spec,
+                           const Kernel*& kernel) {
+  kernel = find(context, spec);
+  if (kernel != nullptr) return {};
+  std::shared_ptr<Slot> slot;
+  {
+    const std::unique_lock<std::shared_mutex> lock(mutex_);
+    std::shared_ptr<Slot>& kept = slots_[context.id()][spec.config];
+    if (kept == nullptr) kept = std::make_shared<Slot>();
+    slot = kept;
+  }
+  // One thread loads; others that want this Config wait, those that want another do not.
+  const std::lock_guard<std::mutex> loading(slot->mutex);
+  kernel = find(context, spec);
+  if (kernel != nullptr) return {};
+  core::Status status;
+  if (slot->module == nullptr) status = load_module(context, spec.config, *slot);
+  if (!status.ok()) return status;
+  auto loaded = std::make_unique<Kernel>();
+  status = load_kernel(context, spec, slot->module, *loaded);
+  if (!status.ok()) return status;
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  kernel = kernels_.emplace(Key{context.id(), spec}, std::move(loaded)).first->second.get();
+  return {};
+}
+
+core::Status Modules::load_module(const CurrentContext& context, const Config& config, Slot& slot) {
+  const Driver& driver = context.driver();
+  const DeviceFacts* facts = nullptr;
+  core::Status status = device_facts(driver, context.ordinal(), facts);
+  if (!status.ok()) return status;
+  const Binary* binary = nullptr;
+  status = binaries_.get(config, facts->capability(), binary);
+  if (!status.ok()) return status;
+  const abi::Result result = driver.api().cuModuleLoadData(&slot.module, binary->cubin.data());
+  if (result == abi::kSuccess) return {};
+  slot.module = nullptr;
+  return driver.status(result, "cuModuleLoadData",
+                       "loading " + to_string(config) + " (" + binary->architecture + ") on cuda:" +
+                           std::to_string(context.ordinal()) + ", " + to_string(*facts));
+}
+
+core::Status Modules::load_kernel(const CurrentContext& context, const KernelSpec& spec,
+                                  abi::Module module, Kernel& kernel) const {
+  const Driver& driver = context.driver();
+  const DriverApi& api = driver.api();
+  kernel.spec = spec;
+  const char* call = "cuModuleGetFunction";
+  abi::Result result = api.cuModuleGetFunction(&kernel.function, module, spec.entry);
+  int max_threads = 0;
+  const auto attribute = [&](int which, int& value) {
+    if (result != abi::kSuccess) return;
+    call = "cuFuncGetAttribute";
+    result = api.cuFuncGetAttribute(&value, which, kernel.function);
+  };
+  const auto set = [&](int which, int value) {
+    if (result != abi::kSuccess) return;
+    call = "cuFuncSetAttribute";
+    result = api.cuFuncSetAttribute(kernel.function, which, value);
+  };
+  attribute(abi::kFunctionRegisters, kernel.registers);
+  attribute(abi::kFunctionLocalBytes, kernel.local_bytes);
+  attribute(abi::kFunctionStaticSharedBytes, kernel.static_shared_bytes);
+  attribute(abi::kFunctionMaxThreads, max_threads);
+  // Only ever raised: another KernelSpec may use the same function with more.
+  int allowed = 0;
+  attribute(abi::kFunctionMaxDynamicSharedBytes, allowed);
+  if (spec.shared_bytes > static_cast<unsigned>(allowed)) {
+    set(abi::kFunctionMaxDynamicSharedBytes, static_cast<int>(spec.shared_bytes));
+  }
+  if (spec.cluster > 8) set(abi::kFunctionNonPortableClusterAllowed, 1);
+  if (result == abi::kSuccess) {
+    call = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+    result = api.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &kernel.blocks_per_sm, kernel.function, static_cast<int>(spec.threads), spec.shared_bytes);
+  }
+  if (result != abi::kSuccess) return driver.status(result, call, tried_for(context, spec));
+  if (spec.threads > static_cast<unsigned>(max_threads) || kernel.blocks_per_sm < 1) {
+    return {ErrorCode::internal,
+            "cuda: no block fits, while " + tried_for(context, spec) + ": it has " +
+                std::to_string(spec.threads) + " threads of " + std::to_string(kernel.registers) +
+                " registers and " + std::to_string(spec.shared_bytes) + " + " +
+                std::to_string(kernel.static_shared_bytes) + " bytes of shared memory"};
+  }
+  return {};
+}
+
+}  // namespace attn::cuda
