@@ -50,11 +50,26 @@ __global__ void __launch_bounds__(THREADS,CTAS) fwd(P p){
  extern __shared__ __align__(1024) unsigned char sm[];
  const u32 sq=smem_at(sm), sk=sq+TQ*DIM*2, sv=sk+STAGES*TKV*DIM*2;
  const int w=threadIdx.x/32,l=threadIdx.x%32;
+ const u32 krow=((l&7)+((l>>4)<<3))*CH*16, kx=(((l>>3)&1)^(l&7))<<4, vrow=(l%16)*CH*16, vx=((l/16)^(l&7))<<4, qrow=(w*ROWS+l%16)*CH*16;
  const int tiles=(p.n+TQ-1)/TQ; const int qt=p.causal?tiles-1-blockIdx.x:blockIdx.x; const int h=blockIdx.y,b=blockIdx.z;
  const long st=(long)p.h*DIM; const long base=((long)b*p.n*p.h+h)*DIM;
  const int q0=qt*TQ; const int end=p.causal?min(p.n,q0+TQ):p.n; const int kts=(end+TKV-1)/TKV;
  load<TQ>(sq,p.q+base,st,q0,p.n);
- auto fetch=[&](int j){int s=j%STAGES; if(j<kts){load<TKV>(sk+s*TKV*DIM*2,p.k+base,st,j*TKV,p.n);load<TKV>(sv+s*TKV*DIM*2,p.v+base,st,j*TKV,p.n);} commit();};
+ constexpr int RS=THREADS/CH, LI=TKV/RS;
+ const int lr=threadIdx.x/CH, lc=threadIdx.x%CH; const u32 loff=(lr*CH+(lc^(lr&7)))*16;
+ const __nv_bfloat16* kp=p.k+base+(long)lr*st+lc*8; const __nv_bfloat16* vp=p.v+base+(long)lr*st+lc*8;
+ const int rstep=RS*(int)st;
+ auto fetch=[&](int j){ if(j<kts){ const u32 ks=sk+(j%STAGES)*TKV*DIM*2+loff, vs=sv+(j%STAGES)*TKV*DIM*2+loff;
+   if((j+1)*TKV<=p.n){
+    #pragma unroll
+    for(int i=0;i<LI;i++){cpa(ks+i*RS*CH*16,kp+i*rstep,16);}
+    #pragma unroll
+    for(int i=0;i<LI;i++){cpa(vs+i*RS*CH*16,vp+i*rstep,16);}
+   } else {
+    #pragma unroll
+    for(int i=0;i<LI;i++){bool in=j*TKV+lr+i*RS<p.n;cpa(ks+i*RS*CH*16,in?kp+i*rstep:kp,in?16:0);cpa(vs+i*RS*CH*16,in?vp+i*rstep:vp,in?16:0);}
+   }
+   kp+=(long)TKV*st; vp+=(long)TKV*st; } commit();};
  #pragma unroll
  for(int j=0;j<STAGES-1;j++) fetch(j);
  float o[MB][DT][4]={},mx[MB][2],sum[MB][2];
@@ -78,10 +93,10 @@ __global__ void __launch_bounds__(THREADS,CTAS) fwd(P p){
 #if !QREG
    u32 a[MB][4];
    #pragma unroll
-   for(int m=0;m<MB;m++) ldm4(a[m],at(sq,w*ROWS+m*16+l%16,k*2+l/16));
+   for(int m=0;m<MB;m++) ldm4(a[m],sq+qrow+m*16*CH*16+(((k*2)<<4)^vx));
 #endif
    #pragma unroll
-   for(int n=0;n<NT/2;n++){u32 bb[4]; ldm4(bb,at(kb,n*16+(l&7)+((l>>4)<<3),k*2+((l>>3)&1)));
+   for(int n=0;n<NT/2;n++){u32 bb[4]; ldm4(bb,kb+krow+n*16*CH*16+(((k*2)<<4)^kx));
     #pragma unroll
     for(int m=0;m<MB;m++){
 #if QREG
@@ -123,7 +138,7 @@ __global__ void __launch_bounds__(THREADS,CTAS) fwd(P p){
    #pragma unroll
    for(int m=0;m<MB;m++){a[m][0]=pack(s[m][2*k][0],s[m][2*k][1]);a[m][1]=pack(s[m][2*k][2],s[m][2*k][3]);a[m][2]=pack(s[m][2*k+1][0],s[m][2*k+1][1]);a[m][3]=pack(s[m][2*k+1][2],s[m][2*k+1][3]);}
    #pragma unroll
-   for(int d=0;d<DT/2;d++){u32 bb[4]; ldm4t(bb,at(vb,k*16+l%16,d*2+l/16));
+   for(int d=0;d<DT/2;d++){u32 bb[4]; ldm4t(bb,vb+vrow+k*16*CH*16+(((d*2)<<4)^vx));
     #pragma unroll
     for(int m=0;m<MB;m++){mma(o[m][2*d],a[m],bb[0],bb[1]);mma(o[m][2*d+1],a[m],bb[2],bb[3]);}}
   }
