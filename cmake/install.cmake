@@ -31,7 +31,7 @@ install(FILES ${PROJECT_BINARY_DIR}/attn-config.cmake
               ${PROJECT_BINARY_DIR}/attn-config-version.cmake DESTINATION ${package_dir})
 
 # The flags that a static link needs of OpenMP are the ones that compile it.
-set(ATTN_PC_PRIVATE "-lstdc++ -lm -pthread")
+set(ATTN_PC_PRIVATE "-lstdc++ -lm -pthread -ldl")
 if(ATTN_LINKS_OPENMP)
   string(PREPEND ATTN_PC_PRIVATE "${OpenMP_CXX_FLAGS} ")
 endif()

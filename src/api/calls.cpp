@@ -11,7 +11,8 @@ namespace {
 
 void launch(Context::State& state, Pass pass, const Problem& problem, const Arguments& arguments,
             const api::Planned& planned) {
-  api::check(planned.backend->launch(pass, problem, planned.plan, arguments, state.executor));
+  api::check(planned.backend->launch(pass, problem, planned.plan, arguments,
+                                     state.executor_on(api::place_of(arguments.q))));
 }
 
 void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,
@@ -36,12 +37,12 @@ void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,
 
 void run(Context& context, Pass pass, const Problem& problem, const Arguments& arguments) {
   Context::State& state = context.state();
-  const Device device = arguments.q.device;
-  const auto known = state.plans.find({pass, device, problem});
+  const api::Place place = api::place_of(arguments.q);
+  const auto known = state.plans.find({pass, place.device, problem, place.ordinal});
   // A plan that exists is one of a problem that was accepted.
   if (!known) api::check(core::validate_problem(pass, problem));
   api::check(core::validate_arguments(pass, problem, arguments));
-  const api::Planned planned = known ? *known : state.planned(pass, problem, device);
+  const api::Planned planned = known ? *known : state.planned(pass, problem, place);
   if (arguments.workspace == nullptr) {
     return launch_from_pool(state, pass, problem, arguments, planned);
   }
@@ -72,20 +73,23 @@ void decode(Context& context, const Problem& problem, const Arguments& arguments
 void merge(Context& context, const MergeArguments& arguments) {
   api::check(core::validate(arguments));
   Context::State& state = context.state();
-  api::check(state.backend_for("merge", arguments.o.device).merge(arguments, state.executor));
+  const api::Place place = api::place_of(arguments.o);
+  api::check(state.backend_for("merge", place).merge(arguments, state.executor_on(place)));
 }
 
 void merge_backward(Context& context, const MergeBackwardArguments& arguments) {
   api::check(core::validate(arguments));
   Context::State& state = context.state();
-  api::check(state.backend_for("merge_backward", arguments.o.device)
-                 .merge_backward(arguments, state.executor));
+  const api::Place place = api::place_of(arguments.o);
+  api::check(state.backend_for("merge_backward", place)
+                 .merge_backward(arguments, state.executor_on(place)));
 }
 
 void rope(Context& context, const RopeArguments& arguments) {
   api::check(core::validate(arguments));
   Context::State& state = context.state();
-  api::check(state.backend_for("rope", arguments.x.device).rope(arguments, state.executor));
+  const api::Place place = api::place_of(arguments.x);
+  api::check(state.backend_for("rope", place).rope(arguments, state.executor_on(place)));
 }
 
 }  // namespace attn

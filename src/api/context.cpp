@@ -50,16 +50,36 @@ Context::State::State(const ContextOptions& options, core::Backends all)
   api::watch_forks();
 }
 
-Device Context::State::device_for(Device asked) const {
-  if (asked != Device::host || forced.empty()) return asked;
-  return core::find(backends, forced)->device();
+api::Place api::place_of(const TensorView& view) {
+  return {view.device, view.device == Device::cuda ? view.ordinal : 0};
 }
 
-api::Planned Context::State::planned(Pass pass, const Problem& problem, Device device) {
-  const api::PlanKey key{pass, device, problem};
+api::Place Context::State::place_for(Device asked) const {
+  api::Place place{asked, 0};
+  if (asked == Device::host && !forced.empty()) {
+    place.device = core::find(backends, forced)->device();
+  }
+  for (const core::Backend* backend : backends) {
+    if (backend->device() == place.device) {
+      place.ordinal = backend->current_ordinal();
+      break;
+    }
+  }
+  return place;
+}
+
+core::Executor Context::State::executor_on(api::Place place) const {
+  core::Executor there = executor;
+  there.ordinal = place.ordinal;
+  there.cache_dir = cache_dir.c_str();
+  return there;
+}
+
+api::Planned Context::State::planned(Pass pass, const Problem& problem, api::Place place) {
+  const api::PlanKey key{pass, place.device, problem, place.ordinal};
   if (auto found = plans.find(key)) return *found;
   api::check(core::validate_problem(pass, problem));
-  core::Demand wanted = demand(device);
+  core::Demand wanted = demand(place);
   wanted.pass = pass;
   wanted.problem = &problem;
   const core::Backend* backend = core::choose(backends, wanted);
@@ -67,15 +87,15 @@ api::Planned Context::State::planned(Pass pass, const Problem& problem, Device d
     throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
                                             ": no backend can: " + core::reasons(backends, wanted));
   }
-  const api::Planned planned{backend, backend->plan(pass, problem, executor)};
+  const api::Planned planned{backend, backend->plan(pass, problem, executor_on(place))};
   plans.insert(key, planned);
   return planned;
 }
 
-const core::Backend& Context::State::backend_for(const char* function, Device device) {
-  std::atomic<const core::Backend*>& usable = usable_.at(static_cast<std::size_t>(device));
+const core::Backend& Context::State::backend_for(const char* function, api::Place place) {
+  std::atomic<const core::Backend*>& usable = usable_.at(static_cast<std::size_t>(place.device));
   if (const core::Backend* backend = usable.load(std::memory_order_acquire)) return *backend;
-  const core::Demand wanted = demand(device);
+  const core::Demand wanted = demand(place);
   if (const core::Backend* backend = core::choose(backends, wanted)) {
     usable.store(backend, std::memory_order_release);
     return *backend;

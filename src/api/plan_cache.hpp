@@ -15,6 +15,7 @@ struct PlanKey {
   Pass pass = Pass::forward;
   Device device = Device::host;
   Problem problem;
+  std::int32_t ordinal = 0;  // of the device
   bool operator==(const PlanKey&) const = default;
 };
 

@@ -33,8 +33,8 @@ PlanSummary summary_of(const api::Planned& planned) {
 }
 
 core::Demand demand_of(const Context::State& state, Pass pass, const Problem& problem,
-                       Device device) {
-  core::Demand demand = state.demand(state.device_for(device));
+                       api::Place place) {
+  core::Demand demand = state.demand(place);
   demand.pass = pass;
   demand.problem = &problem;
   return demand;
@@ -44,13 +44,14 @@ core::Demand demand_of(const Context::State& state, Pass pass, const Problem& pr
 
 void prepare(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  const api::Planned planned = state.planned(pass, problem, state.device_for(device));
-  api::check(planned.backend->prepare(pass, problem, planned.plan));
+  const api::Place place = state.place_for(device);
+  const api::Planned planned = state.planned(pass, problem, place);
+  api::check(planned.backend->prepare(pass, problem, planned.plan, state.executor_on(place)));
 }
 
 std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  return state.planned(pass, problem, state.device_for(device)).plan.workspace_bytes;
+  return state.planned(pass, problem, state.place_for(device)).plan.workspace_bytes;
 }
 
 Outputs output_shapes(Pass pass, const Problem& problem) {
@@ -61,7 +62,7 @@ Outputs output_shapes(Pass pass, const Problem& problem) {
 Verdict supports(Context& context, Pass pass, const Problem& problem, Device device) {
   api::check(core::validate_problem(pass, problem));
   const Context::State& state = context.state();
-  const core::Demand demand = demand_of(state, pass, problem, device);
+  const core::Demand demand = demand_of(state, pass, problem, state.place_for(device));
   if (const core::Backend* backend = core::choose(state.backends, demand)) {
     return {true, backend->name(), ""};
   }
@@ -70,7 +71,7 @@ Verdict supports(Context& context, Pass pass, const Problem& problem, Device dev
 
 PlanSummary plan(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  return summary_of(state.planned(pass, problem, state.device_for(device)));
+  return summary_of(state.planned(pass, problem, state.place_for(device)));
 }
 
 std::string explain(Context& context, Pass pass, const Problem& problem, Device device) {
@@ -79,7 +80,8 @@ std::string explain(Context& context, Pass pass, const Problem& problem, Device 
   const core::Status status = core::validate_problem(pass, problem);
   text += "validate: " + (status.ok() ? std::string("ok") : status.message) + "\n";
   if (!status.ok()) return text;
-  const core::Demand demand = demand_of(state, pass, problem, device);
+  const api::Place place = state.place_for(device);
+  const core::Demand demand = demand_of(state, pass, problem, place);
   const core::Backend* chosen = core::choose(state.backends, demand);
   for (const core::Answer& answer : core::ask_all(state.backends, demand)) {
     const char* verdict = answer.backend == chosen ? "runs it" : answer.can ? "could run it" : "no";
@@ -88,7 +90,7 @@ std::string explain(Context& context, Pass pass, const Problem& problem, Device 
     text += "\n";
   }
   if (chosen == nullptr) return text + "plan: none\n";
-  const PlanSummary plan = summary_of(state.planned(pass, problem, demand.device));
+  const PlanSummary plan = summary_of(state.planned(pass, problem, place));
   text += "plan: kernel=" + plan.kernel + " tile_q=" + std::to_string(plan.tile_q) +
           " tile_kv=" + std::to_string(plan.tile_kv) + " tasks=" + std::to_string(plan.tasks) +
           " workspace_bytes=" + std::to_string(plan.workspace_bytes) +

@@ -12,17 +12,34 @@
 
 namespace attn {
 
+namespace api {
+
+// A device and which one of its kind.
+struct Place {
+  Device device = Device::host;
+  std::int32_t ordinal = 0;
+};
+
+// Where a tensor is.
+Place place_of(const TensorView& view);
+
+}  // namespace api
+
 class __attribute__((visibility("hidden"))) Context::State {
  public:
   State(const ContextOptions& options, core::Backends all);
 
-  // The device that questions without tensors are about: that of the forced backend, if any.
-  [[nodiscard]] Device device_for(Device asked) const;
+  // What questions without tensors are about: the device asked for or that of the forced backend,
+  // if any; and of several of its kind the calling thread's current one.
+  [[nodiscard]] api::Place place_for(Device asked) const;
   // Finds or makes the plan. Throws Error: invalid_argument, unsupported.
-  [[nodiscard]] api::Planned planned(Pass pass, const Problem& problem, Device device);
+  [[nodiscard]] api::Planned planned(Pass pass, const Problem& problem, api::Place place);
   // The backend for work that has no Problem. Throws Error: unsupported.
-  [[nodiscard]] const core::Backend& backend_for(const char* function, Device device);
-  [[nodiscard]] core::Demand demand(Device device) const { return {forced, device, {}, nullptr}; }
+  [[nodiscard]] const core::Backend& backend_for(const char* function, api::Place place);
+  [[nodiscard]] core::Demand demand(api::Place place) const {
+    return {forced, place.device, {}, nullptr, place.ordinal};
+  }
+  [[nodiscard]] core::Executor executor_on(api::Place place) const;
 
   core::Backends backends;
   std::string forced;

@@ -12,11 +12,14 @@
 
 namespace attn::core {
 
-// Threads to run on: fn runs body once for each worker in [0, workers), see attn::ParallelFor.
+// Where a call runs. Threads: fn runs body once for each worker in [0, workers), see
+// attn::ParallelFor.
 struct Executor {
   std::int32_t threads = 1;
   ParallelFor parallel_for = nullptr;  // never null when a backend is called
   void* user = nullptr;
+  std::int32_t ordinal = 0;    // which device, of backends that have several
+  const char* cache_dir = "";  // of compiled kernels; "" = as ContextOptions::cache_dir says
 };
 
 struct Capability {
@@ -35,13 +38,17 @@ class Backend {
   [[nodiscard]] virtual bool built() const { return true; }
   // Whether it can run on this machine; detail says on what, or why not.
   [[nodiscard]] virtual bool usable(std::string& detail) const = 0;
+  // The device that questions without tensors are about.
+  [[nodiscard]] virtual std::int32_t current_ordinal() const { return 0; }
 
   // All four take problems that validate_problem() accepted. supports() allocates only for a
   // reason.
-  [[nodiscard]] virtual Capability supports(Pass pass, const Problem& problem) const = 0;
+  [[nodiscard]] virtual Capability supports(Pass pass, const Problem& problem,
+                                            std::int32_t ordinal) const = 0;
   [[nodiscard]] virtual Plan plan(Pass pass, const Problem& problem,
                                   const Executor& executor) const = 0;
-  virtual Status prepare(Pass pass, const Problem& problem, const Plan& plan) const = 0;
+  virtual Status prepare(Pass pass, const Problem& problem, const Plan& plan,
+                         const Executor& executor) const = 0;
   // arguments.workspace holds plan.workspace_bytes, 64-byte aligned; arguments were validated.
   virtual Status launch(Pass pass, const Problem& problem, const Plan& plan,
                         const Arguments& arguments, const Executor& executor) const = 0;

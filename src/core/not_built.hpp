@@ -19,11 +19,13 @@ class NotBuilt final : public Backend {
     detail = reason_;
     return false;
   }
-  [[nodiscard]] Capability supports(Pass, const Problem&) const override {
+  [[nodiscard]] Capability supports(Pass, const Problem&, std::int32_t) const override {
     return {false, reason_};
   }
   [[nodiscard]] Plan plan(Pass, const Problem&, const Executor&) const override { return {}; }
-  Status prepare(Pass, const Problem&, const Plan&) const override { return refusal(); }
+  Status prepare(Pass, const Problem&, const Plan&, const Executor&) const override {
+    return refusal();
+  }
   Status launch(Pass, const Problem&, const Plan&, const Arguments&,
                 const Executor&) const override {
     return refusal();

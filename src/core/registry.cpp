@@ -22,7 +22,7 @@ Answer ask(const Backend& backend, const Demand& demand) {
     return answer;
   }
   if (demand.problem != nullptr && demand.pass) {
-    Capability capability = backend.supports(*demand.pass, *demand.problem);
+    Capability capability = backend.supports(*demand.pass, *demand.problem, demand.ordinal);
     if (!capability.supported) {
       answer.reason = std::move(capability.reason);
       return answer;

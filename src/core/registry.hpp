@@ -21,6 +21,7 @@ struct Demand {
   // The problem; without one (merge, rope) any usable backend of the device will do.
   std::optional<Pass> pass;
   const Problem* problem = nullptr;
+  std::int32_t ordinal = 0;  // of the device
 };
 
 struct Answer {

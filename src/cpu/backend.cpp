@@ -22,7 +22,7 @@ class CpuBackend final : public core::Backend {
     return true;
   }
 
-  core::Capability supports(Pass, const Problem& problem) const override {
+  core::Capability supports(Pass, const Problem& problem, std::int32_t) const override {
     if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
       return {false, "no kernel for f8 types on the CPU; f32, f64, f16 and bf16 are supported"};
     }
@@ -34,7 +34,8 @@ class CpuBackend final : public core::Backend {
     return make_plan(pass, problem, executor.threads);
   }
 
-  core::Status prepare(Pass, const Problem&, const core::Plan&) const override {
+  core::Status prepare(Pass, const Problem&, const core::Plan&,
+                       const core::Executor&) const override {
     target_name();  // the choice of instruction set is all that a first call would do
     return {};
   }

@@ -38,7 +38,8 @@ class ReferenceBackend final : public core::Backend {
   }
 
   // The functions of reference.hpp read f8 tensors; as a backend it stands for what can be run.
-  [[nodiscard]] core::Capability supports(Pass, const Problem& problem) const override {
+  [[nodiscard]] core::Capability supports(Pass, const Problem& problem,
+                                          std::int32_t) const override {
     if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
       return {false, "no kernel for f8 types yet; f32, f64, f16 and bf16 are supported"};
     }
@@ -55,7 +56,10 @@ class ReferenceBackend final : public core::Backend {
     return plan;
   }
 
-  core::Status prepare(Pass, const Problem&, const core::Plan&) const override { return {}; }
+  core::Status prepare(Pass, const Problem&, const core::Plan&,
+                       const core::Executor&) const override {
+    return {};
+  }
 
   core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
                       const Arguments& arguments, const core::Executor&) const override {

@@ -68,6 +68,15 @@ TEST_F(CudaLaunch, LoadsOncePerContext) {
   EXPECT_EQ(modules->find(own, delta_spec(64)), nullptr) << "another context of device 0";
 }
 
+TEST_F(CudaLaunch, OneForEachCacheFolder) {
+  Modules& here = Modules::of(fake_driver(), folder.path());
+  EXPECT_EQ(&Modules::of(fake_driver(), folder.path()), &here);
+  EXPECT_EQ(here.binaries().cache().folder(), folder.path() + "/cuda");
+  Modules& there = Modules::of(fake_driver(), folder.path() + "/other");
+  EXPECT_NE(&there, &here);
+  EXPECT_EQ(&Modules::of(fake_driver(), folder.path()), &here);
+}
+
 TEST_F(CudaLaunch, ManyThreads) {
   const int before = fake().modules_loaded;
   std::vector<std::thread> threads;

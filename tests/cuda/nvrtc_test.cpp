@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cuda/host/config.hpp"
+#include "folder.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -35,6 +36,19 @@ TEST(CudaNvrtc, SaysWhyThereIsNone) {
 TEST(CudaNvrtc, Candidates) {
   setenv("ATTN_NVRTC", "/some/libnvrtc.so", 1);
   EXPECT_EQ(Nvrtc::candidates(), std::vector<std::string>{"/some/libnvrtc.so"});
+  // A folder: NVIDIA's wheels lie so in site-packages.
+  const Folder packages;
+  for (const char* part : {"/nvidia/cuda_nvrtc/lib", "/nvidia/cu13/lib"}) {
+    std::filesystem::create_directories(packages.path() + part);
+  }
+  const std::string older = packages.path() + "/nvidia/cuda_nvrtc/lib/libnvrtc.so.12";
+  const std::string newer = packages.path() + "/nvidia/cu13/lib/libnvrtc.so.13";
+  write_text(older, "no library");
+  write_text(newer, "no library");
+  setenv("ATTN_NVRTC", packages.path().c_str(), 1);
+  EXPECT_EQ(Nvrtc::candidates(), (std::vector<std::string>{newer, older}));
+  const std::string reason = Nvrtc::open(0).reason;
+  EXPECT_NE(reason.find(newer), std::string::npos) << reason;
   unsetenv("ATTN_NVRTC");
   const std::vector<std::string> list = Nvrtc::candidates();
   ASSERT_GE(list.size(), 2u);

@@ -44,6 +44,17 @@ std::string message_of(ErrorCode code, Body body) {
   return "";
 }
 
+bool has_cuda() {
+  Context context(one_thread());
+  return backends(context)[0].usable;
+}
+
+// Why the CUDA backend can't run.
+std::string cuda_reason() {
+  Context context(one_thread());
+  return backends(context)[0].detail;
+}
+
 TEST(Api, EachBackendComputes) {
   for (const char* backend : {"", "cpu", "reference"}) {
     Context context(one_thread(backend));
@@ -115,6 +126,7 @@ TEST(Api, ErrorsAreThrownBeforeAnythingIsWritten) {
 }
 
 TEST(Api, UnsupportedTellsEveryReason) {
+  if (has_cuda()) GTEST_SKIP() << "says what there is not";
   Context context(one_thread());
   const Problem problem = parse_problem(kText);
   CallMemory call = make_call(Pass::forward, problem);
@@ -124,14 +136,14 @@ TEST(Api, UnsupportedTellsEveryReason) {
   }
   EXPECT_EQ(
       message_of(ErrorCode::unsupported, [&] { forward(context, problem, call.arguments); }),
-      "forward: no backend can: cuda: this build has no CUDA backend; webgpu: this build has "
-      "no WebGPU backend; cpu: works on host memory, the tensors are on cuda; reference: only "
-      "runs when it is asked for by name");
+      "forward: no backend can: cuda: " + cuda_reason() +
+          "; webgpu: this build has no WebGPU backend; cpu: works on host memory, the tensors are "
+          "on cuda; reference: only runs when it is asked for by name");
   RopeArguments r;
   r.x = call.arguments.q;
   r.out = r.x;
   EXPECT_NE(message_of(ErrorCode::unsupported, [&] { rope(context, r); })
-                .find("rope: no backend can: cuda: this build has no CUDA backend"),
+                .find("rope: no backend can: cuda: " + cuda_reason()),
             std::string::npos);
   for (const char* backend : {"", "cpu", "reference"}) {
     Context asking(one_thread(backend));
@@ -224,8 +236,10 @@ TEST(Api, Questions) {
   const std::vector<BackendInfo> list = backends(context);
   ASSERT_EQ(list.size(), 4u);
   EXPECT_EQ(list[0].name, "cuda");
-  EXPECT_FALSE(list[0].built);
-  EXPECT_EQ(list[0].detail, "this build has no CUDA backend");
+  EXPECT_NE(list[0].detail, "");
+  if (!list[0].built) {
+    EXPECT_EQ(list[0].detail, "this build has no CUDA backend");
+  }
   EXPECT_EQ(list[1].name, "webgpu");
   EXPECT_EQ(list[2].name, "cpu");
   EXPECT_TRUE(list[2].built && list[2].usable);
@@ -236,11 +250,10 @@ TEST(Api, Questions) {
 TEST(Api, Explain) {
   Context context(one_thread());
   const std::string text = explain(context, Pass::forward, parse_problem(kText));
-  for (const char* part :
-       {"problem: forward batch=2 heads_q=4", "\nvalidate: ok\n",
-        "\nbackend cuda: no: this build has no CUDA backend\n", "\nbackend cpu: runs it",
-        "\nbackend reference: no: only runs when it is asked for by name\n",
-        "\nplan: kernel=", " workspace_bytes=", " threads=1\n"}) {
+  for (const char* part : {"problem: forward batch=2 heads_q=4", "\nvalidate: ok\n",
+                           "\nbackend cuda: no: ", "\nbackend cpu: runs it",
+                           "\nbackend reference: no: only runs when it is asked for by name\n",
+                           "\nplan: kernel=", " workspace_bytes=", " threads=1\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
   const std::string refused = explain(context, Pass::forward, parse_problem("dim_qk=0"));

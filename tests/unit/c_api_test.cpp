@@ -328,9 +328,9 @@ TEST_F(CContext, Questions) {
   EXPECT_EQ(verdict.supported, 1);
   EXPECT_STREQ(verdict.backend, "cpu");
   EXPECT_STREQ(verdict.reason, "");
-  ASSERT_EQ(attn_supports(context_, ATTN_FORWARD, &problem_, ATTN_CUDA, &verdict), ATTN_OK);
+  ASSERT_EQ(attn_supports(context_, ATTN_FORWARD, &problem_, ATTN_WEBGPU, &verdict), ATTN_OK);
   EXPECT_EQ(verdict.supported, 0);
-  EXPECT_NE(std::string(verdict.reason).find("no CUDA backend"), std::string::npos);
+  EXPECT_NE(std::string(verdict.reason).find("no WebGPU backend"), std::string::npos);
   attn_plan_summary summary{};
   summary.struct_size = sizeof summary;
   ASSERT_EQ(attn_plan(context_, ATTN_FORWARD, &problem_, ATTN_HOST, &summary), ATTN_OK);

@@ -183,10 +183,11 @@ TEST(PlanCache, FindsWhatWasInsertedAndStaysBounded) {
     cache.insert(key, planned);
   }
   EXPECT_EQ(cache.find(key)->plan.tasks, 4999);
-  for (const auto change : {0, 1}) {
+  for (const auto change : {0, 1, 2}) {
     api::PlanKey other = key;
     if (change == 0) other.pass = Pass::decode;
     if (change == 1) other.device = Device::cuda;
+    if (change == 2) other.ordinal = 1;
     EXPECT_FALSE(cache.find(other).has_value());
   }
   key.problem.len_q = 0;

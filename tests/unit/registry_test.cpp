@@ -21,11 +21,11 @@ class Fake final : public Backend {
     detail = unusable_;
     return detail.empty();
   }
-  [[nodiscard]] Capability supports(Pass, const Problem&) const override {
+  [[nodiscard]] Capability supports(Pass, const Problem&, std::int32_t) const override {
     return {*lacks_ == '\0', lacks_};
   }
   [[nodiscard]] Plan plan(Pass, const Problem&, const Executor&) const override { return {}; }
-  Status prepare(Pass, const Problem&, const Plan&) const override { return {}; }
+  Status prepare(Pass, const Problem&, const Plan&, const Executor&) const override { return {}; }
   Status launch(Pass, const Problem&, const Plan&, const Arguments&,
                 const Executor&) const override {
     return {};
@@ -88,11 +88,11 @@ TEST(Registry, NotBuiltSaysWhy) {
   EXPECT_FALSE(stub.built());
   EXPECT_FALSE(stub.usable(detail));
   EXPECT_EQ(detail, "this build has none");
-  EXPECT_FALSE(stub.supports(Pass::forward, kProblem).supported);
+  EXPECT_FALSE(stub.supports(Pass::forward, kProblem, 0).supported);
   EXPECT_EQ(stub.plan(Pass::forward, kProblem, {}).workspace_bytes, 0);
-  for (const Status& status :
-       {stub.prepare(Pass::forward, kProblem, {}), stub.launch(Pass::forward, kProblem, {}, {}, {}),
-        stub.merge({}, {}), stub.merge_backward({}, {}), stub.rope({}, {})}) {
+  for (const Status& status : {stub.prepare(Pass::forward, kProblem, {}, {}),
+                               stub.launch(Pass::forward, kProblem, {}, {}, {}), stub.merge({}, {}),
+                               stub.merge_backward({}, {}), stub.rope({}, {})}) {
     EXPECT_EQ(status.code, ErrorCode::unsupported);
     EXPECT_EQ(status.message, "cuda: this build has none");
   }

@@ -22,14 +22,22 @@ std::size_t Modules::Hash::of(std::uint64_t context, const KernelSpec& spec) {
   return hash;
 }
 
-Modules& Modules::of(const Driver& driver, const std::string& cache_root) {
+Modules& Modules::of(const Driver& driver, std::string_view cache_root) {
+  thread_local const Driver* last_driver = nullptr;
+  thread_local std::string last_root;
+  thread_local Modules* last = nullptr;
+  if (last_driver == &driver && last_root == cache_root) return *last;
   static std::mutex mutex;
   static auto& all = *new std::map<Binaries*, std::unique_ptr<Modules>>;  // never freed
-  Binaries& binaries = Binaries::of(cache_root, driver.version());
+  std::string root(cache_root);
+  Binaries& binaries = Binaries::of(root, driver.version());
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Modules>& modules = all[&binaries];
   if (modules == nullptr) modules = std::make_unique<Modules>(binaries);
-  return *modules;
+  last_driver = &driver;
+  last_root = std::move(root);
+  last = modules.get();
+  return *last;
 }
 
 const Kernel* Modules::find(const CurrentContext& context, const KernelSpec& spec) const {

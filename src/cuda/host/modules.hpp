@@ -43,8 +43,9 @@ struct Kernel {
 class Modules {
  public:
   explicit Modules(Binaries& binaries) : binaries_(binaries) {}
-  // The process's, by cache folder and driver; see Binaries::of.
-  static Modules& of(const Driver& driver, const std::string& cache_root);
+  // The process's, by cache folder and driver; see Binaries::of. Asked for the same as the time
+  // before by a thread, it allocates nothing.
+  static Modules& of(const Driver& driver, std::string_view cache_root);
 
   // The kernel in this context; null where it was not loaded yet. Allocates nothing.
   [[nodiscard]] const Kernel* find(const CurrentContext& context, const KernelSpec& spec) const;

@@ -23,11 +23,13 @@ constexpr int kNvrtcCompilation = 6;
 
 const char* const kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 
-// The name of a file in a folder that is there.
-void add_folder(std::vector<std::string>& list, const fs::path& folder) {
+// The files that are there, later versions first.
+void add_files(std::vector<std::string>& list, const std::vector<fs::path>& folders) {
   for (const char* name : kNames) {
-    std::error_code error;
-    if (fs::exists(folder / name, error)) list.push_back((folder / name).string());
+    for (const fs::path& folder : folders) {
+      std::error_code error;
+      if (fs::exists(folder / name, error)) list.push_back((folder / name).string());
+    }
   }
 }
 
@@ -39,8 +41,8 @@ void add_wheels(std::vector<std::string>& list, const fs::path& site_packages) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     folders.push_back(entry->path() / "lib");
   }
-  std::sort(folders.rbegin(), folders.rend());
-  for (const fs::path& folder : folders) add_folder(list, folder);
+  std::sort(folders.begin(), folders.end());
+  add_files(list, folders);
 }
 
 // The folder of the file that this code was loaded from.
@@ -113,7 +115,7 @@ std::vector<std::string> Nvrtc::candidates() {
   if (const char* asked = std::getenv("ATTN_NVRTC"); asked != nullptr && *asked != '\0') {
     std::error_code error;
     if (!fs::is_directory(asked, error)) return {asked};
-    add_folder(list, asked);
+    add_files(list, {asked});
     add_wheels(list, asked);
     return list;
   }
@@ -121,10 +123,9 @@ std::vector<std::string> Nvrtc::candidates() {
   for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
     const char* root = std::getenv(name);
     if (root == nullptr || *root == '\0') continue;
-    add_folder(list, fs::path(root) / "lib64");
-    add_folder(list, fs::path(root) / "lib");
+    add_files(list, {fs::path(root) / "lib64", fs::path(root) / "lib"});
   }
-  add_folder(list, "/usr/local/cuda/lib64");
+  add_files(list, {"/usr/local/cuda/lib64"});
   const fs::path own = own_folder();
   if (!own.empty()) add_wheels(list, own.parent_path());
   return list;

@@ -1,0 +1,129 @@
+// The CUDA backend behind the chain's interface.
+#include "cuda/backend.hpp"
+
+#include <string>
+#include <vector>
+
+#include "cuda/host/call.hpp"
+#include "cuda/host/launch.hpp"
+#include "cuda/host/plan.hpp"
+
+namespace attn::cuda {
+namespace {
+
+// "NVIDIA H200 (9.0, 132 SMs, 139.8 GiB) and 3 more, CUDA driver 13.0, NVRTC 13.0"
+std::string describe_machine(const Driver& driver) {
+  const DeviceFacts* facts = nullptr;
+  const core::Status status = device_facts(driver, 0, facts);
+  std::string text = status.ok() ? to_string(*facts) : status.message;
+  if (driver.num_devices() > 1) {
+    text += " and " + std::to_string(driver.num_devices() - 1) + " more";
+  }
+  text += ", CUDA driver " + version_text(driver.version());
+  std::string reason;
+  const Nvrtc* nvrtc = Nvrtc::get(driver.version(), reason);
+  if (nvrtc == nullptr) return text + "; only kernels compiled ahead: " + reason;
+  return text + ", NVRTC " + version_text(nvrtc->version());
+}
+
+class CudaBackend final : public core::Backend {
+ public:
+  const char* name() const override { return "cuda"; }
+  Device device() const override { return Device::cuda; }
+
+  bool usable(std::string& detail) const override {
+    const Driver* driver = Driver::get(detail);
+    if (driver == nullptr) return false;
+    detail = describe_machine(*driver);
+    return true;
+  }
+
+  std::int32_t current_ordinal() const override {
+    std::string reason;
+    const Driver* driver = Driver::get(reason);
+    return driver != nullptr ? CurrentContext::current_ordinal(*driver) : 0;
+  }
+
+  core::Capability supports(Pass pass, const Problem& problem,
+                            std::int32_t ordinal) const override {
+    const DeviceFacts* facts = nullptr;
+    core::Status status = facts_of(ordinal, facts);
+    if (!status.ok()) return {false, std::move(status.message)};
+    return check_support(pass, problem, *facts);
+  }
+
+  // Of a problem that supports() took, so that the device is there.
+  core::Plan plan(Pass pass, const Problem& problem,
+                  const core::Executor& executor) const override {
+    const DeviceFacts* facts = nullptr;
+    if (!facts_of(executor.ordinal, facts).ok()) return {};
+    return make_plan(pass, problem, *facts).plan;
+  }
+
+  core::Status prepare(Pass pass, const Problem& problem, const core::Plan&,
+                       const core::Executor& executor) const override {
+    const DeviceFacts* facts = nullptr;
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (!status.ok()) return status;
+    std::string reason;
+    const Driver& driver = *Driver::get(reason);
+    const DevicePlan plan = make_plan(pass, problem, *facts);
+    Modules& modules = Modules::of(driver, executor.cache_dir);
+    std::vector<Config> configs;
+    for (const KernelSpec& spec : plan.specs()) configs.push_back(spec.config);
+    status = modules.binaries().get_all(configs, facts->capability(), 0);
+    if (!status.ok()) return status;
+    const CurrentContext context(driver, executor.ordinal);
+    if (!context.status().ok()) return context.status();
+    for (const KernelSpec& spec : plan.specs()) {
+      const Kernel* kernel = nullptr;
+      status = modules.load(context, spec, kernel);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+
+  core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
+                      const Arguments& arguments, const core::Executor& executor) const override {
+    const DeviceFacts* facts = nullptr;
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (!status.ok()) return status;
+    std::string reason;
+    const Driver& driver = *Driver::get(reason);
+    status = check_pointers(driver, pass, problem, arguments, executor.ordinal);
+    if (!status.ok()) return status;
+    return lacks(to_string(pass));
+  }
+
+  core::Status merge(const MergeArguments&, const core::Executor&) const override {
+    return lacks("merge");
+  }
+  core::Status merge_backward(const MergeBackwardArguments&, const core::Executor&) const override {
+    return lacks("backward of merge");
+  }
+  core::Status rope(const RopeArguments&, const core::Executor&) const override {
+    return lacks("rotary embedding");
+  }
+
+ private:
+  static core::Status lacks(const char* what) {
+    return core::Status::unsupported(std::string("cuda: no kernel for the ") + what +
+                                     " on CUDA yet");
+  }
+
+  static core::Status facts_of(std::int32_t ordinal, const DeviceFacts*& facts) {
+    std::string reason;
+    const Driver* driver = Driver::get(reason);
+    if (driver == nullptr) return core::Status::unsupported("cuda: " + reason);
+    return device_facts(*driver, ordinal, facts);
+  }
+};
+
+}  // namespace
+
+const core::Backend& backend() {
+  static const CudaBackend instance;
+  return instance;
+}
+
+}  // namespace attn::cuda
