@@ -40,7 +40,9 @@ FAKE test::FakeDriver* attn_fake_driver() {
 // A context of device 0 that is not the primary one becomes current.
 FAKE void attn_fake_own_context(std::uint64_t id) {
   if (id == 0) return stack.clear();
-  stack.push_back(new abi::ContextHandle{0, id});
+  thread_local abi::ContextHandle own;
+  own = {0, id};
+  stack.push_back(&own);
 }
 
 abi::Result cuInit(unsigned) {
