@@ -204,8 +204,18 @@ abi::Result cuMemFreeAsync(abi::DevicePointer, abi::Stream) {
 abi::Result cuMemsetD8Async(abi::DevicePointer, unsigned char, std::size_t, abi::Stream) {
   return 0;
 }
-abi::Result cuTensorMapEncodeTiled(abi::TensorMap*, int, std::uint32_t, void*, const std::uint64_t*,
-                                   const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,
-                                   int, int, int, int) {
+abi::Result cuTensorMapEncodeTiled(abi::TensorMap*, int type, std::uint32_t rank, void*,
+                                   const std::uint64_t* dims, const std::uint64_t* strides,
+                                   const std::uint32_t* box, const std::uint32_t*, int, int swizzle,
+                                   int, int) {
+  FAIL_IF_ASKED();
+  state.map_type = type;
+  state.map_rank = rank;
+  state.map_swizzle = swizzle;
+  for (std::uint32_t i = 0; i < rank; ++i) {
+    state.map_dims[i] = dims[i];
+    state.map_box[i] = box[i];
+    if (i > 0) state.map_strides[i - 1] = strides[i - 1];
+  }
   return 0;
 }

@@ -32,6 +32,12 @@ struct FakeDriver {
   void* stream = nullptr;
   unsigned num_attributes = 0;
   int first_attribute = 0;
+  std::uint64_t map_dims[5] = {};  // of the last tensor map
+  std::uint64_t map_strides[4] = {};
+  std::uint32_t map_box[5] = {};
+  std::uint32_t map_rank = 0;
+  int map_type = 0;
+  int map_swizzle = 0;
 };
 
 using FakeDriverGetter = FakeDriver* (*)();  // the symbol "attn_fake_driver"

@@ -1,0 +1,98 @@
+// Tensor maps; see tensor_map.hpp.
+#include "cuda/host/tensor_map.hpp"
+
+#include <string>
+
+namespace attn::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // of the address and of strides, in bytes
+constexpr std::int64_t kStrideLimit = std::int64_t{1} << 40;
+constexpr std::int64_t kDimLimit = std::int64_t{1} << 32;
+
+int type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return abi::kTensorMapF32;
+    case DType::f16: return abi::kTensorMapF16;
+    case DType::bf16: return abi::kTensorMapBf16;
+    case DType::f8e4m3:
+    case DType::f8e5m2:
+    case DType::u8: return abi::kTensorMapU8;
+    default: return -1;
+  }
+}
+
+int swizzle_of(std::uint32_t bytes) {
+  switch (bytes) {
+    case 0: return abi::kTensorMapSwizzleNone;
+    case 32: return abi::kTensorMapSwizzle32;
+    case 64: return abi::kTensorMapSwizzle64;
+    case 128: return abi::kTensorMapSwizzle128;
+    default: return -1;
+  }
+}
+
+bool tile_fits(const RowTiles& tiles) {
+  const std::int64_t bytes = tiles.columns * size_of(tiles.view.dtype);
+  return tiles.rows > 0 && tiles.rows <= 256 && tiles.columns > 0 && tiles.columns <= 256 &&
+         bytes % kAlignment == 0 && swizzle_of(tiles.swizzle) >= 0 &&
+         (tiles.swizzle == 0 || bytes <= tiles.swizzle);
+}
+
+}  // namespace
+
+std::string_view unmappable(const TensorView& view) {
+  if (type_of(view.dtype) < 0) return "its type has no tensor map";
+  if (view.rank != 3 && view.rank != 4) return "it is not [b, n, h, d] or [total, h, d]";
+  if (reinterpret_cast<std::uintptr_t>(view.address()) % kAlignment != 0) {
+    return "its address is no multiple of 16 bytes";
+  }
+  for (int d = 0; d < view.rank; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    if (view.shape[i] <= 0 || view.shape[i] > kDimLimit) return "a size is 0 or above 2^32";
+    if (d == view.rank - 1 || view.shape[i] == 1) continue;  // contiguous, or never stepped
+    const std::int64_t bytes = view.strides[i] * size_of(view.dtype);
+    if (bytes < 0 || bytes >= kStrideLimit || bytes % kAlignment != 0) {
+      return "a stride is negative, above 2^40 bytes or no multiple of 16 bytes";
+    }
+  }
+  return {};
+}
+
+core::Status encode(const Driver& driver, std::string_view name, const RowTiles& tiles,
+                    abi::TensorMap& map) {
+  const TensorView& view = tiles.view;
+  if (const std::string_view why = unmappable(view); !why.empty()) {
+    return core::Status::invalid("cuda: " + std::string(name) + ": found " + to_string(view) +
+                                 ", of which no tensor map can be made: " + std::string(why));
+  }
+  if (!tile_fits(tiles)) {
+    return {ErrorCode::internal, "cuda: tensor map of " + std::string(name) + ": tile of " +
+                                     std::to_string(tiles.rows) + " rows and " +
+                                     std::to_string(tiles.columns) + " columns, swizzle " +
+                                     std::to_string(tiles.swizzle)};
+  }
+  // From the innermost: column, row, head, batch.
+  const auto rank = static_cast<std::size_t>(view.rank);
+  const std::array<std::size_t, 4> order{rank - 1, rank - 3, rank - 2, 0};
+  std::array<std::uint64_t, 4> dims{};
+  std::array<std::uint64_t, 3> strides{};
+  for (std::size_t i = 0; i < rank; ++i) {
+    dims[i] = static_cast<std::uint64_t>(view.shape[order[i]]);
+    if (i == 0) continue;
+    // The stride of a size of 1 is never used, but has to follow the rules.
+    strides[i - 1] = view.shape[order[i]] == 1
+                         ? static_cast<std::uint64_t>(kAlignment)
+                         : static_cast<std::uint64_t>(view.strides[order[i]] * size_of(view.dtype));
+  }
+  const std::array<std::uint32_t, 4> box{tiles.columns, tiles.rows, 1, 1};
+  const std::array<std::uint32_t, 4> steps{1, 1, 1, 1};
+  const abi::Result result = driver.api().cuTensorMapEncodeTiled(
+      &map, type_of(view.dtype), static_cast<std::uint32_t>(rank), view.address(), dims.data(),
+      strides.data(), box.data(), steps.data(), abi::kTensorMapInterleaveNone,
+      swizzle_of(tiles.swizzle), abi::kTensorMapPromotion256, abi::kTensorMapFillZero);
+  return driver.status(result, "cuTensorMapEncodeTiled",
+                       "making the tensor map of " + std::string(name) + ", " + to_string(view));
+}
+
+}  // namespace attn::cuda
