@@ -3,6 +3,7 @@
 
 #include "core/validate.hpp"
 #include "cuda/host/call.hpp"
+#include "cuda/host/plans.hpp"
 #include "fake.hpp"
 
 namespace attn::cuda::test {
@@ -47,6 +48,23 @@ TEST(CudaPlan, RefusesWithReasons) {
   turing.minor = 5;
   EXPECT_EQ(reason("dtype=f16 len_q=8 len_kv=8", turing),
             "needs compute capability 8.0 or later, cuda:0 is Tesla T4 (7.5, 132 SMs, 140.0 GiB)");
+}
+
+TEST(CudaPlan, IsMadeOncePerProblemAndDevice) {
+  Plans plans;
+  Problem problem = parse_problem("dtype=bf16 len_q=8 len_kv=8");
+  const auto first = plans.get(Pass::forward, problem, h200());
+  EXPECT_EQ(plans.get(Pass::forward, problem, h200()), first);
+  EXPECT_NE(plans.get(Pass::backward, problem, h200()), first);
+  DeviceFacts second = h200();
+  second.ordinal = 1;
+  EXPECT_NE(plans.get(Pass::forward, problem, second), first);
+  for (std::int64_t len = 100; len < 5200; ++len) {
+    problem.len_q = len;
+    plans.get(Pass::forward, problem, h200());
+  }
+  problem.len_q = 8;
+  EXPECT_NE(plans.get(Pass::forward, problem, h200()), first) << "bounded";
 }
 
 class CudaPointers : public WithFakeDriver {

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "cuda/host/call.hpp"
-#include "cuda/host/launch.hpp"
-#include "cuda/host/plan.hpp"
+#include "cuda/host/plans.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -57,7 +56,7 @@ class CudaBackend final : public core::Backend {
                   const core::Executor& executor) const override {
     const DeviceFacts* facts = nullptr;
     if (!facts_of(executor.ordinal, facts).ok()) return {};
-    return make_plan(pass, problem, *facts).plan;
+    return plans_.get(pass, problem, *facts)->plan;
   }
 
   core::Status prepare(Pass pass, const Problem& problem, const core::Plan&,
@@ -67,15 +66,15 @@ class CudaBackend final : public core::Backend {
     if (!status.ok()) return status;
     std::string reason;
     const Driver& driver = *Driver::get(reason);
-    const DevicePlan plan = make_plan(pass, problem, *facts);
+    const auto plan = plans_.get(pass, problem, *facts);
     Modules& modules = Modules::of(driver, executor.cache_dir);
     std::vector<Config> configs;
-    for (const KernelSpec& spec : plan.specs()) configs.push_back(spec.config);
+    for (const KernelSpec& spec : plan->specs()) configs.push_back(spec.config);
     status = modules.binaries().get_all(configs, facts->capability(), 0);
     if (!status.ok()) return status;
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
-    for (const KernelSpec& spec : plan.specs()) {
+    for (const KernelSpec& spec : plan->specs()) {
       const Kernel* kernel = nullptr;
       status = modules.load(context, spec, kernel);
       if (!status.ok()) return status;
@@ -90,9 +89,19 @@ class CudaBackend final : public core::Backend {
     if (!status.ok()) return status;
     std::string reason;
     const Driver& driver = *Driver::get(reason);
+    const CurrentContext context(driver, executor.ordinal);
+    if (!context.status().ok()) return context.status();
     status = check_pointers(driver, pass, problem, arguments, executor.ordinal);
     if (!status.ok()) return status;
-    return lacks(to_string(pass));
+    const auto plan = plans_.get(pass, problem, *facts);
+    Modules& modules = Modules::of(driver, executor.cache_dir);
+    DeviceCall call{context, *facts, pass, problem, arguments, *plan, {}, nullptr};
+    call.stream = stream_of(arguments.stream.value_or(nullptr));
+    for (std::size_t i = 0; i < plan->num_kernels; ++i) {
+      status = find_or_load(modules, context, plan->kernels[i], call.stream, call.kernels[i]);
+      if (!status.ok()) return status;
+    }
+    return run(call);
   }
 
   core::Status merge(const MergeArguments&, const core::Executor&) const override {
@@ -117,6 +126,8 @@ class CudaBackend final : public core::Backend {
     if (driver == nullptr) return core::Status::unsupported("cuda: " + reason);
     return device_facts(*driver, ordinal, facts);
   }
+
+  mutable Plans plans_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
-// Checks of a call; see call.hpp.
+// Calls; see call.hpp.
 #include "cuda/host/call.hpp"
+
+#include <string>
 
 #include "core/signature.hpp"
 
@@ -25,6 +27,11 @@ core::Status check_pointers(const Driver& driver, Pass pass, const Problem& prob
     check("offset", arguments.offset.device);
   }
   return status;
+}
+
+core::Status run(const DeviceCall& call) {
+  return core::Status::unsupported(std::string("cuda: no kernel for the ") + to_string(call.pass) +
+                                   " on CUDA yet");
 }
 
 }  // namespace attn::cuda

@@ -1,16 +1,34 @@
-// A call as the device side needs it: checks that only a driver can make.
+// A call on a device: what the host twin of each kernel is given, and the checks that only a driver
+// can make.
 #pragma once
 
+#include <array>
 #include <attn/arguments.hpp>
 
 #include "core/status.hpp"
-#include "cuda/host/device.hpp"
+#include "cuda/host/launch.hpp"
+#include "cuda/host/plan.hpp"
 
 namespace attn::cuda {
+
+// Arguments were validated, the kernels are loaded, the context is current.
+struct DeviceCall {
+  const CurrentContext& context;
+  const DeviceFacts& facts;
+  Pass pass;
+  const Problem& problem;
+  const Arguments& arguments;
+  const DevicePlan& plan;
+  std::array<const Kernel*, kMaxKernels> kernels;  // of plan.kernels
+  abi::Stream stream;
+};
 
 // invalid_argument where a tensor of the call, the workspace or a number given as a device pointer
 // is not memory of the device; see check_pointer. Arguments were validated.
 core::Status check_pointers(const Driver& driver, Pass pass, const Problem& problem,
                             const Arguments& arguments, int ordinal);
+
+// Queues the plan's kernels on the stream.
+core::Status run(const DeviceCall& call);
 
 }  // namespace attn::cuda

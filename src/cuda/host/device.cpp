@@ -26,7 +26,7 @@ core::Status check_ordinal(const Driver& driver, int ordinal) {
 // a release at exit would run after the driver's own clean-up.
 core::Status primary_context(const Driver& driver, int ordinal, abi::Context& context) {
   static std::mutex mutex;
-  static std::map<std::pair<const Driver*, int>, abi::Context> contexts;
+  static auto& contexts = *new std::map<std::pair<const Driver*, int>, abi::Context>;
   const std::lock_guard<std::mutex> lock(mutex);
   abi::Context& kept = contexts[{&driver, ordinal}];
   if (kept == nullptr) {
@@ -85,7 +85,9 @@ core::Status read_facts(const Driver& driver, int ordinal, DeviceFacts& facts) {
 
 core::Status device_facts(const Driver& driver, int ordinal, const DeviceFacts*& facts) {
   static std::mutex mutex;
-  static std::map<std::pair<const Driver*, int>, std::unique_ptr<const DeviceFacts>> known;
+  // Never freed, as above: threads may ask until the end of the process.
+  static auto& known =
+      *new std::map<std::pair<const Driver*, int>, std::unique_ptr<const DeviceFacts>>;
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find({&driver, ordinal});
   if (found != known.end()) {

@@ -75,7 +75,7 @@ Driver::Opened Driver::open(const char* library) {
 }
 
 const Driver* Driver::get(std::string& reason) {
-  static const Opened opened = open();
+  static const Opened& opened = *new Opened(open());  // never freed: used until the end
   if (opened.driver == nullptr) reason = opened.reason;
   return opened.driver.get();
 }
