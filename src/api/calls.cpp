@@ -18,11 +18,8 @@ void launch(Context::State& state, Pass pass, const Problem& problem, const Argu
 void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,
                       const Arguments& arguments, const api::Planned& planned) {
   const std::int64_t bytes = planned.plan.workspace_bytes;
-  if (bytes > 0 && planned.backend->device() != Device::host) {
-    throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
-                                            ": workspace: found none for tensors on " +
-                                            to_string(planned.backend->device()) + "; accepted " +
-                                            std::to_string(bytes) + " bytes of that device");
+  if (planned.backend->device() != Device::host) {
+    return launch(state, pass, problem, arguments, planned);
   }
   const api::Pool::Lease lease(state.pool, bytes);
   if (bytes > 0 && lease.data() == nullptr) {

@@ -50,6 +50,8 @@ class Backend {
   virtual Status prepare(Pass pass, const Problem& problem, const Plan& plan,
                          const Executor& executor) const = 0;
   // arguments.workspace holds plan.workspace_bytes, 64-byte aligned; arguments were validated.
+  // Where it is null, the backend of a device other than the host takes memory of that device
+  // itself.
   virtual Status launch(Pass pass, const Problem& problem, const Plan& plan,
                         const Arguments& arguments, const Executor& executor) const = 0;
 

@@ -195,10 +195,13 @@ abi::Result cuStreamIsCapturing(abi::Stream, int* status) {
   return 0;
 }
 abi::Result cuMemAllocAsync(abi::DevicePointer* pointer, std::size_t, abi::Stream) {
+  FAIL_IF_ASKED();
   *pointer = test::kDeviceMemory;
+  ++state.allocations;
   return 0;
 }
 abi::Result cuMemFreeAsync(abi::DevicePointer, abi::Stream) {
+  --state.allocations;
   return 0;
 }
 abi::Result cuMemsetD8Async(abi::DevicePointer, unsigned char, std::size_t, abi::Stream) {

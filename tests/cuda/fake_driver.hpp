@@ -25,6 +25,7 @@ struct FakeDriver {
   std::atomic<int> modules_loaded = 0;
   std::atomic<int> contexts_retained = 0;
   std::atomic<int> launches = 0;
+  std::atomic<int> allocations = 0;  // not given back yet
   std::atomic<int> attributes_set = 0;
   unsigned grid[3] = {};
   unsigned block[3] = {};

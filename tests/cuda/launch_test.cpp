@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "cuda/host/scratch.hpp"
 #include "fake.hpp"
 #include "folder.hpp"
 
@@ -149,6 +150,25 @@ TEST_F(CudaLaunch, OnTheCallersStream) {
   EXPECT_NE(status.message.find("with 10x2x3 blocks of 128 threads and 2048 bytes"),
             std::string::npos);
   EXPECT_NE(status.message.find("can't be used any more"), std::string::npos);
+}
+
+TEST_F(CudaLaunch, ScratchIsGivenBack) {
+  const CurrentContext context(fake_driver(), 0);
+  {
+    const Scratch scratch(context, 1000, nullptr);
+    EXPECT_TRUE(scratch.status().ok());
+    EXPECT_EQ(scratch.data(), reinterpret_cast<void*>(kDeviceMemory));
+    EXPECT_EQ(fake().allocations, 1);
+    const Scratch none(context, 0, nullptr);
+    EXPECT_EQ(none.data(), nullptr);
+  }
+  EXPECT_EQ(fake().allocations, 0);
+  fake().failing = "cuMemAllocAsync";
+  fake().failing_result = abi::kOutOfMemory;
+  const Scratch refused(context, 1000, nullptr);
+  EXPECT_EQ(refused.status().code, ErrorCode::out_of_memory);
+  EXPECT_NE(refused.status().message.find("while taking a workspace of 1000 bytes on cuda:0"),
+            std::string::npos);
 }
 
 TEST_F(CudaLaunch, ACaptureNeverCompiles) {

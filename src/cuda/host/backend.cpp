@@ -6,6 +6,7 @@
 
 #include "cuda/host/call.hpp"
 #include "cuda/host/plans.hpp"
+#include "cuda/host/scratch.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -95,12 +96,17 @@ class CudaBackend final : public core::Backend {
     if (!status.ok()) return status;
     const auto plan = plans_.get(pass, problem, *facts);
     Modules& modules = Modules::of(driver, executor.cache_dir);
-    DeviceCall call{context, *facts, pass, problem, arguments, *plan, {}, nullptr};
+    DeviceCall call{
+        context, *facts, pass, problem, arguments, *plan, {}, nullptr, arguments.workspace};
     call.stream = stream_of(arguments.stream.value_or(nullptr));
     for (std::size_t i = 0; i < plan->num_kernels; ++i) {
       status = find_or_load(modules, context, plan->kernels[i], call.stream, call.kernels[i]);
       if (!status.ok()) return status;
     }
+    if (arguments.workspace != nullptr || plan->plan.workspace_bytes == 0) return run(call);
+    const Scratch scratch(context, plan->plan.workspace_bytes, call.stream);
+    if (!scratch.status().ok()) return scratch.status();
+    call.workspace = scratch.data();
     return run(call);
   }
 

@@ -21,6 +21,7 @@ struct DeviceCall {
   const DevicePlan& plan;
   std::array<const Kernel*, kMaxKernels> kernels;  // of plan.kernels
   abi::Stream stream;
+  void* workspace;  // plan.plan.workspace_bytes; the caller's or the call's own
 };
 
 // invalid_argument where a tensor of the call, the workspace or a number given as a device pointer

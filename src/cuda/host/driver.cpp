@@ -55,6 +55,9 @@ Driver::Opened Driver::open(const char* library) {
     return {nullptr, std::string(library) + " is no CUDA driver: it has no " + missing};
   }
   abi::Result result = api.cuDriverGetVersion(&driver->version_);
+  if (result == abi::kStubLibrary) {
+    return {nullptr, std::string(library) + " is the toolkit's stub for linking, no CUDA driver"};
+  }
   if (result != abi::kSuccess) {
     return {nullptr, "cuDriverGetVersion: " + error_text(api, result)};
   }
