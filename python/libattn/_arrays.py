@@ -353,6 +353,14 @@ def family_of(name: str, x: Any) -> Family | None:
     return found
 
 
+def opened(name: str, x: Any) -> tuple[Any, Family]:
+    """An array and its family; what only speaks DLPack becomes a Capsule."""
+    family = family_of(name, x)
+    if family is None:
+        return Capsule(name, x), CAPSULES
+    return x, family
+
+
 def _ask(name: str, x: Any) -> Family | None:
     global _numpy, _torch
     masked = False
