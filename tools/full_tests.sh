@@ -50,7 +50,7 @@ step_coverage() {
 step_aarch64() {
   ./dev build aarch64 &&
     ATTN_CASE_LIMIT=40 ctest --test-dir build/aarch64 -j "$jobs" --output-on-failure \
-      -E '^(reference|memory|unit\.Fork\..*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
+      -E '^(reference|memory|unit\.(Fork\..*|.*In(AChild|Children))|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
 step_fuzz() { tests/fuzz/run.sh 60; }

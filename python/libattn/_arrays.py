@@ -353,6 +353,14 @@ def family_of(name: str, x: Any) -> Family | None:
     return found
 
 
+def opened(name: str, x: Any) -> tuple[Any, Family]:
+    """An array and its family; what only speaks DLPack becomes a Capsule."""
+    family = family_of(name, x)
+    if family is None:
+        return Capsule(name, x), CAPSULES
+    return x, family
+
+
 def _ask(name: str, x: Any) -> Family | None:
     global _numpy, _torch
     masked = False
@@ -365,10 +373,11 @@ def _ask(name: str, x: Any) -> Family | None:
     if torch is not None and isinstance(x, torch.Tensor):
         _torch = _torch or TorchFamily()
         return _torch
-    if hasattr(type(x), "__cuda_array_interface__"):
-        return _CUDA_INTERFACE
+    # DLPack first: JAX's arrays have both names and refuse the other one in host memory.
     if hasattr(type(x), "__dlpack__") and not masked:
         return None
+    if hasattr(type(x), "__cuda_array_interface__"):
+        return _CUDA_INTERFACE
     raise ValueError(
         f"{name}: found {type(x).__module__}.{type(x).__qualname__}; accepted a NumPy array, a "
         "PyTorch tensor, or anything with __dlpack__ or __cuda_array_interface__"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _abi, _library
-from ._arrays import CAPSULES, DEVICES, MAX_RANK, Capsule, Facts, Family, dense, family_of
+from ._arrays import DEVICES, MAX_RANK, Facts, Family, dense, family_of, opened
 
 LIBRARY = _library.LIBRARY
 Arrays = dict[str, Any]
@@ -122,10 +122,8 @@ def run(
     families: list[Family] = []
     parts: list[object] = [kind]
     for name, x in arrays.items():
-        family = family_of(name, x)
-        if family is None:
-            arrays[name] = x = Capsule(name, x)
-            family = CAPSULES
+        x, family = opened(name, x)
+        arrays[name] = x
         families.append(family)
         parts += name, family.key(x)
     key = tuple(parts)

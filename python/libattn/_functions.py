@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi, _library
-from ._arrays import Capsule, Facts, Family, dtype_code, family_of
+from ._arrays import Facts, Family, dtype_code, family_of, opened
 from ._calls import LIBRARY, Arrays, Prepared, Settings, device_name, init, run
 from ._options import STYLES, Array, Options, apply, choice, integer, real, split
 
@@ -126,10 +126,7 @@ def _code(dtype: Any) -> int:
 
 def _code_of(name: str, x: Array) -> int:
     """The type of an output that the caller gave."""
-    family = family_of(name, x)
-    if family is None:
-        opened = Capsule(name, x)
-        return opened.facts.dtype
+    x, family = opened(name, x)
     return family.facts(name, x).dtype
 
 
@@ -453,12 +450,7 @@ def described(pass_: str, arrays: Arrays, options: Options) -> tuple[str, str]:
     more.update(arrays)
     families = {}
     for name, x in more.items():
-        family = family_of(name, x)
-        if family is None:
-            more[name] = x = Capsule(name, x)
-            family = family_of(name, x)
-        assert family is not None
-        families[name] = family
+        more[name], families[name] = opened(name, x)
     kind = _Kind(pass_, settings, {"o": 0, "lse": 0})
     prepared = kind.build(more, families)
     problem = prepared.problem

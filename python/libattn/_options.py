@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import _abi
-from ._arrays import Capsule, family_of, numpy
+from ._arrays import numpy, opened
 from ._calls import Arrays, Prepared, Settings, split_pointer
 
 Array = Any
@@ -177,11 +177,7 @@ def split(function: str, options: Mapping[str, Any]) -> tuple[Arrays, Settings, 
         elif name == "rope":
             rope_parts(value, arrays, settings, changing)
         elif name == "workspace":
-            family = family_of(name, value)
-            if family is None:
-                value = Capsule(name, value)
-                family = family_of(name, value)
-            assert family is not None
+            value, family = opened(name, value)
             facts = family.facts(name, value)
             if facts.dtype != _abi.ATTN_U8 or len(facts.shape) != 1 or facts.strides != (1,):
                 raise ValueError(
@@ -229,11 +225,8 @@ def check_values(arrays: Arrays) -> None:
     for name, x in arrays.items():
         if name not in VALUES_CHECKED:
             continue
-        family = family_of(name, x)
-        if family is None:
-            x = arrays[name] = Capsule(name, x)
-            family = family_of(name, x)
-        values = None if family is None else family.values(x)
+        arrays[name], family = opened(name, x)
+        values = family.values(arrays[name])
         if values is None or not 0 < values.size <= 1 << 24:  # bigger ones have a wrong shape
             continue
         if name == "alibi_slopes":

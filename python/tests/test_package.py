@@ -14,7 +14,7 @@ from libattn import _arrays
 
 
 class Exporter:
-    """An array that only speaks DLPack."""
+    """An array that speaks DLPack alone, as those of JAX in host memory."""
 
     def __init__(self, x):
         self.x = x
@@ -24,6 +24,10 @@ class Exporter:
 
     def __dlpack_device__(self):
         return self.x.__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError("in host memory, as JAX says it")
 
 
 def draw(rng, *shape):
