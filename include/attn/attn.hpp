@@ -15,6 +15,7 @@
 #include <attn/export.h>
 
 #include <attn/arguments.hpp>
+#include <attn/cache.hpp>
 #include <attn/context.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>

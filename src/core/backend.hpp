@@ -3,9 +3,11 @@
 #pragma once
 
 #include <attn/arguments.hpp>
+#include <attn/cache.hpp>
 #include <attn/context.hpp>
 #include <attn/problem.hpp>
 #include <string>
+#include <vector>
 
 #include "core/plan.hpp"
 #include "core/status.hpp"
@@ -59,6 +61,27 @@ class Backend {
   virtual Status merge_backward(const MergeBackwardArguments& arguments,
                                 const Executor& executor) const = 0;
   virtual Status rope(const RopeArguments& arguments, const Executor& executor) const = 0;
+
+  // The cache of compiled kernels in executor.cache_dir, see attn/cache.hpp; the defaults are of
+  // backends that have none. cache_build() takes calls that validate_problem() accepted;
+  // `entries` may be null: only the folder is asked for.
+  virtual Status cache_build(const CacheRequest&, const Executor&, CacheResult&) const {
+    return no_cache();
+  }
+  virtual Status cache_list(const Executor&, std::string& /*folder*/,
+                            std::vector<CacheEntry>* /*entries*/) const {
+    return no_cache();
+  }
+  virtual Status cache_clear(const Executor&, std::int64_t& /*removed*/) const {
+    return no_cache();
+  }
+
+ private:
+  [[nodiscard]] Status no_cache() const {
+    std::string reason = "compiles no kernels at run time, so it has no cache of them";
+    if (!built()) static_cast<void>(usable(reason));
+    return Status::unsupported(std::string(name()).append(": ").append(reason));
+  }
 };
 
 }  // namespace attn::core

@@ -72,7 +72,7 @@ TEST_F(CudaBinaries, DamagedEntriesAreMadeAnew) {
   ASSERT_TRUE(with_compiler().get(delta_config(64), 90, binary).ok());
   const Cache cache(folder.path());
   ASSERT_EQ(cache.list().size(), 1u);
-  const std::string path = cache.folder() + "/" + cache.list()[0].file;
+  const std::string path = cache.list()[0].path;
   write_text(path, read_text(path).substr(0, 500));
   Binaries again = with_compiler();
   ASSERT_TRUE(again.get(delta_config(64), 90, binary).ok());

@@ -112,10 +112,60 @@ TEST_F(CudaLaunch, SaysWhatWasTried) {
   fake().failing_result = abi::kOutOfMemory;
   const core::Status memory = modules->load(context, delta_spec(63), kernel);
   EXPECT_EQ(memory.code, ErrorCode::out_of_memory);
-  EXPECT_NE(memory.message.find("(sm_90a) on cuda:0, Fake GPU (9.0"), std::string::npos)
+  EXPECT_NE(memory.message.find("(sm_90a, just compiled) on cuda:0, Fake GPU (9.0"),
+            std::string::npos)
       << memory.message;
   fake().failing = nullptr;
   EXPECT_TRUE(modules->load(context, delta_spec(63), kernel).ok()) << "a failure is not kept";
+}
+
+// The checksum says that a file is whole, not that this driver can load it.
+TEST_F(CudaLaunch, WhatTheDriverRefusesIsCompiledAnew) {
+  std::string reason;
+  const Nvrtc* nvrtc = Nvrtc::get(0, reason);
+  const Cache cache(folder.path());
+  const auto plant = [&](int dim) {
+    BinaryKey key;
+    ASSERT_TRUE(binary_key(delta_spec(dim).config, "sm_90a", key).ok());
+    ASSERT_TRUE(cache.store(key, nvrtc->version(), kRefusedImage));
+  };
+  plant(64);
+  const CurrentContext context(fake_driver(), 0);
+  const Kernel* kernel = nullptr;
+  const core::Status status = modules->load(context, delta_spec(64), kernel);
+  EXPECT_TRUE(status.ok()) << status.message;
+  const Binary* binary = nullptr;
+  Binaries later(cache, 0, nullptr, "no NVRTC");
+  ASSERT_TRUE(later.get(delta_spec(64).config, 90, binary).ok());
+  EXPECT_NE(binary->cubin, kRefusedImage) << "replaced on the disk too";
+
+  // Refused again, and where nothing can compile: what was tried.
+  fake().failing = "cuModuleLoadData";
+  fake().failing_result = abi::kNoBinaryForGpu;
+  plant(32);
+  const core::Status again = modules->load(context, delta_spec(32), kernel);
+  EXPECT_EQ(again.code, ErrorCode::device_error);
+  EXPECT_NE(again.message.find("(sm_90a, just compiled) on cuda:0"), std::string::npos)
+      << again.message;
+  fake().failing = nullptr;
+  plant(32);
+  Modules without(later);
+  const core::Status none = without.load(context, delta_spec(32), kernel);
+  EXPECT_EQ(none.code, ErrorCode::device_error);
+  EXPECT_NE(none.message.find("(sm_90a, from " + cache.folder() + ") on cuda:0"), std::string::npos)
+      << none.message;
+}
+
+TEST_F(CudaLaunch, WithoutAFolderEveryProcessCompiles) {
+  write_text(folder.path() + "/file", "");
+  for (int process = 0; process < 2; ++process) {
+    std::string reason;
+    Binaries own(Cache(folder.path() + "/file"), 0, Nvrtc::get(0, reason), "");
+    const Binary* binary = nullptr;
+    ASSERT_TRUE(own.get(delta_spec(64).config, 90, binary).ok());
+    EXPECT_EQ(binary->from, Binary::From::compiler);
+    EXPECT_FALSE(binary->kept);
+  }
 }
 
 TEST_F(CudaLaunch, OnTheCallersStream) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/ahead.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/plans.hpp"
 #include "cuda/host/scratch.hpp"
@@ -120,7 +121,30 @@ class CudaBackend final : public core::Backend {
     return lacks("rotary embedding");
   }
 
+  core::Status cache_build(const CacheRequest& request, const core::Executor& executor,
+                           CacheResult& result) const override {
+    return build_ahead(request, cache_root(executor), result);
+  }
+  core::Status cache_list(const core::Executor& executor, std::string& folder,
+                          std::vector<CacheEntry>* entries) const override {
+    const Cache cache(cache_root(executor));
+    folder = cache.folder();
+    if (entries != nullptr) *entries = cache.list();
+    return {};
+  }
+  core::Status cache_clear(const core::Executor& executor, std::int64_t& removed) const override {
+    std::string failed;
+    removed = Cache(cache_root(executor)).clear(failed);
+    if (failed.empty()) return {};
+    return core::Status::invalid("cuda: cache_clear: found " + failed +
+                                 "; accepted a folder that can be written");
+  }
+
  private:
+  static std::string cache_root(const core::Executor& executor) {
+    return *executor.cache_dir != '\0' ? executor.cache_dir : Cache::default_root();
+  }
+
   static core::Status lacks(const char* what) {
     return core::Status::unsupported(std::string("cuda: no kernel for the ") + what +
                                      " on CUDA yet");
