@@ -323,7 +323,7 @@ typedef struct attn_cache_request {
   int32_t num_architectures;
   const int32_t* passes;        /* [num_calls] ATTN_FORWARD, ... */
   const attn_problem* problems; /* [num_calls] */
-  const int32_t* architectures; /* compute capabilities, times 10: 80, 90, 120 */
+  const int32_t* architectures; /* compute capabilities, times 10; none: this machine's */
   int32_t threads;              /* that compile; 0 = one for each processor */
   uint32_t reserved;            /* 0 */
 } attn_cache_request;

@@ -24,6 +24,17 @@ const DeviceFacts* facts_for(int capability) {
   return typical_facts(capability);
 }
 
+std::vector<std::int32_t> own_architectures(const Driver& driver) {
+  std::vector<std::int32_t> list;
+  for (int ordinal = 0; ordinal < driver.num_devices(); ++ordinal) {
+    const DeviceFacts* facts = nullptr;
+    if (!device_facts(driver, ordinal, facts).ok()) continue;
+    const int capability = facts->capability();
+    if (std::find(list.begin(), list.end(), capability) == list.end()) list.push_back(capability);
+  }
+  return list;
+}
+
 // Compiles what is not there; adds to the counts of `result`.
 core::Status build(std::span<const KernelSpec> kernels, int capability, int threads,
                    Binaries& binaries, CacheResult& result) {
@@ -75,16 +86,19 @@ core::Status build_ahead(const CacheRequest& request, const std::string& cache_r
     return core::Status::invalid("cuda: cache_build: " + message);
   };
   if (request.calls.empty()) return refuse("calls: found none; accepted at least one");
-  if (request.architectures.empty()) {
-    return refuse("architectures: found none; accepted some of " + known_capabilities());
+  std::string reason;
+  const Driver* driver = Driver::get(reason);
+  std::vector<std::int32_t> architectures = request.architectures;
+  if (architectures.empty() && driver != nullptr) architectures = own_architectures(*driver);
+  if (architectures.empty()) {
+    return refuse("architectures: found none, and no device here to take them from (" + reason +
+                  "); accepted some of " + known_capabilities());
   }
-  for (const std::int32_t capability : request.architectures) {
+  for (const std::int32_t capability : architectures) {
     if (facts_for(capability) != nullptr) continue;
     return refuse("architecture: found " + std::to_string(capability) + "; accepted " +
                   known_capabilities());
   }
-  std::string reason;
-  const Driver* driver = Driver::get(reason);
   const int driver_version = driver != nullptr ? driver->version() : 0;
   const Nvrtc* nvrtc = Nvrtc::get(driver_version, reason);
   if (nvrtc == nullptr) {
@@ -95,7 +109,7 @@ core::Status build_ahead(const CacheRequest& request, const std::string& cache_r
   if (const std::string why = binaries.cache().unwritable(); !why.empty()) {
     return refuse("folder: found " + why + "; accepted one that can be written");
   }
-  for (const std::int32_t capability : request.architectures) {
+  for (const std::int32_t capability : architectures) {
     const Wanted wanted = kernels_for(request.calls, *facts_for(capability));
     if (result.refused == 0) result.reason = wanted.reason;
     result.refused += wanted.refused;
