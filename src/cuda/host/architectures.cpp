@@ -1,18 +1,12 @@
-// Compute capabilities and what fits on them; see architectures.hpp.
+// Compute capabilities; see architectures.hpp.
 #include "cuda/host/architectures.hpp"
 
-#include <algorithm>
 #include <array>
-#include <limits>
 
 namespace attn::cuda {
 namespace {
 
 constexpr std::int64_t kKiB = 1024;
-constexpr int kWarp = 32;
-// What the hardware takes of each: registers for a warp in pieces, shared memory for the system.
-constexpr int kRegisterPiece = 256;
-constexpr std::int64_t kSharedOfBlock = 1 * kKiB;
 
 DeviceFacts facts(const char* name, int capability, int num_sms, int threads, int shared_kib,
                   int l2_mib, int memory_gib) {
@@ -44,10 +38,6 @@ const std::array<DeviceFacts, 9>& table() {
   return kTable;
 }
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t piece) {
-  return (value + piece - 1) / piece * piece;
-}
-
 }  // namespace
 
 const DeviceFacts* typical_facts(int capability) {
@@ -63,20 +53,6 @@ std::string known_capabilities() {
     text.append(text.empty() ? "" : ", ").append(std::to_string(one.capability()));
   }
   return text;
-}
-
-int blocks_that_fit(const DeviceFacts& facts, const Resources& kernel, unsigned threads,
-                    std::int64_t dynamic_shared_bytes) {
-  if (threads == 0) return 0;
-  const std::int64_t shared = kernel.shared_bytes + dynamic_shared_bytes;
-  if (shared > facts.shared_per_block) return 0;
-  const std::int64_t warps = (threads + kWarp - 1) / kWarp;
-  const std::int64_t registers =
-      rounded_up(std::int64_t{kernel.registers} * kWarp, kRegisterPiece) * warps;
-  const std::int64_t by_registers =
-      registers > 0 ? facts.registers_per_sm / registers : std::numeric_limits<int>::max();
-  return static_cast<int>(std::min({by_registers, facts.shared_per_sm / (shared + kSharedOfBlock),
-                                    facts.threads_per_sm / (warps * kWarp)}));
 }
 
 }  // namespace attn::cuda

@@ -2,11 +2,9 @@
 // made where there is no such device, and how many blocks of a kernel fit on a multiprocessor.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "cuda/host/device.hpp"
-#include "cuda/host/resources.hpp"
 
 namespace attn::cuda {
 
@@ -15,10 +13,5 @@ namespace attn::cuda {
 const DeviceFacts* typical_facts(int capability);
 // "80, 86, ...": what typical_facts() knows.
 std::string known_capabilities();
-
-// Blocks of so many threads and bytes of dynamic shared memory that fit on a multiprocessor at
-// once, by registers, shared memory and threads; 0 where not even one does.
-int blocks_that_fit(const DeviceFacts& facts, const Resources& kernel, unsigned threads,
-                    std::int64_t dynamic_shared_bytes);
 
 }  // namespace attn::cuda
