@@ -20,8 +20,9 @@ struct CacheRequest {
   };
   // What will be called.
   std::vector<Call> calls{};
-  // Compute capabilities, times 10: 80, 90, 120; empty = those of this machine's devices. Where this
-  // machine has a device of one, the plans are those of that device, else those of a common one.
+  // Compute capabilities, times 10: 80, 90, 120; empty = those of this machine's devices. Where
+  // this machine has a device of one, the plans are those of that device, else those of a common
+  // one.
   std::vector<std::int32_t> architectures{};
   std::int32_t threads = 0;  // that compile; 0 = one for each processor
 };
