@@ -67,6 +67,7 @@ constexpr int kSumWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  /
 constexpr int kSumQueries = kTileQ / kSumWarps;
 constexpr int kSumDims = kDimQk / (kWarps / kSumWarps);
 static_assert(kScoreKeys % 16 == 0 && kScoreQueries % 32 == 0 && kSumQueries % 16 == 0);
+static_assert(kTileKv * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <= kShared.bytes);
 static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
 
 using QkLayout = TileLayout<kDimQk>;
@@ -119,10 +120,11 @@ __device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS]
   }
 }
 
-// sums += X Y: X of 16 columns in fragments, 16 rows of Y from `row` on, columns from `column` on.
+// sums += X Y: X of 16 columns in kBlocksM fragments, 16 rows of Y from `row` on, columns from
+// `column` on.
 template <int kDim, int kPart>
-__device__ __forceinline__ void Accumulate(const unsigned (&x)[kBlocksM][4], unsigned y_tile,
-                                           int row, int column, Sums<kPart>& sums) {
+__device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_tile, int row,
+                                           int column, Sums<kPart>& sums) {
   const auto lane = FragmentLane<kDim>::RowsFirst();
 #pragma unroll
   for (int d = 0; d < kPart / 8; d += 2) {
@@ -313,55 +315,30 @@ __device__ __forceinline__ void AddQueryGradient(const Arguments& a, const Entry
     }
 }
 
-// A block's rows of dK or dV, times `factor`. Through shared memory, so that rows are written 16
-// bytes at a time, where they are whole chunks of the type computed in.
+// A block's rows of dK or dV, times `factor`, by way of shared memory that nothing else uses.
 template <int kDim, int kPart>
 __device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows& rows,
                                                  const int& dim, const Entry& entry, int head,
                                                  int j0, float factor, const Sums<kPart>& sums,
                                                  unsigned tile) {
-  using Layout = TileLayout<kDim>;
-  const bool whole = rows.vector != 0 && rows.type == kDtype && a.accumulate == 0;
+  const StagedRows<kDim, kDtype> staged{tile, rows.vector == 0 || rows.type != kDtype ||
+                                                  a.accumulate != 0 ||
+                                                  a.nonfinite_count != nullptr};
   const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
   const int first = Warp() % (kWarps / kOutWarps) * kPart;
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = key + KeyOf(m, r);
-      const bool there = j0 + row < entry.rows_kv;
-      char* to = RowAddress(rows, entry.b, entry.first_kv + j0 + row, head);
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int d = 0; d < kPart / 8; ++d) {
-        float pair[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int column = first + QueryOf(d) + e;
-          pair[e] = sums[m][d][2 * r + e] * factor;
-          if (!there || column >= dim) continue;
-          if (whole) {
-            pair[e] = Finite(a, pair[e]);
-          } else {
-            StoreGradient(a, to + column * ElementBytes(rows.type), rows.type, pair[e]);
-          }
-        }
-        if (whole) {
-          ptx::StoreShared32(tile + Layout::At(row, first / 8 + d) + Lane() % 4 * 4,
-                             ptx::Pack<kDtype>(pair[0], pair[1]));
-        }
+        staged.Put(key + KeyOf(m, r), first + QueryOf(d), sums[m][d][2 * r] * factor,
+                   sums[m][d][2 * r + 1] * factor);
       }
-    }
-  if (!whole) return;
   __syncthreads();
-#pragma unroll 4
-  for (int n = static_cast<int>(threadIdx.x); n < kTileKv * Layout::kChunks; n += kThreads) {
-    const int row = n / Layout::kChunks;
-    const int chunk = n % Layout::kChunks;
-    if (j0 + row < entry.rows_kv && chunk * 8 < dim) {
-      char* to = RowAddress(rows, entry.b, entry.first_kv + j0 + row, head) + chunk * 16;
-      *reinterpret_cast<uint4*>(to) = ptx::LoadShared128(tile + Layout::At(row, chunk));
-    }
-  }
+  staged.Write(a, rows, RowAddress(rows, entry.b, entry.first_kv + j0, head),
+               min(kTileKv, entry.rows_kv - j0), dim, a.accumulate != 0,
+               static_cast<int>(threadIdx.x), kThreads);
 }
 
 // The first bit set from `from` on, or `count`.
@@ -533,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           }
         }
       }
-#pragma unroll
+#pragma unroll 1
       for (int block = 0; block < kScoreQueries / 32; ++block) {
         KeepBits bits[2][kBlocksS];
         if constexpr (config::dropout != 0) {
@@ -615,10 +592,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   ptx::CopyWait<0>();
   __syncthreads();  // K has been read for the last dQ
   if (a.dk.base != nullptr) {
-    StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk, k_tile);
+    StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk, base);
+    __syncthreads();
   }
   if (a.dv.base != nullptr) {
     const float factor = config::dropout != 0 ? a.keep_scale : 1.0f;
-    StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dv, v_tile);
+    StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dv, base);
   }
 }

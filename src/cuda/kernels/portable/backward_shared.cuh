@@ -8,8 +8,8 @@ inline constexpr int kBackwardWindow = 2048;
 
 // Offsets in bytes; tiles begin at multiples of 128.
 struct BackwardShared {
-  int k = 0;        // [tile_kv][dim_qk]; at the end dK
-  int v = 0;        // [tile_kv][dim_vo]; at the end dV
+  int k = 0;        // [tile_kv][dim_qk]; at the end dK, then dV take the place of all tiles
+  int v = 0;        // [tile_kv][dim_vo]
   int q = 0;        // [stages][tile_q][dim_qk]
   int dout = 0;     // [stages][tile_q][dim_vo]
   int ds = 0;       // [tile_kv][tile_q]: dS transposed

@@ -73,6 +73,9 @@ __device__ __forceinline__ void StoreShared16(unsigned address, unsigned value) 
 __device__ __forceinline__ void StoreShared32(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void StoreShared64(unsigned address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ void StoreShared128(unsigned address, uint4 value) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
