@@ -141,8 +141,12 @@ class Naive {
     const std::int64_t heads = origin.heads_q > 0 ? origin.heads_q : p_.heads_q;
     const std::int64_t head = (origin.batch + x.b) * heads + origin.head + x.h;
     const std::uint32_t t = core::dropout_threshold(a_.dropout_p);
+    const auto given = [](const Value<std::uint64_t>& value) {
+      return value.device != nullptr ? *value.device : value.host;
+    };
+    const std::uint64_t offset = given(a_.offset);
     const std::uint32_t byte = core::dropout_byte(
-        core::dropout_key(a_.seed.host, a_.offset.host), static_cast<std::uint32_t>(a_.offset.host),
+        core::dropout_key(given(a_.seed), offset), static_cast<std::uint32_t>(offset),
         static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(origin.q + i),
         static_cast<std::uint32_t>(origin.kv + j));
     return byte < t ? static_cast<T>(256.0 / t) : T(0);

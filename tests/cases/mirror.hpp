@@ -1,0 +1,43 @@
+// Mirror: the memory of a call on a device. Every storage is copied as it is, guards, gaps and
+// poison included, so that what was wrong on the host side is wrong there too, and copied back, so
+// that results are read and guards are checked where they always are.
+#pragma once
+
+#include <vector>
+
+#include "device.hpp"
+#include "storage.hpp"
+
+namespace attn::cases {
+
+class Mirror {
+ public:
+  explicit Mirror(DeviceQueue& queue) : queue_(queue) {}
+  ~Mirror();
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+  // Copies it to the device. In exact queues (device.hpp) guards stay behind, and so does what is
+  // `scratch`: reading it before it is written is then an access that initcheck sees.
+  void add(Storage& storage, bool scratch = false);
+  // The same arguments on the device: every pointer into a storage that was added points to the
+  // same byte of its copy, and the work goes to the queue's stream.
+  [[nodiscard]] Arguments arguments(Pass pass, const Problem& problem, const Arguments& host) const;
+  // Waits for the work and copies everything back.
+  void download();
+
+ private:
+  struct Copy {
+    unsigned char* host;
+    std::int64_t bytes;
+    unsigned char* device;  // of host[0]
+    void* memory;
+    bool scratch;
+  };
+  [[nodiscard]] void* moved(const void* host) const;
+
+  DeviceQueue& queue_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace attn::cases
