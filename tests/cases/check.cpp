@@ -101,7 +101,7 @@ struct Run {
 
 // An output of the call beside the reference's and the naive evaluation's.
 Comparison judge(const Case& c, const std::string& name, const TensorView& actual,
-                 const TensorView& expected, const NaiveOutput& naive) {
+                 const TensorView& expected, const NaiveOutput& naive, DType operands) {
   Comparands x;
   x.name = name;
   x.shape.assign(actual.shape.begin(), actual.shape.begin() + actual.rank);
@@ -111,6 +111,9 @@ Comparison judge(const Case& c, const std::string& name, const TensorView& actua
   x.expected = read_all(expected);
   x.naive = naive.values;
   x.magnitude = naive.magnitude;
+  x.operands = operands;
+  x.deviation = naive.deviation;
+  x.flushed = naive.flushed;
   x.has_planted = c.planted != Planted::none;
   return compare(x);
 }
@@ -198,7 +201,8 @@ void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& re
     give_forward(c, expected.inputs);
     give_forward(c, run.inputs);
   }
-  const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs);
+  const DType operands = operand_type(c.problem, where);
+  const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs, operands);
   expected.seal(c);
   require(call_reference(c, expected.inputs.arguments));
   run.give_workspace(bytes);
@@ -208,7 +212,8 @@ void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& re
   std::string message = run.changed();
   for (std::size_t n = 0; n < naives.size(); ++n) {
     const auto& [name, view] = run.outputs.views[n];
-    const Comparison result = judge(c, name, view, expected.outputs.views[n].second, naives[n]);
+    const Comparison result =
+        judge(c, name, view, expected.outputs.views[n].second, naives[n], operands);
     report.worst_ratio = std::max(report.worst_ratio, result.worst_ratio);
     report.worst_error = std::max(report.worst_error, result.worst_error);
     if (message.empty() && !result.passed) message = result.message;
