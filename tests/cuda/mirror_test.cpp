@@ -174,6 +174,50 @@ TEST_F(CudaMirror, PointersOfNoStorageAreRefused) {
   EXPECT_THROW((void)mirror.arguments(c.pass, c.problem, call.inputs.arguments), Error);
 }
 
+// As of a file: one tensor begins where another ends, an empty one lies between.
+TEST_F(CudaMirror, TensorsAreCopiedEachByItself) {
+  Problem problem;
+  problem.len_q = 2;
+  problem.len_kv = 3;
+  problem.dim_qk = problem.dim_vo = 4;
+  problem.lse = false;
+  std::vector<float> memory(8 + 12 + 12 + 8);
+  for (std::size_t n = 0; n < memory.size(); ++n) memory[n] = static_cast<float>(n);
+  const std::vector<float> before = memory;
+  Arguments host;
+  host.q = TensorView::contiguous(memory.data(), DType::f32, {1, 2, 1, 4});
+  host.k = TensorView::contiguous(memory.data(), DType::f32, {1, 3, 1, 4});
+  host.k.offset_bytes = 8 * 4;
+  host.v = TensorView::contiguous(memory.data() + 20, DType::f32, {1, 3, 1, 4});
+  host.o = TensorView::contiguous(memory.data() + 32, DType::f32, {1, 2, 1, 4});
+  DeviceQueue queue(0);
+  {
+    Mirror mirror(queue);
+    const int had = fake().allocations;
+    mirror.add_tensors(Pass::forward, problem, host);
+    mirror.add_tensors(Pass::forward, problem, host);
+    EXPECT_EQ(fake().allocations, had + 4);
+    const Arguments moved = mirror.arguments(Pass::forward, problem, host);
+    for (const auto& [view, first] : {std::pair{&moved.q, 0}, {&moved.k, 8}, {&moved.v, 20}}) {
+      EXPECT_EQ(*static_cast<float*>(view->address()), static_cast<float>(first));
+      static_cast<float*>(view->address())[0] = -1.0f;  // not written by a call: stays there
+    }
+    for (int n = 0; n < 8; ++n) static_cast<float*>(moved.o.address())[n] = 7.0f;
+    mirror.download();
+    for (std::size_t n = 0; n < memory.size(); ++n) {
+      EXPECT_EQ(memory[n], n < 32 ? before[n] : 7.0f);
+    }
+  }
+  problem.len_kv = 0;
+  host.k.shape[1] = host.v.shape[1] = 0;
+  host.v.data = nullptr;
+  Mirror mirror(queue);
+  mirror.add_tensors(Pass::forward, problem, host);
+  const Arguments moved = mirror.arguments(Pass::forward, problem, host);
+  EXPECT_EQ(moved.v.data, nullptr);
+  EXPECT_EQ(moved.v.device, Device::cuda);
+}
+
 TEST_F(CudaMirror, ExactQueuesTakeNoByteMore) {
   const Case c = small_case();
   Call call(c, 640);
