@@ -236,10 +236,9 @@ class Checker {
 int check(const CheckOptions& options) {
   const std::vector<cases::Case> list = selected(options);
   if (options.list) return list_cases(list);
-  std::string device = options.device;
-  if (device.empty()) device = options.backend == "cuda" ? "cuda" : "host";
+  const cases::Place place = cases::place_of(options.device, options.backend);
   const auto start = std::chrono::steady_clock::now();
-  const Totals totals = Checker(options, list, cases::parse_place(device)).run();
+  const Totals totals = Checker(options, list, place).run();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!options.json) {

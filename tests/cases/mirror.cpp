@@ -96,6 +96,12 @@ Arguments Mirror::arguments(Pass pass, const Problem& problem, const Arguments& 
   return a;
 }
 
+std::int64_t Mirror::bytes() const {
+  std::int64_t sum = 0;
+  for (const Copy& copy : copies_) sum += copy.bytes;
+  return sum;
+}
+
 void Mirror::download() {
   queue_.synchronize();
   for (const Copy& copy : copies_) {

@@ -27,6 +27,7 @@ class Mirror {
   // The same arguments on the device: every pointer into what was added points to the same byte of
   // its copy, and the work goes to the queue's stream.
   [[nodiscard]] Arguments arguments(Pass pass, const Problem& problem, const Arguments& host) const;
+  [[nodiscard]] std::int64_t bytes() const;  // of the copies
   // Waits for the work and copies back what may have been written.
   void download();
 

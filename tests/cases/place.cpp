@@ -29,4 +29,8 @@ std::string to_string(const Place& place) {
   return attn::to_string(place.device) + (":" + std::to_string(place.ordinal));
 }
 
+Place place_of(const std::string& text, const std::string& backend) {
+  return parse_place(!text.empty() ? text : backend == "cuda" ? "cuda" : "host");
+}
+
 }  // namespace attn::cases

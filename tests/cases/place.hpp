@@ -16,5 +16,7 @@ struct Place {
 // Throws Error (invalid_argument).
 Place parse_place(const std::string& text);
 std::string to_string(const Place& place);
+// The place that is asked for; empty: where the backend of this name works.
+Place place_of(const std::string& text, const std::string& backend);
 
 }  // namespace attn::cases

@@ -92,8 +92,7 @@ void take(const Case& c, const CheckReport& report, const std::string& backend, 
 void run_list(const std::vector<Case>& cases) {
   ASSERT_FALSE(cases.empty());
   const std::string backend = environment("ATTN_CASE_BACKEND", "cpu");
-  const Place place =
-      parse_place(environment("ATTN_CASE_DEVICE", backend == "cuda" ? "cuda" : "host"));
+  const Place place = place_of(environment("ATTN_CASE_DEVICE", ""), backend);
   const bool on_device = place.device != Device::host;
   const bool exact = environment("ATTN_CASE_EXACT", "0") == "1";
   const bool stop = environment("ATTN_CASE_STOP", "0") == "1";
