@@ -19,6 +19,7 @@ struct Measurement {
   bool verified = false;
   std::int32_t threads = 1;
   double seconds = 0.0;                 // median of one call
+  std::int64_t extra_bytes = 0;         // memory that the call uses beside its tensors
   double gflops_against = 0.0;          // of the plain cell, in the same run; 0 = none
   std::map<std::string, double> peers;  // GFLOP/s by the same counting
 

@@ -16,7 +16,7 @@ std::vector<CacheRequest::Call> shipped_calls() {
     if (problem.dtype != DType::f16 && problem.dtype != DType::bf16) return;
     if (known[pass].insert(problem).second) calls.push_back({pass, problem});
   };
-  for (const Cell& cell : cells("all", {"f16", "bf16"}, {})) {
+  for (const Cell& cell : cells("all", {"f16", "bf16"}, {}, Device::cuda)) {
     add(cell.pass, cell.problem);
     if (cell.against != nullptr) add(cell.against->pass, cell.against->problem);
   }
