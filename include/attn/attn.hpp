@@ -19,6 +19,7 @@
 #include <attn/context.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
+#include <attn/tune.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>

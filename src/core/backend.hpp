@@ -6,6 +6,7 @@
 #include <attn/cache.hpp>
 #include <attn/context.hpp>
 #include <attn/problem.hpp>
+#include <attn/tune.hpp>
 #include <string>
 #include <vector>
 
@@ -76,9 +77,27 @@ class Backend {
     return no_cache();
   }
 
+  // Tuning, see attn/tune.hpp, of problems that supports() took; the defaults are of backends that
+  // have no such choice.
+  virtual Status tune_key(Pass, const Problem&, const Executor&, std::string& /*key*/) const {
+    return no_tuning();
+  }
+  virtual Status tune_candidates(Pass, const Problem&, const Executor&,
+                                 std::vector<TuneCandidate>& /*candidates*/) const {
+    return no_tuning();
+  }
+  virtual Status tune_use(Pass, const Problem&, const std::string& /*tiles*/,
+                          const Executor&) const {
+    return no_tuning();
+  }
+  virtual Status tune_store(const Executor&, std::string& /*path*/) const { return no_tuning(); }
+
  private:
   [[nodiscard]] Status no_cache() const {
-    std::string reason = "compiles no kernels at run time, so it has no cache of them";
+    return lacks("compiles no kernels at run time, so it has no cache of them");
+  }
+  [[nodiscard]] Status no_tuning() const { return lacks("has no tiles to choose by measuring"); }
+  [[nodiscard]] Status lacks(std::string reason) const {
     if (!built()) static_cast<void>(usable(reason));
     return Status::unsupported(std::string(name()).append(": ").append(reason));
   }
