@@ -21,11 +21,13 @@ template <int kRows, int kColumns, int kBytes>
 struct PairTile {
   static constexpr int kRowBytes = kColumns * kBytes;
   static constexpr int kChunks = kRowBytes / 16;
-  static_assert(kRowBytes % 64 == 0);
+  static_assert(kRowBytes % 32 == 0);
 
   __device__ static __forceinline__ unsigned At(int row, int column) {
     const unsigned chunk = static_cast<unsigned>(column * kBytes / 16);
-    const unsigned swizzle = static_cast<unsigned>(kChunks % 8 == 0 ? row & 7 : (row >> 1) & 3);
+    const unsigned swizzle = static_cast<unsigned>(kChunks % 8 == 0   ? row & 7
+                                                   : kChunks % 4 == 0 ? (row >> 1) & 3
+                                                                      : (row >> 2) & 1);
     return static_cast<unsigned>(row * kRowBytes + column * kBytes % 16) + ((chunk ^ swizzle) << 4);
   }
 
