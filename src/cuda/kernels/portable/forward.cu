@@ -44,6 +44,7 @@ constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
     kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
 static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0);
+static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kBytes <= kShared.bytes);
 
 using QLayout = TileLayout<config::dim_qk>;
 using VLayout = TileLayout<config::dim_vo>;
@@ -427,12 +428,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     MultiplyPV(s, v_tile(tile), o);
   }
 
-  // O goes through shared memory, so that rows are written 16 bytes at a time.
-  const bool whole = a.o.vector != 0 && a.o.type == kDtype;
-  const unsigned o_tile =
-      base + kShared.q + static_cast<unsigned>(warp * kRows * VLayout::kRowBytes);
   ptx::CopyWait<0>();
-  __syncthreads();  // all warps have read Q, whose rows may be of another size than O's
+  __syncthreads();  // all warps have read the tiles, whose place O takes
+  const bool by_elements = a.o.vector == 0 || a.o.type != kDtype || a.nonfinite_count != nullptr;
+  const StagedRows<config::dim_vo, kDtype> staged{
+      base + static_cast<unsigned>(warp * kRows * config::dim_vo * (by_elements ? 4 : 2)),
+      by_elements};
   const int i0 = q0 + warp * kRows;
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
@@ -448,36 +449,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         *reinterpret_cast<float*>(RowAddress(a.lse, entry.b, entry.first_q + i, head)) =
             empty ? -kInfinity : lse;
       }
-      char* to = RowAddress(a.o, entry.b, entry.first_q + i, head);
 #pragma unroll
       for (int d = 0; d < kBlocksD; ++d) {
-        float pair[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          pair[e] = empty ? 0.0f : o[m][d][2 * r + e] * factor;
-          if (i < entry.rows_q && ColumnOf(d) + e < a.dim_vo) {
-            pair[e] = Finite(a, pair[e]);
-            if (!whole) {
-              StoreElement(to + (ColumnOf(d) + e) * ElementBytes(a.o.type), a.o.type, pair[e]);
-            }
-          }
-        }
-        if (whole) {
-          ptx::StoreShared32(o_tile + VLayout::At(RowOf(m, r), d) + ColumnOf(0) * 2,
-                             ptx::Pack<kDtype>(pair[0], pair[1]));
-        }
+        staged.Put(RowOf(m, r), ColumnOf(d), empty ? 0.0f : o[m][d][2 * r] * factor,
+                   empty ? 0.0f : o[m][d][2 * r + 1] * factor);
       }
     }
-  if (!whole) return;
   __syncwarp();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 4
-  for (int n = lane; n < kRows * VLayout::kChunks; n += 32) {
-    const int i = n / VLayout::kChunks;
-    const int chunk = n % VLayout::kChunks;
-    if (i0 + i < entry.rows_q && chunk * 8 < a.dim_vo) {
-      char* to = RowAddress(a.o, entry.b, entry.first_q + i0 + i, head) + chunk * 16;
-      *reinterpret_cast<uint4*>(to) = ptx::LoadShared128(o_tile + VLayout::At(i, chunk));
-    }
-  }
+  staged.Write(a, a.o, RowAddress(a.o, entry.b, entry.first_q + i0, head),
+               min(kRows, entry.rows_q - i0), a.dim_vo, false, static_cast<int>(threadIdx.x) % 32,
+               32);
 }

@@ -5,7 +5,7 @@ namespace attn::device {
 
 // Offsets in bytes; tiles begin at multiples of 128.
 struct ForwardShared {
-  int q = 0;       // [tile_q][dim]: Q; at the end O, a warp's rows written and read by it alone
+  int q = 0;       // [tile_q][dim_qk]; at the end O takes the place of all tiles
   int k = 0;       // [stages][tile_kv][dim_qk]
   int v = 0;       // [stages][tile_kv][dim_vo]
   int bias = 0;    // [tile_q][tile_kv], of the bias's type; a warp's rows are its own
@@ -18,13 +18,15 @@ struct ForwardShared {
 constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk, int dim_vo,
                                         int bias_bytes, bool mask) {
   ForwardShared s;
-  s.k = s.q + tile_q * (dim_qk > dim_vo ? dim_qk : dim_vo) * 2;
+  s.k = s.q + tile_q * dim_qk * 2;
   s.v = s.k + stages * tile_kv * dim_qk * 2;
   s.bias = s.v + stages * tile_kv * dim_vo * 2;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.ranges = s.mask + (mask ? tile_q * tile_kv : 0);
   s.joined = s.k;
   s.bytes = s.ranges + tile_q * 8;
+  const int o = tile_q * dim_vo * 4;  // at most: f32
+  if (s.bytes < o) s.bytes = o;
   return s;
 }
 

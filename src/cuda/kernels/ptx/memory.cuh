@@ -15,6 +15,14 @@ __device__ __forceinline__ void CopyAsync(unsigned to, const void* from, int byt
                : "r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// 4 or 8 bytes, all or (there is nothing to read) zeros.
+template <int bytes>
+__device__ __forceinline__ void CopyAsyncSmall(unsigned to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :
+               : "r"(to), "l"(from), "n"(bytes), "r"(there ? bytes : 0)
+               : "memory");
+}
 __device__ __forceinline__ void CopyCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -32,6 +40,11 @@ __device__ __forceinline__ unsigned LoadShared32(unsigned address) {
 __device__ __forceinline__ unsigned LoadShared16(unsigned address) {
   unsigned short value;
   asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ unsigned LoadShared8(unsigned address) {
+  unsigned value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
 __device__ __forceinline__ uint2 LoadShared64(unsigned address) {
@@ -60,6 +73,9 @@ __device__ __forceinline__ void StoreShared16(unsigned address, unsigned value) 
 __device__ __forceinline__ void StoreShared32(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void StoreShared64(unsigned address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ void StoreShared128(unsigned address, uint4 value) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
@@ -74,6 +90,15 @@ __device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(y) : "memory");
 #endif
+}
+
+__device__ __forceinline__ unsigned LoadAcquire(const unsigned* from) {
+  unsigned value;
+  asm volatile("ld.global.acquire.gpu.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void AddRelease(unsigned* to, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 }  // namespace ptx

@@ -102,8 +102,9 @@ struct Arguments {
   int* q_ranges = nullptr;  // see shared/ranges.cuh
   int* row_ranges = nullptr;
   unsigned* turns = nullptr;
-  float* partials = nullptr;
+  float* partials = nullptr;  // of dbias, [splits][its own shape]; null: not needed
   int splits = 1;
+  int dbias_full = 0;  // which of dbias's dimensions are full: batch 8, head 4, query 2, key 1
 };
 
 }  // namespace attn::device

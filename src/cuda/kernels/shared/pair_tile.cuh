@@ -21,13 +21,14 @@ template <int kRows, int kColumns, int kBytes>
 struct PairTile {
   static constexpr int kRowBytes = kColumns * kBytes;
   static constexpr int kChunks = kRowBytes / 16;
-  static_assert(kRowBytes % 32 == 0);
+  // Rows that fill 128 bytes share a swizzle.
+  static constexpr int kShare = kChunks >= 8 ? 1 : 8 / kChunks;
+  static_assert(kChunks % 8 == 0 || kChunks == 12 || 8 % kChunks == 0);
 
   __device__ static __forceinline__ unsigned At(int row, int column) {
     const unsigned chunk = static_cast<unsigned>(column * kBytes / 16);
-    const unsigned swizzle = static_cast<unsigned>(kChunks % 8 == 0   ? row & 7
-                                                   : kChunks % 4 == 0 ? (row >> 1) & 3
-                                                                      : (row >> 2) & 1);
+    constexpr int kFree = kChunks % 8 == 0 ? 7 : kChunks % 4 == 0 ? 3 : kChunks - 1;
+    const unsigned swizzle = static_cast<unsigned>(row / kShare & kFree);
     return static_cast<unsigned>(row * kRowBytes + column * kBytes % 16) + ((chunk ^ swizzle) << 4);
   }
 
