@@ -1,7 +1,7 @@
 // Tuning: the tiles of a kernel, chosen by measuring on the device at hand instead of by the table
 // that is built in. What was found is kept in the user's cache folder (ATTN_CACHE_DIR, not
-// ContextOptions::cache_dir) and read by every process that uses the device. `attn tune` does all of
-// it. Only the CUDA backend has such a choice.
+// ContextOptions::cache_dir) and read by every process that uses the device. `attn tune` does all
+// of it. Only the CUDA backend has such a choice.
 #pragma once
 
 #include <attn/export.h>

@@ -130,7 +130,7 @@ bool make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0) return true;
   const int why = errno;
   if (fs::is_directory(folder, error)) return true;  // another process was quicker
-  errno = why;
+  errno = why == EEXIST ? ENOTDIR : why;
   return false;
 }
 

@@ -1,4 +1,5 @@
-// Candidates: the tiles worth measuring for a shape, and which of them compile to what they promise.
+// Candidates: the tiles worth measuring for a shape, and which of them compile to what they
+// promise.
 #pragma once
 
 #include <string>
