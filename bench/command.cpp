@@ -5,8 +5,6 @@
 #include <attn/attn.hpp>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -14,6 +12,7 @@
 #include "bench/cell_run.hpp"
 #include "bench/cells.hpp"
 #include "bench/inputs.hpp"
+#include "bench/latency.hpp"
 #include "bench/machine.hpp"
 #include "bench/peer.hpp"
 #include "bench/row.hpp"
@@ -137,25 +136,12 @@ std::vector<Cell> wanted(const BenchOptions& options) {
   return out;
 }
 
-std::string output_path(const BenchOptions& options, const Machine& machine, bool on_device) {
-  if (options.out != "auto") return options.out;
-  const std::string backend = on_device                 ? "cuda"
-                              : options.backend.empty() ? "cpu"
-                                                        : options.backend;
-  return "bench/results/" + machine.folder + "/" + backend + ".jsonl";
-}
-
 int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
   Run run(options);
   const Machine machine = this_machine(run.device());
-  std::ofstream file;
-  const std::string path = output_path(options, machine, run.device() != nullptr);
-  if (!path.empty()) {
-    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-    if (!folder.empty()) std::filesystem::create_directories(folder);
-    file.open(path, std::ios::app);
-    if (!file) throw std::runtime_error("can't write " + path);
-  }
+  const std::string on_host = options.backend.empty() ? "cpu" : options.backend;
+  const std::string path = row_path(options.out, machine, run.device() ? "cuda" : on_host);
+  RowFile file(path);
   if (!options.json) {
     std::printf("%s%s%s\n%s\n", machine.device.c_str(),
                 run.peer_version().empty() ? "" : ", peer PyTorch ", run.peer_version().c_str(),
@@ -179,7 +165,7 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
       continue;
     }
     const std::string row = row_of(machine, cell, measurement).dump();
-    if (file.is_open()) file << row << std::endl;
+    file.append(row);
     std::printf("%s\n", options.json ? row.c_str() : table_line(cell, measurement).c_str());
     std::fflush(stdout);
   }
@@ -192,6 +178,7 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
 
 int run_bench_command(const BenchOptions& options) {
   try {
+    if (options.latency) return run_latency(options);
     const std::vector<Cell> cells = wanted(options);
     if (cells.empty()) throw std::invalid_argument("no cell matches '" + options.filter + "'");
     if (options.list) {

@@ -25,6 +25,8 @@ struct BenchOptions {
   // no peer.
   std::string peer_python;
 
+  bool latency = false;  // measure start-up, first calls and the host's part of a call instead
+
   // What comes out. A table goes to stdout, progress to stderr.
   bool list = false;  // print the names of the cells and stop
   bool json = false;  // JSON lines to stdout instead of the table

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 namespace attn::bench {
 namespace {
@@ -99,6 +101,23 @@ json row_of(const Machine& machine, const Cell& cell, const Measurement& m) {
                       {"ratio", m.gflops() / m.gflops_against}};
   }
   return row;
+}
+
+std::string row_path(const std::string& out, const Machine& machine, const std::string& backend) {
+  if (out != "auto") return out;
+  return "bench/results/" + machine.folder + "/" + backend + ".jsonl";
+}
+
+RowFile::RowFile(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder);
+  file_.open(path, std::ios::app);
+  if (!file_) throw std::runtime_error("can't write " + path);
+}
+
+void RowFile::append(const std::string& row) {
+  if (file_.is_open()) file_ << row << std::endl;
 }
 
 std::string table_head() {

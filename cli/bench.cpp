@@ -15,6 +15,7 @@ Examples:
       Plain cells in turns with PyTorch; rows are appended under bench/results/.
   attn bench --problem "heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal" --json
   attn bench --device cuda --suite plain --out auto
+  attn bench --device cuda --latency               in a process that has done nothing else
 
 Every cell's output is compared with the float64 reference before it is timed. Exit codes: 0 all
 measured and right, 1 a result was wrong or a cell failed, 2 bad options.)";
@@ -51,6 +52,8 @@ Command add_bench(CLI::App& root) {
       "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
   app.add_option("--peer", o.peer_python, "a Python with torch to time in turns (A B A B)")
       ->type_name("PYTHON");
+  app.add_flag("--latency", o.latency,
+               "of a GPU: start-up, first calls, cached first calls, the host's time for a call");
   app.add_flag("--list", o.list, "print the names of the cells and stop");
   app.add_flag("--json", o.json, "JSON lines on stdout instead of a table");
   app.add_option("--out", o.out, "append JSON lines to this file; auto: under bench/results/")

@@ -2,9 +2,11 @@
 #include "device.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <string_view>
 
+#include "cuda/host/binaries.hpp"
 #include "cuda/host/device.hpp"
 
 namespace attn::cases {
@@ -196,6 +198,37 @@ std::vector<double> DeviceQueue::spans() {
   }
   s.marks = 0;
   return seconds;
+}
+
+StartUp time_start_up(std::int32_t ordinal) {
+  using Clock = std::chrono::steady_clock;
+  auto start = Clock::now();
+  const auto lap = [&start] {
+    const auto now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - start).count();
+    start = now;
+    return seconds;
+  };
+  StartUp result;
+  const cuda::Driver& driver = driver_of_process();
+  result.driver = lap();
+  const cuda::CurrentContext context(driver, ordinal);
+  check(context.status());
+  result.context = lap();
+  const cuda::DeviceFacts* facts = nullptr;
+  check(cuda::device_facts(driver, ordinal, facts));
+  lap();
+  std::string reason;
+  const cuda::Nvrtc* nvrtc = cuda::Nvrtc::get(driver.version(), reason);
+  if (nvrtc == nullptr) throw Error(ErrorCode::unsupported, "cuda: " + reason);
+  const std::string architecture =
+      cuda::choose_architecture(facts->capability(), nvrtc->capabilities());
+  const cuda::Unit empty{{"empty.cu", "extern \"C\" __global__ void empty() {}"}, {}, ""};
+  check(
+      nvrtc->compile(empty, "namespace config {}\n", cuda::compile_options(), architecture).status);
+  result.compiler = lap();
+  result.compiler_version = cuda::version_text(nvrtc->version());
+  return result;
 }
 
 }  // namespace attn::cases

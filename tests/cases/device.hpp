@@ -50,4 +50,14 @@ class DeviceQueue {
   std::unique_ptr<State> state_;
 };
 
+// What a process pays once, before its first call; only the first question in a process tells.
+struct StartUp {
+  double driver = 0.0;           // seconds to open and initialize libcuda
+  double context = 0.0;          // to make the device's context
+  double compiler = 0.0;         // to open NVRTC and compile an empty kernel
+  std::string compiler_version;  // "13.0"
+};
+// Throws Error where there is no such device or no compiler.
+StartUp time_start_up(std::int32_t ordinal);
+
 }  // namespace attn::cases

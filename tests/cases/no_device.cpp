@@ -5,8 +5,19 @@ namespace attn::cases {
 
 struct DeviceQueue::State {};
 
-DeviceQueue::DeviceQueue(std::int32_t, bool) {
+namespace {
+
+[[noreturn]] void refuse() {
   throw Error(ErrorCode::unsupported, "cuda: this build has no CUDA backend");
+}
+
+}  // namespace
+
+DeviceQueue::DeviceQueue(std::int32_t, bool) {
+  refuse();
+}
+StartUp time_start_up(std::int32_t) {
+  refuse();
 }
 DeviceQueue::~DeviceQueue() = default;
 

@@ -71,6 +71,12 @@ FAKE void attn_fake_own_context(std::uint64_t id) {
   stack.push_back(&own);
 }
 
+// NVRTC asks the driver that it finds for it and doesn't look whether there is one.
+FAKE abi::Result cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return abi::kNotFound;
+}
+
 abi::Result cuInit(unsigned) {
   return state.init_result;
 }
