@@ -42,9 +42,8 @@ constexpr int kBlocksD = config::dim_vo / 8;
 constexpr int kStages = config::stages;
 constexpr bool kHasBias = config::bias_type != config::none;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
-constexpr attn::device::ForwardShared kShared =
-    attn::device::ForwardSharedOf(kTileQ, kTileKv, kStages, kWarps, config::dim_qk, config::dim_vo,
-                                  kBiasBytes, config::mask != 0);
+constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
+    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
 static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0);
 static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kBytes <= kShared.bytes);
 
@@ -319,6 +318,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     ranges[row] = keys;
   }
   const TileRange range = JoinBlock<kWarps>(mine, reinterpret_cast<int*>(memory + kShared.joined));
+  __syncthreads();  // all have read what K is loaded over
   const int first = range.first / kTileKv;
   const int last = (range.last + kTileKv - 1) / kTileKv;
 
