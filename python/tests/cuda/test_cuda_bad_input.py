@@ -1,11 +1,11 @@
-"""What goes wrong on a device: wrong memory, numbers on the device that are out of bounds, too little
-memory. Each is a clear error or a documented result, and the next call works."""
+"""What goes wrong on a device: memory of elsewhere, numbers on the device that are out of bounds, too
+little memory. Each is a clear error or a documented result, and the next call works."""
 
 import libattn
 import libattn.torch
 import pytest
 import torch
-from against_float64 import B, H, M, N, compare, expected, found, inputs
+from against_float64 import H, M, N, compare, expected, found, inputs
 
 DTYPE = torch.bfloat16
 
@@ -37,10 +37,11 @@ class Elsewhere:
 
 
 def test_a_host_tensor_next_to_device_tensors(x):
+    libattn.torch.attention(*(t.cpu() for t in (x.q, x.k, x.v)))  # whose structures are kept
     for arguments in ((x.q.cpu(), x.k, x.v), (x.q, x.k.cpu(), x.v)):
-        with pytest.raises((ValueError, libattn.Error), match="(device|host)"):
+        with pytest.raises(ValueError, match="device of (q|k): found"):
             libattn.torch.attention(*arguments)
-    with pytest.raises(ValueError, match="len_kv: device: found host"):
+    with pytest.raises(ValueError, match="device of len_kv: found host"):
         libattn.torch.attention(x.q, x.k, x.v, len_kv=_int([3, 4]).cpu())
     pinned = torch.empty(x.q.shape, dtype=torch.float16).pin_memory()
     half = x.q.half()
@@ -168,4 +169,3 @@ def test_seeds_of_the_host_next_to_device_tensors(x):
     seed = torch.ones(1, dtype=torch.int64)
     with pytest.raises(ValueError, match="seed"):
         libattn.attention(x.q, x.k, x.v, dropout_p=0.5, seed=seed)
-    assert B == 2
