@@ -1,5 +1,5 @@
-"""What goes wrong on a device: memory of elsewhere, numbers on the device that are out of bounds, too
-little memory. Each is a clear error or a documented result, and the next call works."""
+"""What goes wrong on a device: memory of elsewhere, numbers on the device that are out of bounds,
+too little memory. Each is a clear error or a documented result, and the next call works."""
 
 import libattn
 import libattn.torch
