@@ -24,9 +24,8 @@ LABELS = {
 
 
 def plain_label(row):
-    return (
-        f"{row['heads_q']}x{row['len_q']}x{row['dim_qk']}\n{'causal' if row['causal'] else 'full'}"
-    )
+    kind = "causal" if row["causal"] else "full"
+    return f"{row['heads_q']}x\n{row['len_q']}x\n{row['dim_qk']}\n{kind}"
 
 
 def title(row):
