@@ -7,8 +7,11 @@
 #
 # and Python takes ATTN_LIBRARY=OUTDIR/lib/libattn.so.
 #
-# usage: tools/gpu_bundle.sh BUILD OUTDIR      BUILD: a release build with its tests; OUTDIR is made
-#                                              anew
+# usage: tools/gpu_bundle.sh BUILD OUTDIR [ARCH]
+#
+# BUILD: a release build with its tests. OUTDIR is made anew. ARCH, such as 90: OUTDIR/cache holds the
+# kernels for that compute capability, compiled here (`attn cache build`), which tools/gpu_tests.sh
+# takes where its machine has the same version of NVRTC, or none.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 most_mib=40
@@ -20,8 +23,8 @@ die() {
   exit 1
 }
 
-[ $# = 2 ] || die "usage: tools/gpu_bundle.sh BUILD OUTDIR"
-build=$1 out=$2
+[ $# = 2 ] || [ $# = 3 ] || die "usage: tools/gpu_bundle.sh BUILD OUTDIR [ARCH]"
+build=$1 out=$2 arch=${3:-}
 library=$build/src/api/libattn.so
 for file in "$library" "${programs[@]/#/$build/}"; do
   [ -e "$file" ] || die "$file is not there; accepted: a build with its tests (./dev build release)"
@@ -64,6 +67,9 @@ END
 chmod +x "$out/run"
 git describe --always --dirty --abbrev=12 --exclude '*' >"$out/commit" 2>/dev/null || true
 
+if [ -n "$arch" ]; then
+  ATTN_CACHE_DIR=$out/cache "$out/run" attn cache build --arch "$arch" || die "attn cache build"
+fi
 size=$(du -sm "$out" | cut -f1)
 [ "$size" -lt $most_mib ] || die "$out has $size MiB; accepted less than $most_mib"
 echo "$out: $size MiB, $(cat "$out/commit")"

@@ -32,6 +32,7 @@ mkdir -p "$out" "$logs"
 export PYTHONPATH=$PWD/python ATTN_LIBRARY=$bundle/lib/libattn.so
 ATTN_BENCH_COMMIT=${ATTN_BENCH_COMMIT:-$(cat "$bundle/commit" 2>/dev/null)}
 export ATTN_BENCH_COMMIT
+[ -d "$bundle/cache" ] && export ATTN_CACHE_DIR=$bundle/cache
 
 step_cases() {
   ATTN_CASE_BACKEND=cuda "$bundle/run" attn_correctness_test --gtest_filter='Cases.*'
@@ -61,10 +62,15 @@ step_sanitizer() {
 pytest() { "$python" -m pytest -q -rs -p no:cacheprovider --durations 3 "$@"; }
 step_repeat() { pytest python/tests/cuda/test_cuda_repeat.py; }
 step_graphs() { pytest python/tests/cuda/test_cuda_graphs.py; }
+# Most of the time goes into compiling kernels, so that several processes at once are quicker.
 step_python() {
-  local here=python/tests/cuda
-  pytest python/tests/test_device_arrays.py $here \
-    --deselect $here/test_cuda_repeat.py --deselect $here/test_cuda_graphs.py
+  local here=python/tests/cuda several=() status
+  "$python" -c 'import xdist' 2>/dev/null && several=(-n 8)
+  OMP_NUM_THREADS=2 pytest "${several[@]}" python/tests/test_device_arrays.py $here \
+    --deselect $here/test_cuda_repeat.py --deselect $here/test_cuda_graphs.py \
+    --deselect $here/test_cuda_memory.py
+  status=$?
+  pytest $here/test_cuda_memory.py && return $status
 }
 
 # Plain cells and options end with a table of ratios each.

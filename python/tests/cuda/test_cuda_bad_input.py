@@ -123,34 +123,6 @@ def test_sums_of_lengths_out_of_bounds_touch_nothing_else(x, sums):
         assert bool((whole[:guard] == 7).all()) and bool((whole[-guard:] == 7).all())
 
 
-def test_too_little_memory_for_outputs(x):
-    q = torch.zeros(1, 1, 1, 64, dtype=DTYPE, device="cuda").expand(1, 2**30, 16, 64)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        libattn.torch.attention(q, x.k[:1, :, :1], x.v[:1, :, :1])
-
-
-def test_too_little_memory_for_scratch(x):
-    """The library's own scratch memory, which it takes where the stream is not PyTorch's."""
-    n = 1 << 20
-    q, dout, o, dq = (torch.zeros(1, n, 1, 64, dtype=DTYPE, device="cuda") for _ in range(4))
-    k, v, dk, dv = (torch.zeros(1, 64, 1, 64, dtype=DTYPE, device="cuda") for _ in range(4))
-    lse = torch.zeros(1, 1, n, device="cuda")
-    options = {"stream": torch.cuda.current_stream().cuda_stream, "want": ("dq",)}
-    call = (dout, q, k, v, o, lse)
-    given = {"dq": dq, "dk": dk, "dv": dv}
-    needed = libattn.workspace_bytes(libattn.describe(q, k, v), "backward", "cuda")
-    if needed < 64 << 20:
-        pytest.skip(f"a backward of {n} rows needs {needed} bytes of scratch memory only")
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    hog = torch.empty(free - needed // 2, dtype=torch.uint8, device="cuda")
-    with pytest.raises(MemoryError, match="memory"):
-        libattn.attention_backward(*call, **given, **options)
-    del hog
-    torch.cuda.empty_cache()
-    libattn.attention_backward(*call, **given, **options)
-
-
 def test_a_workspace_that_is_too_small(x):
     problem = libattn.describe(x.q, x.k, x.v)
     needed = libattn.workspace_bytes(problem, "backward", "cuda")
