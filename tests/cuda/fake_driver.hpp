@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace attn::cuda::test {
 
@@ -11,6 +12,16 @@ inline constexpr std::uint64_t kDeviceMemory = std::uint64_t{1}
                                                << 40;  // of device 0, of 1 twice it
 inline constexpr std::uint64_t kManagedMemory = std::uint64_t{16} << 40;
 inline constexpr std::uint64_t kPinnedMemory = std::uint64_t{17} << 40;
+
+// A launch, kept while parameter_bytes says how many bytes its one parameter has.
+struct FakeLaunch {
+  std::uintptr_t function = 0;
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  unsigned shared_bytes = 0;
+  void* stream = nullptr;
+  std::vector<unsigned char> parameters;
+};
 
 struct FakeDriver {
   int version = 13000;
@@ -27,6 +38,8 @@ struct FakeDriver {
   std::atomic<int> launches = 0;
   std::atomic<int> allocations = 0;  // not given back yet
   std::atomic<int> attributes_set = 0;
+  std::size_t parameter_bytes = 0;
+  std::vector<FakeLaunch> launched;
   unsigned grid[3] = {};
   unsigned block[3] = {};
   unsigned shared_bytes = 0;

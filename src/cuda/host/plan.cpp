@@ -13,6 +13,7 @@ namespace {
 constexpr int kLeastCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
+constexpr unsigned kUncoveredRows = 256;  // of a block of portable/uncovered.cu: one a thread
 constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
 bool is_f8(DType dtype) {
@@ -106,6 +107,10 @@ DevicePlan plan_forward(const Problem& p, const DeviceFacts& facts) {
   const Shape shape = shape_of(Pass::forward, p);
   const auto tiles = choose_tiles(shape, facts);
   if (!tiles) return plan;  // check_support() refused
+  if (p.layout_q == Layout::packed) {
+    add(plan, "portable/uncovered.cu", "attn_uncovered", kUncoveredRows,
+        divide_up(p.total_q, kUncoveredRows));
+  }
   KernelSpec& forward = add(plan, "portable/forward.cu", "attn_forward",
                             static_cast<unsigned>(32 * tiles->warps), blocks_of(p, *tiles));
   set_constants(forward.config, p, shape, *tiles);
