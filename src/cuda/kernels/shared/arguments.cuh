@@ -41,9 +41,10 @@ struct Integers {
 
 struct Arguments {
   Rows q, k, v, o, lse;
-  // Backward. delta is the workspace's where the caller gave none; dq_sum is dq without its scale,
-  // f32, [b, h, n, dim_qk of the Config] in the workspace.
-  Rows dout, dlse, delta, dq, dk, dv, dq_sum;
+  // Backward. In the workspace: stats, {lse in units of log2, delta} f32 [b, h, n], {inf, 0} for
+  // rows that see nothing or are past the length; dq_sum, dq without its scale, f32
+  // [b, h, n, dim_qk of the Config].
+  Rows dout, dlse, delta, dq, dk, dv, stats, dq_sum;
   Pairs bias, mask, dbias;
   Rows kv_begin, kv_end;  // i32, the same for all heads
 
