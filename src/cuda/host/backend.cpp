@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/arguments.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/plans.hpp"
 #include "cuda/host/scratch.hpp"
@@ -94,7 +95,8 @@ class CudaBackend final : public core::Backend {
     if (!context.status().ok()) return context.status();
     status = check_pointers(driver, pass, problem, arguments, executor.ordinal);
     if (!status.ok()) return status;
-    const auto plan = plans_.get(pass, problem, *facts);
+    const auto plan =
+        plans_.get(pass, problem, *facts, loads_by_elements(pass, problem, arguments));
     Modules& modules = Modules::of(driver, executor.cache_dir);
     DeviceCall call{
         context, *facts, pass, problem, arguments, *plan, {}, nullptr, arguments.workspace};
