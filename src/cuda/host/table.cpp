@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/host/tuned.hpp"
 #include "cuda/kernels/portable/forward_shared.cuh"
 
 namespace attn::cuda {
@@ -117,6 +118,10 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
 }
 
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) {
+  if (facts.tuned != nullptr) {
+    const auto tuned = facts.tuned->find(shape);
+    if (tuned && misfit(shape, *tuned, facts).empty()) return tuned;
+  }
   for (const Rule& rule : kForward) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
     if (misfit(shape, rule.tiles, facts).empty()) return rule.tiles;

@@ -435,12 +435,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const TileLoader<kDimVo, kTileQ, kThreads, kDtype> dout_loader(
       a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q, 0));
   const char* stats = RowAddress(a.stats, entry.b, entry.first_q, 0);
+  // Of dq_sum, whose rows lie one after the other: this lane's first element of a tile.
   char* dq_sum = nullptr;
-  if (a.dq_sum.base != nullptr) {
-    dq_sum = RowAddress(a.dq_sum, entry.b,
-                        entry.first_q + Warp() % kSumWarps * kSumQueries + Lane() / 4, 0) +
-             4 * (Warp() / kSumWarps * kSumDims + Lane() % 4 * 2);
-  }
+  if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, entry.first_q, 0);
+  const unsigned dq_lane =
+      static_cast<unsigned>((Warp() % kSumWarps * kSumQueries + Lane() / 4) * kDimQk +
+                            Warp() / kSumWarps * kSumDims + Lane() % 4 * 2);
 
   Sums<kPartQk> dk{};
   Sums<kPartVo> dv{};
@@ -489,10 +489,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         if (row < kTileQ) {
           const bool there = row < left;
           const unsigned at = 8 * static_cast<unsigned>(to_stage * kTileQ + row);
-          ptx::CopyAsyncSmall<8>(
-              base + kShared.stats + at,
-              there ? stats + (i + row) * 8ll + at_head * a.stats.stride_head : a.stats.base,
-              there);
+          ptx::CopyAsyncSmall<8>(base + kShared.stats + at,
+                                 there ? stats + i * 8ll + at_head * a.stats.stride_head +
+                                             static_cast<unsigned>(row * 8)
+                                       : a.stats.base,
+                                 there);
           if (is_cut(at_tile)) {
             ptx::CopyAsyncSmall<8>(base + kShared.ranges + at,
                                    a.row_ranges + (there ? 2 * (first_row + i + row) : 0), there);
@@ -628,9 +629,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           }
           __syncthreads();
         }
-        AddQueryGradient(reinterpret_cast<float*>(dq_sum + i0 * a.dq_sum.stride_row +
-                                                  head * a.dq_sum.stride_head),
-                         entry.len_q - i0, ds_tile, k_tile);
+        AddQueryGradient(
+            reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head) +
+                dq_lane,
+            entry.len_q - i0, ds_tile, k_tile);
         if constexpr (config::deterministic != 0) {
           __threadfence();
           __syncthreads();

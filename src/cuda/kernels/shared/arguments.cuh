@@ -19,7 +19,7 @@ struct Rows {
   long long stride_row = 0;
   long long stride_head = 0;
   int type = 0;    // number of the DType
-  int vector = 0;  // whether rows can be read and written 16 bytes at a time
+  int vector = 0;  // rows are 16 bytes at a time, and 256 of them within 2^31 bytes
 };
 
 // bias, mask, dbias: [b|1, h|1, n|1, m|1]; a broadcast dimension has stride 0.

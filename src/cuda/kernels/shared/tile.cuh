@@ -47,10 +47,11 @@ __device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from
   }
 }
 
-// Loads tiles of kRows rows one after the other. A Config says whether by_elements, as one kernel
-// with both ways runs short of registers. The address of this thread's first chunk is kept
-// and moved, as computing it anew costs more than the loads. Rows and columns past the tensor's are
-// zeros.
+// Loads tiles of kRows rows. A Config says whether by_elements, as one kernel with both ways runs
+// short of registers. Rows and columns past the tensor's are zeros.
+//
+// The address of a tile is the same for all threads and kept so; a thread's own part of it is a
+// 32-bit offset (Rows::vector says that it fits), which costs half the registers of a pointer.
 template <int kDim, int kRows, int kThreads, int dtype>
 class TileLoader {
   using Layout = TileLayout<kDim>;
@@ -62,34 +63,37 @@ class TileLoader {
  public:
   // `rows` and `dim` are the kernel's parameters; `from` is where the first tile's first row lies.
   __device__ __forceinline__ TileLoader(const Rows& rows, const int& dim, const char* from)
-      : rows_(rows), dim_(dim), from_(from + Row() * rows.stride_row + Chunk() * 16) {}
+      : rows_(rows), dim_(dim), from_(from) {}
 
   // The tile `offset` bytes behind the first one, of which `left` rows are there, to shared memory:
   // asynchronously but with config::by_elements. Ended by ptx::CopyCommit().
   __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
+    const char* from = from_ + offset;
     if constexpr (config::by_elements != 0) {
-      LoadTileByElements<kDim, kRows, kThreads, dtype>(
-          to, from_ + offset - Row() * rows_.stride_row - Chunk() * 16, rows_.stride_row, left,
-          dim_, rows_.type);
+      LoadTileByElements<kDim, kRows, kThreads, dtype>(to, from, rows_.stride_row, left, dim_,
+                                                       rows_.type);
       return;
     }
+    const auto stride = static_cast<unsigned>(rows_.stride_row);
+    const unsigned own =
+        static_cast<unsigned>(Row()) * stride + static_cast<unsigned>(Chunk() * 16);
     to += Layout::At(Row(), Chunk());
-    const char* from = from_ + offset;
     if (left >= kRows && dim_ == kDim) {
 #pragma unroll
-      for (int i = 0; i < kRows / kStep; ++i, from += kStep * rows_.stride_row)
+      for (int i = 0; i < kRows / kStep; ++i)
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          ptx::CopyAsync(to + Place(i, c), from + c * kSide * 16, 16);
+          ptx::CopyAsync(to + Place(i, c), from + (own + i * kStep * stride + c * kSide * 16), 16);
         }
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kRows / kStep; ++i, from += kStep * rows_.stride_row)
+    for (int i = 0; i < kRows / kStep; ++i)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim_;
-        ptx::CopyAsync(to + Place(i, c), inside ? from + c * kSide * 16 : rows_.base,
+        ptx::CopyAsync(to + Place(i, c),
+                       inside ? from + (own + i * kStep * stride + c * kSide * 16) : rows_.base,
                        inside ? 16 : 0);
       }
   }
