@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/visibility.hpp"
+#include "cuda/host/plan.hpp"
 #include "device_on_host.hpp"
 // After what it needs of the device.
 #include "cuda/kernels/shared/entry.cuh"
@@ -137,6 +138,34 @@ TEST(CudaArguments, VectorRows) {
   Given wide;
   wide.arguments.o = view(0x40000, DType::f32, {2, 10, 4, 4});
   EXPECT_EQ(wide.fill().o.vector, 1) << "4 f32 are 16 bytes";
+}
+
+TEST(CudaArguments, WhatIsLoadedByElements) {
+  Given given;
+  const auto by_elements = [&](Pass pass = Pass::forward) {
+    given.problem = describe(given.arguments);
+    return loads_by_elements(pass, given.problem, given.arguments);
+  };
+  Arguments& a = given.arguments;
+  EXPECT_FALSE(by_elements());
+  a.dout = view(0x90000, DType::bf16, {2, 10, 4, 32});
+  EXPECT_FALSE(by_elements(Pass::backward));
+  for (TensorView* tensor : {&a.q, &a.k, &a.v}) {
+    tensor->offset_bytes = 4;
+    EXPECT_TRUE(by_elements());
+    tensor->offset_bytes = 0;
+  }
+  a.o.offset_bytes = 4;
+  EXPECT_FALSE(by_elements()) << "not loaded";
+  a.o.offset_bytes = 0;
+  a.dout.strides[1] += 1;
+  EXPECT_FALSE(by_elements());
+  EXPECT_TRUE(by_elements(Pass::backward));
+  a.dout = view(0x90000, DType::f32, {2, 10, 4, 32});
+  EXPECT_TRUE(by_elements(Pass::backward)) << "f32 is rounded on the way";
+  EXPECT_TRUE(loads_by_elements(Pass::backward, parse_problem("dtype=bf16 dtype_out=f32")));
+  EXPECT_FALSE(loads_by_elements(Pass::forward, parse_problem("dtype=bf16 dtype_out=f32")));
+  EXPECT_TRUE(loads_by_elements(Pass::forward, parse_problem("dtype=bf16 dim_vo=60")));
 }
 
 TEST(CudaArguments, Pairs) {

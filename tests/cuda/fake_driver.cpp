@@ -218,9 +218,19 @@ abi::Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, abi::Functi
   *blocks = 1;
   return 0;
 }
-abi::Result cuLaunchKernelEx(const abi::LaunchConfig* config, abi::Function, void**, void**) {
+abi::Result cuLaunchKernelEx(const abi::LaunchConfig* config, abi::Function function,
+                             void** parameters, void**) {
   FAIL_IF_ASKED();
   ++state.launches;
+  if (state.parameter_bytes > 0) {
+    const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
+    state.launched.push_back({reinterpret_cast<std::uintptr_t>(function),
+                              config->grid_x,
+                              config->block_x,
+                              config->shared_bytes,
+                              config->stream,
+                              {bytes, bytes + state.parameter_bytes}});
+  }
   state.grid[0] = config->grid_x, state.grid[1] = config->grid_y, state.grid[2] = config->grid_z;
   state.block[0] = config->block_x, state.block[1] = config->block_y;
   state.shared_bytes = config->shared_bytes;

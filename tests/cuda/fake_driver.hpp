@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace attn::cuda::test {
 
@@ -17,6 +18,16 @@ inline constexpr std::uint64_t kPinnedMemory = std::uint64_t{17} << 40;
 inline constexpr const char* kRefusedImage =
     "\x7f"
     "ELF refused";
+
+// A launch, kept while parameter_bytes says how many bytes its one parameter has.
+struct FakeLaunch {
+  std::uintptr_t function = 0;
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  unsigned shared_bytes = 0;
+  void* stream = nullptr;
+  std::vector<unsigned char> parameters;
+};
 
 struct FakeDriver {
   int version = 13000;
@@ -36,6 +47,8 @@ struct FakeDriver {
   std::atomic<int> streams = 0;                    // not destroyed yet
   std::atomic<int> events = 0;
   std::atomic<int> attributes_set = 0;
+  std::size_t parameter_bytes = 0;
+  std::vector<FakeLaunch> launched;
   unsigned grid[3] = {};
   unsigned block[3] = {};
   unsigned shared_bytes = 0;

@@ -225,4 +225,12 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
   return a;
 }
 
+bool loads_by_elements(Pass pass, const Problem& problem, const Arguments& arguments) {
+  const auto whole = [&](const TensorView& view) {
+    return view.dtype == problem.dtype && rows_of(view).vector != 0;
+  };
+  return !(whole(arguments.q) && whole(arguments.k) && whole(arguments.v) &&
+           (pass != Pass::backward || whole(arguments.dout)));
+}
+
 }  // namespace attn::cuda

@@ -8,7 +8,9 @@
 
 namespace attn::cuda {
 
-// Arguments were validated; check_support() took the problem.
+// Both for arguments that were validated, of a problem that check_support() took.
 device::Arguments device_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
+// Whether some tensor can't be loaded 16 bytes at a time, for its dims, strides, address or type.
+bool loads_by_elements(Pass pass, const Problem& problem, const Arguments& arguments);
 
 }  // namespace attn::cuda

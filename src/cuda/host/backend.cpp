@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/host/ahead.hpp"
+#include "cuda/host/arguments.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/candidates.hpp"
 #include "cuda/host/plans.hpp"
@@ -102,7 +103,8 @@ class CudaBackend final : public core::Backend {
     if (!context.status().ok()) return context.status();
     status = check_pointers(driver, pass, problem, arguments, executor.ordinal);
     if (!status.ok()) return status;
-    const auto plan = plans_.get(pass, problem, *facts);
+    const auto plan =
+        plans_.get(pass, problem, *facts, loads_by_elements(pass, problem, arguments));
     Modules& modules = Modules::of(driver, executor.cache_dir);
     DeviceCall call{
         context, *facts, pass, problem, arguments, *plan, {}, nullptr, arguments.workspace};

@@ -13,6 +13,7 @@ namespace {
 constexpr int kLeastCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
+constexpr unsigned kUncoveredRows = 256;  // of a block of portable/uncovered.cu: one a thread
 constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
 bool is_f8(DType dtype) {
@@ -72,7 +73,8 @@ KernelSpec& add(DevicePlan& plan, const char* source, const char* entry, unsigne
 }
 
 // The constants of the main kernels.
-void set_constants(Config& config, const Problem& p, const Shape& shape, const Tiles& tiles) {
+void set_constants(Config& config, const Problem& p, const Shape& shape, const Tiles& tiles,
+                   bool by_elements) {
   config.set("dtype", static_cast<int>(p.dtype))
       .set("dim_qk", shape.dim_qk)
       .set("dim_vo", shape.dim_vo)
@@ -86,7 +88,8 @@ void set_constants(Config& config, const Problem& p, const Shape& shape, const T
       .set("alibi", shape.alibi)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", shape.mask)
-      .set("dropout", shape.dropout);
+      .set("dropout", shape.dropout)
+      .set("by_elements", by_elements);
 }
 
 // What is printed: of the main kernel.
@@ -101,14 +104,18 @@ void describe(DevicePlan& plan, const char* name, const Config& config, const Ti
   }
 }
 
-DevicePlan plan_forward(const Problem& p, const DeviceFacts& facts) {
+DevicePlan plan_forward(const Problem& p, const DeviceFacts& facts, bool by_elements) {
   DevicePlan plan;
   const Shape shape = shape_of(Pass::forward, p);
   const auto tiles = choose_tiles(shape, facts);
   if (!tiles) return plan;  // check_support() refused
+  if (p.layout_q == Layout::packed) {
+    add(plan, "portable/uncovered.cu", "attn_uncovered", kUncoveredRows,
+        divide_up(p.total_q, kUncoveredRows));
+  }
   KernelSpec& forward = add(plan, "portable/forward.cu", "attn_forward",
                             static_cast<unsigned>(32 * tiles->warps), blocks_of(p, *tiles));
-  set_constants(forward.config, p, shape, *tiles);
+  set_constants(forward.config, p, shape, *tiles, by_elements);
   forward.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, *tiles));
   describe(plan, "cuda_forward", forward.config, *tiles, blocks_of(p, *tiles));
   return plan;
@@ -122,9 +129,15 @@ core::Capability check_support(Pass pass, const Problem& problem, const DeviceFa
   return {supported, std::move(reason)};
 }
 
-DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts) {
+bool loads_by_elements(Pass pass, const Problem& problem) {
+  const bool rounded = pass == Pass::backward && problem.out_type() != problem.dtype;
+  return rounded || problem.dim_qk % 8 != 0 || problem.dim_vo % 8 != 0;
+}
+
+DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                     bool by_elements) {
   if (pass == Pass::backward) return {};
-  return plan_forward(problem, facts);
+  return plan_forward(problem, facts, by_elements || loads_by_elements(pass, problem));
 }
 
 }  // namespace attn::cuda

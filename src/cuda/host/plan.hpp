@@ -23,9 +23,14 @@ struct DevicePlan {
   [[nodiscard]] std::span<const KernelSpec> specs() const { return {kernels.data(), num_kernels}; }
 };
 
+// Whether tensors of the problem can't be loaded 16 bytes at a time wherever they lie; for a
+// call's, see device_arguments().
+bool loads_by_elements(Pass pass, const Problem& problem);
+
 // Both for problems that validate_problem() accepted; make_plan for those that check_support()
-// takes too.
+// takes too. `by_elements`: the call's tensors need it, whatever the problem says.
 core::Capability check_support(Pass pass, const Problem& problem, const DeviceFacts& facts);
-DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts);
+DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                     bool by_elements = false);
 
 }  // namespace attn::cuda

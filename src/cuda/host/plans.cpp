@@ -13,19 +13,20 @@ constexpr std::size_t kMaxPlans = 4096;
 }  // namespace
 
 std::size_t Plans::Hash::operator()(const Key& key) const {
-  const auto tag = static_cast<std::size_t>(key.pass) + 3 * static_cast<std::size_t>(key.ordinal);
+  const auto tag = static_cast<std::size_t>(key.pass) + (key.by_elements ? 3u : 0u) +
+                   6 * static_cast<std::size_t>(key.ordinal);
   return hash_value(key.problem) + tag * std::size_t{0x9E3779B97F4A7C15u};
 }
 
 std::shared_ptr<const DevicePlan> Plans::get(Pass pass, const Problem& problem,
-                                             const DeviceFacts& facts) {
-  const Key key{pass, facts.ordinal, problem};
+                                             const DeviceFacts& facts, bool by_elements) {
+  const Key key{pass, facts.ordinal, by_elements || loads_by_elements(pass, problem), problem};
   {
     const std::shared_lock lock(mutex_);
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
   }
-  auto made = std::make_shared<const DevicePlan>(make_plan(pass, problem, facts));
+  auto made = std::make_shared<const DevicePlan>(make_plan(pass, problem, facts, by_elements));
   const std::unique_lock lock(mutex_);
   if (plans_.size() >= kMaxPlans) plans_.clear();
   return plans_.emplace(key, std::move(made)).first->second;

@@ -12,8 +12,8 @@ namespace attn::cuda {
 class Plans {
  public:
   // Made by make_plan() where it was not there. Finding one allocates nothing.
-  std::shared_ptr<const DevicePlan> get(Pass pass, const Problem& problem,
-                                        const DeviceFacts& facts);
+  std::shared_ptr<const DevicePlan> get(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                                        bool by_elements = false);
 
   void clear();
 
@@ -21,6 +21,7 @@ class Plans {
   struct Key {
     Pass pass;
     std::int32_t ordinal;
+    bool by_elements;
     Problem problem;
     bool operator==(const Key&) const = default;
   };
