@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes plots (PNG) from benchmark rows: plain cells next to PyTorch, and what each option costs.
+"""Makes plots (PNG) from benchmark rows: plain cells next to their peers, and what options cost.
 
 usage: bench/plot.py ROWS.jsonl [...] [--out FOLDER]      needs matplotlib (./dev setup)
 """
@@ -14,31 +14,45 @@ import matplotlib.pyplot as plt  # noqa: E402  (after the choice of a backend wi
 from rows import is_plain, read_rows  # noqa: E402
 
 PASSES = {"fwd": "forward", "bwd": "backward", "decode": "decode"}
+LABELS = {
+    "torch": "PyTorch",
+    "cudnn": "cuDNN",
+    "fa2": "flash-attention 2",
+    "flex": "FlexAttention",
+    "mem_efficient": "memory-efficient",
+}
 
 
 def plain_label(row):
-    return (
-        f"{row['heads_q']}x{row['len_q']}x{row['dim_qk']}\n{'causal' if row['causal'] else 'full'}"
-    )
+    kind = "causal" if row["causal"] else "full"
+    return f"{row['heads_q']}x\n{row['len_q']}x\n{row['dim_qk']}\n{kind}"
+
+
+def title(row):
+    return f"{row['device']}, {row['threads']} threads" if row["threads"] > 1 else row["device"]
 
 
 def plot_plain(rows, path):
     kinds = sorted({(r["dtype"], r["pass"]) for r in rows}, key=lambda k: (k[0] != "f32", k[1]))
-    figure, axes = plt.subplots(
-        len(kinds), 1, figsize=(10, 2.8 * len(kinds)), squeeze=False, layout="constrained"
-    )
+    peers = list(dict.fromkeys(name for r in rows for name in r["peers"]))
+    unit, scale = ("TFLOP/s", 1) if max(r["tflops"] for r in rows) > 20 else ("GFLOP/s", 1e3)
+    most = max(sum((r["dtype"], r["pass"]) == kind for r in rows) for kind in kinds)
+    size = (max(10, 0.5 * most), 2.8 * len(kinds))
+    figure, axes = plt.subplots(len(kinds), 1, figsize=size, squeeze=False, layout="constrained")
+    width = 0.8 / (1 + len(peers))
     for axis, (dtype, which) in zip(axes[:, 0], kinds, strict=True):
         part = [r for r in rows if (r["dtype"], r["pass"]) == (dtype, which)]
         places = range(len(part))
-        axis.bar([x - 0.2 for x in places], [r["tflops"] * 1e3 for r in part], 0.4, label="libattn")
-        peers = [(r["peers"].get("torch") or 0.0) * 1e3 for r in part]
-        if any(peers):
-            axis.bar([x + 0.2 for x in places], peers, 0.4, label="PyTorch")
+        bars = {"libattn": [r["tflops"] for r in part]}
+        bars |= {LABELS.get(p, p): [r["peers"].get(p) or 0.0 for r in part] for p in peers}
+        for n, (label, speeds) in enumerate(bars.items()):
+            at = [x + (n - len(peers) / 2) * width for x in places]
+            axis.bar(at, [scale * speed for speed in speeds], width, label=label)
         axis.set_xticks(list(places), [plain_label(r) for r in part], fontsize=7)
-        axis.set_ylabel("GFLOP/s")
+        axis.set_ylabel(unit)
         axis.set_title(f"{dtype} {PASSES[which]}")
         axis.legend(loc="upper left", fontsize=8)
-    figure.suptitle(f"{rows[0]['device']}, {rows[0]['threads']} threads (heads x length x dim)")
+    figure.suptitle(f"{title(rows[0])} (heads x length x dim)")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
@@ -60,7 +74,7 @@ def plot_options(rows, path):
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.set_xlabel("useful FLOP/s over those of the plain cell of the same work")
-    axis.set_title(f"{rows[0]['device']}, {rows[0]['threads']} threads")
+    axis.set_title(title(rows[0]))
     axis.legend(fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -1,4 +1,5 @@
-"""Arrays of any maker as views: NumPy, PyTorch, `__cuda_array_interface__` and DLPack, uncopied.
+"""Arrays of any maker as views: NumPy, PyTorch, CuPy, `__cuda_array_interface__` and DLPack,
+uncopied.
 
 A family knows the arrays of one maker: the facts of an array (type, device, shape, strides), a key
 that is equal exactly when the facts are, its address, and how to make an array like another.
@@ -29,6 +30,7 @@ DTYPES = {
 NAMES = {code: name for name, code in reversed(DTYPES.items()) if name != "bool"}
 DEVICES = {_abi.ATTN_HOST: "host", _abi.ATTN_CUDA: "cuda", _abi.ATTN_WEBGPU: "webgpu"}
 MAX_RANK = 4
+LEGACY_STREAM = 1  # CUDA's default stream by its handle, as DLPack and the CUDA interface say it
 
 
 class Facts(NamedTuple):
@@ -92,7 +94,12 @@ class Family:
         return 0
 
     def stream(self, x: Any) -> int | None:
-        """The maker's current stream on the device of x; None on the host."""
+        """The maker's current stream on the device of x; None on the host, or where it has none."""
+        return None
+
+    def scratch(self, like: Any, size: int) -> Any:
+        """Bytes on the device of `like` that may be let go of as soon as work that uses them is on
+        the maker's current stream; None where the library is to take its own."""
         return None
 
 
@@ -110,18 +117,7 @@ class NumpyFamily(Family):
         self.dtypes: dict[int, Any] = {}
 
     def facts(self, name: str, x: Any) -> Facts:
-        dtype = x.dtype
-        code = DTYPES.get(dtype.name)
-        if code is None or not dtype.isnative:
-            found = dtype.name if dtype.isnative else f"{dtype.name} of the other byte order"
-            raise ValueError(f"{name}: dtype: found {found}; accepted {', '.join(DTYPES)}")
-        size = dtype.itemsize
-        if any(stride % size for stride in x.strides):
-            raise ValueError(
-                f"{name}: strides: found {x.strides} bytes; accepted multiples of {size}"
-            )
-        strides = tuple(stride // size for stride in x.strides)
-        return Facts(code, _abi.ATTN_HOST, 0, x.shape, strides)
+        return facts_of_ndarray(name, x, _abi.ATTN_HOST, 0)
 
     def key(self, x: Any) -> object:
         return (x.dtype, x.shape, x.strides)
@@ -141,6 +137,20 @@ class NumpyFamily(Family):
     def check_output(self, name: str, x: Any) -> None:
         if not x.flags.writeable:
             raise ValueError(f"{name}: found a read-only array; accepted one that can be written")
+
+
+def facts_of_ndarray(name: str, x: Any, device: int, ordinal: int) -> Facts:
+    """Of an array with NumPy's attributes."""
+    dtype = x.dtype
+    code = DTYPES.get(dtype.name)
+    if code is None or not dtype.isnative:
+        found = dtype.name if dtype.isnative else f"{dtype.name} of the other byte order"
+        raise ValueError(f"{name}: dtype: found {found}; accepted {', '.join(DTYPES)}")
+    size = dtype.itemsize
+    if any(stride % size for stride in x.strides):
+        raise ValueError(f"{name}: strides: found {x.strides} bytes; accepted multiples of {size}")
+    strides = tuple(stride // size for stride in x.strides)
+    return Facts(code, device, ordinal, x.shape, strides)
 
 
 def interface(x: Any) -> int:
@@ -209,6 +219,36 @@ class TorchFamily(Family):
             return None
         return self.torch.cuda.current_stream(x.device).cuda_stream  # type: ignore[no-any-return]
 
+    def scratch(self, like: Any, size: int) -> Any:
+        return self.torch.empty(size, dtype=self.torch.uint8, device=like.device)
+
+
+class CupyFamily(Family):
+    """CuPy: arrays like NumPy's on a CUDA device, with a current stream and an allocator."""
+
+    def __init__(self) -> None:
+        self.cupy = sys.modules["cupy"]
+
+    def facts(self, name: str, x: Any) -> Facts:
+        return facts_of_ndarray(name, x, _abi.ATTN_CUDA, x.device.id)
+
+    def key(self, x: Any) -> object:
+        return (x.dtype, x.shape, x.strides, x.device.id)
+
+    def pointer(self, name: str, x: Any) -> int:
+        return x.data.ptr  # type: ignore[no-any-return]
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: int) -> Any:
+        with like.device:
+            return self.cupy.empty(shape, numpy_dtype(dtype))
+
+    def stream(self, x: Any) -> int | None:
+        with x.device:
+            return self.cupy.cuda.get_current_stream().ptr  # type: ignore[no-any-return]
+
+    def scratch(self, like: Any, size: int) -> Any:
+        return self.empty(like, (size,), _abi.ATTN_U8)
+
 
 class CudaInterfaceFamily(Family):
     """`__cuda_array_interface__`, version 2 and later (Numba's documentation defines it)."""
@@ -243,7 +283,18 @@ class CudaInterfaceFamily(Family):
             raise ValueError(f"{name}: found a read-only array; accepted one that can be written")
 
     def stream(self, x: Any) -> int | None:
+        """Where its values are made: version 3 says so, None = nothing is to be waited for."""
         return x.__cuda_array_interface__.get("stream")  # type: ignore[no-any-return]
+
+    def check_stream(self, name: str, x: Any, stream: int | None) -> None:
+        """Raises where x is made on another stream than the call's: nobody would wait for it."""
+        own = self.stream(x)
+        if own is not None and own != (stream or LEGACY_STREAM):
+            raise ValueError(
+                f"{name}: stream: found an array that is made on stream {own:#x}, and the call's "
+                f"is {stream or LEGACY_STREAM:#x}; accepted arrays of one stream, or stream=, for "
+                "which the caller has waited"
+            )
 
 
 def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -270,7 +321,11 @@ class _DLTensor(ctypes.Structure):
 
 
 class Capsule:
-    """A DLPack capsule that was opened: facts and address; the memory lives as long as this."""
+    """A DLPack capsule that was opened: facts and address; the memory lives as long as this.
+
+    stream: of the call that will read it. The maker makes that stream wait for what it has queued
+    (the stream argument of __dlpack__ in the Python array API standard).
+    """
 
     TYPES = {
         (2, 32): "float32",
@@ -283,14 +338,17 @@ class Capsule:
     }
     PLACES = {1: _abi.ATTN_HOST, 2: _abi.ATTN_CUDA, 3: _abi.ATTN_HOST, 13: _abi.ATTN_CUDA}
 
-    def __init__(self, name: str, source: Any) -> None:
-        capsule = source.__dlpack__()
+    def __init__(self, name: str, source: Any, stream: int | None = None) -> None:
+        if is_dlpack_of_cuda(source):
+            capsule = source.__dlpack__(stream=stream or LEGACY_STREAM)
+        else:
+            capsule = source.__dlpack__()
         open_capsule = ctypes.pythonapi.PyCapsule_GetPointer
         open_capsule.restype = ctypes.c_void_p
         open_capsule.argtypes = [ctypes.py_object, ctypes.c_char_p]
         tensor = _DLTensor.from_address(open_capsule(capsule, b"dltensor"))
-        kind = self.TYPES.get((tensor.code, tensor.bits))
-        if kind is None or tensor.lanes != 1:
+        dtype = self.TYPES.get((tensor.code, tensor.bits))
+        if dtype is None or tensor.lanes != 1:
             raise ValueError(
                 f"{name}: DLPack type: found code {tensor.code}, {tensor.bits} bits, "
                 f"{tensor.lanes} lanes; accepted {', '.join(self.TYPES.values())}"
@@ -306,8 +364,14 @@ class Capsule:
         ordinal = tensor.device_id if place == _abi.ATTN_CUDA else 0
         self.source = source
         self.capsule = capsule
-        self.facts = Facts(DTYPES[kind], place, ordinal, shape, strides)
+        self.facts = Facts(DTYPES[dtype], place, ordinal, shape, strides)
         self.address = (tensor.data or 0) + tensor.byte_offset
+
+
+def is_dlpack_of_cuda(x: Any) -> bool:
+    """Whether DLPack says so, without opening: for that the stream of the call must be known."""
+    ask = getattr(x, "__dlpack_device__", None)
+    return ask is not None and Capsule.PLACES.get(ask()[0]) == _abi.ATTN_CUDA
 
 
 class CapsuleFamily(Family):
@@ -336,10 +400,11 @@ class CapsuleFamily(Family):
         return numpy().ndarray(facts.shape, dtype, memory, 0, steps)
 
 
-_CUDA_INTERFACE = CudaInterfaceFamily()
+CUDA_INTERFACE = CudaInterfaceFamily()
 CAPSULES = CapsuleFamily()
 _numpy: NumpyFamily | None = None
 _torch: TorchFamily | None = None
+_cupy: CupyFamily | None = None
 _by_type: dict[type, Family] = {Capsule: CAPSULES}
 
 
@@ -353,16 +418,16 @@ def family_of(name: str, x: Any) -> Family | None:
     return found
 
 
-def opened(name: str, x: Any) -> tuple[Any, Family]:
-    """An array and its family; what only speaks DLPack becomes a Capsule."""
+def opened(name: str, x: Any, stream: int | None = None) -> tuple[Any, Family]:
+    """An array and its family; what only speaks DLPack becomes a Capsule, for use on a stream."""
     family = family_of(name, x)
     if family is None:
-        return Capsule(name, x), CAPSULES
+        return Capsule(name, x, stream), CAPSULES
     return x, family
 
 
 def _ask(name: str, x: Any) -> Family | None:
-    global _numpy, _torch
+    global _numpy, _torch, _cupy
     masked = False
     if "numpy" in sys.modules:
         masked = isinstance(x, numpy().ma.MaskedArray)
@@ -373,12 +438,16 @@ def _ask(name: str, x: Any) -> Family | None:
     if torch is not None and isinstance(x, torch.Tensor):
         _torch = _torch or TorchFamily()
         return _torch
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        _cupy = _cupy or CupyFamily()
+        return _cupy
     # DLPack first: JAX's arrays have both names and refuse the other one in host memory.
     if hasattr(type(x), "__dlpack__") and not masked:
         return None
     if hasattr(type(x), "__cuda_array_interface__"):
-        return _CUDA_INTERFACE
+        return CUDA_INTERFACE
     raise ValueError(
-        f"{name}: found {type(x).__module__}.{type(x).__qualname__}; accepted a NumPy array, a "
-        "PyTorch tensor, or anything with __dlpack__ or __cuda_array_interface__"
+        f"{name}: found {type(x).__module__}.{type(x).__qualname__}; accepted a NumPy or CuPy "
+        "array, a PyTorch tensor, or anything with __dlpack__ or __cuda_array_interface__"
     )

@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _abi, _library
-from ._arrays import DEVICES, MAX_RANK, Facts, Family, dense, family_of, opened
+from ._arrays import (
+    CUDA_INTERFACE,
+    DEVICES,
+    MAX_RANK,
+    Facts,
+    Family,
+    dense,
+    family_of,
+    opened,
+)
 
 LIBRARY = _library.LIBRARY
 Arrays = dict[str, Any]
@@ -106,6 +115,31 @@ class Prepared:
 _idle: dict[object, list[Prepared]] = {}
 
 
+def settle(arrays: Arrays, changing: Settings, lead: str) -> tuple[list[Family], int | None]:
+    """The families of a call's arrays, and the stream that it goes to: the one that was given, or
+    the current one of the maker of `lead`. What only speaks DLPack is opened for that stream."""
+    stream = changing.get("stream")
+    if stream is None:
+        first = family_of(lead, arrays[lead])
+        stream = None if first is None else first.stream(arrays[lead])
+    families = []
+    for name, x in arrays.items():
+        arrays[name], family = opened(name, x, stream)
+        if family is CUDA_INTERFACE and "stream" not in changing:
+            CUDA_INTERFACE.check_stream(name, x, stream)
+        families.append(family)
+    return families, stream
+
+
+def _workspace(value: Any, stream: int | None) -> Settings:
+    """A workspace that the caller gave, as fields of the arguments."""
+    x, family = opened("workspace", value, stream)
+    facts = family.facts("workspace", x)
+    if facts.dtype != _abi.ATTN_U8 or len(facts.shape) != 1 or facts.strides != (1,):
+        raise ValueError(f"workspace: found shape {facts.shape}; accepted contiguous uint8 [bytes]")
+    return {"workspace": family.pointer("workspace", x) or None, "workspace_size": facts.shape[0]}
+
+
 def run(
     build: Callable[[Arrays, dict[str, Family]], Prepared],
     kind: tuple[object, ...],
@@ -119,12 +153,9 @@ def run(
     device, stream and maker decide. changing: fields that are written at every call. Returns the
     outputs that were made.
     """
-    families: list[Family] = []
+    families, stream = settle(arrays, changing, lead)
     parts: list[object] = [kind]
-    for name, x in arrays.items():
-        x, family = opened(name, x)
-        arrays[name] = x
-        families.append(family)
+    for (name, x), family in zip(arrays.items(), families, strict=True):
         parts += name, family.key(x)
     key = tuple(parts)
     like = arrays[lead]
@@ -145,16 +176,17 @@ def run(
         maker: Any = family_of(name, x)
         tensor.data = maker.pointer(name, x)
     arguments = prepared.arguments
+    arguments.stream = stream
+    arguments.has_stream = int(stream is not None)
+    if "workspace" in changing:
+        changing |= _workspace(changing["workspace"], stream)
+    elif prepared.workspace_bytes and "stream" not in changing:
+        scratch = first.scratch(like, prepared.workspace_bytes)
+        if scratch is not None:
+            arguments.workspace = first.pointer("workspace", scratch)
+            arguments.workspace_size = prepared.workspace_bytes
     for name, value in changing.items():
         setattr(arguments, name, value)
-    stream = first.stream(like)
-    if stream is not None and "stream" not in changing:
-        arguments.stream = stream
-        arguments.has_stream = 1
-    if prepared.workspace_bytes and "workspace" not in changing:
-        scratch = first.empty(like, (prepared.workspace_bytes,), _abi.ATTN_U8)
-        arguments.workspace = first.pointer("workspace", scratch)
-        arguments.workspace_size = prepared.workspace_bytes
     context = _library.context(first.threads())
     code = prepared.function(context.handle, *prepared.references)
     if code != _abi.ATTN_OK:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi, _library
 from ._arrays import Facts, Family, dtype_code, family_of, opened
-from ._calls import LIBRARY, Arrays, Prepared, Settings, device_name, init, run
+from ._calls import LIBRARY, Arrays, Prepared, Settings, device_name, init, run, settle
 from ._options import STYLES, Array, Options, apply, choice, integer, real, split
 
 if TYPE_CHECKING:
@@ -159,11 +159,13 @@ def _forward(
     return_lse: bool,
 ) -> Any:
     wanted = {"o": _code(out_dtype)}
-    if out is not None:
-        arrays["o"] = out
-        wanted["o"] = _code_of("out", out)
     if lse_out is not None:
         arrays["lse"] = lse_out
+    if out is not None:
+        family_of("out", out)  # refuses it by the name that the caller knows
+        arrays["o"] = out
+        settle(arrays, changing, "q")
+        wanted["o"] = _code_of("out", arrays["o"])
     if return_lse or lse_out is not None:
         wanted["lse"] = 0
     _refuse_gradients(name, arrays)
@@ -312,7 +314,6 @@ def attention_backward(
         wanted[name] = _code(dbias_dtype if name == "dbias" else grad_dtype)
         if given[name] is not None:
             arrays[name] = given[name]
-            wanted[name] = _code_of(name, given[name])
         elif accumulate:
             raise ValueError(f"accumulate: found no array {name}=; accepted one to add to")
     if accumulate:
@@ -321,6 +322,8 @@ def attention_backward(
     optional = {"o": o, "dlse": dlse, "delta": delta}
     arrays.update({name: x for name, x in optional.items() if x is not None})
     _refuse_gradients("attention", arrays)
+    settle(arrays, changing, "q")
+    wanted |= {name: _code_of(name, arrays[name]) for name in wanted if name in arrays}
     made = _attend("backward", arrays, settings, changing, wanted)
     return Gradients(*(made.get(name, x) for name, x in given.items()))
 
@@ -353,7 +356,7 @@ def _shaped_like(
 
     changing: Settings = {}
     if stream is not None:
-        changing = {"stream": integer("stream", stream), "has_stream": 1}
+        changing = {"stream": integer("stream", stream)}
     kind = (function, tuple(settings.items()), tuple(wanted.items()), tuple(changing))
     return run(build, kind, arrays, changing, lead)
 

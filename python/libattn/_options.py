@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import _abi
-from ._arrays import numpy, opened
+from ._arrays import family_of, is_dlpack_of_cuda, numpy, opened
 from ._calls import Arrays, Prepared, Settings, split_pointer
 
 Array = Any
-"""A NumPy array, a PyTorch tensor, or anything with DLPack or `__cuda_array_interface__`."""
+"""An array of NumPy, CuPy or PyTorch, or anything with DLPack or `__cuda_array_interface__`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,9 @@ class Options(TypedDict, total=False):
     deterministic: the same bits from run to run.
     nonfinite_count: i32 [1]: non-finite elements of outputs are written as 0 and counted here.
     workspace: u8 array, aligned to 64 bytes, of workspace_bytes() or more; None = made or pooled.
-    stream: address of a CUDA stream; None = the current one of the arrays' maker.
+    stream: address of a CUDA stream; None = the current one of the maker of q (PyTorch, CuPy, the
+        stream of __cuda_array_interface__), else the default stream. With one that is not the
+        maker's current one, waiting for the inputs and for memory of outputs is the caller's.
     """
 
     causal: bool
@@ -177,17 +179,9 @@ def split(function: str, options: Mapping[str, Any]) -> tuple[Arrays, Settings, 
         elif name == "rope":
             rope_parts(value, arrays, settings, changing)
         elif name == "workspace":
-            value, family = opened(name, value)
-            facts = family.facts(name, value)
-            if facts.dtype != _abi.ATTN_U8 or len(facts.shape) != 1 or facts.strides != (1,):
-                raise ValueError(
-                    f"workspace: found shape {facts.shape}; accepted contiguous uint8 [bytes]"
-                )
-            changing["workspace"] = family.pointer(name, value) or None
-            changing["workspace_size"] = facts.shape[0]
+            changing["workspace"] = value  # until run knows the stream
         elif name == "stream":
             changing["stream"] = integer(name, value)
-            changing["has_stream"] = 1
         elif name == "window":
             settings[name] = window_of(value)
         else:
@@ -224,6 +218,9 @@ def check_values(arrays: Arrays) -> None:
     reading them would wait for it."""
     for name, x in arrays.items():
         if name not in VALUES_CHECKED:
+            continue
+        family = family_of(name, x)
+        if family is None and is_dlpack_of_cuda(x):
             continue
         arrays[name], family = opened(name, x)
         values = family.values(arrays[name])

@@ -184,6 +184,9 @@ abi::Result cuModuleLoadData(abi::Module* module, const void* image) {
                   "ELF",
                   4) != 0)
     return abi::kInvalidImage;
+  if (std::strcmp(static_cast<const char*>(image), test::kRefusedImage) == 0) {
+    return abi::kNoBinaryForGpu;
+  }
   const int loaded = ++state.modules_loaded;
   *module = reinterpret_cast<abi::Module>(static_cast<std::uintptr_t>(loaded) << 8);
   return 0;

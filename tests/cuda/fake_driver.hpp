@@ -13,6 +13,11 @@ inline constexpr std::uint64_t kDeviceMemory = std::uint64_t{1}
 inline constexpr std::uint64_t kManagedMemory = std::uint64_t{16} << 40;
 inline constexpr std::uint64_t kPinnedMemory = std::uint64_t{17} << 40;
 
+// A cubin by its first bytes, which no device takes.
+inline constexpr const char* kRefusedImage =
+    "\x7f"
+    "ELF refused";
+
 struct FakeDriver {
   int version = 13000;
   int num_devices = 2;

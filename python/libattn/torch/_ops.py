@@ -213,7 +213,7 @@ def _forward(
     tensors: Flat,
     numbers: Flat,
 ) -> tuple[Tensor, Tensor]:
-    if tensors is NO_TENSORS and q.is_cpu:
+    if tensors is NO_TENSORS and q.is_cpu and k.is_cpu and v.is_cpu:
         o, lse = _plain.forward(q, k, v, out_dtype, numbers, _plain_keywords)
         return o, lse
     return forward_kernel(q, k, v, out_dtype, *tensors, *numbers)

@@ -1,43 +1,34 @@
-// Elements of tensors as the kernels hold them, and their values as f32.
+// Elements of tensors as f32, one at a time: for edges, odd strides and what no loop is made of.
 #pragma once
 #include "config.cuh"
+#include "ptx/math.cuh"
 
 namespace shared {
 
-struct Half {
-  unsigned short bits;
-};
-struct Bfloat {
-  unsigned short bits;
-};
-
-template <int dtype>
-struct ElementOf;
-template <>
-struct ElementOf<config::f32> {
-  using Type = float;
-};
-template <>
-struct ElementOf<config::f16> {
-  using Type = Half;
-};
-template <>
-struct ElementOf<config::bf16> {
-  using Type = Bfloat;
-};
-template <int dtype>
-using Element = typename ElementOf<dtype>::Type;
-
-__device__ inline float ToFloat(float x) {
-  return x;
+__device__ __forceinline__ constexpr int ElementBytes(int type) {
+  return type == config::f32 ? 4 : 2;
 }
-__device__ inline float ToFloat(Half x) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
-  return value;
+
+// The element at `at`, whose type is only known at run time: f32, f16 or bf16.
+__device__ __forceinline__ float LoadElement(const char* at, int type) {
+  if (type == config::f32) return *reinterpret_cast<const float*>(at);
+  const unsigned bits = *reinterpret_cast<const unsigned short*>(at);
+  return type == config::bf16 ? ptx::Low<config::bf16>(bits) : ptx::Low<config::f16>(bits);
 }
-__device__ inline float ToFloat(Bfloat x) {
-  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+
+// Rounded to the type.
+__device__ __forceinline__ void StoreElement(char* at, int type, float value) {
+  if (type == config::f32) {
+    *reinterpret_cast<float*>(at) = value;
+    return;
+  }
+  const unsigned pair = type == config::bf16 ? ptx::Pack<config::bf16>(value, 0.0f)
+                                             : ptx::Pack<config::f16>(value, 0.0f);
+  *reinterpret_cast<unsigned short*>(at) = static_cast<unsigned short>(pair);
+}
+
+__device__ __forceinline__ bool IsFinite(float value) {
+  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
 }
 
 }  // namespace shared

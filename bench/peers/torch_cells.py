@@ -1,0 +1,202 @@
+"""Cells of torch_cuda.py: shapes, options, the pairs that count, and the inputs.
+
+Plain cells have 16384 tokens in all: dims 64, 128 and 256 with 2048 columns of q, and GQA 32/8.
+Options are measured at batch 4, 16 heads, length 4096, each beside the plain cell of the same work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import torch
+
+TOKENS = 16384
+PLAIN_HEADS = ((64, 32, 32), (128, 16, 16), (128, 32, 8), (256, 8, 8))
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+OPTION_DIMS = (64, 128)
+DOCUMENTS = 16
+# Least bytes of q, k, v, o and do of one set that an L2 of 50 MB can't keep to the next call.
+SETS_BYTES = 200 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    batch: int
+    heads_q: int
+    heads_kv: int
+    length: int
+    dim: int
+    causal: bool
+
+    def name(self) -> str:
+        groups = "" if self.heads_q == self.heads_kv else f".{self.heads_kv}"
+        heads = f"h{self.heads_q}{groups}"
+        kind = "causal" if self.causal else "full"
+        return f"b{self.batch}-{heads}-n{self.length}-d{self.dim}-{kind}"
+
+    def scaled(self, divisor: int) -> Shape:
+        return dataclasses.replace(self, length=max(16, self.length // divisor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One shape with at most one option; both passes are measured on the same inputs."""
+
+    suite: str
+    shape: Shape
+    option: str = ""
+    against: str = ""  # base name of the plain cell of the same work
+    passes: tuple[str, ...] = ("fwd", "bwd")
+
+    def base(self) -> str:
+        if self.suite == "memory":
+            return f"memory/{self.shape.name()}"
+        if not self.option:
+            return f"plain/{self.shape.name()}"
+        return f"option/{self.option}-d{self.shape.dim}"
+
+    def name(self, pass_: str) -> str:
+        return f"{self.base()}/bf16/{pass_}"
+
+    def window(self) -> int:
+        return min(int(self.option.removeprefix("window")), self.shape.length - 1)
+
+    def row_options(self, pass_: str) -> dict[str, Any]:
+        """What is switched on, as rows say it."""
+        backward = {"dbias": True} if self.option == "bias-gradient" and pass_ == "bwd" else {}
+        if self.option.startswith("window"):
+            return {"window_left": self.window()}
+        return {
+            "": {},
+            "softcap": {"softcap": 30.0},
+            "alibi": {"alibi": True},
+            "documents16": {"documents": DOCUMENTS, "kv_begin": True},
+            "bias": {"bias": "hqk", "bias_type": "bf16"},
+            "bias-gradient": {"bias": "hqk", "bias_type": "bf16", **backward},
+            "dropout": {"dropout": 0.1},
+            "sinks": {"sink": True, **({"dsink": True} if pass_ == "bwd" else {})},
+            "deterministic": {"deterministic": True},
+        }[self.option]
+
+    def pairs(self) -> float:
+        """Visible pairs of the batch: half of the square for plain causal, else the exact count."""
+        s = self.shape
+        n = s.length
+        if self.option.startswith("window"):
+            reach = self.window() + 1
+            return s.batch * (n * reach - reach * (reach - 1) // 2)
+        if self.option == "documents16":
+            each = n // DOCUMENTS
+            return s.batch * DOCUMENTS * (each * (each + 1) // 2)
+        if not s.causal:
+            return s.batch * n * n
+        if not self.option or self.option == "deterministic":
+            return s.batch * n * n / 2
+        return s.batch * n * (n + 1) // 2
+
+    def flop(self, pass_: str) -> float:
+        per_pair = 4 * self.shape.dim if pass_ == "fwd" else 10 * self.shape.dim
+        return self.pairs() * self.shape.heads_q * per_pair
+
+
+def plain_cells() -> list[Cell]:
+    cells = []
+    for dim, heads_q, heads_kv in PLAIN_HEADS:
+        for causal in (True, False):
+            for length in LENGTHS:
+                shape = Shape(TOKENS // length, heads_q, heads_kv, length, dim, causal)
+                cells.append(Cell("plain", shape))
+    return cells
+
+
+def option_cells(divisor: int = 1) -> list[Cell]:
+    cells = []
+    for dim in OPTION_DIMS:
+        causal, full = (Shape(4, 16, 16, 4096, dim, kind) for kind in (True, False))
+        # The plain cells of the same work: the same documents as entries, the same pairs.
+        documents = Shape(4 * DOCUMENTS, 16, 16, 4096 // DOCUMENTS, dim, True)
+        near = Shape(32, 16, 16, 512, dim, True)
+        far = Shape(8, 16, 16, 2048, dim, True)
+        plain = [Cell("options", shape) for shape in (causal, full, documents, near, far)]
+        cells += plain
+        for option, shape, against, passes in (
+            ("window256", causal, near, ("fwd", "bwd")),
+            ("window1024", causal, far, ("fwd", "bwd")),
+            ("softcap", causal, causal, ("fwd", "bwd")),
+            ("alibi", causal, causal, ("fwd", "bwd")),
+            ("documents16", causal, documents, ("fwd", "bwd")),
+            ("bias", full, full, ("fwd", "bwd")),
+            ("bias-gradient", full, full, ("bwd",)),
+            ("dropout", full, full, ("fwd", "bwd")),
+            ("sinks", causal, causal, ("fwd", "bwd")),
+            ("deterministic", causal, causal, ("bwd",)),
+        ):
+            base = Cell("options", against.scaled(divisor)).base()
+            cells.append(Cell("options", shape, option, base, passes))
+    return cells
+
+
+def memory_cells() -> list[Cell]:
+    return [Cell("memory", Shape(1, 8, 8, n, 64, True)) for n in (32768, 65536, 131072)]
+
+
+def cells_of(suite: str, divisor: int) -> list[Cell]:
+    """The cells of a suite. divisor: of all lengths, for a trial without a GPU."""
+    cells = {
+        "plain": plain_cells,
+        "options": lambda: option_cells(divisor),
+        "memory": memory_cells,
+    }[suite]()
+    return [dataclasses.replace(cell, shape=cell.shape.scaled(divisor)) for cell in cells]
+
+
+@dataclasses.dataclass
+class Inputs:
+    """Sets of q, k, v, do [b, n, h, d] in bf16, which calls take in turn, and the option's own."""
+
+    q: list[torch.Tensor]
+    k: list[torch.Tensor]
+    v: list[torch.Tensor]
+    dout: list[torch.Tensor]
+    bias: torch.Tensor | None = None  # [1, h, n, n]
+    slopes: torch.Tensor | None = None  # [h] f32
+    sinks: torch.Tensor | None = None  # [h] f32
+    kv_begin: torch.Tensor | None = None  # [1, n] i32
+
+    def sets(self) -> int:
+        return len(self.q)
+
+
+def inputs_of(cell: Cell, device: str) -> Inputs:
+    """Normal numbers whose seed is the cell's name."""
+    s = cell.shape
+    generator = torch.Generator(device).manual_seed(zlib.crc32(cell.base().encode()))
+
+    def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
+
+    set_bytes = 2 * s.batch * s.length * s.dim * (3 * s.heads_q + 2 * s.heads_kv)
+    sets = max(2, -(-SETS_BYTES // set_bytes)) if device != "cpu" else 2
+    inputs = Inputs([], [], [], [])
+    for _ in range(sets):
+        for list_, heads in (
+            (inputs.q, s.heads_q),
+            (inputs.k, s.heads_kv),
+            (inputs.v, s.heads_kv),
+            (inputs.dout, s.heads_q),
+        ):
+            list_.append(normal(s.batch, s.length, heads, s.dim))
+    if cell.option.startswith("bias"):
+        inputs.bias = normal(1, s.heads_q, s.length, s.length)
+    if cell.option == "alibi":
+        head = torch.arange(1, s.heads_q + 1, device=device, dtype=torch.float32)
+        inputs.slopes = torch.exp2(-8 * head / s.heads_q)
+    if cell.option == "sinks":
+        inputs.sinks = normal(s.heads_q, dtype=torch.float32)
+    if cell.option == "documents16":
+        each = s.length // DOCUMENTS
+        row = torch.arange(s.length, device=device, dtype=torch.int32)
+        inputs.kv_begin = (row // each * each)[None].contiguous()
+    return inputs

@@ -1,0 +1,426 @@
+#!/usr/bin/env python3
+"""libattn beside PyTorch's attentions on one GPU, in one process and one run.
+
+usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|all]
+           [--pass fwd,bwd] [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
+
+libattn comes through its Python package (PYTHONPATH, ATTN_LIBRARY); peers are cuDNN,
+flash-attention 2 and the memory-efficient kernel through scaled_dot_product_attention, and compiled
+FlexAttention. All take bf16 tensors of the same memory.
+
+Of each cell libattn's results are first held against float64 (torch_oracle.py); one with a wrong
+result is not timed. Then all take turns: CUDA events around every call, sets of inputs in turn so
+that L2 does not hold them, the median of many. A row is appended to --out as soon as it is there
+(bench/README.md has the fields), and a table is printed last. `error.ratio_to_fa2` is the largest
+error over that of flash-attention 2 on the same numbers.
+
+The suite memory has no peers: a long row, forward and backward through autograd, and the bytes at
+the peak that are not inputs, outputs or gradients.
+
+Exit status 1 where a result is wrong or a cell of libattn could not be measured.
+--device cpu --divide 32 tries all of it without a GPU, on lengths divided by so much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import gc
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import libattn
+import libattn.torch
+import torch
+import torch_cells
+from torch_cells import Cell, Inputs
+from torch_contenders import PEERS, Call, Contender, Libattn, peers_of
+from torch_oracle import Oracle
+
+ROUNDS = 3
+QUEUE_AHEAD_CYCLES = 3_000_000  # the device waits about 2 ms, so that calls are queued ahead of it
+
+
+class Clock:
+    """Times calls: by events on a GPU, by the clock on a CPU."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda = device == "cuda"
+
+    def wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def sample(self, calls: list[Call], count: int) -> list[float]:
+        """Seconds of `count` calls, the sets in turn."""
+        if not self.cuda:
+            found = []
+            for at in range(count):
+                start = time.perf_counter()
+                calls[at % len(calls)]()
+                found.append(time.perf_counter() - start)
+            return found
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        torch.cuda._sleep(QUEUE_AHEAD_CYCLES)
+        for at, (start, end) in enumerate(events):
+            start.record()
+            calls[at % len(calls)]()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e-3 for start, end in events]
+
+
+def measure(
+    clock: Clock, contenders: dict[str, tuple[Contender, list[Call]]], seconds: float
+) -> dict[str, float]:
+    """The median time of each contender's calls in seconds; they take turns."""
+    counts = {}
+    for name, (contender, calls) in contenders.items():
+        with contender.turn():
+            clock.sample(calls, len(calls))  # warm
+            once = statistics.median(clock.sample(calls, 3))
+        counts[name] = min(max(5, round(seconds / ROUNDS / once)), 300)
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, (contender, calls) in contenders.items():
+            with contender.turn():
+                found[name] += clock.sample(calls, counts[name])
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def machine(device: str) -> dict[str, Any]:
+    commit = os.environ.get("ATTN_BENCH_COMMIT") or output_of(
+        "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"
+    )
+    query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
+    cuda = device == "cuda"
+    return {
+        "backend": "cuda" if cuda else "cpu",
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "driver": output_of(*query) if cuda else "",
+        "threads": 1 if cuda else torch.get_num_threads(),
+        "commit": commit,
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+    }
+
+
+def output_of(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=pathlib.Path(__file__).parent
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def described(cell: Cell, pass_: str) -> dict[str, Any]:
+    """What a row says about the problem."""
+    s = cell.shape
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "cell": cell.name(pass_),
+        "pass": pass_,
+        "dtype": "bf16",
+        "batch": s.batch,
+        "heads_q": s.heads_q,
+        "heads_kv": s.heads_kv,
+        "len_q": s.length,
+        "len_kv": s.length,
+        "dim_qk": s.dim,
+        "dim_vo": s.dim,
+        "causal": s.causal,
+        "options": cell.row_options(pass_),
+    }
+
+
+def extra_bytes(clock: Clock, call: Call) -> int | None:
+    """What a call takes from PyTorch's allocator while it runs: its workspace."""
+    if not clock.cuda:
+        return None
+    clock.wait()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    clock.wait()
+    return torch.cuda.max_memory_allocated() - before
+
+
+class Run:
+    """Cells measured so far, and what went wrong."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.clock = Clock(args.device)
+        self.machine = machine(args.device)
+        self.rows: list[dict[str, Any]] = []
+        self.failures: list[str] = []
+        self.notes: dict[str, None] = {}
+
+    def append(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        with open(self.args.out, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(line_of(row), flush=True)
+
+    def fail(self, text: str) -> None:
+        self.failures.append(text)
+        print("FAILED:", text, flush=True)
+
+    def cell(self, cell: Cell) -> None:
+        """Both passes of a cell on the same inputs."""
+        passes = [p for p in self.args.passes if p in cell.passes]
+        passes = [p for p in passes if self.args.wanted(cell.name(p))]
+        if not passes:
+            return
+        x = torch_cells.inputs_of(cell, self.args.device)
+        ours = Libattn(cell, x)
+        try:
+            calls = {p: ours.calls(p) for p in ("fwd", *(p for p in passes if p == "bwd"))}
+            for p in calls:
+                calls[p][0]()
+            self.clock.wait()
+        except (libattn.Error, ValueError) as error:
+            self.fail(f"{cell.base()}: {error}")
+            return
+        oracle = Oracle(cell, x)
+        wrong = [
+            complaint
+            for p in calls
+            for name, result in ours.results(p).items()
+            if (complaint := oracle.complaint(name, result))
+        ]
+        if wrong:
+            self.fail(f"{cell.base()}: {'; '.join(wrong)}")
+            return
+        peers = [Peer(self, made, cell, x, oracle) for made in peers_of(cell, self.args.peers)]
+        for pass_ in passes:
+            self.measure(cell, pass_, ours, calls[pass_], peers, oracle)
+
+    def measure(
+        self,
+        cell: Cell,
+        pass_: str,
+        ours: Libattn,
+        calls: list[Call],
+        peers: list[Peer],
+        oracle: Oracle,
+    ) -> None:
+        contenders: dict[str, tuple[Contender, list[Call]]] = {"libattn": (ours, calls)}
+        errors = {}
+        for peer in peers:
+            theirs = peer.calls(pass_)
+            errors[peer.name] = peer.errors(pass_)
+            if theirs and peer.contender is not None:
+                contenders[peer.name] = (peer.contender, theirs)
+        times = measure(self.clock, contenders, self.args.seconds)
+        flop = cell.flop(pass_)
+        s = cell.shape
+        row = {
+            **self.machine,
+            **described(cell, pass_),
+            **ours.plan(pass_),
+            "us": round(times["libattn"] * 1e6, 2),
+            "tflops": flop / times["libattn"] * 1e-12,
+            "gbps": round(4 * s.batch * s.length * s.heads_kv * s.dim / times["libattn"] * 1e-9, 3),
+            "extra_bytes": extra_bytes(self.clock, calls[0]),
+            "error": error_of(oracle, ours.results(pass_), errors.get("fa2")),
+            "peers": {n: flop / t * 1e-12 for n, t in times.items() if n != "libattn"},
+        }
+        plain = next((r for r in self.rows if r["cell"] == f"{cell.against}/bf16/{pass_}"), None)
+        if plain is not None:
+            ratio = row["tflops"] / plain["tflops"]
+            row["against"] = {"cell": plain["cell"], "tflops": plain["tflops"], "ratio": ratio}
+        self.append(row)
+
+    def memory(self, cell: Cell) -> None:
+        """Forward and backward through autograd: bytes at the peak beside inputs and results."""
+        if self.args.device != "cuda" or not self.args.wanted(cell.base()):
+            return
+        x = torch_cells.inputs_of(cell, self.args.device)
+        q, k, v = (t[0].requires_grad_() for t in (x.q, x.k, x.v))
+        del x.q[1:], x.k[1:], x.v[1:], x.dout[1:]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(2):  # the first one compiles
+            q.grad = k.grad = v.grad = None
+            gc.collect()
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            start.record()
+            libattn.torch.attention(q, k, v, causal=True).backward(x.dout[0])
+            end.record()
+            torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+        results = 2 * q.nbytes + k.nbytes + v.nbytes  # o, dq, dk, dv
+        seconds = start.elapsed_time(end) * 1e-3
+        self.append(
+            {
+                **self.machine,
+                **described(cell, "fwd+bwd"),
+                "us": round(seconds * 1e6, 2),
+                "tflops": (cell.flop("fwd") + cell.flop("bwd")) / seconds * 1e-12,
+                "extra_bytes": peak - results,
+                "error": None,
+                "peers": {},
+            }
+        )
+
+
+class Peer:
+    """A peer on a cell; one that fails says so once and is left out."""
+
+    def __init__(self, run: Run, made: type[Any], cell: Cell, x: Inputs, oracle: Any) -> None:
+        self.run, self.cell, self.oracle = run, cell, oracle
+        self.name: str = made.name
+        self.contender: Any = None
+        with self._may_fail("set-up"):
+            self.contender = made(cell, x)
+
+    @contextlib.contextmanager
+    def _may_fail(self, what: str):  # type: ignore[no-untyped-def]
+        try:
+            yield
+        except Exception as error:  # whatever a peer raises is a note, not our failure
+            self.contender = None
+            reason = str(error).strip().split("\n")[0][:160]
+            note = f"{self.name}: {self.cell.base()}: {what}: {type(error).__name__}: {reason}"
+            self.run.notes[note] = None
+
+    def calls(self, pass_: str) -> list[Call]:
+        found: list[Call] = []
+        if self.contender is None:
+            return found
+        with self._may_fail(pass_), self.contender.turn():
+            made = self.contender.calls(pass_)
+            made[0]()
+            self.run.clock.wait()
+            found = made
+        return found
+
+    def errors(self, pass_: str) -> dict[str, float]:
+        """Its largest errors; of dropout there are none, since its draws are its own."""
+        if self.cell.option == "dropout" or self.contender is None:
+            return {}
+        found = {}
+        with self._may_fail(f"{pass_}: results"), self.contender.turn():
+            for name, result in self.contender.results(pass_).items():
+                found[name] = self.oracle.max_error(name, result)
+        return found
+
+
+def error_of(
+    oracle: Oracle, results: dict[str, torch.Tensor], fa2: dict[str, float] | None
+) -> dict[str, Any]:
+    """Largest errors of all results, and how they stand to the naive ones and to those of fa2."""
+    found = {name: oracle.max_error(name, t) for name, t in results.items()}
+    naive = {
+        name: float((oracle.naive[name].double() - oracle.exact[name].double()).abs().max())
+        for name in found
+    }
+    wide = [name for name in found if name not in ("lse", "dsink")]  # results of 16 bits
+    out: dict[str, Any] = {
+        "max_abs": max(found[name] for name in wide),
+        "ratio_to_naive": max(found[name] / naive[name] for name in wide),
+        "of": found,
+    }
+    if fa2:
+        out["fa2"] = fa2
+        out["ratio_to_fa2"] = max(found[name] / fa2[name] for name in fa2)
+    return out
+
+
+def line_of(row: dict[str, Any]) -> str:
+    def ratio(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    peers = row["peers"]
+    best = max(peers.values(), default=None)
+    fa2 = peers.get("fa2")
+    error = row["error"] or {}
+    extra = row["extra_bytes"]
+    columns = [
+        f"{row['cell']:46s}{row['us']:11.1f}{row['tflops']:9.1f}",
+        *(f"{peers[name]:8.1f}" if name in peers else f"{'-':>8s}" for name in PEERS),
+        f"{ratio(fa2 and row['tflops'] / fa2):>7s}",
+        f"{ratio(best and row['tflops'] / best):>7s}",
+        f"{ratio(row['against']['ratio'] if 'against' in row else None):>7s}",
+        f"{ratio(error.get('ratio_to_naive')):>7s}",
+        f"{ratio(error.get('ratio_to_fa2')):>7s}",
+        f"{'-' if extra is None else format(extra / 2**20, '.1f'):>10s}",
+    ]
+    return "".join(columns)
+
+
+def head() -> str:
+    peers = "".join(f"{name[:7]:>8s}" for name in PEERS)
+    return (
+        f"{'cell':46s}{'us':>11s}{'TFLOP/s':>9s}{peers}{'/fa2':>7s}{'/best':>7s}{'/plain':>7s}"
+        f"{'err/nv':>7s}{'err/fa2':>8s}{'MiB':>9s}"
+    )
+
+
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", required=True, type=pathlib.Path)
+    parser.add_argument("--suite", default="all", choices=("plain", "options", "memory", "all"))
+    parser.add_argument("--pass", dest="passes", default="fwd,bwd", type=lambda t: t.split(","))
+    parser.add_argument("--filter", default="", help="cells whose name has one of these texts")
+    parser.add_argument("--seconds", type=float, default=0.25, help="of each contender and pass")
+    parser.add_argument("--peers", type=lambda t: tuple(t.split(",")), help=", ".join(PEERS))
+    parser.add_argument("--no-peers", dest="peers", action="store_const", const=())
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--divide", type=int, default=1, help="all lengths by so much")
+    args = parser.parse_args(words)
+    for name in args.passes:
+        if name not in ("fwd", "bwd"):
+            parser.error(f"--pass: found {name}; accepted fwd, bwd")
+    for name in args.peers or ():
+        if name not in PEERS:
+            parser.error(f"--peers: found {name}; accepted {', '.join(PEERS)}")
+    texts = args.filter.split(",")
+    args.wanted = lambda name: any(text in name for text in texts)
+    return args
+
+
+def main() -> int:
+    args = parsed()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("torch_cuda.py: PyTorch finds no CUDA device")
+    run = Run(args)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    print(json.dumps(run.machine))
+    print(head(), flush=True)
+    began = time.monotonic()
+    for suite in ("plain", "options", "memory") if args.suite == "all" else (args.suite,):
+        for cell in torch_cells.cells_of(suite, args.divide):
+            run.memory(cell) if suite == "memory" else run.cell(cell)
+            if run.clock.cuda:
+                torch.cuda.empty_cache()
+    print(f"\n{head()}")
+    for row in run.rows:
+        print(line_of(row))
+    for note in run.notes:
+        print("note:", note)
+    for failure in run.failures:
+        print("FAILED:", failure)
+    worst = max((r["error"].get("ratio_to_fa2", 0) for r in run.rows if r["error"]), default=0)
+    print(
+        f"{len(run.rows)} cells, {len(run.failures)} failed, error at most {worst:.2f} x that of "
+        f"fa2, {time.monotonic() - began:.0f} s"
+    )
+    return 1 if run.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""What torch_cuda.py holds results against: attention in float64 on PyTorch, one head at a time.
+
+Plain formulas of docs/semantics.md on blocks of rows; shares nothing with the library. The same
+formulas in float32 with the roundings that a kernel of bf16 products makes (P, dS and the results)
+are the naive evaluation, whose error says what the precision itself costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch_cells import Cell, Inputs
+
+SOFTCAP = 30.0
+DROPOUT = 0.1
+SEED = 0x1234_5678_9ABC
+OFFSET = 7
+BLOCK_ELEMENTS = 1 << 26  # of one matrix of scores
+
+
+def philox(key: tuple[int, int], counter: tuple[Any, Any, int, int]) -> list[torch.Tensor]:
+    """Philox4x32-10 (Salmon et al. 2011, section 3.3): four words of 32 bits, as int64."""
+    low = 0xFFFFFFFF
+    like = counter[0] + counter[1]
+    c = [torch.zeros_like(like) + part for part in counter]
+    k = list(key)
+    for _ in range(10):
+        # Products wrap around at 64 bits; their halves are right all the same.
+        one, two = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(two >> 32 & low) ^ c[1] ^ k[0], two & low, (one >> 32 & low) ^ c[3] ^ k[1], one & low]
+        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
+    return c
+
+
+def kept(i: torch.Tensor, j: torch.Tensor, entry: int) -> torch.Tensor:
+    """Factors of dropout [rows, keys] of one (batch, head)."""
+    t = max(1, math.floor(256 * (1 - DROPOUT) + 0.5))
+    i, j = i[:, None].long(), j[None, :].long()
+    key = (SEED & 0xFFFFFFFF, (SEED >> 32) ^ (OFFSET >> 32))
+    words = philox(key, (i & ~9, j & ~9, entry, OFFSET & 0xFFFFFFFF))
+    byte = ((i >> 3 & 1) << 3) | ((i & 1) << 2) | ((j >> 3 & 1) << 1) | (j & 1)
+    word = torch.stack(words).gather(0, (byte >> 2)[None])[0]
+    drawn = word >> (8 * (byte & 3)) & 255
+    return torch.where(drawn < t, 256.0 / t, 0.0)
+
+
+@dataclasses.dataclass
+class Part:
+    """Results of one batch entry and key head; heads are those of its group."""
+
+    o: torch.Tensor  # [n, group, d]
+    lse: torch.Tensor  # [group, n]
+    dq: torch.Tensor
+    dk: torch.Tensor  # [m, d]
+    dv: torch.Tensor
+    dbias: torch.Tensor | None  # [group, n, m]: of this batch entry alone
+    dsink: torch.Tensor | None  # [group]
+
+
+def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, backward: bool) -> Part:
+    """Set `at` of the inputs, batch entry b, key head g."""
+    work = torch.float32 if naive else torch.float64
+    group = cell.shape.heads_q // cell.shape.heads_kv
+    heads = slice(g * group, (g + 1) * group)
+
+    def rounded(t: torch.Tensor) -> torch.Tensor:
+        return t.to(torch.bfloat16).to(work) if naive else t
+
+    q, dout = (t[at][b, :, heads].transpose(0, 1).to(work) for t in (x.q, x.dout))  # [r, n, d]
+    k, v = (t[at][b, :, g].to(work) for t in (x.k, x.v))
+    (r, n, d), m = q.shape, k.shape[0]
+    scale = d**-0.5
+    keys = torch.arange(m, device=k.device)
+    o, dq = torch.empty_like(q), torch.zeros_like(q)
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    lse = q.new_empty(r, n)
+    dbias = q.new_zeros(r, n, m) if cell.option == "bias-gradient" and backward else None
+    sink = None if x.sinks is None else x.sinks[heads].to(work)[:, None, None]
+    dsink = None if sink is None else q.new_zeros(r)
+    step = max(1, BLOCK_ELEMENTS // (m * r))
+    for begin in range(0, n, step):
+        rows = torch.arange(begin, min(n, begin + step), device=k.device)
+        part = slice(begin, begin + len(rows))
+        s = scale * (q[:, part] @ k.T)
+        slope = None
+        if cell.option == "softcap":
+            bent = torch.tanh(s / SOFTCAP)
+            s, slope = SOFTCAP * bent, 1 - bent * bent
+        if x.slopes is not None:
+            distance = (rows[:, None] - keys).abs().to(work)
+            s = s - x.slopes[heads].to(work)[:, None, None] * distance
+        if x.bias is not None:
+            s = s + x.bias[0, heads, part].to(work)
+        seen = visible(cell, x, rows, keys)
+        if seen is not None:
+            s = s.masked_fill(~seen, -torch.inf)
+        all_scores = s if sink is None else torch.cat((s, sink.expand(r, len(rows), 1)), -1)
+        lse[:, part] = row_lse = torch.logsumexp(all_scores, -1)
+        p = torch.exp(s - row_lse[..., None])
+        factor = None
+        if cell.option == "dropout":
+            entry = b * cell.shape.heads_q + g * group
+            factor = torch.stack([kept(rows, keys, entry + h) for h in range(r)]).to(work)
+        used = rounded(p if factor is None else p * factor)
+        o[:, part] = part_o = rounded(used @ v)
+        if not backward:
+            continue
+        part_do = dout[:, part]
+        delta = (part_do * part_o).sum(-1, keepdim=True)
+        dp = part_do @ v.T
+        ds = p * ((dp if factor is None else dp * factor) - delta)
+        if dbias is not None:
+            dbias[:, part] = ds
+        if dsink is not None:
+            dsink -= (torch.exp(sink - row_lse[..., None]) * delta).sum((1, 2))
+        draw = rounded(ds if slope is None else ds * slope)
+        dq[:, part] = scale * (draw @ k)
+        dk += scale * torch.einsum("rnm,rnd->md", draw, q[:, part])
+        dv += torch.einsum("rnm,rnd->md", used, part_do)
+    dq, dk, dv = (rounded(t) for t in (dq.transpose(0, 1), dk, dv))
+    return Part(o.transpose(0, 1), lse, dq, dk, dv, dbias, dsink)
+
+
+def visible(cell: Cell, x: Inputs, rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
+    if not cell.shape.causal:
+        return None
+    seen = keys <= rows[:, None]
+    if cell.option.startswith("window"):
+        seen &= keys >= rows[:, None] - cell.window()
+    if x.kv_begin is not None:
+        seen &= keys >= x.kv_begin[0, rows].long()[:, None]
+    return seen
+
+
+class Oracle:
+    """Exact and naive results of the heads that are looked at, of set 0 of the inputs."""
+
+    def __init__(self, cell: Cell, x: Inputs) -> None:
+        s = cell.shape
+        backward = "bwd" in cell.passes
+        # A bias's and a sink's gradients are sums over the batch.
+        if cell.option in ("bias-gradient", "sinks"):
+            self.places = [(b, 0) for b in range(s.batch)]
+        else:
+            self.places = sorted({(0, 0), (s.batch - 1, s.heads_kv - 1)})
+        self.group = s.heads_q // s.heads_kv
+        self.exact = self._results(cell, x, False, backward)
+        self.naive = self._results(cell, x, True, backward)
+
+    def _results(
+        self, cell: Cell, x: Inputs, naive: bool, backward: bool
+    ) -> dict[str, torch.Tensor]:
+        parts = [part_of(cell, x, 0, b, g, naive=naive, backward=backward) for b, g in self.places]
+        found = {name: torch.stack([getattr(p, name) for p in parts]) for name in ("o", "lse")}
+        if backward:
+            for name in ("dq", "dk", "dv"):
+                found[name] = torch.stack([getattr(p, name) for p in parts])
+            for name in ("dbias", "dsink"):
+                if getattr(parts[0], name) is not None:
+                    found[name] = sum(getattr(p, name) for p in parts)
+            if naive and "dbias" in found:
+                found["dbias"] = found["dbias"].to(torch.bfloat16)
+        return found
+
+    def chosen(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """The heads that are looked at, in the order and shape of `exact`."""
+        if name == "dbias":  # [1, h, n, m]
+            return x[0, : self.group]
+        if name == "dsink":  # [h]
+            return x[: self.group]
+        parts = []
+        for b, g in self.places:
+            heads = slice(g * self.group, (g + 1) * self.group)
+            if name == "lse":  # [b, h, n]
+                parts.append(x[b, heads])
+            else:  # [b, n, h, d]
+                parts.append(x[b, :, g] if name in ("dk", "dv") else x[b, :, heads])
+        return torch.stack(parts)
+
+    def max_error(self, name: str, x: torch.Tensor) -> float:
+        """The largest absolute error of a result; NaN where it has one."""
+        return float((self.chosen(name, x).double() - self.exact[name].double()).abs().max())
+
+    def complaint(self, name: str, x: torch.Tensor) -> str:
+        """Why a result is wrong, or "": each row within twice the naive error of that row and a
+        few roundings of the row's largest and of the usual value."""
+        exact = self.exact[name].double()
+        error = (self.chosen(name, x).double() - exact).abs()
+        naive = (self.naive[name].double() - exact).abs()
+        size = exact.abs()
+        if name == "lse":
+            limit = 2 * naive.amax() + 2.0**-17 * (1 + size)
+        elif name == "dsink":  # a sum over all rows, which mostly cancel
+            limit = 2 * naive + 2.0**-7 * (1 + size)
+        else:
+            usual = exact.square().mean().sqrt()
+            rows = naive.amax(-1, keepdim=True), size.amax(-1, keepdim=True)
+            limit = 2 * rows[0] + 2.0**-7 * (2 * rows[1] + 3 * usual)
+        bad = ~(error <= limit)
+        if not bad.any():
+            return ""
+        where = tuple(int(i) for i in bad.nonzero()[0])
+        return (
+            f"{name}: {int(bad.sum())} of {bad.numel()} elements are off, first {where}: error "
+            f"{float(error[where]):.3g} at {float(exact[where]):.3g}"
+        )

@@ -1,0 +1,39 @@
+"""Tests of the package on CUDA tensors. They are skipped, with the reason, where PyTorch or libattn
+finds no device. ATTN_CUDA_TESTS_ON=cpu runs those that compute on the host instead, which tries the
+tests themselves."""
+
+import os
+import pathlib
+
+import libattn
+import pytest
+
+_HERE = pathlib.Path(__file__).parent
+
+
+def _reason():
+    """Why nothing can run here, or ""."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device"
+    backend = next(one for one in libattn.info()["backends"] if one["name"] == "cuda")
+    return "" if backend["usable"] else f"libattn's backend cuda: {backend['detail']}"
+
+
+def pytest_collection_modifyitems(items):
+    here = [item for item in items if item.path.parent == _HERE]
+    if not here:
+        return
+    if os.environ.get("ATTN_CUDA_TESTS_ON") == "cpu":
+        here = [item for item in here if "device" not in item.fixturenames]
+        reason = "needs a CUDA device, and ATTN_CUDA_TESTS_ON says cpu"
+    else:
+        reason = _reason()
+    for item in here if reason else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def device():
+    """Where tensors are made."""
+    return os.environ.get("ATTN_CUDA_TESTS_ON", "cuda")

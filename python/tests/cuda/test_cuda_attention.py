@@ -1,0 +1,150 @@
+"""Forward and backward on CUDA tensors against float64: options, dims, strides, packed batches, and
+what is not there yet is refused."""
+
+import against_float64
+import libattn
+import libattn.torch
+import pytest
+import torch
+from against_float64 import B, G, H, M, N, compare, expected, found, inputs
+
+TYPES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", against_float64.OPTIONS)
+def test_options(device, name, dtype):
+    x = inputs(name, device, dtype)
+    compare(found(x), expected(x), dtype)
+
+
+@pytest.mark.parametrize("heads", ((4, 4), (4, 1), (6, 2)))
+@pytest.mark.parametrize("dims", ((16, 16), (128, 128), (256, 256), (72, 40), (33, 65), (1, 3)))
+def test_dims_and_groups(device, dims, heads):
+    x = inputs("causal", device, torch.bfloat16, dims, heads)
+    compare(found(x), expected(x), torch.bfloat16)
+
+
+@pytest.mark.parametrize("lengths", ((1, 1), (1, 500), (129, 1), (64, 128), (257, 129)))
+def test_lengths(device, lengths):
+    x = inputs("causal top left", device, torch.bfloat16, lengths=lengths)
+    compare(found(x), expected(x), torch.bfloat16)
+
+
+def _embedded(x, offset):
+    """The same values as a part of a larger tensor, `offset` elements into it."""
+    b, n, h, d = x.shape
+    whole = torch.full((b, h, n + 3, d + 7), torch.nan, dtype=x.dtype, device=x.device).flatten()
+    whole = torch.cat((whole.new_full((offset,), torch.nan), whole))
+    view = whole[offset:].unflatten(0, (b, h, n + 3, d + 7))[:, :, 1 : n + 1, 2 : d + 2]
+    view = view.transpose(1, 2)
+    view.copy_(x)
+    return view
+
+
+@pytest.mark.parametrize("offset", (0, 1, 3, 8))
+def test_strides_and_odd_offsets(device, offset):
+    """Rows that begin anywhere: padding between them is NaN, and offsets are no multiples of 8."""
+    x = inputs("causal", device, torch.bfloat16)
+    want = expected(x)
+    x.q, x.k, x.v, x.dout = (_embedded(t, offset) for t in (x.q, x.k, x.v, x.dout))
+    compare(found(x), want, torch.bfloat16)
+
+
+def test_packed_equals_padded(device):
+    """Entries end to end give what each gives alone."""
+    x = inputs("causal", device, torch.bfloat16)
+    lens = ((N, M), (61, 150))
+
+    def packed(t, side):
+        return torch.cat([t[b, : lens[b][side]] for b in range(B)])
+
+    cu = [
+        torch.tensor([0, a, a + b], dtype=torch.int32, device=device)
+        for a, b in zip(*lens, strict=True)
+    ]
+    q, k, v = packed(x.q, 0), packed(x.k, 1), packed(x.v, 1)
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    o, lse = libattn.torch.attention(
+        *leaves, cu_len_q=cu[0], cu_len_kv=cu[1], causal=True, return_lse=True
+    )
+    gradients = torch.autograd.grad(o, leaves, packed(x.dout, 0))
+    whole = dict(zip(("o", "dq", "dk", "dv"), (o, *gradients), strict=True))
+    at = [0, 0]
+    for b, (n, m) in enumerate(lens):
+        alone = against_float64.Inputs(
+            *(t[b : b + 1, :length] for t, length in ((x.q, n), (x.k, m), (x.v, m), (x.dout, n))),
+            torch.zeros(1, H, n, device=device),
+            {"causal": True},
+        )
+        part = {
+            name: t[at[side] : at[side] + (n, m)[side]][None]
+            for name, t, side in ((name, whole[name], name in ("dk", "dv")) for name in whole)
+        }
+        part["lse"] = lse[None, :, at[0] : at[0] + n]
+        compare(part, expected(alone), torch.bfloat16)
+        at = [at[0] + n, at[1] + m]
+
+
+def test_a_gradient_of_lse_alone_and_of_some_inputs(device):
+    x = inputs("causal", device, torch.bfloat16)
+    want = expected(dataclass_without_dout(x))
+    k = x.k.detach().requires_grad_()
+    _, lse = libattn.torch.attention(x.q, k, x.v, causal=True, return_lse=True)
+    (dk,) = torch.autograd.grad(lse, k, x.dlse)
+    compare({"dk": dk}, {"dk": want["dk"]}, torch.bfloat16)
+
+
+def dataclass_without_dout(x):
+    return against_float64.Inputs(x.q, x.k, x.v, torch.zeros_like(x.dout), x.dlse, x.options)
+
+
+def test_gradients_are_added_to(device):
+    x = inputs("causal", device, torch.bfloat16)
+    want = expected(x)
+    o, lse = libattn.attention(x.q, x.k, x.v, causal=True, return_lse=True)
+    made = {
+        n: torch.full_like(t, 2.0, dtype=torch.float32)
+        for n, t in (("dq", x.q), ("dk", x.k), ("dv", x.v))
+    }
+    libattn.attention_backward(
+        x.dout, x.q, x.k, x.v, o, lse, dlse=x.dlse, accumulate=True, causal=True, **made
+    )
+    got = {n: t - 2 for n, t in made.items()}
+    compare(got, {n: want[n] for n in made}, torch.bfloat16)
+
+
+def test_few_queries_of_a_cache(device):
+    """Decode without a table goes through the forward where it has no kernel of its own."""
+    x = inputs("lengths", device, torch.bfloat16, lengths=(3, 400))
+    lens = torch.tensor([400, 129], dtype=torch.int32, device=device)
+    x.options = {"len_kv": lens, "causal": True}
+    want = expected(x)
+    o, lse = libattn.torch.attention(x.q, x.k, x.v, return_lse=True, **x.options)
+    compare({"o": o, "lse": lse}, {n: want[n] for n in ("o", "lse")}, torch.bfloat16)
+
+
+def test_what_is_not_there_is_refused_with_a_reason():
+    """On CUDA only: no silent copy to the host, no other meaning."""
+    q = torch.randn(B, 16, G, 32, device="cuda")
+    for dtype in (torch.float32, torch.float64):
+        x = q.to(dtype)
+        heads_first = x.transpose(1, 2)
+        calls = (
+            lambda x=x: libattn.attention(x, x, x),
+            lambda x=x: libattn.torch.attention(x, x, x),
+            lambda x=x: libattn.torch.flash_attn_func(x, x, x),
+            lambda y=heads_first: libattn.torch.scaled_dot_product_attention(y, y, y),
+        )
+        for call in calls:
+            with pytest.raises(libattn.Unsupported, match=f"cuda: .*f{dtype.itemsize * 8}"):
+                call()
+    x = q.half()
+    for options in ({"rope": libattn.Rope()},):
+        with pytest.raises(libattn.Unsupported, match="cuda: .*rotary"):
+            libattn.torch.attention(x, x, x, **options)
+    table = torch.zeros(B, 1, dtype=torch.int32, device="cuda")
+    with pytest.raises(libattn.Unsupported, match="cuda: .*paged"):
+        libattn.decode(x, x, x, block_table=table)
+    with pytest.raises(libattn.Unsupported, match="cuda: .*append"):
+        libattn.decode(x, x, x, k_new=x[:, :1], v_new=x[:, :1])

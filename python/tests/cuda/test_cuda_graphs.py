@@ -1,0 +1,186 @@
+"""CUDA graphs and streams: captures compile nothing, replays see changed inputs, and work waits for
+what is queued before it on the stream of the call."""
+
+import threading
+
+import libattn
+import libattn.torch
+import pytest
+import torch
+from against_float64 import compare, expected, found, inputs
+
+DTYPE = torch.bfloat16
+DELAY_CYCLES = 200_000_000  # about a tenth of a second
+
+
+def _refill(x, seed):
+    """New values in the same memory."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    for t in (x.q, x.k, x.v, x.dout, x.dlse):
+        t.copy_(torch.randn(t.shape, generator=generator, device="cuda"))
+
+
+def _captured(call):
+    """A graph of a call that ran once before, and what the call returned while it was captured."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph, result
+
+
+@pytest.mark.parametrize("name", ("plain", "causal", "documents", "lengths", "bias", "dropout"))
+def test_forward_replays_with_changed_inputs(name):
+    x = inputs(name, "cuda", DTYPE)
+    graph, (o, lse) = _captured(
+        lambda: libattn.torch.attention(x.q, x.k, x.v, return_lse=True, **x.options)
+    )
+    for seed in (1, 2):
+        _refill(x, seed)
+        graph.replay()
+        want = expected(x)
+        compare({"o": o, "lse": lse}, {n: want[n] for n in ("o", "lse")}, DTYPE)
+
+
+@pytest.mark.parametrize("name", ("causal", "documents", "softcap", "sinks", "deterministic"))
+def test_forward_and_backward_replay_with_changed_inputs(name):
+    x = inputs(name, "cuda", DTYPE)
+    graph, got = _captured(lambda: found(x))
+    for seed in (1, 2):
+        _refill(x, seed)
+        graph.replay()
+        compare(got, expected(x), DTYPE)
+
+
+def test_lengths_on_the_device_may_change_between_replays():
+    x = inputs("lengths", "cuda", DTYPE)
+    graph, got = _captured(lambda: found(x))
+    for lens in ([200, 61], [1, 0], [130, 200]):
+        x.options["len_q"].copy_(torch.tensor(lens))
+        graph.replay()
+        compare(got, expected(x), DTYPE)
+
+
+def test_replays_with_a_seed_on_the_device_draw_anew():
+    x = inputs("plain", "cuda", DTYPE)
+    seed, offset = (torch.zeros(1, dtype=torch.int64, device="cuda") for _ in range(2))
+    on_device = dict(x.options, dropout_p=0.25, seed=seed, offset=offset)
+    x.options = on_device
+    graph, got = _captured(lambda: found(x))
+    for numbers in ((11, 0), (11, 2**33 + 3), (2**40 + 1, 0)):
+        seed.fill_(numbers[0])
+        offset.fill_(numbers[1])
+        graph.replay()
+        x.options = dict(on_device, seed=numbers[0], offset=numbers[1])
+        compare(got, expected(x), DTYPE)
+
+
+def test_replays_without_a_seed_draw_anew():
+    """The seed comes from PyTorch's generator, which graphs step."""
+    x = inputs("plain", "cuda", DTYPE)
+    graph, o = _captured(lambda: libattn.torch.attention(x.q, x.k, x.v, dropout_p=0.5))
+    graph.replay()
+    first = o.clone()
+    graph.replay()
+    assert not torch.equal(first, o)
+
+
+def test_a_capture_that_would_compile_is_refused():
+    """Nothing is compiled or loaded while a stream captures; the error says what to do."""
+    q = torch.randn(1, 40, 1, 248, dtype=torch.float16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    message = ""
+    with torch.cuda.graph(graph):
+        o = torch.zeros_like(q)
+        try:
+            o = libattn.torch.attention(q, q, q, window=(17, 5), softcap=3.0, dropout_p=0.5, seed=1)
+        except libattn.Error as error:
+            message = str(error)
+    if not message:  # it was loaded before: then it must be right
+        graph.replay()
+        want = libattn.torch.attention(q, q, q, window=(17, 5), softcap=3.0, dropout_p=0.5, seed=1)
+        assert torch.equal(o, want)
+    else:
+        assert "captur" in message
+
+
+def _on_a_side_stream(call, fill):
+    """A call on a stream where its inputs come only after a delay."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(DELAY_CYCLES)
+        fill()
+        result = call()
+        done = torch.cuda.Event()
+        done.record()
+    assert not done.query(), "the call waited for the device"
+    side.synchronize()
+    return result
+
+
+def test_a_side_stream_behind_a_delay():
+    x = inputs("causal", "cuda", DTYPE)
+    want = expected(x)
+    good = [t.clone() for t in (x.q, x.k, x.v, x.dout)]
+    found(x)  # compiled and loaded
+    for t in (x.q, x.k, x.v, x.dout):
+        t.zero_()
+    torch.cuda.synchronize()
+
+    def fill():
+        for t, values in zip((x.q, x.k, x.v, x.dout), good, strict=True):
+            t.copy_(values)
+
+    compare(_on_a_side_stream(lambda: found(x), fill), want, DTYPE)
+
+
+def test_a_stream_given_by_address():
+    """The library takes its own scratch memory on that stream; outputs are the caller's."""
+    x = inputs("causal", "cuda", DTYPE)
+    want = expected(x)
+    o, lse = libattn.attention(x.q, x.k, x.v, causal=True, return_lse=True)
+    made = {n: torch.empty_like(t) for n, t in (("dq", x.q), ("dk", x.k), ("dv", x.v))}
+    good = x.q.clone()
+    x.q.zero_()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(DELAY_CYCLES)
+        x.q.copy_(good)
+    options = {"causal": True, "stream": side.cuda_stream}
+    libattn.attention(x.q, x.k, x.v, out=o, lse_out=lse, **options)
+    libattn.attention_backward(
+        x.dout, x.q, x.k, x.v, o, lse, dlse=x.dlse, want=("dq",), **made, **options
+    )
+    side.synchronize()
+    compare({"o": o, "lse": lse, **made}, want, DTYPE)
+
+
+def test_threads_on_streams_of_their_own():
+    names = ("causal", "documents", "window", "sinks")
+    cases = [inputs(name, "cuda", DTYPE) for name in names]
+    wants = [expected(x) for x in cases]
+    errors = []
+
+    def work(x, want):
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    got = found(x)
+                torch.cuda.current_stream().synchronize()
+            compare(got, want, DTYPE)
+        except Exception as error:
+            errors.append(repr(error))
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(cases, wants, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors

@@ -1,0 +1,166 @@
+"""Arrays on a CUDA device as the package sees them, with makers of our own: no device is needed.
+
+What is held here is who is asked for which stream, and what is read of an array.
+"""
+
+import ctypes
+import sys
+import types
+
+import libattn
+import numpy as np
+import pytest
+from libattn import _abi, _arrays, _calls
+
+ADDRESS = 0x7F00_0000_0000
+SHAPE = (2, 3, 4, 8)
+
+
+class Exporter:
+    """A CUDA array that only speaks DLPack; it notes the streams that it is asked to make wait."""
+
+    def __init__(self, shape=SHAPE, device_type=2, ordinal=1):
+        self.device = (device_type, ordinal)
+        self.streams = []
+        self.extents = (ctypes.c_int64 * len(shape))(*shape)
+        self.tensor = _arrays._DLTensor(
+            ADDRESS, device_type, ordinal, len(shape), 2, 16, 1, self.extents, None, 64
+        )
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = (
+            ctypes.py_object,
+            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+        )
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+class Interface:
+    """An array that only speaks __cuda_array_interface__, made on a stream (None: nothing to wait
+    for)."""
+
+    def __init__(self, stream):
+        self.made_on = stream
+
+    @property
+    def __cuda_array_interface__(self):
+        data = (ADDRESS, False)
+        facts = {"shape": SHAPE, "typestr": "<f2", "data": data, "version": 3}
+        return facts | {"stream": self.made_on}
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"), (({}, 1), ({"stream": 0}, 1), ({"stream": 2}, 2), ({"stream": 4660}, 4660))
+)
+def test_dlpack_is_asked_for_the_stream_of_the_call(given, asked):
+    arrays = {"q": Exporter(), "k": Exporter()}
+    makers = dict(arrays)
+    _, stream = _calls.settle(arrays, given, "q")
+    assert stream == given.get("stream")
+    assert [x.streams for x in makers.values()] == [[asked], [asked]]
+    facts = arrays["q"].facts
+    assert facts == (_abi.ATTN_F16, _abi.ATTN_CUDA, 1, SHAPE, (96, 32, 8, 1))
+    assert arrays["q"].address == ADDRESS + 64
+
+
+def test_managed_memory_is_the_devices_and_pinned_memory_the_hosts():
+    managed, pinned = Exporter(device_type=13), Exporter(device_type=3)
+    arrays = {"q": managed, "k": pinned}
+    _calls.settle(arrays, {}, "q")
+    assert (managed.streams, pinned.streams) == ([1], [None])
+    assert arrays["q"].facts.device == _abi.ATTN_CUDA
+    assert arrays["k"].facts.device == _abi.ATTN_HOST
+
+
+def test_an_array_is_opened_once_and_not_before_the_stream_is_known():
+    q, k, v, out, workspace = (Exporter() for _ in range(5))
+    lengths = Exporter((2,))
+    # No GPU, or one that such an address is not of: what matters is what was asked before.
+    with pytest.raises((libattn.Error, ValueError)):
+        libattn.attention(q, k, v, out=out, len_kv=lengths, workspace=workspace, stream=4660)
+    assert [x.streams for x in (q, k, v, out, lengths)] == [[4660]] * 5
+    assert workspace.streams in ([], [4660])
+
+
+def test_the_stream_of_the_cuda_interface_is_the_calls():
+    family = _arrays.CUDA_INTERFACE
+    arrays = {"q": Interface(7), "k": Interface(7), "v": Interface(None)}
+    assert _calls.settle(arrays, {}, "q") == ([family] * 3, 7)
+    arrays = {"q": Interface(None), "k": Interface(1)}
+    assert _calls.settle(arrays, {}, "q")[1] is None
+
+
+@pytest.mark.parametrize("first", (None, 7))
+def test_arrays_of_two_streams_are_refused(first):
+    arrays = {"q": Interface(first), "k": Interface(9)}
+    with pytest.raises(ValueError, match=r"k: stream: found .* stream 0x9, .*accepted"):
+        _calls.settle(arrays, {}, "q")
+    assert _calls.settle(arrays, {"stream": 11}, "q")[1] == 11
+
+
+class FakeCupy(types.ModuleType):
+    """What of CuPy is used, on host memory: arrays of device 1 and a current stream a device."""
+
+    class ndarray:  # noqa: N801 (CuPy's name)
+        def __init__(self, values):
+            self.values = values
+            self.dtype, self.shape, self.strides = values.dtype, values.shape, values.strides
+            self.data = types.SimpleNamespace(ptr=values.ctypes.data)
+            self.device = FakeCupy.Device(1)
+
+    class Device:
+        current = 0
+
+        def __init__(self, ordinal):
+            self.id = ordinal
+
+        def __enter__(self):
+            self.before, FakeCupy.Device.current = FakeCupy.Device.current, self.id
+
+        def __exit__(self, *error):
+            FakeCupy.Device.current = self.before
+
+    def __init__(self):
+        super().__init__("cupy")
+        self.cuda = types.SimpleNamespace(
+            get_current_stream=lambda: types.SimpleNamespace(ptr=100 + FakeCupy.Device.current)
+        )
+
+    def empty(self, shape, dtype):
+        assert FakeCupy.Device.current == 1
+        return self.ndarray(np.empty(shape, dtype))
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    module = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setattr(_arrays, "_cupy", None)
+    yield module
+    _arrays._by_type.pop(module.ndarray, None)
+
+
+def test_cupy_is_a_maker_with_streams_and_memory(cupy):
+    values = np.zeros((2, 6, 4, 8), np.float16)[:, ::2]
+    x = cupy.ndarray(values)
+    family = _arrays.family_of("q", x)
+    assert isinstance(family, _arrays.CupyFamily)
+    assert family.facts("q", x) == (_abi.ATTN_F16, _abi.ATTN_CUDA, 1, SHAPE, (192, 64, 8, 1))
+    assert family.pointer("q", x) == values.ctypes.data
+    assert family.stream(x) == 101
+    made = family.empty(x, (3, 5), _abi.ATTN_F32)
+    assert (made.shape, made.dtype) == ((3, 5), np.float32)
+    assert family.scratch(x, 12).shape == (12,)
+    assert FakeCupy.Device.current == 0
+
+
+def test_a_maker_without_memory_leaves_scratch_to_the_library():
+    assert _arrays.CAPSULES.scratch(_arrays.Capsule("q", Exporter()), 64) is None
+    assert _arrays.CUDA_INTERFACE.scratch(Interface(None), 64) is None
+    with pytest.raises(ValueError, match="out: found none.*Exporter"):
+        _arrays.CAPSULES.empty(_arrays.Capsule("q", Exporter()), (1,), _abi.ATTN_F16)

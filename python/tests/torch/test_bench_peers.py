@@ -1,0 +1,80 @@
+"""bench/peers/torch_cuda.py on the CPU: what it measures it has checked, and what is wrong is not
+timed."""
+
+import json
+import pathlib
+import sys
+
+import libattn
+import pytest
+import torch
+
+sys.path.append(str(pathlib.Path(__file__).parents[3] / "bench" / "peers"))
+peers = pytest.importorskip("torch_cuda", reason="bench/peers needs a newer PyTorch")
+
+OPTIONS = ("window256", "softcap", "alibi", "documents16", "bias", "bias-gradient", "dropout")
+OPTIONS += ("sinks", "deterministic")
+
+
+def measured(tmp_path, *words):
+    """The run of these words with lengths divided by 64, and the rows that it wrote."""
+    out = tmp_path / "rows.jsonl"
+    usual = ("--device", "cpu", "--divide", "64", "--seconds", "0", "--no-peers")
+    run = peers.Run(peers.parsed(["--out", str(out), *usual, *words]))
+    for suite in ("plain", "options"):
+        for cell in peers.torch_cells.cells_of(suite, 64):
+            run.cell(cell)
+    lines = out.read_text().splitlines() if out.exists() else []
+    return run, {row["cell"]: row for row in map(json.loads, lines)}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_is_right_and_counted(tmp_path, option):
+    run, rows = measured(tmp_path, "--filter", f"option/{option}-d64/")
+    assert not run.failures
+    passes = ["bwd"] if option in ("bias-gradient", "deterministic") else ["fwd", "bwd"]
+    assert list(rows) == [f"option/{option}-d64/bf16/{p}" for p in passes]
+    for row in rows.values():
+        assert row["options"] and row["tflops"] > 0
+        assert 0 < row["error"]["max_abs"] < 0.5
+
+
+def test_pairs_are_the_visible_ones():
+    for cell in peers.torch_cells.cells_of("options", 16):
+        x = peers.torch_cells.inputs_of(cell, "cpu")
+        at = torch.arange(cell.shape.length)
+        seen = sys.modules["torch_oracle"].visible(cell, x, at, at)
+        found = int(seen.sum()) if seen is not None else cell.shape.length**2
+        if cell.option in ("", "deterministic") and cell.shape.causal:
+            found = cell.shape.length**2 / 2
+        assert cell.pairs() == cell.shape.batch * found
+
+
+def test_plain_cells_are_the_recorded_ones(tmp_path):
+    cells = peers.torch_cells.cells_of("plain", 1)
+    assert len(cells) == 48 == len({cell.base() for cell in cells})
+    assert {cell.shape.batch * cell.shape.length for cell in cells} == {16384}
+
+
+@pytest.mark.parametrize("name", ("attention", "attention_backward"))
+def test_a_wrong_result_is_not_timed(tmp_path, monkeypatch, name):
+    right = getattr(libattn, name)
+
+    def wrong(*arguments, **options):
+        found = right(*arguments, **options)
+        out = options["out"] if name == "attention" else options["dk"]
+        out[0, -1] += 0.25
+        return found
+
+    monkeypatch.setattr(libattn, name, wrong)
+    run, rows = measured(tmp_path, "--filter", "b32-h32-n16-d64-full")
+    assert not rows
+    assert len(run.failures) == 1 and ("o:" in run.failures[0] or "dk:" in run.failures[0])
+
+
+def test_peers_take_turns_where_they_can(tmp_path):
+    _, rows = measured(tmp_path, "--peers", "fa2", "--filter", "n16-d64-causal", "--pass", "fwd")
+    assert rows
+    for row in rows.values():
+        assert row["peers"]["fa2"] > 0
+        assert row["error"]["ratio_to_fa2"] > 0

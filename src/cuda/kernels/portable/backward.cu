@@ -1,0 +1,658 @@
+// The backward: dK and dV of a tile of keys, and its part of dQ, by mma.sync and cp.async (8.0 and
+// later). FlashAttention-2 (Dao 2023), section 3.1.2, with every option of docs/semantics.md that a
+// Config switches on.
+//
+// Grid: one block for each (tile of keys, key head, batch entry), the first tile first, or last
+// where deterministic. A block keeps K, V and f32 dK, dV of its keys and walks over the tiles of
+// queries that see them, for each query head of the group: no sum over heads is left for later.
+// S and dP are computed transposed (keys are rows), because then P^T and dS^T, packed pairwise, are
+// A fragments of dV += P^T dO and dK += dS^T Q as they stand. Two ways to share the work:
+//   direct    a warp owns 16 or 32 keys with all of their dims; only dS goes through shared memory,
+//             for dQ. 16 queries at a time, so that S and dP take few registers beside dK and dV.
+//   exchange  where dK and dV of 16 keys don't fit a warp's registers (dims above 128): P and dS
+//             go through shared memory and the warps share out keys and dims.
+// dQ of each step is added to f32 sums in global memory (finish.cu makes dq of them), two
+// neighbours an instruction; deterministic: by the tiles of keys in turn, from the last to the
+// first, which under a causal mask is the order in which they reach a tile of queries.
+// Which tiles of queries are visited, and which of those need the ranges of their rows, is read off
+// q_ranges (ranges.cu) into two bit sets first.
+//
+// Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
+// chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
+// fragments); deterministic; softcap, alibi, bias_type, mask,
+// dropout.
+// Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
+#include "config.cuh"
+#include "portable/backward_shared.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
+#include "shared/dropout.cuh"
+#include "shared/entry.cuh"
+#include "shared/output.cuh"
+#include "shared/pair_tile.cuh"
+#include "shared/score.cuh"
+#include "shared/tile.cuh"
+
+namespace {
+
+using namespace shared;
+
+constexpr int kDtype = config::dtype;
+constexpr int kTileQ = config::tile_q;
+constexpr int kTileKv = config::tile_kv;
+constexpr int kWarps = config::warps;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kStages = config::stages;
+constexpr int kDimQk = config::dim_qk;
+constexpr int kDimVo = config::dim_vo;
+constexpr bool kExchange = config::exchange != 0;
+constexpr bool kHasBias = config::bias_type != config::none;
+constexpr bool kHasMask = config::mask != 0;
+constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
+constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask);
+
+// Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
+constexpr int kChunk = config::chunk;
+constexpr int kScoreKeys = kExchange ? 32 : kTileKv / kWarps;
+constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
+constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
+constexpr int kBlocksS = kScoreKeys / 16;
+// dK and dV: a warp has kOutKeys keys and a part of the dims.
+constexpr int kOutKeys = kExchange ? 32 : kScoreKeys;
+constexpr int kOutWarps = kTileKv / kOutKeys;
+constexpr int kPartQk = kDimQk / (kWarps / kOutWarps);
+constexpr int kPartVo = kDimVo / (kWarps / kOutWarps);
+constexpr int kBlocksM = kOutKeys / 16;
+// dQ: a warp has a part of the queries and of the dims.
+constexpr int kSumWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  // along the queries
+constexpr int kSumQueries = kTileQ / kSumWarps;
+constexpr int kSumDims = kDimQk / (kWarps / kSumWarps);
+static_assert(kScoreKeys % 16 == 0 && kScoreQueries % kChunk == 0 && kSumQueries % 16 == 0);
+static_assert(kChunk == 16 || kChunk == 32);
+static_assert(kTileKv * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <= kShared.bytes);
+static_assert(kTileQ <= kThreads);
+static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
+
+using QkLayout = TileLayout<kDimQk>;
+using VoLayout = TileLayout<kDimVo>;
+using PairLayout = TileLayout<kTileQ>;  // P and dS transposed: [keys][queries]
+using BiasTile = PairTile<kScoreQueries, kScoreKeys, kBiasBytes>;
+using MaskTile = PairTile<kScoreQueries, kScoreKeys, 1>;
+
+// kChunk queries of a warp's keys, transposed: accumulators of 8 queries each.
+constexpr int kBlocksN = kChunk / 8;
+using Scores = float[kBlocksS][kBlocksN][4];
+using Fragments = unsigned[kBlocksN / 2][kBlocksS][4];  // the same, packed: A of 16 x 16
+template <int dims>
+using Sums = float[kBlocksM][dims / 8][4];
+
+__device__ __forceinline__ int Lane() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+__device__ __forceinline__ int Warp() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+
+// c = X Y^T over kDim: rows of X at `x_row` of its tile (from registers where they are kept),
+// kChunk rows of Y.
+template <int kDim, int kKept>
+__device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS][4],
+                                         unsigned x_tile, int x_row, unsigned y_tile, int y_row,
+                                         Scores& c) {
+  const auto x_lane = FragmentLane<kDim>::RowsFirst();
+  const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    unsigned a[kBlocksS][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m) {
+      if constexpr (kKept > 1) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[m][e] = kept[k][m][e];
+      } else {
+        ptx::LoadMatrix(a[m], x_lane.At(x_tile, x_row + 16 * m, 2 * k));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; n += 2) {
+      unsigned b[4];
+      ptx::LoadMatrix(b, y_lane.At(y_tile, y_row + 8 * n, 2 * k));
+#pragma unroll
+      for (int m = 0; m < kBlocksS; ++m) {
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+}
+
+// sums += X Y: X of 16 columns in kBlocksM fragments, 16 rows of Y from `row` on, columns from
+// `column` on.
+template <int kDim, int kPart>
+__device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_tile, int row,
+                                           int column, Sums<kPart>& sums) {
+  const auto lane = FragmentLane<kDim>::RowsFirst();
+#pragma unroll
+  for (int d = 0; d < kPart / 8; d += 2) {
+    unsigned b[4];
+    ptx::LoadMatrixTransposed(b, lane.At(y_tile, row, column / 8 + d));
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) {
+      ptx::Mma<kDtype>(sums[m][d], x[m], b[0], b[1]);
+      ptx::Mma<kDtype>(sums[m][d + 1], x[m], b[2], b[3]);
+    }
+  }
+}
+
+// What the scores of a visited tile are computed with.
+struct Step {
+  ScoreScale scale;
+  Dropout dropout;
+  unsigned stats, ranges;  // of the tile's rows, in shared memory
+  unsigned bias, mask;     // of the warp's part
+  int i0, j0;              // query and key of the warp's first column and row
+  float first;             // ALiBi: i0 + diag - j0
+  bool cut;
+};
+
+// This lane's two keys and four queries of a fragment, from its corner.
+__device__ __forceinline__ int KeyOf(int m, int r) {
+  return 16 * m + Lane() / 4 + 8 * r;
+}
+__device__ __forceinline__ int QueryOf(int n) {
+  return 8 * n + Lane() % 4 * 2;
+}
+
+// The bias of 16 queries from `query` on, of the warp's part and its keys from 16 m on, as the
+// fragment's elements: of queries 0-7, then 8-15.
+__device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float (&bias)[2][4]) {
+  if constexpr (config::bias_type == config::f32) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int row = query + QueryOf(e / 4) + (e & 1);
+      bias[e / 4][e % 4] =
+          __uint_as_float(ptx::LoadShared32(tile + BiasTile::At(row, KeyOf(m, (e >> 1) & 1))));
+    }
+  } else if constexpr (kHasBias) {
+    // Tiles (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed on the way.
+    const int row = query + Lane() % 8 + (Lane() / 16) * 8;
+    const int column = 16 * m + (Lane() / 8) % 2 * 8;
+    unsigned pairs[4];
+    ptx::LoadMatrixTransposed(pairs, tile + BiasTile::At(row, column));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      bias[e / 2][e % 2 * 2] = ptx::Low<config::bias_type>(pairs[e]);
+      bias[e / 2][e % 2 * 2 + 1] = ptx::High<config::bias_type>(pairs[e]);
+    }
+  }
+}
+
+// s = log2(p): from raw products of kChunk queries, from `query` of the warp's part on. `slope`
+// becomes the derivative of the score with softcap.
+__device__ __forceinline__ void Score(const Arguments& a, const Step& step, int query,
+                                      const float (&stats)[kBlocksN][4], Scores& s, Scores& slope) {
+#pragma unroll
+  for (int m = 0; m < kBlocksS; ++m) {
+    float bias[kBlocksN][4] = {};
+    if constexpr (kHasBias) {
+#pragma unroll
+      for (int n = 0; n < kBlocksN; n += 2) {
+        LoadBias(step.bias, query + 8 * n, m, reinterpret_cast<float(&)[2][4]>(bias[n]));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float lse = stats[n][e % 2 * 2];
+        if constexpr (kModified) {
+          const int distance = query + QueryOf(n) + e % 2 - KeyOf(m, e / 2);
+          float ratio = 0.0f;
+          s[m][n][e] = shared::Score(a, step.scale, s[m][n][e],
+                                     step.first + static_cast<float>(distance), bias[n][e], ratio) -
+                       lse;
+          if constexpr (config::softcap != 0) slope[m][n][e] = fmaf(-ratio, ratio, 1.0f);
+        } else {
+          s[m][n][e] = fmaf(s[m][n][e], step.scale.raw, -lse);
+        }
+        if constexpr (kHasMask) {
+          const int row = query + QueryOf(n) + e % 2;
+          if (ptx::LoadShared8(step.mask + MaskTile::At(row, KeyOf(m, e / 2))) == 0) {
+            s[m][n][e] = -kInfinity;
+          }
+        }
+      }
+  }
+  if (step.cut) {
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n) {
+      const uint4 ranges =
+          ptx::LoadShared128(step.ranges + 8 * static_cast<unsigned>(query + QueryOf(n)));
+#pragma unroll
+      for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const unsigned begin = e % 2 != 0 ? ranges.z : ranges.x;
+          const unsigned end = e % 2 != 0 ? ranges.w : ranges.y;
+          if (static_cast<unsigned>(step.j0 + KeyOf(m, e / 2)) - begin >= end - begin) {
+            s[m][n][e] = -kInfinity;
+          }
+        }
+    }
+  }
+}
+
+// From raw products s and dp of kChunk queries: P^T with dropout and dS^T, rounded and packed.
+// `bits` are of blocks of 16 keys and 16 queries, where aligned.
+__device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
+                                              const KeepBits (&bits)[kBlocksN / 2][kBlocksS],
+                                              Scores& s, Scores& dp, Fragments& p_pairs,
+                                              Fragments& ds_pairs) {
+  float stats[kBlocksN][4];  // {lse, delta} of this lane's two queries
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n) {
+    const uint4 pair =
+        ptx::LoadShared128(step.stats + 8 * static_cast<unsigned>(query + QueryOf(n)));
+    stats[n][0] = __uint_as_float(pair.x);
+    stats[n][1] = __uint_as_float(pair.y);
+    stats[n][2] = __uint_as_float(pair.z);
+    stats[n][3] = __uint_as_float(pair.w);
+  }
+  Scores slope;
+  Score(a, step, query, stats, s, slope);
+#pragma unroll
+  for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float p = ptx::Exp2(s[m][n][e]);
+        float gradient = dp[m][n][e];
+        s[m][n][e] = p;
+        if constexpr (config::dropout != 0) {
+          const bool keep = step.dropout.aligned
+                                ? Keeps(step.dropout, bits[n / 2][m], n % 2, e)
+                                : KeepElement(step.dropout, step.i0 + query + QueryOf(n) + e % 2,
+                                              step.j0 + KeyOf(m, e / 2));
+          gradient = keep ? gradient * a.keep_scale : 0.0f;
+          if (!keep) s[m][n][e] = 0.0f;
+        }
+        dp[m][n][e] = p * (gradient - stats[n][e % 2 * 2 + 1]);
+        if constexpr (config::softcap != 0) dp[m][n][e] *= slope[m][n][e];
+      }
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        p_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
+        ds_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+      }
+}
+
+// Fragments into a tile [keys][queries], at the warp's part.
+__device__ __forceinline__ void StoreTransposed(const Fragments& pairs, unsigned tile, int key,
+                                                int query) {
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        ptx::StoreShared32(tile + PairLayout::At(key + KeyOf(m, r), query / 8 + n) + Lane() % 4 * 4,
+                           pairs[n / 2][m][n % 2 * 2 + r]);
+      }
+}
+
+// Adds dS K of the block's keys to the f32 sums of the tile's queries (this lane's first one at
+// `sums`), of which `left` are there; scale comes later.
+__device__ __forceinline__ void AddQueryGradient(float* sums, int left, unsigned ds_tile,
+                                                 unsigned k_tile) {
+  constexpr int kM = kSumQueries / 16;
+  constexpr int kN = kSumDims / 8;
+  const int query = Warp() % kSumWarps * kSumQueries;
+  const int dim = Warp() / kSumWarps * kSumDims;
+  const auto ds_lane = FragmentLane<kTileQ>::ColumnsFirst();
+  const auto k_lane = FragmentLane<kDimQk>::RowsFirst();
+  float dq[kM][kN][4];
+#pragma unroll
+  for (int k = 0; k < kTileKv / 16; ++k) {
+    unsigned x[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      ptx::LoadMatrixTransposed(x[m], ds_lane.At(ds_tile, 16 * k, query / 8 + 2 * m));
+    }
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      unsigned b[4];
+      ptx::LoadMatrixTransposed(b, k_lane.At(k_tile, 16 * k, dim / 8 + n));
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(dq[m][n], x[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(dq[m][n], x[m], b[0], b[1]);
+          ptx::Mma<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = query + 16 * m + Lane() / 4 + 8 * r;
+      if (row >= left) continue;
+      float* to = sums + (16 * m + 8 * r) * kDimQk;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) ptx::AddGlobal(to + 8 * n, dq[m][n][2 * r], dq[m][n][2 * r + 1]);
+    }
+}
+
+// A block's rows of dK or dV, times `factor`, by way of shared memory that nothing else uses.
+template <int kDim, int kPart>
+__device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows& rows,
+                                                 const int& dim, const Entry& entry, int head,
+                                                 int j0, float factor, const Sums<kPart>& sums,
+                                                 unsigned tile) {
+  const StagedRows<kDim, kDtype> staged{tile, rows.vector == 0 || rows.type != kDtype ||
+                                                  a.accumulate != 0 ||
+                                                  a.nonfinite_count != nullptr};
+  const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
+  const int first = Warp() % (kWarps / kOutWarps) * kPart;
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int d = 0; d < kPart / 8; ++d) {
+        staged.Put(key + KeyOf(m, r), first + QueryOf(d), sums[m][d][2 * r] * factor,
+                   sums[m][d][2 * r + 1] * factor);
+      }
+  __syncthreads();
+  staged.Write(a, rows, RowAddress(rows, entry.b, entry.first_kv + j0, head),
+               min(kTileKv, entry.rows_kv - j0), dim, a.accumulate != 0,
+               static_cast<int>(threadIdx.x), kThreads);
+}
+
+// The first bit set from `from` on, or `count`.
+__device__ __forceinline__ int NextBit(const unsigned* words, int from, int count) {
+  while (from < count) {
+    const unsigned rest = words[from / 32] >> (from % 32);
+    if (rest != 0) return from + __ffs(static_cast<int>(rest)) - 1;
+    from = (from | 31) + 1;
+  }
+  return count;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
+    attn_backward(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
+  const unsigned heads = blockIdx.x / tiles;
+  const unsigned place = blockIdx.x % tiles;
+  const int tile_idx = static_cast<int>(config::deterministic != 0 ? tiles - 1 - place : place);
+  const int j0 = tile_idx * kTileKv;
+  const int head_kv = static_cast<int>(heads % static_cast<unsigned>(a.heads_kv));
+  const Entry entry = EntryOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_kv)));
+  if (j0 >= entry.rows_kv) return;
+
+  const unsigned base = ptx::SharedAddress(memory);
+  auto* visited = reinterpret_cast<unsigned*>(memory + kShared.visited);
+  auto* cut = reinterpret_cast<unsigned*>(memory + kShared.cut);
+  const unsigned k_tile = base + kShared.k;
+  const unsigned v_tile = base + kShared.v;
+  const unsigned ds_tile = base + kShared.ds;
+  const unsigned p_tile = base + kShared.p;
+  TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
+      a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + j0, head_kv))
+      .Load(k_tile, 0, entry.len_kv - j0);
+  TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
+      a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + j0, head_kv))
+      .Load(v_tile, 0, entry.len_kv - j0);
+  ptx::CopyCommit();
+
+  const int score_key = Warp() % kScoreWarps * kScoreKeys;  // of the tile
+  const int score_query = Warp() / kScoreWarps * kScoreQueries;
+  Step step;
+  step.bias =
+      base + kShared.bias + static_cast<unsigned>(Warp() * kScoreQueries * kScoreKeys * kBiasBytes);
+  step.mask = base + kShared.mask + static_cast<unsigned>(Warp() * kScoreQueries * kScoreKeys);
+  step.j0 = j0 + score_key;
+  // This thread's places in query 0 of head 0; a visit adds its tile's and head's.
+  const TileLoader<kDimQk, kTileQ, kThreads, kDtype> q_loader(
+      a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q, 0));
+  const TileLoader<kDimVo, kTileQ, kThreads, kDtype> dout_loader(
+      a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q, 0));
+  const char* stats = RowAddress(a.stats, entry.b, entry.first_q, 0);
+  // Of dq_sum, whose rows lie one after the other: this lane's first element of a tile.
+  char* dq_sum = nullptr;
+  if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, entry.first_q, 0);
+  const unsigned dq_lane =
+      static_cast<unsigned>((Warp() % kSumWarps * kSumQueries + Lane() / 4) * kDimQk +
+                            Warp() / kSumWarps * kSumDims + Lane() % 4 * 2);
+
+  Sums<kPartQk> dk{};
+  Sums<kPartVo> dv{};
+  const int num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+  // Row r of an entry's queries has its range at row_ranges + 2 * (first_row + r).
+  const long long first_row = a.packed_q != 0 ? entry.first_q : 1ll * entry.b * a.max_len_q;
+  const int* q_ranges = a.q_ranges + 4ll * entry.b * num_q_tiles;
+
+  for (int window = 0; window < num_q_tiles; window += attn::device::kBackwardWindow) {
+    const int count = min(attn::device::kBackwardWindow, num_q_tiles - window);
+    __syncthreads();  // the bits of the window before have been read
+    for (int n = static_cast<int>(threadIdx.x); n < (count + 31) / 32 * 32; n += kThreads) {
+      bool sees = false;
+      bool sees_all = true;
+      if (n < count) {
+        const int4 tile = reinterpret_cast<const int4*>(q_ranges)[window + n];
+        sees = tile.x < j0 + kTileKv && tile.y > j0;
+        sees_all = tile.z <= j0 && tile.w >= j0 + kTileKv;
+      }
+      const unsigned sees_bits = __ballot_sync(~0u, sees);
+      const unsigned cut_bits = __ballot_sync(~0u, !sees_all);
+      if (Lane() == 0) {
+        visited[n / 32] = sees_bits;
+        cut[n / 32] = cut_bits;
+      }
+    }
+    __syncthreads();
+
+    // Visits: query heads of the group outside, tiles inside. `stage` alternates.
+    int head = head_kv * a.group;
+    const int last_head = head + a.group;
+    int tile = NextBit(visited, 0, count);
+    if (tile == count) continue;
+    int stage = 0;
+    const auto is_cut = [&](int at_tile) { return (cut[at_tile / 32] >> (at_tile % 32) & 1) != 0; };
+    const auto fetch = [&](int at_head, int at_tile, int to_stage) {
+      if (at_head < last_head) {
+        const int i = (window + at_tile) * kTileQ;
+        const int left = entry.len_q - i;
+        q_loader.Load(base + kShared.q + static_cast<unsigned>(to_stage * kTileQ * kDimQk * 2),
+                      i * a.q.stride_row + at_head * a.q.stride_head, left);
+        dout_loader.Load(
+            base + kShared.dout + static_cast<unsigned>(to_stage * kTileQ * kDimVo * 2),
+            i * a.dout.stride_row + at_head * a.dout.stride_head, left);
+        const int row = static_cast<int>(threadIdx.x);
+        if (row < kTileQ) {
+          const bool there = row < left;
+          const unsigned at = 8 * static_cast<unsigned>(to_stage * kTileQ + row);
+          ptx::CopyAsyncSmall<8>(base + kShared.stats + at,
+                                 there ? stats + i * 8ll + at_head * a.stats.stride_head +
+                                             static_cast<unsigned>(row * 8)
+                                       : a.stats.base,
+                                 there);
+          if (is_cut(at_tile)) {
+            ptx::CopyAsyncSmall<8>(base + kShared.ranges + at,
+                                   a.row_ranges + (there ? 2 * (first_row + i + row) : 0), there);
+          }
+        }
+      }
+      ptx::CopyCommit();
+    };
+    const auto fetch_pairs = [&](int at_head, int at_tile) {
+      if constexpr (kHasBias || kHasMask) {
+        if (at_head < last_head) {
+          const int i = (window + at_tile) * kTileQ + score_query;
+          if constexpr (kHasBias) {
+            BiasTile::Load(step.bias, a.bias, PairAddress(a.bias, entry.b, at_head, i, step.j0),
+                           entry.len_q - i, entry.len_kv - step.j0);
+          }
+          if constexpr (kHasMask) {
+            MaskTile::Load(step.mask, a.mask, PairAddress(a.mask, entry.b, at_head, i, step.j0),
+                           entry.len_q - i, entry.len_kv - step.j0);
+          }
+        }
+        ptx::CopyCommit();
+      }
+    };
+    fetch_pairs(head, tile);
+    fetch(head, tile, 0);
+
+    while (head < last_head) {
+      int next_tile = NextBit(visited, tile + 1, count);
+      int next_head = head;
+      if (next_tile == count) {
+        next_tile = NextBit(visited, 0, count);
+        ++next_head;
+      }
+      ptx::CopyWait<0>();
+      __syncthreads();  // the tile is there, and the stage and dS of the step before are free
+      fetch(next_head, next_tile, stage ^ 1);
+
+      const int i0 = (window + tile) * kTileQ;
+      const unsigned q_tile = base + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * 2);
+      const unsigned dout_tile =
+          base + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * 2);
+      const unsigned row = static_cast<unsigned>(stage * kTileQ + score_query);
+      step.scale = ScoreScaleOf(a, entry.b, head);
+      if constexpr (config::dropout != 0) step.dropout = DropoutOf(a, entry.b, head);
+      step.stats = base + kShared.stats + 8 * row;
+      step.ranges = base + kShared.ranges + 8 * row;
+      step.i0 = i0 + score_query;
+      step.first = static_cast<float>(step.i0 + entry.diag - step.j0);
+      step.cut = is_cut(tile);
+
+      constexpr bool kKeep = !kExchange && config::kv_in_registers != 0;
+      unsigned k_kept[kKeep ? kDimQk / 16 : 1][kBlocksS][4];
+      unsigned v_kept[kKeep ? kDimVo / 16 : 1][kBlocksS][4];
+      if constexpr (kKeep) {
+        const auto k_lane = FragmentLane<kDimQk>::RowsFirst();
+        const auto v_lane = FragmentLane<kDimVo>::RowsFirst();
+#pragma unroll
+        for (int m = 0; m < kBlocksS; ++m) {
+#pragma unroll
+          for (int k = 0; k < kDimQk / 16; ++k) {
+            ptx::LoadMatrix(k_kept[k][m], k_lane.At(k_tile, score_key + 16 * m, 2 * k));
+          }
+#pragma unroll
+          for (int k = 0; k < kDimVo / 16; ++k) {
+            ptx::LoadMatrix(v_kept[k][m], v_lane.At(v_tile, score_key + 16 * m, 2 * k));
+          }
+        }
+      }
+#pragma unroll 1
+      for (int query = 0; query < kScoreQueries; query += kChunk) {
+        KeepBits bits[kBlocksN / 2][kBlocksS];
+        if constexpr (config::dropout != 0) {
+          if (step.dropout.aligned) {
+#pragma unroll
+            for (int m = 0; m < kBlocksS; ++m) {
+              KeepBits second;
+              DrawBlocksTransposed(step.dropout, step.i0 + query, step.j0 + 16 * m, bits[0][m],
+                                   kBlocksN > 2 ? bits[kBlocksN / 2 - 1][m] : second);
+            }
+          }
+        }
+        Scores s;
+        Scores dp;
+        Fragments p_pairs;
+        Fragments ds_pairs;
+        Multiply<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
+        Multiply<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
+        Differentiate(a, step, query, bits, s, dp, p_pairs, ds_pairs);
+        StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
+        if constexpr (kExchange) {
+          StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
+        } else {
+#pragma unroll
+          for (int k = 0; k < kBlocksN / 2; ++k) {
+            Accumulate<kDimVo, kPartVo>(p_pairs[k], dout_tile, query + 16 * k, 0, dv);
+            Accumulate<kDimQk, kPartQk>(ds_pairs[k], q_tile, query + 16 * k, 0, dk);
+          }
+        }
+      }
+      __syncthreads();  // dS (and P) of all keys are there
+      fetch_pairs(next_head, next_tile);
+
+      if constexpr (kExchange) {
+        const auto lane = FragmentLane<kTileQ>::RowsFirst();
+        const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
+        const int part = Warp() % (kWarps / kOutWarps);
+#pragma unroll
+        for (int k = 0; k < kTileQ / 16; ++k) {
+          unsigned x[kBlocksM][4];
+#pragma unroll
+          for (int m = 0; m < kBlocksM; ++m) {
+            ptx::LoadMatrix(x[m], lane.At(p_tile, key + 16 * m, 2 * k));
+          }
+          Accumulate<kDimVo, kPartVo>(x, dout_tile, 16 * k, part * kPartVo, dv);
+#pragma unroll
+          for (int m = 0; m < kBlocksM; ++m) {
+            ptx::LoadMatrix(x[m], lane.At(ds_tile, key + 16 * m, 2 * k));
+          }
+          Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part * kPartQk, dk);
+        }
+      }
+      if (dq_sum != nullptr) {
+        unsigned* turn = nullptr;
+        if constexpr (config::deterministic != 0) {
+          // The tiles of keys behind this one that see the queries come first.
+          const int num_seen = (q_ranges[4 * (window + tile) + 1] + kTileKv - 1) / kTileKv;
+          const auto mine = static_cast<unsigned>(num_seen - 1 - tile_idx);
+          turn = a.turns + (1ll * entry.b * a.heads_q + head) * num_q_tiles + window + tile;
+          if (threadIdx.x == 0) {
+            while (ptx::LoadAcquire(turn) != mine) {
+            }
+          }
+          __syncthreads();
+        }
+        AddQueryGradient(
+            reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head) +
+                dq_lane,
+            entry.len_q - i0, ds_tile, k_tile);
+        if constexpr (config::deterministic != 0) {
+          __threadfence();
+          __syncthreads();
+          if (threadIdx.x == 0) ptx::AddRelease(turn, 1);
+        }
+      }
+      head = next_head;
+      tile = next_tile;
+      stage ^= 1;
+    }
+  }
+
+  ptx::CopyWait<0>();
+  __syncthreads();  // K has been read for the last dQ
+  if (a.dk.base != nullptr) {
+    StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk, base);
+    __syncthreads();
+  }
+  if (a.dv.base != nullptr) {
+    const float factor = config::dropout != 0 ? a.keep_scale : 1.0f;
+    StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dv, base);
+  }
+}

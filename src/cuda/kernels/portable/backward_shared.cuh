@@ -1,0 +1,44 @@
+// Shared memory of portable/backward.cu: read by the host, which asks for it, and by the kernel.
+#pragma once
+
+namespace attn::device {
+
+// Tiles of queries whose visits are listed at once.
+inline constexpr int kBackwardWindow = 2048;
+
+// Offsets in bytes; tiles begin at multiples of 128.
+struct BackwardShared {
+  int k = 0;        // [tile_kv][dim_qk]; at the end dK, then dV take the place of all tiles
+  int v = 0;        // [tile_kv][dim_vo]
+  int q = 0;        // [stages][tile_q][dim_qk]
+  int dout = 0;     // [stages][tile_q][dim_vo]
+  int ds = 0;       // [tile_kv][tile_q]: dS transposed
+  int p = 0;        // the same of P; only with exchange
+  int bias = 0;     // [warps][queries of a warp][keys of a warp]
+  int mask = 0;     // likewise, bytes
+  int stats = 0;    // [stages][tile_q] {lse in units of log2, delta}
+  int ranges = 0;   // [stages][tile_q] keys that a row sees: begin, end
+  int visited = 0;  // a bit for each tile of queries of the window: some row sees a key of ours
+  int cut = 0;      // a bit likewise: not every row sees all of them
+  int bytes = 0;
+};
+
+constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
+                                          int dim_vo, bool exchange, int bias_bytes, bool mask) {
+  BackwardShared s;
+  s.v = s.k + tile_kv * dim_qk * 2;
+  s.q = s.v + tile_kv * dim_vo * 2;
+  s.dout = s.q + stages * tile_q * dim_qk * 2;
+  s.ds = s.dout + stages * tile_q * dim_vo * 2;
+  s.p = s.ds + tile_kv * tile_q * 2;
+  s.bias = s.p + (exchange ? tile_kv * tile_q * 2 : 0);
+  s.mask = s.bias + tile_q * tile_kv * bias_bytes;
+  s.stats = s.mask + (mask ? tile_q * tile_kv : 0);
+  s.ranges = s.stats + stages * tile_q * 8;
+  s.visited = s.ranges + stages * tile_q * 8;
+  s.cut = s.visited + kBackwardWindow / 8;
+  s.bytes = s.cut + kBackwardWindow / 8;
+  return s;
+}
+
+}  // namespace attn::device

@@ -1,0 +1,465 @@
+// The forward: o and lse of a tile of queries, by mma.sync and cp.async (8.0 and later).
+// FlashAttention-2 (Dao 2023), section 3.1, with every option of docs/semantics.md that a Config
+// switches on.
+//
+// Grid: one block for each (tile of queries, query head, batch entry), the last tile first, as
+// those have most keys under a causal mask. A block's warps own 16 or 32 of its queries each and
+// never exchange anything but the tiles of K and V, which come through a ring of config::stages in
+// shared memory. S and P stay in registers: the accumulators of S, packed pairwise, are the A
+// fragments of P V. With 32 queries a warp, each fragment of K and V that is read feeds two
+// products, without which shared memory bounds the kernel (docs/kernels/portable.md).
+//
+// Config: dtype; dim_qk, dim_vo (rounded up; columns beyond the tensor's are zeros); tile_q,
+// tile_kv, warps, stages, blocks (of an SM, for the register budget), q_in_registers; softcap,
+// alibi, bias_type, mask, dropout;
+// by_elements (see shared/tile.cuh).
+// Shared memory: forward_shared.cuh. Measured: docs/kernels/portable.md.
+#include "config.cuh"
+#include "portable/forward_shared.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
+#include "shared/dropout.cuh"
+#include "shared/entry.cuh"
+#include "shared/output.cuh"
+#include "shared/pair_tile.cuh"
+#include "shared/score.cuh"
+#include "shared/tile.cuh"
+
+namespace {
+
+using namespace shared;
+
+constexpr int kDtype = config::dtype;
+constexpr int kTileQ = config::tile_q;
+constexpr int kTileKv = config::tile_kv;
+constexpr int kWarps = config::warps;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRows = kTileQ / kWarps;  // of a warp
+constexpr int kBlocksM = kRows / 16;    // fragments of 16 queries
+constexpr int kBlocksN = kTileKv / 8;   // accumulators of 8 keys
+constexpr int kBlocksK = config::dim_qk / 16;
+constexpr int kBlocksD = config::dim_vo / 8;
+constexpr int kStages = config::stages;
+constexpr bool kHasBias = config::bias_type != config::none;
+constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
+constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
+    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
+static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0);
+static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kBytes <= kShared.bytes);
+
+using QLayout = TileLayout<config::dim_qk>;
+using VLayout = TileLayout<config::dim_vo>;
+using BiasTile = PairTile<kRows, kHasBias ? kTileKv : 64, kHasBias ? kBiasBytes : 2>;
+using MaskTile = PairTile<kRows, config::mask != 0 ? kTileKv : 64, 1>;
+
+using Scores = float[kBlocksM][kBlocksN][4];
+using Output = float[kBlocksM][kBlocksD][4];
+using QFragments = unsigned[kBlocksM][kBlocksK][4];
+
+// Row of the warp's queries that half r of fragment m is of, for this lane.
+__device__ __forceinline__ int RowOf(int m, int r) {
+  return 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r;
+}
+// First of this lane's two columns of accumulator n.
+__device__ __forceinline__ int ColumnOf(int n) {
+  return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2;
+}
+
+// s = Q K^T.
+__device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile, unsigned k_tile,
+                                           Scores& s) {
+  const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
+  const auto k_lane = FragmentLane<config::dim_qk>::ColumnsFirst();
+#pragma unroll
+  for (int k = 0; k < kBlocksK; ++k) {
+    unsigned a[kBlocksM][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) {
+      if constexpr (config::q_in_registers == 0) {
+        ptx::LoadMatrix(a[m], q_lane.At(q_tile, 16 * m, 2 * k));
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[m][e] = q[m][k][e];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; n += 2) {
+      unsigned b[4];
+      ptx::LoadMatrix(b, k_lane.At(k_tile, 8 * n, 2 * k));
+#pragma unroll
+      for (int m = 0; m < kBlocksM; ++m) {
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(s[m][n], a[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(s[m][n], a[m], b[0], b[1]);
+          ptx::Mma<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+}
+
+// o += P V.
+__device__ __forceinline__ void MultiplyPV(const Scores& p, unsigned v_tile, Output& o) {
+  const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
+#pragma unroll
+  for (int k = 0; k < kTileKv / 16; ++k) {
+    unsigned a[kBlocksM][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float(&c)[4] = p[m][2 * k + e / 2];
+        a[m][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kBlocksD; d += 2) {
+      unsigned b[4];
+      ptx::LoadMatrixTransposed(b, v_lane.At(v_tile, 16 * k, d));
+#pragma unroll
+      for (int m = 0; m < kBlocksM; ++m) {
+        ptx::Mma<kDtype>(o[m][d], a[m], b[0], b[1]);
+        ptx::Mma<kDtype>(o[m][d + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// What a warp needs of the options, apart from the tiles of bias and mask.
+struct Options {
+  ScoreScale scale;
+  Dropout dropout;
+  unsigned bias_tile;
+  unsigned mask_tile;
+  float first;  // ALiBi: query 0 of the warp's + diag
+};
+
+// Softcap, ALiBi, bias: raw products become scores in units of log2.
+__device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& options, int j0,
+                                          Scores& s) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float from = options.first + static_cast<float>(RowOf(m, r) - j0 - ColumnOf(0));
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n) {
+        float2 bias{};
+        if constexpr (kHasBias) {
+          bias = BiasTile::Floats<config::bias_type>(options.bias_tile, RowOf(m, r), ColumnOf(n));
+        }
+        float ratio;
+        float* pair = s[m][n] + 2 * r;
+        pair[0] = Score(a, options.scale, pair[0], from - (8 * n), bias.x, ratio);
+        pair[1] = Score(a, options.scale, pair[1], from - (8 * n + 1), bias.y, ratio);
+      }
+    }
+}
+
+__device__ __forceinline__ void HideByMask(unsigned mask_tile, Scores& s) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n) {
+        const unsigned bytes = MaskTile::Bytes(mask_tile, RowOf(m, r), ColumnOf(n));
+        if ((bytes & 0xff) == 0) s[m][n][2 * r] = -kInfinity;
+        if ((bytes & 0xff00) == 0) s[m][n][2 * r + 1] = -kInfinity;
+      }
+}
+
+// Hides what is outside the keys that each row sees.
+__device__ __forceinline__ void HideByRange(const KeyRange* ranges, int j0, Scores& s) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const KeyRange keys = ranges[RowOf(m, r)];
+      const unsigned width = static_cast<unsigned>(keys.end - keys.begin);
+      const int from = j0 + ColumnOf(0) - keys.begin;
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (static_cast<unsigned>(from + 8 * n + e) >= width) s[m][n][2 * r + e] = -kInfinity;
+        }
+    }
+}
+
+// Zeros where dropped; what is kept grows at the end, all at once.
+__device__ __forceinline__ void Drop(const Dropout& dropout, int i0, int j0, Scores& p) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m) {
+    const int i = i0 + 16 * m;
+    if (dropout.aligned) {
+#pragma unroll
+      for (int n = 0; n < kBlocksN; n += 4) {
+        KeepBits bits[2];
+        DrawBlocks(dropout, i, j0 + 8 * n, bits[0], bits[1]);
+#pragma unroll
+        for (int c = 0; c < 4 && n + c < kBlocksN; ++c)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (!Keeps(dropout, bits[c / 2], c % 2, e)) p[m][n + c][e] = 0.0f;
+          }
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (!KeepElement(dropout, i0 + RowOf(m, e / 2), j0 + ColumnOf(n) + e % 2)) {
+            p[m][n][e] = 0.0f;
+          }
+        }
+    }
+  }
+}
+
+// A row's running maximum and this lane's part of its sum, for a warp's rows. With kModified they
+// are in units of log2, else the maximum is of raw products of which `unit` makes those.
+struct Softmax {
+  float max[kBlocksM][2];
+  float sum[kBlocksM][2];
+};
+
+// s becomes P against the new maxima, and o and the sums are brought down to them.
+__device__ __forceinline__ void Exponentiate(float unit, Scores& s, Softmax& row, Output& o) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float old = row.max[m][r];
+      float max = old;
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+        max = fmaxf(max, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+      max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+      row.max[m][r] = max;
+      // A row that has seen nothing keeps exp2(-inf - 0) = 0.
+      const float top = max == -kInfinity ? 0.0f : max * unit;
+      const float down = ptx::Exp2(old * unit - top);
+      float sum = row.sum[m][r] * down;
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n) {
+        float* pair = s[m][n] + 2 * r;
+        pair[0] = ptx::Exp2(fmaf(pair[0], unit, -top));
+        pair[1] = ptx::Exp2(fmaf(pair[1], unit, -top));
+        sum += pair[0] + pair[1];
+      }
+      row.sum[m][r] = sum;
+#pragma unroll
+      for (int d = 0; d < kBlocksD; ++d) {
+        o[m][d][2 * r] *= down;
+        o[m][d][2 * r + 1] *= down;
+      }
+    }
+}
+
+// Takes the sink in, makes o whole and lse of maximum and sum.
+__device__ __forceinline__ void Finish(const Arguments& a, float unit, int head, float& max,
+                                       float& sum, float& factor, float& lse) {
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  max *= unit;
+  factor = 1.0f;
+  if (a.sinks != nullptr) {
+    const float sink = kLog2E * *reinterpret_cast<const float*>(
+                                    reinterpret_cast<const char*>(a.sinks) + head * a.sinks_stride);
+    const float top = fmaxf(max, sink);
+    if (top == kInfinity && sum == sum) {  // an infinite sink takes everything
+      factor = 0.0f;
+      lse = kInfinity;
+      return;
+    }
+    if (top > -kInfinity) {
+      factor = ptx::Exp2(max - top);
+      sum = sum * factor + ptx::Exp2(sink - top);
+      max = top;
+    }
+  }
+  // Not "sum > 0", which a NaN would fail.
+  factor = sum == 0.0f ? 0.0f : factor / sum;
+  lse = sum == 0.0f ? -kInfinity : max * kLn2 + logf(sum);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
+    attn_forward(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned tiles = static_cast<unsigned>((a.max_len_q + kTileQ - 1) / kTileQ);
+  const unsigned heads = blockIdx.x / tiles;
+  const int q0 = static_cast<int>(tiles - 1 - blockIdx.x % tiles) * kTileQ;
+  const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
+  const Entry entry = EntryOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_q)));
+  if (q0 >= entry.rows_q) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int head_kv = head / a.group;
+
+  const unsigned base = ptx::SharedAddress(memory);
+  auto* ranges = reinterpret_cast<KeyRange*>(memory + kShared.ranges);
+  const TileLoader<config::dim_qk, kTileQ, kThreads, kDtype> q_loader(
+      a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, head));
+  q_loader.Load(base + kShared.q, 0, entry.len_q - q0);
+  ptx::CopyCommit();
+
+  TileRange mine;
+  for (int row = static_cast<int>(threadIdx.x); row < kTileQ; row += kThreads) {
+    KeyRange keys;  // rows past the length: whatever, as they are written as empty ones
+    if (q0 + row < entry.len_q) {
+      keys = KeysOf(a, entry, q0 + row);
+      Join(mine, keys);
+    }
+    ranges[row] = keys;
+  }
+  const TileRange range = JoinBlock<kWarps>(mine, reinterpret_cast<int*>(memory + kShared.joined));
+  __syncthreads();  // all have read what K is loaded over
+  const int first = range.first / kTileKv;
+  const int last = (range.last + kTileKv - 1) / kTileKv;
+
+  TileLoader<config::dim_qk, kTileKv, kThreads, kDtype> k_loader(
+      a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + 1ll * first * kTileKv, head_kv));
+  TileLoader<config::dim_vo, kTileKv, kThreads, kDtype> v_loader(
+      a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + 1ll * first * kTileKv, head_kv));
+  const auto stage = [&](int tile) { return tile % kStages; };
+  const auto k_tile = [&](int tile) {
+    return base + kShared.k + static_cast<unsigned>(stage(tile) * kTileKv * QLayout::kRowBytes);
+  };
+  const auto v_tile = [&](int tile) {
+    return base + kShared.v + static_cast<unsigned>(stage(tile) * kTileKv * VLayout::kRowBytes);
+  };
+  // One group a tile, empty ones behind the last, so that the count of groups says what is there.
+  const auto fetch = [&](int tile) {
+    if (tile < last) {
+      k_loader.LoadNext(k_tile(tile), entry.len_kv - tile * kTileKv);
+      v_loader.LoadNext(v_tile(tile), entry.len_kv - tile * kTileKv);
+    }
+    ptx::CopyCommit();
+  };
+
+  Options options;
+  options.scale = ScoreScaleOf(a, entry.b, head);
+  options.bias_tile =
+      base + kShared.bias + static_cast<unsigned>(warp * kRows * kTileKv * kBiasBytes);
+  options.mask_tile = base + kShared.mask + static_cast<unsigned>(warp * kRows * kTileKv);
+  options.first = static_cast<float>(q0 + warp * kRows + entry.diag);
+  if constexpr (config::dropout != 0) options.dropout = DropoutOf(a, entry.b, head);
+  const auto fetch_pairs = [&](int tile) {
+    if constexpr (kHasBias || config::mask != 0) {
+      const int i = q0 + warp * kRows;
+      const int j = tile * kTileKv;
+      if (tile < last) {
+        if constexpr (kHasBias) {
+          BiasTile::Load(options.bias_tile, a.bias, PairAddress(a.bias, entry.b, head, i, j),
+                         entry.len_q - i, entry.len_kv - j);
+        }
+        if constexpr (config::mask != 0) {
+          MaskTile::Load(options.mask_tile, a.mask, PairAddress(a.mask, entry.b, head, i, j),
+                         entry.len_q - i, entry.len_kv - j);
+        }
+      }
+      ptx::CopyCommit();
+    }
+  };
+
+  fetch_pairs(first);
+#pragma unroll
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) fetch(first + ahead);
+
+  const unsigned q_tile =
+      base + kShared.q + static_cast<unsigned>(warp * kRows * QLayout::kRowBytes);
+  if (!kModified && a.negative != 0) {
+    // Maxima are of raw products, so the sign of the scale goes to Q.
+    ptx::CopyWait<0>();
+    __syncthreads();
+    for (int n = static_cast<int>(threadIdx.x); n < kTileQ * QLayout::kRowBytes / 4;
+         n += kThreads) {
+      const unsigned at = base + kShared.q + static_cast<unsigned>(4 * n);
+      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ 0x80008000u);
+    }
+  }
+  QFragments q{};
+  if constexpr (config::q_in_registers != 0) {
+    ptx::CopyWait<kStages - 1>();
+    __syncthreads();
+    const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+      for (int k = 0; k < kBlocksK; ++k) ptx::LoadMatrix(q[m][k], q_lane.At(q_tile, 16 * m, 2 * k));
+  }
+
+  Output o{};
+  Softmax row;
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      row.max[m][r] = -kInfinity;
+      row.sum[m][r] = 0.0f;
+    }
+  const float unit = kModified ? 1.0f : a.scale_log2;
+
+  for (int tile = first; tile < last; ++tile) {
+    // Tile is there (pairs are fetched one ahead, so that nothing but the stages beyond may be
+    // under way), and all warps have left the stage that is filled next.
+    ptx::CopyWait<kHasBias || config::mask != 0 ? 0 : kStages - 2>();
+    __syncthreads();
+    fetch(tile + kStages - 1);
+
+    const int j0 = tile * kTileKv;
+    Scores s;
+    MultiplyQK(q, q_tile, k_tile(tile), s);
+    if constexpr (kModified) {
+      ScoreTile(a, options, j0, s);
+    }
+    if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
+    if constexpr (kHasBias || config::mask != 0) {
+      __syncwarp();  // all lanes have read the pairs
+      fetch_pairs(tile + 1);
+    }
+    if (j0 < range.all_first || j0 + kTileKv > range.all_last) {
+      HideByRange(ranges + warp * kRows, j0, s);
+    }
+    Exponentiate(unit, s, row, o);
+    if constexpr (config::dropout != 0) Drop(options.dropout, q0 + warp * kRows, j0, s);
+    MultiplyPV(s, v_tile(tile), o);
+  }
+
+  ptx::CopyWait<0>();
+  __syncthreads();  // all warps have read the tiles, whose place O takes
+  const bool by_elements = a.o.vector == 0 || a.o.type != kDtype || a.nonfinite_count != nullptr;
+  const StagedRows<config::dim_vo, kDtype> staged{
+      base + static_cast<unsigned>(warp * kRows * config::dim_vo * (by_elements ? 4 : 2)),
+      by_elements};
+  const int i0 = q0 + warp * kRows;
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = i0 + RowOf(m, r);
+      float factor;
+      float lse;
+      Finish(a, unit, head, row.max[m][r], row.sum[m][r], factor, lse);
+      const bool empty = i >= entry.len_q;
+      if (config::dropout != 0) factor *= a.keep_scale;
+      if (i < entry.rows_q && a.lse.base != nullptr && threadIdx.x % 4 == 0) {
+        *reinterpret_cast<float*>(RowAddress(a.lse, entry.b, entry.first_q + i, head)) =
+            empty ? -kInfinity : lse;
+      }
+#pragma unroll
+      for (int d = 0; d < kBlocksD; ++d) {
+        staged.Put(RowOf(m, r), ColumnOf(d), empty ? 0.0f : o[m][d][2 * r] * factor,
+                   empty ? 0.0f : o[m][d][2 * r + 1] * factor);
+      }
+    }
+  __syncwarp();
+  staged.Write(a, a.o, RowAddress(a.o, entry.b, entry.first_q + i0, head),
+               min(kRows, entry.rows_q - i0), a.dim_vo, false, static_cast<int>(threadIdx.x) % 32,
+               32);
+}

@@ -1,0 +1,58 @@
+// Arithmetic: one function an instruction.
+#pragma once
+#include "config.cuh"
+
+namespace ptx {
+
+// 2^x to 2 ulp; subnormal results are 0.
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// To 1 ulp.
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// A NaN stays one.
+__device__ __forceinline__ float MinKeepNan(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+__device__ __forceinline__ float MaxKeepNan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+// Two f32 rounded to 16-bit elements; `low` comes first in memory.
+template <int dtype>
+__device__ __forceinline__ unsigned Pack(float low, float high) {
+  unsigned pair;
+  if constexpr (dtype == config::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+// The two elements of a pair as f32.
+template <int dtype>
+__device__ __forceinline__ float Low(unsigned pair) {
+  if constexpr (dtype == config::bf16) return __uint_as_float(pair << 16);
+  float value;
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(value) : "r"(pair));
+  return value;
+}
+template <int dtype>
+__device__ __forceinline__ float High(unsigned pair) {
+  if constexpr (dtype == config::bf16) return __uint_as_float(pair & 0xffff0000u);
+  float value;
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(value) : "r"(pair));
+  return value;
+}
+
+}  // namespace ptx

@@ -1,0 +1,104 @@
+// Memory: shared addresses, asynchronous copies, loads, stores and reductions, one function an
+// instruction. Addresses of shared memory are 32-bit, as these instructions take them.
+#pragma once
+
+namespace ptx {
+
+__device__ __forceinline__ unsigned SharedAddress(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes to shared memory, of which the first `bytes` are read and the others zero.
+__device__ __forceinline__ void CopyAsync(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+// 4 or 8 bytes, all or (there is nothing to read) zeros.
+template <int bytes>
+__device__ __forceinline__ void CopyAsyncSmall(unsigned to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :
+               : "r"(to), "l"(from), "n"(bytes), "r"(there ? bytes : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CopyCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Until at most n of this thread's groups are under way.
+template <int n>
+__device__ __forceinline__ void CopyWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+__device__ __forceinline__ unsigned LoadShared32(unsigned address) {
+  unsigned value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ unsigned LoadShared16(unsigned address) {
+  unsigned short value;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ unsigned LoadShared8(unsigned address) {
+  unsigned value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ uint2 LoadShared64(unsigned address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ uint4 LoadShared128(unsigned address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreShared8(unsigned address, unsigned value) {
+  asm volatile("st.shared.b8 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void StoreShared16(unsigned address, unsigned value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(value))
+               : "memory");
+}
+__device__ __forceinline__ void StoreShared32(unsigned address, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void StoreShared64(unsigned address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+__device__ __forceinline__ void StoreShared128(unsigned address, uint4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// Two neighbouring f32 in global memory, 8-byte aligned: one instruction on 9.0 and later.
+__device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+#else
+  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(y) : "memory");
+#endif
+}
+
+__device__ __forceinline__ unsigned LoadAcquire(const unsigned* from) {
+  unsigned value;
+  asm volatile("ld.global.acquire.gpu.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void AddRelease(unsigned* to, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+}  // namespace ptx

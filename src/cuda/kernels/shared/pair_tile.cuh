@@ -1,0 +1,86 @@
+// A warp's part of a tile of bias or mask, [rows][columns] in shared memory: loaded, read and
+// replaced by that warp alone, so that no other warp waits for it.
+//
+// A row's chunks of 16 bytes are swizzled as in tile.cuh, so that 8 rows side by side are read
+// without bank conflicts.
+#pragma once
+#include "ptx/memory.cuh"
+#include "shared/entry.cuh"
+
+namespace shared {
+
+using attn::device::Pairs;
+
+__device__ __forceinline__ const char* PairAddress(const Pairs& pairs, int b, int head, long long i,
+                                                   long long j) {
+  return pairs.base + b * pairs.stride_batch + head * pairs.stride_head + i * pairs.stride_q +
+         j * pairs.stride_kv;
+}
+
+template <int kRows, int kColumns, int kBytes>
+struct PairTile {
+  static constexpr int kRowBytes = kColumns * kBytes;
+  static constexpr int kChunks = kRowBytes / 16;
+  // Rows that fill 128 bytes share a swizzle.
+  static constexpr int kShare = kChunks >= 8 ? 1 : 8 / kChunks;
+  static_assert(kChunks % 8 == 0 || kChunks == 12 || 8 % kChunks == 0);
+
+  __device__ static __forceinline__ unsigned At(int row, int column) {
+    const unsigned chunk = static_cast<unsigned>(column * kBytes / 16);
+    constexpr int kFree = kChunks % 8 == 0 ? 7 : kChunks % 4 == 0 ? 3 : kChunks - 1;
+    const unsigned swizzle = static_cast<unsigned>(row / kShare & kFree);
+    return static_cast<unsigned>(row * kRowBytes + column * kBytes % 16) + ((chunk ^ swizzle) << 4);
+  }
+
+  // `from` is of the tile's element (0, 0), of which `rows` and `columns` are there; the others are
+  // not read and become zeros. Asynchronous where it can be; ended by ptx::CopyCommit().
+  __device__ static __forceinline__ void Load(unsigned to, const Pairs& pairs, const char* from,
+                                              int rows, int columns) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (pairs.vector != 0) {
+#pragma unroll 4
+      for (int n = lane; n < kRows * kChunks; n += 32) {
+        const int row = n / kChunks;
+        const int column = n % kChunks * (16 / kBytes);
+        const int bytes = row < rows ? min(max((columns - column) * kBytes, 0), 16) : 0;
+        ptx::CopyAsync(to + At(row, column),
+                       bytes > 0 ? from + row * pairs.stride_q + column * kBytes : pairs.base,
+                       bytes);
+      }
+    } else {
+#pragma unroll 1
+      for (int n = lane; n < kRows * kColumns; n += 32) {
+        const int row = n / kColumns;
+        const int column = n % kColumns;
+        unsigned value = 0;
+        if (row < rows && column < columns) {
+          const char* at = from + row * pairs.stride_q + column * pairs.stride_kv;
+          if constexpr (kBytes == 4) value = *reinterpret_cast<const unsigned*>(at);
+          if constexpr (kBytes == 2) value = *reinterpret_cast<const unsigned short*>(at);
+          if constexpr (kBytes == 1) value = *reinterpret_cast<const unsigned char*>(at);
+        }
+        if constexpr (kBytes == 4) ptx::StoreShared32(to + At(row, column), value);
+        if constexpr (kBytes == 2) ptx::StoreShared16(to + At(row, column), value);
+        if constexpr (kBytes == 1) ptx::StoreShared8(to + At(row, column), value);
+      }
+    }
+  }
+
+  // Elements (row, column) and (row, column + 1), column even; `type` of a float tile.
+  template <int type>
+  __device__ static __forceinline__ float2 Floats(unsigned tile, int row, int column) {
+    if constexpr (type == config::f32) {
+      const uint2 pair = ptx::LoadShared64(tile + At(row, column));
+      return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
+    } else {
+      const unsigned pair = ptx::LoadShared32(tile + At(row, column));
+      return {ptx::Low<type>(pair), ptx::High<type>(pair)};
+    }
+  }
+  // Of a tile of bytes: the first in the low byte.
+  __device__ static __forceinline__ unsigned Bytes(unsigned tile, int row, int column) {
+    return ptx::LoadShared16(tile + At(row, column));
+  }
+};
+
+}  // namespace shared

@@ -1,0 +1,70 @@
+// Scores of a fragment: raw products in, scores in units of log2 out (docs/semantics.md,
+// "Forward"), so that exp(score) is one ex2. The same for S and for its transpose: the caller says
+// which query and key an element is.
+#pragma once
+#include "config.cuh"
+#include "ptx/math.cuh"
+#include "shared/arguments.cuh"
+
+namespace shared {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
+
+// Whether a score is more than a multiple of the raw product.
+inline constexpr bool kModified =
+    config::softcap != 0 || config::alibi != 0 || config::bias_type != config::none;
+
+// tanh to 4e-7: x P(x^2) / Q(x^2) on [-9, 9], fitted by iterated least squares to the relative
+// error (2e-8 before rounding). tanh.approx is off by 5e-4, which times a cap of 30 is 4 times what
+// bf16 rounds; through ex2 it costs as many instructions and is no better near 0.
+__device__ __forceinline__ float Tanh(float x) {
+  x = ptx::MinKeepNan(ptx::MaxKeepNan(x, -9.0f), 9.0f);
+  const float u = x * x;
+  float p = fmaf(u, 1.33552061263952e-08f, 2.0609526963494713e-05f);
+  p = fmaf(u, p, 0.0034956173259786728f);
+  p = fmaf(u, p, 0.13381051006831166f);
+  p = fmaf(u, p, 0.9999999796766748f);
+  float q = fmaf(u, 7.776796628801425e-07f, 0.0003285681034895939f);
+  q = fmaf(u, q, 0.02587709562017288f);
+  q = fmaf(u, q, 0.4671436667621394f);
+  q = fmaf(u, q, 1.0f);
+  return x * p * ptx::Reciprocal(q);
+}
+
+// What scores of one head need.
+struct ScoreScale {
+  float raw;    // scale log2(e), signed
+  float cap;    // softcap log2(e)
+  float slope;  // ALiBi's, log2(e) times
+};
+
+__device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments& a, int b,
+                                                   int head) {
+  ScoreScale scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
+  if constexpr (config::alibi != 0) {
+    const char* slopes = reinterpret_cast<const char*>(a.slopes);
+    scale.slope = kLog2E * *reinterpret_cast<const float*>(slopes + b * a.slopes_stride_batch +
+                                                           head * a.slopes_stride_head);
+  }
+  return scale;
+}
+
+// With kModified. `distance` is i + diag - j, of either sign; `bias` as given. `ratio` becomes
+// tanh(raw / softcap).
+__device__ __forceinline__ float Score(const attn::device::Arguments& a, const ScoreScale& scale,
+                                       float raw, float distance, float bias, float& ratio) {
+  float score;
+  if constexpr (config::softcap != 0) {
+    ratio = Tanh(raw * a.inverse_cap);
+    score = scale.cap * ratio;
+  } else {
+    score = raw * scale.raw;
+  }
+  if constexpr (config::alibi != 0) score = fmaf(-scale.slope, fabsf(distance), score);
+  if constexpr (config::bias_type != config::none) score = fmaf(bias, kLog2E, score);
+  return score;
+}
+
+}  // namespace shared

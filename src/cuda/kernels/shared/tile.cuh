@@ -1,0 +1,144 @@
+// Tiles: rows of 16-bit elements in shared memory as ldmatrix reads them, and their loads.
+//
+// A row has dim / 8 chunks of 16 bytes. Chunk c of row r is kept at place c ^ x(r), so that the
+// same chunk of 8 neighbouring rows lies in different banks: x(r) = r & 7 where rows are whole
+// multiples of 128 bytes, else (r >> 1) & 3 (multiples of 64: two rows share the 128 bytes).
+#pragma once
+#include "config.cuh"
+#include "ptx/memory.cuh"
+#include "shared/element.cuh"
+#include "shared/entry.cuh"
+
+namespace shared {
+
+template <int kDim>
+struct TileLayout {
+  static_assert(kDim % 32 == 0);
+  static constexpr int kChunks = kDim / 8;
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr bool kWide = kChunks % 8 == 0;
+  // x(r), in bytes. x(r + 8) = x(r), so that fragments 8 rows apart share it.
+  __device__ static __forceinline__ unsigned Swizzle(int row) {
+    return static_cast<unsigned>(kWide ? row & 7 : (row >> 1) & 3) << 4;
+  }
+  __device__ static __forceinline__ unsigned At(int row, int chunk) {
+    return static_cast<unsigned>(row * kRowBytes) +
+           ((static_cast<unsigned>(chunk) << 4) ^ Swizzle(row));
+  }
+};
+
+// Element by element: for odd dims, odd addresses and f32 rows (a dout), which are rounded to
+// `dtype`. `from` is where the tile's first row lies, of which `rows` are there.
+template <int kDim, int kRows, int kThreads, int dtype>
+__device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from,
+                                                   long long stride_row, int rows, int dim,
+                                                   int type) {
+  const int bytes = ElementBytes(type);
+#pragma unroll 1
+  for (int n = static_cast<int>(threadIdx.x); n < kRows * kDim; n += kThreads) {
+    const int row = n / kDim;
+    const int column = n % kDim;
+    float value = 0.0f;
+    if (row < rows && column < dim) {
+      value = LoadElement(from + row * stride_row + column * bytes, type);
+    }
+    ptx::StoreShared16(to + TileLayout<kDim>::At(row, column / 8) + column % 8 * 2,
+                       ptx::Pack<dtype>(value, 0.0f) & 0xffffu);
+  }
+}
+
+// Loads tiles of kRows rows. A Config says whether by_elements, as one kernel with both ways runs
+// short of registers. Rows and columns past the tensor's are zeros.
+//
+// The address of a tile is the same for all threads and kept so; a thread's own part of it is a
+// 32-bit offset (Rows::vector says that it fits), which costs half the registers of a pointer.
+template <int kDim, int kRows, int kThreads, int dtype>
+class TileLoader {
+  using Layout = TileLayout<kDim>;
+  static constexpr int kSide = Layout::kWide ? 8 : 4;  // threads side by side in a row
+  static constexpr int kStep = kThreads / kSide;       // rows that are loaded at once
+  static constexpr int kColumns = Layout::kChunks / kSide;
+  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+
+ public:
+  // `rows` and `dim` are the kernel's parameters; `from` is where the first tile's first row lies.
+  __device__ __forceinline__ TileLoader(const Rows& rows, const int& dim, const char* from)
+      : rows_(rows), dim_(dim), from_(from) {}
+
+  // The tile `offset` bytes behind the first one, of which `left` rows are there, to shared memory:
+  // asynchronously but with config::by_elements. Ended by ptx::CopyCommit().
+  __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
+    const char* from = from_ + offset;
+    if constexpr (config::by_elements != 0) {
+      LoadTileByElements<kDim, kRows, kThreads, dtype>(to, from, rows_.stride_row, left, dim_,
+                                                       rows_.type);
+      return;
+    }
+    const auto stride = static_cast<unsigned>(rows_.stride_row);
+    const unsigned own =
+        static_cast<unsigned>(Row()) * stride + static_cast<unsigned>(Chunk() * 16);
+    to += Layout::At(Row(), Chunk());
+    if (left >= kRows && dim_ == kDim) {
+#pragma unroll
+      for (int i = 0; i < kRows / kStep; ++i)
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          ptx::CopyAsync(to + Place(i, c), from + (own + i * kStep * stride + c * kSide * 16), 16);
+        }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim_;
+        ptx::CopyAsync(to + Place(i, c),
+                       inside ? from + (own + i * kStep * stride + c * kSide * 16) : rows_.base,
+                       inside ? 16 : 0);
+      }
+  }
+  // The next tile after the last one that this loaded.
+  __device__ __forceinline__ void LoadNext(unsigned to, int left) {
+    Load(to, 0, left);
+    from_ += kRows * rows_.stride_row;
+  }
+
+ private:
+  __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
+  __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
+  __device__ static __forceinline__ unsigned Place(int i, int c) {
+    return static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+  }
+
+  const Rows& rows_;
+  const int& dim_;
+  const char* from_;
+};
+
+// The part of an ldmatrix address that is this lane's own, of a row tile that begins at a multiple
+// of 8 rows.
+//   A, and B of a transposed load: tiles (rows 0-7, rows 8-15) x (chunk, chunk + 1)
+//   B: tiles (chunk, chunk + 1) x (rows 0-7, rows 8-15)
+template <int kDim>
+struct FragmentLane {
+  unsigned row;      // bytes
+  unsigned swizzle;  // bytes
+  __device__ static __forceinline__ FragmentLane RowsFirst() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return {static_cast<unsigned>(lane % 16 * TileLayout<kDim>::kRowBytes),
+            static_cast<unsigned>(lane / 16 << 4) ^ TileLayout<kDim>::Swizzle(lane % 16)};
+  }
+  __device__ static __forceinline__ FragmentLane ColumnsFirst() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = (lane & 7) + ((lane >> 4) << 3);
+    return {static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes),
+            static_cast<unsigned>(((lane >> 3) & 1) << 4) ^ TileLayout<kDim>::Swizzle(row)};
+  }
+  // Of rows first_row.. and chunks chunk, chunk + 1; first_row a multiple of 16, chunk even.
+  __device__ __forceinline__ unsigned At(unsigned tile, int first_row, int chunk) const {
+    return tile + row + static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes) +
+           ((static_cast<unsigned>(chunk) << 4) ^ swizzle);
+  }
+};
+
+}  // namespace shared
