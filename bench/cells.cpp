@@ -4,28 +4,9 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "bench/cell_list.hpp"
+
 namespace attn::bench {
-namespace {
-
-struct Shape {
-  std::int64_t batch, heads_q, heads_kv, len, dim;
-};
-
-// The cells that are also measured with PyTorch, and in the recorded peers' files.
-constexpr Shape kPlain[] = {
-    {1, 12, 12, 512, 64}, {1, 12, 12, 1024, 64}, {1, 12, 12, 4096, 64}, {1, 8, 8, 2048, 128}};
-constexpr Shape kQuick[] = {{1, 4, 4, 256, 64}};
-
-// Where options are measured: long enough for several tiles in both directions.
-constexpr Shape kOption{1, 12, 12, 2048, 64};
-constexpr Shape kLongRow{1, 12, 12, 4096, 64};
-
-DType parse_dtype(const std::string& name) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
-    if (name == to_string(dtype)) return dtype;
-  }
-  throw std::invalid_argument("type '" + name + "' is none of f32, f16, bf16, f64");
-}
 
 Problem problem_of(const Shape& shape, DType dtype, bool causal) {
   Problem problem;
@@ -60,40 +41,29 @@ Cell plain_cell(const Shape& shape, DType dtype, Pass pass, bool causal) {
   return cell;
 }
 
-// Adds option cells of one type and pass to a list.
-class OptionList {
- public:
-  OptionList(DType dtype, Pass pass, std::vector<Cell>& out)
-      : dtype_(dtype), pass_(pass), out_(out) {}
+namespace {
 
-  // `change` turns the option on; the cell is held against the plain one of `against`.
-  template <class Change>
-  void add(const char* option, const Shape& shape, bool causal, const Shape& against,
-           Change change) {
-    Cell cell;
-    cell.suite = "options";
-    cell.pass = pass_;
-    cell.option = option;
-    cell.problem = problem_of(shape, dtype_, causal);
-    change(cell);
-    cell.name = std::string("option/") + option + tail(dtype_, pass_);
-    cell.against =
-        std::make_shared<const Cell>(plain_cell(against, dtype_, pass_, cell.problem.causal));
-    out_.push_back(std::move(cell));
-  }
-  template <class Change>
-  void add(const char* option, bool causal, Change change) {
-    add(option, kOption, causal, kOption, change);
-  }
+// The cells that are also measured with PyTorch, and in the recorded peers' files.
+constexpr Shape kPlain[] = {
+    {1, 12, 12, 512, 64}, {1, 12, 12, 1024, 64}, {1, 12, 12, 4096, 64}, {1, 8, 8, 2048, 128}};
+constexpr Shape kQuick[] = {{1, 4, 4, 256, 64}};
 
- private:
-  DType dtype_;
-  Pass pass_;
-  std::vector<Cell>& out_;
-};
+// Where options are measured: long enough for several tiles in both directions.
+constexpr Shape kOption{1, 12, 12, 2048, 64};
+constexpr Shape kLongRow{1, 12, 12, 4096, 64};
+
+DType parse_dtype(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  throw std::invalid_argument("type '" + name + "' is none of f32, f16, bf16, f64");
+}
 
 void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
-  OptionList list(dtype, pass, out);
+  OptionList list(dtype, pass, "", out);
+  const auto add = [&list](const char* option, bool causal, auto change) {
+    list.add(option, kOption, causal, kOption, change);
+  };
   const bool backward = pass == Pass::backward;
   list.add("documents16", kLongRow, true, {16, 12, 12, 256, 64}, [](Cell& c) {
     c.problem.kv_begin = true;
@@ -108,28 +78,28 @@ void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
            [](Cell& c) { c.problem.window_left = 256; });
   list.add("window1024", kLongRow, true, {1, 12, 12, 2720, 64},
            [](Cell& c) { c.problem.window_left = 1024; });
-  list.add("softcap", true, [](Cell& c) {
+  add("softcap", true, [](Cell& c) {
     c.problem.softcap = true;
     c.softcap = 20.0;
   });
-  list.add("alibi", true, [](Cell& c) { c.problem.alibi = true; });
-  list.add("sink", true, [backward](Cell& c) {
+  add("alibi", true, [](Cell& c) { c.problem.alibi = true; });
+  add("sink", true, [backward](Cell& c) {
     c.problem.sink = true;
     c.problem.dsink = backward;
   });
-  list.add("dropout", true, [](Cell& c) {
+  add("dropout", true, [](Cell& c) {
     c.problem.dropout = true;
     c.dropout_p = 0.1;
   });
-  list.add("mask", false, [](Cell& c) {
+  add("mask", false, [](Cell& c) {
     c.problem.mask = {.given = true, .batch = false, .head = false, .q = true, .kv = true};
   });
-  list.add("bias", false, [dtype](Cell& c) {
+  add("bias", false, [dtype](Cell& c) {
     c.problem.bias = {.given = true, .batch = false, .head = true, .q = true, .kv = true};
     c.problem.dtype_bias = dtype;
   });
   if (backward) {
-    list.add("bias-gradient", false, [dtype](Cell& c) {
+    add("bias-gradient", false, [dtype](Cell& c) {
       c.problem.bias = {.given = true, .batch = false, .head = true, .q = true, .kv = true};
       c.problem.dtype_bias = dtype;
       c.problem.dbias = true;
@@ -141,13 +111,13 @@ void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
                c.problem.dtype_bias = dtype;
                c.problem.dbias = true;
              });
-    list.add("deterministic", true, [](Cell& c) { c.problem.deterministic = true; });
-    list.add("dlse", true, [](Cell& c) { c.problem.dlse = true; });
+    add("deterministic", true, [](Cell& c) { c.problem.deterministic = true; });
+    add("dlse", true, [](Cell& c) { c.problem.dlse = true; });
   }
   list.add("gqa4", {1, 12, 3, 2048, 64}, true, kOption, [](Cell&) {});
   list.add("mqa", {1, 12, 1, 2048, 64}, true, kOption, [](Cell&) {});
-  list.add("heads-first", true, [](Cell& c) { c.heads_first = true; });
-  list.add("rope", true, [](Cell& c) { c.problem.rope = Rope::half; });
+  add("heads-first", true, [](Cell& c) { c.heads_first = true; });
+  add("rope", true, [](Cell& c) { c.problem.rope = Rope::half; });
   const std::vector<std::int64_t> lengths = {1024, 700, 333, 1000};
   list.add("lengths", {4, 12, 12, 1024, 64}, true, {3, 12, 12, 1024, 64}, [&](Cell& c) {
     c.problem.lengths_q = c.problem.lengths_kv = true;
@@ -215,7 +185,7 @@ const char* pass_name(Pass pass) {
 }
 
 std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
-                        const std::vector<std::string>& passes) {
+                        const std::vector<std::string>& passes, Device device) {
   if (suite != "all" && suite != "plain" && suite != "options" && suite != "decode" &&
       suite != "quick") {
     throw std::invalid_argument("suite '" + suite +
@@ -228,7 +198,9 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
   }
   std::vector<DType> types;
   for (const std::string& name : dtypes) types.push_back(parse_dtype(name));
-  if (types.empty()) types = {DType::f32, DType::bf16};
+  const bool on_host = device == Device::host;
+  if (types.empty() && on_host) types = {DType::f32, DType::bf16};
+  if (types.empty()) types = {DType::bf16};
 
   std::vector<Cell> out;
   const auto for_passes = [&](auto add) {
@@ -248,10 +220,17 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
     });
   };
   if (suite == "quick") add_plain(kQuick);
-  if (suite == "all" || suite == "plain") add_plain(kPlain);
-  if (suite == "all" || suite == "options") {
-    for_passes([&](DType dtype, Pass pass) { add_options(dtype, pass, out); });
+  const bool plain = suite == "all" || suite == "plain";
+  const bool options = suite == "all" || suite == "options";
+  if (!on_host) {
+    for_passes([&](DType dtype, Pass pass) {
+      if (plain) add_device_plain(dtype, pass, out);
+      if (options) add_device_options(dtype, pass, out);
+    });
+    return out;
   }
+  if (plain) add_plain(kPlain);
+  if (options) for_passes([&](DType dtype, Pass pass) { add_options(dtype, pass, out); });
   if ((suite == "all" || suite == "decode") && has(passes, "decode")) {
     for (const DType dtype : types) add_decode(dtype, out);
   }

@@ -28,9 +28,10 @@ struct Cell {
   std::shared_ptr<const Cell> against;
 };
 
-// Every cell of the suites, in the order they are measured. Suites: see BenchOptions::suite.
+// Every cell of the suites for a device, in the order they are measured. Suites: see
+// BenchOptions::suite. No types: f32 and bf16 on the host, bf16 on a GPU.
 std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
-                        const std::vector<std::string>& passes);
+                        const std::vector<std::string>& passes, Device device);
 // A cell for any problem text of parse_problem(); `decode` for the decode pass.
 Cell custom_cell(const std::string& text, Pass pass);
 

@@ -5,31 +5,41 @@
 #include <attn/attn.hpp>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "bench/cell_run.hpp"
 #include "bench/cells.hpp"
 #include "bench/inputs.hpp"
+#include "bench/latency.hpp"
 #include "bench/machine.hpp"
 #include "bench/peer.hpp"
 #include "bench/row.hpp"
 #include "bench/timer.hpp"
 #include "bench/verify.hpp"
 #include "bench/work.hpp"
+#include "cases/naive.hpp"
+#include "cases/place.hpp"
 
 namespace attn::bench {
 namespace {
 
 constexpr int kRounds = 2;      // A B A B
-constexpr int kLeastCalls = 2;  // of each round
+constexpr int kLeastCalls = 2;  // of the peer, in each round
 
 class Run {
  public:
   explicit Run(const BenchOptions& options)
       : options_(options), context_(context_options(options)) {
+    const cases::Place place = cases::place_of(options.device, options.backend);
+    if (place.device != Device::host) {
+      if (!options.peer_python.empty()) {
+        throw std::invalid_argument(
+            "--peer times PyTorch on the CPU; peers on a GPU: bench/peers/torch_cuda.py");
+      }
+      queue_ = std::make_unique<cases::DeviceQueue>(place.ordinal);
+    }
     if (!options.peer_python.empty()) {
       peer_ = std::make_unique<TorchPeer>(options.peer_python, context_.threads());
     }
@@ -37,41 +47,44 @@ class Run {
 
   [[nodiscard]] std::string peer_version() const { return peer_ ? peer_->version() : ""; }
 
+  [[nodiscard]] const cases::DeviceQueue* device() const { return queue_.get(); }
+
   Measurement measure(const Cell& cell) {
-    Inputs inputs(cell);
+    const auto current = queue_ ? queue_->current() : nullptr;
+    const Device device = queue_ ? Device::cuda : Device::host;
     Measurement out;
-    out.threads = context_.threads();
-    out.plan = plan(context_, cell.pass, cell.problem);
+    out.plan = plan(context_, cell.pass, cell.problem, device);
+    out.threads = queue_ ? 1 : context_.threads();
+    const Inputs inputs(cell);
     out.work = work_of(cell, inputs);
-    if (cell.pass == Pass::backward) run(cell, Pass::forward, inputs);
-    const auto call = [&] { run(cell, cell.pass, inputs); };
-    call();
+    const std::unique_ptr<CellRun> own = ready(context_, cell, inputs, queue_.get());
+    own->call_once();
+    out.extra_bytes = own->extra_bytes();
     if (options_.verify) {
-      out.error = verify(cell, inputs);
+      out.error = verify(cell, inputs, cases::operand_type(cell.problem, device));
       out.verified = true;
       if (!out.error.problem.empty()) return out;
     }
     std::unique_ptr<Inputs> plain;  // the same work without the option
+    std::unique_ptr<CellRun> without;
     if (cell.against) {
       plain = std::make_unique<Inputs>(*cell.against);
-      if (cell.pass == Pass::backward) run(*cell.against, Pass::forward, *plain);
-      run(*cell.against, cell.pass, *plain);
+      without = ready(context_, *cell.against, *plain, queue_.get());
+      without->call_once();
     }
     const bool with_peer = peer_ && peer_->load(cell);
-    std::vector<double> own, without, theirs;
+    std::vector<double> times, times_without, theirs;
     const double budget = options_.seconds / kRounds;
     for (int round = 0; round < kRounds; ++round) {
-      sample(call, budget, kLeastCalls, own);
-      if (plain) {
-        sample([&] { run(*cell.against, cell.pass, *plain); }, budget, kLeastCalls, without);
-      }
+      own->sample(budget, times);
+      if (without) without->sample(budget, times_without);
       if (!with_peer) continue;
       const std::vector<double> part = peer_->sample(budget, kLeastCalls);
       theirs.insert(theirs.end(), part.begin(), part.end());
     }
-    out.seconds = median(own);
-    if (plain) {
-      out.gflops_against = work_of(*cell.against, *plain).flop / median(without) * 1e-9;
+    out.seconds = median(times);
+    if (without) {
+      out.gflops_against = work_of(*cell.against, *plain).flop / median(times_without) * 1e-9;
     }
     if (!theirs.empty()) out.peers["torch"] = out.work.flop / median(theirs) * 1e-9;
     return out;
@@ -85,19 +98,10 @@ class Run {
     return out;
   }
 
-  void run(const Cell& cell, Pass pass, const Inputs& inputs) {
-    Problem problem = cell.problem;
-    if (pass != cell.pass) problem.lse = true;
-    switch (pass) {
-      case Pass::forward: forward(context_, problem, inputs.arguments); break;
-      case Pass::backward: backward(context_, problem, inputs.arguments); break;
-      case Pass::decode: decode(context_, problem, inputs.arguments); break;
-    }
-  }
-
   const BenchOptions& options_;
   Context context_;
   std::unique_ptr<TorchPeer> peer_;
+  std::unique_ptr<cases::DeviceQueue> queue_;  // null: on the host
 };
 
 bool matches(const std::string& name, const std::string& filter) {
@@ -114,7 +118,8 @@ bool matches(const std::string& name, const std::string& filter) {
 
 std::vector<Cell> wanted(const BenchOptions& options) {
   if (options.problems.empty()) {
-    std::vector<Cell> all = cells(options.suite, options.dtypes, options.passes);
+    const Device device = cases::place_of(options.device, options.backend).device;
+    std::vector<Cell> all = cells(options.suite, options.dtypes, options.passes, device);
     std::erase_if(all, [&](const Cell& cell) { return !matches(cell.name, options.filter); });
     return all;
   }
@@ -131,23 +136,12 @@ std::vector<Cell> wanted(const BenchOptions& options) {
   return out;
 }
 
-std::string output_path(const BenchOptions& options, const Machine& machine) {
-  if (options.out != "auto") return options.out;
-  return "bench/results/" + machine.folder + "/" +
-         (options.backend.empty() ? "cpu" : options.backend) + ".jsonl";
-}
-
 int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
-  const Machine machine = this_machine();
   Run run(options);
-  std::ofstream file;
-  const std::string path = output_path(options, machine);
-  if (!path.empty()) {
-    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-    if (!folder.empty()) std::filesystem::create_directories(folder);
-    file.open(path, std::ios::app);
-    if (!file) throw std::runtime_error("can't write " + path);
-  }
+  const Machine machine = this_machine(run.device());
+  const std::string on_host = options.backend.empty() ? "cpu" : options.backend;
+  const std::string path = row_path(options.out, machine, run.device() ? "cuda" : on_host);
+  RowFile file(path);
   if (!options.json) {
     std::printf("%s%s%s\n%s\n", machine.device.c_str(),
                 run.peer_version().empty() ? "" : ", peer PyTorch ", run.peer_version().c_str(),
@@ -171,7 +165,7 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
       continue;
     }
     const std::string row = row_of(machine, cell, measurement).dump();
-    if (file.is_open()) file << row << std::endl;
+    file.append(row);
     std::printf("%s\n", options.json ? row.c_str() : table_line(cell, measurement).c_str());
     std::fflush(stdout);
   }
@@ -184,6 +178,7 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
 
 int run_bench_command(const BenchOptions& options) {
   try {
+    if (options.latency) return run_latency(options);
     const std::vector<Cell> cells = wanted(options);
     if (cells.empty()) throw std::invalid_argument("no cell matches '" + options.filter + "'");
     if (options.list) {

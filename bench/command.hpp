@@ -11,11 +11,12 @@ struct BenchOptions {
   // Which cells. Names are printed by `list`; "plain/f32/fwd/b1-h12-n1024-d64-causal" is one.
   std::string suite = "all";          // all, plain, options, decode, quick
   std::string filter;                 // comma-separated substrings of names; empty = every cell
-  std::vector<std::string> dtypes;    // "f32", "bf16", "f16", "f64"; empty = f32 and bf16
+  std::vector<std::string> dtypes;    // "f32", "bf16", "f16", "f64"; empty = see cells()
   std::vector<std::string> passes;    // "fwd", "bwd", "decode"; empty = all
   std::vector<std::string> problems;  // texts of parse_problem() to time instead of a suite
 
   // How they run.
+  std::string device;        // "host", "cuda", "cuda:1"; empty = where the backend works
   std::string backend;       // empty = automatic
   std::int32_t threads = 0;  // 0 = all that the process may run on
   double seconds = 0.5;      // time spent on each measurement; at least three calls are made
@@ -24,10 +25,13 @@ struct BenchOptions {
   // no peer.
   std::string peer_python;
 
+  bool latency = false;  // measure start-up, first calls and the host's part of a call instead
+
   // What comes out. A table goes to stdout, progress to stderr.
   bool list = false;  // print the names of the cells and stop
   bool json = false;  // JSON lines to stdout instead of the table
-  std::string out;  // append the JSON lines to this file; "auto" = bench/results/<device>/cpu.jsonl
+  // Append the JSON lines to this file; "auto" = bench/results/<device>/<backend>.jsonl
+  std::string out;
 };
 
 // 0: all cells were measured and right. 1: a result was wrong or a cell failed. 2: bad options (the

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "cases/values.hpp"
 
@@ -21,6 +22,20 @@ DType statistics(const Problem& problem) {
 
 std::int64_t dim_of(bool full, std::int64_t size) {
   return full ? size : 1;
+}
+
+// body(begin, end) over parts of [0, count), on all processors where that is worth a thread.
+template <class Body>
+void in_parallel(std::int64_t count, Body body) {
+  constexpr std::int64_t kWorthAThread = 1 << 20;
+  const std::int64_t parts = std::clamp<std::int64_t>(
+      count / kWorthAThread, 1, std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::thread> threads;
+  for (std::int64_t part = 1; part < parts; ++part) {
+    threads.emplace_back(body, count * part / parts, count * (part + 1) / parts);
+  }
+  body(std::int64_t{0}, count / parts);
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
@@ -41,13 +56,16 @@ TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, 
   const std::uint64_t stream = ++stream_;
   auto* at = static_cast<unsigned char*>(data);
   const std::int64_t step = size_of(dtype);
-  for (std::int64_t i = 0; fill == Fill::normal && i < count; ++i) {
-    const auto index = static_cast<std::uint64_t>(i);
-    cases::store(dtype, at + i * step, scale * cases::hash_normal(kSeed, stream, index));
-  }
-  for (std::int64_t i = 0; fill == Fill::mask && i < count; ++i) {
-    at[i] = cases::hash(kSeed, stream, static_cast<std::uint64_t>(i)) % 4 != 0 ? 1 : 0;
-  }
+  in_parallel(fill == Fill::zeros ? 0 : count, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto index = static_cast<std::uint64_t>(i);
+      if (fill == Fill::mask) {
+        at[i] = cases::hash(kSeed, stream, index) % 4 != 0 ? 1 : 0;
+      } else {
+        cases::store(dtype, at + i * step, scale * cases::hash_normal(kSeed, stream, index));
+      }
+    }
+  });
   return TensorView::contiguous(data, dtype, shape);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <string_view>
 
 namespace attn::bench {
 namespace {
@@ -56,15 +57,42 @@ std::string as_folder(const std::string& text) {
   return out;
 }
 
-}  // namespace
+// The release of NVIDIA's kernel module, "" where it doesn't say:
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
+std::string kernel_module() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string word;
+  while (file >> word) {
+    if (std::isdigit(static_cast<unsigned char>(word[0])) != 0 &&
+        word.find('.') != std::string::npos) {
+      return word;
+    }
+  }
+  return "";
+}
 
-Machine this_machine() {
-  Machine machine;
+void describe(const cases::DeviceQueue& device, Machine& machine) {
+  constexpr std::string_view kMaker = "nvidia-";
+  machine.device = device.device_name();
+  machine.folder = as_folder(machine.device);
+  if (machine.folder.starts_with(kMaker)) machine.folder.erase(0, kMaker.size());
+  const std::string release = kernel_module();
+  machine.driver = release + (release.empty() ? "CUDA " : ", CUDA ") + device.driver_version();
+}
+
+void describe_host(Machine& machine) {
   machine.device = processor();
   machine.folder =
       as_folder(machine.device) + "-" + std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "cpu";
   utsname name{};
   if (uname(&name) == 0) machine.driver = std::string(name.sysname) + " " + name.release;
+}
+
+}  // namespace
+
+Machine this_machine(const cases::DeviceQueue* device) {
+  Machine machine;
+  device != nullptr ? describe(*device, machine) : describe_host(machine);
   // A binary carried to another machine finds no repository there: who carries it says the commit.
   const char* carried = std::getenv("ATTN_BENCH_COMMIT");
   machine.commit =

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 namespace attn::bench {
 namespace {
@@ -86,7 +88,7 @@ json row_of(const Machine& machine, const Cell& cell, const Measurement& m) {
               {"us", rounded(m.seconds * 1e6, 0.01)},
               {"tflops", m.gflops() * 1e-3},
               {"gbps", rounded(m.gbps(), 0.001)},
-              {"extra_bytes", m.plan.workspace_bytes},
+              {"extra_bytes", m.extra_bytes},
               {"peers", peers}};
   if (m.verified) {
     row["error"] = {{"max_abs", m.error.max_abs}, {"ratio_to_naive", m.error.ratio_to_naive}};
@@ -99,6 +101,23 @@ json row_of(const Machine& machine, const Cell& cell, const Measurement& m) {
                       {"ratio", m.gflops() / m.gflops_against}};
   }
   return row;
+}
+
+std::string row_path(const std::string& out, const Machine& machine, const std::string& backend) {
+  if (out != "auto") return out;
+  return "bench/results/" + machine.folder + "/" + backend + ".jsonl";
+}
+
+RowFile::RowFile(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder);
+  file_.open(path, std::ios::app);
+  if (!file_) throw std::runtime_error("can't write " + path);
+}
+
+void RowFile::append(const std::string& row) {
+  if (file_.is_open()) file_ << row << std::endl;
 }
 
 std::string table_head() {
@@ -121,13 +140,15 @@ std::string table_line(const Cell& cell, const Measurement& m) {
   char speed[32];
   if (cell.pass == Pass::decode) {
     std::snprintf(speed, sizeof speed, "%.1f GB/s", m.gbps());
+  } else if (m.gflops() >= 1e5) {
+    std::snprintf(speed, sizeof speed, "%.1f TF/s", m.gflops() * 1e-3);
   } else {
     std::snprintf(speed, sizeof speed, "%.1f GF/s", m.gflops());
   }
   char text[256];
   std::snprintf(text, sizeof text, "%-44s %11.1f %10s %8s %8s %10.1f %9s", cell.name.c_str(),
                 m.seconds * 1e6, speed, ratio(of_plain).c_str(), ratio(of_torch).c_str(),
-                static_cast<double>(m.plan.workspace_bytes) / 1024.0,
+                static_cast<double>(m.extra_bytes) / 1024.0,
                 m.verified ? ratio(m.error.ratio_to_naive).c_str() : "-");
   return text;
 }

@@ -1,6 +1,7 @@
 // Row: one measured cell as a JSON line. The fields are those of bench/README.md.
 #pragma once
 
+#include <fstream>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -19,6 +20,7 @@ struct Measurement {
   bool verified = false;
   std::int32_t threads = 1;
   double seconds = 0.0;                 // median of one call
+  std::int64_t extra_bytes = 0;         // memory that the call uses beside its tensors
   double gflops_against = 0.0;          // of the plain cell, in the same run; 0 = none
   std::map<std::string, double> peers;  // GFLOP/s by the same counting
 
@@ -27,6 +29,19 @@ struct Measurement {
 };
 
 nlohmann::json row_of(const Machine& machine, const Cell& cell, const Measurement& measurement);
+
+// `out`, where it is no "auto": else bench/results/<device>/<backend>.jsonl.
+std::string row_path(const std::string& out, const Machine& machine, const std::string& backend);
+
+// Rows appended to a file; an empty path is none. Throws std::runtime_error.
+class RowFile {
+ public:
+  explicit RowFile(const std::string& path);
+  void append(const std::string& row);
+
+ private:
+  std::ofstream file_;
+};
 
 // One line for people: name, time, speed, ratios, extra memory.
 std::string table_line(const Cell& cell, const Measurement& measurement);

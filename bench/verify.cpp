@@ -48,7 +48,7 @@ double element(const TensorView& view, std::int64_t linear) {
 }
 
 // The naive evaluation of a slice: for each output of Arguments its values and magnitudes.
-std::vector<cases::NaiveOutput> naive_of(const Slice& slice, Pass pass) {
+std::vector<cases::NaiveOutput> naive_of(const Slice& slice, Pass pass, DType operands) {
   cases::Case c;
   c.pass = pass;
   c.problem = slice.problem;
@@ -59,9 +59,11 @@ std::vector<cases::NaiveOutput> naive_of(const Slice& slice, Pass pass) {
   c.dropout_p = slice.arguments.dropout_p;
   c.rope_base = slice.arguments.rope_base;
   c.rope_pos_offset = slice.arguments.rope_pos_offset;
-  cases::Inputs inputs(c);
+  cases::Inputs inputs(cases::Case{});  // without tensors of its own
   inputs.arguments = slice.arguments;
-  return cases::naive(c, inputs, cases::OutputSet(c, DType::none));
+  inputs.q = cases::rows_q(c);
+  inputs.kv = cases::rows_kv(c);
+  return cases::naive(c, inputs, cases::OutputSet(c, DType::none), operands);
 }
 
 class Comparison {
@@ -87,12 +89,17 @@ class Comparison {
           naive_worst = std::max(naive_worst, distance(naive->values[at], x));
         }
       }
-      double magnitude = largest;
-      if (naive != nullptr && static_cast<std::size_t>(row) < naive->magnitude.size()) {
-        magnitude = std::max(magnitude, naive->magnitude[static_cast<std::size_t>(row)]);
+      double magnitude = largest, deviation = 0.0, flushed = 0.0;
+      const auto at_row = static_cast<std::size_t>(row);
+      if (naive != nullptr && at_row < naive->magnitude.size()) {
+        magnitude = std::max(magnitude, naive->magnitude[at_row]);
+        deviation = naive->deviation[at_row];
+        flushed = naive->flushed[at_row];
       }
-      const double rounding = unit * largest + 0x1p-24 * magnitude;
-      judge(name, where, worst, 2.0 * naive_worst + 4.0 * unit * largest + 0x1p-21 * magnitude);
+      const double rounding = unit * largest + 0x1p-24 * magnitude + deviation;
+      judge(name, where, worst,
+            2.0 * naive_worst + 4.0 * unit * largest + 0x1p-21 * magnitude + 6.0 * deviation +
+                flushed);
       if (rounding > 0) {
         error_.ratio_to_naive = std::max(error_.ratio_to_naive, worst / (naive_worst + rounding));
       }
@@ -119,7 +126,7 @@ class Comparison {
 
 // Runs the reference on a slice and compares the outputs of `names`.
 void check(const Slice& slice, Pass pass, const std::vector<Named>& names, const std::string& where,
-           Error& error) {
+           DType operands, Error& error) {
   Exact memory;
   Slice exact = slice;
   for (const auto& [name, member] : names) {
@@ -132,7 +139,7 @@ void check(const Slice& slice, Pass pass, const std::vector<Named>& names, const
     if (error.problem.empty()) error.problem = "the reference at " + where + ": " + failure;
     return;
   }
-  const std::vector<cases::NaiveOutput> naive = naive_of(slice, pass);
+  const std::vector<cases::NaiveOutput> naive = naive_of(slice, pass, operands);
   Comparison comparison(error);
   for (const auto& [name, member] : names) {
     const auto found = std::find_if(naive.begin(), naive.end(),
@@ -191,7 +198,8 @@ class Bounds {
   std::vector<std::int32_t> shifted_[2];
 };
 
-// A gradient that several slices add to: the sum of the reference's and of the naive ones.
+// A gradient that several slices add to: the sum of the reference's and of the naive ones. Such
+// gradients (dbias, dsink) are sums of what no product took.
 void check_sum(std::vector<Slice>& slices, const Named& output, const std::string& where,
                Error& error) {
   Exact memory;
@@ -207,10 +215,12 @@ void check_sum(std::vector<Slice>& slices, const Named& output, const std::strin
       if (error.problem.empty()) error.problem = "the reference at " + where + ": " + failure;
       return;
     }
-    for (const cases::NaiveOutput& part : naive_of(slice, Pass::backward)) {
+    for (const cases::NaiveOutput& part : naive_of(slice, Pass::backward, DType::none)) {
       if (part.name != output.first) continue;
       naive.values.resize(part.values.size());
       naive.magnitude.resize(part.magnitude.size());
+      naive.deviation.resize(part.magnitude.size(), 0.0);
+      naive.flushed.resize(part.magnitude.size(), 0.0);
       for (std::size_t n = 0; n < part.values.size(); ++n) naive.values[n] += part.values[n];
       for (std::size_t n = 0; n < part.magnitude.size(); ++n) {
         naive.magnitude[n] += part.magnitude[n];
@@ -255,7 +265,7 @@ void verify_dsink(const Cell& cell, const Inputs& inputs, Error& error) {
             error);
 }
 
-void verify_queries(const Cell& cell, const Inputs& inputs, Error& error) {
+void verify_queries(const Cell& cell, const Inputs& inputs, DType operands, Error& error) {
   const Problem& p = cell.problem;
   const bool backward = cell.pass == Pass::backward;
   std::vector<Named> names;
@@ -274,11 +284,12 @@ void verify_queries(const Cell& cell, const Inputs& inputs, Error& error) {
     const std::int64_t i = place(sample, 2, length);
     Slice slice = query_slice(cell, inputs, b, h, i);
     keep_only(slice, {&Problem::dq}, {&Arguments::dq});
-    check(slice, backward ? Pass::backward : Pass::forward, names, text_of(b, h, "row", i), error);
+    check(slice, backward ? Pass::backward : Pass::forward, names, text_of(b, h, "row", i),
+          operands, error);
   }
 }
 
-void verify_keys(const Cell& cell, const Inputs& inputs, Error& error) {
+void verify_keys(const Cell& cell, const Inputs& inputs, DType operands, Error& error) {
   const Problem& p = cell.problem;
   std::vector<Named> names;
   if (p.dk) names.emplace_back("dk", &Arguments::dk);
@@ -294,21 +305,21 @@ void verify_keys(const Cell& cell, const Inputs& inputs, Error& error) {
     keep_only(slice, {&Problem::dk, &Problem::dv}, {&Arguments::dk, &Arguments::dv});
     Bounds bounds;
     bounds.shift(slice, j);
-    check(slice, Pass::backward, names, text_of(b, g, "key", j), error);
+    check(slice, Pass::backward, names, text_of(b, g, "key", j), operands, error);
   }
 }
 
 }  // namespace
 
-Error verify(const Cell& cell, const Inputs& inputs) {
+Error verify(const Cell& cell, const Inputs& inputs, DType operands) {
   Error error;
   if (cell.problem.accumulate || cell.problem.rope_positions || cell.problem.rope_tables) {
     error.problem = "cells with accumulate, rope tables or positions can't be verified here";
     return error;
   }
-  verify_queries(cell, inputs, error);
+  verify_queries(cell, inputs, operands, error);
   if (cell.pass == Pass::backward) {
-    verify_keys(cell, inputs, error);
+    verify_keys(cell, inputs, operands, error);
     if (cell.problem.dbias) verify_dbias(cell, inputs, error);
     if (cell.problem.dsink) verify_dsink(cell, inputs, error);
   }

@@ -4,15 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cases/case.hpp"
+#include "cases/device.hpp"
+#include "cases/place.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
 #include "cli/progress.hpp"
@@ -29,6 +35,7 @@ Examples:
   attn check --limit 200                      200 of them, evenly spread
   attn check --pass backward --option alibi   those with ALiBi
   attn check --shard 0/4                      a quarter of them
+  attn check --device cuda --dtype bf16       on the GPU; what it has no kernel for is counted by reason
   attn check --case "forward name=causal seed=3 : dtype=f32 heads_q=2 heads_kv=2 len_q=33 len_kv=70 causal"
                                               one case, as failures print it
 
@@ -44,6 +51,9 @@ struct CheckOptions {
   cases::Filter filter;
   std::string shard;
   std::string backend;
+  std::string device;
+  bool exact = false;
+  std::int64_t jobs = 0;
   std::int32_t threads = 0;
   bool fail_fast = false;
   bool list = false;
@@ -89,6 +99,7 @@ std::string shell_quoted(const std::string& text) {
 std::string repeat_command(const CheckOptions& options, const cases::Case& c) {
   std::string command = "attn check --case " + shell_quoted(cases::to_string(c));
   if (!options.backend.empty()) command += " --backend " + shell_quoted(options.backend);
+  if (!options.device.empty()) command += " --device " + shell_quoted(options.device);
   if (options.threads > 0) command += fmt::format(" --threads {}", options.threads);
   return command;
 }
@@ -134,39 +145,100 @@ int list_cases(const std::vector<cases::Case>& list) {
   return kOk;
 }
 
+// The cases one after the other, each taken by the next worker that is free.
+class Checker {
+ public:
+  Checker(const CheckOptions& options, const std::vector<cases::Case>& list, cases::Place place)
+      : options_(options),
+        list_(list),
+        place_(place),
+        progress_(std::make_unique<Progress>(options.progress, "")),
+        context_(context_options(options, place)) {}
+
+  Totals run() {
+    const std::int64_t processors = std::max(1u, std::thread::hardware_concurrency());
+    const bool on_host = place_.device == Device::host;  // whose backend has threads of its own
+    const std::int64_t jobs = options_.jobs > 0 ? options_.jobs : on_host ? 1 : processors;
+    std::vector<std::thread> threads;
+    for (std::int64_t n = 1; n < std::min(jobs, std::ssize(list_)); ++n) {
+      threads.emplace_back([this] { work(); });
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+    progress_.reset();
+    if (error_) std::rethrow_exception(error_);
+    return totals_;
+  }
+
+ private:
+  static ContextOptions context_options(const CheckOptions& options, cases::Place place) {
+    ContextOptions out;
+    out.backend = options.backend;
+    if (place.device == Device::cuda && out.backend.empty()) out.backend = "cuda";
+    out.threads = options.threads;
+    return out;
+  }
+
+  void work() {
+    try {
+      std::unique_ptr<cases::DeviceQueue> queue;
+      if (place_.device != Device::host) {
+        queue = std::make_unique<cases::DeviceQueue>(place_.ordinal, options_.exact);
+      }
+      for (std::size_t n = next_++; n < list_.size(); n = next_++) {
+        say(n);
+        const cases::CheckReport report = cases::run_case(context_, list_[n], queue.get());
+        take(list_[n], report);
+      }
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      error_ = std::current_exception();
+      next_ = list_.size();
+    }
+  }
+
+  void say(std::size_t n) {
+    const cases::Case& c = list_[n];
+    const std::scoped_lock lock(mutex_);
+    progress_->set(fmt::format("[{}/{}] {} failed, {} skipped  {} {} {}", n + 1, list_.size(),
+                               totals_.failed, totals_.num_skipped(), to_string(c.pass),
+                               to_string(c.problem.dtype), c.name));
+  }
+
+  void take(const cases::Case& c, const cases::CheckReport& report) {
+    const std::scoped_lock lock(mutex_);
+    count(report, totals_);
+    const bool failed = !report.passed && !report.skipped;
+    if (options_.json) {
+      print_json(options_, c, report);
+    } else if (failed) {
+      progress_.reset();  // cleared while something is printed on stdout
+      fmt::print("FAILED {}\n  {}\n  {}\n", cases::to_string(c), report.message,
+                 repeat_command(options_, c));
+      if (report.device_lost) fmt::print("  the device can't be used any more: stopped\n");
+      std::fflush(stdout);
+      progress_ = std::make_unique<Progress>(options_.progress, "");
+    }
+    if (report.device_lost || (failed && options_.fail_fast)) next_ = list_.size();
+  }
+
+  const CheckOptions& options_;
+  const std::vector<cases::Case>& list_;
+  cases::Place place_;
+  std::unique_ptr<Progress> progress_;
+  Context context_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex mutex_;
+  Totals totals_;
+  std::exception_ptr error_;
+};
+
 int check(const CheckOptions& options) {
   const std::vector<cases::Case> list = selected(options);
   if (options.list) return list_cases(list);
-  ContextOptions context_options;
-  context_options.backend = options.backend;
-  context_options.threads = options.threads;
-  Context context(context_options);
-
-  Totals totals;
+  const cases::Place place = cases::place_of(options.device, options.backend);
   const auto start = std::chrono::steady_clock::now();
-  {
-    // Rewritten for each case; cleared while something is printed on stdout.
-    auto progress = std::make_unique<Progress>(options.progress, "");
-    for (std::size_t n = 0; n < list.size(); ++n) {
-      const cases::Case& c = list[n];
-      progress->set(fmt::format("[{}/{}] {} failed, {} skipped  {} {} {}", n + 1, list.size(),
-                                totals.failed, totals.num_skipped(), to_string(c.pass),
-                                to_string(c.problem.dtype), c.name));
-      const cases::CheckReport report = cases::run_case(context, c);
-      count(report, totals);
-      const bool failed = !report.passed && !report.skipped;
-      if (options.json) {
-        print_json(options, c, report);
-      } else if (failed) {
-        progress.reset();
-        fmt::print("FAILED {}\n  {}\n  {}\n", cases::to_string(c), report.message,
-                   repeat_command(options, c));
-        std::fflush(stdout);
-        progress = std::make_unique<Progress>(options.progress, "");
-      }
-      if (failed && options.fail_fast) break;
-    }
-  }
+  const Totals totals = Checker(options, list, place).run();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!options.json) {
@@ -205,6 +277,13 @@ Command add_check(CLI::App& root) {
       ->type_name("N");
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
       ->type_name("NAME");
+  app.add_option("--device", o.device, "where the tensors are (default: where --backend works)")
+      ->type_name("host|cuda|cuda:N");
+  app.add_flag("--exact", o.exact,
+               "each tensor in a device allocation of just its size: for compute-sanitizer");
+  app.add_option("--jobs", o.jobs, "cases at once (default: 1; on a device: all processors)")
+      ->check(from_to(0, 4096))
+      ->type_name("N");
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
       ->check(from_to(0, 65536))
       ->type_name("N");

@@ -20,5 +20,6 @@ Command add_run(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_info(CLI::App& app);
+Command add_cache(CLI::App& app);
 
 }  // namespace attn::cli

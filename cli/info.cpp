@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "cases/case.hpp"
+#include "cases/device.hpp"
+#include "cases/place.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
 #include "core/names.hpp"
@@ -36,6 +38,7 @@ struct InfoOptions {
   std::string explain;
   std::string pass = to_string(Pass::forward);
   std::string backend;
+  std::string device;
   bool json = false;
 };
 
@@ -131,14 +134,19 @@ int explain_problem(const InfoOptions& options) {
   context_options.backend = options.backend;
   Context context(context_options);
   const Problem problem = parse_problem(options.explain);
-  const std::string text = explain(context, *pass, problem);
-  const Verdict verdict = supports(context, *pass, problem);
+  const cases::Place place = cases::place_of(options.device, options.backend);
+  // A device that is not there has a verdict too: that of the backend. One that is becomes current.
+  std::unique_ptr<cases::DeviceQueue> queue;
+  if (place.ordinal > 0) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
+  const auto current = queue ? queue->current() : nullptr;
+  const std::string text = explain(context, *pass, problem, place.device);
+  const Verdict verdict = supports(context, *pass, problem, place.device);
   if (options.json) {
     ordered_json out = {{"pass", options.pass},           {"problem", to_string(problem)},
                         {"supported", verdict.supported}, {"backend", verdict.backend},
                         {"reason", verdict.reason},       {"explain", text}};
     if (verdict.supported) {
-      const PlanSummary chosen = plan(context, *pass, problem);
+      const PlanSummary chosen = plan(context, *pass, problem, place.device);
       out["kernel"] = chosen.kernel;
       out["config"] = chosen.config;
       out["extra_bytes"] = chosen.workspace_bytes;
@@ -187,6 +195,8 @@ Command add_info(CLI::App& root) {
   app.add_option("--pass", options->pass, "of --explain (default: forward)")
       ->type_name("forward|backward|decode");
   app.add_option("--backend", options->backend, "only this one");
+  app.add_option("--device", options->device, "of --explain (default: where --backend works)")
+      ->type_name("host|cuda|cuda:N");
   app.add_flag("--json", options->json, "one JSON object on stdout");
   return [options] { return info(*options); };
 }

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "bench/work.hpp"
+#include "cases/mirror.hpp"
+#include "cases/place.hpp"
 
 namespace attn::cli {
 namespace {
@@ -60,19 +63,46 @@ Problem problem_of(const Arguments& arguments, const ProblemFlags& flags) {
   return parse_problem(to_string(problem) + flags.words());
 }
 
-PassReport timed(Context& context, Pass pass, const Problem& problem, const Arguments& arguments,
-                 const RunOptions& options) {
+std::vector<double> seconds_on_host(Context& context, Pass pass, const Problem& problem,
+                                    const Arguments& arguments, std::int64_t repeat) {
   using Clock = std::chrono::steady_clock;
-  PassReport report;
-  report.pass = pass;
-  report.plan = attn::plan(context, pass, problem);
-  const Progress progress(options.progress, fmt::format("{} on {} ({})", to_string(pass),
-                                                        report.plan.backend, report.plan.kernel));
-  for (std::int64_t n = 0; n < options.repeat; ++n) {
+  std::vector<double> seconds;
+  for (std::int64_t n = 0; n < repeat; ++n) {
     const auto start = Clock::now();
     call(context, pass, problem, arguments);
-    report.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
+  return seconds;
+}
+
+// The tensors go to the device and what was written comes back; the device's times.
+std::vector<double> seconds_on_device(Context& context, Pass pass, const Problem& problem,
+                                      const Arguments& arguments, std::int64_t repeat,
+                                      cases::DeviceQueue& queue) {
+  cases::Mirror mirror(queue);
+  mirror.add_tensors(pass, problem, arguments);
+  const Arguments moved = mirror.arguments(pass, problem, arguments);
+  attn::prepare(context, pass, problem, Device::cuda);
+  queue.mark();
+  for (std::int64_t n = 0; n < repeat; ++n) {
+    call(context, pass, problem, moved);
+    queue.mark();
+  }
+  std::vector<double> seconds = queue.spans();
+  mirror.download();
+  return seconds;
+}
+
+PassReport timed(Context& context, Pass pass, const Problem& problem, const Arguments& arguments,
+                 const RunOptions& options, cases::DeviceQueue* queue) {
+  PassReport report;
+  report.pass = pass;
+  report.plan = attn::plan(context, pass, problem, queue ? Device::cuda : Device::host);
+  const Progress progress(options.progress, fmt::format("{} on {} ({})", to_string(pass),
+                                                        report.plan.backend, report.plan.kernel));
+  report.seconds =
+      queue ? seconds_on_device(context, pass, problem, arguments, options.repeat, *queue)
+            : seconds_on_host(context, pass, problem, arguments, options.repeat);
   std::sort(report.seconds.begin(), report.seconds.end());
   const bench::Work work = bench::work_of(pass, problem, arguments);
   report.flop = work.flop;
@@ -127,6 +157,7 @@ void print_json(const RunReport& report, const RunOptions& options, const Inputs
   }
   ordered_json out = {{"problem", to_string(report.problem)},
                       {"threads", report.threads},
+                      {"device", report.device.empty() ? "host" : report.device},
                       {"inputs", inputs.used()},
                       {"unused", inputs.unused()},
                       {"passes", std::move(passes)},
@@ -161,8 +192,12 @@ void print_text(const RunReport& report, const RunOptions& options, const Inputs
     if (pass.seconds.size() > 1) fmt::print(" (median of {})", pass.seconds.size());
     fmt::print(", {:.1f} GFLOP/s", per_second(pass.flop, pass));
     if (pass.pass == Pass::decode) fmt::print(", {:.1f} GB/s", per_second(pass.kv_bytes, pass));
-    fmt::print(", {} extra memory, {} thread{}\n", readable_bytes(pass.plan.workspace_bytes),
-               report.threads, report.threads == 1 ? "" : "s");
+    fmt::print(", {} extra memory", readable_bytes(pass.plan.workspace_bytes));
+    if (!report.device.empty()) {
+      fmt::print(", on {}\n", report.device);
+    } else {
+      fmt::print(", {} thread{}\n", report.threads, report.threads == 1 ? "" : "s");
+    }
     if (!pass.plan.config.empty()) fmt::print("          {}\n", pass.plan.config);
   }
   if (report.nonfinite) fmt::print("replaced  {} non-finite elements by 0\n", *report.nonfinite);
@@ -238,6 +273,11 @@ int run(const RunOptions& options) {
   context_options.threads = options.threads;
   Context context(context_options);
   report.threads = context.threads();
+  const cases::Place place = cases::place_of(options.device, options.backend);
+  std::unique_ptr<cases::DeviceQueue> queue;
+  if (place.device != Device::host) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
+  const auto current = queue ? queue->current() : nullptr;
+  if (queue) report.device = to_string(place);
 
   std::int32_t nonfinite = 0;
   Arguments arguments =
@@ -248,7 +288,7 @@ int run(const RunOptions& options) {
   Outputs outputs;
   for (const Pass pass : passes_of(options)) {
     outputs.make(pass, problem, DType::none, options.input.layout, inputs, arguments);
-    report.passes.push_back(timed(context, pass, problem, arguments, options));
+    report.passes.push_back(timed(context, pass, problem, arguments, options, queue.get()));
   }
   if (problem.nonfinite_zero) report.nonfinite = nonfinite;
   if (options.check) report.checks = verify(options, problem, inputs, arguments, outputs);

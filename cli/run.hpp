@@ -39,6 +39,7 @@ struct RunOptions {
   bool check = false;
   std::optional<double> tolerance;
   std::string backend;
+  std::string device;
   std::int32_t threads = 0;
   std::int64_t repeat = 1;
   bool json = false;
@@ -57,6 +58,7 @@ struct PassReport {
 struct RunReport {
   Problem problem;
   std::int32_t threads = 0;
+  std::string device;  // "cuda:0"; empty on the host
   std::vector<PassReport> passes;
   std::optional<std::int64_t> nonfinite;  // elements replaced
   std::vector<TensorComparison> checks;

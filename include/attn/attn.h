@@ -315,6 +315,39 @@ typedef struct attn_backend_info {
   char detail[256];
 } attn_backend_info;
 
+/* What attn_cache_build compiles ahead. */
+typedef struct attn_cache_request {
+  uint32_t struct_size;
+  int32_t device; /* ATTN_CUDA */
+  int32_t num_calls;
+  int32_t num_architectures;
+  const int32_t* passes;        /* [num_calls] ATTN_FORWARD, ... */
+  const attn_problem* problems; /* [num_calls] */
+  const int32_t* architectures; /* compute capabilities, times 10; none: this machine's */
+  int32_t threads;              /* that compile; 0 = one for each processor */
+  uint32_t reserved;            /* 0 */
+} attn_cache_request;
+
+typedef struct attn_cache_result {
+  uint32_t struct_size;
+  uint32_t reserved;
+  int64_t binaries; /* that the calls need */
+  int64_t compiled; /* of them; the others were there */
+  int64_t refused;  /* calls that no kernel is for, counted for each architecture */
+  char reason[256]; /* of the first of them */
+} attn_cache_result;
+
+/* One file of the cache. */
+typedef struct attn_cache_entry {
+  uint32_t struct_size;
+  int32_t valid; /* 0: damaged, or of another version; rebuilt when it is needed */
+  int64_t bytes;
+  char architecture[16];
+  char compiler[16];
+  char kernel[1024]; /* source and constants */
+  char path[1024];
+} attn_cache_entry;
+
 /* Defaults. struct_size is the sizeof that the caller was compiled with. */
 ATTN_API int32_t attn_problem_init(attn_problem* problem, uint32_t struct_size);
 ATTN_API int32_t attn_arguments_init(attn_arguments* arguments, uint32_t struct_size);
@@ -323,6 +356,7 @@ ATTN_API int32_t attn_merge_backward_arguments_init(attn_merge_backward_argument
                                                     uint32_t struct_size);
 ATTN_API int32_t attn_rope_arguments_init(attn_rope_arguments* arguments, uint32_t struct_size);
 ATTN_API int32_t attn_context_options_init(attn_context_options* options, uint32_t struct_size);
+ATTN_API int32_t attn_cache_request_init(attn_cache_request* request, uint32_t struct_size);
 
 /* The same with the size filled in: ATTN_INIT(attn_problem, &problem). */
 #define ATTN_INIT(type, pointer) type##_init((pointer), (uint32_t)sizeof(type))
@@ -366,6 +400,19 @@ ATTN_API int32_t attn_plan(attn_context* context, int32_t pass, const attn_probl
 /* The backend at `index`, in order of preference; *count (may be NULL) is how many there are. */
 ATTN_API int32_t attn_backend_at(attn_context* context, int32_t index, attn_backend_info* info,
                                  int32_t* count);
+
+/* The cache of compiled kernels in attn_context_options.cache_dir, of a device that has one
+ * (ATTN_CUDA). Building needs the compiler, but no device and no driver. */
+ATTN_API int32_t attn_cache_build(attn_context* context, const attn_cache_request* request,
+                                  attn_cache_result* result);
+ATTN_API int32_t attn_cache_folder(attn_context* context, int32_t device, char* buffer, size_t size,
+                                   size_t* needed);
+/* Fills the first `capacity` of entries, sorted by path, whose struct_size the caller has set in
+ * each; *count (may be NULL) is how many files there are. */
+ATTN_API int32_t attn_cache_list(attn_context* context, int32_t device, attn_cache_entry* entries,
+                                 int32_t capacity, int32_t* count);
+/* *removed (may be NULL) is how many files there were. */
+ATTN_API int32_t attn_cache_clear(attn_context* context, int32_t device, int64_t* removed);
 
 /* The chain of a call as text: rules, verdict of each backend, plan. */
 ATTN_API int32_t attn_explain(attn_context* context, int32_t pass, const attn_problem* problem,

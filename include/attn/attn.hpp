@@ -15,9 +15,11 @@
 #include <attn/export.h>
 
 #include <attn/arguments.hpp>
+#include <attn/cache.hpp>
 #include <attn/context.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
+#include <attn/tune.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>

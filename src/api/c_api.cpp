@@ -179,6 +179,11 @@ int32_t attn_context_options_init(attn_context_options* options, uint32_t struct
   });
 }
 
+int32_t attn_cache_request_init(attn_cache_request* request, uint32_t struct_size) {
+  return init("attn_cache_request", request, struct_size,
+              [](attn_cache_request& target) { target.device = ATTN_CUDA; });
+}
+
 int32_t attn_context_create(const attn_context_options* options, attn_context** context) {
   return guarded([&] {
     attn_context*& target = need("attn_context", context);
@@ -321,6 +326,57 @@ int32_t attn_backend_at(attn_context* context, int32_t index, attn_backend_info*
     target.usable = result.usable ? 1 : 0;
     copy_text(result.name, target.name);
     copy_text(result.detail, target.detail);
+  });
+}
+
+int32_t attn_cache_build(attn_context* context, const attn_cache_request* request,
+                         attn_cache_result* result) {
+  return guarded([&] {
+    attn::Context& target = need("attn_context", context).context;
+    const attn_cache_request& asked = need("attn_cache_request", request);
+    attn_cache_result& made = need("attn_cache_result", result);
+    check_struct_size("attn_cache_result", made.struct_size, sizeof made);
+    const attn::CacheResult cpp = attn::cache_build(target, from_c(asked), device_of(asked.device));
+    made.binaries = cpp.binaries;
+    made.compiled = cpp.compiled;
+    made.refused = cpp.refused;
+    copy_text(cpp.reason, made.reason);
+  });
+}
+
+int32_t attn_cache_folder(attn_context* context, int32_t device, char* buffer, size_t size,
+                          size_t* needed) {
+  return guarded([&] {
+    copy_text(attn::cache_folder(need("attn_context", context).context, device_of(device)), buffer,
+              size, needed);
+  });
+}
+
+int32_t attn_cache_list(attn_context* context, int32_t device, attn_cache_entry* entries,
+                        int32_t capacity, int32_t* count) {
+  return guarded([&] {
+    const auto list = attn::cache_list(need("attn_context", context).context, device_of(device));
+    if (capacity > 0) need("attn_cache_entry", entries);
+    for (int32_t i = 0; i < capacity && static_cast<std::size_t>(i) < list.size(); ++i) {
+      const attn::CacheEntry& entry = list[static_cast<std::size_t>(i)];
+      attn_cache_entry& target = entries[i];
+      check_struct_size("attn_cache_entry", target.struct_size, sizeof target);
+      target.valid = entry.valid ? 1 : 0;
+      target.bytes = entry.bytes;
+      copy_text(entry.architecture, target.architecture);
+      copy_text(entry.compiler, target.compiler);
+      copy_text(entry.kernel, target.kernel);
+      copy_text(entry.path, target.path);
+    }
+    if (count != nullptr) *count = static_cast<int32_t>(list.size());
+  });
+}
+
+int32_t attn_cache_clear(attn_context* context, int32_t device, int64_t* removed) {
+  return guarded([&] {
+    const std::int64_t count =
+        attn::cache_clear(need("attn_context", context).context, device_of(device));
+    if (removed != nullptr) *removed = count;
   });
 }
 

@@ -323,4 +323,26 @@ ContextOptions from_c(const attn_context_options& options) {
   return result;
 }
 
+CacheRequest from_c(const attn_cache_request& request) {
+  check_struct_size("attn_cache_request", request.struct_size, sizeof request);
+  const std::uint64_t reserved[1] = {request.reserved};
+  check_reserved("attn_cache_request", reserved);
+  const auto check_list = [](const char* name, std::int32_t count, bool given) {
+    if (count == 0 || (count > 0 && given)) return;
+    refuse(std::string("attn_cache_request: ") + name + ": found " + std::to_string(count) +
+           (given ? "" : " at NULL") + "; accepted a count and the address of so many");
+  };
+  check_list("num_calls", request.num_calls,
+             request.passes != nullptr && request.problems != nullptr);
+  check_list("num_architectures", request.num_architectures, request.architectures != nullptr);
+  CacheRequest result;
+  for (std::int32_t i = 0; i < request.num_calls; ++i) {
+    result.calls.push_back({static_cast<Pass>(request.passes[i]), from_c(request.problems[i])});
+  }
+  result.architectures.assign(request.architectures,
+                              request.architectures + request.num_architectures);
+  result.threads = request.threads;
+  return result;
+}
+
 }  // namespace attn::api

@@ -18,6 +18,7 @@ MergeArguments from_c(const attn_merge_arguments& arguments);
 MergeBackwardArguments from_c(const attn_merge_backward_arguments& arguments);
 RopeArguments from_c(const attn_rope_arguments& arguments);
 ContextOptions from_c(const attn_context_options& options);
+CacheRequest from_c(const attn_cache_request& request);  // but its device
 
 attn_tensor to_c(const TensorView& view);
 attn_problem to_c(const Problem& problem);

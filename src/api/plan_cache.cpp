@@ -31,4 +31,9 @@ void PlanCache::insert(const PlanKey& key, const Planned& planned) {
   plans_.insert_or_assign(key, planned);
 }
 
+void PlanCache::clear() {
+  const std::unique_lock lock(mutex_);
+  plans_.clear();
+}
+
 }  // namespace attn::api

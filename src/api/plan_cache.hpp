@@ -29,6 +29,7 @@ class PlanCache {
   // Allocates nothing.
   [[nodiscard]] std::optional<Planned> find(const PlanKey& key) const;
   void insert(const PlanKey& key, const Planned& planned);
+  void clear();
 
  private:
   struct Hash {

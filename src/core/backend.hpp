@@ -3,9 +3,12 @@
 #pragma once
 
 #include <attn/arguments.hpp>
+#include <attn/cache.hpp>
 #include <attn/context.hpp>
 #include <attn/problem.hpp>
+#include <attn/tune.hpp>
 #include <string>
+#include <vector>
 
 #include "core/plan.hpp"
 #include "core/status.hpp"
@@ -59,6 +62,45 @@ class Backend {
   virtual Status merge_backward(const MergeBackwardArguments& arguments,
                                 const Executor& executor) const = 0;
   virtual Status rope(const RopeArguments& arguments, const Executor& executor) const = 0;
+
+  // The cache of compiled kernels in executor.cache_dir, see attn/cache.hpp; the defaults are of
+  // backends that have none. cache_build() takes calls that validate_problem() accepted;
+  // `entries` may be null: only the folder is asked for.
+  virtual Status cache_build(const CacheRequest&, const Executor&, CacheResult&) const {
+    return no_cache();
+  }
+  virtual Status cache_list(const Executor&, std::string& /*folder*/,
+                            std::vector<CacheEntry>* /*entries*/) const {
+    return no_cache();
+  }
+  virtual Status cache_clear(const Executor&, std::int64_t& /*removed*/) const {
+    return no_cache();
+  }
+
+  // Tuning, see attn/tune.hpp, of problems that supports() took; the defaults are of backends that
+  // have no such choice.
+  virtual Status tune_key(Pass, const Problem&, const Executor&, std::string& /*key*/) const {
+    return no_tuning();
+  }
+  virtual Status tune_candidates(Pass, const Problem&, const Executor&,
+                                 std::vector<TuneCandidate>& /*candidates*/) const {
+    return no_tuning();
+  }
+  virtual Status tune_use(Pass, const Problem&, const std::string& /*tiles*/,
+                          const Executor&) const {
+    return no_tuning();
+  }
+  virtual Status tune_store(const Executor&, std::string& /*path*/) const { return no_tuning(); }
+
+ private:
+  [[nodiscard]] Status no_cache() const {
+    return lacks("compiles no kernels at run time, so it has no cache of them");
+  }
+  [[nodiscard]] Status no_tuning() const { return lacks("has no tiles to choose by measuring"); }
+  [[nodiscard]] Status lacks(std::string reason) const {
+    if (!built()) static_cast<void>(usable(reason));
+    return Status::unsupported(std::string(name()).append(": ").append(reason));
+  }
 };
 
 }  // namespace attn::core

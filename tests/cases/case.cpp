@@ -107,6 +107,10 @@ const std::vector<Field>& fields() {
        [](Case& c, const std::string& word, const std::string& value) {
          c.slopes_per_batch = number<int>(word, value) != 0;
        }},
+      {"device_seed", [](const Case& c) -> std::string { return c.device_seed ? "1" : ""; },
+       [](Case& c, const std::string& word, const std::string& value) {
+         c.device_seed = number<int>(word, value) != 0;
+       }},
       real(
           "value_scale", [](Case& c) -> double& { return c.value_scale; }, 1.0),
       real(

@@ -64,6 +64,7 @@ struct Case {
   std::optional<double> scale;       // Arguments::scale
   double softcap = 0.0;              // Arguments::softcap
   double dropout_p = 0.0;            // Arguments::dropout_p; seed and offset come from `seed`
+  bool device_seed = false;          // seed and offset are given as pointers
   std::optional<std::int64_t> diag;  // Arguments::diag
   Origin origin{};
   double rope_base = 10000.0;

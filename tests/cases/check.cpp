@@ -7,6 +7,7 @@
 
 #include "compare.hpp"
 #include "inputs.hpp"
+#include "mirror.hpp"
 #include "naive.hpp"
 #include "naive_operands.hpp"
 #include "reference/reference.hpp"
@@ -85,11 +86,22 @@ struct Run {
     }
     return what;
   }
+
+  // The call under test.
+  void execute(Context& context, const Case& c, DeviceQueue* device) {
+    if (device == nullptr) return call(context, c, inputs.arguments);
+    Mirror mirror(*device);
+    inputs.tensors.each_storage([&](Storage& storage) { mirror.add(storage); });
+    outputs.tensors.each_storage([&](Storage& storage) { mirror.add(storage); });
+    mirror.add(*workspace, true);
+    call(context, c, mirror.arguments(c.pass, c.problem, inputs.arguments));
+    mirror.download();
+  }
 };
 
 // An output of the call beside the reference's and the naive evaluation's.
 Comparison judge(const Case& c, const std::string& name, const TensorView& actual,
-                 const TensorView& expected, const NaiveOutput& naive) {
+                 const TensorView& expected, const NaiveOutput& naive, DType operands) {
   Comparands x;
   x.name = name;
   x.shape.assign(actual.shape.begin(), actual.shape.begin() + actual.rank);
@@ -99,6 +111,9 @@ Comparison judge(const Case& c, const std::string& name, const TensorView& actua
   x.expected = read_all(expected);
   x.naive = naive.values;
   x.magnitude = naive.magnitude;
+  x.operands = operands;
+  x.deviation = naive.deviation;
+  x.flushed = naive.flushed;
   x.has_planted = c.planted != Planted::none;
   return compare(x);
 }
@@ -137,12 +152,13 @@ std::string judge_count(const Run& run, const Run& reference) {
 }
 
 // The same call once more must give the same bits.
-std::string judge_repeat(Context& context, const Case& c, const Run& first, std::int64_t bytes) {
+std::string judge_repeat(Context& context, const Case& c, const Run& first, std::int64_t bytes,
+                         DeviceQueue* device) {
   Run again(c, DType::none);
   if (c.pass == Pass::backward) give_forward(c, again.inputs);
   again.give_workspace(bytes);
   again.seal(c);
-  call(context, c, again.inputs.arguments);
+  again.execute(context, c, device);
   for (const auto& [name, view] : first.outputs.views) {
     const std::vector<double> a = read_all(view);
     const std::vector<double> b = read_all(*again.outputs.find(name));
@@ -154,15 +170,17 @@ std::string judge_repeat(Context& context, const Case& c, const Run& first, std:
   return {};
 }
 
-void check(Context& context, const Case& c, CheckReport& report) {
-  const Verdict verdict = attn::supports(context, c.pass, c.problem);
+void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& report) {
+  const auto current = device != nullptr ? device->current() : nullptr;
+  const Device where = device != nullptr ? Device::cuda : Device::host;
+  const Verdict verdict = attn::supports(context, c.pass, c.problem, where);
   report.backend = verdict.backend;
   if (!verdict.supported) {
     report.skipped = true;
     report.message = verdict.reason;
     return;
   }
-  const PlanSummary plan = attn::plan(context, c.pass, c.problem);
+  const PlanSummary plan = attn::plan(context, c.pass, c.problem, where);
   report.backend = plan.backend;
   report.kernel = plan.kernel;
   const auto tiles = [](std::int64_t len, std::int64_t tile) {
@@ -170,7 +188,7 @@ void check(Context& context, const Case& c, CheckReport& report) {
   };
   report.q_tiles = tiles(c.problem.len_q, plan.tile_q);
   report.kv_tiles = tiles(c.problem.len_kv, plan.tile_kv);
-  const std::int64_t bytes = attn::workspace_bytes(context, c.pass, c.problem);
+  const std::int64_t bytes = attn::workspace_bytes(context, c.pass, c.problem, where);
   if (bytes != plan.workspace_bytes) {
     report.message = "workspace_bytes() says " + std::to_string(bytes) + ", plan() " +
                      std::to_string(plan.workspace_bytes);
@@ -183,17 +201,19 @@ void check(Context& context, const Case& c, CheckReport& report) {
     give_forward(c, expected.inputs);
     give_forward(c, run.inputs);
   }
-  const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs);
+  const DType operands = operand_type(c.problem, where);
+  const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs, operands);
   expected.seal(c);
   require(call_reference(c, expected.inputs.arguments));
   run.give_workspace(bytes);
   run.seal(c);
-  call(context, c, run.inputs.arguments);
+  run.execute(context, c, device);
 
   std::string message = run.changed();
   for (std::size_t n = 0; n < naives.size(); ++n) {
     const auto& [name, view] = run.outputs.views[n];
-    const Comparison result = judge(c, name, view, expected.outputs.views[n].second, naives[n]);
+    const Comparison result =
+        judge(c, name, view, expected.outputs.views[n].second, naives[n], operands);
     report.worst_ratio = std::max(report.worst_ratio, result.worst_ratio);
     report.worst_error = std::max(report.worst_error, result.worst_error);
     if (message.empty() && !result.passed) message = result.message;
@@ -206,20 +226,30 @@ void check(Context& context, const Case& c, CheckReport& report) {
   }
   if (message.empty() && c.problem.nonfinite_zero) message = judge_count(run, expected);
   if (message.empty() && c.problem.deterministic) {
-    message = judge_repeat(context, c, run, bytes);
+    message = judge_repeat(context, c, run, bytes, device);
   }
   report.message = message;
   report.passed = message.empty();
 }
 
+bool is_lost(DeviceQueue* device) {
+  try {
+    if (device != nullptr) device->synchronize();
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 }  // namespace
 
-CheckReport run_case(Context& context, const Case& c) {
+CheckReport run_case(Context& context, const Case& c, DeviceQueue* device) {
   CheckReport report;
   try {
-    check(context, c, report);
+    check(context, c, device, report);
   } catch (const std::exception& error) {
     report.message = error.what();
+    report.device_lost = is_lost(device);
   }
   return report;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "case.hpp"
+#include "device.hpp"
 
 namespace attn::cases {
 
@@ -21,9 +22,11 @@ struct CheckReport {
   std::string kernel;
   std::int64_t q_tiles = 0;  // of the plan that ran
   std::int64_t kv_tiles = 0;
+  bool device_lost = false;  // it answers every call with an error now: later cases tell nothing
 };
 
-// Never throws on a failing case; errors of the call under test become a failed report.
-CheckReport run_case(Context& context, const Case& c);
+// Never throws on a failing case; errors of the call under test become a failed report. With a
+// device the call is made on memory of it (mirror.hpp), on its stream; else on the host's.
+CheckReport run_case(Context& context, const Case& c, DeviceQueue* device = nullptr);
 
 }  // namespace attn::cases

@@ -41,18 +41,19 @@ bool same_kind(double actual, double expected, bool any_nonfinite) {
 
 }  // namespace
 
-double row_tolerance(DType dtype, bool in_double, double naive_error, double largest,
-                     double magnitude) {
-  if (in_double) return 1e-12 * std::max(largest, magnitude);
-  if (magnitude == 0.0) return 2.0 * naive_error;
-  return 2.0 * naive_error + 2.0 * unit_roundoff(dtype) * largest +
-         4.0 * unit_roundoff(DType::f32) * magnitude + std::max(smallest(dtype), kFlushed);
+double row_tolerance(DType dtype, bool in_double, const RowFacts& row) {
+  if (in_double) return 1e-12 * std::max(row.largest, row.magnitude);
+  if (row.magnitude == 0.0) return 2.0 * row.naive_error;
+  return 2.0 * row.naive_error + 2.0 * unit_roundoff(dtype) * row.largest +
+         4.0 * unit_roundoff(DType::f32) * row.magnitude + std::max(smallest(dtype), kFlushed) +
+         6.0 * row.deviation + row.flushed;
 }
 
-double naive_limit(DType dtype, bool in_double, double largest, double magnitude) {
-  if (in_double) return 1e-10 * std::max(largest, magnitude);
-  return 4.0 * unit_roundoff(dtype) * largest + 0x1p-12 * magnitude +
-         std::max(smallest(dtype), kFlushed);
+double naive_limit(DType dtype, bool in_double, const RowFacts& row, DType operands) {
+  if (in_double) return 1e-10 * std::max(row.largest, row.magnitude);
+  const double of_terms = operands == DType::none ? 0x1p-12 : 2.0 * unit_roundoff(operands);
+  return 4.0 * unit_roundoff(dtype) * row.largest + of_terms * row.magnitude +
+         std::max(smallest(dtype), kFlushed) + row.flushed;
 }
 
 Comparison compare(const Comparands& x) {
@@ -60,8 +61,10 @@ Comparison compare(const Comparands& x) {
   const std::size_t count = x.expected.size();
   const auto width =
       static_cast<std::size_t>(x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
-  if (x.actual.size() != count || x.naive.size() != count ||
-      x.magnitude.size() != (count + width - 1) / width) {
+  const std::size_t rows = (count + width - 1) / width;
+  const bool rounds = x.operands != DType::none;
+  if (x.actual.size() != count || x.naive.size() != count || x.magnitude.size() != rows ||
+      (rounds && x.deviation.size() != rows) || (rounds && x.flushed.size() != rows)) {
     result.message = x.name + ": sizes differ";
     return result;
   }
@@ -69,26 +72,28 @@ Comparison compare(const Comparands& x) {
   std::size_t worst_at = 0;
   double worst_tolerance = 0.0;
   for (std::size_t begin = 0; begin < count; begin += width) {
-    double naive_error = 0.0;
-    double largest = 0.0;
+    const std::size_t number = begin / width;
+    RowFacts row;
     for (std::size_t n = begin; n < begin + width; ++n) {
       if (!std::isfinite(round_to(x.dtype, x.expected[n]))) continue;
-      largest = std::max(largest, std::fabs(x.expected[n]));
+      row.largest = std::max(row.largest, std::fabs(x.expected[n]));
       const double error = std::fabs(x.naive[n] - x.expected[n]);
-      if (!(error <= naive_error)) naive_error = error;
+      if (!(error <= row.naive_error)) row.naive_error = error;
     }
     // Nothing is known where a planted NaN reaches all terms of a row.
-    const bool known = x.magnitude[begin / width] > 0.0 || !x.has_planted;
-    const double magnitude = known ? x.magnitude[begin / width] : 8.0 * largest;
-    const double limit = naive_limit(x.dtype, x.in_double, largest, magnitude);
-    if (!(naive_error <= limit)) {
-      result.message = x.name + ": the naive evaluation itself is off by " + print(naive_error) +
-                       " in the row of " + index_text(x.shape, begin) + ", at most " +
-                       print(limit) + " expected";
+    const bool known = x.magnitude[number] > 0.0 || !x.has_planted;
+    row.magnitude = known ? x.magnitude[number] : 8.0 * row.largest;
+    if (rounds) row.deviation = x.deviation[number];
+    if (rounds) row.flushed = x.flushed[number];
+    const double limit = naive_limit(x.dtype, x.in_double, row, x.operands);
+    if (!(row.naive_error <= limit)) {
+      result.message = x.name + ": the naive evaluation itself is off by " +
+                       print(row.naive_error) + " in the row of " + index_text(x.shape, begin) +
+                       ", at most " + print(limit) + " expected";
       result.worst_ratio = std::numeric_limits<double>::infinity();
       return result;
     }
-    const double tolerance = row_tolerance(x.dtype, x.in_double, naive_error, largest, magnitude);
+    const double tolerance = row_tolerance(x.dtype, x.in_double, row);
     for (std::size_t n = begin; n < begin + width; ++n) {
       const double expected = round_to(x.dtype, x.expected[n]);
       double ratio = 0.0;

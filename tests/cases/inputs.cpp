@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numbers>
@@ -198,11 +199,22 @@ class Maker {
     if (p_.dropout) {
       a_.seed = Value<std::uint64_t>(hash(c_.seed, stream_of("dropout"), 0));
       a_.offset = Value<std::uint64_t>(hash(c_.seed, stream_of("dropout"), 1));
+      if (c_.device_seed) {
+        give_by_pointer("seed", a_.seed);
+        give_by_pointer("offset", a_.offset);
+      }
     }
     a_.diag = c_.diag;
     a_.origin = c_.origin;
     a_.rope_base = c_.rope_base;
     a_.rope_pos_offset = c_.rope_pos_offset;
+  }
+
+  void give_by_pointer(const std::string& name, Value<std::uint64_t>& value) {
+    // 64 bits, aligned whatever the layout of the other tensors.
+    const TensorView view = in_.tensors.make(name, DType::i32, {2}, Memory::bshd, false);
+    std::memcpy(view.address(), &value.host, sizeof value.host);
+    value = static_cast<const std::uint64_t*>(view.address());
   }
 
   void plant() {

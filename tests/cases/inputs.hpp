@@ -40,6 +40,10 @@ class TensorSet {
   void seal(const std::vector<TensorView>& writable);
   // Empty, or which tensor was written where it must not be.
   [[nodiscard]] std::string changed() const;
+  template <class Visit>
+  void each_storage(Visit visit) {
+    for (Entry& entry : entries_) visit(*entry.storage);
+  }
 
  private:
   struct Entry {

@@ -20,6 +20,8 @@ struct Sum {
   TensorView view;  // shape only
   std::vector<T> value;
   std::vector<double> magnitude;  // of each element
+  std::vector<double> square;     // of the terms with a rounded operand; empty: none is rounded
+  std::vector<double> flushed;    // sizes of what multiplies operands below the normal range
   explicit Sum(const TensorView& like = {}, T initial = T(0))
       : view(shaped(like.dtype, {like.shape.begin(), like.shape.begin() + like.rank})),
         value(static_cast<std::size_t>(num_elements(like)), initial),
@@ -31,15 +33,66 @@ struct Sum {
   }
 };
 
+// The 16-bit type that operands of products are rounded to, or none.
+class Operand {
+ public:
+  explicit Operand(DType type) : type_(type) {
+    if (type == DType::none) return;
+    unit_ = unit_roundoff(type);
+    smallest_ = smallest(type);
+  }
+  [[nodiscard]] bool is_rounded() const { return type_ != DType::none; }
+  template <class T>
+  [[nodiscard]] T rounded(T x) const {
+    return is_rounded() ? static_cast<T>(round_to(type_, static_cast<double>(x))) : x;
+  }
+  // Adds the terms factor * operand * from[..] of a row that starts at `at`.
+  template <class T>
+  void note(Sum<T>& s, std::size_t at, T operand, T factor, const T* from,
+            std::size_t count) const {
+    const double size = std::fabs(static_cast<double>(operand));
+    if (!is_rounded() || size == 0.0 || !std::isfinite(size)) return;
+    const bool is_normal = size >= smallest_ / (2.0 * unit_);
+    const double by =
+        is_normal ? size * static_cast<double>(factor) : std::fabs(static_cast<double>(factor));
+    for (std::size_t d = 0; d < count; ++d) {
+      const double term = by * static_cast<double>(from[d]);
+      if (is_normal) {
+        s.square[at + d] += term * term;
+      } else {
+        s.flushed[at + d] += std::fabs(term);
+      }
+    }
+  }
+  // Of a sum of such terms: a rounding is off by at most unit_, evenly distributed.
+  [[nodiscard]] double deviation(double square) const {
+    return unit_ / std::sqrt(3.0) * std::sqrt(square);
+  }
+  [[nodiscard]] double flushed(double size) const { return smallest_ / 2.0 * size; }
+
+ private:
+  DType type_;
+  double unit_ = 0.0;
+  double smallest_ = 0.0;
+};
+
 template <class T>
 class Naive {
  public:
-  Naive(const Case& c, const Inputs& inputs, const OutputSet& outputs)
-      : c_(c), p_(c.problem), in_(inputs), a_(inputs.arguments), outputs_(outputs) {}
+  Naive(const Case& c, const Inputs& inputs, const OutputSet& outputs, DType operands)
+      : c_(c),
+        p_(c.problem),
+        in_(inputs),
+        a_(inputs.arguments),
+        outputs_(outputs),
+        operand_(operands) {}
 
   std::vector<NaiveOutput> run() {
     for (const auto& [name, view] : outputs_.views) {
       sums_.emplace_back(view, name == "lse" ? static_cast<T>(-kInf) : T(0));
+      if (!operand_.is_rounded()) continue;
+      sums_.back().square.assign(sums_.back().value.size(), 0.0);
+      sums_.back().flushed.assign(sums_.back().value.size(), 0.0);
     }
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       for (std::int64_t h = 0; h < p_.heads_q; ++h) {
@@ -141,8 +194,12 @@ class Naive {
     const std::int64_t heads = origin.heads_q > 0 ? origin.heads_q : p_.heads_q;
     const std::int64_t head = (origin.batch + x.b) * heads + origin.head + x.h;
     const std::uint32_t t = core::dropout_threshold(a_.dropout_p);
+    const auto given = [](const Value<std::uint64_t>& value) {
+      return value.device != nullptr ? *value.device : value.host;
+    };
+    const std::uint64_t offset = given(a_.offset);
     const std::uint32_t byte = core::dropout_byte(
-        core::dropout_key(a_.seed.host, a_.offset.host), static_cast<std::uint32_t>(a_.offset.host),
+        core::dropout_key(given(a_.seed), offset), static_cast<std::uint32_t>(offset),
         static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(origin.q + i),
         static_cast<std::uint32_t>(origin.kv + j));
     return byte < t ? static_cast<T>(256.0 / t) : T(0);
@@ -166,10 +223,12 @@ class Naive {
       const T top = std::max(r.largest, x.sink);
       if (std::isinf(top) && top < 0) continue;  // an empty row
       T total = std::exp(x.sink - top);
-      T* out = o.value.data() + row_at(o, in_.q, x.b, i, x.h);
-      double* magnitude = o.magnitude.data() + row_at(o, in_.q, x.b, i, x.h);
+      const std::size_t at_row = row_at(o, in_.q, x.b, i, x.h);
+      T* out = o.value.data() + at_row;
+      double* magnitude = o.magnitude.data() + at_row;
       if (std::isinf(top)) total = T(0);
       double total_size = static_cast<double>(total);  // of what rounding the sum depends on
+      const T below_sink = std::isinf(r.largest) ? T(0) : std::exp(r.largest - top);
       std::vector<T> weight(r.score.size());
       for (std::size_t j = 0; j < weight.size(); ++j) {
         weight[j] = std::isinf(top) ? T(0) : std::exp(r.score[j] - top);
@@ -177,9 +236,15 @@ class Naive {
         total_size += static_cast<double>(weight[j]) * (1.0 + r.size[j]);
       }
       for (std::size_t j = 0; j < weight.size(); ++j) {
-        const T w = weight[j] * r.keep[j];
+        T w = weight[j] * r.keep[j];
         const T* v = x.v.data() + j * dim;
         if (w == T(0)) continue;
+        if (operand_.is_rounded()) {
+          const T own = std::exp(r.score[j] - r.largest);
+          const T factor = below_sink * r.keep[j];
+          operand_.note(o, at_row, own, factor, v, dim);
+          w = operand_.rounded(own) * factor;
+        }
         const double spread = 1.0 + r.size[j];
         for (std::size_t d = 0; d < dim; ++d) out[d] += w * v[d];
         for (std::size_t d = 0; d < dim; ++d)
@@ -189,6 +254,9 @@ class Naive {
         out[d] /= total;
         magnitude[d] += std::fabs(static_cast<double>(out[d])) * total_size;
         magnitude[d] /= static_cast<double>(total);
+        if (!operand_.is_rounded()) continue;
+        o.square[at_row + d] /= static_cast<double>(total) * static_cast<double>(total);
+        o.flushed[at_row + d] /= static_cast<double>(total);
       }
       if (lse == nullptr) continue;
       const std::size_t at = stat_at(*lse, x.b, i, x.h);
@@ -217,6 +285,8 @@ class Naive {
     Sum<T>* dv = sum("dv");
     Sum<T>* dbias = sum("dbias");
     Sum<T>* dsink = sum("dsink");
+    std::vector<T> operand_grad = x.grad;  // as products take it; delta does not
+    for (T& element : operand_grad) element = operand_.rounded(element);
     for (std::int64_t i = 0; i < x.len_q; ++i) {
       const T lse = statistic(a_.lse, x.b, i, x.h);
       if (std::isinf(lse) && lse < 0) continue;  // an empty row: no gradient
@@ -238,10 +308,11 @@ class Naive {
         dsink->magnitude[at] += static_cast<double>(share) * delta_size;
       }
       const Row r = row(x, i);
+      const T* product_grad = operand_grad.data() + static_cast<std::size_t>(i) * dim_vo;
       std::vector<T> dp(keys, T(0));
       for (std::size_t d = 0; d < dim_vo; ++d) {
         const T* v = x.v_by_dim.data() + d * keys;
-        for (std::size_t j = 0; j < keys; ++j) dp[j] += grad[d] * v[j];
+        for (std::size_t j = 0; j < keys; ++j) dp[j] += product_grad[d] * v[j];
       }
       const T* q = x.q.data() + static_cast<std::size_t>(i) * dim_qk;
       for (std::size_t j = 0; j < keys; ++j) {
@@ -261,30 +332,32 @@ class Naive {
           dbias->magnitude[at] += size;
         }
         const T slope = p_.softcap ? T(1) - r.ratio[j] * r.ratio[j] : T(1);
-        const T draw = scale * (ds * slope);
+        const T capped_ds = ds * slope;
         const double draw_size = std::fabs(static_cast<double>(scale * slope)) * size;
         if (dq != nullptr) {
-          add(*dq, row_at(*dq, in_.q, x.b, i, x.h), draw, x.k.data() + j * dim_qk, dim_qk,
-              draw_size * x.k_largest[j]);
+          add(*dq, row_at(*dq, in_.q, x.b, i, x.h), capped_ds, scale, x.k.data() + j * dim_qk,
+              dim_qk, draw_size * x.k_largest[j]);
         }
         if (dk != nullptr) {
-          add(*dk, row_at(*dk, in_.kv, x.b, key, x.g), draw, q, dim_qk,
+          add(*dk, row_at(*dk, in_.kv, x.b, key, x.g), capped_ds, scale, q, dim_qk,
               draw_size * x.q_largest[static_cast<std::size_t>(i)]);
         }
-        const T drop_p = p * r.keep[j];
         if (dv != nullptr) {
-          add(*dv, row_at(*dv, in_.kv, x.b, key, x.g), drop_p, grad, dim_vo,
+          add(*dv, row_at(*dv, in_.kv, x.b, key, x.g), p, r.keep[j], product_grad, dim_vo,
               weight * static_cast<double>(r.keep[j]) * x.grad_norm[static_cast<std::size_t>(i)]);
         }
       }
     }
   }
 
-  // Adds factor * from[..] to the row that starts at `at`; its size is noted at the first element.
-  static void add(Sum<T>& s, std::size_t at, T factor, const T* from, std::size_t count,
-                  double size) {
+  // Adds factor * operand * from[..] to the row that starts at `at`; its size is noted at the first
+  // element.
+  void add(Sum<T>& s, std::size_t at, T operand, T factor, const T* from, std::size_t count,
+           double size) const {
+    operand_.note(s, at, operand, factor, from, count);
+    const T by = factor * operand_.rounded(operand);
     T* to = s.value.data() + at;
-    for (std::size_t d = 0; d < count; ++d) to[d] += factor * from[d];
+    for (std::size_t d = 0; d < count; ++d) to[d] += by * from[d];
     s.magnitude[at] += size;
   }
 
@@ -300,7 +373,7 @@ class Naive {
     std::vector<NaiveOutput> results;
     for (std::size_t n = 0; n < sums_.size(); ++n) {
       const auto& [name, view] = outputs_.views[n];
-      NaiveOutput result{name, {}, {}};
+      NaiveOutput result{name, {}, {}, {}, {}};
       const DType type = output_type(p_, name);
       const std::vector<double> old = p_.accumulate && c_.pass == Pass::backward
                                           ? read_all(view)
@@ -312,7 +385,17 @@ class Naive {
         if (old[at] != 0.0) value += static_cast<T>(old[at]);
         if (p_.nonfinite_zero && name != "lse" && !std::isfinite(value)) value = T(0);
         result.values.push_back(round_to(type, static_cast<double>(value)));
-        if (at % width == 0) result.magnitude.push_back(0.0);
+        if (at % width == 0) {
+          for (auto* rows : {&result.magnitude, &result.deviation, &result.flushed}) {
+            rows->push_back(0.0);
+          }
+        }
+        if (operand_.is_rounded()) {  // a NaN is not the larger one
+          result.deviation.back() =
+              std::max(result.deviation.back(), operand_.deviation(sums_[n].square[at]));
+          result.flushed.back() =
+              std::max(result.flushed.back(), operand_.flushed(sums_[n].flushed[at]));
+        }
         const double terms = sums_[n].magnitude[at];
         // Terms that a planted NaN reaches say nothing of the row's other elements.
         const double size = terms > 0.0 ? terms + std::fabs(old[at]) : 0.0;
@@ -328,14 +411,21 @@ class Naive {
   const Inputs& in_;
   const Arguments& a_;
   const OutputSet& outputs_;
+  Operand operand_;
   std::vector<Sum<T>> sums_;
 };
 
 }  // namespace
 
-std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const OutputSet& old) {
-  if (c.problem.dtype == DType::f64) return Naive<double>(c, inputs, old).run();
-  return Naive<float>(c, inputs, old).run();
+std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const OutputSet& old,
+                               DType operands) {
+  if (c.problem.dtype == DType::f64) return Naive<double>(c, inputs, old, DType::none).run();
+  return Naive<float>(c, inputs, old, operands).run();
+}
+
+DType operand_type(const Problem& problem, Device device) {
+  const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
+  return device == Device::cuda && is_16_bit ? problem.dtype : DType::none;
 }
 
 }  // namespace attn::cases

@@ -147,6 +147,12 @@ std::vector<Option> score_options() {
          c.problem.dropout = true;
          c.dropout_p = static_cast<double>(draw.of({10, 25, 50, 90})) / 100.0;
        }},
+      {"device_seed", "dropout, seed and offset read where the tensors are", "dropout", any,
+       [](Case& c, Draw&) {
+         c.problem.dropout = true;
+         c.dropout_p = 0.25;
+         c.device_seed = true;
+       }},
       {"scale", "a given scale", "scale", any, [](Case& c, Draw&) { c.scale = 0.375; }},
       {"scale_negative", "a negative scale", "scale", any, [](Case& c, Draw&) { c.scale = -0.25; }},
       {"scale_zero", "scale 0", "scale", any, [](Case& c, Draw&) { c.scale = 0.0; }},

@@ -4,6 +4,7 @@
 
 #include <attn/tensor.hpp>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ class Storage {
   // The first byte after the leading guard, 64-byte aligned.
   [[nodiscard]] unsigned char* begin() { return bytes_.data() + front_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
+  // All of it, guards included.
+  [[nodiscard]] std::span<unsigned char> bytes() { return bytes_; }
 
   // Notes what is here now: everything outside of the elements of `views` must stay so.
   void seal(std::vector<TensorView> views);

@@ -14,7 +14,8 @@
 namespace attn::cuda::test {
 namespace {
 
-const BinaryKey kKey{"portable/delta.cu dim=64", "aa", "bb", "--std=c++20 -v", "sm_90a"};
+const BinaryKey kKey{"portable/bias_gradient_sum.cu dim=64", "aa", "bb", "--std=c++20 -v",
+                     "sm_90a"};
 const std::string kCubin = std::string(
     "\x7f"
     "ELF\0\n\nbinary\xff",
@@ -23,7 +24,7 @@ const std::string kCubin = std::string(
 std::string only_file(const Cache& cache) {
   const auto entries = cache.list();
   EXPECT_EQ(entries.size(), 1u);
-  return entries.empty() ? "" : cache.folder() + "/" + entries[0].file;
+  return entries.empty() ? "" : entries[0].path;
 }
 
 TEST(CudaCache, KeepsAndLists) {
@@ -39,7 +40,7 @@ TEST(CudaCache, KeepsAndLists) {
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries[0].kernel, kKey.kernel);
   EXPECT_EQ(entries[0].architecture, "sm_90a");
-  EXPECT_EQ(entries[0].compiler, 13000);
+  EXPECT_EQ(entries[0].compiler, "13.0");
   EXPECT_GT(entries[0].bytes, static_cast<std::int64_t>(kCubin.size()));
   EXPECT_TRUE(entries[0].valid);
   struct stat about{};
@@ -60,13 +61,13 @@ TEST(CudaCache, EveryPartOfTheKeyCounts) {
     const std::string file = only_file(cache);
     ASSERT_TRUE(cache.store(other, 13000, "other"));
     for (const CacheEntry& entry : cache.list()) {
-      const std::string path = cache.folder() + "/" + entry.file;
+      const std::string path = entry.path;
       if (path != file)
         std::filesystem::copy_file(file, path, std::filesystem::copy_options::overwrite_existing);
     }
     EXPECT_EQ(cache.load(other, 13000), std::nullopt) << "foreign";
     for (const CacheEntry& entry : cache.list()) {
-      const std::string path = cache.folder() + "/" + entry.file;
+      const std::string path = entry.path;
       if (path != file) std::filesystem::remove(path);
     }
   }
@@ -120,12 +121,19 @@ TEST(CudaCache, WorksWithoutAFolder) {
   EXPECT_EQ(none.load(kKey, 13000), std::nullopt);
   EXPECT_EQ(none.load_any(kKey, 13), std::nullopt);
   EXPECT_TRUE(none.list().empty());
-  EXPECT_EQ(none.clear(), 0);
+  std::string failed;
+  EXPECT_EQ(none.clear(failed), 0);
+  EXPECT_EQ(failed, "");
+  EXPECT_NE(none.unwritable().find("no folder is known"), std::string::npos);
   const Folder folder;
   write_text(folder.path() + "/file", "");
   const Cache below_a_file(folder.path() + "/file");
   EXPECT_FALSE(below_a_file.store(kKey, 13000, kCubin));
   EXPECT_EQ(below_a_file.load(kKey, 13000), std::nullopt);
+  EXPECT_NE(below_a_file.unwritable().find(below_a_file.folder() + ": "), std::string::npos);
+  const Cache good(folder.path() + "/deep/er");
+  EXPECT_EQ(good.unwritable(), "");
+  EXPECT_TRUE(std::filesystem::is_empty(good.folder()));
 }
 
 TEST(CudaCache, AReadOnlyFolderIsRead) {
@@ -139,8 +147,10 @@ TEST(CudaCache, AReadOnlyFolderIsRead) {
   if (child == 0) {
     // Root writes everywhere, so it becomes somebody else.
     if (::geteuid() == 0 && ::seteuid(65534) != 0) ::_exit(2);
+    std::string failed;
     const bool good = cache.load(kKey, 13000) == kCubin && !cache.store(kKey, 12080, kCubin) &&
-                      cache.list().size() == 1;
+                      cache.list().size() == 1 && !cache.unwritable().empty() &&
+                      cache.clear(failed) == 0 && !failed.empty();
     ::_exit(good ? 0 : 1);
   }
   int status = -1;
@@ -158,7 +168,9 @@ TEST(CudaCache, ClearTakesOnlyWhatIsOurs) {
     write_text(cache.folder() + name, "x");
   }
   EXPECT_EQ(cache.list().size(), 2u);
-  EXPECT_EQ(cache.clear(), 2);
+  std::string failed;
+  EXPECT_EQ(cache.clear(failed), 2);
+  EXPECT_EQ(failed, "");
   EXPECT_TRUE(cache.list().empty());
   EXPECT_TRUE(std::filesystem::exists(cache.folder() + "/notes.txt"));
   EXPECT_TRUE(std::filesystem::exists(cache.folder() + "/x.cubin"));

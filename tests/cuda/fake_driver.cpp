@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "cuda/host/driver_abi.hpp"
@@ -32,6 +34,30 @@ test::FakeDriver state;
 abi::ContextHandle primary[2] = {{0, 11}, {1, 12}};
 thread_local std::vector<abi::Context> stack;
 
+// What cuMemAlloc handed out.
+struct Piece {
+  std::size_t bytes;
+  int device;
+};
+std::mutex memory_mutex;
+std::map<abi::DevicePointer, Piece>& pieces() {
+  static auto& all = *new std::map<abi::DevicePointer, Piece>;
+  return all;
+}
+
+// The device whose memory it is, -1 for none.
+int device_of(abi::DevicePointer pointer) {
+  const std::lock_guard<std::mutex> lock(memory_mutex);
+  const auto after = pieces().upper_bound(pointer);
+  if (after == pieces().begin()) return -1;
+  const auto& [begin, piece] = *std::prev(after);
+  return pointer < begin + piece.bytes ? piece.device : -1;
+}
+
+void* host(abi::DevicePointer pointer) {
+  return reinterpret_cast<void*>(pointer);
+}
+
 }  // namespace
 
 FAKE test::FakeDriver* attn_fake_driver() {
@@ -43,6 +69,12 @@ FAKE void attn_fake_own_context(std::uint64_t id) {
   thread_local abi::ContextHandle own;
   own = {0, id};
   stack.push_back(&own);
+}
+
+// NVRTC asks the driver that it finds for it and doesn't look whether there is one.
+FAKE abi::Result cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return abi::kNotFound;
 }
 
 abi::Result cuInit(unsigned) {
@@ -123,7 +155,9 @@ abi::Result cuCtxPopCurrent_v2(abi::Context* context) {
 abi::Result cuPointerGetAttributes(unsigned count, int* attributes, void** values,
                                    abi::DevicePointer pointer) {
   FAIL_IF_ASKED();
-  const bool device = pointer >= test::kDeviceMemory && pointer < test::kManagedMemory;
+  const int owner = device_of(pointer);
+  const bool device =
+      owner >= 0 || (pointer >= test::kDeviceMemory && pointer < test::kManagedMemory);
   const bool managed = pointer >= test::kManagedMemory && pointer < test::kPinnedMemory;
   const bool pinned = pointer >= test::kPinnedMemory && pointer < 2 * test::kPinnedMemory;
   for (unsigned i = 0; i < count; ++i) {
@@ -131,7 +165,9 @@ abi::Result cuPointerGetAttributes(unsigned count, int* attributes, void** value
     if (attributes[i] == abi::kPointerMemoryType) {
       *value = device || managed ? 2 : pinned ? 1 : 0;
     } else if (attributes[i] == abi::kPointerDeviceOrdinal) {
-      *value = device ? static_cast<int>(pointer / test::kDeviceMemory) - 1 : 0;
+      *value = owner >= 0 ? owner
+               : device   ? static_cast<int>(pointer / test::kDeviceMemory) - 1
+                          : 0;
     } else if (attributes[i] == abi::kPointerIsManaged) {
       *value = managed ? 1 : 0;
     } else {
@@ -148,6 +184,9 @@ abi::Result cuModuleLoadData(abi::Module* module, const void* image) {
                   "ELF",
                   4) != 0)
     return abi::kInvalidImage;
+  if (std::strcmp(static_cast<const char*>(image), test::kRefusedImage) == 0) {
+    return abi::kNoBinaryForGpu;
+  }
   const int loaded = ++state.modules_loaded;
   *module = reinterpret_cast<abi::Module>(static_cast<std::uintptr_t>(loaded) << 8);
   return 0;
@@ -205,6 +244,85 @@ abi::Result cuMemFreeAsync(abi::DevicePointer, abi::Stream) {
   return 0;
 }
 abi::Result cuMemsetD8Async(abi::DevicePointer, unsigned char, std::size_t, abi::Stream) {
+  return 0;
+}
+abi::Result cuMemAlloc_v2(abi::DevicePointer* pointer, std::size_t bytes) {
+  FAIL_IF_ASKED();
+  if (stack.empty()) return 201;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 256, bytes) != 0) return abi::kOutOfMemory;
+  const std::lock_guard<std::mutex> lock(memory_mutex);
+  *pointer = reinterpret_cast<std::uintptr_t>(memory);
+  pieces()[*pointer] = {bytes, stack.back()->device};
+  ++state.allocations;
+  state.allocated_bytes += bytes;
+  return 0;
+}
+abi::Result cuMemFree_v2(abi::DevicePointer pointer) {
+  FAIL_IF_ASKED();
+  const std::lock_guard<std::mutex> lock(memory_mutex);
+  const auto found = pieces().find(pointer);
+  if (found == pieces().end()) return abi::kInvalidValue;
+  --state.allocations;
+  state.allocated_bytes -= found->second.bytes;
+  pieces().erase(found);
+  std::free(host(pointer));
+  return 0;
+}
+abi::Result cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  *total = std::size_t{80} << 30;
+  *free = *total - state.allocated_bytes;
+  return 0;
+}
+abi::Result cuMemcpyHtoDAsync_v2(abi::DevicePointer to, const void* from, std::size_t bytes,
+                                 abi::Stream) {
+  FAIL_IF_ASKED();
+  if (device_of(to) < 0 || device_of(to + bytes - 1) < 0) return abi::kInvalidValue;
+  std::memcpy(host(to), from, bytes);
+  return 0;
+}
+abi::Result cuMemcpyDtoHAsync_v2(void* to, abi::DevicePointer from, std::size_t bytes,
+                                 abi::Stream) {
+  FAIL_IF_ASKED();
+  if (device_of(from) < 0 || device_of(from + bytes - 1) < 0) return abi::kInvalidValue;
+  std::memcpy(to, host(from), bytes);
+  return 0;
+}
+abi::Result cuStreamCreate(abi::Stream* stream, unsigned) {
+  FAIL_IF_ASKED();
+  *stream = reinterpret_cast<abi::Stream>(static_cast<std::uintptr_t>(++state.streams) << 8);
+  return 0;
+}
+abi::Result cuStreamSynchronize(abi::Stream) {
+  FAIL_IF_ASKED();
+  return 0;
+}
+abi::Result cuStreamDestroy_v2(abi::Stream) {
+  --state.streams;
+  return 0;
+}
+abi::Result cuEventCreate(abi::Event* event, unsigned) {
+  FAIL_IF_ASKED();
+  ++state.events;
+  *event = reinterpret_cast<abi::Event>(new int(0));
+  return 0;
+}
+abi::Result cuEventRecord(abi::Event event, abi::Stream) {
+  static std::atomic<int> clock = 0;
+  *reinterpret_cast<int*>(event) = ++clock;
+  return 0;
+}
+abi::Result cuEventSynchronize(abi::Event) {
+  return 0;
+}
+abi::Result cuEventElapsedTime(float* milliseconds, abi::Event start, abi::Event end) {
+  // One millisecond from each recording to the next.
+  *milliseconds = static_cast<float>(*reinterpret_cast<int*>(end) - *reinterpret_cast<int*>(start));
+  return 0;
+}
+abi::Result cuEventDestroy_v2(abi::Event event) {
+  --state.events;
+  delete reinterpret_cast<int*>(event);
   return 0;
 }
 abi::Result cuTensorMapEncodeTiled(abi::TensorMap*, int type, std::uint32_t rank, void*,

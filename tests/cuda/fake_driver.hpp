@@ -1,5 +1,6 @@
 // A driver without a device: what tests/cuda steer and see of the library that stands in for
-// libcuda.so.1. Memory: [kDeviceMemory * (n + 1), ...) is that of device n, see the ranges below.
+// libcuda.so.1. Memory: [kDeviceMemory * (n + 1), ...) is that of device n, see the ranges below;
+// what cuMemAlloc hands out is the process's own memory, which counts as the current device's.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,11 @@ inline constexpr std::uint64_t kDeviceMemory = std::uint64_t{1}
                                                << 40;  // of device 0, of 1 twice it
 inline constexpr std::uint64_t kManagedMemory = std::uint64_t{16} << 40;
 inline constexpr std::uint64_t kPinnedMemory = std::uint64_t{17} << 40;
+
+// A cubin by its first bytes, which no device takes.
+inline constexpr const char* kRefusedImage =
+    "\x7f"
+    "ELF refused";
 
 struct FakeDriver {
   int version = 13000;
@@ -25,7 +31,10 @@ struct FakeDriver {
   std::atomic<int> modules_loaded = 0;
   std::atomic<int> contexts_retained = 0;
   std::atomic<int> launches = 0;
-  std::atomic<int> allocations = 0;  // not given back yet
+  std::atomic<int> allocations = 0;                // not given back yet
+  std::atomic<std::uint64_t> allocated_bytes = 0;  // of cuMemAlloc, not given back yet
+  std::atomic<int> streams = 0;                    // not destroyed yet
+  std::atomic<int> events = 0;
   std::atomic<int> attributes_set = 0;
   unsigned grid[3] = {};
   unsigned block[3] = {};

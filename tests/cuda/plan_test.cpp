@@ -1,23 +1,18 @@
 // What the plan takes and refuses, without a device; and the checks of a call's pointers.
 #include "cuda/host/plan.hpp"
 
+#include <unordered_set>
+
+#include "cases/case.hpp"
 #include "core/validate.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/plans.hpp"
+#include "cuda/host/table.hpp"
+#include "facts.hpp"
 #include "fake.hpp"
 
 namespace attn::cuda::test {
 namespace {
-
-DeviceFacts h200() {
-  DeviceFacts facts;
-  facts.name = "NVIDIA H200";
-  facts.major = 9;
-  facts.num_sms = 132;
-  facts.shared_per_block = 232448;
-  facts.memory_bytes = std::int64_t{140} << 30;
-  return facts;
-}
 
 std::string reason(const char* problem, const DeviceFacts& facts = h200(),
                    Pass pass = Pass::forward) {
@@ -48,6 +43,121 @@ TEST(CudaPlan, RefusesWithReasons) {
   turing.minor = 5;
   EXPECT_EQ(reason("dtype=f16 len_q=8 len_kv=8", turing),
             "needs compute capability 8.0 or later, cuda:0 is Tesla T4 (7.5, 132 SMs, 140.0 GiB)");
+}
+
+TEST(CudaPlan, RefusesWhatNoGridHolds) {
+  EXPECT_EQ(reason("dtype=bf16 len_q=1073741823 len_kv=1073741823"), "");
+  EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=1073741824"),
+            "found len_q=8 len_kv=1073741824; kernels on CUDA take lengths below 2^30");
+  EXPECT_EQ(reason("dtype=bf16 batch=32767 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"), "");
+  EXPECT_EQ(reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"),
+            "found 1 tiles of queries of 65536 heads of 32768 entries; a grid has fewer than 2^31 "
+            "of them");
+  DeviceFacts small = h200();
+  small.shared_per_block = small.shared_per_sm = 48 << 10;
+  EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 dim_qk=256 dim_vo=256", small),
+            "no tiles fit cuda:0, NVIDIA H200 (9.0, 132 SMs, 140.0 GiB), with 49152 bytes of "
+            "shared memory for a block");
+}
+
+// What a kernel is launched with is what its Config was compiled for.
+void expect_consistent(const DevicePlan& plan, const std::string& what) {
+  ASSERT_GE(plan.num_kernels, 1u) << what;
+  const auto main = std::find_if(plan.specs().begin(), plan.specs().end(), [](const auto& spec) {
+    return std::string_view(spec.entry) == "attn_forward";
+  });
+  ASSERT_NE(main, plan.specs().end()) << what;
+  EXPECT_EQ(main->threads, 32 * main->config.get("warps").value_or(0)) << what;
+  EXPECT_EQ(plan.plan.tile_q, main->config.get("tile_q")) << what;
+  EXPECT_EQ(plan.plan.tile_kv, main->config.get("tile_kv")) << what;
+  EXPECT_EQ(plan.plan.tasks, plan.blocks[static_cast<std::size_t>(main - plan.specs().begin())]);
+}
+
+TEST(CudaPlan, FitsEveryDeviceInEveryShape) {
+  for (const DeviceFacts& facts : devices()) {
+    std::size_t shapes = 0;
+    for (const int dim_qk : {64, 96, 128, 192, 256}) {
+      for (const int dim_vo : {64, 96, 128, 192, 256}) {
+        for (const int bias_bytes : {0, 2, 4}) {
+          for (const bool mask : {false, true}) {
+            const Shape shape{Pass::forward, dim_qk, dim_vo, bias_bytes, mask, true, true, true};
+            const auto tiles = choose_tiles(shape, facts);
+            const std::string what = to_string(facts) + " " + std::to_string(dim_qk) + "x" +
+                                     std::to_string(dim_vo) + " bias " +
+                                     std::to_string(bias_bytes) + (mask ? " mask" : "");
+            ASSERT_TRUE(tiles) << what;
+            const int shared = shared_bytes_of(shape, *tiles);
+            EXPECT_LE(shared, facts.shared_per_block) << what;
+            EXPECT_LE(tiles->blocks * (shared + 1024), facts.shared_per_sm) << what;
+            EXPECT_LE(tiles->blocks * tiles->warps * 32, facts.threads_per_sm) << what;
+            // Accumulators of S and O, f32, over the threads.
+            const int accumulators =
+                tiles->tile_q * (tiles->tile_kv + dim_vo) / (32 * tiles->warps);
+            EXPECT_LE(accumulators, 200) << what;
+            EXPECT_LE((accumulators + 40) * tiles->warps * 32 * tiles->blocks,
+                      facts.registers_per_sm)
+                << what;
+            ++shapes;
+          }
+        }
+      }
+    }
+    EXPECT_EQ(shapes, 150u);
+  }
+}
+
+// Shared memory that is all used is easily lost to one more array: these are the edges.
+TEST(CudaPlan, TilesOfTheUsualShapes) {
+  const auto tiles = [](const char* problem, const DeviceFacts& facts) {
+    return choose_tiles(shape_of(Pass::forward, parse_problem(problem)), facts).value_or(Tiles{});
+  };
+  const Tiles small{128, 64, 4, 2, 2, true};
+  const Tiles large{128, 64, 4, 2, 2, false};
+  const Tiles largest{128, 64, 8, 2, 1, false};
+  for (const DeviceFacts& facts : devices()) {
+    EXPECT_EQ(tiles("dtype=bf16 dim_qk=64 dim_vo=64", facts), small) << facts.name;
+    EXPECT_EQ(tiles("dtype=bf16 dim_qk=17 dim_vo=1", facts), small) << facts.name;
+  }
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=65 dim_vo=64", h200()), large);
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128", h200()), large);
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128 bias=qk dtype_bias=bf16", h200()), large);
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=256 dim_vo=256", h200()), largest);
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=129 dim_vo=128 bias=qk mask=qk", h200()), largest);
+}
+
+TEST(CudaPlan, MisfitsSayWhy) {
+  const Shape shape{};
+  EXPECT_EQ(misfit(shape, {128, 64, 4, 2, 2, true}, h200()), "");
+  EXPECT_EQ(misfit(shape, {128, 64, 2, 2, 2, true}, h200()), "a warp has 16 or 32 queries");
+  EXPECT_EQ(misfit(shape, {128, 64, 0, 2, 2, true}, h200()), "a warp has 16 or 32 queries");
+  EXPECT_EQ(misfit(shape, {128, 64, 4, 1, 2, true}, h200()), "the ring has at least 2 stages");
+  EXPECT_EQ(misfit(shape, {128, 48, 4, 2, 2, true}, h200()), "tile_kv is a multiple of 32");
+  EXPECT_EQ(misfit({Pass::forward, 96, 64}, {128, 32, 8, 2, 1, false}, h200()),
+            "a tile of 32 rows of 96 is no whole number of loads of 256 threads");
+  EXPECT_EQ(misfit(shape, {128, 256, 4, 4, 1, false}, h200()),
+            "needs 279552 bytes of shared memory, a block has 232448");
+  EXPECT_EQ(misfit(shape, {128, 64, 4, 2, 5, false}, h200()),
+            "5 blocks of 50176 bytes of shared memory are not in the 233472 of an SM");
+  EXPECT_EQ(misfit(shape, {128, 64, 4, 2, 4, false}, h200()),
+            "needs about 168 registers of a thread, of which there are 128");
+}
+
+// Few kernels: nothing of a call but what changes code is a constant.
+TEST(CudaPlan, CaseListNeedsFewConfigs) {
+  for (const DeviceFacts& facts : devices()) {
+    std::unordered_set<Config> configs;
+    int planned = 0;
+    for (const cases::Case& c : cases::case_list()) {
+      if (!check_support(c.pass, c.problem, facts).supported) continue;
+      const DevicePlan plan = make_plan(c.pass, c.problem, facts);
+      expect_consistent(plan, to_string(c));
+      for (const KernelSpec& spec : plan.specs()) configs.insert(spec.config);
+      ++planned;
+    }
+    EXPECT_GE(planned, 500) << facts.name;
+    EXPECT_LE(configs.size(), 300u) << facts.name;
+    RecordProperty(facts.name, static_cast<int>(configs.size()));
+  }
 }
 
 TEST(CudaPlan, IsMadeOncePerProblemAndDevice) {

@@ -41,13 +41,13 @@ TEST(CudaResources, OfTodaysCompiler) {
   const Nvrtc* nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
   Binaries binaries(Cache(""), 0, nvrtc, "");
-  Config config("portable/delta.cu");
+  Config config("portable/bias_gradient_sum.cu");
   config.set("dtype_out", 2).set("dim", 96).set("has_dlse", true);
   const Binary* binary = nullptr;
   ASSERT_TRUE(binaries.get(config, 80, binary).ok());
   const ResourceReport report = read_resources(binary->log);
   ASSERT_EQ(report.kernels.size(), 1u) << binary->log;
-  EXPECT_EQ(report.kernels[0].entry, "attn_delta");
+  EXPECT_EQ(report.kernels[0].entry, "attn_bias_gradient_sum");
   EXPECT_GT(report.kernels[0].registers, 8);
   EXPECT_EQ(report.kernels[0].spill_stores, 0);
   EXPECT_TRUE(report.notes.empty());

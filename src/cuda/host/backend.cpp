@@ -4,9 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/ahead.hpp"
 #include "cuda/host/call.hpp"
+#include "cuda/host/candidates.hpp"
 #include "cuda/host/plans.hpp"
 #include "cuda/host/scratch.hpp"
+#include "cuda/host/tuned.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -20,6 +23,11 @@ std::string describe_machine(const Driver& driver) {
     text += " and " + std::to_string(driver.num_devices() - 1) + " more";
   }
   text += ", CUDA driver " + version_text(driver.version());
+  if (status.ok() && facts->tuned != nullptr) {
+    const std::size_t tuned = facts->tuned->size();
+    if (tuned > 0) text += ", tiles of " + std::to_string(tuned) + " kernels by attn tune";
+    if (!facts->tuned->problem().empty()) text += ", " + facts->tuned->problem();
+  }
   std::string reason;
   const Nvrtc* nvrtc = Nvrtc::get(driver.version(), reason);
   if (nvrtc == nullptr) return text + "; only kernels compiled ahead: " + reason;
@@ -120,7 +128,74 @@ class CudaBackend final : public core::Backend {
     return lacks("rotary embedding");
   }
 
+  core::Status cache_build(const CacheRequest& request, const core::Executor& executor,
+                           CacheResult& result) const override {
+    return build_ahead(request, cache_root(executor), result);
+  }
+  core::Status cache_list(const core::Executor& executor, std::string& folder,
+                          std::vector<CacheEntry>* entries) const override {
+    const Cache cache(cache_root(executor));
+    folder = cache.folder();
+    if (entries != nullptr) *entries = cache.list();
+    return {};
+  }
+  core::Status cache_clear(const core::Executor& executor, std::int64_t& removed) const override {
+    std::string failed;
+    removed = Cache(cache_root(executor)).clear(failed);
+    if (failed.empty()) return {};
+    return core::Status::invalid("cuda: cache_clear: found " + failed +
+                                 "; accepted a folder that can be written");
+  }
+
+  core::Status tune_key(Pass pass, const Problem& problem, const core::Executor&,
+                        std::string& key) const override {
+    key = to_string(shape_of(pass, problem));
+    return {};
+  }
+  core::Status tune_candidates(Pass pass, const Problem& problem, const core::Executor& executor,
+                               std::vector<TuneCandidate>& candidates) const override {
+    const DeviceFacts* facts = nullptr;
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (!status.ok()) return status;
+    std::string reason;
+    Binaries& binaries = Modules::of(*Driver::get(reason), executor.cache_dir).binaries();
+    std::vector<Candidate> compiled;
+    status = compile_candidates(pass, problem, *facts, binaries, 0, compiled);
+    for (const Candidate& one : compiled) candidates.push_back({to_string(one.tiles), one.flaw});
+    return status;
+  }
+  core::Status tune_use(Pass pass, const Problem& problem, const std::string& tiles,
+                        const core::Executor& executor) const override {
+    const DeviceFacts* facts = nullptr;
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (!status.ok()) return status;
+    const Shape shape = shape_of(pass, problem);
+    const std::optional<Tiles> parsed = parse_tiles(tiles);
+    if (!parsed && !tiles.empty()) {
+      return core::Status::invalid("cuda: tune_use: tiles: found '" + tiles +
+                                   "'; accepted as of tune_candidates()");
+    }
+    if (parsed) {
+      const std::string why = misfit(shape, *parsed, *facts);
+      if (!why.empty()) return core::Status::invalid("cuda: tune_use: " + tiles + ": " + why);
+    }
+    Tuned::of(facts->name).use(shape, parsed);
+    plans_.clear();
+    return {};
+  }
+  core::Status tune_store(const core::Executor& executor, std::string& path) const override {
+    const DeviceFacts* facts = nullptr;
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (!status.ok()) return status;
+    path = Tuned::of(facts->name).path();
+    return Tuned::of(facts->name).store();
+  }
+
  private:
+  static std::string cache_root(const core::Executor& executor) {
+    return *executor.cache_dir != '\0' ? executor.cache_dir : Cache::default_root();
+  }
+
   static core::Status lacks(const char* what) {
     return core::Status::unsupported(std::string("cuda: no kernel for the ") + what +
                                      " on CUDA yet");

@@ -37,6 +37,14 @@ std::span<const std::string> compile_options() {
   return kOptions;
 }
 
+core::Status binary_key(const Config& config, const std::string& architecture, BinaryKey& key) {
+  const Unit* unit = nullptr;
+  if (core::Status status = find_unit(config.source(), unit); !status.ok()) return status;
+  key = {to_string(config), unit->hash, sha256(header_text(config)), joined(compile_options()),
+         architecture};
+  return {};
+}
+
 Binaries::Binaries(Cache cache, int driver_version, const Nvrtc* nvrtc, std::string no_nvrtc)
     : cache_(std::move(cache)),
       driver_version_(driver_version),
@@ -58,19 +66,34 @@ Binaries& Binaries::of(const std::string& cache_root, int driver_version) {
   return *binaries;
 }
 
+std::shared_ptr<Binaries::Slot> Binaries::slot_of(const Config& config, int capability) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<Slot>& slot = slots_[config][capability];
+  if (slot == nullptr) slot = std::make_shared<Slot>();
+  return slot;
+}
+
 core::Status Binaries::get(const Config& config, int capability, const Binary*& binary) {
-  std::shared_ptr<Slot> slot;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::shared_ptr<Slot>& kept = slots_[config][capability];
-    if (kept == nullptr) kept = std::make_shared<Slot>();
-    slot = kept;
-  }
+  const std::shared_ptr<Slot> slot = slot_of(config, capability);
   // Failures are not kept: memory or disk may be there the next time.
   const std::lock_guard<std::mutex> lock(slot->mutex);
   if (slot->binary == nullptr) {
     auto made = std::make_unique<Binary>();
-    if (core::Status status = make(config, capability, *made); !status.ok()) return status;
+    if (core::Status status = make(config, capability, true, *made); !status.ok()) return status;
+    slot->binary = std::move(made);
+  }
+  binary = slot->binary.get();
+  return {};
+}
+
+core::Status Binaries::replace(const Config& config, int capability, const Binary*& binary) {
+  const std::shared_ptr<Slot> slot = slot_of(config, capability);
+  const std::lock_guard<std::mutex> lock(slot->mutex);
+  const bool current = slot->binary.get() == binary;  // else another thread replaced it
+  if (current && binary->from == Binary::From::disk && nvrtc_ != nullptr) {
+    auto made = std::make_unique<Binary>();
+    if (core::Status status = make(config, capability, false, *made); !status.ok()) return status;
+    slot->replaced = std::move(slot->binary);
     slot->binary = std::move(made);
   }
   binary = slot->binary.get();
@@ -102,20 +125,20 @@ core::Status Binaries::get_all(std::span<const Config> configs, int capability, 
   return {};
 }
 
-core::Status Binaries::make(const Config& config, int capability, Binary& binary) const {
+core::Status Binaries::make(const Config& config, int capability, bool read_disk,
+                            Binary& binary) const {
   const auto start = std::chrono::steady_clock::now();
   const auto done = [&] {
     binary.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return core::Status{};
   };
-  const Unit* unit = nullptr;
-  if (core::Status status = find_unit(config.source(), unit); !status.ok()) return status;
-  const std::string header = header_text(config);
-  BinaryKey key{to_string(config), unit->hash, sha256(header), joined(compile_options()), ""};
+  BinaryKey key;
+  if (core::Status status = binary_key(config, "", key); !status.ok()) return status;
   const auto from_disk = [&](std::optional<std::string> cubin) {
     if (!cubin || !is_cubin(*cubin)) return false;
     binary.from = Binary::From::disk;
+    binary.kept = true;
     binary.architecture = key.architecture;
     binary.cubin = std::move(*cubin);
     return true;
@@ -140,13 +163,16 @@ core::Status Binaries::make(const Config& config, int capability, Binary& binary
                                      std::to_string(capability / 10) + "." +
                                      std::to_string(capability % 10));
   }
-  if (from_disk(cache_.load(key, nvrtc_->version()))) return done();
-  Compiled compiled = nvrtc_->compile(*unit, header, compile_options(), key.architecture);
+  if (read_disk && from_disk(cache_.load(key, nvrtc_->version()))) return done();
+  const Unit* unit = nullptr;
+  if (core::Status status = find_unit(config.source(), unit); !status.ok()) return status;
+  Compiled compiled =
+      nvrtc_->compile(*unit, header_text(config), compile_options(), key.architecture);
   if (!compiled.status.ok()) {
     compiled.status.message += "\nConfig: " + key.kernel;
     return compiled.status;
   }
-  cache_.store(key, nvrtc_->version(), compiled.cubin);
+  binary.kept = cache_.store(key, nvrtc_->version(), compiled.cubin);
   binary.from = Binary::From::compiler;
   binary.architecture = key.architecture;
   binary.cubin = std::move(compiled.cubin);

@@ -20,12 +20,16 @@ namespace attn::cuda {
 // What every kernel is compiled with.
 std::span<const std::string> compile_options();
 
+// What names a binary on disk.
+core::Status binary_key(const Config& config, const std::string& architecture, BinaryKey& key);
+
 struct Binary {
   enum class From { compiler, disk };
   From from = From::compiler;
   std::string cubin;
   std::string architecture;
   std::string log;       // the compiler's; empty from the disk
+  bool kept = false;     // it is on the disk
   double seconds = 0.0;  // to compile or to read
 };
 
@@ -39,6 +43,9 @@ class Binaries {
 
   // `binary` stays where it is.
   core::Status get(const Config& config, int capability, const Binary*& binary);
+  // For a binary that the driver refused to load: where it came from the disk, it is compiled anew
+  // and takes its place, there too. `binary` is then the new one; unchanged: there is no other.
+  core::Status replace(const Config& config, int capability, const Binary*& binary);
   // The same for many, on so many threads (0: the processors). The first that fails.
   core::Status get_all(std::span<const Config> configs, int capability, int threads);
 
@@ -48,8 +55,10 @@ class Binaries {
   struct Slot {
     std::mutex mutex;
     std::unique_ptr<const Binary> binary;
+    std::unique_ptr<const Binary> replaced;  // others may be reading it
   };
-  core::Status make(const Config& config, int capability, Binary& binary) const;
+  std::shared_ptr<Slot> slot_of(const Config& config, int capability);
+  core::Status make(const Config& config, int capability, bool read_disk, Binary& binary) const;
 
   Cache cache_;
   int driver_version_;

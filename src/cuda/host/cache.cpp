@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 
+#include "cuda/host/driver.hpp"
 #include "cuda/host/sha256.hpp"
 
 namespace attn::cuda {
@@ -116,7 +119,7 @@ bool write_file(const std::string& path, std::string_view bytes) {
   return good;
 }
 
-// Folders that are missing are made for the user alone: what is in them gets run.
+// Folders that are missing are made for the user alone: what is in them gets run. False: errno.
 bool make_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return true;
@@ -124,7 +127,11 @@ bool make_folder(const fs::path& folder) {
       !make_folder(folder.parent_path())) {
     return false;
   }
-  return ::mkdir(folder.c_str(), 0700) == 0 || fs::is_directory(folder, error);
+  if (::mkdir(folder.c_str(), 0700) == 0) return true;
+  const int why = errno;
+  if (fs::is_directory(folder, error)) return true;  // another process was quicker
+  errno = why == EEXIST ? ENOTDIR : why;
+  return false;
 }
 
 }  // namespace
@@ -172,6 +179,17 @@ std::optional<std::string> Cache::load_any(const BinaryKey& key, int major) cons
   return std::nullopt;
 }
 
+std::string Cache::unwritable() const {
+  if (folder_.empty()) return "no folder is known: ATTN_CACHE_DIR and HOME are not set";
+  const auto because = [&] { return folder_ + ": " + std::strerror(errno); };
+  if (!make_folder(folder_)) return because();
+  const std::string probe = folder_ + "/" + std::string(kTemporary) + std::to_string(::getpid());
+  ::unlink(probe.c_str());
+  if (!write_file(probe, "x")) return because();
+  ::unlink(probe.c_str());
+  return {};
+}
+
 bool Cache::store(const BinaryKey& key, int compiler, const std::string& cubin) const {
   if (folder_.empty() || !make_folder(folder_)) return false;
   static std::atomic<unsigned> count{0};
@@ -197,15 +215,16 @@ std::vector<CacheEntry> Cache::list() const {
     const int compiler = compiler_in(name);
     if (compiler == 0) continue;
     CacheEntry entry;
-    entry.file = name;
-    entry.compiler = compiler;
-    if (const std::optional<std::string> file = read_file(folder_ + "/" + name)) {
+    entry.path = folder_ + "/" + name;
+    if (const std::optional<std::string> file = read_file(entry.path)) {
       entry.bytes = static_cast<std::int64_t>(file->size());
-      if (const std::optional<std::string_view> content = checked(*file)) {
-        const std::string_view text = content->substr(0, content->find("\n\n") + 1);
+      const std::optional<std::string_view> content = checked(*file);
+      const std::string_view text = content ? content->substr(0, content->find("\n\n") + 1) : "";
+      entry.valid = value_of(text, "compiler") == std::to_string(compiler);
+      if (entry.valid) {
         entry.kernel = value_of(text, "kernel");
         entry.architecture = value_of(text, "architecture");
-        entry.valid = value_of(text, "compiler") == std::to_string(compiler);
+        entry.compiler = version_text(compiler);
       }
     }
     entries.push_back(std::move(entry));
@@ -213,13 +232,19 @@ std::vector<CacheEntry> Cache::list() const {
   return entries;
 }
 
-int Cache::clear() const {
+int Cache::clear(std::string& failed) const {
   int removed = 0;
+  failed.clear();
   if (folder_.empty()) return removed;
   for (const std::string& name : names_in(folder_)) {
     const bool entry = compiler_in(name) > 0;
     if (!entry && !name.starts_with(kTemporary)) continue;
-    if (::unlink((folder_ + "/" + name).c_str()) == 0 && entry) ++removed;
+    const std::string path = folder_ + "/" + name;
+    if (::unlink(path.c_str()) == 0) {
+      removed += entry ? 1 : 0;
+    } else if (errno != ENOENT) {  // another process was quicker
+      failed = path + ": " + std::strerror(errno);
+    }
   }
   return removed;
 }

@@ -9,7 +9,7 @@
 // that several processes may fill one folder; a folder that can't be written is read all the same.
 #pragma once
 
-#include <cstdint>
+#include <attn/cache.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,15 +27,6 @@ struct BinaryKey {
   [[nodiscard]] std::string text() const;  // lines "name=value"
 };
 
-struct CacheEntry {
-  std::string file;  // name in the folder
-  std::string kernel;
-  std::string architecture;
-  int compiler = 0;  // 13000 of 13.0
-  std::int64_t bytes = 0;
-  bool valid = false;  // false: damaged, or of another version; rebuilt when it is needed
-};
-
 class Cache {
  public:
   // Of the folder `cuda` in `root`. An empty root: nothing is kept.
@@ -48,12 +39,15 @@ class Cache {
   [[nodiscard]] std::optional<std::string> load(const BinaryKey& key, int compiler) const;
   // The one made by the latest compiler of at most this major version: for machines without one.
   [[nodiscard]] std::optional<std::string> load_any(const BinaryKey& key, int major) const;
+  // Makes the folder and writes a file to it; why that can't be done, empty where it can.
+  [[nodiscard]] std::string unwritable() const;
   // False where it could not be written; never throws for that.
   bool store(const BinaryKey& key, int compiler, const std::string& cubin) const;
-  // Every file that looks like one of ours, sorted by name.
+  // Every file that looks like one of ours, sorted by path.
   [[nodiscard]] std::vector<CacheEntry> list() const;
-  // Removes them and left-overs of writers that died; how many entries were removed.
-  int clear() const;
+  // Removes them and left-overs of writers that died; how many entries were removed. `failed`: why
+  // one could not be, empty where all could.
+  int clear(std::string& failed) const;
 
  private:
   std::string folder_;

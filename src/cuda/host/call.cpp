@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/signature.hpp"
+#include "cuda/host/arguments.hpp"
 
 namespace attn::cuda {
 
@@ -30,8 +31,13 @@ core::Status check_pointers(const Driver& driver, Pass pass, const Problem& prob
 }
 
 core::Status run(const DeviceCall& call) {
-  return core::Status::unsupported(std::string("cuda: no kernel for the ") + to_string(call.pass) +
-                                   " on CUDA yet");
+  const device::Arguments arguments = device_arguments(call.pass, call.problem, call.arguments);
+  for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
+    core::Status status =
+        launch(call.context, *call.kernels[i], {call.plan.blocks[i]}, call.stream, arguments);
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 }  // namespace attn::cuda

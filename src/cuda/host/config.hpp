@@ -40,7 +40,7 @@ class Config {
   std::size_t size_ = 0;
 };
 
-// "portable/delta.cu dim=64 dtype_out=3 has_dlse=0"
+// "portable/forward.cu alibi=0 bias_type=0 blocks=2 ..."
 std::string to_string(const Config& config);
 std::size_t hash_value(const Config& config);
 // The text of config.cuh: the constants in namespace config, as int where they fit, else as long

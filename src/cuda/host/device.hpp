@@ -10,6 +10,8 @@
 
 namespace attn::cuda {
 
+class Tuned;
+
 // The facts that plans and compilation are pure functions of. Sizes in bytes.
 struct DeviceFacts {
   std::string name;
@@ -23,6 +25,7 @@ struct DeviceFacts {
   std::int64_t shared_per_block = 0;  // with opt-in: what a kernel may ask for, static and dynamic
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
+  const Tuned* tuned = nullptr;  // tiles that were measured on it; null: none
 
   // 90 of 9.0.
   [[nodiscard]] int capability() const { return 10 * major + minor; }

@@ -15,6 +15,7 @@ using Context = struct ContextHandle*;
 using Module = struct ModuleHandle*;
 using Function = struct FunctionHandle*;
 using Stream = struct StreamHandle*;
+using Event = struct EventHandle*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
@@ -58,6 +59,9 @@ inline constexpr int kFunctionNonPortableClusterAllowed = 14;
 inline constexpr int kLaunchCooperative = 2;
 inline constexpr int kLaunchClusterDimension = 4;
 inline constexpr int kLaunchProgrammaticSerialization = 6;
+
+// CUstream_flags
+inline constexpr unsigned kStreamNonBlocking = 1;
 
 // CUstreamCaptureStatus
 inline constexpr int kCaptureNone = 0;
@@ -141,6 +145,21 @@ inline constexpr int kTensorMapFillZero = 0;
   X(cuMemFreeAsync, (abi::DevicePointer pointer, abi::Stream stream))                              \
   X(cuMemsetD8Async,                                                                               \
     (abi::DevicePointer pointer, unsigned char value, std::size_t count, abi::Stream stream))      \
+  X(cuMemAlloc_v2, (abi::DevicePointer * pointer, std::size_t bytes))                              \
+  X(cuMemFree_v2, (abi::DevicePointer pointer))                                                    \
+  X(cuMemGetInfo_v2, (std::size_t* free, std::size_t* total))                                      \
+  X(cuMemcpyHtoDAsync_v2,                                                                          \
+    (abi::DevicePointer to, const void* from, std::size_t bytes, abi::Stream stream))              \
+  X(cuMemcpyDtoHAsync_v2,                                                                          \
+    (void* to, abi::DevicePointer from, std::size_t bytes, abi::Stream stream))                    \
+  X(cuStreamCreate, (abi::Stream * stream, unsigned flags))                                        \
+  X(cuStreamSynchronize, (abi::Stream stream))                                                     \
+  X(cuStreamDestroy_v2, (abi::Stream stream))                                                      \
+  X(cuEventCreate, (abi::Event * event, unsigned flags))                                           \
+  X(cuEventRecord, (abi::Event event, abi::Stream stream))                                         \
+  X(cuEventSynchronize, (abi::Event event))                                                        \
+  X(cuEventElapsedTime, (float* milliseconds, abi::Event start, abi::Event end))                   \
+  X(cuEventDestroy_v2, (abi::Event event))                                                         \
   X(cuTensorMapEncodeTiled,                                                                        \
     (abi::TensorMap * map, int type, std::uint32_t rank, void* address, const std::uint64_t* dims, \
      const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_strides, \

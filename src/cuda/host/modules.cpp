@@ -80,12 +80,24 @@ core::Status Modules::load_module(const CurrentContext& context, const Config& c
   const Binary* binary = nullptr;
   status = binaries_.get(config, facts->capability(), binary);
   if (!status.ok()) return status;
-  const abi::Result result = driver.api().cuModuleLoadData(&slot.module, binary->cubin.data());
+  const auto load = [&] {
+    return driver.api().cuModuleLoadData(&slot.module, binary->cubin.data());
+  };
+  abi::Result result = load();
+  if (result == abi::kInvalidImage || result == abi::kNoBinaryForGpu) {
+    const Binary* const refused = binary;
+    status = binaries_.replace(config, facts->capability(), binary);
+    if (!status.ok()) return status;
+    if (binary != refused) result = load();
+  }
   if (result == abi::kSuccess) return {};
   slot.module = nullptr;
+  const bool from_disk = binary->from == Binary::From::disk;
   return driver.status(result, "cuModuleLoadData",
-                       "loading " + to_string(config) + " (" + binary->architecture + ") on cuda:" +
-                           std::to_string(context.ordinal()) + ", " + to_string(*facts));
+                       "loading " + to_string(config) + " (" + binary->architecture + ", " +
+                           (from_disk ? "from " + binaries_.cache().folder() : "just compiled") +
+                           ") on cuda:" + std::to_string(context.ordinal()) + ", " +
+                           to_string(*facts));
 }
 
 core::Status Modules::load_kernel(const CurrentContext& context, const KernelSpec& spec,

@@ -12,11 +12,12 @@ namespace attn::cuda {
 
 inline constexpr std::size_t kMaxKernels = 8;
 
-// What a call launches. The kernels are in the order of their first launch; `plan` is what is
-// printed of them.
+// What a call launches: the kernels, one after the other, each with a grid of blocks along x and
+// the same Arguments (kernels/shared/arguments.cuh). `plan` is what is printed of them.
 struct DevicePlan {
   core::Plan plan;
   std::array<KernelSpec, kMaxKernels> kernels{};
+  std::array<unsigned, kMaxKernels> blocks{};  // 0: nothing to do
   std::size_t num_kernels = 0;
 
   [[nodiscard]] std::span<const KernelSpec> specs() const { return {kernels.data(), num_kernels}; }

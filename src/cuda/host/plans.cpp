@@ -31,4 +31,9 @@ std::shared_ptr<const DevicePlan> Plans::get(Pass pass, const Problem& problem,
   return plans_.emplace(key, std::move(made)).first->second;
 }
 
+void Plans::clear() {
+  const std::unique_lock lock(mutex_);
+  plans_.clear();
+}
+
 }  // namespace attn::cuda

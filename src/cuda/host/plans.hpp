@@ -15,6 +15,8 @@ class Plans {
   std::shared_ptr<const DevicePlan> get(Pass pass, const Problem& problem,
                                         const DeviceFacts& facts);
 
+  void clear();
+
  private:
   struct Key {
     Pass pass;

@@ -18,7 +18,8 @@
 // q_ranges (ranges.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
-// kv_in_registers (direct: K and V fragments); deterministic; softcap, alibi, bias_type, mask,
+// chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
+// fragments); deterministic; softcap, alibi, bias_type, mask,
 // dropout.
 // Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
@@ -51,8 +52,9 @@ constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
 constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
     kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask);
 
-// Scores: a warp computes kScoreKeys x kScoreQueries of a tile, 16 queries at a time.
-constexpr int kScoreKeys = kExchange ? (kTileKv >= 128 ? 32 : 16) : kTileKv / kWarps;
+// Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
+constexpr int kChunk = config::chunk;
+constexpr int kScoreKeys = kExchange ? 32 : kTileKv / kWarps;
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
 constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
 constexpr int kBlocksS = kScoreKeys / 16;
@@ -66,8 +68,10 @@ constexpr int kBlocksM = kOutKeys / 16;
 constexpr int kSumWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  // along the queries
 constexpr int kSumQueries = kTileQ / kSumWarps;
 constexpr int kSumDims = kDimQk / (kWarps / kSumWarps);
-static_assert(kScoreKeys % 16 == 0 && kScoreQueries % 32 == 0 && kSumQueries % 16 == 0);
+static_assert(kScoreKeys % 16 == 0 && kScoreQueries % kChunk == 0 && kSumQueries % 16 == 0);
+static_assert(kChunk == 16 || kChunk == 32);
 static_assert(kTileKv * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <= kShared.bytes);
+static_assert(kTileQ <= kThreads);
 static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
 
 using QkLayout = TileLayout<kDimQk>;
@@ -76,9 +80,10 @@ using PairLayout = TileLayout<kTileQ>;  // P and dS transposed: [keys][queries]
 using BiasTile = PairTile<kScoreQueries, kScoreKeys, kBiasBytes>;
 using MaskTile = PairTile<kScoreQueries, kScoreKeys, 1>;
 
-// 16 queries of a warp's keys, transposed: accumulators of queries 0-7 and of 8-15.
-using Scores = float[kBlocksS][2][4];
-using Fragments = unsigned[kBlocksS][4];  // the same, packed: A of 16 x 16
+// kChunk queries of a warp's keys, transposed: accumulators of 8 queries each.
+constexpr int kBlocksN = kChunk / 8;
+using Scores = float[kBlocksS][kBlocksN][4];
+using Fragments = unsigned[kBlocksN / 2][kBlocksS][4];  // the same, packed: A of 16 x 16
 template <int dims>
 using Sums = float[kBlocksM][dims / 8][4];
 
@@ -89,8 +94,8 @@ __device__ __forceinline__ int Warp() {
   return static_cast<int>(threadIdx.x) / 32;
 }
 
-// c = X Y^T over kDim: rows of X at `x_row` of its tile (from registers where they are kept), 16
-// rows of Y.
+// c = X Y^T over kDim: rows of X at `x_row` of its tile (from registers where they are kept),
+// kChunk rows of Y.
 template <int kDim, int kKept>
 __device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS][4],
                                          unsigned x_tile, int x_row, unsigned y_tile, int y_row,
@@ -98,24 +103,31 @@ __device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS]
   const auto x_lane = FragmentLane<kDim>::RowsFirst();
   const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
 #pragma unroll
-  for (int m = 0; m < kBlocksS; ++m)
-#pragma unroll
-    for (int e = 0; e < 8; ++e) c[m][e / 4][e % 4] = 0.0f;
-#pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
-    unsigned b[4];
-    ptx::LoadMatrix(b, y_lane.At(y_tile, y_row, 2 * k));
+    unsigned a[kBlocksS][4];
 #pragma unroll
     for (int m = 0; m < kBlocksS; ++m) {
-      unsigned a[4];
       if constexpr (kKept > 1) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[e] = kept[k][m][e];
+        for (int e = 0; e < 4; ++e) a[m][e] = kept[k][m][e];
       } else {
-        ptx::LoadMatrix(a, x_lane.At(x_tile, x_row + 16 * m, 2 * k));
+        ptx::LoadMatrix(a[m], x_lane.At(x_tile, x_row + 16 * m, 2 * k));
       }
-      ptx::Mma<kDtype>(c[m][0], a, b[0], b[1]);
-      ptx::Mma<kDtype>(c[m][1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; n += 2) {
+      unsigned b[4];
+      ptx::LoadMatrix(b, y_lane.At(y_tile, y_row + 8 * n, 2 * k));
+#pragma unroll
+      for (int m = 0; m < kBlocksS; ++m) {
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
     }
   }
 }
@@ -142,10 +154,10 @@ __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_ti
 struct Step {
   ScoreScale scale;
   Dropout dropout;
-  unsigned lse, delta, ranges;  // of the tile's rows, in shared memory
-  unsigned bias, mask;          // of the warp's part
-  int i0, j0;                   // query and key of the warp's first column and row
-  float first;                  // ALiBi: i0 + diag - j0
+  unsigned stats, ranges;  // of the tile's rows, in shared memory
+  unsigned bias, mask;     // of the warp's part
+  int i0, j0;              // query and key of the warp's first column and row
+  float first;             // ALiBi: i0 + diag - j0
   bool cut;
 };
 
@@ -157,133 +169,159 @@ __device__ __forceinline__ int QueryOf(int n) {
   return 8 * n + Lane() % 4 * 2;
 }
 
-__device__ __forceinline__ float2 PairOfFloats(unsigned address) {
-  const uint2 pair = ptx::LoadShared64(address);
-  return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
-}
-
-// The bias of queries from `query` on, of the warp's part, as the fragment's elements.
-__device__ __forceinline__ void LoadBias(unsigned tile, int query, Scores& bias) {
+// The bias of 16 queries from `query` on, of the warp's part and its keys from 16 m on, as the
+// fragment's elements: of queries 0-7, then 8-15.
+__device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float (&bias)[2][4]) {
+  if constexpr (config::bias_type == config::f32) {
 #pragma unroll
-  for (int m = 0; m < kBlocksS; ++m) {
-    if constexpr (config::bias_type == config::f32) {
+    for (int e = 0; e < 8; ++e) {
+      const int row = query + QueryOf(e / 4) + (e & 1);
+      bias[e / 4][e % 4] =
+          __uint_as_float(ptx::LoadShared32(tile + BiasTile::At(row, KeyOf(m, (e >> 1) & 1))));
+    }
+  } else if constexpr (kHasBias) {
+    // Tiles (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed on the way.
+    const int row = query + Lane() % 8 + (Lane() / 16) * 8;
+    const int column = 16 * m + (Lane() / 8) % 2 * 8;
+    unsigned pairs[4];
+    ptx::LoadMatrixTransposed(pairs, tile + BiasTile::At(row, column));
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const int row = query + QueryOf(e / 4) + (e & 1);
-        const int column = KeyOf(m, (e >> 1) & 1);
-        bias[m][e / 4][e % 4] =
-            __uint_as_float(ptx::LoadShared32(tile + BiasTile::At(row, column)));
-      }
-    } else if constexpr (kHasBias) {
-      // Tiles (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed on the way.
-      const int row = query + Lane() % 8 + (Lane() / 16) * 8;
-      const int column = 16 * m + (Lane() / 8) % 2 * 8;
-      unsigned pairs[4];
-      ptx::LoadMatrixTransposed(pairs, tile + BiasTile::At(row, column));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        bias[m][e / 2][e % 2 * 2] = ptx::Low<config::bias_type>(pairs[e]);
-        bias[m][e / 2][e % 2 * 2 + 1] = ptx::High<config::bias_type>(pairs[e]);
-      }
+    for (int e = 0; e < 4; ++e) {
+      bias[e / 2][e % 2 * 2] = ptx::Low<config::bias_type>(pairs[e]);
+      bias[e / 2][e % 2 * 2 + 1] = ptx::High<config::bias_type>(pairs[e]);
     }
   }
 }
 
-// From raw products s and dp of 16 queries, from `query` of the warp's part on: P^T with dropout
-// and dS^T, rounded and packed. `bits` are those of these queries, where aligned.
-__device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
-                                              const KeepBits (&bits)[kBlocksS], Scores& s,
-                                              Scores& dp, Fragments& p_pairs, Fragments& ds_pairs) {
-  Scores bias;
-  if constexpr (kHasBias) LoadBias(step.bias, query, bias);
+// s = log2(p): from raw products of kChunk queries, from `query` of the warp's part on. `slope`
+// becomes the derivative of the score with softcap.
+__device__ __forceinline__ void Score(const Arguments& a, const Step& step, int query,
+                                      const float (&stats)[kBlocksN][4], Scores& s, Scores& slope) {
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const unsigned at = static_cast<unsigned>(query + QueryOf(n));
-    float2 lse = PairOfFloats(step.lse + 4 * at);
-    const float2 delta = PairOfFloats(step.delta + 4 * at);
-    // A row that sees nothing has p = 0, as one with lse = inf.
-    lse.x = lse.x == -kInfinity ? kInfinity : lse.x * kLog2E;
-    lse.y = lse.y == -kInfinity ? kInfinity : lse.y * kLog2E;
-    uint4 ranges{};
-    if (step.cut) ranges = ptx::LoadShared128(step.ranges + 8 * at);
+  for (int m = 0; m < kBlocksS; ++m) {
+    float bias[kBlocksN][4] = {};
+    if constexpr (kHasBias) {
 #pragma unroll
-    for (int m = 0; m < kBlocksS; ++m)
+      for (int n = 0; n < kBlocksN; n += 2) {
+        LoadBias(step.bias, query + 8 * n, m, reinterpret_cast<float(&)[2][4]>(bias[n]));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int key = KeyOf(m, e >> 1);
-        const bool odd = (e & 1) != 0;
-        const float raw = s[m][n][e];
-        float ratio = 0.0f;
-        float score;
+        const float lse = stats[n][e % 2 * 2];
         if constexpr (kModified) {
-          const float distance =
-              step.first + static_cast<float>(query + QueryOf(n) + (odd ? 1 : 0) - key);
-          score = Score(a, step.scale, raw, distance, kHasBias ? bias[m][n][e] : 0.0f, ratio) -
-                  (odd ? lse.y : lse.x);
+          const int distance = query + QueryOf(n) + e % 2 - KeyOf(m, e / 2);
+          float ratio = 0.0f;
+          s[m][n][e] = shared::Score(a, step.scale, s[m][n][e],
+                                     step.first + static_cast<float>(distance), bias[n][e], ratio) -
+                       lse;
+          if constexpr (config::softcap != 0) slope[m][n][e] = fmaf(-ratio, ratio, 1.0f);
         } else {
-          score = fmaf(raw, step.scale.raw, -(odd ? lse.y : lse.x));
+          s[m][n][e] = fmaf(s[m][n][e], step.scale.raw, -lse);
         }
-        float p = ptx::Exp2(score);
         if constexpr (kHasMask) {
-          const int row = query + QueryOf(n) + (odd ? 1 : 0);
-          if (ptx::LoadShared8(step.mask + MaskTile::At(row, key)) == 0) p = 0.0f;
+          const int row = query + QueryOf(n) + e % 2;
+          if (ptx::LoadShared8(step.mask + MaskTile::At(row, KeyOf(m, e / 2))) == 0) {
+            s[m][n][e] = -kInfinity;
+          }
         }
-        if (step.cut) {
-          const unsigned begin = odd ? ranges.z : ranges.x;
-          const unsigned end = odd ? ranges.w : ranges.y;
-          if (static_cast<unsigned>(step.j0 + key) - begin >= end - begin) p = 0.0f;
-        }
-        float gradient = dp[m][n][e];
-        float dropped = p;
-        if constexpr (config::dropout != 0) {
-          const bool keep =
-              step.dropout.aligned
-                  ? Keeps(step.dropout, bits[m], n, e)
-                  : KeepElement(step.dropout, step.i0 + query + QueryOf(n) + (odd ? 1 : 0),
-                                step.j0 + key);
-          gradient = keep ? gradient * a.keep_scale : 0.0f;
-          dropped = keep ? p : 0.0f;
-        }
-        float ds = p * (gradient - (odd ? delta.y : delta.x));
-        if constexpr (config::softcap != 0) ds *= fmaf(-ratio, ratio, 1.0f);
-        s[m][n][e] = dropped;
-        dp[m][n][e] = ds;
       }
   }
+  if (step.cut) {
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n) {
+      const uint4 ranges =
+          ptx::LoadShared128(step.ranges + 8 * static_cast<unsigned>(query + QueryOf(n)));
+#pragma unroll
+      for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const unsigned begin = e % 2 != 0 ? ranges.z : ranges.x;
+          const unsigned end = e % 2 != 0 ? ranges.w : ranges.y;
+          if (static_cast<unsigned>(step.j0 + KeyOf(m, e / 2)) - begin >= end - begin) {
+            s[m][n][e] = -kInfinity;
+          }
+        }
+    }
+  }
+}
+
+// From raw products s and dp of kChunk queries: P^T with dropout and dS^T, rounded and packed.
+// `bits` are of blocks of 16 keys and 16 queries, where aligned.
+__device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
+                                              const KeepBits (&bits)[kBlocksN / 2][kBlocksS],
+                                              Scores& s, Scores& dp, Fragments& p_pairs,
+                                              Fragments& ds_pairs) {
+  float stats[kBlocksN][4];  // {lse, delta} of this lane's two queries
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n) {
+    const uint4 pair =
+        ptx::LoadShared128(step.stats + 8 * static_cast<unsigned>(query + QueryOf(n)));
+    stats[n][0] = __uint_as_float(pair.x);
+    stats[n][1] = __uint_as_float(pair.y);
+    stats[n][2] = __uint_as_float(pair.z);
+    stats[n][3] = __uint_as_float(pair.w);
+  }
+  Scores slope;
+  Score(a, step, query, stats, s, slope);
 #pragma unroll
   for (int m = 0; m < kBlocksS; ++m)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int n = e / 2;
-      const int c = e % 2 * 2;
-      p_pairs[m][e] = ptx::Pack<kDtype>(s[m][n][c], s[m][n][c + 1]);
-      ds_pairs[m][e] = ptx::Pack<kDtype>(dp[m][n][c], dp[m][n][c + 1]);
-    }
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float p = ptx::Exp2(s[m][n][e]);
+        float gradient = dp[m][n][e];
+        s[m][n][e] = p;
+        if constexpr (config::dropout != 0) {
+          const bool keep = step.dropout.aligned
+                                ? Keeps(step.dropout, bits[n / 2][m], n % 2, e)
+                                : KeepElement(step.dropout, step.i0 + query + QueryOf(n) + e % 2,
+                                              step.j0 + KeyOf(m, e / 2));
+          gradient = keep ? gradient * a.keep_scale : 0.0f;
+          if (!keep) s[m][n][e] = 0.0f;
+        }
+        dp[m][n][e] = p * (gradient - stats[n][e % 2 * 2 + 1]);
+        if constexpr (config::softcap != 0) dp[m][n][e] *= slope[m][n][e];
+      }
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        p_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
+        ds_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+      }
 }
 
 // Fragments into a tile [keys][queries], at the warp's part.
 __device__ __forceinline__ void StoreTransposed(const Fragments& pairs, unsigned tile, int key,
                                                 int query) {
 #pragma unroll
-  for (int m = 0; m < kBlocksS; ++m)
+  for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      ptx::StoreShared32(
-          tile + PairLayout::At(key + KeyOf(m, e % 2), query / 8 + e / 2) + Lane() % 4 * 4,
-          pairs[m][e]);
-    }
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        ptx::StoreShared32(tile + PairLayout::At(key + KeyOf(m, r), query / 8 + n) + Lane() % 4 * 4,
+                           pairs[n / 2][m][n % 2 * 2 + r]);
+      }
 }
 
-// Adds dS K of the block's keys to the sums of the tile's queries; scale comes later.
-__device__ __forceinline__ void AddQueryGradient(const Arguments& a, const Entry& entry, int head,
-                                                 int i0, unsigned ds_tile, unsigned k_tile) {
+// Adds dS K of the block's keys to the f32 sums of the tile's queries (this lane's first one at
+// `sums`), of which `left` are there; scale comes later.
+__device__ __forceinline__ void AddQueryGradient(float* sums, int left, unsigned ds_tile,
+                                                 unsigned k_tile) {
   constexpr int kM = kSumQueries / 16;
   constexpr int kN = kSumDims / 8;
   const int query = Warp() % kSumWarps * kSumQueries;
   const int dim = Warp() / kSumWarps * kSumDims;
   const auto ds_lane = FragmentLane<kTileQ>::ColumnsFirst();
   const auto k_lane = FragmentLane<kDimQk>::RowsFirst();
-  float dq[kM][kN][4] = {};
+  float dq[kM][kN][4];
 #pragma unroll
   for (int k = 0; k < kTileKv / 16; ++k) {
     unsigned x[kM][4];
@@ -297,8 +335,13 @@ __device__ __forceinline__ void AddQueryGradient(const Arguments& a, const Entry
       ptx::LoadMatrixTransposed(b, k_lane.At(k_tile, 16 * k, dim / 8 + n));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        ptx::Mma<kDtype>(dq[m][n], x[m], b[0], b[1]);
-        ptx::Mma<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(dq[m][n], x[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(dq[m][n], x[m], b[0], b[1]);
+          ptx::Mma<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
+        }
       }
     }
   }
@@ -306,10 +349,9 @@ __device__ __forceinline__ void AddQueryGradient(const Arguments& a, const Entry
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int i = i0 + query + 16 * m + Lane() / 4 + 8 * r;
-      if (i >= entry.len_q) continue;
-      auto* to = reinterpret_cast<float*>(RowAddress(a.dq_sum, entry.b, entry.first_q + i, head)) +
-                 dim + Lane() % 4 * 2;
+      const int row = query + 16 * m + Lane() / 4 + 8 * r;
+      if (row >= left) continue;
+      float* to = sums + (16 * m + 8 * r) * kDimQk;
 #pragma unroll
       for (int n = 0; n < kN; ++n) ptx::AddGlobal(to + 8 * n, dq[m][n][2 * r], dq[m][n][2 * r + 1]);
     }
@@ -374,10 +416,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned p_tile = base + kShared.p;
   TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + j0, head_kv))
-      .Load(k_tile, entry.len_kv - j0);
+      .Load(k_tile, 0, entry.len_kv - j0);
   TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
       a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + j0, head_kv))
-      .Load(v_tile, entry.len_kv - j0);
+      .Load(v_tile, 0, entry.len_kv - j0);
   ptx::CopyCommit();
 
   const int score_key = Warp() % kScoreWarps * kScoreKeys;  // of the tile
@@ -387,6 +429,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       base + kShared.bias + static_cast<unsigned>(Warp() * kScoreQueries * kScoreKeys * kBiasBytes);
   step.mask = base + kShared.mask + static_cast<unsigned>(Warp() * kScoreQueries * kScoreKeys);
   step.j0 = j0 + score_key;
+  // This thread's places in query 0 of head 0; a visit adds its tile's and head's.
+  const TileLoader<kDimQk, kTileQ, kThreads, kDtype> q_loader(
+      a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q, 0));
+  const TileLoader<kDimVo, kTileQ, kThreads, kDtype> dout_loader(
+      a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q, 0));
+  const char* stats = RowAddress(a.stats, entry.b, entry.first_q, 0);
+  // Of dq_sum, whose rows lie one after the other: this lane's first element of a tile.
+  char* dq_sum = nullptr;
+  if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, entry.first_q, 0);
+  const unsigned dq_lane =
+      static_cast<unsigned>((Warp() % kSumWarps * kSumQueries + Lane() / 4) * kDimQk +
+                            Warp() / kSumWarps * kSumDims + Lane() % 4 * 2);
 
   Sums<kPartQk> dk{};
   Sums<kPartVo> dv{};
@@ -421,29 +475,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     int tile = NextBit(visited, 0, count);
     if (tile == count) continue;
     int stage = 0;
+    const auto is_cut = [&](int at_tile) { return (cut[at_tile / 32] >> (at_tile % 32) & 1) != 0; };
     const auto fetch = [&](int at_head, int at_tile, int to_stage) {
       if (at_head < last_head) {
         const int i = (window + at_tile) * kTileQ;
         const int left = entry.len_q - i;
-        TileLoader<kDimQk, kTileQ, kThreads, kDtype>(
-            a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + i, at_head))
-            .Load(base + kShared.q + static_cast<unsigned>(to_stage * kTileQ * kDimQk * 2), left);
-        TileLoader<kDimVo, kTileQ, kThreads, kDtype>(
-            a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q + i, at_head))
-            .Load(base + kShared.dout + static_cast<unsigned>(to_stage * kTileQ * kDimVo * 2),
-                  left);
-        for (int row = static_cast<int>(threadIdx.x); row < kTileQ; row += kThreads) {
-          const unsigned at = static_cast<unsigned>(to_stage * kTileQ + row);
+        q_loader.Load(base + kShared.q + static_cast<unsigned>(to_stage * kTileQ * kDimQk * 2),
+                      i * a.q.stride_row + at_head * a.q.stride_head, left);
+        dout_loader.Load(
+            base + kShared.dout + static_cast<unsigned>(to_stage * kTileQ * kDimVo * 2),
+            i * a.dout.stride_row + at_head * a.dout.stride_head, left);
+        const int row = static_cast<int>(threadIdx.x);
+        if (row < kTileQ) {
           const bool there = row < left;
-          const long long from = entry.first_q + i + row;
-          ptx::CopyAsyncSmall<4>(base + kShared.lse + 4 * at,
-                                 there ? RowAddress(a.lse, entry.b, from, at_head) : a.lse.base,
+          const unsigned at = 8 * static_cast<unsigned>(to_stage * kTileQ + row);
+          ptx::CopyAsyncSmall<8>(base + kShared.stats + at,
+                                 there ? stats + i * 8ll + at_head * a.stats.stride_head +
+                                             static_cast<unsigned>(row * 8)
+                                       : a.stats.base,
                                  there);
-          ptx::CopyAsyncSmall<4>(base + kShared.delta + 4 * at,
-                                 there ? RowAddress(a.delta, entry.b, from, at_head) : a.delta.base,
-                                 there);
-          const int* range = a.row_ranges + (there ? 2 * (first_row + i + row) : 0);
-          ptx::CopyAsyncSmall<8>(base + kShared.ranges + 8 * at, range, there);
+          if (is_cut(at_tile)) {
+            ptx::CopyAsyncSmall<8>(base + kShared.ranges + at,
+                                   a.row_ranges + (there ? 2 * (first_row + i + row) : 0), there);
+          }
         }
       }
       ptx::CopyCommit();
@@ -485,12 +539,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       const unsigned row = static_cast<unsigned>(stage * kTileQ + score_query);
       step.scale = ScoreScaleOf(a, entry.b, head);
       if constexpr (config::dropout != 0) step.dropout = DropoutOf(a, entry.b, head);
-      step.lse = base + kShared.lse + 4 * row;
-      step.delta = base + kShared.delta + 4 * row;
+      step.stats = base + kShared.stats + 8 * row;
       step.ranges = base + kShared.ranges + 8 * row;
       step.i0 = i0 + score_query;
       step.first = static_cast<float>(step.i0 + entry.diag - step.j0);
-      step.cut = (cut[tile / 32] >> (tile % 32) & 1) != 0;
+      step.cut = is_cut(tile);
 
       constexpr bool kKeep = !kExchange && config::kv_in_registers != 0;
       unsigned k_kept[kKeep ? kDimQk / 16 : 1][kBlocksS][4];
@@ -511,33 +564,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         }
       }
 #pragma unroll 1
-      for (int block = 0; block < kScoreQueries / 32; ++block) {
-        KeepBits bits[2][kBlocksS];
+      for (int query = 0; query < kScoreQueries; query += kChunk) {
+        KeepBits bits[kBlocksN / 2][kBlocksS];
         if constexpr (config::dropout != 0) {
           if (step.dropout.aligned) {
 #pragma unroll
             for (int m = 0; m < kBlocksS; ++m) {
-              DrawBlocksTransposed(step.dropout, step.i0 + 32 * block, step.j0 + 16 * m, bits[0][m],
-                                   bits[1][m]);
+              KeepBits second;
+              DrawBlocksTransposed(step.dropout, step.i0 + query, step.j0 + 16 * m, bits[0][m],
+                                   kBlocksN > 2 ? bits[kBlocksN / 2 - 1][m] : second);
             }
           }
         }
+        Scores s;
+        Scores dp;
+        Fragments p_pairs;
+        Fragments ds_pairs;
+        Multiply<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
+        Multiply<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
+        Differentiate(a, step, query, bits, s, dp, p_pairs, ds_pairs);
+        StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
+        if constexpr (kExchange) {
+          StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
+        } else {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int query = 32 * block + 16 * half;
-          Scores s;
-          Scores dp;
-          Fragments p_pairs;
-          Fragments ds_pairs;
-          Multiply<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
-          Multiply<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
-          Differentiate(a, step, query, bits[half], s, dp, p_pairs, ds_pairs);
-          StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
-          if constexpr (kExchange) {
-            StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
-          } else {
-            Accumulate<kDimVo, kPartVo>(p_pairs, dout_tile, query, 0, dv);
-            Accumulate<kDimQk, kPartQk>(ds_pairs, q_tile, query, 0, dk);
+          for (int k = 0; k < kBlocksN / 2; ++k) {
+            Accumulate<kDimVo, kPartVo>(p_pairs[k], dout_tile, query + 16 * k, 0, dv);
+            Accumulate<kDimQk, kPartQk>(ds_pairs[k], q_tile, query + 16 * k, 0, dk);
           }
         }
       }
@@ -563,7 +616,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part * kPartQk, dk);
         }
       }
-      if (a.dq_sum.base != nullptr) {
+      if (dq_sum != nullptr) {
         unsigned* turn = nullptr;
         if constexpr (config::deterministic != 0) {
           // The tiles of keys behind this one that see the queries come first.
@@ -576,7 +629,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           }
           __syncthreads();
         }
-        AddQueryGradient(a, entry, head, i0, ds_tile, k_tile);
+        AddQueryGradient(
+            reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head) +
+                dq_lane,
+            entry.len_q - i0, ds_tile, k_tile);
         if constexpr (config::deterministic != 0) {
           __threadfence();
           __syncthreads();

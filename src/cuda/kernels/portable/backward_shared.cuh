@@ -16,8 +16,7 @@ struct BackwardShared {
   int p = 0;        // the same of P; only with exchange
   int bias = 0;     // [warps][queries of a warp][keys of a warp]
   int mask = 0;     // likewise, bytes
-  int lse = 0;      // [stages][tile_q] f32
-  int delta = 0;    // [stages][tile_q] f32
+  int stats = 0;    // [stages][tile_q] {lse in units of log2, delta}
   int ranges = 0;   // [stages][tile_q] keys that a row sees: begin, end
   int visited = 0;  // a bit for each tile of queries of the window: some row sees a key of ours
   int cut = 0;      // a bit likewise: not every row sees all of them
@@ -34,9 +33,8 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, i
   s.p = s.ds + tile_kv * tile_q * 2;
   s.bias = s.p + (exchange ? tile_kv * tile_q * 2 : 0);
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
-  s.lse = s.mask + (mask ? tile_q * tile_kv : 0);
-  s.delta = s.lse + stages * tile_q * 4;
-  s.ranges = s.delta + stages * tile_q * 4;
+  s.stats = s.mask + (mask ? tile_q * tile_kv : 0);
+  s.ranges = s.stats + stages * tile_q * 8;
   s.visited = s.ranges + stages * tile_q * 8;
   s.cut = s.visited + kBackwardWindow / 8;
   s.bytes = s.cut + kBackwardWindow / 8;

@@ -1,6 +1,6 @@
-// dbias: the sum of ds over what the bias broadcasts, recomputed from q, k, v, dout, lse and delta.
-// A kernel of its own: two more products, but no atomics, so that it is deterministic at any
-// broadcast shape, and no memory but the gradient's own shape.
+// dbias: the sum of ds over what the bias broadcasts, recomputed from q, k, v, dout and row
+// statistics. A kernel of its own: two more products, but no atomics, so that it is deterministic
+// at any broadcast shape, and no memory but the gradient's own shape.
 //
 // Grid: one block for each (part of the sum, tile of the bias's queries and keys, head and batch
 // entry of the bias); a broadcast dimension counts once. A block adds up ds of its tile over the
@@ -57,12 +57,6 @@ __device__ __forceinline__ void Multiply(unsigned x_tile, unsigned y_tile, Score
   const auto x_lane = FragmentLane<kDim>::RowsFirst();
   const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int n = 0; n < kBlocksN; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) c[m][n][e] = 0.0f;
-#pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     unsigned a[kBlocksM][4];
 #pragma unroll
@@ -73,8 +67,13 @@ __device__ __forceinline__ void Multiply(unsigned x_tile, unsigned y_tile, Score
       ptx::LoadMatrix(b, y_lane.At(y_tile, 8 * n, 2 * k));
 #pragma unroll
       for (int m = 0; m < kBlocksM; ++m) {
-        ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
-        ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        }
       }
     }
   }
@@ -86,7 +85,7 @@ struct Visit {
   int i0, j0;  // first query of the warp, first key
   unsigned bias_tile, mask_tile;
   KeyRange keys[kBlocksM][2];
-  float lse[kBlocksM][2];
+  float lse[kBlocksM][2];  // in units of log2; infinite where nothing is seen
   float delta[kBlocksM][2];
 };
 
@@ -204,10 +203,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     const int head_kv = visit.head / a.group;
     TileLoader<kDimQk, kTileQ, kThreads, kDtype>(
         a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, visit.head))
-        .Load(base + kShared.q, entry.len_q - q0);
+        .Load(base + kShared.q, 0, entry.len_q - q0);
     TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
         a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + visit.j0, head_kv))
-        .Load(base + kShared.k, entry.len_kv - visit.j0);
+        .Load(base + kShared.k, 0, entry.len_kv - visit.j0);
     ptx::CopyCommit();
     BiasTile::Load(visit.bias_tile, a.bias,
                    PairAddress(a.bias, entry.b, visit.head, visit.i0, visit.j0),
@@ -219,25 +218,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     }
     TileLoader<kDimVo, kTileQ, kThreads, kDtype>(
         a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q + q0, visit.head))
-        .Load(base + kShared.dout, entry.len_q - q0);
+        .Load(base + kShared.dout, 0, entry.len_q - q0);
     TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
         a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + visit.j0, head_kv))
-        .Load(base + kShared.v, entry.len_kv - visit.j0);
+        .Load(base + kShared.v, 0, entry.len_kv - visit.j0);
     ptx::CopyCommit();
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = visit.i0 + RowOf(m, r);
-        visit.lse[m][r] = kInfinity;  // p = 0, as in rows that see nothing
+        visit.lse[m][r] = kInfinity;  // p = 0
         visit.delta[m][r] = 0.0f;
         if (i >= entry.len_q) continue;
-        const float lse = *reinterpret_cast<const float*>(
-            RowAddress(a.lse, entry.b, entry.first_q + i, visit.head));
-        if (lse == -kInfinity) continue;
-        visit.lse[m][r] = lse * kLog2E;
-        visit.delta[m][r] = *reinterpret_cast<const float*>(
-            RowAddress(a.delta, entry.b, entry.first_q + i, visit.head));
+        const float2 stats = *reinterpret_cast<const float2*>(
+            RowAddress(a.stats, entry.b, entry.first_q + i, visit.head));
+        visit.lse[m][r] = stats.x;
+        visit.delta[m][r] = stats.y;
       }
     Scores s;
     Scores dp;

@@ -11,7 +11,8 @@
 //
 // Config: dtype; dim_qk, dim_vo (rounded up; columns beyond the tensor's are zeros); tile_q,
 // tile_kv, warps, stages, blocks (of an SM, for the register budget), q_in_registers; softcap,
-// alibi, bias_type, mask, dropout.
+// alibi, bias_type, mask, dropout;
+// by_elements (see shared/tile.cuh).
 // Shared memory: forward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/forward_shared.cuh"
@@ -41,9 +42,8 @@ constexpr int kBlocksD = config::dim_vo / 8;
 constexpr int kStages = config::stages;
 constexpr bool kHasBias = config::bias_type != config::none;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
-constexpr attn::device::ForwardShared kShared =
-    attn::device::ForwardSharedOf(kTileQ, kTileKv, kStages, kWarps, config::dim_qk, config::dim_vo,
-                                  kBiasBytes, config::mask != 0);
+constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
+    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
 static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0);
 static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kBytes <= kShared.bytes);
 
@@ -71,12 +71,6 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
   const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
   const auto k_lane = FragmentLane<config::dim_qk>::ColumnsFirst();
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int n = 0; n < kBlocksN; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[m][n][e] = 0.0f;
-#pragma unroll
   for (int k = 0; k < kBlocksK; ++k) {
     unsigned a[kBlocksM][4];
 #pragma unroll
@@ -94,8 +88,13 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
       ptx::LoadMatrix(b, k_lane.At(k_tile, 8 * n, 2 * k));
 #pragma unroll
       for (int m = 0; m < kBlocksM; ++m) {
-        ptx::Mma<kDtype>(s[m][n], a[m], b[0], b[1]);
-        ptx::Mma<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(s[m][n], a[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(s[m][n], a[m], b[0], b[1]);
+          ptx::Mma<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
+        }
       }
     }
   }
@@ -304,9 +303,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   const unsigned base = ptx::SharedAddress(memory);
   auto* ranges = reinterpret_cast<KeyRange*>(memory + kShared.ranges);
-  TileLoader<config::dim_qk, kTileQ, kThreads, kDtype> q_loader(
+  const TileLoader<config::dim_qk, kTileQ, kThreads, kDtype> q_loader(
       a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, head));
-  q_loader.Load(base + kShared.q, entry.len_q - q0);
+  q_loader.Load(base + kShared.q, 0, entry.len_q - q0);
   ptx::CopyCommit();
 
   TileRange mine;
@@ -319,6 +318,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     ranges[row] = keys;
   }
   const TileRange range = JoinBlock<kWarps>(mine, reinterpret_cast<int*>(memory + kShared.joined));
+  __syncthreads();  // all have read what K is loaded over
   const int first = range.first / kTileKv;
   const int last = (range.last + kTileKv - 1) / kTileKv;
 
@@ -336,8 +336,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   // One group a tile, empty ones behind the last, so that the count of groups says what is there.
   const auto fetch = [&](int tile) {
     if (tile < last) {
-      k_loader.Load(k_tile(tile), entry.len_kv - tile * kTileKv);
-      v_loader.Load(v_tile(tile), entry.len_kv - tile * kTileKv);
+      k_loader.LoadNext(k_tile(tile), entry.len_kv - tile * kTileKv);
+      v_loader.LoadNext(v_tile(tile), entry.len_kv - tile * kTileKv);
     }
     ptx::CopyCommit();
   };
@@ -373,6 +373,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   const unsigned q_tile =
       base + kShared.q + static_cast<unsigned>(warp * kRows * QLayout::kRowBytes);
+  if (!kModified && a.negative != 0) {
+    // Maxima are of raw products, so the sign of the scale goes to Q.
+    ptx::CopyWait<0>();
+    __syncthreads();
+    for (int n = static_cast<int>(threadIdx.x); n < kTileQ * QLayout::kRowBytes / 4;
+         n += kThreads) {
+      const unsigned at = base + kShared.q + static_cast<unsigned>(4 * n);
+      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ 0x80008000u);
+    }
+  }
   QFragments q{};
   if constexpr (config::q_in_registers != 0) {
     ptx::CopyWait<kStages - 1>();
@@ -407,13 +417,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     MultiplyQK(q, q_tile, k_tile(tile), s);
     if constexpr (kModified) {
       ScoreTile(a, options, j0, s);
-    } else if (a.negative != 0) {
-#pragma unroll
-      for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-        for (int n = 0; n < kBlocksN; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) s[m][n][e] = -s[m][n][e];
     }
     if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
     if constexpr (kHasBias || config::mask != 0) {

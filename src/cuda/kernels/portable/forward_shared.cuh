@@ -11,20 +11,22 @@ struct ForwardShared {
   int bias = 0;    // [tile_q][tile_kv], of the bias's type; a warp's rows are its own
   int mask = 0;    // [tile_q][tile_kv] bytes, likewise
   int ranges = 0;  // [tile_q] keys that a row sees: begin, end
-  int joined = 0;  // [warps][4], see JoinBlock
+  int joined = 0;  // [warps][4], see JoinBlock: where K comes once it was read
   int bytes = 0;
 };
 
-constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int warps, int dim_qk,
-                                        int dim_vo, int bias_bytes, bool mask) {
+constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk, int dim_vo,
+                                        int bias_bytes, bool mask) {
   ForwardShared s;
   s.k = s.q + tile_q * dim_qk * 2;
   s.v = s.k + stages * tile_kv * dim_qk * 2;
   s.bias = s.v + stages * tile_kv * dim_vo * 2;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.ranges = s.mask + (mask ? tile_q * tile_kv : 0);
-  s.joined = s.ranges + tile_q * 8;
-  s.bytes = s.joined + warps * 16;
+  s.joined = s.k;
+  s.bytes = s.ranges + tile_q * 8;
+  const int o = tile_q * dim_vo * 4;  // at most: f32
+  if (s.bytes < o) s.bytes = o;
   return s;
 }
 

@@ -19,7 +19,7 @@ struct Rows {
   long long stride_row = 0;
   long long stride_head = 0;
   int type = 0;    // number of the DType
-  int vector = 0;  // whether rows can be read and written 16 bytes at a time
+  int vector = 0;  // rows are 16 bytes at a time, and 256 of them within 2^31 bytes
 };
 
 // bias, mask, dbias: [b|1, h|1, n|1, m|1]; a broadcast dimension has stride 0.
@@ -41,9 +41,10 @@ struct Integers {
 
 struct Arguments {
   Rows q, k, v, o, lse;
-  // Backward. delta is the workspace's where the caller gave none; dq_sum is dq without its scale,
-  // f32, [b, h, n, dim_qk of the Config] in the workspace.
-  Rows dout, dlse, delta, dq, dk, dv, dq_sum;
+  // Backward. In the workspace: stats, {lse in units of log2, delta} f32 [b, h, n], {inf, 0} for
+  // rows that see nothing or are past the length; dq_sum, dq without its scale, f32
+  // [b, h, n, dim_qk of the Config].
+  Rows dout, dlse, delta, dq, dk, dv, stats, dq_sum;
   Pairs bias, mask, dbias;
   Rows kv_begin, kv_end;  // i32, the same for all heads
 

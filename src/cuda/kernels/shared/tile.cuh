@@ -30,9 +30,11 @@ struct TileLayout {
 // Element by element: for odd dims, odd addresses and f32 rows (a dout), which are rounded to
 // `dtype`. `from` is where the tile's first row lies, of which `rows` are there.
 template <int kDim, int kRows, int kThreads, int dtype>
-__device__ __noinline__ void LoadTileByElements(unsigned to, const char* from, long long stride_row,
-                                                int rows, int dim, int type) {
+__device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from,
+                                                   long long stride_row, int rows, int dim,
+                                                   int type) {
   const int bytes = ElementBytes(type);
+#pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kDim; n += kThreads) {
     const int row = n / kDim;
     const int column = n % kDim;
@@ -45,9 +47,11 @@ __device__ __noinline__ void LoadTileByElements(unsigned to, const char* from, l
   }
 }
 
-// Loads tiles of kRows rows one after the other. The address of this thread's first chunk is kept
-// and moved, as computing it anew costs more than the loads. Rows and columns past the tensor's are
-// zeros.
+// Loads tiles of kRows rows. A Config says whether by_elements, as one kernel with both ways runs
+// short of registers. Rows and columns past the tensor's are zeros.
+//
+// The address of a tile is the same for all threads and kept so; a thread's own part of it is a
+// 32-bit offset (Rows::vector says that it fits), which costs half the registers of a pointer.
 template <int kDim, int kRows, int kThreads, int dtype>
 class TileLoader {
   using Layout = TileLayout<kDim>;
@@ -59,43 +63,52 @@ class TileLoader {
  public:
   // `rows` and `dim` are the kernel's parameters; `from` is where the first tile's first row lies.
   __device__ __forceinline__ TileLoader(const Rows& rows, const int& dim, const char* from)
-      : rows_(rows), dim_(dim), from_(from + Row() * rows.stride_row + Chunk() * 16) {}
+      : rows_(rows), dim_(dim), from_(from) {}
 
-  // The next tile, of which `left` rows are there, to shared memory: asynchronously where rows are
-  // whole chunks. Ended by ptx::CopyCommit().
-  __device__ __forceinline__ void Load(unsigned to, int left) {
-    if (rows_.vector == 0) {
-      LoadTileByElements<kDim, kRows, kThreads, dtype>(
-          to, from_ - Row() * rows_.stride_row - Chunk() * 16, rows_.stride_row, left, dim_,
-          rows_.type);
-    } else {
-      to += Layout::At(Row(), Chunk());
-      const bool whole = left >= kRows && dim_ == kDim;
-      const char* from = from_;
+  // The tile `offset` bytes behind the first one, of which `left` rows are there, to shared memory:
+  // asynchronously but with config::by_elements. Ended by ptx::CopyCommit().
+  __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
+    const char* from = from_ + offset;
+    if constexpr (config::by_elements != 0) {
+      LoadTileByElements<kDim, kRows, kThreads, dtype>(to, from, rows_.stride_row, left, dim_,
+                                                       rows_.type);
+      return;
+    }
+    const auto stride = static_cast<unsigned>(rows_.stride_row);
+    const unsigned own =
+        static_cast<unsigned>(Row()) * stride + static_cast<unsigned>(Chunk() * 16);
+    to += Layout::At(Row(), Chunk());
+    if (left >= kRows && dim_ == kDim) {
 #pragma unroll
-      for (int i = 0; i < kRows / kStep; ++i) {
+      for (int i = 0; i < kRows / kStep; ++i)
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          const unsigned place =
-              to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
-          if (whole) {
-            ptx::CopyAsync(place, from + c * kSide * 16, 16);
-          } else {
-            const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim_;
-            ptx::CopyAsync(place, inside ? from + c * kSide * 16 : rows_.base, inside ? 16 : 0);
-          }
+          ptx::CopyAsync(to + Place(i, c), from + (own + i * kStep * stride + c * kSide * 16), 16);
         }
-        from += kStep * rows_.stride_row;
-      }
+      return;
     }
-    Skip(1);
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim_;
+        ptx::CopyAsync(to + Place(i, c),
+                       inside ? from + (own + i * kStep * stride + c * kSide * 16) : rows_.base,
+                       inside ? 16 : 0);
+      }
   }
-  // Passes tiles over.
-  __device__ __forceinline__ void Skip(int tiles) { from_ += tiles * kRows * rows_.stride_row; }
+  // The next tile after the last one that this loaded.
+  __device__ __forceinline__ void LoadNext(unsigned to, int left) {
+    Load(to, 0, left);
+    from_ += kRows * rows_.stride_row;
+  }
 
  private:
   __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
   __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
+  __device__ static __forceinline__ unsigned Place(int i, int c) {
+    return static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+  }
 
   const Rows& rows_;
   const int& dim_;

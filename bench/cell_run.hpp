@@ -1,0 +1,31 @@
+// CellRun: a cell made ready to be called and timed, on the host's memory or on a device's.
+#pragma once
+
+#include <attn/attn.hpp>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bench/cells.hpp"
+#include "bench/inputs.hpp"
+#include "cases/device.hpp"
+
+namespace attn::bench {
+
+class CellRun {
+ public:
+  virtual ~CellRun() = default;
+  // The first call (of a backward: behind the forward that it needs). Its results are in the inputs
+  // when it returns.
+  virtual void call_once() = 0;
+  // Calls until the budget is spent, and a few at least; adds the seconds of each to `out`.
+  virtual void sample(double budget, std::vector<double>& out) = 0;
+  // Memory that the call uses beside its tensors: its workspace and what the backend kept.
+  [[nodiscard]] virtual std::int64_t extra_bytes() const = 0;
+};
+
+// `device` null: on the host. All that is given must outlive the run.
+std::unique_ptr<CellRun> ready(Context& context, const Cell& cell, const Inputs& inputs,
+                               cases::DeviceQueue* device);
+
+}  // namespace attn::bench

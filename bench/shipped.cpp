@@ -1,0 +1,29 @@
+// The shipped calls; see shipped.hpp.
+#include "bench/shipped.hpp"
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "bench/cells.hpp"
+#include "cases/case.hpp"
+
+namespace attn::bench {
+
+std::vector<CacheRequest::Call> shipped_calls() {
+  std::vector<CacheRequest::Call> calls;
+  std::unordered_map<Pass, std::unordered_set<Problem>> known;
+  const auto add = [&](Pass pass, const Problem& problem) {
+    if (problem.dtype != DType::f16 && problem.dtype != DType::bf16) return;
+    if (known[pass].insert(problem).second) calls.push_back({pass, problem});
+  };
+  for (const Cell& cell : cells("all", {"f16", "bf16"}, {}, Device::cuda)) {
+    add(cell.pass, cell.problem);
+    if (cell.against != nullptr) add(cell.against->pass, cell.against->problem);
+  }
+  cases::Filter filter;
+  filter.every_type = true;
+  for (const cases::Case& c : cases::case_list(filter)) add(c.pass, c.problem);
+  return calls;
+}
+
+}  // namespace attn::bench

@@ -1,0 +1,123 @@
+// Binaries made ahead; see ahead.hpp.
+#include "cuda/host/ahead.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "cuda/host/architectures.hpp"
+
+namespace attn::cuda {
+namespace {
+
+// Of a device of this machine, else of a common one; null where none is known.
+const DeviceFacts* facts_for(int capability) {
+  std::string reason;
+  if (const Driver* driver = Driver::get(reason)) {
+    for (int ordinal = 0; ordinal < driver->num_devices(); ++ordinal) {
+      const DeviceFacts* facts = nullptr;
+      if (device_facts(*driver, ordinal, facts).ok() && facts->capability() == capability) {
+        return facts;
+      }
+    }
+  }
+  return typical_facts(capability);
+}
+
+std::vector<std::int32_t> own_architectures(const Driver& driver) {
+  std::vector<std::int32_t> list;
+  for (int ordinal = 0; ordinal < driver.num_devices(); ++ordinal) {
+    const DeviceFacts* facts = nullptr;
+    if (!device_facts(driver, ordinal, facts).ok()) continue;
+    const int capability = facts->capability();
+    if (std::find(list.begin(), list.end(), capability) == list.end()) list.push_back(capability);
+  }
+  return list;
+}
+
+// Compiles what is not there; adds to the counts of `result`.
+core::Status build(std::span<const KernelSpec> kernels, int capability, int threads,
+                   Binaries& binaries, CacheResult& result) {
+  std::unordered_set<Config> distinct;
+  for (const KernelSpec& kernel : kernels) distinct.insert(kernel.config);
+  const std::vector<Config> configs(distinct.begin(), distinct.end());
+  core::Status status = binaries.get_all(configs, capability, threads);
+  if (!status.ok()) return status;
+  for (const Config& config : configs) {
+    const Binary* binary = nullptr;
+    status = binaries.get(config, capability, binary);  // is there
+    if (!status.ok()) return status;
+    if (!binary->kept) {
+      return {ErrorCode::device_error, "cuda: cache_build: " + to_string(config) +
+                                           " could not be written to " + binaries.cache().folder() +
+                                           " (is the disk full?)"};
+    }
+    result.binaries += 1;
+    result.compiled += binary->from == Binary::From::compiler ? 1 : 0;
+  }
+  return {};
+}
+
+}  // namespace
+
+Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts) {
+  Wanted wanted;
+  std::unordered_map<Config, std::vector<KernelSpec>> known;
+  for (const auto& [pass, problem] : calls) {
+    const core::Capability capability = check_support(pass, problem, facts);
+    if (!capability.supported) {
+      if (wanted.refused++ == 0) wanted.reason = capability.reason;
+      continue;
+    }
+    const DevicePlan plan = make_plan(pass, problem, facts);
+    for (const KernelSpec& spec : plan.specs()) {
+      std::vector<KernelSpec>& same = known[spec.config];
+      if (std::find(same.begin(), same.end(), spec) != same.end()) continue;
+      same.push_back(spec);
+      wanted.kernels.push_back(spec);
+    }
+  }
+  return wanted;
+}
+
+core::Status build_ahead(const CacheRequest& request, const std::string& cache_root,
+                         CacheResult& result) {
+  const auto refuse = [](const std::string& message) {
+    return core::Status::invalid("cuda: cache_build: " + message);
+  };
+  if (request.calls.empty()) return refuse("calls: found none; accepted at least one");
+  std::string reason;
+  const Driver* driver = Driver::get(reason);
+  std::vector<std::int32_t> architectures = request.architectures;
+  if (architectures.empty() && driver != nullptr) architectures = own_architectures(*driver);
+  if (architectures.empty()) {
+    return refuse("architectures: found none, and no device here to take them from (" + reason +
+                  "); accepted some of " + known_capabilities());
+  }
+  for (const std::int32_t capability : architectures) {
+    if (facts_for(capability) != nullptr) continue;
+    return refuse("architecture: found " + std::to_string(capability) + "; accepted " +
+                  known_capabilities());
+  }
+  const int driver_version = driver != nullptr ? driver->version() : 0;
+  const Nvrtc* nvrtc = Nvrtc::get(driver_version, reason);
+  if (nvrtc == nullptr) {
+    return core::Status::unsupported("cuda: cache_build: nothing to compile with: " + reason);
+  }
+  // Not the process's: what that found or made may not be on the disk any more.
+  Binaries binaries(Cache(cache_root), driver_version, nvrtc, "");
+  if (const std::string why = binaries.cache().unwritable(); !why.empty()) {
+    return refuse("folder: found " + why + "; accepted one that can be written");
+  }
+  for (const std::int32_t capability : architectures) {
+    const Wanted wanted = kernels_for(request.calls, *facts_for(capability));
+    if (result.refused == 0) result.reason = wanted.reason;
+    result.refused += wanted.refused;
+    core::Status status = build(wanted.kernels, capability, request.threads, binaries, result);
+    if (!status.ok()) return status;
+  }
+  if (result.binaries > 0) return {};
+  return core::Status::unsupported("cuda: cache_build: no kernel to compile: " + result.reason);
+}
+
+}  // namespace attn::cuda

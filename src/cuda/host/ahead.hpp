@@ -1,0 +1,28 @@
+// Ahead: binaries made before they are needed, for devices that need not be here.
+#pragma once
+
+#include <attn/cache.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/status.hpp"
+#include "cuda/host/plan.hpp"
+
+namespace attn::cuda {
+
+// What calls need on a device.
+struct Wanted {
+  std::vector<KernelSpec> kernels;  // each once
+  std::int64_t refused = 0;         // calls that no kernel is for
+  std::string reason;               // of the first of them
+};
+
+// A pure function, like the plans that it collects. The calls were validated.
+Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts);
+
+// See attn/cache.hpp. `cache_root` as of Binaries::of.
+core::Status build_ahead(const CacheRequest& request, const std::string& cache_root,
+                         CacheResult& result);
+
+}  // namespace attn::cuda

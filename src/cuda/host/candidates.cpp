@@ -1,0 +1,61 @@
+// Tiles worth measuring; see candidates.hpp.
+#include "cuda/host/candidates.hpp"
+
+#include "cuda/host/room.hpp"
+#include "cuda/host/tuned.hpp"
+
+namespace attn::cuda {
+
+std::vector<Tiles> candidate_tiles(const Shape& shape, const DeviceFacts& facts) {
+  std::vector<Tiles> list;
+  for (const int warps : {4, 8}) {
+    for (const int rows : {16, 32}) {
+      for (const int tile_kv : {32, 64, 96, 128}) {
+        for (const int stages : {2, 3}) {
+          for (const int blocks : {1, 2, 3, 4}) {
+            for (const bool q_in_registers : {false, true}) {
+              const Tiles tiles{warps * rows, tile_kv, warps, stages, blocks, q_in_registers};
+              if (misfit(shape, tiles, facts).empty()) list.push_back(tiles);
+            }
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                                Binaries& binaries, int threads, std::vector<Candidate>& out) {
+  const Shape shape = shape_of(pass, problem);
+  Tuned tuned("", facts.name);
+  DeviceFacts with = facts;
+  with.tuned = &tuned;
+  std::vector<DevicePlan> plans;
+  std::vector<Config> configs;
+  for (const Tiles& tiles : candidate_tiles(shape, facts)) {
+    tuned.use(shape, tiles);
+    out.push_back({tiles, ""});
+    plans.push_back(make_plan(pass, problem, with));
+    for (const KernelSpec& spec : plans.back().specs()) configs.push_back(spec.config);
+  }
+  // One that does not compile is a flaw of its own, unless none does.
+  core::Status status = binaries.get_all(configs, facts.capability(), threads);
+  bool some = status.ok();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (const KernelSpec& spec : plans[i].specs()) {
+      const Binary* binary = nullptr;
+      const core::Status one = binaries.get(spec.config, facts.capability(), binary);
+      some = some || one.ok();
+      if (!out[i].flaw.empty()) continue;
+      if (!one.ok()) {
+        out[i].flaw = one.message.substr(0, one.message.find('\n'));
+      } else if (!binary->log.empty()) {  // from the disk: not known
+        out[i].flaw = flaw_of(read_resources(binary->log), spec, facts);
+      }
+    }
+  }
+  return some ? core::Status{} : status;
+}
+
+}  // namespace attn::cuda

@@ -1,0 +1,28 @@
+// Room: whether a compiled kernel leaves a multiprocessor room for the blocks that its plan wants
+// on it at once, by registers, shared memory and threads. Needs no device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cuda/host/modules.hpp"
+#include "cuda/host/resources.hpp"
+
+namespace attn::cuda {
+
+// How many blocks of the kernel a multiprocessor holds; 0 where not even one fits.
+int blocks_that_fit(const DeviceFacts& facts, const Resources& kernel, unsigned threads,
+                    std::int64_t dynamic_shared_bytes);
+
+// The same by shared memory and threads alone: known before anything is compiled.
+int blocks_without_registers(const DeviceFacts& facts, unsigned threads,
+                             std::int64_t dynamic_shared_bytes);
+
+// The blocks that a plan wants on a multiprocessor: the constant `blocks` of the Config, else 1.
+int wanted_blocks(const KernelSpec& spec);
+
+// What is wrong with a kernel of the plan as it was compiled: it spills, or the blocks do not fit.
+// Empty: nothing.
+std::string flaw_of(const ResourceReport& report, const KernelSpec& spec, const DeviceFacts& facts);
+
+}  // namespace attn::cuda

@@ -1,0 +1,46 @@
+// Table: which tiles a kernel takes. Measured rules, and the model of what a block needs, which
+// says where a rule can hold. Pure functions of shape and device facts.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <optional>
+#include <string>
+
+#include "cuda/host/device.hpp"
+
+namespace attn::cuda {
+
+// What of a problem the choice depends on: what is compiled in, apart from the element type.
+struct Shape {
+  Pass pass = Pass::forward;  // decode without a cache's options is a forward
+  int dim_qk = 64;            // rounded up to what kernels are compiled for
+  int dim_vo = 64;
+  int bias_bytes = 0;  // of an element; 0: no bias
+  bool mask = false;
+  bool softcap = false;
+  bool alibi = false;
+  bool dropout = false;
+};
+Shape shape_of(Pass pass, const Problem& problem);
+// 64, 96, 128, 192 or 256.
+int rounded_dim(std::int64_t dim);
+
+struct Tiles {
+  int tile_q = 0;
+  int tile_kv = 0;
+  int warps = 0;
+  int stages = 0;  // of the ring that keys and values come through
+  int blocks = 0;  // of an SM
+  bool q_in_registers = false;
+
+  bool operator==(const Tiles&) const = default;
+};
+
+// Dynamic shared memory of a block.
+int shared_bytes_of(const Shape& shape, const Tiles& tiles);
+// Why the tiles can't be taken on the device; "" where they can.
+std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& facts);
+// The first rule that fits; none where the device is too small for all of them.
+std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts);
+
+}  // namespace attn::cuda

@@ -1,0 +1,54 @@
+// Tuned: tiles that were measured on a device (attn::tune_*), which go before those of the table.
+// Kept in a text file for each device in the cache folder of the process (Cache::default_root()):
+//   attn-tuned 1
+//   device=NVIDIA H200
+//   forward dim_qk=64 ... : tile_q=128 tile_kv=64 ...
+// A file with a line that can't be read is not used at all; problem() tells why.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+
+#include "core/status.hpp"
+#include "cuda/host/table.hpp"
+
+namespace attn::cuda {
+
+// "forward dim_qk=64 dim_vo=64 bias_bytes=0 mask=0 ..."
+std::string to_string(const Shape& shape);
+// "tile_q=128 tile_kv=64 warps=4 ...", and back; every field has to be there.
+std::string to_string(const Tiles& tiles);
+std::optional<Tiles> parse_tiles(const std::string& text);
+
+class Tuned {
+ public:
+  // Reads the file of the device where there is one. An empty root: none, and nothing is stored.
+  Tuned(const std::string& root, std::string device);
+  // The process's, by name of the device; kept for good.
+  static Tuned& of(const std::string& device);
+
+  [[nodiscard]] std::optional<Tiles> find(const Shape& shape) const;
+  // For plans made from now on; none: the table's.
+  void use(const Shape& shape, const std::optional<Tiles>& tiles);
+  // Writes the file, by atomic rename.
+  [[nodiscard]] core::Status store() const;
+
+  [[nodiscard]] const std::string& path() const { return path_; }  // empty: nowhere
+  [[nodiscard]] std::size_t size() const;
+  // Why the file was not used; empty where it was, or where there is none.
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+
+ private:
+  // What is wrong with the file's text; empty: nothing.
+  std::string read(const std::string& text);
+
+  std::string path_;
+  std::string device_;
+  std::string problem_;
+  mutable std::shared_mutex mutex_;
+  std::map<std::string, Tiles> tiles_;  // by to_string(Shape)
+};
+
+}  // namespace attn::cuda

@@ -1,0 +1,296 @@
+// The tolerance of backends whose products have 16-bit operands, held against an emulation of such
+// a kernel: keys in tiles, P relative to the maximum so far, rounded before it is multiplied.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cases/compare.hpp"
+#include "cases/inputs.hpp"
+#include "cases/naive.hpp"
+#include "cases/values.hpp"
+#include "reference/reference.hpp"
+
+namespace attn::cases {
+namespace {
+
+struct Emulation {
+  std::int64_t tile = 32;
+  bool drops_last_key = false;
+  bool rounds_dout = true;
+};
+
+// One head, no option. What is computed with o and lse is what the case's arguments hold.
+class Kernel {
+ public:
+  Kernel(const Case& c, const Inputs& inputs, Emulation how)
+      : p_(c.problem),
+        a_(inputs.arguments),
+        how_(how),
+        scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p_.dim_qk)))),
+        keys_(p_.len_kv - (how.drops_last_key ? 1 : 0)) {}
+
+  std::vector<double> forward() const {
+    std::vector<double> result;
+    for (std::int64_t i = 0; i < p_.len_q; ++i) {
+      float most = -std::numeric_limits<float>::infinity();
+      float total = 0.0f;
+      std::vector<float> o(static_cast<std::size_t>(p_.dim_vo), 0.0f);
+      for (std::int64_t begin = 0; begin < keys_; begin += how_.tile) {
+        const std::int64_t end = std::min(begin + how_.tile, keys_);
+        float next = most;
+        for (std::int64_t j = begin; j < end; ++j) next = std::max(next, score(i, j));
+        const float rescale = std::exp(most - next);
+        most = next;
+        total *= rescale;
+        for (float& x : o) x *= rescale;
+        for (std::int64_t j = begin; j < end; ++j) {
+          const float weight = std::exp(score(i, j) - most);
+          total += weight;
+          for (std::size_t d = 0; d < o.size(); ++d) {
+            o[d] += rounded(weight) * at(a_.v, j, static_cast<std::int64_t>(d));
+          }
+        }
+      }
+      for (const float x : o) result.push_back(round_to(p_.out_type(), x / total));
+    }
+    return result;
+  }
+
+  // dq, dk, dv, in the order of a backward's outputs.
+  std::vector<std::vector<double>> backward() const {
+    std::vector<double> dq(size(p_.len_q, p_.dim_qk)), dk(size(p_.len_kv, p_.dim_qk)),
+        dv(size(p_.len_kv, p_.dim_vo));
+    for (std::int64_t i = 0; i < p_.len_q; ++i) {
+      float delta = 0.0f;
+      for (std::int64_t d = 0; d < p_.dim_vo; ++d) delta += at(a_.dout, i, d) * at(a_.o, i, d);
+      for (std::int64_t j = 0; j < keys_; ++j) {
+        const auto p = static_cast<float>(std::exp(score(i, j) - load(a_.lse, 0, 0, i)));
+        float dp = 0.0f;
+        for (std::int64_t d = 0; d < p_.dim_vo; ++d) dp += dout(i, d) * at(a_.v, j, d);
+        const float ds = rounded(p * (dp - delta));
+        for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
+          dq[size(i, p_.dim_qk) + static_cast<std::size_t>(d)] += scale_ * ds * at(a_.k, j, d);
+          dk[size(j, p_.dim_qk) + static_cast<std::size_t>(d)] += scale_ * ds * at(a_.q, i, d);
+        }
+        for (std::int64_t d = 0; d < p_.dim_vo; ++d) {
+          dv[size(j, p_.dim_vo) + static_cast<std::size_t>(d)] += rounded(p) * dout(i, d);
+        }
+      }
+    }
+    for (auto* all : {&dq, &dk, &dv}) {
+      for (double& x : *all) x = round_to(p_.grad_type(), x);
+    }
+    return {dq, dk, dv};
+  }
+
+ private:
+  static std::size_t size(std::int64_t rows, std::int64_t width) {
+    return static_cast<std::size_t>(rows * width);
+  }
+  [[nodiscard]] float at(const TensorView& view, std::int64_t row, std::int64_t d) const {
+    return static_cast<float>(load(view, 0, row, 0, d));
+  }
+  [[nodiscard]] float dout(std::int64_t i, std::int64_t d) const {
+    return how_.rounds_dout ? rounded(at(a_.dout, i, d)) : at(a_.dout, i, d);
+  }
+  [[nodiscard]] float rounded(float x) const {
+    return static_cast<float>(round_to(p_.dtype, static_cast<double>(x)));
+  }
+  [[nodiscard]] float score(std::int64_t i, std::int64_t j) const {
+    float sum = 0.0f;
+    for (std::int64_t d = 0; d < p_.dim_qk; ++d) sum += at(a_.q, i, d) * at(a_.k, j, d);
+    return scale_ * sum;
+  }
+
+  const Problem& p_;
+  const Arguments& a_;
+  Emulation how_;
+  float scale_;
+  std::int64_t keys_;
+};
+
+// A case's inputs with the reference's results, and the naive evaluation.
+struct Setting {
+  Setting(const Case& of, DType operand_type)
+      : c(of), inputs(c), outputs(c, DType::f64), operands(operand_type) {
+    if (c.pass == Pass::backward) {
+      Case forward = c;
+      forward.pass = Pass::forward;
+      Inputs before(forward);
+      OutputSet results(forward, DType::f64);
+      results.give(before.arguments);
+      EXPECT_EQ(reference::forward(forward.problem, before.arguments), "");
+      inputs.give_forward(read_all(*results.find("o")), read_all(*results.find("lse")));
+    }
+    naives = naive(c, inputs, outputs, operands);
+    outputs.give(inputs.arguments);
+    EXPECT_EQ(c.pass == Pass::backward ? reference::backward(c.problem, inputs.arguments)
+                                       : reference::forward(c.problem, inputs.arguments),
+              "");
+    if (c.pass == Pass::backward) return;
+    inputs.arguments.o = TensorView{};
+  }
+
+  Comparison judge(std::size_t output, const std::vector<double>& actual) const {
+    const auto& [name, view] = outputs.views[output];
+    Comparands x;
+    x.name = name;
+    x.shape.assign(view.shape.begin(), view.shape.begin() + view.rank);
+    x.dtype = c.pass == Pass::backward ? c.problem.grad_type() : c.problem.out_type();
+    x.actual = actual;
+    x.expected = read_all(view);
+    x.naive = naives[output].values;
+    x.magnitude = naives[output].magnitude;
+    x.operands = operands;
+    x.deviation = naives[output].deviation;
+    x.flushed = naives[output].flushed;
+    return compare(x);
+  }
+
+  Case c;
+  Inputs inputs;
+  OutputSet outputs;
+  DType operands;
+  std::vector<NaiveOutput> naives;
+};
+
+Case case_of(Pass pass, DType dtype, std::int64_t len_kv, double value_scale,
+             DType dtype_out = DType::none) {
+  Case c;
+  c.pass = pass;
+  c.problem.dtype = dtype;
+  c.problem.dtype_out = dtype_out;
+  c.problem.len_q = 65;
+  c.problem.len_kv = len_kv;
+  c.problem.dim_qk = c.problem.dim_vo = 16;
+  c.problem.lse = pass == Pass::backward;
+  c.value_scale = value_scale;
+  return c;
+}
+
+constexpr DType kTypes[] = {DType::f16, DType::bf16};
+
+// f32 results show the operands' rounding, which 16-bit ones cover with their own.
+TEST(Operands, AKernelThatRoundsPPasses) {
+  for (const DType dtype : kTypes) {
+    for (const DType out : {DType::none, DType::f32}) {
+      for (const std::int64_t len : {1, 2, 7, 64, 301}) {
+        for (const double scale : {0.1, 1.0, 3.0}) {
+          const Case c = case_of(Pass::forward, dtype, len, scale, out);
+          const Setting with(c, dtype);
+          const Comparison result = with.judge(0, Kernel(c, with.inputs, {}).forward());
+          EXPECT_TRUE(result.passed) << to_string(c) << " " << result.message;
+          EXPECT_LT(result.worst_ratio, 0.9);
+        }
+      }
+    }
+  }
+}
+
+TEST(Operands, AKernelThatRoundsPAndDsPasses) {
+  for (const DType dtype : kTypes) {
+    for (const DType out : {DType::none, DType::f32}) {
+      for (const std::int64_t len : {2, 64, 301}) {
+        for (const double scale : {0.1, 1.0, 3.0}) {
+          Case c = case_of(Pass::backward, dtype, len, scale, out);
+          c.problem.dtype_grad = out;
+          const Setting with(c, dtype);
+          const auto gradients = Kernel(c, with.inputs, {}).backward();
+          for (std::size_t n = 0; n < 3; ++n) {
+            const Comparison result = with.judge(n, gradients[n]);
+            EXPECT_TRUE(result.passed) << to_string(c) << " " << result.message;
+            EXPECT_LT(result.worst_ratio, 0.9);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Operands, TheToleranceIsNotTooWide) {
+  for (const DType dtype : kTypes) {
+    Emulation wrong;
+    wrong.drops_last_key = true;
+    Case c = case_of(Pass::forward, dtype, 301, 1.0);
+    const Setting forward(c, dtype);
+    EXPECT_FALSE(forward.judge(0, Kernel(c, forward.inputs, wrong).forward()).passed);
+    c.pass = Pass::backward;
+    c.problem.lse = true;
+    const Setting backward(c, dtype);
+    EXPECT_FALSE(backward.judge(0, Kernel(c, backward.inputs, wrong).backward()[0]).passed);
+    // The share of it that a right kernel needs.
+    c = case_of(Pass::forward, dtype, 301, 1.0, DType::f32);
+    const Setting wide(c, dtype);
+    EXPECT_GT(wide.judge(0, Kernel(c, wide.inputs, {}).forward()).worst_ratio, 0.2);
+  }
+}
+
+// The same results under the tolerance of f32 products: a backend that is not told to may not
+// round.
+TEST(Operands, IsForThoseThatRoundAlone) {
+  for (const DType dtype : kTypes) {
+    const Case c = case_of(Pass::forward, dtype, 301, 1.0, DType::f32);
+    const Setting without(c, DType::none);
+    EXPECT_FALSE(without.judge(0, Kernel(c, without.inputs, {}).forward()).passed);
+    for (const double deviation : without.naives[0].deviation) EXPECT_EQ(deviation, 0.0);
+    for (const double flushed : without.naives[0].flushed) EXPECT_EQ(flushed, 0.0);
+  }
+  Problem problem;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
+    problem.dtype = dtype;
+    EXPECT_EQ(operand_type(problem, Device::host), DType::none);
+    const bool is_16_bit = size_of(dtype) == 2;
+    EXPECT_EQ(operand_type(problem, Device::cuda), is_16_bit ? dtype : DType::none);
+  }
+}
+
+// delta takes the f32 dout as it is, products the rounded one; the naive evaluation knows.
+TEST(Operands, AnF32DoutIsRoundedForProducts) {
+  Case c = case_of(Pass::backward, DType::bf16, 64, 1.0, DType::f32);
+  c.problem.dtype_grad = DType::f32;
+  const Setting with(c, DType::bf16);
+  const auto gradients = Kernel(c, with.inputs, {}).backward();
+  std::vector<double> worst(2, 0.0);
+  for (std::size_t n = 0; n < gradients[2].size(); ++n) {
+    worst[0] = std::max(worst[0], std::fabs(gradients[2][n] - with.naives[2].values[n]));
+  }
+  Emulation exact;
+  exact.rounds_dout = false;
+  const auto unrounded = Kernel(c, with.inputs, exact).backward();
+  for (std::size_t n = 0; n < unrounded[2].size(); ++n) {
+    worst[1] = std::max(worst[1], std::fabs(unrounded[2][n] - with.naives[2].values[n]));
+  }
+  EXPECT_LT(8.0 * worst[0], worst[1]) << "P is rounded alike here, dout must be too";
+}
+
+// Below 2^-14 f16 has one spacing: P of e^-12 and less, from a key far above the others.
+TEST(Operands, SubnormalOperandsAreOffByTheirSpacing) {
+  const Case c = case_of(Pass::forward, DType::f16, 301, 6.0, DType::f32);
+  const Setting with(c, DType::f16);
+  EXPECT_GT(*std::max_element(with.naives[0].flushed.begin(), with.naives[0].flushed.end()), 0.0);
+  const Comparison result = with.judge(0, Kernel(c, with.inputs, {}).forward());
+  EXPECT_TRUE(result.passed) << result.message;
+  const Setting brain(case_of(Pass::forward, DType::bf16, 301, 6.0, DType::f32), DType::bf16);
+  for (const double flushed : brain.naives[0].flushed) EXPECT_LT(flushed, 1e-30);
+}
+
+// The formula: six deviations and what is flushed, beside the rest.
+TEST(Operands, AddToTheTolerance) {
+  const RowFacts plain{1e-3, 1.0, 2.0, 0.0, 0.0};
+  RowFacts rounded = plain;
+  rounded.deviation = 1e-2;
+  rounded.flushed = 5e-3;
+  EXPECT_NEAR(row_tolerance(DType::f32, false, rounded) - row_tolerance(DType::f32, false, plain),
+              0.065, 1e-12);
+  EXPECT_DOUBLE_EQ(row_tolerance(DType::f32, false, plain),
+                   2e-3 + 2.0 * 0x1p-24 + 8.0 * 0x1p-24 + 0x1p-110);
+  // A wrong yardstick is still seen.
+  EXPECT_LT(naive_limit(DType::f32, false, plain, DType::bf16), 2.0 * 2.0 * 0x1p-8 + 1e-5);
+  EXPECT_EQ(naive_limit(DType::f32, false, plain, DType::none),
+            naive_limit(DType::f32, false, plain));
+}
+
+}  // namespace
+}  // namespace attn::cases

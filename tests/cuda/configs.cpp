@@ -1,0 +1,214 @@
+// attn_cuda_configs: compiles every Config that plans choose for the calls of bench/shipped.hpp,
+// without a GPU, and holds what the assembler says of each against what its plan expects.
+//   attn_cuda_configs [--arch 80,90,120] [--all] [--jobs N] [--logs FOLDER]
+// Exit status 1 where a kernel spills, draws a note of the assembler (wgmma serialized, setmaxnreg
+// ignored) or leaves no room for the blocks that its plan wants on a multiprocessor, where plans
+// choose too many Configs, or where one does not compile. To stay within minutes on two cores,
+// every Config is compiled for the first architecture and a third of them, by hash, for each of the
+// others; --all compiles them all. --logs keeps the assembler's logs, so that only what changed
+// is compiled the next time.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/shipped.hpp"
+#include "cuda/host/ahead.hpp"
+#include "cuda/host/architectures.hpp"
+#include "cuda/host/room.hpp"
+#include "cuda/host/sha256.hpp"
+
+namespace attn::cuda::test {
+namespace {
+
+constexpr std::size_t kMostConfigs = 300;  // of an architecture
+
+struct Options {
+  std::vector<int> architectures{90, 80, 120};
+  bool all = false;
+  unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
+  std::string logs;
+};
+
+// One Config for one architecture, with every KernelSpec of the plans that use it.
+struct Job {
+  const DeviceFacts* facts;
+  std::vector<KernelSpec> specs;
+};
+
+class Compiler {
+ public:
+  Compiler(const Nvrtc& nvrtc, std::string logs) : nvrtc_(nvrtc), logs_(std::move(logs)) {}
+
+  // The assembler's log.
+  core::Status log_of(const Config& config, int capability, std::string& log) const {
+    const std::string architecture = choose_architecture(capability, nvrtc_.capabilities());
+    if (architecture.empty()) {
+      return core::Status::unsupported(nvrtc_.path() + " does not compile for " +
+                                       std::to_string(capability));
+    }
+    const Unit* unit = nullptr;
+    BinaryKey key;
+    core::Status status = find_unit(config.source(), unit);
+    if (status.ok()) status = binary_key(config, architecture, key);
+    if (!status.ok()) return status;
+    const std::string path =
+        logs_ + "/" + sha256(key.text() + std::to_string(nvrtc_.version())) + ".log";
+    if (!logs_.empty() && read(path, log)) return {};
+    const Compiled compiled =
+        nvrtc_.compile(*unit, header_text(config), compile_options(), architecture);
+    log = compiled.log;
+    if (compiled.status.ok() && !logs_.empty()) std::ofstream(path) << log;
+    return compiled.status;
+  }
+
+ private:
+  static bool read(const std::string& path, std::string& text) {
+    const std::ifstream file(path);
+    std::ostringstream read;
+    read << file.rdbuf();
+    text = read.str();
+    return !text.empty();
+  }
+
+  const Nvrtc& nvrtc_;
+  std::string logs_;
+};
+
+// By the Config alone, so that a Config is in or out whatever else changes.
+bool drawn(const Config& config) {
+  return std::strtoull(sha256(to_string(config)).substr(0, 8).c_str(), nullptr, 16) % 3 == 0;
+}
+
+// False where plans choose none or too many.
+bool collect(const std::vector<CacheRequest::Call>& calls, int capability, bool everything,
+             std::vector<Job>& jobs) {
+  const DeviceFacts* facts = typical_facts(capability);
+  if (facts == nullptr) {
+    std::printf("no facts of %d; known are %s\n", capability, known_capabilities().c_str());
+    return false;
+  }
+  const Wanted wanted = kernels_for(calls, *facts);
+  std::map<std::string, Job> by_config;
+  for (const KernelSpec& spec : wanted.kernels) {
+    Job& job = by_config[to_string(spec.config)];
+    job.facts = facts;
+    job.specs.push_back(spec);
+  }
+  std::size_t chosen = 0;
+  for (auto& [name, job] : by_config) {
+    if (!everything && !drawn(job.specs[0].config)) continue;
+    ++chosen;
+    jobs.push_back(std::move(job));
+  }
+  std::printf("%d: %zu Configs of %zu calls (%lld more have no kernel%s%s), compiling %zu\n",
+              capability, by_config.size(), calls.size(), static_cast<long long>(wanted.refused),
+              wanted.refused > 0 ? ": " : "", wanted.reason.c_str(), chosen);
+  if (by_config.empty()) std::printf("FAILED: there are to be some\n");
+  if (by_config.size() > kMostConfigs) {
+    std::printf("FAILED: at most %zu are to be needed\n", kMostConfigs);
+  }
+  return !by_config.empty() && by_config.size() <= kMostConfigs;
+}
+
+// What is wrong with a Config, a line each.
+std::vector<std::string> problems_of(const Compiler& compiler, const Job& job) {
+  std::string log;
+  const core::Status status = compiler.log_of(job.specs[0].config, job.facts->capability(), log);
+  if (!status.ok()) return {status.message};
+  const ResourceReport report = read_resources(log);
+  std::vector<std::string> problems = report.notes;
+  for (const KernelSpec& spec : job.specs) {
+    const std::string problem = flaw_of(report, spec, *job.facts);
+    if (!problem.empty()) problems.push_back(problem);
+  }
+  return problems;
+}
+
+int run(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string reason;
+  const Nvrtc* nvrtc = Nvrtc::get(0, reason);
+  if (nvrtc == nullptr) {
+    std::printf("FAILED: %s\n", reason.c_str());
+    return 1;
+  }
+  if (!options.logs.empty()) std::filesystem::create_directories(options.logs);
+  const std::vector<CacheRequest::Call> calls = bench::shipped_calls();
+  std::vector<Job> jobs;
+  bool good = true;
+  for (const int capability : options.architectures) {
+    const bool everything = options.all || capability == options.architectures[0];
+    good = collect(calls, capability, everything, jobs) && good;
+  }
+  const Compiler compiler(*nvrtc, options.logs);
+  std::vector<std::vector<std::string>> problems(jobs.size());
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < options.jobs; ++i) {
+    threads.emplace_back([&] {
+      for (std::size_t at = next++; at < jobs.size(); at = next++) {
+        problems[at] = problems_of(compiler, jobs[at]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::size_t failed = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (problems[i].empty()) continue;
+    ++failed;
+    std::printf("FAILED %d %s\n", jobs[i].facts->capability(),
+                to_string(jobs[i].specs[0].config).c_str());
+    for (const std::string& problem : problems[i]) std::printf("  %s\n", problem.c_str());
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf("%zu compiled with NVRTC %s, %zu failed, in %.0f s on %u threads%s\n", jobs.size(),
+              version_text(nvrtc->version()).c_str(), failed, seconds, options.jobs,
+              options.all ? "" : "; a third of those of the later architectures, --all takes all");
+  return good && failed == 0 ? 0 : 1;
+}
+
+int usage() {
+  std::fprintf(stderr,
+               "usage: attn_cuda_configs [--arch 80,90,120] [--all] [--jobs N] [--logs FOLDER]\n");
+  return 2;
+}
+
+int parse_and_run(const std::vector<std::string>& words) {
+  Options options;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const bool more = i + 1 < words.size();
+    if (words[i] == "--all") {
+      options.all = true;
+    } else if (words[i] == "--arch" && more) {
+      options.architectures.clear();
+      std::istringstream list(words[++i]);
+      for (std::string one; std::getline(list, one, ',');) {
+        options.architectures.push_back(std::atoi(one.c_str()));
+      }
+    } else if (words[i] == "--jobs" && more) {
+      options.jobs = static_cast<unsigned>(std::max(1, std::atoi(words[++i].c_str())));
+    } else if (words[i] == "--logs" && more) {
+      options.logs = words[++i];
+    } else {
+      return usage();
+    }
+  }
+  return options.architectures.empty() ? usage() : run(options);
+}
+
+}  // namespace
+}  // namespace attn::cuda::test
+
+int main(int argc, char** argv) {
+  return attn::cuda::test::parse_and_run(std::vector<std::string>(argv + 1, argv + argc));
+}
