@@ -265,14 +265,15 @@ __device__ __forceinline__ void Finish(const Arguments& a, float unit, int head,
                                        float& sum, float& factor, float& lse) {
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  max *= unit;
+  // With a scale of 0 `unit` is the smallest number, so that hidden scores stay -inf.
+  if (max > -kInfinity) max *= a.scale == 0.0f && !kModified ? 0.0f : unit;
   factor = 1.0f;
   if (a.sinks != nullptr) {
     const float sink = kLog2E * *reinterpret_cast<const float*>(
                                     reinterpret_cast<const char*>(a.sinks) + head * a.sinks_stride);
     const float top = fmaxf(max, sink);
-    if (top == kInfinity && sum == sum) {  // an infinite sink takes everything
-      factor = 0.0f;
+    if (sink == kInfinity) {  // exp(inf - inf), as the formula says
+      factor = kInfinity - kInfinity;
       lse = kInfinity;
       return;
     }
@@ -303,9 +304,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   const unsigned base = ptx::SharedAddress(memory);
   auto* ranges = reinterpret_cast<KeyRange*>(memory + kShared.ranges);
-  const TileLoader<config::dim_qk, kTileQ, kThreads, kDtype> q_loader(
+  TileStream<config::dim_qk, kTileQ, kThreads, kDtype> q_stream(
       a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, head));
-  q_loader.Load(base + kShared.q, 0, entry.len_q - q0);
+  q_stream.Load(base + kShared.q, entry.len_q - q0);
   ptx::CopyCommit();
 
   TileRange mine;
@@ -322,9 +323,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const int first = range.first / kTileKv;
   const int last = (range.last + kTileKv - 1) / kTileKv;
 
-  TileLoader<config::dim_qk, kTileKv, kThreads, kDtype> k_loader(
+  TileStream<config::dim_qk, kTileKv, kThreads, kDtype> k_stream(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + 1ll * first * kTileKv, head_kv));
-  TileLoader<config::dim_vo, kTileKv, kThreads, kDtype> v_loader(
+  TileStream<config::dim_vo, kTileKv, kThreads, kDtype> v_stream(
       a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + 1ll * first * kTileKv, head_kv));
   const auto stage = [&](int tile) { return tile % kStages; };
   const auto k_tile = [&](int tile) {
@@ -336,8 +337,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   // One group a tile, empty ones behind the last, so that the count of groups says what is there.
   const auto fetch = [&](int tile) {
     if (tile < last) {
-      k_loader.LoadNext(k_tile(tile), entry.len_kv - tile * kTileKv);
-      v_loader.LoadNext(v_tile(tile), entry.len_kv - tile * kTileKv);
+      k_stream.Load(k_tile(tile), entry.len_kv - tile * kTileKv);
+      v_stream.Load(v_tile(tile), entry.len_kv - tile * kTileKv);
     }
     ptx::CopyCommit();
   };
