@@ -116,26 +116,6 @@ bool matches(const std::string& name, const std::string& filter) {
   return false;
 }
 
-std::vector<Cell> wanted(const BenchOptions& options) {
-  if (options.problems.empty()) {
-    const Device device = cases::place_of(options.device, options.backend).device;
-    std::vector<Cell> all = cells(options.suite, options.dtypes, options.passes, device);
-    std::erase_if(all, [&](const Cell& cell) { return !matches(cell.name, options.filter); });
-    return all;
-  }
-  std::vector<Cell> out;
-  for (const std::string& text : options.problems) {
-    for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
-      const bool asked = std::find(options.passes.begin(), options.passes.end(), pass_name(pass)) !=
-                         options.passes.end();
-      if (asked || (options.passes.empty() && pass != Pass::decode)) {
-        out.push_back(custom_cell(text, pass));
-      }
-    }
-  }
-  return out;
-}
-
 int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
   Run run(options);
   const Machine machine = this_machine(run.device());
@@ -176,10 +156,30 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
 
 }  // namespace
 
+std::vector<Cell> wanted_cells(const BenchOptions& options) {
+  if (options.problems.empty()) {
+    const Device device = cases::place_of(options.device, options.backend).device;
+    std::vector<Cell> all = cells(options.suite, options.dtypes, options.passes, device);
+    std::erase_if(all, [&](const Cell& cell) { return !matches(cell.name, options.filter); });
+    return all;
+  }
+  std::vector<Cell> out;
+  for (const std::string& text : options.problems) {
+    for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
+      const bool asked = std::find(options.passes.begin(), options.passes.end(), pass_name(pass)) !=
+                         options.passes.end();
+      if (asked || (options.passes.empty() && pass != Pass::decode)) {
+        out.push_back(custom_cell(text, pass));
+      }
+    }
+  }
+  return out;
+}
+
 int run_bench_command(const BenchOptions& options) {
   try {
     if (options.latency) return run_latency(options);
-    const std::vector<Cell> cells = wanted(options);
+    const std::vector<Cell> cells = wanted_cells(options);
     if (cells.empty()) throw std::invalid_argument("no cell matches '" + options.filter + "'");
     if (options.list) {
       for (const Cell& cell : cells) std::printf("%s\n", cell.name.c_str());

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/cells.hpp"
+
 namespace attn::bench {
 
 struct BenchOptions {
@@ -33,6 +35,9 @@ struct BenchOptions {
   // Append the JSON lines to this file; "auto" = bench/results/<device>/<backend>.jsonl
   std::string out;
 };
+
+// The cells of the options: of the suite, type, passes and filter, or of the problems.
+std::vector<Cell> wanted_cells(const BenchOptions& options);
 
 // 0: all cells were measured and right. 1: a result was wrong or a cell failed. 2: bad options (the
 // message is on stderr).

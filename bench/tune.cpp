@@ -1,1 +1,198 @@
-// placeholder
+// Tiles measured; see tune.hpp.
+#include "bench/tune.hpp"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <stdexcept>
+
+#include "bench/cell_run.hpp"
+#include "bench/search.hpp"
+#include "bench/timer.hpp"
+#include "bench/verify.hpp"
+#include "cases/naive.hpp"
+#include "cases/place.hpp"
+
+namespace attn::bench {
+namespace {
+
+constexpr double kLongerRound = 5.0;  // times the seconds of the first
+
+// Where the candidates' binaries lie: most of them are never wanted again.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "attn-tune-XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("can't make " + path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+ContextOptions context_options(const std::string& cache_dir) {
+  ContextOptions options;
+  options.cache_dir = cache_dir;
+  return options;
+}
+
+// A cell with its tensors, and the choice that it is measured with.
+struct Workload {
+  explicit Workload(const Cell& c) : cell(c), inputs(c) {}
+  const Cell& cell;
+  Inputs inputs;
+};
+
+class Tuner {
+ public:
+  Tuner(const TuneOptions& options, std::int32_t ordinal)
+      : options_(options),
+        queue_(ordinal),
+        current_(queue_.current()),
+        context_(context_options(folder_.path())) {}
+
+  int run(const std::vector<Cell>& cells) {
+    std::printf("%s: %zu cells\n", queue_.device_name().c_str(), cells.size());
+    for (const auto& [key, group] : by_key(cells)) tune(key, group);
+    if (num_kernels_ == 0) throw std::invalid_argument("no cell has a kernel with tiles to choose");
+    if (options_.keep) std::printf("kept in %s\n", tune_store(context_, Device::cuda).c_str());
+    return num_wrong_ > 0 ? 1 : 0;
+  }
+
+ private:
+  using Group = std::vector<const Cell*>;
+
+  std::map<std::string, Group> by_key(const std::vector<Cell>& cells) {
+    std::map<std::string, Group> groups;
+    for (const Cell& cell : cells) {
+      if (!supports(context_, cell.pass, cell.problem, Device::cuda).supported) continue;
+      groups[tune_key(context_, cell.pass, cell.problem)].push_back(&cell);
+    }
+    const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, options_.most_cells));
+    for (auto& [key, group] : groups) {
+      Group some;
+      const std::size_t count = std::min(most, group.size());
+      for (std::size_t n = 0; n < count; ++n) some.push_back(group[n * group.size() / count]);
+      group = std::move(some);
+    }
+    return groups;
+  }
+
+  void tune(const std::string& key, const Group& group) {
+    ++num_kernels_;
+    const Cell& first = *group[0];
+    std::vector<std::string> choices{""};  // the table's
+    std::size_t flawed = 0;
+    for (const TuneCandidate& one : tune_candidates(context_, first.pass, first.problem)) {
+      if (one.flaw.empty()) {
+        choices.push_back(one.tiles);
+      } else {
+        ++flawed;
+      }
+    }
+    tune_use(context_, first.pass, first.problem, "");
+    const std::string table = plan(context_, first.pass, first.problem, Device::cuda).config;
+    std::printf("\n%s\n  %zu candidates, %zu more spill or don't fit; the table's: %s\n",
+                key.c_str(), choices.size() - 1, flawed, table.c_str());
+    std::unique_ptr<Workload> workload;
+    const auto measure = [&](std::size_t choice, std::size_t n, int round) {
+      if (workload == nullptr || &workload->cell != group[n]) {
+        workload = std::make_unique<Workload>(*group[n]);
+      }
+      return trial(*workload, choices[choice], round);
+    };
+    const Found found = search(choices.size(), group.size(), measure);
+    report(group, choices, found);
+    tune_use(context_, first.pass, first.problem, choices[found.best]);
+    if (!options_.print_table || choices[found.best].empty()) return;
+    std::printf("  Rule{%lld, {%s}},  // %s, %.3fx\n",
+                static_cast<long long>(std::max(first.problem.dim_qk, first.problem.dim_vo)),
+                numbers_of(choices[found.best]).c_str(), key.c_str(), found.gain);
+  }
+
+  Trial trial(const Workload& workload, const std::string& tiles, int round) {
+    const Cell& cell = workload.cell;
+    Trial trial;
+    try {
+      tune_use(context_, cell.pass, cell.problem, tiles);
+      const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, &queue_);
+      run->call_once();
+      const DType operands = cases::operand_type(cell.problem, Device::cuda);
+      trial.problem = verify(cell, workload.inputs, operands).problem;
+      if (!trial.problem.empty()) return trial;
+      std::vector<double> seconds;
+      run->sample(options_.seconds * (round > 0 ? kLongerRound : 1.0), seconds);
+      trial.seconds = median(seconds);
+    } catch (const attn::Error& error) {
+      trial.problem = error.what();
+    }
+    return trial;
+  }
+
+  void report(const Group& group, const std::vector<std::string>& choices, const Found& found) {
+    for (std::size_t n = 0; n < choices.size(); ++n) {
+      const Choice& one = found.choices[n];
+      const char* const name = n == 0 ? "the table's" : choices[n].c_str();
+      if (!one.problem.empty()) {
+        ++num_wrong_;
+        std::printf("  WRONG %s: %s\n", name, one.problem.c_str());
+        continue;
+      }
+      std::printf("  %s %-76s", n == found.best ? "*" : " ", name);
+      for (const double seconds : one.seconds) {
+        if (seconds > 0.0) std::printf(" %9.1f", seconds * 1e6);
+      }
+      std::printf("\n");
+    }
+    std::printf("  us of");
+    for (const Cell* cell : group) std::printf(" %s", cell->name.c_str());
+    std::printf("\n  best: %s, %.3f of the table's speed\n",
+                found.best == 0 ? "the table's" : choices[found.best].c_str(), found.gain);
+    std::fflush(stdout);
+  }
+
+  // "128, 64, 4, 2, 2, 0" of "tile_q=128 tile_kv=64 ...".
+  static std::string numbers_of(const std::string& tiles) {
+    std::string numbers;
+    for (std::size_t at = tiles.find('='); at != std::string::npos; at = tiles.find('=', at + 1)) {
+      const std::size_t end = std::min(tiles.find(' ', at), tiles.size());
+      numbers.append(numbers.empty() ? "" : ", ").append(tiles, at + 1, end - at - 1);
+    }
+    return numbers;
+  }
+
+  const TuneOptions& options_;
+  TemporaryFolder folder_;
+  cases::DeviceQueue queue_;
+  std::shared_ptr<const void> current_;
+  Context context_;
+  std::size_t num_kernels_ = 0;
+  std::size_t num_wrong_ = 0;
+};
+
+}  // namespace
+
+int run_tune_command(const TuneOptions& options) {
+  const cases::Place place = cases::parse_place(options.cells.device);
+  if (place.device != Device::cuda) {
+    throw std::invalid_argument("--device is cuda or cuda:N, not '" + options.cells.device + "'");
+  }
+  const std::vector<Cell> cells = wanted_cells(options.cells);
+  if (cells.empty()) throw std::invalid_argument("no cell matches");
+  Tuner tuner(options, place.ordinal);
+  return tuner.run(cells);
+}
+
+}  // namespace attn::bench

@@ -21,5 +21,6 @@ Command add_check(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_info(CLI::App& app);
 Command add_cache(CLI::App& app);
+Command add_tune(CLI::App& app);
 
 }  // namespace attn::cli

@@ -65,15 +65,13 @@ int parse_and_run(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
-  const std::vector<std::pair<std::string, Command>> commands = {{"run", add_run(app)},
-                                                                 {"check", add_check(app)},
-                                                                 {"bench", add_bench(app)},
-                                                                 {"info", add_info(app)},
-                                                                 {"cache", add_cache(app)}};
+  const std::vector<std::pair<std::string, Command>> commands = {
+      {"run", add_run(app)},   {"check", add_check(app)}, {"bench", add_bench(app)},
+      {"info", add_info(app)}, {"cache", add_cache(app)}, {"tune", add_tune(app)}};
   const auto named = [&](const auto& entry) { return entry.first == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
     return fail(kBadInput,
-                fmt::format("there is no command '{}'; run, check, bench, info, cache (see "
+                fmt::format("there is no command '{}'; run, check, bench, info, cache, tune (see "
                             "attn --help)",
                             argv[1]));
   }

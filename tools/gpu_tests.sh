@@ -76,16 +76,12 @@ step_python() {
 # Plain cells and options end with a table of ratios each.
 step_bench() {
   local suite bad=0
-  for suite in plain options memory; do
+  for suite in plain options memory latency; do
     # shellcheck disable=SC2086
     "$python" bench/peers/torch_cuda.py --suite $suite --out "$rows" ${ATTN_BENCH_ARGUMENTS:-} ||
       bad=1
   done
-  if "$bundle/run" attn bench --help | grep -q -e --latency; then
-    "$bundle/run" attn bench --device cuda --latency || bad=1
-  else
-    echo "latency: this build's attn bench has no --latency"
-  fi
+  "$bundle/run" attn bench --device cuda --latency || bad=1
   return $bad
 }
 

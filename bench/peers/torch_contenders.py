@@ -224,13 +224,13 @@ class FlashAttention2(Sdpa):
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(before or self.cell.option == "deterministic")
+        torch.use_deterministic_algorithms(self.cell.option == "deterministic")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # which would take time
         try:
             with super().turn():
                 yield
         finally:
-            torch.use_deterministic_algorithms(before)
+            torch.use_deterministic_algorithms(False)
 
 
 class MemoryEfficient(Sdpa):
@@ -310,14 +310,17 @@ PEERS: dict[str, type[Any]] = {
     peer.name: peer for peer in (Cudnn, FlashAttention2, Flex, MemoryEfficient)
 }
 # flex and the memory-efficient kernel are no match for the others where these do the work.
-USUAL = {"plain": ("cudnn", "fa2"), "options": tuple(PEERS), "memory": ()}
+USUAL = {
+    "plain": ("cudnn", "fa2"),
+    "options": tuple(PEERS),
+    "memory": (),
+    "latency": ("fa2",),
+}
 
 
 def peers_of(cell: Cell, wanted: tuple[str, ...] | None) -> list[type[Any]]:
     """Peers that do the cell's option: those that were asked for, or the usual ones."""
     names = USUAL[cell.suite] if wanted is None else wanted
-    if wanted is None and not cell.option:
+    if wanted is None and cell.suite == "options" and not cell.option:
         names = USUAL["plain"]
-    if cell.suite == "memory":
-        names = ()
     return [PEERS[name] for name in names if cell.option in PEERS[name].options]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """libattn beside PyTorch's attentions on one GPU, in one process and one run.
 
-usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|all]
+usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|latency|all]
            [--pass fwd,bwd] [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
 
 libattn comes through its Python package (PYTHONPATH, ATTN_LIBRARY); peers are cuDNN,
@@ -15,7 +15,8 @@ that L2 does not hold them, the median of many. A row is appended to --out as so
 error over that of flash-attention 2 on the same numbers.
 
 The suite memory has no peers: a long row, forward and backward through autograd, and the bytes at
-the peak that are not inputs, outputs or gradients.
+the peak that are not inputs, outputs or gradients. The suite latency has no rows: the host's time
+for a call on small tensors, while the device works behind.
 
 Exit status 1 where a result is wrong or a cell of libattn could not be measured.
 --device cpu --divide 32 tries all of it without a GPU, on lengths divided by so much.
@@ -44,7 +45,9 @@ from torch_cells import Cell, Inputs
 from torch_contenders import PEERS, Call, Contender, Libattn, peers_of
 from torch_oracle import Oracle
 
+SUITES = ("plain", "options", "memory", "latency")
 ROUNDS = 3
+HOST_CALLS = 200  # fewer than a stream's queue takes
 QUEUE_AHEAD_CYCLES = 3_000_000  # the device waits about 2 ms, so that calls are queued ahead of it
 
 
@@ -241,6 +244,25 @@ class Run:
             row["against"] = {"cell": plain["cell"], "tflops": plain["tflops"], "ratio": ratio}
         self.append(row)
 
+    def latency(self) -> None:
+        """Microseconds of the host for one call, the least mean of several batches."""
+        cell = Cell("latency", torch_cells.Shape(1, 8, 8, 128, 64, True))
+        x = torch_cells.inputs_of(cell, self.args.device)
+        for made in (Libattn, *peers_of(cell, self.args.peers)):
+            for pass_ in self.args.passes:
+                peer = made(cell, x)
+                with peer.turn():
+                    call = peer.calls(pass_)[0]
+                    best = float("inf")
+                    for _ in range(10):
+                        self.clock.wait()
+                        start = time.perf_counter()
+                        for _ in range(HOST_CALLS):
+                            call()
+                        best = min(best, (time.perf_counter() - start) / HOST_CALLS)
+                    self.clock.wait()
+                print(f"host time of a call: {made.name:12s} {pass_} {best * 1e6:8.1f} us")
+
     def memory(self, cell: Cell) -> None:
         """Forward and backward through autograd: bytes at the peak beside inputs and results."""
         if self.args.device != "cuda" or not self.args.wanted(cell.base()):
@@ -373,7 +395,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, type=pathlib.Path)
-    parser.add_argument("--suite", default="all", choices=("plain", "options", "memory", "all"))
+    parser.add_argument("--suite", default="all", choices=(*SUITES, "all"))
     parser.add_argument("--pass", dest="passes", default="fwd,bwd", type=lambda t: t.split(","))
     parser.add_argument("--filter", default="", help="cells whose name has one of these texts")
     parser.add_argument("--seconds", type=float, default=0.25, help="of each contender and pass")
@@ -402,7 +424,10 @@ def main() -> int:
     print(json.dumps(run.machine))
     print(head(), flush=True)
     began = time.monotonic()
-    for suite in ("plain", "options", "memory") if args.suite == "all" else (args.suite,):
+    for suite in SUITES if args.suite == "all" else (args.suite,):
+        if suite == "latency":
+            run.latency()
+            continue
         for cell in torch_cells.cells_of(suite, args.divide):
             run.memory(cell) if suite == "memory" else run.cell(cell)
             if run.clock.cuda:

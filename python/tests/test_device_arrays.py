@@ -164,3 +164,53 @@ def test_a_maker_without_memory_leaves_scratch_to_the_library():
     assert _arrays.CUDA_INTERFACE.scratch(Interface(None), 64) is None
     with pytest.raises(ValueError, match="out: found none.*Exporter"):
         _arrays.CAPSULES.empty(_arrays.Capsule("q", Exporter()), (1,), _abi.ATTN_F16)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The arguments of each attn_forward, which is not made; every call wants 4096 bytes."""
+    seen = []
+
+    def workspace_bytes(context, pass_, problem, device, needed):
+        assert device == _abi.ATTN_CUDA
+        needed._obj.value = 4096
+        return _abi.ATTN_OK
+
+    def forward(context, problem, arguments):
+        a = _abi.attn_arguments.from_address(arguments)
+        fields = ("stream", "has_stream", "workspace", "workspace_size")
+        seen.append({name: getattr(a, name) for name in fields})
+        return _abi.ATTN_OK
+
+    monkeypatch.setattr(_calls.LIBRARY, "attn_workspace_bytes", workspace_bytes)
+    monkeypatch.setattr(_calls.LIBRARY, "attn_forward", forward)
+    monkeypatch.setattr(_calls, "_idle", {})
+    return seen
+
+
+def test_a_call_takes_stream_and_scratch_of_the_maker_of_q(cupy, calls):
+    x = cupy.ndarray(np.zeros(SHAPE, np.float16))
+    o = libattn.attention(x, x, x)
+    assert isinstance(o, cupy.ndarray) and o.shape == SHAPE
+    libattn.attention(x, x, x, stream=4660)
+    workspace = cupy.ndarray(np.empty(5000, np.uint8))
+    libattn.attention(x, x, x, workspace=workspace)
+    libattn.attention(x, x, x)
+    usual, elsewhere, given, again = calls
+    assert (usual["stream"], usual["has_stream"], usual["workspace_size"]) == (101, 1, 4096)
+    assert usual["workspace"]
+    # Memory of the maker's would be used again on the maker's stream while the call still runs.
+    assert elsewhere == {"stream": 4660, "has_stream": 1, "workspace": None, "workspace_size": 0}
+    assert (given["stream"], given["workspace_size"]) == (101, 5000)
+    assert given["workspace"] == workspace.data.ptr
+    assert again["workspace_size"] == 4096
+
+
+def test_a_stream_of_an_earlier_call_is_forgotten(cupy, calls):
+    """Calls of one kind share their structures."""
+    out = cupy.ndarray(np.empty(SHAPE, np.float16))
+    for stream in (7, None, 0x123):
+        x = Interface(stream)
+        libattn.attention(x, x, x, out=out)
+    assert [(c["stream"], c["has_stream"]) for c in calls] == [(7, 1), (None, 0), (0x123, 1)]
+    assert {c["workspace_size"] for c in calls} == {0}

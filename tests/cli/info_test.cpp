@@ -7,7 +7,7 @@ namespace attn::cli::test {
 namespace {
 
 TEST_F(Cli, HelpNeedsNoManual) {
-  for (const char* command : {"", "run", "check", "bench", "info", "cache"}) {
+  for (const char* command : {"", "run", "check", "bench", "info", "cache", "tune"}) {
     const Result result = run(std::string(command) + " --help");
     EXPECT_EQ(result.code, 0) << command;
     EXPECT_EQ(result.err, "");
