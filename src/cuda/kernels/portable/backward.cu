@@ -15,7 +15,7 @@
 // neighbours an instruction; deterministic: by the tiles of keys in turn, from the last to the
 // first, which under a causal mask is the order in which they reach a tile of queries.
 // Which tiles of queries are visited, and which of those need the ranges of their rows, is read off
-// q_ranges (ranges.cu) into two bit sets first.
+// q_ranges (prepare.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
 // chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
