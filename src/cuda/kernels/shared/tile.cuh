@@ -62,13 +62,15 @@ struct TileShares {
   __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
 
   // Copies this thread's chunks to the tile at `to`; chunk c of pass i is at from(i, c). Rows from
-  // `left` on and columns from `dim` on become zeros; `any` is some address of the tensor.
-  template <class From>
+  // `left` on and columns from `dim` on become zeros; `any` is some address of the tensor. Passes
+  // are unrolled `unroll` times: a load that a block makes once costs more to fetch as code than to
+  // run.
+  template <int unroll, class From>
   __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
                                               const From& from) {
     to += Layout::At(Row(), Chunk());
     const bool whole = left >= kRows && dim == kDim;
-#pragma unroll
+#pragma unroll unroll
     for (int i = 0; i < kPasses; ++i)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -107,7 +109,7 @@ class TileStream {
           to, from_ - Shares::Row() * rows_.stride_row - Shares::Chunk() * 16, rows_.stride_row,
           left, dim_, rows_.type);
     } else {
-      Shares::Copy(to, left, dim_, rows_.base, [&](int i, int c) {
+      Shares::template Copy<Shares::kPasses>(to, left, dim_, rows_.base, [&](int i, int c) {
         return from_ + i * Shares::kStep * rows_.stride_row + c * Shares::kSide * 16;
       });
     }
@@ -132,6 +134,7 @@ class TileLoader {
       : rows_(rows), dim_(dim), from_(from) {}
 
   // The tile `offset` bytes behind `from`, of which `left` rows are there.
+  template <int unroll = Shares::kPasses>
   __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
     const char* from = from_ + offset;
     if constexpr (config::by_elements != 0) {
@@ -141,7 +144,7 @@ class TileLoader {
       const auto stride = static_cast<unsigned>(rows_.stride_row);
       const unsigned own = static_cast<unsigned>(Shares::Row()) * stride +
                            static_cast<unsigned>(Shares::Chunk() * 16);
-      Shares::Copy(to, left, dim_, rows_.base, [&](int i, int c) {
+      Shares::template Copy<unroll>(to, left, dim_, rows_.base, [&](int i, int c) {
         return from + (own + static_cast<unsigned>(i * Shares::kStep) * stride +
                        static_cast<unsigned>(c * Shares::kSide * 16));
       });
