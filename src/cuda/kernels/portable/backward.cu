@@ -363,9 +363,7 @@ __device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows&
                                                  const int& dim, const Entry& entry, int head,
                                                  int j0, float factor, const Sums<kPart>& sums,
                                                  unsigned tile) {
-  const StagedRows<kDim, kDtype> staged{tile, rows.vector == 0 || rows.type != kDtype ||
-                                                  a.accumulate != 0 ||
-                                                  a.nonfinite_count != nullptr};
+  const StagedRows<kDim, kDtype> staged{tile};
   const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
   const int first = Warp() % (kWarps / kOutWarps) * kPart;
 #pragma unroll
@@ -416,10 +414,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned p_tile = base + kShared.p;
   TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + j0, head_kv))
-      .Load(k_tile, 0, entry.len_kv - j0);
+      .template Load<1>(k_tile, 0, entry.len_kv - j0);
   TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
       a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + j0, head_kv))
-      .Load(v_tile, 0, entry.len_kv - j0);
+      .template Load<1>(v_tile, 0, entry.len_kv - j0);
   ptx::CopyCommit();
 
   const int score_key = Warp() % kScoreWarps * kScoreKeys;  // of the tile
