@@ -69,19 +69,22 @@ struct TileShares {
   __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
                                               const From& from) {
     to += Layout::At(Row(), Chunk());
-    const bool whole = left >= kRows && dim == kDim;
+    const auto place = [&](int i, int c) {
+      return to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+    };
+    if (left >= kRows && dim == kDim) {
 #pragma unroll unroll
+      for (int i = 0; i < kPasses; ++i)
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) ptx::CopyAsync(place(i, c), from(i, c), 16);
+      return;
+    }
+#pragma unroll 1
     for (int i = 0; i < kPasses; ++i)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        const unsigned place =
-            to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
-        if (whole) {
-          ptx::CopyAsync(place, from(i, c), 16);
-        } else {
-          const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
-          ptx::CopyAsync(place, inside ? from(i, c) : any, inside ? 16 : 0);
-        }
+        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
+        ptx::CopyAsync(place(i, c), inside ? from(i, c) : any, inside ? 16 : 0);
       }
   }
 };
