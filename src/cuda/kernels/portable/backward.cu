@@ -15,7 +15,7 @@
 // neighbours an instruction; deterministic: by the tiles of keys in turn, from the last to the
 // first, which under a causal mask is the order in which they reach a tile of queries.
 // Which tiles of queries are visited, and which of those need the ranges of their rows, is read off
-// q_ranges (ranges.cu) into two bit sets first.
+// q_ranges (prepare.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
 // chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
@@ -363,9 +363,7 @@ __device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows&
                                                  const int& dim, const Entry& entry, int head,
                                                  int j0, float factor, const Sums<kPart>& sums,
                                                  unsigned tile) {
-  const StagedRows<kDim, kDtype> staged{tile, rows.vector == 0 || rows.type != kDtype ||
-                                                  a.accumulate != 0 ||
-                                                  a.nonfinite_count != nullptr};
+  const StagedRows<kDim, kDtype> staged{tile};
   const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
   const int first = Warp() % (kWarps / kOutWarps) * kPart;
 #pragma unroll
@@ -416,10 +414,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned p_tile = base + kShared.p;
   TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + j0, head_kv))
-      .Load(k_tile, 0, entry.len_kv - j0);
+      .template Load<1>(k_tile, 0, entry.len_kv - j0);
   TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
       a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + j0, head_kv))
-      .Load(v_tile, 0, entry.len_kv - j0);
+      .template Load<1>(v_tile, 0, entry.len_kv - j0);
   ptx::CopyCommit();
 
   const int score_key = Warp() % kScoreWarps * kScoreKeys;  // of the tile

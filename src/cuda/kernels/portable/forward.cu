@@ -45,7 +45,7 @@ constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
     kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
 static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0);
-static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kBytes <= kShared.bytes);
+static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kRowBytes <= kShared.bytes);
 
 using QLayout = TileLayout<config::dim_qk>;
 using VLayout = TileLayout<config::dim_vo>;
@@ -124,6 +124,25 @@ __device__ __forceinline__ void MultiplyPV(const Scores& p, unsigned v_tile, Out
         ptx::Mma<kDtype>(o[m][d + 1], a[m], b[2], b[3]);
       }
     }
+  }
+}
+
+// Once the tile of Q is there: the warp's fragments, where they are kept in registers.
+__device__ __forceinline__ void TakeQ(const Arguments& a, unsigned q_tile, QFragments& q) {
+  if (!kModified && a.negative != 0) {
+    // Maxima are of raw products, so the sign of the scale goes to Q.
+    for (int n = static_cast<int>(threadIdx.x) % 32; n < kRows * QLayout::kRowBytes / 4; n += 32) {
+      const unsigned at = q_tile + static_cast<unsigned>(4 * n);
+      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ 0x80008000u);
+    }
+    __syncwarp();
+  }
+  if constexpr (config::q_in_registers != 0) {
+    const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+      for (int k = 0; k < kBlocksK; ++k) ptx::LoadMatrix(q[m][k], q_lane.At(q_tile, 16 * m, 2 * k));
   }
 }
 
@@ -265,14 +284,15 @@ __device__ __forceinline__ void Finish(const Arguments& a, float unit, int head,
                                        float& sum, float& factor, float& lse) {
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  max *= unit;
+  // With a scale of 0 `unit` is the smallest number, so that hidden scores stay -inf.
+  if (max > -kInfinity) max *= a.scale == 0.0f && !kModified ? 0.0f : unit;
   factor = 1.0f;
   if (a.sinks != nullptr) {
     const float sink = kLog2E * *reinterpret_cast<const float*>(
                                     reinterpret_cast<const char*>(a.sinks) + head * a.sinks_stride);
     const float top = fmaxf(max, sink);
-    if (top == kInfinity && sum == sum) {  // an infinite sink takes everything
-      factor = 0.0f;
+    if (sink == kInfinity) {  // exp(inf - inf), as the formula says
+      factor = kInfinity - kInfinity;
       lse = kInfinity;
       return;
     }
@@ -305,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   auto* ranges = reinterpret_cast<KeyRange*>(memory + kShared.ranges);
   const TileLoader<config::dim_qk, kTileQ, kThreads, kDtype> q_loader(
       a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, head));
-  q_loader.Load(base + kShared.q, 0, entry.len_q - q0);
+  q_loader.Load<1>(base + kShared.q, 0, entry.len_q - q0);
   ptx::CopyCommit();
 
   TileRange mine;
@@ -322,9 +342,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const int first = range.first / kTileKv;
   const int last = (range.last + kTileKv - 1) / kTileKv;
 
-  TileLoader<config::dim_qk, kTileKv, kThreads, kDtype> k_loader(
+  TileStream<config::dim_qk, kTileKv, kThreads, kDtype> k_stream(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + 1ll * first * kTileKv, head_kv));
-  TileLoader<config::dim_vo, kTileKv, kThreads, kDtype> v_loader(
+  TileStream<config::dim_vo, kTileKv, kThreads, kDtype> v_stream(
       a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + 1ll * first * kTileKv, head_kv));
   const auto stage = [&](int tile) { return tile % kStages; };
   const auto k_tile = [&](int tile) {
@@ -336,8 +356,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   // One group a tile, empty ones behind the last, so that the count of groups says what is there.
   const auto fetch = [&](int tile) {
     if (tile < last) {
-      k_loader.LoadNext(k_tile(tile), entry.len_kv - tile * kTileKv);
-      v_loader.LoadNext(v_tile(tile), entry.len_kv - tile * kTileKv);
+      k_stream.Load(k_tile(tile), entry.len_kv - tile * kTileKv);
+      v_stream.Load(v_tile(tile), entry.len_kv - tile * kTileKv);
     }
     ptx::CopyCommit();
   };
@@ -368,32 +388,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   };
 
   fetch_pairs(first);
-#pragma unroll
-  for (int ahead = 0; ahead < kStages - 1; ++ahead) fetch(first + ahead);
-
   const unsigned q_tile =
       base + kShared.q + static_cast<unsigned>(warp * kRows * QLayout::kRowBytes);
-  if (!kModified && a.negative != 0) {
-    // Maxima are of raw products, so the sign of the scale goes to Q.
-    ptx::CopyWait<0>();
-    __syncthreads();
-    for (int n = static_cast<int>(threadIdx.x); n < kTileQ * QLayout::kRowBytes / 4;
-         n += kThreads) {
-      const unsigned at = base + kShared.q + static_cast<unsigned>(4 * n);
-      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ 0x80008000u);
-    }
-  }
   QFragments q{};
-  if constexpr (config::q_in_registers != 0) {
-    ptx::CopyWait<kStages - 1>();
-    __syncthreads();
-    const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-      for (int k = 0; k < kBlocksK; ++k) ptx::LoadMatrix(q[m][k], q_lane.At(q_tile, 16 * m, 2 * k));
-  }
-
   Output o{};
   Softmax row;
 #pragma unroll
@@ -405,12 +402,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     }
   const float unit = kModified ? 1.0f : a.scale_log2;
 
-  for (int tile = first; tile < last; ++tile) {
-    // Tile is there (pairs are fetched one ahead, so that nothing but the stages beyond may be
+  // The first rounds only fetch: apart from the loop, they would be as much code again.
+  for (int tile = first - (kStages - 1); tile < last; ++tile) {
+    // The tile is there (pairs are fetched one ahead, so that nothing but the stages beyond may be
     // under way), and all warps have left the stage that is filled next.
-    ptx::CopyWait<kHasBias || config::mask != 0 ? 0 : kStages - 2>();
+    if (tile >= first) ptx::CopyWait<kHasBias || config::mask != 0 ? 0 : kStages - 2>();
     __syncthreads();
     fetch(tile + kStages - 1);
+    if (tile < first) continue;
+    if (tile == first) TakeQ(a, q_tile, q);
 
     const int j0 = tile * kTileKv;
     Scores s;
@@ -433,10 +433,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   ptx::CopyWait<0>();
   __syncthreads();  // all warps have read the tiles, whose place O takes
-  const bool by_elements = a.o.vector == 0 || a.o.type != kDtype || a.nonfinite_count != nullptr;
-  const StagedRows<config::dim_vo, kDtype> staged{
-      base + static_cast<unsigned>(warp * kRows * config::dim_vo * (by_elements ? 4 : 2)),
-      by_elements};
+  using Staged = StagedRows<config::dim_vo, kDtype>;
+  const Staged staged{base + static_cast<unsigned>(warp * kRows * Staged::kRowBytes)};
   const int i0 = q0 + warp * kRows;
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)

@@ -99,10 +99,12 @@ struct Arguments {
   unsigned origin_head = 0;   // origin.batch * heads + origin.head
   unsigned origin_heads = 0;  // heads of the larger problem
 
-  // Backward's workspace.
-  int* q_ranges = nullptr;  // see shared/ranges.cuh
-  int* row_ranges = nullptr;
-  unsigned* turns = nullptr;
+  // Backward's workspace, see portable/prepare.cu.
+  char* zeros = nullptr;  // dq_sum and turns, to become zero
+  long long zeros_bytes = 0;
+  int* q_ranges = nullptr;    // [b, tiles of queries] TileRange
+  int* row_ranges = nullptr;  // [b, n] KeyRange
+  unsigned* turns = nullptr;  // [b, h, tiles of queries]
   float* partials = nullptr;  // of dbias, [splits][its own shape]; null: not needed
   int splits = 1;
   int dbias_full = 0;  // which of dbias's dimensions are full: batch 8, head 4, query 2, key 1

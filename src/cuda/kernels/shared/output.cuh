@@ -25,49 +25,54 @@ __device__ __forceinline__ void StoreGradient(const Arguments& a, char* at, int 
   StoreElement(at, type, Finite(a, value));
 }
 
-// Rows of a result in shared memory, packed as a tile of kDtype or, `by_elements`, as f32.
+// Rows of a result in shared memory, as f32.
 template <int kDim, int kDtype>
 struct StagedRows {
-  using Layout = TileLayout<kDim>;
-  static constexpr int kBytes = kDim * 4;  // of a row, at most
+  static constexpr int kRowBytes = kDim * 4;
   unsigned tile;
-  bool by_elements;
 
-  // Elements (row, column) and (row, column + 1), column even.
+  // Elements (row, column) and (row, column + 1), column even. Chunks of 32 bytes are swizzled by
+  // the row, so that the 8 rows of a fragment spread over the banks.
+  __device__ static __forceinline__ unsigned At(int row, int column) {
+    return static_cast<unsigned>(row * kRowBytes) +
+           ((static_cast<unsigned>(column * 4)) ^ (static_cast<unsigned>(row & 3) << 5));
+  }
   __device__ __forceinline__ void Put(int row, int column, float x, float y) const {
-    if (by_elements) {
-      ptx::StoreShared64(tile + static_cast<unsigned>((row * kDim + column) * 4), x, y);
-    } else {
-      ptx::StoreShared32(tile + Layout::At(row, column / 8) + static_cast<unsigned>(column % 8 * 2),
-                         ptx::Pack<kDtype>(x, y));
-    }
+    ptx::StoreShared64(tile + At(row, column), x, y);
   }
 
-  // All of them to `to`, by threads `thread` of `threads`. `accumulate`: of gradients.
+  // All of them to `to`, by threads `thread` of `threads`. `accumulate`: gradients are added to.
   __device__ __forceinline__ void Write(const Arguments& a, const Rows& rows, char* to,
                                         int num_rows, int dim, bool accumulate, int thread,
                                         int threads) const {
-    if (!by_elements) {
-#pragma unroll 4
-      for (int n = thread; n < num_rows * Layout::kChunks; n += threads) {
-        const int row = n / Layout::kChunks;
-        const int chunk = n % Layout::kChunks;
-        if (chunk * 8 >= dim) continue;
-        *reinterpret_cast<uint4*>(to + row * rows.stride_row + chunk * 16) =
-            ptx::LoadShared128(tile + Layout::At(row, chunk));
-      }
-      return;
-    }
+    const bool whole =
+        rows.vector != 0 && rows.type == kDtype && !accumulate && a.nonfinite_count == nullptr;
+    constexpr int kChunks = kDim / 8;
 #pragma unroll 1
-    for (int n = thread; n < num_rows * kDim; n += threads) {
-      const int row = n / kDim;
-      const int column = n % kDim;
+    for (int n = thread; n < num_rows * kChunks; n += threads) {
+      const int row = n / kChunks;
+      const int column = n % kChunks * 8;
       if (column >= dim) continue;
-      const unsigned bits = ptx::LoadShared32(tile + static_cast<unsigned>(4 * n));
+      const uint4 low = ptx::LoadShared128(tile + At(row, column));
+      const uint4 high = ptx::LoadShared128(tile + At(row, column) + 16);
       char* at = to + row * rows.stride_row + column * ElementBytes(rows.type);
-      float value = __uint_as_float(bits);
-      if (accumulate) value += LoadElement(at, rows.type);
-      StoreElement(at, rows.type, Finite(a, value));
+      const unsigned bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      if (whole) {
+        uint4 packed;
+        packed.x = ptx::Pack<kDtype>(__uint_as_float(bits[0]), __uint_as_float(bits[1]));
+        packed.y = ptx::Pack<kDtype>(__uint_as_float(bits[2]), __uint_as_float(bits[3]));
+        packed.z = ptx::Pack<kDtype>(__uint_as_float(bits[4]), __uint_as_float(bits[5]));
+        packed.w = ptx::Pack<kDtype>(__uint_as_float(bits[6]), __uint_as_float(bits[7]));
+        *reinterpret_cast<uint4*>(at) = packed;
+        continue;
+      }
+      const int count = min(8, dim - column);
+#pragma unroll 1
+      for (int e = 0; e < count; ++e, at += ElementBytes(rows.type)) {
+        float value = __uint_as_float(ptx::LoadShared32(tile + At(row, column) + 4 * e));
+        if (accumulate) value += LoadElement(at, rows.type);
+        StoreElement(at, rows.type, Finite(a, value));
+      }
     }
   }
 };

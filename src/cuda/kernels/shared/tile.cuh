@@ -47,69 +47,111 @@ __device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from
   }
 }
 
-// Loads tiles of kRows rows. A Config says whether by_elements, as one kernel with both ways runs
-// short of registers. Rows and columns past the tensor's are zeros.
-//
-// The address of a tile is the same for all threads and kept so; a thread's own part of it is a
-// 32-bit offset (Rows::vector says that it fits), which costs half the registers of a pointer.
-template <int kDim, int kRows, int kThreads, int dtype>
-class TileLoader {
+// How the threads of a block share out a tile of kRows rows: kSide chunks side by side, kStep rows
+// at once.
+template <int kDim, int kRows, int kThreads>
+struct TileShares {
   using Layout = TileLayout<kDim>;
-  static constexpr int kSide = Layout::kWide ? 8 : 4;  // threads side by side in a row
-  static constexpr int kStep = kThreads / kSide;       // rows that are loaded at once
+  static constexpr int kSide = Layout::kWide ? 8 : 4;
+  static constexpr int kStep = kThreads / kSide;
+  static constexpr int kPasses = kRows / kStep;
   static constexpr int kColumns = Layout::kChunks / kSide;
   static_assert(kRows % kStep == 0 && kStep % 8 == 0);
 
+  __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
+  __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
+
+  // Copies this thread's chunks to the tile at `to`; chunk c of pass i is at from(i, c). Rows from
+  // `left` on and columns from `dim` on become zeros; `any` is some address of the tensor. Passes
+  // are unrolled `unroll` times: a load that a block makes once costs more to fetch as code than to
+  // run.
+  template <int unroll, class From>
+  __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
+                                              const From& from) {
+    to += Layout::At(Row(), Chunk());
+    const bool whole = left >= kRows && dim == kDim;
+#pragma unroll unroll
+    for (int i = 0; i < kPasses; ++i)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const unsigned place =
+            to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+        if (whole) {
+          ptx::CopyAsync(place, from(i, c), 16);
+        } else {
+          const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
+          ptx::CopyAsync(place, inside ? from(i, c) : any, inside ? 16 : 0);
+        }
+      }
+  }
+};
+
+// Loads of tiles: asynchronous, ended by ptx::CopyCommit(), but with config::by_elements (one
+// kernel with both ways runs short of registers). Rows and columns past the tensor's are zeros.
+
+// Tiles of kRows rows one after the other. Each thread keeps and moves the address of its first
+// chunk, which is quicker in a short loop than finding it anew.
+template <int kDim, int kRows, int kThreads, int dtype>
+class TileStream {
+  using Shares = TileShares<kDim, kRows, kThreads>;
+
  public:
   // `rows` and `dim` are the kernel's parameters; `from` is where the first tile's first row lies.
+  __device__ __forceinline__ TileStream(const Rows& rows, const int& dim, const char* from)
+      : rows_(rows),
+        dim_(dim),
+        from_(from + Shares::Row() * rows.stride_row + Shares::Chunk() * 16) {}
+
+  // The next tile, of which `left` rows are there.
+  __device__ __forceinline__ void Load(unsigned to, int left) {
+    if constexpr (config::by_elements != 0) {
+      LoadTileByElements<kDim, kRows, kThreads, dtype>(
+          to, from_ - Shares::Row() * rows_.stride_row - Shares::Chunk() * 16, rows_.stride_row,
+          left, dim_, rows_.type);
+    } else {
+      Shares::template Copy<Shares::kPasses>(to, left, dim_, rows_.base, [&](int i, int c) {
+        return from_ + i * Shares::kStep * rows_.stride_row + c * Shares::kSide * 16;
+      });
+    }
+    from_ += kRows * rows_.stride_row;
+  }
+
+ private:
+  const Rows& rows_;
+  const int& dim_;
+  const char* from_;
+};
+
+// Tiles anywhere in a tensor. The address of a tile is the same for all threads and kept so; a
+// thread's own part of it is a 32-bit offset (Rows::vector says that it fits), which takes half the
+// registers of an address.
+template <int kDim, int kRows, int kThreads, int dtype>
+class TileLoader {
+  using Shares = TileShares<kDim, kRows, kThreads>;
+
+ public:
   __device__ __forceinline__ TileLoader(const Rows& rows, const int& dim, const char* from)
       : rows_(rows), dim_(dim), from_(from) {}
 
-  // The tile `offset` bytes behind the first one, of which `left` rows are there, to shared memory:
-  // asynchronously but with config::by_elements. Ended by ptx::CopyCommit().
+  // The tile `offset` bytes behind `from`, of which `left` rows are there.
+  template <int unroll = Shares::kPasses>
   __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
     const char* from = from_ + offset;
     if constexpr (config::by_elements != 0) {
       LoadTileByElements<kDim, kRows, kThreads, dtype>(to, from, rows_.stride_row, left, dim_,
                                                        rows_.type);
-      return;
+    } else {
+      const auto stride = static_cast<unsigned>(rows_.stride_row);
+      const unsigned own = static_cast<unsigned>(Shares::Row()) * stride +
+                           static_cast<unsigned>(Shares::Chunk() * 16);
+      Shares::template Copy<unroll>(to, left, dim_, rows_.base, [&](int i, int c) {
+        return from + (own + static_cast<unsigned>(i * Shares::kStep) * stride +
+                       static_cast<unsigned>(c * Shares::kSide * 16));
+      });
     }
-    const auto stride = static_cast<unsigned>(rows_.stride_row);
-    const unsigned own =
-        static_cast<unsigned>(Row()) * stride + static_cast<unsigned>(Chunk() * 16);
-    to += Layout::At(Row(), Chunk());
-    if (left >= kRows && dim_ == kDim) {
-#pragma unroll
-      for (int i = 0; i < kRows / kStep; ++i)
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          ptx::CopyAsync(to + Place(i, c), from + (own + i * kStep * stride + c * kSide * 16), 16);
-        }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kRows / kStep; ++i)
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim_;
-        ptx::CopyAsync(to + Place(i, c),
-                       inside ? from + (own + i * kStep * stride + c * kSide * 16) : rows_.base,
-                       inside ? 16 : 0);
-      }
-  }
-  // The next tile after the last one that this loaded.
-  __device__ __forceinline__ void LoadNext(unsigned to, int left) {
-    Load(to, 0, left);
-    from_ += kRows * rows_.stride_row;
   }
 
  private:
-  __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
-  __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
-  __device__ static __forceinline__ unsigned Place(int i, int c) {
-    return static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
-  }
-
   const Rows& rows_;
   const int& dim_;
   const char* from_;
@@ -134,10 +176,13 @@ struct FragmentLane {
     return {static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes),
             static_cast<unsigned>(((lane >> 3) & 1) << 4) ^ TileLayout<kDim>::Swizzle(row)};
   }
-  // Of rows first_row.. and chunks chunk, chunk + 1; first_row a multiple of 16, chunk even.
+  // Of rows first_row.. and chunks chunk, chunk + 1; first_row a multiple of 16, chunk even. Only
+  // the low bits of the chunk are swizzled: the others are left to the instruction's offset, as
+  // each sum in a register counts.
   __device__ __forceinline__ unsigned At(unsigned tile, int first_row, int chunk) const {
-    return tile + row + static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes) +
-           ((static_cast<unsigned>(chunk) << 4) ^ swizzle);
+    constexpr int kLow = TileLayout<kDim>::kWide ? 7 : 3;
+    return tile + row + ((static_cast<unsigned>(chunk & kLow) << 4) ^ swizzle) +
+           static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes + ((chunk & ~kLow) << 4));
   }
 };
 

@@ -1,0 +1,61 @@
+// After the backward: dq = scale * dq_sum, rounded once, added to what is there or with non-finite
+// elements replaced where it is so asked. All rows of the tensor: those of no entry have sums of 0.
+//
+// Grid: a block for each (64 rows, query head, batch entry), rows counting fastest; packed tensors
+// are one entry. Bound by memory: 8 elements to a lane, 4 rows of it under way at once.
+// Config: none.
+#include "config.cuh"
+#include "shared/output.cuh"
+#include "shared/row_chunk.cuh"
+
+namespace {
+
+using namespace shared;
+
+constexpr int kThreads = 128;
+constexpr int kRows = 64;
+constexpr int kAtOnce = 4;
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    attn_finish(const __grid_constant__ Arguments a) {
+  const unsigned num_rows = static_cast<unsigned>(a.packed_q != 0 ? a.total_q : a.max_len_q);
+  const unsigned tiles = (num_rows + kRows - 1) / kRows;
+  const unsigned heads = blockIdx.x / tiles;
+  const long long row0 = 1ll * (blockIdx.x % tiles) * kRows;
+  const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
+  const int b = static_cast<int>(heads / static_cast<unsigned>(a.heads_q));
+
+  const int lanes = LanesOfRow(a.dim_qk);
+  const int rows = kThreads / lanes;
+  const int place = static_cast<int>(threadIdx.x) / lanes;
+  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
+  if (column >= a.dim_qk) return;
+  for (int first = place; first < kRows; first += kAtOnce * rows) {
+    RawChunk sums[kAtOnce];
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const long long row = row0 + first + n * rows;
+      // Sums have whole chunks, whatever the dim.
+      const int there = row < num_rows ? column + 8 : 0;
+      sums[n] = LoadRaw(a.dq_sum, RowAddress(a.dq_sum, b, row, head), column, there);
+    }
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const long long row = row0 + first + n * rows;
+      if (row >= num_rows) continue;
+      char* to = RowAddress(a.dq, b, row, head);
+      float values[8];
+      float old[8] = {};
+      ToFloats(sums[n], config::f32, values);
+      if (a.accumulate != 0) LoadChunk(a.dq, to, column, a.dim_qk, old);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        values[e] = fmaf(values[e], a.scale, old[e]);
+        if (column + e < a.dim_qk) values[e] = Finite(a, values[e]);
+      }
+      StoreChunk(a.dq, to, column, a.dim_qk, values);
+    }
+  }
+}
