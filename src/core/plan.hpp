@@ -14,7 +14,7 @@ struct ConfigEntry {
 
 struct Plan {
   const char* kernel = "";
-  std::array<ConfigEntry, 16> config{};  // ends at the first entry without a name
+  std::array<ConfigEntry, 24> config{};  // ends at the first entry without a name
   std::int64_t tile_q = 0;
   std::int64_t tile_kv = 0;
   std::int64_t tasks = 0;  // independent pieces of work

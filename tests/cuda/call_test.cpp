@@ -46,7 +46,9 @@ class CudaCall : public WithFakeDriver {
     const DevicePlan plan = make_plan(pass, problem, facts);
     const CurrentContext context(fake_driver(), 0);
     std::vector<Kernel> kernels(plan.num_kernels);
-    DeviceCall call{context, facts, pass, problem, arguments, plan, {}, stream_of(this), nullptr};
+    DeviceCall call{context, facts,           pass,
+                    problem, arguments,       plan,
+                    {},      stream_of(this), reinterpret_cast<void*>(2 * kDeviceMemory)};
     for (std::size_t i = 0; i < plan.num_kernels; ++i) {
       kernels[i].spec = plan.kernels[i];
       kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
@@ -134,6 +136,163 @@ TEST_F(CudaCall, PackedRowsOfNoEntryComeFirst) {
   const auto none = launched(Pass::forward, problem);
   ASSERT_EQ(none.size(), 1u);
   EXPECT_EQ(none[0].entry, "attn_uncovered");
+}
+
+class CudaBackwardCall : public CudaCall {
+ protected:
+  CudaBackwardCall() {
+    Arguments& a = arguments;
+    for (TensorView* view : {&a.dout, &a.dq, &a.dk, &a.dv}) {
+      *view = make(DType::bf16, {2, 300, 4, 64});
+    }
+  }
+  // The workspace is a device address that nobody follows.
+  std::vector<Seen> launched(const Problem& problem) {
+    return CudaCall::launched(Pass::backward, problem);
+  }
+  static std::vector<std::string> entries(const std::vector<Seen>& list) {
+    std::vector<std::string> names;
+    for (const Seen& seen : list) names.push_back(seen.entry);
+    return names;
+  }
+  using Names = std::vector<std::string>;
+};
+
+// Begin and end of each part of the workspace, for the problem of this test.
+TEST_F(CudaBackwardCall, InOrder) {
+  const Problem problem = describe(arguments);
+  const auto list = launched(problem);
+  ASSERT_EQ(entries(list), (Names{"attn_prepare", "attn_backward", "attn_finish"}));
+  const auto tile_q = static_cast<unsigned>(make_plan(Pass::backward, problem, h200()).plan.tile_q);
+  const auto tile_kv =
+      static_cast<unsigned>(make_plan(Pass::backward, problem, h200()).plan.tile_kv);
+  EXPECT_EQ(list[0].blocks, (300 + tile_q - 1) / tile_q * 4 * 2);
+  EXPECT_EQ(list[1].blocks, (300 + tile_kv - 1) / tile_kv * 4 * 2);
+  EXPECT_EQ(list[2].blocks, 5u * 4 * 2) << "64 rows each";
+  const device::Arguments& a = list[1].arguments;
+  EXPECT_EQ(a.stats.stride_row, 8);
+  EXPECT_EQ(a.stats.stride_head, 300 * 8);
+  EXPECT_EQ(a.stats.stride_batch, 4 * 300 * 8);
+  EXPECT_EQ(a.dq_sum.stride_row, 64 * 4);
+  EXPECT_EQ(a.dq_sum.stride_batch, 4 * 300 * 64 * 4);
+  EXPECT_EQ(a.turns, nullptr);
+  EXPECT_EQ(a.partials, nullptr);
+  EXPECT_EQ(a.zeros, a.dq_sum.base);
+  EXPECT_GE(a.zeros_bytes, 2 * 4 * 300 * 64 * 4);
+}
+
+TEST_F(CudaBackwardCall, EveryKernel) {
+  Arguments& a = arguments;
+  a.k = make(DType::bf16, {500, 4, 64});
+  a.v = make(DType::bf16, {500, 4, 64});
+  a.dk = make(DType::bf16, {500, 4, 64});
+  a.dv = make(DType::bf16, {500, 4, 64});
+  a.cu_len_kv = make(DType::i32, {3});
+  a.bias = make(DType::f32, {1, 1, 1, 400});
+  a.dbias = make(DType::f32, {1, 1, 1, 400});
+  a.sinks = make(DType::f32, {4});
+  a.dsink = make(DType::f32, {4});
+  Problem problem = describe(a);
+  problem.len_kv = 400;
+  problem.deterministic = true;
+  const auto list = launched(problem);
+  ASSERT_EQ(entries(list),
+            (Names{"attn_prepare", "attn_uncovered_gradients", "attn_backward", "attn_finish",
+                   "attn_bias_gradient", "attn_bias_gradient_sum", "attn_sink_gradient"}));
+  EXPECT_EQ(list[1].blocks, 2u) << "256 of 500 rows each";
+  EXPECT_EQ(list[5].blocks, 2u) << "256 of 400 elements each";
+  EXPECT_EQ(list[6].blocks, 4u);
+  const device::Arguments& given = list[4].arguments;
+  EXPECT_EQ(given.dbias_full, 1);
+  EXPECT_GT(given.splits, 1) << "7 tiles of keys on 132 SMs";
+  EXPECT_EQ(list[4].blocks, 7u * static_cast<unsigned>(given.splits));
+  EXPECT_NE(given.partials, nullptr);
+  EXPECT_NE(given.turns, nullptr);
+  EXPECT_EQ(given.dsink_stride, 4);
+  problem.accumulate = true;
+  EXPECT_EQ(entries(launched(problem))[1], "attn_backward")
+      << "rows of no entry keep what is there";
+}
+
+TEST_F(CudaBackwardCall, OnlyWhatIsAskedFor) {
+  arguments.dq = TensorView{};
+  Problem problem = describe(arguments);
+  problem.deterministic = true;
+  const auto keys = launched(problem);
+  EXPECT_EQ(entries(keys), (Names{"attn_prepare", "attn_backward"}));
+  EXPECT_EQ(keys[1].arguments.dq_sum.base, nullptr);
+  EXPECT_EQ(keys[1].arguments.turns, nullptr);
+  EXPECT_EQ(keys[0].arguments.zeros_bytes, 0);
+  arguments.dk = arguments.dv = TensorView{};
+  arguments.sinks = make(DType::f32, {4});
+  arguments.dsink = make(DType::f32, {4});
+  EXPECT_EQ(entries(launched(describe(arguments))), (Names{"attn_prepare", "attn_sink_gradient"}));
+}
+
+TEST_F(CudaBackwardCall, ZerosWhereThereAreNoKeysOrQueries) {
+  Arguments& a = arguments;
+  const Arguments whole = a;
+  for (TensorView* view : {&a.k, &a.v, &a.dk, &a.dv}) view->shape[1] = 0;
+  EXPECT_EQ(entries(launched(describe(a))), (Names{"attn_prepare", "attn_finish"}));
+  a = whole;
+  for (TensorView* view : {&a.q, &a.o, &a.dout, &a.dq}) view->shape[1] = 0;
+  a.lse.shape[2] = 0;
+  EXPECT_EQ(entries(launched(describe(a))), Names{"attn_backward"});
+}
+
+// Packed rows whose entries are all empty: dq of them is zero, so its sums must be.
+TEST_F(CudaBackwardCall, SumsOfRowsOfNoEntryAreZeroed) {
+  Arguments& a = arguments;
+  for (TensorView* view : {&a.q, &a.o, &a.dout, &a.dq}) *view = make(DType::bf16, {600, 4, 64});
+  a.lse = make(DType::f32, {4, 600});
+  a.cu_len_q = make(DType::i32, {3});
+  Problem problem = describe(a);
+  problem.len_q = 0;
+  const auto list = launched(problem);
+  ASSERT_EQ(entries(list), (Names{"attn_prepare", "attn_backward", "attn_finish"}));
+  EXPECT_EQ(list[0].blocks, 1u);
+  EXPECT_EQ(list[0].arguments.zeros_bytes, 600 * 4 * 64 * 4);
+  EXPECT_EQ(list[0].arguments.stats.stride_head, 600 * 8);
+  EXPECT_EQ(list[0].arguments.stats.stride_batch, 0);
+  EXPECT_EQ(list[2].blocks, 10u * 4);
+}
+
+TEST(CudaWorkspace, PartsDoNotOverlap) {
+  for (const char* text :
+       {"dtype=bf16 batch=3 heads_q=5 heads_kv=5 len_q=77 len_kv=9 bias=h",
+        "dtype=bf16 batch=3 heads_q=5 heads_kv=5 len_q=77 len_kv=9 layout_q=packed total_q=101",
+        "dtype=bf16 batch=1 len_q=131072 len_kv=131072 heads_q=8 heads_kv=8"}) {
+    const Problem problem = parse_problem(text);
+    for (const bool turns : {false, true}) {
+      for (const int dim : {0, 64, 256}) {
+        for (const int splits : {1, 3}) {
+          if (splits > 1 && !problem.bias.given) continue;
+          const Workspace w = lay_out(problem, {64, dim, turns, splits});
+          std::int64_t end = 0;
+          for (const Part& part :
+               {w.stats, w.row_ranges, w.q_ranges, w.dq_sum, w.turns, w.partials}) {
+            EXPECT_GE(part.offset, end) << text;
+            EXPECT_EQ(part.offset % 256, 0) << text;
+            end = part.offset + part.bytes;
+          }
+          EXPECT_LE(end, w.bytes) << text;
+          device::Arguments a;
+          place(w, problem, reinterpret_cast<void*>(kDeviceMemory), a);
+          if (dim == 0) {
+            EXPECT_EQ(a.zeros, nullptr);
+            continue;
+          }
+          // The zeros are dq_sum and turns, to the last of them, and nothing else.
+          EXPECT_EQ(a.zeros_bytes % 16, 0) << text;
+          EXPECT_GE(a.zeros_bytes, w.dq_sum.bytes + w.turns.bytes) << text;
+          EXPECT_LE(w.dq_sum.offset + a.zeros_bytes, w.partials.offset) << text;
+          if (turns) {
+            EXPECT_GE(w.dq_sum.offset + a.zeros_bytes, w.turns.offset + w.turns.bytes) << text;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_F(CudaCall, NothingToDoLaunchesNothing) {

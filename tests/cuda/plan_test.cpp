@@ -51,8 +51,10 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
             "found len_q=8 len_kv=1073741824; kernels on CUDA take lengths below 2^30");
   EXPECT_EQ(reason("dtype=bf16 batch=32767 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"), "");
   EXPECT_EQ(reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"),
-            "found 1 tiles of queries of 65536 heads of 32768 entries; a grid has fewer than 2^31 "
-            "of them");
+            "found 2147483648 blocks of attn_forward; a grid has fewer than 2^31 of them");
+  EXPECT_EQ(reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=1 len_q=1 len_kv=1", h200(),
+                   Pass::backward),
+            "found 2147483648 blocks of attn_prepare; a grid has fewer than 2^31 of them");
   DeviceFacts small = h200();
   small.shared_per_block = small.shared_per_sm = 48 << 10;
   EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 dim_qk=256 dim_vo=256", small),
@@ -64,7 +66,8 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
 void expect_consistent(const DevicePlan& plan, const std::string& what) {
   ASSERT_GE(plan.num_kernels, 1u) << what;
   const auto main = std::find_if(plan.specs().begin(), plan.specs().end(), [](const auto& spec) {
-    return std::string_view(spec.entry) == "attn_forward";
+    const std::string_view entry = spec.entry;
+    return entry == "attn_forward" || entry == "attn_backward";
   });
   ASSERT_NE(main, plan.specs().end()) << what;
   EXPECT_EQ(main->threads, 32 * main->config.get("warps").value_or(0)) << what;
@@ -103,6 +106,36 @@ TEST(CudaPlan, FitsEveryDeviceInEveryShape) {
       }
     }
     EXPECT_EQ(shapes, 150u);
+  }
+}
+
+// The same of the backward; the largest dims leave no tiles that fit the smallest shared memory.
+TEST(CudaPlan, BackwardFitsDevicesInTheirShapes) {
+  for (const DeviceFacts& facts : devices()) {
+    int refused = 0;
+    for (const int dim_qk : {64, 96, 128, 192, 256}) {
+      for (const int dim_vo : {64, 96, 128, 192, 256}) {
+        for (const char* options : {"", " bias=k dtype_bias=bf16", " bias=k mask=k", " mask=k"}) {
+          const std::string text = "dtype=bf16 len_q=8 len_kv=8 dim_qk=" + std::to_string(dim_qk) +
+                                   " dim_vo=" + std::to_string(dim_vo) + options;
+          const Problem problem = parse_problem(text);
+          const auto tiles = choose_tiles(shape_of(Pass::backward, problem), facts);
+          if (!tiles) {
+            EXPECT_NE(reason(text.c_str(), facts, Pass::backward).find("no tiles fit"),
+                      std::string::npos);
+            EXPECT_GT(std::max(dim_qk, dim_vo), 128) << facts.name << " " << text;
+            ++refused;
+            continue;
+          }
+          const DevicePlan plan = make_plan(Pass::backward, problem, facts);
+          expect_consistent(plan, text);
+          for (const KernelSpec& spec : plan.specs()) {
+            EXPECT_LE(spec.shared_bytes, facts.shared_per_block) << facts.name << " " << text;
+          }
+        }
+      }
+    }
+    EXPECT_LE(refused, facts.shared_per_block > 100 << 10 ? 0 : 28) << facts.name;
   }
 }
 

@@ -17,14 +17,20 @@ const Problem kProblem =
 const Tiles kTiles{128, 32, 8, 2, 1, false};
 
 TEST(CudaTuned, TilesAsText) {
-  const std::string text = "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0";
+  const std::string text =
+      "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0 chunk=0 exchange=0 "
+      "kv_in_registers=0";
   EXPECT_EQ(to_string(kTiles), text);
   EXPECT_EQ(parse_tiles(text), kTiles);
   for (const char* bad : {"", "tile_q=128", "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1",
-                          "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=2",
-                          "tile_q=128 tile_kv=-2 warps=8 stages=2 blocks=1 q_in_registers=0",
-                          "tile_q=12x tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0",
-                          "tile_kv=32 tile_q=128 warps=8 stages=2 blocks=1 q_in_registers=0"}) {
+                          "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=2 "
+                          "chunk=0 exchange=0 kv_in_registers=0",
+                          "tile_q=128 tile_kv=-2 warps=8 stages=2 blocks=1 q_in_registers=0 "
+                          "chunk=0 exchange=0 kv_in_registers=0",
+                          "tile_q=12x tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0 "
+                          "chunk=0 exchange=0 kv_in_registers=0",
+                          "tile_kv=32 tile_q=128 warps=8 stages=2 blocks=1 q_in_registers=0 "
+                          "chunk=0 exchange=0 kv_in_registers=0"}) {
     EXPECT_EQ(parse_tiles(bad), std::nullopt) << bad;
   }
   EXPECT_EQ(parse_tiles(text + " more=1"), std::nullopt);

@@ -190,6 +190,8 @@ void fill_gradients(const Problem& p, const Arguments& from, device::Arguments& 
   a.dlse = statistics_of(from.dlse);
   a.delta = statistics_of(from.delta);
   a.dbias = pairs_of(from.dbias, p.bias);
+  a.dbias_full =
+      (p.bias.batch ? 8 : 0) | (p.bias.head ? 4 : 0) | (p.bias.q ? 2 : 0) | (p.bias.kv ? 1 : 0);
   if (from.dsink.given()) {
     a.dsink = static_cast<float*>(from.dsink.address());
     a.dsink_stride = stride_bytes(from.dsink, 0);

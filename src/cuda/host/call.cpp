@@ -31,10 +31,14 @@ core::Status check_pointers(const Driver& driver, Pass pass, const Problem& prob
 }
 
 core::Status run(const DeviceCall& call) {
-  const device::Arguments arguments = device_arguments(call.pass, call.problem, call.arguments);
+  device::Arguments arguments = device_arguments(call.pass, call.problem, call.arguments);
+  if (call.pass == Pass::backward) {
+    place(call.plan.workspace, call.problem, call.workspace, arguments);
+  }
   for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
     core::Status status =
-        launch(call.context, *call.kernels[i], {call.plan.blocks[i]}, call.stream, arguments);
+        launch(call.context, *call.kernels[i], {static_cast<unsigned>(call.plan.blocks[i])},
+               call.stream, arguments);
     if (!status.ok()) return status;
   }
   return {};

@@ -5,8 +5,35 @@
 #include "cuda/host/tuned.hpp"
 
 namespace attn::cuda {
+namespace {
+
+std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& facts) {
+  std::vector<Tiles> list;
+  for (const int warps : {4, 8}) {
+    for (const int tile_q : {32, 64, 128}) {
+      for (const int tile_kv : {64, 128}) {
+        for (const int blocks : {1, 2}) {
+          for (const int chunk : {16, 32}) {
+            for (const bool exchange : {false, true}) {
+              for (const bool kv_in_registers : {false, true}) {
+                const Tiles tiles{tile_q, tile_kv,  warps,          2, blocks, false,
+                                  chunk,  exchange, kv_in_registers};
+                if (exchange && kv_in_registers) continue;  // the same as without
+                if (misfit(shape, tiles, facts).empty()) list.push_back(tiles);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
 
 std::vector<Tiles> candidate_tiles(const Shape& shape, const DeviceFacts& facts) {
+  if (shape.pass == Pass::backward) return backward_candidates(shape, facts);
   std::vector<Tiles> list;
   for (const int warps : {4, 8}) {
     for (const int rows : {16, 32}) {

@@ -1,6 +1,7 @@
 // The CUDA plan; see plan.hpp.
 #include "cuda/host/plan.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -13,7 +14,13 @@ namespace {
 constexpr int kLeastCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
-constexpr unsigned kUncoveredRows = 256;  // of a block of portable/uncovered.cu: one a thread
+// Blocks of the small kernels, as their sources say.
+constexpr unsigned kUncoveredRows = 256;  // one a thread
+constexpr unsigned kPrepareThreads = 128;
+constexpr unsigned kFinishThreads = 128;
+constexpr unsigned kFinishRows = 64;
+constexpr unsigned kSumThreads = 256;
+constexpr unsigned kSinkThreads = 1024;
 constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
 bool is_f8(DType dtype) {
@@ -22,11 +29,6 @@ bool is_f8(DType dtype) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
-}
-
-// Blocks of the forward. Does not overflow: the rows of all heads are at most 2^57.
-std::int64_t blocks_of(const Problem& p, const Tiles& tiles) {
-  return divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
 }
 
 std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
@@ -41,49 +43,41 @@ std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
   if (p.page_size > 0) return "no kernel for paged caches on CUDA yet";
   if (p.len_new > 0) return "no kernel that appends to a cache on CUDA yet";
   if (p.rope != Rope::none) return "no kernel with rotary embedding on CUDA yet";
-  if (pass == Pass::backward) return "no kernel for the backward on CUDA yet";
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
            "; kernels on CUDA take lengths below 2^30";
   }
-  const Shape shape = shape_of(pass, p);
-  const auto tiles = choose_tiles(shape, facts);
-  if (!tiles) {
+  if (!choose_tiles(shape_of(pass, p), facts)) {
     return "no tiles fit cuda:" + std::to_string(facts.ordinal) + ", " + to_string(facts) +
            ", with " + std::to_string(facts.shared_per_block) +
            " bytes of shared memory for a block";
   }
-  if (blocks_of(p, *tiles) > kMaxBlocks) {
-    return "found " + std::to_string(divide_up(p.len_q, tiles->tile_q)) + " tiles of queries of " +
-           std::to_string(p.heads_q) + " heads of " + std::to_string(p.batch) +
-           " entries; a grid has fewer than 2^31 of them";
+  const DevicePlan plan = make_plan(pass, p, facts);
+  for (std::size_t i = 0; i < plan.num_kernels; ++i) {
+    if (plan.blocks[i] <= kMaxBlocks) continue;
+    return "found " + std::to_string(plan.blocks[i]) + " blocks of " + plan.kernels[i].entry +
+           "; a grid has fewer than 2^31 of them";
   }
   return {};
 }
 
-// A kernel of the plan: `blocks` along x.
+// A kernel of the plan: `blocks` along x. Their number does not overflow: rows of all heads are at
+// most 2^57.
 KernelSpec& add(DevicePlan& plan, const char* source, const char* entry, unsigned threads,
                 std::int64_t blocks) {
   KernelSpec& spec = plan.kernels[plan.num_kernels];
   spec.config = Config(source);
   spec.entry = entry;
   spec.threads = threads;
-  plan.blocks[plan.num_kernels++] = static_cast<unsigned>(blocks);
+  plan.blocks[plan.num_kernels++] = blocks;
   return spec;
 }
 
-// The constants of the main kernels.
-void set_constants(Config& config, const Problem& p, const Shape& shape, const Tiles& tiles,
-                   bool by_elements) {
+// The constants of every kernel that computes scores.
+void set_problem(Config& config, const Problem& p, const Shape& shape, bool by_elements) {
   config.set("dtype", static_cast<int>(p.dtype))
       .set("dim_qk", shape.dim_qk)
       .set("dim_vo", shape.dim_vo)
-      .set("tile_q", tiles.tile_q)
-      .set("tile_kv", tiles.tile_kv)
-      .set("warps", tiles.warps)
-      .set("stages", tiles.stages)
-      .set("blocks", tiles.blocks)
-      .set("q_in_registers", tiles.q_in_registers)
       .set("softcap", shape.softcap)
       .set("alibi", shape.alibi)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
@@ -92,32 +86,128 @@ void set_constants(Config& config, const Problem& p, const Shape& shape, const T
       .set("by_elements", by_elements);
 }
 
-// What is printed: of the main kernel.
-void describe(DevicePlan& plan, const char* name, const Config& config, const Tiles& tiles,
-              std::int64_t tasks) {
+// The main kernel, of which the plan tells.
+KernelSpec& add_main(DevicePlan& plan, const char* name, const char* source, const char* entry,
+                     const Shape& shape, const Tiles& tiles, std::int64_t blocks) {
+  KernelSpec& spec = add(plan, source, entry, static_cast<unsigned>(32 * tiles.warps), blocks);
+  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
+  spec.config.set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("warps", tiles.warps)
+      .set("stages", tiles.stages)
+      .set("blocks", tiles.blocks);
   plan.plan.kernel = name;
   plan.plan.tile_q = tiles.tile_q;
   plan.plan.tile_kv = tiles.tile_kv;
-  plan.plan.tasks = tasks;
+  plan.plan.tasks = blocks;
+  return spec;
+}
+
+void print_config(DevicePlan& plan, const Config& config) {
   for (std::size_t i = 0; i < config.size() && i < plan.plan.config.size(); ++i) {
     plan.plan.config[i] = config[i];
   }
 }
 
-DevicePlan plan_forward(const Problem& p, const DeviceFacts& facts, bool by_elements) {
+DevicePlan plan_forward(const Problem& p, const Shape& shape, const Tiles& tiles,
+                        bool by_elements) {
   DevicePlan plan;
-  const Shape shape = shape_of(Pass::forward, p);
-  const auto tiles = choose_tiles(shape, facts);
-  if (!tiles) return plan;  // check_support() refused
   if (p.layout_q == Layout::packed) {
     add(plan, "portable/uncovered.cu", "attn_uncovered", kUncoveredRows,
         divide_up(p.total_q, kUncoveredRows));
   }
-  KernelSpec& forward = add(plan, "portable/forward.cu", "attn_forward",
-                            static_cast<unsigned>(32 * tiles->warps), blocks_of(p, *tiles));
-  set_constants(forward.config, p, shape, *tiles, by_elements);
-  forward.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, *tiles));
-  describe(plan, "cuda_forward", forward.config, *tiles, blocks_of(p, *tiles));
+  const std::int64_t blocks = divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
+  KernelSpec& main =
+      add_main(plan, "cuda_forward", "portable/forward.cu", "attn_forward", shape, tiles, blocks);
+  set_problem(main.config, p, shape, by_elements);
+  main.config.set("q_in_registers", tiles.q_in_registers);
+  print_config(plan, main.config);
+  return plan;
+}
+
+// The bias's gradient, a kernel of its own. Where it has too few tiles for the device, each is the
+// sum of several parts, which another kernel adds up.
+struct BiasGradient {
+  BiasGradientTiles tiles;
+  std::int64_t blocks = 0;
+  int splits = 1;
+};
+
+BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const DeviceFacts& facts) {
+  BiasGradient made;
+  made.tiles = choose_bias_gradient_tiles(shape, facts);
+  std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
+  std::int64_t blocks = 1;
+  const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
+  dimension(p.bias.batch, p.batch);
+  dimension(p.bias.head, p.heads_q);
+  dimension(p.bias.q, divide_up(p.len_q, made.tiles.tile_q));
+  dimension(p.bias.kv, divide_up(p.len_kv, made.tiles.tile_kv));
+  const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
+  if (blocks > 0 && blocks < wanted) {
+    made.splits =
+        static_cast<int>(std::max<std::int64_t>(1, std::min(divide_up(wanted, blocks), visits)));
+  }
+  made.blocks = blocks * made.splits;
+  return made;
+}
+
+void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
+                       const BiasGradient& made, bool by_elements) {
+  const BiasGradientTiles& tiles = made.tiles;
+  KernelSpec& spec = add(plan, "portable/bias_gradient.cu", "attn_bias_gradient",
+                         static_cast<unsigned>(32 * tiles.warps), made.blocks);
+  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
+  set_problem(spec.config, p, shape, by_elements);
+  spec.config.set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("warps", tiles.warps)
+      .set("blocks", tiles.blocks);
+  if (made.splits > 1) {
+    add(plan, "portable/bias_gradient_sum.cu", "attn_bias_gradient_sum", kSumThreads,
+        divide_up(dbias_elements(p), kSumThreads));
+  }
+}
+
+// Statistics of rows; then dk, dv and the sums of dq; then what is made of them.
+DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
+                         const DeviceFacts& facts, bool by_elements) {
+  DevicePlan plan;
+  const bool packed_q = p.layout_q == Layout::packed;
+  const bool main_wanted = p.dq || p.dk || p.dv;
+  const BiasGradient bias = p.dbias ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
+  plan.workspace =
+      lay_out(p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits});
+  plan.plan.workspace_bytes = plan.workspace.bytes;
+
+  const std::int64_t tiles_q = divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
+  const bool rows_of_none = packed_q && p.total_q > 0;  // whose sums are to be zero all the same
+  KernelSpec& prepare = add(plan, "portable/prepare.cu", "attn_prepare", kPrepareThreads,
+                            tiles_q == 0 && rows_of_none ? 1 : tiles_q);
+  prepare.config.set("tile_q", tiles.tile_q);
+  if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
+    add(plan, "portable/uncovered.cu", "attn_uncovered_gradients", kUncoveredRows,
+        divide_up(p.total_kv, kUncoveredRows));
+  }
+  const std::int64_t blocks =
+      main_wanted ? divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
+  KernelSpec& main = add_main(plan, "cuda_backward", "portable/backward.cu", "attn_backward", shape,
+                              tiles, blocks);
+  set_problem(main.config, p, shape, by_elements);
+  main.config.set("chunk", tiles.chunk)
+      .set("exchange", tiles.exchange)
+      .set("kv_in_registers", tiles.kv_in_registers)
+      .set("deterministic", p.dq && p.deterministic);
+  print_config(plan, main.config);
+  if (p.dq) {
+    const std::int64_t rows = packed_q ? p.total_q : p.len_q;
+    add(plan, "portable/finish.cu", "attn_finish", kFinishThreads,
+        divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch));
+  }
+  if (p.dbias) add_bias_gradient(plan, p, shape, bias, by_elements);
+  if (p.dsink) {
+    add(plan, "portable/sink_gradient.cu", "attn_sink_gradient", kSinkThreads, p.heads_q);
+  }
   return plan;
 }
 
@@ -136,8 +226,12 @@ bool loads_by_elements(Pass pass, const Problem& problem) {
 
 DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
                      bool by_elements) {
-  if (pass == Pass::backward) return {};
-  return plan_forward(problem, facts, by_elements || loads_by_elements(pass, problem));
+  const Shape shape = shape_of(pass, problem);
+  const auto tiles = choose_tiles(shape, facts);
+  if (!tiles) return {};  // check_support() refuses
+  by_elements = by_elements || loads_by_elements(pass, problem);
+  if (pass == Pass::backward) return plan_backward(problem, shape, *tiles, facts, by_elements);
+  return plan_forward(problem, shape, *tiles, by_elements);
 }
 
 }  // namespace attn::cuda

@@ -7,6 +7,7 @@
 #include "core/backend.hpp"
 #include "core/plan.hpp"
 #include "cuda/host/modules.hpp"
+#include "cuda/host/workspace.hpp"
 
 namespace attn::cuda {
 
@@ -17,7 +18,8 @@ inline constexpr std::size_t kMaxKernels = 8;
 struct DevicePlan {
   core::Plan plan;
   std::array<KernelSpec, kMaxKernels> kernels{};
-  std::array<unsigned, kMaxKernels> blocks{};  // 0: nothing to do
+  std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
+  Workspace workspace;                             // of the backward
   std::size_t num_kernels = 0;
 
   [[nodiscard]] std::span<const KernelSpec> specs() const { return {kernels.data(), num_kernels}; }

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "cuda/host/tuned.hpp"
+#include "cuda/kernels/portable/backward_shared.cuh"
+#include "cuda/kernels/portable/bias_gradient_shared.cuh"
 #include "cuda/kernels/portable/forward_shared.cuh"
 
 namespace attn::cuda {
@@ -38,14 +41,68 @@ constexpr std::array kForward{
     Rule{256, {32, 32, 2, 2, 1, false}},
 };
 
+// tile_q, tile_kv, warps, stages, blocks, -, chunk, exchange, kv_in_registers. The rules below the
+// first of each group are for less shared memory; the last one spills.
+constexpr std::array kBackward{
+    Rule{128, {64, 128, 8, 2, 1, false, 32, false, false}},  //
+    Rule{128, {64, 64, 4, 2, 1, false, 32, false, false}},   //
+    Rule{128, {32, 64, 4, 2, 1, false, 32, false, false}},   //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, true, false}},    //
+    Rule{256, {32, 32, 2, 2, 1, false, 16, false, false}},
+};
+
+// tile_q, tile_kv, warps, blocks.
+constexpr std::array kBiasGradient{BiasGradientTiles{64, 64, 4, 1},
+                                   BiasGradientTiles{32, 32, 2, 1}};
+
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
 bool loads_evenly(int dim, int rows, int threads) {
   return rows % (threads / (dim % 64 == 0 ? 8 : 4)) == 0;
 }
 
-// Of a thread: the accumulators of S and O, and Q where it is kept.
+// What portable/backward.cu can be compiled for; as its assertions.
+std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
+  const int threads = 32 * tiles.warps;
+  if (tiles.warps < 2 || tiles.stages != 2) return "at least 2 warps and 2 stages";
+  if (tiles.chunk != 16 && tiles.chunk != 32) return "a chunk is 16 or 32 queries";
+  if (tiles.tile_q <= 0 || tiles.tile_q % 32 != 0 || tiles.tile_q > threads) {
+    return "tile_q is a multiple of 32 and no more than the threads";
+  }
+  const int keys = tiles.exchange ? 32 : tiles.tile_kv / tiles.warps;
+  if (tiles.tile_kv <= 0 || (keys != 16 && keys != 32) || tiles.tile_kv % keys != 0 ||
+      tiles.warps % (tiles.tile_kv / keys) != 0) {
+    return "a warp has 16 or 32 keys";
+  }
+  const int parts = tiles.warps / (tiles.tile_kv / keys);
+  if (tiles.tile_q % (parts * tiles.chunk) != 0) return "a warp has whole chunks of queries";
+  if (shape.dim_qk % (16 * parts) != 0 || shape.dim_vo % (16 * parts) != 0) {
+    return "the warps share out whole 16 dims";
+  }
+  const int sum_warps = shape.dim_qk % (8 * tiles.warps) == 0 ? 2 : 4;
+  if (tiles.warps % sum_warps != 0 || tiles.tile_q % (16 * sum_warps) != 0 ||
+      shape.dim_qk % (16 * (tiles.warps / sum_warps)) != 0) {
+    return "the warps share out dq by 16 queries and dims";
+  }
+  if (tiles.tile_kv * std::max(shape.dim_qk, shape.dim_vo) * 4 > shared_bytes_of(shape, tiles)) {
+    return "results of a tile are no more than all tiles";
+  }
+  return {};
+}
+
+std::string forward_misfit(const Tiles& tiles) {
+  const int rows = tiles.warps > 0 ? tiles.tile_q / tiles.warps : 0;
+  if (rows * tiles.warps != tiles.tile_q || (rows != 16 && rows != 32)) {
+    return "a warp has 16 or 32 queries";
+  }
+  if (tiles.stages < 2) return "the ring has at least 2 stages";
+  if (tiles.tile_kv <= 0 || tiles.tile_kv % 32 != 0) return "tile_kv is a multiple of 32";
+  return {};
+}
+
+// Of a thread: the accumulators of S and O, and Q where it is kept; 0 where it isn't known.
 int registers_of(const Shape& shape, const Tiles& tiles) {
+  if (shape.pass == Pass::backward) return 0;
   const int rows = tiles.tile_q / tiles.warps;
   const int q = tiles.q_in_registers ? rows * shape.dim_qk / 64 : 0;
   return rows * (tiles.tile_kv + shape.dim_vo) / 32 + q + kOtherRegisters;
@@ -70,10 +127,33 @@ Shape shape_of(Pass pass, const Problem& problem) {
   shape.softcap = problem.softcap;
   shape.alibi = problem.alibi;
   shape.dropout = problem.dropout;
+  // Warps of the backward share out dims above 128 by multiples of 64.
+  if (pass == Pass::backward && std::max(shape.dim_qk, shape.dim_vo) > 128) {
+    shape.dim_qk = shape.dim_qk == 96 ? 128 : shape.dim_qk;
+    shape.dim_vo = shape.dim_vo == 96 ? 128 : shape.dim_vo;
+  }
   return shape;
 }
 
+int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
+  return device::BiasGradientSharedOf(tiles.tile_q, tiles.tile_kv, shape.dim_qk, shape.dim_vo,
+                                      shape.bias_bytes, shape.mask)
+      .bytes;
+}
+
+BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts) {
+  for (const BiasGradientTiles& tiles : kBiasGradient) {
+    if (shared_bytes_of(shape, tiles) <= facts.shared_per_block) return tiles;
+  }
+  return kBiasGradient.back();
+}
+
 int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
+  if (shape.pass == Pass::backward) {
+    return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
+                                    shape.dim_vo, tiles.exchange, shape.bias_bytes, shape.mask)
+        .bytes;
+  }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
                                  shape.dim_vo, shape.bias_bytes, shape.mask)
       .bytes;
@@ -81,14 +161,14 @@ int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
 
 std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& facts) {
   const int threads = 32 * tiles.warps;
-  const int rows = tiles.warps > 0 ? tiles.tile_q / tiles.warps : 0;
-  if (rows * tiles.warps != tiles.tile_q || (rows != 16 && rows != 32)) {
-    return "a warp has 16 or 32 queries";
+  const bool backward = shape.pass == Pass::backward;
+  if (std::string why = backward ? backward_misfit(shape, tiles) : forward_misfit(tiles);
+      !why.empty()) {
+    return why;
   }
-  if (tiles.stages < 2) return "the ring has at least 2 stages";
-  if (tiles.tile_kv <= 0 || tiles.tile_kv % 32 != 0) return "tile_kv is a multiple of 32";
   for (const auto& [dim, tile] :
        {std::pair{shape.dim_qk, tiles.tile_q}, std::pair{shape.dim_qk, tiles.tile_kv},
+        std::pair{backward ? shape.dim_vo : shape.dim_qk, tiles.tile_q},
         std::pair{shape.dim_vo, tiles.tile_kv}}) {
     if (!loads_evenly(dim, tile, threads)) {
       return "a tile of " + std::to_string(tile) + " rows of " + std::to_string(dim) +
@@ -122,7 +202,9 @@ std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) 
     const auto tuned = facts.tuned->find(shape);
     if (tuned && misfit(shape, *tuned, facts).empty()) return tuned;
   }
-  for (const Rule& rule : kForward) {
+  const std::span<const Rule> rules =
+      shape.pass == Pass::backward ? std::span<const Rule>(kBackward) : kForward;
+  for (const Rule& rule : rules) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
     if (misfit(shape, rule.tiles, facts).empty()) return rule.tiles;
   }

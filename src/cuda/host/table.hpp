@@ -25,19 +25,34 @@ Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192 or 256.
 int rounded_dim(std::int64_t dim);
 
+// Of the forward, or of the backward's main kernel.
 struct Tiles {
   int tile_q = 0;
   int tile_kv = 0;
   int warps = 0;
-  int stages = 0;  // of the ring that keys and values come through
-  int blocks = 0;  // of an SM
-  bool q_in_registers = false;
+  int stages = 0;               // of the ring that tiles come through
+  int blocks = 0;               // of an SM
+  bool q_in_registers = false;  // forward
+  // backward, see kernels/portable/backward.cu
+  int chunk = 0;
+  bool exchange = false;
+  bool kv_in_registers = false;
 
   bool operator==(const Tiles&) const = default;
 };
 
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Shape& shape, const Tiles& tiles);
+
+// Of the kernel of the bias's gradient, whose tiles are few enough to fit everywhere.
+struct BiasGradientTiles {
+  int tile_q = 0;
+  int tile_kv = 0;
+  int warps = 0;
+  int blocks = 0;
+};
+BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts);
+int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles);
 // Why the tiles can't be taken on the device; "" where they can.
 std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& facts);
 // The first rule that fits; none where the device is too small for all of them.

@@ -41,6 +41,9 @@ void visit_tiles(Visit visit) {
   visit("stages", &Tiles::stages);
   visit("blocks", &Tiles::blocks);
   visit("q_in_registers", &Tiles::q_in_registers);
+  visit("chunk", &Tiles::chunk);
+  visit("exchange", &Tiles::exchange);
+  visit("kv_in_registers", &Tiles::kv_in_registers);
 }
 
 // "<folder>/tuned-NVIDIA_H200.txt"

@@ -103,13 +103,14 @@ class TileStream {
         from_(from + Shares::Row() * rows.stride_row + Shares::Chunk() * 16) {}
 
   // The next tile, of which `left` rows are there.
+  template <int unroll = Shares::kPasses>
   __device__ __forceinline__ void Load(unsigned to, int left) {
     if constexpr (config::by_elements != 0) {
       LoadTileByElements<kDim, kRows, kThreads, dtype>(
           to, from_ - Shares::Row() * rows_.stride_row - Shares::Chunk() * 16, rows_.stride_row,
           left, dim_, rows_.type);
     } else {
-      Shares::template Copy<Shares::kPasses>(to, left, dim_, rows_.base, [&](int i, int c) {
+      Shares::template Copy<unroll>(to, left, dim_, rows_.base, [&](int i, int c) {
         return from_ + i * Shares::kStep * rows_.stride_row + c * Shares::kSide * 16;
       });
     }

@@ -1,0 +1,69 @@
+// The backward's workspace; see workspace.hpp.
+#include "cuda/host/workspace.hpp"
+
+namespace attn::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+// Rows of q's tensors.
+std::int64_t rows_of(const Problem& p) {
+  return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
+}
+
+// Strides of [b, h, n] rows of so many bytes, packed [h, total].
+device::Rows rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
+  device::Rows rows;
+  const bool packed = p.layout_q == Layout::packed;
+  rows.base = base;
+  rows.stride_row = row_bytes;
+  rows.stride_head = (packed ? p.total_q : p.len_q) * row_bytes;
+  rows.stride_batch = packed ? 0 : p.heads_q * rows.stride_head;
+  rows.type = static_cast<int>(DType::f32);
+  rows.vector = row_bytes % 16 == 0 ? 1 : 0;
+  return rows;
+}
+
+}  // namespace
+
+std::int64_t dbias_elements(const Problem& p) {
+  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * (p.bias.q ? p.len_q : 1) *
+         (p.bias.kv ? p.len_kv : 1);
+}
+
+Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
+  Workspace w;
+  const auto add = [&](Part& part, std::int64_t bytes) {
+    part = {w.bytes, bytes};
+    w.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  const std::int64_t rows = rows_of(p);
+  const std::int64_t tiles = p.batch * ((p.len_q + needs.tile_q - 1) / needs.tile_q);
+  w.dim = needs.dim;
+  w.splits = needs.splits;
+  add(w.stats, rows * p.heads_q * 8);
+  add(w.row_ranges, rows * 8);
+  add(w.q_ranges, tiles * 16);
+  add(w.dq_sum, rows * p.heads_q * needs.dim * 4);
+  add(w.turns, needs.turns ? tiles * p.heads_q * 4 : 0);
+  add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
+  return w;
+}
+
+void place(const Workspace& w, const Problem& p, void* memory, device::Arguments& a) {
+  const auto at = [&](const Part& part) {
+    return part.bytes > 0 ? static_cast<char*>(memory) + part.offset : nullptr;
+  };
+  a.stats = rows_at(at(w.stats), p, 8);
+  a.row_ranges = reinterpret_cast<int*>(at(w.row_ranges));
+  a.q_ranges = reinterpret_cast<int*>(at(w.q_ranges));
+  a.dq_sum = rows_at(at(w.dq_sum), p, w.dim * 4);
+  a.turns = reinterpret_cast<unsigned*>(at(w.turns));
+  a.partials = reinterpret_cast<float*>(at(w.partials));
+  a.splits = w.splits;
+  // Both parts to the end of their 256 bytes, which nothing else has.
+  a.zeros = at(w.dq_sum);
+  a.zeros_bytes = a.zeros != nullptr ? w.partials.offset - w.dq_sum.offset : 0;
+}
+
+}  // namespace attn::cuda

@@ -1,0 +1,43 @@
+// Workspace of the backward: what its kernels hand on, all of it O(len) (and the parts of a bias
+// gradient that several blocks add up). Laid out by the plan, given to the kernels by addresses.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <cstdint>
+
+#include "cuda/kernels/shared/arguments.cuh"
+
+namespace attn::cuda {
+
+struct Part {
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;  // 0: not needed
+};
+
+// Symbols as in arguments.cuh; packed tensors have [h, total] for [b, h, n], [total] for [b, n].
+struct Workspace {
+  Part stats;       // [b, h, n] {f32 lse in units of log2, f32 delta}
+  Part row_ranges;  // [b, n] {begin, end}
+  Part q_ranges;    // [b, tiles of queries] TileRange
+  Part dq_sum;      // [b, h, n, dim_qk of the Config] f32
+  Part turns;       // [b, h, tiles of queries] u32, right behind dq_sum: both begin as zeros
+  Part partials;    // [splits, the bias's shape] f32
+  int dim = 0;      // of dq_sum
+  int splits = 1;
+  std::int64_t bytes = 0;
+};
+
+struct WorkspaceNeeds {
+  std::int64_t tile_q = 0;
+  int dim = 0;         // dim_qk of the Config; 0: no dq
+  bool turns = false;  // dq's sums are made in turns
+  int splits = 1;      // parts of the bias gradient
+};
+
+Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);
+// The bias gradient's number of elements.
+std::int64_t dbias_elements(const Problem& problem);
+
+void place(const Workspace& workspace, const Problem& problem, void* memory, device::Arguments& a);
+
+}  // namespace attn::cuda
