@@ -10,7 +10,7 @@
 
 #include "core/visibility.hpp"
 #include "cuda/host/plan.hpp"
-#include "device_on_host.hpp"
+#include "emulated/device.hpp"
 // After what it needs of the device.
 #include "cuda/kernels/shared/entry.cuh"
 
