@@ -86,8 +86,8 @@ class DeviceRun final : public CellRun {
   }
 
   void sample(double budget, std::vector<double>& out) override {
-    // Events around many calls where one is so short that their own time would count.
-    constexpr double kLeastSpan = 200e-6;
+    // Events around many calls where one is so short that their own time, about 2 us, would count.
+    constexpr double kLeastSpan = 1e-3;
     constexpr double kMostCalls = 1000.0;  // queued at once
     const double once = std::max(spans(1, 3).back(), 1e-6);
     const double batch = std::clamp(std::ceil(kLeastSpan / once), 1.0, 200.0);

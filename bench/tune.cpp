@@ -158,8 +158,12 @@ class Tuner {
     }
     std::printf("  us of");
     for (const Cell* cell : group) std::printf(" %s", cell->name.c_str());
-    std::printf("\n  best: %s, %.3f of the table's speed\n",
-                found.best == 0 ? "the table's" : choices[found.best].c_str(), found.gain);
+    const std::string best = found.best == 0 ? "the table's" : choices[found.best];
+    if (found.gain > 0.0) {
+      std::printf("\n  best: %s, %.3f of the table's speed\n", best.c_str(), found.gain);
+    } else {
+      std::printf("\n  the table's tiles give wrong results; taken: %s\n", best.c_str());
+    }
     std::fflush(stdout);
   }
 

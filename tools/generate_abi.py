@@ -137,14 +137,14 @@ def parse(text: str) -> Header:
 def ctypes_of(header: Header, one: Declared, *, inside: str) -> tuple[str, str]:
     """The ctypes expression of a field or argument, and the Python type that reading it gives."""
     if one.base == "char" and one.stars == 1 and one.const:
-        kind, python = "c_char_p", "bytes | None"
+        kind, python = "c_char_p", "Text | None"
     elif one.stars > 0:
         known = {"void", "char", *NUMBERS, *header.structs, *header.opaque}
         if one.base not in known:
             raise fail(f"{inside}: {one.base}* {one.name}")
         kind, python = "c_void_p", "int | None"
     elif one.base == "char" and one.length > 0:
-        return f"c_char * {one.length}", "bytes"
+        return f"c_char * {one.length}", "Text"
     elif one.base in NUMBERS:
         kind, python = NUMBERS[one.base]
     elif one.base in header.structs:
@@ -209,7 +209,9 @@ def write(header: Header, source: str) -> str:
         "from ctypes import (",
         *(f"    {word}," for word in used),
         ")",
-        "from typing import Any, Final",
+        "from typing import Any, Final, TypeAlias",
+        "",
+        "Text: TypeAlias = bytes  # by a name that no field has",
         "",
         "",
     ]

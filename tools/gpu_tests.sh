@@ -45,7 +45,8 @@ step_sanitizer() {
   for tool in memcheck racecheck initcheck synccheck; do
     echo "== $tool, $cases cases"
     LD_LIBRARY_PATH=$bundle/lib "$(sanitizer)" --tool "$tool" --error-exitcode 3 --print-limit 20 \
-      "$bundle/bin/attn" check --device cuda --limit "$cases" >"$logs/$tool.log" 2>&1
+      "$bundle/bin/attn" check --device cuda --exact --dtype bf16 --limit "$cases" \
+      >"$logs/$tool.log" 2>&1
     status=$?
     tail -60 "$logs/$tool.log"
     if [ $status = 0 ] && grep -qE '(ERROR SUMMARY: 0 errors|0 hazards displayed)' "$logs/$tool.log"

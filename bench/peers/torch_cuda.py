@@ -194,7 +194,7 @@ class Run:
         except (libattn.Error, ValueError) as error:
             self.fail(f"{cell.base()}: {error}")
             return
-        oracle = Oracle(cell, x)
+        oracle = Oracle(cell, x, backward="bwd" in passes)
         wrong = [
             complaint
             for p in calls

@@ -138,9 +138,8 @@ def visible(cell: Cell, x: Inputs, rows: torch.Tensor, keys: torch.Tensor) -> to
 class Oracle:
     """Exact and naive results of the heads that are looked at, of set 0 of the inputs."""
 
-    def __init__(self, cell: Cell, x: Inputs) -> None:
+    def __init__(self, cell: Cell, x: Inputs, *, backward: bool) -> None:
         s = cell.shape
-        backward = "bwd" in cell.passes
         # A bias's and a sink's gradients are sums over the batch.
         if cell.option in ("bias-gradient", "sinks"):
             self.places = [(b, 0) for b in range(s.batch)]

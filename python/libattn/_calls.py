@@ -122,10 +122,12 @@ def settle(arrays: Arrays, changing: Settings, lead: str) -> tuple[list[Family],
     if stream is None:
         first = family_of(lead, arrays[lead])
         stream = None if first is None else first.stream(arrays[lead])
-    families = []
+    families: list[Family] = []
     for name, x in arrays.items():
-        arrays[name], family = opened(name, x, stream)
-        if family is CUDA_INTERFACE and "stream" not in changing:
+        family = family_of(name, x)
+        if family is None:
+            arrays[name], family = opened(name, x, stream)
+        elif family is CUDA_INTERFACE and "stream" not in changing:
             CUDA_INTERFACE.check_stream(name, x, stream)
         families.append(family)
     return families, stream

@@ -162,9 +162,9 @@ def _forward(
     if lse_out is not None:
         arrays["lse"] = lse_out
     if out is not None:
-        family_of("out", out)  # refuses it by the name that the caller knows
         arrays["o"] = out
-        settle(arrays, changing, "q")
+        if family_of("out", out) is None:
+            settle(arrays, changing, "q")
         wanted["o"] = _code_of("out", arrays["o"])
     if return_lse or lse_out is not None:
         wanted["lse"] = 0
@@ -322,7 +322,8 @@ def attention_backward(
     optional = {"o": o, "dlse": dlse, "delta": delta}
     arrays.update({name: x for name, x in optional.items() if x is not None})
     _refuse_gradients("attention", arrays)
-    settle(arrays, changing, "q")
+    if any(name in arrays and family_of(name, arrays[name]) is None for name in given):
+        settle(arrays, changing, "q")
     wanted |= {name: _code_of(name, arrays[name]) for name in wanted if name in arrays}
     made = _attend("backward", arrays, settings, changing, wanted)
     return Gradients(*(made.get(name, x) for name, x in given.items()))

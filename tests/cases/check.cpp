@@ -170,6 +170,17 @@ std::string judge_repeat(Context& context, const Case& c, const Run& first, std:
   return {};
 }
 
+// Of "cuda: why; webgpu: why; ..." what one backend says.
+std::string reason_of(Context& context, const std::string& reasons, const std::string& name) {
+  const std::size_t begin = reasons.find(name + ": ");
+  if (begin == std::string::npos) return reasons;
+  std::size_t end = reasons.size();
+  for (const BackendInfo& other : backends(context)) {
+    end = std::min(end, reasons.find("; " + other.name + ": ", begin));
+  }
+  return reasons.substr(begin, end - begin);
+}
+
 void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& report) {
   const auto current = device != nullptr ? device->current() : nullptr;
   const Device where = device != nullptr ? Device::cuda : Device::host;
@@ -177,7 +188,8 @@ void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& re
   report.backend = verdict.backend;
   if (!verdict.supported) {
     report.skipped = true;
-    report.message = verdict.reason;
+    report.message =
+        device != nullptr ? reason_of(context, verdict.reason, "cuda") : verdict.reason;
     return;
   }
   const PlanSummary plan = attn::plan(context, c.pass, c.problem, where);

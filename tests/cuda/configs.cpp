@@ -3,10 +3,10 @@
 //   attn_cuda_configs [--arch 80,90,120] [--all] [--jobs N] [--logs FOLDER]
 // Exit status 1 where a kernel spills, draws a note of the assembler (wgmma serialized, setmaxnreg
 // ignored) or leaves no room for the blocks that its plan wants on a multiprocessor, where plans
-// choose too many Configs, or where one does not compile. To stay within minutes on two cores,
-// every Config is compiled for the first architecture and a third of them, by hash, for each of the
-// others; --all compiles them all. --logs keeps the assembler's logs, so that only what changed
-// is compiled the next time.
+// choose too many Configs, or where one does not compile. To stay within minutes on two cores, of
+// Configs that differ in f16 and bf16 alone one is compiled, all of these for the first
+// architecture and a third for each of the others, drawn by hash; --all compiles every Config.
+// --logs keeps the assembler's logs, so that only what changed is compiled the next time.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -83,13 +83,25 @@ class Compiler {
   std::string logs_;
 };
 
-// By the Config alone, so that a Config is in or out whatever else changes.
-bool drawn(const Config& config) {
-  return std::strtoull(sha256(to_string(config)).substr(0, 8).c_str(), nullptr, 16) % 3 == 0;
+// By the text alone, so that a Config is in or out whatever else changes.
+std::size_t draw(const std::string& text, std::size_t count) {
+  return std::strtoull(sha256(text).substr(0, 8).c_str(), nullptr, 16) % count;
 }
 
+// The same for Configs that differ in f16 and bf16 alone.
+std::string twins_name(Config config) {
+  for (const char* name : {"dtype", "bias_type"}) {
+    if (config.get(name) == static_cast<std::int64_t>(DType::f16)) {
+      config.set(name, static_cast<int>(DType::bf16));
+    }
+  }
+  return to_string(config);
+}
+
+enum class Take { all, one_of_twins, third_of_those };
+
 // False where plans choose none or too many.
-bool collect(const std::vector<CacheRequest::Call>& calls, int capability, bool everything,
+bool collect(const std::vector<CacheRequest::Call>& calls, int capability, Take take,
              std::vector<Job>& jobs) {
   const DeviceFacts* facts = typical_facts(capability);
   if (facts == nullptr) {
@@ -103,15 +115,18 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, bool 
     job.facts = facts;
     job.specs.push_back(spec);
   }
-  std::size_t chosen = 0;
-  for (auto& [name, job] : by_config) {
-    if (!everything && !drawn(job.specs[0].config)) continue;
-    ++chosen;
-    jobs.push_back(std::move(job));
+  std::map<std::string, std::vector<const Job*>> twins;
+  for (const auto& [name, job] : by_config) {
+    twins[take == Take::all ? name : twins_name(job.specs[0].config)].push_back(&job);
+  }
+  const std::size_t before = jobs.size();
+  for (const auto& [name, same] : twins) {
+    if (take == Take::third_of_those && draw(name + " third", 3) != 0) continue;
+    jobs.push_back(*same[draw(name, same.size())]);
   }
   std::printf("%d: %zu Configs of %zu calls (%lld more have no kernel%s%s), compiling %zu\n",
               capability, by_config.size(), calls.size(), static_cast<long long>(wanted.refused),
-              wanted.refused > 0 ? ": " : "", wanted.reason.c_str(), chosen);
+              wanted.refused > 0 ? ": " : "", wanted.reason.c_str(), jobs.size() - before);
   if (by_config.empty()) std::printf("FAILED: there are to be some\n");
   if (by_config.size() > kMostConfigs) {
     std::printf("FAILED: at most %zu are to be needed\n", kMostConfigs);
@@ -146,8 +161,10 @@ int run(const Options& options) {
   std::vector<Job> jobs;
   bool good = true;
   for (const int capability : options.architectures) {
-    const bool everything = options.all || capability == options.architectures[0];
-    good = collect(calls, capability, everything, jobs) && good;
+    const Take take = options.all                              ? Take::all
+                      : capability == options.architectures[0] ? Take::one_of_twins
+                                                               : Take::third_of_those;
+    good = collect(calls, capability, take, jobs) && good;
   }
   const Compiler compiler(*nvrtc, options.logs);
   std::vector<std::vector<std::string>> problems(jobs.size());
@@ -173,7 +190,7 @@ int run(const Options& options) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%zu compiled with NVRTC %s, %zu failed, in %.0f s on %u threads%s\n", jobs.size(),
               version_text(nvrtc->version()).c_str(), failed, seconds, options.jobs,
-              options.all ? "" : "; a third of those of the later architectures, --all takes all");
+              options.all ? "" : "; --all takes every Config");
   return good && failed == 0 ? 0 : 1;
 }
 

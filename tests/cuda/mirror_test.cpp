@@ -11,6 +11,7 @@
 #include "cases/values.hpp"
 #include "core/signature.hpp"
 #include "fake.hpp"
+#include "folder.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -290,8 +291,27 @@ TEST_F(CudaMirror, CasesThatCudaRefusesAreSkippedWithItsReason) {
   c.problem.dtype = DType::f32;
   const cases::CheckReport report = cases::run_case(context, c, &queue);
   EXPECT_TRUE(report.skipped);
-  EXPECT_NE(report.message.find("cuda: no kernel for f32 on CUDA yet"), std::string::npos)
-      << report.message;
+  EXPECT_EQ(report.message, "cuda: no kernel for f32 on CUDA yet; f16 and bf16 are supported");
+}
+
+TEST_F(CudaMirror, ADeviceThatIsLostIsSaid) {
+  const Folder folder;
+  ContextOptions options;
+  options.backend = "cuda";
+  options.cache_dir = folder.path();
+  Context context(options);
+  DeviceQueue queue(0);
+  fake().failing = "cuStreamSynchronize";
+  fake().failing_result = abi::kIllegalAddress;
+  cases::CheckReport report = cases::run_case(context, small_case(), &queue);
+  EXPECT_FALSE(report.passed);
+  EXPECT_FALSE(report.skipped);
+  EXPECT_TRUE(report.device_lost);
+  fake().failing = "cuMemcpyHtoDAsync_v2";
+  report = cases::run_case(context, small_case(), &queue);
+  EXPECT_FALSE(report.passed);
+  EXPECT_FALSE(report.device_lost) << "an error of one call: " << report.message;
+  fake().failing = nullptr;
 }
 
 TEST(Places, AreReadAndPrinted) {

@@ -114,13 +114,14 @@ def test_gradients_are_added_to(device):
     compare(got, {n: want[n] for n in made}, torch.bfloat16)
 
 
-def test_few_queries_of_a_cache(device):
-    """Decode without a table goes through the forward where it has no kernel of its own."""
-    x = inputs("lengths", device, torch.bfloat16, lengths=(3, 400))
+@pytest.mark.parametrize("attend", (libattn.torch.attention, libattn.torch.decode))
+def test_few_queries_of_a_cache(device, attend):
+    """Without a table, and with nothing to append."""
+    x = inputs("causal", device, torch.bfloat16, lengths=(3, 400))
     lens = torch.tensor([400, 129], dtype=torch.int32, device=device)
     x.options = {"len_kv": lens, "causal": True}
     want = expected(x)
-    o, lse = libattn.torch.attention(x.q, x.k, x.v, return_lse=True, **x.options)
+    o, lse = attend(x.q, x.k, x.v, return_lse=True, **x.options)
     compare({"o": o, "lse": lse}, {n: want[n] for n in ("o", "lse")}, torch.bfloat16)
 
 
@@ -147,4 +148,5 @@ def test_what_is_not_there_is_refused_with_a_reason():
     with pytest.raises(libattn.Unsupported, match="cuda: .*paged"):
         libattn.decode(x, x, x, block_table=table)
     with pytest.raises(libattn.Unsupported, match="cuda: .*append"):
-        libattn.decode(x, x, x, k_new=x[:, :1], v_new=x[:, :1])
+        lens = torch.zeros(B, dtype=torch.int32, device="cuda")
+        libattn.decode(x, x, x, k_new=x[:, :1], v_new=x[:, :1], len_kv=lens)

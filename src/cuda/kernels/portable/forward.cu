@@ -127,6 +127,11 @@ __device__ __forceinline__ void MultiplyPV(const Scores& p, unsigned v_tile, Out
   }
 }
 
+// How often a fetch's passes are unrolled: in the loop altogether, before it not at all, as code
+// that runs once is slow to come by.
+template <int times>
+struct Unroll {};
+
 // Once the tile of Q is there: the warp's fragments, where they are kept in registers.
 __device__ __forceinline__ void TakeQ(const Arguments& a, unsigned q_tile, QFragments& q) {
   if (!kModified && a.negative != 0) {
@@ -354,10 +359,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     return base + kShared.v + static_cast<unsigned>(stage(tile) * kTileKv * VLayout::kRowBytes);
   };
   // One group a tile, empty ones behind the last, so that the count of groups says what is there.
-  const auto fetch = [&](int tile) {
+  const auto fetch = [&]<int unroll>(int tile, Unroll<unroll>) {
     if (tile < last) {
-      k_stream.Load(k_tile(tile), entry.len_kv - tile * kTileKv);
-      v_stream.Load(v_tile(tile), entry.len_kv - tile * kTileKv);
+      k_stream.template Load<unroll>(k_tile(tile), entry.len_kv - tile * kTileKv);
+      v_stream.template Load<unroll>(v_tile(tile), entry.len_kv - tile * kTileKv);
     }
     ptx::CopyCommit();
   };
@@ -388,9 +393,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   };
 
   fetch_pairs(first);
+#pragma unroll 1
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) fetch(first + ahead, Unroll<1>());
   const unsigned q_tile =
       base + kShared.q + static_cast<unsigned>(warp * kRows * QLayout::kRowBytes);
   QFragments q{};
+  ptx::CopyWait<kStages - 1>();
+  __syncthreads();
+  TakeQ(a, q_tile, q);
+
   Output o{};
   Softmax row;
 #pragma unroll
@@ -402,15 +413,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     }
   const float unit = kModified ? 1.0f : a.scale_log2;
 
-  // The first rounds only fetch: apart from the loop, they would be as much code again.
-  for (int tile = first - (kStages - 1); tile < last; ++tile) {
+  for (int tile = first; tile < last; ++tile) {
     // The tile is there (pairs are fetched one ahead, so that nothing but the stages beyond may be
     // under way), and all warps have left the stage that is filled next.
-    if (tile >= first) ptx::CopyWait<kHasBias || config::mask != 0 ? 0 : kStages - 2>();
+    ptx::CopyWait<kHasBias || config::mask != 0 ? 0 : kStages - 2>();
     __syncthreads();
-    fetch(tile + kStages - 1);
-    if (tile < first) continue;
-    if (tile == first) TakeQ(a, q_tile, q);
+    fetch(tile + kStages - 1, Unroll<64>());
 
     const int j0 = tile * kTileKv;
     Scores s;

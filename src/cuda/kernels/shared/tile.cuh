@@ -69,19 +69,22 @@ struct TileShares {
   __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
                                               const From& from) {
     to += Layout::At(Row(), Chunk());
-    const bool whole = left >= kRows && dim == kDim;
+    const auto place = [&](int i, int c) {
+      return to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+    };
+    if (left >= kRows && dim == kDim) {
 #pragma unroll unroll
+      for (int i = 0; i < kPasses; ++i)
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) ptx::CopyAsync(place(i, c), from(i, c), 16);
+      return;
+    }
+#pragma unroll 1
     for (int i = 0; i < kPasses; ++i)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        const unsigned place =
-            to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
-        if (whole) {
-          ptx::CopyAsync(place, from(i, c), 16);
-        } else {
-          const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
-          ptx::CopyAsync(place, inside ? from(i, c) : any, inside ? 16 : 0);
-        }
+        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
+        ptx::CopyAsync(place(i, c), inside ? from(i, c) : any, inside ? 16 : 0);
       }
   }
 };
@@ -103,13 +106,14 @@ class TileStream {
         from_(from + Shares::Row() * rows.stride_row + Shares::Chunk() * 16) {}
 
   // The next tile, of which `left` rows are there.
+  template <int unroll = Shares::kPasses>
   __device__ __forceinline__ void Load(unsigned to, int left) {
     if constexpr (config::by_elements != 0) {
       LoadTileByElements<kDim, kRows, kThreads, dtype>(
           to, from_ - Shares::Row() * rows_.stride_row - Shares::Chunk() * 16, rows_.stride_row,
           left, dim_, rows_.type);
     } else {
-      Shares::template Copy<Shares::kPasses>(to, left, dim_, rows_.base, [&](int i, int c) {
+      Shares::template Copy<unroll>(to, left, dim_, rows_.base, [&](int i, int c) {
         return from_ + i * Shares::kStep * rows_.stride_row + c * Shares::kSide * 16;
       });
     }
