@@ -106,6 +106,7 @@ class Tuner {
     const std::string table = plan(context_, first.pass, first.problem, Device::cuda).config;
     std::printf("\n%s\n  %zu candidates, %zu more spill or don't fit; the table's: %s\n",
                 key.c_str(), choices.size() - 1, flawed, table.c_str());
+    std::fflush(stdout);
     std::unique_ptr<Workload> workload;
     const auto measure = [&](std::size_t choice, std::size_t n, int round) {
       if (workload == nullptr || &workload->cell != group[n]) {
