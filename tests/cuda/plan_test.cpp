@@ -153,9 +153,11 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
   }
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=65 dim_vo=64", h200()), large);
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128", h200()), large);
-  EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128 bias=qk dtype_bias=bf16", h200()), large);
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128 mask=qk", h200()),
+            (Tiles{128, 32, 4, 2, 2, false}));
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=256 dim_vo=256", h200()), largest);
-  EXPECT_EQ(tiles("dtype=bf16 dim_qk=129 dim_vo=128 bias=qk mask=qk", h200()), largest);
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=256 dim_vo=256 bias=qk mask=qk", h200()),
+            (Tiles{128, 32, 8, 2, 1, false}));
 }
 
 TEST(CudaPlan, MisfitsSayWhy) {

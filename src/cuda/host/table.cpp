@@ -18,41 +18,44 @@ constexpr int kMaxRegisters = 255;              // of a thread
 // Addresses, ranges, statistics and the fragments of one step, beside the accumulators.
 constexpr int kOtherRegisters = 40;
 
-// Tried in turn. Up to `largest_dim`, the larger of the two.
+// Tried in turn.
 struct Rule {
-  int largest_dim;
-  Tiles tiles;  // tile_q, tile_kv, warps, stages, blocks, q_in_registers
+  int largest_dim;  // up to here, the larger of the two
+  bool pairs;       // also with a bias or mask
+  Tiles tiles;      // tile_q, tile_kv, warps, stages, blocks, q_in_registers, ...
 };
 
 // 32 queries a warp halve what is read of shared memory for each product; two blocks of an SM hide
 // each other's barriers. Both for as long as registers and shared memory last
-// (docs/kernels/portable.md). The rules below the first of each group are for less shared memory.
+// (docs/kernels/portable.md). Tiles of bias or mask take registers, and spill on 9.0 beside 64
+// keys. The later rules of each group are for less shared memory.
 constexpr std::array kForward{
-    Rule{64, {128, 64, 4, 2, 2, true}},    //
-    Rule{128, {128, 64, 4, 2, 2, false}},  //
-    Rule{128, {128, 32, 4, 2, 2, false}},  //
-    Rule{128, {128, 64, 8, 2, 1, false}},  //
-    Rule{128, {128, 32, 8, 2, 1, false}},  //
-    Rule{128, {128, 32, 4, 2, 1, false}},  //
-    Rule{256, {128, 64, 8, 2, 1, false}},  //
-    Rule{256, {128, 32, 8, 2, 1, false}},  //
-    Rule{256, {64, 64, 4, 2, 1, false}},   //
-    Rule{256, {64, 32, 4, 2, 1, false}},   //
-    Rule{256, {32, 32, 2, 2, 1, false}},
+    Rule{64, false, {128, 64, 4, 2, 2, true}},    //
+    Rule{64, true, {128, 32, 4, 2, 2, true}},     //
+    Rule{128, false, {128, 64, 4, 2, 2, false}},  //
+    Rule{128, true, {128, 32, 4, 2, 2, false}},   //
+    Rule{128, true, {128, 64, 8, 2, 1, false}},   //
+    Rule{128, true, {128, 32, 8, 2, 1, false}},   //
+    Rule{128, true, {128, 32, 4, 2, 1, false}},   //
+    Rule{256, false, {128, 64, 8, 2, 1, false}},  //
+    Rule{256, true, {128, 32, 8, 2, 1, false}},   //
+    Rule{256, true, {64, 64, 4, 2, 1, false}},    //
+    Rule{256, true, {64, 32, 4, 2, 1, false}},    //
+    Rule{256, true, {32, 32, 2, 2, 1, false}},
 };
 
-// tile_q, tile_kv, warps, stages, blocks, -, chunk, exchange, kv_in_registers. Not timed yet: the
-// largest tiles that spill nothing with no option or one of them on 9.0 (where dims are 192 and
-// more, and with the last rule, some spill all the same).
+// Further: chunk, exchange, kv_in_registers. Not timed yet: the largest tiles that spill nothing
+// with no option or one of them on 9.0 (where dims are 192 and more, and with the last rule, some
+// spill all the same).
 constexpr std::array kBackward{
-    Rule{64, {64, 128, 8, 2, 1, false, 32, false, false}},  //
-    Rule{64, {64, 64, 4, 2, 1, false, 32, false, false}},   //
-    Rule{96, {64, 128, 8, 2, 1, false, 16, false, false}},  //
-    Rule{128, {64, 128, 8, 2, 1, false, 16, true, false}},  //
-    Rule{128, {64, 64, 8, 2, 1, false, 16, true, false}},   //
-    Rule{128, {32, 64, 4, 2, 1, false, 16, false, false}},  //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, true, false}},   //
-    Rule{256, {32, 32, 2, 2, 1, false, 16, false, false}},
+    Rule{64, true, {64, 128, 8, 2, 1, false, 32, false, false}},  //
+    Rule{64, true, {64, 64, 4, 2, 1, false, 32, false, false}},   //
+    Rule{96, true, {64, 128, 8, 2, 1, false, 16, false, false}},  //
+    Rule{128, true, {64, 128, 8, 2, 1, false, 16, true, false}},  //
+    Rule{128, true, {64, 64, 8, 2, 1, false, 16, true, false}},   //
+    Rule{128, true, {32, 64, 4, 2, 1, false, 16, false, false}},  //
+    Rule{256, true, {64, 64, 8, 2, 1, false, 16, true, false}},   //
+    Rule{256, true, {32, 32, 2, 2, 1, false, 16, false, false}},
 };
 
 // tile_q, tile_kv, warps, blocks.
@@ -210,6 +213,7 @@ std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) 
       shape.pass == Pass::backward ? std::span<const Rule>(kBackward) : kForward;
   for (const Rule& rule : rules) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
+    if (!rule.pairs && (shape.bias_bytes > 0 || shape.mask)) continue;
     if (misfit(shape, rule.tiles, facts).empty()) return rule.tiles;
   }
   return std::nullopt;
