@@ -118,11 +118,9 @@ class Tuner {
     report(group, choices, found);
     tune_use(context_, first.pass, first.problem, choices[found.best]);
     if (!options_.print_table || choices[found.best].empty()) return;
-    const bool pairs = first.problem.bias.given || first.problem.mask.given;
-    std::printf("  Rule{%lld, %s, {%s}},  // %s, %.3fx\n",
+    std::printf("  Rule{%lld, {%s}},  // %s, %.3fx\n",
                 static_cast<long long>(std::max(first.problem.dim_qk, first.problem.dim_vo)),
-                pairs ? "true" : "false", numbers_of(choices[found.best]).c_str(), key.c_str(),
-                found.gain);
+                numbers_of(choices[found.best]).c_str(), key.c_str(), found.gain);
   }
 
   Trial trial(const Workload& workload, const std::string& tiles, int round) {
