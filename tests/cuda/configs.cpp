@@ -5,7 +5,7 @@
 // ignored) or leaves no room for the blocks that its plan wants on a multiprocessor, where plans
 // choose too many Configs or none for what other devices can, or where one does not compile. To
 // stay within minutes on two cores, of Configs that differ in f16 and bf16 alone one is compiled,
-// all of these for the first architecture and a sixth for each of the others, drawn by hash; --all
+// all of these for the first architecture and a third for each of the others, drawn by hash; --all
 // compiles every Config.
 // --logs keeps the assembler's logs, so that only what changed is compiled the next time.
 #include <algorithm>
@@ -99,7 +99,7 @@ std::string twins_name(Config config) {
   return to_string(config);
 }
 
-enum class Take { all, one_of_twins, sixth_of_those };
+enum class Take { all, one_of_twins, third_of_those };
 
 // Of calls that have no kernel: how many for which reason.
 std::map<std::string, std::size_t> refusals(const std::vector<CacheRequest::Call>& calls,
@@ -133,7 +133,7 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, Take 
   }
   const std::size_t before = jobs.size();
   for (const auto& [name, same] : twins) {
-    if (take == Take::sixth_of_those && draw(name + " sixth", 6) != 0) continue;
+    if (take == Take::third_of_those && draw(name + " third", 3) != 0) continue;
     jobs.push_back(*same[draw(name, same.size())]);
   }
   std::printf("%d: %zu Configs of %zu calls, compiling %zu\n", capability, by_config.size(),
@@ -184,7 +184,7 @@ int run(const Options& options) {
   for (const int capability : options.architectures) {
     const Take take = options.all                              ? Take::all
                       : capability == options.architectures[0] ? Take::one_of_twins
-                                                               : Take::sixth_of_those;
+                                                               : Take::third_of_those;
     good = collect(calls, capability, take, jobs) && good;
   }
   const Compiler compiler(*nvrtc, options.logs);
