@@ -10,7 +10,7 @@
 
 #include "core/visibility.hpp"
 #include "cuda/host/plan.hpp"
-#include "device_on_host.hpp"
+#include "emulated/device.hpp"
 // After what it needs of the device.
 #include "cuda/kernels/shared/entry.cuh"
 
@@ -87,7 +87,14 @@ TEST(CudaArguments, StridesBeyond32Bits) {
   given.arguments.q.strides = {3 * far, far, 64, 1};
   const device::Arguments a = given.fill();
   EXPECT_EQ(shared::RowAddress(a.q, 1, 2, 3), at(0x10000) + 2 * (5 * far + 192));
-  EXPECT_EQ(a.q.vector, 1);
+  EXPECT_EQ(a.q.vector, 0) << "rows of a tile are too far apart";
+  given.arguments.q.strides = {far, std::int64_t{1} << 22, far, 1};
+  EXPECT_EQ(given.fill().q.vector, 0) << "2^23 bytes";
+  given.arguments.q.strides = {far, (std::int64_t{1} << 22) - 8, far, 1};
+  EXPECT_EQ(given.fill().q.vector, 1) << "entries and heads may be";
+  given.arguments.q.shape[1] = 1;
+  given.arguments.q.strides[1] = far;
+  EXPECT_EQ(given.fill().q.vector, 1) << "a single row's stride is not used";
 }
 
 TEST(CudaArguments, PackedRows) {

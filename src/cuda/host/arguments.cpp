@@ -16,6 +16,8 @@ using device::Pairs;
 using device::Rows;
 
 constexpr std::int64_t kVectorBytes = 16;
+// Kernels reach the rows of a tile, 256 at most, by 32-bit offsets.
+constexpr std::int64_t kMaxVectorStride = (std::int64_t{1} << 31) / 256;
 
 char* address(const TensorView& view) {
   return static_cast<char*>(view.address());
@@ -45,7 +47,8 @@ Rows rows_of(const TensorView& view) {
   rows.stride_head = stride_bytes(view, packed ? 1 : 2);
   rows.type = static_cast<int>(view.dtype);
   const std::int64_t dim = view.shape[static_cast<std::size_t>(view.rank - 1)];
-  bool vector = aligned_base(view) && dim * size_of(view.dtype) % kVectorBytes == 0;
+  bool vector = aligned_base(view) && dim * size_of(view.dtype) % kVectorBytes == 0 &&
+                (view.shape[packed ? 0 : 1] <= 1 || rows.stride_row < kMaxVectorStride);
   for (int d = 0; d + 1 < view.rank; ++d) vector = vector && aligned(view, d);
   rows.vector = vector ? 1 : 0;
   return rows;

@@ -154,10 +154,12 @@ __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_ti
 struct Step {
   ScoreScale scale;
   Dropout dropout;
-  unsigned stats, ranges;  // of the tile's rows, in shared memory
-  unsigned bias, mask;     // of the warp's part
-  int i0, j0;              // query and key of the warp's first column and row
-  float first;             // ALiBi: i0 + diag - j0
+  unsigned stats;       // of the warp's queries, in shared memory
+  const int2* ranges;   // of them
+  int left;             // so many are there
+  unsigned bias, mask;  // of the warp's part
+  int i0, j0;           // query and key of the warp's first column and row
+  float first;          // ALiBi: i0 + diag - j0
   bool cut;
 };
 
@@ -232,17 +234,19 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
   if (step.cut) {
 #pragma unroll
     for (int n = 0; n < kBlocksN; ++n) {
-      const uint4 ranges =
-          ptx::LoadShared128(step.ranges + 8 * static_cast<unsigned>(query + QueryOf(n)));
+      int2 ranges[2];
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int row = query + QueryOf(n) + odd;
+        ranges[odd] = row < step.left ? step.ranges[row] : int2{0, 0};
+      }
 #pragma unroll
       for (int m = 0; m < kBlocksS; ++m)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const unsigned begin = e % 2 != 0 ? ranges.z : ranges.x;
-          const unsigned end = e % 2 != 0 ? ranges.w : ranges.y;
-          if (static_cast<unsigned>(step.j0 + KeyOf(m, e / 2)) - begin >= end - begin) {
-            s[m][n][e] = -kInfinity;
-          }
+          const int2 keys = ranges[e % 2];
+          const int key = step.j0 + KeyOf(m, e / 2);
+          if (key < keys.x || key >= keys.y) s[m][n][e] = -kInfinity;
         }
     }
   }
@@ -483,22 +487,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         dout_loader.Load(
             base + kShared.dout + static_cast<unsigned>(to_stage * kTileQ * kDimVo * 2),
             i * a.dout.stride_row + at_head * a.dout.stride_head, left);
-        const int row = static_cast<int>(threadIdx.x);
-        if (row < kTileQ) {
-          const bool there = row < left;
-          const unsigned at = 8 * static_cast<unsigned>(to_stage * kTileQ + row);
-          ptx::CopyAsyncSmall<8>(base + kShared.stats + at,
-                                 there ? stats + i * 8ll + at_head * a.stats.stride_head +
-                                             static_cast<unsigned>(row * 8)
-                                       : a.stats.base,
-                                 there);
-          if (is_cut(at_tile)) {
-            ptx::CopyAsyncSmall<8>(base + kShared.ranges + at,
-                                   a.row_ranges + (there ? 2 * (first_row + i + row) : 0), there);
-          }
-        }
       }
       ptx::CopyCommit();
+    };
+    // What only scores are made of: there is one place for it, free when all have their scores.
+    const auto fetch_stats = [&](int at_head, int at_tile) {
+      const int row = static_cast<int>(threadIdx.x);
+      if (at_head < last_head && row < kTileQ) {
+        const int i = (window + at_tile) * kTileQ;
+        const bool there = i + row < entry.len_q;
+        ptx::CopyAsyncSmall<8>(
+            base + kShared.stats + static_cast<unsigned>(8 * row),
+            there ? stats + (i + row) * 8ll + at_head * a.stats.stride_head : a.stats.base, there);
+      }
     };
     const auto fetch_pairs = [&](int at_head, int at_tile) {
       if constexpr (kHasBias || kHasMask) {
@@ -513,9 +514,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
                            entry.len_q - i, entry.len_kv - step.j0);
           }
         }
-        ptx::CopyCommit();
       }
     };
+    fetch_stats(head, tile);
     fetch_pairs(head, tile);
     fetch(head, tile, 0);
 
@@ -534,11 +535,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       const unsigned q_tile = base + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * 2);
       const unsigned dout_tile =
           base + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * 2);
-      const unsigned row = static_cast<unsigned>(stage * kTileQ + score_query);
       step.scale = ScoreScaleOf(a, entry.b, head);
       if constexpr (config::dropout != 0) step.dropout = DropoutOf(a, entry.b, head);
-      step.stats = base + kShared.stats + 8 * row;
-      step.ranges = base + kShared.ranges + 8 * row;
+      step.stats = base + kShared.stats + static_cast<unsigned>(8 * score_query);
+      step.ranges = reinterpret_cast<const int2*>(a.row_ranges) + first_row + i0 + score_query;
+      step.left = entry.len_q - i0 - score_query;
       step.i0 = i0 + score_query;
       step.first = static_cast<float>(step.i0 + entry.diag - step.j0);
       step.cut = is_cut(tile);
@@ -593,7 +594,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         }
       }
       __syncthreads();  // dS (and P) of all keys are there
+      fetch_stats(next_head, next_tile);
       fetch_pairs(next_head, next_tile);
+      ptx::CopyCommit();
 
       if constexpr (kExchange) {
         const auto lane = FragmentLane<kTileQ>::RowsFirst();

@@ -4,7 +4,7 @@
 namespace attn::device {
 
 // Tiles of queries whose visits are listed at once.
-inline constexpr int kBackwardWindow = 2048;
+inline constexpr int kBackwardWindow = 512;
 
 // Offsets in bytes; tiles begin at multiples of 128.
 struct BackwardShared {
@@ -16,8 +16,7 @@ struct BackwardShared {
   int p = 0;        // the same of P; only with exchange
   int bias = 0;     // [warps][queries of a warp][keys of a warp]
   int mask = 0;     // likewise, bytes
-  int stats = 0;    // [stages][tile_q] {lse in units of log2, delta}
-  int ranges = 0;   // [stages][tile_q] keys that a row sees: begin, end
+  int stats = 0;    // [tile_q] {lse in units of log2, delta}
   int visited = 0;  // a bit for each tile of queries of the window: some row sees a key of ours
   int cut = 0;      // a bit likewise: not every row sees all of them
   int bytes = 0;
@@ -34,8 +33,7 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, i
   s.bias = s.p + (exchange ? tile_kv * tile_q * 2 : 0);
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.stats = s.mask + (mask ? tile_q * tile_kv : 0);
-  s.ranges = s.stats + stages * tile_q * 8;
-  s.visited = s.ranges + stages * tile_q * 8;
+  s.visited = s.stats + tile_q * 8;
   s.cut = s.visited + kBackwardWindow / 8;
   s.bytes = s.cut + kBackwardWindow / 8;
   return s;

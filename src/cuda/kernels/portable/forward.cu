@@ -296,11 +296,6 @@ __device__ __forceinline__ void Finish(const Arguments& a, float unit, int head,
     const float sink = kLog2E * *reinterpret_cast<const float*>(
                                     reinterpret_cast<const char*>(a.sinks) + head * a.sinks_stride);
     const float top = fmaxf(max, sink);
-    if (sink == kInfinity) {  // exp(inf - inf), as the formula says
-      factor = kInfinity - kInfinity;
-      lse = kInfinity;
-      return;
-    }
     if (top > -kInfinity) {
       factor = ptx::Exp2(max - top);
       sum = sum * factor + ptx::Exp2(sink - top);
