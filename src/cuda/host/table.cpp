@@ -18,41 +18,48 @@ constexpr int kMaxRegisters = 255;              // of a thread
 // Addresses, ranges, statistics and the fragments of one step, beside the accumulators.
 constexpr int kOtherRegisters = 40;
 
+enum class When { always, banded };
+
 // Tried in turn. Up to `largest_dim`, the larger of the two.
 struct Rule {
   int largest_dim;
   Tiles tiles;  // tile_q, tile_kv, warps, stages, blocks, q_in_registers
+  When when = When::always;
 };
 
 // 32 queries a warp halve what is read of shared memory for each product; two blocks of an SM hide
-// each other's barriers. Both for as long as registers and shared memory last
-// (docs/kernels/portable.md). The rules below the first of each group are for less shared memory.
+// each other's barriers. Both for as long as registers and shared memory last; where a causal mask
+// or a window cuts tiles, smaller ones waste less (docs/kernels/portable.md). The rules below the
+// first of each group are for less shared memory.
 constexpr std::array kForward{
-    Rule{64, {128, 64, 4, 2, 2, true}},    //
-    Rule{128, {128, 64, 4, 2, 2, false}},  //
-    Rule{128, {128, 32, 4, 2, 2, false}},  //
-    Rule{128, {128, 64, 8, 2, 1, false}},  //
-    Rule{128, {128, 32, 8, 2, 1, false}},  //
-    Rule{128, {128, 32, 4, 2, 1, false}},  //
-    Rule{256, {128, 64, 8, 2, 1, false}},  //
-    Rule{256, {128, 32, 8, 2, 1, false}},  //
-    Rule{256, {64, 64, 4, 2, 1, false}},   //
-    Rule{256, {64, 32, 4, 2, 1, false}},   //
+    Rule{64, {128, 64, 4, 2, 2, true}},                //
+    Rule{128, {64, 64, 4, 2, 2, true}, When::banded},  //
+    Rule{128, {128, 64, 4, 2, 2, false}},              //
+    Rule{128, {128, 32, 4, 2, 2, false}},              //
+    Rule{128, {128, 64, 8, 2, 1, false}},              //
+    Rule{128, {128, 32, 8, 2, 1, false}},              //
+    Rule{128, {128, 32, 4, 2, 1, false}},              //
+    Rule{256, {128, 64, 8, 2, 1, false}},              //
+    Rule{256, {128, 32, 8, 2, 1, false}},              //
+    Rule{256, {64, 64, 4, 2, 1, false}},               //
+    Rule{256, {64, 32, 4, 2, 1, false}},               //
     Rule{256, {32, 32, 2, 2, 1, false}},
 };
 
 // tile_q, tile_kv, warps, stages, blocks, -, chunk, exchange, kv_in_registers. The rules below the
 // first of each group are for less shared memory; the last one spills.
 constexpr std::array kBackward{
-    Rule{128, {64, 128, 8, 2, 1, false, 32, false, false}},  //
-    Rule{128, {64, 64, 4, 2, 1, false, 32, false, false}},   //
-    Rule{128, {32, 64, 4, 2, 1, false, 32, false, false}},   //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, true, false}},    //
+    Rule{64, {64, 128, 4, 2, 2, false, 32, false, false}},  //
+    Rule{128, {64, 128, 8, 2, 1, false, 32, true, false}},  //
+    Rule{128, {64, 64, 4, 2, 1, false, 32, false, false}},  //
+    Rule{128, {32, 64, 4, 2, 1, false, 32, false, false}},  //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, true, false}},   //
     Rule{256, {32, 32, 2, 2, 1, false, 16, false, false}},
 };
 
 // tile_q, tile_kv, warps, blocks.
-constexpr std::array kBiasGradient{BiasGradientTiles{64, 64, 4, 1},
+constexpr std::array kBiasGradient{BiasGradientTiles{128, 64, 4, 2},
+                                   BiasGradientTiles{64, 64, 4, 1},
                                    BiasGradientTiles{32, 32, 2, 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
@@ -125,6 +132,7 @@ Shape shape_of(Pass pass, const Problem& problem) {
   shape.bias_bytes = problem.bias.given ? static_cast<int>(size_of(problem.bias_type())) : 0;
   shape.mask = problem.mask.given;
   shape.softcap = problem.softcap;
+  shape.banded = problem.causal || problem.window_left || problem.window_right;
   shape.alibi = problem.alibi;
   shape.dropout = problem.dropout;
   // Warps of the backward share out dims above 128 by multiples of 64.
@@ -206,6 +214,7 @@ std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) 
       shape.pass == Pass::backward ? std::span<const Rule>(kBackward) : kForward;
   for (const Rule& rule : rules) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
+    if (rule.when == When::banded && !shape.banded) continue;
     if (misfit(shape, rule.tiles, facts).empty()) return rule.tiles;
   }
   return std::nullopt;

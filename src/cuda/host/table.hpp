@@ -20,6 +20,7 @@ struct Shape {
   bool softcap = false;
   bool alibi = false;
   bool dropout = false;
+  bool banded = false;  // causal or with a window
 };
 Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192 or 256.

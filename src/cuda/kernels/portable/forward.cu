@@ -44,7 +44,7 @@ constexpr bool kHasBias = config::bias_type != config::none;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
     kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
-static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0);
+static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0 && kTileQ <= kThreads);
 static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kRowBytes <= kShared.bytes);
 
 using QLayout = TileLayout<config::dim_qk>;
@@ -329,16 +329,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   ptx::CopyCommit();
 
   TileRange mine;
-  for (int row = static_cast<int>(threadIdx.x); row < kTileQ; row += kThreads) {
-    KeyRange keys;  // rows past the length: whatever, as they are written as empty ones
-    if (q0 + row < entry.len_q) {
-      keys = KeysOf(a, entry, q0 + row);
-      Join(mine, keys);
-    }
-    ranges[row] = keys;
+  KeyRange
+      keys;  // of this thread's row; past the length whatever, as it is written as an empty one
+  const int own_row = static_cast<int>(threadIdx.x);
+  if (own_row < kTileQ && q0 + own_row < entry.len_q) {
+    keys = KeysOf(a, entry, q0 + own_row);
+    Join(mine, keys);
   }
-  const TileRange range = JoinBlock<kWarps>(mine, reinterpret_cast<int*>(memory + kShared.joined));
-  __syncthreads();  // all have read what K is loaded over
+  const TileRange range = JoinBlock<kWarps>(mine, reinterpret_cast<int*>(ranges));
+  __syncthreads();  // all have read what the warps joined, whose place the ranges take
+  if (own_row < kTileQ) ranges[own_row] = keys;
   const int first = range.first / kTileKv;
   const int last = (range.last + kTileKv - 1) / kTileKv;
 

@@ -10,8 +10,7 @@ struct ForwardShared {
   int v = 0;       // [stages][tile_kv][dim_vo]
   int bias = 0;    // [tile_q][tile_kv], of the bias's type; a warp's rows are its own
   int mask = 0;    // [tile_q][tile_kv] bytes, likewise
-  int ranges = 0;  // [tile_q] keys that a row sees: begin, end
-  int joined = 0;  // [warps][4], see JoinBlock: where K comes once it was read
+  int ranges = 0;  // [tile_q] keys that a row sees: begin, end; first what the warps join
   int bytes = 0;
 };
 
@@ -23,7 +22,6 @@ constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int
   s.bias = s.v + stages * tile_kv * dim_vo * 2;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.ranges = s.mask + (mask ? tile_q * tile_kv : 0);
-  s.joined = s.k;
   s.bytes = s.ranges + tile_q * 8;
   const int o = tile_q * dim_vo * 4;  // at most: f32
   if (s.bytes < o) s.bytes = o;

@@ -8,6 +8,13 @@ __device__ __forceinline__ unsigned SharedAddress(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// threadIdx.x, asked anew: what is made of it is not kept in registers from one use to the next.
+__device__ __forceinline__ int ThreadAnew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // 16 bytes to shared memory, of which the first `bytes` are read and the others zero.
 __device__ __forceinline__ void CopyAsync(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"

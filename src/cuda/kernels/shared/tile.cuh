@@ -167,24 +167,29 @@ class TileLoader {
 //   B: tiles (chunk, chunk + 1) x (rows 0-7, rows 8-15)
 template <int kDim>
 struct FragmentLane {
-  unsigned row;      // bytes
-  unsigned swizzle;  // bytes
-  __device__ static __forceinline__ FragmentLane RowsFirst() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  static constexpr int kLow = TileLayout<kDim>::kWide ? 7 : 3;  // swizzled bits of a chunk
+  unsigned row;                                                 // bytes
+  unsigned swizzle;                                             // bytes
+  __device__ static __forceinline__ FragmentLane
+  RowsFirst(int lane = static_cast<int>(threadIdx.x) % 32) {
     return {static_cast<unsigned>(lane % 16 * TileLayout<kDim>::kRowBytes),
             static_cast<unsigned>(lane / 16 << 4) ^ TileLayout<kDim>::Swizzle(lane % 16)};
   }
-  __device__ static __forceinline__ FragmentLane ColumnsFirst() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  __device__ static __forceinline__ FragmentLane
+  ColumnsFirst(int lane = static_cast<int>(threadIdx.x) % 32) {
     const int row = (lane & 7) + ((lane >> 4) << 3);
     return {static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes),
             static_cast<unsigned>(((lane >> 3) & 1) << 4) ^ TileLayout<kDim>::Swizzle(row)};
+  }
+  // The same, from `chunk` on: for chunks whose bits `chunk` has not.
+  __device__ __forceinline__ FragmentLane Behind(int chunk) const {
+    return {row + static_cast<unsigned>((chunk & ~kLow) << 4),
+            swizzle ^ static_cast<unsigned>((chunk & kLow) << 4)};
   }
   // Of rows first_row.. and chunks chunk, chunk + 1; first_row a multiple of 16, chunk even. Only
   // the low bits of the chunk are swizzled: the others are left to the instruction's offset, as
   // each sum in a register counts.
   __device__ __forceinline__ unsigned At(unsigned tile, int first_row, int chunk) const {
-    constexpr int kLow = TileLayout<kDim>::kWide ? 7 : 3;
     return tile + row + ((static_cast<unsigned>(chunk & kLow) << 4) ^ swizzle) +
            static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes + ((chunk & ~kLow) << 4));
   }

@@ -1,0 +1,305 @@
+// Of portable/backward.cu: how a tile is shared out among warps, and what a warp makes of its part
+// of S and dP.
+//
+// S and dP are computed transposed, keys being rows, because then P^T and dS^T, packed pairwise,
+// are A fragments of dV += P^T dO and dK += dS^T Q as they stand.
+#pragma once
+#include "config.cuh"
+#include "portable/backward_shared.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
+#include "shared/dropout.cuh"
+#include "shared/entry.cuh"
+#include "shared/pair_tile.cuh"
+#include "shared/score.cuh"
+#include "shared/tile.cuh"
+
+namespace backward {
+
+using namespace shared;
+
+constexpr int kDtype = config::dtype;
+constexpr int kTileQ = config::tile_q;
+constexpr int kTileKv = config::tile_kv;
+constexpr int kWarps = config::warps;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kStages = config::stages;
+constexpr int kDimQk = config::dim_qk;
+constexpr int kDimVo = config::dim_vo;
+constexpr bool kExchange = config::exchange != 0;
+constexpr bool kHasBias = config::bias_type != config::none;
+constexpr bool kHasMask = config::mask != 0;
+constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
+constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask);
+
+// Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
+constexpr int kChunk = config::chunk;
+constexpr int kScoreKeys = kExchange ? 32 : kTileKv / kWarps;
+constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
+constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
+constexpr int kBlocksS = kScoreKeys / 16;
+// dK and dV: a warp has kOutKeys keys and a part of the dims.
+constexpr int kOutKeys = kExchange ? 32 : kScoreKeys;
+constexpr int kOutWarps = kTileKv / kOutKeys;
+constexpr int kPartQk = kDimQk / (kWarps / kOutWarps);
+constexpr int kPartVo = kDimVo / (kWarps / kOutWarps);
+constexpr int kBlocksM = kOutKeys / 16;
+// dQ: a warp has a part of the queries and of the dims.
+constexpr int kSumWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  // along the queries
+constexpr int kSumQueries = kTileQ / kSumWarps;
+constexpr int kSumDims = kDimQk / (kWarps / kSumWarps);
+static_assert(kScoreKeys % 16 == 0 && kScoreQueries % kChunk == 0 && kSumQueries % 16 == 0);
+static_assert(kChunk == 16 || kChunk == 32);
+static_assert(kTileKv * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <= kShared.bytes);
+static_assert(kTileQ <= kThreads);
+static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
+
+using QkLayout = TileLayout<kDimQk>;
+using VoLayout = TileLayout<kDimVo>;
+using PairLayout = TileLayout<kTileQ>;  // P and dS transposed: [keys][queries]
+using BiasTile = PairTile<kScoreQueries, kScoreKeys, kBiasBytes>;
+using MaskTile = PairTile<kScoreQueries, kScoreKeys, 1>;
+
+// kChunk queries of a warp's keys, transposed: accumulators of 8 queries each.
+constexpr int kBlocksN = kChunk / 8;
+using Scores = float[kBlocksS][kBlocksN][4];
+using Fragments = unsigned[kBlocksN / 2][kBlocksS][4];  // the same, packed: A of 16 x 16
+template <int dims>
+using Sums = float[kBlocksM][dims / 8][4];
+
+__device__ __forceinline__ int Lane() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+__device__ __forceinline__ int Warp() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+
+// c = X Y^T over kDim: rows of X at `x_row` of its tile (from registers where they are kept),
+// kChunk rows of Y.
+template <int kDim, int kKept>
+__device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS][4],
+                                         unsigned x_tile, int x_row, unsigned y_tile, int y_row,
+                                         Scores& c) {
+  const auto x_lane = FragmentLane<kDim>::RowsFirst();
+  const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    unsigned a[kBlocksS][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m) {
+      if constexpr (kKept > 1) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[m][e] = kept[k][m][e];
+      } else {
+        ptx::LoadMatrix(a[m], x_lane.At(x_tile, x_row + 16 * m, 2 * k));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; n += 2) {
+      unsigned b[4];
+      ptx::LoadMatrix(b, y_lane.At(y_tile, y_row + 8 * n, 2 * k));
+#pragma unroll
+      for (int m = 0; m < kBlocksS; ++m) {
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::MmaFirst<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
+          ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+}
+
+// Whether a part of so many elements of a row begins at a chunk whose bits those within it leave.
+constexpr bool IsPowerOfTwo(int elements) {
+  return (elements & (elements - 1)) == 0;
+}
+
+// sums += X Y: X of 16 columns in kBlocksM fragments, 16 rows of Y from `row` on, of columns the
+// part-th kPart.
+template <int kDim, int kPart>
+__device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_tile, int row,
+                                           int part, Sums<kPart>& sums) {
+  constexpr bool kFolded = IsPowerOfTwo(kPart);
+  const auto lane = FragmentLane<kDim>::RowsFirst().Behind(kFolded ? part * kPart / 8 : 0);
+#pragma unroll
+  for (int d = 0; d < kPart / 8; d += 2) {
+    unsigned b[4];
+    ptx::LoadMatrixTransposed(b, lane.At(y_tile, row, kFolded ? d : part * kPart / 8 + d));
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) {
+      ptx::Mma<kDtype>(sums[m][d], x[m], b[0], b[1]);
+      ptx::Mma<kDtype>(sums[m][d + 1], x[m], b[2], b[3]);
+    }
+  }
+}
+
+// What the scores of a visited tile are computed with.
+struct Step {
+  ScoreScale scale;
+  Dropout dropout;
+  unsigned stats;       // of the warp's queries, in shared memory
+  const int2* ranges;   // of them
+  int left;             // so many are there
+  unsigned bias, mask;  // of the warp's part
+  int i0, j0;           // query and key of the warp's first column and row
+  float first;          // ALiBi: i0 + diag - j0
+  bool cut;
+};
+
+// This lane's two keys and four queries of a fragment, from its corner.
+__device__ __forceinline__ int KeyOf(int m, int r) {
+  return 16 * m + Lane() / 4 + 8 * r;
+}
+__device__ __forceinline__ int QueryOf(int n) {
+  return 8 * n + Lane() % 4 * 2;
+}
+
+// The bias of 16 queries from `query` on, of the warp's part and its keys from 16 m on, as the
+// fragment's elements: of queries 0-7, then 8-15.
+__device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float (&bias)[2][4]) {
+  if constexpr (config::bias_type == config::f32) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int row = query + QueryOf(e / 4) + (e & 1);
+      bias[e / 4][e % 4] =
+          __uint_as_float(ptx::LoadShared32(tile + BiasTile::At(row, KeyOf(m, (e >> 1) & 1))));
+    }
+  } else if constexpr (kHasBias) {
+    // Tiles (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed on the way.
+    const int row = query + Lane() % 8 + (Lane() / 16) * 8;
+    const int column = 16 * m + (Lane() / 8) % 2 * 8;
+    unsigned pairs[4];
+    ptx::LoadMatrixTransposed(pairs, tile + BiasTile::At(row, column));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      bias[e / 2][e % 2 * 2] = ptx::Low<config::bias_type>(pairs[e]);
+      bias[e / 2][e % 2 * 2 + 1] = ptx::High<config::bias_type>(pairs[e]);
+    }
+  }
+}
+
+// s = log2(p): from raw products of kChunk queries, from `query` of the warp's part on. `slope`
+// becomes the derivative of the score with softcap.
+__device__ __forceinline__ void Score(const Arguments& a, const Step& step, int query,
+                                      const float (&stats)[kBlocksN][4], Scores& s, Scores& slope) {
+#pragma unroll
+  for (int m = 0; m < kBlocksS; ++m) {
+    float bias[kBlocksN][4] = {};
+    if constexpr (kHasBias) {
+#pragma unroll
+      for (int n = 0; n < kBlocksN; n += 2) {
+        LoadBias(step.bias, query + 8 * n, m, reinterpret_cast<float(&)[2][4]>(bias[n]));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float lse = stats[n][e % 2 * 2];
+        if constexpr (kModified) {
+          const int distance = query + QueryOf(n) + e % 2 - KeyOf(m, e / 2);
+          float ratio = 0.0f;
+          s[m][n][e] = shared::Score(a, step.scale, s[m][n][e],
+                                     step.first + static_cast<float>(distance), bias[n][e], ratio) -
+                       lse;
+          if constexpr (config::softcap != 0) slope[m][n][e] = fmaf(-ratio, ratio, 1.0f);
+        } else {
+          s[m][n][e] = fmaf(s[m][n][e], step.scale.raw, -lse);
+        }
+        if constexpr (kHasMask) {
+          const int row = query + QueryOf(n) + e % 2;
+          if (ptx::LoadShared8(step.mask + MaskTile::At(row, KeyOf(m, e / 2))) == 0) {
+            s[m][n][e] = -kInfinity;
+          }
+        }
+      }
+  }
+  if (step.cut) {
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n) {
+      int2 ranges[2];
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int row = query + QueryOf(n) + odd;
+        ranges[odd] = row < step.left ? step.ranges[row] : int2{0, 0};
+      }
+#pragma unroll
+      for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int2 keys = ranges[e % 2];
+          const int key = step.j0 + KeyOf(m, e / 2);
+          if (key < keys.x || key >= keys.y) s[m][n][e] = -kInfinity;
+        }
+    }
+  }
+}
+
+// From raw products s and dp of kChunk queries: P^T with dropout and dS^T, rounded and packed.
+// `bits` are of blocks of 16 keys and 16 queries, where aligned.
+__device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
+                                              const KeepBits (&bits)[kBlocksN / 2][kBlocksS],
+                                              Scores& s, Scores& dp, Fragments& p_pairs,
+                                              Fragments& ds_pairs) {
+  float stats[kBlocksN][4];  // {lse, delta} of this lane's two queries
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n) {
+    const uint4 pair =
+        ptx::LoadShared128(step.stats + 8 * static_cast<unsigned>(query + QueryOf(n)));
+    stats[n][0] = __uint_as_float(pair.x);
+    stats[n][1] = __uint_as_float(pair.y);
+    stats[n][2] = __uint_as_float(pair.z);
+    stats[n][3] = __uint_as_float(pair.w);
+  }
+  Scores slope;
+  Score(a, step, query, stats, s, slope);
+#pragma unroll
+  for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float p = ptx::Exp2(s[m][n][e]);
+        float gradient = dp[m][n][e];
+        s[m][n][e] = p;
+        if constexpr (config::dropout != 0) {
+          const bool keep = step.dropout.aligned
+                                ? Keeps(step.dropout, bits[n / 2][m], n % 2, e)
+                                : KeepElement(step.dropout, step.i0 + query + QueryOf(n) + e % 2,
+                                              step.j0 + KeyOf(m, e / 2));
+          gradient = keep ? gradient * a.keep_scale : 0.0f;
+          if (!keep) s[m][n][e] = 0.0f;
+        }
+        dp[m][n][e] = p * (gradient - stats[n][e % 2 * 2 + 1]);
+        if constexpr (config::softcap != 0) dp[m][n][e] *= slope[m][n][e];
+      }
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        p_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
+        ds_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+      }
+}
+
+// Fragments into a tile [keys][queries], at the warp's part.
+__device__ __forceinline__ void StoreTransposed(const Fragments& pairs, unsigned tile, int key,
+                                                int query) {
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        ptx::StoreShared32(tile + PairLayout::At(key + KeyOf(m, r), query / 8 + n) + Lane() % 4 * 4,
+                           pairs[n / 2][m][n % 2 * 2 + r]);
+      }
+}
+
+}  // namespace backward
