@@ -95,17 +95,18 @@ class Tuner {
     const Cell& first = *group[0];
     std::vector<std::string> choices{""};  // the table's
     std::size_t flawed = 0;
+    std::string flaw;
     for (const TuneCandidate& one : tune_candidates(context_, first.pass, first.problem)) {
       if (one.flaw.empty()) {
         choices.push_back(one.tiles);
-      } else {
-        ++flawed;
+      } else if (flawed++ == 0) {
+        flaw = ", the first: " + one.flaw;
       }
     }
     tune_use(context_, first.pass, first.problem, "");
     const std::string table = plan(context_, first.pass, first.problem, Device::cuda).config;
-    std::printf("\n%s\n  %zu candidates, %zu more spill or don't fit; the table's: %s\n",
-                key.c_str(), choices.size() - 1, flawed, table.c_str());
+    std::printf("\n%s\n  %zu candidates, %zu more spill much or don't fit%s\n  the table's: %s\n",
+                key.c_str(), choices.size() - 1, flawed, flaw.c_str(), table.c_str());
     std::fflush(stdout);
     std::unique_ptr<Workload> workload;
     const auto measure = [&](std::size_t choice, std::size_t n, int round) {

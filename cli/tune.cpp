@@ -17,7 +17,7 @@ Examples:
   attn tune --problem "dtype=f16 heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 dim_qk=96 dim_vo=96"
   attn tune --print-table --dry-run            rows for the table of the sources; nothing is kept
 
-Tiles that could hold on the device are compiled; those that spill are left out. Each of the others is
+Tiles that could hold on the device are compiled; those that spill much are left out. Each of the others is
 compared with the float64 reference, then timed; the fastest few are timed again on more cells. What is
 found goes before the built-in table in every process that uses the device (attn info tells), from
 ATTN_CACHE_DIR or the user's cache folder. Exit codes: 0 measured and kept, 1 some tiles gave a wrong

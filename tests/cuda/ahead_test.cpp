@@ -64,6 +64,8 @@ TEST(CudaRoom, NamesTheFlaw) {
   EXPECT_EQ(flaw_of(report, spec, h200), "");
   report.kernels[0].spill_loads = 4;
   EXPECT_EQ(flaw_of(report, spec, h200), "kernel spills 0 bytes and loads 4 with 136 registers");
+  EXPECT_EQ(flaw_of(report, spec, h200, 4), "");
+  EXPECT_NE(flaw_of(report, spec, h200, 3), "");
 }
 
 }  // namespace

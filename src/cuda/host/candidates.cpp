@@ -7,6 +7,9 @@
 namespace attn::cuda {
 namespace {
 
+// Bytes of a thread, stored and loaded: a few outside of the loops cost less than smaller tiles do.
+constexpr int kMostSpilled = 512;
+
 std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& facts) {
   std::vector<Tiles> list;
   for (const int warps : {4, 8}) {
@@ -78,7 +81,7 @@ core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceF
       if (!one.ok()) {
         out[i].flaw = one.message.substr(0, one.message.find('\n'));
       } else if (!binary->log.empty()) {  // from the disk: not known
-        out[i].flaw = flaw_of(read_resources(binary->log), spec, facts);
+        out[i].flaw = flaw_of(read_resources(binary->log), spec, facts, kMostSpilled);
       }
     }
   }

@@ -39,13 +39,13 @@ int wanted_blocks(const KernelSpec& spec) {
   return static_cast<int>(spec.config.get("blocks").value_or(1));
 }
 
-std::string flaw_of(const ResourceReport& report, const KernelSpec& spec,
-                    const DeviceFacts& facts) {
+std::string flaw_of(const ResourceReport& report, const KernelSpec& spec, const DeviceFacts& facts,
+                    int most_spilled) {
   const auto found = std::find_if(report.kernels.begin(), report.kernels.end(),
                                   [&](const Resources& one) { return one.entry == spec.entry; });
   if (found == report.kernels.end()) return std::string("no entry point ") + spec.entry;
   const Resources& kernel = *found;
-  if (kernel.spill_stores + kernel.spill_loads > 0) {
+  if (kernel.spill_stores + kernel.spill_loads > most_spilled) {
     return kernel.entry + " spills " + std::to_string(kernel.spill_stores) + " bytes and loads " +
            std::to_string(kernel.spill_loads) + " with " + std::to_string(kernel.registers) +
            " registers";

@@ -21,8 +21,9 @@ int blocks_without_registers(const DeviceFacts& facts, unsigned threads,
 // The blocks that a plan wants on a multiprocessor: the constant `blocks` of the Config, else 1.
 int wanted_blocks(const KernelSpec& spec);
 
-// What is wrong with a kernel of the plan as it was compiled: it spills, or the blocks do not fit.
-// Empty: nothing.
-std::string flaw_of(const ResourceReport& report, const KernelSpec& spec, const DeviceFacts& facts);
+// What is wrong with a kernel of the plan as it was compiled: it spills and loads more than so many
+// bytes of a thread, or the blocks do not fit. Empty: nothing.
+std::string flaw_of(const ResourceReport& report, const KernelSpec& spec, const DeviceFacts& facts,
+                    int most_spilled = 0);
 
 }  // namespace attn::cuda
