@@ -196,8 +196,7 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   set_problem(main.config, p, shape, by_elements);
   main.config.set("chunk", tiles.chunk)
       .set("exchange", tiles.exchange)
-      .set("kv_in_registers", tiles.kv_in_registers)
-      .set("deterministic", p.dq && p.deterministic);
+      .set("kv_in_registers", tiles.kv_in_registers);
   print_config(plan, main.config);
   if (p.dq) {
     const std::int64_t rows = packed_q ? p.total_q : p.len_q;

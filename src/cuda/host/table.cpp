@@ -60,9 +60,9 @@ constexpr std::array kBackward{
 };
 
 // tile_q, tile_kv, warps, blocks.
-constexpr std::array kBiasGradient{BiasGradientTiles{128, 64, 4, 2},
-                                   BiasGradientTiles{64, 64, 4, 1},
-                                   BiasGradientTiles{32, 32, 2, 1}};
+constexpr std::array kBiasGradient{
+    BiasGradientTiles{128, 64, 4, 2}, BiasGradientTiles{128, 64, 4, 1},
+    BiasGradientTiles{64, 64, 4, 1}, BiasGradientTiles{32, 32, 2, 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
@@ -129,16 +129,27 @@ int rounded_dim(std::int64_t dim) {
 Shape shape_of(Pass pass, const Problem& problem) {
   Shape shape;
   shape.pass = pass == Pass::decode ? Pass::forward : pass;
-  shape.dim_qk = rounded_dim(problem.dim_qk);
-  shape.dim_vo = rounded_dim(problem.dim_vo);
   shape.bias_bytes = problem.bias.given ? static_cast<int>(size_of(problem.bias_type())) : 0;
   shape.mask = problem.mask.given;
   shape.softcap = problem.softcap;
   shape.banded = problem.causal || problem.window_left || problem.window_right;
   shape.alibi = problem.alibi;
   shape.dropout = problem.dropout;
-  // Warps of the backward share out dims above 128 by multiples of 64.
-  if (pass == Pass::backward && std::max(shape.dim_qk, shape.dim_vo) > 128) {
+  shape.dim_qk = rounded_dim(problem.dim_qk);
+  shape.dim_vo = rounded_dim(problem.dim_vo);
+  // Each pair of dims is a kernel, but together with something else only each multiple of 64, for
+  // both: there would be hundreds.
+  const bool odd = problem.dim_qk % 8 != 0 || problem.dim_vo % 8 != 0;
+  const bool options =
+      shape.bias_bytes > 0 || shape.mask || shape.softcap || shape.alibi || shape.dropout;
+  shape.banded = shape.banded && !options;  // measured without them
+  const int larger = std::max(shape.dim_qk, shape.dim_vo);
+  // The backward of 256 and 256 asks for more shared memory than every device has.
+  if ((options || odd) && !(pass == Pass::backward && larger > 192)) {
+    shape.dim_qk = shape.dim_vo = larger == 96 ? 128 : larger;
+  }
+  // 96 is for the forward of models that have it in both: elsewhere it would be many kernels.
+  if (shape.dim_qk != shape.dim_vo || pass == Pass::backward) {
     shape.dim_qk = shape.dim_qk == 96 ? 128 : shape.dim_qk;
     shape.dim_vo = shape.dim_vo == 96 ? 128 : shape.dim_vo;
   }
@@ -153,7 +164,11 @@ int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
 
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts) {
   for (const BiasGradientTiles& tiles : kBiasGradient) {
-    if (shared_bytes_of(shape, tiles) <= facts.shared_per_block) return tiles;
+    const std::int64_t shared = shared_bytes_of(shape, tiles);
+    if (shared <= facts.shared_per_block &&
+        tiles.blocks * (shared + kReservedShared) <= facts.shared_per_sm) {
+      return tiles;
+    }
   }
   return kBiasGradient.back();
 }

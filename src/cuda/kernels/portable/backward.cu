@@ -19,8 +19,7 @@
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
 // chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
-// fragments); deterministic; softcap, alibi, bias_type, mask,
-// dropout.
+// fragments); softcap, alibi, bias_type, mask, dropout, by_elements.
 // Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
@@ -124,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
   const unsigned heads = blockIdx.x / tiles;
   const unsigned place = blockIdx.x % tiles;
-  const int tile_idx = static_cast<int>(config::deterministic != 0 ? tiles - 1 - place : place);
+  const int tile_idx = static_cast<int>(a.turns != nullptr ? tiles - 1 - place : place);
   const int j0 = tile_idx * kTileKv;
   const int head_kv = static_cast<int>(heads % static_cast<unsigned>(a.heads_kv));
   const Entry entry = EntryOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_kv)));
@@ -336,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
       if (dq_sum != nullptr) {
         unsigned* turn = nullptr;
-        if constexpr (config::deterministic != 0) {
+        if (a.turns != nullptr) {
           // The tiles of keys behind this one that see the queries come first.
           const int num_seen = (q_ranges[4 * (window + tile) + 1] + kTileKv - 1) / kTileKv;
           const auto mine = static_cast<unsigned>(num_seen - 1 - tile_idx);
@@ -350,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         AddQueryGradient(
             reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head),
             entry.len_q - i0, ds_tile, k_tile);
-        if constexpr (config::deterministic != 0) {
+        if (a.turns != nullptr) {
           __threadfence();
           __syncthreads();
           if (threadIdx.x == 0) ptx::AddRelease(turn, 1);
