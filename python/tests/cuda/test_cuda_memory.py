@@ -49,7 +49,7 @@ def test_outputs_beyond_2_31_elements():
 
 
 def test_too_little_memory_for_outputs():
-    q = torch.zeros(1, 1, 1, 64, dtype=DTYPE, device="cuda").expand(1, 2**30, 16, 64)
+    q = torch.zeros(1, 1, 1, 64, dtype=DTYPE, device="cuda").expand(1, 2**30 - 1, 16, 64)
     k = torch.zeros(1, 64, 1, 64, dtype=DTYPE, device="cuda")
     with pytest.raises(RuntimeError, match="out of memory"):
         libattn.torch.attention(q, k, k)

@@ -18,7 +18,12 @@ constexpr int kMaxRegisters = 255;              // of a thread
 // Addresses, ranges, statistics and the fragments of one step, beside the accumulators.
 constexpr int kOtherRegisters = 40;
 
-enum class When { always, banded, no_pairs };  // pairs: a bias or mask
+enum class When {
+  always,
+  light,     // no bias, mask or dropout
+  no_pairs,  // no bias or mask
+  cut,       // causal, a window or any option
+};
 
 // Tried in turn. Up to `largest_dim`, the larger of the two.
 struct Rule {
@@ -28,14 +33,15 @@ struct Rule {
 };
 
 // 32 queries a warp halve what is read of shared memory for each product; two blocks of an SM hide
-// each other's barriers. Both for as long as registers and shared memory last; where a causal mask
-// or a window cuts tiles, smaller ones waste less (docs/kernels/portable.md). Tiles of a bias or
-// mask take registers, and spill on 9.0 beside 64 keys of a warp with 32 queries. The later rules
-// of each group are for less shared memory.
+// each other's barriers. Both for as long as registers and shared memory last. With 16 queries a
+// warp there are registers for what options need, more blocks, and less is computed beside a causal
+// mask (docs/kernels/portable.md has the figures). The later rules of each group are for less
+// shared memory.
 constexpr std::array kForward{
-    Rule{64, {128, 64, 4, 2, 2, true}, When::no_pairs},    //
+    Rule{64, {128, 64, 4, 2, 2, true}, When::light},       //
+    Rule{64, {64, 64, 4, 2, 3, true}},                     //
     Rule{64, {128, 32, 4, 2, 2, true}},                    //
-    Rule{128, {64, 64, 4, 2, 2, true}, When::banded},      //
+    Rule{128, {64, 64, 4, 2, 2, true}, When::cut},         //
     Rule{128, {128, 64, 4, 2, 2, false}, When::no_pairs},  //
     Rule{128, {128, 32, 4, 2, 2, false}},                  //
     Rule{128, {128, 64, 8, 2, 1, false}},                  //
@@ -60,9 +66,9 @@ constexpr std::array kBackward{
 };
 
 // tile_q, tile_kv, warps, blocks.
-constexpr std::array kBiasGradient{
-    BiasGradientTiles{128, 64, 4, 2}, BiasGradientTiles{128, 64, 4, 1},
-    BiasGradientTiles{64, 64, 4, 1}, BiasGradientTiles{32, 32, 2, 1}};
+constexpr std::array kBiasGradient{BiasGradientTiles{64, 64, 4, 3}, BiasGradientTiles{64, 64, 4, 2},
+                                   BiasGradientTiles{64, 64, 4, 1},
+                                   BiasGradientTiles{32, 32, 2, 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
@@ -109,6 +115,18 @@ std::string forward_misfit(const Tiles& tiles) {
   return {};
 }
 
+bool holds(When when, const Shape& shape) {
+  const bool pairs = shape.bias_bytes > 0 || shape.mask;
+  const bool options = pairs || shape.dropout || shape.softcap || shape.alibi;
+  switch (when) {
+    case When::always: return true;
+    case When::light: return !pairs && !shape.dropout;
+    case When::no_pairs: return !pairs;
+    case When::cut: return shape.banded || options;
+  }
+  return false;
+}
+
 // Of a thread: the accumulators of S and O, and Q where it is kept; 0 where it isn't known.
 int registers_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) return 0;
@@ -142,7 +160,6 @@ Shape shape_of(Pass pass, const Problem& problem) {
   const bool odd = problem.dim_qk % 8 != 0 || problem.dim_vo % 8 != 0;
   const bool options =
       shape.bias_bytes > 0 || shape.mask || shape.softcap || shape.alibi || shape.dropout;
-  shape.banded = shape.banded && !options;  // measured without them
   const int larger = std::max(shape.dim_qk, shape.dim_vo);
   // The backward of 256 and 256 asks for more shared memory than every device has.
   if ((options || odd) && !(pass == Pass::backward && larger > 192)) {
@@ -231,8 +248,7 @@ std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) 
       shape.pass == Pass::backward ? std::span<const Rule>(kBackward) : kForward;
   for (const Rule& rule : rules) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
-    if (rule.when == When::banded && !shape.banded) continue;
-    if (rule.when == When::no_pairs && (shape.bias_bytes > 0 || shape.mask)) continue;
+    if (!holds(rule.when, shape)) continue;
     if (misfit(shape, rule.tiles, facts).empty()) return rule.tiles;
   }
   return std::nullopt;

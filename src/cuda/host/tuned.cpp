@@ -31,6 +31,7 @@ void visit_shape(Visit visit) {
   visit("softcap", &Shape::softcap);
   visit("alibi", &Shape::alibi);
   visit("dropout", &Shape::dropout);
+  visit("banded", &Shape::banded);
 }
 
 template <class Visit>

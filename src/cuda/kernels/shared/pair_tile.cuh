@@ -23,7 +23,11 @@ struct PairTile {
   static constexpr int kChunks = kRowBytes / 16;
   // Rows that fill 128 bytes share a swizzle.
   static constexpr int kShare = kChunks >= 8 ? 1 : 8 / kChunks;
-  static_assert(kChunks % 8 == 0 || kChunks == 12 || 8 % kChunks == 0);
+  static_assert((kChunks & (kChunks - 1)) == 0 && kRows * kChunks % 32 == 0);
+
+  static constexpr int kElements = 16 / kBytes;              // of a chunk
+  static constexpr int kSide = kChunks < 32 ? kChunks : 32;  // lanes side by side in a row
+  static constexpr int kStep = 32 / kSide;                   // rows that are loaded at once
 
   __device__ static __forceinline__ unsigned At(int row, int column) {
     const unsigned chunk = static_cast<unsigned>(column * kBytes / 16);
@@ -37,31 +41,45 @@ struct PairTile {
   __device__ static __forceinline__ void Load(unsigned to, const Pairs& pairs, const char* from,
                                               int rows, int columns) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (pairs.vector != 0) {
-#pragma unroll 4
-      for (int n = lane; n < kRows * kChunks; n += 32) {
-        const int row = n / kChunks;
-        const int column = n % kChunks * (16 / kBytes);
-        const int bytes = row < rows ? min(max((columns - column) * kBytes, 0), 16) : 0;
-        ptx::CopyAsync(to + At(row, column),
-                       bytes > 0 ? from + row * pairs.stride_q + column * kBytes : pairs.base,
-                       bytes);
-      }
-    } else {
-#pragma unroll 1
-      for (int n = lane; n < kRows * kColumns; n += 32) {
-        const int row = n / kColumns;
-        const int column = n % kColumns;
-        unsigned value = 0;
-        if (row < rows && column < columns) {
-          const char* at = from + row * pairs.stride_q + column * pairs.stride_kv;
-          if constexpr (kBytes == 4) value = *reinterpret_cast<const unsigned*>(at);
-          if constexpr (kBytes == 2) value = *reinterpret_cast<const unsigned short*>(at);
-          if constexpr (kBytes == 1) value = *reinterpret_cast<const unsigned char*>(at);
+    if (pairs.vector != 0 && rows >= kRows && columns >= kColumns) {
+      from += lane / kSide * pairs.stride_q + lane % kSide * 16;
+#pragma unroll
+      for (int i = 0; i < kRows / kStep; ++i, from += kStep * pairs.stride_q)
+#pragma unroll
+        for (int c = 0; c < kChunks / kSide; ++c) {
+          const int column = (lane % kSide + c * kSide) * kElements;
+          ptx::CopyAsync(to + At(lane / kSide + i * kStep, column), from + c * kSide * 16, 16);
         }
-        if constexpr (kBytes == 4) ptx::StoreShared32(to + At(row, column), value);
-        if constexpr (kBytes == 2) ptx::StoreShared16(to + At(row, column), value);
-        if constexpr (kBytes == 1) ptx::StoreShared8(to + At(row, column), value);
+      return;
+    }
+#pragma unroll 1
+    for (int n = lane; n < kRows * kChunks; n += 32) {
+      const int row = n / kChunks;
+      const int column = n % kChunks * kElements;
+      const int there = row < rows ? columns - column : 0;
+      const char* at = from + row * pairs.stride_q + column * pairs.stride_kv;
+      if (pairs.vector != 0 && (there >= kElements || there <= 0)) {
+        ptx::CopyAsync(to + At(row, column), there > 0 ? at : pairs.base, there > 0 ? 16 : 0);
+      } else {
+        LoadElements(to + At(row, column), at, pairs.stride_kv, there);
+      }
+    }
+  }
+
+  // A chunk, of which `there` elements are there.
+  __device__ static __forceinline__ void LoadElements(unsigned to, const char* at, long long stride,
+                                                      int there) {
+#pragma unroll 1
+    for (int e = 0; e < kElements; ++e, at += stride) {
+      if constexpr (kBytes == 4) {
+        const unsigned value = e < there ? *reinterpret_cast<const unsigned*>(at) : 0;
+        ptx::StoreShared32(to + 4 * e, value);
+      } else if constexpr (kBytes == 2) {
+        const unsigned value = e < there ? *reinterpret_cast<const unsigned short*>(at) : 0;
+        ptx::StoreShared16(to + 2 * e, value);
+      } else {
+        const unsigned value = e < there ? *reinterpret_cast<const unsigned char*>(at) : 0;
+        ptx::StoreShared8(to + e, value);
       }
     }
   }
