@@ -44,7 +44,7 @@ step_sanitizer() {
   "$bundle/run" attn info --backend cuda
   for tool in memcheck racecheck initcheck synccheck; do
     echo "== $tool, $cases cases"
-    LD_LIBRARY_PATH=$bundle/lib "$(sanitizer)" --tool "$tool" --error-exitcode 3 --print-limit 20 \
+    LD_LIBRARY_PATH=$bundle/lib timeout 300 "$(sanitizer)" --tool "$tool" --error-exitcode 3 --print-limit 20 \
       "$bundle/bin/attn" check --device cuda --exact --dtype bf16 --limit "$cases" \
       >"$logs/$tool.log" 2>&1
     status=$?
