@@ -8,9 +8,10 @@
 // S and dP are computed transposed (keys are rows), because then P^T and dS^T, packed pairwise, are
 // A fragments of dV += P^T dO and dK += dS^T Q as they stand. Two ways to share the work:
 //   direct    a warp owns 16 or 32 keys with all of their dims; only dS goes through shared memory,
-//             for dQ. 16 queries at a time, so that S and dP take few registers beside dK and dV.
-//   exchange  where dK and dV of 16 keys don't fit a warp's registers (dims above 128): P and dS
-//             go through shared memory and the warps share out keys and dims.
+//             for dQ. A chunk of queries at a time, so that S and dP take few registers beside dK
+//             and dV.
+//   exchange  P and dS go through shared memory and the warps share out keys and dims: where dK and
+//             dV of 32 keys don't fit a warp's registers (dims above 64).
 // dQ of each step is added to f32 sums in global memory (finish.cu makes dq of them), two
 // neighbours an instruction; deterministic: by the tiles of keys in turn, from the last to the
 // first, which under a causal mask is the order in which they reach a tile of queries.
