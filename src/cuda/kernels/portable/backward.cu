@@ -25,7 +25,6 @@
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
 #include "ptx/memory.cuh"
-#include "ptx/mma.cuh"
 #include "shared/output.cuh"
 
 namespace {
@@ -54,21 +53,7 @@ __device__ __forceinline__ void AddQueryGradient(float* sums, int left, unsigned
     for (int m = 0; m < kM; ++m) {
       ptx::LoadMatrixTransposed(x[m], ds_lane.At(ds_tile, 16 * k, 2 * m));
     }
-#pragma unroll
-    for (int n = 0; n < kN; n += 2) {
-      unsigned b[4];
-      ptx::LoadMatrixTransposed(b, k_lane.At(k_tile, 16 * k, kFolded ? n : dim / 8 + n));
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        if (k == 0) {
-          ptx::MmaFirst<kDtype>(dq[m][n], x[m], b[0], b[1]);
-          ptx::MmaFirst<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
-        } else {
-          ptx::Mma<kDtype>(dq[m][n], x[m], b[0], b[1]);
-          ptx::Mma<kDtype>(dq[m][n + 1], x[m], b[2], b[3]);
-        }
-      }
-    }
+    Multiply<kDtype>(x, k_lane, k_tile, 16 * k, kFolded ? 0 : dim / 8, dq, k == 0);
   }
   sums += (query + lane / 4) * kDimQk + dim + lane % 4 * 2;
 #pragma unroll
@@ -296,8 +281,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         Scores dp;
         Fragments p_pairs;
         Fragments ds_pairs;
-        Multiply<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
-        Multiply<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
+        MultiplyChunk<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
+        MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
         Differentiate(a, step, query, bits, s, dp, p_pairs, ds_pairs);
         StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
         if constexpr (kExchange) {

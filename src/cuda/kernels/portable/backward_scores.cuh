@@ -7,10 +7,10 @@
 #include "config.cuh"
 #include "portable/backward_shared.cuh"
 #include "ptx/memory.cuh"
-#include "ptx/mma.cuh"
 #include "shared/dropout.cuh"
 #include "shared/entry.cuh"
 #include "shared/pair_tile.cuh"
+#include "shared/product.cuh"
 #include "shared/score.cuh"
 #include "shared/tile.cuh"
 
@@ -78,14 +78,11 @@ __device__ __forceinline__ int Warp() {
 // c = X Y^T over kDim: rows of X at `x_row` of its tile (from registers where they are kept),
 // kChunk rows of Y.
 template <int kDim, int kKept>
-__device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS][4],
-                                         unsigned x_tile, int x_row, unsigned y_tile, int y_row,
-                                         Scores& c) {
+__device__ __forceinline__ void MultiplyChunk(const unsigned (&kept)[kKept][kBlocksS][4],
+                                              unsigned x_tile, int x_row, unsigned y_tile,
+                                              int y_row, Scores& c) {
   const auto x_lane = FragmentLane<kDim>::RowsFirst();
-  const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    unsigned a[kBlocksS][4];
+  const auto load = [&](int k, unsigned(&a)[kBlocksS][4]) {
 #pragma unroll
     for (int m = 0; m < kBlocksS; ++m) {
       if constexpr (kKept > 1) {
@@ -95,22 +92,8 @@ __device__ __forceinline__ void Multiply(const unsigned (&kept)[kKept][kBlocksS]
         ptx::LoadMatrix(a[m], x_lane.At(x_tile, x_row + 16 * m, 2 * k));
       }
     }
-#pragma unroll
-    for (int n = 0; n < kBlocksN; n += 2) {
-      unsigned b[4];
-      ptx::LoadMatrix(b, y_lane.At(y_tile, y_row + 8 * n, 2 * k));
-#pragma unroll
-      for (int m = 0; m < kBlocksS; ++m) {
-        if (k == 0) {
-          ptx::MmaFirst<kDtype>(c[m][n], a[m], b[0], b[1]);
-          ptx::MmaFirst<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
-        } else {
-          ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
-          ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
-  }
+  };
+  MultiplyTransposed<kDtype, kDim>(load, y_tile, y_row, c);
 }
 
 // Whether a part of so many elements of a row begins at a chunk whose bits those within it leave.
@@ -125,16 +108,7 @@ __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_ti
                                            int part, Sums<kPart>& sums) {
   constexpr bool kFolded = IsPowerOfTwo(kPart);
   const auto lane = FragmentLane<kDim>::RowsFirst().Behind(kFolded ? part * kPart / 8 : 0);
-#pragma unroll
-  for (int d = 0; d < kPart / 8; d += 2) {
-    unsigned b[4];
-    ptx::LoadMatrixTransposed(b, lane.At(y_tile, row, kFolded ? d : part * kPart / 8 + d));
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m) {
-      ptx::Mma<kDtype>(sums[m][d], x[m], b[0], b[1]);
-      ptx::Mma<kDtype>(sums[m][d + 1], x[m], b[2], b[3]);
-    }
-  }
+  Multiply<kDtype>(x, lane, y_tile, row, kFolded ? 0 : part * kPart / 8, sums);
 }
 
 // What the scores of a visited tile are computed with.

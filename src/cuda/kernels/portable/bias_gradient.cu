@@ -14,11 +14,11 @@
 #include "config.cuh"
 #include "portable/bias_gradient_shared.cuh"
 #include "ptx/memory.cuh"
-#include "ptx/mma.cuh"
 #include "shared/dropout.cuh"
 #include "shared/entry.cuh"
 #include "shared/output.cuh"
 #include "shared/pair_tile.cuh"
+#include "shared/product.cuh"
 #include "shared/score.cuh"
 #include "shared/tile.cuh"
 
@@ -53,30 +53,13 @@ __device__ __forceinline__ int ColumnOf(int n) {
 
 // c = X Y^T of the warp's rows of X.
 template <int kDim>
-__device__ __forceinline__ void Multiply(unsigned x_tile, unsigned y_tile, Scores& c) {
+__device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, Scores& c) {
   const auto x_lane = FragmentLane<kDim>::RowsFirst();
-  const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    unsigned a[kBlocksM][4];
+  const auto load = [&](int k, unsigned(&a)[kBlocksM][4]) {
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m) ptx::LoadMatrix(a[m], x_lane.At(x_tile, 16 * m, 2 * k));
-#pragma unroll
-    for (int n = 0; n < kBlocksN; n += 2) {
-      unsigned b[4];
-      ptx::LoadMatrix(b, y_lane.At(y_tile, 8 * n, 2 * k));
-#pragma unroll
-      for (int m = 0; m < kBlocksM; ++m) {
-        if (k == 0) {
-          ptx::MmaFirst<kDtype>(c[m][n], a[m], b[0], b[1]);
-          ptx::MmaFirst<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
-        } else {
-          ptx::Mma<kDtype>(c[m][n], a[m], b[0], b[1]);
-          ptx::Mma<kDtype>(c[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
-  }
+  };
+  MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
 }
 
 // One problem that shares the tile: where it is, and the rows of the warp.
@@ -240,12 +223,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     Scores dp;
     ptx::CopyWait<1>();
     __syncthreads();
-    Multiply<kDimQk>(base + kShared.q + static_cast<unsigned>(warp * kRows * kDimQk * 2),
-                     base + kShared.k, s);
+    MultiplyRows<kDimQk>(base + kShared.q + static_cast<unsigned>(warp * kRows * kDimQk * 2),
+                         base + kShared.k, s);
     ptx::CopyWait<0>();
     __syncthreads();
-    Multiply<kDimVo>(base + kShared.dout + static_cast<unsigned>(warp * kRows * kDimVo * 2),
-                     base + kShared.v, dp);
+    MultiplyRows<kDimVo>(base + kShared.dout + static_cast<unsigned>(warp * kRows * kDimVo * 2),
+                         base + kShared.v, dp);
     AddGradient(a, entry, visit, s, dp, sums);
   }
 

@@ -17,11 +17,11 @@
 #include "config.cuh"
 #include "portable/forward_shared.cuh"
 #include "ptx/memory.cuh"
-#include "ptx/mma.cuh"
 #include "shared/dropout.cuh"
 #include "shared/entry.cuh"
 #include "shared/output.cuh"
 #include "shared/pair_tile.cuh"
+#include "shared/product.cuh"
 #include "shared/score.cuh"
 #include "shared/tile.cuh"
 
@@ -69,10 +69,7 @@ __device__ __forceinline__ int ColumnOf(int n) {
 __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile, unsigned k_tile,
                                            Scores& s) {
   const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
-  const auto k_lane = FragmentLane<config::dim_qk>::ColumnsFirst();
-#pragma unroll
-  for (int k = 0; k < kBlocksK; ++k) {
-    unsigned a[kBlocksM][4];
+  const auto load = [&](int k, unsigned(&a)[kBlocksM][4]) {
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m) {
       if constexpr (config::q_in_registers == 0) {
@@ -82,22 +79,8 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
         for (int e = 0; e < 4; ++e) a[m][e] = q[m][k][e];
       }
     }
-#pragma unroll
-    for (int n = 0; n < kBlocksN; n += 2) {
-      unsigned b[4];
-      ptx::LoadMatrix(b, k_lane.At(k_tile, 8 * n, 2 * k));
-#pragma unroll
-      for (int m = 0; m < kBlocksM; ++m) {
-        if (k == 0) {
-          ptx::MmaFirst<kDtype>(s[m][n], a[m], b[0], b[1]);
-          ptx::MmaFirst<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
-        } else {
-          ptx::Mma<kDtype>(s[m][n], a[m], b[0], b[1]);
-          ptx::Mma<kDtype>(s[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
-  }
+  };
+  MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, 0, s);
 }
 
 // o += P V.
@@ -114,16 +97,7 @@ __device__ __forceinline__ void MultiplyPV(const Scores& p, unsigned v_tile, Out
         a[m][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
       }
     }
-#pragma unroll
-    for (int d = 0; d < kBlocksD; d += 2) {
-      unsigned b[4];
-      ptx::LoadMatrixTransposed(b, v_lane.At(v_tile, 16 * k, d));
-#pragma unroll
-      for (int m = 0; m < kBlocksM; ++m) {
-        ptx::Mma<kDtype>(o[m][d], a[m], b[0], b[1]);
-        ptx::Mma<kDtype>(o[m][d + 1], a[m], b[2], b[3]);
-      }
-    }
+    Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
   }
 }
 
