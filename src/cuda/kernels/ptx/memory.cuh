@@ -83,11 +83,6 @@ __device__ __forceinline__ void StoreShared32(unsigned address, unsigned value) 
 __device__ __forceinline__ void StoreShared64(unsigned address, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ void StoreShared128(unsigned address, uint4 value) {
-  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
-               "r"(value.z), "r"(value.w)
-               : "memory");
-}
 
 // Two neighbouring f32 in global memory, 8-byte aligned: one instruction on 9.0 and later.
 __device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
