@@ -31,13 +31,16 @@ namespace {
 
 using namespace backward;
 
-// Adds dS K of the block's keys to the f32 sums of the tile's queries, of which `left` are there;
-// scale comes later. What it makes of the thread's number it makes each time, as dK and dV leave no
-// registers to keep it.
-__device__ __forceinline__ void AddQueryGradient(float* sums, int left, unsigned ds_tile,
-                                                 unsigned k_tile) {
-  constexpr int kM = kSumQueries / 16;
-  constexpr int kN = kSumDims / 8;
+// P is handed out before dP is computed, so that exponentials and products overlap.
+constexpr bool kEarlyP = config::order != 0;
+
+// Part of dQ = dS K of the block's keys: what a warp has of the tile's queries and dims. What is
+// made of the thread's number is made each time, as dK and dV leave no registers to keep it.
+constexpr int kSumM = kSumQueries / 16;
+constexpr int kSumN = kSumDims / 8;
+using QuerySums = float[kSumM][kSumN][4];
+
+__device__ __forceinline__ void MultiplyQuery(unsigned ds_tile, unsigned k_tile, QuerySums& dq) {
   const int thread = ptx::ThreadAnew();
   const int lane = thread % 32;
   const int query = thread / 32 % kSumWarps * kSumQueries;
@@ -45,26 +48,60 @@ __device__ __forceinline__ void AddQueryGradient(float* sums, int left, unsigned
   constexpr bool kFolded = IsPowerOfTwo(kSumDims);
   const auto ds_lane = FragmentLane<kTileQ>::ColumnsFirst(lane).Behind(query / 8);
   const auto k_lane = FragmentLane<kDimQk>::RowsFirst(lane).Behind(kFolded ? dim / 8 : 0);
-  float dq[kM][kN][4];
 #pragma unroll
   for (int k = 0; k < kTileKv / 16; ++k) {
-    unsigned x[kM][4];
+    unsigned x[kSumM][4];
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
+    for (int m = 0; m < kSumM; ++m) {
       ptx::LoadMatrixTransposed(x[m], ds_lane.At(ds_tile, 16 * k, 2 * m));
     }
     Multiply<kDtype>(x, k_lane, k_tile, 16 * k, kFolded ? 0 : dim / 8, dq, k == 0);
   }
-  sums += (query + lane / 4) * kDimQk + dim + lane % 4 * 2;
+}
+
+// Adds the part-th of `parts` of it to the f32 sums of the tile's queries, of which `left` are
+// there; scale comes later. How the sums lie: shared/query_sums.cuh.
+__device__ __forceinline__ void AddQuery(float* sums, int left, const QuerySums& dq, int part = 0,
+                                         int parts = 1) {
+  const int thread = ptx::ThreadAnew();
+  const int lane = thread % 32;
+  const int query = thread / 32 % kSumWarps * kSumQueries;
+  const int dim = thread / 32 / kSumWarps * kSumDims;
+  const int first = part * kSumN / parts;
+  const int last = (part + 1) * kSumN / parts;
+  if constexpr (config::dq_layout == 2) {
+    sums += query * kDimQk + dim * 16 + lane * 4;
 #pragma unroll
-  for (int m = 0; m < kM; ++m)
+    for (int m = 0; m < kSumM; ++m) {
+      if (query + 16 * m >= left) continue;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (query + lane / 4 + 16 * m + 8 * r >= left) continue;
-      float* to = sums + (16 * m + 8 * r) * kDimQk;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) ptx::AddGlobal(to + 8 * n, dq[m][n][2 * r], dq[m][n][2 * r + 1]);
+      for (int n = 0; n < kSumN; ++n) {
+        if (n < first || n >= last) continue;
+        const float(&c)[4] = dq[m][n];
+        ptx::AddGlobal(sums + 16 * m * kDimQk + 128 * n, c[0], c[1], c[2], c[3]);
+      }
     }
+  } else {
+    sums += (query + lane / 4) * kDimQk + dim + lane % 4 * (config::dq_layout == 1 ? 4 : 2);
+#pragma unroll
+    for (int m = 0; m < kSumM; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (query + lane / 4 + 16 * m + 8 * r >= left) continue;
+        float* to = sums + (16 * m + 8 * r) * kDimQk;
+#pragma unroll
+        for (int n = 0; n < kSumN; ++n) {
+          if (n < first || n >= last) continue;
+          const float* c = dq[m][n] + 2 * r;
+          if constexpr (config::dq_layout == 0) {
+            ptx::AddGlobal(to + 8 * n, c[0], c[1]);
+          } else if (n % 2 == 0) {
+            const float* next = dq[m][n + 1] + 2 * r;
+            ptx::AddGlobal(to + 8 * n, c[0], c[1], next[0], next[1]);
+          }
+        }
+      }
+  }
 }
 
 // A block's rows of dK or dV, times `factor`, by way of shared memory that nothing else uses.
@@ -266,31 +303,41 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
 #pragma unroll 1
       for (int query = 0; query < kScoreQueries; query += kChunk) {
-        KeepBits bits[kBlocksN / 2][kBlocksS];
-        if constexpr (config::dropout != 0) {
-          if (step.dropout.aligned) {
-#pragma unroll
-            for (int m = 0; m < kBlocksS; ++m) {
-              KeepBits second;
-              DrawBlocksTransposed(step.dropout, step.i0 + query, step.j0 + 16 * m, bits[0][m],
-                                   kBlocksN > 2 ? bits[kBlocksN / 2 - 1][m] : second);
-            }
-          }
-        }
+        ChunkFlags flags;
+        DrawChunk(step, query, flags);
         Scores s;
         Scores dp;
+        Scores slope;
+        Stats stats;
         Fragments p_pairs;
         Fragments ds_pairs;
         MultiplyChunk<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
-        MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
-        Differentiate(a, step, query, bits, s, dp, p_pairs, ds_pairs);
+        if constexpr (!kEarlyP) {
+          MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
+        }
+        LoadStats(step, query, stats);
+        Exponentiate(a, step, query, stats, flags, s, slope, p_pairs);
+        const auto hand_out_p = [&] {
+          if constexpr (kExchange) {
+            StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
+          } else {
+#pragma unroll
+            for (int k = 0; k < kBlocksN / 2; ++k) {
+              Accumulate<kDimVo, kPartVo>(p_pairs[k], dout_tile, query + 16 * k, 0, dv);
+            }
+          }
+        };
+        if constexpr (kEarlyP) {
+          hand_out_p();
+          MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
+          LoadStats(step, query, stats);
+        }
+        Differentiate(a, step, query, stats, flags, s, slope, dp, ds_pairs);
         StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
-        if constexpr (kExchange) {
-          StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
-        } else {
+        if constexpr (!kEarlyP) hand_out_p();
+        if constexpr (!kExchange) {
 #pragma unroll
           for (int k = 0; k < kBlocksN / 2; ++k) {
-            Accumulate<kDimVo, kPartVo>(p_pairs[k], dout_tile, query + 16 * k, 0, dv);
             Accumulate<kDimQk, kPartQk>(ds_pairs[k], q_tile, query + 16 * k, 0, dk);
           }
         }
@@ -300,12 +347,46 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       fetch_pairs(next_head, next_tile);
       ptx::CopyCommit();
 
+      float* const sums = reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) +
+                                                   head * a.dq_sum.stride_head);
+      // Turns of a deterministic sum: `enter` waits for this block's, `leave` gives it on.
+      unsigned* turn = nullptr;
+      const auto enter = [&] {
+        if (a.turns == nullptr) return;
+        // The tiles of keys behind this one that see the queries come first.
+        const int num_seen = (q_ranges[4 * (window + tile) + 1] + kTileKv - 1) / kTileKv;
+        const auto mine = static_cast<unsigned>(num_seen - 1 - tile_idx);
+        turn = a.turns + (1ll * entry.b * a.heads_q + head) * num_q_tiles + window + tile;
+        if (threadIdx.x == 0) {
+          while (ptx::LoadAcquire(turn) != mine) {
+          }
+        }
+        __syncthreads();
+      };
+      const auto leave = [&] {
+        if (a.turns == nullptr) return;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) ptx::AddRelease(turn, 1);
+      };
+      QuerySums dq;
+      constexpr bool kFirst = config::dq_first != 0;
+      constexpr bool kSpread = kExchange && config::dq_first == 2;
+      if (kFirst && dq_sum != nullptr) {
+        MultiplyQuery(ds_tile, k_tile, dq);
+        enter();
+        if constexpr (!kSpread) {
+          AddQuery(sums, entry.len_q - i0, dq);
+          leave();
+        }
+      }
       if constexpr (kExchange) {
+        constexpr int kSteps = kTileQ / 16;
         const auto lane = FragmentLane<kTileQ>::RowsFirst();
         const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
         const int part = Warp() % (kWarps / kOutWarps);
 #pragma unroll
-        for (int k = 0; k < kTileQ / 16; ++k) {
+        for (int k = 0; k < kSteps; ++k) {
           unsigned x[kBlocksM][4];
 #pragma unroll
           for (int m = 0; m < kBlocksM; ++m) {
@@ -317,29 +398,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
             ptx::LoadMatrix(x[m], lane.At(ds_tile, key + 16 * m, 2 * k));
           }
           Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part, dk);
+          // A few at a time, so that they don't wait in line.
+          constexpr int kParts = kSumN / 2 < kSteps ? kSumN / 2 : kSteps;
+          if (kSpread && dq_sum != nullptr && k < kParts) {
+            AddQuery(sums, entry.len_q - i0, dq, k, kParts);
+          }
         }
       }
       if (dq_sum != nullptr) {
-        unsigned* turn = nullptr;
-        if (a.turns != nullptr) {
-          // The tiles of keys behind this one that see the queries come first.
-          const int num_seen = (q_ranges[4 * (window + tile) + 1] + kTileKv - 1) / kTileKv;
-          const auto mine = static_cast<unsigned>(num_seen - 1 - tile_idx);
-          turn = a.turns + (1ll * entry.b * a.heads_q + head) * num_q_tiles + window + tile;
-          if (threadIdx.x == 0) {
-            while (ptx::LoadAcquire(turn) != mine) {
-            }
-          }
-          __syncthreads();
+        if constexpr (!kFirst) {
+          MultiplyQuery(ds_tile, k_tile, dq);
+          enter();
+          AddQuery(sums, entry.len_q - i0, dq);
         }
-        AddQueryGradient(
-            reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head),
-            entry.len_q - i0, ds_tile, k_tile);
-        if (a.turns != nullptr) {
-          __threadfence();
-          __syncthreads();
-          if (threadIdx.x == 0) ptx::AddRelease(turn, 1);
-        }
+        if constexpr (!kFirst || kSpread) leave();
       }
       head = next_head;
       tile = next_tile;

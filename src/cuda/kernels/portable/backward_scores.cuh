@@ -213,13 +213,9 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
   }
 }
 
-// From raw products s and dp of kChunk queries: P^T with dropout and dS^T, rounded and packed.
-// `bits` are of blocks of 16 keys and 16 queries, where aligned.
-__device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
-                                              const KeepBits (&bits)[kBlocksN / 2][kBlocksS],
-                                              Scores& s, Scores& dp, Fragments& p_pairs,
-                                              Fragments& ds_pairs) {
-  float stats[kBlocksN][4];  // {lse, delta} of this lane's two queries
+// {lse, delta} of this lane's two queries of each accumulator.
+using Stats = float[kBlocksN][4];
+__device__ __forceinline__ void LoadStats(const Step& step, int query, Stats& stats) {
 #pragma unroll
   for (int n = 0; n < kBlocksN; ++n) {
     const uint4 pair =
@@ -229,37 +225,78 @@ __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& st
     stats[n][2] = __uint_as_float(pair.z);
     stats[n][3] = __uint_as_float(pair.w);
   }
-  Scores slope;
+}
+
+// Dropout's flags of kChunk queries, of blocks of 16 keys and 16 queries.
+using ChunkFlags = Flags[kBlocksN / 2][kBlocksS];
+__device__ __forceinline__ void DrawChunk(const Step& step, int query, ChunkFlags& flags) {
+  if constexpr (config::dropout == 0) return;
+#pragma unroll
+  for (int m = 0; m < kBlocksS; ++m) {
+    const int i = step.i0 + query;
+    const int j = step.j0 + 16 * m;
+    if (step.dropout.aligned) {
+      Flags second;
+      DrawBlocksTransposed(step.dropout, i, j, flags[0][m],
+                           kBlocksN > 2 ? flags[kBlocksN / 2 - 1][m] : second);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kBlocksN / 2; ++n) {
+        flags[n][m] = DrawElements<true>(step.dropout, j + Lane() / 4, i + 16 * n + Lane() % 4 * 2);
+      }
+    }
+  }
+}
+
+// From raw products s of kChunk queries to P^T: in s without dropout, in p_pairs with it, rounded
+// and packed.
+__device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& step, int query,
+                                             const Stats& stats, const ChunkFlags& flags, Scores& s,
+                                             Scores& slope, Fragments& p_pairs) {
   Score(a, step, query, stats, s, slope);
 #pragma unroll
   for (int m = 0; m < kBlocksS; ++m)
 #pragma unroll
-    for (int n = 0; n < kBlocksN; ++n)
+    for (int n = 0; n < kBlocksN; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[m][n][e] = ptx::Exp2(s[m][n][e]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        unsigned pair = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
+        if constexpr (config::dropout != 0) pair &= PairMask(flags[n / 2][m], n % 2, r);
+        p_pairs[n / 2][m][n % 2 * 2 + r] = pair;
+      }
+    }
+}
+
+// From P^T without dropout and raw products dp to dS^T, rounded and packed.
+__device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
+                                              const Stats& stats, const ChunkFlags& flags,
+                                              const Scores& p, const Scores& slope, Scores& dp,
+                                              Fragments& ds_pairs) {
+#pragma unroll
+  for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float p = ptx::Exp2(s[m][n][e]);
         float gradient = dp[m][n][e];
-        s[m][n][e] = p;
+        const float delta = stats[n][e % 2 * 2 + 1];
         if constexpr (config::dropout != 0) {
-          const bool keep = step.dropout.aligned
-                                ? Keeps(step.dropout, bits[n / 2][m], n % 2, e)
-                                : KeepElement(step.dropout, step.i0 + query + QueryOf(n) + e % 2,
-                                              step.j0 + KeyOf(m, e / 2));
-          gradient = keep ? gradient * a.keep_scale : 0.0f;
-          if (!keep) s[m][n][e] = 0.0f;
+          gradient = KeepOrZero(flags[n / 2][m], n % 2, e / 2, e % 2, gradient);
+          gradient = fmaf(gradient, a.keep_scale, -delta);
+        } else {
+          gradient -= delta;
         }
-        dp[m][n][e] = p * (gradient - stats[n][e % 2 * 2 + 1]);
+        dp[m][n][e] = p[m][n][e] * gradient;
         if constexpr (config::softcap != 0) dp[m][n][e] *= slope[m][n][e];
       }
 #pragma unroll
-  for (int n = 0; n < kBlocksN; ++n)
-#pragma unroll
-    for (int m = 0; m < kBlocksS; ++m)
-#pragma unroll
       for (int r = 0; r < 2; ++r) {
-        p_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
-        ds_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+        ds_pairs[n / 2][m][n % 2 * 2 + r] =
+            ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
       }
+    }
 }
 
 // Fragments into a tile [keys][queries], at the warp's part.

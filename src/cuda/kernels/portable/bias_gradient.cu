@@ -83,10 +83,17 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Entry& ent
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int n = 0; n < kBlocksN; n += 4) {
-      KeepBits bits[2];
+      Flags flags[2];
       if constexpr (config::dropout != 0) {
+        const int i = visit.i0 + 16 * m;
+        const int j = visit.j0 + 8 * n;
         if (dropout.aligned) {
-          DrawBlocks(dropout, visit.i0 + 16 * m, visit.j0 + 8 * n, bits[0], bits[1]);
+          DrawBlocks(dropout, i, j, flags[0], flags[1]);
+        } else {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            flags[c] = DrawElements<false>(dropout, i + RowOf(0, 0), j + 16 * c + ColumnOf(0));
+          }
         }
       }
 #pragma unroll
@@ -114,9 +121,7 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Entry& ent
             if (hidden) p = 0.0f;
             float gradient = dp[m][n + c][2 * r + e];
             if constexpr (config::dropout != 0) {
-              const bool keep = dropout.aligned ? Keeps(dropout, bits[c / 2], c % 2, 2 * r + e)
-                                                : KeepElement(dropout, visit.i0 + row, key);
-              gradient = keep ? gradient * a.keep_scale : 0.0f;
+              gradient = KeepOrZero(flags[c / 2], c % 2, r, e, gradient) * a.keep_scale;
             }
             sums[m][n + c][2 * r + e] += p * (gradient - visit.delta[m][r]);
           }

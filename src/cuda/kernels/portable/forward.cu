@@ -83,8 +83,12 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
   MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, 0, s);
 }
 
-// o += P V.
-__device__ __forceinline__ void MultiplyPV(const Scores& p, unsigned v_tile, Output& o) {
+// Dropout's flags of a tile; of blocks of 16 x 16.
+using TileFlags = Flags[kBlocksM][kTileKv / 16];
+
+// o += P V, with dropout of what `flags` keep. What is kept grows at the end, all at once.
+__device__ __forceinline__ void MultiplyPV(const Scores& p, const TileFlags& flags, unsigned v_tile,
+                                           Output& o) {
   const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
 #pragma unroll
   for (int k = 0; k < kTileKv / 16; ++k) {
@@ -95,6 +99,7 @@ __device__ __forceinline__ void MultiplyPV(const Scores& p, unsigned v_tile, Out
       for (int e = 0; e < 4; ++e) {
         const float(&c)[4] = p[m][2 * k + e / 2];
         a[m][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
+        if constexpr (config::dropout != 0) a[m][e] &= PairMask(flags[m][k], e / 2, e % 2);
       }
     }
     Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
@@ -187,33 +192,24 @@ __device__ __forceinline__ void HideByRange(const KeyRange* ranges, int j0, Scor
     }
 }
 
-// Zeros where dropped; what is kept grows at the end, all at once.
-__device__ __forceinline__ void Drop(const Dropout& dropout, int i0, int j0, Scores& p) {
+// Dropout's flags of a tile. Ahead of the products, with which the integer arithmetic overlaps.
+__device__ __forceinline__ void DrawTile(const Dropout& dropout, int i0, int j0, TileFlags& flags) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (dropout.aligned) {
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m) {
-    const int i = i0 + 16 * m;
-    if (dropout.aligned) {
+    for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int n = 0; n < kBlocksN; n += 4) {
-        KeepBits bits[2];
-        DrawBlocks(dropout, i, j0 + 8 * n, bits[0], bits[1]);
-#pragma unroll
-        for (int c = 0; c < 4 && n + c < kBlocksN; ++c)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            if (!Keeps(dropout, bits[c / 2], c % 2, e)) p[m][n + c][e] = 0.0f;
-          }
+      for (int k = 0; k < kTileKv / 16; k += 2) {
+        DrawBlocks(dropout, i0 + 16 * m, j0 + 16 * k, flags[m][k], flags[m][k + 1]);
       }
-    } else {
+  } else {
 #pragma unroll
-      for (int n = 0; n < kBlocksN; ++n)
+    for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (!KeepElement(dropout, i0 + RowOf(m, e / 2), j0 + ColumnOf(n) + e % 2)) {
-            p[m][n][e] = 0.0f;
-          }
-        }
-    }
+      for (int k = 0; k < kTileKv / 16; ++k) {
+        flags[m][k] = DrawElements<false>(dropout, i0 + 16 * m + lane / 4,
+                                          j0 + 16 * k + lane % 4 * 2);
+      }
   }
 }
 
@@ -390,6 +386,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     fetch(tile + kStages - 1, Unroll<64>());
 
     const int j0 = tile * kTileKv;
+    TileFlags flags;
+    if constexpr (config::dropout != 0) DrawTile(options.dropout, q0 + warp * kRows, j0, flags);
     Scores s;
     MultiplyQK(q, q_tile, k_tile(tile), s);
     if constexpr (kModified) {
@@ -404,8 +402,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       HideByRange(ranges + warp * kRows, j0, s);
     }
     Exponentiate(unit, s, row, o);
-    if constexpr (config::dropout != 0) Drop(options.dropout, q0 + warp * kRows, j0, s);
-    MultiplyPV(s, v_tile(tile), o);
+    MultiplyPV(s, flags, v_tile(tile), o);
   }
 
   ptx::CopyWait<0>();

@@ -55,4 +55,27 @@ __device__ __forceinline__ float High(unsigned pair) {
   return value;
 }
 
+// Bytes of x by the four selectors of `pick`, the lowest first: 0 to 3, or 8 more for its sign in
+// all bits.
+__device__ __forceinline__ unsigned Permute(unsigned x, unsigned pick) {
+  unsigned y;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "r"(pick));
+  return y;
+}
+
+// The 64 bits of a product.
+__device__ __forceinline__ uint2 MultiplyWide(unsigned x, unsigned y) {
+  uint2 z;
+  asm("{ .reg .b64 z; mul.wide.u32 z, %2, %3; mov.b64 {%0, %1}, z; }"
+      : "=r"(z.x), "=r"(z.y)
+      : "r"(x), "r"(y));
+  return z;
+}
+// Each bit as at least two of ~x, y and z have it.
+__device__ __forceinline__ unsigned MostOfNot(unsigned x, unsigned y, unsigned z) {
+  unsigned most;
+  asm("lop3.b32 %0, %1, %2, %3, 0x8e;" : "=r"(most) : "r"(x), "r"(y), "r"(z));
+  return most;
+}
+
 }  // namespace ptx

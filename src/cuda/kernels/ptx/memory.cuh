@@ -94,6 +94,18 @@ __device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
 #endif
 }
 
+// Four of them, 16-byte aligned.
+__device__ __forceinline__ void AddGlobal(float* to, float x, float y, float z, float w) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x), "f"(y), "f"(z),
+               "f"(w)
+               : "memory");
+#else
+  AddGlobal(to, x, y);
+  AddGlobal(to + 2, z, w);
+#endif
+}
+
 __device__ __forceinline__ unsigned LoadAcquire(const unsigned* from) {
   unsigned value;
   asm volatile("ld.global.acquire.gpu.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

@@ -4,6 +4,7 @@
 // 16 x 16 blocks and they exchange the halves.
 #pragma once
 #include "config.cuh"
+#include "ptx/math.cuh"
 #include "shared/arguments.cuh"
 
 namespace shared {
@@ -35,81 +36,108 @@ __device__ __forceinline__ uint4 Philox(const Dropout& d, unsigned row, unsigned
   unsigned key1 = d.key1;
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const unsigned high0 = __umulhi(0xD2511F53u, c.x);
-    const unsigned high1 = __umulhi(0xCD9E8D57u, c.z);
-    c = {high1 ^ c.y ^ key0, 0xCD9E8D57u * c.z, high0 ^ c.w ^ key1, 0xD2511F53u * c.x};
+    const uint2 x = ptx::MultiplyWide(0xD2511F53u, c.x);
+    const uint2 z = ptx::MultiplyWide(0xCD9E8D57u, c.z);
+    c = {z.y ^ c.y ^ key0, z.x, x.y ^ c.w ^ key1, x.x};
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
   return c;
 }
 
-// Any one element: where placed blocks are not aligned. By value, as a call would keep a structure
-// in memory.
-__device__ __noinline__ unsigned DrawByte(unsigned key0, unsigned key1, unsigned offset,
-                                          unsigned head, unsigned row, unsigned column) {
-  const Dropout d{key0, key1, offset, head, 0, 0, 0, false};
-  const uint4 bits = Philox(d, row & ~9u, column & ~9u);
-  const unsigned even = (row & 8) != 0 ? bits.z : bits.x;
-  const unsigned odd = (row & 8) != 0 ? bits.w : bits.y;
-  return (((row & 1) != 0 ? odd : even) >> (8 * (((column >> 3) & 1) << 1 | (column & 1)))) & 0xffu;
+// Which of a lane's elements of a 16 x 16 block of the fragment are kept: bit 7 of a byte for those
+// of row l / 4, bit 6 for those of row l / 4 + 8; byte 2 * (column is one of 8-15) + (column is odd).
+using Flags = unsigned;
+
+// Four bytes at once: the sign of each says that it is below the threshold. No difference borrows
+// from the next byte, as signs are compared apart.
+__device__ __forceinline__ unsigned Below(const Dropout& d, unsigned bytes) {
+  const unsigned most = (d.threshold - 1) * 0x01010101u;
+  const unsigned left = (most | 0x80808080u) - (bytes & 0x7f7f7f7fu);
+  return ptx::MostOfNot(bytes, most, left);
 }
-__device__ __forceinline__ bool KeepElement(const Dropout& d, int i, int j) {
-  return DrawByte(d.key0, d.key1, d.offset, d.head, d.row + static_cast<unsigned>(i),
-                  d.column + static_cast<unsigned>(j)) < d.threshold;
+// Signs of bytes, and those of `other`, which are `by` bits higher than bit 6.
+__device__ __forceinline__ unsigned Join(unsigned signs, unsigned other, int by) {
+  return (signs & 0x80808080u) | ((other >> by) & ~0x80808080u);
 }
 
-// What a lane's elements of a 16 x 16 block of the fragment need: a word for row l / 4 and one for
-// row l / 4 + 8, byte 2 * (column is one of 8-15) + (column is odd).
-struct KeepBits {
-  unsigned low, high;
-};
+// All bits of two neighbouring 16-bit elements, or of an f32 element, where they are kept: row l / 4
+// + 8 `r`; of the block's two 16 x 8 tiles the one that is `half`, in it the column that is `odd`.
+__device__ __forceinline__ unsigned PairMask(Flags flags, int half, int r) {
+  return ptx::Permute(flags << r, half == 0 ? 0x9988u : 0xbbaau);
+}
+__device__ __forceinline__ float KeepOrZero(Flags flags, int half, int r, int odd, float value) {
+  const unsigned byte = 0x8888u + 0x1111u * static_cast<unsigned>(2 * half + odd);
+  return __uint_as_float(__float_as_uint(value) & ptx::Permute(flags << r, byte));
+}
 
 // Fragment of S, rows are queries from i on, columns keys from j and from j + 16 on.
-__device__ __forceinline__ void DrawBlocks(const Dropout& d, int i, int j, KeepBits& first,
-                                           KeepBits& second) {
+__device__ __forceinline__ void DrawBlocks(const Dropout& d, int i, int j, Flags& first,
+                                           Flags& second) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4;
   const bool odd = (row & 1) != 0;
   const uint4 bits = Philox(d, d.row + static_cast<unsigned>(i + (row & 6)),
                             d.column + static_cast<unsigned>(j + (odd ? 16 : 0) + lane % 4 * 2));
   // bits.x, bits.z are those of the even row, bits.y, bits.w of the odd one.
-  const unsigned low = __shfl_xor_sync(~0u, odd ? bits.x : bits.y, 4);
-  const unsigned high = __shfl_xor_sync(~0u, odd ? bits.z : bits.w, 4);
-  first = odd ? KeepBits{low, high} : KeepBits{bits.x, bits.z};
-  second = odd ? KeepBits{bits.y, bits.w} : KeepBits{low, high};
+  const Flags even_row = Join(Below(d, bits.x), Below(d, bits.z), 1);
+  const Flags odd_row = Join(Below(d, bits.y), Below(d, bits.w), 1);
+  const Flags other = __shfl_xor_sync(~0u, odd ? even_row : odd_row, 4);
+  first = odd ? other : even_row;
+  second = odd ? odd_row : other;
 }
 
 // Fragment of the transpose of S, rows are keys from j on, columns queries from i and from i + 16
-// on. The words are put together so that they read as above: `low` is of key l / 4, byte
-// 2 * (query of 8-15) + (odd query).
-__device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, int j,
-                                                     KeepBits& first, KeepBits& second) {
+// on. The flags are put together so that they read as above, with rows for columns.
+__device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, int j, Flags& first,
+                                                     Flags& second) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4;
   const bool odd = (row & 1) != 0;
   const uint4 bits = Philox(d, d.row + static_cast<unsigned>(i + (odd ? 16 : 0) + lane % 4 * 2),
                             d.column + static_cast<unsigned>(j + (row & 6)));
-  // Word (query + 8, odd query) has bytes (key + 8, odd key). One selector picks byte `odd` of
-  // the four words, the other byte 2 + `odd`.
+  // Word (query + 8, odd query) has bytes (key + 8, odd key), of which the upper two join the lower.
+  const auto of_key = [&](unsigned word) {
+    const unsigned below = Below(d, word);
+    return Join(below, below, 17);
+  };
+  const uint4 words{of_key(bits.x), of_key(bits.y), of_key(bits.z), of_key(bits.w)};
   const auto gather = [&](unsigned byte) {
     const unsigned pick = byte | (byte + 4) << 4;
-    const unsigned pair0 = __byte_perm(bits.x, bits.y, pick);
-    const unsigned pair1 = __byte_perm(bits.z, bits.w, pick);
-    return __byte_perm(pair0, pair1, 0x5410);
+    return __byte_perm(__byte_perm(words.x, words.y, pick), __byte_perm(words.z, words.w, pick),
+                       0x5410);
   };
   const unsigned mine = odd ? 1u : 0u;
-  const KeepBits own{gather(mine), gather(2 + mine)};
-  const unsigned low = __shfl_xor_sync(~0u, gather(1 - mine), 4);
-  const unsigned high = __shfl_xor_sync(~0u, gather(3 - mine), 4);
-  first = odd ? KeepBits{low, high} : own;
-  second = odd ? own : KeepBits{low, high};
+  const Flags own = gather(mine);
+  const Flags other = __shfl_xor_sync(~0u, gather(1 - mine), 4);
+  first = odd ? other : own;
+  second = odd ? own : other;
 }
 
-// Element e of the fragment's 16 x 8 tile `half` (0 or 1) of a block.
-__device__ __forceinline__ bool Keeps(const Dropout& d, const KeepBits& bits, int half, int e) {
-  const unsigned word = e >= 2 ? bits.high : bits.low;
-  return ((word >> (8 * (2 * half + (e & 1)))) & 0xffu) < d.threshold;
+// One block where placed blocks of 16 are none here, an element at a time: `row` is the lane's first
+// query and `column` its first key, or with `transposed` the other way round.
+template <bool transposed>
+__device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int column) {
+  Flags flags = 0;
+#pragma unroll 1
+  for (int n = 0; n < 8; ++n) {
+    const int r = row + (n & 1) * 8;
+    const int c = column + (n >> 1 & 1) + (n >> 2) * 8;
+    const unsigned i = d.row + static_cast<unsigned>(transposed ? c : r);
+    const unsigned j = d.column + static_cast<unsigned>(transposed ? r : c);
+    const uint4 bits = Philox(d, i & ~9u, j & ~9u);
+    const unsigned even = (i & 8) != 0 ? bits.z : bits.x;
+    const unsigned odd = (i & 8) != 0 ? bits.w : bits.y;
+    const unsigned word = (i & 1) != 0 ? odd : even;
+    const unsigned byte = word >> (8 * (((j >> 3) & 1) << 1 | (j & 1))) & 0xffu;
+    if (byte < d.threshold) flags |= 0x80u >> (n & 1) << (n / 2 * 8);
+  }
+  return flags;
+}
+
+// Element e of the fragment's 16 x 8 tile `half` of a block.
+__device__ __forceinline__ bool Keeps(Flags flags, int half, int e) {
+  return (flags & (e >= 2 ? 0x40u : 0x80u) << (8 * (2 * half + (e & 1)))) != 0;
 }
 
 }  // namespace shared
