@@ -307,7 +307,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         DrawChunk(step, query, flags);
         Scores s;
         Scores dp;
-        Scores slope;
         Stats stats;
         Fragments p_pairs;
         Fragments ds_pairs;
@@ -316,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
         }
         LoadStats(step, query, stats);
-        Exponentiate(a, step, query, stats, flags, s, slope, p_pairs);
+        Exponentiate(a, step, query, stats, flags, s, p_pairs);
         const auto hand_out_p = [&] {
           if constexpr (kExchange) {
             StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
@@ -332,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
           LoadStats(step, query, stats);
         }
-        Differentiate(a, step, query, stats, flags, s, slope, dp, ds_pairs);
+        Differentiate(a, step, query, stats, flags, s, dp, ds_pairs);
         StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
         if constexpr (!kEarlyP) hand_out_p();
         if constexpr (!kExchange) {

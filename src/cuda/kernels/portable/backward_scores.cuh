@@ -158,6 +158,7 @@ __device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float 
 
 // s = log2(p): from raw products of kChunk queries, from `query` of the warp's part on. `slope`
 // becomes the derivative of the score with softcap.
+template <bool large_cap>
 __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int query,
                                       const float (&stats)[kBlocksN][4], Scores& s, Scores& slope) {
 #pragma unroll
@@ -176,11 +177,12 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
         const float lse = stats[n][e % 2 * 2];
         if constexpr (kModified) {
           const int distance = query + QueryOf(n) + e % 2 - KeyOf(m, e / 2);
-          float ratio = 0.0f;
-          s[m][n][e] = shared::Score(a, step.scale, s[m][n][e],
-                                     step.first + static_cast<float>(distance), bias[n][e], ratio) -
-                       lse;
-          if constexpr (config::softcap != 0) slope[m][n][e] = fmaf(-ratio, ratio, 1.0f);
+          float unused;
+          s[m][n][e] =
+              shared::Score<large_cap>(a, step.scale, s[m][n][e],
+                                       step.first + static_cast<float>(distance), bias[n][e],
+                                       config::softcap != 0 ? slope[m][n][e] : unused) -
+              lse;
         } else {
           s[m][n][e] = fmaf(s[m][n][e], step.scale.raw, -lse);
         }
@@ -192,24 +194,26 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
         }
       }
   }
-  if (step.cut) {
+}
+
+// Hides what the queries don't see.
+__device__ __forceinline__ void HideByRange(const Step& step, int query, Scores& s) {
 #pragma unroll
-    for (int n = 0; n < kBlocksN; ++n) {
-      int2 ranges[2];
+  for (int n = 0; n < kBlocksN; ++n) {
+    int2 ranges[2];
 #pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int row = query + QueryOf(n) + odd;
-        ranges[odd] = row < step.left ? step.ranges[row] : int2{0, 0};
-      }
-#pragma unroll
-      for (int m = 0; m < kBlocksS; ++m)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int2 keys = ranges[e % 2];
-          const int key = step.j0 + KeyOf(m, e / 2);
-          if (key < keys.x || key >= keys.y) s[m][n][e] = -kInfinity;
-        }
+    for (int odd = 0; odd < 2; ++odd) {
+      const int row = query + QueryOf(n) + odd;
+      ranges[odd] = row < step.left ? step.ranges[row] : int2{0, 0};
     }
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int2 keys = ranges[e % 2];
+        const int key = step.j0 + KeyOf(m, e / 2);
+        if (key < keys.x || key >= keys.y) s[m][n][e] = -kInfinity;
+      }
   }
 }
 
@@ -248,12 +252,18 @@ __device__ __forceinline__ void DrawChunk(const Step& step, int query, ChunkFlag
   }
 }
 
-// From raw products s of kChunk queries to P^T: in s without dropout, in p_pairs with it, rounded
-// and packed.
+// From raw products s of kChunk queries to P^T: in p_pairs with dropout, rounded and packed; in s
+// without it, times the derivative of softcap.
 __device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& step, int query,
                                              const Stats& stats, const ChunkFlags& flags, Scores& s,
-                                             Scores& slope, Fragments& p_pairs) {
-  Score(a, step, query, stats, s, slope);
+                                             Fragments& p_pairs) {
+  Scores slope;
+  if (!kModified || IsCapLarge(a)) {
+    Score<true>(a, step, query, stats, s, slope);
+  } else {
+    Score<false>(a, step, query, stats, s, slope);
+  }
+  if (step.cut) HideByRange(step, query, s);
 #pragma unroll
   for (int m = 0; m < kBlocksS; ++m)
 #pragma unroll
@@ -266,14 +276,17 @@ __device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& ste
         if constexpr (config::dropout != 0) pair &= PairMask(flags[n / 2][m], n % 2, r);
         p_pairs[n / 2][m][n % 2 * 2 + r] = pair;
       }
+      if constexpr (config::softcap != 0) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[m][n][e] *= slope[m][n][e];
+      }
     }
 }
 
-// From P^T without dropout and raw products dp to dS^T, rounded and packed.
+// From what Exponentiate() left in p and raw products dp to dS^T, rounded and packed.
 __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
                                               const Stats& stats, const ChunkFlags& flags,
-                                              const Scores& p, const Scores& slope, Scores& dp,
-                                              Fragments& ds_pairs) {
+                                              const Scores& p, Scores& dp, Fragments& ds_pairs) {
 #pragma unroll
   for (int m = 0; m < kBlocksS; ++m)
 #pragma unroll
@@ -289,7 +302,6 @@ __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& st
           gradient -= delta;
         }
         dp[m][n][e] = p[m][n][e] * gradient;
-        if constexpr (config::softcap != 0) dp[m][n][e] *= slope[m][n][e];
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

@@ -110,10 +110,10 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Entry& ent
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int key = visit.j0 + column + e;
-            float ratio = 0.0f;
+            float slope;
             const float score =
-                Score(a, scale, s[m][n + c][2 * r + e], distance - static_cast<float>(column + e),
-                      e == 0 ? bias.x : bias.y, ratio);
+                Score<config::softcap != 0>(a, scale, s[m][n + c][2 * r + e], distance - static_cast<float>(column + e),
+                      e == 0 ? bias.x : bias.y, slope);
             float p = ptx::Exp2(score - visit.lse[m][r]);
             const KeyRange keys = visit.keys[m][r];
             const bool hidden =

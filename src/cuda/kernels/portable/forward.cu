@@ -140,6 +140,7 @@ struct Options {
 };
 
 // Softcap, ALiBi, bias: raw products become scores in units of log2.
+template <bool large_cap>
 __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& options, int j0,
                                           Scores& s) {
 #pragma unroll
@@ -153,10 +154,10 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& opt
         if constexpr (kHasBias) {
           bias = BiasTile::Floats<config::bias_type>(options.bias_tile, RowOf(m, r), ColumnOf(n));
         }
-        float ratio;
+        float slope;
         float* pair = s[m][n] + 2 * r;
-        pair[0] = Score(a, options.scale, pair[0], from - (8 * n), bias.x, ratio);
-        pair[1] = Score(a, options.scale, pair[1], from - (8 * n + 1), bias.y, ratio);
+        pair[0] = Score<large_cap>(a, options.scale, pair[0], from - (8 * n), bias.x, slope);
+        pair[1] = Score<large_cap>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, slope);
       }
     }
 }
@@ -391,7 +392,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     Scores s;
     MultiplyQK(q, q_tile, k_tile(tile), s);
     if constexpr (kModified) {
-      ScoreTile(a, options, j0, s);
+      if (IsCapLarge(a)) {
+        ScoreTile<true>(a, options, j0, s);
+      } else {
+        ScoreTile<false>(a, options, j0, s);
+      }
     }
     if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
     if constexpr (kHasBias || config::mask != 0) {

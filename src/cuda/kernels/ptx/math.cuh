@@ -71,6 +71,12 @@ __device__ __forceinline__ uint2 MultiplyWide(unsigned x, unsigned y) {
       : "r"(x), "r"(y));
   return z;
 }
+// Bits of x where `mask` has them, else of y.
+__device__ __forceinline__ unsigned Choose(unsigned mask, unsigned x, unsigned y) {
+  unsigned z;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(z) : "r"(mask), "r"(x), "r"(y));
+  return z;
+}
 // Each bit as at least two of ~x, y and z have it.
 __device__ __forceinline__ unsigned MostOfNot(unsigned x, unsigned y, unsigned z) {
   unsigned most;

@@ -58,7 +58,7 @@ __device__ __forceinline__ unsigned Below(const Dropout& d, unsigned bytes) {
 }
 // Signs of bytes, and those of `other`, which are `by` bits higher than bit 6.
 __device__ __forceinline__ unsigned Join(unsigned signs, unsigned other, int by) {
-  return (signs & 0x80808080u) | ((other >> by) & ~0x80808080u);
+  return ptx::Choose(0x80808080u, signs, other >> by);
 }
 
 // All bits of two neighbouring 16-bit elements, or of an f32 element, where they are kept: row l / 4
@@ -133,11 +133,6 @@ __device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int col
     if (byte < d.threshold) flags |= 0x80u >> (n & 1) << (n / 2 * 8);
   }
   return flags;
-}
-
-// Element e of the fragment's 16 x 8 tile `half` of a block.
-__device__ __forceinline__ bool Keeps(Flags flags, int half, int e) {
-  return (flags & (e >= 2 ? 0x40u : 0x80u) << (8 * (2 * half + (e & 1)))) != 0;
 }
 
 }  // namespace shared

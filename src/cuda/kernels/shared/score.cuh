@@ -33,16 +33,24 @@ __device__ __forceinline__ float Tanh(float x) {
   return x * p * ptx::Reciprocal(q);
 }
 
+// r of tanh(x) = 1 - 2 r, y = 2 x log2(e). Off by 2e-7, not relative to tanh: in scores that is 3e-7
+// caps, which is less than f16's rounding (2.4e-4) up to this cap.
+inline constexpr float kLargestCapOfExp2 = 256.0f;
+__device__ __forceinline__ float TanhRest(float y) {
+  return ptx::Reciprocal(1.0f + ptx::Exp2(y));
+}
+
 // What scores of one head need.
 struct ScoreScale {
   float raw;    // scale log2(e), signed
   float cap;    // softcap log2(e)
   float slope;  // ALiBi's, log2(e) times
+  float ratio;  // a raw product's y for TanhRest()
 };
 
 __device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments& a, int b,
                                                    int head) {
-  ScoreScale scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
+  ScoreScale scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f, 2.0f * kLog2E * a.inverse_cap};
   if constexpr (config::alibi != 0) {
     const char* slopes = reinterpret_cast<const char*>(a.slopes);
     scale.slope = kLog2E * *reinterpret_cast<const float*>(slopes + b * a.slopes_stride_batch +
@@ -51,14 +59,25 @@ __device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments
   return scale;
 }
 
-// With kModified. `distance` is i + diag - j, of either sign; `bias` as given. `ratio` becomes
-// tanh(raw / softcap).
+// With config::softcap 2 scores go through Tanh() only where caps are large.
+__device__ __forceinline__ bool IsCapLarge(const attn::device::Arguments& a) {
+  return config::softcap != 2 || a.softcap > kLargestCapOfExp2;
+}
+
+// With kModified. `distance` is i + diag - j, of either sign; `bias` as given. `slope` becomes the
+// derivative of what softcap makes of a score; large_cap: IsCapLarge().
+template <bool large_cap>
 __device__ __forceinline__ float Score(const attn::device::Arguments& a, const ScoreScale& scale,
-                                       float raw, float distance, float bias, float& ratio) {
+                                       float raw, float distance, float bias, float& slope) {
   float score;
-  if constexpr (config::softcap != 0) {
-    ratio = Tanh(raw * a.inverse_cap);
+  if constexpr (config::softcap != 0 && large_cap) {
+    const float ratio = Tanh(raw * a.inverse_cap);
     score = scale.cap * ratio;
+    slope = fmaf(-ratio, ratio, 1.0f);
+  } else if constexpr (config::softcap != 0) {
+    const float rest = TanhRest(raw * scale.ratio);
+    score = fmaf(-2.0f * scale.cap, rest, scale.cap);
+    slope = fmaf(-4.0f * rest, rest, 4.0f * rest);
   } else {
     score = raw * scale.raw;
   }
