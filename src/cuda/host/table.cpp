@@ -65,10 +65,10 @@ constexpr std::array kBackward{
     Rule{256, {32, 32, 2, 2, 1, false, 16, false, false}},
 };
 
-// tile_q, tile_kv, warps, blocks.
-constexpr std::array kBiasGradient{BiasGradientTiles{64, 64, 4, 3}, BiasGradientTiles{64, 64, 4, 2},
-                                   BiasGradientTiles{64, 64, 4, 1},
-                                   BiasGradientTiles{32, 32, 2, 1}};
+// tile_q, tile_kv, warps, stages, blocks.
+constexpr std::array kBiasGradient{
+    BiasGradientTiles{64, 64, 4, 1, 3}, BiasGradientTiles{64, 64, 4, 1, 2},
+    BiasGradientTiles{64, 64, 4, 1, 1}, BiasGradientTiles{32, 32, 2, 1, 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
@@ -174,8 +174,8 @@ Shape shape_of(Pass pass, const Problem& problem) {
 }
 
 int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
-  return device::BiasGradientSharedOf(tiles.tile_q, tiles.tile_kv, shape.dim_qk, shape.dim_vo,
-                                      shape.bias_bytes, shape.mask)
+  return device::BiasGradientSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
+                                      shape.dim_vo, shape.bias_bytes, shape.mask)
       .bytes;
 }
 
@@ -236,6 +236,10 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
     return "needs about " + std::to_string(registers_of(shape, tiles)) +
            " registers of a thread, of which there are " + std::to_string(registers);
   }
+  return {};
+}
+
+Schedule schedule_of(const Shape&) {
   return {};
 }
 

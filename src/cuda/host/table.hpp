@@ -42,6 +42,18 @@ struct Tiles {
   bool operator==(const Tiles&) const = default;
 };
 
+// How f32 sums of dq lie (kernels/shared/query_sums.cuh).
+enum class SumLayout { rows = 0, pairs = 1, fragments = 2 };
+
+// What else is compiled in and changes no result: which way was measured to be quicker.
+struct Schedule {
+  int softcap = 1;                          // 1: tanh by a rational function, 2: by ex2
+  bool p_first = false;                     // backward: P is handed out before dP is computed
+  int dq_first = 0;                         // dQ before dK and dV; 2: its sums between their parts
+  SumLayout dq_layout = SumLayout::rows;    // packed rows take `pairs` for `fragments`
+};
+Schedule schedule_of(const Shape& shape);
+
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Shape& shape, const Tiles& tiles);
 
@@ -50,6 +62,7 @@ struct BiasGradientTiles {
   int tile_q = 0;
   int tile_kv = 0;
   int warps = 0;
+  int stages = 0;
   int blocks = 0;
 };
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts);

@@ -11,6 +11,11 @@ std::int64_t rows_of(const Problem& p) {
   return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
 }
 
+// Rows of whole fragments.
+std::int64_t whole(std::int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
 // Strides of [b, h, n] rows of so many bytes, packed [h, total].
 device::Rows rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
   device::Rows rows;
@@ -40,11 +45,13 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   const std::int64_t rows = rows_of(p);
   const std::int64_t tiles = p.batch * ((p.len_q + needs.tile_q - 1) / needs.tile_q);
   w.dim = needs.dim;
+  w.whole_fragments = needs.whole_fragments;
   w.splits = needs.splits;
   add(w.stats, rows * p.heads_q * 8);
   add(w.row_ranges, rows * 8);
   add(w.q_ranges, tiles * 16);
-  add(w.dq_sum, rows * p.heads_q * needs.dim * 4);
+  const std::int64_t sum_rows = needs.whole_fragments ? p.batch * whole(p.len_q) : rows;
+  add(w.dq_sum, sum_rows * p.heads_q * needs.dim * 4);
   add(w.turns, needs.turns ? tiles * p.heads_q * 4 : 0);
   add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   return w;
@@ -58,6 +65,10 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.row_ranges = reinterpret_cast<int*>(at(w.row_ranges));
   a.q_ranges = reinterpret_cast<int*>(at(w.q_ranges));
   a.dq_sum = rows_at(at(w.dq_sum), p, w.dim * 4);
+  if (w.whole_fragments) {
+    a.dq_sum.stride_head = whole(p.len_q) * a.dq_sum.stride_row;
+    a.dq_sum.stride_batch = p.heads_q * a.dq_sum.stride_head;
+  }
   a.turns = reinterpret_cast<unsigned*>(at(w.turns));
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;

@@ -23,6 +23,7 @@ struct Workspace {
   Part turns;       // [b, h, tiles of queries] u32, right behind dq_sum: both begin as zeros
   Part partials;    // [splits, the bias's shape] f32
   int dim = 0;      // of dq_sum
+  bool whole_fragments = false;  // dq_sum has n rounded up to 16
   int splits = 1;
   std::int64_t bytes = 0;
 };
@@ -30,6 +31,7 @@ struct Workspace {
 struct WorkspaceNeeds {
   std::int64_t tile_q = 0;
   int dim = 0;         // dim_qk of the Config; 0: no dq
+  bool whole_fragments = false;  // rows of dq_sum are rounded up to 16; not of packed tensors
   bool turns = false;  // dq's sums are made in turns
   int splits = 1;      // parts of the bias gradient
 };

@@ -19,7 +19,7 @@
 // q_ranges (prepare.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
-// chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
+// p_first, dq_first, dq_layout (shared/query_sums.cuh); chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
 // fragments); softcap, alibi, bias_type, mask, dropout, by_elements.
 // Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
@@ -32,7 +32,7 @@ namespace {
 using namespace backward;
 
 // P is handed out before dP is computed, so that exponentials and products overlap.
-constexpr bool kEarlyP = config::order != 0;
+constexpr bool kEarlyP = config::p_first != 0;
 
 // Part of dQ = dS K of the block's keys: what a warp has of the tile's queries and dims. What is
 // made of the thread's number is made each time, as dK and dV leave no registers to keep it.

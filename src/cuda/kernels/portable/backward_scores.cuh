@@ -181,8 +181,7 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
           s[m][n][e] =
               shared::Score<large_cap>(a, step.scale, s[m][n][e],
                                        step.first + static_cast<float>(distance), bias[n][e],
-                                       config::softcap != 0 ? slope[m][n][e] : unused) -
-              lse;
+                                       -lse, config::softcap != 0 ? slope[m][n][e] : unused);
         } else {
           s[m][n][e] = fmaf(s[m][n][e], step.scale.raw, -lse);
         }

@@ -9,8 +9,11 @@
 // parts, or such sums, go to config-free bias_gradient_sum.cu by way of a.partials; else the block
 // writes the result.
 //
-// Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, blocks; softcap, alibi,
-// bias_type, mask, dropout. Shared memory: bias_gradient_shared.cuh.
+// Tiles of the next problem are loaded while one is computed: with two stages all of them, with one
+// q and k as soon as S is there and dout and v while S is computed.
+//
+// Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; softcap,
+// alibi, bias_type, mask, dropout. Shared memory: bias_gradient_shared.cuh.
 #include "config.cuh"
 #include "portable/bias_gradient_shared.cuh"
 #include "ptx/memory.cuh"
@@ -19,6 +22,7 @@
 #include "shared/output.cuh"
 #include "shared/pair_tile.cuh"
 #include "shared/product.cuh"
+#include "shared/row_chunk.cuh"
 #include "shared/score.cuh"
 #include "shared/tile.cuh"
 
@@ -34,11 +38,13 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kDimQk = config::dim_qk;
 constexpr int kDimVo = config::dim_vo;
 constexpr int kRows = kTileQ / kWarps;
+constexpr int kStages = config::stages;
 constexpr int kBlocksM = kRows / 16;
 constexpr int kBlocksN = kTileKv / 8;
 constexpr int kBiasBytes = ElementBytes(config::bias_type);
 constexpr attn::device::BiasGradientShared kShared = attn::device::BiasGradientSharedOf(
-    kTileQ, kTileKv, kDimQk, kDimVo, kBiasBytes, config::mask != 0);
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kBiasBytes, config::mask != 0);
+static_assert(kTileQ * kTileKv * 4 <= kShared.bias);
 
 using BiasTile = PairTile<kRows, kTileKv, kBiasBytes>;
 using MaskTile = PairTile<kRows, config::mask != 0 ? kTileKv : 64, 1>;
@@ -64,21 +70,96 @@ __device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, S
 
 // One problem that shares the tile: where it is, and the rows of the warp.
 struct Visit {
+  Entry entry;
   int head;
   int i0, j0;  // first query of the warp, first key
-  unsigned bias_tile, mask_tile;
   KeyRange keys[kBlocksM][2];
   float lse[kBlocksM][2];  // in units of log2; infinite where nothing is seen
   float delta[kBlocksM][2];
+  bool cut;  // not all of the warp's rows see all keys
 };
 
+// Rows of lanes are the same for all visits; `sees` becomes whether one of them sees a key.
+__device__ __forceinline__ void LoadRows(const Arguments& a, Visit& visit, bool& sees) {
+  const Entry& entry = visit.entry;
+  const long long first_row = a.packed_q != 0 ? entry.first_q : 1ll * entry.b * a.max_len_q;
+  sees = false;
+  bool cut = false;
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = visit.i0 + RowOf(m, r);
+      KeyRange& keys = visit.keys[m][r];
+      keys = {0, 0};
+      visit.lse[m][r] = kInfinity;  // p = 0
+      visit.delta[m][r] = 0.0f;
+      if (i < entry.len_q) {
+        const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first_row + i];
+        const float2 stats = *reinterpret_cast<const float2*>(
+            RowAddress(a.stats, entry.b, entry.first_q + i, visit.head));
+        keys = {range.x, range.y};
+        visit.lse[m][r] = stats.x;
+        visit.delta[m][r] = stats.y;
+      }
+      sees |= keys.begin < visit.j0 + kTileKv && keys.end > visit.j0;
+      cut |= keys.begin > visit.j0 || keys.end < visit.j0 + kTileKv;
+    }
+  visit.cut = __ballot_sync(~0u, cut) != 0;
+}
+
+// Scores less lse from raw products, in s.
+template <bool large_cap>
+__device__ __forceinline__ void ScoreTile(const Arguments& a, const Visit& visit,
+                                             unsigned bias_tile, unsigned mask_tile, Scores& s) {
+  const ScoreScale scale = ScoreScaleOf(a, visit.entry.b, visit.head);
+  const float first = static_cast<float>(visit.i0 + visit.entry.diag - visit.j0);
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = RowOf(m, r);
+      const float from = first + static_cast<float>(row - ColumnOf(0));
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n) {
+        const float2 bias = BiasTile::Floats<config::bias_type>(bias_tile, row, ColumnOf(n));
+        unsigned mask = 0x0101;
+        if constexpr (config::mask != 0) mask = MaskTile::Bytes(mask_tile, row, ColumnOf(n));
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& element = s[m][n][2 * r + e];
+          float slope;
+          element = Score<large_cap>(a, scale, element, from - (8 * n + e),
+                                     e == 0 ? bias.x : bias.y, -visit.lse[m][r], slope);
+          if ((mask & (e == 0 ? 0xffu : 0xff00u)) == 0) element = -kInfinity;
+        }
+      }
+    }
+}
+
+// Hides what is outside the keys that each row sees.
+__device__ __forceinline__ void HideByRange(const Visit& visit, Scores& s) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const KeyRange keys = visit.keys[m][r];
+      const unsigned width = static_cast<unsigned>(keys.end - keys.begin);
+      const int from = visit.j0 + ColumnOf(0) - keys.begin;
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (static_cast<unsigned>(from + 8 * n + e) >= width) s[m][n][2 * r + e] = -kInfinity;
+        }
+    }
+}
+
 // ds of the tile, added to `sums`.
-__device__ __forceinline__ void AddGradient(const Arguments& a, const Entry& entry,
-                                            const Visit& visit, Scores& s, const Scores& dp,
-                                            Scores& sums) {
-  const ScoreScale scale = ScoreScaleOf(a, entry.b, visit.head);
+__device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& visit,
+                                            const Scores& s, const Scores& dp, Scores& sums) {
   Dropout dropout{};
-  if constexpr (config::dropout != 0) dropout = DropoutOf(a, entry.b, visit.head);
+  if constexpr (config::dropout != 0) dropout = DropoutOf(a, visit.entry.b, visit.head);
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
@@ -99,34 +180,77 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Entry& ent
 #pragma unroll
       for (int c = 0; c < 4; ++c)
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int row = RowOf(m, r);
-          const int column = ColumnOf(n + c);
-          const float2 bias = BiasTile::Floats<config::bias_type>(visit.bias_tile, row, column);
-          unsigned mask = 0x0101;
-          if constexpr (config::mask != 0) mask = MaskTile::Bytes(visit.mask_tile, row, column);
-          const float distance =
-              static_cast<float>(visit.i0 + entry.diag - visit.j0) + static_cast<float>(row);
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int key = visit.j0 + column + e;
-            float slope;
-            const float score =
-                Score<config::softcap != 0>(a, scale, s[m][n + c][2 * r + e], distance - static_cast<float>(column + e),
-                      e == 0 ? bias.x : bias.y, slope);
-            float p = ptx::Exp2(score - visit.lse[m][r]);
-            const KeyRange keys = visit.keys[m][r];
-            const bool hidden =
-                key < keys.begin || key >= keys.end || (mask & (e == 0 ? 0xffu : 0xff00u)) == 0;
-            if (hidden) p = 0.0f;
-            float gradient = dp[m][n + c][2 * r + e];
-            if constexpr (config::dropout != 0) {
-              gradient = KeepOrZero(flags[c / 2], c % 2, r, e, gradient) * a.keep_scale;
-            }
-            sums[m][n + c][2 * r + e] += p * (gradient - visit.delta[m][r]);
+        for (int e = 0; e < 4; ++e) {
+          const float delta = visit.delta[m][e / 2];
+          float gradient = dp[m][n + c][e];
+          if constexpr (config::dropout != 0) {
+            gradient = KeepOrZero(flags[c / 2], c % 2, e / 2, e % 2, gradient);
+            gradient = fmaf(gradient, a.keep_scale, -delta);
+          } else {
+            gradient -= delta;
           }
+          sums[m][n + c][e] = fmaf(ptx::Exp2(s[m][n + c][e]), gradient, sums[m][n + c][e]);
         }
     }
+}
+
+// Where one element of the result goes: of the bias's own shape, or of its part's.
+struct Target {
+  char* base;
+  long long stride_q, stride_kv;
+  int type;
+  bool vector;  // rows are 16 bytes at a time
+};
+__device__ __forceinline__ void StoreSum(const Arguments& a, const Target& to, long long i,
+                                         long long j, float sum) {
+  char* at = to.base + i * to.stride_q + j * to.stride_kv;
+  if (a.partials != nullptr) {
+    *reinterpret_cast<float*>(at) = sum;
+  } else {
+    StoreGradient(a, at, to.type, sum);
+  }
+}
+
+// A whole tile, by way of shared memory that nothing else uses.
+__device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, int rows,
+                                          int columns, const Scores& sums, unsigned tile) {
+  const StagedRows<kTileKv, kDtype> staged{tile};
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n) {
+        staged.Put(warp * kRows + RowOf(m, r), ColumnOf(n), sums[m][n][2 * r],
+                   sums[m][n][2 * r + 1]);
+      }
+  __syncthreads();
+  const bool plain = a.partials != nullptr || (a.accumulate == 0 && a.nonfinite_count == nullptr);
+  constexpr int kChunks = kTileKv / 8;
+#pragma unroll 1
+  for (int n = static_cast<int>(threadIdx.x); n < rows * kChunks; n += kThreads) {
+    const int row = n / kChunks;
+    const int column = n % kChunks * 8;
+    const unsigned from = tile + staged.At(row, column);
+    if (plain && to.vector && column + 8 <= columns) {
+      const uint4 low = ptx::LoadShared128(from);
+      const uint4 high = ptx::LoadShared128(from + 16);
+      const float values[8] = {__uint_as_float(low.x),  __uint_as_float(low.y),
+                               __uint_as_float(low.z),  __uint_as_float(low.w),
+                               __uint_as_float(high.x), __uint_as_float(high.y),
+                               __uint_as_float(high.z), __uint_as_float(high.w)};
+      Rows chunk;
+      chunk.type = to.type;
+      chunk.vector = 1;
+      StoreChunk(chunk, to.base + row * to.stride_q, column, columns, values);
+      continue;
+    }
+#pragma unroll 1
+    for (int e = 0; e < min(8, columns - column); ++e) {
+      StoreSum(a, to, row, column + e, __uint_as_float(ptx::LoadShared32(from + 4 * e)));
+    }
+  }
 }
 
 }  // namespace
@@ -161,84 +285,148 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const int num_h = full_h ? 1 : a.heads_q;
   const long long visits = 1ll * num_kv * num_q * num_h * (full_b ? 1 : a.batch);
 
-  Scores sums{};
-  Visit visit;
-  visit.bias_tile = base + kShared.bias + static_cast<unsigned>(warp * kRows * BiasTile::kRowBytes);
-  visit.mask_tile = base + kShared.mask + static_cast<unsigned>(warp * kRows * kTileKv);
-  for (long long n = visits * part / a.splits; n < visits * (part + 1) / a.splits; ++n) {
-    const int q_tile = q_place + static_cast<int>(n / num_kv % num_q);
-    visit.head = h_place + static_cast<int>(n / num_kv / num_q % num_h);
-    const Entry entry = EntryOf(a, b_place + static_cast<int>(n / num_kv / num_q / num_h));
-    const int q0 = q_tile * kTileQ;
-    visit.j0 = (kv_place + static_cast<int>(n % num_kv)) * kTileKv;
-    visit.i0 = q0 + warp * kRows;
-    const long long first_row = a.packed_q != 0 ? entry.first_q : 1ll * entry.b * a.max_len_q;
-    bool sees = false;
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = visit.i0 + RowOf(m, r);
-        visit.keys[m][r] = {0, 0};
-        if (i < entry.len_q) {
-          const int2 keys = reinterpret_cast<const int2*>(a.row_ranges)[first_row + i];
-          visit.keys[m][r] = {keys.x, keys.y};
+  // The next place, keys counting fastest, and how many there are with it.
+  const long long begin = visits * part / a.splits;
+  long long left = visits * (part + 1) / a.splits - begin;
+  int at_kv = static_cast<int>(begin % num_kv);
+  int at_q = static_cast<int>(begin / num_kv % num_q);
+  int at_h = static_cast<int>(begin / num_kv / num_q % num_h);
+  int at_b = static_cast<int>(begin / num_kv / num_q / num_h);
+  // The next visit where something is seen; false where there is none. Also: all threads are done
+  // with what they read of shared memory before.
+  const auto find = [&](Visit& visit) {
+    bool found = false;
+    do {
+      bool sees = false;
+      if (left > 0) {
+        visit.head = h_place + at_h;
+        visit.entry = EntryOf(a, b_place + at_b);
+        visit.i0 = (q_place + at_q) * kTileQ + warp * kRows;
+        visit.j0 = (kv_place + at_kv) * kTileKv;
+        LoadRows(a, visit, sees);
+        if (++at_kv == num_kv) {
+          at_kv = 0;
+          if (++at_q == num_q) {
+            at_q = 0;
+            if (++at_h == num_h) {
+              at_h = 0;
+              ++at_b;
+            }
+          }
         }
-        sees |= visit.keys[m][r].begin < visit.j0 + kTileKv && visit.keys[m][r].end > visit.j0;
       }
-    if (__syncthreads_or(sees) == 0) continue;  // also: the tiles before have been read
-
-    const int head_kv = visit.head / a.group;
+      found = __syncthreads_or(sees) != 0;
+    } while (!found && --left > 0);
+    --left;
+    return found;
+  };
+  constexpr int kQBytes = kTileQ * kDimQk * 2;
+  constexpr int kDoutBytes = kTileQ * kDimVo * 2;
+  constexpr int kKBytes = kTileKv * kDimQk * 2;
+  constexpr int kVBytes = kTileKv * kDimVo * 2;
+  const auto fetch_qk = [&](const Visit& visit, int stage) {
+    const Entry& entry = visit.entry;
+    const int q0 = visit.i0 - warp * kRows;
     TileLoader<kDimQk, kTileQ, kThreads, kDtype>(
         a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, visit.head))
-        .Load(base + kShared.q, 0, entry.len_q - q0);
+        .Load(base + kShared.q + static_cast<unsigned>(stage * kQBytes), 0, entry.len_q - q0);
     TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
-        a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + visit.j0, head_kv))
-        .Load(base + kShared.k, 0, entry.len_kv - visit.j0);
-    ptx::CopyCommit();
-    BiasTile::Load(visit.bias_tile, a.bias,
-                   PairAddress(a.bias, entry.b, visit.head, visit.i0, visit.j0),
-                   entry.len_q - visit.i0, entry.len_kv - visit.j0);
+        a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + visit.j0, visit.head / a.group))
+        .Load(base + kShared.k + static_cast<unsigned>(stage * kKBytes), 0,
+              entry.len_kv - visit.j0);
+  };
+  const auto fetch_dout_v = [&](const Visit& visit, int stage) {
+    const Entry& entry = visit.entry;
+    const int q0 = visit.i0 - warp * kRows;
+    TileLoader<kDimVo, kTileQ, kThreads, kDtype>(
+        a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q + q0, visit.head))
+        .Load(base + kShared.dout + static_cast<unsigned>(stage * kDoutBytes), 0,
+              entry.len_q - q0);
+    TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
+        a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + visit.j0, visit.head / a.group))
+        .Load(base + kShared.v + static_cast<unsigned>(stage * kVBytes), 0,
+              entry.len_kv - visit.j0);
+  };
+  const unsigned bias_tile =
+      base + kShared.bias + static_cast<unsigned>(warp * kRows * BiasTile::kRowBytes);
+  const unsigned mask_tile = base + kShared.mask + static_cast<unsigned>(warp * kRows * kTileKv);
+  const char* bias_there = nullptr;  // a bias that is broadcast is loaded once
+  const auto fetch_pairs = [&](const Visit& visit) {
+    const Entry& entry = visit.entry;
+    const char* bias = PairAddress(a.bias, entry.b, visit.head, visit.i0, visit.j0);
+    const bool whole =
+        visit.i0 + kRows <= entry.len_q && visit.j0 + kTileKv <= entry.len_kv;
+    if (!whole || bias != bias_there) {
+      BiasTile::Load(bias_tile, a.bias, bias, entry.len_q - visit.i0, entry.len_kv - visit.j0);
+    }
+    bias_there = whole ? bias : nullptr;
     if constexpr (config::mask != 0) {
-      MaskTile::Load(visit.mask_tile, a.mask,
+      MaskTile::Load(mask_tile, a.mask,
                      PairAddress(a.mask, entry.b, visit.head, visit.i0, visit.j0),
                      entry.len_q - visit.i0, entry.len_kv - visit.j0);
     }
-    TileLoader<kDimVo, kTileQ, kThreads, kDtype>(
-        a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q + q0, visit.head))
-        .Load(base + kShared.dout, 0, entry.len_q - q0);
-    TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
-        a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + visit.j0, head_kv))
-        .Load(base + kShared.v, 0, entry.len_kv - visit.j0);
-    ptx::CopyCommit();
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = visit.i0 + RowOf(m, r);
-        visit.lse[m][r] = kInfinity;  // p = 0
-        visit.delta[m][r] = 0.0f;
-        if (i >= entry.len_q) continue;
-        const float2 stats = *reinterpret_cast<const float2*>(
-            RowAddress(a.stats, entry.b, entry.first_q + i, visit.head));
-        visit.lse[m][r] = stats.x;
-        visit.delta[m][r] = stats.y;
-      }
+  };
+
+  Scores sums{};
+  Visit visit;
+  bool found = find(visit);
+  if (found) {
+    fetch_qk(visit, 0);
+    fetch_pairs(visit);
+    if constexpr (kStages > 1) fetch_dout_v(visit, 0);
+  }
+  ptx::CopyCommit();
+  for (int stage = 0; found; stage = (stage + 1) % kStages) {
+    Visit next;
+    bool found_next = false;
     Scores s;
     Scores dp;
-    ptx::CopyWait<1>();
-    __syncthreads();
-    MultiplyRows<kDimQk>(base + kShared.q + static_cast<unsigned>(warp * kRows * kDimQk * 2),
-                         base + kShared.k, s);
+    const unsigned rows_qk = static_cast<unsigned>(stage * kQBytes + warp * kRows * kDimQk * 2);
+    const unsigned rows_vo = static_cast<unsigned>(stage * kDoutBytes + warp * kRows * kDimVo * 2);
+    const auto multiply_qk = [&] {
+      MultiplyRows<kDimQk>(base + kShared.q + rows_qk,
+                           base + kShared.k + static_cast<unsigned>(stage * kKBytes), s);
+    };
+    const auto multiply_dout_v = [&] {
+      MultiplyRows<kDimVo>(base + kShared.dout + rows_vo,
+                           base + kShared.v + static_cast<unsigned>(stage * kVBytes), dp);
+    };
     ptx::CopyWait<0>();
-    __syncthreads();
-    MultiplyRows<kDimVo>(base + kShared.dout + static_cast<unsigned>(warp * kRows * kDimVo * 2),
-                         base + kShared.v, dp);
-    AddGradient(a, entry, visit, s, dp, sums);
+    if constexpr (kStages > 1) {
+      found_next = find(next);
+      if (found_next) {
+        fetch_qk(next, stage ^ 1);
+        fetch_dout_v(next, stage ^ 1);
+      }
+      multiply_qk();
+    } else {
+      __syncthreads();
+      fetch_dout_v(visit, 0);
+      ptx::CopyCommit();
+      multiply_qk();
+      ptx::CopyWait<0>();
+      found_next = find(next);
+      if (found_next) fetch_qk(next, 0);
+    }
+    if (IsCapLarge(a)) {
+      ScoreTile<true>(a, visit, bias_tile, mask_tile, s);
+    } else {
+      ScoreTile<false>(a, visit, bias_tile, mask_tile, s);
+    }
+    if (visit.cut) HideByRange(visit, s);
+    __syncwarp();  // all lanes have read the pairs
+    if (found_next) fetch_pairs(next);
+    ptx::CopyCommit();
+    multiply_dout_v();
+    AddGradient(a, visit, s, dp, sums);
+    visit = next;
+    found = found_next;
   }
+  ptx::CopyWait<0>();
+  __syncthreads();  // all have read the tiles, whose place sums take
 
   // Sums of rows or columns, in a fixed order: lanes, then warps through shared memory.
-  auto* column_sums = reinterpret_cast<float*>(memory + kShared.q);  // [warps][kTileKv]
+  auto* column_sums = reinterpret_cast<float*>(memory);  // [warps][kTileKv]
   if (!full_kv) {
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m)
@@ -278,34 +466,39 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
   }
 
-  // [part][batch][head][query][key] of the bias's own shape.
   const long long len_q = full_q ? a.max_len_q : 1;
   const long long len_kv = full_kv ? a.max_len_kv : 1;
-  const long long plane =
-      ((1ll * part * (full_b ? a.batch : 1) + b_place) * (full_h ? a.heads_q : 1) + h_place) *
-      len_q;
+  const long long q0 = 1ll * q_place * kTileQ;
+  const long long j0 = 1ll * kv_place * kTileKv;
+  Target to;
+  if (a.partials != nullptr) {
+    // [part][batch][head][query][key] of the bias's own shape.
+    const long long plane =
+        (1ll * part * (full_b ? a.batch : 1) + b_place) * (full_h ? a.heads_q : 1) + h_place;
+    to = {reinterpret_cast<char*>(a.partials + (plane * len_q + q0) * len_kv + j0), len_kv * 4, 4,
+          config::f32, len_kv % 4 == 0};
+  } else {
+    to = {const_cast<char*>(PairAddress(a.dbias, b_place, h_place, q0, j0)), a.dbias.stride_q,
+          a.dbias.stride_kv, a.dbias.type, a.dbias.vector != 0};
+  }
+  const int rows = static_cast<int>(min(len_q - q0, static_cast<long long>(kTileQ)));
+  const int columns = static_cast<int>(min(len_kv - j0, static_cast<long long>(kTileKv)));
+  if (full_q && full_kv) {
+    StoreTile(a, to, rows, columns, sums, base);
+  } else if (full_q) {
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
+    for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row =
-          full_q ? warp * kRows + RowOf(m, r) : static_cast<int>(threadIdx.x) / 4 + m + r;
-      const long long i = 1ll * q_place * kTileQ + row;
-      if (i >= len_q) continue;
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp * kRows + RowOf(m, r);
+        if (threadIdx.x % 4 == 0 && row < rows) StoreSum(a, to, row, 0, sums[m][0][2 * r]);
+      }
+  } else if (threadIdx.x < 4) {
 #pragma unroll
-      for (int n = 0; n < kBlocksN; ++n)
+    for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int column = full_kv ? ColumnOf(n) + e : ColumnOf(0) + n + e;
-          const long long j = 1ll * kv_place * kTileKv + column;
-          if (j >= len_kv) continue;
-          const float sum = sums[m][n][2 * r + e];
-          if (a.partials != nullptr) {
-            a.partials[(plane + i) * len_kv + j] = sum;
-          } else {
-            StoreGradient(a, const_cast<char*>(PairAddress(a.dbias, b_place, h_place, i, j)),
-                          a.dbias.type, sum);
-          }
-        }
-    }
+      for (int e = 0; e < 2; ++e) {
+        if (ColumnOf(n) + e < columns) StoreSum(a, to, 0, ColumnOf(n) + e, sums[0][n][e]);
+      }
+  }
 }

@@ -6,22 +6,22 @@ namespace attn::device {
 
 // Offsets in bytes.
 struct BiasGradientShared {
-  int q = 0;     // [tile_q][dim_qk]; at the end sums of columns
-  int dout = 0;  // [tile_q][dim_vo]
-  int k = 0;     // [tile_kv][dim_qk]
-  int v = 0;     // [tile_kv][dim_vo]
+  int q = 0;     // [stages][tile_q][dim_qk]; at the end sums take the place of all tiles
+  int dout = 0;  // [stages][tile_q][dim_vo]
+  int k = 0;     // [stages][tile_kv][dim_qk]
+  int v = 0;     // [stages][tile_kv][dim_vo]
   int bias = 0;  // [tile_q][tile_kv]; a warp's rows are its own
   int mask = 0;  // likewise, bytes
   int bytes = 0;
 };
 
-constexpr BiasGradientShared BiasGradientSharedOf(int tile_q, int tile_kv, int dim_qk, int dim_vo,
-                                                  int bias_bytes, bool mask) {
+constexpr BiasGradientShared BiasGradientSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
+                                                  int dim_vo, int bias_bytes, bool mask) {
   BiasGradientShared s;
-  s.dout = s.q + tile_q * dim_qk * 2;
-  s.k = s.dout + tile_q * dim_vo * 2;
-  s.v = s.k + tile_kv * dim_qk * 2;
-  s.bias = s.v + tile_kv * dim_vo * 2;
+  s.dout = s.q + stages * tile_q * dim_qk * 2;
+  s.k = s.dout + stages * tile_q * dim_vo * 2;
+  s.v = s.k + stages * tile_kv * dim_qk * 2;
+  s.bias = s.v + stages * tile_kv * dim_vo * 2;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.bytes = s.mask + (mask ? tile_q * tile_kv : 0);
   return s;

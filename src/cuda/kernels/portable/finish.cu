@@ -3,9 +3,10 @@
 //
 // Grid: a block for each (64 rows, query head, batch entry), rows counting fastest; packed tensors
 // are one entry. Bound by memory: 8 elements to a lane, 4 rows of it under way at once.
-// Config: none.
+// Config: dq_layout (see shared/query_sums.cuh).
 #include "config.cuh"
 #include "shared/output.cuh"
+#include "shared/query_sums.cuh"
 #include "shared/row_chunk.cuh"
 
 namespace {
@@ -37,9 +38,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       const long long row = row0 + first + n * rows;
-      // Sums have whole chunks, whatever the dim.
-      const int there = row < num_rows ? column + 8 : 0;
-      sums[n] = LoadRaw(a.dq_sum, RowAddress(a.dq_sum, b, row, head), column, there);
+      sums[n] = RawChunk{};
+      if (row < num_rows) sums[n] = LoadQuerySums(a.dq_sum, b, head, row, column);
     }
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {

@@ -156,8 +156,8 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& opt
         }
         float slope;
         float* pair = s[m][n] + 2 * r;
-        pair[0] = Score<large_cap>(a, options.scale, pair[0], from - (8 * n), bias.x, slope);
-        pair[1] = Score<large_cap>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, slope);
+        pair[0] = Score<large_cap>(a, options.scale, pair[0], from - (8 * n), bias.x, 0.0f, slope);
+        pair[1] = Score<large_cap>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, 0.0f, slope);
       }
     }
 }

@@ -64,25 +64,26 @@ __device__ __forceinline__ bool IsCapLarge(const attn::device::Arguments& a) {
   return config::softcap != 2 || a.softcap > kLargestCapOfExp2;
 }
 
-// With kModified. `distance` is i + diag - j, of either sign; `bias` as given. `slope` becomes the
+// With kModified. `distance` is i + diag - j, of either sign; `bias` as given; `addend` is added. `slope` becomes the
 // derivative of what softcap makes of a score; large_cap: IsCapLarge().
 template <bool large_cap>
 __device__ __forceinline__ float Score(const attn::device::Arguments& a, const ScoreScale& scale,
-                                       float raw, float distance, float bias, float& slope) {
+                                       float raw, float distance, float bias, float addend,
+                                       float& slope) {
   float score;
+  if constexpr (config::bias_type != config::none) addend = fmaf(bias, kLog2E, addend);
+  if constexpr (config::alibi != 0) addend = fmaf(-scale.slope, fabsf(distance), addend);
   if constexpr (config::softcap != 0 && large_cap) {
     const float ratio = Tanh(raw * a.inverse_cap);
-    score = scale.cap * ratio;
+    score = fmaf(scale.cap, ratio, addend);
     slope = fmaf(-ratio, ratio, 1.0f);
   } else if constexpr (config::softcap != 0) {
     const float rest = TanhRest(raw * scale.ratio);
-    score = fmaf(-2.0f * scale.cap, rest, scale.cap);
+    score = fmaf(-2.0f * scale.cap, rest, scale.cap + addend);
     slope = fmaf(-4.0f * rest, rest, 4.0f * rest);
   } else {
-    score = raw * scale.raw;
+    score = fmaf(raw, scale.raw, addend);
   }
-  if constexpr (config::alibi != 0) score = fmaf(-scale.slope, fabsf(distance), score);
-  if constexpr (config::bias_type != config::none) score = fmaf(bias, kLog2E, score);
   return score;
 }
 
