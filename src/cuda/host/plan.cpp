@@ -79,6 +79,7 @@ void set_problem(Config& config, const Problem& p, const Shape& shape, bool by_e
       .set("dim_qk", shape.dim_qk)
       .set("dim_vo", shape.dim_vo)
       .set("softcap", shape.softcap ? schedule_of(shape).softcap : 0)
+      .set("ahead", schedule_of(shape).ahead)
       .set("alibi", shape.alibi)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", shape.mask)
