@@ -30,10 +30,10 @@ struct Workspace {
 
 struct WorkspaceNeeds {
   std::int64_t tile_q = 0;
-  int dim = 0;         // dim_qk of the Config; 0: no dq
+  int dim = 0;                   // dim_qk of the Config; 0: no dq
   bool whole_fragments = false;  // rows of dq_sum are rounded up to 16; not of packed tensors
-  bool turns = false;  // dq's sums are made in turns
-  int splits = 1;      // parts of the bias gradient
+  bool turns = false;            // dq's sums are made in turns
+  int splits = 1;                // parts of the bias gradient
 };
 
 Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);

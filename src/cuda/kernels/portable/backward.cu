@@ -19,9 +19,9 @@
 // q_ranges (prepare.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
-// p_first, dq_first, dq_layout (shared/query_sums.cuh); chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K and V
-// fragments); softcap, alibi, bias_type, mask, dropout, by_elements.
-// Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
+// p_first, dq_first, dq_layout (shared/query_sums.cuh); chunk (queries whose scores are computed at
+// once, 16 or 32); kv_in_registers (direct: K and V fragments); softcap, alibi, bias_type, mask,
+// dropout, by_elements. Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
 #include "ptx/memory.cuh"
@@ -346,8 +346,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       fetch_pairs(next_head, next_tile);
       ptx::CopyCommit();
 
-      float* const sums = reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) +
-                                                   head * a.dq_sum.stride_head);
+      float* const sums =
+          reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head);
       // Turns of a deterministic sum: `enter` waits for this block's, `leave` gives it on.
       unsigned* turn = nullptr;
       const auto enter = [&] {

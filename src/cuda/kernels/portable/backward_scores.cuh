@@ -178,10 +178,9 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
         if constexpr (kModified) {
           const int distance = query + QueryOf(n) + e % 2 - KeyOf(m, e / 2);
           float unused;
-          s[m][n][e] =
-              shared::Score<large_cap>(a, step.scale, s[m][n][e],
-                                       step.first + static_cast<float>(distance), bias[n][e],
-                                       -lse, config::softcap != 0 ? slope[m][n][e] : unused);
+          s[m][n][e] = shared::Score<large_cap>(
+              a, step.scale, s[m][n][e], step.first + static_cast<float>(distance), bias[n][e],
+              -lse, config::softcap != 0 ? slope[m][n][e] : unused);
         } else {
           s[m][n][e] = fmaf(s[m][n][e], step.scale.raw, -lse);
         }
@@ -304,8 +303,7 @@ __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& st
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        ds_pairs[n / 2][m][n % 2 * 2 + r] =
-            ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+        ds_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
       }
     }
 }

@@ -15,6 +15,7 @@
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; softcap,
 // alibi, bias_type, mask, dropout. Shared memory: bias_gradient_shared.cuh.
 #include "config.cuh"
+#include "portable/bias_gradient_output.cuh"
 #include "portable/bias_gradient_shared.cuh"
 #include "ptx/memory.cuh"
 #include "shared/dropout.cuh"
@@ -22,7 +23,6 @@
 #include "shared/output.cuh"
 #include "shared/pair_tile.cuh"
 #include "shared/product.cuh"
-#include "shared/row_chunk.cuh"
 #include "shared/score.cuh"
 #include "shared/tile.cuh"
 
@@ -111,7 +111,7 @@ __device__ __forceinline__ void LoadRows(const Arguments& a, Visit& visit, bool&
 // Scores less lse from raw products, in s.
 template <bool large_cap>
 __device__ __forceinline__ void ScoreTile(const Arguments& a, const Visit& visit,
-                                             unsigned bias_tile, unsigned mask_tile, Scores& s) {
+                                          unsigned bias_tile, unsigned mask_tile, Scores& s) {
   const ScoreScale scale = ScoreScaleOf(a, visit.entry.b, visit.head);
   const float first = static_cast<float>(visit.i0 + visit.entry.diag - visit.j0);
 #pragma unroll
@@ -156,8 +156,8 @@ __device__ __forceinline__ void HideByRange(const Visit& visit, Scores& s) {
 }
 
 // ds of the tile, added to `sums`.
-__device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& visit,
-                                            const Scores& s, const Scores& dp, Scores& sums) {
+__device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& visit, const Scores& s,
+                                            const Scores& dp, Scores& sums) {
   Dropout dropout{};
   if constexpr (config::dropout != 0) dropout = DropoutOf(a, visit.entry.b, visit.head);
 #pragma unroll
@@ -192,65 +192,6 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& vis
           sums[m][n + c][e] = fmaf(ptx::Exp2(s[m][n + c][e]), gradient, sums[m][n + c][e]);
         }
     }
-}
-
-// Where one element of the result goes: of the bias's own shape, or of its part's.
-struct Target {
-  char* base;
-  long long stride_q, stride_kv;
-  int type;
-  bool vector;  // rows are 16 bytes at a time
-};
-__device__ __forceinline__ void StoreSum(const Arguments& a, const Target& to, long long i,
-                                         long long j, float sum) {
-  char* at = to.base + i * to.stride_q + j * to.stride_kv;
-  if (a.partials != nullptr) {
-    *reinterpret_cast<float*>(at) = sum;
-  } else {
-    StoreGradient(a, at, to.type, sum);
-  }
-}
-
-// A whole tile, by way of shared memory that nothing else uses.
-__device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, int rows,
-                                          int columns, const Scores& sums, unsigned tile) {
-  const StagedRows<kTileKv, kDtype> staged{tile};
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int n = 0; n < kBlocksN; ++n) {
-        staged.Put(warp * kRows + RowOf(m, r), ColumnOf(n), sums[m][n][2 * r],
-                   sums[m][n][2 * r + 1]);
-      }
-  __syncthreads();
-  const bool plain = a.partials != nullptr || (a.accumulate == 0 && a.nonfinite_count == nullptr);
-  constexpr int kChunks = kTileKv / 8;
-#pragma unroll 1
-  for (int n = static_cast<int>(threadIdx.x); n < rows * kChunks; n += kThreads) {
-    const int row = n / kChunks;
-    const int column = n % kChunks * 8;
-    const unsigned from = tile + staged.At(row, column);
-    if (plain && to.vector && column + 8 <= columns) {
-      const uint4 low = ptx::LoadShared128(from);
-      const uint4 high = ptx::LoadShared128(from + 16);
-      const float values[8] = {__uint_as_float(low.x),  __uint_as_float(low.y),
-                               __uint_as_float(low.z),  __uint_as_float(low.w),
-                               __uint_as_float(high.x), __uint_as_float(high.y),
-                               __uint_as_float(high.z), __uint_as_float(high.w)};
-      Rows chunk;
-      chunk.type = to.type;
-      chunk.vector = 1;
-      StoreChunk(chunk, to.base + row * to.stride_q, column, columns, values);
-      continue;
-    }
-#pragma unroll 1
-    for (int e = 0; e < min(8, columns - column); ++e) {
-      StoreSum(a, to, row, column + e, __uint_as_float(ptx::LoadShared32(from + 4 * e)));
-    }
-  }
 }
 
 }  // namespace
@@ -340,8 +281,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     const int q0 = visit.i0 - warp * kRows;
     TileLoader<kDimVo, kTileQ, kThreads, kDtype>(
         a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q + q0, visit.head))
-        .Load(base + kShared.dout + static_cast<unsigned>(stage * kDoutBytes), 0,
-              entry.len_q - q0);
+        .Load(base + kShared.dout + static_cast<unsigned>(stage * kDoutBytes), 0, entry.len_q - q0);
     TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
         a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + visit.j0, visit.head / a.group))
         .Load(base + kShared.v + static_cast<unsigned>(stage * kVBytes), 0,
@@ -354,8 +294,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const auto fetch_pairs = [&](const Visit& visit) {
     const Entry& entry = visit.entry;
     const char* bias = PairAddress(a.bias, entry.b, visit.head, visit.i0, visit.j0);
-    const bool whole =
-        visit.i0 + kRows <= entry.len_q && visit.j0 + kTileKv <= entry.len_kv;
+    const bool whole = visit.i0 + kRows <= entry.len_q && visit.j0 + kTileKv <= entry.len_kv;
     if (!whole || bias != bias_there) {
       BiasTile::Load(bias_tile, a.bias, bias, entry.len_q - visit.i0, entry.len_kv - visit.j0);
     }
@@ -484,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const int rows = static_cast<int>(min(len_q - q0, static_cast<long long>(kTileQ)));
   const int columns = static_cast<int>(min(len_kv - j0, static_cast<long long>(kTileKv)));
   if (full_q && full_kv) {
-    StoreTile(a, to, rows, columns, sums, base);
+    StoreTile<kThreads, kDtype>(a, to, rows, columns, sums, base);
   } else if (full_q) {
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m)

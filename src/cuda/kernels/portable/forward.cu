@@ -157,7 +157,8 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& opt
         float slope;
         float* pair = s[m][n] + 2 * r;
         pair[0] = Score<large_cap>(a, options.scale, pair[0], from - (8 * n), bias.x, 0.0f, slope);
-        pair[1] = Score<large_cap>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, 0.0f, slope);
+        pair[1] =
+            Score<large_cap>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, 0.0f, slope);
       }
     }
 }
@@ -208,8 +209,8 @@ __device__ __forceinline__ void DrawTile(const Dropout& dropout, int i0, int j0,
     for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
       for (int k = 0; k < kTileKv / 16; ++k) {
-        flags[m][k] = DrawElements<false>(dropout, i0 + 16 * m + lane / 4,
-                                          j0 + 16 * k + lane % 4 * 2);
+        flags[m][k] =
+            DrawElements<false>(dropout, i0 + 16 * m + lane / 4, j0 + 16 * k + lane % 4 * 2);
       }
   }
 }

@@ -46,7 +46,8 @@ __device__ __forceinline__ uint4 Philox(const Dropout& d, unsigned row, unsigned
 }
 
 // Which of a lane's elements of a 16 x 16 block of the fragment are kept: bit 7 of a byte for those
-// of row l / 4, bit 6 for those of row l / 4 + 8; byte 2 * (column is one of 8-15) + (column is odd).
+// of row l / 4, bit 6 for those of row l / 4 + 8; byte 2 * (column is one of 8-15) + (column is
+// odd).
 using Flags = unsigned;
 
 // Four bytes at once: the sign of each says that it is below the threshold. No difference borrows
@@ -61,7 +62,8 @@ __device__ __forceinline__ unsigned Join(unsigned signs, unsigned other, int by)
   return ptx::Choose(0x80808080u, signs, other >> by);
 }
 
-// All bits of two neighbouring 16-bit elements, or of an f32 element, where they are kept: row l / 4
+// All bits of two neighbouring 16-bit elements, or of an f32 element, where they are kept: row l /
+// 4
 // + 8 `r`; of the block's two 16 x 8 tiles the one that is `half`, in it the column that is `odd`.
 __device__ __forceinline__ unsigned PairMask(Flags flags, int half, int r) {
   return ptx::Permute(flags << r, half == 0 ? 0x9988u : 0xbbaau);
@@ -96,7 +98,8 @@ __device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, in
   const bool odd = (row & 1) != 0;
   const uint4 bits = Philox(d, d.row + static_cast<unsigned>(i + (odd ? 16 : 0) + lane % 4 * 2),
                             d.column + static_cast<unsigned>(j + (row & 6)));
-  // Word (query + 8, odd query) has bytes (key + 8, odd key), of which the upper two join the lower.
+  // Word (query + 8, odd query) has bytes (key + 8, odd key), of which the upper two join the
+  // lower.
   const auto of_key = [&](unsigned word) {
     const unsigned below = Below(d, word);
     return Join(below, below, 17);
@@ -114,8 +117,8 @@ __device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, in
   second = odd ? own : other;
 }
 
-// One block where placed blocks of 16 are none here, an element at a time: `row` is the lane's first
-// query and `column` its first key, or with `transposed` the other way round.
+// One block where placed blocks of 16 are none here, an element at a time: `row` is the lane's
+// first query and `column` its first key, or with `transposed` the other way round.
 template <bool transposed>
 __device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int column) {
   Flags flags = 0;

@@ -1,9 +1,10 @@
-// The f32 sums of dq, [b, h, n, dim_qk of the Config] without their scale: how they lie in memory, by
-// config::dq_layout.
+// The f32 sums of dq, [b, h, n, dim_qk of the Config] without their scale: how they lie in memory,
+// by config::dq_layout.
 //   0  rows
 //   1  rows, of whose 16 columns side by side 2 t, 2 t + 1, 2 t + 8, 2 t + 9 are neighbours: what a
 //      lane has of two accumulators is 16 bytes
-//   2  fragments: 16 rows of 8 columns after each other, as the lanes of an accumulator have them, 16
+//   2  fragments: 16 rows of 8 columns after each other, as the lanes of an accumulator have them,
+//   16
 //      bytes each; n is rounded up to 16
 #pragma once
 #include "config.cuh"

@@ -33,8 +33,8 @@ __device__ __forceinline__ float Tanh(float x) {
   return x * p * ptx::Reciprocal(q);
 }
 
-// r of tanh(x) = 1 - 2 r, y = 2 x log2(e). Off by 2e-7, not relative to tanh: in scores that is 3e-7
-// caps, which is less than f16's rounding (2.4e-4) up to this cap.
+// r of tanh(x) = 1 - 2 r, y = 2 x log2(e). Off by 2e-7, not relative to tanh: in scores that is
+// 3e-7 caps, which is less than f16's rounding (2.4e-4) up to this cap.
 inline constexpr float kLargestCapOfExp2 = 256.0f;
 __device__ __forceinline__ float TanhRest(float y) {
   return ptx::Reciprocal(1.0f + ptx::Exp2(y));
@@ -64,8 +64,8 @@ __device__ __forceinline__ bool IsCapLarge(const attn::device::Arguments& a) {
   return config::softcap != 2 || a.softcap > kLargestCapOfExp2;
 }
 
-// With kModified. `distance` is i + diag - j, of either sign; `bias` as given; `addend` is added. `slope` becomes the
-// derivative of what softcap makes of a score; large_cap: IsCapLarge().
+// With kModified. `distance` is i + diag - j, of either sign; `bias` as given; `addend` is added.
+// `slope` becomes the derivative of what softcap makes of a score; large_cap: IsCapLarge().
 template <bool large_cap>
 __device__ __forceinline__ float Score(const attn::device::Arguments& a, const ScoreScale& scale,
                                        float raw, float distance, float bias, float addend,
