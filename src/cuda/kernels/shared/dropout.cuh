@@ -117,17 +117,21 @@ __device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, in
   second = odd ? own : other;
 }
 
-// One block where placed blocks of 16 are none here, an element at a time: `row` is the lane's
-// first query and `column` its first key, or with `transposed` the other way round.
+// One block where placed blocks of 16 are none here, an element at a time: placed (row, column) are
+// of the lane's first element; a row of the fragment is a query, or with `transposed` a key. By
+// value and a call, as a structure would be kept in memory and the code in the loop.
 template <bool transposed>
-__device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int column) {
+__device__ __noinline__ Flags DrawPlaced(unsigned key0, unsigned key1, unsigned offset,
+                                         unsigned head, unsigned threshold, unsigned row,
+                                         unsigned column) {
+  const Dropout d{key0, key1, offset, head, threshold, 0, 0, false};
   Flags flags = 0;
 #pragma unroll 1
-  for (int n = 0; n < 8; ++n) {
-    const int r = row + (n & 1) * 8;
-    const int c = column + (n >> 1 & 1) + (n >> 2) * 8;
-    const unsigned i = d.row + static_cast<unsigned>(transposed ? c : r);
-    const unsigned j = d.column + static_cast<unsigned>(transposed ? r : c);
+  for (unsigned n = 0; n < 8; ++n) {
+    const unsigned r = row + (n & 1) * 8;
+    const unsigned c = column + (n >> 1 & 1) + (n >> 2) * 8;
+    const unsigned i = transposed ? c : r;
+    const unsigned j = transposed ? r : c;
     const uint4 bits = Philox(d, i & ~9u, j & ~9u);
     const unsigned even = (i & 8) != 0 ? bits.z : bits.x;
     const unsigned odd = (i & 8) != 0 ? bits.w : bits.y;
@@ -136,6 +140,13 @@ __device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int col
     if (byte < d.threshold) flags |= 0x80u >> (n & 1) << (n / 2 * 8);
   }
   return flags;
+}
+template <bool transposed>
+__device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int column) {
+  return DrawPlaced<transposed>(
+      d.key0, d.key1, d.offset, d.head, d.threshold,
+      (transposed ? d.column : d.row) + static_cast<unsigned>(row),
+      (transposed ? d.row : d.column) + static_cast<unsigned>(column));
 }
 
 }  // namespace shared
