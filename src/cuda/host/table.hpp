@@ -49,6 +49,7 @@ enum class SumLayout { rows = 0, pairs = 1, fragments = 2 };
 struct Schedule {
   int softcap = 1;                        // 1: tanh by a rational function, 2: by ex2
   bool ahead = false;                     // fragments are loaded one product ahead
+  bool apart = false;                     // backward, exchange: dV and dK by different warps
   bool p_first = false;                   // backward: P is handed out before dP is computed
   int dq_first = 0;                       // dQ before dK and dV; 2: its sums between their parts
   SumLayout dq_layout = SumLayout::rows;  // packed rows take `pairs` for `fragments`

@@ -19,9 +19,10 @@
 // q_ranges (prepare.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
-// p_first, dq_first, dq_layout (shared/query_sums.cuh); chunk (queries whose scores are computed at
-// once, 16 or 32); kv_in_registers (direct: K and V fragments); softcap, alibi, bias_type, mask,
-// dropout, by_elements. Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
+// apart (exchange); p_first, dq_first, dq_layout (shared/query_sums.cuh); chunk (queries whose
+// scores are computed at once, 16 or 32); kv_in_registers (direct: K and V fragments); softcap,
+// alibi, bias_type, mask, dropout, by_elements. Shared memory: backward_shared.cuh. Measured:
+// docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
 #include "ptx/memory.cuh"
@@ -104,24 +105,36 @@ __device__ __forceinline__ void AddQuery(float* sums, int left, const QuerySums&
   }
 }
 
-// A block's rows of dK or dV, times `factor`, by way of shared memory that nothing else uses.
+// The warp's place among those that share out dK or dV.
+__device__ __forceinline__ int OutWarp() {
+  return kApart ? Warp() % (kWarps / 2) : Warp();
+}
+// Apart: whether it has dV.
+__device__ __forceinline__ bool HasDv() {
+  return Warp() < kWarps / 2;
+}
+
+// A block's rows of dK or dV, where it is the warp's `mine` to give them, times `factor`, by way of
+// shared memory that nothing else uses.
 template <int kDim, int kPart>
 __device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows& rows,
                                                  const int& dim, const Entry& entry, int head,
                                                  int j0, float factor, const Sums<kPart>& sums,
-                                                 unsigned tile) {
+                                                 bool mine, unsigned tile) {
   const StagedRows<kDim, kDtype> staged{tile};
-  const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
-  const int first = Warp() % (kWarps / kOutWarps) * kPart;
+  const int key = OutWarp() / kOutParts * kOutKeys;
+  const int first = OutWarp() % kOutParts * kPart;
+  if (mine) {
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
+    for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+      for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int d = 0; d < kPart / 8; ++d) {
-        staged.Put(key + KeyOf(m, r), first + QueryOf(d), sums[m][d][2 * r] * factor,
-                   sums[m][d][2 * r + 1] * factor);
-      }
+        for (int d = 0; d < kPart / 8; ++d) {
+          staged.Put(key + KeyOf(m, r), first + QueryOf(d), sums[m][d][2 * r] * factor,
+                     sums[m][d][2 * r + 1] * factor);
+        }
+  }
   __syncthreads();
   staged.Write(a, rows, RowAddress(rows, entry.b, entry.first_kv + j0, head),
                min(kTileKv, entry.rows_kv - j0), dim, a.accumulate != 0,
@@ -183,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   char* dq_sum = nullptr;  // of the entry; rows lie one after the other
   if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, entry.first_q, 0);
 
-  Sums<kPartQk> dk{};
+  Sums<kPartQk> dk{};  // apart: or dV
   Sums<kPartVo> dv{};
   const int num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
   // Row r of an entry's queries has its range at row_ranges + 2 * (first_row + r).
@@ -382,21 +395,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       if constexpr (kExchange) {
         constexpr int kSteps = kTileQ / 16;
         const auto lane = FragmentLane<kTileQ>::RowsFirst();
-        const int key = Warp() / (kWarps / kOutWarps) * kOutKeys;
-        const int part = Warp() % (kWarps / kOutWarps);
+        const int key = OutWarp() / kOutParts * kOutKeys;
+        const int part = OutWarp() % kOutParts;
+        const unsigned x_tile = HasDv() ? p_tile : ds_tile;
+        const unsigned y_tile = HasDv() ? dout_tile : q_tile;
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
           unsigned x[kBlocksM][4];
 #pragma unroll
           for (int m = 0; m < kBlocksM; ++m) {
-            ptx::LoadMatrix(x[m], lane.At(p_tile, key + 16 * m, 2 * k));
+            ptx::LoadMatrix(x[m], lane.At(kApart ? x_tile : p_tile, key + 16 * m, 2 * k));
           }
-          Accumulate<kDimVo, kPartVo>(x, dout_tile, 16 * k, part, dv);
+          if constexpr (kApart) {
+            Accumulate<kDimQk, kPartQk>(x, y_tile, 16 * k, part, dk);
+          } else {
+            Accumulate<kDimVo, kPartVo>(x, dout_tile, 16 * k, part, dv);
 #pragma unroll
-          for (int m = 0; m < kBlocksM; ++m) {
-            ptx::LoadMatrix(x[m], lane.At(ds_tile, key + 16 * m, 2 * k));
+            for (int m = 0; m < kBlocksM; ++m) {
+              ptx::LoadMatrix(x[m], lane.At(ds_tile, key + 16 * m, 2 * k));
+            }
+            Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part, dk);
           }
-          Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part, dk);
           // A few at a time, so that they don't wait in line.
           constexpr int kParts = kSumN / 2 < kSteps ? kSumN / 2 : kSteps;
           if (kSpread && dq_sum != nullptr && k < kParts) {
@@ -421,11 +440,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   ptx::CopyWait<0>();
   __syncthreads();  // K has been read for the last dQ
   if (a.dk.base != nullptr) {
-    StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk, base);
+    StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk,
+                                      !kApart || !HasDv(), base);
     __syncthreads();
   }
   if (a.dv.base != nullptr) {
     const float factor = config::dropout != 0 ? a.keep_scale : 1.0f;
-    StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dv, base);
+    if constexpr (kApart) {
+      StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dk, HasDv(),
+                                        base);
+    } else {
+      StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dv, true,
+                                        base);
+    }
   }
 }

@@ -39,11 +39,15 @@ constexpr int kScoreKeys = kExchange ? 32 : kTileKv / kWarps;
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
 constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
 constexpr int kBlocksS = kScoreKeys / 16;
-// dK and dV: a warp has kOutKeys keys and a part of the dims.
-constexpr int kOutKeys = kExchange ? 32 : kScoreKeys;
+// dK and dV: a warp has kOutKeys keys and a part of the dims; apart: half of the warps have dV, the
+// others dK, of twice the keys, so that each fragment that is read feeds more products.
+constexpr bool kApart = config::apart != 0;
+constexpr int kOutKeys = kApart ? 64 : kExchange ? 32 : kScoreKeys;
 constexpr int kOutWarps = kTileKv / kOutKeys;
-constexpr int kPartQk = kDimQk / (kWarps / kOutWarps);
-constexpr int kPartVo = kDimVo / (kWarps / kOutWarps);
+constexpr int kOutParts = kWarps / kOutWarps / (kApart ? 2 : 1);
+constexpr int kPartQk = kDimQk / kOutParts;
+constexpr int kPartVo = kDimVo / kOutParts;
+static_assert(!kApart || (kExchange && kDimQk == kDimVo));
 constexpr int kBlocksM = kOutKeys / 16;
 // dQ: a warp has a part of the queries and of the dims.
 constexpr int kSumWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  // along the queries

@@ -26,7 +26,8 @@ __device__ __forceinline__ void StoreSum(const Arguments& a, const Target& to, l
 // A whole tile, by way of shared memory that nothing else uses: a warp has 16 kM of its rows.
 template <int kThreads, int kDtype, int kM, int kN>
 __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, int rows,
-                                          int columns, const float (&sums)[kM][kN][4], unsigned tile) {
+                                          int columns, const float (&sums)[kM][kN][4],
+                                          unsigned tile) {
   const StagedRows<8 * kN, kDtype> staged{tile};
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -36,8 +37,8 @@ __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, 
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        staged.Put(warp * 16 * kM + 16 * m + lane / 4 + 8 * r, 8 * n + lane % 4 * 2, sums[m][n][2 * r],
-                   sums[m][n][2 * r + 1]);
+        staged.Put(warp * 16 * kM + 16 * m + lane / 4 + 8 * r, 8 * n + lane % 4 * 2,
+                   sums[m][n][2 * r], sums[m][n][2 * r + 1]);
       }
   __syncthreads();
   const bool plain = a.partials != nullptr || (a.accumulate == 0 && a.nonfinite_count == nullptr);

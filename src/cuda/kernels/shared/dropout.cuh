@@ -143,10 +143,9 @@ __device__ __noinline__ Flags DrawPlaced(unsigned key0, unsigned key1, unsigned 
 }
 template <bool transposed>
 __device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int column) {
-  return DrawPlaced<transposed>(
-      d.key0, d.key1, d.offset, d.head, d.threshold,
-      (transposed ? d.column : d.row) + static_cast<unsigned>(row),
-      (transposed ? d.row : d.column) + static_cast<unsigned>(column));
+  return DrawPlaced<transposed>(d.key0, d.key1, d.offset, d.head, d.threshold,
+                                (transposed ? d.column : d.row) + static_cast<unsigned>(row),
+                                (transposed ? d.row : d.column) + static_cast<unsigned>(column));
 }
 
 }  // namespace shared
