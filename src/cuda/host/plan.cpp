@@ -203,7 +203,7 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   main.config.set("chunk", tiles.chunk)
       .set("exchange", tiles.exchange)
       .set("kv_in_registers", tiles.kv_in_registers)
-      .set("apart", schedule.apart && tiles.exchange && shape.dim_qk == shape.dim_vo)
+      .set("apart", apart_of(shape, tiles))
       .set("p_first", schedule.p_first)
       .set("dq_first", schedule.dq_first)
       .set("dq_layout", static_cast<int>(layout));

@@ -193,7 +193,8 @@ BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFac
 int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
     return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
-                                    shape.dim_vo, tiles.exchange, shape.bias_bytes, shape.mask)
+                                    shape.dim_vo, tiles.exchange, shape.bias_bytes, shape.mask,
+                                    apart_of(shape, tiles) == 2 ? tiles.warps : 0)
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
@@ -241,6 +242,15 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
 
 Schedule schedule_of(const Shape&) {
   return {};
+}
+
+int apart_of(const Shape& shape, const Tiles& tiles) {
+  const int apart = schedule_of(shape).apart;
+  if (apart == 0 || !tiles.exchange || shape.dim_qk != shape.dim_vo) return 0;
+  const int parts = tiles.tile_kv % 64 == 0 ? tiles.warps / (tiles.tile_kv / 64) / 2 : 0;
+  if (parts == 0 || shape.dim_qk % (16 * parts) != 0) return 0;
+  const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / 32));  // of a warp's scores
+  return queries == 16 && tiles.chunk == 16 ? apart : 1;
 }
 
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) {

@@ -33,7 +33,7 @@ namespace {
 using namespace backward;
 
 // P is handed out before dP is computed, so that exponentials and products overlap.
-constexpr bool kEarlyP = config::p_first != 0;
+constexpr bool kEarlyP = config::p_first != 0 && !kScoresApart;
 
 // Part of dQ = dS K of the block's keys: what a warp has of the tile's queries and dims. What is
 // made of the thread's number is made each time, as dK and dV leave no registers to keep it.
@@ -323,8 +323,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         Stats stats;
         Fragments p_pairs;
         Fragments ds_pairs;
-        MultiplyChunk<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
-        if constexpr (!kEarlyP) {
+        if constexpr (kScoresApart) {
+          MultiplyApart(k_tile, v_tile, score_key, q_tile, dout_tile, score_query,
+                        base + kShared.pairs, s, dp);
+        } else {
+          MultiplyChunk<kDimQk>(k_kept, k_tile, score_key, q_tile, score_query + query, s);
+        }
+        if constexpr (!kEarlyP && !kScoresApart) {
           MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
         }
         LoadStats(step, query, stats);

@@ -31,7 +31,8 @@ constexpr bool kHasBias = config::bias_type != config::none;
 constexpr bool kHasMask = config::mask != 0;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
 constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
-    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask);
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask,
+    config::apart == 2 ? kWarps : 0);
 
 // Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
 constexpr int kChunk = config::chunk;
@@ -58,6 +59,11 @@ static_assert(kChunk == 16 || kChunk == 32);
 static_assert(kTileKv * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <= kShared.bytes);
 static_assert(kTileQ <= kThreads);
 static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
+
+// Two warps of the same keys have neighbouring 16 queries; of both, one computes S and the other
+// dP, for the same reason, and they exchange what is of the other's queries.
+constexpr bool kScoresApart = config::apart == 2;
+static_assert(!kScoresApart || (kScoreQueries == 16 && kChunk == 16));
 
 using QkLayout = TileLayout<kDimQk>;
 using VoLayout = TileLayout<kDimVo>;
@@ -98,6 +104,69 @@ __device__ __forceinline__ void MultiplyChunk(const unsigned (&kept)[kKept][kBlo
     }
   };
   MultiplyTransposed<kDtype, kDim>(load, y_tile, y_row, c);
+}
+
+// With kScoresApart: the warp's s and dp.
+__device__ __forceinline__ void MultiplyApart(unsigned k_tile, unsigned v_tile, int key,
+                                              unsigned q_tile, unsigned dout_tile, int query,
+                                              unsigned pairs, Scores& s, Scores& dp) {
+  static_assert(kDimQk == kDimVo || !kScoresApart);
+  const bool has_dp = query / 16 % 2 != 0;
+  const unsigned x_tile = has_dp ? v_tile : k_tile;
+  const unsigned y_tile = has_dp ? dout_tile : q_tile;
+  const unsigned y_own = y_tile + static_cast<unsigned>(query * QkLayout::kRowBytes);
+  const unsigned y_other = y_tile + static_cast<unsigned>((query ^ 16) * QkLayout::kRowBytes);
+  const auto x_lane = FragmentLane<kDimQk>::RowsFirst();
+  const auto y_lane = FragmentLane<kDimQk>::ColumnsFirst();
+  Scores own;
+  Scores other;
+#pragma unroll
+  for (int k = 0; k < kDimQk / 16; ++k) {
+    unsigned x[kBlocksS][4];
+    unsigned y[2][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m) {
+      ptx::LoadMatrix(x[m], x_lane.At(x_tile, key + 16 * m, 2 * k));
+    }
+    ptx::LoadMatrix(y[0], y_lane.At(y_own, 0, 2 * k));
+    ptx::LoadMatrix(y[1], y_lane.At(y_other, 0, 2 * k));
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        if (k == 0) {
+          ptx::MmaFirst<kDtype>(own[m][n], x[m], y[0][2 * n], y[0][2 * n + 1]);
+          ptx::MmaFirst<kDtype>(other[m][n], x[m], y[1][2 * n], y[1][2 * n + 1]);
+        } else {
+          ptx::Mma<kDtype>(own[m][n], x[m], y[0][2 * n], y[0][2 * n + 1]);
+          ptx::Mma<kDtype>(other[m][n], x[m], y[1][2 * n], y[1][2 * n + 1]);
+        }
+      }
+  }
+  // The partner's queries are 16 away, and kScoreWarps warps.
+  const int partner = Warp() ^ kScoreWarps;
+  const auto place = [&](int warp, int i) {
+    return pairs + static_cast<unsigned>(warp * 2048 + i * 512 + Lane() * 16);
+  };
+#pragma unroll
+  for (int i = 0; i < 2 * kBlocksS; ++i) {
+    const float(&c)[4] = other[i / 2][i % 2];
+    ptx::StoreShared128(place(Warp(), i), c[0], c[1], c[2], c[3]);
+  }
+  ptx::BarrierOfTwo(1 + min(Warp(), partner) / kScoreWarps / 2 * kScoreWarps +
+                    Warp() % kScoreWarps);
+#pragma unroll
+  for (int i = 0; i < 2 * kBlocksS; ++i) {
+    const uint4 words = ptx::LoadShared128(place(partner, i));
+    const float given[4] = {__uint_as_float(words.x), __uint_as_float(words.y),
+                            __uint_as_float(words.z), __uint_as_float(words.w)};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float mine = own[i / 2][i % 2][e];
+      s[i / 2][i % 2][e] = has_dp ? given[e] : mine;
+      dp[i / 2][i % 2][e] = has_dp ? mine : given[e];
+    }
+  }
 }
 
 // Whether a part of so many elements of a row begins at a chunk whose bits those within it leave.

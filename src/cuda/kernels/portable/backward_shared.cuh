@@ -16,6 +16,7 @@ struct BackwardShared {
   int p = 0;        // the same of P; only with exchange
   int bias = 0;     // [warps][queries of a warp][keys of a warp]
   int mask = 0;     // likewise, bytes
+  int pairs = 0;    // [warps] 16 x 32 scores that pairs of warps exchange; only with apart 2
   int stats = 0;    // [tile_q] {lse in units of log2, delta}
   int visited = 0;  // a bit for each tile of queries of the window: some row sees a key of ours
   int cut = 0;      // a bit likewise: not every row sees all of them
@@ -23,7 +24,8 @@ struct BackwardShared {
 };
 
 constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
-                                          int dim_vo, bool exchange, int bias_bytes, bool mask) {
+                                          int dim_vo, bool exchange, int bias_bytes, bool mask,
+                                          int pair_warps = 0) {
   BackwardShared s;
   s.v = s.k + tile_kv * dim_qk * 2;
   s.q = s.v + tile_kv * dim_vo * 2;
@@ -32,7 +34,8 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, i
   s.p = s.ds + tile_kv * tile_q * 2;
   s.bias = s.p + (exchange ? tile_kv * tile_q * 2 : 0);
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
-  s.stats = s.mask + (mask ? tile_q * tile_kv : 0);
+  s.pairs = s.mask + (mask ? tile_q * tile_kv : 0);
+  s.stats = s.pairs + pair_warps * 16 * 32 * 4;
   s.visited = s.stats + tile_q * 8;
   s.cut = s.visited + kBackwardWindow / 8;
   s.bytes = s.cut + kBackwardWindow / 8;

@@ -80,8 +80,19 @@ __device__ __forceinline__ void StoreShared16(unsigned address, unsigned value) 
 __device__ __forceinline__ void StoreShared32(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void StoreShared128(unsigned address, float x, float y, float z,
+                                               float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x), "f"(y), "f"(z),
+               "f"(w)
+               : "memory");
+}
 __device__ __forceinline__ void StoreShared64(unsigned address, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+// Of two warps, which alone use the barrier `id`, 1 to 15.
+__device__ __forceinline__ void BarrierOfTwo(int id) {
+  asm volatile("bar.sync %0, 64;" ::"r"(id) : "memory");
 }
 
 // Two neighbouring f32 in global memory, 8-byte aligned: one instruction on 9.0 and later.
