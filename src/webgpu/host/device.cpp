@@ -306,7 +306,11 @@ core::Status Device::wrap(const Handles& handles, std::shared_ptr<Device>& devic
   WGPULimits limits = WGPU_LIMITS_INIT;
   api.wgpuDeviceGetLimits(wrapped->device_, &limits);
   WGPUAdapterInfo info = WGPU_ADAPTER_INFO_INIT;
-  api.wgpuDeviceGetAdapterInfo(wrapped->device_, &info);
+  if (handles.adapter != nullptr) {
+    api.wgpuAdapterGetInfo(static_cast<WGPUAdapter>(handles.adapter), &info);
+  } else if (!provider->native()) {
+    api.wgpuDeviceGetAdapterInfo(wrapped->device_, &info);
+  }
   DeviceFacts& facts = wrapped->facts_;
   facts = read_facts(*provider, info, limits);
   api.wgpuAdapterInfoFreeMembers(info);
