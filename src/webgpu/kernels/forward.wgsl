@@ -89,7 +89,7 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> lse: array<u32>;
 
 const R = 8u;  // rows of a thread
-const kMaxBlocks = 4u;
+const kMaxBlocks = 8u;
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
 const kLowest = -3.4e38;
@@ -120,12 +120,13 @@ override V_AT = select(0u, Q_SIZE, KEEP_Q);
 override V_STRIDE = BLOCKS_AT_ONCE * COLUMNS;
 override OPERANDS = max(K_AT + SLICE * COLUMNS, V_AT + TILE_KV * V_STRIDE);
 override P_STRIDE = COLUMNS + 1u;
-override UNIT = select(1.0, kLog2E, BIAS != 0u);  // of a score, in log2
+override UNIT = select(kLog2E, 1.0, BIAS != 0u);  // 1 of a natural score
+override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
 var<workgroup> s_p: array<vec4<f32>, TILE_Q * P_STRIDE>;
 var<workgroup> s_row: array<f32, TILE_Q>;
-var<workgroup> s_keep: array<u32, TILE_Q * TILE_KV / 16u>;
+var<workgroup> s_keep: array<u32, KEEP_WORDS>;
 
 var<private> r_tile: array<vec4<f32>, R>;
 var<private> r_o: array<vec4<f32>, R * kMaxBlocks>;
