@@ -489,17 +489,21 @@ fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
   load_rows(0u, TYPE_Q, x, 0u, Q_STRIDE, TILE_Q, SLICE, thread);
 }
 
+// Elements [dim, dim + 4) of the row of o at word `at`, as far as they exist.
 fn store_o(at: u32, dim: u32, x: vec4<f32>) {
-  if (dim >= p.dim_vo) {
-    return;
-  }
   if (TYPE_O == 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
-      o[at + dim + n] = bitcast<u32>(x[n]);
+      if (dim + n < p.dim_vo) {
+        o[at + dim + n] = bitcast<u32>(x[n]);
+      }
     }
   } else {
-    o[at + dim / 2u] = packed_pair(x.xy, TYPE_O);
-    o[at + dim / 2u + 1u] = packed_pair(x.zw, TYPE_O);
+    if (dim < p.dim_vo) {
+      o[at + dim / 2u] = packed_pair(x.xy, TYPE_O);
+    }
+    if (dim + 2u < p.dim_vo) {
+      o[at + dim / 2u + 1u] = packed_pair(x.zw, TYPE_O);
+    }
   }
 }
 
