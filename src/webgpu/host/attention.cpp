@@ -61,8 +61,6 @@ void fill_score(const Problem& p, const Arguments& from, Parameters& to) {
   to.origin_heads = u32(origin.heads_q != 0 ? origin.heads_q : p.heads_q);
 }
 
-}  // namespace
-
 // [n] or [batch, n].
 View list_view(const TensorView& tensor) {
   View view{.buffer = tensor.data,

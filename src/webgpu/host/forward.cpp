@@ -38,7 +38,7 @@ core::Status add_forward(AttentionWork& attention) {
   const View o = rows_view(attention.arguments.o);
   const View lse = statistics_view(attention.arguments.lse);
   const View written = attention.place_output(o);
-  const View written_lse = attention.place_statistics(lse);
+  const View written_lse = attention.place_statistics(lse, o);
 
   std::vector<Piece> pieces;
   status = attention.cut({.of_queries = {&attention.q, &attention.bias, &attention.mask, &written},
