@@ -115,7 +115,8 @@ class Provider {
   static const Provider* get(std::string& reason);
   // What get() does, from this list of library names and paths, anew.
   static Opened open(std::span<const std::string> libraries);
-  // A provider of the caller's, who keeps it loaded. The same lookup gives the same provider.
+  // A provider of the caller's, who keeps it loaded; null stands for what the process has loaded.
+  // The same lookup gives the same provider.
   static const Provider* of(Lookup lookup, std::string& reason);
   // The functions that `lookup` finds, as they are; for tests a table of their own.
   static Opened from(Lookup lookup);
