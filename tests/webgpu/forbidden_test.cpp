@@ -21,6 +21,8 @@ struct Counts {
   int internal_scopes = 0;
   int submits = 0;
   int without_callbacks = 0;  // devices requested without one for errors or loss
+  int mapped_ranges = 0;
+  bool spoil_mapped = false;  // makes buffers that are mapped at creation invalid
 };
 Counts counts;
 
@@ -49,6 +51,19 @@ WGPUFuture request(WGPUAdapter adapter, const WGPUDeviceDescriptor* descriptor,
   return real->wgpuAdapterRequestDevice(adapter, descriptor, callback);
 }
 
+WGPUBuffer create_buffer(WGPUDevice device, const WGPUBufferDescriptor* descriptor) {
+  WGPUBufferDescriptor spoilt = *descriptor;
+  if (counts.spoil_mapped && spoilt.mappedAtCreation != WGPU_FALSE) {
+    spoilt.usage = WGPUBufferUsage_MapRead | WGPUBufferUsage_Storage;
+  }
+  return real->wgpuDeviceCreateBuffer(device, &spoilt);
+}
+
+void* mapped_range(WGPUBuffer buffer, std::size_t offset, std::size_t size) {
+  ++counts.mapped_ranges;
+  return real->wgpuBufferGetMappedRange(buffer, offset, size);
+}
+
 class ForbiddenTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -58,6 +73,8 @@ class ForbiddenTest : public testing::Test {
       api.wgpuDevicePopErrorScope = pop;
       api.wgpuQueueSubmit = submit_counted;
       api.wgpuAdapterRequestDevice = request;
+      api.wgpuDeviceCreateBuffer = create_buffer;
+      api.wgpuBufferGetMappedRange = mapped_range;
     });
     if (provider_ == nullptr) GTEST_SKIP() << "no WebGPU library";
     counts = {};
@@ -123,12 +140,17 @@ TEST_F(ForbiddenTest, ErrorsWithoutAScopeAreKept) {
   EXPECT_TRUE(is_ok(wait(*device_)));
 }
 
-TEST_F(ForbiddenTest, MappedMemoryOfABufferThatWasNotMade) {
-  // More than the device's memory, where the limits let it be asked for.
-  Buffer buffer;
-  const core::Status status =
-      Buffer::create(*device_, device_->facts().max_buffer_bytes, kStorageUsage, buffer);
-  EXPECT_TRUE(status.ok() || status.code == ErrorCode::out_of_memory) << status.message;
+TEST_F(ForbiddenTest, ABufferThatWasNotMadeIsNotMapped) {
+  Buffer large;
+  ASSERT_TRUE(is_ok(Buffer::create(*device_, 2 << 20, kStorageUsage, large)));
+  counts.spoil_mapped = true;
+  const std::vector<std::byte> bytes(2 << 20);
+  EXPECT_TRUE(fails(upload(*device_, large.handle(), 0, bytes), ErrorCode::device_error,
+                    "while allocating staging memory"));
+  EXPECT_EQ(counts.mapped_ranges, 0);
+  counts.spoil_mapped = false;
+  EXPECT_TRUE(is_ok(upload(*device_, large.handle(), 0, bytes)));
+  EXPECT_EQ(counts.mapped_ranges, 1);
 }
 
 // Of the same instance: wgpu-native can't tell those of another.

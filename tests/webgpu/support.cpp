@@ -154,7 +154,9 @@ const Provider* provider_with(void (*change)(ProviderApi& api)) {
   if (real == nullptr) return nullptr;
   ProviderApi api = real->api();
   change(api);
-  return Provider::from(api, real->kind()).provider.release();
+  static auto& kept = *new std::vector<std::unique_ptr<const Provider>>;
+  kept.push_back(Provider::from(api, real->kind()).provider);
+  return kept.back().get();
 }
 
 testing::AssertionResult is_ok(const core::Status& status) {
