@@ -77,7 +77,7 @@ View list_view(const TensorView& tensor) {
 }
 
 bool empty(const TensorView& tensor) {
-  return !tensor.given() || tensor.data == nullptr;
+  return !tensor.given() || tensor.data == nullptr || tensor.shape[0] == 0;
 }
 
 }  // namespace
@@ -255,6 +255,7 @@ core::Status AttentionWork::finish_statistics(const View& tensor, const View& wr
 
 void AttentionWork::bind_rows(Step& step, Access access, const View& view, const Block& block,
                               std::int64_t unit, Rows& rows) const {
+  if (!view.given()) return step.bind(access, stand_in());
   const Binding binding = bound(view, block, unit);
   step.bind(access, binding.operand);
   rows = binding.rows;

@@ -70,6 +70,7 @@ core::Status add_forward(AttentionWork& attention) {
 }
 
 core::Status make_work(const Call& call, Work& work) {
+  if (core::Status status = check_call(call); !status.ok()) return status;
   AttentionWork attention(call, work);
   if (call.pass == Pass::forward) return add_forward(attention);
   return core::Status::unsupported("webgpu: pass");

@@ -19,7 +19,11 @@ struct View {
   std::int64_t batch = 1, rows = 1, heads = 1, dim = 1;
   std::int64_t stride_batch = 0, stride_row = 0, stride_head = 0, stride_dim = 1;
 
-  [[nodiscard]] bool given() const { return rows > 0 && (buffer != nullptr || memory != Memory::tensor); }
+  // With elements, that is.
+  [[nodiscard]] bool given() const {
+    return batch > 0 && rows > 0 && heads > 0 && dim > 0 &&
+           (buffer != nullptr || memory != Memory::tensor);
+  }
 };
 
 // [b, len, heads, dim] or [total, heads, dim].
