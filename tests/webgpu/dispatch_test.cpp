@@ -145,8 +145,8 @@ TEST_F(DispatchTest, RefusesOneBufferReadAndWritten) {
 TEST_F(DispatchTest, RefusesPipelinesOfOtherDevices) {
   std::shared_ptr<Device> other;
   ASSERT_TRUE(is_ok(Device::open(device().provider(), "", other)));
-  EXPECT_TRUE(fails(submit(*other, {&dispatch_, 1}), ErrorCode::invalid_argument,
-                    "one of another device"));
+  EXPECT_TRUE(
+      fails(submit(*other, {&dispatch_, 1}), ErrorCode::invalid_argument, "one of another device"));
 }
 
 }  // namespace

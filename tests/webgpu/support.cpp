@@ -102,13 +102,61 @@ std::size_t wrong(Device& device, const Add& add, std::uint32_t factor, std::uin
   return count;
 }
 
+void* find_function(const char* name) {
+  std::string reason;
+  const Provider* provider = Provider::get(reason);
+  if (provider == nullptr) return nullptr;
+  const std::string_view wanted(name);
+#define ATTN_FIND(function)                                                \
+  if (wanted == #function) {                                               \
+    return reinterpret_cast<void*>(provider->api().function); /* NOLINT */ \
+  }
+  ATTN_WEBGPU_FUNCTIONS(ATTN_FIND)
+  ATTN_WEBGPU_NATIVE_FUNCTIONS(ATTN_FIND)
+  ATTN_WEBGPU_DAWN_FUNCTIONS(ATTN_FIND)
+#undef ATTN_FIND
+  return nullptr;
+}
+
+core::Status open_beside(Device& device, std::shared_ptr<Device>& other) {
+  const ProviderApi& api = device.api();
+  WGPUAdapter adapter = nullptr;
+  WGPURequestAdapterCallbackInfo on_adapter = WGPU_REQUEST_ADAPTER_CALLBACK_INFO_INIT;
+  on_adapter.mode = WGPUCallbackMode_AllowSpontaneous;
+  on_adapter.callback = [](WGPURequestAdapterStatus, WGPUAdapter got, WGPUStringView, void* to,
+                           void*) { *static_cast<WGPUAdapter*>(to) = got; };
+  on_adapter.userdata1 = &adapter;
+  api.wgpuInstanceRequestAdapter(device.instance(), nullptr, on_adapter);
+  if (adapter == nullptr) return core::Status::unsupported("no second adapter");
+  WGPUDevice made = nullptr;
+  WGPUDeviceDescriptor descriptor = WGPU_DEVICE_DESCRIPTOR_INIT;
+  descriptor.deviceLostCallbackInfo.callback = [](const WGPUDevice*, WGPUDeviceLostReason,
+                                                  WGPUStringView, void*, void*) {};
+  descriptor.uncapturedErrorCallbackInfo.callback = [](const WGPUDevice*, WGPUErrorType,
+                                                       WGPUStringView, void*, void*) {};
+  WGPURequestDeviceCallbackInfo on_device = WGPU_REQUEST_DEVICE_CALLBACK_INFO_INIT;
+  on_device.mode = WGPUCallbackMode_AllowSpontaneous;
+  on_device.callback = [](WGPURequestDeviceStatus, WGPUDevice got, WGPUStringView, void* to,
+                          void*) { *static_cast<WGPUDevice*>(to) = got; };
+  on_device.userdata1 = &made;
+  api.wgpuAdapterRequestDevice(adapter, &descriptor, on_device);
+  api.wgpuAdapterRelease(adapter);
+  if (made == nullptr) return core::Status::unsupported("no second device");
+  core::Status status =
+      Device::wrap({.device = made, .instance = device.instance(), .lookup = find_function}, other);
+  api.wgpuDeviceRelease(made);
+  return status;
+}
+
 const Provider* provider_with(void (*change)(ProviderApi& api)) {
   std::string reason;
   const Provider* real = Provider::get(reason);
   if (real == nullptr) return nullptr;
   ProviderApi api = real->api();
   change(api);
-  return Provider::from(api, real->kind()).provider.release();
+  static auto& kept = *new std::vector<std::unique_ptr<const Provider>>;
+  kept.push_back(Provider::from(api, real->kind()).provider);
+  return kept.back().get();
 }
 
 testing::AssertionResult is_ok(const core::Status& status) {

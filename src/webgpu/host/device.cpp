@@ -1,7 +1,6 @@
 // Devices: opening, wrapping, losing; see device.hpp.
 #include "webgpu/host/device.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -217,12 +216,13 @@ core::Status Device::open(const Provider& provider, std::string_view adapter,
   const std::shared_ptr<Device> opened(new Device(provider));
   core::Status status = opened->create_instance();
   if (!status.ok()) return status;
-  std::vector<Adapter> adapters = list_adapters(*opened);
-  std::stable_sort(adapters.begin(), adapters.end(),
-                   [](const Adapter& a, const Adapter& b) { return rank(a.type) < rank(b.type); });
-  const auto chosen = std::find_if(adapters.begin(), adapters.end(),
-                                   [&](const Adapter& one) { return contains(one.name, adapter); });
-  if (chosen != adapters.end()) {
+  const std::vector<Adapter> adapters = list_adapters(*opened);
+  const Adapter* chosen = nullptr;  // the first of the most preferred
+  for (const Adapter& one : adapters) {
+    if (!contains(one.name, adapter)) continue;
+    if (chosen == nullptr || rank(one.type) < rank(chosen->type)) chosen = &one;
+  }
+  if (chosen != nullptr) {
     status = opened->request(chosen->handle);
   } else if (adapters.empty()) {
     status = no_device(to_string(provider) + " finds no adapter (Vulkan, Metal or D3D12)");
@@ -306,7 +306,11 @@ core::Status Device::wrap(const Handles& handles, std::shared_ptr<Device>& devic
   WGPULimits limits = WGPU_LIMITS_INIT;
   api.wgpuDeviceGetLimits(wrapped->device_, &limits);
   WGPUAdapterInfo info = WGPU_ADAPTER_INFO_INIT;
-  api.wgpuDeviceGetAdapterInfo(wrapped->device_, &info);
+  if (handles.adapter != nullptr) {
+    api.wgpuAdapterGetInfo(static_cast<WGPUAdapter>(handles.adapter), &info);
+  } else if (!provider->native()) {
+    api.wgpuDeviceGetAdapterInfo(wrapped->device_, &info);
+  }
   DeviceFacts& facts = wrapped->facts_;
   facts = read_facts(*provider, info, limits);
   api.wgpuAdapterInfoFreeMembers(info);

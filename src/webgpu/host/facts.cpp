@@ -65,7 +65,7 @@ DeviceFacts read_facts(const Provider& provider, const WGPUAdapterInfo& info,
   DeviceFacts facts;
   facts.name = text_of(info.device);
   if (facts.name.empty()) facts.name = text_of(info.description);
-  if (facts.name.empty()) facts.name = "unnamed adapter";
+  if (facts.name.empty()) facts.name = "an engine's device";
   facts.backend = backend_name(info.backendType);
   facts.type = type_of(info.adapterType);
   facts.provider = provider.kind();

@@ -158,7 +158,10 @@ Provider::Opened Provider::from(Lookup lookup) {
   std::unique_ptr<Provider> provider(new Provider);
   const char* missing = load(provider->api_, provider->kind_, lookup);
   if (missing != nullptr) {
-    return {nullptr, std::string("the caller's lookup of webgpu.h finds no ") + missing};
+    const bool given = lookup != loaded_function;
+    return {nullptr, std::string(given ? "the caller's lookup finds no "
+                                       : "no lookup was given, and the process has loaded no ") +
+                         missing};
   }
   if (const auto reason = refusal(provider->api_, provider->version_)) {
     return {nullptr, "the library of the caller's lookup " + *reason};
