@@ -31,12 +31,15 @@ struct Parameters {
   dk: Rows,
   dv: Rows,
   lse: Rows,
+  dlse: Rows,
+  delta: Rows,
+  dsink: Rows,
   bias: Rows,
   mask: Rows,
   dbias: Rows,
   bias_kv: u32,
   mask_kv: u32,
-  dbias_kv: u32,
+  dbias_part: u32,  // elements of one part of dbias
   dim_qk: u32,
   dim_vo: u32,
   heads_q: u32,
@@ -61,7 +64,7 @@ struct Parameters {
   slopes_at: u32,
   sinks_at: u32,  // 0: no sinks
   stats_at: u32,
-  split_tiles: u32,  // decode: tiles of keys of one split
+  split_tiles: u32,  // of one split: tiles of keys (decode), of pairs (dbias)
 
   scale: f32,
   softcap: f32,
@@ -75,6 +78,10 @@ struct Parameters {
   splits: u32,
   len_q: u32,  // the longest
   len_kv: u32,
+  batch: u32,  // entries of the chunk
+  heads: u32,  // query heads of the chunk
+  first_split: u32,
+  dbias_full: u32,  // what dbias is not broadcast along; 1: keys, 2: queries, 4: heads, 8: batch
 }
 // end: parameters
 
@@ -227,8 +234,8 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
 // end: unpack
 
 // begin: multiply
-// r_tile += A B: A the thread's 8 rows, `depth` long, of vectors of 4 neighbouring elements in
-// s_operands (or in s_p); B [depth, columns] with 4 columns of the thread.
+// r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
+// s_operands; B [depth, columns] with 4 columns of the thread.
 fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
   for (var d = 0u; d < depth; d += 4u) {
     let b0 = s_operands[b + d * b_stride];
@@ -241,6 +248,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     }
   }
 }
+// end: multiply
 
 fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
   for (var d = 0u; d < depth; d += 4u) {
@@ -254,7 +262,6 @@ fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
     }
   }
 }
-// end: multiply
 
 // begin: entry
 // A batch entry, as prepare.wgsl wrote it.
@@ -467,6 +474,7 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
   }
   return bf16_bits(x.x) | bf16_bits(x.y) << 16u;
 }
+// end: store
 
 // ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
 fn log_of(x: f32) -> f32 {
@@ -481,7 +489,6 @@ fn log_of(x: f32) -> f32 {
   let y = f * f;
   return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
 }
-// end: store
 
 fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
   let valid = select(0u, len - row, row < len);
