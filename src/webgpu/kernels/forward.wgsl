@@ -149,7 +149,7 @@ fn words_of(source: u32, at: u32) -> vec4<u32> {
 }
 // end: load
 
-// begin: eight
+// begin: halves
 // Two 16-bit elements of a word, the first in its low half.
 fn halves(word: u32, element: u32) -> vec2<f32> {
   if (element == 1u) {
@@ -158,6 +158,9 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
 
+// end: halves
+
+// begin: eight
 struct Eight {
   low: vec4<f32>,
   high: vec4<f32>,
