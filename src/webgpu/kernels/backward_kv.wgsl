@@ -66,7 +66,7 @@ struct Parameters {
   slopes_at: u32,
   sinks_at: u32,  // 0: no sinks
   stats_at: u32,
-  split_tiles: u32,  // of one split: tiles of keys (decode), of pairs (dbias)
+  split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
   softcap: f32,
@@ -84,6 +84,15 @@ struct Parameters {
   heads: u32,  // query heads of the chunk
   first_split: u32,
   dbias_full: u32,  // what dbias is not broadcast along; 1: keys, 2: queries, 4: heads, 8: batch
+
+  // Decode. A paged cache: k.batch and v.batch are from page to page. block_table in words.
+  page_size: u32,  // 0: contiguous
+  num_pages: u32,
+  table_at: u32,
+  table_batch: u32,
+  table_page: u32,
+  split_keys: u32,  // of one split
+  spare: vec2<u32>,
 }
 // end: parameters
 
@@ -157,7 +166,7 @@ fn words_of(source: u32, at: u32) -> vec4<u32> {
 }
 // end: inputs
 
-// begin: unpack
+// begin: halves
 // Two 16-bit elements of a word, the first in its low half.
 fn halves(word: u32, element: u32) -> vec2<f32> {
   if (element == 1u) {
@@ -165,7 +174,9 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   }
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
+// end: halves
 
+// begin: eight
 struct Eight {
   low: vec4<f32>,
   high: vec4<f32>,
@@ -188,7 +199,9 @@ fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
   }
   return x;
 }
+// end: eight
 
+// begin: rows
 // Rows of a tensor as a tile is loaded from: the first, how far apart, how many there are; the
 // dimensions [dim, dims) of them.
 struct Source {
@@ -239,7 +252,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
   }
 }
-// end: unpack
+// end: rows
 
 // begin: multiply
 // r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
@@ -386,14 +399,16 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
 }
 // end: score
 
-// begin: dropout
+// begin: multiply_high
 fn multiply_high(a: u32, b: u32) -> u32 {
   let low = (a & 0xffffu) * (b & 0xffffu);
   let mid = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
   let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
   return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
 }
+// end: multiply_high
 
+// begin: philox
 // Philox4x32-10 (Salmon et al. 2011, section 4.3).
 fn philox(first: vec4<u32>) -> vec4<u32> {
   var x = first;
@@ -420,7 +435,9 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
 fn placed_head(b: u32, h: u32) -> u32 {
   return (p.origin.x + b) * p.origin_heads + p.origin.y + h;
 }
+// end: philox
 
+// begin: draw
 // Blocks of 16 x 16 placed pairs that a tile of `rows` x `columns` from (i, j) on touches.
 struct KeepTile {
   i: u32,
@@ -451,7 +468,7 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
   return (word >> bit & 1u) != 0u;
 }
-// end: dropout
+// end: draw
 
 // begin: products
 // Where the rows of an entry's first query and key begin, of a query head and its key head.

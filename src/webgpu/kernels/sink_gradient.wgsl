@@ -59,7 +59,7 @@ struct Parameters {
   slopes_at: u32,
   sinks_at: u32,  // 0: no sinks
   stats_at: u32,
-  split_tiles: u32,  // of one split: tiles of keys (decode), of pairs (dbias)
+  split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
   softcap: f32,
@@ -77,6 +77,15 @@ struct Parameters {
   heads: u32,  // query heads of the chunk
   first_split: u32,
   dbias_full: u32,  // what dbias is not broadcast along; 1: keys, 2: queries, 4: heads, 8: batch
+
+  // Decode. A paged cache: k.batch and v.batch are from page to page. block_table in words.
+  page_size: u32,  // 0: contiguous
+  num_pages: u32,
+  table_at: u32,
+  table_batch: u32,
+  table_page: u32,
+  split_keys: u32,  // of one split
+  spare: vec2<u32>,
 }
 // end: parameters
 
