@@ -19,7 +19,11 @@ struct View {
   std::int64_t batch = 1, rows = 1, heads = 1, dim = 1;
   std::int64_t stride_batch = 0, stride_row = 0, stride_head = 0, stride_dim = 1;
 
-  [[nodiscard]] bool given() const { return rows > 0 && (buffer != nullptr || memory != Memory::tensor); }
+  // With elements, that is.
+  [[nodiscard]] bool given() const {
+    return batch > 0 && rows > 0 && heads > 0 && dim > 0 &&
+           (buffer != nullptr || memory != Memory::tensor);
+  }
 };
 
 // [b, len, heads, dim] or [total, heads, dim].
@@ -32,6 +36,8 @@ View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int
 
 // Bias, mask and their like: [b|1, h|1, len_q|1, len_kv|1], the last as `dim`; 0 where broadcast.
 View pairs_view(const TensorView& tensor);
+// [n] or [batch, n]: rows of one element.
+View list_view(const TensorView& tensor);
 
 // Whether every element of every row can be reached in units of so many bytes: offset, strides and
 // rows are multiples.

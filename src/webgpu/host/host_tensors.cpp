@@ -85,9 +85,11 @@ const HostTensors::Region* HostTensors::find(const void* address) const {
 
 TensorView HostTensors::on_device(const TensorView& tensor) const {
   TensorView there = tensor;
+  there.device = attn::Device::webgpu;
+  there.data = nullptr;
+  there.offset_bytes = 0;
   if (!has_elements(tensor)) return there;
   const Region* region = find(span_of(tensor).first);
-  there.device = attn::Device::webgpu;
   there.data = region->buffer.handle();
   there.offset_bytes = static_cast<std::byte*>(tensor.address()) - region->begin;
   return there;

@@ -31,12 +31,15 @@ struct Parameters {
   dk: Rows,
   dv: Rows,
   lse: Rows,
+  dlse: Rows,
+  delta: Rows,
+  dsink: Rows,
   bias: Rows,
   mask: Rows,
   dbias: Rows,
   bias_kv: u32,
   mask_kv: u32,
-  dbias_kv: u32,
+  dbias_part: u32,  // elements of one part of dbias
   dim_qk: u32,
   dim_vo: u32,
   heads_q: u32,
@@ -61,7 +64,7 @@ struct Parameters {
   slopes_at: u32,
   sinks_at: u32,  // 0: no sinks
   stats_at: u32,
-  split_tiles: u32,  // decode: tiles of keys of one split
+  split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
   softcap: f32,
@@ -75,6 +78,19 @@ struct Parameters {
   splits: u32,
   len_q: u32,  // the longest
   len_kv: u32,
+  batch: u32,  // entries of the chunk
+  heads: u32,  // query heads of the chunk
+  first_split: u32,
+  dbias_full: u32,  // what dbias is not broadcast along; 1: keys, 2: queries, 4: heads, 8: batch
+
+  // Decode. A paged cache: k.batch and v.batch are from page to page. block_table in words.
+  page_size: u32,  // 0: contiguous
+  num_pages: u32,
+  table_at: u32,
+  table_batch: u32,
+  table_page: u32,
+  split_keys: u32,  // of one split
+  spare: vec2<u32>,
 }
 // end: parameters
 
@@ -142,7 +158,7 @@ fn words_of(source: u32, at: u32) -> vec4<u32> {
 }
 // end: load
 
-// begin: unpack
+// begin: halves
 // Two 16-bit elements of a word, the first in its low half.
 fn halves(word: u32, element: u32) -> vec2<f32> {
   if (element == 1u) {
@@ -150,7 +166,9 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   }
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
+// end: halves
 
+// begin: eight
 struct Eight {
   low: vec4<f32>,
   high: vec4<f32>,
@@ -173,7 +191,9 @@ fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
   }
   return x;
 }
+// end: eight
 
+// begin: rows
 // Rows of a tensor as a tile is loaded from: the first, how far apart, how many there are; the
 // dimensions [dim, dims) of them.
 struct Source {
@@ -224,11 +244,11 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
   }
 }
-// end: unpack
+// end: rows
 
 // begin: multiply
-// r_tile += A B: A the thread's 8 rows, `depth` long, of vectors of 4 neighbouring elements in
-// s_operands (or in s_p); B [depth, columns] with 4 columns of the thread.
+// r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
+// s_operands; B [depth, columns] with 4 columns of the thread.
 fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
   for (var d = 0u; d < depth; d += 4u) {
     let b0 = s_operands[b + d * b_stride];
@@ -241,6 +261,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     }
   }
 }
+// end: multiply
 
 fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
   for (var d = 0u; d < depth; d += 4u) {
@@ -254,7 +275,6 @@ fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
     }
   }
 }
-// end: multiply
 
 // begin: entry
 // A batch entry, as prepare.wgsl wrote it.
@@ -384,14 +404,16 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
 }
 // end: score
 
-// begin: dropout
+// begin: multiply_high
 fn multiply_high(a: u32, b: u32) -> u32 {
   let low = (a & 0xffffu) * (b & 0xffffu);
   let mid = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
   let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
   return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
 }
+// end: multiply_high
 
+// begin: philox
 // Philox4x32-10 (Salmon et al. 2011, section 4.3).
 fn philox(first: vec4<u32>) -> vec4<u32> {
   var x = first;
@@ -418,7 +440,9 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
 fn placed_head(b: u32, h: u32) -> u32 {
   return (p.origin.x + b) * p.origin_heads + p.origin.y + h;
 }
+// end: philox
 
+// begin: draw
 // Blocks of 16 x 16 placed pairs that a tile of `rows` x `columns` from (i, j) on touches.
 struct KeepTile {
   i: u32,
@@ -449,10 +473,10 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
   return (word >> bit & 1u) != 0u;
 }
-// end: dropout
+// end: draw
 
-// begin: store
-// Nearest even; f16 by the language's own conversion.
+// begin: bf16
+// Nearest even.
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
@@ -460,14 +484,19 @@ fn bf16_bits(x: f32) -> u32 {
   }
   return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
 }
+// end: bf16
 
+// begin: packed_pair
+// f16 by the language's own conversion.
 fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
   if (element == 1u) {
     return pack2x16float(x);
   }
   return bf16_bits(x.x) | bf16_bits(x.y) << 16u;
 }
+// end: packed_pair
 
+// begin: log
 // ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
@@ -481,7 +510,7 @@ fn log_of(x: f32) -> f32 {
   let y = f * f;
   return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
 }
-// end: store
+// end: log
 
 fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
   let valid = select(0u, len - row, row < len);
