@@ -75,7 +75,7 @@ override IN_PLACE: bool = false;  // source is to; types are the same
 override ACCUMULATE: bool = false;
 override ZERO_NONFINITE: bool = false;
 
-override PAIRS = ROT_DIM / 2u;
+override PAIRS = max(1u, ROT_DIM / 2u);
 override STAGED = max(1u, LINES * ROT_DIM);
 override AS_BITS = TYPE_SOURCE == TYPE_TO && !ACCUMULATE;
 
@@ -86,9 +86,9 @@ var<workgroup> s_rotated: array<f32, STAGED>;
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
 // end: bf16
@@ -114,7 +114,7 @@ fn bits_of(x: f32, element: u32) -> u32 {
   }
   let magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x477ff000u) {
-    return (bits >> 16u & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
   }
   return pack2x16float(vec2(x, 0.0)) & 0xffffu;
 }
@@ -152,7 +152,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -165,7 +165,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 
@@ -186,7 +186,7 @@ fn source_bits(at: u32) -> u32 {
   if (TYPE_SOURCE == 0u) {
     return source[at];
   }
-  return source[at / 2u] >> (at % 2u * 16u) & 0xffffu;
+  return (source[at / 2u] >> (at % 2u * 16u)) & 0xffffu;
 }
 
 const kNothing = 0u;

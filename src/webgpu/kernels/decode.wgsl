@@ -112,6 +112,7 @@ override ROWS: u32 = 4u;      // 1, 2, 4 or 8
 override UNROLL: u32 = 4u;    // at most 8
 override LANES_QK: u32 = 8u;  // dim_qk / 8, rounded up
 override LANES_VO: u32 = 8u;
+override PAGED: bool = false;
 override BIAS: u32 = 0u;  // 0: none, else 1 + type
 override MASK: bool = false;
 override SOFTCAP: bool = false;
@@ -226,7 +227,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return (mask[at / 4u] >> (at % 4u * 8u) & 0xffu) == 0u;
+  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -321,7 +322,7 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   let bytes = philox(vec4(i, j, head, p.offset));
   var bits = 0u;
   for (var n = 0u; n < 16u; n += 1u) {
-    let byte = bytes[n / 4u] >> (n % 4u * 8u) & 0xffu;
+    let byte = (bytes[n / 4u] >> (n % 4u * 8u)) & 0xffu;
     bits |= select(0u, 1u << n, byte < p.keep_below);
   }
   return bits;
@@ -391,11 +392,11 @@ fn exists(cache: Cache, j: u32) -> bool {
   if (j >= cache.end) {
     return false;
   }
-  return p.page_size == 0u || page_of(cache, j) < p.num_pages;
+  return !PAGED || page_of(cache, j) < p.num_pages;
 }
 
 fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
-  if (p.page_size == 0u) {
+  if (!PAGED) {
     return start + j * x.row;
   }
   return start + page_of(cache, j) * x.batch + j % p.page_size * x.row;
@@ -465,7 +466,7 @@ fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
   let i = p.origin.z + local_i;
   let j = p.origin.w + local_j;
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
-  return (keep_bits(i & ~9u, j & ~9u, placed_head(b, h)) >> bit & 1u) != 0u;
+  return ((keep_bits(i & ~9u, j & ~9u, placed_head(b, h)) >> bit) & 1u) != 0u;
 }
 
 // Scores of the tile's pairs that the thread owns: all of row thread % ROWS.
@@ -574,8 +575,8 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 
   let local_q = (p.first_head_kv + group.y) * p.group - p.first_head_q;
   let start_q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
-  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, p.page_size != 0u);
-  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, p.page_size != 0u);
+  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, PAGED);
+  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, PAGED);
   let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
                     p.v.base + entry_v + group.y * p.v.head, end);
   let n = tile * ROWS + thread % ROWS;

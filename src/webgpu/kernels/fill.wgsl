@@ -67,7 +67,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -80,7 +80,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 

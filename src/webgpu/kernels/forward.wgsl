@@ -330,7 +330,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return (mask[at / 4u] >> (at % 4u * 8u) & 0xffu) == 0u;
+  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -425,7 +425,7 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   let bytes = philox(vec4(i, j, head, p.offset));
   var bits = 0u;
   for (var n = 0u; n < 16u; n += 1u) {
-    let byte = bytes[n / 4u] >> (n % 4u * 8u) & 0xffu;
+    let byte = (bytes[n / 4u] >> (n % 4u * 8u)) & 0xffu;
     bits |= select(0u, 1u << n, byte < p.keep_below);
   }
   return bits;
@@ -466,7 +466,7 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
   let block = (i / 16u - tile.i) * tile.wide + j / 16u - tile.j;
   let word = s_keep[block * 16u + (i / 2u % 4u) * 4u + j / 2u % 4u];
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
-  return (word >> bit & 1u) != 0u;
+  return ((word >> bit) & 1u) != 0u;
 }
 // end: draw
 
@@ -475,9 +475,9 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
 // end: bf16
@@ -488,7 +488,7 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
   if (element == 1u) {
     return pack2x16float(x);
   }
-  return bf16_bits(x.x) | bf16_bits(x.y) << 16u;
+  return bf16_bits(x.x) | (bf16_bits(x.y) << 16u);
 }
 
 // end: packed_pair

@@ -66,9 +66,9 @@ var<workgroup> s_sums: array<f32, kThreads>;
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
 // end: bf16
@@ -94,7 +94,7 @@ fn bits_of(x: f32, element: u32) -> u32 {
   }
   let magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x477ff000u) {
-    return (bits >> 16u & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
   }
   return pack2x16float(vec2(x, 0.0)) & 0xffffu;
 }
@@ -132,7 +132,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -145,7 +145,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 
@@ -204,7 +204,7 @@ fn value_at(n: u32, at: u32, element: u32) -> f32 {
     case 1u: { bits = o[word]; }
     default: { bits = dout[word]; }
   }
-  return value_of(select(bits >> (at % 2u * 16u) & 0xffffu, bits, element == 0u), element);
+  return value_of(select((bits >> (at % 2u * 16u)) & 0xffffu, bits, element == 0u), element);
 }
 
 // Elements of a line that lane `lane` has; gives its part of the sum. With weight 0 nothing is read.
