@@ -1,19 +1,20 @@
-// combine: merges the partial results of the splits of a row (decode.wgsl) through their lse, with the
-// sink, into o and lse. Rows past an entry's length are empty rows.
+// combine: merges the partial results of the splits of a row (decode.wgsl) through their lse, with
+// the sink, into o and lse. Rows past an entry's length are empty rows.
 //
 // Grid: x rows of the longest entry, y heads, z entries, all of a chunk; a workgroup has one row.
-// Roles: a thread has a word of o at a time, the first writes lse. Words that a row shares with what
-// lies next to it are changed by atomic operations on its own half alone.
+// Roles: a thread has a word of o at a time, the first writes lse. Words that a row shares with
+// what lies next to it are changed by atomic operations on its own half alone.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 // partials in words; o and lse in elements. Packed tensors have batch 0 and start at the entry's
 // first row.
@@ -148,7 +149,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 

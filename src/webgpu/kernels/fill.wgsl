@@ -2,20 +2,21 @@
 // (docs/semantics.md, "Lengths").
 //
 // Grid: x * y blocks of 256 consecutive rows. A block marks those that some entry has, entries
-// shared out among its threads; then a thread fills a word of the others at a time, all heads. Words
-// that a row shares with what lies next to it are changed by atomic operations on its own half
-// alone.
+// shared out among its threads; then a thread fills a word of the others at a time, all heads.
+// Words that a row shares with what lies next to it are changed by atomic operations on its own
+// half alone.
 // Workgroup memory: a mark for each row.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 struct Fill {
   to: Rows,  // elements; batch unused

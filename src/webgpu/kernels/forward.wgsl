@@ -10,15 +10,18 @@
 // Softmax (Milakov, Gimelshein 2018, algorithm 3): units of log2 without a bias; with one natural
 // units, in which no finite bias overflows.
 
-// begin: parameters
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
+// end: rows
 
+// begin: parameters
 // One slice of it serves one dispatch. Rows of tensors in units of 16 bytes, of outputs in words,
 // of statistics in elements; packed tensors have batch 0 and start at the entry's first row.
 struct Parameters {
@@ -158,14 +161,13 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
 
-// end: halves
-
-// begin: eight
 struct Eight {
   low: vec4<f32>,
   high: vec4<f32>,
 }
+// end: halves
 
+// begin: eight
 // Elements [dim, dim + 8) of the row that begins at `row`; 0 from `dims` on.
 fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
   var x = Eight(vec4(0.0), vec4(0.0));
@@ -186,7 +188,7 @@ fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
 
 // end: eight
 
-// begin: rows
+// begin: load_rows
 // Rows of a tensor as a tile is loaded from: the first, how far apart, how many there are; the
 // dimensions [dim, dims) of them.
 struct Source {
@@ -237,7 +239,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
   }
 }
-// end: rows
+// end: load_rows
 
 // begin: multiply
 // r_tile += A B: A the thread's 8 rows, `depth` long, of vectors of 4 neighbouring elements in
@@ -505,7 +507,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 

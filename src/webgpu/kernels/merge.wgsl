@@ -4,19 +4,20 @@
 // Roles: the first LINES threads have a line's weights each, and write its lse; then a thread has a
 // word of o at a time. Words that a row shares with what lies next to it are changed by atomic
 // operations on its own half alone.
-// In place (o is o1, lse is lse1): a line's lse1 is read by the thread alone that writes its lse, an
-// element of o1 by the one that writes it.
+// In place (o is o1, lse is lse1): a line's lse1 is read by the thread alone that writes its lse,
+// an element of o1 by the one that writes it.
 // Bound by memory.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 // All in elements; statistics have no dimension.
 struct Merge {
@@ -155,7 +156,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 

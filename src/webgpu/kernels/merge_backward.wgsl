@@ -1,22 +1,23 @@
-// merge_backward: gradients of one of two merged partial results (docs/semantics.md, "Merge"): of the
-// first, or with the two exchanged of the second. Either output may be left out.
+// merge_backward: gradients of one of two merged partial results (docs/semantics.md, "Merge"): of
+// the first, or with the two exchanged of the second. Either output may be left out.
 //
 // Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
 // Roles: the first LINES threads have a line's weight each; then LANES threads share a line: a word
-// of its gradient at a time, and part of dot(dout, o1 - o), which its first lane adds up in order.
-// Words that a row shares with what lies next to it are changed by atomic operations on its own half
+// of its gradient at a time, and part of dot(dout, o1 - o); the parts are added up in order. Words
+// that a row shares with what lies next to it are changed by atomic operations on its own half
 // alone.
 // Bound by memory.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 // All in elements; statistics have no dimension.
 struct MergeBackward {
@@ -161,7 +162,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 
@@ -207,7 +209,7 @@ fn value_at(n: u32, at: u32, element: u32) -> f32 {
   return value_of(select((bits >> (at % 2u * 16u)) & 0xffffu, bits, element == 0u), element);
 }
 
-// Elements of a line that lane `lane` has; gives its part of the sum. With weight 0 nothing is read.
+// Elements of a line that a lane has; gives its part of the sum. With weight 0 nothing is read.
 fn gradients_of(b: u32, i: u32, h: u32, lane: u32, weight: f32) -> f32 {
   let at = row_at(p.dout1, b, i, h);
   let per_word = select(2u, 1u, TYPE_TO == 0u);
