@@ -29,7 +29,8 @@ class Device;
 struct Handles {
   void* device = nullptr;    // WGPUDevice
   void* queue = nullptr;     // WGPUQueue; null: the device's
-  void* instance = nullptr;  // WGPUInstance; Dawn needs it for waiting, wgpu-native does not
+  void* adapter = nullptr;   // WGPUAdapter; tells wgpu-native's name and sort of device, if given
+  void* instance = nullptr;  // WGPUInstance, kept by the engine; Dawn needs it for waiting
   // The function of webgpu.h by this name, from the library that made the device; null: what the
   // process has loaded.
   void* (*lookup)(const char* name) = nullptr;

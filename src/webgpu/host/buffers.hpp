@@ -41,7 +41,8 @@ class Buffer {
   [[nodiscard]] std::uint64_t size() const { return size_; }  // of the memory, not what was asked
   [[nodiscard]] WGPUBufferUsage usage() const { return usage_; }
   explicit operator bool() const { return handle_ != nullptr; }
-  void reset();  // gives it back or destroys it
+  void reset();    // gives it back or lets go of it
+  void discard();  // lets go of it, for one in an unknown state
 
  private:
   friend class Pool;

@@ -39,7 +39,8 @@ struct DeviceFacts {
   std::array<std::uint32_t, 3> max_workgroup_size{};
   std::uint32_t max_grid = 0;  // workgroups in each dimension
   bool has_subgroups = false;
-  // What a probing dispatch of 256 threads saw; 0 without subgroups or where it differed within it.
+  // What a dispatch of workgroups of 128 threads saw; 0 without subgroups or where it differed
+  // within it.
   std::uint32_t subgroup_size = 0;
   // local_invocation_index % subgroup_size is subgroup_invocation_id, and the subgroups of a
   // workgroup follow each other.
@@ -49,6 +50,12 @@ struct DeviceFacts {
 
   bool operator==(const DeviceFacts&) const = default;
 };
+
+// What an adapter or a device tells of itself; subgroup_size and subgroup_linear are not asked.
+DeviceFacts read_facts(const Provider& provider, const WGPUAdapterInfo& info,
+                       const WGPULimits& limits);
+// The number of the feature that makes subgroups usable.
+WGPUFeatureName subgroups_feature(const Provider& provider);
 
 // "llvmpipe (LLVM 15.0.6, 256 bits) (vulkan, cpu, 32 KiB, subgroups of 8, f16)"
 std::string to_string(const DeviceFacts& facts);
@@ -85,17 +92,24 @@ class Device {
   [[nodiscard]] core::Status alive() const;
   // For Scopes and the callbacks.
   void mark_lost(std::string_view message) const;
+  // The first error that no scope caught since the time before.
+  [[nodiscard]] core::Status take_uncaptured() const;
 
-  // Waits for an asynchronous operation of the provider (a future of Dawn's; wgpu-native calls back
-  // inside of the call or of a poll).
+  // Waits for an asynchronous operation of the provider: a future of Dawn's, while wgpu-native
+  // calls back inside of the call or of a poll.
   core::Status wait_for(WGPUFuture future, const std::atomic<bool>& done) const;
 
  private:
-  struct Loss;  // shared with the callbacks, which may come after the device is gone
+  struct Events;  // what callbacks tell; they may come after the device is gone
   explicit Device(const Provider& provider);
+  core::Status create_instance();
   core::Status request(WGPUAdapter adapter);
-  core::Status adopt(const Handles& handles);
-  core::Status finish_opening();
+  void start_caches();
+  void probe_subgroups();
+  static void on_lost(const WGPUDevice* device, WGPUDeviceLostReason reason, WGPUStringView message,
+                      void* events, void*);
+  static void on_uncaptured(const WGPUDevice* device, WGPUErrorType type, WGPUStringView message,
+                            void* events, void*);
 
   const Provider& provider_;
   WGPUInstance instance_ = nullptr;
@@ -103,7 +117,7 @@ class Device {
   WGPUQueue queue_ = nullptr;
   bool own_ = false;
   DeviceFacts facts_;
-  std::shared_ptr<Loss> loss_;
+  Events* events_;  // never freed
   Scopes scopes_;
   std::unique_ptr<Pipelines> pipelines_;
   std::unique_ptr<Pool> pool_;

@@ -54,34 +54,47 @@ struct Pipeline {
 class Pipelines {
  public:
   // `sources` outlives this; the library's own are kernel_sources().
-  Pipelines(Device& device, std::span<const Source> sources) : device_(device), sources_(sources) {}
+  Pipelines(Device& device, std::span<const Source> sources);
   ~Pipelines();
   Pipelines(const Pipelines&) = delete;
   Pipelines& operator=(const Pipelines&) = delete;
 
   // The pipeline, built where it was not; `pipeline` lives as long as the device. Found again, it
-  // allocates nothing.
+  // allocates nothing. A source that the compiler refuses: device_error, with "forward.wgsl:12:5".
   core::Status get(const KernelSpec& spec, const Pipeline*& pipeline);
   // Builds those that are missing on `threads` threads.
   core::Status get_all(std::span<const KernelSpec> specs, int threads);
   // Null where it was not built yet.
   [[nodiscard]] const Pipeline* find(const KernelSpec& spec) const;
 
+  // A source that begins with the line `// enable subgroups` is compiled with that directive where
+  // the provider asks for it: Dawn does, wgpu-native refuses it. For the probe, which tries both.
+  void flip_enable_line() { enable_line_ = !enable_line_; }
+
  private:
   struct Hash {
     std::size_t operator()(const KernelSpec& spec) const { return hash_value(spec); }
   };
-  core::Status check(const KernelSpec& spec) const;
-  std::unique_ptr<Pipeline> create(const KernelSpec& spec);
-  WGPUShaderModule module_of(std::string_view name);
-  void release(Pipeline& pipeline) const;
+  [[nodiscard]] core::Status check(const KernelSpec& spec) const;
+  [[nodiscard]] const Source* source_of(std::string_view name) const;
+  [[nodiscard]] WGPUShaderModule find_module(std::string_view source) const;
+  core::Status get_module(const Source& source, WGPUShaderModule& module);
+  core::Status get_modules(std::span<const KernelSpec> missing, int threads);
+  core::Status get_pipelines(std::span<const KernelSpec> missing, int threads);
+  // To be called inside of a scope; what they make may be invalid until it is closed.
+  [[nodiscard]] WGPUShaderModule create_module(const Source& source) const;
+  [[nodiscard]] std::unique_ptr<Pipeline> create_pipeline(const KernelSpec& spec,
+                                                          WGPUShaderModule module) const;
+  void release(const Pipeline& pipeline) const;
   const Pipeline* keep(std::unique_ptr<Pipeline> pipeline);
+  WGPUShaderModule keep_module(std::string_view source, WGPUShaderModule module);
 
   Device& device_;
   std::span<const Source> sources_;
+  bool enable_line_;
   mutable std::shared_mutex mutex_;
-  std::unordered_map<KernelSpec, std::unique_ptr<Pipeline>, Hash> pipelines_;
-  std::unordered_map<std::string_view, WGPUShaderModule> modules_;
+  std::unordered_map<KernelSpec, std::unique_ptr<const Pipeline>, Hash> pipelines_;
+  std::unordered_map<std::string_view, WGPUShaderModule> modules_;  // by Source::name
 };
 
 }  // namespace attn::webgpu

@@ -19,9 +19,11 @@
 
 namespace attn::webgpu {
 
-// What both providers must have. Left out on purpose, because wgpu-native aborts the process in
-// them: wgpuShaderModuleGetCompilationInfo, wgpuDeviceCreateComputePipelineAsync,
-// wgpuBufferReadMappedRange, wgpuBufferWriteMappedRange, wgpuGetInstanceFeatures.
+// What both providers must have. wgpu-native 29 has more functions of webgpu.h by name, but aborts
+// the process in them, so they are not here: wgpu*SetLabel, wgpuBufferGetMapState,
+// wgpuBufferReadMappedRange, wgpuBufferWriteMappedRange, wgpuDeviceCreateComputePipelineAsync,
+// wgpuDeviceGetLostFuture, wgpuGetInstanceFeatures, wgpuHasInstanceFeature, wgpuGetProcAddress,
+// wgpuShaderModuleGetCompilationInfo.
 #define ATTN_WEBGPU_FUNCTIONS(X)              \
   X(wgpuAdapterGetInfo)                       \
   X(wgpuAdapterGetLimits)                     \
@@ -62,7 +64,6 @@ namespace attn::webgpu {
   X(wgpuDeviceCreateQuerySet)                 \
   X(wgpuDeviceCreateShaderModule)             \
   X(wgpuDeviceDestroy)                        \
-  X(wgpuDeviceGetAdapterInfo)                 \
   X(wgpuDeviceGetLimits)                      \
   X(wgpuDeviceGetQueue)                       \
   X(wgpuDeviceHasFeature)                     \
@@ -90,7 +91,9 @@ namespace attn::webgpu {
   X(wgpuQueueSubmitForIndex)
 
 // What only Dawn may be asked; null on wgpu-native, which aborts the process there.
-#define ATTN_WEBGPU_DAWN_FUNCTIONS(X) X(wgpuInstanceWaitAny)
+#define ATTN_WEBGPU_DAWN_FUNCTIONS(X) \
+  X(wgpuDeviceGetAdapterInfo)         \
+  X(wgpuInstanceWaitAny)
 
 struct ProviderApi {
 #define ATTN_WEBGPU_MEMBER(function) decltype(&::function) function = nullptr;
@@ -115,7 +118,8 @@ class Provider {
   static const Provider* get(std::string& reason);
   // What get() does, from this list of library names and paths, anew.
   static Opened open(std::span<const std::string> libraries);
-  // A provider of the caller's, who keeps it loaded. The same lookup gives the same provider.
+  // A provider of the caller's, who keeps it loaded; null stands for what the process has loaded.
+  // The same lookup gives the same provider.
   static const Provider* of(Lookup lookup, std::string& reason);
   // The functions that `lookup` finds, as they are; for tests a table of their own.
   static Opened from(Lookup lookup);

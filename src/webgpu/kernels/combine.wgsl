@@ -58,7 +58,6 @@ fn bf16_bits(x: f32) -> u32 {
   }
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
-
 // end: bf16
 
 // begin: element

@@ -91,7 +91,6 @@ fn bf16_bits(x: f32) -> u32 {
   }
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
-
 // end: bf16
 
 // begin: element
@@ -177,7 +176,6 @@ fn multiply_high(a: u32, b: u32) -> u32 {
   let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
   return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
 }
-
 // end: multiply_high
 
 fn source_bits(at: u32) -> u32 {

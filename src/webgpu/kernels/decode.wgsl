@@ -39,12 +39,15 @@ struct Parameters {
   dk: Rows,
   dv: Rows,
   lse: Rows,
+  dlse: Rows,
+  delta: Rows,
+  dsink: Rows,
   bias: Rows,
   mask: Rows,
   dbias: Rows,
   bias_kv: u32,
   mask_kv: u32,
-  dbias_kv: u32,
+  dbias_part: u32,  // elements of one part of dbias
   dim_qk: u32,
   dim_vo: u32,
   heads_q: u32,
@@ -69,7 +72,7 @@ struct Parameters {
   slopes_at: u32,
   sinks_at: u32,  // 0: no sinks
   stats_at: u32,
-  split_keys: u32,  // decode: keys of one split
+  split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
   softcap: f32,
@@ -83,13 +86,19 @@ struct Parameters {
   splits: u32,
   len_q: u32,  // the longest
   len_kv: u32,
+  batch: u32,  // entries of the chunk
+  heads: u32,  // query heads of the chunk
+  first_split: u32,
+  dbias_full: u32,  // what dbias is not broadcast along; 1: keys, 2: queries, 4: heads, 8: batch
 
-  // A paged cache: k.batch and v.batch are from page to page. block_table in words.
+  // Decode. A paged cache: k.batch and v.batch are from page to page. block_table in words.
   page_size: u32,  // 0: contiguous
   num_pages: u32,
   table_at: u32,
   table_batch: u32,
   table_page: u32,
+  split_keys: u32,  // of one split
+  spare: vec2<u32>,
 }
 // end: parameters
 
@@ -309,7 +318,6 @@ fn multiply_high(a: u32, b: u32) -> u32 {
   let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
   return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
 }
-
 // end: multiply_high
 
 // begin: philox
@@ -339,7 +347,6 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
 fn placed_head(b: u32, h: u32) -> u32 {
   return (p.origin.x + b) * p.origin_heads + p.origin.y + h;
 }
-
 // end: philox
 
 // begin: log

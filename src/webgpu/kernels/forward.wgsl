@@ -34,12 +34,15 @@ struct Parameters {
   dk: Rows,
   dv: Rows,
   lse: Rows,
+  dlse: Rows,
+  delta: Rows,
+  dsink: Rows,
   bias: Rows,
   mask: Rows,
   dbias: Rows,
   bias_kv: u32,
   mask_kv: u32,
-  dbias_kv: u32,
+  dbias_part: u32,  // elements of one part of dbias
   dim_qk: u32,
   dim_vo: u32,
   heads_q: u32,
@@ -64,7 +67,7 @@ struct Parameters {
   slopes_at: u32,
   sinks_at: u32,  // 0: no sinks
   stats_at: u32,
-  split_keys: u32,  // decode: keys of one split
+  split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
   softcap: f32,
@@ -78,13 +81,19 @@ struct Parameters {
   splits: u32,
   len_q: u32,  // the longest
   len_kv: u32,
+  batch: u32,  // entries of the chunk
+  heads: u32,  // query heads of the chunk
+  first_split: u32,
+  dbias_full: u32,  // what dbias is not broadcast along; 1: keys, 2: queries, 4: heads, 8: batch
 
-  // A paged cache: k.batch and v.batch are from page to page. block_table in words.
+  // Decode. A paged cache: k.batch and v.batch are from page to page. block_table in words.
   page_size: u32,  // 0: contiguous
   num_pages: u32,
   table_at: u32,
   table_batch: u32,
   table_page: u32,
+  split_keys: u32,  // of one split
+  spare: vec2<u32>,
 }
 // end: parameters
 
@@ -185,7 +194,6 @@ fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
   }
   return x;
 }
-
 // end: eight
 
 // begin: load_rows
@@ -242,8 +250,8 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
 // end: load_rows
 
 // begin: multiply
-// r_tile += A B: A the thread's 8 rows, `depth` long, of vectors of 4 neighbouring elements in
-// s_operands (or in s_p); B [depth, columns] with 4 columns of the thread.
+// r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
+// s_operands; B [depth, columns] with 4 columns of the thread.
 fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
   for (var d = 0u; d < depth; d += 4u) {
     let b0 = s_operands[b + d * b_stride];
@@ -256,6 +264,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     }
   }
 }
+// end: multiply
 
 fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
   for (var d = 0u; d < depth; d += 4u) {
@@ -269,7 +278,6 @@ fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
     }
   }
 }
-// end: multiply
 
 // begin: entry
 // A batch entry, as prepare.wgsl wrote it.
@@ -406,7 +414,6 @@ fn multiply_high(a: u32, b: u32) -> u32 {
   let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
   return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
 }
-
 // end: multiply_high
 
 // begin: philox
@@ -436,7 +443,6 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
 fn placed_head(b: u32, h: u32) -> u32 {
   return (p.origin.x + b) * p.origin_heads + p.origin.y + h;
 }
-
 // end: philox
 
 // begin: draw
@@ -481,7 +487,6 @@ fn bf16_bits(x: f32) -> u32 {
   }
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
-
 // end: bf16
 
 // begin: packed_pair
@@ -492,7 +497,6 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
   }
   return bf16_bits(x.x) | (bf16_bits(x.y) << 16u);
 }
-
 // end: packed_pair
 
 // begin: log
@@ -518,17 +522,21 @@ fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
   load_rows(0u, TYPE_Q, x, 0u, Q_STRIDE, TILE_Q, SLICE, thread);
 }
 
+// Elements [dim, dim + 4) of the row of o at word `at`, as far as they exist.
 fn store_o(at: u32, dim: u32, x: vec4<f32>) {
-  if (dim >= p.dim_vo) {
-    return;
-  }
   if (TYPE_O == 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
-      o[at + dim + n] = bitcast<u32>(x[n]);
+      if (dim + n < p.dim_vo) {
+        o[at + dim + n] = bitcast<u32>(x[n]);
+      }
     }
   } else {
-    o[at + dim / 2u] = packed_pair(x.xy, TYPE_O);
-    o[at + dim / 2u + 1u] = packed_pair(x.zw, TYPE_O);
+    if (dim < p.dim_vo) {
+      o[at + dim / 2u] = packed_pair(x.xy, TYPE_O);
+    }
+    if (dim + 2u < p.dim_vo) {
+      o[at + dim / 2u + 1u] = packed_pair(x.zw, TYPE_O);
+    }
   }
 }
 

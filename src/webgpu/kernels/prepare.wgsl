@@ -8,6 +8,14 @@
 // Four entry points, dispatched in this order; one thread an element, 64 a workgroup. Indices and
 // lengths from memory are clamped: nothing that they say leads outside of a tensor.
 
+// Elements of a list: the first, from one entry's to the next's, from one to the next; 0 heads.
+struct Rows {
+  base: u32,
+  batch: u32,
+  row: u32,
+  head: u32,
+}
+
 struct Prepare {
   batch: u32,
   heads_q: u32,
@@ -17,19 +25,12 @@ struct Prepare {
   total_kv: u32,
   packed: u32,  // 1: queries, 2: keys
   given: u32,   // 1: lengths of queries, 2: of keys, 4: slopes, 8: sinks, 16: kv_begin, 32: kv_end
-
-  // Elements: where an array begins in its binding, and from one to the next.
-  lengths_q: vec2<u32>,
-  lengths_kv: vec2<u32>,
-  slopes: vec2<u32>,
-  sinks: vec2<u32>,
-  slopes_batch: u32,
-  begin_at: u32,
-  begin_batch: u32,
-  begin_row: u32,
-  end_at: u32,
-  end_batch: u32,
-  end_row: u32,
+  lengths_q: Rows,
+  lengths_kv: Rows,
+  slopes: Rows,
+  sinks: Rows,
+  kv_begin: Rows,
+  kv_end: Rows,
 
   // Query i stands at key i + diag (+ len_kv - len_q where `bottom_right`) and sees, of those that
   // bands leave, keys from i + low_band to i + high_band, both relative to the same.
@@ -81,28 +82,28 @@ fn rows_of(b: u32, packed: bool, given: bool, longest: u32, total: u32, first: i
 fn entries(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let n = element(group, thread);
   if (n < p.heads_q && (p.given & 8u) != 0u) {
-    info[p.sinks_at + n] = sinks[p.sinks.x + n * p.sinks.y];
+    info[p.sinks_at + n] = sinks[p.sinks.base + n * p.sinks.row];
   }
   if (n < p.batch * p.heads_q && (p.given & 4u) != 0u) {
     let b = n / p.heads_q;
-    info[p.slopes_at + n] = slopes[p.slopes.x + b * p.slopes_batch + n % p.heads_q * p.slopes.y];
+    info[p.slopes_at + n] = slopes[p.slopes.base + b * p.slopes.batch + n % p.heads_q * p.slopes.row];
   }
   if (n >= p.batch) {
     return;
   }
   var x = vec2(0, 0);
   if ((p.given & 1u) != 0u) {
-    x.x = lengths_q[p.lengths_q.x + n * p.lengths_q.y];
+    x.x = lengths_q[p.lengths_q.base + n * p.lengths_q.row];
     if ((p.packed & 1u) != 0u) {
-      x.y = lengths_q[p.lengths_q.x + (n + 1u) * p.lengths_q.y];
+      x.y = lengths_q[p.lengths_q.base + (n + 1u) * p.lengths_q.row];
     }
   }
   let queries = rows_of(n, (p.packed & 1u) != 0u, (p.given & 1u) != 0u, p.len_q, p.total_q, x.x, x.y);
   x = vec2(0, 0);
   if ((p.given & 2u) != 0u) {
-    x.x = lengths_kv[p.lengths_kv.x + n * p.lengths_kv.y];
+    x.x = lengths_kv[p.lengths_kv.base + n * p.lengths_kv.row];
     if ((p.packed & 2u) != 0u) {
-      x.y = lengths_kv[p.lengths_kv.x + (n + 1u) * p.lengths_kv.y];
+      x.y = lengths_kv[p.lengths_kv.base + (n + 1u) * p.lengths_kv.row];
     }
   }
   let keys = rows_of(n, (p.packed & 2u) != 0u, (p.given & 2u) != 0u, p.len_kv, p.total_kv, x.x, x.y);
@@ -140,10 +141,10 @@ fn ranges(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
   var high = min(len_kv, corner + p.high_band + 1);
   let row = select(i, first_row + i, (p.packed & 1u) != 0u);
   if ((p.given & 16u) != 0u) {
-    low = max(low, kv_begin[p.begin_at + b * p.begin_batch + row * p.begin_row]);
+    low = max(low, kv_begin[p.kv_begin.base + b * p.kv_begin.batch + row * p.kv_begin.row]);
   }
   if ((p.given & 32u) != 0u) {
-    high = min(high, kv_end[p.end_at + b * p.end_batch + row * p.end_row]);
+    high = min(high, kv_end[p.kv_end.base + b * p.kv_end.batch + row * p.kv_end.row]);
   }
   if (low >= high) {
     low = 0;

@@ -1,0 +1,96 @@
+// Running work; see run.hpp.
+#include "webgpu/host/run.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "webgpu/host/buffers.hpp"
+#include "webgpu/host/limits.hpp"
+
+namespace attn::webgpu {
+namespace {
+
+Bound placed(const Operand& operand, const ScratchBuffers& scratch) {
+  if (operand.memory == Memory::tensor) {
+    return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
+  }
+  const Bound& whole = operand.memory == Memory::prepared ? scratch.prepared : scratch.staged;
+  return {whole.buffer, whole.offset + operand.offset, operand.size};
+}
+
+}  // namespace
+
+std::uint64_t parameter_bytes(const Work& work) {
+  return work.steps.size() * kParameterBytes;
+}
+
+core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
+                     std::vector<Dispatch>& dispatches) {
+  dispatches.clear();
+  dispatches.reserve(work.steps.size());
+  for (const Step& step : work.steps) {
+    Dispatch& dispatch = dispatches.emplace_back();
+    core::Status status = device.pipelines().get(step.spec, dispatch.pipeline);
+    if (!status.ok()) return status;
+    for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
+      dispatch.bound[n] = placed(step.operands[n], scratch);
+    }
+    const std::uint64_t at = (dispatches.size() - 1) * kParameterBytes;
+    dispatch.parameters = {scratch.parameters.buffer, scratch.parameters.offset + at,
+                           kParameterBytes};
+    dispatch.grid = step.grid;
+  }
+  return {};
+}
+
+std::vector<std::byte> parameters_of(const Work& work) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(parameter_bytes(work));
+  for (const Step& step : work.steps) {
+    bytes.insert(bytes.end(), step.parameters.begin(), step.parameters.end());
+  }
+  return bytes;
+}
+
+std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts) {
+  std::vector<std::size_t> chunks;
+  double flops = 0.0;
+  for (const Step& step : work.steps) {
+    if (chunks.empty() || flops + step.flops > flops_per_submission(facts)) {
+      chunks.push_back(0);
+      flops = 0.0;
+    }
+    ++chunks.back();
+    flops += step.flops;
+  }
+  return chunks;
+}
+
+core::Status run(Device& device, const Work& work) {
+  std::array<Buffer, 3> buffers;
+  ScratchBuffers scratch;
+  const auto take = [&](std::size_t n, std::uint64_t bytes, WGPUBufferUsage usage, Bound& bound) {
+    if (bytes == 0) return core::Status{};
+    core::Status status = device.pool().take(bytes, usage, buffers[n]);
+    bound = {buffers[n].handle(), 0, buffers[n].size()};
+    return status;
+  };
+  core::Status status = take(0, work.prepared_bytes, kStorageUsage, scratch.prepared);
+  if (status.ok()) status = take(1, work.staged_bytes, kStorageUsage, scratch.staged);
+  if (status.ok()) status = take(2, parameter_bytes(work), kUniformUsage, scratch.parameters);
+  if (!status.ok() || work.steps.empty()) return status;
+  std::vector<Dispatch> dispatches;
+  status = resolve(device, work, scratch, dispatches);
+  if (status.ok()) {
+    status = upload(device, scratch.parameters.buffer, 0, parameters_of(work));
+  }
+  std::size_t at = 0;
+  for (const std::size_t count : chunks_of(work, device.facts())) {
+    if (!status.ok()) break;
+    status = submit(device, std::span(dispatches).subspan(at, count));
+    at += count;
+  }
+  return status;
+}
+
+}  // namespace attn::webgpu

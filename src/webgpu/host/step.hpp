@@ -1,0 +1,67 @@
+// Step: one dispatch of a call before it has memory of its own: tensors by their buffers, what the
+// call keeps for itself by the place in one of its two scratch buffers. Pure values.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "webgpu/host/parameters.hpp"
+#include "webgpu/host/pipelines.hpp"
+
+namespace attn::webgpu {
+
+// Where an operand is. Two scratch buffers, because no buffer may be read and written in one
+// dispatch: `prepared` is written by the first kernels of a call and only read by the others,
+// `staged` holds results on their way out.
+enum class Memory { tensor, prepared, staged };
+
+struct Operand {
+  Memory memory = Memory::tensor;
+  void* buffer = nullptr;  // of Memory::tensor
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+struct Step {
+  KernelSpec spec;
+  std::array<Operand, kMaxBindings> operands{};  // the first spec.num_bindings
+  std::array<std::byte, kParameterBytes> parameters{};
+  std::array<std::uint32_t, 3> grid{1, 1, 1};
+  double flops = 0.0;  // of a rough count, by which submissions are cut
+
+  template <class T>
+  void set_parameters(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kParameterBytes);
+    std::memcpy(parameters.data(), &value, sizeof(T));
+  }
+  void add_constant(const char* name, double value) {
+    spec.constants[static_cast<std::size_t>(spec.num_constants++)] = {name, value};
+  }
+  void bind(Access access, const Operand& operand) {
+    const auto at = static_cast<std::size_t>(spec.num_bindings++);
+    spec.bindings[at] = access;
+    operands[at] = operand;
+  }
+};
+
+// A call: its steps in order, and how much scratch memory they use.
+struct Work {
+  std::vector<Step> steps;
+  std::uint64_t prepared_bytes = 0;
+  std::uint64_t staged_bytes = 0;
+
+  // A part of a scratch buffer, at a multiple of 256 bytes.
+  Operand take(Memory memory, std::uint64_t bytes) {
+    std::uint64_t& end = memory == Memory::prepared ? prepared_bytes : staged_bytes;
+    const Operand part{memory, nullptr, end, (bytes + 15) / 16 * 16};
+    end = (end + bytes + 255) / 256 * 256;
+    return part;
+  }
+};
+
+}  // namespace attn::webgpu
