@@ -61,21 +61,6 @@ void fill_score(const Problem& p, const Arguments& from, Parameters& to) {
   to.origin_heads = u32(origin.heads_q != 0 ? origin.heads_q : p.heads_q);
 }
 
-// [n] or [batch, n].
-View list_view(const TensorView& tensor) {
-  View view{.buffer = tensor.data,
-            .offset_bytes = tensor.offset_bytes,
-            .dtype = tensor.dtype};
-  const auto last = static_cast<std::size_t>(tensor.rank - 1);
-  view.rows = tensor.shape[last];
-  view.stride_row = tensor.strides[last];
-  if (tensor.rank == 2) {
-    view.batch = tensor.shape[0];
-    view.stride_batch = view.batch > 1 ? tensor.strides[0] : 0;
-  }
-  return view;
-}
-
 bool empty(const TensorView& tensor) {
   return !tensor.given() || tensor.data == nullptr || tensor.shape[0] == 0;
 }
@@ -104,7 +89,10 @@ AttentionWork::AttentionWork(const Call& given, Work& into)
 }
 
 Operand AttentionWork::stand_in() const {
-  Operand operand = bound(q, {}, 4).operand;
+  // Of the caller's, for scratch memory may be written by the same dispatch.
+  View any = rows_view(arguments.q);
+  if (!any.given()) any = rows_view(arguments.k);
+  Operand operand = bound(any, {}, 4).operand;
   operand.size = std::min<std::uint64_t>(operand.size, 16);
   return operand;
 }
@@ -121,7 +109,7 @@ core::Status AttentionWork::aligned(View& view) {
       Memory::prepared,
       static_cast<std::uint64_t>(view.batch * view.heads * view.rows * dim * size_of(view.dtype)));
   const View copy = scratch_view(part, view.dtype, view.batch, view.heads, view.rows, dim);
-  core::Status status = add_copy(work, call.facts, view, copy, {});
+  core::Status status = add_copy(work, call.facts, {.from = view, .to = copy});
   view = copy;
   return status;
 }
@@ -159,6 +147,7 @@ void AttentionWork::prepare(bool stats, std::initializer_list<Tiles*> all_tiles)
   common.ranges_at = to.ranges_at = take(std::uint64_t{common.rows} * 2);
   if (stats) common.stats_at = take(std::uint64_t{common.rows} * common.heads_q * 2);
   for (Tiles* tiles : all_tiles) {
+    if (tiles == nullptr) continue;
     tiles->tiles_at = take(batch * tiles->count_q(p) * 2);
     tiles->keys_at = take(batch * tiles->count_kv(p) * 2);
   }
@@ -167,6 +156,7 @@ void AttentionWork::prepare(bool stats, std::initializer_list<Tiles*> all_tiles)
   add_prepare("entries", p.batch * p.heads_q, to);
   add_prepare("ranges", p.batch * p.len_q, to);
   for (const Tiles* tiles : all_tiles) {
+    if (tiles == nullptr) continue;
     to.tile = tiles->q;
     to.tile_kv = tiles->kv;
     to.tiles = tiles->count_q(p);
@@ -231,13 +221,23 @@ View AttentionWork::place_output(const View& tensor) {
   return scratch_view(part, DType::f32, tensor.batch, tensor.heads, tensor.rows, tensor.dim);
 }
 
-core::Status AttentionWork::finish_output(const View& tensor, const View& written) {
-  if (written.memory == Memory::tensor) return {};
-  CopyOptions options;
-  options.accumulate = call.pass == Pass::backward && problem.accumulate;
-  options.nonfinite_zero = problem.nonfinite_zero;
-  if (problem.nonfinite_zero) options.count = list_view(arguments.nonfinite_count);
-  return add_copy(work, call.facts, written, tensor, options);
+core::Status AttentionWork::finish_output(const View& tensor, const View& written,
+                                          Copy::Which which) {
+  if (!tensor.given() || written.memory == Memory::tensor) return {};
+  Copy copy{.from = written, .to = tensor};
+  copy.accumulate = call.pass == Pass::backward && problem.accumulate;
+  copy.nonfinite_zero = problem.nonfinite_zero;
+  if (problem.nonfinite_zero) copy.count = list_view(arguments.nonfinite_count);
+  const bool of_keys = which == Copy::Which::keys;
+  if (which != Copy::Which::all &&
+      (of_keys ? problem.layout_kv : problem.layout_q) == Layout::packed) {
+    copy.which = which;
+    copy.info = info;
+    copy.entries_at = common.entries_at;
+    copy.batch = problem.batch;
+    copy.rows = of_keys ? problem.len_kv : problem.len_q;
+  }
+  return add_copy(work, call.facts, copy);
 }
 
 View AttentionWork::place_statistics(const View& tensor, const View& beside) {
@@ -250,7 +250,7 @@ View AttentionWork::place_statistics(const View& tensor, const View& beside) {
 
 core::Status AttentionWork::finish_statistics(const View& tensor, const View& written) {
   if (!tensor.given() || written.memory == Memory::tensor) return {};
-  return add_copy(work, call.facts, written, tensor, {});
+  return finish_output(tensor, written, Copy::Which::queries);
 }
 
 void AttentionWork::bind_rows(Step& step, Access access, const View& view, const Block& block,
@@ -298,6 +298,7 @@ double AttentionWork::flops(double products_qk, double products_vo) const {
 core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) const {
   const Problem& p = problem;
   const std::int64_t group = p.heads_q / p.heads_kv;
+  if (whole.tiles == 0 || p.batch == 0) return {};
   std::int64_t batches = std::min<std::int64_t>(p.batch, call.facts.max_grid);
   std::int64_t heads = std::min<std::int64_t>(p.heads_kv, call.facts.max_grid / group);
   std::int64_t tiles = std::min<std::int64_t>(whole.tiles, call.facts.max_grid);

@@ -61,18 +61,22 @@ class AttentionWork {
 
   // Inputs as main kernels take them: rows of 16-byte units, copied where they are not. First.
   core::Status take_inputs();
-  // Lays `info` out and adds the steps that fill it; sets where `tiles` are. `stats`: with room for
-  // the backward's.
+  // Lays `info` out and adds the steps that fill it; sets where `tiles` are (null: not needed).
+  // `stats`: with room for the backward's.
   void prepare(bool stats, std::initializer_list<Tiles*> tiles);
 
   // Where a kernel writes an output: the tensor itself, or a part of `staged` in f32 from which
   // finish() takes it: where elements can't be written by whole words, the tensor shares a buffer
   // with an input, or its values need more than writing.
   View place_output(const View& tensor);
-  core::Status finish_output(const View& tensor, const View& written);
+  // `which` rows of a packed tensor were written.
+  core::Status finish_output(const View& tensor, const View& written, Copy::Which which);
   // The same for lse, which may be left out, beside the output it is written with.
   View place_statistics(const View& tensor, const View& beside);
   core::Status finish_statistics(const View& tensor, const View& written);
+
+  // Rows of packed outputs that no entry has become results of empty rows; gradients there 0.
+  void fill_uncovered();
 
   // Pieces whose bindings the device takes and whose work is within a submission.
   core::Status cut(const Whole& whole, std::vector<Piece>& pieces) const;
@@ -97,6 +101,7 @@ class AttentionWork {
   Parameters common;
 
  private:
+  void fill(const View& tensor, Copy::Which which, U32 value);
   [[nodiscard]] Operand stand_in() const;  // for inputs that are not given: what is read anyway
   void add_prepare(const char* entry, std::int64_t threads, Prepare& p);
   [[nodiscard]] bool is_read(const View& tensor) const;
@@ -107,6 +112,7 @@ class AttentionWork {
 
 // Adds the steps of a pass.
 core::Status add_forward(AttentionWork& attention);
+core::Status add_backward(AttentionWork& attention);
 
 // The steps of a call. unsupported: what the device can't bind, with the reason.
 core::Status make_work(const Call& call, Work& work);

@@ -77,6 +77,8 @@ class WebgpuBackend final : public core::Backend {
                              ? tensors.on_device(arguments.*slot.view)
                              : TensorView{};
     }
+    if (arguments.seed.device != nullptr) there.seed = *arguments.seed.device;
+    if (arguments.offset.device != nullptr) there.offset = *arguments.offset.device;
     Work work;
     status = make_work({pass, problem, there, device->facts()}, work);
     if (status.ok()) status = run(*device, work);

@@ -65,15 +65,10 @@ core::Status add_forward(AttentionWork& attention) {
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
-  status = attention.finish_output(o, written);
-  return status.ok() ? attention.finish_statistics(lse, written_lse) : status;
-}
-
-core::Status make_work(const Call& call, Work& work) {
-  if (core::Status status = check_call(call); !status.ok()) return status;
-  AttentionWork attention(call, work);
-  if (call.pass == Pass::forward) return add_forward(attention);
-  return core::Status::unsupported("webgpu: pass");
+  status = attention.finish_output(o, written, Copy::Which::queries);
+  if (status.ok()) status = attention.finish_statistics(lse, written_lse);
+  attention.fill_uncovered();
+  return status;
 }
 
 }  // namespace attn::webgpu

@@ -60,14 +60,28 @@ View statistics_view(const TensorView& tensor) {
 View pairs_view(const TensorView& tensor) {
   if (!tensor.given()) return View{.rows = 0};
   View view = placed(tensor);
-  view.batch = size_at(tensor, 0);
-  view.stride_batch = stride_at(tensor, 0);
-  view.heads = size_at(tensor, 1);
-  view.stride_head = stride_at(tensor, 1);
-  view.rows = size_at(tensor, 2);
-  view.stride_row = stride_at(tensor, 2);
-  view.dim = size_at(tensor, 3);
-  view.stride_dim = stride_at(tensor, 3);
+  const auto take = [&](int dim, std::int64_t& size, std::int64_t& stride) {
+    size = size_at(tensor, dim);
+    stride = stride_at(tensor, dim);
+    if (stride == 0 && size > 1) size = 1;  // expanded
+  };
+  take(0, view.batch, view.stride_batch);
+  take(1, view.heads, view.stride_head);
+  take(2, view.rows, view.stride_row);
+  take(3, view.dim, view.stride_dim);
+  return view;
+}
+
+View list_view(const TensorView& tensor) {
+  if (!tensor.given()) return View{.rows = 0};
+  View view = placed(tensor);
+  const auto last = static_cast<std::size_t>(tensor.rank - 1);
+  view.rows = tensor.shape[last];
+  view.stride_row = tensor.strides[last];
+  if (tensor.rank == 2) {
+    view.batch = tensor.shape[0];
+    view.stride_batch = view.batch > 1 ? tensor.strides[0] : 0;
+  }
   return view;
 }
 

@@ -36,6 +36,8 @@ View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int
 
 // Bias, mask and their like: [b|1, h|1, len_q|1, len_kv|1], the last as `dim`; 0 where broadcast.
 View pairs_view(const TensorView& tensor);
+// [n] or [batch, n]: rows of one element.
+View list_view(const TensorView& tensor);
 
 // Whether every element of every row can be reached in units of so many bytes: offset, strides and
 // rows are multiples.

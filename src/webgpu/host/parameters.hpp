@@ -19,10 +19,10 @@ struct Rows {
 
 // Of the attention kernels (block `parameters`).
 struct Parameters {
-  Rows q, k, v, dout, o, dq, dk, dv, lse, bias, mask, dbias;
+  Rows q, k, v, dout, o, dq, dk, dv, lse, dlse, delta, dsink, bias, mask, dbias;
   U32 bias_kv = 0;
   U32 mask_kv = 0;
-  U32 dbias_kv = 0;
+  U32 dbias_part = 0;
   U32 dim_qk = 0;
   U32 dim_vo = 0;
   U32 heads_q = 0;
@@ -59,8 +59,48 @@ struct Parameters {
   U32 splits = 1;
   U32 len_q = 0;
   U32 len_kv = 0;
+  U32 batch = 0;
+  U32 heads = 0;
+  U32 first_split = 0;
+  U32 dbias_full = 0;
+
+  U32 page_size = 0;
+  U32 num_pages = 0;
+  U32 table_at = 0;
+  U32 table_batch = 0;
+  U32 table_page = 0;
+  U32 split_keys = 0;
+  std::array<U32, 2> spare{};
 };
 static_assert(sizeof(Parameters) % 16 == 0);
+
+// Of copy.wgsl.
+struct CopyParameters {
+  Rows source, to, positions, table;
+  U32 rows = 0;
+  U32 heads = 0;
+  U32 dim = 0;
+  U32 dims = 0;
+  U32 first_batch = 0;
+  U32 first_line = 0;
+  U32 entries_at = 0;
+  U32 which = 0;
+  U32 past = 0;
+  U32 paged = 0;
+  U32 page_size = 1;
+  U32 num_pages = 0;
+
+  std::array<U32, 2> offset{};
+  U32 position_of = 0;
+  U32 inverse = 0;
+  U32 table_rows = 0;
+  U32 cosines_at = 0;
+  U32 cosines_row = 0;
+  U32 sines_at = 0;
+  U32 sines_row = 0;
+  std::array<U32, 3> unused{};
+};
+static_assert(sizeof(CopyParameters) % 16 == 0);
 
 // Of prepare.wgsl.
 struct Prepare {

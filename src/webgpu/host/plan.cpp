@@ -41,14 +41,13 @@ TensorView contiguous(const core::Shape& shape) {
 
 }  // namespace
 
-core::Capability check_support(Pass pass, const Problem& p, const DeviceFacts& facts) {
+core::Capability check_support(Pass, const Problem& p, const DeviceFacts& facts) {
   for (const DType dtype : {p.dtype, p.kv_type(), p.out_type(), p.grad_type()}) {
     if (!is_stored(dtype)) {
       return no(std::string("no kernel for ") + to_string(dtype) +
                 " on WebGPU; accepted f32, f16 and bf16");
     }
   }
-  if (pass == Pass::backward) return no("no backward yet");
   if (p.page_size > 0) return no("no paged cache yet");
   if (p.len_new > 0) return no("no append yet");
   if (p.split_keys > 0) return no("no split yet");
@@ -77,10 +76,17 @@ core::Plan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts
   core::Plan plan;
   Work work;
   if (!work_of_problem(pass, problem, facts, work).ok()) return plan;
-  const Tiling tiling = forward_tiling(problem, facts);
-  plan.kernel = "forward";
-  plan.tile_q = tiling.tile_q();
-  plan.tile_kv = tiling.tile_kv();
+  if (pass == Pass::backward) {
+    const BackwardTiling tiling = backward_tiling(BackwardKernel::kv, problem, facts);
+    plan.kernel = "backward_kv";
+    plan.tile_q = tiling.tile_q();
+    plan.tile_kv = tiling.tile_kv();
+  } else {
+    const Tiling tiling = forward_tiling(problem, facts);
+    plan.kernel = "forward";
+    plan.tile_q = tiling.tile_q();
+    plan.tile_kv = tiling.tile_kv();
+  }
   plan.workspace_bytes = static_cast<std::int64_t>(work.prepared_bytes + work.staged_bytes);
   for (const Step& step : work.steps) {
     if (step.spec.source != std::string_view(plan.kernel)) continue;

@@ -10,18 +10,31 @@
 namespace attn::webgpu {
 namespace {
 
-Bound placed(const Operand& operand, const ScratchBuffers& scratch) {
-  if (operand.memory == Memory::tensor) {
-    return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
+constexpr std::uint64_t kSpareBytes = 256;
+constexpr WGPUBufferUsage kParametersUsage = kUniformUsage | WGPUBufferUsage_Storage;
+
+Bound placed(const Operand& operand, const ScratchBuffers& scratch, std::uint64_t constants_at) {
+  const auto in = [&](const Bound& whole, std::uint64_t at) {
+    return Bound{whole.buffer, whole.offset + at + operand.offset, operand.size};
+  };
+  switch (operand.memory) {
+    case Memory::prepared: return in(scratch.prepared, 0);
+    case Memory::staged: return in(scratch.staged, 0);
+    case Memory::constants: return in(scratch.parameters, constants_at);
+    case Memory::spare: return in(scratch.spare, 0);
+    case Memory::tensor: break;
   }
-  const Bound& whole = operand.memory == Memory::prepared ? scratch.prepared : scratch.staged;
-  return {whole.buffer, whole.offset + operand.offset, operand.size};
+  return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
+}
+
+std::uint64_t slices_bytes(const Work& work) {
+  return work.steps.size() * kParameterBytes;
 }
 
 }  // namespace
 
 std::uint64_t parameter_bytes(const Work& work) {
-  return work.steps.size() * kParameterBytes;
+  return slices_bytes(work) + std::max<std::size_t>(work.constants.size(), kSpareBytes);
 }
 
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
@@ -33,7 +46,7 @@ core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scr
     core::Status status = device.pipelines().get(step.spec, dispatch.pipeline);
     if (!status.ok()) return status;
     for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
-      dispatch.bound[n] = placed(step.operands[n], scratch);
+      dispatch.bound[n] = placed(step.operands[n], scratch, slices_bytes(work));
     }
     const std::uint64_t at = (dispatches.size() - 1) * kParameterBytes;
     dispatch.parameters = {scratch.parameters.buffer, scratch.parameters.offset + at,
@@ -49,6 +62,7 @@ std::vector<std::byte> parameters_of(const Work& work) {
   for (const Step& step : work.steps) {
     bytes.insert(bytes.end(), step.parameters.begin(), step.parameters.end());
   }
+  bytes.insert(bytes.end(), work.constants.begin(), work.constants.end());
   return bytes;
 }
 
@@ -67,7 +81,7 @@ std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts) {
 }
 
 core::Status run(Device& device, const Work& work) {
-  std::array<Buffer, 3> buffers;
+  std::array<Buffer, 4> buffers;
   ScratchBuffers scratch;
   const auto take = [&](std::size_t n, std::uint64_t bytes, WGPUBufferUsage usage, Bound& bound) {
     if (bytes == 0) return core::Status{};
@@ -77,7 +91,8 @@ core::Status run(Device& device, const Work& work) {
   };
   core::Status status = take(0, work.prepared_bytes, kStorageUsage, scratch.prepared);
   if (status.ok()) status = take(1, work.staged_bytes, kStorageUsage, scratch.staged);
-  if (status.ok()) status = take(2, parameter_bytes(work), kUniformUsage, scratch.parameters);
+  if (status.ok()) status = take(2, parameter_bytes(work), kParametersUsage, scratch.parameters);
+  if (status.ok()) status = take(3, kSpareBytes, kStorageUsage, scratch.spare);
   if (!status.ok() || work.steps.empty()) return status;
   std::vector<Dispatch> dispatches;
   status = resolve(device, work, scratch, dispatches);

@@ -12,16 +12,16 @@ namespace attn::webgpu {
 
 // The scratch memory of a call, as large as its Work says; parameters() bytes of parameters.
 struct ScratchBuffers {
-  Bound prepared, staged, parameters;
+  Bound prepared, staged, parameters, spare;
 };
 
-// Bytes of one slice of parameters for each step.
+// Bytes of one slice of parameters for each step, and of the constants behind them.
 std::uint64_t parameter_bytes(const Work& work);
 
 // Compiles what is not compiled yet and puts every step's operands in their places.
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
                      std::vector<Dispatch>& dispatches);
-// All steps' parameters, one slice after the other.
+// What they hold.
 std::vector<std::byte> parameters_of(const Work& work);
 
 // How many steps each submission takes, in order.

@@ -17,8 +17,9 @@ namespace attn::webgpu {
 
 // Where an operand is. Two scratch buffers, because no buffer may be read and written in one
 // dispatch: `prepared` is written by the first kernels of a call and only read by the others,
-// `staged` holds results on their way out.
-enum class Memory { tensor, prepared, staged };
+// `staged` holds results on their way out. `constants` are made by the host and lie behind the
+// parameters; `spare` stands for outputs that are not asked for.
+enum class Memory { tensor, prepared, staged, constants, spare };
 
 struct Operand {
   Memory memory = Memory::tensor;
@@ -54,7 +55,17 @@ struct Work {
   std::vector<Step> steps;
   std::uint64_t prepared_bytes = 0;
   std::uint64_t staged_bytes = 0;
+  std::vector<std::byte> constants;
 
+  // Bytes that the host made, at a multiple of 256 bytes.
+  template <class T>
+  Operand add_constants(const std::vector<T>& values) {
+    const std::size_t at = (constants.size() + 255) / 256 * 256;
+    const std::size_t bytes = values.size() * sizeof(T);
+    constants.resize(at + (bytes + 15) / 16 * 16);
+    std::memcpy(constants.data() + at, values.data(), bytes);
+    return {Memory::constants, nullptr, at, constants.size() - at};
+  }
   // A part of a scratch buffer, at a multiple of 256 bytes.
   Operand take(Memory memory, std::uint64_t bytes) {
     std::uint64_t& end = memory == Memory::prepared ? prepared_bytes : staged_bytes;

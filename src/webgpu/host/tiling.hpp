@@ -26,6 +26,39 @@ struct Tiling {
 std::uint64_t forward_bytes(const Tiling& tiling, bool dropout);
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts);
 
+// The constants of backward_q.wgsl, backward_kv.wgsl and bias_gradient.wgsl.
+enum class BackwardKernel { q, kv, bias };
+struct BackwardTiling {
+  std::uint32_t r = 8;  // rows of a thread
+  std::uint32_t rows = 8;
+  std::uint32_t columns = 8;
+  std::uint32_t slice = 32;
+  std::uint32_t depth = 16;
+  bool keep = false;
+
+  [[nodiscard]] std::uint32_t tile_q() const { return r * rows; }
+  [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }
+};
+std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& tiling,
+                             const Problem& problem);
+BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
+                               const DeviceFacts& facts);
+void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& tiling,
+                          const Problem& problem, Step& step);
+
+// The constants of decode.wgsl.
+struct DecodeTiling {
+  std::uint32_t threads = 128;
+  std::uint32_t rows = 4;    // of a workgroup: 1, 2, 4 or 8
+  std::uint32_t unroll = 4;  // keys of a group of lanes under way
+  std::uint32_t lanes_qk = 8;
+  std::uint32_t lanes_vo = 8;
+
+  [[nodiscard]] std::uint32_t tile() const;  // keys
+};
+std::uint64_t decode_bytes(const DecodeTiling& tiling, bool dropout);
+DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts);
+
 // Constants that say what a kernel computes: types and options.
 void add_option_constants(const Problem& problem, Step& step);
 
