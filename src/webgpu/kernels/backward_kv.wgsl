@@ -302,8 +302,13 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
-  return exp2(max(x, -200.0));
+  return select(exp2(x), 0.0, x < -200.0);
+}
+
+fn exps_of(x: vec4<f32>) -> vec4<f32> {
+  return select(exp2(x), vec4(0.0), x < vec4(-200.0));
 }
 
 // tanh to about 2 units of rounding (series below 0.55, where the quotient cancels).
@@ -588,7 +593,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
                 tile.head.at + bitcast<i32>(i), stats.z, stats.w);
   let t = scores_of(row, j, s);
   let x = (t - bitcast<f32>(stats.x) * UNIT) * (kLog2E / UNIT);
-  let whole = select(exp2(max(x, vec4(-200.0))), vec4(0.0), t == vec4(kHidden));
+  let whole = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {

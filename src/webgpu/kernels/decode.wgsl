@@ -211,8 +211,13 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
-  return exp2(max(x, -200.0));
+  return select(exp2(x), 0.0, x < -200.0);
+}
+
+fn exps_of(x: vec4<f32>) -> vec4<f32> {
+  return select(exp2(x), vec4(0.0), x < vec4(-200.0));
 }
 
 // tanh to about 2 units of rounding (series below 0.55, where the quotient cancels).
