@@ -97,7 +97,7 @@ View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int
   view.dim = dim;
   view.stride_row = dim;
   view.stride_head = rows * dim;
-  view.stride_batch = heads * rows * dim;
+  view.stride_batch = batch > 1 ? heads * rows * dim : 0;
   return view;
 }
 

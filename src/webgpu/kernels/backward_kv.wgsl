@@ -12,15 +12,18 @@
 // 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. Dimensions 64, R 8, 8 x 8 threads: SLICE 32, DEPTH 16:
 // 14340; KEEP: 45060.
 
-// begin: parameters
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
+// end: rows
 
+// begin: parameters
 // One slice of it serves one dispatch. Rows of tensors in units of 16 bytes, of outputs in words,
 // of statistics in elements; packed tensors have batch 0 and start at the entry's first row.
 struct Parameters {
@@ -174,14 +177,14 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   }
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
-// end: halves
 
-// begin: eight
 struct Eight {
   low: vec4<f32>,
   high: vec4<f32>,
 }
+// end: halves
 
+// begin: eight
 // Elements [dim, dim + 8) of the row that begins at `row`; 0 from `dims` on.
 fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
   var x = Eight(vec4(0.0), vec4(0.0));
@@ -201,7 +204,7 @@ fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
 }
 // end: eight
 
-// begin: rows
+// begin: load_rows
 // Rows of a tensor as a tile is loaded from: the first, how far apart, how many there are; the
 // dimensions [dim, dims) of them.
 struct Source {
@@ -252,7 +255,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
   }
 }
-// end: rows
+// end: load_rows
 
 // begin: multiply
 // r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
@@ -299,8 +302,13 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
-  return exp2(max(x, -200.0));
+  return select(exp2(x), 0.0, x < -200.0);
+}
+
+fn exps_of(x: vec4<f32>) -> vec4<f32> {
+  return select(exp2(x), vec4(0.0), x < vec4(-200.0));
 }
 
 // tanh to about 2 units of rounding (series below 0.55, where the quotient cancels).
@@ -332,7 +340,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return (mask[at / 4u] >> (at % 4u * 8u) & 0xffu) == 0u;
+  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -426,7 +434,7 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   let bytes = philox(vec4(i, j, head, p.offset));
   var bits = 0u;
   for (var n = 0u; n < 16u; n += 1u) {
-    let byte = bytes[n / 4u] >> (n % 4u * 8u) & 0xffu;
+    let byte = (bytes[n / 4u] >> (n % 4u * 8u)) & 0xffu;
     bits |= select(0u, 1u << n, byte < p.keep_below);
   }
   return bits;
@@ -466,7 +474,7 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
   let block = (i / 16u - tile.i) * tile.wide + j / 16u - tile.j;
   let word = s_keep[block * 16u + (i / 2u % 4u) * 4u + j / 2u % 4u];
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
-  return (word >> bit & 1u) != 0u;
+  return ((word >> bit) & 1u) != 0u;
 }
 // end: draw
 
@@ -585,7 +593,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
                 tile.head.at + bitcast<i32>(i), stats.z, stats.w);
   let t = scores_of(row, j, s);
   let x = (t - bitcast<f32>(stats.x) * UNIT) * (kLog2E / UNIT);
-  let whole = select(exp2(max(x, vec4(-200.0))), vec4(0.0), t == vec4(kHidden));
+  let whole = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {

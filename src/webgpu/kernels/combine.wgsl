@@ -1,19 +1,20 @@
-// combine: merges the partial results of the splits of a row (decode.wgsl) through their lse, with the
-// sink, into o and lse. Rows past an entry's length are empty rows.
+// combine: merges the partial results of the splits of a row (decode.wgsl) through their lse, with
+// the sink, into o and lse. Rows past an entry's length are empty rows.
 //
 // Grid: x rows of the longest entry, y heads, z entries, all of a chunk; a workgroup has one row.
-// Roles: a thread has a word of o at a time, the first writes lse. Words that a row shares with what
-// lies next to it are changed by atomic operations on its own half alone.
+// Roles: a thread has a word of o at a time, the first writes lse. Words that a row shares with
+// what lies next to it are changed by atomic operations on its own half alone.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 // partials in words; o and lse in elements. Packed tensors have batch 0 and start at the entry's
 // first row.
@@ -53,9 +54,9 @@ override ZERO_NONFINITE: bool = false;
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 // end: bf16
 
@@ -80,7 +81,7 @@ fn bits_of(x: f32, element: u32) -> u32 {
   }
   let magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x477ff000u) {
-    return (bits >> 16u & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
   }
   return pack2x16float(vec2(x, 0.0)) & 0xffffu;
 }
@@ -118,7 +119,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -131,7 +132,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 
@@ -147,7 +148,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 

@@ -1,7 +1,7 @@
 // copy: rows of one tensor to the same rows of another, element by element, whatever their strides,
-// offsets and types; with rotary embedding, sums into the destination, zeros for what is not finite.
-// It packs inputs into rows of 16-byte units, takes results from where they are staged, appends to a
-// cache, and is the rotary embedding as an operation of its own.
+// offsets and types; with rotary embedding, sums into the destination, zeros for what is not
+// finite. It packs inputs into rows of 16-byte units, takes results from where they are staged,
+// appends to a cache, and is the rotary embedding as an operation of its own.
 //
 // Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
 // Roles: a thread has a word of the destination at a time. Words that a line shares with what lies
@@ -10,15 +10,16 @@
 // the first is written, so that a tensor may be rotated in place.
 // Bound by memory; elements of the same type are copied as bits.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 // All in elements. Packed tensors have batch 0 where rows are those of entries; entries are then
 // found by their first rows.
@@ -58,8 +59,8 @@ struct Copy {
 @group(0) @binding(3) var<storage, read> info: array<u32>;
 @group(0) @binding(4) var<storage, read> positions: array<u32>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
-// f32 [position, ROT_DIM / 2] as given; or u32 {low, high} per pair: the 64 bits behind the point of
-// base^(-2m / ROT_DIM) / (2 pi), turns per position.
+// f32 [position, ROT_DIM / 2] as given; or u32 {low, high} per pair: the 64 bits behind the point
+// of base^(-2m / ROT_DIM) / (2 pi), turns per position.
 @group(0) @binding(6) var<storage, read> cosines: array<u32>;
 @group(0) @binding(7) var<storage, read> sines: array<u32>;
 @group(0) @binding(8) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
@@ -75,7 +76,7 @@ override IN_PLACE: bool = false;  // source is to; types are the same
 override ACCUMULATE: bool = false;
 override ZERO_NONFINITE: bool = false;
 
-override PAIRS = ROT_DIM / 2u;
+override PAIRS = max(1u, ROT_DIM / 2u);
 override STAGED = max(1u, LINES * ROT_DIM);
 override AS_BITS = TYPE_SOURCE == TYPE_TO && !ACCUMULATE;
 
@@ -86,9 +87,9 @@ var<workgroup> s_rotated: array<f32, STAGED>;
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 // end: bf16
 
@@ -113,7 +114,7 @@ fn bits_of(x: f32, element: u32) -> u32 {
   }
   let magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x477ff000u) {
-    return (bits >> 16u & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
   }
   return pack2x16float(vec2(x, 0.0)) & 0xffffu;
 }
@@ -151,7 +152,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -164,7 +165,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 
@@ -184,7 +185,7 @@ fn source_bits(at: u32) -> u32 {
   if (TYPE_SOURCE == 0u) {
     return source[at];
   }
-  return source[at / 2u] >> (at % 2u * 16u) & 0xffffu;
+  return (source[at / 2u] >> (at % 2u * 16u)) & 0xffffu;
 }
 
 const kNothing = 0u;
@@ -260,7 +261,8 @@ fn position_of(b: u32, i: u32) -> vec2<u32> {
   let entry = p.entries_at + (p.first_batch + b) * 8u;
   if (p.position_of == 3u) {
     let first = select(0u, info[entry + p.which + 1u], p.which == 1u || p.which == 2u);
-    return widened(positions[p.positions.base + b * p.positions.batch + (first + i) * p.positions.row]);
+    let at = p.positions.base + b * p.positions.batch + (first + i) * p.positions.row;
+    return widened(positions[at]);
   }
   var position = add_wide(p.offset, vec2(i, 0u));
   if (p.position_of != 0u) {
@@ -286,8 +288,8 @@ fn rotation(position: vec2<u32>, m: u32) -> vec2<f32> {
   let y = x * x;
   // Minimax polynomials for |x| <= pi / 4 (Moshier, Cephes, sinf.c and cosf.c).
   let sine = x + x * y * (-1.6666654611e-1 + y * (8.3321608736e-3 - y * 1.9515295891e-4));
-  let cosine = 1.0 - 0.5 * y +
-               y * y * (4.166664568298827e-2 + y * (-1.388731625493765e-3 + y * 2.443315711809948e-5));
+  let series = 4.166664568e-2 + y * (-1.388731625e-3 + y * 2.443315712e-5);
+  let cosine = 1.0 - 0.5 * y + y * y * series;
   let turned = select(vec2(cosine, sine), vec2(-sine, cosine), (quarter & 1u) != 0u);
   return select(turned, -turned, (quarter & 2u) != 0u);
 }

@@ -9,20 +9,24 @@
 // parts of the products meet in workgroup memory, where a thread adds those of a key and a row and
 // turns the sum into a score. Each group of lanes goes its own way through softmax, in units as in
 // forward.wgsl; at the end the groups are merged.
-// Workgroup memory, f32: parts [TILE, ROWS, LANES_QK + 1], later [8, THREADS + 4] of o; scores [TILE,
-// ROWS], as much again with dropout; {maximum, sum} [GROUPS_VO, ROWS].
+// Workgroup memory, f32: parts [TILE, ROWS, LANES_QK + 1], later [8, THREADS + 4] of o; scores
+// [TILE, ROWS], as much again with dropout; {maximum, sum} [GROUPS_VO, ROWS]. With dims of 128, 128
+// threads, 4 rows and UNROLL = 4: 9.5 KiB.
 // Written: o of a split, normalised, dim_vo words for each split of a row; and its lse, a word for
 // each (-inf: no key; its o is then not written).
 
-// begin: parameters
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
+// end: rows
 
+// begin: parameters
 // One slice of it serves one dispatch. Rows of tensors in units of 16 bytes, of outputs in words,
 // of statistics in elements; packed tensors have batch 0 and start at the entry's first row.
 struct Parameters {
@@ -121,6 +125,7 @@ override ROWS: u32 = 4u;      // 1, 2, 4 or 8
 override UNROLL: u32 = 4u;    // at most 8
 override LANES_QK: u32 = 8u;  // dim_qk / 8, rounded up
 override LANES_VO: u32 = 8u;
+override PAGED: bool = false;
 override BIAS: u32 = 0u;  // 0: none, else 1 + type
 override MASK: bool = false;
 override SOFTCAP: bool = false;
@@ -171,6 +176,11 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   }
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
+
+struct Eight {
+  low: vec4<f32>,
+  high: vec4<f32>,
+}
 // end: halves
 
 // begin: entry
@@ -201,8 +211,13 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
-  return exp2(max(x, -200.0));
+  return select(exp2(x), 0.0, x < -200.0);
+}
+
+fn exps_of(x: vec4<f32>) -> vec4<f32> {
+  return select(exp2(x), vec4(0.0), x < vec4(-200.0));
 }
 
 // tanh to about 2 units of rounding (series below 0.55, where the quotient cancels).
@@ -234,7 +249,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return (mask[at / 4u] >> (at % 4u * 8u) & 0xffu) == 0u;
+  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -328,7 +343,7 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   let bytes = philox(vec4(i, j, head, p.offset));
   var bits = 0u;
   for (var n = 0u; n < 16u; n += 1u) {
-    let byte = bytes[n / 4u] >> (n % 4u * 8u) & 0xffu;
+    let byte = (bytes[n / 4u] >> (n % 4u * 8u)) & 0xffu;
     bits |= select(0u, 1u << n, byte < p.keep_below);
   }
   return bits;
@@ -351,14 +366,10 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
-
-struct Eight {
-  low: vec4<f32>,
-  high: vec4<f32>,
-}
 
 fn eight_of(low: vec4<u32>, high: vec4<u32>, element: u32) -> Eight {
   if (element == 0u) {
@@ -397,11 +408,11 @@ fn exists(cache: Cache, j: u32) -> bool {
   if (j >= cache.end) {
     return false;
   }
-  return p.page_size == 0u || page_of(cache, j) < p.num_pages;
+  return !PAGED || page_of(cache, j) < p.num_pages;
 }
 
 fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
-  if (p.page_size == 0u) {
+  if (!PAGED) {
     return start + j * x.row;
   }
   return start + page_of(cache, j) * x.batch + j % p.page_size * x.row;
@@ -471,7 +482,7 @@ fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
   let i = p.origin.z + local_i;
   let j = p.origin.w + local_j;
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
-  return (keep_bits(i & ~9u, j & ~9u, placed_head(b, h)) >> bit & 1u) != 0u;
+  return ((keep_bits(i & ~9u, j & ~9u, placed_head(b, h)) >> bit) & 1u) != 0u;
 }
 
 // Scores of the tile's pairs that the thread owns: all of row thread % ROWS.
@@ -580,8 +591,8 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 
   let local_q = (p.first_head_kv + group.y) * p.group - p.first_head_q;
   let start_q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
-  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, p.page_size != 0u);
-  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, p.page_size != 0u);
+  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, PAGED);
+  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, PAGED);
   let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
                     p.v.base + entry_v + group.y * p.v.head, end);
   let n = tile * ROWS + thread % ROWS;

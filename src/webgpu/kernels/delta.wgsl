@@ -8,15 +8,18 @@
 // A row with lse = -inf sees nothing: it gets {kNothing, 0}. kNothing is finite, larger than any
 // score of such a row and than a sink, even in units of log2: P is 0.
 
-// begin: parameters
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
+// end: rows
 
+// begin: parameters
 // One slice of it serves one dispatch. Rows of tensors in units of 16 bytes, of outputs in words,
 // of statistics in elements; packed tensors have batch 0 and start at the entry's first row.
 struct Parameters {

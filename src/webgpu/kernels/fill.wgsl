@@ -2,20 +2,21 @@
 // (docs/semantics.md, "Lengths").
 //
 // Grid: x * y blocks of 256 consecutive rows. A block marks those that some entry has, entries
-// shared out among its threads; then a thread fills a word of the others at a time, all heads. Words
-// that a row shares with what lies next to it are changed by atomic operations on its own half
-// alone.
+// shared out among its threads; then a thread fills a word of the others at a time, all heads.
+// Words that a row shares with what lies next to it are changed by atomic operations on its own
+// half alone.
 // Workgroup memory: a mark for each row.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 struct Fill {
   to: Rows,  // elements; batch unused
@@ -67,7 +68,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -80,7 +81,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 

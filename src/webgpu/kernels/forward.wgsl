@@ -10,15 +10,18 @@
 // Softmax (Milakov, Gimelshein 2018, algorithm 3): units of log2 without a bias; with one natural
 // units, in which no finite bias overflows.
 
-// begin: parameters
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
+// end: rows
 
+// begin: parameters
 // One slice of it serves one dispatch. Rows of tensors in units of 16 bytes, of outputs in words,
 // of statistics in elements; packed tensors have batch 0 and start at the entry's first row.
 struct Parameters {
@@ -166,14 +169,14 @@ fn halves(word: u32, element: u32) -> vec2<f32> {
   }
   return vec2(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 }
-// end: halves
 
-// begin: eight
 struct Eight {
   low: vec4<f32>,
   high: vec4<f32>,
 }
+// end: halves
 
+// begin: eight
 // Elements [dim, dim + 8) of the row that begins at `row`; 0 from `dims` on.
 fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
   var x = Eight(vec4(0.0), vec4(0.0));
@@ -193,7 +196,7 @@ fn eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Eight {
 }
 // end: eight
 
-// begin: rows
+// begin: load_rows
 // Rows of a tensor as a tile is loaded from: the first, how far apart, how many there are; the
 // dimensions [dim, dims) of them.
 struct Source {
@@ -244,7 +247,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
   }
 }
-// end: rows
+// end: load_rows
 
 // begin: multiply
 // r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
@@ -304,8 +307,13 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
-  return exp2(max(x, -200.0));
+  return select(exp2(x), 0.0, x < -200.0);
+}
+
+fn exps_of(x: vec4<f32>) -> vec4<f32> {
+  return select(exp2(x), vec4(0.0), x < vec4(-200.0));
 }
 
 // tanh to about 2 units of rounding (series below 0.55, where the quotient cancels).
@@ -337,7 +345,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return (mask[at / 4u] >> (at % 4u * 8u) & 0xffu) == 0u;
+  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -431,7 +439,7 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   let bytes = philox(vec4(i, j, head, p.offset));
   var bits = 0u;
   for (var n = 0u; n < 16u; n += 1u) {
-    let byte = bytes[n / 4u] >> (n % 4u * 8u) & 0xffu;
+    let byte = (bytes[n / 4u] >> (n % 4u * 8u)) & 0xffu;
     bits |= select(0u, 1u << n, byte < p.keep_below);
   }
   return bits;
@@ -471,7 +479,7 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
   let block = (i / 16u - tile.i) * tile.wide + j / 16u - tile.j;
   let word = s_keep[block * 16u + (i / 2u % 4u) * 4u + j / 2u % 4u];
   let bit = (i / 8u % 2u) * 8u + (i % 2u) * 4u + (j / 8u % 2u) * 2u + j % 2u;
-  return (word >> bit & 1u) != 0u;
+  return ((word >> bit) & 1u) != 0u;
 }
 // end: draw
 
@@ -480,9 +488,9 @@ fn keeps(tile: KeepTile, first_i: u32, first_j: u32) -> bool {
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 // end: bf16
 
@@ -492,7 +500,7 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
   if (element == 1u) {
     return pack2x16float(x);
   }
-  return bf16_bits(x.x) | bf16_bits(x.y) << 16u;
+  return bf16_bits(x.x) | (bf16_bits(x.y) << 16u);
 }
 // end: packed_pair
 
@@ -508,7 +516,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 
@@ -608,7 +617,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
       for (var n = 0u; n < COLUMNS; n += 1u) {
         let t = s_p[thread * P_STRIDE + n];
         let x = (t - maximum) * (kLog2E / UNIT);
-        var probability = select(exp2(max(x, vec4(-200.0))), vec4(0.0), t == vec4(kHidden));
+        var probability = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
         sum += probability.x + probability.y + probability.z + probability.w;
         if (DROPOUT) {
           for (var m = 0u; m < 4u; m += 1u) {

@@ -1,22 +1,23 @@
-// merge_backward: gradients of one of two merged partial results (docs/semantics.md, "Merge"): of the
-// first, or with the two exchanged of the second. Either output may be left out.
+// merge_backward: gradients of one of two merged partial results (docs/semantics.md, "Merge"): of
+// the first, or with the two exchanged of the second. Either output may be left out.
 //
 // Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
 // Roles: the first LINES threads have a line's weight each; then LANES threads share a line: a word
-// of its gradient at a time, and part of dot(dout, o1 - o), which its first lane adds up in order.
-// Words that a row shares with what lies next to it are changed by atomic operations on its own half
+// of its gradient at a time, and part of dot(dout, o1 - o); the parts are added up in order. Words
+// that a row shares with what lies next to it are changed by atomic operations on its own half
 // alone.
 // Bound by memory.
 
-// begin: rows_of
-// A tensor's rows: element x of row i, head h, entry b is at base + b * batch + i * row + h * head + x.
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
 struct Rows {
   base: u32,
   batch: u32,
   row: u32,
   head: u32,
 }
-// end: rows_of
+// end: rows
 
 // All in elements; statistics have no dimension.
 struct MergeBackward {
@@ -66,9 +67,9 @@ var<workgroup> s_sums: array<f32, kThreads>;
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return bits >> 16u | 0x40u;
+    return (bits >> 16u) | 0x40u;
   }
-  return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 // end: bf16
 
@@ -93,7 +94,7 @@ fn bits_of(x: f32, element: u32) -> u32 {
   }
   let magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x477ff000u) {
-    return (bits >> 16u & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
   }
   return pack2x16float(vec2(x, 0.0)) & 0xffffu;
 }
@@ -131,7 +132,7 @@ fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
   var mask = 0u;
   mask |= select(0u, 0x0000ffffu, x.dim < dims);
   mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | second << 16u;
+  let bits = first | (second << 16u);
   if (mask == 0xffffffffu) {
     atomicStore(&to[x.word], bits);
   } else {
@@ -144,7 +145,7 @@ fn bits_at(at: u32, element: u32) -> u32 {
   if (element == 0u) {
     return atomicLoad(&to[at]);
   }
-  return atomicLoad(&to[at / 2u]) >> (at % 2u * 16u) & 0xffffu;
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
 }
 // end: put
 
@@ -160,7 +161,8 @@ fn log_of(x: f32) -> f32 {
   }
   let f = (m - 1.0) / (m + 1.0);
   let y = f * f;
-  return n * kLn2 + 2.0 * f * (1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111))));
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
 }
 // end: log
 
@@ -203,10 +205,10 @@ fn value_at(n: u32, at: u32, element: u32) -> f32 {
     case 1u: { bits = o[word]; }
     default: { bits = dout[word]; }
   }
-  return value_of(select(bits >> (at % 2u * 16u) & 0xffffu, bits, element == 0u), element);
+  return value_of(select((bits >> (at % 2u * 16u)) & 0xffffu, bits, element == 0u), element);
 }
 
-// Elements of a line that lane `lane` has; gives its part of the sum. With weight 0 nothing is read.
+// Elements of a line that a lane has; gives its part of the sum. With weight 0 nothing is read.
 fn gradients_of(b: u32, i: u32, h: u32, lane: u32, weight: f32) -> f32 {
   let at = row_at(p.dout1, b, i, h);
   let per_word = select(2u, 1u, TYPE_TO == 0u);
