@@ -58,7 +58,8 @@ class WorkRecorder final : public Recorder {
       return core::refuse("record", "chunk", std::to_string(chunk),
                           "0 to " + std::to_string(num_chunks() - 1));
     }
-    if (encoder == nullptr) return core::refuse("record", "encoder", "null", "a WGPUCommandEncoder");
+    if (encoder == nullptr)
+      return core::refuse("record", "encoder", "null", "a WGPUCommandEncoder");
     std::span<const Dispatch> dispatches;
     core::Status status = dispatches_of(chunk, dispatches);
     if (!status.ok()) return status;
@@ -102,8 +103,7 @@ class WorkRecorder final : public Recorder {
     }
     std::size_t first = 0;
     for (int n = 0; n < chunk; ++n) first += chunks_[static_cast<std::size_t>(n)];
-    dispatches =
-        std::span(dispatches_).subspan(first, chunks_[static_cast<std::size_t>(chunk)]);
+    dispatches = std::span(dispatches_).subspan(first, chunks_[static_cast<std::size_t>(chunk)]);
     return {};
   }
 

@@ -47,11 +47,11 @@ Bound placed(const Work& work, const Step& step, const Operand& operand,
 }  // namespace
 
 Needs needs_of(const Work& work) {
-  return {.info = work.info_bytes,
-          .prepared = work.prepared_bytes + kSpareBytes,
-          .staged = work.staged_bytes + kSpareBytes,
-          .parameters =
-              slices_bytes(work) + std::max<std::size_t>(work.constants.size(), kSpareBytes)};
+  return {
+      .info = work.info_bytes,
+      .prepared = work.prepared_bytes + kSpareBytes,
+      .staged = work.staged_bytes + kSpareBytes,
+      .parameters = slices_bytes(work) + std::max<std::size_t>(work.constants.size(), kSpareBytes)};
 }
 
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
