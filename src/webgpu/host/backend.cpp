@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/signature.hpp"
 #include "webgpu/host/attention.hpp"
@@ -101,7 +102,24 @@ class WebgpuBackend final : public core::Backend {
                    {&RopeArguments::out});
   }
 
+  core::Status cache_build(const CacheRequest&, const core::Executor&,
+                           CacheResult&) const override {
+    return keeps_none();
+  }
+  core::Status cache_list(const core::Executor&, std::string&,
+                          std::vector<CacheEntry>*) const override {
+    return keeps_none();
+  }
+  core::Status cache_clear(const core::Executor&, std::int64_t&) const override {
+    return keeps_none();
+  }
+
  private:
+  static core::Status keeps_none() {
+    return core::Status::unsupported(
+        "webgpu: keeps no compiled kernels on disk; the driver has its own cache of them");
+  }
+
   // An operation on host tensors.
   template <class A>
   static core::Status operate(const A& arguments, std::initializer_list<TensorView A::*> inputs,
