@@ -148,6 +148,7 @@ def described(cell: Cell, pass_: str) -> dict[str, Any]:
 def extra_bytes(clock: Clock, call: Call) -> int | None:
     """What a call takes from PyTorch's allocator while it runs: its workspace."""
     if not clock.cuda:
+        call()
         return None
     clock.wait()
     torch.cuda.reset_peak_memory_stats()
@@ -281,33 +282,40 @@ class Run:
 
     def memory(self, cell: Cell) -> None:
         """Forward and backward through autograd: bytes at the peak beside inputs and results."""
-        if self.args.device != "cuda" or not self.args.wanted(cell.base()):
+        if not self.args.wanted(cell.base()):
             return
         x = torch_cells.inputs_of(cell, self.args.device)
-        q, k, v = (t[0].requires_grad_() for t in (x.q, x.k, x.v))
         del x.q[1:], x.k[1:], x.v[1:], x.dout[1:]
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(2):  # the first one compiles
-            q.grad = k.grad = v.grad = None
-            gc.collect()
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            start.record()
-            libattn.torch.attention(q, k, v, causal=True).backward(x.dout[0])
-            end.record()
-            torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated() - before
-        results = 2 * q.nbytes + k.nbytes + v.nbytes  # o, dq, dk, dv
-        seconds = start.elapsed_time(end) * 1e-3
+        leaves = [t[0].requires_grad_() for t in (x.q, x.k, x.v)]
+        o = None
+
+        def call() -> None:
+            nonlocal o
+            o = libattn.torch.attention(*leaves, causal=True)
+            o.backward(x.dout[0])
+
+        call()  # which compiles
+        o = leaves[0].grad = leaves[1].grad = leaves[2].grad = None
+        gc.collect()
+        start = time.perf_counter()
+        peak = extra_bytes(self.clock, call)
+        seconds = time.perf_counter() - start
+        found = {"o": o.detach(), "dq": leaves[0].grad, "dk": leaves[1].grad, "dv": leaves[2].grad}
+        for leaf in leaves:
+            leaf.requires_grad_(False)
+        oracle = Oracle(cell, x, backward=True)
+        wrong = [said for name, t in found.items() if (said := oracle.complaint(name, t))]
+        if wrong:
+            self.fail(f"{cell.base()}: {'; '.join(wrong)}")
+            return
         self.append(
             {
                 **self.machine,
                 **described(cell, "fwd+bwd"),
                 "us": round(seconds * 1e6, 2),
                 "tflops": (cell.flop("fwd") + cell.flop("bwd")) / seconds * 1e-12,
-                "extra_bytes": peak - results,
-                "error": None,
+                "extra_bytes": peak and peak - sum(t.nbytes for t in found.values()),
+                "error": error_of(oracle, found, None),
                 "peers": {},
             }
         )
