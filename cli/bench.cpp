@@ -15,7 +15,8 @@ Examples:
       Plain cells in turns with PyTorch; rows are appended under bench/results/.
   attn bench --problem "heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal" --json
   attn bench --device cuda --suite plain --out auto
-  attn bench --device cuda --latency               in a process that has done nothing else
+  attn bench --device cuda --latency --peer python3
+      In a process that has done nothing else; PyTorch's host time beside.
 
 Every cell's output is compared with the float64 reference before it is timed. Exit codes: 0 all
 measured and right, 1 a result was wrong or a cell failed, 2 bad options.)";
@@ -50,7 +51,8 @@ Command add_bench(CLI::App& root) {
       ->type_name("N");
   app.add_flag_callback(
       "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
-  app.add_option("--peer", o.peer_python, "a Python with torch to time in turns (A B A B)")
+  app.add_option("--peer", o.peer_python,
+                 "a Python with torch to time in turns (A B A B), or beside --latency")
       ->type_name("PYTHON");
   app.add_flag("--latency", o.latency,
                "of a GPU: start-up, first calls, cached first calls, the host's time for a call");
