@@ -65,7 +65,7 @@ step_aarch64() {
       -E '^(reference|memory|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
-step_fuzz() { tests/fuzz/run.sh 60; }
+step_fuzz() { tests/fuzz/run.sh 40; }
 step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
 step_python() { tools/python_tests.sh; }
 step_mutations() { python3 tests/mutations/run.py; }
