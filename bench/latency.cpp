@@ -152,9 +152,9 @@ class Caller {
 // Prints and keeps the rows.
 class Report {
  public:
-  Report(const BenchOptions& options, const cases::DeviceQueue& queue)
+  Report(const BenchOptions& options, const Opened& opened)
       : options_(options),
-        machine_(this_machine(&queue)),
+        machine_(this_machine(opened)),
         file_(row_path(options.out, machine_, "cuda")) {
     if (!options.json) std::printf("%s, %s\n", machine_.device.c_str(), machine_.driver.c_str());
   }
@@ -209,13 +209,14 @@ void host_calls(const Setting& setting, const Named& problem, Pass pass, Report&
 
 int run_latency(const BenchOptions& options) {
   const cases::Place place = cases::place_of(options.device, options.backend);
-  if (place.device == Device::host) {
-    throw std::invalid_argument("--latency is about a GPU: give --device cuda");
+  if (place.device != Device::cuda) {
+    throw std::invalid_argument("--latency is about CUDA: give --device cuda");
   }
   const cases::StartUp start = cases::time_start_up(place.ordinal);  // before all else
-  cases::DeviceQueue queue(place.ordinal);
+  const Opened opened(place);
+  cases::DeviceQueue& queue = *opened.cuda;
   const auto current = queue.current();
-  Report report(options, queue);
+  Report report(options, opened);
   report.add("driver_start", start.driver);
   report.add("context_start", start.context);
   report.add("compiler_start", start.compiler, {{"compiler", "NVRTC " + start.compiler_version}});
