@@ -129,7 +129,7 @@ core::Status add_dq(AttentionWork& attention, const Kernels& kernels) {
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
-  return attention.finish_output(dq, written, Copy::Which::queries);
+  return attention.finish_output(dq, written, Copy::Which::queries, true);
 }
 
 // dk and dv in `staged`, side by side for each key head of an entry, so that one binding has both.
@@ -189,7 +189,7 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
-  status = attention.finish_output(dk, staged.dk, Copy::Which::keys);
+  status = attention.finish_output(dk, staged.dk, Copy::Which::keys, true);
   return status.ok() ? attention.finish_output(dv, staged.dv, Copy::Which::keys) : status;
 }
 
@@ -292,14 +292,13 @@ void add_dsink(AttentionWork& attention) {
 }  // namespace
 
 core::Status add_backward(AttentionWork& attention) {
-  core::Status status = attention.take_inputs();
-  if (!status.ok()) return status;
   const Problem& problem = attention.problem;
   Kernels kernels = choose(attention);
   attention.prepare(true, {problem.dq ? &kernels.tiles_q : nullptr,
                            wants_kv(problem) ? &kernels.tiles_kv : nullptr,
                            problem.dbias ? &kernels.tiles_bias : nullptr});
-  status = add_stats(attention);
+  core::Status status = attention.take_inputs();
+  if (status.ok()) status = add_stats(attention);
   if (status.ok() && problem.dq) status = add_dq(attention, kernels);
   if (status.ok() && wants_kv(problem)) status = add_dkv(attention, kernels);
   if (status.ok() && problem.dbias) status = add_dbias(attention, kernels);

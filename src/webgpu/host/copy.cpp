@@ -58,7 +58,9 @@ bool same_place(const View& a, const View& b) {
 void fill_rotation(const Rotation& rotation, CopyParameters& p) {
   const auto offset = static_cast<std::uint64_t>(rotation.offset);
   p.offset = {static_cast<U32>(offset), static_cast<U32>(offset >> 32)};
-  p.position_of = rotation.positions.given() ? 3 : static_cast<U32>(rotation.from);
+  p.position_of = !rotation.positions.given() ? static_cast<U32>(rotation.from)
+                  : rotation.from_positions   ? 4
+                                              : 3;
   p.inverse = rotation.inverse ? 1 : 0;
 }
 

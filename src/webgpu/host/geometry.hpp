@@ -38,6 +38,8 @@ View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int
 View pairs_view(const TensorView& tensor);
 // [n] or [batch, n]: rows of one element.
 View list_view(const TensorView& tensor);
+// [n, m]: rows of m elements.
+View table_view(const TensorView& tensor);
 
 // Whether every element of every row can be reached in units of so many bytes: offset, strides and
 // rows are multiples.

@@ -10,7 +10,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::uint64_t kSpareBytes = 256;
+constexpr std::uint64_t kSpareBytes = 512;  // two outputs that are not asked for
 constexpr WGPUBufferUsage kParametersUsage = kUniformUsage | WGPUBufferUsage_Storage;
 
 Bound placed(const Operand& operand, const ScratchBuffers& scratch, std::uint64_t constants_at) {
@@ -18,6 +18,7 @@ Bound placed(const Operand& operand, const ScratchBuffers& scratch, std::uint64_
     return Bound{whole.buffer, whole.offset + at + operand.offset, operand.size};
   };
   switch (operand.memory) {
+    case Memory::info: return in(scratch.info, 0);
     case Memory::prepared: return in(scratch.prepared, 0);
     case Memory::staged: return in(scratch.staged, 0);
     case Memory::constants: return in(scratch.parameters, constants_at);
@@ -81,7 +82,7 @@ std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts) {
 }
 
 core::Status run(Device& device, const Work& work) {
-  std::array<Buffer, 4> buffers;
+  std::array<Buffer, 5> buffers;
   ScratchBuffers scratch;
   const auto take = [&](std::size_t n, std::uint64_t bytes, WGPUBufferUsage usage, Bound& bound) {
     if (bytes == 0) return core::Status{};
@@ -92,6 +93,7 @@ core::Status run(Device& device, const Work& work) {
   core::Status status = take(0, work.prepared_bytes, kStorageUsage, scratch.prepared);
   if (status.ok()) status = take(1, work.staged_bytes, kStorageUsage, scratch.staged);
   if (status.ok()) status = take(2, parameter_bytes(work), kParametersUsage, scratch.parameters);
+  if (status.ok()) status = take(4, work.info_bytes, kStorageUsage, scratch.info);
   if (status.ok()) status = take(3, kSpareBytes, kStorageUsage, scratch.spare);
   if (!status.ok() || work.steps.empty()) return status;
   std::vector<Dispatch> dispatches;

@@ -12,7 +12,7 @@ namespace attn::webgpu {
 
 // The scratch memory of a call, as large as its Work says; parameters() bytes of parameters.
 struct ScratchBuffers {
-  Bound prepared, staged, parameters, spare;
+  Bound info, prepared, staged, parameters, spare;
 };
 
 // Bytes of one slice of parameters for each step, and of the constants behind them.
