@@ -170,7 +170,7 @@ class WebgpuRun final : public CellRun {
     std::int64_t wanted = 1;
     for (std::int64_t n = 0; n < wanted; ++n) {
       sets_.push_back(std::make_unique<cases::WebgpuCalls>(queue, inputs.arguments, calls));
-      wanted = num_sets(cell, kCovered, sets_[0]->bytes());
+      wanted = num_sets(cell, queue.uncached_bytes(), sets_[0]->bytes());
     }
   }
 
@@ -182,7 +182,7 @@ class WebgpuRun final : public CellRun {
   void sample(double budget, std::vector<double>& out) override {
     constexpr double kLeastSpan = 2e-3;
     constexpr double kMostCalls = 200.0;  // recorded at once
-    const double once = std::max(span(std::ssize(sets_)), 1e-6);
+    const double once = std::max(span(1), 1e-6);
     const auto batch =
         static_cast<std::int64_t>(std::clamp(std::ceil(kLeastSpan / once), 1.0, kMostCalls));
     for (double spent = 0.0; spent == 0.0 || spent < budget;) {
@@ -194,8 +194,6 @@ class WebgpuRun final : public CellRun {
   std::int64_t extra_bytes() const override { return sets_[0]->extra_bytes(); }
 
  private:
-  static constexpr std::int64_t kCovered = 256 << 20;  // bytes: four times the L2 of large GPUs
-
   // Seconds of a call, the mean of `count`.
   double span(std::int64_t count) {
     std::vector<const cases::WebgpuCalls*> turns;

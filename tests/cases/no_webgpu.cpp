@@ -18,6 +18,9 @@ std::string WebgpuQueue::device_name() const {
 std::string WebgpuQueue::driver() const {
   return {};
 }
+std::int64_t WebgpuQueue::uncached_bytes() const {
+  return 0;
+}
 double WebgpuQueue::seconds(std::span<const WebgpuCalls* const>) {
   return 0.0;
 }

@@ -140,6 +140,10 @@ std::string WebgpuQueue::driver() const {
   return facts.driver.empty() ? text : text + ", " + facts.driver;
 }
 
+std::int64_t WebgpuQueue::uncached_bytes() const {
+  return state_->device->facts().type == webgpu::AdapterType::cpu ? 0 : std::int64_t{256} << 20;
+}
+
 double WebgpuQueue::seconds(std::span<const WebgpuCalls* const> turns) {
   using Clock = std::chrono::steady_clock;
   webgpu::Device& device = *state_->device;

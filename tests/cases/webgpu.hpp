@@ -26,6 +26,10 @@ class WebgpuQueue {
   [[nodiscard]] std::string device_name() const;  // "NVIDIA H200"
   [[nodiscard]] std::string driver() const;       // "wgpu-native 29.0.1.1, vulkan, 580.65.06"
 
+  // More than the device's caches hold, as far as known: four times the L2 of large GPUs. 0 on a
+  // CPU, where what is measured is not memory.
+  [[nodiscard]] std::int64_t uncached_bytes() const;
+
   // Seconds for the last call of each of `turns`, one after the other: between timestamps of the
   // device where it has them, else of the host from submitting to the end of the last. All is
   // recorded before anything is submitted.
