@@ -14,8 +14,8 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kUnit = 16;                            // bytes in which main kernels read
-constexpr std::int64_t kFarthest = std::int64_t{1} << 30;     // of diag and sides of the window
+constexpr std::int64_t kUnit = 16;                         // bytes in which main kernels read
+constexpr std::int64_t kFarthest = std::int64_t{1} << 30;  // of diag and sides of the window
 constexpr std::uint32_t kEntryWords = 8;
 
 float to_float(double value) {
@@ -77,8 +77,8 @@ AttentionWork::AttentionWork(const Call& given, Work& into)
                   (problem.layout_kv == Layout::packed ? 2u : 0u);
   common.len_q = u32(problem.len_q);
   common.len_kv = u32(problem.len_kv);
-  common.rows = u32(problem.layout_q == Layout::packed ? problem.total_q
-                                                       : problem.batch * problem.len_q);
+  common.rows =
+      u32(problem.layout_q == Layout::packed ? problem.total_q : problem.batch * problem.len_q);
   fill_score(problem, arguments, common);
   q = rows_view(arguments.q);
   k = rows_view(arguments.k);
@@ -114,9 +114,9 @@ Copy AttentionWork::rotated(Copy::Which which) const {
   to.cosines = table_view(a.rope_cos);
   to.sines = table_view(a.rope_sin);
   to.positions = list_view(queries ? a.rope_pos_q : a.rope_pos_k);
-  to.from = queries                             ? Rotation::From::diagonal
-            : which == Copy::Which::new_keys    ? Rotation::From::cached
-                                                : Rotation::From::row;
+  to.from = queries                          ? Rotation::From::diagonal
+            : which == Copy::Which::new_keys ? Rotation::From::cached
+                                             : Rotation::From::row;
   copy.which = which;
   copy.info = info;
   copy.entries_at = common.entries_at;
@@ -270,9 +270,9 @@ View AttentionWork::place_output(const View& tensor) {
   const bool direct = in_units(tensor, 4) && !is_read(tensor) && !problem.nonfinite_zero &&
                       !(backward && (problem.accumulate || problem.rope != Rope::none));
   if (direct) return tensor;
-  const Operand part =
-      work.take(Memory::staged, static_cast<std::uint64_t>(tensor.batch * tensor.heads *
-                                                           tensor.rows * tensor.dim * 4));
+  const Operand part = work.take(
+      Memory::staged,
+      static_cast<std::uint64_t>(tensor.batch * tensor.heads * tensor.rows * tensor.dim * 4));
   return scratch_view(part, DType::f32, tensor.batch, tensor.heads, tensor.rows, tensor.dim);
 }
 
@@ -362,20 +362,21 @@ Parameters AttentionWork::parameters_of(const Piece& piece, const Tiles& tiles) 
 double AttentionWork::flops(double products_qk, double products_vo) const {
   const auto pairs = static_cast<double>(problem.batch * problem.heads_q) *
                      static_cast<double>(problem.len_q) * static_cast<double>(problem.len_kv);
-  return 2.0 * pairs * (products_qk * static_cast<double>(problem.dim_qk) +
-                        products_vo * static_cast<double>(problem.dim_vo));
+  return 2.0 * pairs *
+         (products_qk * static_cast<double>(problem.dim_qk) +
+          products_vo * static_cast<double>(problem.dim_vo));
 }
 
 core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) const {
   const Problem& p = problem;
   const std::int64_t group = p.heads_q / p.heads_kv;
   if (whole.tiles == 0 || p.batch == 0) return {};
-  std::int64_t batches = std::min<std::int64_t>(p.batch, call.facts.max_grid / whole.groups_per_entry);
+  std::int64_t batches =
+      std::min<std::int64_t>(p.batch, call.facts.max_grid / whole.groups_per_entry);
   if (batches == 0) {
-    return core::Status::unsupported("webgpu: splits: found " +
-                                     std::to_string(whole.groups_per_entry) +
-                                     "; this device's grids have at most " +
-                                     std::to_string(call.facts.max_grid));
+    return core::Status::unsupported(
+        "webgpu: splits: found " + std::to_string(whole.groups_per_entry) +
+        "; this device's grids have at most " + std::to_string(call.facts.max_grid));
   }
   std::int64_t heads = std::min<std::int64_t>(p.heads_kv, call.facts.max_grid / group);
   std::int64_t tiles = std::min<std::int64_t>(whole.tiles, call.facts.max_grid);
@@ -404,8 +405,8 @@ core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) 
           std::to_string(call.facts.max_storage_binding_bytes) + " at once");
     }
   }
-  const double rate = whole.flops / (static_cast<double>(p.batch * p.heads_kv) *
-                                     static_cast<double>(whole.tiles));
+  const double rate =
+      whole.flops / (static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(whole.tiles));
   const auto cost = [&] {
     return rate * static_cast<double>(batches * heads) * static_cast<double>(tiles);
   };

@@ -93,8 +93,8 @@ class AttentionWork {
   // The parameters of a piece; rows of tensors are left to its kernel.
   [[nodiscard]] Parameters parameters_of(const Piece& piece, const Tiles& tiles) const;
   // Binds a block of a tensor and says in `rows` where it is, in units of `unit` bytes.
-  void bind_rows(Step& step, Access access, const View& view, const Block& block,
-                 std::int64_t unit, Rows& rows) const;
+  void bind_rows(Step& step, Access access, const View& view, const Block& block, std::int64_t unit,
+                 Rows& rows) const;
   // Binds bias and mask, or what stands for them.
   void bind_pairs(Step& step, Parameters& p, const Block& block) const;
   [[nodiscard]] Binding bound(const View& view, const Block& block, std::int64_t unit) const;

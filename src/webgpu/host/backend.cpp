@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/signature.hpp"
 #include "webgpu/host/attention.hpp"
@@ -73,8 +74,8 @@ class WebgpuBackend final : public core::Backend {
     if (!status.ok()) return status;
     Arguments there = arguments;
     for (const core::Slot& slot : slots) {
-      there.*slot.view = slot.use != core::Use::ignored ? tensors.on_device(arguments.*slot.view)
-                                                        : TensorView{};
+      there.*slot.view =
+          slot.use != core::Use::ignored ? tensors.on_device(arguments.*slot.view) : TensorView{};
     }
     if (arguments.seed.device != nullptr) there.seed = *arguments.seed.device;
     if (arguments.offset.device != nullptr) there.offset = *arguments.offset.device;
@@ -84,9 +85,9 @@ class WebgpuBackend final : public core::Backend {
   }
 
   core::Status merge(const MergeArguments& a, const core::Executor&) const override {
-    return operate(a, {&MergeArguments::o1, &MergeArguments::lse1, &MergeArguments::o2,
-                       &MergeArguments::lse2},
-                   {&MergeArguments::o, &MergeArguments::lse});
+    return operate(
+        a, {&MergeArguments::o1, &MergeArguments::lse1, &MergeArguments::o2, &MergeArguments::lse2},
+        {&MergeArguments::o, &MergeArguments::lse});
   }
   core::Status merge_backward(const MergeBackwardArguments& a,
                               const core::Executor&) const override {
@@ -95,33 +96,50 @@ class WebgpuBackend final : public core::Backend {
                    {&A::dout1, &A::dlse1, &A::dout2, &A::dlse2});
   }
   core::Status rope(const RopeArguments& a, const core::Executor&) const override {
-    return operate(a, {&RopeArguments::x, &RopeArguments::positions, &RopeArguments::cu_len,
-                       &RopeArguments::cos, &RopeArguments::sin},
+    return operate(a,
+                   {&RopeArguments::x, &RopeArguments::positions, &RopeArguments::cu_len,
+                    &RopeArguments::cos, &RopeArguments::sin},
                    {&RopeArguments::out});
   }
 
+  core::Status cache_build(const CacheRequest&, const core::Executor&,
+                           CacheResult&) const override {
+    return keeps_none();
+  }
+  core::Status cache_list(const core::Executor&, std::string&,
+                          std::vector<CacheEntry>*) const override {
+    return keeps_none();
+  }
+  core::Status cache_clear(const core::Executor&, std::int64_t&) const override {
+    return keeps_none();
+  }
+
  private:
+  static core::Status keeps_none() {
+    return core::Status::unsupported(
+        "webgpu: keeps no compiled kernels on disk; the driver has its own cache of them");
+  }
+
   // An operation on host tensors.
   template <class A>
-  static core::Status operate(const A& arguments,
-                              std::initializer_list<TensorView A::*> inputs,
+  static core::Status operate(const A& arguments, std::initializer_list<TensorView A::*> inputs,
                               std::initializer_list<TensorView A::*> outputs) {
     std::shared_ptr<Device> device;
     core::Status status = Device::process(device);
     if (!status.ok()) return status;
-    for (TensorView A::*view : outputs) {
+    for (TensorView A::* view : outputs) {
       if ((arguments.*view).given() && (arguments.*view).device == attn::Device::webgpu) {
         return elsewhere();
       }
     }
     HostTensors tensors(*device);
-    for (TensorView A::*view : inputs) tensors.add(arguments.*view, false);
-    for (TensorView A::*view : outputs) tensors.add(arguments.*view, true);
+    for (TensorView A::* view : inputs) tensors.add(arguments.*view, false);
+    for (TensorView A::* view : outputs) tensors.add(arguments.*view, true);
     status = tensors.upload();
     if (!status.ok()) return status;
     A there = arguments;
-    for (TensorView A::*view : inputs) there.*view = tensors.on_device(arguments.*view);
-    for (TensorView A::*view : outputs) there.*view = tensors.on_device(arguments.*view);
+    for (TensorView A::* view : inputs) there.*view = tensors.on_device(arguments.*view);
+    for (TensorView A::* view : outputs) there.*view = tensors.on_device(arguments.*view);
     Work work;
     status = make_work(there, device->facts(), work);
     return finish(std::move(status), work, tensors, *device);

@@ -21,7 +21,7 @@ struct Rotation {
   double base = 10000.0;
   View cosines{.rows = 0}, sines{.rows = 0};  // [positions, rot_dim / 2], instead of base
   View positions{.rows = 0};                  // i32, rows of one element
-  bool from_positions = false;  // they count from the offset
+  bool from_positions = false;                // they count from the offset
   std::int64_t offset = 0;
   From from = From::row;
 };

@@ -46,8 +46,7 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
     keys = std::min(p.split_keys, len);
   } else if (p.split_keys == kSplitAuto) {
     const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv * tiles, 1);
-    const std::int64_t wanted =
-        facts.type == AdapterType::cpu ? kWantedGroupsCpu : kWantedGroups;
+    const std::int64_t wanted = facts.type == AdapterType::cpu ? kWantedGroupsCpu : kWantedGroups;
     const std::int64_t even = divide_up(len, divide_up(wanted, groups));
     const auto tile = static_cast<std::int64_t>(tiling.tile());
     keys = std::max(kLeastSplit, divide_up(even, tile) * tile);

@@ -58,7 +58,8 @@ struct Binding {
   Operand operand;
   Rows rows;
 };
-Binding bind(const View& view, const Block& block, std::int64_t unit_bytes, std::uint32_t alignment);
+Binding bind(const View& view, const Block& block, std::int64_t unit_bytes,
+             std::uint32_t alignment);
 
 // Number of the type in kernels: 0 f32, 1 f16, 2 bf16.
 std::uint32_t number_of(DType dtype);

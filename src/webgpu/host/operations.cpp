@@ -81,8 +81,8 @@ core::Status separate(Work& work, const DeviceFacts& facts, View& input,
                       });
   if (!shared) return {};
   const std::int64_t elements = input.batch * input.heads * input.rows * input.dim;
-  const Operand part = work.take(Memory::prepared,
-                                 static_cast<std::uint64_t>(elements * size_of(input.dtype)));
+  const Operand part =
+      work.take(Memory::prepared, static_cast<std::uint64_t>(elements * size_of(input.dtype)));
   Copy copy;
   copy.from = input;
   copy.to = scratch_view(part, input.dtype, input.batch, input.heads, input.rows, input.dim);
@@ -302,9 +302,8 @@ core::Status make_work(const MergeBackwardArguments& a, const DeviceFacts& facts
       add_merge_backward({rows_view(a.o1), lse1, rows_view(a.dout1), statistics_view(a.dlse1)},
                          lse2, whole, facts, work);
   if (!status.ok()) return status;
-  return add_merge_backward(
-      {rows_view(a.o2), lse2, rows_view(a.dout2), statistics_view(a.dlse2)}, lse1, whole, facts,
-      work);
+  return add_merge_backward({rows_view(a.o2), lse2, rows_view(a.dout2), statistics_view(a.dlse2)},
+                            lse1, whole, facts, work);
 }
 
 }  // namespace attn::webgpu
