@@ -24,7 +24,7 @@ void check(const core::Status& status) {
 
 // Memory that the calls of a queue share, since they run one after the other.
 struct Scratch {
-  Buffer prepared, staged;
+  Buffer info, prepared, staged;
 };
 
 webgpu::Range all_of(const Buffer& buffer) {
@@ -95,11 +95,12 @@ struct WebgpuQueue::State {
 
   // At least that large; the one of before lives on with the calls that use it.
   std::shared_ptr<Scratch> scratch_for(const webgpu::Needs& needs) {
-    if (scratch != nullptr && scratch->prepared.size() >= needs.prepared &&
-        scratch->staged.size() >= needs.staged) {
+    if (scratch != nullptr && scratch->info.size() >= needs.info &&
+        scratch->prepared.size() >= needs.prepared && scratch->staged.size() >= needs.staged) {
       return scratch;
     }
     auto larger = std::make_shared<Scratch>();
+    check(Buffer::create(*device, needs.info, webgpu::kStorageUsage, larger->info));
     check(Buffer::create(*device, needs.prepared, webgpu::kStorageUsage, larger->prepared));
     check(Buffer::create(*device, needs.staged, webgpu::kStorageUsage, larger->staged));
     scratch = larger;
@@ -205,7 +206,8 @@ WebgpuCalls::WebgpuCalls(WebgpuQueue& queue, const Arguments& host,
     call.scratch = s.queue.scratch_for(needs);
     check(Buffer::create(*s.queue.device, needs.parameters,
                          webgpu::kUniformUsage | WGPUBufferUsage_Storage, call.parameters));
-    call.recording.use({.prepared = all_of(call.scratch->prepared),
+    call.recording.use({.info = all_of(call.scratch->info),
+                        .prepared = all_of(call.scratch->prepared),
                         .staged = all_of(call.scratch->staged),
                         .parameters = all_of(call.parameters)});
   }
@@ -227,7 +229,7 @@ std::int64_t WebgpuCalls::bytes() const {
 
 std::int64_t WebgpuCalls::extra_bytes() const {
   const webgpu::Needs needs = state_->calls.back().recording.needs();
-  return static_cast<std::int64_t>(needs.prepared + needs.staged + needs.parameters);
+  return static_cast<std::int64_t>(needs.info + needs.prepared + needs.staged + needs.parameters);
 }
 
 }  // namespace attn::cases
