@@ -24,8 +24,8 @@ struct BenchOptions {
   std::int32_t threads = 0;  // 0 = all that the process may run on
   double seconds = 0.5;      // time spent on each measurement; at least three calls are made
   bool verify = true;        // compare with the float64 reference before timing
-  // A Python interpreter with torch: plain cells are timed in turns with PyTorch (A B A B). Empty =
-  // no peer.
+  // A Python interpreter with torch: plain cells are timed in turns with PyTorch (A B A B), and
+  // with `latency` its host time stands beside. Empty = no peer.
   std::string peer_python;
 
   bool latency = false;  // measure start-up, first calls and the host's part of a call instead

@@ -15,7 +15,8 @@ Examples:
       Plain cells in turns with PyTorch; rows are appended under bench/results/.
   attn bench --problem "heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal" --json
   attn bench --device cuda --suite plain --out auto
-  attn bench --device cuda --latency               in a process that has done nothing else
+  attn bench --device cuda --latency --peer python3
+      In a process that has done nothing else; PyTorch's host time beside.
   attn bench --device webgpu --suite plain --dtype f16 --out auto
 
 Every cell's output is compared with the float64 reference before it is timed. Exit codes: 0 all
@@ -55,7 +56,8 @@ Command add_bench(CLI::App& root) {
       ->type_name("N");
   app.add_flag_callback(
       "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
-  app.add_option("--peer", o.peer_python, "a Python with torch to time in turns (A B A B)")
+  app.add_option("--peer", o.peer_python,
+                 "a Python with torch to time in turns (A B A B), or beside --latency")
       ->type_name("PYTHON");
   app.add_flag("--latency", o.latency,
                "of a GPU: start-up, first calls, cached first calls, the host's time for a call");

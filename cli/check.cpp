@@ -59,6 +59,7 @@ struct CheckOptions {
   bool fail_fast = false;
   bool list = false;
   bool json = false;
+  bool verbose = false;
   ShowProgress progress = ShowProgress::on_terminal;
 };
 
@@ -192,8 +193,11 @@ class Checker {
       }
       for (std::size_t n = next_++; n < list_.size(); n = next_++) {
         say(n);
+        const auto start = std::chrono::steady_clock::now();
         const cases::CheckReport report = cases::run_case(context_, list_[n], queue.get(), asked_);
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
         take(list_[n], report);
+        if (options_.verbose) told(n, took.count());
       }
     } catch (...) {
       const std::scoped_lock lock(mutex_);
@@ -205,9 +209,19 @@ class Checker {
   void say(std::size_t n) {
     const cases::Case& c = list_[n];
     const std::scoped_lock lock(mutex_);
+    if (options_.verbose) {
+      fmt::print("begins {}/{}: {}\n", n + 1, list_.size(), cases::to_string(c));
+      std::fflush(stdout);
+    }
     progress_->set(fmt::format("[{}/{}] {} failed, {} skipped  {} {} {}", n + 1, list_.size(),
                                totals_.failed, totals_.num_skipped(), to_string(c.pass),
                                to_string(c.problem.dtype), c.name));
+  }
+
+  void told(std::size_t n, double seconds) {
+    const std::scoped_lock lock(mutex_);
+    fmt::print("ended {}/{} after {:.2f} s\n", n + 1, list_.size(), seconds);
+    std::fflush(stdout);
   }
 
   void take(const cases::Case& c, const cases::CheckReport& report) {
@@ -297,6 +311,7 @@ Command add_check(CLI::App& root) {
   app.add_flag("--fail-fast", o.fail_fast, "stop at the first failure");
   app.add_flag("--list", o.list, "print the cases and stop");
   app.add_flag("--json", o.json, "one JSON line a case on stdout");
+  app.add_flag("--verbose", o.verbose, "say of each case when it begins and when it has ended");
   app.add_flag_callback(
       "--progress", [&o] { o.progress = ShowProgress::always; },
       "show progress on stderr even when it is no terminal");
