@@ -16,9 +16,10 @@ struct BenchOptions {
   std::vector<std::string> dtypes;    // "f32", "bf16", "f16", "f64"; empty = see cells()
   std::vector<std::string> passes;    // "fwd", "bwd", "decode"; empty = all
   std::vector<std::string> problems;  // texts of parse_problem() to time instead of a suite
+  std::int64_t divide = 1;            // lengths of the suite's cells by so much: to try them
 
   // How they run.
-  std::string device;        // "host", "cuda", "cuda:1"; empty = where the backend works
+  std::string device;        // "host", "cuda", "cuda:1", "webgpu"; empty = where the backend works
   std::string backend;       // empty = automatic
   std::int32_t threads = 0;  // 0 = all that the process may run on
   double seconds = 0.5;      // time spent on each measurement; at least three calls are made

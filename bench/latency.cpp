@@ -186,9 +186,9 @@ double rounded(double seconds, double unit) {
 // Prints and keeps the rows.
 class Report {
  public:
-  Report(const BenchOptions& options, const cases::DeviceQueue& queue)
+  Report(const BenchOptions& options, const Opened& opened)
       : options_(options),
-        machine_(this_machine(&queue)),
+        machine_(this_machine(opened)),
         file_(row_path(options.out, machine_, "cuda")) {
     if (!options.json) std::printf("%s, %s\n", machine_.device.c_str(), machine_.driver.c_str());
   }
@@ -302,13 +302,14 @@ void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Repor
 
 int run_latency(const BenchOptions& options) {
   const cases::Place place = cases::place_of(options.device, options.backend);
-  if (place.device == Device::host) {
-    throw std::invalid_argument("--latency is about a GPU: give --device cuda");
+  if (place.device != Device::cuda) {
+    throw std::invalid_argument("--latency is about CUDA: give --device cuda");
   }
   const cases::StartUp start = cases::time_start_up(place.ordinal);  // before all else
-  cases::DeviceQueue queue(place.ordinal);
+  const Opened opened(place);
+  cases::DeviceQueue& queue = *opened.cuda;
   const auto current = queue.current();
-  Report report(options, queue);
+  Report report(options, opened);
   start_up(start, report);
   const Folder folder;
   const Setting setting{options, queue, folder.path()};

@@ -15,6 +15,8 @@
 #   tune       the tuner on a few problems; what it found is kept beside the logs, not used
 #   devices    a second device: cases and tensors on it
 #   plots      pictures of the rows
+#   webgpu     the case list and the package through WebGPU (Vulkan)
+#   wgpu_bench cells through WebGPU: plain, options, decode, a model's layers; rows in webgpu.jsonl
 #
 # Each prints its verdict and time; ends with a table and "N passed, N failed". A step that can't
 # run on this machine is skipped with its reason; one in which no test ran has failed. A step that
@@ -23,11 +25,17 @@
 # usage: tools/gpu_tests.sh BUNDLE [STEP...]   BUNDLE: made by tools/gpu_bundle.sh; default: all
 #        tools/gpu_tests.sh --list             steps, the seconds they take on an H200, their limits
 #
-# Environment: OUT (rows.jsonl, plots, gpu.log with every step's output, sanitizer.log, tune.log,
+# Environment: OUT (rows.jsonl, webgpu.jsonl, plots, gpu.log with every step's output, sanitizer.log, tune.log,
 # tuned.txt: 8 files at most; default build/gpu), ATTN_GPU_SECONDS (a step that is not expected to
 # end within so many of the start is skipped), ATTN_PYTHON (a Python with torch and pytest; default
 # python3), ATTN_SANITIZER_CASES (default 48), ATTN_RACE_CASES (default 16), ATTN_TUNE_SECONDS (for
 # each problem, default 40), ATTN_BENCH_ARGUMENTS (further words for bench/peers/torch_cuda.py).
+#
+# WebGPU's steps need no NVIDIA GPU: without a GPU they take Mesa's driver for the CPU, slowly. For
+# them: ATTN_VULKAN_DEBS (a folder of .deb files, libvulkan1 and what it needs, unpacked where the
+# machine has no Vulkan loader), ATTN_CASE_LIMIT (so many cases of the list, evenly spread),
+# ATTN_WEBGPU_ARGUMENTS (further words for `attn bench`: "--divide 64 --suite plain"),
+# VK_DRIVER_FILES (the driver's .json, where it is in no usual place).
 set -uo pipefail
 # Step, expected seconds, limit.
 steps_known='cases 50 150
@@ -42,7 +50,9 @@ memory 40 150
 latency 35 120
 tune 80 150
 devices 30 120
-plots 8 60'
+plots 8 60
+webgpu 120 300
+wgpu_bench 240 500'
 if [ "${1:-}" = --list ]; then
   echo "$steps_known" | awk '{ printf "%-10s %4d s, at most %d\n", $1, $2, $3; sum += $2 }
     END { print "in all", sum, "s" }'
@@ -158,6 +168,39 @@ step_devices() {
   pytest python/tests/cuda -k 'two_devices or second_device' && return $status
 }
 
+# The loader of Vulkan, and the file that tells it of NVIDIA's driver, which containers may lack.
+find_vulkan() {
+  local root=$PWD/build/gpu/vulkan deb
+  mkdir -p "$root"
+  if [ -n "${ATTN_VULKAN_DEBS:-}" ] && ! ldconfig -p | grep -q 'libvulkan\.so\.1'; then
+    for deb in "$ATTN_VULKAN_DEBS"/*.deb; do dpkg -x "$deb" "$root" || return 1; done
+    LD_LIBRARY_PATH=$(dirname "$(find "$root" -name libvulkan.so.1 | head -n 1)")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+  fi
+  if [ -z "${VK_DRIVER_FILES:-}" ] && ldconfig -p | grep -q 'libGLX_nvidia\.so\.0' &&
+    ! ls /etc/vulkan/icd.d/nvidia* /usr/share/vulkan/icd.d/nvidia* >/dev/null 2>&1; then
+    echo '{"file_format_version": "1.0.0",
+      "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}' >"$root/nvidia.json"
+    export VK_DRIVER_FILES=$root/nvidia.json
+  fi
+  export NODEVICE_SELECT=1 # Mesa's layer, which looks for a display
+}
+
+step_webgpu() {
+  local status=0
+  find_vulkan || return 1
+  "$bundle/run" attn info --device webgpu
+  ATTN_CASE_BACKEND=webgpu "$bundle/run" attn_correctness_test --gtest_filter='Cases.*' || status=1
+  ATTN_WGPU=${ATTN_WGPU:-$bundle/lib} pytest python/tests/test_webgpu.py || status=1
+  return $status
+}
+
+step_wgpu_bench() {
+  find_vulkan || return 1
+  # shellcheck disable=SC2086
+  "$bundle/run" attn bench --device webgpu --out "$out/webgpu.jsonl" ${ATTN_WEBGPU_ARGUMENTS:-}
+}
+
 step_plots() { "$python" bench/plot.py "$rows" --out "$out"; }
 
 sanitizer() {
@@ -167,7 +210,7 @@ sanitizer() {
 # Why a step can't run here; nothing where it can.
 lacks() {
   local modules=torch,pytest
-  if [ "$1" != plots ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  if ! [[ $1 =~ ^(plots|webgpu|wgpu_bench)$ ]] && ! nvidia-smi -L >/dev/null 2>&1; then
     echo "no NVIDIA GPU: nvidia-smi is not there or lists none"
     return
   fi
@@ -180,7 +223,10 @@ lacks() {
       [ -e "$rows" ] || echo "no rows: $rows is not there" ;;
   esac
   case $1 in
-    cases | sanitizer | race | tune) ;;
+    webgpu) modules=numpy,pytest ;;
+  esac
+  case $1 in
+    cases | sanitizer | race | tune | wgpu_bench) ;;
     *) "$python" -c "import $modules" 2>/dev/null || echo "$python has no ${modules/,/ or no }" ;;
   esac
 }
@@ -242,13 +288,13 @@ for name in "${steps[@]}"; do
   [ "$status" != 124 ] || echo "$name: ended after $limit s" | tee -a "$out/gpu.log" "$logs/$name.log"
   read -r good bad left < <(counts "$logs/$name.log")
   case $name in
-    plain | options | memory | latency | tune | plots) ;;
+    plain | options | memory | latency | tune | plots | wgpu_bench) ;;
     *) [ "$good" != 0 ] || status=1 ;; # no test ran
   esac
   verdict=passed
   if [ "$status" = 0 ]; then
     passed=$((passed + 1))
-    case $name in plain | options | memory | latency) cat "$logs/$name.log" ;; esac
+    case $name in plain | options | memory | latency | wgpu_bench) cat "$logs/$name.log" ;; esac
   else
     verdict=FAILED
     failed=$((failed + 1))
