@@ -65,7 +65,7 @@ step_aarch64() {
       -E '^(reference|memory|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
-step_fuzz() { tests/fuzz/run.sh 60; }
+step_fuzz() { tests/fuzz/run.sh 40; }
 step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
 step_python() { tools/python_tests.sh; }
 step_mutations() { python3 tests/mutations/run.py; }
@@ -104,7 +104,7 @@ for name in "${steps[@]}"; do
   else
     outcome=FAILED
     failed=$((failed + 1))
-    tail -n 60 "$logs/$name.log"
+    tail -n 120 "$logs/$name.log"
   fi
   read -r tests_passed tests_failed < <(counts "$logs/$name.log")
   passed=$((passed + tests_passed))

@@ -39,6 +39,9 @@ class Backend {
   [[nodiscard]] virtual bool automatic() const { return true; }
   // False for the stub of a folder that this build leaves out.
   [[nodiscard]] virtual bool built() const { return true; }
+  // Whether calls on tensors of the host may be forced onto it: it copies them to its device and
+  // back.
+  [[nodiscard]] virtual bool copies_host_tensors() const { return false; }
   // Whether it can run on this machine; detail says on what, or why not.
   [[nodiscard]] virtual bool usable(std::string& detail) const = 0;
   // The device that questions without tensors are about.

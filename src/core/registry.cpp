@@ -5,6 +5,13 @@ namespace attn::core {
 
 namespace {
 
+// Whether the backend works on tensors where they are, or was asked to copy them.
+bool reaches(const Backend& backend, const Demand& demand) {
+  return backend.device() == demand.device ||
+         (demand.device == Device::host && demand.forced == backend.name() &&
+          backend.copies_host_tensors());
+}
+
 Answer ask(const Backend& backend, const Demand& demand) {
   Answer answer{&backend, false, {}};
   if (demand.forced.empty() && !backend.automatic()) {
@@ -16,7 +23,7 @@ Answer ask(const Backend& backend, const Demand& demand) {
     return answer;
   }
   if (!backend.usable(answer.reason)) return answer;
-  if (backend.device() != demand.device) {
+  if (!reaches(backend, demand)) {
     answer.reason = std::string("works on ") + to_string(backend.device()) +
                     " memory, the tensors are on " + to_string(demand.device);
     return answer;
@@ -36,7 +43,7 @@ Answer ask(const Backend& backend, const Demand& demand) {
 
 const Backend* choose(Backends backends, const Demand& demand) {
   for (const Backend* backend : backends) {
-    if (backend->device() == demand.device && ask(*backend, demand).can) return backend;
+    if (reaches(*backend, demand) && ask(*backend, demand).can) return backend;
   }
   return nullptr;
 }

@@ -1,0 +1,103 @@
+// Attention on an engine's own WebGPU device: its buffers, its encoder, its queue. No header of
+// WebGPU is needed; handles are those of webgpu.h as void*.
+//
+//   auto device = attn::webgpu::adopt({.device = wgpu_device, .queue = wgpu_queue});
+//   attn::Arguments a;
+//   a.q = ...;  // TensorView{.data = WGPUBuffer, .offset_bytes, .device = attn::Device::webgpu,
+//   ...} attn::webgpu::Recording call(device, attn::Pass::forward, attn::describe(a), a);
+//   call.use(scratch);  // four ranges of the engine's buffers, as large as call.needs() says
+//   for (int chunk = 0; chunk < call.num_chunks(); ++chunk) call.record(chunk, encoder);
+//
+// Functions throw attn::Error: on bad input before anything is recorded, and device_error with the
+// provider's words where it refuses or the device was lost.
+#pragma once
+
+#include <attn/export.h>
+
+#include <attn/arguments.hpp>
+#include <attn/problem.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace attn::webgpu {
+
+// A device with its compiled kernels; the library's own. Serves many threads at once.
+class Device;
+
+// The engine's. libattn keeps references to device and queue while its Device lives.
+struct Handles {
+  void* device = nullptr;    // WGPUDevice
+  void* queue = nullptr;     // WGPUQueue; null: the device's
+  void* adapter = nullptr;   // WGPUAdapter; tells wgpu-native's name and sort of device, if given
+  void* instance = nullptr;  // WGPUInstance, kept by the engine; Dawn needs it for waiting
+  // The function of webgpu.h by this name, from the library that made the device; null: what the
+  // process has loaded.
+  void* (*lookup)(const char* name) = nullptr;
+};
+// Asks the device what it can, in part by submitting a tiny dispatch and waiting for it. Without
+// subgroups, shader-f16 or larger limits than the default ones, if the engine did not ask for them
+// when it made the device, libattn runs without them.
+ATTN_API std::shared_ptr<Device> adopt(const Handles& handles);
+
+// "NVIDIA H200 (vulkan, discrete, 48 KiB, subgroups of 32, f16)"
+ATTN_API std::string describe(const Device& device);
+
+// A range of a WGPUBuffer. `offset` is a multiple of 256.
+struct Range {
+  void* buffer = nullptr;  // WGPUBuffer
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+// Memory that a call works in besides its tensors, in four different buffers, for WebGPU lets no
+// dispatch read and write the same one. Contents don't matter before and are not kept; calls whose
+// submissions are ordered may share it, but for `parameters`, of which every call needs a slice of
+// its own until it has run.
+struct Scratch {
+  Range info{};        // usage Storage
+  Range prepared{};    // usage Storage
+  Range staged{};      // usage Storage
+  Range parameters{};  // usage Uniform | Storage | CopyDst
+};
+struct Needs {  // bytes
+  std::uint64_t info = 0;
+  std::uint64_t prepared = 0;
+  std::uint64_t staged = 0;
+  std::uint64_t parameters = 0;
+};
+
+// A call, planned and checked, that can be recorded into command encoders any number of times.
+class Recording {
+ public:
+  // Compiles what is not compiled yet. `device` stays alive with the recording.
+  ATTN_API Recording(std::shared_ptr<Device> device, Pass pass, const Problem& problem,
+                     const Arguments& arguments);
+  ATTN_API Recording(std::shared_ptr<Device> device, const MergeArguments& arguments);
+  ATTN_API Recording(std::shared_ptr<Device> device, const MergeBackwardArguments& arguments);
+  ATTN_API Recording(std::shared_ptr<Device> device, const RopeArguments& arguments);
+  ATTN_API ~Recording();
+  ATTN_API Recording(Recording&&) noexcept;
+  ATTN_API Recording& operator=(Recording&&) noexcept;
+
+  [[nodiscard]] ATTN_API Needs needs() const;
+  // Names the scratch memory and writes the parameters through the queue (wgpuQueueWriteBuffer), so
+  // before what is submitted next.
+  ATTN_API void use(const Scratch& scratch);
+
+  // Pieces of at most about 100 ms, to be recorded in order, into one encoder or several.
+  [[nodiscard]] ATTN_API int num_chunks() const;
+  // One compute pass into `encoder` (a WGPUCommandEncoder without an open pass). Allocates no
+  // buffer and submits nothing.
+  ATTN_API void record(int chunk, void* encoder) const;
+  // Records and submits all chunks, in as many submissions as it takes, to the device's queue.
+  // Does not wait.
+  ATTN_API void submit() const;
+
+  class State;  // the library's own
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace attn::webgpu

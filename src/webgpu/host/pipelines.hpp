@@ -1,0 +1,100 @@
+// Pipelines: compute pipelines of a device, built once for each kernel and its constants.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/status.hpp"
+#include "webgpu/host/device.hpp"
+#include "webgpu/host/sources.hpp"
+
+namespace attn::webgpu {
+
+inline constexpr int kMaxBindings = 8;  // storage buffers that every device has
+inline constexpr int kMaxConstants = 32;
+
+enum class Access { read, write };  // var<storage, read>, var<storage, read_write>
+
+// An `override` of the source. Names are string literals.
+struct Constant {
+  const char* name = nullptr;
+  double value = 0;
+};
+
+// Which kernel, compiled how. Group 0 has the uniform Parameters at binding 0 and the storage
+// buffers at 1, 2, ...
+struct KernelSpec {
+  const char* source = "";  // "forward" of forward.wgsl
+  const char* entry = "";
+  std::array<Access, kMaxBindings> bindings{};
+  int num_bindings = 0;
+  std::array<Constant, kMaxConstants> constants{};
+  int num_constants = 0;
+  bool subgroups = false;  // whether the source uses subgroups
+
+  friend bool operator==(const KernelSpec& a, const KernelSpec& b);
+};
+std::size_t hash_value(const KernelSpec& spec);
+// "forward.wgsl forward (D=64, CAUSAL=1)"
+std::string to_string(const KernelSpec& spec);
+
+struct Pipeline {
+  const Device* device = nullptr;
+  KernelSpec spec;
+  WGPUComputePipeline handle = nullptr;
+  WGPUBindGroupLayout layout = nullptr;
+};
+
+class Pipelines {
+ public:
+  // `sources` outlives this; the library's own are kernel_sources().
+  Pipelines(Device& device, std::span<const Source> sources);
+  ~Pipelines();
+  Pipelines(const Pipelines&) = delete;
+  Pipelines& operator=(const Pipelines&) = delete;
+
+  // The pipeline, built where it was not; `pipeline` lives as long as the device. Found again, it
+  // allocates nothing. A source that the compiler refuses: device_error, with "forward.wgsl:12:5".
+  core::Status get(const KernelSpec& spec, const Pipeline*& pipeline);
+  // Builds those that are missing on `threads` threads.
+  core::Status get_all(std::span<const KernelSpec> specs, int threads);
+  // Null where it was not built yet.
+  [[nodiscard]] const Pipeline* find(const KernelSpec& spec) const;
+
+  // A source that begins with the line `// enable subgroups` is compiled with that directive where
+  // the provider asks for it: Dawn does, wgpu-native refuses it. For the probe, which tries both.
+  void flip_enable_line() { enable_line_ = !enable_line_; }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const KernelSpec& spec) const { return hash_value(spec); }
+  };
+  [[nodiscard]] core::Status check(const KernelSpec& spec) const;
+  [[nodiscard]] const Source* source_of(std::string_view name) const;
+  [[nodiscard]] WGPUShaderModule find_module(std::string_view source) const;
+  core::Status get_module(const Source& source, WGPUShaderModule& module);
+  core::Status get_modules(std::span<const KernelSpec> missing, int threads);
+  core::Status get_pipelines(std::span<const KernelSpec> missing, int threads);
+  // To be called inside of a scope; what they make may be invalid until it is closed.
+  [[nodiscard]] WGPUShaderModule create_module(const Source& source) const;
+  [[nodiscard]] std::unique_ptr<Pipeline> create_pipeline(const KernelSpec& spec,
+                                                          WGPUShaderModule module) const;
+  void release(const Pipeline& pipeline) const;
+  const Pipeline* keep(std::unique_ptr<Pipeline> pipeline);
+  WGPUShaderModule keep_module(std::string_view source, WGPUShaderModule module);
+
+  Device& device_;
+  std::span<const Source> sources_;
+  bool enable_line_;
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<KernelSpec, std::unique_ptr<const Pipeline>, Hash> pipelines_;
+  std::unordered_map<std::string_view, WGPUShaderModule> modules_;  // by Source::name
+};
+
+}  // namespace attn::webgpu

@@ -1,0 +1,65 @@
+// Tiling: which tiles a kernel takes on a device: the largest of a few that fit its workgroup
+// memory. Pure functions.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <cstdint>
+
+#include "webgpu/host/device.hpp"
+#include "webgpu/host/step.hpp"
+
+namespace attn::webgpu {
+
+// The constants of forward.wgsl by these names, and what they come to.
+struct Tiling {
+  std::uint32_t rows = 8;            // threads along rows; a thread has 8
+  std::uint32_t columns = 8;         // threads along columns; a thread has 4 neighbours
+  std::uint32_t slice = 32;          // dimensions of Q and K in workgroup memory at once
+  std::uint32_t blocks_at_once = 1;  // blocks of 4 * columns dimensions of V
+  bool keep_q = false;
+
+  [[nodiscard]] std::uint32_t tile_q() const { return rows * 8; }
+  [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }
+};
+
+// Bytes of var<workgroup> of forward.wgsl.
+std::uint64_t forward_bytes(const Tiling& tiling, bool dropout);
+Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts);
+
+// The constants of backward_q.wgsl, backward_kv.wgsl and bias_gradient.wgsl.
+enum class BackwardKernel { q, kv, bias };
+struct BackwardTiling {
+  std::uint32_t r = 8;  // rows of a thread
+  std::uint32_t rows = 8;
+  std::uint32_t columns = 8;
+  std::uint32_t slice = 32;
+  std::uint32_t depth = 16;
+  bool keep = false;
+
+  [[nodiscard]] std::uint32_t tile_q() const { return r * rows; }
+  [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }
+};
+std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& tiling,
+                             const Problem& problem);
+BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
+                               const DeviceFacts& facts);
+void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& tiling,
+                          const Problem& problem, Step& step);
+
+// The constants of decode.wgsl.
+struct DecodeTiling {
+  std::uint32_t threads = 128;
+  std::uint32_t rows = 4;    // of a workgroup: 1, 2, 4 or 8
+  std::uint32_t unroll = 4;  // keys of a group of lanes under way
+  std::uint32_t lanes_qk = 8;
+  std::uint32_t lanes_vo = 8;
+
+  [[nodiscard]] std::uint32_t tile() const;  // keys
+};
+std::uint64_t decode_bytes(const DecodeTiling& tiling, bool dropout);
+DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts);
+
+// Constants that say what a kernel computes: types and options.
+void add_option_constants(const Problem& problem, Step& step);
+
+}  // namespace attn::webgpu

@@ -1,0 +1,246 @@
+// combine: merges the partial results of the splits of a row (decode.wgsl) through their lse, with
+// the sink, into o and lse. Rows past an entry's length are empty rows.
+//
+// Grid: x rows of the longest entry, y heads, z entries, all of a chunk; a workgroup has one row.
+// Roles: a thread has a word of o at a time, the first writes lse. Words that a row shares with
+// what lies next to it are changed by atomic operations on its own half alone.
+
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
+struct Rows {
+  base: u32,
+  batch: u32,
+  row: u32,
+  head: u32,
+}
+// end: rows
+
+// partials in words; o and lse in elements. Packed tensors have batch 0 and start at the entry's
+// first row.
+struct Combine {
+  partial_o: Rows,
+  partial_lse: Rows,
+  o: Rows,
+  lse: Rows,
+  dim: u32,
+  splits: u32,
+  entries_at: u32,
+  sinks_at: u32,  // 0: no sinks
+  first_batch: u32,  // what the grid's first entry, head and row are
+  first_head: u32,
+  first_row: u32,
+  packed: u32,  // 1: rows past an entry's length are another's
+}
+
+@group(0) @binding(0) var<uniform> p: Combine;
+@group(0) @binding(1) var<storage, read> partials: array<u32>;
+@group(0) @binding(2) var<storage, read> info: array<u32>;
+@group(0) @binding(3) var<storage, read_write> to: array<atomic<u32>>;  // o
+@group(0) @binding(4) var<storage, read_write> lse: array<u32>;
+@group(0) @binding(5) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
+
+const kThreads = 64u;
+const kLog2E = 1.44269504;
+const kLn2 = 0.69314718;
+const kEmpty = 0xff800000u;  // -inf
+
+override TYPE_TO: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
+override HAS_LSE: bool = true;
+override ZERO_NONFINITE: bool = false;
+
+// begin: bf16
+// Nearest even.
+fn bf16_bits(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {
+    return (bits >> 16u) | 0x40u;
+  }
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+// end: bf16
+
+// begin: element
+fn value_of(bits: u32, element: u32) -> f32 {
+  switch element {
+    case 0u: { return bitcast<f32>(bits); }
+    case 1u: { return unpack2x16float(bits).x; }
+    default: { return bitcast<f32>(bits << 16u); }
+  }
+}
+
+// Nearest even. What is too large becomes infinite, which the language's own conversion to f16 does
+// not promise.
+fn bits_of(x: f32, element: u32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if (element == 0u) {
+    return bits;
+  }
+  if (element == 2u) {
+    return bf16_bits(x);
+  }
+  let magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x477ff000u) {
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+  }
+  return pack2x16float(vec2(x, 0.0)) & 0xffffu;
+}
+
+fn is_finite(bits: u32, element: u32) -> bool {
+  let exponent = select(select(0x7f80u, 0x7c00u, element == 1u), 0x7f800000u, element == 0u);
+  return (bits & exponent) != exponent;
+}
+// end: element
+
+// begin: put
+// The word of `to` that a thread writes: elements [dim, dim + 2) of a row from `at` on, or element
+// dim alone where they are f32. Those outside of [0, dims) are not the row's: dim may be -1.
+struct Word {
+  word: u32,
+  dim: u32,
+}
+
+fn words_of_row(at: u32, dims: u32, element: u32) -> u32 {
+  return select((at % 2u + dims + 1u) / 2u, dims, element == 0u);
+}
+
+fn word_of(at: u32, n: u32, element: u32) -> Word {
+  if (element == 0u) {
+    return Word(at + n, n);
+  }
+  return Word(at / 2u + n, n * 2u - at % 2u);
+}
+
+fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
+  if (element == 0u) {
+    atomicStore(&to[x.word], first);
+    return;
+  }
+  var mask = 0u;
+  mask |= select(0u, 0x0000ffffu, x.dim < dims);
+  mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
+  let bits = first | (second << 16u);
+  if (mask == 0xffffffffu) {
+    atomicStore(&to[x.word], bits);
+  } else {
+    atomicAnd(&to[x.word], ~mask);
+    atomicOr(&to[x.word], bits & mask);
+  }
+}
+
+fn bits_at(at: u32, element: u32) -> u32 {
+  if (element == 0u) {
+    return atomicLoad(&to[at]);
+  }
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
+}
+// end: put
+
+// begin: log
+// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
+fn log_of(x: f32) -> f32 {
+  let bits = bitcast<u32>(x);
+  var n = f32(bits >> 23u) - 127.0;
+  var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
+  if (m > 1.41421356) {
+    m *= 0.5;
+    n += 1.0;
+  }
+  let f = (m - 1.0) / (m + 1.0);
+  let y = f * f;
+  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
+  return n * kLn2 + 2.0 * f * series;
+}
+// end: log
+
+struct Total {
+  largest: f32,
+  sum: f32,  // of exp(lse - largest); 0: an empty row
+}
+
+// exp of a partial lse relative to the largest; 0 for none.
+fn weight_of(bits: u32, largest: f32) -> f32 {
+  if (bits == kEmpty) {
+    return 0.0;
+  }
+  return exp2(max((bitcast<f32>(bits) - largest) * kLog2E, -200.0));
+}
+
+fn total_of(at: u32, sink: u32) -> Total {
+  var largest = -3.4028234e38;
+  if (sink != kEmpty) {
+    largest = bitcast<f32>(sink);
+  }
+  for (var s = 0u; s < p.splits; s += 1u) {
+    let bits = partials[at + s];
+    if (bits != kEmpty) {
+      largest = max(largest, bitcast<f32>(bits));
+    }
+  }
+  var sum = weight_of(sink, largest);
+  for (var s = 0u; s < p.splits; s += 1u) {
+    sum += weight_of(partials[at + s], largest);
+  }
+  return Total(largest, sum);
+}
+
+@compute @workgroup_size(kThreads)
+fn combine(@builtin(workgroup_id) group: vec3<u32>,
+           @builtin(local_invocation_index) thread: u32) {
+  let h = group.y;
+  let i = p.first_row + group.x;
+  let entry = p.entries_at + (p.first_batch + group.z) * 8u;
+  let inside = i < info[entry];
+  if (!inside && p.packed != 0u) {
+    return;
+  }
+  let row = info[entry + 2u] + i;
+  let lse_at = p.partial_lse.base + group.z * p.partial_lse.batch + h * p.partial_lse.head +
+               row * p.partial_lse.row;
+  let o_at = p.partial_o.base + group.z * p.partial_o.batch + h * p.partial_o.head +
+             row * p.partial_o.row;
+  var total = Total(0.0, 0.0);
+  if (inside) {
+    var sink = kEmpty;
+    if (p.sinks_at != 0u) {
+      sink = info[p.sinks_at + p.first_head + h];
+    }
+    total = total_of(lse_at, sink);
+  }
+  if (HAS_LSE && thread == 0u) {
+    var bits = kEmpty;
+    if (total.sum > 0.0) {
+      bits = bitcast<u32>(total.largest + log_of(total.sum));
+    }
+    lse[p.lse.base + group.z * p.lse.batch + h * p.lse.head + row * p.lse.row] = bits;
+  }
+  let at = p.o.base + group.z * p.o.batch + h * p.o.head + row * p.o.row;
+  let elements = select(2u, 1u, TYPE_TO == 0u);
+  var replaced = 0u;
+  for (var n = thread; n < words_of_row(at, p.dim, TYPE_TO); n += kThreads) {
+    let word = word_of(at, n, TYPE_TO);
+    var x = vec2(0.0);
+    for (var s = 0u; s < select(0u, p.splits, total.sum > 0.0); s += 1u) {
+      let weight = weight_of(partials[lse_at + s], total.largest);
+      for (var m = 0u; m < elements; m += 1u) {
+        if (weight != 0.0 && word.dim + m < p.dim) {
+          x[m] += weight * bitcast<f32>(partials[o_at + s * p.dim + word.dim + m]);
+        }
+      }
+    }
+    var bits = vec2(0u);
+    for (var m = 0u; m < elements; m += 1u) {
+      if (total.sum > 0.0) {
+        bits[m] = bits_of(x[m] / total.sum, TYPE_TO);
+      }
+      if (ZERO_NONFINITE && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
+        bits[m] = 0u;
+        replaced += 1u;
+      }
+    }
+    put(word, p.dim, bits.x, bits.y, TYPE_TO);
+  }
+  if (ZERO_NONFINITE && replaced != 0u) {
+    atomicAdd(&count, replaced);
+  }
+}

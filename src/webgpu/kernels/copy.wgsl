@@ -1,0 +1,373 @@
+// copy: rows of one tensor to the same rows of another, element by element, whatever their strides,
+// offsets and types; with rotary embedding, sums into the destination, zeros for what is not
+// finite. It packs inputs into rows of 16-byte units, takes results from where they are staged,
+// appends to a cache, and is the rotary embedding as an operation of its own.
+//
+// Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
+// Roles: a thread has a word of the destination at a time. Words that a line shares with what lies
+// next to it are changed by atomic operations on its own half alone.
+// Workgroup memory: the rotated pairs of all lines, f32 [LINES, ROT_DIM]; they are complete before
+// the first is written, so that a tensor may be rotated in place.
+// Bound by memory; elements of the same type are copied as bits.
+
+// begin: rows
+// A tensor's rows: element x of row i, head h, entry b is at
+// base + b * batch + i * row + h * head + x.
+struct Rows {
+  base: u32,
+  batch: u32,
+  row: u32,
+  head: u32,
+}
+// end: rows
+
+// All in elements. Packed tensors have batch 0 where rows are those of entries; entries are then
+// found by their first rows.
+struct Copy {
+  source: Rows,
+  to: Rows,
+  positions: Rows,  // i32; head unused
+  table: Rows,      // block_table; row is from one page of an entry to the next, head unused
+  rows: u32,        // the most that an entry has
+  heads: u32,
+  dim: u32,         // elements of a row that are copied ...
+  dims: u32,        // ... and that are written: the others are 0
+  first_batch: u32,  // what the grid's first entry and line are
+  first_line: u32,
+  entries_at: u32,
+  which: u32,  // an entry's rows: 0: all of `rows`, 1: its queries, 2: its keys, 3: its new keys
+  past: u32,   // rows past these: 0: not touched, 1: zeros (not of packed tensors)
+  paged: u32,  // 0: nothing, 1: source, 2: to; batch is then from page to page
+  page_size: u32,
+  num_pages: u32,
+
+  // Row i of an entry stands at position i + offset (64 bits, low word first), plus what
+  // position_of says: 0: nothing, 1: the entry's diag, 2: its cached keys, 4: positions[i]; 3: it
+  // stands at positions[i] alone.
+  offset: vec2<u32>,
+  position_of: u32,
+  inverse: u32,     // 1: rotate back
+  table_rows: u32,  // rows of the caller's tables; 0: the table of frequencies
+  cosines_at: u32,
+  cosines_row: u32,
+  sines_at: u32,
+  sines_row: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Copy;
+@group(0) @binding(1) var<storage, read> source: array<u32>;  // not used IN_PLACE
+@group(0) @binding(2) var<storage, read_write> to: array<atomic<u32>>;
+@group(0) @binding(3) var<storage, read> info: array<u32>;
+@group(0) @binding(4) var<storage, read> positions: array<u32>;
+@group(0) @binding(5) var<storage, read> block_table: array<u32>;
+// f32 [position, ROT_DIM / 2] as given; or u32 {low, high} per pair: the 64 bits behind the point
+// of base^(-2m / ROT_DIM) / (2 pi), turns per position.
+@group(0) @binding(6) var<storage, read> cosines: array<u32>;
+@group(0) @binding(7) var<storage, read> sines: array<u32>;
+@group(0) @binding(8) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
+
+const kThreads = 256u;
+
+override TYPE_SOURCE: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
+override TYPE_TO: u32 = 0u;
+override LINES: u32 = 16u;
+override ROPE: u32 = 0u;  // 0: none, 1: interleaved, 2: half
+override ROT_DIM: u32 = 0u;
+override IN_PLACE: bool = false;  // source is to; types are the same
+override ACCUMULATE: bool = false;
+override ZERO_NONFINITE: bool = false;
+
+override PAIRS = max(1u, ROT_DIM / 2u);
+override STAGED = max(1u, LINES * ROT_DIM);
+override AS_BITS = TYPE_SOURCE == TYPE_TO && !ACCUMULATE;
+
+var<workgroup> s_rotated: array<f32, STAGED>;
+
+// begin: bf16
+// Nearest even.
+fn bf16_bits(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {
+    return (bits >> 16u) | 0x40u;
+  }
+  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+// end: bf16
+
+// begin: element
+fn value_of(bits: u32, element: u32) -> f32 {
+  switch element {
+    case 0u: { return bitcast<f32>(bits); }
+    case 1u: { return unpack2x16float(bits).x; }
+    default: { return bitcast<f32>(bits << 16u); }
+  }
+}
+
+// Nearest even. What is too large becomes infinite, which the language's own conversion to f16 does
+// not promise.
+fn bits_of(x: f32, element: u32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if (element == 0u) {
+    return bits;
+  }
+  if (element == 2u) {
+    return bf16_bits(x);
+  }
+  let magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x477ff000u) {
+    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+  }
+  return pack2x16float(vec2(x, 0.0)) & 0xffffu;
+}
+
+fn is_finite(bits: u32, element: u32) -> bool {
+  let exponent = select(select(0x7f80u, 0x7c00u, element == 1u), 0x7f800000u, element == 0u);
+  return (bits & exponent) != exponent;
+}
+// end: element
+
+// begin: put
+// The word of `to` that a thread writes: elements [dim, dim + 2) of a row from `at` on, or element
+// dim alone where they are f32. Those outside of [0, dims) are not the row's: dim may be -1.
+struct Word {
+  word: u32,
+  dim: u32,
+}
+
+fn words_of_row(at: u32, dims: u32, element: u32) -> u32 {
+  return select((at % 2u + dims + 1u) / 2u, dims, element == 0u);
+}
+
+fn word_of(at: u32, n: u32, element: u32) -> Word {
+  if (element == 0u) {
+    return Word(at + n, n);
+  }
+  return Word(at / 2u + n, n * 2u - at % 2u);
+}
+
+fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
+  if (element == 0u) {
+    atomicStore(&to[x.word], first);
+    return;
+  }
+  var mask = 0u;
+  mask |= select(0u, 0x0000ffffu, x.dim < dims);
+  mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
+  let bits = first | (second << 16u);
+  if (mask == 0xffffffffu) {
+    atomicStore(&to[x.word], bits);
+  } else {
+    atomicAnd(&to[x.word], ~mask);
+    atomicOr(&to[x.word], bits & mask);
+  }
+}
+
+fn bits_at(at: u32, element: u32) -> u32 {
+  if (element == 0u) {
+    return atomicLoad(&to[at]);
+  }
+  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
+}
+// end: put
+
+// begin: multiply_high
+fn multiply_high(a: u32, b: u32) -> u32 {
+  let low = (a & 0xffffu) * (b & 0xffffu);
+  let mid = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
+  let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
+  return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
+}
+// end: multiply_high
+
+fn source_bits(at: u32) -> u32 {
+  if (IN_PLACE) {
+    return bits_at(at, TYPE_SOURCE);
+  }
+  if (TYPE_SOURCE == 0u) {
+    return source[at];
+  }
+  return (source[at / 2u] >> (at % 2u * 16u)) & 0xffffu;
+}
+
+const kNothing = 0u;
+const kZeros = 1u;
+const kCopied = 2u;
+
+// A line: where it begins in both tensors, and what becomes of it.
+struct Line {
+  source: u32,
+  to: u32,
+  row: u32,
+  state: u32,
+}
+
+struct Place {
+  at: u32,
+  exists: bool,
+}
+
+// Row i, head h; b is the entry in the grid.
+fn place_of(x: Rows, b: u32, i: u32, h: u32, paged: bool) -> Place {
+  if (!paged) {
+    return Place(x.base + b * x.batch + i * x.row + h * x.head, true);
+  }
+  let at = p.table.base + (p.first_batch + b) * p.table.batch + i / p.page_size * p.table.row;
+  let page = block_table[at];
+  return Place(x.base + page * x.batch + i % p.page_size * x.row + h * x.head, page < p.num_pages);
+}
+
+fn line_of(b: u32, n: u32) -> Line {
+  let i = n / p.heads;
+  let h = n % p.heads;
+  if (i >= p.rows) {
+    return Line(0u, 0u, i, kNothing);
+  }
+  let entry = p.entries_at + (p.first_batch + b) * 8u;
+  var rows = p.rows;
+  var first_source = 0u;
+  var first_to = 0u;
+  switch p.which {
+    case 0u: {}
+    case 3u: {
+      rows = info[entry + 1u] - info[entry + 6u];
+      first_to = info[entry + 6u];
+    }
+    default: {
+      rows = info[entry + p.which - 1u];
+      first_source = info[entry + p.which + 1u];
+      first_to = first_source;
+    }
+  }
+  let inside = i < rows;
+  if (!inside && p.past == 0u) {
+    return Line(0u, 0u, i, kNothing);
+  }
+  let to_row = place_of(p.to, b, first_to + i, h, p.paged == 2u);
+  let source_row = place_of(p.source, b, first_source + i, h, p.paged == 1u);
+  let state = select(kZeros, kCopied, inside && source_row.exists);
+  return Line(source_row.at, to_row.at, i, select(kNothing, state, to_row.exists));
+}
+
+// 64 bits, two's complement, low word first.
+fn widened(x: u32) -> vec2<u32> {
+  return vec2(x, select(0u, 0xffffffffu, (x & 0x80000000u) != 0u));
+}
+
+fn add_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  let low = a.x + b.x;
+  return vec2(low, a.y + b.y + select(0u, 1u, low < a.x));
+}
+
+fn position_of(b: u32, i: u32) -> vec2<u32> {
+  let entry = p.entries_at + (p.first_batch + b) * 8u;
+  if (p.position_of >= 3u) {
+    let first = select(0u, info[entry + p.which + 1u], p.which == 1u || p.which == 2u);
+    let given = widened(positions[p.positions.base + b * p.positions.batch + (first + i) * p.positions.row]);
+    return add_wide(given, select(vec2(0u), p.offset, p.position_of == 4u));
+  }
+  var position = add_wide(p.offset, vec2(i, 0u));
+  if (p.position_of != 0u) {
+    position = add_wide(position, widened(info[entry + p.position_of + 4u]));
+  }
+  return position;
+}
+
+// Cosine and sine of pair m at a position. The product of position and turns per position is exact
+// in its 64 bits behind the point; f32 begins only where 1/8 of a turn is left.
+fn rotation(position: vec2<u32>, m: u32) -> vec2<f32> {
+  if (p.table_rows != 0u) {
+    let last = p.table_rows - 1u;
+    var row = select(min(position.x, last), last, position.y != 0u);
+    row = select(row, 0u, (position.y & 0x80000000u) != 0u);
+    return vec2(bitcast<f32>(cosines[p.cosines_at + row * p.cosines_row + m]),
+                bitcast<f32>(sines[p.sines_at + row * p.sines_row + m]));
+  }
+  let step = vec2(cosines[p.cosines_at + 2u * m], cosines[p.cosines_at + 2u * m + 1u]);
+  let turn = multiply_high(position.x, step.x) + position.x * step.y + position.y * step.x;
+  let quarter = (turn + 0x20000000u) >> 30u;
+  let x = f32(bitcast<i32>(turn - (quarter << 30u))) * 1.46291808e-9;  // 2 pi / 2^32
+  let y = x * x;
+  // Minimax polynomials for |x| <= pi / 4 (Moshier, Cephes, sinf.c and cosf.c).
+  let sine = x + x * y * (-1.6666654611e-1 + y * (8.3321608736e-3 - y * 1.9515295891e-4));
+  let series = 4.166664568e-2 + y * (-1.388731625e-3 + y * 2.443315712e-5);
+  let cosine = 1.0 - 0.5 * y + y * y * series;
+  let turned = select(vec2(cosine, sine), vec2(-sine, cosine), (quarter & 1u) != 0u);
+  return select(turned, -turned, (quarter & 2u) != 0u);
+}
+
+fn rotate_lines(b: u32, first: u32, thread: u32) {
+  for (var n = thread; n < LINES * PAIRS; n += kThreads) {
+    let m = n % PAIRS;
+    let line = line_of(b, first + n / PAIRS);
+    if (line.state == kCopied) {
+      let one = select(m, 2u * m, ROPE == 1u);
+      let other = select(m + PAIRS, 2u * m + 1u, ROPE == 1u);
+      let x = value_of(source_bits(line.source + one), TYPE_SOURCE);
+      let y = value_of(source_bits(line.source + other), TYPE_SOURCE);
+      var turn = rotation(position_of(b, line.row), m);
+      turn.y = select(turn.y, -turn.y, p.inverse != 0u);
+      s_rotated[n / PAIRS * ROT_DIM + one] = x * turn.x - y * turn.y;
+      s_rotated[n / PAIRS * ROT_DIM + other] = x * turn.y + y * turn.x;
+    }
+  }
+}
+
+// Element `dim` of a line as it is written, before non-finite ones are replaced.
+fn result_of(line: Line, staged: u32, dim: u32) -> u32 {
+  let rotated = ROPE != 0u && dim < ROT_DIM;
+  let exists = line.state == kCopied && dim < p.dim;
+  if (AS_BITS && !rotated) {
+    if (!exists) {
+      return 0u;
+    }
+    return source_bits(line.source + dim);
+  }
+  var x = 0.0;
+  if (exists) {
+    if (rotated) {
+      x = s_rotated[staged + dim];
+    } else {
+      x = value_of(source_bits(line.source + dim), TYPE_SOURCE);
+    }
+  }
+  if (ACCUMULATE) {
+    x += value_of(bits_at(line.to + dim, TYPE_TO), TYPE_TO);
+  }
+  return bits_of(x, TYPE_TO);
+}
+
+@compute @workgroup_size(kThreads)
+fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+  let b = group.z;
+  let first = p.first_line + (group.y * groups.x + group.x) * LINES;
+  if (ROPE != 0u) {
+    rotate_lines(b, first, thread);
+    workgroupBarrier();
+  }
+  // A row may begin in the middle of a word.
+  let odd = (p.to.base | p.to.batch | p.to.row | p.to.head) & 1u;
+  let words = words_of_row(odd, p.dims, TYPE_TO);
+  var replaced = 0u;
+  for (var n = thread; n < LINES * words; n += kThreads) {
+    let line = line_of(b, first + n / words);
+    if (line.state == kNothing || n % words >= words_of_row(line.to, p.dims, TYPE_TO)) {
+      continue;
+    }
+    let word = word_of(line.to, n % words, TYPE_TO);
+    var bits = array<u32, 2>(0u, 0u);
+    for (var m = 0u; m < select(2u, 1u, TYPE_TO == 0u); m += 1u) {
+      if (word.dim + m < p.dims) {
+        bits[m] = result_of(line, n / words * ROT_DIM, word.dim + m);
+        if (ZERO_NONFINITE && !is_finite(bits[m], TYPE_TO)) {
+          bits[m] = 0u;
+          replaced += 1u;
+        }
+      }
+    }
+    put(word, p.dims, bits[0], bits[1], TYPE_TO);
+  }
+  if (ZERO_NONFINITE && replaced != 0u) {
+    atomicAdd(&count, replaced);
+  }
+}
