@@ -76,6 +76,12 @@ bool loads_evenly(int dim, int rows, int threads) {
   return rows % (threads / (dim % 64 == 0 ? 8 : 4)) == 0;
 }
 
+// Keys of a warp's scores.
+int score_keys_of(const Tiles& tiles) {
+  return tiles.exchange ? device::ScoreKeysOf(tiles.tile_q, tiles.tile_kv, tiles.warps)
+                        : tiles.tile_kv / tiles.warps;
+}
+
 // What portable/backward.cu can be compiled for; as its assertions.
 std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const int threads = 32 * tiles.warps;
@@ -84,14 +90,17 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   if (tiles.tile_q <= 0 || tiles.tile_q % 32 != 0 || tiles.tile_q > threads) {
     return "tile_q is a multiple of 32 and no more than the threads";
   }
-  const int keys = tiles.exchange ? 32 : tiles.tile_kv / tiles.warps;
+  const int keys = score_keys_of(tiles);
   if (tiles.tile_kv <= 0 || (keys != 16 && keys != 32) || tiles.tile_kv % keys != 0 ||
       tiles.warps % (tiles.tile_kv / keys) != 0) {
     return "a warp has 16 or 32 keys";
   }
+  if (tiles.exchange && keys == 16 && shape.mask) return "a mask's rows are of 32 keys of a warp";
   const int parts = tiles.warps / (tiles.tile_kv / keys);
   if (tiles.tile_q % (parts * tiles.chunk) != 0) return "a warp has whole chunks of queries";
-  if (shape.dim_qk % (16 * parts) != 0 || shape.dim_vo % (16 * parts) != 0) {
+  const int out_parts = tiles.exchange ? tiles.warps / std::max(1, tiles.tile_kv / 32) : parts;
+  if (out_parts == 0 || shape.dim_qk % (16 * out_parts) != 0 ||
+      shape.dim_vo % (16 * out_parts) != 0) {
     return "the warps share out whole 16 dims";
   }
   const int sum_warps = shape.dim_qk % (8 * tiles.warps) == 0 ? 2 : 4;
@@ -194,7 +203,8 @@ int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
     return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
                                     shape.dim_vo, tiles.exchange, shape.bias_bytes, shape.mask,
-                                    apart_of(shape, tiles) == 2 ? tiles.warps : 0)
+                                    apart_of(shape, tiles) == 2 ? tiles.warps * score_keys_of(tiles)
+                                                                : 0)
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
@@ -249,7 +259,8 @@ int apart_of(const Shape& shape, const Tiles& tiles) {
   if (apart == 0 || !tiles.exchange || shape.dim_qk != shape.dim_vo) return 0;
   const int parts = tiles.tile_kv % 64 == 0 ? tiles.warps / (tiles.tile_kv / 64) / 2 : 0;
   if (parts == 0 || shape.dim_qk % (16 * parts) != 0) return 0;
-  const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / 32));  // of a warp's scores
+  // Of a warp's scores.
+  const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / score_keys_of(tiles)));
   return queries == 16 && tiles.chunk == 16 ? apart : 1;
 }
 

@@ -116,11 +116,13 @@ __device__ __forceinline__ bool HasDv() {
 
 // A block's rows of dK or dV, where it is the warp's `mine` to give them, times `factor`, by way of
 // shared memory that nothing else uses.
-template <int kDim, int kPart>
+template <int kDim, int kPart, int kColumns>
 __device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows& rows,
                                                  const int& dim, const Entry& entry, int head,
-                                                 int j0, float factor, const Sums<kPart>& sums,
+                                                 int j0, float factor,
+                                                 const float (&sums)[kBlocksM][kColumns][4],
                                                  bool mine, unsigned tile) {
+  static_assert(kColumns == kPart / 8);
   const StagedRows<kDim, kDtype> staged{tile};
   const int key = OutWarp() / kOutParts * kOutKeys;
   const int first = OutWarp() % kOutParts * kPart;

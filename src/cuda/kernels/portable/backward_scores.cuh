@@ -32,11 +32,12 @@ constexpr bool kHasMask = config::mask != 0;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
 constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
     kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask,
-    config::apart == 2 ? kWarps : 0);
+    config::apart == 2 ? kWarps * attn::device::ScoreKeysOf(kTileQ, kTileKv, kWarps) : 0);
 
 // Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
 constexpr int kChunk = config::chunk;
-constexpr int kScoreKeys = kExchange ? 32 : kTileKv / kWarps;
+constexpr int kScoreKeys =
+    kExchange ? attn::device::ScoreKeysOf(kTileQ, kTileKv, kWarps) : kTileKv / kWarps;
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
 constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
 constexpr int kBlocksS = kScoreKeys / 16;
@@ -69,7 +70,7 @@ using QkLayout = TileLayout<kDimQk>;
 using VoLayout = TileLayout<kDimVo>;
 using PairLayout = TileLayout<kTileQ>;  // P and dS transposed: [keys][queries]
 using BiasTile = PairTile<kScoreQueries, kScoreKeys, kBiasBytes>;
-using MaskTile = PairTile<kScoreQueries, kScoreKeys, 1>;
+using MaskTile = PairTile<kScoreQueries, kScoreKeys, kHasMask ? 1 : 2>;  // bytes
 
 // kChunk queries of a warp's keys, transposed: accumulators of 8 queries each.
 constexpr int kBlocksN = kChunk / 8;
@@ -146,7 +147,7 @@ __device__ __forceinline__ void MultiplyApart(unsigned k_tile, unsigned v_tile, 
   // The partner's queries are 16 away, and kScoreWarps warps.
   const int partner = Warp() ^ kScoreWarps;
   const auto place = [&](int warp, int i) {
-    return pairs + static_cast<unsigned>(warp * 2048 + i * 512 + Lane() * 16);
+    return pairs + static_cast<unsigned>(warp * kBlocksS * 1024 + i * 512 + Lane() * 16);
   };
 #pragma unroll
   for (int i = 0; i < 2 * kBlocksS; ++i) {
@@ -305,19 +306,21 @@ __device__ __forceinline__ void LoadStats(const Step& step, int query, Stats& st
 // Dropout's flags of kChunk queries, of blocks of 16 keys and 16 queries.
 using ChunkFlags = Flags[kBlocksN / 2][kBlocksS];
 __device__ __forceinline__ void DrawChunk(const Step& step, int query, ChunkFlags& flags) {
-  if constexpr (config::dropout == 0) return;
+  if constexpr (config::dropout != 0) {
 #pragma unroll
-  for (int m = 0; m < kBlocksS; ++m) {
-    const int i = step.i0 + query;
-    const int j = step.j0 + 16 * m;
-    if (step.dropout.aligned) {
-      Flags second;
-      DrawBlocksTransposed(step.dropout, i, j, flags[0][m],
-                           kBlocksN > 2 ? flags[kBlocksN / 2 - 1][m] : second);
-    } else {
+    for (int m = 0; m < kBlocksS; ++m) {
+      const int i = step.i0 + query;
+      const int j = step.j0 + 16 * m;
+      if (step.dropout.aligned) {
+        Flags second;
+        DrawBlocksTransposed(step.dropout, i, j, flags[0][m],
+                             kBlocksN > 2 ? flags[kBlocksN / 2 - 1][m] : second);
+      } else {
 #pragma unroll
-      for (int n = 0; n < kBlocksN / 2; ++n) {
-        flags[n][m] = DrawElements<true>(step.dropout, j + Lane() / 4, i + 16 * n + Lane() % 4 * 2);
+        for (int n = 0; n < kBlocksN / 2; ++n) {
+          flags[n][m] =
+              DrawElements<true>(step.dropout, j + Lane() / 4, i + 16 * n + Lane() % 4 * 2);
+        }
       }
     }
   }
