@@ -177,6 +177,22 @@ TEST(CudaPlan, MisfitsSayWhy) {
             "needs about 168 registers of a thread, of which there are 128");
 }
 
+// 16 warps leave some no scores of 32 keys at dim 256.
+TEST(CudaPlan, BlocksOfSixteenWarps) {
+  const Tiles wide{64, 128, 16, 2, 1, false, 16, true, false};
+  const Tiles narrow{64, 64, 16, 2, 1, false, 16, true, false};
+  Shape shape{Pass::backward, 128, 128};
+  EXPECT_EQ(misfit(shape, wide, h200()), "");
+  shape.mask = true;
+  EXPECT_EQ(misfit(shape, wide, h200()), "");
+  shape = {Pass::backward, 256, 256};
+  EXPECT_EQ(misfit(shape, narrow, h200()), "");
+  shape.mask = true;
+  EXPECT_EQ(misfit(shape, narrow, h200()), "a mask's rows are of 32 keys of a warp");
+  shape = {Pass::backward, 192, 192};
+  EXPECT_EQ(misfit(shape, narrow, h200()), "the warps share out whole 16 dims");
+}
+
 // Few kernels: nothing of a call but what changes code is a constant.
 TEST(CudaPlan, CaseListNeedsFewConfigs) {
   for (const DeviceFacts& facts : devices()) {
