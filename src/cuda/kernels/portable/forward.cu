@@ -5,9 +5,10 @@
 // Grid: one block for each (tile of queries, query head, batch entry), the last tile first, as
 // those have most keys under a causal mask. A block's warps own 16 or 32 of its queries each and
 // never exchange anything but the tiles of K and V, which come through a ring of config::stages in
-// shared memory. S and P stay in registers: the accumulators of S, packed pairwise, are the A
-// fragments of P V. With 32 queries a warp, each fragment of K and V that is read feeds two
-// products, without which shared memory bounds the kernel (docs/kernels/portable.md).
+// shared memory (of one: K is loaded while P V is computed, V while S is). S and P stay in
+// registers: the accumulators of S, packed pairwise, are the A fragments of P V. With 32 queries a
+// warp, each fragment of K and V that is read feeds two products, without which shared memory
+// bounds the kernel (docs/kernels/portable.md).
 //
 // Config: dtype; dim_qk, dim_vo (rounded up; columns beyond the tensor's are zeros); tile_q,
 // tile_kv, warps, stages, blocks (of an SM, for the register budget), q_in_registers; softcap,
@@ -40,6 +41,7 @@ constexpr int kBlocksN = kTileKv / 8;   // accumulators of 8 keys
 constexpr int kBlocksK = config::dim_qk / 16;
 constexpr int kBlocksD = config::dim_vo / 8;
 constexpr int kStages = config::stages;
+constexpr bool kOneStage = kStages == 1;  // K comes while P V is computed, V while S is
 constexpr bool kHasBias = config::bias_type != config::none;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
@@ -326,10 +328,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     return base + kShared.v + static_cast<unsigned>(stage(tile) * kTileKv * VLayout::kRowBytes);
   };
   // One group a tile, empty ones behind the last, so that the count of groups says what is there.
-  const auto fetch = [&]<int unroll>(int tile, Unroll<unroll>) {
+  // With one stage K and V are groups of their own.
+  const auto fetch = [&]<int unroll>(int tile, Unroll<unroll>, bool k = true, bool v = true) {
     if (tile < last) {
-      k_stream.template Load<unroll>(k_tile(tile), entry.len_kv - tile * kTileKv);
-      v_stream.template Load<unroll>(v_tile(tile), entry.len_kv - tile * kTileKv);
+      if (k) k_stream.template Load<unroll>(k_tile(tile), entry.len_kv - tile * kTileKv);
+      if (v) v_stream.template Load<unroll>(v_tile(tile), entry.len_kv - tile * kTileKv);
     }
     ptx::CopyCommit();
   };
@@ -362,10 +365,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   fetch_pairs(first);
 #pragma unroll 1
   for (int ahead = 0; ahead < kStages - 1; ++ahead) fetch(first + ahead, Unroll<1>());
+  if constexpr (kOneStage) fetch(first, Unroll<1>(), true, false);
   const unsigned q_tile =
       base + kShared.q + static_cast<unsigned>(warp * kRows * QLayout::kRowBytes);
   QFragments q{};
-  ptx::CopyWait<kStages - 1>();
+  ptx::CopyWait<kOneStage ? 1 : kStages - 1>();
   __syncthreads();
   TakeQ(a, q_tile, q);
 
@@ -383,9 +387,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   for (int tile = first; tile < last; ++tile) {
     // The tile is there (pairs are fetched one ahead, so that nothing but the stages beyond may be
     // under way), and all warps have left the stage that is filled next.
-    ptx::CopyWait<kHasBias || config::mask != 0 ? 0 : kStages - 2>();
+    ptx::CopyWait<kHasBias || config::mask != 0 || kOneStage ? 0 : kStages - 2>();
     __syncthreads();
-    fetch(tile + kStages - 1, Unroll<64>());
+    if constexpr (kOneStage) {
+      fetch(tile, Unroll<64>(), false, true);  // V, while S is computed
+    } else {
+      fetch(tile + kStages - 1, Unroll<64>());
+    }
 
     const int j0 = tile * kTileKv;
     TileFlags flags;
@@ -400,6 +408,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
     }
     if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
+    if constexpr (kOneStage) {
+      ptx::CopyWait<0>();
+      __syncthreads();  // V is there, and all warps have left K
+      fetch(tile + 1, Unroll<64>(), true, false);
+    }
     if constexpr (kHasBias || config::mask != 0) {
       __syncwarp();  // all lanes have read the pairs
       fetch_pairs(tile + 1);
