@@ -201,10 +201,10 @@ BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFac
 
 int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
-    return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
-                                    shape.dim_vo, tiles.exchange, shape.bias_bytes, shape.mask,
-                                    apart_of(shape, tiles) == 2 ? tiles.warps * score_keys_of(tiles)
-                                                                : 0)
+    return device::BackwardSharedOf(
+               tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk, shape.dim_vo,
+               tiles.exchange, shape.bias_bytes, shape.mask,
+               apart_of(shape, tiles) == 2 ? tiles.warps * score_keys_of(tiles) : 0)
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
