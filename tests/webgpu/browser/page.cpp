@@ -1,0 +1,157 @@
+// attn_webgpu_page FOLDER: writes what the page in this folder reads. page.json: the kernels of the
+// case list's calls, and the cases below as dispatches with the results that the reference gives;
+// page.bin: the bytes of their buffers, parameters and results.
+#include <algorithm>
+#include <array>
+#include <attn/attn.hpp>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "../case_work.hpp"
+#include "cases/check.hpp"
+#include "webgpu/host/run.hpp"
+
+namespace attn::webgpu::test {
+namespace {
+
+using Json = nlohmann::json;
+
+// What every device has; kernels for more are those of other tiles.
+constexpr std::uint32_t kWorkgroupBytes = 16384;
+
+// Small, several tiles of queries and of keys each, and together every kernel and every option.
+constexpr std::array kCases{
+    "forward name=plain : dtype=f32 heads_q=2 len_q=130 len_kv=97 dim_qk=64 dim_vo=64",
+};
+
+class Writer {
+ public:
+  Json add_bytes(std::span<const std::byte> bytes) {
+    const std::size_t at = data_.size();
+    data_.insert(data_.end(), bytes.begin(), bytes.end());
+    return {at, bytes.size()};
+  }
+  Json add_numbers(const std::vector<double>& numbers) {
+    return add_bytes(std::as_bytes(std::span(numbers)));
+  }
+
+  // Its number.
+  std::size_t add_kernel(const KernelSpec& spec) {
+    const auto [place, is_new] = numbers_.try_emplace(to_string(spec), kernels_.size());
+    if (!is_new) return place->second;
+    Json bindings = Json::array();
+    for (int n = 0; n < spec.num_bindings; ++n) {
+      const bool reads = spec.bindings[static_cast<std::size_t>(n)] == Access::read;
+      bindings.push_back(reads ? "read-only-storage" : "storage");
+    }
+    Json constants = Json::object();
+    for (int n = 0; n < spec.num_constants; ++n) {
+      const Constant& constant = spec.constants[static_cast<std::size_t>(n)];
+      constants[constant.name] = constant.value;
+    }
+    kernels_.push_back({{"name", to_string(spec)},
+                        {"source", spec.source},
+                        {"entry", spec.entry},
+                        {"bindings", bindings},
+                        {"constants", constants}});
+    return place->second;
+  }
+
+  void add_case(const std::string& text) {
+    const cases::Case c = cases::parse_case(text);
+    const CaseWork case_work(c, core_facts(kWorkgroupBytes));
+    const Work& work = case_work.work();
+    Json buffers = Json::array();
+    for (const auto& bytes : case_work.tensors()) buffers.push_back(add_bytes(bytes));
+    Json steps = Json::array();
+    for (std::size_t n = 0; n < work.steps.size(); ++n) {
+      const Step& step = work.steps[n];
+      Json bound = Json::array({to_json(case_work.parameters_of(n))});
+      for (std::size_t i = 0; i < static_cast<std::size_t>(step.spec.num_bindings); ++i) {
+        bound.push_back(to_json(case_work.part_of(step.operands[i])));
+      }
+      steps.push_back(
+          {{"kernel", add_kernel(step.spec)}, {"bound", bound}, {"grid", step.grid}});
+    }
+    cases_.push_back({{"name", text},
+                      {"tensors", buffers},
+                      {"prepared", work.prepared_bytes},
+                      {"staged", work.staged_bytes},
+                      {"parameters", add_bytes(parameters_of(work))},
+                      {"parameter_bytes", parameter_bytes(work)},
+                      {"steps", steps},
+                      {"outputs", outputs_of(c, case_work)}});
+  }
+
+  void write(const std::string& folder) const {
+    const Json page{{"workgroup_bytes", kWorkgroupBytes}, {"kernels", kernels_}, {"cases", cases_}};
+    std::ofstream json(folder + "/page.json");
+    json << page;
+    std::ofstream bin(folder + "/page.bin", std::ios::binary);
+    bin.write(reinterpret_cast<const char*>(data_.data()),
+              static_cast<std::streamsize>(data_.size()));
+    json.close();
+    bin.close();
+    if (!json || !bin) throw Error(ErrorCode::internal, "can't write into " + folder);
+    std::printf("%zu kernels, %zu cases, %zu KiB\n", kernels_.size(), cases_.size(),
+                data_.size() / 1024);
+  }
+
+ private:
+  static Json to_json(const CaseWork::Part& part) {
+    return {part.buffer, part.offset, part.size};
+  }
+
+  Json outputs_of(const cases::Case& c, const CaseWork& case_work) {
+    Json outputs = Json::array();
+    const std::vector<cases::Expected> all = cases::expected_of(c);
+    for (std::size_t n = 0; n < all.size(); ++n) {
+      const TensorView& view = case_work.outputs().views[n].second;
+      const auto rank = static_cast<std::ptrdiff_t>(view.rank);
+      const CaseWork::Part part = case_work.part_of(view);
+      outputs.push_back(
+          {{"name", all[n].name},
+           {"type", to_string(view.dtype)},
+           {"buffer", part.buffer},
+           {"offset", part.offset},
+           {"shape", std::vector(view.shape.begin(), view.shape.begin() + rank)},
+           {"strides", std::vector(view.strides.begin(), view.strides.begin() + rank)},
+           {"expected", add_numbers(all[n].values)},
+           {"tolerances", add_numbers(all[n].tolerances)}});
+    }
+    return outputs;
+  }
+
+  std::vector<std::byte> data_;
+  std::map<std::string, std::size_t> numbers_;  // of kernels
+  Json kernels_ = Json::array();
+  Json cases_ = Json::array();
+};
+
+int write_page(const std::string& folder) {
+  try {
+    Writer writer;
+    for (const char* text : kCases) writer.add_case(text);
+    for (const KernelSpec& spec : kernels_of_list(core_facts(kWorkgroupBytes))) {
+      writer.add_kernel(spec);
+    }
+    writer.write(folder);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "attn_webgpu_page: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace attn::webgpu::test
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: attn_webgpu_page FOLDER\n");
+    return 2;
+  }
+  return attn::webgpu::test::write_page(argv[1]);
+}
