@@ -104,7 +104,7 @@ for name in "${steps[@]}"; do
   else
     outcome=FAILED
     failed=$((failed + 1))
-    tail -n 60 "$logs/$name.log"
+    tail -n 120 "$logs/$name.log"
   fi
   read -r tests_passed tests_failed < <(counts "$logs/$name.log")
   passed=$((passed + tests_passed))

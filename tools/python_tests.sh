@@ -67,7 +67,7 @@ fresh() {
 # there are two of these at once.
 run_tests() {
   # shellcheck disable=SC2086
-  PYTHONPATH=$work/site ATTN_LIBRARY='' OMP_WAIT_POLICY=passive "$2" -m pytest -q \
+  PYTHONPATH=$work/site ATTN_LIBRARY='' OMP_WAIT_POLICY=passive "$2" -m pytest -q -rfE \
     -p no:cacheprovider --durations 5 --sample "${sample[$1]:-1}" ${files[$1]} || fail "$1: tests"
 }
 
@@ -143,6 +143,11 @@ wait $environments
 for name in "${names[@]}"; do
   say "$name"
   cat "$work/$name.log"
+done
+# What failed once more, where a reader of the end of the log sees it: each failed test with its
+# error, and the checks of this script.
+for name in "${names[@]}"; do
+  grep -nE '^(E  |FAILED|ERROR)' "$work/$name.log" | head -n 40 | sed "s/^/$name:/"
 done
 echo "python: $failed checks failed"
 [ $failed = 0 ]

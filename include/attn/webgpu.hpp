@@ -5,7 +5,7 @@
 //   attn::Arguments a;
 //   a.q = ...;  // TensorView{.data = WGPUBuffer, .offset_bytes, .device = attn::Device::webgpu,
 //   ...} attn::webgpu::Recording call(device, attn::Pass::forward, attn::describe(a), a);
-//   call.use(scratch);  // three ranges of the engine's buffers, as large as call.needs() says
+//   call.use(scratch);  // four ranges of the engine's buffers, as large as call.needs() says
 //   for (int chunk = 0; chunk < call.num_chunks(); ++chunk) call.record(chunk, encoder);
 //
 // Functions throw attn::Error: on bad input before anything is recorded, and device_error with the
@@ -35,6 +35,9 @@ struct Handles {
   // process has loaded.
   void* (*lookup)(const char* name) = nullptr;
 };
+// Asks the device what it can, in part by submitting a tiny dispatch and waiting for it. Without
+// subgroups, shader-f16 or larger limits than the default ones, if the engine did not ask for them
+// when it made the device, libattn runs without them.
 ATTN_API std::shared_ptr<Device> adopt(const Handles& handles);
 
 // "NVIDIA H200 (vulkan, discrete, 48 KiB, subgroups of 32, f16)"
@@ -47,15 +50,18 @@ struct Range {
   std::uint64_t size = 0;
 };
 
-// Memory that a call works in besides its tensors, in three different buffers. Contents don't
-// matter before and are not kept; calls whose submissions are ordered may share it, but for
-// `parameters`, of which every call needs a slice of its own until it has run.
+// Memory that a call works in besides its tensors, in four different buffers, for WebGPU lets no
+// dispatch read and write the same one. Contents don't matter before and are not kept; calls whose
+// submissions are ordered may share it, but for `parameters`, of which every call needs a slice of
+// its own until it has run.
 struct Scratch {
+  Range info{};        // usage Storage
   Range prepared{};    // usage Storage
   Range staged{};      // usage Storage
-  Range parameters{};  // usage Uniform | CopyDst
+  Range parameters{};  // usage Uniform | Storage | CopyDst
 };
-struct Needs {  // bytes; 0: none
+struct Needs {  // bytes
+  std::uint64_t info = 0;
   std::uint64_t prepared = 0;
   std::uint64_t staged = 0;
   std::uint64_t parameters = 0;

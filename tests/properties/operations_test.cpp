@@ -36,8 +36,22 @@ struct Layouts {
   }
 };
 
-class Operation : public ::testing::TestWithParam<std::tuple<DType, bool>> {
+ContextOptions on(const std::string& backend) {
+  ContextOptions options = threads_of(3);
+  options.backend = backend;
+  return options;
+}
+
+// Type, whether packed, backend.
+class Operation : public ::testing::TestWithParam<std::tuple<DType, bool, const char*>> {
  protected:
+  void SetUp() override {
+    const std::string backend = std::get<2>(GetParam());
+    for (const BackendInfo& info : backends(context)) {
+      if (info.name == backend && !info.usable) GTEST_SKIP() << info.detail;
+    }
+    if (backend == "webgpu" && dtype() == DType::f64) GTEST_SKIP() << "no f64 on WebGPU";
+  }
   [[nodiscard]] static DType dtype() { return std::get<0>(GetParam()); }
   [[nodiscard]] static DType statistics() {
     return dtype() == DType::f64 ? DType::f64 : DType::f32;
@@ -69,7 +83,7 @@ class Operation : public ::testing::TestWithParam<std::tuple<DType, bool>> {
   }
 
   Arena arena;
-  Context context{threads_of(3)};
+  Context context{on(std::get<2>(GetParam()))};
 };
 
 TEST_P(Operation, MergeIsTheReferences) {
@@ -160,7 +174,8 @@ TEST_P(Operation, RopeIsTheReferences) {
 INSTANTIATE_TEST_SUITE_P(Types, Operation,
                          ::testing::Combine(::testing::Values(DType::f32, DType::f16, DType::bf16,
                                                               DType::f64),
-                                            ::testing::Bool()));
+                                            ::testing::Bool(),
+                                            ::testing::Values("cpu", "webgpu")));
 
 // Cosines and sines are right to 1e-6 at positions up to 2^20.
 TEST(Rope, IsRightFarOut) {

@@ -15,12 +15,13 @@
 namespace attn::webgpu::test {
 namespace {
 
-// make_work() takes a buffer's handle for its name alone.
-void* handle_of(std::size_t number) {
-  return reinterpret_cast<void*>(number + 1);  // NOLINT(performance-no-int-to-ptr)
+// Work takes a buffer's handle for its name alone.
+WGPUBuffer handle_of(std::size_t number) {
+  return reinterpret_cast<WGPUBuffer>(number + 1);  // NOLINT(performance-no-int-to-ptr)
 }
-std::size_t number_of_handle(const void* handle) {
-  return reinterpret_cast<std::uintptr_t>(handle) - 1;
+
+CaseWork::Part part_of(const Bound& bound) {
+  return {reinterpret_cast<std::uintptr_t>(bound.buffer) - 1, bound.offset, bound.size};
 }
 
 struct HashSpec {
@@ -96,21 +97,28 @@ TensorView CaseWork::moved(const TensorView& tensor) const {
   return there;
 }
 
-CaseWork::Part CaseWork::part_of(const Operand& operand) const {
+std::vector<CaseWork::Part> CaseWork::bound(std::size_t step) const {
   const std::size_t first = tensors_.size();
-  switch (operand.memory) {
-    case Memory::prepared: return {first, operand.offset, operand.size};
-    case Memory::staged: return {first + 1, operand.offset, operand.size};
-    case Memory::constants:
-      return {first + 2, work_.steps.size() * kParameterBytes + operand.offset, operand.size};
-    case Memory::spare: return {first + 3, operand.offset, operand.size};
-    case Memory::tensor: break;
+  const ScratchBuffers scratch{{handle_of(first), 0, 0},
+                               {handle_of(first + 1), 0, 0},
+                               {handle_of(first + 2), 0, 0},
+                               {handle_of(first + 3), 0, 0}};
+  const Step& it = work_.steps[step];
+  std::vector<Part> parts{test::part_of(parameters_at(step, scratch))};
+  for (std::size_t n = 0; n < static_cast<std::size_t>(it.spec.num_bindings); ++n) {
+    parts.push_back(test::part_of(placed(work_, it, it.operands[n], scratch)));
   }
-  return {number_of_handle(operand.buffer), operand.offset, operand.size};
+  return parts;
 }
 
-CaseWork::Part CaseWork::parameters_of(std::size_t step) const {
-  return {tensors_.size() + 2, step * kParameterBytes, kParameterBytes};
+std::vector<std::uint64_t> CaseWork::sizes() const {
+  std::vector<std::uint64_t> sizes;
+  for (const auto& bytes : tensors_) sizes.push_back(bytes.size());
+  const Needs needs = needs_of(work_);
+  for (const auto bytes : {needs.info, needs.prepared, needs.staged, needs.parameters}) {
+    sizes.push_back(static_cast<std::uint64_t>(bytes));
+  }
+  return sizes;
 }
 
 std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts) {

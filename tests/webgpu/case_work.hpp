@@ -22,19 +22,20 @@ class CaseWork {
   // Throws Error (unsupported) with the backend's reason.
   CaseWork(const cases::Case& c, const DeviceFacts& facts);
 
-  // A part of a buffer: of tensors, by their number, and then of the four that a call keeps for
+  // A part of a buffer. Buffers are numbered: those of tensors, then the four that a call keeps for
   // itself (run.hpp, ScratchBuffers).
   struct Part {
     std::size_t buffer = 0;
     std::uint64_t offset = 0, size = 0;  // bytes
   };
-  [[nodiscard]] Part part_of(const Operand& operand) const;
-  [[nodiscard]] Part parameters_of(std::size_t step) const;
+  // What a step binds: its parameters first.
+  [[nodiscard]] std::vector<Part> bound(std::size_t step) const;
   // Where a tensor's first element is.
   [[nodiscard]] Part part_of(const TensorView& tensor) const;
 
-  // What the buffers of tensors hold before the call.
+  // What the buffers of tensors hold before the call, and the sizes of all.
   [[nodiscard]] const std::vector<std::vector<std::byte>>& tensors() const { return tensors_; }
+  [[nodiscard]] std::vector<std::uint64_t> sizes() const;
   [[nodiscard]] const Work& work() const { return work_; }
   [[nodiscard]] const cases::OutputSet& outputs() const { return outputs_; }
 

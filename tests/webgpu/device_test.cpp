@@ -115,7 +115,7 @@ class LostTest : public test::OnDevice, public testing::WithParamInterface<bool>
     if (device_ == nullptr) return;
     owner_ = device_;
     if (GetParam()) {
-      ASSERT_TRUE(is_ok(Device::wrap(handles_of(*owner_), device_)));
+      ASSERT_TRUE(is_ok(test::open_beside(*owner_, device_)));
     }
     pipelines_ = std::make_unique<Pipelines>(device(), test::sources());
     ASSERT_TRUE(is_ok(pipelines_->get(add_spec(), pipeline_)));

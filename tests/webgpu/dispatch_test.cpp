@@ -70,6 +70,40 @@ TEST_F(DispatchTest, RecordsIntoTheCallersEncoder) {
                     "encoder: found null"));
 }
 
+TEST_F(DispatchTest, AnswersForEncodersThatCantBeRecordedInto) {
+  std::shared_ptr<Device> engine;  // where an error that no scope catches aborts the process
+  ASSERT_TRUE(is_ok(test::open_beside(device(), engine)));
+  const ProviderApi& api = engine->api();
+  Pipelines pipelines(*engine, test::sources());
+  const Pipeline* pipeline = nullptr;
+  ASSERT_TRUE(is_ok(pipelines.get(add_spec(3), pipeline)));
+  test::Add add;
+  ASSERT_TRUE(is_ok(add.create(*engine, kCount)));
+  const Dispatch dispatch = add.dispatch(*pipeline);
+
+  WGPUCommandEncoder encoder = api.wgpuDeviceCreateCommandEncoder(engine->handle(), nullptr);
+  WGPUCommandBuffer commands = api.wgpuCommandEncoderFinish(encoder, nullptr);
+  EXPECT_FALSE(record(*engine, {&dispatch, 1}, encoder).ok()) << "finished";
+  api.wgpuCommandBufferRelease(commands);
+  api.wgpuCommandEncoderRelease(encoder);
+
+  encoder = api.wgpuDeviceCreateCommandEncoder(engine->handle(), nullptr);
+  WGPUComputePassEncoder pass = api.wgpuCommandEncoderBeginComputePass(encoder, nullptr);
+  static_cast<void>(record(*engine, {&dispatch, 1}, encoder));  // told at the latest by Finish
+  static_cast<void>(engine->scopes().run("ending a pass", [&] {
+    api.wgpuComputePassEncoderEnd(pass);
+    api.wgpuComputePassEncoderRelease(pass);
+  }));
+  EXPECT_FALSE(
+      engine->scopes()
+          .run("finishing", [&] { commands = api.wgpuCommandEncoderFinish(encoder, nullptr); })
+          .ok());
+  api.wgpuCommandBufferRelease(commands);
+  api.wgpuCommandEncoderRelease(encoder);
+  ASSERT_TRUE(is_ok(submit(*engine, {&dispatch, 1}))) << "the device is as it was";
+  EXPECT_EQ(test::wrong(*engine, add, 3), 0U);
+}
+
 TEST_F(DispatchTest, LaterOnesSeeWhatEarlierOnesWrote) {
   test::Add other;
   ASSERT_TRUE(is_ok(other.create(device(), kCount)));

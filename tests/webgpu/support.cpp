@@ -130,10 +130,6 @@ core::Status open_beside(Device& device, std::shared_ptr<Device>& other) {
   if (adapter == nullptr) return core::Status::unsupported("no second adapter");
   WGPUDevice made = nullptr;
   WGPUDeviceDescriptor descriptor = WGPU_DEVICE_DESCRIPTOR_INIT;
-  descriptor.deviceLostCallbackInfo.callback = [](const WGPUDevice*, WGPUDeviceLostReason,
-                                                  WGPUStringView, void*, void*) {};
-  descriptor.uncapturedErrorCallbackInfo.callback = [](const WGPUDevice*, WGPUErrorType,
-                                                       WGPUStringView, void*, void*) {};
   WGPURequestDeviceCallbackInfo on_device = WGPU_REQUEST_DEVICE_CALLBACK_INFO_INIT;
   on_device.mode = WGPUCallbackMode_AllowSpontaneous;
   on_device.callback = [](WGPURequestDeviceStatus, WGPUDevice got, WGPUStringView, void* to,

@@ -47,7 +47,8 @@ struct Add {
 // How often c is not what `factor` and `offset` make of a and b; downloads it.
 std::size_t wrong(Device& device, const Add& add, std::uint32_t factor, std::uint32_t offset = 0);
 
-// Another device of the same instance, as of an engine.
+// Another device of the same instance, as of an engine that set no callback for errors: one that no
+// scope catches aborts the process.
 core::Status open_beside(Device& device, std::shared_ptr<Device>& other);
 // The engine's lookup of functions: those of the process's provider.
 void* find_function(const char* name);

@@ -14,8 +14,8 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kUnit = 16;                            // bytes in which main kernels read
-constexpr std::int64_t kFarthest = std::int64_t{1} << 30;     // of diag and sides of the window
+constexpr std::int64_t kUnit = 16;                         // bytes in which main kernels read
+constexpr std::int64_t kFarthest = std::int64_t{1} << 30;  // of diag and sides of the window
 constexpr std::uint32_t kEntryWords = 8;
 
 float to_float(double value) {
@@ -77,8 +77,8 @@ AttentionWork::AttentionWork(const Call& given, Work& into)
                   (problem.layout_kv == Layout::packed ? 2u : 0u);
   common.len_q = u32(problem.len_q);
   common.len_kv = u32(problem.len_kv);
-  common.rows = u32(problem.layout_q == Layout::packed ? problem.total_q
-                                                       : problem.batch * problem.len_q);
+  common.rows =
+      u32(problem.layout_q == Layout::packed ? problem.total_q : problem.batch * problem.len_q);
   fill_score(problem, arguments, common);
   q = rows_view(arguments.q);
   k = rows_view(arguments.k);
@@ -101,25 +101,78 @@ Binding AttentionWork::bound(const View& view, const Block& block, std::int64_t 
   return bind(view, block, unit, call.facts.storage_alignment);
 }
 
-core::Status AttentionWork::aligned(View& view) {
-  if (!view.given() || in_units(view, kUnit)) return {};
+Copy AttentionWork::rotated(Copy::Which which) const {
+  Copy copy;
+  if (problem.rope == Rope::none) return copy;
+  const Arguments& a = arguments;
+  const bool queries = which == Copy::Which::queries;
+  Rotation& to = copy.rotation;
+  to.style = problem.rope;
+  to.rot_dim = problem.rotary_dim();
+  to.base = a.rope_base;
+  to.offset = a.rope_pos_offset;
+  to.cosines = table_view(a.rope_cos);
+  to.sines = table_view(a.rope_sin);
+  to.positions = list_view(queries ? a.rope_pos_q : a.rope_pos_k);
+  to.from = queries                          ? Rotation::From::diagonal
+            : which == Copy::Which::new_keys ? Rotation::From::cached
+                                             : Rotation::From::row;
+  copy.which = which;
+  copy.info = info;
+  copy.entries_at = common.entries_at;
+  copy.batch = problem.batch;
+  copy.rows = queries                          ? problem.len_q
+              : which == Copy::Which::new_keys ? problem.len_new
+                                               : problem.len_kv;
+  return copy;
+}
+
+core::Status AttentionWork::take_input(View& view, const Copy& how) {
+  const bool rotated = how.rotation.style != Rope::none;
+  if (!view.given() || (in_units(view, kUnit) && !rotated)) return {};
   const std::int64_t unit = kUnit / size_of(view.dtype);
   const std::int64_t dim = (view.dim + unit - 1) / unit * unit;
   const Operand part = work.take(
       Memory::prepared,
       static_cast<std::uint64_t>(view.batch * view.heads * view.rows * dim * size_of(view.dtype)));
-  const View copy = scratch_view(part, view.dtype, view.batch, view.heads, view.rows, dim);
-  core::Status status = add_copy(work, call.facts, {.from = view, .to = copy});
-  view = copy;
-  return status;
+  Copy copy = how;
+  copy.from = view;
+  copy.to = scratch_view(part, view.dtype, view.batch, view.heads, view.rows, dim);
+  view = copy.to;
+  return add_copy(work, call.facts, copy);
+}
+
+core::Status AttentionWork::append() {
+  if (problem.len_new == 0) return {};
+  const auto add = [&](const TensorView& rows, const View& cache, bool rotates) {
+    Copy copy = rotates ? rotated(Copy::Which::new_keys) : Copy{};
+    copy.from = rows_view(rows);
+    copy.to = cache;
+    copy.which = Copy::Which::new_keys;
+    copy.info = info;
+    copy.entries_at = common.entries_at;
+    copy.batch = problem.batch;
+    copy.rows = problem.len_new;
+    if (problem.page_size > 0) {
+      copy.paged = Copy::Paged::to;
+      copy.page_size = problem.page_size;
+      copy.block_table = list_view(arguments.block_table);
+    }
+    return add_copy(work, call.facts, copy);
+  };
+  core::Status status = add(arguments.k_new, k, true);
+  return status.ok() ? add(arguments.v_new, v, false) : status;
 }
 
 core::Status AttentionWork::take_inputs() {
-  for (View* view : {&q, &k, &v, &dout}) {
-    core::Status status = aligned(*view);
-    if (!status.ok()) return status;
-  }
-  return {};
+  core::Status status = append();
+  // A cache holds keys that are rotated.
+  const bool keys = call.pass != Pass::decode;
+  if (status.ok()) status = take_input(q, rotated(Copy::Which::queries));
+  if (status.ok()) status = take_input(k, keys ? rotated(Copy::Which::keys) : Copy{});
+  if (status.ok()) status = take_input(v, {});
+  if (status.ok()) status = take_input(dout, {});
+  return status;
 }
 
 void AttentionWork::prepare(bool stats, std::initializer_list<Tiles*> all_tiles) {
@@ -132,6 +185,7 @@ void AttentionWork::prepare(bool stats, std::initializer_list<Tiles*> all_tiles)
   to.total_q = u32(p.total_q);
   to.total_kv = u32(p.total_kv);
   to.packed = common.packed;
+  to.len_new = u32(p.len_new);
   fill_visibility(p, arguments, to);
 
   std::uint64_t words = kEntryWords;  // so that no part begins at 0
@@ -151,7 +205,7 @@ void AttentionWork::prepare(bool stats, std::initializer_list<Tiles*> all_tiles)
     tiles->tiles_at = take(batch * tiles->count_q(p) * 2);
     tiles->keys_at = take(batch * tiles->count_kv(p) * 2);
   }
-  info = work.take(Memory::prepared, words * 4);
+  info = work.take(Memory::info, words * 4);
 
   add_prepare("entries", p.batch * p.heads_q, to);
   add_prepare("ranges", p.batch * p.len_q, to);
@@ -212,40 +266,57 @@ bool AttentionWork::is_read(const View& tensor) const {
 }
 
 View AttentionWork::place_output(const View& tensor) {
+  const bool backward = call.pass == Pass::backward;
   const bool direct = in_units(tensor, 4) && !is_read(tensor) && !problem.nonfinite_zero &&
-                      !(call.pass == Pass::backward && problem.accumulate);
+                      !(backward && (problem.accumulate || problem.rope != Rope::none));
   if (direct) return tensor;
-  const Operand part =
-      work.take(Memory::staged, static_cast<std::uint64_t>(tensor.batch * tensor.heads *
-                                                           tensor.rows * tensor.dim * 4));
+  const Operand part = work.take(
+      Memory::staged,
+      static_cast<std::uint64_t>(tensor.batch * tensor.heads * tensor.rows * tensor.dim * 4));
   return scratch_view(part, DType::f32, tensor.batch, tensor.heads, tensor.rows, tensor.dim);
 }
 
 core::Status AttentionWork::finish_output(const View& tensor, const View& written,
-                                          Copy::Which which) {
+                                          Copy::Which which, bool rotates) {
   if (!tensor.given() || written.memory == Memory::tensor) return {};
-  Copy copy{.from = written, .to = tensor};
-  copy.accumulate = call.pass == Pass::backward && problem.accumulate;
-  copy.nonfinite_zero = problem.nonfinite_zero;
-  if (problem.nonfinite_zero) copy.count = list_view(arguments.nonfinite_count);
+  const bool backward = call.pass == Pass::backward;
   const bool of_keys = which == Copy::Which::keys;
-  if (which != Copy::Which::all &&
-      (of_keys ? problem.layout_kv : problem.layout_q) == Layout::packed) {
+  Copy copy;
+  if (backward && rotates) {
+    copy = rotated(which);
+    copy.rotation.inverse = true;
+  } else if (which != Copy::Which::all &&
+             (of_keys ? problem.layout_kv : problem.layout_q) == Layout::packed) {
     copy.which = which;
     copy.info = info;
     copy.entries_at = common.entries_at;
     copy.batch = problem.batch;
     copy.rows = of_keys ? problem.len_kv : problem.len_q;
   }
+  copy.from = written;
+  copy.to = tensor;
+  copy.zero_past = tensor.batch > 1 || problem.batch == 1;  // padded rows past the length
+  copy.accumulate = backward && problem.accumulate;
+  copy.nonfinite_zero = problem.nonfinite_zero;
+  if (problem.nonfinite_zero) copy.count = list_view(arguments.nonfinite_count);
   return add_copy(work, call.facts, copy);
 }
 
-View AttentionWork::place_statistics(const View& tensor, const View& beside) {
-  if (tensor.given() && !is_read(tensor) && tensor.buffer != beside.buffer) return tensor;
-  const Operand part = work.take(Memory::staged, std::uint64_t{common.rows} * common.heads_q * 4);
+View AttentionWork::scratch_statistics(Memory memory) {
+  const Operand part = work.take(memory, std::uint64_t{common.rows} * common.heads_q * 4);
   const bool packed = problem.layout_q == Layout::packed;
   return scratch_view(part, DType::f32, packed ? 1 : problem.batch, problem.heads_q,
                       packed ? problem.total_q : problem.len_q, 1);
+}
+
+View AttentionWork::place_statistics(const View& tensor, const View& beside) {
+  const bool direct = tensor.given() && !is_read(tensor) && tensor.buffer != beside.buffer;
+  return direct ? tensor : scratch_statistics(Memory::staged);
+}
+
+View AttentionWork::place_combined_statistics(const View& tensor, const View& beside) {
+  if (!tensor.given() || tensor.buffer != beside.buffer) return tensor;
+  return scratch_statistics(Memory::prepared);
 }
 
 core::Status AttentionWork::finish_statistics(const View& tensor, const View& written) {
@@ -291,15 +362,22 @@ Parameters AttentionWork::parameters_of(const Piece& piece, const Tiles& tiles) 
 double AttentionWork::flops(double products_qk, double products_vo) const {
   const auto pairs = static_cast<double>(problem.batch * problem.heads_q) *
                      static_cast<double>(problem.len_q) * static_cast<double>(problem.len_kv);
-  return 2.0 * pairs * (products_qk * static_cast<double>(problem.dim_qk) +
-                        products_vo * static_cast<double>(problem.dim_vo));
+  return 2.0 * pairs *
+         (products_qk * static_cast<double>(problem.dim_qk) +
+          products_vo * static_cast<double>(problem.dim_vo));
 }
 
 core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) const {
   const Problem& p = problem;
   const std::int64_t group = p.heads_q / p.heads_kv;
   if (whole.tiles == 0 || p.batch == 0) return {};
-  std::int64_t batches = std::min<std::int64_t>(p.batch, call.facts.max_grid);
+  std::int64_t batches =
+      std::min<std::int64_t>(p.batch, call.facts.max_grid / whole.groups_per_entry);
+  if (batches == 0) {
+    return core::Status::unsupported(
+        "webgpu: splits: found " + std::to_string(whole.groups_per_entry) +
+        "; this device's grids have at most " + std::to_string(call.facts.max_grid));
+  }
   std::int64_t heads = std::min<std::int64_t>(p.heads_kv, call.facts.max_grid / group);
   std::int64_t tiles = std::min<std::int64_t>(whole.tiles, call.facts.max_grid);
   const auto largest_bytes = [&] {
@@ -327,8 +405,8 @@ core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) 
           std::to_string(call.facts.max_storage_binding_bytes) + " at once");
     }
   }
-  const double rate = whole.flops / (static_cast<double>(p.batch * p.heads_kv) *
-                                     static_cast<double>(whole.tiles));
+  const double rate =
+      whole.flops / (static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(whole.tiles));
   const auto cost = [&] {
     return rate * static_cast<double>(batches * heads) * static_cast<double>(tiles);
   };

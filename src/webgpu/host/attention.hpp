@@ -47,33 +47,42 @@ struct Piece {
   double flops = 0.0;
 };
 
+// Whether decode.wgsl makes it: few rows a key head, a paged cache, or cuts of the caller's.
+bool takes_decode(const Problem& problem);
+
 // What is cut: whose blocks must be within the device's bindings, and how much there is to do.
 struct Whole {
   std::vector<const View*> of_queries;  // by heads of queries
   std::vector<const View*> of_keys;     // by heads of keys
   std::int64_t tiles = 0;
   double flops = 0.0;
+  std::int64_t groups_per_entry = 1;  // workgroups along the grid's third dimension
 };
 
 class AttentionWork {
  public:
   AttentionWork(const Call& call, Work& work);
 
-  // Inputs as main kernels take them: rows of 16-byte units, copied where they are not. First.
-  core::Status take_inputs();
   // Lays `info` out and adds the steps that fill it; sets where `tiles` are (null: not needed).
   // `stats`: with room for the backward's.
   void prepare(bool stats, std::initializer_list<Tiles*> tiles);
+  // Inputs as main kernels take them: rows of 16-byte units, rotated where the problem says so;
+  // copied where they are not. Appends to the cache first. After prepare().
+  core::Status take_inputs();
 
   // Where a kernel writes an output: the tensor itself, or a part of `staged` in f32 from which
   // finish() takes it: where elements can't be written by whole words, the tensor shares a buffer
   // with an input, or its values need more than writing.
   View place_output(const View& tensor);
-  // `which` rows of a packed tensor were written.
-  core::Status finish_output(const View& tensor, const View& written, Copy::Which which);
+  // `which` rows of a packed tensor were written; `rotates`: as gradients of what was rotated.
+  core::Status finish_output(const View& tensor, const View& written, Copy::Which which,
+                             bool rotates = false);
   // The same for lse, which may be left out, beside the output it is written with.
   View place_statistics(const View& tensor, const View& beside);
   core::Status finish_statistics(const View& tensor, const View& written);
+  // Of a kernel that reads `staged`: lse itself or, where it shares a buffer with the output beside
+  // it, a part of `prepared`.
+  View place_combined_statistics(const View& tensor, const View& beside);
 
   // Rows of packed outputs that no entry has become results of empty rows; gradients there 0.
   void fill_uncovered();
@@ -84,8 +93,8 @@ class AttentionWork {
   // The parameters of a piece; rows of tensors are left to its kernel.
   [[nodiscard]] Parameters parameters_of(const Piece& piece, const Tiles& tiles) const;
   // Binds a block of a tensor and says in `rows` where it is, in units of `unit` bytes.
-  void bind_rows(Step& step, Access access, const View& view, const Block& block,
-                 std::int64_t unit, Rows& rows) const;
+  void bind_rows(Step& step, Access access, const View& view, const Block& block, std::int64_t unit,
+                 Rows& rows) const;
   // Binds bias and mask, or what stands for them.
   void bind_pairs(Step& step, Parameters& p, const Block& block) const;
   [[nodiscard]] Binding bound(const View& view, const Block& block, std::int64_t unit) const;
@@ -105,13 +114,18 @@ class AttentionWork {
   [[nodiscard]] Operand stand_in() const;  // for inputs that are not given: what is read anyway
   void add_prepare(const char* entry, std::int64_t threads, Prepare& p);
   [[nodiscard]] bool is_read(const View& tensor) const;
-  core::Status aligned(View& view);
+  View scratch_statistics(Memory memory);
+  core::Status append();
+  core::Status take_input(View& view, const Copy& how);
+  // How queries and keys are rotated, or their gradients back.
+  [[nodiscard]] Copy rotated(Copy::Which which) const;
 
   Prepare prepare_;
 };
 
 // Adds the steps of a pass.
 core::Status add_forward(AttentionWork& attention);
+core::Status add_decode(AttentionWork& attention);
 core::Status add_backward(AttentionWork& attention);
 
 // The steps of a call. unsupported: what the device can't bind, with the reason.

@@ -2,11 +2,15 @@
 // device and back; those of an engine's device go through attn::webgpu::Recording.
 #include "webgpu/backend.hpp"
 
+#include <initializer_list>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "core/signature.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/host_tensors.hpp"
+#include "webgpu/host/operations.hpp"
 #include "webgpu/host/plan.hpp"
 #include "webgpu/host/run.hpp"
 
@@ -56,11 +60,7 @@ class WebgpuBackend final : public core::Backend {
 
   core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
                       const Arguments& arguments, const core::Executor&) const override {
-    if (arguments.q.device == attn::Device::webgpu) {
-      return core::Status::unsupported(
-          "webgpu: tensors in buffers of WebGPU: their device is not known here; accepted by "
-          "attn::webgpu::Recording, or tensors on host");
-    }
+    if (arguments.q.device == attn::Device::webgpu) return elsewhere();
     std::shared_ptr<Device> device;
     core::Status status = Device::process(device);
     if (!status.ok()) return status;
@@ -73,31 +73,70 @@ class WebgpuBackend final : public core::Backend {
     if (!status.ok()) return status;
     Arguments there = arguments;
     for (const core::Slot& slot : slots) {
-      there.*slot.view = slot.use != core::Use::ignored
-                             ? tensors.on_device(arguments.*slot.view)
-                             : TensorView{};
+      there.*slot.view =
+          slot.use != core::Use::ignored ? tensors.on_device(arguments.*slot.view) : TensorView{};
     }
     if (arguments.seed.device != nullptr) there.seed = *arguments.seed.device;
     if (arguments.offset.device != nullptr) there.offset = *arguments.offset.device;
     Work work;
     status = make_work({pass, problem, there, device->facts()}, work);
-    if (status.ok()) status = run(*device, work);
-    return status.ok() ? tensors.download() : status;
+    return finish(std::move(status), work, tensors, *device);
   }
 
-  core::Status merge(const MergeArguments&, const core::Executor&) const override {
-    return lacks("merge");
+  core::Status merge(const MergeArguments& a, const core::Executor&) const override {
+    return operate(
+        a, {&MergeArguments::o1, &MergeArguments::lse1, &MergeArguments::o2, &MergeArguments::lse2},
+        {&MergeArguments::o, &MergeArguments::lse});
   }
-  core::Status merge_backward(const MergeBackwardArguments&, const core::Executor&) const override {
-    return lacks("backward of merge");
+  core::Status merge_backward(const MergeBackwardArguments& a,
+                              const core::Executor&) const override {
+    using A = MergeBackwardArguments;
+    return operate(a, {&A::o1, &A::lse1, &A::o2, &A::lse2, &A::o, &A::lse, &A::dout, &A::dlse},
+                   {&A::dout1, &A::dlse1, &A::dout2, &A::dlse2});
   }
-  core::Status rope(const RopeArguments&, const core::Executor&) const override {
-    return lacks("rotary embedding");
+  core::Status rope(const RopeArguments& a, const core::Executor&) const override {
+    return operate(a,
+                   {&RopeArguments::x, &RopeArguments::positions, &RopeArguments::cu_len,
+                    &RopeArguments::cos, &RopeArguments::sin},
+                   {&RopeArguments::out});
   }
 
  private:
-  static core::Status lacks(const char* what) {
-    return core::Status::unsupported(std::string("webgpu: no kernel for the ") + what + " yet");
+  // An operation on host tensors.
+  template <class A>
+  static core::Status operate(const A& arguments, std::initializer_list<TensorView A::*> inputs,
+                              std::initializer_list<TensorView A::*> outputs) {
+    std::shared_ptr<Device> device;
+    core::Status status = Device::process(device);
+    if (!status.ok()) return status;
+    for (TensorView A::* view : outputs) {
+      if ((arguments.*view).given() && (arguments.*view).device == attn::Device::webgpu) {
+        return elsewhere();
+      }
+    }
+    HostTensors tensors(*device);
+    for (TensorView A::* view : inputs) tensors.add(arguments.*view, false);
+    for (TensorView A::* view : outputs) tensors.add(arguments.*view, true);
+    status = tensors.upload();
+    if (!status.ok()) return status;
+    A there = arguments;
+    for (TensorView A::* view : inputs) there.*view = tensors.on_device(arguments.*view);
+    for (TensorView A::* view : outputs) there.*view = tensors.on_device(arguments.*view);
+    Work work;
+    status = make_work(there, device->facts(), work);
+    return finish(std::move(status), work, tensors, *device);
+  }
+
+  static core::Status finish(core::Status status, const Work& work, HostTensors& tensors,
+                             Device& device) {
+    if (status.ok()) status = run(device, work);
+    return status.ok() ? tensors.download() : status;
+  }
+
+  static core::Status elsewhere() {
+    return core::Status::unsupported(
+        "webgpu: tensors in buffers of WebGPU: their device is not known here; accepted by "
+        "attn::webgpu::Recording, or tensors on host");
   }
 };
 

@@ -8,8 +8,8 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kStatsRows = 8;          // of a workgroup of delta.wgsl
-constexpr std::int64_t kWantedGroups = 512;     // of bias_gradient.wgsl, to fill a device
+constexpr std::int64_t kStatsRows = 8;       // of a workgroup of delta.wgsl
+constexpr std::int64_t kWantedGroups = 512;  // of bias_gradient.wgsl, to fill a device
 constexpr std::int64_t kMostPartElements = std::int64_t{1} << 24;
 
 U32 u32(std::int64_t value) {
@@ -110,8 +110,8 @@ core::Status add_dq(AttentionWork& attention, const Kernels& kernels) {
   const View dq = rows_view(attention.arguments.dq);
   if (!dq.given()) return {};
   const View written = attention.place_output(dq);
-  Whole whole = whole_of(attention, kernels.tiles_q.count_q(attention.problem),
-                         attention.flops(2, 1));
+  Whole whole =
+      whole_of(attention, kernels.tiles_q.count_q(attention.problem), attention.flops(2, 1));
   whole.of_queries.push_back(&written);
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
@@ -129,7 +129,7 @@ core::Status add_dq(AttentionWork& attention, const Kernels& kernels) {
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
-  return attention.finish_output(dq, written, Copy::Which::queries);
+  return attention.finish_output(dq, written, Copy::Which::queries, true);
 }
 
 // dk and dv in `staged`, side by side for each key head of an entry, so that one binding has both.
@@ -145,9 +145,8 @@ StagedGradients stage_gradients(AttentionWork& attention) {
   const auto in_fours = [](std::int64_t dim) { return (dim + 3) / 4 * 4; };
   const std::int64_t dim_k = in_fours(p.dim_qk);
   const std::int64_t dim_v = in_fours(p.dim_vo);
-  const Operand part =
-      attention.work.take(Memory::staged, static_cast<std::uint64_t>(
-                                              batch * p.heads_kv * rows * (dim_k + dim_v) * 4));
+  const Operand part = attention.work.take(
+      Memory::staged, static_cast<std::uint64_t>(batch * p.heads_kv * rows * (dim_k + dim_v) * 4));
   StagedGradients x;
   x.both = scratch_view(part, DType::f32, batch, p.heads_kv, rows, dim_k + dim_v);
   x.dk = x.both;
@@ -165,8 +164,8 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
   const View dv = rows_view(attention.arguments.dv);
   if (!dk.given() && !dv.given()) return {};
   const StagedGradients staged = stage_gradients(attention);
-  Whole whole = whole_of(attention, kernels.tiles_kv.count_kv(attention.problem),
-                         attention.flops(2, 2));
+  Whole whole =
+      whole_of(attention, kernels.tiles_kv.count_kv(attention.problem), attention.flops(2, 2));
   whole.of_keys.push_back(&staged.both);
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
@@ -189,7 +188,7 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
-  status = attention.finish_output(dk, staged.dk, Copy::Which::keys);
+  status = attention.finish_output(dk, staged.dk, Copy::Which::keys, true);
   return status.ok() ? attention.finish_output(dv, staged.dv, Copy::Which::keys) : status;
 }
 
@@ -222,8 +221,7 @@ core::Status add_dbias(AttentionWork& attention, const Kernels& kernels) {
   const Tiles& tiles = kernels.tiles_bias;
   const std::int64_t elements = dbias.batch * dbias.heads * dbias.rows * dbias.dim;
   std::vector<Piece> pieces;
-  core::Status status =
-      attention.cut(whole_of(attention, 1, attention.flops(1, 1)), pieces);
+  core::Status status = attention.cut(whole_of(attention, 1, attention.flops(1, 1)), pieces);
   if (!status.ok()) return status;
   const std::int64_t tiles_q = tiles.count_q(problem);
   const std::int64_t tiles_kv = tiles.count_kv(problem);
@@ -239,8 +237,8 @@ core::Status add_dbias(AttentionWork& attention, const Kernels& kernels) {
   std::int64_t parts = parts_of(all_places, all_visits, elements);
   const std::int64_t split = std::max<std::int64_t>((all_visits + parts - 1) / parts, 1);
   parts = std::max<std::int64_t>((all_visits + split - 1) / split, 1);
-  const Operand staged = attention.work.take(
-      Memory::staged, static_cast<std::uint64_t>(elements * parts * 4));
+  const Operand staged =
+      attention.work.take(Memory::staged, static_cast<std::uint64_t>(elements * parts * 4));
   View written = scratch_view(staged, DType::f32, dbias.batch, dbias.heads, dbias.rows, dbias.dim);
   const Step plain = kernel_step(BackwardKernel::bias, "bias_gradient", kernels.bias, attention);
   for (const Piece& piece : pieces) {
@@ -252,15 +250,15 @@ core::Status add_dbias(AttentionWork& attention, const Kernels& kernels) {
     p.dbias.base = u32((full.batch ? piece.q.batch * written.stride_batch : 0) +
                        (full.head ? piece.q.head * written.stride_head : 0));
     p.dbias_part = u32(elements);
-    p.dbias_full = (full.kv ? 1u : 0u) | (full.q ? 2u : 0u) | (full.head ? 4u : 0u) |
-                   (full.batch ? 8u : 0u);
+    p.dbias_full =
+        (full.kv ? 1u : 0u) | (full.q ? 2u : 0u) | (full.head ? 4u : 0u) | (full.batch ? 8u : 0u);
     p.split_tiles = u32(split);
     p.batch = u32(piece.q.batches);
     p.heads = u32(piece.q.heads);
     p.accumulate = (piece.q.batch > 0 && !full.batch) || (piece.q.head > 0 && !full.head) ? 1 : 0;
-    step.grid = {u32(places(full.kv, tiles_kv)), u32(places(full.q, tiles_q)),
-                 u32(parts * places(full.head, piece.q.heads) *
-                     places(full.batch, piece.q.batches))};
+    step.grid = {
+        u32(places(full.kv, tiles_kv)), u32(places(full.q, tiles_q)),
+        u32(parts * places(full.head, piece.q.heads) * places(full.batch, piece.q.batches))};
     step.flops = piece.flops;
     step.set_parameters(p);
     attention.work.steps.push_back(step);
@@ -292,14 +290,13 @@ void add_dsink(AttentionWork& attention) {
 }  // namespace
 
 core::Status add_backward(AttentionWork& attention) {
-  core::Status status = attention.take_inputs();
-  if (!status.ok()) return status;
   const Problem& problem = attention.problem;
   Kernels kernels = choose(attention);
   attention.prepare(true, {problem.dq ? &kernels.tiles_q : nullptr,
                            wants_kv(problem) ? &kernels.tiles_kv : nullptr,
                            problem.dbias ? &kernels.tiles_bias : nullptr});
-  status = add_stats(attention);
+  core::Status status = attention.take_inputs();
+  if (status.ok()) status = add_stats(attention);
   if (status.ok() && problem.dq) status = add_dq(attention, kernels);
   if (status.ok() && wants_kv(problem)) status = add_dkv(attention, kernels);
   if (status.ok() && problem.dbias) status = add_dbias(attention, kernels);

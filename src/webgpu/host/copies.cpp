@@ -12,7 +12,9 @@
 namespace attn::webgpu {
 namespace {
 
-// writeBuffer stages inside the provider; from here on a mapped buffer of ours saves that copy.
+// What writeBuffer copies waits, with its staging memory, for the next submission; from here on the
+// staging memory is ours, and is submitted and let go of at each step. Equally fast (lavapipe, 64
+// MiB and its way back: 150 to 200 ms against 130 to 320, 2026-11).
 constexpr std::uint64_t kMappedFrom = std::uint64_t{1} << 20;
 // The staging memory of one step of a long copy.
 constexpr std::uint64_t kStep = std::uint64_t{64} << 20;

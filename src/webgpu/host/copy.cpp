@@ -22,8 +22,7 @@ U32 u32(std::int64_t value) {
 std::vector<U32> frequencies(const Rotation& rotation) {
   std::vector<U32> words;
   for (std::int64_t m = 0; m < rotation.rot_dim / 2; ++m) {
-    const double exponent =
-        -2.0 * static_cast<double>(m) / static_cast<double>(rotation.rot_dim);
+    const double exponent = -2.0 * static_cast<double>(m) / static_cast<double>(rotation.rot_dim);
     const double turns = std::pow(rotation.base, exponent) / (2.0 * std::numbers::pi);
     const double fraction = turns - std::floor(turns);
     const double high = std::floor(std::ldexp(fraction, 32));
@@ -41,8 +40,8 @@ void add_constants(const Copy& copy, Step& step) {
   step.add_constant("TYPE_TO", number_of(copy.to.dtype));
   step.add_constant("LINES", kLines);
   step.add_constant("ROPE", static_cast<double>(rotation.style));
-  step.add_constant("ROT_DIM", rotation.style == Rope::none ? 0.0
-                                                            : static_cast<double>(rotation.rot_dim));
+  step.add_constant("ROT_DIM",
+                    rotation.style == Rope::none ? 0.0 : static_cast<double>(rotation.rot_dim));
   step.add_constant("IN_PLACE", 0);
   step.add_constant("ACCUMULATE", copy.accumulate ? 1 : 0);
   step.add_constant("ZERO_NONFINITE", copy.nonfinite_zero ? 1 : 0);
@@ -58,7 +57,9 @@ bool same_place(const View& a, const View& b) {
 void fill_rotation(const Rotation& rotation, CopyParameters& p) {
   const auto offset = static_cast<std::uint64_t>(rotation.offset);
   p.offset = {static_cast<U32>(offset), static_cast<U32>(offset >> 32)};
-  p.position_of = rotation.positions.given() ? 3 : static_cast<U32>(rotation.from);
+  p.position_of = !rotation.positions.given() ? static_cast<U32>(rotation.from)
+                  : rotation.from_positions   ? 4
+                                              : 3;
   p.inverse = rotation.inverse ? 1 : 0;
 }
 
@@ -108,8 +109,8 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
       const auto bound_whole = [&](const View& view, Rows& to) {
         return bound_block(view, {0, view.batch, block.head, block.heads}, to);
       };
-      const Operand source = copy.paged == Copy::Paged::from ? bound_whole(from, p.source)
-                                                             : bound(from, p.source);
+      const Operand source =
+          copy.paged == Copy::Paged::from ? bound_whole(from, p.source) : bound(from, p.source);
       const Operand to =
           copy.paged == Copy::Paged::to ? bound_whole(copy.to, p.to) : bound(copy.to, p.to);
       // What is read for inputs that are not given; nothing is where source is written.
@@ -121,8 +122,8 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
       step.bind(Access::write, to);
       step.bind(Access::read, copy.info.size > 0 ? copy.info : nothing);
       step.bind(Access::read, bound_or_nothing(copy.rotation.positions, p.positions));
-      step.bind(Access::read, copy.block_table.given() ? bound_whole(copy.block_table, p.table)
-                                                       : nothing);
+      step.bind(Access::read,
+                copy.block_table.given() ? bound_whole(copy.block_table, p.table) : nothing);
       Rows table;
       if (made.size > 0) {
         step.bind(Access::read, made);
@@ -134,8 +135,7 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
         step.bind(Access::read, bound_or_nothing(copy.rotation.sines, table));
         p.sines_at = table.base;
         p.sines_row = table.row;
-        p.table_rows =
-            copy.rotation.cosines.given() ? u32(copy.rotation.cosines.rows) : 0;
+        p.table_rows = copy.rotation.cosines.given() ? u32(copy.rotation.cosines.rows) : 0;
       }
       Rows count;
       step.bind(Access::write, copy.count.given() ? bound(copy.count, count)

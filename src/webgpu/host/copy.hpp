@@ -12,7 +12,7 @@
 namespace attn::webgpu {
 
 // Rotary embedding of what is copied. Row i of an entry stands at i + offset, and further by what
-// `from` says; or at positions[i].
+// `from` says; or at positions[i], with or without the offset.
 struct Rotation {
   enum class From : U32 { row = 0, diagonal = 1, cached = 2 };
   Rope style = Rope::none;
@@ -21,6 +21,7 @@ struct Rotation {
   double base = 10000.0;
   View cosines{.rows = 0}, sines{.rows = 0};  // [positions, rot_dim / 2], instead of base
   View positions{.rows = 0};                  // i32, rows of one element
+  bool from_positions = false;                // they count from the offset
   std::int64_t offset = 0;
   From from = From::row;
 };

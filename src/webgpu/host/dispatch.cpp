@@ -197,7 +197,12 @@ core::Status record_pass(Device& device, std::span<const Dispatch> dispatches,
       if (!is_empty(dispatches[i])) groups[i] = create_bind_group(device, dispatches[i]);
     }
   });
-  if (status.ok()) encode_pass(api, dispatches, groups, encoder, timestamps);
+  if (status.ok()) {
+    // Errors of a pass are told when the encoder is finished, but those of an encoder that is
+    // finished, or has an open pass, at once.
+    status = device.scopes().run(
+        "recording a call", [&] { encode_pass(api, dispatches, groups, encoder, timestamps); });
+  }
   for (WGPUBindGroup group : groups) {
     if (group != nullptr) api.wgpuBindGroupRelease(group);
   }

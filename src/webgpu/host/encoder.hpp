@@ -18,14 +18,15 @@ core::Status create_encoder(Device& device, WGPUCommandEncoder& encoder);
 core::Status record_pass(Device& device, std::span<const Dispatch> dispatches,
                          WGPUCommandEncoder encoder, const WGPUPassTimestampWrites* timestamps);
 
-// encode(encoder) makes no object of the device; its errors are told when the encoder is finished.
 template <class Encode>
 core::Status encode_and_submit(Device& device, std::string_view tried, Encode&& encode) {
   WGPUCommandEncoder encoder = nullptr;
   core::Status status = create_encoder(device, encoder);
   if (!status.ok()) return status;
-  encode(encoder);
-  return finish_and_submit(device, tried, encoder);
+  status = device.scopes().run(tried, [&] { encode(encoder); });
+  if (status.ok()) return finish_and_submit(device, tried, encoder);
+  device.api().wgpuCommandEncoderRelease(encoder);
+  return status;
 }
 
 }  // namespace attn::webgpu

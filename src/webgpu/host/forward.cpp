@@ -31,10 +31,10 @@ Step forward_step(const Problem& problem, const Tiling& tiling, DType out) {
 core::Status add_forward(AttentionWork& attention) {
   const Problem& problem = attention.problem;
   const Tiling tiling = forward_tiling(problem, attention.call.facts);
-  core::Status status = attention.take_inputs();
-  if (!status.ok()) return status;
   Tiles tiles{.q = tiling.tile_q()};
   attention.prepare(false, {&tiles});
+  core::Status status = attention.take_inputs();
+  if (!status.ok()) return status;
   const View o = rows_view(attention.arguments.o);
   const View lse = statistics_view(attention.arguments.lse);
   const View written = attention.place_output(o);

@@ -85,6 +85,15 @@ View list_view(const TensorView& tensor) {
   return view;
 }
 
+View table_view(const TensorView& tensor) {
+  if (!tensor.given()) return View{.rows = 0};
+  View view = placed(tensor);
+  view.rows = size_at(tensor, 0);
+  view.stride_row = stride_at(tensor, 0);
+  view.dim = size_at(tensor, 1);
+  return view;
+}
+
 View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int64_t heads,
                   std::int64_t rows, std::int64_t dim) {
   View view;

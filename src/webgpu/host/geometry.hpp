@@ -38,6 +38,8 @@ View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int
 View pairs_view(const TensorView& tensor);
 // [n] or [batch, n]: rows of one element.
 View list_view(const TensorView& tensor);
+// [n, m]: rows of m elements.
+View table_view(const TensorView& tensor);
 
 // Whether every element of every row can be reached in units of so many bytes: offset, strides and
 // rows are multiples.
@@ -56,7 +58,8 @@ struct Binding {
   Operand operand;
   Rows rows;
 };
-Binding bind(const View& view, const Block& block, std::int64_t unit_bytes, std::uint32_t alignment);
+Binding bind(const View& view, const Block& block, std::int64_t unit_bytes,
+             std::uint32_t alignment);
 
 // Number of the type in kernels: 0 f32, 1 f16, 2 bf16.
 std::uint32_t number_of(DType dtype);

@@ -88,6 +88,7 @@ TensorView HostTensors::on_device(const TensorView& tensor) const {
   there.device = attn::Device::webgpu;
   there.data = nullptr;
   there.offset_bytes = 0;
+  if (!tensor.given()) return {};
   if (!has_elements(tensor)) return there;
   const Region* region = find(span_of(tensor).first);
   there.data = region->buffer.handle();

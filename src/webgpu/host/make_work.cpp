@@ -42,7 +42,8 @@ core::Status make_work(const Call& call, Work& work) {
   core::Status status = check_call(call);
   if (!status.ok()) return status;
   AttentionWork attention(call, work);
-  return call.pass == Pass::backward ? add_backward(attention) : add_forward(attention);
+  if (call.pass == Pass::backward) return add_backward(attention);
+  return takes_decode(call.problem) ? add_decode(attention) : add_forward(attention);
 }
 
 }  // namespace attn::webgpu

@@ -124,13 +124,14 @@ struct Prepare {
   U32 tiles = 0;
   U32 tiles_kv = 0;
 
+  U32 len_new = 0;
   U32 entries_at = 0;
   U32 slopes_at = 0;
   U32 sinks_at = 0;
   U32 ranges_at = 0;
   U32 tiles_at = 0;
   U32 keys_at = 0;
-  std::array<U32, 2> spare{};
+  U32 spare = 0;
 };
 static_assert(sizeof(Prepare) % 16 == 0);
 

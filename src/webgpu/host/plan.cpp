@@ -48,10 +48,6 @@ core::Capability check_support(Pass, const Problem& p, const DeviceFacts& facts)
                 " on WebGPU; accepted f32, f16 and bf16");
     }
   }
-  if (p.page_size > 0) return no("no paged cache yet");
-  if (p.len_new > 0) return no("no append yet");
-  if (p.split_keys > 0) return no("no split yet");
-  if (p.rope != Rope::none) return no("no rotary embedding inside of attention yet");
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength || p.total_q > kMaxLength ||
       p.total_kv > kMaxLength) {
     return no("sequences of more than 2^28 rows");
@@ -81,13 +77,18 @@ core::Plan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts
     plan.kernel = "backward_kv";
     plan.tile_q = tiling.tile_q();
     plan.tile_kv = tiling.tile_kv();
+  } else if (takes_decode(problem)) {
+    const DecodeTiling tiling = decode_tiling(problem, facts);
+    plan.kernel = "decode";
+    plan.tile_q = tiling.rows;
+    plan.tile_kv = tiling.tile();
   } else {
     const Tiling tiling = forward_tiling(problem, facts);
     plan.kernel = "forward";
     plan.tile_q = tiling.tile_q();
     plan.tile_kv = tiling.tile_kv();
   }
-  plan.workspace_bytes = static_cast<std::int64_t>(work.prepared_bytes + work.staged_bytes);
+  plan.workspace_bytes = static_cast<std::int64_t>(work.scratch_bytes());
   for (const Step& step : work.steps) {
     if (step.spec.source != std::string_view(plan.kernel)) continue;
     plan.tasks += std::int64_t{step.grid[0]} * step.grid[1] * step.grid[2];

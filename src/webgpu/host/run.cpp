@@ -10,31 +10,53 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::uint64_t kSpareBytes = 256;
+constexpr std::uint64_t kSpareBytes = 512;  // two outputs that are not asked for
 constexpr WGPUBufferUsage kParametersUsage = kUniformUsage | WGPUBufferUsage_Storage;
-
-Bound placed(const Operand& operand, const ScratchBuffers& scratch, std::uint64_t constants_at) {
-  const auto in = [&](const Bound& whole, std::uint64_t at) {
-    return Bound{whole.buffer, whole.offset + at + operand.offset, operand.size};
-  };
-  switch (operand.memory) {
-    case Memory::prepared: return in(scratch.prepared, 0);
-    case Memory::staged: return in(scratch.staged, 0);
-    case Memory::constants: return in(scratch.parameters, constants_at);
-    case Memory::spare: return in(scratch.spare, 0);
-    case Memory::tensor: break;
-  }
-  return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
-}
 
 std::uint64_t slices_bytes(const Work& work) {
   return work.steps.size() * kParameterBytes;
 }
 
+bool reads(const Step& step, Memory memory) {
+  for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
+    if (step.spec.bindings[n] == Access::read && step.operands[n].memory == memory) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-std::uint64_t parameter_bytes(const Work& work) {
-  return slices_bytes(work) + std::max<std::size_t>(work.constants.size(), kSpareBytes);
+// Outputs that are not asked for go behind the parts of a buffer that the step
+// does not read.
+Bound placed(const Work& work, const Step& step, const Operand& operand,
+             const ScratchBuffers& scratch) {
+  const auto in = [&](const Bound& whole, std::uint64_t at) {
+    return Bound{whole.buffer, whole.offset + at + operand.offset, operand.size};
+  };
+  switch (operand.memory) {
+    case Memory::info: return in(scratch.info, 0);
+    case Memory::prepared: return in(scratch.prepared, 0);
+    case Memory::staged: return in(scratch.staged, 0);
+    case Memory::constants: return in(scratch.parameters, slices_bytes(work));
+    case Memory::spare:
+      return reads(step, Memory::staged) ? in(scratch.prepared, work.prepared_bytes)
+                                         : in(scratch.staged, work.staged_bytes);
+    case Memory::tensor: break;
+  }
+  return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
+}
+
+Bound parameters_at(std::size_t step, const ScratchBuffers& scratch) {
+  return {scratch.parameters.buffer, scratch.parameters.offset + step * kParameterBytes,
+          kParameterBytes};
+}
+
+Needs needs_of(const Work& work) {
+  return {
+      .info = work.info_bytes,
+      .prepared = work.prepared_bytes + kSpareBytes,
+      .staged = work.staged_bytes + kSpareBytes,
+      .parameters = slices_bytes(work) + std::max<std::size_t>(work.constants.size(), kSpareBytes)};
 }
 
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
@@ -46,11 +68,9 @@ core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scr
     core::Status status = device.pipelines().get(step.spec, dispatch.pipeline);
     if (!status.ok()) return status;
     for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
-      dispatch.bound[n] = placed(step.operands[n], scratch, slices_bytes(work));
+      dispatch.bound[n] = placed(work, step, step.operands[n], scratch);
     }
-    const std::uint64_t at = (dispatches.size() - 1) * kParameterBytes;
-    dispatch.parameters = {scratch.parameters.buffer, scratch.parameters.offset + at,
-                           kParameterBytes};
+    dispatch.parameters = parameters_at(dispatches.size() - 1, scratch);
     dispatch.grid = step.grid;
   }
   return {};
@@ -58,7 +78,6 @@ core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scr
 
 std::vector<std::byte> parameters_of(const Work& work) {
   std::vector<std::byte> bytes;
-  bytes.reserve(parameter_bytes(work));
   for (const Step& step : work.steps) {
     bytes.insert(bytes.end(), step.parameters.begin(), step.parameters.end());
   }
@@ -81,6 +100,7 @@ std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts) {
 }
 
 core::Status run(Device& device, const Work& work) {
+  const Needs needs = needs_of(work);
   std::array<Buffer, 4> buffers;
   ScratchBuffers scratch;
   const auto take = [&](std::size_t n, std::uint64_t bytes, WGPUBufferUsage usage, Bound& bound) {
@@ -89,10 +109,10 @@ core::Status run(Device& device, const Work& work) {
     bound = {buffers[n].handle(), 0, buffers[n].size()};
     return status;
   };
-  core::Status status = take(0, work.prepared_bytes, kStorageUsage, scratch.prepared);
-  if (status.ok()) status = take(1, work.staged_bytes, kStorageUsage, scratch.staged);
-  if (status.ok()) status = take(2, parameter_bytes(work), kParametersUsage, scratch.parameters);
-  if (status.ok()) status = take(3, kSpareBytes, kStorageUsage, scratch.spare);
+  core::Status status = take(0, needs.info, kStorageUsage, scratch.info);
+  if (status.ok()) status = take(1, needs.prepared, kStorageUsage, scratch.prepared);
+  if (status.ok()) status = take(2, needs.staged, kStorageUsage, scratch.staged);
+  if (status.ok()) status = take(3, needs.parameters, kParametersUsage, scratch.parameters);
   if (!status.ok() || work.steps.empty()) return status;
   std::vector<Dispatch> dispatches;
   status = resolve(device, work, scratch, dispatches);

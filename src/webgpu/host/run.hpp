@@ -12,11 +12,17 @@ namespace attn::webgpu {
 
 // The scratch memory of a call, as large as its Work says; parameters() bytes of parameters.
 struct ScratchBuffers {
-  Bound prepared, staged, parameters, spare;
+  Bound info, prepared, staged, parameters;
 };
 
-// Bytes of one slice of parameters for each step, and of the constants behind them.
-std::uint64_t parameter_bytes(const Work& work);
+// Bytes of each: what the work takes, room for outputs that are not asked for, one slice of
+// parameters for each step and constants behind them.
+Needs needs_of(const Work& work);
+
+// Where an operand of one of the work's steps is.
+Bound placed(const Work& work, const Step& step, const Operand& operand,
+             const ScratchBuffers& scratch);
+Bound parameters_at(std::size_t step, const ScratchBuffers& scratch);
 
 // Compiles what is not compiled yet and puts every step's operands in their places.
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,

@@ -15,11 +15,12 @@
 
 namespace attn::webgpu {
 
-// Where an operand is. Two scratch buffers, because no buffer may be read and written in one
-// dispatch: `prepared` is written by the first kernels of a call and only read by the others,
-// `staged` holds results on their way out. `constants` are made by the host and lie behind the
-// parameters; `spare` stands for outputs that are not asked for.
-enum class Memory { tensor, prepared, staged, constants, spare };
+// Where an operand is. Three scratch buffers, because no buffer may be read and written in one
+// dispatch: `info` (prepare.wgsl) and then `prepared` (inputs in another layout) are written by the
+// first kernels of a call and only read by the others, `staged` holds results on their way out.
+// `constants` are made by the host and lie behind the parameters; `spare` stands for outputs that
+// are not asked for.
+enum class Memory { tensor, info, prepared, staged, constants, spare };
 
 struct Operand {
   Memory memory = Memory::tensor;
@@ -53,6 +54,7 @@ struct Step {
 // A call: its steps in order, and how much scratch memory they use.
 struct Work {
   std::vector<Step> steps;
+  std::uint64_t info_bytes = 0;
   std::uint64_t prepared_bytes = 0;
   std::uint64_t staged_bytes = 0;
   std::vector<std::byte> constants;
@@ -66,9 +68,14 @@ struct Work {
     std::memcpy(constants.data() + at, values.data(), bytes);
     return {Memory::constants, nullptr, at, constants.size() - at};
   }
+  [[nodiscard]] std::uint64_t scratch_bytes() const {
+    return info_bytes + prepared_bytes + staged_bytes;
+  }
   // A part of a scratch buffer, at a multiple of 256 bytes.
   Operand take(Memory memory, std::uint64_t bytes) {
-    std::uint64_t& end = memory == Memory::prepared ? prepared_bytes : staged_bytes;
+    std::uint64_t& end = memory == Memory::info       ? info_bytes
+                         : memory == Memory::prepared ? prepared_bytes
+                                                      : staged_bytes;
     const Operand part{memory, nullptr, end, (bytes + 15) / 16 * 16};
     end = (end + bytes + 255) / 256 * 256;
     return part;

@@ -65,11 +65,13 @@ core::Status submit_recorded(Device& device, std::span<const Dispatch> dispatche
   core::Status status = create_encoder(device, encoder);
   if (!status.ok()) return status;
   status = record_pass(device, dispatches, encoder, time == nullptr ? nullptr : time->writes());
+  if (status.ok() && time != nullptr) {
+    status = device.scopes().run("resolving timestamps", [&] { time->resolve(encoder); });
+  }
   if (!status.ok()) {
     device.api().wgpuCommandEncoderRelease(encoder);
     return status;
   }
-  if (time != nullptr) time->resolve(encoder);
   return finish_and_submit(device, "recording a call", encoder);
 }
 

@@ -137,6 +137,10 @@ DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   t.lanes_qk = divided_up(problem.dim_qk, 8);
   t.lanes_vo = divided_up(problem.dim_vo, 8);
   const std::int64_t rows = problem.len_q * (problem.heads_q / problem.heads_kv);
+  if (facts.type == AdapterType::cpu) {  // whose compiler takes seconds for the others
+    t.threads = 32;
+    t.unroll = 1;
+  }
   t.rows = rows > 4 ? 8 : rows > 2 ? 4 : rows > 1 ? 2 : 1;
   while (t.unroll > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.unroll /= 2;
   while (t.rows > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.rows /= 2;

@@ -12,9 +12,9 @@ namespace attn::webgpu {
 
 // The constants of forward.wgsl by these names, and what they come to.
 struct Tiling {
-  std::uint32_t rows = 8;     // threads along rows; a thread has 8
-  std::uint32_t columns = 8;  // threads along columns; a thread has 4 neighbours
-  std::uint32_t slice = 32;   // dimensions of Q and K in workgroup memory at once
+  std::uint32_t rows = 8;            // threads along rows; a thread has 8
+  std::uint32_t columns = 8;         // threads along columns; a thread has 4 neighbours
+  std::uint32_t slice = 32;          // dimensions of Q and K in workgroup memory at once
   std::uint32_t blocks_at_once = 1;  // blocks of 4 * columns dimensions of V
   bool keep_q = false;
 

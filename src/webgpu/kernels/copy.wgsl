@@ -42,7 +42,8 @@ struct Copy {
   num_pages: u32,
 
   // Row i of an entry stands at position i + offset (64 bits, low word first), plus what
-  // position_of says: 0: nothing, 1: the entry's diag, 2: its cached keys; 3: at positions[i].
+  // position_of says: 0: nothing, 1: the entry's diag, 2: its cached keys, 4: positions[i]; 3: it
+  // stands at positions[i] alone.
   offset: vec2<u32>,
   position_of: u32,
   inverse: u32,     // 1: rotate back
@@ -259,10 +260,10 @@ fn add_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 
 fn position_of(b: u32, i: u32) -> vec2<u32> {
   let entry = p.entries_at + (p.first_batch + b) * 8u;
-  if (p.position_of == 3u) {
+  if (p.position_of >= 3u) {
     let first = select(0u, info[entry + p.which + 1u], p.which == 1u || p.which == 2u);
-    let at = p.positions.base + b * p.positions.batch + (first + i) * p.positions.row;
-    return widened(positions[at]);
+    let given = widened(positions[p.positions.base + b * p.positions.batch + (first + i) * p.positions.row]);
+    return add_wide(given, select(vec2(0u), p.offset, p.position_of == 4u));
   }
   var position = add_wide(p.offset, vec2(i, 0u));
   if (p.position_of != 0u) {

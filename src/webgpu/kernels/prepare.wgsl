@@ -1,11 +1,13 @@
 // prepare: what the kernels of a call need to know of its entries, in words of `info`:
-//   entries  per entry {len_q, len_kv, first_q, first_kv, first_row, diag, 0, 0} (forward.wgsl, Entry)
+//   entries  per entry {len_q, len_kv, first_q, first_kv, first_row, diag, cached, 0}: Entry of
+//            forward.wgsl, and the keys that the cache had before len_new were appended
 //   slopes   f32 per (entry, head); sinks f32 per head
 //   ranges   per query {low, high}: the keys that causal, window, ranges and lengths leave to it,
 //            the same for all heads; low = high where there are none
 //   tiles    per tile of queries {low, high}: the hull of its rows' ranges
 //   keys     per tile of keys {first, end}: the tiles of queries whose hulls touch it
-// Four entry points, dispatched in this order; one thread an element, 64 a workgroup. Indices and
+// Four entry points, dispatched in this order, and `positions` of the rotary embedding of packed
+// rows: of each its place in its entry. One thread an element, 64 a workgroup. Indices and
 // lengths from memory are clamped: nothing that they say leads outside of a tensor.
 
 // Elements of a list: the first, from one entry's to the next's, from one to the next; 0 heads.
@@ -43,6 +45,7 @@ struct Prepare {
   tiles: u32,     // of queries, of the longest entry
   tiles_kv: u32,
 
+  len_new: u32,
   entries_at: u32,
   slopes_at: u32,
   sinks_at: u32,
@@ -109,12 +112,14 @@ fn entries(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
   let keys = rows_of(n, (p.packed & 2u) != 0u, (p.given & 2u) != 0u, p.len_kv, p.total_kv, x.x, x.y);
   let at = p.entries_at + n * 8u;
   info[at] = queries.x;
-  info[at + 1u] = keys.x;
+  let len_kv = min(keys.x + p.len_new, p.len_kv);
+  info[at + 1u] = len_kv;
   info[at + 2u] = queries.y;
   info[at + 3u] = keys.y;
   info[at + 4u] = select(n * p.len_q, queries.y, (p.packed & 1u) != 0u);
-  let corner = i32(keys.x) - i32(queries.x);
+  let corner = i32(len_kv) - i32(queries.x);
   info[at + 5u] = bitcast<u32>(p.diag + select(0, corner, p.bottom_right != 0u));
+  info[at + 6u] = keys.x;
 }
 
 @compute @workgroup_size(64)
@@ -195,4 +200,24 @@ fn keys(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   info[p.keys_at + n * 2u] = min(first, end);
   info[p.keys_at + n * 2u + 1u] = end;
+}
+
+// Of row n of the packed tensor, from words ranges_at on; rows that no entry has count from the first.
+@compute @workgroup_size(64)
+fn positions(@builtin(workgroup_id) group: vec3<u32>,
+             @builtin(local_invocation_index) thread: u32) {
+  let n = element(group, thread);
+  if (n >= p.total_q) {
+    return;
+  }
+  var first = 0u;
+  for (var b = p.batch; b > 0u; b -= 1u) {  // of several entries the first
+    let at = p.lengths_q.base + (b - 1u) * p.lengths_q.row;
+    let begin = u32(clamp(lengths_q[at], 0, i32(p.total_q)));
+    let end = u32(clamp(lengths_q[at + p.lengths_q.row], 0, i32(p.total_q)));
+    if (n >= begin && n < end) {
+      first = begin;
+    }
+  }
+  info[p.ranges_at + n] = n - first;
 }

@@ -23,7 +23,24 @@ constexpr std::uint32_t kWorkgroupBytes = 16384;
 
 // Small, several tiles of queries and of keys each, and together every kernel and every option.
 constexpr std::array kCases{
-    "forward name=plain : dtype=f32 heads_q=2 len_q=130 len_kv=97 dim_qk=64 dim_vo=64",
+    "forward : heads_q=4 heads_kv=2 len_q=130 len_kv=97 dim_qk=64 dim_vo=64 causal lse",
+    "forward softcap=2 : dtype=f16 heads_q=2 heads_kv=2 len_q=65 len_kv=97 dim_qk=128 dim_vo=128 "
+    "window_left=40 window_right=7 softcap alibi sink lse",
+    "forward lengths=varied dropout_p=0.25 : dtype=bf16 batch=2 heads_q=2 heads_kv=1 len_q=90 "
+    "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout lse",
+    "forward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 bias=hqk mask=bk lse",
+    "decode : dtype=f16 batch=2 heads_q=4 heads_kv=2 len_q=1 len_kv=300 dim_qk=64 dim_vo=64 "
+    "page_size=16 lse",
+    "decode lengths=varied : batch=2 heads_q=2 heads_kv=2 len_q=3 len_kv=70 dim_qk=32 dim_vo=32 "
+    "rope=half len_new=3 lengths_kv causal",
+    "backward : heads_q=4 heads_kv=2 len_q=130 len_kv=97 dim_qk=64 dim_vo=64 causal",
+    "backward softcap=2 : dtype=f16 heads_q=2 heads_kv=2 len_q=65 len_kv=97 dim_qk=128 "
+    "dim_vo=128 softcap alibi bias=hqk sink dbias dsink dlse",
+    "backward lengths=varied dropout_p=0.25 : dtype=bf16 batch=2 heads_q=2 heads_kv=1 len_q=90 "
+    "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout "
+    "accumulate",
+    "backward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 window_left=20 mask=bk "
+    "rope=interleaved rot_dim=16 nonfinite_zero",
 };
 
 class Writer {
@@ -60,27 +77,26 @@ class Writer {
   }
 
   void add_case(const std::string& text) {
-    const cases::Case c = cases::parse_case(text);
+    cases::Case c = cases::parse_case(text);
+    cases::set_totals(c);
     const CaseWork case_work(c, core_facts(kWorkgroupBytes));
     const Work& work = case_work.work();
-    Json buffers = Json::array();
-    for (const auto& bytes : case_work.tensors()) buffers.push_back(add_bytes(bytes));
+    Json contents = Json::array();
+    for (const auto& bytes : case_work.tensors()) contents.push_back(add_bytes(bytes));
     Json steps = Json::array();
     for (std::size_t n = 0; n < work.steps.size(); ++n) {
-      const Step& step = work.steps[n];
-      Json bound = Json::array({to_json(case_work.parameters_of(n))});
-      for (std::size_t i = 0; i < static_cast<std::size_t>(step.spec.num_bindings); ++i) {
-        bound.push_back(to_json(case_work.part_of(step.operands[i])));
+      Json bound = Json::array();
+      for (const CaseWork::Part& part : case_work.bound(n)) {
+        bound.push_back({part.buffer, part.offset, part.size});
       }
-      steps.push_back(
-          {{"kernel", add_kernel(step.spec)}, {"bound", bound}, {"grid", step.grid}});
+      steps.push_back({{"kernel", add_kernel(work.steps[n].spec)},
+                       {"bound", bound},
+                       {"grid", work.steps[n].grid}});
     }
     cases_.push_back({{"name", text},
-                      {"tensors", buffers},
-                      {"prepared", work.prepared_bytes},
-                      {"staged", work.staged_bytes},
+                      {"sizes", case_work.sizes()},
+                      {"tensors", contents},
                       {"parameters", add_bytes(parameters_of(work))},
-                      {"parameter_bytes", parameter_bytes(work)},
                       {"steps", steps},
                       {"outputs", outputs_of(c, case_work)}});
   }
@@ -100,10 +116,6 @@ class Writer {
   }
 
  private:
-  static Json to_json(const CaseWork::Part& part) {
-    return {part.buffer, part.offset, part.size};
-  }
-
   Json outputs_of(const cases::Case& c, const CaseWork& case_work) {
     Json outputs = Json::array();
     const std::vector<cases::Expected> all = cases::expected_of(c);

@@ -1,0 +1,154 @@
+// Calls that are cut because a device binds or submits little at once give the bits of the same
+// call whole; and what plans promise of workgroup memory, on devices of every size.
+#include "cases/values.hpp"
+#include "support.hpp"
+#include "webgpu/host/attention.hpp"
+#include "webgpu/host/run.hpp"
+#include "webgpu/host/tiling.hpp"
+
+namespace attn::webgpu::test {
+namespace {
+
+// q, k, v, o, lse, dout and the gradients of a problem in buffers of their own.
+class Layer {
+ public:
+  Layer(Device& device, const Problem& problem) : device_(device) {
+    const std::int64_t rows = problem.batch * problem.len_q;
+    const std::int64_t keys = problem.batch * problem.len_kv;
+    const auto q = rows * problem.heads_q;
+    const auto k = keys * problem.heads_kv;
+    const auto rows_of = [&](std::int64_t len, std::int64_t heads, std::int64_t dim) {
+      return TensorView::contiguous(nullptr, DType::f32, {problem.batch, len, heads, dim});
+    };
+    arguments.q = take(rows_of(problem.len_q, problem.heads_q, problem.dim_qk), q * problem.dim_qk);
+    arguments.k =
+        take(rows_of(problem.len_kv, problem.heads_kv, problem.dim_qk), k * problem.dim_qk);
+    arguments.v =
+        take(rows_of(problem.len_kv, problem.heads_kv, problem.dim_vo), k * problem.dim_vo);
+    arguments.o = take(rows_of(problem.len_q, problem.heads_q, problem.dim_vo), q * problem.dim_vo);
+    arguments.dout =
+        take(rows_of(problem.len_q, problem.heads_q, problem.dim_vo), q * problem.dim_vo);
+    arguments.dq = take(arguments.q, q * problem.dim_qk);
+    arguments.dk = take(arguments.k, k * problem.dim_qk);
+    arguments.dv = take(arguments.v, k * problem.dim_vo);
+    arguments.lse = take(TensorView::contiguous(nullptr, DType::f32,
+                                                {problem.batch, problem.heads_q, problem.len_q}),
+                         q);
+  }
+
+  [[nodiscard]] std::vector<float> read(const TensorView& view) {
+    std::vector<float> values(elements(view));
+    EXPECT_TRUE(is_ok(download(device_, static_cast<WGPUBuffer>(view.data), 0,
+                               std::as_writable_bytes(std::span(values)))));
+    return values;
+  }
+
+  Arguments arguments;
+
+ private:
+  static std::size_t elements(const TensorView& view) {
+    std::int64_t n = 1;
+    for (int d = 0; d < view.rank; ++d) n *= view.shape[static_cast<std::size_t>(d)];
+    return static_cast<std::size_t>(n);
+  }
+
+  TensorView take(TensorView view, std::int64_t count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (std::size_t n = 0; n < values.size(); ++n) {
+      values[n] =
+          static_cast<float>((n * 2654435761u + buffers_.size() * 40503u) % 1000u) / 500.0f - 1.0f;
+    }
+    Buffer& buffer = buffers_.emplace_back();
+    EXPECT_TRUE(is_ok(Buffer::create(device_, values.size() * 4, kStorageUsage, buffer)));
+    EXPECT_TRUE(is_ok(upload(device_, buffer.handle(), 0, std::as_bytes(std::span(values)))));
+    view.data = buffer.handle();
+    view.device = attn::Device::webgpu;
+    return view;
+  }
+
+  Device& device_;
+  std::vector<Buffer> buffers_;
+};
+
+class Pieces : public OnDevice {};
+
+Problem problem_of() {
+  Problem problem;
+  problem.batch = 2;
+  problem.heads_q = 4;
+  problem.heads_kv = 2;
+  problem.len_q = 150;
+  problem.len_kv = 130;
+  problem.dim_qk = 32;
+  problem.dim_vo = 32;
+  problem.causal = true;
+  return problem;
+}
+
+std::vector<float> all_results(Device& device, const DeviceFacts& facts, std::size_t& steps) {
+  const Problem problem = problem_of();
+  Layer layer(device, problem);
+  steps = 0;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    Work work;
+    EXPECT_TRUE(is_ok(make_work({pass, problem, layer.arguments, facts}, work)));
+    EXPECT_TRUE(is_ok(run(device, work)));
+    steps += work.steps.size();
+  }
+  std::vector<float> all;
+  for (const TensorView* view : {&layer.arguments.o, &layer.arguments.lse, &layer.arguments.dq,
+                                 &layer.arguments.dk, &layer.arguments.dv}) {
+    const std::vector<float> values = layer.read(*view);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST_F(Pieces, SmallBindingsGiveTheSameBits) {
+  std::size_t whole_steps = 0;
+  const std::vector<float> whole = all_results(device(), device().facts(), whole_steps);
+  DeviceFacts small = device().facts();
+  small.max_storage_binding_bytes = 90000;  // of one entry, not of two
+  std::size_t steps = 0;
+  const std::vector<float> pieces = all_results(device(), small, steps);
+  EXPECT_GT(steps, whole_steps);
+  EXPECT_EQ(whole, pieces);
+}
+
+TEST_F(Pieces, SmallGridsGiveTheSameBits) {
+  std::size_t whole_steps = 0;
+  const std::vector<float> whole = all_results(device(), device().facts(), whole_steps);
+  DeviceFacts small = device().facts();
+  small.max_grid = 2;
+  std::size_t steps = 0;
+  const std::vector<float> pieces = all_results(device(), small, steps);
+  EXPECT_GT(steps, whole_steps);
+  EXPECT_EQ(whole, pieces);
+}
+
+TEST(Tilings, FitEverySizeOfWorkgroupMemory) {
+  for (const std::uint32_t bytes : {16384u, 32768u, 49152u}) {
+    DeviceFacts facts;
+    facts.workgroup_bytes = bytes;
+    facts.type = AdapterType::discrete;
+    for (const std::int64_t dim : {1, 8, 40, 64, 72, 128, 136, 200, 256}) {
+      for (const bool dropout : {false, true}) {
+        Problem problem;
+        problem.dim_qk = dim;
+        problem.dim_vo = 257 - dim;
+        problem.len_q = 4;
+        problem.dropout = dropout;
+        EXPECT_LE(forward_bytes(forward_tiling(problem, facts), dropout), bytes) << dim;
+        EXPECT_LE(decode_bytes(decode_tiling(problem, facts), dropout), bytes) << dim;
+        for (const BackwardKernel kernel :
+             {BackwardKernel::q, BackwardKernel::kv, BackwardKernel::bias}) {
+          const BackwardTiling tiling = backward_tiling(kernel, problem, facts);
+          EXPECT_LE(backward_bytes(kernel, tiling, problem), bytes) << dim << " " << dropout;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn::webgpu::test
