@@ -1,6 +1,6 @@
-// attn_webgpu_page FOLDER: writes what the page in this folder reads. page.json: the kernels of the
-// case list's calls, and the cases below as dispatches with the results that the reference gives;
-// page.bin: the bytes of their buffers, parameters and results.
+// attn_webgpu_page FOLDER: writes what the page in this folder reads. page.json: the cases below as
+// dispatches with the results that the reference gives, and kernels of the case list's calls that
+// show every constant's values; page.bin: the bytes of buffers, parameters and results.
 #include <algorithm>
 #include <array>
 #include <attn/attn.hpp>
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "../case_work.hpp"
+#include "../covering.hpp"
 #include "cases/check.hpp"
 #include "webgpu/host/run.hpp"
 
@@ -56,8 +57,9 @@ class Writer {
 
   // Its number.
   std::size_t add_kernel(const KernelSpec& spec) {
-    const auto [place, is_new] = numbers_.try_emplace(to_string(spec), kernels_.size());
-    if (!is_new) return place->second;
+    const auto place = std::ranges::find(specs_, spec);
+    if (place != specs_.end()) return static_cast<std::size_t>(place - specs_.begin());
+    specs_.push_back(spec);
     Json bindings = Json::array();
     for (int n = 0; n < spec.num_bindings; ++n) {
       const bool reads = spec.bindings[static_cast<std::size_t>(n)] == Access::read;
@@ -73,8 +75,9 @@ class Writer {
                         {"entry", spec.entry},
                         {"bindings", bindings},
                         {"constants", constants}});
-    return place->second;
+    return specs_.size() - 1;
   }
+  [[nodiscard]] const std::vector<KernelSpec>& specs() const { return specs_; }
 
   void add_case(const std::string& text) {
     cases::Case c = cases::parse_case(text);
@@ -137,7 +140,7 @@ class Writer {
   }
 
   std::vector<std::byte> data_;
-  std::map<std::string, std::size_t> numbers_;  // of kernels
+  std::vector<KernelSpec> specs_;  // of kernels_
   Json kernels_ = Json::array();
   Json cases_ = Json::array();
 };
@@ -146,9 +149,8 @@ int write_page(const std::string& folder) {
   try {
     Writer writer;
     for (const char* text : kCases) writer.add_case(text);
-    for (const KernelSpec& spec : kernels_of_list(core_facts(kWorkgroupBytes))) {
-      writer.add_kernel(spec);
-    }
+    const std::vector<KernelSpec> all = kernels_of_list(core_facts(kWorkgroupBytes));
+    for (const KernelSpec& spec : covering(all, writer.specs())) writer.add_kernel(spec);
     writer.write(folder);
     return 0;
   } catch (const std::exception& error) {

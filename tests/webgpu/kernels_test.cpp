@@ -1,0 +1,46 @@
+// Every kernel that the case list's calls choose is compiled by the provider. Drivers compile at
+// the first dispatch; what is seen here is the language and the limits.
+#include <algorithm>
+#include <thread>
+
+#include "case_work.hpp"
+#include "support.hpp"
+#include "webgpu/host/sources.hpp"
+
+namespace attn::webgpu::test {
+namespace {
+
+// Pipelines are what a short run on a slow device pays for. To be lowered, never raised.
+constexpr std::size_t kMostKernels = 900;
+
+using Kernels = OnDevice;
+
+TEST_F(Kernels, OfTheCaseListCompile) {
+  std::vector<KernelSpec> all;
+  for (const std::uint32_t bytes : {16384u, 32768u, 49152u}) {
+    if (bytes > device().facts().workgroup_bytes) continue;
+    const std::vector<KernelSpec> of_size = kernels_of_list(core_facts(bytes));
+    EXPECT_LE(of_size.size(), kMostKernels);
+    std::ranges::copy_if(of_size, std::back_inserter(all), [&](const KernelSpec& spec) {
+      return std::ranges::find(all, spec) == all.end();
+    });
+  }
+  Pipelines pipelines(device(), kernel_sources());
+  const auto threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  EXPECT_TRUE(is_ok(pipelines.get_all(all, threads)));
+  for (const KernelSpec& spec : all) EXPECT_NE(pipelines.find(spec), nullptr) << to_string(spec);
+}
+
+// A kernel that no call of the list reaches is one that no test reaches either.
+TEST(KernelSources, AreAllUsedByTheCaseList) {
+  const std::vector<KernelSpec> kernels = kernels_of_list(core_facts(16384));
+  for (const Source& source : kernel_sources()) {
+    const bool used = std::ranges::any_of(
+        kernels, [&](const KernelSpec& spec) { return source.name == spec.source; });
+    const bool operation = source.name.starts_with("merge") || source.name == "probe";
+    EXPECT_TRUE(used || operation) << source.name;
+  }
+}
+
+}  // namespace
+}  // namespace attn::webgpu::test
