@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
-steps=(setup format asan tsan cuda coverage aarch64 fuzz consumers python mutations)
+steps=(setup format asan tsan cuda webgpu coverage aarch64 fuzz consumers python mutations)
 
 step_setup() { ./dev setup --full; }
 step_format() { ./dev lint; }
@@ -44,6 +44,16 @@ step_cuda() {
   ./dev build release &&
     ctest --test-dir build/release -j "$jobs" --output-on-failure -R '^cuda\.' &&
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs
+}
+
+# The WebGPU backend on Mesa's CPU driver: cases spread over the list, with the compiled shaders kept;
+# then its kernels in a browser, whose compiler holds them to more rules.
+step_webgpu() {
+  ./dev build release &&
+    MESA_SHADER_CACHE_DIR=$PWD/build/mesa_shader_cache NODEVICE_SELECT=1 \
+      build/release/cli/attn check --backend webgpu --limit "${ATTN_CASE_LIMIT:-150}" \
+      --jobs "$jobs" &&
+    tests/webgpu/browser/run.py build/release
 }
 
 # Unoptimised: without the long rows of the memory test, which run elsewhere.

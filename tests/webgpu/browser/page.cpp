@@ -13,6 +13,7 @@
 #include "../covering.hpp"
 #include "cases/check.hpp"
 #include "webgpu/host/run.hpp"
+#include "webgpu/host/sources.hpp"
 
 namespace attn::webgpu::test {
 namespace {
@@ -105,7 +106,12 @@ class Writer {
   }
 
   void write(const std::string& folder) const {
-    const Json page{{"workgroup_bytes", kWorkgroupBytes}, {"kernels", kernels_}, {"cases", cases_}};
+    Json sources = Json::array();
+    for (const Source& source : kernel_sources()) sources.push_back(source.name);
+    const Json page{{"workgroup_bytes", kWorkgroupBytes},
+                    {"sources", sources},
+                    {"kernels", kernels_},
+                    {"cases", cases_}};
     std::ofstream json(folder + "/page.json");
     json << page;
     std::ofstream bin(folder + "/page.bin", std::ios::binary);
