@@ -211,8 +211,8 @@ void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& re
   std::string message = run.changed();
   for (std::size_t n = 0; n < naives.size(); ++n) {
     const auto& [name, view] = run.outputs.views[n];
-    Comparands x = comparands(c, name, view.dtype, expected.outputs.views[n].second, naives[n],
-                              operands);
+    Comparands x =
+        comparands(c, name, view.dtype, expected.outputs.views[n].second, naives[n], operands);
     x.actual = read_all(view);
     const Comparison result = compare(x);
     report.worst_ratio = std::max(report.worst_ratio, result.worst_ratio);

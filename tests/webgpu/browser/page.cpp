@@ -41,7 +41,8 @@ constexpr std::array kCases{
     "backward lengths=varied dropout_p=0.25 : dtype=bf16 batch=2 heads_q=2 heads_kv=1 len_q=90 "
     "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout "
     "accumulate",
-    "backward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 window_left=20 mask=bk "
+    "backward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 window_left=20 "
+    "mask=bk "
     "rope=interleaved rot_dim=16 nonfinite_zero",
 };
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The WebGPU kernels in a browser: writes the page's cases, serves the page on loopback, opens it in
-headless Chromium and waits for its results.
+"""The WebGPU kernels in a browser: writes the page's cases, serves the page on loopback, opens it
+in headless Chromium and waits for its results.
 
 usage: tests/webgpu/browser/run.py BUILD [--seconds N]   BUILD is the folder of a build with tests
        tests/webgpu/browser/run.py BUILD --serve         leaves the browser to you: open the address
 
-Prints a line for each case and each kernel that failed, and a count in pytest's words. Exit status: 0
-all passed; 1 something failed, or the end did not come within N seconds (default 240). The browser
-is `chromium`, or what ATTN_BROWSER names (`off`: left out, with a line that says so); what it says
-itself is in BUILD/browser/browser.log.
+Prints a line for each case and each kernel that failed, and a count in pytest's words. Exit
+status: 0 all passed; 1 something failed, or the end did not come within N seconds (default 240).
+The browser is `chromium`, or what ATTN_BROWSER names (`off`: left out, with a line that says so);
+what it says itself is in BUILD/browser/browser.log.
 """
 
 from __future__ import annotations
