@@ -70,8 +70,8 @@ CaseWork::CaseWork(const cases::Case& c, const DeviceFacts& facts)
 void CaseWork::add(cases::Storage& storage) {
   constexpr std::size_t kAlignment = 256;
   const std::span<std::byte> all = std::as_writable_bytes(storage.bytes());
-  const auto front = static_cast<std::size_t>(
-      reinterpret_cast<std::byte*>(storage.begin()) - all.data());
+  const auto front =
+      static_cast<std::size_t>(reinterpret_cast<std::byte*>(storage.begin()) - all.data());
   const std::size_t skip = (kAlignment - front % kAlignment) % kAlignment;
   const std::size_t size = (skip + all.size() + kAlignment - 1) / kAlignment * kAlignment;
   std::vector<std::byte>& bytes = tensors_.emplace_back(size);
