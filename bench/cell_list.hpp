@@ -20,6 +20,8 @@ std::string shape_name(const Problem& problem);
 // "/bf16/fwd"
 std::string tail(DType dtype, Pass pass);
 Cell plain_cell(const Shape& shape, DType dtype, Pass pass, bool causal);
+// One query a batch entry.
+Cell decode_cell(const char* option, const Shape& shape, DType dtype);
 
 // Adds option cells of one type and pass to a list.
 class OptionList {
@@ -51,8 +53,11 @@ class OptionList {
   std::vector<Cell>& out_;
 };
 
-// The lists of a GPU (device_cells.cpp), of one type and pass.
+// The lists of a GPU (device_cells.cpp), of one type and pass; options are those of WebGPU too.
 void add_device_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_device_options(DType dtype, Pass pass, std::vector<Cell>& out);
+// The lists of WebGPU (webgpu_cells.cpp).
+void add_webgpu_plain(DType dtype, Pass pass, std::vector<Cell>& out);
+void add_webgpu_decode(DType dtype, std::vector<Cell>& out);
 
 }  // namespace attn::bench

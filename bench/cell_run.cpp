@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "bench/timer.hpp"
 #include "cases/mirror.hpp"
@@ -51,6 +52,12 @@ class HostRun final : public CellRun {
   const Inputs& inputs_;
 };
 
+// How many sets of `bytes` cover so much memory: 2 to 64, and one for each layer.
+std::int64_t num_sets(const Cell& cell, std::int64_t covered, std::int64_t bytes) {
+  const std::int64_t sets = covered / std::max<std::int64_t>(bytes, 1) + 1;
+  return std::max(std::clamp<std::int64_t>(sets, 2, 64), cell.layers);
+}
+
 // Calls take sets of the same tensors in turn, so many that the device's L2 has dropped a set when
 // its turn comes again.
 class DeviceRun final : public CellRun {
@@ -59,11 +66,10 @@ class DeviceRun final : public CellRun {
       : context_(context), cell_(cell), queue_(queue), current_(queue.current()) {
     workspace_size_ = workspace_bytes(context_, cell.pass, cell.problem, Device::cuda);
     workspace_ = queue_.take(workspace_size_);
-    std::int64_t wanted = kLeastSets;
+    std::int64_t wanted = 1;
     for (std::int64_t n = 0; n < wanted; ++n) {
       add_set(inputs.arguments);
-      const std::int64_t covers = kCovered * queue_.l2_bytes() / std::max(sets_[0]->bytes(), 1l);
-      wanted = std::clamp<std::int64_t>(covers + 1, kLeastSets, kMostSets);
+      wanted = num_sets(cell, kCovered * queue_.l2_bytes(), sets_[0]->bytes());
     }
   }
 
@@ -104,8 +110,6 @@ class DeviceRun final : public CellRun {
   std::int64_t extra_bytes() const override { return workspace_size_ + kept_bytes_; }
 
  private:
-  static constexpr std::int64_t kLeastSets = 2;
-  static constexpr std::int64_t kMostSets = 64;
   static constexpr std::int64_t kCovered = 4;  // times L2
 
   void add_set(const Arguments& host) {
@@ -154,12 +158,69 @@ class DeviceRun final : public CellRun {
   std::size_t turn_ = 0;
 };
 
+// The same through WebGPU, which does not tell how large the L2 is.
+class WebgpuRun final : public CellRun {
+ public:
+  WebgpuRun(const Cell& cell, const Inputs& inputs, cases::WebgpuQueue& queue) : queue_(queue) {
+    std::vector<std::pair<Pass, Problem>> calls;
+    if (cell.pass == Pass::backward) {
+      calls.emplace_back(Pass::forward, problem_of(cell, Pass::forward));
+    }
+    calls.emplace_back(cell.pass, cell.problem);
+    std::int64_t wanted = 1;
+    for (std::int64_t n = 0; n < wanted; ++n) {
+      sets_.push_back(std::make_unique<cases::WebgpuCalls>(queue, inputs.arguments, calls));
+      wanted = num_sets(cell, queue.uncached_bytes(), sets_[0]->bytes());
+    }
+  }
+
+  void call_once() override {
+    for (const auto& set : sets_) set->run();
+    sets_[0]->download();
+  }
+
+  void sample(double budget, std::vector<double>& out) override {
+    constexpr double kLeastSpan = 2e-3;
+    constexpr double kMostCalls = 200.0;  // recorded at once
+    const double once = std::max(span(1), 1e-6);
+    const auto batch =
+        static_cast<std::int64_t>(std::clamp(std::ceil(kLeastSpan / once), 1.0, kMostCalls));
+    for (double spent = 0.0; spent == 0.0 || spent < budget;) {
+      out.push_back(span(batch));
+      spent += out.back() * static_cast<double>(batch);
+    }
+  }
+
+  std::int64_t extra_bytes() const override { return sets_[0]->extra_bytes(); }
+
+ private:
+  // Seconds of a call, the mean of `count`.
+  double span(std::int64_t count) {
+    std::vector<const cases::WebgpuCalls*> turns;
+    for (std::int64_t n = 0; n < count; ++n) {
+      turns.push_back(sets_[turn_].get());
+      turn_ = (turn_ + 1) % sets_.size();
+    }
+    return queue_.seconds(turns) / static_cast<double>(count);
+  }
+
+  cases::WebgpuQueue& queue_;
+  std::vector<std::unique_ptr<cases::WebgpuCalls>> sets_;
+  std::size_t turn_ = 0;
+};
+
 }  // namespace
 
+Opened::Opened(const cases::Place& place) : device(cases::device_of_tensors(place)) {
+  if (place.device == Device::cuda) cuda = std::make_unique<cases::DeviceQueue>(place.ordinal);
+  if (place.device == Device::webgpu) webgpu = std::make_unique<cases::WebgpuQueue>();
+}
+
 std::unique_ptr<CellRun> ready(Context& context, const Cell& cell, const Inputs& inputs,
-                               cases::DeviceQueue* device) {
-  if (device == nullptr) return std::make_unique<HostRun>(context, cell, inputs);
-  return std::make_unique<DeviceRun>(context, cell, inputs, *device);
+                               const Opened& opened) {
+  if (opened.webgpu) return std::make_unique<WebgpuRun>(cell, inputs, *opened.webgpu);
+  if (opened.cuda) return std::make_unique<DeviceRun>(context, cell, inputs, *opened.cuda);
+  return std::make_unique<HostRun>(context, cell, inputs);
 }
 
 }  // namespace attn::bench

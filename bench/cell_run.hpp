@@ -9,8 +9,20 @@
 #include "bench/cells.hpp"
 #include "bench/inputs.hpp"
 #include "cases/device.hpp"
+#include "cases/place.hpp"
+#include "cases/webgpu.hpp"
 
 namespace attn::bench {
+
+// The device that cells run on: at most one is open, none on the host.
+struct Opened {
+  explicit Opened(const cases::Place& place);
+
+  std::unique_ptr<cases::DeviceQueue> cuda;
+  std::unique_ptr<cases::WebgpuQueue> webgpu;
+  // Of the tensors that questions about plans are asked for.
+  Device device = Device::host;
+};
 
 class CellRun {
  public:
@@ -24,8 +36,8 @@ class CellRun {
   [[nodiscard]] virtual std::int64_t extra_bytes() const = 0;
 };
 
-// `device` null: on the host. All that is given must outlive the run.
+// All that is given must outlive the run.
 std::unique_ptr<CellRun> ready(Context& context, const Cell& cell, const Inputs& inputs,
-                               cases::DeviceQueue* device);
+                               const Opened& opened);
 
 }  // namespace attn::bench

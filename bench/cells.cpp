@@ -41,6 +41,19 @@ Cell plain_cell(const Shape& shape, DType dtype, Pass pass, bool causal) {
   return cell;
 }
 
+Cell decode_cell(const char* option, const Shape& shape, DType dtype) {
+  Cell cell;
+  cell.suite = "decode";
+  cell.pass = Pass::decode;
+  cell.problem = problem_of(shape, dtype, true);
+  cell.problem.len_q = 1;
+  cell.problem.lse = false;
+  cell.option = option;
+  cell.name =
+      std::string("decode/") + option + "-" + shape_name(cell.problem) + tail(dtype, Pass::decode);
+  return cell;
+}
+
 namespace {
 
 // The cells that are also measured with PyTorch, and in the recorded peers' files.
@@ -137,16 +150,9 @@ void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
 
 void add_decode(DType dtype, std::vector<Cell>& out) {
   const auto add = [&](const char* name, const Shape& shape, std::int64_t len_q, auto change) {
-    Cell cell;
-    cell.suite = "decode";
-    cell.pass = Pass::decode;
-    cell.problem = problem_of(shape, dtype, true);
+    Cell cell = decode_cell(name, shape, dtype);
     cell.problem.len_q = len_q;
-    cell.problem.lse = false;
     change(cell);
-    cell.option = name;
-    cell.name =
-        std::string("decode/") + name + "-" + shape_name(cell.problem) + tail(dtype, Pass::decode);
     out.push_back(std::move(cell));
   };
   const auto paged = [](Cell& c) {
@@ -167,6 +173,15 @@ void add_decode(DType dtype, std::vector<Cell>& out) {
     c.lengths.assign(16, 4000);
   });
   add("four-queries", {4, 32, 8, 4096, 128}, 4, [](Cell&) {});
+}
+
+std::vector<DType> default_types(Device device) {
+  switch (device) {
+    case Device::host: return {DType::f32, DType::bf16};
+    case Device::cuda: return {DType::bf16};
+    case Device::webgpu: break;
+  }
+  return {DType::f16, DType::f32};
 }
 
 bool has(const std::vector<std::string>& wanted, const std::string& word) {
@@ -199,8 +214,7 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
   std::vector<DType> types;
   for (const std::string& name : dtypes) types.push_back(parse_dtype(name));
   const bool on_host = device == Device::host;
-  if (types.empty() && on_host) types = {DType::f32, DType::bf16};
-  if (types.empty()) types = {DType::bf16};
+  if (types.empty()) types = default_types(device);
 
   std::vector<Cell> out;
   const auto for_passes = [&](auto add) {
@@ -222,6 +236,17 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
   if (suite == "quick") add_plain(kQuick);
   const bool plain = suite == "all" || suite == "plain";
   const bool options = suite == "all" || suite == "options";
+  const bool decode = (suite == "all" || suite == "decode") && has(passes, "decode");
+  if (device == Device::webgpu) {
+    for_passes([&](DType dtype, Pass pass) {
+      if (plain) add_webgpu_plain(dtype, pass, out);
+      if (options) add_device_options(dtype, pass, out);
+    });
+    for (const DType dtype : types) {
+      if (decode) add_webgpu_decode(dtype, out);
+    }
+    return out;
+  }
   if (!on_host) {
     for_passes([&](DType dtype, Pass pass) {
       if (plain) add_device_plain(dtype, pass, out);
@@ -231,10 +256,23 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
   }
   if (plain) add_plain(kPlain);
   if (options) for_passes([&](DType dtype, Pass pass) { add_options(dtype, pass, out); });
-  if ((suite == "all" || suite == "decode") && has(passes, "decode")) {
-    for (const DType dtype : types) add_decode(dtype, out);
+  for (const DType dtype : types) {
+    if (decode) add_decode(dtype, out);
   }
   return out;
+}
+
+Cell divided(Cell cell, std::int64_t by) {
+  const auto divide = [by](std::int64_t length) { return std::max<std::int64_t>(length / by, 1); };
+  Problem& p = cell.problem;
+  for (std::int64_t* length : {&p.len_q, &p.len_kv, &p.total_q, &p.total_kv}) {
+    if (*length > 1) *length = divide(*length);
+  }
+  for (std::int64_t& length : cell.lengths) length = divide(length);
+  if (p.window_left) p.window_left = divide(*p.window_left);
+  cell.name += "/" + std::to_string(by) + "th";
+  if (cell.against) cell.against = std::make_shared<const Cell>(divided(*cell.against, by));
+  return cell;
 }
 
 Cell custom_cell(const std::string& text, Pass pass) {

@@ -22,6 +22,8 @@ struct Cell {
   double softcap = 0.0;
   double dropout_p = 0.0;
   bool heads_first = false;  // memory [b, h, n, d] instead of [b, n, h, d]
+  // So many calls on tensors of their own, as of a model's layers, are one measurement.
+  std::int64_t layers = 1;
 
   std::string option;  // what is on, in words; empty for plain cells
   // The same amount of work without the option; null for plain cells.
@@ -29,11 +31,14 @@ struct Cell {
 };
 
 // Every cell of the suites for a device, in the order they are measured. Suites: see
-// BenchOptions::suite. No types: f32 and bf16 on the host, bf16 on a GPU.
+// BenchOptions::suite. No types: f32 and bf16 on the host, bf16 on CUDA, f16 and f32 on WebGPU.
 std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
                         const std::vector<std::string>& passes, Device device);
 // A cell for any problem text of parse_problem(); `decode` for the decode pass.
 Cell custom_cell(const std::string& text, Pass pass);
+
+// The cell with lengths, and what is counted in keys, divided; its name says by how much.
+Cell divided(Cell cell, std::int64_t by);
 
 const char* pass_name(Pass pass);  // "fwd", "bwd", "decode"
 

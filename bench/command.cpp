@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 #include "bench/cell_run.hpp"
 #include "bench/cells.hpp"
@@ -31,33 +32,38 @@ constexpr int kLeastCalls = 2;  // of the peer, in each round
 class Run {
  public:
   explicit Run(const BenchOptions& options)
-      : options_(options), context_(context_options(options)) {
-    const cases::Place place = cases::place_of(options.device, options.backend);
-    if (place.device != Device::host) {
-      if (!options.peer_python.empty()) {
+      : options_(options),
+        place_(cases::place_of(options.device, options.backend)),
+        context_(context_options(options, place_)),
+        opened_(place_) {
+    if (!options.peer_python.empty()) {
+      if (place_.device != Device::host) {
         throw std::invalid_argument(
             "--peer times PyTorch on the CPU; peers on a GPU: bench/peers/torch_cuda.py");
       }
-      queue_ = std::make_unique<cases::DeviceQueue>(place.ordinal);
-    }
-    if (!options.peer_python.empty()) {
       peer_ = std::make_unique<TorchPeer>(options.peer_python, context_.threads());
     }
   }
 
   [[nodiscard]] std::string peer_version() const { return peer_ ? peer_->version() : ""; }
 
-  [[nodiscard]] const cases::DeviceQueue* device() const { return queue_.get(); }
+  [[nodiscard]] const Opened& opened() const { return opened_; }
+
+  // Whose rows these are.
+  [[nodiscard]] std::string backend() const {
+    const std::string asked = cases::backend_for(place_, options_.backend);
+    return asked.empty() ? "cpu" : asked;
+  }
 
   Measurement measure(const Cell& cell) {
-    const auto current = queue_ ? queue_->current() : nullptr;
-    const Device device = queue_ ? Device::cuda : Device::host;
+    const auto current = opened_.cuda ? opened_.cuda->current() : nullptr;
+    const Device device = opened_.device;
     Measurement out;
     out.plan = plan(context_, cell.pass, cell.problem, device);
-    out.threads = queue_ ? 1 : context_.threads();
+    out.threads = place_.device != Device::host ? 1 : context_.threads();
     const Inputs inputs(cell);
     out.work = work_of(cell, inputs);
-    const std::unique_ptr<CellRun> own = ready(context_, cell, inputs, queue_.get());
+    const std::unique_ptr<CellRun> own = ready(context_, cell, inputs, opened_);
     own->call_once();
     out.extra_bytes = own->extra_bytes();
     if (options_.verify) {
@@ -69,7 +75,7 @@ class Run {
     std::unique_ptr<CellRun> without;
     if (cell.against) {
       plain = std::make_unique<Inputs>(*cell.against);
-      without = ready(context_, *cell.against, *plain, queue_.get());
+      without = ready(context_, *cell.against, *plain, opened_);
       without->call_once();
     }
     const bool with_peer = peer_ && peer_->load(cell);
@@ -82,7 +88,9 @@ class Run {
       const std::vector<double> part = peer_->sample(budget, kLeastCalls);
       theirs.insert(theirs.end(), part.begin(), part.end());
     }
-    out.seconds = median(times);
+    out.seconds = median(times) * static_cast<double>(cell.layers);
+    out.work.flop *= static_cast<double>(cell.layers);
+    out.work.kv_bytes *= static_cast<double>(cell.layers);
     if (without) {
       out.gflops_against = work_of(*cell.against, *plain).flop / median(times_without) * 1e-9;
     }
@@ -91,17 +99,18 @@ class Run {
   }
 
  private:
-  static ContextOptions context_options(const BenchOptions& options) {
+  static ContextOptions context_options(const BenchOptions& options, const cases::Place& place) {
     ContextOptions out;
-    out.backend = options.backend;
+    out.backend = cases::backend_for(place, options.backend);
     out.threads = options.threads;
     return out;
   }
 
   const BenchOptions& options_;
+  cases::Place place_;
   Context context_;
+  Opened opened_;
   std::unique_ptr<TorchPeer> peer_;
-  std::unique_ptr<cases::DeviceQueue> queue_;  // null: on the host
 };
 
 bool matches(const std::string& name, const std::string& filter) {
@@ -118,9 +127,8 @@ bool matches(const std::string& name, const std::string& filter) {
 
 int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
   Run run(options);
-  const Machine machine = this_machine(run.device());
-  const std::string on_host = options.backend.empty() ? "cpu" : options.backend;
-  const std::string path = row_path(options.out, machine, run.device() ? "cuda" : on_host);
+  const Machine machine = this_machine(run.opened());
+  const std::string path = row_path(options.out, machine, run.backend());
   RowFile file(path);
   if (!options.json) {
     std::printf("%s%s%s\n%s\n", machine.device.c_str(),
@@ -161,6 +169,9 @@ std::vector<Cell> wanted_cells(const BenchOptions& options) {
     const Device device = cases::place_of(options.device, options.backend).device;
     std::vector<Cell> all = cells(options.suite, options.dtypes, options.passes, device);
     std::erase_if(all, [&](const Cell& cell) { return !matches(cell.name, options.filter); });
+    if (options.divide > 1) {
+      for (Cell& cell : all) cell = divided(std::move(cell), options.divide);
+    }
     return all;
   }
   std::vector<Cell> out;

@@ -16,15 +16,16 @@ struct BenchOptions {
   std::vector<std::string> dtypes;    // "f32", "bf16", "f16", "f64"; empty = see cells()
   std::vector<std::string> passes;    // "fwd", "bwd", "decode"; empty = all
   std::vector<std::string> problems;  // texts of parse_problem() to time instead of a suite
+  std::int64_t divide = 1;            // lengths of the suite's cells by so much: to try them
 
   // How they run.
-  std::string device;        // "host", "cuda", "cuda:1"; empty = where the backend works
+  std::string device;        // "host", "cuda", "cuda:1", "webgpu"; empty = where the backend works
   std::string backend;       // empty = automatic
   std::int32_t threads = 0;  // 0 = all that the process may run on
   double seconds = 0.5;      // time spent on each measurement; at least three calls are made
   bool verify = true;        // compare with the float64 reference before timing
-  // A Python interpreter with torch: plain cells are timed in turns with PyTorch (A B A B). Empty =
-  // no peer.
+  // A Python interpreter with torch: plain cells are timed in turns with PyTorch (A B A B), and
+  // with `latency` its host time stands beside. Empty = no peer.
   std::string peer_python;
 
   bool latency = false;  // measure start-up, first calls and the host's part of a call instead

@@ -3,8 +3,13 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
@@ -23,6 +28,13 @@ namespace {
 
 using nlohmann::json;
 
+template <class... Values>
+std::string print(const char* format, Values... values) {
+  std::array<char, 200> text{};
+  std::snprintf(text.data(), text.size(), format, values...);  // NOLINT
+  return text.data();
+}
+
 struct Named {
   const char* name;
   const char* problem;
@@ -39,9 +51,13 @@ constexpr Named kFirstCalls[] = {
     {"d256-causal-bf16",
      "dtype=bf16 heads_q=4 heads_kv=4 len_q=256 len_kv=256 dim_qk=256 dim_vo=256 causal"},
 };
+// What the suite latency of peers/torch_cuda.py measures too, and the same of no entries.
 constexpr Named kSmall = {
-    "n64-d64-causal-bf16",
+    "b1-h1-n64-d64-causal-bf16",
     "dtype=bf16 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal"};
+constexpr Named kEmpty = {
+    "empty",
+    "dtype=bf16 batch=0 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal"};
 
 // A folder of its own, removed in the end.
 class Folder {
@@ -83,7 +99,7 @@ class Caller {
     plan_ = plan(context_, pass, cell_.problem, Device::cuda);
     mirror_.add_tensors(pass, cell_.problem, inputs_.arguments);
     arguments_ = mirror_.arguments(pass, cell_.problem, inputs_.arguments);
-    arguments_.workspace = queue_.take(plan_.workspace_bytes);
+    if (plan_.workspace_bytes > 0) arguments_.workspace = queue_.take(plan_.workspace_bytes);
     arguments_.workspace_size = plan_.workspace_bytes;
     queue_.synchronize();
   }
@@ -93,10 +109,23 @@ class Caller {
 
   // What a row says of it.
   [[nodiscard]] json about() const {
+    const Problem& p = cell_.problem;
     return {{"pass", pass_name(cell_.pass)},
-            {"problem", to_string(cell_.problem)},
+            {"dtype", to_string(p.dtype)},
+            {"batch", p.batch},
+            {"heads_q", p.heads_q},
+            {"heads_kv", p.heads_kv},
+            {"len_q", p.len_q},
+            {"len_kv", p.len_kv},
+            {"dim_qk", p.dim_qk},
+            {"dim_vo", p.dim_vo},
+            {"causal", p.causal},
+            {"options", p.softcap ? json{{"softcap", arguments_.softcap}} : json::object()},
             {"kernel", plan_.kernel}};
   }
+  // How many pointers the call asks the driver about, and the seconds that one question takes.
+  [[nodiscard]] int pointers() const { return mirror_.count() + (arguments_.workspace ? 1 : 0); }
+  double of_pointer() { return queue_.pointer_seconds(arguments_.q.address()); }
   // "/d64-causal-bf16/fwd"
   [[nodiscard]] std::string name() const {
     return std::string("/") + name_ + "/" + pass_name(cell_.pass);
@@ -149,30 +178,31 @@ class Caller {
   Arguments arguments_;
 };
 
+// Microseconds or milliseconds, as rows say them.
+double rounded(double seconds, double unit) {
+  return std::round(seconds / unit * 1e3) / 1e3;
+}
+
 // Prints and keeps the rows.
 class Report {
  public:
-  Report(const BenchOptions& options, const cases::DeviceQueue& queue)
+  Report(const BenchOptions& options, const Opened& opened)
       : options_(options),
-        machine_(this_machine(&queue)),
+        machine_(this_machine(opened)),
         file_(row_path(options.out, machine_, "cuda")) {
     if (!options.json) std::printf("%s, %s\n", machine_.device.c_str(), machine_.driver.c_str());
   }
 
-  void add(const std::string& what, double seconds, json more = json::object()) {
+  // `line` is for people.
+  void add(const std::string& cell, const std::string& line, const json& more) {
     json row = {{"backend", "cuda"},         {"device", machine_.device},
                 {"driver", machine_.driver}, {"threads", 1},
                 {"commit", machine_.commit}, {"date", machine_.date},
-                {"cell", "latency/" + what}, {"pass", ""},
-                {"us", seconds * 1e6}};
+                {"cell", "latency/" + cell}, {"pass", ""}};
     row.update(more);
-    const std::string line = row.dump();
-    file_.append(line);
-    if (options_.json) {
-      std::printf("%s\n", line.c_str());
-    } else {
-      std::printf("%12.1f us  %s\n", seconds * 1e6, row["cell"].get<std::string>().c_str());
-    }
+    const std::string text = row.dump();
+    file_.append(text);
+    std::printf("%s\n", options_.json ? text.c_str() : (line + "  " + cell).c_str());
     std::fflush(stdout);
   }
 
@@ -182,57 +212,123 @@ class Report {
   RowFile file_;
 };
 
+void start_up(const cases::StartUp& start, Report& report) {
+  const json row = {{"driver_ms", rounded(start.driver, 1e-3)},
+                    {"context_ms", rounded(start.context, 1e-3)},
+                    {"compiler_ms", rounded(start.compiler, 1e-3)},
+                    {"compiler", "NVRTC " + start.compiler_version}};
+  report.add("start",
+             print("driver %.1f ms, context %.1f ms, compiler %.1f ms", start.driver * 1e3,
+                   start.context * 1e3, start.compiler * 1e3),
+             row);
+}
+
 // A first call that compiles, then one of a process that finds the binary on the disk: a copy of
 // the folder stands for it, as what this process has loaded is kept by folder.
 void first_calls(const Setting& setting, const Named& problem, Pass pass, Report& report) {
   const std::string folder = setting.cache_dir + "/" + problem.name + "-" + pass_name(pass);
   Setting cold = setting;
   cold.cache_dir = folder;
-  {
-    Caller caller(cold, problem, pass);
-    report.add("first_call" + caller.name(), caller.to_result(), caller.about());
-  }
+  Caller first(cold, problem, pass);
+  const double compiled = first.to_result();
   Setting cached = setting;
   cached.cache_dir = folder + "-copy";
   std::filesystem::copy(cold.cache_dir, cached.cache_dir, std::filesystem::copy_options::recursive);
   Caller caller(cached, problem, pass);
-  report.add("cached_first_call" + caller.name(), caller.to_result(), caller.about());
+  const double found = caller.to_result();
+  json row = caller.about();
+  row["first_call_ms"] = rounded(compiled, 1e-3);
+  row["cached_ms"] = rounded(found, 1e-3);
+  report.add("first_call" + caller.name(),
+             print("first call %.1f ms, cached %.2f ms", compiled * 1e3, found * 1e3), row);
 }
 
-void host_calls(const Setting& setting, const Named& problem, Pass pass, Report& report) {
-  Caller caller(setting, problem, pass);
+// By pass and name of a peer: microseconds of the host for a call of the same problem.
+using PeerTimes = std::map<std::string, std::map<std::string, double>>;
+
+// Runs peers/torch_cuda.py, which prints to stderr here; who carries the program to another machine
+// says where that folder is.
+PeerTimes peer_times(const BenchOptions& options, const std::string& folder) {
+  PeerTimes times;
+  if (options.peer_python.empty()) return times;
+  const char* carried = std::getenv("ATTN_BENCH_FOLDER");
+  const std::string script =
+      std::string(carried != nullptr ? carried : ATTN_BENCH_SOURCE_DIR) + "/peers/torch_cuda.py";
+  const std::string rows = folder + "/peers.jsonl";
+  const std::string command =
+      "'" + options.peer_python + "' '" + script + "' --suite latency --out '" + rows + "' >&2";
+  if (std::system(command.c_str()) != 0) {
+    throw std::runtime_error("failed: " + command);
+  }
+  std::ifstream file(rows);
+  for (std::string line; std::getline(file, line);) {
+    const json row = json::parse(line, nullptr, false);
+    if (!row.is_object()) continue;
+    auto& of_pass = times[row.value("pass", "")];
+    of_pass["libattn_python"] = row.value("host_us", 0.0);
+    const json others = row.value("peers_host_us", json::object());
+    for (const auto& [name, us] : others.items()) of_pass[name] = us.get<double>();
+  }
+  return times;
+}
+
+// The whole of it, and what goes where: the library's own work, which a call of no entries does
+// too, the driver's answers about pointers, and the rest, which are launches.
+void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Report& report) {
+  Caller empty(setting, kEmpty, pass);
+  empty.to_result();
+  Caller caller(setting, kSmall, pass);
   caller.to_result();
-  report.add("host_call" + caller.name(), caller.of_host(), caller.about());
+  const double own = empty.of_host();
+  const double pointers = caller.pointers() * caller.of_pointer();
+  const double all = caller.of_host();
+  json row = caller.about();
+  row["host_us"] = rounded(all, 1e-6);
+  row["host_parts_us"] = {{"library", rounded(own, 1e-6)},
+                          {"pointers", rounded(pointers, 1e-6)},
+                          {"launches", rounded(all - own - pointers, 1e-6)}};
+  std::string line =
+      print("host %.2f us: library %.2f, %d pointers %.2f, launches %.2f", all * 1e6, own * 1e6,
+            caller.pointers(), pointers * 1e6, (all - own - pointers) * 1e6);
+  const auto found = peers.find(pass_name(pass));
+  if (found != peers.end()) {
+    row["peers_host_us"] = found->second;
+    for (const auto& [name, us] : found->second) line += print("; %s %.2f", name.c_str(), us);
+  }
+  report.add("host_call" + caller.name(), line, row);
 }
 
 }  // namespace
 
 int run_latency(const BenchOptions& options) {
   const cases::Place place = cases::place_of(options.device, options.backend);
-  if (place.device == Device::host) {
-    throw std::invalid_argument("--latency is about a GPU: give --device cuda");
+  if (place.device != Device::cuda) {
+    throw std::invalid_argument("--latency is about CUDA: give --device cuda");
   }
   const cases::StartUp start = cases::time_start_up(place.ordinal);  // before all else
-  cases::DeviceQueue queue(place.ordinal);
+  const Opened opened(place);
+  cases::DeviceQueue& queue = *opened.cuda;
   const auto current = queue.current();
-  Report report(options, queue);
-  report.add("driver_start", start.driver);
-  report.add("context_start", start.context);
-  report.add("compiler_start", start.compiler, {{"compiler", "NVRTC " + start.compiler_version}});
+  Report report(options, opened);
+  start_up(start, report);
   const Folder folder;
   const Setting setting{options, queue, folder.path()};
   int failed = 0;
-  const auto attempt = [&](auto&& measure, const Named& problem, Pass pass) {
+  const auto attempt = [&](const char* what, auto&& measure) {
     try {
-      measure(setting, problem, pass, report);
+      measure();
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s %s failed: %s\n", problem.name, pass_name(pass), error.what());
+      std::fprintf(stderr, "%s failed: %s\n", what, error.what());
       ++failed;
     }
   };
+  PeerTimes peers;
+  attempt("peers", [&] { peers = peer_times(options, folder.path()); });
   for (const Pass pass : {Pass::forward, Pass::backward}) {
-    for (const Named& problem : kFirstCalls) attempt(first_calls, problem, pass);
-    attempt(host_calls, kSmall, pass);
+    for (const Named& problem : kFirstCalls) {
+      attempt(problem.name, [&] { first_calls(setting, problem, pass, report); });
+    }
+    attempt(kSmall.name, [&] { host_calls(setting, peers, pass, report); });
   }
   return failed == 0 ? 0 : 1;
 }

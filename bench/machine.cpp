@@ -71,13 +71,22 @@ std::string kernel_module() {
   return "";
 }
 
-void describe(const cases::DeviceQueue& device, Machine& machine) {
+void name_gpu(const std::string& name, Machine& machine) {
   constexpr std::string_view kMaker = "nvidia-";
-  machine.device = device.device_name();
-  machine.folder = as_folder(machine.device);
+  machine.device = name;
+  machine.folder = as_folder(name);
   if (machine.folder.starts_with(kMaker)) machine.folder.erase(0, kMaker.size());
+}
+
+void describe(const cases::DeviceQueue& device, Machine& machine) {
+  name_gpu(device.device_name(), machine);
   const std::string release = kernel_module();
   machine.driver = release + (release.empty() ? "CUDA " : ", CUDA ") + device.driver_version();
+}
+
+void describe(const cases::WebgpuQueue& device, Machine& machine) {
+  name_gpu(device.device_name(), machine);
+  machine.driver = device.driver();
 }
 
 void describe_host(Machine& machine) {
@@ -90,9 +99,15 @@ void describe_host(Machine& machine) {
 
 }  // namespace
 
-Machine this_machine(const cases::DeviceQueue* device) {
+Machine this_machine(const Opened& opened) {
   Machine machine;
-  device != nullptr ? describe(*device, machine) : describe_host(machine);
+  if (opened.cuda) {
+    describe(*opened.cuda, machine);
+  } else if (opened.webgpu) {
+    describe(*opened.webgpu, machine);
+  } else {
+    describe_host(machine);
+  }
   // A binary carried to another machine finds no repository there: who carries it says the commit.
   const char* carried = std::getenv("ATTN_BENCH_COMMIT");
   machine.commit =

@@ -3,19 +3,21 @@
 
 #include <string>
 
-#include "cases/device.hpp"
+#include "bench/cell_run.hpp"
 
 namespace attn::bench {
 
 struct Machine {
   std::string device;  // the processor's name, or the GPU's
   std::string folder;  // the same as a folder name: "intel-xeon-processor-2cpu", "h200"
-  std::string driver;  // the kernel release, or that of NVIDIA's driver: "580.65.06, CUDA 13.0"
+  // The kernel release, that of NVIDIA's driver ("580.65.06, CUDA 13.0"), or WebGPU's
+  // implementation and what it runs on ("wgpu-native 29.0.1.1, vulkan, 580.65.06").
+  std::string driver;
   std::string commit;  // of the sources; "-dirty" with changes; "" without git
   std::string date;    // UTC, ISO 8601
 };
 
-// Reads /proc/cpuinfo, uname and git; null: the host.
-Machine this_machine(const cases::DeviceQueue* device);
+// Reads /proc/cpuinfo, uname and git.
+Machine this_machine(const Opened& opened);
 
 }  // namespace attn::bench

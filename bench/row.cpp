@@ -51,6 +51,7 @@ json options_of(const Cell& cell) {
   flag("heads_first", cell.heads_first);
   if (p.page_size > 0) out["page_size"] = p.page_size;
   if (p.len_new > 0) out["append"] = p.len_new;
+  if (cell.layers > 1) out["layers"] = cell.layers;
   if (p.split_keys > 0) out["split_keys"] = p.split_keys;
   return out;
 }

@@ -57,14 +57,14 @@ struct Workload {
 
 class Tuner {
  public:
-  Tuner(const TuneOptions& options, std::int32_t ordinal)
+  Tuner(const TuneOptions& options, const cases::Place& place)
       : options_(options),
-        queue_(ordinal),
-        current_(queue_.current()),
+        opened_(place),
+        current_(opened_.cuda->current()),
         context_(context_options(folder_.path())) {}
 
   int run(const std::vector<Cell>& cells) {
-    std::printf("%s: %zu cells\n", queue_.device_name().c_str(), cells.size());
+    std::printf("%s: %zu cells\n", opened_.cuda->device_name().c_str(), cells.size());
     for (const auto& [key, group] : by_key(cells)) tune(key, group);
     if (num_kernels_ == 0) throw std::invalid_argument("no cell has a kernel with tiles to choose");
     if (options_.keep) std::printf("kept in %s\n", tune_store(context_, Device::cuda).c_str());
@@ -129,7 +129,7 @@ class Tuner {
     Trial trial;
     try {
       tune_use(context_, cell.pass, cell.problem, tiles);
-      const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, &queue_);
+      const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, opened_);
       run->call_once();
       const DType operands = cases::operand_type(cell.problem, Device::cuda);
       trial.problem = verify(cell, workload.inputs, operands).problem;
@@ -181,7 +181,7 @@ class Tuner {
 
   const TuneOptions& options_;
   TemporaryFolder folder_;
-  cases::DeviceQueue queue_;
+  Opened opened_;
   std::shared_ptr<const void> current_;
   Context context_;
   std::size_t num_kernels_ = 0;
@@ -197,7 +197,7 @@ int run_tune_command(const TuneOptions& options) {
   }
   const std::vector<Cell> cells = wanted_cells(options.cells);
   if (cells.empty()) throw std::invalid_argument("no cell matches");
-  Tuner tuner(options, place.ordinal);
+  Tuner tuner(options, place);
   return tuner.run(cells);
 }
 

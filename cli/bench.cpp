@@ -15,7 +15,9 @@ Examples:
       Plain cells in turns with PyTorch; rows are appended under bench/results/.
   attn bench --problem "heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal" --json
   attn bench --device cuda --suite plain --out auto
-  attn bench --device cuda --latency               in a process that has done nothing else
+  attn bench --device cuda --latency --peer python3
+      In a process that has done nothing else; PyTorch's host time beside.
+  attn bench --device webgpu --suite plain --dtype f16 --out auto
 
 Every cell's output is compared with the float64 reference before it is timed. Exit codes: 0 all
 measured and right, 1 a result was wrong or a cell failed, 2 bad options.)";
@@ -31,7 +33,8 @@ Command add_bench(CLI::App& root) {
       ->type_name("all|plain|options|decode|quick");
   app.add_option("--filter", o.filter, "only cells whose name contains one of these")
       ->type_name("TEXT,TEXT");
-  app.add_option("--dtype", o.dtypes, "types (default: f32 and bf16; on a GPU bf16)")
+  app.add_option("--dtype", o.dtypes,
+                 "types (default: f32 and bf16; CUDA: bf16; WebGPU: f16 and f32)")
       ->delimiter(',')
       ->type_name("f32,bf16,f16,f64");
   app.add_option("--pass", o.passes, "passes (default: all)")
@@ -40,17 +43,21 @@ Command add_bench(CLI::App& root) {
   app.add_option("--problem", o.problems, "time this problem instead of a suite")
       ->take_all()
       ->type_name("PROBLEM");
-  app.add_option("--device", o.device, "where the tensors are (default: where --backend works)")
-      ->type_name("host|cuda|cuda:N");
+  app.add_option("--device", o.device, "where it runs (default: where --backend works)")
+      ->type_name("host|cuda|cuda:N|webgpu");
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
       ->type_name("NAME");
   app.add_option("--threads", o.threads, "default: all")->check(from_to(0, 65536))->type_name("N");
+  app.add_option("--divide", o.divide, "a suite's lengths by so much: to try it on something slow")
+      ->check(from_to(1, 1 << 20))
+      ->type_name("N");
   app.add_option("--seconds", o.seconds, "spent on each measurement (default: 0.5)")
       ->check(from_to(0.0, 86400.0))
       ->type_name("N");
   app.add_flag_callback(
       "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
-  app.add_option("--peer", o.peer_python, "a Python with torch to time in turns (A B A B)")
+  app.add_option("--peer", o.peer_python,
+                 "a Python with torch to time in turns (A B A B), or beside --latency")
       ->type_name("PYTHON");
   app.add_flag("--latency", o.latency,
                "of a GPU: start-up, first calls, cached first calls, the host's time for a call");

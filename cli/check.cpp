@@ -36,6 +36,7 @@ Examples:
   attn check --pass backward --option alibi   those with ALiBi
   attn check --shard 0/4                      a quarter of them
   attn check --device cuda --dtype bf16       on the GPU; what it has no kernel for is counted by reason
+  attn check --device webgpu --limit 60       through WebGPU, whichever GPU or driver serves it
   attn check --case "forward name=causal seed=3 : dtype=f32 heads_q=2 heads_kv=2 len_q=33 len_kv=70 causal"
                                               one case, as failures print it
 
@@ -58,6 +59,7 @@ struct CheckOptions {
   bool fail_fast = false;
   bool list = false;
   bool json = false;
+  bool verbose = false;
   ShowProgress progress = ShowProgress::on_terminal;
 };
 
@@ -119,6 +121,7 @@ void print_json(const CheckOptions& options, const cases::Case& c,
 struct Totals {
   std::size_t passed = 0;
   std::size_t failed = 0;
+  std::map<std::string, std::size_t> ran;      // by backend and kernel
   std::map<std::string, std::size_t> skipped;  // by reason
   double worst_ratio = 0.0;
 
@@ -132,7 +135,10 @@ struct Totals {
 void count(const cases::CheckReport& report, Totals& totals) {
   if (report.skipped) {
     ++totals.skipped[report.message];
-  } else if (report.passed) {
+    return;
+  }
+  ++totals.ran[report.backend + " " + report.kernel];
+  if (report.passed) {
     ++totals.passed;
     totals.worst_ratio = std::max(totals.worst_ratio, report.worst_ratio);
   } else {
@@ -153,11 +159,12 @@ class Checker {
         list_(list),
         place_(place),
         progress_(std::make_unique<Progress>(options.progress, "")),
-        context_(context_options(options, place)) {}
+        context_(context_options(options, place)),
+        asked_(place.device == Device::host ? "" : cases::backend_for(place, options.backend)) {}
 
   Totals run() {
     const std::int64_t processors = std::max(1u, std::thread::hardware_concurrency());
-    const bool on_host = place_.device == Device::host;  // whose backend has threads of its own
+    const bool on_host = place_.device == Device::host;  // whose backends have threads of their own
     const std::int64_t jobs = options_.jobs > 0 ? options_.jobs : on_host ? 1 : processors;
     std::vector<std::thread> threads;
     for (std::int64_t n = 1; n < std::min(jobs, std::ssize(list_)); ++n) {
@@ -173,8 +180,7 @@ class Checker {
  private:
   static ContextOptions context_options(const CheckOptions& options, cases::Place place) {
     ContextOptions out;
-    out.backend = options.backend;
-    if (place.device == Device::cuda && out.backend.empty()) out.backend = "cuda";
+    out.backend = cases::backend_for(place, options.backend);
     out.threads = options.threads;
     return out;
   }
@@ -182,13 +188,16 @@ class Checker {
   void work() {
     try {
       std::unique_ptr<cases::DeviceQueue> queue;
-      if (place_.device != Device::host) {
+      if (place_.device == Device::cuda) {
         queue = std::make_unique<cases::DeviceQueue>(place_.ordinal, options_.exact);
       }
       for (std::size_t n = next_++; n < list_.size(); n = next_++) {
         say(n);
-        const cases::CheckReport report = cases::run_case(context_, list_[n], queue.get());
+        const auto start = std::chrono::steady_clock::now();
+        const cases::CheckReport report = cases::run_case(context_, list_[n], queue.get(), asked_);
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
         take(list_[n], report);
+        if (options_.verbose) told(n, took.count());
       }
     } catch (...) {
       const std::scoped_lock lock(mutex_);
@@ -200,9 +209,19 @@ class Checker {
   void say(std::size_t n) {
     const cases::Case& c = list_[n];
     const std::scoped_lock lock(mutex_);
+    if (options_.verbose) {
+      fmt::print("begins {}/{}: {}\n", n + 1, list_.size(), cases::to_string(c));
+      std::fflush(stdout);
+    }
     progress_->set(fmt::format("[{}/{}] {} failed, {} skipped  {} {} {}", n + 1, list_.size(),
                                totals_.failed, totals_.num_skipped(), to_string(c.pass),
                                to_string(c.problem.dtype), c.name));
+  }
+
+  void told(std::size_t n, double seconds) {
+    const std::scoped_lock lock(mutex_);
+    fmt::print("ended {}/{} after {:.2f} s\n", n + 1, list_.size(), seconds);
+    std::fflush(stdout);
   }
 
   void take(const cases::Case& c, const cases::CheckReport& report) {
@@ -227,6 +246,7 @@ class Checker {
   cases::Place place_;
   std::unique_ptr<Progress> progress_;
   Context context_;
+  std::string asked_;  // whose reasons are told; empty: every backend's
   std::atomic<std::size_t> next_{0};
   std::mutex mutex_;
   Totals totals_;
@@ -242,6 +262,7 @@ int check(const CheckOptions& options) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!options.json) {
+    for (const auto& [kernel, number] : totals.ran) fmt::print("ran {}: {}\n", number, kernel);
     for (const auto& [reason, number] : totals.skipped) {
       fmt::print("skipped {}: {}\n", number, reason);
     }
@@ -277,8 +298,8 @@ Command add_check(CLI::App& root) {
       ->type_name("N");
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
       ->type_name("NAME");
-  app.add_option("--device", o.device, "where the tensors are (default: where --backend works)")
-      ->type_name("host|cuda|cuda:N");
+  app.add_option("--device", o.device, "where it runs (default: where --backend works)")
+      ->type_name("host|cuda|cuda:N|webgpu");
   app.add_flag("--exact", o.exact,
                "each tensor in a device allocation of just its size: for compute-sanitizer");
   app.add_option("--jobs", o.jobs, "cases at once (default: 1; on a device: all processors)")
@@ -290,6 +311,7 @@ Command add_check(CLI::App& root) {
   app.add_flag("--fail-fast", o.fail_fast, "stop at the first failure");
   app.add_flag("--list", o.list, "print the cases and stop");
   app.add_flag("--json", o.json, "one JSON line a case on stdout");
+  app.add_flag("--verbose", o.verbose, "say of each case when it begins and when it has ended");
   app.add_flag_callback(
       "--progress", [&o] { o.progress = ShowProgress::always; },
       "show progress on stderr even when it is no terminal");

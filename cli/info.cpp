@@ -130,23 +130,25 @@ ordered_json to_json(const std::vector<SupportRow>& rows) {
 int explain_problem(const InfoOptions& options) {
   const auto pass = core::value_of<Pass>(options.pass);
   if (!pass) throw BadInput("--pass is forward, backward or decode, not '" + options.pass + "'");
-  ContextOptions context_options;
-  context_options.backend = options.backend;
-  Context context(context_options);
   const Problem problem = parse_problem(options.explain);
   const cases::Place place = cases::place_of(options.device, options.backend);
+  const Device device = cases::device_of_tensors(place);
+  ContextOptions context_options;
+  context_options.backend =
+      device == place.device ? options.backend : cases::backend_for(place, options.backend);
+  Context context(context_options);
   // A device that is not there has a verdict too: that of the backend. One that is becomes current.
   std::unique_ptr<cases::DeviceQueue> queue;
   if (place.ordinal > 0) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
   const auto current = queue ? queue->current() : nullptr;
-  const std::string text = explain(context, *pass, problem, place.device);
-  const Verdict verdict = supports(context, *pass, problem, place.device);
+  const std::string text = explain(context, *pass, problem, device);
+  const Verdict verdict = supports(context, *pass, problem, device);
   if (options.json) {
     ordered_json out = {{"pass", options.pass},           {"problem", to_string(problem)},
                         {"supported", verdict.supported}, {"backend", verdict.backend},
                         {"reason", verdict.reason},       {"explain", text}};
     if (verdict.supported) {
-      const PlanSummary chosen = plan(context, *pass, problem, place.device);
+      const PlanSummary chosen = plan(context, *pass, problem, device);
       out["kernel"] = chosen.kernel;
       out["config"] = chosen.config;
       out["extra_bytes"] = chosen.workspace_bytes;
@@ -160,6 +162,8 @@ int explain_problem(const InfoOptions& options) {
 
 int info(const InfoOptions& options) {
   if (!options.explain.empty()) return explain_problem(options);
+  const std::string only =
+      cases::backend_for(cases::place_of(options.device, options.backend), options.backend);
   Context context;
   const std::vector<BackendInfo> list = backends(context);
   ordered_json out = {{"version", version()}, {"threads", context.threads()}};
@@ -176,7 +180,7 @@ int info(const InfoOptions& options) {
     fmt::print("  {:<10} {:<11} {}\n", backend.name, state, backend.detail);
   }
   for (const BackendInfo& backend : list) {
-    if (!backend.usable || (!options.backend.empty() && backend.name != options.backend)) continue;
+    if (!backend.usable || (!only.empty() && backend.name != only)) continue;
     const std::vector<SupportRow> rows = support_table(backend.name);
     out["support"][backend.name] = to_json(rows);
     if (!options.json) print_table(backend.name, rows);
@@ -195,8 +199,8 @@ Command add_info(CLI::App& root) {
   app.add_option("--pass", options->pass, "of --explain (default: forward)")
       ->type_name("forward|backward|decode");
   app.add_option("--backend", options->backend, "only this one");
-  app.add_option("--device", options->device, "of --explain (default: where --backend works)")
-      ->type_name("host|cuda|cuda:N");
+  app.add_option("--device", options->device, "only its backend; of --explain: where it would run")
+      ->type_name("host|cuda|cuda:N|webgpu");
   app.add_flag("--json", options->json, "one JSON object on stdout");
   return [options] { return info(*options); };
 }

@@ -27,7 +27,8 @@ Exit codes:
   3  unsupported: valid, but no usable backend does it; the line gives each backend's reason
   4  internal: out of memory, a device error, a bug
 
-Environment: ATTN_NUM_THREADS (threads of the CPU backend), ATTN_CACHE_DIR (compiled kernels).)";
+Environment: ATTN_NUM_THREADS (threads of the CPU backend), ATTN_CACHE_DIR (compiled kernels),
+ATTN_WGPU (the WebGPU library), ATTN_WEBGPU_ADAPTER (a part of the name of the GPU it is to use).)";
 
 int fail(int code, std::string message) {
   std::replace(message.begin(), message.end(), '\n', ' ');

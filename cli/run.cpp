@@ -193,7 +193,9 @@ void print_text(const RunReport& report, const RunOptions& options, const Inputs
     fmt::print(", {:.1f} GFLOP/s", per_second(pass.flop, pass));
     if (pass.pass == Pass::decode) fmt::print(", {:.1f} GB/s", per_second(pass.kv_bytes, pass));
     fmt::print(", {} extra memory", readable_bytes(pass.plan.workspace_bytes));
-    if (!report.device.empty()) {
+    if (report.device == "webgpu") {
+      fmt::print(", on webgpu, copies to it and back included\n");
+    } else if (!report.device.empty()) {
       fmt::print(", on {}\n", report.device);
     } else {
       fmt::print(", {} thread{}\n", report.threads, report.threads == 1 ? "" : "s");
@@ -268,16 +270,16 @@ int run(const RunOptions& options) {
     throw BadInput("--accumulate with --repeat would add more than once");
   }
 
+  const cases::Place place = cases::place_of(options.device, options.backend);
   ContextOptions context_options;
-  context_options.backend = options.backend;
+  context_options.backend = cases::backend_for(place, options.backend);
   context_options.threads = options.threads;
   Context context(context_options);
   report.threads = context.threads();
-  const cases::Place place = cases::place_of(options.device, options.backend);
   std::unique_ptr<cases::DeviceQueue> queue;
-  if (place.device != Device::host) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
+  if (place.device == Device::cuda) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
   const auto current = queue ? queue->current() : nullptr;
-  if (queue) report.device = to_string(place);
+  if (place.device != Device::host) report.device = to_string(place);
 
   std::int32_t nonfinite = 0;
   Arguments arguments =

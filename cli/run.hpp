@@ -58,7 +58,7 @@ struct PassReport {
 struct RunReport {
   Problem problem;
   std::int32_t threads = 0;
-  std::string device;  // "cuda:0"; empty on the host
+  std::string device;  // "cuda:0", "webgpu"; empty on the host
   std::vector<PassReport> passes;
   std::optional<std::int64_t> nonfinite;  // elements replaced
   std::vector<TensorComparison> checks;

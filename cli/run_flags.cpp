@@ -145,7 +145,7 @@ Command add_run(CLI::App& root) {
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
       ->type_name("NAME");
   app.add_option("--device", o.device, "where it runs (default: where --backend works)")
-      ->type_name("host|cuda|cuda:N");
+      ->type_name("host|cuda|cuda:N|webgpu");
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
       ->check(from_to(0, 65536))
       ->type_name("N");

@@ -36,6 +36,13 @@ if(NOT attn_webgpu_built AND NOT ATTN_WEBGPU STREQUAL "AUTO")
                       "has them, or name their folder in ATTN_WEBGPU_HEADERS")
 endif()
 if(attn_webgpu_built)
+  # For examples and tools/gpu_bundle.sh.
+  find_library(
+    ATTN_WGPU_NATIVE
+    NAMES wgpu_native-release wgpu_native
+    PATHS ${ATTN_WEBGPU_HEADERS}
+    NO_DEFAULT_PATH)
+  mark_as_advanced(ATTN_WGPU_NATIVE)
   message(STATUS "WebGPU backend: headers of ${ATTN_WEBGPU_HEADERS}")
 else()
   message(STATUS "WebGPU backend: left out, no webgpu.h")

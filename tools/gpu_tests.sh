@@ -3,61 +3,116 @@
 # The programs may have been built elsewhere. Steps:
 #
 #   cases      the case list on CUDA, forward and backward in every option, against the reference
-#   sanitizer  compute-sanitizer's memcheck, racecheck, initcheck, synccheck on a slice of the list
-#   repeat     1000 forwards and 1000 deterministic backwards: the same bits
-#   graphs     captures, replays with changed inputs, side streams behind a delay, threads
 #   python     the package on CUDA: options, drop-ins, other makers' arrays, bad input, the cache
-#   bench      plain cells and options beside PyTorch's kernels, memory, latency; rows
+#   graphs     captures, replays with changed inputs, side streams behind a delay, threads
+#   repeat     1000 forwards and 1000 deterministic backwards: the same bits
+#   sanitizer  compute-sanitizer's memcheck, initcheck, synccheck on a slice of the case list
+#   race       its racecheck on fewer cases, one after the other; a hang names its case
+#   plain      plain cells beside PyTorch's kernels; rows
+#   options    cells with an option on beside the same and beside our plain cells; rows
+#   memory     forward and backward of up to 131072 rows and what they take beside it; rows
+#   latency    start-up, first calls, the host's time for a call, PyTorch's beside; rows
+#   tune       the tuner on a few problems; what it found is kept beside the logs, not used
+#   devices    a second device: cases and tensors on it
 #   plots      pictures of the rows
+#   webgpu     the case list and the package through WebGPU (Vulkan)
+#   wgpu_bench cells through WebGPU: plain, options, decode, a model's layers; rows in webgpu.jsonl
 #
 # Each prints its verdict and time; ends with a table and "N passed, N failed". A step that can't
-# run on this machine is skipped with its reason; one in which no test ran has failed.
+# run on this machine is skipped with its reason; one in which no test ran has failed. A step that
+# is over its limit is ended, and the next one runs; what was printed and measured until then stays.
 #
 # usage: tools/gpu_tests.sh BUNDLE [STEP...]   BUNDLE: made by tools/gpu_bundle.sh; default: all
+#        tools/gpu_tests.sh --list             steps, the seconds they take on an H200, their limits
 #
-# Environment: OUT (rows, plots and gpu.log with every step's output; default build/gpu),
-# ATTN_PYTHON (a Python with torch and pytest; default python3), ATTN_SANITIZER_CASES (default 48),
-# ATTN_BENCH_ARGUMENTS (further words for bench/peers/torch_cuda.py).
+# Environment: OUT (rows.jsonl, webgpu.jsonl, plots, gpu.log with every step's output, sanitizer.log, tune.log,
+# tuned.txt: 8 files at most; default build/gpu), ATTN_GPU_SECONDS (a step that is not expected to
+# end within so many of the start is skipped), ATTN_PYTHON (a Python with torch and pytest; default
+# python3), ATTN_SANITIZER_CASES (default 48), ATTN_RACE_CASES (default 16), ATTN_TUNE_SECONDS (for
+# each problem, default 40), ATTN_BENCH_ARGUMENTS (further words for bench/peers/torch_cuda.py).
+#
+# WebGPU's steps need no NVIDIA GPU: without a GPU they take Mesa's driver for the CPU, slowly. For
+# them: ATTN_VULKAN_DEBS (a folder of .deb files, libvulkan1 and what it needs, unpacked where the
+# machine has no Vulkan loader), ATTN_CASE_LIMIT (so many cases of the list, evenly spread),
+# ATTN_WEBGPU_ARGUMENTS (further words for `attn bench`: "--divide 64 --suite plain"),
+# VK_DRIVER_FILES (the driver's .json, where it is in no usual place).
 set -uo pipefail
-bundle=$(cd "${1:?usage: tools/gpu_tests.sh BUNDLE [STEP...]}" && pwd) || exit 1
+# Step, expected seconds, limit.
+steps_known='cases 50 150
+python 60 200
+graphs 20 90
+repeat 20 90
+sanitizer 15 150
+race 20 90
+plain 75 240
+options 105 300
+memory 40 150
+latency 35 120
+tune 80 150
+devices 30 120
+plots 8 60
+webgpu 120 300
+wgpu_bench 240 500'
+if [ "${1:-}" = --list ]; then
+  echo "$steps_known" | awk '{ printf "%-10s %4d s, at most %d\n", $1, $2, $3; sum += $2 }
+    END { print "in all", sum, "s" }'
+  exit 0
+fi
+bundle=$(cd "${1:?usage: tools/gpu_tests.sh BUNDLE [STEP...]}" && pwd) || exit 2
 shift
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-all=(cases sanitizer repeat graphs python bench plots)
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+mapfile -t all < <(cut -d ' ' -f 1 <<<"$steps_known")
 out=${OUT:-$PWD/build/gpu}
 logs=$PWD/build/gpu/logs
 python=${ATTN_PYTHON:-python3}
 rows=$out/rows.jsonl
-cases=${ATTN_SANITIZER_CASES:-48}
 mkdir -p "$out" "$logs"
-export PYTHONPATH=$PWD/python ATTN_LIBRARY=$bundle/lib/libattn.so
+export PYTHONPATH=$PWD/python ATTN_LIBRARY=$bundle/lib/libattn.so ATTN_BENCH_FOLDER=$PWD/bench
+# Rows are of the commit that the programs were built from.
 ATTN_BENCH_COMMIT=${ATTN_BENCH_COMMIT:-$(cat "$bundle/commit" 2>/dev/null)}
-export ATTN_BENCH_COMMIT
+export ATTN_BENCH_COMMIT PYTHONUNBUFFERED=1
+[ -n "$ATTN_BENCH_COMMIT" ] || echo "gpu_tests: $bundle/commit is missing: rows have no commit" >&2
 [ -d "$bundle/cache" ] && export ATTN_CACHE_DIR=$bundle/cache
 
 step_cases() {
   ATTN_CASE_BACKEND=cuda "$bundle/run" attn_correctness_test --gtest_filter='Cases.*'
 }
 
-# A tool counts as passed when it ran to its own summary and found nothing.
+# check TOOL CASES WORD...: a slice of the list under a tool, which counts as passed when it ran to
+# its own summary and found nothing. Its output is in sanitizer.log too, also of one that was ended.
+check() {
+  local tool=$1 number=$2 status
+  shift 2
+  echo "== $tool, $number cases"
+  LD_LIBRARY_PATH=$bundle/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout -k 5 "$check_seconds" "$(sanitizer)" --tool "$tool" \
+    --error-exitcode 3 --print-limit 20 \
+    "$bundle/bin/attn" check --device cuda --exact --dtype bf16 --limit "$number" "$@" \
+    >"$logs/$tool.log" 2>&1
+  status=$?
+  { echo "== $tool, $number cases: exit status $status" && cat "$logs/$tool.log"; } >>"$out/sanitizer.log"
+  tail -60 "$logs/$tool.log"
+  if [ $status = 0 ] && grep -q '[1-9][0-9]* passed, 0 failed' "$logs/$tool.log" &&
+    grep -qE '(ERROR SUMMARY: 0 errors|0 hazards displayed)' "$logs/$tool.log"; then
+    echo "[  PASSED  ] 1 test. ($tool)"
+    return 0
+  fi
+  [ $status != 124 ] || echo "$tool did not end in $check_seconds s; it was at: $(grep '^begins' \
+    "$logs/$tool.log" | tail -n 1)"
+  echo "[  FAILED  ] 1 test. ($tool: exit status $status)"
+  return 1
+}
+
 step_sanitizer() {
-  local tool status bad=0
+  local tool bad=0 check_seconds=45
   "$bundle/run" attn info --backend cuda
-  for tool in memcheck racecheck initcheck synccheck; do
-    echo "== $tool, $cases cases"
-    LD_LIBRARY_PATH=$bundle/lib timeout 300 "$(sanitizer)" --tool "$tool" --error-exitcode 3 --print-limit 20 \
-      "$bundle/bin/attn" check --device cuda --exact --dtype bf16 --limit "$cases" \
-      >"$logs/$tool.log" 2>&1
-    status=$?
-    tail -60 "$logs/$tool.log"
-    if [ $status = 0 ] && grep -qE '(ERROR SUMMARY: 0 errors|0 hazards displayed)' "$logs/$tool.log"
-    then
-      echo "[  PASSED  ] 1 test. ($tool)"
-    else
-      echo "[  FAILED  ] 1 test. ($tool: exit status $status)"
-      bad=1
-    fi
+  for tool in memcheck initcheck synccheck; do
+    check $tool "${ATTN_SANITIZER_CASES:-48}" || bad=1
   done
   return $bad
+}
+step_race() {
+  local check_seconds=75
+  check racecheck "${ATTN_RACE_CASES:-16}" --jobs 1 --verbose
 }
 
 pytest() { "$python" -m pytest -q -rs -p no:cacheprovider --durations 3 "$@"; }
@@ -75,15 +130,75 @@ step_python() {
 }
 
 # Plain cells and options end with a table of ratios each.
-step_bench() {
-  local suite bad=0
-  for suite in plain options memory latency; do
-    # shellcheck disable=SC2086
-    "$python" bench/peers/torch_cuda.py --suite $suite --out "$rows" ${ATTN_BENCH_ARGUMENTS:-} ||
-      bad=1
-  done
-  "$bundle/run" attn bench --device cuda --latency || bad=1
+peers() {
+  # shellcheck disable=SC2086
+  "$python" bench/peers/torch_cuda.py --suite "$1" --out "$rows" ${ATTN_BENCH_ARGUMENTS:-}
+}
+step_plain() { peers plain; }
+step_options() { peers options; }
+step_memory() { peers memory; }
+step_latency() { "$bundle/run" attn bench --device cuda --latency --peer "$python" --out "$rows"; }
+
+# In a folder of its own: the other steps are to see the tiles that ship.
+step_tune() {
+  local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096' bad=0 status
+  local seconds=${ATTN_TUNE_SECONDS:-40}
+  export ATTN_CACHE_DIR=$logs/tune
+  rm -rf "$ATTN_CACHE_DIR"
+  while read -r pass problem; do
+    echo "== $pass $problem"
+    timeout -k 5 "$seconds" "$bundle/run" attn tune --pass "$pass" --problem "$sizes $problem" \
+      --seconds 0.01 --cells 1 --print-table 2>&1
+    status=$?
+    [ $status != 124 ] || echo "not done in $seconds s, which is no failure"
+    [ $status = 0 ] || [ $status = 124 ] || bad=1
+  done > >(tee -a "$out/tune.log") <<END
+fwd dim_qk=128 dim_vo=128 causal
+bwd dim_qk=64 dim_vo=64 causal
+END
+  "$bundle/run" attn info --backend cuda | grep -i tune | tee -a "$out/tune.log"
+  find "$ATTN_CACHE_DIR" -name '*tuned*' -type f -exec cat {} + >"$out/tuned.txt"
   return $bad
+}
+
+step_devices() {
+  local status
+  "$bundle/run" attn check --device cuda:1 --dtype bf16 --limit 200
+  status=$?
+  pytest python/tests/cuda -k 'two_devices or second_device' && return $status
+}
+
+# The loader of Vulkan, and the file that tells it of NVIDIA's driver, which containers may lack.
+find_vulkan() {
+  local root=$PWD/build/gpu/vulkan deb
+  mkdir -p "$root"
+  if [ -n "${ATTN_VULKAN_DEBS:-}" ] && ! ldconfig -p | grep -q 'libvulkan\.so\.1'; then
+    for deb in "$ATTN_VULKAN_DEBS"/*.deb; do dpkg -x "$deb" "$root" || return 1; done
+    LD_LIBRARY_PATH=$(dirname "$(find "$root" -name libvulkan.so.1 | head -n 1)")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+  fi
+  if [ -z "${VK_DRIVER_FILES:-}" ] && ldconfig -p | grep -q 'libGLX_nvidia\.so\.0' &&
+    ! ls /etc/vulkan/icd.d/nvidia* /usr/share/vulkan/icd.d/nvidia* >/dev/null 2>&1; then
+    echo '{"file_format_version": "1.0.0",
+      "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}' >"$root/nvidia.json"
+    export VK_DRIVER_FILES=$root/nvidia.json
+  fi
+  export NODEVICE_SELECT=1 # Mesa's layer, which looks for a display
+}
+
+step_webgpu() {
+  local status=0
+  find_vulkan || return 1
+  "$bundle/run" attn info --device webgpu
+  ATTN_CASE_BACKEND=webgpu "$bundle/run" attn_correctness_test --gtest_filter='Cases.*' || status=1
+  ATTN_WGPU=${ATTN_WGPU:-$bundle/lib} pytest python/tests/test_webgpu.py || status=1
+  return $status
+}
+
+step_wgpu_bench() {
+  find_vulkan || return 1
+  # shellcheck disable=SC2086
+  "$bundle/run" attn bench --device webgpu --out "$out/webgpu.jsonl" ${ATTN_WEBGPU_ARGUMENTS:-}
 }
 
 step_plots() { "$python" bench/plot.py "$rows" --out "$out"; }
@@ -95,18 +210,23 @@ sanitizer() {
 # Why a step can't run here; nothing where it can.
 lacks() {
   local modules=torch,pytest
-  if [ "$1" != plots ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  if ! [[ $1 =~ ^(plots|webgpu|wgpu_bench)$ ]] && ! nvidia-smi -L >/dev/null 2>&1; then
     echo "no NVIDIA GPU: nvidia-smi is not there or lists none"
     return
   fi
   case $1 in
-    sanitizer) [ -n "$(sanitizer)" ] || echo "no compute-sanitizer, which CUDA's toolkit has" ;;
+    devices)
+      [ "$(nvidia-smi -L | grep -c '^GPU')" -gt 1 ] || echo "one NVIDIA GPU, two are needed" ;;
+    sanitizer | race) [ -n "$(sanitizer)" ] || echo "no compute-sanitizer, which CUDA's toolkit has" ;;
     plots)
       modules=matplotlib
       [ -e "$rows" ] || echo "no rows: $rows is not there" ;;
   esac
   case $1 in
-    cases | sanitizer) ;;
+    webgpu) modules=numpy,pytest ;;
+  esac
+  case $1 in
+    cases | sanitizer | race | tune | wgpu_bench) ;;
     *) "$python" -c "import $modules" 2>/dev/null || echo "$python has no ${modules/,/ or no }" ;;
   esac
 }
@@ -127,6 +247,10 @@ counts() {
       END { print passed + 0, failed + 0, skipped + 0 }'
 }
 
+if [ -n "${ATTN_GPU_STEP:-}" ]; then # one step, started below
+  "step_$ATTN_GPU_STEP"
+  exit
+fi
 if [ $# -gt 0 ]; then steps=("$@"); else steps=("${all[@]}"); fi
 for name in "${steps[@]}"; do
   declare -F "step_$name" >/dev/null || {
@@ -136,36 +260,49 @@ for name in "${steps[@]}"; do
 done
 python3 tools/generate_abi.py include/attn/attn.h python/libattn/_abi.py || exit 1
 
+# The step's number after its name: 1 expected seconds, 2 limit.
+told() { awk -v name="$1" -v at="$2" '$1 == name { print $(at + 1) }' <<<"$steps_known"; }
+
 passed=0 failed=0
 table=()
+echo "expected: $(for name in "${steps[@]}"; do echo -n "$name $(told "$name" 1) s, "; done)commit $ATTN_BENCH_COMMIT" |
+  tee -a "$out/gpu.log"
 for name in "${steps[@]}"; do
   reason=$(lacks "$name" | head -n 1)
+  expected=$(told "$name" 1) limit=$(told "$name" 2)
+  if [ -z "$reason" ] && [ -n "${ATTN_GPU_SECONDS:-}" ]; then
+    left=$((ATTN_GPU_SECONDS - SECONDS))
+    [ "$expected" -le $left ] || reason="it takes about $expected s, $left s are left"
+    [ "$limit" -le $left ] || limit=$((left > 1 ? left : 1))
+  fi
   if [ -n "$reason" ]; then
-    echo "== $name: skipped: $reason"
+    echo "== $name: skipped: $reason" | tee -a "$out/gpu.log"
     table+=("$(printf '%-10s skipped  %s' "$name" "$reason")")
     continue
   fi
   began=$SECONDS
   echo "== $name" | tee -a "$out/gpu.log"
-  ("step_$name") 2>&1 | tee -a "$out/gpu.log" >"$logs/$name.log"
+  ATTN_GPU_STEP=$name timeout -k 10 "$limit" bash "$PWD/tools/gpu_tests.sh" "$bundle" 2>&1 |
+    tee -a "$out/gpu.log" >"$logs/$name.log"
   status=${PIPESTATUS[0]}
+  [ "$status" != 124 ] || echo "$name: ended after $limit s" | tee -a "$out/gpu.log" "$logs/$name.log"
   read -r good bad left < <(counts "$logs/$name.log")
   case $name in
-    bench | plots) ;;
+    plain | options | memory | latency | tune | plots | wgpu_bench) ;;
     *) [ "$good" != 0 ] || status=1 ;; # no test ran
   esac
   verdict=passed
   if [ "$status" = 0 ]; then
     passed=$((passed + 1))
-    case $name in bench) cat "$logs/$name.log" ;; esac
+    case $name in plain | options | memory | latency | wgpu_bench) cat "$logs/$name.log" ;; esac
   else
     verdict=FAILED
     failed=$((failed + 1))
     tail -n 80 "$logs/$name.log"
   fi
-  table+=("$(printf '%-10s %-8s %5d s  tests: %d passed, %d failed, %d skipped' \
-    "$name" "$verdict" $((SECONDS - began)) "$good" "$bad" "$left")")
-  echo "${table[-1]}"
+  table+=("$(printf '%-10s %-8s %5d s (%d expected)  tests: %d passed, %d failed, %d skipped' \
+    "$name" "$verdict" $((SECONDS - began)) "$expected" "$good" "$bad" "$left")")
+  echo "${table[-1]}" | tee -a "$out/gpu.log"
 done
 echo
 printf '%s\n' "${table[@]}" | tee -a "$out/gpu.log"

@@ -64,10 +64,11 @@ fresh() {
 }
 
 # The tests of environment $1 in Python $2; the package is the wheel's. Threads that wait don't spin:
-# there are two of these at once.
+# there are two of these at once, for which PyTorch's compiler has a folder in each.
 run_tests() {
   # shellcheck disable=SC2086
-  PYTHONPATH=$work/site ATTN_LIBRARY='' OMP_WAIT_POLICY=passive "$2" -m pytest -q -rfE \
+  PYTHONPATH=$work/site ATTN_LIBRARY='' OMP_WAIT_POLICY=passive \
+    TORCHINDUCTOR_CACHE_DIR=$work/$1.inductor "$2" -m pytest -q -rfE \
     -p no:cacheprovider --durations 5 --sample "${sample[$1]:-1}" ${files[$1]} || fail "$1: tests"
 }
 

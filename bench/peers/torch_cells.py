@@ -51,8 +51,8 @@ class Cell:
     passes: tuple[str, ...] = ("fwd", "bwd")
 
     def base(self) -> str:
-        if self.suite == "memory":
-            return f"memory/{self.shape.name()}"
+        if self.suite in ("memory", "latency"):
+            return f"{self.suite}/{self.shape.name()}"
         if not self.option:
             return f"plain/{self.shape.name()}"
         return f"option/{self.option}-d{self.shape.dim}"
@@ -142,6 +142,11 @@ def memory_cells() -> list[Cell]:
     return [Cell("memory", Shape(1, 8, 8, n, 64, True)) for n in (32768, 65536, 131072)]
 
 
+def latency_cell() -> Cell:
+    """What `attn bench --latency` takes the host's time of."""
+    return Cell("latency", Shape(1, 1, 1, 64, 64, True))
+
+
 def cells_of(suite: str, divisor: int) -> list[Cell]:
     """The cells of a suite. divisor: of all lengths, for a trial without a GPU."""
     cells = {
@@ -178,7 +183,8 @@ def inputs_of(cell: Cell, device: str) -> Inputs:
         return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
 
     set_bytes = 2 * s.batch * s.length * s.dim * (3 * s.heads_q + 2 * s.heads_kv)
-    sets = max(2, -(-SETS_BYTES // set_bytes)) if device != "cpu" else 2
+    rotates = device != "cpu" and cell.suite != "latency"
+    sets = max(2, -(-SETS_BYTES // set_bytes)) if rotates else 2
     inputs = Inputs([], [], [], [])
     for _ in range(sets):
         for list_, heads in (

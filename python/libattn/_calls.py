@@ -177,6 +177,7 @@ def run(
         made[name] = x = first.empty(like, shape, dtype)
         maker: Any = family_of(name, x)
         tensor.data = maker.pointer(name, x)
+    backend = changing.pop("device", None)
     arguments = prepared.arguments
     arguments.stream = stream
     arguments.has_stream = int(stream is not None)
@@ -189,7 +190,7 @@ def run(
             arguments.workspace_size = prepared.workspace_bytes
     for name, value in changing.items():
         setattr(arguments, name, value)
-    context = _library.context(first.threads())
+    context = _library.context(first.threads(), backend)
     code = prepared.function(context.handle, *prepared.references)
     if code != _abi.ATTN_OK:
         raise _library.exception_of(code)

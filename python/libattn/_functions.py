@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _abi, _library
 from ._arrays import Facts, Family, dtype_code, family_of, opened
 from ._calls import LIBRARY, Arrays, Prepared, Settings, device_name, init, run, settle
-from ._options import STYLES, Array, Options, apply, choice, integer, real, split
+from ._options import STYLES, Array, Options, apply, choice, device_of, integer, real, split
 
 if TYPE_CHECKING:
     from ._options import Unpack
@@ -336,6 +336,7 @@ def _shaped_like(
     wanted: dict[str, str],
     settings: Settings,
     stream: int | None,
+    device: str | None,
     lead: str,
 ) -> Arrays:
     """A call whose outputs have the shape and type of an input: `wanted` maps output -> input."""
@@ -355,9 +356,9 @@ def _shaped_like(
         prepared.refer()
         return prepared
 
-    changing: Settings = {}
+    changing: Settings = {} if device is None else device_of(device)
     if stream is not None:
-        changing = {"stream": integer("stream", stream)}
+        changing["stream"] = integer("stream", stream)
     kind = (function, tuple(settings.items()), tuple(wanted.items()), tuple(changing))
     return run(build, kind, arrays, changing, lead)
 
@@ -371,17 +372,20 @@ def merge(
     out: Array = None,
     lse_out: Array = None,
     stream: int | None = None,
+    device: str | None = None,
 ) -> tuple[Array, Array]:
     """Two attentions of the same queries over disjoint keys as one: (o, lse).
 
     lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
     Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
-    be None: zeros, as for a sink merged last. out may be o1, and lse_out lse1.
+    be None: zeros, as for a sink merged last. out may be o1, and lse_out lse1. stream, device: as
+    in libattn.Options.
     """
     given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": out, "lse": lse_out}
     arrays = {name: x for name, x in given.items() if x is not None}
     wanted = {"o": "o1", "lse": "lse1"}
-    made = _shaped_like("merge", _abi.attn_merge_arguments, arrays, wanted, {}, stream, "o1")
+    struct = _abi.attn_merge_arguments
+    made = _shaped_like("merge", struct, arrays, wanted, {}, stream, device, "o1")
     return made.get("o", out), made.get("lse", lse_out)
 
 
@@ -396,6 +400,7 @@ def merge_backward(
     *,
     dlse: Array = None,
     stream: int | None = None,
+    device: str | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """The gradients of merge: (do1, dlse1, do2, dlse2); do2 is None where o2 is.
 
@@ -409,7 +414,7 @@ def merge_backward(
     if o2 is None:
         del wanted["dout2"]
     struct = _abi.attn_merge_backward_arguments
-    made = _shaped_like("merge_backward", struct, arrays, wanted, {}, stream, "o1")
+    made = _shaped_like("merge_backward", struct, arrays, wanted, {}, stream, device, "o1")
     return made["dout1"], made["dlse1"], made.get("dout2"), made["dlse2"]
 
 
@@ -427,6 +432,7 @@ def rope(
     inverse: bool = False,
     out: Array = None,
     stream: int | None = None,
+    device: str | None = None,
 ) -> Array:
     """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2); `inverse` is also its gradient.
 
@@ -444,7 +450,7 @@ def rope(
         "inverse": int(bool(inverse)),
     }
     struct = _abi.attn_rope_arguments
-    made = _shaped_like("rope", struct, arrays, {"out": "x"}, settings, stream, "x")
+    made = _shaped_like("rope", struct, arrays, {"out": "x"}, settings, stream, device, "x")
     return made.get("out", out)
 
 

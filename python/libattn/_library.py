@@ -89,13 +89,14 @@ class Context:
 
 
 _lock = threading.Lock()
-_contexts: dict[int, Context] = {}
+_contexts: dict[tuple[int, str | None], Context] = {}
 _threads_set = 0  # by set_num_threads; 0 = not set
 
 
-def context(threads: int = 0) -> Context:
-    """The context of calls on so many threads; what set_num_threads said comes first."""
-    wanted = _threads_set or threads
+def context(threads: int = 0, backend: str | None = None) -> Context:
+    """The context of calls on so many threads; what set_num_threads said comes first. backend: the
+    one that is asked for by name."""
+    wanted = _threads_set or threads, backend
     found = _contexts.get(wanted)
     if found is None:
         with _lock:
@@ -103,7 +104,7 @@ def context(threads: int = 0) -> Context:
             if found is None:
                 if len(_contexts) >= 16:  # each may keep scratch memory
                     _contexts.clear()
-                found = _contexts[wanted] = Context(wanted)
+                found = _contexts[wanted] = Context(*wanted)
     return found
 
 

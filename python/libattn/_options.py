@@ -79,6 +79,8 @@ class Options(TypedDict, total=False):
     stream: address of a CUDA stream; None = the current one of the maker of q (PyTorch, CuPy, the
         stream of __cuda_array_interface__), else the default stream. With one that is not the
         maker's current one, waiting for the inputs and for memory of outputs is the caller's.
+    device: where arrays in host memory are computed: None or "host" for the CPU, "webgpu" for the
+        GPU that WebGPU finds, to which they are copied and back (docs/webgpu.md).
     """
 
     causal: bool
@@ -108,6 +110,7 @@ class Options(TypedDict, total=False):
     nonfinite_count: Array
     workspace: Array
     stream: int | None
+    device: str | None
 
 
 ARRAYS = (
@@ -132,6 +135,7 @@ DIAGONALS = {
     "top_left": _abi.ATTN_TOP_LEFT,
     "origin": _abi.ATTN_EXPLICIT,
 }
+BACKENDS = {"host": None, "webgpu": "webgpu"}
 STYLES = {"half": _abi.ATTN_ROPE_HALF, "interleaved": _abi.ATTN_ROPE_INTERLEAVED}
 
 
@@ -139,6 +143,14 @@ def choice(name: str, value: Any, accepted: Mapping[str, int]) -> int:
     if not isinstance(value, str) or value not in accepted:
         raise ValueError(f"{name}: found {value!r}; accepted {', '.join(map(repr, accepted))}")
     return accepted[value]
+
+
+def device_of(value: Any) -> Settings:
+    """The option `device` as what `run` takes: the backend that is asked for by name."""
+    if not isinstance(value, str) or value not in BACKENDS:
+        raise ValueError(f"device: found {value!r}; accepted {', '.join(map(repr, BACKENDS))}")
+    backend = BACKENDS[value]
+    return {} if backend is None else {"device": backend}
 
 
 def integer(name: str, value: Any) -> int:
@@ -182,6 +194,8 @@ def split(function: str, options: Mapping[str, Any]) -> tuple[Arrays, Settings, 
             changing["workspace"] = value  # until run knows the stream
         elif name == "stream":
             changing["stream"] = integer(name, value)
+        elif name == "device":
+            changing.update(device_of(value))
         elif name == "window":
             settings[name] = window_of(value)
         else:

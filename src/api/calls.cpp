@@ -35,11 +35,14 @@ void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,
 void run(Context& context, Pass pass, const Problem& problem, const Arguments& arguments) {
   Context::State& state = context.state();
   const api::Place place = api::place_of(arguments.q);
-  const auto known = state.plans.find({pass, place.device, problem, place.ordinal});
-  // A plan that exists is one of a problem that was accepted.
-  if (!known) api::check(core::validate_problem(pass, problem));
-  api::check(core::validate_arguments(pass, problem, arguments));
-  const api::Planned planned = known ? *known : state.planned(pass, problem, place);
+  auto known = state.plans.find({pass, place.device, problem, place.ordinal});
+  if (known == nullptr) {
+    api::check(core::validate(pass, problem, arguments));
+    known = state.planned(pass, problem, place);
+  } else {  // a plan that exists is one of a problem that was accepted
+    api::check(core::validate_arguments(pass, problem, known->slots, arguments));
+  }
+  const api::Planned& planned = *known;
   if (arguments.workspace == nullptr) {
     return launch_from_pool(state, pass, problem, arguments, planned);
   }

@@ -75,9 +75,10 @@ core::Executor Context::State::executor_on(api::Place place) const {
   return there;
 }
 
-api::Planned Context::State::planned(Pass pass, const Problem& problem, api::Place place) {
+std::shared_ptr<const api::Planned> Context::State::planned(Pass pass, const Problem& problem,
+                                                            api::Place place) {
   const api::PlanKey key{pass, place.device, problem, place.ordinal};
-  if (auto found = plans.find(key)) return *found;
+  if (auto found = plans.find(key)) return found;
   api::check(core::validate_problem(pass, problem));
   core::Demand wanted = demand(place);
   wanted.pass = pass;
@@ -87,7 +88,9 @@ api::Planned Context::State::planned(Pass pass, const Problem& problem, api::Pla
     throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
                                             ": no backend can: " + core::reasons(backends, wanted));
   }
-  const api::Planned planned{backend, backend->plan(pass, problem, executor_on(place))};
+  const core::Slots slots = core::slots_of(pass, problem);
+  auto planned = std::make_shared<const api::Planned>(api::Planned{
+      backend, backend->plan(pass, problem, executor_on(place)), {slots.begin(), slots.end()}});
   plans.insert(key, planned);
   return planned;
 }

@@ -2,6 +2,7 @@
 #include "api/plan_cache.hpp"
 
 #include <mutex>
+#include <utility>
 
 namespace attn::api {
 
@@ -18,17 +19,16 @@ std::size_t PlanCache::Hash::operator()(const PlanKey& key) const {
   return hash_value(key.problem) + tag * std::size_t{0x9E3779B97F4A7C15u};
 }
 
-std::optional<Planned> PlanCache::find(const PlanKey& key) const {
+std::shared_ptr<const Planned> PlanCache::find(const PlanKey& key) const {
   const std::shared_lock lock(mutex_);
   const auto it = plans_.find(key);
-  if (it == plans_.end()) return std::nullopt;
-  return it->second;
+  return it == plans_.end() ? nullptr : it->second;
 }
 
-void PlanCache::insert(const PlanKey& key, const Planned& planned) {
+void PlanCache::insert(const PlanKey& key, std::shared_ptr<const Planned> planned) {
   const std::unique_lock lock(mutex_);
   if (plans_.size() >= kMaxPlans) plans_.clear();
-  plans_.insert_or_assign(key, planned);
+  plans_.insert_or_assign(key, std::move(planned));
 }
 
 void PlanCache::clear() {

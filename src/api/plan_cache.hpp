@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <memory>
 #include <shared_mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "core/backend.hpp"
+#include "core/signature.hpp"
 
 namespace attn::api {
 
@@ -22,13 +24,14 @@ struct PlanKey {
 struct Planned {
   const core::Backend* backend = nullptr;
   core::Plan plan;
+  std::vector<core::Slot> slots;  // of the problem
 };
 
 class PlanCache {
  public:
-  // Allocates nothing.
-  [[nodiscard]] std::optional<Planned> find(const PlanKey& key) const;
-  void insert(const PlanKey& key, const Planned& planned);
+  // Null where there is none. Allocates nothing.
+  [[nodiscard]] std::shared_ptr<const Planned> find(const PlanKey& key) const;
+  void insert(const PlanKey& key, std::shared_ptr<const Planned> planned);
   void clear();
 
  private:
@@ -37,7 +40,7 @@ class PlanCache {
   };
 
   mutable std::shared_mutex mutex_;
-  std::unordered_map<PlanKey, Planned, Hash> plans_;
+  std::unordered_map<PlanKey, std::shared_ptr<const Planned>, Hash> plans_;
 };
 
 }  // namespace attn::api

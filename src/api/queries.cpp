@@ -45,13 +45,13 @@ core::Demand demand_of(const Context::State& state, Pass pass, const Problem& pr
 void prepare(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
   const api::Place place = state.place_for(device);
-  const api::Planned planned = state.planned(pass, problem, place);
-  api::check(planned.backend->prepare(pass, problem, planned.plan, state.executor_on(place)));
+  const auto planned = state.planned(pass, problem, place);
+  api::check(planned->backend->prepare(pass, problem, planned->plan, state.executor_on(place)));
 }
 
 std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  return state.planned(pass, problem, state.place_for(device)).plan.workspace_bytes;
+  return state.planned(pass, problem, state.place_for(device))->plan.workspace_bytes;
 }
 
 Outputs output_shapes(Pass pass, const Problem& problem) {
@@ -71,7 +71,7 @@ Verdict supports(Context& context, Pass pass, const Problem& problem, Device dev
 
 PlanSummary plan(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  return summary_of(state.planned(pass, problem, state.place_for(device)));
+  return summary_of(*state.planned(pass, problem, state.place_for(device)));
 }
 
 std::string explain(Context& context, Pass pass, const Problem& problem, Device device) {
@@ -90,7 +90,7 @@ std::string explain(Context& context, Pass pass, const Problem& problem, Device 
     text += "\n";
   }
   if (chosen == nullptr) return text + "plan: none\n";
-  const PlanSummary plan = summary_of(state.planned(pass, problem, place));
+  const PlanSummary plan = summary_of(*state.planned(pass, problem, place));
   text += "plan: kernel=" + plan.kernel + " tile_q=" + std::to_string(plan.tile_q) +
           " tile_kv=" + std::to_string(plan.tile_kv) + " tasks=" + std::to_string(plan.tasks) +
           " workspace_bytes=" + std::to_string(plan.workspace_bytes) +

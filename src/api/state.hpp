@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <attn/context.hpp>
+#include <memory>
 #include <string>
 
 #include "api/plan_cache.hpp"
@@ -33,7 +34,8 @@ class __attribute__((visibility("hidden"))) Context::State {
   // if any; and of several of its kind the calling thread's current one.
   [[nodiscard]] api::Place place_for(Device asked) const;
   // Finds or makes the plan. Throws Error: invalid_argument, unsupported.
-  [[nodiscard]] api::Planned planned(Pass pass, const Problem& problem, api::Place place);
+  [[nodiscard]] std::shared_ptr<const api::Planned> planned(Pass pass, const Problem& problem,
+                                                            api::Place place);
   // The backend for work that has no Problem. Throws Error: unsupported.
   [[nodiscard]] const core::Backend& backend_for(const char* function, api::Place place);
   [[nodiscard]] core::Demand demand(api::Place place) const {

@@ -18,7 +18,7 @@ struct Tuned {
 Tuned tuned_for(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
   const api::Place place = state.place_for(device);
-  return {*state.planned(pass, problem, place).backend, state.executor_on(place)};
+  return {*state.planned(pass, problem, place)->backend, state.executor_on(place)};
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <array>
 #include <cstddef>
 
+#include "core/element_size.hpp"
+
 namespace attn::core {
 
 namespace {
@@ -83,7 +85,7 @@ struct Runs {
 };
 
 Runs runs_of(const TensorView& view) {
-  const std::int64_t element = size_of(view.dtype);
+  const std::int64_t element = element_size(view.dtype);
   const auto last = static_cast<std::size_t>(view.rank - 1);
   if (view.strides[last] == 1 || view.shape[last] == 1) {
     return {view.shape[last] * element, view.rank - 1};
@@ -115,7 +117,7 @@ bool is_empty(const TensorView& view) {
 bool byte_range(const TensorView& view, ByteRange& range) {
   range = {};
   if (is_empty(view)) return true;
-  const std::int64_t element = size_of(view.dtype);
+  const std::int64_t element = element_size(view.dtype);
   std::int64_t span = element;
   for (int d = 0; d < view.rank; ++d) {
     const auto at = static_cast<std::size_t>(d);
@@ -158,12 +160,12 @@ bool share_bytes(const TensorView& a, const TensorView& b) {
   for (int d = 0; d < runs_a.outer; ++d) {
     const auto at = static_cast<std::size_t>(d);
     if (a.shape[at] <= 1 || a.strides[at] == 0) continue;  // an unused stride may be any number
-    terms.add({a.strides[at] * size_of(a.dtype), 0, a.shape[at] - 1});
+    terms.add({a.strides[at] * element_size(a.dtype), 0, a.shape[at] - 1});
   }
   for (int d = 0; d < runs_b.outer; ++d) {
     const auto at = static_cast<std::size_t>(d);
     if (b.shape[at] <= 1 || b.strides[at] == 0) continue;
-    const std::int64_t stride = b.strides[at] * size_of(b.dtype);
+    const std::int64_t stride = b.strides[at] * element_size(b.dtype);
     Term term{stride, 1 - b.shape[at], 0};
     for (int t = 0; t < terms.size(); ++t) {
       if (terms[t].stride != stride || terms[t].low < 0) continue;
@@ -185,7 +187,7 @@ bool overlaps_itself(const TensorView& view) {
     const auto at = static_cast<std::size_t>(d);
     if (view.shape[at] <= 1) continue;
     if (view.strides[at] == 0) return true;
-    terms.add({view.strides[at] * size_of(view.dtype), 0, view.shape[at] - 1});
+    terms.add({view.strides[at] * element_size(view.dtype), 0, view.shape[at] - 1});
   }
 
   bool nests = true;

@@ -52,8 +52,10 @@ struct Slot {
   Shape shape;
 };
 
+inline constexpr std::size_t kMaxSlots = 40;
+
 struct Slots {
-  std::array<Slot, 40> items{};
+  std::array<Slot, kMaxSlots> items{};
   int count = 0;
   [[nodiscard]] const Slot* begin() const { return items.data(); }
   [[nodiscard]] const Slot* end() const { return items.data() + count; }

@@ -4,23 +4,13 @@
 #include <string>
 #include <utility>
 
+#include "core/element_size.hpp"
 #include "core/names.hpp"
 
 namespace attn {
 
 std::int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 8;
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::f8e4m3:
-    case DType::f8e5m2:
-    case DType::u8: return 1;
-    case DType::none: break;
-  }
-  return 0;
+  return core::element_size(dtype);
 }
 
 const char* to_string(DType dtype) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/element_size.hpp"
 #include "core/names.hpp"
 #include "core/refusal.hpp"
 
@@ -49,12 +50,12 @@ std::string address_of(const TensorView& view) {
 Status TensorRules::check(const char* name, const TensorView& view, const Shape& shape,
                           bool written, Use use, const char* because) {
   if (use == Use::ignored) return {};
-  const std::string_view reason = because;
   if (view.rank < 0 || view.rank > kMaxRank) {
     return refuse(function_, rule("rank", name), std::to_string(view.rank), "0 to 4");
   }
   if (!view.given()) {
     if (use != Use::needed) return {};
+    const std::string_view reason = because;
     return refuse(function_, std::string(name) + " is needed",
                   reason.empty() ? std::string("none") : "none with " + std::string(reason),
                   to_string(shape.dtype) + to_string(shape));
@@ -72,7 +73,9 @@ Status TensorRules::check(const char* name, const TensorView& view, const Shape&
   Entry& entry = entries_[count_];
   entry = {name, &view, {}, written};
   if (Status status = check_shape(name, view, shape); !status.ok()) return status;
-  if (Status status = check_strides(name, view, shape, written); !status.ok()) return status;
+  if (Status status = check_strides(name, view, shape, written, entry.bytes); !status.ok()) {
+    return status;
+  }
   if (Status status = check_memory(name, view, entry.bytes); !status.ok()) return status;
   if (device_of_ == nullptr) device_of_ = &entry;
   ++count_;
@@ -92,7 +95,7 @@ Status TensorRules::check_shape(const char* name, const TensorView& view,
 }
 
 Status TensorRules::check_strides(const char* name, const TensorView& view, const Shape& shape,
-                                  bool written) const {
+                                  bool written, ByteRange& bytes) const {
   for (int d = 0; d < view.rank; ++d) {
     const auto at = static_cast<std::size_t>(d);
     if (view.strides[at] < 0) {
@@ -105,8 +108,7 @@ Status TensorRules::check_strides(const char* name, const TensorView& view, cons
     return refuse(function_, rule("last dimension", name), to_string(view),
                   "a contiguous last dimension, of stride 1");
   }
-  ByteRange range;
-  if (!byte_range(view, range)) {
+  if (!byte_range(view, bytes)) {
     return refuse(function_, rule("extent", name), to_string(view), "at most 2^60 bytes");
   }
   if (written && overlaps_itself(view)) {
@@ -116,7 +118,8 @@ Status TensorRules::check_strides(const char* name, const TensorView& view, cons
   return {};
 }
 
-Status TensorRules::check_memory(const char* name, const TensorView& view, ByteRange& bytes) const {
+Status TensorRules::check_memory(const char* name, const TensorView& view,
+                                 const ByteRange& bytes) const {
   if (!is_known(view.device)) {
     return refuse(function_, rule("device", name),
                   std::to_string(static_cast<std::int32_t>(view.device)), "host, cuda, webgpu");
@@ -130,15 +133,14 @@ Status TensorRules::check_memory(const char* name, const TensorView& view, ByteR
     return refuse(function_, rule("offset_bytes", name), std::to_string(view.offset_bytes),
                   "0 and more");
   }
-  static_cast<void>(byte_range(view, bytes));
   if (bytes.begin == bytes.end) return {};
   if (view.data == nullptr) {
     return refuse(function_, rule("pointer", name), "null with " + to_string(view),
                   "memory for a tensor that is not empty");
   }
-  if (bytes.begin % size_of(view.dtype) != 0) {
+  if (bytes.begin % element_size(view.dtype) != 0) {
     return refuse(function_, rule("alignment", name), address_of(view),
-                  "a multiple of " + std::to_string(size_of(view.dtype)) + " bytes");
+                  "a multiple of " + std::to_string(element_size(view.dtype)) + " bytes");
   }
   return {};
 }

@@ -31,27 +31,27 @@ class TensorRules {
 
  private:
   struct Entry {
-    const char* name = "";
-    const TensorView* view = nullptr;
+    const char* name;
+    const TensorView* view;
     ByteRange bytes;
-    bool written = false;
+    bool written;
   };
   struct Pair {
-    const TensorView* written = nullptr;
-    const TensorView* read = nullptr;
+    const TensorView* written;
+    const TensorView* read;
   };
 
   Status check_shape(const char* name, const TensorView& view, const Shape& shape) const;
-  Status check_strides(const char* name, const TensorView& view, const Shape& shape,
-                       bool written) const;
-  Status check_memory(const char* name, const TensorView& view, ByteRange& bytes) const;
+  Status check_strides(const char* name, const TensorView& view, const Shape& shape, bool written,
+                       ByteRange& bytes) const;
+  Status check_memory(const char* name, const TensorView& view, const ByteRange& bytes) const;
   [[nodiscard]] bool in_place(const TensorView& written, const TensorView& read) const;
 
   const char* function_;
   const Entry* device_of_ = nullptr;
-  std::array<Entry, 42> entries_{};
+  std::array<Entry, 42> entries_;  // the first count_ are set
   std::size_t count_ = 0;
-  std::array<Pair, 2> in_place_{};
+  std::array<Pair, 2> in_place_;
   std::size_t in_place_count_ = 0;
   TensorView workspace_{};
 };

@@ -6,7 +6,9 @@
 
 #include <attn/arguments.hpp>
 #include <attn/problem.hpp>
+#include <span>
 
+#include "core/signature.hpp"
 #include "core/status.hpp"
 
 namespace attn::core {
@@ -15,6 +17,9 @@ namespace attn::core {
 Status validate_problem(Pass pass, const Problem& problem);
 // The rules on a call's tensors and numbers, for a problem that validate_problem() accepted.
 Status validate_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
+// The same, where the problem's slots_of() are kept.
+Status validate_arguments(Pass pass, const Problem& problem, std::span<const Slot> slots,
+                          const Arguments& arguments);
 // Both.
 Status validate(Pass pass, const Problem& problem, const Arguments& arguments);
 

@@ -101,11 +101,18 @@ Status check_workspace(const char* f, const Arguments& a) {
 }  // namespace
 
 Status validate_arguments(Pass pass, const Problem& problem, const Arguments& arguments) {
+  const Slots slots = slots_of(pass, problem);
+  return validate_arguments(pass, problem, {slots.begin(), slots.end()}, arguments);
+}
+
+Status validate_arguments(Pass pass, const Problem& problem, std::span<const Slot> slots,
+                          const Arguments& arguments) {
   const char* f = to_string(pass);
   TensorRules rules(f);
-  for (const Slot& slot : slots_of(pass, problem)) {
-    Status status = rules.check(slot.name, arguments.*slot.view, slot.shape, slot.written, slot.use,
-                                slot.because);
+  for (const Slot& slot : slots) {
+    const TensorView& view = arguments.*slot.view;
+    if (slot.use != Use::needed && view.rank == 0) continue;
+    Status status = rules.check(slot.name, view, slot.shape, slot.written, slot.use, slot.because);
     if (!status.ok()) return status;
   }
   if (problem.rope_tables && arguments.rope_cos.shape[0] != arguments.rope_sin.shape[0]) {

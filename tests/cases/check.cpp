@@ -160,7 +160,7 @@ std::string judge_repeat(Context& context, const Case& c, const Run& first, std:
 // Of "cuda: why; webgpu: why; ..." what one backend says.
 std::string reason_of(Context& context, const std::string& reasons, const std::string& name) {
   const std::size_t begin = reasons.find(name + ": ");
-  if (begin == std::string::npos) return reasons;
+  if (name.empty() || begin == std::string::npos) return reasons;
   std::size_t end = reasons.size();
   for (const BackendInfo& other : backends(context)) {
     end = std::min(end, reasons.find("; " + other.name + ": ", begin));
@@ -168,15 +168,15 @@ std::string reason_of(Context& context, const std::string& reasons, const std::s
   return reasons.substr(begin, end - begin);
 }
 
-void check(Context& context, const Case& c, DeviceQueue* device, CheckReport& report) {
+void check(Context& context, const Case& c, DeviceQueue* device, const std::string& asked,
+           CheckReport& report) {
   const auto current = device != nullptr ? device->current() : nullptr;
   const Device where = device != nullptr ? Device::cuda : Device::host;
   const Verdict verdict = attn::supports(context, c.pass, c.problem, where);
   report.backend = verdict.backend;
   if (!verdict.supported) {
     report.skipped = true;
-    report.message =
-        device != nullptr ? reason_of(context, verdict.reason, "cuda") : verdict.reason;
+    report.message = reason_of(context, verdict.reason, device != nullptr ? "cuda" : asked);
     return;
   }
   const PlanSummary plan = attn::plan(context, c.pass, c.problem, where);
@@ -271,10 +271,11 @@ std::vector<Expected> expected_of(const Case& c) {
   return outputs;
 }
 
-CheckReport run_case(Context& context, const Case& c, DeviceQueue* device) {
+CheckReport run_case(Context& context, const Case& c, DeviceQueue* device,
+                     const std::string& asked) {
   CheckReport report;
   try {
-    check(context, c, device, report);
+    check(context, c, device, asked, report);
   } catch (const std::exception& error) {
     report.message = error.what();
     report.device_lost = is_lost(device);

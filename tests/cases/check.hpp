@@ -28,8 +28,10 @@ struct CheckReport {
 };
 
 // Never throws on a failing case; errors of the call under test become a failed report. With a
-// device the call is made on memory of it (mirror.hpp), on its stream; else on the host's.
-CheckReport run_case(Context& context, const Case& c, DeviceQueue* device = nullptr);
+// device the call is made on memory of it (mirror.hpp), on its stream; else on the host's. `asked`:
+// the backend that the context asks for, whose reason alone a skipped case tells; empty: all.
+CheckReport run_case(Context& context, const Case& c, DeviceQueue* device = nullptr,
+                     const std::string& asked = {});
 
 // For those who run a case elsewhere: gives a backward the o and lse that it starts from, the
 // reference's.

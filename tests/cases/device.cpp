@@ -172,6 +172,17 @@ void DeviceQueue::synchronize() {
                "waiting for the work");
 }
 
+double DeviceQueue::pointer_seconds(const void* pointer) const {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kQuestions = 1000;
+  const auto here = current();
+  const auto start = Clock::now();
+  for (int n = 0; n < kQuestions; ++n) {
+    check(cuda::check_pointer(state_->driver, "q", pointer, state_->ordinal));
+  }
+  return std::chrono::duration<double>(Clock::now() - start).count() / kQuestions;
+}
+
 void DeviceQueue::mark() {
   State& s = *state_;
   const auto here = current();

@@ -41,6 +41,9 @@ class DeviceQueue {
   void download(void* to, const void* from, std::int64_t bytes);
   void synchronize();
 
+  // Seconds of the host that the driver takes to say of a pointer what the library asks.
+  [[nodiscard]] double pointer_seconds(const void* pointer) const;
+
   // Seconds on the device between `mark`s of the stream: n + 1 marks give n spans. Waits.
   void mark();
   std::vector<double> spans();

@@ -28,6 +28,7 @@ class Mirror {
   // its copy, and the work goes to the queue's stream.
   [[nodiscard]] Arguments arguments(Pass pass, const Problem& problem, const Arguments& host) const;
   [[nodiscard]] std::int64_t bytes() const;  // of the copies
+  [[nodiscard]] int count() const { return static_cast<int>(copies_.size()); }
   // Waits for the work and copies back what may have been written.
   void download();
 

@@ -53,6 +53,9 @@ void DeviceQueue::give_back(void*) {}
 void DeviceQueue::upload(void*, const void*, std::int64_t) {}
 void DeviceQueue::download(void*, const void*, std::int64_t) {}
 void DeviceQueue::synchronize() {}
+double DeviceQueue::pointer_seconds(const void*) const {
+  return 0.0;
+}
 void DeviceQueue::mark() {}
 std::vector<double> DeviceQueue::spans() {
   return {};

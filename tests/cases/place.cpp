@@ -10,6 +10,7 @@ Place parse_place(const std::string& text) {
   const std::string kind = text.substr(0, text.find(':'));
   if (text == "host") return {};
   if (text == "cuda") return {Device::cuda, 0};
+  if (text == "webgpu") return {Device::webgpu, 0};
   Place place{Device::cuda, -1};
   if (kind == "cuda") {
     const char* begin = text.data() + kind.size() + 1;
@@ -19,18 +20,32 @@ Place parse_place(const std::string& text) {
   }
   if (place.ordinal < 0) {
     throw Error(ErrorCode::invalid_argument,
-                "device: found '" + text + "'; accepted host, cuda or cuda:N");
+                "device: found '" + text + "'; accepted host, cuda, cuda:N or webgpu");
   }
   return place;
 }
 
 std::string to_string(const Place& place) {
-  if (place.device == Device::host) return "host";
-  return attn::to_string(place.device) + (":" + std::to_string(place.ordinal));
+  const std::string name = attn::to_string(place.device);
+  return place.device == Device::cuda ? name + ":" + std::to_string(place.ordinal) : name;
 }
 
 Place place_of(const std::string& text, const std::string& backend) {
-  return parse_place(!text.empty() ? text : backend == "cuda" ? "cuda" : "host");
+  const bool by_backend = text.empty() && (backend == "cuda" || backend == "webgpu");
+  const Place place = parse_place(!text.empty() ? text : by_backend ? backend : "host");
+  if (place.device == Device::webgpu && !backend.empty() && backend != "webgpu") {
+    throw Error(ErrorCode::invalid_argument,
+                "backend, on device webgpu: found '" + backend + "'; accepted webgpu");
+  }
+  return place;
+}
+
+Device device_of_tensors(const Place& place) {
+  return place.device == Device::webgpu ? Device::host : place.device;
+}
+
+std::string backend_for(const Place& place, const std::string& backend) {
+  return place.device == Device::host || !backend.empty() ? backend : attn::to_string(place.device);
 }
 
 }  // namespace attn::cases

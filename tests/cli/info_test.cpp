@@ -78,7 +78,7 @@ TEST_F(Cli, FailedCasesSayHowToRepeatThem) {
 }
 
 TEST_F(Cli, CheckWithoutABackendThatCanIsThree) {
-  EXPECT_EQ(run("check --limit 3 --backend webgpu").code, 3);
+  EXPECT_EQ(run("check --limit 3 --backend webgpu --dtype f64").code, 3);
 }
 
 TEST_F(Cli, BenchListsItsCells) {

@@ -94,6 +94,7 @@ void run_list(const std::vector<Case>& cases) {
   const std::string backend = environment("ATTN_CASE_BACKEND", "cpu");
   const Place place = place_of(environment("ATTN_CASE_DEVICE", ""), backend);
   const bool on_device = place.device != Device::host;
+  const std::string asked = on_device ? backend : "";
   const bool exact = environment("ATTN_CASE_EXACT", "0") == "1";
   const bool stop = environment("ATTN_CASE_STOP", "0") == "1";
   const std::int64_t jobs = number(environment("ATTN_CASE_JOBS", "0"));
@@ -112,9 +113,9 @@ void run_list(const std::vector<Case>& cases) {
     options.threads = static_cast<std::int32_t>(1 + worker % 3);
     Context own(options);
     std::unique_ptr<DeviceQueue> queue;
-    if (on_device) queue = std::make_unique<DeviceQueue>(place.ordinal, exact);
+    if (place.device == Device::cuda) queue = std::make_unique<DeviceQueue>(place.ordinal, exact);
     for (std::size_t n = next++; n < cases.size(); n = next++) {
-      const CheckReport report = run_case(on_device ? shared : own, cases[n], queue.get());
+      const CheckReport report = run_case(on_device ? shared : own, cases[n], queue.get(), asked);
       const std::scoped_lock lock(mutex);
       take(cases[n], report, backend, on_device, tally);
       if (report.device_lost || (stop && tally.failed > 0)) next = cases.size();

@@ -101,6 +101,9 @@ TEST_F(CudaDriver, ContextsOfTheThreadOrTheDevice) {
   EXPECT_EQ(CurrentContext(driver, 0).id(), 77u) << "the thread's own";
   EXPECT_EQ(CurrentContext(driver, 1).id(), 12u);
   EXPECT_EQ(fake().contexts_retained, retained) << "retained once";
+  const int asked = fake().devices_asked;
+  for (int n = 0; n < 3; ++n) EXPECT_EQ(CurrentContext(driver, 0).id(), 77u);
+  EXPECT_EQ(fake().devices_asked, asked) << "the context's device is known";
   EXPECT_EQ(CurrentContext(driver, -1).status().code, ErrorCode::invalid_argument);
   fake().failing = "cuCtxGetCurrent";
   fake().failing_result = abi::kNotInitialized;
@@ -111,7 +114,9 @@ TEST_F(CudaDriver, Pointers) {
   const auto check = [](std::uint64_t address, int ordinal) {
     return check_pointer(fake_driver(), "k", reinterpret_cast<const void*>(address), ordinal);
   };
+  const int asked = fake().attributes_asked;
   EXPECT_TRUE(check(kDeviceMemory + 64, 0).ok());
+  EXPECT_EQ(fake().attributes_asked, asked + 2) << "of every tensor of every call";
   EXPECT_TRUE(check(2 * kDeviceMemory, 1).ok());
   EXPECT_TRUE(check(kManagedMemory, 0).ok());
   EXPECT_TRUE(check(kManagedMemory, 1).ok());

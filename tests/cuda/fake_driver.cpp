@@ -136,6 +136,7 @@ abi::Result cuCtxGetCurrent(abi::Context* context) {
   return 0;
 }
 abi::Result cuCtxGetDevice(abi::Device* device) {
+  ++state.devices_asked;
   *device = stack.back()->device;
   return 0;
 }
@@ -155,6 +156,7 @@ abi::Result cuCtxPopCurrent_v2(abi::Context* context) {
 abi::Result cuPointerGetAttributes(unsigned count, int* attributes, void** values,
                                    abi::DevicePointer pointer) {
   FAIL_IF_ASKED();
+  state.attributes_asked += static_cast<int>(count);
   const int owner = device_of(pointer);
   const bool device =
       owner >= 0 || (pointer >= test::kDeviceMemory && pointer < test::kManagedMemory);

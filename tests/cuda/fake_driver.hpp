@@ -47,6 +47,8 @@ struct FakeDriver {
   std::atomic<int> streams = 0;                    // not destroyed yet
   std::atomic<int> events = 0;
   std::atomic<int> attributes_set = 0;
+  std::atomic<int> attributes_asked = 0;  // of pointers
+  std::atomic<int> devices_asked = 0;     // of contexts
   std::size_t parameter_bytes = 0;
   std::vector<FakeLaunch> launched;
   unsigned grid[3] = {};

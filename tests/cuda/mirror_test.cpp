@@ -319,9 +319,23 @@ TEST(Places, AreReadAndPrinted) {
   EXPECT_EQ(cases::parse_place("cuda"), (Place{Device::cuda, 0}));
   EXPECT_EQ(cases::parse_place("cuda:3"), (Place{Device::cuda, 3}));
   EXPECT_EQ(to_string(cases::parse_place("cuda")), "cuda:0");
-  for (const char* text : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudas", "host:0"}) {
+  EXPECT_EQ(cases::parse_place("webgpu"), (Place{Device::webgpu, 0}));
+  EXPECT_EQ(to_string(cases::parse_place("webgpu")), "webgpu");
+  for (const char* text :
+       {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudas", "host:0", "webgpu:0"}) {
     EXPECT_THROW((void)cases::parse_place(text), Error) << text;
   }
+}
+
+TEST(Places, SayWhichBackendAndWhoseMemory) {
+  const Place webgpu = cases::place_of("", "webgpu");
+  EXPECT_EQ(webgpu.device, Device::webgpu);
+  EXPECT_EQ(cases::device_of_tensors(webgpu), Device::host);
+  EXPECT_EQ(cases::backend_for(cases::place_of("webgpu", ""), ""), "webgpu");
+  EXPECT_EQ(cases::backend_for(cases::place_of("cuda:1", ""), ""), "cuda");
+  EXPECT_EQ(cases::backend_for(cases::place_of("", "cpu"), "cpu"), "cpu");
+  EXPECT_EQ(cases::backend_for(cases::place_of("", ""), ""), "");
+  EXPECT_THROW((void)cases::place_of("webgpu", "cpu"), Error);
 }
 
 }  // namespace

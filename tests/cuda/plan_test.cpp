@@ -232,7 +232,8 @@ class CudaPointers : public WithFakeDriver {
     problem.lse = false;
   }
   [[nodiscard]] core::Status check() const {
-    return check_pointers(fake_driver(), Pass::forward, problem, arguments, 0);
+    return check_pointers(fake_driver(), make_plan(Pass::forward, problem, h200()), problem,
+                          arguments, 0);
   }
 
   Arguments arguments;

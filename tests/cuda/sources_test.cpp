@@ -96,14 +96,14 @@ TEST(CudaConfig, IsAValue) {
   EXPECT_FALSE(a == b);
   b.set("dim", 64);
   EXPECT_EQ(a, b);
-  EXPECT_EQ(hash_value(a), hash_value(b));
+  EXPECT_EQ(a.hash(), b.hash());
   EXPECT_EQ(to_string(a), "portable/bias_gradient_sum.cu dim=64 dtype_out=3 has_dlse=1");
   EXPECT_EQ(a.get("dim"), 64);
   EXPECT_EQ(a.get("di"), std::nullopt);
   EXPECT_FALSE(a == Config("portable/other.cu"));
   std::unordered_set<std::size_t> hashes;
   for (int i = 0; i < 64; ++i) {
-    for (int j = 0; j < 64; ++j) hashes.insert(hash_value(Config("x.cu").set("i", i).set("j", j)));
+    for (int j = 0; j < 64; ++j) hashes.insert(Config("x.cu").set("i", i).set("j", j).hash());
   }
   EXPECT_EQ(hashes.size(), 64u * 64u);
 }

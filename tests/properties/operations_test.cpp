@@ -174,8 +174,7 @@ TEST_P(Operation, RopeIsTheReferences) {
 INSTANTIATE_TEST_SUITE_P(Types, Operation,
                          ::testing::Combine(::testing::Values(DType::f32, DType::f16, DType::bf16,
                                                               DType::f64),
-                                            ::testing::Bool(),
-                                            ::testing::Values("cpu", "webgpu")));
+                                            ::testing::Bool(), ::testing::Values("cpu", "webgpu")));
 
 // Cosines and sines are right to 1e-6 at positions up to 2^20.
 TEST(Rope, IsRightFarOut) {

@@ -125,9 +125,17 @@ TEST(Api, ErrorsAreThrownBeforeAnythingIsWritten) {
             "forward: size: found dim_qk=0; accepted 1 to 256");
 }
 
+BackendInfo backend_info(Context& context, const std::string& name) {
+  for (const BackendInfo& info : backends(context)) {
+    if (info.name == name) return info;
+  }
+  return {};
+}
+
 TEST(Api, UnsupportedTellsEveryReason) {
   if (has_cuda()) GTEST_SKIP() << "says what there is not";
   Context context(one_thread());
+  const BackendInfo webgpu = backend_info(context, "webgpu");
   const Problem problem = parse_problem(kText);
   CallMemory call = make_call(Pass::forward, problem);
   for (TensorView* view : {&call.arguments.q, &call.arguments.k, &call.arguments.v,
@@ -136,9 +144,10 @@ TEST(Api, UnsupportedTellsEveryReason) {
   }
   EXPECT_EQ(
       message_of(ErrorCode::unsupported, [&] { forward(context, problem, call.arguments); }),
-      "forward: no backend can: cuda: " + cuda_reason() +
-          "; webgpu: this build has no WebGPU backend; cpu: works on host memory, the tensors are "
-          "on cuda; reference: only runs when it is asked for by name");
+      "forward: no backend can: cuda: " + cuda_reason() + "; webgpu: " +
+          (webgpu.usable ? "works on webgpu memory, the tensors are on cuda" : webgpu.detail) +
+          "; cpu: works on host memory, the tensors are on cuda; reference: only runs when it is "
+          "asked for by name");
   RopeArguments r;
   r.x = call.arguments.q;
   r.out = r.x;
@@ -154,8 +163,11 @@ TEST(Api, UnsupportedTellsEveryReason) {
   }
   Context forced(one_thread("webgpu"));
   EXPECT_EQ(supports(forced, Pass::forward, problem).reason,
-            "cuda: the context asks for webgpu; webgpu: this build has no WebGPU backend; cpu: the "
-            "context asks for webgpu; reference: the context asks for webgpu");
+            webgpu.usable
+                ? ""
+                : "cuda: the context asks for webgpu; webgpu: " + webgpu.detail +
+                      "; cpu: the context asks for webgpu; reference: the context asks for "
+                      "webgpu");
 }
 
 TEST(Api, WorkspaceOfTheCaller) {

@@ -79,6 +79,7 @@ TEST_F(DeviceTest, WrapsAnEngines) {
   facts.name = device().facts().name;
   facts.backend = device().facts().backend;
   facts.type = device().facts().type;
+  facts.driver = device().facts().driver;
   EXPECT_EQ(facts, device().facts());
   Pipelines pipelines(*wrapped, test::sources());
   const Pipeline* pipeline = nullptr;

@@ -1,6 +1,5 @@
 // Calls that are cut because a device binds or submits little at once give the bits of the same
 // call whole; and what plans promise of workgroup memory, on devices of every size.
-#include "cases/values.hpp"
 #include "support.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/run.hpp"

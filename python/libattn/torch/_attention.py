@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _REFUSED = {
     "workspace": "scratch memory comes from PyTorch's allocator or libattn's pool",
     "stream": "the work goes to the current stream of the tensors' device",
+    "device": "the tensors' device decides",
     "nonfinite_count": "no operator here writes to an input that it also differentiates",
 }
 _AUTOCAST_KEEPS = (torch.float64,)
@@ -201,7 +202,7 @@ def attention(
     return_lse: give (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
     row's sum of exponentials, f32 (f64 with f64); it is differentiable.
     out_dtype: the type of o: q's, or torch.float32.
-    options: see libattn.Options; workspace, stream and nonfinite_count are refused.
+    options: see libattn.Options; workspace, stream, device and nonfinite_count are refused.
 
     Gradients reach q, k, v, bias and sinks, from o and lse. There is no second derivative and no
     forward mode: asking for them raises RuntimeError. Dropout without a seed draws one from

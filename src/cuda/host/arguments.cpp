@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/element_size.hpp"
 #include "core/philox.hpp"
 #include "core/visibility.hpp"
 
@@ -24,7 +25,7 @@ char* address(const TensorView& view) {
 }
 
 std::int64_t stride_bytes(const TensorView& view, int dim) {
-  return view.strides[static_cast<std::size_t>(dim)] * size_of(view.dtype);
+  return view.strides[static_cast<std::size_t>(dim)] * core::element_size(view.dtype);
 }
 
 bool aligned(const TensorView& view, int dim) {
@@ -34,6 +35,17 @@ bool aligned(const TensorView& view, int dim) {
 
 bool aligned_base(const TensorView& view) {
   return reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes == 0;
+}
+
+// Whether rows [b, len, heads, dim] or [total, heads, dim] can be loaded 16 bytes at a time.
+bool loads_by_vectors(const TensorView& view) {
+  const std::int64_t dim = view.shape[static_cast<std::size_t>(view.rank - 1)];
+  const int row = view.rank - 3;
+  bool vector = aligned_base(view) && dim * core::element_size(view.dtype) % kVectorBytes == 0 &&
+                (view.shape[static_cast<std::size_t>(row)] <= 1 ||
+                 stride_bytes(view, row) < kMaxVectorStride);
+  for (int d = 0; d + 1 < view.rank; ++d) vector = vector && aligned(view, d);
+  return vector;
 }
 
 // [b, len, heads, dim] or [total, heads, dim].
@@ -46,11 +58,7 @@ Rows rows_of(const TensorView& view) {
   rows.stride_row = stride_bytes(view, packed ? 0 : 1);
   rows.stride_head = stride_bytes(view, packed ? 1 : 2);
   rows.type = static_cast<int>(view.dtype);
-  const std::int64_t dim = view.shape[static_cast<std::size_t>(view.rank - 1)];
-  bool vector = aligned_base(view) && dim * size_of(view.dtype) % kVectorBytes == 0 &&
-                (view.shape[packed ? 0 : 1] <= 1 || rows.stride_row < kMaxVectorStride);
-  for (int d = 0; d + 1 < view.rank; ++d) vector = vector && aligned(view, d);
-  rows.vector = vector ? 1 : 0;
+  rows.vector = loads_by_vectors(view) ? 1 : 0;
   return rows;
 }
 
@@ -88,7 +96,7 @@ Pairs pairs_of(const TensorView& view, const Extent& extent) {
   pairs.stride_q = extent.q ? stride_bytes(view, 2) : 0;
   pairs.stride_kv = extent.kv ? stride_bytes(view, 3) : 0;
   pairs.type = static_cast<int>(view.dtype);
-  const bool vector = aligned_base(view) && pairs.stride_kv == size_of(view.dtype) &&
+  const bool vector = aligned_base(view) && pairs.stride_kv == core::element_size(view.dtype) &&
                       (!extent.batch || aligned(view, 0)) && (!extent.head || aligned(view, 1)) &&
                       (!extent.q || aligned(view, 2));
   pairs.vector = vector ? 1 : 0;
@@ -232,7 +240,7 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
 
 bool loads_by_elements(Pass pass, const Problem& problem, const Arguments& arguments) {
   const auto whole = [&](const TensorView& view) {
-    return view.dtype == problem.dtype && rows_of(view).vector != 0;
+    return view.dtype == problem.dtype && view.given() && loads_by_vectors(view);
   };
   return !(whole(arguments.q) && whole(arguments.k) && whole(arguments.v) &&
            (pass != Pass::backward || whole(arguments.dout)));

@@ -101,10 +101,10 @@ class CudaBackend final : public core::Backend {
     const Driver& driver = *Driver::get(reason);
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
-    status = check_pointers(driver, pass, problem, arguments, executor.ordinal);
-    if (!status.ok()) return status;
     const auto plan =
         plans_.get(pass, problem, *facts, loads_by_elements(pass, problem, arguments));
+    status = check_pointers(driver, *plan, problem, arguments, executor.ordinal);
+    if (!status.ok()) return status;
     Modules& modules = Modules::of(driver, executor.cache_dir);
     DeviceCall call{
         context, *facts, pass, problem, arguments, *plan, {}, nullptr, arguments.workspace};

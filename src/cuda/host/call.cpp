@@ -3,24 +3,22 @@
 
 #include <string>
 
-#include "core/signature.hpp"
 #include "cuda/host/arguments.hpp"
 
 namespace attn::cuda {
 
-core::Status check_pointers(const Driver& driver, Pass pass, const Problem& problem,
+core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const Problem& problem,
                             const Arguments& arguments, int ordinal) {
   core::Status status;
   const auto check = [&](const char* name, const void* pointer) {
     if (status.ok() && pointer != nullptr) status = check_pointer(driver, name, pointer, ordinal);
   };
-  for (const core::Slot& slot : core::slots_of(pass, problem)) {
-    const TensorView& view = arguments.*slot.view;
-    if (slot.use == core::Use::ignored || !view.given()) continue;
-    bool empty = false;  // the pointer of an empty tensor is never followed
+  for (std::size_t i = 0; i < plan.num_tensors; ++i) {
+    const TensorView& view = arguments.*plan.tensors[i].view;
+    bool empty = !view.given();  // the pointer of an empty tensor is never followed
     for (int d = 0; d < view.rank; ++d)
       empty = empty || view.shape[static_cast<std::size_t>(d)] == 0;
-    if (!empty) check(slot.name, view.address());
+    if (!empty) check(plan.tensors[i].name, view.address());
   }
   check("workspace", arguments.workspace);
   if (problem.dropout) {

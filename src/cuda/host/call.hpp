@@ -24,9 +24,9 @@ struct DeviceCall {
   void* workspace;  // plan.plan.workspace_bytes; the caller's or the call's own
 };
 
-// invalid_argument where a tensor of the call, the workspace or a number given as a device pointer
+// invalid_argument where a tensor of the plan, the workspace or a number given as a device pointer
 // is not memory of the device; see check_pointer. Arguments were validated.
-core::Status check_pointers(const Driver& driver, Pass pass, const Problem& problem,
+core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const Problem& problem,
                             const Arguments& arguments, int ordinal);
 
 // Queues the plan's kernels on the stream.

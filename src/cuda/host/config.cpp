@@ -7,6 +7,19 @@
 #include <limits>
 
 namespace attn::cuda {
+namespace {
+
+// FNV-1a, and of a constant with its value mixed in.
+std::size_t hash_of(std::string_view name, std::int64_t value) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15;
+  return static_cast<std::size_t>(hash ^ hash >> 29);
+}
+
+}  // namespace
+
+Config::Config(const char* source) : source_(source), hash_(hash_of(source, 0)) {}
 
 Config& Config::set(const char* name, std::int64_t value) {
   core::ConfigEntry* const end = entries_.data() + size_;
@@ -16,6 +29,7 @@ Config& Config::set(const char* name, std::int64_t value) {
                          return std::string_view(entry.name) < wanted;
                        });
   if (at != end && std::string_view(at->name) == name) {
+    hash_ += hash_of(name, value) - hash_of(name, at->value);
     at->value = value;
     return *this;
   }
@@ -23,6 +37,7 @@ Config& Config::set(const char* name, std::int64_t value) {
   if (size_ == kMaxConstants) return *this;
   std::move_backward(at, end, end + 1);
   *at = {name, value};
+  hash_ += hash_of(name, value);
   ++size_;
   return *this;
 }
@@ -35,7 +50,8 @@ std::optional<std::int64_t> Config::get(std::string_view name) const {
 }
 
 bool Config::operator==(const Config& other) const {
-  return size_ == other.size_ && std::string_view(source_) == other.source_ &&
+  return hash_ == other.hash_ && size_ == other.size_ &&
+         (source_ == other.source_ || std::string_view(source_) == other.source_) &&
          std::equal(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(size_),
                     other.entries_.begin(),
                     [](const core::ConfigEntry& a, const core::ConfigEntry& b) {
@@ -50,17 +66,6 @@ std::string to_string(const Config& config) {
     text.append(" ").append(config[i].name).append("=").append(std::to_string(config[i].value));
   }
   return text;
-}
-
-std::size_t hash_value(const Config& config) {
-  // FNV-1a over the values; names only differ where sources do.
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
-  for (const char c : std::string_view(config.source())) add(static_cast<unsigned char>(c));
-  for (std::size_t i = 0; i < config.size(); ++i) {
-    add(static_cast<std::uint64_t>(config[i].value) ^ hash >> 32);
-  }
-  return static_cast<std::size_t>(hash ^ hash >> 29);
 }
 
 std::string header_text(const Config& config) {

@@ -19,7 +19,7 @@ class Config {
  public:
   Config() = default;
   // A name of kernel_sources(). This and the constants' names are string literals.
-  explicit Config(const char* source) : source_(source) {}
+  explicit Config(const char* source);
 
   [[nodiscard]] const char* source() const { return source_; }
   // Adds or changes a constant. Names are C++ identifiers, as the kernel writes them.
@@ -31,6 +31,8 @@ class Config {
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] const core::ConfigEntry& operator[](std::size_t i) const { return entries_[i]; }
 
+  // Kept as constants are set, so that a call that looks a kernel up need not compute it.
+  [[nodiscard]] std::size_t hash() const { return hash_; }
   // The same source and constants, in whatever order they were set.
   bool operator==(const Config& other) const;
 
@@ -38,11 +40,11 @@ class Config {
   const char* source_ = "";
   std::array<core::ConfigEntry, kMaxConstants> entries_{};  // sorted by name
   std::size_t size_ = 0;
+  std::size_t hash_ = 0;  // a sum over source and constants: of whatever order
 };
 
 // "portable/forward.cu alibi=0 bias_type=0 blocks=2 ..."
 std::string to_string(const Config& config);
-std::size_t hash_value(const Config& config);
 // The text of config.cuh: the constants in namespace config, as int where they fit, else as long
 // long, and the numbers of the element types (config::f16, ...).
 std::string header_text(const Config& config);
@@ -51,7 +53,5 @@ std::string header_text(const Config& config);
 
 template <>
 struct std::hash<attn::cuda::Config> {
-  std::size_t operator()(const attn::cuda::Config& config) const {
-    return attn::cuda::hash_value(config);
-  }
+  std::size_t operator()(const attn::cuda::Config& config) const { return config.hash(); }
 };

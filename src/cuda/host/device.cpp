@@ -116,19 +116,31 @@ core::Status CurrentContext::enter() {
   abi::Context context = nullptr;
   abi::Result result = api.cuCtxGetCurrent(&context);
   if (result != abi::kSuccess) return failed(result, "cuCtxGetCurrent");
-  abi::Device device = -1;
-  if (context != nullptr) {
-    result = api.cuCtxGetDevice(&device);
-    if (result != abi::kSuccess) return failed(result, "cuCtxGetDevice");
-  }
-  if (device != ordinal_) {
-    core::Status status = primary_context(driver_, ordinal_, context);
-    if (!status.ok()) return status;
-    result = api.cuCtxPushCurrent_v2(context);
-    if (result != abi::kSuccess) return failed(result, "cuCtxPushCurrent");
-    pushed_ = true;
-  }
   unsigned long long id = 0;
+  if (context != nullptr) {
+    // Ids are never used again, so that the device of the one seen last needs no asking.
+    thread_local unsigned long long known = 0;
+    thread_local abi::Device known_device = -1;
+    thread_local const Driver* known_driver = nullptr;
+    result = api.cuCtxGetId(context, &id);
+    if (result != abi::kSuccess) return failed(result, "cuCtxGetId");
+    if (id != known || known_driver != &driver_) {
+      result = api.cuCtxGetDevice(&known_device);
+      if (result != abi::kSuccess) {
+        known_driver = nullptr;
+        return failed(result, "cuCtxGetDevice");
+      }
+      known = id;
+      known_driver = &driver_;
+    }
+    id_ = id;
+    if (known_device == ordinal_) return {};
+  }
+  core::Status status = primary_context(driver_, ordinal_, context);
+  if (!status.ok()) return status;
+  result = api.cuCtxPushCurrent_v2(context);
+  if (result != abi::kSuccess) return failed(result, "cuCtxPushCurrent");
+  pushed_ = true;
   result = api.cuCtxGetId(context, &id);
   if (result != abi::kSuccess) return failed(result, "cuCtxGetId");
   id_ = id;
@@ -148,7 +160,7 @@ int CurrentContext::current_ordinal(const Driver& driver) {
   return api.cuCtxGetDevice(&device) == abi::kSuccess ? device : 0;
 }
 
-core::Status check_pointer(const Driver& driver, std::string_view name, const void* pointer,
+core::Status check_pointer(const Driver& driver, const char* name, const void* pointer,
                            int ordinal) {
   // This call sets what a pointer that CUDA doesn't know lacks to zero and succeeds.
   std::array<int, 3> attributes{abi::kPointerMemoryType, abi::kPointerDeviceOrdinal,
@@ -157,12 +169,17 @@ core::Status check_pointer(const Driver& driver, std::string_view name, const vo
   int device = -1;
   int managed = 0;
   std::array<void*, 3> values{&type, &device, &managed};
-  const abi::Result result = driver.api().cuPointerGetAttributes(
-      3, attributes.data(), values.data(), reinterpret_cast<std::uintptr_t>(pointer));
+  const auto ask = [&](unsigned count) {
+    return driver.api().cuPointerGetAttributes(count, attributes.data(), values.data(),
+                                               reinterpret_cast<std::uintptr_t>(pointer));
+  };
+  abi::Result result = ask(2);  // of each tensor of each call: no more than that
+  if (result == abi::kSuccess && type == abi::kMemoryDevice && device == ordinal) return {};
+  if (result == abi::kSuccess) result = ask(3);
   std::string found;
   if (result != abi::kSuccess && result != abi::kInvalidValue) {
     return driver.status(result, "cuPointerGetAttributes",
-                         "looking at the pointer of " + std::string(name));
+                         std::string("looking at the pointer of ") + name);
   }
   if (result == abi::kSuccess && managed != 0) return {};
   if (result == abi::kInvalidValue || type == 0) {
@@ -174,7 +191,7 @@ core::Status check_pointer(const Driver& driver, std::string_view name, const vo
   } else {
     return {};
   }
-  return core::Status::invalid("cuda: data of " + std::string(name) + ": found " + found +
+  return core::Status::invalid(std::string("cuda: data of ") + name + ": found " + found +
                                "; accepted memory of " + device_text(ordinal));
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "cuda/host/driver.hpp"
 
@@ -70,7 +69,7 @@ class CurrentContext {
 
 // invalid_argument where `pointer`, the tensor `name`, is not memory of the device (managed memory
 // is memory of every device).
-core::Status check_pointer(const Driver& driver, std::string_view name, const void* pointer,
+core::Status check_pointer(const Driver& driver, const char* name, const void* pointer,
                            int ordinal);
 
 }  // namespace attn::cuda

@@ -15,11 +15,8 @@ std::string tried_for(const CurrentContext& context, const KernelSpec& spec) {
 }  // namespace
 
 std::size_t Modules::Hash::of(std::uint64_t context, const KernelSpec& spec) {
-  std::size_t hash = hash_value(spec.config) + static_cast<std::size_t>(context) * 0x9e3779b9;
-  for (const char* c = spec.entry; *c != '\0'; ++c) {
-    hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
-  }
-  return hash;
+  // Entry points of one Config are few.
+  return spec.config.hash() + static_cast<std::size_t>(context) * 0x9e3779b9;
 }
 
 Modules& Modules::of(const Driver& driver, std::string_view cache_root) {

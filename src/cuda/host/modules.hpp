@@ -25,7 +25,8 @@ struct KernelSpec {
 
   bool operator==(const KernelSpec& other) const {
     return threads == other.threads && shared_bytes == other.shared_bytes &&
-           cluster == other.cluster && std::string_view(entry) == other.entry &&
+           cluster == other.cluster &&
+           (entry == other.entry || std::string_view(entry) == other.entry) &&
            config == other.config;
   }
 };

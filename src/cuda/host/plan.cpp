@@ -229,8 +229,14 @@ DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts
   const auto tiles = choose_tiles(shape, facts);
   if (!tiles) return {};  // check_support() refuses
   by_elements = by_elements || loads_by_elements(pass, problem);
-  if (pass == Pass::backward) return plan_backward(problem, shape, *tiles, facts, by_elements);
-  return plan_forward(problem, shape, *tiles, by_elements);
+  DevicePlan plan = pass == Pass::backward
+                        ? plan_backward(problem, shape, *tiles, facts, by_elements)
+                        : plan_forward(problem, shape, *tiles, by_elements);
+  for (const core::Slot& slot : core::slots_of(pass, problem)) {
+    if (slot.use == core::Use::ignored || slot.use == core::Use::absent) continue;
+    plan.tensors[plan.num_tensors++] = {slot.name, slot.view};
+  }
+  return plan;
 }
 
 }  // namespace attn::cuda

@@ -6,6 +6,7 @@
 
 #include "core/backend.hpp"
 #include "core/plan.hpp"
+#include "core/signature.hpp"
 #include "cuda/host/modules.hpp"
 #include "cuda/host/workspace.hpp"
 
@@ -16,11 +17,17 @@ inline constexpr std::size_t kMaxKernels = 8;
 // What a call launches: the kernels, one after the other, each with a grid of blocks along x and
 // the same Arguments (kernels/shared/arguments.cuh). `plan` is what is printed of them.
 struct DevicePlan {
+  struct Tensor {
+    const char* name = "";
+    TensorView Arguments::* view = nullptr;
+  };
   core::Plan plan;
   std::array<KernelSpec, kMaxKernels> kernels{};
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;                             // of the backward
   std::size_t num_kernels = 0;
+  std::array<Tensor, core::kMaxSlots> tensors{};  // that the call may follow
+  std::size_t num_tensors = 0;
 
   [[nodiscard]] std::span<const KernelSpec> specs() const { return {kernels.data(), num_kernels}; }
 };

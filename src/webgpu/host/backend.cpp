@@ -5,7 +5,9 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/signature.hpp"
 #include "webgpu/host/attention.hpp"
@@ -17,6 +19,12 @@
 namespace attn::webgpu {
 namespace {
 
+// Who asks for reasons names the backend.
+std::string without_name(std::string message) {
+  constexpr std::string_view kName = "webgpu: ";
+  return message.starts_with(kName) ? message.substr(kName.size()) : message;
+}
+
 class WebgpuBackend final : public core::Backend {
  public:
   const char* name() const override { return "webgpu"; }
@@ -25,16 +33,16 @@ class WebgpuBackend final : public core::Backend {
 
   bool usable(std::string& detail) const override {
     std::shared_ptr<Device> device;
-    const core::Status status = Device::process(device);
+    core::Status status = Device::process(device);
     detail = status.ok() ? to_string(device->facts()) + ", " + to_string(device->provider())
-                         : status.message;
+                         : without_name(std::move(status.message));
     return status.ok();
   }
 
   core::Capability supports(Pass pass, const Problem& problem, std::int32_t) const override {
     std::shared_ptr<Device> device;
     core::Status status = Device::process(device);
-    if (!status.ok()) return {false, std::move(status.message)};
+    if (!status.ok()) return {false, without_name(std::move(status.message))};
     return check_support(pass, problem, device->facts());
   }
 
@@ -101,7 +109,24 @@ class WebgpuBackend final : public core::Backend {
                    {&RopeArguments::out});
   }
 
+  core::Status cache_build(const CacheRequest&, const core::Executor&,
+                           CacheResult&) const override {
+    return keeps_none();
+  }
+  core::Status cache_list(const core::Executor&, std::string&,
+                          std::vector<CacheEntry>*) const override {
+    return keeps_none();
+  }
+  core::Status cache_clear(const core::Executor&, std::int64_t&) const override {
+    return keeps_none();
+  }
+
  private:
+  static core::Status keeps_none() {
+    return core::Status::unsupported(
+        "webgpu: keeps no compiled kernels on disk; the driver has its own cache of them");
+  }
+
   // An operation on host tensors.
   template <class A>
   static core::Status operate(const A& arguments, std::initializer_list<TensorView A::*> inputs,

@@ -26,6 +26,7 @@ enum class AdapterType { discrete, integrated, cpu, unknown };
 struct DeviceFacts {
   std::string name;     // "llvmpipe (LLVM 15.0.6, 256 bits)"
   std::string backend;  // "vulkan", "metal", "d3d12", ...
+  std::string driver;   // "Mesa 22.3.6 (LLVM 15.0.6)"; empty where it is not told
   AdapterType type = AdapterType::unknown;
   ProviderKind provider = ProviderKind::wgpu_native;
   std::uint64_t max_buffer_bytes = 0;

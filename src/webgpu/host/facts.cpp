@@ -67,6 +67,7 @@ DeviceFacts read_facts(const Provider& provider, const WGPUAdapterInfo& info,
   if (facts.name.empty()) facts.name = text_of(info.description);
   if (facts.name.empty()) facts.name = "an engine's device";
   facts.backend = backend_name(info.backendType);
+  facts.driver = text_of(info.description);
   facts.type = type_of(info.adapterType);
   facts.provider = provider.kind();
   facts.max_buffer_bytes = limits.maxBufferSize;

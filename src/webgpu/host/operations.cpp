@@ -209,7 +209,6 @@ core::Status make_work(const MergeArguments& a, const DeviceFacts& facts, Work& 
     step.add_constant("HAS_2", o2.given() ? 1 : 0);
     step.add_constant("HAS_LSE", lse.given() ? 1 : 0);
     MergeParameters p;
-    Rows unused;
     const Operand stand_in = bind(lse2, {0, 1, 0, 1}, 4, facts.storage_alignment).operand;
     Bindings bindings(step, facts, block, stand_in);
     in_place_o ? bindings.read_in_place() : bindings.read(o1, p.o1);
