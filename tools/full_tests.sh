@@ -47,22 +47,22 @@ step_cuda() {
 }
 
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then cases spread over the list, a
-# process for each processor, since the driver compiles and runs on one thread of each. The compiled
-# shaders are kept: without them a case takes two seconds, with them a tenth. Then the kernels in a
-# browser, whose compiler holds them to more rules.
+# process for each processor, since the driver compiles and runs on one thread of a process. The
+# compiled shaders are kept: without them a case takes two seconds, with them a tenth. Then the
+# kernels in a browser, whose compiler holds them to more rules.
 step_webgpu() {
   local -x MESA_SHADER_CACHE_DIR=$PWD/build/mesa_shader_cache NODEVICE_SELECT=1
   ./dev build release &&
     ATTN_EVERY_KERNEL=1 build/release/tests/webgpu/attn_webgpu_test --gtest_filter='Kernel*' &&
-    webgpu_cases $((${ATTN_CASE_LIMIT:-96} / jobs)) &&
+    webgpu_cases "${ATTN_CASE_LIMIT:-96}" &&
     tests/webgpu/browser/run.py build/release
 }
 
-# webgpu_cases LIMIT: so many in each process.
+# webgpu_cases LIMIT: so many in all.
 webgpu_cases() {
   local shard process processes=() failed=0
   for ((shard = 0; shard < jobs; ++shard)); do
-    build/release/cli/attn check --backend webgpu --shard "$shard/$jobs" --limit "$1" --jobs 1 &
+    build/release/cli/attn check --backend webgpu --limit "$1" --shard "$shard/$jobs" --jobs 1 &
     processes+=($!)
   done
   for process in "${processes[@]}"; do
