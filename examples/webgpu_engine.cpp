@@ -7,41 +7,39 @@
 #include <attn/webgpu.hpp>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <random>
 #include <vector>
-
-namespace {
 
 constexpr std::int64_t kLen = 96, kHeads = 4, kDim = 32, kCount = kLen * kHeads * kDim;
 constexpr std::int64_t kBytes = kCount * 4;
 constexpr WGPUBufferUsage kStorage = WGPUBufferUsage_Storage, kTo = WGPUBufferUsage_CopyDst;
+constexpr WGPUCallbackMode kMode = WGPUCallbackMode_AllowSpontaneous;
 
-WGPUBuffer make(WGPUDevice device, std::uint64_t bytes, WGPUBufferUsage usage) {
-  WGPUBufferDescriptor descriptor = WGPU_BUFFER_DESCRIPTOR_INIT;
-  descriptor.usage = usage;
-  descriptor.size = bytes;
-  return wgpuDeviceCreateBuffer(device, &descriptor);
-}
-
-}  // namespace
+// Releases all that it was given when it goes.
+struct Owner {
+  std::vector<std::shared_ptr<void>> all;
+  auto keep(auto handle, auto release) { return all.emplace_back(handle, release), handle; }
+  WGPUBuffer make(WGPUDevice device, std::uint64_t bytes, WGPUBufferUsage usage) {
+    const WGPUBufferDescriptor descriptor = {nullptr, {}, usage, bytes, 0};
+    return keep(wgpuDeviceCreateBuffer(device, &descriptor), wgpuBufferRelease);
+  }
+};
 
 int main() {
-  constexpr auto keep = [](auto, auto made, auto, void* to, void*) {
+  constexpr auto give = [](auto, auto made, auto, void* to, void*) {
     *static_cast<decltype(made)*>(to) = made;
   };
+  Owner own;
   WGPUAdapter adapter = nullptr;
   WGPUDevice device = nullptr;
-  WGPURequestAdapterCallbackInfo on_adapter = WGPU_REQUEST_ADAPTER_CALLBACK_INFO_INIT;
-  on_adapter.callback = keep;
-  on_adapter.userdata1 = &adapter;
-  wgpuInstanceRequestAdapter(wgpuCreateInstance(nullptr), nullptr, on_adapter);
+  WGPUInstance instance = own.keep(wgpuCreateInstance(nullptr), wgpuInstanceRelease);
+  wgpuInstanceRequestAdapter(instance, nullptr, {nullptr, kMode, give, &adapter, nullptr});
   if (adapter == nullptr) return 77;
-  WGPURequestDeviceCallbackInfo on_device = WGPU_REQUEST_DEVICE_CALLBACK_INFO_INIT;
-  on_device.callback = keep;
-  on_device.userdata1 = &device;
-  wgpuAdapterRequestDevice(adapter, nullptr, on_device);
-  WGPUQueue queue = wgpuDeviceGetQueue(device);
-
+  own.keep(adapter, wgpuAdapterRelease);
+  wgpuAdapterRequestDevice(adapter, nullptr, {nullptr, kMode, give, &device, nullptr});
+  own.keep(device, wgpuDeviceRelease);
+  WGPUQueue queue = own.keep(wgpuDeviceGetQueue(device), wgpuQueueRelease);
   using A = attn::Arguments;
   A there, here;  // on the GPU; and the same on the host, to compare with
   std::mt19937 random(1);
@@ -56,7 +54,7 @@ int main() {
     if (member == &A::lse) here.lse = here.lse.contiguous(at, attn::DType::f32, {1, kHeads, kLen});
     there.*member = here.*member;
     (there.*member).device = attn::Device::webgpu;
-    WGPUBuffer buffer = make(device, kBytes, kStorage | WGPUBufferUsage_CopySrc | kTo);
+    WGPUBuffer buffer = own.make(device, kBytes, kStorage | WGPUBufferUsage_CopySrc | kTo);
     (there.*member).data = buffer;
     wgpuQueueWriteBuffer(queue, buffer, 0, (values++)->data(), kBytes);
   }
@@ -64,12 +62,13 @@ int main() {
   problem.causal = true;
 
   const auto adopted = attn::webgpu::adopt({.device = device, .queue = queue, .adapter = adapter});
-  WGPUCommandEncoder encoder = wgpuDeviceCreateCommandEncoder(device, nullptr);
+  WGPUCommandEncoder encoder =
+      own.keep(wgpuDeviceCreateCommandEncoder(device, nullptr), wgpuCommandEncoderRelease);
   for (const attn::Pass pass : {attn::Pass::forward, attn::Pass::backward}) {
     attn::webgpu::Recording call(adopted, pass, problem, there);
     const attn::webgpu::Needs needs = call.needs();
     const auto scratch = [&](std::uint64_t bytes, WGPUBufferUsage usage) {
-      return attn::webgpu::Range{make(device, bytes, kStorage | usage), 0, bytes};
+      return attn::webgpu::Range{own.make(device, bytes, kStorage | usage), 0, bytes};
     };
     call.use({.info = scratch(needs.info, 0),
               .prepared = scratch(needs.prepared, 0),
@@ -77,14 +76,15 @@ int main() {
               .parameters = scratch(needs.parameters, WGPUBufferUsage_Uniform | kTo)});
     for (int chunk = 0; chunk < call.num_chunks(); ++chunk) call.record(chunk, encoder);
   }
-  WGPUBuffer result = make(device, kBytes, WGPUBufferUsage_MapRead | kTo);
+  WGPUBuffer result = own.make(device, kBytes, WGPUBufferUsage_MapRead | kTo);
   wgpuCommandEncoderCopyBufferToBuffer(encoder, static_cast<WGPUBuffer>(there.dq.data), 0, result,
                                        0, kBytes);
-  WGPUCommandBuffer commands = wgpuCommandEncoderFinish(encoder, nullptr);
+  WGPUCommandBuffer commands =
+      own.keep(wgpuCommandEncoderFinish(encoder, nullptr), wgpuCommandBufferRelease);
   wgpuQueueSubmit(queue, 1, &commands);
-  WGPUBufferMapCallbackInfo mapped = WGPU_BUFFER_MAP_CALLBACK_INFO_INIT;
-  mapped.callback = [](auto, auto, auto, auto) {};
-  wgpuBufferMapAsync(result, WGPUMapMode_Read, 0, kBytes, mapped);
+  constexpr auto ignore = [](auto, auto, auto, auto) {};
+  wgpuBufferMapAsync(result, WGPUMapMode_Read, 0, kBytes,
+                     {nullptr, kMode, ignore, nullptr, nullptr});
   wgpuDevicePoll(device, 1, nullptr);
   const auto* found = static_cast<const float*>(wgpuBufferGetConstMappedRange(result, 0, kBytes));
 
