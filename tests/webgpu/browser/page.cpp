@@ -11,7 +11,7 @@
 
 #include "../case_work.hpp"
 #include "../covering.hpp"
-#include "cases/check.hpp"
+#include "../operation_work.hpp"
 #include "webgpu/host/run.hpp"
 #include "webgpu/host/sources.hpp"
 
@@ -81,29 +81,26 @@ class Writer {
   }
   [[nodiscard]] const std::vector<KernelSpec>& specs() const { return specs_; }
 
-  void add_case(const std::string& text) {
-    cases::Case c = cases::parse_case(text);
-    cases::set_totals(c);
-    const CaseWork case_work(c, core_facts(kWorkgroupBytes));
-    const Work& work = case_work.work();
+  void add(const std::string& name, const DryRun& run, const std::vector<Output>& outputs) {
     Json contents = Json::array();
-    for (const auto& bytes : case_work.tensors()) contents.push_back(add_bytes(bytes));
+    for (const auto& bytes : run.tensors()) contents.push_back(add_bytes(bytes));
     Json steps = Json::array();
-    for (std::size_t n = 0; n < work.steps.size(); ++n) {
+    for (std::size_t n = 0; n < run.work.steps.size(); ++n) {
       Json bound = Json::array();
-      for (const CaseWork::Part& part : case_work.bound(n)) {
+      for (const DryRun::Part& part : run.bound(n)) {
         bound.push_back({part.buffer, part.offset, part.size});
       }
-      steps.push_back({{"kernel", add_kernel(work.steps[n].spec)},
-                       {"bound", bound},
-                       {"grid", work.steps[n].grid}});
+      const Step& step = run.work.steps[n];
+      steps.push_back({{"kernel", add_kernel(step.spec)}, {"bound", bound}, {"grid", step.grid}});
     }
-    cases_.push_back({{"name", text},
-                      {"sizes", case_work.sizes()},
+    Json results = Json::array();
+    for (const Output& output : outputs) results.push_back(result_of(run, output));
+    cases_.push_back({{"name", name},
+                      {"sizes", run.sizes()},
                       {"tensors", contents},
-                      {"parameters", add_bytes(parameters_of(work))},
+                      {"parameters", add_bytes(parameters_of(run.work))},
                       {"steps", steps},
-                      {"outputs", outputs_of(c, case_work)}});
+                      {"outputs", results}});
   }
 
   void write(const std::string& folder) const {
@@ -126,24 +123,18 @@ class Writer {
   }
 
  private:
-  Json outputs_of(const cases::Case& c, const CaseWork& case_work) {
-    Json outputs = Json::array();
-    const std::vector<cases::Expected> all = cases::expected_of(c);
-    for (std::size_t n = 0; n < all.size(); ++n) {
-      const TensorView& view = case_work.outputs().views[n].second;
-      const auto rank = static_cast<std::ptrdiff_t>(view.rank);
-      const CaseWork::Part part = case_work.part_of(view);
-      outputs.push_back(
-          {{"name", all[n].name},
-           {"type", to_string(view.dtype)},
-           {"buffer", part.buffer},
-           {"offset", part.offset},
-           {"shape", std::vector(view.shape.begin(), view.shape.begin() + rank)},
-           {"strides", std::vector(view.strides.begin(), view.strides.begin() + rank)},
-           {"expected", add_numbers(all[n].values)},
-           {"tolerances", add_numbers(all[n].tolerances)}});
-    }
-    return outputs;
+  Json result_of(const DryRun& run, const Output& output) {
+    const TensorView& view = output.view;
+    const auto rank = static_cast<std::ptrdiff_t>(view.rank);
+    const DryRun::Part part = run.part_of(view);
+    return {{"name", output.name},
+            {"type", to_string(view.dtype)},
+            {"buffer", part.buffer},
+            {"offset", part.offset},
+            {"shape", std::vector(view.shape.begin(), view.shape.begin() + rank)},
+            {"strides", std::vector(view.strides.begin(), view.strides.begin() + rank)},
+            {"expected", add_numbers(output.expected)},
+            {"tolerances", add_numbers(output.tolerances)}};
   }
 
   std::vector<std::byte> data_;
@@ -152,11 +143,34 @@ class Writer {
   Json cases_ = Json::array();
 };
 
+void add_cases(Writer& writer, const DeviceFacts& facts) {
+  for (const char* text : kCases) {
+    cases::Case c = cases::parse_case(text);
+    cases::set_totals(c);
+    const CaseWork work(c, facts);
+    writer.add(text, work.run, work.outputs(c));
+  }
+}
+
+// Each in one type, which are taken in turn.
+void add_operations(Writer& writer, const DeviceFacts& facts) {
+  std::vector<std::vector<Operation>> all;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    all.push_back(operations(dtype, facts));
+  }
+  for (std::size_t n = 0; n < all[0].size(); ++n) {
+    const Operation& operation = all[n % all.size()][n];
+    writer.add(operation.name, operation.run, operation.outputs);
+  }
+}
+
 int write_page(const std::string& folder) {
   try {
+    const DeviceFacts facts = core_facts(kWorkgroupBytes);
     Writer writer;
-    for (const char* text : kCases) writer.add_case(text);
-    const std::vector<KernelSpec> all = kernels_of_list(core_facts(kWorkgroupBytes));
+    add_cases(writer, facts);
+    add_operations(writer, facts);
+    const std::vector<KernelSpec> all = kernels_of_list(facts);
     for (const KernelSpec& spec : covering(all, writer.specs())) writer.add_kernel(spec);
     writer.write(folder);
     return 0;
