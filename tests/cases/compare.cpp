@@ -33,8 +33,7 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t linea
 }
 
 std::size_t width_of(const Comparands& x) {
-  return static_cast<std::size_t>(
-      x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
+  return static_cast<std::size_t>(x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
 }
 
 // Whether a value that isn't finite, or should not be, is as expected.

@@ -6,7 +6,7 @@ usage: tests/webgpu/browser/run.py BUILD [--seconds N]   BUILD is the folder of 
        tests/webgpu/browser/run.py BUILD --serve         leaves the browser to you: open the address
 
 Prints a line for each case and each kernel that failed, and a count in pytest's words. Exit
-status: 0 all passed; 1 something failed, or the end did not come within N seconds (default 240).
+status: 0 all passed; 1 something failed, or the end did not come within N seconds (default 300).
 The browser is `chromium`, or what ATTN_BROWSER names (`off`: left out, with a line that says so);
 what it says itself is in BUILD/browser/browser.log.
 """
@@ -40,6 +40,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, data: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.reports: queue.Queue[dict[str, object]] = queue.Queue()
+        self.num_cases = len(json.loads((data / "page.json").read_text())["cases"])
         self.files = {"/": HERE / "page.html"}
         self.files |= {f"/{name}": data / name for name in ("page.json", "page.bin")}
         self.files |= {f"/kernels/{path.name}": path for path in KERNELS.glob("*.wgsl")}
@@ -77,6 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def wait_for_end(server: Server, deadline: float, browser: subprocess.Popen[bytes] | None) -> bool:
     """Prints reports until the last; whether all passed."""
     counts = {True: 0, False: 0}
+    cases = 0
     started = time.monotonic()
     ended = ""
     while not ended:
@@ -94,12 +96,15 @@ def wait_for_end(server: Server, deadline: float, browser: subprocess.Popen[byte
         else:
             print(f"{'FAILED ' if failed else ''}{report['text']}", flush=True)
             counts[failed] += report["kind"] != "note"
+            cases += report["kind"] == "case"
+    if ended == "end" and cases < server.num_cases:
+        ended = f"{cases} of {server.num_cases} cases were told of"
     if ended != "end":
         print(f"FAILED {ended}")
         counts[True] += 1
     seconds = time.monotonic() - started
     print(f"{counts[True]} failed, {counts[False]} passed in {seconds:.1f}s")
-    return counts[True] == 0 and counts[False] > 0
+    return counts[True] == 0 and cases > 0
 
 
 def find_browser() -> str:
@@ -129,7 +134,7 @@ def run_in_browser(server: Server, data: Path, seconds: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="The WebGPU kernels in a browser.")
     parser.add_argument("build", type=Path)
-    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--serve", action="store_true", help="leave the browser to you")
     arguments = parser.parse_args()
     if not arguments.serve and os.environ.get("ATTN_BROWSER") == "off":
