@@ -14,6 +14,7 @@ what it says itself is in BUILD/browser/browser.log.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.server
 import json
 import os
@@ -127,7 +128,8 @@ def run_in_browser(server: Server, data: Path, seconds: float) -> bool:
         try:
             return wait_for_end(server, time.monotonic() + seconds, process)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
