@@ -74,7 +74,8 @@ class Builder {
     for (const double x : output.expected) {
       if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
     }
-    const auto width = static_cast<std::size_t>(result.shape[result.rank - 1]);
+    const auto width =
+        static_cast<std::size_t>(output.view.shape[static_cast<std::size_t>(result.rank) - 1]);
     output.tolerances.assign(output.expected.size() / width, output.tolerances[0] * largest);
   }
 
