@@ -15,7 +15,7 @@ import sys
 CORE = {"src/core"}
 REFERENCE = CORE | {"src/reference"}
 BACKENDS = {"src/reference", "src/cpu", "src/cuda", "src/webgpu"}
-CASES = CORE | REFERENCE | {"tests/cases", "src/cuda", "src/files"}
+CASES = CORE | REFERENCE | {"tests/cases", "src/cuda", "src/webgpu", "src/files"}
 ALLOWED = {
     "src/core": set(),
     "src/reference": CORE,

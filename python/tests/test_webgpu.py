@@ -1,5 +1,8 @@
-"""NumPy arrays computed through WebGPU: device="webgpu". Skipped, with the reason, where the library
-finds no adapter; Mesa's on the CPU (Debian: mesa-vulkan-drivers) will do."""
+"""NumPy arrays computed through WebGPU: device="webgpu".
+
+Skipped, with the reason, where the library finds no adapter; Mesa's on the CPU (Debian:
+mesa-vulkan-drivers) will do.
+"""
 
 from __future__ import annotations
 

@@ -82,9 +82,7 @@ class CudaBadInput : public WithFakeDriver {
 
 TEST_F(CudaBadInput, Addresses) {
   const auto at = [](TensorView Arguments::* view, std::uintptr_t address) {
-    return [view, address](Call& call) {
-      (call.a.*view).data = reinterpret_cast<void*>(address);
-    };
+    return [view, address](Call& call) { (call.a.*view).data = reinterpret_cast<void*>(address); };
   };
   static const int on_host = 0;
   const auto host = reinterpret_cast<std::uintptr_t>(&on_host);
@@ -101,9 +99,7 @@ TEST_F(CudaBadInput, Addresses) {
     EXPECT_NE(refused(ErrorCode::invalid_argument, at(view, 0)).find(name), std::string::npos);
   }
   EXPECT_NE(refused(ErrorCode::invalid_argument,
-                    [](Call& call) {
-                      call.a.k.data = reinterpret_cast<char*>(call.a.k.data) + 1;
-                    })
+                    [](Call& call) { call.a.k.data = reinterpret_cast<char*>(call.a.k.data) + 1; })
                 .find("alignment of k"),
             std::string::npos);
   // A multiple of the element's size is enough, on a path of its own.
@@ -122,8 +118,7 @@ TEST_F(CudaBadInput, Devices) {
   const auto all = [](Device device, std::int32_t ordinal) {
     return [=](Call& call) {
       Arguments& a = call.a;
-      for (TensorView* view :
-           {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dout, &a.dq, &a.dk, &a.dv}) {
+      for (TensorView* view : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dout, &a.dq, &a.dk, &a.dv}) {
         view->device = device;
         view->ordinal = ordinal;
       }
