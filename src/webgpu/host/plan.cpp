@@ -48,12 +48,6 @@ core::Capability check_support(Pass, const Problem& p, const DeviceFacts& facts)
                 " on WebGPU; accepted f32, f16 and bf16");
     }
   }
-  // Rotated queries and keys would be rounded to the type once more than semantics.md allows.
-  if (p.rope != Rope::none && (p.dtype != DType::f32 || p.kv_type() != DType::f32)) {
-    return no(
-        "no rotary embedding inside of attention for 16-bit types on WebGPU yet; accepted f32, "
-        "or rope before");
-  }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength || p.total_q > kMaxLength ||
       p.total_kv > kMaxLength) {
     return no("sequences of more than 2^28 rows");

@@ -59,7 +59,4 @@ struct DecodeTiling {
 std::uint64_t decode_bytes(const DecodeTiling& tiling, bool dropout);
 DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts);
 
-// Constants that say what a kernel computes: types and options.
-void add_option_constants(const Problem& problem, Step& step);
-
 }  // namespace attn::webgpu

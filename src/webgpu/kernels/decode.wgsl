@@ -69,13 +69,13 @@ struct Parameters {
   ranges_at: u32,
   tiles_at: u32,
   keys_at: u32,
-  slopes_at: u32,
-  sinks_at: u32,  // 0: no sinks
+  slopes_at: u32,  // 0: no ALiBi
+  sinks_at: u32,   // 0: no sinks
   stats_at: u32,
   split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
-  softcap: f32,
+  softcap: f32,  // 0: none
   keep_scale: f32,  // 256 / keep_below
   keep_below: u32,
   seed: vec2<u32>,  // Philox key: seed, high word with that of the offset
@@ -98,7 +98,13 @@ struct Parameters {
   table_batch: u32,
   table_page: u32,
   split_keys: u32,  // of one split
-  spare: vec2<u32>,
+  bias_type: u32,  // 0: none, 1: f32, 2: f16, 3: bf16
+  mask_given: u32,
+
+  unit: f32,      // 1 of a natural score in the units of scores: log2 e; with a bias 1
+  to_log2: f32,   // a unit of scores in those of log2: 1; with a bias log2 e
+  out_type: u32,  // of o and dq; 0: f32, 1: f16, 2: bf16
+  gathered: u32,  // 1: keys and values were put in order; pages only say which of them exist
 }
 // end: parameters
 
@@ -123,13 +129,8 @@ override TYPE_KV: u32 = 0u;
 override THREADS: u32 = 128u;
 override ROWS: u32 = 4u;      // 1, 2, 4 or 8
 override UNROLL: u32 = 4u;    // at most 8
-override LANES_QK: u32 = 8u;  // dim_qk / 8, rounded up
+override LANES_QK: u32 = 8u;  // at least dim_qk / 8
 override LANES_VO: u32 = 8u;
-override PAGED: bool = false;
-override BIAS: u32 = 0u;  // 0: none, else 1 + type
-override MASK: bool = false;
-override SOFTCAP: bool = false;
-override ALIBI: bool = false;
 override DROPOUT: bool = false;
 
 override GROUPS_QK = THREADS / LANES_QK;
@@ -141,7 +142,6 @@ override PART_STRIDE = LANES_QK + 1u;
 override O_STRIDE = THREADS + 4u;
 override PARTS = max(TILE * ROWS * PART_STRIDE, 8u * O_STRIDE);
 override KEPT = select(1u, TILE * ROWS, DROPOUT);
-override UNIT = select(kLog2E, 1.0, BIAS != 0u);  // 1 of a natural score
 
 var<workgroup> s_parts: array<f32, PARTS>;
 var<workgroup> s_scores: array<f32, TILE * ROWS>;
@@ -207,14 +207,16 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 }
 // end: entry
 
-// begin: score
-// Stands for a score that is hidden: no score of finite parts has just these bits by design.
-const kHidden = -3.3931567e38;
-
+// begin: exp
 // 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
   return select(exp2(x), 0.0, x < -200.0);
 }
+// end: exp
+
+// begin: score
+// Stands for a score that is hidden: no score of finite parts has just these bits by design.
+const kHidden = -3.3931567e38;
 
 fn exps_of(x: vec4<f32>) -> vec4<f32> {
   return select(exp2(x), vec4(0.0), x < vec4(-200.0));
@@ -236,13 +238,13 @@ struct BiasElement {
 }
 
 fn bias_element(at: u32) -> BiasElement {
-  if (BIAS == 1u) {
+  if (p.bias_type == 1u) {
     let bits = bias[at];
     return BiasElement(bitcast<f32>(bits), bits == 0xff800000u);
   }
   let word = bias[at / 2u];
   let bits = select(word & 0xffffu, word >> 16u, (at & 1u) != 0u);
-  if (BIAS == 2u) {
+  if (p.bias_type == 2u) {
     return BiasElement(unpack2x16float(bits).x, bits == 0xfc00u);
   }
   return BiasElement(bitcast<f32>(bits << 16u), bits == 0xff80u);
@@ -270,8 +272,8 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   row.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head + i * p.bias.row;
   row.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head + i * p.mask.row;
   row.slope = 0.0;
-  if (ALIBI) {
-    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * UNIT;
+  if (p.slopes_at != 0u) {
+    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
   }
   row.at = bitcast<i32>(i) + e.diag;
   row.low = 0u;
@@ -284,29 +286,30 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   return row;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / UNIT of log2;
-// kHidden where the query does not see the key.
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
+// kHidden where the query does not see the key. Options that cost a branch where they are not given
+// are no constants: pipelines stay few.
 fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   var t: vec4<f32>;
-  if (SOFTCAP) {
-    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * UNIT);
+  if (p.softcap != 0.0) {
+    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
   } else {
-    t = products * (p.scale * UNIT);
+    t = products * (p.scale * p.unit);
   }
   let keys = vec4(j, j + 1u, j + 2u, j + 3u);
-  if (ALIBI) {
+  if (p.slopes_at != 0u) {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (BIAS != 0u || MASK) {
+  if (p.bias_type != 0u || p.mask_given != 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
       if (!hidden[n]) {
-        if (BIAS != 0u) {
+        if (p.bias_type != 0u) {
           let x = bias_element(row.bias + (j + n) * p.bias_kv);
           t[n] += x.value;
           hidden[n] = x.hides;
         }
-        if (MASK) {
+        if (p.mask_given != 0u) {
           hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
         }
       }
@@ -355,9 +358,12 @@ fn placed_head(b: u32, h: u32) -> u32 {
 // end: philox
 
 // begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
+// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
+  if (bits >= 0x7f800000u) {
+    return x;
+  }
   var n = f32(bits >> 23u) - 127.0;
   var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
   if (m > 1.41421356) {
@@ -379,9 +385,12 @@ fn eight_of(low: vec4<u32>, high: vec4<u32>, element: u32) -> Eight {
                vec4(halves(low.z, element), halves(low.w, element)));
 }
 
-// Words of elements [dim, dim + 8) of a row: the first four, and for f32 the others.
-fn low_words(source: u32, element: u32, row: u32, dim: u32) -> vec4<u32> {
-  return words_of(source, row + dim / select(8u, 4u, element == 0u));
+// Words of elements [dim, dim + 8) of a row: the first four, and for f32 the others; 0 from `dims` on.
+fn low_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<u32> {
+  if (dim < dims) {
+    return words_of(source, row + dim / select(8u, 4u, element == 0u));
+  }
+  return vec4(0u);
 }
 
 fn high_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<u32> {
@@ -408,11 +417,16 @@ fn exists(cache: Cache, j: u32) -> bool {
   if (j >= cache.end) {
     return false;
   }
-  return !PAGED || page_of(cache, j) < p.num_pages;
+  return p.page_size == 0u || page_of(cache, j) < p.num_pages;
+}
+
+// Whether keys and values lie in pages.
+fn in_pages() -> bool {
+  return p.page_size != 0u && p.gathered == 0u;
 }
 
 fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
-  if (!PAGED) {
+  if (!in_pages()) {
     return start + j * x.row;
   }
   return start + page_of(cache, j) * x.batch + j % p.page_size * x.row;
@@ -425,7 +439,7 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
     var words = array<vec4<u32>, 2>(vec4(0u), vec4(0u));
     if (i < e.len_q) {
       let row = start + i * p.q.row + head * p.q.head;
-      words[0] = low_words(0u, TYPE_Q, row, lane * 8u);
+      words[0] = low_words(0u, TYPE_Q, row, lane * 8u, p.dim_qk);
       words[1] = high_words(0u, TYPE_Q, row, lane * 8u, p.dim_qk);
     }
     let x = eight_of(words[0], words[1], TYPE_Q);
@@ -443,7 +457,7 @@ fn load_k(cache: Cache, first: u32, thread: u32) {
     r_k[2u * n + 1u] = vec4(0u);
     if (thread < GROUPS_QK * LANES_QK && key < TILE && exists(cache, first + key)) {
       let row = row_of_key(cache, cache.k, p.k, first + key);
-      r_k[2u * n] = low_words(1u, TYPE_KV, row, dim);
+      r_k[2u * n] = low_words(1u, TYPE_KV, row, dim, p.dim_qk);
       r_k[2u * n + 1u] = high_words(1u, TYPE_KV, row, dim, p.dim_qk);
     }
   }
@@ -457,7 +471,7 @@ fn load_v(cache: Cache, first: u32, thread: u32) {
     r_v[2u * n + 1u] = vec4(0u);
     if (thread < GROUPS_VO * LANES_VO && key < TILE && exists(cache, first + key)) {
       let row = row_of_key(cache, cache.v, p.v, first + key);
-      r_v[2u * n] = low_words(2u, TYPE_KV, row, dim);
+      r_v[2u * n] = low_words(2u, TYPE_KV, row, dim, p.dim_vo);
       r_v[2u * n + 1u] = high_words(2u, TYPE_KV, row, dim, p.dim_vo);
     }
   }
@@ -514,7 +528,7 @@ fn accumulate(thread: u32) {
         largest = max(largest, select(t, largest, t == kHidden));
       }
     }
-    let shrink = select(0.0, exp_of((r_maximum[r] - largest) * (kLog2E / UNIT)), r_sum[r] > 0.0);
+    let shrink = select(exp_of((r_maximum[r] - largest) * p.to_log2), 0.0, r_sum[r] == 0.0);
     r_maximum[r] = largest;
     r_sum[r] *= shrink;
     r_o[2u * r] *= shrink;
@@ -526,7 +540,7 @@ fn accumulate(thread: u32) {
       let x = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
       for (var r = 0u; r < ROWS; r += 1u) {
         let t = s_scores[key * ROWS + r];
-        var probability = exp_of((t - r_maximum[r]) * (kLog2E / UNIT));
+        var probability = exp_of((t - r_maximum[r]) * p.to_log2);
         probability = select(probability, 0.0, t == kHidden);
         r_sum[r] += probability;
         if (DROPOUT) {
@@ -544,20 +558,20 @@ fn weigh(r: u32) -> u32 {
   var largest = -3.4028234e38;
   for (var n = 0u; n < GROUPS_VO; n += 1u) {
     let x = s_groups[n * ROWS + r];
-    largest = max(largest, select(largest, x.x, x.y > 0.0));
+    largest = max(largest, select(x.x, largest, x.y == 0.0));
   }
   var sum = 0.0;
   for (var n = 0u; n < GROUPS_VO; n += 1u) {
     let x = s_groups[n * ROWS + r];
-    let weight = select(0.0, exp_of((x.x - largest) * (kLog2E / UNIT)), x.y > 0.0);
+    let weight = select(exp_of((x.x - largest) * p.to_log2), 0.0, x.y == 0.0);
     s_groups[n * ROWS + r].x = weight;
     sum += x.y * weight;
   }
-  if (sum > 0.0) {
+  if (!(sum == 0.0)) {  // also of NaN
     for (var n = 0u; n < GROUPS_VO; n += 1u) {
       s_groups[n * ROWS + r].x /= sum;
     }
-    return bitcast<u32>(largest * (1.0 / UNIT) + log_of(sum));
+    return bitcast<u32>(largest * (1.0 / p.unit) + log_of(sum));
   }
   return kEmpty;
 }
@@ -591,8 +605,8 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 
   let local_q = (p.first_head_kv + group.y) * p.group - p.first_head_q;
   let start_q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
-  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, PAGED);
-  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, PAGED);
+  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, in_pages());
+  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, in_pages());
   let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
                     p.v.base + entry_v + group.y * p.v.head, end);
   let n = tile * ROWS + thread % ROWS;
