@@ -56,14 +56,14 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
 
 Step decode_step(const AttentionWork& attention, const DecodeTiling& tiling) {
   Step step;
-  step.spec.source = "decode";
-  step.spec.entry = "decode";
+  step.spec.source = tiling.subgroups ? "decode_subgroups" : "decode";
+  step.spec.entry = step.spec.source;
+  step.spec.subgroups = tiling.subgroups;
   attention.add_constants(step);
   step.add_constant("THREADS", tiling.threads);
   step.add_constant("ROWS", tiling.rows);
   step.add_constant("UNROLL", tiling.unroll);
-  step.add_constant("LANES_QK", tiling.lanes_qk);
-  step.add_constant("LANES_VO", tiling.lanes_vo);
+  step.add_constant("LANES", tiling.lanes);
   return step;
 }
 

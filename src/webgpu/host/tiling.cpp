@@ -124,20 +124,20 @@ void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& t, const 
 }
 
 std::uint32_t DecodeTiling::tile() const {
-  return unroll * std::min(threads / lanes_qk, threads / lanes_vo);
+  return unroll * (threads / lanes);
 }
 
 std::uint64_t decode_bytes(const DecodeTiling& t, bool dropout) {
   const std::uint64_t pairs = std::uint64_t{t.tile()} * t.rows;
   const std::uint64_t parts =
-      std::max<std::uint64_t>(pairs * (t.lanes_qk + 1), 8ull * (t.threads + 4));
-  return 4 * (parts + pairs + (dropout ? pairs : 1)) + 8ull * (t.threads / t.lanes_vo) * t.rows;
+      std::max<std::uint64_t>(pairs * (t.lanes + 1), 8ull * (t.threads + 4));
+  return 4 * (parts + pairs + (dropout ? pairs : 1)) + 8ull * (t.threads / t.lanes) * t.rows;
 }
 
 // As many rows as a key head's queries have, at most 8: each key is then loaded once.
 DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   DecodeTiling t;
-  t.lanes_qk = t.lanes_vo = lanes_of(std::max(problem.dim_qk, problem.dim_vo));
+  t.lanes = lanes_of(std::max(problem.dim_qk, problem.dim_vo));
   const std::int64_t rows = problem.len_q * (problem.heads_q / problem.heads_kv);
   if (facts.type == AdapterType::cpu) {  // whose compiler takes seconds for the others
     t.threads = 32;
@@ -146,6 +146,7 @@ DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   t.rows = rows > 4 ? 8 : rows > 2 ? 4 : rows > 1 ? 2 : 1;
   while (t.unroll > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.unroll /= 2;
   while (t.rows > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.rows /= 2;
+  t.subgroups = facts.subgroup_linear && facts.subgroup_size >= t.lanes && t.lanes >= t.rows;
   return t;
 }
 
