@@ -124,9 +124,14 @@ void add_combine(AttentionWork& attention, const Piece& piece, const Partials& p
   p.first_batch = u32(piece.q.batch);
   p.first_head = u32(piece.q.head);
   p.packed = attention.common.packed & 1u;
-  step.grid = {u32(problem.len_q), u32(piece.q.heads), u32(piece.q.batches)};
-  step.set_parameters(p);
-  attention.work.steps.push_back(step);
+  const std::int64_t most = attention.call.facts.max_grid;
+  for (std::int64_t row = 0; row < problem.len_q; row += most) {
+    p.first_row = u32(row);
+    step.grid = {u32(std::min(most, problem.len_q - row)), u32(piece.q.heads),
+                 u32(piece.q.batches)};
+    step.set_parameters(p);
+    attention.work.steps.push_back(step);
+  }
 }
 
 }  // namespace

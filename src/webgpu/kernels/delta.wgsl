@@ -173,7 +173,7 @@ fn write_stats(@builtin(workgroup_id) group: vec3<u32>,
   let b = p.first_batch + group.z;
   let h = p.first_head_q + group.y;
   let e = entry_of(b);
-  let i = group.x * kRows + thread / kLanes;
+  let i = (p.first_tile_q + group.x) * kRows + thread / kLanes;
   let row = e.first_q + i;
   var sum = 0.0;
   if (!DELTA && i < e.len_q) {
