@@ -40,8 +40,6 @@ void add_constants(const Copy& copy, Step& step) {
   step.add_constant("TYPE_TO", number_of(copy.to.dtype));
   step.add_constant("LINES", kLines);
   step.add_constant("ROPE", static_cast<double>(rotation.style));
-  step.add_constant("ROT_DIM",
-                    rotation.style == Rope::none ? 0.0 : static_cast<double>(rotation.rot_dim));
   step.add_constant("IN_PLACE", 0);
   step.add_constant("ACCUMULATE", copy.accumulate ? 1 : 0);
   step.add_constant("ZERO_NONFINITE", copy.nonfinite_zero ? 1 : 0);
@@ -61,6 +59,7 @@ void fill_rotation(const Rotation& rotation, CopyParameters& p) {
                   : rotation.from_positions   ? 4
                                               : 3;
   p.inverse = rotation.inverse ? 1 : 0;
+  p.rot_dim = rotation.style == Rope::none ? 0 : u32(rotation.rot_dim);
 }
 
 }  // namespace
@@ -73,7 +72,7 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
   const bool in_place = same_place(from, copy.to);
   Step whole;
   add_constants(copy, whole);
-  whole.spec.constants[5].value = in_place ? 1 : 0;
+  whole.spec.constants[4].value = in_place ? 1 : 0;
   Operand made;
   if (copy.rotation.style != Rope::none && !copy.rotation.cosines.given()) {
     made = work.add_constants(frequencies(copy.rotation));

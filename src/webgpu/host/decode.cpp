@@ -54,17 +54,16 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
   return {keys, divide_up(len, keys)};
 }
 
-Step decode_step(const Problem& problem, const DecodeTiling& tiling) {
+Step decode_step(const AttentionWork& attention, const DecodeTiling& tiling) {
   Step step;
-  step.spec.source = "decode";
-  step.spec.entry = "decode";
-  add_option_constants(problem, step);
+  step.spec.source = tiling.subgroups ? "decode_subgroups" : "decode";
+  step.spec.entry = step.spec.source;
+  step.spec.subgroups = tiling.subgroups;
+  attention.add_constants(step);
   step.add_constant("THREADS", tiling.threads);
   step.add_constant("ROWS", tiling.rows);
   step.add_constant("UNROLL", tiling.unroll);
-  step.add_constant("LANES_QK", tiling.lanes_qk);
-  step.add_constant("LANES_VO", tiling.lanes_vo);
-  step.add_constant("PAGED", problem.page_size > 0 ? 1 : 0);
+  step.add_constant("LANES", tiling.lanes);
   return step;
 }
 
@@ -125,9 +124,14 @@ void add_combine(AttentionWork& attention, const Piece& piece, const Partials& p
   p.first_batch = u32(piece.q.batch);
   p.first_head = u32(piece.q.head);
   p.packed = attention.common.packed & 1u;
-  step.grid = {u32(problem.len_q), u32(piece.q.heads), u32(piece.q.batches)};
-  step.set_parameters(p);
-  attention.work.steps.push_back(step);
+  const std::int64_t most = attention.call.facts.max_grid;
+  for (std::int64_t row = 0; row < problem.len_q; row += most) {
+    p.first_row = u32(row);
+    step.grid = {u32(std::min(most, problem.len_q - row)), u32(piece.q.heads),
+                 u32(piece.q.batches)};
+    step.set_parameters(p);
+    attention.work.steps.push_back(step);
+  }
 }
 
 }  // namespace
@@ -141,7 +145,11 @@ core::Status add_decode(AttentionWork& attention) {
   const DecodeTiling tiling = decode_tiling(problem, attention.call.facts);
   attention.prepare(false, {});
   core::Status status = attention.take_inputs();
-  if (!status.ok() || problem.len_q == 0) return status;
+  if (!status.ok()) return status;
+  if (problem.len_q == 0) {
+    attention.fill_uncovered();
+    return status;
+  }
   const std::int64_t tiles =
       divide_up(problem.len_q * (problem.heads_q / problem.heads_kv), tiling.rows);
   const Splits splits = split(problem, tiling, tiles, attention.call.facts);
@@ -150,7 +158,7 @@ core::Status add_decode(AttentionWork& attention) {
   const View lse = statistics_view(attention.arguments.lse);
   const View written_lse = attention.place_combined_statistics(lse, o);
 
-  const bool paged = problem.page_size > 0;
+  const bool paged = problem.page_size > 0 && !attention.gathered;
   Whole whole{.of_queries = {&attention.q, &attention.bias, &attention.mask, &partials.view, &o},
               .of_keys = {},
               .tiles = tiles,
@@ -160,7 +168,7 @@ core::Status add_decode(AttentionWork& attention) {
   std::vector<Piece> pieces;
   status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
-  const Step plain = decode_step(problem, tiling);
+  const Step plain = decode_step(attention, tiling);
   const View table = list_view(attention.arguments.block_table);
   for (const Piece& piece : pieces) {
     Step step = plain;
@@ -181,7 +189,8 @@ core::Status add_decode(AttentionWork& attention) {
     p.splits = u32(splits.count);
     p.split_keys = u32(splits.keys);
     p.page_size = u32(problem.page_size);
-    p.num_pages = paged ? u32(attention.k.batch) : 0;
+    p.num_pages = problem.page_size > 0 ? u32(rows_view(attention.arguments.k).batch) : 0;
+    p.gathered = attention.gathered ? 1 : 0;
     p.table_at = pages.base;
     p.table_batch = pages.batch;
     p.table_page = pages.row;
