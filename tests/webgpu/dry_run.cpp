@@ -38,6 +38,13 @@ DeviceFacts core_facts(std::uint32_t workgroup_bytes) {
   return facts;
 }
 
+DeviceFacts with_subgroups(DeviceFacts facts) {
+  facts.has_subgroups = true;
+  facts.subgroup_size = 32;
+  facts.subgroup_linear = true;
+  return facts;
+}
+
 void DryRun::add(cases::TensorSet& tensors) {
   tensors.each_storage([&](cases::Storage& storage) { add(storage); });
 }

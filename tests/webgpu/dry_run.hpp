@@ -17,6 +17,8 @@ namespace attn::webgpu::test {
 
 // What every WebGPU device has, with so many bytes of workgroup memory (16384 or more).
 DeviceFacts core_facts(std::uint32_t workgroup_bytes);
+// And subgroups of 32 threads.
+DeviceFacts with_subgroups(DeviceFacts facts);
 
 // What a call should write to a tensor in host memory: values in row-major order, and how far those
 // of each row (the last dimension) may be off; where one is not finite, equality is asked for.

@@ -33,12 +33,15 @@ using Kernels = OnDevice;
 TEST_F(Kernels, OfTheCaseListCompile) {
   const bool every = std::getenv("ATTN_EVERY_KERNEL") != nullptr;
   std::vector<KernelSpec> chosen;
-  for (const std::uint32_t bytes : kWorkgroupBytes) {
-    if (bytes > device().facts().workgroup_bytes) continue;
-    const std::vector<KernelSpec> all = kernels_of_list(core_facts(bytes));
+  const auto choose = [&](const DeviceFacts& facts) {
+    const std::vector<KernelSpec> all = kernels_of_list(facts);
     const std::vector<KernelSpec> more = every && chosen.empty() ? all : covering(all, chosen);
     chosen.insert(chosen.end(), more.begin(), more.end());
+  };
+  for (const std::uint32_t bytes : kWorkgroupBytes) {
+    if (bytes <= device().facts().workgroup_bytes) choose(core_facts(bytes));
   }
+  if (device().facts().has_subgroups) choose(with_subgroups(core_facts(kWorkgroupBytes[0])));
   EXPECT_FALSE(chosen.empty());
   Pipelines pipelines(device(), kernel_sources());
   const auto threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -50,7 +53,10 @@ TEST_F(Kernels, OfTheCaseListCompile) {
 
 // A kernel that no call of the list reaches is one that no test reaches either.
 TEST(KernelSources, AreAllUsedByTheCaseList) {
-  const std::vector<KernelSpec> kernels = kernels_of_list(core_facts(kWorkgroupBytes[0]));
+  const DeviceFacts facts = core_facts(kWorkgroupBytes[0]);
+  std::vector<KernelSpec> kernels = kernels_of_list(facts);
+  const std::vector<KernelSpec> more = kernels_of_list(with_subgroups(facts));
+  kernels.insert(kernels.end(), more.begin(), more.end());
   for (const Source& source : kernel_sources()) {
     const bool used = std::ranges::any_of(
         kernels, [&](const KernelSpec& spec) { return source.name == spec.source; });

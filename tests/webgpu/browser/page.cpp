@@ -170,8 +170,10 @@ int write_page(const std::string& folder) {
     Writer writer;
     add_cases(writer, facts);
     add_operations(writer, facts);
-    const std::vector<KernelSpec> all = kernels_of_list(facts);
-    for (const KernelSpec& spec : covering(all, writer.specs())) writer.add_kernel(spec);
+    for (const DeviceFacts& on : {facts, with_subgroups(facts)}) {
+      const std::vector<KernelSpec> more = covering(kernels_of_list(on), writer.specs());
+      for (const KernelSpec& spec : more) writer.add_kernel(spec);
+    }
     writer.write(folder);
     return 0;
   } catch (const std::exception& error) {
