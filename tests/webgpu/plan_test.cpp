@@ -7,26 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "dry_run.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/run.hpp"
 
 namespace attn::webgpu::test {
 namespace {
 
-// What every WebGPU device has.
 DeviceFacts least_facts() {
-  DeviceFacts facts;
-  facts.name = "any device";
-  facts.provider = ProviderKind::dawn;
-  facts.max_buffer_bytes = 256 << 20;
-  facts.max_storage_binding_bytes = 128 << 20;
-  facts.max_uniform_binding_bytes = 65536;
-  facts.max_storage_buffers = 8;
-  facts.workgroup_bytes = 16384;
-  facts.max_threads = 256;
-  facts.max_workgroup_size = {256, 256, 64};
-  facts.max_grid = 65535;
-  return facts;
+  return core_facts(16384);
 }
 
 Problem long_problem(DType dtype, std::int64_t len) {

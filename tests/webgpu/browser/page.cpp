@@ -33,8 +33,8 @@ constexpr std::array kCases{
     "forward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 bias=hqk mask=bk lse",
     "decode : dtype=f16 batch=2 heads_q=4 heads_kv=2 len_q=1 len_kv=300 dim_qk=64 dim_vo=64 "
     "page_size=16 lse",
-    "decode lengths=varied : batch=2 heads_q=2 heads_kv=2 len_q=3 len_kv=70 dim_qk=32 dim_vo=32 "
-    "rope=half len_new=3 lengths_kv causal",
+    "decode lengths=varied : dtype=bf16 batch=2 heads_q=2 heads_kv=2 len_q=3 len_kv=70 dim_qk=32 "
+    "dim_vo=32 rope=half len_new=3 lengths_kv causal",
     "backward : heads_q=4 heads_kv=2 len_q=130 len_kv=97 dim_qk=64 dim_vo=64 causal",
     "backward softcap=2 : dtype=f16 heads_q=2 heads_kv=2 len_q=65 len_kv=97 dim_qk=128 "
     "dim_vo=128 softcap alibi bias=hqk sink dbias dsink dlse",
@@ -42,8 +42,7 @@ constexpr std::array kCases{
     "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout "
     "accumulate",
     "backward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 window_left=20 "
-    "mask=bk "
-    "rope=interleaved rot_dim=16 nonfinite_zero",
+    "mask=bk rope=interleaved rot_dim=16 nonfinite_zero",
 };
 
 class Writer {
