@@ -49,14 +49,14 @@ step_cuda() {
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then cases spread over the list, a
 # process for each processor, since the driver compiles and runs on one thread of a process. Shaders
 # that the driver has compiled are kept, in the folder that the tests use: without them a case takes
-# two seconds, with them a tenth. Then the kernels in a browser, whose compiler holds them to more
+# a second, with them a tenth. Then the kernels in a browser, whose compiler holds them to more
 # rules.
 step_webgpu() {
   local -x MESA_SHADER_CACHE_DIR=$PWD/build/release/mesa_shader_cache NODEVICE_SELECT=1
   ./dev build release &&
     ATTN_EVERY_KERNEL=1 ctest --test-dir build/release -j "$jobs" --output-on-failure \
       -R '^webgpu\.Kernel' &&
-    webgpu_cases "${ATTN_CASE_LIMIT:-200}" &&
+    webgpu_cases "${ATTN_CASE_LIMIT:-300}" &&
     tests/webgpu/browser/run.py build/release
 }
 
