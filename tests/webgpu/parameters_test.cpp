@@ -192,6 +192,8 @@ TEST(Parameters, OfCopies) {
   ATTN_MEMBER(sines_at);
   ATTN_MEMBER(sines_row);
   ATTN_MEMBER(rot_dim);
+  ATTN_MEMBER(accumulate);
+  ATTN_MEMBER(nonfinite_zero);
   EXPECT_EQ(offsets, offsets_of("copy", "Copy"));
 }
 

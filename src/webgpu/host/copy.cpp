@@ -41,8 +41,6 @@ void add_constants(const Copy& copy, Step& step) {
   step.add_constant("LINES", kLines);
   step.add_constant("ROPE", static_cast<double>(rotation.style));
   step.add_constant("IN_PLACE", 0);
-  step.add_constant("ACCUMULATE", copy.accumulate ? 1 : 0);
-  step.add_constant("ZERO_NONFINITE", copy.nonfinite_zero ? 1 : 0);
 }
 
 // Whether they are the same elements in the same places.
@@ -151,6 +149,8 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
       p.page_size = u32(copy.page_size);
       p.num_pages = u32((copy.paged == Copy::Paged::from ? from : copy.to).batch);
       fill_rotation(copy.rotation, p);
+      p.accumulate = copy.accumulate ? 1 : 0;
+      p.nonfinite_zero = copy.nonfinite_zero ? 1 : 0;
       const std::int64_t groups = (rows * block.heads + kLines - 1) / kLines;
       const std::int64_t high = (groups + kMaxGrid - 1) / kMaxGrid;
       step.grid = {u32((groups + high - 1) / high), u32(high), u32(block.batches)};

@@ -1,5 +1,6 @@
 // The steps of decode: partial results of splits of the keys, and their merge.
 #include <algorithm>
+#include <array>
 
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/tiling.hpp"
@@ -31,6 +32,9 @@ struct CombineParameters {
   U32 first_head = 0;
   U32 first_row = 0;
   U32 packed = 0;
+  U32 lse_given = 0;
+  U32 nonfinite_zero = 0;
+  std::array<U32, 2> spare{};
 };
 
 struct Splits {
@@ -97,8 +101,6 @@ void add_combine(AttentionWork& attention, const Piece& piece, const Partials& p
   step.spec.source = "combine";
   step.spec.entry = "combine";
   step.add_constant("TYPE_TO", number_of(o.dtype));
-  step.add_constant("HAS_LSE", lse.given() ? 1 : 0);
-  step.add_constant("ZERO_NONFINITE", problem.nonfinite_zero ? 1 : 0);
   CombineParameters p;
   attention.bind_rows(step, Access::read, partials.view, piece.q, 4, p.partial_o);
   p.partial_lse = partials.lse(p.partial_o);
@@ -124,6 +126,8 @@ void add_combine(AttentionWork& attention, const Piece& piece, const Partials& p
   p.first_batch = u32(piece.q.batch);
   p.first_head = u32(piece.q.head);
   p.packed = attention.common.packed & 1u;
+  p.lse_given = lse.given() ? 1 : 0;
+  p.nonfinite_zero = problem.nonfinite_zero ? 1 : 0;
   const std::int64_t most = attention.call.facts.max_grid;
   for (std::int64_t row = 0; row < problem.len_q; row += most) {
     p.first_row = u32(row);

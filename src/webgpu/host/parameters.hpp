@@ -105,7 +105,8 @@ struct CopyParameters {
   U32 sines_at = 0;
   U32 sines_row = 0;
   U32 rot_dim = 0;
-  std::array<U32, 2> unused{};
+  U32 accumulate = 0;
+  U32 nonfinite_zero = 0;
 };
 static_assert(sizeof(CopyParameters) % 16 == 0);
 

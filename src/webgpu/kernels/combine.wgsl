@@ -31,6 +31,9 @@ struct Combine {
   first_head: u32,
   first_row: u32,
   packed: u32,  // 1: rows past an entry's length are another's
+  lse_given: u32,
+  nonfinite_zero: u32,  // 1: writes 0 for what is not finite, and counts it
+  spare: vec2<u32>,
 }
 
 @group(0) @binding(0) var<uniform> p: Combine;
@@ -46,8 +49,6 @@ const kLn2 = 0.69314718;
 const kEmpty = 0xff800000u;  // -inf
 
 override TYPE_TO: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
-override HAS_LSE: bool = true;
-override ZERO_NONFINITE: bool = false;
 
 // begin: bf16
 // Nearest even.
@@ -218,7 +219,7 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
     total = total_of(lse_at, sink);
   }
   let some = !(total.sum == 0.0);  // also of NaN
-  if (HAS_LSE && thread == 0u) {
+  if (p.lse_given != 0u && thread == 0u) {
     var bits = kEmpty;
     if (some) {
       bits = bitcast<u32>(total.largest + log_of(total.sum));
@@ -244,14 +245,14 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
       if (some) {
         bits[m] = bits_of(x[m] / total.sum, TYPE_TO);
       }
-      if (ZERO_NONFINITE && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
+      if (p.nonfinite_zero != 0u && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
         bits[m] = 0u;
         replaced += 1u;
       }
     }
     put(word, p.dim, bits.x, bits.y, TYPE_TO);
   }
-  if (ZERO_NONFINITE && replaced != 0u) {
+  if (p.nonfinite_zero != 0u && replaced != 0u) {
     atomicAdd(&count, replaced);
   }
 }

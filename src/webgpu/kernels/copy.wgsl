@@ -53,6 +53,8 @@ struct Copy {
   sines_at: u32,
   sines_row: u32,
   rot_dim: u32,  // 0 without ROPE
+  accumulate: u32,      // 1: adds to what is there
+  nonfinite_zero: u32,  // 1: writes 0 for what is not finite, and counts it
 }
 
 @group(0) @binding(0) var<uniform> p: Copy;
@@ -75,11 +77,8 @@ override TYPE_TO: u32 = 0u;
 override LINES: u32 = 16u;
 override ROPE: u32 = 0u;  // 0: none, 1: interleaved, 2: half
 override IN_PLACE: bool = false;  // source is to; types are the same
-override ACCUMULATE: bool = false;
-override ZERO_NONFINITE: bool = false;
 
 override STAGED = select(1u, LINES * kMaxDim, ROPE != 0u);
-override AS_BITS = TYPE_SOURCE == TYPE_TO && !ACCUMULATE;
 
 var<workgroup> s_rotated: array<f32, STAGED>;
 
@@ -317,7 +316,7 @@ fn rotate_lines(b: u32, first: u32, thread: u32) {
 fn result_of(line: Line, staged: u32, dim: u32) -> u32 {
   let rotated = ROPE != 0u && dim < p.rot_dim;
   let exists = line.state == kCopied && dim < p.dim;
-  if (AS_BITS && !rotated) {
+  if (TYPE_SOURCE == TYPE_TO && p.accumulate == 0u && !rotated) {
     if (!exists) {
       return 0u;
     }
@@ -331,7 +330,7 @@ fn result_of(line: Line, staged: u32, dim: u32) -> u32 {
       x = value_of(source_bits(line.source + dim), TYPE_SOURCE);
     }
   }
-  if (ACCUMULATE) {
+  if (p.accumulate != 0u) {
     x += value_of(bits_at(line.to + dim, TYPE_TO), TYPE_TO);
   }
   return bits_of(x, TYPE_TO);
@@ -360,7 +359,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     for (var m = 0u; m < select(2u, 1u, TYPE_TO == 0u); m += 1u) {
       if (word.dim + m < p.dims) {
         bits[m] = result_of(line, n / words * p.rot_dim, word.dim + m);
-        if (ZERO_NONFINITE && !is_finite(bits[m], TYPE_TO)) {
+        if (p.nonfinite_zero != 0u && !is_finite(bits[m], TYPE_TO)) {
           bits[m] = 0u;
           replaced += 1u;
         }
@@ -368,7 +367,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
     put(word, p.dims, bits[0], bits[1], TYPE_TO);
   }
-  if (ZERO_NONFINITE && replaced != 0u) {
+  if (p.nonfinite_zero != 0u && replaced != 0u) {
     atomicAdd(&count, replaced);
   }
 }
