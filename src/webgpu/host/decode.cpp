@@ -1,6 +1,7 @@
 // The steps of decode: partial results of splits of the keys, and their merge.
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/tiling.hpp"
@@ -93,6 +94,21 @@ Partials stage(AttentionWork& attention, std::int64_t splits) {
   return {scratch_view(part, DType::f32, batch, p.heads_q, rows, words), splits * p.dim_vo};
 }
 
+// Any page may be an entry's: they are bound as a whole.
+core::Status check_pages(const AttentionWork& attention) {
+  const std::uint64_t most = attention.call.facts.max_storage_binding_bytes;
+  for (const View* view : {&attention.k, &attention.v}) {
+    const std::uint64_t bytes =
+        attention.bound(*view, {0, view->batch, 0, view->heads}, 16).operand.size;
+    if (bytes > most) {
+      return core::Status::unsupported("webgpu: a paged cache's bytes: found " +
+                                       std::to_string(bytes) + "; this device binds at most " +
+                                       std::to_string(most) + " at once");
+    }
+  }
+  return {};
+}
+
 void add_combine(AttentionWork& attention, const Piece& piece, const Partials& partials,
                  const Splits& splits, const View& lse) {
   const Problem& problem = attention.problem;
@@ -169,8 +185,9 @@ core::Status add_decode(AttentionWork& attention) {
               .flops = attention.flops(1, 1),
               .groups_per_entry = splits.count};
   if (!paged) whole.of_keys = {&attention.k, &attention.v};
+  if (paged) status = check_pages(attention);
   std::vector<Piece> pieces;
-  status = attention.cut(whole, pieces);
+  if (status.ok()) status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
   const Step plain = decode_step(attention, tiling);
   const View table = list_view(attention.arguments.block_table);
