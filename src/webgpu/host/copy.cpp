@@ -32,7 +32,7 @@ std::vector<U32> frequencies(const Rotation& rotation) {
   return words;
 }
 
-void add_constants(const Copy& copy, Step& step) {
+void add_constants(const Copy& copy, bool in_place, Step& step) {
   const Rotation& rotation = copy.rotation;
   step.spec.source = "copy";
   step.spec.entry = "copy";
@@ -40,7 +40,7 @@ void add_constants(const Copy& copy, Step& step) {
   step.add_constant("TYPE_TO", number_of(copy.to.dtype));
   step.add_constant("LINES", kLines);
   step.add_constant("ROPE", static_cast<double>(rotation.style));
-  step.add_constant("IN_PLACE", 0);
+  step.add_constant("IN_PLACE", in_place ? 1 : 0);
 }
 
 // Whether they are the same elements in the same places.
@@ -69,8 +69,7 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
   if (batch == 0 || rows == 0 || !copy.to.given()) return {};
   const bool in_place = same_place(from, copy.to);
   Step whole;
-  add_constants(copy, whole);
-  whole.spec.constants[4].value = in_place ? 1 : 0;
+  add_constants(copy, in_place, whole);
   Operand made;
   if (copy.rotation.style != Rope::none && !copy.rotation.cosines.given()) {
     made = work.add_constants(frequencies(copy.rotation));

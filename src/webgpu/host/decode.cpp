@@ -98,6 +98,7 @@ Partials stage(AttentionWork& attention, std::int64_t splits) {
 core::Status check_pages(const AttentionWork& attention) {
   const std::uint64_t most = attention.call.facts.max_storage_binding_bytes;
   for (const View* view : {&attention.k, &attention.v}) {
+    if (!view->given()) continue;
     const std::uint64_t bytes =
         attention.bound(*view, {0, view->batch, 0, view->heads}, 16).operand.size;
     if (bytes > most) {
@@ -166,10 +167,6 @@ core::Status add_decode(AttentionWork& attention) {
   attention.prepare(false, {});
   core::Status status = attention.take_inputs();
   if (!status.ok()) return status;
-  if (problem.len_q == 0) {
-    attention.fill_uncovered();
-    return status;
-  }
   const std::int64_t tiles =
       divide_up(problem.len_q * (problem.heads_q / problem.heads_kv), tiling.rows);
   const Splits splits = split(problem, tiling, tiles, attention.call.facts);
