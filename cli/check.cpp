@@ -137,7 +137,7 @@ void count(const cases::CheckReport& report, Totals& totals) {
     ++totals.skipped[report.message];
     return;
   }
-  ++totals.ran[report.backend + " " + report.kernel];
+  if (!report.kernel.empty()) ++totals.ran[report.backend + " " + report.kernel];
   if (report.passed) {
     ++totals.passed;
     totals.worst_ratio = std::max(totals.worst_ratio, report.worst_ratio);

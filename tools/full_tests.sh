@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
-steps=(setup format asan tsan cuda coverage aarch64 fuzz consumers python mutations)
+steps=(setup format asan tsan cuda webgpu coverage aarch64 fuzz consumers python mutations)
 
 step_setup() { ./dev setup --full; }
 step_format() { ./dev lint; }
@@ -46,6 +46,33 @@ step_cuda() {
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs
 }
 
+# The WebGPU backend on Mesa's CPU driver: every kernel compiled, then cases spread over the list, a
+# process for each processor, since the driver compiles and runs on one thread of a process. Shaders
+# that the driver has compiled are kept, in the folder that the tests use: without them a case takes
+# a second, with them a tenth. Then the kernels in a browser, whose compiler holds them to more
+# rules.
+step_webgpu() {
+  local -x MESA_SHADER_CACHE_DIR=$PWD/build/release/mesa_shader_cache NODEVICE_SELECT=1
+  ./dev build release &&
+    ATTN_EVERY_KERNEL=1 ctest --test-dir build/release -j "$jobs" --output-on-failure \
+      -R '^webgpu\.Kernel' &&
+    webgpu_cases "${ATTN_CASE_LIMIT:-300}" &&
+    tests/webgpu/browser/run.py build/release
+}
+
+# webgpu_cases LIMIT: so many in all.
+webgpu_cases() {
+  local shard process processes=() failed=0
+  for ((shard = 0; shard < jobs; ++shard)); do
+    build/release/cli/attn check --device webgpu --limit "$1" --shard "$shard/$jobs" --jobs 1 &
+    processes+=($!)
+  done
+  for process in "${processes[@]}"; do
+    wait "$process" || failed=1
+  done
+  return $failed
+}
+
 # Unoptimised: without the long rows of the memory test, which run elsewhere.
 step_coverage() {
   ./dev build coverage &&
@@ -70,10 +97,11 @@ step_consumers() { ./dev build release && tests/consumers/run.sh build/release; 
 step_python() { tools/python_tests.sh; }
 step_mutations() { python3 tests/mutations/run.py; }
 
-# "passed failed" of the tests that a step's log tells of, in ctest's words and in pytest's.
+# "passed failed" of the tests that a step's log tells of, in ctest's words and in pytest's, which are
+# those of attn check as well.
 counts() {
   sed -nE -e 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/ctest \1 \2/p' \
-    -e 's/^(=+ )?([0-9]+ (passed|failed|error).* in [0-9.]+s( .*)?)$/pytest \2/p' "$1" |
+    -e 's/^(=+ )?([0-9]+ (passed|failed|error).* in [0-9.]+ ?s([ ;].*)?)$/pytest \2/p' "$1" |
     awk '$1 == "ctest" { failed += $2; passed += $3 - $2 }
       $1 == "pytest" {
         for (at = 2; at < NF; ++at) {

@@ -16,7 +16,7 @@
 # takes where its machine has the same version of NVRTC, or none.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-most_mib=64
+most_mib=48
 programs=(cli/attn tests/correctness/attn_correctness_test)
 system='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so'
 

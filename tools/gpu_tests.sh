@@ -16,7 +16,8 @@
 #   devices    a second device: cases and tensors on it
 #   plots      pictures of the rows
 #   webgpu     the case list and the package through WebGPU (Vulkan)
-#   wgpu_bench cells through WebGPU: plain, options, decode, a model's layers; rows in webgpu.jsonl
+#   wgpu_bench cells through WebGPU: plain, options, a model's layers, decode with and without
+#              subgroups; rows in webgpu.jsonl
 #
 # Each prints its verdict and time; ends with a table and "N passed, N failed". A step that can't
 # run on this machine is skipped with its reason; one in which no test ran has failed. A step that
@@ -198,7 +199,9 @@ step_webgpu() {
 step_wgpu_bench() {
   find_vulkan || return 1
   # shellcheck disable=SC2086
-  "$bundle/run" attn bench --device webgpu --out "$out/webgpu.jsonl" ${ATTN_WEBGPU_ARGUMENTS:-}
+  "$bundle/run" attn bench --device webgpu --out "$out/webgpu.jsonl" ${ATTN_WEBGPU_ARGUMENTS:-} || return 1
+  ATTN_WEBGPU_SUBGROUPS=0 "$bundle/run" attn bench --device webgpu --suite decode \
+    --out "$out/webgpu.jsonl"
 }
 
 step_plots() { "$python" bench/plot.py "$rows" --out "$out"; }

@@ -22,8 +22,11 @@ inline float f16_to_f32(std::uint16_t bits) {
   if (magnitude >= 0x7C00u) {  // infinity, NaN
     return std::bit_cast<float>(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
   }
-  // Placing the 15 bits at f32's exponent and scaling by 2^(127 - 15) also normalizes subnormals.
-  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  if (magnitude >= 0x400u) {  // the exponent's bias goes from 15 to 127
+    return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  }
+  // Subnormal: units of 2^-24. No f32 here is subnormal, as callers may run with those flushed.
+  const float scaled = static_cast<float>(magnitude) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
 }
 

@@ -37,18 +37,6 @@ std::string call_reference(const Case& c, const Arguments& arguments) {
   return "no such pass";
 }
 
-// The o and lse that a backward is given: the reference's.
-void give_forward(const Case& c, Inputs& to) {
-  Case forward = c;
-  forward.pass = Pass::forward;
-  forward.problem.lse = true;
-  Inputs inputs(forward);
-  OutputSet outputs(forward, DType::f64);
-  outputs.give(inputs.arguments);
-  require(reference::forward(forward.problem, inputs.arguments));
-  to.give_forward(read_all(*outputs.find("o")), read_all(*outputs.find("lse")));
-}
-
 // Everything one evaluation of the case reads and writes.
 struct Run {
   Inputs inputs;
@@ -99,15 +87,14 @@ struct Run {
   }
 };
 
-// An output of the call beside the reference's and the naive evaluation's.
-Comparison judge(const Case& c, const std::string& name, const TensorView& actual,
-                 const TensorView& expected, const NaiveOutput& naive, DType operands) {
+// What the reference and the naive evaluation make of an output of this type.
+Comparands comparands(const Case& c, const std::string& name, DType dtype,
+                      const TensorView& expected, const NaiveOutput& naive, DType operands) {
   Comparands x;
   x.name = name;
-  x.shape.assign(actual.shape.begin(), actual.shape.begin() + actual.rank);
-  x.dtype = actual.dtype;
+  x.shape.assign(expected.shape.begin(), expected.shape.begin() + expected.rank);
+  x.dtype = dtype;
   x.in_double = c.problem.dtype == DType::f64;
-  x.actual = read_all(actual);
   x.expected = read_all(expected);
   x.naive = naive.values;
   x.magnitude = naive.magnitude;
@@ -115,7 +102,7 @@ Comparison judge(const Case& c, const std::string& name, const TensorView& actua
   x.deviation = naive.deviation;
   x.flushed = naive.flushed;
   x.has_planted = c.planted != Planted::none;
-  return compare(x);
+  return x;
 }
 
 // The caches after an append: rows that were there are the same bits; with rope an appended key may
@@ -224,8 +211,10 @@ void check(Context& context, const Case& c, DeviceQueue* device, const std::stri
   std::string message = run.changed();
   for (std::size_t n = 0; n < naives.size(); ++n) {
     const auto& [name, view] = run.outputs.views[n];
-    const Comparison result =
-        judge(c, name, view, expected.outputs.views[n].second, naives[n], operands);
+    Comparands x =
+        comparands(c, name, view.dtype, expected.outputs.views[n].second, naives[n], operands);
+    x.actual = read_all(view);
+    const Comparison result = compare(x);
     report.worst_ratio = std::max(report.worst_ratio, result.worst_ratio);
     report.worst_error = std::max(report.worst_error, result.worst_error);
     if (message.empty() && !result.passed) message = result.message;
@@ -254,6 +243,33 @@ bool is_lost(DeviceQueue* device) {
 }
 
 }  // namespace
+
+void give_forward(const Case& c, Inputs& to) {
+  Case forward = c;
+  forward.pass = Pass::forward;
+  forward.problem.lse = true;
+  Inputs inputs(forward);
+  OutputSet outputs(forward, DType::f64);
+  outputs.give(inputs.arguments);
+  require(reference::forward(forward.problem, inputs.arguments));
+  to.give_forward(read_all(*outputs.find("o")), read_all(*outputs.find("lse")));
+}
+
+std::vector<Expected> expected_of(const Case& c) {
+  Run run(c, DType::f64);
+  if (c.pass == Pass::backward) give_forward(c, run.inputs);
+  const std::vector<NaiveOutput> naives = naive(c, run.inputs, run.outputs);
+  run.seal(c);
+  require(call_reference(c, run.inputs.arguments));
+  std::vector<Expected> outputs;
+  for (std::size_t n = 0; n < naives.size(); ++n) {
+    const auto& [name, view] = run.outputs.views[n];
+    const DType dtype = output_type(c.problem, name);
+    const Comparands x = comparands(c, name, dtype, view, naives[n], DType::none);
+    outputs.push_back({name, x.expected, row_tolerances(x)});
+  }
+  return outputs;
+}
 
 CheckReport run_case(Context& context, const Case& c, DeviceQueue* device,
                      const std::string& asked) {

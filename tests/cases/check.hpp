@@ -6,9 +6,11 @@
 #include <attn/attn.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "case.hpp"
 #include "device.hpp"
+#include "inputs.hpp"
 
 namespace attn::cases {
 
@@ -30,5 +32,18 @@ struct CheckReport {
 // the backend that the context asks for, whose reason alone a skipped case tells; empty: all.
 CheckReport run_case(Context& context, const Case& c, DeviceQueue* device = nullptr,
                      const std::string& asked = {});
+
+// For those who run a case elsewhere: gives a backward the o and lse that it starts from, the
+// reference's.
+void give_forward(const Case& c, Inputs& to);
+// And what an output should be: the reference's values, and how far those of each row (the last
+// dimension) may be off; where a value is not finite, equality is asked for.
+struct Expected {
+  std::string name;
+  std::vector<double> values;
+  std::vector<double> tolerances;
+};
+// In the order of OutputSet::views. Throws Error.
+std::vector<Expected> expected_of(const Case& c);
 
 }  // namespace attn::cases

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <attn/attn.hpp>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -31,6 +32,10 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t linea
   return "[" + text + "]";
 }
 
+std::size_t width_of(const Comparands& x) {
+  return static_cast<std::size_t>(x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
+}
+
 // Whether a value that isn't finite, or should not be, is as expected.
 bool same_kind(double actual, double expected, bool any_nonfinite) {
   if (std::isfinite(actual) || std::isfinite(expected)) return false;
@@ -56,21 +61,16 @@ double naive_limit(DType dtype, bool in_double, const RowFacts& row, DType opera
          std::max(smallest(dtype), kFlushed) + row.flushed;
 }
 
-Comparison compare(const Comparands& x) {
-  Comparison result;
+std::vector<double> row_tolerances(const Comparands& x) {
   const std::size_t count = x.expected.size();
-  const auto width =
-      static_cast<std::size_t>(x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
+  const std::size_t width = width_of(x);
   const std::size_t rows = (count + width - 1) / width;
   const bool rounds = x.operands != DType::none;
-  if (x.actual.size() != count || x.naive.size() != count || x.magnitude.size() != rows ||
+  if (x.naive.size() != count || x.magnitude.size() != rows ||
       (rounds && x.deviation.size() != rows) || (rounds && x.flushed.size() != rows)) {
-    result.message = x.name + ": sizes differ";
-    return result;
+    throw Error(ErrorCode::internal, x.name + ": sizes differ");
   }
-  std::size_t failures = 0;
-  std::size_t worst_at = 0;
-  double worst_tolerance = 0.0;
+  std::vector<double> tolerances;
   for (std::size_t begin = 0; begin < count; begin += width) {
     const std::size_t number = begin / width;
     RowFacts row;
@@ -87,37 +87,56 @@ Comparison compare(const Comparands& x) {
     if (rounds) row.flushed = x.flushed[number];
     const double limit = naive_limit(x.dtype, x.in_double, row, x.operands);
     if (!(row.naive_error <= limit)) {
-      result.message = x.name + ": the naive evaluation itself is off by " +
-                       print(row.naive_error) + " in the row of " + index_text(x.shape, begin) +
-                       ", at most " + print(limit) + " expected";
-      result.worst_ratio = std::numeric_limits<double>::infinity();
-      return result;
+      throw Error(ErrorCode::internal, x.name + ": the naive evaluation itself is off by " +
+                                           print(row.naive_error) + " in the row of " +
+                                           index_text(x.shape, begin) + ", at most " +
+                                           print(limit) + " expected");
     }
-    const double tolerance = row_tolerance(x.dtype, x.in_double, row);
-    for (std::size_t n = begin; n < begin + width; ++n) {
-      const double expected = round_to(x.dtype, x.expected[n]);
-      double ratio = 0.0;
-      if (std::isfinite(expected) && std::isfinite(x.actual[n])) {
-        const double error = std::fabs(x.actual[n] - x.expected[n]);
-        result.worst_error = std::max(result.worst_error, error);
-        if (error != 0.0) ratio = error / tolerance;
-      } else if (!same_kind(x.actual[n], expected, x.has_planted && x.name == "lse")) {
-        ratio = std::numeric_limits<double>::infinity();
-      }
-      if (!(ratio <= 1.0)) ++failures;
-      if (!(ratio <= result.worst_ratio)) {
-        result.worst_ratio = ratio;
-        worst_at = n;
-        worst_tolerance = tolerance;
-      }
+    tolerances.push_back(row_tolerance(x.dtype, x.in_double, row));
+  }
+  return tolerances;
+}
+
+Comparison compare(const Comparands& x) {
+  Comparison result;
+  const std::size_t count = x.expected.size();
+  const std::size_t width = width_of(x);
+  std::vector<double> tolerances;
+  try {
+    tolerances = row_tolerances(x);
+  } catch (const Error& error) {
+    result.message = error.what();
+    result.worst_ratio = std::numeric_limits<double>::infinity();
+    return result;
+  }
+  if (x.actual.size() != count) {
+    result.message = x.name + ": sizes differ";
+    return result;
+  }
+  std::size_t failures = 0;
+  std::size_t worst_at = 0;
+  for (std::size_t n = 0; n < count; ++n) {
+    const double expected = round_to(x.dtype, x.expected[n]);
+    double ratio = 0.0;
+    if (std::isfinite(expected) && std::isfinite(x.actual[n])) {
+      const double error = std::fabs(x.actual[n] - x.expected[n]);
+      result.worst_error = std::max(result.worst_error, error);
+      if (error != 0.0) ratio = error / tolerances[n / width];
+    } else if (!same_kind(x.actual[n], expected, x.has_planted && x.name == "lse")) {
+      ratio = std::numeric_limits<double>::infinity();
+    }
+    if (!(ratio <= 1.0)) ++failures;
+    if (!(ratio <= result.worst_ratio)) {
+      result.worst_ratio = ratio;
+      worst_at = n;
     }
   }
   result.passed = failures == 0;
   if (failures > 0) {
     result.message = x.name + index_text(x.shape, worst_at) + " = " + print(x.actual[worst_at]) +
                      ", expected " + print(x.expected[worst_at]) + " within " +
-                     print(worst_tolerance) + "; " + std::to_string(failures) + " of " +
-                     std::to_string(count) + " elements fail";
+                     print(tolerances[worst_at / width]) + "; " + std::to_string(failures) +
+                     " of " + std::to_string(count) + " elements fail";
   }
   return result;
 }

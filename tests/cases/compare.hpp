@@ -34,6 +34,9 @@ struct Comparison {
 };
 
 Comparison compare(const Comparands& x);
+// The tolerance of each row, from all but `actual`. Throws Error where the naive evaluation itself
+// is off.
+std::vector<double> row_tolerances(const Comparands& x);
 
 // What is known of a row beside its values.
 struct RowFacts {

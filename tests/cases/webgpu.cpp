@@ -5,6 +5,7 @@
 #include <array>
 #include <attn/webgpu.hpp>
 #include <chrono>
+#include <deque>
 
 #include "core/signature.hpp"
 #include "values.hpp"
@@ -30,6 +31,35 @@ struct Scratch {
 webgpu::Range all_of(const Buffer& buffer) {
   return {buffer.handle(), 0, buffer.size()};
 }
+
+// Encoders in the order of their work. What is not submitted is released with them.
+class Encoders {
+ public:
+  explicit Encoders(webgpu::Device& device) : device_(device) {}
+  ~Encoders() {
+    for (WGPUCommandEncoder encoder : left_) device_.api().wgpuCommandEncoderRelease(encoder);
+  }
+  Encoders(const Encoders&) = delete;
+  Encoders& operator=(const Encoders&) = delete;
+
+  void add() {
+    WGPUCommandEncoder encoder = nullptr;
+    check(create_encoder(device_, encoder));
+    left_.push_back(encoder);
+  }
+  [[nodiscard]] WGPUCommandEncoder last() const { return left_.back(); }
+  void submit() {
+    while (!left_.empty()) {
+      WGPUCommandEncoder encoder = left_.front();
+      left_.pop_front();
+      check(finish_and_submit(device_, "running the recorded calls", encoder));
+    }
+  }
+
+ private:
+  webgpu::Device& device_;
+  std::deque<WGPUCommandEncoder> left_;
+};
 
 // Two moments of the queue's work.
 class Marks {
@@ -149,26 +179,23 @@ double WebgpuQueue::seconds(std::span<const WebgpuCalls* const> turns) {
   using Clock = std::chrono::steady_clock;
   webgpu::Device& device = *state_->device;
   const Marks* marks = state_->marks.get();
-  std::vector<WGPUCommandEncoder> encoders;
-  const auto next_encoder = [&] { check(create_encoder(device, encoders.emplace_back())); };
-  next_encoder();
-  if (marks != nullptr) marks->mark(0, encoders.back());
+  Encoders encoders(device);
+  encoders.add();
+  if (marks != nullptr) marks->mark(0, encoders.last());
   for (const WebgpuCalls* turn : turns) {
     const webgpu::Recording& recording = turn->state_->calls.back().recording;
     for (int chunk = 0; chunk < recording.num_chunks(); ++chunk) {
       // Chunks are as large as a submission may be.
-      if (recording.num_chunks() > 1) next_encoder();
-      recording.record(chunk, encoders.back());
+      if (recording.num_chunks() > 1) encoders.add();
+      recording.record(chunk, encoders.last());
     }
   }
   if (marks != nullptr) {
-    marks->mark(1, encoders.back());
-    marks->resolve(encoders.back());
+    marks->mark(1, encoders.last());
+    marks->resolve(encoders.last());
   }
   const auto start = Clock::now();
-  for (WGPUCommandEncoder encoder : encoders) {
-    check(finish_and_submit(device, "running the recorded calls", encoder));
-  }
+  encoders.submit();
   check(wait(device));
   const double on_host = std::chrono::duration<double>(Clock::now() - start).count();
   return marks != nullptr ? marks->seconds() : on_host;

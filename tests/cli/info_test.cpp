@@ -50,6 +50,7 @@ TEST_F(Cli, CheckRunsCases) {
   const Result text = run("check --limit 20");
   EXPECT_EQ(text.code, 0) << text.out;
   EXPECT_NE(text.out.find("20 passed, 0 failed"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find(": cpu "), std::string::npos) << text.out;  // which kernels ran
   const Result list = run("check --limit 5 --list --dtype f32 --pass backward");
   EXPECT_EQ(list.code, 0);
   std::istringstream lines(list.out);
@@ -79,6 +80,11 @@ TEST_F(Cli, FailedCasesSayHowToRepeatThem) {
 
 TEST_F(Cli, CheckWithoutABackendThatCanIsThree) {
   EXPECT_EQ(run("check --limit 3 --backend webgpu --dtype f64").code, 3);
+  const Result there = run("check --limit 3 --device webgpu --dtype f64");
+  EXPECT_EQ(there.code, 3);
+  // WebGPU's reason alone.
+  EXPECT_EQ(there.out.find("cpu: "), std::string::npos) << there.out;
+  EXPECT_NE(there.out.find(": webgpu: "), std::string::npos) << there.out;
 }
 
 TEST_F(Cli, BenchListsItsCells) {

@@ -120,7 +120,12 @@ TEST(Parameters, OfAttention) {
   ATTN_MEMBER(table_batch);
   ATTN_MEMBER(table_page);
   ATTN_MEMBER(split_keys);
-  ATTN_MEMBER(spare);
+  ATTN_MEMBER(bias_type);
+  ATTN_MEMBER(mask_given);
+  ATTN_MEMBER(unit);
+  ATTN_MEMBER(to_log2);
+  ATTN_MEMBER(out_type);
+  ATTN_MEMBER(gathered);
   EXPECT_EQ(offsets, offsets_of("forward", "Parameters"));
 }
 
@@ -186,6 +191,9 @@ TEST(Parameters, OfCopies) {
   ATTN_MEMBER(cosines_row);
   ATTN_MEMBER(sines_at);
   ATTN_MEMBER(sines_row);
+  ATTN_MEMBER(rot_dim);
+  ATTN_MEMBER(accumulate);
+  ATTN_MEMBER(nonfinite_zero);
   EXPECT_EQ(offsets, offsets_of("copy", "Copy"));
 }
 

@@ -152,7 +152,9 @@ def test_against_float64(case):
     held = cache.read(cache.k).double()
     eps = torch.finfo(dtype).eps
     assert ((held - keys).abs() <= 2 * eps * (1 + keys.abs())).all(), "the keys in the cache"
-    assert torch.equal(cache.read(cache.v).double(), values), "the values in the cache"
+    wrong = (cache.read(cache.v).double() != values).nonzero()
+    places = wrong[:4].tolist()
+    assert not len(wrong), f"the values in the cache: {len(wrong)} differ, the first at {places}"
     assert cache.untouched(before[0], cache.k) and cache.untouched(before[1], cache.v)
     for b in range(batch):
         length = int(start[b]) + len_new

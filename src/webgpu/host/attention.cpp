@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <string>
 #include <string_view>
 
@@ -47,6 +48,11 @@ void fill_visibility(const Problem& p, const Arguments& arguments, Prepare& to) 
 }
 
 void fill_score(const Problem& p, const Arguments& from, Parameters& to) {
+  to.bias_type = p.bias.given ? 1 + number_of(p.bias_type()) : 0;
+  to.mask_given = p.mask.given ? 1 : 0;
+  constexpr auto kLog2E = std::numbers::log2e_v<float>;
+  to.unit = p.bias.given ? 1.0f : kLog2E;
+  to.to_log2 = p.bias.given ? kLog2E : 1.0f;
   to.scale = to_float(from.scale ? *from.scale : 1.0 / std::sqrt(static_cast<double>(p.dim_qk)));
   // Smaller caps are 0 in f32, and larger ones none.
   if (p.softcap) to.softcap = to_float(std::clamp(from.softcap, 1e-20, 1e20));
@@ -127,19 +133,37 @@ Copy AttentionWork::rotated(Copy::Which which) const {
   return copy;
 }
 
-core::Status AttentionWork::take_input(View& view, const Copy& how) {
+core::Status AttentionWork::take_input(View& view, const Copy& how, DType type) {
   const bool rotated = how.rotation.style != Rope::none;
-  if (!view.given() || (in_units(view, kUnit) && !rotated)) return {};
-  const std::int64_t unit = kUnit / size_of(view.dtype);
+  if (!view.given()) return {};
+  const bool moved = rotated || how.paged != Copy::Paged::none || type != view.dtype;
+  if (in_units(view, kUnit) && !moved) return {};
+  const bool pages = how.paged == Copy::Paged::from;
+  const std::int64_t batch = pages ? problem.batch : view.batch;
+  const std::int64_t rows = pages ? problem.len_kv : view.rows;
+  const std::int64_t unit = kUnit / size_of(type);
   const std::int64_t dim = (view.dim + unit - 1) / unit * unit;
-  const Operand part = work.take(
-      Memory::prepared,
-      static_cast<std::uint64_t>(view.batch * view.heads * view.rows * dim * size_of(view.dtype)));
+  const Operand part =
+      work.take(Memory::prepared,
+                static_cast<std::uint64_t>(batch * view.heads * rows * dim * size_of(type)));
   Copy copy = how;
   copy.from = view;
-  copy.to = scratch_view(part, view.dtype, view.batch, view.heads, view.rows, dim);
+  copy.to = scratch_view(part, type, batch, view.heads, rows, dim);
   view = copy.to;
   return add_copy(work, call.facts, copy);
+}
+
+Copy AttentionWork::out_of_pages(Copy copy) const {
+  if (!gathered) return copy;
+  copy.paged = Copy::Paged::from;
+  copy.page_size = problem.page_size;
+  copy.block_table = list_view(arguments.block_table);
+  copy.which = Copy::Which::keys;
+  copy.info = info;
+  copy.entries_at = common.entries_at;
+  copy.batch = problem.batch;
+  copy.rows = problem.len_kv;
+  return copy;
 }
 
 core::Status AttentionWork::append() {
@@ -166,12 +190,19 @@ core::Status AttentionWork::append() {
 
 core::Status AttentionWork::take_inputs() {
   core::Status status = append();
-  // A cache holds keys that are rotated.
-  const bool keys = call.pass != Pass::decode;
-  if (status.ok()) status = take_input(q, rotated(Copy::Which::queries));
-  if (status.ok()) status = take_input(k, keys ? rotated(Copy::Which::keys) : Copy{});
-  if (status.ok()) status = take_input(v, {});
-  if (status.ok()) status = take_input(dout, {});
+  // What is rotated is not rounded again, and kernels read k and v in one type. A cache holds keys
+  // that were rotated before.
+  const bool rotates = problem.rope != Rope::none;
+  const bool keys = rotates && call.pass != Pass::decode;
+  const DType type_kv = keys ? DType::f32 : k.dtype;
+  gathered = keys && problem.page_size > 0;
+  if (status.ok()) {
+    status = take_input(q, rotated(Copy::Which::queries), rotates ? DType::f32 : q.dtype);
+  }
+  const Copy of_keys = keys ? rotated(Copy::Which::keys) : Copy{};
+  if (status.ok()) status = take_input(k, out_of_pages(of_keys), type_kv);
+  if (status.ok()) status = take_input(v, out_of_pages({}), type_kv);
+  if (status.ok()) status = take_input(dout, {}, dout.dtype);
   return status;
 }
 
@@ -282,7 +313,7 @@ core::Status AttentionWork::finish_output(const View& tensor, const View& writte
   const bool backward = call.pass == Pass::backward;
   const bool of_keys = which == Copy::Which::keys;
   Copy copy;
-  if (backward && rotates) {
+  if (backward && rotates && problem.rope != Rope::none) {
     copy = rotated(which);
     copy.rotation.inverse = true;
   } else if (which != Copy::Which::all &&
@@ -345,6 +376,12 @@ void AttentionWork::bind_pairs(Step& step, Parameters& p, const Block& block) co
   };
   bind_one(bias, p.bias, p.bias_kv);
   bind_one(mask, p.mask, p.mask_kv);
+}
+
+void AttentionWork::add_constants(Step& step) const {
+  step.add_constant("TYPE_Q", number_of(q.dtype));
+  step.add_constant("TYPE_KV", number_of(k.dtype));
+  step.add_constant("DROPOUT", problem.dropout ? 1 : 0);
 }
 
 Parameters AttentionWork::parameters_of(const Piece& piece, const Tiles& tiles) const {

@@ -90,6 +90,8 @@ class AttentionWork {
   // Pieces whose bindings the device takes and whose work is within a submission.
   core::Status cut(const Whole& whole, std::vector<Piece>& pieces) const;
 
+  // What kernels that read q, k, v and pairs compute: types and options. After take_inputs().
+  void add_constants(Step& step) const;
   // The parameters of a piece; rows of tensors are left to its kernel.
   [[nodiscard]] Parameters parameters_of(const Piece& piece, const Tiles& tiles) const;
   // Binds a block of a tensor and says in `rows` where it is, in units of `unit` bytes.
@@ -106,6 +108,7 @@ class AttentionWork {
   const Arguments& arguments;
   Work& work;
   View q, k, v, dout, bias, mask;
+  bool gathered = false;  // k and v: out of a paged cache, in order
   Operand info;
   Parameters common;
 
@@ -116,7 +119,8 @@ class AttentionWork {
   [[nodiscard]] bool is_read(const View& tensor) const;
   View scratch_statistics(Memory memory);
   core::Status append();
-  core::Status take_input(View& view, const Copy& how);
+  core::Status take_input(View& view, const Copy& how, DType type);
+  [[nodiscard]] Copy out_of_pages(Copy copy) const;
   // How queries and keys are rotated, or their gradients back.
   [[nodiscard]] Copy rotated(Copy::Which which) const;
 

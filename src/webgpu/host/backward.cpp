@@ -43,7 +43,7 @@ Step kernel_step(BackwardKernel kernel, const char* name, const BackwardTiling& 
   Step step;
   step.spec.source = name;
   step.spec.entry = name;
-  add_option_constants(attention.problem, step);
+  attention.add_constants(step);
   step.add_constant("TYPE_DOUT", number_of(attention.dout.dtype));
   add_tiling_constants(kernel, tiling, attention.problem, step);
   return step;
@@ -76,7 +76,7 @@ core::Status add_stats(AttentionWork& attention) {
   const View delta = statistics_view(a.delta);
   Whole whole{.of_queries = {&o, &dout, &lse, &dlse, &delta},
               .of_keys = {},
-              .tiles = problem.len_q > 0 ? 1 : 0,
+              .tiles = (problem.len_q + kStatsRows - 1) / kStatsRows,
               .flops = 0.0};
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
@@ -89,6 +89,7 @@ core::Status add_stats(AttentionWork& attention) {
     step.add_constant("DLSE", problem.dlse ? 1 : 0);
     step.add_constant("DELTA", problem.delta ? 1 : 0);
     Parameters p = attention.parameters_of(piece, {.q = 1});
+    p.first_tile_q = u32(piece.first_tile);
     const auto bind_view = [&](const View& view, Rows& rows) {
       attention.bind_rows(step, Access::read, view, piece.q, size_of(view.dtype), rows);
     };
@@ -98,8 +99,7 @@ core::Status add_stats(AttentionWork& attention) {
     bind_view(dlse, p.dlse);
     bind_view(delta, p.delta);
     step.bind(Access::write, attention.info);
-    step.grid = {u32((problem.len_q + kStatsRows - 1) / kStatsRows), u32(piece.q.heads),
-                 u32(piece.q.batches)};
+    step.grid = {u32(piece.tiles), u32(piece.q.heads), u32(piece.q.batches)};
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
@@ -116,12 +116,12 @@ core::Status add_dq(AttentionWork& attention, const Kernels& kernels) {
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
-  Step plain = kernel_step(BackwardKernel::q, "backward_q", kernels.q, attention);
-  plain.add_constant("TYPE_DQ", number_of(written.dtype));
+  const Step plain = kernel_step(BackwardKernel::q, "backward_q", kernels.q, attention);
   for (const Piece& piece : pieces) {
     Step step = plain;
     Parameters p = attention.parameters_of(piece, kernels.tiles_q);
     p.first_tile_q = u32(piece.first_tile);
+    p.out_type = number_of(written.dtype);
     bind_inputs(attention, piece, step, p);
     attention.bind_rows(step, Access::write, written, piece.q, 4, p.dq);
     step.grid = {u32(piece.tiles), u32(piece.q.heads), u32(piece.q.batches)};

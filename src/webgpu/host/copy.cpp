@@ -32,7 +32,7 @@ std::vector<U32> frequencies(const Rotation& rotation) {
   return words;
 }
 
-void add_constants(const Copy& copy, Step& step) {
+void add_constants(const Copy& copy, bool in_place, Step& step) {
   const Rotation& rotation = copy.rotation;
   step.spec.source = "copy";
   step.spec.entry = "copy";
@@ -40,11 +40,7 @@ void add_constants(const Copy& copy, Step& step) {
   step.add_constant("TYPE_TO", number_of(copy.to.dtype));
   step.add_constant("LINES", kLines);
   step.add_constant("ROPE", static_cast<double>(rotation.style));
-  step.add_constant("ROT_DIM",
-                    rotation.style == Rope::none ? 0.0 : static_cast<double>(rotation.rot_dim));
-  step.add_constant("IN_PLACE", 0);
-  step.add_constant("ACCUMULATE", copy.accumulate ? 1 : 0);
-  step.add_constant("ZERO_NONFINITE", copy.nonfinite_zero ? 1 : 0);
+  step.add_constant("IN_PLACE", in_place ? 1 : 0);
 }
 
 // Whether they are the same elements in the same places.
@@ -61,6 +57,7 @@ void fill_rotation(const Rotation& rotation, CopyParameters& p) {
                   : rotation.from_positions   ? 4
                                               : 3;
   p.inverse = rotation.inverse ? 1 : 0;
+  p.rot_dim = rotation.style == Rope::none ? 0 : u32(rotation.rot_dim);
 }
 
 }  // namespace
@@ -72,8 +69,7 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
   if (batch == 0 || rows == 0 || !copy.to.given()) return {};
   const bool in_place = same_place(from, copy.to);
   Step whole;
-  add_constants(copy, whole);
-  whole.spec.constants[5].value = in_place ? 1 : 0;
+  add_constants(copy, in_place, whole);
   Operand made;
   if (copy.rotation.style != Rope::none && !copy.rotation.cosines.given()) {
     made = work.add_constants(frequencies(copy.rotation));
@@ -152,6 +148,8 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
       p.page_size = u32(copy.page_size);
       p.num_pages = u32((copy.paged == Copy::Paged::from ? from : copy.to).batch);
       fill_rotation(copy.rotation, p);
+      p.accumulate = copy.accumulate ? 1 : 0;
+      p.nonfinite_zero = copy.nonfinite_zero ? 1 : 0;
       const std::int64_t groups = (rows * block.heads + kLines - 1) / kLines;
       const std::int64_t high = (groups + kMaxGrid - 1) / kMaxGrid;
       step.grid = {u32((groups + high - 1) / high), u32(high), u32(block.batches)};

@@ -1,5 +1,7 @@
 // The steps of decode: partial results of splits of the keys, and their merge.
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/tiling.hpp"
@@ -31,6 +33,9 @@ struct CombineParameters {
   U32 first_head = 0;
   U32 first_row = 0;
   U32 packed = 0;
+  U32 lse_given = 0;
+  U32 nonfinite_zero = 0;
+  std::array<U32, 2> spare{};
 };
 
 struct Splits {
@@ -54,17 +59,16 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
   return {keys, divide_up(len, keys)};
 }
 
-Step decode_step(const Problem& problem, const DecodeTiling& tiling) {
+Step decode_step(const AttentionWork& attention, const DecodeTiling& tiling) {
   Step step;
-  step.spec.source = "decode";
-  step.spec.entry = "decode";
-  add_option_constants(problem, step);
+  step.spec.source = tiling.subgroups ? "decode_subgroups" : "decode";
+  step.spec.entry = step.spec.source;
+  step.spec.subgroups = tiling.subgroups;
+  attention.add_constants(step);
   step.add_constant("THREADS", tiling.threads);
   step.add_constant("ROWS", tiling.rows);
   step.add_constant("UNROLL", tiling.unroll);
-  step.add_constant("LANES_QK", tiling.lanes_qk);
-  step.add_constant("LANES_VO", tiling.lanes_vo);
-  step.add_constant("PAGED", problem.page_size > 0 ? 1 : 0);
+  step.add_constant("LANES", tiling.lanes);
   return step;
 }
 
@@ -90,6 +94,22 @@ Partials stage(AttentionWork& attention, std::int64_t splits) {
   return {scratch_view(part, DType::f32, batch, p.heads_q, rows, words), splits * p.dim_vo};
 }
 
+// Any page may be an entry's: they are bound as a whole.
+core::Status check_pages(const AttentionWork& attention) {
+  const std::uint64_t most = attention.call.facts.max_storage_binding_bytes;
+  for (const View* view : {&attention.k, &attention.v}) {
+    if (!view->given()) continue;
+    const std::uint64_t bytes =
+        attention.bound(*view, {0, view->batch, 0, view->heads}, 16).operand.size;
+    if (bytes > most) {
+      return core::Status::unsupported("webgpu: a paged cache's bytes: found " +
+                                       std::to_string(bytes) + "; this device binds at most " +
+                                       std::to_string(most) + " at once");
+    }
+  }
+  return {};
+}
+
 void add_combine(AttentionWork& attention, const Piece& piece, const Partials& partials,
                  const Splits& splits, const View& lse) {
   const Problem& problem = attention.problem;
@@ -98,8 +118,6 @@ void add_combine(AttentionWork& attention, const Piece& piece, const Partials& p
   step.spec.source = "combine";
   step.spec.entry = "combine";
   step.add_constant("TYPE_TO", number_of(o.dtype));
-  step.add_constant("HAS_LSE", lse.given() ? 1 : 0);
-  step.add_constant("ZERO_NONFINITE", problem.nonfinite_zero ? 1 : 0);
   CombineParameters p;
   attention.bind_rows(step, Access::read, partials.view, piece.q, 4, p.partial_o);
   p.partial_lse = partials.lse(p.partial_o);
@@ -125,9 +143,16 @@ void add_combine(AttentionWork& attention, const Piece& piece, const Partials& p
   p.first_batch = u32(piece.q.batch);
   p.first_head = u32(piece.q.head);
   p.packed = attention.common.packed & 1u;
-  step.grid = {u32(problem.len_q), u32(piece.q.heads), u32(piece.q.batches)};
-  step.set_parameters(p);
-  attention.work.steps.push_back(step);
+  p.lse_given = lse.given() ? 1 : 0;
+  p.nonfinite_zero = problem.nonfinite_zero ? 1 : 0;
+  const std::int64_t most = attention.call.facts.max_grid;
+  for (std::int64_t row = 0; row < problem.len_q; row += most) {
+    p.first_row = u32(row);
+    step.grid = {u32(std::min(most, problem.len_q - row)), u32(piece.q.heads),
+                 u32(piece.q.batches)};
+    step.set_parameters(p);
+    attention.work.steps.push_back(step);
+  }
 }
 
 }  // namespace
@@ -141,7 +166,7 @@ core::Status add_decode(AttentionWork& attention) {
   const DecodeTiling tiling = decode_tiling(problem, attention.call.facts);
   attention.prepare(false, {});
   core::Status status = attention.take_inputs();
-  if (!status.ok() || problem.len_q == 0) return status;
+  if (!status.ok()) return status;
   const std::int64_t tiles =
       divide_up(problem.len_q * (problem.heads_q / problem.heads_kv), tiling.rows);
   const Splits splits = split(problem, tiling, tiles, attention.call.facts);
@@ -150,17 +175,18 @@ core::Status add_decode(AttentionWork& attention) {
   const View lse = statistics_view(attention.arguments.lse);
   const View written_lse = attention.place_combined_statistics(lse, o);
 
-  const bool paged = problem.page_size > 0;
+  const bool paged = problem.page_size > 0 && !attention.gathered;
   Whole whole{.of_queries = {&attention.q, &attention.bias, &attention.mask, &partials.view, &o},
               .of_keys = {},
               .tiles = tiles,
               .flops = attention.flops(1, 1),
               .groups_per_entry = splits.count};
   if (!paged) whole.of_keys = {&attention.k, &attention.v};
+  if (paged) status = check_pages(attention);
   std::vector<Piece> pieces;
-  status = attention.cut(whole, pieces);
+  if (status.ok()) status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
-  const Step plain = decode_step(problem, tiling);
+  const Step plain = decode_step(attention, tiling);
   const View table = list_view(attention.arguments.block_table);
   for (const Piece& piece : pieces) {
     Step step = plain;
@@ -181,7 +207,8 @@ core::Status add_decode(AttentionWork& attention) {
     p.splits = u32(splits.count);
     p.split_keys = u32(splits.keys);
     p.page_size = u32(problem.page_size);
-    p.num_pages = paged ? u32(attention.k.batch) : 0;
+    p.num_pages = problem.page_size > 0 ? u32(rows_view(attention.arguments.k).batch) : 0;
+    p.gathered = attention.gathered ? 1 : 0;
     p.table_at = pages.base;
     p.table_batch = pages.batch;
     p.table_page = pages.row;

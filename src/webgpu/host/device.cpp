@@ -351,6 +351,8 @@ core::Status Device::process(std::shared_ptr<Device>& device) {
 void Device::start_caches() {
   pipelines_ = std::make_unique<Pipelines>(*this, kernel_sources());
   pool_ = std::make_unique<Pool>(*this);
+  const char* subgroups = std::getenv("ATTN_WEBGPU_SUBGROUPS");
+  if (subgroups != nullptr && std::string_view(subgroups) == "0") facts_.has_subgroups = false;
   if (facts_.has_subgroups) probe_subgroups();
 }
 

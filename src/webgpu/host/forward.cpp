@@ -10,17 +10,15 @@ U32 divided_up(std::int64_t n, std::int64_t by) {
 }
 
 // forward.wgsl with its constants, before anything is bound.
-Step forward_step(const Problem& problem, const Tiling& tiling, DType out) {
+Step forward_step(const AttentionWork& attention, const Tiling& tiling) {
   Step step;
   step.spec.source = "forward";
   step.spec.entry = "forward";
-  add_option_constants(problem, step);
-  step.add_constant("TYPE_O", number_of(out));
+  attention.add_constants(step);
   step.add_constant("ROWS", tiling.rows);
   step.add_constant("COLUMNS", tiling.columns);
   step.add_constant("SLICE", tiling.slice);
-  step.add_constant("SLICES_QK", divided_up(problem.dim_qk, tiling.slice));
-  step.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, tiling.tile_kv()));
+  step.add_constant("BLOCKS_VO", divided_up(attention.problem.dim_vo, tiling.tile_kv()));
   step.add_constant("BLOCKS_AT_ONCE", tiling.blocks_at_once);
   step.add_constant("KEEP_Q", tiling.keep_q ? 1 : 0);
   return step;
@@ -47,11 +45,12 @@ core::Status add_forward(AttentionWork& attention) {
                           .flops = attention.flops(1, 1)},
                          pieces);
   if (!status.ok()) return status;
-  const Step plain = forward_step(problem, tiling, written.dtype);
+  const Step plain = forward_step(attention, tiling);
   for (const Piece& piece : pieces) {
     Step step = plain;
     Parameters p = attention.parameters_of(piece, tiles);
     p.first_tile_q = static_cast<U32>(piece.first_tile);
+    p.out_type = number_of(written.dtype);
     attention.bind_rows(step, Access::read, attention.q, piece.q, 16, p.q);
     attention.bind_rows(step, Access::read, attention.k, piece.kv, 16, p.k);
     attention.bind_rows(step, Access::read, attention.v, piece.kv, 16, p.v);

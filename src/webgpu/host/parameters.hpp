@@ -48,7 +48,7 @@ struct Parameters {
   U32 split_tiles = 0;
 
   float scale = 1.0f;
-  float softcap = 1.0f;
+  float softcap = 0.0f;
   float keep_scale = 1.0f;
   U32 keep_below = 256;
   std::array<U32, 2> seed{};
@@ -70,7 +70,13 @@ struct Parameters {
   U32 table_batch = 0;
   U32 table_page = 0;
   U32 split_keys = 0;
-  std::array<U32, 2> spare{};
+  U32 bias_type = 0;
+  U32 mask_given = 0;
+
+  float unit = 0.0f;
+  float to_log2 = 0.0f;
+  U32 out_type = 0;
+  U32 gathered = 0;
 };
 static_assert(sizeof(Parameters) % 16 == 0);
 
@@ -98,7 +104,9 @@ struct CopyParameters {
   U32 cosines_row = 0;
   U32 sines_at = 0;
   U32 sines_row = 0;
-  std::array<U32, 3> unused{};
+  U32 rot_dim = 0;
+  U32 accumulate = 0;
+  U32 nonfinite_zero = 0;
 };
 static_assert(sizeof(CopyParameters) % 16 == 0);
 

@@ -1,6 +1,7 @@
 // Plans; see plan.hpp.
 #include "webgpu/host/plan.hpp"
 
+#include <array>
 #include <string>
 
 #include "core/names.hpp"
@@ -24,11 +25,11 @@ bool is_stored(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-// What a tensor of this shape is when it has an own buffer.
-TensorView contiguous(const core::Shape& shape) {
+// What a tensor of this shape is when it has a buffer of its own, named by `number`.
+TensorView contiguous(const core::Shape& shape, std::size_t number) {
   TensorView view;
-  static char nowhere;
-  view.data = &nowhere;
+  static std::array<char, 64> names;
+  view.data = &names[number % names.size()];
   view.dtype = shape.dtype;
   view.device = attn::Device::webgpu;
   view.rank = shape.rank;
@@ -48,12 +49,6 @@ core::Capability check_support(Pass, const Problem& p, const DeviceFacts& facts)
                 " on WebGPU; accepted f32, f16 and bf16");
     }
   }
-  // Rotated queries and keys would be rounded to the type once more than semantics.md allows.
-  if (p.rope != Rope::none && (p.dtype != DType::f32 || p.kv_type() != DType::f32)) {
-    return no(
-        "no rotary embedding inside of attention for 16-bit types on WebGPU yet; accepted f32, "
-        "or rope before");
-  }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength || p.total_q > kMaxLength ||
       p.total_kv > kMaxLength) {
     return no("sequences of more than 2^28 rows");
@@ -68,8 +63,9 @@ core::Capability check_support(Pass, const Problem& p, const DeviceFacts& facts)
 core::Status work_of_problem(Pass pass, const Problem& problem, const DeviceFacts& facts,
                              Work& work) {
   Arguments arguments;
+  std::size_t number = 0;
   for (const core::Slot& slot : core::slots_of(pass, problem)) {
-    if (slot.use == core::Use::needed) arguments.*slot.view = contiguous(slot.shape);
+    if (slot.use == core::Use::needed) arguments.*slot.view = contiguous(slot.shape, number++);
   }
   return make_work({pass, problem, arguments, facts}, work);
 }
@@ -85,7 +81,7 @@ core::Plan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts
     plan.tile_kv = tiling.tile_kv();
   } else if (takes_decode(problem)) {
     const DecodeTiling tiling = decode_tiling(problem, facts);
-    plan.kernel = "decode";
+    plan.kernel = tiling.subgroups ? "decode_subgroups" : "decode";
     plan.tile_q = tiling.rows;
     plan.tile_kv = tiling.tile();
   } else {

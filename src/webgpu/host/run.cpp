@@ -24,7 +24,9 @@ bool reads(const Step& step, Memory memory) {
   return false;
 }
 
-// Of a step's operand. Outputs that are not asked for go behind the parts of a buffer that the step
+}  // namespace
+
+// Outputs that are not asked for go behind the parts of a buffer that the step
 // does not read.
 Bound placed(const Work& work, const Step& step, const Operand& operand,
              const ScratchBuffers& scratch) {
@@ -44,7 +46,10 @@ Bound placed(const Work& work, const Step& step, const Operand& operand,
   return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
 }
 
-}  // namespace
+Bound parameters_at(std::size_t step, const ScratchBuffers& scratch) {
+  return {scratch.parameters.buffer, scratch.parameters.offset + step * kParameterBytes,
+          kParameterBytes};
+}
 
 Needs needs_of(const Work& work) {
   return {
@@ -65,9 +70,7 @@ core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scr
     for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
       dispatch.bound[n] = placed(work, step, step.operands[n], scratch);
     }
-    const std::uint64_t at = (dispatches.size() - 1) * kParameterBytes;
-    dispatch.parameters = {scratch.parameters.buffer, scratch.parameters.offset + at,
-                           kParameterBytes};
+    dispatch.parameters = parameters_at(dispatches.size() - 1, scratch);
     dispatch.grid = step.grid;
   }
   return {};

@@ -19,6 +19,11 @@ struct ScratchBuffers {
 // parameters for each step and constants behind them.
 Needs needs_of(const Work& work);
 
+// Where an operand of one of the work's steps is.
+Bound placed(const Work& work, const Step& step, const Operand& operand,
+             const ScratchBuffers& scratch);
+Bound parameters_at(std::size_t step, const ScratchBuffers& scratch);
+
 // Compiles what is not compiled yet and puts every step's operands in their places.
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
                      std::vector<Dispatch>& dispatches);

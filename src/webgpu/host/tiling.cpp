@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "webgpu/host/geometry.hpp"
 
@@ -12,6 +13,13 @@ namespace {
 std::uint32_t divided_up(std::int64_t n, std::uint32_t by) {
   return static_cast<std::uint32_t>((n + by - 1) / by);
 }
+
+// Threads that share a key, 8 dimensions each: few values, for each is a pipeline.
+std::uint32_t lanes_of(std::int64_t dim) {
+  return std::max(std::bit_ceil(divided_up(dim, 8)), 4u);
+}
+
+constexpr std::uint64_t kKeptSlices = 2;  // as the kernels say
 
 }  // namespace
 
@@ -48,13 +56,10 @@ Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
 
 std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
                              const Problem& problem) {
-  const std::uint64_t slices_qk = divided_up(problem.dim_qk, t.slice);
-  const std::uint64_t slices_vo = divided_up(problem.dim_vo, t.slice);
-  const std::uint64_t q_stride = (t.keep ? slices_qk : 1) * t.slice / 4 + 1;
-  const std::uint64_t dout_stride = (t.keep ? slices_vo : 1) * t.slice / 4 + 1;
-  const std::uint64_t shared = t.keep ? t.tile_q() * (q_stride + dout_stride) : 0;
+  const std::uint64_t stride = (t.keep ? kKeptSlices : 1) * t.slice / 4 + 1;
+  const std::uint64_t shared = t.keep ? 2 * t.tile_q() * stride : 0;
   const std::uint64_t columns =
-      (t.keep ? shared : t.tile_q() * q_stride) + std::uint64_t{t.slice} * t.columns;
+      (t.keep ? shared : t.tile_q() * stride) + std::uint64_t{t.slice} * t.columns;
   std::uint64_t pairs = shared + std::uint64_t{t.tile_q()} * (t.columns + 1);
   if (kernel == BackwardKernel::q) {
     pairs += std::uint64_t{t.depth} * divided_up(problem.dim_qk, 4 * t.columns) * t.columns;
@@ -108,8 +113,6 @@ void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& t, const 
   step.add_constant("ROWS", t.rows);
   step.add_constant("COLUMNS", t.columns);
   step.add_constant("SLICE", t.slice);
-  step.add_constant("SLICES_QK", divided_up(problem.dim_qk, t.slice));
-  step.add_constant("SLICES_VO", divided_up(problem.dim_vo, t.slice));
   step.add_constant("KEEP", t.keep ? 1 : 0);
   if (kernel == BackwardKernel::bias) return;
   const std::uint32_t block = kernel == BackwardKernel::q ? 4 * t.columns : 8 * t.rows;
@@ -121,21 +124,20 @@ void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& t, const 
 }
 
 std::uint32_t DecodeTiling::tile() const {
-  return unroll * std::min(threads / lanes_qk, threads / lanes_vo);
+  return unroll * (threads / lanes);
 }
 
 std::uint64_t decode_bytes(const DecodeTiling& t, bool dropout) {
   const std::uint64_t pairs = std::uint64_t{t.tile()} * t.rows;
   const std::uint64_t parts =
-      std::max<std::uint64_t>(pairs * (t.lanes_qk + 1), 8ull * (t.threads + 4));
-  return 4 * (parts + pairs + (dropout ? pairs : 1)) + 8ull * (t.threads / t.lanes_vo) * t.rows;
+      std::max<std::uint64_t>(pairs * (t.lanes + 1), 8ull * (t.threads + 4));
+  return 4 * (parts + pairs + (dropout ? pairs : 1)) + 8ull * (t.threads / t.lanes) * t.rows;
 }
 
 // As many rows as a key head's queries have, at most 8: each key is then loaded once.
 DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   DecodeTiling t;
-  t.lanes_qk = divided_up(problem.dim_qk, 8);
-  t.lanes_vo = divided_up(problem.dim_vo, 8);
+  t.lanes = lanes_of(std::max(problem.dim_qk, problem.dim_vo));
   const std::int64_t rows = problem.len_q * (problem.heads_q / problem.heads_kv);
   if (facts.type == AdapterType::cpu) {  // whose compiler takes seconds for the others
     t.threads = 32;
@@ -144,17 +146,8 @@ DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   t.rows = rows > 4 ? 8 : rows > 2 ? 4 : rows > 1 ? 2 : 1;
   while (t.unroll > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.unroll /= 2;
   while (t.rows > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.rows /= 2;
+  t.subgroups = facts.subgroup_linear && facts.subgroup_size >= t.lanes && t.lanes >= t.rows;
   return t;
-}
-
-void add_option_constants(const Problem& problem, Step& step) {
-  step.add_constant("TYPE_Q", number_of(problem.dtype));
-  step.add_constant("TYPE_KV", number_of(problem.kv_type()));
-  step.add_constant("BIAS", problem.bias.given ? 1 + number_of(problem.bias_type()) : 0);
-  step.add_constant("MASK", problem.mask.given ? 1 : 0);
-  step.add_constant("SOFTCAP", problem.softcap ? 1 : 0);
-  step.add_constant("ALIBI", problem.alibi ? 1 : 0);
-  step.add_constant("DROPOUT", problem.dropout ? 1 : 0);
 }
 
 }  // namespace attn::webgpu

@@ -51,15 +51,12 @@ struct DecodeTiling {
   std::uint32_t threads = 128;
   std::uint32_t rows = 4;    // of a workgroup: 1, 2, 4 or 8
   std::uint32_t unroll = 4;  // keys of a group of lanes under way
-  std::uint32_t lanes_qk = 8;
-  std::uint32_t lanes_vo = 8;
+  std::uint32_t lanes = 8;   // threads that share a key
+  bool subgroups = false;    // decode_subgroups.wgsl
 
   [[nodiscard]] std::uint32_t tile() const;  // keys
 };
 std::uint64_t decode_bytes(const DecodeTiling& tiling, bool dropout);
 DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts);
-
-// Constants that say what a kernel computes: types and options.
-void add_option_constants(const Problem& problem, Step& step);
 
 }  // namespace attn::webgpu

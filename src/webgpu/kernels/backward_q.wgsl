@@ -63,13 +63,13 @@ struct Parameters {
   ranges_at: u32,
   tiles_at: u32,
   keys_at: u32,
-  slopes_at: u32,
-  sinks_at: u32,  // 0: no sinks
+  slopes_at: u32,  // 0: no ALiBi
+  sinks_at: u32,   // 0: no sinks
   stats_at: u32,
   split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
-  softcap: f32,
+  softcap: f32,  // 0: none
   keep_scale: f32,  // 256 / keep_below
   keep_below: u32,
   seed: vec2<u32>,  // Philox key: seed, high word with that of the offset
@@ -92,7 +92,13 @@ struct Parameters {
   table_batch: u32,
   table_page: u32,
   split_keys: u32,  // of one split
-  spare: vec2<u32>,
+  bias_type: u32,  // 0: none, 1: f32, 2: f16, 3: bf16
+  mask_given: u32,
+
+  unit: f32,      // 1 of a natural score in the units of scores: log2 e; with a bias 1
+  to_log2: f32,   // a unit of scores in those of log2: 1; with a bias log2 e
+  out_type: u32,  // of o and dq; 0: f32, 1: f16, 2: bf16
+  gathered: u32,  // 1: keys and values were put in order; pages only say which of them exist
 }
 // end: parameters
 
@@ -107,33 +113,27 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> dq: array<u32>;
 
 const kMaxR = 8u;
+const kKeptSlices = 2u;
 const kMaxBlocks = 8u;
 const kLog2E = 1.44269504;
 
 override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
 override TYPE_DOUT: u32 = 0u;
-override TYPE_DQ: u32 = 0u;
 override R: u32 = 8u;  // rows of a thread, at most kMaxR
 override ROWS: u32 = 8u;
 override COLUMNS: u32 = 8u;
 override SLICE: u32 = 32u;
-override SLICES_QK: u32 = 2u;
-override SLICES_VO: u32 = 2u;
 override BLOCKS_QK: u32 = 2u;
 override DEPTH: u32 = 16u;  // of rows of K, divides TILE_KV
-override KEEP: bool = false;
-override BIAS: u32 = 0u;  // 0: none, else 1 + type
-override MASK: bool = false;
-override SOFTCAP: bool = false;
-override ALIBI: bool = false;
+override KEEP: bool = false;  // dims are at most kKeptSlices * SLICE
 override DROPOUT: bool = false;
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
 override TILE_KV = COLUMNS * 4u;
-override Q_STRIDE = select(1u, SLICES_QK, KEEP) * SLICE / 4u + 1u;
-override DOUT_STRIDE = select(1u, SLICES_VO, KEEP) * SLICE / 4u + 1u;
+override Q_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
+override DOUT_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
 override DOUT_AT = select(0u, TILE_Q * Q_STRIDE, KEEP);
 override SHARED_AT = select(0u, TILE_Q * (Q_STRIDE + DOUT_STRIDE), KEEP);
 override COLUMNS_AT = select(TILE_Q * Q_STRIDE, SHARED_AT, KEEP);
@@ -143,7 +143,6 @@ override K_AT = PAIRS_AT + TILE_Q * PAIRS_STRIDE;
 override K_STRIDE = BLOCKS_QK * COLUMNS;
 override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, K_AT + DEPTH * K_STRIDE);
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
-override UNIT = select(kLog2E, 1.0, BIAS != 0u);  // 1 of a natural score
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
 var<workgroup> s_rows: array<vec4<u32>, TILE_Q>;
@@ -294,14 +293,16 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 }
 // end: entry
 
-// begin: score
-// Stands for a score that is hidden: no score of finite parts has just these bits by design.
-const kHidden = -3.3931567e38;
-
+// begin: exp
 // 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
   return select(exp2(x), 0.0, x < -200.0);
 }
+// end: exp
+
+// begin: score
+// Stands for a score that is hidden: no score of finite parts has just these bits by design.
+const kHidden = -3.3931567e38;
 
 fn exps_of(x: vec4<f32>) -> vec4<f32> {
   return select(exp2(x), vec4(0.0), x < vec4(-200.0));
@@ -323,13 +324,13 @@ struct BiasElement {
 }
 
 fn bias_element(at: u32) -> BiasElement {
-  if (BIAS == 1u) {
+  if (p.bias_type == 1u) {
     let bits = bias[at];
     return BiasElement(bitcast<f32>(bits), bits == 0xff800000u);
   }
   let word = bias[at / 2u];
   let bits = select(word & 0xffffu, word >> 16u, (at & 1u) != 0u);
-  if (BIAS == 2u) {
+  if (p.bias_type == 2u) {
     return BiasElement(unpack2x16float(bits).x, bits == 0xfc00u);
   }
   return BiasElement(bitcast<f32>(bits << 16u), bits == 0xff80u);
@@ -357,8 +358,8 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   row.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head + i * p.bias.row;
   row.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head + i * p.mask.row;
   row.slope = 0.0;
-  if (ALIBI) {
-    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * UNIT;
+  if (p.slopes_at != 0u) {
+    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
   }
   row.at = bitcast<i32>(i) + e.diag;
   row.low = 0u;
@@ -371,29 +372,30 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   return row;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / UNIT of log2;
-// kHidden where the query does not see the key.
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
+// kHidden where the query does not see the key. Options that cost a branch where they are not given
+// are no constants: pipelines stay few.
 fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   var t: vec4<f32>;
-  if (SOFTCAP) {
-    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * UNIT);
+  if (p.softcap != 0.0) {
+    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
   } else {
-    t = products * (p.scale * UNIT);
+    t = products * (p.scale * p.unit);
   }
   let keys = vec4(j, j + 1u, j + 2u, j + 3u);
-  if (ALIBI) {
+  if (p.slopes_at != 0u) {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (BIAS != 0u || MASK) {
+  if (p.bias_type != 0u || p.mask_given != 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
       if (!hidden[n]) {
-        if (BIAS != 0u) {
+        if (p.bias_type != 0u) {
           let x = bias_element(row.bias + (j + n) * p.bias_kv);
           t[n] += x.value;
           hidden[n] = x.hides;
         }
-        if (MASK) {
+        if (p.mask_given != 0u) {
           hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
         }
       }
@@ -515,8 +517,8 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
 
 // Where KEEP: Q and dO of a tile, whole.
 fn load_queries(at: Starts, e: Entry, first: u32, thread: u32) {
-  load_rows(0u, TYPE_Q, q_rows(at, e, first, 0u), 0u, Q_STRIDE, TILE_Q, SLICES_QK * SLICE, thread);
-  load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, 0u), DOUT_AT, DOUT_STRIDE, TILE_Q, SLICES_VO * SLICE, thread);
+  load_rows(0u, TYPE_Q, q_rows(at, e, first, 0u), 0u, Q_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
+  load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, 0u), DOUT_AT, DOUT_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
 }
 
 // r_s = Q K^T and r_tile = dO V^T of the tile of queries from `first` and keys from `j` on.
@@ -526,7 +528,7 @@ fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
   for (var r = 0u; r < R; r += 1u) {
     r_tile[r] = vec4(0.0);
   }
-  for (var slice = 0u; slice < SLICES_QK; slice += 1u) {
+  for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
     if (!KEEP) {
       load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, Q_STRIDE, TILE_Q, SLICE, thread);
@@ -540,7 +542,7 @@ fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
     r_s[r] = r_tile[r];
     r_tile[r] = vec4(0.0);
   }
-  for (var slice = 0u; slice < SLICES_VO; slice += 1u) {
+  for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
     if (!KEEP) {
       load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, DOUT_STRIDE, TILE_Q, SLICE, thread);
@@ -588,7 +590,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
   let row = Row(tile.head.bias + i * p.bias.row, tile.head.mask + i * p.mask.row, tile.head.slope,
                 tile.head.at + bitcast<i32>(i), stats.z, stats.w);
   let t = scores_of(row, j, s);
-  let x = (t - bitcast<f32>(stats.x) * UNIT) * (kLog2E / UNIT);
+  let x = (t - bitcast<f32>(stats.x) * p.unit) * p.to_log2;
   let whole = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
   var kept = whole;
   var gradient = dp;
@@ -606,7 +608,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
 // begin: raw
 // The derivative of scores by scale * products.
 fn slope_of(products: vec4<f32>) -> vec4<f32> {
-  if (!SOFTCAP) {
+  if (p.softcap == 0.0) {
     return vec4(1.0);
   }
   let x = tanh_of(products * (p.scale / p.softcap));
@@ -660,7 +662,7 @@ fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
 
 // Elements [dim, dim + 4) of the row of dq at word `at`, as far as they exist.
 fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
-  if (TYPE_DQ == 0u) {
+  if (p.out_type == 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
       if (dim + n < p.dim_qk) {
         dq[at + dim + n] = bitcast<u32>(x[n]);
@@ -668,10 +670,10 @@ fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
     }
   } else {
     if (dim < p.dim_qk) {
-      dq[at + dim / 2u] = packed_pair(x.xy, TYPE_DQ);
+      dq[at + dim / 2u] = packed_pair(x.xy, p.out_type);
     }
     if (dim + 2u < p.dim_qk) {
-      dq[at + dim / 2u + 1u] = packed_pair(x.zw, TYPE_DQ);
+      dq[at + dim / 2u + 1u] = packed_pair(x.zw, p.out_type);
     }
   }
 }

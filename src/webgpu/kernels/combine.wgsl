@@ -31,6 +31,9 @@ struct Combine {
   first_head: u32,
   first_row: u32,
   packed: u32,  // 1: rows past an entry's length are another's
+  lse_given: u32,
+  nonfinite_zero: u32,  // 1: writes 0 for what is not finite, and counts it
+  spare: vec2<u32>,
 }
 
 @group(0) @binding(0) var<uniform> p: Combine;
@@ -46,8 +49,6 @@ const kLn2 = 0.69314718;
 const kEmpty = 0xff800000u;  // -inf
 
 override TYPE_TO: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
-override HAS_LSE: bool = true;
-override ZERO_NONFINITE: bool = false;
 
 // begin: bf16
 // Nearest even.
@@ -136,10 +137,20 @@ fn bits_at(at: u32, element: u32) -> u32 {
 }
 // end: put
 
+// begin: exp
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
+fn exp_of(x: f32) -> f32 {
+  return select(exp2(x), 0.0, x < -200.0);
+}
+// end: exp
+
 // begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
+// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
+  if (bits >= 0x7f800000u) {
+    return x;
+  }
   var n = f32(bits >> 23u) - 127.0;
   var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
   if (m > 1.41421356) {
@@ -163,7 +174,7 @@ fn weight_of(bits: u32, largest: f32) -> f32 {
   if (bits == kEmpty) {
     return 0.0;
   }
-  return exp2(max((bitcast<f32>(bits) - largest) * kLog2E, -200.0));
+  return exp_of((bitcast<f32>(bits) - largest) * kLog2E);
 }
 
 fn total_of(at: u32, sink: u32) -> Total {
@@ -207,9 +218,10 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
     }
     total = total_of(lse_at, sink);
   }
-  if (HAS_LSE && thread == 0u) {
+  let some = !(total.sum == 0.0);  // also of NaN
+  if (p.lse_given != 0u && thread == 0u) {
     var bits = kEmpty;
-    if (total.sum > 0.0) {
+    if (some) {
       bits = bitcast<u32>(total.largest + log_of(total.sum));
     }
     lse[p.lse.base + group.z * p.lse.batch + h * p.lse.head + row * p.lse.row] = bits;
@@ -220,27 +232,27 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
   for (var n = thread; n < words_of_row(at, p.dim, TYPE_TO); n += kThreads) {
     let word = word_of(at, n, TYPE_TO);
     var x = vec2(0.0);
-    for (var s = 0u; s < select(0u, p.splits, total.sum > 0.0); s += 1u) {
+    for (var s = 0u; s < select(0u, p.splits, some); s += 1u) {
       let weight = weight_of(partials[lse_at + s], total.largest);
       for (var m = 0u; m < elements; m += 1u) {
-        if (weight != 0.0 && word.dim + m < p.dim) {
+        if (!(weight == 0.0) && word.dim + m < p.dim) {
           x[m] += weight * bitcast<f32>(partials[o_at + s * p.dim + word.dim + m]);
         }
       }
     }
     var bits = vec2(0u);
     for (var m = 0u; m < elements; m += 1u) {
-      if (total.sum > 0.0) {
+      if (some) {
         bits[m] = bits_of(x[m] / total.sum, TYPE_TO);
       }
-      if (ZERO_NONFINITE && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
+      if (p.nonfinite_zero != 0u && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
         bits[m] = 0u;
         replaced += 1u;
       }
     }
     put(word, p.dim, bits.x, bits.y, TYPE_TO);
   }
-  if (ZERO_NONFINITE && replaced != 0u) {
+  if (p.nonfinite_zero != 0u && replaced != 0u) {
     atomicAdd(&count, replaced);
   }
 }

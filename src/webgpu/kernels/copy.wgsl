@@ -6,7 +6,7 @@
 // Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
 // Roles: a thread has a word of the destination at a time. Words that a line shares with what lies
 // next to it are changed by atomic operations on its own half alone.
-// Workgroup memory: the rotated pairs of all lines, f32 [LINES, ROT_DIM]; they are complete before
+// Workgroup memory: the rotated pairs of all lines, f32 [LINES, rot_dim]; they are complete before
 // the first is written, so that a tensor may be rotated in place.
 // Bound by memory; elements of the same type are copied as bits.
 
@@ -52,6 +52,9 @@ struct Copy {
   cosines_row: u32,
   sines_at: u32,
   sines_row: u32,
+  rot_dim: u32,  // 0 without ROPE
+  accumulate: u32,      // 1: adds to what is there
+  nonfinite_zero: u32,  // 1: writes 0 for what is not finite, and counts it
 }
 
 @group(0) @binding(0) var<uniform> p: Copy;
@@ -60,26 +63,22 @@ struct Copy {
 @group(0) @binding(3) var<storage, read> info: array<u32>;
 @group(0) @binding(4) var<storage, read> positions: array<u32>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
-// f32 [position, ROT_DIM / 2] as given; or u32 {low, high} per pair: the 64 bits behind the point
-// of base^(-2m / ROT_DIM) / (2 pi), turns per position.
+// f32 [position, rot_dim / 2] as given; or u32 {low, high} per pair: the 64 bits behind the point
+// of base^(-2m / rot_dim) / (2 pi), turns per position.
 @group(0) @binding(6) var<storage, read> cosines: array<u32>;
 @group(0) @binding(7) var<storage, read> sines: array<u32>;
 @group(0) @binding(8) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
 
 const kThreads = 256u;
+const kMaxDim = 256u;
 
 override TYPE_SOURCE: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_TO: u32 = 0u;
 override LINES: u32 = 16u;
 override ROPE: u32 = 0u;  // 0: none, 1: interleaved, 2: half
-override ROT_DIM: u32 = 0u;
 override IN_PLACE: bool = false;  // source is to; types are the same
-override ACCUMULATE: bool = false;
-override ZERO_NONFINITE: bool = false;
 
-override PAIRS = max(1u, ROT_DIM / 2u);
-override STAGED = max(1u, LINES * ROT_DIM);
-override AS_BITS = TYPE_SOURCE == TYPE_TO && !ACCUMULATE;
+override STAGED = select(1u, LINES * kMaxDim, ROPE != 0u);
 
 var<workgroup> s_rotated: array<f32, STAGED>;
 
@@ -296,27 +295,28 @@ fn rotation(position: vec2<u32>, m: u32) -> vec2<f32> {
 }
 
 fn rotate_lines(b: u32, first: u32, thread: u32) {
-  for (var n = thread; n < LINES * PAIRS; n += kThreads) {
-    let m = n % PAIRS;
-    let line = line_of(b, first + n / PAIRS);
+  let pairs = p.rot_dim / 2u;
+  for (var n = thread; n < LINES * pairs; n += kThreads) {
+    let m = n % pairs;
+    let line = line_of(b, first + n / pairs);
     if (line.state == kCopied) {
       let one = select(m, 2u * m, ROPE == 1u);
-      let other = select(m + PAIRS, 2u * m + 1u, ROPE == 1u);
+      let other = select(m + pairs, 2u * m + 1u, ROPE == 1u);
       let x = value_of(source_bits(line.source + one), TYPE_SOURCE);
       let y = value_of(source_bits(line.source + other), TYPE_SOURCE);
       var turn = rotation(position_of(b, line.row), m);
       turn.y = select(turn.y, -turn.y, p.inverse != 0u);
-      s_rotated[n / PAIRS * ROT_DIM + one] = x * turn.x - y * turn.y;
-      s_rotated[n / PAIRS * ROT_DIM + other] = x * turn.y + y * turn.x;
+      s_rotated[n / pairs * p.rot_dim + one] = x * turn.x - y * turn.y;
+      s_rotated[n / pairs * p.rot_dim + other] = x * turn.y + y * turn.x;
     }
   }
 }
 
 // Element `dim` of a line as it is written, before non-finite ones are replaced.
 fn result_of(line: Line, staged: u32, dim: u32) -> u32 {
-  let rotated = ROPE != 0u && dim < ROT_DIM;
+  let rotated = ROPE != 0u && dim < p.rot_dim;
   let exists = line.state == kCopied && dim < p.dim;
-  if (AS_BITS && !rotated) {
+  if (TYPE_SOURCE == TYPE_TO && p.accumulate == 0u && !rotated) {
     if (!exists) {
       return 0u;
     }
@@ -330,7 +330,7 @@ fn result_of(line: Line, staged: u32, dim: u32) -> u32 {
       x = value_of(source_bits(line.source + dim), TYPE_SOURCE);
     }
   }
-  if (ACCUMULATE) {
+  if (p.accumulate != 0u) {
     x += value_of(bits_at(line.to + dim, TYPE_TO), TYPE_TO);
   }
   return bits_of(x, TYPE_TO);
@@ -358,8 +358,8 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var bits = array<u32, 2>(0u, 0u);
     for (var m = 0u; m < select(2u, 1u, TYPE_TO == 0u); m += 1u) {
       if (word.dim + m < p.dims) {
-        bits[m] = result_of(line, n / words * ROT_DIM, word.dim + m);
-        if (ZERO_NONFINITE && !is_finite(bits[m], TYPE_TO)) {
+        bits[m] = result_of(line, n / words * p.rot_dim, word.dim + m);
+        if (p.nonfinite_zero != 0u && !is_finite(bits[m], TYPE_TO)) {
           bits[m] = 0u;
           replaced += 1u;
         }
@@ -367,7 +367,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
     put(word, p.dims, bits[0], bits[1], TYPE_TO);
   }
-  if (ZERO_NONFINITE && replaced != 0u) {
+  if (p.nonfinite_zero != 0u && replaced != 0u) {
     atomicAdd(&count, replaced);
   }
 }

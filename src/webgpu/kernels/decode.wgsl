@@ -4,13 +4,13 @@
 // A key head's rows are its queries' heads, those of a query together: row n is head n % group of
 // query n / group. A split is the keys [n, n + 1) * split_keys, the first the one in which the
 // tile's rows see their first key, so that a row's result does not depend on other entries.
-// Roles: LANES_QK threads share a key, 8 dimensions each, which they load straight into registers,
-// as LANES_VO do its value; KEYS_* keys and values of a thread are under way at once. The lanes'
-// parts of the products meet in workgroup memory, where a thread adds those of a key and a row and
-// turns the sum into a score. Each group of lanes goes its own way through softmax, in units as in
-// forward.wgsl; at the end the groups are merged.
-// Workgroup memory, f32: parts [TILE, ROWS, LANES_QK + 1], later [8, THREADS + 4] of o; scores
-// [TILE, ROWS], as much again with dropout; {maximum, sum} [GROUPS_VO, ROWS]. With dims of 128, 128
+// Roles: LANES threads share a key and its value, 8 dimensions of each, which they load straight into
+// registers; UNROLL keys of a thread are under way at once. The lanes' parts of the products meet in
+// workgroup memory, where a thread adds those of a key and a row and turns the sum into a score. Each
+// group of lanes goes its own way through softmax, in units as in forward.wgsl; at the end the groups
+// are merged.
+// Workgroup memory, f32: parts [TILE, ROWS, LANES + 1], later [8, THREADS + 4] of o; scores
+// [TILE, ROWS], as much again with dropout; {maximum, sum} [GROUPS, ROWS]. With dims of 128, 128
 // threads, 4 rows and UNROLL = 4: 9.5 KiB.
 // Written: o of a split, normalised, dim_vo words for each split of a row; and its lse, a word for
 // each (-inf: no key; its o is then not written).
@@ -69,13 +69,13 @@ struct Parameters {
   ranges_at: u32,
   tiles_at: u32,
   keys_at: u32,
-  slopes_at: u32,
-  sinks_at: u32,  // 0: no sinks
+  slopes_at: u32,  // 0: no ALiBi
+  sinks_at: u32,   // 0: no sinks
   stats_at: u32,
   split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
-  softcap: f32,
+  softcap: f32,  // 0: none
   keep_scale: f32,  // 256 / keep_below
   keep_below: u32,
   seed: vec2<u32>,  // Philox key: seed, high word with that of the offset
@@ -98,7 +98,13 @@ struct Parameters {
   table_batch: u32,
   table_page: u32,
   split_keys: u32,  // of one split
-  spare: vec2<u32>,
+  bias_type: u32,  // 0: none, 1: f32, 2: f16, 3: bf16
+  mask_given: u32,
+
+  unit: f32,      // 1 of a natural score in the units of scores: log2 e; with a bias 1
+  to_log2: f32,   // a unit of scores in those of log2: 1; with a bias log2 e
+  out_type: u32,  // of o and dq; 0: f32, 1: f16, 2: bf16
+  gathered: u32,  // 1: keys and values were put in order; pages only say which of them exist
 }
 // end: parameters
 
@@ -123,30 +129,20 @@ override TYPE_KV: u32 = 0u;
 override THREADS: u32 = 128u;
 override ROWS: u32 = 4u;      // 1, 2, 4 or 8
 override UNROLL: u32 = 4u;    // at most 8
-override LANES_QK: u32 = 8u;  // dim_qk / 8, rounded up
-override LANES_VO: u32 = 8u;
-override PAGED: bool = false;
-override BIAS: u32 = 0u;  // 0: none, else 1 + type
-override MASK: bool = false;
-override SOFTCAP: bool = false;
-override ALIBI: bool = false;
+override LANES: u32 = 8u;     // at least both dims / 8; a power of 2, divides THREADS
 override DROPOUT: bool = false;
 
-override GROUPS_QK = THREADS / LANES_QK;
-override GROUPS_VO = THREADS / LANES_VO;
-override TILE = UNROLL * min(GROUPS_QK, GROUPS_VO);
-override KEYS_QK = (TILE + GROUPS_QK - 1u) / GROUPS_QK;
-override KEYS_VO = (TILE + GROUPS_VO - 1u) / GROUPS_VO;
-override PART_STRIDE = LANES_QK + 1u;
+override GROUPS = THREADS / LANES;
+override TILE = UNROLL * GROUPS;
+override PART_STRIDE = LANES + 1u;
 override O_STRIDE = THREADS + 4u;
 override PARTS = max(TILE * ROWS * PART_STRIDE, 8u * O_STRIDE);
 override KEPT = select(1u, TILE * ROWS, DROPOUT);
-override UNIT = select(kLog2E, 1.0, BIAS != 0u);  // 1 of a natural score
 
 var<workgroup> s_parts: array<f32, PARTS>;
 var<workgroup> s_scores: array<f32, TILE * ROWS>;
 var<workgroup> s_kept: array<f32, KEPT>;
-var<workgroup> s_groups: array<vec2<f32>, GROUPS_VO * ROWS>;
+var<workgroup> s_groups: array<vec2<f32>, GROUPS * ROWS>;
 
 // Of row r: elements 2 * r (dimensions 0 to 3 of the lane's) and 2 * r + 1; of key n alike, the
 // second only where elements are f32.
@@ -207,14 +203,16 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 }
 // end: entry
 
-// begin: score
-// Stands for a score that is hidden: no score of finite parts has just these bits by design.
-const kHidden = -3.3931567e38;
-
+// begin: exp
 // 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
   return select(exp2(x), 0.0, x < -200.0);
 }
+// end: exp
+
+// begin: score
+// Stands for a score that is hidden: no score of finite parts has just these bits by design.
+const kHidden = -3.3931567e38;
 
 fn exps_of(x: vec4<f32>) -> vec4<f32> {
   return select(exp2(x), vec4(0.0), x < vec4(-200.0));
@@ -236,13 +234,13 @@ struct BiasElement {
 }
 
 fn bias_element(at: u32) -> BiasElement {
-  if (BIAS == 1u) {
+  if (p.bias_type == 1u) {
     let bits = bias[at];
     return BiasElement(bitcast<f32>(bits), bits == 0xff800000u);
   }
   let word = bias[at / 2u];
   let bits = select(word & 0xffffu, word >> 16u, (at & 1u) != 0u);
-  if (BIAS == 2u) {
+  if (p.bias_type == 2u) {
     return BiasElement(unpack2x16float(bits).x, bits == 0xfc00u);
   }
   return BiasElement(bitcast<f32>(bits << 16u), bits == 0xff80u);
@@ -270,8 +268,8 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   row.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head + i * p.bias.row;
   row.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head + i * p.mask.row;
   row.slope = 0.0;
-  if (ALIBI) {
-    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * UNIT;
+  if (p.slopes_at != 0u) {
+    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
   }
   row.at = bitcast<i32>(i) + e.diag;
   row.low = 0u;
@@ -284,29 +282,30 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   return row;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / UNIT of log2;
-// kHidden where the query does not see the key.
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
+// kHidden where the query does not see the key. Options that cost a branch where they are not given
+// are no constants: pipelines stay few.
 fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   var t: vec4<f32>;
-  if (SOFTCAP) {
-    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * UNIT);
+  if (p.softcap != 0.0) {
+    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
   } else {
-    t = products * (p.scale * UNIT);
+    t = products * (p.scale * p.unit);
   }
   let keys = vec4(j, j + 1u, j + 2u, j + 3u);
-  if (ALIBI) {
+  if (p.slopes_at != 0u) {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (BIAS != 0u || MASK) {
+  if (p.bias_type != 0u || p.mask_given != 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
       if (!hidden[n]) {
-        if (BIAS != 0u) {
+        if (p.bias_type != 0u) {
           let x = bias_element(row.bias + (j + n) * p.bias_kv);
           t[n] += x.value;
           hidden[n] = x.hides;
         }
-        if (MASK) {
+        if (p.mask_given != 0u) {
           hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
         }
       }
@@ -355,9 +354,12 @@ fn placed_head(b: u32, h: u32) -> u32 {
 // end: philox
 
 // begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
+// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
+  if (bits >= 0x7f800000u) {
+    return x;
+  }
   var n = f32(bits >> 23u) - 127.0;
   var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
   if (m > 1.41421356) {
@@ -371,6 +373,7 @@ fn log_of(x: f32) -> f32 {
 }
 // end: log
 
+// begin: cache
 fn eight_of(low: vec4<u32>, high: vec4<u32>, element: u32) -> Eight {
   if (element == 0u) {
     return Eight(bitcast<vec4<f32>>(low), bitcast<vec4<f32>>(high));
@@ -379,9 +382,12 @@ fn eight_of(low: vec4<u32>, high: vec4<u32>, element: u32) -> Eight {
                vec4(halves(low.z, element), halves(low.w, element)));
 }
 
-// Words of elements [dim, dim + 8) of a row: the first four, and for f32 the others.
-fn low_words(source: u32, element: u32, row: u32, dim: u32) -> vec4<u32> {
-  return words_of(source, row + dim / select(8u, 4u, element == 0u));
+// Words of elements [dim, dim + 8) of a row: the first four, and for f32 the others; 0 from `dims` on.
+fn low_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<u32> {
+  if (dim < dims) {
+    return words_of(source, row + dim / select(8u, 4u, element == 0u));
+  }
+  return vec4(0u);
 }
 
 fn high_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<u32> {
@@ -408,11 +414,16 @@ fn exists(cache: Cache, j: u32) -> bool {
   if (j >= cache.end) {
     return false;
   }
-  return !PAGED || page_of(cache, j) < p.num_pages;
+  return p.page_size == 0u || page_of(cache, j) < p.num_pages;
+}
+
+// Whether keys and values lie in pages.
+fn in_pages() -> bool {
+  return p.page_size != 0u && p.gathered == 0u;
 }
 
 fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
-  if (!PAGED) {
+  if (!in_pages()) {
     return start + j * x.row;
   }
   return start + page_of(cache, j) * x.batch + j % p.page_size * x.row;
@@ -425,7 +436,7 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
     var words = array<vec4<u32>, 2>(vec4(0u), vec4(0u));
     if (i < e.len_q) {
       let row = start + i * p.q.row + head * p.q.head;
-      words[0] = low_words(0u, TYPE_Q, row, lane * 8u);
+      words[0] = low_words(0u, TYPE_Q, row, lane * 8u, p.dim_qk);
       words[1] = high_words(0u, TYPE_Q, row, lane * 8u, p.dim_qk);
     }
     let x = eight_of(words[0], words[1], TYPE_Q);
@@ -436,47 +447,36 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
 
 // Keys (or values) [first, first + TILE) of the thread's; those that do not exist are 0.
 fn load_k(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < KEYS_QK; n += 1u) {
-    let key = thread / LANES_QK + n * GROUPS_QK;
-    let dim = thread % LANES_QK * 8u;
+  for (var n = 0u; n < UNROLL; n += 1u) {
+    let key = thread / LANES + n * GROUPS;
+    let dim = thread % LANES * 8u;
     r_k[2u * n] = vec4(0u);
     r_k[2u * n + 1u] = vec4(0u);
-    if (thread < GROUPS_QK * LANES_QK && key < TILE && exists(cache, first + key)) {
+    if (exists(cache, first + key)) {
       let row = row_of_key(cache, cache.k, p.k, first + key);
-      r_k[2u * n] = low_words(1u, TYPE_KV, row, dim);
+      r_k[2u * n] = low_words(1u, TYPE_KV, row, dim, p.dim_qk);
       r_k[2u * n + 1u] = high_words(1u, TYPE_KV, row, dim, p.dim_qk);
     }
   }
 }
 
 fn load_v(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < KEYS_VO; n += 1u) {
-    let key = thread / LANES_VO + n * GROUPS_VO;
-    let dim = thread % LANES_VO * 8u;
+  for (var n = 0u; n < UNROLL; n += 1u) {
+    let key = thread / LANES + n * GROUPS;
+    let dim = thread % LANES * 8u;
     r_v[2u * n] = vec4(0u);
     r_v[2u * n + 1u] = vec4(0u);
-    if (thread < GROUPS_VO * LANES_VO && key < TILE && exists(cache, first + key)) {
+    if (exists(cache, first + key)) {
       let row = row_of_key(cache, cache.v, p.v, first + key);
-      r_v[2u * n] = low_words(2u, TYPE_KV, row, dim);
+      r_v[2u * n] = low_words(2u, TYPE_KV, row, dim, p.dim_vo);
       r_v[2u * n + 1u] = high_words(2u, TYPE_KV, row, dim, p.dim_vo);
     }
   }
 }
 
-// The thread's parts of the products of its keys with all rows.
-fn multiply(thread: u32) {
-  for (var n = 0u; n < KEYS_QK; n += 1u) {
-    let key = thread / LANES_QK + n * GROUPS_QK;
-    if (thread < GROUPS_QK * LANES_QK && key < TILE) {
-      let x = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
-      for (var r = 0u; r < ROWS; r += 1u) {
-        s_parts[(key * ROWS + r) * PART_STRIDE + thread % LANES_QK] =
-            dot(r_q[2u * r], x.low) + dot(r_q[2u * r + 1u], x.high);
-      }
-    }
-  }
-}
+// end: cache
 
+// begin: kept
 // Whether a pair is kept, as draw and keeps of forward.wgsl say, one pair a call.
 fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
   let i = p.origin.z + local_i;
@@ -485,12 +485,26 @@ fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
   return ((keep_bits(i & ~9u, j & ~9u, placed_head(b, h)) >> bit) & 1u) != 0u;
 }
 
+// end: kept
+
+// The thread's parts of the products of its keys with all rows.
+fn multiply(thread: u32) {
+  for (var n = 0u; n < UNROLL; n += 1u) {
+    let key = thread / LANES + n * GROUPS;
+    let x = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
+    for (var r = 0u; r < ROWS; r += 1u) {
+      s_parts[(key * ROWS + r) * PART_STRIDE + thread % LANES] =
+          dot(r_q[2u * r], x.low) + dot(r_q[2u * r + 1u], x.high);
+    }
+  }
+}
+
 // Scores of the tile's pairs that the thread owns: all of row thread % ROWS.
 fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
   for (var n = thread; n < TILE * ROWS; n += THREADS) {
     let j = first + n / ROWS;
     var product = 0.0;
-    for (var c = 0u; c < LANES_QK; c += 1u) {
+    for (var c = 0u; c < LANES; c += 1u) {
       product += s_parts[n * PART_STRIDE + c];
     }
     var one = row;  // the row, but this key alone
@@ -504,80 +518,83 @@ fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
 
 // The group's o and sums go on by the values that the thread has.
 fn accumulate(thread: u32) {
-  let group = thread / LANES_VO;
+  let group = thread / LANES;
   for (var r = 0u; r < ROWS; r += 1u) {
     var largest = r_maximum[r];
-    for (var n = 0u; n < KEYS_VO; n += 1u) {
-      let key = group + n * GROUPS_VO;
-      if (key < TILE) {
-        let t = s_scores[key * ROWS + r];
-        largest = max(largest, select(t, largest, t == kHidden));
-      }
+    for (var n = 0u; n < UNROLL; n += 1u) {
+      let t = s_scores[(group + n * GROUPS) * ROWS + r];
+      largest = max(largest, select(t, largest, t == kHidden));
     }
-    let shrink = select(0.0, exp_of((r_maximum[r] - largest) * (kLog2E / UNIT)), r_sum[r] > 0.0);
+    let shrink = select(exp_of((r_maximum[r] - largest) * p.to_log2), 0.0, r_sum[r] == 0.0);
     r_maximum[r] = largest;
     r_sum[r] *= shrink;
     r_o[2u * r] *= shrink;
     r_o[2u * r + 1u] *= shrink;
   }
-  for (var n = 0u; n < KEYS_VO; n += 1u) {
-    let key = group + n * GROUPS_VO;
-    if (key < TILE) {
-      let x = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
-      for (var r = 0u; r < ROWS; r += 1u) {
-        let t = s_scores[key * ROWS + r];
-        var probability = exp_of((t - r_maximum[r]) * (kLog2E / UNIT));
-        probability = select(probability, 0.0, t == kHidden);
-        r_sum[r] += probability;
-        if (DROPOUT) {
-          probability *= s_kept[key * ROWS + r];
-        }
-        r_o[2u * r] = fma(vec4(probability), x.low, r_o[2u * r]);
-        r_o[2u * r + 1u] = fma(vec4(probability), x.high, r_o[2u * r + 1u]);
+  for (var n = 0u; n < UNROLL; n += 1u) {
+    let at = (group + n * GROUPS) * ROWS;
+    let x = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
+    for (var r = 0u; r < ROWS; r += 1u) {
+      let t = s_scores[at + r];
+      var probability = exp_of((t - r_maximum[r]) * p.to_log2);
+      probability = select(probability, 0.0, t == kHidden);
+      r_sum[r] += probability;
+      if (DROPOUT) {
+        probability *= s_kept[at + r];
       }
+      r_o[2u * r] = fma(vec4(probability), x.low, r_o[2u * r]);
+      r_o[2u * r + 1u] = fma(vec4(probability), x.high, r_o[2u * r + 1u]);
     }
   }
 }
 
+// begin: weigh
 // Turns a row's {maximum, sum} of each group into the group's weight; gives the bits of lse.
 fn weigh(r: u32) -> u32 {
   var largest = -3.4028234e38;
-  for (var n = 0u; n < GROUPS_VO; n += 1u) {
+  for (var n = 0u; n < GROUPS; n += 1u) {
     let x = s_groups[n * ROWS + r];
-    largest = max(largest, select(largest, x.x, x.y > 0.0));
+    largest = max(largest, select(x.x, largest, x.y == 0.0));
   }
   var sum = 0.0;
-  for (var n = 0u; n < GROUPS_VO; n += 1u) {
+  for (var n = 0u; n < GROUPS; n += 1u) {
     let x = s_groups[n * ROWS + r];
-    let weight = select(0.0, exp_of((x.x - largest) * (kLog2E / UNIT)), x.y > 0.0);
+    let weight = select(exp_of((x.x - largest) * p.to_log2), 0.0, x.y == 0.0);
     s_groups[n * ROWS + r].x = weight;
     sum += x.y * weight;
   }
-  if (sum > 0.0) {
-    for (var n = 0u; n < GROUPS_VO; n += 1u) {
+  if (!(sum == 0.0)) {  // also of NaN
+    for (var n = 0u; n < GROUPS; n += 1u) {
       s_groups[n * ROWS + r].x /= sum;
     }
-    return bitcast<u32>(largest * (1.0 / UNIT) + log_of(sum));
+    return bitcast<u32>(largest * (1.0 / p.unit) + log_of(sum));
   }
   return kEmpty;
 }
 
-@compute @workgroup_size(THREADS)
-fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+// What a workgroup does: rows of a tile, keys [first, end) of its split.
+struct Part {
+  e: Entry,
+  cache: Cache,
+  tile: u32,
+  split: u32,
+  local_b: u32,
+  local_q: u32,  // the first of its heads
+  q: u32,        // where query 0 of this head begins
+  first: u32,
+}
+
+fn part_of(group: vec3<u32>) -> Part {
   let tile = p.first_tile_q + group.x;
   let local_b = group.z / p.splits;
   let split = group.z % p.splits;
   let b = p.first_batch + local_b;
   let e = entry_of(b);
-  let first_i = tile * ROWS / p.group;
-  if (first_i >= e.len_q) {
-    return;
-  }
 
   // The keys that some row sees, and of these the split's.
   var low = 0xffffffffu;
   var high = 0u;
-  for (var i = first_i; i <= min((tile * ROWS + ROWS - 1u) / p.group, e.len_q - 1u); i += 1u) {
+  for (var i = tile * ROWS / p.group; i < min((tile * ROWS + ROWS - 1u) / p.group + 1u, e.len_q); i += 1u) {
     let range = range_of(e, i);
     if (range.x < range.y) {
       low = min(low, range.x);
@@ -590,16 +607,71 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
   let first = begin + (max(low, begin) - begin) / TILE * TILE;
 
   let local_q = (p.first_head_kv + group.y) * p.group - p.first_head_q;
-  let start_q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
-  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, PAGED);
-  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, PAGED);
+  let q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
+  let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, in_pages());
+  let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, in_pages());
   let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
                     p.v.base + entry_v + group.y * p.v.head, end);
-  let n = tile * ROWS + thread % ROWS;
-  let i = n / p.group;
-  let h = p.first_head_q + local_q + n % p.group;
-  let row = row_of(e, b, h, i);
-  load_q(e, start_q, tile, thread % LANES_QK);
+  return Part(e, cache, tile, split, local_b, local_q, q, first);
+}
+
+// A row of the tile, by its number there.
+struct TileRow {
+  i: u32,
+  head: u32,  // from local_q on
+}
+
+fn tile_row(x: Part, n: u32) -> TileRow {
+  return TileRow((x.tile * ROWS + n) / p.group, (x.tile * ROWS + n) % p.group);
+}
+
+// Merges what the groups of lanes have in s_groups and r_o. `own` is the row whose lse a thread
+// writes, of the first ROWS threads each another one.
+fn finish(x: Part, own: u32, thread: u32) {
+  workgroupBarrier();
+  if (thread < ROWS) {
+    let lse = weigh(own);
+    let row = tile_row(x, own);
+    if (row.i < x.e.len_q) {
+      partials[p.lse.base + x.local_b * p.lse.batch + (x.local_q + row.head) * p.lse.head +
+               (x.e.first_q + row.i) * p.lse.row + x.split] = lse;
+    }
+  }
+  if (x.first >= x.cache.end) {
+    return;
+  }
+  for (var r = 0u; r < ROWS; r += 1u) {
+    workgroupBarrier();  // parts, or the last row's, are read; weights are there
+    let weight = s_groups[thread / LANES * ROWS + r].x;
+    for (var c = 0u; c < 4u; c += 1u) {
+      s_parts[c * O_STRIDE + thread] = r_o[2u * r][c] * weight;
+      s_parts[(c + 4u) * O_STRIDE + thread] = r_o[2u * r + 1u][c] * weight;
+    }
+    workgroupBarrier();
+    let row = tile_row(x, r);
+    let at = p.o.base + x.local_b * p.o.batch + (x.local_q + row.head) * p.o.head +
+             (x.e.first_q + row.i) * p.o.row;
+    for (var dim = thread; dim < p.dim_vo && row.i < x.e.len_q; dim += THREADS) {
+      var sum = 0.0;
+      for (var n = 0u; n < GROUPS; n += 1u) {
+        sum += s_parts[dim % 8u * O_STRIDE + n * LANES + dim / 8u];
+      }
+      partials[at + x.split * p.dim_vo + dim] = bitcast<u32>(sum);
+    }
+  }
+}
+// end: weigh
+
+@compute @workgroup_size(THREADS)
+fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let x = part_of(group);
+  if (x.tile * ROWS / p.group >= x.e.len_q) {
+    return;
+  }
+  let own = tile_row(x, thread % ROWS);
+  let h = p.first_head_q + x.local_q + own.head;
+  let row = row_of(x.e, x.cache.b, h, own.i);
+  load_q(x.e, x.q, x.tile, thread % LANES);
   for (var r = 0u; r < ROWS; r += 1u) {
     r_o[2u * r] = vec4(0.0);
     r_o[2u * r + 1u] = vec4(0.0);
@@ -607,52 +679,19 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     r_sum[r] = 0.0;
   }
 
-  for (var j = first; j < end; j += TILE) {
-    load_k(cache, j, thread);
-    load_v(cache, j, thread);  // on its way while scores are made
+  for (var j = x.first; j < x.cache.end; j += TILE) {
+    load_k(x.cache, j, thread);
+    load_v(x.cache, j, thread);  // on its way while scores are made
     multiply(thread);
     workgroupBarrier();
-    score(cache, row, h, i, j, thread);
+    score(x.cache, row, h, own.i, j, thread);
     workgroupBarrier();
     accumulate(thread);
   }
-
-  // The groups' results become one.
-  if (thread % LANES_VO == 0u && thread < GROUPS_VO * LANES_VO) {
+  if (thread % LANES == 0u) {
     for (var r = 0u; r < ROWS; r += 1u) {
-      s_groups[thread / LANES_VO * ROWS + r] = vec2(r_maximum[r], r_sum[r]);
+      s_groups[thread / LANES * ROWS + r] = vec2(r_maximum[r], r_sum[r]);
     }
   }
-  workgroupBarrier();
-  if (thread < ROWS) {
-    let lse = weigh(thread);
-    if (i < e.len_q) {
-      partials[p.lse.base + local_b * p.lse.batch + (h - p.first_head_q) * p.lse.head +
-               (e.first_q + i) * p.lse.row + split] = lse;
-    }
-  }
-  if (first >= end) {
-    return;
-  }
-  for (var r = 0u; r < ROWS; r += 1u) {
-    workgroupBarrier();  // parts, or the last row's, are read; weights are there
-    if (thread < GROUPS_VO * LANES_VO) {
-      let weight = s_groups[thread / LANES_VO * ROWS + r].x;
-      for (var c = 0u; c < 4u; c += 1u) {
-        s_parts[c * O_STRIDE + thread] = r_o[2u * r][c] * weight;
-        s_parts[(c + 4u) * O_STRIDE + thread] = r_o[2u * r + 1u][c] * weight;
-      }
-    }
-    workgroupBarrier();
-    let row_i = (tile * ROWS + r) / p.group;
-    let head = local_q + (tile * ROWS + r) % p.group;
-    let at = p.o.base + local_b * p.o.batch + head * p.o.head + (e.first_q + row_i) * p.o.row;
-    for (var dim = thread; dim < p.dim_vo && row_i < e.len_q; dim += THREADS) {
-      var sum = 0.0;
-      for (var n = 0u; n < GROUPS_VO; n += 1u) {
-        sum += s_parts[dim % 8u * O_STRIDE + n * LANES_VO + dim / 8u];
-      }
-      partials[at + split * p.dim_vo + dim] = bitcast<u32>(sum);
-    }
-  }
+  finish(x, thread % ROWS, thread);
 }

@@ -64,13 +64,13 @@ struct Parameters {
   ranges_at: u32,
   tiles_at: u32,
   keys_at: u32,
-  slopes_at: u32,
-  sinks_at: u32,  // 0: no sinks
+  slopes_at: u32,  // 0: no ALiBi
+  sinks_at: u32,   // 0: no sinks
   stats_at: u32,
   split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
-  softcap: f32,
+  softcap: f32,  // 0: none
   keep_scale: f32,  // 256 / keep_below
   keep_below: u32,
   seed: vec2<u32>,  // Philox key: seed, high word with that of the offset
@@ -93,7 +93,13 @@ struct Parameters {
   table_batch: u32,
   table_page: u32,
   split_keys: u32,  // of one split
-  spare: vec2<u32>,
+  bias_type: u32,  // 0: none, 1: f32, 2: f16, 3: bf16
+  mask_given: u32,
+
+  unit: f32,      // 1 of a natural score in the units of scores: log2 e; with a bias 1
+  to_log2: f32,   // a unit of scores in those of log2: 1; with a bias log2 e
+  out_type: u32,  // of o and dq; 0: f32, 1: f16, 2: bf16
+  gathered: u32,  // 1: keys and values were put in order; pages only say which of them exist
 }
 // end: parameters
 
@@ -115,18 +121,12 @@ const kLowest = -3.4e38;
 
 override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
-override TYPE_O: u32 = 0u;
 override ROWS: u32 = 8u;
 override COLUMNS: u32 = 8u;
 override SLICE: u32 = 32u;
-override SLICES_QK: u32 = 2u;
 override BLOCKS_VO: u32 = 2u;
 override BLOCKS_AT_ONCE: u32 = 1u;  // of V in workgroup memory
 override KEEP_Q: bool = false;
-override BIAS: u32 = 0u;  // 0: none, else 1 + type
-override MASK: bool = false;
-override SOFTCAP: bool = false;
-override ALIBI: bool = false;
 override DROPOUT: bool = false;
 
 override THREADS = ROWS * COLUMNS;
@@ -139,7 +139,6 @@ override V_AT = select(0u, Q_SIZE, KEEP_Q);
 override V_STRIDE = BLOCKS_AT_ONCE * COLUMNS;
 override OPERANDS = max(K_AT + SLICE * COLUMNS, V_AT + TILE_KV * V_STRIDE);
 override P_STRIDE = COLUMNS + 1u;
-override UNIT = select(kLog2E, 1.0, BIAS != 0u);  // 1 of a natural score
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
@@ -303,14 +302,16 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 }
 // end: entry
 
-// begin: score
-// Stands for a score that is hidden: no score of finite parts has just these bits by design.
-const kHidden = -3.3931567e38;
-
+// begin: exp
 // 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
 fn exp_of(x: f32) -> f32 {
   return select(exp2(x), 0.0, x < -200.0);
 }
+// end: exp
+
+// begin: score
+// Stands for a score that is hidden: no score of finite parts has just these bits by design.
+const kHidden = -3.3931567e38;
 
 fn exps_of(x: vec4<f32>) -> vec4<f32> {
   return select(exp2(x), vec4(0.0), x < vec4(-200.0));
@@ -332,13 +333,13 @@ struct BiasElement {
 }
 
 fn bias_element(at: u32) -> BiasElement {
-  if (BIAS == 1u) {
+  if (p.bias_type == 1u) {
     let bits = bias[at];
     return BiasElement(bitcast<f32>(bits), bits == 0xff800000u);
   }
   let word = bias[at / 2u];
   let bits = select(word & 0xffffu, word >> 16u, (at & 1u) != 0u);
-  if (BIAS == 2u) {
+  if (p.bias_type == 2u) {
     return BiasElement(unpack2x16float(bits).x, bits == 0xfc00u);
   }
   return BiasElement(bitcast<f32>(bits << 16u), bits == 0xff80u);
@@ -366,8 +367,8 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   row.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head + i * p.bias.row;
   row.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head + i * p.mask.row;
   row.slope = 0.0;
-  if (ALIBI) {
-    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * UNIT;
+  if (p.slopes_at != 0u) {
+    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
   }
   row.at = bitcast<i32>(i) + e.diag;
   row.low = 0u;
@@ -380,29 +381,30 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   return row;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / UNIT of log2;
-// kHidden where the query does not see the key.
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
+// kHidden where the query does not see the key. Options that cost a branch where they are not given
+// are no constants: pipelines stay few.
 fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   var t: vec4<f32>;
-  if (SOFTCAP) {
-    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * UNIT);
+  if (p.softcap != 0.0) {
+    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
   } else {
-    t = products * (p.scale * UNIT);
+    t = products * (p.scale * p.unit);
   }
   let keys = vec4(j, j + 1u, j + 2u, j + 3u);
-  if (ALIBI) {
+  if (p.slopes_at != 0u) {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (BIAS != 0u || MASK) {
+  if (p.bias_type != 0u || p.mask_given != 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
       if (!hidden[n]) {
-        if (BIAS != 0u) {
+        if (p.bias_type != 0u) {
           let x = bias_element(row.bias + (j + n) * p.bias_kv);
           t[n] += x.value;
           hidden[n] = x.hides;
         }
-        if (MASK) {
+        if (p.mask_given != 0u) {
           hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
         }
       }
@@ -505,9 +507,12 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
 // end: packed_pair
 
 // begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
+// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
+  if (bits >= 0x7f800000u) {
+    return x;
+  }
   var n = f32(bits >> 23u) - 127.0;
   var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
   if (m > 1.41421356) {
@@ -529,7 +534,7 @@ fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
 
 // Elements [dim, dim + 4) of the row of o at word `at`, as far as they exist.
 fn store_o(at: u32, dim: u32, x: vec4<f32>) {
-  if (TYPE_O == 0u) {
+  if (p.out_type == 0u) {
     for (var n = 0u; n < 4u; n += 1u) {
       if (dim + n < p.dim_vo) {
         o[at + dim + n] = bitcast<u32>(x[n]);
@@ -537,10 +542,10 @@ fn store_o(at: u32, dim: u32, x: vec4<f32>) {
     }
   } else {
     if (dim < p.dim_vo) {
-      o[at + dim / 2u] = packed_pair(x.xy, TYPE_O);
+      o[at + dim / 2u] = packed_pair(x.xy, p.out_type);
     }
     if (dim + 2u < p.dim_vo) {
-      o[at + dim / 2u + 1u] = packed_pair(x.zw, TYPE_O);
+      o[at + dim / 2u + 1u] = packed_pair(x.zw, p.out_type);
     }
   }
 }
@@ -582,7 +587,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
     for (var r = 0u; r < R; r += 1u) {
       r_tile[r] = vec4(0.0);
     }
-    for (var slice = 0u; slice < SLICES_QK; slice += 1u) {
+    for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
       workgroupBarrier();  // the last product's operands are read
       if (!KEEP_Q) {
         load_q(first, slice, e.len_q, start_q, thread);
@@ -610,13 +615,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
         let visible = select(t, vec4(maximum), t == vec4(kHidden));
         largest = max(largest, max(max(visible.x, visible.y), max(visible.z, visible.w)));
       }
-      let shrink = select(0.0, exp_of((maximum - largest) * (kLog2E / UNIT)), sum > 0.0);
+      let shrink = select(exp_of((maximum - largest) * p.to_log2), 0.0, sum == 0.0);
       maximum = largest;
       sum *= shrink;
       s_row[thread] = shrink;
       for (var n = 0u; n < COLUMNS; n += 1u) {
         let t = s_p[thread * P_STRIDE + n];
-        let x = (t - maximum) * (kLog2E / UNIT);
+        let x = (t - maximum) * p.to_log2;
         var probability = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
         sum += probability.x + probability.y + probability.z + probability.w;
         if (DROPOUT) {
@@ -655,14 +660,15 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
   if (thread < TILE_Q) {
     var lse_bits = 0xff800000u;
     var scale = 0.0;
-    if (sum > 0.0) {
+    let some = !(sum == 0.0);  // also of NaN
+    if (some) {
       scale = 1.0 / sum;
-      lse_bits = bitcast<u32>(maximum * (1.0 / UNIT) + log_of(sum));
+      lse_bits = bitcast<u32>(maximum * (1.0 / p.unit) + log_of(sum));
     }
     if (p.sinks_at != 0u && info[p.sinks_at + h] != 0xff800000u) {
       let sink = bitcast<f32>(info[p.sinks_at + h]);
-      if (sum > 0.0) {
-        let natural = maximum * (1.0 / UNIT);
+      if (some) {
+        let natural = maximum * (1.0 / p.unit);
         let largest = max(natural, sink);
         let whole = sum * exp_of((natural - largest) * kLog2E);
         let with_sink = whole + exp_of((sink - largest) * kLog2E);

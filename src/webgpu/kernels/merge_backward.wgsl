@@ -149,10 +149,20 @@ fn bits_at(at: u32, element: u32) -> u32 {
 }
 // end: put
 
+// begin: exp
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
+fn exp_of(x: f32) -> f32 {
+  return select(exp2(x), 0.0, x < -200.0);
+}
+// end: exp
+
 // begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh.
+// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
+  if (bits >= 0x7f800000u) {
+    return x;
+  }
   var n = f32(bits >> 23u) - 127.0;
   var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
   if (m > 1.41421356) {
@@ -186,8 +196,8 @@ fn weights_of(bits1: u32, bits2: u32) -> Weights {
   let x1 = bitcast<f32>(bits1);
   let x2 = bitcast<f32>(bits2);
   let largest = max(x1, x2);
-  let e1 = exp2(max((x1 - largest) * kLog2E, -200.0));
-  let e2 = exp2(max((x2 - largest) * kLog2E, -200.0));
+  let e1 = exp_of((x1 - largest) * kLog2E);
+  let e2 = exp_of((x2 - largest) * kLog2E);
   let sum = e1 + e2;
   return Weights(bitcast<u32>(largest + log_of(sum)), e1 / sum, e2 / sum);
 }

@@ -59,13 +59,13 @@ struct Parameters {
   ranges_at: u32,
   tiles_at: u32,
   keys_at: u32,
-  slopes_at: u32,
-  sinks_at: u32,  // 0: no sinks
+  slopes_at: u32,  // 0: no ALiBi
+  sinks_at: u32,   // 0: no sinks
   stats_at: u32,
   split_tiles: u32,  // of one split of dbias: tiles of pairs
 
   scale: f32,
-  softcap: f32,
+  softcap: f32,  // 0: none
   keep_scale: f32,  // 256 / keep_below
   keep_below: u32,
   seed: vec2<u32>,  // Philox key: seed, high word with that of the offset
@@ -88,7 +88,13 @@ struct Parameters {
   table_batch: u32,
   table_page: u32,
   split_keys: u32,  // of one split
-  spare: vec2<u32>,
+  bias_type: u32,  // 0: none, 1: f32, 2: f16, 3: bf16
+  mask_given: u32,
+
+  unit: f32,      // 1 of a natural score in the units of scores: log2 e; with a bias 1
+  to_log2: f32,   // a unit of scores in those of log2: 1; with a bias log2 e
+  out_type: u32,  // of o and dq; 0: f32, 1: f16, 2: bf16
+  gathered: u32,  // 1: keys and values were put in order; pages only say which of them exist
 }
 // end: parameters
 
@@ -125,6 +131,13 @@ fn range_of(e: Entry, i: u32) -> vec2<u32> {
 }
 // end: entry
 
+// begin: exp
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
+fn exp_of(x: f32) -> f32 {
+  return select(exp2(x), 0.0, x < -200.0);
+}
+// end: exp
+
 @compute @workgroup_size(kThreads)
 fn sink_gradient(@builtin(workgroup_id) group: vec3<u32>,
                  @builtin(local_invocation_index) thread: u32) {
@@ -138,7 +151,7 @@ fn sink_gradient(@builtin(workgroup_id) group: vec3<u32>,
       for (var i = thread; i < e.len_q; i += kThreads) {
         let at = p.stats_at + (h * p.rows + e.first_row + i) * 2u;
         let lse = bitcast<f32>(info[at]);
-        let weight = exp2(max((sink - lse) * kLog2E, -200.0));
+        let weight = exp_of((sink - lse) * kLog2E);
         sum = fma(-weight, bitcast<f32>(info[at + 1u]), sum);
       }
     }

@@ -1,0 +1,69 @@
+// Cases as dispatches; see case_work.hpp.
+#include "case_work.hpp"
+
+#include <algorithm>
+#include <attn/attn.hpp>
+#include <unordered_set>
+
+#include "cases/check.hpp"
+#include "core/signature.hpp"
+#include "operation_work.hpp"
+#include "webgpu/host/attention.hpp"
+#include "webgpu/host/plan.hpp"
+
+namespace attn::webgpu::test {
+namespace {
+
+struct HashSpec {
+  std::size_t operator()(const KernelSpec& spec) const { return hash_value(spec); }
+};
+
+}  // namespace
+
+CaseWork::CaseWork(const cases::Case& c, const DeviceFacts& facts)
+    : inputs(c), output_set(c, DType::none) {
+  const core::Capability capability = check_support(c.pass, c.problem, facts);
+  if (!capability.supported) throw Error(ErrorCode::unsupported, capability.reason);
+  if (c.pass == Pass::backward) cases::give_forward(c, inputs);
+  run.add(inputs.tensors);
+  run.add(output_set.tensors);
+  Arguments& a = inputs.arguments;
+  output_set.give(a);
+  Arguments there = a;
+  for (const core::Slot& slot : core::slots_of(c.pass, c.problem)) {
+    there.*slot.view = slot.use != core::Use::ignored ? run.moved(a.*slot.view) : TensorView{};
+  }
+  if (a.seed.device != nullptr) there.seed = *a.seed.device;
+  if (a.offset.device != nullptr) there.offset = *a.offset.device;
+  const core::Status status = make_work({c.pass, c.problem, there, facts}, run.work);
+  if (!status.ok()) throw Error(status.code, status.message);
+}
+
+std::vector<Output> CaseWork::outputs(const cases::Case& c) const {
+  std::vector<Output> outputs;
+  for (cases::Expected& x : cases::expected_of(c)) {
+    const TensorView view = *output_set.find(x.name);
+    outputs.push_back({x.name, view, std::move(x.values), std::move(x.tolerances)});
+  }
+  return outputs;
+}
+
+std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts) {
+  std::unordered_set<KernelSpec, HashSpec> kernels;
+  const auto insert = [&](const Work& work) {
+    for (const Step& step : work.steps) kernels.insert(step.spec);
+  };
+  for (const cases::Case& c : cases::case_list()) {
+    if (!check_support(c.pass, c.problem, facts).supported) continue;
+    Work work;
+    if (work_of_problem(c.pass, c.problem, facts, work).ok()) insert(work);
+  }
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Operation& operation : operations(dtype, facts)) insert(operation.run.work);
+  }
+  std::vector<KernelSpec> sorted(kernels.begin(), kernels.end());
+  std::ranges::sort(sorted, {}, [](const KernelSpec& spec) { return to_string(spec); });
+  return sorted;
+}
+
+}  // namespace attn::webgpu::test

@@ -1,0 +1,26 @@
+// Cases of the list as dispatches, and the kernels that the list's calls take.
+#pragma once
+
+#include <vector>
+
+#include "cases/case.hpp"
+#include "dry_run.hpp"
+
+namespace attn::webgpu::test {
+
+struct CaseWork {
+  // Throws Error (unsupported) with the backend's reason.
+  CaseWork(const cases::Case& c, const DeviceFacts& facts);
+  // From the reference.
+  [[nodiscard]] std::vector<Output> outputs(const cases::Case& c) const;
+
+  cases::Inputs inputs;
+  cases::OutputSet output_set;
+  DryRun run;
+};
+
+// The distinct kernels of the case list's calls on tensors that are contiguous, and of the
+// operations of operation_work.hpp, on such a device.
+std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts);
+
+}  // namespace attn::webgpu::test

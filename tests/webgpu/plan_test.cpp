@@ -1,0 +1,113 @@
+// Plans of calls, without a device: what is refused and in which words, and how much memory a call
+// takes beside its tensors.
+#include "webgpu/host/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "dry_run.hpp"
+#include "webgpu/host/attention.hpp"
+#include "webgpu/host/run.hpp"
+
+namespace attn::webgpu::test {
+namespace {
+
+DeviceFacts least_facts() {
+  return core_facts(16384);
+}
+
+Problem long_problem(DType dtype, std::int64_t len) {
+  Problem p;
+  p.dtype = dtype;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 1;
+  p.len_q = p.len_kv = len;
+  p.dim_qk = p.dim_vo = 64;
+  p.lse = true;
+  return p;
+}
+
+std::string refusal(const Problem& problem, const DeviceFacts& facts, Pass pass = Pass::forward) {
+  const core::Capability capability = check_support(pass, problem, facts);
+  if (!capability.supported) return capability.reason;
+  Work work;
+  return work_of_problem(pass, problem, facts, work).message;
+}
+
+TEST(Support, RefusesTooSmallWorkgroupMemory) {
+  DeviceFacts facts = least_facts();
+  EXPECT_EQ(refusal(long_problem(DType::f32, 100), facts), "");
+  facts.workgroup_bytes = 8192;
+  EXPECT_EQ(refusal(long_problem(DType::f32, 100), facts),
+            "the device has 8192 bytes of workgroup memory; needed are 16384");
+}
+
+TEST(Support, RefusesTypesThatTheLanguageLacks) {
+  EXPECT_EQ(refusal(long_problem(DType::f64, 100), least_facts()),
+            "no kernel for f64 on WebGPU; accepted f32, f16 and bf16");
+}
+
+TEST(Support, RefusesLengthsThat32BitsCannotCount) {
+  const std::int64_t most = std::int64_t{1} << 28;
+  EXPECT_EQ(refusal(long_problem(DType::f32, most + 1), least_facts()),
+            "sequences of more than 2^28 rows");
+}
+
+TEST(Support, RefusesAHeadThatCannotBeBound) {
+  DeviceFacts facts = least_facts();
+  facts.max_storage_binding_bytes = 1 << 20;
+  const std::string found = refusal(long_problem(DType::f32, 65536), facts);
+  EXPECT_NE(found.find("this device binds at most 1048576 at once"), std::string::npos) << found;
+}
+
+TEST(Support, RefusesMoreSplitsThanAGridHas) {
+  Problem problem = long_problem(DType::f32, 100);
+  problem.len_q = 1;
+  problem.split_keys = 1;
+  DeviceFacts facts = least_facts();
+  facts.max_grid = 64;
+  const std::string found = refusal(problem, facts, Pass::decode);
+  EXPECT_NE(found.find("splits: found 100; this device's grids have at most 64"), std::string::npos)
+      << found;
+}
+
+// Lengths past the grid's limit are cut, not refused. Copies and prepare.wgsl count in two
+// dimensions.
+TEST(Support, CutsWhatIsLongerThanAGrid) {
+  DeviceFacts facts = least_facts();
+  facts.max_grid = 8;
+  for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
+    Problem problem = long_problem(DType::f32, 4096);
+    problem.dq = problem.dk = problem.dv = pass == Pass::backward;
+    Work work;
+    const core::Status status = work_of_problem(pass, problem, facts, work);
+    EXPECT_TRUE(status.ok()) << status.message;
+    for (const Step& step : work.steps) {
+      const std::string_view source = step.spec.source;
+      if (source == "prepare" || source == "copy") continue;
+      EXPECT_LE(step.grid[0], 8u) << to_string(step.spec);
+    }
+  }
+}
+
+TEST(Memory, GrowsWithTheLengthAlone) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    std::uint64_t total = 0;
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      Problem problem = long_problem(dtype, 65536);
+      problem.dq = problem.dk = problem.dv = pass == Pass::backward;
+      Work work;
+      const core::Status status = work_of_problem(pass, problem, least_facts(), work);
+      ASSERT_TRUE(status.ok()) << status.message;
+      const Needs needs = needs_of(work);
+      total += needs.info + needs.prepared + needs.staged + needs.parameters;
+    }
+    EXPECT_LT(total, std::uint64_t{64} << 20) << to_string(dtype);
+    RecordProperty(std::string("bytes_") + to_string(dtype), std::to_string(total));
+  }
+}
+
+}  // namespace
+}  // namespace attn::webgpu::test
