@@ -145,8 +145,8 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
     return choose_tiles(shape_of(Pass::forward, parse_problem(problem)), facts).value_or(Tiles{});
   };
   const Tiles small{128, 64, 4, 2, 2, true};
-  const Tiles large{128, 64, 4, 2, 2, false};
-  const Tiles largest{128, 64, 8, 2, 1, false};
+  const Tiles large{128, 64, 4, 1, 2, false};
+  const Tiles largest{64, 64, 4, 1, 2, false};
   for (const DeviceFacts& facts : devices()) {
     EXPECT_EQ(tiles("dtype=bf16 dim_qk=64 dim_vo=64", facts), small) << facts.name;
     EXPECT_EQ(tiles("dtype=bf16 dim_qk=17 dim_vo=1", facts), small) << facts.name;
@@ -178,20 +178,19 @@ TEST(CudaPlan, MisfitsSayWhy) {
             "needs about 168 registers of a thread, of which there are 128");
 }
 
-// 16 warps leave some no scores of 32 keys at dim 256.
-TEST(CudaPlan, BlocksOfSixteenWarps) {
-  const Tiles wide{64, 128, 16, 2, 1, false, 16, true, false};
-  const Tiles narrow{64, 64, 16, 2, 1, false, 16, true, false};
+TEST(CudaPlan, WarpsApartSayWhyNot) {
   Shape shape{Pass::backward, 128, 128};
-  EXPECT_EQ(misfit(shape, wide, h200()), "");
-  shape.mask = true;
-  EXPECT_EQ(misfit(shape, wide, h200()), "");
+  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 2, false}, h200()), "");
+  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 3, false}, h200()),
+            "S and dP by different warps are of 16 queries each");
+  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 4, false}, h200()), "exchange is 0 to 3");
+  shape.dim_vo = 64;
+  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 2, false}, h200()),
+            "dK and dV by different warps are of the same dims");
   shape = {Pass::backward, 256, 256};
-  EXPECT_EQ(misfit(shape, narrow, h200()), "");
-  shape.mask = true;
-  EXPECT_EQ(misfit(shape, narrow, h200()), "a mask's rows are of 32 keys of a warp");
-  shape = {Pass::backward, 192, 192};
-  EXPECT_EQ(misfit(shape, narrow, h200()), "the warps share out whole 16 dims");
+  EXPECT_EQ(misfit(shape, {64, 64, 8, 2, 1, false, 16, 3, false}, h200()), "");
+  EXPECT_EQ(misfit(shape, {64, 32, 4, 2, 1, false, 16, 2, false}, h200()),
+            "half of the warps share out 64 keys and whole 16 dims");
 }
 
 // Few kernels: nothing of a call but what changes code is a constant.

@@ -17,11 +17,11 @@ std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& fa
       for (const int tile_kv : {64, 128}) {
         for (const int blocks : {1, 2}) {
           for (const int chunk : {16, 32}) {
-            for (const bool exchange : {false, true}) {
+            for (const int exchange : {0, 1, 2, 3}) {
               for (const bool kv_in_registers : {false, true}) {
                 const Tiles tiles{tile_q, tile_kv,  warps,          2, blocks, false,
                                   chunk,  exchange, kv_in_registers};
-                if (exchange && kv_in_registers) continue;  // the same as without
+                if (exchange > 0 && kv_in_registers) continue;  // the same as without
                 if (misfit(shape, tiles, facts).empty()) list.push_back(tiles);
               }
             }
@@ -41,7 +41,7 @@ std::vector<Tiles> candidate_tiles(const Shape& shape, const DeviceFacts& facts)
   for (const int warps : {4, 8}) {
     for (const int rows : {16, 32}) {
       for (const int tile_kv : {32, 64, 96, 128}) {
-        for (const int stages : {2, 3}) {
+        for (const int stages : {1, 2, 3}) {
           for (const int blocks : {1, 2, 3, 4}) {
             for (const bool q_in_registers : {false, true}) {
               const Tiles tiles{warps * rows, tile_kv, warps, stages, blocks, q_in_registers};

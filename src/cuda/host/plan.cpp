@@ -78,8 +78,7 @@ void set_problem(Config& config, const Problem& p, const Shape& shape, bool by_e
   config.set("dtype", static_cast<int>(p.dtype))
       .set("dim_qk", shape.dim_qk)
       .set("dim_vo", shape.dim_vo)
-      .set("softcap", shape.softcap ? schedule_of(shape).softcap : 0)
-      .set("ahead", schedule_of(shape).ahead)
+      .set("softcap", shape.softcap)
       .set("alibi", shape.alibi)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", shape.mask)
@@ -178,12 +177,8 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   const bool packed_q = p.layout_q == Layout::packed;
   const bool main_wanted = p.dq || p.dk || p.dv;
   const BiasGradient bias = p.dbias ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
-  const Schedule schedule = schedule_of(shape);
-  SumLayout layout = schedule.dq_layout;
-  if (packed_q && layout == SumLayout::fragments) layout = SumLayout::pairs;
   plan.workspace =
-      lay_out(p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, layout == SumLayout::fragments,
-                  p.dq && p.deterministic, bias.splits});
+      lay_out(p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits});
   plan.plan.workspace_bytes = plan.workspace.bytes;
 
   const std::int64_t tiles_q = divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
@@ -202,17 +197,12 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   set_problem(main.config, p, shape, by_elements);
   main.config.set("chunk", tiles.chunk)
       .set("exchange", tiles.exchange)
-      .set("kv_in_registers", tiles.kv_in_registers)
-      .set("apart", apart_of(shape, tiles))
-      .set("p_first", schedule.p_first)
-      .set("dq_first", schedule.dq_first)
-      .set("dq_layout", static_cast<int>(layout));
+      .set("kv_in_registers", tiles.kv_in_registers);
   print_config(plan, main.config);
   if (p.dq) {
     const std::int64_t rows = packed_q ? p.total_q : p.len_q;
     add(plan, "portable/finish.cu", "attn_finish", kFinishThreads,
-        divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch))
-        .config.set("dq_layout", static_cast<int>(layout));
+        divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch));
   }
   if (p.dbias) add_bias_gradient(plan, p, shape, bias, by_elements);
   if (p.dsink) {

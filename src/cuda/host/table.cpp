@@ -20,9 +20,9 @@ constexpr int kOtherRegisters = 40;
 
 enum class When {
   always,
-  light,     // no bias, mask or dropout
   no_pairs,  // no bias or mask
-  cut,       // causal, a window or any option
+  no_cap,    // nor softcap
+  options,   // any
 };
 
 // Tried in turn. Up to `largest_dim`, the larger of the two.
@@ -38,15 +38,16 @@ struct Rule {
 // mask (docs/kernels/portable.md has the figures). The later rules of each group are for less
 // shared memory.
 constexpr std::array kForward{
-    Rule{64, {128, 64, 4, 2, 2, true}, When::light},       //
+    Rule{64, {128, 64, 4, 2, 2, true}, When::no_cap},      //
     Rule{64, {64, 64, 4, 2, 3, true}},                     //
     Rule{64, {128, 32, 4, 2, 2, true}},                    //
-    Rule{128, {64, 64, 4, 2, 2, true}, When::cut},         //
-    Rule{128, {128, 64, 4, 2, 2, false}, When::no_pairs},  //
+    Rule{128, {64, 64, 4, 2, 2, true}, When::options},     //
+    Rule{128, {128, 64, 4, 1, 2, false}, When::no_pairs},  //
     Rule{128, {128, 32, 4, 2, 2, false}},                  //
     Rule{128, {128, 64, 8, 2, 1, false}},                  //
     Rule{128, {128, 32, 8, 2, 1, false}},                  //
     Rule{128, {128, 32, 4, 2, 1, false}},                  //
+    Rule{256, {64, 64, 4, 1, 2, false}, When::no_pairs},   //
     Rule{256, {128, 64, 8, 2, 1, false}, When::no_pairs},  //
     Rule{256, {128, 32, 8, 2, 1, false}},                  //
     Rule{256, {64, 64, 4, 2, 1, false}},                   //
@@ -57,18 +58,22 @@ constexpr std::array kForward{
 // tile_q, tile_kv, warps, stages, blocks, -, chunk, exchange, kv_in_registers. The rules below the
 // first of each group are for less shared memory; the last one spills.
 constexpr std::array kBackward{
-    Rule{64, {64, 128, 4, 2, 2, false, 32, false, false}},  //
-    Rule{128, {64, 128, 8, 2, 1, false, 32, true, false}},  //
-    Rule{128, {64, 64, 4, 2, 1, false, 32, false, false}},  //
-    Rule{128, {32, 64, 4, 2, 1, false, 32, false, false}},  //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, true, false}},   //
-    Rule{256, {32, 32, 2, 2, 1, false, 16, false, false}},
+    Rule{64, {64, 128, 4, 2, 2, false, 32, 0, false}},   //
+    Rule{128, {64, 128, 8, 2, 1, false, 32, 2, false}},  //
+    Rule{128, {64, 128, 8, 2, 1, false, 32, 1, false}},  //
+    Rule{128, {64, 64, 4, 2, 1, false, 32, 0, false}},   //
+    Rule{128, {32, 64, 4, 2, 1, false, 32, 0, false}},   //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, 3, false}},   //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, 2, false}},   //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, 1, false}},   //
+    Rule{256, {32, 32, 2, 2, 1, false, 16, 0, false}},
 };
 
 // tile_q, tile_kv, warps, stages, blocks.
 constexpr std::array kBiasGradient{
-    BiasGradientTiles{64, 64, 4, 1, 3}, BiasGradientTiles{64, 64, 4, 1, 2},
-    BiasGradientTiles{64, 64, 4, 1, 1}, BiasGradientTiles{32, 32, 2, 1, 1}};
+    BiasGradientTiles{64, 64, 4, 2, 3}, BiasGradientTiles{64, 64, 4, 1, 3},
+    BiasGradientTiles{64, 64, 4, 1, 2}, BiasGradientTiles{64, 64, 4, 1, 1},
+    BiasGradientTiles{32, 32, 2, 1, 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
@@ -78,8 +83,21 @@ bool loads_evenly(int dim, int rows, int threads) {
 
 // Keys of a warp's scores.
 int score_keys_of(const Tiles& tiles) {
-  return tiles.exchange ? device::ScoreKeysOf(tiles.tile_q, tiles.tile_kv, tiles.warps)
-                        : tiles.tile_kv / tiles.warps;
+  return tiles.exchange > 0 ? 32 : tiles.tile_kv / tiles.warps;
+}
+
+// Why dK and dV (exchange 2), S and dP (3) can't be of different warps.
+std::string apart_misfit(const Shape& shape, const Tiles& tiles) {
+  if (shape.dim_qk != shape.dim_vo) return "dK and dV by different warps are of the same dims";
+  const int parts = tiles.tile_kv % 64 == 0 ? tiles.warps / (tiles.tile_kv / 64) / 2 : 0;
+  if (parts == 0 || shape.dim_qk % (16 * parts) != 0) {
+    return "half of the warps share out 64 keys and whole 16 dims";
+  }
+  const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / score_keys_of(tiles)));
+  if (tiles.exchange == 3 && (queries != 16 || tiles.chunk != 16)) {
+    return "S and dP by different warps are of 16 queries each";
+  }
+  return {};
 }
 
 // What portable/backward.cu can be compiled for; as its assertions.
@@ -95,13 +113,14 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
       tiles.warps % (tiles.tile_kv / keys) != 0) {
     return "a warp has 16 or 32 keys";
   }
-  if (tiles.exchange && keys == 16 && shape.mask) return "a mask's rows are of 32 keys of a warp";
   const int parts = tiles.warps / (tiles.tile_kv / keys);
   if (tiles.tile_q % (parts * tiles.chunk) != 0) return "a warp has whole chunks of queries";
-  const int out_parts = tiles.exchange ? tiles.warps / std::max(1, tiles.tile_kv / 32) : parts;
-  if (out_parts == 0 || shape.dim_qk % (16 * out_parts) != 0 ||
-      shape.dim_vo % (16 * out_parts) != 0) {
+  if (shape.dim_qk % (16 * parts) != 0 || shape.dim_vo % (16 * parts) != 0) {
     return "the warps share out whole 16 dims";
+  }
+  if (tiles.exchange < 0 || tiles.exchange > 3) return "exchange is 0 to 3";
+  if (tiles.exchange > 1) {
+    if (std::string why = apart_misfit(shape, tiles); !why.empty()) return why;
   }
   const int sum_warps = shape.dim_qk % (8 * tiles.warps) == 0 ? 2 : 4;
   if (tiles.warps % sum_warps != 0 || tiles.tile_q % (16 * sum_warps) != 0 ||
@@ -129,9 +148,9 @@ bool holds(When when, const Shape& shape) {
   const bool options = pairs || shape.dropout || shape.softcap || shape.alibi;
   switch (when) {
     case When::always: return true;
-    case When::light: return !pairs && !shape.dropout;
     case When::no_pairs: return !pairs;
-    case When::cut: return shape.banded || options;
+    case When::no_cap: return !pairs && !shape.softcap;
+    case When::options: return options;
   }
   return false;
 }
@@ -203,8 +222,7 @@ int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
     return device::BackwardSharedOf(
                tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk, shape.dim_vo,
-               tiles.exchange, shape.bias_bytes, shape.mask,
-               apart_of(shape, tiles) == 2 ? tiles.warps * score_keys_of(tiles) : 0)
+               tiles.exchange, tiles.warps, shape.bias_bytes, shape.mask)
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
@@ -248,20 +266,6 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
            " registers of a thread, of which there are " + std::to_string(registers);
   }
   return {};
-}
-
-Schedule schedule_of(const Shape&) {
-  return {};
-}
-
-int apart_of(const Shape& shape, const Tiles& tiles) {
-  const int apart = schedule_of(shape).apart;
-  if (apart == 0 || !tiles.exchange || shape.dim_qk != shape.dim_vo) return 0;
-  const int parts = tiles.tile_kv % 64 == 0 ? tiles.warps / (tiles.tile_kv / 64) / 2 : 0;
-  if (parts == 0 || shape.dim_qk % (16 * parts) != 0) return 0;
-  // Of a warp's scores.
-  const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / score_keys_of(tiles)));
-  return queries == 16 && tiles.chunk == 16 ? apart : 1;
 }
 
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) {

@@ -36,27 +36,11 @@ struct Tiles {
   bool q_in_registers = false;  // forward
   // backward, see kernels/portable/backward.cu
   int chunk = 0;
-  bool exchange = false;
+  int exchange = 0;
   bool kv_in_registers = false;
 
   bool operator==(const Tiles&) const = default;
 };
-
-// How f32 sums of dq lie (kernels/shared/query_sums.cuh).
-enum class SumLayout { rows = 0, pairs = 1, fragments = 2 };
-
-// What else is compiled in and changes no result: which way was measured to be quicker.
-struct Schedule {
-  int softcap = 1;       // 1: tanh by a rational function, 2: by ex2
-  bool ahead = false;    // fragments are loaded one product ahead
-  int apart = 0;         // backward, exchange: 1: dV and dK by different warps, 2: also S and dP
-  bool p_first = false;  // backward: P is handed out before dP is computed
-  int dq_first = 0;      // dQ before dK and dV; 2: its sums between their parts
-  SumLayout dq_layout = SumLayout::rows;  // packed rows take `pairs` for `fragments`
-};
-Schedule schedule_of(const Shape& shape);
-// Its `apart`, or what the tiles leave of it.
-int apart_of(const Shape& shape, const Tiles& tiles);
 
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Shape& shape, const Tiles& tiles);

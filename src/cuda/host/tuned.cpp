@@ -17,7 +17,7 @@
 namespace attn::cuda {
 namespace {
 
-constexpr const char* kOpening = "attn-tuned 1";
+constexpr const char* kOpening = "attn-tuned 2";
 constexpr const char* kSeparator = " : ";
 constexpr std::uintmax_t kMostBytes = 1 << 20;  // a larger file is none of ours
 

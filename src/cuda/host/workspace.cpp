@@ -11,9 +11,11 @@ std::int64_t rows_of(const Problem& p) {
   return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
 }
 
-// Rows of whole fragments.
-std::int64_t whole(std::int64_t rows) {
-  return (rows + 15) / 16 * 16;
+// Rows of dq's sums for each head (and entry, if padded): fragments are of 16 rows, and every
+// packed entry begins one of its own.
+std::int64_t sum_rows_of(const Problem& p) {
+  if (p.layout_q == Layout::packed) return (p.total_q / 16 + 1 + p.batch) * 16;
+  return (p.len_q + 15) / 16 * 16;
 }
 
 // Strides of [b, h, n] rows of so many bytes, packed [h, total].
@@ -45,13 +47,12 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   const std::int64_t rows = rows_of(p);
   const std::int64_t tiles = p.batch * ((p.len_q + needs.tile_q - 1) / needs.tile_q);
   w.dim = needs.dim;
-  w.whole_fragments = needs.whole_fragments;
   w.splits = needs.splits;
   add(w.stats, rows * p.heads_q * 8);
   add(w.row_ranges, rows * 8);
   add(w.q_ranges, tiles * 16);
-  const std::int64_t sum_rows = needs.whole_fragments ? p.batch * whole(p.len_q) : rows;
-  add(w.dq_sum, sum_rows * p.heads_q * needs.dim * 4);
+  const std::int64_t sums = p.heads_q * (p.layout_q == Layout::packed ? 1 : p.batch);
+  add(w.dq_sum, sum_rows_of(p) * sums * needs.dim * 4);
   add(w.turns, needs.turns ? tiles * p.heads_q * 4 : 0);
   add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   return w;
@@ -65,10 +66,8 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.row_ranges = reinterpret_cast<int*>(at(w.row_ranges));
   a.q_ranges = reinterpret_cast<int*>(at(w.q_ranges));
   a.dq_sum = rows_at(at(w.dq_sum), p, w.dim * 4);
-  if (w.whole_fragments) {
-    a.dq_sum.stride_head = whole(p.len_q) * a.dq_sum.stride_row;
-    a.dq_sum.stride_batch = p.heads_q * a.dq_sum.stride_head;
-  }
+  a.dq_sum.stride_head = sum_rows_of(p) * a.dq_sum.stride_row;
+  a.dq_sum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_sum.stride_head;
   a.turns = reinterpret_cast<unsigned*>(at(w.turns));
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;

@@ -19,21 +19,19 @@ struct Workspace {
   Part stats;       // [b, h, n] {f32 lse in units of log2, f32 delta}
   Part row_ranges;  // [b, n] {begin, end}
   Part q_ranges;    // [b, tiles of queries] TileRange
-  Part dq_sum;      // [b, h, n, dim_qk of the Config] f32
+  Part dq_sum;      // f32, see kernels/shared/query_sums.cuh
   Part turns;       // [b, h, tiles of queries] u32, right behind dq_sum: both begin as zeros
   Part partials;    // [splits, the bias's shape] f32
   int dim = 0;      // of dq_sum
-  bool whole_fragments = false;  // dq_sum has n rounded up to 16
   int splits = 1;
   std::int64_t bytes = 0;
 };
 
 struct WorkspaceNeeds {
   std::int64_t tile_q = 0;
-  int dim = 0;                   // dim_qk of the Config; 0: no dq
-  bool whole_fragments = false;  // rows of dq_sum are rounded up to 16; not of packed tensors
-  bool turns = false;            // dq's sums are made in turns
-  int splits = 1;                // parts of the bias gradient
+  int dim = 0;         // dim_qk of the Config; 0: no dq
+  bool turns = false;  // dq's sums are made in turns
+  int splits = 1;      // parts of the bias gradient
 };
 
 Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);

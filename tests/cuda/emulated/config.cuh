@@ -9,5 +9,4 @@ inline constexpr int f16 = 2;
 inline constexpr int bf16 = 3;
 inline constexpr int tile_q = 64;
 inline constexpr int by_elements = 0;
-inline constexpr int dq_layout = 0;
 }  // namespace config

@@ -11,29 +11,32 @@
 //             for dQ. A chunk of queries at a time, so that S and dP take few registers beside dK
 //             and dV.
 //   exchange  P and dS go through shared memory and the warps share out keys and dims: where dK and
-//             dV of 32 keys don't fit a warp's registers (dims above 64).
-// dQ of each step is added to f32 sums in global memory (finish.cu makes dq of them), two
-// neighbours an instruction; deterministic: by the tiles of keys in turn, from the last to the
-// first, which under a causal mask is the order in which they reach a tile of queries.
+//             dV of 32 keys don't fit a warp's registers (dims above 64). With `exchange` 2 half of
+//             the warps have dV and the others dK, of 64 keys each, so that a fragment that is read
+//             feeds more products; with 3 also S and dP are of different warps.
+// dQ of each step is added to f32 sums in global memory (finish.cu makes dq of them), four of a
+// lane an instruction; deterministic: by the tiles of keys in turn, from the last to the first,
+// which under a causal mask is the order in which they reach a tile of queries.
 // Which tiles of queries are visited, and which of those need the ranges of their rows, is read off
 // q_ranges (prepare.cu) into two bit sets first.
 //
-// Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange;
-// apart (exchange); p_first, dq_first, dq_layout (shared/query_sums.cuh); chunk (queries whose
-// scores are computed at once, 16 or 32); kv_in_registers (direct: K and V fragments); softcap,
-// alibi, bias_type, mask, dropout, by_elements. Shared memory: backward_shared.cuh. Measured:
-// docs/kernels/portable.md.
+// Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange (0:
+// direct); chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K
+// and V fragments); softcap, alibi, bias_type, mask, dropout, by_elements. Shared memory:
+// backward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
 #include "ptx/memory.cuh"
 #include "shared/output.cuh"
+#include "shared/query_sums.cuh"
 
 namespace {
 
 using namespace backward;
 
-// P is handed out before dP is computed, so that exponentials and products overlap.
-constexpr bool kEarlyP = config::p_first != 0 && !kScoresApart;
+// P is handed out before dP is computed, so that exponentials and products overlap: worth it where
+// softcap makes more of those.
+constexpr bool kEarlyP = config::softcap != 0 && !kScoresApart;
 
 // Part of dQ = dS K of the block's keys: what a warp has of the tile's queries and dims. What is
 // made of the thread's number is made each time, as dK and dV leave no registers to keep it.
@@ -60,48 +63,21 @@ __device__ __forceinline__ void MultiplyQuery(unsigned ds_tile, unsigned k_tile,
   }
 }
 
-// Adds the part-th of `parts` of it to the f32 sums of the tile's queries, of which `left` are
-// there; scale comes later. How the sums lie: shared/query_sums.cuh.
-__device__ __forceinline__ void AddQuery(float* sums, int left, const QuerySums& dq, int part = 0,
-                                         int parts = 1) {
+// Adds it to the f32 sums of the tile's queries, of which `left` are there; scale comes later. How
+// the sums lie: shared/query_sums.cuh.
+__device__ __forceinline__ void AddQuery(float* sums, int left, const QuerySums& dq) {
   const int thread = ptx::ThreadAnew();
-  const int lane = thread % 32;
   const int query = thread / 32 % kSumWarps * kSumQueries;
   const int dim = thread / 32 / kSumWarps * kSumDims;
-  const int first = part * kSumN / parts;
-  const int last = (part + 1) * kSumN / parts;
-  if constexpr (config::dq_layout == 2) {
-    sums += query * kDimQk + dim * 16 + lane * 4;
+  sums += query * kDimQk + dim * 16 + thread % 32 * 4;
 #pragma unroll
-    for (int m = 0; m < kSumM; ++m) {
-      if (query + 16 * m >= left) continue;
+  for (int m = 0; m < kSumM; ++m) {
+    if (query + 16 * m >= left) continue;
 #pragma unroll
-      for (int n = 0; n < kSumN; ++n) {
-        if (n < first || n >= last) continue;
-        const float(&c)[4] = dq[m][n];
-        ptx::AddGlobal(sums + 16 * m * kDimQk + 128 * n, c[0], c[1], c[2], c[3]);
-      }
+    for (int n = 0; n < kSumN; ++n) {
+      const float(&c)[4] = dq[m][n];
+      ptx::AddGlobal(sums + 16 * m * kDimQk + 128 * n, c[0], c[1], c[2], c[3]);
     }
-  } else {
-    sums += (query + lane / 4) * kDimQk + dim + lane % 4 * (config::dq_layout == 1 ? 4 : 2);
-#pragma unroll
-    for (int m = 0; m < kSumM; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (query + lane / 4 + 16 * m + 8 * r >= left) continue;
-        float* to = sums + (16 * m + 8 * r) * kDimQk;
-#pragma unroll
-        for (int n = 0; n < kSumN; ++n) {
-          if (n < first || n >= last) continue;
-          const float* c = dq[m][n] + 2 * r;
-          if constexpr (config::dq_layout == 0) {
-            ptx::AddGlobal(to + 8 * n, c[0], c[1]);
-          } else if (n % 2 == 0) {
-            const float* next = dq[m][n + 1] + 2 * r;
-            ptx::AddGlobal(to + 8 * n, c[0], c[1], next[0], next[1]);
-          }
-        }
-      }
   }
 }
 
@@ -196,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q, 0));
   const char* stats = RowAddress(a.stats, entry.b, entry.first_q, 0);
   char* dq_sum = nullptr;  // of the entry; rows lie one after the other
-  if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, entry.first_q, 0);
+  if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, FirstSumOf(a, entry), 0);
 
   Sums<kPartQk> dk{};  // apart: or dV
   Sums<kPartVo> dv{};
@@ -388,17 +364,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         __syncthreads();
         if (threadIdx.x == 0) ptx::AddRelease(turn, 1);
       };
-      QuerySums dq;
-      constexpr bool kFirst = config::dq_first != 0;
-      constexpr bool kSpread = kExchange && config::dq_first == 2;
-      if (kFirst && dq_sum != nullptr) {
-        MultiplyQuery(ds_tile, k_tile, dq);
-        enter();
-        if constexpr (!kSpread) {
-          AddQuery(sums, entry.len_q - i0, dq);
-          leave();
-        }
-      }
       if constexpr (kExchange) {
         constexpr int kSteps = kTileQ / 16;
         const auto lane = FragmentLane<kTileQ>::RowsFirst();
@@ -423,20 +388,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
             }
             Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part, dk);
           }
-          // A few at a time, so that they don't wait in line.
-          constexpr int kParts = kSumN / 2 < kSteps ? kSumN / 2 : kSteps;
-          if (kSpread && dq_sum != nullptr && k < kParts) {
-            AddQuery(sums, entry.len_q - i0, dq, k, kParts);
-          }
         }
       }
       if (dq_sum != nullptr) {
-        if constexpr (!kFirst) {
-          MultiplyQuery(ds_tile, k_tile, dq);
-          enter();
-          AddQuery(sums, entry.len_q - i0, dq);
-        }
-        if constexpr (!kFirst || kSpread) leave();
+        QuerySums dq;
+        MultiplyQuery(ds_tile, k_tile, dq);
+        enter();
+        AddQuery(sums, entry.len_q - i0, dq);
+        leave();
       }
       head = next_head;
       tile = next_tile;

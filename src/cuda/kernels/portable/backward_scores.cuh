@@ -31,19 +31,18 @@ constexpr bool kHasBias = config::bias_type != config::none;
 constexpr bool kHasMask = config::mask != 0;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
 constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
-    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kExchange, kHasBias ? kBiasBytes : 0, kHasMask,
-    config::apart == 2 ? kWarps * attn::device::ScoreKeysOf(kTileQ, kTileKv, kWarps) : 0);
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, config::exchange, kWarps, kHasBias ? kBiasBytes : 0,
+    kHasMask);
 
 // Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
 constexpr int kChunk = config::chunk;
-constexpr int kScoreKeys =
-    kExchange ? attn::device::ScoreKeysOf(kTileQ, kTileKv, kWarps) : kTileKv / kWarps;
+constexpr int kScoreKeys = kExchange ? 32 : kTileKv / kWarps;
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
 constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
 constexpr int kBlocksS = kScoreKeys / 16;
 // dK and dV: a warp has kOutKeys keys and a part of the dims; apart: half of the warps have dV, the
 // others dK, of twice the keys, so that each fragment that is read feeds more products.
-constexpr bool kApart = config::apart != 0;
+constexpr bool kApart = config::exchange >= 2;
 constexpr int kOutKeys = kApart ? 64 : kExchange ? 32 : kScoreKeys;
 constexpr int kOutWarps = kTileKv / kOutKeys;
 constexpr int kOutParts = kWarps / kOutWarps / (kApart ? 2 : 1);
@@ -63,7 +62,7 @@ static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
 
 // Two warps of the same keys have neighbouring 16 queries; of both, one computes S and the other
 // dP, for the same reason, and they exchange what is of the other's queries.
-constexpr bool kScoresApart = config::apart == 2;
+constexpr bool kScoresApart = config::exchange == 3;
 static_assert(!kScoresApart || (kScoreQueries == 16 && kChunk == 16));
 
 using QkLayout = TileLayout<kDimQk>;

@@ -6,11 +6,6 @@ namespace attn::device {
 // Tiles of queries whose visits are listed at once.
 inline constexpr int kBackwardWindow = 512;
 
-// With exchange: keys whose scores a warp computes, 32 unless that leaves some without any.
-constexpr int ScoreKeysOf(int tile_q, int tile_kv, int warps) {
-  return tile_q * tile_kv / warps >= 16 * 32 ? 32 : 16;
-}
-
 // Offsets in bytes; tiles begin at multiples of 128.
 struct BackwardShared {
   int k = 0;        // [tile_kv][dim_qk]; at the end dK, then dV take the place of all tiles
@@ -21,7 +16,7 @@ struct BackwardShared {
   int p = 0;        // the same of P; only with exchange
   int bias = 0;     // [warps][queries of a warp][keys of a warp]
   int mask = 0;     // likewise, bytes
-  int pairs = 0;    // [warps][keys of a warp][16] scores that warps exchange; only with apart 2
+  int pairs = 0;    // [warps][keys of a warp][16] scores that warps exchange; only with exchange 3
   int stats = 0;    // [tile_q] {lse in units of log2, delta}
   int visited = 0;  // a bit for each tile of queries of the window: some row sees a key of ours
   int cut = 0;      // a bit likewise: not every row sees all of them
@@ -29,18 +24,18 @@ struct BackwardShared {
 };
 
 constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
-                                          int dim_vo, bool exchange, int bias_bytes, bool mask,
-                                          int pair_keys = 0) {
+                                          int dim_vo, int exchange, int warps, int bias_bytes,
+                                          bool mask) {
   BackwardShared s;
   s.v = s.k + tile_kv * dim_qk * 2;
   s.q = s.v + tile_kv * dim_vo * 2;
   s.dout = s.q + stages * tile_q * dim_qk * 2;
   s.ds = s.dout + stages * tile_q * dim_vo * 2;
   s.p = s.ds + tile_kv * tile_q * 2;
-  s.bias = s.p + (exchange ? tile_kv * tile_q * 2 : 0);
+  s.bias = s.p + (exchange > 0 ? tile_kv * tile_q * 2 : 0);
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.pairs = s.mask + (mask ? tile_q * tile_kv : 0);
-  s.stats = s.pairs + pair_keys * 16 * 4;
+  s.stats = s.pairs + (exchange == 3 ? warps * 32 * 16 * 4 : 0);
   s.visited = s.stats + tile_q * 8;
   s.cut = s.visited + kBackwardWindow / 8;
   s.bytes = s.cut + kBackwardWindow / 8;

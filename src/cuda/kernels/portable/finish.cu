@@ -1,9 +1,10 @@
 // After the backward: dq = scale * dq_sum, rounded once, added to what is there or with non-finite
-// elements replaced where it is so asked. All rows of the tensor: those of no entry have sums of 0.
+// elements replaced where it is so asked. All rows of the tensor; those of no entry have sums of 0.
 //
 // Grid: a block for each (64 rows, query head, batch entry), rows counting fastest; packed tensors
-// are one entry. Bound by memory: 8 elements to a lane, 4 rows of it under way at once.
-// Config: dq_layout (see shared/query_sums.cuh).
+// are one entry, and their rows look for the one whose sums they take (shared/query_sums.cuh).
+// Bound by memory: 8 elements to a lane, 4 rows of it under way at once.
+// Config: none.
 #include "config.cuh"
 #include "shared/output.cuh"
 #include "shared/query_sums.cuh"
@@ -16,6 +17,20 @@ using namespace shared;
 constexpr int kThreads = 128;
 constexpr int kRows = 64;
 constexpr int kAtOnce = 4;
+
+// The sums' row for a row of packed tensors; -1 where no entry has it.
+__device__ __forceinline__ long long SumOfPacked(const Arguments& a, long long row) {
+  const auto begin = [&](int b) { return a.cu_len_q.data[b * a.cu_len_q.stride]; };
+  int low = 0;  // the last entry that begins at the row or before, among [low, high)
+  int high = a.batch;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (begin(middle) <= row ? low : high) = middle;
+  }
+  const Entry entry = EntryOf(a, low);
+  const long long i = row - entry.first_q;
+  return i >= 0 && i < entry.rows_q ? FirstSumOf(a, entry) + i : -1;
+}
 
 }  // namespace
 
@@ -39,7 +54,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (int n = 0; n < kAtOnce; ++n) {
       const long long row = row0 + first + n * rows;
       sums[n] = RawChunk{};
-      if (row < num_rows) sums[n] = LoadQuerySums(a.dq_sum, b, head, row, column);
+      if (row >= num_rows) continue;
+      const long long sum = a.packed_q != 0 ? SumOfPacked(a, row) : row;
+      if (sum >= 0) sums[n] = LoadQuerySums(a.dq_sum, b, head, sum, column);
     }
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {

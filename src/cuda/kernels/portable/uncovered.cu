@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                 });
 }
 
-// dk and dv; only where they are not added to. dq is made of sums that are zero there.
+// dk and dv; only where they are not added to. dq is written by finish.cu.
 extern "C" __global__ void __launch_bounds__(kThreads)
     attn_uncovered_gradients(const __grid_constant__ Arguments a) {
   EachUncovered(a, a.cu_len_kv, a.max_len_kv, a.total_kv, static_cast<int>(blockIdx.x) * kRows,
