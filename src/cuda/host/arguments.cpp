@@ -242,8 +242,10 @@ bool loads_by_elements(Pass pass, const Problem& problem, const Arguments& argum
   const auto whole = [&](const TensorView& view) {
     return view.dtype == problem.dtype && view.given() && loads_by_vectors(view);
   };
-  return !(whole(arguments.q) && whole(arguments.k) && whole(arguments.v) &&
-           (pass != Pass::backward || whole(arguments.dout)));
+  // Dropout that is placed within a block of 16 is drawn by elements too.
+  const bool within = problem.dropout && (arguments.origin.q | arguments.origin.kv) % 16 != 0;
+  return within || !(whole(arguments.q) && whole(arguments.k) && whole(arguments.v) &&
+                     (pass != Pass::backward || whole(arguments.dout)));
 }
 
 }  // namespace attn::cuda

@@ -220,9 +220,9 @@ BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFac
 
 int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
-    return device::BackwardSharedOf(
-               tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk, shape.dim_vo,
-               tiles.exchange, tiles.warps, shape.bias_bytes, shape.mask)
+    return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
+                                    shape.dim_vo, tiles.exchange, tiles.warps, shape.bias_bytes,
+                                    shape.mask)
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,

@@ -294,8 +294,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
 #pragma unroll 1
       for (int query = 0; query < kScoreQueries; query += kChunk) {
-        ChunkFlags flags;
-        DrawChunk(step, query, flags);
+        ChunkDraws draws;
+        DrawChunk(step, query, draws);
         Scores s;
         Scores dp;
         Stats stats;
@@ -311,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
         }
         LoadStats(step, query, stats);
-        Exponentiate(a, step, query, stats, flags, s, p_pairs);
+        Exponentiate(a, step, query, stats, draws, s, p_pairs);
         const auto hand_out_p = [&] {
           if constexpr (kExchange) {
             StoreTransposed(p_pairs, p_tile, score_key, score_query + query);
@@ -327,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           MultiplyChunk<kDimVo>(v_kept, v_tile, score_key, dout_tile, score_query + query, dp);
           LoadStats(step, query, stats);
         }
-        Differentiate(a, step, query, stats, flags, s, dp, ds_pairs);
+        Differentiate(a, step, query, stats, draws, s, dp, ds_pairs);
         StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
         if constexpr (!kEarlyP) hand_out_p();
         if constexpr (!kExchange) {
@@ -411,7 +411,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     __syncthreads();
   }
   if (a.dv.base != nullptr) {
-    const float factor = config::dropout != 0 ? a.keep_scale : 1.0f;
+    const float factor = config::dropout != 0 ? a.keep_scale * kDropped<kDtype> : 1.0f;
     if constexpr (kApart) {
       StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dk, HasDv(),
                                         base);

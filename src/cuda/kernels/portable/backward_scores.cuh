@@ -30,9 +30,9 @@ constexpr bool kExchange = config::exchange != 0;
 constexpr bool kHasBias = config::bias_type != config::none;
 constexpr bool kHasMask = config::mask != 0;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
-constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
-    kTileQ, kTileKv, kStages, kDimQk, kDimVo, config::exchange, kWarps, kHasBias ? kBiasBytes : 0,
-    kHasMask);
+constexpr attn::device::BackwardShared kShared =
+    attn::device::BackwardSharedOf(kTileQ, kTileKv, kStages, kDimQk, kDimVo, config::exchange,
+                                   kWarps, kHasBias ? kBiasBytes : 0, kHasMask);
 
 // Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
 constexpr int kChunk = config::chunk;
@@ -302,33 +302,26 @@ __device__ __forceinline__ void LoadStats(const Step& step, int query, Stats& st
   }
 }
 
-// Dropout's flags of kChunk queries, of blocks of 16 keys and 16 queries.
-using ChunkFlags = Flags[kBlocksN / 2][kBlocksS];
-__device__ __forceinline__ void DrawChunk(const Step& step, int query, ChunkFlags& flags) {
-  if constexpr (config::dropout != 0) {
+// Dropout's bytes of kChunk queries, of blocks of 16 keys and 16 queries.
+using ChunkDraws = Draws[kBlocksN / 2][kBlocksS];
+__device__ __forceinline__ void DrawChunk(const Step& step, int query, ChunkDraws& draws) {
+  const int i = step.i0 + query;
+  if constexpr (config::dropout != 0 && kBlocksN == 4) {
 #pragma unroll
     for (int m = 0; m < kBlocksS; ++m) {
-      const int i = step.i0 + query;
-      const int j = step.j0 + 16 * m;
-      if (step.dropout.aligned) {
-        Flags second;
-        DrawBlocksTransposed(step.dropout, i, j, flags[0][m],
-                             kBlocksN > 2 ? flags[kBlocksN / 2 - 1][m] : second);
-      } else {
-#pragma unroll
-        for (int n = 0; n < kBlocksN / 2; ++n) {
-          flags[n][m] =
-              DrawElements<true>(step.dropout, j + Lane() / 4, i + 16 * n + Lane() % 4 * 2);
-        }
-      }
+      DrawTransposed<false>(step.dropout, i, step.j0 + 16 * m, draws[0][m], draws[1][m]);
     }
+  } else if constexpr (config::dropout != 0) {
+    Draws unused;
+    DrawTransposed<true>(step.dropout, i, step.j0, draws[0][0],
+                         kBlocksS == 2 ? draws[0][kBlocksS - 1] : unused);
   }
 }
 
 // From raw products s of kChunk queries to P^T: in p_pairs with dropout, rounded and packed; in s
 // without it, times the derivative of softcap.
 __device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& step, int query,
-                                             const Stats& stats, const ChunkFlags& flags, Scores& s,
+                                             const Stats& stats, const ChunkDraws& draws, Scores& s,
                                              Fragments& p_pairs) {
   Scores slope;
   if (!kModified || IsCapLarge(a)) {
@@ -346,7 +339,9 @@ __device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& ste
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         unsigned pair = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
-        if constexpr (config::dropout != 0) pair &= PairMask(flags[n / 2][m], n % 2, r);
+        if constexpr (config::dropout != 0) {
+          pair = DropPair<kDtype>(pair, Keeps<true>(step.dropout, draws[n / 2][m], n % 2, r));
+        }
         p_pairs[n / 2][m][n % 2 * 2 + r] = pair;
       }
       if constexpr (config::softcap != 0) {
@@ -358,7 +353,7 @@ __device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& ste
 
 // From what Exponentiate() left in p and raw products dp to dS^T, rounded and packed.
 __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& step, int query,
-                                              const Stats& stats, const ChunkFlags& flags,
+                                              const Stats& stats, const ChunkDraws& draws,
                                               const Scores& p, Scores& dp, Fragments& ds_pairs) {
 #pragma unroll
   for (int m = 0; m < kBlocksS; ++m)
@@ -369,8 +364,8 @@ __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& st
         float gradient = dp[m][n][e];
         const float delta = stats[n][e % 2 * 2 + 1];
         if constexpr (config::dropout != 0) {
-          gradient = KeepOrZero(flags[n / 2][m], n % 2, e / 2, e % 2, gradient);
-          gradient = fmaf(gradient, a.keep_scale, -delta);
+          const unsigned keeps = Keeps<true>(step.dropout, draws[n / 2][m], n % 2, e / 2);
+          gradient = fmaf(gradient, KeepsOne(keeps, e % 2) * a.keep_scale, -delta);
         } else {
           gradient -= delta;
         }

@@ -164,18 +164,9 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& vis
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int n = 0; n < kBlocksN; n += 4) {
-      Flags flags[2];
+      Draws draws[2];
       if constexpr (config::dropout != 0) {
-        const int i = visit.i0 + 16 * m;
-        const int j = visit.j0 + 8 * n;
-        if (dropout.aligned) {
-          DrawBlocks(dropout, i, j, flags[0], flags[1]);
-        } else {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            flags[c] = DrawElements<false>(dropout, i + RowOf(0, 0), j + 16 * c + ColumnOf(0));
-          }
-        }
+        Draw(dropout, visit.i0 + 16 * m, visit.j0 + 8 * n, draws[0], draws[1]);
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c)
@@ -184,8 +175,8 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& vis
           const float delta = visit.delta[m][e / 2];
           float gradient = dp[m][n + c][e];
           if constexpr (config::dropout != 0) {
-            gradient = KeepOrZero(flags[c / 2], c % 2, e / 2, e % 2, gradient);
-            gradient = fmaf(gradient, a.keep_scale, -delta);
+            const unsigned keeps = Keeps<false>(dropout, draws[c / 2], c % 2, e / 2);
+            gradient = fmaf(gradient, KeepsOne(keeps, e % 2) * a.keep_scale, -delta);
           } else {
             gradient -= delta;
           }

@@ -85,12 +85,12 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
   MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, 0, s);
 }
 
-// Dropout's flags of a tile; of blocks of 16 x 16.
-using TileFlags = Flags[kBlocksM][kTileKv / 16];
+// Dropout's bytes of a tile; of blocks of 16 x 16.
+using TileDraws = Draws[kBlocksM][kTileKv / 16];
 
-// o += P V, with dropout of what `flags` keep. What is kept grows at the end, all at once.
-__device__ __forceinline__ void MultiplyPV(const Scores& p, const TileFlags& flags, unsigned v_tile,
-                                           Output& o) {
+// o += P V, with dropout of what `draws` keep. What is kept grows at the end, all at once.
+__device__ __forceinline__ void MultiplyPV(const Scores& p, const Dropout& dropout,
+                                           const TileDraws& draws, unsigned v_tile, Output& o) {
   const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
 #pragma unroll
   for (int k = 0; k < kTileKv / 16; ++k) {
@@ -101,7 +101,9 @@ __device__ __forceinline__ void MultiplyPV(const Scores& p, const TileFlags& fla
       for (int e = 0; e < 4; ++e) {
         const float(&c)[4] = p[m][2 * k + e / 2];
         a[m][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
-        if constexpr (config::dropout != 0) a[m][e] &= PairMask(flags[m][k], e / 2, e % 2);
+        if constexpr (config::dropout != 0) {
+          a[m][e] = DropPair<kDtype>(a[m][e], Keeps<false>(dropout, draws[m][k], e / 2, e % 2));
+        }
       }
     }
     Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
@@ -196,25 +198,14 @@ __device__ __forceinline__ void HideByRange(const KeyRange* ranges, int j0, Scor
     }
 }
 
-// Dropout's flags of a tile. Ahead of the products, with which the integer arithmetic overlaps.
-__device__ __forceinline__ void DrawTile(const Dropout& dropout, int i0, int j0, TileFlags& flags) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (dropout.aligned) {
+// Dropout's bytes of a tile.
+__device__ __forceinline__ void DrawTile(const Dropout& dropout, int i0, int j0, TileDraws& draws) {
 #pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
+  for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int k = 0; k < kTileKv / 16; k += 2) {
-        DrawBlocks(dropout, i0 + 16 * m, j0 + 16 * k, flags[m][k], flags[m][k + 1]);
-      }
-  } else {
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-      for (int k = 0; k < kTileKv / 16; ++k) {
-        flags[m][k] =
-            DrawElements<false>(dropout, i0 + 16 * m + lane / 4, j0 + 16 * k + lane % 4 * 2);
-      }
-  }
+    for (int k = 0; k < kTileKv / 16; k += 2) {
+      Draw(dropout, i0 + 16 * m, j0 + 16 * k, draws[m][k], draws[m][k + 1]);
+    }
 }
 
 // A row's running maximum and this lane's part of its sum, for a warp's rows. With kModified they
@@ -396,8 +387,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     }
 
     const int j0 = tile * kTileKv;
-    TileFlags flags;
-    if constexpr (config::dropout != 0) DrawTile(options.dropout, q0 + warp * kRows, j0, flags);
+    TileDraws draws;
+    if constexpr (config::dropout != 0) DrawTile(options.dropout, q0 + warp * kRows, j0, draws);
     Scores s;
     MultiplyQK(q, q_tile, k_tile(tile), s);
     if constexpr (kModified) {
@@ -421,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       HideByRange(ranges + warp * kRows, j0, s);
     }
     Exponentiate(unit, s, row, o);
-    MultiplyPV(s, flags, v_tile(tile), o);
+    MultiplyPV(s, options.dropout, draws, v_tile(tile), o);
   }
 
   ptx::CopyWait<0>();
@@ -438,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       float lse;
       Finish(a, unit, head, row.max[m][r], row.sum[m][r], factor, lse);
       const bool empty = i >= entry.len_q;
-      if (config::dropout != 0) factor *= a.keep_scale;
+      if (config::dropout != 0) factor *= a.keep_scale * kDropped<kDtype>;
       if (i < entry.rows_q && a.lse.base != nullptr && threadIdx.x % 4 == 0) {
         *reinterpret_cast<float*>(RowAddress(a.lse, entry.b, entry.first_q + i, head)) =
             empty ? -kInfinity : lse;

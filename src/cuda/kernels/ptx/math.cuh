@@ -55,12 +55,22 @@ __device__ __forceinline__ float High(unsigned pair) {
   return value;
 }
 
-// Bytes of x by the four selectors of `pick`, the lowest first: 0 to 3, or 8 more for its sign in
-// all bits.
-__device__ __forceinline__ unsigned Permute(unsigned x, unsigned pick) {
-  unsigned y;
-  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "r"(pick));
-  return y;
+// Of pairs of f16: x - y, brought into [0, 1].
+__device__ __forceinline__ unsigned SubtractSaturated(unsigned x, unsigned y) {
+  unsigned z;
+  asm("sub.sat.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+// Of pairs of 16-bit elements. Adding -0 changes no product; bf16 has no product alone on 8.0.
+template <int dtype>
+__device__ __forceinline__ unsigned MultiplyPair(unsigned x, unsigned y) {
+  unsigned z;
+  if constexpr (dtype == config::bf16) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "r"(0x80008000u));
+  } else {
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  }
+  return z;
 }
 
 // The 64 bits of a product.
@@ -71,17 +81,4 @@ __device__ __forceinline__ uint2 MultiplyWide(unsigned x, unsigned y) {
       : "r"(x), "r"(y));
   return z;
 }
-// Bits of x where `mask` has them, else of y.
-__device__ __forceinline__ unsigned Choose(unsigned mask, unsigned x, unsigned y) {
-  unsigned z;
-  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(z) : "r"(mask), "r"(x), "r"(y));
-  return z;
-}
-// Each bit as at least two of ~x, y and z have it.
-__device__ __forceinline__ unsigned MostOfNot(unsigned x, unsigned y, unsigned z) {
-  unsigned most;
-  asm("lop3.b32 %0, %1, %2, %3, 0x8e;" : "=r"(most) : "r"(x), "r"(y), "r"(z));
-  return most;
-}
-
 }  // namespace ptx

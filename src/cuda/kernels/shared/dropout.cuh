@@ -10,9 +10,10 @@
 namespace shared {
 
 struct Dropout {
-  unsigned key0, key1, offset, head, threshold;
+  unsigned key0, key1, offset, head;
+  unsigned limit;        // see Keeps()
   unsigned row, column;  // placed: of query 0 and key 0
-  bool aligned;          // placed blocks of 16 are blocks of 16 here
+  bool aligned;          // placed blocks of 16 are blocks of 16 here; always but with by_elements
 };
 
 __device__ __forceinline__ Dropout DropoutOf(const attn::device::Arguments& a, int b, int head) {
@@ -23,10 +24,10 @@ __device__ __forceinline__ Dropout DropoutOf(const attn::device::Arguments& a, i
   d.key1 = static_cast<unsigned>(seed >> 32) ^ static_cast<unsigned>(offset >> 32);
   d.offset = static_cast<unsigned>(offset);
   d.head = a.origin_head + static_cast<unsigned>(b) * a.origin_heads + static_cast<unsigned>(head);
-  d.threshold = a.keep_threshold;
+  d.limit = (0x6400u + a.keep_threshold) * 0x10001u;
   d.row = a.origin_q;
   d.column = a.origin_kv;
-  d.aligned = (a.origin_q | a.origin_kv) % 16 == 0;
+  d.aligned = config::by_elements == 0 || (a.origin_q | a.origin_kv) % 16 == 0;
   return d;
 }
 
@@ -45,107 +46,126 @@ __device__ __forceinline__ uint4 Philox(const Dropout& d, unsigned row, unsigned
   return c;
 }
 
-// Which of a lane's elements of a 16 x 16 block of the fragment are kept: bit 7 of a byte for those
-// of row l / 4, bit 6 for those of row l / 4 + 8; byte 2 * (column is one of 8-15) + (column is
-// odd).
-using Flags = unsigned;
+// A lane's bytes of a 16 x 16 block of a fragment. Of S: words of the rows l / 4 and l / 4 + 8,
+// byte 2 * (column is one of 8-15) + (column is odd). Of the transpose of S: words of the columns
+// 0-7 and 8-15, byte 2 * (row is l / 4 + 8) + (column is odd).
+struct Draws {
+  unsigned words[2];
+};
 
-// Four bytes at once: the sign of each says that it is below the threshold. No difference borrows
-// from the next byte, as signs are compared apart.
-__device__ __forceinline__ unsigned Below(const Dropout& d, unsigned bytes) {
-  const unsigned most = (d.threshold - 1) * 0x01010101u;
-  const unsigned left = (most | 0x80808080u) - (bytes & 0x7f7f7f7fu);
-  return ptx::MostOfNot(bytes, most, left);
-}
-// Signs of bytes, and those of `other`, which are `by` bits higher than bit 6.
-__device__ __forceinline__ unsigned Join(unsigned signs, unsigned other, int by) {
-  return ptx::Choose(0x80808080u, signs, other >> by);
-}
-
-// All bits of two neighbouring 16-bit elements, or of an f32 element, where they are kept: row l /
-// 4
-// + 8 `r`; of the block's two 16 x 8 tiles the one that is `half`, in it the column that is `odd`.
-__device__ __forceinline__ unsigned PairMask(Flags flags, int half, int r) {
-  return ptx::Permute(flags << r, half == 0 ? 0x9988u : 0xbbaau);
-}
-__device__ __forceinline__ float KeepOrZero(Flags flags, int half, int r, int odd, float value) {
-  const unsigned byte = 0x8888u + 0x1111u * static_cast<unsigned>(2 * half + odd);
-  return __uint_as_float(__float_as_uint(value) & ptx::Permute(flags << r, byte));
+// Of two neighbours, in the fragment's 16 x 8 tile `half` and of row l / 4 + 8 `r`: 1 as f16 where
+// the element is kept, else 0. A byte is put behind that of 1024, which makes the f16 1024 + byte;
+// 1024 + threshold less that, saturated, is 1 or 0. Two bytes cost an instruction of the integer
+// unit and one of the f32 unit, where masks by comparing took 4 of the former, of which Philox
+// needs most.
+template <bool transposed>
+__device__ __forceinline__ unsigned Keeps(const Dropout& d, const Draws& draws, int half, int r) {
+  const unsigned word = draws.words[transposed ? half : r];
+  const unsigned pick = (transposed ? r : half) == 0 ? 0x4140u : 0x4342u;
+  return ptx::SubtractSaturated(d.limit, __byte_perm(word, 0x64646464u, pick));
 }
 
-// Fragment of S, rows are queries from i on, columns keys from j and from j + 16 on.
-__device__ __forceinline__ void DrawBlocks(const Dropout& d, int i, int j, Flags& first,
-                                           Flags& second) {
+// A pair of P times its Keeps(). To bf16 the bits of f16's 1 are 2^-7: what is made of the pairs
+// grows by kDropped at the end.
+template <int dtype>
+__device__ __forceinline__ unsigned DropPair(unsigned pair, unsigned keeps) {
+  return ptx::MultiplyPair<dtype>(pair, keeps);
+}
+template <int dtype>
+inline constexpr float kDropped = dtype == config::bf16 ? 128.0f : 1.0f;
+
+// 1 or 0 for one of the neighbours.
+__device__ __forceinline__ float KeepsOne(unsigned keeps, int odd) {
+  return odd == 0 ? ptx::Low<config::f16>(keeps) : ptx::High<config::f16>(keeps);
+}
+
+// Fragments of S: `first` has queries from i on for rows and keys from j on for columns, `second`
+// is 16 keys on.
+__device__ __forceinline__ void DrawBlocks(const Dropout& d, int i, int j, Draws& first,
+                                           Draws& second) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4;
   const bool odd = (row & 1) != 0;
   const uint4 bits = Philox(d, d.row + static_cast<unsigned>(i + (row & 6)),
                             d.column + static_cast<unsigned>(j + (odd ? 16 : 0) + lane % 4 * 2));
   // bits.x, bits.z are those of the even row, bits.y, bits.w of the odd one.
-  const Flags even_row = Join(Below(d, bits.x), Below(d, bits.z), 1);
-  const Flags odd_row = Join(Below(d, bits.y), Below(d, bits.w), 1);
-  const Flags other = __shfl_xor_sync(~0u, odd ? even_row : odd_row, 4);
-  first = odd ? other : even_row;
-  second = odd ? odd_row : other;
+  const unsigned low = __shfl_xor_sync(~0u, odd ? bits.x : bits.y, 4);
+  const unsigned high = __shfl_xor_sync(~0u, odd ? bits.z : bits.w, 4);
+  first = {odd ? low : bits.x, odd ? high : bits.z};
+  second = {odd ? bits.y : low, odd ? bits.w : high};
 }
 
-// Fragment of the transpose of S, rows are keys from j on, columns queries from i and from i + 16
-// on. The flags are put together so that they read as above, with rows for columns.
-__device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, int j, Flags& first,
-                                                     Flags& second) {
+// Fragments of the transpose of S: `first` has keys from j on for rows and queries from i on for
+// columns, `second` is 16 queries on, or keys.
+template <bool by_keys>
+__device__ __forceinline__ void DrawBlocksTransposed(const Dropout& d, int i, int j, Draws& first,
+                                                     Draws& second) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4;
   const bool odd = (row & 1) != 0;
-  const uint4 bits = Philox(d, d.row + static_cast<unsigned>(i + (odd ? 16 : 0) + lane % 4 * 2),
-                            d.column + static_cast<unsigned>(j + (row & 6)));
-  // Word (query + 8, odd query) has bytes (key + 8, odd key), of which the upper two join the
-  // lower.
-  const auto of_key = [&](unsigned word) {
-    const unsigned below = Below(d, word);
-    return Join(below, below, 17);
-  };
-  const uint4 words{of_key(bits.x), of_key(bits.y), of_key(bits.z), of_key(bits.w)};
-  const auto gather = [&](unsigned byte) {
-    const unsigned pick = byte | (byte + 4) << 4;
-    return __byte_perm(__byte_perm(words.x, words.y, pick), __byte_perm(words.z, words.w, pick),
-                       0x5410);
-  };
-  const unsigned mine = odd ? 1u : 0u;
-  const Flags own = gather(mine);
-  const Flags other = __shfl_xor_sync(~0u, gather(1 - mine), 4);
-  first = odd ? other : own;
-  second = odd ? own : other;
+  const int next = odd ? 16 : 0;
+  const uint4 bits =
+      Philox(d, d.row + static_cast<unsigned>(i + (by_keys ? 0 : next) + lane % 4 * 2),
+             d.column + static_cast<unsigned>(j + (by_keys ? next : 0) + (row & 6)));
+  // Word (query + 8, odd query) has bytes (key + 8, odd key): those of an even key, of an odd one.
+  const unsigned mine = odd ? 0x7351u : 0x6240u;
+  const unsigned others = odd ? 0x6240u : 0x7351u;
+  const unsigned low = __shfl_xor_sync(~0u, __byte_perm(bits.x, bits.y, others), 4);
+  const unsigned high = __shfl_xor_sync(~0u, __byte_perm(bits.z, bits.w, others), 4);
+  const Draws own{__byte_perm(bits.x, bits.y, mine), __byte_perm(bits.z, bits.w, mine)};
+  first = odd ? Draws{low, high} : own;
+  second = odd ? own : Draws{low, high};
 }
 
-// One block where placed blocks of 16 are none here, an element at a time: placed (row, column) are
-// of the lane's first element; a row of the fragment is a query, or with `transposed` a key. By
-// value and a call, as a structure would be kept in memory and the code in the loop.
-template <bool transposed>
-__device__ __noinline__ Flags DrawPlaced(unsigned key0, unsigned key1, unsigned offset,
-                                         unsigned head, unsigned threshold, unsigned row,
-                                         unsigned column) {
-  const Dropout d{key0, key1, offset, head, threshold, 0, 0, false};
-  Flags flags = 0;
-#pragma unroll 1
-  for (unsigned n = 0; n < 8; ++n) {
-    const unsigned r = row + (n & 1) * 8;
-    const unsigned c = column + (n >> 1 & 1) + (n >> 2) * 8;
-    const unsigned i = transposed ? c : r;
-    const unsigned j = transposed ? r : c;
-    const uint4 bits = Philox(d, i & ~9u, j & ~9u);
-    const unsigned even = (i & 8) != 0 ? bits.z : bits.x;
-    const unsigned odd = (i & 8) != 0 ? bits.w : bits.y;
-    const unsigned word = (i & 1) != 0 ? odd : even;
-    const unsigned byte = word >> (8 * (((j >> 3) & 1) << 1 | (j & 1))) & 0xffu;
-    if (byte < d.threshold) flags |= 0x80u >> (n & 1) << (n / 2 * 8);
-  }
-  return flags;
+// The byte of one element, placed. By value and a call, as its code would be many times in a loop.
+__device__ __noinline__ unsigned DrawElement(unsigned key0, unsigned key1, unsigned offset,
+                                             unsigned head, unsigned i, unsigned j) {
+  const Dropout d{key0, key1, offset, head, 0, 0, 0, false};
+  const uint4 bits = Philox(d, i & ~9u, j & ~9u);
+  const unsigned even = (i & 8) != 0 ? bits.z : bits.x;
+  const unsigned odd = (i & 8) != 0 ? bits.w : bits.y;
+  const unsigned word = (i & 1) != 0 ? odd : even;
+  return word >> (8 * (((j >> 3) & 1) << 1 | (j & 1))) & 0xffu;
 }
+
+// One block, of S or `transposed`, where placed blocks of 16 are none here: an element at a time.
 template <bool transposed>
-__device__ __forceinline__ Flags DrawElements(const Dropout& d, int row, int column) {
-  return DrawPlaced<transposed>(d.key0, d.key1, d.offset, d.head, d.threshold,
-                                (transposed ? d.column : d.row) + static_cast<unsigned>(row),
-                                (transposed ? d.row : d.column) + static_cast<unsigned>(column));
+__device__ __forceinline__ Draws DrawElements(const Dropout& d, int i, int j) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Draws draws{};
+#pragma unroll 1
+  for (int n = 0; n < 8; ++n) {
+    const int word = n / 4;
+    const int row = lane / 4 + 8 * (transposed ? n / 2 % 2 : word);
+    const int column = lane % 4 * 2 + 8 * (transposed ? word : n / 2 % 2) + n % 2;
+    const unsigned byte =
+        DrawElement(d.key0, d.key1, d.offset, d.head,
+                    d.row + static_cast<unsigned>(i + (transposed ? column : row)),
+                    d.column + static_cast<unsigned>(j + (transposed ? row : column)))
+        << (n % 4 * 8);
+    (word == 0 ? draws.words[0] : draws.words[1]) |= byte;
+  }
+  return draws;
+}
+
+// Both, wherever blocks are placed.
+__device__ __forceinline__ void Draw(const Dropout& d, int i, int j, Draws& first, Draws& second) {
+  if (config::by_elements == 0 || d.aligned) {
+    DrawBlocks(d, i, j, first, second);
+  } else {
+    first = DrawElements<false>(d, i, j);
+    second = DrawElements<false>(d, i, j + 16);
+  }
+}
+template <bool by_keys>
+__device__ __forceinline__ void DrawTransposed(const Dropout& d, int i, int j, Draws& first,
+                                               Draws& second) {
+  if (config::by_elements == 0 || d.aligned) {
+    DrawBlocksTransposed<by_keys>(d, i, j, first, second);
+  } else {
+    first = DrawElements<true>(d, i, j);
+    second = DrawElements<true>(d, i + (by_keys ? 0 : 16), j + (by_keys ? 16 : 0));
+  }
 }
 
 }  // namespace shared
