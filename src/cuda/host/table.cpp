@@ -22,7 +22,7 @@ enum class When {
   always,
   no_pairs,  // no bias or mask
   no_cap,    // nor softcap
-  options,   // any
+  costly,    // dropout or softcap
 };
 
 // Tried in turn. Up to `largest_dim`, the larger of the two.
@@ -41,8 +41,8 @@ constexpr std::array kForward{
     Rule{64, {128, 64, 4, 2, 2, true}, When::no_cap},      //
     Rule{64, {64, 64, 4, 2, 3, true}},                     //
     Rule{64, {128, 32, 4, 2, 2, true}},                    //
-    Rule{128, {64, 64, 4, 2, 2, true}, When::options},     //
-    Rule{128, {128, 64, 4, 1, 2, false}, When::no_pairs},  //
+    Rule{128, {128, 64, 4, 1, 2, false}, When::no_cap},    //
+    Rule{128, {64, 64, 4, 2, 2, true}},                    //
     Rule{128, {128, 32, 4, 2, 2, false}},                  //
     Rule{128, {128, 64, 8, 2, 1, false}},                  //
     Rule{128, {128, 32, 8, 2, 1, false}},                  //
@@ -58,14 +58,15 @@ constexpr std::array kForward{
 // tile_q, tile_kv, warps, stages, blocks, -, chunk, exchange, kv_in_registers. The rules below the
 // first of each group are for less shared memory; the last one spills.
 constexpr std::array kBackward{
-    Rule{64, {64, 128, 4, 2, 2, false, 32, 0, false}},   //
-    Rule{128, {64, 128, 8, 2, 1, false, 32, 2, false}},  //
-    Rule{128, {64, 128, 8, 2, 1, false, 32, 1, false}},  //
-    Rule{128, {64, 64, 4, 2, 1, false, 32, 0, false}},   //
-    Rule{128, {32, 64, 4, 2, 1, false, 32, 0, false}},   //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, 3, false}},   //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, 2, false}},   //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, 1, false}},   //
+    Rule{64, {64, 128, 4, 2, 2, false, 16, 0, false}, When::costly},  //
+    Rule{64, {64, 128, 4, 2, 2, false, 32, 0, false}},                //
+    Rule{128, {64, 128, 8, 2, 1, false, 32, 2, false}},               //
+    Rule{128, {64, 128, 8, 2, 1, false, 32, 1, false}},               //
+    Rule{128, {64, 64, 4, 2, 1, false, 32, 0, false}},                //
+    Rule{128, {32, 64, 4, 2, 1, false, 32, 0, false}},                //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, 3, false}},                //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, 2, false}},                //
+    Rule{256, {64, 64, 8, 2, 1, false, 16, 1, false}},                //
     Rule{256, {32, 32, 2, 2, 1, false, 16, 0, false}},
 };
 
@@ -145,12 +146,11 @@ std::string forward_misfit(const Tiles& tiles) {
 
 bool holds(When when, const Shape& shape) {
   const bool pairs = shape.bias_bytes > 0 || shape.mask;
-  const bool options = pairs || shape.dropout || shape.softcap || shape.alibi;
   switch (when) {
     case When::always: return true;
     case When::no_pairs: return !pairs;
     case When::no_cap: return !pairs && !shape.softcap;
-    case When::options: return options;
+    case When::costly: return shape.dropout || shape.softcap;
   }
   return false;
 }
