@@ -14,6 +14,7 @@
 #   latency    start-up, first calls, the host's time for a call, PyTorch's beside; rows
 #   tune       the tuner on a few problems; what it found is kept beside the logs, not used
 #   devices    a second device: cases and tensors on it
+#   profile    what bounds the kernels: ncu's view of units, issue slots and stalls
 #   plots      pictures of the rows
 #   webgpu     the case list and the package through WebGPU (Vulkan)
 #   wgpu_bench cells through WebGPU: plain, options, a model's layers, decode with and without
@@ -51,6 +52,7 @@ memory 40 150
 latency 35 120
 tune 80 150
 devices 30 120
+profile 40 150
 plots 8 60
 webgpu 120 300
 wgpu_bench 240 500'
@@ -169,6 +171,31 @@ step_devices() {
   pytest python/tests/cuda -k 'two_devices or second_device' && return $status
 }
 
+# One kernel each. Sections rather than metrics, whose names differ among ncu's versions.
+step_profile() {
+  local kernel pass problem bad=0
+  local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096'
+  while read -r kernel pass problem; do
+    echo "== $kernel $problem"
+    timeout 40 "$(ncu)" --clock-control none --section SpeedOfLight --section SchedulerStats \
+      --section WarpStateStats --section ComputeWorkloadAnalysis --section Occupancy --page raw \
+      -k "regex:^attn_$kernel\$" -s 1 -c 1 "$bundle/run" attn bench --device cuda --pass "$pass" \
+      --problem "$sizes $problem" --no-verify --seconds 0.001 >"$logs/ncu.txt" 2>&1 || bad=1
+    grep -E 'pct|ratio|per_warp_active|registers_per_thread |inst_issued|error|==ERROR' "$logs/ncu.txt" |
+      grep -E 'issue|pipe|throughput|stall|inst_issued|active|registers|rror' | sed 's/^ *//; s/  */ /g'
+  done <<END
+forward fwd dim_qk=64 dim_vo=64
+forward fwd dim_qk=64 dim_vo=64 dropout
+forward fwd dim_qk=128 dim_vo=128
+backward bwd dim_qk=64 dim_vo=64
+backward bwd dim_qk=128 dim_vo=128
+backward bwd dim_qk=256 dim_vo=256
+bias_gradient bwd dim_qk=128 dim_vo=128 bias=hqk dbias
+backward bwd dim_qk=128 dim_vo=128 causal window_left=256
+END
+  return $bad
+}
+
 # The loader of Vulkan, and the file that tells it of NVIDIA's driver, which containers may lack.
 find_vulkan() {
   local root=$PWD/build/gpu/vulkan deb
@@ -210,6 +237,8 @@ sanitizer() {
   command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null
 }
 
+ncu() { command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null; }
+
 # Why a step can't run here; nothing where it can.
 lacks() {
   local modules=torch,pytest
@@ -220,6 +249,7 @@ lacks() {
   case $1 in
     devices)
       [ "$(nvidia-smi -L | grep -c '^GPU')" -gt 1 ] || echo "one NVIDIA GPU, two are needed" ;;
+    profile) [ -n "$(ncu)" ] || echo "no ncu, which CUDA's toolkit has" ;;
     sanitizer | race) [ -n "$(sanitizer)" ] || echo "no compute-sanitizer, which CUDA's toolkit has" ;;
     plots)
       modules=matplotlib
@@ -229,7 +259,7 @@ lacks() {
     webgpu) modules=numpy,pytest ;;
   esac
   case $1 in
-    cases | sanitizer | race | tune | wgpu_bench) ;;
+    cases | sanitizer | race | tune | profile | wgpu_bench) ;;
     *) "$python" -c "import $modules" 2>/dev/null || echo "$python has no ${modules/,/ or no }" ;;
   esac
 }
@@ -291,7 +321,7 @@ for name in "${steps[@]}"; do
   [ "$status" != 124 ] || echo "$name: ended after $limit s" | tee -a "$out/gpu.log" "$logs/$name.log"
   read -r good bad left < <(counts "$logs/$name.log")
   case $name in
-    plain | options | memory | latency | tune | plots | wgpu_bench) ;;
+    plain | options | memory | latency | tune | profile | plots | wgpu_bench) ;;
     *) [ "$good" != 0 ] || status=1 ;; # no test ran
   esac
   verdict=passed
