@@ -217,7 +217,7 @@ TEST(CudaArguments, SeriesOfSoftcap) {
       const device::Arguments a = given.fill();
       ASSERT_NEAR(a.cap_reach, 0.6 * softcap / std::abs(scale), 1e-5 * softcap);
       for (int n = -1000; n <= 1000; ++n) {
-        const double raw = a.cap_reach * n / 1000.0;
+        const double raw = static_cast<double>(a.cap_reach) * n / 1000.0;
         double series = 0.0;
         for (int k = 4; k >= 0; --k) series = series * raw * raw + a.cap_series[k];
         const double score = softcap * std::tanh(scale * raw / softcap) * std::log2(std::exp(1.0));
