@@ -219,6 +219,11 @@ class Oracle:
         """The largest absolute error of a result; NaN where it has one."""
         return float((self.chosen(name, x).double() - self.exact[name].double()).abs().max())
 
+    def rms_error(self, name: str, x: torch.Tensor) -> float:
+        """The root of a result's mean squared error."""
+        error = self.chosen(name, x).double() - self.exact[name].double()
+        return float(error.square().mean().sqrt())
+
     def complaint(self, name: str, x: torch.Tensor) -> str:
         """Why a result is wrong, or "": each row within twice the naive error of that row, six
         deviations of its operands' rounding and two roundings of its largest value."""

@@ -206,6 +206,34 @@ TEST(CudaArguments, Pairs) {
   EXPECT_EQ(fill("bhqk", same, DType::f32).type, static_cast<int>(DType::f32));
 }
 
+// Scores of raw products by the series that softcap gets, up to where it reaches.
+TEST(CudaArguments, SeriesOfSoftcap) {
+  Given given;
+  given.problem.softcap = true;
+  for (const double softcap : {0.5, 20.0, 50.0, 1e4}) {
+    for (const double scale : {0.125, -2.0}) {
+      given.arguments.softcap = softcap;
+      given.arguments.scale = scale;
+      const device::Arguments a = given.fill();
+      ASSERT_NEAR(a.cap_reach, 0.6 * softcap / std::abs(scale), 1e-5 * softcap);
+      for (int n = -1000; n <= 1000; ++n) {
+        const double raw = a.cap_reach * n / 1000.0;
+        double series = 0.0;
+        for (int k = 4; k >= 0; --k) series = series * raw * raw + a.cap_series[k];
+        const double score = softcap * std::tanh(scale * raw / softcap) * std::log2(std::exp(1.0));
+        ASSERT_NEAR(raw * series, score, 2e-7 * std::abs(score)) << softcap << " " << raw;
+      }
+      EXPECT_NEAR(a.cap_unit * softcap * std::log2(std::exp(1.0)), 1.0, 1e-6);
+    }
+  }
+  // Coefficients that f32 can't hold: no product is in reach.
+  given.arguments.softcap = 1e-300;
+  EXPECT_LT(given.fill().cap_reach, 0.0f);
+  given.arguments.softcap = 1e300;
+  const device::Arguments a = given.fill();
+  EXPECT_TRUE(std::isfinite(a.cap_reach * a.cap_reach)) << "the square of a product in reach";
+}
+
 TEST(CudaArguments, Scores) {
   Given given;
   device::Arguments a = given.fill();

@@ -12,6 +12,8 @@
 namespace attn::cuda {
 namespace {
 
+constexpr double kLog2E = 1.4426950408889634;
+
 using device::kUnlimited;
 using device::Pairs;
 using device::Rows;
@@ -148,8 +150,25 @@ void fill_visibility(const Problem& p, const Arguments& from, device::Arguments&
   a.right = end - a.diag;
 }
 
+// tanh(x) / x = sum of c_n x^2n to 7e-8 for |x| up to 0.6: fitted to the relative error by iterated
+// least squares. Of raw products x with scale and cap in the coefficients.
+void fill_cap_series(double scale, double softcap, device::Arguments& a) {
+  constexpr double kReach = 0.6;
+  constexpr double kSeries[] = {0.9999999268687472, -0.3333230997252761, 0.13310173632093492,
+                                -0.05210147897032537, 0.015475425901609587};
+  const double ratio = scale / softcap;
+  double factor = scale * kLog2E;
+  bool fits = true;
+  for (int n = 0; n < 5; ++n, factor *= ratio * ratio) {
+    fits = fits && std::abs(factor) < 1e37;
+    a.cap_series[n] = to_float(kSeries[n] * factor);
+  }
+  // Squares of products within reach are finite.
+  a.cap_reach = fits ? to_float(std::min(kReach / std::abs(ratio), 1e18)) : -1.0f;
+  a.cap_unit = to_float(1.0 / (softcap * kLog2E));
+}
+
 void fill_scores(const Problem& p, const Arguments& from, device::Arguments& a) {
-  constexpr double kLog2E = 1.4426950408889634;
   const double scale = from.scale ? *from.scale : 1.0 / std::sqrt(static_cast<double>(p.dim_qk));
   a.scale = to_float(scale);
   // Not 0: a hidden score, -inf, is multiplied by it.
@@ -160,6 +179,7 @@ void fill_scores(const Problem& p, const Arguments& from, device::Arguments& a) 
     const double softcap = std::clamp(from.softcap, 1e-20, 1e20);
     a.softcap = to_float(softcap);
     a.inverse_cap = to_float(scale / softcap);
+    fill_cap_series(scale, softcap, a);
   }
   if (from.alibi_slopes.given()) {
     const TensorView& slopes = from.alibi_slopes;

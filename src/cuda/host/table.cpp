@@ -72,9 +72,9 @@ constexpr std::array kBackward{
 
 // tile_q, tile_kv, warps, stages, blocks.
 constexpr std::array kBiasGradient{
-    BiasGradientTiles{64, 64, 4, 2, 3}, BiasGradientTiles{64, 64, 4, 1, 3},
-    BiasGradientTiles{64, 64, 4, 1, 2}, BiasGradientTiles{64, 64, 4, 1, 1},
-    BiasGradientTiles{32, 32, 2, 1, 1}};
+    BiasGradientTiles{128, 64, 4, 2, 2}, BiasGradientTiles{128, 64, 4, 1, 2},
+    BiasGradientTiles{64, 64, 4, 1, 3},  BiasGradientTiles{64, 64, 4, 1, 2},
+    BiasGradientTiles{64, 64, 4, 1, 1},  BiasGradientTiles{32, 32, 2, 1, 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).

@@ -231,7 +231,7 @@ __device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float 
 
 // s = log2(p): from raw products of kChunk queries, from `query` of the warp's part on. `slope`
 // becomes the derivative of the score with softcap.
-template <bool large_cap>
+template <bool in_series>
 __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int query,
                                       const float (&stats)[kBlocksN][4], Scores& s, Scores& slope) {
 #pragma unroll
@@ -251,7 +251,7 @@ __device__ __forceinline__ void Score(const Arguments& a, const Step& step, int 
         if constexpr (kModified) {
           const int distance = query + QueryOf(n) + e % 2 - KeyOf(m, e / 2);
           float unused;
-          s[m][n][e] = shared::Score<large_cap>(
+          s[m][n][e] = shared::Score<in_series>(
               a, step.scale, s[m][n][e], step.first + static_cast<float>(distance), bias[n][e],
               -lse, config::softcap != 0 ? slope[m][n][e] : unused);
         } else {
@@ -324,7 +324,7 @@ __device__ __forceinline__ void Exponentiate(const Arguments& a, const Step& ste
                                              const Stats& stats, const ChunkDraws& draws, Scores& s,
                                              Fragments& p_pairs) {
   Scores slope;
-  if (!kModified || IsCapLarge(a)) {
+  if (IsInSeries(a, s)) {
     Score<true>(a, step, query, stats, s, slope);
   } else {
     Score<false>(a, step, query, stats, s, slope);

@@ -109,7 +109,7 @@ __device__ __forceinline__ void LoadRows(const Arguments& a, Visit& visit, bool&
 }
 
 // Scores less lse from raw products, in s.
-template <bool large_cap>
+template <bool in_series>
 __device__ __forceinline__ void ScoreTile(const Arguments& a, const Visit& visit,
                                           unsigned bias_tile, unsigned mask_tile, Scores& s) {
   const ScoreScale scale = ScoreScaleOf(a, visit.entry.b, visit.head);
@@ -129,7 +129,7 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Visit& visit
         for (int e = 0; e < 2; ++e) {
           float& element = s[m][n][2 * r + e];
           float slope;
-          element = Score<large_cap>(a, scale, element, from - (8 * n + e),
+          element = Score<in_series>(a, scale, element, from - (8 * n + e),
                                      e == 0 ? bias.x : bias.y, -visit.lse[m][r], slope);
           if ((mask & (e == 0 ? 0xffu : 0xff00u)) == 0) element = -kInfinity;
         }
@@ -338,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       found_next = find(next);
       if (found_next) fetch_qk(next, 0);
     }
-    if (IsCapLarge(a)) {
+    if (IsInSeries(a, s)) {
       ScoreTile<true>(a, visit, bias_tile, mask_tile, s);
     } else {
       ScoreTile<false>(a, visit, bias_tile, mask_tile, s);

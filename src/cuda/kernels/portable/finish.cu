@@ -17,6 +17,7 @@ using namespace shared;
 constexpr int kThreads = 128;
 constexpr int kRows = 64;
 constexpr int kAtOnce = 4;
+constexpr int kBlocks = 8;  // of an SM: up to 8 % quicker than with the registers of 5
 
 // The sums' row for a row of packed tensors; -1 where no entry has it.
 __device__ __forceinline__ long long SumOfPacked(const Arguments& a, long long row) {
@@ -32,47 +33,60 @@ __device__ __forceinline__ long long SumOfPacked(const Arguments& a, long long r
   return i >= 0 && i < entry.rows_q ? FirstSumOf(a, entry) + i : -1;
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(kThreads)
-    attn_finish(const __grid_constant__ Arguments a) {
-  const unsigned num_rows = static_cast<unsigned>(a.packed_q != 0 ? a.total_q : a.max_len_q);
-  const unsigned tiles = (num_rows + kRows - 1) / kRows;
-  const unsigned heads = blockIdx.x / tiles;
-  const long long row0 = 1ll * (blockIdx.x % tiles) * kRows;
-  const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
-  const int b = static_cast<int>(heads / static_cast<unsigned>(a.heads_q));
-
-  const int lanes = LanesOfRow(a.dim_qk);
-  const int rows = kThreads / lanes;
-  const int place = static_cast<int>(threadIdx.x) / lanes;
-  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
-  if (column >= a.dim_qk) return;
-  for (int first = place; first < kRows; first += kAtOnce * rows) {
-    RawChunk sums[kAtOnce];
+// Rows row0, row0 + step, ...: this lane's 8 columns. kPlain: of dq with `vector`, neither added to
+// nor counted; else one row at a time, as its code is long to compile.
+template <bool kPlain>
+__device__ __forceinline__ void FinishRows(const Arguments& a, int b, int head, long long row0,
+                                           long long num_rows, int step, int column) {
+  constexpr int kTimes = kPlain ? kAtOnce : 1;
+  Rows dq = a.dq;
+  if (kPlain) dq.vector = 1;
+#pragma unroll 1
+  for (int first = 0; first * step < kRows; first += kTimes) {
+    RawChunk sums[kTimes];
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) {
-      const long long row = row0 + first + n * rows;
+    for (int n = 0; n < kTimes; ++n) {
+      const long long row = row0 + (first + n) * step;
       sums[n] = RawChunk{};
       if (row >= num_rows) continue;
       const long long sum = a.packed_q != 0 ? SumOfPacked(a, row) : row;
       if (sum >= 0) sums[n] = LoadQuerySums(a.dq_sum, b, head, sum, column);
     }
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) {
-      const long long row = row0 + first + n * rows;
+    for (int n = 0; n < kTimes; ++n) {
+      const long long row = row0 + (first + n) * step;
       if (row >= num_rows) continue;
-      char* to = RowAddress(a.dq, b, row, head);
+      char* to = RowAddress(dq, b, row, head);
       float values[8];
       float old[8] = {};
       ToFloats(sums[n], config::f32, values);
-      if (a.accumulate != 0) LoadChunk(a.dq, to, column, a.dim_qk, old);
+      if (!kPlain && a.accumulate != 0) LoadChunk(dq, to, column, a.dim_qk, old);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         values[e] = fmaf(values[e], a.scale, old[e]);
-        if (column + e < a.dim_qk) values[e] = Finite(a, values[e]);
+        if (!kPlain && column + e < a.dim_qk) values[e] = Finite(a, values[e]);
       }
-      StoreChunk(a.dq, to, column, a.dim_qk, values);
+      StoreChunk(dq, to, column, a.dim_qk, values);
     }
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    attn_finish(const __grid_constant__ Arguments a) {
+  const unsigned num_rows = static_cast<unsigned>(a.packed_q != 0 ? a.total_q : a.max_len_q);
+  const unsigned tiles = (num_rows + kRows - 1) / kRows;
+  const unsigned heads = blockIdx.x / tiles;
+  const int lanes = LanesOfRow(a.dim_qk);
+  const long long row = 1ll * (blockIdx.x % tiles) * kRows + static_cast<int>(threadIdx.x) / lanes;
+  const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
+  const int b = static_cast<int>(heads / static_cast<unsigned>(a.heads_q));
+  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
+  if (column >= a.dim_qk) return;
+  if (a.dq.vector != 0 && a.accumulate == 0 && a.nonfinite_count == nullptr) {
+    FinishRows<true>(a, b, head, row, num_rows, kThreads / lanes, column);
+  } else {
+    FinishRows<false>(a, b, head, row, num_rows, kThreads / lanes, column);
   }
 }

@@ -144,7 +144,7 @@ struct Options {
 };
 
 // Softcap, ALiBi, bias: raw products become scores in units of log2.
-template <bool large_cap>
+template <bool in_series>
 __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& options, int j0,
                                           Scores& s) {
 #pragma unroll
@@ -160,9 +160,9 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& opt
         }
         float slope;
         float* pair = s[m][n] + 2 * r;
-        pair[0] = Score<large_cap>(a, options.scale, pair[0], from - (8 * n), bias.x, 0.0f, slope);
+        pair[0] = Score<in_series>(a, options.scale, pair[0], from - (8 * n), bias.x, 0.0f, slope);
         pair[1] =
-            Score<large_cap>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, 0.0f, slope);
+            Score<in_series>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, 0.0f, slope);
       }
     }
 }
@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     Scores s;
     MultiplyQK(q, q_tile, k_tile(tile), s);
     if constexpr (kModified) {
-      if (IsCapLarge(a)) {
+      if (IsInSeries(a, s)) {
         ScoreTile<true>(a, options, j0, s);
       } else {
         ScoreTile<false>(a, options, j0, s);

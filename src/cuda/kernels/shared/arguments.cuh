@@ -86,6 +86,10 @@ struct Arguments {
   int negative = 0;          // the scale is below 0
   float softcap = 0.0f;      // in f32
   float inverse_cap = 0.0f;  // scale / softcap
+  // Scores of raw products x up to cap_reach, in units of log2: x times a polynomial in x^2.
+  float cap_series[5] = {};
+  float cap_reach = -1.0f;
+  float cap_unit = 0.0f;  // 1 / softcap, of a score in units of log2
 
   // Dropout: keep where byte < keep_threshold; what is kept grows by keep_scale.
   unsigned keep_threshold = 256;

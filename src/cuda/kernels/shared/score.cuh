@@ -18,7 +18,7 @@ inline constexpr bool kModified =
 
 // tanh to 4e-7: x P(x^2) / Q(x^2) on [-9, 9], fitted by iterated least squares to the relative
 // error (2e-8 before rounding). tanh.approx is off by 5e-4, which times a cap of 30 is 4 times what
-// bf16 rounds.
+// bf16 rounds; through ex2 it is off by 3e-7 of the cap, which the f32 of lse shows.
 __device__ __forceinline__ float Tanh(float x) {
   x = ptx::MinKeepNan(ptx::MaxKeepNan(x, -9.0f), 9.0f);
   const float u = x * x;
@@ -33,24 +33,16 @@ __device__ __forceinline__ float Tanh(float x) {
   return x * p * ptx::Reciprocal(q);
 }
 
-// r of tanh(x) = 1 - 2 r, y = 2 x log2(e). Off by 2e-7, not relative to tanh: in scores that is
-// 3e-7 caps, which is less than f16's rounding (2.4e-4) up to this cap.
-inline constexpr float kLargestCapOfExp2 = 256.0f;
-__device__ __forceinline__ float TanhRest(float y) {
-  return ptx::Reciprocal(1.0f + ptx::Exp2(y));
-}
-
 // What scores of one head need.
 struct ScoreScale {
   float raw;    // scale log2(e), signed
   float cap;    // softcap log2(e)
   float slope;  // ALiBi's, log2(e) times
-  float ratio;  // a raw product's y for TanhRest()
 };
 
 __device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments& a, int b,
                                                    int head) {
-  ScoreScale scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f, 2.0f * kLog2E * a.inverse_cap};
+  ScoreScale scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
   if constexpr (config::alibi != 0) {
     const char* slopes = reinterpret_cast<const char*>(a.slopes);
     scale.slope = kLog2E * *reinterpret_cast<const float*>(slopes + b * a.slopes_stride_batch +
@@ -59,26 +51,42 @@ __device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments
   return scale;
 }
 
-// Scores go through Tanh() only where caps are large.
-__device__ __forceinline__ bool IsCapLarge(const attn::device::Arguments& a) {
-  return config::softcap == 0 || a.softcap > kLargestCapOfExp2;
+// Softcap: whether no raw product of the warp is past the reach of its series (host/arguments.cpp),
+// as almost all are not; else scores go through Tanh(). NaN stays NaN in the series too.
+template <int kM, int kN>
+__device__ __forceinline__ bool IsInSeries(const attn::device::Arguments& a,
+                                           const float (&s)[kM][kN][4]) {
+  if constexpr (config::softcap == 0) return false;
+  float most = 0.0f;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(s[m][n][e]));
+  return __any_sync(~0u, most > a.cap_reach) == 0;
 }
 
 // With kModified. `distance` is i + diag - j, of either sign; `bias` as given; `addend` is added.
-// `slope` becomes the derivative of what softcap makes of a score; large_cap: IsCapLarge().
-template <bool large_cap>
+// `slope` becomes the derivative of what softcap makes of a score; in_series: IsInSeries().
+template <bool in_series>
 __device__ __forceinline__ float Score(const attn::device::Arguments& a, const ScoreScale& scale,
                                        float raw, float distance, float bias, float addend,
                                        float& slope) {
   float score;
-  if constexpr (config::softcap != 0 && large_cap) {
+  if constexpr (config::softcap != 0 && in_series) {
+    const float u = raw * raw;
+    float series = fmaf(a.cap_series[4], u, a.cap_series[3]);
+    series = fmaf(series, u, a.cap_series[2]);
+    series = fmaf(series, u, a.cap_series[1]);
+    series = fmaf(series, u, a.cap_series[0]);
+    score = fmaf(raw, series, addend);
+    const float ratio = raw * series * a.cap_unit;
+    slope = fmaf(-ratio, ratio, 1.0f);
+  } else if constexpr (config::softcap != 0) {
     const float ratio = Tanh(raw * a.inverse_cap);
     score = fmaf(scale.cap, ratio, addend);
     slope = fmaf(-ratio, ratio, 1.0f);
-  } else if constexpr (config::softcap != 0) {
-    const float rest = TanhRest(raw * scale.ratio);
-    score = fmaf(-2.0f * scale.cap, rest, scale.cap + addend);
-    slope = fmaf(-4.0f * rest, rest, 4.0f * rest);
   } else {
     score = fmaf(raw, scale.raw, addend);
   }
