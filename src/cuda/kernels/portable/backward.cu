@@ -174,6 +174,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   char* dq_sum = nullptr;  // of the entry; rows lie one after the other
   if (a.dq_sum.base != nullptr) dq_sum = RowAddress(a.dq_sum, entry.b, FirstSumOf(a, entry), 0);
 
+  // Turns of a deterministic sum: each warp waits for the block's, which is given on a step later,
+  // when the sums are long in memory and nobody waits for them.
+  auto** given = reinterpret_cast<unsigned**>(memory + kShared.turn);
+  if (threadIdx.x == 0) *given = nullptr;
+  const auto give_turn = [&] {
+    if (a.turns == nullptr || threadIdx.x != 0 || *given == nullptr) return;
+    ptx::AddRelease(*given, 1);
+    *given = nullptr;
+  };
+
   Sums<kPartQk> dk{};  // apart: or dV
   Sums<kPartVo> dv{};
   const int num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
@@ -337,32 +347,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           }
         }
       }
-      __syncthreads();  // dS (and P) of all keys are there
+      if (a.turns != nullptr) __threadfence();
+      __syncthreads();  // dS (and P) of all keys are there, and the sums of the step before
+      give_turn();
       fetch_stats(next_head, next_tile);
       fetch_pairs(next_head, next_tile);
       ptx::CopyCommit();
 
       float* const sums =
           reinterpret_cast<float*>(dq_sum + i0 * (kDimQk * 4ll) + head * a.dq_sum.stride_head);
-      // Turns of a deterministic sum: `enter` waits for this block's, `leave` gives it on.
-      unsigned* turn = nullptr;
       const auto enter = [&] {
         if (a.turns == nullptr) return;
         // The tiles of keys behind this one that see the queries come first.
         const int num_seen = (q_ranges[4 * (window + tile) + 1] + kTileKv - 1) / kTileKv;
         const auto mine = static_cast<unsigned>(num_seen - 1 - tile_idx);
-        turn = a.turns + (1ll * entry.b * a.heads_q + head) * num_q_tiles + window + tile;
-        if (threadIdx.x == 0) {
+        unsigned* turn = a.turns + (1ll * entry.b * a.heads_q + head) * num_q_tiles + window + tile;
+        if (Lane() == 0) {
           while (ptx::LoadAcquire(turn) != mine) {
           }
         }
-        __syncthreads();
-      };
-      const auto leave = [&] {
-        if (a.turns == nullptr) return;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) ptx::AddRelease(turn, 1);
+        __syncwarp();
+        if (threadIdx.x == 0) *given = turn;
       };
       if constexpr (kExchange) {
         constexpr int kSteps = kTileQ / 16;
@@ -395,7 +400,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         MultiplyQuery(ds_tile, k_tile, dq);
         enter();
         AddQuery(sums, entry.len_q - i0, dq);
-        leave();
       }
       head = next_head;
       tile = next_tile;
@@ -404,7 +408,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   }
 
   ptx::CopyWait<0>();
+  if (a.turns != nullptr) __threadfence();
   __syncthreads();  // K has been read for the last dQ
+  give_turn();
   if (a.dk.base != nullptr) {
     StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk,
                                       !kApart || !HasDv(), base);

@@ -20,6 +20,7 @@ struct BackwardShared {
   int stats = 0;    // [tile_q] {lse in units of log2, delta}
   int visited = 0;  // a bit for each tile of queries of the window: some row sees a key of ours
   int cut = 0;      // a bit likewise: not every row sees all of them
+  int turn = 0;     // address of the turn that is given on next; only where deterministic
   int bytes = 0;
 };
 
@@ -38,7 +39,8 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, i
   s.stats = s.pairs + (exchange == 3 ? warps * 32 * 16 * 4 : 0);
   s.visited = s.stats + tile_q * 8;
   s.cut = s.visited + kBackwardWindow / 8;
-  s.bytes = s.cut + kBackwardWindow / 8;
+  s.turn = s.cut + kBackwardWindow / 8;
+  s.bytes = s.turn + 8;
   return s;
 }
 
