@@ -196,7 +196,8 @@ END
   return $bad
 }
 
-# The loader of Vulkan, and the file that tells it of NVIDIA's driver, which containers may lack.
+# The loader of Vulkan, and where it does not find NVIDIA's driver the file that tells it of it, which
+# containers may lack.
 find_vulkan() {
   local root=$PWD/build/gpu/vulkan deb
   mkdir -p "$root"
@@ -206,7 +207,7 @@ find_vulkan() {
     export LD_LIBRARY_PATH
   fi
   if [ -z "${VK_DRIVER_FILES:-}" ] && ldconfig -p | grep -q 'libGLX_nvidia\.so\.0' &&
-    ! ls /etc/vulkan/icd.d/nvidia* /usr/share/vulkan/icd.d/nvidia* >/dev/null 2>&1; then
+    ! "$bundle/run" attn info --device webgpu | grep -q -i 'webgpu  *usable.*nvidia'; then
     echo '{"file_format_version": "1.0.0",
       "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}' >"$root/nvidia.json"
     export VK_DRIVER_FILES=$root/nvidia.json

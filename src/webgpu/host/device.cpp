@@ -349,6 +349,10 @@ core::Status Device::process(std::shared_ptr<Device>& device) {
 }
 
 void Device::start_caches() {
+  // Compilers of drivers for a CPU take several times as long over loops that are written out.
+  const char* unroll = std::getenv("ATTN_WEBGPU_UNROLL");
+  facts_.unrolls =
+      unroll == nullptr ? facts_.type != AdapterType::cpu : std::string_view(unroll) != "0";
   pipelines_ = std::make_unique<Pipelines>(*this, kernel_sources());
   pool_ = std::make_unique<Pool>(*this);
   const char* subgroups = std::getenv("ATTN_WEBGPU_SUBGROUPS");

@@ -48,6 +48,7 @@ struct DeviceFacts {
   bool subgroup_linear = false;
   bool has_f16 = false;
   bool has_timestamps = false;
+  bool unrolls = false;  // marked loops of kernels are written out (unroll.hpp)
 
   bool operator==(const DeviceFacts&) const = default;
 };

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "webgpu/host/unroll.hpp"
+
 namespace attn::webgpu {
 namespace {
 
@@ -158,7 +160,7 @@ WGPUShaderModule Pipelines::keep_module(std::string_view source, WGPUShaderModul
 }
 
 WGPUShaderModule Pipelines::create_module(const Source& source) const {
-  std::string text(source.text);
+  std::string text = device_.facts().unrolls ? unrolled(source.text) : std::string(source.text);
   if (enable_line_ && text.starts_with(kEnableLine)) {
     text.replace(0, kEnableLine.size(), "enable subgroups;\n");
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
 
 #include "webgpu/host/geometry.hpp"
 
@@ -19,7 +20,50 @@ std::uint32_t lanes_of(std::int64_t dim) {
   return std::max(std::bit_ceil(divided_up(dim, 8)), 4u);
 }
 
-constexpr std::uint64_t kKeptSlices = 2;  // as the kernels say
+// Forward, from the fastest to the smallest: 48 KiB, 32 KiB and 16 KiB. On an H200 (2026-11; f16,
+// causal, length 4096; GFLOP/s without the compiler's bounds checks of workgroup memory, with which
+// all are about a tenth slower):
+//   dim 64: {16, 8, 32, 2} 11884, {8, 16, 32, 1} 11574, {8, 8, 32, 2} 11445, {4, 8, 64, 2} 6764;
+//   dim 128: {8, 16, 32, 1} 11438, {16, 8, 32, 4} 10906, {8, 8, 32, 2} 10163, {8, 8, 64, 2} 7697.
+// Keeping Q of dim 64, {8, 8, 64, 2}, made 8581: room for more workgroups is worth loading Q again
+// for each tile of keys.
+constexpr std::array<Tiling, 3> kForward64{{{16, 8, 32, 2}, {8, 8, 32, 2}, {4, 8, 32, 1}}};
+constexpr std::array<Tiling, 3> kForward128{{{8, 16, 32, 1}, {8, 8, 32, 2}, {4, 8, 32, 1}}};
+// 8 rows of more than 128 accumulators would not fit: as many threads more along columns.
+constexpr std::array<Tiling, 3> kForward256{{{8, 16, 32, 1}, {4, 16, 32, 1}, {4, 8, 32, 1}}};
+
+// For each kernel and dimensions from the fastest to the smallest; the last fits 16 KiB. Sums in
+// registers: 32 floats a block for each of dk and dv, 4 * r a block for dq.
+// On an H200, otherwise as above, the whole backward where one kernel's tiling was changed:
+//   kv, dim 64: {8, 8, 16, 32} 6250, {4, 16, 8, 32} 5954, {8, 8, 8, 32} 6005;
+//   q, dim 64: {4, 16, 16, 32} 7016, {8, 8, 16, 32} 6869, {8, 8, 8, 32} 6296;
+//   kv, dim 128: {8, 16, 8, 32} 8505, {4, 16, 8, 64} 8386, {8, 16, 16, 32} 7845;
+//   q, dim 128: {4, 8, 16, 32} 9768, {8, 8, 16, 64} 9424, {8, 8, 16, 32} 8535.
+constexpr std::array<BackwardTiling, 2> kKv64{{{8, 8, 16, 32, 16}, {8, 8, 8, 32, 16}}};
+constexpr std::array<BackwardTiling, 3> kKv128{
+    {{8, 16, 8, 32, 16}, {4, 16, 8, 32, 8}, {2, 16, 8, 32, 8}}};
+constexpr std::array<BackwardTiling, 3> kKv256{
+    {{4, 16, 8, 32, 4}, {2, 16, 8, 32, 4}, {2, 16, 8, 16, 4}}};
+constexpr std::array<BackwardTiling, 2> kQ64{{{4, 16, 16, 32, 16}, {8, 8, 8, 32, 16}}};
+constexpr std::array<BackwardTiling, 1> kQ128{{{4, 8, 16, 32, 8}}};
+constexpr std::array<BackwardTiling, 3> kQ256{
+    {{4, 8, 16, 32, 4}, {2, 8, 16, 32, 4}, {2, 8, 16, 16, 4}}};
+constexpr std::array<BackwardTiling, 1> kBias{{{8, 8, 8, 32, 16}}};
+
+std::span<const BackwardTiling> choices_of(BackwardKernel kernel, std::int64_t dim) {
+  switch (kernel) {
+    case BackwardKernel::kv:
+      if (dim <= 64) return kKv64;
+      if (dim <= 128) return kKv128;
+      return kKv256;
+    case BackwardKernel::q:
+      if (dim <= 64) return kQ64;
+      if (dim <= 128) return kQ128;
+      return kQ256;
+    case BackwardKernel::bias: break;
+  }
+  return kBias;
+}
 
 }  // namespace
 
@@ -34,21 +78,13 @@ std::uint64_t forward_bytes(const Tiling& t, bool dropout) {
   return 16 * (std::max(k, v) + scores) + 4 * (t.tile_q() + keep);
 }
 
-// From the fastest to the smallest: 48 KiB, 32 KiB and 16 KiB.
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
-  const bool wide = problem.dim_vo > 128;  // 8 rows of more than 128 accumulators would not fit
-  const std::array<Tiling, 5> choices{{
-      {8, 16, 32, 1, false},
-      {8, 8, 64, 2, false},
-      {8, 8, 32, 2, false},
-      {4, 16, 32, 1, false},
-      {4, 8, 32, 1, false},
-  }};
+  const auto& choices = problem.dim_vo > 128  ? kForward256
+                        : problem.dim_vo > 64 ? kForward128
+                                              : kForward64;
   for (Tiling t : choices) {
-    if (t.columns == 16 && !wide) continue;
-    if (t.columns == 8 && wide && t.rows == 8) continue;
     t.blocks_at_once = std::min(t.blocks_at_once, divided_up(problem.dim_vo, t.tile_kv()));
-    t.keep_q = problem.dim_qk <= t.slice && t.slice == 64;
+    t.keep_q = problem.dim_qk <= t.slice;
     if (forward_bytes(t, problem.dropout) <= facts.workgroup_bytes) return t;
   }
   return choices.back();
@@ -56,14 +92,12 @@ Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
 
 std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
                              const Problem& problem) {
-  const std::uint64_t stride = (t.keep ? kKeptSlices : 1) * t.slice / 4 + 1;
-  const std::uint64_t shared = t.keep ? 2 * t.tile_q() * stride : 0;
-  const std::uint64_t columns =
-      (t.keep ? shared : t.tile_q() * stride) + std::uint64_t{t.slice} * t.columns;
-  std::uint64_t pairs = shared + std::uint64_t{t.tile_q()} * (t.columns + 1);
+  const std::uint64_t stride = t.slice / 4 + 1;
+  const std::uint64_t columns = t.tile_q() * stride + std::uint64_t{t.slice} * t.columns;
+  std::uint64_t pairs = std::uint64_t{t.tile_q()} * (t.columns + 1);
   if (kernel == BackwardKernel::q) {
     pairs += std::uint64_t{t.depth} * divided_up(problem.dim_qk, 4 * t.columns) * t.columns;
-  } else if (kernel == BackwardKernel::kv && !t.keep) {
+  } else if (kernel == BackwardKernel::kv) {
     const std::int64_t dim = std::max(problem.dim_qk, problem.dim_vo);
     pairs += std::uint64_t{t.depth} * divided_up(dim, 8 * t.rows) * 2 * t.rows;
   }
@@ -72,35 +106,9 @@ std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
   return 16 * (std::max(columns, pairs) + t.tile_q()) + 4 * keep;
 }
 
-// For each kernel and dimensions from the fastest to the smallest; the last fits 16 KiB. Sums in
-// registers: 32 floats a block for each of dk and dv, 4 * r a block for dq.
 BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
                                const DeviceFacts& facts) {
-  const std::int64_t dim = std::max(problem.dim_qk, problem.dim_vo);
-  std::array<BackwardTiling, 3> choices;
-  switch (kernel) {
-    case BackwardKernel::kv:
-      if (dim <= 64) {
-        choices = {{{8, 8, 8, 32, 16, true}, {8, 8, 8, 32, 16, false}, {4, 8, 8, 32, 8, false}}};
-      } else if (dim <= 128) {
-        choices = {{{8, 16, 8, 32, 16, false}, {4, 16, 8, 32, 8, false}, {2, 16, 8, 32, 8, false}}};
-      } else {
-        choices = {{{4, 16, 8, 32, 4, false}, {2, 16, 8, 32, 4, false}, {2, 16, 8, 16, 4, false}}};
-      }
-      break;
-    case BackwardKernel::q:
-      if (dim <= 64) {
-        choices = {{{8, 8, 8, 32, 8, true}, {8, 8, 8, 32, 16, false}, {4, 8, 8, 32, 8, false}}};
-      } else if (dim <= 128) {
-        choices = {{{8, 8, 16, 32, 16, false}, {4, 8, 16, 32, 8, false}, {2, 8, 16, 32, 8, false}}};
-      } else {
-        choices = {{{4, 8, 16, 32, 4, false}, {2, 8, 16, 32, 4, false}, {2, 8, 16, 16, 4, false}}};
-      }
-      break;
-    case BackwardKernel::bias:
-      choices = {{{8, 8, 8, 32, 16, dim <= 64}, {8, 8, 8, 32, 16, false}, {4, 8, 8, 32, 8, false}}};
-      break;
-  }
+  const auto choices = choices_of(kernel, std::max(problem.dim_qk, problem.dim_vo));
   for (const BackwardTiling& t : choices) {
     if (backward_bytes(kernel, t, problem) <= facts.workgroup_bytes) return t;
   }
@@ -113,7 +121,6 @@ void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& t, const 
   step.add_constant("ROWS", t.rows);
   step.add_constant("COLUMNS", t.columns);
   step.add_constant("SLICE", t.slice);
-  step.add_constant("KEEP", t.keep ? 1 : 0);
   if (kernel == BackwardKernel::bias) return;
   const std::uint32_t block = kernel == BackwardKernel::q ? 4 * t.columns : 8 * t.rows;
   step.add_constant("BLOCKS_QK", divided_up(problem.dim_qk, block));

@@ -16,7 +16,7 @@ struct Tiling {
   std::uint32_t columns = 8;         // threads along columns; a thread has 4 neighbours
   std::uint32_t slice = 32;          // dimensions of Q and K in workgroup memory at once
   std::uint32_t blocks_at_once = 1;  // blocks of 4 * columns dimensions of V
-  bool keep_q = false;
+  bool keep_q = false;               // Q stays while keys come; dims fit one slice
 
   [[nodiscard]] std::uint32_t tile_q() const { return rows * 8; }
   [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }
@@ -34,7 +34,6 @@ struct BackwardTiling {
   std::uint32_t columns = 8;
   std::uint32_t slice = 32;
   std::uint32_t depth = 16;
-  bool keep = false;
 
   [[nodiscard]] std::uint32_t tile_q() const { return r * rows; }
   [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }

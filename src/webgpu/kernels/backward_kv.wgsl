@@ -6,11 +6,10 @@
 // modulo ROWS, in steps of ROWS) and 4 neighbouring keys, which stay in its registers while it makes
 // P and dS of them. In dV += P^T dO and dK += dS^T Q, 2 * ROWS threads share the dimensions, 4
 // neighbours of each block of 8 * ROWS, and a thread has two times 4 neighbouring keys.
-// Workgroup memory, in vectors of 4: where KEEP, Q and dO [TILE_Q, dims]; then, one after the
-// other, in the same place: a slice of Q or dO (unless KEEP) and of K or V transposed
-// [SLICE, TILE_KV]; P or dS [TILE_Q, TILE_KV] and (unless KEEP) DEPTH rows of dO or Q. Bytes:
-// 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. Dimensions 64, R 8, 8 x 8 threads: SLICE 32, DEPTH 16:
-// 14340; KEEP: 45060.
+// Workgroup memory, in vectors of 4: one after the other, in the same place: a slice of Q or dO
+// and of K or V transposed [SLICE, TILE_KV]; P or dS [TILE_Q, TILE_KV] and DEPTH rows of dO or Q. Bytes:
+// 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. Dimensions 64, R 8, 8 x 16 threads, SLICE 32, DEPTH 16:
+// 22532. Keeping Q and dO, whole, took 45060 and was slower: see backward_q.wgsl.
 
 // begin: rows
 // A tensor's rows: element x of row i, head h, entry b is at
@@ -116,7 +115,6 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> gradients: array<vec4<f32>>;  // dk and dv
 
 const kMaxR = 8u;
-const kKeptSlices = 2u;
 const kMaxBlocks = 4u;
 const kDv = 8u * kMaxBlocks;
 const kLog2E = 1.44269504;
@@ -131,21 +129,16 @@ override SLICE: u32 = 32u;
 override BLOCKS_QK: u32 = 1u;
 override BLOCKS_VO: u32 = 1u;
 override DEPTH: u32 = 16u;  // of rows of Q and dO, divides TILE_Q
-override KEEP: bool = false;  // dims are at most kKeptSlices * SLICE
 override DROPOUT: bool = false;
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
 override TILE_KV = COLUMNS * 4u;
-override Q_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
-override DOUT_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
-override DOUT_AT = select(0u, TILE_Q * Q_STRIDE, KEEP);
-override SHARED_AT = select(0u, TILE_Q * (Q_STRIDE + DOUT_STRIDE), KEEP);
-override COLUMNS_AT = select(TILE_Q * Q_STRIDE, SHARED_AT, KEEP);
-override PAIRS_AT = SHARED_AT;
+override ROWS_STRIDE = SLICE / 4u + 1u;  // of a slice of Q or dO
+override COLUMNS_AT = TILE_Q * ROWS_STRIDE;
 override PAIRS_STRIDE = COLUMNS + 1u;
-override DEPTH_AT = PAIRS_AT + TILE_Q * PAIRS_STRIDE;
-override DEPTH_SIZE = select(DEPTH * max(BLOCKS_QK, BLOCKS_VO) * 2u * ROWS, 0u, KEEP);
+override DEPTH_AT = TILE_Q * PAIRS_STRIDE;
+override DEPTH_SIZE = DEPTH * max(BLOCKS_QK, BLOCKS_VO) * 2u * ROWS;
 override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, DEPTH_AT + DEPTH_SIZE);
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
@@ -239,7 +232,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     let dim = n / quads * 8u;
     var low = mat4x4<f32>();
     var high = mat4x4<f32>();
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       if (quad * 4u + i < x.valid) {
         let row = x.row + (quad * 4u + i) * x.step;
         let values = eight(source, element, row, x.dim + dim, x.dims);
@@ -249,7 +242,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
     low = transpose(low);
     high = transpose(high);
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       s_operands[at + (dim + i) * quads + quad] = low[i];
       s_operands[at + (dim + 4u + i) * quads + quad] = high[i];
     }
@@ -266,7 +259,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     let b1 = s_operands[b + (d + 1u) * b_stride];
     let b2 = s_operands[b + (d + 2u) * b_stride];
     let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let x = s_operands[a + r * ROWS * a_stride + d / 4u];
       r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
     }
@@ -392,17 +385,17 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (p.bias_type != 0u || p.mask_given != 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
-      if (!hidden[n]) {
-        if (p.bias_type != 0u) {
-          let x = bias_element(row.bias + (j + n) * p.bias_kv);
-          t[n] += x.value;
-          hidden[n] = x.hides;
-        }
-        if (p.mask_given != 0u) {
-          hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
-        }
+  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      if (p.bias_type != 0u) {
+        let x = bias_element(row.bias + seen[n] * p.bias_kv);
+        t[n] += x.value;
+        hidden[n] = hidden[n] | x.hides;
+      }
+      if (p.mask_given != 0u) {
+        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
   }
@@ -520,42 +513,30 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
-// Where KEEP: Q and dO of a tile, whole.
-fn load_queries(at: Starts, e: Entry, first: u32, thread: u32) {
-  load_rows(0u, TYPE_Q, q_rows(at, e, first, 0u), 0u, Q_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
-  load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, 0u), DOUT_AT, DOUT_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
-}
-
 // r_s = Q K^T and r_tile = dO V^T of the tile of queries from `first` and keys from `j` on.
 fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_tile[r] = vec4(0.0);
   }
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
-    if (!KEEP) {
-      load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, Q_STRIDE, TILE_Q, SLICE, thread);
-    }
+    load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
     load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
     workgroupBarrier();
-    let a = tr * Q_STRIDE + select(0u, slice * SLICE / 4u, KEEP);
-    multiply_operands(a, Q_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
   }
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
     r_tile[r] = vec4(0.0);
   }
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
-    if (!KEEP) {
-      load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, DOUT_STRIDE, TILE_Q, SLICE, thread);
-    }
+    load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
     load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
     workgroupBarrier();
-    let a = DOUT_AT + tr * DOUT_STRIDE + select(0u, slice * SLICE / 4u, KEEP);
-    multiply_operands(a, DOUT_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
   }
 }
 // end: products
@@ -600,7 +581,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {
-    for (var m = 0u; m < 4u; m += 1u) {
+    for (var m = 0u; m < 4u; m += 1u) {  // unrolled
       let keep = keeps(tile.keep, i, j + m);
       kept[m] = select(0.0, kept[m] * p.keep_scale, keep);
       gradient[m] = select(0.0, gradient[m] * p.keep_scale, keep);
@@ -628,7 +609,7 @@ fn multiply_transposed(sum: u32, blocks: u32, a: u32, b: u32, b_stride: u32, dep
     let high = s_operands[a + d * PAIRS_STRIDE + COLUMNS / 2u];
     for (var block = 0u; block < blocks; block += 1u) {
       let x = s_operands[b + d * b_stride + block * 2u * ROWS];
-      for (var n = 0u; n < 4u; n += 1u) {
+      for (var n = 0u; n < 4u; n += 1u) {  // unrolled
         let at = sum + block * 8u + n;
         r_sum[at] = fma(vec4(low[n]), x, r_sum[at]);
         r_sum[at + 4u] = fma(vec4(high[n]), x, r_sum[at + 4u]);
@@ -637,43 +618,33 @@ fn multiply_transposed(sum: u32, blocks: u32, a: u32, b: u32, b_stride: u32, dep
   }
 }
 
-// dV += P^T dO: P is in PAIRS_AT.
+// dV += P^T dO: P is in s_operands.
 fn add_dv(at: Starts, e: Entry, first: u32, thread: u32) {
-  let a = PAIRS_AT + thread / (2u * ROWS);
+  let a = thread / (2u * ROWS);
   let column = thread % (2u * ROWS);
-  if (KEEP) {
-    workgroupBarrier();
-    multiply_transposed(kDv, BLOCKS_VO, a, DOUT_AT + column, DOUT_STRIDE, TILE_Q);
-  } else {
-    let stride = BLOCKS_VO * 2u * ROWS;
-    for (var n = 0u; n < TILE_Q; n += DEPTH) {
-      if (n > 0u) {
-        workgroupBarrier();  // the last rows are read
-      }
-      load_rows(3u, TYPE_DOUT, dout_rows(at, e, first + n, 0u), DEPTH_AT, stride, DEPTH, stride * 4u, thread);
-      workgroupBarrier();
-      multiply_transposed(kDv, BLOCKS_VO, a + n * PAIRS_STRIDE, DEPTH_AT + column, stride, DEPTH);
+  let stride = BLOCKS_VO * 2u * ROWS;
+  for (var n = 0u; n < TILE_Q; n += DEPTH) {
+    if (n > 0u) {
+      workgroupBarrier();  // the last rows are read
     }
+    load_rows(3u, TYPE_DOUT, dout_rows(at, e, first + n, 0u), DEPTH_AT, stride, DEPTH, stride * 4u, thread);
+    workgroupBarrier();
+    multiply_transposed(kDv, BLOCKS_VO, a + n * PAIRS_STRIDE, DEPTH_AT + column, stride, DEPTH);
   }
 }
 
-// dK += dS^T Q: dS is in PAIRS_AT.
+// dK += dS^T Q: dS is in s_operands.
 fn add_dk(at: Starts, e: Entry, first: u32, thread: u32) {
-  let a = PAIRS_AT + thread / (2u * ROWS);
+  let a = thread / (2u * ROWS);
   let column = thread % (2u * ROWS);
-  if (KEEP) {
-    workgroupBarrier();
-    multiply_transposed(0u, BLOCKS_QK, a, column, Q_STRIDE, TILE_Q);
-  } else {
-    let stride = BLOCKS_QK * 2u * ROWS;
-    for (var n = 0u; n < TILE_Q; n += DEPTH) {
-      if (n > 0u) {
-        workgroupBarrier();
-      }
-      load_rows(0u, TYPE_Q, q_rows(at, e, first + n, 0u), DEPTH_AT, stride, DEPTH, stride * 4u, thread);
+  let stride = BLOCKS_QK * 2u * ROWS;
+  for (var n = 0u; n < TILE_Q; n += DEPTH) {
+    if (n > 0u) {
       workgroupBarrier();
-      multiply_transposed(0u, BLOCKS_QK, a + n * PAIRS_STRIDE, DEPTH_AT + column, stride, DEPTH);
     }
+    load_rows(0u, TYPE_Q, q_rows(at, e, first + n, 0u), DEPTH_AT, stride, DEPTH, stride * 4u, thread);
+    workgroupBarrier();
+    multiply_transposed(0u, BLOCKS_QK, a + n * PAIRS_STRIDE, DEPTH_AT + column, stride, DEPTH);
   }
 }
 
@@ -681,22 +652,18 @@ fn add_dk(at: Starts, e: Entry, first: u32, thread: u32) {
 fn add_tile(at: Starts, e: Entry, tile: Tile, thread: u32) {
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
-  if (KEEP) {
-    workgroupBarrier();  // Q of the last tile is read
-    load_queries(at, e, tile.i, thread);
-  }
   multiply_tile(at, e, tile.i, tile.j, thread);
   workgroupBarrier();  // P takes the place of operands
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let n = r * ROWS + tr;
     let x = pairs_of(tile, n, tc * 4u, r_s[r], r_tile[r]);
-    s_operands[PAIRS_AT + n * PAIRS_STRIDE + tc] = x.p;
+    s_operands[n * PAIRS_STRIDE + tc] = x.p;
     r_s[r] = x.ds * slope_of(r_s[r]);
   }
   add_dv(at, e, tile.i, thread);
   workgroupBarrier();  // dS takes the place of P
-  for (var r = 0u; r < R; r += 1u) {
-    s_operands[PAIRS_AT + (r * ROWS + tr) * PAIRS_STRIDE + tc] = r_s[r];
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    s_operands[(r * ROWS + tr) * PAIRS_STRIDE + tc] = r_s[r];
   }
   add_dk(at, e, tile.i, thread);
 }
@@ -713,7 +680,7 @@ struct Output {
 fn store_sums(sum: u32, blocks: u32, to: Output, factor: f32, thread: u32) {
   for (var block = 0u; block < blocks; block += 1u) {
     let dim = block * 8u * ROWS + thread % (2u * ROWS) * 4u;
-    for (var n = 0u; n < 8u; n += 1u) {
+    for (var n = 0u; n < 8u; n += 1u) {  // unrolled
       let key = (thread / (2u * ROWS) + n / 4u * (COLUMNS / 2u)) * 4u + n % 4u;
       if (key < to.keys && dim < to.dims) {
         gradients[(to.row + key * to.step + dim) / 4u] = r_sum[sum + block * 8u + n] * factor;
@@ -737,9 +704,7 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>,
   let keys_at = p.keys_at + (b * p.tiles_kv + tile) * 2u;
   let first_tile = info[keys_at];
   let end_tile = info[keys_at + 1u];
-  for (var n = 0u; n < 16u * kMaxBlocks; n += 1u) {
-    r_sum[n] = vec4(0.0);
-  }
+  r_sum = array<vec4<f32>, 16u * kMaxBlocks>();
   for (var h = head_kv * p.group; h < (head_kv + 1u) * p.group; h += 1u) {
     let at = starts_of(e, b, h);
     var pairs = Tile(row_of(e, b, h, 0u), 0u, j, KeepTile(0u, 0u, 0u));

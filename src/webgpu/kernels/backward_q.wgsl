@@ -4,10 +4,11 @@
 // Roles: ROWS x COLUMNS threads. A thread has R rows (its number modulo ROWS, in steps of ROWS) and
 // 4 neighbouring columns: keys in S = Q K^T and dP = dO V^T, which stay in its registers while it
 // makes dS of them, then dimensions of each block of 4 * COLUMNS in dQ += dS K.
-// Workgroup memory, in vectors of 4: where KEEP, Q and dO [TILE_Q, dims]; then, one after the
-// other, in the same place: a slice of Q or dO (unless KEEP) and of K or V transposed
-// [SLICE, TILE_KV]; dS [TILE_Q, TILE_KV] and DEPTH rows of K. Bytes: 16 * (OPERANDS + TILE_Q) +
-// 4 * KEEP_WORDS. Dimensions 64, R 8, 8 x 8 threads: SLICE 32, DEPTH 16: 14340; KEEP, DEPTH 8: 47108.
+// Workgroup memory, in vectors of 4: one after the other, in the same place: a slice of Q or dO
+// and of K or V transposed [SLICE, TILE_KV]; dS [TILE_Q, TILE_KV] and DEPTH rows of K. Bytes:
+// 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. Dimensions 64, R 4, 16 x 16 threads, SLICE 32, DEPTH 16:
+// 22532. Keeping Q and dO, whole, took 47108 and with that the neighbours' place: 5.0 TFLOP/s in place
+// of 7.0 (the whole backward on an H200, dim 64, f16, causal, 2026-11).
 
 // begin: rows
 // A tensor's rows: element x of row i, head h, entry b is at
@@ -113,7 +114,6 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> dq: array<u32>;
 
 const kMaxR = 8u;
-const kKeptSlices = 2u;
 const kMaxBlocks = 8u;
 const kLog2E = 1.44269504;
 
@@ -126,20 +126,15 @@ override COLUMNS: u32 = 8u;
 override SLICE: u32 = 32u;
 override BLOCKS_QK: u32 = 2u;
 override DEPTH: u32 = 16u;  // of rows of K, divides TILE_KV
-override KEEP: bool = false;  // dims are at most kKeptSlices * SLICE
 override DROPOUT: bool = false;
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
 override TILE_KV = COLUMNS * 4u;
-override Q_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
-override DOUT_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
-override DOUT_AT = select(0u, TILE_Q * Q_STRIDE, KEEP);
-override SHARED_AT = select(0u, TILE_Q * (Q_STRIDE + DOUT_STRIDE), KEEP);
-override COLUMNS_AT = select(TILE_Q * Q_STRIDE, SHARED_AT, KEEP);
-override PAIRS_AT = SHARED_AT;
+override ROWS_STRIDE = SLICE / 4u + 1u;  // of a slice of Q or dO
+override COLUMNS_AT = TILE_Q * ROWS_STRIDE;
 override PAIRS_STRIDE = COLUMNS + 1u;
-override K_AT = PAIRS_AT + TILE_Q * PAIRS_STRIDE;
+override K_AT = TILE_Q * PAIRS_STRIDE;
 override K_STRIDE = BLOCKS_QK * COLUMNS;
 override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, K_AT + DEPTH * K_STRIDE);
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
@@ -234,7 +229,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     let dim = n / quads * 8u;
     var low = mat4x4<f32>();
     var high = mat4x4<f32>();
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       if (quad * 4u + i < x.valid) {
         let row = x.row + (quad * 4u + i) * x.step;
         let values = eight(source, element, row, x.dim + dim, x.dims);
@@ -244,7 +239,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
     low = transpose(low);
     high = transpose(high);
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       s_operands[at + (dim + i) * quads + quad] = low[i];
       s_operands[at + (dim + 4u + i) * quads + quad] = high[i];
     }
@@ -261,7 +256,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     let b1 = s_operands[b + (d + 1u) * b_stride];
     let b2 = s_operands[b + (d + 2u) * b_stride];
     let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let x = s_operands[a + r * ROWS * a_stride + d / 4u];
       r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
     }
@@ -387,17 +382,17 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (p.bias_type != 0u || p.mask_given != 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
-      if (!hidden[n]) {
-        if (p.bias_type != 0u) {
-          let x = bias_element(row.bias + (j + n) * p.bias_kv);
-          t[n] += x.value;
-          hidden[n] = x.hides;
-        }
-        if (p.mask_given != 0u) {
-          hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
-        }
+  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      if (p.bias_type != 0u) {
+        let x = bias_element(row.bias + seen[n] * p.bias_kv);
+        t[n] += x.value;
+        hidden[n] = hidden[n] | x.hides;
+      }
+      if (p.mask_given != 0u) {
+        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
   }
@@ -515,42 +510,30 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
-// Where KEEP: Q and dO of a tile, whole.
-fn load_queries(at: Starts, e: Entry, first: u32, thread: u32) {
-  load_rows(0u, TYPE_Q, q_rows(at, e, first, 0u), 0u, Q_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
-  load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, 0u), DOUT_AT, DOUT_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
-}
-
 // r_s = Q K^T and r_tile = dO V^T of the tile of queries from `first` and keys from `j` on.
 fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_tile[r] = vec4(0.0);
   }
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
-    if (!KEEP) {
-      load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, Q_STRIDE, TILE_Q, SLICE, thread);
-    }
+    load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
     load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
     workgroupBarrier();
-    let a = tr * Q_STRIDE + select(0u, slice * SLICE / 4u, KEEP);
-    multiply_operands(a, Q_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
   }
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
     r_tile[r] = vec4(0.0);
   }
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
-    if (!KEEP) {
-      load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, DOUT_STRIDE, TILE_Q, SLICE, thread);
-    }
+    load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
     load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
     workgroupBarrier();
-    let a = DOUT_AT + tr * DOUT_STRIDE + select(0u, slice * SLICE / 4u, KEEP);
-    multiply_operands(a, DOUT_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
   }
 }
 // end: products
@@ -595,7 +578,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {
-    for (var m = 0u; m < 4u; m += 1u) {
+    for (var m = 0u; m < 4u; m += 1u) {  // unrolled
       let keep = keeps(tile.keep, i, j + m);
       kept[m] = select(0.0, kept[m] * p.keep_scale, keep);
       gradient[m] = select(0.0, gradient[m] * p.keep_scale, keep);
@@ -637,7 +620,7 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
 }
 // end: packed_pair
 
-// r_dq += dS K of the tile in PAIRS_AT, some rows of K at a time.
+// r_dq += dS K of the tile in s_operands, some rows of K at a time.
 fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
@@ -647,13 +630,13 @@ fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
     }
     load_rows(1u, TYPE_KV, k_rows(at, e, j + first, 0u), K_AT, K_STRIDE, DEPTH, K_STRIDE * 4u, thread);
     workgroupBarrier();
-    for (var block = 0u; block < BLOCKS_QK; block += 1u) {
-      for (var r = 0u; r < R; r += 1u) {
+    for (var block = 0u; block < BLOCKS_QK; block += 1u) {  // unrolled to 8
+      for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
         r_tile[r] = r_dq[block * R + r];
       }
-      multiply_operands(PAIRS_AT + tr * PAIRS_STRIDE + first / 4u, PAIRS_STRIDE,
+      multiply_operands(tr * PAIRS_STRIDE + first / 4u, PAIRS_STRIDE,
                         K_AT + block * COLUMNS + tc, K_STRIDE, DEPTH);
-      for (var r = 0u; r < R; r += 1u) {
+      for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
         r_dq[block * R + r] = r_tile[r];
       }
     }
@@ -663,7 +646,7 @@ fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
 // Elements [dim, dim + 4) of the row of dq at word `at`, as far as they exist.
 fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
   if (p.out_type == 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
       if (dim + n < p.dim_qk) {
         dq[at + dim + n] = bitcast<u32>(x[n]);
       }
@@ -698,13 +681,8 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>,
   let high = info[hull + 1u];
 
   var pairs = Tile(row_of(e, b, h, 0u), first, 0u, KeepTile(0u, 0u, 0u));
-  for (var n = 0u; n < R * BLOCKS_QK; n += 1u) {
-    r_dq[n] = vec4(0.0);
-  }
+  r_dq = array<vec4<f32>, kMaxR * kMaxBlocks>();
   load_stats(e, h, first, thread);
-  if (KEEP) {
-    load_queries(at, e, first, thread);
-  }
   for (var j = low / TILE_KV * TILE_KV; j < high; j += TILE_KV) {
     pairs.j = j;
     if (DROPOUT) {
@@ -712,20 +690,20 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>,
     }
     multiply_tile(at, e, first, j, thread);
     workgroupBarrier();  // dS takes the place of operands
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let n = r * ROWS + tr;
       let x = pairs_of(pairs, n, tc * 4u, r_s[r], r_tile[r]);
-      s_operands[PAIRS_AT + n * PAIRS_STRIDE + tc] = x.ds * slope_of(r_s[r]);
+      s_operands[n * PAIRS_STRIDE + tc] = x.ds * slope_of(r_s[r]);
     }
     multiply_keys(at, e, j, thread);
   }
 
   // Padded tensors also have rows past the length: no key is seen there.
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let i = first + r * ROWS + tr;
     if (i < end) {
       let row = p.dq.base + group.z * p.dq.batch + group.y * p.dq.head + (e.first_q + i) * p.dq.row;
-      for (var block = 0u; block < BLOCKS_QK; block += 1u) {
+      for (var block = 0u; block < BLOCKS_QK; block += 1u) {  // unrolled to 8
         store_dq(row, block * TILE_KV + tc * 4u, r_dq[block * R + r] * p.scale);
       }
     }

@@ -9,9 +9,8 @@
 // `accumulate`: adds to what is there. bias_gradient_sum.wgsl adds up parts.
 // Roles: ROWS x COLUMNS threads, each with R queries (its number modulo ROWS, in steps of ROWS) and 4
 // neighbouring keys of S, dP and the sum, all in registers; rows and columns are added up at the end.
-// Workgroup memory, in vectors of 4: where KEEP, Q and dO [TILE_Q, dims]; a slice of Q or dO (unless
-// KEEP) and of K or V transposed [SLICE, TILE_KV]; in the same place, at the end, sums
-// [TILE_Q, TILE_KV]. Bytes: 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. R 8, 8 x 8 threads, SLICE 32:
+// Workgroup memory, in vectors of 4: a slice of Q or dO and of K or V transposed [SLICE, TILE_KV]; in the
+// same place, at the end, sums [TILE_Q, TILE_KV]. Bytes: 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. R 8, 8 x 8 threads, SLICE 32:
 // 14340.
 
 // begin: rows
@@ -118,7 +117,6 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> dbias: array<f32>;
 
 const kMaxR = 8u;
-const kKeptSlices = 2u;
 const kLog2E = 1.44269504;
 
 override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
@@ -128,20 +126,15 @@ override R: u32 = 8u;  // rows of a thread, at most kMaxR
 override ROWS: u32 = 8u;
 override COLUMNS: u32 = 8u;
 override SLICE: u32 = 32u;
-override KEEP: bool = false;  // dims are at most kKeptSlices * SLICE
 override DROPOUT: bool = false;
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
 override TILE_KV = COLUMNS * 4u;
-override Q_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
-override DOUT_STRIDE = select(1u, kKeptSlices, KEEP) * SLICE / 4u + 1u;
-override DOUT_AT = select(0u, TILE_Q * Q_STRIDE, KEEP);
-override SHARED_AT = select(0u, TILE_Q * (Q_STRIDE + DOUT_STRIDE), KEEP);
-override COLUMNS_AT = select(TILE_Q * Q_STRIDE, SHARED_AT, KEEP);
-override PAIRS_AT = SHARED_AT;
+override ROWS_STRIDE = SLICE / 4u + 1u;  // of a slice of Q or dO
+override COLUMNS_AT = TILE_Q * ROWS_STRIDE;
 override PAIRS_STRIDE = COLUMNS + 1u;
-override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, PAIRS_AT + TILE_Q * PAIRS_STRIDE);
+override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, TILE_Q * PAIRS_STRIDE);
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
@@ -234,7 +227,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     let dim = n / quads * 8u;
     var low = mat4x4<f32>();
     var high = mat4x4<f32>();
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       if (quad * 4u + i < x.valid) {
         let row = x.row + (quad * 4u + i) * x.step;
         let values = eight(source, element, row, x.dim + dim, x.dims);
@@ -244,7 +237,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
     low = transpose(low);
     high = transpose(high);
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       s_operands[at + (dim + i) * quads + quad] = low[i];
       s_operands[at + (dim + 4u + i) * quads + quad] = high[i];
     }
@@ -261,7 +254,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     let b1 = s_operands[b + (d + 1u) * b_stride];
     let b2 = s_operands[b + (d + 2u) * b_stride];
     let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let x = s_operands[a + r * ROWS * a_stride + d / 4u];
       r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
     }
@@ -387,17 +380,17 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (p.bias_type != 0u || p.mask_given != 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
-      if (!hidden[n]) {
-        if (p.bias_type != 0u) {
-          let x = bias_element(row.bias + (j + n) * p.bias_kv);
-          t[n] += x.value;
-          hidden[n] = x.hides;
-        }
-        if (p.mask_given != 0u) {
-          hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
-        }
+  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      if (p.bias_type != 0u) {
+        let x = bias_element(row.bias + seen[n] * p.bias_kv);
+        t[n] += x.value;
+        hidden[n] = hidden[n] | x.hides;
+      }
+      if (p.mask_given != 0u) {
+        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
   }
@@ -515,42 +508,30 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
-// Where KEEP: Q and dO of a tile, whole.
-fn load_queries(at: Starts, e: Entry, first: u32, thread: u32) {
-  load_rows(0u, TYPE_Q, q_rows(at, e, first, 0u), 0u, Q_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
-  load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, 0u), DOUT_AT, DOUT_STRIDE, TILE_Q, kKeptSlices * SLICE, thread);
-}
-
 // r_s = Q K^T and r_tile = dO V^T of the tile of queries from `first` and keys from `j` on.
 fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_tile[r] = vec4(0.0);
   }
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
-    if (!KEEP) {
-      load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, Q_STRIDE, TILE_Q, SLICE, thread);
-    }
+    load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
     load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
     workgroupBarrier();
-    let a = tr * Q_STRIDE + select(0u, slice * SLICE / 4u, KEEP);
-    multiply_operands(a, Q_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
   }
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
     r_tile[r] = vec4(0.0);
   }
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
-    if (!KEEP) {
-      load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, DOUT_STRIDE, TILE_Q, SLICE, thread);
-    }
+    load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
     load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
     workgroupBarrier();
-    let a = DOUT_AT + tr * DOUT_STRIDE + select(0u, slice * SLICE / 4u, KEEP);
-    multiply_operands(a, DOUT_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
   }
 }
 // end: products
@@ -595,7 +576,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {
-    for (var m = 0u; m < 4u; m += 1u) {
+    for (var m = 0u; m < 4u; m += 1u) {  // unrolled
       let keep = keeps(tile.keep, i, j + m);
       kept[m] = select(0.0, kept[m] * p.keep_scale, keep);
       gradient[m] = select(0.0, gradient[m] * p.keep_scale, keep);
@@ -629,11 +610,8 @@ fn add_tile(b: u32, h: u32, tile: u32, j: u32, thread: u32) {
   if (DROPOUT) {
     pairs.keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
   }
-  if (KEEP) {
-    load_queries(at, e, first, thread);
-  }
   multiply_tile(at, e, first, j, thread);
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_sum[r] += pairs_of(pairs, r * ROWS + thread / COLUMNS, thread % COLUMNS * 4u, r_s[r], r_tile[r]).ds;
   }
 }
@@ -642,18 +620,18 @@ fn add_tile(b: u32, h: u32, tile: u32, j: u32, thread: u32) {
 // in the first element of a row, in the first row.
 fn reduce(thread: u32) {
   workgroupBarrier();  // operands are read
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let n = r * ROWS + thread / COLUMNS;
-    s_operands[PAIRS_AT + n * PAIRS_STRIDE + thread % COLUMNS] = r_sum[r];
+    s_operands[n * PAIRS_STRIDE + thread % COLUMNS] = r_sum[r];
   }
   workgroupBarrier();
   if (!full(kFullKv)) {
     for (var n = thread; n < TILE_Q; n += THREADS) {
       var sum = vec4(0.0);
       for (var c = 0u; c < COLUMNS; c += 1u) {
-        sum += s_operands[PAIRS_AT + n * PAIRS_STRIDE + c];
+        sum += s_operands[n * PAIRS_STRIDE + c];
       }
-      s_operands[PAIRS_AT + n * PAIRS_STRIDE] = vec4(sum.x + sum.y + (sum.z + sum.w), 0.0, 0.0, 0.0);
+      s_operands[n * PAIRS_STRIDE] = vec4(sum.x + sum.y + (sum.z + sum.w), 0.0, 0.0, 0.0);
     }
     workgroupBarrier();
   }
@@ -661,9 +639,9 @@ fn reduce(thread: u32) {
     for (var c = thread; c < COLUMNS; c += THREADS) {
       var sum = vec4(0.0);
       for (var n = 0u; n < TILE_Q; n += 1u) {
-        sum += s_operands[PAIRS_AT + n * PAIRS_STRIDE + c];
+        sum += s_operands[n * PAIRS_STRIDE + c];
       }
-      s_operands[PAIRS_AT + c] = sum;
+      s_operands[c] = sum;
     }
     workgroupBarrier();
   }
@@ -685,7 +663,7 @@ fn bias_gradient(@builtin(workgroup_id) group: vec3<u32>,
   let num_b = select(p.batch, 1u, full(kFullBatch));
   let num = num_kv * num_q * num_h * num_b;
 
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_sum[r] = vec4(0.0);
   }
   let begin = part * p.split_tiles;
@@ -706,7 +684,7 @@ fn bias_gradient(@builtin(workgroup_id) group: vec3<u32>,
     let column = n % TILE_KV;
     if (row < rows && column < columns) {
       let at = to + row * p.dbias.row + column;
-      let sum = s_operands[PAIRS_AT + row * PAIRS_STRIDE + column / 4u][column % 4u];
+      let sum = s_operands[row * PAIRS_STRIDE + column / 4u][column % 4u];
       dbias[at] = sum + select(0.0, dbias[at], p.accumulate != 0u);
     }
   }

@@ -119,7 +119,7 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> partials: array<u32>;
 
 const kMaxRows = 8u;
-const kMaxKeys = 8u;
+const kMaxKeys = 4u;
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
 const kEmpty = 0xff800000u;  // -inf
@@ -128,7 +128,7 @@ override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
 override THREADS: u32 = 128u;
 override ROWS: u32 = 4u;      // 1, 2, 4 or 8
-override UNROLL: u32 = 4u;    // at most 8
+override UNROLL: u32 = 4u;    // at most 4
 override LANES: u32 = 8u;     // at least both dims / 8; a power of 2, divides THREADS
 override DROPOUT: bool = false;
 
@@ -297,17 +297,17 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (p.bias_type != 0u || p.mask_given != 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
-      if (!hidden[n]) {
-        if (p.bias_type != 0u) {
-          let x = bias_element(row.bias + (j + n) * p.bias_kv);
-          t[n] += x.value;
-          hidden[n] = x.hides;
-        }
-        if (p.mask_given != 0u) {
-          hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
-        }
+  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      if (p.bias_type != 0u) {
+        let x = bias_element(row.bias + seen[n] * p.bias_kv);
+        t[n] += x.value;
+        hidden[n] = hidden[n] | x.hides;
+      }
+      if (p.mask_given != 0u) {
+        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
   }
@@ -430,7 +430,7 @@ fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
 }
 
 fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     let i = (tile * ROWS + r) / p.group;
     let head = (tile * ROWS + r) % p.group;
     var words = array<vec4<u32>, 2>(vec4(0u), vec4(0u));
@@ -447,7 +447,7 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
 
 // Keys (or values) [first, first + TILE) of the thread's; those that do not exist are 0.
 fn load_k(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
     let key = thread / LANES + n * GROUPS;
     let dim = thread % LANES * 8u;
     r_k[2u * n] = vec4(0u);
@@ -461,7 +461,7 @@ fn load_k(cache: Cache, first: u32, thread: u32) {
 }
 
 fn load_v(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
     let key = thread / LANES + n * GROUPS;
     let dim = thread % LANES * 8u;
     r_v[2u * n] = vec4(0u);
@@ -489,10 +489,10 @@ fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
 
 // The thread's parts of the products of its keys with all rows.
 fn multiply(thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
     let key = thread / LANES + n * GROUPS;
     let x = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
-    for (var r = 0u; r < ROWS; r += 1u) {
+    for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
       s_parts[(key * ROWS + r) * PART_STRIDE + thread % LANES] =
           dot(r_q[2u * r], x.low) + dot(r_q[2u * r + 1u], x.high);
     }
@@ -519,9 +519,9 @@ fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
 // The group's o and sums go on by the values that the thread has.
 fn accumulate(thread: u32) {
   let group = thread / LANES;
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     var largest = r_maximum[r];
-    for (var n = 0u; n < UNROLL; n += 1u) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
       let t = s_scores[(group + n * GROUPS) * ROWS + r];
       largest = max(largest, select(t, largest, t == kHidden));
     }
@@ -531,10 +531,10 @@ fn accumulate(thread: u32) {
     r_o[2u * r] *= shrink;
     r_o[2u * r + 1u] *= shrink;
   }
-  for (var n = 0u; n < UNROLL; n += 1u) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
     let at = (group + n * GROUPS) * ROWS;
     let x = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
-    for (var r = 0u; r < ROWS; r += 1u) {
+    for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
       let t = s_scores[at + r];
       var probability = exp_of((t - r_maximum[r]) * p.to_log2);
       probability = select(probability, 0.0, t == kHidden);
@@ -640,10 +640,10 @@ fn finish(x: Part, own: u32, thread: u32) {
   if (x.first >= x.cache.end) {
     return;
   }
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     workgroupBarrier();  // parts, or the last row's, are read; weights are there
     let weight = s_groups[thread / LANES * ROWS + r].x;
-    for (var c = 0u; c < 4u; c += 1u) {
+    for (var c = 0u; c < 4u; c += 1u) {  // unrolled
       s_parts[c * O_STRIDE + thread] = r_o[2u * r][c] * weight;
       s_parts[(c + 4u) * O_STRIDE + thread] = r_o[2u * r + 1u][c] * weight;
     }
@@ -672,7 +672,7 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
   let h = p.first_head_q + x.local_q + own.head;
   let row = row_of(x.e, x.cache.b, h, own.i);
   load_q(x.e, x.q, x.tile, thread % LANES);
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     r_o[2u * r] = vec4(0.0);
     r_o[2u * r + 1u] = vec4(0.0);
     r_maximum[r] = -3.4028234e38;
@@ -689,7 +689,7 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     accumulate(thread);
   }
   if (thread % LANES == 0u) {
-    for (var r = 0u; r < ROWS; r += 1u) {
+    for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
       s_groups[thread / LANES * ROWS + r] = vec2(r_maximum[r], r_sum[r]);
     }
   }

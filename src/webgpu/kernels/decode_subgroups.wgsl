@@ -113,7 +113,7 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> partials: array<u32>;
 
 const kMaxRows = 8u;
-const kMaxKeys = 8u;
+const kMaxKeys = 4u;
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
 const kEmpty = 0xff800000u;  // -inf
@@ -122,7 +122,7 @@ override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
 override THREADS: u32 = 128u;
 override ROWS: u32 = 4u;      // 1, 2, 4 or 8, at most LANES
-override UNROLL: u32 = 4u;    // at most 8
+override UNROLL: u32 = 4u;    // at most 4
 override LANES: u32 = 8u;     // at least both dims / 8; a power of 2, divides THREADS
 override DROPOUT: bool = false;
 
@@ -286,17 +286,17 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (p.bias_type != 0u || p.mask_given != 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
-      if (!hidden[n]) {
-        if (p.bias_type != 0u) {
-          let x = bias_element(row.bias + (j + n) * p.bias_kv);
-          t[n] += x.value;
-          hidden[n] = x.hides;
-        }
-        if (p.mask_given != 0u) {
-          hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
-        }
+  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      if (p.bias_type != 0u) {
+        let x = bias_element(row.bias + seen[n] * p.bias_kv);
+        t[n] += x.value;
+        hidden[n] = hidden[n] | x.hides;
+      }
+      if (p.mask_given != 0u) {
+        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
   }
@@ -419,7 +419,7 @@ fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
 }
 
 fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     let i = (tile * ROWS + r) / p.group;
     let head = (tile * ROWS + r) % p.group;
     var words = array<vec4<u32>, 2>(vec4(0u), vec4(0u));
@@ -436,7 +436,7 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
 
 // Keys (or values) [first, first + TILE) of the thread's; those that do not exist are 0.
 fn load_k(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
     let key = thread / LANES + n * GROUPS;
     let dim = thread % LANES * 8u;
     r_k[2u * n] = vec4(0u);
@@ -450,7 +450,7 @@ fn load_k(cache: Cache, first: u32, thread: u32) {
 }
 
 fn load_v(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
     let key = thread / LANES + n * GROUPS;
     let dim = thread % LANES * 8u;
     r_v[2u * n] = vec4(0u);
@@ -488,20 +488,22 @@ fn own_row(lane: u32) -> u32 {
   return row;
 }
 
-// The sum over lanes of r_products[own_row].
+// The sum over lanes of r_products[own_row]: a step halves the rows that a lane has products of, until
+// it has one.
 fn sum_lanes(lane: u32) -> f32 {
-  var rows = ROWS;
-  for (var bit = 1u; bit < LANES; bit *= 2u) {
-    let upper = (lane & bit) != 0u;
-    rows /= 2u;
-    for (var r = 0u; r < max(rows, 1u); r += 1u) {
-      var mine = r_products[r];
-      var theirs = mine;
-      if (rows > 0u) {
-        mine = select(r_products[r], r_products[r + rows], upper);
-        theirs = select(r_products[r + rows], r_products[r], upper);
+  for (var step = 0u; step < 5u; step += 1u) {  // unrolled
+    if ((1u << step) < LANES) {
+      let upper = (lane & (1u << step)) != 0u;
+      let half = ROWS >> (step + 1u);
+      for (var r = 0u; r < max(ROWS >> (step + 1u), 1u); r += 1u) {  // unrolled to 4
+        var mine = r_products[r];
+        var theirs = mine;
+        if ((ROWS >> (step + 1u)) > 0u) {
+          mine = select(r_products[r], r_products[r + half], upper);
+          theirs = select(r_products[r + half], r_products[r], upper);
+        }
+        r_products[r] = mine + subgroupShuffleXor(theirs, 1u << step);
       }
-      r_products[r] = mine + subgroupShuffleXor(theirs, bit);
     }
   }
   return r_products[0];
@@ -604,10 +606,10 @@ fn finish(x: Part, own: u32, thread: u32) {
   if (x.first >= x.cache.end) {
     return;
   }
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     workgroupBarrier();  // parts, or the last row's, are read; weights are there
     let weight = s_groups[thread / LANES * ROWS + r].x;
-    for (var c = 0u; c < 4u; c += 1u) {
+    for (var c = 0u; c < 4u; c += 1u) {  // unrolled
       s_parts[c * O_STRIDE + thread] = r_o[2u * r][c] * weight;
       s_parts[(c + 4u) * O_STRIDE + thread] = r_o[2u * r + 1u][c] * weight;
     }
@@ -640,7 +642,7 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
   let h = p.first_head_q + x.local_q + own.head;
   let row = row_of(x.e, x.cache.b, h, own.i);
   load_q(x.e, x.q, x.tile, lane);
-  for (var r = 0u; r < ROWS; r += 1u) {
+  for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     r_o[2u * r] = vec4(0.0);
     r_o[2u * r + 1u] = vec4(0.0);
   }
@@ -651,9 +653,9 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
     load_k(x.cache, first, thread);
     load_v(x.cache, first, thread);  // on its way while scores are made
     var largest = maximum;
-    for (var n = 0u; n < UNROLL; n += 1u) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
       let keys = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
-      for (var r = 0u; r < ROWS; r += 1u) {
+      for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
         r_products[r] = dot(r_q[2u * r], keys.low) + dot(r_q[2u * r + 1u], keys.high);
       }
       let product = sum_lanes(lane);
@@ -667,12 +669,12 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
     let shrink = select(exp_of((maximum - largest) * p.to_log2), 0.0, sum == 0.0);
     maximum = largest;
     sum *= shrink;
-    for (var r = 0u; r < ROWS; r += 1u) {
+    for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
       let of_row = from_owner(shrink, r, base);
       r_o[2u * r] *= of_row;
       r_o[2u * r + 1u] *= of_row;
     }
-    for (var n = 0u; n < UNROLL; n += 1u) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
       let t = r_scores[n];
       var probability = exp_of((t - maximum) * p.to_log2);
       probability = select(probability, 0.0, t == kHidden);
@@ -682,7 +684,7 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
         probability *= select(0.0, p.keep_scale, kept(x.cache.b, h, own.i, j));
       }
       let values = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
-      for (var r = 0u; r < ROWS; r += 1u) {
+      for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
         let of_row = vec4(from_owner(probability, r, base));
         r_o[2u * r] = fma(of_row, values.low, r_o[2u * r]);
         r_o[2u * r + 1u] = fma(of_row, values.high, r_o[2u * r + 1u]);

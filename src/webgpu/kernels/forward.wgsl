@@ -230,7 +230,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     let dim = n / quads * 8u;
     var low = mat4x4<f32>();
     var high = mat4x4<f32>();
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       if (quad * 4u + i < x.valid) {
         let row = x.row + (quad * 4u + i) * x.step;
         let values = eight(source, element, row, x.dim + dim, x.dims);
@@ -240,7 +240,7 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
     }
     low = transpose(low);
     high = transpose(high);
-    for (var i = 0u; i < 4u; i += 1u) {
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
       s_operands[at + (dim + i) * quads + quad] = low[i];
       s_operands[at + (dim + 4u + i) * quads + quad] = high[i];
     }
@@ -257,7 +257,7 @@ fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
     let b1 = s_operands[b + (d + 1u) * b_stride];
     let b2 = s_operands[b + (d + 2u) * b_stride];
     let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let x = s_operands[a + r * ROWS * a_stride + d / 4u];
       r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
     }
@@ -271,7 +271,7 @@ fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
     let b1 = s_operands[b + (d + 1u) * b_stride];
     let b2 = s_operands[b + (d + 2u) * b_stride];
     let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let x = s_p[a + r * ROWS * P_STRIDE + d / 4u];
       r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
     }
@@ -396,17 +396,17 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
     t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
   }
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if (p.bias_type != 0u || p.mask_given != 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
-      if (!hidden[n]) {
-        if (p.bias_type != 0u) {
-          let x = bias_element(row.bias + (j + n) * p.bias_kv);
-          t[n] += x.value;
-          hidden[n] = x.hides;
-        }
-        if (p.mask_given != 0u) {
-          hidden[n] = hidden[n] || masked(row.mask + (j + n) * p.mask_kv);
-        }
+  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      if (p.bias_type != 0u) {
+        let x = bias_element(row.bias + seen[n] * p.bias_kv);
+        t[n] += x.value;
+        hidden[n] = hidden[n] | x.hides;
+      }
+      if (p.mask_given != 0u) {
+        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
   }
@@ -535,7 +535,7 @@ fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
 // Elements [dim, dim + 4) of the row of o at word `at`, as far as they exist.
 fn store_o(at: u32, dim: u32, x: vec4<f32>) {
   if (p.out_type == 0u) {
-    for (var n = 0u; n < 4u; n += 1u) {
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
       if (dim + n < p.dim_vo) {
         o[at + dim + n] = bitcast<u32>(x[n]);
       }
@@ -584,7 +584,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
   }
   for (var j = low / TILE_KV * TILE_KV; j < high; j += TILE_KV) {
     // Scores.
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       r_tile[r] = vec4(0.0);
     }
     for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
@@ -597,7 +597,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
       workgroupBarrier();
       multiply_operands(tr * Q_STRIDE, Q_STRIDE, K_AT + tc, COLUMNS, SLICE);
     }
-    for (var r = 0u; r < R; r += 1u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       s_p[(r * ROWS + tr) * P_STRIDE + tc] = r_tile[r];
     }
     var keep: KeepTile;
@@ -625,7 +625,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
         var probability = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
         sum += probability.x + probability.y + probability.z + probability.w;
         if (DROPOUT) {
-          for (var m = 0u; m < 4u; m += 1u) {
+          for (var m = 0u; m < 4u; m += 1u) {  // unrolled
             let kept = keeps(keep, first + thread, j + n * 4u + m);
             probability[m] = select(0.0, probability[m] * p.keep_scale, kept);
           }
@@ -643,11 +643,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
       load_rows(2u, TYPE_KV, values, V_AT, V_STRIDE, TILE_KV, BLOCKS_AT_ONCE * TILE_KV, thread);
       workgroupBarrier();
       for (var c = 0u; c < BLOCKS_AT_ONCE; c += 1u) {
-        for (var r = 0u; r < R; r += 1u) {
+        for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
           r_tile[r] = r_o[(block + c) * R + r] * s_row[r * ROWS + tr];
         }
         multiply_p(tr * P_STRIDE, V_AT + c * COLUMNS + tc, V_STRIDE, TILE_KV);
-        for (var r = 0u; r < R; r += 1u) {
+        for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
           r_o[(block + c) * R + r] = r_tile[r];
         }
       }
@@ -685,7 +685,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>,
     }
   }
   workgroupBarrier();
-  for (var r = 0u; r < R; r += 1u) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let i = first + r * ROWS + tr;
     if (i < end) {
       let at = p.o.base + local_b * p.o.batch + local_h * p.o.head + (e.first_q + i) * p.o.row;
