@@ -40,19 +40,19 @@
 # VK_DRIVER_FILES (the driver's .json, where it is in no usual place).
 set -uo pipefail
 # Step, expected seconds, limit.
-steps_known='cases 50 150
+steps_known='cases 15 150
 python 60 200
-graphs 20 90
-repeat 20 90
-sanitizer 15 150
-race 20 90
-plain 75 240
-options 105 300
-memory 40 150
-latency 35 120
+graphs 35 120
+repeat 15 90
+sanitizer 5 150
+race 6 90
+plain 115 300
+options 50 300
+memory 20 150
+latency 25 120
 tune 80 150
-devices 30 120
-profile 40 150
+devices 15 120
+profile 30 150
 plots 8 60
 webgpu 120 300
 wgpu_bench 240 500'

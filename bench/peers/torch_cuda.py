@@ -360,7 +360,10 @@ class Peer:
         found = {}
         with self._may_fail(f"{pass_}: results"), self.contender.turn():
             for name, result in self.contender.results(pass_).items():
-                found[name] = self.oracle.max_error(name, result), self.oracle.rms_error(name, result)
+                found[name] = (
+                    self.oracle.max_error(name, result),
+                    self.oracle.rms_error(name, result),
+                )
         return found
 
 
@@ -369,8 +372,8 @@ def error_of(
 ) -> dict[str, Any]:
     """Errors of all results, and how they stand to the naive ones and to those of fa2.
 
-    The largest of millions of elements is one draw, which differs by a few tenths between kernels of
-    the same roundings; the root mean square says which of two is the more exact.
+    The largest of millions of elements is one draw, which differs by a few tenths between kernels
+    of the same roundings; the root mean square says which of two is the more exact.
     """
     found = {name: oracle.max_error(name, t) for name, t in results.items()}
     naive = {

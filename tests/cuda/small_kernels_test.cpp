@@ -279,8 +279,8 @@ TEST(CudaSmallKernels, Finish) {
     for (const std::int64_t dim : {44, 37, 100}) {
       for (const bool accumulate : {false, true}) {
         SCOPED_TRACE(std::string(to_string(grad)) + " " + std::to_string(dim));
-        Call call = backward_call(DType::bf16, dim,
-                                  dim == 100 ? std::vector<int>{3, 12, 12, 75} : std::vector<int>{});
+        Call call = backward_call(
+            DType::bf16, dim, dim == 100 ? std::vector<int>{3, 12, 12, 75} : std::vector<int>{});
         if (grad == DType::f32) {
           call.arguments.dq =
               dim == 100 ? call.make(grad, {140, 2, dim}) : call.make(grad, {3, 70, 2, dim});
@@ -303,7 +303,9 @@ TEST(CudaSmallKernels, Finish) {
         // Accumulators of 16 x 8: lane 4 (row % 8) + column / 2 has columns of two rows.
         const auto sum_of = [&](int b, int i, int head, int d) {
           if (a.packed_q != 0) {
-            const auto begin = [&](int entry) { return a.cu_len_q.data[entry * a.cu_len_q.stride]; };
+            const auto begin = [&](int entry) {
+              return a.cu_len_q.data[entry * a.cu_len_q.stride];
+            };
             int entry = 0;
             while (entry < a.batch && !(begin(entry) <= i && i < begin(entry + 1))) ++entry;
             if (entry == a.batch) return 0.0f;
