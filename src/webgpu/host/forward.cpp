@@ -5,22 +5,13 @@
 namespace attn::webgpu {
 namespace {
 
-U32 divided_up(std::int64_t n, std::int64_t by) {
-  return static_cast<U32>((n + by - 1) / by);
-}
-
 // forward.wgsl with its constants, before anything is bound.
 Step forward_step(const AttentionWork& attention, const Tiling& tiling) {
   Step step;
   step.spec.source = "forward";
   step.spec.entry = "forward";
   attention.add_constants(step);
-  step.add_constant("ROWS", tiling.rows);
-  step.add_constant("COLUMNS", tiling.columns);
-  step.add_constant("SLICE", tiling.slice);
-  step.add_constant("BLOCKS_VO", divided_up(attention.problem.dim_vo, tiling.tile_kv()));
-  step.add_constant("BLOCKS_AT_ONCE", tiling.blocks_at_once);
-  step.add_constant("KEEP_Q", tiling.keep_q ? 1 : 0);
+  add_tiling_constants(tiling, attention.problem, step);
   return step;
 }
 

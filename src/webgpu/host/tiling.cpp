@@ -20,17 +20,13 @@ std::uint32_t lanes_of(std::int64_t dim) {
   return std::max(std::bit_ceil(divided_up(dim, 8)), 4u);
 }
 
-// Forward, from the fastest to the smallest: 48 KiB, 32 KiB and 16 KiB. On an H200 (2026-11; f16,
-// causal, length 4096; GFLOP/s without the compiler's bounds checks of workgroup memory, with which
-// all are about a tenth slower):
-//   dim 64: {16, 8, 32, 2} 11884, {8, 16, 32, 1} 11574, {8, 8, 32, 2} 11445, {4, 8, 64, 2} 6764;
-//   dim 128: {8, 16, 32, 1} 11438, {16, 8, 32, 4} 10906, {8, 8, 32, 2} 10163, {8, 8, 64, 2} 7697.
-// Keeping Q of dim 64, {8, 8, 64, 2}, made 8581: room for more workgroups is worth loading Q again
-// for each tile of keys.
-constexpr std::array<Tiling, 3> kForward64{{{16, 8, 32, 2}, {8, 8, 32, 2}, {4, 8, 32, 1}}};
-constexpr std::array<Tiling, 3> kForward128{{{8, 16, 32, 1}, {8, 8, 32, 2}, {4, 8, 32, 1}}};
-// 8 rows of more than 128 accumulators would not fit: as many threads more along columns.
-constexpr std::array<Tiling, 3> kForward256{{{8, 16, 32, 1}, {4, 16, 32, 1}, {4, 8, 32, 1}}};
+// Forward, from the fastest to the smallest: 48 KiB, 32 KiB and 16 KiB.
+constexpr std::array<Tiling, 3> kForward64{
+    {{8, 8, 2, 32, 32, true}, {8, 8, 1, 32, 32}, {4, 8, 1, 16, 16}}};
+constexpr std::array<Tiling, 3> kForward128{
+    {{8, 16, 1, 32, 16}, {4, 16, 1, 32, 16}, {2, 16, 1, 16, 8}}};
+constexpr std::array<Tiling, 3> kForward256{
+    {{8, 16, 1, 32, 8}, {4, 16, 1, 32, 8}, {2, 16, 1, 16, 4}}};
 
 // For each kernel and dimensions from the fastest to the smallest; the last fits 16 KiB. Sums in
 // registers: 32 floats a block for each of dk and dv, 4 * r a block for dq.
@@ -67,27 +63,38 @@ std::span<const BackwardTiling> choices_of(BackwardKernel kernel, std::int64_t d
 
 }  // namespace
 
-std::uint64_t forward_bytes(const Tiling& t, bool dropout) {
-  const std::uint64_t q = std::uint64_t{t.tile_q()} * (t.slice / 4 + 1);
-  const std::uint64_t k = q + std::uint64_t{t.slice} * t.columns;
-  const std::uint64_t v =
-      (t.keep_q ? q : 0) + std::uint64_t{t.tile_kv()} * t.blocks_at_once * t.columns;
-  const std::uint64_t scores = std::uint64_t{t.tile_q()} * (t.columns + 1);
+std::uint64_t forward_bytes(const Tiling& t, const Problem& problem) {
+  const std::uint64_t slices = t.keep_q ? divided_up(problem.dim_qk, t.slice) : 1;
+  const std::uint64_t q = slices * t.slice * t.rows * 2;
+  const std::uint64_t k = q + std::uint64_t{t.slice} * t.columns * t.keys;
+  const std::uint64_t v = (t.keep_q ? q : 0) + std::uint64_t{t.depth} * t.columns *
+                                                   divided_up(problem.dim_vo, 4 * t.columns);
+  const std::uint64_t pairs = std::uint64_t{t.tile_kv()} * t.rows * 2;
+  const std::uint64_t part = std::uint64_t{t.columns} * t.rows * 2;
   const std::uint64_t keep =
-      dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
-  return 16 * (std::max(k, v) + scores) + 4 * (t.tile_q() + keep);
+      problem.dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
+  return 16 * (std::max(k, v) + pairs + part) + 8 * t.tile_q() + 4 * keep;
 }
 
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
-  const auto& choices = problem.dim_vo > 128  ? kForward256
-                        : problem.dim_vo > 64 ? kForward128
-                                              : kForward64;
-  for (Tiling t : choices) {
-    t.blocks_at_once = std::min(t.blocks_at_once, divided_up(problem.dim_vo, t.tile_kv()));
-    t.keep_q = problem.dim_qk <= t.slice;
-    if (forward_bytes(t, problem.dropout) <= facts.workgroup_bytes) return t;
+  const std::int64_t dim = std::max(problem.dim_qk, problem.dim_vo);
+  const auto& choices = dim > 128 ? kForward256 : dim > 64 ? kForward128 : kForward64;
+  for (const Tiling& t : choices) {
+    if (forward_bytes(t, problem) <= facts.workgroup_bytes) return t;
   }
   return choices.back();
+}
+
+void add_tiling_constants(const Tiling& t, const Problem& problem, Step& step) {
+  const std::uint32_t slices = divided_up(problem.dim_qk, t.slice);
+  step.add_constant("ROWS", t.rows);
+  step.add_constant("COLUMNS", t.columns);
+  step.add_constant("KEYS", t.keys);
+  step.add_constant("SLICE", t.slice);
+  step.add_constant("SLICES", slices);
+  step.add_constant("Q_SLICES", t.keep_q ? slices : 1);
+  step.add_constant("DEPTH", t.depth);
+  step.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, 4 * t.columns));
 }
 
 std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,

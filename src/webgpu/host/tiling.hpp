@@ -12,19 +12,21 @@ namespace attn::webgpu {
 
 // The constants of forward.wgsl by these names, and what they come to.
 struct Tiling {
-  std::uint32_t rows = 8;            // threads along rows; a thread has 8
-  std::uint32_t columns = 8;         // threads along columns; a thread has 4 neighbours
-  std::uint32_t slice = 32;          // dimensions of Q and K in workgroup memory at once
-  std::uint32_t blocks_at_once = 1;  // blocks of 4 * columns dimensions of V
-  bool keep_q = false;               // Q stays while keys come; dims fit one slice
+  std::uint32_t rows = 8;     // threads along queries; a thread has 8
+  std::uint32_t columns = 8;  // threads along keys and dimensions
+  std::uint32_t keys = 2;     // of a thread, in fours
+  std::uint32_t slice = 32;   // dimensions of Q and K in workgroup memory at once
+  std::uint32_t depth = 32;   // keys of V in workgroup memory at once
+  bool keep_q = false;        // all of Q stays there while keys come
 
   [[nodiscard]] std::uint32_t tile_q() const { return rows * 8; }
-  [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }
+  [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4 * keys; }
 };
 
 // Bytes of var<workgroup> of forward.wgsl.
-std::uint64_t forward_bytes(const Tiling& tiling, bool dropout);
+std::uint64_t forward_bytes(const Tiling& tiling, const Problem& problem);
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts);
+void add_tiling_constants(const Tiling& tiling, const Problem& problem, Step& step);
 
 // The constants of backward_q.wgsl, backward_kv.wgsl and bias_gradient.wgsl.
 enum class BackwardKernel { q, kv, bias };

@@ -1,12 +1,18 @@
 // forward: o and lse of a tile of queries of one head, by online softmax over tiles of keys.
 //
-// Grid: x tiles of queries (from first_tile_q on), y query heads, z batch entries, all of a chunk.
-// Roles: ROWS x COLUMNS threads. In products a thread has 8 rows (its number modulo ROWS, in steps of
-// ROWS) and 4 neighbouring columns of each block of 4 * COLUMNS; between them thread n is the owner
-// of row n, keeps its maximum and sum, and is the only one that looks at options and visibility.
-// Workgroup memory: Q slice [TILE_Q, SLICE], K slice transposed [SLICE, TILE_KV], V blocks
-// [TILE_KV, dims] in place of K (and of Q unless KEEP_Q), scores and probabilities
-// [TILE_Q, TILE_KV].
+// Grid: tiles of queries, query heads and batch entries of a chunk. Workgroups take the last tiles
+// first, of all heads and entries: with a causal diagonal they are the longest.
+// Roles: ROWS x COLUMNS threads. A thread has 8 queries, two times 4 neighbours, and KEYS times 4
+// neighbouring keys: their scores and probabilities stay in its registers, with the running maximum
+// of its queries and the sum over its own keys; and of o the same queries and BLOCKS_VO times 4
+// neighbouring dimensions.
+// Products are sums of outer products, so both operands lie with the index that is summed over
+// first, in vectors of 4 neighbours: 2 vectors of queries and KEYS (BLOCKS_VO) of keys (dimensions)
+// for 32 * KEYS (BLOCKS_VO) multiplications and additions.
+// Workgroup memory, in vectors of 4: Q transposed [SLICE * Q_SLICES, TILE_Q]; one after the other a
+// slice of K transposed [SLICE, TILE_KV] and DEPTH keys of V [DEPTH, dims], in place of Q too unless
+// all of it is kept; probabilities transposed [TILE_KV, TILE_Q]; maxima of each thread's keys.
+// What is multiplied next is on its way from memory, in registers, during a product.
 // Softmax (Milakov, Gimelshein 2018, algorithm 3): units of log2 without a bias; with one natural
 // units, in which no finite bias overflows.
 
@@ -113,41 +119,54 @@ struct Parameters {
 @group(0) @binding(7) var<storage, read_write> o: array<u32>;
 @group(0) @binding(8) var<storage, read_write> lse: array<u32>;
 
-const R = 8u;  // rows of a thread
-const kMaxBlocks = 8u;
+const R = 8u;  // queries of a thread
+const kMaxKeys = 2u;    // KEYS at most
+const kMaxBlocks = 4u;  // BLOCKS_VO at most
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
-const kLowest = -3.4e38;
+const kLowest = -3.4028234e38;
 
 override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
-override ROWS: u32 = 8u;
-override COLUMNS: u32 = 8u;
+override ROWS: u32 = 8u;  // a power of 2
+override COLUMNS: u32 = 8u;  // a multiple of 8
+override KEYS: u32 = 2u;
 override SLICE: u32 = 32u;
+override SLICES: u32 = 2u;    // of dim_qk
+override Q_SLICES: u32 = 1u;  // of Q in workgroup memory: 1, or all
+override DEPTH: u32 = 32u;    // a multiple of 4
 override BLOCKS_VO: u32 = 2u;
-override BLOCKS_AT_ONCE: u32 = 1u;  // of V in workgroup memory
-override KEEP_Q: bool = false;
 override DROPOUT: bool = false;
 
 override THREADS = ROWS * COLUMNS;
-override TILE_Q = ROWS * R;
-override TILE_KV = COLUMNS * 4u;
-override Q_STRIDE = SLICE / 4u + 1u;
-override Q_SIZE = TILE_Q * Q_STRIDE;
-override K_AT = Q_SIZE;
-override V_AT = select(0u, Q_SIZE, KEEP_Q);
-override V_STRIDE = BLOCKS_AT_ONCE * COLUMNS;
-override OPERANDS = max(K_AT + SLICE * COLUMNS, V_AT + TILE_KV * V_STRIDE);
-override P_STRIDE = COLUMNS + 1u;
+override TILE_Q = ROWS * 8u;
+override TILE_KV = COLUMNS * 4u * KEYS;
+override Q_STRIDE = ROWS * 2u;
+override K_STRIDE = COLUMNS * KEYS;
+override V_STRIDE = COLUMNS * BLOCKS_VO;
+override KEEP_Q = Q_SLICES == SLICES;
+override K_AT = Q_SLICES * SLICE * Q_STRIDE;
+override V_AT = select(0u, K_AT, KEEP_Q);
+override OPERANDS = max(K_AT + SLICE * K_STRIDE, V_AT + DEPTH * V_STRIDE);
+override ITEMS_K = K_STRIDE * (SLICE / 8u);
+override ITEMS_QK = ITEMS_K + select(Q_STRIDE * (SLICE / 8u), 0u, KEEP_Q);
+override ITEMS_V = DEPTH * V_STRIDE / 2u;
+override ROUNDS_QK = (ITEMS_QK + THREADS - 1u) / THREADS;  // 2 at most
+override ROUNDS_V = (ITEMS_V + THREADS - 1u) / THREADS;    // 8 at most
+override SWIZZLE = min(ROWS, 8u) - 1u;
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
-var<workgroup> s_p: array<vec4<f32>, TILE_Q * P_STRIDE>;
-var<workgroup> s_row: array<f32, TILE_Q>;
+var<workgroup> s_p: array<vec4<f32>, TILE_KV * Q_STRIDE>;
+var<workgroup> s_part: array<vec4<f32>, COLUMNS * Q_STRIDE>;
+var<workgroup> s_range: array<vec2<u32>, TILE_Q>;
 var<workgroup> s_keep: array<u32, KEEP_WORDS>;
 
-var<private> r_tile: array<vec4<f32>, R>;
-var<private> r_o: array<vec4<f32>, R * kMaxBlocks>;
+var<private> r_s: array<vec4<f32>, R * kMaxKeys>;    // [query][4 keys]
+var<private> r_o: array<vec4<f32>, R * kMaxBlocks>;  // [query][4 dimensions]
+var<private> r_max: array<vec4<f32>, 2>;             // [4 queries]
+var<private> r_sum: array<vec4<f32>, 2>;
+var<private> r_next: array<vec4<u32>, 16>;           // on its way from memory
 
 // begin: load
 // 16 bytes of one of the inputs; `source` is a constant wherever it is called.
@@ -248,32 +267,35 @@ fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dim
 }
 // end: load_rows
 
-// begin: multiply
-// r_tile += A B: A the thread's rows, `depth` long, of vectors of 4 neighbouring elements in
-// s_operands; B [depth, columns] with 4 columns of the thread.
-fn multiply_operands(a: u32, a_stride: u32, b: u32, b_stride: u32, depth: u32) {
-  for (var d = 0u; d < depth; d += 4u) {
-    let b0 = s_operands[b + d * b_stride];
-    let b1 = s_operands[b + (d + 1u) * b_stride];
-    let b2 = s_operands[b + (d + 2u) * b_stride];
-    let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      let x = s_operands[a + r * ROWS * a_stride + d / 4u];
-      r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
+// r_s += A^T B: A [SLICE, TILE_Q], B [SLICE, TILE_KV], of the thread's first vector in each.
+fn multiply_scores(a: u32, b: u32) {
+  for (var d = 0u; d < SLICE; d += 1u) {
+    let low = s_operands[a + d * Q_STRIDE];
+    let high = s_operands[a + d * Q_STRIDE + ROWS];
+    for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+      let x = s_operands[b + d * K_STRIDE + c * COLUMNS];
+      for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+        r_s[n * kMaxKeys + c] = fma(vec4(low[n]), x, r_s[n * kMaxKeys + c]);
+        r_s[(n + 4u) * kMaxKeys + c] = fma(vec4(high[n]), x, r_s[(n + 4u) * kMaxKeys + c]);
+      }
     }
   }
 }
-// end: multiply
 
-fn multiply_p(a: u32, b: u32, b_stride: u32, depth: u32) {
-  for (var d = 0u; d < depth; d += 4u) {
-    let b0 = s_operands[b + d * b_stride];
-    let b1 = s_operands[b + (d + 1u) * b_stride];
-    let b2 = s_operands[b + (d + 2u) * b_stride];
-    let b3 = s_operands[b + (d + 3u) * b_stride];
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      let x = s_p[a + r * ROWS * P_STRIDE + d / 4u];
-      r_tile[r] = fma(vec4(x.x), b0, fma(vec4(x.y), b1, fma(vec4(x.z), b2, fma(vec4(x.w), b3, r_tile[r]))));
+// r_o += P V of DEPTH keys from `key` on; the vectors of probabilities lie where store_p put them.
+fn multiply_values(key: u32, tr: u32, tc: u32) {
+  for (var d = 0u; d < DEPTH; d += 4u) {
+    let a = (key + d) * Q_STRIDE + (tr ^ (((key + d) / 4u) & SWIZZLE));
+    for (var i = 0u; i < 4u; i += 1u) {  // unrolled
+      let low = s_p[a + i * Q_STRIDE];
+      let high = s_p[a + i * Q_STRIDE + ROWS];
+      for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
+        let x = s_operands[V_AT + (d + i) * V_STRIDE + c * COLUMNS + tc];
+        for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+          r_o[n * kMaxBlocks + c] = fma(vec4(low[n]), x, r_o[n * kMaxBlocks + c]);
+          r_o[(n + 4u) * kMaxBlocks + c] = fma(vec4(high[n]), x, r_o[(n + 4u) * kMaxBlocks + c]);
+        }
+      }
     }
   }
 }
@@ -309,10 +331,6 @@ fn exp_of(x: f32) -> f32 {
 }
 // end: exp
 
-// begin: score
-// Stands for a score that is hidden: no score of finite parts has just these bits by design.
-const kHidden = -3.3931567e38;
-
 fn exps_of(x: vec4<f32>) -> vec4<f32> {
   return select(exp2(x), vec4(0.0), x < vec4(-200.0));
 }
@@ -326,93 +344,50 @@ fn tanh_of(x: vec4<f32>) -> vec4<f32> {
   return select(sign(x) * (1.0 - e) / (1.0 + e), series, abs(x) < vec4(0.55));
 }
 
-// An element of bias as f32 and whether it is -inf, which hides.
-struct BiasElement {
-  value: f32,
-  hides: bool,
+// Stands for a score that is hidden: no score of finite parts has just these bits by design.
+const kHidden = -3.3931567e38;
+
+// Bias of 4 pairs and which of them it hides (-inf).
+struct Biases {
+  value: vec4<f32>,
+  hides: vec4<bool>,
 }
 
-fn bias_element(at: u32) -> BiasElement {
-  if (p.bias_type == 1u) {
-    let bits = bias[at];
-    return BiasElement(bitcast<f32>(bits), bits == 0xff800000u);
-  }
-  let word = bias[at / 2u];
-  let bits = select(word & 0xffffu, word >> 16u, (at & 1u) != 0u);
-  if (p.bias_type == 2u) {
-    return BiasElement(unpack2x16float(bits).x, bits == 0xfc00u);
-  }
-  return BiasElement(bitcast<f32>(bits << 16u), bits == 0xff80u);
-}
-
-fn masked(at: u32) -> bool {
-  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
-}
-
-// Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
-// range.
-struct Row {
-  bias: u32,
-  mask: u32,
-  slope: f32,
-  at: i32,
-  low: u32,
-  high: u32,
-}
-
-fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
-  var row: Row;
-  let local_b = b - p.first_batch;
-  let local_h = h - p.first_head_q;
-  row.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head + i * p.bias.row;
-  row.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head + i * p.mask.row;
-  row.slope = 0.0;
-  if (p.slopes_at != 0u) {
-    row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
-  }
-  row.at = bitcast<i32>(i) + e.diag;
-  row.low = 0u;
-  row.high = 0u;
-  if (i < e.len_q) {
-    let range = range_of(e, i);
-    row.low = range.x;
-    row.high = range.y;
-  }
-  return row;
-}
-
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
-// kHidden where the query does not see the key. Options that cost a branch where they are not given
-// are no constants: pipelines stay few.
-fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
-  var t: vec4<f32>;
-  if (p.softcap != 0.0) {
-    t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
+// At these elements, of 16 bits. Neighbours that share a word are loaded once.
+fn biases_of_16(at: vec4<u32>) -> Biases {
+  var bits: vec4<u32>;
+  if (all(at.yw == at.xz + 1u) && all((at.xz & vec2(1u)) == vec2(0u))) {
+    let words = vec2(bias[at.x / 2u], bias[at.z / 2u]);
+    bits = vec4(words.x & 0xffffu, words.x >> 16u, words.y & 0xffffu, words.y >> 16u);
   } else {
-    t = products * (p.scale * p.unit);
+    let words = vec4(bias[at.x / 2u], bias[at.y / 2u], bias[at.z / 2u], bias[at.w / 2u]);
+    bits = (words >> ((at & vec4(1u)) * 16u)) & vec4(0xffffu);
   }
-  let keys = vec4(j, j + 1u, j + 2u, j + 3u);
-  if (p.slopes_at != 0u) {
-    t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
+  if (p.bias_type == 2u) {
+    return Biases(vec4(unpack2x16float(bits.x | (bits.y << 16u)), unpack2x16float(bits.z | (bits.w << 16u))),
+                  bits == vec4(0xfc00u));
   }
-  var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
-    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
-    let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
-    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
-      if (p.bias_type != 0u) {
-        let x = bias_element(row.bias + seen[n] * p.bias_kv);
-        t[n] += x.value;
-        hidden[n] = hidden[n] | x.hides;
-      }
-      if (p.mask_given != 0u) {
-        hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
-      }
-    }
-  }
-  return select(t, vec4(kHidden), hidden);
+  return Biases(bitcast<vec4<f32>>(bits << vec4(16u)), bits == vec4(0xff80u));
 }
-// end: score
+
+fn biases_of(at: vec4<u32>) -> Biases {
+  if (p.bias_type == 1u) {
+    let bits = vec4(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
+    return Biases(bitcast<vec4<f32>>(bits), bits == vec4(0xff800000u));
+  }
+  return biases_of_16(at);
+}
+
+// Which of 4 pairs the mask hides.
+fn masked(at: vec4<u32>) -> vec4<bool> {
+  if ((at.x & 3u) == 0u && all(at.yzw == vec3(at.x) + vec3(1u, 2u, 3u))) {
+    let word = mask[at.x / 4u];
+    return (vec4(word) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u)) == vec4(0u);
+  }
+  let words = vec4(mask[at.x / 4u], mask[at.y / 4u], mask[at.z / 4u], mask[at.w / 4u]);
+  return ((words >> ((at & vec4(3u)) * 8u)) & vec4(0xffu)) == vec4(0u);
+}
+
 
 // begin: multiply_high
 fn multiply_high(a: u32, b: u32) -> u32 {
@@ -526,10 +501,276 @@ fn log_of(x: f32) -> f32 {
 }
 // end: log
 
-fn load_q(row: u32, slice: u32, len: u32, start: u32, thread: u32) {
-  let valid = select(0u, len - row, row < len);
-  let x = Source(start + row * p.q.row, p.q.row, valid, slice * SLICE, p.dim_qk);
-  load_rows(0u, TYPE_Q, x, 0u, Q_STRIDE, TILE_Q, SLICE, thread);
+// 8 elements of a row as eight() takes them, before they are f32.
+struct Words {
+  low: vec4<u32>,
+  high: vec4<u32>,  // of f32
+}
+
+fn words_of_eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Words {
+  var x = Words(vec4(0u), vec4(0u));
+  if (dim < dims) {
+    if (element == 0u) {
+      x.low = words_of(source, row + dim / 4u);
+      if (dim + 4u < dims) {
+        x.high = words_of(source, row + dim / 4u + 1u);
+      }
+    } else {
+      x.low = words_of(source, row + dim / 8u);
+    }
+  }
+  return x;
+}
+
+fn eight_of(low: vec4<u32>, high: vec4<u32>, element: u32) -> Eight {
+  if (element == 0u) {
+    return Eight(bitcast<vec4<f32>>(low), bitcast<vec4<f32>>(high));
+  }
+  return Eight(vec4(halves(low.x, element), halves(low.y, element)),
+               vec4(halves(low.z, element), halves(low.w, element)));
+}
+
+// Of the rows of Q or of K that a thread stores transposed: 4 neighbouring rows, 8 dimensions.
+fn fetch_quad(source: u32, element: u32, x: Source, quad: u32, round: u32) {
+  for (var i = 0u; i < 4u; i += 1u) {  // unrolled
+    var words = Words(vec4(0u), vec4(0u));
+    if (quad * 4u + i < x.valid) {
+      words = words_of_eight(source, element, x.row + (quad * 4u + i) * x.step, x.dim, x.dims);
+    }
+    r_next[round * 8u + i] = words.low;
+    r_next[round * 8u + 4u + i] = words.high;
+  }
+}
+
+fn put_quad(element: u32, at: u32, stride: u32, round: u32) {
+  var low = mat4x4<f32>();
+  var high = mat4x4<f32>();
+  for (var i = 0u; i < 4u; i += 1u) {  // unrolled
+    let values = eight_of(r_next[round * 8u + i], r_next[round * 8u + 4u + i], element);
+    low[i] = values.low;
+    high[i] = values.high;
+  }
+  low = transpose(low);
+  high = transpose(high);
+  for (var i = 0u; i < 4u; i += 1u) {  // unrolled
+    s_operands[at + i * stride] = low[i];
+    s_operands[at + (4u + i) * stride] = high[i];
+  }
+}
+
+// Where the rows of a workgroup's queries and of its head's keys begin.
+struct Place {
+  q: u32,
+  k: u32,
+  v: u32,
+  first: u32,  // query
+  len_q: u32,
+  len_kv: u32,
+}
+
+// A slice of K, of keys from j on, and of Q unless all of it is kept.
+fn fetch_slice(x: Place, j: u32, slice: u32, thread: u32) {
+  for (var n = 0u; n < ROUNDS_QK; n += 1u) {  // unrolled to 2
+    let item = thread + n * THREADS;
+    if (item < ITEMS_K) {
+      let dim = slice * SLICE + item / K_STRIDE * 8u;
+      fetch_quad(1u, TYPE_KV, Source(x.k + j * p.k.row, p.k.row, x.len_kv - j, dim, p.dim_qk),
+                 item % K_STRIDE, n);
+    } else if (item < ITEMS_QK) {
+      let dim = slice * SLICE + (item - ITEMS_K) / Q_STRIDE * 8u;
+      let valid = max(x.len_q, x.first) - x.first;
+      fetch_quad(0u, TYPE_Q, Source(x.q + x.first * p.q.row, p.q.row, valid, dim, p.dim_qk),
+                 (item - ITEMS_K) % Q_STRIDE, n);
+    }
+  }
+}
+
+fn put_slice(thread: u32) {
+  for (var n = 0u; n < ROUNDS_QK; n += 1u) {  // unrolled to 2
+    let item = thread + n * THREADS;
+    if (item < ITEMS_K) {
+      put_quad(TYPE_KV, K_AT + item / K_STRIDE * 8u * K_STRIDE + item % K_STRIDE, K_STRIDE, n);
+    } else if (item < ITEMS_QK) {
+      let of_q = item - ITEMS_K;
+      put_quad(TYPE_Q, of_q / Q_STRIDE * 8u * Q_STRIDE + of_q % Q_STRIDE, Q_STRIDE, n);
+    }
+  }
+}
+
+// DEPTH keys of V from j on.
+fn fetch_values(x: Place, j: u32, thread: u32) {
+  for (var n = 0u; n < ROUNDS_V; n += 1u) {  // unrolled to 8
+    let item = thread + n * THREADS;
+    let key = j + item / (V_STRIDE / 2u);
+    var words = Words(vec4(0u), vec4(0u));
+    if (item < ITEMS_V && key < x.len_kv) {
+      words = words_of_eight(2u, TYPE_KV, x.v + key * p.v.row, item % (V_STRIDE / 2u) * 8u, p.dim_vo);
+    }
+    r_next[n * 2u] = words.low;
+    r_next[n * 2u + 1u] = words.high;
+  }
+}
+
+fn put_values(thread: u32) {
+  for (var n = 0u; n < ROUNDS_V; n += 1u) {  // unrolled to 8
+    let item = thread + n * THREADS;
+    if (item < ITEMS_V) {
+      let values = eight_of(r_next[n * 2u], r_next[n * 2u + 1u], TYPE_KV);
+      s_operands[V_AT + item * 2u] = values.low;
+      s_operands[V_AT + item * 2u + 1u] = values.high;
+    }
+  }
+}
+
+// What the scores of a thread's queries need beside products.
+struct Scores {
+  bias: u32,   // where pair (0, 0) is
+  mask: u32,
+  slope: f32,
+  at: i32,     // the key that query 0 stands at
+  inside: vec2<u32>,  // keys that all its queries see, but for bias and mask
+}
+
+// The number within the tile of query r of a thread.
+fn row_of(r: u32, tr: u32) -> u32 {
+  return (r / 4u * ROWS + tr) * 4u + r % 4u;
+}
+
+// Elements of bias or mask of 4 pairs; of keys out of range the nearest one in it, and of a query
+// that sees none the first of all: loads that exist, and wait for no branch.
+fn elements_of(start: u32, i: u32, step: u32, keys: vec4<u32>, step_kv: u32, range: vec2<u32>) -> vec4<u32> {
+  let seen = clamp(keys, vec4(range.x), vec4(max(range.y, 1u) - 1u));
+  return select(vec4(0u), vec4(start + i * step) + seen * step_kv, range.x < range.y);
+}
+
+// r_s from products to scores in units of 1 / p.unit; kHidden where the query does not see the key.
+// Options are no constants: pipelines stay few. False: nothing is hidden.
+fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
+  if (p.softcap != 0.0) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        r_s[r * kMaxKeys + c] = tanh_of(r_s[r * kMaxKeys + c] * (p.scale / p.softcap)) * (p.softcap * p.unit);
+      }
+    }
+  } else {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        r_s[r * kMaxKeys + c] *= p.scale * p.unit;
+      }
+    }
+  }
+  let offsets = vec4(0u, 1u, 2u, 3u);
+  if (p.slopes_at != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      let at = x.at + bitcast<i32>(first + row_of(r, tr));
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let keys = vec4(j + (c * COLUMNS + tc) * 4u) + offsets;
+        r_s[r * kMaxKeys + c] -= x.slope * vec4<f32>(abs(vec4(at) - bitcast<vec4<i32>>(keys)));
+      }
+    }
+  }
+  if (p.bias_type != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      let n = row_of(r, tr);
+      let range = s_range[n];
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let keys = vec4(j + (c * COLUMNS + tc) * 4u) + offsets;
+        let biases = biases_of(elements_of(x.bias, first + n, p.bias.row, keys, p.bias_kv, range));
+        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c] + biases.value, vec4(kHidden), biases.hides);
+      }
+    }
+  }
+  if (p.mask_given != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      let n = row_of(r, tr);
+      let range = s_range[n];
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let keys = vec4(j + (c * COLUMNS + tc) * 4u) + offsets;
+        let hides = masked(elements_of(x.mask, first + n, p.mask.row, keys, p.mask_kv, range));
+        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c], vec4(kHidden), hides);
+      }
+    }
+  }
+  let inside = x.inside.x <= j && j + TILE_KV <= x.inside.y;
+  if (!inside) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      let range = s_range[row_of(r, tr)];
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let keys = vec4(j + (c * COLUMNS + tc) * 4u) + offsets;
+        let hidden = (keys < vec4(range.x)) | (keys >= vec4(range.y));
+        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c], vec4(kHidden), hidden);
+      }
+    }
+  }
+  return !inside || p.bias_type != 0u || p.mask_given != 0u;
+}
+
+// s_part: of the thread's queries the largest of the running maximum and of its keys' scores.
+fn store_maxima(some_hidden: bool, tr: u32, tc: u32) {
+  var largest = array<vec4<f32>, 2>(r_max[0], r_max[1]);
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+      var t = r_s[r * kMaxKeys + c];
+      if (some_hidden) {
+        t = select(t, vec4(r_max[r / 4u][r % 4u]), t == vec4(kHidden));
+      }
+      largest[r / 4u][r % 4u] = max(largest[r / 4u][r % 4u], max(max(t.x, t.y), max(t.z, t.w)));
+    }
+  }
+  s_part[tc * Q_STRIDE + tr] = largest[0];
+  s_part[tc * Q_STRIDE + ROWS + tr] = largest[1];
+}
+
+// r_s from scores to probabilities, and what that makes of r_max, r_sum and r_o. After a barrier.
+fn make_probabilities(tr: u32) {
+  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
+    var largest = s_part[half * ROWS + tr];
+    for (var n = 1u; n < COLUMNS; n += 1u) {
+      largest = max(largest, s_part[n * Q_STRIDE + half * ROWS + tr]);
+    }
+    let shrink = exps_of((r_max[half] - largest) * p.to_log2);
+    r_max[half] = largest;
+    r_sum[half] *= shrink;
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
+        r_o[(half * 4u + n) * kMaxBlocks + c] *= shrink[n];
+      }
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let t = r_s[(half * 4u + n) * kMaxKeys + c];
+        let x = (t - largest[n]) * p.to_log2;
+        let e = select(exp2(x), vec4(0.0), (x < vec4(-200.0)) | (t == vec4(kHidden)));
+        r_sum[half][n] += (e.x + e.y) + (e.z + e.w);
+        r_s[(half * 4u + n) * kMaxKeys + c] = e;
+      }
+    }
+  }
+}
+
+fn drop(keep: KeepTile, first: u32, j: u32, tr: u32, tc: u32) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+      for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+        let kept = keeps(keep, first + row_of(r, tr), j + (c * COLUMNS + tc) * 4u + n);
+        let x = r_s[r * kMaxKeys + c][n];
+        r_s[r * kMaxKeys + c][n] = select(0.0, x * p.keep_scale, kept);
+      }
+    }
+  }
+}
+
+// Probabilities, transposed. Neighbouring threads write rows of different keys: each key's vectors
+// are in an order of their own, for else those would lie in the same banks.
+fn store_p(tr: u32, tc: u32) {
+  let place = tr ^ (tc & SWIZZLE);
+  for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      for (var half = 0u; half < 2u; half += 1u) {  // unrolled
+        s_p[((c * COLUMNS + tc) * 4u + n) * Q_STRIDE + half * ROWS + place] =
+            vec4(r_s[(half * 4u) * kMaxKeys + c][n], r_s[(half * 4u + 1u) * kMaxKeys + c][n],
+                 r_s[(half * 4u + 2u) * kMaxKeys + c][n], r_s[(half * 4u + 3u) * kMaxKeys + c][n]);
+      }
+    }
+  }
 }
 
 // Elements [dim, dim + 4) of the row of o at word `at`, as far as they exist.
@@ -550,147 +791,162 @@ fn store_o(at: u32, dim: u32, x: vec4<f32>) {
   }
 }
 
+// What makes o of its sums, for a query, by sum and maximum; `writes` its lse.
+fn finish_row(i: u32, e: Entry, h: u32, sum: f32, maximum: f32, lse_at: u32, writes: bool) -> f32 {
+  var lse_bits = 0xff800000u;
+  var scale = 0.0;
+  let some = !(sum == 0.0);  // also of NaN
+  let natural = maximum * (1.0 / p.unit);
+  if (some) {
+    scale = 1.0 / sum;
+  }
+  if (p.sinks_at != 0u && info[p.sinks_at + h] != 0xff800000u) {
+    let sink = bitcast<f32>(info[p.sinks_at + h]);
+    if (some) {
+      let largest = max(natural, sink);
+      let whole = sum * exp_of((natural - largest) * kLog2E);
+      let with_sink = whole + exp_of((sink - largest) * kLog2E);
+      scale = exp_of((natural - largest) * kLog2E) / with_sink;
+      lse_bits = bitcast<u32>(largest + log_of(with_sink));
+    } else if (i < e.len_q) {
+      lse_bits = bitcast<u32>(sink);
+    }
+  } else if (some) {
+    lse_bits = bitcast<u32>(natural + log_of(sum));
+  }
+  if (writes) {
+    lse[lse_at] = lse_bits;
+  }
+  return scale;
+}
+
 @compute @workgroup_size(THREADS)
-fn forward(@builtin(workgroup_id) group: vec3<u32>,
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
            @builtin(local_invocation_index) thread: u32) {
-  let b = p.first_batch + group.z;
-  let h = p.first_head_q + group.y;
-  let tile = p.first_tile_q + group.x;
+  let number = group.x + groups.x * (group.y + groups.y * group.z);
+  let local_h = number % groups.y;
+  let local_b = number / groups.y % groups.z;
+  let tile = p.first_tile_q + groups.x - 1u - number / (groups.y * groups.z);
+  let b = p.first_batch + local_b;
+  let h = p.first_head_q + local_h;
   let e = entry_of(b);
   let first = tile * TILE_Q;
   if (first >= e.len_q && (p.packed & 1u) != 0u) {
     return;
   }
-  let local_b = group.z;
-  let local_h = group.y;
   let local_kv = h / p.group - p.first_head_kv;
-  let start_q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_h * p.q.head;
-  let start_k = p.k.base + local_b * p.k.batch + e.first_kv * p.k.row + local_kv * p.k.head;
-  let start_v = p.v.base + local_b * p.v.batch + e.first_kv * p.v.row + local_kv * p.v.head;
+  let place = Place(p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_h * p.q.head,
+                    p.k.base + local_b * p.k.batch + e.first_kv * p.k.row + local_kv * p.k.head,
+                    p.v.base + local_b * p.v.batch + e.first_kv * p.v.row + local_kv * p.v.head,
+                    first, e.len_q, e.len_kv);
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
   let tiles_at = p.tiles_at + (b * p.tiles_q + tile) * 2u;
   let low = info[tiles_at];
   let high = info[tiles_at + 1u];
 
-  let row = row_of(e, b, h, first + min(thread, TILE_Q - 1u));
-  var maximum = -3.4028234e38;
-  var sum = 0.0;
-  for (var n = 0u; n < R * BLOCKS_VO; n += 1u) {
-    r_o[n] = vec4(0.0);
+  for (var n = thread; n < TILE_Q; n += THREADS) {
+    var range = vec2(0u);
+    if (first + n < e.len_q) {
+      range = range_of(e, first + n);
+    }
+    s_range[n] = range;
   }
   if (KEEP_Q) {
-    load_q(first, 0u, e.len_q, start_q, thread);
+    let valid = max(e.len_q, first) - first;
+    load_transposed(0u, TYPE_Q, Source(place.q + first * p.q.row, p.q.row, valid, 0u, p.dim_qk), 0u,
+                    TILE_Q, SLICE * Q_SLICES, thread);
   }
-  for (var j = low / TILE_KV * TILE_KV; j < high; j += TILE_KV) {
-    // Scores.
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      r_tile[r] = vec4(0.0);
+  var scores: Scores;
+  scores.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head;
+  scores.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head;
+  scores.slope = 0.0;
+  if (p.slopes_at != 0u) {
+    scores.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
+  }
+  scores.at = e.diag;
+  scores.inside = vec2(0u, 0xffffffffu);
+  workgroupBarrier();
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let range = s_range[row_of(r, tr)];
+    scores.inside = vec2(max(scores.inside.x, range.x), min(scores.inside.y, range.y));
+    for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
+      r_o[r * kMaxBlocks + c] = vec4(0.0);
     }
-    for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
-      workgroupBarrier();  // the last product's operands are read
-      if (!KEEP_Q) {
-        load_q(first, slice, e.len_q, start_q, thread);
-      }
-      let keys = Source(start_k + j * p.k.row, p.k.row, e.len_kv - j, slice * SLICE, p.dim_qk);
-      load_transposed(1u, TYPE_KV, keys, K_AT, TILE_KV, SLICE, thread);
-      workgroupBarrier();
-      multiply_operands(tr * Q_STRIDE, Q_STRIDE, K_AT + tc, COLUMNS, SLICE);
-    }
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      s_p[(r * ROWS + tr) * P_STRIDE + tc] = r_tile[r];
-    }
+  }
+  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
+    r_max[half] = vec4(kLowest);
+    r_sum[half] = vec4(0.0);
+  }
+
+  let begin = low / TILE_KV * TILE_KV;
+  if (begin < high) {
+    fetch_slice(place, begin, 0u, thread);
+  }
+  for (var j = begin; j < high; j += TILE_KV) {
     var keep: KeepTile;
     if (DROPOUT) {
       keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
     }
-    workgroupBarrier();
-
-    // Softmax, by the owners; V, by all.
-    if (thread < TILE_Q) {
-      var largest = maximum;
-      for (var n = 0u; n < COLUMNS; n += 1u) {
-        let t = scores_of(row, j + n * 4u, s_p[thread * P_STRIDE + n]);
-        s_p[thread * P_STRIDE + n] = t;
-        let visible = select(t, vec4(maximum), t == vec4(kHidden));
-        largest = max(largest, max(max(visible.x, visible.y), max(visible.z, visible.w)));
-      }
-      let shrink = select(exp_of((maximum - largest) * p.to_log2), 0.0, sum == 0.0);
-      maximum = largest;
-      sum *= shrink;
-      s_row[thread] = shrink;
-      for (var n = 0u; n < COLUMNS; n += 1u) {
-        let t = s_p[thread * P_STRIDE + n];
-        let x = (t - maximum) * p.to_log2;
-        var probability = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
-        sum += probability.x + probability.y + probability.z + probability.w;
-        if (DROPOUT) {
-          for (var m = 0u; m < 4u; m += 1u) {  // unrolled
-            let kept = keeps(keep, first + thread, j + n * 4u + m);
-            probability[m] = select(0.0, probability[m] * p.keep_scale, kept);
-          }
-        }
-        s_p[thread * P_STRIDE + n] = probability;
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        r_s[r * kMaxKeys + c] = vec4(0.0);
       }
     }
-
-    // o = o * shrink + P V, some blocks of columns at a time.
-    for (var block = 0u; block < BLOCKS_VO; block += BLOCKS_AT_ONCE) {
-      if (block > 0u) {
-        workgroupBarrier();  // the last blocks are read
-      }
-      let values = Source(start_v + j * p.v.row, p.v.row, e.len_kv - j, block * TILE_KV, p.dim_vo);
-      load_rows(2u, TYPE_KV, values, V_AT, V_STRIDE, TILE_KV, BLOCKS_AT_ONCE * TILE_KV, thread);
+    for (var slice = 0u; slice < SLICES; slice += 1u) {
+      workgroupBarrier();  // the last product's operands are read
+      put_slice(thread);
       workgroupBarrier();
-      for (var c = 0u; c < BLOCKS_AT_ONCE; c += 1u) {
-        for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-          r_tile[r] = r_o[(block + c) * R + r] * s_row[r * ROWS + tr];
-        }
-        multiply_p(tr * P_STRIDE, V_AT + c * COLUMNS + tc, V_STRIDE, TILE_KV);
-        for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-          r_o[(block + c) * R + r] = r_tile[r];
-        }
+      if (slice + 1u < SLICES) {
+        fetch_slice(place, j, slice + 1u, thread);
+      } else {
+        fetch_values(place, j, thread);
       }
+      multiply_scores(select(0u, slice * SLICE * Q_STRIDE, KEEP_Q) + tr, K_AT + tc);
+    }
+    store_maxima(make_scores(scores, first, j, tr, tc), tr, tc);
+    workgroupBarrier();  // maxima are there; K and Q are read
+    put_values(thread);
+    make_probabilities(tr);
+    if (DROPOUT) {
+      drop(keep, first, j, tr, tc);
+    }
+    store_p(tr, tc);
+    for (var key = 0u; key < TILE_KV; key += DEPTH) {
+      if (key > 0u) {
+        workgroupBarrier();  // the last keys' values are read
+        put_values(thread);
+      }
+      workgroupBarrier();
+      if (key + DEPTH < TILE_KV) {
+        fetch_values(place, j + key + DEPTH, thread);
+      } else if (j + TILE_KV < high) {
+        fetch_slice(place, j + TILE_KV, 0u, thread);
+      }
+      multiply_values(key, tr, tc);
     }
   }
 
-  // o / sum, and lse; padded tensors also have rows past the length.
+  // Sums over all keys. Padded tensors also have rows past the length.
+  workgroupBarrier();
+  s_part[tc * Q_STRIDE + tr] = r_sum[0];
+  s_part[tc * Q_STRIDE + ROWS + tr] = r_sum[1];
+  workgroupBarrier();
   let end = select(p.len_q, e.len_q, (p.packed & 1u) != 0u);
-  workgroupBarrier();
-  if (thread < TILE_Q) {
-    var lse_bits = 0xff800000u;
-    var scale = 0.0;
-    let some = !(sum == 0.0);  // also of NaN
-    if (some) {
-      scale = 1.0 / sum;
-      lse_bits = bitcast<u32>(maximum * (1.0 / p.unit) + log_of(sum));
+  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
+    var sum = vec4(0.0);
+    for (var n = 0u; n < COLUMNS; n += 1u) {
+      sum += s_part[n * Q_STRIDE + half * ROWS + tr];
     }
-    if (p.sinks_at != 0u && info[p.sinks_at + h] != 0xff800000u) {
-      let sink = bitcast<f32>(info[p.sinks_at + h]);
-      if (some) {
-        let natural = maximum * (1.0 / p.unit);
-        let largest = max(natural, sink);
-        let whole = sum * exp_of((natural - largest) * kLog2E);
-        let with_sink = whole + exp_of((sink - largest) * kLog2E);
-        scale = exp_of((natural - largest) * kLog2E) / with_sink;
-        lse_bits = bitcast<u32>(largest + log_of(with_sink));
-      } else if (first + thread < e.len_q) {
-        lse_bits = bitcast<u32>(sink);
-      }
-    }
-    s_row[thread] = scale;
-    if (first + thread < end) {
-      lse[p.lse.base + local_b * p.lse.batch + local_h * p.lse.head +
-          (e.first_q + first + thread) * p.lse.row] = lse_bits;
-    }
-  }
-  workgroupBarrier();
-  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-    let i = first + r * ROWS + tr;
-    if (i < end) {
-      let at = p.o.base + local_b * p.o.batch + local_h * p.o.head + (e.first_q + i) * p.o.row;
-      for (var block = 0u; block < BLOCKS_VO; block += 1u) {
-        store_o(at, block * TILE_KV + tc * 4u, r_o[block * R + r] * s_row[r * ROWS + tr]);
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      let i = first + row_of(half * 4u + n, tr);
+      if (i < end) {
+        let lse_at = p.lse.base + local_b * p.lse.batch + local_h * p.lse.head + (e.first_q + i) * p.lse.row;
+        let scale = finish_row(i, e, h, sum[n], r_max[half][n], lse_at, tc == 0u);
+        let at = p.o.base + local_b * p.o.batch + local_h * p.o.head + (e.first_q + i) * p.o.row;
+        for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
+          store_o(at, (c * COLUMNS + tc) * 4u, r_o[(half * 4u + n) * kMaxBlocks + c] * scale);
+        }
       }
     }
   }
