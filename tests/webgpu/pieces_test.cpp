@@ -137,7 +137,7 @@ TEST(Tilings, FitEverySizeOfWorkgroupMemory) {
         problem.dim_vo = 257 - dim;
         problem.len_q = 4;
         problem.dropout = dropout;
-        EXPECT_LE(forward_bytes(forward_tiling(problem, facts), dropout), bytes) << dim;
+        EXPECT_LE(forward_bytes(forward_tiling(problem, facts), problem), bytes) << dim;
         EXPECT_LE(decode_bytes(decode_tiling(problem, facts), dropout), bytes) << dim;
         for (const BackwardKernel kernel :
              {BackwardKernel::q, BackwardKernel::kv, BackwardKernel::bias}) {

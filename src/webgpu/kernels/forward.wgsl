@@ -501,52 +501,43 @@ fn log_of(x: f32) -> f32 {
 }
 // end: log
 
-// 8 elements of a row as eight() takes them, before they are f32.
-struct Words {
-  low: vec4<u32>,
-  high: vec4<u32>,  // of f32
-}
-
-fn words_of_eight(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> Words {
-  var x = Words(vec4(0u), vec4(0u));
-  if (dim < dims) {
-    if (element == 0u) {
-      x.low = words_of(source, row + dim / 4u);
-      if (dim + 4u < dims) {
-        x.high = words_of(source, row + dim / 4u + 1u);
-      }
-    } else {
-      x.low = words_of(source, row + dim / 8u);
-    }
-  }
-  return x;
-}
-
-fn eight_of(low: vec4<u32>, high: vec4<u32>, element: u32) -> Eight {
+// Two loads of 16 bytes, the second of f32 alone, of elements [dim, dim + 8) of a row; from `dims` on
+// of the last ones. Loads wait for no branch, and words() makes 0 of what does not exist.
+fn fetch_eight(source: u32, element: u32, row: u32, dim: u32, dims: u32, to: u32) {
   if (element == 0u) {
+    let last = (dims - 1u) / 4u;
+    r_next[to] = words_of(source, row + min(dim / 4u, last));
+    r_next[to + 1u] = words_of(source, row + min(dim / 4u + 1u, last));
+  } else {
+    r_next[to] = words_of(source, row + min(dim / 8u, (dims - 1u) / 8u));
+  }
+}
+
+// They as f32; `exists`: of the row.
+fn fetched_eight(element: u32, dim: u32, dims: u32, exists: bool, at: u32) -> Eight {
+  let low = select(vec4(0u), r_next[at], exists && dim < dims);
+  if (element == 0u) {
+    let high = select(vec4(0u), r_next[at + 1u], exists && dim + 4u < dims);
     return Eight(bitcast<vec4<f32>>(low), bitcast<vec4<f32>>(high));
   }
   return Eight(vec4(halves(low.x, element), halves(low.y, element)),
                vec4(halves(low.z, element), halves(low.w, element)));
 }
 
-// Of the rows of Q or of K that a thread stores transposed: 4 neighbouring rows, 8 dimensions.
+// Of the rows of Q or of K that a thread stores transposed: 4 neighbouring rows, 8 dimensions. Past
+// the last row it comes again: no query sees that key, and nothing is made of that query.
 fn fetch_quad(source: u32, element: u32, x: Source, quad: u32, round: u32) {
   for (var i = 0u; i < 4u; i += 1u) {  // unrolled
-    var words = Words(vec4(0u), vec4(0u));
-    if (quad * 4u + i < x.valid) {
-      words = words_of_eight(source, element, x.row + (quad * 4u + i) * x.step, x.dim, x.dims);
-    }
-    r_next[round * 8u + i] = words.low;
-    r_next[round * 8u + 4u + i] = words.high;
+    fetch_eight(source, element, x.row + min(quad * 4u + i, x.valid - 1u) * x.step, x.dim, x.dims,
+                round * 8u + i * 2u);
   }
 }
 
-fn put_quad(element: u32, at: u32, stride: u32, round: u32) {
+fn put_quad(element: u32, dim: u32, at: u32, stride: u32, round: u32) {
   var low = mat4x4<f32>();
   var high = mat4x4<f32>();
   for (var i = 0u; i < 4u; i += 1u) {  // unrolled
-    let values = eight_of(r_next[round * 8u + i], r_next[round * 8u + 4u + i], element);
+    let values = fetched_eight(element, dim, p.dim_qk, true, round * 8u + i * 2u);
     low[i] = values.low;
     high[i] = values.high;
   }
@@ -585,14 +576,15 @@ fn fetch_slice(x: Place, j: u32, slice: u32, thread: u32) {
   }
 }
 
-fn put_slice(thread: u32) {
+fn put_slice(slice: u32, thread: u32) {
   for (var n = 0u; n < ROUNDS_QK; n += 1u) {  // unrolled to 2
     let item = thread + n * THREADS;
     if (item < ITEMS_K) {
-      put_quad(TYPE_KV, K_AT + item / K_STRIDE * 8u * K_STRIDE + item % K_STRIDE, K_STRIDE, n);
+      let dim = item / K_STRIDE * 8u;
+      put_quad(TYPE_KV, slice * SLICE + dim, K_AT + dim * K_STRIDE + item % K_STRIDE, K_STRIDE, n);
     } else if (item < ITEMS_QK) {
-      let of_q = item - ITEMS_K;
-      put_quad(TYPE_Q, of_q / Q_STRIDE * 8u * Q_STRIDE + of_q % Q_STRIDE, Q_STRIDE, n);
+      let dim = (item - ITEMS_K) / Q_STRIDE * 8u;
+      put_quad(TYPE_Q, slice * SLICE + dim, dim * Q_STRIDE + (item - ITEMS_K) % Q_STRIDE, Q_STRIDE, n);
     }
   }
 }
@@ -601,21 +593,17 @@ fn put_slice(thread: u32) {
 fn fetch_values(x: Place, j: u32, thread: u32) {
   for (var n = 0u; n < ROUNDS_V; n += 1u) {  // unrolled to 8
     let item = thread + n * THREADS;
-    let key = j + item / (V_STRIDE / 2u);
-    var words = Words(vec4(0u), vec4(0u));
-    if (item < ITEMS_V && key < x.len_kv) {
-      words = words_of_eight(2u, TYPE_KV, x.v + key * p.v.row, item % (V_STRIDE / 2u) * 8u, p.dim_vo);
-    }
-    r_next[n * 2u] = words.low;
-    r_next[n * 2u + 1u] = words.high;
+    let key = min(j + item / (V_STRIDE / 2u), x.len_kv - 1u);
+    fetch_eight(2u, TYPE_KV, x.v + key * p.v.row, item % (V_STRIDE / 2u) * 8u, p.dim_vo, n * 2u);
   }
 }
 
-fn put_values(thread: u32) {
+fn put_values(x: Place, j: u32, thread: u32) {
   for (var n = 0u; n < ROUNDS_V; n += 1u) {  // unrolled to 8
     let item = thread + n * THREADS;
+    let exists = j + item / (V_STRIDE / 2u) < x.len_kv;
+    let values = fetched_eight(TYPE_KV, item % (V_STRIDE / 2u) * 8u, p.dim_vo, exists, n * 2u);
     if (item < ITEMS_V) {
-      let values = eight_of(r_next[n * 2u], r_next[n * 2u + 1u], TYPE_KV);
       s_operands[V_AT + item * 2u] = values.low;
       s_operands[V_AT + item * 2u + 1u] = values.high;
     }
@@ -895,7 +883,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     for (var slice = 0u; slice < SLICES; slice += 1u) {
       workgroupBarrier();  // the last product's operands are read
-      put_slice(thread);
+      put_slice(slice, thread);
       workgroupBarrier();
       if (slice + 1u < SLICES) {
         fetch_slice(place, j, slice + 1u, thread);
@@ -906,7 +894,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
     store_maxima(make_scores(scores, first, j, tr, tc), tr, tc);
     workgroupBarrier();  // maxima are there; K and Q are read
-    put_values(thread);
+    put_values(place, j, thread);
     make_probabilities(tr);
     if (DROPOUT) {
       drop(keep, first, j, tr, tc);
@@ -915,7 +903,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var key = 0u; key < TILE_KV; key += DEPTH) {
       if (key > 0u) {
         workgroupBarrier();  // the last keys' values are read
-        put_values(thread);
+        put_values(place, j + key, thread);
       }
       workgroupBarrier();
       if (key + DEPTH < TILE_KV) {
