@@ -93,13 +93,11 @@ Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
 }
 
 void add_tiling_constants(const Tiling& t, const Problem& problem, Step& step) {
-  const std::uint32_t slices = divided_up(problem.dim_qk, t.slice);
   step.add_constant("ROWS", t.rows);
   step.add_constant("COLUMNS", t.columns);
   step.add_constant("KEYS", t.keys);
   step.add_constant("SLICE", t.slice);
-  step.add_constant("SLICES", slices);
-  step.add_constant("Q_SLICES", t.keep_q ? slices : 1);
+  step.add_constant("Q_SLICES", t.keep_q ? divided_up(problem.dim_qk, t.slice) : 0);
   step.add_constant("DEPTH", t.depth);
   step.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, 4 * t.columns));
 }

@@ -9,9 +9,9 @@
 // Products are sums of outer products, so both operands lie with the index that is summed over
 // first, in vectors of 4 neighbours: 2 vectors of queries and KEYS (BLOCKS_VO) of keys (dimensions)
 // for 32 * KEYS (BLOCKS_VO) multiplications and additions.
-// Workgroup memory, in vectors of 4: Q transposed [SLICE * Q_SLICES, TILE_Q]; one after the other a
-// slice of K transposed [SLICE, TILE_KV] and DEPTH keys of V [DEPTH, dims], in place of Q too unless
-// all of it is kept; probabilities transposed [TILE_KV, TILE_Q]; maxima of each thread's keys.
+// Workgroup memory, in vectors of 4: Q transposed, a slice of it or all of it [dims, TILE_Q]; one
+// after the other a slice of K transposed [SLICE, TILE_KV] and DEPTH keys of V [DEPTH, dims], in place
+// of Q too unless all of it is kept; probabilities transposed [TILE_KV, TILE_Q]; maxima of each thread's keys.
 // What is multiplied next is on its way from memory, in registers, during a product.
 // Softmax (Milakov, Gimelshein 2018, algorithm 3): units of log2 without a bias; with one natural
 // units, in which no finite bias overflows.
@@ -132,8 +132,7 @@ override ROWS: u32 = 8u;  // a power of 2
 override COLUMNS: u32 = 8u;  // a multiple of 8
 override KEYS: u32 = 2u;
 override SLICE: u32 = 32u;
-override SLICES: u32 = 2u;    // of dim_qk
-override Q_SLICES: u32 = 1u;  // of Q in workgroup memory: 1, or all
+override Q_SLICES: u32 = 0u;  // those of Q, all of which stay in workgroup memory; 0: one at a time
 override DEPTH: u32 = 32u;    // a multiple of 4
 override BLOCKS_VO: u32 = 2u;
 override DROPOUT: bool = false;
@@ -144,8 +143,8 @@ override TILE_KV = COLUMNS * 4u * KEYS;
 override Q_STRIDE = ROWS * 2u;
 override K_STRIDE = COLUMNS * KEYS;
 override V_STRIDE = COLUMNS * BLOCKS_VO;
-override KEEP_Q = Q_SLICES == SLICES;
-override K_AT = Q_SLICES * SLICE * Q_STRIDE;
+override KEEP_Q = Q_SLICES != 0u;
+override K_AT = max(Q_SLICES, 1u) * SLICE * Q_STRIDE;
 override V_AT = select(0u, K_AT, KEEP_Q);
 override OPERANDS = max(K_AT + SLICE * K_STRIDE, V_AT + DEPTH * V_STRIDE);
 override ITEMS_K = K_STRIDE * (SLICE / 8u);
@@ -346,48 +345,6 @@ fn tanh_of(x: vec4<f32>) -> vec4<f32> {
 
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
-
-// Bias of 4 pairs and which of them it hides (-inf).
-struct Biases {
-  value: vec4<f32>,
-  hides: vec4<bool>,
-}
-
-// At these elements, of 16 bits. Neighbours that share a word are loaded once.
-fn biases_of_16(at: vec4<u32>) -> Biases {
-  var bits: vec4<u32>;
-  if (all(at.yw == at.xz + 1u) && all((at.xz & vec2(1u)) == vec2(0u))) {
-    let words = vec2(bias[at.x / 2u], bias[at.z / 2u]);
-    bits = vec4(words.x & 0xffffu, words.x >> 16u, words.y & 0xffffu, words.y >> 16u);
-  } else {
-    let words = vec4(bias[at.x / 2u], bias[at.y / 2u], bias[at.z / 2u], bias[at.w / 2u]);
-    bits = (words >> ((at & vec4(1u)) * 16u)) & vec4(0xffffu);
-  }
-  if (p.bias_type == 2u) {
-    return Biases(vec4(unpack2x16float(bits.x | (bits.y << 16u)), unpack2x16float(bits.z | (bits.w << 16u))),
-                  bits == vec4(0xfc00u));
-  }
-  return Biases(bitcast<vec4<f32>>(bits << vec4(16u)), bits == vec4(0xff80u));
-}
-
-fn biases_of(at: vec4<u32>) -> Biases {
-  if (p.bias_type == 1u) {
-    let bits = vec4(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
-    return Biases(bitcast<vec4<f32>>(bits), bits == vec4(0xff800000u));
-  }
-  return biases_of_16(at);
-}
-
-// Which of 4 pairs the mask hides.
-fn masked(at: vec4<u32>) -> vec4<bool> {
-  if ((at.x & 3u) == 0u && all(at.yzw == vec3(at.x) + vec3(1u, 2u, 3u))) {
-    let word = mask[at.x / 4u];
-    return (vec4(word) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u)) == vec4(0u);
-  }
-  let words = vec4(mask[at.x / 4u], mask[at.y / 4u], mask[at.z / 4u], mask[at.w / 4u]);
-  return ((words >> ((at & vec4(3u)) * 8u)) & vec4(0xffu)) == vec4(0u);
-}
-
 
 // begin: multiply_high
 fn multiply_high(a: u32, b: u32) -> u32 {
@@ -610,13 +567,15 @@ fn put_values(x: Place, j: u32, thread: u32) {
   }
 }
 
-// What the scores of a thread's queries need beside products.
+// What the scores of a workgroup's pairs need beside products.
 struct Scores {
-  bias: u32,   // where pair (0, 0) is
+  bias: u32,  // where pair (0, 0) is
   mask: u32,
   slope: f32,
-  at: i32,     // the key that query 0 stands at
-  inside: vec2<u32>,  // keys that all its queries see, but for bias and mask
+  at: i32,  // the key that query 0 stands at
+  last_q: u32,
+  last_kv: u32,
+  inside: vec2<u32>,  // keys that all queries of the thread see, but for bias and mask
 }
 
 // The number within the tile of query r of a thread.
@@ -624,11 +583,103 @@ fn row_of(r: u32, tr: u32) -> u32 {
   return (r / 4u * ROWS + tr) * 4u + r % 4u;
 }
 
-// Elements of bias or mask of 4 pairs; of keys out of range the nearest one in it, and of a query
-// that sees none the first of all: loads that exist, and wait for no branch.
-fn elements_of(start: u32, i: u32, step: u32, keys: vec4<u32>, step_kv: u32, range: vec2<u32>) -> vec4<u32> {
-  let seen = clamp(keys, vec4(range.x), vec4(max(range.y, 1u) - 1u));
-  return select(vec4(0u), vec4(start + i * step) + seen * step_kv, range.x < range.y);
+// Bias and mask: all of a thread's words are loaded before the first is looked at, by addresses that
+// exist (of queries and keys past the last, the last) and without branches between them.
+fn elements_of(start: u32, step: u32, step_kv: u32, x: Scores, i: u32, key: u32) -> vec4<u32> {
+  let keys = min(vec4(key, key + 1u, key + 2u, key + 3u), vec4(x.last_kv));
+  return vec4(start + min(i, x.last_q) * step) + keys * step_kv;
+}
+
+// Adds 4 biases, the bits of f32 or those of 16-bit elements; -inf hides.
+fn add_biases(at: u32, bits: vec4<u32>) {
+  var value = bitcast<vec4<f32>>(bits);
+  var hides = bits == vec4(0xff800000u);
+  if (p.bias_type == 2u) {
+    value = vec4(unpack2x16float(bits.x | (bits.y << 16u)), unpack2x16float(bits.z | (bits.w << 16u)));
+    hides = bits == vec4(0xfc00u);
+  } else if (p.bias_type == 3u) {
+    value = bitcast<vec4<f32>>(bits << vec4(16u));
+    hides = bits == vec4(0xff80u);
+  }
+  r_s[at] = select(r_s[at] + value, vec4(kHidden), hides);
+}
+
+fn add_bias(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
+  var words: array<vec4<u32>, R * kMaxKeys>;
+  if (p.bias_type != 1u && p.bias_kv == 1u && ((x.bias | p.bias.row) & 1u) == 0u) {
+    // Neighbours in one word.
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      let row = x.bias + min(first + row_of(r, tr), x.last_q) * p.bias.row;
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let key = j + (c * COLUMNS + tc) * 4u;
+        let at = (vec2(row) + min(vec2(key, key + 2u), vec2(x.last_kv & 0xfffffffeu))) / 2u;
+        words[r * kMaxKeys + c] = vec4(bias[at.x], bias[at.y], 0u, 0u);
+      }
+    }
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let pairs = words[r * kMaxKeys + c].xxyy;
+        add_biases(r * kMaxKeys + c, (pairs >> vec4(0u, 16u, 0u, 16u)) & vec4(0xffffu));
+      }
+    }
+  } else {
+    let shift = select(1u, 0u, p.bias_type == 1u);
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let key = j + (c * COLUMNS + tc) * 4u;
+        let at = elements_of(x.bias, p.bias.row, p.bias_kv, x, first + row_of(r, tr), key) >> vec4(shift);
+        words[r * kMaxKeys + c] = vec4(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
+      }
+    }
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        var bits = words[r * kMaxKeys + c];
+        if (shift == 1u) {
+          let key = j + (c * COLUMNS + tc) * 4u;
+          let at = elements_of(x.bias, p.bias.row, p.bias_kv, x, first + row_of(r, tr), key);
+          bits = (bits >> ((at & vec4(1u)) * 16u)) & vec4(0xffffu);
+        }
+        add_biases(r * kMaxKeys + c, bits);
+      }
+    }
+  }
+}
+
+fn hide_masked(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
+  if (p.mask_kv == 1u && ((x.mask | p.mask.row) & 3u) == 0u) {
+    // Neighbours in one word.
+    var words: array<u32, R * kMaxKeys>;
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      let row = x.mask + min(first + row_of(r, tr), x.last_q) * p.mask.row;
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let key = j + (c * COLUMNS + tc) * 4u;
+        words[r * kMaxKeys + c] = mask[(row + min(key, x.last_kv & 0xfffffffcu)) / 4u];
+      }
+    }
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let bytes = vec4(words[r * kMaxKeys + c]) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
+        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c], vec4(kHidden), bytes == vec4(0u));
+      }
+    }
+  } else {
+    var words: array<vec4<u32>, R * kMaxKeys>;
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let key = j + (c * COLUMNS + tc) * 4u;
+        let at = elements_of(x.mask, p.mask.row, p.mask_kv, x, first + row_of(r, tr), key) / 4u;
+        words[r * kMaxKeys + c] = vec4(mask[at.x], mask[at.y], mask[at.z], mask[at.w]);
+      }
+    }
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+        let key = j + (c * COLUMNS + tc) * 4u;
+        let at = elements_of(x.mask, p.mask.row, p.mask_kv, x, first + row_of(r, tr), key);
+        let bytes = (words[r * kMaxKeys + c] >> ((at & vec4(3u)) * 8u)) & vec4(0xffu);
+        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c], vec4(kHidden), bytes == vec4(0u));
+      }
+    }
+  }
 }
 
 // r_s from products to scores in units of 1 / p.unit; kHidden where the query does not see the key.
@@ -658,26 +709,10 @@ fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
     }
   }
   if (p.bias_type != 0u) {
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      let n = row_of(r, tr);
-      let range = s_range[n];
-      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
-        let keys = vec4(j + (c * COLUMNS + tc) * 4u) + offsets;
-        let biases = biases_of(elements_of(x.bias, first + n, p.bias.row, keys, p.bias_kv, range));
-        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c] + biases.value, vec4(kHidden), biases.hides);
-      }
-    }
+    add_bias(x, first, j, tr, tc);
   }
   if (p.mask_given != 0u) {
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      let n = row_of(r, tr);
-      let range = s_range[n];
-      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
-        let keys = vec4(j + (c * COLUMNS + tc) * 4u) + offsets;
-        let hides = masked(elements_of(x.mask, first + n, p.mask.row, keys, p.mask_kv, range));
-        r_s[r * kMaxKeys + c] = select(r_s[r * kMaxKeys + c], vec4(kHidden), hides);
-      }
-    }
+    hide_masked(x, first, j, tr, tc);
   }
   let inside = x.inside.x <= j && j + TILE_KV <= x.inside.y;
   if (!inside) {
@@ -853,6 +888,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     scores.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
   }
   scores.at = e.diag;
+  scores.last_q = max(e.len_q, 1u) - 1u;
+  scores.last_kv = max(e.len_kv, 1u) - 1u;
   scores.inside = vec2(0u, 0xffffffffu);
   workgroupBarrier();
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -867,6 +904,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     r_sum[half] = vec4(0.0);
   }
 
+  let slices = select((p.dim_qk + SLICE - 1u) / SLICE, Q_SLICES, KEEP_Q);
   let begin = low / TILE_KV * TILE_KV;
   if (begin < high) {
     fetch_slice(place, begin, 0u, thread);
@@ -881,11 +919,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         r_s[r * kMaxKeys + c] = vec4(0.0);
       }
     }
-    for (var slice = 0u; slice < SLICES; slice += 1u) {
+    for (var slice = 0u; slice < slices; slice += 1u) {
       workgroupBarrier();  // the last product's operands are read
       put_slice(slice, thread);
       workgroupBarrier();
-      if (slice + 1u < SLICES) {
+      if (slice + 1u < slices) {
         fetch_slice(place, j, slice + 1u, thread);
       } else {
         fetch_values(place, j, thread);
