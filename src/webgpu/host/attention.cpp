@@ -7,6 +7,8 @@
 #include <numbers>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "core/philox.hpp"
 #include "core/visibility.hpp"
@@ -65,6 +67,10 @@ void fill_score(const Problem& p, const Arguments& from, Parameters& to) {
   const Origin& origin = from.origin;
   to.origin = {u32(origin.batch), u32(origin.head), u32(origin.q), u32(origin.kv)};
   to.origin_heads = u32(origin.heads_q != 0 ? origin.heads_q : p.heads_q);
+}
+
+std::int64_t divided_up(std::int64_t n, std::int64_t by) {
+  return (n + by - 1) / by;
 }
 
 bool empty(const TensorView& tensor) {
@@ -396,10 +402,29 @@ Parameters AttentionWork::parameters_of(const Piece& piece, const Tiles& tiles) 
   return p;
 }
 
+// At most; of a few queries' ranges, for they change evenly. Entries that are shorter than the
+// longest, which only the device may know, see fewer: theirs is a corner of these pairs.
+double AttentionWork::visible_pairs() const {
+  constexpr std::int64_t kSamples = 64;
+  const Problem& p = problem;
+  if (p.len_q == 0 || p.len_kv == 0) return 0.0;
+  const std::int64_t corner = prepare_.bottom_right != 0 ? p.len_kv - p.len_q : 0;
+  const std::int64_t samples = std::min(p.len_q, kSamples);
+  std::int64_t seen = 0;
+  for (std::int64_t n = 0; n < samples; ++n) {
+    const std::int64_t i = (2 * n + 1) * p.len_q / (2 * samples) + corner;
+    const std::int64_t low = std::max<std::int64_t>(i + prepare_.low_band, 0);
+    const std::int64_t high = std::min<std::int64_t>(i + prepare_.high_band + 1, p.len_kv);
+    seen += std::max<std::int64_t>(high - low, 1);
+  }
+  const std::int64_t rows =
+      p.layout_q == Layout::packed ? std::min(p.batch * p.len_q, p.total_q) : p.batch * p.len_q;
+  return static_cast<double>(seen) / static_cast<double>(samples) *
+         static_cast<double>(rows * p.heads_q);
+}
+
 double AttentionWork::flops(double products_qk, double products_vo) const {
-  const auto pairs = static_cast<double>(problem.batch * problem.heads_q) *
-                     static_cast<double>(problem.len_q) * static_cast<double>(problem.len_kv);
-  return 2.0 * pairs *
+  return 2.0 * visible_pairs() *
          (products_qk * static_cast<double>(problem.dim_qk) +
           products_vo * static_cast<double>(problem.dim_vo));
 }
@@ -442,25 +467,34 @@ core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) 
           std::to_string(call.facts.max_storage_binding_bytes) + " at once");
     }
   }
-  const double rate =
-      whole.flops / (static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(whole.tiles));
-  const auto cost = [&] {
-    return rate * static_cast<double>(batches * heads) * static_cast<double>(tiles);
+  // What bindings and grids allow is a block that is cut further for the submission's sake.
+  const double share = static_cast<double>(batches * heads) / static_cast<double>(p.batch * p.heads_kv) *
+                       static_cast<double>(tiles) / static_cast<double>(whole.tiles);
+  Extents parts = parts_of({batches, heads, tiles, whole.visits}, whole.flops * share,
+                           call.facts.submission_flops);
+  parts.batches *= divided_up(p.batch, batches);
+  parts.heads *= divided_up(p.heads_kv, heads);
+  parts.tiles *= divided_up(whole.tiles, tiles);
+  const double flops = whole.flops / static_cast<double>(parts.batches * parts.heads) /
+                       static_cast<double>(parts.tiles * parts.visits);
+  const auto range = [](std::int64_t n, std::int64_t all, std::int64_t of) {
+    const std::int64_t begin = begin_of_part(n, all, of);
+    return std::pair(begin, begin_of_part(n + 1, all, of) - begin);
   };
-  while (cost() > flops_per_submission(call.facts) && batches * heads * tiles > 1) {
-    halve(batches > 1 ? batches : heads > 1 ? heads : tiles);
-  }
-  for (std::int64_t b = 0; b < p.batch; b += batches) {
-    for (std::int64_t g = 0; g < p.heads_kv; g += heads) {
-      for (std::int64_t t = 0; t < whole.tiles; t += tiles) {
-        Piece piece;
-        piece.kv = {b, std::min(batches, p.batch - b), g, std::min(heads, p.heads_kv - g)};
-        piece.q = {b, piece.kv.batches, g * group, piece.kv.heads * group};
-        piece.first_tile = t;
-        piece.tiles = std::min(tiles, whole.tiles - t);
-        piece.flops = rate * static_cast<double>(piece.kv.batches * piece.kv.heads) *
-                      static_cast<double>(piece.tiles);
-        pieces.push_back(piece);
+  for (std::int64_t b = 0; b < parts.batches; ++b) {
+    for (std::int64_t g = 0; g < parts.heads; ++g) {
+      for (std::int64_t t = 0; t < parts.tiles; ++t) {
+        for (std::int64_t v = 0; v < parts.visits; ++v) {
+          Piece piece;
+          std::tie(piece.kv.batch, piece.kv.batches) = range(b, p.batch, parts.batches);
+          std::tie(piece.kv.head, piece.kv.heads) = range(g, p.heads_kv, parts.heads);
+          std::tie(piece.first_tile, piece.tiles) = range(t, whole.tiles, parts.tiles);
+          std::tie(piece.first_visit, piece.visits) = range(v, whole.visits, parts.visits);
+          piece.q = {piece.kv.batch, piece.kv.batches, piece.kv.head * group,
+                     piece.kv.heads * group};
+          piece.flops = flops;
+          if (piece.kv.batches * piece.kv.heads * piece.tiles > 0) pieces.push_back(piece);
+        }
       }
     }
   }

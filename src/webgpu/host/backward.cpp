@@ -167,6 +167,8 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
   Whole whole =
       whole_of(attention, kernels.tiles_kv.count_kv(attention.problem), attention.flops(2, 2));
   whole.of_keys.push_back(&staged.both);
+  whole.visits = kernels.tiles_kv.count_q(attention.problem) *
+                 (attention.problem.heads_q / attention.problem.heads_kv);
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
@@ -175,6 +177,8 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
     Step step = plain;
     Parameters p = attention.parameters_of(piece, kernels.tiles_kv);
     p.first_tile_kv = u32(piece.first_tile);
+    p.first_split = u32(piece.first_visit);
+    p.split_tiles = u32(piece.visits);
     bind_inputs(attention, piece, step, p);
     Rows first;
     attention.bind_rows(step, Access::write, staged.both, piece.kv, 4, first);

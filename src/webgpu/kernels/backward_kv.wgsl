@@ -1,7 +1,10 @@
 // backward_kv: dk and dv of a tile of keys of one key head, P recomputed from lse, over the query
 // heads of its group and the tiles of queries that see it; no atomics, the order is fixed.
 //
-// Grid: x tiles of keys (from first_tile_kv on), y key heads, z batch entries, all of a chunk.
+// Grid: x tiles of keys (from first_tile_kv on), y key heads, z batch entries, all of a chunk. Tiles of
+// queries are numbered through the heads of a group; a dispatch does split_tiles of these visits from
+// first_split on. One that goes on with sums finds them where it leaves them, not scaled yet, so that
+// the bits don't depend on where a loop is cut.
 // Roles: ROWS x COLUMNS threads. In S = Q K^T and dP = dO V^T a thread has R queries (its number
 // modulo ROWS, in steps of ROWS) and 4 neighbouring keys, which stay in its registers while it makes
 // P and dS of them. In dV += P^T dO and dK += dS^T Q, 2 * ROWS threads share the dimensions, 4
@@ -607,7 +610,7 @@ fn multiply_transposed(sum: u32, blocks: u32, a: u32, b: u32, b_stride: u32, dep
   for (var d = 0u; d < depth; d += 1u) {
     let low = s_operands[a + d * PAIRS_STRIDE];
     let high = s_operands[a + d * PAIRS_STRIDE + COLUMNS / 2u];
-    for (var block = 0u; block < blocks; block += 1u) {
+    for (var block = 0u; block < blocks; block += 1u) {  // unrolled to 4
       let x = s_operands[b + d * b_stride + block * 2u * ROWS];
       for (var n = 0u; n < 4u; n += 1u) {  // unrolled
         let at = sum + block * 8u + n;
@@ -677,13 +680,30 @@ struct Output {
   dims: u32,
 }
 
+// The element of `gradients` that sum n of a block begins with, over 4.
+fn place_of(to: Output, key: u32, dim: u32) -> u32 {
+  return (to.row + key * to.step + dim) / 4u;
+}
+
+fn load_sums(sum: u32, blocks: u32, kept: Output, thread: u32) {
+  for (var block = 0u; block < blocks; block += 1u) {  // unrolled to 4
+    let dim = block * 8u * ROWS + thread % (2u * ROWS) * 4u;
+    for (var n = 0u; n < 8u; n += 1u) {  // unrolled
+      let key = (thread / (2u * ROWS) + n / 4u * (COLUMNS / 2u)) * 4u + n % 4u;
+      if (key < kept.keys && dim < kept.dims) {
+        r_sum[sum + block * 8u + n] = gradients[place_of(kept, key, dim)];
+      }
+    }
+  }
+}
+
 fn store_sums(sum: u32, blocks: u32, to: Output, factor: f32, thread: u32) {
-  for (var block = 0u; block < blocks; block += 1u) {
+  for (var block = 0u; block < blocks; block += 1u) {  // unrolled to 4
     let dim = block * 8u * ROWS + thread % (2u * ROWS) * 4u;
     for (var n = 0u; n < 8u; n += 1u) {  // unrolled
       let key = (thread / (2u * ROWS) + n / 4u * (COLUMNS / 2u)) * 4u + n % 4u;
       if (key < to.keys && dim < to.dims) {
-        gradients[(to.row + key * to.step + dim) / 4u] = r_sum[sum + block * 8u + n] * factor;
+        gradients[place_of(to, key, dim)] = r_sum[sum + block * 8u + n] * factor;
       }
     }
   }
@@ -704,11 +724,25 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>,
   let keys_at = p.keys_at + (b * p.tiles_kv + tile) * 2u;
   let first_tile = info[keys_at];
   let end_tile = info[keys_at + 1u];
+  // Padded tensors also have rows past the length, which no query sees.
+  let row = e.first_kv + j;
+  let dk = Output(p.dk.base + group.z * p.dk.batch + group.y * p.dk.head + row * p.dk.row, p.dk.row,
+                  end - j, p.dim_qk);
+  let dv = Output(p.dv.base + group.z * p.dv.batch + group.y * p.dv.head + row * p.dv.row, p.dv.row,
+                  end - j, p.dim_vo);
   r_sum = array<vec4<f32>, 16u * kMaxBlocks>();
-  for (var h = head_kv * p.group; h < (head_kv + 1u) * p.group; h += 1u) {
+  if (p.first_split > 0u) {
+    load_sums(0u, BLOCKS_QK, dk, thread);
+    load_sums(kDv, BLOCKS_VO, dv, thread);
+  }
+  let end_visit = p.first_split + p.split_tiles;
+  for (var g = p.first_split / p.tiles_q; g * p.tiles_q < end_visit; g += 1u) {
+    let h = head_kv * p.group + g;
     let at = starts_of(e, b, h);
     var pairs = Tile(row_of(e, b, h, 0u), 0u, j, KeepTile(0u, 0u, 0u));
-    for (var t = first_tile; t < end_tile; t += 1u) {
+    let from_tile = max(first_tile, max(p.first_split, g * p.tiles_q) - g * p.tiles_q);
+    let to_tile = min(end_tile, end_visit - g * p.tiles_q);
+    for (var t = from_tile; t < to_tile; t += 1u) {
       let hull = p.tiles_at + (b * p.tiles_q + t) * 2u;
       if (info[hull] < j + TILE_KV && info[hull + 1u] > j) {
         pairs.i = t * TILE_Q;
@@ -721,10 +755,7 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>,
     }
   }
 
-  // Padded tensors also have rows past the length, which no query sees.
-  let row = e.first_kv + j;
-  let dk = p.dk.base + group.z * p.dk.batch + group.y * p.dk.head + row * p.dk.row;
-  let dv = p.dv.base + group.z * p.dv.batch + group.y * p.dv.head + row * p.dv.row;
-  store_sums(0u, BLOCKS_QK, Output(dk, p.dk.row, end - j, p.dim_qk), p.scale, thread);
-  store_sums(kDv, BLOCKS_VO, Output(dv, p.dv.row, end - j, p.dim_vo), 1.0, thread);
+  let last = end_visit == p.tiles_q * p.group;
+  store_sums(0u, BLOCKS_QK, dk, select(1.0, p.scale, last), thread);
+  store_sums(kDv, BLOCKS_VO, dv, 1.0, thread);
 }
