@@ -135,6 +135,9 @@ override DEPTH: u32 = 16u;  // of rows of Q and dO, divides TILE_Q
 override DROPOUT: bool = false;
 override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
 
+override KEPT_QK: u32 = 0u;  // dimensions of K that stay, in slices; 0: they come anew for each tile
+override KEPT_VO: u32 = 0u;  // the same of V; both or none
+
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
 override TILE_KV = COLUMNS * 4u;
@@ -143,7 +146,9 @@ override COLUMNS_AT = TILE_Q * ROWS_STRIDE;
 override PAIRS_STRIDE = COLUMNS + 1u;
 override DEPTH_AT = TILE_Q * PAIRS_STRIDE;
 override DEPTH_SIZE = DEPTH * max(BLOCKS_QK, BLOCKS_VO) * 2u * ROWS;
-override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, DEPTH_AT + DEPTH_SIZE);
+override SHARED = max(COLUMNS_AT + select(SLICE * COLUMNS, 0u, KEPT_QK > 0u), DEPTH_AT + DEPTH_SIZE);
+override KEPT_AT = SHARED;
+override OPERANDS = SHARED + (KEPT_QK + KEPT_VO) * COLUMNS;
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
@@ -575,6 +580,16 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
+// A slice of K or V as multiply_operands takes it, where the kernel does not keep all of them (KEPT,
+// dimensions of it kept from `at` on); says where it is.
+fn place_columns(source: u32, x: Source, at: u32, kept: u32, thread: u32) -> u32 {
+  if (kept > 0u) {
+    return at + x.dim * COLUMNS;
+  }
+  load_transposed(source, TYPE_KV, x, COLUMNS_AT, TILE_KV, SLICE, thread);
+  return COLUMNS_AT;
+}
+
 // r_s = Q K^T and r_tile = dO V^T of a tile of pairs. Says whether all of the thread's rows see all of
 // its keys; bias and mask of these are loaded while dO V^T is made.
 fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
@@ -588,9 +603,9 @@ fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
     load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(1u, k_rows(at, e, j, slice * SLICE), KEPT_AT, KEPT_QK, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
@@ -603,9 +618,9 @@ fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
     load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(2u, v_rows(at, e, j, slice * SLICE), KEPT_AT + KEPT_QK * COLUMNS, KEPT_VO, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
   return within;
 }
@@ -852,6 +867,11 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>,
   if (p.first_split > 0u) {
     load_sums(0u, BLOCKS_QK, dk, thread);
     load_sums(kDv, BLOCKS_VO, dv, thread);
+  }
+  if (KEPT_QK > 0u) {
+    let at = starts_of(e, b, head_kv * p.group);
+    load_transposed(1u, TYPE_KV, k_rows(at, e, j, 0u), KEPT_AT, TILE_KV, KEPT_QK, thread);
+    load_transposed(2u, TYPE_KV, v_rows(at, e, j, 0u), KEPT_AT + KEPT_QK * COLUMNS, TILE_KV, KEPT_VO, thread);
   }
   let end_visit = p.first_split + p.split_tiles;
   for (var g = p.first_split / p.tiles_q; g * p.tiles_q < end_visit; g += 1u) {

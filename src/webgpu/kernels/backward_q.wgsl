@@ -129,6 +129,10 @@ override DEPTH: u32 = 16u;  // of rows of K, divides TILE_KV
 override DROPOUT: bool = false;
 override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
 
+const KEPT_AT = 0u;  // K and V come anew for each tile
+const KEPT_QK = 0u;
+const KEPT_VO = 0u;
+
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
 override TILE_KV = COLUMNS * 4u;
@@ -569,6 +573,16 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
+// A slice of K or V as multiply_operands takes it, where the kernel does not keep all of them (KEPT,
+// dimensions of it kept from `at` on); says where it is.
+fn place_columns(source: u32, x: Source, at: u32, kept: u32, thread: u32) -> u32 {
+  if (kept > 0u) {
+    return at + x.dim * COLUMNS;
+  }
+  load_transposed(source, TYPE_KV, x, COLUMNS_AT, TILE_KV, SLICE, thread);
+  return COLUMNS_AT;
+}
+
 // r_s = Q K^T and r_tile = dO V^T of a tile of pairs. Says whether all of the thread's rows see all of
 // its keys; bias and mask of these are loaded while dO V^T is made.
 fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
@@ -582,9 +596,9 @@ fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
     load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(1u, k_rows(at, e, j, slice * SLICE), KEPT_AT, KEPT_QK, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
@@ -597,9 +611,9 @@ fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
     load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(2u, v_rows(at, e, j, slice * SLICE), KEPT_AT + KEPT_QK * COLUMNS, KEPT_VO, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
   return within;
 }
