@@ -170,8 +170,8 @@ TEST(Parts, AreFewAndEvenAndCostNoMoreThanASubmission) {
             };
             const double share = longest(batches, parts.batches) * longest(heads, parts.heads) *
                                  longest(tiles, parts.tiles);
-            const bool smallest = parts.batches == batches && parts.heads == heads &&
-                                  parts.tiles == tiles;
+            const bool smallest =
+                parts.batches == batches && parts.heads == heads && parts.tiles == tiles;
             EXPECT_TRUE(smallest || pieces * share / static_cast<double>(parts.visits) <= 1.0001);
             EXPECT_LE(parts.visits, std::max<std::int64_t>(visits / 8, 1));
             if (pieces <= 1.0) {

@@ -468,8 +468,9 @@ core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) 
     }
   }
   // What bindings and grids allow is a block that is cut further for the submission's sake.
-  const double share = static_cast<double>(batches * heads) / static_cast<double>(p.batch * p.heads_kv) *
-                       static_cast<double>(tiles) / static_cast<double>(whole.tiles);
+  const double share = static_cast<double>(batches * heads) /
+                       static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(tiles) /
+                       static_cast<double>(whole.tiles);
   Extents parts = parts_of({batches, heads, tiles, whole.visits}, whole.flops * share,
                            call.facts.submission_flops);
   parts.batches *= divided_up(p.batch, batches);

@@ -49,8 +49,8 @@ struct DeviceFacts {
   bool has_f16 = false;
   bool has_timestamps = false;
   double submission_flops = 2e8;  // of one submission, at most (limits.hpp)
-  bool checks = true;    // kernels are compiled with checks of indices
-  bool unrolls = false;  // marked loops of kernels are written out (unroll.hpp)
+  bool checks = true;             // kernels are compiled with checks of indices
+  bool unrolls = false;           // marked loops of kernels are written out (unroll.hpp)
 
   bool operator==(const DeviceFacts&) const = default;
 };

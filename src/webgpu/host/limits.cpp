@@ -8,7 +8,8 @@ namespace attn::webgpu {
 namespace {
 
 constexpr double kSeconds = 0.1;
-// Of the rate that nothing but multiplying and adding reaches: kernels on an H200 reach 0.2 to 0.35.
+// Of the rate that nothing but multiplying and adding reaches: kernels on an H200 reach 0.2 to
+// 0.35.
 constexpr double kReached = 0.16;
 // A dispatch that goes on with a loop loads and stores its sums once: of little weight for so many
 // turns of it.

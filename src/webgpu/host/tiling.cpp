@@ -113,7 +113,8 @@ std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
   }
   const std::uint64_t keep =
       problem.dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
-  const std::uint64_t kept = (kept_dims(t, problem.dim_qk) + kept_dims(t, problem.dim_vo)) * t.columns;
+  const std::uint64_t kept =
+      (kept_dims(t, problem.dim_qk) + kept_dims(t, problem.dim_vo)) * t.columns;
   return 16 * (std::max(columns, pairs) + kept + t.tile_q()) + 4 * keep;
 }
 
