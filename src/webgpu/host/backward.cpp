@@ -47,7 +47,9 @@ Step kernel_step(BackwardKernel kernel, const char* name, const BackwardTiling& 
   step.add_constant("TYPE_DOUT", number_of(attention.dout.dtype));
   const Problem& p = attention.problem;
   const bool pairs = p.bias.given || p.mask.given;
-  step.add_constant("OPTIONS", pairs ? 2 : p.softcap || p.alibi ? 1 : 0);
+  // Where compilers take long, one kernel serves all.
+  const bool any = pairs || !attention.call.facts.unrolls;
+  step.add_constant("OPTIONS", any ? 2 : p.softcap || p.alibi ? 1 : 0);
   add_tiling_constants(kernel, tiling, attention.problem, step);
   return step;
 }
