@@ -35,9 +35,10 @@ struct Handles {
   // process has loaded.
   void* (*lookup)(const char* name) = nullptr;
 };
-// Asks the device what it can, in part by submitting a tiny dispatch and waiting for it. Without
-// subgroups, shader-f16 or larger limits than the default ones, if the engine did not ask for them
-// when it made the device, libattn runs without them.
+// Asks the device what it can and how fast it is, in part by submitting a few dispatches, of some
+// milliseconds in all, and waiting for them. Without subgroups, shader-f16 or larger limits than
+// the default ones, if the engine did not ask for them when it made the device, libattn runs
+// without them.
 ATTN_API std::shared_ptr<Device> adopt(const Handles& handles);
 
 // "NVIDIA H200 (vulkan, discrete, 48 KiB, subgroups of 32, f16)"

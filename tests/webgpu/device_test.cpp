@@ -80,7 +80,9 @@ TEST_F(DeviceTest, WrapsAnEngines) {
   facts.backend = device().facts().backend;
   facts.type = device().facts().type;
   facts.driver = device().facts().driver;
-  facts.unrolls = device().facts().unrolls;  // hangs on the type
+  facts.unrolls = device().facts().unrolls;  // these hang on the type
+  facts.checks = device().facts().checks;
+  facts.submission_flops = device().facts().submission_flops;
   EXPECT_EQ(facts, device().facts());
   Pipelines pipelines(*wrapped, test::sources());
   const Pipeline* pipeline = nullptr;

@@ -1,7 +1,10 @@
 // Calls that are cut because a device binds or submits little at once give the bits of the same
 // call whole; and what plans promise of workgroup memory, on devices of every size.
+#include <cmath>
+
 #include "support.hpp"
 #include "webgpu/host/attention.hpp"
+#include "webgpu/host/limits.hpp"
 #include "webgpu/host/run.hpp"
 #include "webgpu/host/tiling.hpp"
 
@@ -84,8 +87,8 @@ Problem problem_of() {
   return problem;
 }
 
-std::vector<float> all_results(Device& device, const DeviceFacts& facts, std::size_t& steps) {
-  const Problem problem = problem_of();
+std::vector<float> all_results(Device& device, const DeviceFacts& facts, std::size_t& steps,
+                               const Problem& problem = problem_of()) {
   Layer layer(device, problem);
   steps = 0;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -123,6 +126,84 @@ TEST_F(Pieces, SmallGridsGiveTheSameBits) {
   const std::vector<float> pieces = all_results(device(), small, steps);
   EXPECT_GT(steps, whole_steps);
   EXPECT_EQ(whole, pieces);
+}
+
+TEST_F(Pieces, SmallSubmissionsGiveTheSameBits) {
+  Problem problem = problem_of();
+  problem.heads_q = 16;  // 24 tiles of queries that a tile of keys looks at: its loop is cut, too
+  std::size_t whole_steps = 0;
+  const std::vector<float> whole = all_results(device(), device().facts(), whole_steps, problem);
+  for (const double flops : {1e6, 1e4}) {
+    DeviceFacts small = device().facts();
+    small.submission_flops = flops;
+    std::size_t steps = 0;
+    const std::vector<float> pieces = all_results(device(), small, steps, problem);
+    EXPECT_GT(steps, whole_steps);
+    EXPECT_EQ(whole, pieces);
+  }
+}
+
+TEST(Submissions, FollowTheMeasuredRateFromTheSlowestOfAKindOn) {
+  EXPECT_EQ(flops_of_submission(AdapterType::cpu, 0.0), 2e8);
+  EXPECT_EQ(flops_of_submission(AdapterType::integrated, 0.0), 1e10);
+  EXPECT_EQ(flops_of_submission(AdapterType::discrete, 0.0), 2e11);
+  EXPECT_EQ(flops_of_submission(AdapterType::discrete, 1e12), 2e11);
+  const double fast = flops_of_submission(AdapterType::discrete, 60e12);
+  EXPECT_GT(fast, 5e11);
+  EXPECT_LT(fast, 2e12);
+}
+
+std::int64_t count_of(const Extents& x) {
+  return x.batches * x.heads * x.tiles * x.visits;
+}
+
+TEST(Parts, AreFewAndEvenAndCostNoMoreThanASubmission) {
+  for (const std::int64_t batches : {1, 3, 4, 64}) {
+    for (const std::int64_t heads : {1, 7, 8}) {
+      for (const std::int64_t tiles : {1, 10, 256}) {
+        for (const std::int64_t visits : {1, 15, 512}) {
+          for (const double pieces : {0.5, 1.0, 2.5, 5.0, 100.0}) {
+            const Extents whole{batches, heads, tiles, visits};
+            const Extents parts = parts_of(whole, pieces, 1.0);
+            const auto longest = [](std::int64_t n, std::int64_t of) {
+              return static_cast<double>(begin_of_part(1, n, of)) / static_cast<double>(n);
+            };
+            const double share = longest(batches, parts.batches) * longest(heads, parts.heads) *
+                                 longest(tiles, parts.tiles);
+            const bool smallest =
+                parts.batches == batches && parts.heads == heads && parts.tiles == tiles;
+            EXPECT_TRUE(smallest || pieces * share / static_cast<double>(parts.visits) <= 1.0001);
+            EXPECT_LE(parts.visits, std::max<std::int64_t>(visits / 8, 1));
+            if (pieces <= 1.0) {
+              EXPECT_EQ(parts, Extents());
+            }
+            if (visits == 512 && pieces <= 5.0) {
+              EXPECT_EQ(static_cast<double>(count_of(parts)), std::ceil(pieces));
+            }
+            if (tiles == 256 && visits == 1 && pieces <= 5.0) {
+              EXPECT_LE(static_cast<double>(count_of(parts)), std::ceil(pieces) + 1.0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Parts, FollowEachOtherWithoutGaps) {
+  for (const std::int64_t whole : {1, 10, 257}) {
+    for (std::int64_t parts = 1; parts <= whole; ++parts) {
+      EXPECT_EQ(begin_of_part(0, whole, parts), 0);
+      EXPECT_EQ(begin_of_part(parts, whole, parts), whole);
+      const std::int64_t longest = begin_of_part(1, whole, parts);
+      for (std::int64_t n = 0; n < parts; ++n) {
+        const std::int64_t size =
+            begin_of_part(n + 1, whole, parts) - begin_of_part(n, whole, parts);
+        EXPECT_LE(size, longest);
+        EXPECT_GE(size, longest - 1);
+      }
+    }
+  }
 }
 
 TEST(Tilings, FitEverySizeOfWorkgroupMemory) {

@@ -10,7 +10,6 @@
 
 #include "core/philox.hpp"
 #include "core/visibility.hpp"
-#include "webgpu/host/limits.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -384,6 +383,12 @@ void AttentionWork::add_constants(Step& step) const {
   step.add_constant("DROPOUT", problem.dropout ? 1 : 0);
 }
 
+std::uint32_t AttentionWork::options_of_scores() const {
+  // Where compilers take long, one kernel serves all.
+  const bool any = problem.bias.given || problem.mask.given || !call.facts.unrolls;
+  return any ? 2 : problem.softcap || problem.alibi ? 1 : 0;
+}
+
 Parameters AttentionWork::parameters_of(const Piece& piece, const Tiles& tiles) const {
   Parameters p = common;
   p.first_batch = u32(piece.q.batch);
@@ -394,77 +399,6 @@ Parameters AttentionWork::parameters_of(const Piece& piece, const Tiles& tiles) 
   p.tiles_q = tiles.count_q(problem);
   p.tiles_kv = tiles.count_kv(problem);
   return p;
-}
-
-double AttentionWork::flops(double products_qk, double products_vo) const {
-  const auto pairs = static_cast<double>(problem.batch * problem.heads_q) *
-                     static_cast<double>(problem.len_q) * static_cast<double>(problem.len_kv);
-  return 2.0 * pairs *
-         (products_qk * static_cast<double>(problem.dim_qk) +
-          products_vo * static_cast<double>(problem.dim_vo));
-}
-
-core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) const {
-  const Problem& p = problem;
-  const std::int64_t group = p.heads_q / p.heads_kv;
-  if (whole.tiles == 0 || p.batch == 0) return {};
-  std::int64_t batches =
-      std::min<std::int64_t>(p.batch, call.facts.max_grid / whole.groups_per_entry);
-  if (batches == 0) {
-    return core::Status::unsupported(
-        "webgpu: splits: found " + std::to_string(whole.groups_per_entry) +
-        "; this device's grids have at most " + std::to_string(call.facts.max_grid));
-  }
-  std::int64_t heads = std::min<std::int64_t>(p.heads_kv, call.facts.max_grid / group);
-  std::int64_t tiles = std::min<std::int64_t>(whole.tiles, call.facts.max_grid);
-  const auto largest_bytes = [&] {
-    std::uint64_t bytes = 0;
-    for (const View* view : whole.of_queries) {
-      if (!view->given()) continue;
-      bytes = std::max(bytes, bound(*view, {0, batches, 0, heads * group}, 1).operand.size);
-    }
-    for (const View* view : whole.of_keys) {
-      if (!view->given()) continue;
-      bytes = std::max(bytes, bound(*view, {0, batches, 0, heads}, 1).operand.size);
-    }
-    return bytes + call.facts.storage_alignment;
-  };
-  const auto halve = [](std::int64_t& n) { n = (n + 1) / 2; };
-  while (largest_bytes() > call.facts.max_storage_binding_bytes) {
-    if (batches > 1) {
-      halve(batches);
-    } else if (heads > 1) {
-      halve(heads);
-    } else {
-      return core::Status::unsupported(
-          "webgpu: a tensor's bytes of one batch entry and key head: found " +
-          std::to_string(largest_bytes()) + "; this device binds at most " +
-          std::to_string(call.facts.max_storage_binding_bytes) + " at once");
-    }
-  }
-  const double rate =
-      whole.flops / (static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(whole.tiles));
-  const auto cost = [&] {
-    return rate * static_cast<double>(batches * heads) * static_cast<double>(tiles);
-  };
-  while (cost() > flops_per_submission(call.facts) && batches * heads * tiles > 1) {
-    halve(batches > 1 ? batches : heads > 1 ? heads : tiles);
-  }
-  for (std::int64_t b = 0; b < p.batch; b += batches) {
-    for (std::int64_t g = 0; g < p.heads_kv; g += heads) {
-      for (std::int64_t t = 0; t < whole.tiles; t += tiles) {
-        Piece piece;
-        piece.kv = {b, std::min(batches, p.batch - b), g, std::min(heads, p.heads_kv - g)};
-        piece.q = {b, piece.kv.batches, g * group, piece.kv.heads * group};
-        piece.first_tile = t;
-        piece.tiles = std::min(tiles, whole.tiles - t);
-        piece.flops = rate * static_cast<double>(piece.kv.batches * piece.kv.heads) *
-                      static_cast<double>(piece.tiles);
-        pieces.push_back(piece);
-      }
-    }
-  }
-  return {};
 }
 
 }  // namespace attn::webgpu

@@ -44,6 +44,8 @@ struct Piece {
   Block q, kv;  // the same entries; heads of queries, and those of keys that they look at
   std::int64_t first_tile = 0;
   std::int64_t tiles = 0;
+  std::int64_t first_visit = 0;
+  std::int64_t visits = 1;
   double flops = 0.0;
 };
 
@@ -57,6 +59,7 @@ struct Whole {
   std::int64_t tiles = 0;
   double flops = 0.0;
   std::int64_t groups_per_entry = 1;  // workgroups along the grid's third dimension
+  std::int64_t visits = 1;  // turns of a workgroup's loop; more than 1 where it can be cut
 };
 
 class AttentionWork {
@@ -87,11 +90,14 @@ class AttentionWork {
   // Rows of packed outputs that no entry has become results of empty rows; gradients there 0.
   void fill_uncovered();
 
-  // Pieces whose bindings the device takes and whose work is within a submission.
+  // Pieces whose bindings the device takes and whose work is within a submission. Those of the same
+  // workgroups follow each other, in the order of their loops.
   core::Status cut(const Whole& whole, std::vector<Piece>& pieces) const;
 
   // What kernels that read q, k, v and pairs compute: types and options. After take_inputs().
   void add_constants(Step& step) const;
+  // OPTIONS of kernels that make scores: 0: none that act on them, 1: softcap or ALiBi alone, 2: any.
+  [[nodiscard]] std::uint32_t options_of_scores() const;
   // The parameters of a piece; rows of tensors are left to its kernel.
   [[nodiscard]] Parameters parameters_of(const Piece& piece, const Tiles& tiles) const;
   // Binds a block of a tensor and says in `rows` where it is, in units of `unit` bytes.
@@ -100,7 +106,7 @@ class AttentionWork {
   // Binds bias and mask, or what stands for them.
   void bind_pairs(Step& step, Parameters& p, const Block& block) const;
   [[nodiscard]] Binding bound(const View& view, const Block& block, std::int64_t unit) const;
-  // 2 per visible pair, dimension and product of the two dims, at most.
+  // 2 per visible pair, dimension and product of the two dims, at most. After prepare().
   [[nodiscard]] double flops(double products_qk, double products_vo) const;
 
   const Call& call;
@@ -116,6 +122,7 @@ class AttentionWork {
   void fill(const View& tensor, Copy::Which which, U32 value);
   [[nodiscard]] Operand stand_in() const;  // for inputs that are not given: what is read anyway
   void add_prepare(const char* entry, std::int64_t threads, Prepare& p);
+  [[nodiscard]] double visible_pairs() const;
   [[nodiscard]] bool is_read(const View& tensor) const;
   View scratch_statistics(Memory memory);
   core::Status append();

@@ -45,6 +45,7 @@ Step kernel_step(BackwardKernel kernel, const char* name, const BackwardTiling& 
   step.spec.entry = name;
   attention.add_constants(step);
   step.add_constant("TYPE_DOUT", number_of(attention.dout.dtype));
+  step.add_constant("OPTIONS", attention.options_of_scores());
   add_tiling_constants(kernel, tiling, attention.problem, step);
   return step;
 }
@@ -167,6 +168,8 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
   Whole whole =
       whole_of(attention, kernels.tiles_kv.count_kv(attention.problem), attention.flops(2, 2));
   whole.of_keys.push_back(&staged.both);
+  whole.visits = kernels.tiles_kv.count_q(attention.problem) *
+                 (attention.problem.heads_q / attention.problem.heads_kv);
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
@@ -175,6 +178,8 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
     Step step = plain;
     Parameters p = attention.parameters_of(piece, kernels.tiles_kv);
     p.first_tile_kv = u32(piece.first_tile);
+    p.first_split = u32(piece.first_visit);
+    p.split_tiles = u32(piece.visits);
     bind_inputs(attention, piece, step, p);
     Rows first;
     attention.bind_rows(step, Access::write, staged.both, piece.kv, 4, first);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "webgpu/host/buffers.hpp"
+#include "webgpu/host/limits.hpp"
 #include "webgpu/host/pipelines.hpp"
 
 namespace attn::webgpu {
@@ -353,11 +354,16 @@ void Device::start_caches() {
   const char* unroll = std::getenv("ATTN_WEBGPU_UNROLL");
   facts_.unrolls =
       unroll == nullptr ? facts_.type != AdapterType::cpu : std::string_view(unroll) != "0";
+  const char* checks = std::getenv("ATTN_WEBGPU_CHECKS");
+  facts_.checks =
+      checks == nullptr ? facts_.type == AdapterType::cpu : std::string_view(checks) != "0";
   pipelines_ = std::make_unique<Pipelines>(*this, kernel_sources());
   pool_ = std::make_unique<Pool>(*this);
   const char* subgroups = std::getenv("ATTN_WEBGPU_SUBGROUPS");
   if (subgroups != nullptr && std::string_view(subgroups) == "0") facts_.has_subgroups = false;
   if (facts_.has_subgroups) probe_subgroups();
+  facts_.submission_flops = flops_of_submission(facts_.type, 0.0);
+  if (facts_.type != AdapterType::cpu) probe_rate();
 }
 
 }  // namespace attn::webgpu

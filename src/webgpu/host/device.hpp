@@ -48,7 +48,9 @@ struct DeviceFacts {
   bool subgroup_linear = false;
   bool has_f16 = false;
   bool has_timestamps = false;
-  bool unrolls = false;  // marked loops of kernels are written out (unroll.hpp)
+  double submission_flops = 2e8;  // of one submission, at most (limits.hpp)
+  bool checks = true;             // kernels are compiled with checks of indices
+  bool unrolls = false;           // marked loops of kernels are written out (unroll.hpp)
 
   bool operator==(const DeviceFacts&) const = default;
 };
@@ -107,7 +109,8 @@ class Device {
   core::Status create_instance();
   core::Status request(WGPUAdapter adapter);
   void start_caches();
-  void probe_subgroups();
+  void probe_subgroups();  // sets facts
+  void probe_rate();
   static void on_lost(const WGPUDevice* device, WGPUDeviceLostReason reason, WGPUStringView message,
                       void* events, void*);
   static void on_uncaptured(const WGPUDevice* device, WGPUErrorType type, WGPUStringView message,

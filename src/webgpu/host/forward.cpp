@@ -11,6 +11,7 @@ Step forward_step(const AttentionWork& attention, const Tiling& tiling) {
   step.spec.source = "forward";
   step.spec.entry = "forward";
   attention.add_constants(step);
+  step.add_constant("OPTIONS", attention.options_of_scores());
   add_tiling_constants(tiling, attention.problem, step);
   return step;
 }

@@ -1,10 +1,14 @@
-// The probe of subgroups: their size, and whether lanes follow local indices. Adapters don't say
-// (wgpu-native tells sizes 0 to 0), or say wrong.
-#include <cstring>
+// Probes, dispatches that ask a device what adapters don't say, or say wrong (wgpu-native tells
+// sizes of subgroups 0 to 0): the size of subgroups and whether lanes follow local indices, and how
+// fast the device is.
+#include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "webgpu/host/buffers.hpp"
 #include "webgpu/host/dispatch.hpp"
+#include "webgpu/host/limits.hpp"
+#include "webgpu/host/pipelines.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -48,7 +52,57 @@ core::Status run_probe(Device& device, const Pipeline& pipeline, std::vector<See
   return download(device, words.handle(), 0, std::as_writable_bytes(std::span(seen)));
 }
 
+constexpr std::uint32_t kRateThreads = 256;  // of a workgroup, as rate.wgsl says
+constexpr std::uint32_t kRateGroups = 4096;  // several waves of the largest devices
+constexpr double kStepFlops = 128.0;         // of a thread in each step
+constexpr double kLongEnough = 1e-3;         // seconds, against which a submission's cost is small
+constexpr std::uint32_t kMostSteps = 8192;
+
+// Operations a second; 0 where it fails. Each attempt takes 8 times the steps of the one before,
+// until two took long enough: one may have waited for the driver's compiler, or for clocks to rise.
+double measured_rate(Device& device, const Pipeline& pipeline) {
+  Buffer words;
+  Buffer uniform;
+  core::Status status = Buffer::create(device, 16, kStorageUsage, words);
+  if (status.ok()) status = Buffer::create(device, 16, kUniformUsage, uniform);
+  double rate = 0.0;
+  int long_ones = 0;
+  for (std::uint32_t steps = 2; status.ok() && long_ones < 2 && steps <= kMostSteps; steps *= 8) {
+    const std::array<std::uint32_t, 4> parameters{steps};
+    status = upload(device, uniform.handle(), 0, std::as_bytes(std::span(parameters)));
+    if (status.ok()) status = wait(device);
+    Dispatch dispatch;
+    dispatch.pipeline = &pipeline;
+    dispatch.bound[0] = {words.handle(), 0, 16};
+    dispatch.parameters = {uniform.handle(), 0, 16};
+    dispatch.grid = {kRateGroups, 1, 1};
+    const auto start = std::chrono::steady_clock::now();
+    if (status.ok()) status = submit(device, {&dispatch, 1});
+    if (status.ok()) status = wait(device);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (seconds >= kLongEnough) ++long_ones;
+    if (status.ok()) {
+      rate = std::max(rate, kStepFlops * kRateThreads * kRateGroups * steps / seconds);
+    }
+  }
+  return status.ok() ? rate : 0.0;
+}
+
 }  // namespace
+
+// By the host's clock, for not every device has another. What else runs meanwhile makes it slower,
+// which is on the safe side.
+void Device::probe_rate() {
+  KernelSpec spec;
+  spec.source = "rate";
+  spec.entry = "rate";
+  spec.bindings[0] = Access::write;
+  spec.num_bindings = 1;
+  const Pipeline* pipeline = nullptr;
+  if (!pipelines_->get(spec, pipeline).ok()) return;
+  facts_.submission_flops = flops_of_submission(facts_.type, measured_rate(*this, *pipeline));
+}
 
 void Device::probe_subgroups() {
   const Pipeline* pipeline = nullptr;

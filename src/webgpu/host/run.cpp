@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "webgpu/host/buffers.hpp"
-#include "webgpu/host/limits.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -89,7 +88,7 @@ std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts) {
   std::vector<std::size_t> chunks;
   double flops = 0.0;
   for (const Step& step : work.steps) {
-    if (chunks.empty() || flops + step.flops > flops_per_submission(facts)) {
+    if (chunks.empty() || flops + step.flops > facts.submission_flops) {
       chunks.push_back(0);
       flops = 0.0;
     }

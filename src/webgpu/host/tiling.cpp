@@ -102,10 +102,20 @@ void add_tiling_constants(const Tiling& t, const Problem& problem, Step& step) {
   step.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, 4 * t.columns));
 }
 
+namespace {
+
+// Of K or V, in whole slices.
+std::uint32_t kept_dims(const BackwardTiling& t, std::int64_t dim) {
+  return t.keep ? divided_up(dim, t.slice) * t.slice : 0;
+}
+
+}  // namespace
+
 std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
                              const Problem& problem) {
   const std::uint64_t stride = t.slice / 4 + 1;
-  const std::uint64_t columns = t.tile_q() * stride + std::uint64_t{t.slice} * t.columns;
+  const std::uint64_t columns =
+      t.tile_q() * stride + (t.keep ? 0 : std::uint64_t{t.slice} * t.columns);
   std::uint64_t pairs = std::uint64_t{t.tile_q()} * (t.columns + 1);
   if (kernel == BackwardKernel::q) {
     pairs += std::uint64_t{t.depth} * divided_up(problem.dim_qk, 4 * t.columns) * t.columns;
@@ -115,7 +125,9 @@ std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
   }
   const std::uint64_t keep =
       problem.dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
-  return 16 * (std::max(columns, pairs) + t.tile_q()) + 4 * keep;
+  const std::uint64_t kept =
+      (kept_dims(t, problem.dim_qk) + kept_dims(t, problem.dim_vo)) * t.columns;
+  return 16 * (std::max(columns, pairs) + kept + t.tile_q()) + 4 * keep;
 }
 
 BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
@@ -138,6 +150,8 @@ void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& t, const 
   step.add_constant("BLOCKS_QK", divided_up(problem.dim_qk, block));
   if (kernel == BackwardKernel::kv) {
     step.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, block));
+    step.add_constant("KEPT_QK", kept_dims(t, problem.dim_qk));
+    step.add_constant("KEPT_VO", kept_dims(t, problem.dim_vo));
   }
   step.add_constant("DEPTH", t.depth);
 }

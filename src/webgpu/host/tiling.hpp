@@ -36,6 +36,7 @@ struct BackwardTiling {
   std::uint32_t columns = 8;
   std::uint32_t slice = 32;
   std::uint32_t depth = 16;
+  bool keep = false;  // backward_kv: K and V of the tile stay in workgroup memory
 
   [[nodiscard]] std::uint32_t tile_q() const { return r * rows; }
   [[nodiscard]] std::uint32_t tile_kv() const { return columns * 4; }

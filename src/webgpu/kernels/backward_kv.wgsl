@@ -1,7 +1,10 @@
 // backward_kv: dk and dv of a tile of keys of one key head, P recomputed from lse, over the query
 // heads of its group and the tiles of queries that see it; no atomics, the order is fixed.
 //
-// Grid: x tiles of keys (from first_tile_kv on), y key heads, z batch entries, all of a chunk.
+// Grid: x tiles of keys (from first_tile_kv on), y key heads, z batch entries, all of a chunk. Tiles of
+// queries are numbered through the heads of a group; a dispatch does split_tiles of these visits from
+// first_split on. One that goes on with sums finds them where it leaves them, not scaled yet, so that
+// the bits don't depend on where a loop is cut.
 // Roles: ROWS x COLUMNS threads. In S = Q K^T and dP = dO V^T a thread has R queries (its number
 // modulo ROWS, in steps of ROWS) and 4 neighbouring keys, which stay in its registers while it makes
 // P and dS of them. In dV += P^T dO and dK += dS^T Q, 2 * ROWS threads share the dimensions, 4
@@ -130,6 +133,10 @@ override BLOCKS_QK: u32 = 1u;
 override BLOCKS_VO: u32 = 1u;
 override DEPTH: u32 = 16u;  // of rows of Q and dO, divides TILE_Q
 override DROPOUT: bool = false;
+override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
+
+override KEPT_QK: u32 = 0u;  // dimensions of K that stay, in slices; 0: they come anew for each tile
+override KEPT_VO: u32 = 0u;  // the same of V; both or none
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
@@ -139,7 +146,9 @@ override COLUMNS_AT = TILE_Q * ROWS_STRIDE;
 override PAIRS_STRIDE = COLUMNS + 1u;
 override DEPTH_AT = TILE_Q * PAIRS_STRIDE;
 override DEPTH_SIZE = DEPTH * max(BLOCKS_QK, BLOCKS_VO) * 2u * ROWS;
-override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, DEPTH_AT + DEPTH_SIZE);
+override SHARED = max(COLUMNS_AT + select(SLICE * COLUMNS, 0u, KEPT_QK > 0u), DEPTH_AT + DEPTH_SIZE);
+override KEPT_AT = SHARED;
+override OPERANDS = SHARED + (KEPT_QK + KEPT_VO) * COLUMNS;
 override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
@@ -148,6 +157,8 @@ var<workgroup> s_keep: array<u32, KEEP_WORDS>;
 
 var<private> r_s: array<vec4<f32>, kMaxR>;
 var<private> r_tile: array<vec4<f32>, kMaxR>;
+var<private> r_bias: array<vec4<u32>, kMaxR>;
+var<private> r_mask: array<u32, kMaxR>;
 var<private> r_sum: array<vec4<f32>, 16u * kMaxBlocks>;  // dK from 0, dV from kDv on
 
 // begin: inputs
@@ -298,7 +309,7 @@ fn exp_of(x: f32) -> f32 {
 }
 // end: exp
 
-// begin: score
+// begin: pair_scores
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
@@ -370,22 +381,32 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   return row;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
-// kHidden where the query does not see the key. Options that cost a branch where they are not given
-// are no constants: pipelines stay few.
-fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit, before bias
+// and mask. Options that cost a branch where they are not given are no constants, but that there are
+// none (OPTIONS): pipelines stay few.
+fn scaled(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
+  if (OPTIONS == 0u) {
+    return products * (p.scale * p.unit);
+  }
   var t: vec4<f32>;
   if (p.softcap != 0.0) {
     t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
   } else {
     t = products * (p.scale * p.unit);
   }
-  let keys = vec4(j, j + 1u, j + 2u, j + 3u);
   if (p.slopes_at != 0u) {
-    t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
+    let keys = vec4<i32>(vec4(j, j + 1u, j + 2u, j + 3u));
+    t -= row.slope * vec4<f32>(abs(vec4(row.at) - keys));
   }
+  return t;
+}
+
+// The same with all options; kHidden where the query does not see the key.
+fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
+  var t = scaled(row, j, products);
+  let keys = vec4(j, j + 1u, j + 2u, j + 3u);
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+  if (OPTIONS == 2u && row.low < row.high) {
     // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
     let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
     for (var n = 0u; n < 4u; n += 1u) {  // unrolled
@@ -401,7 +422,53 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   }
   return select(t, vec4(kHidden), hidden);
 }
-// end: score
+
+// Bytes of mask of 4 neighbouring keys.
+fn mask_word(at: u32) -> u32 {
+  let shift = at % 4u * 8u;
+  return (mask[at / 4u] >> shift) | (mask[(at + 3u) / 4u] << ((32u - shift) % 32u));
+}
+
+// Elements of bias of 4 neighbouring keys, those of 16 bits in the first two words.
+fn bias_words(at: u32) -> vec4<u32> {
+  if (p.bias_type == 1u) {
+    return vec4(bias[at], bias[at + 1u], bias[at + 2u], bias[at + 3u]);
+  }
+  let words = vec3(bias[at / 2u], bias[at / 2u + 1u], bias[(at + 3u) / 2u]);
+  let odd = (words.xy >> vec2(16u)) | (words.yz << vec2(16u));
+  return vec4(select(words.xy, odd, (at & 1u) != 0u), 0u, 0u);
+}
+
+// Scores of 4 keys that are all in the query's range, from what r_bias and r_mask hold of row r.
+fn scores_within(row: Row, j: u32, products: vec4<f32>, r: u32) -> vec4<f32> {
+  var t = scaled(row, j, products);
+  if (OPTIONS != 2u) {
+    return t;
+  }
+  var hidden = vec4(false);
+  if (p.bias_type != 0u) {
+    var bits = r_bias[r];
+    if (p.bias_type == 1u) {
+      t += bitcast<vec4<f32>>(bits);
+      hidden = bits == vec4(0xff800000u);
+    } else {
+      bits = vec4(bits.x & 0xffffu, bits.x >> 16u, bits.y & 0xffffu, bits.y >> 16u);
+      if (p.bias_type == 2u) {
+        t += vec4(unpack2x16float(r_bias[r].x), unpack2x16float(r_bias[r].y));
+        hidden = bits == vec4(0xfc00u);
+      } else {
+        t += bitcast<vec4<f32>>(bits << vec4(16u));
+        hidden = bits == vec4(0xff80u);
+      }
+    }
+  }
+  if (p.mask_given != 0u) {
+    let bytes = vec4(r_mask[r]) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
+    hidden = hidden | (bytes == vec4(0u));
+  }
+  return select(t, vec4(kHidden), hidden);
+}
+// end: pair_scores
 
 // begin: multiply_high
 fn multiply_high(a: u32, b: u32) -> u32 {
@@ -513,8 +580,21 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
-// r_s = Q K^T and r_tile = dO V^T of the tile of queries from `first` and keys from `j` on.
-fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
+// A slice of K or V as multiply_operands takes it, where the kernel does not keep all of them (KEPT,
+// dimensions of it kept from `at` on); says where it is.
+fn place_columns(source: u32, x: Source, at: u32, kept: u32, thread: u32) -> u32 {
+  if (kept > 0u) {
+    return at + x.dim * COLUMNS;
+  }
+  load_transposed(source, TYPE_KV, x, COLUMNS_AT, TILE_KV, SLICE, thread);
+  return COLUMNS_AT;
+}
+
+// r_s = Q K^T and r_tile = dO V^T of a tile of pairs. Says whether all of the thread's rows see all of
+// its keys; bias and mask of these are loaded while dO V^T is made.
+fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
+  let first = tile.i;
+  let j = tile.j;
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -523,21 +603,26 @@ fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
     load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(1u, k_rows(at, e, j, slice * SLICE), KEPT_AT, KEPT_QK, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
     r_tile[r] = vec4(0.0);
   }
+  let within = is_within(tile, tr);
+  if (OPTIONS == 2u && within) {
+    load_pairs(tile, tr, tc * 4u);
+  }
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
     load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(2u, v_rows(at, e, j, slice * SLICE), KEPT_AT + KEPT_QK * COLUMNS, KEPT_VO, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
+  return within;
 }
 // end: products
 
@@ -562,22 +647,63 @@ struct Tile {
   keep: KeepTile,
 }
 
+// Whether all rows of a thread see all keys of the tile, and bias and mask can be loaded for 4 of them
+// at once. After load_stats() and a barrier.
+fn is_within(tile: Tile, tr: u32) -> bool {
+  var low = 0u;
+  var high = 0xffffffffu;
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let stats = s_rows[r * ROWS + tr];
+    low = max(low, stats.z);
+    high = min(high, stats.w);
+  }
+  var neighbours = true;
+  if (OPTIONS == 2u) {
+    neighbours = (p.bias_type == 0u || p.bias_kv == 1u) && (p.mask_given == 0u || p.mask_kv == 1u);
+  }
+  return low <= tile.j && high >= tile.j + TILE_KV && neighbours;
+}
+
+// Bias and mask of the thread's pairs.
+fn load_pairs(tile: Tile, tr: u32, column: u32) {
+  let j = tile.j + column;
+  if (p.bias_type != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      r_bias[r] = bias_words(tile.head.bias + (tile.i + r * ROWS + tr) * p.bias.row + j);
+    }
+  }
+  if (p.mask_given != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      r_mask[r] = mask_word(tile.head.mask + (tile.i + r * ROWS + tr) * p.mask.row + j);
+    }
+  }
+}
+
 // P with dropout and dS (the gradient of scores) of 4 neighbouring keys of a query.
 struct Pairs {
   p: vec4<f32>,
   ds: vec4<f32>,
 }
 
-// Of query n and keys from `column` on of the tile: from products with K and with V.
-fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pairs {
+// Of the thread's row r, query n of the tile, and keys from `column` on of it: from products with K and
+// with V. `within`: they are in the query's range.
+fn pairs_of(tile: Tile, r: u32, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>, within: bool) -> Pairs {
   let i = tile.i + n;
   let j = tile.j + column;
   let stats = s_rows[n];
   let row = Row(tile.head.bias + i * p.bias.row, tile.head.mask + i * p.mask.row, tile.head.slope,
                 tile.head.at + bitcast<i32>(i), stats.z, stats.w);
-  let t = scores_of(row, j, s);
+  var t: vec4<f32>;
+  if (within) {
+    t = scores_within(row, j, s, r);
+  } else {
+    t = scores_of(row, j, s);
+  }
   let x = (t - bitcast<f32>(stats.x) * p.unit) * p.to_log2;
-  let whole = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
+  var whole = exps_of(x);
+  if (!within || OPTIONS == 2u) {
+    whole = select(whole, vec4(0.0), t == vec4(kHidden));
+  }
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {
@@ -594,7 +720,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
 // begin: raw
 // The derivative of scores by scale * products.
 fn slope_of(products: vec4<f32>) -> vec4<f32> {
-  if (p.softcap == 0.0) {
+  if (OPTIONS == 0u || p.softcap == 0.0) {
     return vec4(1.0);
   }
   let x = tanh_of(products * (p.scale / p.softcap));
@@ -607,7 +733,7 @@ fn multiply_transposed(sum: u32, blocks: u32, a: u32, b: u32, b_stride: u32, dep
   for (var d = 0u; d < depth; d += 1u) {
     let low = s_operands[a + d * PAIRS_STRIDE];
     let high = s_operands[a + d * PAIRS_STRIDE + COLUMNS / 2u];
-    for (var block = 0u; block < blocks; block += 1u) {
+    for (var block = 0u; block < blocks; block += 1u) {  // unrolled to 4
       let x = s_operands[b + d * b_stride + block * 2u * ROWS];
       for (var n = 0u; n < 4u; n += 1u) {  // unrolled
         let at = sum + block * 8u + n;
@@ -648,17 +774,27 @@ fn add_dk(at: Starts, e: Entry, first: u32, thread: u32) {
   }
 }
 
+// P of the thread's pairs to s_operands, and dS in the place of S. `within` is a constant wherever it is
+// called.
+fn store_p(tile: Tile, within: bool, tr: u32, tc: u32) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let n = r * ROWS + tr;
+    let x = pairs_of(tile, r, n, tc * 4u, r_s[r], r_tile[r], within);
+    s_operands[n * PAIRS_STRIDE + tc] = x.p;
+    r_s[r] = x.ds * slope_of(r_s[r]);
+  }
+}
+
 // What a tile of queries adds to dK and dV.
 fn add_tile(at: Starts, e: Entry, tile: Tile, thread: u32) {
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
-  multiply_tile(at, e, tile.i, tile.j, thread);
+  let within = multiply_tile(at, e, tile, thread);
   workgroupBarrier();  // P takes the place of operands
-  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-    let n = r * ROWS + tr;
-    let x = pairs_of(tile, n, tc * 4u, r_s[r], r_tile[r]);
-    s_operands[n * PAIRS_STRIDE + tc] = x.p;
-    r_s[r] = x.ds * slope_of(r_s[r]);
+  if (within) {
+    store_p(tile, true, tr, tc);
+  } else {
+    store_p(tile, false, tr, tc);
   }
   add_dv(at, e, tile.i, thread);
   workgroupBarrier();  // dS takes the place of P
@@ -677,13 +813,30 @@ struct Output {
   dims: u32,
 }
 
+// The element of `gradients` that sum n of a block begins with, over 4.
+fn place_of(to: Output, key: u32, dim: u32) -> u32 {
+  return (to.row + key * to.step + dim) / 4u;
+}
+
+fn load_sums(sum: u32, blocks: u32, kept: Output, thread: u32) {
+  for (var block = 0u; block < blocks; block += 1u) {  // unrolled to 4
+    let dim = block * 8u * ROWS + thread % (2u * ROWS) * 4u;
+    for (var n = 0u; n < 8u; n += 1u) {  // unrolled
+      let key = (thread / (2u * ROWS) + n / 4u * (COLUMNS / 2u)) * 4u + n % 4u;
+      if (key < kept.keys && dim < kept.dims) {
+        r_sum[sum + block * 8u + n] = gradients[place_of(kept, key, dim)];
+      }
+    }
+  }
+}
+
 fn store_sums(sum: u32, blocks: u32, to: Output, factor: f32, thread: u32) {
-  for (var block = 0u; block < blocks; block += 1u) {
+  for (var block = 0u; block < blocks; block += 1u) {  // unrolled to 4
     let dim = block * 8u * ROWS + thread % (2u * ROWS) * 4u;
     for (var n = 0u; n < 8u; n += 1u) {  // unrolled
       let key = (thread / (2u * ROWS) + n / 4u * (COLUMNS / 2u)) * 4u + n % 4u;
       if (key < to.keys && dim < to.dims) {
-        gradients[(to.row + key * to.step + dim) / 4u] = r_sum[sum + block * 8u + n] * factor;
+        gradients[place_of(to, key, dim)] = r_sum[sum + block * 8u + n] * factor;
       }
     }
   }
@@ -704,11 +857,30 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>,
   let keys_at = p.keys_at + (b * p.tiles_kv + tile) * 2u;
   let first_tile = info[keys_at];
   let end_tile = info[keys_at + 1u];
+  // Padded tensors also have rows past the length, which no query sees.
+  let row = e.first_kv + j;
+  let dk = Output(p.dk.base + group.z * p.dk.batch + group.y * p.dk.head + row * p.dk.row, p.dk.row,
+                  end - j, p.dim_qk);
+  let dv = Output(p.dv.base + group.z * p.dv.batch + group.y * p.dv.head + row * p.dv.row, p.dv.row,
+                  end - j, p.dim_vo);
   r_sum = array<vec4<f32>, 16u * kMaxBlocks>();
-  for (var h = head_kv * p.group; h < (head_kv + 1u) * p.group; h += 1u) {
+  if (p.first_split > 0u) {
+    load_sums(0u, BLOCKS_QK, dk, thread);
+    load_sums(kDv, BLOCKS_VO, dv, thread);
+  }
+  if (KEPT_QK > 0u) {
+    let at = starts_of(e, b, head_kv * p.group);
+    load_transposed(1u, TYPE_KV, k_rows(at, e, j, 0u), KEPT_AT, TILE_KV, KEPT_QK, thread);
+    load_transposed(2u, TYPE_KV, v_rows(at, e, j, 0u), KEPT_AT + KEPT_QK * COLUMNS, TILE_KV, KEPT_VO, thread);
+  }
+  let end_visit = p.first_split + p.split_tiles;
+  for (var g = p.first_split / p.tiles_q; g * p.tiles_q < end_visit; g += 1u) {
+    let h = head_kv * p.group + g;
     let at = starts_of(e, b, h);
     var pairs = Tile(row_of(e, b, h, 0u), 0u, j, KeepTile(0u, 0u, 0u));
-    for (var t = first_tile; t < end_tile; t += 1u) {
+    let from_tile = max(first_tile, max(p.first_split, g * p.tiles_q) - g * p.tiles_q);
+    let to_tile = min(end_tile, end_visit - g * p.tiles_q);
+    for (var t = from_tile; t < to_tile; t += 1u) {
       let hull = p.tiles_at + (b * p.tiles_q + t) * 2u;
       if (info[hull] < j + TILE_KV && info[hull + 1u] > j) {
         pairs.i = t * TILE_Q;
@@ -721,10 +893,7 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>,
     }
   }
 
-  // Padded tensors also have rows past the length, which no query sees.
-  let row = e.first_kv + j;
-  let dk = p.dk.base + group.z * p.dk.batch + group.y * p.dk.head + row * p.dk.row;
-  let dv = p.dv.base + group.z * p.dv.batch + group.y * p.dv.head + row * p.dv.row;
-  store_sums(0u, BLOCKS_QK, Output(dk, p.dk.row, end - j, p.dim_qk), p.scale, thread);
-  store_sums(kDv, BLOCKS_VO, Output(dv, p.dv.row, end - j, p.dim_vo), 1.0, thread);
+  let last = end_visit == p.tiles_q * p.group;
+  store_sums(0u, BLOCKS_QK, dk, select(1.0, p.scale, last), thread);
+  store_sums(kDv, BLOCKS_VO, dv, 1.0, thread);
 }

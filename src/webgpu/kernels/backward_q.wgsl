@@ -127,6 +127,11 @@ override SLICE: u32 = 32u;
 override BLOCKS_QK: u32 = 2u;
 override DEPTH: u32 = 16u;  // of rows of K, divides TILE_KV
 override DROPOUT: bool = false;
+override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
+
+const KEPT_AT = 0u;  // K and V come anew for each tile
+const KEPT_QK = 0u;
+const KEPT_VO = 0u;
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;
@@ -145,6 +150,8 @@ var<workgroup> s_keep: array<u32, KEEP_WORDS>;
 
 var<private> r_s: array<vec4<f32>, kMaxR>;
 var<private> r_tile: array<vec4<f32>, kMaxR>;
+var<private> r_bias: array<vec4<u32>, kMaxR>;
+var<private> r_mask: array<u32, kMaxR>;
 var<private> r_dq: array<vec4<f32>, kMaxR * kMaxBlocks>;
 
 // begin: inputs
@@ -295,7 +302,7 @@ fn exp_of(x: f32) -> f32 {
 }
 // end: exp
 
-// begin: score
+// begin: pair_scores
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
 
@@ -367,22 +374,32 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   return row;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit;
-// kHidden where the query does not see the key. Options that cost a branch where they are not given
-// are no constants: pipelines stay few.
-fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit, before bias
+// and mask. Options that cost a branch where they are not given are no constants, but that there are
+// none (OPTIONS): pipelines stay few.
+fn scaled(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
+  if (OPTIONS == 0u) {
+    return products * (p.scale * p.unit);
+  }
   var t: vec4<f32>;
   if (p.softcap != 0.0) {
     t = tanh_of(products * (p.scale / p.softcap)) * (p.softcap * p.unit);
   } else {
     t = products * (p.scale * p.unit);
   }
-  let keys = vec4(j, j + 1u, j + 2u, j + 3u);
   if (p.slopes_at != 0u) {
-    t -= row.slope * vec4<f32>(abs(vec4(row.at) - bitcast<vec4<i32>>(keys)));
+    let keys = vec4<i32>(vec4(j, j + 1u, j + 2u, j + 3u));
+    t -= row.slope * vec4<f32>(abs(vec4(row.at) - keys));
   }
+  return t;
+}
+
+// The same with all options; kHidden where the query does not see the key.
+fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
+  var t = scaled(row, j, products);
+  let keys = vec4(j, j + 1u, j + 2u, j + 3u);
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
-  if ((p.bias_type != 0u || p.mask_given != 0u) && row.low < row.high) {
+  if (OPTIONS == 2u && row.low < row.high) {
     // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
     let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
     for (var n = 0u; n < 4u; n += 1u) {  // unrolled
@@ -398,7 +415,53 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   }
   return select(t, vec4(kHidden), hidden);
 }
-// end: score
+
+// Bytes of mask of 4 neighbouring keys.
+fn mask_word(at: u32) -> u32 {
+  let shift = at % 4u * 8u;
+  return (mask[at / 4u] >> shift) | (mask[(at + 3u) / 4u] << ((32u - shift) % 32u));
+}
+
+// Elements of bias of 4 neighbouring keys, those of 16 bits in the first two words.
+fn bias_words(at: u32) -> vec4<u32> {
+  if (p.bias_type == 1u) {
+    return vec4(bias[at], bias[at + 1u], bias[at + 2u], bias[at + 3u]);
+  }
+  let words = vec3(bias[at / 2u], bias[at / 2u + 1u], bias[(at + 3u) / 2u]);
+  let odd = (words.xy >> vec2(16u)) | (words.yz << vec2(16u));
+  return vec4(select(words.xy, odd, (at & 1u) != 0u), 0u, 0u);
+}
+
+// Scores of 4 keys that are all in the query's range, from what r_bias and r_mask hold of row r.
+fn scores_within(row: Row, j: u32, products: vec4<f32>, r: u32) -> vec4<f32> {
+  var t = scaled(row, j, products);
+  if (OPTIONS != 2u) {
+    return t;
+  }
+  var hidden = vec4(false);
+  if (p.bias_type != 0u) {
+    var bits = r_bias[r];
+    if (p.bias_type == 1u) {
+      t += bitcast<vec4<f32>>(bits);
+      hidden = bits == vec4(0xff800000u);
+    } else {
+      bits = vec4(bits.x & 0xffffu, bits.x >> 16u, bits.y & 0xffffu, bits.y >> 16u);
+      if (p.bias_type == 2u) {
+        t += vec4(unpack2x16float(r_bias[r].x), unpack2x16float(r_bias[r].y));
+        hidden = bits == vec4(0xfc00u);
+      } else {
+        t += bitcast<vec4<f32>>(bits << vec4(16u));
+        hidden = bits == vec4(0xff80u);
+      }
+    }
+  }
+  if (p.mask_given != 0u) {
+    let bytes = vec4(r_mask[r]) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
+    hidden = hidden | (bytes == vec4(0u));
+  }
+  return select(t, vec4(kHidden), hidden);
+}
+// end: pair_scores
 
 // begin: multiply_high
 fn multiply_high(a: u32, b: u32) -> u32 {
@@ -510,8 +573,21 @@ fn v_rows(at: Starts, e: Entry, first: u32, dim: u32) -> Source {
   return Source(at.v + first * p.v.row, p.v.row, rows_left(e.len_kv, first), dim, p.dim_vo);
 }
 
-// r_s = Q K^T and r_tile = dO V^T of the tile of queries from `first` and keys from `j` on.
-fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
+// A slice of K or V as multiply_operands takes it, where the kernel does not keep all of them (KEPT,
+// dimensions of it kept from `at` on); says where it is.
+fn place_columns(source: u32, x: Source, at: u32, kept: u32, thread: u32) -> u32 {
+  if (kept > 0u) {
+    return at + x.dim * COLUMNS;
+  }
+  load_transposed(source, TYPE_KV, x, COLUMNS_AT, TILE_KV, SLICE, thread);
+  return COLUMNS_AT;
+}
+
+// r_s = Q K^T and r_tile = dO V^T of a tile of pairs. Says whether all of the thread's rows see all of
+// its keys; bias and mask of these are loaded while dO V^T is made.
+fn multiply_tile(at: Starts, e: Entry, tile: Tile, thread: u32) -> bool {
+  let first = tile.i;
+  let j = tile.j;
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -520,21 +596,26 @@ fn multiply_tile(at: Starts, e: Entry, first: u32, j: u32, thread: u32) {
   for (var slice = 0u; slice * SLICE < p.dim_qk; slice += 1u) {
     workgroupBarrier();  // what the memory held is read
     load_rows(0u, TYPE_Q, q_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(1u, TYPE_KV, k_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(1u, k_rows(at, e, j, slice * SLICE), KEPT_AT, KEPT_QK, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     r_s[r] = r_tile[r];
     r_tile[r] = vec4(0.0);
   }
+  let within = is_within(tile, tr);
+  if (OPTIONS == 2u && within) {
+    load_pairs(tile, tr, tc * 4u);
+  }
   for (var slice = 0u; slice * SLICE < p.dim_vo; slice += 1u) {
     workgroupBarrier();
     load_rows(3u, TYPE_DOUT, dout_rows(at, e, first, slice * SLICE), 0u, ROWS_STRIDE, TILE_Q, SLICE, thread);
-    load_transposed(2u, TYPE_KV, v_rows(at, e, j, slice * SLICE), COLUMNS_AT, TILE_KV, SLICE, thread);
+    let columns = place_columns(2u, v_rows(at, e, j, slice * SLICE), KEPT_AT + KEPT_QK * COLUMNS, KEPT_VO, thread);
     workgroupBarrier();
-    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, COLUMNS_AT + tc, COLUMNS, SLICE);
+    multiply_operands(tr * ROWS_STRIDE, ROWS_STRIDE, columns + tc, COLUMNS, SLICE);
   }
+  return within;
 }
 // end: products
 
@@ -559,22 +640,63 @@ struct Tile {
   keep: KeepTile,
 }
 
+// Whether all rows of a thread see all keys of the tile, and bias and mask can be loaded for 4 of them
+// at once. After load_stats() and a barrier.
+fn is_within(tile: Tile, tr: u32) -> bool {
+  var low = 0u;
+  var high = 0xffffffffu;
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let stats = s_rows[r * ROWS + tr];
+    low = max(low, stats.z);
+    high = min(high, stats.w);
+  }
+  var neighbours = true;
+  if (OPTIONS == 2u) {
+    neighbours = (p.bias_type == 0u || p.bias_kv == 1u) && (p.mask_given == 0u || p.mask_kv == 1u);
+  }
+  return low <= tile.j && high >= tile.j + TILE_KV && neighbours;
+}
+
+// Bias and mask of the thread's pairs.
+fn load_pairs(tile: Tile, tr: u32, column: u32) {
+  let j = tile.j + column;
+  if (p.bias_type != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      r_bias[r] = bias_words(tile.head.bias + (tile.i + r * ROWS + tr) * p.bias.row + j);
+    }
+  }
+  if (p.mask_given != 0u) {
+    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+      r_mask[r] = mask_word(tile.head.mask + (tile.i + r * ROWS + tr) * p.mask.row + j);
+    }
+  }
+}
+
 // P with dropout and dS (the gradient of scores) of 4 neighbouring keys of a query.
 struct Pairs {
   p: vec4<f32>,
   ds: vec4<f32>,
 }
 
-// Of query n and keys from `column` on of the tile: from products with K and with V.
-fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pairs {
+// Of the thread's row r, query n of the tile, and keys from `column` on of it: from products with K and
+// with V. `within`: they are in the query's range.
+fn pairs_of(tile: Tile, r: u32, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>, within: bool) -> Pairs {
   let i = tile.i + n;
   let j = tile.j + column;
   let stats = s_rows[n];
   let row = Row(tile.head.bias + i * p.bias.row, tile.head.mask + i * p.mask.row, tile.head.slope,
                 tile.head.at + bitcast<i32>(i), stats.z, stats.w);
-  let t = scores_of(row, j, s);
+  var t: vec4<f32>;
+  if (within) {
+    t = scores_within(row, j, s, r);
+  } else {
+    t = scores_of(row, j, s);
+  }
   let x = (t - bitcast<f32>(stats.x) * p.unit) * p.to_log2;
-  let whole = select(exps_of(x), vec4(0.0), t == vec4(kHidden));
+  var whole = exps_of(x);
+  if (!within || OPTIONS == 2u) {
+    whole = select(whole, vec4(0.0), t == vec4(kHidden));
+  }
   var kept = whole;
   var gradient = dp;
   if (DROPOUT) {
@@ -591,7 +713,7 @@ fn pairs_of(tile: Tile, n: u32, column: u32, s: vec4<f32>, dp: vec4<f32>) -> Pai
 // begin: raw
 // The derivative of scores by scale * products.
 fn slope_of(products: vec4<f32>) -> vec4<f32> {
-  if (p.softcap == 0.0) {
+  if (OPTIONS == 0u || p.softcap == 0.0) {
     return vec4(1.0);
   }
   let x = tanh_of(products * (p.scale / p.softcap));
@@ -643,6 +765,15 @@ fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
   }
 }
 
+// dS of the thread's pairs to s_operands. `within` is a constant wherever it is called.
+fn store_ds(tile: Tile, within: bool, tr: u32, tc: u32) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let n = r * ROWS + tr;
+    let x = pairs_of(tile, r, n, tc * 4u, r_s[r], r_tile[r], within);
+    s_operands[n * PAIRS_STRIDE + tc] = x.ds * slope_of(r_s[r]);
+  }
+}
+
 // Elements [dim, dim + 4) of the row of dq at word `at`, as far as they exist.
 fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
   if (p.out_type == 0u) {
@@ -662,11 +793,13 @@ fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
 }
 
 @compute @workgroup_size(THREADS)
-fn backward_q(@builtin(workgroup_id) group: vec3<u32>,
+fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
               @builtin(local_invocation_index) thread: u32) {
   let b = p.first_batch + group.z;
   let h = p.first_head_q + group.y;
-  let tile = p.first_tile_q + group.x;
+  // The last tiles first: where a diagonal leaves them the most keys, they would be what the others
+  // are waited for.
+  let tile = p.first_tile_q + (groups.x - 1u - group.x);
   let e = entry_of(b);
   let first = tile * TILE_Q;
   let end = select(p.len_q, e.len_q, (p.packed & 1u) != 0u);
@@ -688,12 +821,12 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>,
     if (DROPOUT) {
       pairs.keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
     }
-    multiply_tile(at, e, first, j, thread);
+    let within = multiply_tile(at, e, pairs, thread);
     workgroupBarrier();  // dS takes the place of operands
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      let n = r * ROWS + tr;
-      let x = pairs_of(pairs, n, tc * 4u, r_s[r], r_tile[r]);
-      s_operands[n * PAIRS_STRIDE + tc] = x.ds * slope_of(r_s[r]);
+    if (within) {
+      store_ds(pairs, true, tr, tc);
+    } else {
+      store_ds(pairs, false, tr, tc);
     }
     multiply_keys(at, e, j, thread);
   }

@@ -136,6 +136,7 @@ override Q_SLICES: u32 = 0u;  // those of Q, all of which stay in workgroup memo
 override DEPTH: u32 = 32u;    // a multiple of 4
 override BLOCKS_VO: u32 = 2u;
 override DROPOUT: bool = false;
+override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * 8u;
@@ -683,9 +684,9 @@ fn hide_masked(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
 }
 
 // r_s from products to scores in units of 1 / p.unit; kHidden where the query does not see the key.
-// Options are no constants: pipelines stay few. False: nothing is hidden.
+// Few constants say which options there are (OPTIONS): pipelines stay few. False: nothing is hidden.
 fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
-  if (p.softcap != 0.0) {
+  if (OPTIONS != 0u && p.softcap != 0.0) {
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
         r_s[r * kMaxKeys + c] = tanh_of(r_s[r * kMaxKeys + c] * (p.scale / p.softcap)) * (p.softcap * p.unit);
@@ -699,7 +700,7 @@ fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
     }
   }
   let offsets = vec4(0u, 1u, 2u, 3u);
-  if (p.slopes_at != 0u) {
+  if (OPTIONS != 0u && p.slopes_at != 0u) {
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let at = x.at + bitcast<i32>(first + row_of(r, tr));
       for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
@@ -708,10 +709,10 @@ fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
       }
     }
   }
-  if (p.bias_type != 0u) {
+  if (OPTIONS == 2u && p.bias_type != 0u) {
     add_bias(x, first, j, tr, tc);
   }
-  if (p.mask_given != 0u) {
+  if (OPTIONS == 2u && p.mask_given != 0u) {
     hide_masked(x, first, j, tr, tc);
   }
   let inside = x.inside.x <= j && j + TILE_KV <= x.inside.y;
@@ -725,7 +726,7 @@ fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
       }
     }
   }
-  return !inside || p.bias_type != 0u || p.mask_given != 0u;
+  return !inside || (OPTIONS == 2u && (p.bias_type != 0u || p.mask_given != 0u));
 }
 
 // s_part: of the thread's queries the largest of the running maximum and of its keys' scores.
@@ -868,6 +869,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
   let low = info[tiles_at];
   let high = info[tiles_at + 1u];
 
+  let slices = select((p.dim_qk + SLICE - 1u) / SLICE, Q_SLICES, KEEP_Q);
+  let begin = low / TILE_KV * TILE_KV;
+  if (begin < high) {
+    fetch_slice(place, begin, 0u, thread);
+  }
   for (var n = thread; n < TILE_Q; n += THREADS) {
     var range = vec2(0u);
     if (first + n < e.len_q) {
@@ -904,11 +910,6 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     r_sum[half] = vec4(0.0);
   }
 
-  let slices = select((p.dim_qk + SLICE - 1u) / SLICE, Q_SLICES, KEEP_Q);
-  let begin = low / TILE_KV * TILE_KV;
-  if (begin < high) {
-    fetch_slice(place, begin, 0u, thread);
-  }
   for (var j = begin; j < high; j += TILE_KV) {
     var keep: KeepTile;
     if (DROPOUT) {
