@@ -2,7 +2,7 @@
 // the sink, into o and lse. Rows past an entry's length are empty rows.
 //
 // Grid: x rows of the longest entry, y heads, z entries, all of a chunk; a workgroup has one row.
-// Roles: a thread has a word of o at a time, the first writes lse. Words that a row shares with
+// Roles: a thread has a split's lse or a word of o at a time, the first writes lse. Words that a row shares with
 // what lies next to it are changed by atomic operations on its own half alone.
 
 // begin: rows
@@ -164,10 +164,8 @@ fn log_of(x: f32) -> f32 {
 }
 // end: log
 
-struct Total {
-  largest: f32,
-  sum: f32,  // of exp(lse - largest); 0: an empty row
-}
+// Of the splits that are worked on at once: lse, then exp of it relative to the largest.
+var<workgroup> s_weights: array<f32, kThreads>;
 
 // exp of a partial lse relative to the largest; 0 for none.
 fn weight_of(bits: u32, largest: f32) -> f32 {
@@ -177,22 +175,49 @@ fn weight_of(bits: u32, largest: f32) -> f32 {
   return exp_of((bitcast<f32>(bits) - largest) * kLog2E);
 }
 
-fn total_of(at: u32, sink: u32) -> Total {
+// The largest lse of a row's splits and sink.
+fn largest_of(at: u32, sink: u32, thread: u32) -> f32 {
   var largest = -3.4028234e38;
   if (sink != kEmpty) {
     largest = bitcast<f32>(sink);
   }
-  for (var s = 0u; s < p.splits; s += 1u) {
+  for (var s = thread; s < p.splits; s += kThreads) {
     let bits = partials[at + s];
     if (bits != kEmpty) {
       largest = max(largest, bitcast<f32>(bits));
     }
   }
-  var sum = weight_of(sink, largest);
-  for (var s = 0u; s < p.splits; s += 1u) {
-    sum += weight_of(partials[at + s], largest);
+  s_weights[thread] = largest;
+  workgroupBarrier();
+  for (var n = 0u; n < min(p.splits, kThreads); n += 1u) {
+    largest = max(largest, s_weights[n]);
   }
-  return Total(largest, sum);
+  return largest;
+}
+
+// The weights of splits from `first` on.
+fn weigh(at: u32, first: u32, largest: f32, thread: u32) {
+  workgroupBarrier();  // those of before are read
+  if (first + thread < p.splits) {
+    s_weights[thread] = weight_of(partials[at + first + thread], largest);
+  }
+  workgroupBarrier();
+}
+
+// Adds the weighted elements of a word in `count` splits; those without a key have written none.
+fn add_splits(so_far: vec2<f32>, at: u32, first: u32, count: u32, word: Word) -> vec2<f32> {
+  let dims = min(vec2(word.dim, word.dim + 1u), vec2(p.dim - 1u));
+  var x = so_far;
+  for (var s = 0u; s < count; s += 4u) {
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      let split = min(s + n, count - 1u);
+      let weight = select(s_weights[split], 0.0, s + n >= count);
+      let row = at + (first + split) * p.dim;
+      let values = vec2(bitcast<f32>(partials[row + dims.x]), bitcast<f32>(partials[row + dims.y]));
+      x += select(weight * values, vec2(0.0), weight == 0.0);
+    }
+  }
+  return x;
 }
 
 @compute @workgroup_size(kThreads)
@@ -210,47 +235,50 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
                row * p.partial_lse.row;
   let o_at = p.partial_o.base + group.z * p.partial_o.batch + h * p.partial_o.head +
              row * p.partial_o.row;
-  var total = Total(0.0, 0.0);
-  if (inside) {
-    var sink = kEmpty;
-    if (p.sinks_at != 0u) {
-      sink = info[p.sinks_at + p.first_head + h];
-    }
-    total = total_of(lse_at, sink);
+  var sink = kEmpty;
+  if (p.sinks_at != 0u) {
+    sink = info[p.sinks_at + p.first_head + h];
   }
-  let some = !(total.sum == 0.0);  // also of NaN
-  if (p.lse_given != 0u && thread == 0u) {
-    var bits = kEmpty;
-    if (some) {
-      bits = bitcast<u32>(total.largest + log_of(total.sum));
-    }
-    lse[p.lse.base + group.z * p.lse.batch + h * p.lse.head + row * p.lse.row] = bits;
-  }
+  let splits = select(0u, p.splits, inside);
+  let largest = largest_of(lse_at, sink, thread);
   let at = p.o.base + group.z * p.o.batch + h * p.o.head + row * p.o.row;
-  let elements = select(2u, 1u, TYPE_TO == 0u);
+  let words = words_of_row(at, p.dim, TYPE_TO);
   var replaced = 0u;
-  for (var n = thread; n < words_of_row(at, p.dim, TYPE_TO); n += kThreads) {
-    let word = word_of(at, n, TYPE_TO);
+  for (var begin = 0u; begin < words; begin += kThreads) {
+    let word = word_of(at, begin + thread, TYPE_TO);
     var x = vec2(0.0);
-    for (var s = 0u; s < select(0u, p.splits, some); s += 1u) {
-      let weight = weight_of(partials[lse_at + s], total.largest);
-      for (var m = 0u; m < elements; m += 1u) {
-        if (!(weight == 0.0) && word.dim + m < p.dim) {
-          x[m] += weight * bitcast<f32>(partials[o_at + s * p.dim + word.dim + m]);
+    var sum = select(0.0, weight_of(sink, largest), inside);
+    for (var first = 0u; first < splits; first += kThreads) {
+      let several = min(splits - first, kThreads);
+      weigh(lse_at, first, largest, thread);
+      for (var s = 0u; s < several; s += 1u) {
+        sum += s_weights[s];
+      }
+      if (begin + thread < words) {
+        x = add_splits(x, o_at, first, several, word);
+      }
+    }
+    let some = !(sum == 0.0);  // also of NaN
+    if (p.lse_given != 0u && begin + thread == 0u) {
+      var bits = kEmpty;
+      if (some) {
+        bits = bitcast<u32>(largest + log_of(sum));
+      }
+      lse[p.lse.base + group.z * p.lse.batch + h * p.lse.head + row * p.lse.row] = bits;
+    }
+    if (begin + thread < words) {
+      var bits = vec2(0u);
+      for (var m = 0u; m < select(2u, 1u, TYPE_TO == 0u); m += 1u) {
+        if (some) {
+          bits[m] = bits_of(x[m] / sum, TYPE_TO);
+        }
+        if (p.nonfinite_zero != 0u && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
+          bits[m] = 0u;
+          replaced += 1u;
         }
       }
+      put(word, p.dim, bits.x, bits.y, TYPE_TO);
     }
-    var bits = vec2(0u);
-    for (var m = 0u; m < elements; m += 1u) {
-      if (some) {
-        bits[m] = bits_of(x[m] / total.sum, TYPE_TO);
-      }
-      if (p.nonfinite_zero != 0u && word.dim + m < p.dim && !is_finite(bits[m], TYPE_TO)) {
-        bits[m] = 0u;
-        replaced += 1u;
-      }
-    }
-    put(word, p.dim, bits.x, bits.y, TYPE_TO);
   }
   if (p.nonfinite_zero != 0u && replaced != 0u) {
     atomicAdd(&count, replaced);

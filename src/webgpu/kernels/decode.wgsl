@@ -119,7 +119,7 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> partials: array<u32>;
 
 const kMaxRows = 8u;
-const kMaxKeys = 4u;
+const kMaxKeys = 8u;
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
 const kEmpty = 0xff800000u;  // -inf
@@ -128,7 +128,7 @@ override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
 override THREADS: u32 = 128u;
 override ROWS: u32 = 4u;      // 1, 2, 4 or 8
-override UNROLL: u32 = 4u;    // at most 4
+override UNROLL: u32 = 4u;    // at most 8
 override LANES: u32 = 8u;     // at least both dims / 8; a power of 2, divides THREADS
 override DROPOUT: bool = false;
 
@@ -150,6 +150,9 @@ var<private> r_q: array<vec4<f32>, 2u * kMaxRows>;
 var<private> r_o: array<vec4<f32>, 2u * kMaxRows>;
 var<private> r_k: array<vec4<u32>, 2u * kMaxKeys>;
 var<private> r_v: array<vec4<u32>, 2u * kMaxKeys>;
+var<private> r_page: array<u32, kMaxKeys>;      // of the next tile's keys
+var<private> r_at: array<u32, kMaxKeys>;        // where they are
+var<private> r_value_at: array<u32, kMaxKeys>;  // where their values are
 var<private> r_maximum: array<f32, kMaxRows>;
 var<private> r_sum: array<f32, kMaxRows>;
 
@@ -397,24 +400,12 @@ fn high_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<
   return vec4(0u);
 }
 
-// What all keys of a workgroup have in common.
+// What all keys of a thread have in common.
 struct Cache {
   b: u32,
-  k: u32,  // where key 0 is, or key 0 of page 0
+  k: u32,  // where the thread's part of key 0 is, or of key 0 of page 0
   v: u32,
   end: u32,
-}
-
-// The page of a key, or one that does not exist.
-fn page_of(cache: Cache, j: u32) -> u32 {
-  return block_table[p.table_at + cache.b * p.table_batch + j / p.page_size * p.table_page];
-}
-
-fn exists(cache: Cache, j: u32) -> bool {
-  if (j >= cache.end) {
-    return false;
-  }
-  return p.page_size == 0u || page_of(cache, j) < p.num_pages;
 }
 
 // Whether keys and values lie in pages.
@@ -422,11 +413,14 @@ fn in_pages() -> bool {
   return p.page_size != 0u && p.gathered == 0u;
 }
 
-fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
-  if (!in_pages()) {
-    return start + j * x.row;
+// j / p.page_size and what is left of it, without a division where they are bits of j.
+fn page_and_slot(j: u32) -> vec2<u32> {
+  let last = p.page_size - 1u;
+  if ((p.page_size & last) == 0u) {
+    return vec2(j >> firstTrailingBit(p.page_size), j & last);
   }
-  return start + page_of(cache, j) * x.batch + j % p.page_size * x.row;
+  let page = j / p.page_size;
+  return vec2(page, j - page * p.page_size);
 }
 
 fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
@@ -445,35 +439,82 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
   }
 }
 
-// Keys (or values) [first, first + TILE) of the thread's; those that do not exist are 0.
-fn load_k(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
-    let key = thread / LANES + n * GROUPS;
-    let dim = thread % LANES * 8u;
-    r_k[2u * n] = vec4(0u);
-    r_k[2u * n + 1u] = vec4(0u);
-    if (exists(cache, first + key)) {
-      let row = row_of_key(cache, cache.k, p.k, first + key);
-      r_k[2u * n] = low_words(1u, TYPE_KV, row, dim, p.dim_qk);
-      r_k[2u * n + 1u] = high_words(1u, TYPE_KV, row, dim, p.dim_qk);
+// The pages of the thread's keys of the tile from `first` on, on their way ahead of load_k.
+fn find(cache: Cache, first: u32, thread: u32) {
+  if (p.page_size == 0u) {
+    return;
+  }
+  let table = p.table_at + cache.b * p.table_batch;
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let j = min(first + thread / LANES + n * GROUPS, cache.end - 1u);
+    r_page[n] = block_table[table + page_and_slot(j).x * p.table_page];
+  }
+}
+
+// Starts to load the thread's keys of the tile from `first` on, whose pages were asked for, and
+// notes where their values are. Gives a bit for each key that exists; of others some words that do.
+// Dimensions that keys don't have stay 0, as r_k begins.
+fn load_k(cache: Cache, first: u32, thread: u32) -> u32 {
+  var there = 0u;
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let j = first + thread / LANES + n * GROUPS;
+    there |= select(0u, 1u << n, j < cache.end && (p.page_size == 0u || r_page[n] < p.num_pages));
+    r_at[n] = cache.k + j * p.k.row;
+    r_value_at[n] = cache.v + j * p.v.row;
+  }
+  if (in_pages()) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      let slot = page_and_slot(first + thread / LANES + n * GROUPS).y;
+      r_at[n] = cache.k + r_page[n] * p.k.batch + slot * p.k.row;
+      r_value_at[n] = cache.v + r_page[n] * p.v.batch + slot * p.v.row;
+    }
+  }
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let exists = (there & (1u << n)) != 0u;
+    r_at[n] = select(0u, r_at[n], exists);
+    r_value_at[n] = select(0u, r_value_at[n], exists);
+  }
+  let dim = thread % LANES * 8u;
+  if (dim < p.dim_qk) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_k[2u * n] = k[r_at[n]];
+    }
+  }
+  if (TYPE_KV == 0u && dim + 4u < p.dim_qk) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_k[2u * n + 1u] = k[r_at[n] + 1u];
+    }
+  }
+  return there;
+}
+
+// Starts to load the values of the keys that load_k was asked for last.
+fn load_v(thread: u32) {
+  let dim = thread % LANES * 8u;
+  if (dim < p.dim_vo) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_v[2u * n] = v[r_value_at[n]];
+    }
+  }
+  if (TYPE_KV == 0u && dim + 4u < p.dim_vo) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_v[2u * n + 1u] = v[r_value_at[n] + 1u];
     }
   }
 }
 
-fn load_v(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
-    let key = thread / LANES + n * GROUPS;
-    let dim = thread % LANES * 8u;
-    r_v[2u * n] = vec4(0u);
-    r_v[2u * n + 1u] = vec4(0u);
-    if (exists(cache, first + key)) {
-      let row = row_of_key(cache, cache.v, p.v, first + key);
-      r_v[2u * n] = low_words(2u, TYPE_KV, row, dim, p.dim_vo);
-      r_v[2u * n + 1u] = high_words(2u, TYPE_KV, row, dim, p.dim_vo);
+// Values of keys that don't exist: 0 times what memory holds there could be NaN.
+fn clear_v(there: u32) {
+  if (there == (1u << UNROLL) - 1u) {
+    return;
+  }
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    if ((there & (1u << n)) == 0u) {
+      r_v[2u * n] = vec4(0u);
+      r_v[2u * n + 1u] = vec4(0u);
     }
   }
 }
-
 // end: cache
 
 // begin: kept
@@ -487,14 +528,18 @@ fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
 
 // end: kept
 
-// The thread's parts of the products of its keys with all rows.
-fn multiply(thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
+// The thread's parts of the products of its keys with all rows. Behind those of a key's row 0,
+// where keys have pages: whether it exists.
+fn multiply(thread: u32, there: u32) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
     let key = thread / LANES + n * GROUPS;
     let x = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
     for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
       s_parts[(key * ROWS + r) * PART_STRIDE + thread % LANES] =
           dot(r_q[2u * r], x.low) + dot(r_q[2u * r + 1u], x.high);
+    }
+    if (p.page_size != 0u && thread % LANES == 0u) {
+      s_parts[key * ROWS * PART_STRIDE + LANES] = select(0.0, 1.0, (there & (1u << n)) != 0u);
     }
   }
 }
@@ -507,8 +552,12 @@ fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
     for (var c = 0u; c < LANES; c += 1u) {
       product += s_parts[n * PART_STRIDE + c];
     }
+    var exists = j < cache.end;
+    if (p.page_size != 0u) {
+      exists = s_parts[n / ROWS * ROWS * PART_STRIDE + LANES] != 0.0;
+    }
     var one = row;  // the row, but this key alone
-    one.high = select(0u, min(row.high, j + 1u), exists(cache, j));
+    one.high = select(0u, min(row.high, j + 1u), exists);
     s_scores[n] = scores_of(one, j, vec4(product)).x;
     if (DROPOUT) {
       s_kept[n] = select(0.0, p.keep_scale, kept(cache.b, h, i, j));
@@ -521,7 +570,7 @@ fn accumulate(thread: u32) {
   let group = thread / LANES;
   for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     var largest = r_maximum[r];
-    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
       let t = s_scores[(group + n * GROUPS) * ROWS + r];
       largest = max(largest, select(t, largest, t == kHidden));
     }
@@ -531,7 +580,7 @@ fn accumulate(thread: u32) {
     r_o[2u * r] *= shrink;
     r_o[2u * r + 1u] *= shrink;
   }
-  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
     let at = (group + n * GROUPS) * ROWS;
     let x = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
     for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
@@ -584,7 +633,7 @@ struct Part {
   first: u32,
 }
 
-fn part_of(group: vec3<u32>) -> Part {
+fn part_of(group: vec3<u32>, thread: u32) -> Part {
   let tile = p.first_tile_q + group.x;
   let local_b = group.z / p.splits;
   let split = group.z % p.splits;
@@ -610,8 +659,9 @@ fn part_of(group: vec3<u32>) -> Part {
   let q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
   let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, in_pages());
   let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, in_pages());
-  let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
-                    p.v.base + entry_v + group.y * p.v.head, end);
+  let part = thread % LANES * select(1u, 2u, TYPE_KV == 0u);
+  let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head + part,
+                    p.v.base + entry_v + group.y * p.v.head + part, end);
   return Part(e, cache, tile, split, local_b, local_q, q, first);
 }
 
@@ -664,7 +714,7 @@ fn finish(x: Part, own: u32, thread: u32) {
 
 @compute @workgroup_size(THREADS)
 fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  let x = part_of(group);
+  let x = part_of(group, thread);
   if (x.tile * ROWS / p.group >= x.e.len_q) {
     return;
   }
@@ -679,14 +729,26 @@ fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     r_sum[r] = 0.0;
   }
 
+  // Registers that a tile's keys or values were in take the next tile's as soon as they are free, so
+  // that either are on their way all the time; pages are a tile further ahead.
+  var there = 0u;
+  if (x.first < x.cache.end) {
+    find(x.cache, x.first, thread);
+    there = load_k(x.cache, x.first, thread);
+    find(x.cache, x.first + TILE, thread);
+    load_v(thread);
+  }
   for (var j = x.first; j < x.cache.end; j += TILE) {
-    load_k(x.cache, j, thread);
-    load_v(x.cache, j, thread);  // on its way while scores are made
-    multiply(thread);
+    multiply(thread, there);
+    let now = there;
+    there = load_k(x.cache, j + TILE, thread);
+    find(x.cache, j + 2u * TILE, thread);
     workgroupBarrier();
     score(x.cache, row, h, own.i, j, thread);
     workgroupBarrier();
+    clear_v(now);
     accumulate(thread);
+    load_v(thread);
   }
   if (thread % LANES == 0u) {
     for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8

@@ -113,7 +113,8 @@ struct Parameters {
 @group(0) @binding(8) var<storage, read_write> partials: array<u32>;
 
 const kMaxRows = 8u;
-const kMaxKeys = 4u;
+const kMaxKeys = 8u;
+const kMaxPairs = 64u;
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
 const kEmpty = 0xff800000u;  // -inf
@@ -122,12 +123,14 @@ override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
 override THREADS: u32 = 128u;
 override ROWS: u32 = 4u;      // 1, 2, 4 or 8, at most LANES
-override UNROLL: u32 = 4u;    // at most 4
+override UNROLL: u32 = 4u;    // at most 8
 override LANES: u32 = 8u;     // at least both dims / 8; a power of 2, divides THREADS
 override DROPOUT: bool = false;
 
 override GROUPS = THREADS / LANES;
 override TILE = UNROLL * GROUPS;
+override PAIRS = UNROLL * ROWS;  // of a group of lanes in a tile, at most 32; row * UNROLL + key
+override OWNED = max(PAIRS / LANES, 1u);  // pairs of a lane
 override O_STRIDE = THREADS + 4u;
 
 var<workgroup> s_parts: array<f32, 8u * O_STRIDE>;
@@ -139,8 +142,11 @@ var<private> r_q: array<vec4<f32>, 2u * kMaxRows>;
 var<private> r_o: array<vec4<f32>, 2u * kMaxRows>;
 var<private> r_k: array<vec4<u32>, 2u * kMaxKeys>;
 var<private> r_v: array<vec4<u32>, 2u * kMaxKeys>;
-var<private> r_products: array<f32, kMaxRows>;
-var<private> r_scores: array<f32, kMaxKeys>;  // of the row that the thread owns
+var<private> r_page: array<u32, kMaxKeys>;      // of the next tile's keys
+var<private> r_at: array<u32, kMaxKeys>;        // where they are
+var<private> r_value_at: array<u32, kMaxKeys>;  // where their values are
+var<private> r_products: array<f32, kMaxPairs>;
+var<private> r_scores: array<f32, kMaxKeys>;  // of the pairs that the thread owns
 
 // begin: load
 // 16 bytes of one of the inputs; `source` is a constant wherever it is called.
@@ -386,24 +392,12 @@ fn high_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<
   return vec4(0u);
 }
 
-// What all keys of a workgroup have in common.
+// What all keys of a thread have in common.
 struct Cache {
   b: u32,
-  k: u32,  // where key 0 is, or key 0 of page 0
+  k: u32,  // where the thread's part of key 0 is, or of key 0 of page 0
   v: u32,
   end: u32,
-}
-
-// The page of a key, or one that does not exist.
-fn page_of(cache: Cache, j: u32) -> u32 {
-  return block_table[p.table_at + cache.b * p.table_batch + j / p.page_size * p.table_page];
-}
-
-fn exists(cache: Cache, j: u32) -> bool {
-  if (j >= cache.end) {
-    return false;
-  }
-  return p.page_size == 0u || page_of(cache, j) < p.num_pages;
 }
 
 // Whether keys and values lie in pages.
@@ -411,11 +405,14 @@ fn in_pages() -> bool {
   return p.page_size != 0u && p.gathered == 0u;
 }
 
-fn row_of_key(cache: Cache, start: u32, x: Rows, j: u32) -> u32 {
-  if (!in_pages()) {
-    return start + j * x.row;
+// j / p.page_size and what is left of it, without a division where they are bits of j.
+fn page_and_slot(j: u32) -> vec2<u32> {
+  let last = p.page_size - 1u;
+  if ((p.page_size & last) == 0u) {
+    return vec2(j >> firstTrailingBit(p.page_size), j & last);
   }
-  return start + page_of(cache, j) * x.batch + j % p.page_size * x.row;
+  let page = j / p.page_size;
+  return vec2(page, j - page * p.page_size);
 }
 
 fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
@@ -434,35 +431,82 @@ fn load_q(e: Entry, start: u32, tile: u32, lane: u32) {
   }
 }
 
-// Keys (or values) [first, first + TILE) of the thread's; those that do not exist are 0.
-fn load_k(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
-    let key = thread / LANES + n * GROUPS;
-    let dim = thread % LANES * 8u;
-    r_k[2u * n] = vec4(0u);
-    r_k[2u * n + 1u] = vec4(0u);
-    if (exists(cache, first + key)) {
-      let row = row_of_key(cache, cache.k, p.k, first + key);
-      r_k[2u * n] = low_words(1u, TYPE_KV, row, dim, p.dim_qk);
-      r_k[2u * n + 1u] = high_words(1u, TYPE_KV, row, dim, p.dim_qk);
+// The pages of the thread's keys of the tile from `first` on, on their way ahead of load_k.
+fn find(cache: Cache, first: u32, thread: u32) {
+  if (p.page_size == 0u) {
+    return;
+  }
+  let table = p.table_at + cache.b * p.table_batch;
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let j = min(first + thread / LANES + n * GROUPS, cache.end - 1u);
+    r_page[n] = block_table[table + page_and_slot(j).x * p.table_page];
+  }
+}
+
+// Starts to load the thread's keys of the tile from `first` on, whose pages were asked for, and
+// notes where their values are. Gives a bit for each key that exists; of others some words that do.
+// Dimensions that keys don't have stay 0, as r_k begins.
+fn load_k(cache: Cache, first: u32, thread: u32) -> u32 {
+  var there = 0u;
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let j = first + thread / LANES + n * GROUPS;
+    there |= select(0u, 1u << n, j < cache.end && (p.page_size == 0u || r_page[n] < p.num_pages));
+    r_at[n] = cache.k + j * p.k.row;
+    r_value_at[n] = cache.v + j * p.v.row;
+  }
+  if (in_pages()) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      let slot = page_and_slot(first + thread / LANES + n * GROUPS).y;
+      r_at[n] = cache.k + r_page[n] * p.k.batch + slot * p.k.row;
+      r_value_at[n] = cache.v + r_page[n] * p.v.batch + slot * p.v.row;
+    }
+  }
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let exists = (there & (1u << n)) != 0u;
+    r_at[n] = select(0u, r_at[n], exists);
+    r_value_at[n] = select(0u, r_value_at[n], exists);
+  }
+  let dim = thread % LANES * 8u;
+  if (dim < p.dim_qk) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_k[2u * n] = k[r_at[n]];
+    }
+  }
+  if (TYPE_KV == 0u && dim + 4u < p.dim_qk) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_k[2u * n + 1u] = k[r_at[n] + 1u];
+    }
+  }
+  return there;
+}
+
+// Starts to load the values of the keys that load_k was asked for last.
+fn load_v(thread: u32) {
+  let dim = thread % LANES * 8u;
+  if (dim < p.dim_vo) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_v[2u * n] = v[r_value_at[n]];
+    }
+  }
+  if (TYPE_KV == 0u && dim + 4u < p.dim_vo) {
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+      r_v[2u * n + 1u] = v[r_value_at[n] + 1u];
     }
   }
 }
 
-fn load_v(cache: Cache, first: u32, thread: u32) {
-  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
-    let key = thread / LANES + n * GROUPS;
-    let dim = thread % LANES * 8u;
-    r_v[2u * n] = vec4(0u);
-    r_v[2u * n + 1u] = vec4(0u);
-    if (exists(cache, first + key)) {
-      let row = row_of_key(cache, cache.v, p.v, first + key);
-      r_v[2u * n] = low_words(2u, TYPE_KV, row, dim, p.dim_vo);
-      r_v[2u * n + 1u] = high_words(2u, TYPE_KV, row, dim, p.dim_vo);
+// Values of keys that don't exist: 0 times what memory holds there could be NaN.
+fn clear_v(there: u32) {
+  if (there == (1u << UNROLL) - 1u) {
+    return;
+  }
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    if ((there & (1u << n)) == 0u) {
+      r_v[2u * n] = vec4(0u);
+      r_v[2u * n + 1u] = vec4(0u);
     }
   }
 }
-
 // end: cache
 
 // begin: kept
@@ -476,42 +520,59 @@ fn kept(b: u32, h: u32, local_i: u32, local_j: u32) -> bool {
 
 // end: kept
 
-// The row whose products sum_lanes leaves in a lane; rows and lanes that own them are each other's
-// image, so that it also tells the lane of a row.
-fn own_row(lane: u32) -> u32 {
-  var row = 0u;
-  var bit = 1u;
-  for (var half = ROWS / 2u; half > 0u; half /= 2u) {
-    row |= select(0u, half, (lane & bit) != 0u);
-    bit *= 2u;
+// The first pair whose product sum_lanes leaves in a lane, and the lane in which it leaves a pair's:
+// bits of pairs from the highest on are those of lanes from the lowest on.
+fn first_pair(lane: u32) -> u32 {
+  var pair = 0u;
+  for (var step = 0u; step < 5u; step += 1u) {  // unrolled
+    if ((1u << step) < LANES) {
+      pair |= select(0u, PAIRS >> (step + 1u), (lane & (1u << step)) != 0u);
+    }
   }
-  return row;
+  return pair;
 }
 
-// The sum over lanes of r_products[own_row]: a step halves the rows that a lane has products of, until
-// it has one.
-fn sum_lanes(lane: u32) -> f32 {
+fn owner_of(pair: u32) -> u32 {
+  var lane = 0u;
+  for (var step = 0u; step < 5u; step += 1u) {  // unrolled
+    if ((1u << step) < LANES) {
+      lane |= select(0u, 1u << step, (pair & (PAIRS >> (step + 1u))) != 0u);
+    }
+  }
+  return lane;
+}
+
+fn own_row(lane: u32) -> u32 {
+  return first_pair(lane) / UNROLL;
+}
+
+// Sums r_products over lanes: a step halves the pairs that a lane has products of, until it has one.
+fn sum_lanes(lane: u32) {
   for (var step = 0u; step < 5u; step += 1u) {  // unrolled
     if ((1u << step) < LANES) {
       let upper = (lane & (1u << step)) != 0u;
-      let half = ROWS >> (step + 1u);
-      for (var r = 0u; r < max(ROWS >> (step + 1u), 1u); r += 1u) {  // unrolled to 4
-        var mine = r_products[r];
+      for (var m = 0u; m < max(PAIRS >> (step + 1u), 1u); m += 1u) {  // unrolled to 16
+        var mine = r_products[m];
         var theirs = mine;
-        if ((ROWS >> (step + 1u)) > 0u) {
-          mine = select(r_products[r], r_products[r + half], upper);
-          theirs = select(r_products[r + half], r_products[r], upper);
+        if ((PAIRS >> (step + 1u)) > 0u) {
+          let other = r_products[m + (PAIRS >> (step + 1u))];
+          theirs = select(other, mine, upper);
+          mine = select(mine, other, upper);
         }
-        r_products[r] = mine + subgroupShuffleXor(theirs, 1u << step);
+        r_products[m] = mine + subgroupShuffleXor(theirs, 1u << step);
       }
     }
   }
-  return r_products[0];
+}
+
+// Whether lanes that differ in this bit own other keys of the same row.
+fn splits_keys(bit: u32) -> bool {
+  return bit >= ROWS && bit < min(PAIRS, LANES);
 }
 
 // What the lane that owns row r has, of the LANES from `base` on.
-fn from_owner(x: f32, r: u32, base: u32) -> f32 {
-  return subgroupShuffle(x, base + own_row(r));
+fn from_owner(x: f32, pair: u32, base: u32) -> f32 {
+  return subgroupShuffle(x, base + owner_of(pair));
 }
 
 // begin: weigh
@@ -550,7 +611,7 @@ struct Part {
   first: u32,
 }
 
-fn part_of(group: vec3<u32>) -> Part {
+fn part_of(group: vec3<u32>, thread: u32) -> Part {
   let tile = p.first_tile_q + group.x;
   let local_b = group.z / p.splits;
   let split = group.z % p.splits;
@@ -576,8 +637,9 @@ fn part_of(group: vec3<u32>) -> Part {
   let q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
   let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, in_pages());
   let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, in_pages());
-  let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
-                    p.v.base + entry_v + group.y * p.v.head, end);
+  let part = thread % LANES * select(1u, 2u, TYPE_KV == 0u);
+  let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head + part,
+                    p.v.base + entry_v + group.y * p.v.head + part, end);
   return Part(e, cache, tile, split, local_b, local_q, q, first);
 }
 
@@ -632,13 +694,14 @@ fn finish(x: Part, own: u32, thread: u32) {
 fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
                     @builtin(local_invocation_index) thread: u32,
                     @builtin(subgroup_invocation_id) subgroup_lane: u32) {
-  let x = part_of(group);
+  let x = part_of(group, thread);
   if (x.tile * ROWS / p.group >= x.e.len_q) {
     return;
   }
   let lane = thread % LANES;
   let base = subgroup_lane - lane;
   let own = tile_row(x, own_row(lane));
+  let own_key = first_pair(lane) % UNROLL;
   let h = p.first_head_q + x.local_q + own.head;
   let row = row_of(x.e, x.cache.b, h, own.i);
   load_q(x.e, x.q, x.tile, lane);
@@ -646,49 +709,78 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
     r_o[2u * r] = vec4(0.0);
     r_o[2u * r + 1u] = vec4(0.0);
   }
-  var maximum = -3.4028234e38;
-  var sum = 0.0;
+  var maximum = -3.4028234e38;  // of the lane's row
+  var sum = 0.0;                // of the lane's pairs
 
+  // Registers that a tile's keys or values were in take the next tile's as soon as they are free, so
+  // that either are on their way all the time; pages are a tile further ahead.
+  var there = 0u;
+  if (x.first < x.cache.end) {
+    find(x.cache, x.first, thread);
+    there = load_k(x.cache, x.first, thread);
+    find(x.cache, x.first + TILE, thread);
+    load_v(thread);
+  }
   for (var first = x.first; first < x.cache.end; first += TILE) {
-    load_k(x.cache, first, thread);
-    load_v(x.cache, first, thread);  // on its way while scores are made
-    var largest = maximum;
-    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
       let keys = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
       for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
-        r_products[r] = dot(r_q[2u * r], keys.low) + dot(r_q[2u * r + 1u], keys.high);
+        r_products[r * UNROLL + n] = dot(r_q[2u * r], keys.low) + dot(r_q[2u * r + 1u], keys.high);
       }
-      let product = sum_lanes(lane);
+    }
+    let now = there;
+    there = load_k(x.cache, first + TILE, thread);
+    find(x.cache, first + 2u * TILE, thread);
+    sum_lanes(lane);
+    var largest = maximum;
+    for (var c = 0u; c < OWNED; c += 1u) {  // unrolled to 8
+      let n = own_key + c;
       let j = first + thread / LANES + n * GROUPS;
       var one = row;  // the row, but this key alone
-      one.high = select(0u, min(row.high, j + 1u), exists(x.cache, j));
-      let t = scores_of(one, j, vec4(product)).x;
-      r_scores[n] = t;
+      one.high = select(0u, min(row.high, j + 1u), (now & (1u << n)) != 0u);
+      let t = scores_of(one, j, vec4(r_products[c])).x;
+      r_scores[c] = t;
       largest = max(largest, select(t, largest, t == kHidden));
     }
-    let shrink = select(exp_of((maximum - largest) * p.to_log2), 0.0, sum == 0.0);
+    for (var step = 0u; step < 5u; step += 1u) {  // unrolled
+      if (splits_keys(1u << step)) {
+        largest = max(largest, subgroupShuffleXor(largest, 1u << step));
+      }
+    }
+    let shrink = exp_of((maximum - largest) * p.to_log2);
     maximum = largest;
     sum *= shrink;
     for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
-      let of_row = from_owner(shrink, r, base);
+      let of_row = from_owner(shrink, r * UNROLL, base);
       r_o[2u * r] *= of_row;
       r_o[2u * r + 1u] *= of_row;
     }
-    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 4
-      let t = r_scores[n];
+    for (var c = 0u; c < OWNED; c += 1u) {  // unrolled to 8
+      let t = r_scores[c];
       var probability = exp_of((t - maximum) * p.to_log2);
       probability = select(probability, 0.0, t == kHidden);
       sum += probability;
       if (DROPOUT) {
-        let j = first + thread / LANES + n * GROUPS;
+        let j = first + thread / LANES + (own_key + c) * GROUPS;
         probability *= select(0.0, p.keep_scale, kept(x.cache.b, h, own.i, j));
       }
+      r_scores[c] = probability;
+    }
+    clear_v(now);
+    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
       let values = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
       for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
-        let of_row = vec4(from_owner(probability, r, base));
+        let pair = r * UNROLL + n;
+        let of_row = vec4(from_owner(r_scores[pair % OWNED], pair, base));
         r_o[2u * r] = fma(of_row, values.low, r_o[2u * r]);
         r_o[2u * r + 1u] = fma(of_row, values.high, r_o[2u * r + 1u]);
       }
+    }
+    load_v(thread);
+  }
+  for (var step = 0u; step < 5u; step += 1u) {  // unrolled
+    if (splits_keys(1u << step)) {
+      sum += subgroupShuffleXor(sum, 1u << step);
     }
   }
   if (lane < ROWS) {
