@@ -180,8 +180,10 @@ class WebgpuRun final : public CellRun {
   }
 
   void sample(double budget, std::vector<double>& out) override {
-    constexpr double kLeastSpan = 2e-3;
-    constexpr double kMostCalls = 200.0;  // recorded at once
+    // Long enough for the device's clocks to rise: of an H200 that waits for the host between
+    // spans of 2 ms they stay low, and so does a fifth of its bandwidth.
+    constexpr double kLeastSpan = 40e-3;
+    constexpr double kMostCalls = 1000.0;  // recorded at once
     const double once = std::max(span(1), 1e-6);
     const auto batch =
         static_cast<std::int64_t>(std::clamp(std::ceil(kLeastSpan / once), 1.0, kMostCalls));

@@ -96,7 +96,8 @@ class AttentionWork {
 
   // What kernels that read q, k, v and pairs compute: types and options. After take_inputs().
   void add_constants(Step& step) const;
-  // OPTIONS of kernels that make scores: 0: none that act on them, 1: softcap or ALiBi alone, 2: any.
+  // OPTIONS of kernels that make scores: 0: none that act on them, 1: softcap or ALiBi alone, 2:
+  // any.
   [[nodiscard]] std::uint32_t options_of_scores() const;
   // The parameters of a piece; rows of tensors are left to its kernel.
   [[nodiscard]] Parameters parameters_of(const Piece& piece, const Tiles& tiles) const;
