@@ -181,7 +181,7 @@ class WebgpuRun final : public CellRun {
 
   void sample(double budget, std::vector<double>& out) override {
     // Long enough for the device's clocks to rise: of an H200 that waits for the host between
-    // spans of 2 ms they stay low, and so does a fifth of its bandwidth.
+    // spans of 2 ms they stay low, and decode comes to a fifth of its bandwidth.
     constexpr double kLeastSpan = 40e-3;
     constexpr double kMostCalls = 1000.0;  // recorded at once
     const double once = std::max(span(1), 1e-6);
