@@ -180,10 +180,11 @@ class WebgpuRun final : public CellRun {
   }
 
   void sample(double budget, std::vector<double>& out) override {
-    // Long enough for the device's clocks to rise: of an H200 that waits for the host between
-    // spans of 2 ms they stay low, and decode comes to a fifth of its bandwidth.
+    // Clocks fall while a device waits for the host: an H200's came down to a fifth, and decode's
+    // bandwidth with them, between spans of 2 ms.
     constexpr double kLeastSpan = 40e-3;
     constexpr double kMostCalls = 1000.0;  // recorded at once
+    queue_.warm_up();
     const double once = std::max(span(1), 1e-6);
     const auto batch =
         static_cast<std::int64_t>(std::clamp(std::ceil(kLeastSpan / once), 1.0, kMostCalls));

@@ -122,6 +122,7 @@ struct WebgpuQueue::State {
   std::shared_ptr<webgpu::Device> device;
   std::shared_ptr<Scratch> scratch;
   std::unique_ptr<Marks> marks;  // null: the device has no timestamps
+  double best_rate = 0.0;        // that warm_up() saw
 
   // At least that large; the one of before lives on with the calls that use it.
   std::shared_ptr<Scratch> scratch_for(const webgpu::Needs& needs) {
@@ -173,6 +174,23 @@ std::string WebgpuQueue::driver() const {
 
 std::int64_t WebgpuQueue::uncached_bytes() const {
   return state_->device->facts().type == webgpu::AdapterType::cpu ? 0 : std::int64_t{256} << 20;
+}
+
+void WebgpuQueue::warm_up() {
+  constexpr double kNearBest = 0.9;
+  constexpr auto kMost = std::chrono::seconds(3);
+  constexpr auto kFirst = std::chrono::seconds(1);  // to know the best
+  webgpu::Device& device = *state_->device;
+  if (device.facts().type == webgpu::AdapterType::cpu) return;
+  const auto start = std::chrono::steady_clock::now();
+  const bool first = state_->best_rate == 0.0;
+  while (true) {
+    const double rate = device.measure_rate();
+    state_->best_rate = std::max(state_->best_rate, rate);
+    const auto spent = std::chrono::steady_clock::now() - start;
+    const bool up = rate >= kNearBest * state_->best_rate && (!first || spent >= kFirst);
+    if (up || rate == 0.0 || spent >= kMost) return;
+  }
 }
 
 double WebgpuQueue::seconds(std::span<const WebgpuCalls* const> turns) {

@@ -30,6 +30,10 @@ class WebgpuQueue {
   // CPU, where what is measured is not memory.
   [[nodiscard]] std::int64_t uncached_bytes() const;
 
+  // Keeps the device busy until its clocks are up: until it multiplies and adds about as fast as it
+  // ever has in this process, or 3 seconds are over.
+  void warm_up();
+
   // Seconds for the last call of each of `turns`, one after the other: between timestamps of the
   // device where it has them, else of the host from submitting to the end of the last. All is
   // recorded before anything is submitted.

@@ -363,7 +363,9 @@ void Device::start_caches() {
   if (subgroups != nullptr && std::string_view(subgroups) == "0") facts_.has_subgroups = false;
   if (facts_.has_subgroups) probe_subgroups();
   facts_.submission_flops = flops_of_submission(facts_.type, 0.0);
-  if (facts_.type != AdapterType::cpu) probe_rate();
+  if (facts_.type != AdapterType::cpu) {
+    facts_.submission_flops = flops_of_submission(facts_.type, measure_rate());
+  }
 }
 
 }  // namespace attn::webgpu

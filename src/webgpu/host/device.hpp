@@ -103,6 +103,9 @@ class Device {
   // calls back inside of the call or of a poll.
   core::Status wait_for(WGPUFuture future, const std::atomic<bool>& done) const;
 
+  // Operations a second of a few milliseconds of multiplying and adding; 0 where that fails.
+  double measure_rate();
+
  private:
   struct Events;  // what callbacks tell; they may come after the device is gone
   explicit Device(const Provider& provider);
@@ -110,7 +113,6 @@ class Device {
   core::Status request(WGPUAdapter adapter);
   void start_caches();
   void probe_subgroups();  // sets facts
-  void probe_rate();
   static void on_lost(const WGPUDevice* device, WGPUDeviceLostReason reason, WGPUStringView message,
                       void* events, void*);
   static void on_uncaptured(const WGPUDevice* device, WGPUErrorType type, WGPUStringView message,

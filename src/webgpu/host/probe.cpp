@@ -93,15 +93,14 @@ double measured_rate(Device& device, const Pipeline& pipeline) {
 
 // By the host's clock, for not every device has another. What else runs meanwhile makes it slower,
 // which is on the safe side.
-void Device::probe_rate() {
+double Device::measure_rate() {
   KernelSpec spec;
   spec.source = "rate";
   spec.entry = "rate";
   spec.bindings[0] = Access::write;
   spec.num_bindings = 1;
   const Pipeline* pipeline = nullptr;
-  if (!pipelines_->get(spec, pipeline).ok()) return;
-  facts_.submission_flops = flops_of_submission(facts_.type, measured_rate(*this, *pipeline));
+  return pipelines_->get(spec, pipeline).ok() ? measured_rate(*this, *pipeline) : 0.0;
 }
 
 void Device::probe_subgroups() {

@@ -43,6 +43,8 @@ constexpr std::array<Tiling, 3> kForward256{
 //   q, dim 64: {4, 16, 16, 32} 15564, {8, 8, 16, 32} 15252, {8, 16, 16, 32} 14220;
 //   kv, dim 128: {8, 16, 16, 32} 14147, {4, 16, 16, 32} 13488, {8, 16, 8, 64} 11650,
 //     {8, 16, 8, 32} 11165;
+//   bias gradient, dim 64 (with a bias, all pairs): {4, 16, 16, 32} 9892, {8, 8, 16, 32} 9493,
+//     {8, 8, 8, 32} 8520;
 //   q, dim 128: {8, 16, 16, 32} 11218, {4, 8, 16, 32} 11182, {8, 8, 16, 64} 10745.
 constexpr std::array<BackwardTiling, 2> kKv64{{{8, 8, 16, 32, 16}, {8, 8, 8, 32, 16}}};
 constexpr std::array<BackwardTiling, 3> kKv128{
@@ -53,7 +55,7 @@ constexpr std::array<BackwardTiling, 2> kQ64{{{4, 16, 16, 32, 16}, {8, 8, 8, 32,
 constexpr std::array<BackwardTiling, 1> kQ128{{{4, 8, 16, 32, 8}}};
 constexpr std::array<BackwardTiling, 3> kQ256{
     {{4, 8, 16, 32, 4}, {2, 8, 16, 32, 4}, {2, 8, 16, 16, 4}}};
-constexpr std::array<BackwardTiling, 1> kBias{{{8, 8, 8, 32, 16}}};
+constexpr std::array<BackwardTiling, 2> kBias{{{4, 16, 16, 32, 16}, {8, 8, 8, 32, 16}}};
 
 std::span<const BackwardTiling> choices_of(BackwardKernel kernel, std::int64_t dim) {
   switch (kernel) {
