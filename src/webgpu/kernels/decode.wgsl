@@ -400,10 +400,10 @@ fn high_words(source: u32, element: u32, row: u32, dim: u32, dims: u32) -> vec4<
   return vec4(0u);
 }
 
-// What all keys of a thread have in common.
+// What all keys of a workgroup have in common.
 struct Cache {
   b: u32,
-  k: u32,  // where the thread's part of key 0 is, or of key 0 of page 0
+  k: u32,  // where key 0 is, or key 0 of page 0
   v: u32,
   end: u32,
 }
@@ -455,18 +455,21 @@ fn find(cache: Cache, first: u32, thread: u32) {
 // notes where their values are. Gives a bit for each key that exists; of others some words that do.
 // Dimensions that keys don't have stay 0, as r_k begins.
 fn load_k(cache: Cache, first: u32, thread: u32) -> u32 {
+  let part = thread % LANES * select(1u, 2u, TYPE_KV == 0u);  // of a row, in units of 16 bytes
+  let start_k = cache.k + part;
+  let start_v = cache.v + part;
   var there = 0u;
   for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
     let j = first + thread / LANES + n * GROUPS;
     there |= select(0u, 1u << n, j < cache.end && (p.page_size == 0u || r_page[n] < p.num_pages));
-    r_at[n] = cache.k + j * p.k.row;
-    r_value_at[n] = cache.v + j * p.v.row;
+    r_at[n] = start_k + j * p.k.row;
+    r_value_at[n] = start_v + j * p.v.row;
   }
   if (in_pages()) {
     for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
       let slot = page_and_slot(first + thread / LANES + n * GROUPS).y;
-      r_at[n] = cache.k + r_page[n] * p.k.batch + slot * p.k.row;
-      r_value_at[n] = cache.v + r_page[n] * p.v.batch + slot * p.v.row;
+      r_at[n] = start_k + r_page[n] * p.k.batch + slot * p.k.row;
+      r_value_at[n] = start_v + r_page[n] * p.v.batch + slot * p.v.row;
     }
   }
   for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
@@ -633,7 +636,7 @@ struct Part {
   first: u32,
 }
 
-fn part_of(group: vec3<u32>, thread: u32) -> Part {
+fn part_of(group: vec3<u32>) -> Part {
   let tile = p.first_tile_q + group.x;
   let local_b = group.z / p.splits;
   let split = group.z % p.splits;
@@ -659,9 +662,8 @@ fn part_of(group: vec3<u32>, thread: u32) -> Part {
   let q = p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_q * p.q.head;
   let entry_k = select(local_b * p.k.batch + e.first_kv * p.k.row, 0u, in_pages());
   let entry_v = select(local_b * p.v.batch + e.first_kv * p.v.row, 0u, in_pages());
-  let part = thread % LANES * select(1u, 2u, TYPE_KV == 0u);
-  let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head + part,
-                    p.v.base + entry_v + group.y * p.v.head + part, end);
+  let cache = Cache(b, p.k.base + entry_k + group.y * p.k.head,
+                    p.v.base + entry_v + group.y * p.v.head, end);
   return Part(e, cache, tile, split, local_b, local_q, q, first);
 }
 
@@ -714,7 +716,7 @@ fn finish(x: Part, own: u32, thread: u32) {
 
 @compute @workgroup_size(THREADS)
 fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  let x = part_of(group, thread);
+  let x = part_of(group);
   if (x.tile * ROWS / p.group >= x.e.len_q) {
     return;
   }
