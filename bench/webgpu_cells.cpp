@@ -36,10 +36,12 @@ void add_webgpu_decode(DType dtype, std::vector<Cell>& out) {
   };
   out.push_back(decode_cell("contiguous", {1, 32, 8, 16384, 128}, dtype));
   for (const std::int64_t dim : {64, 128}) {
-    for (const std::int64_t batch : {16, 64}) {
+    const std::int64_t large = 256 * 64 / dim;  // 1 GiB of keys in 16 bits, and of values
+    for (const std::int64_t batch : {std::int64_t{16}, std::int64_t{64}, large}) {
       out.push_back(decode_cell("contiguous", {batch, 32, 8, 4096, dim}, dtype));
     }
     paged({64, 32, 8, 4096, dim});
+    paged({large, 32, 8, 4096, dim});
   }
   out.push_back(decode_cell("contiguous-mha", {16, 32, 32, 4096, 128}, dtype));
 }
