@@ -224,12 +224,15 @@ step_webgpu() {
   return $status
 }
 
+# What cells compute is the same as in step webgpu, which compares it: here it would take longer than
+# measuring.
 step_wgpu_bench() {
   find_vulkan || return 1
-  # shellcheck disable=SC2086
-  "$bundle/run" attn bench --device webgpu --out "$out/webgpu.jsonl" ${ATTN_WEBGPU_ARGUMENTS:-} || return 1
-  ATTN_WEBGPU_SUBGROUPS=0 "$bundle/run" attn bench --device webgpu --suite decode \
-    --out "$out/webgpu.jsonl"
+  # shellcheck disable=SC2206
+  local bench=("$bundle/run" attn bench --device webgpu --no-verify --seconds 0.12 --out "$out/webgpu.jsonl" ${ATTN_WEBGPU_ARGUMENTS:-})
+  "${bench[@]}" --dtype f16 || return 1
+  ATTN_WEBGPU_SUBGROUPS=0 "${bench[@]}" --dtype f16 --suite decode || return 1
+  "${bench[@]}" --dtype f32 --filter plain/b16-h32.8-n1024-,plain/b4-h32.8-n4096-,plain/b1-h32.8-n16384-,decode/
 }
 
 step_plots() { "$python" bench/plot.py "$rows" --out "$out"; }

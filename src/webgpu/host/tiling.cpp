@@ -84,7 +84,7 @@ std::uint64_t forward_bytes(const Tiling& t, const Problem& problem) {
   const std::uint64_t part = std::uint64_t{t.columns} * t.rows * 2;
   const std::uint64_t keep =
       problem.dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
-  return 16 * (std::max(k, v) + pairs + part) + 8 * t.tile_q() + 4 * keep;
+  return 16 * (std::max(k, v) + pairs + part) + 8 * t.tile_q() + 4 * (keep + 2);
 }
 
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {

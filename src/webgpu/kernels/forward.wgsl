@@ -125,6 +125,7 @@ const kMaxBlocks = 4u;  // BLOCKS_VO at most
 const kLog2E = 1.44269504;
 const kLn2 = 0.69314718;
 const kLowest = -3.4028234e38;
+const kSlack = 8.0;  // in units of log2, that a maximum may stay behind
 
 override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
@@ -159,6 +160,7 @@ override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
 var<workgroup> s_p: array<vec4<f32>, TILE_KV * Q_STRIDE>;
 var<workgroup> s_part: array<vec4<f32>, COLUMNS * Q_STRIDE>;
+var<workgroup> s_grown: array<atomic<u32>, 2>;
 var<workgroup> s_range: array<vec2<u32>, TILE_Q>;
 var<workgroup> s_keep: array<u32, KEEP_WORDS>;
 
@@ -729,8 +731,9 @@ fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
   return !inside || (OPTIONS == 2u && (p.bias_type != 0u || p.mask_given != 0u));
 }
 
-// s_part: of the thread's queries the largest of the running maximum and of its keys' scores.
-fn store_maxima(some_hidden: bool, tr: u32, tc: u32) {
+// s_part: of the thread's queries the largest of the running maximum and of its keys' scores; and
+// whether that is far above. `turn` is another one in the tile of keys that follows.
+fn store_maxima(some_hidden: bool, turn: u32, tr: u32, tc: u32) {
   var largest = array<vec4<f32>, 2>(r_max[0], r_max[1]);
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
@@ -743,15 +746,25 @@ fn store_maxima(some_hidden: bool, tr: u32, tc: u32) {
   }
   s_part[tc * Q_STRIDE + tr] = largest[0];
   s_part[tc * Q_STRIDE + ROWS + tr] = largest[1];
+  let slack = kSlack / p.to_log2;
+  if (any(largest[0] > r_max[0] + slack) || any(largest[1] > r_max[1] + slack)) {
+    atomicStore(&s_grown[turn], 1u);
+  }
 }
 
-// r_s from scores to probabilities, and what that makes of r_max, r_sum and r_o. After a barrier.
-fn make_probabilities(tr: u32) {
+// After a barrier. Where no query's maximum grew far, in most tiles, nothing is to be done: what
+// exponents are taken from need not be the largest, only near it. A query's results depend on its own
+// scores alone.
+fn take_maxima(turn: u32, tr: u32) {
+  if (atomicLoad(&s_grown[turn]) == 0u) {
+    return;
+  }
   for (var half = 0u; half < 2u; half += 1u) {  // unrolled
     var largest = s_part[half * ROWS + tr];
     for (var n = 1u; n < COLUMNS; n += 1u) {
       largest = max(largest, s_part[n * Q_STRIDE + half * ROWS + tr]);
     }
+    largest = select(r_max[half], largest, largest > r_max[half] + kSlack / p.to_log2);
     let shrink = exps_of((r_max[half] - largest) * p.to_log2);
     r_max[half] = largest;
     r_sum[half] *= shrink;
@@ -759,13 +772,19 @@ fn make_probabilities(tr: u32) {
       for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
         r_o[(half * 4u + n) * kMaxBlocks + c] *= shrink[n];
       }
-      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
-        let t = r_s[(half * 4u + n) * kMaxKeys + c];
-        let x = (t - largest[n]) * p.to_log2;
-        let e = select(exp2(x), vec4(0.0), (x < vec4(-200.0)) | (t == vec4(kHidden)));
-        r_sum[half][n] += (e.x + e.y) + (e.z + e.w);
-        r_s[(half * 4u + n) * kMaxKeys + c] = e;
-      }
+    }
+  }
+}
+
+// r_s from scores to probabilities, and their sums.
+fn make_probabilities() {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+      let t = r_s[r * kMaxKeys + c];
+      let x = (t - r_max[r / 4u][r % 4u]) * p.to_log2;
+      let e = select(exp2(x), vec4(0.0), (x < vec4(-200.0)) | (t == vec4(kHidden)));
+      r_sum[r / 4u][r % 4u] += (e.x + e.y) + (e.z + e.w);
+      r_s[r * kMaxKeys + c] = e;
     }
   }
 }
@@ -874,6 +893,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
   if (begin < high) {
     fetch_slice(place, begin, 0u, thread);
   }
+  if (thread == 0u) {
+    atomicStore(&s_grown[0], 0u);
+    atomicStore(&s_grown[1], 0u);
+  }
   for (var n = thread; n < TILE_Q; n += THREADS) {
     var range = vec2(0u);
     if (first + n < e.len_q) {
@@ -931,10 +954,15 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
       }
       multiply_scores(select(0u, slice * SLICE * Q_STRIDE, KEEP_Q) + tr, K_AT + tc);
     }
-    store_maxima(make_scores(scores, first, j, tr, tc), tr, tc);
+    let turn = (j / TILE_KV) & 1u;
+    store_maxima(make_scores(scores, first, j, tr, tc), turn, tr, tc);
     workgroupBarrier();  // maxima are there; K and Q are read
+    if (thread == 0u) {
+      atomicStore(&s_grown[1u - turn], 0u);
+    }
     put_values(place, j, thread);
-    make_probabilities(tr);
+    take_maxima(turn, tr);
+    make_probabilities();
     if (DROPOUT) {
       drop(keep, first, j, tr, tc);
     }
