@@ -11,7 +11,8 @@
 namespace attn::webgpu::test {
 namespace {
 
-// q, k, v, o, lse, dout and the gradients of a problem in buffers of their own.
+// q, k, v, o, lse, dout, the bias that has heads, queries and keys, and the gradients of a problem
+// in buffers of their own.
 class Layer {
  public:
   Layer(Device& device, const Problem& problem) : device_(device) {
@@ -36,6 +37,13 @@ class Layer {
     arguments.lse = take(TensorView::contiguous(nullptr, DType::f32,
                                                 {problem.batch, problem.heads_q, problem.len_q}),
                          q);
+    if (!problem.bias.given) return;
+    const std::int64_t entries = problem.bias.batch ? problem.batch : 1;
+    const auto pairs = TensorView::contiguous(
+        nullptr, DType::f32, {entries, problem.heads_q, problem.len_q, problem.len_kv});
+    const std::int64_t count = entries * problem.heads_q * problem.len_q * problem.len_kv;
+    arguments.bias = take(pairs, count);
+    arguments.dbias = take(pairs, count);
   }
 
   [[nodiscard]] std::vector<float> read(const TensorView& view) {
@@ -98,8 +106,10 @@ std::vector<float> all_results(Device& device, const DeviceFacts& facts, std::si
     steps += work.steps.size();
   }
   std::vector<float> all;
-  for (const TensorView* view : {&layer.arguments.o, &layer.arguments.lse, &layer.arguments.dq,
-                                 &layer.arguments.dk, &layer.arguments.dv}) {
+  for (const TensorView* view :
+       {&layer.arguments.o, &layer.arguments.lse, &layer.arguments.dq, &layer.arguments.dk,
+        &layer.arguments.dv, &layer.arguments.dbias}) {
+    if (!view->given()) continue;
     const std::vector<float> values = layer.read(*view);
     all.insert(all.end(), values.begin(), values.end());
   }
@@ -138,6 +148,25 @@ TEST_F(Pieces, SmallSubmissionsGiveTheSameBits) {
     small.submission_flops = flops;
     std::size_t steps = 0;
     const std::vector<float> pieces = all_results(device(), small, steps, problem);
+    EXPECT_GT(steps, whole_steps);
+    EXPECT_EQ(whole, pieces);
+  }
+}
+
+TEST_F(Pieces, GiveTheSameBitsOfABiasGradient) {
+  for (const bool of_entries : {false, true}) {
+    Problem problem = problem_of();
+    problem.len_kv = 131;
+    problem.bias = {true, of_entries, true, true, true};
+    problem.dq = problem.dk = problem.dv = problem.dbias = true;
+    DeviceFacts facts = device().facts();
+    facts.type =
+        AdapterType::cpu;  // which adds entries up in dq's kernel, however few tiles they have
+    std::size_t whole_steps = 0;
+    const std::vector<float> whole = all_results(device(), facts, whole_steps, problem);
+    facts.submission_flops = 1e6;
+    std::size_t steps = 0;
+    const std::vector<float> pieces = all_results(device(), facts, steps, problem);
     EXPECT_GT(steps, whole_steps);
     EXPECT_EQ(whole, pieces);
   }

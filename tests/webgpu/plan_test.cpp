@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -107,6 +108,69 @@ TEST(Memory, GrowsWithTheLengthAlone) {
     EXPECT_LT(total, std::uint64_t{64} << 20) << to_string(dtype);
     RecordProperty(std::string("bytes_") + to_string(dtype), std::to_string(total));
   }
+}
+
+// Dispatches of a kernel in the backward of the problem.
+std::size_t count_of(std::string_view kernel, const Problem& problem, const DeviceFacts& facts) {
+  Work work;
+  const core::Status status = work_of_problem(Pass::backward, problem, facts, work);
+  EXPECT_TRUE(status.ok()) << status.message;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      work.steps, [&](const Step& step) { return step.spec.source == kernel; }));
+}
+
+class BiasGradients : public testing::Test {
+ protected:
+  BiasGradients() : problem(long_problem(DType::f32, 4097)), facts(core_facts(49152)) {
+    facts.type = AdapterType::discrete;
+    facts.submission_flops = 1e15;
+    facts.max_storage_binding_bytes = std::uint64_t{1} << 31;
+    problem.batch = 3;
+    problem.heads_q = problem.heads_kv = 4;
+    problem.dq = problem.dk = problem.dv = problem.dbias = true;
+    problem.bias = {true, true, true, true, true};
+  }
+  // Of dq's kernel where it makes dbias; 0 where a kernel of its own does.
+  [[nodiscard]] std::size_t made_with_dq() const {
+    const std::size_t with_bias = count_of("backward_q_bias", problem, facts);
+    EXPECT_EQ(count_of("bias_gradient", problem, facts) == 0, with_bias > 0);
+    EXPECT_EQ(count_of("backward_q", problem, facts) > 0, problem.dq && with_bias == 0);
+    return with_bias;
+  }
+  Problem problem;
+  DeviceFacts facts;
+};
+
+TEST_F(BiasGradients, OfEveryPairComeWithDq) {
+  EXPECT_EQ(made_with_dq(), 1u);
+  problem.len_q = problem.len_kv = 1;
+  EXPECT_EQ(made_with_dq(), 1u);
+}
+
+TEST_F(BiasGradients, OfAllEntriesComeWithDqWhereOneFillsTheDevice) {
+  problem.bias.batch = false;
+  EXPECT_EQ(made_with_dq(), 3u);
+  problem.len_q = 1024;
+  EXPECT_EQ(made_with_dq(), 0u);
+  facts.type = AdapterType::cpu;
+  EXPECT_EQ(made_with_dq(), 3u);
+}
+
+TEST_F(BiasGradients, OfOtherSumsHaveTheirOwnKernel) {
+  problem.bias.head = false;
+  EXPECT_EQ(made_with_dq(), 0u);
+  problem.bias = {true, true, true, false, true};
+  EXPECT_EQ(made_with_dq(), 0u);
+  problem.bias = {true, true, true, true, false};
+  EXPECT_EQ(made_with_dq(), 0u);
+}
+
+TEST_F(BiasGradients, HaveTheirOwnKernelBesideAMaskOrWithoutDq) {
+  problem.mask = {true, false, false, true, true};
+  EXPECT_EQ(made_with_dq(), 0u);
+  problem.mask = {};
+  problem.dq = false;
+  EXPECT_EQ(made_with_dq(), 0u);
 }
 
 }  // namespace

@@ -362,19 +362,19 @@ void AttentionWork::bind_rows(Step& step, Access access, const View& view, const
   rows = binding.rows;
 }
 
+void AttentionWork::bind_one(Step& step, const View& view, const Block& block, Rows& rows,
+                             U32& kv) const {
+  bind_rows(step, Access::read, view, block, size_of(view.dtype), rows);
+  if (view.given()) kv = u32(view.stride_dim);
+}
+
+void AttentionWork::bind_bias(Step& step, Parameters& p, const Block& block) const {
+  bind_one(step, bias, block, p.bias, p.bias_kv);
+}
+
 void AttentionWork::bind_pairs(Step& step, Parameters& p, const Block& block) const {
-  const auto bind_one = [&](const View& view, Rows& rows, U32& kv) {
-    if (!view.given()) {
-      step.bind(Access::read, stand_in());
-      return;
-    }
-    const Binding binding = bound(view, block, size_of(view.dtype));
-    step.bind(Access::read, binding.operand);
-    rows = binding.rows;
-    kv = u32(view.stride_dim);
-  };
-  bind_one(bias, p.bias, p.bias_kv);
-  bind_one(mask, p.mask, p.mask_kv);
+  bind_bias(step, p, block);
+  bind_one(step, mask, block, p.mask, p.mask_kv);
 }
 
 void AttentionWork::add_constants(Step& step) const {

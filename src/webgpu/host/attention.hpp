@@ -59,7 +59,8 @@ struct Whole {
   std::int64_t tiles = 0;
   double flops = 0.0;
   std::int64_t groups_per_entry = 1;  // workgroups along the grid's third dimension
-  std::int64_t visits = 1;  // turns of a workgroup's loop; more than 1 where it can be cut
+  std::int64_t visits = 1;     // turns of a workgroup's loop; more than 1 where it can be cut
+  bool entries_apart = false;  // a piece has one entry
 };
 
 class AttentionWork {
@@ -104,7 +105,8 @@ class AttentionWork {
   // Binds a block of a tensor and says in `rows` where it is, in units of `unit` bytes.
   void bind_rows(Step& step, Access access, const View& view, const Block& block, std::int64_t unit,
                  Rows& rows) const;
-  // Binds bias and mask, or what stands for them.
+  // Bind bias, and bias and mask, or what stands for them.
+  void bind_bias(Step& step, Parameters& p, const Block& block) const;
   void bind_pairs(Step& step, Parameters& p, const Block& block) const;
   [[nodiscard]] Binding bound(const View& view, const Block& block, std::int64_t unit) const;
   // 2 per visible pair, dimension and product of the two dims, at most. After prepare().
@@ -125,6 +127,8 @@ class AttentionWork {
   void add_prepare(const char* entry, std::int64_t threads, Prepare& p);
   [[nodiscard]] double visible_pairs() const;
   [[nodiscard]] bool is_read(const View& tensor) const;
+  // Bias or mask; `kv`: from key to key.
+  void bind_one(Step& step, const View& view, const Block& block, Rows& rows, U32& kv) const;
   View scratch_statistics(Memory memory);
   core::Status append();
   core::Status take_input(View& view, const Copy& how, DType type);

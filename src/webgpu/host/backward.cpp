@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::int64_t kStatsRows = 8;       // of a workgroup of delta.wgsl
 constexpr std::int64_t kWantedGroups = 512;  // of bias_gradient.wgsl, to fill a device
+constexpr std::int64_t kLeastGroups = 256;   // of a dispatch of backward_q_bias.wgsl, likewise
 constexpr std::int64_t kMostPartElements = std::int64_t{1} << 24;
 
 U32 u32(std::int64_t value) {
@@ -23,7 +24,21 @@ bool wants_kv(const Problem& p) {
 struct Kernels {
   BackwardTiling q, kv, bias;
   Tiles tiles_q, tiles_kv, tiles_bias;
+  bool q_with_bias = false;  // dq's kernel makes the bias's gradient, too
 };
+
+// Where the bias is broadcast along entries at most; they then add to its gradient one after the
+// other, each in a dispatch that still fills a device (CPUs have few threads). The kernel has no
+// binding left for a mask.
+bool q_makes_dbias(const AttentionWork& attention, const Tiles& tiles) {
+  const Problem& p = attention.problem;
+  const View dbias = pairs_view(attention.arguments.dbias);
+  if (!p.dq || !p.dbias || p.mask.given || !dbias.given()) return false;
+  if (!rows_view(attention.arguments.dq).given()) return false;
+  if (dbias.dim != p.len_kv || dbias.rows != p.len_q || dbias.heads != p.heads_q) return false;
+  return dbias.batch == p.batch || attention.call.facts.type == AdapterType::cpu ||
+         p.heads_q * tiles.count_q(p) >= kLeastGroups;
+}
 
 Kernels choose(const AttentionWork& attention) {
   const Problem& p = attention.problem;
@@ -35,6 +50,7 @@ Kernels choose(const AttentionWork& attention) {
   x.tiles_q = {.q = x.q.tile_q()};
   x.tiles_kv = {.q = x.kv.tile_q(), .kv = x.kv.tile_kv()};
   x.tiles_bias = {.q = x.bias.tile_q(), .kv = x.bias.tile_kv()};
+  x.q_with_bias = q_makes_dbias(attention, x.tiles_q);
   return x;
 }
 
@@ -50,13 +66,18 @@ Step kernel_step(BackwardKernel kernel, const char* name, const BackwardTiling& 
   return step;
 }
 
-// q, k, v, dout, info, bias and mask of a piece.
-void bind_inputs(const AttentionWork& attention, const Piece& piece, Step& step, Parameters& p) {
+// q, k, v, dout and info of a piece.
+void bind_rows(const AttentionWork& attention, const Piece& piece, Step& step, Parameters& p) {
   attention.bind_rows(step, Access::read, attention.q, piece.q, 16, p.q);
   attention.bind_rows(step, Access::read, attention.k, piece.kv, 16, p.k);
   attention.bind_rows(step, Access::read, attention.v, piece.kv, 16, p.v);
   attention.bind_rows(step, Access::read, attention.dout, piece.q, 16, p.dout);
   step.bind(Access::read, attention.info);
+}
+
+// The same with bias and mask.
+void bind_inputs(const AttentionWork& attention, const Piece& piece, Step& step, Parameters& p) {
+  bind_rows(attention, piece, step, p);
   attention.bind_pairs(step, p, piece.q);
 }
 
@@ -107,6 +128,14 @@ core::Status add_stats(AttentionWork& attention) {
   return status;
 }
 
+// dbias in `staged`, as backward_q_bias.wgsl writes it: rows in fours.
+View stage_dbias(AttentionWork& attention, const View& dbias) {
+  const std::int64_t dim = (dbias.dim + 3) / 4 * 4;
+  const Operand part = attention.work.take(
+      Memory::staged, static_cast<std::uint64_t>(dbias.batch * dbias.heads * dbias.rows * dim * 4));
+  return scratch_view(part, DType::f32, dbias.batch, dbias.heads, dbias.rows, dim);
+}
+
 core::Status add_dq(AttentionWork& attention, const Kernels& kernels) {
   const View dq = rows_view(attention.arguments.dq);
   if (!dq.given()) return {};
@@ -114,23 +143,41 @@ core::Status add_dq(AttentionWork& attention, const Kernels& kernels) {
   Whole whole =
       whole_of(attention, kernels.tiles_q.count_q(attention.problem), attention.flops(2, 1));
   whole.of_queries.push_back(&written);
+  const View dbias = pairs_view(attention.arguments.dbias);
+  const bool with_bias = kernels.q_with_bias;
+  View staged{.rows = 0};
+  if (with_bias) staged = stage_dbias(attention, dbias);
+  whole.of_queries.push_back(&staged);
+  whole.entries_apart = with_bias && dbias.batch < attention.problem.batch;
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
   if (!status.ok()) return status;
-  const Step plain = kernel_step(BackwardKernel::q, "backward_q", kernels.q, attention);
+  const Step plain = kernel_step(BackwardKernel::q, with_bias ? "backward_q_bias" : "backward_q",
+                                 kernels.q, attention);
   for (const Piece& piece : pieces) {
     Step step = plain;
     Parameters p = attention.parameters_of(piece, kernels.tiles_q);
     p.first_tile_q = u32(piece.first_tile);
     p.out_type = number_of(written.dtype);
-    bind_inputs(attention, piece, step, p);
+    if (with_bias) {
+      bind_rows(attention, piece, step, p);
+      attention.bind_bias(step, p, piece.q);
+      attention.bind_rows(step, Access::write, staged, piece.q, 16, p.dbias);
+      p.accumulate = whole.entries_apart && piece.q.batch > 0 ? 1 : 0;
+    } else {
+      bind_inputs(attention, piece, step, p);
+    }
     attention.bind_rows(step, Access::write, written, piece.q, 4, p.dq);
     step.grid = {u32(piece.tiles), u32(piece.q.heads), u32(piece.q.batches)};
     step.flops = piece.flops;
     step.set_parameters(p);
     attention.work.steps.push_back(step);
   }
-  return attention.finish_output(dq, written, Copy::Which::queries, true);
+  if (with_bias) {
+    staged.dim = dbias.dim;
+    status = attention.finish_output(dbias, staged, Copy::Which::all);
+  }
+  return status.ok() ? attention.finish_output(dq, written, Copy::Which::queries, true) : status;
 }
 
 // dk and dv in `staged`, side by side for each key head of an entry, so that one binding has both.
@@ -297,14 +344,15 @@ void add_dsink(AttentionWork& attention) {
 core::Status add_backward(AttentionWork& attention) {
   const Problem& problem = attention.problem;
   Kernels kernels = choose(attention);
+  const bool recomputes = problem.dbias && !kernels.q_with_bias;
   attention.prepare(true, {problem.dq ? &kernels.tiles_q : nullptr,
                            wants_kv(problem) ? &kernels.tiles_kv : nullptr,
-                           problem.dbias ? &kernels.tiles_bias : nullptr});
+                           recomputes ? &kernels.tiles_bias : nullptr});
   core::Status status = attention.take_inputs();
   if (status.ok()) status = add_stats(attention);
   if (status.ok() && problem.dq) status = add_dq(attention, kernels);
   if (status.ok() && wants_kv(problem)) status = add_dkv(attention, kernels);
-  if (status.ok() && problem.dbias) status = add_dbias(attention, kernels);
+  if (status.ok() && recomputes) status = add_dbias(attention, kernels);
   if (status.ok() && problem.dsink) add_dsink(attention);
   attention.fill_uncovered();
   return status;

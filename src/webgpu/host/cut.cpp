@@ -49,6 +49,7 @@ core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) 
   if (whole.tiles == 0 || p.batch == 0) return {};
   std::int64_t batches =
       std::min<std::int64_t>(p.batch, call.facts.max_grid / whole.groups_per_entry);
+  if (whole.entries_apart) batches = std::min<std::int64_t>(batches, 1);
   if (batches == 0) {
     return core::Status::unsupported(
         "webgpu: splits: found " + std::to_string(whole.groups_per_entry) +

@@ -28,7 +28,8 @@ std::uint64_t forward_bytes(const Tiling& tiling, const Problem& problem);
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts);
 void add_tiling_constants(const Tiling& tiling, const Problem& problem, Step& step);
 
-// The constants of backward_q.wgsl, backward_kv.wgsl and bias_gradient.wgsl.
+// The constants of backward_q.wgsl and backward_q_bias.wgsl, backward_kv.wgsl and
+// bias_gradient.wgsl.
 enum class BackwardKernel { q, kv, bias };
 struct BackwardTiling {
   std::uint32_t r = 8;  // rows of a thread

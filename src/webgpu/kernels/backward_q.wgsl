@@ -113,6 +113,7 @@ struct Parameters {
 @group(0) @binding(7) var<storage, read> mask: array<u32>;
 @group(0) @binding(8) var<storage, read_write> dq: array<u32>;
 
+// begin: constants_q
 const kMaxR = 8u;
 const kMaxBlocks = 8u;
 const kLog2E = 1.44269504;
@@ -153,6 +154,7 @@ var<private> r_tile: array<vec4<f32>, kMaxR>;
 var<private> r_bias: array<vec4<u32>, kMaxR>;
 var<private> r_mask: array<u32, kMaxR>;
 var<private> r_dq: array<vec4<f32>, kMaxR * kMaxBlocks>;
+// end: constants_q
 
 // begin: inputs
 // 16 bytes of one of the inputs; `source` is a constant wherever it is called.
@@ -302,6 +304,16 @@ fn exp_of(x: f32) -> f32 {
 }
 // end: exp
 
+// begin: mask
+fn has_mask() -> bool {
+  return p.mask_given != 0u;
+}
+
+fn mask_at(word: u32) -> u32 {
+  return mask[word];
+}
+// end: mask
+
 // begin: pair_scores
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
@@ -339,7 +351,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
+  return ((mask_at(at / 4u) >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -408,7 +420,7 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
         t[n] += x.value;
         hidden[n] = hidden[n] | x.hides;
       }
-      if (p.mask_given != 0u) {
+      if (has_mask()) {
         hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
@@ -419,7 +431,7 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
 // Bytes of mask of 4 neighbouring keys.
 fn mask_word(at: u32) -> u32 {
   let shift = at % 4u * 8u;
-  return (mask[at / 4u] >> shift) | (mask[(at + 3u) / 4u] << ((32u - shift) % 32u));
+  return (mask_at(at / 4u) >> shift) | (mask_at((at + 3u) / 4u) << ((32u - shift) % 32u));
 }
 
 // Elements of bias of 4 neighbouring keys, those of 16 bits in the first two words.
@@ -455,7 +467,7 @@ fn scores_within(row: Row, j: u32, products: vec4<f32>, r: u32) -> vec4<f32> {
       }
     }
   }
-  if (p.mask_given != 0u) {
+  if (has_mask()) {
     let bytes = vec4(r_mask[r]) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
     hidden = hidden | (bytes == vec4(0u));
   }
@@ -652,7 +664,7 @@ fn is_within(tile: Tile, tr: u32) -> bool {
   }
   var neighbours = true;
   if (OPTIONS == 2u) {
-    neighbours = (p.bias_type == 0u || p.bias_kv == 1u) && (p.mask_given == 0u || p.mask_kv == 1u);
+    neighbours = (p.bias_type == 0u || p.bias_kv == 1u) && (!has_mask() || p.mask_kv == 1u);
   }
   return low <= tile.j && high >= tile.j + TILE_KV && neighbours;
 }
@@ -665,7 +677,7 @@ fn load_pairs(tile: Tile, tr: u32, column: u32) {
       r_bias[r] = bias_words(tile.head.bias + (tile.i + r * ROWS + tr) * p.bias.row + j);
     }
   }
-  if (p.mask_given != 0u) {
+  if (has_mask()) {
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       r_mask[r] = mask_word(tile.head.mask + (tile.i + r * ROWS + tr) * p.mask.row + j);
     }
@@ -742,6 +754,7 @@ fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
 }
 // end: packed_pair
 
+// begin: dq
 // r_dq += dS K of the tile in s_operands, some rows of K at a time.
 fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
   let tr = thread / COLUMNS;
@@ -765,15 +778,6 @@ fn multiply_keys(at: Starts, e: Entry, j: u32, thread: u32) {
   }
 }
 
-// dS of the thread's pairs to s_operands. `within` is a constant wherever it is called.
-fn store_ds(tile: Tile, within: bool, tr: u32, tc: u32) {
-  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-    let n = r * ROWS + tr;
-    let x = pairs_of(tile, r, n, tc * 4u, r_s[r], r_tile[r], within);
-    s_operands[n * PAIRS_STRIDE + tc] = x.ds * slope_of(r_s[r]);
-  }
-}
-
 // Elements [dim, dim + 4) of the row of dq at word `at`, as far as they exist.
 fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
   if (p.out_type == 0u) {
@@ -789,6 +793,30 @@ fn store_dq(at: u32, dim: u32, x: vec4<f32>) {
     if (dim + 2u < p.dim_qk) {
       dq[at + dim / 2u + 1u] = packed_pair(x.zw, p.out_type);
     }
+  }
+}
+
+// The sums of the thread's rows of dq, of entry b and head h of the chunk. Padded tensors also have rows
+// past the length: no key is seen there.
+fn store_rows(e: Entry, b: u32, h: u32, first: u32, end: u32, tr: u32, tc: u32) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let i = first + r * ROWS + tr;
+    if (i < end) {
+      let row = p.dq.base + b * p.dq.batch + h * p.dq.head + (e.first_q + i) * p.dq.row;
+      for (var block = 0u; block < BLOCKS_QK; block += 1u) {  // unrolled to 8
+        store_dq(row, block * TILE_KV + tc * 4u, r_dq[block * R + r] * p.scale);
+      }
+    }
+  }
+}
+// end: dq
+
+// dS of the thread's pairs to s_operands. `within` is a constant wherever it is called.
+fn store_ds(tile: Tile, within: bool, tr: u32, tc: u32) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let n = r * ROWS + tr;
+    let x = pairs_of(tile, r, n, tc * 4u, r_s[r], r_tile[r], within);
+    s_operands[n * PAIRS_STRIDE + tc] = x.ds * slope_of(r_s[r]);
   }
 }
 
@@ -830,15 +858,5 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
     }
     multiply_keys(at, e, j, thread);
   }
-
-  // Padded tensors also have rows past the length: no key is seen there.
-  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-    let i = first + r * ROWS + tr;
-    if (i < end) {
-      let row = p.dq.base + group.z * p.dq.batch + group.y * p.dq.head + (e.first_q + i) * p.dq.row;
-      for (var block = 0u; block < BLOCKS_QK; block += 1u) {  // unrolled to 8
-        store_dq(row, block * TILE_KV + tc * 4u, r_dq[block * R + r] * p.scale);
-      }
-    }
-  }
+  store_rows(e, group.z, group.y, first, end, tr, tc);
 }

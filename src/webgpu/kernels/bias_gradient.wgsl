@@ -300,6 +300,16 @@ fn exp_of(x: f32) -> f32 {
 }
 // end: exp
 
+// begin: mask
+fn has_mask() -> bool {
+  return p.mask_given != 0u;
+}
+
+fn mask_at(word: u32) -> u32 {
+  return mask[word];
+}
+// end: mask
+
 // begin: pair_scores
 // Stands for a score that is hidden: no score of finite parts has just these bits by design.
 const kHidden = -3.3931567e38;
@@ -337,7 +347,7 @@ fn bias_element(at: u32) -> BiasElement {
 }
 
 fn masked(at: u32) -> bool {
-  return ((mask[at / 4u] >> (at % 4u * 8u)) & 0xffu) == 0u;
+  return ((mask_at(at / 4u) >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
 // Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
@@ -406,7 +416,7 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
         t[n] += x.value;
         hidden[n] = hidden[n] | x.hides;
       }
-      if (p.mask_given != 0u) {
+      if (has_mask()) {
         hidden[n] = hidden[n] | masked(row.mask + seen[n] * p.mask_kv);
       }
     }
@@ -417,7 +427,7 @@ fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
 // Bytes of mask of 4 neighbouring keys.
 fn mask_word(at: u32) -> u32 {
   let shift = at % 4u * 8u;
-  return (mask[at / 4u] >> shift) | (mask[(at + 3u) / 4u] << ((32u - shift) % 32u));
+  return (mask_at(at / 4u) >> shift) | (mask_at((at + 3u) / 4u) << ((32u - shift) % 32u));
 }
 
 // Elements of bias of 4 neighbouring keys, those of 16 bits in the first two words.
@@ -453,7 +463,7 @@ fn scores_within(row: Row, j: u32, products: vec4<f32>, r: u32) -> vec4<f32> {
       }
     }
   }
-  if (p.mask_given != 0u) {
+  if (has_mask()) {
     let bytes = vec4(r_mask[r]) & vec4(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
     hidden = hidden | (bytes == vec4(0u));
   }
@@ -650,7 +660,7 @@ fn is_within(tile: Tile, tr: u32) -> bool {
   }
   var neighbours = true;
   if (OPTIONS == 2u) {
-    neighbours = (p.bias_type == 0u || p.bias_kv == 1u) && (p.mask_given == 0u || p.mask_kv == 1u);
+    neighbours = (p.bias_type == 0u || p.bias_kv == 1u) && (!has_mask() || p.mask_kv == 1u);
   }
   return low <= tile.j && high >= tile.j + TILE_KV && neighbours;
 }
@@ -663,7 +673,7 @@ fn load_pairs(tile: Tile, tr: u32, column: u32) {
       r_bias[r] = bias_words(tile.head.bias + (tile.i + r * ROWS + tr) * p.bias.row + j);
     }
   }
-  if (p.mask_given != 0u) {
+  if (has_mask()) {
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       r_mask[r] = mask_word(tile.head.mask + (tile.i + r * ROWS + tr) * p.mask.row + j);
     }

@@ -42,7 +42,7 @@ constexpr std::array kCases{
     "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout "
     "accumulate",
     "backward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 window_left=20 "
-    "mask=bk rope=interleaved rot_dim=16 nonfinite_zero",
+    "mask=bk bias=hqk dbias rope=interleaved rot_dim=16 nonfinite_zero",
 };
 
 class Writer {
