@@ -150,3 +150,17 @@ def test_what_is_not_there_is_refused_with_a_reason():
     with pytest.raises(libattn.Unsupported, match="cuda: .*append"):
         lens = torch.zeros(B, dtype=torch.int32, device="cuda")
         libattn.decode(x, x, x, k_new=x[:, :1], v_new=x[:, :1], len_kv=lens)
+
+
+def test_lse_of_long_rows(device):
+    """A maximum that stays brings sums down by exactly 1, tile after tile: any other factor adds up
+    in rows of many tiles, where lse (8 to 10) is to be right to a few units of rounding of f32."""
+    n = 32768
+    generator = torch.Generator(device=device).manual_seed(5)
+    draw = dict(dtype=torch.bfloat16, device=device, generator=generator)
+    q = torch.randn(1, 256, 4, 64, **draw)
+    k, v = (torch.randn(1, n, 4, 64, **draw) for _ in range(2))
+    _, lse = libattn.attention(q, k, v, return_lse=True)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) / 8
+    error = (lse.double() - torch.logsumexp(scores, -1)).abs().max().item()
+    assert error < 6e-6, error

@@ -230,8 +230,10 @@ __device__ __forceinline__ void Exponentiate(float unit, Scores& s, Softmax& row
       max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
       row.max[m][r] = max;
       // A row that has seen nothing keeps exp2(-inf - 0) = 0.
-      const float top = max == -kInfinity ? 0.0f : max * unit;
-      const float down = ptx::Exp2(old * unit - top);
+      const float top = max == -kInfinity ? 0.0f : __fmul_rn(max, unit);
+      // Both products rounded: fused with the difference, a maximum that stays would give 2 to the
+      // error of that rounding, tile after tile, in place of 1.
+      const float down = ptx::Exp2(__fmul_rn(old, unit) - top);
       float sum = row.sum[m][r] * down;
 #pragma unroll
       for (int n = 0; n < kBlocksN; ++n) {
