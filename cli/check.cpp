@@ -18,6 +18,7 @@
 
 #include "cases/case.hpp"
 #include "cases/device.hpp"
+#include "cases/inputs.hpp"
 #include "cases/place.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
@@ -70,6 +71,27 @@ Enum named(const char* flag, const std::string& text) {
   return *value;
 }
 
+// Rows of packed tensors follow from the lengths that a case draws by its seed: taken where they
+// are left out or the seed is another one.
+void settle_totals(cases::Case& c, bool drawn_anew) {
+  const Problem said = c.problem;
+  cases::set_totals(c);
+  const auto check = [&](const char* name, std::int64_t found, std::int64_t needed) {
+    if (drawn_anew || found == 0 || found == needed) return;
+    throw BadInput(
+        fmt::format("{}: found {}; the lengths that seed {} draws come to {}, which is "
+                    "accepted, or {} left out",
+                    name, found, c.seed, needed, name));
+  };
+  check("total_q", said.total_q, c.problem.total_q);
+  check("total_kv", said.total_kv, c.problem.total_kv);
+  if (c.memory == cases::Memory::fused_qkv && c.problem.total_q != c.problem.total_kv) {
+    throw BadInput(
+        fmt::format("memory=fused_qkv takes total_q == total_kv; seed {} draws {} and {}", c.seed,
+                    c.problem.total_q, c.problem.total_kv));
+  }
+}
+
 std::vector<cases::Case> selected(const CheckOptions& options) {
   std::vector<cases::Case> list;
   if (options.texts.empty()) {
@@ -88,6 +110,7 @@ std::vector<cases::Case> selected(const CheckOptions& options) {
   if (options.seed) {
     for (cases::Case& c : list) c.seed = *options.seed;
   }
+  for (cases::Case& c : list) settle_totals(c, options.seed.has_value());
   if (list.empty()) throw BadInput("no case matches");
   return list;
 }

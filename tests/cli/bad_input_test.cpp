@@ -22,6 +22,10 @@ TEST_F(Cli, Usage) {
   expect_refused(2, "check --pass sideways", "--pass has no value 'sideways'");
   expect_refused(2, "check --shard 4/4", "--shard takes I/N");
   expect_refused(2, "check --name no-such-case", "no case matches");
+  const std::string packed =
+      "layout_q=packed layout_kv=packed total_kv=257 batch=2 len_q=271 len_kv=257";
+  expect_refused(2, "check --case 'forward seed=3 lengths=zero : total_q=1 " + packed + "'",
+                 "total_q: found 1; the lengths that seed 3 draws come to");
   expect_refused(2, "info --explain words", "'words'");
   expect_refused(2, "info --explain causal --pass up", "--pass");
 }
