@@ -27,18 +27,20 @@ class Device;
 
 // The engine's. libattn keeps references to device and queue while its Device lives.
 struct Handles {
-  void* device = nullptr;    // WGPUDevice
-  void* queue = nullptr;     // WGPUQueue; null: the device's
-  void* adapter = nullptr;   // WGPUAdapter; tells wgpu-native's name and sort of device, if given
+  void* device = nullptr;  // WGPUDevice
+  void* queue = nullptr;   // WGPUQueue; null: the device's
+  // WGPUAdapter; with wgpu-native what tells the device's name and sort. Without it work is cut
+  // into pieces that the slowest device would finish in time, of which a fast one is not filled.
+  void* adapter = nullptr;
   void* instance = nullptr;  // WGPUInstance, kept by the engine; Dawn needs it for waiting
   // The function of webgpu.h by this name, from the library that made the device; null: what the
   // process has loaded.
   void* (*lookup)(const char* name) = nullptr;
 };
-// Asks the device what it can and how fast it is, in part by submitting a few dispatches, of some
-// milliseconds in all, and waiting for them. Without subgroups, shader-f16 or larger limits than
-// the default ones, if the engine did not ask for them when it made the device, libattn runs
-// without them.
+// Asks the device what it can and, of a GPU, how fast it is, in part by submitting a few
+// dispatches, of some milliseconds in all, and waiting for them. Without subgroups, shader-f16 or
+// larger limits than the default ones, if the engine did not ask for them when it made the device,
+// libattn runs without them.
 ATTN_API std::shared_ptr<Device> adopt(const Handles& handles);
 
 // "NVIDIA H200 (vulkan, discrete, 48 KiB, subgroups of 32, f16)"

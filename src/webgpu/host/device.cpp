@@ -362,10 +362,10 @@ void Device::start_caches() {
   const char* subgroups = std::getenv("ATTN_WEBGPU_SUBGROUPS");
   if (subgroups != nullptr && std::string_view(subgroups) == "0") facts_.has_subgroups = false;
   if (facts_.has_subgroups) probe_subgroups();
-  facts_.submission_flops = flops_of_submission(facts_.type, 0.0);
-  if (facts_.type != AdapterType::cpu) {
-    facts_.submission_flops = flops_of_submission(facts_.type, measure_rate());
-  }
+  // Of a device that may be a CPU the measurement could take seconds.
+  const bool is_gpu =
+      facts_.type == AdapterType::discrete || facts_.type == AdapterType::integrated;
+  facts_.submission_flops = flops_of_submission(facts_.type, is_gpu ? measure_rate() : 0.0);
 }
 
 }  // namespace attn::webgpu
