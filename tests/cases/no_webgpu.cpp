@@ -21,6 +21,7 @@ std::string WebgpuQueue::driver() const {
 std::int64_t WebgpuQueue::uncached_bytes() const {
   return 0;
 }
+void WebgpuQueue::warm_up() {}
 double WebgpuQueue::seconds(std::span<const WebgpuCalls* const>) {
   return 0.0;
 }
