@@ -6,6 +6,7 @@
 #include <attn/problem.hpp>
 #include <cstdint>
 
+#include "core/divide_up.hpp"
 #include "core/plan.hpp"
 #include "cpu/kernels/tile.hpp"
 
@@ -20,12 +21,8 @@ struct Config {
   std::int64_t splits = 1;
 };
 
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) {
-  return (value + step - 1) / step * step;
-}
-constexpr std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
+using core::divide_up;
+using core::round_up;
 // A row of whole 64-byte vectors.
 template <class T>
 constexpr std::int64_t padded(std::int64_t dim) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "core/divide_up.hpp"
 #include "cuda/host/table.hpp"
 
 namespace attn::cuda {
@@ -25,10 +26,6 @@ constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
 bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
-}
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
 }
 
 std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
@@ -114,9 +111,9 @@ DevicePlan plan_forward(const Problem& p, const Shape& shape, const Tiles& tiles
   DevicePlan plan;
   if (p.layout_q == Layout::packed) {
     add(plan, "portable/uncovered.cu", "attn_uncovered", kUncoveredRows,
-        divide_up(p.total_q, kUncoveredRows));
+        core::divide_up(p.total_q, kUncoveredRows));
   }
-  const std::int64_t blocks = divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
+  const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   KernelSpec& main =
       add_main(plan, "cuda_forward", "portable/forward.cu", "attn_forward", shape, tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
@@ -141,12 +138,12 @@ BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const Devi
   const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
   dimension(p.bias.batch, p.batch);
   dimension(p.bias.head, p.heads_q);
-  dimension(p.bias.q, divide_up(p.len_q, made.tiles.tile_q));
-  dimension(p.bias.kv, divide_up(p.len_kv, made.tiles.tile_kv));
+  dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
+  dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
   const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
   if (blocks > 0 && blocks < wanted) {
-    made.splits =
-        static_cast<int>(std::max<std::int64_t>(1, std::min(divide_up(wanted, blocks), visits)));
+    made.splits = static_cast<int>(
+        std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
   }
   made.blocks = blocks * made.splits;
   return made;
@@ -166,7 +163,7 @@ void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
       .set("blocks", tiles.blocks);
   if (made.splits > 1) {
     add(plan, "portable/bias_gradient_sum.cu", "attn_bias_gradient_sum", kSumThreads,
-        divide_up(dbias_elements(p), kSumThreads));
+        core::divide_up(dbias_elements(p), kSumThreads));
   }
 }
 
@@ -181,17 +178,17 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
       lay_out(p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits});
   plan.plan.workspace_bytes = plan.workspace.bytes;
 
-  const std::int64_t tiles_q = divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
+  const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   const bool rows_of_none = packed_q && p.total_q > 0;  // whose sums are to be zero all the same
   KernelSpec& prepare = add(plan, "portable/prepare.cu", "attn_prepare", kPrepareThreads,
                             tiles_q == 0 && rows_of_none ? 1 : tiles_q);
   prepare.config.set("tile_q", tiles.tile_q);
   if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
     add(plan, "portable/uncovered.cu", "attn_uncovered_gradients", kUncoveredRows,
-        divide_up(p.total_kv, kUncoveredRows));
+        core::divide_up(p.total_kv, kUncoveredRows));
   }
   const std::int64_t blocks =
-      main_wanted ? divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
+      main_wanted ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
   KernelSpec& main = add_main(plan, "cuda_backward", "portable/backward.cu", "attn_backward", shape,
                               tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
@@ -202,7 +199,7 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   if (p.dq) {
     const std::int64_t rows = packed_q ? p.total_q : p.len_q;
     add(plan, "portable/finish.cu", "attn_finish", kFinishThreads,
-        divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch));
+        core::divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch));
   }
   if (p.dbias) add_bias_gradient(plan, p, shape, bias, by_elements);
   if (p.dsink) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/divide_up.hpp"
+
 namespace attn::cuda {
 namespace {
 
@@ -11,20 +13,16 @@ constexpr std::int64_t kWarp = 32;
 constexpr std::int64_t kRegisterPiece = 256;    // of a warp
 constexpr std::int64_t kSharedOfSystem = 1024;  // of a block
 
-std::int64_t pieces(std::int64_t value, std::int64_t piece) {
-  return (value + piece - 1) / piece;
-}
-
 }  // namespace
 
 int blocks_that_fit(const DeviceFacts& facts, const Resources& kernel, unsigned threads,
                     std::int64_t dynamic_shared_bytes) {
   const std::int64_t shared = kernel.shared_bytes + dynamic_shared_bytes;
   if (threads == 0 || shared > facts.shared_per_block) return 0;
-  const std::int64_t warps = pieces(threads, kWarp);
+  const std::int64_t warps = core::divide_up(threads, kWarp);
   const std::int64_t registers =
-      std::max<std::int64_t>(1, pieces(kernel.registers * kWarp, kRegisterPiece)) * kRegisterPiece *
-      warps;
+      std::max<std::int64_t>(1, core::divide_up(kernel.registers * kWarp, kRegisterPiece)) *
+      kRegisterPiece * warps;
   return static_cast<int>(std::min({facts.registers_per_sm / registers,
                                     facts.shared_per_sm / (shared + kSharedOfSystem),
                                     facts.threads_per_sm / (warps * kWarp)}));

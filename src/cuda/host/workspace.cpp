@@ -1,6 +1,8 @@
 // The backward's workspace; see workspace.hpp.
 #include "cuda/host/workspace.hpp"
 
+#include "core/divide_up.hpp"
+
 namespace attn::cuda {
 namespace {
 
@@ -42,10 +44,10 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   Workspace w;
   const auto add = [&](Part& part, std::int64_t bytes) {
     part = {w.bytes, bytes};
-    w.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    w.bytes += core::round_up(bytes, kAlignment);
   };
   const std::int64_t rows = rows_of(p);
-  const std::int64_t tiles = p.batch * ((p.len_q + needs.tile_q - 1) / needs.tile_q);
+  const std::int64_t tiles = p.batch * core::divide_up(p.len_q, needs.tile_q);
   w.dim = needs.dim;
   w.splits = needs.splits;
   add(w.stats, rows * p.heads_q * 8);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/divide_up.hpp"
 #include "core/philox.hpp"
 #include "core/visibility.hpp"
 
@@ -141,7 +142,7 @@ core::Status AttentionWork::take_input(View& view, const Copy& how, DType type) 
   const std::int64_t batch = pages ? problem.batch : view.batch;
   const std::int64_t rows = pages ? problem.len_kv : view.rows;
   const std::int64_t unit = kUnit / size_of(type);
-  const std::int64_t dim = (view.dim + unit - 1) / unit * unit;
+  const std::int64_t dim = core::round_up(view.dim, unit);
   const Operand part =
       work.take(Memory::prepared,
                 static_cast<std::uint64_t>(batch * view.heads * rows * dim * size_of(type)));
@@ -282,8 +283,7 @@ void AttentionWork::add_prepare(const char* entry, std::int64_t threads, Prepare
     p.kv_begin = bind_list(a.kv_begin, 16);
     p.kv_end = bind_list(a.kv_end, 32);
   }
-  const std::int64_t groups = (threads + 63) / 64;
-  step.grid = {u32(std::min<std::int64_t>(groups, 65535)), u32((groups + 65534) / 65535), 1};
+  step.set_elements(threads);
   step.set_parameters(p);
   work.steps.push_back(step);
 }

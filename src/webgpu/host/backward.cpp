@@ -2,6 +2,7 @@
 // gradients.
 #include <algorithm>
 
+#include "core/divide_up.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/tiling.hpp"
 
@@ -98,7 +99,7 @@ core::Status add_stats(AttentionWork& attention) {
   const View delta = statistics_view(a.delta);
   Whole whole{.of_queries = {&o, &dout, &lse, &dlse, &delta},
               .of_keys = {},
-              .tiles = (problem.len_q + kStatsRows - 1) / kStatsRows,
+              .tiles = core::divide_up(problem.len_q, kStatsRows),
               .flops = 0.0};
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole, pieces);
@@ -247,7 +248,7 @@ core::Status add_dkv(AttentionWork& attention, const Kernels& kernels) {
 // Parts of the bias's gradient that different workgroups make: enough of these for a device, while
 // the parts stay small.
 std::int64_t parts_of(std::int64_t places, std::int64_t visits, std::int64_t elements) {
-  const std::int64_t wanted = (kWantedGroups + places - 1) / std::max<std::int64_t>(places, 1);
+  const std::int64_t wanted = core::divide_up(kWantedGroups, std::max<std::int64_t>(places, 1));
   const std::int64_t most = std::max<std::int64_t>(kMostPartElements / elements, 1);
   return std::clamp<std::int64_t>(visits, 1, std::min(wanted, most));
 }
@@ -260,8 +261,7 @@ void add_parts_sum(AttentionWork& attention, const Operand& staged, std::int64_t
   step.spec.entry = "bias_gradient_sum";
   step.bind(Access::write, staged);
   step.set_parameters(std::array<U32, 4>{0, u32(elements), u32(parts), 0});
-  const std::int64_t groups = (elements + 63) / 64;
-  step.grid = {u32(std::min<std::int64_t>(groups, 65535)), u32((groups + 65534) / 65535), 1};
+  step.set_elements(elements);
   attention.work.steps.push_back(step);
 }
 
@@ -287,8 +287,8 @@ core::Status add_dbias(AttentionWork& attention, const Kernels& kernels) {
                                   places(full.head, block.heads) *
                                   places(full.batch, block.batches);
   std::int64_t parts = parts_of(all_places, all_visits, elements);
-  const std::int64_t split = std::max<std::int64_t>((all_visits + parts - 1) / parts, 1);
-  parts = std::max<std::int64_t>((all_visits + split - 1) / split, 1);
+  const std::int64_t split = std::max<std::int64_t>(core::divide_up(all_visits, parts), 1);
+  parts = std::max<std::int64_t>(core::divide_up(all_visits, split), 1);
   const Operand staged =
       attention.work.take(Memory::staged, static_cast<std::uint64_t>(elements * parts * 4));
   View written = scratch_view(staged, DType::f32, dbias.batch, dbias.heads, dbias.rows, dbias.dim);

@@ -11,7 +11,6 @@ namespace attn::webgpu {
 namespace {
 
 constexpr std::int64_t kLines = 8;  // of a block of the grid
-constexpr std::int64_t kMaxGrid = 65535;
 
 U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
@@ -150,9 +149,7 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
       fill_rotation(copy.rotation, p);
       p.accumulate = copy.accumulate ? 1 : 0;
       p.nonfinite_zero = copy.nonfinite_zero ? 1 : 0;
-      const std::int64_t groups = (rows * block.heads + kLines - 1) / kLines;
-      const std::int64_t high = (groups + kMaxGrid - 1) / kMaxGrid;
-      step.grid = {u32((groups + high - 1) / high), u32(high), u32(block.batches)};
+      step.set_lines(rows * block.heads, kLines, block.batches);
       step.set_parameters(p);
       work.steps.push_back(step);
     }

@@ -4,17 +4,11 @@
 #include <tuple>
 #include <utility>
 
+#include "core/divide_up.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/limits.hpp"
 
 namespace attn::webgpu {
-namespace {
-
-std::int64_t divided_up(std::int64_t n, std::int64_t by) {
-  return (n + by - 1) / by;
-}
-
-}  // namespace
 
 // At most; of a few queries' ranges, for they change evenly. Entries that are shorter than the
 // longest, which only the device may know, see fewer: theirs is a corner of these pairs.
@@ -88,9 +82,9 @@ core::Status AttentionWork::cut(const Whole& whole, std::vector<Piece>& pieces) 
                        static_cast<double>(whole.tiles);
   Extents parts = parts_of({batches, heads, tiles, whole.visits}, whole.flops * share,
                            call.facts.submission_flops);
-  parts.batches *= divided_up(p.batch, batches);
-  parts.heads *= divided_up(p.heads_kv, heads);
-  parts.tiles *= divided_up(whole.tiles, tiles);
+  parts.batches *= core::divide_up(p.batch, batches);
+  parts.heads *= core::divide_up(p.heads_kv, heads);
+  parts.tiles *= core::divide_up(whole.tiles, tiles);
   const double flops = whole.flops / static_cast<double>(parts.batches * parts.heads) /
                        static_cast<double>(parts.tiles * parts.visits);
   const auto range = [](std::int64_t n, std::int64_t all, std::int64_t of) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "core/divide_up.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/tiling.hpp"
 
@@ -16,10 +17,6 @@ constexpr std::int64_t kWantedGroupsCpu = 8;
 
 U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
-}
-
-std::int64_t divide_up(std::int64_t n, std::int64_t by) {
-  return (n + by - 1) / by;
 }
 
 // Of combine.wgsl.
@@ -52,11 +49,11 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
   } else if (p.split_keys == kSplitAuto) {
     const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv * tiles, 1);
     const std::int64_t wanted = facts.type == AdapterType::cpu ? kWantedGroupsCpu : kWantedGroups;
-    const std::int64_t even = divide_up(len, divide_up(wanted, groups));
+    const std::int64_t even = core::divide_up(len, core::divide_up(wanted, groups));
     const auto tile = static_cast<std::int64_t>(tiling.tile());
-    keys = std::max(kLeastSplit, divide_up(even, tile) * tile);
+    keys = std::max(kLeastSplit, core::divide_up(even, tile) * tile);
   }
-  return {keys, divide_up(len, keys)};
+  return {keys, core::divide_up(len, keys)};
 }
 
 Step decode_step(const AttentionWork& attention, const DecodeTiling& tiling) {
@@ -168,7 +165,7 @@ core::Status add_decode(AttentionWork& attention) {
   core::Status status = attention.take_inputs();
   if (!status.ok()) return status;
   const std::int64_t tiles =
-      divide_up(problem.len_q * (problem.heads_q / problem.heads_kv), tiling.rows);
+      core::divide_up(problem.len_q * (problem.heads_q / problem.heads_kv), tiling.rows);
   const Splits splits = split(problem, tiling, tiles, attention.call.facts);
   const Partials partials = stage(attention, splits.count);
   const View o = rows_view(attention.arguments.o);

@@ -6,7 +6,6 @@ namespace {
 
 constexpr std::int64_t kRows = 256;  // of a workgroup
 constexpr U32 kMinusInfinity = 0xff800000u;
-constexpr std::int64_t kMaxGrid = 65535;
 
 // Of fill.wgsl.
 struct FillParameters {
@@ -40,9 +39,7 @@ void AttentionWork::fill(const View& tensor, Copy::Which which, U32 value) {
   p.entries_at = common.entries_at;
   p.which = static_cast<U32>(which);
   p.value = value;
-  const std::int64_t groups = (tensor.rows + kRows - 1) / kRows;
-  const std::int64_t high = (groups + kMaxGrid - 1) / kMaxGrid;
-  step.grid = {static_cast<U32>((groups + high - 1) / high), static_cast<U32>(high), 1};
+  step.set_lines(tensor.rows, kRows, 1);
   step.set_parameters(p);
   work.steps.push_back(step);
 }

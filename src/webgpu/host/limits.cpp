@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/divide_up.hpp"
+
 namespace attn::webgpu {
 namespace {
 
@@ -15,18 +17,14 @@ constexpr double kReached = 0.16;
 // turns of it.
 constexpr std::int64_t kLeastVisits = 8;
 
-std::int64_t divided_up(std::int64_t n, std::int64_t by) {
-  return (n + by - 1) / by;
-}
-
 // Calls try(parts) for the numbers of parts of n that differ in the size of the largest.
 template <class Try>
 void for_each_cut(std::int64_t n, Try&& attempt) {
   for (std::int64_t parts = 1; parts <= n;) {
     attempt(parts);
-    const std::int64_t size = divided_up(n, parts);
+    const std::int64_t size = core::divide_up(n, parts);
     if (size == 1) return;
-    parts = std::max(divided_up(n, size - 1), parts + 1);
+    parts = std::max(core::divide_up(n, size - 1), parts + 1);
   }
 }
 
@@ -55,11 +53,11 @@ Extents parts_of(const Extents& whole, double flops, double most) {
   for_each_cut(whole.batches, [&](std::int64_t batches) {
     for_each_cut(whole.heads, [&](std::int64_t heads) {
       const std::int64_t across =
-          divided_up(whole.batches, batches) * divided_up(whole.heads, heads);
+          core::divide_up(whole.batches, batches) * core::divide_up(whole.heads, heads);
       const auto tiles = std::max<std::int64_t>(
           static_cast<std::int64_t>(room / static_cast<double>(across)), across == 1 ? 1 : 0);
       if (tiles == 0) return;
-      const std::int64_t of_tiles = divided_up(whole.tiles, std::min(tiles, whole.tiles));
+      const std::int64_t of_tiles = core::divide_up(whole.tiles, std::min(tiles, whole.tiles));
       const std::int64_t count = batches * heads * of_tiles;
       if (fewest != 0 && count > fewest) return;
       // Of as many pieces those that are cut along batches, then along heads: whoever reads a

@@ -12,7 +12,6 @@ namespace attn::webgpu {
 namespace {
 
 constexpr std::int64_t kLines = 16;  // of a workgroup
-constexpr std::int64_t kMaxGrid = 65535;
 
 U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
@@ -90,12 +89,6 @@ core::Status separate(Work& work, const DeviceFacts& facts, View& input,
   return add_copy(work, facts, copy);
 }
 
-void set_lines(Step& step, std::int64_t lines, std::int64_t batches) {
-  const std::int64_t groups = (lines + kLines - 1) / kLines;
-  const std::int64_t high = (groups + kMaxGrid - 1) / kMaxGrid;
-  step.grid = {u32((groups + high - 1) / high), u32(high), u32(batches)};
-}
-
 // Entries that one dispatch does, so that the largest tensor can be bound; 0: not even one can.
 std::int64_t entries_of(const View& largest, const DeviceFacts& facts) {
   std::int64_t batches = std::min(largest.batch, kMaxGrid);
@@ -131,9 +124,7 @@ View packed_positions(const RopeArguments& arguments, const View& x, const Devic
   step.spec.entry = "positions";
   step.bind(Access::write, part);
   for (int n = 0; n < 4; ++n) step.bind(Access::read, lengths.operand);
-  const std::int64_t groups = (x.rows + 63) / 64;
-  step.grid = {u32(std::min<std::int64_t>(groups, kMaxGrid)),
-               u32((groups + kMaxGrid - 1) / kMaxGrid), 1};
+  step.set_elements(x.rows);
   step.set_parameters(p);
   work.steps.push_back(step);
   return scratch_view(part, DType::i32, 1, 1, x.rows, 1);
@@ -222,7 +213,7 @@ core::Status make_work(const MergeArguments& a, const DeviceFacts& facts, Work& 
     p.rows = u32(o.rows);
     p.heads = u32(o.heads);
     p.dim = u32(o.dim);
-    set_lines(step, o.rows * o.heads, block.batches);
+    step.set_lines(o.rows * o.heads, kLines, block.batches);
     step.set_parameters(p);
     work.steps.push_back(step);
   }
@@ -282,7 +273,7 @@ core::Status add_merge_backward(const Side& of, const View& lse2, const Side& wh
     p.rows = u32(whole.o.rows);
     p.heads = u32(whole.o.heads);
     p.dim = u32(whole.o.dim);
-    set_lines(step, whole.o.rows * whole.o.heads, block.batches);
+    step.set_lines(whole.o.rows * whole.o.heads, kLines, block.batches);
     step.set_parameters(p);
     work.steps.push_back(step);
   }

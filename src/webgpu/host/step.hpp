@@ -2,6 +2,7 @@
 // call keeps for itself by the place in one of its two scratch buffers. Pure values.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/divide_up.hpp"
 #include "webgpu/host/parameters.hpp"
 #include "webgpu/host/pipelines.hpp"
 
@@ -29,6 +31,8 @@ struct Operand {
   std::uint64_t size = 0;
 };
 
+constexpr std::int64_t kMaxGrid = 65535;  // workgroups along a dimension
+
 struct Step {
   KernelSpec spec;
   std::array<Operand, kMaxBindings> operands{};  // the first spec.num_bindings
@@ -43,6 +47,19 @@ struct Step {
   }
   void add_constant(const char* name, double value) {
     spec.constants[static_cast<std::size_t>(spec.num_constants++)] = {name, value};
+  }
+  // A workgroup for each `each` of so many lines, in two dimensions, as one may be too short.
+  void set_lines(std::int64_t lines, std::int64_t each, std::int64_t batches) {
+    const std::int64_t groups = core::divide_up(lines, each);
+    const std::int64_t high = core::divide_up(groups, kMaxGrid);
+    grid = {static_cast<std::uint32_t>(core::divide_up(groups, high)),
+            static_cast<std::uint32_t>(high), static_cast<std::uint32_t>(batches)};
+  }
+  // A thread for each element, 64 a workgroup, in rows of kMaxGrid workgroups.
+  void set_elements(std::int64_t elements) {
+    const std::int64_t groups = core::divide_up(elements, 64);
+    grid = {static_cast<std::uint32_t>(std::min(groups, kMaxGrid)),
+            static_cast<std::uint32_t>(core::divide_up(groups, kMaxGrid)), 1};
   }
   void bind(Access access, const Operand& operand) {
     const auto at = static_cast<std::size_t>(spec.num_bindings++);

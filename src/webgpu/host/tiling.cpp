@@ -6,13 +6,14 @@
 #include <bit>
 #include <span>
 
+#include "core/divide_up.hpp"
 #include "webgpu/host/geometry.hpp"
 
 namespace attn::webgpu {
 namespace {
 
 std::uint32_t divided_up(std::int64_t n, std::uint32_t by) {
-  return static_cast<std::uint32_t>((n + by - 1) / by);
+  return static_cast<std::uint32_t>(core::divide_up(n, by));
 }
 
 // Threads that share a key, 8 dimensions each: few values, for each is a pipeline.
