@@ -3,7 +3,8 @@
 // switches on.
 //
 // Grid: one block for each (tile of queries, query head, batch entry), the last tile first, as
-// those have most keys under a causal mask. A block's warps own 16 or 32 of its queries each and
+// those have most keys under a causal mask. Entries that share a bias are neighbours, so that L2
+// has it for all but the first. A block's warps own 16 or 32 of its queries each and
 // never exchange anything but the tiles of K and V, which come through a ring of config::stages in
 // shared memory (of one: K is loaded while P V is computed, V while S is). S and P stay in
 // registers: the accumulators of S, packed pairwise, are the A fragments of P V. With 32 queries a
@@ -282,8 +283,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned tiles = static_cast<unsigned>((a.max_len_q + kTileQ - 1) / kTileQ);
   const unsigned heads = blockIdx.x / tiles;
   const int q0 = static_cast<int>(tiles - 1 - blockIdx.x % tiles) * kTileQ;
-  const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
-  const Entry entry = EntryOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_q)));
+  const bool entries_first = kHasBias && a.bias.stride_batch == 0;
+  const unsigned neighbours = static_cast<unsigned>(entries_first ? a.batch : a.heads_q);
+  const int inner = static_cast<int>(heads % neighbours);
+  const int outer = static_cast<int>(heads / neighbours);
+  const int head = entries_first ? outer : inner;
+  const Entry entry = EntryOf(a, entries_first ? inner : outer);
   if (q0 >= entry.rows_q) return;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int head_kv = head / a.group;
