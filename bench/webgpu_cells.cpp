@@ -41,7 +41,8 @@ void add_webgpu_decode(DType dtype, std::vector<Cell>& out) {
       out.push_back(decode_cell("contiguous", {batch, 32, 8, 4096, dim}, dtype));
     }
     paged({64, 32, 8, 4096, dim});
-    paged({large, 32, 8, 4096, dim});
+    // A paged cache is bound whole, which devices limit to less than 2 GiB.
+    if (size_of(dtype) <= 2) paged({large, 32, 8, 4096, dim});
   }
   out.push_back(decode_cell("contiguous-mha", {16, 32, 32, 4096, 128}, dtype));
 }
