@@ -107,6 +107,9 @@ inline float __shfl_xor_sync(unsigned, float value, int mask) {
       std::bit_cast<std::uint32_t>(value),
       [&](const auto& words) { return words[(threadIdx.x % 32) ^ static_cast<unsigned>(mask)]; }));
 }
+inline unsigned __shfl_xor_sync(unsigned mask, unsigned value, int lanes) {
+  return std::bit_cast<unsigned>(__shfl_xor_sync(mask, std::bit_cast<float>(value), lanes));
+}
 inline int __reduce_min_sync(unsigned, int value) {
   return std::bit_cast<int>(
       emulated::exchange(std::bit_cast<std::uint32_t>(value), [](const auto& words) {

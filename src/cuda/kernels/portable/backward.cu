@@ -90,33 +90,23 @@ __device__ __forceinline__ bool HasDv() {
   return Warp() < kWarps / 2;
 }
 
-// A block's rows of dK or dV, where it is the warp's `mine` to give them, times `factor`, by way of
-// shared memory that nothing else uses.
-template <int kDim, int kPart, int kColumns>
-__device__ __forceinline__ void StoreKeyGradient(const Arguments& a, const Rows& rows,
-                                                 const int& dim, const Entry& entry, int head,
-                                                 int j0, float factor,
-                                                 const float (&sums)[kBlocksM][kColumns][4],
-                                                 bool mine, unsigned tile) {
+// What the warp has of dK or dV, if it is its `mine`, times `factor`, to rows in shared memory.
+template <int kPart, int kColumns, class Staged>
+__device__ __forceinline__ void PutKeyGradient(const float (&sums)[kBlocksM][kColumns][4],
+                                               float factor, bool mine, const Staged& staged) {
   static_assert(kColumns == kPart / 8);
-  const StagedRows<kDim, kDtype> staged{tile};
-  const int key = OutWarp() / kOutParts * kOutKeys;
-  const int first = OutWarp() % kOutParts * kPart;
-  if (mine) {
+  if (!mine) return;
+  const auto part = staged.template PartAt<kPart>(OutWarp() / kOutParts * kOutKeys,
+                                                  OutWarp() % kOutParts * kPart);
 #pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
+  for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int d = 0; d < kPart / 8; ++d) {
-          staged.Put(key + KeyOf(m, r), first + QueryOf(d), sums[m][d][2 * r] * factor,
-                     sums[m][d][2 * r + 1] * factor);
-        }
-  }
-  __syncthreads();
-  staged.Write(a, rows, RowAddress(rows, entry.b, entry.first_kv + j0, head),
-               min(kTileKv, entry.rows_kv - j0), dim, a.accumulate != 0,
-               static_cast<int>(threadIdx.x), kThreads);
+      for (int d = 0; d < kPart / 8; ++d) {
+        part.Put(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor, sums[m][d][2 * r + 1] * factor,
+                 true);
+      }
 }
 
 // The first bit set from `from` on, or `count`.
@@ -150,6 +140,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned v_tile = base + kShared.v;
   const unsigned ds_tile = base + kShared.ds;
   const unsigned p_tile = base + kShared.p;
+  const int num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+  const int4* q_ranges = reinterpret_cast<const int4*>(a.q_ranges) + 1ll * entry.b * num_q_tiles;
+  // Of the first window, asked for before the tiles that are long under way.
+  const int4 first_range =
+      static_cast<int>(threadIdx.x) < num_q_tiles ? q_ranges[threadIdx.x] : int4{};
   TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + j0, head_kv))
       .template Load<1>(k_tile, 0, entry.len_kv - j0);
@@ -186,10 +181,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   Sums<kPartQk> dk{};  // apart: or dV
   Sums<kPartVo> dv{};
-  const int num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
   // Row r of an entry's queries has its range at row_ranges + 2 * (first_row + r).
   const long long first_row = a.packed_q != 0 ? entry.first_q : 1ll * entry.b * a.max_len_q;
-  const int* q_ranges = a.q_ranges + 4ll * entry.b * num_q_tiles;
 
   for (int window = 0; window < num_q_tiles; window += attn::device::kBackwardWindow) {
     const int count = min(attn::device::kBackwardWindow, num_q_tiles - window);
@@ -198,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       bool sees = false;
       bool sees_all = true;
       if (n < count) {
-        const int4 tile = reinterpret_cast<const int4*>(q_ranges)[window + n];
+        const int4 tile = window + n < kThreads ? first_range : q_ranges[window + n];
         sees = tile.x < j0 + kTileKv && tile.y > j0;
         sees_all = tile.z <= j0 && tile.w >= j0 + kTileKv;
       }
@@ -359,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       const auto enter = [&] {
         if (a.turns == nullptr) return;
         // The tiles of keys behind this one that see the queries come first.
-        const int num_seen = (q_ranges[4 * (window + tile) + 1] + kTileKv - 1) / kTileKv;
+        const int num_seen = (q_ranges[window + tile].y + kTileKv - 1) / kTileKv;
         const auto mine = static_cast<unsigned>(num_seen - 1 - tile_idx);
         unsigned* turn = a.turns + (1ll * entry.b * a.heads_q + head) * num_q_tiles + window + tile;
         if (Lane() == 0) {
@@ -411,19 +404,42 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   if (a.turns != nullptr) __threadfence();
   __syncthreads();  // K has been read for the last dQ
   give_turn();
-  if (a.dk.base != nullptr) {
-    StoreKeyGradient<kDimQk, kPartQk>(a, a.dk, a.dim_qk, entry, head_kv, j0, a.scale, dk,
-                                      !kApart || !HasDv(), base);
-    __syncthreads();
-  }
-  if (a.dv.base != nullptr) {
-    const float factor = config::dropout != 0 ? a.keep_scale * kDropped<kDtype> : 1.0f;
+  const bool has_dk = a.dk.base != nullptr && (!kApart || !HasDv());
+  const bool has_dv = a.dv.base != nullptr && (!kApart || HasDv());
+  const auto& dv_sums = [&]() -> const auto& {
     if constexpr (kApart) {
-      StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dk, HasDv(),
-                                        base);
+      return dk;
     } else {
-      StoreKeyGradient<kDimVo, kPartVo>(a, a.dv, a.dim_vo, entry, head_kv, j0, factor, dv, true,
-                                        base);
+      return dv;
     }
+  }();
+  const float dv_factor = config::dropout != 0 ? a.keep_scale * kDropped<kDtype> : 1.0f;
+  char* const dk_rows = RowAddress(a.dk, entry.b, entry.first_kv + j0, head_kv);
+  char* const dv_rows = RowAddress(a.dv, entry.b, entry.first_kv + j0, head_kv);
+  const int num_rows = min(kTileKv, entry.rows_kv - j0);
+  const int thread = static_cast<int>(threadIdx.x);
+  if ((a.dk.base == nullptr || IsPlain<kDtype>(a, a.dk, a.accumulate != 0)) &&
+      (a.dv.base == nullptr || IsPlain<kDtype>(a, a.dv, a.accumulate != 0))) {
+    const PackedRows<kDimQk, kDtype, kTileKv, kThreads> packed_dk{k_tile};
+    const PackedRows<kDimVo, kDtype, kTileKv, kThreads> packed_dv{v_tile};
+    PutKeyGradient<kPartQk>(dk, a.scale, has_dk, packed_dk);
+    PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, packed_dv);
+    __syncthreads();
+    if (a.dk.base != nullptr) packed_dk.Write(a.dk, dk_rows, num_rows, a.dim_qk, thread);
+    if (a.dv.base != nullptr) packed_dv.Write(a.dv, dv_rows, num_rows, a.dim_vo, thread);
+    return;
+  }
+  const StagedRows<kDimQk, kDtype> staged_dk{base};
+  const StagedRows<kDimVo, kDtype> staged_dv{base};
+  PutKeyGradient<kPartQk>(dk, a.scale, has_dk, staged_dk);
+  __syncthreads();
+  if (a.dk.base != nullptr) {
+    staged_dk.Write(a, a.dk, dk_rows, num_rows, a.dim_qk, a.accumulate != 0, thread, kThreads);
+  }
+  __syncthreads();
+  PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, staged_dv);
+  __syncthreads();
+  if (a.dv.base != nullptr) {
+    staged_dv.Write(a, a.dv, dv_rows, num_rows, a.dim_vo, a.accumulate != 0, thread, kThreads);
   }
 }

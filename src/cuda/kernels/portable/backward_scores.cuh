@@ -169,11 +169,6 @@ __device__ __forceinline__ void MultiplyApart(unsigned k_tile, unsigned v_tile, 
   }
 }
 
-// Whether a part of so many elements of a row begins at a chunk whose bits those within it leave.
-constexpr bool IsPowerOfTwo(int elements) {
-  return (elements & (elements - 1)) == 0;
-}
-
 // sums += X Y: X of 16 columns in kBlocksM fragments, 16 rows of Y from `row` on, of columns the
 // part-th kPart.
 template <int kDim, int kPart>
@@ -381,14 +376,22 @@ __device__ __forceinline__ void Differentiate(const Arguments& a, const Step& st
 // Fragments into a tile [keys][queries], at the warp's part.
 __device__ __forceinline__ void StoreTransposed(const Fragments& pairs, unsigned tile, int key,
                                                 int query) {
+  static_assert(kTileQ % kChunk == 0 && IsPowerOfTwo(kChunk));
+  const auto place = [&](int m, int r, int n) {
+    if constexpr (kExchange) {
+      const auto lane = FragmentLane<kTileQ>::Pair(ptx::ThreadAnew() % 32).Behind(query / 8);
+      return lane.At(tile, key + 16 * m + 8 * r, n);
+    } else {  // found anew for each: kept, it spills
+      return tile + PairLayout::At(key + KeyOf(m, r), query / 8 + n) + Lane() % 4 * 4;
+    }
+  };
 #pragma unroll
   for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
     for (int m = 0; m < kBlocksS; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        ptx::StoreShared32(tile + PairLayout::At(key + KeyOf(m, r), query / 8 + n) + Lane() % 4 * 4,
-                           pairs[n / 2][m][n % 2 * 2 + r]);
+        ptx::StoreShared32(place(m, r, n), pairs[n / 2][m][n % 2 * 2 + r]);
       }
 }
 

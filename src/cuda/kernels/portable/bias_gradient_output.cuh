@@ -30,15 +30,14 @@ __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, 
                                           unsigned tile) {
   const StagedRows<8 * kN, kDtype> staged{tile};
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto part = staged.template PartAt<8 * kN>(warp * 16 * kM, 0);
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        staged.Put(warp * 16 * kM + 16 * m + lane / 4 + 8 * r, 8 * n + lane % 4 * 2,
-                   sums[m][n][2 * r], sums[m][n][2 * r + 1]);
+        part.Put(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1], true);
       }
   __syncthreads();
   const bool plain = a.partials != nullptr || (a.accumulate == 0 && a.nonfinite_count == nullptr);

@@ -424,31 +424,49 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   ptx::CopyWait<0>();
   __syncthreads();  // all warps have read the tiles, whose place O takes
-  using Staged = StagedRows<config::dim_vo, kDtype>;
-  const Staged staged{base + static_cast<unsigned>(warp * kRows * Staged::kRowBytes)};
   const int i0 = q0 + warp * kRows;
+  float factors[kBlocksM][2];
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = i0 + RowOf(m, r);
-      float factor;
       float lse;
-      Finish(a, unit, head, row.max[m][r], row.sum[m][r], factor, lse);
-      const bool empty = i >= entry.len_q;
-      if (config::dropout != 0) factor *= a.keep_scale * kDropped<kDtype>;
+      Finish(a, unit, head, row.max[m][r], row.sum[m][r], factors[m][r], lse);
+      if (config::dropout != 0) factors[m][r] *= a.keep_scale * kDropped<kDtype>;
       if (i < entry.rows_q && a.lse.base != nullptr && threadIdx.x % 4 == 0) {
         *reinterpret_cast<float*>(RowAddress(a.lse, entry.b, entry.first_q + i, head)) =
-            empty ? -kInfinity : lse;
-      }
-#pragma unroll
-      for (int d = 0; d < kBlocksD; ++d) {
-        staged.Put(RowOf(m, r), ColumnOf(d), empty ? 0.0f : o[m][d][2 * r] * factor,
-                   empty ? 0.0f : o[m][d][2 * r + 1] * factor);
+            i < entry.len_q ? lse : -kInfinity;
       }
     }
-  __syncwarp();
-  staged.Write(a, a.o, RowAddress(a.o, entry.b, entry.first_q + i0, head),
-               min(kRows, entry.rows_q - i0), a.dim_vo, false, static_cast<int>(threadIdx.x) % 32,
-               32);
+  // A warp's own rows, in shared memory of its own. Rows past the length are zeros, whatever came
+  // of them.
+  const auto put = [&](const auto& part) {
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const bool there = i0 + RowOf(m, r) < entry.len_q;
+#pragma unroll
+        for (int d = 0; d < kBlocksD; ++d) {
+          part.Put(16 * m + 8 * r, 8 * d, o[m][d][2 * r] * factors[m][r],
+                   o[m][d][2 * r + 1] * factors[m][r], there);
+        }
+      }
+    __syncwarp();
+  };
+  char* const to = RowAddress(a.o, entry.b, entry.first_q + i0, head);
+  const int num_rows = min(kRows, entry.rows_q - i0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (IsPlain<kDtype>(a, a.o, false)) {
+    using Packed = PackedRows<config::dim_vo, kDtype, kRows, 32>;
+    const Packed packed{base + static_cast<unsigned>(warp * Packed::kBytes)};
+    put(packed.template PartAt<config::dim_vo>(0, 0));
+    packed.Write(a.o, to, num_rows, a.dim_vo, lane);
+  } else {
+    using Staged = StagedRows<config::dim_vo, kDtype>;
+    const Staged staged{base + static_cast<unsigned>(warp * kRows * Staged::kRowBytes)};
+    put(staged.template PartAt<config::dim_vo>(0, 0));
+    staged.Write(a, a.o, to, num_rows, a.dim_vo, false, lane, 32);
+  }
 }

@@ -1,6 +1,7 @@
 // Results on their way out: rows of o, dk, dv through shared memory, so that they are written 16
-// bytes at a time; element by element where the tensor is odd or something is asked of elements
-// (another type, gradients that are added to, non-finite results replaced).
+// bytes at a time (PackedRows); element by element, from f32 (StagedRows), where the tensor is odd
+// or something is asked of elements (another type, gradients that are added to, non-finite results
+// replaced).
 #pragma once
 #include "ptx/memory.cuh"
 #include "shared/arguments.cuh"
@@ -25,47 +26,117 @@ __device__ __forceinline__ void StoreGradient(const Arguments& a, char* at, int 
   StoreElement(at, type, Finite(a, value));
 }
 
-// Rows of a result in shared memory, as f32.
+// Whether PackedRows can write them.
+template <int kDtype>
+__device__ __forceinline__ bool IsPlain(const Arguments& a, const Rows& rows, bool accumulate) {
+  return config::by_elements == 0 && rows.vector != 0 && rows.type == kDtype && !accumulate &&
+         a.nonfinite_count == nullptr;
+}
+
+// Rows of a result are put into shared memory by accumulators of 16 x 8: a lane has two
+// neighbouring elements of two rows, 8 apart. Put() takes where a row and a column of 8 begin, from
+// a corner that is the warp's own; `there`: else zeros, whatever the values.
+
+// kRows rows of a result, rounded to kDtype, as tile.cuh lays them out. All of a thread's part is
+// read before any is written: with one chunk after the other a block of short rows spends a tenth
+// of its time here.
+template <int kDim, int kDtype, int kRows, int kThreads>
+struct PackedRows {
+  static constexpr int kBytes = kRows * kDim * 2;
+  unsigned tile;
+
+  // A warp's part, of so many columns, at `row` and `column`.
+  template <int kColumns>
+  struct Part {
+    static constexpr bool kFolded = IsPowerOfTwo(kColumns);
+    unsigned tile;
+    int chunk;
+    FragmentLane<kDim> lane;
+    __device__ __forceinline__ void Put(int row, int column, float x, float y, bool there) const {
+      ptx::StoreShared32(lane.At(tile, row, column / 8 + (kFolded ? 0 : chunk)),
+                         there ? ptx::Pack<kDtype>(x, y) : 0u);
+    }
+  };
+  template <int kColumns>
+  __device__ __forceinline__ Part<kColumns> PartAt(int row, int column) const {
+    const int folded = Part<kColumns>::kFolded ? column / 8 : 0;
+    return {tile + static_cast<unsigned>(row * kDim * 2), column / 8,
+            FragmentLane<kDim>::Pair().Behind(folded)};
+  }
+
+  // The first `num_rows` to `to`, by threads `thread` of kThreads.
+  __device__ __forceinline__ void Write(const Rows& rows, char* to, int num_rows, int dim,
+                                        int thread) const {
+    constexpr int kChunks = kDim / 8;
+    constexpr int kPasses = kRows * kChunks / kThreads;
+    constexpr int kAtOnce = kPasses % 8 == 0 ? 8 : kPasses % 6 == 0 ? 6 : kPasses % 4 == 0 ? 4 : 1;
+    // Rows from one pass to the next, where the thread stays at its chunk.
+    constexpr int kStep = kThreads % kChunks == 0 ? kThreads / kChunks : 0;
+    static_assert(kRows * kChunks % kThreads == 0);
+    const auto row_of = [&](int pass) {
+      return kStep > 0 ? thread / kChunks + pass * kStep : (pass * kThreads + thread) / kChunks;
+    };
+    const auto chunk_of = [&](int pass) {
+      return kStep > 0 ? thread % kChunks : (pass * kThreads + thread) % kChunks;
+    };
+#pragma unroll 1
+    for (int pass = 0; pass < kPasses; pass += kAtOnce) {
+      uint4 chunks[kAtOnce];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        chunks[n] =
+            ptx::LoadShared128(tile + TileLayout<kDim>::At(row_of(pass + n), chunk_of(pass + n)));
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int row = row_of(pass + n);
+        const int chunk = chunk_of(pass + n);
+        if (row < num_rows && chunk * 8 < dim) {
+          *reinterpret_cast<uint4*>(to + row * rows.stride_row + chunk * 16) = chunks[n];
+        }
+      }
+    }
+  }
+};
+
+// Rows of any result, as f32.
 template <int kDim, int kDtype>
 struct StagedRows {
   static constexpr int kRowBytes = kDim * 4;
   unsigned tile;
 
-  // Elements (row, column) and (row, column + 1), column even. Chunks of 32 bytes are swizzled by
-  // the row, so that the 8 rows of a fragment spread over the banks.
+  // Chunks of 32 bytes are swizzled by the row, so that the 8 rows of a fragment spread over the
+  // banks.
   __device__ static __forceinline__ unsigned At(int row, int column) {
     return static_cast<unsigned>(row * kRowBytes) +
            ((static_cast<unsigned>(column * 4)) ^ (static_cast<unsigned>(row & 3) << 5));
   }
-  __device__ __forceinline__ void Put(int row, int column, float x, float y) const {
-    ptx::StoreShared64(tile + At(row, column), x, y);
+
+  struct Part {
+    unsigned tile;
+    int first_row;
+    int first_column;
+    __device__ __forceinline__ void Put(int row, int column, float x, float y, bool there) const {
+      ptx::StoreShared64(tile + At(first_row + row, first_column + column), there ? x : 0.0f,
+                         there ? y : 0.0f);
+    }
+  };
+  template <int kColumns>
+  __device__ __forceinline__ Part PartAt(int row, int column) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return {tile, row + lane / 4, column + lane % 4 * 2};
   }
 
   // All of them to `to`, by threads `thread` of `threads`. `accumulate`: gradients are added to.
   __device__ __forceinline__ void Write(const Arguments& a, const Rows& rows, char* to,
                                         int num_rows, int dim, bool accumulate, int thread,
                                         int threads) const {
-    const bool whole =
-        rows.vector != 0 && rows.type == kDtype && !accumulate && a.nonfinite_count == nullptr;
     constexpr int kChunks = kDim / 8;
 #pragma unroll 1
     for (int n = thread; n < num_rows * kChunks; n += threads) {
       const int row = n / kChunks;
       const int column = n % kChunks * 8;
-      if (column >= dim) continue;
-      const uint4 low = ptx::LoadShared128(tile + At(row, column));
-      const uint4 high = ptx::LoadShared128(tile + At(row, column) + 16);
       char* at = to + row * rows.stride_row + column * ElementBytes(rows.type);
-      const unsigned bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      if (whole) {
-        uint4 packed;
-        packed.x = ptx::Pack<kDtype>(__uint_as_float(bits[0]), __uint_as_float(bits[1]));
-        packed.y = ptx::Pack<kDtype>(__uint_as_float(bits[2]), __uint_as_float(bits[3]));
-        packed.z = ptx::Pack<kDtype>(__uint_as_float(bits[4]), __uint_as_float(bits[5]));
-        packed.w = ptx::Pack<kDtype>(__uint_as_float(bits[6]), __uint_as_float(bits[7]));
-        *reinterpret_cast<uint4*>(at) = packed;
-        continue;
-      }
       const int count = min(8, dim - column);
 #pragma unroll 1
       for (int e = 0; e < count; ++e, at += ElementBytes(rows.type)) {

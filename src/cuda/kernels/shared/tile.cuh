@@ -161,6 +161,11 @@ class TileLoader {
   const char* from_;
 };
 
+// Whether a part of so many elements of a row begins at a chunk whose bits those within it leave.
+constexpr bool IsPowerOfTwo(int elements) {
+  return (elements & (elements - 1)) == 0;
+}
+
 // The part of an ldmatrix address that is this lane's own, of a row tile that begins at a multiple
 // of 8 rows.
 //   A, and B of a transposed load: tiles (rows 0-7, rows 8-15) x (chunk, chunk + 1)
@@ -181,14 +186,20 @@ struct FragmentLane {
     return {static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes),
             static_cast<unsigned>(((lane >> 3) & 1) << 4) ^ TileLayout<kDim>::Swizzle(row)};
   }
+  // The pair of elements that this lane has of an accumulator's first row, and of its row 8.
+  __device__ static __forceinline__ FragmentLane Pair(int lane = static_cast<int>(threadIdx.x) %
+                                                                 32) {
+    return {static_cast<unsigned>(lane / 4 * TileLayout<kDim>::kRowBytes + lane % 4 * 4),
+            TileLayout<kDim>::Swizzle(lane / 4)};
+  }
   // The same, from `chunk` on: for chunks whose bits `chunk` has not.
   __device__ __forceinline__ FragmentLane Behind(int chunk) const {
     return {row + static_cast<unsigned>((chunk & ~kLow) << 4),
             swizzle ^ static_cast<unsigned>((chunk & kLow) << 4)};
   }
-  // Of rows first_row.. and chunks chunk, chunk + 1; first_row a multiple of 16, chunk even. Only
-  // the low bits of the chunk are swizzled: the others are left to the instruction's offset, as
-  // each sum in a register counts.
+  // Of rows first_row.. and chunks chunk, chunk + 1; first_row a multiple of 16, chunk even (a
+  // pair: a multiple of 8, any). Only the low bits of the chunk are swizzled: the others are left
+  // to the instruction's offset, as each sum in a register counts.
   __device__ __forceinline__ unsigned At(unsigned tile, int first_row, int chunk) const {
     return tile + row + ((static_cast<unsigned>(chunk & kLow) << 4) ^ swizzle) +
            static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes + ((chunk & ~kLow) << 4));
