@@ -425,8 +425,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     PutKeyGradient<kPartQk>(dk, a.scale, has_dk, packed_dk);
     PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, packed_dv);
     __syncthreads();
-    if (a.dk.base != nullptr) packed_dk.Write(a.dk, dk_rows, num_rows, a.dim_qk, thread);
-    if (a.dv.base != nullptr) packed_dv.Write(a.dv, dv_rows, num_rows, a.dim_vo, thread);
+    if (a.dk.base != nullptr) packed_dk.Write(a.dk.stride_row, dk_rows, num_rows, a.dim_qk, thread);
+    if (a.dv.base != nullptr) packed_dv.Write(a.dv.stride_row, dv_rows, num_rows, a.dim_vo, thread);
     return;
   }
   const StagedRows<kDimQk, kDtype> staged_dk{base};

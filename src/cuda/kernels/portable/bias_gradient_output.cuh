@@ -28,19 +28,27 @@ template <int kThreads, int kDtype, int kM, int kN>
 __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, int rows,
                                           int columns, const float (&sums)[kM][kN][4],
                                           unsigned tile) {
-  const StagedRows<8 * kN, kDtype> staged{tile};
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const auto part = staged.template PartAt<8 * kN>(warp * 16 * kM, 0);
+  const auto put = [&](const auto& part) {
 #pragma unroll
-  for (int m = 0; m < kM; ++m)
+    for (int m = 0; m < kM; ++m)
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+      for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        part.Put(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1], true);
-      }
-  __syncthreads();
+        for (int n = 0; n < kN; ++n) {
+          part.Put(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1], true);
+        }
+    __syncthreads();
+  };
   const bool plain = a.partials != nullptr || (a.accumulate == 0 && a.nonfinite_count == nullptr);
+  if (plain && to.vector && to.type == kDtype && columns % 8 == 0) {
+    const PackedRows<8 * kN, kDtype, kThreads / 32 * 16 * kM, kThreads> packed{tile};
+    put(packed.template PartAt<8 * kN>(warp * 16 * kM, 0));
+    packed.Write(to.stride_q, to.base, rows, columns, static_cast<int>(threadIdx.x));
+    return;
+  }
+  const StagedRows<8 * kN, kDtype> staged{tile};
+  put(staged.template PartAt<8 * kN>(warp * 16 * kM, 0));
   constexpr int kChunks = kN;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < rows * kChunks; n += kThreads) {

@@ -462,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     using Packed = PackedRows<config::dim_vo, kDtype, kRows, 32>;
     const Packed packed{base + static_cast<unsigned>(warp * Packed::kBytes)};
     put(packed.template PartAt<config::dim_vo>(0, 0));
-    packed.Write(a.o, to, num_rows, a.dim_vo, lane);
+    packed.Write(a.o.stride_row, to, num_rows, a.dim_vo, lane);
   } else {
     using Staged = StagedRows<config::dim_vo, kDtype>;
     const Staged staged{base + static_cast<unsigned>(warp * kRows * Staged::kRowBytes)};

@@ -65,7 +65,7 @@ struct PackedRows {
   }
 
   // The first `num_rows` to `to`, by threads `thread` of kThreads.
-  __device__ __forceinline__ void Write(const Rows& rows, char* to, int num_rows, int dim,
+  __device__ __forceinline__ void Write(long long stride_row, char* to, int num_rows, int dim,
                                         int thread) const {
     constexpr int kChunks = kDim / 8;
     constexpr int kPasses = kRows * kChunks / kThreads;
@@ -92,7 +92,7 @@ struct PackedRows {
         const int row = row_of(pass + n);
         const int chunk = chunk_of(pass + n);
         if (row < num_rows && chunk * 8 < dim) {
-          *reinterpret_cast<uint4*>(to + row * rows.stride_row + chunk * 16) = chunks[n];
+          *reinterpret_cast<uint4*>(to + row * stride_row + chunk * 16) = chunks[n];
         }
       }
     }
