@@ -175,7 +175,7 @@ TEST_F(CudaLaunch, OnTheCallersStream) {
   spec.cluster = 2;
   spec.shared_bytes = 2048;
   const abi::Stream stream = stream_of(&spec);
-  ASSERT_TRUE(find_or_load(*modules, context, spec, stream, kernel).ok());
+  ASSERT_TRUE(find_or_load(*modules, context, {&spec, 1}, stream, {&kernel, 1}).ok());
   struct Parameters {
     int value = 3;
   };
@@ -226,17 +226,21 @@ TEST_F(CudaLaunch, ACaptureNeverCompiles) {
   const CurrentContext context(fake_driver(), 0);
   const Kernel* kernel = nullptr;
   fake().capturing = abi::kCaptureActive;
-  const core::Status refused = find_or_load(*modules, context, small_spec(64), nullptr, kernel);
+  const KernelSpec spec = small_spec(64);
+  const auto find = [&] {
+    return find_or_load(*modules, context, {&spec, 1}, nullptr, {&kernel, 1});
+  };
+  const core::Status refused = find();
   EXPECT_EQ(refused.code, ErrorCode::invalid_argument);
   EXPECT_NE(refused.message.find("accepted after prepare() or a first call outside of a capture"),
             std::string::npos)
       << refused.message;
   EXPECT_TRUE(binaries->cache().list().empty());
   fake().capturing = abi::kCaptureNone;
-  ASSERT_TRUE(find_or_load(*modules, context, small_spec(64), nullptr, kernel).ok());
+  ASSERT_TRUE(find().ok());
   fake().capturing = abi::kCaptureActive;
   const int loaded = fake().modules_loaded;
-  ASSERT_TRUE(find_or_load(*modules, context, small_spec(64), nullptr, kernel).ok());
+  ASSERT_TRUE(find().ok());
   EXPECT_TRUE(launch(context, *kernel, {1, 1, 1}, nullptr, 7).ok());
   EXPECT_EQ(fake().modules_loaded, loaded);
 }

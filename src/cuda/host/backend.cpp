@@ -1,6 +1,7 @@
 // The CUDA backend behind the chain's interface.
 #include "cuda/backend.hpp"
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -78,18 +79,10 @@ class CudaBackend final : public core::Backend {
     const Driver& driver = *Driver::get(reason);
     const auto plan = plans_.get(pass, problem, *facts);
     Modules& modules = Modules::of(driver, executor.cache_dir);
-    std::vector<Config> configs;
-    for (const KernelSpec& spec : plan->specs()) configs.push_back(spec.config);
-    status = modules.binaries().get_all(configs, facts->capability(), 0);
-    if (!status.ok()) return status;
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
-    for (const KernelSpec& spec : plan->specs()) {
-      const Kernel* kernel = nullptr;
-      status = modules.load(context, spec, kernel);
-      if (!status.ok()) return status;
-    }
-    return {};
+    std::array<const Kernel*, kMaxKernels> kernels{};
+    return modules.load_all(context, plan->specs(), kernels);
   }
 
   core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
@@ -109,10 +102,8 @@ class CudaBackend final : public core::Backend {
     DeviceCall call{
         context, *facts, pass, problem, arguments, *plan, {}, nullptr, arguments.workspace};
     call.stream = stream_of(arguments.stream.value_or(nullptr));
-    for (std::size_t i = 0; i < plan->num_kernels; ++i) {
-      status = find_or_load(modules, context, plan->kernels[i], call.stream, call.kernels[i]);
-      if (!status.ok()) return status;
-    }
+    status = find_or_load(modules, context, plan->specs(), call.stream, call.kernels);
+    if (!status.ok()) return status;
     if (arguments.workspace != nullptr || plan->plan.workspace_bytes == 0) return run(call);
     const Scratch scratch(context, plan->plan.workspace_bytes, call.stream);
     if (!scratch.status().ok()) return scratch.status();

@@ -5,25 +5,30 @@
 
 namespace attn::cuda {
 
-core::Status find_or_load(Modules& modules, const CurrentContext& context, const KernelSpec& spec,
-                          abi::Stream stream, const Kernel*& kernel) {
-  kernel = modules.find(context, spec);
-  if (kernel != nullptr) return {};
+core::Status find_or_load(Modules& modules, const CurrentContext& context,
+                          std::span<const KernelSpec> specs, abi::Stream stream,
+                          std::span<const Kernel*> kernels) {
+  const KernelSpec* missing = nullptr;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    kernels[i] = modules.find(context, specs[i]);
+    if (kernels[i] == nullptr && missing == nullptr) missing = &specs[i];
+  }
+  if (missing == nullptr) return {};
   const Driver& driver = context.driver();
   int capturing = abi::kCaptureNone;
   const abi::Result result = driver.api().cuStreamIsCapturing(stream, &capturing);
   if (result != abi::kSuccess) {
     return driver.status(
         result, "cuStreamIsCapturing",
-        "asking whether the stream captures, before loading " + std::string(spec.entry));
+        "asking whether the stream captures, before loading " + std::string(missing->entry));
   }
   if (capturing != abi::kCaptureNone) {
-    return core::Status::invalid("cuda: " + std::string(spec.entry) + " of " +
-                                 to_string(spec.config) +
+    return core::Status::invalid("cuda: " + std::string(missing->entry) + " of " +
+                                 to_string(missing->config) +
                                  ": found a capturing stream before the kernel was loaded; "
                                  "accepted after prepare() or a first call outside of a capture");
   }
-  return modules.load(context, spec, kernel);
+  return modules.load_all(context, specs, kernels);
 }
 
 core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, Grid grid,

@@ -2,6 +2,7 @@
 // recorded where the stream captures.
 #pragma once
 
+#include <span>
 #include <type_traits>
 
 #include "cuda/host/modules.hpp"
@@ -19,10 +20,12 @@ inline abi::Stream stream_of(void* stream) {
   return static_cast<abi::Stream>(stream);
 }
 
-// The kernel, loaded where it was not; while the stream captures that is refused, as compiling and
-// loading can't be recorded.
-core::Status find_or_load(Modules& modules, const CurrentContext& context, const KernelSpec& spec,
-                          abi::Stream stream, const Kernel*& kernel);
+// The kernels of a call, `kernels` for each of `specs`, loaded where they were not, and compiled
+// side by side; while the stream captures that is refused, as compiling and loading can't be
+// recorded.
+core::Status find_or_load(Modules& modules, const CurrentContext& context,
+                          std::span<const KernelSpec> specs, abi::Stream stream,
+                          std::span<const Kernel*> kernels);
 
 // `parameters` holds the address of each parameter. `overlap`: the kernel may start before the one
 // ahead of it in the stream has ended and waits for it itself (griddepcontrol; needs 9.0).

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace attn::cuda {
 namespace {
@@ -67,6 +68,22 @@ core::Status Modules::load(const CurrentContext& context, const KernelSpec& spec
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   kernel = kernels_.emplace(Key{context.id(), spec}, std::move(loaded)).first->second.get();
   return {};
+}
+
+core::Status Modules::load_all(const CurrentContext& context, std::span<const KernelSpec> specs,
+                               std::span<const Kernel*> kernels) {
+  const DeviceFacts* facts = nullptr;
+  core::Status status = device_facts(context.driver(), context.ordinal(), facts);
+  if (!status.ok()) return status;
+  std::vector<Config> configs;
+  for (const KernelSpec& spec : specs) {
+    if (find(context, spec) == nullptr) configs.push_back(spec.config);
+  }
+  status = binaries_.get_all(configs, facts->capability(), 0);
+  for (std::size_t i = 0; i < specs.size() && status.ok(); ++i) {
+    status = load(context, specs[i], kernels[i]);
+  }
+  return status;
 }
 
 core::Status Modules::load_module(const CurrentContext& context, const Config& config, Slot& slot) {

@@ -53,6 +53,9 @@ class Modules {
   // Finds it, or compiles and loads it. `kernel` stays where it is. Not to be called while the
   // stream of the call captures: see launch.hpp, find_or_load.
   core::Status load(const CurrentContext& context, const KernelSpec& spec, const Kernel*& kernel);
+  // The same of several, compiled side by side.
+  core::Status load_all(const CurrentContext& context, std::span<const KernelSpec> specs,
+                        std::span<const Kernel*> kernels);
 
   [[nodiscard]] Binaries& binaries() { return binaries_; }
 
