@@ -457,7 +457,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   };
   char* const to = RowAddress(a.o, entry.b, entry.first_q + i0, head);
   const int num_rows = min(kRows, entry.rows_q - i0);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = ptx::ThreadAnew() % 32;  // the other would be kept through the loop
   if (IsPlain<kDtype>(a, a.o, false)) {
     using Packed = PackedRows<config::dim_vo, kDtype, kRows, 32>;
     const Packed packed{base + static_cast<unsigned>(warp * Packed::kBytes)};
