@@ -44,7 +44,7 @@ constexpr int kBlocksN = kTileKv / 8;
 constexpr int kBiasBytes = ElementBytes(config::bias_type);
 constexpr attn::device::BiasGradientShared kShared = attn::device::BiasGradientSharedOf(
     kTileQ, kTileKv, kStages, kDimQk, kDimVo, kBiasBytes, config::mask != 0);
-static_assert(kTileQ * kTileKv * 4 <= kShared.bias);
+static_assert(kTileQ * kTileKv * 4 <= kShared.bias && kRows <= 32);
 
 using BiasTile = PairTile<kRows, kTileKv, kBiasBytes>;
 using MaskTile = PairTile<kRows, config::mask != 0 ? kTileKv : 64, 1>;
@@ -68,57 +68,57 @@ __device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, S
   MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
 }
 
-// One problem that shares the tile: where it is, and the rows of the warp.
+// One problem that shares the tile: where it is, and of one of the warp's rows, i0 + OwnRow(), what
+// others ask for by shuffles: held by the lanes that need them, rows would take registers that
+// spill, of this visit and the next.
 struct Visit {
-  Entry entry;
-  int head;
-  int i0, j0;  // first query of the warp, first key
-  KeyRange keys[kBlocksM][2];
-  float lse[kBlocksM][2];  // in units of log2; infinite where nothing is seen
-  float delta[kBlocksM][2];
+  int b, head;
+  int i0 = 0, j0 = 0;  // first query of the warp, first key
+  KeyRange keys;
+  float lse;  // in units of log2; infinite where nothing is seen
+  float delta;
   bool cut;  // not all of the warp's rows see all keys
 };
 
-// Rows of lanes are the same for all visits; `sees` becomes whether one of them sees a key.
-__device__ __forceinline__ void LoadRows(const Arguments& a, Visit& visit, bool& sees) {
-  const Entry& entry = visit.entry;
+__device__ __forceinline__ int OwnRow() {
+  return static_cast<int>(threadIdx.x) % kRows;
+}
+__device__ __forceinline__ float FromRow(float of_own_row, int row) {
+  return __shfl_sync(~0u, of_own_row, row);
+}
+__device__ __forceinline__ KeyRange FromRow(const KeyRange& of_own_row, int row) {
+  return {__shfl_sync(~0u, of_own_row.begin, row), __shfl_sync(~0u, of_own_row.end, row)};
+}
+
+__device__ __forceinline__ void LoadRow(const Arguments& a, Visit& visit) {
+  const Entry entry = EntryOf(a, visit.b);
   const long long first_row = a.packed_q != 0 ? entry.first_q : 1ll * entry.b * a.max_len_q;
-  sees = false;
-  bool cut = false;
-#pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int i = visit.i0 + RowOf(m, r);
-      KeyRange& keys = visit.keys[m][r];
-      keys = {0, 0};
-      visit.lse[m][r] = kInfinity;  // p = 0
-      visit.delta[m][r] = 0.0f;
-      if (i < entry.len_q) {
-        const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first_row + i];
-        const float2 stats = *reinterpret_cast<const float2*>(
-            RowAddress(a.stats, entry.b, entry.first_q + i, visit.head));
-        keys = {range.x, range.y};
-        visit.lse[m][r] = stats.x;
-        visit.delta[m][r] = stats.y;
-      }
-      sees |= keys.begin < visit.j0 + kTileKv && keys.end > visit.j0;
-      cut |= keys.begin > visit.j0 || keys.end < visit.j0 + kTileKv;
-    }
-  visit.cut = __ballot_sync(~0u, cut) != 0;
+  const int i = visit.i0 + OwnRow();
+  visit.keys = {0, 0};
+  visit.lse = kInfinity;  // p = 0
+  visit.delta = 0.0f;
+  if (i < entry.len_q) {
+    const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first_row + i];
+    const float2 stats = *reinterpret_cast<const float2*>(
+        RowAddress(a.stats, entry.b, entry.first_q + i, visit.head));
+    visit.keys = {range.x, range.y};
+    visit.lse = stats.x;
+    visit.delta = stats.y;
+  }
 }
 
 // Scores less lse from raw products, in s.
 template <bool in_series>
 __device__ __forceinline__ void ScoreTile(const Arguments& a, const Visit& visit,
                                           unsigned bias_tile, unsigned mask_tile, Scores& s) {
-  const ScoreScale scale = ScoreScaleOf(a, visit.entry.b, visit.head);
-  const float first = static_cast<float>(visit.i0 + visit.entry.diag - visit.j0);
+  const ScoreScale scale = ScoreScaleOf(a, visit.b, visit.head);
+  const float first = static_cast<float>(visit.i0 + EntryOf(a, visit.b).diag - visit.j0);
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = RowOf(m, r);
+      const float lse = FromRow(visit.lse, row);
       const float from = first + static_cast<float>(row - ColumnOf(0));
 #pragma unroll
       for (int n = 0; n < kBlocksN; ++n) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Visit& visit
           float& element = s[m][n][2 * r + e];
           float slope;
           element = Score<in_series>(a, scale, element, from - (8 * n + e),
-                                     e == 0 ? bias.x : bias.y, -visit.lse[m][r], slope);
+                                     e == 0 ? bias.x : bias.y, -lse, slope);
           if ((mask & (e == 0 ? 0xffu : 0xff00u)) == 0) element = -kInfinity;
         }
       }
@@ -143,7 +143,7 @@ __device__ __forceinline__ void HideByRange(const Visit& visit, Scores& s) {
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const KeyRange keys = visit.keys[m][r];
+      const KeyRange keys = FromRow(visit.keys, RowOf(m, r));
       const unsigned width = static_cast<unsigned>(keys.end - keys.begin);
       const int from = visit.j0 + ColumnOf(0) - keys.begin;
 #pragma unroll
@@ -159,9 +159,10 @@ __device__ __forceinline__ void HideByRange(const Visit& visit, Scores& s) {
 __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& visit, const Scores& s,
                                             const Scores& dp, Scores& sums) {
   Dropout dropout{};
-  if constexpr (config::dropout != 0) dropout = DropoutOf(a, visit.entry.b, visit.head);
+  if constexpr (config::dropout != 0) dropout = DropoutOf(a, visit.b, visit.head);
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
+  for (int m = 0; m < kBlocksM; ++m) {
+    const float deltas[2] = {FromRow(visit.delta, RowOf(m, 0)), FromRow(visit.delta, RowOf(m, 1))};
 #pragma unroll
     for (int n = 0; n < kBlocksN; n += 4) {
       Draws draws[2];
@@ -172,7 +173,7 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& vis
       for (int c = 0; c < 4; ++c)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float delta = visit.delta[m][e / 2];
+          const float delta = deltas[e / 2];
           float gradient = dp[m][n + c][e];
           if constexpr (config::dropout != 0) {
             const unsigned keeps = Keeps<false>(dropout, draws[c / 2], c % 2, e / 2);
@@ -183,6 +184,7 @@ __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& vis
           sums[m][n + c][e] = fmaf(ptx::Exp2(s[m][n + c][e]), gradient, sums[m][n + c][e]);
         }
     }
+  }
 }
 
 }  // namespace
@@ -224,32 +226,41 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   int at_q = static_cast<int>(begin / num_kv % num_q);
   int at_h = static_cast<int>(begin / num_kv / num_q % num_h);
   int at_b = static_cast<int>(begin / num_kv / num_q / num_h);
-  // The next visit where something is seen; false where there is none. Also: all threads are done
-  // with what they read of shared memory before.
-  const auto find = [&](Visit& visit) {
-    bool found = false;
-    do {
-      bool sees = false;
-      if (left > 0) {
-        visit.head = h_place + at_h;
-        visit.entry = EntryOf(a, b_place + at_b);
-        visit.i0 = (q_place + at_q) * kTileQ + warp * kRows;
-        visit.j0 = (kv_place + at_kv) * kTileKv;
-        LoadRows(a, visit, sees);
-        if (++at_kv == num_kv) {
-          at_kv = 0;
-          if (++at_q == num_q) {
-            at_q = 0;
-            if (++at_h == num_h) {
-              at_h = 0;
-              ++at_b;
-            }
-          }
+  // Begins to load the next visit, whatever is seen there; of none, nothing is.
+  const auto begin_load = [&](Visit& visit) {
+    visit.keys = {0, 0};
+    if (left <= 0) return;
+    visit.b = b_place + at_b;
+    visit.head = h_place + at_h;
+    visit.i0 = (q_place + at_q) * kTileQ + warp * kRows;
+    visit.j0 = (kv_place + at_kv) * kTileKv;
+    LoadRow(a, visit);
+    if (++at_kv == num_kv) {
+      at_kv = 0;
+      if (++at_q == num_q) {
+        at_q = 0;
+        if (++at_h == num_h) {
+          at_h = 0;
+          ++at_b;
         }
       }
-      found = __syncthreads_or(sees) != 0;
-    } while (!found && --left > 0);
+    }
+  };
+  // From the one whose load has begun, the next visit where something is seen; false where there is
+  // none. Also: all threads are done with what they read of shared memory before.
+  const auto find = [&](Visit& visit) {
+    const auto is_seen = [&] {
+      return __syncthreads_or(visit.keys.begin < visit.j0 + kTileKv &&
+                              visit.keys.end > visit.j0) != 0;
+    };
+    bool found = is_seen();
+    while (!found && --left > 0) {
+      begin_load(visit);
+      found = is_seen();
+    }
     --left;
+    const bool cut = visit.keys.begin > visit.j0 || visit.keys.end < visit.j0 + kTileKv;
+    visit.cut = __ballot_sync(~0u, cut) != 0;
     return found;
   };
   constexpr int kQBytes = kTileQ * kDimQk * 2;
@@ -257,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   constexpr int kKBytes = kTileKv * kDimQk * 2;
   constexpr int kVBytes = kTileKv * kDimVo * 2;
   const auto fetch_qk = [&](const Visit& visit, int stage) {
-    const Entry& entry = visit.entry;
+    const Entry entry = EntryOf(a, visit.b);
     const int q0 = visit.i0 - warp * kRows;
     TileLoader<kDimQk, kTileQ, kThreads, kDtype>(
         a.q, a.dim_qk, RowAddress(a.q, entry.b, entry.first_q + q0, visit.head))
@@ -268,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
               entry.len_kv - visit.j0);
   };
   const auto fetch_dout_v = [&](const Visit& visit, int stage) {
-    const Entry& entry = visit.entry;
+    const Entry entry = EntryOf(a, visit.b);
     const int q0 = visit.i0 - warp * kRows;
     TileLoader<kDimVo, kTileQ, kThreads, kDtype>(
         a.dout, a.dim_vo, RowAddress(a.dout, entry.b, entry.first_q + q0, visit.head))
@@ -283,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const unsigned mask_tile = base + kShared.mask + static_cast<unsigned>(warp * kRows * kTileKv);
   const char* bias_there = nullptr;  // a bias that is broadcast is loaded once
   const auto fetch_pairs = [&](const Visit& visit) {
-    const Entry& entry = visit.entry;
+    const Entry entry = EntryOf(a, visit.b);
     const char* bias = PairAddress(a.bias, entry.b, visit.head, visit.i0, visit.j0);
     const bool whole = visit.i0 + kRows <= entry.len_q && visit.j0 + kTileKv <= entry.len_kv;
     if (!whole || bias != bias_there) {
@@ -299,6 +310,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   Scores sums{};
   Visit visit;
+  begin_load(visit);
   bool found = find(visit);
   if (found) {
     fetch_qk(visit, 0);
@@ -322,6 +334,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
                            base + kShared.v + static_cast<unsigned>(stage * kVBytes), dp);
     };
     ptx::CopyWait<0>();
+    begin_load(next);
     if constexpr (kStages > 1) {
       found_next = find(next);
       if (found_next) {
