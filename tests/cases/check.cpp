@@ -138,11 +138,27 @@ std::string judge_count(const Run& run, const Run& reference) {
   return "nonfinite_count is " + std::to_string(actual) + ", expected " + std::to_string(expected);
 }
 
+// What a backward takes of the forward, as the reference computes it.
+struct Forward {
+  std::vector<double> o, lse;
+};
+
+Forward forward_of(const Case& c) {
+  Case forward = c;
+  forward.pass = Pass::forward;
+  forward.problem.lse = true;
+  Inputs inputs(forward);
+  OutputSet outputs(forward, DType::f64);
+  outputs.give(inputs.arguments);
+  require(reference::forward(forward.problem, inputs.arguments));
+  return {read_all(*outputs.find("o")), read_all(*outputs.find("lse"))};
+}
+
 // The same call once more must give the same bits.
-std::string judge_repeat(Context& context, const Case& c, const Run& first, std::int64_t bytes,
-                         DeviceQueue* device) {
+std::string judge_repeat(Context& context, const Case& c, const Forward& forward, const Run& first,
+                         std::int64_t bytes, DeviceQueue* device) {
   Run again(c, DType::none);
-  if (c.pass == Pass::backward) give_forward(c, again.inputs);
+  if (c.pass == Pass::backward) again.inputs.give_forward(forward.o, forward.lse);
   again.give_workspace(bytes);
   again.seal(c);
   again.execute(context, c, device);
@@ -196,9 +212,11 @@ void check(Context& context, const Case& c, DeviceQueue* device, const std::stri
 
   Run expected(c, DType::f64);
   Run run(c, DType::none);
+  Forward forward;
   if (c.pass == Pass::backward) {
-    give_forward(c, expected.inputs);
-    give_forward(c, run.inputs);
+    forward = forward_of(c);
+    expected.inputs.give_forward(forward.o, forward.lse);
+    run.inputs.give_forward(forward.o, forward.lse);
   }
   const DType operands = operand_type(c.problem, where);
   const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs, operands);
@@ -227,7 +245,7 @@ void check(Context& context, const Case& c, DeviceQueue* device, const std::stri
   }
   if (message.empty() && c.problem.nonfinite_zero) message = judge_count(run, expected);
   if (message.empty() && c.problem.deterministic) {
-    message = judge_repeat(context, c, run, bytes, device);
+    message = judge_repeat(context, c, forward, run, bytes, device);
   }
   report.message = message;
   report.passed = message.empty();
@@ -245,14 +263,8 @@ bool is_lost(DeviceQueue* device) {
 }  // namespace
 
 void give_forward(const Case& c, Inputs& to) {
-  Case forward = c;
-  forward.pass = Pass::forward;
-  forward.problem.lse = true;
-  Inputs inputs(forward);
-  OutputSet outputs(forward, DType::f64);
-  outputs.give(inputs.arguments);
-  require(reference::forward(forward.problem, inputs.arguments));
-  to.give_forward(read_all(*outputs.find("o")), read_all(*outputs.find("lse")));
+  const Forward forward = forward_of(c);
+  to.give_forward(forward.o, forward.lse);
 }
 
 std::vector<Expected> expected_of(const Case& c) {
