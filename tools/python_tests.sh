@@ -103,10 +103,12 @@ one() {
   say "$name took $((SECONDS - began)) s"
 }
 
-# Environments one after the other, each with a log; how many checks failed is the exit status.
+# Environments that no other lane has taken, one after the other, each with a log; how many checks
+# failed is the exit status.
 lane() {
   local name
-  for name in "$@"; do
+  for name in "${longest_first[@]}"; do
+    mkdir "$work/taken/$name" 2>/dev/null || continue
     one "$name" >"$work/$name.log" 2>&1
   done
   exit $failed
@@ -114,16 +116,14 @@ lane() {
 
 names=("$@")
 [ $# -gt 0 ] || mapfile -t names < <(python3 tools/python_envs.py list)
-mkdir -p "$work"
-# Two lanes: the newest PyTorch takes about as long as all others.
-longest=() others=()
-for name in "${names[@]}"; do
-  if [ "$name" = newest ]; then longest+=("$name"); else others+=("$name"); fi
-done
+rm -rf "$work/taken"
+mkdir -p "$work/taken"
+# The list ends with those that take longest.
+mapfile -t longest_first < <(printf '%s\n' "${names[@]}" | tac)
 
 # Downloads take long and little processor: they go on while the wheel is built. A lane that comes to
 # an environment in the making waits for it, and tells of what went wrong.
-for name in "${longest[@]}" "${others[@]}"; do
+for name in "${longest_first[@]}"; do
   case $name in py*) ;; *) python3 tools/python_envs.py make "$name" ;; esac
 done >"$work/environments.log" 2>&1 &
 environments=$!
@@ -134,12 +134,12 @@ wheel=$(ls "$root"/build/wheel/*.whl)
 rm -rf "$work/site"
 "$root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps \
   --target "$work/site" "$wheel" || exit 1
-lane "${longest[@]}" &
-long=$!
-lane "${others[@]}" &
-other=$!
-wait $long || failed=$((failed + $?))
-wait $other || failed=$((failed + $?))
+lane &
+first=$!
+lane &
+second=$!
+wait $first || failed=$((failed + $?))
+wait $second || failed=$((failed + $?))
 wait $environments
 for name in "${names[@]}"; do
   say "$name"
