@@ -31,9 +31,8 @@ ninja -C "$build" "${subjects[@]/#/fuzz_}"
 
 rm -rf "$build/findings"
 mkdir -p "$build/findings"
-failed=0
-for subject in "${subjects[@]}"; do
-  grown="$build/corpus/$subject"
+fuzz() {
+  local subject=$1 grown="$build/corpus/$1" program profile
   mkdir -p "$grown"
   program="$build/tests/fuzz/fuzz_$subject"
   profile="$build/$subject.profraw"
@@ -43,8 +42,7 @@ for subject in "${subjects[@]}"; do
     -artifact_prefix="$build/findings/$subject-" "$grown" "$here/corpus/$subject" \
     >"$build/$subject.log" 2>&1; then
     tail -n 40 "$build/$subject.log"
-    failed=1
-    continue
+    return 1
   fi
   grep -E "cov: .*DONE|number_of_executed_units|average_exec_per_sec" "$build/$subject.log"
   if command -v "llvm-profdata$suffix" >/dev/null && command -v "llvm-cov$suffix" >/dev/null; then
@@ -54,5 +52,17 @@ for subject in "${subjects[@]}"; do
       -show-region-summary=false -show-branch-summary=false ${sources[$subject]} |
       grep -vE '^-+$|^$'
   fi
+}
+
+# Two at a time.
+failed=0
+for ((at = 0; at < ${#subjects[@]}; at += 2)); do
+  pids=()
+  for subject in "${subjects[@]:at:2}"; do
+    fuzz "$subject" >"$build/$subject.out" 2>&1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  for subject in "${subjects[@]:at:2}"; do cat "$build/$subject.out"; done
 done
 exit "$failed"
