@@ -87,6 +87,7 @@ def configure(tree, build):
         f"-DCMAKE_CXX_FLAGS={flags()}",
     ]
     command += [f"-DATTN_BUILD_{part}=OFF" for part in ("CLI", "BENCH", "EXAMPLES", "FUZZERS")]
+    command += ["-DATTN_CUDA=OFF", "-DATTN_WEBGPU=OFF"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise Setup("the copy can't be configured:\n" + done.stdout + done.stderr)
