@@ -46,25 +46,25 @@ step_cuda() {
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs
 }
 
-# The WebGPU backend on Mesa's CPU driver: every kernel compiled, then cases spread over the list, a
-# process for each processor, since the driver compiles and runs on one thread of a process. Shaders
-# that the driver has compiled are kept, in the folder that the tests use: without them a case takes
-# a second, with them a tenth. Then the kernels in a browser, whose compiler holds them to more
-# rules.
+# The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the whole case list, a process
+# for each processor, since the driver compiles and runs on one thread of a process. Shaders that the
+# driver has compiled are kept, in the folder that the tests use: without them a case takes a second,
+# with them a tenth. Then the kernels in a browser, whose compiler holds them to more rules.
 step_webgpu() {
   local -x MESA_SHADER_CACHE_DIR=$PWD/build/release/mesa_shader_cache NODEVICE_SELECT=1
   ./dev build release &&
     ATTN_EVERY_KERNEL=1 ctest --test-dir build/release -j "$jobs" --output-on-failure \
       -R '^webgpu\.Kernel' &&
-    webgpu_cases "${ATTN_CASE_LIMIT:-300}" &&
+    webgpu_cases &&
     tests/webgpu/browser/run.py build/release
 }
 
-# webgpu_cases LIMIT: so many in all.
+# ATTN_CASE_LIMIT: so many in all.
 webgpu_cases() {
   local shard process processes=() failed=0
   for ((shard = 0; shard < jobs; ++shard)); do
-    build/release/cli/attn check --device webgpu --limit "$1" --shard "$shard/$jobs" --jobs 1 &
+    build/release/cli/attn check --device webgpu ${ATTN_CASE_LIMIT:+--limit "$ATTN_CASE_LIMIT"} \
+      --shard "$shard/$jobs" --jobs 1 &
     processes+=($!)
   done
   for process in "${processes[@]}"; do
@@ -77,7 +77,7 @@ webgpu_cases() {
 step_coverage() {
   ./dev build coverage &&
     find build/coverage -name '*.gcda' -delete &&
-    ATTN_CASE_LIMIT=250 ctest --test-dir build/coverage -j "$jobs" --output-on-failure \
+    ATTN_CASE_LIMIT=80 ctest --test-dir build/coverage -j "$jobs" --output-on-failure \
       -E '^(reference|memory|correctness\.reference)$' &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
       --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \
