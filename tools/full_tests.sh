@@ -16,6 +16,8 @@ step_format() { ./dev lint; }
 
 # asan and tsan are clang's builds, release is g++'s; in all three warnings are errors.
 export ATTN_WERROR=ON
+# Shaders that Mesa's driver has compiled, for the tests of WebGPU in every step; the presets' too.
+export MESA_SHADER_CACHE_DIR=$PWD/build/mesa_shader_cache NODEVICE_SELECT=1
 
 step_asan() {
   ./dev build asan &&
@@ -47,11 +49,9 @@ step_cuda() {
 }
 
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the whole case list, a process
-# for each processor, since the driver compiles and runs on one thread of a process. Shaders that the
-# driver has compiled are kept, in the folder that the tests use: without them a case takes a second,
-# with them a tenth. Then the kernels in a browser, whose compiler holds them to more rules.
+# for each processor, since the driver compiles and runs on one thread of a process. Then the
+# kernels in a browser, whose compiler holds them to more rules.
 step_webgpu() {
-  local -x MESA_SHADER_CACHE_DIR=$PWD/build/release/mesa_shader_cache NODEVICE_SELECT=1
   ./dev build release &&
     ATTN_EVERY_KERNEL=1 ctest --test-dir build/release -j "$jobs" --output-on-failure \
       -R '^webgpu\.Kernel' &&
