@@ -250,8 +250,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   // none. Also: all threads are done with what they read of shared memory before.
   const auto find = [&](Visit& visit) {
     const auto is_seen = [&] {
-      return __syncthreads_or(visit.keys.begin < visit.j0 + kTileKv &&
-                              visit.keys.end > visit.j0) != 0;
+      return __syncthreads_or(visit.keys.begin < visit.j0 + kTileKv && visit.keys.end > visit.j0) !=
+             0;
     };
     bool found = is_seen();
     while (!found && --left > 0) {
