@@ -186,7 +186,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   for (int window = 0; window < num_q_tiles; window += attn::device::kBackwardWindow) {
     const int count = min(attn::device::kBackwardWindow, num_q_tiles - window);
-    __syncthreads();  // the bits of the window before have been read
+    // The bits of the window before have been read.
+    __syncthreads();
+    // Rolled where that leaves less to spill; direct, it spills more.
+#pragma unroll(kExchange ? 1 : attn::device::kBackwardWindow / kThreads)
     for (int n = static_cast<int>(threadIdx.x); n < (count + 31) / 32 * 32; n += kThreads) {
       bool sees = false;
       bool sees_all = true;
