@@ -68,9 +68,9 @@ __device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, S
   MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
 }
 
-// One problem that shares the tile: where it is, and of one of the warp's rows, i0 + OwnRow(), what
-// others ask for by shuffles: held by the lanes that need them, rows would take registers that
-// spill, of this visit and the next.
+// One problem that shares the tile: where it is, and one of the warp's rows, i0 + OwnRow(), which
+// the lanes that need it get by shuffles. Each lane with all its rows, or with the Entry instead of
+// b, of this visit and the next, would spill (docs/kernels/portable.md).
 struct Visit {
   int b, head;
   int i0 = 0, j0 = 0;  // first query of the warp, first key
