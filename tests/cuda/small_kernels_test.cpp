@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "core/float16.hpp"
@@ -347,6 +348,18 @@ TEST(CudaSmallKernels, Finish) {
       }
     }
   }
+}
+
+// Of a kernel that would hang a device.
+TEST(CudaSmallKernels, ThreadsThatWaitForEachOtherAreSaid) {
+  const auto kernel = [](int) {
+    if (threadIdx.x == 0) {
+      __syncthreads();
+    } else {
+      (void)__reduce_min_sync(~0u, 0);
+    }
+  };
+  EXPECT_THROW(emulated::run(kernel, 1, 32, 0), std::logic_error);
 }
 
 TEST(CudaSmallKernels, RowsOfNoEntry) {

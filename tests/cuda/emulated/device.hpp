@@ -1,19 +1,17 @@
 // A device for small kernels on the host, so that they are tested without a GPU: the words of the
-// language, a thread for each thread of a block, the blocks one after the other. Kernels of tensor
+// language, a fiber for each thread of a block, the blocks one after the other. Kernels of tensor
 // cores are not for this: ptx/ here has arithmetic alone.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstddef>
-#include <functional>
-#include <memory>
-#include <thread>
 #include <vector>
+
+#include "fibers.hpp"
 
 #define __device__
 #define __global__
@@ -55,12 +53,12 @@ inline thread_local dim3 gridDim;
 namespace emulated {
 
 struct Warp {
-  std::barrier<> barrier{32};
+  Barrier barrier{32};
   std::array<std::uint32_t, 32> words{};
 };
 struct Block {
   explicit Block(unsigned threads) : barrier(threads), warps(threads / 32) {}
-  std::barrier<> barrier;
+  Barrier barrier;
   std::vector<Warp> warps;
 };
 inline thread_local Block* block = nullptr;
@@ -79,21 +77,19 @@ std::uint32_t exchange(std::uint32_t word, Pick pick) {
 // Runs a kernel. A thread that returns early takes no part in what the others wait for.
 template <class Kernel, class Parameters>
 void run(Kernel kernel, unsigned blocks, unsigned threads, const Parameters& parameters) {
+  Fibers fibers(threads);
+  gridDim.x = blocks;
   for (unsigned b = 0; b < blocks; ++b) {
     Block shared(threads);
-    std::vector<std::thread> list;
-    for (unsigned t = 0; t < threads; ++t) {
-      list.emplace_back([&, t] {
-        threadIdx.x = t;
-        blockIdx.x = b;
-        gridDim.x = blocks;
-        block = &shared;
-        kernel(parameters);
-        shared.barrier.arrive_and_drop();
-        shared.warps[t / 32].barrier.arrive_and_drop();
-      });
-    }
-    for (std::thread& thread : list) thread.join();
+    block = &shared;
+    blockIdx.x = b;
+    fibers.run(
+        [&](std::size_t t) {
+          kernel(parameters);
+          shared.barrier.arrive_and_drop();
+          shared.warps[t / 32].barrier.arrive_and_drop();
+        },
+        [](std::size_t t) { threadIdx.x = static_cast<unsigned>(t); });
   }
 }
 
