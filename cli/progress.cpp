@@ -12,7 +12,9 @@ namespace attn::cli {
 
 Progress::Progress(ShowProgress show, std::string text)
     : text_(std::move(text)), terminal_(isatty(STDERR_FILENO) != 0) {
-  if (terminal_ || show == ShowProgress::always) thread_ = std::thread([this] { loop(); });
+  if (!terminal_ && show == ShowProgress::on_terminal) return;
+  if (!terminal_ && !text_.empty()) print(0.0);
+  thread_ = std::thread([this] { loop(); });
 }
 
 Progress::~Progress() {
@@ -30,24 +32,26 @@ void Progress::set(std::string text) {
   text_ = std::move(text);
 }
 
+void Progress::print(double seconds) {
+  shown_ = true;
+  if (terminal_) {
+    fmt::print(stderr, "\r\033[K{}  {:.0f} s", text_, seconds);
+  } else {
+    fmt::print(stderr, "{}  {:.1f} s\n", text_, seconds);
+  }
+  std::fflush(stderr);
+}
+
 void Progress::loop() {
   using namespace std::chrono_literals;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  bool shown = false;
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, shown ? (terminal_ ? 200ms : 5000ms) : 500ms,
+  while (!wake_.wait_for(lock, shown_ ? (terminal_ ? 200ms : 5000ms) : 500ms,
                          [this] { return done_; })) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    shown = true;
-    if (terminal_) {
-      fmt::print(stderr, "\r\033[K{}  {:.0f} s", text_, seconds);
-    } else {
-      fmt::print(stderr, "{}  {:.1f} s\n", text_, seconds);
-    }
-    std::fflush(stderr);
+    print(std::chrono::duration<double>(Clock::now() - start).count());
   }
-  if (shown && terminal_) fmt::print(stderr, "\r\033[K");
+  if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);
 }
 

@@ -12,8 +12,8 @@ enum class ShowProgress { on_terminal, always };
 
 class Progress {
  public:
-  // Shows nothing for work that ends within half a second, or when stderr is no terminal (unless
-  // `always`: then plain lines, some seconds apart).
+  // On a terminal a line for work that takes more than half a second. Elsewhere nothing, unless
+  // `always`: then plain lines, the first at once if there is a text, the next some seconds apart.
   Progress(ShowProgress show, std::string text);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -22,6 +22,7 @@ class Progress {
   void set(std::string text);
 
  private:
+  void print(double seconds);
   void loop();
 
   std::mutex mutex_;
@@ -29,6 +30,7 @@ class Progress {
   std::string text_;
   bool done_ = false;
   bool terminal_ = false;
+  bool shown_ = false;
   std::thread thread_;
 };
 

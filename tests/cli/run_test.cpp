@@ -182,7 +182,7 @@ TEST_F(Cli, NamesAndLeftOutTensors) {
 
 TEST_F(Cli, ProgressGoesToStderrWhenAsked) {
   TensorFile tensors;
-  tensors.attention(1, 1500, 1500, 4, 4, 64);
+  tensors.attention(1, 8, 8, 1, 1, 16);
   const std::string line =
       "run --backend reference --input " + tensors.save(path("in.safetensors"));
   const Result shown = run(line + " --progress");

@@ -114,8 +114,8 @@ class Fibers {
     all.suspend(all.current());
   }
 
-  // The address sanitizer has to be told of every switch: which stack comes, and which frames of the
-  // one that is left are to be kept.
+  // The address sanitizer has to be told of every switch: which stack comes, and which frames of
+  // the one that is left are to be kept.
   void resume(Fiber& fiber) {
 #ifdef ATTN_ADDRESS_SANITIZER
     void* frames = nullptr;
