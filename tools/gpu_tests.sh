@@ -10,6 +10,7 @@
 #   race       its racecheck on fewer cases, one after the other; a hang names its case
 #   plain      plain cells beside PyTorch's kernels; rows
 #   options    cells with an option on beside the same and beside our plain cells; rows
+#   errors     errors of several draws beside flash-attention 2's; rows
 #   memory     forward and backward of up to 131072 rows and what they take beside it; rows
 #   latency    start-up, first calls, the host's time for a call, PyTorch's beside; rows
 #   tune       the tuner on a few problems; what it found is kept beside the logs, not used
@@ -48,6 +49,7 @@ sanitizer 5 150
 race 6 90
 plain 115 300
 options 115 300
+errors 20 120
 memory 20 150
 latency 25 120
 tune 80 150
@@ -139,6 +141,7 @@ peers() {
 }
 step_plain() { peers plain; }
 step_options() { peers options; }
+step_errors() { peers errors; }
 step_memory() { peers memory; }
 # Without the driver's cache, in which NVRTC finds what an earlier step has compiled.
 step_latency() { CUDA_CACHE_DISABLE=1 "$bundle/run" attn bench --device cuda --latency --peer "$python" --out "$rows"; }

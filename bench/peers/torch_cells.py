@@ -2,6 +2,7 @@
 
 Plain cells have 16384 tokens in all: dims 64, 128 and 256 with 2048 columns of q, and GQA 32/8.
 Options are measured at batch 4, 16 heads, length 4096, each beside the plain cell of the same work.
+Errors are of several draws of small cells.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Cell:
     passes: tuple[str, ...] = ("fwd", "bwd")
 
     def base(self) -> str:
-        if self.suite in ("memory", "latency"):
+        if self.suite in ("memory", "latency", "errors"):
             return f"{self.suite}/{self.shape.name()}"
         if not self.option:
             return f"plain/{self.shape.name()}"
@@ -142,6 +143,11 @@ def memory_cells() -> list[Cell]:
     return [Cell("memory", Shape(1, 8, 8, n, 64, True)) for n in (32768, 65536, 131072)]
 
 
+def error_cells() -> list[Cell]:
+    shapes = (Shape(2, 8, 8, 1024, dim, kind) for dim in (64, 128, 256) for kind in (True, False))
+    return [Cell("errors", shape) for shape in shapes]
+
+
 def latency_cell() -> Cell:
     """What `attn bench --latency` takes the host's time of."""
     return Cell("latency", Shape(1, 1, 1, 64, 64, True))
@@ -153,6 +159,7 @@ def cells_of(suite: str, divisor: int) -> list[Cell]:
         "plain": plain_cells,
         "options": lambda: option_cells(divisor),
         "memory": memory_cells,
+        "errors": error_cells,
     }[suite]()
     return [dataclasses.replace(cell, shape=cell.shape.scaled(divisor)) for cell in cells]
 
@@ -174,16 +181,16 @@ class Inputs:
         return len(self.q)
 
 
-def inputs_of(cell: Cell, device: str) -> Inputs:
-    """Normal numbers whose seed is the cell's name."""
+def inputs_of(cell: Cell, device: str, draw: int = 0) -> Inputs:
+    """Normal numbers whose seed is the cell's name; others with each `draw`."""
     s = cell.shape
-    generator = torch.Generator(device).manual_seed(zlib.crc32(cell.base().encode()))
+    generator = torch.Generator(device).manual_seed(zlib.crc32(cell.base().encode()) + draw)
 
     def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
 
     set_bytes = 2 * s.batch * s.length * s.dim * (3 * s.heads_q + 2 * s.heads_kv)
-    rotates = device != "cpu" and cell.suite != "latency"
+    rotates = device != "cpu" and cell.suite not in ("latency", "errors")
     sets = max(2, -(-SETS_BYTES // set_bytes)) if rotates else 2
     inputs = Inputs([], [], [], [])
     for _ in range(sets):

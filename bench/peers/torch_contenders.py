@@ -315,6 +315,7 @@ USUAL = {
     "options": tuple(PEERS),
     "memory": (),
     "latency": ("fa2",),
+    "errors": ("fa2",),
 }
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """libattn beside PyTorch's attentions on one GPU, in one process and one run.
 
-usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|latency|all]
+usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|latency|errors|all]
            [--pass fwd,bwd] [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
 
 libattn comes through its Python package (PYTHONPATH, ATTN_LIBRARY); peers are cuDNN,
@@ -17,6 +17,7 @@ error over that of flash-attention 2 on the same numbers.
 The suite memory has no peers: a long row, forward and backward through autograd, and the bytes at
 the peak that are not inputs, outputs or gradients. The suite latency is the host's time for a call
 on small tensors, while the device works behind: `host_us`, and `peers_host_us` of PyTorch's own.
+The suite errors has no times: errors of all heads over several draws, beside flash-attention 2's.
 
 Exit status 1 where a result is wrong or a cell of libattn could not be measured.
 --device cpu --divide 32 tries all of it without a GPU, on lengths divided by so much.
@@ -43,10 +44,10 @@ import torch
 import torch_cells
 from torch_cells import Cell, Inputs
 from torch_contenders import PEERS, Call, Contender, Libattn, peers_of
+from torch_errors import Errors, error_of, errors_over_draws
 from torch_oracle import Oracle
 
-Errors = dict[str, tuple[float, float]]  # of each result: the largest, the root mean square
-SUITES = ("plain", "options", "memory", "latency")
+SUITES = ("plain", "options", "memory", "latency", "errors")
 ROUNDS = 3
 HOST_CALLS = 200  # fewer than a stream's queue takes
 QUEUE_AHEAD_CYCLES = 3_000_000  # the device waits about 2 ms, so that calls are queued ahead of it
@@ -281,6 +282,20 @@ class Run:
         self.clock.wait()
         return round(best * 1e6, 3)
 
+    def errors(self, cell: Cell) -> None:
+        """Errors over several draws, beside a peer's."""
+        if not self.args.wanted(cell.base()):
+            return
+        peers = peers_of(cell, self.args.peers)
+        for pass_, row in errors_over_draws(cell, self.args.device, [Libattn, *peers]).items():
+            self.store({**self.machine, **described(cell, pass_), **row})
+            of, error = f"{row['draws']} draws of {cell.name(pass_)}", row["error"]
+            for name, largest in error["of"].items():
+                fa2 = error.get("fa2", {}).get(name)
+                beside = f", fa2 {fa2:.3e}, ratio {largest / fa2:.3f}" if fa2 else ""
+                print(f"{of}: {name} at most {largest:.3e}{beside}", flush=True)
+            print(f"{of}: root mean squares at most {error.get('rms_ratio_to_fa2', 0):.3f} x fa2's")
+
     def memory(self, cell: Cell) -> None:
         """Forward and backward through autograd: bytes at the peak beside inputs and results."""
         if not self.args.wanted(cell.base()):
@@ -357,41 +372,10 @@ class Peer:
         """Its errors; of dropout there are none, since its draws are its own."""
         if self.cell.option == "dropout" or self.contender is None:
             return {}
-        found = {}
+        found: Errors = {}
         with self._may_fail(f"{pass_}: results"), self.contender.turn():
-            for name, result in self.contender.results(pass_).items():
-                found[name] = (
-                    self.oracle.max_error(name, result),
-                    self.oracle.rms_error(name, result),
-                )
+            found = self.oracle.errors(self.contender.results(pass_))
         return found
-
-
-def error_of(
-    oracle: Oracle, results: dict[str, torch.Tensor], fa2: Errors | None
-) -> dict[str, Any]:
-    """Errors of all results, and how they stand to the naive ones and to those of fa2.
-
-    The largest of millions of elements is one draw, which differs by a few tenths between kernels
-    of the same roundings; the root mean square says which of two is the more exact.
-    """
-    found = {name: oracle.max_error(name, t) for name, t in results.items()}
-    naive = {
-        name: float((oracle.naive[name].double() - oracle.exact[name].double()).abs().max())
-        for name in found
-    }
-    wide = [name for name in found if name not in ("lse", "dsink")]  # results of 16 bits
-    out: dict[str, Any] = {
-        "max_abs": max(found[name] for name in wide),
-        "ratio_to_naive": max(found[name] / naive[name] for name in wide),
-        "of": found,
-    }
-    if fa2:
-        out["fa2"] = {name: largest for name, (largest, _) in fa2.items()}
-        out["ratio_to_fa2"] = max(found[name] / fa2[name][0] for name in fa2)
-        out["rms"] = {name: oracle.rms_error(name, results[name]) for name in fa2}
-        out["rms_ratio_to_fa2"] = max(out["rms"][name] / fa2[name][1] for name in fa2)
-    return out
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -464,7 +448,7 @@ def main() -> int:
             run.latency()
             continue
         for cell in torch_cells.cells_of(suite, args.divide):
-            run.memory(cell) if suite == "memory" else run.cell(cell)
+            {"memory": run.memory, "errors": run.errors}.get(suite, run.cell)(cell)
             if run.clock.cuda:
                 torch.cuda.empty_cache()
     print(f"\n{head()}")

@@ -169,10 +169,12 @@ def visible(cell: Cell, x: Inputs, rows: torch.Tensor, keys: torch.Tensor) -> to
 class Oracle:
     """Exact and naive results of the heads that are looked at, of set 0 of the inputs."""
 
-    def __init__(self, cell: Cell, x: Inputs, *, backward: bool) -> None:
+    def __init__(self, cell: Cell, x: Inputs, *, backward: bool, all_heads: bool = False) -> None:
         s = cell.shape
         # A bias's and a sink's gradients are sums over the batch.
-        if cell.option in ("bias-gradient", "sinks"):
+        if all_heads:
+            self.places = [(b, g) for b in range(s.batch) for g in range(s.heads_kv)]
+        elif cell.option in ("bias-gradient", "sinks"):
             self.places = [(b, 0) for b in range(s.batch)]
         else:
             self.places = sorted({(0, 0), (s.batch - 1, s.heads_kv - 1)})
@@ -215,14 +217,13 @@ class Oracle:
                 parts.append(x[b, :, g] if name in ("dk", "dv") else x[b, :, heads])
         return torch.stack(parts)
 
-    def max_error(self, name: str, x: torch.Tensor) -> float:
-        """The largest absolute error of a result; NaN where it has one."""
-        return float((self.chosen(name, x).double() - self.exact[name].double()).abs().max())
-
-    def rms_error(self, name: str, x: torch.Tensor) -> float:
-        """The root of a result's mean squared error."""
-        error = self.chosen(name, x).double() - self.exact[name].double()
-        return float(error.square().mean().sqrt())
+    def errors(self, results: dict[str, torch.Tensor]) -> dict[str, tuple[float, float]]:
+        """The largest and the root mean square error of each result; NaN where it has one."""
+        found = {}
+        for name, x in results.items():
+            error = self.chosen(name, x).double() - self.exact[name].double()
+            found[name] = float(error.abs().max()), float(error.square().mean().sqrt())
+        return found
 
     def complaint(self, name: str, x: torch.Tensor) -> str:
         """Why a result is wrong, or "": each row within twice the naive error of that row, six

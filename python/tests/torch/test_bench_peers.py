@@ -78,3 +78,17 @@ def test_peers_take_turns_where_they_can(tmp_path):
     for row in rows.values():
         assert row["peers"]["fa2"] > 0
         assert row["error"]["ratio_to_fa2"] > 0
+
+
+def test_errors_of_several_draws_are_beside_those_of_a_peer(tmp_path):
+    (cell, *_) = peers.torch_cells.cells_of("errors", 32)
+    out = tmp_path / "rows.jsonl"
+    run = peers.Run(peers.parsed(["--out", str(out), "--device", "cpu"]))
+    run.errors(cell)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["cell"] for row in rows] == [f"{cell.base()}/bf16/{p}" for p in ("fwd", "bwd")]
+    for row, names in zip(rows, ({"o"}, {"dq", "dk", "dv"}), strict=True):
+        error = row["error"]
+        assert row["draws"] > 1 and names == set(error["fa2"]) == set(error["rms"])
+        assert all(0 < error["of"][name] < 0.5 for name in names)
+        assert 0.5 < error["rms_ratio_to_fa2"] < 2 and 0.5 < error["ratio_to_fa2"] < 2

@@ -1,0 +1,82 @@
+"""Errors of results against float64, and beside those of flash-attention 2 on the same numbers.
+
+The largest of millions of elements is one draw, which differs by a few tenths between kernels of
+the same roundings; the root mean square says which of two is the more exact, and so does the
+largest of many draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch_cells import Cell, inputs_of
+from torch_oracle import Oracle
+
+Errors = dict[str, tuple[float, float]]  # of each result: the largest, the root mean square
+DRAWS = 16
+
+
+def compared(found: Errors, fa2: Errors) -> dict[str, Any]:
+    """What a row says of errors beside those of fa2."""
+    return {
+        "fa2": {name: fa2[name][0] for name in fa2},
+        "ratio_to_fa2": max(found[name][0] / fa2[name][0] for name in fa2),
+        "rms": {name: found[name][1] for name in fa2},
+        "rms_ratio_to_fa2": max(found[name][1] / fa2[name][1] for name in fa2),
+    }
+
+
+def error_of(
+    oracle: Oracle, results: dict[str, torch.Tensor], fa2: Errors | None
+) -> dict[str, Any]:
+    """Errors of all results, and how they stand to the naive ones and to those of fa2."""
+    found = oracle.errors(results)
+    naive = {
+        name: float((oracle.naive[name].double() - oracle.exact[name].double()).abs().max())
+        for name in found
+    }
+    wide = [name for name in found if name not in ("lse", "dsink")]  # results of 16 bits
+    out: dict[str, Any] = {
+        "max_abs": max(found[name][0] for name in wide),
+        "ratio_to_naive": max(found[name][0] / naive[name] for name in wide),
+        "of": {name: largest for name, (largest, _) in found.items()},
+    }
+    return {**out, **compared(found, fa2)} if fa2 else out
+
+
+def errors_over_draws(
+    cell: Cell, device: str, makers: list[type[Any]], draws: int = DRAWS
+) -> dict[str, dict[str, Any]]:
+    """By pass: the errors of all heads over that many draws of the inputs; the first of the makers
+    is libattn, and one may be flash-attention 2."""
+    found: dict[tuple[str, str], list[Errors]] = {}
+    for draw in range(draws):
+        x = inputs_of(cell, device, draw)
+        oracle = Oracle(cell, x, backward=True, all_heads=True)
+        for made in makers:
+            contender = made(cell, x)
+            with contender.turn():
+                for pass_ in cell.passes:
+                    contender.calls(pass_)[0]()
+                    errors = oracle.errors(contender.results(pass_))
+                    found.setdefault((pass_, made.name), []).append(errors)
+    rows = {}
+    for pass_ in cell.passes:
+        ours, *_ = (joined(found[pass_, made.name]) for made in makers)
+        error: dict[str, Any] = {"of": {name: largest for name, (largest, _) in ours.items()}}
+        if (pass_, "fa2") in found:
+            error |= compared(ours, joined(found[pass_, "fa2"]))
+        rows[pass_] = {"draws": draws, "error": error}
+    return rows
+
+
+def joined(draws: list[Errors]) -> Errors:
+    """Of draws of the same size: the largest, and the root of the mean square of all."""
+    return {
+        name: (
+            max(errors[name][0] for errors in draws),
+            (sum(errors[name][1] ** 2 for errors in draws) / len(draws)) ** 0.5,
+        )
+        for name in draws[0]
+    }
