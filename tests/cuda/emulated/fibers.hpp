@@ -146,8 +146,10 @@ class Fibers {
   const std::function<void(std::size_t)>* body_ = nullptr;
   std::size_t at_ = 0;  // the fiber that runs
   ucontext_t scheduler_{};
+#ifdef ATTN_ADDRESS_SANITIZER
   const void* scheduler_stack_ = nullptr;
   std::size_t scheduler_size_ = 0;
+#endif
 };
 
 inline void Barrier::arrive_and_wait() {
