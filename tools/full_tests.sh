@@ -80,7 +80,7 @@ step_coverage() {
     find build/coverage -name '*.gcda' -delete &&
     ATTN_CASE_LIMIT=250 ctest --test-dir build/coverage -j "$jobs" --output-on-failure \
       -E '^(reference|memory|correctness\.(reference|target\.SCALAR))$' &&
-    ATTN_CASE_LIMIT=40 ctest --test-dir build/coverage --output-on-failure \
+    ATTN_CASE_LIMIT=80 ctest --test-dir build/coverage --output-on-failure \
       -R '^correctness\.target\.SCALAR$' &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
       --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \

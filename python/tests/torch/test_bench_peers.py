@@ -40,7 +40,7 @@ def test_an_option_is_right_and_counted(tmp_path, option):
 
 
 def test_pairs_are_the_visible_ones():
-    for cell in peers.torch_cells.cells_of("options", 64):
+    for cell in peers.torch_cells.cells_of("options", 16):
         x = peers.torch_cells.inputs_of(cell, "cpu")
         at = torch.arange(cell.shape.length)
         seen = sys.modules["torch_oracle"].visible(cell, x, at, at)
