@@ -336,13 +336,13 @@ for name in "${steps[@]}"; do
   [ "$status" != 124 ] || echo "$name: ended after $limit s" | tee -a "$out/gpu.log" "$logs/$name.log"
   read -r good bad left < <(counts "$logs/$name.log")
   case $name in
-    plain | options | memory | latency | tune | profile | plots | wgpu_bench) ;;
+    plain | options | errors | memory | latency | tune | profile | plots | wgpu_bench) ;;
     *) [ "$good" != 0 ] || status=1 ;; # no test ran
   esac
   verdict=passed
   if [ "$status" = 0 ]; then
     passed=$((passed + 1))
-    case $name in plain | options | memory | latency | wgpu_bench) cat "$logs/$name.log" ;; esac
+    case $name in plain | options | errors | memory | latency | wgpu_bench) cat "$logs/$name.log" ;; esac
   else
     verdict=FAILED
     failed=$((failed + 1))

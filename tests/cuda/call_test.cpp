@@ -214,6 +214,59 @@ TEST_F(CudaBackwardCall, EveryKernel) {
       << "rows of no entry keep what is there";
 }
 
+TEST_F(CudaBackwardCall, BiasGradientInTheMainKernel) {
+  const auto kernels_of = [&](std::initializer_list<std::int64_t> shape, auto change) {
+    arguments.bias = make(DType::bf16, shape);
+    arguments.dbias = make(DType::bf16, shape);
+    Problem problem = describe(arguments);
+    change(problem);
+    return launched(problem);
+  };
+  const Names sums{"attn_prepare", "attn_backward", "attn_finish", "attn_bias_gradient_finish"};
+  const Names apart{"attn_prepare", "attn_backward", "attn_finish", "attn_bias_gradient",
+                    "attn_bias_gradient_sum"};
+  const auto nothing = [](Problem&) {};
+  const auto deterministic = [](Problem& problem) { problem.deterministic = true; };
+  const auto softcap = [&](Problem& problem) {
+    arguments.softcap = 30.0;
+    problem.softcap = true;
+  };
+  const auto list = kernels_of({1, 4, 300, 300}, nothing);
+  ASSERT_EQ(entries(list), sums);
+  EXPECT_EQ(list[3].blocks, 38u * 4) << "8 queries and 1024 keys each";
+  const device::Arguments& a = list[1].arguments;
+  EXPECT_EQ(a.dbias_sum_stride_head, 304 * 304 * 4);
+  EXPECT_EQ(a.dbias_sum_stride_batch, 0);
+  EXPECT_GE(a.zeros_bytes, 2 * 4 * 304 * 64 * 4 + 4 * a.dbias_sum_stride_head);
+  EXPECT_EQ(entries(kernels_of({1, 4, 300, 300}, deterministic)), apart) << "a sum over entries";
+  EXPECT_EQ(entries(kernels_of({2, 1, 300, 300}, deterministic)), apart) << "over heads";
+  EXPECT_EQ(entries(kernels_of({2, 4, 300, 300}, deterministic)), sums) << "nothing to sum up";
+  EXPECT_EQ(entries(kernels_of({2, 4, 300, 1}, nothing))[3], "attn_bias_gradient");
+  EXPECT_EQ(entries(kernels_of({2, 4, 1, 300}, nothing))[3], "attn_bias_gradient");
+  EXPECT_EQ(entries(kernels_of({1, 4, 300, 300}, softcap)), apart);
+}
+
+// 8.0 has no reductions of 16 bytes; a device's memory has room for other things than sums.
+TEST(CudaBiasGradient, SumsNeedTheDevice) {
+  const Problem problem = parse_problem(
+      "dtype=bf16 batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 bias=hqk dbias");
+  const auto has_sums = [&](const Problem& of, DeviceFacts facts) {
+    return make_plan(Pass::backward, of, facts).workspace.dbias_sum.bytes > 0;
+  };
+  DeviceFacts facts = h200();
+  EXPECT_TRUE(has_sums(problem, facts));
+  facts.memory_bytes = std::int64_t{8} << 30;
+  EXPECT_TRUE(has_sums(problem, facts)) << "1 of 8 GiB";
+  --facts.memory_bytes;
+  EXPECT_FALSE(has_sums(problem, facts));
+  facts = h200();
+  facts.major = 8;
+  EXPECT_FALSE(has_sums(problem, facts));
+  Problem alone = problem;
+  alone.dq = alone.dk = alone.dv = false;
+  EXPECT_FALSE(has_sums(alone, h200())) << "the main kernel is not needed";
+}
+
 TEST_F(CudaBackwardCall, OnlyWhatIsAskedFor) {
   arguments.dq = TensorView{};
   Problem problem = describe(arguments);
@@ -268,10 +321,11 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
       for (const int dim : {0, 64, 256}) {
         for (const int splits : {1, 3}) {
           if (splits > 1 && !problem.bias.given) continue;
-          const Workspace w = lay_out(problem, {64, dim, turns, splits});
+          const bool sums = problem.bias.given && splits == 1;
+          const Workspace w = lay_out(problem, {64, dim, turns, splits, sums});
           std::int64_t end = 0;
           for (const Part& part :
-               {w.stats, w.row_ranges, w.q_ranges, w.dq_sum, w.turns, w.partials}) {
+               {w.stats, w.row_ranges, w.q_ranges, w.dq_sum, w.turns, w.dbias_sum, w.partials}) {
             EXPECT_GE(part.offset, end) << text;
             EXPECT_EQ(part.offset % 256, 0) << text;
             end = part.offset + part.bytes;
@@ -279,16 +333,19 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
           EXPECT_LE(end, w.bytes) << text;
           device::Arguments a;
           place(w, problem, reinterpret_cast<void*>(kDeviceMemory), a);
-          if (dim == 0) {
+          EXPECT_EQ(a.dbias_sum != nullptr, sums) << text;
+          if (dim == 0 && !turns && !sums) {
             EXPECT_EQ(a.zeros, nullptr);
             continue;
           }
-          // The zeros are dq_sum and turns, to the last of them, and nothing else.
+          // The zeros are dq_sum, turns and dbias_sum, to the last of them, and nothing else.
           EXPECT_EQ(a.zeros_bytes % 16, 0) << text;
-          EXPECT_GE(a.zeros_bytes, w.dq_sum.bytes + w.turns.bytes) << text;
+          EXPECT_EQ(reinterpret_cast<std::uint64_t>(a.zeros),
+                    kDeviceMemory + static_cast<std::uint64_t>(w.dq_sum.offset))
+              << text;
           EXPECT_LE(w.dq_sum.offset + a.zeros_bytes, w.partials.offset) << text;
-          if (turns) {
-            EXPECT_GE(w.dq_sum.offset + a.zeros_bytes, w.turns.offset + w.turns.bytes) << text;
+          for (const Part& part : {w.dq_sum, w.turns, w.dbias_sum}) {
+            EXPECT_GE(w.dq_sum.offset + a.zeros_bytes, part.offset + part.bytes) << text;
           }
         }
       }

@@ -21,6 +21,7 @@
 
 using attn::device::Arguments;
 extern "C" {
+void attn_bias_gradient_finish(Arguments);
 void attn_prepare(Arguments);
 void attn_finish(Arguments);
 void attn_sink_gradient(Arguments);
@@ -90,6 +91,7 @@ struct Call {
 
   void run(const std::string& entry) {
     static const std::map<std::string, void (*)(device::Arguments)> kKernels{
+        {"attn_bias_gradient_finish", attn_bias_gradient_finish},
         {"attn_prepare", attn_prepare},
         {"attn_finish", attn_finish},
         {"attn_sink_gradient", attn_sink_gradient},
@@ -351,6 +353,78 @@ TEST(CudaSmallKernels, Finish) {
 }
 
 // Of a kernel that would hang a device.
+// Of one row, whose end is none of 16 bytes; of more than a block's keys; of rows that are no
+// multiples of 16 bytes; and rows every other of which is somebody else's.
+TEST(CudaSmallKernels, FinishOfTheBiasGradient) {
+  struct Of {
+    std::int64_t batch, heads, len_q, len_kv;
+  };
+  for (const Of of : {Of{1, 1, 1, 129}, {2, 1, 9, 1100}, {1, 1, 70, 90}, {2, 2, 16, 96}}) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+      for (const auto& [accumulate, counts, apart] :
+           {std::array{false, false, false}, {true, false, false}, {false, true, true}}) {
+        SCOPED_TRACE(std::string(to_string(dtype)) + " " + std::to_string(of.len_kv));
+        Call call;
+        attn::Arguments& a = call.arguments;
+        for (TensorView* view : {&a.q, &a.o, &a.dout, &a.dq}) {
+          *view = call.make(DType::bf16, {2, of.len_q, 2, 16});
+        }
+        for (TensorView* view : {&a.k, &a.v}) {
+          *view = call.make(DType::bf16, {2, of.len_kv, 2, 16});
+        }
+        a.lse = call.make(DType::f32, {2, 2, of.len_q});
+        a.bias = call.make(dtype, {of.batch, of.heads, of.len_q, of.len_kv});
+        const TensorView all = call.make(dtype, {of.batch, of.heads, 2 * of.len_q, of.len_kv});
+        a.dbias = all;
+        a.dbias.shape[2] = of.len_q;
+        if (apart) a.dbias.strides[2] *= 2;
+        call.problem = describe(a);
+        call.problem.bias.q = true;  // also of one query
+        call.problem.accumulate = accumulate;
+        call.problem.nonfinite_zero = counts;
+        if (counts) a.nonfinite_count = call.integers({5});
+        ASSERT_NO_FATAL_FAILURE(call.prepare(Pass::backward));
+        auto* sums = reinterpret_cast<float*>(call.device.dbias_sum);
+        const std::int64_t count = dbias_sum_elements(call.problem);
+        ASSERT_EQ(call.plan.workspace.dbias_sum.bytes, count * 4);
+        for (std::int64_t n = 0; n < count; ++n) {
+          sums[n] = static_cast<float>(n * 7919 % 10007) / 5000.0f - 1.0f;
+        }
+        if (counts) sums[0] = kInfinity;
+        // Accumulators of 16 keys x 8 queries: lane 4 (key % 8) + query / 2 has queries of two
+        // keys.
+        const auto sum_of = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+          const std::int64_t eights = (of.len_q + 7) / 8;
+          const std::int64_t sixteens = (of.len_kv + 15) / 16;
+          const std::int64_t accumulator =
+              ((b * of.heads + h) * eights + i / 8) * sixteens + j / 16;
+          return sums[accumulator * 128 + j % 8 * 16 + i % 8 / 2 * 4 + j / 8 % 2 * 2 + i % 2];
+        };
+        const std::int64_t bytes = size_of(dtype);
+        const std::int64_t rows = of.batch * of.heads * 2 * of.len_q;
+        auto* const memory = static_cast<char*>(all.address());
+        const std::string before(memory, static_cast<std::size_t>(rows * of.len_kv * bytes));
+        call.run("attn_bias_gradient_finish");
+        std::string expected = before;
+        for (std::int64_t b = 0; b < of.batch; ++b)
+          for (std::int64_t h = 0; h < of.heads; ++h)
+            for (std::int64_t i = 0; i < of.len_q; ++i)
+              for (std::int64_t j = 0; j < of.len_kv; ++j) {
+                const std::int64_t at =
+                    b * a.dbias.strides[0] + h * a.dbias.strides[1] + i * a.dbias.strides[2] + j;
+                char* to = expected.data() + at * bytes;
+                const float sum = sum_of(b, h, i, j) + (accumulate ? load(to, dtype) : 0.0f);
+                store(to, dtype, std::isfinite(sum) ? sum : 0.0f);
+              }
+        EXPECT_EQ(std::memcmp(memory, expected.data(), expected.size()), 0);
+        if (counts) {
+          EXPECT_EQ(*call.device.nonfinite_count, 6u);
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaSmallKernels, ThreadsThatWaitForEachOtherAreSaid) {
   const auto kernel = [](int) {
     if (threadIdx.x == 0) {

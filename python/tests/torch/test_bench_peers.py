@@ -92,3 +92,13 @@ def test_errors_of_several_draws_are_beside_those_of_a_peer(tmp_path):
         assert row["draws"] > 1 and names == set(error["fa2"]) == set(error["rms"])
         assert all(0 < error["of"][name] < 0.5 for name in names)
         assert 0.5 < error["rms_ratio_to_fa2"] < 2 and 0.5 < error["ratio_to_fa2"] < 2
+    assert run.compared == [row["error"] for row in rows]
+    too_large = [r for r in run.compared if r["ratio_to_fa2"] > peers.MOST_ERROR]
+    assert len(run.failures) == len(too_large)
+
+
+def test_errors_above_those_of_a_peer_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "MOST_ERROR", 0.0)
+    words = ["--suite", "errors", "--divide", "32", "--filter", "d64-causal", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["torch_cuda.py", *words, "--out", str(tmp_path / "rows")])
+    assert peers.main() == 1

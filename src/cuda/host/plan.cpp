@@ -21,6 +21,8 @@ constexpr unsigned kPrepareThreads = 128;
 constexpr unsigned kFinishThreads = 128;
 constexpr unsigned kFinishRows = 64;
 constexpr unsigned kSumThreads = 256;
+constexpr unsigned kBiasFinishThreads = 128;
+constexpr unsigned kBiasFinishKeys = 1024;
 constexpr unsigned kSinkThreads = 1024;
 constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
@@ -149,6 +151,16 @@ BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const Devi
   return made;
 }
 
+// Whether the main kernel adds up the bias's gradient in f32 sums, which a small kernel writes: two
+// products fewer than a kernel of its own, for memory and an order of sums that changes from run to
+// run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds.
+bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
+  if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
+  if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
+  const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
+  return !(summed && p.deterministic) && dbias_sum_elements(p) * 4 <= facts.memory_bytes / 8;
+}
+
 void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
                        const BiasGradient& made, bool by_elements) {
   const BiasGradientTiles& tiles = made.tiles;
@@ -173,9 +185,11 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   DevicePlan plan;
   const bool packed_q = p.layout_q == Layout::packed;
   const bool main_wanted = p.dq || p.dk || p.dv;
-  const BiasGradient bias = p.dbias ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
-  plan.workspace =
-      lay_out(p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits});
+  const bool adds_bias = adds_bias_gradient(p, facts);
+  const bool bias_apart = p.dbias && !adds_bias;
+  const BiasGradient bias = bias_apart ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
+  plan.workspace = lay_out(
+      p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits, adds_bias});
   plan.plan.workspace_bytes = plan.workspace.bytes;
 
   const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
@@ -193,6 +207,7 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
                               tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
   main.config.set("chunk", tiles.chunk)
+      .set("bias_gradient", adds_bias)
       .set("exchange", tiles.exchange)
       .set("kv_in_registers", tiles.kv_in_registers);
   print_config(plan, main.config);
@@ -201,7 +216,13 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
     add(plan, "portable/finish.cu", "attn_finish", kFinishThreads,
         core::divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch));
   }
-  if (p.dbias) add_bias_gradient(plan, p, shape, bias, by_elements);
+  if (bias_apart) add_bias_gradient(plan, p, shape, bias, by_elements);
+  if (adds_bias) {
+    const std::int64_t rows =
+        core::divide_up(p.len_q, 8) * (p.bias.head ? p.heads_q : 1) * (p.bias.batch ? p.batch : 1);
+    add(plan, "portable/bias_gradient_finish.cu", "attn_bias_gradient_finish", kBiasFinishThreads,
+        core::divide_up(p.len_kv, kBiasFinishKeys) * rows);
+  }
   if (p.dsink) {
     add(plan, "portable/sink_gradient.cu", "attn_sink_gradient", kSinkThreads, p.heads_q);
   }

@@ -20,6 +20,12 @@ std::int64_t sum_rows_of(const Problem& p) {
   return (p.len_q + 15) / 16 * 16;
 }
 
+// Elements of the sums of dbias, for each head and entry of the bias: accumulators are of 8 queries
+// and 16 keys.
+std::int64_t dbias_sum_of_head(const Problem& p) {
+  return core::round_up(p.len_q, 8) * core::round_up(p.len_kv, 16);
+}
+
 // Strides of [b, h, n] rows of so many bytes, packed [h, total].
 device::Rows rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
   device::Rows rows;
@@ -40,6 +46,10 @@ std::int64_t dbias_elements(const Problem& p) {
          (p.bias.kv ? p.len_kv : 1);
 }
 
+std::int64_t dbias_sum_elements(const Problem& p) {
+  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * dbias_sum_of_head(p);
+}
+
 Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   Workspace w;
   const auto add = [&](Part& part, std::int64_t bytes) {
@@ -56,6 +66,7 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   const std::int64_t sums = p.heads_q * (p.layout_q == Layout::packed ? 1 : p.batch);
   add(w.dq_sum, sum_rows_of(p) * sums * needs.dim * 4);
   add(w.turns, needs.turns ? tiles * p.heads_q * 4 : 0);
+  add(w.dbias_sum, needs.dbias_sum ? dbias_sum_elements(p) * 4 : 0);
   add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   return w;
 }
@@ -71,11 +82,15 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.dq_sum.stride_head = sum_rows_of(p) * a.dq_sum.stride_row;
   a.dq_sum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_sum.stride_head;
   a.turns = reinterpret_cast<unsigned*>(at(w.turns));
+  a.dbias_sum = at(w.dbias_sum);
+  a.dbias_sum_stride_head = p.bias.head ? dbias_sum_of_head(p) * 4 : 0;
+  a.dbias_sum_stride_batch =
+      p.bias.batch ? dbias_sum_of_head(p) * 4 * (p.bias.head ? p.heads_q : 1) : 0;
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;
-  // Both parts to the end of their 256 bytes, which nothing else has.
-  a.zeros = at(w.dq_sum);
-  a.zeros_bytes = a.zeros != nullptr ? w.partials.offset - w.dq_sum.offset : 0;
+  // The parts from dq_sum on to the end of their 256 bytes, which nothing else has.
+  a.zeros_bytes = w.partials.offset - w.dq_sum.offset;
+  a.zeros = a.zeros_bytes > 0 ? static_cast<char*>(memory) + w.dq_sum.offset : nullptr;
 }
 
 }  // namespace attn::cuda

@@ -21,6 +21,7 @@ struct Workspace {
   Part q_ranges;    // [b, tiles of queries] TileRange
   Part dq_sum;      // f32, see kernels/shared/query_sums.cuh
   Part turns;       // [b, h, tiles of queries] u32, right behind dq_sum: both begin as zeros
+  Part dbias_sum;   // f32, see kernels/shared/bias_sums.cuh; behind them, to become zeros too
   Part partials;    // [splits, the bias's shape] f32
   int dim = 0;      // of dq_sum
   int splits = 1;
@@ -32,11 +33,13 @@ struct WorkspaceNeeds {
   int dim = 0;         // dim_qk of the Config; 0: no dq
   bool turns = false;  // dq's sums are made in turns
   int splits = 1;      // parts of the bias gradient
+  bool dbias_sum = false;
 };
 
 Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);
-// The bias gradient's number of elements.
+// The bias gradient's number of elements, and of its sums (dbias_sum).
 std::int64_t dbias_elements(const Problem& problem);
+std::int64_t dbias_sum_elements(const Problem& problem);
 
 void place(const Workspace& workspace, const Problem& problem, void* memory, device::Arguments& a);
 

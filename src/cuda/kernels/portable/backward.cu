@@ -22,11 +22,13 @@
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange (0:
 // direct); chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K
-// and V fragments); softcap, alibi, bias_type, mask, dropout, by_elements. Shared memory:
-// backward_shared.cuh. Measured: docs/kernels/portable.md.
+// and V fragments); softcap, alibi, bias_type, bias_gradient (ds is
+// added to dbias_sum), mask, dropout, by_elements. Shared memory: backward_shared.cuh. Measured:
+// docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
 #include "ptx/memory.cuh"
+#include "shared/bias_sums.cuh"
 #include "shared/output.cuh"
 #include "shared/query_sums.cuh"
 
@@ -81,6 +83,23 @@ __device__ __forceinline__ void AddQuery(float* sums, int left, const QuerySums&
   }
 }
 
+// Adds ds of kChunk queries from `query` on to the sums of the bias's gradient.
+__device__ __forceinline__ void AddBias(const Arguments& a, const Step& step, const Entry& entry,
+                                        int head, int query, const Scores& ds) {
+  const int lane = ptx::ThreadAnew() % 32;
+  char* sums = BiasSumAddress(a, entry.b, head, step.i0 + query, step.j0) + 16 * lane;
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n, sums += BiasSumStride(a)) {
+    if (query + 8 * n >= step.left) continue;
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m) {
+      if (step.j0 + 16 * m >= entry.len_kv) continue;
+      const float(&c)[4] = ds[m][n];
+      ptx::AddGlobal(reinterpret_cast<float*>(sums + 512 * m), c[0], c[1], c[2], c[3]);
+    }
+  }
+}
+
 // The warp's place among those that share out dK or dV.
 __device__ __forceinline__ int OutWarp() {
   return kApart ? Warp() % (kWarps / 2) : Warp();
@@ -125,12 +144,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     attn_backward(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
-  const unsigned heads = blockIdx.x / tiles;
-  const unsigned place = blockIdx.x % tiles;
+  // Tiles count fastest, before them entries that share a bias and the sums of its gradient.
+  const unsigned sharing =
+      kHasBias && a.bias.stride_batch == 0 ? static_cast<unsigned>(a.batch) : 1;
+  const unsigned place = blockIdx.x / sharing % tiles;
+  const unsigned heads = blockIdx.x / sharing / tiles;
   const int tile_idx = static_cast<int>(a.turns != nullptr ? tiles - 1 - place : place);
   const int j0 = tile_idx * kTileKv;
   const int head_kv = static_cast<int>(heads % static_cast<unsigned>(a.heads_kv));
-  const Entry entry = EntryOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_kv)));
+  const Entry entry = EntryOf(
+      a, static_cast<int>(heads / static_cast<unsigned>(a.heads_kv) + blockIdx.x % sharing));
   if (j0 >= entry.rows_kv) return;
 
   const unsigned base = ptx::SharedAddress(memory);
@@ -334,6 +357,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
           LoadStats(step, query, stats);
         }
         Differentiate(a, step, query, stats, draws, s, dp, ds_pairs);
+        if constexpr (config::bias_gradient != 0) {
+          AddBias(a, step, entry, head, query, dp);
+        }
         StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
         if constexpr (!kEarlyP) hand_out_p();
         if constexpr (!kExchange) {

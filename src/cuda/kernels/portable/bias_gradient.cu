@@ -421,8 +421,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     to = {reinterpret_cast<char*>(a.partials + (plane * len_q + q0) * len_kv + j0), len_kv * 4, 4,
           config::f32, len_kv % 4 == 0};
   } else {
-    to = {const_cast<char*>(PairAddress(a.dbias, b_place, h_place, q0, j0)), a.dbias.stride_q,
-          a.dbias.stride_kv, a.dbias.type, a.dbias.vector != 0};
+    to = {PairAddress(a.dbias, b_place, h_place, q0, j0), a.dbias.stride_q, a.dbias.stride_kv,
+          a.dbias.type, a.dbias.vector != 0};
   }
   const int rows = static_cast<int>(min(len_q - q0, static_cast<long long>(kTileQ)));
   const int columns = static_cast<int>(min(len_kv - j0, static_cast<long long>(kTileKv)));

@@ -3,7 +3,6 @@
 // Grid: a thread for each element of the bias's own shape.
 #include "config.cuh"
 #include "shared/output.cuh"
-#include "shared/pair_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
     attn_bias_gradient_sum(const __grid_constant__ attn::device::Arguments a) {
@@ -20,6 +19,5 @@ extern "C" __global__ void __launch_bounds__(256)
   const long long i = at / len_kv % len_q;
   const int h = static_cast<int>(at / len_kv / len_q % heads);
   const int b = static_cast<int>(at / len_kv / len_q / heads);
-  shared::StoreGradient(a, const_cast<char*>(shared::PairAddress(a.dbias, b, h, i, j)),
-                        a.dbias.type, sum);
+  shared::StoreGradient(a, shared::PairAddress(a.dbias, b, h, i, j), a.dbias.type, sum);
 }

@@ -104,11 +104,14 @@ struct Arguments {
   unsigned origin_heads = 0;  // heads of the larger problem
 
   // Backward's workspace, see portable/prepare.cu.
-  char* zeros = nullptr;  // dq_sum and turns, to become zero
+  char* zeros = nullptr;  // dq_sum, turns and dbias_sum, to become zero
   long long zeros_bytes = 0;
   int* q_ranges = nullptr;    // [b, tiles of queries] TileRange
   int* row_ranges = nullptr;  // [b, n] KeyRange
   unsigned* turns = nullptr;  // [b, h, tiles of queries]
+  char* dbias_sum = nullptr;  // see shared/bias_sums.cuh; null: dbias is of a kernel of its own
+  long long dbias_sum_stride_batch = 0;
+  long long dbias_sum_stride_head = 0;
   float* partials = nullptr;  // of dbias, [splits][its own shape]; null: not needed
   int splits = 1;
   int dbias_full = 0;  // which of dbias's dimensions are full: batch 8, head 4, query 2, key 1

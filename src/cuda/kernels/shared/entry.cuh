@@ -8,6 +8,7 @@ namespace shared {
 
 using attn::device::Arguments;
 using attn::device::Integers;
+using attn::device::Pairs;
 using attn::device::Rows;
 
 struct Entry {
@@ -50,6 +51,12 @@ __device__ __forceinline__ Entry EntryOf(const Arguments& a, int b) {
 
 __device__ __forceinline__ char* RowAddress(const Rows& rows, int b, long long row, int head) {
   return rows.base + b * rows.stride_batch + row * rows.stride_row + head * rows.stride_head;
+}
+
+__device__ __forceinline__ char* PairAddress(const Pairs& pairs, int b, int head, long long i,
+                                             long long j) {
+  return pairs.base + b * pairs.stride_batch + head * pairs.stride_head + i * pairs.stride_q +
+         j * pairs.stride_kv;
 }
 
 // Keys [begin, end).

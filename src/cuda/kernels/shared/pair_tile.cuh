@@ -9,14 +9,6 @@
 
 namespace shared {
 
-using attn::device::Pairs;
-
-__device__ __forceinline__ const char* PairAddress(const Pairs& pairs, int b, int head, long long i,
-                                                   long long j) {
-  return pairs.base + b * pairs.stride_batch + head * pairs.stride_head + i * pairs.stride_q +
-         j * pairs.stride_kv;
-}
-
 template <int kRows, int kColumns, int kBytes>
 struct PairTile {
   static constexpr int kRowBytes = kColumns * kBytes;
