@@ -1,10 +1,10 @@
-// After a backward that added ds to sums (shared/bias_sums.cuh): dbias, in its own type and strides,
-// rounded once, added to what is there or with non-finite elements replaced where it is so asked.
+// After a backward that added ds to sums (shared/bias_sums.cuh): dbias, in its own type and
+// strides, rounded once, added to what is there or with non-finite elements replaced where it is so
+// asked.
 //
 // Grid: a block for each (1024 keys, 8 queries, head of the bias, entry of the bias), the keys
-// counting fastest. Bound by memory: a lane takes 8 keys of two queries, so that a load of a warp is
-// 256 bytes and what it stores of a row 128; two such steps under way at once.
-// Config: none.
+// counting fastest. Bound by memory: a lane takes 8 keys of two queries, so that a load of a warp
+// is 256 bytes and what it stores of a row 128; two such steps under way at once. Config: none.
 #include "config.cuh"
 #include "shared/bias_sums.cuh"
 #include "shared/output.cuh"

@@ -1,7 +1,7 @@
-// The f32 sums of dbias that the backward adds to: how they lie in memory, so that a lane adds what it
-// has of an accumulator by one instruction, and a warp 512 bytes in a row. Of each entry and head of
-// the bias (a broadcast dimension counts once) [n / 8][m / 16] accumulators of mma.sync, rounded up,
-// 16 keys x 8 queries each: [32 lanes][4], a lane's as it has them.
+// The f32 sums of dbias that the backward adds to: how they lie in memory, so that a lane adds what
+// it has of an accumulator by one instruction, and a warp 512 bytes in a row. Of each entry and
+// head of the bias (a broadcast dimension counts once) [n / 8][m / 16] accumulators of mma.sync,
+// rounded up, 16 keys x 8 queries each: [32 lanes][4], a lane's as it has them.
 #pragma once
 #include "shared/entry.cuh"
 
