@@ -190,7 +190,7 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   Key key{stream, {}};
   std::ranges::transform(launches, key.functions.begin(),
                          [](const KernelLaunch& launch) { return launch.kernel->function; });
-  // A graph from the second call on: making one takes longer than a few calls save, which streams
+  // A graph from the second call on: making one costs more than a few calls save, which streams
   // of one call, or more pairs in turn than are kept, would pay at each.
   const std::shared_ptr<Graph> graph = find_or_note(key);
   if (graph == nullptr) return std::nullopt;
