@@ -273,7 +273,8 @@ PeerTimes peer_times(const BenchOptions& options, const std::string& folder) {
 }
 
 // The whole of it, and what goes where: the library's own work, which a call of no entries does
-// too, the driver's answers about pointers, and the rest, which are launches.
+// too, the driver's answers about pointers, and the rest, which is launching: the driver's part of
+// it, and finding and filling the graph that the kernels are launched by.
 void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Report& report) {
   Caller empty(setting, kEmpty, pass);
   empty.to_result();

@@ -34,7 +34,7 @@ step_tsan() {
     ATTN_CASE_LIMIT=40 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
       OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so \
       ctest --test-dir build/tsan --output-on-failure \
-      -R '^(unit\.|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
+      -R '^(unit\.|cuda\.CudaGraphs|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
 }
 
 # The CUDA backend without a GPU: its tests again, with a compiler, which `./dev test` may not have

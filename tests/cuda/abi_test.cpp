@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 
@@ -68,6 +69,7 @@ SAME(kLaunchProgrammaticSerialization, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_S
 SAME(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
 SAME(kCaptureNone, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(kCaptureActive, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+SAME(kCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME(kTensorMapU8, CU_TENSOR_MAP_DATA_TYPE_UINT8);
 SAME(kTensorMapF16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
 SAME(kTensorMapF32, CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
@@ -89,6 +91,18 @@ static_assert(offsetof(abi::LaunchConfig, shared_bytes) ==
 static_assert(offsetof(abi::LaunchConfig, stream) == offsetof(CUlaunchConfig, hStream));
 static_assert(offsetof(abi::LaunchConfig, attributes) == offsetof(CUlaunchConfig, attrs));
 static_assert(offsetof(abi::LaunchConfig, num_attributes) == offsetof(CUlaunchConfig, numAttrs));
+using TheirNode = CUDA_KERNEL_NODE_PARAMS_v2;
+static_assert(sizeof(abi::KernelNodeParams) == sizeof(TheirNode));
+static_assert(offsetof(abi::KernelNodeParams, function) == offsetof(TheirNode, func));
+static_assert(offsetof(abi::KernelNodeParams, grid_x) == offsetof(TheirNode, gridDimX));
+static_assert(offsetof(abi::KernelNodeParams, grid_z) == offsetof(TheirNode, gridDimZ));
+static_assert(offsetof(abi::KernelNodeParams, block_x) == offsetof(TheirNode, blockDimX));
+static_assert(offsetof(abi::KernelNodeParams, block_z) == offsetof(TheirNode, blockDimZ));
+static_assert(offsetof(abi::KernelNodeParams, shared_bytes) == offsetof(TheirNode, sharedMemBytes));
+static_assert(offsetof(abi::KernelNodeParams, parameters) == offsetof(TheirNode, kernelParams));
+static_assert(offsetof(abi::KernelNodeParams, extra) == offsetof(TheirNode, extra));
+static_assert(offsetof(abi::KernelNodeParams, kernel) == offsetof(TheirNode, kern));
+static_assert(offsetof(abi::KernelNodeParams, context) == offsetof(TheirNode, ctx));
 static_assert(sizeof(abi::TensorMap) == sizeof(CUtensorMap));
 
 TEST(CudaAbi, LaunchAttributesLieWhereTheDriverReadsThem) {
@@ -102,6 +116,10 @@ TEST(CudaAbi, LaunchAttributesLieWhereTheDriverReadsThem) {
   theirs.programmaticStreamSerializationAllowed = 1;
   ours.flag = 1;
   EXPECT_EQ(std::memcmp(&theirs, &ours, sizeof ours), 0);
+}
+
+TEST(CudaAbi, TheHandleThatIsAStreamOfEachThread) {
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(CU_STREAM_PER_THREAD), abi::kStreamPerThread);
 }
 
 }  // namespace

@@ -175,12 +175,18 @@ TEST_F(CudaBadInput, OutOfMemory) {
                 .find("while taking a workspace of "),
             std::string::npos);
   EXPECT_EQ(fake().allocations, 0) << "what was taken is given back";
-  EXPECT_NE(refused(ErrorCode::out_of_memory, failing("cuLaunchKernelEx", abi::kOutOfMemory))
-                .find("while launching attn_prepare"),
-            std::string::npos);
-  EXPECT_NE(refused(ErrorCode::device_error, failing("cuLaunchKernelEx", abi::kIllegalAddress))
-                .find("can't be used any more"),
-            std::string::npos);
+  // The kernels together, and one by one as where a stream captures.
+  for (const auto& [launching, capture] :
+       {std::pair{"cuGraphLaunch", abi::kCaptureNone}, {"cuLaunchKernelEx", abi::kCaptureActive}}) {
+    fake().capturing = capture;
+    EXPECT_NE(refused(ErrorCode::out_of_memory, failing(launching, abi::kOutOfMemory))
+                  .find("while launching attn_prepare"),
+              std::string::npos);
+    EXPECT_NE(refused(ErrorCode::device_error, failing(launching, abi::kIllegalAddress))
+                  .find("can't be used any more"),
+              std::string::npos);
+  }
+  fake().capturing = abi::kCaptureNone;
   EXPECT_NE(refused(ErrorCode::device_error, failing("cuCtxGetCurrent", abi::kNotInitialized))
                 .find("a process forked after CUDA was initialized"),
             std::string::npos);

@@ -92,8 +92,7 @@ TEST_F(CudaCall, Forward) {
 }
 
 TEST_F(CudaCall, AFailedLaunchEndsIt) {
-  fake().failing = "cuLaunchKernelEx";
-  fake().failing_result = abi::kOutOfMemory;
+  own_context(100);  // where nothing was launched before
   const Problem problem = describe(arguments);
   const DeviceFacts facts = h200();
   const DevicePlan plan = make_plan(Pass::forward, problem, facts);
@@ -102,7 +101,29 @@ TEST_F(CudaCall, AFailedLaunchEndsIt) {
   kernel.spec = plan.kernels[0];
   const DeviceCall call{context, facts,     Pass::forward, problem, arguments,
                         plan,    {&kernel}, nullptr,       nullptr};
-  EXPECT_EQ(run(call).code, ErrorCode::out_of_memory);
+  fake().failing_result = abi::kOutOfMemory;
+  // The first call's kernels are launched one by one, the second's by a graph.
+  for (const char* launching : {"cuLaunchKernelEx", "cuGraphLaunch"}) {
+    fake().failing = launching;
+    const core::Status status = run(call);
+    EXPECT_EQ(status.code, ErrorCode::out_of_memory) << launching;
+    EXPECT_NE(status.message.find(launching), std::string::npos) << status.message;
+    EXPECT_NE(status.message.find("while launching attn_forward of"), std::string::npos);
+  }
+}
+
+TEST_F(CudaCall, EachHasItsOwnArguments) {
+  const Problem problem = describe(arguments);
+  for (int n = 0; n < 4; ++n) {
+    arguments.q = make(DType::bf16, {2, 300, 4, 64});
+    const int before = fake().graph_launches;
+    const auto list = launched(Pass::forward, problem);
+    ASSERT_EQ(list.size(), 1u);
+    EXPECT_EQ(list[0].arguments.q.base, arguments.q.data);
+    if (n > 0) {
+      EXPECT_EQ(fake().graph_launches, before + 1);
+    }
+  }
 }
 
 TEST_F(CudaCall, DecodeWithoutACacheIsAForward) {

@@ -38,6 +38,8 @@ void WithFakeDriver::SetUp() {
   state.init_result = 0;
   state.failing = nullptr;
   state.capturing = 0;
+  state.foreign_streams = false;
+  state.misused_graphs = 0;
   state.parameter_bytes = 0;
   state.launched.clear();
   state.major = 9;

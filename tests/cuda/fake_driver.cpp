@@ -1,25 +1,9 @@
 // The functions of libcuda.so.1 on devices that do not exist; see fake_driver.hpp.
-#include "fake_driver.hpp"
-
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
-#include <vector>
 
-#include "cuda/host/driver_abi.hpp"
-
-using namespace attn::cuda;  // NOLINT: as the parameters are written in the list
-
-#define FAKE extern "C" __attribute__((visibility("default")))
-#define FAIL_IF_ASKED()                                                        \
-  if (state.failing != nullptr && std::strcmp(state.failing, __func__) == 0) { \
-    return state.failing_result;                                               \
-  }
-
-// Every function has the signature of the list.
-#define DECLARE(symbol, parameters) FAKE abi::Result symbol parameters;
-ATTN_CUDA_DRIVER_FUNCTIONS(DECLARE)
+#include "fake_functions.hpp"
 
 namespace attn::cuda::abi {
 struct ContextHandle {
@@ -28,9 +12,10 @@ struct ContextHandle {
 };
 }  // namespace attn::cuda::abi
 
+test::FakeDriver state;
+
 namespace {
 
-test::FakeDriver state;
 abi::ContextHandle primary[2] = {{0, 11}, {1, 12}};
 thread_local std::vector<abi::Context> stack;
 
@@ -59,6 +44,29 @@ void* host(abi::DevicePointer pointer) {
 }
 
 }  // namespace
+
+std::vector<unsigned char> parameters_of(void** parameters) {
+  const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
+  return {bytes, bytes + state.parameter_bytes};
+}
+
+void record(const abi::LaunchConfig& config, abi::Function function,
+            std::vector<unsigned char> parameters) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  ++state.launches;
+  if (state.parameter_bytes > 0) {
+    state.launched.push_back({reinterpret_cast<std::uintptr_t>(function), config.grid_x,
+                              config.block_x, config.shared_bytes, config.stream,
+                              std::move(parameters)});
+  }
+  state.grid[0] = config.grid_x, state.grid[1] = config.grid_y, state.grid[2] = config.grid_z;
+  state.block[0] = config.block_x, state.block[1] = config.block_y;
+  state.shared_bytes = config.shared_bytes;
+  state.stream = config.stream;
+  state.num_attributes = config.num_attributes;
+  state.first_attribute = config.num_attributes > 0 ? config.attributes[0].id : 0;
+}
 
 FAKE test::FakeDriver* attn_fake_driver() {
   return &state;
@@ -223,26 +231,17 @@ abi::Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, abi::Functi
 abi::Result cuLaunchKernelEx(const abi::LaunchConfig* config, abi::Function function,
                              void** parameters, void**) {
   FAIL_IF_ASKED();
-  ++state.launches;
-  if (state.parameter_bytes > 0) {
-    const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
-    state.launched.push_back({reinterpret_cast<std::uintptr_t>(function),
-                              config->grid_x,
-                              config->block_x,
-                              config->shared_bytes,
-                              config->stream,
-                              {bytes, bytes + state.parameter_bytes}});
-  }
-  state.grid[0] = config->grid_x, state.grid[1] = config->grid_y, state.grid[2] = config->grid_z;
-  state.block[0] = config->block_x, state.block[1] = config->block_y;
-  state.shared_bytes = config->shared_bytes;
-  state.stream = config->stream;
-  state.num_attributes = config->num_attributes;
-  state.first_attribute = config->num_attributes > 0 ? config->attributes[0].id : 0;
+  record(*config, function, parameters_of(parameters));
   return 0;
 }
 abi::Result cuStreamIsCapturing(abi::Stream, int* status) {
   *status = state.capturing;
+  return 0;
+}
+abi::Result cuStreamGetCtx(abi::Stream, abi::Context* context) {
+  FAIL_IF_ASKED();
+  static abi::ContextHandle foreign{0, 13};
+  *context = state.foreign_streams ? &foreign : stack.back();
   return 0;
 }
 abi::Result cuMemAllocAsync(abi::DevicePointer* pointer, std::size_t, abi::Stream) {

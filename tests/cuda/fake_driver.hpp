@@ -41,8 +41,13 @@ struct FakeDriver {
 
   std::atomic<int> modules_loaded = 0;
   std::atomic<int> contexts_retained = 0;
-  std::atomic<int> launches = 0;
-  std::atomic<int> allocations = 0;                // not given back yet
+  std::atomic<int> launches = 0;              // kernels, those of graphs included
+  std::atomic<int> graph_launches = 0;        // graphs
+  std::atomic<int> graphs_made = 0;           // instantiated
+  std::atomic<int> graphs = 0;                // executable ones that are not destroyed yet
+  std::atomic<int> misused_graphs = 0;        // used by two threads at once, or after their end
+  std::atomic<bool> foreign_streams = false;  // cuStreamGetCtx finds another context
+  std::atomic<int> allocations = 0;           // not given back yet
   std::atomic<std::uint64_t> allocated_bytes = 0;  // of cuMemAlloc, not given back yet
   std::atomic<int> streams = 0;                    // not destroyed yet
   std::atomic<int> events = 0;

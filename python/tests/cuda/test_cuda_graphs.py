@@ -1,5 +1,6 @@
-"""CUDA graphs and streams: captures compile nothing, replays see changed inputs, and work waits for
-what is queued before it on the stream of the call."""
+"""CUDA graphs and streams: captures compile nothing, replays see changed inputs, work waits for
+what is queued before it on the stream of the call, and of calls that are queued at once, which the
+library launches by graphs of its own, each has its own inputs."""
 
 import threading
 
@@ -184,3 +185,105 @@ def test_threads_on_streams_of_their_own():
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def _same(results, want):
+    """All of them are right, and bit for bit the first."""
+    compare(results[0], want, DTYPE)
+    for other in results[1:]:
+        for name, value in other.items():
+            assert torch.equal(value, results[0][name]), name
+
+
+def test_calls_that_wait_on_two_streams_have_their_own_inputs():
+    """Queued in turn behind a delay, so that none has begun when the last is queued."""
+    cases = [inputs("deterministic", "cuda", DTYPE) for _ in range(4)]
+    for seed, x in enumerate(cases):
+        _refill(x, seed)
+    wants = [expected(x) for x in cases]
+    found(cases[0])  # compiled and loaded
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    results = [[] for _ in cases]
+    torch.cuda.synchronize()
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(DELAY_CYCLES)
+    for _ in range(10):
+        for at, x in enumerate(cases):
+            with torch.cuda.stream(streams[at % 2]):
+                results[at].append(found(x))
+    torch.cuda.synchronize()
+    for of_one, want in zip(results, wants, strict=True):
+        _same(of_one, want)
+
+
+def test_threads_that_share_a_stream():
+    cases = [inputs("deterministic", "cuda", DTYPE) for _ in range(4)]
+    for seed, x in enumerate(cases):
+        _refill(x, seed)
+    wants = [expected(x) for x in cases]
+    found(cases[0])
+    stream = torch.cuda.Stream()
+    results = [[] for _ in cases]
+    errors = []
+
+    def work(x, into):
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(20):
+                    into.append(found(x))
+        except Exception as error:
+            errors.append(repr(error))
+
+    torch.cuda.synchronize()
+    pairs = zip(cases, results, strict=True)
+    threads = [threading.Thread(target=work, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    torch.cuda.synchronize()
+    for of_one, want in zip(results, wants, strict=True):
+        _same(of_one, want)
+
+
+def test_a_capture_on_a_stream_of_earlier_and_later_calls():
+    x = inputs("deterministic", "cuda", DTYPE)
+    want = expected(x)
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        results = [found(x) for _ in range(3)]
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        got = found(x)
+    with torch.cuda.stream(side):
+        results += [found(x) for _ in range(2)]
+    torch.cuda.synchronize()
+    _same(results, want)
+    for seed in (1, 2):
+        _refill(x, seed)
+        graph.replay()
+        compare(got, expected(x), DTYPE)
+
+
+def test_calls_on_another_stream_while_one_captures():
+    """The library makes a graph of its own for that stream; that must not break the capture."""
+    x = inputs("causal", "cuda", DTYPE)
+    o, lse = libattn.attention(x.q, x.k, x.v, causal=True, return_lse=True)
+    compare({"o": o, "lse": lse}, {n: expected(x)[n] for n in ("o", "lse")}, DTYPE)
+    made = {"out": torch.zeros_like(o), "lse_out": torch.zeros_like(lse)}
+    other = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = libattn.torch.attention(x.q, x.k, x.v, causal=True)
+        for _ in range(4):
+            libattn.attention(x.q, x.k, x.v, causal=True, stream=other.cuda_stream, **made)
+    other.synchronize()
+    assert torch.equal(made["out"], o)
+    assert torch.equal(made["lse_out"], lse)
+    graph.replay()
+    assert torch.equal(captured, o)

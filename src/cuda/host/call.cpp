@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/host/arguments.hpp"
+#include "cuda/host/graphs.hpp"
 
 namespace attn::cuda {
 
@@ -33,13 +34,12 @@ core::Status run(const DeviceCall& call) {
   if (call.pass == Pass::backward) {
     place(call.plan.workspace, call.problem, call.workspace, arguments);
   }
+  std::array<KernelLaunch, kMaxKernels> launches;
   for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
-    core::Status status =
-        launch(call.context, *call.kernels[i], {static_cast<unsigned>(call.plan.blocks[i])},
-               call.stream, arguments);
-    if (!status.ok()) return status;
+    launches[i] = {call.kernels[i], {static_cast<unsigned>(call.plan.blocks[i])}};
   }
-  return {};
+  return launch_in_order(call.context, std::span(launches).first(call.plan.num_kernels),
+                         call.stream, arguments);
 }
 
 }  // namespace attn::cuda

@@ -16,6 +16,9 @@ using Module = struct ModuleHandle*;
 using Function = struct FunctionHandle*;
 using Stream = struct StreamHandle*;
 using Event = struct EventHandle*;
+using Graph = struct GraphHandle*;
+using GraphNode = struct GraphNodeHandle*;
+using GraphExec = struct GraphExecHandle*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
@@ -63,9 +66,13 @@ inline constexpr int kLaunchProgrammaticSerialization = 6;
 // CUstream_flags
 inline constexpr unsigned kStreamNonBlocking = 1;
 
-// CUstreamCaptureStatus
+// CUstreamCaptureStatus, CUstreamCaptureMode
 inline constexpr int kCaptureNone = 0;
 inline constexpr int kCaptureActive = 1;
+inline constexpr int kCaptureModeRelaxed = 2;
+
+// CU_STREAM_PER_THREAD: one handle that is another stream in each thread.
+inline constexpr std::uintptr_t kStreamPerThread = 2;
 
 union LaunchAttributeValue {
   char pad[64];
@@ -88,6 +95,18 @@ struct LaunchConfig {
   Stream stream;
   LaunchAttribute* attributes;
   unsigned num_attributes;
+};
+
+// CUDA_KERNEL_NODE_PARAMS_v2
+struct KernelNodeParams {
+  Function function;
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned shared_bytes;
+  void** parameters;
+  void** extra;
+  void* kernel;     // read where function is null
+  Context context;  // likewise
 };
 
 // 128 bytes that a kernel takes as __grid_constant__.
@@ -141,6 +160,20 @@ inline constexpr int kTensorMapFillZero = 0;
   X(cuLaunchKernelEx,                                                                              \
     (const abi::LaunchConfig* config, abi::Function function, void** parameters, void** extra))    \
   X(cuStreamIsCapturing, (abi::Stream stream, int* status))                                        \
+  X(cuStreamGetCtx, (abi::Stream stream, abi::Context * context))                                  \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                \
+  X(cuGraphCreate, (abi::Graph * graph, unsigned flags))                                           \
+  X(cuGraphAddKernelNode_v2,                                                                       \
+    (abi::GraphNode * node, abi::Graph graph, const abi::GraphNode* dependencies,                  \
+     std::size_t num_dependencies, const abi::KernelNodeParams* params))                           \
+  X(cuGraphInstantiateWithFlags,                                                                   \
+    (abi::GraphExec * exec, abi::Graph graph, unsigned long long flags))                           \
+  X(cuGraphUpload, (abi::GraphExec exec, abi::Stream stream))                                      \
+  X(cuGraphExecKernelNodeSetParams_v2,                                                             \
+    (abi::GraphExec exec, abi::GraphNode node, const abi::KernelNodeParams* params))               \
+  X(cuGraphLaunch, (abi::GraphExec exec, abi::Stream stream))                                      \
+  X(cuGraphExecDestroy, (abi::GraphExec exec))                                                     \
+  X(cuGraphDestroy, (abi::Graph graph))                                                            \
   X(cuMemAllocAsync, (abi::DevicePointer * pointer, std::size_t bytes, abi::Stream stream))        \
   X(cuMemFreeAsync, (abi::DevicePointer pointer, abi::Stream stream))                              \
   X(cuMemsetD8Async,                                                                               \

@@ -5,6 +5,14 @@
 
 namespace attn::cuda {
 
+std::string to_string(const KernelLaunch& launch) {
+  const auto& [kernel, grid] = launch;
+  return std::string(kernel->spec.entry) + " of " + to_string(kernel->spec.config) + " with " +
+         std::to_string(grid.x) + "x" + std::to_string(grid.y) + "x" + std::to_string(grid.z) +
+         " blocks of " + std::to_string(kernel->spec.threads) + " threads and " +
+         std::to_string(kernel->spec.shared_bytes) + " bytes of shared memory";
+}
+
 core::Status find_or_load(Modules& modules, const CurrentContext& context,
                           std::span<const KernelSpec> specs, abi::Stream stream,
                           std::span<const Kernel*> kernels) {
@@ -33,7 +41,7 @@ core::Status find_or_load(Modules& modules, const CurrentContext& context,
 
 core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, Grid grid,
                            abi::Stream stream, void** parameters, bool overlap) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};  // nothing to do
+  if (grid.empty()) return {};  // nothing to do
   std::array<abi::LaunchAttribute, 2> attributes{};
   unsigned count = 0;
   if (kernel.spec.cluster > 1) {
@@ -59,12 +67,8 @@ core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, 
       driver.api().cuLaunchKernelEx(&config, kernel.function, parameters, nullptr);
   if (result == abi::kSuccess) return {};
   return driver.status(result, "cuLaunchKernelEx",
-                       "launching " + std::string(kernel.spec.entry) + " of " +
-                           to_string(kernel.spec.config) + " with " + std::to_string(grid.x) + "x" +
-                           std::to_string(grid.y) + "x" + std::to_string(grid.z) + " blocks of " +
-                           std::to_string(kernel.spec.threads) + " threads and " +
-                           std::to_string(kernel.spec.shared_bytes) +
-                           " bytes of shared memory on cuda:" + std::to_string(context.ordinal()));
+                       "launching " + to_string(KernelLaunch{&kernel, grid}) +
+                           " on cuda:" + std::to_string(context.ordinal()));
 }
 
 }  // namespace attn::cuda

@@ -1,8 +1,9 @@
 // Launch: a loaded kernel onto the caller's stream. Allocates nothing, waits for nothing and is
-// recorded where the stream captures.
+// recorded where the stream captures. The kernels of a call are launched together: graphs.hpp.
 #pragma once
 
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "cuda/host/modules.hpp"
@@ -13,7 +14,17 @@ struct Grid {
   unsigned x = 1;
   unsigned y = 1;
   unsigned z = 1;
+
+  [[nodiscard]] bool empty() const { return x == 0 || y == 0 || z == 0; }
 };
+
+// A kernel and the grid that a call gives it.
+struct KernelLaunch {
+  const Kernel* kernel = nullptr;
+  Grid grid;
+};
+// "attn_forward of portable/forward.cu ... with 8x1x1 blocks of 128 threads and ..."
+std::string to_string(const KernelLaunch& launch);
 
 // The stream of a call; 0 (the legacy default stream) is a valid one.
 inline abi::Stream stream_of(void* stream) {

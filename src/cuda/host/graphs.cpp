@@ -1,0 +1,234 @@
+// Executable graphs; see graphs.hpp.
+#include "cuda/host/graphs.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace attn::cuda {
+namespace {
+
+// What makes and destroys graphs takes and frees memory, which breaks captures that other streams
+// may be in the middle of, unless the thread says that its calls have nothing to do with them.
+class ApartFromCaptures {
+ public:
+  explicit ApartFromCaptures(const DriverApi& api) : api_(api) { exchange(); }
+  ~ApartFromCaptures() { exchange(); }
+  ApartFromCaptures(const ApartFromCaptures&) = delete;
+  ApartFromCaptures& operator=(const ApartFromCaptures&) = delete;
+
+ private:
+  void exchange() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+  const DriverApi& api_;
+  int mode_ = abi::kCaptureModeRelaxed;
+};
+
+// Kernels of a graph run in the context that they were loaded into. A stream of another one (a
+// green context, which has some of the multiprocessors) makes only plain launches run in its own.
+bool is_of(abi::Stream stream, const CurrentContext& context) {
+  const DriverApi& api = context.driver().api();
+  abi::Context owner = nullptr;
+  unsigned long long id = 0;
+  return api.cuStreamGetCtx(stream, &owner) == abi::kSuccess &&
+         api.cuCtxGetId(owner, &id) == abi::kSuccess && id == context.id();
+}
+
+bool captures(const DriverApi& api, abi::Stream stream) {
+  int status = abi::kCaptureNone;
+  return api.cuStreamIsCapturing(stream, &status) != abi::kSuccess || status != abi::kCaptureNone;
+}
+
+abi::KernelNodeParams node_params(const KernelLaunch& launch, void** parameters) {
+  const auto& [kernel, grid] = launch;
+  abi::KernelNodeParams params{};
+  params.function = kernel->function;
+  params.grid_x = grid.x;
+  params.grid_y = grid.y;
+  params.grid_z = grid.z;
+  params.block_x = kernel->spec.threads;
+  params.block_y = params.block_z = 1;
+  params.shared_bytes = kernel->spec.shared_bytes;
+  params.parameters = parameters;
+  return params;
+}
+
+core::Status failed(const CurrentContext& context, abi::Result result,
+                    std::span<const KernelLaunch> launches) {
+  std::string tried = "launching ";
+  for (const KernelLaunch& launch : launches) {
+    if (&launch != launches.data()) tried += ", then ";
+    tried += to_string(launch);
+  }
+  return context.driver().status(result, "cuGraphLaunch",
+                                 tried + " on cuda:" + std::to_string(context.ordinal()));
+}
+
+}  // namespace
+
+// One thread at a time calls it, under `mutex`: neither a graph nor its parameters are thread-safe.
+class Graphs::Graph {
+ public:
+  explicit Graph(const DriverApi& api) : api_(api) {}
+  // What is queued or runs still ends. The context is current.
+  ~Graph() { clear(); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  [[nodiscard]] bool made() const { return exec_ != nullptr; }
+  bool make(std::span<const KernelLaunch> launches, abi::Stream stream, void** parameters);
+  // For the launches to come; those that are queued keep what they have.
+  bool set(std::span<const KernelLaunch> launches, void** parameters);
+  abi::Result launch(abi::Stream stream) { return api_.cuGraphLaunch(exec_, stream); }
+
+  std::mutex mutex;
+
+ private:
+  void clear();
+
+  const DriverApi& api_;
+  abi::Graph graph_ = nullptr;  // nodes_ are its, so that it lives as long as they are named
+  std::array<abi::GraphNode, kMaxKernels> nodes_{};
+  abi::GraphExec exec_ = nullptr;
+};
+
+bool Graphs::Graph::make(std::span<const KernelLaunch> launches, abi::Stream stream,
+                         void** parameters) {
+  const ApartFromCaptures apart(api_);
+  abi::Result result = api_.cuGraphCreate(&graph_, 0);
+  if (result != abi::kSuccess) graph_ = nullptr;
+  for (std::size_t i = 0; i < launches.size() && result == abi::kSuccess; ++i) {
+    const abi::KernelNodeParams params = node_params(launches[i], parameters);
+    const abi::GraphNode* before = i > 0 ? &nodes_[i - 1] : nullptr;
+    result = api_.cuGraphAddKernelNode_v2(&nodes_[i], graph_, before, i > 0 ? 1 : 0, &params);
+  }
+  if (result == abi::kSuccess) {
+    result = api_.cuGraphInstantiateWithFlags(&exec_, graph_, 0);
+    if (result != abi::kSuccess) exec_ = nullptr;
+  }
+  // Else the first launch uploads it, and fails where there is no memory left.
+  if (result == abi::kSuccess) result = api_.cuGraphUpload(exec_, stream);
+  if (result != abi::kSuccess) clear();
+  return result == abi::kSuccess;
+}
+
+bool Graphs::Graph::set(std::span<const KernelLaunch> launches, void** parameters) {
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const abi::KernelNodeParams params = node_params(launches[i], parameters);
+    if (api_.cuGraphExecKernelNodeSetParams_v2(exec_, nodes_[i], &params) != abi::kSuccess) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Graphs::Graph::clear() {
+  if (graph_ == nullptr) return;
+  const ApartFromCaptures apart(api_);
+  if (exec_ != nullptr) api_.cuGraphExecDestroy(exec_);
+  api_.cuGraphDestroy(graph_);
+  exec_ = nullptr;
+  graph_ = nullptr;
+}
+
+std::size_t Graphs::Hash::operator()(const Key& key) const {
+  auto hash = reinterpret_cast<std::uintptr_t>(key.stream);
+  for (const abi::Function function : key.functions) {
+    if (function == nullptr) break;
+    hash = (hash ^ reinterpret_cast<std::uintptr_t>(function)) * std::size_t{0x9E3779B97F4A7C15u};
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+Graphs& Graphs::of(const CurrentContext& context) {
+  using Owner = std::pair<const Driver*, std::uint64_t>;
+  thread_local Owner last_owner;
+  thread_local Graphs* last = nullptr;
+  const Owner owner{&context.driver(), context.id()};
+  if (last != nullptr && last_owner == owner) return *last;
+  static std::mutex mutex;
+  static auto& all = *new std::map<Owner, std::unique_ptr<Graphs>>;  // never freed
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Graphs>& graphs = all[owner];
+  if (graphs == nullptr) graphs = std::make_unique<Graphs>(context.driver());
+  last_owner = owner;
+  last = graphs.get();
+  return *last;
+}
+
+std::shared_ptr<Graphs::Graph> Graphs::find_or_note(const Key& key) {
+  std::shared_ptr<Graph> oldest;  // destroyed after the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) {
+    found->second.used = ++clock_;
+    return found->second.graph;
+  }
+  if (entries_.size() >= kMaxGraphs) {
+    const auto first = std::min_element(
+        entries_.begin(), entries_.end(),
+        [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    oldest = std::move(first->second.graph);
+    entries_.erase(first);
+  }
+  entries_.emplace(key, Entry{std::make_shared<Graph>(driver_.api()), ++clock_});
+  return nullptr;
+}
+
+void Graphs::drop(const Key& key, const Graph* graph) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second.graph.get() == graph) entries_.erase(found);
+}
+
+std::optional<core::Status> Graphs::launch(const CurrentContext& context,
+                                           std::span<const KernelLaunch> launches,
+                                           abi::Stream stream, void** parameters) {
+  Key key{stream, {}};
+  std::ranges::transform(launches, key.functions.begin(),
+                         [](const KernelLaunch& launch) { return launch.kernel->function; });
+  // A graph from the second call on: making one costs more than a few calls save, which streams
+  // of one call, or more pairs in turn than are kept, would pay at each.
+  const std::shared_ptr<Graph> graph = find_or_note(key);
+  if (graph == nullptr) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(graph->mutex);
+  if (!graph->made()) {
+    if (!is_of(stream, context) || !graph->make(launches, stream, parameters)) return std::nullopt;
+  } else if (!graph->set(launches, parameters)) {
+    drop(key, graph.get());
+    return std::nullopt;
+  }
+  const abi::Result result = graph->launch(stream);
+  if (result == abi::kSuccess) return core::Status{};
+  // Some of the kernels may be queued, so that this is an error and no case for plain launches.
+  drop(key, graph.get());
+  return failed(context, result, launches);
+}
+
+core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,
+                             abi::Stream stream, void** parameters) {
+  std::array<KernelLaunch, kMaxKernels> kept;
+  std::size_t count = 0;
+  bool plain = reinterpret_cast<std::uintptr_t>(stream) == abi::kStreamPerThread;
+  for (const KernelLaunch& launch : launches) {
+    if (launch.grid.empty()) continue;
+    kept[count++] = launch;
+    plain = plain || launch.kernel->spec.cluster > 1;  // an attribute, which nodes don't get here
+  }
+  if (count == 0) return {};
+  const std::span<const KernelLaunch> chain = std::span(kept).first(count);
+  if (!plain && !captures(context.driver().api(), stream)) {
+    auto status = Graphs::of(context).launch(context, chain, stream, parameters);
+    if (status.has_value()) return *std::move(status);
+  }
+  for (const auto& [kernel, grid] : chain) {
+    core::Status status = launch_kernel(context, *kernel, grid, stream, parameters);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace attn::cuda
