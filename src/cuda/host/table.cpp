@@ -128,7 +128,9 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
       shape.dim_qk % (16 * (tiles.warps / sum_warps)) != 0) {
     return "the warps share out dq by 16 queries and dims";
   }
-  if (tiles.tile_kv * std::max(shape.dim_qk, shape.dim_vo) * 4 > shared_bytes_of(shape, tiles)) {
+  const int results = tiles.exchange > 1 ? 2 : 1;  // in shared memory at once
+  if (tiles.tile_kv * results * std::max(shape.dim_qk, shape.dim_vo) * 4 >
+      shared_bytes_of(shape, tiles)) {
     return "results of a tile are no more than all tiles";
   }
   return {};

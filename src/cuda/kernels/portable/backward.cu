@@ -17,14 +17,15 @@
 // dQ of each step is added to f32 sums in global memory (finish.cu makes dq of them), four of a
 // lane an instruction; deterministic: by the tiles of keys in turn, from the last to the first,
 // which under a causal mask is the order in which they reach a tile of queries.
+// dbias, where each element is of a tile of its own and sums need no order: ds is added to f32 sums
+// likewise (bias_gradient_finish.cu makes dbias of them).
 // Which tiles of queries are visited, and which of those need the ranges of their rows, is read off
 // q_ranges (prepare.cu) into two bit sets first.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; exchange (0:
 // direct); chunk (queries whose scores are computed at once, 16 or 32); kv_in_registers (direct: K
-// and V fragments); softcap, alibi, bias_type, bias_gradient (ds is
-// added to dbias_sum), mask, dropout, by_elements. Shared memory: backward_shared.cuh. Measured:
-// docs/kernels/portable.md.
+// and V fragments); softcap, alibi, bias_type, bias_gradient (dbias_sum is there), mask, dropout,
+// by_elements. Shared memory: backward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
 #include "portable/backward_scores.cuh"
 #include "ptx/memory.cuh"
@@ -109,12 +110,11 @@ __device__ __forceinline__ bool HasDv() {
   return Warp() < kWarps / 2;
 }
 
-// What the warp has of dK or dV, if it is its `mine`, times `factor`, to rows in shared memory.
+// What the warp has of dK or dV, times `factor`, to rows in shared memory.
 template <int kPart, int kColumns, class Staged>
 __device__ __forceinline__ void PutKeyGradient(const float (&sums)[kBlocksM][kColumns][4],
-                                               float factor, bool mine, const Staged& staged) {
+                                               float factor, const Staged& staged) {
   static_assert(kColumns == kPart / 8);
-  if (!mine) return;
   const auto part = staged.template PartAt<kPart>(OutWarp() / kOutParts * kOutKeys,
                                                   OutWarp() % kOutParts * kPart);
 #pragma unroll
@@ -144,9 +144,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     attn_backward(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
-  // Tiles count fastest, before them entries that share a bias and the sums of its gradient.
-  const unsigned sharing =
-      kHasBias && a.bias.stride_batch == 0 ? static_cast<unsigned>(a.batch) : 1;
+  // Tiles count fastest, before them entries that share the sums of a bias's gradient, so that L2
+  // has what they add to.
+  const bool share = config::bias_gradient != 0 && a.dbias_sum_stride_batch == 0;
+  const unsigned sharing = share ? static_cast<unsigned>(a.batch) : 1;
   const unsigned place = blockIdx.x / sharing % tiles;
   const unsigned heads = blockIdx.x / sharing / tiles;
   const int tile_idx = static_cast<int>(a.turns != nullptr ? tiles - 1 - place : place);
@@ -433,42 +434,62 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   if (a.turns != nullptr) __threadfence();
   __syncthreads();  // K has been read for the last dQ
   give_turn();
-  const bool has_dk = a.dk.base != nullptr && (!kApart || !HasDv());
-  const bool has_dv = a.dv.base != nullptr && (!kApart || HasDv());
-  const auto& dv_sums = [&]() -> const auto& {
-    if constexpr (kApart) {
-      return dk;
-    } else {
-      return dv;
-    }
-  }();
   const float dv_factor = config::dropout != 0 ? a.keep_scale * kDropped<kDtype> : 1.0f;
-  char* const dk_rows = RowAddress(a.dk, entry.b, entry.first_kv + j0, head_kv);
-  char* const dv_rows = RowAddress(a.dv, entry.b, entry.first_kv + j0, head_kv);
+  const long long row = entry.first_kv + j0;
   const int num_rows = min(kTileKv, entry.rows_kv - j0);
+  const bool has_dk = a.dk.base != nullptr;
+  const bool has_dv = a.dv.base != nullptr;
+  const bool plain = (!has_dk || IsPlain<kDtype>(a, a.dk, a.accumulate != 0)) &&
+                     (!has_dv || IsPlain<kDtype>(a, a.dv, a.accumulate != 0));
+  if constexpr (kApart) {
+    // Each half of the threads has one result, so that the code is there once.
+    constexpr int kHalf = kThreads / 2;
+    const int thread = ptx::ThreadAnew();
+    const bool of_dv = thread < kHalf;
+    const Rows& rows = of_dv ? a.dv : a.dk;
+    const bool wanted = of_dv ? has_dv : has_dk;
+    const float factor = of_dv ? dv_factor : a.scale;
+    const int dim = of_dv ? a.dim_vo : a.dim_qk;
+    char* const to = RowAddress(rows, entry.b, row, head_kv);
+    if (plain) {
+      const PackedRows<kDimQk, kDtype, kTileKv, kHalf> packed{of_dv ? v_tile : k_tile};
+      if (wanted) PutKeyGradient<kPartQk>(dk, factor, packed);
+      __syncthreads();
+      if (wanted) packed.Write(rows.stride_row, to, num_rows, dim, thread % kHalf);
+    } else {
+      const StagedRows<kDimQk, kDtype> staged{base + (of_dv ? kTileKv * kDimQk * 4 : 0)};
+      if (wanted) PutKeyGradient<kPartQk>(dk, factor, staged);
+      __syncthreads();
+      if (wanted) {
+        staged.Write(a, rows, to, num_rows, dim, a.accumulate != 0, thread % kHalf, kHalf);
+      }
+    }
+    return;
+  }
   const int thread = static_cast<int>(threadIdx.x);
-  if ((a.dk.base == nullptr || IsPlain<kDtype>(a, a.dk, a.accumulate != 0)) &&
-      (a.dv.base == nullptr || IsPlain<kDtype>(a, a.dv, a.accumulate != 0))) {
+  char* const dk_rows = RowAddress(a.dk, entry.b, row, head_kv);
+  char* const dv_rows = RowAddress(a.dv, entry.b, row, head_kv);
+  if (plain) {
     const PackedRows<kDimQk, kDtype, kTileKv, kThreads> packed_dk{k_tile};
     const PackedRows<kDimVo, kDtype, kTileKv, kThreads> packed_dv{v_tile};
-    PutKeyGradient<kPartQk>(dk, a.scale, has_dk, packed_dk);
-    PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, packed_dv);
+    if (has_dk) PutKeyGradient<kPartQk>(dk, a.scale, packed_dk);
+    if (has_dv) PutKeyGradient<kPartVo>(dv, dv_factor, packed_dv);
     __syncthreads();
-    if (a.dk.base != nullptr) packed_dk.Write(a.dk.stride_row, dk_rows, num_rows, a.dim_qk, thread);
-    if (a.dv.base != nullptr) packed_dv.Write(a.dv.stride_row, dv_rows, num_rows, a.dim_vo, thread);
+    if (has_dk) packed_dk.Write(a.dk.stride_row, dk_rows, num_rows, a.dim_qk, thread);
+    if (has_dv) packed_dv.Write(a.dv.stride_row, dv_rows, num_rows, a.dim_vo, thread);
     return;
   }
   const StagedRows<kDimQk, kDtype> staged_dk{base};
   const StagedRows<kDimVo, kDtype> staged_dv{base};
-  PutKeyGradient<kPartQk>(dk, a.scale, has_dk, staged_dk);
+  if (has_dk) PutKeyGradient<kPartQk>(dk, a.scale, staged_dk);
   __syncthreads();
-  if (a.dk.base != nullptr) {
+  if (has_dk) {
     staged_dk.Write(a, a.dk, dk_rows, num_rows, a.dim_qk, a.accumulate != 0, thread, kThreads);
   }
   __syncthreads();
-  PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, staged_dv);
+  if (has_dv) PutKeyGradient<kPartVo>(dv, dv_factor, staged_dv);
   __syncthreads();
-  if (a.dv.base != nullptr) {
+  if (has_dv) {
     staged_dv.Write(a, a.dv, dv_rows, num_rows, a.dim_vo, a.accumulate != 0, thread, kThreads);
   }
 }

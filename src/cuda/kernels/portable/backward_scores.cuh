@@ -56,7 +56,8 @@ constexpr int kSumQueries = kTileQ / kSumWarps;
 constexpr int kSumDims = kDimQk / (kWarps / kSumWarps);
 static_assert(kScoreKeys % 16 == 0 && kScoreQueries % kChunk == 0 && kSumQueries % 16 == 0);
 static_assert(kChunk == 16 || kChunk == 32);
-static_assert(kTileKv * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <= kShared.bytes);
+static_assert(kTileKv * (kApart ? 2 : 1) * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <=
+              kShared.bytes);
 static_assert(kTileQ <= kThreads);
 static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kSumDims % 16 == 0);
 

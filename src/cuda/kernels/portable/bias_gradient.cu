@@ -1,6 +1,6 @@
-// dbias: the sum of ds over what the bias broadcasts, recomputed from q, k, v, dout and row
-// statistics. A kernel of its own: two more products, but no atomics, so that it is deterministic
-// at any broadcast shape, and no memory but the gradient's own shape.
+// dbias where backward.cu does not add it up: the sum of ds over what the bias broadcasts,
+// recomputed from q, k, v, dout and row statistics. Two more products, but no atomics, so that it
+// is deterministic at any broadcast shape, and no memory but the gradient's own shape.
 //
 // Grid: one block for each (part of the sum, tile of the bias's queries and keys, head and batch
 // entry of the bias); a broadcast dimension counts once. A block adds up ds of its tile over the
