@@ -283,6 +283,14 @@ TEST(CudaBiasGradient, SumsNeedTheDevice) {
   facts = h200();
   facts.major = 8;
   EXPECT_FALSE(has_sums(problem, facts));
+  for (const bool by_elements : {false, true}) {
+    EXPECT_EQ(make_plan(Pass::backward, problem, h200(), by_elements).plan.workspace_bytes,
+              make_plan(Pass::backward, problem, h200()).plan.workspace_bytes)
+        << "a caller's workspace is for all calls of the problem";
+  }
+  Problem odd = problem;
+  odd.dim_qk = 60;
+  EXPECT_FALSE(has_sums(odd, h200()));
   Problem alone = problem;
   alone.dq = alone.dk = alone.dv = false;
   EXPECT_FALSE(has_sums(alone, h200())) << "the main kernel is not needed";

@@ -153,8 +153,11 @@ BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const Devi
 
 // Whether the main kernel adds up the bias's gradient in f32 sums, which a small kernel writes: two
 // products fewer than a kernel of its own, for memory and an order of sums that changes from run to
-// run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds.
+// run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds;
+// problems that load by elements are too rare for a kernel more. Calls that do, of a problem that
+// need not, have the workspace of the problem.
 bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
+  if (loads_by_elements(Pass::backward, p)) return false;
   if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
   if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
   const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);

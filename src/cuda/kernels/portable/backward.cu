@@ -171,10 +171,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       static_cast<int>(threadIdx.x) < num_q_tiles ? q_ranges[threadIdx.x] : int4{};
   TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
       a.k, a.dim_qk, RowAddress(a.k, entry.b, entry.first_kv + j0, head_kv))
-      .template Load<2>(k_tile, 0, entry.len_kv - j0);
+      .template Load<1>(k_tile, 0, entry.len_kv - j0);
   TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
       a.v, a.dim_vo, RowAddress(a.v, entry.b, entry.first_kv + j0, head_kv))
-      .template Load<2>(v_tile, 0, entry.len_kv - j0);
+      .template Load<1>(v_tile, 0, entry.len_kv - j0);
   ptx::CopyCommit();
 
   const int score_key = Warp() % kScoreWarps * kScoreKeys;  // of the tile
@@ -265,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       if constexpr (kHasBias || kHasMask) {
         if (at_head < last_head) {
           const int i = (window + at_tile) * kTileQ + score_query;
-          const int lane = ptx::ThreadAnew() % 32;
+          const int lane = (kExchange ? ptx::ThreadAnew() : static_cast<int>(threadIdx.x)) % 32;
           if constexpr (kHasBias) {
             BiasTile::Load(step.bias, a.bias, PairAddress(a.bias, entry.b, at_head, i, step.j0),
                            entry.len_q - i, entry.len_kv - step.j0, lane);
