@@ -469,8 +469,8 @@ def main() -> int:
         for name in ("ratio_to_fa2", "rms_ratio_to_fa2")
     )
     print(
-        f"{len(run.rows) + len(run.compared)} cells, {len(run.failures)} failed, error at most {worst:.2f} x that of "
-        f"fa2, root mean square {worst_rms:.2f} x, {time.monotonic() - began:.0f} s"
+        f"{len(run.rows) + len(run.compared)} cells, {len(run.failures)} failed, "
+        f"error at most {worst:.2f} x that of fa2, root mean square {worst_rms:.2f} x, {time.monotonic() - began:.0f} s"
     )
     return 1 if run.failures else 0
 

@@ -101,6 +101,10 @@ __device__ __forceinline__ void AddBias(const Arguments& a, const Step& step, co
   }
 }
 
+// Apart: each half of the threads writes the result that it has, so that the code is there once,
+// 3 % of short rows' time. Not with bias or mask, where that spills in the loop.
+constexpr bool kHalves = kApart && !kHasBias && !kHasMask;
+
 // The warp's place among those that share out dK or dV.
 __device__ __forceinline__ int OutWarp() {
   return kApart ? Warp() % (kWarps / 2) : Warp();
@@ -110,11 +114,12 @@ __device__ __forceinline__ bool HasDv() {
   return Warp() < kWarps / 2;
 }
 
-// What the warp has of dK or dV, times `factor`, to rows in shared memory.
+// What the warp has of dK or dV, if it is its `mine`, times `factor`, to rows in shared memory.
 template <int kPart, int kColumns, class Staged>
 __device__ __forceinline__ void PutKeyGradient(const float (&sums)[kBlocksM][kColumns][4],
-                                               float factor, const Staged& staged) {
+                                               float factor, bool mine, const Staged& staged) {
   static_assert(kColumns == kPart / 8);
+  if (!mine) return;
   const auto part = staged.template PartAt<kPart>(OutWarp() / kOutParts * kOutKeys,
                                                   OutWarp() % kOutParts * kPart);
 #pragma unroll
@@ -265,14 +270,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       if constexpr (kHasBias || kHasMask) {
         if (at_head < last_head) {
           const int i = (window + at_tile) * kTileQ + score_query;
-          const int lane = (kExchange ? ptx::ThreadAnew() : static_cast<int>(threadIdx.x)) % 32;
           if constexpr (kHasBias) {
             BiasTile::Load(step.bias, a.bias, PairAddress(a.bias, entry.b, at_head, i, step.j0),
-                           entry.len_q - i, entry.len_kv - step.j0, lane);
+                           entry.len_q - i, entry.len_kv - step.j0);
           }
           if constexpr (kHasMask) {
             MaskTile::Load(step.mask, a.mask, PairAddress(a.mask, entry.b, at_head, i, step.j0),
-                           entry.len_q - i, entry.len_kv - step.j0, lane);
+                           entry.len_q - i, entry.len_kv - step.j0);
           }
         }
       }
@@ -436,30 +440,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   __syncthreads();  // K has been read for the last dQ
   give_turn();
   const float dv_factor = config::dropout != 0 ? a.keep_scale * kDropped<kDtype> : 1.0f;
-  const long long row = entry.first_kv + j0;
   const int num_rows = min(kTileKv, entry.rows_kv - j0);
-  const bool has_dk = a.dk.base != nullptr;
-  const bool has_dv = a.dv.base != nullptr;
-  const bool plain = (!has_dk || IsPlain<kDtype>(a, a.dk, a.accumulate != 0)) &&
-                     (!has_dv || IsPlain<kDtype>(a, a.dv, a.accumulate != 0));
-  if constexpr (kApart) {
-    // Each half of the threads has one result, so that the code is there once.
+  const bool plain = (a.dk.base == nullptr || IsPlain<kDtype>(a, a.dk, a.accumulate != 0)) &&
+                     (a.dv.base == nullptr || IsPlain<kDtype>(a, a.dv, a.accumulate != 0));
+  if constexpr (kHalves) {
     constexpr int kHalf = kThreads / 2;
     const int thread = ptx::ThreadAnew();
     const bool of_dv = thread < kHalf;
     const Rows& rows = of_dv ? a.dv : a.dk;
-    const bool wanted = of_dv ? has_dv : has_dk;
+    const bool wanted = rows.base != nullptr;
     const float factor = of_dv ? dv_factor : a.scale;
     const int dim = of_dv ? a.dim_vo : a.dim_qk;
-    char* const to = RowAddress(rows, entry.b, row, head_kv);
+    char* const to = RowAddress(rows, entry.b, entry.first_kv + j0, head_kv);
     if (plain) {
       const PackedRows<kDimQk, kDtype, kTileKv, kHalf> packed{of_dv ? v_tile : k_tile};
-      if (wanted) PutKeyGradient<kPartQk>(dk, factor, packed);
+      PutKeyGradient<kPartQk>(dk, factor, wanted, packed);
       __syncthreads();
       if (wanted) packed.Write(rows.stride_row, to, num_rows, dim, thread % kHalf);
     } else {
       const StagedRows<kDimQk, kDtype> staged{base + (of_dv ? kTileKv * kDimQk * 4 : 0)};
-      if (wanted) PutKeyGradient<kPartQk>(dk, factor, staged);
+      PutKeyGradient<kPartQk>(dk, factor, wanted, staged);
       __syncthreads();
       if (wanted) {
         staged.Write(a, rows, to, num_rows, dim, a.accumulate != 0, thread % kHalf, kHalf);
@@ -467,30 +467,39 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     }
     return;
   }
+  const bool has_dk = a.dk.base != nullptr && (!kApart || !HasDv());
+  const bool has_dv = a.dv.base != nullptr && (!kApart || HasDv());
+  const auto& dv_sums = [&]() -> const auto& {
+    if constexpr (kApart) {
+      return dk;
+    } else {
+      return dv;
+    }
+  }();
+  char* const dk_rows = RowAddress(a.dk, entry.b, entry.first_kv + j0, head_kv);
+  char* const dv_rows = RowAddress(a.dv, entry.b, entry.first_kv + j0, head_kv);
   const int thread = static_cast<int>(threadIdx.x);
-  char* const dk_rows = RowAddress(a.dk, entry.b, row, head_kv);
-  char* const dv_rows = RowAddress(a.dv, entry.b, row, head_kv);
   if (plain) {
     const PackedRows<kDimQk, kDtype, kTileKv, kThreads> packed_dk{k_tile};
     const PackedRows<kDimVo, kDtype, kTileKv, kThreads> packed_dv{v_tile};
-    if (has_dk) PutKeyGradient<kPartQk>(dk, a.scale, packed_dk);
-    if (has_dv) PutKeyGradient<kPartVo>(dv, dv_factor, packed_dv);
+    PutKeyGradient<kPartQk>(dk, a.scale, has_dk, packed_dk);
+    PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, packed_dv);
     __syncthreads();
-    if (has_dk) packed_dk.Write(a.dk.stride_row, dk_rows, num_rows, a.dim_qk, thread);
-    if (has_dv) packed_dv.Write(a.dv.stride_row, dv_rows, num_rows, a.dim_vo, thread);
+    if (a.dk.base != nullptr) packed_dk.Write(a.dk.stride_row, dk_rows, num_rows, a.dim_qk, thread);
+    if (a.dv.base != nullptr) packed_dv.Write(a.dv.stride_row, dv_rows, num_rows, a.dim_vo, thread);
     return;
   }
   const StagedRows<kDimQk, kDtype> staged_dk{base};
   const StagedRows<kDimVo, kDtype> staged_dv{base};
-  if (has_dk) PutKeyGradient<kPartQk>(dk, a.scale, staged_dk);
+  PutKeyGradient<kPartQk>(dk, a.scale, has_dk, staged_dk);
   __syncthreads();
-  if (has_dk) {
+  if (a.dk.base != nullptr) {
     staged_dk.Write(a, a.dk, dk_rows, num_rows, a.dim_qk, a.accumulate != 0, thread, kThreads);
   }
   __syncthreads();
-  if (has_dv) PutKeyGradient<kPartVo>(dv, dv_factor, staged_dv);
+  PutKeyGradient<kPartVo>(dv_sums, dv_factor, has_dv, staged_dv);
   __syncthreads();
-  if (has_dv) {
+  if (a.dv.base != nullptr) {
     staged_dv.Write(a, a.dv, dv_rows, num_rows, a.dim_vo, a.accumulate != 0, thread, kThreads);
   }
 }

@@ -213,9 +213,8 @@ __device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float 
     }
   } else if constexpr (kHasBias) {
     // Tiles (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed on the way.
-    const int lane = kExchange ? ptx::ThreadAnew() % 32 : Lane();
-    const int row = query + lane % 8 + lane / 16 * 8;
-    const int column = 16 * m + lane / 8 % 2 * 8;
+    const int row = query + Lane() % 8 + (Lane() / 16) * 8;
+    const int column = 16 * m + (Lane() / 8) % 2 * 8;
     unsigned pairs[4];
     ptx::LoadMatrixTransposed(pairs, tile + BiasTile::At(row, column));
 #pragma unroll

@@ -31,8 +31,8 @@ struct PairTile {
   // `from` is of the tile's element (0, 0), of which `rows` and `columns` are there; the others are
   // not read and become zeros. Asynchronous where it can be; ended by ptx::CopyCommit().
   __device__ static __forceinline__ void Load(unsigned to, const Pairs& pairs, const char* from,
-                                              int rows, int columns,
-                                              int lane = static_cast<int>(threadIdx.x) % 32) {
+                                              int rows, int columns) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     if (pairs.vector != 0 && rows >= kRows && columns >= kColumns) {
       from += lane / kSide * pairs.stride_q + lane % kSide * 16;
 #pragma unroll
