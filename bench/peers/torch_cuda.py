@@ -470,7 +470,8 @@ def main() -> int:
     )
     print(
         f"{len(run.rows) + len(run.compared)} cells, {len(run.failures)} failed, "
-        f"error at most {worst:.2f} x that of fa2, root mean square {worst_rms:.2f} x, {time.monotonic() - began:.0f} s"
+        f"error at most {worst:.2f} x that of fa2, root mean square {worst_rms:.2f} x, "
+        f"{time.monotonic() - began:.0f} s"
     )
     return 1 if run.failures else 0
 
