@@ -195,7 +195,8 @@ forward fwd dim_qk=64 dim_vo=64 bias=hqk
 backward bwd dim_qk=64 dim_vo=64
 backward bwd dim_qk=128 dim_vo=128
 backward bwd dim_qk=256 dim_vo=256
-bias_gradient bwd dim_qk=128 dim_vo=128 bias=hqk dbias
+backward bwd dim_qk=128 dim_vo=128 bias=hqk dbias
+bias_gradient bwd dim_qk=128 dim_vo=128 bias=hqk dbias deterministic
 backward bwd dim_qk=128 dim_vo=128 causal window_left=256
 END
   return $bad
