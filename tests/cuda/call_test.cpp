@@ -288,6 +288,11 @@ TEST(CudaBiasGradient, SumsNeedTheDevice) {
               make_plan(Pass::backward, problem, h200()).plan.workspace_bytes)
         << "a caller's workspace is for all calls of the problem";
   }
+  Problem endless = problem;
+  endless.len_q = endless.len_kv = std::int64_t{1} << 29;
+  endless.batch = endless.heads_q = endless.heads_kv = 1 << 4;
+  endless.bias.batch = true;
+  EXPECT_FALSE(has_sums(endless, h200()));
   Problem odd = problem;
   odd.dim_qk = 60;
   EXPECT_FALSE(has_sums(odd, h200()));

@@ -161,7 +161,7 @@ bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
   if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
   const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
-  return !(summed && p.deterministic) && dbias_sum_elements(p) * 4 <= facts.memory_bytes / 8;
+  return !(summed && p.deterministic) && dbias_sum_fits(p, facts.memory_bytes / 8);
 }
 
 void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,

@@ -20,10 +20,16 @@ std::int64_t sum_rows_of(const Problem& p) {
   return (p.len_q + 15) / 16 * 16;
 }
 
-// Elements of the sums of dbias, for each head and entry of the bias: accumulators are of 8 queries
-// and 16 keys.
+// The sums of dbias, whose accumulators are of 8 queries and 16 keys: rows of all heads and entries
+// of the bias, elements of a row and of a head.
+std::int64_t dbias_sum_rows(const Problem& p) {
+  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * core::round_up(p.len_q, 8);
+}
+std::int64_t dbias_sum_columns(const Problem& p) {
+  return core::round_up(p.len_kv, 16);
+}
 std::int64_t dbias_sum_of_head(const Problem& p) {
-  return core::round_up(p.len_q, 8) * core::round_up(p.len_kv, 16);
+  return core::round_up(p.len_q, 8) * dbias_sum_columns(p);
 }
 
 // Strides of [b, h, n] rows of so many bytes, packed [h, total].
@@ -47,7 +53,11 @@ std::int64_t dbias_elements(const Problem& p) {
 }
 
 std::int64_t dbias_sum_elements(const Problem& p) {
-  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * dbias_sum_of_head(p);
+  return dbias_sum_rows(p) * dbias_sum_columns(p);
+}
+
+bool dbias_sum_fits(const Problem& p, std::int64_t bytes) {
+  return p.len_kv == 0 || dbias_sum_rows(p) <= bytes / (4 * dbias_sum_columns(p));
 }
 
 Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
@@ -83,9 +93,11 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.dq_sum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_sum.stride_head;
   a.turns = reinterpret_cast<unsigned*>(at(w.turns));
   a.dbias_sum = at(w.dbias_sum);
-  a.dbias_sum_stride_head = p.bias.head ? dbias_sum_of_head(p) * 4 : 0;
-  a.dbias_sum_stride_batch =
-      p.bias.batch ? dbias_sum_of_head(p) * 4 * (p.bias.head ? p.heads_q : 1) : 0;
+  if (a.dbias_sum != nullptr) {
+    const std::int64_t head = dbias_sum_of_head(p) * 4;
+    a.dbias_sum_stride_head = p.bias.head ? head : 0;
+    a.dbias_sum_stride_batch = p.bias.batch ? head * (p.bias.head ? p.heads_q : 1) : 0;
+  }
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;
   // The parts from dq_sum on to the end of their 256 bytes, which nothing else has.

@@ -40,6 +40,8 @@ Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);
 // The bias gradient's number of elements, and of its sums (dbias_sum).
 std::int64_t dbias_elements(const Problem& problem);
 std::int64_t dbias_sum_elements(const Problem& problem);
+// Whether the sums take at most so many bytes; also where their number is beyond 64 bits.
+bool dbias_sum_fits(const Problem& problem, std::int64_t bytes);
 
 void place(const Workspace& workspace, const Problem& problem, void* memory, device::Arguments& a);
 
