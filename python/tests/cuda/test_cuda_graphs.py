@@ -21,6 +21,43 @@ def _refill(x, seed):
         t.copy_(torch.randn(t.shape, generator=generator, device="cuda"))
 
 
+def _replay_with_changed_inputs(graph, got, x, names=None):
+    """What is expected of these names, or of all."""
+    for seed in (1, 2):
+        _refill(x, seed)
+        graph.replay()
+        want = expected(x)
+        compare(got, {name: want[name] for name in names or want}, DTYPE)
+
+
+def _refilled(count):
+    """So many of the same problem, each with values of its own, and what is expected of them."""
+    cases = [inputs("deterministic", "cuda", DTYPE) for _ in range(count)]
+    for seed, x in enumerate(cases):
+        _refill(x, seed)
+    return cases, [expected(x) for x in cases]
+
+
+def _in_threads(work, cases, others):
+    """work(case, other) of each pair in a thread of its own, all at once."""
+    errors = []
+
+    def caught(*pair):
+        try:
+            work(*pair)
+        except Exception as error:
+            errors.append(repr(error))
+
+    torch.cuda.synchronize()
+    pairs = zip(cases, others, strict=True)
+    threads = [threading.Thread(target=caught, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
 def _captured(call):
     """A graph of a call that ran once before, and what the call returned while it was captured."""
     side = torch.cuda.Stream()
@@ -40,21 +77,14 @@ def test_forward_replays_with_changed_inputs(name):
     graph, (o, lse) = _captured(
         lambda: libattn.torch.attention(x.q, x.k, x.v, return_lse=True, **x.options)
     )
-    for seed in (1, 2):
-        _refill(x, seed)
-        graph.replay()
-        want = expected(x)
-        compare({"o": o, "lse": lse}, {n: want[n] for n in ("o", "lse")}, DTYPE)
+    _replay_with_changed_inputs(graph, {"o": o, "lse": lse}, x, ("o", "lse"))
 
 
 @pytest.mark.parametrize("name", ("causal", "documents", "softcap", "sinks", "deterministic"))
 def test_forward_and_backward_replay_with_changed_inputs(name):
     x = inputs(name, "cuda", DTYPE)
     graph, got = _captured(lambda: found(x))
-    for seed in (1, 2):
-        _refill(x, seed)
-        graph.replay()
-        compare(got, expected(x), DTYPE)
+    _replay_with_changed_inputs(graph, got, x)
 
 
 def test_lengths_on_the_device_may_change_between_replays():
@@ -165,26 +195,15 @@ def test_a_stream_given_by_address():
 def test_threads_on_streams_of_their_own():
     names = ("causal", "documents", "window", "sinks")
     cases = [inputs(name, "cuda", DTYPE) for name in names]
-    wants = [expected(x) for x in cases]
-    errors = []
 
     def work(x, want):
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    got = found(x)
-                torch.cuda.current_stream().synchronize()
-            compare(got, want, DTYPE)
-        except Exception as error:
-            errors.append(repr(error))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                got = found(x)
+            torch.cuda.current_stream().synchronize()
+        compare(got, want, DTYPE)
 
-    torch.cuda.synchronize()
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(cases, wants, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    _in_threads(work, cases, [expected(x) for x in cases])
 
 
 def _same(results, want):
@@ -197,10 +216,7 @@ def _same(results, want):
 
 def test_calls_that_wait_on_two_streams_have_their_own_inputs():
     """Queued in turn behind a delay, so that none has begun when the last is queued."""
-    cases = [inputs("deterministic", "cuda", DTYPE) for _ in range(4)]
-    for seed, x in enumerate(cases):
-        _refill(x, seed)
-    wants = [expected(x) for x in cases]
+    cases, wants = _refilled(4)
     found(cases[0])  # compiled and loaded
     streams = [torch.cuda.Stream() for _ in range(2)]
     results = [[] for _ in cases]
@@ -218,31 +234,17 @@ def test_calls_that_wait_on_two_streams_have_their_own_inputs():
 
 
 def test_threads_that_share_a_stream():
-    cases = [inputs("deterministic", "cuda", DTYPE) for _ in range(4)]
-    for seed, x in enumerate(cases):
-        _refill(x, seed)
-    wants = [expected(x) for x in cases]
+    cases, wants = _refilled(4)
     found(cases[0])
     stream = torch.cuda.Stream()
     results = [[] for _ in cases]
-    errors = []
 
     def work(x, into):
-        try:
-            with torch.cuda.stream(stream):
-                for _ in range(20):
-                    into.append(found(x))
-        except Exception as error:
-            errors.append(repr(error))
+        with torch.cuda.stream(stream):
+            for _ in range(20):
+                into.append(found(x))
 
-    torch.cuda.synchronize()
-    pairs = zip(cases, results, strict=True)
-    threads = [threading.Thread(target=work, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    _in_threads(work, cases, results)
     torch.cuda.synchronize()
     for of_one, want in zip(results, wants, strict=True):
         _same(of_one, want)
@@ -263,10 +265,7 @@ def test_a_capture_on_a_stream_of_earlier_and_later_calls():
         results += [found(x) for _ in range(2)]
     torch.cuda.synchronize()
     _same(results, want)
-    for seed in (1, 2):
-        _refill(x, seed)
-        graph.replay()
-        compare(got, expected(x), DTYPE)
+    _replay_with_changed_inputs(graph, got, x)
 
 
 def test_calls_on_another_stream_while_one_captures():

@@ -221,10 +221,8 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   }
   if (bias_apart) add_bias_gradient(plan, p, shape, bias, by_elements);
   if (adds_bias) {
-    const std::int64_t rows =
-        core::divide_up(p.len_q, 8) * (p.bias.head ? p.heads_q : 1) * (p.bias.batch ? p.batch : 1);
     add(plan, "portable/bias_gradient_finish.cu", "attn_bias_gradient_finish", kBiasFinishThreads,
-        core::divide_up(p.len_kv, kBiasFinishKeys) * rows);
+        core::divide_up(p.len_kv, kBiasFinishKeys) * (dbias_sum_rows(p) / 8));
   }
   if (p.dsink) {
     add(plan, "portable/sink_gradient.cu", "attn_sink_gradient", kSinkThreads, p.heads_q);

@@ -20,16 +20,8 @@ std::int64_t sum_rows_of(const Problem& p) {
   return (p.len_q + 15) / 16 * 16;
 }
 
-// The sums of dbias, whose accumulators are of 8 queries and 16 keys: rows of all heads and entries
-// of the bias, elements of a row and of a head.
-std::int64_t dbias_sum_rows(const Problem& p) {
-  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * core::round_up(p.len_q, 8);
-}
 std::int64_t dbias_sum_columns(const Problem& p) {
   return core::round_up(p.len_kv, 16);
-}
-std::int64_t dbias_sum_of_head(const Problem& p) {
-  return core::round_up(p.len_q, 8) * dbias_sum_columns(p);
 }
 
 // Strides of [b, h, n] rows of so many bytes, packed [h, total].
@@ -50,6 +42,10 @@ device::Rows rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
 std::int64_t dbias_elements(const Problem& p) {
   return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * (p.bias.q ? p.len_q : 1) *
          (p.bias.kv ? p.len_kv : 1);
+}
+
+std::int64_t dbias_sum_rows(const Problem& p) {
+  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * core::round_up(p.len_q, 8);
 }
 
 std::int64_t dbias_sum_elements(const Problem& p) {
@@ -94,7 +90,7 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.turns = reinterpret_cast<unsigned*>(at(w.turns));
   a.dbias_sum = at(w.dbias_sum);
   if (a.dbias_sum != nullptr) {
-    const std::int64_t head = dbias_sum_of_head(p) * 4;
+    const std::int64_t head = core::round_up(p.len_q, 8) * dbias_sum_columns(p) * 4;
     a.dbias_sum_stride_head = p.bias.head ? head : 0;
     a.dbias_sum_stride_batch = p.bias.batch ? head * (p.bias.head ? p.heads_q : 1) : 0;
   }

@@ -37,9 +37,11 @@ struct WorkspaceNeeds {
 };
 
 Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);
-// The bias gradient's number of elements, and of its sums (dbias_sum).
+// The bias gradient's number of elements; of its sums (dbias_sum), whose accumulators are of 8
+// queries and 16 keys, and of the sums' rows.
 std::int64_t dbias_elements(const Problem& problem);
 std::int64_t dbias_sum_elements(const Problem& problem);
+std::int64_t dbias_sum_rows(const Problem& problem);
 // Whether the sums take at most so many bytes; also where their number is beyond 64 bits.
 bool dbias_sum_fits(const Problem& problem, std::int64_t bytes);
 
