@@ -43,11 +43,16 @@ constexpr int kBlocksK = config::dim_qk / 16;
 constexpr int kBlocksD = config::dim_vo / 8;
 constexpr int kStages = config::stages;
 constexpr bool kOneStage = kStages == 1;  // K comes while P V is computed, V while S is
+// A warp leaves out tiles of which its rows see nothing. With two stages that costs more than it
+// saves, since what is fetched and what is computed are no longer mixed; with dropout it spills.
+constexpr bool kLeavesOut = kOneStage && kTileQ > kTileKv&& config::dropout == 0;
+// Whether the ranges of the warp's own rows say which tiles they cut, rather than the block's.
+constexpr bool kOwnCuts = kOneStage || config::dropout == 0;
 constexpr bool kHasBias = config::bias_type != config::none;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
     kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
-static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0 && kTileQ <= kThreads);
+static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0 && kRows <= 32);
 static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kRowBytes <= kShared.bytes);
 
 using QLayout = TileLayout<config::dim_qk>;
@@ -301,16 +306,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   ptx::CopyCommit();
 
   TileRange mine;
-  KeyRange
-      keys;  // of this thread's row; past the length whatever, as it is written as an empty one
-  const int own_row = static_cast<int>(threadIdx.x);
-  if (own_row < kTileQ && q0 + own_row < entry.len_q) {
+  KeyRange keys;  // of its own row; past the length whatever, as it is written as an empty one
+  const int thread = static_cast<int>(threadIdx.x);
+  // Of 32 rows a warp these are one number; with dropout either spills where the other does not.
+  const int own_row = kRows == 32 && !kOneStage ? thread : warp * kRows + thread % 32;
+  const bool owns = kRows == 32 || thread % 32 < kRows;
+  if (owns && q0 + own_row < entry.len_q) {
     keys = KeysOf(a, entry, q0 + own_row);
     Join(mine, keys);
   }
-  const TileRange range = JoinBlock<kWarps>(mine, reinterpret_cast<int*>(ranges));
+  const TileRange own = JoinWarp(mine);
+  const TileRange range = JoinBlock<kWarps>(own, reinterpret_cast<int*>(ranges));
   __syncthreads();  // all have read what the warps joined, whose place the ranges take
-  if (own_row < kTileQ) ranges[own_row] = keys;
+  if (owns) ranges[own_row] = keys;
   const int first = range.first / kTileKv;
   const int last = (range.last + kTileKv - 1) / kTileKv;
 
@@ -394,18 +402,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     }
 
     const int j0 = tile * kTileKv;
+    const bool sees = !kLeavesOut || (j0 < own.last && j0 + kTileKv > own.first);
     TileDraws draws;
-    if constexpr (config::dropout != 0) DrawTile(options.dropout, q0 + warp * kRows, j0, draws);
     Scores s;
-    MultiplyQK(q, q_tile, k_tile(tile), s);
-    if constexpr (kModified) {
-      if (IsInSeries(a, s)) {
-        ScoreTile<true>(a, options, j0, s);
-      } else {
-        ScoreTile<false>(a, options, j0, s);
+    if (sees) {
+      if constexpr (config::dropout != 0) DrawTile(options.dropout, q0 + warp * kRows, j0, draws);
+      MultiplyQK(q, q_tile, k_tile(tile), s);
+      if constexpr (kModified) {
+        if (IsInSeries(a, s)) {
+          ScoreTile<true>(a, options, j0, s);
+        } else {
+          ScoreTile<false>(a, options, j0, s);
+        }
       }
+      if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
     }
-    if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
     if constexpr (kOneStage) {
       ptx::CopyWait<0>();
       __syncthreads();  // V is there, and all warps have left K
@@ -415,11 +426,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       __syncwarp();  // all lanes have read the pairs
       fetch_pairs(tile + 1);
     }
-    if (j0 < range.all_first || j0 + kTileKv > range.all_last) {
-      HideByRange(ranges + warp * kRows, j0, s);
+    if (sees) {
+      const TileRange& rows = kOwnCuts ? own : range;
+      if (j0 < rows.all_first || j0 + kTileKv > rows.all_last) {
+        HideByRange(ranges + warp * kRows, j0, s);
+      }
+      Exponentiate(unit, s, row, o);
+      MultiplyPV(s, options.dropout, draws, v_tile(tile), o);
     }
-    Exponentiate(unit, s, row, o);
-    MultiplyPV(s, options.dropout, draws, v_tile(tile), o);
   }
 
   ptx::CopyWait<0>();

@@ -58,7 +58,7 @@ __device__ __forceinline__ void WriteRanges(const Arguments& a, const Entry& ent
     }
     reinterpret_cast<int2*>(a.row_ranges)[first + i] = {keys.begin, keys.end};
   }
-  const TileRange range = JoinBlock<kWarps>(mine, joined);
+  const TileRange range = JoinBlock<kWarps>(JoinWarp(mine), joined);
   if (threadIdx.x == 0) {
     reinterpret_cast<int4*>(a.q_ranges)[1ll * entry.b * tiles + tile] = {
         range.first, range.last, range.all_first, range.all_last};

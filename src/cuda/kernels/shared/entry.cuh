@@ -100,20 +100,22 @@ __device__ __forceinline__ void Join(TileRange& tile, KeyRange keys) {
   tile.all_last = min(tile.all_last, keys.end);
 }
 
-// The whole block's, of what each thread has: all threads take part and all get it. `scratch` is 4
+// The whole warp's, of what each lane has.
+__device__ __forceinline__ TileRange JoinWarp(TileRange lane) {
+  return {__reduce_min_sync(~0u, lane.first), __reduce_max_sync(~0u, lane.last),
+          __reduce_max_sync(~0u, lane.all_first), __reduce_min_sync(~0u, lane.all_last)};
+}
+
+// The whole block's, of what each warp has: all threads take part and all get it. `scratch` is 4
 // integers a warp of shared memory that nothing else uses from here to the next __syncthreads().
 template <int kWarps>
-__device__ __forceinline__ TileRange JoinBlock(TileRange tile, int* scratch) {
-  const int first = __reduce_min_sync(~0u, tile.first);
-  const int last = __reduce_max_sync(~0u, tile.last);
-  const int all_first = __reduce_max_sync(~0u, tile.all_first);
-  const int all_last = __reduce_min_sync(~0u, tile.all_last);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+__device__ __forceinline__ TileRange JoinBlock(TileRange warp, int* scratch) {
   if (threadIdx.x % 32 == 0) {
-    scratch[4 * warp] = first;
-    scratch[4 * warp + 1] = last;
-    scratch[4 * warp + 2] = all_first;
-    scratch[4 * warp + 3] = all_last;
+    const int at = static_cast<int>(threadIdx.x) / 32 * 4;
+    scratch[at] = warp.first;
+    scratch[at + 1] = warp.last;
+    scratch[at + 2] = warp.all_first;
+    scratch[at + 3] = warp.all_last;
   }
   __syncthreads();
   TileRange all;
