@@ -45,7 +45,7 @@ constexpr int kStages = config::stages;
 constexpr bool kOneStage = kStages == 1;  // K comes while P V is computed, V while S is
 // A warp leaves out tiles of which its rows see nothing. With two stages that costs more than it
 // saves, since what is fetched and what is computed are no longer mixed; with dropout it spills.
-constexpr bool kLeavesOut = kOneStage && kTileQ > kTileKv&& config::dropout == 0;
+constexpr bool kLeavesOut = kOneStage && config::dropout == 0 && kTileQ > kTileKv;
 // Whether the ranges of the warp's own rows say which tiles they cut, rather than the block's.
 constexpr bool kOwnCuts = kOneStage || config::dropout == 0;
 constexpr bool kHasBias = config::bias_type != config::none;
