@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -223,24 +224,37 @@ void start_up(const cases::StartUp& start, Report& report) {
              row);
 }
 
-// A first call that compiles, then one of a process that finds the binary on the disk: a copy of
-// the folder stands for it, as what this process has loaded is kept by folder.
+// Of several tries, as others may use the processor too: the median of first calls, which compile,
+// the slowest of them, and the median of calls in a process that finds the binary on the disk. What
+// this process has loaded is kept by folder: a new one stands for the first, a copy for the second.
 void first_calls(const Setting& setting, const Named& problem, Pass pass, Report& report) {
-  const std::string folder = setting.cache_dir + "/" + problem.name + "-" + pass_name(pass);
-  Setting cold = setting;
-  cold.cache_dir = folder;
-  Caller first(cold, problem, pass);
-  const double compiled = first.to_result();
-  Setting cached = setting;
-  cached.cache_dir = folder + "-copy";
-  std::filesystem::copy(cold.cache_dir, cached.cache_dir, std::filesystem::copy_options::recursive);
-  Caller caller(cached, problem, pass);
-  const double found = caller.to_result();
-  json row = caller.about();
-  row["first_call_ms"] = rounded(compiled, 1e-3);
-  row["cached_ms"] = rounded(found, 1e-3);
-  report.add("first_call" + caller.name(),
-             print("first call %.1f ms, cached %.2f ms", compiled * 1e3, found * 1e3), row);
+  constexpr int kTries = 3;
+  json row;
+  std::string name;
+  std::vector<double> compiled;
+  std::vector<double> found;
+  for (int n = 0; n < kTries; ++n) {
+    Setting cold = setting;
+    cold.cache_dir += std::string("/") + problem.name + "-" + pass_name(pass) + std::to_string(n);
+    Caller first(cold, problem, pass);
+    compiled.push_back(first.to_result());
+    Setting cached = setting;
+    cached.cache_dir = cold.cache_dir + "-copy";
+    std::filesystem::copy(cold.cache_dir, cached.cache_dir,
+                          std::filesystem::copy_options::recursive);
+    Caller caller(cached, problem, pass);
+    found.push_back(caller.to_result());
+    row = caller.about();
+    name = caller.name();
+  }
+  const double slowest = *std::max_element(compiled.begin(), compiled.end());
+  row["first_call_ms"] = rounded(median(compiled), 1e-3);
+  row["first_call_slowest_ms"] = rounded(slowest, 1e-3);
+  row["cached_ms"] = rounded(median(found), 1e-3);
+  report.add("first_call" + name,
+             print("first call %.1f ms (slowest %.1f), cached %.2f ms", median(compiled) * 1e3,
+                   slowest * 1e3, median(found) * 1e3),
+             row);
 }
 
 // By pass and name of a peer: microseconds of the host for a call of the same problem.

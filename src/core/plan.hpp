@@ -1,9 +1,9 @@
-// Plan: what a backend will launch for a problem on a device. Made by a pure function, printable,
-// without heap memory, so that a planned call allocates nothing.
+// Plan: what a backend will launch for a problem on a device. Made once for many calls, printable.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 namespace attn::core {
 
@@ -19,6 +19,7 @@ struct Plan {
   std::int64_t tile_kv = 0;
   std::int64_t tasks = 0;  // independent pieces of work
   std::int64_t workspace_bytes = 0;
+  std::shared_ptr<const void> own;  // what else the backend made, so that calls need not look it up
 };
 
 }  // namespace attn::core

@@ -72,14 +72,54 @@ Status TensorRules::check(const char* name, const TensorView& view, const Shape&
   }
   Entry& entry = entries_[count_];
   entry = {name, &view, {}, written};
-  if (Status status = check_shape(name, view, shape); !status.ok()) return status;
-  if (Status status = check_strides(name, view, shape, written, entry.bytes); !status.ok()) {
-    return status;
+  if (!is_usual(view, shape, written, entry.bytes)) {
+    if (Status status = check_shape(name, view, shape); !status.ok()) return status;
+    if (Status status = check_strides(name, view, shape, written, entry.bytes); !status.ok()) {
+      return status;
+    }
+    if (Status status = check_memory(name, view, entry.bytes); !status.ok()) return status;
   }
-  if (Status status = check_memory(name, view, entry.bytes); !status.ok()) return status;
   if (device_of_ == nullptr) device_of_ = &entry;
   ++count_;
   return {};
+}
+
+bool TensorRules::is_usual(const TensorView& view, const Shape& shape, bool written,
+                           ByteRange& bytes) const {
+  const TensorView& first = device_of_ != nullptr ? *device_of_->view : view;
+  if (view.rank != shape.rank || (view.device != Device::host && view.device != Device::cuda) ||
+      view.device != first.device || view.ordinal != first.ordinal || view.offset_bytes < 0) {
+    return false;
+  }
+  constexpr std::int64_t kMaxSpan = kMaxBytes / 8;  // of the largest elements
+  std::int64_t span = 1;  // elements around those of the dimensions from d on
+  bool empty = false;
+  bool nests = true;  // dimensions don't interleave, so that elements can't overlap
+  for (int d = view.rank - 1; d >= 0; --d) {
+    const auto at = static_cast<std::size_t>(d);
+    const std::int64_t size = view.shape[at];
+    const std::int64_t stride = view.strides[at];
+    std::int64_t reach = 0;
+    const Dim& dim = shape.dims[at];
+    const bool is_exact = dim.fit == Fit::exact && size == dim.size;
+    if (!(is_exact || fits(dim, size, stride)) || size < 0 || stride < 0 ||
+        __builtin_mul_overflow(size - 1, stride, &reach) || reach > kMaxSpan) {
+      return false;
+    }
+    if (size > 1 && d == view.rank - 1 && stride != 1) return false;
+    empty = empty || size == 0;
+    nests = nests && (size == 1 || stride >= span);
+    span += reach;
+  }
+  if (empty) return true;
+  if (span > kMaxSpan || view.data == nullptr) return false;
+  const std::int64_t element = element_size(view.dtype);
+  bytes.begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
+  if (__builtin_add_overflow(bytes.begin, view.offset_bytes, &bytes.begin) ||
+      __builtin_add_overflow(bytes.begin, span * element, &bytes.end)) {
+    return false;
+  }
+  return bytes.begin % element == 0 && (!written || nests || !overlaps_itself(view));
 }
 
 Status TensorRules::check_shape(const char* name, const TensorView& view,

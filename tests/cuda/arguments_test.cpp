@@ -151,7 +151,7 @@ TEST(CudaArguments, WhatIsLoadedByElements) {
   Given given;
   const auto by_elements = [&](Pass pass = Pass::forward) {
     given.problem = describe(given.arguments);
-    return loads_by_elements(pass, given.problem, given.arguments);
+    return loads_by_elements(pass, given.problem, given.fill(pass));
   };
   Arguments& a = given.arguments;
   EXPECT_FALSE(by_elements());

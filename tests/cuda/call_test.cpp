@@ -46,9 +46,9 @@ class CudaCall : public WithFakeDriver {
     const DevicePlan plan = make_plan(pass, problem, facts);
     const CurrentContext context(fake_driver(), 0);
     std::vector<Kernel> kernels(plan.num_kernels);
-    DeviceCall call{context, facts,           pass,
-                    problem, arguments,       plan,
-                    {},      stream_of(this), reinterpret_cast<void*>(2 * kDeviceMemory)};
+    const device::Arguments prepared = device_arguments(pass, problem, arguments);
+    DeviceCall call{context, pass, problem,         prepared,
+                    plan,    {},   stream_of(this), reinterpret_cast<void*>(2 * kDeviceMemory)};
     for (std::size_t i = 0; i < plan.num_kernels; ++i) {
       kernels[i].spec = plan.kernels[i];
       kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
@@ -99,8 +99,9 @@ TEST_F(CudaCall, AFailedLaunchEndsIt) {
   const CurrentContext context(fake_driver(), 0);
   Kernel kernel;
   kernel.spec = plan.kernels[0];
-  const DeviceCall call{context, facts,     Pass::forward, problem, arguments,
-                        plan,    {&kernel}, nullptr,       nullptr};
+  const device::Arguments prepared = device_arguments(Pass::forward, problem, arguments);
+  const DeviceCall call{context, Pass::forward, problem, prepared,
+                        plan,    {&kernel},     nullptr, nullptr};
   fake().failing_result = abi::kOutOfMemory;
   // The first call's kernels are launched one by one, the second's by a graph.
   for (const char* launching : {"cuLaunchKernelEx", "cuGraphLaunch"}) {

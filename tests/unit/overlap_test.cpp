@@ -1,4 +1,4 @@
-// Overlap of views, against marking every byte.
+// Overlap of views and the rules on single ones, against marking every byte.
 #include "core/overlap.hpp"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "core/tensor_rules.hpp"
 
 namespace attn::core {
 namespace {
@@ -96,6 +98,33 @@ TEST(Overlap, RandomViewsAgreeWithMarkedBytes) {
   EXPECT_LT(shared, kRounds * 9 / 10);
   EXPECT_GT(twice, kRounds / 10);
   EXPECT_LT(twice, kRounds * 9 / 10);
+}
+
+// What the rules take of a tensor, whether told in one pass or one by one.
+TEST(TensorRules, RandomViewsAgreeWithMarkedBytes) {
+  Views views;
+  int taken = 0;
+  constexpr int kRounds = 20000;
+  for (int round = 0; round < kRounds; ++round) {
+    TensorView view = views.next();
+    view.offset_bytes += views.pick(0, 8) == 0 ? 1 : 0;
+    const auto& n = view.shape;
+    const bool empty = n[0] * n[1] * n[2] * n[3] == 0;
+    const bool contiguous = n[3] <= 1 || view.strides[3] == 1;
+    const bool aligned = empty || view.offset_bytes % size_of(view.dtype) == 0;
+    const bool apart = !marked_twice(view);
+    for (const bool written : {false, true}) {
+      TensorRules rules("test");
+      const Shape shape(view.dtype, {{n[0]}, {n[1]}, {n[2]}, {n[3]}});
+      const bool ok = rules.check("t", view, shape, written, Use::needed).ok();
+      ASSERT_EQ(ok, contiguous && aligned && (apart || !written)) << to_string(view);
+      taken += ok ? 1 : 0;
+    }
+    const Shape other(view.dtype, {{n[0]}, {n[1] + 1}, {n[2]}, {n[3]}});
+    ASSERT_FALSE(TensorRules("test").check("t", view, other, false, Use::needed).ok());
+  }
+  EXPECT_GT(taken, kRounds / 2);
+  EXPECT_LT(taken, kRounds * 3 / 2);
 }
 
 TEST(Overlap, OtherMemoryIsNeverShared) {

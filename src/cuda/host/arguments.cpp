@@ -258,14 +258,14 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
   return a;
 }
 
-bool loads_by_elements(Pass pass, const Problem& problem, const Arguments& arguments) {
-  const auto whole = [&](const TensorView& view) {
-    return view.dtype == problem.dtype && view.given() && loads_by_vectors(view);
+bool loads_by_elements(Pass pass, const Problem& problem, const device::Arguments& a) {
+  const auto whole = [&](const Rows& rows) {
+    return rows.vector != 0 && rows.type == static_cast<int>(problem.dtype);
   };
   // Dropout that is placed within a block of 16 is drawn by elements too.
-  const bool within = problem.dropout && (arguments.origin.q | arguments.origin.kv) % 16 != 0;
-  return within || !(whole(arguments.q) && whole(arguments.k) && whole(arguments.v) &&
-                     (pass != Pass::backward || whole(arguments.dout)));
+  const bool within = problem.dropout && (a.origin_q | a.origin_kv) % 16 != 0;
+  return within ||
+         !(whole(a.q) && whole(a.k) && whole(a.v) && (pass != Pass::backward || whole(a.dout)));
 }
 
 }  // namespace attn::cuda

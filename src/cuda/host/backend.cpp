@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cuda/host/ahead.hpp"
-#include "cuda/host/arguments.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/candidates.hpp"
 #include "cuda/host/plans.hpp"
@@ -62,45 +61,48 @@ class CudaBackend final : public core::Backend {
     return check_support(pass, problem, *facts);
   }
 
-  // Of a problem that supports() took, so that the device is there.
+  // Of a problem that supports() took, so that the driver and the device are there, here and below.
   core::Plan plan(Pass pass, const Problem& problem,
                   const core::Executor& executor) const override {
     const DeviceFacts* facts = nullptr;
     if (!facts_of(executor.ordinal, facts).ok()) return {};
-    return plans_.get(pass, problem, *facts)->plan;
+    auto made = plans_.get(pass, problem, *facts);
+    core::Plan plan = made->plan;
+    plan.own = std::move(made);
+    return plan;
   }
 
-  core::Status prepare(Pass pass, const Problem& problem, const core::Plan&,
+  core::Status prepare(Pass, const Problem&, const core::Plan& plan,
                        const core::Executor& executor) const override {
-    const DeviceFacts* facts = nullptr;
-    core::Status status = facts_of(executor.ordinal, facts);
-    if (!status.ok()) return status;
     std::string reason;
     const Driver& driver = *Driver::get(reason);
-    const auto plan = plans_.get(pass, problem, *facts);
     Modules& modules = Modules::of(driver, executor.cache_dir);
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
     std::array<const Kernel*, kMaxKernels> kernels{};
-    return modules.load_all(context, plan->specs(), kernels);
+    return modules.load_all(context, own_part_of(plan).specs(), kernels);
   }
 
-  core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
+  core::Status launch(Pass pass, const Problem& problem, const core::Plan& of_problem,
                       const Arguments& arguments, const core::Executor& executor) const override {
-    const DeviceFacts* facts = nullptr;
-    core::Status status = facts_of(executor.ordinal, facts);
-    if (!status.ok()) return status;
     std::string reason;
     const Driver& driver = *Driver::get(reason);
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
-    const auto plan =
-        plans_.get(pass, problem, *facts, loads_by_elements(pass, problem, arguments));
-    status = check_pointers(driver, *plan, problem, arguments, executor.ordinal);
+    const device::Arguments prepared = device_arguments(pass, problem, arguments);
+    const DevicePlan* plan = &own_part_of(of_problem);
+    std::shared_ptr<const DevicePlan> of_call;  // where the tensors need another than the problem
+    if (loads_by_elements(pass, problem, prepared)) {
+      const DeviceFacts* facts = nullptr;
+      core::Status status = device_facts(driver, executor.ordinal, facts);
+      if (!status.ok()) return status;
+      of_call = plans_.get(pass, problem, *facts, true);
+      plan = of_call.get();
+    }
+    core::Status status = check_pointers(driver, *plan, problem, arguments, executor.ordinal);
     if (!status.ok()) return status;
     Modules& modules = Modules::of(driver, executor.cache_dir);
-    DeviceCall call{
-        context, *facts, pass, problem, arguments, *plan, {}, nullptr, arguments.workspace};
+    DeviceCall call{context, pass, problem, prepared, *plan, {}, nullptr, arguments.workspace};
     call.stream = stream_of(arguments.stream.value_or(nullptr));
     status = find_or_load(modules, context, plan->specs(), call.stream, call.kernels);
     if (!status.ok()) return status;
@@ -187,6 +189,11 @@ class CudaBackend final : public core::Backend {
  private:
   static std::string cache_root(const core::Executor& executor) {
     return *executor.cache_dir != '\0' ? executor.cache_dir : Cache::default_root();
+  }
+
+  // Of a plan that plan() made.
+  static const DevicePlan& own_part_of(const core::Plan& plan) {
+    return *static_cast<const DevicePlan*>(plan.own.get());
   }
 
   static core::Status lacks(const char* what) {

@@ -1,36 +1,38 @@
 // Calls; see call.hpp.
 #include "cuda/host/call.hpp"
 
-#include <string>
+#include <utility>
 
-#include "cuda/host/arguments.hpp"
 #include "cuda/host/graphs.hpp"
 
 namespace attn::cuda {
 
 core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const Problem& problem,
                             const Arguments& arguments, int ordinal) {
-  core::Status status;
-  const auto check = [&](const char* name, const void* pointer) {
-    if (status.ok() && pointer != nullptr) status = check_pointer(driver, name, pointer, ordinal);
-  };
   for (std::size_t i = 0; i < plan.num_tensors; ++i) {
     const TensorView& view = arguments.*plan.tensors[i].view;
     bool empty = !view.given();  // the pointer of an empty tensor is never followed
-    for (int d = 0; d < view.rank; ++d)
+    for (int d = 0; d < view.rank; ++d) {
       empty = empty || view.shape[static_cast<std::size_t>(d)] == 0;
-    if (!empty) check(plan.tensors[i].name, view.address());
+    }
+    if (empty) continue;
+    core::Status status = check_pointer(driver, plan.tensors[i].name, view.address(), ordinal);
+    if (!status.ok()) return status;
   }
-  check("workspace", arguments.workspace);
-  if (problem.dropout) {
-    check("seed", arguments.seed.device);
-    check("offset", arguments.offset.device);
+  const std::pair<const char*, const void*> others[] = {
+      {"workspace", arguments.workspace},
+      {"seed", problem.dropout ? arguments.seed.device : nullptr},
+      {"offset", problem.dropout ? arguments.offset.device : nullptr}};
+  for (const auto& [name, pointer] : others) {
+    if (pointer == nullptr) continue;
+    core::Status status = check_pointer(driver, name, pointer, ordinal);
+    if (!status.ok()) return status;
   }
-  return status;
+  return {};
 }
 
 core::Status run(const DeviceCall& call) {
-  device::Arguments arguments = device_arguments(call.pass, call.problem, call.arguments);
+  device::Arguments arguments = call.arguments;
   if (call.pass == Pass::backward) {
     place(call.plan.workspace, call.problem, call.workspace, arguments);
   }

@@ -6,18 +6,18 @@
 #include <attn/arguments.hpp>
 
 #include "core/status.hpp"
+#include "cuda/host/arguments.hpp"
 #include "cuda/host/launch.hpp"
 #include "cuda/host/plan.hpp"
 
 namespace attn::cuda {
 
-// Arguments were validated, the kernels are loaded, the context is current.
+// The kernels are loaded, the context is current.
 struct DeviceCall {
   const CurrentContext& context;
-  const DeviceFacts& facts;
   Pass pass;
   const Problem& problem;
-  const Arguments& arguments;
+  const device::Arguments& arguments;  // but for what lies in the workspace
   const DevicePlan& plan;
   std::array<const Kernel*, kMaxKernels> kernels;  // of plan.kernels
   abi::Stream stream;

@@ -16,12 +16,11 @@ std::string to_string(const KernelLaunch& launch) {
 core::Status find_or_load(Modules& modules, const CurrentContext& context,
                           std::span<const KernelSpec> specs, abi::Stream stream,
                           std::span<const Kernel*> kernels) {
-  const KernelSpec* missing = nullptr;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    kernels[i] = modules.find(context, specs[i]);
-    if (kernels[i] == nullptr && missing == nullptr) missing = &specs[i];
-  }
-  if (missing == nullptr) return {};
+  modules.find_all(context, specs, kernels);
+  std::size_t found = 0;
+  while (found < specs.size() && kernels[found] != nullptr) ++found;
+  if (found == specs.size()) return {};
+  const KernelSpec* const missing = &specs[found];
   const Driver& driver = context.driver();
   int capturing = abi::kCaptureNone;
   const abi::Result result = driver.api().cuStreamIsCapturing(stream, &capturing);

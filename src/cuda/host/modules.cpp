@@ -38,10 +38,13 @@ Modules& Modules::of(const Driver& driver, std::string_view cache_root) {
   return *last;
 }
 
-const Kernel* Modules::find(const CurrentContext& context, const KernelSpec& spec) const {
+void Modules::find_all(const CurrentContext& context, std::span<const KernelSpec> specs,
+                       std::span<const Kernel*> kernels) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  const auto found = kernels_.find(KeyRef{context.id(), spec});
-  return found == kernels_.end() ? nullptr : found->second.get();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto found = kernels_.find(KeyRef{context.id(), specs[i]});
+    kernels[i] = found == kernels_.end() ? nullptr : found->second.get();
+  }
 }
 
 core::Status Modules::load(const CurrentContext& context, const KernelSpec& spec,

@@ -48,8 +48,14 @@ class Modules {
   // before by a thread, it allocates nothing.
   static Modules& of(const Driver& driver, std::string_view cache_root);
 
-  // The kernel in this context; null where it was not loaded yet. Allocates nothing.
-  [[nodiscard]] const Kernel* find(const CurrentContext& context, const KernelSpec& spec) const;
+  // The kernels in this context; null where one was not loaded yet. Allocates nothing.
+  void find_all(const CurrentContext& context, std::span<const KernelSpec> specs,
+                std::span<const Kernel*> kernels) const;
+  [[nodiscard]] const Kernel* find(const CurrentContext& context, const KernelSpec& spec) const {
+    const Kernel* kernel = nullptr;
+    find_all(context, {&spec, 1}, {&kernel, 1});
+    return kernel;
+  }
   // Finds it, or compiles and loads it. `kernel` stays where it is. Not to be called while the
   // stream of the call captures: see launch.hpp, find_or_load.
   core::Status load(const CurrentContext& context, const KernelSpec& spec, const Kernel*& kernel);

@@ -67,8 +67,7 @@ __device__ __forceinline__ void PutKeyGradient(const float (&sums)[kBlocksM][kCo
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int d = 0; d < kPart / 8; ++d) {
-        part.Put(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor, sums[m][d][2 * r + 1] * factor,
-                 true);
+        part.Put(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor, sums[m][d][2 * r + 1] * factor);
       }
 }
 

@@ -36,7 +36,7 @@ __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, 
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          part.Put(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1], true);
+          part.Put(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1]);
         }
     __syncthreads();
   };

@@ -453,20 +453,30 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
             i < entry.len_q ? lse : -kInfinity;
       }
     }
-  // A warp's own rows, in shared memory of its own. Rows past the length are zeros, whatever came
-  // of them.
+  // Rows past the length are zeros, whatever came of them.
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool there = i0 + RowOf(m, r) < entry.len_q;
+#pragma unroll
+      for (int d = 0; d < kBlocksD; ++d)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& value = o[m][d][2 * r + e];
+          value = there ? value * factors[m][r] : 0.0f;
+        }
+    }
+  // A warp's own rows, in shared memory of its own.
   const auto put = [&](const auto& part) {
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const bool there = i0 + RowOf(m, r) < entry.len_q;
+      for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int d = 0; d < kBlocksD; ++d) {
-          part.Put(16 * m + 8 * r, 8 * d, o[m][d][2 * r] * factors[m][r],
-                   o[m][d][2 * r + 1] * factors[m][r], there);
+          part.Put(16 * m + 8 * r, 8 * d, o[m][d][2 * r], o[m][d][2 * r + 1]);
         }
-      }
     __syncwarp();
   };
   char* const to = RowAddress(a.o, entry.b, entry.first_q + i0, head);

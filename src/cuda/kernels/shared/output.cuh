@@ -35,7 +35,7 @@ __device__ __forceinline__ bool IsPlain(const Arguments& a, const Rows& rows, bo
 
 // Rows of a result are put into shared memory by accumulators of 16 x 8: a lane has two
 // neighbouring elements of two rows, 8 apart. Put() takes where a row and a column of 8 begin, from
-// a corner that is the warp's own; `there`: else zeros, whatever the values.
+// a corner that is the warp's own.
 
 // kRows rows of a result, rounded to kDtype, as tile.cuh lays them out. All of a thread's part is
 // read before any is written: with one chunk after the other a block of short rows spends a tenth
@@ -52,9 +52,9 @@ struct PackedRows {
     unsigned tile;
     int chunk;
     FragmentLane<kDim> lane;
-    __device__ __forceinline__ void Put(int row, int column, float x, float y, bool there) const {
+    __device__ __forceinline__ void Put(int row, int column, float x, float y) const {
       ptx::StoreShared32(lane.At(tile, row, column / 8 + (kFolded ? 0 : chunk)),
-                         there ? ptx::Pack<kDtype>(x, y) : 0u);
+                         ptx::Pack<kDtype>(x, y));
     }
   };
   template <int kColumns>
@@ -116,9 +116,8 @@ struct StagedRows {
     unsigned tile;
     int first_row;
     int first_column;
-    __device__ __forceinline__ void Put(int row, int column, float x, float y, bool there) const {
-      ptx::StoreShared64(tile + At(first_row + row, first_column + column), there ? x : 0.0f,
-                         there ? y : 0.0f);
+    __device__ __forceinline__ void Put(int row, int column, float x, float y) const {
+      ptx::StoreShared64(tile + At(first_row + row, first_column + column), x, y);
     }
   };
   template <int kColumns>
