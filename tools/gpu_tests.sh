@@ -179,14 +179,16 @@ step_devices() {
 step_profile() {
   local kernel pass problem bad=0
   local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096'
+  local metrics='pipe_((tensor|alu|fma)_cycles|xu)[a-z_.]*avg.pct_of_peak_sustained_active'
+  metrics+='|issue_active.avg.pct_of_peak_sustained_active|lsu_wavefronts.avg|(lts|dram)__throughput.avg'
+  metrics+='|launch__registers_per_thread |stalled_[a-z_]*per_issue_active|rror'
   while read -r kernel pass problem; do
     echo "== $kernel $problem"
     timeout 40 "$(ncu)" --clock-control none --section SpeedOfLight --section SchedulerStats \
       --section WarpStateStats --section ComputeWorkloadAnalysis --section Occupancy --page raw \
       -k "regex:^attn_$kernel\$" -s 1 -c 1 "$bundle/run" attn bench --device cuda --pass "$pass" \
       --problem "$sizes $problem" --no-verify --seconds 0.001 >"$logs/ncu.txt" 2>&1 || bad=1
-    grep -E 'pct|ratio|per_warp_active|registers_per_thread |inst_issued|error|==ERROR' "$logs/ncu.txt" |
-      grep -E 'issue|pipe|throughput|stall|inst_issued|active|registers|rror' | sed 's/^ *//; s/  */ /g'
+    grep -E "$metrics" "$logs/ncu.txt" | sed 's/^ *//; s/  */ /g'
   done <<END
 forward fwd dim_qk=64 dim_vo=64
 forward fwd dim_qk=64 dim_vo=64 dropout
