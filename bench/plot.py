@@ -48,10 +48,12 @@ def plot_plain(rows, path):
         for n, (label, speeds) in enumerate(bars.items()):
             at = [x + (n - len(peers) / 2) * width for x in places]
             axis.bar(at, [scale * speed for speed in speeds], width, label=label)
+        axis.margins(x=0.01)
         axis.set_xticks(list(places), [plain_label(r) for r in part], fontsize=7)
         axis.set_ylabel(unit)
         axis.set_title(f"{dtype} {PASSES[which]}")
-        axis.legend(loc="upper left", fontsize=8)
+        axis.legend(loc="upper left", fontsize=8, ncols=len(bars))
+        axis.set_ylim(top=1.15 * axis.get_ylim()[1])  # room for the legend
     figure.suptitle(f"{title(rows[0])} (heads x length x dim)")
     figure.savefig(path, dpi=120)
     plt.close(figure)
