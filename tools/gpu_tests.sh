@@ -41,7 +41,7 @@
 # VK_DRIVER_FILES (the driver's .json, where it is in no usual place).
 set -uo pipefail
 # Step, expected seconds, limit.
-steps_known='cases 15 150
+steps_known='cases 40 150
 python 60 200
 graphs 35 120
 repeat 15 90
@@ -51,10 +51,10 @@ plain 115 300
 options 115 300
 errors 20 120
 memory 20 150
-latency 25 120
+latency 40 120
 tune 80 150
 devices 15 120
-profile 30 150
+profile 40 150
 plots 8 60
 webgpu 250 500
 wgpu_bench 320 500'
@@ -180,7 +180,7 @@ step_profile() {
   local kernel pass problem bad=0
   local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096'
   local metrics='pipe_((tensor|alu|fma)_cycles|xu)[a-z_.]*avg.pct_of_peak_sustained_active'
-  metrics+='|issue_active.avg.pct_of_peak_sustained_active|lsu_wavefronts.avg|(lts|dram)__throughput.avg'
+  metrics+='|issue_active.avg.pct_of_peak_sustained_active|lsu_wavefronts.avg|(lts__|gpu__dram_)throughput.avg'
   metrics+='|launch__registers_per_thread |stalled_[a-z_]*per_issue_active|rror'
   while read -r kernel pass problem; do
     echo "== $kernel $problem"
