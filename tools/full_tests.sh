@@ -19,17 +19,18 @@ export ATTN_WERROR=ON
 # Shaders that Mesa's driver has compiled, for the tests of WebGPU in every step; the presets' too.
 export MESA_SHADER_CACHE_DIR=$PWD/build/mesa_shader_cache NODEVICE_SELECT=1
 
-# With WebGPU Mesa's driver is kept loaded: what it holds to the end on some processors would have no
-# name if it were not, and be called a leak.
+# With WebGPU Mesa's drivers are kept loaded: what they hold to the end on some processors would have no
+# owner if they were not, and be called a leak.
 step_asan() {
   local -x ATTN_CASE_LIMIT=60 ASAN_OPTIONS=detect_stack_use_after_return=1 \
     LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0" \
     UBSAN_OPTIONS=print_stacktrace=1
-  local webgpu='(webgpu\.|example\.webgpu)'
+  local webgpu='(webgpu\.|example\.webgpu)' mesa
+  mesa=$(cd "/usr/lib/$(uname -m)-linux-gnu" && ls -d "$PWD"/{libvulkan_lvp.so,dri/swrast_dri.so} 2>/dev/null)
   ./dev build asan &&
     ctest --test-dir build/asan -j "$jobs" --output-on-failure \
       -E "^($webgpu|correctness\.(reference|target\.(SCALAR|AVX3|NEON))\$)" &&
-    LD_PRELOAD=libvulkan_lvp.so ctest --test-dir build/asan -j "$jobs" --output-on-failure \
+    LD_PRELOAD=${mesa//$'\n'/:} ctest --test-dir build/asan -j "$jobs" --output-on-failure \
       -R "^$webgpu"
 }
 
