@@ -1,6 +1,8 @@
 """Forward and backward on CUDA tensors against float64: options, dims, strides, packed batches, and
 what is not there yet is refused."""
 
+import math
+
 import against_float64
 import libattn
 import libattn.torch
@@ -16,6 +18,24 @@ TYPES = (torch.bfloat16, torch.float16)
 def test_options(device, name, dtype):
     x = inputs(name, device, dtype)
     compare(found(x), expected(x), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rise", (5, 12, 20, 200))
+@pytest.mark.parametrize("name", ("plain", "causal", "softcap", "dropout"))
+@pytest.mark.parametrize("dim", (64, 128))
+def test_scores_that_rise(device, dim, name, rise, dtype):
+    """By powers of 2, for every third query from key 200 on: so little that P is taken against the
+    maximum before, more, past what float16 holds, past float32."""
+    x = inputs(name, device, dtype, (dim, dim))
+    if name == "softcap":
+        x.options["softcap"] = 300.0
+    x.q[..., 0] = 0
+    x.q[:, ::3, :, 0] = 8
+    x.k[:, 200:, :, 0] = rise * math.log(2) * math.sqrt(dim) / 8
+    got, want = found(x), expected(x)
+    first = ("o", "lse")
+    compare({n: got[n] for n in first}, {n: want[n] for n in first}, dtype)
 
 
 @pytest.mark.parametrize("heads", ((4, 4), (4, 1), (6, 2)))

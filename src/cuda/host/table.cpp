@@ -41,7 +41,7 @@ constexpr std::array kForward{
     Rule{64, {128, 64, 4, 2, 2, true}, When::no_cap},      //
     Rule{64, {64, 64, 4, 2, 3, true}},                     //
     Rule{64, {128, 32, 4, 2, 2, true}},                    //
-    Rule{128, {128, 64, 4, 1, 2, false}, When::no_cap},    //
+    Rule{128, {128, 64, 4, 1, 2, false}, When::no_pairs},  //
     Rule{128, {64, 64, 4, 2, 2, true}},                    //
     Rule{128, {128, 32, 4, 2, 2, false}},                  //
     Rule{128, {128, 64, 8, 2, 1, false}},                  //

@@ -17,109 +17,17 @@
 // by_elements (see shared/tile.cuh).
 // Shared memory: forward_shared.cuh. Measured: docs/kernels/portable.md.
 #include "config.cuh"
-#include "portable/forward_shared.cuh"
+#include "portable/forward_scores.cuh"
 #include "ptx/memory.cuh"
-#include "shared/dropout.cuh"
 #include "shared/entry.cuh"
 #include "shared/output.cuh"
-#include "shared/pair_tile.cuh"
 #include "shared/product.cuh"
-#include "shared/score.cuh"
-#include "shared/tile.cuh"
 
 namespace {
 
-using namespace shared;
+using namespace forward;
 
-constexpr int kDtype = config::dtype;
-constexpr int kTileQ = config::tile_q;
-constexpr int kTileKv = config::tile_kv;
-constexpr int kWarps = config::warps;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kRows = kTileQ / kWarps;  // of a warp
-constexpr int kBlocksM = kRows / 16;    // fragments of 16 queries
-constexpr int kBlocksN = kTileKv / 8;   // accumulators of 8 keys
-constexpr int kBlocksK = config::dim_qk / 16;
-constexpr int kBlocksD = config::dim_vo / 8;
-constexpr int kStages = config::stages;
-constexpr bool kOneStage = kStages == 1;  // K comes while P V is computed, V while S is
-// A warp leaves out tiles of which its rows see nothing. With two stages that costs more than it
-// saves, since what is fetched and what is computed are no longer mixed; with dropout it spills.
-constexpr bool kLeavesOut = kOneStage && config::dropout == 0 && kTileQ > kTileKv;
-// Whether the ranges of the warp's own rows say which tiles they cut, rather than the block's.
-constexpr bool kOwnCuts = kOneStage || config::dropout == 0;
-constexpr bool kHasBias = config::bias_type != config::none;
-constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
-constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
-    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
-static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0 && kRows <= 32);
 static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kRowBytes <= kShared.bytes);
-
-using QLayout = TileLayout<config::dim_qk>;
-using VLayout = TileLayout<config::dim_vo>;
-using BiasTile = PairTile<kRows, kHasBias ? kTileKv : 64, kHasBias ? kBiasBytes : 2>;
-using MaskTile = PairTile<kRows, config::mask != 0 ? kTileKv : 64, 1>;
-
-using Scores = float[kBlocksM][kBlocksN][4];
-using Output = float[kBlocksM][kBlocksD][4];
-using QFragments = unsigned[kBlocksM][kBlocksK][4];
-
-// Row of the warp's queries that half r of fragment m is of, for this lane.
-__device__ __forceinline__ int RowOf(int m, int r) {
-  return 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r;
-}
-// First of this lane's two columns of accumulator n.
-__device__ __forceinline__ int ColumnOf(int n) {
-  return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2;
-}
-
-// s = Q K^T.
-__device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile, unsigned k_tile,
-                                           Scores& s) {
-  const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
-  const auto load = [&](int k, unsigned(&a)[kBlocksM][4]) {
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m) {
-      if constexpr (config::q_in_registers == 0) {
-        ptx::LoadMatrix(a[m], q_lane.At(q_tile, 16 * m, 2 * k));
-      } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) a[m][e] = q[m][k][e];
-      }
-    }
-  };
-  MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, 0, s);
-}
-
-// Dropout's bytes of a tile; of blocks of 16 x 16.
-using TileDraws = Draws[kBlocksM][kTileKv / 16];
-
-// o += P V, with dropout of what `draws` keep. What is kept grows at the end, all at once.
-__device__ __forceinline__ void MultiplyPV(const Scores& p, const Dropout& dropout,
-                                           const TileDraws& draws, unsigned v_tile, Output& o) {
-  const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
-#pragma unroll
-  for (int k = 0; k < kTileKv / 16; ++k) {
-    unsigned a[kBlocksM][4];
-#pragma unroll
-    for (int m = 0; m < kBlocksM; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float(&c)[4] = p[m][2 * k + e / 2];
-        a[m][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
-        if constexpr (config::dropout != 0) {
-          a[m][e] = DropPair<kDtype>(a[m][e], Keeps<false>(dropout, draws[m][k], e / 2, e % 2));
-        }
-      }
-    }
-    Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
-  }
-}
-
-// How often a fetch's passes are unrolled: in the loop altogether, before it not at all, as code
-// that runs once is slow to come by.
-template <int times>
-struct Unroll {};
 
 // Once the tile of Q is there: the warp's fragments, where they are kept in registers.
 __device__ __forceinline__ void TakeQ(const Arguments& a, unsigned q_tile, QFragments& q) {
@@ -132,130 +40,31 @@ __device__ __forceinline__ void TakeQ(const Arguments& a, unsigned q_tile, QFrag
     __syncwarp();
   }
   if constexpr (config::q_in_registers != 0) {
-    const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int k = 0; k < kBlocksK; ++k) ptx::LoadMatrix(q[m][k], q_lane.At(q_tile, 16 * m, 2 * k));
+      for (int k = 0; k < kBlocksK; ++k) LoadQ(q_tile, m, k, q[m][k]);
   }
 }
 
-// What a warp needs of the options, apart from the tiles of bias and mask.
-struct Options {
-  ScoreScale scale;
-  Dropout dropout;
-  unsigned bias_tile;
-  unsigned mask_tile;
-  float first;  // ALiBi: query 0 of the warp's + diag
-};
-
-// Softcap, ALiBi, bias: raw products become scores in units of log2.
-template <bool in_series>
-__device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& options, int j0,
-                                          Scores& s) {
+// o += P V.
+__device__ __forceinline__ void MultiplyPV(const PackedP& p, unsigned v_tile, Output& o) {
+  const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
+  for (int k = 0; k < kTileKv / 16; ++k) {
+    unsigned a[kBlocksM][4];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float from = options.first + static_cast<float>(RowOf(m, r) - j0 - ColumnOf(0));
+    for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int n = 0; n < kBlocksN; ++n) {
-        float2 bias{};
-        if constexpr (kHasBias) {
-          bias = BiasTile::Floats<config::bias_type>(options.bias_tile, RowOf(m, r), ColumnOf(n));
-        }
-        float slope;
-        float* pair = s[m][n] + 2 * r;
-        pair[0] = Score<in_series>(a, options.scale, pair[0], from - (8 * n), bias.x, 0.0f, slope);
-        pair[1] =
-            Score<in_series>(a, options.scale, pair[1], from - (8 * n + 1), bias.y, 0.0f, slope);
-      }
-    }
+      for (int e = 0; e < 4; ++e) a[m][e] = p[m][k][e];
+    Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
+  }
 }
 
-__device__ __forceinline__ void HideByMask(unsigned mask_tile, Scores& s) {
-#pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int n = 0; n < kBlocksN; ++n) {
-        const unsigned bytes = MaskTile::Bytes(mask_tile, RowOf(m, r), ColumnOf(n));
-        if ((bytes & 0xff) == 0) s[m][n][2 * r] = -kInfinity;
-        if ((bytes & 0xff00) == 0) s[m][n][2 * r + 1] = -kInfinity;
-      }
-}
-
-// Hides what is outside the keys that each row sees.
-__device__ __forceinline__ void HideByRange(const KeyRange* ranges, int j0, Scores& s) {
-#pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const KeyRange keys = ranges[RowOf(m, r)];
-      const unsigned width = static_cast<unsigned>(keys.end - keys.begin);
-      const int from = j0 + ColumnOf(0) - keys.begin;
-#pragma unroll
-      for (int n = 0; n < kBlocksN; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (static_cast<unsigned>(from + 8 * n + e) >= width) s[m][n][2 * r + e] = -kInfinity;
-        }
-    }
-}
-
-// Dropout's bytes of a tile.
-__device__ __forceinline__ void DrawTile(const Dropout& dropout, int i0, int j0, TileDraws& draws) {
-#pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int k = 0; k < kTileKv / 16; k += 2) {
-      Draw(dropout, i0 + 16 * m, j0 + 16 * k, draws[m][k], draws[m][k + 1]);
-    }
-}
-
-// A row's running maximum and this lane's part of its sum, for a warp's rows. With kModified they
-// are in units of log2, else the maximum is of raw products of which `unit` makes those.
-struct Softmax {
-  float max[kBlocksM][2];
-  float sum[kBlocksM][2];
-};
-
-// s becomes P against the new maxima, and o and the sums are brought down to them.
-__device__ __forceinline__ void Exponentiate(float unit, Scores& s, Softmax& row, Output& o) {
-#pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float old = row.max[m][r];
-      float max = old;
-#pragma unroll
-      for (int n = 0; n < kBlocksN; ++n)
-        max = fmaxf(max, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-      max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
-      max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
-      row.max[m][r] = max;
-      // A row that has seen nothing keeps exp2(-inf - 0) = 0.
-      const float top = max == -kInfinity ? 0.0f : __fmul_rn(max, unit);
-      // Both products rounded: fused with the difference, a maximum that stays would give 2 to the
-      // error of that rounding, tile after tile, in place of 1.
-      const float down = ptx::Exp2(__fmul_rn(old, unit) - top);
-      float sum = row.sum[m][r] * down;
-#pragma unroll
-      for (int n = 0; n < kBlocksN; ++n) {
-        float* pair = s[m][n] + 2 * r;
-        pair[0] = ptx::Exp2(fmaf(pair[0], unit, -top));
-        pair[1] = ptx::Exp2(fmaf(pair[1], unit, -top));
-        sum += pair[0] + pair[1];
-      }
-      row.sum[m][r] = sum;
-#pragma unroll
-      for (int d = 0; d < kBlocksD; ++d) {
-        o[m][d][2 * r] *= down;
-        o[m][d][2 * r + 1] *= down;
-      }
-    }
-}
+// How often a fetch's passes are unrolled: in the loop altogether, before it not at all, as code
+// that runs once is slow to come by.
+template <int times>
+struct Unroll {};
 
 // Takes the sink in, makes o whole and lse of maximum and sum.
 __device__ __forceinline__ void Finish(const Arguments& a, float unit, int head, float& max,
@@ -350,6 +159,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   options.mask_tile = base + kShared.mask + static_cast<unsigned>(warp * kRows * kTileKv);
   options.first = static_cast<float>(q0 + warp * kRows + entry.diag);
   if constexpr (config::dropout != 0) options.dropout = DropoutOf(a, entry.b, head);
+  if constexpr (kExchanged) {
+    const int row = q0 + warp * kRows + RowOfLane();
+    options.dropout_row =
+        PhiloxRowOf(options.dropout, options.dropout.row + static_cast<unsigned>(row));
+  }
   const auto fetch_pairs = [&](int tile) {
     if constexpr (kHasBias || config::mask != 0) {
       const int i = q0 + warp * kRows;
@@ -389,6 +203,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       row.sum[m][r] = 0.0f;
     }
   const float unit = kModified ? 1.0f : a.scale_log2;
+  bool all_seen = false;  // all rows have seen a key
 
   for (int tile = first; tile < last; ++tile) {
     // The tile is there (pairs are fetched one ahead, so that nothing but the stages beyond may be
@@ -401,21 +216,40 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       fetch(tile + kStages - 1, Unroll<64>());
     }
 
+    const int i0 = q0 + warp * kRows;
     const int j0 = tile * kTileKv;
     const bool sees = !kLeavesOut || (j0 < own.last && j0 + kTileKv > own.first);
-    TileDraws draws;
+    const TileRange& rows = kOwnCuts ? own : range;
+    const bool cut = j0 < rows.all_first || j0 + kTileKv > rows.all_last;
+    TileDraws<kTileKv / 16> draws;
     Scores s;
+    PackedP p;
+    const auto make_p = [&] {
+      if (cut) HideByRange(ranges + warp * kRows, j0, s);
+      all_seen = Exponentiate(unit, s, row, o);
+      Pack(s, options.dropout, draws, 0, p);
+    };
     if (sees) {
-      if constexpr (config::dropout != 0) DrawTile(options.dropout, q0 + warp * kRows, j0, draws);
-      MultiplyQK(q, q_tile, k_tile(tile), s);
-      if constexpr (kModified) {
-        if (IsInSeries(a, s)) {
-          ScoreTile<true>(a, options, j0, s);
-        } else {
-          ScoreTile<false>(a, options, j0, s);
-        }
+      bool is_made = false;
+      if (kQuick && all_seen && !cut) {
+        is_made = TakeQuickly(a, options, q, q_tile, k_tile(tile), i0, j0, unit, row, p);
       }
-      if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
+      if (!is_made) {
+        if constexpr (config::dropout != 0) {
+          DrawTile(options.dropout, options.dropout_row, i0, j0, draws);
+        }
+        MultiplyQK(q, q_tile, k_tile(tile), 0, s);
+        if constexpr (kModified) {
+          if (IsInSeries(a, s)) {
+            ScoreTile<true>(a, options, j0, 0, s);
+          } else {
+            ScoreTile<false>(a, options, j0, 0, s);
+          }
+        }
+        if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
+        // Behind the barrier s and the p of TakeQuickly() would need registers of their own.
+        if constexpr (kQuick) make_p();
+      }
     }
     if constexpr (kOneStage) {
       ptx::CopyWait<0>();
@@ -427,12 +261,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       fetch_pairs(tile + 1);
     }
     if (sees) {
-      const TileRange& rows = kOwnCuts ? own : range;
-      if (j0 < rows.all_first || j0 + kTileKv > rows.all_last) {
-        HideByRange(ranges + warp * kRows, j0, s);
-      }
-      Exponentiate(unit, s, row, o);
-      MultiplyPV(s, options.dropout, draws, v_tile(tile), o);
+      if constexpr (!kQuick) make_p();
+      MultiplyPV(p, v_tile(tile), o);
     }
   }
 
@@ -486,11 +316,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     using Packed = PackedRows<config::dim_vo, kDtype, kRows, 32>;
     const Packed packed{base + static_cast<unsigned>(warp * Packed::kBytes)};
     put(packed.template PartAt<config::dim_vo>(0, 0));
-    packed.Write(a.o.stride_row, to, num_rows, a.dim_vo, lane);
+    packed.Write(a.o.stride_row, to, num_rows, a.dim_vo, lane, Exchanged);
   } else {
     using Staged = StagedRows<config::dim_vo, kDtype>;
     const Staged staged{base + static_cast<unsigned>(warp * kRows * Staged::kRowBytes)};
     put(staged.template PartAt<config::dim_vo>(0, 0));
-    staged.Write(a, a.o, to, num_rows, a.dim_vo, false, lane, 32);
+    staged.Write(a, a.o, to, num_rows, a.dim_vo, false, lane, 32, Exchanged);
   }
 }

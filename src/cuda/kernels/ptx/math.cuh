@@ -55,10 +55,13 @@ __device__ __forceinline__ float High(unsigned pair) {
   return value;
 }
 
-// Of pairs of f16: x - y, brought into [0, 1].
+// f16: the low element of x less each of the pair y, brought into [0, 1].
 __device__ __forceinline__ unsigned SubtractSaturated(unsigned x, unsigned y) {
   unsigned z;
-  asm("sub.sat.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  asm("{ .reg .b16 l, h; .reg .b32 x; mov.b32 {l, h}, %1; mov.b32 x, {l, l};\n"
+      "sub.sat.f16x2 %0, x, %2; }"
+      : "=r"(z)
+      : "r"(x), "r"(y));
   return z;
 }
 // Of pairs of 16-bit elements. Adding -0 changes no product; bf16 has no product alone on 8.0.

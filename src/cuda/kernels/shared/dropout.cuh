@@ -11,7 +11,7 @@ namespace shared {
 
 struct Dropout {
   unsigned key0, key1, offset, head;
-  unsigned limit;        // see Keeps()
+  unsigned limit;        // 1024 + threshold as an f16, beside 1024: see Keeps()
   unsigned row, column;  // placed: of query 0 and key 0
   bool aligned;          // placed blocks of 16 are blocks of 16 here; always but with by_elements
 };
@@ -24,26 +24,55 @@ __device__ __forceinline__ Dropout DropoutOf(const attn::device::Arguments& a, i
   d.key1 = static_cast<unsigned>(seed >> 32) ^ static_cast<unsigned>(offset >> 32);
   d.offset = static_cast<unsigned>(offset);
   d.head = a.origin_head + static_cast<unsigned>(b) * a.origin_heads + static_cast<unsigned>(head);
-  d.limit = (0x6400u + a.keep_threshold) * 0x10001u;
+  d.limit = 0x64006400u + a.keep_threshold;
   d.row = a.origin_q;
   d.column = a.origin_kv;
   d.aligned = config::by_elements == 0 || (a.origin_q | a.origin_kv) % 16 == 0;
   return d;
 }
 
-__device__ __forceinline__ uint4 Philox(const Dropout& d, unsigned row, unsigned column) {
-  uint4 c{row, column, d.head, d.offset};
-  unsigned key0 = d.key0;
-  unsigned key1 = d.key1;
+inline constexpr unsigned kPhiloxM0 = 0xD2511F53u;
+inline constexpr unsigned kPhiloxM1 = 0xCD9E8D57u;
+inline constexpr unsigned kPhiloxW0 = 0x9E3779B9u;
+inline constexpr unsigned kPhiloxW1 = 0xBB67AE85u;
+
+// Rounds from `first` on, counted from 0.
+template <int first>
+__device__ __forceinline__ uint4 PhiloxFrom(const Dropout& d, uint4 c) {
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint2 x = ptx::MultiplyWide(0xD2511F53u, c.x);
-    const uint2 z = ptx::MultiplyWide(0xCD9E8D57u, c.z);
-    c = {z.y ^ c.y ^ key0, z.x, x.y ^ c.w ^ key1, x.x};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+  for (int round = first; round < 10; ++round) {
+    const uint2 x = ptx::MultiplyWide(kPhiloxM0, c.x);
+    const uint2 z = ptx::MultiplyWide(kPhiloxM1, c.z);
+    const unsigned n = static_cast<unsigned>(round);
+    c = {z.y ^ c.y ^ (d.key0 + n * kPhiloxW0), z.x, x.y ^ c.w ^ (d.key1 + n * kPhiloxW1), x.x};
   }
   return c;
+}
+
+__device__ __forceinline__ uint4 Philox(const Dropout& d, unsigned row, unsigned column) {
+  return PhiloxFrom<0>(d, {row, column, d.head, d.offset});
+}
+
+// What of the first three rounds is the row's alone, four of their six products: a fifth of the
+// work where rows stay and columns go on.
+struct PhiloxRow {
+  unsigned first;    // behind round 0: x but for the column
+  unsigned second;   // behind round 1: z but for a product that has the column
+  unsigned x, z, w;  // behind round 2: likewise; w is whole
+};
+__device__ __forceinline__ PhiloxRow PhiloxRowOf(const Dropout& d, unsigned row) {
+  const uint2 x = ptx::MultiplyWide(kPhiloxM0, row);
+  const uint2 z = ptx::MultiplyWide(kPhiloxM1, d.head);
+  const uint2 z1 = ptx::MultiplyWide(kPhiloxM1, x.y ^ d.offset ^ d.key1);
+  const uint2 x2 = ptx::MultiplyWide(kPhiloxM0, z1.y ^ z.x ^ (d.key0 + kPhiloxW0));
+  return {z.y ^ d.key0, x.x ^ (d.key1 + kPhiloxW1), z1.x ^ (d.key0 + 2 * kPhiloxW0),
+          x2.y ^ (d.key1 + 2 * kPhiloxW1), x2.x};
+}
+// As Philox() of that row.
+__device__ __forceinline__ uint4 Philox(const Dropout& d, const PhiloxRow& row, unsigned column) {
+  const uint2 x = ptx::MultiplyWide(kPhiloxM0, row.first ^ column);
+  const uint2 z = ptx::MultiplyWide(kPhiloxM1, row.second ^ x.y);
+  return PhiloxFrom<3>(d, {row.x ^ z.y, z.x, row.z ^ x.x, row.w});
 }
 
 // A lane's bytes of a 16 x 16 block of a fragment. Of S: words of the rows l / 4 and l / 4 + 8,
@@ -61,8 +90,8 @@ struct Draws {
 template <bool transposed>
 __device__ __forceinline__ unsigned Keeps(const Dropout& d, const Draws& draws, int half, int r) {
   const unsigned word = draws.words[transposed ? half : r];
-  const unsigned pick = (transposed ? r : half) == 0 ? 0x4140u : 0x4342u;
-  return ptx::SubtractSaturated(d.limit, __byte_perm(word, 0x64646464u, pick));
+  const unsigned pick = (transposed ? r : half) == 0 ? 0x7170u : 0x7372u;
+  return ptx::SubtractSaturated(d.limit, __byte_perm(word, d.limit, pick));
 }
 
 // A pair of P times its Keeps(). To bf16 the bits of f16's 1 are 2^-7: what is made of the pairs
@@ -129,14 +158,15 @@ __device__ __noinline__ unsigned DrawElement(unsigned key0, unsigned key1, unsig
 }
 
 // One block, of S or `transposed`, where placed blocks of 16 are none here: an element at a time.
+// `first`: this lane's first row.
 template <bool transposed>
-__device__ __forceinline__ Draws DrawElements(const Dropout& d, int i, int j) {
+__device__ __forceinline__ Draws DrawElements(const Dropout& d, int i, int j, int first) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Draws draws{};
 #pragma unroll 1
   for (int n = 0; n < 8; ++n) {
     const int word = n / 4;
-    const int row = lane / 4 + 8 * (transposed ? n / 2 % 2 : word);
+    const int row = first + 8 * (transposed ? n / 2 % 2 : word);
     const int column = lane % 4 * 2 + 8 * (transposed ? word : n / 2 % 2) + n % 2;
     const unsigned byte =
         DrawElement(d.key0, d.key1, d.offset, d.head,
@@ -153,8 +183,9 @@ __device__ __forceinline__ void Draw(const Dropout& d, int i, int j, Draws& firs
   if (config::by_elements == 0 || d.aligned) {
     DrawBlocks(d, i, j, first, second);
   } else {
-    first = DrawElements<false>(d, i, j);
-    second = DrawElements<false>(d, i, j + 16);
+    const int row = static_cast<int>(threadIdx.x) % 32 / 4;
+    first = DrawElements<false>(d, i, j, row);
+    second = DrawElements<false>(d, i, j + 16, row);
   }
 }
 template <bool by_keys>
@@ -163,8 +194,29 @@ __device__ __forceinline__ void DrawTransposed(const Dropout& d, int i, int j, D
   if (config::by_elements == 0 || d.aligned) {
     DrawBlocksTransposed<by_keys>(d, i, j, first, second);
   } else {
-    first = DrawElements<true>(d, i, j);
-    second = DrawElements<true>(d, i + (by_keys ? 0 : 16), j + (by_keys ? 16 : 0));
+    const int row = static_cast<int>(threadIdx.x) % 32 / 4;
+    first = DrawElements<true>(d, i, j, row);
+    second = DrawElements<true>(d, i + (by_keys ? 0 : 16), j + (by_keys ? 16 : 0), row);
+  }
+}
+
+// Of S, the fragments `even` and `odd` of 32 queries that have change places in bits 0 and 4 of
+// their number, and 16 keys from j on: rows l / 4 and l / 4 + 8 of them are those of one call, so
+// that nothing is exchanged. RowOfLane() is the first of these rows.
+__device__ __forceinline__ int RowOfLane() {
+  const int row = static_cast<int>(threadIdx.x) % 32 / 4;
+  return (row & 6) + (row & 1) * 16;
+}
+__device__ __forceinline__ void DrawRows(const Dropout& d, const PhiloxRow& row, int i, int j,
+                                         Draws& even, Draws& odd) {
+  if (config::by_elements == 0 || d.aligned) {
+    const int column = j + static_cast<int>(threadIdx.x) % 4 * 2;
+    const uint4 bits = Philox(d, row, d.column + static_cast<unsigned>(column));
+    even = {bits.x, bits.z};
+    odd = {bits.y, bits.w};
+  } else {
+    even = DrawElements<false>(d, i, j, RowOfLane());
+    odd = DrawElements<false>(d, i, j, RowOfLane() + 1);
   }
 }
 

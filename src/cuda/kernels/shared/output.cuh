@@ -35,7 +35,10 @@ __device__ __forceinline__ bool IsPlain(const Arguments& a, const Rows& rows, bo
 
 // Rows of a result are put into shared memory by accumulators of 16 x 8: a lane has two
 // neighbouring elements of two rows, 8 apart. Put() takes where a row and a column of 8 begin, from
-// a corner that is the warp's own.
+// a corner that is the warp's own. Write() takes row n of the result from row place(n) of them.
+struct InPlace {
+  __device__ __forceinline__ int operator()(int row) const { return row; }
+};
 
 // kRows rows of a result, rounded to kDtype, as tile.cuh lays them out. All of a thread's part is
 // read before any is written: with one chunk after the other a block of short rows spends a tenth
@@ -65,8 +68,9 @@ struct PackedRows {
   }
 
   // The first `num_rows` to `to`, by threads `thread` of kThreads.
+  template <class Place = InPlace>
   __device__ __forceinline__ void Write(long long stride_row, char* to, int num_rows, int dim,
-                                        int thread) const {
+                                        int thread, const Place& place = {}) const {
     constexpr int kChunks = kDim / 8;
     constexpr int kPasses = kRows * kChunks / kThreads;
     constexpr int kAtOnce = kPasses % 8 == 0 ? 8 : kPasses % 6 == 0 ? 6 : kPasses % 4 == 0 ? 4 : 1;
@@ -84,8 +88,8 @@ struct PackedRows {
       uint4 chunks[kAtOnce];
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        chunks[n] =
-            ptx::LoadShared128(tile + TileLayout<kDim>::At(row_of(pass + n), chunk_of(pass + n)));
+        chunks[n] = ptx::LoadShared128(
+            tile + TileLayout<kDim>::At(place(row_of(pass + n)), chunk_of(pass + n)));
       }
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
@@ -127,9 +131,10 @@ struct StagedRows {
   }
 
   // All of them to `to`, by threads `thread` of `threads`. `accumulate`: gradients are added to.
+  template <class Place = InPlace>
   __device__ __forceinline__ void Write(const Arguments& a, const Rows& rows, char* to,
                                         int num_rows, int dim, bool accumulate, int thread,
-                                        int threads) const {
+                                        int threads, const Place& place = {}) const {
     constexpr int kChunks = kDim / 8;
 #pragma unroll 1
     for (int n = thread; n < num_rows * kChunks; n += threads) {
@@ -139,7 +144,7 @@ struct StagedRows {
       const int count = min(8, dim - column);
 #pragma unroll 1
       for (int e = 0; e < count; ++e, at += ElementBytes(rows.type)) {
-        float value = __uint_as_float(ptx::LoadShared32(tile + At(row, column) + 4 * e));
+        float value = __uint_as_float(ptx::LoadShared32(tile + At(place(row), column) + 4 * e));
         if (accumulate) value += LoadElement(at, rows.type);
         StoreElement(at, rows.type, Finite(a, value));
       }

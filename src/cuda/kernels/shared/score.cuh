@@ -54,9 +54,8 @@ __device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments
 // Softcap: whether no raw product of the warp is past the reach of its series (host/arguments.cpp),
 // as almost all are not; else scores go through Tanh(). NaN stays NaN in the series too.
 template <int kM, int kN>
-__device__ __forceinline__ bool IsInSeries(const attn::device::Arguments& a,
-                                           const float (&s)[kM][kN][4]) {
-  if constexpr (config::softcap == 0) return false;
+__device__ __forceinline__ bool IsInSeriesHere(const attn::device::Arguments& a,
+                                               const float (&s)[kM][kN][4]) {
   float most = 0.0f;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -64,7 +63,13 @@ __device__ __forceinline__ bool IsInSeries(const attn::device::Arguments& a,
     for (int n = 0; n < kN; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(s[m][n][e]));
-  return __any_sync(~0u, most > a.cap_reach) == 0;
+  return !(most > a.cap_reach);
+}
+template <int kM, int kN>
+__device__ __forceinline__ bool IsInSeries(const attn::device::Arguments& a,
+                                           const float (&s)[kM][kN][4]) {
+  if constexpr (config::softcap == 0) return false;
+  return __all_sync(~0u, IsInSeriesHere(a, s)) != 0;
 }
 
 // With kModified. `distance` is i + diag - j, of either sign; `bias` as given; `addend` is added.
