@@ -12,18 +12,13 @@
 #include "shared/pair_tile.cuh"
 #include "shared/product.cuh"
 #include "shared/score.cuh"
+#include "shared/sizes.cuh"
 #include "shared/tile.cuh"
 
 namespace backward {
 
 using namespace shared;
 
-constexpr int kDtype = config::dtype;
-constexpr int kTileQ = config::tile_q;
-constexpr int kTileKv = config::tile_kv;
-constexpr int kWarps = config::warps;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kStages = config::stages;
 constexpr int kDimQk = config::dim_qk;
 constexpr int kDimVo = config::dim_vo;
 constexpr bool kExchange = config::exchange != 0;

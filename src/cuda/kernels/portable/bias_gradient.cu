@@ -24,21 +24,16 @@
 #include "shared/pair_tile.cuh"
 #include "shared/product.cuh"
 #include "shared/score.cuh"
+#include "shared/sizes.cuh"
 #include "shared/tile.cuh"
 
 namespace {
 
 using namespace shared;
 
-constexpr int kDtype = config::dtype;
-constexpr int kTileQ = config::tile_q;
-constexpr int kTileKv = config::tile_kv;
-constexpr int kWarps = config::warps;
-constexpr int kThreads = 32 * kWarps;
 constexpr int kDimQk = config::dim_qk;
 constexpr int kDimVo = config::dim_vo;
 constexpr int kRows = kTileQ / kWarps;
-constexpr int kStages = config::stages;
 constexpr int kBlocksM = kRows / 16;
 constexpr int kBlocksN = kTileKv / 8;
 constexpr int kBiasBytes = ElementBytes(config::bias_type);

@@ -8,23 +8,18 @@
 #include "shared/pair_tile.cuh"
 #include "shared/product.cuh"
 #include "shared/score.cuh"
+#include "shared/sizes.cuh"
 #include "shared/tile.cuh"
 
 namespace forward {
 
 using namespace shared;
 
-constexpr int kDtype = config::dtype;
-constexpr int kTileQ = config::tile_q;
-constexpr int kTileKv = config::tile_kv;
-constexpr int kWarps = config::warps;
-constexpr int kThreads = 32 * kWarps;
 constexpr int kRows = kTileQ / kWarps;  // of a warp
 constexpr int kBlocksM = kRows / 16;    // fragments of 16 queries
 constexpr int kBlocksN = kTileKv / 8;   // accumulators of 8 keys
 constexpr int kBlocksK = config::dim_qk / 16;
 constexpr int kBlocksD = config::dim_vo / 8;
-constexpr int kStages = config::stages;
 constexpr bool kOneStage = kStages == 1;  // K comes while P V is computed, V while S is
 // A warp leaves out tiles of which its rows see nothing. With two stages that costs more than it
 // saves, since what is fetched and what is computed are no longer mixed; with dropout it spills.
