@@ -21,18 +21,19 @@ def test_options(device, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("rise", (5, 12, 20, 200))
-@pytest.mark.parametrize("name", ("plain", "causal", "softcap", "dropout"))
+@pytest.mark.parametrize(("rise", "every"), ((5, 1), (9, 1), (9, 64), (20, 64), (200, 1)))
+@pytest.mark.parametrize("name", ("causal", "softcap", "dropout", "bias", "mask"))
 @pytest.mark.parametrize("dim", (64, 128))
-def test_scores_that_rise(device, dim, name, rise, dtype):
-    """By powers of 2, for every third query from key 200 on: so little that P is taken against the
-    maximum before, more, past what float16 holds, past float32."""
+def test_scores_that_rise(device, dim, name, rise, every, dtype):
+    """By powers of 2, for every third query and all or a few of the keys from 200 on: so little that
+    P is taken against the maximum before, about as much, more, past what float16 holds, past
+    float32."""
     x = inputs(name, device, dtype, (dim, dim))
     if name == "softcap":
         x.options["softcap"] = 300.0
     x.q[..., 0] = 0
     x.q[:, ::3, :, 0] = 8
-    x.k[:, 200:, :, 0] = rise * math.log(2) * math.sqrt(dim) / 8
+    x.k[:, 200::every, :, 0] = rise * math.log(2) * math.sqrt(dim) / 8
     got, want = found(x), expected(x)
     first = ("o", "lse")
     compare({n: got[n] for n in first}, {n: want[n] for n in first}, dtype)

@@ -21,7 +21,8 @@ constexpr int kOtherRegisters = 40;
 enum class When {
   always,
   no_pairs,  // no bias or mask
-  no_cap,    // nor softcap
+  pairs,     // bias or mask, without ALiBi
+  no_cap,    // no bias, mask or softcap
   costly,    // dropout or softcap
 };
 
@@ -34,14 +35,16 @@ struct Rule {
 
 // 32 queries a warp halve what is read of shared memory for each product; two blocks of an SM hide
 // each other's barriers. Both for as long as registers and shared memory last. With 16 queries a
-// warp there are registers for what options need, more blocks, and less is computed beside a causal
-// mask (docs/kernels/portable.md has the figures). The later rules of each group are for less
-// shared memory.
+// warp there are registers for what softcap and ALiBi need, more blocks, and less is computed
+// beside a causal mask (docs/kernels/portable.md has the figures). The later rules of each group
+// are for less shared memory.
 constexpr std::array kForward{
     Rule{64, {128, 64, 4, 2, 2, true}, When::no_cap},      //
+    Rule{64, {128, 64, 4, 2, 2, false}, When::pairs},      //
     Rule{64, {64, 64, 4, 2, 3, true}},                     //
     Rule{64, {128, 32, 4, 2, 2, true}},                    //
     Rule{128, {128, 64, 4, 1, 2, false}, When::no_pairs},  //
+    Rule{128, {128, 32, 4, 2, 2, false}, When::pairs},     //
     Rule{128, {64, 64, 4, 2, 2, true}},                    //
     Rule{128, {128, 32, 4, 2, 2, false}},                  //
     Rule{128, {128, 64, 8, 2, 1, false}},                  //
@@ -152,6 +155,7 @@ bool holds(When when, const Shape& shape) {
   switch (when) {
     case When::always: return true;
     case When::no_pairs: return !pairs;
+    case When::pairs: return pairs && !shape.alibi;
     case When::no_cap: return !pairs && !shape.softcap;
     case When::costly: return shape.dropout || shape.softcap;
   }

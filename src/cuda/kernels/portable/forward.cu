@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
             ScoreTile<false>(a, options, j0, 0, s);
           }
         }
-        if constexpr (config::mask != 0) HideByMask(options.mask_tile, s);
+        if constexpr (config::mask != 0) HideByMask(options.mask_tile, 0, s);
         // Behind the barrier s and the p of TakeQuickly() would need registers of their own.
         if constexpr (kQuick) make_p();
       }

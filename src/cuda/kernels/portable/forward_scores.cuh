@@ -24,16 +24,16 @@ constexpr bool kOneStage = kStages == 1;  // K comes while P V is computed, V wh
 // A warp leaves out tiles of which its rows see nothing. With two stages that costs more than it
 // saves, since what is fetched and what is computed are no longer mixed; with dropout it spills.
 constexpr bool kLeavesOut = kOneStage && config::dropout == 0 && kTileQ > kTileKv;
+constexpr bool kHasBias = config::bias_type != config::none;
 // Whether tiles of which every row sees all are taken as TakeQuickly() does, which is worth it
-// where scores or P take more than an exponential. Without dropout and softcap o is further off
-// than it was: the largest P of a row is then not 1, which is exact, but anything. Not with ALiBi,
-// whose maxima rise with every tile; dims above 128, 16 rows a warp, lose.
-constexpr bool kQuick = (config::dropout != 0 || config::softcap != 0) && config::alibi == 0 &&
-                        config::bias_type == config::none && config::mask == 0 &&
-                        config::dim_qk <= 128 && config::dim_vo <= 128;
+// where scores or P take more than an exponential. Elsewhere o would be further off than it is: the
+// largest P of a row is then not 1, which is exact, but anything. Not with ALiBi, whose maxima rise
+// with every tile; dims above 128, 16 rows a warp, lose.
+constexpr bool kQuick =
+    (config::dropout != 0 || config::softcap != 0 || kHasBias || config::mask != 0) &&
+    config::alibi == 0 && config::dim_qk <= 128 && config::dim_vo <= 128;
 // Whether the ranges of the warp's own rows say which tiles they cut, rather than the block's.
 constexpr bool kOwnCuts = kOneStage || config::dropout == 0;
-constexpr bool kHasBias = config::bias_type != config::none;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
     kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, config::mask != 0);
@@ -159,14 +159,17 @@ __device__ __forceinline__ void ScoreTile(const Arguments& a, const Options& opt
     }
 }
 
-__device__ __forceinline__ void HideByMask(unsigned mask_tile, Scores& s) {
+// Of keys from j0 + 8 n0 on.
+template <int kN>
+__device__ __forceinline__ void HideByMask(unsigned mask_tile, int n0,
+                                           float (&s)[kBlocksM][kN][4]) {
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int n = 0; n < kBlocksN; ++n) {
-        const unsigned bytes = MaskTile::Bytes(mask_tile, RowOf(m, r), ColumnOf(n));
+      for (int n = 0; n < kN; ++n) {
+        const unsigned bytes = MaskTile::Bytes(mask_tile, RowOf(m, r), ColumnOf(n0 + n));
         if ((bytes & 0xff) == 0) s[m][n][2 * r] = -kInfinity;
         if ((bytes & 0xff00) == 0) s[m][n][2 * r + 1] = -kInfinity;
       }
@@ -208,10 +211,13 @@ __device__ __forceinline__ void DrawTile(const Dropout& dropout, const PhiloxRow
   }
 }
 
-// By how much, in units of log2, scores may be above the maximum that a row's P is taken against. P
-// is at most 2^8 then, whose products f16 and f32 hold as well as those of P up to 1.
+// By how much, in units of log2, scores may be above the maximum that a row's P is taken against,
+// where that is asked for.
 constexpr float kSlack = kQuick ? 8.0f : 0.0f;
-constexpr float kMostInSum = 250.0f;  // of a lane's P of a tile, which none beyond kSlack keeps
+// Of a lane's P of a tile, in TakeQuickly(). A sum above it has an element beyond kSlack, so that
+// the maximum rises: no tile is taken twice because of the one before. Below it P is at most 2^13,
+// whose products f16 and f32 hold as well as those of P up to 1.
+constexpr float kMostInSum = 260.0f * (kTileKv / 4);
 
 // What a row's P is taken against, its maximum so far or one up to kSlack less, and this lane's
 // part of its sum, for a warp's rows. With kModified they are in units of log2, else the maximum is
@@ -251,6 +257,7 @@ __device__ __forceinline__ bool TakeQuickly(const Arguments& a, const Options& o
     MultiplyQK(q, q_tile, k_tile, 8 * n0, s);
     if constexpr (config::softcap != 0) within = within && IsInSeriesHere(a, s);
     if constexpr (kModified) ScoreTile<true>(a, options, j0, n0, s);
+    if constexpr (config::mask != 0) HideByMask(options.mask_tile, n0, s);
 #pragma unroll
     for (int n = 0; n < kQuickN; ++n)
 #pragma unroll
