@@ -51,7 +51,7 @@ plain 115 300
 options 115 300
 errors 20 120
 memory 20 150
-latency 40 120
+latency 55 120
 tune 80 150
 devices 15 120
 profile 40 150

@@ -25,8 +25,8 @@ def test_options(device, name, dtype):
 @pytest.mark.parametrize("name", ("causal", "softcap", "dropout", "bias", "mask"))
 @pytest.mark.parametrize("dim", (64, 128))
 def test_scores_that_rise(device, dim, name, rise, every, dtype):
-    """By powers of 2, for every third query and all or a few of the keys from 200 on: so little that
-    P is taken against the maximum before, about as much, more, past what float16 holds, past
+    """By powers of 2, for every third query and all or a few of the keys from 200 on: so little
+    that P is taken against the maximum before, about as much, more, past what float16 holds, past
     float32."""
     x = inputs(name, device, dtype, (dim, dim))
     if name == "softcap":
