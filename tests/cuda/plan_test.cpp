@@ -154,8 +154,12 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=65 dim_vo=64", h200()), large);
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128", h200()), large);
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=64 dim_vo=64 bias=hqk", h200()),
+            (Tiles{128, 64, 4, 2, 2, true}));
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=64 dim_vo=64 bias=hqk softcap", h200()),
             (Tiles{128, 64, 4, 2, 2, false}));
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128 mask=qk", h200()),
+            (Tiles{128, 64, 4, 2, 2, false}));
+  EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128 mask=qk bias=qk", h200()),
             (Tiles{128, 32, 4, 2, 2, false}));
   EXPECT_EQ(tiles("dtype=bf16 dim_qk=128 dim_vo=128 mask=qk alibi", h200()),
             (Tiles{64, 64, 4, 2, 2, true}));

@@ -22,6 +22,7 @@ enum class When {
   always,
   no_pairs,  // no bias or mask
   pairs,     // bias or mask, without ALiBi
+  one_pair,  // one of both and nothing else that acts on scores or P
   no_cap,    // no bias, mask or softcap
   costly,    // dropout or softcap
 };
@@ -40,10 +41,12 @@ struct Rule {
 // are for less shared memory.
 constexpr std::array kForward{
     Rule{64, {128, 64, 4, 2, 2, true}, When::no_cap},      //
+    Rule{64, {128, 64, 4, 2, 2, true}, When::one_pair},    //
     Rule{64, {128, 64, 4, 2, 2, false}, When::pairs},      //
     Rule{64, {64, 64, 4, 2, 3, true}},                     //
     Rule{64, {128, 32, 4, 2, 2, true}},                    //
     Rule{128, {128, 64, 4, 1, 2, false}, When::no_pairs},  //
+    Rule{128, {128, 64, 4, 2, 2, false}, When::one_pair},  //
     Rule{128, {128, 32, 4, 2, 2, false}, When::pairs},     //
     Rule{128, {64, 64, 4, 2, 2, true}},                    //
     Rule{128, {128, 32, 4, 2, 2, false}},                  //
@@ -156,6 +159,9 @@ bool holds(When when, const Shape& shape) {
     case When::always: return true;
     case When::no_pairs: return !pairs;
     case When::pairs: return pairs && !shape.alibi;
+    case When::one_pair:
+      return (shape.bias_bytes > 0) != shape.mask && !shape.alibi && !shape.softcap &&
+             !shape.dropout;
     case When::no_cap: return !pairs && !shape.softcap;
     case When::costly: return shape.dropout || shape.softcap;
   }
