@@ -54,7 +54,7 @@ memory 20 150
 latency 55 120
 tune 80 150
 devices 15 120
-profile 40 150
+profile 44 150
 plots 8 60
 webgpu 250 500
 wgpu_bench 320 500'
@@ -194,6 +194,7 @@ forward fwd dim_qk=64 dim_vo=64
 forward fwd dim_qk=64 dim_vo=64 dropout
 forward fwd dim_qk=128 dim_vo=128
 forward fwd dim_qk=64 dim_vo=64 bias=hqk
+forward fwd dim_qk=128 dim_vo=128 bias=hqk
 backward bwd dim_qk=64 dim_vo=64
 backward bwd dim_qk=128 dim_vo=128
 backward bwd dim_qk=256 dim_vo=256

@@ -168,6 +168,19 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
             (Tiles{128, 32, 8, 2, 1, false}));
 }
 
+// 32 rows a warp spill in the loop with a mask.
+TEST(CudaPlan, BiasGradientsWithAMask) {
+  const auto tile_q = [](const char* problem, const DeviceFacts& facts) {
+    return choose_bias_gradient_tiles(shape_of(Pass::backward, parse_problem(problem)), facts)
+        .tile_q;
+  };
+  const char* const plain = "dtype=bf16 dim_qk=64 dim_vo=64 bias=hqk dbias dq dk dv";
+  const char* const masked = "dtype=bf16 dim_qk=64 dim_vo=64 bias=hqk mask=qk dbias dq dk dv";
+  EXPECT_EQ(tile_q(plain, *typical_facts(80)), 128);
+  EXPECT_EQ(tile_q(masked, *typical_facts(80)), 64);
+  EXPECT_EQ(tile_q(masked, h200()), 64);
+}
+
 TEST(CudaPlan, MisfitsSayWhy) {
   const Shape shape{};
   EXPECT_EQ(misfit(shape, {128, 64, 4, 2, 2, true}, h200()), "");

@@ -221,7 +221,10 @@ int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
 }
 
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts) {
+  const bool small = std::max(shape.dim_qk, shape.dim_vo) <= 64;
   for (const BiasGradientTiles& tiles : kBiasGradient) {
+    // Where there is no shared memory for two stages: 32 rows a warp with a mask spill in the loop.
+    if (shape.mask && small && tiles.stages == 1 && tiles.tile_q / tiles.warps == 32) continue;
     const std::int64_t shared = shared_bytes_of(shape, tiles);
     if (shared <= facts.shared_per_block &&
         tiles.blocks * (shared + kReservedShared) <= facts.shared_per_sm) {
