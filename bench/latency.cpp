@@ -90,12 +90,13 @@ struct Spread {
 
 // Others may use the processor too, or the core's other thread, which is a slow spell of up to
 // seconds: the least is what the work takes, and measurements are spread to meet a good moment.
+// `seconds` as in BenchOptions; they are spread over four times that.
 template <class Measure>
-Spread spread_of(Measure measure) {
-  constexpr int kSpells = 20;
+Spread spread_of(double seconds, Measure measure) {
+  const int spells = std::max(1, static_cast<int>(40 * seconds));
   constexpr int kInSpell = 10;
   std::vector<double> found;
-  for (int spell = 0; spell < kSpells; ++spell) {
+  for (int spell = 0; spell < spells; ++spell) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     for (int n = 0; n < kInSpell; ++n) found.push_back(measure());
   }
@@ -114,6 +115,7 @@ class Caller {
  public:
   Caller(const Setting& setting, const Named& named, Pass pass)
       : queue_(setting.queue),
+        seconds_(setting.options.seconds),
         context_(context_options(setting)),
         cell_(custom_cell(named.problem, pass)),
         name_(named.name),
@@ -149,7 +151,8 @@ class Caller {
   // How many pointers the call asks the driver about, and the seconds that one question takes.
   [[nodiscard]] int pointers() const { return mirror_.count() + (arguments_.workspace ? 1 : 0); }
   Spread of_pointer() {
-    return spread_of([this] { return queue_.pointer_seconds(arguments_.q.address()); });
+    return spread_of(seconds_,
+                     [this] { return queue_.pointer_seconds(arguments_.q.address()); });
   }
   // "/d64-causal-bf16/fwd"
   [[nodiscard]] std::string name() const {
@@ -167,7 +170,7 @@ class Caller {
   // Seconds that a call takes of the host, in bursts that the stream takes in without waiting.
   Spread of_host() {
     constexpr int kBurst = 200;
-    return spread_of([this] {
+    return spread_of(seconds_, [this] {
       const double seconds = seconds_of([this] {
         for (int n = 0; n < kBurst; ++n) call();
       });
@@ -190,6 +193,7 @@ class Caller {
   }
 
   cases::DeviceQueue& queue_;
+  double seconds_;
   Context context_;
   Cell cell_;
   const char* name_;

@@ -82,6 +82,15 @@ def interpreter_of(name: str) -> str:
     return found
 
 
+def install(python: Path, packages: tuple[str, ...]) -> None:
+    """By uv, which takes a third of pip's processor time; by pip where uv can't be had or fails."""
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    uv = [str(python), "-m", "uv", "pip", "install", "-q", "--no-cache", "--python", str(python)]
+    by_uv = ([*pip, "uv"], [*uv, *packages])
+    if any(subprocess.run(command, check=False).returncode != 0 for command in by_uv):
+        subprocess.run([*pip, *packages], check=True)
+
+
 def make(name: str) -> Path:
     """The Python of an environment that has its packages."""
     spec = ENVIRONMENTS[name]
@@ -98,8 +107,7 @@ def make(name: str) -> Path:
         if not is_python(str(python), spec.python):
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([interpreter_of(name), "-m", "venv", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*install, *spec.packages], check=True)
+        install(python, spec.packages)
         stamp.write_text(made_of)
     return python
 

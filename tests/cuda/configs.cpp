@@ -1,12 +1,10 @@
 // attn_cuda_configs: compiles every Config that plans choose for the calls of bench/shipped.hpp,
 // without a GPU, and holds what the assembler says of each against what its plan expects.
-//   attn_cuda_configs [--arch 80,90,120] [--all] [--jobs N] [--logs FOLDER]
+//   attn_cuda_configs [--arch 80,90,120] [--jobs N] [--logs FOLDER]
 // Exit status 1 where a kernel spills more than kMostSpilled, draws a note of the assembler (wgmma
 // serialized, setmaxnreg ignored) or leaves no room for the blocks that its plan wants on a
 // multiprocessor, where plans choose too many Configs or none for what other devices can, or where
-// one does not compile. To stay within minutes on two cores, of Configs that differ in f16 and bf16
-// alone one is compiled, all of these for the first architecture and a third for each of the
-// others, drawn by hash; --all compiles every Config.
+// one does not compile. Some six minutes on two cores.
 // --logs keeps the assembler's logs, so that only what changed is compiled the next time.
 #include <algorithm>
 #include <atomic>
@@ -41,7 +39,6 @@ constexpr int kMostSpilledOfLastResort = 3840;
 
 struct Options {
   std::vector<int> architectures{90, 80, 120};
-  bool all = false;
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
   std::string logs;
 };
@@ -91,23 +88,6 @@ class Compiler {
   std::string logs_;
 };
 
-// By the text alone, so that a Config is in or out whatever else changes.
-std::size_t draw(const std::string& text, std::size_t count) {
-  return std::strtoull(sha256(text).substr(0, 8).c_str(), nullptr, 16) % count;
-}
-
-// The same for Configs that differ in f16 and bf16 alone.
-std::string twins_name(Config config) {
-  for (const char* name : {"dtype", "bias_type"}) {
-    if (config.get(name) == static_cast<std::int64_t>(DType::f16)) {
-      config.set(name, static_cast<int>(DType::bf16));
-    }
-  }
-  return to_string(config);
-}
-
-enum class Take { all, one_of_twins, third_of_those };
-
 // Of calls that have no kernel: how many for which reason.
 std::map<std::string, std::size_t> refusals(const std::vector<CacheRequest::Call>& calls,
                                             const DeviceFacts& facts) {
@@ -120,8 +100,7 @@ std::map<std::string, std::size_t> refusals(const std::vector<CacheRequest::Call
 }
 
 // False where plans choose none or too many, or where the device is too small for some.
-bool collect(const std::vector<CacheRequest::Call>& calls, int capability, Take take,
-             std::vector<Job>& jobs) {
+bool collect(const std::vector<CacheRequest::Call>& calls, int capability, std::vector<Job>& jobs) {
   const DeviceFacts* facts = typical_facts(capability);
   if (facts == nullptr) {
     std::printf("no facts of %d; known are %s\n", capability, known_capabilities().c_str());
@@ -134,17 +113,8 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, Take 
     job.facts = facts;
     job.specs.push_back(spec);
   }
-  std::map<std::string, std::vector<const Job*>> twins;
-  for (const auto& [name, job] : by_config) {
-    twins[take == Take::all ? name : twins_name(job.specs[0].config)].push_back(&job);
-  }
-  const std::size_t before = jobs.size();
-  for (const auto& [name, same] : twins) {
-    if (take == Take::third_of_those && draw(name + " third", 3) != 0) continue;
-    jobs.push_back(*same[draw(name, same.size())]);
-  }
-  std::printf("%d: %zu Configs of %zu calls, compiling %zu\n", capability, by_config.size(),
-              calls.size(), jobs.size() - before);
+  for (const auto& [name, job] : by_config) jobs.push_back(job);
+  std::printf("%d: %zu Configs of %zu calls\n", capability, by_config.size(), calls.size());
   bool good = true;
   const auto expect = [&](bool expected, const std::string& otherwise) {
     if (!expected) std::printf("FAILED: %s\n", otherwise.c_str());
@@ -191,10 +161,7 @@ int run(const Options& options) {
   std::vector<Job> jobs;
   bool good = true;
   for (const int capability : options.architectures) {
-    const Take take = options.all                              ? Take::all
-                      : capability == options.architectures[0] ? Take::one_of_twins
-                                                               : Take::third_of_those;
-    good = collect(calls, capability, take, jobs) && good;
+    good = collect(calls, capability, jobs) && good;
   }
   const Compiler compiler(*nvrtc, options.logs);
   std::vector<std::vector<std::string>> problems(jobs.size());
@@ -218,15 +185,13 @@ int run(const Options& options) {
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::printf("%zu compiled with NVRTC %s, %zu failed, in %.0f s on %u threads%s\n", jobs.size(),
-              version_text(nvrtc->version()).c_str(), failed, seconds, options.jobs,
-              options.all ? "" : "; --all takes every Config");
+  std::printf("%zu compiled with NVRTC %s, %zu failed, in %.0f s on %u threads\n", jobs.size(),
+              version_text(nvrtc->version()).c_str(), failed, seconds, options.jobs);
   return good && failed == 0 ? 0 : 1;
 }
 
 int usage() {
-  std::fprintf(stderr,
-               "usage: attn_cuda_configs [--arch 80,90,120] [--all] [--jobs N] [--logs FOLDER]\n");
+  std::fprintf(stderr, "usage: attn_cuda_configs [--arch 80,90,120] [--jobs N] [--logs FOLDER]\n");
   return 2;
 }
 
@@ -234,9 +199,7 @@ int parse_and_run(const std::vector<std::string>& words) {
   Options options;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool more = i + 1 < words.size();
-    if (words[i] == "--all") {
-      options.all = true;
-    } else if (words[i] == "--arch" && more) {
+    if (words[i] == "--arch" && more) {
       options.architectures.clear();
       std::istringstream list(words[++i]);
       for (std::string one; std::getline(list, one, ',');) {
