@@ -151,8 +151,7 @@ class Caller {
   // How many pointers the call asks the driver about, and the seconds that one question takes.
   [[nodiscard]] int pointers() const { return mirror_.count() + (arguments_.workspace ? 1 : 0); }
   Spread of_pointer() {
-    return spread_of(seconds_,
-                     [this] { return queue_.pointer_seconds(arguments_.q.address()); });
+    return spread_of(seconds_, [this] { return queue_.pointer_seconds(arguments_.q.address()); });
   }
   // "/d64-causal-bf16/fwd"
   [[nodiscard]] std::string name() const {

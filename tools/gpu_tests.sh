@@ -53,7 +53,7 @@ errors 20 120
 memory 20 150
 latency 55 120
 tune 80 150
-devices 15 120
+devices 24 120
 profile 44 150
 plots 8 60
 webgpu 250 500

@@ -1,6 +1,6 @@
-// A libcuda.so.1 that shows the first GPU of the machine's driver, which ATTN_SPLIT_DRIVER names, as
-// two: for devices_test.cpp on machines of one GPU. Device 1 is another context of it, with memory,
-// modules and streams of its own; all else goes to the machine's driver as it is.
+// A libcuda.so.1 that shows the first GPU of the machine's driver, which ATTN_SPLIT_DRIVER names,
+// as two: for devices_test.cpp on machines of one GPU. Device 1 is another context of it, with
+// memory, modules and streams of its own; all else goes to the machine's driver as it is.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -18,13 +18,13 @@ constexpr int kPointerContext = 1;  // CU_POINTER_ATTRIBUTE_CONTEXT
 std::mutex mutex;
 abi::Context second = nullptr;  // device 1
 
+// Null where the machine's driver lacks it.
 void* of_machine(const char* name) {
   static void* const library = [] {
     const char* path = std::getenv("ATTN_SPLIT_DRIVER");
-    void* opened = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void* opened = dlopen(path == nullptr ? "(unset)" : path, RTLD_NOW | RTLD_LOCAL);
     if (opened == nullptr) {
-      std::fprintf(stderr, "split driver: ATTN_SPLIT_DRIVER names no driver: %s\n",
-                   path == nullptr ? "it is not set" : dlerror());
+      std::fprintf(stderr, "split driver: no driver in ATTN_SPLIT_DRIVER: %s\n", dlerror());
       std::abort();
     }
     return opened;
@@ -121,10 +121,12 @@ void* find(const char* name) {
 }  // namespace
 
 // Each name stands for the function that `find` gives when it is looked up (an indirect function).
-#define SPLIT(symbol, parameters)                                                              \
-  extern "C" __attribute__((visibility("hidden"))) abi::Result(*find_##symbol()) parameters {  \
-    return reinterpret_cast<abi::Result(*) parameters>(find(#symbol));                         \
-  }                                                                                            \
-  extern "C" __attribute__((visibility("default"), ifunc("find_" #symbol))) abi::Result symbol \
-      parameters;
+#define SPLIT(symbol, parameters)                                                             \
+  extern "C" __attribute__((visibility("hidden"))) abi::Result(*find_##symbol()) parameters { \
+    return reinterpret_cast<abi::Result(*) parameters>(find(#symbol));                        \
+  }                                                                                           \
+  extern "C" __attribute__((visibility("default"),                                            \
+                            ifunc("find_" #symbol))) abi::Result symbol parameters;
 ATTN_CUDA_DRIVER_FUNCTIONS(SPLIT)
+// For NVRTC, whose cache of compiled kernels is the driver's.
+SPLIT(cuGetExportTable, (const void** table, const void* id))
