@@ -56,14 +56,19 @@ step_cuda() {
 }
 
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the whole case list, a process
-# for each processor, since the driver compiles and runs on one thread of a process. Then the
+# for each processor, since the driver compiles and runs on one thread of a process. Beside them the
 # kernels in a browser, whose compiler holds them to more rules.
 step_webgpu() {
+  local browser failed=0
   ./dev build release &&
     ATTN_EVERY_KERNEL=1 ctest --test-dir build/release -j "$jobs" --output-on-failure \
-      -R '^webgpu\.Kernel' &&
-    webgpu_cases &&
-    tests/webgpu/browser/run.py build/release
+      -R '^webgpu\.Kernel' || return 1
+  tests/webgpu/browser/run.py build/release >"$logs/webgpu_browser.log" 2>&1 &
+  browser=$!
+  webgpu_cases || failed=1
+  wait "$browser" || failed=1
+  cat "$logs/webgpu_browser.log"
+  return $failed
 }
 
 # ATTN_CASE_LIMIT: so many in all.
