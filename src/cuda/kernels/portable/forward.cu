@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   options.first = static_cast<float>(q0 + warp * kRows + entry.diag);
   if constexpr (config::dropout != 0) options.dropout = DropoutOf(a, entry.b, head);
   if constexpr (kExchanged) {
-    const int row = q0 + warp * kRows + RowOfLane();
+    const int row = q0 + warp * kRows + RowOf(0, 0);
     options.dropout_row =
         PhiloxRowOf(options.dropout, options.dropout.row + static_cast<unsigned>(row));
   }

@@ -199,7 +199,9 @@ __device__ __forceinline__ void DrawTile(const Dropout& dropout, const PhiloxRow
                                          int j, TileDraws<kN>& draws) {
   if constexpr (kExchanged) {
 #pragma unroll
-    for (int k = 0; k < kN; ++k) DrawRows(dropout, row, i0, j + 16 * k, draws[0][k], draws[1][k]);
+    for (int k = 0; k < kN; ++k) {
+      DrawRows(dropout, row, i0, j + 16 * k, RowOf(0, 0), draws[0][k], draws[1][k]);
+    }
   } else {
     static_assert(kN % 2 == 0);
 #pragma unroll

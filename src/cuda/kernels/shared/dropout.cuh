@@ -202,21 +202,17 @@ __device__ __forceinline__ void DrawTransposed(const Dropout& d, int i, int j, D
 
 // Of S, the fragments `even` and `odd` of 32 queries that have change places in bits 0 and 4 of
 // their number, and 16 keys from j on: rows l / 4 and l / 4 + 8 of them are those of one call, so
-// that nothing is exchanged. RowOfLane() is the first of these rows.
-__device__ __forceinline__ int RowOfLane() {
-  const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-  return (row & 6) + (row & 1) * 16;
-}
+// that nothing is exchanged. `first`: this lane's first row, of `even`.
 __device__ __forceinline__ void DrawRows(const Dropout& d, const PhiloxRow& row, int i, int j,
-                                         Draws& even, Draws& odd) {
+                                         int first, Draws& even, Draws& odd) {
   if (config::by_elements == 0 || d.aligned) {
     const int column = j + static_cast<int>(threadIdx.x) % 4 * 2;
     const uint4 bits = Philox(d, row, d.column + static_cast<unsigned>(column));
     even = {bits.x, bits.z};
     odd = {bits.y, bits.w};
   } else {
-    even = DrawElements<false>(d, i, j, RowOfLane());
-    odd = DrawElements<false>(d, i, j, RowOfLane() + 1);
+    even = DrawElements<false>(d, i, j, first);
+    odd = DrawElements<false>(d, i, j, first + 1);
   }
 }
 
