@@ -149,6 +149,27 @@ class List {
     }
   }
 
+  // Nothing of something, with a bias whose gradient has elements all the same: of each pair, and
+  // of each key.
+  void nothing(Pass pass) {
+    for (const DType dtype : kAllTypes) {
+      for (std::int64_t Problem::* const size :
+           {&Problem::batch, &Problem::len_q, &Problem::len_kv}) {
+        for (const bool of_pairs : {true, false}) {
+          Case c = plain(pass, dtype, seed_of("nothing"));
+          c.name = "nothing";
+          Problem& p = c.problem;
+          p.*size = 0;
+          p.bias = {.given = true, .batch = false, .head = true, .q = of_pairs, .kv = true};
+          p.dtype_bias = dtype;
+          p.dbias = pass == Pass::backward;
+          p.causal = true;
+          if (settle(c)) cases.push_back(c);
+        }
+      }
+    }
+  }
+
   // A NaN or an infinity that every query or key sees.
   void planted(Pass pass) {
     for (const Planted what : {Planted::nan_q, Planted::nan_v, Planted::inf_k, Planted::nan_dout}) {
@@ -197,7 +218,10 @@ std::vector<Case> case_list(const Filter& filter) {
     list.pairs(pass);
     list.several(pass, pass == Pass::decode ? 60 : 120);
     list.sizes(pass, pass == Pass::decode ? 60 : 160);
-    if (pass != Pass::decode) list.planted(pass);
+    if (pass != Pass::decode) {
+      list.nothing(pass);
+      list.planted(pass);
+    }
     if (pass == Pass::forward) list.sink_plus_inf();
   }
   std::vector<Case> wanted;

@@ -346,6 +346,20 @@ TEST_F(CudaBackwardCall, SumsOfRowsOfNoEntryAreZeroed) {
   EXPECT_EQ(list[2].blocks, 10u * 4);
 }
 
+TEST_F(CudaBackwardCall, SumsOfABiasWithoutEntriesAreZeroed) {
+  Arguments& a = arguments;
+  for (TensorView* view : {&a.q, &a.o, &a.dout, &a.dq, &a.k, &a.v, &a.dk, &a.dv}) {
+    *view = make(DType::bf16, {0, 60, 4, 64});
+  }
+  a.lse = make(DType::f32, {0, 4, 60});
+  a.bias = make(DType::bf16, {1, 4, 60, 60});
+  a.dbias = make(DType::bf16, {1, 4, 60, 60});
+  const auto list = launched(describe(a));
+  ASSERT_EQ(entries(list), (Names{"attn_prepare", "attn_bias_gradient_finish"}));
+  EXPECT_EQ(list[0].blocks, 1u);
+  EXPECT_EQ(list[0].arguments.zeros_bytes, 4 * 64 * 64 * 4);
+}
+
 TEST(CudaWorkspace, PartsDoNotOverlap) {
   for (const char* text :
        {"dtype=bf16 batch=3 heads_q=5 heads_kv=5 len_q=77 len_kv=9 bias=h",

@@ -352,7 +352,19 @@ TEST(CudaSmallKernels, Finish) {
   }
 }
 
-// Of a kernel that would hang a device.
+// Rows of a packed tensor that has no entries: there is one number in cu_len_q.
+TEST(CudaSmallKernels, FinishWithoutEntries) {
+  Call call = backward_call(DType::bf16, 64, {7});
+  const std::vector<int> begin{7};  // behind which sanitizers see the end
+  call.arguments.cu_len_q = TensorView::contiguous(begin.data(), DType::i32, {1});
+  call.problem.batch = 0;
+  ASSERT_NO_FATAL_FAILURE(call.prepare(Pass::backward));
+  call.run("attn_prepare");
+  call.run("attn_finish");
+  const auto* dq = static_cast<const std::uint16_t*>(call.arguments.dq.address());
+  for (std::int64_t n = 0; n < std::int64_t{140} * 2 * 64; ++n) ASSERT_EQ(dq[n], 0) << n;
+}
+
 // Of one row, whose end is none of 16 bytes; of more than a block's keys; of rows that are no
 // multiples of 16 bytes; and rows every other of which is somebody else's.
 TEST(CudaSmallKernels, FinishOfTheBiasGradient) {

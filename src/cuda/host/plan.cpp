@@ -196,9 +196,10 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   plan.plan.workspace_bytes = plan.workspace.bytes;
 
   const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
-  const bool rows_of_none = packed_q && p.total_q > 0;  // whose sums are to be zero all the same
-  KernelSpec& prepare = add(plan, "portable/prepare.cu", "attn_prepare", kPrepareThreads,
-                            tiles_q == 0 && rows_of_none ? 1 : tiles_q);
+  // Without queries there may be sums all the same, of rows that no entry has or of a bias.
+  const std::int64_t least = plan.workspace.zeros_bytes() > 0 ? 1 : 0;
+  KernelSpec& prepare =
+      add(plan, "portable/prepare.cu", "attn_prepare", kPrepareThreads, std::max(tiles_q, least));
   prepare.config.set("tile_q", tiles.tile_q);
   if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
     add(plan, "portable/uncovered.cu", "attn_uncovered_gradients", kUncoveredRows,

@@ -96,8 +96,7 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   }
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;
-  // The parts from dq_sum on to the end of their 256 bytes, which nothing else has.
-  a.zeros_bytes = w.partials.offset - w.dq_sum.offset;
+  a.zeros_bytes = w.zeros_bytes();
   a.zeros = a.zeros_bytes > 0 ? static_cast<char*>(memory) + w.dq_sum.offset : nullptr;
 }
 

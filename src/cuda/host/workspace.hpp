@@ -26,6 +26,9 @@ struct Workspace {
   int dim = 0;      // of dq_sum
   int splits = 1;
   std::int64_t bytes = 0;
+  // The parts from dq_sum on that begin as zeros, to the end of their 256 bytes, which nothing else
+  // has.
+  [[nodiscard]] std::int64_t zeros_bytes() const { return partials.offset - dq_sum.offset; }
 };
 
 struct WorkspaceNeeds {

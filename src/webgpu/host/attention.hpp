@@ -90,6 +90,9 @@ class AttentionWork {
 
   // Rows of packed outputs that no entry has become results of empty rows; gradients there 0.
   void fill_uncovered();
+  // Elements of the `which` rows of a tensor that no entry has, all without entries, become
+  // `value`, given by its bits.
+  void fill(const View& tensor, Copy::Which which, U32 value);
 
   // Pieces whose bindings the device takes and whose work is within a submission. Those of the same
   // workgroups follow each other, in the order of their loops.
@@ -122,7 +125,6 @@ class AttentionWork {
   Parameters common;
 
  private:
-  void fill(const View& tensor, Copy::Which which, U32 value);
   [[nodiscard]] Operand stand_in() const;  // for inputs that are not given: what is read anyway
   void add_prepare(const char* entry, std::int64_t threads, Prepare& p);
   [[nodiscard]] double visible_pairs() const;

@@ -34,7 +34,7 @@ struct Kernels {
 bool q_makes_dbias(const AttentionWork& attention, const Tiles& tiles) {
   const Problem& p = attention.problem;
   const View dbias = pairs_view(attention.arguments.dbias);
-  if (!p.dq || !p.dbias || p.mask.given || !dbias.given()) return false;
+  if (!p.dq || !p.dbias || p.mask.given || !dbias.given() || p.batch == 0) return false;
   if (!rows_view(attention.arguments.dq).given()) return false;
   if (dbias.dim != p.len_kv || dbias.rows != p.len_q || dbias.heads != p.heads_q) return false;
   return dbias.batch == p.batch || attention.call.facts.type == AdapterType::cpu ||
@@ -275,6 +275,10 @@ core::Status add_dbias(AttentionWork& attention, const Kernels& kernels) {
   std::vector<Piece> pieces;
   core::Status status = attention.cut(whole_of(attention, 1, attention.flops(1, 1)), pieces);
   if (!status.ok()) return status;
+  if (pieces.empty()) {  // no entries, whose sum is zero
+    if (!problem.accumulate) attention.fill(dbias, Copy::Which::all, 0);
+    return {};
+  }
   const std::int64_t tiles_q = tiles.count_q(problem);
   const std::int64_t tiles_kv = tiles.count_kv(problem);
   const auto places = [](bool is_full, std::int64_t n) { return is_full ? n : 1; };

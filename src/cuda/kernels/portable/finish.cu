@@ -24,6 +24,7 @@ constexpr int kBlocks = 8;  // of an SM: up to 8 % quicker than with the registe
 
 // The sums' row for a row of packed tensors; -1 where no entry has it.
 __device__ __forceinline__ long long SumOfPacked(const Arguments& a, long long row) {
+  if (a.batch == 0) return -1;
   const auto begin = [&](int b) { return a.cu_len_q.data[b * a.cu_len_q.stride]; };
   int low = 0;  // the last entry that begins at the row or before, among [low, high)
   int high = a.batch;
