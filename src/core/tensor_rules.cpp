@@ -1,6 +1,7 @@
 // Rules on tensors: presence, type, shape, device, strides, memory, aliases. See tensor_rules.hpp.
 #include "core/tensor_rules.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "core/element_size.hpp"
@@ -103,7 +104,8 @@ bool TensorRules::is_usual(const TensorView& view, const Shape& shape, bool writ
     const Dim& dim = shape.dims[at];
     const bool is_exact = dim.fit == Fit::exact && size == dim.size;
     if (!(is_exact || fits(dim, size, stride)) || size < 0 || stride < 0 ||
-        __builtin_mul_overflow(size - 1, stride, &reach) || reach > kMaxSpan) {
+        __builtin_mul_overflow(std::max<std::int64_t>(size, 1) - 1, stride, &reach) ||
+        reach > kMaxSpan) {
       return false;
     }
     if (size > 1 && d == view.rank - 1 && stride != 1) return false;
