@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bench/timer.hpp"
-#include "cases/mirror.hpp"
+#include "harness/mirror.hpp"
 
 namespace attn::bench {
 namespace {
@@ -62,7 +62,7 @@ std::int64_t num_sets(const Cell& cell, std::int64_t covered, std::int64_t bytes
 // its turn comes again.
 class DeviceRun final : public CellRun {
  public:
-  DeviceRun(Context& context, const Cell& cell, const Inputs& inputs, cases::DeviceQueue& queue)
+  DeviceRun(Context& context, const Cell& cell, const Inputs& inputs, harness::DeviceQueue& queue)
       : context_(context), cell_(cell), queue_(queue), current_(queue.current()) {
     workspace_size_ = workspace_bytes(context_, cell.pass, cell.problem, Device::cuda);
     workspace_ = queue_.take(workspace_size_);
@@ -113,7 +113,7 @@ class DeviceRun final : public CellRun {
   static constexpr std::int64_t kCovered = 4;  // times L2
 
   void add_set(const Arguments& host) {
-    auto& set = *sets_.emplace_back(std::make_unique<cases::Mirror>(queue_));
+    auto& set = *sets_.emplace_back(std::make_unique<harness::Mirror>(queue_));
     const auto moved = [&](Pass pass) {
       const Problem problem = problem_of(cell_, pass);
       set.add_tensors(pass, problem, host);
@@ -147,12 +147,12 @@ class DeviceRun final : public CellRun {
 
   Context& context_;
   const Cell& cell_;
-  cases::DeviceQueue& queue_;
+  harness::DeviceQueue& queue_;
   std::shared_ptr<const void> current_;
   void* workspace_ = nullptr;
   std::int64_t workspace_size_ = 0;
   std::int64_t kept_bytes_ = 0;
-  std::vector<std::unique_ptr<cases::Mirror>> sets_;
+  std::vector<std::unique_ptr<harness::Mirror>> sets_;
   std::vector<Arguments> forwards_;  // of a backward's sets
   std::vector<Arguments> arguments_;
   std::size_t turn_ = 0;
@@ -161,7 +161,7 @@ class DeviceRun final : public CellRun {
 // The same through WebGPU, which does not tell how large the L2 is.
 class WebgpuRun final : public CellRun {
  public:
-  WebgpuRun(const Cell& cell, const Inputs& inputs, cases::WebgpuQueue& queue) : queue_(queue) {
+  WebgpuRun(const Cell& cell, const Inputs& inputs, harness::WebgpuQueue& queue) : queue_(queue) {
     std::vector<std::pair<Pass, Problem>> calls;
     if (cell.pass == Pass::backward) {
       calls.emplace_back(Pass::forward, problem_of(cell, Pass::forward));
@@ -169,7 +169,7 @@ class WebgpuRun final : public CellRun {
     calls.emplace_back(cell.pass, cell.problem);
     std::int64_t wanted = 1;
     for (std::int64_t n = 0; n < wanted; ++n) {
-      sets_.push_back(std::make_unique<cases::WebgpuCalls>(queue, inputs.arguments, calls));
+      sets_.push_back(std::make_unique<harness::WebgpuCalls>(queue, inputs.arguments, calls));
       wanted = num_sets(cell, queue.uncached_bytes(), sets_[0]->bytes());
     }
   }
@@ -199,7 +199,7 @@ class WebgpuRun final : public CellRun {
  private:
   // Seconds of a call, the mean of `count`.
   double span(std::int64_t count) {
-    std::vector<const cases::WebgpuCalls*> turns;
+    std::vector<const harness::WebgpuCalls*> turns;
     for (std::int64_t n = 0; n < count; ++n) {
       turns.push_back(sets_[turn_].get());
       turn_ = (turn_ + 1) % sets_.size();
@@ -207,16 +207,16 @@ class WebgpuRun final : public CellRun {
     return queue_.seconds(turns) / static_cast<double>(count);
   }
 
-  cases::WebgpuQueue& queue_;
-  std::vector<std::unique_ptr<cases::WebgpuCalls>> sets_;
+  harness::WebgpuQueue& queue_;
+  std::vector<std::unique_ptr<harness::WebgpuCalls>> sets_;
   std::size_t turn_ = 0;
 };
 
 }  // namespace
 
-Opened::Opened(const cases::Place& place) : device(cases::device_of_tensors(place)) {
-  if (place.device == Device::cuda) cuda = std::make_unique<cases::DeviceQueue>(place.ordinal);
-  if (place.device == Device::webgpu) webgpu = std::make_unique<cases::WebgpuQueue>();
+Opened::Opened(const harness::Place& place) : device(harness::device_of_tensors(place)) {
+  if (place.device == Device::cuda) cuda = std::make_unique<harness::DeviceQueue>(place.ordinal);
+  if (place.device == Device::webgpu) webgpu = std::make_unique<harness::WebgpuQueue>();
 }
 
 std::unique_ptr<CellRun> ready(Context& context, const Cell& cell, const Inputs& inputs,

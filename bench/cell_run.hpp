@@ -8,18 +8,18 @@
 
 #include "bench/cells.hpp"
 #include "bench/inputs.hpp"
-#include "cases/device.hpp"
-#include "cases/place.hpp"
-#include "cases/webgpu.hpp"
+#include "harness/device.hpp"
+#include "harness/place.hpp"
+#include "harness/webgpu.hpp"
 
 namespace attn::bench {
 
 // The device that cells run on: at most one is open, none on the host.
 struct Opened {
-  explicit Opened(const cases::Place& place);
+  explicit Opened(const harness::Place& place);
 
-  std::unique_ptr<cases::DeviceQueue> cuda;
-  std::unique_ptr<cases::WebgpuQueue> webgpu;
+  std::unique_ptr<harness::DeviceQueue> cuda;
+  std::unique_ptr<harness::WebgpuQueue> webgpu;
   // Of the tensors that questions about plans are asked for.
   Device device = Device::host;
 };

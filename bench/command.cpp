@@ -20,8 +20,8 @@
 #include "bench/timer.hpp"
 #include "bench/verify.hpp"
 #include "bench/work.hpp"
-#include "cases/naive.hpp"
-#include "cases/place.hpp"
+#include "harness/naive.hpp"
+#include "harness/place.hpp"
 
 namespace attn::bench {
 namespace {
@@ -33,7 +33,7 @@ class Run {
  public:
   explicit Run(const BenchOptions& options)
       : options_(options),
-        place_(cases::place_of(options.device, options.backend)),
+        place_(harness::place_of(options.device, options.backend)),
         context_(context_options(options, place_)),
         opened_(place_) {
     if (!options.peer_python.empty()) {
@@ -51,7 +51,7 @@ class Run {
 
   // Whose rows these are.
   [[nodiscard]] std::string backend() const {
-    const std::string asked = cases::backend_for(place_, options_.backend);
+    const std::string asked = harness::backend_for(place_, options_.backend);
     return asked.empty() ? "cpu" : asked;
   }
 
@@ -67,7 +67,7 @@ class Run {
     own->call_once();
     out.extra_bytes = own->extra_bytes();
     if (options_.verify) {
-      out.error = verify(cell, inputs, cases::operand_type(cell.problem, device));
+      out.error = verify(cell, inputs, harness::operand_type(cell.problem, device));
       out.verified = true;
       if (!out.error.problem.empty()) return out;
     }
@@ -99,15 +99,15 @@ class Run {
   }
 
  private:
-  static ContextOptions context_options(const BenchOptions& options, const cases::Place& place) {
+  static ContextOptions context_options(const BenchOptions& options, const harness::Place& place) {
     ContextOptions out;
-    out.backend = cases::backend_for(place, options.backend);
+    out.backend = harness::backend_for(place, options.backend);
     out.threads = options.threads;
     return out;
   }
 
   const BenchOptions& options_;
-  cases::Place place_;
+  harness::Place place_;
   Context context_;
   Opened opened_;
   std::unique_ptr<TorchPeer> peer_;
@@ -166,7 +166,7 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
 
 std::vector<Cell> wanted_cells(const BenchOptions& options) {
   if (options.problems.empty()) {
-    const Device device = cases::place_of(options.device, options.backend).device;
+    const Device device = harness::place_of(options.device, options.backend).device;
     std::vector<Cell> all = cells(options.suite, options.dtypes, options.passes, device);
     std::erase_if(all, [&](const Cell& cell) { return !matches(cell.name, options.filter); });
     if (options.divide > 1) {

@@ -8,7 +8,7 @@
 #include <new>
 #include <thread>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 
 namespace attn::bench {
 namespace {
@@ -30,7 +30,7 @@ constexpr std::size_t kNormals = 1 << 16;
 std::vector<std::uint16_t> normals(DType dtype, double scale) {
   std::vector<std::uint16_t> out(kNormals);
   for (std::size_t i = 0; i < kNormals; ++i) {
-    cases::store(dtype, &out[i], scale * cases::hash_normal(kSeed, 0, i));
+    harness::store(dtype, &out[i], scale * harness::hash_normal(kSeed, 0, i));
   }
   return out;
 }
@@ -74,11 +74,11 @@ TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, 
     for (std::int64_t i = begin; i < end; ++i) {
       const auto index = static_cast<std::uint64_t>(i);
       if (fill == Fill::mask) {
-        at[i] = cases::hash(kSeed, stream, index) % 4 != 0 ? 1 : 0;
+        at[i] = harness::hash(kSeed, stream, index) % 4 != 0 ? 1 : 0;
       } else if (from_table) {
-        std::memcpy(at + 2 * i, &table[cases::hash(kSeed, stream, index) % kNormals], 2);
+        std::memcpy(at + 2 * i, &table[harness::hash(kSeed, stream, index) % kNormals], 2);
       } else {
-        cases::store(dtype, at + i * step, scale * cases::hash_normal(kSeed, stream, index));
+        harness::store(dtype, at + i * step, scale * harness::hash_normal(kSeed, stream, index));
       }
     }
   });
@@ -141,7 +141,7 @@ void Inputs::make_cache(const Cell& cell) {
     std::vector<std::int64_t> table(static_cast<std::size_t>(pages));
     for (std::size_t i = 0; i < table.size(); ++i) {
       table[i] = static_cast<std::int64_t>(i);
-      std::swap(table[i], table[cases::hash(kSeed, 77, i) % (i + 1)]);
+      std::swap(table[i], table[harness::hash(kSeed, 77, i) % (i + 1)]);
     }
     arguments.block_table = make_i32({batch_, width}, table);
   }
@@ -165,9 +165,9 @@ void Inputs::make_options(const Cell& cell) {
   if (p.alibi) {
     arguments.alibi_slopes = make(statistics(p), {p.heads_q}, Fill::zeros);
     for (std::int64_t h = 0; h < p.heads_q; ++h) {  // Press et al. 2021, section 3
-      cases::store(arguments.alibi_slopes,
-                   std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(p.heads_q)),
-                   h);
+      harness::store(arguments.alibi_slopes,
+                     std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(p.heads_q)),
+                     h);
     }
   }
   if (p.kv_begin || p.kv_end) {

@@ -23,8 +23,8 @@
 #include "bench/machine.hpp"
 #include "bench/row.hpp"
 #include "bench/timer.hpp"
-#include "cases/mirror.hpp"
-#include "cases/place.hpp"
+#include "harness/mirror.hpp"
+#include "harness/place.hpp"
 
 namespace attn::bench {
 namespace {
@@ -105,7 +105,7 @@ Spread spread_of(double seconds, Measure measure) {
 
 struct Setting {
   const BenchOptions& options;
-  cases::DeviceQueue& queue;
+  harness::DeviceQueue& queue;
   std::string cache_dir;
 };
 
@@ -191,13 +191,13 @@ class Caller {
     forward(context_, cell_.problem, arguments_);
   }
 
-  cases::DeviceQueue& queue_;
+  harness::DeviceQueue& queue_;
   double seconds_;
   Context context_;
   Cell cell_;
   const char* name_;
   Inputs inputs_;
-  cases::Mirror mirror_;
+  harness::Mirror mirror_;
   PlanSummary plan_;
   Arguments arguments_;
 };
@@ -236,7 +236,7 @@ class Report {
   RowFile file_;
 };
 
-void start_up(const cases::StartUp& start, Report& report) {
+void start_up(const harness::StartUp& start, Report& report) {
   const json row = {{"driver_ms", rounded(start.driver, 1e-3)},
                     {"context_ms", rounded(start.context, 1e-3)},
                     {"compiler_ms", rounded(start.compiler, 1e-3)},
@@ -341,13 +341,13 @@ void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Repor
 }  // namespace
 
 int run_latency(const BenchOptions& options) {
-  const cases::Place place = cases::place_of(options.device, options.backend);
+  const harness::Place place = harness::place_of(options.device, options.backend);
   if (place.device != Device::cuda) {
     throw std::invalid_argument("--latency is about CUDA: give --device cuda");
   }
-  const cases::StartUp start = cases::time_start_up(place.ordinal);  // before all else
+  const harness::StartUp start = harness::time_start_up(place.ordinal);  // before all else
   const Opened opened(place);
-  cases::DeviceQueue& queue = *opened.cuda;
+  harness::DeviceQueue& queue = *opened.cuda;
   const auto current = queue.current();
   Report report(options, opened);
   start_up(start, report);

@@ -78,13 +78,13 @@ void name_gpu(const std::string& name, Machine& machine) {
   if (machine.folder.starts_with(kMaker)) machine.folder.erase(0, kMaker.size());
 }
 
-void describe(const cases::DeviceQueue& device, Machine& machine) {
+void describe(const harness::DeviceQueue& device, Machine& machine) {
   name_gpu(device.device_name(), machine);
   const std::string release = kernel_module();
   machine.driver = release + (release.empty() ? "CUDA " : ", CUDA ") + device.driver_version();
 }
 
-void describe(const cases::WebgpuQueue& device, Machine& machine) {
+void describe(const harness::WebgpuQueue& device, Machine& machine) {
   name_gpu(device.device_name(), machine);
   machine.driver = device.driver();
 }

@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "bench/cells.hpp"
-#include "cases/case.hpp"
+#include "harness/case.hpp"
 
 namespace attn::bench {
 
@@ -20,9 +20,9 @@ std::vector<CacheRequest::Call> shipped_calls() {
     add(cell.pass, cell.problem);
     if (cell.against != nullptr) add(cell.against->pass, cell.against->problem);
   }
-  cases::Filter filter;
+  harness::Filter filter;
   filter.every_type = true;
-  for (const cases::Case& c : cases::case_list(filter)) add(c.pass, c.problem);
+  for (const harness::Case& c : harness::case_list(filter)) add(c.pass, c.problem);
   return calls;
 }
 

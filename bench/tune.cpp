@@ -14,8 +14,8 @@
 #include "bench/search.hpp"
 #include "bench/timer.hpp"
 #include "bench/verify.hpp"
-#include "cases/naive.hpp"
-#include "cases/place.hpp"
+#include "harness/naive.hpp"
+#include "harness/place.hpp"
 
 namespace attn::bench {
 namespace {
@@ -57,7 +57,7 @@ struct Workload {
 
 class Tuner {
  public:
-  Tuner(const TuneOptions& options, const cases::Place& place)
+  Tuner(const TuneOptions& options, const harness::Place& place)
       : options_(options),
         opened_(place),
         current_(opened_.cuda->current()),
@@ -131,7 +131,7 @@ class Tuner {
       tune_use(context_, cell.pass, cell.problem, tiles);
       const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, opened_);
       run->call_once();
-      const DType operands = cases::operand_type(cell.problem, Device::cuda);
+      const DType operands = harness::operand_type(cell.problem, Device::cuda);
       trial.problem = verify(cell, workload.inputs, operands).problem;
       if (!trial.problem.empty()) return trial;
       std::vector<double> seconds;
@@ -191,7 +191,7 @@ class Tuner {
 }  // namespace
 
 int run_tune_command(const TuneOptions& options) {
-  const cases::Place place = cases::parse_place(options.cells.device);
+  const harness::Place place = harness::parse_place(options.cells.device);
   if (place.device != Device::cuda) {
     throw std::invalid_argument("--device is cuda or cuda:N, not '" + options.cells.device + "'");
   }

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "bench/slices.hpp"
-#include "cases/inputs.hpp"
-#include "cases/naive.hpp"
-#include "cases/values.hpp"
+#include "harness/inputs.hpp"
+#include "harness/naive.hpp"
+#include "harness/values.hpp"
 #include "reference/reference.hpp"
 
 namespace attn::bench {
@@ -26,7 +26,7 @@ using Named = std::pair<const char*, TensorView Arguments::*>;
 class Exact {
  public:
   TensorView like(const TensorView& view) {
-    auto& values = memory_.emplace_back(static_cast<std::size_t>(cases::num_elements(view)), 0.0);
+    auto& values = memory_.emplace_back(static_cast<std::size_t>(harness::num_elements(view)), 0.0);
     TensorView out = view;
     out.data = values.data();
     out.offset_bytes = 0;
@@ -44,13 +44,13 @@ class Exact {
 };
 
 double element(const TensorView& view, std::int64_t linear) {
-  return cases::load(view.dtype, static_cast<const char*>(view.address()) +
-                                     cases::element_offset(view, linear) * size_of(view.dtype));
+  return harness::load(view.dtype, static_cast<const char*>(view.address()) +
+                                       harness::element_offset(view, linear) * size_of(view.dtype));
 }
 
 // The naive evaluation of a slice: for each output of Arguments its values and magnitudes.
-std::vector<cases::NaiveOutput> naive_of(const Slice& slice, Pass pass, DType operands) {
-  cases::Case c;
+std::vector<harness::NaiveOutput> naive_of(const Slice& slice, Pass pass, DType operands) {
+  harness::Case c;
   c.pass = pass;
   c.problem = slice.problem;
   c.diag = slice.arguments.diag;
@@ -60,11 +60,11 @@ std::vector<cases::NaiveOutput> naive_of(const Slice& slice, Pass pass, DType op
   c.dropout_p = slice.arguments.dropout_p;
   c.rope_base = slice.arguments.rope_base;
   c.rope_pos_offset = slice.arguments.rope_pos_offset;
-  cases::Inputs inputs(cases::Case{});  // without tensors of its own
+  harness::Inputs inputs(harness::Case{});  // without tensors of its own
   inputs.arguments = slice.arguments;
-  inputs.q = cases::rows_q(c);
-  inputs.kv = cases::rows_kv(c);
-  return cases::naive(c, inputs, cases::OutputSet(c, DType::none), operands);
+  inputs.q = harness::rows_q(c);
+  inputs.kv = harness::rows_kv(c);
+  return harness::naive(c, inputs, harness::OutputSet(c, DType::none), operands);
 }
 
 class Comparison {
@@ -73,11 +73,11 @@ class Comparison {
 
   // One output tensor of a slice; got, exact and naive have the same shape.
   void compare(const char* name, const TensorView& got, const TensorView& exact,
-               const cases::NaiveOutput* naive, const std::string& where) {
-    const std::int64_t count = cases::num_elements(got);
+               const harness::NaiveOutput* naive, const std::string& where) {
+    const std::int64_t count = harness::num_elements(got);
     const std::int64_t width =
         got.rank == 4 ? got.shape[static_cast<std::size_t>(got.rank - 1)] : 1;
-    const double unit = cases::unit_roundoff(got.dtype);
+    const double unit = harness::unit_roundoff(got.dtype);
     for (std::int64_t row = 0; row * width < count; ++row) {
       double largest = 0.0, worst = 0.0, naive_worst = 0.0;
       for (std::int64_t d = 0; d < width; ++d) {
@@ -140,7 +140,7 @@ void check(const Slice& slice, Pass pass, const std::vector<Named>& names, const
     if (error.problem.empty()) error.problem = "the reference at " + where + ": " + failure;
     return;
   }
-  const std::vector<cases::NaiveOutput> naive = naive_of(slice, pass, operands);
+  const std::vector<harness::NaiveOutput> naive = naive_of(slice, pass, operands);
   Comparison comparison(error);
   for (const auto& [name, member] : names) {
     const auto found = std::find_if(naive.begin(), naive.end(),
@@ -155,7 +155,7 @@ std::int64_t place(int sample, int dim, std::int64_t size) {
   if (size <= 1 || sample == 0) return 0;
   if (sample == 1) return size - 1;
   return static_cast<std::int64_t>(
-      cases::hash(9, static_cast<std::uint64_t>(dim), static_cast<std::uint64_t>(sample)) %
+      harness::hash(9, static_cast<std::uint64_t>(dim), static_cast<std::uint64_t>(sample)) %
       static_cast<std::uint64_t>(size));
 }
 
@@ -210,7 +210,7 @@ class Bounds {
     for (TensorView* view : {&slice.arguments.kv_begin, &slice.arguments.kv_end}) {
       std::vector<std::int32_t>& shifted = shifted_[side++];
       if (!view->given()) continue;
-      for (std::int64_t i = 0; i < cases::num_elements(*view); ++i) {
+      for (std::int64_t i = 0; i < harness::num_elements(*view); ++i) {
         shifted.push_back(static_cast<std::int32_t>(element(*view, i)) -
                           static_cast<std::int32_t>(j));
       }
@@ -229,7 +229,7 @@ void check_sum(std::vector<Slice>& slices, const Named& output, const std::strin
   Exact memory;
   const TensorView got = slices.front().arguments.*output.second;
   const TensorView exact = memory.like(got);
-  cases::NaiveOutput naive;
+  harness::NaiveOutput naive;
   for (Slice& slice : slices) {
     Slice run = slice;
     run.problem.accumulate = true;
@@ -239,7 +239,7 @@ void check_sum(std::vector<Slice>& slices, const Named& output, const std::strin
       if (error.problem.empty()) error.problem = "the reference at " + where + ": " + failure;
       return;
     }
-    for (const cases::NaiveOutput& part : naive_of(slice, Pass::backward, DType::none)) {
+    for (const harness::NaiveOutput& part : naive_of(slice, Pass::backward, DType::none)) {
       if (part.name != output.first) continue;
       naive.values.resize(part.values.size());
       naive.magnitude.resize(part.magnitude.size());

@@ -18,7 +18,7 @@ struct Error {
 };
 
 // Of the outputs in inputs.arguments, after the call under test (for the backward: after the
-// forward too, whose o and lse it then takes as given). `operands`: see cases/naive.hpp.
+// forward too, whose o and lse it then takes as given). `operands`: see harness/naive.hpp.
 Error verify(const Cell& cell, const Inputs& inputs, DType operands);
 
 }  // namespace attn::bench

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "cases/values.hpp"
 #include "core/visibility.hpp"
+#include "harness/values.hpp"
 
 namespace attn::bench {
 namespace {
@@ -16,11 +16,11 @@ using Lengths = std::vector<std::int64_t>;
 std::int64_t bound(const TensorView& view, const Lengths& lengths_q, std::int64_t b,
                    std::int64_t i) {
   if (view.rank == 2) {
-    return static_cast<std::int64_t>(cases::load(view, view.shape[0] == 1 ? 0 : b, i));
+    return static_cast<std::int64_t>(harness::load(view, view.shape[0] == 1 ? 0 : b, i));
   }
   std::int64_t start = 0;
   for (std::int64_t e = 0; e < b; ++e) start += lengths_q[static_cast<std::size_t>(e)];
-  return static_cast<std::int64_t>(cases::load(view, start + i));
+  return static_cast<std::int64_t>(harness::load(view, start + i));
 }
 
 // Share of (h, j) in the range that the mask leaves, summed over heads: a count of pairs.
@@ -79,10 +79,10 @@ Lengths lengths_of(const Problem& p, const TensorView& cumulative, const TensorV
   for (std::int64_t b = 0; b < p.batch; ++b) {
     std::int64_t length = longest;
     if (cumulative.given()) {
-      length =
-          static_cast<std::int64_t>(cases::load(cumulative, b + 1) - cases::load(cumulative, b));
+      length = static_cast<std::int64_t>(harness::load(cumulative, b + 1) -
+                                         harness::load(cumulative, b));
     } else if (lengths.given()) {
-      length = static_cast<std::int64_t>(cases::load(lengths, b));
+      length = static_cast<std::int64_t>(harness::load(lengths, b));
     }
     out.push_back(core::clamp_length(core::clamp_length(length, longest) + appended, longest));
   }

@@ -1,5 +1,5 @@
 // attn check: runs the list of cases that the tests are made of, on this machine.
-#include "cases/check.hpp"
+#include "harness/check.hpp"
 
 #include <fmt/format.h>
 
@@ -16,14 +16,14 @@
 #include <thread>
 #include <vector>
 
-#include "cases/case.hpp"
-#include "cases/device.hpp"
-#include "cases/inputs.hpp"
-#include "cases/place.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
 #include "cli/progress.hpp"
 #include "core/names.hpp"
+#include "harness/case.hpp"
+#include "harness/device.hpp"
+#include "harness/inputs.hpp"
+#include "harness/place.hpp"
 
 namespace attn::cli {
 namespace {
@@ -50,7 +50,7 @@ struct CheckOptions {
   std::optional<std::uint64_t> seed;
   std::string pass;
   std::string dtype;
-  cases::Filter filter;
+  harness::Filter filter;
   std::string shard;
   std::string backend;
   std::string device;
@@ -73,9 +73,9 @@ Enum named(const char* flag, const std::string& text) {
 
 // Rows of packed tensors follow from the lengths that a case draws by its seed: taken where they
 // are left out or the seed is another one.
-void settle_totals(cases::Case& c, bool drawn_anew) {
+void settle_totals(harness::Case& c, bool drawn_anew) {
   const Problem said = c.problem;
-  cases::set_totals(c);
+  harness::set_totals(c);
   const auto check = [&](const char* name, std::int64_t found, std::int64_t needed) {
     if (drawn_anew || found == 0 || found == needed) return;
     throw BadInput(
@@ -85,17 +85,17 @@ void settle_totals(cases::Case& c, bool drawn_anew) {
   };
   check("total_q", said.total_q, c.problem.total_q);
   check("total_kv", said.total_kv, c.problem.total_kv);
-  if (c.memory == cases::Memory::fused_qkv && c.problem.total_q != c.problem.total_kv) {
+  if (c.memory == harness::Memory::fused_qkv && c.problem.total_q != c.problem.total_kv) {
     throw BadInput(
         fmt::format("memory=fused_qkv takes total_q == total_kv; seed {} draws {} and {}", c.seed,
                     c.problem.total_q, c.problem.total_kv));
   }
 }
 
-std::vector<cases::Case> selected(const CheckOptions& options) {
-  std::vector<cases::Case> list;
+std::vector<harness::Case> selected(const CheckOptions& options) {
+  std::vector<harness::Case> list;
   if (options.texts.empty()) {
-    cases::Filter filter = options.filter;
+    harness::Filter filter = options.filter;
     if (!options.pass.empty()) filter.pass = named<Pass>("--pass", options.pass);
     if (!options.dtype.empty()) filter.dtype = named<DType>("--dtype", options.dtype);
     if (!options.shard.empty()) {
@@ -104,13 +104,13 @@ std::vector<cases::Case> selected(const CheckOptions& options) {
         throw BadInput("--shard takes I/N with 0 <= I < N, not '" + options.shard + "'");
       }
     }
-    list = cases::case_list(filter);
+    list = harness::case_list(filter);
   }
-  for (const std::string& text : options.texts) list.push_back(cases::parse_case(text));
+  for (const std::string& text : options.texts) list.push_back(harness::parse_case(text));
   if (options.seed) {
-    for (cases::Case& c : list) c.seed = *options.seed;
+    for (harness::Case& c : list) c.seed = *options.seed;
   }
-  for (cases::Case& c : list) settle_totals(c, options.seed.has_value());
+  for (harness::Case& c : list) settle_totals(c, options.seed.has_value());
   if (list.empty()) throw BadInput("no case matches");
   return list;
 }
@@ -121,18 +121,18 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-std::string repeat_command(const CheckOptions& options, const cases::Case& c) {
-  std::string command = "attn check --case " + shell_quoted(cases::to_string(c));
+std::string repeat_command(const CheckOptions& options, const harness::Case& c) {
+  std::string command = "attn check --case " + shell_quoted(harness::to_string(c));
   if (!options.backend.empty()) command += " --backend " + shell_quoted(options.backend);
   if (!options.device.empty()) command += " --device " + shell_quoted(options.device);
   if (options.threads > 0) command += fmt::format(" --threads {}", options.threads);
   return command;
 }
 
-void print_json(const CheckOptions& options, const cases::Case& c,
-                const cases::CheckReport& report) {
+void print_json(const CheckOptions& options, const harness::Case& c,
+                const harness::CheckReport& report) {
   const char* result = report.skipped ? "skipped" : report.passed ? "passed" : "failed";
-  ordered_json out = {{"case", cases::to_string(c)},       {"result", result},
+  ordered_json out = {{"case", harness::to_string(c)},     {"result", result},
                       {"message", report.message},         {"worst_ratio", report.worst_ratio},
                       {"worst_error", report.worst_error}, {"backend", report.backend},
                       {"kernel", report.kernel},           {"q_tiles", report.q_tiles},
@@ -155,7 +155,7 @@ struct Totals {
   }
 };
 
-void count(const cases::CheckReport& report, Totals& totals) {
+void count(const harness::CheckReport& report, Totals& totals) {
   if (report.skipped) {
     ++totals.skipped[report.message];
     return;
@@ -169,21 +169,21 @@ void count(const cases::CheckReport& report, Totals& totals) {
   }
 }
 
-int list_cases(const std::vector<cases::Case>& list) {
-  for (const cases::Case& c : list) fmt::print("{}\n", cases::to_string(c));
+int list_cases(const std::vector<harness::Case>& list) {
+  for (const harness::Case& c : list) fmt::print("{}\n", harness::to_string(c));
   return kOk;
 }
 
 // The cases one after the other, each taken by the next worker that is free.
 class Checker {
  public:
-  Checker(const CheckOptions& options, const std::vector<cases::Case>& list, cases::Place place)
+  Checker(const CheckOptions& options, const std::vector<harness::Case>& list, harness::Place place)
       : options_(options),
         list_(list),
         place_(place),
         progress_(std::make_unique<Progress>(options.progress, "")),
         context_(context_options(options, place)),
-        asked_(place.device == Device::host ? "" : cases::backend_for(place, options.backend)) {}
+        asked_(place.device == Device::host ? "" : harness::backend_for(place, options.backend)) {}
 
   Totals run() {
     const std::int64_t processors = std::max(1u, std::thread::hardware_concurrency());
@@ -201,23 +201,24 @@ class Checker {
   }
 
  private:
-  static ContextOptions context_options(const CheckOptions& options, cases::Place place) {
+  static ContextOptions context_options(const CheckOptions& options, harness::Place place) {
     ContextOptions out;
-    out.backend = cases::backend_for(place, options.backend);
+    out.backend = harness::backend_for(place, options.backend);
     out.threads = options.threads;
     return out;
   }
 
   void work() {
     try {
-      std::unique_ptr<cases::DeviceQueue> queue;
+      std::unique_ptr<harness::DeviceQueue> queue;
       if (place_.device == Device::cuda) {
-        queue = std::make_unique<cases::DeviceQueue>(place_.ordinal, options_.exact);
+        queue = std::make_unique<harness::DeviceQueue>(place_.ordinal, options_.exact);
       }
       for (std::size_t n = next_++; n < list_.size(); n = next_++) {
         say(n);
         const auto start = std::chrono::steady_clock::now();
-        const cases::CheckReport report = cases::run_case(context_, list_[n], queue.get(), asked_);
+        const harness::CheckReport report =
+            harness::run_case(context_, list_[n], queue.get(), asked_);
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
         take(list_[n], report);
         if (options_.verbose) told(n, took.count());
@@ -230,10 +231,10 @@ class Checker {
   }
 
   void say(std::size_t n) {
-    const cases::Case& c = list_[n];
+    const harness::Case& c = list_[n];
     const std::scoped_lock lock(mutex_);
     if (options_.verbose) {
-      fmt::print("begins {}/{}: {}\n", n + 1, list_.size(), cases::to_string(c));
+      fmt::print("begins {}/{}: {}\n", n + 1, list_.size(), harness::to_string(c));
       std::fflush(stdout);
     }
     progress_->set(fmt::format("[{}/{}] {} failed, {} skipped  {} {} {}", n + 1, list_.size(),
@@ -247,7 +248,7 @@ class Checker {
     std::fflush(stdout);
   }
 
-  void take(const cases::Case& c, const cases::CheckReport& report) {
+  void take(const harness::Case& c, const harness::CheckReport& report) {
     const std::scoped_lock lock(mutex_);
     count(report, totals_);
     const bool failed = !report.passed && !report.skipped;
@@ -255,7 +256,7 @@ class Checker {
       print_json(options_, c, report);
     } else if (failed) {
       progress_.reset();  // cleared while something is printed on stdout
-      fmt::print("FAILED {}\n  {}\n  {}\n", cases::to_string(c), report.message,
+      fmt::print("FAILED {}\n  {}\n  {}\n", harness::to_string(c), report.message,
                  repeat_command(options_, c));
       if (report.device_lost) fmt::print("  the device can't be used any more: stopped\n");
       std::fflush(stdout);
@@ -265,8 +266,8 @@ class Checker {
   }
 
   const CheckOptions& options_;
-  const std::vector<cases::Case>& list_;
-  cases::Place place_;
+  const std::vector<harness::Case>& list_;
+  harness::Place place_;
   std::unique_ptr<Progress> progress_;
   Context context_;
   std::string asked_;  // whose reasons are told; empty: every backend's
@@ -277,9 +278,9 @@ class Checker {
 };
 
 int check(const CheckOptions& options) {
-  const std::vector<cases::Case> list = selected(options);
+  const std::vector<harness::Case> list = selected(options);
   if (options.list) return list_cases(list);
-  const cases::Place place = cases::place_of(options.device, options.backend);
+  const harness::Place place = harness::place_of(options.device, options.backend);
   const auto start = std::chrono::steady_clock::now();
   const Totals totals = Checker(options, list, place).run();
   const double seconds =

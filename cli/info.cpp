@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "cases/case.hpp"
-#include "cases/device.hpp"
-#include "cases/place.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
 #include "core/names.hpp"
+#include "harness/case.hpp"
+#include "harness/device.hpp"
+#include "harness/place.hpp"
 
 namespace attn::cli {
 namespace {
@@ -60,7 +60,7 @@ Cell cell_of(Context& context, const std::string& option, Pass pass) {
   for (const DType dtype : kTypes) {
     try {
       const Verdict verdict =
-          supports(context, pass, cases::option_case(option, pass, dtype).problem);
+          supports(context, pass, harness::option_case(option, pass, dtype).problem);
       if (verdict.supported) {
         cell.types.emplace_back(to_string(dtype));
       } else {
@@ -78,9 +78,9 @@ std::vector<SupportRow> support_table(const std::string& backend) {
   options.backend = backend;
   Context context(options);
   std::vector<SupportRow> rows;
-  std::vector<cases::OptionInfo> list = cases::option_list();
+  std::vector<harness::OptionInfo> list = harness::option_list();
   list.insert(list.begin(), {"", "no option: plain attention"});
-  for (const cases::OptionInfo& option : list) {
+  for (const harness::OptionInfo& option : list) {
     SupportRow row{option.name, option.what, {}};
     for (std::size_t n = 0; n < kPasses.size(); ++n) {
       row.passes[n] = cell_of(context, option.name, kPasses[n]);
@@ -131,15 +131,15 @@ int explain_problem(const InfoOptions& options) {
   const auto pass = core::value_of<Pass>(options.pass);
   if (!pass) throw BadInput("--pass is forward, backward or decode, not '" + options.pass + "'");
   const Problem problem = parse_problem(options.explain);
-  const cases::Place place = cases::place_of(options.device, options.backend);
-  const Device device = cases::device_of_tensors(place);
+  const harness::Place place = harness::place_of(options.device, options.backend);
+  const Device device = harness::device_of_tensors(place);
   ContextOptions context_options;
   context_options.backend =
-      device == place.device ? options.backend : cases::backend_for(place, options.backend);
+      device == place.device ? options.backend : harness::backend_for(place, options.backend);
   Context context(context_options);
   // A device that is not there has a verdict too: that of the backend. One that is becomes current.
-  std::unique_ptr<cases::DeviceQueue> queue;
-  if (place.ordinal > 0) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
+  std::unique_ptr<harness::DeviceQueue> queue;
+  if (place.ordinal > 0) queue = std::make_unique<harness::DeviceQueue>(place.ordinal);
   const auto current = queue ? queue->current() : nullptr;
   const std::string text = explain(context, *pass, problem, device);
   const Verdict verdict = supports(context, *pass, problem, device);
@@ -163,7 +163,7 @@ int explain_problem(const InfoOptions& options) {
 int info(const InfoOptions& options) {
   if (!options.explain.empty()) return explain_problem(options);
   const std::string only =
-      cases::backend_for(cases::place_of(options.device, options.backend), options.backend);
+      harness::backend_for(harness::place_of(options.device, options.backend), options.backend);
   Context context;
   const std::vector<BackendInfo> list = backends(context);
   ordered_json out = {{"version", version()}, {"threads", context.threads()}};

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "bench/work.hpp"
-#include "cases/mirror.hpp"
-#include "cases/place.hpp"
+#include "harness/mirror.hpp"
+#include "harness/place.hpp"
 
 namespace attn::cli {
 namespace {
@@ -78,8 +78,8 @@ std::vector<double> seconds_on_host(Context& context, Pass pass, const Problem& 
 // The tensors go to the device and what was written comes back; the device's times.
 std::vector<double> seconds_on_device(Context& context, Pass pass, const Problem& problem,
                                       const Arguments& arguments, std::int64_t repeat,
-                                      cases::DeviceQueue& queue) {
-  cases::Mirror mirror(queue);
+                                      harness::DeviceQueue& queue) {
+  harness::Mirror mirror(queue);
   mirror.add_tensors(pass, problem, arguments);
   const Arguments moved = mirror.arguments(pass, problem, arguments);
   attn::prepare(context, pass, problem, Device::cuda);
@@ -94,7 +94,7 @@ std::vector<double> seconds_on_device(Context& context, Pass pass, const Problem
 }
 
 PassReport timed(Context& context, Pass pass, const Problem& problem, const Arguments& arguments,
-                 const RunOptions& options, cases::DeviceQueue* queue) {
+                 const RunOptions& options, harness::DeviceQueue* queue) {
   PassReport report;
   report.pass = pass;
   report.plan = attn::plan(context, pass, problem, queue ? Device::cuda : Device::host);
@@ -270,14 +270,14 @@ int run(const RunOptions& options) {
     throw BadInput("--accumulate with --repeat would add more than once");
   }
 
-  const cases::Place place = cases::place_of(options.device, options.backend);
+  const harness::Place place = harness::place_of(options.device, options.backend);
   ContextOptions context_options;
-  context_options.backend = cases::backend_for(place, options.backend);
+  context_options.backend = harness::backend_for(place, options.backend);
   context_options.threads = options.threads;
   Context context(context_options);
   report.threads = context.threads();
-  std::unique_ptr<cases::DeviceQueue> queue;
-  if (place.device == Device::cuda) queue = std::make_unique<cases::DeviceQueue>(place.ordinal);
+  std::unique_ptr<harness::DeviceQueue> queue;
+  if (place.device == Device::cuda) queue = std::make_unique<harness::DeviceQueue>(place.ordinal);
   const auto current = queue ? queue->current() : nullptr;
   if (place.device != Device::host) report.device = to_string(place);
 

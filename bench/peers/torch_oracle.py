@@ -5,7 +5,7 @@ formulas in float32 with the roundings that a kernel of bf16 products makes (P, 
 are the naive evaluation, whose error says what the precision itself costs.
 
 That error is one draw of what rounding operands does, and a kernel's, which scales them in its own
-way, another; tests/cases/compare.hpp derives six standard deviations beside it. A rounded operand
+way, another; harness/compare.hpp derives six standard deviations beside it. A rounded operand
 (P, dS) is off by a factor 1 + e, e even in [-u, u], of variance u^2 / 3, so that the variance of a
 sum is that times the sum of its terms' squares. Results come from one call: gradients also have the
 errors of o, of its terms and of its own rounding, by way of delta = do . o, which all keys of a row

@@ -23,12 +23,12 @@
 #include <thread>
 #include <vector>
 
-#include "cases/case.hpp"
-#include "cases/check.hpp"
-#include "cases/device.hpp"
-#include "cases/place.hpp"
+#include "harness/case.hpp"
+#include "harness/check.hpp"
+#include "harness/device.hpp"
+#include "harness/place.hpp"
 
-namespace attn::cases {
+namespace attn::harness {
 namespace {
 
 std::string environment(const char* name, const char* otherwise) {
@@ -182,4 +182,4 @@ TEST(Cases, Everything) {
 }
 
 }  // namespace
-}  // namespace attn::cases
+}  // namespace attn::harness

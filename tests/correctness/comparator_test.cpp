@@ -5,10 +5,10 @@
 #include <limits>
 #include <utility>
 
-#include "cases/compare.hpp"
-#include "cases/values.hpp"
+#include "harness/compare.hpp"
+#include "harness/values.hpp"
 
-namespace attn::cases {
+namespace attn::harness {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -156,4 +156,4 @@ TEST(Comparator, UsesTheNaiveErrorOfTheRow) {
 }
 
 }  // namespace
-}  // namespace attn::cases
+}  // namespace attn::harness

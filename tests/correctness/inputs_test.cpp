@@ -1,15 +1,15 @@
 // Guarded memory notices what it should, values round as the formats say, and a case's arguments
 // are the same in every memory order.
-#include "cases/inputs.hpp"
+#include "harness/inputs.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 
-namespace attn::cases {
+namespace attn::harness {
 namespace {
 
 Case small_case() {
@@ -146,4 +146,4 @@ TEST(Memory, PackedRowsHoldTheValuesOfPaddedOnes) {
 }
 
 }  // namespace
-}  // namespace attn::cases
+}  // namespace attn::harness

@@ -6,11 +6,11 @@
 #include <set>
 #include <string>
 
-#include "cases/case.hpp"
-#include "cases/inputs.hpp"
-#include "cases/options.hpp"
+#include "harness/case.hpp"
+#include "harness/inputs.hpp"
+#include "harness/options.hpp"
 
-namespace attn::cases {
+namespace attn::harness {
 namespace {
 
 std::vector<Case> of(Pass pass) {
@@ -142,4 +142,4 @@ TEST(List, EveryOptionChangesTheCase) {
 }
 
 }  // namespace
-}  // namespace attn::cases
+}  // namespace attn::harness

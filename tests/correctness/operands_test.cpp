@@ -6,13 +6,13 @@
 #include <cmath>
 #include <vector>
 
-#include "cases/compare.hpp"
-#include "cases/inputs.hpp"
-#include "cases/naive.hpp"
-#include "cases/values.hpp"
+#include "harness/compare.hpp"
+#include "harness/inputs.hpp"
+#include "harness/naive.hpp"
+#include "harness/values.hpp"
 #include "reference/reference.hpp"
 
-namespace attn::cases {
+namespace attn::harness {
 namespace {
 
 struct Emulation {
@@ -293,4 +293,4 @@ TEST(Operands, AddToTheTolerance) {
 }
 
 }  // namespace
-}  // namespace attn::cases
+}  // namespace attn::harness

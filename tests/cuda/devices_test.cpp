@@ -10,15 +10,15 @@
 #include <thread>
 #include <vector>
 
-#include "cases/check.hpp"
-#include "cases/device.hpp"
+#include "harness/check.hpp"
+#include "harness/device.hpp"
 
 namespace attn::cuda::test {
 namespace {
 
-using cases::Case;
-using cases::CheckReport;
-using cases::DeviceQueue;
+using harness::Case;
+using harness::CheckReport;
+using harness::DeviceQueue;
 
 ContextOptions cuda_options() {
   ContextOptions options;
@@ -37,7 +37,7 @@ std::vector<Case> cases_of_all_kinds() {
         "dim_vo=64 causal",
         "backward : dtype=bf16 heads_q=2 heads_kv=2 len_q=130 len_kv=97 dim_qk=128 dim_vo=128 "
         "bias=hqk dbias"}) {
-    list.push_back(cases::parse_case(text));
+    list.push_back(harness::parse_case(text));
   }
   return list;
 }
@@ -56,8 +56,8 @@ class CudaDevices : public ::testing::Test {
   // Every case on a device, each compared with the reference.
   void compute(std::int32_t ordinal) {
     for (const Case& c : cases_of_all_kinds()) {
-      const CheckReport report = cases::run_case(context_, c, &*queues_[ordinal], "cuda");
-      EXPECT_TRUE(report.passed) << "cuda:" << ordinal << ", " << cases::to_string(c) << ": "
+      const CheckReport report = harness::run_case(context_, c, &*queues_[ordinal], "cuda");
+      EXPECT_TRUE(report.passed) << "cuda:" << ordinal << ", " << harness::to_string(c) << ": "
                                  << report.message;
     }
   }

@@ -1,26 +1,26 @@
 // A case's memory on a device and back: the CPU backend computes on the copies, in the memory of a
 // driver without a device, and must find everything where the host's call has it.
-#include "cases/mirror.hpp"
+#include "harness/mirror.hpp"
 
 #include <cmath>
 #include <map>
 
-#include "cases/check.hpp"
-#include "cases/inputs.hpp"
-#include "cases/place.hpp"
-#include "cases/values.hpp"
 #include "core/signature.hpp"
 #include "fake.hpp"
 #include "folder.hpp"
+#include "harness/check.hpp"
+#include "harness/inputs.hpp"
+#include "harness/place.hpp"
+#include "harness/values.hpp"
 
 namespace attn::cuda::test {
 namespace {
 
-using cases::Case;
-using cases::DeviceQueue;
-using cases::Mirror;
-using cases::Place;
-using cases::Storage;
+using harness::Case;
+using harness::DeviceQueue;
+using harness::Mirror;
+using harness::Place;
+using harness::Storage;
 
 class CudaMirror : public WithFakeDriver {
  protected:
@@ -42,10 +42,10 @@ struct Call {
     inputs.arguments.workspace = workspace.begin();
     inputs.arguments.workspace_size = bytes;
     if (c.pass == Pass::backward) {
-      cases::fill_all(inputs.arguments.lse, [](std::uint64_t) { return 3.0; });
+      harness::fill_all(inputs.arguments.lse, [](std::uint64_t) { return 3.0; });
       if (inputs.arguments.o.given()) {
-        cases::fill_all(inputs.arguments.o,
-                        [](std::uint64_t n) { return static_cast<double>(n % 3); });
+        harness::fill_all(inputs.arguments.o,
+                          [](std::uint64_t n) { return static_cast<double>(n % 3); });
       }
     }
     outputs.give(inputs.arguments);
@@ -60,8 +60,8 @@ struct Call {
     mirror.add(workspace, true);
   }
 
-  cases::Inputs inputs;
-  cases::OutputSet outputs;
+  harness::Inputs inputs;
+  harness::OutputSet outputs;
   Storage workspace;
 };
 
@@ -85,8 +85,8 @@ Arguments for_the_cpu(const Case& c, Arguments arguments) {
 
 void expect_same(const Call& host, const Call& device, const std::string& name) {
   for (const auto& [output, view] : host.outputs.views) {
-    const std::vector<double> a = cases::read_all(view);
-    const std::vector<double> b = cases::read_all(*device.outputs.find(output));
+    const std::vector<double> a = harness::read_all(view);
+    const std::vector<double> b = harness::read_all(*device.outputs.find(output));
     std::size_t differ = 0;
     for (std::size_t n = 0; n < a.size(); ++n) {
       differ += a[n] == b[n] || (std::isnan(a[n]) && std::isnan(b[n])) ? 0 : 1;
@@ -99,16 +99,16 @@ TEST_F(CudaMirror, CallsFindEverythingInTheirPlaces) {
   ContextOptions options;
   options.threads = 1;
   Context context(options);
-  std::map<cases::Memory, int> memories;
+  std::map<harness::Memory, int> memories;
   int pointers = 0;
   for (const bool exact : {false, true}) {
     DeviceQueue queue(1, exact);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
-      cases::Filter filter;
+      harness::Filter filter;
       filter.pass = pass;
       filter.dtype = DType::bf16;
       filter.limit = 120;
-      for (const Case& c : cases::case_list(filter)) {
+      for (const Case& c : harness::case_list(filter)) {
         const std::int64_t bytes = attn::workspace_bytes(context, pass, c.problem);
         Call on_host(c, bytes);
         Call on_device(c, bytes);
@@ -141,7 +141,8 @@ TEST_F(CudaMirror, CallsFindEverythingInTheirPlaces) {
 }
 
 Case small_case() {
-  return cases::parse_case("forward memory=padded : dtype=bf16 len_q=5 len_kv=7 dim_qk=8 dim_vo=8");
+  return harness::parse_case(
+      "forward memory=padded : dtype=bf16 len_q=5 len_kv=7 dim_qk=8 dim_vo=8");
 }
 
 TEST_F(CudaMirror, WhatTheDeviceWroteOutsideIsSeen) {
@@ -289,7 +290,7 @@ TEST_F(CudaMirror, CasesThatCudaRefusesAreSkippedWithItsReason) {
   DeviceQueue queue(1);
   Case c = small_case();
   c.problem.dtype = DType::f32;
-  const cases::CheckReport report = cases::run_case(context, c, &queue);
+  const harness::CheckReport report = harness::run_case(context, c, &queue);
   EXPECT_TRUE(report.skipped);
   EXPECT_EQ(report.message, "cuda: no kernel for f32 on CUDA yet; f16 and bf16 are supported");
 }
@@ -303,39 +304,39 @@ TEST_F(CudaMirror, ADeviceThatIsLostIsSaid) {
   DeviceQueue queue(0);
   fake().failing = "cuStreamSynchronize";
   fake().failing_result = abi::kIllegalAddress;
-  cases::CheckReport report = cases::run_case(context, small_case(), &queue);
+  harness::CheckReport report = harness::run_case(context, small_case(), &queue);
   EXPECT_FALSE(report.passed);
   EXPECT_FALSE(report.skipped);
   EXPECT_TRUE(report.device_lost);
   fake().failing = "cuMemcpyHtoDAsync_v2";
-  report = cases::run_case(context, small_case(), &queue);
+  report = harness::run_case(context, small_case(), &queue);
   EXPECT_FALSE(report.passed);
   EXPECT_FALSE(report.device_lost) << "an error of one call: " << report.message;
   fake().failing = nullptr;
 }
 
 TEST(Places, AreReadAndPrinted) {
-  EXPECT_EQ(cases::parse_place("host"), Place{});
-  EXPECT_EQ(cases::parse_place("cuda"), (Place{Device::cuda, 0}));
-  EXPECT_EQ(cases::parse_place("cuda:3"), (Place{Device::cuda, 3}));
-  EXPECT_EQ(to_string(cases::parse_place("cuda")), "cuda:0");
-  EXPECT_EQ(cases::parse_place("webgpu"), (Place{Device::webgpu, 0}));
-  EXPECT_EQ(to_string(cases::parse_place("webgpu")), "webgpu");
+  EXPECT_EQ(harness::parse_place("host"), Place{});
+  EXPECT_EQ(harness::parse_place("cuda"), (Place{Device::cuda, 0}));
+  EXPECT_EQ(harness::parse_place("cuda:3"), (Place{Device::cuda, 3}));
+  EXPECT_EQ(to_string(harness::parse_place("cuda")), "cuda:0");
+  EXPECT_EQ(harness::parse_place("webgpu"), (Place{Device::webgpu, 0}));
+  EXPECT_EQ(to_string(harness::parse_place("webgpu")), "webgpu");
   for (const char* text :
        {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cudas", "host:0", "webgpu:0"}) {
-    EXPECT_THROW((void)cases::parse_place(text), Error) << text;
+    EXPECT_THROW((void)harness::parse_place(text), Error) << text;
   }
 }
 
 TEST(Places, SayWhichBackendAndWhoseMemory) {
-  const Place webgpu = cases::place_of("", "webgpu");
+  const Place webgpu = harness::place_of("", "webgpu");
   EXPECT_EQ(webgpu.device, Device::webgpu);
-  EXPECT_EQ(cases::device_of_tensors(webgpu), Device::host);
-  EXPECT_EQ(cases::backend_for(cases::place_of("webgpu", ""), ""), "webgpu");
-  EXPECT_EQ(cases::backend_for(cases::place_of("cuda:1", ""), ""), "cuda");
-  EXPECT_EQ(cases::backend_for(cases::place_of("", "cpu"), "cpu"), "cpu");
-  EXPECT_EQ(cases::backend_for(cases::place_of("", ""), ""), "");
-  EXPECT_THROW((void)cases::place_of("webgpu", "cpu"), Error);
+  EXPECT_EQ(harness::device_of_tensors(webgpu), Device::host);
+  EXPECT_EQ(harness::backend_for(harness::place_of("webgpu", ""), ""), "webgpu");
+  EXPECT_EQ(harness::backend_for(harness::place_of("cuda:1", ""), ""), "cuda");
+  EXPECT_EQ(harness::backend_for(harness::place_of("", "cpu"), "cpu"), "cpu");
+  EXPECT_EQ(harness::backend_for(harness::place_of("", ""), ""), "");
+  EXPECT_THROW((void)harness::place_of("webgpu", "cpu"), Error);
 }
 
 }  // namespace

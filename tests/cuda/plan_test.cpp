@@ -3,13 +3,13 @@
 
 #include <unordered_set>
 
-#include "cases/case.hpp"
 #include "core/validate.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/plans.hpp"
 #include "cuda/host/table.hpp"
 #include "facts.hpp"
 #include "fake.hpp"
+#include "harness/case.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -219,11 +219,11 @@ TEST(CudaPlan, CaseListNeedsFewConfigs) {
   for (const DeviceFacts& facts : devices()) {
     std::unordered_set<Config> configs;
     int planned = 0;
-    for (const cases::Case& c : cases::case_list()) {
+    for (const harness::Case& c : harness::case_list()) {
       if (!check_support(c.pass, c.problem, facts).supported) continue;
       // Tensors that lie oddly are loaded by elements.
       const DevicePlan plan =
-          make_plan(c.pass, c.problem, facts, c.memory == cases::Memory::padded);
+          make_plan(c.pass, c.problem, facts, c.memory == harness::Memory::padded);
       expect_consistent(plan, to_string(c));
       for (const KernelSpec& spec : plan.specs()) configs.insert(spec.config);
       ++planned;

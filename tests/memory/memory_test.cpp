@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "allocations.hpp"
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 
 namespace attn::memory {
 namespace {
@@ -28,10 +28,10 @@ struct Tensors {
 
   TensorView make(std::initializer_list<std::int64_t> shape, std::uint64_t stream) {
     TensorView view = TensorView::contiguous(nullptr, DType::f32, shape);
-    memory.emplace_back(static_cast<std::size_t>(cases::num_elements(view)), 0.0f);
+    memory.emplace_back(static_cast<std::size_t>(harness::num_elements(view)), 0.0f);
     view.data = memory.back().data();
     for (std::size_t n = 0; stream != 0 && n < memory.back().size(); ++n) {
-      memory.back()[n] = static_cast<float>(cases::hash_normal(1, stream, n));
+      memory.back()[n] = static_cast<float>(harness::hash_normal(1, stream, n));
     }
     return view;
   }

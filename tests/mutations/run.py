@@ -18,7 +18,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "examples/data"]
+COPIED = ["CMakeLists.txt", "cmake", "include", "src", "harness", "tests", "examples/data"]
 TARGETS = ["attn_correctness_test", "attn_properties_test"]
 # What a mutation is looked for with: the program, its tests, how many cases of the list.
 PASSES = {

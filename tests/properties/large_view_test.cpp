@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 
 namespace attn::properties {
@@ -59,9 +59,9 @@ TEST(LargeView, PastTwoToThe31Elements) {
                             &Arguments::o, &Arguments::dq, &Arguments::dk, &Arguments::dv}) {
     b.*member = spread(memory, a.*member, skip);
     skip += 128;
-    const std::vector<double> values = cases::read_all(a.*member);
+    const std::vector<double> values = harness::read_all(a.*member);
     if (skip <= 4 * 128) {
-      cases::fill_all(b.*member, [&](std::uint64_t n) { return values[n]; });
+      harness::fill_all(b.*member, [&](std::uint64_t n) { return values[n]; });
     }
   }
   b.lse = arena.copy(a.lse);
@@ -70,7 +70,7 @@ TEST(LargeView, PastTwoToThe31Elements) {
   for (const auto member : {&Arguments::o, &Arguments::dq, &Arguments::dk, &Arguments::dv}) {
     EXPECT_EQ(difference(b.*member, a.*member), 0.0);
   }
-  EXPECT_GT(cases::element_offset(b.q, cases::num_elements(b.q) - 1), std::int64_t{1} << 32);
+  EXPECT_GT(harness::element_offset(b.q, harness::num_elements(b.q) - 1), std::int64_t{1} << 32);
 }
 
 }  // namespace

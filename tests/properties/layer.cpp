@@ -5,14 +5,14 @@
 #include <cmath>
 #include <limits>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 
 namespace attn::properties {
 
-using cases::fill_all;
-using cases::load;
-using cases::num_elements;
-using cases::read_all;
+using harness::fill_all;
+using harness::load;
+using harness::num_elements;
+using harness::read_all;
 
 ContextOptions threads_of(std::int32_t threads) {
   ContextOptions options;
@@ -31,8 +31,8 @@ TensorView Arena::empty(DType dtype, std::initializer_list<std::int64_t> shape) 
 TensorView Arena::normal(DType dtype, std::initializer_list<std::int64_t> shape,
                          const std::string& name) {
   const TensorView view = empty(dtype, shape);
-  fill_all(view, [stream = cases::stream_of(name)](std::uint64_t n) {
-    return cases::hash_normal(1, stream, n);
+  fill_all(view, [stream = harness::stream_of(name)](std::uint64_t n) {
+    return harness::hash_normal(1, stream, n);
   });
   return view;
 }
@@ -106,7 +106,7 @@ Arguments make_layer(Arena& arena, const Problem& p) {
   if (p.mask.given) {
     a.mask = arena.empty(DType::u8,
                          {size(p.mask, 0), size(p.mask, 1), size(p.mask, 2), size(p.mask, 3)});
-    fill_all(a.mask, [](std::uint64_t n) { return cases::hash(1, 2, n) % 3 == 0 ? 0.0 : 1.0; });
+    fill_all(a.mask, [](std::uint64_t n) { return harness::hash(1, 2, n) % 3 == 0 ? 0.0 : 1.0; });
   }
   if (p.alibi) {
     a.alibi_slopes = arena.empty(statistics, {p.heads_q});

@@ -2,7 +2,7 @@
 // ring may do it: each part with its own lse and the merge's gradient, or with the whole's lse.
 #include <gtest/gtest.h>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 
 namespace attn::properties {
@@ -76,7 +76,7 @@ TEST_P(Ring, MergesToTheWholeAndItsGradients) {
   target.dk = arena.copy(whole.dk);
   target.dv = arena.copy(whole.dv);
   if (p.dbias) target.dbias = arena.copy(whole.dbias);
-  cases::fill_all(target.dk, [](std::uint64_t) { return 99.0; });
+  harness::fill_all(target.dk, [](std::uint64_t) { return 99.0; });
   Part one = part_of(arena, p, target, 0, cut);
   Part two = part_of(arena, p, target, cut, p.len_kv - cut);
   forward(context, one.problem, one.arguments);
@@ -88,7 +88,7 @@ TEST_P(Ring, MergesToTheWholeAndItsGradients) {
   m.lse2 = two.arguments.lse;
   m.o = arena.copy(whole.o);
   m.lse = arena.copy(whole.lse);
-  cases::fill_all(m.o, [](std::uint64_t) { return 99.0; });
+  harness::fill_all(m.o, [](std::uint64_t) { return 99.0; });
   merge(context, m);
   EXPECT_LE(difference(m.o, whole.o), close(dtype));
   EXPECT_LE(difference(m.lse, whole.lse), close(dtype));
@@ -127,7 +127,7 @@ TEST_P(Ring, MergesToTheWholeAndItsGradients) {
   check("own lse");
 
   // Each part with the whole's o and lse.
-  cases::fill_all(target.dv, [](std::uint64_t) { return 99.0; });
+  harness::fill_all(target.dv, [](std::uint64_t) { return 99.0; });
   for (Part* part : {&one, &two}) {
     part->problem.dlse = false;
     part->arguments.dlse = {};
@@ -164,9 +164,9 @@ TEST(Merge, ASinkMergedLastIsASink) {
     m.o1 = plain.o;
     m.lse1 = plain.lse;
     m.lse2 = arena.copy(whole.lse);
-    cases::fill_all(m.lse2, [&](std::uint64_t n) {
+    harness::fill_all(m.lse2, [&](std::uint64_t n) {
       const auto head = static_cast<std::int64_t>(n) / p.len_q % p.heads_q;
-      return cases::load(whole.sinks, head);
+      return harness::load(whole.sinks, head);
     });
     m.o = plain.o;  // in place
     m.lse = plain.lse;

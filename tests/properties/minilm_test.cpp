@@ -6,14 +6,14 @@
 #include <limits>
 #include <vector>
 
-#include "cases/values.hpp"
 #include "files/safetensors.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 
 namespace attn::properties {
 namespace {
 
-using cases::load;
+using harness::load;
 
 // The file holds [b, h, n, d].
 TensorView rows(const files::SafetensorsFile& file, const char* name) {
@@ -39,7 +39,7 @@ TEST(MiniLm, IsWithinTwoMillionths) {
   a.lse = arena.empty(DType::f32, {lse.shape[0], lse.shape[1], lse.shape[2]});
   for (const auto member : {&Arguments::o, &Arguments::dq, &Arguments::dk, &Arguments::dv}) {
     a.*member = arena.copy(a.q);
-    cases::fill_all(a.*member, [](std::uint64_t) { return std::nan(""); });
+    harness::fill_all(a.*member, [](std::uint64_t) { return std::nan(""); });
   }
   Problem p = describe(a);
   p.dlse = p.delta = p.deterministic = p.accumulate = false;

@@ -6,22 +6,22 @@
 #include <limits>
 #include <string>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 #include "reference/reference.hpp"
 
 namespace attn::properties {
 namespace {
 
-using cases::fill_all;
-using cases::num_elements;
-using cases::store;
+using harness::fill_all;
+using harness::num_elements;
+using harness::store;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // A few units of the type that results are rounded to, relative to the tensor's largest value.
 double units(DType dtype) {
-  return dtype == DType::f64 ? 1e-13 : 4.0 * cases::unit_roundoff(dtype);
+  return dtype == DType::f64 ? 1e-13 : 4.0 * harness::unit_roundoff(dtype);
 }
 
 struct Layouts {
@@ -191,8 +191,8 @@ TEST(Rope, IsRightFarOut) {
     for (std::int64_t m = 0; m < 32; ++m) {
       const double angle = static_cast<double>(row + a.pos_offset) *
                            std::pow(10000.0, -2.0 * static_cast<double>(m) / 64.0);
-      EXPECT_NEAR(cases::load(a.out, 0, row, 0, 2 * m), std::cos(angle), 1e-6);
-      EXPECT_NEAR(cases::load(a.out, 0, row, 0, 2 * m + 1), std::sin(angle), 1e-6);
+      EXPECT_NEAR(harness::load(a.out, 0, row, 0, 2 * m), std::cos(angle), 1e-6);
+      EXPECT_NEAR(harness::load(a.out, 0, row, 0, 2 * m + 1), std::sin(angle), 1e-6);
     }
   }
 }

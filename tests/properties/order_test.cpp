@@ -4,15 +4,15 @@
 
 #include <numeric>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 
 namespace attn::properties {
 namespace {
 
-using cases::fill_all;
-using cases::load;
-using cases::store;
+using harness::fill_all;
+using harness::load;
+using harness::store;
 
 Problem packed_problem(DType dtype) {
   Problem p;

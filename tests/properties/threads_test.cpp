@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "cases/check.hpp"
-#include "cases/values.hpp"
+#include "harness/check.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 
 namespace attn::properties {
@@ -111,16 +111,16 @@ TEST(Threads, DecodeGivesTheSameBits) {
 
 TEST(Threads, OneContextServesMany) {
   Context context(threads_of(2));
-  cases::Filter filter;
+  harness::Filter filter;
   filter.limit = 60;
-  const std::vector<cases::Case> list = cases::case_list(filter);
+  const std::vector<harness::Case> list = harness::case_list(filter);
   std::atomic<std::size_t> next{0};
   std::atomic<int> failed{0};
   std::vector<std::thread> threads;
   for (int n = 0; n < 4; ++n) {
     threads.emplace_back([&] {
       for (std::size_t at = next++; at < list.size(); at = next++) {
-        if (!cases::run_case(context, list[at]).passed) ++failed;
+        if (!harness::run_case(context, list[at]).passed) ++failed;
       }
     });
   }

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "layer.hpp"
 
 namespace attn::properties {

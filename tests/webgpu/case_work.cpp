@@ -5,8 +5,8 @@
 #include <attn/attn.hpp>
 #include <unordered_set>
 
-#include "cases/check.hpp"
 #include "core/signature.hpp"
+#include "harness/check.hpp"
 #include "operation_work.hpp"
 #include "webgpu/host/attention.hpp"
 #include "webgpu/host/plan.hpp"
@@ -20,11 +20,11 @@ struct HashSpec {
 
 }  // namespace
 
-CaseWork::CaseWork(const cases::Case& c, const DeviceFacts& facts)
+CaseWork::CaseWork(const harness::Case& c, const DeviceFacts& facts)
     : inputs(c), output_set(c, DType::none) {
   const core::Capability capability = check_support(c.pass, c.problem, facts);
   if (!capability.supported) throw Error(ErrorCode::unsupported, capability.reason);
-  if (c.pass == Pass::backward) cases::give_forward(c, inputs);
+  if (c.pass == Pass::backward) harness::give_forward(c, inputs);
   run.add(inputs.tensors);
   run.add(output_set.tensors);
   Arguments& a = inputs.arguments;
@@ -39,9 +39,9 @@ CaseWork::CaseWork(const cases::Case& c, const DeviceFacts& facts)
   if (!status.ok()) throw Error(status.code, status.message);
 }
 
-std::vector<Output> CaseWork::outputs(const cases::Case& c) const {
+std::vector<Output> CaseWork::outputs(const harness::Case& c) const {
   std::vector<Output> outputs;
-  for (cases::Expected& x : cases::expected_of(c)) {
+  for (harness::Expected& x : harness::expected_of(c)) {
     const TensorView view = *output_set.find(x.name);
     outputs.push_back({x.name, view, std::move(x.values), std::move(x.tolerances)});
   }
@@ -53,7 +53,7 @@ std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts) {
   const auto insert = [&](const Work& work) {
     for (const Step& step : work.steps) kernels.insert(step.spec);
   };
-  for (const cases::Case& c : cases::case_list()) {
+  for (const harness::Case& c : harness::case_list()) {
     if (!check_support(c.pass, c.problem, facts).supported) continue;
     Work work;
     if (work_of_problem(c.pass, c.problem, facts, work).ok()) insert(work);

@@ -3,19 +3,19 @@
 
 #include <vector>
 
-#include "cases/case.hpp"
 #include "dry_run.hpp"
+#include "harness/case.hpp"
 
 namespace attn::webgpu::test {
 
 struct CaseWork {
   // Throws Error (unsupported) with the backend's reason.
-  CaseWork(const cases::Case& c, const DeviceFacts& facts);
+  CaseWork(const harness::Case& c, const DeviceFacts& facts);
   // From the reference.
-  [[nodiscard]] std::vector<Output> outputs(const cases::Case& c) const;
+  [[nodiscard]] std::vector<Output> outputs(const harness::Case& c) const;
 
-  cases::Inputs inputs;
-  cases::OutputSet output_set;
+  harness::Inputs inputs;
+  harness::OutputSet output_set;
   DryRun run;
 };
 

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <span>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "webgpu/host/run.hpp"
 
 namespace attn::webgpu::test {
@@ -45,13 +45,13 @@ DeviceFacts with_subgroups(DeviceFacts facts) {
   return facts;
 }
 
-void DryRun::add(cases::TensorSet& tensors) {
-  tensors.each_storage([&](cases::Storage& storage) { add(storage); });
+void DryRun::add(harness::TensorSet& tensors) {
+  tensors.each_storage([&](harness::Storage& storage) { add(storage); });
 }
 
 // With its guards and gaps; begin() at a multiple of 256 bytes, so that what is made of the call
 // does not depend on where the host's memory lies.
-void DryRun::add(cases::Storage& storage) {
+void DryRun::add(harness::Storage& storage) {
   constexpr std::size_t kAlignment = 256;
   const std::span<std::byte> all = std::as_writable_bytes(storage.bytes());
   const auto front =
@@ -75,7 +75,7 @@ TensorView DryRun::moved(const TensorView& tensor) const {
   there.device = attn::Device::webgpu;
   there.data = nullptr;
   there.offset_bytes = 0;
-  if (cases::num_elements(tensor) == 0) return there;
+  if (harness::num_elements(tensor) == 0) return there;
   const Part part = part_of(tensor);
   there.data = handle_of(part.buffer);
   there.offset_bytes = static_cast<std::int64_t>(part.offset);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cases/inputs.hpp"
+#include "harness/inputs.hpp"
 #include "webgpu/host/device.hpp"
 #include "webgpu/host/step.hpp"
 
@@ -38,7 +38,7 @@ class DryRun {
   };
 
   // Copies what the tensors' memory holds now, which stays where it is.
-  void add(cases::TensorSet& tensors);
+  void add(harness::TensorSet& tensors);
   // A tensor of that memory as the call gets it, in a buffer.
   [[nodiscard]] TensorView moved(const TensorView& tensor) const;
   // Where its first element is.
@@ -53,7 +53,7 @@ class DryRun {
   Work work;
 
  private:
-  void add(cases::Storage& storage);
+  void add(harness::Storage& storage);
 
   std::map<const std::byte*, std::size_t> begins_;  // of the host's memory: the buffer's number
   std::vector<std::vector<std::byte>> tensors_;

@@ -6,15 +6,15 @@
 #include <cmath>
 #include <limits>
 
-#include "cases/values.hpp"
+#include "harness/values.hpp"
 #include "reference/reference.hpp"
 #include "webgpu/host/operations.hpp"
 
 namespace attn::webgpu::test {
 namespace {
 
-using cases::fill_all;
-using cases::store;
+using harness::fill_all;
+using harness::store;
 using Shape = std::vector<std::int64_t>;
 
 constexpr std::int64_t kBatch = 2, kRows = 35, kHeads = 3, kDim = 20;
@@ -31,12 +31,12 @@ class Builder {
   Builder(std::string name, DType dtype) { it_.name = std::move(name) + " " + to_string(dtype); }
 
   TensorView empty(const std::string& name, DType dtype, const Shape& shape) {
-    return it_.tensors.make(name, dtype, shape, cases::Memory::bshd, true);
+    return it_.tensors.make(name, dtype, shape, harness::Memory::bshd, true);
   }
   TensorView normal(const std::string& name, DType dtype, const Shape& shape) {
     const TensorView view = empty(name, dtype, shape);
-    const std::uint64_t stream = cases::stream_of(name);
-    fill_all(view, [&](std::uint64_t n) { return cases::hash_normal(1, stream, n); });
+    const std::uint64_t stream = harness::stream_of(name);
+    fill_all(view, [&](std::uint64_t n) { return harness::hash_normal(1, stream, n); });
     return view;
   }
   TensorView numbers(const std::string& name, DType dtype, const std::vector<double>& values) {
@@ -49,8 +49,8 @@ class Builder {
   TensorView expect(const std::string& name, const TensorView& view, double units = 4.0) {
     const auto rank = static_cast<std::ptrdiff_t>(view.rank);
     const Shape shape(view.shape.begin(), view.shape.begin() + rank);
-    results_.push_back(expected_.make(name, DType::f64, shape, cases::Memory::bshd, true));
-    it_.outputs.push_back({name, view, {}, {units * cases::unit_roundoff(view.dtype)}});
+    results_.push_back(expected_.make(name, DType::f64, shape, harness::Memory::bshd, true));
+    it_.outputs.push_back({name, view, {}, {units * harness::unit_roundoff(view.dtype)}});
     return results_.back();
   }
 
@@ -69,7 +69,7 @@ class Builder {
  private:
   // Relative to the tensor's largest value.
   static void judge(Output& output, const TensorView& result) {
-    output.expected = cases::read_all(result);
+    output.expected = harness::read_all(result);
     double largest = 0.0;
     for (const double x : output.expected) {
       if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
@@ -80,7 +80,7 @@ class Builder {
   }
 
   Operation it_;
-  cases::TensorSet expected_;
+  harness::TensorSet expected_;
   std::vector<TensorView> results_;
 };
 

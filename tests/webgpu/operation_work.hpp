@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "cases/inputs.hpp"
 #include "dry_run.hpp"
+#include "harness/inputs.hpp"
 
 namespace attn::webgpu::test {
 
 struct Operation {
   std::string name;
-  cases::TensorSet tensors;
+  harness::TensorSet tensors;
   DryRun run;
   std::vector<Output> outputs;  // from the reference
 };

@@ -2,7 +2,7 @@
 options by name, a call with its gradients, and the comparison row by row.
 
 The tolerance is that of docs/semantics.md for products of 16-bit operands, as
-tests/cases/compare.hpp derives it, without a naive evaluation: a result is rounded once, and its
+harness/compare.hpp derives it, without a naive evaluation: a result is rounded once, and its
 terms have an operand (P, dS) that was rounded to 16 bit, which changes it by a factor 1 + e, e even
 in [-u, u], of variance u^2 / 3. Here o comes from the same call, so that the gradients also have
 the errors of o, by way of delta = do . o: those of its terms and of its own rounding. They are the

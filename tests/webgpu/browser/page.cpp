@@ -144,8 +144,8 @@ class Writer {
 
 void add_cases(Writer& writer, const DeviceFacts& facts) {
   for (const char* text : kCases) {
-    cases::Case c = cases::parse_case(text);
-    cases::set_totals(c);
+    harness::Case c = harness::parse_case(text);
+    harness::set_totals(c);
     const CaseWork work(c, facts);
     writer.add(text, work.run, work.outputs(c));
   }

@@ -1,0 +1,271 @@
+// The case list: every option alone and in pairs, sizes, decode, hand-picked problems.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "case.hpp"
+#include "options.hpp"
+#include "values.hpp"
+
+namespace attn::harness {
+namespace {
+
+constexpr std::array kTypes{DType::f32, DType::bf16, DType::f16};
+constexpr std::array kAllTypes{DType::f32, DType::bf16, DType::f16, DType::f64};
+
+// Lengths around multiples of likely tiles, primes, and 1.
+constexpr std::array<std::int64_t, 32> kLengths{
+    1,  2,  3,  5,  7,   13,  15,  16,  17,  31,  32,  33,  47,  61,  63,  64,
+    65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 251, 255, 256, 257, 263, 509};
+constexpr std::array<std::int64_t, 30> kDims{1,  2,  3,   4,   5,   7,   8,   9,   12,  15,
+                                             16, 17, 24,  31,  32,  33,  48,  63,  64,  65,
+                                             80, 96, 100, 127, 128, 129, 160, 200, 255, 256};
+
+// A plain problem. Three of four span several tiles of keys and of queries of any plan.
+Case plain(Pass pass, DType dtype, std::uint64_t seed) {
+  Draw draw(seed);
+  Case c;
+  c.pass = pass;
+  c.seed = seed;
+  Problem& p = c.problem;
+  p.dtype = dtype;
+  p.batch = draw.range(1, 2);
+  p.heads_q = p.heads_kv = draw.range(1, 2);
+  p.dim_qk = draw.of({8, 16, 16, 24, 32, 64});
+  p.dim_vo = p.dim_qk;
+  if (pass == Pass::decode) {
+    p.batch = draw.range(1, 3);
+    p.len_q = draw.of({1, 1, 1, 2, 4, 7, 16, 19});
+    p.len_kv = draw.of({1, 33, 64, 129, 257, 300, 401});
+  } else if (draw.chance(0.75)) {
+    p.len_q = draw.of({257, 258, 263, 271, 300});
+    p.len_kv = draw.of({257, 264, 283, 320, 389});
+  } else {
+    p.len_q = draw.of({1, 2, 17, 63, 64, 65, 127, 129});
+    p.len_kv = draw.of({1, 3, 31, 64, 65, 128, 129, 191});
+  }
+  return c;
+}
+
+std::uint64_t seed_of(const std::string& text) {
+  return hash(1, stream_of(text), 0) >> 40;
+}
+
+// The options on a plain problem; nothing where they can't be together.
+std::optional<Case> combine(Pass pass, DType dtype, std::uint64_t seed,
+                            const std::vector<const Option*>& on) {
+  Case c = plain(pass, dtype, seed);
+  Draw draw(seed + 1);
+  for (const Option* option : on) {
+    option->apply(c, draw);
+    c.name += (c.name.empty() ? "" : "+") + std::string(option->name);
+  }
+  if (c.name.empty()) c.name = "plain";
+  if (!settle(c)) return std::nullopt;
+  return c;
+}
+
+class List {
+ public:
+  explicit List(bool every_type) : every_type_(every_type) {}
+
+  // The seed depends on the options alone, so that forward and backward see the same problem.
+  void add(Pass pass, DType dtype, const std::string& salt, const std::vector<const Option*>& on) {
+    std::string name = salt + to_string(dtype);
+    for (const Option* option : on) name += std::string("+") + option->name;
+    const std::optional<Case> c = combine(pass, dtype, seed_of(name), on);
+    if (c) cases.push_back(*c);
+  }
+
+  void alone(Pass pass) {
+    for (const DType dtype : kAllTypes) {
+      add(pass, dtype, "plain", {});
+      for (const Option& option : options()) {
+        if (!serves(option, pass)) continue;
+        add(pass, dtype, "alone", {&option});
+        add(pass, dtype, "again", {&option});
+      }
+    }
+  }
+
+  void pairs(Pass pass) {
+    const std::vector<Option>& all = options();
+    std::size_t turn = 0;
+    for (std::size_t a = 0; a < all.size(); ++a) {
+      for (std::size_t b = a + 1; b < all.size(); ++b) {
+        ++turn;
+        if (!compatible(all[a], all[b], pass)) continue;
+        const bool own = all[b].passes == Passes::decode || all[b].passes == Passes::forward_decode;
+        if (pass == Pass::decode && !own && turn % 4 != 0 && !every_type_) continue;
+        for (std::size_t type = 0; type < kTypes.size(); ++type) {
+          if (every_type_ || type == turn % kTypes.size()) {
+            add(pass, kTypes[type], "pair", {&all[a], &all[b]});
+          }
+        }
+        if (turn % 9 == 0) add(pass, DType::f64, "pair", {&all[a], &all[b]});
+      }
+    }
+  }
+
+  // Four options at once.
+  void several(Pass pass, std::uint64_t count) {
+    const std::vector<Option>& all = options();
+    for (std::uint64_t n = 0; n < count; ++n) {
+      Draw draw(hash(7, static_cast<std::uint64_t>(pass), n));
+      std::vector<const Option*> on;
+      for (int tries = 0; tries < 40 && on.size() < 4; ++tries) {
+        const Option& next =
+            all[static_cast<std::size_t>(draw.range(0, static_cast<std::int64_t>(all.size()) - 1))];
+        const bool fits =
+            serves(next, pass) && std::all_of(on.begin(), on.end(), [&](const Option* o) {
+              return o != &next && compatible(*o, next, pass);
+            });
+        if (fits) on.push_back(&next);
+      }
+      std::sort(on.begin(), on.end());  // the order of the table
+      add(pass, kTypes[n % kTypes.size()], "several", on);
+    }
+  }
+
+  // Lengths and dimensions apart, causal or not.
+  void sizes(Pass pass, std::uint64_t count) {
+    for (std::uint64_t n = 0; n < count; ++n) {
+      const std::uint64_t seed = hash(11, 0, n) >> 40;
+      Draw draw(seed);
+      Case c = plain(pass, kAllTypes[n % kAllTypes.size()], seed);
+      c.name = "sizes";
+      Problem& p = c.problem;
+      p.batch = p.heads_q = p.heads_kv = 1;
+      const auto length = [&] {
+        return kLengths[static_cast<std::size_t>(draw.range(0, kLengths.size() - 1))];
+      };
+      if (pass != Pass::decode) p.len_q = length();
+      p.len_kv = n % 5 == 0 ? p.len_q : length();
+      p.dim_qk = kDims[n % kDims.size()];
+      p.dim_vo = n % 3 == 0 ? p.dim_qk : kDims[(n * 7 + 3) % kDims.size()];
+      p.causal = draw.chance(0.6);
+      if (settle(c)) cases.push_back(c);
+    }
+  }
+
+  // Nothing of something, with a bias whose gradient has elements all the same: of each pair, and
+  // of each key.
+  void nothing(Pass pass) {
+    for (const DType dtype : kAllTypes) {
+      for (std::int64_t Problem::* const size :
+           {&Problem::batch, &Problem::len_q, &Problem::len_kv}) {
+        for (const bool of_pairs : {true, false}) {
+          Case c = plain(pass, dtype, seed_of("nothing"));
+          c.name = "nothing";
+          Problem& p = c.problem;
+          p.*size = 0;
+          p.bias = {.given = true, .batch = false, .head = true, .q = of_pairs, .kv = true};
+          p.dtype_bias = dtype;
+          p.dbias = pass == Pass::backward;
+          p.causal = true;
+          if (settle(c)) cases.push_back(c);
+        }
+      }
+    }
+  }
+
+  // A NaN or an infinity that every query or key sees.
+  void planted(Pass pass) {
+    for (const Planted what : {Planted::nan_q, Planted::nan_v, Planted::inf_k, Planted::nan_dout}) {
+      if (what == Planted::nan_dout && pass != Pass::backward) continue;
+      if (what == Planted::inf_k && pass == Pass::backward) continue;
+      for (const DType dtype : kAllTypes) {
+        for (const bool zero : {false, true}) {
+          Case c = plain(pass, dtype, seed_of("planted"));
+          c.name = "planted";
+          c.planted = what;
+          c.problem.nonfinite_zero = zero;
+          if (settle(c)) cases.push_back(c);
+        }
+      }
+    }
+  }
+
+  // A sink of +inf takes all the weight.
+  void sink_plus_inf() {
+    for (const DType dtype : kAllTypes) {
+      Case c = plain(Pass::forward, dtype, seed_of("sink_plus_inf"));
+      c.name = "sink_plus_inf";
+      c.problem.sink = true;
+      c.sinks = Sinks::plus_inf;
+      cases.push_back(c);
+    }
+  }
+
+  std::vector<Case> cases;
+
+ private:
+  bool every_type_;
+};
+
+bool has_option(const std::string& name, const std::string& option) {
+  return ("+" + name + "+").find("+" + option + "+") != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<Case> case_list(const Filter& filter) {
+  List list(filter.every_type);
+  for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
+    if (filter.pass && *filter.pass != pass) continue;
+    list.alone(pass);
+    list.pairs(pass);
+    list.several(pass, pass == Pass::decode ? 60 : 120);
+    list.sizes(pass, pass == Pass::decode ? 60 : 160);
+    if (pass != Pass::decode) {
+      list.nothing(pass);
+      list.planted(pass);
+    }
+    if (pass == Pass::forward) list.sink_plus_inf();
+  }
+  std::vector<Case> wanted;
+  for (Case& c : list.cases) {
+    if (filter.dtype && c.problem.dtype != *filter.dtype) continue;
+    if (c.name.find(filter.name) == std::string::npos) continue;
+    if (!filter.option.empty() && !has_option(c.name, filter.option)) continue;
+    wanted.push_back(std::move(c));
+  }
+  std::vector<Case> result;
+  const auto total = static_cast<std::int64_t>(wanted.size());
+  const std::int64_t count = filter.limit > 0 ? std::min(filter.limit, total) : total;
+  for (std::int64_t n = 0; n < count; ++n) {
+    if (n % std::max(filter.shards, 1) != filter.shard) continue;
+    result.push_back(wanted[static_cast<std::size_t>(n * total / count)]);
+  }
+  return result;
+}
+
+std::vector<OptionInfo> option_list() {
+  std::vector<OptionInfo> list;
+  for (const Option& option : options()) list.push_back({option.name, option.what});
+  return list;
+}
+
+Case option_case(const std::string& option, Pass pass, DType dtype) {
+  std::vector<const Option*> on;
+  for (const Option& known : options()) {
+    if (known.name == option) on.push_back(&known);
+  }
+  if (on.empty() && !option.empty()) {
+    throw Error(ErrorCode::invalid_argument, "option_case: no option \"" + option + "\"");
+  }
+  Case c = plain(pass, dtype, 1);
+  c.problem.len_q = pass == Pass::decode ? 1 : 64;
+  c.problem.len_kv = 64;
+  Draw draw(2);
+  for (const Option* known : on) {
+    known->apply(c, draw);
+    c.name = known->name;
+  }
+  if (c.name.empty()) c.name = "plain";
+  settle(c);
+  return c;
+}
+
+}  // namespace attn::harness
