@@ -1,4 +1,4 @@
-// What the lists of cells are made with; see cells.hpp.
+// Builders for the lists of cells; see cells.hpp.
 #pragma once
 
 #include <memory>
@@ -20,17 +20,17 @@ std::string shape_name(const Problem& problem);
 // "/bf16/fwd"
 std::string tail(DType dtype, Pass pass);
 Cell plain_cell(const Shape& shape, DType dtype, Pass pass, bool causal);
-// One query a batch entry.
+// One query per sequence.
 Cell decode_cell(const char* option, const Shape& shape, DType dtype);
 
 // Adds option cells of one type and pass to a list.
 class OptionList {
  public:
-  // `suffix` follows the options' names.
+  // `suffix` is appended to the options' names.
   OptionList(DType dtype, Pass pass, std::string suffix, std::vector<Cell>& out)
       : dtype_(dtype), pass_(pass), suffix_(std::move(suffix)), out_(out) {}
 
-  // `change` turns the option on; the cell is held against the plain one of `against`.
+  // `change` turns the option on; the cell is compared with the plain cell `against`.
   template <class Change>
   void add(const char* option, const Shape& shape, bool causal, const Shape& against,
            Change change) {
@@ -53,10 +53,10 @@ class OptionList {
   std::vector<Cell>& out_;
 };
 
-// The lists of a GPU (device_cells.cpp), of one type and pass; options are those of WebGPU too.
+// The lists for a GPU (device_cells.cpp), one type and pass. WebGPU uses the same option cells.
 void add_device_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_device_options(DType dtype, Pass pass, std::vector<Cell>& out);
-// The lists of WebGPU (webgpu_cells.cpp).
+// The lists for WebGPU (webgpu_cells.cpp).
 void add_webgpu_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_webgpu_decode(DType dtype, std::vector<Cell>& out);
 

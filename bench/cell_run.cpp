@@ -52,14 +52,14 @@ class HostRun final : public CellRun {
   const Inputs& inputs_;
 };
 
-// How many sets of `bytes` cover so much memory: 2 to 64, and one for each layer.
+// Number of sets of `bytes` that cover this much memory: 2 to 64, and one per layer.
 std::int64_t num_sets(const Cell& cell, std::int64_t covered, std::int64_t bytes) {
   const std::int64_t sets = covered / std::max<std::int64_t>(bytes, 1) + 1;
   return std::max(std::clamp<std::int64_t>(sets, 2, 64), cell.layers);
 }
 
-// Calls take sets of the same tensors in turn, so many that the device's L2 has dropped a set when
-// its turn comes again.
+// Calls rotate over sets of the same tensors. There are enough sets that L2 has evicted a set
+// before it is used again.
 class DeviceRun final : public CellRun {
  public:
   DeviceRun(Context& context, const Cell& cell, const Inputs& inputs, harness::DeviceQueue& queue)
@@ -83,7 +83,7 @@ class DeviceRun final : public CellRun {
       call(context_, cell_, cell_.pass, arguments_[n]);
       queue_.synchronize();
     }
-    // Kernels are loaded now: what a call still takes and keeps is its own.
+    // Kernels are loaded now, so any further memory belongs to the call.
     const std::int64_t free = queue_.free_bytes();
     next();
     queue_.synchronize();
@@ -92,7 +92,7 @@ class DeviceRun final : public CellRun {
   }
 
   void sample(double budget, std::vector<double>& out) override {
-    // Events around many calls where one is so short that their own time, about 2 us, would count.
+    // Short calls are timed in groups: an event itself takes about 2 us.
     constexpr double kLeastSpan = 1e-3;
     constexpr double kMostCalls = 1000.0;  // queued at once
     const double once = std::max(spans(1, 3).back(), 1e-6);
@@ -131,7 +131,7 @@ class DeviceRun final : public CellRun {
     turn_ = (turn_ + 1) % arguments_.size();
   }
 
-  // Seconds of a call, `count` times, each the mean of `batch` calls. Calls ahead of the first
+  // `count` times, each the mean of `batch` calls, in seconds per call. Calls before the first
   // event keep the device busy until the host has queued more.
   std::vector<double> spans(int batch, int count) {
     for (int n = 0; n < 2 * batch; ++n) next();
@@ -153,12 +153,12 @@ class DeviceRun final : public CellRun {
   std::int64_t workspace_size_ = 0;
   std::int64_t kept_bytes_ = 0;
   std::vector<std::unique_ptr<harness::Mirror>> sets_;
-  std::vector<Arguments> forwards_;  // of a backward's sets
+  std::vector<Arguments> forwards_;  // for a backward, one per set
   std::vector<Arguments> arguments_;
   std::size_t turn_ = 0;
 };
 
-// The same through WebGPU, which does not tell how large the L2 is.
+// The same through WebGPU, which does not report the size of L2.
 class WebgpuRun final : public CellRun {
  public:
   WebgpuRun(const Cell& cell, const Inputs& inputs, harness::WebgpuQueue& queue) : queue_(queue) {
@@ -180,8 +180,8 @@ class WebgpuRun final : public CellRun {
   }
 
   void sample(double budget, std::vector<double>& out) override {
-    // Clocks fall while a device waits for the host: an H200's came down to a fifth, and decode's
-    // bandwidth with them, between spans of 2 ms.
+    // Clocks fall while a device waits for the host. With spans of 2 ms an H200's clock, and with
+    // it the bandwidth of decode, fell to a fifth.
     constexpr double kLeastSpan = 40e-3;
     constexpr double kMostCalls = 1000.0;  // recorded at once
     queue_.warm_up();
@@ -197,7 +197,7 @@ class WebgpuRun final : public CellRun {
   std::int64_t extra_bytes() const override { return sets_[0]->extra_bytes(); }
 
  private:
-  // Seconds of a call, the mean of `count`.
+  // Mean seconds per call over `count` calls.
   double span(std::int64_t count) {
     std::vector<const harness::WebgpuCalls*> turns;
     for (std::int64_t n = 0; n < count; ++n) {

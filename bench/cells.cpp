@@ -56,12 +56,12 @@ Cell decode_cell(const char* option, const Shape& shape, DType dtype) {
 
 namespace {
 
-// The cells that are also measured with PyTorch, and in the recorded peers' files.
+// The cells that PyTorch is also measured on; the recorded peer files contain them too.
 constexpr Shape kPlain[] = {
     {1, 12, 12, 512, 64}, {1, 12, 12, 1024, 64}, {1, 12, 12, 4096, 64}, {1, 8, 8, 2048, 128}};
 constexpr Shape kQuick[] = {{1, 4, 4, 256, 64}};
 
-// Where options are measured: long enough for several tiles in both directions.
+// The shape for options: long enough for several tiles in both directions.
 constexpr Shape kOption{1, 12, 12, 2048, 64};
 constexpr Shape kLongRow{1, 12, 12, 4096, 64};
 
@@ -86,7 +86,7 @@ void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
     c.problem.kv_begin = c.problem.kv_end = true;
     c.documents = 16;
   });
-  // Plain causal cells of about the same pairs: 2 x 1024^2 / 2 and 2720^2 / 2.
+  // Plain causal cells with about the same number of pairs: 2 x 1024^2 / 2 and 2720^2 / 2.
   list.add("window256", kLongRow, true, {2, 12, 12, 1024, 64},
            [](Cell& c) { c.problem.window_left = 256; });
   list.add("window1024", kLongRow, true, {1, 12, 12, 2720, 64},

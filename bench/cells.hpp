@@ -1,5 +1,5 @@
-// Cells: what is measured. One list of problems with how their inputs are filled; a cell with an
-// option on names the plain cell whose speed it is held against.
+// Cells: the problems that are measured and how their inputs are filled. A cell with an option on
+// names the plain cell that its speed is compared with.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -17,27 +17,27 @@ struct Cell {
   Problem problem;
 
   // How the tensors are filled beyond hashed normal numbers.
-  std::int64_t documents = 0;         // kv_begin (and kv_end where on): so many equal documents
-  std::vector<std::int64_t> lengths;  // len_* or cu_len_* of each batch entry; empty = the largest
+  std::int64_t documents = 0;         // number of equal documents in kv_begin (and kv_end if on)
+  std::vector<std::int64_t> lengths;  // len_* or cu_len_* of each sequence; empty = the largest
   double softcap = 0.0;
   double dropout_p = 0.0;
   bool heads_first = false;  // memory [b, h, n, d] instead of [b, n, h, d]
-  // So many calls on tensors of their own, as of a model's layers, are one measurement.
+  // Number of calls in one measurement, each on its own tensors, like a model's layers.
   std::int64_t layers = 1;
 
-  std::string option;  // what is on, in words; empty for plain cells
+  std::string option;  // the option's name; empty for plain cells
   // The same amount of work without the option; null for plain cells.
   std::shared_ptr<const Cell> against;
 };
 
-// Every cell of the suites for a device, in the order they are measured. Suites: see
-// BenchOptions::suite. No types: f32 and bf16 on the host, bf16 on CUDA, f16 and f32 on WebGPU.
+// Every cell of the suites for a device, in measuring order. Suites: see
+// BenchOptions::suite. Default types: f32, bf16 on the host; bf16 on CUDA; f16, f32 on WebGPU.
 std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
                         const std::vector<std::string>& passes, Device device);
 // A cell for any problem text of parse_problem(); `decode` for the decode pass.
 Cell custom_cell(const std::string& text, Pass pass);
 
-// The cell with lengths, and what is counted in keys, divided; its name says by how much.
+// The cell with lengths and all sizes in keys divided by a factor, which its name states.
 Cell divided(Cell cell, std::int64_t by);
 
 const char* pass_name(Pass pass);  // "fwd", "bwd", "decode"

@@ -1,4 +1,4 @@
-// `attn bench`: verifies each cell, times it in turns with its peer, and reports rows.
+// `attn bench`: verifies each cell, times it alternately with its peer, and reports rows.
 #include "bench/command.hpp"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace attn::bench {
 namespace {
 
 constexpr int kRounds = 2;      // A B A B
-constexpr int kLeastCalls = 2;  // of the peer, in each round
+constexpr int kLeastCalls = 2;  // per round, by the peer
 
 class Run {
  public:
@@ -49,7 +49,7 @@ class Run {
 
   [[nodiscard]] const Opened& opened() const { return opened_; }
 
-  // Whose rows these are.
+  // The device and sources of these rows.
   [[nodiscard]] std::string backend() const {
     const std::string asked = harness::backend_for(place_, options_.backend);
     return asked.empty() ? "cpu" : asked;

@@ -1,7 +1,8 @@
 // The demo's second half: causal attention over a long sequence, forward and backward, by libattn
-// and by textbook attention, each in a process of its own so that its peak memory is its own.
+// and by textbook attention. Each runs in a separate process so that its peak memory is measured
+// separately.
 //
-//   attn_demo [LEN]      exit status 1 when the two disagree
+//   attn_demo [LEN]      exit status 1 if the two disagree
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +26,8 @@ constexpr std::size_t kHeads = 2;
 constexpr std::size_t kDim = 64;
 constexpr std::size_t kOutputs = 4;  // o, dq, dk, dv
 constexpr std::array<const char*, kOutputs> kNames{"o", "dq", "dk", "dv"};
-constexpr double kAllowed = 1e-4;  // of the largest value: two f32 sums in different orders
+constexpr double kAllowed =
+    1e-4;  // relative to the largest value: two f32 sums in different orders
 
 struct Times {
   double forward = 0;
@@ -111,7 +113,7 @@ struct Result {
   std::vector<float> outputs;
 };
 
-// Runs one of the two in a child process; times and outputs come back through a file.
+// Runs one of the two in a child process, which returns times and outputs through a file.
 Result measure(std::size_t len, bool libattn) {
   Result result;
   std::FILE* file = std::tmpfile();
@@ -155,7 +157,7 @@ void print(const char* name, const Result& r) {
               r.peak_mib);
 }
 
-// True when every output agrees to kAllowed of its largest value.
+// True if every output agrees within kAllowed times its largest value.
 bool agree(const Result& a, const Result& b) {
   bool good = true;
   const std::size_t count = a.outputs.size() / kOutputs;
@@ -182,7 +184,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: attn_demo [LEN], 1 to 65536\n");
     return 2;
   }
-  // The matrix of each head and one gradient of it, with room to spare.
+  // The matrix of each head and one gradient of it, with a margin.
   const double available = available_mib();
   const auto matrices = [](std::size_t n) {
     return (kHeads + 1) * static_cast<double>(n) * static_cast<double>(n) * 4 / 1048576;

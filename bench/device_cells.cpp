@@ -1,5 +1,5 @@
-// The cells of a GPU: the plain ones that the recorded peers were measured on, 16384 tokens in all,
-// and each option at batch 4, 16 heads and length 4096.
+// The cells for a GPU: the plain cells of the recorded peers (16384 tokens in total), and each
+// option at batch 4, 16 heads and length 4096.
 #include "bench/cell_list.hpp"
 
 namespace attn::bench {
@@ -17,7 +17,7 @@ void add_options_of(std::int64_t dim, DType dtype, Pass pass, std::vector<Cell>&
   OptionList list(dtype, pass, "-d" + std::to_string(dim), out);
   const bool backward = pass == Pass::backward;
   const Shape shape{4, 16, 16, 4096, dim};
-  // Of the same work: the same documents as batch entries; for the windows, about the same pairs.
+  // Plain cells of the same work: documents as sequences; for windows, about as many pairs.
   const Shape documents{4 * kDocuments, 16, 16, 4096 / kDocuments, dim};
   const Shape near{32, 16, 16, 512, dim};
   const Shape far{8, 16, 16, 2048, dim};

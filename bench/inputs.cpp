@@ -1,4 +1,4 @@
-// Memory of a cell.
+// Allocates and fills a cell's tensors; see inputs.hpp.
 #include "bench/inputs.hpp"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ std::int64_t dim_of(bool full, std::int64_t size) {
   return full ? size : 1;
 }
 
-// As many normal numbers as a 16-bit type has values, from which its tensors are drawn: a GPU's are
-// large, and a normal number takes ten times as long as a draw.
+// A pool of 65536 normal numbers from which 16-bit tensors are drawn. A GPU's tensors are large,
+// and computing a normal number takes ten times as long as drawing one.
 constexpr std::size_t kNormals = 1 << 16;
 std::vector<std::uint16_t> normals(DType dtype, double scale) {
   std::vector<std::uint16_t> out(kNormals);
@@ -35,7 +35,7 @@ std::vector<std::uint16_t> normals(DType dtype, double scale) {
   return out;
 }
 
-// body(begin, end) over parts of [0, count), on all processors where that is worth a thread.
+// Runs body(begin, end) over ranges of [0, count), on all processors if there is enough work.
 template <class Body>
 void in_parallel(std::int64_t count, Body body) {
   constexpr std::int64_t kWorthAThread = 1 << 20;
@@ -124,7 +124,7 @@ void Inputs::make_lengths(const Cell& cell) {
   for (std::int64_t& length : lengths_kv) length = std::min(length + p.len_new, p.len_kv);
 }
 
-// k and v, contiguous or in pages. Pages lie in a hashed order, as in a cache that has lived.
+// k and v, contiguous or in pages. Pages are in hashed order, as in a cache after some use.
 void Inputs::make_cache(const Cell& cell) {
   const Problem& p = cell.problem;
   const bool packed = p.layout_kv == Layout::packed;

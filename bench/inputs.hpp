@@ -16,10 +16,10 @@ class Inputs {
  public:
   explicit Inputs(const Cell& cell);
 
-  // Forward's outputs o and lse are there for every pass. For the backward they hold zeros until
-  // the caller has run the forward.
+  // The forward's outputs o and lse exist for every pass. For the backward they are zero until the
+  // caller has run the forward.
   Arguments arguments;
-  // Entry lengths, whatever the layout; after the append for decode.
+  // Length of each sequence, for any layout; for decode after the append.
   std::vector<std::int64_t> lengths_q;
   std::vector<std::int64_t> lengths_kv;
 

@@ -1,4 +1,4 @@
-// Times that are not the kernels'; see latency.hpp.
+// Measures start-up, first calls and host time per call; see latency.hpp.
 #include "bench/latency.hpp"
 
 #include <unistd.h>
@@ -42,7 +42,7 @@ struct Named {
   const char* name;
   const char* problem;
 };
-// Each needs kernels that the ones before it don't.
+// Each needs kernels that the previous ones do not.
 constexpr Named kFirstCalls[] = {
     {"d64-causal-bf16",
      "dtype=bf16 heads_q=4 heads_kv=4 len_q=256 len_kv=256 dim_qk=64 dim_vo=64 causal"},
@@ -54,7 +54,7 @@ constexpr Named kFirstCalls[] = {
     {"d256-causal-bf16",
      "dtype=bf16 heads_q=4 heads_kv=4 len_q=256 len_kv=256 dim_qk=256 dim_vo=256 causal"},
 };
-// What the suite latency of peers/torch_cuda.py measures too, and the same of no entries.
+// The problem of peers/torch_cuda.py's suite latency, and the same with batch 0.
 constexpr Named kSmall = {
     "b1-h1-n64-d64-causal-bf16",
     "dtype=bf16 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal"};
@@ -62,7 +62,7 @@ constexpr Named kEmpty = {
     "empty",
     "dtype=bf16 batch=0 heads_q=1 heads_kv=1 len_q=64 len_kv=64 dim_qk=64 dim_vo=64 causal"};
 
-// A folder of its own, removed in the end.
+// A temporary folder, removed on destruction.
 class Folder {
  public:
   Folder()
@@ -82,15 +82,15 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// Of many measurements of the same.
+// Statistics of repeated measurements.
 struct Spread {
   double least = 0.0;
   double median = 0.0;
 };
 
-// Others may use the processor too, or the core's other thread, which is a slow spell of up to
-// seconds: the least is what the work takes, and measurements are spread to meet a good moment.
-// `seconds` as in BenchOptions; they are spread over four times that.
+// Other processes may use the processor or the core's second hardware thread for seconds at a time.
+// The minimum is the cost of the work itself, so measurements are spread over four times `seconds`
+// (see BenchOptions) to include a quiet moment.
 template <class Measure>
 Spread spread_of(double seconds, Measure measure) {
   const int spells = std::max(1, static_cast<int>(40 * seconds));
@@ -109,8 +109,7 @@ struct Setting {
   std::string cache_dir;
 };
 
-// A context with one problem's memory on the device, whose plan is made and whose kernels are not
-// loaded.
+// A context with one problem's memory on the device. The plan exists; kernels are not loaded.
 class Caller {
  public:
   Caller(const Setting& setting, const Named& named, Pass pass)
@@ -132,7 +131,7 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  // What a row says of it.
+  // The row's fields.
   [[nodiscard]] json about() const {
     const Problem& p = cell_.problem;
     return {{"pass", pass_name(cell_.pass)},
@@ -148,7 +147,7 @@ class Caller {
             {"options", p.softcap ? json{{"softcap", arguments_.softcap}} : json::object()},
             {"kernel", plan_.kernel}};
   }
-  // How many pointers the call asks the driver about, and the seconds that one question takes.
+  // Number of pointer queries that the call sends to the driver, and seconds per query.
   [[nodiscard]] int pointers() const { return mirror_.count() + (arguments_.workspace ? 1 : 0); }
   Spread of_pointer() {
     return spread_of(seconds_, [this] { return queue_.pointer_seconds(arguments_.q.address()); });
@@ -158,7 +157,7 @@ class Caller {
     return std::string("/") + name_ + "/" + pass_name(cell_.pass);
   }
 
-  // Seconds until the result of one call is there.
+  // Seconds until the result of one call is available.
   double to_result() {
     return seconds_of([this] {
       call();
@@ -166,7 +165,7 @@ class Caller {
     });
   }
 
-  // Seconds that a call takes of the host, in bursts that the stream takes in without waiting.
+  // Host seconds per call, in bursts short enough for the stream's queue.
   Spread of_host() {
     constexpr int kBurst = 200;
     return spread_of(seconds_, [this] {
@@ -202,12 +201,12 @@ class Caller {
   Arguments arguments_;
 };
 
-// Microseconds or milliseconds, as rows say them.
+// Rounds to the precision of rows, in microseconds or milliseconds.
 double rounded(double seconds, double unit) {
   return std::round(seconds / unit * 1e3) / 1e3;
 }
 
-// Prints and keeps the rows.
+// Prints and stores the rows.
 class Report {
  public:
   Report(const BenchOptions& options, const Opened& opened)
@@ -217,7 +216,7 @@ class Report {
     if (!options.json) std::printf("%s, %s\n", machine_.device.c_str(), machine_.driver.c_str());
   }
 
-  // `line` is for people.
+  // `line` is printed.
   void add(const std::string& cell, const std::string& line, const json& more) {
     json row = {{"backend", "cuda"},         {"device", machine_.device},
                 {"driver", machine_.driver}, {"threads", 1},
@@ -247,9 +246,9 @@ void start_up(const harness::StartUp& start, Report& report) {
              row);
 }
 
-// Of several tries, as others may use the processor too: the median of first calls, which compile,
-// the slowest of them, and the median of calls in a process that finds the binary on the disk. What
-// this process has loaded is kept by folder: a new one stands for the first, a copy for the second.
+// Several tries, because other processes use the processor too: the median and the maximum of first
+// calls, which compile, and the median of calls that find the binary on disk. Loaded kernels are
+// cached per folder: a new folder forces a first call, a copy of it forces a load from disk.
 void first_calls(const Setting& setting, const Named& problem, Pass pass, Report& report) {
   const int tries = setting.options.seconds > 0 ? 3 : 1;
   json row;
@@ -280,11 +279,11 @@ void first_calls(const Setting& setting, const Named& problem, Pass pass, Report
              row);
 }
 
-// By pass and name of a peer: microseconds of the host for a call of the same problem.
+// Host microseconds per call of the same problem, by pass and peer name.
 using PeerTimes = std::map<std::string, std::map<std::string, double>>;
 
-// Runs peers/torch_cuda.py, which prints to stderr here; who carries the program to another machine
-// says where that folder is.
+// Runs peers/torch_cuda.py, whose output goes to stderr here. If the program was copied to another
+// machine, the environment says where that folder is.
 PeerTimes peer_times(const BenchOptions& options, const std::string& folder) {
   PeerTimes times;
   if (options.peer_python.empty()) return times;
@@ -309,9 +308,9 @@ PeerTimes peer_times(const BenchOptions& options, const std::string& folder) {
   return times;
 }
 
-// The whole of it, and what goes where: the library's own work, which a call of no entries does
-// too, the driver's answers about pointers, and the rest, which is launching: the driver's part of
-// it, and finding and filling the graph that the kernels are launched by.
+// The total host time and its parts: the library's own work (measured by a call with batch 0), the
+// driver's pointer queries, and launching: the driver's launch plus finding and updating the graph
+// that launches the kernels.
 void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Report& report) {
   Caller empty(setting, kEmpty, pass);
   empty.to_result();
@@ -345,7 +344,7 @@ int run_latency(const BenchOptions& options) {
   if (place.device != Device::cuda) {
     throw std::invalid_argument("--latency is about CUDA: give --device cuda");
   }
-  const harness::StartUp start = harness::time_start_up(place.ordinal);  // before all else
+  const harness::StartUp start = harness::time_start_up(place.ordinal);  // must come first
   const Opened opened(place);
   harness::DeviceQueue& queue = *opened.cuda;
   const auto current = queue.current();

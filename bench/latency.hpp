@@ -1,5 +1,5 @@
-// `attn bench --latency`: what is paid before and around the work of a GPU: the start of driver and
-// compiler, first calls with and without a filled cache, and the host's time for a call.
+// `attn bench --latency`: the costs outside a GPU's kernels: start of driver and compiler, first
+// calls with an empty and with a filled cache, and host time per call.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace attn::bench {
 
 struct BenchOptions;
 
-// 0; 1 where something failed. Throws attn::Error where there is no such device.
+// Returns 0, or 1 if something failed. Throws attn::Error if the device does not exist.
 int run_latency(const BenchOptions& options);
 
 }  // namespace attn::bench

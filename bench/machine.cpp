@@ -1,4 +1,4 @@
-// Reads what a row says about the machine.
+// Reads the machine's description; see machine.hpp.
 #include "bench/machine.hpp"
 
 #include <sys/utsname.h>
@@ -57,7 +57,7 @@ std::string as_folder(const std::string& text) {
   return out;
 }
 
-// The release of NVIDIA's kernel module, "" where it doesn't say:
+// The release of NVIDIA's kernel module, "" if unknown:
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
 std::string kernel_module() {
   std::ifstream file("/proc/driver/nvidia/version");
@@ -108,7 +108,7 @@ Machine this_machine(const Opened& opened) {
   } else {
     describe_host(machine);
   }
-  // A binary carried to another machine finds no repository there: who carries it says the commit.
+  // A binary copied to another machine finds no repository there; the environment gives the commit.
   const char* carried = std::getenv("ATTN_BENCH_COMMIT");
   machine.commit =
       carried != nullptr

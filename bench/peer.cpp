@@ -1,4 +1,4 @@
-// The process on the other side of two pipes.
+// The peer process, connected by two pipes; see peer.hpp.
 #include "bench/peer.hpp"
 
 #include <fcntl.h>
@@ -52,7 +52,7 @@ TorchPeer::TorchPeer(const std::string& python, std::int32_t threads) {
   if (process_ < 0 || to_ == nullptr || from_ == nullptr) {
     throw std::runtime_error("starting " + python + " failed: " + std::strerror(errno));
   }
-  // A peer that dies is an answer that does not come, not a signal to this process.
+  // A peer that dies shows as a missing answer, not as a signal to this process.
   signal(SIGPIPE, SIG_IGN);
   const std::string hello = ask("{\"do\":\"hello\"}");
   const json parsed = json::parse(hello, nullptr, false);

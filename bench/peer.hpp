@@ -1,5 +1,5 @@
-// Peer: PyTorch's attention on the CPU in a process of its own (bench/peers/torch_cpu.py), driven
-// line by line, so that its calls alternate with the library's on the same cores.
+// Peer: PyTorch's attention on the CPU in a separate process (bench/peers/torch_cpu.py), driven
+// line by line so that its calls alternate with the library's on the same cores.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +15,16 @@ namespace attn::bench {
 
 class TorchPeer {
  public:
-  // Throws std::runtime_error with what the process said when it does not come up.
+  // Throws std::runtime_error with the process's output if it does not start.
   TorchPeer(const std::string& python, std::int32_t threads);
   ~TorchPeer();
   TorchPeer(const TorchPeer&) = delete;
   TorchPeer& operator=(const TorchPeer&) = delete;
 
   [[nodiscard]] const std::string& version() const { return version_; }
-  // Makes the tensors of a plain cell and calls once. False when PyTorch can't do it.
+  // Creates the tensors of a plain cell and calls once. False if PyTorch does not support it.
   bool load(const Cell& cell);
-  // The seconds of each call within the budget.
+  // Calls until the time budget is used; returns the seconds of each.
   std::vector<double> sample(double budget, int least);
 
  private:

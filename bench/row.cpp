@@ -1,4 +1,4 @@
-// JSON lines and table lines.
+// Formats rows as JSON lines and table lines; see row.hpp.
 #include "bench/row.hpp"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// What is switched on, as a JSON object; empty for a plain cell.
+// The options that are on, as a JSON object; empty for a plain cell.
 json options_of(const Cell& cell) {
   const Problem& p = cell.problem;
   json out = json::object();

@@ -20,9 +20,9 @@ struct Measurement {
   bool verified = false;
   std::int32_t threads = 1;
   double seconds = 0.0;                 // median of one call
-  std::int64_t extra_bytes = 0;         // memory that the call uses beside its tensors
+  std::int64_t extra_bytes = 0;         // memory used in addition to the tensors
   double gflops_against = 0.0;          // of the plain cell, in the same run; 0 = none
-  std::map<std::string, double> peers;  // GFLOP/s by the same counting
+  std::map<std::string, double> peers;  // GFLOP/s, counted the same way
 
   [[nodiscard]] double gflops() const { return seconds > 0 ? work.flop / seconds * 1e-9 : 0.0; }
   [[nodiscard]] double gbps() const { return seconds > 0 ? work.kv_bytes / seconds * 1e-9 : 0.0; }
@@ -30,10 +30,10 @@ struct Measurement {
 
 nlohmann::json row_of(const Machine& machine, const Cell& cell, const Measurement& measurement);
 
-// `out`, where it is no "auto": else bench/results/<device>/<backend>.jsonl.
+// `out`, or bench/results/<device>/<backend>.jsonl if it is "auto".
 std::string row_path(const std::string& out, const Machine& machine, const std::string& backend);
 
-// Rows appended to a file; an empty path is none. Throws std::runtime_error.
+// Appends rows to a file; does nothing for an empty path. Throws std::runtime_error.
 class RowFile {
  public:
   explicit RowFile(const std::string& path);
@@ -43,7 +43,7 @@ class RowFile {
   std::ofstream file_;
 };
 
-// One line for people: name, time, speed, ratios, extra memory.
+// One line of the table: name, time, speed, ratios, extra memory.
 std::string table_line(const Cell& cell, const Measurement& measurement);
 std::string table_head();
 

@@ -1,4 +1,4 @@
-// The search; see search.hpp.
+// Implements search.hpp.
 #include "bench/search.hpp"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace attn::bench {
 namespace {
 
-// Of a's seconds over b's.
+// Geometric mean of a's seconds over b's.
 double geometric_mean(const Choice& a, const Choice& b) {
   double sum = 0.0;
   for (std::size_t n = 0; n < a.seconds.size(); ++n) sum += std::log(a.seconds[n] / b.seconds[n]);
@@ -37,7 +37,7 @@ Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& 
     return found.choices[a].seconds[0] < found.choices[b].seconds[0];
   });
   others.resize(std::min(others.size(), kFinalists));
-  // Workload by workload, so that what is compared is measured close together.
+  // Workload by workload, so that compared choices are measured close in time.
   for (std::size_t workload = 0; workload < num_workloads; ++workload) {
     run(0, workload, 1);
     for (const std::size_t choice : others) run(choice, workload, 1);

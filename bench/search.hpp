@@ -1,4 +1,4 @@
-// Search: the fastest of many choices, in two rounds, of which only the first measures all of them.
+// Search: finds the fastest of many choices in two rounds. Only the first round measures all.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +11,29 @@ namespace attn::bench {
 // One choice on one workload.
 struct Trial {
   double seconds = 0.0;
-  std::string problem;  // why it can't be taken (a wrong result, an error); empty: it can
+  std::string problem;  // why the choice is rejected (wrong result, error); empty if it is not
 };
-// `choice` and `workload` are indices; a later round is longer.
+// `choice` and `workload` are indices; later rounds measure longer.
 using Measure = std::function<Trial(std::size_t choice, std::size_t workload, int round)>;
 
 struct Choice {
-  std::vector<double> seconds;  // of each workload, of the last round it was in; 0: not measured
-  std::string problem;          // of the first workload where it had one
+  std::vector<double>
+      seconds;          // per workload, from the last round that measured it; 0: not measured
+  std::string problem;  // of the first workload that had one
 };
 
 struct Found {
   std::vector<Choice> choices;
-  std::size_t best = 0;  // choice 0 where no other is faster by more than kLeastGain
+  std::size_t best = 0;  // choice 0 if no other is faster by more than kLeastGain
   double gain = 1.0;     // geometric mean of choice 0's seconds over the best's
 };
 
 inline constexpr std::size_t kFinalists = 6;
-inline constexpr double kLeastGain = 1.01;  // less is noise
+inline constexpr double kLeastGain = 1.01;  // smaller gains are noise
 
-// Choice 0 is what stands now. Round 0: every choice on workload 0. Round 1: choice 0 and the
-// fastest others on all workloads. A choice with a problem is out; where choice 0 has one, the best
-// of the others is taken with gain 0, and where all have, best is 0.
+// Choice 0 is the current one. Round 0: every choice on workload 0. Round 1: choice 0 and the
+// fastest others on all workloads. A choice with a problem is dropped. If choice 0 has a problem,
+// the best of the others wins with gain 0; if all have one, best is 0.
 Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& measure);
 
 }  // namespace attn::bench

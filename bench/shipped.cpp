@@ -1,4 +1,4 @@
-// The shipped calls; see shipped.hpp.
+// Implements shipped.hpp.
 #include "bench/shipped.hpp"
 
 #include <unordered_map>

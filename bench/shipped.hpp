@@ -1,5 +1,4 @@
-// Shipped: the calls whose kernels are made ahead by default and compiled in continuous
-// integration.
+// Shipped: the calls whose kernels `attn cache build` compiles by default and CI compiles.
 #pragma once
 
 #include <attn/cache.hpp>
@@ -7,8 +6,8 @@
 
 namespace attn::bench {
 
-// Pass and problem, each once, of every case of the list (with pairs of options in every type) and
-// of every benchmark cell, in f16 and bf16.
+// The distinct (pass, problem) of every case of the list, including pairs of options, and of every
+// benchmark cell, in f16 and bf16.
 std::vector<CacheRequest::Call> shipped_calls();
 
 }  // namespace attn::bench

@@ -1,4 +1,4 @@
-// Cuts rows out of a call: views are narrowed, the diagonal and the origin say where the slice lay.
+// Selects rows of a call: views are narrowed; diagonal and origin record the slice's position.
 #include "bench/slices.hpp"
 
 #include <cmath>
@@ -8,8 +8,8 @@
 namespace attn::bench {
 namespace {
 
-// The view with `size` elements from `begin` on in one dimension. A dimension of size 1 is
-// broadcast and stays.
+// The view restricted to [begin, begin + size) in one dimension. A dimension of size 1 is broadcast
+// and stays unchanged.
 void narrow(TensorView& view, int dim, std::int64_t begin, std::int64_t size) {
   if (!view.given()) return;
   const auto d = static_cast<std::size_t>(dim);
@@ -19,7 +19,7 @@ void narrow(TensorView& view, int dim, std::int64_t begin, std::int64_t size) {
   view.shape[d] = size;
 }
 
-// Rows [row, row + count) of entry b and heads [head, head + heads) as [1, count, heads, dim].
+// Rows [row, row + count) of sequence b and heads [head, head + heads) as [1, count, heads, dim].
 void take_rows(TensorView& view, bool packed, std::int64_t start, std::int64_t b, std::int64_t row,
                std::int64_t count, std::int64_t head, std::int64_t heads) {
   if (!view.given()) return;
@@ -37,7 +37,7 @@ void take_rows(TensorView& view, bool packed, std::int64_t start, std::int64_t b
   narrow(view, 2, head, heads);
 }
 
-// The same of a statistic: [b, h, n] or packed [h, total] becomes [1, heads, count].
+// The same for a statistic: [b, h, n] or packed [h, total] becomes [1, heads, count].
 void take_statistic(TensorView& view, bool packed, std::int64_t start, std::int64_t b,
                     std::int64_t row, std::int64_t count, std::int64_t head, std::int64_t heads) {
   if (!view.given()) return;

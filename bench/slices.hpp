@@ -1,5 +1,5 @@
-// Slices: one query row, or one key, of a call as a small problem of its own. It lets a result of
-// any size be held against the float64 reference, a few rows at a time.
+// Slices: one query row, or one key, of a call as a separate small problem. Slices allow a result
+// of any size to be compared with the float64 reference, a few rows at a time.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -10,17 +10,17 @@
 
 namespace attn::bench {
 
-// A padded problem with one batch entry; its arguments are views into the memory of the call.
+// A padded problem with one sequence; its arguments are views of the call's memory.
 struct Slice {
   Problem problem;
   Arguments arguments;
 };
 
-// Query row i of entry b and query head h, with all keys of the entry. As decode after its append:
-// a plain forward over the cache.
+// Query row i of sequence b and query head h, with all keys of the sequence. Decode becomes a plain
+// forward over the cache, after its append.
 Slice query_slice(const Cell& cell, const Inputs& inputs, std::int64_t b, std::int64_t h,
                   std::int64_t i);
-// Key j of entry b and key head g, with all queries of the entry and of the group's heads
+// Key j of sequence b and key head g, with all queries of the sequence in the heads that share g
 // (backward).
 Slice key_slice(const Cell& cell, const Inputs& inputs, std::int64_t b, std::int64_t g,
                 std::int64_t j);

@@ -1,4 +1,4 @@
-// Four products for the gradient, two for the output, softmax between them.
+// Two products for the output, four for the gradients, softmax between them.
 #include "bench/textbook.hpp"
 
 #include <cblas.h>
@@ -9,7 +9,7 @@
 namespace attn::bench {
 namespace {
 
-// c = alpha op(a) op(b), row-major; the leading dimensions skip over the other heads.
+// c = alpha op(a) op(b), row-major; the leading dimensions skip the other heads.
 void product(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, std::size_t m, std::size_t n, std::size_t k,
              float alpha, const float* a, std::size_t lda, const float* b, std::size_t ldb,
              float* c, std::size_t ldc) {
@@ -20,7 +20,7 @@ void product(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, std::size_t m, std::size_t 
 
 }  // namespace
 
-// Row i sees keys 0..i; the rest becomes 0.
+// Row i sees keys 0..i; the other entries become 0.
 void Textbook::softmax_rows(float* scores) const {
   const std::size_t len = p_.len;
 #pragma omp parallel for schedule(dynamic, 64)

@@ -1,5 +1,5 @@
-// Textbook attention: matrix products through BLAS, the whole matrix of probabilities stored, as
-// one writes it from the formula. What libattn is shown beside in the demo.
+// Textbook attention, written from the formula: matrix products by BLAS, all probabilities stored.
+// The demo compares libattn with it.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class Textbook {
  private:
   void softmax_rows(float* scores) const;
   TextbookProblem p_;
-  std::vector<std::vector<float>> probabilities_;  // of each head, [len, len]
+  std::vector<std::vector<float>> probabilities_;  // per head, [len, len]
 };
 
 }  // namespace attn::bench

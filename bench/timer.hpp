@@ -21,7 +21,8 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Calls until the budget is spent, at least `least` times, and adds the seconds of each to `out`.
+// Calls until the time budget is used, at least `least` times; appends the seconds of each to
+// `out`.
 inline void sample(const std::function<void()>& call, double budget, int least,
                    std::vector<double>& out) {
   double spent = 0.0;

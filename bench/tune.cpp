@@ -1,4 +1,4 @@
-// Tiles measured; see tune.hpp.
+// Measures tiles; see tune.hpp.
 #include "bench/tune.hpp"
 
 #include <stdlib.h>
@@ -20,9 +20,9 @@
 namespace attn::bench {
 namespace {
 
-constexpr double kLongerRound = 5.0;  // times the seconds of the first
+constexpr double kLongerRound = 5.0;  // multiple of the first round's seconds
 
-// Where the candidates' binaries lie: most of them are never wanted again.
+// Temporary folder for the candidates' binaries; most are never used again.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -48,7 +48,7 @@ ContextOptions context_options(const std::string& cache_dir) {
   return options;
 }
 
-// A cell with its tensors, and the choice that it is measured with.
+// A cell with its tensors and the choice being measured.
 struct Workload {
   explicit Workload(const Cell& c) : cell(c), inputs(c) {}
   const Cell& cell;

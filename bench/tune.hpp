@@ -1,5 +1,5 @@
-// `attn tune`: measures the tiles that could hold on a device for the kernels of some cells, each
-// verified against the reference first, and keeps the fastest for later processes.
+// `attn tune`: measures the tiles that fit a device for the kernels of some cells. Each candidate
+// is verified against the reference first. The fastest is stored for later processes.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace attn::bench {
 
 struct TuneOptions {
-  BenchOptions cells;           // which, and on what device; the rest is not read
-  double seconds = 0.02;        // spent on each measurement of the first round
-  std::int64_t most_cells = 3;  // measured for one kernel, evenly spread
-  bool keep = true;             // store what was found
+  BenchOptions cells;           // cells and device; other fields are not read
+  double seconds = 0.02;        // per measurement of the first round
+  std::int64_t most_cells = 3;  // per kernel, evenly spaced
+  bool keep = true;             // store the result
   bool print_table = false;     // rows for src/cuda/host/table.cpp
 };
 
-// 0: measured and kept. 1: some tiles gave a wrong result (they are named). Throws Error where
-// there is no such device, std::invalid_argument for bad options.
+// 0: measured and stored. 1: some tiles gave a wrong result (they are named). Throws Error if the
+// device does not exist, std::invalid_argument for bad options.
 int run_tune_command(const TuneOptions& options);
 
 }  // namespace attn::bench

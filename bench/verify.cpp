@@ -48,7 +48,7 @@ double element(const TensorView& view, std::int64_t linear) {
                                        harness::element_offset(view, linear) * size_of(view.dtype));
 }
 
-// The naive evaluation of a slice: for each output of Arguments its values and magnitudes.
+// The naive evaluation of a slice: values and magnitudes of each output of Arguments.
 std::vector<harness::NaiveOutput> naive_of(const Slice& slice, Pass pass, DType operands) {
   harness::Case c;
   c.pass = pass;
@@ -60,7 +60,7 @@ std::vector<harness::NaiveOutput> naive_of(const Slice& slice, Pass pass, DType 
   c.dropout_p = slice.arguments.dropout_p;
   c.rope_base = slice.arguments.rope_base;
   c.rope_pos_offset = slice.arguments.rope_pos_offset;
-  harness::Inputs inputs(harness::Case{});  // without tensors of its own
+  harness::Inputs inputs(harness::Case{});  // without tensors
   inputs.arguments = slice.arguments;
   inputs.q = harness::rows_q(c);
   inputs.kv = harness::rows_kv(c);
@@ -109,7 +109,7 @@ class Comparison {
   }
 
  private:
-  // 0 for equal infinities; NaN when one side is NaN.
+  // 0 for equal infinities; NaN if one side is NaN.
   static double distance(double a, double b) { return a == b ? 0.0 : std::fabs(a - b); }
 
   void judge(const char* name, const std::string& where, double worst, double allowed) {
@@ -150,7 +150,7 @@ void check(const Slice& slice, Pass pass, const std::vector<Named>& names, const
   }
 }
 
-// `count` places spread over batch entries, heads and rows: the corners, then hashed ones.
+// `count` positions over sequences, heads and rows: the corners, then hashed ones.
 std::int64_t place(int sample, int dim, std::int64_t size) {
   if (size <= 1 || sample == 0) return 0;
   if (sample == 1) return size - 1;
@@ -159,7 +159,7 @@ std::int64_t place(int sample, int dim, std::int64_t size) {
       static_cast<std::uint64_t>(size));
 }
 
-// Each sample on a thread of its own: they share nothing but what they read.
+// One thread per sample; they share only data that they read.
 template <class Body>
 void for_samples(Error& error, Body body) {
   std::vector<Error> errors(kSamples);
@@ -187,7 +187,7 @@ std::string text_of(std::int64_t b, std::int64_t h, const char* what, std::int64
          std::to_string(row);
 }
 
-// Turns off the gradients other than these.
+// Turns off all gradients except these.
 void keep_only(Slice& slice, std::initializer_list<bool Problem::*> switches,
                std::initializer_list<TensorView Arguments::*> views) {
   for (bool Problem::* flag :
@@ -202,7 +202,7 @@ void keep_only(Slice& slice, std::initializer_list<bool Problem::*> switches,
   }
 }
 
-// Document bounds count from key 0 of the entry; in a key slice key j is key 0.
+// Document bounds count from key 0 of the sequence; in a key slice, key j is key 0.
 class Bounds {
  public:
   void shift(Slice& slice, std::int64_t j) {
@@ -222,8 +222,9 @@ class Bounds {
   std::vector<std::int32_t> shifted_[2];
 };
 
-// A gradient that several slices add to: the sum of the reference's and of the naive ones. Such
-// gradients (dbias, dsink) are sums of what no product took.
+// A gradient that several slices contribute to: the sums of the reference's and of the naive
+// values. Such gradients (dbias, dsink) are sums of dS itself, which is not rounded for a matrix
+// product.
 void check_sum(std::vector<Slice>& slices, const Named& output, const std::string& where,
                Error& error) {
   Exact memory;
@@ -254,17 +255,17 @@ void check_sum(std::vector<Slice>& slices, const Named& output, const std::strin
   Comparison(error).compare(output.first, got, exact, &naive, where);
 }
 
-// Row i of a bias gradient, summed over the entries that share the bias.
+// Row i of a bias gradient, summed over the sequences that share the bias.
 void verify_dbias(const Cell& cell, const Inputs& inputs, Error& error) {
   const Problem& p = cell.problem;
-  if (!(p.bias.head && p.bias.q && p.bias.kv)) return;  // sums over rows: too long for a sample
+  if (!(p.bias.head && p.bias.q && p.bias.kv)) return;  // a sum over rows is too long for a sample
   for (int sample = 0; sample < kSamples; ++sample) {
     const std::int64_t h = place(sample, 1, p.heads_q);
     const std::int64_t i = place(sample, 2, p.len_q);
     const std::int64_t entry = p.bias.batch ? place(sample, 0, p.batch) : 0;
     std::vector<Slice> slices;
     for (std::int64_t b = entry; b < (p.bias.batch ? entry + 1 : p.batch); ++b) {
-      // With lengths of their own, entries share no row shape.
+      // Sequences with different lengths have rows of different shapes.
       if (inputs.lengths_q[static_cast<std::size_t>(b)] != p.len_q ||
           inputs.lengths_kv[static_cast<std::size_t>(b)] != p.len_kv) {
         return;
@@ -276,7 +277,7 @@ void verify_dbias(const Cell& cell, const Inputs& inputs, Error& error) {
   }
 }
 
-// A sink's gradient is a sum over all rows of all entries; one key is enough to make it.
+// A sink's gradient is a sum over all rows of all sequences.
 void verify_dsink(const Cell& cell, const Inputs& inputs, Error& error) {
   const Problem& p = cell.problem;
   const std::int64_t g = p.heads_kv - 1;

@@ -1,5 +1,5 @@
-// Verify: holds what a measured call wrote against the float64 reference, a sample of rows and keys
-// at a time, under the tolerance of docs/semantics.md.
+// Verify: compares the results of a measured call with the float64 reference on sampled rows and
+// keys, under the tolerance of docs/semantics.md.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ namespace attn::bench {
 struct Error {
   std::string problem;   // empty, or which element is wrong by how much
   double max_abs = 0.0;  // largest absolute error seen
-  // Largest error / (naive error + one rounding and, of rounded operands, one deviation).
+  // Largest error / (naive error + one rounding + one deviation if operands were rounded).
   double ratio_to_naive = 0.0;
-  int rows = 0;  // compared
+  int rows = 0;  // number of rows compared
 };
 
-// Of the outputs in inputs.arguments, after the call under test (for the backward: after the
-// forward too, whose o and lse it then takes as given). `operands`: see harness/naive.hpp.
+// Checks the outputs in inputs.arguments after the call under test. The backward's check also needs
+// the forward to have run, and uses its o and lse as inputs. `operands`: see harness/naive.hpp.
 Error verify(const Cell& cell, const Inputs& inputs, DType operands);
 
 }  // namespace attn::bench

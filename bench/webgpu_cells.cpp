@@ -1,5 +1,5 @@
-// The cells of WebGPU: plain ones of 16384 tokens, one of a memory that grows with the length
-// alone, a small model's layers, and decode in large batches.
+// The cells for WebGPU: plain cells of 16384 tokens, a long one that shows linear memory, a small
+// model's layers, and decode in large batches.
 #include "bench/cell_list.hpp"
 
 namespace attn::bench {
@@ -8,7 +8,7 @@ namespace {
 constexpr std::int64_t kTokens = 16384;
 constexpr Shape kLong{1, 1, 1, 65536, 64};
 
-// All layers of a GPT-2 with grouped heads, in one measurement.
+// All layers of a GPT-2 with grouped heads in one measurement.
 constexpr Shape kModel{1, 12, 4, 512, 64};
 constexpr std::int64_t kModelLayers = 12;
 
@@ -41,7 +41,7 @@ void add_webgpu_decode(DType dtype, std::vector<Cell>& out) {
       out.push_back(decode_cell("contiguous", {batch, 32, 8, 4096, dim}, dtype));
     }
     paged({64, 32, 8, 4096, dim});
-    // A paged cache is bound whole, which devices limit to less than 2 GiB.
+    // A paged cache is one binding; devices limit bindings to less than 2 GiB.
     if (size_of(dtype) <= 2) paged({large, 32, 8, 4096, dim});
   }
   out.push_back(decode_cell("contiguous-mha", {16, 32, 32, 4096, 128}, dtype));

@@ -1,4 +1,4 @@
-// Counts pairs, arithmetic and bytes of a cell.
+// Implements work.hpp.
 #include "bench/work.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-// Row i of batch entry b in kv_begin or kv_end.
+// Row i of sequence b in kv_begin or kv_end.
 std::int64_t bound(const TensorView& view, const Lengths& lengths_q, std::int64_t b,
                    std::int64_t i) {
   if (view.rank == 2) {
@@ -23,7 +23,7 @@ std::int64_t bound(const TensorView& view, const Lengths& lengths_q, std::int64_
   return static_cast<std::int64_t>(harness::load(view, start + i));
 }
 
-// Share of (h, j) in the range that the mask leaves, summed over heads: a count of pairs.
+// Number of (head, key) pairs in the range that the mask leaves visible.
 double pairs_of_row(const Problem& p, const TensorView& mask, std::int64_t b, std::int64_t i,
                     core::KeyRange range) {
   if (!p.mask.given) return static_cast<double>(p.heads_q * (range.end - range.begin));
@@ -72,7 +72,7 @@ Work count(Pass pass, const Problem& p, const Arguments& a, const Lengths& lengt
   return work;
 }
 
-// Of each entry, from cumulative lengths, lengths or neither.
+// Length of each sequence, from cumulative lengths, lengths or the padded size.
 Lengths lengths_of(const Problem& p, const TensorView& cumulative, const TensorView& lengths,
                    std::int64_t longest, std::int64_t appended) {
   Lengths out;
@@ -89,7 +89,7 @@ Lengths lengths_of(const Problem& p, const TensorView& cumulative, const TensorV
   return out;
 }
 
-// Without anything that takes pairs away but causal.
+// True if only causal hides pairs.
 bool is_plain(const Problem& p) {
   return p.layout_q == Layout::padded && p.layout_kv == Layout::padded && !p.lengths_q &&
          !p.lengths_kv && !p.window_left && !p.window_right && !p.kv_begin && !p.kv_end &&
