@@ -4,7 +4,7 @@ cell of the same work in the same run.
 
 usage: bench/compare.py ROWS.jsonl [...] [--peer torch] [--floor 0] [--geomean 0] [--option-floor 0]
 
-Exit status 1 when a ratio is below its floor or the geometric mean of the peer ratios is too low.
+Exit status 1 if a ratio is below its floor or the geometric mean of the peer ratios is too low.
 """
 
 import argparse

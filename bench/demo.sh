@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `./dev demo` shows once everything is built: attention of a trained model's layer against
-# float64 results, then a long sequence next to textbook attention.
+# The output of `./dev demo` after the build: attention of a trained model's layer compared with float64
+# results, then a long sequence compared with textbook attention.
 # usage: bench/demo.sh BUILD_FOLDER
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes plots (PNG) from benchmark rows: plain cells next to their peers, and what options cost.
+"""Makes plots (PNG) from benchmark rows: plain cells with their peers, and the cost of options.
 
 usage: bench/plot.py ROWS.jsonl [...] [--out FOLDER]      needs matplotlib (./dev setup)
 """
@@ -10,7 +10,7 @@ import pathlib
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (after the choice of a backend without a display)
+import matplotlib.pyplot as plt  # noqa: E402  (after a backend without a display is selected)
 from rows import is_plain, read_rows  # noqa: E402
 
 PASSES = {"fwd": "forward", "bwd": "backward", "decode": "decode"}

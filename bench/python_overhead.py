@@ -1,14 +1,15 @@
-"""Microseconds of a Python call where arithmetic hardly matters: attention on small tensors.
+"""Microseconds per Python call on tensors so small that arithmetic is negligible.
 
-One process, the functions in turns: libattn.attention on NumPy arrays, libattn.torch.attention
-(forward, forward and backward), PyTorch's scaled_dot_product_attention, and the operator that
-torch.compile sees. Each figure is the least mean of many short batches, so that other work on the
-machine is left out as far as it can be. Results are compared before anything is timed.
+One process measures these functions alternately: libattn.attention on NumPy arrays,
+libattn.torch.attention (forward; forward and backward), PyTorch's scaled_dot_product_attention, and
+the operator that torch.compile sees. Each figure is the minimum over the means of many short
+batches, which removes most of the effect of other processes. Results are compared before anything
+is timed.
 
     python bench/python_overhead.py [--threads 1] [--shape 1,8,4,16] [--json]
 
 Limits: NumPy 20 us; torch 1.5 times scaled_dot_product_attention's plus 15 us. The exit status is 1
-where one is broken.
+if one is exceeded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BATCH = 10
 
 
 def best_of(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Microseconds a call, the least of `rounds` batches, the functions in turns."""
+    """Microseconds per call: the minimum over `rounds` batches; the functions alternate."""
     best = dict.fromkeys(functions, math.inf)
     for function in functions.values():
         for _ in range(5 * BATCH):

@@ -1,5 +1,5 @@
-// Several documents in one row: kv_begin keeps each to itself, and blocks that no query of a tile
-// sees cost nothing. The result is that of one call for each document.
+// Several documents in one row: kv_begin prevents attention across documents, and tiles of keys
+// that no query sees cost nothing. The result equals that of one call per document.
 #include <algorithm>
 #include <attn/attn.hpp>
 #include <cmath>

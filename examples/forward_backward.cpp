@@ -1,5 +1,5 @@
-// Causal attention with grouped heads, forward and backward, and a check of one gradient element by
-// a finite difference.
+// Causal attention with grouped heads, forward and backward. One gradient element is checked with a
+// finite difference.
 #include <attn/attn.hpp>
 #include <cmath>
 #include <cstdio>
@@ -47,7 +47,8 @@ int main() {
     attn::forward(context, problem, a);
     attn::backward(context, problem, a);
 
-    // The loss is sum(o * dout); its derivative by one element of k, two ways.
+    // The loss is sum(o * dout). Its derivative with respect to one element of k is computed in two
+    // ways.
     const auto loss = [&] {
       attn::forward(context, problem, a);
       double sum = 0.0;

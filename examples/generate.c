@@ -1,5 +1,5 @@
 /* A generation loop through the C interface: each step appends one row to a cache of keys and
- * values and attends to what is there. The last step is compared with one forward over the whole
+ * values and attends to the cache. The last step is compared with one forward over the complete
  * cache. */
 #include <attn/attn.h>
 #include <math.h>

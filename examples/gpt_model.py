@@ -1,4 +1,4 @@
-"""A small GPT whose attention is a choice: libattn, PyTorch's SDPA, or written out in PyTorch.
+"""A small GPT with a choice of attention: libattn, PyTorch's SDPA, or written out in PyTorch.
 
 Pre-norm transformer with rotary positions (Su et al. 2021, "RoFormer", section 3.4), grouped
 key/value heads (Ainslie et al. 2023, "GQA"), SwiGLU (Shazeer 2020) and tied embeddings. Letters in
@@ -6,8 +6,8 @@ shapes: b rows of a batch, n tokens of a row, h query heads, g key/value heads, 
 c = h * d channels.
 
 Several documents share a row. Token i sees token j when kv_begin[i] <= j <= i, where kv_begin
-[b, n] holds the place of the first token of i's document within the row. libattn takes that vector;
-the other two need it spelled out as a mask [b, 1, n, n].
+[b, n] is the index in the row of the first token of i's document. libattn reads that vector; the
+other two need it expanded to a mask [b, 1, n, n].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def libattn_attention(kv_begin: Tensor, dropout: float) -> Attend:
-    """Nothing to prepare: the two indices of every token are all that libattn reads."""
+    """Needs no preparation: libattn reads kv_begin as it is."""
     import libattn.torch
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def sdpa_attention(kv_begin: Tensor, dropout: float) -> Attend:
 
 
 def eager_attention(kv_begin: Tensor, dropout: float) -> Attend:
-    """The textbook: every score of [b, h, n, n] is written to memory."""
+    """Textbook attention: all scores [b, h, n, n] are written to memory."""
     mask = visible(kv_begin)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ ATTENTION: dict[str, Callable[[Tensor, float], Attend]] = {
     "sdpa": sdpa_attention,
     "eager": eager_attention,
 }
-"""From kv_begin (i32 [b, n]) and the dropout probability to the function that all layers call."""
+"""Maps kv_begin (i32 [b, n]) and the dropout probability to the function that all layers call."""
 
 
 def visible(kv_begin: Tensor) -> Tensor:
@@ -109,9 +109,9 @@ class Shape:
 
 
 def rotary_table(context: int, head_dim: int, base: float = 10000.0) -> Tensor:
-    """cos and sin of place * base^(-2t/d): [2, n, 1, d/2].
+    """cos and sin of position * base^(-2t/d): [2, n, 1, d/2].
 
-    Places count from the start of the row, not of the document: only differences matter.
+    Positions count from the start of the row, not of the document: only differences matter.
     """
     frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     angle = torch.arange(context)[:, None] * frequency  # [n, d/2]
@@ -119,7 +119,7 @@ def rotary_table(context: int, head_dim: int, base: float = 10000.0) -> Tensor:
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Turns each pair (x[t], x[t + d/2]) of x [b, n, heads, d] by its place's angle."""
+    """Rotates each pair (x[t], x[t + d/2]) of x [b, n, heads, d] by the angle of its position."""
     cos, sin = table[:, : x.shape[1]]  # each [n, 1, d/2]
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
@@ -178,7 +178,7 @@ class GPT(nn.Module):
 def generate(model: GPT, prompt: list[int], rows: int, count: int, seed: int) -> list[list[int]]:
     """`rows` continuations of the prompt by up to `count` tokens; token 0 ends a document.
 
-    Each new token runs the whole row again, which keeps this free of a cache.
+    Each new token runs the complete row again, so no cache is needed.
     """
     model.eval()
     random = torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
-"""Text for the training example: files become documents, documents one stream of bytes.
+"""Text for the training example: files become documents, and documents one stream of bytes.
 
 Tokens are bytes, so there is nothing to train or download. Every document starts with the token 0,
-which stands in no text; the same token is what a model predicts where a document ends.
+which occurs in no text. A model predicts the same token at the end of a document.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BEGIN = 0
 
 
 class BadText(ValueError):
-    """What was given as text cannot be trained on; the message says why."""
+    """The given text cannot be used for training; the message says why."""
 
 
 def standard_library() -> Iterator[Path]:
-    """The Python sources that came with this Python, without its tests and what was installed."""
+    """The sources of Python's standard library, without tests and installed packages."""
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
     for path in root.rglob("*.py"):
@@ -68,7 +68,7 @@ def read_documents(paths: Sequence[Path], seed: int) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Stream:
-    """Documents one after the other."""
+    """A sequence of documents, stored contiguously."""
 
     tokens: Tensor
     """u8 [total]."""
@@ -88,7 +88,7 @@ class Stream:
         return tokens[:, :-1], tokens[:, 1:], kv_begin
 
     def random_rows(self, b: int, n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """`rows` at b places drawn from the seed."""
+        """Rows at b positions drawn from the seed."""
         generator = torch.Generator().manual_seed(seed)
         last = len(self.tokens) - n - 1
         return self.rows(torch.randint(last + 1, (b,), generator=generator), n)

@@ -33,7 +33,7 @@ EXAMPLES = Path(__file__).resolve().parent
 
 
 class BadInput(Exception):
-    """The options do not fit each other or a file; the message says why."""
+    """The options contradict each other or a file; the message says why."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -91,7 +91,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def check(options: argparse.Namespace) -> argparse.Namespace:
-    """Refuses what cannot work before anything is computed."""
+    """Refuses invalid options before anything is computed."""
     for name in ("batch", "steps", "evaluate_every", "sample_length"):
         if getattr(options, name) < 1:
             raise BadInput(f"--{name.replace('_', '-')} must be at least 1")
@@ -114,7 +114,7 @@ def check(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def shape_of(options: argparse.Namespace) -> Shape:
-    """The sizes among the options: each is called as in Shape."""
+    """The options that are fields of Shape."""
     names = {field.name for field in dataclasses.fields(Shape)}
     try:
         return Shape(**{name: value for name, value in vars(options).items() if name in names})
@@ -131,7 +131,7 @@ def learning_rate(step: int, options: argparse.Namespace) -> float:
 
 
 def peak_memory() -> int:
-    """Bytes this process has held at most.
+    """Peak memory of this process in bytes.
 
     Linux's VmHWM is preferred: getrusage's value starts at the size of the parent process.
     """
@@ -169,7 +169,7 @@ class Trainer:
         return F.cross_entropy(self.model(tokens, kv_begin).flatten(0, 1), targets.flatten())
 
     def train_step(self) -> dict[str, float]:
-        """One step; its row of the log. The text depends on the seed and the step alone."""
+        """One step; its row of the log. The text depends only on the seed and the step."""
         began = time.perf_counter()
         self.step += 1
         self.model.train()
@@ -226,7 +226,7 @@ class Trainer:
 
 
 class Progress:
-    """One line that is written over in a terminal; elsewhere a line now and then."""
+    """A line that is overwritten in a terminal; without a terminal, a line from time to time."""
 
     def __init__(self, name: str, first: int, steps: int, tokens: int) -> None:
         self.name, self.first, self.steps, self.tokens = name, first, steps, tokens
@@ -276,7 +276,7 @@ def train(options: argparse.Namespace) -> tuple[Trainer, dict[str, Any]]:
         peak = peak_memory()
         summary = {
             "attention": options.attention,
-            # The median step: one that something else on the machine delayed does not count.
+            # The median step ignores steps that other processes delayed.
             "tokens_per_second": tokens / statistics.median(row["seconds"] for row in made),
             "peak_bytes": peak,
             "peak_bytes_of_steps": peak - before,
@@ -297,11 +297,11 @@ def print_summaries(summaries: list[dict[str, Any]]) -> None:
 
 
 def compare(options: argparse.Namespace, arguments: list[str]) -> None:
-    """Every attention in a process of its own, so that each one's peak memory is its own."""
+    """Runs every attention in a separate process, so that peak memory is measured separately."""
     arguments = [a for a in arguments if a != "--compare"]
     summaries, losses = [], {}
     for name in ATTENTION:
-        # Of an option given twice, argparse takes the last.
+        # If an option is given twice, argparse uses the last one.
         command = [sys.executable, str(EXAMPLES / "train_gpt.py"), *arguments]
         command += ["--attention", name, "--samples", "0"]
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:

@@ -1,5 +1,5 @@
-// An engine with a WebGPU device of its own: libattn records a forward and its backward into the
-// engine's command encoder, on the engine's buffers. Exit code 77: no GPU that WebGPU can use.
+// An engine that has its own WebGPU device: libattn records a forward and a backward into the
+// engine's command encoder, on the engine's buffers. Exit code 77: WebGPU finds no GPU.
 #include <webgpu.h>
 #include <wgpu.h>  // wgpu-native's wgpuDevicePoll
 
@@ -16,7 +16,7 @@ constexpr std::int64_t kBytes = kCount * 4;
 constexpr WGPUBufferUsage kStorage = WGPUBufferUsage_Storage, kTo = WGPUBufferUsage_CopyDst;
 constexpr WGPUCallbackMode kMode = WGPUCallbackMode_AllowSpontaneous;
 
-// Releases all that it was given when it goes.
+// Releases all objects added to it on destruction.
 struct Owner {
   std::vector<std::shared_ptr<void>> all;
   auto keep(auto handle, auto release) { return all.emplace_back(handle, release), handle; }

@@ -1,8 +1,8 @@
-"""Cells of torch_cuda.py: shapes, options, the pairs that count, and the inputs.
+"""Cells of torch_cuda.py: shapes, options, counted pairs, and inputs.
 
-Plain cells have 16384 tokens in all: dims 64, 128 and 256 with 2048 columns of q, and GQA 32/8.
-Options are measured at batch 4, 16 heads, length 4096, each beside the plain cell of the same work.
-Errors are of several draws of small cells.
+Plain cells have 16384 tokens in total: dims 64, 128 and 256 with heads x dim = 2048, and GQA 32/8.
+Options are measured at batch 4, 16 heads, length 4096, each with the plain cell of the same work.
+The suite errors uses several draws of small cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN_HEADS = ((64, 32, 32), (128, 16, 16), (128, 32, 8), (256, 8, 8))
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 OPTION_DIMS = (64, 128)
 DOCUMENTS = 16
-# Least bytes of q, k, v, o and do of one set that an L2 of 50 MB can't keep to the next call.
+# Bytes of q, k, v, o and do in all sets: an L2 of 50 MB has evicted a set before it is reused.
 SETS_BYTES = 200 << 20
 
 
@@ -65,7 +65,7 @@ class Cell:
         return min(int(self.option.removeprefix("window")), self.shape.length - 1)
 
     def row_options(self, pass_: str) -> dict[str, Any]:
-        """What is switched on, as rows say it."""
+        """The options that are on, in the form of rows."""
         backward = {"dbias": True} if self.option == "bias-gradient" and pass_ == "bwd" else {}
         if self.option.startswith("window"):
             return {"window_left": self.window()}
@@ -116,7 +116,7 @@ def option_cells(divisor: int = 1) -> list[Cell]:
     cells = []
     for dim in OPTION_DIMS:
         causal, full = (Shape(4, 16, 16, 4096, dim, kind) for kind in (True, False))
-        # The plain cells of the same work: the same documents as entries, the same pairs.
+        # The plain cells of the same work: documents as sequences, the same number of pairs.
         documents = Shape(4 * DOCUMENTS, 16, 16, 4096 // DOCUMENTS, dim, True)
         near = Shape(32, 16, 16, 512, dim, True)
         far = Shape(8, 16, 16, 2048, dim, True)
@@ -149,12 +149,12 @@ def error_cells() -> list[Cell]:
 
 
 def latency_cell() -> Cell:
-    """What `attn bench --latency` takes the host's time of."""
+    """The cell whose host time `attn bench --latency` measures."""
     return Cell("latency", Shape(1, 1, 1, 64, 64, True))
 
 
 def cells_of(suite: str, divisor: int) -> list[Cell]:
-    """The cells of a suite. divisor: of all lengths, for a trial without a GPU."""
+    """The cells of a suite. `divisor` divides all lengths, for a trial without a GPU."""
     cells = {
         "plain": plain_cells,
         "options": lambda: option_cells(divisor),
@@ -166,7 +166,7 @@ def cells_of(suite: str, divisor: int) -> list[Cell]:
 
 @dataclasses.dataclass
 class Inputs:
-    """Sets of q, k, v, do [b, n, h, d] in bf16, which calls take in turn, and the option's own."""
+    """Sets of q, k, v, do [b, n, h, d] in bf16, in rotation, and the option's tensors."""
 
     q: list[torch.Tensor]
     k: list[torch.Tensor]
@@ -182,7 +182,7 @@ class Inputs:
 
 
 def inputs_of(cell: Cell, device: str, draw: int = 0) -> Inputs:
-    """Normal numbers whose seed is the cell's name; others with each `draw`."""
+    """Normal numbers, seeded by the cell's name and `draw`."""
     s = cell.shape
     generator = torch.Generator(device).manual_seed(zlib.crc32(cell.base().encode()) + draw)
 

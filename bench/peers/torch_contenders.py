@@ -1,8 +1,8 @@
-"""Who takes part in torch_cuda.py: libattn through its Python package, and PyTorch's kernels.
+"""The contenders of torch_cuda.py: libattn through its Python package, and PyTorch's kernels.
 
-A contender makes, for a cell and its inputs, one call a set for each pass. All read the same memory
-[b, n, h, d], PyTorch's functions as views [b, h, n, d], so that nobody pays for a copy. Backwards
-are timed alone: libattn's is called on outputs that are there, PyTorch's runs on a kept graph.
+A contender provides, for a cell and its inputs, one call per set and pass. All read the same memory
+[b, n, h, d]; PyTorch's functions read it as views [b, h, n, d], so no contender pays for a copy.
+Backwards are timed alone: libattn's reads existing outputs, PyTorch's runs on a retained graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Call = Callable[[], object]
 
 
 class Contender:
-    """Calls by pass, one for each set, and the results of set 0."""
+    """Calls by pass, one per set, and the results of set 0."""
 
     name = ""
 
@@ -34,12 +34,12 @@ class Contender:
         raise NotImplementedError
 
     def results(self, pass_: str) -> dict[str, torch.Tensor]:
-        """Of set 0: tensors [b, n, h, d] (lse [b, h, n]) by name."""
+        """The results of set 0: tensors [b, n, h, d] (lse [b, h, n]) by name."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """What is set up around its calls, outside of the time."""
+        """A context around its calls; its set-up is not timed."""
         yield
 
 
@@ -88,7 +88,7 @@ class Libattn(Contender):
             x.v[at],
             out["out"],
             out["lse_out"],
-            want=("dq",),  # and those that are given
+            want=("dq",),  # in addition to the given ones
             **self.gradients[at],
             **self.options,
         )
@@ -117,7 +117,7 @@ class Libattn(Contender):
         return libattn.describe(self.x.q[0], self.x.k[0], self.x.v[0], **self.options)
 
     def plan(self, pass_: str) -> dict[str, str]:
-        """The kernel and its configuration, out of the chain that explain prints."""
+        """The kernel and its configuration, parsed from the output of explain."""
         long = {"fwd": "forward", "bwd": "backward"}[pass_]
         text = libattn.explain(self.problem(), long, self.device)
         lines = {key: value for key, _, value in (one.partition(": ") for one in text.split("\n"))}
@@ -127,7 +127,7 @@ class Libattn(Contender):
 
 
 class Peer(Contender):
-    """A function o = attend(q, k, v) of PyTorch on [b, h, n, d], and its kept graphs."""
+    """A function o = attend(q, k, v) of PyTorch on [b, h, n, d], and its retained graphs."""
 
     def __init__(self, cell: Cell, x: Inputs) -> None:
         super().__init__(cell, x)
@@ -166,13 +166,13 @@ class Peer(Contender):
         named = {n: t.transpose(1, 2) for n, t in zip(("dq", "dk", "dv"), found, strict=False)}
         heads = self.cell.shape.heads_kv
         for name in ("dk", "dv"):
-            if named[name].shape[2] != heads:  # of expanded heads
+            if named[name].shape[2] != heads:  # a gradient of expanded heads
                 named[name] = named[name].unflatten(2, (heads, -1)).float().sum(3)
         return named | ({"dbias": found[3]} if len(found) > 3 else {})
 
 
 class Sdpa(Peer):
-    """scaled_dot_product_attention, held to one backend."""
+    """scaled_dot_product_attention, restricted to one backend."""
 
     backend = SDPBackend.MATH
     options: frozenset[str] = frozenset()
@@ -182,7 +182,7 @@ class Sdpa(Peer):
         self.grouped = cell.shape.heads_q != cell.shape.heads_kv
         if not self.grouped:
             return
-        # Where a backend takes no groups, the expanded heads are made outside of the time.
+        # If a backend does not support grouped heads, the expansion is not timed.
         try:
             with self.turn():
                 self._forward(0)
@@ -225,7 +225,7 @@ class FlashAttention2(Sdpa):
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         torch.use_deterministic_algorithms(self.cell.option == "deterministic")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # which would take time
+        torch.utils.deterministic.fill_uninitialized_memory = False  # filling would be timed
         try:
             with super().turn():
                 yield
@@ -240,7 +240,7 @@ class MemoryEfficient(Sdpa):
 
 
 class Flex(Peer):
-    """flex_attention, compiled, with the block mask made outside of the time."""
+    """flex_attention, compiled; creating the block mask is not timed."""
 
     name = "flex"
     options = frozenset(
@@ -256,7 +256,7 @@ class Flex(Peer):
         import torch._functorch.config as functorch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        functorch.donated_buffer = False  # graphs are kept
+        functorch.donated_buffer = False  # graphs are retained
         torch._dynamo.reset()
         n = cell.shape.length
         mask = self._mask()
@@ -291,7 +291,7 @@ class Flex(Peer):
         return None
 
     def _forward(self, at: int) -> torch.Tensor:
-        # With a graph, as the backward needs it: compiled once for both.
+        # With a graph, which the backward needs; compiled once for both passes.
         return self.attend(*self.leaves[at]).detach()
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -309,7 +309,7 @@ class Flex(Peer):
 PEERS: dict[str, type[Any]] = {
     peer.name: peer for peer in (Cudnn, FlashAttention2, Flex, MemoryEfficient)
 }
-# flex and the memory-efficient kernel are no match for the others where these do the work.
+# FlexAttention and the memory-efficient kernel are much slower where the others support the cell.
 USUAL = {
     "plain": ("cudnn", "fa2"),
     "options": tuple(PEERS),
@@ -320,7 +320,7 @@ USUAL = {
 
 
 def peers_of(cell: Cell, wanted: tuple[str, ...] | None) -> list[type[Any]]:
-    """Peers that do the cell's option: those that were asked for, or the usual ones."""
+    """Peers that support the cell's option: the requested ones, or the default ones."""
     names = USUAL[cell.suite] if wanted is None else wanted
     if wanted is None and cell.suite == "options" and not cell.option:
         names = USUAL["plain"]

@@ -1,5 +1,5 @@
-"""PyTorch's attention on the CPU as a peer: reads requests, one JSON object a line, from stdin and
-answers each with one line on stdout. bench/peer.cpp drives it.
+"""PyTorch's attention on the CPU as a peer: reads requests from stdin, one JSON object per line,
+and answers each with one line on stdout. bench/peer.cpp drives it.
 
     {"do": "hello"}                                    -> {"version": "2.6.0", "threads": 2}
     {"do": "load", "dtype": "bf16", "batch": 1, "heads_q": 12, "heads_kv": 12, "len": 512,
@@ -24,12 +24,12 @@ DTYPES = {
 
 
 def load(request):
-    """Returns a function that makes one call: forward, or backward through a kept graph."""
+    """Returns a function for one call: forward, or backward through a retained graph."""
     torch.manual_seed(1)
     dtype = DTYPES[request["dtype"]]
 
     def tensor(heads):
-        # Heads before rows in memory: the layout PyTorch's flash kernel is called with most.
+        # Heads before rows in memory: the usual layout of calls to PyTorch's flash kernel.
         return torch.randn(
             request["batch"], heads, request["len"], request["dim"], dtype=dtype
         ).requires_grad_(request["backward"])

@@ -1,26 +1,28 @@
 #!/usr/bin/env python3
-"""libattn beside PyTorch's attentions on one GPU, in one process and one run.
+"""Measures libattn and PyTorch's attentions on one GPU, in one process and one run.
 
 usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|latency|errors|all]
            [--pass fwd,bwd] [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
 
-libattn comes through its Python package (PYTHONPATH, ATTN_LIBRARY); peers are cuDNN,
+libattn is called through its Python package (PYTHONPATH, ATTN_LIBRARY). The peers are cuDNN,
 flash-attention 2 and the memory-efficient kernel through scaled_dot_product_attention, and compiled
-FlexAttention. All take bf16 tensors of the same memory.
+FlexAttention. All read the same bf16 tensors.
 
-Of each cell libattn's results are first held against float64 (torch_oracle.py); one with a wrong
-result is not timed. Then all take turns: CUDA events around every call, sets of inputs in turn so
-that L2 does not hold them, the median of many. A row is appended to --out as soon as it is there
-(bench/README.md has the fields), and a table is printed last. `error.ratio_to_fa2` is the largest
-error over that of flash-attention 2 on the same numbers.
+libattn's results for each cell are first compared with float64 (torch_oracle.py). A cell with a
+wrong result is not timed. Then all contenders alternate. Times are between CUDA events around every
+call, over rotating sets of inputs so that L2 does not hold them; the median counts. Each row is
+appended to --out at once (fields: bench/README.md), and a table is printed at the end.
+`error.ratio_to_fa2` is the largest error divided by flash-attention 2's on the same inputs.
 
-The suite memory has no peers: a long row, forward and backward through autograd, and the bytes at
-the peak that are not inputs, outputs or gradients. The suite latency is the host's time for a call
-on small tensors, while the device works behind: `host_us`, and `peers_host_us` of PyTorch's own.
-The suite errors has no times: errors of all heads over several draws, beside flash-attention 2's.
+Suites without times of kernels:
+memory   no peers: one long sequence, forward and backward through autograd; peak bytes that are not
+         inputs, outputs or gradients
+latency  host time of a call on small tensors, without waiting for the device: `host_us`, and
+         `peers_host_us` for PyTorch's functions
+errors   errors of all heads over several draws, compared with flash-attention 2's
 
-Exit status 1 where a result is wrong or a cell of libattn could not be measured.
---device cpu --divide 32 tries all of it without a GPU, on lengths divided by so much.
+Exit status 1 if a result is wrong or libattn could not be measured on a cell.
+--device cpu --divide 32 tries everything without a GPU, on lengths divided by 32.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ from torch_oracle import Oracle
 
 SUITES = ("plain", "options", "memory", "latency", "errors")
 ROUNDS = 3
-MOST_ERROR = 1.1  # of fa2's largest over several draws
-HOST_CALLS = 200  # fewer than a stream's queue takes
+MOST_ERROR = 1.1  # limit of error.ratio_to_fa2 over several draws
+HOST_CALLS = 200  # less than the capacity of a stream's queue
 QUEUE_AHEAD_CYCLES = 3_000_000  # the device waits about 2 ms, so that calls are queued ahead of it
 
 
 class Clock:
-    """Times calls: by events on a GPU, by the clock on a CPU."""
+    """Times calls by events on a GPU and by the clock on a CPU."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
@@ -65,7 +67,7 @@ class Clock:
             torch.cuda.synchronize()
 
     def sample(self, calls: list[Call], count: int) -> list[float]:
-        """Seconds of `count` calls, the sets in turn."""
+        """Seconds of `count` calls, rotating over the sets."""
         if not self.cuda:
             found = []
             for at in range(count):
@@ -86,7 +88,7 @@ class Clock:
 def measure(
     clock: Clock, contenders: dict[str, tuple[Contender, list[Call]]], seconds: float
 ) -> dict[str, float]:
-    """The median time of each contender's calls in seconds; they take turns."""
+    """The median time of each contender's calls in seconds; the contenders alternate."""
     counts = {}
     for name, (contender, calls) in contenders.items():
         with contender.turn():
@@ -129,7 +131,7 @@ def output_of(*command: str) -> str:
 
 
 def described(cell: Cell, pass_: str) -> dict[str, Any]:
-    """What a row says about the problem."""
+    """The problem's fields of a row."""
     s = cell.shape
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -149,7 +151,7 @@ def described(cell: Cell, pass_: str) -> dict[str, Any]:
 
 
 def extra_bytes(clock: Clock, call: Call) -> int | None:
-    """What a call takes from PyTorch's allocator while it runs: its workspace."""
+    """Bytes that a call allocates from PyTorch while it runs: its workspace."""
     if not clock.cuda:
         call()
         return None
@@ -162,14 +164,14 @@ def extra_bytes(clock: Clock, call: Call) -> int | None:
 
 
 class Run:
-    """Cells measured so far, and what went wrong."""
+    """The cells measured so far, and the failures."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.clock = Clock(args.device)
         self.machine = machine(args.device)
         self.rows: list[dict[str, Any]] = []
-        self.compared: list[dict[str, Any]] = []  # errors of the suite of that name
+        self.compared: list[dict[str, Any]] = []  # rows of the suite errors
         self.failures: list[str] = []
         self.notes: dict[str, None] = {}
 
@@ -253,7 +255,7 @@ class Run:
         self.append(row)
 
     def latency(self) -> None:
-        """Microseconds of the host for one call, the least mean of several batches."""
+        """Host microseconds per call: the minimum over the means of several batches."""
         cell = torch_cells.latency_cell()
         x = torch_cells.inputs_of(cell, self.args.device)
         for pass_ in self.args.passes:
@@ -263,7 +265,7 @@ class Run:
                     peer = made(cell, x)
                     with peer.turn():
                         times[made.name] = self.host_time(peer.calls(pass_)[0])
-                except Exception as error:  # a peer's is a note, ours a failure
+                except Exception as error:  # a peer's exception is reported, ours is a failure
                     said = f"latency: {made.name} {pass_}: {error}"
                     self.fail(said) if made is Libattn else self.notes.update({said: None})
                     continue
@@ -285,7 +287,7 @@ class Run:
         return round(best * 1e6, 3)
 
     def errors(self, cell: Cell) -> None:
-        """Errors over several draws, beside a peer's."""
+        """Errors over several draws, compared with a peer's."""
         if not self.args.wanted(cell.base()):
             return
         peers = peers_of(cell, self.args.peers)
@@ -302,7 +304,7 @@ class Run:
                 self.fail(f"{of}: {ratio:.3f} x fa2's; {MOST_ERROR} x is accepted")
 
     def memory(self, cell: Cell) -> None:
-        """Forward and backward through autograd: bytes at the peak beside inputs and results."""
+        """Forward and backward through autograd: peak bytes in addition to inputs and results."""
         if not self.args.wanted(cell.base()):
             return
         x = torch_cells.inputs_of(cell, self.args.device)
@@ -320,7 +322,7 @@ class Run:
             o = libattn.torch.attention(*leaves, causal=True)
             o.backward(x.dout[0])
 
-        call()  # which compiles
+        call()  # compiles
         seconds = statistics.median(self.clock.sample([call], 3))
         forget()
         gc.collect()
@@ -347,7 +349,7 @@ class Run:
 
 
 class Peer:
-    """A peer on a cell; one that fails says so once and is left out."""
+    """A peer on a cell; one that fails is reported once and left out."""
 
     def __init__(self, run: Run, made: type[Any], cell: Cell, x: Inputs, oracle: Any) -> None:
         self.run, self.cell, self.oracle = run, cell, oracle
@@ -360,7 +362,7 @@ class Peer:
     def _may_fail(self, what: str):  # type: ignore[no-untyped-def]
         try:
             yield
-        except Exception as error:  # whatever a peer raises is a note, not our failure
+        except Exception as error:  # a peer's exception is reported, not counted as our failure
             self.contender = None
             reason = str(error).strip().split("\n")[0][:160]
             note = f"{self.name}: {self.cell.base()}: {what}: {type(error).__name__}: {reason}"
@@ -378,7 +380,7 @@ class Peer:
         return found
 
     def errors(self, pass_: str) -> Errors:
-        """Its errors; of dropout there are none, since its draws are its own."""
+        """The peer's errors; none for dropout, because a peer draws another mask."""
         if self.cell.option == "dropout" or self.contender is None:
             return {}
         found: Errors = {}

@@ -1,8 +1,8 @@
-"""Errors of results against float64, and beside those of flash-attention 2 on the same numbers.
+"""Errors of results against float64, compared with flash-attention 2's on the same inputs.
 
-The largest of millions of elements is one draw, which differs by a few tenths between kernels of
-the same roundings; the root mean square says which of two is the more exact, and so does the
-largest of many draws.
+The largest error of millions of elements is one random draw: it differs by a few tenths between
+kernels with the same roundings. To compare two kernels, use the root mean square or the largest
+error of many draws.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAWS = 16
 
 
 def compared(found: Errors, fa2: Errors) -> dict[str, Any]:
-    """What a row says of errors beside those of fa2."""
+    """The error fields of a row, compared with fa2's."""
     return {
         "fa2": {name: fa2[name][0] for name in fa2},
         "ratio_to_fa2": max(found[name][0] / fa2[name][0] for name in fa2),
@@ -30,7 +30,7 @@ def compared(found: Errors, fa2: Errors) -> dict[str, Any]:
 def error_of(
     oracle: Oracle, results: dict[str, torch.Tensor], fa2: Errors | None
 ) -> dict[str, Any]:
-    """Errors of all results, and how they stand to the naive ones and to those of fa2."""
+    """Errors of all results, and their ratios to the naive errors and to fa2's."""
     found = oracle.errors(results)
     naive = {
         name: float((oracle.naive[name].double() - oracle.exact[name].double()).abs().max())
@@ -48,8 +48,8 @@ def error_of(
 def errors_over_draws(
     cell: Cell, device: str, makers: list[type[Any]], draws: int = DRAWS
 ) -> dict[str, dict[str, Any]]:
-    """By pass: the errors of all heads over that many draws of the inputs; the first of the makers
-    is libattn, and one may be flash-attention 2."""
+    """Errors by pass: of all heads over this many draws of the inputs. The first contender is
+    libattn; one of the others may be flash-attention 2."""
     found: dict[tuple[str, str], list[Errors]] = {}
     for draw in range(draws):
         x = inputs_of(cell, device, draw)
@@ -72,7 +72,7 @@ def errors_over_draws(
 
 
 def joined(draws: list[Errors]) -> Errors:
-    """Of draws of the same size: the largest, and the root of the mean square of all."""
+    """The largest error and the root mean square over draws of the same size."""
     return {
         name: (
             max(errors[name][0] for errors in draws),

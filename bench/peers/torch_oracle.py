@@ -1,15 +1,15 @@
-"""What torch_cuda.py holds results against: attention in float64 on PyTorch, one head at a time.
+"""The reference of torch_cuda.py: attention in float64 on PyTorch, one head at a time.
 
-Plain formulas of docs/semantics.md on blocks of rows; shares nothing with the library. The same
-formulas in float32 with the roundings that a kernel of bf16 products makes (P, dS and the results)
-are the naive evaluation, whose error says what the precision itself costs.
+Plain formulas of docs/semantics.md on blocks of rows; it shares no code with the library. The naive
+evaluation uses the same formulas in float32 with the roundings of a kernel with bf16 products (P,
+dS and the results). Its error is the cost of the precision itself.
 
-That error is one draw of what rounding operands does, and a kernel's, which scales them in its own
-way, another; harness/compare.hpp derives six standard deviations beside it. A rounded operand
-(P, dS) is off by a factor 1 + e, e even in [-u, u], of variance u^2 / 3, so that the variance of a
-sum is that times the sum of its terms' squares. Results come from one call: gradients also have the
-errors of o, of its terms and of its own rounding, by way of delta = do . o, which all keys of a row
-share.
+The naive error is one random draw of the operands' rounding errors. A kernel scales its operands
+differently, so its error is another draw; the tolerance adds six standard deviations (derived in
+harness/compare.hpp). A rounded operand (P, dS) has a relative error e, uniform in [-u, u],
+of variance u^2 / 3. The variance of a sum is u^2 / 3 times the sum of the squares of its terms. All
+results come from one call: gradients also contain the errors of o (of its terms and of its
+rounding), through delta = do . o, which all keys of a row share.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SOFTCAP = 30.0
 DROPOUT = 0.1
 SEED = 0x1234_5678_9ABC
 OFFSET = 7
-BLOCK_ELEMENTS = 1 << 26  # of one matrix of scores
-UNIT = 2.0**-8  # of bf16: half the distance of neighbours at 1
+BLOCK_ELEMENTS = 1 << 26  # elements of one matrix of scores
+UNIT = 2.0**-8  # unit roundoff of bf16
 
 
 def philox(key: tuple[int, int], counter: tuple[Any, Any, int, int]) -> list[torch.Tensor]:
@@ -36,7 +36,7 @@ def philox(key: tuple[int, int], counter: tuple[Any, Any, int, int]) -> list[tor
     c = [torch.zeros_like(like) + part for part in counter]
     k = list(key)
     for _ in range(10):
-        # Products wrap around at 64 bits; their halves are right all the same.
+        # Products wrap around at 64 bits; both halves are still correct.
         one, two = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
         c = [(two >> 32 & low) ^ c[1] ^ k[0], two & low, (one >> 32 & low) ^ c[3] ^ k[1], one & low]
         k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
@@ -44,7 +44,7 @@ def philox(key: tuple[int, int], counter: tuple[Any, Any, int, int]) -> list[tor
 
 
 def kept(i: torch.Tensor, j: torch.Tensor, entry: int) -> torch.Tensor:
-    """Factors of dropout [rows, keys] of one (batch, head)."""
+    """Dropout factors [rows, keys] of one (batch, head)."""
     t = max(1, math.floor(256 * (1 - DROPOUT) + 0.5))
     i, j = i[:, None].long(), j[None, :].long()
     key = (SEED & 0xFFFFFFFF, (SEED >> 32) ^ (OFFSET >> 32))
@@ -57,20 +57,20 @@ def kept(i: torch.Tensor, j: torch.Tensor, entry: int) -> torch.Tensor:
 
 @dataclasses.dataclass
 class Part:
-    """Results of one batch entry and key head; heads are those of its group."""
+    """Results of one sequence and key head, for the query heads that share it."""
 
     o: torch.Tensor  # [n, group, d]
     lse: torch.Tensor  # [group, n]
     dq: torch.Tensor
     dk: torch.Tensor  # [m, d]
     dv: torch.Tensor
-    dbias: torch.Tensor | None  # [group, n, m]: of this batch entry alone
+    dbias: torch.Tensor | None  # [group, n, m]: of this sequence alone
     dsink: torch.Tensor | None  # [group]
-    squares: dict[str, torch.Tensor]  # 3 / UNIT^2 times the variance of each; none of naive ones
+    squares: dict[str, torch.Tensor]  # variance * 3 / UNIT^2; empty for naive results
 
 
 def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, backward: bool) -> Part:
-    """Set `at` of the inputs, batch entry b, key head g."""
+    """Results for set `at` of the inputs, sequence b, key head g."""
     work = torch.float32 if naive else torch.float64
     group = cell.shape.heads_q // cell.shape.heads_kv
     heads = slice(g * group, (g + 1) * group)
@@ -137,7 +137,7 @@ def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, back
             continue
         of_delta = (used * dp).square().sum(-1, keepdim=True)
         of_delta += (part_do * part_o).square().sum(-1, keepdim=True)
-        steep = p if slope is None else p * slope  # times the error of delta: that of dS
+        steep = p if slope is None else p * slope  # times the error of delta gives the error of dS
         squares["dq"][:, part] = scale**2 * (
             draw.square() @ k.square() + of_delta * (steep @ k).square()
         )
@@ -167,11 +167,11 @@ def visible(cell: Cell, x: Inputs, rows: torch.Tensor, keys: torch.Tensor) -> to
 
 
 class Oracle:
-    """Exact and naive results of the heads that are looked at, of set 0 of the inputs."""
+    """Exact and naive results of the sampled heads for set 0 of the inputs."""
 
     def __init__(self, cell: Cell, x: Inputs, *, backward: bool, all_heads: bool = False) -> None:
         s = cell.shape
-        # A bias's and a sink's gradients are sums over the batch.
+        # The gradients of a bias and of sinks are sums over the batch.
         if all_heads:
             self.places = [(b, g) for b in range(s.batch) for g in range(s.heads_kv)]
         elif cell.option in ("bias-gradient", "sinks"):
@@ -179,7 +179,7 @@ class Oracle:
         else:
             self.places = sorted({(0, 0), (s.batch - 1, s.heads_kv - 1)})
         self.group = s.heads_q // s.heads_kv
-        self.deviation: dict[str, torch.Tensor] = {}  # of what rounding the operands does
+        self.deviation: dict[str, torch.Tensor] = {}  # caused by rounded operands
         self.exact = self._results(cell, x, False, backward)
         self.naive = self._results(cell, x, True, backward)
 
@@ -203,7 +203,7 @@ class Oracle:
         return found
 
     def chosen(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """The heads that are looked at, in the order and shape of `exact`."""
+        """The sampled heads, in the order and shape of `exact`."""
         if name == "dbias":  # [1, h, n, m]
             return x[0, : self.group]
         if name == "dsink":  # [h]
@@ -218,7 +218,7 @@ class Oracle:
         return torch.stack(parts)
 
     def errors(self, results: dict[str, torch.Tensor]) -> dict[str, tuple[float, float]]:
-        """The largest and the root mean square error of each result; NaN where it has one."""
+        """Largest and root mean square error of each result; NaN if the result contains one."""
         found = {}
         for name, x in results.items():
             error = self.chosen(name, x).double() - self.exact[name].double()
@@ -226,8 +226,8 @@ class Oracle:
         return found
 
     def complaint(self, name: str, x: torch.Tensor) -> str:
-        """Why a result is wrong, or "": each row within twice the naive error of that row, six
-        deviations of its operands' rounding and two roundings of its largest value."""
+        """Why a result is wrong, or "". The limit of a row is twice the row's naive error, plus six
+        standard deviations of its operands' rounding, plus two roundings of its largest value."""
         exact = self.exact[name].double()
         error = (self.chosen(name, x).double() - exact).abs()
         naive = (self.naive[name].double() - exact).abs()
@@ -238,7 +238,7 @@ class Oracle:
             limit = 2 * naive + 6 * self.deviation[name] + 2.0**-17 * (1 + size)
         else:
             terms = 2 * naive, 6 * self.deviation[name], 2 * UNIT * size
-            limit = 2.0**-20 * exact.square().mean().sqrt()  # of the f32 sums
+            limit = 2.0**-20 * exact.square().mean().sqrt()  # error of f32 sums
             limit = limit + sum(t.amax(-1, keepdim=True) for t in terms)
         bad = ~(error <= limit)
         if not bad.any():
