@@ -1,4 +1,4 @@
-// Case as one line of text and back.
+// Prints and parses cases.
 #include "case.hpp"
 
 #include <array>
@@ -38,7 +38,7 @@ constexpr std::array kRanges{"documents", "random", "empty"};
 constexpr std::array kSinks{"normal", "minus_inf", "plus_inf"};
 constexpr std::array kPlanted{"none", "nan_q", "nan_v", "inf_k", "nan_dout"};
 
-// One key of the text: how it is printed (empty: at its default) and read.
+// One key of the text: printing (empty at its default) and parsing.
 struct Field {
   const char* key;
   std::function<std::string(const Case&)> print;

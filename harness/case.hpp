@@ -1,6 +1,6 @@
-// Case: one problem together with how its arguments are made. Printable to one line and back, so
-// that `attn check --case "..."` reproduces it. Tests, benchmarks, the support table and sanitizer
-// runs all take their problems from one list of these (list.cpp).
+// Case: a problem and the recipe for its arguments. A case prints as one line that parses back, so
+// `attn check --case "..."` reproduces it. Tests, benchmarks, the support table and sanitizer runs
+// use the same list of cases (list.cpp).
 #pragma once
 
 #include <attn/attn.hpp>
@@ -11,43 +11,43 @@
 
 namespace attn::harness {
 
-// How the tensors lie in memory.
+// Memory layout of the tensors.
 enum class Memory : std::int32_t {
   bshd = 0,       // contiguous in the order of the shape
   bhsd = 1,       // heads before rows
   fused_qkv = 2,  // q, k and v are column ranges of one buffer (needs len_q == len_kv)
-  sliced = 3,     // a slice of a larger tensor: rows and heads left out at both ends
-  padded = 4,     // every row followed by a gap, odd strides
+  sliced = 3,     // a slice of a larger tensor, without its first and last rows and heads
+  padded = 4,     // a gap after every row, odd strides
 };
 
-// Inputs whose heads or batch entries all have stride 0 (k, v, bias, mask).
+// Inputs with stride 0 between heads or sequences (k, v, bias, mask).
 enum class Expanded : std::int32_t { none = 0, heads = 1, batch = 2 };
 
-// What len_q, len_kv, cu_len_q, cu_len_kv hold.
+// Values of len_q, len_kv, cu_len_q, cu_len_kv.
 enum class Lengths : std::int32_t {
-  full = 0,     // every entry has the largest length
-  varied = 1,   // the first entry has the largest length, the others less
-  zero = 2,     // as varied, and the last entry is empty
-  hostile = 3,  // as varied, but values below 0 and past the limit, to be clamped
-  gaps = 4,     // packed, as varied, with rows before and behind that no entry has
+  full = 0,     // every sequence has the maximum length
+  varied = 1,   // the first sequence has the maximum length, the others are shorter
+  zero = 2,     // as varied, and the last sequence is empty
+  hostile = 3,  // as varied, plus values below 0 and past the limit, which must be clamped
+  gaps = 4,     // packed, as varied, with uncovered rows before and after the sequences
 };
 
-// What kv_begin and kv_end hold.
+// Values of kv_begin and kv_end.
 enum class Ranges : std::int32_t {
-  documents = 0,  // the row's document, lengths by hash
-  random = 1,     // anything, not monotone, some empty, some out of range
+  documents = 0,  // the query's document, with hashed lengths
+  random = 1,     // arbitrary: not monotone, some empty, some out of range
   empty = 2,      // begin >= end for every other row
 };
 
 enum class Sinks : std::int32_t { normal = 0, minus_inf = 1, plus_inf = 2 };
 
-// A non-finite element put in one visible place.
+// A non-finite element at one visible position.
 enum class Planted : std::int32_t { none = 0, nan_q = 1, nan_v = 2, inf_k = 3, nan_dout = 4 };
 
 struct Case {
   Pass pass = Pass::forward;
   Problem problem{};
-  std::string name;  // the options that made it, "causal+dropout"; no spaces
+  std::string name;  // its options, "causal+dropout"; no spaces
   std::uint64_t seed = 1;
 
   Memory memory = Memory::bshd;
@@ -73,26 +73,26 @@ struct Case {
   bool operator==(const Case& other) const;
 };
 
-// "backward name=causal+alibi seed=7 memory=bhsd : dtype=bf16 batch=2 ...": what is at its default
-// is left out; the problem follows the colon as attn::to_string prints it.
+// "backward name=causal+alibi seed=7 memory=bhsd : dtype=bf16 batch=2 ...". Defaults are omitted;
+// the problem follows the colon in the format of attn::to_string.
 std::string to_string(const Case& c);
-// The inverse. Throws attn::Error (invalid_argument) that names the word it can't read.
+// The inverse. Throws attn::Error (invalid_argument) that names the invalid word.
 Case parse_case(const std::string& text);
 
-// Which part of the list is wanted; what is not given does not restrict.
+// Selects a part of the list. Unset fields select everything.
 struct Filter {
   std::optional<Pass> pass;
   std::optional<DType> dtype;
   std::string name;        // substring of Case::name
-  std::string option;      // one whole option of Case::name
+  std::string option;      // one complete option of Case::name
   std::int32_t shard = 0;  // every `shards`-th case, starting at `shard`
   std::int32_t shards = 1;
-  std::int64_t limit = 0;   // at most so many, evenly spread; 0 = all
-  bool every_type = false;  // pairs in each of f32, f16, bf16 instead of in one of them
+  std::int64_t limit = 0;   // maximum number of cases, evenly spaced; 0 = all
+  bool every_type = false;  // pairs of options in each of f32, f16, bf16 instead of one of them
 };
 
-// The default list: every option alone and every pair of options, sizes and memory layouts by hash,
-// in f32, f16 and bf16; f64, decode and hand-picked sizes on top. Deterministic.
+// The default list: every option alone and every pair of options in f32, f16 and bf16, with hashed
+// sizes and memory layouts; also f64, decode and hand-picked sizes. Deterministic.
 std::vector<Case> case_list(const Filter& filter = {});
 
 // One row of the support table.
@@ -101,7 +101,7 @@ struct OptionInfo {
   std::string what;  // one line
 };
 std::vector<OptionInfo> option_list();
-// The option alone (or none, for an empty name) on a small plain problem: for the support table.
+// The option alone (none if the name is empty) on a small plain problem, for the support table.
 Case option_case(const std::string& option, Pass pass, DType dtype);
 
 }  // namespace attn::harness

@@ -1,4 +1,4 @@
-// Runs a case through the library and judges the result; see check.hpp.
+// Implements check.hpp.
 #include "check.hpp"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::string call_reference(const Case& c, const Arguments& arguments) {
   return "no such pass";
 }
 
-// Everything one evaluation of the case reads and writes.
+// The inputs and outputs of one evaluation of the case.
 struct Run {
   Inputs inputs;
   OutputSet outputs;
@@ -87,7 +87,7 @@ struct Run {
   }
 };
 
-// What the reference and the naive evaluation make of an output of this type.
+// The results of the reference and of the naive evaluation for an output of this type.
 Comparands comparands(const Case& c, const std::string& name, DType dtype,
                       const TensorView& expected, const NaiveOutput& naive, DType operands) {
   Comparands x;
@@ -105,8 +105,8 @@ Comparands comparands(const Case& c, const std::string& name, DType dtype,
   return x;
 }
 
-// The caches after an append: rows that were there are the same bits; with rope an appended key may
-// have been rounded to the neighbouring value.
+// The caches after an append: existing rows must keep their bits. With rope, an appended key may
+// differ by one rounding.
 std::string judge_cache(const Case& c, const char* name, const TensorView& actual,
                         const TensorView& expected) {
   const std::vector<double> a = read_all(actual);
@@ -116,7 +116,7 @@ std::string judge_cache(const Case& c, const char* name, const TensorView& actua
   const auto dim = static_cast<std::size_t>(actual.shape[3]);
   for (std::size_t n = 0; n < a.size(); ++n) {
     if (std::isnan(a[n]) && std::isnan(e[n])) continue;
-    double largest = 0.0;  // of the row: a rotation mixes its elements
+    double largest = 0.0;  // over the row, because a rotation mixes its elements
     for (std::size_t d = 0; d < dim; ++d) {
       largest = std::max(largest, std::fabs(e[n / dim * dim + d]));
     }
@@ -138,7 +138,7 @@ std::string judge_count(const Run& run, const Run& reference) {
   return "nonfinite_count is " + std::to_string(actual) + ", expected " + std::to_string(expected);
 }
 
-// What a backward takes of the forward, as the reference computes it.
+// The forward's results that a backward reads, computed by the reference.
 struct Forward {
   std::vector<double> o, lse;
 };
@@ -154,7 +154,7 @@ Forward forward_of(const Case& c) {
   return {read_all(*outputs.find("o")), read_all(*outputs.find("lse"))};
 }
 
-// The same call once more must give the same bits.
+// Repeating the call must give the same bits.
 std::string judge_repeat(Context& context, const Case& c, const Forward& forward, const Run& first,
                          std::int64_t bytes, DeviceQueue* device) {
   Run again(c, DType::none);
@@ -173,7 +173,7 @@ std::string judge_repeat(Context& context, const Case& c, const Forward& forward
   return {};
 }
 
-// Of "cuda: why; webgpu: why; ..." what one backend says.
+// Extracts one backend's reason from "cuda: why; webgpu: why; ...".
 std::string reason_of(Context& context, const std::string& reasons, const std::string& name) {
   const std::size_t begin = reasons.find(name + ": ");
   if (name.empty() || begin == std::string::npos) return reasons;

@@ -1,4 +1,4 @@
-// Rows of actual, expected and naive values side by side; see compare.hpp.
+// Compares rows of actual, expected and naive values; see compare.hpp.
 #include "compare.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace attn::harness {
 namespace {
 
-// What terms amount to whose p = exp(score - lse) is below the normal range of f32.
+// Contribution of terms with p = exp(score - lse) below the normal range of f32.
 constexpr double kFlushed = 0x1p-110;
 
 std::string print(double x) {
@@ -36,7 +36,7 @@ std::size_t width_of(const Comparands& x) {
   return static_cast<std::size_t>(x.shape.empty() ? 1 : std::max<std::int64_t>(x.shape.back(), 1));
 }
 
-// Whether a value that isn't finite, or should not be, is as expected.
+// Compares a value that is not finite or should not be finite.
 bool same_kind(double actual, double expected, bool any_nonfinite) {
   if (std::isfinite(actual) || std::isfinite(expected)) return false;
   if (any_nonfinite) return true;
@@ -80,7 +80,7 @@ std::vector<double> row_tolerances(const Comparands& x) {
       const double error = std::fabs(x.naive[n] - x.expected[n]);
       if (!(error <= row.naive_error)) row.naive_error = error;
     }
-    // Nothing is known where a planted NaN reaches all terms of a row.
+    // No tolerance is known if a planted NaN reaches all terms of a row.
     const bool known = x.magnitude[number] > 0.0 || !x.has_planted;
     row.magnitude = known ? x.magnitude[number] : 8.0 * row.largest;
     if (rounds) row.deviation = x.deviation[number];

@@ -12,8 +12,8 @@
 namespace attn::harness {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;        // of cuMemAlloc
-constexpr std::int64_t kMostKept = 64ll << 20;  // larger pieces go back to the driver
+constexpr std::int64_t kAlignment = 256;        // alignment of cuMemAlloc
+constexpr std::int64_t kMostKept = 64ll << 20;  // larger blocks are freed at once
 
 void check(const core::Status& status) {
   if (!status.ok()) throw Error(status.code, status.message);
@@ -42,9 +42,9 @@ struct DeviceQueue::State {
   const cuda::DeviceFacts* facts = nullptr;
   cuda::abi::Stream stream = nullptr;
   std::multimap<std::int64_t, void*> idle;  // by capacity
-  std::map<void*, std::int64_t> taken;      // their capacities
+  std::map<void*, std::int64_t> taken;      // value: capacity
   std::vector<cuda::abi::Event> events;
-  std::size_t marks = 0;  // of the events, since spans() was called
+  std::size_t marks = 0;  // number of events since spans() was called
 
   void call(cuda::abi::Result result, std::string_view name, const std::string& tried) const {
     check(driver.status(result, name, tried + " on cuda:" + std::to_string(ordinal)));
@@ -115,7 +115,7 @@ void* DeviceQueue::take(std::int64_t bytes) {
   std::int64_t capacity = std::max<std::int64_t>(bytes, 1);
   if (!s.exact) {
     capacity = (capacity + kAlignment - 1) / kAlignment * kAlignment;
-    // Not one much larger, so that a small tensor doesn't keep a large one's piece.
+    // Not a much larger block, so that a small tensor does not occupy a large one's memory.
     const auto found = s.idle.lower_bound(capacity);
     if (found != s.idle.end() && found->first <= 2 * capacity) {
       void* memory = found->second;
@@ -151,7 +151,7 @@ void DeviceQueue::give_back(void* memory) {
 void DeviceQueue::upload(void* to, const void* from, std::int64_t bytes) {
   if (bytes <= 0) return;
   const auto here = current();
-  // From pageable memory: returns when the bytes were read.
+  // From pageable memory: returns after the bytes were read.
   state_->call(state_->driver.api().cuMemcpyHtoDAsync_v2(
                    number(to), from, static_cast<std::size_t>(bytes), state_->stream),
                "cuMemcpyHtoDAsync", "copying " + std::to_string(bytes) + " bytes");
@@ -160,7 +160,7 @@ void DeviceQueue::upload(void* to, const void* from, std::int64_t bytes) {
 void DeviceQueue::download(void* to, const void* from, std::int64_t bytes) {
   if (bytes <= 0) return;
   const auto here = current();
-  // To pageable memory: returns when the bytes are there.
+  // To pageable memory: returns after the bytes were written.
   state_->call(state_->driver.api().cuMemcpyDtoHAsync_v2(
                    to, number(from), static_cast<std::size_t>(bytes), state_->stream),
                "cuMemcpyDtoHAsync", "copying " + std::to_string(bytes) + " bytes back");

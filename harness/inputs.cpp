@@ -1,4 +1,4 @@
-// The arguments of a case; see inputs.hpp.
+// Implements inputs.hpp.
 #include "inputs.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// Writes value(linear index) into the rows of a tensor [b, n, h, d] or [total, h, d] that exist.
+// Writes value(linear index) into the existing rows of a tensor [b, n, h, d] or [total, h, d].
 template <class Value>
 void fill_rows(const TensorView& view, const Rows& rows, Value value) {
   const std::int64_t heads = view.shape[rows.packed ? 1 : 2];
@@ -40,7 +40,7 @@ void fill_rows(const TensorView& view, const Rows& rows, Value value) {
   }
 }
 
-// Fills what a case needs, tensor after tensor.
+// Allocates and fills the tensors of a case.
 class Maker {
  public:
   Maker(const Case& c, Inputs& inputs) : c_(c), p_(c.problem), in_(inputs), a_(inputs.arguments) {}
@@ -211,7 +211,7 @@ class Maker {
   }
 
   void give_by_pointer(const std::string& name, Value<std::uint64_t>& value) {
-    // 64 bits, aligned whatever the layout of the other tensors.
+    // 64 bits, always aligned.
     const TensorView view = in_.tensors.make(name, DType::i32, {2}, Memory::bshd, false);
     std::memcpy(view.address(), &value.host, sizeof value.host);
     value = static_cast<const std::uint64_t*>(view.address());
@@ -288,8 +288,8 @@ class Maker {
     return view;
   }
 
-  // Mask and bias: a dimension that is not full has size 1, or stride 0 in expanded cases. Elements
-  // that no entry's lengths reach hold NaN (a mask: anything).
+  // Mask and bias: a broadcast dimension has size 1, or stride 0 in expanded cases. Elements beyond
+  // every sequence's length hold NaN (in a mask: any value).
   template <class Value>
   TensorView extent(const std::string& name, DType dtype, const Extent& e, Value value) {
     const std::array<bool, 4> full{e.batch, e.head, e.q, e.kv};
@@ -322,7 +322,7 @@ class Maker {
     return rows.length.empty() ? 0 : *std::max_element(rows.length.begin(), rows.length.end());
   }
 
-  // kv_begin and kv_end of query i of entry b.
+  // kv_begin and kv_end of query i of sequence b.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> range(std::int64_t b, std::int64_t i) const {
     const auto n = static_cast<std::uint64_t>((b << 24) + i);
     const auto entry = static_cast<std::size_t>(b);

@@ -1,5 +1,5 @@
-// The arguments of a case: hashed values in guarded memory. Whatever the call must not read (gaps,
-// rows past a length, unused pages) holds NaN. Making them twice gives the same values.
+// The arguments of a case: hashed values in guarded memory. Memory that the call must not read
+// (gaps, rows past a length, unused pages) holds NaN. The values depend on the case only.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -12,33 +12,33 @@
 
 namespace attn::harness {
 
-// Rows of each batch entry: padded entry b has rows (b, 0..length), packed ones lie one after the
-// other. Lengths are before an append.
+// Rows of each sequence: padded sequence b has rows (b, 0..length); packed sequences are
+// contiguous. Lengths are those before an append.
 struct Rows {
   bool packed = false;
-  std::vector<std::int64_t> begin;   // packed: first row of the entry
+  std::vector<std::int64_t> begin;   // packed: first row of the sequence
   std::vector<std::int64_t> length;  // after clamping
-  std::vector<std::int64_t> stored;  // as written in the lengths tensor
-  std::int64_t behind = 0;           // packed: rows after the last entry
+  std::vector<std::int64_t> stored;  // value in the lengths tensor
+  std::int64_t behind = 0;           // packed: rows after the last sequence
   [[nodiscard]] std::int64_t total() const;
 };
 Rows rows_q(const Case& c);
 Rows rows_kv(const Case& c);
 
-// Sets total_q and total_kv of packed problems from the lengths that the case draws.
+// Sets total_q and total_kv of packed problems from the case's lengths.
 void set_totals(Case& c);
 
-// Tensors by name, each in guarded memory of its own (fused ones share theirs).
+// Tensors by name, each in its own guarded memory (fused tensors share one block).
 class TensorSet {
  public:
   TensorView make(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape,
                   Memory memory, bool rows);
-  // Several tensors [.., heads, dim] over the same rows, their columns one after the other.
+  // Several tensors [.., heads, dim] over the same rows, stored as adjacent column ranges.
   std::vector<TensorView> make_fused(const std::string& name, DType dtype,
                                      const std::vector<std::vector<std::int64_t>>& shapes);
-  // Notes the state before the call; writable tensors may change in their elements only.
+  // Records the state before the call. Only the elements of writable tensors may change.
   void seal(const std::vector<TensorView>& writable);
-  // Empty, or which tensor was written where it must not be.
+  // Empty, or the name of the tensor that was written outside its elements.
   [[nodiscard]] std::string changed() const;
   template <class Visit>
   void each_storage(Visit visit) {
@@ -58,25 +58,25 @@ struct Inputs {
   explicit Inputs(const Case& c);
 
   TensorSet tensors;
-  Arguments arguments;  // inputs and numbers; o, lse, delta of a backward hold NaN until given
+  Arguments
+      arguments;  // inputs and numbers; a backward's o, lse, delta hold NaN until they are filled
   Rows q, kv;
 
-  // Backward: what a forward gave, in row-major order of the shapes of o and lse.
+  // Backward: the forward's outputs, row-major in the shapes of o and lse.
   void give_forward(const std::vector<double>& o, const std::vector<double>& lse);
 };
 
-// Where the outputs of the case go: dtype none = the problem's own types, else that type for all.
-// Elements hold NaN, or hashed values (the same for every type asked) where they are added to.
+// The outputs of a case: dtype none = the problem's own types, else this type for all. Elements
+// hold NaN; accumulated outputs hold hashed values (the same for every requested type).
 struct OutputSet {
   OutputSet(const Case& c, DType dtype);
   TensorSet tensors;
-  std::vector<std::pair<std::string, TensorView>> views;  // by name of the Arguments member
+  std::vector<std::pair<std::string, TensorView>> views;  // keyed by the Arguments member's name
   void give(Arguments& arguments) const;
   [[nodiscard]] const TensorView* find(const std::string& name) const;
 };
 
-// Shapes as the API wants them: [b, len, heads, dim] or [total, heads, dim]; of lse; of a bias or
-// mask.
+// Shapes in the API's order: [b, len, heads, dim] or [total, heads, dim]; lse; bias or mask.
 std::vector<std::int64_t> row_shape(const Problem& problem, bool queries, std::int64_t dim);
 std::vector<std::int64_t> stat_shape(const Problem& problem);
 std::vector<std::int64_t> extent_shape(const Problem& problem, const Extent& extent);

@@ -22,7 +22,7 @@ constexpr std::array<std::int64_t, 30> kDims{1,  2,  3,   4,   5,   7,   8,   9,
                                              16, 17, 24,  31,  32,  33,  48,  63,  64,  65,
                                              80, 96, 100, 127, 128, 129, 160, 200, 255, 256};
 
-// A plain problem. Three of four span several tiles of keys and of queries of any plan.
+// A plain problem. Three of four span several tiles of keys and of queries in every plan.
 Case plain(Pass pass, DType dtype, std::uint64_t seed) {
   Draw draw(seed);
   Case c;
@@ -52,7 +52,7 @@ std::uint64_t seed_of(const std::string& text) {
   return hash(1, stream_of(text), 0) >> 40;
 }
 
-// The options on a plain problem; nothing where they can't be together.
+// The options on a plain problem; nullopt if they cannot be combined.
 std::optional<Case> combine(Pass pass, DType dtype, std::uint64_t seed,
                             const std::vector<const Option*>& on) {
   Case c = plain(pass, dtype, seed);
@@ -70,7 +70,7 @@ class List {
  public:
   explicit List(bool every_type) : every_type_(every_type) {}
 
-  // The seed depends on the options alone, so that forward and backward see the same problem.
+  // The seed depends only on the options, so forward and backward use the same problem.
   void add(Pass pass, DType dtype, const std::string& salt, const std::vector<const Option*>& on) {
     std::string name = salt + to_string(dtype);
     for (const Option* option : on) name += std::string("+") + option->name;
@@ -123,12 +123,12 @@ class List {
             });
         if (fits) on.push_back(&next);
       }
-      std::sort(on.begin(), on.end());  // the order of the table
+      std::sort(on.begin(), on.end());  // table order
       add(pass, kTypes[n % kTypes.size()], "several", on);
     }
   }
 
-  // Lengths and dimensions apart, causal or not.
+  // Different lengths and dimensions, causal or not.
   void sizes(Pass pass, std::uint64_t count) {
     for (std::uint64_t n = 0; n < count; ++n) {
       const std::uint64_t seed = hash(11, 0, n) >> 40;
@@ -149,8 +149,7 @@ class List {
     }
   }
 
-  // Nothing of something, with a bias whose gradient has elements all the same: of each pair, and
-  // of each key.
+  // One size is 0, but the bias and its gradient have elements: one per pair, and one per key.
   void nothing(Pass pass) {
     for (const DType dtype : kAllTypes) {
       for (std::int64_t Problem::* const size :
@@ -170,7 +169,7 @@ class List {
     }
   }
 
-  // A NaN or an infinity that every query or key sees.
+  // A NaN or an infinity that is visible to every query or key.
   void planted(Pass pass) {
     for (const Planted what : {Planted::nan_q, Planted::nan_v, Planted::inf_k, Planted::nan_dout}) {
       if (what == Planted::nan_dout && pass != Pass::backward) continue;
@@ -187,7 +186,7 @@ class List {
     }
   }
 
-  // A sink of +inf takes all the weight.
+  // A sink of +inf has all the weight.
   void sink_plus_inf() {
     for (const DType dtype : kAllTypes) {
       Case c = plain(Pass::forward, dtype, seed_of("sink_plus_inf"));

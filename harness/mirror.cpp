@@ -1,4 +1,4 @@
-// Copies of a call's memory; see mirror.hpp.
+// Implements mirror.hpp.
 #include "mirror.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace attn::harness {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // of a storage's first byte, as of real allocations
+constexpr std::int64_t kAlignment = 256;  // of a block's first byte, like a real allocation
 
 }  // namespace
 
@@ -63,7 +63,7 @@ void* Mirror::moved(const void* host) const {
   const Copy* found = nullptr;
   for (const Copy& copy : copies_) {
     const bool inside = address >= copy.host && address < copy.host + copy.bytes;
-    // The address of an empty tensor may be one past the end of its memory, where another's begins.
+    // The address of an empty tensor may be one past its block's end, where another block begins.
     const bool behind = address == copy.host + copy.bytes && found == nullptr;
     if (inside || behind) found = &copy;
     if (inside) break;

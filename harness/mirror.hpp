@@ -1,7 +1,6 @@
-// Mirror: the memory of a call on a device. A case's storages are copied as they are, guards, gaps
-// and poison included, so that what was wrong on the host side is wrong there too, and copied back,
-// so that results are read and guards are checked where they always are. The benchmark and `attn
-// run` copy plain tensors.
+// Mirror: a copy of a call's memory on a device. A case's blocks are copied with guards, gaps and
+// poison, so an error that shows on the host also shows on the device. They are copied back, so the
+// host reads the results and checks the guards. The benchmark and `attn run` copy plain tensors.
 #pragma once
 
 #include <vector>
@@ -18,25 +17,24 @@ class Mirror {
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  // Copies it to the device. In exact queues (device.hpp) guards stay behind, and so does what is
-  // `scratch`: reading it before it is written is then an access that initcheck sees.
+  // Copies it to the device. Exact queues (device.hpp) do not copy guards, nor `scratch` blocks, so
+  // initcheck detects a read before the first write.
   void add(Storage& storage, bool scratch = false);
-  // Copies the tensors of the call that were not added before, each by itself. Those that it writes
-  // come back.
+  // Copies the call's remaining tensors, each separately. Outputs are copied back.
   void add_tensors(Pass pass, const Problem& problem, const Arguments& host);
-  // The same arguments on the device: every pointer into what was added points to the same byte of
-  // its copy, and the work goes to the queue's stream.
+  // The same arguments on the device: every pointer into an added block points to the same byte of
+  // its copy, and the stream is the queue's.
   [[nodiscard]] Arguments arguments(Pass pass, const Problem& problem, const Arguments& host) const;
-  [[nodiscard]] std::int64_t bytes() const;  // of the copies
+  [[nodiscard]] std::int64_t bytes() const;  // size of all copies
   [[nodiscard]] int count() const { return static_cast<int>(copies_.size()); }
-  // Waits for the work and copies back what may have been written.
+  // Waits for the work and copies back all blocks that may have been written.
   void download();
 
  private:
   struct Copy {
     unsigned char* host;
     std::int64_t bytes;
-    unsigned char* device;  // of host[0]
+    unsigned char* device;  // address of host[0]'s copy
     void* memory;
     bool comes_back;
   };

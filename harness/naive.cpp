@@ -14,14 +14,14 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// One output: sums in T, and sums of magnitudes of the same terms in double.
+// One output: sums in T, and sums of the magnitudes of the same terms in double.
 template <class T>
 struct Sum {
   TensorView view;  // shape only
   std::vector<T> value;
-  std::vector<double> magnitude;  // of each element
-  std::vector<double> square;     // of the terms with a rounded operand; empty: none is rounded
-  std::vector<double> flushed;    // sizes of what multiplies operands below the normal range
+  std::vector<double> magnitude;  // per element
+  std::vector<double> square;     // of terms with a rounded operand; empty = no operand is rounded
+  std::vector<double> flushed;    // sizes of the factors of operands below the normal range
   explicit Sum(const TensorView& like = {}, T initial = T(0))
       : view(shaped(like.dtype, {like.shape.begin(), like.shape.begin() + like.rank})),
         value(static_cast<std::size_t>(num_elements(like)), initial),
@@ -33,7 +33,7 @@ struct Sum {
   }
 };
 
-// The 16-bit type that operands of products are rounded to, or none.
+// The 16-bit type that operands of products are rounded to; none = not rounded.
 class Operand {
  public:
   explicit Operand(DType type) : type_(type) {
@@ -46,7 +46,7 @@ class Operand {
   [[nodiscard]] T rounded(T x) const {
     return is_rounded() ? static_cast<T>(round_to(type_, static_cast<double>(x))) : x;
   }
-  // Adds the terms factor * operand * from[..] of a row that starts at `at`.
+  // Adds the terms factor * operand * from[..] to the row that starts at `at`.
   template <class T>
   void note(Sum<T>& s, std::size_t at, T operand, T factor, const T* from,
             std::size_t count) const {
@@ -64,7 +64,7 @@ class Operand {
       }
     }
   }
-  // Of a sum of such terms: a rounding is off by at most unit_, evenly distributed.
+  // Standard deviation of a sum of such terms: relative errors are uniform in [-unit_, unit_].
   [[nodiscard]] double deviation(double square) const {
     return unit_ / std::sqrt(3.0) * std::sqrt(square);
   }
@@ -104,12 +104,12 @@ class Naive {
   }
 
  private:
-  // Of row i: score and its pieces for every key of the entry.
+  // Row i: score and its components for every key of the sequence.
   struct Row {
     std::vector<T> score;      // -inf where hidden
     std::vector<T> ratio;      // tanh(raw / softcap)
     std::vector<T> keep;       // 0, or 256 / t
-    std::vector<double> size;  // what rounding the score, which p multiplies, depends on
+    std::vector<double> size;  // scale of the score's rounding error
     T largest = static_cast<T>(-kInf);
     bool is_nan = false;
   };
@@ -131,7 +131,7 @@ class Naive {
                 broadcast(view, 3, j));
   }
 
-  // The half-open range of keys that causal, window, kv_begin and kv_end leave.
+  // The half-open range of keys that is visible under causal, window, kv_begin and kv_end.
   void band(const Operands<T>& x, std::int64_t i, std::int64_t& low, std::int64_t& high) const {
     low = 0;
     high = x.len_kv;
@@ -205,7 +205,7 @@ class Naive {
     return byte < t ? static_cast<T>(256.0 / t) : T(0);
   }
 
-  // Row-major place of element 0 of row i in a tensor of rows, and of its statistic.
+  // Row-major index of element 0 of row i in a tensor of rows, and of the row's statistic.
   std::size_t row_at(const Sum<T>& s, const Rows& rows, std::int64_t b, std::int64_t i,
                      std::int64_t h) const {
     return rows.packed ? s.at(rows.begin[static_cast<std::size_t>(b)] + i, h) : s.at(b, i, h);
@@ -227,7 +227,7 @@ class Naive {
       T* out = o.value.data() + at_row;
       double* magnitude = o.magnitude.data() + at_row;
       if (std::isinf(top)) total = T(0);
-      double total_size = static_cast<double>(total);  // of what rounding the sum depends on
+      double total_size = static_cast<double>(total);  // scale of the sum's rounding error
       const T below_sink = std::isinf(r.largest) ? T(0) : std::exp(r.largest - top);
       std::vector<T> weight(r.score.size());
       for (std::size_t j = 0; j < weight.size(); ++j) {
@@ -285,7 +285,8 @@ class Naive {
     Sum<T>* dv = sum("dv");
     Sum<T>* dbias = sum("dbias");
     Sum<T>* dsink = sum("dsink");
-    std::vector<T> operand_grad = x.grad;  // as products take it; delta does not
+    std::vector<T> operand_grad =
+        x.grad;  // rounded for the products; delta uses the unrounded values
     for (T& element : operand_grad) element = operand_.rounded(element);
     for (std::int64_t i = 0; i < x.len_q; ++i) {
       const T lse = statistic(a_.lse, x.b, i, x.h);
@@ -350,8 +351,8 @@ class Naive {
     }
   }
 
-  // Adds factor * operand * from[..] to the row that starts at `at`; its size is noted at the first
-  // element.
+  // Adds factor * operand * from[..] to the row that starts at `at`; its size is recorded at the
+  // first element.
   void add(Sum<T>& s, std::size_t at, T operand, T factor, const T* from, std::size_t count,
            double size) const {
     operand_.note(s, at, operand, factor, from, count);
@@ -390,14 +391,14 @@ class Naive {
             rows->push_back(0.0);
           }
         }
-        if (operand_.is_rounded()) {  // a NaN is not the larger one
+        if (operand_.is_rounded()) {  // a NaN never compares as larger
           result.deviation.back() =
               std::max(result.deviation.back(), operand_.deviation(sums_[n].square[at]));
           result.flushed.back() =
               std::max(result.flushed.back(), operand_.flushed(sums_[n].flushed[at]));
         }
         const double terms = sums_[n].magnitude[at];
-        // Terms that a planted NaN reaches say nothing of the row's other elements.
+        // Terms that a planted NaN reaches say nothing about the row's other elements.
         const double size = terms > 0.0 ? terms + std::fabs(old[at]) : 0.0;
         result.magnitude.back() = std::max(result.magnitude.back(), size);
       }

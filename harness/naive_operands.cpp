@@ -1,4 +1,4 @@
-// Gathering of the naive evaluation's operands; see naive_operands.hpp.
+// Implements naive_operands.hpp.
 #include "naive_operands.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::int64_t diagonal(const Case& c, const Inputs& in, std::size_t b) {
   return c.diag ? *c.diag : c.origin.q - c.origin.kv;
 }
 
-// Position of row i of entry b: of a query, of a key, or (in decode) of an appended key.
+// Position of row i of sequence b: a query, a key, or (in decode) an appended key.
 std::int64_t position(const Case& c, const Inputs& in, bool queries, std::size_t b,
                       std::int64_t i) {
   const Problem& p = c.problem;
@@ -151,7 +151,7 @@ class Gatherer {
   }
 
  private:
-  // Element d of key or value j: of the cache, or of the rows to append.
+  // Element d of key or value j, from the cache or from the appended rows.
   [[nodiscard]] double element(const TensorView& cache, const TensorView& fresh, std::int64_t j,
                                std::int64_t before, std::int64_t d) const {
     if (j >= before) return load(fresh, x_.b, j - before, x_.g, d);
@@ -170,7 +170,8 @@ class Gatherer {
       rotate(c_, in_, position(c_, in_, false, b_, j), 1.0, x_.k.data() + start);
     } else if (j >= before) {
       rotate(c_, in_, position(c_, in_, false, b_, j - before), 1.0, x_.k.data() + start);
-      for (std::size_t at = start; at < x_.k.size(); ++at) {  // it is stored, then read
+      for (std::size_t at = start; at < x_.k.size();
+           ++at) {  // rounded, because it is stored and read back
         x_.k[at] = static_cast<T>(round_to(p_.kv_type(), static_cast<double>(x_.k[at])));
       }
     }

@@ -1,5 +1,5 @@
-// What the naive evaluation of one (batch entry, head) works on: dense copies of its rows in T,
-// with the rotary embedding applied and an append done.
+// Operands of the naive evaluation of one (sequence, head): dense copies of its rows in T, after
+// the rotary embedding and the append.
 #pragma once
 
 #include <cmath>
@@ -15,17 +15,17 @@ template <class T>
 struct Operands {
   std::int64_t b = 0;
   std::int64_t h = 0;
-  std::int64_t g = 0;  // the head of k and v
+  std::int64_t g = 0;  // key head
   std::int64_t len_q = 0;
   std::int64_t len_kv = 0;  // after the append
   std::int64_t diag = 0;
   T slope = T(0);
-  T sink = T(0);                  // -inf without one
+  T sink = T(0);                  // -inf = no sink
   std::vector<T> q, k, k_by_dim;  // [n, dim_qk], [m, dim_qk], [dim_qk, m]
   std::vector<T> v, v_by_dim;     // [m, dim_vo], [dim_vo, m]
   std::vector<T> grad, o;         // dout and o, [n, dim_vo]; backward only
   std::vector<char> hidden;       // [m]: the key is on a missing page
-  std::vector<double> q_largest, q_norm, k_largest, k_norm, v_norm, grad_norm;  // sizes of the rows
+  std::vector<double> q_largest, q_norm, k_largest, k_norm, v_norm, grad_norm;  // norms of the rows
 
   [[nodiscard]] double o_norm(std::int64_t i, std::size_t dim) const {
     double sum = 0.0;
@@ -44,7 +44,7 @@ Operands<T> gather(const Case& c, const Inputs& inputs, std::int64_t b, std::int
 template <class T>
 void rotate_back(const Case& c, const Inputs& inputs, bool queries, T* rows);
 
-// The type that an output of this name has in the problem.
+// The type of the output with this name in the problem.
 DType output_type(const Problem& problem, const std::string& name);
 
 }  // namespace attn::harness

@@ -1,4 +1,4 @@
-// Stands in for device.cpp in builds without the CUDA backend: there is no device to open.
+// Replaces device.cpp in builds without the CUDA backend: no device exists.
 #include "device.hpp"
 
 namespace attn::harness {
@@ -21,7 +21,7 @@ StartUp time_start_up(std::int32_t) {
 }
 DeviceQueue::~DeviceQueue() = default;
 
-// Never called: no object exists.
+// Never called: no object can exist.
 std::int32_t DeviceQueue::ordinal() const {
   return 0;
 }

@@ -1,4 +1,4 @@
-// Stands in for webgpu.cpp in builds without the WebGPU backend: there is no device to open.
+// Replaces webgpu.cpp in builds without the WebGPU backend: no device exists.
 #include "webgpu.hpp"
 
 namespace attn::harness {
@@ -11,7 +11,7 @@ WebgpuQueue::WebgpuQueue() {
 }
 WebgpuQueue::~WebgpuQueue() = default;
 
-// Never called: no queue exists.
+// Never called: no queue can exist.
 std::string WebgpuQueue::device_name() const {
   return {};
 }

@@ -1,4 +1,4 @@
-// The options of the case list; see options.hpp.
+// Implements options.hpp.
 #include "options.hpp"
 
 #include <algorithm>
@@ -315,7 +315,7 @@ std::vector<Option> cache_options() {
   };
 }
 
-// The reference takes about a second for 10^9 multiplications: cases stay far below.
+// The reference needs about a second for 10^9 multiplications; cases stay far below.
 void shrink(Case& c) {
   constexpr std::int64_t kMost = 12'000'000;
   Problem& p = c.problem;
@@ -399,9 +399,9 @@ bool settle(Case& c) {
     if (p.len_kv == 0 || p.len_q == 0) return false;
     p.len_kv = p.len_q;
   }
-  // Entries of packed tensors share no rows.
+  // Sequences of packed tensors share no rows.
   if (c.expanded == Expanded::batch && p.layout_kv == Layout::packed) return false;
-  // Where semantics.md leaves open what a non-finite score gives: dropped and hidden pairs.
+  // semantics.md does not define the effect of a non-finite score on dropped and hidden pairs.
   if (p.len_q == 0 || p.len_kv == 0 || p.dropout || c.bias_hidden > 0.0) {
     c.planted = Planted::none;
   }

@@ -1,6 +1,5 @@
-// The table of options: each is a name, what it switches on in a case, and which others exclude it.
-// Adding an option to the library adds a row here; the case list, the support table and the
-// documentation follow.
+// The table of options: name, effect on a case, and excluded options. A new option of the library
+// is a new row here; the case list, the support table and the documentation follow from it.
 #pragma once
 
 #include <functional>
@@ -11,7 +10,7 @@
 
 namespace attn::harness {
 
-// Numbers drawn for one case, one after the other.
+// The stream of random numbers of one case.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : seed_(seed) {}
@@ -29,7 +28,7 @@ enum class Passes : std::int32_t { any, forward_backward, forward_decode, backwa
 struct Option {
   const char* name;
   const char* what;
-  // At most one option of a group is on; "" is no group.
+  // At most one option of a group is on; "" = no group.
   const char* group;
   Passes passes;
   std::function<void(Case&, Draw&)> apply;
@@ -37,10 +36,10 @@ struct Option {
 const std::vector<Option>& options();
 
 bool serves(const Option& option, Pass pass);
-// Whether the two may be on together in this pass.
+// True if both may be on together in this pass.
 bool compatible(const Option& a, const Option& b, Pass pass);
-// What follows from several options together (fused rows need equal lengths, rotary pairs an even
-// dimension, ...): run after the last apply(). False: they can't be together after all.
+// Adjusts the case to combinations of options (fused rows need equal lengths, rotary pairs an even
+// dimension, ...). Runs after the last apply(). False: the options cannot be combined.
 bool settle(Case& c);
 
 }  // namespace attn::harness

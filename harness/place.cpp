@@ -1,4 +1,4 @@
-// Places as text; see place.hpp.
+// Implements place.hpp.
 #include "place.hpp"
 
 #include <attn/context.hpp>

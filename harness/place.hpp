@@ -1,5 +1,5 @@
-// Where a case or a benchmark runs: "host", "cuda" (the first device), "cuda:1" or "webgpu" (the
-// process's device, see docs/webgpu.md).
+// The device that a case or a benchmark runs on: "host", "cuda" (the first device), "cuda:1" or
+// "webgpu" (the process's device, see docs/webgpu.md).
 #pragma once
 
 #include <attn/tensor.hpp>
@@ -17,13 +17,13 @@ struct Place {
 // Throws Error (invalid_argument).
 Place parse_place(const std::string& text);
 std::string to_string(const Place& place);
-// The place that is asked for; empty: where the backend of this name works. Throws Error
-// (invalid_argument) where a backend that does not work on WebGPU is asked for there.
+// Parses a place; empty = the device of the backend with this name. Throws Error (invalid_argument)
+// if the place is webgpu and the backend does not run there.
 Place place_of(const std::string& text, const std::string& backend);
 
-// The device of the tensors that a call there takes: WebGPU's backend copies those of the host.
+// The device of a call's tensors: for WebGPU the host, because its backend copies host tensors.
 Device device_of_tensors(const Place& place);
-// The backend that a context for calls there asks for, where `backend` is asked for (empty: none).
+// The backend that a context for this place forces, given the requested one (empty: none).
 std::string backend_for(const Place& place, const std::string& backend);
 
 }  // namespace attn::harness

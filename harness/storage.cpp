@@ -1,4 +1,4 @@
-// Guarded memory and the ways tensors lie in it; see storage.hpp.
+// Implements storage.hpp.
 #include "storage.hpp"
 
 #include <algorithm>

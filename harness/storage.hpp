@@ -1,5 +1,5 @@
-// Storage: memory of one or several tensors with guards at both ends, gaps that hold a pattern, and
-// a way to ask afterwards whether anything but the elements was written.
+// Storage: a block for one or several tensors, with guards at both ends and a pattern in gaps.
+// After a call it reports whether anything except the elements was written.
 #pragma once
 
 #include <attn/tensor.hpp>
@@ -14,17 +14,18 @@ namespace attn::harness {
 
 class Storage {
  public:
-  // Bytes of NaN (0xFF: a NaN in every float type, -1 in i32) with guards around.
+  // Filled with 0xFF (NaN in every float type, -1 in i32) between guards.
   explicit Storage(std::int64_t bytes);
   // The first byte after the leading guard, 64-byte aligned.
   [[nodiscard]] unsigned char* begin() { return bytes_.data() + front_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
-  // All of it, guards included.
+  // The complete block, including guards.
   [[nodiscard]] std::span<unsigned char> bytes() { return bytes_; }
 
-  // Notes what is here now: everything outside of the elements of `views` must stay so.
+  // Records the current bytes: everything outside the elements of `views` must stay unchanged.
   void seal(std::vector<TensorView> views);
-  // Empty, or where a byte outside of the elements (or, without views, any byte) has changed.
+  // Empty, or the position of a changed byte outside the elements (without views: of any changed
+  // byte).
   [[nodiscard]] std::string changed() const;
 
  private:
@@ -35,9 +36,9 @@ class Storage {
   std::int64_t size_ = 0;
 };
 
-// Strides of a tensor in a way of lying in memory: elements to skip before the first, and elements
-// from there to the end of the last. Shapes are [b, n, h, d], [total, h, d] or (`rows` false)
-// anything whose last dimension alone matters: statistics, bias, mask.
+// Strides of a tensor in a memory layout, the offset of its first element, and the extent from
+// there to the end of its last element. Shapes are [b, n, h, d], [total, h, d] or, if `rows` is
+// false, any shape whose last dimension is a row: statistics, bias, mask.
 struct Placement {
   std::int64_t skip = 0;
   std::int64_t span = 0;
@@ -45,7 +46,7 @@ struct Placement {
 };
 Placement place(const std::vector<std::int64_t>& shape, Memory memory, bool rows);
 
-// A view without memory, contiguous strides.
+// A view without memory, with contiguous strides.
 TensorView shaped(DType dtype, const std::vector<std::int64_t>& shape);
 
 }  // namespace attn::harness

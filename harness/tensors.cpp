@@ -30,7 +30,7 @@ Rows draw_rows(const Case& c, bool queries) {
       value = hash_range(c.seed, stream, static_cast<std::uint64_t>(b), 0, room);
     }
     if (drawn && c.lengths == Lengths::zero && b == p.batch - 1) value = 0;
-    if (appends && b == 2) value = room + 1;  // its last new row finds no room
+    if (appends && b == 2) value = room + 1;  // its last new row exceeds the capacity
     if (drawn && c.lengths == Lengths::hostile && !rows.packed) {
       if (b == 1) value = -3;
       if (b != 1) value = std::numeric_limits<std::int32_t>::max() - b;

@@ -1,4 +1,4 @@
-// Hashed values and element access; see values.hpp.
+// Implements values.hpp.
 #include "values.hpp"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 struct Format {
-  int bits;          // of the significand, the hidden one included
-  int min_exponent;  // of the smallest normal value
+  int bits;          // of the significand, including the hidden bit
+  int min_exponent;  // exponent of the smallest normal value
   double largest;
 };
 
@@ -51,7 +51,7 @@ double decode_f16(std::uint16_t bits) {
   return sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
-// x is a value of the format.
+// x must be representable in the format.
 std::uint16_t encode_f16(double x) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000u : 0u);
   if (std::isnan(x)) return static_cast<std::uint16_t>(sign | 0x7E00u);

@@ -1,5 +1,5 @@
-// Numbers of the tests: hashed random values, and elements of every type read and written through
-// double. Written from the formats' definitions, apart from the library's own conversions.
+// Test values: hashed random numbers, and conversion of elements of every type to and from double.
+// Written from the formats' definitions, independently of the library's own conversions.
 #pragma once
 
 #include <attn/tensor.hpp>
@@ -9,25 +9,25 @@
 
 namespace attn::harness {
 
-// A well-mixed function of three numbers (splitmix64's finalizer, chained).
+// A hash of three numbers (splitmix64's finalizer, chained).
 std::uint64_t hash(std::uint64_t seed, std::uint64_t stream, std::uint64_t index);
-// A stream for a name.
+// The stream number for a name.
 std::uint64_t stream_of(const std::string& name);
 double hash_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t index);  // [0, 1)
 double hash_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index);
-// An integer of [low, high].
+// An integer in [low, high].
 std::int64_t hash_range(std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t low, std::int64_t high);
 
-// The value nearest to x (ties to even) that the type holds; beyond its range, an infinity.
+// x rounded to the type (ties to even); infinity beyond its range.
 double round_to(DType dtype, double x);
-// Half the distance of neighbouring values around 1: 2^-24 for f32.
+// Unit roundoff: 2^-24 for f32.
 double unit_roundoff(DType dtype);
 // The smallest positive value of the type.
 double smallest(DType dtype);
 
 double load(DType dtype, const void* address);
-// Rounds first.
+// Rounds x to the type first.
 void store(DType dtype, void* address, double x);
 
 double load(const TensorView& view, std::int64_t i0, std::int64_t i1 = 0, std::int64_t i2 = 0,
@@ -39,7 +39,7 @@ void store(const TensorView& view, double x, std::int64_t i0, std::int64_t i1 = 
 std::int64_t num_elements(const TensorView& view);
 std::int64_t element_offset(const TensorView& view, std::int64_t linear);
 
-// All elements in row-major order, and their inverse: element n becomes value(n).
+// Reads all elements in row-major order; the inverse writes value(n) to element n.
 std::vector<double> read_all(const TensorView& view);
 template <class Value>
 void fill_all(const TensorView& view, Value value) {

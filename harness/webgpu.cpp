@@ -1,4 +1,4 @@
-// Calls on a WebGPU device and their time; see webgpu.hpp.
+// Implements webgpu.hpp.
 #include "webgpu.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ void check(const core::Status& status) {
   if (!status.ok()) throw Error(status.code, status.message);
 }
 
-// Memory that the calls of a queue share, since they run one after the other.
+// Workspace shared by the calls of a queue, which run in order.
 struct Scratch {
   Buffer info, prepared, staged;
 };
@@ -32,7 +32,8 @@ webgpu::Range all_of(const Buffer& buffer) {
   return {buffer.handle(), 0, buffer.size()};
 }
 
-// Encoders in the order of their work. What is not submitted is released with them.
+// Encoders in the order of their work. Encoders that were not submitted are released with this
+// object.
 class Encoders {
  public:
   explicit Encoders(webgpu::Device& device) : device_(device) {}
@@ -61,7 +62,7 @@ class Encoders {
   std::deque<WGPUCommandEncoder> left_;
 };
 
-// Two moments of the queue's work.
+// Two timestamps on the queue.
 class Marks {
  public:
   explicit Marks(webgpu::Device& device) : device_(device) {
@@ -80,7 +81,7 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  // When what was recorded before has run: the end of a pass without work.
+  // The completion time of everything recorded before: the end of an empty pass.
   void mark(std::uint32_t index, WGPUCommandEncoder encoder) const {
     WGPUPassTimestampWrites writes = WGPU_PASS_TIMESTAMP_WRITES_INIT;
     writes.querySet = queries_;
@@ -121,10 +122,10 @@ class Marks {
 struct WebgpuQueue::State {
   std::shared_ptr<webgpu::Device> device;
   std::shared_ptr<Scratch> scratch;
-  std::unique_ptr<Marks> marks;  // null: the device has no timestamps
-  double best_rate = 0.0;        // that warm_up() saw
+  std::unique_ptr<Marks> marks;  // null = the device has no timestamps
+  double best_rate = 0.0;        // best rate measured by warm_up()
 
-  // At least that large; the one of before lives on with the calls that use it.
+  // At least this large. The previous one lives as long as the calls that use it.
   std::shared_ptr<Scratch> scratch_for(const webgpu::Needs& needs) {
     if (scratch != nullptr && scratch->info.size() >= needs.info &&
         scratch->prepared.size() >= needs.prepared && scratch->staged.size() >= needs.staged) {
@@ -179,7 +180,7 @@ std::int64_t WebgpuQueue::uncached_bytes() const {
 void WebgpuQueue::warm_up() {
   constexpr double kNearBest = 0.9;
   constexpr auto kMost = std::chrono::seconds(3);
-  constexpr auto kFirst = std::chrono::seconds(1);  // to know the best
+  constexpr auto kFirst = std::chrono::seconds(1);  // to find the best rate
   webgpu::Device& device = *state_->device;
   if (device.facts().type == webgpu::AdapterType::cpu) return;
   const auto start = std::chrono::steady_clock::now();
@@ -203,7 +204,7 @@ double WebgpuQueue::seconds(std::span<const WebgpuCalls* const> turns) {
   for (const WebgpuCalls* turn : turns) {
     const webgpu::Recording& recording = turn->state_->calls.back().recording;
     for (int chunk = 0; chunk < recording.num_chunks(); ++chunk) {
-      // Chunks are as large as a submission may be.
+      // A chunk has the maximum size of a submission.
       if (recording.num_chunks() > 1) encoders.add();
       recording.record(chunk, encoders.last());
     }

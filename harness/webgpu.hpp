@@ -1,5 +1,5 @@
-// Buffers, recordings and a clock of a WebGPU device, for the benchmark: calls as an engine makes
-// them, on tensors that stay on the device.
+// Buffers, recordings and a clock of a WebGPU device for the benchmark: calls like an engine's, on
+// tensors that stay on the device.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -14,8 +14,8 @@ namespace attn::harness {
 
 class WebgpuCalls;
 
-// The process's device, see docs/webgpu.md. Serves one thread at a time. All functions throw Error
-// (unsupported: no such device; out_of_memory; device_error).
+// The process's device, see docs/webgpu.md. One thread at a time may use it. All functions throw
+// Error (unsupported: no such device; out_of_memory; device_error).
 class WebgpuQueue {
  public:
   WebgpuQueue();
@@ -26,17 +26,17 @@ class WebgpuQueue {
   [[nodiscard]] std::string device_name() const;  // "NVIDIA H200"
   [[nodiscard]] std::string driver() const;       // "wgpu-native 29.0.1.1, vulkan, 580.65.06"
 
-  // More than the device's caches hold, as far as known: four times the L2 of large GPUs. 0 on a
-  // CPU, where what is measured is not memory.
+  // Bytes that exceed the device's caches: four times the L2 of large GPUs. 0 on a CPU, where
+  // memory is not measured.
   [[nodiscard]] std::int64_t uncached_bytes() const;
 
-  // Keeps the device busy until its clocks are up: until it multiplies and adds about as fast as it
-  // ever has in this process, or 3 seconds are over.
+  // Keeps the device busy until its clocks are high: until its multiply-add rate is close to the
+  // best seen in this process, or for 3 seconds.
   void warm_up();
 
-  // Seconds for the last call of each of `turns`, one after the other: between timestamps of the
-  // device where it has them, else of the host from submitting to the end of the last. All is
-  // recorded before anything is submitted.
+  // Seconds for the last call of each of `turns`, run in order: between device timestamps, or host
+  // time from submission to completion if the device has none. Everything is recorded before the
+  // first submission.
   double seconds(std::span<const WebgpuCalls* const> turns);
 
  private:
@@ -45,7 +45,7 @@ class WebgpuQueue {
   std::unique_ptr<State> state_;
 };
 
-// Calls on one set of tensors, which are copied from the host: a forward and its backward, say.
+// Calls on one set of tensors copied from the host, for example a forward and its backward.
 class WebgpuCalls {
  public:
   // Plans, compiles, uploads.
@@ -55,10 +55,11 @@ class WebgpuCalls {
   WebgpuCalls(const WebgpuCalls&) = delete;
   WebgpuCalls& operator=(const WebgpuCalls&) = delete;
 
-  void run();                                      // each call once, in order
-  void download();                                 // what they write, to the host, after waiting
-  [[nodiscard]] std::int64_t bytes() const;        // of the tensors
-  [[nodiscard]] std::int64_t extra_bytes() const;  // that the last call works in beside them
+  void run();                                // each call once, in order
+  void download();                           // waits and copies the outputs to the host
+  [[nodiscard]] std::int64_t bytes() const;  // size of the tensors
+  [[nodiscard]] std::int64_t extra_bytes()
+      const;  // memory of the last call in addition to the tensors
 
  private:
   friend class WebgpuQueue;
