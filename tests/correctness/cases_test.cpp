@@ -1,14 +1,13 @@
-// The case list through the library. Environment variables choose a part, so that slices run apart:
+// Runs the case list through the library. Environment variables select a part:
 //   ATTN_CASE_SLICE=k/n    every n-th case, starting at k
-//   ATTN_CASE_LIMIT=n      at most n cases, evenly spread; default: all, for Everything 240
+//   ATTN_CASE_LIMIT=n      at most n cases, evenly spaced; default: all (Everything: 240)
 //   ATTN_CASE_OPTION=name  cases with this option
-//   ATTN_CASE_TYPES=all    pairs of options in each of f32, bf16 and f16 instead of in one of them
-//   ATTN_CASE_BACKEND=...  who must run them; default "cpu". "cuda": on device memory; cases that
-//   it
-//                          refuses are counted by reason
+//   ATTN_CASE_TYPES=all    pairs of options in each of f32, bf16, f16 instead of one of them
+//   ATTN_CASE_BACKEND=...  the backend that must run them; default "cpu". "cuda": in device memory;
+//                          refused cases are counted by reason
 //   ATTN_CASE_DEVICE=...   cuda:1, ...; default cuda for the backend cuda
-//   ATTN_CASE_EXACT=1      each tensor in a device allocation of its own: for compute-sanitizer
-//   ATTN_CASE_JOBS=n       cases at once; default: all processors
+//   ATTN_CASE_EXACT=1      a separate device allocation per tensor, for compute-sanitizer
+//   ATTN_CASE_JOBS=n       cases in parallel; default: all processors
 //   ATTN_CASE_STOP=1       stop at the first failure
 #include <gtest/gtest.h>
 
@@ -56,9 +55,9 @@ Filter filter_from_environment() {
 struct Tally {
   std::size_t ran = 0;
   std::size_t failed = 0;
-  std::map<std::string, std::size_t> refused;  // by reason, where that is allowed
+  std::map<std::string, std::size_t> refused;  // by reason, if refusals are allowed
   std::size_t with_rows = 0;                   // forward and backward
-  std::size_t large = 0;  // of these, 3 or more tiles of keys and 2 or more of queries
+  std::size_t large = 0;  // with 3 or more tiles of keys and 2 or more of queries
   double worst_ratio = 0.0;
   std::string worst_case;
 };
@@ -103,7 +102,7 @@ void run_list(const std::vector<Case>& cases) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   Tally tally;
-  // On a device one context serves all: plans and loaded kernels are shared.
+  // On a device, all cases use one context and share plans and loaded kernels.
   ContextOptions shared_options;
   shared_options.backend = backend;
   Context shared(shared_options);
@@ -166,7 +165,7 @@ TEST(Cases, Decode) {
   run_pass(Pass::decode);
 }
 
-// A part of all passes: for another backend, or for one instruction set (ATTN_CPU_TARGET).
+// A part of all passes, for another backend or for one instruction set (ATTN_CPU_TARGET).
 TEST(Cases, Everything) {
   const std::string target = environment("ATTN_CPU_TARGET", "");
   Context context;

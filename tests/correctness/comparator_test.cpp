@@ -1,4 +1,4 @@
-// The comparator must fail what is wrong, whatever the wrong value is.
+// The comparator must reject every kind of wrong value.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 const double kNan = std::nan("");
 
-// Three rows of four, right.
+// Three correct rows of four.
 Comparands sample(DType dtype) {
   Comparands x;
   x.name = "o";
@@ -95,7 +95,7 @@ TEST(Comparator, FailsSwappedRows) {
   }
 }
 
-// Where one large row would hide it from a global norm.
+// A global norm would hide the error behind one large row.
 TEST(Comparator, FailsASmallRowBesideALargeOne) {
   Comparands x = sample(DType::f32);
   for (std::size_t n = 0; n < 4; ++n) {

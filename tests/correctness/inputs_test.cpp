@@ -1,5 +1,5 @@
-// Guarded memory notices what it should, values round as the formats say, and a case's arguments
-// are the same in every memory order.
+// Guarded memory detects wrong writes, values round according to their formats, and a case's
+// arguments are the same in every memory layout.
 #include "harness/inputs.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ Case small_case() {
 }
 
 TEST(Values, RoundToTheNearestOfTheType) {
-  EXPECT_EQ(round_to(DType::bf16, 1.0 + 0x1p-8), 1.0);  // a tie goes to even
+  EXPECT_EQ(round_to(DType::bf16, 1.0 + 0x1p-8), 1.0);  // tie to even
   EXPECT_EQ(round_to(DType::bf16, 1.0 + 3 * 0x1p-8), 1.0 + 0x1p-6);
   EXPECT_EQ(round_to(DType::f16, 65519.0), 65504.0);
   EXPECT_EQ(round_to(DType::f16, 65520.0), std::numeric_limits<double>::infinity());

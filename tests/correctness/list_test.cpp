@@ -1,4 +1,4 @@
-// The case list itself: what it covers, and that every case survives being printed and read.
+// The case list itself: its coverage, and that every case parses back from its printed form.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ TEST(List, HasEveryOptionAloneInEveryType) {
   }
 }
 
-// A pair may be missing only where settle() says that the two can't be together.
+// A pair may be missing only if settle() rejects the combination.
 TEST(List, HasEveryPairOfOptions) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     std::set<std::string> names;

@@ -1,5 +1,5 @@
-// The tolerance of backends whose products have 16-bit operands, held against an emulation of such
-// a kernel: keys in tiles, P relative to the maximum so far, rounded before it is multiplied.
+// The tolerance for products with 16-bit operands, compared with an emulation of such a kernel:
+// keys in tiles, P relative to the running maximum, rounded before the product.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Emulation {
   bool rounds_dout = true;
 };
 
-// One head, no option. What is computed with o and lse is what the case's arguments hold.
+// One head, no option. o and lse are those in the case's arguments.
 class Kernel {
  public:
   Kernel(const Case& c, const Inputs& inputs, Emulation how)
@@ -111,7 +111,7 @@ class Kernel {
   std::int64_t keys_;
 };
 
-// A case's inputs with the reference's results, and the naive evaluation.
+// A case's inputs, the reference's results, and the naive evaluation.
 struct Setting {
   Setting(const Case& of, DType operand_type)
       : c(of), inputs(c), outputs(c, DType::f64), operands(operand_type) {
@@ -172,7 +172,7 @@ Case case_of(Pass pass, DType dtype, std::int64_t len_kv, double value_scale,
 
 constexpr DType kTypes[] = {DType::f16, DType::bf16};
 
-// f32 results show the operands' rounding, which 16-bit ones cover with their own.
+// f32 results show the operands' rounding; the rounding of 16-bit results would hide it.
 TEST(Operands, AKernelThatRoundsPPasses) {
   for (const DType dtype : kTypes) {
     for (const DType out : {DType::none, DType::f32}) {
@@ -220,15 +220,15 @@ TEST(Operands, TheToleranceIsNotTooWide) {
     c.problem.lse = true;
     const Setting backward(c, dtype);
     EXPECT_FALSE(backward.judge(0, Kernel(c, backward.inputs, wrong).backward()[0]).passed);
-    // The share of it that a right kernel needs.
+    // The share of the tolerance that a correct kernel uses.
     c = case_of(Pass::forward, dtype, 301, 1.0, DType::f32);
     const Setting wide(c, dtype);
     EXPECT_GT(wide.judge(0, Kernel(c, wide.inputs, {}).forward()).worst_ratio, 0.2);
   }
 }
 
-// The same results under the tolerance of f32 products: a backend that is not told to may not
-// round.
+// The same results must fail under the tolerance of f32 products: a backend with f32 products may
+// not round operands.
 TEST(Operands, IsForThoseThatRoundAlone) {
   for (const DType dtype : kTypes) {
     const Case c = case_of(Pass::forward, dtype, 301, 1.0, DType::f32);
@@ -246,7 +246,7 @@ TEST(Operands, IsForThoseThatRoundAlone) {
   }
 }
 
-// delta takes the f32 dout as it is, products the rounded one; the naive evaluation knows.
+// delta uses the f32 dout, the products use the rounded one; the naive evaluation does the same.
 TEST(Operands, AnF32DoutIsRoundedForProducts) {
   Case c = case_of(Pass::backward, DType::bf16, 64, 1.0, DType::f32);
   c.problem.dtype_grad = DType::f32;
@@ -265,7 +265,8 @@ TEST(Operands, AnF32DoutIsRoundedForProducts) {
   EXPECT_LT(8.0 * worst[0], worst[1]) << "P is rounded alike here, dout must be too";
 }
 
-// Below 2^-14 f16 has one spacing: P of e^-12 and less, from a key far above the others.
+// Below 2^-14 f16 values are equally spaced. One key far above the others gives P of e^-12 and
+// less.
 TEST(Operands, SubnormalOperandsAreOffByTheirSpacing) {
   const Case c = case_of(Pass::forward, DType::f16, 301, 6.0, DType::f32);
   const Setting with(c, DType::f16);
@@ -276,7 +277,7 @@ TEST(Operands, SubnormalOperandsAreOffByTheirSpacing) {
   for (const double flushed : brain.naives[0].flushed) EXPECT_LT(flushed, 1e-30);
 }
 
-// The formula: six deviations and what is flushed, beside the rest.
+// The formula: six standard deviations and the flushed part are added to the rest.
 TEST(Operands, AddToTheTolerance) {
   const RowFacts plain{1e-3, 1.0, 2.0, 0.0, 0.0};
   RowFacts rounded = plain;
@@ -286,7 +287,7 @@ TEST(Operands, AddToTheTolerance) {
               0.065, 1e-12);
   EXPECT_DOUBLE_EQ(row_tolerance(DType::f32, false, plain),
                    2e-3 + 2.0 * 0x1p-24 + 8.0 * 0x1p-24 + 0x1p-110);
-  // A wrong yardstick is still seen.
+  // A wrong naive evaluation is still detected.
   EXPECT_LT(naive_limit(DType::f32, false, plain, DType::bf16), 2.0 * 2.0 * 0x1p-8 + 1e-5);
   EXPECT_EQ(naive_limit(DType::f32, false, plain, DType::none),
             naive_limit(DType::f32, false, plain));

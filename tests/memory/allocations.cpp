@@ -1,5 +1,5 @@
-// malloc and its relatives, counted: they replace the C library's for the whole process, shared
-// libraries included, and hand on to its own entry points. operator new calls malloc.
+// Counting versions of malloc and its relatives. They replace the C library's functions in the
+// complete process, including shared libraries, and forward to them. operator new calls malloc.
 #include "allocations.hpp"
 
 #include <malloc.h>

@@ -1,5 +1,4 @@
-// Memory: a call allocates what workspace_bytes() says and nothing else, and that grows with the
-// length, not with its square.
+// Memory: a call allocates exactly workspace_bytes(), which grows linearly with the length.
 #include <gtest/gtest.h>
 
 #include <attn/attn.hpp>
@@ -78,7 +77,7 @@ TEST(Allocation, TheHookSeesWhatIsAllocated) {
   EXPECT_GE(usage.calls, 3);
 }
 
-// The pool takes the workspace in one block: with a fresh Context the peak is that block.
+// The pool allocates the workspace as one block: with a new Context the peak is that block.
 TEST(Allocation, LongRowsTakeTheWorkspaceAndNothingElse) {
   const Problem p = long_problem(ATTN_LONG_ROW);
   Tensors tensors(p);
@@ -95,7 +94,7 @@ TEST(Allocation, LongRowsTakeTheWorkspaceAndNothingElse) {
     const std::int64_t said = workspace_bytes(context, pass, p);
     const Usage usage = measure(context, pass, p, tensors.arguments);
     EXPECT_LT(usage.peak_bytes, 16 * kMiB);
-    // What a bookkeeping of a few KiB (plan cache, pool entries, thread team) adds.
+    // Bookkeeping of a few KiB (plan cache, pool entries, thread team).
     EXPECT_LE(usage.peak_bytes, std::max(said, most) + 64 * 1024) << to_string(pass);
     if (said > most) {
       EXPECT_GE(usage.peak_bytes, said - most) << to_string(pass);
@@ -106,7 +105,7 @@ TEST(Allocation, LongRowsTakeTheWorkspaceAndNothingElse) {
   EXPECT_TRUE(std::isfinite(tensors.memory[6][1000]));
 }
 
-// With a given workspace, a call of a known plan allocates nothing.
+// With a caller's workspace, a call with a cached plan allocates nothing.
 TEST(Allocation, AGivenWorkspaceIsAllThatIsUsed) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const Problem p = long_problem(3000);

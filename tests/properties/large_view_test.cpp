@@ -1,4 +1,4 @@
-// Views of more than 2^31 elements: sparse strides over memory that is reserved, not filled.
+// Views that span more than 2^31 elements: large strides over reserved memory.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -27,7 +27,7 @@ class Reserved {
   void* memory_;
 };
 
-// The rows of `like` at distances that reach past 2^32 elements.
+// The rows of `like`, with strides that extend past 2^32 elements.
 TensorView spread(const Reserved& memory, const TensorView& like, std::int64_t skip) {
   TensorView view = like;
   view.data = memory.data();

@@ -1,4 +1,4 @@
-// Tensors of the property tests; see layer.hpp.
+// Implements layer.hpp.
 #include "layer.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Layer: one attention call's tensors, all contiguous, filled by hash, for tests that slice,
+// Layer: the tensors of one attention call, contiguous, with hashed values, for tests that slice,
 // permute and shift them.
 #pragma once
 
@@ -20,26 +20,26 @@ class Arena {
   TensorView normal(DType dtype, std::initializer_list<std::int64_t> shape,
                     const std::string& name);
   TensorView numbers(DType dtype, const std::vector<double>& values);
-  // Contiguous, the same values; `dtype` none keeps the type.
+  // A contiguous copy; `dtype` none keeps the type.
   TensorView copy(const TensorView& from);
 
  private:
   std::deque<std::vector<std::byte>> memory_;
 };
 
-// Arguments that the problem asks for, from hashed values; outputs hold NaN. Bias and mask are full
-// in the dimensions of their extents.
+// The arguments that the problem needs, with hashed values; outputs hold NaN. Bias and mask are
+// full in the dimensions of their extents.
 Arguments make_layer(Arena& arena, const Problem& problem);
 
 TensorView slice(TensorView view, int dim, std::int64_t first, std::int64_t count);
-// max |a - b| over max |b|; infinite where one is not finite and the other is not the same.
+// max |a - b| / max |b|; infinite if non-finite elements differ.
 double difference(const TensorView& a, const TensorView& b);
 bool same_bits(const TensorView& a, const TensorView& b);
 // to += from.
 void add(const TensorView& to, const TensorView& from);
 void set_zero(const TensorView& view);
 
-// 1e-12 for f64, 4e-6 for f32: sums in another order.
+// 1e-12 for f64, 4e-6 for f32: the sums are in another order.
 double close(DType dtype);
 
 }  // namespace attn::properties

@@ -1,5 +1,5 @@
-// Cutting the keys anywhere and merging gives the whole, forward and backward, in both ways that a
-// ring may do it: each part with its own lse and the merge's gradient, or with the whole's lse.
+// Splitting the keys anywhere and merging gives the full result, forward and backward, in both ways
+// that a ring can work: each part with its own lse and the merge's gradient, or with the full lse.
 #include <gtest/gtest.h>
 
 #include "harness/values.hpp"
@@ -31,9 +31,9 @@ Problem ring_problem(DType dtype, bool options) {
   return p;
 }
 
-constexpr std::int64_t kPlace = 210;  // of the first query among the keys
+constexpr std::int64_t kPlace = 210;  // position of the first query among the keys
 
-// Keys [first, first + count) of the whole; outputs of its own.
+// Keys [first, first + count) of the full problem, with separate outputs.
 struct Part {
   Problem problem;
   Arguments arguments;
@@ -71,7 +71,7 @@ TEST_P(Ring, MergesToTheWholeAndItsGradients) {
   forward(context, p, whole);
   backward(context, p, whole);
 
-  // The same tensors again for the parts, whose dk, dv and dbias are slices of one.
+  // The same tensors again for the parts; their dk, dv and dbias are slices of one tensor.
   Arguments target = whole;
   target.dk = arena.copy(whole.dk);
   target.dv = arena.copy(whole.dv);
@@ -126,7 +126,7 @@ TEST_P(Ring, MergesToTheWholeAndItsGradients) {
   };
   check("own lse");
 
-  // Each part with the whole's o and lse.
+  // Each part with the full problem's o and lse.
   harness::fill_all(target.dv, [](std::uint64_t) { return 99.0; });
   for (Part* part : {&one, &two}) {
     part->problem.dlse = false;
@@ -176,7 +176,7 @@ TEST(Merge, ASinkMergedLastIsASink) {
   }
 }
 
-// Pieces of the split chosen by the caller, each a call of its own, against decode's split.
+// A split by the caller, one call per part, compared with decode's split.
 TEST(Merge, DecodeGivesTheSameHoweverItIsSplit) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Context context;

@@ -1,5 +1,5 @@
-// A trained model's layer: results within 2e-6 of those computed in float64 by another
-// implementation, relative to each tensor's largest value.
+// A trained model's layer: results within 2e-6, relative to each tensor's largest value, of those
+// that another implementation computed in float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,7 +47,7 @@ TEST(MiniLm, IsWithinTwoMillionths) {
   forward(context, p, a);
   backward(context, p, a);
 
-  // Rows past the lengths are compared apart: files may hold anything there.
+  // Rows past the lengths are compared separately: the file may hold any value there.
   const auto worst = [&](const TensorView& actual, const TensorView& expected) {
     double error = 0.0;
     double largest = 0.0;

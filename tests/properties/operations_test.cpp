@@ -19,7 +19,7 @@ using harness::store;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// A few units of the type that results are rounded to, relative to the tensor's largest value.
+// A few units of rounding of the result type, relative to the tensor's largest value.
 double units(DType dtype) {
   return dtype == DType::f64 ? 1e-13 : 4.0 * harness::unit_roundoff(dtype);
 }
@@ -58,7 +58,7 @@ class Operation : public ::testing::TestWithParam<std::tuple<DType, bool, const 
   }
   [[nodiscard]] Layouts layouts() { return {std::get<1>(GetParam()), arena}; }
 
-  // Partials of which some rows hold no keys: their o must not be read.
+  // Partials in which some rows have no keys: their o must not be read.
   template <class Tensors>
   void partials(Tensors& a) {
     const Layouts l = layouts();
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Types, Operation,
                                                               DType::f64),
                                             ::testing::Bool(), ::testing::Values("cpu", "webgpu")));
 
-// Cosines and sines are right to 1e-6 at positions up to 2^20.
+// Cosines and sines are accurate to 1e-6 at positions up to 2^20.
 TEST(Rope, IsRightFarOut) {
   Arena arena;
   Context context(threads_of(1));

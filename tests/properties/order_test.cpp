@@ -1,5 +1,5 @@
-// What must not matter: where a document lies among the others, the order of the keys, how many
-// blocks they are streamed in, and where positions are counted from.
+// Invariances: the place of a document among the others, the order of keys, the number of blocks
+// that keys are streamed in, and the origin of positions.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -50,7 +50,7 @@ void copy_rows(const TensorView& to, std::int64_t to_row, const TensorView& from
   }
 }
 
-// The document of 150 rows lies alone, then behind others, then before others.
+// The document of 150 rows alone, then after others, then before others.
 TEST(Documents, AShiftedPackedDocumentKeepsItsBits) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     Context context(threads_of(2));
@@ -60,7 +60,7 @@ TEST(Documents, AShiftedPackedDocumentKeepsItsBits) {
     alone.deterministic = true;
     Arguments lengths;
     set_lengths(arena, alone, lengths, {kLength});
-    alone.len_q = alone.len_kv = 181;  // the largest of the batches below
+    alone.len_q = alone.len_kv = 181;  // the maximum over the batches below
     Arguments a = make_layer(arena, alone);
     a.cu_len_q = a.cu_len_kv = lengths.cu_len_q;
     forward(context, alone, a);
@@ -88,7 +88,8 @@ TEST(Documents, AShiftedPackedDocumentKeepsItsBits) {
   }
 }
 
-// One padded row of documents told apart by kv_begin and kv_end against a call for each.
+// One padded row of documents separated by kv_begin and kv_end, compared with one call per
+// document.
 TEST(Documents, ARowOfDocumentsIsACallForEach) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Context context(threads_of(2));
@@ -191,7 +192,7 @@ TEST(Order, PermutingKeysPermutesNothingInO) {
   }
 }
 
-// Thirty keys in one block, and the same thirty spread over many blocks among hidden ones.
+// Thirty keys in one block, and the same thirty over many blocks between hidden keys.
 TEST(Order, StreamingEqualsOneBlock) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     Context context(threads_of(2));
@@ -255,7 +256,8 @@ TEST(Rope, AndItsInverseAreTheIdentity) {
   }
 }
 
-// Angles are relative: where positions start does not matter, and rotating ahead is the same.
+// Angles are relative: the start of positions does not matter, and rotating before the call is the
+// same.
 TEST(Rope, InAttentionIsRelativeAndTheSameAsAhead) {
   Context context(threads_of(2));
   Arena arena;

@@ -1,5 +1,5 @@
-// Threads: the same bits for any number of them and any way to run them in deterministic mode, one
-// Context under many threads, and calls inside of a caller's own parallel region.
+// Threads: in deterministic mode the same bits for any number of threads and any executor; one
+// Context used by many threads; calls inside a caller's own parallel region.
 #include <gtest/gtest.h>
 
 #include <atomic>

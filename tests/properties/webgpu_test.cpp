@@ -1,6 +1,6 @@
-// What holds for the WebGPU backend whatever its device: the same bits from run to run, gradients
-// back through the rotation, entries of a packed batch that don't see each other. On whatever
-// adapter the machine has; skipped, with the reason, where there is none.
+// Properties of the WebGPU backend on every device: the same bits from run to run, gradients
+// through the rotation, independent sequences in a packed batch. Uses any adapter of the machine;
+// skipped with the reason if there is none.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -83,7 +83,7 @@ TEST_F(OnWebgpu, RotationAndItsInverseAreTheIdentity) {
   }
 }
 
-// Changing one packed document leaves the bits of another as they are.
+// Changing one packed document does not change the bits of another.
 TEST_F(OnWebgpu, PackedEntriesDontSeeEachOther) {
   Problem problem;
   problem.batch = 2;

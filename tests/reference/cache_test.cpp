@@ -48,7 +48,7 @@ struct Step {
   [[nodiscard]] Numbers o() const { return values_of(arguments.o); }
   [[nodiscard]] Numbers lse() const { return values_of(arguments.lse); }
 
-  // Moves the cache into pages of this size, in scattered order; unused slots are NaN.
+  // Moves the cache into pages of this size, in scattered order; unused slots hold NaN.
   void make_paged(std::int64_t page_size) {
     const std::int64_t pages = (kCapacity + page_size - 1) / page_size;
     const Shape shape{kBatch * pages + 1, page_size, 1, kDim};
@@ -97,7 +97,7 @@ TEST(Cache, AppendEqualsRowsAlreadyThere) {
   for (const std::int64_t page_size : {0, 3}) {
     Step appended;
     if (page_size > 0) appended.make_paged(page_size);
-    appended.add_new_rows(3);  // entry 0: rows 6 to 8; entry 1: row 9, two are dropped
+    appended.add_new_rows(3);  // sequence 0: rows 6 to 8; sequence 1: row 9, two are dropped
     Step there;
     const TensorView k_new = appended.arguments.k_new;
     const TensorView v_new = appended.arguments.v_new;
@@ -128,7 +128,7 @@ TEST(Cache, AppendToMissingPageIsDropped) {
   s.add_new_rows(1);
   s.arguments.len_kv = s.memory.integers({kBatch}, {8, 3});
   std::int32_t* table = static_cast<std::int32_t*>(s.arguments.block_table.data);
-  table[2] = -1;  // of entry 0: keys 8 to 11
+  table[2] = -1;  // sequence 0: keys 8 to 11
   const Numbers before = values_of(s.arguments.k);
   ASSERT_EQ(decode(s.problem, s.arguments), "");
   const Numbers after = values_of(s.arguments.k);
@@ -136,10 +136,10 @@ TEST(Cache, AppendToMissingPageIsDropped) {
   for (std::size_t e = 0; e < after.size(); ++e) {
     changed += !(after[e] == before[e]) && !std::isnan(after[e]);
   }
-  EXPECT_EQ(changed, 4u);  // one row of entry 1
+  EXPECT_EQ(changed, 4u);  // one row of sequence 1
 }
 
-// Rotating the whole cache ahead and decoding is the forward with rope over raw keys.
+// Rotating the complete cache first and then decoding equals the forward with rope on raw keys.
 TEST(Cache, RopeInDecode) {
   Step raw;
   raw.arguments.len_kv = raw.memory.integers({kBatch}, {8, 9});
@@ -150,7 +150,7 @@ TEST(Cache, RopeInDecode) {
   Step cached;
   cached.problem.rope = Rope::half;
   cached.arguments.rope_pos_offset = 3;
-  // The last 2 rows of each entry come as new ones, the others are rotated in place.
+  // The last 2 rows of each sequence are appended; the others are rotated in place.
   cached.problem.len_new = 2;
   cached.arguments.len_kv = cached.memory.integers({kBatch}, {6, 7});
   Numbers k_new, v_new;
@@ -173,14 +173,14 @@ TEST(Cache, RopeInDecode) {
   EXPECT_TRUE(near(cached.o(), raw.o(), 1e-14));
   EXPECT_TRUE(near(cached.lse(), raw.lse(), 1e-14));
 
-  // Explicit positions say the same.
+  // Explicit positions give the same result.
   Step positions;
   positions.problem.rope = Rope::half;
   positions.problem.rope_positions = true;
   positions.problem.len_new = 2;
   Arguments& a = positions.arguments;
   a.len_kv = cached.arguments.len_kv;
-  a.k = cached.arguments.k;  // the rows that are appended again are written again
+  a.k = cached.arguments.k;  // appended rows are written a second time
   a.v = cached.arguments.v;
   a.k_new = cached.arguments.k_new;
   a.v_new = cached.arguments.v_new;
@@ -190,7 +190,7 @@ TEST(Cache, RopeInDecode) {
   EXPECT_TRUE(near(positions.o(), raw.o(), 1e-14));
 }
 
-// One query and key of entry 1, four heads on two: descales are [batch, heads_kv], of q too.
+// One query and key of sequence 1, four heads on two: descales are [batch, heads_kv], also for q.
 TEST(Cache, F8WithDescales) {
   for (const DType f8 : {DType::f8e4m3, DType::f8e5m2}) {
     Memory m;
@@ -217,7 +217,7 @@ TEST(Cache, F8WithDescales) {
     EXPECT_TRUE(same(values_of(a.lse), Numbers{7.5, 7.5, 30.0, 30.0, 67.5, 67.5, 120.0, 120.0}));
     EXPECT_NE(backward(p, a), "");
 
-    p.dtype = DType::f32;  // a cache of f8 beside another q
+    p.dtype = DType::f32;  // an f8 cache with q of another type
     p.dtype_kv = f8;
     a.q = m.filled({2, 1, 4, 1}, 1.5, DType::f32);
     a.descale_q = TensorView{};

@@ -1,4 +1,4 @@
-// Comparisons that NaN fails.
+// Comparisons that fail for NaN.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 
 namespace attn::reference::test {
 
-// Every element within `tolerance` times the largest expected magnitude (at least `least`).
+// True if every element is within `tolerance` times the largest expected magnitude (at least
+// `least`).
 inline ::testing::AssertionResult near(std::span<const double> found,
                                        std::span<const double> expected, double tolerance,
                                        double least = 1e-3) {
@@ -29,7 +30,7 @@ inline ::testing::AssertionResult near(std::span<const double> found,
   return ::testing::AssertionSuccess();
 }
 
-// Equal, where NaN equals NaN.
+// Equality, with NaN equal to NaN.
 inline ::testing::AssertionResult same(std::span<const double> found,
                                        std::span<const double> expected) {
   if (found.size() != expected.size()) {

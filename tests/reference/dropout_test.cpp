@@ -32,7 +32,7 @@ TEST(Dropout, Threshold) {
   EXPECT_EQ(keep_threshold(0.9999), 1);
 }
 
-// The bytes of one call, written out from the definition: counter (i without bits 0 and 3, j
+// The bytes of one Philox call, written out from the definition: counter (i without bits 0 and 3, j
 // without bits 0 and 3, b * heads_q + h, offset_lo), key (seed_lo, seed_hi ^ offset_hi).
 TEST(Dropout, ByteOfEachPair) {
   Setting setting = small_setting();
@@ -98,7 +98,7 @@ TEST(Dropout, SeedFromMemory) {
   EXPECT_TRUE(same(a.o, b.o));
 }
 
-// lse is that of the undropped row.
+// lse is computed without dropout.
 TEST(Dropout, LeavesLseAlone) {
   Setting setting = small_setting();
   Sample plain(setting, 3);

@@ -1,4 +1,4 @@
-// Number formats: known values, every code there and back, and rounding between all neighbours.
+// Number formats: known values, round trips of every code, and rounding between all neighbours.
 #include "reference/elements.hpp"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(Elements, KnownRoundings) {
   EXPECT_EQ(encode_bits(1.0 + 0x1p-11, kF16), 0x3C00u);
   EXPECT_EQ(encode_bits(1.0 + 0x3p-11, kF16), 0x3C02u);
   EXPECT_EQ(encode_bits(1.0 + 0x1p-8, kBf16), 0x3F80u);
-  // In two steps, through f32, this would become the tie above.
+  // Rounding in two steps, through f32, would turn this into the tie above.
   EXPECT_EQ(encode_bits(1.0 + 0x1p-8 + 0x1p-40, kBf16), 0x3F81u);
   EXPECT_EQ(encode_bits(0x1.FFp127, kBf16), 0x7F80u);
   EXPECT_EQ(encode_bits(464.0, kF8e4m3), 0x7Eu);

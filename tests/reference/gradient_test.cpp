@@ -16,7 +16,7 @@ namespace {
 constexpr double kTolerance = 1e-6;
 constexpr double kStep = 1e-3;
 
-// d f / d step at 0 with an error of fourth order.
+// d f / d step at 0, with an error of fourth order.
 template <class Function>
 double derivative(Function f) {
   return (8.0 * (f(kStep) - f(-kStep)) - (f(2.0 * kStep) - f(-2.0 * kStep))) / (12.0 * kStep);
@@ -49,13 +49,13 @@ double loss_of(Sample& s) {
 }
 
 void check_elements(Sample& s, const Input& input, std::size_t every, std::size_t first) {
-  // A gradient of 0 everywhere (all rows empty) is held to 1e-9.
+  // A gradient that is 0 everywhere (all rows empty) must be below 1e-9.
   const double bound = kTolerance * std::max(largest(*input.gradient), 1e-3);
   for (std::size_t e = first % every; e < input.value->size(); e += every) {
     const double gradient = (*input.gradient)[e];
     double& x = (*input.value)[e];
     const double x0 = x;
-    if (!std::isfinite(x0)) {  // outside of the sequences, or hidden: no gradient
+    if (!std::isfinite(x0)) {  // outside the sequences, or hidden: no gradient
       ASSERT_EQ(gradient, 0.0) << input.name << "[" << e << "]";
       continue;
     }
@@ -98,7 +98,7 @@ void check_direction(Sample& s, std::uint64_t seed) {
       << "along a random direction: " << found << ", finite difference " << expected;
 }
 
-// Returns the largest gradient of q, k or v, 0 where every row is empty.
+// Returns the largest gradient of q, k or v; 0 if every row is empty.
 double check_gradients(const Setting& setting, std::uint64_t seed, std::size_t every) {
   Sample s(setting, seed);
   EXPECT_EQ(s.run_forward(), "");

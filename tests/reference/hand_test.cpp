@@ -1,4 +1,4 @@
-// Values worked out by hand: the score, the softmax, its gradients, empty rows, non-finite values.
+// Values computed by hand: the score, the softmax, its gradients, empty rows, non-finite values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ TEST(Hand, DeltaGivenInsteadOfO) {
   Tiny t({1.0}, {0.0, kLn3}, {4.0, 8.0});
   ASSERT_EQ(t.run_forward(), "");
   t.problem.delta = true;
-  t.arguments.delta = t.memory.f64({1, 1, 1}, {7.0 - 2.0});  // as if dlse were 2
+  t.arguments.delta = t.memory.f64({1, 1, 1}, {7.0 - 2.0});  // equivalent to dlse = 2
   t.arguments.o = TensorView{};
   ASSERT_EQ(backward(t.problem, t.arguments), "");
   EXPECT_TRUE(near(t.dk(), Numbers{0.25 * (4.0 - 5.0), 0.75 * (8.0 - 5.0)}, kExact));
@@ -77,7 +77,7 @@ TEST(Hand, Alibi) {
   Tiny t({1.0, 1.0}, {0.0, 0.0, 0.0}, {1.0, 10.0, 100.0});
   t.problem.alibi = true;
   t.arguments.alibi_slopes = t.memory.f64({1}, {kLn2});
-  ASSERT_EQ(t.run_forward(), "");  // query 0 stands at key 1, query 1 at key 2
+  ASSERT_EQ(t.run_forward(), "");  // query 0 is at key 1, query 1 at key 2
   EXPECT_TRUE(near(t.lse(), Numbers{kLn2, std::log(1.75)}, kExact));
   EXPECT_TRUE(near(t.o(), Numbers{(0.5 + 10.0 + 50.0) / 2.0, (0.25 + 5.0 + 100.0) / 1.75}, kExact));
   t.problem.diagonal = Diagonal::top_left;
@@ -110,7 +110,7 @@ TEST(Hand, Sink) {
   Tiny t({1.0}, {0.0}, {8.0});
   t.add_sink(kLn3);
   t.add_dlse({5.0});
-  ASSERT_EQ(t.run(), "");  // p = 1/4, of the sink 3/4
+  ASSERT_EQ(t.run(), "");  // p = 1/4; the sink has 3/4
   EXPECT_TRUE(near(t.o(), Numbers{2.0}, kExact));
   EXPECT_TRUE(near(t.lse(), Numbers{kLn4}, kExact));
   EXPECT_TRUE(near(t.dsink(), Numbers{-0.75 * (2.0 - 5.0)}, kExact));
@@ -138,7 +138,7 @@ TEST(Hand, SinkOfMinusInfinityIsNone) {
 }
 
 TEST(Hand, EmptyRow) {
-  Tiny t({1.0, 1.0}, {3.0}, {5.0});  // query 0 stands at key -1
+  Tiny t({1.0, 1.0}, {3.0}, {5.0});  // query 0 is at key -1
   t.problem.causal = true;
   t.add_dlse({kNaN, 0.0});
   t.arguments.dout = t.memory.f64({1, 2, 1, 1}, {1.0, 2.0});
@@ -181,10 +181,10 @@ TEST(Hand, Accumulate) {
 
 TEST(Hand, AccumulateRoundsOnce) {
   Tiny t({1.0}, {0.0}, {1.0});
-  t.arguments.dv = t.memory.tensor(DType::bf16, {1, 1, 1, 1}, {256.0});  // spacing 2 from here on
+  t.arguments.dv = t.memory.tensor(DType::bf16, {1, 1, 1, 1}, {256.0});  // spacing 2 from 256 on
   t.problem.accumulate = true;
   ASSERT_EQ(t.run(), "");
-  EXPECT_TRUE(same(t.dv(), Numbers{256.0}));  // 257 is a tie, to even
+  EXPECT_TRUE(same(t.dv(), Numbers{256.0}));  // 257 is a tie and rounds to even
   t.arguments.dout = t.memory.f64({1, 1, 1, 1}, {1.0625});
   ASSERT_EQ(t.run(), "");
   EXPECT_TRUE(same(t.dv(), Numbers{258.0}));
@@ -199,7 +199,7 @@ TEST(Hand, VisibleNonFiniteScore) {
     EXPECT_EQ(t.lse()[0], 0.0);
     EXPECT_FALSE(std::isfinite(t.lse()[1]));
   }
-  Tiny hidden({1.0}, {0.0, -kInf}, {4.0, 8.0});  // a score of -inf only hides
+  Tiny hidden({1.0}, {0.0, -kInf}, {4.0, 8.0});  // a score of -inf hides the key
   ASSERT_EQ(hidden.run_forward(), "");
   EXPECT_TRUE(same(hidden.o(), Numbers{4.0}));
 }
@@ -213,7 +213,7 @@ TEST(Hand, BiasOfMinusInfinityHidesAnything) {
   EXPECT_TRUE(same(t.dbias(), Numbers{0.0, 0.0, 0.0}));
 }
 
-// Dropping the pair does not launder its score.
+// Dropout of the pair does not hide its score's NaN.
 TEST(Hand, NonFiniteScoreOfDroppedPair) {
   int dropped = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
@@ -241,7 +241,7 @@ TEST(Hand, NonfiniteZero) {
   EXPECT_FALSE(std::isfinite(t.lse()[1]));
   EXPECT_EQ(read_integer(t.arguments.nonfinite_count, 0), 41);
   ASSERT_EQ(backward(t.problem, t.arguments), "");
-  // Of query 1 dq; of both keys, that it sees, dk and dv.
+  // dq of query 1; dk and dv of both keys, which it sees.
   EXPECT_TRUE(same(t.dq(), Numbers{0.0, 0.0}));
   EXPECT_TRUE(same(t.dk(), Numbers{0.0, 0.0}));
   EXPECT_TRUE(same(t.dv(), Numbers{0.0, 0.0}));

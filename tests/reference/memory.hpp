@@ -1,4 +1,4 @@
-// Memory: owner of small contiguous tensors of any type, made from and read as numbers.
+// Memory: owns small contiguous tensors of any type, written from and read as numbers.
 #pragma once
 
 #include <attn/tensor.hpp>
@@ -52,7 +52,7 @@ class Memory {
     return product;
   }
   TensorView allocate(DType dtype, const Shape& shape) {
-    blocks_.emplace_back(static_cast<std::size_t>(count(shape)) + 1, 0.0);  // 8 bytes an element
+    blocks_.emplace_back(static_cast<std::size_t>(count(shape)) + 1, 0.0);  // 8 bytes per element
     TensorView view;
     view.data = blocks_.back().data();
     view.dtype = dtype;

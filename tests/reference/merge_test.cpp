@@ -14,7 +14,7 @@ namespace {
 TEST(Merge, ByHand) {
   Memory m;
   MergeArguments a;
-  // Weights 1/4 and 3/4; the first empty, its o not read; the second empty; both empty.
+  // Weights 1/4 and 3/4; first partial empty (its o is not read); second empty; both empty.
   a.o1 = m.f64({1, 4, 1, 1}, {4.0, kNaN, 5.0, kNaN});
   a.lse1 = m.f64({1, 1, 4}, {1.0, -kInf, 2.0, -kInf});
   a.o2 = m.f64({1, 4, 1, 1}, {8.0, 6.0, kNaN, kNaN});
@@ -38,7 +38,7 @@ TEST(Merge, LargeAndNonFinite) {
   a.o2 = m.f64({3, 1, 1}, {8.0, 8.0, kNaN});
   a.lse2 = m.f64({1, 3}, {1e4, 1e4, kNaN});
   a.o = m.filled({3, 1, 1}, 0.0);
-  ASSERT_EQ(merge(a), "");  // lse left out
+  ASSERT_EQ(merge(a), "");  // without lse
   EXPECT_TRUE(near(values_of(m.f64({2}, {values_of(a.o)[0], values_of(a.o)[1]})), Numbers{6.0, 8.0},
                    1e-12));
   EXPECT_TRUE(std::isnan(values_of(a.o)[2]));
@@ -54,7 +54,7 @@ TEST(Merge, SinkLast) {
   MergeArguments a;
   a.o1 = a.o = plain.arguments.o;
   a.lse1 = a.lse = plain.arguments.lse;
-  a.lse2 = with_sink.arguments.sinks;  // [heads_q], expanded over entries and queries
+  a.lse2 = with_sink.arguments.sinks;  // [heads_q], expanded over sequences and queries
   a.lse2.rank = 3;
   a.lse2.shape = {2, 4, 5};
   a.lse2.strides = {0, 1, 0};

@@ -1,5 +1,5 @@
-// The reference against a layer of a trained model whose results another implementation computed in
-// float64 (examples/data/README.md).
+// The reference compared with a trained model's layer; another implementation computed the expected
+// results in float64 (examples/data/README.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Properties of the whole: chunks of keys merge to the whole and their gradients add up, chunks of
-// queries and batch entries are placed by the origin, packed equals padded, types only round.
+// Properties of the complete operation: chunks of keys merge to the full result and their gradients
+// add up; the origin places chunks of queries and sequences; packed equals padded; types only
+// round.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ TensorView slice(TensorView view, std::size_t dim, std::int64_t first, std::int6
   return view;
 }
 
-// The setting of a ring: causal, ALiBi, window, dropout, bias and sink over a long enough sequence.
+// A ring's problem: causal, ALiBi, window, dropout, bias and sink over a long enough sequence.
 Setting ring_setting() {
   Setting setting = small_setting();
   Problem& p = setting.problem;
@@ -56,13 +57,13 @@ TEST(Property, ChunksOfKeysMergeAndTheirGradientsAddUp) {
   std::vector<TensorView> o, lse;
   const Shape shape_o(a.o.shape.begin(), a.o.shape.end());
   const Shape shape_lse(a.lse.shape.begin(), a.lse.shape.begin() + 3);
-  Sample grads(ring_setting(), 5);  // its dk, dv, dbias are written chunk by chunk
+  Sample grads(ring_setting(), 5);  // dk, dv, dbias are written chunk by chunk
   for (int part = 0; part < 2; ++part) {
     const std::int64_t first = part == 0 ? 0 : cut;
     const std::int64_t count = part == 0 ? cut : p.len_kv - cut;
     Problem chunk = p;
     chunk.len_kv = count;
-    chunk.sink = chunk.dsink = part == 1;  // the sink belongs to one part only
+    chunk.sink = chunk.dsink = part == 1;  // the sink belongs to one chunk only
     Arguments b = a;
     b.k = slice(a.k, 1, first, count);
     b.v = slice(a.v, 1, first, count);
@@ -75,7 +76,7 @@ TEST(Property, ChunksOfKeysMergeAndTheirGradientsAddUp) {
     b.lse = lse.back();
     ASSERT_EQ(forward(chunk, b), "");
 
-    // The backward takes o and lse of the whole.
+    // The backward reads o and lse of the full problem.
     b.o = a.o;
     b.lse = a.lse;
     b.dq = memory.filled({p.batch, p.len_q, p.heads_q, p.dim_qk}, kNaN);
@@ -105,8 +106,8 @@ TEST(Property, ChunksOfKeysMergeAndTheirGradientsAddUp) {
   EXPECT_TRUE(near(grads.dsink, whole.dsink, kClose));
 }
 
-// One batch entry and head taken out of the whole, its lengths no longer read but given by the
-// shapes: what the call says for it must not change.
+// One sequence and head cut out of the problem. Its lengths come from the shapes instead of
+// tensors. Its results must not change.
 void check_alone(const Sample& whole, std::int64_t b, std::int64_t h) {
   Problem p = whole.problem;
   Arguments a = whole.arguments;
@@ -229,7 +230,7 @@ TEST(Property, OriginPlacesQueriesBatchAndHeads) {
   ASSERT_EQ(whole.run_forward(), "");
   const Numbers expected = whole.o;
 
-  // Entry 1, heads 1 and 2, queries from 3 on.
+  // Sequence 1, heads 1 and 2, queries from 3 on.
   Problem p = whole.problem;
   p.batch = 1;
   p.heads_q = p.heads_kv = 2;
@@ -295,7 +296,7 @@ TEST(Property, PackedEqualsPadded) {
   EXPECT_TRUE(same(packed.dsink, padded.dsink));
   const auto unpacked = [&](const TensorView& like, const TensorView& from,
                             const std::vector<std::int32_t>& cumulative) {
-    fill(like, 0.0);  // what rows past the lengths must hold
+    fill(like, 0.0);  // required value of rows past the lengths
     copy(like, from, cumulative, true);
     return values_of(like);
   };
@@ -319,7 +320,7 @@ TEST(Property, TypesOnlyRound) {
       const Shape shape(view.shape.begin(), view.shape.begin() + view.rank);
       const TensorView made = memory.tensor(dtype, shape, wide);
       const Numbers stored = values_of(made);
-      std::copy(stored.begin(), stored.end(), wide.begin());  // the f64 sample computes with these
+      std::copy(stored.begin(), stored.end(), wide.begin());  // the f64 sample uses these values
       view = made;
     };
     narrow(a.q, s.q);
@@ -330,7 +331,7 @@ TEST(Property, TypesOnlyRound) {
     ASSERT_EQ(s.run_forward(), "");
     ASSERT_EQ(s.run_backward(), "");
 
-    // f64 outputs show that nothing was lost.
+    // f64 outputs show that no precision was lost.
     Problem p = s.problem;
     p.dtype = dtype;
     a.o = memory.filled({2, 5, 4, 3}, kNaN);
@@ -340,7 +341,7 @@ TEST(Property, TypesOnlyRound) {
     EXPECT_TRUE(same(values_of(a.o), s.o));
     EXPECT_TRUE(same(values_of(a.dk), s.dk));
 
-    // Outputs of the type are those, rounded once.
+    // Outputs of the type equal these, rounded once.
     a.o = memory.filled({2, 5, 4, 3}, kNaN, dtype);
     a.dk = memory.filled({2, 7, 2, 4}, kNaN, dtype);
     const TensorView exact_o = s.arguments.o;
@@ -376,7 +377,7 @@ TEST(Property, AccumulatingAddsEverywhere) {
   }
 }
 
-// [b, h, n, d] memory and padded strides are read and written where the strides say.
+// [b, h, n, d] memory and padded strides are read and written at the strided positions.
 TEST(Property, AnyStrides) {
   Sample s(small_setting(), 12);
   ASSERT_EQ(s.run_forward(), "");

@@ -50,8 +50,8 @@ TEST(Rope, InverseInPlaceGivesBack) {
   }
 }
 
-// Expected: (cos 1 + i sin 1)^position by repeated squaring in long double, which shares nothing
-// with the angle's way; and the slowest pair, whose angle is known.
+// Expected: (cos 1 + i sin 1)^position by repeated squaring in long double, independent of the
+// angle's computation; and the slowest pair, which has a known angle.
 TEST(Rope, PositionsUpToTwoToTheTwenty) {
   for (const std::int32_t position : {1, 12345, 999983, 1 << 20}) {
     long double re = 1.0L, im = 0.0L, base_re = std::cos(1.0L), base_im = std::sin(1.0L);
@@ -107,7 +107,8 @@ TEST(Rope, TablesAreClamped) {
   EXPECT_TRUE(same(values_of(r.out), Numbers{0.5, 5.0, 0.25, 7.0, 0.25, 7.0}));
 }
 
-// Rope inside attention is rope before it; its gradient is the attention's, rotated back.
+// Rope inside attention equals rope before attention; its gradient is attention's gradient, rotated
+// back.
 TEST(Rope, InsideAttentionEqualsBefore) {
   for (const char* name : {"rope_half", "rope_interleaved", "rope_positions"}) {
     Setting inside_setting = small_setting();

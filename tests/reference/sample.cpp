@@ -1,4 +1,4 @@
-// Sample: see sample.hpp.
+// Implements sample.hpp.
 #include "sample.hpp"
 
 #include <algorithm>
@@ -225,13 +225,13 @@ void Sample::make_lengths(std::mt19937_64& random) {
     std::vector<std::int64_t> chosen(static_cast<std::size_t>(p.batch), longest);
     if (layout == Layout::packed) given = false;
     if (given || layout == Layout::packed) {
-      // The first entry is never full, and empty in one of four samples.
+      // The first sequence never has the maximum length and is empty in one of four samples.
       for (std::int64_t& length : chosen) length = integer(random, 1, longest);
       chosen[0] =
           random() % 4 == 0 ? 0 : std::min(chosen[0], std::max<std::int64_t>(longest - 1, 1));
     }
     if (layout == Layout::packed) {
-      // One row before, one behind all sequences.
+      // One row before and one after all sequences.
       total = 2;
       cumulative = {1};
       counts = {false};
@@ -308,7 +308,7 @@ void Sample::make_options(std::mt19937_64& random) {
     a.sinks = view_of(sinks, DType::f64, {p.heads_q});
   }
   if (p.rope_tables) {
-    // Any numbers: the map stays linear, which is all that its gradient needs.
+    // Arbitrary numbers: the map stays linear, and the gradient test needs nothing else.
     const std::int64_t width = p.rotary_dim() / 2;
     cos = numbers(random, 6 * width);
     sin = numbers(random, 6 * width);

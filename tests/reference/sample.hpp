@@ -1,6 +1,6 @@
-// Sample: a small random problem in float64 with memory of its own, for tests of the reference.
-// Elements that must never matter (past lengths, outside of packed sequences, outputs before the
-// call) hold NaN.
+// Sample: a small random problem in float64 with its tensors, for tests of the reference. Elements
+// that must never matter (past lengths, outside packed sequences, outputs before the call) hold
+// NaN.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -13,16 +13,16 @@
 
 namespace attn::reference::test {
 
-// What a sample is made from. Numbers (scale, softcap, diag, origin, ...) are taken from `numbers`,
-// tensors are made as the problem says. Types are f64; totals of packed layouts are chosen.
+// The recipe of a sample. Numbers (scale, softcap, diag, origin, ...) come from `numbers`; the
+// problem determines the tensors. Types are f64; the sample chooses totals of packed layouts.
 struct Setting {
   Problem problem;
   Arguments numbers;
 };
-// Two batch entries, four heads on two, 5 queries, 7 keys, dims 4 and 3, dlse and all gradients on.
+// Two sequences, four heads on two, 5 queries, 7 keys, dims 4 and 3, with dlse and all gradients.
 Setting small_setting();
 
-// A way to change the small setting; each names one option.
+// A change of the small setting; each names one option.
 struct Option {
   std::string name;
   std::function<void(Setting&)> apply;
@@ -30,7 +30,7 @@ struct Option {
 // Every option that has a backward.
 const std::vector<Option>& options();
 
-// Number in [low, high), the same on every platform.
+// A number in [low, high), the same on every platform.
 double uniform(std::mt19937_64& random, double low, double high);
 
 class Sample {
@@ -46,14 +46,14 @@ class Sample {
   std::vector<std::uint8_t> mask;
   std::vector<std::int32_t> len_q, len_kv, cu_len_q, cu_len_kv, kv_begin, kv_end, pos_q, pos_k;
 
-  // Runs the forward; then dlse of empty rows, which must be ignored, becomes NaN, and delta is
-  // made where the problem takes it.
+  // Runs the forward. Then sets dlse of empty rows, which must be ignored, to NaN, and computes
+  // delta if the problem has it.
   std::string run_forward();
   std::string run_backward();
   // sum(o * dout) + sum(lse * dlse) over the rows that are not empty.
   [[nodiscard]] double loss() const;
 
-  // Whether the row of q (or of k) that holds this element belongs to a sequence.
+  // True if the row of q (or k) with this element belongs to a sequence.
   [[nodiscard]] bool query_counts(std::size_t element_of_q) const;
   [[nodiscard]] bool key_counts(std::size_t element_of_k) const;
 

@@ -1,4 +1,4 @@
-// Tiny: one batch entry, one head, dims 1, scale 1 in float64, for values worked out by hand.
+// Tiny: one sequence, one head, dims 1, scale 1 in float64, for values computed by hand.
 #pragma once
 
 #include <attn/arguments.hpp>

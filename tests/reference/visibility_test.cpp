@@ -1,5 +1,5 @@
-// Who sees whom, by hand: all scores are 0 and v_j = 2^j, so that o * exp(lse) spells the visible
-// keys in binary.
+// Visible keys, checked by hand: all scores are 0 and v_j = 2^j, so o * exp(lse) is the set of
+// visible keys in binary.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -88,7 +88,7 @@ TEST(Visibility, Mask) {
   s.problem.mask = {true, false, false, true, true};
   s.arguments.mask = s.memory.bytes({1, 1, 3, 5}, {1, 0, 0, 0, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 0});
   EXPECT_EQ(s.seen(), (Rows{0b10001, 0, 0b01111}));
-  s.problem.mask.q = false;  // one row for all
+  s.problem.mask.q = false;  // one mask row for all queries
   s.arguments.mask = s.memory.bytes({1, 1, 1, 5}, {0, 1, 0, 1, 0});
   EXPECT_EQ(s.seen(), (Rows{0b01010, 0b01010, 0b01010}));
 }
@@ -98,7 +98,7 @@ TEST(Visibility, Lengths) {
   s.problem.lengths_kv = true;
   s.arguments.len_kv = s.memory.integers({1}, {4});
   s.problem.causal = true;
-  EXPECT_EQ(s.seen(), (Rows{0b00011, 0b00111, 0b01111}));  // the entry's own bottom right
+  EXPECT_EQ(s.seen(), (Rows{0b00011, 0b00111, 0b01111}));  // the sequence's own bottom right
   s.arguments.len_kv = s.memory.integers({1}, {1000});     // clamped
   EXPECT_EQ(s.seen(), (Rows{0b00111, 0b01111, 0b11111}));
   s.arguments.len_kv = s.memory.integers({1}, {-7});
@@ -114,12 +114,12 @@ TEST(Visibility, Pages) {
   Sight s;
   s.problem.page_size = 2;
   s.arguments.k = s.memory.filled({4, 2, 1, 1}, 0.0);
-  // Key 0 is in page 3, key 2 in page 0, key 4 in page 1; what no key uses is NaN.
+  // Key 0 is in page 3, key 2 in page 0, key 4 in page 1; unused slots hold NaN.
   s.arguments.v = s.memory.f64({4, 2, 1, 1}, {4.0, 8.0, 16.0, kNaN, kNaN, kNaN, 1.0, 2.0});
   s.arguments.block_table = s.memory.integers({1, 3}, {3, 0, 1});
   s.problem.causal = true;
   EXPECT_EQ(s.seen(), (Rows{0b00111, 0b01111, 0b11111}));
-  for (const std::int32_t missing : {-1, 4, 1 << 30}) {  // hidden, but still counted
+  for (const std::int32_t missing : {-1, 4, 1 << 30}) {  // hidden, but still counted by diag
     s.arguments.block_table = s.memory.integers({1, 3}, {3, missing, 1});
     EXPECT_EQ(s.seen(), (Rows{0b00011, 0b00011, 0b10011}));
   }
