@@ -5,20 +5,14 @@
     dq, dk, dv, *_ = libattn.attention_backward(do, q, k, v, o, lse, causal=True)
 
 Arrays are NumPy's (bfloat16 by ml_dtypes), PyTorch's, or anything with DLPack or
-`__cuda_array_interface__`; none is copied. `libattn.torch` has the differentiable functions and
-drop-ins for PyTorch, `libattn.hf` those for Hugging Face transformers.
+`__cuda_array_interface__`. None is copied, except int64 indices and strided masks (see Options).
+`libattn.torch` has differentiable functions and drop-ins for PyTorch, `libattn.hf` the adapter for
+Hugging Face transformers.
 """
 
-from ._functions import (
-    Gradients,
-    attention,
-    attention_backward,
-    decode,
-    merge,
-    merge_backward,
-    rope,
-)
+from ._functions import Gradients, attention, attention_backward, decode
 from ._library import Error, Unsupported, get_num_threads, set_num_threads
+from ._operations import merge, merge_backward, rope
 from ._options import Options, Origin, Rope
 from ._queries import Verdict, describe, explain, info, supports, version, workspace_bytes
 

@@ -1,28 +1,31 @@
 """Calls of the C ABI: its structures are filled once for each kind of call, then reused.
 
-A kind of call is a function, the facts of its arrays and its settings. Structures of a kind that
-was seen before take only addresses and the numbers that change (seed, offset, ...): that keeps a
-call on small arrays at a few microseconds. This is the one place that calls attn_* to compute.
+A kind of call is a function, the facts of its arrays and its settings. A repeated kind writes only
+addresses and the numbers that change (seed, offset, ...) into its structures, which keeps a call on
+small arrays at a few microseconds. No other file calls the attn_* functions that compute.
 """
 
 from __future__ import annotations
 
 import ctypes
 import numbers
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from . import _abi, _library
-from ._arrays import (
-    CUDA_INTERFACE,
+from ._arrays import CUDA_INTERFACE, family_of, opened
+from ._facts import (
     DEVICES,
+    I64,
     MAX_RANK,
+    PUBLIC,
     Facts,
     Family,
+    check_type,
     dense,
-    family_of,
-    opened,
 )
+from ._values import named, shown
 
 LIBRARY = _library.LIBRARY
 Arrays = dict[str, Any]
@@ -44,6 +47,12 @@ def init(struct: Any, size_only: bool = False) -> Any:
 def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
     """A view without an address."""
     rank = len(facts.shape)
+    check_type(name, facts.dtype)
+    name = PUBLIC.get(name, name)
+    if facts.dtype == I64:
+        raise ValueError(
+            f"{name}: dtype: found int64 in an array that can't be converted here; accepted int32"
+        )
     if not 1 <= rank <= MAX_RANK:
         raise ValueError(f"{name}: rank: found shape {facts.shape}; accepted 1 to {MAX_RANK} axes")
     tensor = _abi.attn_tensor()
@@ -53,7 +62,7 @@ def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
     tensor.ordinal = facts.ordinal
     tensor.rank = rank
     tensor.shape[:rank] = list(facts.shape)
-    # Makers put any stride where an axis has no second element; the library reads the last one.
+    # Makers write any stride for an axis of one element. The library checks that of the last axis.
     strides: list[Any] = list(dense(facts.shape) if 0 in facts.shape else facts.strides)
     tensor.strides[:rank] = strides[:-1] + [1 if facts.shape[-1] == 1 else strides[-1]]
     return tensor
@@ -71,6 +80,7 @@ class Prepared:
         "references",
         "tensors",
         "workspace_bytes",
+        "written",
     )
 
     def __init__(
@@ -88,10 +98,12 @@ class Prepared:
         # Outputs to be made: (name, shape, dtype, its view).
         self.outputs: list[tuple[str, tuple[int, ...], int, _abi.attn_tensor]] = []
         self.workspace_bytes = 0
+        # Arrays of the caller that are written. Each call checks that they can be: the flag that
+        # makes an array read-only is no part of the kind.
+        written = {*outputs, "nonfinite_count", *(("k", "v") if "k_new" in arrays else ())}
+        self.written = [name for name in arrays if name in written]
         for name, x in arrays.items():
             self.add(name, families[name].facts(name, x))
-            if name in outputs:
-                families[name].check_output(name, x)
         self.inputs = list(self.tensors.items())
 
     def add(self, name: str, facts: Facts) -> None:
@@ -105,19 +117,19 @@ class Prepared:
         self.outputs.append((name, shape, dtype, self.tensors[name]))
 
     def refer(self) -> None:
-        """What the function takes after the context."""
+        """Sets the addresses that the C function takes after the context."""
         structures = (self.arguments,) if self.problem is None else (self.problem, self.arguments)
         self.references = tuple(ctypes.addressof(structure) for structure in structures)
 
 
-# Structures that no call is using now, by kind. A list's pop and append are atomic, so a kind may
-# be asked for by several threads at once: the second one makes structures of its own.
+# Structures that no call is using now, by kind. A list's pop and append are atomic: if several
+# threads call the same kind at once, the second one makes structures of its own.
 _idle: dict[object, list[Prepared]] = {}
 
 
 def settle(arrays: Arrays, changing: Settings, lead: str) -> tuple[list[Family], int | None]:
-    """The families of a call's arrays, and the stream that it goes to: the one that was given, or
-    the current one of the maker of `lead`. What only speaks DLPack is opened for that stream."""
+    """The families of a call's arrays, and its stream: the one that was given, or the current one
+    of the maker of `lead`. Arrays of DLPack alone are opened for that stream."""
     stream = changing.get("stream")
     if stream is None:
         first = family_of(lead, arrays[lead])
@@ -133,33 +145,63 @@ def settle(arrays: Arrays, changing: Settings, lead: str) -> tuple[list[Family],
     return families, stream
 
 
-def _workspace(value: Any, stream: int | None) -> Settings:
+def _workspace(value: Any, stream: int | None, device: tuple[int, int]) -> Settings:
     """A workspace that the caller gave, as fields of the arguments."""
     x, family = opened("workspace", value, stream)
     facts = family.facts("workspace", x)
     if facts.dtype != _abi.ATTN_U8 or len(facts.shape) != 1 or facts.strides != (1,):
-        raise ValueError(f"workspace: found shape {facts.shape}; accepted contiguous uint8 [bytes]")
+        raise ValueError(f"workspace: found {shown(value)}; accepted contiguous uint8 [bytes]")
+    if (facts.device, facts.ordinal) != device:
+        raise ValueError(
+            f"workspace: found memory of {device_name(facts)}:{facts.ordinal}; accepted that of "
+            "the device of q"
+        )
+    family.check_output("workspace", x)
     return {"workspace": family.pointer("workspace", x) or None, "workspace_size": facts.shape[0]}
 
 
 def run(
+    function: str,
     build: Callable[[Arrays, dict[str, Family]], Prepared],
     kind: tuple[object, ...],
     arrays: Arrays,
     changing: Settings,
     lead: str,
 ) -> Arrays:
-    """Calls with the structures of this kind, which `build` makes where there are none.
+    """Calls a pass or operation; returns the outputs that were made. Errors name `function`.
 
-    arrays: by field of the arguments structure, none of them None; `lead` names the one whose
-    device, stream and maker decide. changing: fields that are written at every call. Returns the
-    outputs that were made.
+    build makes the structures of this kind, if no call has left any. arrays: by field of the
+    arguments structure, none of them None. lead names the array that decides device, stream and
+    maker. changing: fields that are written in every call.
     """
-    families, stream = settle(arrays, changing, lead)
+    try:
+        return _run(function, build, kind, arrays, changing, lead)
+    except ValueError as error:
+        raise named(function, error) from None
+
+
+def _key(kind: tuple[object, ...], arrays: Arrays, families: list[Family]) -> object:
     parts: list[object] = [kind]
-    for (name, x), family in zip(arrays.items(), families, strict=True):
-        parts += name, family.key(x)
-    key = tuple(parts)
+    try:
+        for (name, x), family in zip(arrays.items(), families, strict=True):
+            parts += name, family.key(x)
+    except (RuntimeError, TypeError):  # PyTorch's for tensors without strides or sizes
+        for (name, x), family in zip(arrays.items(), families, strict=True):
+            family.facts(name, x)
+        raise
+    return tuple(parts)
+
+
+def _run(
+    function: str,
+    build: Callable[[Arrays, dict[str, Family]], Prepared],
+    kind: tuple[object, ...],
+    arrays: Arrays,
+    changing: Settings,
+    lead: str,
+) -> Arrays:
+    families, stream = settle(arrays, changing, lead)
+    key = _key(kind, arrays, families)
     like = arrays[lead]
     first: Any = family_of(lead, like)
     idle = _idle.get(key)
@@ -172,17 +214,22 @@ def run(
 
     for (name, tensor), family, x in zip(prepared.inputs, families, arrays.values(), strict=True):
         tensor.data = family.pointer(name, x)
+    for name in prepared.written:
+        maker: Any = family_of(name, arrays[name])
+        maker.check_output(name, arrays[name])
     made: Arrays = {}
     for name, shape, dtype, tensor in prepared.outputs:
         made[name] = x = first.empty(like, shape, dtype)
-        maker: Any = family_of(name, x)
+        maker = family_of(name, x)
         tensor.data = maker.pointer(name, x)
     backend = changing.pop("device", None)
     arguments = prepared.arguments
     arguments.stream = stream
     arguments.has_stream = int(stream is not None)
     if "workspace" in changing:
-        changing |= _workspace(changing["workspace"], stream)
+        first_tensor = prepared.tensors[lead]
+        device = first_tensor.device, first_tensor.ordinal
+        changing |= _workspace(changing["workspace"], stream, device)
     elif prepared.workspace_bytes and "stream" not in changing:
         scratch = first.scratch(like, prepared.workspace_bytes)
         if scratch is not None:
@@ -193,7 +240,7 @@ def run(
     context = _library.context(first.threads(), backend)
     code = prepared.function(context.handle, *prepared.references)
     if code != _abi.ATTN_OK:
-        raise _library.exception_of(code)
+        raise _library.exception_of(code, function)
     if idle is None:
         if len(_idle) >= _CACHE_KINDS:
             _idle.clear()
@@ -203,23 +250,50 @@ def run(
     return made
 
 
+def refuse_recording(function: str, arrays: Arrays) -> None:
+    """Refuses PyTorch tensors where PyTorch records what is computed from them, which it can't see
+    here: for autograd, or for torch.jit.trace."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    differentiable = function.removesuffix("_backward")
+    for name, x in arrays.items():
+        if not isinstance(x, torch.Tensor):
+            continue
+        if torch._C._is_tracing():
+            raise ValueError(
+                f"{function}: {name}: found a tensor while torch.jit.trace records; accepted: "
+                "torch.export or torch.compile with the functions of libattn.torch"
+            )
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{function}: {name}: found a tensor that requires a gradient; accepted: use "
+                f"libattn.torch.{differentiable}, which has one, or torch.no_grad()"
+            )
+
+
 def device_name(facts: Facts) -> str:
     return DEVICES[facts.device]
 
 
-def split_pointer(name: str, value: Any) -> tuple[int, int | None]:
-    """A number, or the address of an array that holds it: (number, None) or (0, address)."""
+def split_pointer(name: str, value: Any, q: Any) -> tuple[int, int | None]:
+    """A seed or offset: (number, None), or (0, address) of an array on the device of q."""
+    accepted = "an int, or an int64 or uint64 array of one element on the device of q"
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         if not 0 <= int(value) < 1 << 64:
             raise ValueError(f"{name}: found {value}; accepted 0 to 2**64 - 1")
         return int(value), None
-    family = family_of(name, value)
     dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
-    size = getattr(value, "size", None)
-    count = value.numel() if hasattr(value, "numel") else size
-    if family is None or dtype not in ("int64", "uint64") or count != 1:
+    shape = getattr(value, "shape", None)
+    if shape is None or dtype not in ("int64", "uint64") or list(shape) not in ([], [1]):
+        raise ValueError(f"{name}: found {shown(value)}; accepted {accepted}")
+    like, maker = opened("q", q)
+    value, family = opened(name, value)
+    place = maker.facts("q", like)[1:3]
+    if family.facts(name, value)[1:3] != place:
         raise ValueError(
-            f"{name}: found {type(value).__name__} of {dtype or 'no type'}; accepted an int, or an "
-            "int64 or uint64 array of one element on the device of q"
+            f"{name}: found {shown(value)} on another device than q; accepted {accepted}"
         )
+    if place[0] == _abi.ATTN_HOST:
+        return int(family.values(value).reshape(())[()]) % (1 << 64), None
     return 0, family.pointer(name, value)

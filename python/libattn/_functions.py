@@ -1,15 +1,28 @@
-"""attention, attention_backward, decode, merge, merge_backward and rope on arrays of any maker."""
+"""attention, attention_backward and decode on arrays of any maker."""
 
 from __future__ import annotations
 
 import ctypes
-import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi, _library
-from ._arrays import Facts, Family, dtype_code, family_of, opened
-from ._calls import LIBRARY, Arrays, Prepared, Settings, device_name, init, run, settle
-from ._options import STYLES, Array, Options, apply, choice, device_of, integer, real, split
+from ._arrays import family_of, opened
+from ._calls import (
+    LIBRARY,
+    Arrays,
+    Prepared,
+    Settings,
+    device_name,
+    init,
+    refuse_recording,
+    run,
+    settle,
+)
+from ._convert import gradient_like, pairs
+from ._facts import Facts, Family, dtype_code
+from ._options import Array, Options, apply, need_seed, split
+from ._values import boolean, integer, named, shown
 
 if TYPE_CHECKING:
     from ._options import Unpack
@@ -29,7 +42,7 @@ _TYPE_OF_OUTPUT = {
 
 
 class Gradients(NamedTuple):
-    """What attention_backward gives; None where it was not asked for."""
+    """The result of attention_backward; None for gradients that were not requested."""
 
     dq: Array
     dk: Array
@@ -38,10 +51,13 @@ class Gradients(NamedTuple):
     dsink: Array
 
 
-class _Kind:
-    """How the structures of an attention call are made: the pass, its settings, its outputs."""
+class Kind:
+    """What the structures of an attention call are made from: pass, settings, outputs."""
 
-    def __init__(self, pass_: str, settings: Settings, wanted: dict[str, int]) -> None:
+    def __init__(
+        self, function: str, pass_: str, settings: Settings, wanted: dict[str, int]
+    ) -> None:
+        self.function = function  # for messages
         self.pass_ = pass_
         self.settings = settings
         self.wanted = wanted  # output -> type, 0 = the usual one
@@ -52,7 +68,8 @@ class _Kind:
         )
         problem = init(_abi.attn_problem, size_only=True)
         arguments = prepared.arguments
-        _library.check(LIBRARY.attn_describe(ctypes.byref(arguments), ctypes.byref(problem)))
+        code = LIBRARY.attn_describe(ctypes.byref(arguments), ctypes.byref(problem))
+        _library.check(code, self.function)
         prepared.problem = problem
         if self.pass_ == "backward":
             for name in ("dq", "dk", "dv", "dbias", "dsink"):
@@ -74,7 +91,8 @@ class _Kind:
                     ctypes.byref(problem),
                     like.device,
                     ctypes.byref(needed),
-                )
+                ),
+                self.function,
             )
             prepared.workspace_bytes = needed.value
         prepared.refer()
@@ -88,7 +106,8 @@ class _Kind:
         _library.check(
             LIBRARY.attn_output_shapes(
                 PASSES[self.pass_], ctypes.byref(prepared.problem), ctypes.byref(outputs)
-            )
+            ),
+            self.function,
         )
         for name in missing:
             shape = getattr(outputs, name)
@@ -96,6 +115,7 @@ class _Kind:
 
 
 def _attend(
+    function: str,
     pass_: str,
     arrays: Arrays,
     settings: Settings,
@@ -103,25 +123,14 @@ def _attend(
     wanted: dict[str, int],
 ) -> Arrays:
     """Runs a pass; returns the outputs that were made."""
-    kind = (pass_, tuple(settings.items()), tuple(wanted.items()), tuple(changing))
-    try:
-        hash(kind)
-    except TypeError:
-        found = {name: value for name, value in settings.items() if not _hashable(value)}
-        raise ValueError(f"{pass_}: options: found {found}; accepted plain numbers") from None
-    return run(_Kind(pass_, settings, wanted).build, kind, arrays, changing, "q")
+    need_seed(function, settings, changing)
+    kind = (function, tuple(settings.items()), tuple(wanted.items()), tuple(changing))
+    build = Kind(function, pass_, settings, wanted).build
+    return run(function, build, kind, arrays, changing, "q")
 
 
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _code(dtype: Any) -> int:
-    return 0 if dtype is None else dtype_code(dtype)
+def _code(name: str, dtype: Any) -> int:
+    return 0 if dtype is None else dtype_code(name, dtype)
 
 
 def _code_of(name: str, x: Array) -> int:
@@ -130,26 +139,9 @@ def _code_of(name: str, x: Array) -> int:
     return family.facts(name, x).dtype
 
 
-def _refuse_gradients(function: str, arrays: Arrays) -> None:
-    if "torch" not in sys.modules:
-        return
-    for name, x in arrays.items():
-        if getattr(x, "requires_grad", False) and _grad_enabled():
-            raise ValueError(
-                f"{function}: {name}: found a tensor that requires a gradient; accepted: use "
-                f"libattn.torch.{function}, which has one, or torch.no_grad()"
-            )
-
-
-def _grad_enabled() -> bool:
-    import torch
-
-    return torch.is_grad_enabled()
-
-
 def _forward(
+    function: str,
     pass_: str,
-    name: str,
     arrays: Arrays,
     settings: Settings,
     changing: Settings,
@@ -158,18 +150,22 @@ def _forward(
     out_dtype: Any,
     return_lse: bool,
 ) -> Any:
-    wanted = {"o": _code(out_dtype)}
-    if lse_out is not None:
-        arrays["lse"] = lse_out
-    if out is not None:
-        arrays["o"] = out
-        if family_of("out", out) is None:
-            settle(arrays, changing, "q")
-        wanted["o"] = _code_of("out", arrays["o"])
-    if return_lse or lse_out is not None:
-        wanted["lse"] = 0
-    _refuse_gradients(name, arrays)
-    made = _attend(pass_, arrays, settings, changing, wanted)
+    try:
+        return_lse = boolean("return_lse", return_lse)
+        wanted = {"o": _code("out_dtype", out_dtype)}
+        if lse_out is not None:
+            arrays["lse"] = lse_out
+        if out is not None:
+            arrays["o"] = out
+            if family_of("out", out) is None:
+                settle(arrays, changing, "q")
+            wanted["o"] = _code_of("o", arrays["o"])
+        if return_lse or lse_out is not None:
+            wanted["lse"] = 0
+    except ValueError as error:
+        raise named(function, error) from None
+    refuse_recording(function, arrays)
+    made = _attend(function, pass_, arrays, settings, changing, wanted)
     o = made.get("o", out)
     return (o, made.get("lse", lse_out)) if return_lse else o
 
@@ -192,19 +188,20 @@ def attention(
     q: [b, n, h, dim_qk]; k: [b, m, g, dim_qk]; v: [b, m, g, dim_vo]; h is a multiple of g (GQA,
     MQA). Packed: [total, heads, dim] with cu_len_q, cu_len_kv. Any strides but that of the last
     axis, which is 1. Types f32, f16, bf16, f64.
-    return_lse: give (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
+    return_lse: return (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
     row's sum of exponentials, f32 (f64 with f64).
-    out, lse_out: arrays to write into; out_dtype: the type of o: q's, or f32.
+    out, lse_out: arrays to write into; out_dtype: the type of o, q's or "float32".
     options: see libattn.Options.
 
-    Returns o [b, n, h, dim_vo] (packed [total, h, dim_vo]), made as q was: NumPy, PyTorch.
-    Raises ValueError where a rule is broken, Unsupported where no backend can do it.
+    Returns o [b, n, h, dim_vo] (packed [total, h, dim_vo]), of the maker of q: NumPy, PyTorch.
+    Raises ValueError for a broken rule (TypeError for an unknown option), Unsupported if no backend
+    supports the call, MemoryError, Error for failures of a device.
     """
-    arrays, settings, changing = split("attention", options)
+    arrays, settings, changing = split("attention", options, q)
     arrays.update(q=q, k=k, v=v)
     return _forward(
-        "forward",
         "attention",
+        "forward",
         arrays,
         settings,
         changing,
@@ -230,30 +227,25 @@ def decode(
     out_dtype: Any = None,
     **options: Unpack[Options],
 ) -> Any:
-    """attention of few queries against a cache of keys and values, split over keys.
+    """Attention of few queries over a cache of keys and values, split over keys.
 
     Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
 
     q: [b, n, h, dim_qk]. Caches: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
-    [pages, page_size, g, dim] with block_table (i32 [b, pages per entry]): key j of entry b is row
-    j % page_size of page block_table[b, j // page_size].
-    k_new, v_new: [b, len_new, g, dim]: written into the caches at len_kv[b]... first (keys rotated
-    with rope=), and attended to; the caches are then written in place.
-    split_keys: cut every so many keys, so that a row's bits do not depend on the batch around it;
-    None = the library decides; -1 = never cut.
-    The rest as in attention.
+    [pages, page_size, g, dim] with block_table (i32 [b, pages per sequence]): key j of sequence b
+    is row j % page_size of page block_table[b, j // page_size].
+    k_new, v_new: [b, len_new, g, dim]: first written into the caches in place, at row len_kv[b] and
+    after it (keys rotated with rope=), then attended to.
+    split_keys: keys in each chunk, so that a row's bits do not depend on the batch around it;
+    None = the library chooses; -1 = one chunk.
+    Other arguments, result and errors: see attention.
     """
-    arrays, settings, changing = split("decode", options)
-    arrays.update(q=q, k=k_cache, v=v_cache)
     extra = {"block_table": block_table, "k_new": k_new, "v_new": v_new}
-    arrays.update({name: x for name, x in extra.items() if x is not None})
+    given = {name: x for name, x in extra.items() if x is not None}
+    arrays, settings, changing = split("decode", options, q, given)
+    arrays.update(q=q, k=k_cache, v=v_cache)
     if split_keys is not None:
-        settings["split_keys"] = split_keys
-    if k_new is not None:
-        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-            family = family_of(name, cache)
-            if family is not None:
-                family.check_output(name, cache)
+        settings["split_keys"] = _named_integer("decode", "split_keys", split_keys)
     return _forward(
         "decode",
         "decode",
@@ -290,179 +282,84 @@ def attention_backward(
 ) -> Gradients:
     """The gradients of attention: FlashAttention-2 (Dao 2023), section 3.1.2.
 
-    dout: the gradient of o, shaped like o; o, lse: what attention gave with return_lse=True and the
-    same options. dlse: the gradient of lse, shaped like lse. delta: dot(dout, o) - dlse where the
-    caller has it, shaped like lse; o may then be None.
+    dout: the gradient of o, shaped like o. o, lse: the results of attention with return_lse=True
+    and the same options, the seed of dropout among them. dlse: the gradient of lse, shaped like
+    lse. delta: dot(dout, o) - dlse if the caller has it, shaped like lse; o can then be None.
     want: which of "dq", "dk", "dv", "dbias", "dsink"; None = dq, dk, dv, and those of the bias and
     the sinks that are given.
     dq ... dsink: arrays to write into; accumulate=True adds to them.
-    grad_dtype: the type of dq, dk, dv: q's or f32. dbias_dtype: the bias's or f32.
+    grad_dtype: the type of dq, dk, dv: q's or "float32". dbias_dtype: the bias's or "float32".
     options: see libattn.Options.
 
-    Returns Gradients: shapes of q, k, v, of the bias as it is broadcast, and [h].
+    Returns Gradients: shapes of q, k, v, of the bias (1 where it is expanded), and [h]. Errors are
+    those of attention.
     """
-    arrays, settings, changing = split("attention_backward", options)
+    function = "attention_backward"
+    bias = options.get("bias")
+    arrays, settings, changing = split(function, options, q)
+    given = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dsink": dsink}
+    try:
+        if boolean("accumulate", accumulate):
+            settings["accumulate"] = True
+        types = {"dbias": _code("dbias_dtype", dbias_dtype)}
+        of_inputs = _code("grad_dtype", grad_dtype)
+        names = _wanted(want, arrays, given)
+        wanted = {name: types.get(name, of_inputs) for name in names}
+        arrays.update({name: given[name] for name in names if given[name] is not None})
+        if accumulate and not arrays.keys() >= set(names):
+            missing = next(name for name in names if name not in arrays)
+            raise ValueError(f"accumulate: found no array {missing}=; accepted one to add to")
+        if dbias is not None and getattr(dbias, "ndim", 4) == 2:
+            arrays["dbias"] = pairs("dbias", dbias)
+        arrays.update(q=q, k=k, v=v, lse=lse, dout=dout)
+        optional = {"o": o, "dlse": dlse, "delta": delta}
+        arrays.update({name: x for name, x in optional.items() if x is not None})
+        refuse_recording(function, arrays)
+        if any(name in arrays and family_of(name, arrays[name]) is None for name in given):
+            settle(arrays, changing, "q")
+        wanted |= {name: _code_of(name, arrays[name]) for name in wanted if name in arrays}
+    except ValueError as error:
+        raise named(function, error) from None
+    made = _attend(function, "backward", arrays, settings, changing, wanted)
+    if "dbias" in made:
+        made["dbias"] = gradient_like(bias, made["dbias"])
+    return Gradients(*(made.get(name, x) for name, x in given.items()))
+
+
+def _wanted(want: Any, arrays: Arrays, given: Arrays) -> list[str]:
+    """The gradients to compute: those that are named, and those that have an array."""
     if want is None:
         want = ("dq", "dk", "dv")
         want += ("dbias",) if "bias" in arrays else ()
         want += ("dsink",) if "sinks" in arrays else ()
-    given = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dsink": dsink}
-    wanted = {}
-    for name in dict.fromkeys((*want, *(name for name, x in given.items() if x is not None))):
-        if name not in given:
-            raise ValueError(f"want: found '{name}'; accepted {', '.join(given)}")
-        wanted[name] = _code(dbias_dtype if name == "dbias" else grad_dtype)
-        if given[name] is not None:
-            arrays[name] = given[name]
-        elif accumulate:
-            raise ValueError(f"accumulate: found no array {name}=; accepted one to add to")
-    if accumulate:
-        settings["accumulate"] = True
-    arrays.update(q=q, k=k, v=v, lse=lse, dout=dout)
-    optional = {"o": o, "dlse": dlse, "delta": delta}
-    arrays.update({name: x for name, x in optional.items() if x is not None})
-    _refuse_gradients("attention", arrays)
-    if any(name in arrays and family_of(name, arrays[name]) is None for name in given):
-        settle(arrays, changing, "q")
-    wanted |= {name: _code_of(name, arrays[name]) for name in wanted if name in arrays}
-    made = _attend("backward", arrays, settings, changing, wanted)
-    return Gradients(*(made.get(name, x) for name, x in given.items()))
+    accepted = f"a tuple of {', '.join(map(repr, given))}"
+    if isinstance(want, str) or not isinstance(want, Iterable):
+        raise ValueError(f"want: found {shown(want)}; accepted {accepted}")
+    names = list(dict.fromkeys((*want, *(name for name, x in given.items() if x is not None))))
+    for name in names:
+        if not isinstance(name, str) or name not in given:
+            raise ValueError(f"want: found {shown(name)}; accepted {accepted}")
+    return names
 
 
-def _shaped_like(
-    function: str,
-    struct: Any,
-    arrays: Arrays,
-    wanted: dict[str, str],
-    settings: Settings,
-    stream: int | None,
-    device: str | None,
-    lead: str,
-) -> Arrays:
-    """A call whose outputs have the shape and type of an input: `wanted` maps output -> input."""
-    for name in wanted.values():
-        if name not in arrays:
-            raise ValueError(f"{function}: {name}: found None; accepted an array")
-    _refuse_gradients(function.removesuffix("_backward"), arrays)
-
-    def build(arrays: Arrays, families: dict[str, Family]) -> Prepared:
-        prepared = Prepared(f"attn_{function}", struct, families, arrays, tuple(wanted))
-        for name, value in settings.items():
-            setattr(prepared.arguments, name, value)
-        for name, source in wanted.items():
-            if name not in prepared.tensors:
-                facts = families[source].facts(source, arrays[source])
-                prepared.make(name, facts.shape, facts.dtype, facts)
-        prepared.refer()
-        return prepared
-
-    changing: Settings = {} if device is None else device_of(device)
-    if stream is not None:
-        changing["stream"] = integer("stream", stream)
-    kind = (function, tuple(settings.items()), tuple(wanted.items()), tuple(changing))
-    return run(build, kind, arrays, changing, lead)
+def _named_integer(function: str, name: str, value: Any) -> int:
+    try:
+        return integer(name, value)
+    except ValueError as error:
+        raise named(function, error) from None
 
 
-def merge(
-    o1: Array,
-    lse1: Array,
-    o2: Array,
-    lse2: Array,
-    *,
-    out: Array = None,
-    lse_out: Array = None,
-    stream: int | None = None,
-    device: str | None = None,
-) -> tuple[Array, Array]:
-    """Two attentions of the same queries over disjoint keys as one: (o, lse).
-
-    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
-    Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
-    be None: zeros, as for a sink merged last. out may be o1, and lse_out lse1. stream, device: as
-    in libattn.Options.
-    """
-    given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": out, "lse": lse_out}
-    arrays = {name: x for name, x in given.items() if x is not None}
-    wanted = {"o": "o1", "lse": "lse1"}
-    struct = _abi.attn_merge_arguments
-    made = _shaped_like("merge", struct, arrays, wanted, {}, stream, device, "o1")
-    return made.get("o", out), made.get("lse", lse_out)
-
-
-def merge_backward(
-    dout: Array,
-    o1: Array,
-    lse1: Array,
-    o2: Array,
-    lse2: Array,
-    o: Array,
-    lse: Array,
-    *,
-    dlse: Array = None,
-    stream: int | None = None,
-    device: str | None = None,
-) -> tuple[Array, Array, Array, Array]:
-    """The gradients of merge: (do1, dlse1, do2, dlse2); do2 is None where o2 is.
-
-    do_n = w_n dout and dlse_n = w_n (dlse + dot(dout, o_n - o)), w_n = exp(lse_n - lse)
-    (docs/semantics.md, Merge).
-    """
-    given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": o, "lse": lse}
-    given |= {"dout": dout, "dlse": dlse}
-    arrays = {name: x for name, x in given.items() if x is not None}
-    wanted = {"dout1": "o1", "dlse1": "lse1", "dout2": "o2", "dlse2": "lse2"}
-    if o2 is None:
-        del wanted["dout2"]
-    struct = _abi.attn_merge_backward_arguments
-    made = _shaped_like("merge_backward", struct, arrays, wanted, {}, stream, device, "o1")
-    return made["dout1"], made["dlse1"], made.get("dout2"), made["dlse2"]
-
-
-def rope(
-    x: Array,
-    *,
-    style: str = "half",
-    rot_dim: int | None = None,
-    base: float = 10000.0,
-    pos_offset: int = 0,
-    positions: Array = None,
-    cos: Array = None,
-    sin: Array = None,
-    cu_len: Array = None,
-    inverse: bool = False,
-    out: Array = None,
-    stream: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2); `inverse` is also its gradient.
-
-    x: [b, n, h, dim] or [total, h, dim]; out may be x. style, rot_dim, base, cos, sin: as in
-    libattn.Rope. Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its entry), or
-    positions, i32 [b|1, n] or [total].
-    """
-    given = {"x": x, "out": out, "positions": positions, "cu_len": cu_len, "cos": cos, "sin": sin}
-    arrays = {name: array for name, array in given.items() if array is not None}
-    settings = {
-        "style": choice("style", style, STYLES),
-        "rot_dim": 0 if rot_dim is None else integer("rot_dim", rot_dim),
-        "base": real("base", base),
-        "pos_offset": integer("pos_offset", pos_offset),
-        "inverse": int(bool(inverse)),
-    }
-    struct = _abi.attn_rope_arguments
-    made = _shaped_like("rope", struct, arrays, {"out": "x"}, settings, stream, device, "x")
-    return made.get("out", out)
-
-
-def described(pass_: str, arrays: Arrays, options: Options) -> tuple[str, str]:
-    """The problem of a call as text, and its device: what supports and explain take."""
-    more, settings, _ = split(pass_, options)
+def described(function: str, pass_: str, arrays: Arrays, options: Options) -> tuple[str, str]:
+    """The problem of a call as text, and its device."""
+    more, settings, _ = split(function, options, arrays["q"])
     more.update(arrays)
     families = {}
-    for name, x in more.items():
-        more[name], families[name] = opened(name, x)
-    kind = _Kind(pass_, settings, {"o": 0, "lse": 0})
-    prepared = kind.build(more, families)
+    try:
+        for name, x in more.items():
+            more[name], families[name] = opened(name, x)
+        prepared = Kind(function, pass_, settings, {"o": 0, "lse": 0}).build(more, families)
+    except ValueError as error:
+        raise named(function, error) from None
     problem = prepared.problem
 
     def fill(buffer: Any, size: int, needed: Any) -> Any:

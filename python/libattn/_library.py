@@ -1,26 +1,28 @@
-"""The shared library: where it is, its functions with their types, its errors as exceptions."""
+"""The shared library: its file, its functions with their types, its errors as exceptions."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import pathlib
+import re
 import threading
 from typing import Any
 
 from . import _abi
+from ._values import renamed
 
 
 class Error(RuntimeError):
-    """libattn could not do it for a reason that lies in the device or in libattn itself."""
+    """A call failed for a reason that lies in the device or in libattn itself."""
 
 
 class Unsupported(Error):
-    """The call is valid, but no usable backend does it; the message says why, one by one."""
+    """The call is valid, but no usable backend supports it. The message has each one's reason."""
 
 
 def _find() -> str:
-    """The library file: ATTN_LIBRARY, else the one that lies in this package."""
+    """The library file: ATTN_LIBRARY, else the one in this package."""
     named = os.environ.get("ATTN_LIBRARY")
     if named:
         if not os.path.exists(named):
@@ -49,14 +51,48 @@ PATH = _find()
 LIBRARY = _load(PATH)
 
 
-def check(code: int) -> None:
-    """Raises what the code of a call stands for, with the library's own message."""
+def check(code: int, function: str | None = None) -> None:
+    """Raises the exception of a code, with the library's message; none for ATTN_OK."""
     if code != _abi.ATTN_OK:
-        raise exception_of(code)
+        raise exception_of(code, function)
 
 
-def exception_of(code: int) -> Exception:
+# Fields of attn_problem that no caller of Python names, and the words that Python has for them.
+_FIELDS = {
+    "dtype_kv": "type of k and v",
+    "dtype_out": "type of out",
+    "dtype_grad": "grad_dtype",
+    "dtype_bias": "type of bias",
+    "dtype_dbias": "dbias_dtype",
+    "lengths_q": "len_q",
+    "lengths_kv": "len_kv",
+    "len_new": "rows of k_new",
+    "layout_q=packed": "a packed q",
+    "layout_kv=packed": "packed k and v",
+    "layout_kv=padded": "padded k and v",
+    "rope_tables": "rope.cos",
+    "rope_positions": "rope.positions_q",
+    "rope_base": "rope.base",
+    "rope_pos_offset": "rope.pos_offset",
+}
+_WORDS = re.compile("|".join(rf"\b{word}\b" for word in sorted(_FIELDS, key=len, reverse=True)))
+
+
+def in_python(function: str, message: str) -> str:
+    """A message of the library with the function and the names that the caller wrote."""
+    message = message.replace(" with dtype=", " with a q of ").replace(": dtype: ", ": type of q: ")
+    message = _WORDS.sub(lambda found: _FIELDS[found[0]], message)
+    pass_, _, rest = message.partition(": ")
+    if pass_ in ("describe", "forward", "backward", "decode"):
+        message = f"{function}: {rest}"
+    return renamed(function, message)
+
+
+def exception_of(code: int, function: str | None = None) -> Exception:
+    """The exception of a code, for a call of the Python function of this name."""
     message = LIBRARY.attn_last_error().decode()
+    if function is not None:
+        message = in_python(function, message)
     if code == _abi.ATTN_INVALID_ARGUMENT:
         return ValueError(message)
     if code == _abi.ATTN_UNSUPPORTED:
@@ -94,8 +130,8 @@ _threads_set = 0  # by set_num_threads; 0 = not set
 
 
 def context(threads: int = 0, backend: str | None = None) -> Context:
-    """The context of calls on so many threads; what set_num_threads said comes first. backend: the
-    one that is asked for by name."""
+    """The context of calls on this many threads; set_num_threads has precedence. backend: the name
+    of the one to use, None = the library chooses."""
     wanted = _threads_set or threads, backend
     found = _contexts.get(wanted)
     if found is None:
@@ -109,10 +145,10 @@ def context(threads: int = 0, backend: str | None = None) -> Context:
 
 
 def set_num_threads(threads: int) -> None:
-    """How many threads a call on host memory uses from now on, in this process.
+    """Sets how many threads a call on host memory uses from now on, in this process.
 
-    threads: 1 or more; 0 takes the default back: ATTN_NUM_THREADS, else all CPUs that the process
-    may run on; with PyTorch tensors torch.get_num_threads().
+    threads: 1 or more; 0 restores the default: ATTN_NUM_THREADS, else all CPUs that the process may
+    run on; with PyTorch tensors torch.get_num_threads(). Raises ValueError for anything else.
     """
     global _threads_set
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
@@ -136,7 +172,7 @@ def get_num_threads() -> int:
 
 
 def text_of(fill: Any) -> str:
-    """The text that a C function writes into a buffer: fill(buffer, size, needed) -> code."""
+    """The text of a C function that fills a buffer: fill(buffer, size, needed) -> code."""
     needed = ctypes.c_size_t()
     check(fill(None, 0, ctypes.byref(needed)))
     buffer = ctypes.create_string_buffer(needed.value)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import _abi
-from ._arrays import family_of, is_dlpack_of_cuda, numpy, opened
 from ._calls import Arrays, Prepared, Settings, split_pointer
+from ._convert import convert
+from ._values import boolean, choice, chosen, integer, named, real, shown
 
 Array = Any
 """An array of NumPy, CuPy or PyTorch, or anything with DLPack or `__cuda_array_interface__`."""
@@ -52,23 +52,31 @@ class Rope:
 
 
 class Options(TypedDict, total=False):
-    """Options of attention, attention_backward and decode; symbols: b batch, h heads of q, n and m
-    lengths of q and of k. docs/semantics.md defines them.
+    """Options of attention, attention_backward and decode, defined in docs/semantics.md.
+
+    Symbols: b batch, h heads of q, n and m lengths of q and of k. "i32" arrays can also be int64
+    arrays or lists of ints, of which a small i32 copy is made: values that i32 does not hold are an
+    error in host memory and clamped on a device. Numbers are Python's or NumPy's, or arrays without
+    dimensions; flags are True or False.
 
     causal: key j is visible to query i when j <= i + diag.
     diagonal: "bottom_right" (diag = len_kv - len_q), "top_left" (0), "origin", or diag as an int.
-    window: (left, right), each >= 0 or None: i + diag - left <= j <= i + diag + right.
+    window: (left, right), each >= 0 or None = unlimited: i + diag - left <= j <= i + diag + right.
     kv_begin, kv_end: i32 [b|1, n], packed [total_q]: kv_begin[i] <= j < kv_end[i].
-    mask: u8 or bool [b|1, h|1, n|1, m|1], non-zero = may attend.
-    bias: [b|1, h|1, n|1, m|1] f32, f16 or bf16 (f64 with f64), added to the score.
+    mask: u8 or bool [b|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h; non-zero = may attend.
+        Copied if the last dimension is strided.
+    bias: f32, f16 or bf16 (f64 with f64), shaped like mask: is added to the score. Copied if the
+        last dimension is strided.
     softcap: > 0: score = softcap * tanh(score / softcap) (Gemma 2, section 2); 0 or None: off.
     alibi_slopes: f32 [h] or [b, h]: score - slope * |i + diag - j| (Press et al. 2021, section 3).
     sinks: f32 [h]: a score that takes part in the softmax and has no value.
-    len_q, len_kv: i32 [b], how much of each entry is used; the rest is as if it were not there.
+    len_q, len_kv: i32 [b]: how much of each sequence is used; the rest is ignored.
     cu_len_q, cu_len_kv: i32 [b + 1], with packed tensors [total, heads, dim].
     max_len_q, max_len_kv: the largest length of a packed batch; None = the total.
-    dropout_p: 0, or [1/512, 1) in steps of 1/256; seed, offset: ints, or int64 or uint64 arrays of
-        one element on the device of q; the same ones give the same draws in forward and backward.
+    dropout_p: 0, or [1/512, 1) in steps of 1/256.
+    seed, offset: of dropout: 0 to 2**64 - 1, or int64 or uint64 arrays of one element on the
+        device of q. Equal ones draw equal masks in forward and backward. Dropout
+        needs a seed (libattn.torch draws one from PyTorch's generator).
     origin: Origin.
     scale: None = 1/sqrt(dim_qk).
     rope: Rope.
@@ -77,10 +85,10 @@ class Options(TypedDict, total=False):
     nonfinite_count: i32 [1]: non-finite elements of outputs are written as 0 and counted here.
     workspace: u8 array, aligned to 64 bytes, of workspace_bytes() or more; None = made or pooled.
     stream: address of a CUDA stream; None = the current one of the maker of q (PyTorch, CuPy, the
-        stream of __cuda_array_interface__), else the default stream. With one that is not the
-        maker's current one, waiting for the inputs and for memory of outputs is the caller's.
+        stream of __cuda_array_interface__), else the default stream. With a stream that is not the
+        maker's current one, the caller waits for the inputs and for memory of outputs.
     device: where arrays in host memory are computed: None or "host" for the CPU, "webgpu" for the
-        GPU that WebGPU finds, to which they are copied and back (docs/webgpu.md).
+        GPU that WebGPU finds; they are copied there and back (docs/webgpu.md).
     """
 
     causal: bool
@@ -113,20 +121,21 @@ class Options(TypedDict, total=False):
     device: str | None
 
 
-ARRAYS = (
-    "kv_begin",
-    "kv_end",
-    "mask",
-    "bias",
-    "alibi_slopes",
-    "sinks",
-    "len_q",
-    "len_kv",
-    "cu_len_q",
-    "cu_len_kv",
-    "nonfinite_count",
+ARRAYS = frozenset(
+    (
+        "kv_begin",
+        "kv_end",
+        "mask",
+        "bias",
+        "alibi_slopes",
+        "sinks",
+        "len_q",
+        "len_kv",
+        "cu_len_q",
+        "cu_len_kv",
+        "nonfinite_count",
+    )
 )
-VALUES_CHECKED = frozenset(("len_q", "len_kv", "cu_len_q", "cu_len_kv", "alibi_slopes"))
 NAMES = frozenset(Options.__annotations__)
 
 PRECISIONS = {"tf32x3": _abi.ATTN_TF32X3, "tf32": _abi.ATTN_TF32, "ieee": _abi.ATTN_IEEE}
@@ -136,78 +145,123 @@ DIAGONALS = {
     "origin": _abi.ATTN_EXPLICIT,
 }
 BACKENDS = {"host": None, "webgpu": "webgpu"}
+_PAIR = (tuple, list)
 STYLES = {"half": _abi.ATTN_ROPE_HALF, "interleaved": _abi.ATTN_ROPE_INTERLEAVED}
 
 
-def choice(name: str, value: Any, accepted: Mapping[str, int]) -> int:
-    if not isinstance(value, str) or value not in accepted:
-        raise ValueError(f"{name}: found {value!r}; accepted {', '.join(map(repr, accepted))}")
-    return accepted[value]
-
-
 def device_of(value: Any) -> Settings:
-    """The option `device` as what `run` takes: the backend that is asked for by name."""
-    if not isinstance(value, str) or value not in BACKENDS:
-        raise ValueError(f"device: found {value!r}; accepted {', '.join(map(repr, BACKENDS))}")
+    """The option `device` as a field for `run`: the backend that is requested by name."""
+    choice("device", value, dict.fromkeys(BACKENDS, 0))
     backend = BACKENDS[value]
     return {} if backend is None else {"device": backend}
 
 
-def integer(name: str, value: Any) -> int:
+def diagonal_of(name: str, value: Any) -> int | str:
+    if isinstance(value, str):
+        choice(name, value, DIAGONALS)
+        return value
     try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name}: found {value!r}; accepted a whole number") from None
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{name}: found {number}; accepted what 64 bits hold")
-    return number
+        return integer(name, value)
+    except ValueError:
+        accepted = ", ".join(map(repr, DIAGONALS))
+        raise ValueError(
+            f"{name}: found {shown(value)}; accepted {accepted}, or diag as a whole number"
+        ) from None
 
 
-def real(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}: found {value!r}; accepted a number") from None
+def window_of(name: str, value: Any) -> tuple[int | None, int | None]:
+    accepted = "(left, right), each 0 or more, or None = unlimited"
+    if not isinstance(value, _PAIR) or len(value) != 2:
+        raise ValueError(f"{name}: found {shown(value)}; accepted {accepted}")
+    left, right = (None if side is None else integer(name, side) for side in value)
+    if min(left or 0, right or 0) < 0:
+        raise ValueError(f"{name}: found {shown(value)}; accepted {accepted}")
+    return left, right
 
 
-def split(function: str, options: Mapping[str, Any]) -> tuple[Arrays, Settings, Settings]:
-    """Options as arrays by C field, settings of the problem, and fields that change by call."""
-    arrays: Arrays = {}
+def origin_of(name: str, value: Any) -> Origin:
+    if not isinstance(value, Origin):
+        raise ValueError(f"{name}: found {shown(value)}; accepted libattn.Origin")
+    fields = dataclasses.fields(value)
+    return Origin(*(integer(f"{name}.{f.name}", getattr(value, f.name)) for f in fields))
+
+
+# Options that are single values: checks that return them as plain numbers, texts and tuples.
+VALUES: dict[str, Callable[[str, Any], Any]] = {
+    "causal": boolean,
+    "deterministic": boolean,
+    "diagonal": diagonal_of,
+    "window": window_of,
+    "softcap": real,
+    "scale": real,
+    "dropout_p": real,
+    "origin": origin_of,
+    "max_len_q": integer,
+    "max_len_kv": integer,
+    "precision": chosen(PRECISIONS),
+}
+
+
+def unknown(function: str, name: str, accepted: Iterable[str]) -> TypeError:
+    return TypeError(f"{function}: unknown option '{name}'; accepted {', '.join(sorted(accepted))}")
+
+
+def split(
+    function: str, options: Mapping[str, Any], q: Any, more: Arrays | None = None
+) -> tuple[Arrays, Settings, Settings]:
+    """Options as arrays by C field, settings of the problem, and fields that change by call.
+
+    q: the array that decides the device. more: arrays that are no options, such as block_table.
+    """
+    arrays: Arrays = {} if more is None else dict(more)
     settings: Settings = {}
     changing: Settings = {}
-    for name, value in options.items():
-        if name not in NAMES:
-            raise TypeError(
-                f"{function}: unknown option '{name}'; accepted {', '.join(sorted(NAMES))}"
-            )
-        if value is None:
-            continue
-        if name in ARRAYS:
-            arrays[name] = value
-        elif name in ("seed", "offset"):
-            number, pointer = split_pointer(name, value)
-            changing[name] = number
-            changing[name + "_pointer"] = pointer
-        elif name == "rope":
-            rope_parts(value, arrays, settings, changing)
-        elif name == "workspace":
-            changing["workspace"] = value  # until run knows the stream
-        elif name == "stream":
-            changing["stream"] = integer(name, value)
-        elif name == "device":
-            changing.update(device_of(value))
-        elif name == "window":
-            settings[name] = window_of(value)
-        else:
-            settings[name] = value
-    check_values(arrays)
+    try:
+        for name, value in options.items():
+            if name not in NAMES:
+                raise unknown(function, name, NAMES)
+            if value is None:
+                continue
+            if name in VALUES:
+                settings[name] = VALUES[name](name, value)
+            elif name in ARRAYS:
+                arrays[name] = value
+            elif name in ("seed", "offset"):
+                changing[name], changing[name + "_pointer"] = split_pointer(name, value, q)
+            elif name == "rope":
+                rope_parts(value, arrays, settings, changing)
+            elif name == "workspace":
+                changing["workspace"] = value  # until run knows the stream
+            elif name == "stream":
+                changing["stream"] = integer(name, value)
+            else:
+                changing.update(device_of(value))
+        if arrays:
+            convert(arrays, q)
+    except ValueError as error:
+        raise named(function, error) from None
     return arrays, settings, changing
+
+
+def need_seed(function: str, settings: Settings, changing: Settings) -> None:
+    """Refuses dropout without a seed: the backward must draw the same mask, and a fixed seed would
+    draw the same mask in every call."""
+    if settings.get("dropout_p") and "seed" not in changing:
+        raise ValueError(
+            f"{function}: seed: found none with dropout_p={settings['dropout_p']}; accepted "
+            "an int, a new one for each step and the same one in attention_backward "
+            "(libattn.torch.attention draws one itself)"
+        )
 
 
 def rope_parts(rope: Any, arrays: Arrays, settings: Settings, changing: Settings) -> None:
     if not isinstance(rope, Rope):
-        raise ValueError(f"rope: found {type(rope).__name__}; accepted libattn.Rope")
-    settings["rope"] = (rope.style, rope.rot_dim, rope.base)
+        raise ValueError(f"rope: found {shown(rope)}; accepted libattn.Rope")
+    settings["rope"] = (
+        choice("rope.style", rope.style, STYLES),
+        0 if rope.rot_dim is None else integer("rope.rot_dim", rope.rot_dim),
+        real("rope.base", rope.base),
+    )
     changing["rope_pos_offset"] = integer("rope.pos_offset", rope.pos_offset)
     fields = {
         "rope_cos": rope.cos,
@@ -218,49 +272,17 @@ def rope_parts(rope: Any, arrays: Arrays, settings: Settings, changing: Settings
     arrays.update({name: x for name, x in fields.items() if x is not None})
 
 
-def window_of(value: Any) -> tuple[int | None, int | None]:
-    try:
-        left, right = value
-    except (TypeError, ValueError):
-        raise ValueError(f"window: found {value!r}; accepted (left, right)") from None
-    sides = [None if side is None else integer("window", side) for side in (left, right)]
-    return sides[0], sides[1]
-
-
-def check_values(arrays: Arrays) -> None:
-    """Lengths and slopes in host memory are looked at; on a device they are clamped instead, since
-    reading them would wait for it."""
-    for name, x in arrays.items():
-        if name not in VALUES_CHECKED:
-            continue
-        family = family_of(name, x)
-        if family is None and is_dlpack_of_cuda(x):
-            continue
-        arrays[name], family = opened(name, x)
-        values = family.values(arrays[name])
-        if values is None or not 0 < values.size <= 1 << 24:  # bigger ones have a wrong shape
-            continue
-        if name == "alibi_slopes":
-            if values.dtype.kind == "f" and not numpy().isfinite(values).all():
-                raise ValueError("alibi_slopes: found NaN or infinity; accepted finite numbers")
-        elif values.dtype.kind == "i":
-            if values.min() < 0:
-                raise ValueError(f"{name}: found {values.min()}; accepted 0 or more")
-            if name.startswith("cu_") and values.ndim == 1 and (values[1:] < values[:-1]).any():
-                raise ValueError(f"{name}: found a sum that falls; accepted sums of lengths >= 0")
-
-
 def apply(settings: Settings, prepared: Prepared) -> None:
-    """Writes settings into the problem that the arrays described."""
+    """Writes settings, which `split` has checked, into the problem that the arrays described."""
     problem, arguments = prepared.problem, prepared.arguments
     for name, value in settings.items():
         if name in ("causal", "deterministic", "accumulate"):
-            setattr(problem, name, int(bool(value)))
+            setattr(problem, name, int(value))
         elif name == "diagonal":
             if isinstance(value, str):
-                problem.diagonal = choice(name, value, DIAGONALS)
+                problem.diagonal = DIAGONALS[value]
             else:
-                arguments.diag = integer(name, value)
+                arguments.diag = value
                 arguments.has_diag = 1
                 problem.diagonal = _abi.ATTN_EXPLICIT
         elif name == "window":
@@ -269,29 +291,20 @@ def apply(settings: Settings, prepared: Prepared) -> None:
                     setattr(problem, side, limit)
                     setattr(problem, "has_" + side, 1)
         elif name == "scale":
-            arguments.scale = real(name, value)
+            arguments.scale = value
             arguments.has_scale = 1
         elif name in ("softcap", "dropout_p"):
-            number = real(name, value)
-            setattr(arguments, name, number)
-            setattr(problem, name.removesuffix("_p"), int(number != 0))
+            setattr(arguments, name, value)
+            setattr(problem, name.removesuffix("_p"), int(value != 0))
         elif name == "origin":
-            if not isinstance(value, Origin):
-                raise ValueError(f"origin: found {value!r}; accepted libattn.Origin")
             for field in dataclasses.fields(value):
-                number = integer("origin." + field.name, getattr(value, field.name))
-                setattr(arguments, "origin_" + field.name, number)
+                setattr(arguments, "origin_" + field.name, getattr(value, field.name))
         elif name == "rope":
-            style, rot_dim, base = value
-            problem.rope = choice("rope.style", style, STYLES)
-            problem.rot_dim = 0 if rot_dim is None else integer("rope.rot_dim", rot_dim)
-            arguments.rope_base = real("rope.base", base)
+            problem.rope, problem.rot_dim, arguments.rope_base = value
         elif name in ("max_len_q", "max_len_kv"):
-            setattr(problem, name.removeprefix("max_"), integer(name, value))
-        elif name == "precision":
-            problem.precision = choice(name, value, PRECISIONS)
-        elif name == "split_keys":
-            problem.split_keys = integer(name, value)
+            setattr(problem, name.removeprefix("max_"), value)
+        elif name in ("precision", "split_keys"):
+            setattr(problem, name, value)
         else:
             raise AssertionError(name)
 

@@ -6,10 +6,11 @@ import ctypes
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi, _library
-from ._arrays import DEVICES
 from ._calls import LIBRARY, init
+from ._facts import DEVICES
 from ._functions import PASSES, described
-from ._options import Array, Options, choice
+from ._options import Array, Options
+from ._values import choice, named, shown
 
 if TYPE_CHECKING:
     from ._options import Unpack
@@ -18,7 +19,7 @@ _DEVICES = {name: code for code, name in DEVICES.items()}
 
 
 class Verdict(NamedTuple):
-    """Whether a backend does it: its name, or why none does."""
+    """Whether a backend supports a problem: its name, or why none does."""
 
     supported: bool
     backend: str
@@ -28,29 +29,35 @@ class Verdict(NamedTuple):
 def describe(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> str:
     """The problem of attention(q, k, v, **options) as one line of key=value words.
 
-    Such a line is what supports, explain, workspace_bytes and the command `attn` take:
+    supports, explain, workspace_bytes and the command `attn` take such a line:
     "dtype=bf16 batch=2 heads_q=8 heads_kv=2 len_q=128 len_kv=128 causal window_left=64".
     """
-    return described("forward", {"q": q, "k": k, "v": v}, options)[0]
+    return described("describe", "forward", {"q": q, "k": k, "v": v}, options)[0]
 
 
-def _question(problem: str, pass_: str, device: str) -> tuple[int, Any, int]:
+def _question(function: str, problem: str, pass_: str, device: str) -> tuple[int, Any, int]:
     value = init(_abi.attn_problem, size_only=True)
     if not isinstance(problem, str):
         raise ValueError(
-            f"problem: found {type(problem).__name__}; accepted a line of text, see describe()"
+            f"{function}: problem: found {shown(problem)}; accepted a line of text, see describe()"
         )
-    _library.check(LIBRARY.attn_problem_parse(problem.encode(), ctypes.byref(value)))
-    return choice("pass_", pass_, PASSES), value, choice("device", device, _DEVICES)
+    if "\0" in problem:
+        raise ValueError(f"{function}: problem: found a NUL in {shown(problem)}; accepted text")
+    words = problem.encode(errors="replace")
+    _library.check(LIBRARY.attn_problem_parse(words, ctypes.byref(value)))
+    try:
+        return choice("pass_", pass_, PASSES), value, choice("device", device, _DEVICES)
+    except ValueError as error:
+        raise named(function, error) from None
 
 
 def supports(problem: str, pass_: str = "forward", device: str = "host") -> Verdict:
-    """Whether a usable backend does this, and if not, why, backend by backend.
+    """Whether a usable backend supports this, and if not, why, backend by backend.
 
-    problem: a line as describe() gives. pass_: "forward", "backward", "decode". device: "host",
+    problem: a line as describe() returns. pass_: "forward", "backward", "decode". device: "host",
     "cuda", "webgpu". Raises ValueError where the problem itself breaks a rule.
     """
-    number, value, place = _question(problem, pass_, device)
+    number, value, place = _question("supports", problem, pass_, device)
     verdict = init(_abi.attn_verdict, size_only=True)
     _library.check(
         LIBRARY.attn_supports(
@@ -61,9 +68,9 @@ def supports(problem: str, pass_: str = "forward", device: str = "host") -> Verd
 
 
 def explain(problem: str, pass_: str = "forward", device: str = "host") -> str:
-    """The chain of such a call: its rules, each backend's verdict, the plan. Takes what supports
-    takes."""
-    number, value, place = _question(problem, pass_, device)
+    """The steps of such a call as text: its rules, each backend's verdict, the plan. Arguments and
+    errors are those of supports."""
+    number, value, place = _question("explain", problem, pass_, device)
 
     def fill(buffer: Any, size: int, needed: Any) -> Any:
         return LIBRARY.attn_explain(
@@ -74,8 +81,9 @@ def explain(problem: str, pass_: str = "forward", device: str = "host") -> str:
 
 
 def workspace_bytes(problem: str, pass_: str = "forward", device: str = "host") -> int:
-    """Bytes of scratch memory of such a call, all of it. Takes what supports takes."""
-    number, value, place = _question(problem, pass_, device)
+    """Bytes of scratch memory of such a call, in total. Arguments and errors are those of supports;
+    Unsupported if no backend supports it."""
+    number, value, place = _question("workspace_bytes", problem, pass_, device)
     needed = ctypes.c_int64()
     _library.check(
         LIBRARY.attn_workspace_bytes(

@@ -29,7 +29,7 @@ BAD = {
     "dtype: found complex64": lambda q, k, v: (q.astype(np.complex64), k, v, {}),
     "other byte order": lambda q, k, v: (q.astype(">f4"), k, v, {}),
     "q: rank": lambda q, k, v: (q[None], k, v, {}),
-    "describe: shape of q": lambda q, k, v: (q[0, 0], k, v, {}),
+    "attention: shape of q": lambda q, k, v: (q[0, 0], k, v, {}),
     "type of v": lambda q, k, v: (q, k, v.astype(np.float16), {}),
     "heads": lambda q, k, v: (q, np.repeat(k, 3, 2), np.repeat(v, 3, 2), {}),
     "last dimension of q": lambda q, k, v: (np.asfortranarray(q), k, v, {}),
@@ -45,16 +45,30 @@ BAD = {
     "diagonal: found 'left'": lambda q, k, v: (q, k, v, {"diagonal": "left"}),
     "diagonal: found 1.5": lambda q, k, v: (q, k, v, {"diagonal": 1.5}),
     "window: found 3": lambda q, k, v: (q, k, v, {"window": 3}),
-    "window_left": lambda q, k, v: (q, k, v, {"window": (-1, None)}),
+    "window: .*None = unlimited": lambda q, k, v: (q, k, v, {"window": (-1, -1)}),
     "softcap": lambda q, k, v: (q, k, v, {"softcap": -1.0}),
     "scale: found 'x'": lambda q, k, v: (q, k, v, {"scale": "x"}),
     "scale": lambda q, k, v: (q, k, v, {"scale": float("nan")}),
-    "dropout": lambda q, k, v: (q, k, v, {"dropout_p": 1.0}),
-    "dropout_p": lambda q, k, v: (q, k, v, {"dropout_p": 0.001}),
+    "dropout": lambda q, k, v: (q, k, v, {"dropout_p": 1.0, "seed": 1}),
+    "dropout_p": lambda q, k, v: (q, k, v, {"dropout_p": 0.001, "seed": 1}),
     "seed: found -1": lambda q, k, v: (q, k, v, {"dropout_p": 0.5, "seed": -1}),
-    "seed: found builtins.float": lambda q, k, v: (q, k, v, {"dropout_p": 0.5, "seed": 0.5}),
+    "seed: found none with dropout_p=0.5": lambda q, k, v: (q, k, v, {"dropout_p": 0.5}),
+    "seed: found 0.5": lambda q, k, v: (q, k, v, {"dropout_p": 0.5, "seed": 0.5}),
     "len_q: found -3": lambda q, k, v: (q, k, v, {"len_q": np.array([1, -3], np.int32)}),
-    "len_kv: dtype: found int64": lambda q, k, v: (q, k, v, {"len_kv": np.array([1, 2])}),
+    "len_kv: dtype: found float64; accepted int32, int64, or a list": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"len_kv": np.array([1.0, 2.0])},
+    ),
+    "len_kv: found 1099511627776; accepted -2": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"len_kv": np.array([1, 2**40])},
+    ),
+    r"kv_begin: found \[\[0, 0.5": lambda q, k, v: (q, k, v, {"kv_begin": [[0, 0.5, 1, 1]]}),
+    r"len_q: found \[\[1\], \[2, 3\]\]": lambda q, k, v: (q, k, v, {"len_q": [[1], [2, 3]]}),
     "len_kv": lambda q, k, v: (q, k, v, {"len_kv": np.array([1, 2, 3], np.int32)}),
     "cu_len_q: found a sum": lambda q, k, v: (
         q[0],
@@ -74,21 +88,76 @@ BAD = {
     ),
     "alibi_slopes": lambda q, k, v: (q, k, v, {"alibi_slopes": f(3)}),
     "sinks": lambda q, k, v: (q, k, v, {"sinks": f(2).astype(np.float16)}),
-    "mask": lambda q, k, v: (q, k, v, {"mask": np.ones((4, 6), bool)}),
+    r"shape of mask: .* accepted \[1\|2": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"mask": np.ones((4, 5), bool)},
+    ),
+    r"mask: found shape \[2, 4, 6\]": lambda q, k, v: (q, k, v, {"mask": np.ones((2, 4, 6), bool)}),
+    "mask: dtype: found float32; accepted bool, uint8; a float mask": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"mask": f(4, 6)},
+    ),
+    "sinks: dtype: found int64; accepted float32, float64$": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"sinks": np.zeros(2, np.int64)},
+    ),
+    "causal: found 'no'; accepted True or False": lambda q, k, v: (q, k, v, {"causal": "no"}),
+    "deterministic: found 'False'": lambda q, k, v: (q, k, v, {"deterministic": "False"}),
+    "causal: found 1;": lambda q, k, v: (q, k, v, {"causal": 1}),
+    "return_lse: found 'yes'": lambda q, k, v: (q, k, v, {"return_lse": "yes"}),
+    "scale: found '0.5'": lambda q, k, v: (q, k, v, {"scale": "0.5"}),
+    "scale: found True": lambda q, k, v: (q, k, v, {"scale": True}),
+    "max_len_q: found True": lambda q, k, v: (q, k, v, {"max_len_q": True}),
+    r"cu_len_q: found shape \[0\]; accepted \[b \+ 1\]": lambda q, k, v: (
+        q[0],
+        k[0],
+        v[0],
+        {"cu_len_q": np.zeros(0, np.int32), "cu_len_kv": [0, 6]},
+    ),
+    "type of k and v: found f16 with a q of f32": lambda q, k, v: (
+        q,
+        k.astype(np.float16),
+        v.astype(np.float16),
+        {},
+    ),
+    "__cuda_array_interface__: found 'x'": lambda q, k, v: (Interface("x"), k, v, {}),
     "bias": lambda q, k, v: (q, k, v, {"bias": f(1, 1, 4, 7)}),
     "origin: found 3": lambda q, k, v: (q, k, v, {"origin": 3}),
-    "rope: found str": lambda q, k, v: (q, k, v, {"rope": "half"}),
+    "rope: found 'half'": lambda q, k, v: (q, k, v, {"rope": "half"}),
     "rope.style": lambda q, k, v: (q, k, v, {"rope": libattn.Rope(style="neox")}),
     "rot_dim": lambda q, k, v: (q, k, v, {"rope": libattn.Rope(rot_dim=3)}),
     "precision": lambda q, k, v: (q, k, v, {"precision": "fp8"}),
-    "o: found a read-only": lambda q, k, v: (q, k, v, {"out": readonly(q)}),
-    "o": lambda q, k, v: (q, k, v, {"out": f(2, 4, 2, 7)}),
+    "out: found a read-only": lambda q, k, v: (q, k, v, {"out": readonly(q)}),
+    "shape of out": lambda q, k, v: (q, k, v, {"out": f(2, 4, 2, 7)}),
     "overlap|alias": lambda q, k, v: (q, k, v, {"out": q}),
     "workspace": lambda q, k, v: (q, k, v, {"workspace": np.zeros(1, np.uint8)}),
-    "workspace: found shape": lambda q, k, v: (q, k, v, {"workspace": f(8)}),
+    r"workspace: found ndarray of float32 \[8\]": lambda q, k, v: (q, k, v, {"workspace": f(8)}),
     "max_len_q|len_q": lambda q, k, v: (q, k, v, {"max_len_q": -5}),
-    "out_dtype|dtype": lambda q, k, v: (q, k, v, {"out_dtype": "int8"}),
+    "out_dtype: found 'int8'; accepted 'float32', 'float16'": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"out_dtype": "int8"},
+    ),
+    "out_dtype: found 'f2'; accepted 'float32'": lambda q, k, v: (q, k, v, {"out_dtype": "f2"}),
 }
+
+
+class Interface:
+    """An object with a __cuda_array_interface__ of choice."""
+
+    def __init__(self, value):
+        self.value = value
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.value
 
 
 def readonly(x):
@@ -104,6 +173,7 @@ def test_the_message_names_the_rule(message):
         libattn.attention(q, k, v, **options)
     text = str(caught.value)
     assert re.search(message, text), text
+    assert text.startswith("attention: "), text
     assert "found" in text or "unknown option" in text
     assert "\n" not in text
 
@@ -125,6 +195,86 @@ def test_backward_and_decode_refuse_clearly():
         libattn.decode(q, readonly(k), v, k_new=new, v_new=new, len_kv=length)
     with pytest.raises(TypeError, match="unknown option 'block_table'"):
         libattn.attention_backward(o, q, k, v, o, lse, block_table=f(1))  # type: ignore[call-arg]
+
+
+ALIGNED = 64
+
+
+def workspace(size):
+    """Bytes at an aligned address."""
+    x = np.zeros(size + ALIGNED, np.uint8)
+    at = -x.ctypes.data % ALIGNED
+    return x[at : at + size]
+
+
+@pytest.mark.parametrize("warm", (False, True), ids=("first call", "repeated call"))
+def test_what_is_written_must_not_be_read_only(warm):
+    """Also in calls whose structures are left from a call with an array that could be written."""
+    q, k, v = arrays()
+    bias, sinks = f(1, 1, 4, 6), f(2)
+    options = {"bias": bias, "sinks": sinks}
+    o, lse = libattn.attention(q, k, v, return_lse=True, **options)
+
+    def new(**written):
+        return libattn.decode(
+            q, k_new=k[:, :1], v_new=v[:, :1], len_kv=np.array([1, 2], np.int32), **written
+        )
+
+    def forward(**written):
+        return libattn.attention(q, k, v, **options, **written)
+
+    def backward(**written):
+        return libattn.attention_backward(o, q, k, v, o, lse, **options, **written)
+
+    count = np.zeros(1, np.int32)
+    calls = [
+        (forward, {"out": o.copy()}),
+        (forward, {"lse_out": lse.copy()}),
+        (forward, {"nonfinite_count": count}),
+        (forward, {"workspace": workspace(1 << 20)}),
+        (backward, {"nonfinite_count": count}),
+        (backward, {"workspace": workspace(1 << 20)}),
+        (backward, {"dq": q.copy()}),
+        (backward, {"dk": k.copy()}),
+        (backward, {"dv": v.copy()}),
+        (backward, {"dbias": bias.copy()}),
+        (backward, {"dsink": sinks.copy()}),
+        (new, {"k_cache": k.copy(), "v_cache": v.copy()}),
+        (lambda **w: libattn.merge(o, lse, o, lse, **w), {"out": o.copy()}),
+        (lambda **w: libattn.merge(o, lse, o, lse, **w), {"lse_out": lse.copy()}),
+        (lambda **w: libattn.rope(q, **w), {"out": q.copy()}),
+    ]
+    for call, written in calls:
+        if warm:
+            call(**written)
+        for name, x in written.items():
+            x.flags.writeable = False
+            with pytest.raises(ValueError, match=f": {name}: found a read-only array"):
+                call(**written)
+            x.flags.writeable = True
+
+
+def test_read_only_memory_of_dlpack_is_refused():
+    """DLPack 1.0 has a flag for it, NumPy 2.1 and later set it."""
+
+    class Exported:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **options):
+            return self.x.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    q, k, v = arrays()
+    out = np.zeros_like(q)
+    libattn.attention(q, k, v, out=Exported(out))
+    assert np.abs(out - libattn.attention(q, k, v)).max() == 0
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only|readonly|DLPack does not export"):
+        libattn.attention(q, k, v, out=Exported(out))
+    assert np.isfinite(libattn.attention(Exported(q), k, v)).all()
 
 
 def test_f8_is_unsupported_with_every_backends_reason():
@@ -157,7 +307,7 @@ def test_questions_refuse_clearly():
         libattn.supports("len_q=3 len_kv=3", "sideways")
     with pytest.raises(ValueError, match="device"):
         libattn.explain("len_q=3 len_kv=3", device="tpu")
-    with pytest.raises(ValueError, match="problem: found int"):
+    with pytest.raises(ValueError, match="supports: problem: found 3"):
         libattn.supports(3)  # type: ignore[arg-type]
 
 
@@ -217,6 +367,8 @@ def test_random_bad_calls_never_crash():
                 continue
             options[name] = random_array(rng) if rng.random() < 0.5 else rng.choice(odd)
         try:
+            if options.get("dropout_p"):
+                options.setdefault("seed", 1)
             which = rng.randrange(6)
             if which < 2:
                 libattn.attention(*good, **options)

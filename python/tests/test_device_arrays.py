@@ -10,7 +10,7 @@ import types
 import libattn
 import numpy as np
 import pytest
-from libattn import _abi, _arrays, _calls
+from libattn import _abi, _arrays, _calls, _dlpack
 
 ADDRESS = 0x7F00_0000_0000
 SHAPE = (2, 3, 4, 8)
@@ -23,7 +23,7 @@ class Exporter:
         self.device = (device_type, ordinal)
         self.streams = []
         self.extents = (ctypes.c_int64 * len(shape))(*shape)
-        self.tensor = _arrays._DLTensor(
+        self.tensor = _dlpack._DLTensor(
             ADDRESS, device_type, ordinal, len(shape), 2, 16, 1, self.extents, None, 64
         )
 

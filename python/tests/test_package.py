@@ -10,7 +10,7 @@ import threading
 import libattn
 import numpy as np
 import pytest
-from libattn import _arrays
+from libattn import _arrays, _facts
 
 
 class Exporter:
@@ -62,8 +62,8 @@ def test_cuda_array_interface_is_read():
     x = OnCuda()
     family = _arrays.family_of("x", x)
     facts = family.facts("x", x)
-    assert facts.strides == (4, 1) and facts.dtype == _arrays.DTYPES["float16"]
-    assert _arrays.DEVICES[facts.device] == "cuda" and family.pointer("x", x) == 4096
+    assert facts.strides == (4, 1) and facts.dtype == _facts.DTYPES["float16"]
+    assert _facts.DEVICES[facts.device] == "cuda" and family.pointer("x", x) == 4096
     with pytest.raises(ValueError, match="read-only"):
         family.check_output("x", x)
 

@@ -13,8 +13,8 @@ from ._flash import (
     flash_attn_varlen_func,
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
-    flash_attn_with_kvcache,
 )
+from ._kvcache import flash_attn_with_kvcache
 from ._sdpa import replace_sdpa, scaled_dot_product_attention
 
 __all__ = [

@@ -1,17 +1,23 @@
 """attention, decode, merge and rope on PyTorch tensors: differentiable, compilable, exportable.
 
-Names, options and layouts are those of libattn.attention and its siblings. Nothing is copied but
-what autocast casts, and incoming gradients whose last dimension is strided (those of sum(), say).
+Names, options and layouts are those of libattn.attention and its siblings. Copies are made of
+tensors that autocast casts, of incoming gradients with a strided last dimension (that of sum(), for
+example), and where libattn.Options says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from .. import Options, Origin, Rope
+from .. import Options, Rope
+from .._convert import PAIRS, compact
+from .._facts import FLOATS, INTEGERS
+from .._options import STYLES, VALUES, unknown
+from .._values import boolean, chosen, integer, named, real, shown
 from . import _decode_merge_rope as _decode_merge_rope  # registers its operators
 from . import _ops, _schema
 
@@ -27,6 +33,8 @@ _REFUSED = {
 }
 _AUTOCAST_KEEPS = (torch.float64,)
 _PAIR = (tuple, list)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_OUT_DTYPES = tuple(getattr(torch, name) for name in FLOATS)
 
 
 def _refuse(function: str, rule: str, found: object, accepted: str) -> ValueError:
@@ -34,7 +42,7 @@ def _refuse(function: str, rule: str, found: object, accepted: str) -> ValueErro
 
 
 def _fixed(function: str, name: str, x: Tensor | None) -> None:
-    """Refuses a tensor that asks for a gradient that does not exist."""
+    """Refuses a tensor that requires a gradient which does not exist."""
     if x is not None and x.requires_grad and torch.is_grad_enabled():
         raise _refuse(
             function,
@@ -44,16 +52,68 @@ def _fixed(function: str, name: str, x: Tensor | None) -> None:
         )
 
 
-def _tensor(function: str, name: str, x: Any) -> Tensor:
+def tensor(function: str, name: str, x: Any) -> Tensor:
+    """x, if it is a tensor; for drop-ins too."""
     if not isinstance(x, Tensor):
-        raise _refuse(function, name, type(x).__name__, "a torch.Tensor")
+        raise _refuse(function, name, shown(x), "a torch.Tensor")
     return x
+
+
+def optional(function: str, name: str, x: Any) -> Tensor | None:
+    """x, if it is a tensor or None; for drop-ins too."""
+    return None if x is None else tensor(function, name, x)
+
+
+def checked(function: str, check: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+    """A single value after its check in libattn._values, with errors that name the function. Sizes
+    that a tracer made symbolic pass as they are."""
+    if isinstance(value, _SYMBOLIC):
+        return value
+    try:
+        return check(name, value)
+    except ValueError as error:
+        raise named(function, error) from None
+
+
+def integers(function: str, name: str, x: Any, like: Tensor) -> Tensor:
+    """An argument of whole numbers; a list becomes an int32 tensor on the device of `like`."""
+    if not isinstance(x, _PAIR):
+        return tensor(function, name, x)
+    accepted = "a list of whole numbers, or an int32 or int64 tensor"
+    try:
+        made = torch.tensor(x, device=like.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise _refuse(function, name, shown(x), accepted) from None
+    if made.numel() and (made.is_floating_point() or made.dtype in (torch.bool, torch.complex64)):
+        raise _refuse(function, name, shown(x), accepted)
+    return made.to(torch.int64)
+
+
+def _pairs(function: str, name: str, x: Any) -> Tensor:
+    """A mask or bias as the operators take it; its gradient has the caller's shape."""
+    given = tensor(function, name, x)
+    if given.dim() == 2:
+        given = given[None, None]
+    elif given.dim() != 4:
+        accepted = "[b|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h"
+        raise _refuse(function, f"shape of {name}", tuple(given.shape), accepted)
+    if given.size(-1) <= 1 or given.stride(-1) in (0, 1):
+        return given
+    made: Tensor = compact(given, given.stride())
+    return made
+
+
+def _out_dtype(function: str, dtype: Any) -> torch.dtype | None:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _OUT_DTYPES):
+        accepted = ", ".join(map(str, _OUT_DTYPES))
+        raise _refuse(function, "out_dtype", shown(dtype), accepted)
+    return dtype
 
 
 def _check_tensors(function: str, q: Any, k: Any, v: Any) -> None:
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         for name, x in (("q", q), ("k", k), ("v", v)):
-            _tensor(function, name, x)
+            tensor(function, name, x)
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -73,9 +133,9 @@ def _autocast_type(q: Tensor) -> torch.dtype | None:
 
 
 def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
-    """A seed or offset as an int64 tensor [1] on the device, so that graphs can draw anew."""
+    """A seed or offset as an int64 tensor [1] on the device, so that CUDA graphs can update it."""
     if isinstance(value, Tensor):
-        if value.numel() != 1 or value.dtype not in (torch.int64, torch.uint64):
+        if value.shape not in ((), (1,)) or value.dtype not in (torch.int64, torch.uint64):
             found = f"{value.dtype} {tuple(value.shape)}"
             raise _refuse(function, name, found, "an int, or one int64 or uint64 element")
         return value
@@ -94,26 +154,33 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
     for name, value in options.items():
         if value is None:
             continue
+        if name in _REFUSED:
+            raise _refuse(function, name, "one", f"none: {_REFUSED[name]}")
+        if name not in Options.__annotations__:
+            raise unknown(function, name, set(Options.__annotations__) - set(_REFUSED))
         if name == "window":
-            flat[index["window_left"]], flat[index["window_right"]] = _window(function, value)
+            window = checked(function, VALUES[name], name, value)
+            flat[index["window_left"]], flat[index["window_right"]] = window
         elif name == "diagonal" and not isinstance(value, str):
-            flat[index["diag"]] = value
+            flat[index["diag"]] = checked(function, VALUES[name], name, value)
+        elif name == "precision":
+            checked(function, VALUES[name], name, value)
+            flat[index[name]] = value
         elif name == "origin":
-            if not isinstance(value, Origin):
-                raise _refuse(function, name, type(value).__name__, "libattn.Origin")
-            flat[index[name]] = (value.batch, value.head, value.q, value.kv, value.heads_q)
+            origin = checked(function, VALUES[name], name, value)
+            flat[index[name]] = (origin.batch, origin.head, origin.q, origin.kv, origin.heads_q)
         elif name == "rope":
-            _flatten_rope(function, value, flat)
+            _flatten_rope(function, value, q, flat)
         elif name in ("seed", "offset"):
             flat[index[name]] = _counter(function, name, value, q)
-        elif name in _REFUSED:
-            raise _refuse(function, name, "one", f"none: {_REFUSED[name]}")
-        elif name not in Options.__annotations__:
-            accepted = ", ".join(sorted(set(Options.__annotations__) - set(_REFUSED)))
-            raise TypeError(f"{function}: unknown option '{name}'; accepted {accepted}")
+        elif name in INTEGERS:
+            flat[index[name]] = integers(function, name, value, q)
+        elif name in PAIRS:
+            flat[index[name]] = _pairs(function, name, value)
+        elif name in VALUES:
+            flat[index[name]] = checked(function, VALUES[name], name, value)
         else:
-            at = index[name]
-            flat[at] = _tensor(function, name, value) if at < _schema.TENSORS else value
+            flat[index[name]] = tensor(function, name, value)
     if flat[index["dropout_p"]] == 0.0:
         flat[index["seed"]] = flat[index["offset"]] = None
     elif flat[index["seed"]] is None:
@@ -129,22 +196,22 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
     return tensors, numbers
 
 
-def _window(function: str, value: Any) -> tuple[int | None, int | None]:
-    if not isinstance(value, _PAIR) or len(value) != 2:
-        raise _refuse(function, "window", repr(value), "(left, right)")
-    return value[0], value[1]
-
-
-def _flatten_rope(function: str, rope: Any, flat: list[Any]) -> None:
+def _flatten_rope(function: str, rope: Any, q: Tensor, flat: list[Any]) -> None:
     if not isinstance(rope, Rope):
-        raise _refuse(function, "rope", type(rope).__name__, "libattn.Rope")
+        raise _refuse(function, "rope", shown(rope), "libattn.Rope")
     index = _schema.INDEX
-    for name in ("style", "rot_dim", "base", "pos_offset"):
-        flat[index["rope_" + name]] = getattr(rope, name)
-    for name in ("cos", "sin", "positions_q", "positions_kv"):
+    checked(function, chosen(STYLES), "rope.style", rope.style)
+    flat[index["rope_style"]] = rope.style
+    if rope.rot_dim is not None:
+        flat[index["rope_rot_dim"]] = checked(function, integer, "rope.rot_dim", rope.rot_dim)
+    flat[index["rope_base"]] = checked(function, real, "rope.base", rope.base)
+    flat[index["rope_pos_offset"]] = checked(function, integer, "rope.pos_offset", rope.pos_offset)
+    for name in ("cos", "sin"):
+        flat[index["rope_" + name]] = optional(function, "rope." + name, getattr(rope, name))
+    for name in ("positions_q", "positions_kv"):
         x = getattr(rope, name)
         if x is not None:
-            flat[index["rope_" + name]] = _tensor(function, "rope." + name, x)
+            flat[index["rope_" + name]] = integers(function, "rope." + name, x, q)
 
 
 @overload
@@ -199,23 +266,28 @@ def attention(
     q: [b, n, h, dim_qk]; k: [b, m, g, dim_qk]; v: [b, m, g, dim_vo]; h is a multiple of g (GQA,
     MQA). Packed: [total, heads, dim] with cu_len_q, cu_len_kv. Any strides but that of the last
     axis, which is 1. Types f32, f16, bf16, f64.
-    return_lse: give (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
+    return_lse: return (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
     row's sum of exponentials, f32 (f64 with f64); it is differentiable.
     out_dtype: the type of o: q's, or torch.float32.
     options: see libattn.Options; workspace, stream, device and nonfinite_count are refused.
 
-    Gradients reach q, k, v, bias and sinks, from o and lse. There is no second derivative and no
-    forward mode: asking for them raises RuntimeError. Dropout without a seed draws one from
-    PyTorch's generator of the device; torch.use_deterministic_algorithms turns deterministic=True
-    on. Under autocast q, k, v and bias are cast to its type, f64 excepted, as
-    scaled_dot_product_attention does.
+    Gradients flow to q, k, v, bias and sinks, from o and lse. A second derivative, forward mode,
+    torch.func and torch.jit.trace raise RuntimeError. Dropout without a seed draws one from
+    PyTorch's generator of the device. torch.use_deterministic_algorithms turns on
+    deterministic=True. Autocast casts q, k, v and bias (not f64) to its type, as for
+    scaled_dot_product_attention.
 
     Returns o [b, n, h, dim_vo] (packed [total, h, dim_vo]), contiguous.
-    Raises ValueError where a rule is broken, also where a tensor without a gradient (mask,
-    alibi_slopes, tables) requires one; libattn.Unsupported where no backend can do it.
+    Raises ValueError for a broken rule, and for a tensor that requires a gradient and has none
+    (mask, alibi_slopes, tables, a scale or softcap that is a tensor); TypeError for an unknown
+    option; libattn.Unsupported if no backend supports the call.
     """
     _check_tensors("attention", q, k, v)
     tensors, numbers = _flatten("attention", q, options)
+    if out_dtype is not None:
+        out_dtype = _out_dtype("attention", out_dtype)
+    if return_lse is not True and return_lse is not False:
+        return_lse = checked("attention", boolean, "return_lse", return_lse)
     dtype = _autocast_type(q)
     if dtype is not None:
         q, k, v = _cast(q, dtype), _cast(k, dtype), _cast(v, dtype)
@@ -237,24 +309,32 @@ def decode(
     out_dtype: torch.dtype | None = None,
     **options: Unpack[Options],
 ) -> Any:
-    """attention of few queries against a cache of keys and values, split over keys. No gradient.
+    """Attention of few queries over a cache of keys and values, split over keys. No gradient.
 
     Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
 
     q: [b, n, h, dim_qk]. Caches: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
-    [pages, page_size, g, dim] with block_table (i32 [b, pages per entry]): key j of entry b is row
-    j % page_size of page block_table[b, j // page_size].
-    k_new, v_new: [b, len_new, g, dim]: written into the caches at len_kv[b]... first (keys rotated
-    with rope=), and attended to; the caches are then written in place.
-    split_keys: cut every so many keys, so that a row's bits do not depend on the batch around it;
-    None = the library decides; -1 = never cut.
-    The rest as in attention; autocast casts q, k_new, v_new and bias, and leaves the caches.
+    [pages, page_size, g, dim] with block_table (i32 [b, pages per sequence]): key j of sequence b
+    is row j % page_size of page block_table[b, j // page_size].
+    k_new, v_new: [b, len_new, g, dim]: first written into the caches in place, at row len_kv[b] and
+    after it (keys rotated with rope=), then attended to.
+    split_keys: keys in each chunk, so that a row's bits do not depend on the batch around it;
+    None = the library chooses; -1 = one chunk.
+    Other arguments: see attention. Autocast casts q, k_new, v_new and bias, not the caches.
 
-    Returns o, or (o, lse) with return_lse=True. Raises as attention does, and ValueError where an
+    Returns o, or (o, lse) with return_lse=True. Errors are those of attention, and ValueError if an
     input requires a gradient while gradients are recorded.
     """
-    _check_tensors("decode", q, k_cache, v_cache)
+    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        tensor("decode", name, x)
+    k_new, v_new = optional("decode", "k_new", k_new), optional("decode", "v_new", v_new)
     tensors, numbers = _flatten("decode", q, options)
+    return_lse = checked("decode", boolean, "return_lse", return_lse)
+    out_dtype = _out_dtype("decode", out_dtype)
+    if block_table is not None:
+        block_table = integers("decode", "block_table", block_table, q)
+    if split_keys is not None:
+        split_keys = checked("decode", integer, "split_keys", split_keys)
     if (k_new is None) != (v_new is None):
         found = "k_new without v_new" if v_new is None else "v_new without k_new"
         raise _refuse("decode", "k_new goes with v_new", found, "both or neither")
@@ -289,9 +369,12 @@ def merge(o1: Tensor, lse1: Tensor, o2: Tensor | None, lse2: Tensor) -> tuple[Te
 
     lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
     Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
-    be None: zeros, as for a sink merged last. Gradients reach all four, from o and lse; there is
-    no second derivative.
+    be None: zeros, as for a sink merged last. Gradients flow to all four, from o and lse; there is
+    no second derivative. Errors are those of attention.
     """
+    for name, x in (("o1", o1), ("lse1", lse1), ("lse2", lse2)):
+        tensor("merge", name, x)
+    o2 = optional("merge", "o2", o2)
     _schema.refuse_transforms("merge", o1, lse1, o2, lse2)
     o, lse = torch.ops.libattn.merge(o1, lse1, o2, lse2)
     return o, lse
@@ -313,10 +396,20 @@ def rope(
     """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2), with gradients of any order.
 
     x: [b, n, h, dim] or [total, h, dim]. style, rot_dim, base, cos, sin: as in libattn.Rope.
-    Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its entry), or positions, i32
-    [b|1, n] or [total]. inverse rotates back. Returns a new contiguous tensor. Raises ValueError
-    where a rule is broken, also where cos or sin require a gradient.
+    Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its sequence), or positions,
+    i32 [b|1, n] or [total]. i32 tensors can also be int64 or lists, of which a copy is made.
+    inverse rotates back. Returns a new contiguous tensor. Raises ValueError for a broken rule, and
+    if cos or sin require a gradient.
     """
+    x = tensor("rope", "x", x)
+    checked("rope", chosen(STYLES), "style", style)
+    rot_dim = None if rot_dim is None else checked("rope", integer, "rot_dim", rot_dim)
+    base = checked("rope", real, "base", base)
+    pos_offset = checked("rope", integer, "pos_offset", pos_offset)
+    inverse = checked("rope", boolean, "inverse", inverse)
+    positions = None if positions is None else integers("rope", "positions", positions, x)
+    cu_len = None if cu_len is None else integers("rope", "cu_len", cu_len, x)
+    cos, sin = optional("rope", "cos", cos), optional("rope", "sin", sin)
     _fixed("rope", "cos", cos)
     _fixed("rope", "sin", sin)
     _schema.refuse_transforms("rope", x)

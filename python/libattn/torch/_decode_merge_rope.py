@@ -19,6 +19,8 @@ from ._schema import (
     keywords,
     last_contiguous,
     no_second_derivative,
+    same_device,
+    same_device_options,
 )
 
 
@@ -79,6 +81,8 @@ def _decode_fake(
     out_dtype: torch.dtype | None = None,
     *flat: Any,
 ) -> tuple[Tensor, Tensor]:
+    same_device("decode", "q", q, k_cache=k_cache, v_cache=v_cache, block_table=block_table)
+    same_device_options("decode", q, flat)
     return empty_results(q, v_cache, out_dtype)
 
 
@@ -93,6 +97,9 @@ def _decode_append_fake(
     out_dtype: torch.dtype | None = None,
     *flat: Any,
 ) -> tuple[Tensor, Tensor]:
+    same_device("decode", "q", q, k_cache=k_cache, v_cache=v_cache, block_table=block_table)
+    same_device("decode", "q", q, k_new=k_new, v_new=v_new)
+    same_device_options("decode", q, flat)
     return empty_results(q, v_cache, out_dtype)
 
 
@@ -105,6 +112,7 @@ def _merge(o1: Tensor, lse1: Tensor, o2: Tensor | None, lse2: Tensor) -> tuple[T
 
 
 def _merge_fake(o1: Tensor, lse1: Tensor, o2: Tensor | None, lse2: Tensor) -> tuple[Tensor, Tensor]:
+    same_device("merge", "o1", o1, lse1=lse1, o2=o2, lse2=lse2)
     return o1.new_empty(o1.shape), lse1.new_empty(lse1.shape)
 
 
@@ -141,6 +149,8 @@ def _merge_backward_fake(
     o: Tensor,
     lse: Tensor,
 ) -> tuple[Tensor, ...]:
+    more = {"dout": dout, "dlse": dlse, "lse1": lse1, "o2": o2, "lse2": lse2, "o": o, "lse": lse}
+    same_device("merge_backward", "o1", o1, **more)
     return tuple(
         o1.new_empty(0) if x is None else x.new_empty(x.shape) for x in (o1, lse1, o2, lse2)
     )
@@ -192,6 +202,8 @@ def _rope(
 
 
 def _rope_fake(x: Tensor, *rest: Any) -> Tensor:
+    names = ("positions", "cos", "sin", "cu_len")
+    same_device("rope", "x", x, **dict(zip(names, rest, strict=False)))
     return x.new_empty(x.shape)
 
 

@@ -31,6 +31,8 @@ from ._schema import (
     no_second_derivative,
     refuse_transforms,
     runs_directly,
+    same_device,
+    same_device_options,
 )
 
 
@@ -45,6 +47,8 @@ def forward_kernel(
 def _forward_fake(
     q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None = None, *flat: Any
 ) -> tuple[Tensor, Tensor]:
+    same_device("attention", "q", q, k=k, v=v)
+    same_device_options("attention", q, flat)
     return empty_results(q, v, out_dtype)
 
 
@@ -101,6 +105,8 @@ def _backward_fake(
     dbias_sizes: Sequence[int] | None,
     *flat: Any,
 ) -> tuple[Tensor, ...]:
+    same_device("attention_backward", "q", q, dout=dout, dlse=dlse, k=k, v=v, o=o, lse=lse)
+    same_device_options("attention_backward", q, flat)
     bias, sinks = complete(flat)[:2]
     shapes: list[tuple[Tensor, Any]] = [(x, x.shape) for x in (q, k, v)]
     shapes += [(bias, dbias_sizes), (sinks, () if sinks is None else sinks.shape)]
@@ -140,7 +146,7 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
         dout = torch.zeros_like(o)
     # With create_graph the operator is called: it refuses a second derivative when one is asked
     # for, and not before.
-    direct = not torch.is_grad_enabled() and runs_directly(dout)
+    direct = not torch.is_grad_enabled() and runs_directly(dout, dlse, q, k, v, *rest)
     if direct and not rest and q.is_cpu:
         inputs: tuple[Tensor, ...] = (last_contiguous(dout), q, k, v, o, lse)
         if dlse is not None:

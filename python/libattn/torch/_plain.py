@@ -1,8 +1,8 @@
-"""Plain eager calls: q, k, v of host memory with numbers as options, in few Python steps.
+"""Plain eager calls: q, k, v in host memory with numbers as options, in few Python steps.
 
-The general way (libattn.attention) looks at each array by name and maker; with tensors of a few
-hundred elements that is most of a call. Here a call is known by the facts of its tensors and by its
-numbers, and the C structures that were made for the first call of a kind are used again.
+libattn.attention inspects each array by name and maker, which takes most of a call on tensors of a
+few hundred elements. Here the key of a call is the facts of its tensors and its numbers, and the C
+structures of the first call of a kind are reused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from .. import _abi, _library
-from .._arrays import dtype_code, family_of
+from .._arrays import family_of
 from .._calls import Prepared
-from .._functions import _Kind
+from .._facts import dtype_code
+from .._functions import Kind
 from .._options import split
+from .._values import named
 
 _TYPES = {
     _abi.ATTN_F32: torch.float32,
@@ -32,14 +34,14 @@ _IDLE_OF_A_KIND = 8
 
 
 class Call:
-    """The C structures of a kind of call, and what its outputs look like."""
+    """The C structures of a kind of call, and templates of its outputs."""
 
     __slots__ = ("inputs", "outputs", "prepared")
 
     def __init__(self, prepared: Prepared, tensors: dict[str, Tensor]) -> None:
         self.prepared = prepared  # owns the structures
         self.inputs = [(name, prepared.tensors[name]) for name in tensors]
-        # empty_like takes half as long as empty with a shape and a type; a template has no memory.
+        # empty_like takes half as long as empty with a shape and a type. A template has no memory.
         self.outputs = [
             (
                 torch.empty((), dtype=_TYPES[dtype], device="cpu").expand(shape),
@@ -49,8 +51,8 @@ class Call:
         ]
 
 
-# Calls that nobody is making now, by kind. Another thread that asks for the same kind meanwhile
-# makes its own: a list's pop and append are atomic.
+# Structures that no call is using now, by kind. A list's pop and append are atomic: if several
+# threads call the same kind at once, the second one makes structures of its own.
 _idle: dict[object, list[Call]] = {}
 
 
@@ -59,14 +61,19 @@ def forward(
 ) -> list[Tensor]:
     """[o, lse] of contiguous new tensors.
 
-    numbers: hashable, all that decides the call beside the tensors; options(numbers) gives the same
-    as keyword arguments of libattn.attention and is called for the first call of a kind.
+    numbers: hashable, everything besides the tensors that decides the call. options(numbers)
+    returns them as keyword arguments of libattn.attention, for the first call of a kind.
     """
-    facts = (q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+    try:
+        facts = (q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+    except RuntimeError:  # no strides: sparse
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            _facts("attention", name, x)
+        raise
     key = (numbers, out_dtype, q.dtype, k.dtype, v.dtype, facts)
     call = _taken(key)
     if call is None:
-        wanted = {"o": 0 if out_dtype is None else dtype_code(out_dtype), "lse": 0}
+        wanted = {"o": 0 if out_dtype is None else dtype_code("out_dtype", out_dtype), "lse": 0}
         call = _prepare("forward", {"q": q, "k": k, "v": v}, options(numbers), wanted)
     return _run(call, (q, k, v), key)
 
@@ -74,7 +81,7 @@ def forward(
 def backward(
     tensors: tuple[Tensor, ...], want: tuple[bool, ...], numbers: Any, options: Any
 ) -> list[Tensor]:
-    """Those of dq, dk, dv that are wanted. tensors: dout, q, k, v, o, lse and maybe dlse."""
+    """The wanted ones of dq, dk, dv. tensors: dout, q, k, v, o, lse and maybe dlse."""
     key = (numbers, want, *[(x.shape, x.stride(), x.dtype) for x in tensors])
     call = _taken(key)
     if call is None:
@@ -92,29 +99,41 @@ def _taken(key: object) -> Call | None:
         return None
 
 
+def _facts(function: str, name: str, x: Tensor) -> None:
+    """Raises where x is no strided tensor, with a text that says what is accepted."""
+    family: Any = family_of(name, x)
+    try:
+        family.facts(name, x)
+    except ValueError as error:
+        raise named(function, error) from None
+
+
 def _prepare(
     pass_: str, tensors: dict[str, Tensor], options: dict[str, Any], wanted: dict[str, int]
 ) -> Call:
-    arrays, settings, changing = split(pass_, options)
+    arrays, settings, changing = split(pass_, options, tensors["q"])
     arrays.update(tensors)
     families: dict[str, Any] = {name: family_of(name, x) for name, x in arrays.items()}
-    prepared = _Kind(pass_, settings, wanted).build(arrays, families)
+    try:
+        prepared = Kind("attention", pass_, settings, wanted).build(arrays, families)
+    except ValueError as error:
+        raise named("attention", error) from None
     for name, value in changing.items():
         setattr(prepared.arguments, name, value)
     return Call(prepared, tensors)
 
 
 def _check_storage(name: str, x: Tensor, address: int) -> None:
-    """Memory that was resized to nothing is at 0, of which a view adds its offset."""
+    """Refuses freed memory: its address is 0, to which a view adds its offset."""
     if address == x.storage_offset() * x.element_size() and x.numel():
         raise ValueError(
-            f"{name}: found a tensor of shape {tuple(x.shape)} whose storage is empty (freed or "
-            "not yet made); accepted tensors that hold their memory"
+            f"attention: {name}: found a tensor of shape {tuple(x.shape)} whose storage is empty "
+            "(freed or not yet made); accepted tensors that hold their memory"
         )
 
 
 def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
-    """Fills addresses in, calls, and gives the structures back. Returns the outputs."""
+    """Writes the addresses, calls, and keeps the structures. Returns the outputs."""
     for (name, structure), x in zip(call.inputs, tensors, strict=True):
         structure.data = address = x.data_ptr()
         if address == 0 or x.storage_offset():
@@ -127,7 +146,7 @@ def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
     context = _library.context(torch.get_num_threads())
     code = call.prepared.function(context.handle, *call.prepared.references)
     if code != _abi.ATTN_OK:
-        raise _library.exception_of(code)
+        raise _library.exception_of(code, "attention")
     idle = _idle.get(key)
     if idle is None:
         if len(_idle) >= _CACHE_KINDS:

@@ -1,6 +1,6 @@
-"""What the operators of namespace "libattn" share: their options, registration, small rules.
+"""Shared parts of the operators of namespace "libattn": options, registration, small rules.
 
-The options of an attention call travel as a flat tuple (`Flat`) in the order of OPTIONS: the
+The options of an attention call are passed as a flat tuple (`Flat`) in the order of OPTIONS: the
 arguments of the operators after their tensors.
 """
 
@@ -124,9 +124,28 @@ def keywords(flat: Flat) -> dict[str, Any]:
     return options
 
 
+def same_device(function: str, lead: str, first: Tensor, **tensors: Any) -> None:
+    """Refuses tensors on another kind of device than the first, in the operators' shape functions.
+
+    Without this an operator with one argument on "meta" among CPU tensors would run its shape
+    function alone and return uninitialized memory of the CPU.
+    """
+    for name, x in tensors.items():
+        if x is not None and x.device.type != first.device.type:
+            raise ValueError(
+                f"{function}: {name}: device: found {x.device}; accepted {first.device}, where "
+                f"{lead} is"
+            )
+
+
+def same_device_options(function: str, first: Tensor, flat: Flat) -> None:
+    named = zip(_NAMES[:TENSORS], flat[:TENSORS], strict=False)
+    same_device(function, "q", first, **dict(named))
+
+
 def last_contiguous(x: Tensor) -> Tensor:
-    """An incoming gradient as the kernels read it. autograd may hand out expanded scalars (sum()):
-    that is the one place where libattn.torch copies."""
+    """An incoming gradient with a contiguous last dimension. autograd can pass expanded scalars
+    (the gradient of sum())."""
     return x if x.size(-1) <= 1 or x.stride(-1) == 1 else x.contiguous()
 
 
@@ -155,11 +174,28 @@ def no_second_derivative(function: str) -> Callable[..., Any]:
     return refuse
 
 
+def refuse_tracing(function: str) -> None:
+    """Refuses torch.jit.trace, which would record results as constants: it sees neither the
+    operators' Python kernels nor the eager calls that go around the dispatcher."""
+    if torch._C._is_tracing():
+        raise RuntimeError(
+            f"libattn: {function} can't be recorded by torch.jit.trace; accepted: torch.export, "
+            "torch.compile"
+        )
+
+
 def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
-    """Refuses torch.func's transforms, which take no operator of torch.library, and forward mode:
-    PyTorch would drop the tangents of tensors that need no other gradient, and say nothing."""
+    """Refuses torch.jit.trace, transforms of torch.func, which do not support operators of
+    torch.library, and forward mode, where PyTorch would silently drop the tangents of tensors that
+    need no other gradient."""
     if torch.compiler.is_compiling():
         return
+    refuse_tracing(function)
+    if any(x is not None and x.is_nested for x in tensors):
+        raise ValueError(
+            f"{function}: found a nested tensor; accepted packed [total, heads, dim] with cu_len_q "
+            "and cu_len_kv"
+        )
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(
             f"libattn: {function} can't be transformed by torch.func (vmap, grad, jvp, ...); "
@@ -178,17 +214,21 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def runs_directly(*tensors: Any) -> bool:
-    """Whether nobody watches operators (no tracing, dispatch mode, transform or forward mode), and
-    the tensors are plain ones of a device that kernels know."""
+    """Whether a call can go around the dispatcher: no tracing, dispatch mode, transform or forward
+    mode is active, and the tensors are plain ones on a device that has kernels. The dispatcher
+    resolves tensors with a pending negation (is_neg)."""
     if (
         torch.compiler.is_compiling()
+        or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     ):
         return False
     for x in tensors:
-        if x is not None and (type(x) not in _PLAIN or not (x.is_cpu or x.is_cuda)):
+        if x is not None and (
+            type(x) not in _PLAIN or not (x.is_cpu or x.is_cuda) or x.is_neg() or x.is_nested
+        ):
             return False
     return True
 

@@ -1,28 +1,31 @@
 """torch.nn.functional.scaled_dot_product_attention on libattn, and the context manager that swaps
 it in.
 
-PyTorch's own function is the definition (its documentation page is the source of every rule here);
-docs/coming_from.md lists where the two differ.
+The documentation page of PyTorch's function defines every rule here. docs/coming_from.md lists
+where the two differ.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import Unsupported
+from .._values import boolean, real, shown
 from ._attention import attention
+from ._schema import refuse_tracing
 
 __all__ = ["replace_sdpa", "scaled_dot_product_attention"]
 
 Shape: TypeAlias = "tuple[int, ...]"
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class InvalidInput(ValueError, RuntimeError):
@@ -46,6 +49,8 @@ def _broadcast(what: str, *shapes: Shape) -> Shape:
 
 def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise _refuse(f"type of {name}", shown(tensor), "a torch.Tensor")
         if tensor.dim() == 4 and not tensor.is_nested:
             continue
         if tensor.is_nested:
@@ -60,6 +65,15 @@ def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
         raise _refuse("types of query, key and value", found, "one type for all")
     if not 0.0 <= dropout_p <= 1.0:
         raise _refuse("dropout_p", dropout_p, "0 to less than 1")
+
+
+def _checked(check: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+    if isinstance(value, (torch.SymFloat, torch.SymBool)):  # noqa: UP038
+        return value
+    try:
+        return check(name, value)
+    except ValueError as error:
+        raise InvalidInput(f"scaled_dot_product_attention: {error}") from None
 
 
 def _autocasts(tensor: Tensor) -> bool:
@@ -152,9 +166,18 @@ def _mask_options(query: Tensor, mask: Tensor, batch: Shape, scores: Shape) -> d
     return {"bias": _pairs(mask, batch, scores)}
 
 
-def _causal_options(bias: CausalBias, len_q: int, len_kv: int) -> dict[str, Any]:
+def _is_causal_bias(mask: Any) -> bool:
+    """Whether a mask is a CausalBias. Its module is not imported here: it loads torch._dynamo and
+    sympy, 1.3 s, and no mask can be one before somebody has imported it."""
+    if mask is None or type(mask) in _PLAIN:
+        return False
+    module: Any = sys.modules.get("torch.nn.attention.bias")
+    return module is not None and isinstance(mask, module.CausalBias)
+
+
+def _causal_options(bias: Any, len_q: int, len_kv: int) -> dict[str, Any]:
     """The options of a torch.nn.attention.bias.CausalBias; nothing of size n x m is made."""
-    if bias.variant == CausalVariant.UPPER_LEFT:
+    if bias.variant.name == "UPPER_LEFT":
         return {"causal": True, "diagonal": "top_left"}
     if (bias.seq_len_q, bias.seq_len_kv) != (len_q, len_kv):
         found = f"{bias.seq_len_q} x {bias.seq_len_kv}"
@@ -197,25 +220,35 @@ def scaled_dot_product_attention(
     query [..., h, n, d], key [..., g, m, d], value [..., g, m, dv]; two or more dimensions, those
     before the last two broadcast. Returns [..., h, n, dv], a view of [..., n, h, dv] memory.
     attn_mask broadcasts to [..., h, n, m]: bool (True = attend) or float (added; its gradient is
-    computed when it requires one); a CausalBias of torch.nn.attention.bias is taken too. is_causal
-    is aligned top-left: query i sees keys 0 to i. dropout_p is drawn from torch's generator, in
-    steps of 1/256. enable_gqa lets g divide h.
+    computed when it requires one), or a CausalBias of torch.nn.attention.bias. is_causal is aligned
+    top-left: query i sees keys 0 to i. dropout_p is drawn from torch's generator, in steps of
+    1/256. enable_gqa lets g divide h.
 
-    Rows that see nothing are 0. Copies are made only where the last dimension is strided, where
-    more than one batch dimension doesn't merge into one, and where key and value have different
-    numbers of heads.
+    Rows that see no key are 0. Copies are made only of tensors with a strided last dimension, if
+    several batch dimensions don't merge into one, and if key and value have different numbers of
+    heads.
 
-    Raises ValueError (also a RuntimeError where PyTorch raises one) for a broken rule,
-    libattn.Unsupported where no backend does it.
+    Raises ValueError (also a RuntimeError where PyTorch raises one) for a broken rule, RuntimeError
+    inside torch.jit.trace, libattn.Unsupported if no backend supports the call.
     Source: the documentation of torch.nn.functional.scaled_dot_product_attention.
     """
+    if not torch.compiler.is_compiling():
+        refuse_tracing("scaled_dot_product_attention")
+    dropout_p = _checked(real, "dropout_p", dropout_p)
+    is_causal = _checked(boolean, "is_causal", is_causal)
+    enable_gqa = _checked(boolean, "enable_gqa", enable_gqa)
+    scale = None if scale is None else _checked(real, "scale", scale)
     _check(query, key, value, dropout_p)
+    if not (attn_mask is None or isinstance(attn_mask, Tensor)):
+        raise _refuse(
+            "type of attn_mask", shown(attn_mask), "a torch.Tensor, a CausalBias, or None"
+        )
     if is_causal and attn_mask is not None:
         raise _refuse("attn_mask with is_causal", "both", "one of them")
     rank = max(query.dim(), key.dim(), value.dim())
     q, k, v, batch = _arranged(query, key, value, rank, enable_gqa)
     options: dict[str, Any] = {}
-    if isinstance(attn_mask, CausalBias):
+    if _is_causal_bias(attn_mask):
         options = _causal_options(attn_mask, q.size(1), k.size(1))
     elif attn_mask is not None:
         options = _mask_options(query, attn_mask, batch, (q.size(2), q.size(1), k.size(1)))

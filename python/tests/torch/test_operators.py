@@ -131,7 +131,7 @@ def bad_calls():
     yield "sin", lambda: rope(q, cos=table, sin=table.clone().requires_grad_())
     yield "decode: q", lambda: decode(q, k.detach(), v.detach())
     yield "last dimension", lambda: attention(q.transpose(1, 3), k.transpose(1, 3), v)
-    yield "dtype_kv", lambda: attention(q, k.double(), v)
+    yield "type of k and v: found f64 with a q of f32", lambda: attention(q, k.double(), v)
     yield "q: found ndarray", lambda: attention(q.detach().numpy(), k, v)
     yield "len_kv", lambda: attention(q, k, v, len_kv=i32(3, -1))
     yield "workspace", lambda: attention(q, k, v, workspace=torch.empty(1, dtype=torch.uint8))

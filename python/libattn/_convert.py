@@ -1,0 +1,156 @@
+"""Arguments that are converted before the call, each by a small copy or a view.
+
+- Integers (lengths, ranges of keys, pages, positions): int64 arrays and lists become int32. Values
+  in host memory are checked. Values on a device are clamped to int32, since reading them would wait
+  for the device; the library clamps them again to what they index.
+- Masks and biases: [n, m] becomes the view [1, 1, n, m]. One with a strided last dimension is
+  copied; dimensions of stride 0 (expanded) stay expanded.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._arrays import family_of, opened
+from ._dlpack import is_dlpack_of_cuda
+from ._facts import INTEGERS, PUBLIC, numpy, wrong_type
+from ._values import shown
+
+PAIRS = ("mask", "bias")
+_LISTS = (list, tuple)
+_I32 = (-(1 << 31), (1 << 31) - 1)
+_VALUES = frozenset(("len_q", "len_kv", "cu_len_q", "cu_len_kv", "cu_len", "alibi_slopes"))
+_LARGEST_COPIED = 1 << 28  # elements
+_LARGEST_READ = 1 << 24  # elements; larger arrays of these arguments have a wrong shape
+
+
+def convert(arrays: dict[str, Any], like: Any) -> None:
+    """Converts the arrays that need it, in place. like: the array that decides device and maker."""
+    for name, x in arrays.items():
+        if name in INTEGERS:
+            arrays[name] = _integers(name, x, like)
+        elif name in PAIRS:
+            arrays[name] = pairs(name, x)
+        if name in _VALUES:
+            arrays[name] = _checked(name, arrays[name])
+
+
+def _integers(name: str, x: Any, like: Any) -> Any:
+    public = PUBLIC.get(name, name)
+    if isinstance(x, _LISTS):
+        return _maker(public, like).integers(public, like, _from_list(public, x))
+    kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
+    if kind == "int32":
+        return x
+    family = family_of(name, x)
+    if family is None:
+        if is_dlpack_of_cuda(x):
+            return x
+        capsule, family = opened(name, x)
+        values = family.values(capsule)
+        return capsule if values is None or values.dtype.name != "int64" else _int32(public, values)
+    if kind not in ("int64", ">i8", "<i8"):
+        return x
+    values = family.values(x)
+    if values is not None:
+        return family.integers(public, x, _int32(public, values))
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return x.clamp(*_I32).to(torch.int32)
+    if hasattr(x, "clip") and hasattr(x, "astype"):  # CuPy
+        return x.clip(*_I32).astype("int32")
+    raise wrong_type(name, "int64, which is not converted for this maker")
+
+
+def _maker(name: str, like: Any) -> Any:
+    """The family that makes arrays for the device of `like`."""
+    return family_of("q", like) or opened("q", like)[1]
+
+
+def _from_list(name: str, x: Any) -> Any:
+    accepted = "a list of whole numbers, or an int32 or int64 array"
+    try:
+        values = numpy().array(x)
+    except (ValueError, TypeError, OverflowError, RuntimeError):
+        raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}") from None
+    if values.dtype.kind not in "iu" and values.size:
+        raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}")
+    return _int32(name, values)
+
+
+def _int32(name: str, values: Any) -> Any:
+    """A checked copy as int32."""
+    if values.size > _LARGEST_COPIED:  # an expanded array, for example
+        found = f"int64 {list(values.shape)}"
+        raise ValueError(f"{name}: found {found}; accepted int32, or at most 2^28 elements")
+    if values.size:
+        least, most = values.min(), values.max()
+        if least < _I32[0] or most > _I32[1]:
+            found = least if least < _I32[0] else most
+            raise ValueError(f"{name}: found {found}; accepted -2^31 to 2^31 - 1")
+    return values.astype(numpy().int32)
+
+
+def _checked(name: str, x: Any) -> Any:
+    """Lengths and slopes in host memory are checked. On a device lengths are clamped instead."""
+    family = family_of(name, x)
+    if family is None and is_dlpack_of_cuda(x):
+        return x
+    x, family = opened(name, x)
+    values = family.values(x)
+    if values is None or not 0 < values.size <= _LARGEST_READ:
+        if values is not None and values.size == 0 and name.startswith("cu_"):
+            raise ValueError(f"{name}: found shape {list(values.shape)}; accepted [b + 1]")
+        return x
+    if name == "alibi_slopes":
+        if values.dtype.kind == "f" and not numpy().isfinite(values).all():
+            raise ValueError("alibi_slopes: found NaN or infinity; accepted finite numbers")
+    elif values.dtype.kind == "i":
+        if values.min() < 0:
+            raise ValueError(f"{name}: found {values.min()}; accepted 0 or more")
+        if name.startswith("cu_") and values.ndim == 1 and (values[1:] < values[:-1]).any():
+            raise ValueError(f"{name}: found a sum that falls; accepted sums of lengths >= 0")
+    return x
+
+
+def pairs(name: str, x: Any) -> Any:
+    """A mask or bias as [b|1, h|1, n|1, m|1] whose last dimension has stride 1 or 0."""
+    family = family_of(name, x)
+    if family is None:
+        if is_dlpack_of_cuda(x):
+            return x
+        capsule, family = opened(name, x)
+        x = family.values(capsule)
+        if x is None:
+            return capsule
+        x.flags.writeable = not capsule.read_only
+    elif not hasattr(x, "ndim"):  # __cuda_array_interface__ alone
+        return x
+    if x.ndim not in (2, 4):
+        raise ValueError(
+            f"{name}: found shape {list(x.shape)}; accepted [b|1, h|1, n|1, m|1], or [n|1, m|1] "
+            "for all b and h"
+        )
+    if x.ndim == 2:
+        x = x[None, None]
+    strides = x.stride() if hasattr(x, "stride") else x.strides
+    unit = 1 if hasattr(x, "stride") else x.dtype.itemsize
+    if (x.shape[-1] <= 1 or strides[-1] in (0, unit)) and all(step >= 0 for step in strides):
+        return x
+    return compact(x, strides)
+
+
+def compact(x: Any, strides: Any) -> Any:
+    """A copy whose last dimension has stride 1. Expanded dimensions are copied once."""
+    expanded = [step == 0 and size > 1 for size, step in zip(x.shape, strides, strict=True)]
+    once = x[tuple(slice(0, 1) if one else slice(None) for one in expanded)]
+    if hasattr(x, "stride"):
+        return once.contiguous().expand(x.shape)
+    made = once.copy()
+    return numpy().broadcast_to(made, x.shape) if type(x) is numpy().ndarray else made
+
+
+def gradient_like(bias: Any, gradient: Any) -> Any:
+    """The gradient of a bias [n, m] without the two dimensions that `pairs` put before it."""
+    return gradient[0, 0] if getattr(bias, "ndim", 4) == 2 else gradient

@@ -1,0 +1,146 @@
+"""merge, merge_backward and rope on arrays of any maker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _abi
+from ._calls import Arrays, Prepared, Settings, refuse_recording, run
+from ._convert import convert
+from ._facts import Family
+from ._options import STYLES, Array, device_of
+from ._values import boolean, choice, integer, named, real
+
+
+def _shaped_like(
+    function: str,
+    struct: Any,
+    arrays: Arrays,
+    wanted: dict[str, str],
+    settings: Settings,
+    stream: int | None,
+    device: str | None,
+    lead: str,
+) -> Arrays:
+    """A call whose outputs have the shape and type of an input: `wanted` maps output -> input."""
+    changing: Settings = {}
+    try:
+        for name in wanted.values():
+            if name not in arrays:
+                raise ValueError(f"{name}: found None; accepted an array")
+        convert(arrays, arrays[lead])
+        if device is not None:
+            changing |= device_of(device)
+        if stream is not None:
+            changing["stream"] = integer("stream", stream)
+    except ValueError as error:
+        raise named(function, error) from None
+    refuse_recording(function, arrays)
+
+    def build(arrays: Arrays, families: dict[str, Family]) -> Prepared:
+        prepared = Prepared(f"attn_{function}", struct, families, arrays, tuple(wanted))
+        for name, value in settings.items():
+            setattr(prepared.arguments, name, value)
+        for name, source in wanted.items():
+            if name not in prepared.tensors:
+                facts = families[source].facts(source, arrays[source])
+                prepared.make(name, facts.shape, facts.dtype, facts)
+        prepared.refer()
+        return prepared
+
+    kind = (function, tuple(settings.items()), tuple(wanted.items()), tuple(changing))
+    return run(function, build, kind, arrays, changing, lead)
+
+
+def merge(
+    o1: Array,
+    lse1: Array,
+    o2: Array,
+    lse2: Array,
+    *,
+    out: Array = None,
+    lse_out: Array = None,
+    stream: int | None = None,
+    device: str | None = None,
+) -> tuple[Array, Array]:
+    """Two attentions of the same queries over disjoint keys as one: (o, lse).
+
+    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
+    Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
+    be None: zeros, as for a sink merged last. out may be o1, and lse_out lse1. stream, device: as
+    in libattn.Options.
+    """
+    given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": out, "lse": lse_out}
+    arrays = {name: x for name, x in given.items() if x is not None}
+    wanted = {"o": "o1", "lse": "lse1"}
+    struct = _abi.attn_merge_arguments
+    made = _shaped_like("merge", struct, arrays, wanted, {}, stream, device, "o1")
+    return made.get("o", out), made.get("lse", lse_out)
+
+
+def merge_backward(
+    dout: Array,
+    o1: Array,
+    lse1: Array,
+    o2: Array,
+    lse2: Array,
+    o: Array,
+    lse: Array,
+    *,
+    dlse: Array = None,
+    stream: int | None = None,
+    device: str | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    """The gradients of merge: (do1, dlse1, do2, dlse2); do2 is None where o2 is.
+
+    do_n = w_n dout and dlse_n = w_n (dlse + dot(dout, o_n - o)), w_n = exp(lse_n - lse)
+    (docs/semantics.md, Merge).
+    """
+    given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": o, "lse": lse}
+    given |= {"dout": dout, "dlse": dlse}
+    arrays = {name: x for name, x in given.items() if x is not None}
+    wanted = {"dout1": "o1", "dlse1": "lse1", "dout2": "o2", "dlse2": "lse2"}
+    if o2 is None:
+        del wanted["dout2"]
+    struct = _abi.attn_merge_backward_arguments
+    made = _shaped_like("merge_backward", struct, arrays, wanted, {}, stream, device, "o1")
+    return made["dout1"], made["dlse1"], made.get("dout2"), made["dlse2"]
+
+
+def rope(
+    x: Array,
+    *,
+    style: str = "half",
+    rot_dim: int | None = None,
+    base: float = 10000.0,
+    pos_offset: int = 0,
+    positions: Array = None,
+    cos: Array = None,
+    sin: Array = None,
+    cu_len: Array = None,
+    inverse: bool = False,
+    out: Array = None,
+    stream: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2); `inverse` is also its gradient.
+
+    x: [b, n, h, dim] or [total, h, dim]; out may be x. style, rot_dim, base, cos, sin: as in
+    libattn.Rope. Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its entry), or
+    positions, i32 [b|1, n] or [total].
+    """
+    given = {"x": x, "out": out, "positions": positions, "cu_len": cu_len, "cos": cos, "sin": sin}
+    arrays = {name: array for name, array in given.items() if array is not None}
+    try:
+        settings = {
+            "style": choice("style", style, STYLES),
+            "rot_dim": 0 if rot_dim is None else integer("rot_dim", rot_dim),
+            "base": real("base", base),
+            "pos_offset": integer("pos_offset", pos_offset),
+            "inverse": int(boolean("inverse", inverse)),
+        }
+    except ValueError as error:
+        raise named("rope", error) from None
+    struct = _abi.attn_rope_arguments
+    made = _shaped_like("rope", struct, arrays, {"out": "x"}, settings, stream, device, "x")
+    return made.get("out", out)
