@@ -58,6 +58,7 @@ TEST(KernelSources, AreAllUsedByTheCaseList) {
   const std::vector<KernelSpec> more = kernels_of_list(with_subgroups(facts));
   kernels.insert(kernels.end(), more.begin(), more.end());
   for (const Source& source : kernel_sources()) {
+    if (source.name.starts_with(kUnrolled)) continue;
     const bool used = std::ranges::any_of(
         kernels, [&](const KernelSpec& spec) { return source.name == spec.source; });
     EXPECT_TRUE(used || source.name == "probe" || source.name == "rate") << source.name;

@@ -9,8 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "webgpu/host/unroll.hpp"
-
 namespace attn::webgpu {
 namespace {
 
@@ -99,9 +97,14 @@ void Pipelines::release(const Pipeline& pipeline) const {
 }
 
 const Source* Pipelines::source_of(std::string_view name) const {
-  const auto found = std::find_if(sources_.begin(), sources_.end(),
-                                  [&](const Source& source) { return source.name == name; });
-  return found == sources_.end() ? nullptr : &*found;
+  const auto find = [&](std::string_view wanted) {
+    const auto found = std::find_if(sources_.begin(), sources_.end(),
+                                    [&](const Source& source) { return source.name == wanted; });
+    return found == sources_.end() ? nullptr : &*found;
+  };
+  const Source* unrolled =
+      device_.facts().unrolls ? find(std::string(kUnrolled) + std::string(name)) : nullptr;
+  return unrolled != nullptr ? unrolled : find(name);
 }
 
 core::Status Pipelines::check(const KernelSpec& spec) const {
@@ -160,7 +163,7 @@ WGPUShaderModule Pipelines::keep_module(std::string_view source, WGPUShaderModul
 }
 
 WGPUShaderModule Pipelines::create_module(const Source& source) const {
-  std::string text = device_.facts().unrolls ? unrolled(source.text) : std::string(source.text);
+  std::string text(source.text);
   if (enable_line_ && text.starts_with(kEnableLine)) {
     text.replace(0, kEnableLine.size(), "enable subgroups;\n");
   }
@@ -294,7 +297,7 @@ core::Status Pipelines::get_pipelines(std::span<const KernelSpec> missing, int t
   std::vector<std::unique_ptr<Pipeline>> made(missing.size());
   core::Status status = device_.scopes().run("building", [&] {
     run_jobs(missing.size(), threads, [&](std::size_t i) {
-      made[i] = create_pipeline(missing[i], find_module(missing[i].source));
+      made[i] = create_pipeline(missing[i], find_module(source_of(missing[i].source)->name));
     });
   });
   for (std::unique_ptr<Pipeline>& pipeline : made) {

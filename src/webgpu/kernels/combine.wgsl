@@ -5,16 +5,13 @@
 // Roles: a thread has a split's lse or a word of o at a time, the first writes lse. Words that a row shares with
 // what lies next to it are changed by atomic operations on its own half alone.
 
-// begin: rows
-// A tensor's rows: element x of row i, head h, entry b is at
-// base + b * batch + i * row + h * head + x.
-struct Rows {
-  base: u32,
-  batch: u32,
-  row: u32,
-  head: u32,
-}
-// end: rows
+//! include constants
+//! include element
+//! include put
+//! include nonfinite
+//! include exp
+//! include log
+//! include rows
 
 // partials in words; o and lse in elements. Packed tensors have batch 0 and start at the entry's
 // first row.
@@ -44,125 +41,8 @@ struct Combine {
 @group(0) @binding(5) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
 
 const kThreads = 64u;
-const kLog2E = 1.44269504;
-const kLn2 = 0.69314718;
-const kEmpty = 0xff800000u;  // -inf
 
 override TYPE_TO: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
-
-// begin: bf16
-// Nearest even.
-fn bf16_bits(x: f32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return (bits >> 16u) | 0x40u;
-  }
-  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-}
-// end: bf16
-
-// begin: element
-fn value_of(bits: u32, element: u32) -> f32 {
-  switch element {
-    case 0u: { return bitcast<f32>(bits); }
-    case 1u: { return unpack2x16float(bits).x; }
-    default: { return bitcast<f32>(bits << 16u); }
-  }
-}
-
-// Nearest even. What is too large becomes infinite, which the language's own conversion to f16 does
-// not promise.
-fn bits_of(x: f32, element: u32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if (element == 0u) {
-    return bits;
-  }
-  if (element == 2u) {
-    return bf16_bits(x);
-  }
-  let magnitude = bits & 0x7fffffffu;
-  if (magnitude >= 0x477ff000u) {
-    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
-  }
-  return pack2x16float(vec2(x, 0.0)) & 0xffffu;
-}
-
-fn is_finite(bits: u32, element: u32) -> bool {
-  let exponent = select(select(0x7f80u, 0x7c00u, element == 1u), 0x7f800000u, element == 0u);
-  return (bits & exponent) != exponent;
-}
-// end: element
-
-// begin: put
-// The word of `to` that a thread writes: elements [dim, dim + 2) of a row from `at` on, or element
-// dim alone where they are f32. Those outside of [0, dims) are not the row's: dim may be -1.
-struct Word {
-  word: u32,
-  dim: u32,
-}
-
-fn words_of_row(at: u32, dims: u32, element: u32) -> u32 {
-  return select((at % 2u + dims + 1u) / 2u, dims, element == 0u);
-}
-
-fn word_of(at: u32, n: u32, element: u32) -> Word {
-  if (element == 0u) {
-    return Word(at + n, n);
-  }
-  return Word(at / 2u + n, n * 2u - at % 2u);
-}
-
-fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
-  if (element == 0u) {
-    atomicStore(&to[x.word], first);
-    return;
-  }
-  var mask = 0u;
-  mask |= select(0u, 0x0000ffffu, x.dim < dims);
-  mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | (second << 16u);
-  if (mask == 0xffffffffu) {
-    atomicStore(&to[x.word], bits);
-  } else {
-    atomicAnd(&to[x.word], ~mask);
-    atomicOr(&to[x.word], bits & mask);
-  }
-}
-
-fn bits_at(at: u32, element: u32) -> u32 {
-  if (element == 0u) {
-    return atomicLoad(&to[at]);
-  }
-  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
-}
-// end: put
-
-// begin: exp
-// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
-fn exp_of(x: f32) -> f32 {
-  return select(exp2(x), 0.0, x < -200.0);
-}
-// end: exp
-
-// begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
-fn log_of(x: f32) -> f32 {
-  let bits = bitcast<u32>(x);
-  if (bits >= 0x7f800000u) {
-    return x;
-  }
-  var n = f32(bits >> 23u) - 127.0;
-  var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
-  if (m > 1.41421356) {
-    m *= 0.5;
-    n += 1.0;
-  }
-  let f = (m - 1.0) / (m + 1.0);
-  let y = f * f;
-  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
-  return n * kLn2 + 2.0 * f * series;
-}
-// end: log
 
 // Of the splits that are worked on at once: lse, then exp of it relative to the largest.
 var<workgroup> s_weights: array<f32, kThreads>;
@@ -280,7 +160,5 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
       put(word, p.dim, bits.x, bits.y, TYPE_TO);
     }
   }
-  if (p.nonfinite_zero != 0u && replaced != 0u) {
-    atomicAdd(&count, replaced);
-  }
+  count_replaced(replaced);
 }

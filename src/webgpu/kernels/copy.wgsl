@@ -10,16 +10,11 @@
 // the first is written, so that a tensor may be rotated in place.
 // Bound by memory; elements of the same type are copied as bits.
 
-// begin: rows
-// A tensor's rows: element x of row i, head h, entry b is at
-// base + b * batch + i * row + h * head + x.
-struct Rows {
-  base: u32,
-  batch: u32,
-  row: u32,
-  head: u32,
-}
-// end: rows
+//! include rows
+//! include element
+//! include put
+//! include nonfinite
+//! include multiply_high
 
 // All in elements. Packed tensors have batch 0 where rows are those of entries; entries are then
 // found by their first rows.
@@ -81,102 +76,6 @@ override IN_PLACE: bool = false;  // source is to; types are the same
 override STAGED = select(1u, LINES * kMaxDim, ROPE != 0u);
 
 var<workgroup> s_rotated: array<f32, STAGED>;
-
-// begin: bf16
-// Nearest even.
-fn bf16_bits(x: f32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return (bits >> 16u) | 0x40u;
-  }
-  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-}
-// end: bf16
-
-// begin: element
-fn value_of(bits: u32, element: u32) -> f32 {
-  switch element {
-    case 0u: { return bitcast<f32>(bits); }
-    case 1u: { return unpack2x16float(bits).x; }
-    default: { return bitcast<f32>(bits << 16u); }
-  }
-}
-
-// Nearest even. What is too large becomes infinite, which the language's own conversion to f16 does
-// not promise.
-fn bits_of(x: f32, element: u32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if (element == 0u) {
-    return bits;
-  }
-  if (element == 2u) {
-    return bf16_bits(x);
-  }
-  let magnitude = bits & 0x7fffffffu;
-  if (magnitude >= 0x477ff000u) {
-    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
-  }
-  return pack2x16float(vec2(x, 0.0)) & 0xffffu;
-}
-
-fn is_finite(bits: u32, element: u32) -> bool {
-  let exponent = select(select(0x7f80u, 0x7c00u, element == 1u), 0x7f800000u, element == 0u);
-  return (bits & exponent) != exponent;
-}
-// end: element
-
-// begin: put
-// The word of `to` that a thread writes: elements [dim, dim + 2) of a row from `at` on, or element
-// dim alone where they are f32. Those outside of [0, dims) are not the row's: dim may be -1.
-struct Word {
-  word: u32,
-  dim: u32,
-}
-
-fn words_of_row(at: u32, dims: u32, element: u32) -> u32 {
-  return select((at % 2u + dims + 1u) / 2u, dims, element == 0u);
-}
-
-fn word_of(at: u32, n: u32, element: u32) -> Word {
-  if (element == 0u) {
-    return Word(at + n, n);
-  }
-  return Word(at / 2u + n, n * 2u - at % 2u);
-}
-
-fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
-  if (element == 0u) {
-    atomicStore(&to[x.word], first);
-    return;
-  }
-  var mask = 0u;
-  mask |= select(0u, 0x0000ffffu, x.dim < dims);
-  mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | (second << 16u);
-  if (mask == 0xffffffffu) {
-    atomicStore(&to[x.word], bits);
-  } else {
-    atomicAnd(&to[x.word], ~mask);
-    atomicOr(&to[x.word], bits & mask);
-  }
-}
-
-fn bits_at(at: u32, element: u32) -> u32 {
-  if (element == 0u) {
-    return atomicLoad(&to[at]);
-  }
-  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
-}
-// end: put
-
-// begin: multiply_high
-fn multiply_high(a: u32, b: u32) -> u32 {
-  let low = (a & 0xffffu) * (b & 0xffffu);
-  let mid = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
-  let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
-  return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
-}
-// end: multiply_high
 
 fn source_bits(at: u32) -> u32 {
   if (IN_PLACE) {
@@ -367,7 +266,5 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
     put(word, p.dims, bits[0], bits[1], TYPE_TO);
   }
-  if (p.nonfinite_zero != 0u && replaced != 0u) {
-    atomicAdd(&count, replaced);
-  }
+  count_replaced(replaced);
 }

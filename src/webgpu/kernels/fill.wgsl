@@ -7,16 +7,8 @@
 // half alone.
 // Workgroup memory: a mark for each row.
 
-// begin: rows
-// A tensor's rows: element x of row i, head h, entry b is at
-// base + b * batch + i * row + h * head + x.
-struct Rows {
-  base: u32,
-  batch: u32,
-  row: u32,
-  head: u32,
-}
-// end: rows
+//! include rows
+//! include put
 
 struct Fill {
   to: Rows,  // elements; batch unused
@@ -40,50 +32,6 @@ const kRows = 256u;
 override TYPE_TO: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 
 var<workgroup> s_covered: array<atomic<u32>, kRows>;
-
-// begin: put
-// The word of `to` that a thread writes: elements [dim, dim + 2) of a row from `at` on, or element
-// dim alone where they are f32. Those outside of [0, dims) are not the row's: dim may be -1.
-struct Word {
-  word: u32,
-  dim: u32,
-}
-
-fn words_of_row(at: u32, dims: u32, element: u32) -> u32 {
-  return select((at % 2u + dims + 1u) / 2u, dims, element == 0u);
-}
-
-fn word_of(at: u32, n: u32, element: u32) -> Word {
-  if (element == 0u) {
-    return Word(at + n, n);
-  }
-  return Word(at / 2u + n, n * 2u - at % 2u);
-}
-
-fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
-  if (element == 0u) {
-    atomicStore(&to[x.word], first);
-    return;
-  }
-  var mask = 0u;
-  mask |= select(0u, 0x0000ffffu, x.dim < dims);
-  mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | (second << 16u);
-  if (mask == 0xffffffffu) {
-    atomicStore(&to[x.word], bits);
-  } else {
-    atomicAnd(&to[x.word], ~mask);
-    atomicOr(&to[x.word], bits & mask);
-  }
-}
-
-fn bits_at(at: u32, element: u32) -> u32 {
-  if (element == 0u) {
-    return atomicLoad(&to[at]);
-  }
-  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
-}
-// end: put
 
 @compute @workgroup_size(kThreads)
 fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,

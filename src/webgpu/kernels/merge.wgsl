@@ -8,16 +8,7 @@
 // an element of o1 by the one that writes it.
 // Bound by memory.
 
-// begin: rows
-// A tensor's rows: element x of row i, head h, entry b is at
-// base + b * batch + i * row + h * head + x.
-struct Rows {
-  base: u32,
-  batch: u32,
-  row: u32,
-  head: u32,
-}
-// end: rows
+//! include weights
 
 // All in elements; statistics have no dimension.
 struct Merge {
@@ -42,8 +33,6 @@ struct Merge {
 @group(0) @binding(6) var<storage, read_write> lse: array<u32>;
 
 const kThreads = 256u;
-const kLog2E = 1.44269504;
-const kLn2 = 0.69314718;
 
 override TYPE_1: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_2: u32 = 0u;
@@ -55,151 +44,6 @@ override HAS_2: bool = true;   // without: o2 is 0, a sink
 override HAS_LSE: bool = true;
 
 var<workgroup> s_weights: array<vec2<f32>, LINES>;
-
-// begin: bf16
-// Nearest even.
-fn bf16_bits(x: f32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return (bits >> 16u) | 0x40u;
-  }
-  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-}
-// end: bf16
-
-// begin: element
-fn value_of(bits: u32, element: u32) -> f32 {
-  switch element {
-    case 0u: { return bitcast<f32>(bits); }
-    case 1u: { return unpack2x16float(bits).x; }
-    default: { return bitcast<f32>(bits << 16u); }
-  }
-}
-
-// Nearest even. What is too large becomes infinite, which the language's own conversion to f16 does
-// not promise.
-fn bits_of(x: f32, element: u32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if (element == 0u) {
-    return bits;
-  }
-  if (element == 2u) {
-    return bf16_bits(x);
-  }
-  let magnitude = bits & 0x7fffffffu;
-  if (magnitude >= 0x477ff000u) {
-    return ((bits >> 16u) & 0x8000u) | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
-  }
-  return pack2x16float(vec2(x, 0.0)) & 0xffffu;
-}
-
-fn is_finite(bits: u32, element: u32) -> bool {
-  let exponent = select(select(0x7f80u, 0x7c00u, element == 1u), 0x7f800000u, element == 0u);
-  return (bits & exponent) != exponent;
-}
-// end: element
-
-// begin: put
-// The word of `to` that a thread writes: elements [dim, dim + 2) of a row from `at` on, or element
-// dim alone where they are f32. Those outside of [0, dims) are not the row's: dim may be -1.
-struct Word {
-  word: u32,
-  dim: u32,
-}
-
-fn words_of_row(at: u32, dims: u32, element: u32) -> u32 {
-  return select((at % 2u + dims + 1u) / 2u, dims, element == 0u);
-}
-
-fn word_of(at: u32, n: u32, element: u32) -> Word {
-  if (element == 0u) {
-    return Word(at + n, n);
-  }
-  return Word(at / 2u + n, n * 2u - at % 2u);
-}
-
-fn put(x: Word, dims: u32, first: u32, second: u32, element: u32) {
-  if (element == 0u) {
-    atomicStore(&to[x.word], first);
-    return;
-  }
-  var mask = 0u;
-  mask |= select(0u, 0x0000ffffu, x.dim < dims);
-  mask |= select(0u, 0xffff0000u, x.dim + 1u < dims);
-  let bits = first | (second << 16u);
-  if (mask == 0xffffffffu) {
-    atomicStore(&to[x.word], bits);
-  } else {
-    atomicAnd(&to[x.word], ~mask);
-    atomicOr(&to[x.word], bits & mask);
-  }
-}
-
-fn bits_at(at: u32, element: u32) -> u32 {
-  if (element == 0u) {
-    return atomicLoad(&to[at]);
-  }
-  return (atomicLoad(&to[at / 2u]) >> (at % 2u * 16u)) & 0xffffu;
-}
-// end: put
-
-// begin: exp
-// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
-fn exp_of(x: f32) -> f32 {
-  return select(exp2(x), 0.0, x < -200.0);
-}
-// end: exp
-
-// begin: log
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
-fn log_of(x: f32) -> f32 {
-  let bits = bitcast<u32>(x);
-  if (bits >= 0x7f800000u) {
-    return x;
-  }
-  var n = f32(bits >> 23u) - 127.0;
-  var m = bitcast<f32>((bits & 0x007fffffu) | 0x3f800000u);
-  if (m > 1.41421356) {
-    m *= 0.5;
-    n += 1.0;
-  }
-  let f = (m - 1.0) / (m + 1.0);
-  let y = f * f;
-  let series = 1.0 + y * (0.33333333 + y * (0.2 + y * (0.14285714 + y * 0.11111111)));
-  return n * kLn2 + 2.0 * f * series;
-}
-// end: log
-
-// begin: weights
-const kEmpty = 0xff800000u;  // -inf
-
-struct Weights {
-  lse: u32,
-  first: f32,
-  second: f32,
-}
-
-// Of two partial results by the bits of their lse: 0 for one without keys.
-fn weights_of(bits1: u32, bits2: u32) -> Weights {
-  if (bits1 == kEmpty) {
-    return Weights(bits2, 0.0, select(1.0, 0.0, bits2 == kEmpty));
-  }
-  if (bits2 == kEmpty) {
-    return Weights(bits1, 1.0, 0.0);
-  }
-  let x1 = bitcast<f32>(bits1);
-  let x2 = bitcast<f32>(bits2);
-  let largest = max(x1, x2);
-  let e1 = exp_of((x1 - largest) * kLog2E);
-  let e2 = exp_of((x2 - largest) * kLog2E);
-  let sum = e1 + e2;
-  return Weights(bitcast<u32>(largest + log_of(sum)), e1 / sum, e2 / sum);
-}
-
-fn row_at(x: Rows, b: u32, i: u32, h: u32) -> u32 {
-  return x.base + b * x.batch + i * x.row + h * x.head;
-}
-// end: weights
 
 fn source_bits(n: u32, at: u32) -> u32 {
   let element = select(TYPE_1, TYPE_2, n == 1u);
@@ -227,32 +71,29 @@ fn part_of(n: u32, at: u32, weight: f32) -> f32 {
 fn merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
          @builtin(local_invocation_index) thread: u32) {
   let b = group.z;
-  let first = p.first_line + (group.y * groups.x + group.x) * LINES;
-  let lines = min(LINES, p.rows * p.heads - min(first, p.rows * p.heads));
-  if (thread < lines) {
-    let i = (first + thread) / p.heads;
-    let h = (first + thread) % p.heads;
-    let at1 = row_at(p.lse1, b, i, h);
+  let lines = lines_of(group, groups);
+  if (thread < lines.count) {
+    let place = place_of(lines.first + thread);
+    let at1 = row_at(p.lse1, b, place.i, place.h);
     var bits1 = 0u;
     if (IN_PLACE_LSE) {
       bits1 = lse[at1];
     } else {
       bits1 = lse1[at1];
     }
-    let x = weights_of(bits1, lse2[row_at(p.lse2, b, i, h)]);
+    let x = weights_of(bits1, lse2[row_at(p.lse2, b, place.i, place.h)]);
     s_weights[thread] = vec2(x.first, x.second);
     if (HAS_LSE) {
-      lse[row_at(p.lse, b, i, h)] = x.lse;
+      lse[row_at(p.lse, b, place.i, place.h)] = x.lse;
     }
   }
   workgroupBarrier();
   // A row may begin in the middle of a word.
   let odd = (p.o.base | p.o.batch | p.o.row | p.o.head) & 1u;
   let words = words_of_row(odd, p.dim, TYPE_TO);
-  for (var n = thread; n < lines * words; n += kThreads) {
-    let i = (first + n / words) / p.heads;
-    let h = (first + n / words) % p.heads;
-    let at = row_at(p.o, b, i, h);
+  for (var n = thread; n < lines.count * words; n += kThreads) {
+    let place = place_of(lines.first + n / words);
+    let at = row_at(p.o, b, place.i, place.h);
     if (n % words >= words_of_row(at, p.dim, TYPE_TO)) {
       continue;
     }
@@ -262,9 +103,9 @@ fn merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) group
     for (var m = 0u; m < select(2u, 1u, TYPE_TO == 0u); m += 1u) {
       let dim = word.dim + m;
       if (dim < p.dim) {
-        var x = part_of(0u, row_at(p.o1, b, i, h) + dim, weights.x);
+        var x = part_of(0u, row_at(p.o1, b, place.i, place.h) + dim, weights.x);
         if (HAS_2) {
-          x += part_of(1u, row_at(p.o2, b, i, h) + dim, weights.y);
+          x += part_of(1u, row_at(p.o2, b, place.i, place.h) + dim, weights.y);
         }
         bits[m] = bits_of(x, TYPE_TO);
       }

@@ -10,13 +10,7 @@
 // rows: of each its place in its entry. One thread an element, 64 a workgroup. Indices and
 // lengths from memory are clamped: nothing that they say leads outside of a tensor.
 
-// Elements of a list: the first, from one entry's to the next's, from one to the next; 0 heads.
-struct Rows {
-  base: u32,
-  batch: u32,
-  row: u32,
-  head: u32,
-}
+//! include rows
 
 struct Prepare {
   batch: u32,

@@ -29,7 +29,6 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-KERNELS = HERE.parents[2] / "src/webgpu/kernels"
 TYPES = {".html": "text/html", ".json": "application/json", ".wgsl": "text/plain"}
 # On the CPU (SwiftShader), which is the only adapter that a headless Chromium has without a GPU.
 ARGUMENTS = ["--headless=new", "--no-sandbox", "--enable-unsafe-webgpu", "--disable-dev-shm-usage"]
@@ -38,13 +37,16 @@ ARGUMENTS = ["--headless=new", "--no-sandbox", "--enable-unsafe-webgpu", "--disa
 class Server(http.server.ThreadingHTTPServer):
     """Serves the page, its data and the kernels; puts what the page reports into `reports`."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, kernels: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.reports: queue.Queue[dict[str, object]] = queue.Queue()
         self.num_cases = len(json.loads((data / "page.json").read_text())["cases"])
         self.files = {"/": HERE / "page.html"}
         self.files |= {f"/{name}": data / name for name in ("page.json", "page.bin")}
-        self.files |= {f"/kernels/{path.name}": path for path in KERNELS.glob("*.wgsl")}
+        self.files |= {
+            f"/kernels/{path.relative_to(kernels).as_posix()}": path
+            for path in kernels.rglob("*.wgsl")
+        }
 
     @property
     def address(self) -> str:
@@ -145,7 +147,7 @@ def main() -> int:
     data = arguments.build / "browser"
     data.mkdir(exist_ok=True)
     subprocess.run([arguments.build / "tests/webgpu/attn_webgpu_page", data], check=True)
-    server = Server(data)
+    server = Server(data, arguments.build / "src/webgpu/kernels")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     if not arguments.serve:
         return 0 if run_in_browser(server, data, arguments.seconds) else 1

@@ -1,5 +1,5 @@
 // Unroll; see unroll.hpp.
-#include "webgpu/host/unroll.hpp"
+#include "webgpu/assemble/unroll.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,0 +1,20 @@
+// Includes: kernels are assembled from parts, because WGSL has no include of its own.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace attn::webgpu {
+
+// Returns the text of a part, or nullopt if there is no part of that name.
+using ReadPart = std::function<std::optional<std::string>(std::string_view name)>;
+
+// Replaces each line `//! include NAME` of a source by the part's text, depth first, each part
+// once: a later line that names the same part is dropped. Nothing else is interpreted. On failure
+// the result is empty and `error` says which line of which text is wrong.
+std::string assembled(std::string_view name, std::string_view source, const ReadPart& read_part,
+                      std::string& error);
+
+}  // namespace attn::webgpu

@@ -1,0 +1,10 @@
+// exp2 that is exactly 0 for very small arguments.
+
+// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
+fn exp_of(x: f32) -> f32 {
+  return select(exp2(x), 0.0, x < -200.0);
+}
+
+fn exps_of(x: vec4<f32>) -> vec4<f32> {
+  return select(exp2(x), vec4(0.0), x < vec4(-200.0));
+}

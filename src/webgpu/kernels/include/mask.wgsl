@@ -1,0 +1,9 @@
+// The mask, of kernels that bind one.
+
+fn has_mask() -> bool {
+  return p.mask_given != 0u;
+}
+
+fn mask_at(word: u32) -> u32 {
+  return mask[word];
+}

@@ -1,0 +1,10 @@
+// Two elements of 16 bits in a word.
+//! include bf16
+
+// f16 by the language's own conversion.
+fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
+  if (element == 1u) {
+    return pack2x16float(x);
+  }
+  return bf16_bits(x.x) | (bf16_bits(x.y) << 16u);
+}
