@@ -8,6 +8,7 @@
 
 #include <attn/export.h>
 
+#include <attn/context.hpp>
 #include <attn/problem.hpp>
 #include <attn/tensor.hpp>
 #include <cstdint>
@@ -95,6 +96,18 @@ struct Arguments {
   std::int64_t workspace_size = 0;
   // CUDA: the stream to queue on (0 is a valid stream). Host tensors: must not be given.
   std::optional<void*> stream{};
+
+  // Interrupts a long call on the CPU or the reference backend. The call asks should_stop(user) in
+  // the thread that made it, first after 20 ms and then about every 20 ms. After an answer other
+  // than 0 the call throws Error with ErrorCode::interrupted, within milliseconds. All that it
+  // writes is then unspecified: outputs, gradients that it accumulates into, rows that it appends
+  // to a cache, counts. The next call is not affected.
+  //   - should_stop must not throw. It may make other calls on the same Context.
+  //   - A parallel_for that runs no worker in the calling thread asks between phases only.
+  //   - CUDA calls return when their work is queued, WebGPU calls wait in the driver: they never
+  //     ask. Nor do merge and rope, which take linear time.
+  ShouldStop should_stop = nullptr;  // null = never stop
+  void* should_stop_user = nullptr;
 };
 
 // The Problem that these tensors and numbers state: types, sizes, which options are on. What

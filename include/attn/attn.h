@@ -10,7 +10,8 @@
  * - Enums and switches are int32_t; a switch is on when it is not 0.
  * - A tensor pointer that is NULL is "not given"; numbers that may be absent have a has_ flag.
  * - Functions return ATTN_OK or an error code; attn_last_error() tells in one line which rule was
- *   broken, what was found and what is accepted. On an error nothing was launched or written.
+ *   broken, what was found and what is accepted. On an error nothing was launched or written, but
+ *   for ATTN_INTERRUPTED.
  * - Text goes into a caller's buffer: at most `size` bytes with the final 0; *needed (may be NULL)
  *   is set to the bytes that all of it takes.
  * - Nothing here prints, exits, synchronizes a device or picks a stream. One context may serve many
@@ -34,7 +35,8 @@ enum {
   ATTN_UNSUPPORTED = 2,      /* valid, but no usable backend does it */
   ATTN_OUT_OF_MEMORY = 3,
   ATTN_DEVICE_ERROR = 4, /* a driver or runtime refused */
-  ATTN_INTERNAL = 5      /* a bug in libattn */
+  ATTN_INTERNAL = 5,     /* a bug in libattn */
+  ATTN_INTERRUPTED = 6   /* attn_arguments.should_stop ended the call; outputs are unspecified */
 };
 
 /* Element types; NONE in an attn_problem means "as dtype". */
@@ -146,6 +148,9 @@ typedef struct attn_problem {
   uint64_t reserved[4];
 } attn_problem;
 
+/* Whether to end the running call: not 0 = yes. */
+typedef int32_t (*attn_should_stop)(void* user);
+
 /* What may change from call to call. */
 typedef struct attn_arguments {
   uint32_t struct_size;
@@ -209,7 +214,12 @@ typedef struct attn_arguments {
   void* workspace; /* 64-byte aligned, of the tensors' device; NULL = the context's pool */
   int64_t workspace_size;
   void* stream;
-  uint64_t reserved[4];
+  /* Interrupts a long call on the CPU or the reference backend, see attn::Arguments. NULL = never.
+   * Asked in the calling thread, first after 20 ms and then about every 20 ms. After an answer
+   * other than 0 the call returns ATTN_INTERRUPTED; all that it writes is then unspecified. */
+  attn_should_stop should_stop;
+  void* should_stop_user;
+  uint64_t reserved[2];
 } attn_arguments;
 
 /* Two partial results over disjoint keys into one. o and lse may be o1 and lse1. */

@@ -17,6 +17,7 @@ enum class ErrorCode : std::int32_t {
   out_of_memory = 3,
   device_error = 4,  // a driver or runtime refused: what was tried
   internal = 5,      // a bug in libattn
+  interrupted = 6,   // Arguments::should_stop ended the call; its outputs are unspecified
 };
 ATTN_API const char* to_string(ErrorCode code);
 
@@ -33,6 +34,9 @@ class ATTN_API Error : public std::runtime_error {
 // one after the other if it likes, and returns when all have returned.
 using ParallelFor = void (*)(void* user, std::int32_t workers,
                              void (*body)(void* body_data, std::int32_t worker), void* body_data);
+
+// Whether to end the running call: not 0 = yes. See Arguments::should_stop.
+using ShouldStop = std::int32_t (*)(void* user);
 
 struct ContextOptions {
   // Threads of the CPU backend; 0 = ATTN_NUM_THREADS, else all that the process may run on.

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import _abi, _library
+from . import _abi, _interrupt, _library
 from ._arrays import CUDA_INTERFACE, family_of, opened
 from ._facts import (
     DEVICES,
@@ -79,6 +79,7 @@ class Prepared:
         "problem",
         "references",
         "tensors",
+        "watch",
         "workspace_bytes",
         "written",
     )
@@ -93,6 +94,10 @@ class Prepared:
     ) -> None:
         self.function = getattr(LIBRARY, function)
         self.arguments = init(struct)
+        self.watch: _interrupt.Watch | None = None
+        if struct is _abi.attn_arguments and _interrupt.runs_handlers():
+            self.watch = _interrupt.Watch()
+            self.arguments.should_stop = self.watch.should_stop
         self.problem: Any = None
         self.tensors: dict[str, _abi.attn_tensor] = {}
         # Outputs to be made: (name, shape, dtype, its view).
@@ -178,10 +183,13 @@ def run(
         return _run(function, build, kind, arrays, changing, lead)
     except ValueError as error:
         raise named(function, error) from None
+    except _interrupt.Raised as carrier:
+        raised = carrier.error
+    raise raised
 
 
 def _key(kind: tuple[object, ...], arrays: Arrays, families: list[Family]) -> object:
-    parts: list[object] = [kind]
+    parts: list[object] = [kind, _interrupt.runs_handlers()]
     try:
         for (name, x), family in zip(arrays.items(), families, strict=True):
             parts += name, family.key(x)
@@ -239,6 +247,8 @@ def _run(
         setattr(arguments, name, value)
     context = _library.context(first.threads(), backend)
     code = prepared.function(context.handle, *prepared.references)
+    if prepared.watch is not None and prepared.watch.raised:
+        raise _interrupt.Raised(prepared.watch.raised.pop())
     if code != _abi.ATTN_OK:
         raise _library.exception_of(code, function)
     if idle is None:

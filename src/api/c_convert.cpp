@@ -257,6 +257,8 @@ Arguments from_c(const attn_arguments& a) {
   result.rope_pos_offset = a.rope_pos_offset;
   result.workspace = a.workspace;
   result.workspace_size = a.workspace_size;
+  result.should_stop = a.should_stop;
+  result.should_stop_user = a.should_stop_user;
   return result;
 }
 

@@ -11,8 +11,20 @@ namespace {
 
 void launch(Context::State& state, Pass pass, const Problem& problem, const Arguments& arguments,
             const api::Planned& planned) {
-  api::check(planned.backend->launch(pass, problem, planned.plan, arguments,
-                                     state.executor_on(api::place_of(arguments.q))));
+  core::Executor executor = state.executor_on(api::place_of(arguments.q));
+  if (arguments.should_stop == nullptr) {
+    return api::check(planned.backend->launch(pass, problem, planned.plan, arguments, executor));
+  }
+  core::Interrupt interrupt(arguments.should_stop, arguments.should_stop_user);
+  executor.interrupt = &interrupt;
+  const core::Status status =
+      planned.backend->launch(pass, problem, planned.plan, arguments, executor);
+  if (interrupt.stopped()) {
+    throw Error(ErrorCode::interrupted,
+                std::string(to_string(pass)) +
+                    ": interrupted by should_stop: what it writes is unspecified");
+  }
+  api::check(status);
 }
 
 void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,

@@ -4,7 +4,8 @@
 // libgomp keeps a pool of threads for each thread that opened a region. After a fork the child has
 // one thread, whose pool still names threads that are gone: its next region waits for them for
 // ever. A new thread has no pool yet, so in a child that one thread opens its regions from a new
-// thread. libomp puts itself right after a fork and is as happy with the new thread.
+// thread and runs worker 0 itself. libomp puts itself right after a fork and is as happy with the
+// new thread.
 #include <pthread.h>
 #include <sched.h>
 
@@ -59,6 +60,27 @@ void run_region(std::int32_t workers, void (*body)(void*, std::int32_t), void* b
     }
   }
 }
+
+// Workers 1 to the last in a region of a new thread, worker 0 in this one.
+void run_region_of_new_thread(std::int32_t workers, void (*body)(void*, std::int32_t),
+                              void* body_data) {
+  struct Others {
+    void (*body)(void*, std::int32_t);
+    void* body_data;
+  } others{body, body_data};
+  const auto run_other = [](void* data, std::int32_t worker) {
+    const Others& them = *static_cast<const Others*>(data);
+    them.body(them.body_data, worker + 1);
+  };
+  std::thread opener;
+  try {
+    opener = std::thread(run_region, workers - 1, run_other, &others);
+  } catch (const std::system_error&) {
+    return run_one_by_one(workers, body, body_data);
+  }
+  body(body_data, 0);
+  opener.join();
+}
 #endif
 
 }  // namespace
@@ -89,14 +111,8 @@ bool has_threads() {
 void default_parallel_for(void*, std::int32_t workers, void (*body)(void*, std::int32_t),
                           void* body_data) {
   if (workers <= 1) return run_one_by_one(workers, body, body_data);
-  if (!survived_a_fork()) return run_region(workers, body, body_data);
-  std::thread opener;
-  try {
-    opener = std::thread(run_region, workers, body, body_data);
-  } catch (const std::system_error&) {
-    return run_one_by_one(workers, body, body_data);
-  }
-  opener.join();
+  if (survived_a_fork()) return run_region_of_new_thread(workers, body, body_data);
+  run_region(workers, body, body_data);
 }
 #else
 bool has_threads() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/interrupt.hpp"
 #include "core/plan.hpp"
 #include "core/status.hpp"
 
@@ -23,6 +24,9 @@ struct Executor {
   void* user = nullptr;
   std::int32_t ordinal = 0;    // which device, of backends that have several
   const char* cache_dir = "";  // of compiled kernels; "" = as ContextOptions::cache_dir says
+  // The call's; null = the call can't be interrupted. A backend that finds it stopped returns
+  // early, with any status: the api reports the interruption.
+  Interrupt* interrupt = nullptr;
 };
 
 struct Capability {

@@ -39,13 +39,14 @@ inline constexpr std::array<Named<Precision>, 3> kPrecisionNames{
     {{Precision::tf32x3, "tf32x3"}, {Precision::tf32, "tf32"}, {Precision::ieee, "ieee"}}};
 inline constexpr std::array<Named<Rope>, 3> kRopeNames{
     {{Rope::none, "none"}, {Rope::interleaved, "interleaved"}, {Rope::half, "half"}}};
-inline constexpr std::array<Named<ErrorCode>, 6> kErrorCodeNames{
+inline constexpr std::array<Named<ErrorCode>, 7> kErrorCodeNames{
     {{ErrorCode::ok, "ok"},
      {ErrorCode::invalid_argument, "invalid_argument"},
      {ErrorCode::unsupported, "unsupported"},
      {ErrorCode::out_of_memory, "out_of_memory"},
      {ErrorCode::device_error, "device_error"},
-     {ErrorCode::internal, "internal"}}};
+     {ErrorCode::internal, "internal"},
+     {ErrorCode::interrupted, "interrupted"}}};
 
 constexpr const auto& names_of(DType) {
   return kDTypeNames;

@@ -62,12 +62,13 @@ class ReferenceBackend final : public core::Backend {
   }
 
   core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
-                      const Arguments& arguments, const core::Executor&) const override {
+                      const Arguments& arguments, const core::Executor& executor) const override {
+    core::Interrupt* interrupt = executor.interrupt;
     return status_of([&] {
       switch (pass) {
-        case Pass::forward: return reference::forward(problem, arguments);
-        case Pass::backward: return reference::backward(problem, arguments);
-        case Pass::decode: return reference::decode(problem, arguments);
+        case Pass::forward: return reference::forward(problem, arguments, interrupt);
+        case Pass::backward: return reference::backward(problem, arguments, interrupt);
+        case Pass::decode: return reference::decode(problem, arguments, interrupt);
       }
       return std::string("reference: no such pass");
     });

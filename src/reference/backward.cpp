@@ -57,9 +57,10 @@ void add_scaled(double factor, const double* from, double* to, std::int64_t coun
 
 class Backward {
  public:
-  Backward(const Problem& problem, const Arguments& arguments)
+  Backward(const Problem& problem, const Arguments& arguments, core::Interrupt* interrupt)
       : problem_(problem),
         arguments_(arguments),
+        interrupt_(interrupt),
         results_(problem, arguments),
         rotation_(rotation_of(problem, arguments)),
         scale_(scale_of(problem, arguments)) {}
@@ -87,7 +88,10 @@ class Backward {
     dv_.assign(keys.v.size(), 0.0);
     const std::int64_t group = problem_.heads_q / problem_.heads_kv;
     for (std::int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
-      for (std::int64_t i = 0; i < entry.len_q; ++i) run_query(entry, keys, h, i);
+      for (std::int64_t i = 0; i < entry.len_q; ++i) {
+        if (core::interrupted(interrupt_)) return;
+        run_query(entry, keys, h, i);
+      }
     }
     for (std::int64_t j = 0; j < entry.len_kv; ++j) write_key(entry, head_kv, j);
   }
@@ -173,6 +177,7 @@ class Backward {
 
   const Problem& problem_;
   const Arguments& arguments_;
+  core::Interrupt* const interrupt_;
   Results results_;
   const Rotation rotation_;
   const double scale_;
@@ -184,10 +189,11 @@ class Backward {
 
 }  // namespace
 
-std::string backward(const Problem& problem, const Arguments& arguments) {
+std::string backward(const Problem& problem, const Arguments& arguments,
+                     core::Interrupt* interrupt) {
   std::string found = check_backward(problem, arguments);
   if (!found.empty()) return found;
-  Backward(problem, arguments).run();
+  Backward(problem, arguments, interrupt).run();
   return "";
 }
 

@@ -28,7 +28,8 @@ double log_sum_exp(const std::vector<Pair>& pairs, double sink) {
   return largest + std::log(sum);
 }
 
-std::string attend(const Problem& problem, const Arguments& arguments, bool rotate_keys) {
+std::string attend(const Problem& problem, const Arguments& arguments, bool rotate_keys,
+                   core::Interrupt* interrupt) {
   const std::int64_t group = problem.heads_q / problem.heads_kv;
   const std::int64_t dim_vo = problem.dim_vo;
   Results results(problem, arguments);
@@ -45,6 +46,7 @@ std::string attend(const Problem& problem, const Arguments& arguments, bool rota
           load_keys_and_values(problem, arguments, entry, h / group, rotate_keys);
       const double sink = sink_of(problem, arguments, h);
       for (std::int64_t i = 0; i < entry.len_q; ++i) {
+        if (core::interrupted(interrupt)) return "";
         const Row q = load_query(problem, arguments, entry, h, i);
         visible_pairs(problem, arguments, entry, h, i, q, keys, pairs);
         const double lse = log_sum_exp(pairs, sink);
@@ -73,18 +75,19 @@ std::string attend(const Problem& problem, const Arguments& arguments, bool rota
 
 }  // namespace
 
-std::string forward(const Problem& problem, const Arguments& arguments) {
-  if (problem.len_new > 0) return decode(problem, arguments);
+std::string forward(const Problem& problem, const Arguments& arguments,
+                    core::Interrupt* interrupt) {
+  if (problem.len_new > 0) return decode(problem, arguments, interrupt);
   std::string found = check_forward(problem, arguments);
   if (!found.empty()) return found;
-  return attend(problem, arguments, true);
+  return attend(problem, arguments, true, interrupt);
 }
 
-std::string decode(const Problem& problem, const Arguments& arguments) {
+std::string decode(const Problem& problem, const Arguments& arguments, core::Interrupt* interrupt) {
   std::string found = check_forward(problem, arguments);
   if (!found.empty()) return found;
   append_rows(problem, arguments);
-  return attend(problem, arguments, false);
+  return attend(problem, arguments, false, interrupt);
 }
 
 }  // namespace attn::reference

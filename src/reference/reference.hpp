@@ -14,17 +14,25 @@
 #include <attn/problem.hpp>
 #include <string>
 
+#include "core/interrupt.hpp"
+
 namespace attn::reference {
 
+// `interrupt` (null = none) is asked before each query; once it says stop, the function returns ""
+// with outputs unspecified.
+
 // o and, where the problem wants it, lse. With len_new > 0 this is decode().
-std::string forward(const Problem& problem, const Arguments& arguments);
+std::string forward(const Problem& problem, const Arguments& arguments,
+                    core::Interrupt* interrupt = nullptr);
 
 // The forward against a KV cache: k_new and v_new are appended first, and with rope the cached keys
 // count as already rotated (the forward rotates every key).
-std::string decode(const Problem& problem, const Arguments& arguments);
+std::string decode(const Problem& problem, const Arguments& arguments,
+                   core::Interrupt* interrupt = nullptr);
 
 // The gradients that the problem wants, from q, k, v, lse, dout and o (or delta).
-std::string backward(const Problem& problem, const Arguments& arguments);
+std::string backward(const Problem& problem, const Arguments& arguments,
+                     core::Interrupt* interrupt = nullptr);
 
 std::string merge(const MergeArguments& arguments);
 std::string merge_backward(const MergeBackwardArguments& arguments);

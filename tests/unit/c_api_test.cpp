@@ -164,7 +164,11 @@ TEST(CApi, EveryNumberOfArgumentsPassesThrough) {
   c.workspace = numbers;
   c.workspace_size = 16;
   c.stream = &c;
+  c.should_stop = [](void*) { return std::int32_t{1}; };
+  c.should_stop_user = &c;
   const Arguments a = api::from_c(c);
+  EXPECT_EQ(a.should_stop, c.should_stop);
+  EXPECT_EQ(a.should_stop_user, &c);
   EXPECT_EQ(a.scale, 0.25);
   EXPECT_EQ(a.softcap, 30.0);
   EXPECT_EQ(a.dropout_p, 0.5);
@@ -262,7 +266,7 @@ TEST(CApi, WrongSizesAndReservedFields) {
   q.reserved = 1;
   EXPECT_EQ(attn_forward(context, &problem, &arguments), ATTN_INVALID_ARGUMENT);
   EXPECT_STREQ(attn_last_error(), "q: reserved: found a field that is not 0; accepted 0");
-  arguments.reserved[3] = 1;
+  arguments.reserved[1] = 1;
   EXPECT_EQ(attn_forward(context, &problem, &arguments), ATTN_INVALID_ARGUMENT);
   EXPECT_STREQ(attn_last_error(),
                "attn_arguments: reserved: found a field that is not 0; accepted 0");

@@ -6,6 +6,7 @@
 #include <attn/problem.hpp>
 #include <cstdint>
 
+#include "core/interrupt.hpp"
 #include "core/philox.hpp"
 #include "core/visibility.hpp"
 
@@ -102,6 +103,8 @@ struct Call {
   std::int64_t rope_cos_stride = 0;
   std::int64_t rope_sin_stride = 0;
   std::int64_t rope_table_rows = 0;
+
+  core::Interrupt* interrupt = nullptr;  // null = the call can't be interrupted
 };
 
 // A batch entry's own geometry, with lengths and cumulative lengths clamped to be harmless.

@@ -247,6 +247,7 @@ template <class T>
 void launch_as(Pass pass, const Problem& problem, const core::Plan& plan,
                const Arguments& arguments, const core::Executor& executor) {
   Call call = resolve(pass, problem, arguments);
+  call.interrupt = executor.interrupt;
   const Config config = config_of(plan);
   const Workspace<T> w =
       lay_out<T>(pass, problem, config, executor.threads, static_cast<char*>(arguments.workspace));

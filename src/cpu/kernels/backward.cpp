@@ -156,6 +156,7 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   for (std::int64_t strip = 0; strip * config.strip_rows < all_rows; ++strip) {
     if (!(strip_keys[strip].begin < j0 + keys && strip_keys[strip].end > j0)) continue;
+    if (core::interrupted(call.interrupt)) return;
     const std::int64_t row0 = strip * config.strip_rows;
     const std::int64_t count = std::min(config.strip_rows, all_rows - row0);
     LoadRows(call, entry, sums, head_kv, row0, count, x);
@@ -213,6 +214,7 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
 
   const std::int64_t first = seen.begin / config.tile_kv * config.tile_kv;
   for (std::int64_t j0 = first; j0 < seen.end; j0 += config.tile_kv) {
+    if (core::interrupted(call.interrupt)) return;
     const std::int64_t keys = std::min(config.tile_kv, seen.end - j0);
     bool loaded = false;
     for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
@@ -263,9 +265,11 @@ void BiasPart(const Call& call, const Config& config, const RowSums<T>& sums, co
   queries.end = std::min(queries.end, entry.len_q);
   keys.end = std::min(keys.end, entry.len_kv);
   for (std::int64_t i0 = queries.begin; i0 < queries.end; i0 += config.tile_rows) {
+    if (core::interrupted(call.interrupt)) return;
     const std::int64_t count = std::min(config.tile_rows, queries.end - i0);
     LoadRows(call, entry, sums, head_kv, base + i0, count, x);
     for (std::int64_t j0 = keys.begin; j0 < keys.end; j0 += config.tile_kv) {
+      if (core::interrupted(call.interrupt)) return;
       const std::int64_t count_kv = std::min(config.tile_kv, keys.end - j0);
       bool loaded = false;
       for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
@@ -334,6 +338,7 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
               core::KeyRange{entry.len_kv, 0});
 
   for (std::int64_t r = 0; r < call.group * entry.rows_q; ++r) {
+    if (r % 64 == 63 && core::interrupted(call.interrupt)) return;
     TileRow row;
     make_rows(call, entry, head_kv, r, 1, &row);
     T& delta = sums.delta_of(call, entry, row.head, row.i);

@@ -150,6 +150,11 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   std::int64_t j0 = split_begin;
   if (seen.begin > j0) j0 += (seen.begin - j0) / config.tile_kv * config.tile_kv;
   for (; j0 < end; j0 += config.tile_kv) {
+    // A tile of keys takes one row about a microsecond, 192 rows about a hundred.
+    if ((count > 16 || j0 / config.tile_kv % 32 == 31) &&
+        core::interrupted(call.interrupt)) {
+      return;
+    }
     const std::int64_t keys = std::min(config.tile_kv, end - j0);
     bool loaded = false;
     for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
@@ -191,6 +196,7 @@ void MergeSplits(const Call& call, const Config& config, const Partials<T>& part
   T* acc = reinterpret_cast<T*>(memory);
   const hn::ScalableTag<T> d;
   for (row.i = 0; row.i < entry.rows_q; ++row.i) {
+    if (row.i % 64 == 63 && core::interrupted(call.interrupt)) return;
     const std::int64_t first = partials.index(call, entry, row.head, row.i);
     T row_max = -kInfinity<T>;
     for (std::int64_t n = 0; n < config.splits; ++n) {
