@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes a folder of a build's programs and library that runs on another machine of the same
 # processor: bin/ has attn and the tests of the case list and of several GPUs, lib/ the shared
-# libraries that they need beside those of the system (libc, libstdc++), split/ the driver that shows
-# one GPU as two (tests/cuda/split_driver.cpp), `run` starts a program with them:
+# libraries that they need in addition to those of the system (libc, libstdc++), `run` starts a program
+# with them:
 #
 #     OUTDIR/run attn info        OUTDIR/run attn_correctness_test --gtest_filter=Cases.Forward
 #
@@ -36,7 +36,7 @@ if [ -e "$out" ] && [ ! -e "$out/bundle" ]; then
   die "$out is there and is no bundle; accepted: a new folder, or a bundle to replace"
 fi
 rm -rf "$out"
-mkdir -p "$out/bin" "$out/lib" "$out/split"
+mkdir -p "$out/bin" "$out/lib"
 touch "$out/bundle"
 
 for program in "${programs[@]}"; do
@@ -45,7 +45,6 @@ done
 for name in libattn.so libattn.so.0; do # Python's name and the programs'; links may not travel
   cp -L "$library" "$out/lib/$name"
 done
-cp "$build/tests/cuda/split/libcuda.so.1" "$out/split/"
 # "name => path": what the loader finds here, the build's own library aside.
 ldd "$library" "${programs[@]/#/$build/}" | awk '$2 == "=>" { print $1, $3 }' | sort -u |
   while read -r name path; do

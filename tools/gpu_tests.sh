@@ -14,7 +14,7 @@
 #   memory     forward and backward of up to 131072 rows and what they take beside it; rows
 #   latency    start-up, first calls, the host's time for a call, PyTorch's beside; rows
 #   tune       the tuner on a few problems; what it found is kept beside the logs, not used
-#   devices    a second device: cases and tensors on it; one GPU is shown as two
+#   devices    a second GPU: cases and tensors on it
 #   profile    what bounds the kernels: ncu's view of units, issue slots and stalls
 #   plots      pictures of the rows
 #   webgpu     the case list and the package through WebGPU (Vulkan)
@@ -168,19 +168,12 @@ END
   return $bad
 }
 
-# Several devices. Where there is one, the driver's is shown as two (tests/cuda/split_driver.cpp), but
-# to Python's packages, whose test is then skipped.
+# Several devices.
 step_devices() {
-  local status=0 split=${LD_LIBRARY_PATH:-}
-  if [ "$(nvidia-smi -L | grep -c '^GPU')" = 1 ]; then
-    ATTN_SPLIT_DRIVER=$(ldconfig -p | awk '$1 == "libcuda.so.1" { print $NF; exit }')
-    export ATTN_SPLIT_DRIVER
-    split=$bundle/split${split:+:$split}
-    echo "one GPU, shown as two"
-  fi
-  LD_LIBRARY_PATH=$split "$bundle/run" attn info --backend cuda
-  LD_LIBRARY_PATH=$split "$bundle/run" attn_cuda_devices_test || status=1
-  LD_LIBRARY_PATH=$split "$bundle/run" attn check --device cuda:1 --dtype bf16 --limit 200 || status=1
+  local status=0
+  "$bundle/run" attn info --backend cuda
+  "$bundle/run" attn_cuda_devices_test || status=1
+  "$bundle/run" attn check --device cuda:1 --dtype bf16 --limit 200 || status=1
   pytest python/tests/cuda -k 'two_devices or second_device' || status=1
   return $status
 }
@@ -276,6 +269,7 @@ lacks() {
     return
   fi
   case $1 in
+    devices) [ "$(nvidia-smi -L | grep -c '^GPU')" -ge 2 ] || echo "needs two GPUs" ;;
     profile) [ -n "$(ncu)" ] || echo "no ncu, which CUDA's toolkit has" ;;
     sanitizer | race) [ -n "$(sanitizer)" ] || echo "no compute-sanitizer, which CUDA's toolkit has" ;;
     plots)

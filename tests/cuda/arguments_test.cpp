@@ -1,5 +1,5 @@
-// What kernels are given of a call, and the ranges of keys that they make of it: entry.cuh is
-// compiled for the host here, so that device code itself is held against the core's visibility.
+// The parameters that kernels get for a call, and the ranges of keys that they compute from them:
+// the host compiles sequence.cuh here, so that device code is tested against core's visibility.
 #include "cuda/host/arguments.hpp"
 
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 
 #include "core/visibility.hpp"
 #include "cuda/host/plan.hpp"
-#include "emulated/device.hpp"
-// After what it needs of the device.
-#include "cuda/kernels/shared/entry.cuh"
+#include "device_words.hpp"
+// After the words that it uses.
+#include "cuda/kernels/shared/sequence.cuh"
 
 namespace attn::cuda::test {
 namespace {
@@ -52,7 +52,7 @@ TEST(CudaArguments, Sizes) {
   EXPECT_EQ(a.batch, 2);
   EXPECT_EQ(a.heads_q, 4);
   EXPECT_EQ(a.heads_kv, 2);
-  EXPECT_EQ(a.group, 2);
+  EXPECT_EQ(a.heads_per_kv, 2);
   EXPECT_EQ(a.max_len_q, 10);
   EXPECT_EQ(a.max_len_kv, 20);
   EXPECT_EQ(a.dim_qk, 64);
@@ -141,7 +141,7 @@ TEST(CudaArguments, VectorRows) {
   Given one;
   one.arguments.q = view(0x10000, DType::bf16, {1, 10, 4, 64});
   one.arguments.q.strides[0] = 3;
-  EXPECT_EQ(one.fill().q.vector, 1) << "a single entry's stride is not used";
+  EXPECT_EQ(one.fill().q.vector, 1) << "a single seq's stride is not used";
   Given wide;
   wide.arguments.o = view(0x40000, DType::f32, {2, 10, 4, 4});
   EXPECT_EQ(wide.fill().o.vector, 1) << "4 f32 are 16 bytes";
@@ -239,12 +239,12 @@ TEST(CudaArguments, Scores) {
   device::Arguments a = given.fill();
   EXPECT_FLOAT_EQ(a.scale, 0.125f);
   EXPECT_FLOAT_EQ(a.scale_log2, 0.125f * 1.4426950408889634f);
-  EXPECT_EQ(a.negative, 0);
+  EXPECT_EQ(a.negative_scale, 0);
   given.arguments.scale = -2.0;
   a = given.fill();
   EXPECT_EQ(a.scale, -2.0f);
   EXPECT_FLOAT_EQ(a.scale_log2, 2.8853900817779268f);
-  EXPECT_EQ(a.negative, 1);
+  EXPECT_EQ(a.negative_scale, 1);
   given.arguments.scale = 0.0;
   a = given.fill();
   EXPECT_EQ(a.scale, 0.0f);
@@ -338,14 +338,14 @@ TEST(CudaArguments, VisibilityAtTheEndsOfTheNumbers) {
             given.problem.window_right = right;
             given.problem.causal = causal;
             const device::Arguments a = given.fill();
-            const shared::Entry entry = shared::EntryOf(a, 1);
-            ASSERT_EQ(entry.len_q, 10);
-            ASSERT_EQ(entry.len_kv, 20);
+            const shared::Sequence seq = shared::SequenceOf(a, 1);
+            ASSERT_EQ(seq.len_q, 10);
+            ASSERT_EQ(seq.len_kv, 20);
             for (const int i : {0, 1, 9}) {
               const std::int64_t exact = core::diagonal_of(diagonal, diag, 10, 20);
               core::KeyRange expected = core::band_of(given.problem, i, exact, 20);
               if (expected.empty()) expected = {0, 0};
-              const shared::KeyRange keys = shared::KeysOf(a, entry, i);
+              const shared::KeyRange keys = shared::VisibleKeys(a, seq, i);
               // Where i + diag leaves 64 bits the core saturates at i, the kernel at the diagonal.
               if (core::saturating_add(exact, 9) - 9 != exact) continue;
               EXPECT_EQ(keys.begin, expected.begin);
@@ -368,12 +368,12 @@ TEST(CudaArguments, LengthsAreClamped) {
   given.arguments.len_q = view(reinterpret_cast<std::uintptr_t>(len_q.data()), DType::i32, {2});
   given.arguments.len_kv = view(reinterpret_cast<std::uintptr_t>(len_kv.data()), DType::i32, {2});
   const device::Arguments a = given.fill();
-  const shared::Entry first = shared::EntryOf(a, 0);
+  const shared::Sequence first = shared::SequenceOf(a, 0);
   EXPECT_EQ(first.len_q, 0);
   EXPECT_EQ(first.rows_q, 10) << "padded rows past the length are written";
   EXPECT_EQ(first.len_kv, 7);
   EXPECT_EQ(first.diag, 7);
-  EXPECT_EQ(shared::EntryOf(a, 1).len_q, 10);
+  EXPECT_EQ(shared::SequenceOf(a, 1).len_q, 10);
 }
 
 TEST(CudaArguments, KeyRangesOfQueries) {
@@ -385,10 +385,10 @@ TEST(CudaArguments, KeyRangesOfQueries) {
   given.arguments.kv_end = view(reinterpret_cast<std::uintptr_t>(end.data()), DType::i32, {1, 10});
   given.problem.kv_begin = given.problem.kv_end = true;
   const device::Arguments a = given.fill();
-  const shared::Entry entry = shared::EntryOf(a, 1);
+  const shared::Sequence seq = shared::SequenceOf(a, 1);
   const std::vector<std::pair<int, int>> expected{{0, 4}, {3, 20}, {0, 0}, {0, 0}, {0, 0}, {0, 20}};
   for (int i = 0; i < 6; ++i) {
-    const shared::KeyRange keys = shared::KeysOf(a, entry, i);
+    const shared::KeyRange keys = shared::VisibleKeys(a, seq, i);
     EXPECT_EQ(std::pair(keys.begin, keys.end), expected[static_cast<std::size_t>(i)]) << i;
   }
 }

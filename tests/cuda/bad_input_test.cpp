@@ -180,7 +180,7 @@ TEST_F(CudaBadInput, OutOfMemory) {
        {std::pair{"cuGraphLaunch", abi::kCaptureNone}, {"cuLaunchKernelEx", abi::kCaptureActive}}) {
     fake().capturing = capture;
     EXPECT_NE(refused(ErrorCode::out_of_memory, failing(launching, abi::kOutOfMemory))
-                  .find("while launching attn_prepare"),
+                  .find("while launching attn_backward_preprocess"),
               std::string::npos);
     EXPECT_NE(refused(ErrorCode::device_error, failing(launching, abi::kIllegalAddress))
                   .find("can't be used any more"),
@@ -199,7 +199,7 @@ TEST_F(CudaBadInput, OutOfMemory) {
     fake().failing = "cuModuleLoadData";
     fake().failing_result = abi::kOutOfMemory;
   };
-  EXPECT_NE(refused(ErrorCode::out_of_memory, unloaded).find("while loading portable/"),
+  EXPECT_NE(refused(ErrorCode::out_of_memory, unloaded).find("while loading passes/"),
             std::string::npos);
 }
 

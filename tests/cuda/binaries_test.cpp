@@ -12,7 +12,7 @@ namespace {
 
 // A small kernel; constants that it does not read make binaries of their own all the same.
 Config small_config(int dim) {
-  Config config("portable/bias_gradient_sum.cu");
+  Config config("passes/bias_gradient_sum.cu");
   config.set("dtype_out", 3).set("dim", dim).set("has_dlse", true);
   return config;
 }
@@ -65,7 +65,7 @@ TEST_F(CudaBinaries, CompilesOnceThenReads) {
   const core::Status none = third.get(small_config(65), 90, read);
   EXPECT_EQ(none.code, ErrorCode::unsupported);
   EXPECT_EQ(none.message,
-            "cuda: no binary of portable/bias_gradient_sum.cu dim=65 dtype_out=3 has_dlse=1 in " +
+            "cuda: no binary of passes/bias_gradient_sum.cu dim=65 dtype_out=3 has_dlse=1 in " +
                 folder.path() + "/cuda, and no NVRTC");
 }
 
@@ -98,11 +98,11 @@ TEST_F(CudaBinaries, ManyAtOnce) {
 TEST_F(CudaBinaries, Reasons) {
   Binaries binaries = with_compiler();
   const Binary* binary = nullptr;
-  Config wrong("portable/forward.cu");  // with most constants missing
+  Config wrong("sm80/forward.cu");  // with most constants missing
   wrong.set("dim", 64);
   const core::Status status = binaries.get(wrong, 80, binary);
   EXPECT_EQ(status.code, ErrorCode::internal);
-  EXPECT_NE(status.message.find("\nConfig: portable/forward.cu dim=64"), std::string::npos)
+  EXPECT_NE(status.message.find("\nConfig: sm80/forward.cu dim=64"), std::string::npos)
       << status.message;
   EXPECT_EQ(binaries.get(Config("nothing.cu"), 80, binary).code, ErrorCode::invalid_argument);
   const core::Status old = binaries.get(small_config(64), 35, binary);

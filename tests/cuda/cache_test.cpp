@@ -14,8 +14,7 @@
 namespace attn::cuda::test {
 namespace {
 
-const BinaryKey kKey{"portable/bias_gradient_sum.cu dim=64", "aa", "bb", "--std=c++20 -v",
-                     "sm_90a"};
+const BinaryKey kKey{"passes/bias_gradient_sum.cu dim=64", "aa", "bb", "--std=c++20 -v", "sm_90a"};
 const std::string kCubin = std::string(
     "\x7f"
     "ELF\0\n\nbinary\xff",

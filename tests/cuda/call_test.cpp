@@ -148,7 +148,7 @@ TEST_F(CudaCall, PackedRowsOfNoEntryComeFirst) {
   problem.len_q = 500;
   const auto list = launched(Pass::forward, problem);
   ASSERT_EQ(list.size(), 2u);
-  EXPECT_EQ(list[0].entry, "attn_uncovered");
+  EXPECT_EQ(list[0].entry, "attn_uncovered_rows");
   EXPECT_EQ(list[0].blocks, 3u);
   EXPECT_EQ(list[0].threads, 256u);
   EXPECT_EQ(list[1].entry, "attn_forward");
@@ -157,7 +157,7 @@ TEST_F(CudaCall, PackedRowsOfNoEntryComeFirst) {
   problem.len_q = 0;  // no entry has rows, and all of them are to be written
   const auto none = launched(Pass::forward, problem);
   ASSERT_EQ(none.size(), 1u);
-  EXPECT_EQ(none[0].entry, "attn_uncovered");
+  EXPECT_EQ(none[0].entry, "attn_uncovered_rows");
 }
 
 class CudaBackwardCall : public CudaCall {
@@ -184,7 +184,8 @@ class CudaBackwardCall : public CudaCall {
 TEST_F(CudaBackwardCall, InOrder) {
   const Problem problem = describe(arguments);
   const auto list = launched(problem);
-  ASSERT_EQ(entries(list), (Names{"attn_prepare", "attn_backward", "attn_finish"}));
+  ASSERT_EQ(entries(list),
+            (Names{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess"}));
   const auto tile_q = static_cast<unsigned>(make_plan(Pass::backward, problem, h200()).plan.tile_q);
   const auto tile_kv =
       static_cast<unsigned>(make_plan(Pass::backward, problem, h200()).plan.tile_kv);
@@ -192,14 +193,14 @@ TEST_F(CudaBackwardCall, InOrder) {
   EXPECT_EQ(list[1].blocks, (300 + tile_kv - 1) / tile_kv * 4 * 2);
   EXPECT_EQ(list[2].blocks, 5u * 4 * 2) << "64 rows each";
   const device::Arguments& a = list[1].arguments;
-  EXPECT_EQ(a.stats.stride_row, 8);
-  EXPECT_EQ(a.stats.stride_head, 300 * 8);
-  EXPECT_EQ(a.stats.stride_batch, 4 * 300 * 8);
-  EXPECT_EQ(a.dq_sum.stride_row, 64 * 4);
-  EXPECT_EQ(a.dq_sum.stride_batch, 4 * 304 * 64 * 4);
-  EXPECT_EQ(a.turns, nullptr);
+  EXPECT_EQ(a.lse_delta.stride_row, 8);
+  EXPECT_EQ(a.lse_delta.stride_head, 300 * 8);
+  EXPECT_EQ(a.lse_delta.stride_batch, 4 * 300 * 8);
+  EXPECT_EQ(a.dq_accum.stride_row, 64 * 4);
+  EXPECT_EQ(a.dq_accum.stride_batch, 4 * 304 * 64 * 4);
+  EXPECT_EQ(a.dq_semaphore, nullptr);
   EXPECT_EQ(a.partials, nullptr);
-  EXPECT_EQ(a.zeros, a.dq_sum.base);
+  EXPECT_EQ(a.zeros, a.dq_accum.base);
   EXPECT_GE(a.zeros_bytes, 2 * 4 * 300 * 64 * 4);
 }
 
@@ -219,8 +220,9 @@ TEST_F(CudaBackwardCall, EveryKernel) {
   problem.deterministic = true;
   const auto list = launched(problem);
   ASSERT_EQ(entries(list),
-            (Names{"attn_prepare", "attn_uncovered_gradients", "attn_backward", "attn_finish",
-                   "attn_bias_gradient", "attn_bias_gradient_sum", "attn_sink_gradient"}));
+            (Names{"attn_backward_preprocess", "attn_uncovered_gradients", "attn_backward",
+                   "attn_backward_postprocess", "attn_bias_gradient", "attn_bias_gradient_sum",
+                   "attn_sink_gradient"}));
   EXPECT_EQ(list[1].blocks, 2u) << "256 of 500 rows each";
   EXPECT_EQ(list[5].blocks, 2u) << "256 of 400 elements each";
   EXPECT_EQ(list[6].blocks, 4u);
@@ -229,7 +231,7 @@ TEST_F(CudaBackwardCall, EveryKernel) {
   EXPECT_GT(given.splits, 1) << "7 tiles of keys on 132 SMs";
   EXPECT_EQ(list[4].blocks, 7u * static_cast<unsigned>(given.splits));
   EXPECT_NE(given.partials, nullptr);
-  EXPECT_NE(given.turns, nullptr);
+  EXPECT_NE(given.dq_semaphore, nullptr);
   EXPECT_EQ(given.dsink_stride, 4);
   problem.accumulate = true;
   EXPECT_EQ(entries(launched(problem))[1], "attn_backward")
@@ -244,9 +246,10 @@ TEST_F(CudaBackwardCall, BiasGradientInTheMainKernel) {
     change(problem);
     return launched(problem);
   };
-  const Names sums{"attn_prepare", "attn_backward", "attn_finish", "attn_bias_gradient_finish"};
-  const Names apart{"attn_prepare", "attn_backward", "attn_finish", "attn_bias_gradient",
-                    "attn_bias_gradient_sum"};
+  const Names sums{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess",
+                   "attn_bias_gradient_convert"};
+  const Names apart{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess",
+                    "attn_bias_gradient", "attn_bias_gradient_sum"};
   const auto nothing = [](Problem&) {};
   const auto deterministic = [](Problem& problem) { problem.deterministic = true; };
   const auto softcap = [&](Problem& problem) {
@@ -257,9 +260,9 @@ TEST_F(CudaBackwardCall, BiasGradientInTheMainKernel) {
   ASSERT_EQ(entries(list), sums);
   EXPECT_EQ(list[3].blocks, 38u * 4) << "8 queries and 1024 keys each";
   const device::Arguments& a = list[1].arguments;
-  EXPECT_EQ(a.dbias_sum_stride_head, 304 * 304 * 4);
-  EXPECT_EQ(a.dbias_sum_stride_batch, 0);
-  EXPECT_GE(a.zeros_bytes, 2 * 4 * 304 * 64 * 4 + 4 * a.dbias_sum_stride_head);
+  EXPECT_EQ(a.dbias_accum_stride_head, 304 * 304 * 4);
+  EXPECT_EQ(a.dbias_accum_stride_batch, 0);
+  EXPECT_GE(a.zeros_bytes, 2 * 4 * 304 * 64 * 4 + 4 * a.dbias_accum_stride_head);
   EXPECT_EQ(entries(kernels_of({1, 4, 300, 300}, deterministic)), apart) << "a sum over entries";
   EXPECT_EQ(entries(kernels_of({2, 1, 300, 300}, deterministic)), apart) << "over heads";
   EXPECT_EQ(entries(kernels_of({2, 4, 300, 300}, deterministic)), sums) << "nothing to sum up";
@@ -273,7 +276,7 @@ TEST(CudaBiasGradient, SumsNeedTheDevice) {
   const Problem problem = parse_problem(
       "dtype=bf16 batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 bias=hqk dbias");
   const auto has_sums = [&](const Problem& of, DeviceFacts facts) {
-    return make_plan(Pass::backward, of, facts).workspace.dbias_sum.bytes > 0;
+    return make_plan(Pass::backward, of, facts).workspace.dbias_accum.bytes > 0;
   };
   DeviceFacts facts = h200();
   EXPECT_TRUE(has_sums(problem, facts));
@@ -307,21 +310,23 @@ TEST_F(CudaBackwardCall, OnlyWhatIsAskedFor) {
   Problem problem = describe(arguments);
   problem.deterministic = true;
   const auto keys = launched(problem);
-  EXPECT_EQ(entries(keys), (Names{"attn_prepare", "attn_backward"}));
-  EXPECT_EQ(keys[1].arguments.dq_sum.base, nullptr);
-  EXPECT_EQ(keys[1].arguments.turns, nullptr);
+  EXPECT_EQ(entries(keys), (Names{"attn_backward_preprocess", "attn_backward"}));
+  EXPECT_EQ(keys[1].arguments.dq_accum.base, nullptr);
+  EXPECT_EQ(keys[1].arguments.dq_semaphore, nullptr);
   EXPECT_EQ(keys[0].arguments.zeros_bytes, 0);
   arguments.dk = arguments.dv = TensorView{};
   arguments.sinks = make(DType::f32, {4});
   arguments.dsink = make(DType::f32, {4});
-  EXPECT_EQ(entries(launched(describe(arguments))), (Names{"attn_prepare", "attn_sink_gradient"}));
+  EXPECT_EQ(entries(launched(describe(arguments))),
+            (Names{"attn_backward_preprocess", "attn_sink_gradient"}));
 }
 
 TEST_F(CudaBackwardCall, ZerosWhereThereAreNoKeysOrQueries) {
   Arguments& a = arguments;
   const Arguments whole = a;
   for (TensorView* view : {&a.k, &a.v, &a.dk, &a.dv}) view->shape[1] = 0;
-  EXPECT_EQ(entries(launched(describe(a))), (Names{"attn_prepare", "attn_finish"}));
+  EXPECT_EQ(entries(launched(describe(a))),
+            (Names{"attn_backward_preprocess", "attn_backward_postprocess"}));
   a = whole;
   for (TensorView* view : {&a.q, &a.o, &a.dout, &a.dq}) view->shape[1] = 0;
   a.lse.shape[2] = 0;
@@ -337,12 +342,13 @@ TEST_F(CudaBackwardCall, SumsOfRowsOfNoEntryAreZeroed) {
   Problem problem = describe(a);
   problem.len_q = 0;
   const auto list = launched(problem);
-  ASSERT_EQ(entries(list), (Names{"attn_prepare", "attn_backward", "attn_finish"}));
+  ASSERT_EQ(entries(list),
+            (Names{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess"}));
   EXPECT_EQ(list[0].blocks, 1u);
   EXPECT_EQ(list[0].arguments.zeros_bytes, (592 + 3 * 16) * 4 * 64 * 4)
       << "each entry's rows begin anew";
-  EXPECT_EQ(list[0].arguments.stats.stride_head, 600 * 8);
-  EXPECT_EQ(list[0].arguments.stats.stride_batch, 0);
+  EXPECT_EQ(list[0].arguments.lse_delta.stride_head, 600 * 8);
+  EXPECT_EQ(list[0].arguments.lse_delta.stride_batch, 0);
   EXPECT_EQ(list[2].blocks, 10u * 4);
 }
 
@@ -355,7 +361,7 @@ TEST_F(CudaBackwardCall, SumsOfABiasWithoutEntriesAreZeroed) {
   a.bias = make(DType::bf16, {1, 4, 60, 60});
   a.dbias = make(DType::bf16, {1, 4, 60, 60});
   const auto list = launched(describe(a));
-  ASSERT_EQ(entries(list), (Names{"attn_prepare", "attn_bias_gradient_finish"}));
+  ASSERT_EQ(entries(list), (Names{"attn_backward_preprocess", "attn_bias_gradient_convert"}));
   EXPECT_EQ(list[0].blocks, 1u);
   EXPECT_EQ(list[0].arguments.zeros_bytes, 4 * 64 * 64 * 4);
 }
@@ -373,8 +379,8 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
           const bool sums = problem.bias.given && splits == 1;
           const Workspace w = lay_out(problem, {64, dim, turns, splits, sums});
           std::int64_t end = 0;
-          for (const Part& part :
-               {w.stats, w.row_ranges, w.q_ranges, w.dq_sum, w.turns, w.dbias_sum, w.partials}) {
+          for (const Part& part : {w.lse_delta, w.row_ranges, w.q_ranges, w.dq_accum,
+                                   w.dq_semaphore, w.dbias_accum, w.partials}) {
             EXPECT_GE(part.offset, end) << text;
             EXPECT_EQ(part.offset % 256, 0) << text;
             end = part.offset + part.bytes;
@@ -382,19 +388,19 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
           EXPECT_LE(end, w.bytes) << text;
           device::Arguments a;
           place(w, problem, reinterpret_cast<void*>(kDeviceMemory), a);
-          EXPECT_EQ(a.dbias_sum != nullptr, sums) << text;
+          EXPECT_EQ(a.dbias_accum != nullptr, sums) << text;
           if (dim == 0 && !turns && !sums) {
             EXPECT_EQ(a.zeros, nullptr);
             continue;
           }
-          // The zeros are dq_sum, turns and dbias_sum, to the last of them, and nothing else.
+          // The zeros are dq_accum, turns and dbias_accum, to the last of them, and nothing else.
           EXPECT_EQ(a.zeros_bytes % 16, 0) << text;
           EXPECT_EQ(reinterpret_cast<std::uint64_t>(a.zeros),
-                    kDeviceMemory + static_cast<std::uint64_t>(w.dq_sum.offset))
+                    kDeviceMemory + static_cast<std::uint64_t>(w.dq_accum.offset))
               << text;
-          EXPECT_LE(w.dq_sum.offset + a.zeros_bytes, w.partials.offset) << text;
-          for (const Part& part : {w.dq_sum, w.turns, w.dbias_sum}) {
-            EXPECT_GE(w.dq_sum.offset + a.zeros_bytes, part.offset + part.bytes) << text;
+          EXPECT_LE(w.dq_accum.offset + a.zeros_bytes, w.partials.offset) << text;
+          for (const Part& part : {w.dq_accum, w.dq_semaphore, w.dbias_accum}) {
+            EXPECT_GE(w.dq_accum.offset + a.zeros_bytes, part.offset + part.bytes) << text;
           }
         }
       }

@@ -1,6 +1,6 @@
 // attn_cuda_compile: compiles an embedded kernel for a Config, without a device, and prints what it
 // takes: for kernel authors and CI. Exit status 1 where it fails, spills or draws a note.
-//   attn_cuda_compile portable/forward.cu dtype=3 dim_qk=64 ... [--arch 80,90,120] [-o FILE]
+//   attn_cuda_compile sm80/forward.cu dtype=3 dim_qk=64 ... [--arch 80,90,120] [-o FILE]
 #include <cstdio>
 #include <cstdlib>
 #include <deque>

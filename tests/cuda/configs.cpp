@@ -1,6 +1,7 @@
 // attn_cuda_configs: compiles every Config that plans choose for the calls of bench/shipped.hpp,
 // without a GPU, and holds what the assembler says of each against what its plan expects.
 //   attn_cuda_configs [--arch 80,90,120] [--jobs N] [--logs FOLDER]
+//   attn_cuda_configs --list   prints the Configs instead: see tools/compare_sass.py
 // Exit status 1 where a kernel spills more than kMostSpilled, draws a note of the assembler (wgmma
 // serialized, setmaxnreg ignored) or leaves no room for the blocks that its plan wants on a
 // multiprocessor, where plans choose too many Configs or none for what other devices can, or where
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -32,7 +34,7 @@ namespace {
 // most 300 (plan_test.cpp).
 constexpr std::size_t kMostConfigs = 320;
 // Of a thread, stored and loaded together: what the worst of today's kernels spills, once for each
-// tile of queries (docs/kernels/portable.md). To be lowered, never raised.
+// tile of queries (docs/kernels/sm80.md). To be lowered, never raised.
 constexpr int kMostSpilled = 540;
 // The same of the two-warp tiles that dims above 128 take where shared memory is smallest.
 constexpr int kMostSpilledOfLastResort = 3840;
@@ -41,6 +43,7 @@ struct Options {
   std::vector<int> architectures{90, 80, 120};
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
   std::string logs;
+  bool list = false;
 };
 
 // One Config for one architecture, with every KernelSpec of the plans that use it.
@@ -148,6 +151,28 @@ std::vector<std::string> problems_of(const Compiler& compiler, const Job& job) {
   return problems;
 }
 
+// The numbers of the element types, then "90 sm80/forward.cu alibi=0 ..." for each Config, in the
+// order in which calls need them, so that a line stays a kernel's when its constants are renamed.
+int list_configs(const Options& options) {
+  std::printf("types");
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::f8e4m3,
+                            DType::f8e5m2, DType::i32, DType::u8}) {
+    std::printf(" %s=%d", to_string(dtype), static_cast<int>(dtype));
+  }
+  std::printf(" none=%d\n", static_cast<int>(DType::none));
+  const std::vector<CacheRequest::Call> calls = bench::shipped_calls();
+  for (const int capability : options.architectures) {
+    const DeviceFacts* facts = typical_facts(capability);
+    if (facts == nullptr) return 1;
+    std::set<std::string> known;
+    for (const KernelSpec& spec : kernels_for(calls, *facts).kernels) {
+      const std::string text = to_string(spec.config);
+      if (known.insert(text).second) std::printf("%d %s\n", capability, text.c_str());
+    }
+  }
+  return 0;
+}
+
 int run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   std::string reason;
@@ -191,7 +216,8 @@ int run(const Options& options) {
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: attn_cuda_configs [--arch 80,90,120] [--jobs N] [--logs FOLDER]\n");
+  std::fprintf(stderr,
+               "usage: attn_cuda_configs [--arch 80,90,120] [--jobs N] [--logs FOLDER] [--list]\n");
   return 2;
 }
 
@@ -209,11 +235,14 @@ int parse_and_run(const std::vector<std::string>& words) {
       options.jobs = static_cast<unsigned>(std::max(1, std::atoi(words[++i].c_str())));
     } else if (words[i] == "--logs" && more) {
       options.logs = words[++i];
+    } else if (words[i] == "--list") {
+      options.list = true;
     } else {
       return usage();
     }
   }
-  return options.architectures.empty() ? usage() : run(options);
+  if (options.architectures.empty()) return usage();
+  return options.list ? list_configs(options) : run(options);
 }
 
 }  // namespace

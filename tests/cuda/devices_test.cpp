@@ -1,7 +1,6 @@
 // attn_cuda_devices_test: several CUDA devices with one library and one Context: each computes,
 // also while another is current and in several threads at once, and memory or a stream of another
-// is refused. For machines with two GPUs, or one that split_driver.cpp shows as two; skipped
-// elsewhere.
+// is refused. Needs two GPUs; skipped elsewhere.
 #include <gtest/gtest.h>
 
 #include <attn/attn.hpp>

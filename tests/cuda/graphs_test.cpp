@@ -19,7 +19,7 @@ class CudaGraphs : public WithFakeDriver {
     const char* entries[] = {"attn_first", "attn_second", "attn_third"};
     for (std::size_t i = 0; i < kKernels; ++i) {
       kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
-      kernels[i].spec.config = Config("portable/prepare.cu");
+      kernels[i].spec.config = Config("passes/backward_preprocess.cu");
       kernels[i].spec.entry = entries[i];
       kernels[i].spec.threads = 32 * static_cast<unsigned>(i + 1);
       kernels[i].spec.shared_bytes = 100 * static_cast<unsigned>(i);
@@ -180,9 +180,10 @@ TEST_F(CudaGraphs, TellWhatTheyWereLaunching) {
   EXPECT_EQ(
       memory.message,
       "cuda: cuGraphLaunch: CUDA_ERROR_OUT_OF_MEMORY (as the test asked), while launching "
-      "attn_first of portable/prepare.cu with 3x1x1 blocks of 32 threads and 0 bytes of "
-      "shared memory, then attn_second of portable/prepare.cu with 7x1x1 blocks of 64 threads "
-      "and 100 bytes of shared memory, then attn_third of portable/prepare.cu with 7x1x1 "
+      "attn_first of passes/backward_preprocess.cu with 3x1x1 blocks of 32 threads and 0 bytes of "
+      "shared memory, then attn_second of passes/backward_preprocess.cu with 7x1x1 blocks of 64 "
+      "threads "
+      "and 100 bytes of shared memory, then attn_third of passes/backward_preprocess.cu with 7x1x1 "
       "blocks of 96 threads and 200 bytes of shared memory on cuda:0");
   EXPECT_EQ(fake().launches, before) << "what may be queued is not launched again";
   EXPECT_EQ(num_graphs(), 0);

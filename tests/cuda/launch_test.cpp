@@ -12,7 +12,7 @@ namespace {
 
 KernelSpec small_spec(int dim) {
   KernelSpec spec;
-  spec.config = Config("portable/bias_gradient_sum.cu");
+  spec.config = Config("passes/bias_gradient_sum.cu");
   spec.config.set("dtype_out", 3).set("dim", dim).set("has_dlse", false);
   spec.entry = "attn_bias_gradient_sum";
   spec.threads = 128;
@@ -104,7 +104,7 @@ TEST_F(CudaLaunch, SaysWhatWasTried) {
   EXPECT_EQ(missing.code, ErrorCode::device_error);
   EXPECT_EQ(missing.message,
             "cuda: cuModuleGetFunction: CUDA_ERROR_FAKE (as the test asked), while loading missing "
-            "of portable/bias_gradient_sum.cu dim=64 dtype_out=3 has_dlse=0 on cuda:0");
+            "of passes/bias_gradient_sum.cu dim=64 dtype_out=3 has_dlse=0 on cuda:0");
   spec = small_spec(64);
   spec.threads = 1024;
   EXPECT_EQ(modules->load(context, spec, kernel).code, ErrorCode::internal) << "too many threads";
@@ -195,9 +195,9 @@ TEST_F(CudaLaunch, OnTheCallersStream) {
   fake().failing_result = abi::kIllegalAddress;
   const core::Status status = launch(context, *kernel, {10, 2, 3}, stream, Parameters{});
   EXPECT_EQ(status.code, ErrorCode::device_error);
-  EXPECT_NE(status.message.find(
-                "while launching attn_bias_gradient_sum of portable/bias_gradient_sum.cu"),
-            std::string::npos);
+  EXPECT_NE(
+      status.message.find("while launching attn_bias_gradient_sum of passes/bias_gradient_sum.cu"),
+      std::string::npos);
   EXPECT_NE(status.message.find("with 10x2x3 blocks of 128 threads and 2048 bytes"),
             std::string::npos);
   EXPECT_NE(status.message.find("can't be used any more"), std::string::npos);

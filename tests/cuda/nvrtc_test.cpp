@@ -17,7 +17,7 @@ const std::vector<std::string> kOptions{"--std=c++20", "-default-device"};
 
 // A small kernel; constants that it does not read make binaries of their own all the same.
 Config small_config() {
-  Config config("portable/bias_gradient_sum.cu");
+  Config config("passes/bias_gradient_sum.cu");
   config.set("dtype_out", 3).set("dim", 64).set("has_dlse", false);
   return config;
 }
@@ -75,7 +75,7 @@ class CudaNvrtcThere : public ::testing::Test {
     std::string reason;
     nvrtc = Nvrtc::get(0, reason);
     if (nvrtc == nullptr) GTEST_SKIP() << reason;
-    ASSERT_TRUE(find_unit("portable/bias_gradient_sum.cu", unit).ok());
+    ASSERT_TRUE(find_unit("passes/bias_gradient_sum.cu", unit).ok());
   }
   const Nvrtc* nvrtc = nullptr;
   const Unit* unit = nullptr;
@@ -116,7 +116,7 @@ TEST_F(CudaNvrtcThere, ErrorsCarryTheLog) {
   EXPECT_EQ(compiled.status.code, ErrorCode::internal);
   EXPECT_EQ(compiled.cubin, "");
   for (const char* part :
-       {"nvrtcCompileProgram", "while compiling portable/bias_gradient_sum.cu for sm_80",
+       {"nvrtcCompileProgram", "while compiling passes/bias_gradient_sum.cu for sm_80",
         "shared/element.cuh(", "has no member \"f32\""}) {
     EXPECT_NE(compiled.status.message.find(part), std::string::npos)
         << part << " in " << compiled.status.message;

@@ -52,9 +52,10 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
   EXPECT_EQ(reason("dtype=bf16 batch=32767 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"), "");
   EXPECT_EQ(reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"),
             "found 2147483648 blocks of attn_forward; a grid has fewer than 2^31 of them");
-  EXPECT_EQ(reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=1 len_q=1 len_kv=1", h200(),
-                   Pass::backward),
-            "found 2147483648 blocks of attn_prepare; a grid has fewer than 2^31 of them");
+  EXPECT_EQ(
+      reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=1 len_q=1 len_kv=1", h200(),
+             Pass::backward),
+      "found 2147483648 blocks of attn_backward_preprocess; a grid has fewer than 2^31 of them");
   DeviceFacts small = h200();
   small.shared_per_block = small.shared_per_sm = 48 << 10;
   EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 dim_qk=256 dim_vo=256", small),
@@ -199,19 +200,40 @@ TEST(CudaPlan, MisfitsSayWhy) {
             "needs about 168 registers of a thread, of which there are 128");
 }
 
-TEST(CudaPlan, WarpsApartSayWhyNot) {
+TEST(CudaPlan, SplitsSayWhyNot) {
   Shape shape{Pass::backward, 128, 128};
-  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 2, false}, h200()), "");
-  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 3, false}, h200()),
-            "S and dP by different warps are of 16 queries each");
-  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 4, false}, h200()), "exchange is 0 to 3");
+  Tiles tiles{.tile_q = 64,
+              .tile_kv = 128,
+              .warps = 8,
+              .stages = 2,
+              .blocks = 1,
+              .chunk = 32,
+              .p_ds_in_smem = true,
+              .split_dk_dv = true};
+  EXPECT_EQ(misfit(shape, tiles, h200()), "");
+  tiles.split_s_dp = true;
+  EXPECT_EQ(misfit(shape, tiles, h200()), "S and dP by different warps are of 16 queries each");
+  const char* const needs = "split_dk_dv needs p_ds_in_smem, split_s_dp needs split_dk_dv";
+  tiles.split_dk_dv = false;
+  EXPECT_EQ(misfit(shape, tiles, h200()), needs);
+  tiles.split_s_dp = false;
+  tiles.split_dk_dv = true;
   shape.dim_vo = 64;
-  EXPECT_EQ(misfit(shape, {64, 128, 8, 2, 1, false, 32, 2, false}, h200()),
-            "dK and dV by different warps are of the same dims");
+  EXPECT_EQ(misfit(shape, tiles, h200()), "dK and dV by different warps are of the same dims");
   shape = {Pass::backward, 256, 256};
-  EXPECT_EQ(misfit(shape, {64, 64, 8, 2, 1, false, 16, 3, false}, h200()), "");
-  EXPECT_EQ(misfit(shape, {64, 32, 4, 2, 1, false, 16, 2, false}, h200()),
-            "half of the warps share out 64 keys and whole 16 dims");
+  tiles.tile_kv = 64;
+  tiles.chunk = 16;
+  tiles.split_s_dp = true;
+  EXPECT_EQ(misfit(shape, tiles, h200()), "");
+  tiles.split_s_dp = false;
+  tiles.tile_kv = 32;
+  tiles.warps = 4;
+  EXPECT_EQ(misfit(shape, tiles, h200()), "half of the warps share out 64 keys and whole 16 dims");
+  tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 32};
+  shape = {Pass::backward, 64, 64};
+  EXPECT_EQ(misfit(shape, tiles, h200()), "");
+  tiles.split_dk_dv = true;
+  EXPECT_EQ(misfit(shape, tiles, h200()), needs);
 }
 
 // Few kernels: nothing of a call but what changes code is a constant.

@@ -41,7 +41,7 @@ TEST(CudaResources, OfTodaysCompiler) {
   const Nvrtc* nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
   Binaries binaries(Cache(""), 0, nvrtc, "");
-  Config config("portable/bias_gradient_sum.cu");
+  Config config("passes/bias_gradient_sum.cu");
   config.set("dtype_out", 2).set("dim", 96).set("has_dlse", true);
   const Binary* binary = nullptr;
   ASSERT_TRUE(binaries.get(config, 80, binary).ok());

@@ -52,14 +52,14 @@ TEST(CudaSources, AreEmbedded) {
   }
   const Unit* unit = nullptr;
   const Unit* again = nullptr;
-  ASSERT_TRUE(find_unit("portable/bias_gradient_sum.cu", unit).ok());
-  ASSERT_TRUE(find_unit("portable/bias_gradient_sum.cu", again).ok());
+  ASSERT_TRUE(find_unit("passes/bias_gradient_sum.cu", unit).ok());
+  ASSERT_TRUE(find_unit("passes/bias_gradient_sum.cu", again).ok());
   EXPECT_EQ(unit, again);
   EXPECT_TRUE(std::any_of(unit->headers.begin(), unit->headers.end(), [](const Source& header) {
     return header.name == "shared/element.cuh";
   }));
-  EXPECT_EQ(find_unit("portable/nothing.cu", unit).message,
-            "cuda: no kernel source is called portable/nothing.cu");
+  EXPECT_EQ(find_unit("sm80/nothing.cu", unit).message,
+            "cuda: no kernel source is called sm80/nothing.cu");
 }
 
 TEST(CudaSources, UnitsFollowIncludes) {
@@ -89,18 +89,18 @@ TEST(CudaSources, UnitsFollowIncludes) {
 }
 
 TEST(CudaConfig, IsAValue) {
-  Config a("portable/bias_gradient_sum.cu");
+  Config a("passes/bias_gradient_sum.cu");
   a.set("has_dlse", true).set("dim", 64).set("dtype_out", 3);
-  Config b("portable/bias_gradient_sum.cu");
+  Config b("passes/bias_gradient_sum.cu");
   b.set("dtype_out", 3).set("dim", 128).set("has_dlse", true);
   EXPECT_FALSE(a == b);
   b.set("dim", 64);
   EXPECT_EQ(a, b);
   EXPECT_EQ(a.hash(), b.hash());
-  EXPECT_EQ(to_string(a), "portable/bias_gradient_sum.cu dim=64 dtype_out=3 has_dlse=1");
+  EXPECT_EQ(to_string(a), "passes/bias_gradient_sum.cu dim=64 dtype_out=3 has_dlse=1");
   EXPECT_EQ(a.get("dim"), 64);
   EXPECT_EQ(a.get("di"), std::nullopt);
-  EXPECT_FALSE(a == Config("portable/other.cu"));
+  EXPECT_FALSE(a == Config("sm80/other.cu"));
   std::unordered_set<std::size_t> hashes;
   for (int i = 0; i < 64; ++i) {
     for (int j = 0; j < 64; ++j) hashes.insert(Config("x.cu").set("i", i).set("j", j).hash());

@@ -18,19 +18,20 @@ const Tiles kTiles{128, 32, 8, 2, 1, false};
 
 TEST(CudaTuned, TilesAsText) {
   const std::string text =
-      "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0 chunk=0 exchange=0 "
+      "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0 chunk=0 p_ds_in_smem=0 "
+      "split_dk_dv=0 split_s_dp=0 "
       "kv_in_registers=0";
   EXPECT_EQ(to_string(kTiles), text);
   EXPECT_EQ(parse_tiles(text), kTiles);
   for (const char* bad : {"", "tile_q=128", "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1",
                           "tile_q=128 tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=2 "
-                          "chunk=0 exchange=0 kv_in_registers=0",
+                          "chunk=0 p_ds_in_smem=0 split_dk_dv=0 split_s_dp=0 kv_in_registers=0",
                           "tile_q=128 tile_kv=-2 warps=8 stages=2 blocks=1 q_in_registers=0 "
-                          "chunk=0 exchange=0 kv_in_registers=0",
+                          "chunk=0 p_ds_in_smem=0 split_dk_dv=0 split_s_dp=0 kv_in_registers=0",
                           "tile_q=12x tile_kv=32 warps=8 stages=2 blocks=1 q_in_registers=0 "
-                          "chunk=0 exchange=0 kv_in_registers=0",
+                          "chunk=0 p_ds_in_smem=0 split_dk_dv=0 split_s_dp=0 kv_in_registers=0",
                           "tile_kv=32 tile_q=128 warps=8 stages=2 blocks=1 q_in_registers=0 "
-                          "chunk=0 exchange=0 kv_in_registers=0"}) {
+                          "chunk=0 p_ds_in_smem=0 split_dk_dv=0 split_s_dp=0 kv_in_registers=0"}) {
     EXPECT_EQ(parse_tiles(bad), std::nullopt) << bad;
   }
   EXPECT_EQ(parse_tiles(text + " more=1"), std::nullopt);
@@ -81,8 +82,8 @@ TEST(CudaTuned, IsKeptPerDevice) {
     EXPECT_EQ(read.problem().find(first.path() + " is not used: "), 0u) << read.problem();
     return read.problem().substr(std::min(read.problem().size(), first.path().size() + 14));
   };
-  EXPECT_EQ(problem_of("junk"), "its first line is not 'attn-tuned 2'");
-  EXPECT_EQ(problem_of("attn-tuned 2\ndevice=NVIDIA A100\n"), "it is not of NVIDIA H200");
+  EXPECT_EQ(problem_of("junk"), "its first line is not 'attn-tuned 3'");
+  EXPECT_EQ(problem_of("attn-tuned 3\ndevice=NVIDIA A100\n"), "it is not of NVIDIA H200");
   EXPECT_EQ(problem_of(good + "forward : tile_q=1\n"), "can't read 'forward : tile_q=1'");
   EXPECT_EQ(problem_of(good + "\n"), "can't read ''");
   std::filesystem::remove(first.path());

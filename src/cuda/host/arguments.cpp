@@ -120,7 +120,7 @@ void fill_sizes(const Problem& p, device::Arguments& a) {
   a.batch = static_cast<int>(p.batch);
   a.heads_q = static_cast<int>(p.heads_q);
   a.heads_kv = static_cast<int>(p.heads_kv);
-  a.group = static_cast<int>(p.heads_q / p.heads_kv);
+  a.heads_per_kv = static_cast<int>(p.heads_q / p.heads_kv);
   a.max_len_q = static_cast<int>(p.len_q);
   a.max_len_kv = static_cast<int>(p.len_kv);
   a.total_q = static_cast<int>(p.total_q);
@@ -146,8 +146,8 @@ void fill_visibility(const Problem& p, const Arguments& from, device::Arguments&
   if (p.window_left) begin = clamped(core::saturating_add(diag, -*p.window_left));
   if (p.window_right) end = clamped(core::saturating_add(diag, *p.window_right));
   if (p.causal) end = std::min<std::int64_t>(end, a.diag);
-  a.left = a.diag - begin;
-  a.right = end - a.diag;
+  a.window_left = a.diag - begin;
+  a.window_right = end - a.diag;
 }
 
 // tanh(x) / x = sum of c_n x^2n to 7e-8 for |x| up to 0.6: fitted to the relative error by iterated
@@ -173,7 +173,7 @@ void fill_scores(const Problem& p, const Arguments& from, device::Arguments& a) 
   a.scale = to_float(scale);
   // Not 0: a hidden score, -inf, is multiplied by it.
   a.scale_log2 = to_float(std::max(std::abs(scale) * kLog2E, 1.2e-38));
-  a.negative = scale < 0.0 ? 1 : 0;
+  a.negative_scale = scale < 0.0 ? 1 : 0;
   if (p.softcap) {
     // Smaller caps are 0 in f32, and larger ones none.
     const double softcap = std::clamp(from.softcap, 1e-20, 1e20);

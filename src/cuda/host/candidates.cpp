@@ -10,6 +10,9 @@ namespace {
 // Bytes of a thread, stored and loaded: a few outside of the loops cost less than smaller tiles do.
 constexpr int kMostSpilled = 512;
 
+constexpr device::BackwardSplit kSplits[] = {
+    {}, {true, false, false}, {true, true, false}, {true, true, true}};
+
 std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& facts) {
   std::vector<Tiles> list;
   for (const int warps : {4, 8}) {
@@ -17,11 +20,19 @@ std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& fa
       for (const int tile_kv : {64, 128}) {
         for (const int blocks : {1, 2}) {
           for (const int chunk : {16, 32}) {
-            for (const int exchange : {0, 1, 2, 3}) {
+            for (const device::BackwardSplit& split : kSplits) {
               for (const bool kv_in_registers : {false, true}) {
-                const Tiles tiles{tile_q, tile_kv,  warps,          2, blocks, false,
-                                  chunk,  exchange, kv_in_registers};
-                if (exchange > 0 && kv_in_registers) continue;  // the same as without
+                if (split.p_ds_in_smem && kv_in_registers) continue;  // the same as without
+                const Tiles tiles{.tile_q = tile_q,
+                                  .tile_kv = tile_kv,
+                                  .warps = warps,
+                                  .stages = 2,
+                                  .blocks = blocks,
+                                  .chunk = chunk,
+                                  .p_ds_in_smem = split.p_ds_in_smem,
+                                  .split_dk_dv = split.split_dk_dv,
+                                  .split_s_dp = split.split_s_dp,
+                                  .kv_in_registers = kv_in_registers};
                 if (misfit(shape, tiles, facts).empty()) list.push_back(tiles);
               }
             }

@@ -43,7 +43,7 @@ class Config {
   std::size_t hash_ = 0;  // a sum over source and constants: of whatever order
 };
 
-// "portable/forward.cu alibi=0 bias_type=0 blocks=2 ..."
+// "sm80/forward.cu alibi=0 bias_type=0 blocks=2 ..."
 std::string to_string(const Config& config);
 // The text of config.cuh: the constants in namespace config, as int where they fit, else as long
 // long, and the numbers of the element types (config::f16, ...).

@@ -35,7 +35,7 @@ class Driver {
   [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] int num_devices() const { return num_devices_; }
 
-  // The error of `call`, which was made for `tried` ("loading portable/forward.cu on cuda:0").
+  // The error of `call`, which was made for `tried` ("loading sm80/forward.cu on cuda:0").
   [[nodiscard]] core::Status status(abi::Result result, std::string_view call,
                                     std::string_view tried) const;
 

@@ -23,7 +23,7 @@ struct KernelLaunch {
   const Kernel* kernel = nullptr;
   Grid grid;
 };
-// "attn_forward of portable/forward.cu ... with 8x1x1 blocks of 128 threads and ..."
+// "attn_forward of sm80/forward.cu ... with 8x1x1 blocks of 128 threads and ..."
 std::string to_string(const KernelLaunch& launch);
 
 // The stream of a call; 0 (the legacy default stream) is a valid one.

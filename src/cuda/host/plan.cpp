@@ -7,6 +7,12 @@
 
 #include "core/divide_up.hpp"
 #include "cuda/host/table.hpp"
+#include "cuda/kernels/passes/backward_postprocess.cuh"
+#include "cuda/kernels/passes/backward_preprocess.cuh"
+#include "cuda/kernels/passes/bias_gradient_convert.cuh"
+#include "cuda/kernels/passes/bias_gradient_sum.cuh"
+#include "cuda/kernels/passes/sink_gradient.cuh"
+#include "cuda/kernels/passes/uncovered_rows.cuh"
 
 namespace attn::cuda {
 namespace {
@@ -15,15 +21,6 @@ namespace {
 constexpr int kLeastCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
-// Blocks of the small kernels, as their sources say.
-constexpr unsigned kUncoveredRows = 256;  // one a thread
-constexpr unsigned kPrepareThreads = 128;
-constexpr unsigned kFinishThreads = 128;
-constexpr unsigned kFinishRows = 64;
-constexpr unsigned kSumThreads = 256;
-constexpr unsigned kBiasFinishThreads = 128;
-constexpr unsigned kBiasFinishKeys = 1024;
-constexpr unsigned kSinkThreads = 1024;
 constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
 bool is_f8(DType dtype) {
@@ -82,7 +79,7 @@ void set_problem(Config& config, const Problem& p, const Shape& shape, bool by_e
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", shape.mask)
       .set("dropout", shape.dropout)
-      .set("by_elements", by_elements);
+      .set("element_access", by_elements);
 }
 
 // The main kernel, of which the plan tells.
@@ -112,12 +109,12 @@ DevicePlan plan_forward(const Problem& p, const Shape& shape, const Tiles& tiles
                         bool by_elements) {
   DevicePlan plan;
   if (p.layout_q == Layout::packed) {
-    add(plan, "portable/uncovered.cu", "attn_uncovered", kUncoveredRows,
-        core::divide_up(p.total_q, kUncoveredRows));
+    add(plan, "passes/uncovered_rows.cu", "attn_uncovered_rows", device::uncovered_rows::kThreads,
+        core::divide_up(p.total_q, device::uncovered_rows::kRows));
   }
   const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   KernelSpec& main =
-      add_main(plan, "cuda_forward", "portable/forward.cu", "attn_forward", shape, tiles, blocks);
+      add_main(plan, "cuda_forward", "sm80/forward.cu", "attn_forward", shape, tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
   main.config.set("q_in_registers", tiles.q_in_registers);
   print_config(plan, main.config);
@@ -161,13 +158,13 @@ bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
   if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
   const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
-  return !(summed && p.deterministic) && dbias_sum_fits(p, facts.memory_bytes / 8);
+  return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
 }
 
 void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
                        const BiasGradient& made, bool by_elements) {
   const BiasGradientTiles& tiles = made.tiles;
-  KernelSpec& spec = add(plan, "portable/bias_gradient.cu", "attn_bias_gradient",
+  KernelSpec& spec = add(plan, "sm80/bias_gradient.cu", "attn_bias_gradient",
                          static_cast<unsigned>(32 * tiles.warps), made.blocks);
   spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
   set_problem(spec.config, p, shape, by_elements);
@@ -177,8 +174,9 @@ void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
       .set("stages", tiles.stages)
       .set("blocks", tiles.blocks);
   if (made.splits > 1) {
-    add(plan, "portable/bias_gradient_sum.cu", "attn_bias_gradient_sum", kSumThreads,
-        core::divide_up(dbias_elements(p), kSumThreads));
+    add(plan, "passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
+        device::bias_gradient_sum::kThreads,
+        core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
   }
 }
 
@@ -198,35 +196,43 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   // Without queries there may be sums all the same, of rows that no entry has or of a bias.
   const std::int64_t least = plan.workspace.zeros_bytes() > 0 ? 1 : 0;
-  KernelSpec& prepare =
-      add(plan, "portable/prepare.cu", "attn_prepare", kPrepareThreads, std::max(tiles_q, least));
+  KernelSpec& prepare = add(plan, "passes/backward_preprocess.cu", "attn_backward_preprocess",
+                            device::backward_preprocess::kThreads, std::max(tiles_q, least));
   prepare.config.set("tile_q", tiles.tile_q);
   if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
-    add(plan, "portable/uncovered.cu", "attn_uncovered_gradients", kUncoveredRows,
-        core::divide_up(p.total_kv, kUncoveredRows));
+    add(plan, "passes/uncovered_rows.cu", "attn_uncovered_gradients",
+        device::uncovered_rows::kThreads,
+        core::divide_up(p.total_kv, device::uncovered_rows::kRows));
   }
   const std::int64_t blocks =
       main_wanted ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
-  KernelSpec& main = add_main(plan, "cuda_backward", "portable/backward.cu", "attn_backward", shape,
-                              tiles, blocks);
+  KernelSpec& main =
+      add_main(plan, "cuda_backward", "sm80/backward.cu", "attn_backward", shape, tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
   main.config.set("chunk", tiles.chunk)
       .set("bias_gradient", adds_bias)
-      .set("exchange", tiles.exchange)
+      .set("p_ds_in_smem", tiles.p_ds_in_smem)
+      .set("split_dk_dv", tiles.split_dk_dv)
+      .set("split_s_dp", tiles.split_s_dp)
       .set("kv_in_registers", tiles.kv_in_registers);
   print_config(plan, main.config);
   if (p.dq) {
     const std::int64_t rows = packed_q ? p.total_q : p.len_q;
-    add(plan, "portable/finish.cu", "attn_finish", kFinishThreads,
-        core::divide_up(rows, kFinishRows) * p.heads_q * (packed_q ? 1 : p.batch));
+    add(plan, "passes/backward_postprocess.cu", "attn_backward_postprocess",
+        device::backward_postprocess::kThreads,
+        core::divide_up(rows, device::backward_postprocess::kRows) * p.heads_q *
+            (packed_q ? 1 : p.batch));
   }
   if (bias_apart) add_bias_gradient(plan, p, shape, bias, by_elements);
   if (adds_bias) {
-    add(plan, "portable/bias_gradient_finish.cu", "attn_bias_gradient_finish", kBiasFinishThreads,
-        core::divide_up(p.len_kv, kBiasFinishKeys) * (dbias_sum_rows(p) / 8));
+    add(plan, "passes/bias_gradient_convert.cu", "attn_bias_gradient_convert",
+        device::bias_gradient_convert::kThreads,
+        core::divide_up(p.len_kv, device::bias_gradient_convert::kKeys) *
+            (dbias_accum_rows(p) / device::bias_gradient_convert::kQueries));
   }
   if (p.dsink) {
-    add(plan, "portable/sink_gradient.cu", "attn_sink_gradient", kSinkThreads, p.heads_q);
+    add(plan, "passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
+        p.heads_q);
   }
   return plan;
 }

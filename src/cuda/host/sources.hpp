@@ -1,5 +1,5 @@
 // The kernels' sources, embedded when libattn is built. Their names are paths below
-// src/cuda/kernels ("portable/forward.cu"), which is also how they include each other.
+// src/cuda/kernels ("sm80/forward.cu"), which is also how they include each other.
 #pragma once
 
 #include <span>

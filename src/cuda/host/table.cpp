@@ -6,9 +6,9 @@
 #include <span>
 
 #include "cuda/host/tuned.hpp"
-#include "cuda/kernels/portable/backward_shared.cuh"
-#include "cuda/kernels/portable/bias_gradient_shared.cuh"
-#include "cuda/kernels/portable/forward_shared.cuh"
+#include "cuda/kernels/sm80/backward_shared.cuh"
+#include "cuda/kernels/sm80/bias_gradient_shared.cuh"
+#include "cuda/kernels/sm80/forward_shared.cuh"
 
 namespace attn::cuda {
 namespace {
@@ -27,61 +27,166 @@ enum class When {
   costly,    // dropout or softcap
 };
 
-// Tried in turn. Up to `largest_dim`, the larger of the two.
+// Rules are tried in order. A rule holds up to `largest_dim`, the larger of dim_qk and dim_vo.
 struct Rule {
   int largest_dim;
-  Tiles tiles;  // tile_q, tile_kv, warps, stages, blocks, q_in_registers
+  Tiles tiles;
   When when = When::always;
 };
 
-// 32 queries a warp halve what is read of shared memory for each product; two blocks of an SM hide
-// each other's barriers. Both for as long as registers and shared memory last. With 16 queries a
-// warp there are registers for what softcap and ALiBi need, more blocks, and less is computed
-// beside a causal mask (docs/kernels/portable.md has the figures). The later rules of each group
-// are for less shared memory.
+// 32 queries per warp halve the reads of shared memory per product, and two blocks per SM hide each
+// other's barriers: both as long as registers and shared memory last. 16 queries per warp leave
+// registers for softcap and ALiBi, allow more blocks, and compute less that a causal mask hides.
+// Measurements: docs/kernels/sm80.md, "Forward". The later rules of each group are for less shared
+// memory.
 constexpr std::array kForward{
-    Rule{64, {128, 64, 4, 2, 2, true}, When::no_cap},      //
-    Rule{64, {128, 64, 4, 2, 2, true}, When::one_pair},    //
-    Rule{64, {128, 64, 4, 2, 2, false}, When::pairs},      //
-    Rule{64, {64, 64, 4, 2, 3, true}},                     //
-    Rule{64, {128, 32, 4, 2, 2, true}},                    //
-    Rule{128, {128, 64, 4, 1, 2, false}, When::no_pairs},  //
-    Rule{128, {128, 64, 4, 2, 2, false}, When::one_pair},  //
-    Rule{128, {128, 32, 4, 2, 2, false}, When::pairs},     //
-    Rule{128, {64, 64, 4, 2, 2, true}},                    //
-    Rule{128, {128, 32, 4, 2, 2, false}},                  //
-    Rule{128, {128, 64, 8, 2, 1, false}},                  //
-    Rule{128, {128, 32, 8, 2, 1, false}},                  //
-    Rule{128, {128, 32, 4, 2, 1, false}},                  //
-    Rule{256, {64, 64, 4, 1, 2, false}, When::no_pairs},   //
-    Rule{256, {128, 64, 8, 2, 1, false}, When::no_pairs},  //
-    Rule{256, {128, 32, 8, 2, 1, false}},                  //
-    Rule{256, {64, 64, 4, 2, 1, false}},                   //
-    Rule{256, {64, 32, 4, 2, 1, false}},                   //
-    Rule{256, {32, 32, 2, 2, 1, false}},
+    Rule{.largest_dim = 64,
+         .tiles = {.tile_q = 128,
+                   .tile_kv = 64,
+                   .warps = 4,
+                   .stages = 2,
+                   .blocks = 2,
+                   .q_in_registers = true},
+         .when = When::no_cap},
+    Rule{.largest_dim = 64,
+         .tiles = {.tile_q = 128,
+                   .tile_kv = 64,
+                   .warps = 4,
+                   .stages = 2,
+                   .blocks = 2,
+                   .q_in_registers = true},
+         .when = When::one_pair},
+    Rule{.largest_dim = 64,
+         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
+         .when = When::pairs},
+    Rule{.largest_dim = 64,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 64,
+                   .warps = 4,
+                   .stages = 2,
+                   .blocks = 3,
+                   .q_in_registers = true}},
+    Rule{.largest_dim = 64,
+         .tiles = {.tile_q = 128,
+                   .tile_kv = 32,
+                   .warps = 4,
+                   .stages = 2,
+                   .blocks = 2,
+                   .q_in_registers = true}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
+         .when = When::no_pairs},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
+         .when = When::one_pair},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 2},
+         .when = When::pairs},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 64,
+                   .warps = 4,
+                   .stages = 2,
+                   .blocks = 2,
+                   .q_in_registers = true}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 2}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 8, .stages = 2, .blocks = 1}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 1}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
+         .when = When::no_pairs},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1},
+         .when = When::no_pairs},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 8, .stages = 2, .blocks = 1}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 64, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 1}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1}},
 };
 
-// tile_q, tile_kv, warps, stages, blocks, -, chunk, exchange, kv_in_registers. The rules below the
-// first of each group are for less shared memory; the last one spills.
+// The rules below the first of each group are for less shared memory; the last one spills.
+// Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there, and a chunk
+// of 16 queries leaves registers for dropout and softcap. Above it they do not. Measurements:
+// docs/kernels/sm80.md, "Backward".
 constexpr std::array kBackward{
-    Rule{64, {64, 128, 4, 2, 2, false, 16, 0, false}, When::costly},    //
-    Rule{64, {64, 128, 4, 2, 2, false, 32, 0, false}},                  //
-    Rule{128, {64, 128, 8, 2, 1, false, 32, 2, false}},                 //
-    Rule{128, {64, 128, 8, 2, 1, false, 32, 1, false}},                 //
-    Rule{128, {64, 64, 4, 2, 1, false, 32, 0, false}, When::no_pairs},  //
-    Rule{128, {64, 64, 4, 2, 1, false, 16, 0, false}},                  //
-    Rule{128, {32, 64, 4, 2, 1, false, 32, 0, false}},                  //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, 3, false}},                  //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, 2, false}},                  //
-    Rule{256, {64, 64, 8, 2, 1, false, 16, 1, false}},                  //
-    Rule{256, {32, 32, 2, 2, 1, false, 16, 0, false}},
+    Rule{.largest_dim = 64,
+         .tiles = {.tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 16},
+         .when = When::costly},
+    Rule{
+        .largest_dim = 64,
+        .tiles = {.tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 128,
+                   .warps = 8,
+                   .stages = 2,
+                   .blocks = 1,
+                   .chunk = 32,
+                   .p_ds_in_smem = true,
+                   .split_dk_dv = true}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 128,
+                   .warps = 8,
+                   .stages = 2,
+                   .blocks = 1,
+                   .chunk = 32,
+                   .p_ds_in_smem = true}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 32},
+         .when = When::no_pairs},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 16}},
+    Rule{.largest_dim = 128,
+         .tiles = {.tile_q = 32, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 32}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 64,
+                   .warps = 8,
+                   .stages = 2,
+                   .blocks = 1,
+                   .chunk = 16,
+                   .p_ds_in_smem = true,
+                   .split_dk_dv = true,
+                   .split_s_dp = true}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 64,
+                   .warps = 8,
+                   .stages = 2,
+                   .blocks = 1,
+                   .chunk = 16,
+                   .p_ds_in_smem = true,
+                   .split_dk_dv = true}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 64,
+                   .tile_kv = 64,
+                   .warps = 8,
+                   .stages = 2,
+                   .blocks = 1,
+                   .chunk = 16,
+                   .p_ds_in_smem = true}},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1, .chunk = 16}},
 };
 
-// tile_q, tile_kv, warps, stages, blocks.
+// Two stages if shared memory has room for them at two blocks per SM, then one; smaller tiles last.
 constexpr std::array kBiasGradient{
-    BiasGradientTiles{128, 64, 4, 2, 2}, BiasGradientTiles{128, 64, 4, 1, 2},
-    BiasGradientTiles{64, 64, 4, 1, 3},  BiasGradientTiles{64, 64, 4, 1, 2},
-    BiasGradientTiles{64, 64, 4, 1, 1},  BiasGradientTiles{32, 32, 2, 1, 1}};
+    BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
+    BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
+    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 3},
+    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
+    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 1},
+    BiasGradientTiles{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
@@ -91,24 +196,24 @@ bool loads_evenly(int dim, int rows, int threads) {
 
 // Keys of a warp's scores.
 int score_keys_of(const Tiles& tiles) {
-  return tiles.exchange > 0 ? 32 : tiles.tile_kv / tiles.warps;
+  return tiles.p_ds_in_smem ? 32 : tiles.tile_kv / tiles.warps;
 }
 
-// Why dK and dV (exchange 2), S and dP (3) can't be of different warps.
-std::string apart_misfit(const Shape& shape, const Tiles& tiles) {
+// Why split_dk_dv and split_s_dp are not possible; "" if they are.
+std::string split_misfit(const Shape& shape, const Tiles& tiles) {
   if (shape.dim_qk != shape.dim_vo) return "dK and dV by different warps are of the same dims";
   const int parts = tiles.tile_kv % 64 == 0 ? tiles.warps / (tiles.tile_kv / 64) / 2 : 0;
   if (parts == 0 || shape.dim_qk % (16 * parts) != 0) {
     return "half of the warps share out 64 keys and whole 16 dims";
   }
   const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / score_keys_of(tiles)));
-  if (tiles.exchange == 3 && (queries != 16 || tiles.chunk != 16)) {
+  if (tiles.split_s_dp && (queries != 16 || tiles.chunk != 16)) {
     return "S and dP by different warps are of 16 queries each";
   }
   return {};
 }
 
-// What portable/backward.cu can be compiled for; as its assertions.
+// What sm80/backward.cu can be compiled for; as its assertions.
 std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const int threads = 32 * tiles.warps;
   if (tiles.warps < 2 || tiles.stages != 2) return "at least 2 warps and 2 stages";
@@ -126,16 +231,18 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   if (shape.dim_qk % (16 * parts) != 0 || shape.dim_vo % (16 * parts) != 0) {
     return "the warps share out whole 16 dims";
   }
-  if (tiles.exchange < 0 || tiles.exchange > 3) return "exchange is 0 to 3";
-  if (tiles.exchange > 1) {
-    if (std::string why = apart_misfit(shape, tiles); !why.empty()) return why;
+  if ((tiles.split_dk_dv && !tiles.p_ds_in_smem) || (tiles.split_s_dp && !tiles.split_dk_dv)) {
+    return "split_dk_dv needs p_ds_in_smem, split_s_dp needs split_dk_dv";
+  }
+  if (tiles.split_dk_dv) {
+    if (std::string why = split_misfit(shape, tiles); !why.empty()) return why;
   }
   const int sum_warps = shape.dim_qk % (8 * tiles.warps) == 0 ? 2 : 4;
   if (tiles.warps % sum_warps != 0 || tiles.tile_q % (16 * sum_warps) != 0 ||
       shape.dim_qk % (16 * (tiles.warps / sum_warps)) != 0) {
     return "the warps share out dq by 16 queries and dims";
   }
-  const int results = tiles.exchange > 1 ? 2 : 1;  // in shared memory at once
+  const int results = tiles.split_dk_dv ? 2 : 1;  // in shared memory at once
   if (tiles.tile_kv * results * std::max(shape.dim_qk, shape.dim_vo) * 4 >
       shared_bytes_of(shape, tiles)) {
     return "results of a tile are no more than all tiles";
@@ -237,7 +344,7 @@ BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFac
 int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
     return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
-                                    shape.dim_vo, tiles.exchange, tiles.warps, shape.bias_bytes,
+                                    shape.dim_vo, tiles.split(), tiles.warps, shape.bias_bytes,
                                     shape.mask)
         .bytes;
   }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/host/device.hpp"
+#include "cuda/kernels/sm80/backward_shared.cuh"
 
 namespace attn::cuda {
 
@@ -34,11 +35,16 @@ struct Tiles {
   int stages = 0;               // of the ring that tiles come through
   int blocks = 0;               // of an SM
   bool q_in_registers = false;  // forward
-  // backward, see kernels/portable/backward.cu
+  // backward, see kernels/sm80/backward.cu
   int chunk = 0;
-  int exchange = 0;
+  bool p_ds_in_smem = false;
+  bool split_dk_dv = false;
+  bool split_s_dp = false;
   bool kv_in_registers = false;
 
+  [[nodiscard]] device::BackwardSplit split() const {
+    return {p_ds_in_smem, split_dk_dv, split_s_dp};
+  }
   bool operator==(const Tiles&) const = default;
 };
 

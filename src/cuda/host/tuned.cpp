@@ -17,7 +17,7 @@
 namespace attn::cuda {
 namespace {
 
-constexpr const char* kOpening = "attn-tuned 2";
+constexpr const char* kOpening = "attn-tuned 3";
 constexpr const char* kSeparator = " : ";
 constexpr std::uintmax_t kMostBytes = 1 << 20;  // a larger file is none of ours
 
@@ -43,7 +43,9 @@ void visit_tiles(Visit visit) {
   visit("blocks", &Tiles::blocks);
   visit("q_in_registers", &Tiles::q_in_registers);
   visit("chunk", &Tiles::chunk);
-  visit("exchange", &Tiles::exchange);
+  visit("p_ds_in_smem", &Tiles::p_ds_in_smem);
+  visit("split_dk_dv", &Tiles::split_dk_dv);
+  visit("split_s_dp", &Tiles::split_s_dp);
   visit("kv_in_registers", &Tiles::kv_in_registers);
 }
 

@@ -15,18 +15,18 @@ std::int64_t rows_of(const Problem& p) {
 
 // Rows of dq's sums for each head (and entry, if padded): fragments are of 16 rows, and every
 // packed entry begins one of its own.
-std::int64_t sum_rows_of(const Problem& p) {
+std::int64_t dq_accum_rows(const Problem& p) {
   if (p.layout_q == Layout::packed) return (p.total_q / 16 + 1 + p.batch) * 16;
   return (p.len_q + 15) / 16 * 16;
 }
 
-std::int64_t dbias_sum_columns(const Problem& p) {
+std::int64_t dbias_accum_columns(const Problem& p) {
   return core::round_up(p.len_kv, 16);
 }
 
 // Strides of [b, h, n] rows of so many bytes, packed [h, total].
-device::Rows rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
-  device::Rows rows;
+device::StridedTensor rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
+  device::StridedTensor rows;
   const bool packed = p.layout_q == Layout::packed;
   rows.base = base;
   rows.stride_row = row_bytes;
@@ -44,16 +44,16 @@ std::int64_t dbias_elements(const Problem& p) {
          (p.bias.kv ? p.len_kv : 1);
 }
 
-std::int64_t dbias_sum_rows(const Problem& p) {
+std::int64_t dbias_accum_rows(const Problem& p) {
   return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * core::round_up(p.len_q, 8);
 }
 
-std::int64_t dbias_sum_elements(const Problem& p) {
-  return dbias_sum_rows(p) * dbias_sum_columns(p);
+std::int64_t dbias_accum_elements(const Problem& p) {
+  return dbias_accum_rows(p) * dbias_accum_columns(p);
 }
 
-bool dbias_sum_fits(const Problem& p, std::int64_t bytes) {
-  return p.len_kv == 0 || dbias_sum_rows(p) <= bytes / (4 * dbias_sum_columns(p));
+bool dbias_accum_fits(const Problem& p, std::int64_t bytes) {
+  return p.len_kv == 0 || dbias_accum_rows(p) <= bytes / (4 * dbias_accum_columns(p));
 }
 
 Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
@@ -66,13 +66,13 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   const std::int64_t tiles = p.batch * core::divide_up(p.len_q, needs.tile_q);
   w.dim = needs.dim;
   w.splits = needs.splits;
-  add(w.stats, rows * p.heads_q * 8);
+  add(w.lse_delta, rows * p.heads_q * 8);
   add(w.row_ranges, rows * 8);
   add(w.q_ranges, tiles * 16);
   const std::int64_t sums = p.heads_q * (p.layout_q == Layout::packed ? 1 : p.batch);
-  add(w.dq_sum, sum_rows_of(p) * sums * needs.dim * 4);
-  add(w.turns, needs.turns ? tiles * p.heads_q * 4 : 0);
-  add(w.dbias_sum, needs.dbias_sum ? dbias_sum_elements(p) * 4 : 0);
+  add(w.dq_accum, dq_accum_rows(p) * sums * needs.dim * 4);
+  add(w.dq_semaphore, needs.dq_semaphore ? tiles * p.heads_q * 4 : 0);
+  add(w.dbias_accum, needs.dbias_accum ? dbias_accum_elements(p) * 4 : 0);
   add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   return w;
 }
@@ -81,23 +81,23 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   const auto at = [&](const Part& part) {
     return part.bytes > 0 ? static_cast<char*>(memory) + part.offset : nullptr;
   };
-  a.stats = rows_at(at(w.stats), p, 8);
+  a.lse_delta = rows_at(at(w.lse_delta), p, 8);
   a.row_ranges = reinterpret_cast<int*>(at(w.row_ranges));
   a.q_ranges = reinterpret_cast<int*>(at(w.q_ranges));
-  a.dq_sum = rows_at(at(w.dq_sum), p, w.dim * 4);
-  a.dq_sum.stride_head = sum_rows_of(p) * a.dq_sum.stride_row;
-  a.dq_sum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_sum.stride_head;
-  a.turns = reinterpret_cast<unsigned*>(at(w.turns));
-  a.dbias_sum = at(w.dbias_sum);
-  if (a.dbias_sum != nullptr) {
-    const std::int64_t head = core::round_up(p.len_q, 8) * dbias_sum_columns(p) * 4;
-    a.dbias_sum_stride_head = p.bias.head ? head : 0;
-    a.dbias_sum_stride_batch = p.bias.batch ? head * (p.bias.head ? p.heads_q : 1) : 0;
+  a.dq_accum = rows_at(at(w.dq_accum), p, w.dim * 4);
+  a.dq_accum.stride_head = dq_accum_rows(p) * a.dq_accum.stride_row;
+  a.dq_accum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_accum.stride_head;
+  a.dq_semaphore = reinterpret_cast<unsigned*>(at(w.dq_semaphore));
+  a.dbias_accum = at(w.dbias_accum);
+  if (a.dbias_accum != nullptr) {
+    const std::int64_t head = core::round_up(p.len_q, 8) * dbias_accum_columns(p) * 4;
+    a.dbias_accum_stride_head = p.bias.head ? head : 0;
+    a.dbias_accum_stride_batch = p.bias.batch ? head * (p.bias.head ? p.heads_q : 1) : 0;
   }
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;
   a.zeros_bytes = w.zeros_bytes();
-  a.zeros = a.zeros_bytes > 0 ? static_cast<char*>(memory) + w.dq_sum.offset : nullptr;
+  a.zeros = a.zeros_bytes > 0 ? static_cast<char*>(memory) + w.dq_accum.offset : nullptr;
 }
 
 }  // namespace attn::cuda

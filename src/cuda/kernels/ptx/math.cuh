@@ -10,13 +10,13 @@ __device__ __forceinline__ float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// To 1 ulp.
+// 1 / x to 1 ulp.
 __device__ __forceinline__ float Reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// A NaN stays one.
+// NaN in, NaN out.
 __device__ __forceinline__ float MinKeepNan(float x, float y) {
   float z;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -55,7 +55,7 @@ __device__ __forceinline__ float High(unsigned pair) {
   return value;
 }
 
-// f16: the low element of x less each of the pair y, brought into [0, 1].
+// f16: the low element of x minus each element of the pair y, clamped to [0, 1].
 __device__ __forceinline__ unsigned SubtractSaturated(unsigned x, unsigned y) {
   unsigned z;
   asm("{ .reg .b16 l, h; .reg .b32 x; mov.b32 {l, h}, %1; mov.b32 x, {l, l};\n"
@@ -64,7 +64,8 @@ __device__ __forceinline__ unsigned SubtractSaturated(unsigned x, unsigned y) {
       : "r"(x), "r"(y));
   return z;
 }
-// Of pairs of 16-bit elements. Adding -0 changes no product; bf16 has no product alone on 8.0.
+// Multiplies pairs of 16-bit elements. 8.0 has no multiplication of bf16, only fma; adding -0
+// changes no product.
 template <int dtype>
 __device__ __forceinline__ unsigned MultiplyPair(unsigned x, unsigned y) {
   unsigned z;
@@ -76,7 +77,7 @@ __device__ __forceinline__ unsigned MultiplyPair(unsigned x, unsigned y) {
   return z;
 }
 
-// The 64 bits of a product.
+// The 64-bit product as two words.
 __device__ __forceinline__ uint2 MultiplyWide(unsigned x, unsigned y) {
   uint2 z;
   asm("{ .reg .b64 z; mul.wide.u32 z, %2, %3; mov.b64 {%0, %1}, z; }"

@@ -1,5 +1,5 @@
 // Memory: shared addresses, asynchronous copies, loads, stores and reductions, one function an
-// instruction. Addresses of shared memory are 32-bit, as these instructions take them.
+// instruction. Addresses of shared memory are 32-bit.
 #pragma once
 
 namespace ptx {
@@ -8,21 +8,21 @@ __device__ __forceinline__ unsigned SharedAddress(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// threadIdx.x, asked anew: what is made of it is not kept in registers from one use to the next.
-__device__ __forceinline__ int ThreadAnew() {
+// Re-reads %tid.x, so that values derived from it are not kept live from one use to the next.
+__device__ __forceinline__ int RereadThreadIdx() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
 
-// 16 bytes to shared memory, of which the first `bytes` are read and the others zero.
+// Copies 16 bytes to shared memory: the first `bytes` are read, the others are zero.
 __device__ __forceinline__ void CopyAsync(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :
                : "r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
-// 4 or 8 bytes, all or (there is nothing to read) zeros.
+// Copies 4 or 8 bytes, or writes zeros if not `there`.
 template <int bytes>
 __device__ __forceinline__ void CopyAsyncSmall(unsigned to, const void* from, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void CopyAsyncSmall(unsigned to, const void* from, bo
 __device__ __forceinline__ void CopyCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Until at most n of this thread's groups are under way.
+// Waits until at most n of this thread's groups are in flight.
 template <int n>
 __device__ __forceinline__ void CopyWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
@@ -90,12 +90,12 @@ __device__ __forceinline__ void StoreShared64(unsigned address, float x, float y
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
-// Of two warps, which alone use the barrier `id`, 1 to 15.
+// Barrier of two warps; they alone use the barrier `id` (1 to 15).
 __device__ __forceinline__ void BarrierOfTwo(int id) {
   asm volatile("bar.sync %0, 64;" ::"r"(id) : "memory");
 }
 
-// Two neighbouring f32 in global memory, 8-byte aligned: one instruction on 9.0 and later.
+// Adds to two adjacent f32 in global memory, 8-byte aligned: one instruction on 9.0 and later.
 __device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.global.add.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(x), "f"(y) : "memory");
@@ -105,7 +105,7 @@ __device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
 #endif
 }
 
-// Four of them, 16-byte aligned.
+// Adds to four adjacent f32, 16-byte aligned.
 __device__ __forceinline__ void AddGlobal(float* to, float x, float y, float z, float w) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x), "f"(y), "f"(z),

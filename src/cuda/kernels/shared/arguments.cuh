@@ -1,5 +1,5 @@
-// Arguments: what every attention kernel is given, by one `const __grid_constant__` structure. Read
-// by the host, which fills it (host/call.cpp), and by device code alike: plain types only.
+// Arguments: the parameters of every attention kernel, one `const __grid_constant__` structure. The
+// host fills it (host/arguments.cpp, host/workspace.cpp); device code reads it: plain types only.
 //
 // Symbols as in attn/arguments.hpp: b batch, h heads_q, g heads_kv, n len_q, m len_kv. Strides are
 // in bytes.
@@ -9,47 +9,53 @@ namespace attn::device {
 
 inline constexpr long long kUnlimited = 1LL << 60;
 
-// Rows of a tensor: row i of head h of an entry is at
+// Rows of [batch, row, head]: row i of head h of a sequence is at
 //   base + b * stride_batch + (first + i) * stride_row + h * stride_head,
-// with `first` of the entry (Entry, entry.cuh); packed tensors have stride_batch 0, padded ones
-// first 0. Also statistics (lse, delta) and indices (kv_begin), whose rows are one element.
-struct Rows {
+// where `first` is the sequence's first row (Sequence, sequence.cuh). Packed tensors have
+// stride_batch 0, padded tensors have first 0. Row statistics (lse, delta) and indices (kv_begin)
+// are rows of one element.
+struct StridedTensor {
   char* base = nullptr;
   long long stride_batch = 0;
   long long stride_row = 0;
   long long stride_head = 0;
   int type = 0;    // number of the DType
-  int vector = 0;  // rows are 16 bytes at a time, and 256 of them within 2^31 bytes
+  int vector = 0;  // rows can be loaded 16 bytes at a time; 256 rows span less than 2^31 bytes
 };
 
 // bias, mask, dbias: [b|1, h|1, n|1, m|1]; a broadcast dimension has stride 0.
-struct Pairs {
+struct ScoreTensor {
   char* base = nullptr;
   long long stride_batch = 0;
   long long stride_head = 0;
   long long stride_q = 0;
   long long stride_kv = 0;
   int type = 0;
-  int vector = 0;  // keys side by side, rows 16-byte aligned
+  int vector = 0;  // keys are contiguous, rows are 16-byte aligned
 };
 
-// len_q and the like; null where not given. stride in elements.
-struct Integers {
+// len_q and the like; null if not given. stride in elements.
+struct LengthArray {
   const int* data = nullptr;
   long long stride = 0;
 };
 
-struct Arguments {
-  Rows q, k, v, o, lse;
-  // Backward. In the workspace: stats, {lse in units of log2, delta} f32 [b, h, n], {inf, 0} for
-  // rows that see nothing or are past the length; dq_sum, dq without its scale, f32
-  // [b, h, n, dim_qk of the Config].
-  Rows dout, dlse, delta, dq, dk, dv, stats, dq_sum;
-  Pairs bias, mask, dbias;
-  Rows kv_begin, kv_end;  // i32, the same for all heads
+// The host's names for the same (host/arguments.cpp).
+using Rows = StridedTensor;
+using Pairs = ScoreTensor;
+using Integers = LengthArray;
 
-  Integers len_q, len_kv;        // padded
-  Integers cu_len_q, cu_len_kv;  // packed
+struct Arguments {
+  StridedTensor q, k, v, o, lse;
+  // Backward. In the workspace: lse_delta, f32 pairs [b, h, n] {lse in units of log2, delta},
+  // {inf, 0} for rows that see no key or are past the length; dq_accum, f32 dq before the scale
+  // (shared/dq_accum.cuh).
+  StridedTensor dout, dlse, delta, dq, dk, dv, lse_delta, dq_accum;
+  ScoreTensor bias, mask, dbias;
+  StridedTensor kv_begin, kv_end;  // i32, the same for all heads
+
+  LengthArray len_q, len_kv;        // padded
+  LengthArray cu_len_q, cu_len_kv;  // packed
 
   const float* slopes = nullptr;  // ALiBi
   long long slopes_stride_batch = 0;
@@ -58,13 +64,13 @@ struct Arguments {
   long long sinks_stride = 0;
   float* dsink = nullptr;
   long long dsink_stride = 0;
-  unsigned* nonfinite_count = nullptr;  // null: non-finite results stay
-  int accumulate = 0;                   // gradients are added to
+  unsigned* nonfinite_count = nullptr;  // null: non-finite results are kept
+  int accumulate = 0;                   // gradients are added to the tensors' values
 
   int batch = 0;
   int heads_q = 0;
   int heads_kv = 0;
-  int group = 1;  // query heads of one key head
+  int heads_per_kv = 1;  // query heads of one key head
   int max_len_q = 0;
   int max_len_kv = 0;
   int total_q = 0;  // rows of packed tensors
@@ -74,24 +80,25 @@ struct Arguments {
   int dim_qk = 0;
   int dim_vo = 0;
 
-  // Query i stands at key i + diag: len_kv - len_q of the entry where `bottom_right`, else `diag`.
-  // It sees keys from there - left to there + right; causal is right = 0. Within +- kUnlimited.
+  // The diagonal of query i is key i + diag; `bottom_right`: diag is the sequence's len_kv - len_q.
+  // The query sees keys from diagonal - window_left to diagonal + window_right; causal is
+  // window_right = 0. All within +- kUnlimited.
   int bottom_right = 0;
   long long diag = 0;
-  long long left = kUnlimited;
-  long long right = kUnlimited;
+  long long window_left = kUnlimited;
+  long long window_right = kUnlimited;
 
-  float scale = 1.0f;        // of the raw product
-  float scale_log2 = 1.0f;   // scale * log2(e), its size alone; see negative
-  int negative = 0;          // the scale is below 0
+  float scale = 1.0f;        // of the raw product q.k
+  float scale_log2 = 1.0f;   // |scale| * log2(e); the sign is in negative_scale
+  int negative_scale = 0;    // scale < 0
   float softcap = 0.0f;      // in f32
   float inverse_cap = 0.0f;  // scale / softcap
-  // Scores of raw products x up to cap_reach, in units of log2: x times a polynomial in x^2.
+  // For raw products |x| <= cap_reach the score in units of log2 is x times a polynomial in x^2.
   float cap_series[5] = {};
   float cap_reach = -1.0f;
-  float cap_unit = 0.0f;  // 1 / softcap, of a score in units of log2
+  float cap_unit = 0.0f;  // 1 / softcap, for a score in units of log2
 
-  // Dropout: keep where byte < keep_threshold; what is kept grows by keep_scale.
+  // Dropout: an element is kept if its byte < keep_threshold; kept elements grow by keep_scale.
   unsigned keep_threshold = 256;
   float keep_scale = 1.0f;
   const unsigned long long* seed_at = nullptr;  // on the device, instead of seed
@@ -103,18 +110,18 @@ struct Arguments {
   unsigned origin_head = 0;   // origin.batch * heads + origin.head
   unsigned origin_heads = 0;  // heads of the larger problem
 
-  // Backward's workspace, see portable/prepare.cu.
-  char* zeros = nullptr;  // dq_sum, turns and dbias_sum, to become zero
+  // Workspace of the backward; see passes/backward_preprocess.cu.
+  char* zeros = nullptr;  // dq_accum, dq_semaphore and dbias_accum, contiguous; zeroed first
   long long zeros_bytes = 0;
-  int* q_ranges = nullptr;    // [b, tiles of queries] TileRange
-  int* row_ranges = nullptr;  // [b, n] KeyRange
-  unsigned* turns = nullptr;  // [b, h, tiles of queries]
-  char* dbias_sum = nullptr;  // see shared/bias_sums.cuh; null: dbias is of a kernel of its own
-  long long dbias_sum_stride_batch = 0;
-  long long dbias_sum_stride_head = 0;
-  float* partials = nullptr;  // of dbias, [splits][its own shape]; null: not needed
+  int* q_ranges = nullptr;           // [b, tiles of queries] TileRange
+  int* row_ranges = nullptr;         // [b, n] KeyRange
+  unsigned* dq_semaphore = nullptr;  // [b, h, tiles of queries]; null: sums in any order
+  char* dbias_accum = nullptr;       // shared/dbias_accum.cuh; null: dbias has a kernel of its own
+  long long dbias_accum_stride_batch = 0;
+  long long dbias_accum_stride_head = 0;
+  float* partials = nullptr;  // of dbias, [splits][dbias's own shape]; null: not needed
   int splits = 1;
-  int dbias_full = 0;  // which of dbias's dimensions are full: batch 8, head 4, query 2, key 1
+  int dbias_full = 0;  // dimensions that dbias does not broadcast: batch 8, head 4, query 2, key 1
 };
 
 }  // namespace attn::device

@@ -1,4 +1,4 @@
-// Elements of tensors as f32, one at a time: for edges, odd strides and what no loop is made of.
+// Elements of tensors as f32, one at a time: for tile edges, odd strides and small passes.
 #pragma once
 #include "config.cuh"
 #include "ptx/math.cuh"
@@ -9,14 +9,14 @@ __device__ __forceinline__ constexpr int ElementBytes(int type) {
   return type == config::f32 ? 4 : 2;
 }
 
-// The element at `at`, whose type is only known at run time: f32, f16 or bf16.
+// Loads an element of type f32, f16 or bf16, known at run time only.
 __device__ __forceinline__ float LoadElement(const char* at, int type) {
   if (type == config::f32) return *reinterpret_cast<const float*>(at);
   const unsigned bits = *reinterpret_cast<const unsigned short*>(at);
   return type == config::bf16 ? ptx::Low<config::bf16>(bits) : ptx::Low<config::f16>(bits);
 }
 
-// Rounded to the type.
+// Rounds to the type and stores.
 __device__ __forceinline__ void StoreElement(char* at, int type, float value) {
   if (type == config::f32) {
     *reinterpret_cast<float*>(at) = value;

@@ -1,27 +1,28 @@
-// Rows of global memory, 8 elements (a chunk) to a lane: for what touches each element once and is
-// bound by memory. Loading is apart from converting, so that several loads are under way at once.
+// Rows of global memory in chunks of 8 elements per lane, for passes that touch each element once
+// and are bound by memory. Loads are separate from conversions, so that several loads are in
+// flight.
 #pragma once
 #include "ptx/math.cuh"
 #include "shared/element.cuh"
-#include "shared/entry.cuh"
+#include "shared/sequence.cuh"
 
 namespace shared {
 
-// Lanes that share a row of `dim` elements: 8, 16 or 32, so that a warp has whole rows.
+// Lanes that share a row of `dim` elements: 8, 16 or 32, so that a warp holds complete rows.
 __device__ __forceinline__ int LanesOfRow(int dim) {
   return dim <= 64 ? 8 : dim <= 128 ? 16 : 32;
 }
 
-// Elements [column, column + 8) of a row of `dim`, zeros behind its end; `high` of f32 alone.
+// Elements [column, column + 8) of a row, zeros past its end; `high` is used by f32 only.
 struct RawChunk {
   uint4 low;
   uint4 high;
 };
 
-// Of rows with `vector`: their ends are ends of 16 bytes.
-__device__ __forceinline__ RawChunk LoadRaw(const Rows& rows, const char* row, int column,
-                                            int dim) {
-  const bool wide = rows.type == config::f32;
+// For tensors with vector access: a row is a multiple of 16 bytes.
+__device__ __forceinline__ RawChunk LoadRaw(const StridedTensor& tensor, const char* row,
+                                            int column, int dim) {
+  const bool wide = tensor.type == config::f32;
   const char* at = row + column * (wide ? 4 : 2);
   RawChunk raw{};
   if (column < dim) raw.low = *reinterpret_cast<const uint4*>(at);
@@ -45,31 +46,31 @@ __device__ __forceinline__ void ToFloats(const RawChunk& raw, int type, float (&
   }
 }
 
-// The same of any rows, converted.
-__device__ __forceinline__ void LoadChunk(const Rows& rows, const char* row, int column, int dim,
-                                          float (&values)[8]) {
-  if (rows.vector != 0) {
-    ToFloats(LoadRaw(rows, row, column, dim), rows.type, values);
+// Loads and converts a chunk of any tensor.
+__device__ __forceinline__ void LoadChunk(const StridedTensor& tensor, const char* row, int column,
+                                          int dim, float (&values)[8]) {
+  if (tensor.vector != 0) {
+    ToFloats(LoadRaw(tensor, row, column, dim), tensor.type, values);
     return;
   }
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const char* at = row + (column + e) * ElementBytes(rows.type);
-    values[e] = column + e < dim ? LoadElement(at, rows.type) : 0.0f;
+    const char* at = row + (column + e) * ElementBytes(tensor.type);
+    values[e] = column + e < dim ? LoadElement(at, tensor.type) : 0.0f;
   }
 }
 
-__device__ __forceinline__ void StoreChunk(const Rows& rows, char* row, int column, int dim,
-                                           const float (&values)[8]) {
-  char* at = row + column * ElementBytes(rows.type);
-  if (rows.vector == 0) {
+__device__ __forceinline__ void StoreChunk(const StridedTensor& tensor, char* row, int column,
+                                           int dim, const float (&values)[8]) {
+  char* at = row + column * ElementBytes(tensor.type);
+  if (tensor.vector == 0) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       if (column + e < dim) {
-        StoreElement(at + e * ElementBytes(rows.type), rows.type, values[e]);
+        StoreElement(at + e * ElementBytes(tensor.type), tensor.type, values[e]);
       }
     }
-  } else if (rows.type == config::f32) {
+  } else if (tensor.type == config::f32) {
     const float4 low{values[0], values[1], values[2], values[3]};
     const float4 high{values[4], values[5], values[6], values[7]};
     if (column < dim) *reinterpret_cast<float4*>(at) = low;
@@ -78,7 +79,7 @@ __device__ __forceinline__ void StoreChunk(const Rows& rows, char* row, int colu
     unsigned pairs[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      pairs[e] = rows.type == config::bf16
+      pairs[e] = tensor.type == config::bf16
                      ? ptx::Pack<config::bf16>(values[2 * e], values[2 * e + 1])
                      : ptx::Pack<config::f16>(values[2 * e], values[2 * e + 1]);
     }

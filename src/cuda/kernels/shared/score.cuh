@@ -1,6 +1,6 @@
-// Scores of a fragment: raw products in, scores in units of log2 out (docs/semantics.md,
-// "Forward"), so that exp(score) is one ex2. The same for S and for its transpose: the caller says
-// which query and key an element is.
+// Score modifiers (softcap, ALiBi, bias): raw products in, scores in units of log2 out
+// (docs/semantics.md, "Forward"), so that exp(score) is one ex2. The caller names the query and key
+// of an element, so S and its transpose share this code.
 #pragma once
 #include "config.cuh"
 #include "ptx/math.cuh"
@@ -12,13 +12,13 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
-// Whether a score is more than a multiple of the raw product.
-inline constexpr bool kModified =
+// Without a score modifier a score is the raw product times the scale.
+inline constexpr bool kHasScoreMod =
     config::softcap != 0 || config::alibi != 0 || config::bias_type != config::none;
 
 // tanh to 4e-7: x P(x^2) / Q(x^2) on [-9, 9], fitted by iterated least squares to the relative
-// error (2e-8 before rounding). tanh.approx is off by 5e-4, which times a cap of 30 is 4 times what
-// bf16 rounds; through ex2 it is off by 3e-7 of the cap, which the f32 of lse shows.
+// error (2e-8 before rounding). The error of tanh.approx is 5e-4: times a cap of 30 that is 4 times
+// the rounding of bf16. Through ex2 the error is 3e-7 of the cap, which is visible in lse (f32).
 __device__ __forceinline__ float Tanh(float x) {
   x = ptx::MinKeepNan(ptx::MaxKeepNan(x, -9.0f), 9.0f);
   const float u = x * x;
@@ -33,16 +33,16 @@ __device__ __forceinline__ float Tanh(float x) {
   return x * p * ptx::Reciprocal(q);
 }
 
-// What scores of one head need.
-struct ScoreScale {
+// Factors of the scores of one head.
+struct ScoreParams {
   float raw;    // scale log2(e), signed
   float cap;    // softcap log2(e)
-  float slope;  // ALiBi's, log2(e) times
+  float slope;  // ALiBi slope log2(e)
 };
 
-__device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments& a, int b,
-                                                   int head) {
-  ScoreScale scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
+__device__ __forceinline__ ScoreParams ScoreParamsOf(const attn::device::Arguments& a, int b,
+                                                     int head) {
+  ScoreParams scale{a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
   if constexpr (config::alibi != 0) {
     const char* slopes = reinterpret_cast<const char*>(a.slopes);
     scale.slope = kLog2E * *reinterpret_cast<const float*>(slopes + b * a.slopes_stride_batch +
@@ -51,33 +51,33 @@ __device__ __forceinline__ ScoreScale ScoreScaleOf(const attn::device::Arguments
   return scale;
 }
 
-// Softcap: whether no raw product of the warp is past the reach of its series (host/arguments.cpp),
-// as almost all are not; else scores go through Tanh(). NaN stays NaN in the series too.
+// Softcap: whether the series (host/arguments.cpp) holds for all raw products, of this thread or of
+// the warp. It allargest always does; otherwise scores use Tanh(). NaN stays NaN in the series too.
 template <int kM, int kN>
-__device__ __forceinline__ bool IsInSeriesHere(const attn::device::Arguments& a,
-                                               const float (&s)[kM][kN][4]) {
-  float most = 0.0f;
+__device__ __forceinline__ bool CapSeriesHoldsInThread(const attn::device::Arguments& a,
+                                                       const float (&s)[kM][kN][4]) {
+  float largest = 0.0f;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(s[m][n][e]));
-  return !(most > a.cap_reach);
+      for (int e = 0; e < 4; ++e) largest = fmaxf(largest, fabsf(s[m][n][e]));
+  return !(largest > a.cap_reach);
 }
 template <int kM, int kN>
-__device__ __forceinline__ bool IsInSeries(const attn::device::Arguments& a,
-                                           const float (&s)[kM][kN][4]) {
+__device__ __forceinline__ bool CapSeriesHolds(const attn::device::Arguments& a,
+                                               const float (&s)[kM][kN][4]) {
   if constexpr (config::softcap == 0) return false;
-  return __all_sync(~0u, IsInSeriesHere(a, s)) != 0;
+  return __all_sync(~0u, CapSeriesHoldsInThread(a, s)) != 0;
 }
 
-// With kModified. `distance` is i + diag - j, of either sign; `bias` as given; `addend` is added.
-// `slope` becomes the derivative of what softcap makes of a score; in_series: IsInSeries().
+// With kHasScoreMod: the modified score + `addend`. `distance`: i + diag - j; `bias`: in natural
+// units. Sets `slope` to the derivative of softcap. in_series: CapSeriesHolds().
 template <bool in_series>
-__device__ __forceinline__ float Score(const attn::device::Arguments& a, const ScoreScale& scale,
-                                       float raw, float distance, float bias, float addend,
-                                       float& slope) {
+__device__ __forceinline__ float ModifyScore(const attn::device::Arguments& a,
+                                             const ScoreParams& scale, float raw, float distance,
+                                             float bias, float addend, float& slope) {
   float score;
   if constexpr (config::softcap != 0 && in_series) {
     const float u = raw * raw;
@@ -95,7 +95,7 @@ __device__ __forceinline__ float Score(const attn::device::Arguments& a, const S
   } else {
     score = fmaf(raw, scale.raw, addend);
   }
-  // Behind the product: ahead of it they took 3 % (dim 64) to 6 % (128) of the forward with a bias.
+  // Added last: ahead of the product they cost the forward with a bias 3 % (dim 64) to 6 % (128).
   if constexpr (config::alibi != 0) score = fmaf(-scale.slope, fabsf(distance), score);
   if constexpr (config::bias_type != config::none) score = fmaf(bias, kLog2E, score);
   return score;

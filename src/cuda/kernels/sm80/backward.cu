@@ -1,0 +1,223 @@
+// The backward: dK and dV of a tile of keys, and its part of dQ, by mma.sync and cp.async (8.0 and
+// later). FlashAttention-2 (Dao 2023), section 3.1.2, with every option of docs/semantics.md that a
+// Config enables.
+//
+// Grid: one block per (tile of keys, key head, sequence), the first tile first, or the last if
+// deterministic. A block keeps K, V and f32 dK, dV of its keys and visits the tiles of queries that
+// see them, for each query head of the key head, so no sum over heads remains.
+// S and dP are computed transposed (keys are rows), because then P^T and dS^T, packed pairwise, are
+// the A fragments of dV += P^T dO and dK += dS^T Q. How the warps share the work:
+//   p_ds_in_smem = 0  a warp owns 16 or 32 keys with all of their dims. Only dS passes through
+//   shared
+//                     memory, for dQ. Scores are computed for a chunk of queries at a time, so that
+//                     S and dP take few registers next to dK and dV.
+//   p_ds_in_smem = 1  P and dS pass through shared memory, and the warps share keys and dims of dK
+//                     and dV: for dims above 64, where dK and dV of 32 keys exceed a warp's
+//                     registers.
+//   split_dk_dv       half of the warps accumulate dV, the others dK, of 64 keys each, so that each
+//                     fragment feeds more products.
+//   split_s_dp        likewise S and dP are computed by different warps.
+// dQ of each step is added to dq_accum in global memory (passes/backward_postprocess.cu converts
+// it); deterministic: in the order of dq_semaphore. bias_gradient: dS is added to dbias_accum
+// likewise (passes/bias_gradient_convert.cu), for biases whose sums need no order.
+//
+// Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; p_ds_in_smem,
+// split_dk_dv, split_s_dp; chunk (queries whose scores are computed at once, 16 or 32);
+// kv_in_registers (without p_ds_in_smem: K and V fragments); softcap, alibi, bias_type,
+// bias_gradient, mask, dropout, element_access. Shared memory: backward_shared.cuh. Measurements:
+// docs/kernels/sm80.md.
+#include "config.cuh"
+#include "sm80/backward_accum.cuh"
+#include "sm80/backward_epilogue.cuh"
+#include "sm80/backward_queries.cuh"
+
+namespace {
+
+using namespace sm80;
+using namespace sm80::backward;
+
+// dV is accumulated before dP is computed, so that exponentials and products overlap: worth it with
+// softcap, which adds arithmetic.
+constexpr bool kEarlyDv = config::softcap != 0 && !kSplitSDp;
+
+// Loads K and V of the block, once.
+__device__ __forceinline__ void LoadKeys(const Arguments& a, const Block& block, unsigned base) {
+  const Sequence& seq = block.seq;
+  TileLoader<kDimQk, kTileKv, kThreads, kDtype>(
+      a.k, a.dim_qk, RowAddress(a.k, seq.idx, seq.first_kv + block.j0, block.head_kv))
+      .template Load<1>(base + kShared.k, 0, seq.len_kv - block.j0);
+  TileLoader<kDimVo, kTileKv, kThreads, kDtype>(
+      a.v, a.dim_vo, RowAddress(a.v, seq.idx, seq.first_kv + block.j0, block.head_kv))
+      .template Load<1>(base + kShared.v, 0, seq.len_kv - block.j0);
+  ptx::CopyCommit();
+}
+
+// P and dS of the warp's part of a tile, chunk by chunk, to shared memory or, without p_ds_in_smem,
+// to dk and dv (dS also to shared memory, for dQ).
+__device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreContext& context,
+                                              const Sequence& seq, int head, unsigned base,
+                                              unsigned q_tile, unsigned dout_tile,
+                                              Accumulator<kPartQk>& dk, Accumulator<kPartVo>& dv) {
+  const unsigned k_tile = base + kShared.k;
+  const unsigned v_tile = base + kShared.v;
+  const unsigned ds_tile = base + kShared.ds;
+  const int score_key = context.key;
+  const int score_query = context.query;
+  KvFragments kv;
+  kv.Load(k_tile, v_tile, score_key);
+#pragma unroll 1
+  for (int query = 0; query < kScoreQueries; query += kChunk) {
+    ChunkBits bits;
+    GenerateChunkBits(context, query, bits);
+    Scores s;
+    Scores dp;
+    LseDelta lse_delta;
+    Fragments p_pairs;
+    Fragments ds_pairs;
+    if constexpr (kSplitSDp) {
+      MultiplySplit(k_tile, v_tile, score_key, q_tile, dout_tile, score_query, base + kShared.swap,
+                    s, dp);
+    } else {
+      MultiplyChunk<kDimQk>(kv.k, k_tile, score_key, q_tile, score_query + query, s);
+    }
+    if constexpr (!kEarlyDv && !kSplitSDp) {
+      MultiplyChunk<kDimVo>(kv.v, v_tile, score_key, dout_tile, score_query + query, dp);
+    }
+    LoadLseDelta(context, query, lse_delta);
+    ComputeP(a, context, query, lse_delta, bits, s, p_pairs);
+    const auto consume_p = [&] {
+      if constexpr (kPDsInSmem) {
+        StoreTransposed(p_pairs, base + kShared.p, score_key, score_query + query);
+      } else {
+#pragma unroll
+        for (int k = 0; k < kBlocksN / 2; ++k) {
+          Accumulate<kDimVo, kPartVo>(p_pairs[k], dout_tile, query + 16 * k, 0, dv);
+        }
+      }
+    };
+    if constexpr (kEarlyDv) {
+      consume_p();
+      MultiplyChunk<kDimVo>(kv.v, v_tile, score_key, dout_tile, score_query + query, dp);
+      LoadLseDelta(context, query, lse_delta);
+    }
+    ComputeDs(a, context, query, lse_delta, bits, s, dp, ds_pairs);
+    if constexpr (config::bias_gradient != 0) AddDbias(a, context, seq, head, query, dp);
+    StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
+    if constexpr (!kEarlyDv) consume_p();
+    if constexpr (!kPDsInSmem) {
+#pragma unroll
+      for (int k = 0; k < kBlocksN / 2; ++k) {
+        Accumulate<kDimQk, kPartQk>(ds_pairs[k], q_tile, query + 16 * k, 0, dk);
+      }
+    }
+  }
+}
+
+// With p_ds_in_smem: dV += P^T dO and dK += dS^T Q from shared memory. With split_dk_dv a warp has
+// one of both, in `dk`.
+__device__ __forceinline__ void AccumulateDkDv(unsigned base, unsigned q_tile, unsigned dout_tile,
+                                               Accumulator<kPartQk>& dk, Accumulator<kPartVo>& dv) {
+  const unsigned p_tile = base + kShared.p;
+  const unsigned ds_tile = base + kShared.ds;
+  const auto lane = FragmentLane<kTileQ>::RowsFirst();
+  const int key = OutWarp() / kOutParts * kOutKeys;
+  const int part = OutWarp() % kOutParts;
+  const unsigned x_tile = HasDv() ? p_tile : ds_tile;
+  const unsigned y_tile = HasDv() ? dout_tile : q_tile;
+#pragma unroll
+  for (int k = 0; k < kTileQ / 16; ++k) {
+    unsigned x[kBlocksM][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) {
+      ptx::LoadMatrix(x[m], lane.At(kSplitDkDv ? x_tile : p_tile, key + 16 * m, 2 * k));
+    }
+    if constexpr (kSplitDkDv) {
+      Accumulate<kDimQk, kPartQk>(x, y_tile, 16 * k, part, dk);
+    } else {
+      Accumulate<kDimVo, kPartVo>(x, dout_tile, 16 * k, part, dv);
+#pragma unroll
+      for (int m = 0; m < kBlocksM; ++m) {
+        ptx::LoadMatrix(x[m], lane.At(ds_tile, key + 16 * m, 2 * k));
+      }
+      Accumulate<kDimQk, kPartQk>(x, q_tile, 16 * k, part, dk);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
+    attn_backward(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Block block = BlockOf(a);
+  const Sequence& seq = block.seq;
+  if (block.j0 >= seq.rows_kv) return;
+  const unsigned base = ptx::SharedAddress(memory);
+  const TilesToVisit tiles(a, block, memory);
+  LoadKeys(a, block, base);
+  ScoreContext context(block.j0, base);
+  const QueryPipeline pipeline(a, block, base);
+  char* dq_accum = nullptr;  // of the sequence
+  if (a.dq_accum.base != nullptr) {
+    dq_accum = RowAddress(a.dq_accum, seq.idx, DqAccumFirstRow(a, seq), 0);
+  }
+  const DqSemaphore semaphore(a, memory);
+  Accumulator<kPartQk> dk{};  // with split_dk_dv: or dV
+  Accumulator<kPartVo> dv{};
+  const long long first_row = a.packed_q != 0 ? seq.first_q : 1ll * seq.idx * a.max_len_q;
+
+  for (int window = 0; window < tiles.num_tiles(); window += attn::device::kBackwardWindow) {
+    const int count = min(attn::device::kBackwardWindow, tiles.num_tiles() - window);
+    tiles.List(window, count);
+    // Visits: query heads outside, tiles inside.
+    int head = block.head_kv * a.heads_per_kv;
+    const int head_end = head + a.heads_per_kv;
+    int tile = tiles.Next(0, count);
+    if (tile == count) continue;
+    pipeline.LoadScoreInputs(a, context, head, window + tile, head < head_end);
+    pipeline.Load(a, head, window + tile, 0, head < head_end);
+    for (int stage = 0; head < head_end; stage ^= 1) {
+      int next_tile = tiles.Next(tile + 1, count);
+      int next_head = head;
+      if (next_tile == count) {
+        next_tile = tiles.Next(0, count);
+        ++next_head;
+      }
+      ptx::CopyWait<0>();
+      __syncthreads();  // the tile has arrived; the next stage and dS of the last step are free
+      pipeline.Load(a, next_head, window + next_tile, stage ^ 1, next_head < head_end);
+      const int i0 = (window + tile) * kTileQ;
+      const unsigned q_tile = pipeline.QTile(stage);
+      const unsigned dout_tile = pipeline.DoutTile(stage);
+      context.SetTile(a, seq, head, i0, first_row, base, tiles.IsPartial(tile));
+      ComputeScores(a, context, seq, head, base, q_tile, dout_tile, dk, dv);
+      semaphore.Fence();
+      __syncthreads();  // dS (and P) of all keys are stored, and so are the sums of the last step
+      semaphore.Release();
+      pipeline.LoadScoreInputs(a, context, next_head, window + next_tile, next_head < head_end);
+      ptx::CopyCommit();
+      if constexpr (kPDsInSmem) AccumulateDkDv(base, q_tile, dout_tile, dk, dv);
+      if (dq_accum != nullptr) {
+        float* const accum = reinterpret_cast<float*>(dq_accum + i0 * (kDimQk * 4ll) +
+                                                      head * a.dq_accum.stride_head);
+        DqTile dq;
+        MultiplyDq(base + kShared.ds, base + kShared.k, dq);
+        if (semaphore.enabled()) {
+          // The later tiles of keys that see the queries come first.
+          semaphore.Acquire(
+              a.dq_semaphore + (1ll * seq.idx * a.heads_q + head) * tiles.num_tiles() + window +
+                  tile,
+              static_cast<unsigned>(tiles.NumKeyTiles(window + tile) - 1 - block.tile_idx));
+        }
+        AddDq(accum, seq.len_q - i0, dq);
+      }
+      head = next_head;
+      tile = next_tile;
+    }
+  }
+  ptx::CopyWait<0>();
+  semaphore.Fence();
+  __syncthreads();  // K has been read for the last dQ
+  semaphore.Release();
+  WriteKeyGradients(a, seq, block.j0, block.head_kv, dk, dv, base);
+}

@@ -1,0 +1,110 @@
+// sm80/backward.cu: what it adds to f32 sums in global memory, dq_accum and dbias_accum, and the
+// semaphore that orders these sums if they must be deterministic.
+#pragma once
+#include "shared/dbias_accum.cuh"
+#include "shared/dq_accum.cuh"
+#include "sm80/backward_scores.cuh"
+
+namespace sm80::backward {
+
+// Part of dQ = dS K of the block's keys: a warp's queries and dims of the tile. The thread index is
+// re-read each time, because dK and dV leave no registers to keep values derived from it.
+constexpr int kDqBlocksM = kDqQueries / 16;
+constexpr int kDqBlocksN = kDqDims / 8;
+using DqTile = float[kDqBlocksM][kDqBlocksN][4];
+
+__device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
+  const int thread = ptx::RereadThreadIdx();
+  const int lane = thread % 32;
+  const int query = thread / 32 % kDqWarps * kDqQueries;
+  const int dim = thread / 32 / kDqWarps * kDqDims;
+  constexpr bool kFoldsChunk = IsPowerOfTwo(kDqDims);
+  const auto ds_lane = FragmentLane<kTileQ>::ColumnsFirst(lane).StartingAt(query / 8);
+  const auto k_lane = FragmentLane<kDimQk>::RowsFirst(lane).StartingAt(kFoldsChunk ? dim / 8 : 0);
+#pragma unroll
+  for (int k = 0; k < kTileKv / 16; ++k) {
+    unsigned x[kDqBlocksM][4];
+#pragma unroll
+    for (int m = 0; m < kDqBlocksM; ++m) {
+      ptx::LoadMatrixTransposed(x[m], ds_lane.At(ds_tile, 16 * k, 2 * m));
+    }
+    Multiply<kDtype>(x, k_lane, k_tile, 16 * k, kFoldsChunk ? 0 : dim / 8, dq, k == 0);
+  }
+}
+
+// Adds dq to the accumulators of the tile's queries; `num_queries` of them exist. The scale is
+// applied later.
+__device__ __forceinline__ void AddDq(float* accum, int num_queries, const DqTile& dq) {
+  const int thread = ptx::RereadThreadIdx();
+  const int query = thread / 32 % kDqWarps * kDqQueries;
+  const int dim = thread / 32 / kDqWarps * kDqDims;
+  accum += query * kDimQk + dim * 16 + thread % 32 * 4;
+#pragma unroll
+  for (int m = 0; m < kDqBlocksM; ++m) {
+    if (query + 16 * m >= num_queries) continue;
+#pragma unroll
+    for (int n = 0; n < kDqBlocksN; ++n) {
+      const float(&c)[4] = dq[m][n];
+      ptx::AddGlobal(accum + 16 * m * kDimQk + 128 * n, c[0], c[1], c[2], c[3]);
+    }
+  }
+}
+
+// Adds ds of kChunk queries from `query` to dbias_accum.
+__device__ __forceinline__ void AddDbias(const Arguments& a, const ScoreContext& context,
+                                         const Sequence& seq, int head, int query,
+                                         const Scores& ds) {
+  const int lane = ptx::RereadThreadIdx() % 32;
+  char* accum = DbiasAccumAddress(a, seq.idx, head, context.i0 + query, context.j0) + 16 * lane;
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n, accum += DbiasAccumStride(a)) {
+    if (query + 8 * n >= context.num_queries) continue;
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m) {
+      if (context.j0 + 16 * m >= seq.len_kv) continue;
+      const float(&c)[4] = ds[m][n];
+      ptx::AddGlobal(reinterpret_cast<float*>(accum + 512 * m), c[0], c[1], c[2], c[3]);
+    }
+  }
+}
+
+// dq_semaphore: orders the blocks that add to a tile of dq_accum, from the last tile of keys to the
+// first, which under a causal mask is the order in which they reach a tile of queries. A semaphore
+// counts the blocks that have added. Does nothing unless the call is deterministic.
+// A block releases one step late, when its sums have long reached memory and nobody waits for them:
+// Acquire() notes the semaphore in shared memory, Release() must follow a __threadfence() of all
+// threads and a barrier of the block.
+class DqSemaphore {
+ public:
+  __device__ __forceinline__ DqSemaphore(const Arguments& a, unsigned char* memory)
+      : a_(a), held_(reinterpret_cast<unsigned**>(memory + kShared.semaphore)) {
+    if (threadIdx.x == 0) *held_ = nullptr;
+  }
+
+  // Waits until `num_before` blocks have added; each warp for itself. Only if enabled().
+  __device__ __forceinline__ void Acquire(unsigned* semaphore, unsigned num_before) const {
+    if (Lane() == 0) {
+      while (ptx::LoadAcquire(semaphore) != num_before) {
+      }
+    }
+    __syncwarp();
+    if (threadIdx.x == 0) *held_ = semaphore;
+  }
+  __device__ __forceinline__ void Fence() const {
+    if (enabled()) __threadfence();
+  }
+  __device__ __forceinline__ void Release() const {
+    if (!enabled() || threadIdx.x != 0 || *held_ == nullptr) return;
+    ptx::AddRelease(*held_, 1);
+    *held_ = nullptr;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool enabled() const {
+    return a_.dq_semaphore != nullptr;
+  }
+
+ private:
+  const Arguments& a_;
+  unsigned** held_;  // in shared memory
+};
+
+}  // namespace sm80::backward

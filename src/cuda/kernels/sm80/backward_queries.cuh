@@ -1,0 +1,161 @@
+// sm80/backward.cu: which tiles of queries a block visits, and their loads.
+#pragma once
+#include "sm80/backward_scores.cuh"
+
+namespace sm80::backward {
+
+// What the block computes: dK and dV of a tile of keys of one key head.
+struct Block {
+  Sequence seq;
+  int tile_idx;
+  int j0;
+  int head_kv;
+};
+
+__device__ __forceinline__ Block BlockOf(const Arguments& a) {
+  const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
+  // Sequences that share dbias_accum are scheduled consecutively, so that L2 has what they add to;
+  // then tiles.
+  const bool share = config::bias_gradient != 0 && a.dbias_accum_stride_batch == 0;
+  const unsigned sharing = share ? static_cast<unsigned>(a.batch) : 1;
+  const unsigned tile = blockIdx.x / sharing % tiles;
+  const unsigned heads = blockIdx.x / sharing / tiles;
+  const int tile_idx = static_cast<int>(a.dq_semaphore != nullptr ? tiles - 1 - tile : tile);
+  const int j0 = tile_idx * kTileKv;
+  const int head_kv = static_cast<int>(heads % static_cast<unsigned>(a.heads_kv));
+  const int seq_idx =
+      static_cast<int>(heads / static_cast<unsigned>(a.heads_kv) + blockIdx.x % sharing);
+  return {SequenceOf(a, seq_idx), tile_idx, j0, head_kv};
+}
+
+// The tiles of queries of a window that see keys of the block, as two bit sets in shared memory,
+// read from q_ranges of passes/backward_preprocess.cu.
+class TilesToVisit {
+ public:
+  __device__ __forceinline__ TilesToVisit(const Arguments& a, const Block& block,
+                                          unsigned char* memory)
+      : bits_(reinterpret_cast<unsigned*>(memory + kShared.tiles_to_visit)),
+        partial_(reinterpret_cast<unsigned*>(memory + kShared.partial)),
+        j0_(block.j0) {
+    num_tiles_ = (a.max_len_q + kTileQ - 1) / kTileQ;
+    ranges_ = reinterpret_cast<const int4*>(a.q_ranges) + 1ll * block.seq.idx * num_tiles_;
+    // The first window is read before the loads of K and V, which take long.
+    first_ = static_cast<int>(threadIdx.x) < num_tiles_ ? ranges_[threadIdx.x] : int4{};
+  }
+
+  // Lists the `count` tiles of the window; all threads. Contains barriers of the block.
+  __device__ __forceinline__ void List(int window, int count) const {
+    __syncthreads();  // the bits of the window before have been read
+                      // Rolled where that leaves less to spill; unrolled else.
+#pragma unroll(kPDsInSmem ? 1 : attn::device::kBackwardWindow / kThreads)
+    for (int n = static_cast<int>(threadIdx.x); n < (count + 31) / 32 * 32; n += kThreads) {
+      bool sees = false;
+      bool sees_all = true;
+      if (n < count) {
+        const int4 range = window + n < kThreads ? first_ : ranges_[window + n];
+        sees = range.x < j0_ + kTileKv && range.y > j0_;
+        sees_all = range.z <= j0_ && range.w >= j0_ + kTileKv;
+      }
+      const unsigned sees_bits = __ballot_sync(~0u, sees);
+      const unsigned partial_bits = __ballot_sync(~0u, !sees_all);
+      if (Lane() == 0) {
+        bits_[n / 32] = sees_bits;
+        partial_[n / 32] = partial_bits;
+      }
+    }
+    __syncthreads();
+  }
+
+  // The first tile to visit from `from` on, or `count`.
+  __device__ __forceinline__ int Next(int from, int count) const {
+    while (from < count) {
+      const unsigned rest = bits_[from / 32] >> (from % 32);
+      if (rest != 0) return from + __ffs(static_cast<int>(rest)) - 1;
+      from = (from | 31) + 1;
+    }
+    return count;
+  }
+  __device__ __forceinline__ bool IsPartial(int tile) const {
+    return (partial_[tile / 32] >> (tile % 32) & 1) != 0;
+  }
+  // How many tiles of keys see some query of the tile, counted from the first.
+  __device__ __forceinline__ int NumKeyTiles(int tile) const {
+    return (ranges_[tile].y + kTileKv - 1) / kTileKv;
+  }
+  __device__ __forceinline__ int num_tiles() const { return num_tiles_; }
+
+ private:
+  unsigned* bits_;
+  unsigned* partial_;
+  int j0_;
+  int num_tiles_;
+  const int4* ranges_;
+  int4 first_;
+};
+
+// The tiles of Q and dO, through a ring of two stages, and what only scores need: lse_delta, bias
+// and mask have one buffer, which is free once all warps have their scores. All loads are part of
+// one group at a time.
+class QueryPipeline {
+ public:
+  __device__ __forceinline__ QueryPipeline(const Arguments& a, const Block& block, unsigned base)
+      : q_(a.q, a.dim_qk, RowAddress(a.q, block.seq.idx, block.seq.first_q, 0)),
+        dout_(a.dout, a.dim_vo, RowAddress(a.dout, block.seq.idx, block.seq.first_q, 0)),
+        lse_delta_(RowAddress(a.lse_delta, block.seq.idx, block.seq.first_q, 0)),
+        base_(base),
+        seq_(block.seq) {}
+
+  __device__ __forceinline__ unsigned QTile(int stage) const {
+    return base_ + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * 2);
+  }
+  __device__ __forceinline__ unsigned DoutTile(int stage) const {
+    return base_ + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * 2);
+  }
+
+  // Loads Q and dO of a tile of queries of a head, if `wanted`; commits the group.
+  __device__ __forceinline__ void Load(const Arguments& a, int head, int tile, int stage,
+                                       bool wanted) const {
+    if (wanted) {
+      const int i = tile * kTileQ;
+      const int num_queries = seq_.len_q - i;
+      q_.Load(QTile(stage), i * a.q.stride_row + head * a.q.stride_head, num_queries);
+      dout_.Load(DoutTile(stage), i * a.dout.stride_row + head * a.dout.stride_head, num_queries);
+    }
+    ptx::CopyCommit();
+  }
+  // Loads lse_delta, and bias and mask of the warp's part, if `wanted`.
+  __device__ __forceinline__ void LoadScoreInputs(const Arguments& a, const ScoreContext& context,
+                                                  int head, int tile, bool wanted) const {
+    const int row = static_cast<int>(threadIdx.x);
+    if (wanted && row < kTileQ) {
+      const int i = tile * kTileQ;
+      const bool exists = i + row < seq_.len_q;
+      ptx::CopyAsyncSmall<8>(
+          base_ + kShared.lse_delta + static_cast<unsigned>(8 * row),
+          exists ? lse_delta_ + (i + row) * 8ll + head * a.lse_delta.stride_head : a.lse_delta.base,
+          exists);
+    }
+    if constexpr (kHasBias || kHasMask) {
+      if (wanted) {
+        const int i = tile * kTileQ + context.query;
+        if constexpr (kHasBias) {
+          BiasTile::Load(context.bias, a.bias, ScoreAddress(a.bias, seq_.idx, head, i, context.j0),
+                         seq_.len_q - i, seq_.len_kv - context.j0);
+        }
+        if constexpr (kHasMask) {
+          MaskTile::Load(context.mask, a.mask, ScoreAddress(a.mask, seq_.idx, head, i, context.j0),
+                         seq_.len_q - i, seq_.len_kv - context.j0);
+        }
+      }
+    }
+  }
+
+ private:
+  TileLoader<kDimQk, kTileQ, kThreads, kDtype> q_;
+  TileLoader<kDimVo, kTileQ, kThreads, kDtype> dout_;
+  const char* lse_delta_;
+  unsigned base_;
+  Sequence seq_;
+};
+
+}  // namespace sm80::backward

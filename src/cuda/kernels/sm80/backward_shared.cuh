@@ -1,0 +1,56 @@
+// Shared memory of sm80/backward.cu, for the host, which requests it, and the kernel.
+#pragma once
+
+namespace attn::device {
+
+// Tiles of queries whose visibility is listed at once.
+inline constexpr int kBackwardWindow = 512;
+
+// How the warps share the work; see sm80/backward.cu.
+struct BackwardSplit {
+  bool p_ds_in_smem = false;
+  bool split_dk_dv = false;
+  bool split_s_dp = false;
+
+  bool operator==(const BackwardSplit&) const = default;
+};
+
+// Offsets in bytes; tiles begin at multiples of 128.
+struct BackwardShared {
+  int k = 0;          // [tile_kv][dim_qk]; after the loop dK, then dV overlay all tiles
+  int v = 0;          // [tile_kv][dim_vo]
+  int q = 0;          // [stages][tile_q][dim_qk]
+  int dout = 0;       // [stages][tile_q][dim_vo]
+  int ds = 0;         // [tile_kv][tile_q]: dS transposed
+  int p = 0;          // [tile_kv][tile_q]: P transposed; only with p_ds_in_smem
+  int bias = 0;       // [warps][queries of a warp][keys of a warp]
+  int mask = 0;       // likewise, bytes
+  int swap = 0;       // [warps][keys of a warp][16] f32 that warps exchange; only with split_s_dp
+  int lse_delta = 0;  // [tile_q] {lse in units of log2, delta}
+  int tiles_to_visit = 0;  // a bit per tile of queries of the window: some row sees a key of ours
+  int partial = 0;         // a bit likewise: not every row sees every key
+  int semaphore = 0;       // address of the dq_semaphore to release next; only if deterministic
+  int bytes = 0;
+};
+
+constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
+                                          int dim_vo, const BackwardSplit& split, int warps,
+                                          int bias_bytes, bool mask) {
+  BackwardShared s;
+  s.v = s.k + tile_kv * dim_qk * 2;
+  s.q = s.v + tile_kv * dim_vo * 2;
+  s.dout = s.q + stages * tile_q * dim_qk * 2;
+  s.ds = s.dout + stages * tile_q * dim_vo * 2;
+  s.p = s.ds + tile_kv * tile_q * 2;
+  s.bias = s.p + (split.p_ds_in_smem ? tile_kv * tile_q * 2 : 0);
+  s.mask = s.bias + tile_q * tile_kv * bias_bytes;
+  s.swap = s.mask + (mask ? tile_q * tile_kv : 0);
+  s.lse_delta = s.swap + (split.split_s_dp ? warps * 32 * 16 * 4 : 0);
+  s.tiles_to_visit = s.lse_delta + tile_q * 8;
+  s.partial = s.tiles_to_visit + kBackwardWindow / 8;
+  s.semaphore = s.partial + kBackwardWindow / 8;
+  s.bytes = s.semaphore + 8;
+  return s;
+}
+
+}  // namespace attn::device

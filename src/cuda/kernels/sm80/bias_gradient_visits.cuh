@@ -1,0 +1,187 @@
+// sm80/bias_gradient.cu: how a tile is shared among warps, and the tiles of scores that a block
+// visits.
+#pragma once
+#include "config.cuh"
+#include "ptx/memory.cuh"
+#include "shared/dropout.cuh"
+#include "shared/score.cuh"
+#include "shared/sequence.cuh"
+#include "sm80/bias_gradient_shared.cuh"
+#include "sm80/bias_mask_tile.cuh"
+#include "sm80/product.cuh"
+#include "sm80/sizes.cuh"
+#include "sm80/tile.cuh"
+
+namespace sm80::bias_gradient {
+
+constexpr int kDimQk = config::dim_qk;
+constexpr int kDimVo = config::dim_vo;
+constexpr int kRows = kTileQ / kWarps;  // queries per warp
+constexpr int kBlocksM = kRows / 16;
+constexpr int kBlocksN = kTileKv / 8;
+constexpr int kBiasBytes = ElementBytes(config::bias_type);
+constexpr attn::device::BiasGradientShared kShared = attn::device::BiasGradientSharedOf(
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kBiasBytes, config::mask != 0);
+static_assert(kTileQ * kTileKv * 4 <= kShared.bias && kRows <= 32);
+
+using BiasTile = BiasMaskTile<kRows, kTileKv, kBiasBytes>;
+using MaskTile = BiasMaskTile<kRows, config::mask != 0 ? kTileKv : 64, 1>;
+using Scores = float[kBlocksM][kBlocksN][4];
+
+__device__ __forceinline__ int RowOf(int m, int r) {
+  return 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r;
+}
+__device__ __forceinline__ int ColumnOf(int n) {
+  return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2;
+}
+
+// c = X Y^T for the warp's rows of X.
+template <int kDim>
+__device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, Scores& c) {
+  const auto x_lane = FragmentLane<kDim>::RowsFirst();
+  const auto load = [&](int k, unsigned(&a)[kBlocksM][4]) {
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) ptx::LoadMatrix(a[m], x_lane.At(x_tile, 16 * m, 2 * k));
+  };
+  MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
+}
+
+// A tile of scores that adds to the block's tile of dbias: its place, and what belongs to one of
+// the warp's rows, i0 + OwnRow(). Lanes get other rows by shuffles: if each lane held all its rows,
+// or the Sequence instead of its index, of this visit and the next, the kernel would spill
+// (docs/kernels/sm80.md).
+struct Visit {
+  int seq_idx, head;
+  int i0 = 0, j0 = 0;  // the warp's first query, the tile's first key
+  KeyRange keys;
+  float lse;  // in units of log2; inf if the row sees nothing
+  float delta;
+  bool partial;  // some row of the warp does not see every key
+};
+
+__device__ __forceinline__ int OwnRow() {
+  return static_cast<int>(threadIdx.x) % kRows;
+}
+__device__ __forceinline__ float FromRow(float own_value, int row) {
+  return __shfl_sync(~0u, own_value, row);
+}
+__device__ __forceinline__ KeyRange FromRow(const KeyRange& own_value, int row) {
+  return {__shfl_sync(~0u, own_value.begin, row), __shfl_sync(~0u, own_value.end, row)};
+}
+
+// Loads what belongs to OwnRow().
+__device__ __forceinline__ void LoadRow(const Arguments& a, Visit& visit) {
+  const Sequence seq = SequenceOf(a, visit.seq_idx);
+  const long long first_row = a.packed_q != 0 ? seq.first_q : 1ll * seq.idx * a.max_len_q;
+  const int i = visit.i0 + OwnRow();
+  visit.keys = {0, 0};
+  visit.lse = kInfinity;  // p = 0
+  visit.delta = 0.0f;
+  if (i < seq.len_q) {
+    const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first_row + i];
+    const float2 values = *reinterpret_cast<const float2*>(
+        RowAddress(a.lse_delta, seq.idx, seq.first_q + i, visit.head));
+    visit.keys = {range.x, range.y};
+    visit.lse = values.x;
+    visit.delta = values.y;
+  }
+}
+
+// The tile of dbias that the block computes and its share of the sum: visits [begin, begin +
+// count). Indices of broadcast dimensions are 0.
+struct Share {
+  int kv_tile, q_tile, head, seq_idx;
+  int split;
+  int num_q_tiles, num_kv_tiles;                // of the problem
+  bool full_batch, full_head, full_q, full_kv;  // not broadcast by the bias
+};
+
+__device__ __forceinline__ Share ShareOf(const Arguments& a) {
+  Share share;
+  share.full_batch = (a.dbias_full & 8) != 0;
+  share.full_head = (a.dbias_full & 4) != 0;
+  share.full_q = (a.dbias_full & 2) != 0;
+  share.full_kv = (a.dbias_full & 1) != 0;
+  share.num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+  share.num_kv_tiles = (a.max_len_kv + kTileKv - 1) / kTileKv;
+  // The last dimension is fastest.
+  unsigned rest = blockIdx.x;
+  const auto next = [&](bool full, int count) {
+    if (!full) return 0;
+    const int index = static_cast<int>(rest % static_cast<unsigned>(count));
+    rest /= static_cast<unsigned>(count);
+    return index;
+  };
+  share.kv_tile = next(share.full_kv, share.num_kv_tiles);
+  share.q_tile = next(share.full_q, share.num_q_tiles);
+  share.head = next(share.full_head, a.heads_q);
+  share.seq_idx = next(share.full_batch, a.batch);
+  share.split = static_cast<int>(rest);
+  return share;
+}
+
+// The tiles of scores (sequence, head, tile of queries, tile of keys) that share the block's tile
+// of dbias and belong to its split, keys fastest; those in which no row sees a key are skipped.
+class Visits {
+ public:
+  __device__ __forceinline__ Visits(const Arguments& a, const Share& share)
+      : kv_tile_(share.kv_tile), q_tile_(share.q_tile), head_(share.head), seq_idx_(share.seq_idx) {
+    num_kv_ = share.full_kv ? 1 : share.num_kv_tiles;
+    num_q_ = share.full_q ? 1 : share.num_q_tiles;
+    num_h_ = share.full_head ? 1 : a.heads_q;
+    const long long visits = 1ll * num_kv_ * num_q_ * num_h_ * (share.full_batch ? 1 : a.batch);
+    const long long begin = visits * share.split / a.splits;
+    left_ = visits * (share.split + 1) / a.splits - begin;
+    at_kv_ = static_cast<int>(begin % num_kv_);
+    at_q_ = static_cast<int>(begin / num_kv_ % num_q_);
+    at_h_ = static_cast<int>(begin / num_kv_ / num_q_ % num_h_);
+    at_b_ = static_cast<int>(begin / num_kv_ / num_q_ / num_h_);
+  }
+
+  // Begins to load the rows of the next visit, visible or not. Past the last: no row sees a key.
+  __device__ __forceinline__ void BeginLoad(const Arguments& a, int warp, Visit& visit) {
+    visit.keys = {0, 0};
+    if (left_ <= 0) return;
+    visit.seq_idx = seq_idx_ + at_b_;
+    visit.head = head_ + at_h_;
+    visit.i0 = (q_tile_ + at_q_) * kTileQ + warp * kRows;
+    visit.j0 = (kv_tile_ + at_kv_) * kTileKv;
+    LoadRow(a, visit);
+    if (++at_kv_ == num_kv_) {
+      at_kv_ = 0;
+      if (++at_q_ == num_q_) {
+        at_q_ = 0;
+        if (++at_h_ == num_h_) {
+          at_h_ = 0;
+          ++at_b_;
+        }
+      }
+    }
+  }
+
+  // From the visit whose load has begun, advances to the next visible one; false if there is none.
+  // Contains a barrier of the block: all threads are done with shared memory that they read before.
+  __device__ __forceinline__ bool Find(const Arguments& a, int warp, Visit& visit) {
+    const auto is_visible = [&] {
+      return __syncthreads_or(visit.keys.begin < visit.j0 + kTileKv && visit.keys.end > visit.j0) !=
+             0;
+    };
+    bool found = is_visible();
+    while (!found && --left_ > 0) {
+      BeginLoad(a, warp, visit);
+      found = is_visible();
+    }
+    --left_;
+    const bool partial = visit.keys.begin > visit.j0 || visit.keys.end < visit.j0 + kTileKv;
+    visit.partial = __ballot_sync(~0u, partial) != 0;
+    return found;
+  }
+
+ private:
+  int kv_tile_, q_tile_, head_, seq_idx_;
+  int num_kv_, num_q_, num_h_;      // how many share the tile
+  long long left_;                  // visits from the next one
+  int at_kv_, at_q_, at_h_, at_b_;  // the next visit
+};
+
+}  // namespace sm80::bias_gradient

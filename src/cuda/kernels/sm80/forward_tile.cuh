@@ -1,0 +1,137 @@
+// sm80/forward.cu: how a tile is shared among warps and lanes, and the two products.
+//
+// A warp owns kRows queries of the block, 16 or 32. S and P stay in registers: the accumulators of
+// S, packed pairwise, are the A fragments of P V.
+#pragma once
+#include "config.cuh"
+#include "ptx/memory.cuh"
+#include "shared/dropout.cuh"
+#include "shared/score.cuh"
+#include "shared/sequence.cuh"
+#include "sm80/bias_mask_tile.cuh"
+#include "sm80/forward_shared.cuh"
+#include "sm80/product.cuh"
+#include "sm80/sizes.cuh"
+#include "sm80/tile.cuh"
+
+namespace sm80::forward {
+
+constexpr int kRows = kTileQ / kWarps;  // queries per warp
+constexpr int kBlocksM = kRows / 16;    // fragments of 16 queries
+constexpr int kBlocksN = kTileKv / 8;   // accumulators of 8 keys
+constexpr int kBlocksK = config::dim_qk / 16;
+constexpr int kBlocksD = config::dim_vo / 8;
+constexpr bool kOneStage = kStages == 1;
+constexpr bool kHasBias = config::bias_type != config::none;
+constexpr bool kHasMask = config::mask != 0;
+constexpr bool kHasDropout = config::dropout != 0;
+
+// A warp skips tiles in which its rows see nothing. Not with two stages, where skipping separates
+// loads from products and costs more than it saves; not with dropout, where it spills.
+constexpr bool kSkipsHiddenTiles = kOneStage && !kHasDropout && kTileQ > kTileKv;
+
+// Lazy rescaling: full tiles are exponentiated against the running max without updating it. Worth
+// it only if a score modifier, a mask or dropout costs more than the exponential itself. Not used
+// otherwise, because with a stale max the largest P of a row is no longer exactly 1, which raises
+// the rounding error of o. Not used with ALiBi (the max rises with every tile) or above dim 128 (16
+// rows per warp: slower).
+constexpr bool kLazyRescale = (kHasDropout || config::softcap != 0 || kHasBias || kHasMask) &&
+                              config::alibi == 0 && config::dim_qk <= 128 && config::dim_vo <= 128;
+
+// Whether a tile is partial is decided by the warp's own rows, else by the block's.
+constexpr bool kPartialByWarp = kOneStage || !kHasDropout;
+
+constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
+constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
+    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, kHasMask);
+static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0 && kRows <= 32);
+
+using QLayout = TileLayout<config::dim_qk>;
+using VLayout = TileLayout<config::dim_vo>;
+using BiasTile = BiasMaskTile<kRows, kHasBias ? kTileKv : 64, kHasBias ? kBiasBytes : 2>;
+using MaskTile = BiasMaskTile<kRows, kHasMask ? kTileKv : 64, 1>;
+
+using Scores = float[kBlocksM][kBlocksN][4];
+using Output = float[kBlocksM][kBlocksD][4];
+using QFragments = unsigned[kBlocksM][kBlocksK][4];
+using PackedP = unsigned[kBlocksM][kTileKv / 16][4];  // P rounded: the A fragments of P V
+
+// With dropout and 32 rows per warp, bits 0 and 4 of a row's index are swapped, so that a lane's
+// four rows are those of one Philox call. If Q is reloaded for each tile there are no registers for
+// it.
+constexpr bool kPermutesRows = kHasDropout && kRows == 32 && config::q_in_registers != 0;
+__device__ __forceinline__ int PermuteRow(int row) {
+  return kPermutesRows ? (row & ~17) | (row & 1) << 4 | (row >> 4 & 1) : row;
+}
+// Query, within the warp's, of this lane's half r of fragment m.
+__device__ __forceinline__ int RowOf(int m, int r) {
+  return PermuteRow(16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r);
+}
+// First of this lane's two keys of accumulator n.
+__device__ __forceinline__ int ColumnOf(int n) {
+  return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2;
+}
+
+// Loads fragment (m, k) of the warp's Q.
+__device__ __forceinline__ void LoadQ(unsigned q_tile, int m, int k, unsigned (&fragment)[4]) {
+  if constexpr (kPermutesRows) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    ptx::LoadMatrix(fragment,
+                    q_tile + QLayout::At(PermuteRow(16 * m + lane % 16), 2 * k + lane / 16));
+  } else {
+    const auto q_lane = FragmentLane<config::dim_qk>::RowsFirst();
+    ptx::LoadMatrix(fragment, q_lane.At(q_tile, 16 * m, 2 * k));
+  }
+}
+
+// Once the tile of Q has arrived: loads the warp's fragments if they are kept in registers.
+__device__ __forceinline__ void LoadQFragments(const Arguments& a, unsigned q_tile, QFragments& q) {
+  if (!kHasScoreMod && a.negative_scale != 0) {
+    // The running max is of raw products, so the sign of the scale goes to Q.
+    for (int n = static_cast<int>(threadIdx.x) % 32; n < kRows * QLayout::kRowBytes / 4; n += 32) {
+      const unsigned at = q_tile + static_cast<unsigned>(4 * n);
+      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ 0x80008000u);
+    }
+    __syncwarp();
+  }
+  if constexpr (config::q_in_registers != 0) {
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+      for (int k = 0; k < kBlocksK; ++k) LoadQ(q_tile, m, k, q[m][k]);
+  }
+}
+
+// s = Q K^T for 8 kN keys from k_row.
+template <int kN>
+__device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile, unsigned k_tile,
+                                           int k_row, float (&s)[kBlocksM][kN][4]) {
+  const auto load = [&](int k, unsigned(&a)[kBlocksM][4]) {
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m) {
+      if constexpr (config::q_in_registers == 0) {
+        LoadQ(q_tile, m, k, a[m]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[m][e] = q[m][k][e];
+      }
+    }
+  };
+  MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, k_row, s);
+}
+
+// o += P V.
+__device__ __forceinline__ void MultiplyPV(const PackedP& p, unsigned v_tile, Output& o) {
+  const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
+#pragma unroll
+  for (int k = 0; k < kTileKv / 16; ++k) {
+    unsigned a[kBlocksM][4];
+#pragma unroll
+    for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) a[m][e] = p[m][k][e];
+    Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
+  }
+}
+
+}  // namespace sm80::forward

@@ -1,0 +1,14 @@
+// What all kernels that compute scores take from their Config.
+#pragma once
+#include "config.cuh"
+
+namespace sm80 {
+
+inline constexpr int kDtype = config::dtype;
+inline constexpr int kTileQ = config::tile_q;
+inline constexpr int kTileKv = config::tile_kv;
+inline constexpr int kWarps = config::warps;
+inline constexpr int kThreads = 32 * kWarps;
+inline constexpr int kStages = config::stages;
+
+}  // namespace sm80

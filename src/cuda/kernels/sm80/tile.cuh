@@ -1,0 +1,215 @@
+// Tiles: rows of 16-bit elements in shared memory, swizzled for ldmatrix, and their loads.
+//
+// A row has dim / 8 chunks of 16 bytes. Chunk c of row r is stored at c ^ x(r), so that the same
+// chunk of 8 adjacent rows hits different banks: x(r) = r & 7 if a row is a multiple of 128 bytes,
+// else (r >> 1) & 3 (a multiple of 64: two rows share 128 bytes).
+#pragma once
+#include "config.cuh"
+#include "ptx/memory.cuh"
+#include "shared/element.cuh"
+#include "shared/sequence.cuh"
+
+namespace sm80 {
+
+using namespace shared;
+
+template <int kDim>
+struct TileLayout {
+  static_assert(kDim % 32 == 0);
+  static constexpr int kChunks = kDim / 8;
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr bool kWide = kChunks % 8 == 0;
+  // x(r) in bytes. x(r + 8) = x(r), so fragments 8 rows apart share it.
+  __device__ static __forceinline__ unsigned Swizzle(int row) {
+    return static_cast<unsigned>(kWide ? row & 7 : (row >> 1) & 3) << 4;
+  }
+  __device__ static __forceinline__ unsigned At(int row, int chunk) {
+    return static_cast<unsigned>(row * kRowBytes) +
+           ((static_cast<unsigned>(chunk) << 4) ^ Swizzle(row));
+  }
+};
+
+// Loads a tile element by element: for dims, strides or addresses that are not 16-byte aligned, and
+// for f32 rows (of dout), which are rounded to `dtype`. `from`: the tile's first row, `rows`: how
+// many exist.
+template <int kDim, int kRows, int kThreads, int dtype>
+__device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from,
+                                                   long long stride_row, int rows, int dim,
+                                                   int type) {
+  const int bytes = ElementBytes(type);
+#pragma unroll 1
+  for (int n = static_cast<int>(threadIdx.x); n < kRows * kDim; n += kThreads) {
+    const int row = n / kDim;
+    const int column = n % kDim;
+    float value = 0.0f;
+    if (row < rows && column < dim) {
+      value = LoadElement(from + row * stride_row + column * bytes, type);
+    }
+    ptx::StoreShared16(to + TileLayout<kDim>::At(row, column / 8) + column % 8 * 2,
+                       ptx::Pack<dtype>(value, 0.0f) & 0xffffu);
+  }
+}
+
+// How the threads of a block share a tile of kRows rows: kSide adjacent chunks, kStep rows per
+// pass.
+template <int kDim, int kRows, int kThreads>
+struct TileShares {
+  using Layout = TileLayout<kDim>;
+  static constexpr int kSide = Layout::kWide ? 8 : 4;
+  static constexpr int kStep = kThreads / kSide;
+  static constexpr int kPasses = kRows / kStep;
+  static constexpr int kColumns = Layout::kChunks / kSide;
+  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+
+  __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
+  __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
+
+  // Copies this thread's chunks to the tile at `to`; chunk c of pass i is at from(i, c).
+  // Rows from
+  // `left` on and columns from `dim` on become zeros; `any` is some address of
+  // the tensor. Passes are unrolled `unroll` times: fetching the code of a load
+  // that a block runs once costs more than running it.
+  template <int unroll, class From>
+  __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
+                                              const From& from) {
+    to += Layout::At(Row(), Chunk());
+    const auto place = [&](int i, int c) {
+      return to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+    };
+    if (left >= kRows && dim == kDim) {
+#pragma unroll unroll
+      for (int i = 0; i < kPasses; ++i)
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) ptx::CopyAsync(place(i, c), from(i, c), 16);
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kPasses; ++i)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
+        ptx::CopyAsync(place(i, c), inside ? from(i, c) : any, inside ? 16 : 0);
+      }
+  }
+};
+
+// Loads of tiles are asynchronous and end with ptx::CopyCommit(), except with
+// config::element_access (one kernel with both runs out of registers). Rows and columns past the
+// tensor's are zeros.
+
+// Consecutive tiles of kRows rows. Each thread keeps and advances the address of its first chunk,
+// which is faster in a short loop than recomputing it.
+template <int kDim, int kRows, int kThreads, int dtype>
+class TileStream {
+  using Shares = TileShares<kDim, kRows, kThreads>;
+
+ public:
+  // `tensor` and `dim` are kernel parameters; `from`: the first row of the first tile.
+  __device__ __forceinline__ TileStream(const StridedTensor& tensor, const int& dim,
+                                        const char* from)
+      : tensor_(tensor),
+        dim_(dim),
+        from_(from + Shares::Row() * tensor.stride_row + Shares::Chunk() * 16) {}
+
+  // Loads the next tile; `left` of its rows exist.
+  template <int unroll = Shares::kPasses>
+  __device__ __forceinline__ void Load(unsigned to, int left) {
+    if constexpr (config::element_access != 0) {
+      LoadTileByElements<kDim, kRows, kThreads, dtype>(
+          to, from_ - Shares::Row() * tensor_.stride_row - Shares::Chunk() * 16, tensor_.stride_row,
+          left, dim_, tensor_.type);
+    } else {
+      Shares::template Copy<unroll>(to, left, dim_, tensor_.base, [&](int i, int c) {
+        return from_ + i * Shares::kStep * tensor_.stride_row + c * Shares::kSide * 16;
+      });
+    }
+    from_ += kRows * tensor_.stride_row;
+  }
+
+ private:
+  const StridedTensor& tensor_;
+  const int& dim_;
+  const char* from_;
+};
+
+// Tiles anywhere in a tensor. The tile's address is uniform; a thread's own part is a 32-bit offset
+// (StridedTensor::vector guarantees that it fits), which takes half the registers of an address.
+template <int kDim, int kRows, int kThreads, int dtype>
+class TileLoader {
+  using Shares = TileShares<kDim, kRows, kThreads>;
+
+ public:
+  __device__ __forceinline__ TileLoader(const StridedTensor& tensor, const int& dim,
+                                        const char* from)
+      : tensor_(tensor), dim_(dim), from_(from) {}
+
+  // Loads the tile `offset` bytes after `from`; `left` of its rows exist.
+  template <int unroll = Shares::kPasses>
+  __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
+    const char* from = from_ + offset;
+    if constexpr (config::element_access != 0) {
+      LoadTileByElements<kDim, kRows, kThreads, dtype>(to, from, tensor_.stride_row, left, dim_,
+                                                       tensor_.type);
+    } else {
+      const auto stride = static_cast<unsigned>(tensor_.stride_row);
+      const unsigned own = static_cast<unsigned>(Shares::Row()) * stride +
+                           static_cast<unsigned>(Shares::Chunk() * 16);
+      Shares::template Copy<unroll>(to, left, dim_, tensor_.base, [&](int i, int c) {
+        return from + (own + static_cast<unsigned>(i * Shares::kStep) * stride +
+                       static_cast<unsigned>(c * Shares::kSide * 16));
+      });
+    }
+  }
+
+ private:
+  const StridedTensor& tensor_;
+  const int& dim_;
+  const char* from_;
+};
+
+// If true, a part of `elements` begins at a chunk index that shares no bits with those within it.
+constexpr bool IsPowerOfTwo(int elements) {
+  return (elements & (elements - 1)) == 0;
+}
+
+// The part of an ldmatrix address that depends on the lane, for a tile that begins at a multiple
+// of 8 rows.
+//   A, and B of a transposed load: tiles (rows 0-7, rows 8-15) x (chunk, chunk + 1)
+//   B: tiles (chunk, chunk + 1) x (rows 0-7, rows 8-15)
+template <int kDim>
+struct FragmentLane {
+  static constexpr int kLow = TileLayout<kDim>::kWide ? 7 : 3;  // swizzled bits of a chunk
+  unsigned row;                                                 // bytes
+  unsigned swizzle;                                             // bytes
+  __device__ static __forceinline__ FragmentLane
+  RowsFirst(int lane = static_cast<int>(threadIdx.x) % 32) {
+    return {static_cast<unsigned>(lane % 16 * TileLayout<kDim>::kRowBytes),
+            static_cast<unsigned>(lane / 16 << 4) ^ TileLayout<kDim>::Swizzle(lane % 16)};
+  }
+  __device__ static __forceinline__ FragmentLane
+  ColumnsFirst(int lane = static_cast<int>(threadIdx.x) % 32) {
+    const int row = (lane & 7) + ((lane >> 4) << 3);
+    return {static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes),
+            static_cast<unsigned>(((lane >> 3) & 1) << 4) ^ TileLayout<kDim>::Swizzle(row)};
+  }
+  // The pair of elements that this lane holds in row l / 4 of an accumulator.
+  __device__ static __forceinline__ FragmentLane Pair(int lane = static_cast<int>(threadIdx.x) %
+                                                                 32) {
+    return {static_cast<unsigned>(lane / 4 * TileLayout<kDim>::kRowBytes + lane % 4 * 4),
+            TileLayout<kDim>::Swizzle(lane / 4)};
+  }
+  // The same, starting at `chunk`, for chunks that share no bits with it.
+  __device__ __forceinline__ FragmentLane StartingAt(int chunk) const {
+    return {row + static_cast<unsigned>((chunk & ~kLow) << 4),
+            swizzle ^ static_cast<unsigned>((chunk & kLow) << 4)};
+  }
+  // The address for rows from first_row and chunks {chunk, chunk + 1}; first_row a multiple of 16,
+  // chunk even (Pair(): a multiple of 8, any chunk). Only the low bits of the chunk are swizzled;
+  // the others go to the instruction's immediate offset, which saves registers.
+  __device__ __forceinline__ unsigned At(unsigned tile, int first_row, int chunk) const {
+    return tile + row + ((static_cast<unsigned>(chunk & kLow) << 4) ^ swizzle) +
+           static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes + ((chunk & ~kLow) << 4));
+  }
+};
+
+}  // namespace sm80
