@@ -2,6 +2,7 @@
 #include "harness/check.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "cli/failure.hpp"
 #include "cli/progress.hpp"
 #include "core/names.hpp"
+#include "core/suggest.hpp"
 #include "harness/case.hpp"
 #include "harness/device.hpp"
 #include "harness/inputs.hpp"
@@ -52,6 +54,7 @@ struct CheckOptions {
   std::string dtype;
   harness::Filter filter;
   std::string shard;
+  bool none = false;  // --limit 0
   std::string backend;
   std::string device;
   bool exact = false;
@@ -66,9 +69,20 @@ struct CheckOptions {
 
 template <class Enum>
 Enum named(const char* flag, const std::string& text) {
+  std::vector<std::string> names;
+  for (const auto& entry : core::names_of(Enum{})) names.emplace_back(entry.name);
   const auto value = core::value_of<Enum>(text);
-  if (!value) throw BadInput(fmt::format("{} has no value '{}'", flag, text));
-  return *value;
+  if (value) return *value;
+  throw BadInput(fmt::format("{}: found '{}'; accepted {}{}", flag, text, fmt::join(names, ", "),
+                             core::did_you_mean(text, names)));
+}
+
+void check_option(const std::string& option) {
+  std::vector<std::string> names;
+  for (const harness::OptionInfo& one : harness::option_list()) names.push_back(one.name);
+  if (option.empty() || std::ranges::count(names, option) != 0) return;
+  throw BadInput(fmt::format("--option: found '{}'; accepted {}{}", option, fmt::join(names, ", "),
+                             core::did_you_mean(option, names)));
 }
 
 // Rows of packed tensors follow from the lengths that a case draws by its seed: taken where they
@@ -95,13 +109,14 @@ void settle_totals(harness::Case& c, bool drawn_anew) {
 std::vector<harness::Case> selected(const CheckOptions& options) {
   std::vector<harness::Case> list;
   if (options.texts.empty()) {
+    check_option(options.filter.option);
     harness::Filter filter = options.filter;
     if (!options.pass.empty()) filter.pass = named<Pass>("--pass", options.pass);
     if (!options.dtype.empty()) filter.dtype = named<DType>("--dtype", options.dtype);
     if (!options.shard.empty()) {
       const int read = std::sscanf(options.shard.c_str(), "%d/%d", &filter.shard, &filter.shards);
       if (read != 2 || filter.shard < 0 || filter.shard >= filter.shards) {
-        throw BadInput("--shard takes I/N with 0 <= I < N, not '" + options.shard + "'");
+        throw BadInput("--shard: found '" + options.shard + "'; accepted I/N with 0 <= I < N");
       }
     }
     list = harness::case_list(filter);
@@ -111,7 +126,12 @@ std::vector<harness::Case> selected(const CheckOptions& options) {
     for (harness::Case& c : list) c.seed = *options.seed;
   }
   for (harness::Case& c : list) settle_totals(c, options.seed.has_value());
-  if (list.empty()) throw BadInput("no case matches");
+  if (list.empty()) {
+    throw BadInput(
+        "no case matches --pass, --dtype, --name, --option and --shard together; attn "
+        "check --list shows all");
+  }
+  if (options.none) list.clear();
   return list;
 }
 
@@ -295,7 +315,7 @@ int check(const CheckOptions& options) {
         totals.passed, totals.failed, totals.num_skipped(), seconds, totals.worst_ratio);
   }
   if (totals.failed > 0) return kCheckFailed;
-  return totals.passed > 0 ? kOk : kUnsupported;
+  return totals.passed > 0 || list.empty() ? kOk : kUnsupported;
 }
 
 }  // namespace
@@ -317,7 +337,13 @@ Command add_check(CLI::App& root) {
   app.add_option("--option", o.filter.option, "only cases with this option (see attn info)")
       ->type_name("NAME");
   app.add_option("--shard", o.shard, "every N-th case, from the I-th")->type_name("I/N");
-  app.add_option("--limit", o.filter.limit, "at most so many, evenly spread")
+  app.add_option_function<std::int64_t>(
+         "--limit",
+         [&o](std::int64_t limit) {
+           o.filter.limit = limit;
+           o.none = limit == 0;
+         },
+         "at most so many, evenly spread; 0: none")
       ->check(from_to(0, 1 << 30))
       ->type_name("N");
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")

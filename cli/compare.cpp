@@ -53,9 +53,18 @@ TensorComparison compare(const files::FileTensor& actual, const files::FileTenso
   for (const double x : e) {
     if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
   }
+  const std::size_t row_size =
+      actual.name == "lse" || actual.shape.empty() || actual.shape.back() == 0
+          ? 1
+          : static_cast<std::size_t>(actual.shape.back());
+  std::size_t last_nan_row = a.size();
   double worst_error = -1.0;
   std::size_t worst = 0;
   for (std::size_t n = 0; n < a.size(); ++n) {
+    if (std::isnan(a[n]) && std::isnan(e[n]) && n / row_size != last_nan_row) {
+      last_nan_row = n / row_size;
+      ++out.nan_rows;
+    }
     double error = std::numeric_limits<double>::infinity();
     if (a[n] == e[n] || (std::isnan(a[n]) && std::isnan(e[n]))) {
       error = 0.0;
@@ -68,6 +77,7 @@ TensorComparison compare(const files::FileTensor& actual, const files::FileTenso
       worst = n;
     }
   }
+  out.rows = static_cast<std::int64_t>(a.size() / row_size);
   out.elements = static_cast<std::int64_t>(a.size());
   out.relative_error = std::max(worst_error, 0.0);
   out.passed = out.failed == 0;

@@ -17,8 +17,10 @@ struct TensorComparison {
   double relative_error = 0.0;  // largest |actual - expected| / largest |expected|, finite elements
   double tolerance = 0.0;
   std::int64_t elements = 0;
-  std::int64_t failed = 0;  // elements off by more than the tolerance, or not finite alike
-  std::string worst;        // "[0, 3, 1, 7]: 0.125, expected 0.25"; empty without elements
+  std::int64_t failed = 0;    // elements off by more than the tolerance, or not finite alike
+  std::int64_t rows = 0;      // along the last dimension; of lse: elements
+  std::int64_t nan_rows = 0;  // with a NaN where NaN is expected, too: nothing was compared there
+  std::string worst;          // "[0, 3, 1, 7]: 0.125, expected 0.25"; empty without elements
 };
 
 // NaN and infinities must stand at the same places. Any float types.

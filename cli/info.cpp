@@ -8,10 +8,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
+#include "cli/quiet_stderr.hpp"
 #include "core/names.hpp"
 #include "harness/case.hpp"
 #include "harness/device.hpp"
@@ -24,8 +26,9 @@ using nlohmann::ordered_json;
 
 constexpr const char* kExamples = R"(
 Examples:
-  attn info                        version, backends, support table
-  attn info --json                 the same for scripts
+  attn info                        version, threads, backends, what they support in short
+  attn info --support              the table: each option, pass and type, and why not
+  attn info --json                 all of it for scripts
   attn info --explain "dtype=bf16 heads_q=8 heads_kv=2 len_q=512 len_kv=512 causal"
   attn info --explain "len_q=1 len_kv=4096 page_size=16 lengths_kv" --pass decode
       The rules, each backend's verdict and the plan of a problem. The words are those that attn run
@@ -39,6 +42,7 @@ struct InfoOptions {
   std::string pass = to_string(Pass::forward);
   std::string backend;
   std::string device;
+  bool support = false;
   bool json = false;
 };
 
@@ -114,6 +118,23 @@ void print_table(const std::string& backend, const std::vector<SupportRow>& rows
   for (const auto& [reason, where] : reasons) fmt::print("  no ({}): {}\n", where, reason);
 }
 
+// One line a backend: of how many options it has each pass, and the types of plain attention.
+void print_summary(const std::string& backend, const std::vector<SupportRow>& rows) {
+  std::string line;
+  for (std::size_t n = 0; n < kPasses.size(); ++n) {
+    std::size_t options = 0;
+    std::size_t supported = 0;
+    for (const SupportRow& row : rows) {
+      if (row.option.empty() || cell_text(row.passes[n]) == "-") continue;
+      ++options;
+      if (!row.passes[n].types.empty()) ++supported;
+    }
+    line +=
+        fmt::format("{}{} {} of {}", n == 0 ? "" : ", ", to_string(kPasses[n]), supported, options);
+  }
+  fmt::print("  {:<10} {}; {}\n", backend, line, fmt::join(rows.front().passes[0].types, " "));
+}
+
 ordered_json to_json(const std::vector<SupportRow>& rows) {
   ordered_json out = ordered_json::array();
   for (const SupportRow& row : rows) {
@@ -129,13 +150,16 @@ ordered_json to_json(const std::vector<SupportRow>& rows) {
 
 int explain_problem(const InfoOptions& options) {
   const auto pass = core::value_of<Pass>(options.pass);
-  if (!pass) throw BadInput("--pass is forward, backward or decode, not '" + options.pass + "'");
+  if (!pass) {
+    throw BadInput("--pass: found '" + options.pass + "'; accepted forward, backward, decode");
+  }
   const Problem problem = parse_problem(options.explain);
   const harness::Place place = harness::place_of(options.device, options.backend);
   const Device device = harness::device_of_tensors(place);
   ContextOptions context_options;
   context_options.backend =
       device == place.device ? options.backend : harness::backend_for(place, options.backend);
+  const QuietStderr quiet;
   Context context(context_options);
   // A device that is not there has a verdict too: that of the backend. One that is becomes current.
   std::unique_ptr<harness::DeviceQueue> queue;
@@ -160,32 +184,65 @@ int explain_problem(const InfoOptions& options) {
   return verdict.supported ? kOk : kUnsupported;
 }
 
-int info(const InfoOptions& options) {
-  if (!options.explain.empty()) return explain_problem(options);
+struct Findings {
+  std::int32_t threads = 0;
+  std::vector<BackendInfo> backends;
+  std::vector<std::pair<std::string, std::vector<SupportRow>>> support;  // of the usable ones
+};
+
+// Drivers are loaded here and write to stderr what the user did not ask for.
+Findings findings_of(const InfoOptions& options) {
+  const QuietStderr quiet;
   const std::string only =
       harness::backend_for(harness::place_of(options.device, options.backend), options.backend);
+  ContextOptions named;
+  named.backend = only;
+  const Context refuses_unknown_names(named);
   Context context;
-  const std::vector<BackendInfo> list = backends(context);
-  ordered_json out = {{"version", version()}, {"threads", context.threads()}};
+  Findings found{context.threads(), backends(context), {}};
+  for (const BackendInfo& backend : found.backends) {
+    if (!backend.usable || (!only.empty() && backend.name != only)) continue;
+    found.support.emplace_back(backend.name, support_table(backend.name));
+  }
+  return found;
+}
+
+void print_json(const Findings& found) {
+  ordered_json out = {{"version", version()}, {"threads", found.threads}};
   out["backends"] = ordered_json::array();
   out["support"] = ordered_json::object();
-  if (!options.json) fmt::print("attn {}, {} threads\n\nBackends\n", version(), context.threads());
-  for (const BackendInfo& backend : list) {
+  for (const BackendInfo& backend : found.backends) {
     out["backends"].push_back({{"name", backend.name},
                                {"built", backend.built},
                                {"usable", backend.usable},
                                {"detail", backend.detail}});
-    if (options.json) continue;
+  }
+  for (const auto& [backend, rows] : found.support) out["support"][backend] = to_json(rows);
+  fmt::print("{}\n", out.dump(2));
+}
+
+int info(const InfoOptions& options) {
+  if (!options.explain.empty()) return explain_problem(options);
+  const Findings found = findings_of(options);
+  if (options.json) {
+    print_json(found);
+    return kOk;
+  }
+  fmt::print("attn {}, {} threads\n", version(), found.threads);
+  if (options.support) {
+    for (const auto& [backend, rows] : found.support) print_table(backend, rows);
+    return kOk;
+  }
+  fmt::print("\nBackends\n");
+  for (const BackendInfo& backend : found.backends) {
     const char* state = backend.usable ? "usable" : backend.built ? "not usable" : "not built";
     fmt::print("  {:<10} {:<11} {}\n", backend.name, state, backend.detail);
   }
-  for (const BackendInfo& backend : list) {
-    if (!backend.usable || (!only.empty() && backend.name != only)) continue;
-    const std::vector<SupportRow> rows = support_table(backend.name);
-    out["support"][backend.name] = to_json(rows);
-    if (!options.json) print_table(backend.name, rows);
-  }
-  if (options.json) fmt::print("{}\n", out.dump(2));
+  fmt::print("\nSupport: options of each pass, types of plain attention\n");
+  for (const auto& [backend, rows] : found.support) print_summary(backend, rows);
+  fmt::print(
+      "\nattn info --support            each option, pass and type, and why not\n"
+      "attn info --explain PROBLEM    what would run\n");
   return kOk;
 }
 
@@ -201,6 +258,7 @@ Command add_info(CLI::App& root) {
   app.add_option("--backend", options->backend, "only this one");
   app.add_option("--device", options->device, "only its backend; of --explain: where it would run")
       ->type_name("host|cuda|cuda:N|webgpu");
+  app.add_flag("--support", options->support, "the table of options, passes and types");
   app.add_flag("--json", options->json, "one JSON object on stdout");
   return [options] { return info(*options); };
 }

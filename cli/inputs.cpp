@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/names.hpp"
+#include "core/suggest.hpp"
 
 namespace attn::cli {
 namespace {
@@ -54,6 +55,15 @@ std::string float_type(const std::string& name) {
 }
 
 }  // namespace
+
+const char* to_string(FileLayout layout) {
+  switch (layout) {
+    case FileLayout::bshd: return "bshd";
+    case FileLayout::bhsd: return "bhsd";
+    case FileLayout::packed: return "packed";
+  }
+  return "?";
+}
 
 TensorView rows_view(const FileTensor& tensor, FileLayout layout) {
   const TensorView view = take(files::view(tensor));
@@ -102,8 +112,9 @@ void Inputs::read_renames(const std::vector<std::string>& renames) {
       throw BadInput("--name takes NAME=TENSOR, not " + printable(rename));
     }
     if (known.count(name) == 0) {
-      throw BadInput(fmt::format("--name knows no tensor {}; known are {}", printable(name),
-                                 fmt::join(known, ", ")));
+      throw BadInput(fmt::format("--name: found {}; accepted {}{}", printable(name),
+                                 fmt::join(known, ", "),
+                                 core::did_you_mean(name, {known.begin(), known.end()})));
     }
     renames_[name] = rename.substr(equals + 1);
   }
@@ -202,6 +213,12 @@ Arguments Inputs::with_own_cache() {
     owned_.push_back(std::move(copy));
   }
   return out;
+}
+
+std::string Inputs::metadata(const std::string& key) const {
+  if (!file_) return "";
+  const auto found = file_->metadata().find(key);
+  return found == file_->metadata().end() ? "" : found->second;
 }
 
 std::vector<std::string> Inputs::unused() const {

@@ -20,6 +20,7 @@ namespace attn::cli {
 
 // Order of the dimensions of q, k, v, o and their gradients in the files.
 enum class FileLayout { bshd, bhsd, packed };
+const char* to_string(FileLayout layout);
 
 struct InputOptions {
   std::string file;                          // .safetensors; empty = none
@@ -27,6 +28,7 @@ struct InputOptions {
   std::vector<std::string> renames;          // "q=blk.0.q": slot or expected output = tensor
   std::vector<std::string> ignored;          // tensors of the file that are left alone
   FileLayout layout = FileLayout::bshd;
+  bool layout_given = false;
   std::string dtype;  // "f32", ...: q, k, v, do and bias are converted to it; empty = as they are
   DType dtype_out = DType::none;  // o and do are converted to it; none = like q
   std::set<When> wanted;          // which slots are filled, if their tensor is there
@@ -45,6 +47,8 @@ class Inputs {
   Arguments with_own_cache();
   // "q F32[2, 12, 256, 32]", one for each tensor given to the library.
   [[nodiscard]] const std::vector<std::string>& used() const { return used_; }
+  // What the file's metadata has under this key; "" = nothing, or no file.
+  [[nodiscard]] std::string metadata(const std::string& key) const;
   // Names of the file that neither find() nor a slot asked for.
   [[nodiscard]] std::vector<std::string> unused() const;
 

@@ -1,5 +1,6 @@
 // The attn command: picks the subcommand, turns what went wrong into one line and an exit code.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <attn/attn.hpp>
@@ -12,6 +13,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
+#include "core/suggest.hpp"
 
 namespace {
 
@@ -60,28 +62,62 @@ int run_command(const std::function<int()>& command) {
   }
 }
 
+// What is wrong with the words that no command took, or with a missing one, and what may be meant.
+std::string unknown_argument(const CLI::App& app) {
+  const CLI::App* command = &app;
+  std::string path;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += (path.empty() ? "" : " ") + command->get_name();
+  }
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  std::vector<std::string> commands;
+  for (const CLI::App* one : command->get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(one->get_name());
+  }
+  const std::vector<std::string> extras = command->remaining();
+  if (extras.empty()) {
+    return fmt::format("{}: found no command; accepted {}", path, fmt::join(commands, ", "));
+  }
+  const std::string word = extras.front().substr(0, extras.front().find('='));
+  const bool is_flag = word.starts_with('-');
+  return fmt::format("{}: found {} '{}'; accepted {}{}", path,
+                     is_flag ? "the unknown flag" : "the argument", word,
+                     is_flag || commands.empty() ? "the flags of attn " + path + " --help"
+                                                 : fmt::format("{}", fmt::join(commands, ", ")),
+                     attn::core::did_you_mean(word, is_flag ? flags : commands));
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app("Exact softmax attention: forward, backward and decode, in linear memory.", "attn");
   app.set_version_flag("--version", std::string("attn ") + attn::version());
   app.footer(kFooter);
-  app.require_subcommand(1);
   app.get_formatter()->column_width(34);
   const std::vector<std::pair<std::string, Command>> commands = {
       {"run", add_run(app)},   {"check", add_check(app)}, {"bench", add_bench(app)},
       {"info", add_info(app)}, {"cache", add_cache(app)}, {"tune", add_tune(app)}};
-  const auto named = [&](const auto& entry) { return entry.first == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
+  std::vector<std::string> names;
+  for (const auto& [name, command] : commands) names.push_back(name);
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.empty() || (first[0] != '-' && std::ranges::count(names, first) == 0)) {
+    const std::string found = argc > 1 ? "found '" + first + "'" : "found none";
     return fail(kBadInput,
-                fmt::format("there is no command '{}'; run, check, bench, info, cache, tune (see "
-                            "attn --help)",
-                            argv[1]));
+                fmt::format("command: {}; accepted {} (see attn --help){}", found,
+                            fmt::join(names, ", "), attn::core::did_you_mean(first, names)));
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& answer) {  // --help, --version
     return app.exit(answer);
+  } catch (const CLI::ExtrasError&) {
+    return fail(kBadInput, unknown_argument(app));
+  } catch (const CLI::RequiredError&) {  // of a command: no flag is required
+    return fail(kBadInput, unknown_argument(app));
   } catch (const CLI::ParseError& error) {
-    return fail(kBadInput, std::string(error.what()) + " (see attn --help, attn COMMAND --help)");
+    return fail(kBadInput, fmt::format("{} (see attn {} --help)", error.what(), first));
   }
   for (const auto& [name, command] : commands) {
     if (app.got_subcommand(name)) return run_command(command);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bench/work.hpp"
+#include "cli/plausible.hpp"
 #include "harness/mirror.hpp"
 #include "harness/place.hpp"
 
@@ -130,6 +131,7 @@ ordered_json to_json(const TensorComparison& check) {
           {"passed", check.passed},       {"relative_error", check.relative_error},
           {"tolerance", check.tolerance}, {"elements", check.elements},
           {"failed", check.failed},       {"worst", check.worst},
+          {"rows", check.rows},           {"nan_rows", check.nan_rows},
           {"problem", check.problem}};
 }
 
@@ -212,6 +214,9 @@ void print_text(const RunReport& report, const RunOptions& options, const Inputs
     fmt::print("check     {:<5} {} against {}: max relative error {:.2e} (tolerance {:.0e})",
                check.name, check.passed ? "ok" : "FAILED", check.against, check.relative_error,
                check.tolerance);
+    if (check.nan_rows > 0) {
+      fmt::print(", {} of {} rows NaN in both", check.nan_rows, check.rows);
+    }
     if (!check.passed) {
       fmt::print(", {} of {} elements, worst at {}", check.failed, check.elements, check.worst);
     }
@@ -270,6 +275,9 @@ int run(const RunOptions& options) {
     throw BadInput("--accumulate with --repeat would add more than once");
   }
 
+  check_layout(options.input, inputs);
+  check_lengths(problem, inputs.arguments);
+
   const harness::Place place = harness::place_of(options.device, options.backend);
   ContextOptions context_options;
   context_options.backend = harness::backend_for(place, options.backend);
@@ -297,7 +305,8 @@ int run(const RunOptions& options) {
   if (!options.output.empty()) {
     auto tensors = outputs.tensors();
     if (problem.len_new > 0) add_caches(arguments, options.input.layout, tensors);
-    write_outputs(options.output, tensors, {{"problem", to_string(problem)}});
+    write_outputs(options.output, tensors,
+                  {{"layout", to_string(options.input.layout)}, {"problem", to_string(problem)}});
   }
   if (options.json) {
     print_json(report, options, inputs, outputs);

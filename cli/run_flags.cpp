@@ -116,6 +116,7 @@ Command add_run(CLI::App& root) {
   app.add_option_function<std::string>(
          "--layout",
          [&o](const std::string& value) {
+           o.input.layout_given = true;
            o.input.layout = value == "bhsd"     ? FileLayout::bhsd
                             : value == "packed" ? FileLayout::packed
                                                 : FileLayout::bshd;

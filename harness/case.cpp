@@ -7,6 +7,9 @@
 #include <functional>
 #include <sstream>
 #include <type_traits>
+#include <vector>
+
+#include "core/suggest.hpp"
 
 namespace attn::harness {
 namespace {
@@ -179,7 +182,10 @@ Case parse_case(const std::string& text) {
       field.read(c, word, word.substr(equals + 1));
       known = true;
     }
-    if (!known) refuse(word, "no such key");
+    if (known) continue;
+    std::vector<std::string> keys;
+    for (const Field& field : fields()) keys.emplace_back(field.key);
+    refuse(word, "no such key" + core::did_you_mean(word.substr(0, equals), keys));
   }
   if (!has_pass) refuse(text, "the pass is missing");
   c.problem = attn::parse_problem(text.substr(colon + 1));

@@ -7,9 +7,11 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "core/names.hpp"
 #include "core/problem_fields.hpp"
+#include "core/suggest.hpp"
 
 namespace attn {
 
@@ -93,12 +95,18 @@ bool read(std::string_view text, Extent& extent) {
 }
 
 template <class T>
-const char* accepted() {
+std::string accepted() {
   if constexpr (std::same_as<T, bool>) return "on or off";
   if constexpr (std::same_as<T, std::int64_t>) return "a whole number";
   if constexpr (std::same_as<T, std::optional<std::int64_t>>) return "a whole number or none";
   if constexpr (std::same_as<T, Extent>) return "letters of bhqk, 1 or none";
-  return "the name of a value";
+  if constexpr (Enum<T>) {
+    std::string names;
+    for (const auto& entry : core::names_of(T{})) {
+      names += (names.empty() ? "" : ", ") + std::string(entry.name);
+    }
+    return names;
+  }
 }
 
 [[noreturn]] void refuse(std::string_view word, const std::string& why) {
@@ -122,10 +130,13 @@ void read_word(std::string_view word, Problem& problem) {
       refuse(word, "has no value; accepted " + std::string(name) + "=" + accepted<Value>());
     }
     if (!read(word.substr(equals + 1), problem.*member)) {
-      refuse(word, "can't be read; accepted " + std::string(accepted<Value>()));
+      refuse(word, "can't be read; accepted " + accepted<Value>());
     }
   });
-  if (!known) refuse(word, "is not a field of Problem");
+  if (known) return;
+  std::vector<std::string> names;
+  core::visit_fields([&](const char* name, auto) { names.emplace_back(name); });
+  refuse(word, "is not a field of Problem" + core::did_you_mean(key, names));
 }
 
 // The finalizer of splitmix64 (Steele, Lea, Flood 2014).

@@ -40,7 +40,7 @@ TEST_F(CliCache, ListsAndClears) {
 
 TEST_F(CliCache, Refuses) {
   const std::string build = "cache build" + folder();
-  expect_refused(2, "cache", "A subcommand is required");
+  expect_refused(2, "cache", "cache: found no command; accepted build, list, clear");
   expect_refused(2, build + " --arch 75", "architecture: found 75; accepted 80, 86");
   expect_refused(2, build + " --arch ninety", "--arch");
   expect_refused(2, build + " --arch 90 --jobs -1", "--jobs");

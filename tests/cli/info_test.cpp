@@ -32,8 +32,13 @@ TEST_F(Cli, InfoSaysWhatIsThere) {
   EXPECT_GT(info["support"]["cpu"].size(), 20u);
   const Result text = run("info --backend cpu");
   EXPECT_EQ(text.code, 0);
-  for (const char* word : {"Backends", "cpu", "Support of backend cpu", "softcap", "backward"}) {
-    EXPECT_NE(text.out.find(word), std::string::npos) << word;
+  for (const char* word : {"Backends", "cpu", "Support", "forward ", "backward"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+  const Result table = run("info --support --backend cpu");
+  EXPECT_EQ(table.code, 0);
+  for (const char* word : {"Support of backend cpu", "softcap", "backward"}) {
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
   }
 }
 

@@ -176,7 +176,7 @@ TEST_F(Cli, NamesAndLeftOutTensors) {
   EXPECT_EQ(report["problem"].get<std::string>().find("bias"), std::string::npos);
   expect_refused(2, "run --name q=x.q --input " + file, "has no tensor 'k'; give --name k=NAME");
   expect_refused(2, "run --name q=x.y --input " + file, "has no tensor");
-  expect_refused(2, "run --name query=x.q --input " + file, "--name knows no tensor 'query'");
+  expect_refused(2, "run --name query=x.q --input " + file, "--name: found 'query'");
   expect_refused(2, "run --name q --input " + file, "--name takes NAME=TENSOR");
 }
 
