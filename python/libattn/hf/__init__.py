@@ -15,6 +15,7 @@ transformers is imported by `register`, torch by this module's parts.
 from __future__ import annotations
 
 import importlib
+import inspect
 
 from libattn import Unsupported
 from libattn.hf._record import Call, record
@@ -40,9 +41,12 @@ def register(name: str = "libattn") -> None:
             f"libattn.hf.register: transformers {version} is too old: its mask interface doesn't "
             f"take q_length and q_offset; transformers {OLDEST_TRANSFORMERS} or newer is needed"
         )
+    from libattn.hf import _models
     from libattn.hf._attention import attention_forward
     from libattn.hf._mask import visible_keys
 
+    _models.names.add(name)
+    _models.check_at_construction(transformers.PreTrainedModel)
     transformers.AttentionInterface.register(name, attention_forward)
     transformers.AttentionMaskInterface.register(name, visible_keys)
 
@@ -54,5 +58,8 @@ def _has_interfaces(transformers: object) -> bool:
     if not hasattr(transformers, "AttentionMaskInterface"):
         return False
     masking = importlib.import_module("transformers.masking_utils")
-    code = getattr(getattr(masking, "sdpa_mask", None), "__code__", None)
-    return code is not None and {"q_length", "q_offset"} <= set(code.co_varnames)
+    sdpa_mask = getattr(masking, "sdpa_mask", None)
+    # A decorated function's own code takes *args: unwrap it.
+    return callable(sdpa_mask) and {"q_length", "q_offset"} <= set(
+        inspect.signature(inspect.unwrap(sdpa_mask)).parameters
+    )

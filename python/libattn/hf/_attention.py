@@ -7,6 +7,7 @@ repeated and nothing is transposed in memory: libattn reads the strides as they 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,10 +16,14 @@ from torch import Tensor, nn
 import libattn.torch
 from libattn import Unsupported
 from libattn.hf import _documents, _mask
+from libattn.hf._guarded import unguarded
 from libattn.hf._record import Call, note, recording
 
 # Up to so many queries without gradients go to decode, which also splits along the keys.
 _DECODE_QUERIES = 16
+
+# Head dimensions that libattn computes; a test holds this against the library.
+LARGEST_DIM = 256
 
 # Arguments of single models' layers that change what is computed and have no counterpart here.
 _REFUSED = {
@@ -55,7 +60,7 @@ def attention_forward(
 
     - attention_mask: None; what `libattn.hf._mask.visible_keys` made; a padding mask [b, m]; or a
       caller's own mask [b|1, h|1, n|1, m|1], boolean (True = visible) or floating (added).
-      A mask says all about visibility; without one, is_causal (else module.is_causal, else True;
+      A mask says all about visibility. Without one, is_causal (else module.is_causal, else True;
       the last query sees the last key) and sliding_window (keys at a distance under it) do.
     - s_aux: the logits of the sinks [h], with gradient. position_bias: added to the scaled scores,
       [b|1, h|1, n|1, m|1], with gradient. softcap, scaling, dropout: as in libattn.attention.
@@ -64,19 +69,26 @@ def attention_forward(
     - position_ids: [batch | 1, n]: where they restart at 0, a causal layer's new document begins;
       not with a caller's own mask.
 
-    Errors: libattn.Unsupported for output_attentions=True and for single models' arguments that
-    change the computation (the list above); ValueError for what libattn.torch.attention refuses.
+    Errors: libattn.Unsupported for output_attentions=True, for head dims above LARGEST_DIM and for
+    single models' arguments that change the computation (the list above); ValueError for what
+    libattn.torch.attention refuses.
     """
     _refuse(module, others)
+    dim = max(query.shape[3], value.shape[3])
+    if dim > LARGEST_DIM:
+        raise Unsupported(
+            f"libattn.hf: {type(module).__name__} has head dim {dim}, libattn computes up to "
+            f'{LARGEST_DIM}; use attn_implementation="sdpa" for this model'
+        )
     batch, heads, len_q = query.shape[:3]
     len_kv = key.shape[2]
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap or None}
     if s_aux is not None:
         options["sinks"] = _sinks(s_aux, heads, query.dtype)
-    arrived = attention_mask
+    arrived = None if attention_mask is None else unguarded(attention_mask)
     if arrived is not None and arrived.ndim == 2:
-        arrived = _mask.of_padding(arrived, len_q, len_kv, causal, sliding_window)
+        arrived = unguarded(_mask.of_padding(arrived, len_q, len_kv, causal, sliding_window))
     kind = _set_visibility(options, arrived, batch, len_q, len_kv, causal, sliding_window)
     if kind not in ("mask", "bias"):
         packed = None
@@ -107,7 +119,7 @@ def attention_forward(
     else:
         output = libattn.torch.attention(q, k, v, dropout_p=dropout, **options)
     if recording():
-        elements = 0 if attention_mask is None else attention_mask.numel()
+        elements = 0 if attention_mask is None else _elements(attention_mask)
         operation = "decode" if decodes else "attention"
         layer = getattr(module, "layer_idx", None)
         name = type(module).__name__
@@ -147,6 +159,9 @@ def _set_visibility(
         return "none"
     if mask.dtype == torch.int32:
         visible = _mask.take_apart(mask, batch, len_q, len_kv)
+        if visible.kv_begin is None:
+            options["causal"] = visible.kind == _mask.CAUSAL
+            return "none"
         options["kv_begin"], options["kv_end"] = visible.kv_begin, visible.kv_end
         if visible.keys is None:
             return "intervals"
@@ -181,6 +196,12 @@ def _sinks(logits: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
         )
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return logits.reshape(heads).to(wide)
+
+
+def _elements(mask: Tensor) -> int:
+    """How many elements a mask has in memory: expanded dimensions count as 1."""
+    lengths = zip(mask.shape, mask.stride(), strict=True)
+    return math.prod(length for length, stride in lengths if stride != 0)
 
 
 def _rows(tensor: Tensor) -> Tensor:

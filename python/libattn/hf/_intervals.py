@@ -11,6 +11,7 @@ Positions q and kv are those of the sequence; transformers adds the cache's offs
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -191,7 +192,7 @@ def _restarted(captured: dict[str, Any], queries: Queries) -> Interval:
 
 def _inner_code(factory: str) -> CodeType | None:
     """The code of the function that transformers' `factory` returns."""
-    code = getattr(getattr(masking_utils, factory, None), "__code__", None)
+    code = getattr(inspect.unwrap(getattr(masking_utils, factory, len)), "__code__", None)
     # Beside it: generator expressions ("<genexpr>"), from Python 3.14 on its annotations.
     inner = [
         part

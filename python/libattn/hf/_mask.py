@@ -1,15 +1,25 @@
 """The mask that libattn's attention implementation gets from transformers: intervals of keys.
 
-`visible_keys` is called by transformers' `create_causal_mask` and its relatives once a forward, and
-its result is handed to every layer. The result must be a tensor of four dimensions (transformers
-passes such a mask through untouched, wherever it meets it again), so intervals travel as
+`visible_keys` is called by transformers' `create_causal_mask` and its relatives once a forward. Its
+result is passed to every layer. transformers passes a tensor of four dimensions through untouched,
+so the result is
 
-    i32 [batch, 2, 1, len_q]                     [:, 0] kv_begin, [:, 1] kv_end of each query
-    i32 [batch, 3, 1, max(len_q, len_kv)]        and [:, 2] one flag a key: 0 = hidden (holes)
+    i32 [batch, 1, max(len_q, len_kv) + 1, kind]
 
-Memory is linear in the lengths. What is no interval (a caller's own mask functions) and what a
-model insists on seeing as a mask (it goes on computing with it) is transformers' boolean mask
-[batch, 1, len_q, len_kv].
+with `kind` columns. Column 0 is kv_begin, column 1 kv_end of each query, column 2 a flag per key:
+
+    kind 2  intervals
+    kind 3  intervals, and flags of keys (0 = hidden), where padding leaves holes
+    kind 4  plain causal: no more than a flag; the last query sees the last key
+    kind 5  every query sees every key: likewise
+
+Memory is linear in the lengths; kinds 4 and 5 take one number. The mask says whether attention is
+causal, so that no layer's `is_causal` flag is trusted. The shape is one that fails to broadcast
+with scores [batch, heads, len_q, len_kv]: a model that adds the mask to its scores fails instead of
+computing nonsense. Outside of torch.compile the mask is a `GuardedMask`, which says so in words.
+
+Two cases get transformers' boolean mask [batch, 1, len_q, len_kv]: a caller's own mask functions
+that leave some query no interval, and models that forbid the shortcut because they compute with it.
 """
 
 from __future__ import annotations
@@ -21,17 +31,25 @@ import torch
 from torch import Tensor
 from transformers import masking_utils
 
-from libattn.hf import _intervals
+from libattn.hf import _intervals, _models
+from libattn.hf._guarded import GuardedMask
 from libattn.hf._intervals import Interval, MaskFunction, Queries
+
+INTERVALS, INTERVALS_AND_KEYS, CAUSAL, EVERYTHING = 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
 class Visible:
-    """A mask taken apart: kv_begin, kv_end i32 [batch, len_q]; keys u8 [batch, 1, 1, len_kv]."""
+    """A mask taken apart.
 
-    kv_begin: Tensor
-    kv_end: Tensor
-    keys: Tensor | None
+    kind: as at the top of this file. kv_begin, kv_end: i32 [batch, len_q], None for kinds CAUSAL
+    and EVERYTHING. keys: u8 [batch, 1, 1, len_kv] for INTERVALS_AND_KEYS.
+    """
+
+    kind: int
+    kv_begin: Tensor | None = None
+    kv_end: Tensor | None = None
+    keys: Tensor | None = None
 
 
 def visible_keys(
@@ -40,20 +58,28 @@ def visible_keys(
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    mask_function: MaskFunction = masking_utils.causal_mask_function,
+    mask_function: MaskFunction | None = None,
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
+    config: Any = None,
     **unused: Any,
 ) -> Tensor | None:
     """The keys that each query sees: transformers' mask interface, see the top of this file.
 
     Query i of the call stands at position i + q_offset, key j at j + kv_offset. attention_mask is
     bool [batch, seen positions], True for tokens, False for padding; positions past its end are
-    hidden. None is returned where module.is_causal alone says all.
+    hidden. mask_function None is causal.
+
+    Errors: libattn.Unsupported for the config of a model that computes attention itself.
     """
+    # No default in the signature: torch.compile would guard on it, which torch 2.11 fails at.
+    if mask_function is None:
+        mask_function = masking_utils.causal_mask_function
+    if config is not None and not _compiling():
+        _models.check_config(config)
     arguments = {
         "batch_size": batch_size,
         "q_length": q_length,
@@ -65,6 +91,9 @@ def visible_keys(
         "use_vmap": use_vmap,
         "device": device,
     }
+    shortcut = allow_is_causal_skip or allow_is_bidirectional_skip
+    if not shortcut and _models.computes_with_mask(config):
+        return _as_transformers_makes_it(arguments)
     rows = torch.arange(q_length, device=device)[None] + q_offset
     try:
         interval = _intervals.recognise(mask_function, Queries(rows, rows))
@@ -77,24 +106,38 @@ def visible_keys(
             return _as_transformers_makes_it(arguments)
         interval = found
     else:
-        # A model that allows no shortcut goes on computing with the mask; packed documents and a
-        # single query of a static cache forbid it too, and are meant for the attention alone.
-        shortcut = allow_is_causal_skip or allow_is_bidirectional_skip
+        # Packed documents and a single query of a static cache forbid the shortcut too, but nobody
+        # computes with their mask.
         if not shortcut and q_length > 1 and not _intervals.is_packed(mask_function):
             return _as_transformers_makes_it(arguments)
     padding = _local_padding(attention_mask, kv_length, kv_offset)
-    if padding is None and not isinstance(q_offset, Tensor) and not _compiling():
-        first, beyond = kv_offset, kv_offset + kv_length
-        all_before = interval.begin is None or bool((interval.begin <= first).all())
-        all_after = interval.end is None or bool((interval.end >= beyond).all())
-        sees_all = all_before and all_after
-        if sees_all and (allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)):
-            return None
-        square = allow_is_causal_skip and q_length == kv_length and q_offset == kv_offset
-        causal = interval.end is not None and bool((interval.end == rows + 1).all())
-        if square and causal and all_before:
-            return None
-    return _encode(interval, padding, rows, batch_size, kv_length, kv_offset)
+    kind = None
+    if padding is None and not isinstance(q_offset, Tensor):
+        square = q_length == kv_length and q_offset == kv_offset
+        if not _compiling():
+            kind = _plain_kind(interval, rows, kv_length, kv_offset, square)
+        elif mask_function is masking_utils.bidirectional_mask_function:
+            kind = EVERYTHING
+        elif square and mask_function is masking_utils.causal_mask_function:
+            kind = CAUSAL
+    if kind is None:
+        mask = _encode(interval, padding, rows, batch_size, kv_length, kv_offset)
+    else:
+        length = max(q_length, kv_length) + 1
+        mask = torch.zeros((), dtype=torch.int32, device=device).expand(batch_size, 1, length, kind)
+    return mask if _compiling() else GuardedMask.of(mask, _models.name_of(config))
+
+
+def _plain_kind(
+    interval: Interval, rows: Tensor, len_kv: int, kv_offset: int, square: bool
+) -> int | None:
+    """CAUSAL or EVERYTHING where that says all, else None. square: as many queries as keys."""
+    beyond = kv_offset + len_kv
+    if interval.begin is not None and not bool((interval.begin <= kv_offset).all()):
+        return None
+    if interval.end is None or bool((interval.end >= beyond).all()):
+        return EVERYTHING
+    return CAUSAL if square and bool((interval.end == rows + 1).all()) else None
 
 
 def of_padding(
@@ -129,16 +172,24 @@ def of_padding(
 
 def take_apart(mask: Tensor, batch: int, len_q: int, len_kv: int) -> Visible:
     """The inverse of what `visible_keys` put together. Raises ValueError for anything else."""
-    flags = mask.ndim == 4 and mask.shape[1] == 3
-    expected = (mask.shape[0], 3, 1, max(len_q, len_kv)) if flags else (mask.shape[0], 2, 1, len_q)
-    if mask.shape != expected or mask.shape[0] not in (1, batch):
+    kind = mask.shape[-1]
+    known = mask.ndim == 4 and INTERVALS <= kind <= EVERYTHING and mask.shape[1] == 1
+    # EVERYTHING holds for any number of keys: BERT as a decoder, without is_decoder, makes its mask
+    # for the new token and attends to the cache's keys too.
+    fits = known and (kind == EVERYTHING or mask.shape[2] == max(len_q, len_kv) + 1)
+    if not fits or mask.shape[0] not in (1, batch):
         raise ValueError(
             f"libattn.hf: an attention_mask of {mask.dtype} and shape {list(mask.shape)} isn't the "
             f"one that libattn made for batch {batch}, {len_q} queries and {len_kv} keys: the "
             "model changed it on the way; use another attn_implementation for this model"
         )
-    keys = mask[:, 2:3, :, :len_kv].to(torch.uint8) if flags else None
-    return Visible(mask[:, 0, 0, :len_q], mask[:, 1, 0, :len_q], keys)
+    if kind in (CAUSAL, EVERYTHING):
+        return Visible(kind)
+    keys = None
+    if kind == INTERVALS_AND_KEYS:
+        keys = mask[:, :, None, :len_kv, 2].to(torch.uint8)
+    begin, end = (mask[:, 0, :len_q, column].contiguous() for column in (0, 1))
+    return Visible(kind, begin, end, keys)
 
 
 def _as_transformers_makes_it(arguments: dict[str, Any]) -> Tensor | None:
@@ -149,7 +200,7 @@ def _as_transformers_makes_it(arguments: dict[str, Any]) -> Tensor | None:
 
 def _compiling() -> bool:
     """Whether torch.compile traces: then no step may depend on what a tensor holds."""
-    return torch.compiler.is_compiling()
+    return bool(torch.compiler.is_compiling())
 
 
 def _local_padding(mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
@@ -172,23 +223,29 @@ def _encode(
     kv_offset: int,
 ) -> Tensor:
     """The tensor described at the top of this file. rows: i64 [1, len_q], positions."""
-    begin = torch.zeros_like(rows) if interval.begin is None else interval.begin - kv_offset
-    end = torch.full_like(rows, len_kv) if interval.end is None else interval.end - kv_offset
-    begin, end = begin.clamp(0, len_kv), end.clamp(0, len_kv)
+    len_q, device = rows.shape[1], rows.device
+    begin = None if interval.begin is None else (interval.begin - kv_offset).clamp(0, len_kv)
+    end = None if interval.end is None else (interval.end - kv_offset).clamp(0, len_kv)
     holes = False
     if padding is not None and len_kv > 0:
         as_numbers = padding.to(torch.uint8)
         count = padding.sum(-1, keepdim=True)
         first = as_numbers.argmax(-1, keepdim=True)
         last = torch.where(count > 0, len_kv - as_numbers.flip(-1).argmax(-1, keepdim=True), 0)
-        begin, end = torch.maximum(begin, first), torch.minimum(end, last)
+        begin = first if begin is None else torch.maximum(begin, first)
+        end = last if end is None else torch.minimum(end, last)
         holes = _compiling() or bool(((count > 0) & (last - first != count)).any())
-    len_q = rows.shape[1]
-    length = max(len_q, len_kv) if holes else len_q
-    shape = (batch, 3 if holes else 2, 1, length)
-    mask = torch.zeros(shape, dtype=torch.int32, device=rows.device)
-    mask[:, 0, 0, :len_q] = begin
-    mask[:, 1, 0, :len_q] = end
+    kind = INTERVALS_AND_KEYS if holes else INTERVALS
+    # Rows of kv_begin, kv_end and the flags are contiguous in memory. A constant is written to the
+    # entire row: the C++ of torch 2.11's inductor doesn't compile for constants in a part of it.
+    shape = (batch, 1, kind, max(len_q, len_kv) + 1)
+    parts = torch.zeros(shape, dtype=torch.int32, device=device)
+    if begin is not None:
+        parts[:, 0, 0, :len_q] = begin
+    if end is not None:
+        parts[:, 0, 1, :len_q] = end
+    else:
+        parts[:, 0, 1] = len_kv
     if holes and padding is not None:
-        mask[:, 2, 0, :len_kv] = padding
-    return mask
+        parts[:, 0, 2, :len_kv] = padding
+    return parts.transpose(-1, -2)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.4")
 
 from libattn.hf import _intervals, _mask  # noqa: E402
+from libattn.hf._guarded import unguarded  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
 CAUSAL = masking_utils.causal_mask_function
@@ -44,13 +45,20 @@ def no_evaluation(monkeypatch):
 def packed(pattern, positions):
     positions = torch.tensor(positions)
     numbers = masking_utils.find_packed_sequence_indices(positions)
-    return masking_utils.packed_sequence_compatibility_function(pattern, positions, numbers)
+    return masking_utils.and_masks(
+        masking_utils.remap_positions_for_packed_sequence(pattern, positions),
+        masking_utils.packed_sequence_mask_function(numbers),
+    )
 
 
 def as_boolean(mask, len_q, len_kv, batch=3, *, causal):
     """bool [batch, len_q, len_kv] of what visible_keys returned."""
     key = torch.arange(len_kv)
-    if mask is None:
+    assert mask is not None
+    mask = unguarded(mask)
+    kind = _mask.take_apart(mask, batch, len_q, len_kv).kind
+    if kind in (_mask.CAUSAL, _mask.EVERYTHING):
+        causal = kind == _mask.CAUSAL
         row = torch.arange(len_q)[:, None] + len_kv - len_q
         plain = key <= row if causal else torch.ones(len_q, len_kv, dtype=torch.bool)
         return plain.expand(batch, len_q, len_kv)
@@ -101,7 +109,9 @@ def test_equals_transformers_mask(name, padding, no_evaluation):
             allow_is_bidirectional_skip=bidirectional,
         )
         assert torch.equal(got, expected), (q_length, kv_length, q_offset, kv_offset)
-        assert ours is None or ours.numel() <= 3 * 3 * max(q_length, kv_length)
+        assert unguarded(ours).untyped_storage().nbytes() <= 4 * 3 * 3 * (
+            max(q_length, kv_length) + 1
+        )
 
 
 def test_offset_as_a_tensor():
@@ -123,22 +133,35 @@ def test_packed_documents(name, no_evaluation):
     ours, got, expected = both(
         q_length=9, kv_length=9, mask_function=function, allow_is_causal_skip=False
     )
-    assert ours.dtype == torch.int32
+    assert unguarded(ours).dtype == torch.int32
     assert torch.equal(got, expected)
 
 
-def test_none_where_causality_says_all():
+def test_plain_masks_take_one_number():
+    """Whether attention is causal is in the mask; it is never left to a layer's flag."""
+
+    def kind(**arguments):
+        ours, got, expected = both(**arguments)
+        assert torch.equal(got, expected)
+        ours = unguarded(ours)
+        if ours.shape[-1] in (_mask.CAUSAL, _mask.EVERYTHING):
+            assert ours.untyped_storage().nbytes() == 4
+        return ours.shape[-1]
+
     plain = {"q_length": 6, "kv_length": 6, "attention_mask": torch.ones(3, 6, dtype=torch.bool)}
-    assert both(mask_function=CAUSAL, **plain)[0] is None
+    assert kind(mask_function=CAUSAL, **plain) == _mask.CAUSAL
+    assert kind(mask_function=BIDIRECTIONAL, **plain) == _mask.EVERYTHING
+    skip = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True}
+    assert kind(mask_function=BIDIRECTIONAL, **plain, **skip) == _mask.EVERYTHING
     wide = masking_utils.sliding_window_causal_mask_function(6)
-    assert both(mask_function=wide, **plain)[0] is None
-    assert both(mask_function=PATTERNS["window"], **plain)[0] is not None
-    assert both(mask_function=CAUSAL, q_length=1, kv_length=6, q_offset=5)[0] is None
+    assert kind(mask_function=wide, **plain) == _mask.CAUSAL
+    assert kind(mask_function=PATTERNS["window"], **plain) == _mask.INTERVALS
+    assert kind(mask_function=CAUSAL, q_length=1, kv_length=6, q_offset=5) == _mask.EVERYTHING
     # A static cache: the keys after the query exist, unwritten.
-    assert both(mask_function=CAUSAL, q_length=1, kv_length=8, q_offset=5)[0] is not None
-    assert both(mask_function=CAUSAL, q_length=6, kv_length=8)[0] is not None
+    assert kind(mask_function=CAUSAL, q_length=1, kv_length=8, q_offset=5) == _mask.INTERVALS
+    assert kind(mask_function=CAUSAL, q_length=6, kv_length=8) == _mask.INTERVALS
     one = {"q_length": 1, "kv_length": 1, "allow_is_causal_skip": False}
-    assert both(mask_function=CAUSAL, **one)[0] is not None
+    assert kind(mask_function=CAUSAL, **one) == _mask.EVERYTHING
 
 
 def test_unknown_function_is_evaluated(monkeypatch):
@@ -155,7 +178,7 @@ def test_unknown_function_is_evaluated(monkeypatch):
             use_vmap=use_vmap,
             allow_is_causal_skip=False,
         )
-        assert ours.dtype == torch.int32
+        assert unguarded(ours).dtype == torch.int32
         assert torch.equal(got, expected)
 
 
@@ -176,7 +199,7 @@ def test_model_that_computes_with_the_mask_gets_one():
 
 
 @pytest.mark.parametrize(
-    "shape", [(3, 2, 1, 10), (3, 2, 5, 5), (3, 1, 5, 5), (2, 2, 1, 5), (3, 3, 1, 5), (2, 1, 5)]
+    "shape", [(3, 1, 7, 2), (3, 2, 8, 2), (3, 1, 5, 7), (2, 1, 8, 2), (3, 1, 8, 6), (1, 8, 2)]
 )
 def test_changed_mask_is_refused(shape):
     with pytest.raises(ValueError, match="the model changed it"):
