@@ -10,6 +10,12 @@ __device__ __forceinline__ float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// log2(x) to an absolute 2^-22 or to 2 ulp.
+__device__ __forceinline__ float Log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // 1 / x to 1 ulp.
 __device__ __forceinline__ float Reciprocal(float x) {
   float y;

@@ -1,0 +1,89 @@
+// The forward on Hopper (sm_90a): o and lse by wgmma and TMA, with warp specialization.
+//
+// A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
+// loads Q, K and V through rings in shared memory (forward_producer.cuh); 1 to 4 consumer
+// warpgroups own 64 queries each (forward_consumer.cuh) and never exchange anything but these
+// tiles. S and P stay in registers; the softmax renews its max only when sums of P ask for it
+// (online_softmax.cuh). Tiles of keys that no query of a tile sees are never loaded, and a
+// warpgroup leaves out those that only others see; only partial tiles are masked.
+//
+// Config: forward_config.cuh. Shared memory: forward_shared.cuh. Schedule as a picture, resources
+// and measurements: docs/kernels/sm90_forward.md.
+#include "config.cuh"
+#include "sm90/forward_consumer.cuh"
+#include "sm90/forward_epilogue.cuh"
+#include "sm90/forward_producer.cuh"
+
+namespace {
+
+using namespace sm90;
+
+__device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory) {
+  Producer producer(p, memory);
+  if (producer.leader) {
+    ptx::TmaPrefetchMap(&p.q);
+    ptx::TmaPrefetchMap(&p.k);
+    ptx::TmaPrefetchMap(&p.v);
+  }
+  producer.Run();
+}
+
+// The tile at step t; false if nothing is left. Tiles without rows have seq.rows_q <= row.
+__device__ __forceinline__ bool NextTile(const Consumer& c, int t, QueryTile& tile) {
+  const TileScheduler scheduler{c.p};
+  int index = 0;
+  if constexpr (kPublished) {
+    c.barriers.Wait(ForwardBarriers::kTileReady + t % 2, t / 2);
+    const TileSlot slot = c.barriers.LoadSlot(t);
+    __syncwarp();
+    c.Release(ForwardBarriers::kTileFree + t % 2);
+    index = slot.index;
+    tile.keys = slot.keys;
+  } else {
+    index = scheduler.StaticTile(t);
+  }
+  if (index >= scheduler.End()) return false;
+  tile.has_rows = scheduler.Locate(index, tile);
+  if (tile.has_rows) {
+    scheduler.SetKeys(kRowRanges ? tile.keys : RangeOfRows(c.p, tile.seq, tile.row, kTileQ), tile);
+  }
+  return true;
+}
+
+__device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory, int warpgroup) {
+  Consumer consumer(p, memory, warpgroup);
+  // The first turn is the first warpgroup's.
+  if (kPingPong && warpgroup == kWarpgroups - 1) ptx::NamedBarrierArrive(1, 256);
+  QueryTile tile;
+  for (int t = 0; NextTile(consumer, t, tile); ++t) {
+    if (!tile.has_rows) continue;
+    consumer.Compute(tile);
+    Epilogue(consumer, tile).Run();
+  }
+  if (consumer.lane == 0) ptx::TmaStoreWait();
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
+    attn_forward_sm90(const __grid_constant__ sm90::ForwardParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const unsigned memory = ptx::SharedAddress(shared_memory);
+  if (threadIdx.x == 0) ForwardBarriers(memory).Init();
+  __syncthreads();
+  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if constexpr (kProducerWarp) {
+    if (warp == 4 * kWarpgroups) {
+      Produce(p, memory);
+    } else {
+      Consume(p, memory, warp / 4);
+    }
+  } else if (warp < 4) {
+    ptx::ReleaseRegisters<kProducerRegisters>();
+    if (warp == 0) Produce(p, memory);
+  } else {
+    ptx::AcquireRegisters<kConsumerRegisters>();
+    Consume(p, memory, warp / 4 - 1);
+  }
+}

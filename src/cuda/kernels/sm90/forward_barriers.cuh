@@ -1,0 +1,96 @@
+// Barriers of sm90/forward.cu and the slots through which the producer publishes tiles.
+//
+// `ready`: TMA has written the data (one arrival and its bytes). `free`: every consumer warp has
+// read it (one arrival per warp). A ring's n-th use is stage n % stages in phase n / stages;
+// consumers wait for that phase of `ready`, the producer for the phase before of `free`.
+#pragma once
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "shared/sequence.cuh"
+#include "sm90/forward_config.cuh"
+
+namespace sm90 {
+
+// A tile of queries as the producer publishes it.
+struct TileSlot {
+  int index;  // past the end: nothing is left
+  shared::TileRange keys;
+};
+
+struct ForwardBarriers {
+  unsigned base;
+
+  enum {
+    kQReady,
+    kQFree = 8,
+    kKReady = 16,
+    kKFree = 20,
+    kVReady = 24,
+    kVFree = 28,
+    kTileReady = 32,
+    kTileFree = 34,
+    kCount = 36
+  };
+  // Q is loaded and released per warpgroup.
+  __device__ __forceinline__ static int QReady(int warpgroup, int stage) {
+    return kQReady + kQStages * warpgroup + stage;
+  }
+  __device__ __forceinline__ static int QFree(int warpgroup, int stage) {
+    return kQFree + kQStages * warpgroup + stage;
+  }
+  static_assert(kMaxStages == 4 && kMaxWarpgroups * kQStages <= 8);
+  static constexpr int kSlotBytes = 32;
+  static_assert(kCount * 8 + 2 * kSlotBytes <= attn::device::sm90::kBarrierBytes);
+
+  // `memory`: the block's shared memory.
+  __device__ __forceinline__ explicit ForwardBarriers(unsigned memory)
+      : base(memory + kShared.barriers) {}
+
+  __device__ __forceinline__ unsigned At(int barrier) const {
+    return base + static_cast<unsigned>(8 * barrier);
+  }
+  __device__ __forceinline__ void Wait(int barrier, int phase) const {
+    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
+  }
+
+  __device__ __forceinline__ unsigned SlotAt(int t) const {
+    return base + static_cast<unsigned>(kCount * 8 + t % 2 * kSlotBytes);
+  }
+  __device__ __forceinline__ void StoreSlot(int t, const TileSlot& slot) const {
+    const int words[] = {slot.index, slot.keys.any_begin, slot.keys.any_end, slot.keys.all_begin,
+                         slot.keys.all_end};
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      ptx::StoreShared32(SlotAt(t) + static_cast<unsigned>(4 * i), static_cast<unsigned>(words[i]));
+    }
+  }
+  __device__ __forceinline__ TileSlot LoadSlot(int t) const {
+    int words[5];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      words[i] = static_cast<int>(ptx::LoadShared32(SlotAt(t) + static_cast<unsigned>(4 * i)));
+    }
+    return {words[0], {words[1], words[2], words[3], words[4]}};
+  }
+
+  // By one thread; the block's barrier must follow.
+  __device__ __forceinline__ void Init() const {
+    for (int i = 0; i < kWarpgroups * kQStages; ++i) {
+      ptx::BarrierInit(At(kQReady + i), 1);
+      ptx::BarrierInit(At(kQFree + i), 4);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      ptx::BarrierInit(At(kKReady + i), 1);
+      ptx::BarrierInit(At(kKFree + i), 4 * kWarpgroups);
+      ptx::BarrierInit(At(kVReady + i), 1);
+      ptx::BarrierInit(At(kVFree + i), 4 * kWarpgroups);
+    }
+    for (int i = 0; i < 2; ++i) {
+      ptx::BarrierInit(At(kTileReady + i), 1);
+      ptx::BarrierInit(At(kTileFree + i), 4 * kWarpgroups);
+    }
+    ptx::BarrierInitFence();
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,69 @@
+// Constants of sm90/forward.cu, from its Config:
+//   dtype; dim_qk, dim_vo (rounded up to 64; TMA fills columns past the tensor's with zeros);
+//   tile_q (64 per consumer warpgroup), tile_kv, stages (of K and of V), blocks (per SM);
+//   producer_warp  1: one warp loads and no registers move, for several blocks per SM;
+//                  0: a warpgroup loads and hands its registers to the consumers
+//   overlap        the softmax of a tile runs while the previous tile's P V does
+//   pingpong       consumer warpgroups issue their products in turns
+//   q_stages       tiles of Q in shared memory: the next one loads while this one is in use
+//   o_columns      columns of O that are staged in shared memory at once
+//   schedule       kStatic, kPaired (causal), kDynamic
+//   right_bound, left_bound   rows end or begin at keys of their own (causal, windows)
+//   row_ranges     kv_begin or kv_end are given
+//   lengths        kNoLengths, kPadded, kPacked
+//   softcap, alibi, dropout, bias_type, mask
+#pragma once
+#include "config.cuh"
+#include "sm90/forward_params.cuh"
+#include "sm90/forward_shared.cuh"
+
+namespace sm90 {
+
+using attn::device::sm90::ForwardParams;
+using attn::device::sm90::kMaxStages;
+using attn::device::sm90::kMaxWarpgroups;
+
+enum Schedule { kStatic, kPaired, kDynamic };
+enum Lengths { kNoLengths, kPadded, kPacked };
+
+inline constexpr int kDtype = config::dtype;
+inline constexpr int kDimQk = config::dim_qk;
+inline constexpr int kDimVo = config::dim_vo;
+inline constexpr int kTileQ = config::tile_q;
+inline constexpr int kTileKv = config::tile_kv;
+inline constexpr int kStages = config::stages;
+inline constexpr int kWarpgroups = kTileQ / 64;  // consumers
+inline constexpr bool kProducerWarp = config::producer_warp != 0;
+inline constexpr int kThreads = 128 * kWarpgroups + (kProducerWarp ? 32 : 128);
+inline constexpr bool kOverlap = config::overlap != 0;
+inline constexpr bool kPingPong = config::pingpong != 0 && kWarpgroups > 1;
+inline constexpr int kQStages = config::q_stages;
+inline constexpr int kOColumns = config::o_columns;
+inline constexpr bool kRowRanges = config::row_ranges != 0;
+// Rows have bounds of their own, so that tiles can be partial.
+inline constexpr bool kLeftBound = config::left_bound != 0 || kRowRanges;
+inline constexpr bool kRightBound = config::right_bound != 0 || kRowRanges;
+// The producer publishes each tile, since consumers cannot compute it alone.
+inline constexpr bool kPublished = config::schedule == kDynamic || kRowRanges;
+
+inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
+                                  : config::bias_type == config::f32 ? 4
+                                                                     : 2;
+inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
+inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
+    kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes);
+inline constexpr int kQBytes = kTileQ * kDimQk * 2;
+inline constexpr int kKBytes = kTileKv * kDimQk * 2;
+inline constexpr int kVBytes = kTileKv * kDimVo * 2;
+
+// Registers after setmaxnreg. The launch gives 65536 / kThreads to each thread, rounded down to 8,
+// and no more can be shared out: 504 for 3 warpgroups, 512 for 4, 480 for 5.
+inline constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : kWarpgroups == 4 ? 24 : 40;
+inline constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups == 3 ? 160 : 232;
+
+static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
+static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages);
+static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
+static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);
+
+}  // namespace sm90

@@ -1,0 +1,305 @@
+// A consumer warpgroup of sm90/forward.cu: 64 queries of each tile.
+//
+// With kOverlap a step issues S of tile i and then O += P V of tile i - 1, and computes P of tile i
+// while the latter runs. With kPingPong the warpgroups issue in turns, so that one's softmax runs
+// under the other's products.
+#pragma once
+#include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/score_modifiers.cuh"
+
+namespace sm90 {
+
+// The tiles of keys that a warpgroup computes: of those that the block visits, from the last key
+// down, it leaves out the first `skip_first` and all after the next `count`. The first
+// `partial_first` and the last `partial_last` of the `count` hide keys from some rows.
+struct WarpgroupTiles {
+  int skip_first = 0;
+  int count = 0;
+  int partial_first = 0;
+  int partial_last = 0;
+
+  __device__ __forceinline__ WarpgroupTiles(const QueryTile& tile, const TileRange& keys) {
+    if (tile.kv_count == 0 || keys.any_begin >= keys.any_end) {
+      skip_first = tile.kv_count;
+      return;
+    }
+    const int end = (keys.any_end + kTileKv - 1) / kTileKv;
+    count = end - keys.any_begin / kTileKv;
+    skip_first = tile.kv_end - end;
+    // Tiles [all_first, all_end) are full.
+    const int all_first = (keys.all_begin + kTileKv - 1) / kTileKv;
+    const int all_end = max(keys.all_end / kTileKv, all_first);
+    partial_first = min(max(end - all_end, 0), count);
+    partial_last = kLeftBound ? max(count - max(end - all_first, partial_first), 0) : 0;
+  }
+
+  // Whether the n-th of the `count` hides keys.
+  __device__ __forceinline__ bool IsPartial(int n) const {
+    return n < partial_first || (kLeftBound && n >= count - partial_last);
+  }
+};
+
+struct Consumer {
+  const ForwardParams& p;
+  unsigned base;  // shared memory
+  ForwardBarriers barriers;
+  int warpgroup;
+  int warp;  // of the warpgroup
+  int lane;
+  int kv = 0;        // tiles of keys that the block visited for earlier tiles of queries
+  int tile_idx = 0;  // tiles of queries computed before
+  int q_stage = 0;   // of the current tile of queries
+  int kv_end = 0;
+  int len_kv = 0;
+  int first = 0;  // the first tile of keys that this warpgroup computes
+  OnlineSoftmax softmax;
+  ScoreModifiers modifiers;
+  Scores s;
+  Output o;
+  PackedP packed;
+
+  __device__ __forceinline__ Consumer(const ForwardParams& params, unsigned memory, int group)
+      : p(params),
+        base(memory),
+        barriers(memory),
+        warpgroup(group),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        modifiers(params) {}
+
+  // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
+  __device__ __forceinline__ void Compute(const QueryTile& tile) {
+    const int row = tile.row + 64 * warpgroup;
+    const WarpgroupTiles tiles(tile, kRowRanges ? tile.keys : RangeOfRows(p, tile.seq, row, 64));
+    modifiers.Start(tile, row + 16 * warp + lane / 4);
+    kv_end = tile.kv_end;
+    len_kv = tile.seq.len_kv;
+    first = tiles.skip_first;
+    const int last = first + tiles.count - 1;
+    q_stage = tile_idx % kQStages;
+    barriers.Wait(ForwardBarriers::QReady(warpgroup, q_stage), tile_idx / kQStages);
+    // All warpgroups take the same number of turns, whichever tiles they leave out: with kOverlap
+    // one fewer than the block visits tiles of keys, else one more.
+#pragma unroll 1
+    for (int i = 0; i < first; ++i) Skip(i, !kOverlap || i > 0 || tiles.count > 0);
+    if (tiles.count > 0) {
+      if constexpr (kOverlap) {
+        ComputeOverlapped(tiles, last);
+      } else {
+        ComputeInOrder(tiles, last);
+      }
+    } else {
+      if constexpr (!kOverlap) {
+        BeginTurn();
+        EndTurn();
+      }
+      Release(ForwardBarriers::QFree(warpgroup, q_stage));
+      softmax.Clear();
+    }
+    if constexpr (kLeftBound && !kRowRanges) {
+#pragma unroll 1
+      for (int i = last + 1; i < tile.kv_count; ++i) Skip(i, true);
+    }
+    kv += tile.kv_count;
+    ++tile_idx;
+  }
+
+  __device__ __forceinline__ void Release(int barrier) const {
+    if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
+  }
+
+ private:
+  __device__ __forceinline__ int Stage(int i) const { return (kv + i) % kStages; }
+  __device__ __forceinline__ int Phase(int i) const { return (kv + i) / kStages; }
+  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+
+  // Named barriers 1 to kWarpgroups: it is this warpgroup's turn.
+  __device__ __forceinline__ void BeginTurn() const {
+    if constexpr (kPingPong) ptx::NamedBarrierWait(1 + warpgroup, 256);
+  }
+  __device__ __forceinline__ void EndTurn() const {
+    if constexpr (kPingPong) ptx::NamedBarrierArrive(1 + (warpgroup + 1) % kWarpgroups, 256);
+  }
+
+  // A tile that only other warpgroups need.
+  __device__ __forceinline__ void Skip(int i, bool turn) const {
+    if (turn) {
+      BeginTurn();
+      EndTurn();
+    }
+    barriers.Wait(ForwardBarriers::kKReady + Stage(i), Phase(i));
+    Release(ForwardBarriers::kKFree + Stage(i));
+    barriers.Wait(ForwardBarriers::kVReady + Stage(i), Phase(i));
+    Release(ForwardBarriers::kVFree + Stage(i));
+  }
+
+  __device__ __forceinline__ unsigned KTile(int i) const {
+    return base + kShared.k + static_cast<unsigned>(Stage(i) * kKBytes);
+  }
+  __device__ __forceinline__ unsigned VTile(int i) const {
+    return base + kShared.v + static_cast<unsigned>(Stage(i) * kVBytes);
+  }
+  __device__ __forceinline__ unsigned QTile() const {
+    return base + kShared.q + static_cast<unsigned>(q_stage * kQBytes + warpgroup * 8192);
+  }
+
+  // s = Q K^T
+  __device__ __forceinline__ void IssueScores(int i) {
+    barriers.Wait(ForwardBarriers::kKReady + Stage(i), Phase(i));
+    const ptx::MatrixDescriptor q(QTile(), 16);
+    const ptx::MatrixDescriptor k(KTile(i), 16);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kDimQk / 16; ++n) {
+      ptx::WgmmaShared<kDtype, kTileKv>(s, q.At(n / 4 * kTileQ * 128 + n % 4 * 32),
+                                        k.At(n / 4 * kTileKv * 128 + n % 4 * 32), n > 0);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // o += P V, or o = P V
+  __device__ __forceinline__ void IssueOutput(int i) {
+    barriers.Wait(ForwardBarriers::kVReady + Stage(i), Phase(i));
+    if constexpr (config::lengths != kNoLengths) ZeroRowsPastEnd(i);
+    const ptx::MatrixDescriptor v(VTile(i), kTileKv * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n) {
+      ptx::WgmmaRegisters<kDtype, kDimVo>(o, packed + 4 * n, v.At(n * 2048), n > 0 || i > first);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // Rows of V past the sequence's end may hold anything, and 0 * NaN is NaN. Every warpgroup writes
+  // the same zeros, so they need not wait for each other.
+  __device__ __forceinline__ void ZeroRowsPastEnd(int i) const {
+    const int rows = len_kv - Key(i);
+    if (rows >= kTileKv) return;
+#pragma unroll 1
+    for (int n = rows * 8 + 32 * warp + lane; n < kTileKv * 8; n += 128) {
+#pragma unroll
+      for (int c = 0; c < kDimVo / 64; ++c) {
+        ptx::StoreShared128(VTile(i) + static_cast<unsigned>(c * kTileKv * 128 + n * 16), 0, 0, 0,
+                            0);
+      }
+    }
+    ptx::FenceAsyncProxy();
+    ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
+  }
+
+  __device__ __forceinline__ void FinishOutput(int i) {
+    IssueOutput(i);
+    ptx::WgmmaWait<0>();
+    Release(ForwardBarriers::kVFree + Stage(i));
+  }
+
+  // The scores of a tile by mma.sync, a warp's 16 rows, for the rare tile whose P has overflowed.
+  // K and Q are still in shared memory; accumulators of both instructions have the same layout.
+  __device__ __forceinline__ void Redo(int i) {
+    const unsigned q_row = static_cast<unsigned>(16 * warp + lane % 16);
+    const unsigned q_lane = QTile() + q_row * 128;
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n) {
+      const unsigned k_row = static_cast<unsigned>(16 * n + lane % 8 + lane / 16 * 8);
+      const unsigned k_lane = KTile(i) + k_row * 128;
+      float product[2][4]{};
+#pragma unroll 1
+      for (unsigned k = 0; k < kDimQk / 16; ++k) {
+        const unsigned q_chunk = k % 4 * 2 + static_cast<unsigned>(lane / 16);
+        const unsigned k_chunk = k % 4 * 2 + static_cast<unsigned>(lane / 8 % 2);
+        unsigned a[4];
+        unsigned b[4];
+        ptx::LoadMatrix(a, q_lane + k / 4 * kTileQ * 128 + ((q_chunk ^ (q_row & 7)) << 4));
+        ptx::LoadMatrix(b, k_lane + k / 4 * kTileKv * 128 + ((k_chunk ^ (k_row & 7)) << 4));
+        ptx::Mma<kDtype>(product[0], a, b[0], b[1]);
+        ptx::Mma<kDtype>(product[1], a, b[2], b[3]);
+      }
+#pragma unroll
+      for (int e = 0; e < 8; ++e) s[8 * n + e] = product[e / 4][e % 4];
+    }
+    ModifyScores(i, true);
+    softmax.Update(modifiers.unit, s, o);
+  }
+
+  // What options do to the scores of tile i; hides keys of a partial tile.
+  __device__ __forceinline__ void ModifyScores(int i, bool partial) {
+    const unsigned tile =
+        base + kShared.score +
+        static_cast<unsigned>(Stage(i) * kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
+    modifiers.Modify(Key(i), tile + static_cast<unsigned>(64 * warpgroup * kTileKv * kBiasBytes),
+                     s);
+    modifiers.HideByMask(tile + static_cast<unsigned>(kTileQ * kTileKv * kBiasBytes +
+                                                      64 * warpgroup * kTileKv * kMaskBytes),
+                         s);
+    if (partial) modifiers.Hide(Key(i), s);
+  }
+
+  // S of tile i, which is complete, becomes P.
+  __device__ __forceinline__ void StartSoftmax(int i, bool partial) {
+    ModifyScores(i, partial);
+    Release(ForwardBarriers::kKFree + Stage(i));
+    softmax.Start(modifiers.unit, s);
+    modifiers.Pack(Key(i), s, packed);
+  }
+
+  // The same for later tiles. With kOverlap the product before has to be waited for, since its O is
+  // rescaled with the max.
+  __device__ __forceinline__ void UpdateSoftmax(int i, bool partial) {
+    ModifyScores(i, partial);
+    softmax.Exponentiate(modifiers.unit, s);
+    const bool within = softmax.WithinThreshold();
+    if (within) Release(ForwardBarriers::kKFree + Stage(i));
+    if constexpr (kOverlap) {
+      ptx::WgmmaWait<0>();
+      Release(ForwardBarriers::kVFree + Stage(i - 1));
+    }
+    if (!within) {
+      if (!softmax.Renew(s, o)) Redo(i);
+      Release(ForwardBarriers::kKFree + Stage(i));
+    }
+    softmax.AddTile();
+    modifiers.Pack(Key(i), s, packed);
+  }
+
+  __device__ __forceinline__ void ComputeOverlapped(const WarpgroupTiles& tiles, int last) {
+    IssueScores(first);
+    ptx::WgmmaWait<0>();
+    StartSoftmax(first, tiles.IsPartial(0));
+    for (int i = first + 1; i <= last; ++i) {
+      BeginTurn();
+      IssueScores(i);
+      IssueOutput(i - 1);
+      EndTurn();
+      ptx::WgmmaWait<1>();
+      UpdateSoftmax(i, tiles.IsPartial(i - first));
+    }
+    Release(ForwardBarriers::QFree(warpgroup, q_stage));
+    FinishOutput(last);
+  }
+
+  // For few registers: P is gone before S is written again. A turn lasts until the products are
+  // complete.
+  __device__ __forceinline__ void ComputeInOrder(const WarpgroupTiles& tiles, int last) {
+    BeginTurn();
+    for (int i = first; i <= last; ++i) {
+      IssueScores(i);
+      ptx::WgmmaWait<0>();
+      EndTurn();
+      if (i == first) {
+        StartSoftmax(i, tiles.IsPartial(0));
+      } else {
+        UpdateSoftmax(i, tiles.IsPartial(i - first));
+      }
+      BeginTurn();
+      FinishOutput(i);
+    }
+    EndTurn();
+    Release(ForwardBarriers::QFree(warpgroup, q_stage));
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,119 @@
+// The end of a tile of queries: O / sum and lse. A warp stores its 16 rows through shared memory of
+// its own, so that warps need not wait for each other; the store runs under the next tile.
+#pragma once
+#include "sm90/forward_consumer.cuh"
+
+namespace sm90 {
+
+struct Epilogue {
+  Consumer& c;
+  const QueryTile& tile;
+  Sequence seq;
+
+  // The lengths are read again, so that they are not kept in registers through the loop over keys.
+  __device__ __forceinline__ Epilogue(Consumer& consumer, const QueryTile& query_tile)
+      : c(consumer),
+        tile(query_tile),
+        seq(config::lengths == kNoLengths
+                ? query_tile.seq
+                : shared::SequenceOf(consumer.p.common, query_tile.seq.idx)) {}
+
+  __device__ __forceinline__ void Run() const {
+    const int row = tile.row + 64 * c.warpgroup + 16 * c.warp;  // the warp's first
+    float factor[2];
+    WriteLse(row + c.lane / 4, factor);
+#pragma unroll
+    for (int column = 0; column < kDimVo; column += kOColumns) {
+      if (c.lane == 0) ptx::TmaStoreWaitRead();  // what was staged before has left
+      __syncwarp();
+      Stage(factor, column);
+      if (config::lengths == kPacked && row + 16 > seq.rows_q) {
+        StoreRows(row, column);
+      } else {
+        StoreTile(row, column);
+      }
+    }
+  }
+
+ private:
+  // Also computes what each row of O is multiplied by: 0 if it sees no key or is past the length.
+  __device__ __forceinline__ void WriteLse(int first, float (&factor)[2]) const {
+    const auto& a = c.p.common;
+    float sink = -shared::kInfinity;
+    if (a.sinks != nullptr) {
+      sink =
+          shared::kLog2E * *reinterpret_cast<const float*>(reinterpret_cast<const char*>(a.sinks) +
+                                                           tile.head * a.sinks_stride);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = first + 8 * h;
+      float lse;
+      c.softmax.Finalize(h, sink, factor[h], lse);
+      if constexpr (config::dropout != 0) factor[h] *= a.keep_scale * shared::kKeptScale<kDtype>;
+      if (a.lse.base != nullptr && c.lane % 4 == 0 && i < seq.rows_q) {
+        *reinterpret_cast<float*>(shared::RowAddress(a.lse, seq.idx, seq.first_q + i, tile.head)) =
+            i < seq.len_q ? lse : -shared::kInfinity;
+      }
+      if (config::lengths != kNoLengths && i >= seq.len_q) factor[h] = 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ unsigned Staged() const {
+    return c.base + kShared.o + static_cast<unsigned>((64 * c.warpgroup + 16 * c.warp) * 128);
+  }
+
+  // Rounds columns of the warp's rows into shared memory, swizzled as TMA expects them.
+  __device__ __forceinline__ void Stage(const float (&factor)[2], int column) const {
+    const int r = c.lane % 16;
+    const unsigned to = Staged() + static_cast<unsigned>(r * 128);
+#pragma unroll
+    for (int n = 0; n < kOColumns / 16; ++n) {
+      const float* o = c.o + column / 2 + 8 * n;
+      unsigned pairs[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        // O of a row that sees no key was not written, and 0 * NaN is NaN.
+        const bool empty = factor[e % 2] == 0.0f;
+        pairs[e] = ptx::Pack<kDtype>(empty ? 0.0f : o[2 * e] * factor[e % 2],
+                                     empty ? 0.0f : o[2 * e + 1] * factor[e % 2]);
+      }
+      const unsigned chunk = static_cast<unsigned>((n % 4 * 2 + c.lane / 16) ^ (r & 7));
+      ptx::StoreMatrix(to + n / 4 * kTileQ * 128 + (chunk << 4), pairs[0], pairs[1], pairs[2],
+                       pairs[3]);
+    }
+  }
+
+  __device__ __forceinline__ void StoreTile(int row, int column) const {
+    ptx::FenceAsyncProxy();
+    __syncwarp();
+    if (c.lane != 0) return;
+#pragma unroll
+    for (int n = 0; n < kOColumns / 64; ++n) {
+      ptx::TmaStore(&c.p.o, Staged() + n * kTileQ * 128, column + n * 64,
+                    static_cast<int>(seq.first_q) + row, tile.head,
+                    config::lengths == kPacked ? 0 : seq.idx);
+    }
+    ptx::TmaStoreCommit();
+  }
+
+  // The last rows of a packed sequence: what follows in memory is the next sequence.
+  __device__ __forceinline__ void StoreRows(int row, int column) const {
+    __syncwarp();
+    const int rows = seq.rows_q - row;
+    for (int n = c.lane; n < rows * kOColumns / 8; n += 32) {
+      const int r = n / (kOColumns / 8);
+      const int chunk = n % (kOColumns / 8);
+      if (column + chunk * 8 >= c.p.common.dim_vo) continue;
+      const uint4 value =
+          ptx::LoadShared128(Staged() + static_cast<unsigned>(chunk / 8 * kTileQ * 128 + r * 128 +
+                                                              ((chunk % 8 ^ (r & 7)) << 4)));
+      *reinterpret_cast<uint4*>(
+          shared::RowAddress(c.p.common.o, seq.idx, seq.first_q + row + r, tile.head) + column * 2 +
+          chunk * 16) = value;
+    }
+    __syncwarp();
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,27 @@
+// Parameters of sm90/forward.cu: filled by the host, read by device code. Plain types only.
+#pragma once
+#include "shared/arguments.cuh"
+
+namespace attn::device::sm90 {
+
+// CUtensorMap, which no header that NVRTC can include declares.
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+
+struct ForwardParams {
+  // Rank 4, (column, row, head, batch); packed tensors have one batch entry. Boxes: 64 columns in
+  // 128-byte swizzle, and 64 rows of q, tile_kv of k and v, 16 of o.
+  TensorMap q, k, v, o;
+  // Rank 4, (key, query, head, batch); a broadcast dimension has size 1. Boxes: 64 queries and 128
+  // bytes of keys in 128-byte swizzle; 64 bytes in 64-byte swizzle if tile_kv keys take no more.
+  TensorMap bias, mask;
+  Arguments common;
+
+  int q_tiles = 0;                // per head, for the longest sequence
+  int num_tiles = 0;              // q_tiles * heads_q * batch
+  int heads_at_once = 1;          // dynamic schedule: query heads whose K and V share L2
+  unsigned* next_tile = nullptr;  // dynamic schedule: 0 before the launch and after it
+};
+
+}  // namespace attn::device::sm90

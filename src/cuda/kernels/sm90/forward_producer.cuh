@@ -1,0 +1,146 @@
+// The producer of sm90/forward.cu: one warp walks over the block's tiles and loads Q, K and V by
+// TMA, as far ahead of the consumers as the rings allow, also into the next tile of queries.
+#pragma once
+#include "ptx/tma.cuh"
+#include "sm90/score_tile.cuh"
+#include "sm90/tile_scheduler.cuh"
+
+namespace sm90 {
+
+struct Producer {
+  const ForwardParams& p;
+  unsigned base;  // shared memory
+  ForwardBarriers barriers;
+  bool leader;       // the lane that issues
+  int kv = 0;        // tiles of keys loaded for earlier tiles of queries
+  int tile_idx = 0;  // tiles of queries loaded before
+
+  __device__ __forceinline__ Producer(const ForwardParams& params, unsigned memory)
+      : p(params), base(memory), barriers(memory), leader(threadIdx.x % 32 == 0) {}
+
+  __device__ __forceinline__ void Run() {
+    const TileScheduler scheduler{p};
+    int index = static_cast<int>(blockIdx.x);
+    for (int t = 0;; ++t) {
+      if constexpr (config::schedule != kDynamic) index = scheduler.StaticTile(t);
+      QueryTile tile;
+      const bool left = index < scheduler.End();
+      const bool rows = left && scheduler.Locate(index, tile);
+      if (rows) SetKeys(scheduler, tile);
+      if constexpr (kPublished) Publish(t, left ? index : scheduler.End(), tile.keys);
+      if (!left) break;
+      if (rows) Load(tile);
+      if constexpr (config::schedule == kDynamic) {
+        if (leader) index = scheduler.TakeTile();
+        index = __shfl_sync(~0u, index, 0);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void SetKeys(const TileScheduler& scheduler, QueryTile& tile) const {
+    if constexpr (kRowRanges) {
+      scheduler.SetKeys(scheduler.ReadRange(tile), tile);
+    } else {
+      scheduler.SetKeys(RangeOfRows(p, tile.seq, tile.row, kTileQ), tile);
+    }
+  }
+
+  __device__ __forceinline__ void Publish(int t, int index, const TileRange& keys) const {
+    barriers.Wait(ForwardBarriers::kTileFree + t % 2, t / 2 + 1);
+    if (leader) {
+      barriers.StoreSlot(t, {index, keys});
+      ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + t % 2));
+    }
+  }
+
+  // K of the first tile of keys and Q come first, as the first product needs them; then each K
+  // before the V of the tile before it.
+  __device__ __forceinline__ void Load(const QueryTile& tile) {
+    if (tile.kv_count > 0) LoadK(tile, 0);
+    for (int w = 0; w < kWarpgroups; ++w) LoadQ(tile, w);
+    for (int i = 1; i < tile.kv_count; ++i) {
+      LoadK(tile, i);
+      LoadV(tile, i - 1);
+    }
+    if (tile.kv_count > 0) LoadV(tile, tile.kv_count - 1);
+    kv += tile.kv_count;
+    ++tile_idx;
+  }
+
+  __device__ __forceinline__ void LoadQ(const QueryTile& tile, int w) const {
+    const int stage = tile_idx % kQStages;
+    barriers.Wait(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
+    if (!leader) return;
+    const unsigned ready = barriers.At(ForwardBarriers::QReady(w, stage));
+    ptx::BarrierExpect(ready, 64 * kDimQk * 2);
+#pragma unroll
+    for (int c = 0; c < kDimQk / 64; ++c) {
+      ptx::TmaLoad(base + kShared.q + stage * kQBytes + w * 8192 + c * kTileQ * 128, &p.q, ready,
+                   c * 64, static_cast<int>(tile.seq.first_q) + tile.row + w * 64, tile.head,
+                   Batch(tile), ptx::kEvictFirst);
+    }
+  }
+
+  __device__ __forceinline__ void LoadK(const QueryTile& tile, int i) const {
+    const int stage = (kv + i) % kStages;
+    barriers.Wait(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
+    if (!leader) return;
+    const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
+    ptx::BarrierExpect(ready, kKBytes + kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
+    LoadTile<kDimQk>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
+    const int scores = kShared.score + stage * kTileQ * kTileKv * (kBiasBytes + kMaskBytes);
+    if constexpr (kBiasBytes > 0) {
+      LoadScores<kBiasBytes>(tile, i, &p.bias, p.common.bias, scores, ready);
+    }
+    if constexpr (kMaskBytes > 0) {
+      LoadScores<kMaskBytes>(tile, i, &p.mask, p.common.mask,
+                             scores + kTileQ * kTileKv * kBiasBytes, ready);
+    }
+  }
+
+  __device__ __forceinline__ void LoadV(const QueryTile& tile, int i) const {
+    const int stage = (kv + i) % kStages;
+    barriers.Wait(ForwardBarriers::kVFree + stage, (kv + i) / kStages + 1);
+    if (!leader) return;
+    const unsigned ready = barriers.At(ForwardBarriers::kVReady + stage);
+    ptx::BarrierExpect(ready, kVBytes);
+    LoadTile<kDimVo>(tile, i, &p.v, kShared.v + stage * kVBytes, ready);
+  }
+
+  template <int dim>
+  __device__ __forceinline__ void LoadTile(const QueryTile& tile, int i, const void* map, int to,
+                                           unsigned ready) const {
+    const int row = static_cast<int>(tile.seq.first_kv) + (tile.kv_end - 1 - i) * kTileKv;
+#pragma unroll
+    for (int c = 0; c < dim / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileKv * 128, map, ready, c * 64, row,
+                   tile.head / p.common.heads_per_kv, Batch(tile), ptx::kEvictLast);
+    }
+  }
+
+  // A tile of bias or mask for each warpgroup.
+  template <int bytes>
+  __device__ __forceinline__ void LoadScores(const QueryTile& tile, int i, const void* map,
+                                             const attn::device::ScoreTensor& tensor, int to,
+                                             unsigned ready) const {
+    using Layout = ScoreTile<bytes>;
+    const int head = tensor.stride_head == 0 ? 0 : tile.head;
+    const int batch = tensor.stride_batch == 0 ? 0 : tile.seq.idx;
+#pragma unroll
+    for (int w = 0; w < kWarpgroups; ++w) {
+#pragma unroll
+      for (int c = 0; c < Layout::kBoxes; ++c) {
+        ptx::TmaLoad(base + to + w * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
+                     (tile.kv_end - 1 - i) * kTileKv + c * (Layout::kRowBytes / bytes),
+                     tile.row + 64 * w, head, batch, ptx::kEvictFirst);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static int Batch(const QueryTile& tile) {
+    return config::lengths == kPacked ? 0 : tile.seq.idx;
+  }
+};
+
+}  // namespace sm90

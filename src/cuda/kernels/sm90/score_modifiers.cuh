@@ -1,0 +1,161 @@
+// What happens to the scores of a warpgroup's tile between Q K^T and P V, in registers: softcap,
+// ALiBi, bias, hidden keys, dropout. Layout of scores: ptx/wgmma.cuh.
+#pragma once
+#include "shared/dropout.cuh"
+#include "shared/score.cuh"
+#include "sm90/online_softmax.cuh"
+#include "sm90/score_tile.cuh"
+#include "sm90/tile_scheduler.cuh"
+
+namespace sm90 {
+
+using shared::kHasScoreMod;
+using PackedP = unsigned[kTileKv / 4];
+
+struct ScoreModifiers {
+  const ForwardParams& p;
+  shared::ScoreParams score;
+  shared::Dropout dropout;
+  float unit;    // scores times this are in units of log2
+  int row;       // this thread's first query; the second is 8 below
+  int diagonal;  // ALiBi: row + diag
+  int begin[2];  // keys that they see
+  int end[2];
+
+  __device__ __forceinline__ explicit ScoreModifiers(const ForwardParams& params) : p(params) {}
+
+  // This thread's first column of a tile.
+  __device__ __forceinline__ static int Column() { return static_cast<int>(threadIdx.x) % 4 * 2; }
+
+  __device__ __forceinline__ void Start(const QueryTile& tile, int first_row) {
+    row = first_row;
+    unit = kHasScoreMod ? 1.0f : p.common.scale_log2;
+    if constexpr (kHasScoreMod) score = shared::ScoreParamsOf(p.common, tile.seq.idx, tile.head);
+    if constexpr (config::alibi != 0) diagonal = static_cast<int>(row + tile.seq.diag);
+    if constexpr (config::dropout != 0) {
+      dropout = shared::DropoutOf(p.common, tile.seq.idx, tile.head);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (kRowRanges) {
+        const int i = row + 8 * h;
+        const shared::KeyRange keys =
+            i < tile.seq.len_q ? shared::VisibleKeys(p.common, tile.seq, i) : shared::KeyRange{};
+        begin[h] = keys.begin;
+        end[h] = keys.end;
+      } else {
+        begin[h] = KeyBegin(p, tile.seq, row + 8 * h);
+        end[h] = KeyEnd(p, tile.seq, row + 8 * h);
+      }
+    }
+  }
+
+  // Softcap, ALiBi and bias: raw products of keys from j on become scores in units of log2.
+  // `score_tiles`: the warpgroup's tile of bias, then that of the mask, in shared memory.
+  __device__ __forceinline__ void Modify(int j, unsigned score_tiles, Scores& s) const {
+    if constexpr (kHasScoreMod) {
+      bool in_series = false;
+      if constexpr (config::softcap != 0) {
+        float most = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kTileKv / 2; ++i) most = fmaxf(most, fabsf(s[i]));
+        in_series = __all_sync(~0u, !(most > p.common.cap_reach)) != 0;
+      }
+      if (in_series) {
+        ModifyAll<true>(j, score_tiles, s);
+      } else {
+        ModifyAll<false>(j, score_tiles, s);
+      }
+    }
+  }
+
+  // Hides keys outside of the rows' ranges, for a tile from key j on.
+  __device__ __forceinline__ void Hide(int j, Scores& s) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int from = begin[h] - j - Column();
+      const unsigned width = static_cast<unsigned>(max(end[h] - begin[h], 0));
+      const int limit = end[h] - j - Column();
+#pragma unroll
+      for (int i = 0; i < kTileKv / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const bool hidden =
+              kLeftBound ? static_cast<unsigned>(8 * i + e - from) >= width : 8 * i + e >= limit;
+          if (hidden) s[4 * i + 2 * h + e] = -shared::kInfinity;
+        }
+    }
+  }
+
+  // Hides what the mask hides.
+  __device__ __forceinline__ void HideByMask(unsigned mask_tile, Scores& s) const {
+    if constexpr (kMaskBytes > 0) {
+      const Place place = PlaceInTile();
+#pragma unroll
+      for (int i = 0; i < kTileKv / 2; i += 2) {
+        const unsigned pair =
+            ScoreTile<1>::Bytes(mask_tile, place.row + i / 2 % 2 * 8, i / 4 * 8 + place.column);
+        if ((pair & 0xff) == 0) s[i] = -shared::kInfinity;
+        if ((pair & 0xff00) == 0) s[i + 1] = -shared::kInfinity;
+      }
+    }
+  }
+
+  // Rounds P to the fragments of A for P V. Dropped elements are 0; what is kept grows in the
+  // epilogue. The warp's first query is a multiple of 16.
+  __device__ __forceinline__ void Pack(int j, const Scores& s, PackedP& packed) const {
+#pragma unroll
+    for (int i = 0; i < kTileKv / 4; ++i) packed[i] = ptx::Pack<kDtype>(s[2 * i], s[2 * i + 1]);
+    if constexpr (config::dropout != 0) {
+      const int first = row - static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+      for (int k = 0; k < kTileKv / 16; k += 2) {
+        shared::DropoutBits bits[2];
+        shared::GenerateBits(dropout, first, j + 16 * k, bits[0], bits[1]);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          if (4 * k + e >= kTileKv / 4) continue;  // an odd number of blocks of 16 keys
+          unsigned& pair = packed[4 * k + e];
+          const unsigned keep = shared::KeepFactors<false>(dropout, bits[e / 4], e / 2 % 2, e % 2);
+          pair = shared::ApplyDropout<kDtype>(pair, keep);
+        }
+      }
+    }
+  }
+
+ private:
+  // This thread's first row of the warpgroup's 64 and first column, computed from %tid.x again so
+  // that no addresses of score tiles are kept in registers through the loop over keys.
+  struct Place {
+    int row;
+    int column;
+  };
+  __device__ __forceinline__ static Place PlaceInTile() {
+    const int thread = ptx::RereadThreadIdx();
+    return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
+  }
+
+  template <bool in_series>
+  __device__ __forceinline__ void ModifyAll(int j, unsigned bias_tile, Scores& s) const {
+    const Place place = PlaceInTile();
+#pragma unroll
+    for (int i = 0; i < kTileKv / 2; i += 2) {
+      const int h = i / 2 % 2;
+      const int column = i / 4 * 8;
+      float2 bias{};
+      if constexpr (kBiasBytes > 0) {
+        bias = ScoreTile<kBiasBytes>::template Floats<config::bias_type>(bias_tile, place.row + 8 * h, column + place.column);
+      }
+      float distance = 0.0f;
+      if constexpr (config::alibi != 0) {
+        distance = static_cast<float>(diagonal + 8 * h - j - place.column) - static_cast<float>(column);
+      }
+      float slope;
+      s[i] = shared::ModifyScore<in_series>(p.common, score, s[i], distance, bias.x, 0.0f, slope);
+      s[i + 1] = shared::ModifyScore<in_series>(p.common, score, s[i + 1], distance - 1.0f, bias.y,
+                                                0.0f, slope);
+    }
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,43 @@
+// A warpgroup's tile of bias or mask in shared memory, [64 queries][kTileKv keys], as TMA writes
+// it: boxes of 128 bytes (64 if the keys take no more) per query, with the swizzle of that width,
+// so that the 8 rows of a fragment are read without bank conflicts.
+#pragma once
+#include "ptx/math.cuh"
+#include "ptx/memory.cuh"
+#include "sm90/forward_config.cuh"
+
+namespace sm90 {
+
+template <int bytes>
+struct ScoreTile {
+  static constexpr int kRowBytes = kTileKv * bytes >= 128 ? 128 : 64;
+  static constexpr int kBoxes = kTileKv * bytes / kRowBytes;
+  static constexpr int kBoxBytes = 64 * kRowBytes;
+  static constexpr int kBytes = kBoxes * kBoxBytes;
+  static_assert(kTileKv * bytes % kRowBytes == 0);
+
+  __device__ static __forceinline__ unsigned At(int row, int column) {
+    const int byte = column * bytes;
+    const int chunk = byte % kRowBytes / 16 ^ (kRowBytes == 128 ? row & 7 : row >> 1 & 3);
+    return static_cast<unsigned>(byte / kRowBytes * kBoxBytes + row * kRowBytes + (chunk << 4) +
+                                 byte % 16);
+  }
+
+  // Elements (row, column) and (row, column + 1), column even; `type` of a float tile.
+  template <int type>
+  __device__ static __forceinline__ float2 Floats(unsigned tile, int row, int column) {
+    if constexpr (type == config::f32) {
+      const uint2 pair = ptx::LoadShared64(tile + At(row, column));
+      return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
+    } else {
+      const unsigned pair = ptx::LoadShared32(tile + At(row, column));
+      return {ptx::Low<type>(pair), ptx::High<type>(pair)};
+    }
+  }
+  // The first of two bytes is the low one.
+  __device__ static __forceinline__ unsigned Bytes(unsigned tile, int row, int column) {
+    return ptx::LoadShared16(tile + At(row, column));
+  }
+};
+
+}  // namespace sm90
