@@ -222,7 +222,7 @@ struct Consumer {
       for (int e = 0; e < 8; ++e) s[8 * n + e] = product[e / 4][e % 4];
     }
     ModifyScores(i, true);
-    softmax.Update(modifiers.unit, s, o);
+    softmax.UpdateWithMax(modifiers.unit, s, o);
   }
 
   // What options do to the scores of tile i; hides keys of a partial tile.
@@ -250,7 +250,7 @@ struct Consumer {
   // rescaled with the max.
   __device__ __forceinline__ void UpdateSoftmax(int i, bool partial) {
     ModifyScores(i, partial);
-    softmax.Exponentiate(modifiers.unit, s);
+    softmax.Update(modifiers.unit, s);
     const bool within = softmax.WithinThreshold();
     if (within) Release(ForwardBarriers::kKFree + Stage(i));
     if constexpr (kOverlap) {

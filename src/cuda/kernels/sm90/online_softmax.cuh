@@ -6,11 +6,10 @@
 // whether it has risen too far. Only then is the max renewed, from P itself, and P, the sums and O
 // are rescaled. If P has overflowed, the caller has to compute the scores once more (Renew()).
 //
-// Bounds: P of a lane sums up to at most kRescaleThreshold per row and tile, so P <= 8 and no
-// product with V can overflow where that of an exact softmax does not. Rounding: with a stale max
-// the largest P is not exactly 1, which raises the error of o. Simulated for 1024 to 16384 keys and
-// Q of standard deviation 1 to 16, the rms error of o in bf16 grows by at most 1.08 with a
-// threshold of 8 (1.13 with 32, 1.3 without one).
+// Bounds: no group of 8 elements of P sums up to more than kRescaleThreshold, so P <= 8. Rounding:
+// with a stale max the largest P is not exactly 1, which raises the error of o. Simulated with 1024
+// to 4096 keys and Q of standard deviation 1 to 8, the rms error of o in bf16 grows by at most 1.10
+// (docs/kernels/sm90_forward.md).
 #pragma once
 #include "ptx/math.cuh"
 #include "shared/score.cuh"
@@ -56,7 +55,7 @@ struct OnlineSoftmax {
 
   // s becomes P against the current max: s * unit is in units of log2. Sums are taken in groups of
   // at most 8, whose max stands for the max of P at an eighth of its cost.
-  __device__ __forceinline__ void Exponentiate(float unit, Scores& s) {
+  __device__ __forceinline__ void Update(float unit, Scores& s) {
 #pragma unroll
     for (int i = 0; i < kTileKv / 2; ++i) s[i] = ptx::Exp2(fmaf(s[i], unit, -max[i / 2 % 2]));
     largest_group = 0.0f;
@@ -88,7 +87,7 @@ struct OnlineSoftmax {
     RowMax(s, top);
 #pragma unroll
     for (int h = 0; h < 2; ++h) max[h] = top[h] == -shared::kInfinity ? kNoMax : top[h] * unit;
-    Exponentiate(unit, s);
+    Update(unit, s);
     sum[0] = tile_sum[0];
     sum[1] = tile_sum[1];
   }
@@ -124,7 +123,7 @@ struct OnlineSoftmax {
   }
 
   // Takes the exact max of scores and rescales.
-  __device__ __forceinline__ void Update(float unit, Scores& s, Output& o) {
+  __device__ __forceinline__ void UpdateWithMax(float unit, Scores& s, Output& o) {
     float top[2];
     RowMax(s, top);
     float next[2];
@@ -132,7 +131,7 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int h = 0; h < 2; ++h) next[h] = fmaxf(max[h], top[h] * unit);
     Rescale(next, o, alpha);
-    Exponentiate(unit, s);
+    Update(unit, s);
   }
 
   // After the last tile: adds the lanes and the sink up. `factor` is what O is multiplied by.

@@ -144,11 +144,13 @@ struct ScoreModifiers {
       const int column = i / 4 * 8;
       float2 bias{};
       if constexpr (kBiasBytes > 0) {
-        bias = ScoreTile<kBiasBytes>::template Floats<config::bias_type>(bias_tile, place.row + 8 * h, column + place.column);
+        bias = ScoreTile<kBiasBytes>::template Floats<config::bias_type>(
+            bias_tile, place.row + 8 * h, column + place.column);
       }
       float distance = 0.0f;
       if constexpr (config::alibi != 0) {
-        distance = static_cast<float>(diagonal + 8 * h - j - place.column) - static_cast<float>(column);
+        distance =
+            static_cast<float>(diagonal + 8 * h - j - place.column) - static_cast<float>(column);
       }
       float slope;
       s[i] = shared::ModifyScore<in_series>(p.common, score, s[i], distance, bias.x, 0.0f, slope);
