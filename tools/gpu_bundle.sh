@@ -18,7 +18,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 most_mib=48
-programs=(cli/attn tests/correctness/attn_correctness_test tests/cuda/attn_cuda_devices_test)
+programs=(cli/attn tests/correctness/attn_correctness_test tests/cuda/attn_cuda_devices_test
+  tests/cuda/attn_cuda_gpu_test)
 system='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so'
 
 die() {

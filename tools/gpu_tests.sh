@@ -15,6 +15,7 @@
 #   latency    start-up, first calls, the host's time for a call, PyTorch's beside; rows
 #   tune       the tuner on a few problems; what it found is kept beside the logs, not used
 #   devices    a second GPU: cases and tensors on it
+#   families   trial kernels of sm90: TMA, clusters, a capture, programmatic dependent launch
 #   profile    what bounds the kernels: ncu's view of units, issue slots and stalls
 #   plots      pictures of the rows
 #   webgpu     the case list and the package through WebGPU (Vulkan)
@@ -54,6 +55,7 @@ memory 20 150
 latency 55 120
 tune 80 150
 devices 24 120
+families 5 60
 profile 44 150
 plots 8 60
 webgpu 250 500
@@ -178,6 +180,8 @@ step_devices() {
   return $status
 }
 
+step_families() { "$bundle/run" attn_cuda_gpu_test; }
+
 # One kernel each. Sections rather than metrics, whose names differ among ncu's versions.
 step_profile() {
   local kernel pass problem bad=0
@@ -280,7 +284,7 @@ lacks() {
     webgpu) modules=numpy,pytest ;;
   esac
   case $1 in
-    cases | sanitizer | race | tune | profile | wgpu_bench) ;;
+    cases | sanitizer | race | tune | families | profile | wgpu_bench) ;;
     *) "$python" -c "import $modules" 2>/dev/null || echo "$python has no ${modules/,/ or no }" ;;
   esac
 }

@@ -302,5 +302,13 @@ TEST_F(CudaGraphsOfThreads, OnMoreThanAreKept) {
   EXPECT_LE(num_graphs(), static_cast<int>(Graphs::kMaxGraphs));
 }
 
+TEST(CudaLaunchMode, GraphsUnlessNamed) {
+  EXPECT_EQ(parse_launch_mode(nullptr), LaunchMode::graphs);
+  EXPECT_EQ(parse_launch_mode(""), LaunchMode::graphs);
+  EXPECT_EQ(parse_launch_mode("graphs"), LaunchMode::graphs);
+  EXPECT_EQ(parse_launch_mode("kernels"), LaunchMode::kernels);
+  EXPECT_EQ(parse_launch_mode("overlap"), LaunchMode::overlap);
+}
+
 }  // namespace
 }  // namespace attn::cuda::test

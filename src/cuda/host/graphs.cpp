@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace attn::cuda {
@@ -208,11 +210,25 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   return failed(context, result, launches);
 }
 
+LaunchMode parse_launch_mode(const char* text) {
+  const std::string_view name = text != nullptr ? text : "";
+  if (name == "kernels") return LaunchMode::kernels;
+  if (name == "overlap") return LaunchMode::overlap;
+  return LaunchMode::graphs;
+}
+
+LaunchMode launch_mode() {
+  static const LaunchMode mode = parse_launch_mode(std::getenv("ATTN_CUDA_LAUNCH"));
+  return mode;
+}
+
 core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,
                              abi::Stream stream, void** parameters) {
   std::array<KernelLaunch, kMaxKernels> kept;
   std::size_t count = 0;
-  bool plain = reinterpret_cast<std::uintptr_t>(stream) == abi::kStreamPerThread;
+  const LaunchMode mode = launch_mode();
+  bool plain = mode != LaunchMode::graphs ||
+               reinterpret_cast<std::uintptr_t>(stream) == abi::kStreamPerThread;
   for (const KernelLaunch& launch : launches) {
     if (launch.grid.empty()) continue;
     kept[count++] = launch;
@@ -224,9 +240,11 @@ core::Status launch_in_order(const CurrentContext& context, std::span<const Kern
     auto status = Graphs::of(context).launch(context, chain, stream, parameters);
     if (status.has_value()) return *std::move(status);
   }
+  bool overlap = false;  // the first kernel waits for the caller's work
   for (const auto& [kernel, grid] : chain) {
-    core::Status status = launch_kernel(context, *kernel, grid, stream, parameters);
+    core::Status status = launch_kernel(context, *kernel, grid, stream, parameters, overlap);
     if (!status.ok()) return status;
+    overlap = mode == LaunchMode::overlap;
   }
   return {};
 }

@@ -62,6 +62,13 @@ class Graphs {
   std::unordered_map<Key, Entry, Hash> entries_;
 };
 
+// How a call's kernels are launched: by a graph; one by one; or one by one with programmatic
+// dependent launch, for which each kernel begins with ptx::WaitForPrimary() (needs 9.0). For
+// measurements: the environment variable ATTN_CUDA_LAUNCH, read once, names one.
+enum class LaunchMode { graphs, kernels, overlap };
+LaunchMode parse_launch_mode(const char* text);  // anything else, and null: graphs
+LaunchMode launch_mode();
+
 // The kernels of a call, kMaxKernels at most, one after the other and all with the same parameters;
 // empty grids are skipped. By a graph where that can be; a stream that captures records kernels.
 core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,

@@ -10,6 +10,7 @@
 // Config: none.
 #include "config.cuh"
 #include "passes/backward_postprocess.cuh"
+#include "ptx/grid.cuh"
 #include "shared/dq_accum.cuh"
 #include "shared/gradient.cuh"
 #include "shared/row_chunk.cuh"
@@ -136,6 +137,7 @@ __device__ __forceinline__ void ConvertFragments(const Arguments& a, int b, int 
 
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     attn_backward_postprocess(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   const int num_rows = a.packed_q != 0 ? a.total_q : a.max_len_q;
   const int tiles = (num_rows + kRows - 1) / kRows;
   const int tile = static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles));

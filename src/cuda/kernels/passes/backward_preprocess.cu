@@ -13,6 +13,7 @@
 // flight. Each block zeroes its share of `zeros`. Config: tile_q.
 #include "config.cuh"
 #include "passes/backward_preprocess.cuh"
+#include "ptx/grid.cuh"
 #include "shared/row_chunk.cuh"
 #include "shared/sequence.cuh"
 
@@ -143,6 +144,7 @@ __device__ __forceinline__ void WriteLseDelta(const Arguments& a, const Sequence
 
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     attn_backward_preprocess(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   Zero(a);
   const int tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
   if (tiles == 0 || a.batch == 0) return;

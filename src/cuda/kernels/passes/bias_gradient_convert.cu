@@ -7,6 +7,7 @@
 // and stores 128 of a row; two such steps are in flight. Config: none.
 #include "config.cuh"
 #include "passes/bias_gradient_convert.cuh"
+#include "ptx/grid.cuh"
 #include "shared/dbias_accum.cuh"
 #include "shared/gradient.cuh"
 #include "shared/row_chunk.cuh"
@@ -46,6 +47,7 @@ __device__ __forceinline__ void StoreKeys(const Arguments& a, char* row, int j,
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     attn_bias_gradient_convert(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   const unsigned key_blocks = static_cast<unsigned>((a.max_len_kv + kKeys - 1) / kKeys);
   const unsigned query_blocks = static_cast<unsigned>((a.max_len_q + 7) / 8);
   const unsigned heads = (a.dbias_full & 4) != 0 ? static_cast<unsigned>(a.heads_q) : 1;

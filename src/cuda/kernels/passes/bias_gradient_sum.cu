@@ -3,10 +3,12 @@
 // Grid: one thread per element of dbias's own shape.
 #include "config.cuh"
 #include "passes/bias_gradient_sum.cuh"
+#include "ptx/grid.cuh"
 #include "shared/gradient.cuh"
 
 extern "C" __global__ void __launch_bounds__(attn::device::bias_gradient_sum::kThreads)
     attn_bias_gradient_sum(const __grid_constant__ attn::device::Arguments a) {
+  ptx::WaitForPrimary();
   const long long batch = (a.dbias_full & 8) != 0 ? a.batch : 1;
   const long long heads = (a.dbias_full & 4) != 0 ? a.heads_q : 1;
   const long long len_q = (a.dbias_full & 2) != 0 ? a.max_len_q : 1;

@@ -7,6 +7,7 @@
 // Config: none.
 #include "config.cuh"
 #include "passes/sink_gradient.cuh"
+#include "ptx/grid.cuh"
 #include "shared/gradient.cuh"
 
 namespace {
@@ -21,6 +22,7 @@ constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     attn_sink_gradient(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   __shared__ float sums[kThreads / 32];
   const int head = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);

@@ -8,6 +8,7 @@
 // Config: none.
 #include "config.cuh"
 #include "passes/uncovered_rows.cuh"
+#include "ptx/grid.cuh"
 #include "shared/element.cuh"
 #include "shared/sequence.cuh"
 
@@ -66,6 +67,7 @@ __device__ __forceinline__ void ForEachUncovered(const Arguments& a, const Lengt
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     attn_uncovered_rows(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   ForEachUncovered(a, a.cu_len_q, a.max_len_q, a.total_q, static_cast<int>(blockIdx.x) * kRows,
                    [&](long long row) {
                      ZeroRow(a.o, a.dim_vo, a.heads_q, row);
@@ -80,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 // dk and dv, unless gradients accumulate. backward_postprocess.cu writes dq.
 extern "C" __global__ void __launch_bounds__(kThreads)
     attn_uncovered_gradients(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   ForEachUncovered(a, a.cu_len_kv, a.max_len_kv, a.total_kv, static_cast<int>(blockIdx.x) * kRows,
                    [&](long long row) {
                      ZeroRow(a.dk, a.dim_qk, a.heads_kv, row);

@@ -27,6 +27,7 @@
 // bias_gradient, mask, dropout, element_access. Shared memory: backward_shared.cuh. Measurements:
 // docs/kernels/sm80.md.
 #include "config.cuh"
+#include "ptx/grid.cuh"
 #include "sm80/backward_accum.cuh"
 #include "sm80/backward_epilogue.cuh"
 #include "sm80/backward_queries.cuh"
@@ -148,6 +149,7 @@ __device__ __forceinline__ void AccumulateDkDv(unsigned base, unsigned q_tile, u
 
 extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     attn_backward(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   extern __shared__ __align__(1024) unsigned char memory[];
   const Block block = BlockOf(a);
   const Sequence& seq = block.seq;

@@ -14,6 +14,7 @@
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; softcap,
 // alibi, bias_type, mask, dropout, element_access. Shared memory: bias_gradient_shared.cuh.
 #include "config.cuh"
+#include "ptx/grid.cuh"
 #include "sm80/bias_gradient_loads.cuh"
 #include "sm80/bias_gradient_output.cuh"
 #include "sm80/bias_gradient_scores.cuh"
@@ -23,6 +24,7 @@ using namespace sm80::bias_gradient;
 
 extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     attn_bias_gradient(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned base = ptx::SharedAddress(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;

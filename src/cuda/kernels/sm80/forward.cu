@@ -15,6 +15,7 @@
 // bias_type, mask, dropout; element_access (see sm80/tile.cuh). Shared memory: forward_shared.cuh.
 // Measurements: docs/kernels/sm80.md.
 #include "config.cuh"
+#include "ptx/grid.cuh"
 #include "sm80/forward_softmax.cuh"
 #include "sm80/tile_output.cuh"
 
@@ -233,6 +234,7 @@ __device__ __forceinline__ void WriteOutput(const Arguments& a, const Block& blo
 
 extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     attn_forward(const __grid_constant__ Arguments a) {
+  ptx::WaitForPrimary();
   extern __shared__ __align__(1024) unsigned char memory[];
   const Block block = BlockOf(a);
   const Sequence& seq = block.seq;

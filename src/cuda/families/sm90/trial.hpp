@@ -1,0 +1,25 @@
+// The host side of kernels/sm90/trial.cu: plans and launches of kernels with their own parameters,
+// clusters and programmatic dependent launch.
+#pragma once
+
+#include "cuda/host/launch.hpp"
+#include "cuda/host/tensor_map.hpp"
+
+namespace attn::cuda::sm90 {
+
+struct TrialPlan {
+  KernelSpec spec;
+  Grid grid;
+};
+
+// A copy of `from`, 16-bit [batch, rows, heads, 64], or why the device or tensor is not supported.
+core::Status plan_trial_copy(const DeviceFacts& facts, const TensorView& from, TrialPlan& plan);
+// `to`: contiguous, of the same shape.
+core::Status launch_trial_copy(const CurrentContext& context, const Kernel& kernel,
+                               const TrialPlan& plan, const TensorView& from, void* to,
+                               abi::Stream stream);
+
+TrialPlan plan_trial_primary();
+TrialPlan plan_trial_secondary();
+
+}  // namespace attn::cuda::sm90
