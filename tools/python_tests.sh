@@ -3,7 +3,7 @@
 # Python, times the install up to the first result and the import, and runs python/tests with NumPy
 # alone and with several PyTorch. Prints what was skipped and why.
 #
-# usage: tools/python_tests.sh [ENVIRONMENT...]     default: all that tools/python_envs.py lists
+# usage: tools/python_tests.sh [ENVIRONMENT...]     default: those that tools/python_envs.py lists
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -15,12 +15,17 @@ failed=0
 # How much each environment runs: files, and which share of each test's sets of parameters.
 numpy_files=(python/tests/test_*.py)
 torch_files=("${numpy_files[@]/*train_gpt*/}" python/tests/torch)  # trains in the newest alone
+torch_only=(python/tests/test_bad_input.py python/tests/torch)
 declare -A files=(
   [py3.10]="${numpy_files[*]}" [py3.11]="${numpy_files[*]}" [py3.12]="${numpy_files[*]}"
   [py3.13]="${numpy_files[*]}" [torch2.4]="${torch_files[*]}"
+  [torch2.8]="${torch_only[*]}" [torch2.11]="${torch_only[*]}" [torch2.13]="${torch_only[*]}"
   [torch2.6]="${torch_files[*]} python/tests/hf" [newest]="python/tests"
 )
-declare -A sample=([py3.11]=4 [py3.12]=4 [py3.13]=4 [torch2.4]=2 [torch2.6]=6)
+declare -A sample=(
+  [py3.11]=4 [py3.12]=4 [py3.13]=4
+  [torch2.4]=2 [torch2.6]=6 [torch2.8]=12 [torch2.11]=12 [torch2.13]=12
+)
 
 say() { echo "== $*"; }
 

@@ -200,6 +200,20 @@ def _key(kind: tuple[object, ...], arrays: Arrays, families: list[Family]) -> ob
     return tuple(parts)
 
 
+def _new(
+    function: str, name: str, maker: Any, like: Any, shape: tuple[int, ...], dtype: int
+) -> Any:
+    """An output; MemoryError if the host has no memory for it (PyTorch raises RuntimeError)."""
+    try:
+        return maker.empty(like, shape, dtype)
+    except (MemoryError, RuntimeError) as error:
+        if maker.facts(name, like).device != _abi.ATTN_HOST:
+            raise
+        raise MemoryError(
+            f"{function}: {name}: found no memory for shape {list(shape)}; accepted smaller arrays"
+        ) from error
+
+
 def _run(
     function: str,
     build: Callable[[Arrays, dict[str, Family]], Prepared],
@@ -227,7 +241,7 @@ def _run(
         maker.check_output(name, arrays[name])
     made: Arrays = {}
     for name, shape, dtype, tensor in prepared.outputs:
-        made[name] = x = first.empty(like, shape, dtype)
+        made[name] = x = _new(function, name, first, like, shape, dtype)
         maker = family_of(name, x)
         tensor.data = maker.pointer(name, x)
     backend = changing.pop("device", None)

@@ -98,10 +98,10 @@ def _checked(name: str, x: Any) -> Any:
     if family is None and is_dlpack_of_cuda(x):
         return x
     x, family = opened(name, x)
+    if name.startswith("cu_") and list(getattr(x, "shape", ())) == [0]:
+        raise ValueError(f"{name}: found shape [0]; accepted [b + 1], which starts with 0")
     values = family.values(x)
     if values is None or not 0 < values.size <= _LARGEST_READ:
-        if values is not None and values.size == 0 and name.startswith("cu_"):
-            raise ValueError(f"{name}: found shape {list(values.shape)}; accepted [b + 1]")
         return x
     if name == "alibi_slopes":
         if values.dtype.kind == "f" and not numpy().isfinite(values).all():

@@ -82,8 +82,10 @@ def in_python(function: str, message: str) -> str:
     """A message of the library with the function and the names that the caller wrote."""
     message = message.replace(" with dtype=", " with a q of ").replace(": dtype: ", ": type of q: ")
     message = _WORDS.sub(lambda found: _FIELDS[found[0]], message)
-    pass_, _, rest = message.partition(": ")
-    if pass_ in ("describe", "forward", "backward", "decode"):
+    place, _, rest = message.partition(": ")
+    if place == "parse_problem":
+        return f"{function}: problem: found {rest[:200]}; accepted a line as describe() returns"
+    if place in ("describe", "forward", "backward", "decode", "Context"):
         message = f"{function}: {rest}"
     return renamed(function, message)
 
@@ -107,14 +109,17 @@ class Context:
 
     __slots__ = ("handle", "threads")
 
-    def __init__(self, threads: int = 0, backend: str | None = None) -> None:
+    def __init__(
+        self, threads: int = 0, backend: str | None = None, function: str | None = None
+    ) -> None:
         options = _abi.attn_context_options()
         size = ctypes.sizeof(options)
         check(LIBRARY.attn_context_options_init(ctypes.byref(options), size))
         options.threads = threads
         options.backend = None if backend is None else backend.encode()
         handle = ctypes.c_void_p()
-        check(LIBRARY.attn_context_create(ctypes.byref(options), ctypes.byref(handle)))
+        code = LIBRARY.attn_context_create(ctypes.byref(options), ctypes.byref(handle))
+        check(code, function)
         self.handle = handle
         self.threads: int = LIBRARY.attn_context_threads(handle)
 
@@ -129,9 +134,9 @@ _contexts: dict[tuple[int, str | None], Context] = {}
 _threads_set = 0  # by set_num_threads; 0 = not set
 
 
-def context(threads: int = 0, backend: str | None = None) -> Context:
+def context(threads: int = 0, backend: str | None = None, function: str | None = None) -> Context:
     """The context of calls on this many threads; set_num_threads has precedence. backend: the name
-    of the one to use, None = the library chooses."""
+    of the one to use, None = the library chooses. function: named by errors."""
     wanted = _threads_set or threads, backend
     found = _contexts.get(wanted)
     if found is None:
@@ -140,7 +145,7 @@ def context(threads: int = 0, backend: str | None = None) -> Context:
             if found is None:
                 if len(_contexts) >= 16:  # each may keep scratch memory
                     _contexts.clear()
-                found = _contexts[wanted] = Context(*wanted)
+                found = _contexts[wanted] = Context(*wanted, function)
     return found
 
 
@@ -159,7 +164,7 @@ def set_num_threads(threads: int) -> None:
         context_before = _threads_set
         _threads_set = threads
         try:
-            context()
+            context(function="set_num_threads")
         except Exception:
             _threads_set = context_before
             raise
@@ -171,10 +176,10 @@ def get_num_threads() -> int:
     return context().threads
 
 
-def text_of(fill: Any) -> str:
+def text_of(fill: Any, function: str | None = None) -> str:
     """The text of a C function that fills a buffer: fill(buffer, size, needed) -> code."""
     needed = ctypes.c_size_t()
-    check(fill(None, 0, ctypes.byref(needed)))
+    check(fill(None, 0, ctypes.byref(needed)), function)
     buffer = ctypes.create_string_buffer(needed.value)
     check(fill(buffer, needed.value, ctypes.byref(needed)))
     return buffer.value.decode()

@@ -74,7 +74,13 @@ def merge(
     arrays = {name: x for name, x in given.items() if x is not None}
     wanted = {"o": "o1", "lse": "lse1"}
     struct = _abi.attn_merge_arguments
-    made = _shaped_like("merge", struct, arrays, wanted, {}, stream, device, "o1")
+    try:
+        made = _shaped_like("merge", struct, arrays, wanted, {}, stream, device, "o1")
+    except (ValueError, MemoryError) as error:  # about an output that was made like an input
+        text = str(error).replace("merge: lse:", "merge: lse_out:")
+        text = text if lse_out is not None else text.replace("lse_out", "lse1")
+        text = text if out is not None else text.replace(" of out:", " of o1:")
+        raise type(error)(text) from None
     return made.get("o", out), made.get("lse", lse_out)
 
 

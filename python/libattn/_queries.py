@@ -44,7 +44,7 @@ def _question(function: str, problem: str, pass_: str, device: str) -> tuple[int
     if "\0" in problem:
         raise ValueError(f"{function}: problem: found a NUL in {shown(problem)}; accepted text")
     words = problem.encode(errors="replace")
-    _library.check(LIBRARY.attn_problem_parse(words, ctypes.byref(value)))
+    _library.check(LIBRARY.attn_problem_parse(words, ctypes.byref(value)), function)
     try:
         return choice("pass_", pass_, PASSES), value, choice("device", device, _DEVICES)
     except ValueError as error:
@@ -62,7 +62,8 @@ def supports(problem: str, pass_: str = "forward", device: str = "host") -> Verd
     _library.check(
         LIBRARY.attn_supports(
             _library.context().handle, number, ctypes.byref(value), place, ctypes.byref(verdict)
-        )
+        ),
+        "supports",
     )
     return Verdict(bool(verdict.supported), verdict.backend.decode(), verdict.reason.decode())
 
@@ -77,7 +78,7 @@ def explain(problem: str, pass_: str = "forward", device: str = "host") -> str:
             _library.context().handle, number, ctypes.byref(value), place, buffer, size, needed
         )
 
-    return _library.text_of(fill)
+    return _library.text_of(fill, "explain")
 
 
 def workspace_bytes(problem: str, pass_: str = "forward", device: str = "host") -> int:
@@ -88,7 +89,8 @@ def workspace_bytes(problem: str, pass_: str = "forward", device: str = "host") 
     _library.check(
         LIBRARY.attn_workspace_bytes(
             _library.context().handle, number, ctypes.byref(value), place, ctypes.byref(needed)
-        )
+        ),
+        "workspace_bytes",
     )
     return needed.value
 

@@ -53,9 +53,12 @@ def _fixed(function: str, name: str, x: Tensor | None) -> None:
 
 
 def tensor(function: str, name: str, x: Any) -> Tensor:
-    """x, if it is a tensor; for drop-ins too."""
+    """x, if it is a strided tensor; for drop-ins too."""
     if not isinstance(x, Tensor):
         raise _refuse(function, name, shown(x), "a torch.Tensor")
+    if x.is_nested or x.is_quantized or x.layout != torch.strided:
+        found = "a nested" if x.is_nested else "a quantized" if x.is_quantized else f"a {x.layout}"
+        raise _refuse(function, name, f"{found} tensor", "strided tensors, packed ones for nested")
     return x
 
 
@@ -140,7 +143,7 @@ def _counter(function: str, name: str, value: Any, like: Tensor) -> Tensor:
             raise _refuse(function, name, found, "an int, or one int64 or uint64 element")
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise _refuse(function, name, repr(value), "0 to 2**64 - 1, or an int64 tensor [1]")
+        raise _refuse(function, name, shown(value), "0 to 2**64 - 1, or an int64 tensor [1]")
     signed = value - (1 << 64) if value >= 1 << 63 else value
     return torch.full((1,), signed, dtype=torch.int64, device=like.device)
 

@@ -69,6 +69,8 @@ def scores_of(
 ) -> dict[str, Any]:
     """The options of libattn.torch.attention that shape the scores."""
     softcap = 0.0 if softcap is None else checked(function, real, "softcap", softcap)
+    if softcap != softcap:
+        raise ValueError(f"{function}: softcap: found nan; accepted a finite number")
     if softmax_scale is not None:
         softmax_scale = checked(function, real, "softmax_scale", softmax_scale)
     return {

@@ -51,6 +51,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise _refuse(f"type of {name}", shown(tensor), "a torch.Tensor")
+        if tensor.is_quantized or (tensor.layout != torch.strided and not tensor.is_nested):
+            raise _refuse(f"layout of {name}", tensor.layout, "strided tensors, not quantized")
         if tensor.dim() == 4 and not tensor.is_nested:
             continue
         if tensor.is_nested:
