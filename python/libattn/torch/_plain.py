@@ -18,6 +18,7 @@ from .._arrays import family_of
 from .._calls import Prepared
 from .._facts import dtype_code
 from .._functions import Kind
+from .._interrupt import runs_handlers
 from .._options import split
 from .._values import named
 
@@ -70,7 +71,7 @@ def forward(
         for name, x in (("q", q), ("k", k), ("v", v)):
             _facts("attention", name, x)
         raise
-    key = (numbers, out_dtype, q.dtype, k.dtype, v.dtype, facts)
+    key = (numbers, out_dtype, q.dtype, k.dtype, v.dtype, facts, runs_handlers())
     call = _taken(key)
     if call is None:
         wanted = {"o": 0 if out_dtype is None else dtype_code("out_dtype", out_dtype), "lse": 0}
@@ -82,7 +83,7 @@ def backward(
     tensors: tuple[Tensor, ...], want: tuple[bool, ...], numbers: Any, options: Any
 ) -> list[Tensor]:
     """The wanted ones of dq, dk, dv. tensors: dout, q, k, v, o, lse and maybe dlse."""
-    key = (numbers, want, *[(x.shape, x.stride(), x.dtype) for x in tensors])
+    key = (numbers, want, runs_handlers(), *[(x.shape, x.stride(), x.dtype) for x in tensors])
     call = _taken(key)
     if call is None:
         wanted = {name: 0 for name, needed in zip(_GRADIENTS, want, strict=True) if needed}
@@ -145,6 +146,9 @@ def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
         made.append(x)
     context = _library.context(torch.get_num_threads())
     code = call.prepared.function(context.handle, *call.prepared.references)
+    watch = call.prepared.watch
+    if watch is not None and watch.raised:  # by a signal handler during the call
+        raise watch.raised.pop()
     if code != _abi.ATTN_OK:
         raise _library.exception_of(code, "attention")
     idle = _idle.get(key)
