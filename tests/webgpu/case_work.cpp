@@ -8,8 +8,8 @@
 #include "core/signature.hpp"
 #include "harness/check.hpp"
 #include "operation_work.hpp"
-#include "webgpu/host/attention.hpp"
 #include "webgpu/host/plan.hpp"
+#include "webgpu/passes/attention.hpp"
 
 namespace attn::webgpu::test {
 namespace {
@@ -51,7 +51,7 @@ std::vector<Output> CaseWork::outputs(const harness::Case& c) const {
 std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts) {
   std::unordered_set<KernelSpec, HashSpec> kernels;
   const auto insert = [&](const Work& work) {
-    for (const Step& step : work.steps) kernels.insert(step.spec);
+    for (const Dispatch& dispatch : work.dispatches) kernels.insert(dispatch.spec);
   };
   for (const harness::Case& c : harness::case_list()) {
     if (!check_support(c.pass, c.problem, facts).supported) continue;

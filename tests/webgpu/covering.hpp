@@ -7,8 +7,9 @@
 
 namespace attn::webgpu::test {
 
-// Of `all`, so few more than `chosen` that each entry point has every constant with every value
-// that it has in `all`; where those are many (counts of tiles), with the least and the largest.
+// A few kernels of `all` that, together with `chosen`, give each entry point every constant with
+// every value that it has in `all`, or with the least and largest value if there are many (counts
+// of tiles).
 std::vector<KernelSpec> covering(const std::vector<KernelSpec>& all,
                                  const std::vector<KernelSpec>& chosen);
 

@@ -67,7 +67,7 @@ TEST_F(DeviceTest, OfTheProcessIsOne) {
   first->api().wgpuDeviceDestroy(first->handle());
   Buffer buffer;
   EXPECT_FALSE(Buffer::create(*first, 16, kStorageUsage, buffer).ok());
-  ASSERT_TRUE(is_ok(Device::process(second))) << "lost, it is opened anew";
+  ASSERT_TRUE(is_ok(Device::process(second))) << "after a loss, the device is opened again";
   EXPECT_NE(first, second);
   EXPECT_TRUE(is_ok(Buffer::create(*second, 16, kStorageUsage, buffer)));
 }
@@ -89,7 +89,7 @@ TEST_F(DeviceTest, WrapsAnEngines) {
   ASSERT_TRUE(is_ok(pipelines.get(add_spec(2), pipeline)));
   test::Add add;
   ASSERT_TRUE(is_ok(add.create(*wrapped, 100)));
-  const Dispatch dispatch = add.dispatch(*pipeline);
+  const BoundDispatch dispatch = add.dispatch(*pipeline);
   ASSERT_TRUE(is_ok(submit(*wrapped, {&dispatch, 1})));
   EXPECT_EQ(test::wrong(*wrapped, add, 2), 0U);
 }
@@ -141,7 +141,7 @@ class LostTest : public test::OnDevice, public testing::WithParamInterface<bool>
   std::unique_ptr<Pipelines> pipelines_;
   const Pipeline* pipeline_ = nullptr;
   test::Add add_;
-  Dispatch dispatch_;
+  BoundDispatch dispatch_;
 };
 
 TEST_P(LostTest, Submitting) {

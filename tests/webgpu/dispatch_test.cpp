@@ -34,7 +34,7 @@ class DispatchTest : public test::OnDevice {
   std::unique_ptr<Pipelines> pipelines_;
   const Pipeline* pipeline_ = nullptr;
   test::Add add_;
-  Dispatch dispatch_;
+  BoundDispatch dispatch_;
 };
 
 TEST_F(DispatchTest, Computes) {
@@ -79,7 +79,7 @@ TEST_F(DispatchTest, AnswersForEncodersThatCantBeRecordedInto) {
   ASSERT_TRUE(is_ok(pipelines.get(add_spec(3), pipeline)));
   test::Add add;
   ASSERT_TRUE(is_ok(add.create(*engine, kCount)));
-  const Dispatch dispatch = add.dispatch(*pipeline);
+  const BoundDispatch dispatch = add.dispatch(*pipeline);
 
   WGPUCommandEncoder encoder = api.wgpuDeviceCreateCommandEncoder(engine->handle(), nullptr);
   WGPUCommandBuffer commands = api.wgpuCommandEncoderFinish(encoder, nullptr);
@@ -89,7 +89,7 @@ TEST_F(DispatchTest, AnswersForEncodersThatCantBeRecordedInto) {
 
   encoder = api.wgpuDeviceCreateCommandEncoder(engine->handle(), nullptr);
   WGPUComputePassEncoder pass = api.wgpuCommandEncoderBeginComputePass(encoder, nullptr);
-  static_cast<void>(record(*engine, {&dispatch, 1}, encoder));  // told at the latest by Finish
+  static_cast<void>(record(*engine, {&dispatch, 1}, encoder));  // Finish reports it at the latest
   static_cast<void>(engine->scopes().run("ending a pass", [&] {
     api.wgpuComputePassEncoderEnd(pass);
     api.wgpuComputePassEncoderRelease(pass);
@@ -107,9 +107,9 @@ TEST_F(DispatchTest, AnswersForEncodersThatCantBeRecordedInto) {
 TEST_F(DispatchTest, LaterOnesSeeWhatEarlierOnesWrote) {
   test::Add other;
   ASSERT_TRUE(is_ok(other.create(device(), kCount)));
-  Dispatch second = other.dispatch(*pipeline_);
+  BoundDispatch second = other.dispatch(*pipeline_);
   second.bound[0].buffer = add_.c.handle();  // (i + 6 i) + 3 * 2 i
-  const std::vector<Dispatch> both{dispatch_, second};
+  const std::vector<BoundDispatch> both{dispatch_, second};
   ASSERT_TRUE(is_ok(submit(device(), both)));
   EXPECT_EQ(test::wrong(device(), other, 6), 0);
 }

@@ -49,8 +49,8 @@ void DryRun::add(harness::TensorSet& tensors) {
   tensors.each_storage([&](harness::Storage& storage) { add(storage); });
 }
 
-// With its guards and gaps; begin() at a multiple of 256 bytes, so that what is made of the call
-// does not depend on where the host's memory lies.
+// Includes guards and gaps. begin() is at a multiple of 256 bytes, so that the dispatches do not
+// depend on the address of the host's memory.
 void DryRun::add(harness::Storage& storage) {
   constexpr std::size_t kAlignment = 256;
   const std::span<std::byte> all = std::as_writable_bytes(storage.bytes());
@@ -88,7 +88,7 @@ std::vector<DryRun::Part> DryRun::bound(std::size_t step) const {
                                {handle_of(first + 1), 0, 0},
                                {handle_of(first + 2), 0, 0},
                                {handle_of(first + 3), 0, 0}};
-  const Step& it = work.steps[step];
+  const Dispatch& it = work.dispatches[step];
   std::vector<Part> parts{test::part_of(parameters_at(step, scratch))};
   for (std::size_t n = 0; n < static_cast<std::size_t>(it.spec.num_bindings); ++n) {
     parts.push_back(test::part_of(placed(work, it, it.operands[n], scratch)));

@@ -11,17 +11,17 @@
 
 #include "harness/inputs.hpp"
 #include "webgpu/host/device.hpp"
-#include "webgpu/host/step.hpp"
+#include "webgpu/host/work.hpp"
 
 namespace attn::webgpu::test {
 
-// What every WebGPU device has, with so many bytes of workgroup memory (16384 or more).
+// The limits of every WebGPU device, with this workgroup memory (16384 bytes or more).
 DeviceFacts core_facts(std::uint32_t workgroup_bytes);
-// And subgroups of 32 threads.
+// The same with subgroups of 32 threads.
 DeviceFacts with_subgroups(DeviceFacts facts);
 
-// What a call should write to a tensor in host memory: values in row-major order, and how far those
-// of each row (the last dimension) may be off; where one is not finite, equality is asked for.
+// What a call should write to a tensor in host memory: values in row-major order, and a tolerance
+// per row (the last dimension). Non-finite values must be equal.
 struct Output {
   std::string name;
   TensorView view;

@@ -133,7 +133,7 @@ TEST_F(ForbiddenTest, ScopesAreClosedWhereTheBodyThrows) {
 }
 
 TEST_F(ForbiddenTest, ErrorsWithoutAScopeAreKept) {
-  // Past the end of the buffer, outside of a scope: told by the next wait.
+  // Past the end of the buffer, outside of a scope: the next wait reports it.
   const std::uint32_t word = 0;
   device_->api().wgpuQueueWriteBuffer(device_->queue(), buffer_.handle(), 4096, &word, 4);
   EXPECT_TRUE(fails(wait(*device_), ErrorCode::device_error, "webgpu: "));
@@ -153,7 +153,7 @@ TEST_F(ForbiddenTest, ABufferThatWasNotMadeIsNotMapped) {
   EXPECT_EQ(counts.mapped_ranges, 1);
 }
 
-// Of the same instance: wgpu-native can't tell those of another.
+// The other device has the same instance: wgpu-native cannot recognize buffers of another instance.
 TEST_F(ForbiddenTest, BuffersOfAnotherDevice) {
   std::shared_ptr<Device> other;
   ASSERT_TRUE(is_ok(test::open_beside(*device_, other)));
@@ -166,7 +166,7 @@ TEST_F(ForbiddenTest, BuffersOfAnotherDevice) {
   test::Add add;
   ASSERT_TRUE(is_ok(add.create(*device_, 16)));
   counts.submits = 0;
-  Dispatch dispatch = add.dispatch(*pipeline);
+  BoundDispatch dispatch = add.dispatch(*pipeline);
   dispatch.bound[0].buffer = foreign.handle();
   EXPECT_TRUE(fails(submit(*device_, {&dispatch, 1}), ErrorCode::device_error,
                     "while binding the memory of a call"));

@@ -1,5 +1,5 @@
-// The kernels that the case list's calls choose: how many they are, and that the provider compiles
-// them. Drivers compile at the first dispatch; what is seen here is the language and the limits.
+// The kernels of the case list: their number, and that the provider accepts them. Drivers compile
+// at the first dispatch, so this test covers the language and the limits.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -13,10 +13,10 @@
 namespace attn::webgpu::test {
 namespace {
 
-// Of workgroup memory: every device's, and what others have.
+// Bytes of workgroup memory: the guaranteed minimum, and larger sizes that devices have.
 constexpr std::array<std::uint32_t, 3> kWorkgroupBytes{16384, 32768, 49152};
 
-// Pipelines are what a short run on a slow device pays for. To be lowered, never raised.
+// Compiling pipelines dominates a short run on a slow device. Lower this limit, never raise it.
 constexpr std::size_t kMostPipelines = 300;
 
 class OfTheCaseList : public testing::TestWithParam<std::uint32_t> {};

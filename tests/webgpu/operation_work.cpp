@@ -8,7 +8,7 @@
 
 #include "harness/values.hpp"
 #include "reference/reference.hpp"
-#include "webgpu/host/operations.hpp"
+#include "webgpu/passes/operations.hpp"
 
 namespace attn::webgpu::test {
 namespace {
@@ -114,7 +114,7 @@ Operation rope(Positions from, DType dtype, const DeviceFacts& facts) {
   return builder.finish(a, {&A::x, &A::out, &A::positions, &A::cu_len, &A::cos, &A::sin}, facts);
 }
 
-// Partial results of which some rows hold no keys: their o must not be read.
+// Partial results with some rows without keys. Their o must not be read.
 template <class A>
 void give_partials(Builder& builder, DType dtype, A& a) {
   a.o1 = builder.normal("o1", DType::f32, kRowShape);

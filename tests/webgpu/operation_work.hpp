@@ -1,4 +1,4 @@
-// Operations beside attention as dispatches.
+// Operations other than attention, as dispatches.
 #pragma once
 
 #include <string>

@@ -20,7 +20,7 @@ class PipelinesTest : public test::OnDevice {
   void expect_factor(const Pipeline& pipeline, std::uint32_t factor) {
     test::Add add;
     ASSERT_TRUE(is_ok(add.create(device(), 100)));
-    const Dispatch dispatch = add.dispatch(pipeline);
+    const BoundDispatch dispatch = add.dispatch(pipeline);
     ASSERT_TRUE(is_ok(submit(device(), {&dispatch, 1})));
     EXPECT_EQ(test::wrong(device(), add, factor), 0U);
   }

@@ -1,5 +1,5 @@
-// Plans of calls, without a device: what is refused and in which words, and how much memory a call
-// takes beside its tensors.
+// Plans of calls, without a device: what is refused with which message, and how much scratch memory
+// a call needs.
 #include "webgpu/host/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "dry_run.hpp"
-#include "webgpu/host/attention.hpp"
 #include "webgpu/host/run.hpp"
+#include "webgpu/passes/attention.hpp"
 
 namespace attn::webgpu::test {
 namespace {
@@ -85,10 +85,10 @@ TEST(Support, CutsWhatIsLongerThanAGrid) {
     Work work;
     const core::Status status = work_of_problem(pass, problem, facts, work);
     EXPECT_TRUE(status.ok()) << status.message;
-    for (const Step& step : work.steps) {
-      const std::string_view source = step.spec.source;
+    for (const Dispatch& dispatch : work.dispatches) {
+      const std::string_view source = dispatch.spec.source;
       if (source == "prepare" || source == "copy") continue;
-      EXPECT_LE(step.grid[0], 8u) << to_string(step.spec);
+      EXPECT_LE(dispatch.grid[0], 8u) << to_string(dispatch.spec);
     }
   }
 }
@@ -116,7 +116,7 @@ std::size_t count_of(std::string_view kernel, const Problem& problem, const Devi
   const core::Status status = work_of_problem(Pass::backward, problem, facts, work);
   EXPECT_TRUE(status.ok()) << status.message;
   return static_cast<std::size_t>(std::ranges::count_if(
-      work.steps, [&](const Step& step) { return step.spec.source == kernel; }));
+      work.dispatches, [&](const Dispatch& dispatch) { return dispatch.spec.source == kernel; }));
 }
 
 class BiasGradients : public testing::Test {
@@ -130,7 +130,7 @@ class BiasGradients : public testing::Test {
     problem.dq = problem.dk = problem.dv = problem.dbias = true;
     problem.bias = {true, true, true, true, true};
   }
-  // Of dq's kernel where it makes dbias; 0 where a kernel of its own does.
+  // Dispatches of backward_q_bias if it computes dbias; 0 if bias_gradient does.
   [[nodiscard]] std::size_t made_with_dq() const {
     const std::size_t with_bias = count_of("backward_q_bias", problem, facts);
     EXPECT_EQ(count_of("bias_gradient", problem, facts) == 0, with_bias > 0);

@@ -80,8 +80,8 @@ core::Status Add::create(Device& device, std::uint32_t words, std::uint32_t offs
   return upload(device, parameters.handle(), 0, std::as_bytes(std::span(&values_of, 1)));
 }
 
-Dispatch Add::dispatch(const Pipeline& pipeline) const {
-  Dispatch dispatch;
+BoundDispatch Add::dispatch(const Pipeline& pipeline) const {
+  BoundDispatch dispatch;
   dispatch.pipeline = &pipeline;
   const std::uint64_t bytes = std::uint64_t{4} * count;
   dispatch.bound[0] = {a.handle(), 0, bytes};

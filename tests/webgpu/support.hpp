@@ -41,7 +41,7 @@ struct Add {
   Buffer a, b, c, parameters;
   std::uint32_t count = 0;
   core::Status create(Device& device, std::uint32_t count, std::uint32_t offset = 0);
-  [[nodiscard]] Dispatch dispatch(const Pipeline& pipeline) const;
+  [[nodiscard]] BoundDispatch dispatch(const Pipeline& pipeline) const;
 };
 
 // How often c is not what `factor` and `offset` make of a and b; downloads it.

@@ -21,7 +21,7 @@ TEST_F(ThreadsTest, ShareADevice) {
       ASSERT_TRUE(is_ok(pipelines.get(add_spec(factor), pipeline)));
       test::Add add;
       ASSERT_TRUE(is_ok(add.create(device(), 500 + thread, thread)));
-      Dispatch dispatch = add.dispatch(*pipeline);
+      BoundDispatch dispatch = add.dispatch(*pipeline);
       ASSERT_TRUE(is_ok(submit(device(), {&dispatch, 1})));
       EXPECT_EQ(test::wrong(device(), add, factor, thread), 0U);
       KernelSpec misspelt = add_spec();

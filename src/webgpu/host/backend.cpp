@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "core/signature.hpp"
-#include "webgpu/host/attention.hpp"
 #include "webgpu/host/host_tensors.hpp"
-#include "webgpu/host/operations.hpp"
 #include "webgpu/host/plan.hpp"
 #include "webgpu/host/run.hpp"
+#include "webgpu/passes/attention.hpp"
+#include "webgpu/passes/operations.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -59,9 +59,9 @@ class WebgpuBackend final : public core::Backend {
     if (!status.ok()) return status;
     Work work;
     status = work_of_problem(pass, problem, device->facts(), work);
-    for (const Step& step : work.steps) {
+    for (const Dispatch& dispatch : work.dispatches) {
       const Pipeline* pipeline = nullptr;
-      if (status.ok()) status = device->pipelines().get(step.spec, pipeline);
+      if (status.ok()) status = device->pipelines().get(dispatch.spec, pipeline);
     }
     return status;
   }

@@ -15,7 +15,7 @@ using std::to_string;
 // Of one dispatch: what is refused, and how that reads.
 class Checker {
  public:
-  Checker(const Device& device, const Dispatch& dispatch, int index)
+  Checker(const Device& device, const BoundDispatch& dispatch, int index)
       : device_(device), dispatch_(dispatch), index_(index) {}
 
   core::Status check() {
@@ -128,16 +128,16 @@ class Checker {
   static std::string name(std::size_t i) { return "binding " + to_string(i + 1); }
 
   const Device& device_;
-  const Dispatch& dispatch_;
+  const BoundDispatch& dispatch_;
   int index_;
 };
 
-bool is_empty(const Dispatch& dispatch) {
+bool is_empty(const BoundDispatch& dispatch) {
   return dispatch.grid[0] == 0 || dispatch.grid[1] == 0 || dispatch.grid[2] == 0;
 }
 
 // To be called inside of a scope.
-WGPUBindGroup create_bind_group(const Device& device, const Dispatch& dispatch) {
+WGPUBindGroup create_bind_group(const Device& device, const BoundDispatch& dispatch) {
   std::array<WGPUBindGroupEntry, 1 + kMaxBindings> entries{};
   const auto num_entries = 1 + static_cast<std::size_t>(dispatch.pipeline->spec.num_bindings);
   for (std::size_t i = 0; i < num_entries; ++i) {
@@ -154,7 +154,7 @@ WGPUBindGroup create_bind_group(const Device& device, const Dispatch& dispatch) 
   return device.api().wgpuDeviceCreateBindGroup(device.handle(), &descriptor);
 }
 
-void encode_pass(const ProviderApi& api, std::span<const Dispatch> dispatches,
+void encode_pass(const ProviderApi& api, std::span<const BoundDispatch> dispatches,
                  std::span<const WGPUBindGroup> groups, WGPUCommandEncoder encoder,
                  const WGPUPassTimestampWrites* timestamps) {
   WGPUComputePassDescriptor descriptor = WGPU_COMPUTE_PASS_DESCRIPTOR_INIT;
@@ -164,7 +164,7 @@ void encode_pass(const ProviderApi& api, std::span<const Dispatch> dispatches,
   const Pipeline* last = nullptr;
   for (std::size_t i = 0; i < dispatches.size(); ++i) {
     if (groups[i] == nullptr) continue;
-    const Dispatch& dispatch = dispatches[i];
+    const BoundDispatch& dispatch = dispatches[i];
     if (dispatch.pipeline != last) {
       api.wgpuComputePassEncoderSetPipeline(pass, dispatch.pipeline->handle);
       last = dispatch.pipeline;
@@ -179,11 +179,11 @@ void encode_pass(const ProviderApi& api, std::span<const Dispatch> dispatches,
 
 }  // namespace
 
-core::Status check(Device& device, const Dispatch& dispatch, int index) {
+core::Status check(Device& device, const BoundDispatch& dispatch, int index) {
   return Checker(device, dispatch, index).check();
 }
 
-core::Status record_pass(Device& device, std::span<const Dispatch> dispatches,
+core::Status record_pass(Device& device, std::span<const BoundDispatch> dispatches,
                          WGPUCommandEncoder encoder, const WGPUPassTimestampWrites* timestamps) {
   core::Status status = device.alive();
   for (std::size_t i = 0; status.ok() && i < dispatches.size(); ++i) {
@@ -209,7 +209,7 @@ core::Status record_pass(Device& device, std::span<const Dispatch> dispatches,
   return status;
 }
 
-core::Status record(Device& device, std::span<const Dispatch> dispatches,
+core::Status record(Device& device, std::span<const BoundDispatch> dispatches,
                     WGPUCommandEncoder encoder) {
   if (encoder == nullptr) {
     return core::Status::invalid("webgpu: encoder: found null; accepted a WGPUCommandEncoder");

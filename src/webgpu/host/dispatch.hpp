@@ -20,7 +20,7 @@ struct Bound {
   std::uint64_t size = 0;
 };
 
-struct Dispatch {
+struct BoundDispatch {
   const Pipeline* pipeline = nullptr;
   std::array<Bound, kMaxBindings> bound{};  // the first spec.num_bindings
   Bound parameters{};
@@ -29,16 +29,16 @@ struct Dispatch {
 
 // What the device would refuse of a dispatch: grid, alignment, size and usage of its bindings, one
 // buffer read and written, ranges written twice. `index` is named in the message.
-core::Status check(Device& device, const Dispatch& dispatch, int index);
+core::Status check(Device& device, const BoundDispatch& dispatch, int index);
 
 // One compute pass into the caller's encoder. Dispatches run in order, each seeing what those
 // before it wrote. Submits nothing.
-core::Status record(Device& device, std::span<const Dispatch> dispatches,
+core::Status record(Device& device, std::span<const BoundDispatch> dispatches,
                     WGPUCommandEncoder encoder);
 
 // Records into an encoder of its own and submits that, without waiting. `seconds`, where not null
 // and the device has timestamps: waits, and says how long the pass ran on the device (0 without).
-core::Status submit(Device& device, std::span<const Dispatch> dispatches,
+core::Status submit(Device& device, std::span<const BoundDispatch> dispatches,
                     double* seconds = nullptr);
 
 // Waits until everything that was submitted to the device's queue has run.

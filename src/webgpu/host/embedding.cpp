@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/refusal.hpp"
-#include "webgpu/host/attention.hpp"
 #include "webgpu/host/buffers.hpp"
-#include "webgpu/host/operations.hpp"
 #include "webgpu/host/plan.hpp"
 #include "webgpu/host/run.hpp"
+#include "webgpu/passes/attention.hpp"
+#include "webgpu/passes/operations.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -23,12 +23,12 @@ class WorkRecorder final : public Recorder {
   WorkRecorder(std::shared_ptr<Device> device, Work work)
       : device_(std::move(device)),
         work_(std::move(work)),
-        chunks_(chunks_of(work_, device_->facts())) {}
+        chunks_(submission_sizes(work_, device_->facts())) {}
 
   core::Status compile() {
-    for (const Step& step : work_.steps) {
+    for (const Dispatch& dispatch : work_.dispatches) {
       const Pipeline* pipeline = nullptr;
-      core::Status status = device_->pipelines().get(step.spec, pipeline);
+      core::Status status = device_->pipelines().get(dispatch.spec, pipeline);
       if (!status.ok()) return status;
     }
     return {};
@@ -42,7 +42,7 @@ class WorkRecorder final : public Recorder {
     if (status.ok()) status = check("prepared", scratch.prepared, needed.prepared);
     if (status.ok()) status = check("staged", scratch.staged, needed.staged);
     if (status.ok()) status = check("parameters", scratch.parameters, needed.parameters);
-    if (!status.ok() || work_.steps.empty()) return status;
+    if (!status.ok() || work_.dispatches.empty()) return status;
     const ScratchBuffers buffers{bound(scratch.info), bound(scratch.prepared),
                                  bound(scratch.staged), bound(scratch.parameters)};
     status = resolve(*device_, work_, buffers, dispatches_);
@@ -60,7 +60,7 @@ class WorkRecorder final : public Recorder {
     }
     if (encoder == nullptr)
       return core::refuse("record", "encoder", "null", "a WGPUCommandEncoder");
-    std::span<const Dispatch> dispatches;
+    std::span<const BoundDispatch> dispatches;
     core::Status status = dispatches_of(chunk, dispatches);
     if (!status.ok()) return status;
     return webgpu::record(*device_, dispatches, static_cast<WGPUCommandEncoder>(encoder));
@@ -68,7 +68,7 @@ class WorkRecorder final : public Recorder {
 
   core::Status submit() const override {
     for (int chunk = 0; chunk < num_chunks(); ++chunk) {
-      std::span<const Dispatch> dispatches;
+      std::span<const BoundDispatch> dispatches;
       core::Status status = dispatches_of(chunk, dispatches);
       if (status.ok()) status = webgpu::submit(*device_, dispatches);
       if (!status.ok()) return status;
@@ -97,7 +97,7 @@ class WorkRecorder final : public Recorder {
     return {static_cast<WGPUBuffer>(range.buffer), range.offset, range.size};
   }
 
-  core::Status dispatches_of(int chunk, std::span<const Dispatch>& dispatches) const {
+  core::Status dispatches_of(int chunk, std::span<const BoundDispatch>& dispatches) const {
     if (dispatches_.empty()) {
       return core::refuse("record", "scratch memory", "none", "use() before");
     }
@@ -110,7 +110,7 @@ class WorkRecorder final : public Recorder {
   std::shared_ptr<Device> device_;
   Work work_;
   std::vector<std::size_t> chunks_;
-  std::vector<Dispatch> dispatches_;
+  std::vector<BoundDispatch> dispatches_;
 };
 
 core::Status finish(std::shared_ptr<Device> device, core::Status status, Work work,

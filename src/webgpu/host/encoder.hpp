@@ -15,7 +15,7 @@ core::Status finish_and_submit(Device& device, std::string_view tried, WGPUComma
 core::Status create_encoder(Device& device, WGPUCommandEncoder& encoder);
 
 // record() with timestamps at both ends of the pass; null: without.
-core::Status record_pass(Device& device, std::span<const Dispatch> dispatches,
+core::Status record_pass(Device& device, std::span<const BoundDispatch> dispatches,
                          WGPUCommandEncoder encoder, const WGPUPassTimestampWrites* timestamps);
 
 template <class Encode>

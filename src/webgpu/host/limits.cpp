@@ -10,21 +10,20 @@ namespace attn::webgpu {
 namespace {
 
 constexpr double kSeconds = 0.1;
-// Of the rate that nothing but multiplying and adding reaches: kernels on an H200 reach 0.2 to
-// 0.35.
+// The share of the rate of pure fused multiply-adds that kernels reach: 0.2 to 0.35 on an H200.
 constexpr double kReached = 0.16;
-// A dispatch that goes on with a loop loads and stores its sums once: of little weight for so many
-// turns of it.
+// Iterations of a loop that a dispatch must do at least, so that loading and storing its sums costs
+// little.
 constexpr std::int64_t kLeastVisits = 8;
 
-// Calls try(parts) for the numbers of parts of n that differ in the size of the largest.
+// Calls try(chunks) for the numbers of chunks of n that differ in the size of the largest.
 template <class Try>
 void for_each_cut(std::int64_t n, Try&& attempt) {
-  for (std::int64_t parts = 1; parts <= n;) {
-    attempt(parts);
-    const std::int64_t size = core::divide_up(n, parts);
+  for (std::int64_t chunks = 1; chunks <= n;) {
+    attempt(chunks);
+    const std::int64_t size = core::divide_up(n, chunks);
     if (size == 1) return;
-    parts = std::max(core::divide_up(n, size - 1), parts + 1);
+    chunks = std::max(core::divide_up(n, size - 1), chunks + 1);
   }
 }
 
@@ -37,18 +36,18 @@ double flops_of_submission(AdapterType type, double fma_rate) {
   return std::max(least, fma_rate * kReached) * kSeconds;
 }
 
-Extents parts_of(const Extents& whole, double flops, double most) {
-  Extents parts;
-  if (!(flops > most)) return parts;
+Extents num_chunks(const Extents& whole, double flops, double most) {
+  Extents chunks;
+  if (!(flops > most)) return chunks;
   const double loops = std::ceil(flops / most);
   const auto most_loops =
       static_cast<double>(std::max<std::int64_t>(whole.visits / kLeastVisits, 1));
-  parts.visits = static_cast<std::int64_t>(std::min(loops, most_loops));
-  const double left = flops / static_cast<double>(parts.visits);
-  if (!(left > most)) return parts;
+  chunks.visits = static_cast<std::int64_t>(std::min(loops, most_loops));
+  const double left = flops / static_cast<double>(chunks.visits);
+  if (!(left > most)) return chunks;
 
   const auto turns = static_cast<double>(whole.batches * whole.heads * whole.tiles);
-  const double room = most / (left / turns);  // workgroups of a piece
+  const double room = most / (left / turns);  // workgroups of a chunk
   std::int64_t fewest = 0;
   for_each_cut(whole.batches, [&](std::int64_t batches) {
     for_each_cut(whole.heads, [&](std::int64_t heads) {
@@ -60,15 +59,14 @@ Extents parts_of(const Extents& whole, double flops, double most) {
       const std::int64_t of_tiles = core::divide_up(whole.tiles, std::min(tiles, whole.tiles));
       const std::int64_t count = batches * heads * of_tiles;
       if (fewest != 0 && count > fewest) return;
-      // Of as many pieces those that are cut along batches, then along heads: whoever reads a
-      // tensor then reads it in one piece.
+      // Among equal numbers prefers cuts along batches, then heads, which keep a tensor together.
       fewest = count;
-      parts.batches = batches;
-      parts.heads = heads;
-      parts.tiles = of_tiles;
+      chunks.batches = batches;
+      chunks.heads = heads;
+      chunks.tiles = of_tiles;
     });
   });
-  return parts;
+  return chunks;
 }
 
 }  // namespace attn::webgpu

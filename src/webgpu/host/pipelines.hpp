@@ -19,8 +19,6 @@ namespace attn::webgpu {
 inline constexpr int kMaxBindings = 8;  // storage buffers that every device has
 inline constexpr int kMaxConstants = 32;
 
-enum class Access { read, write };  // var<storage, read>, var<storage, read_write>
-
 // An `override` of the source. Names are string literals.
 struct Constant {
   const char* name = nullptr;

@@ -7,8 +7,8 @@
 #include "core/names.hpp"
 #include "core/signature.hpp"
 #include "core/tensor_rules.hpp"
-#include "webgpu/host/attention.hpp"
-#include "webgpu/host/tiling.hpp"
+#include "webgpu/passes/attention.hpp"
+#include "webgpu/passes/tiling.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -91,11 +91,11 @@ core::Plan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts
     plan.tile_kv = tiling.tile_kv();
   }
   plan.workspace_bytes = static_cast<std::int64_t>(work.scratch_bytes());
-  for (const Step& step : work.steps) {
-    if (step.spec.source != std::string_view(plan.kernel)) continue;
-    plan.tasks += std::int64_t{step.grid[0]} * step.grid[1] * step.grid[2];
-    for (int n = 0; n < step.spec.num_constants; ++n) {
-      const Constant& constant = step.spec.constants[static_cast<std::size_t>(n)];
+  for (const Dispatch& dispatch : work.dispatches) {
+    if (dispatch.spec.source != std::string_view(plan.kernel)) continue;
+    plan.tasks += std::int64_t{dispatch.grid[0]} * dispatch.grid[1] * dispatch.grid[2];
+    for (int n = 0; n < dispatch.spec.num_constants; ++n) {
+      const Constant& constant = dispatch.spec.constants[static_cast<std::size_t>(n)];
       plan.config[static_cast<std::size_t>(n)] = {constant.name,
                                                   static_cast<std::int64_t>(constant.value)};
     }

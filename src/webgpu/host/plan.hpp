@@ -6,7 +6,7 @@
 #include "core/backend.hpp"
 #include "core/plan.hpp"
 #include "webgpu/host/device.hpp"
-#include "webgpu/host/step.hpp"
+#include "webgpu/host/work.hpp"
 
 namespace attn::webgpu {
 

@@ -41,7 +41,7 @@ core::Status run_probe(Device& device, const Pipeline& pipeline, std::vector<See
     status = upload(device, uniform.handle(), 0, std::as_bytes(std::span(parameters)));
   }
   if (!status.ok()) return status;
-  Dispatch dispatch;
+  BoundDispatch dispatch;
   dispatch.pipeline = &pipeline;
   dispatch.bound[0] = {words.handle(), 0, bytes};
   dispatch.parameters = {uniform.handle(), 0, sizeof(parameters)};
@@ -71,7 +71,7 @@ double measured_rate(Device& device, const Pipeline& pipeline) {
     const std::array<std::uint32_t, 4> parameters{steps};
     status = upload(device, uniform.handle(), 0, std::as_bytes(std::span(parameters)));
     if (status.ok()) status = wait(device);
-    Dispatch dispatch;
+    BoundDispatch dispatch;
     dispatch.pipeline = &pipeline;
     dispatch.bound[0] = {words.handle(), 0, 16};
     dispatch.parameters = {uniform.handle(), 0, 16};

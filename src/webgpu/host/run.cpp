@@ -9,25 +9,25 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::uint64_t kSpareBytes = 512;  // two outputs that are not asked for
+constexpr std::uint64_t kSpareBytes = 512;  // for two absent outputs
 constexpr WGPUBufferUsage kParametersUsage = kUniformUsage | WGPUBufferUsage_Storage;
 
 std::uint64_t slices_bytes(const Work& work) {
-  return work.steps.size() * kParameterBytes;
+  return work.dispatches.size() * kParameterBytes;
 }
 
-bool reads(const Step& step, Memory memory) {
-  for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
-    if (step.spec.bindings[n] == Access::read && step.operands[n].memory == memory) return true;
+bool reads(const Dispatch& dispatch, Memory memory) {
+  for (std::size_t n = 0; n < static_cast<std::size_t>(dispatch.spec.num_bindings); ++n) {
+    if (dispatch.spec.bindings[n] == Access::read && dispatch.operands[n].memory == memory)
+      return true;
   }
   return false;
 }
 
 }  // namespace
 
-// Outputs that are not asked for go behind the parts of a buffer that the step
-// does not read.
-Bound placed(const Work& work, const Step& step, const Operand& operand,
+// An absent output goes after the parts of a scratch buffer that the dispatch does not read.
+Bound placed(const Work& work, const Dispatch& dispatch, const Operand& operand,
              const ScratchBuffers& scratch) {
   const auto in = [&](const Bound& whole, std::uint64_t at) {
     return Bound{whole.buffer, whole.offset + at + operand.offset, operand.size};
@@ -38,15 +38,15 @@ Bound placed(const Work& work, const Step& step, const Operand& operand,
     case Memory::staged: return in(scratch.staged, 0);
     case Memory::constants: return in(scratch.parameters, slices_bytes(work));
     case Memory::spare:
-      return reads(step, Memory::staged) ? in(scratch.prepared, work.prepared_bytes)
-                                         : in(scratch.staged, work.staged_bytes);
+      return reads(dispatch, Memory::staged) ? in(scratch.prepared, work.prepared_bytes)
+                                             : in(scratch.staged, work.staged_bytes);
     case Memory::tensor: break;
   }
   return {static_cast<WGPUBuffer>(operand.buffer), operand.offset, operand.size};
 }
 
-Bound parameters_at(std::size_t step, const ScratchBuffers& scratch) {
-  return {scratch.parameters.buffer, scratch.parameters.offset + step * kParameterBytes,
+Bound parameters_at(std::size_t dispatch, const ScratchBuffers& scratch) {
+  return {scratch.parameters.buffer, scratch.parameters.offset + dispatch * kParameterBytes,
           kParameterBytes};
 }
 
@@ -59,43 +59,43 @@ Needs needs_of(const Work& work) {
 }
 
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
-                     std::vector<Dispatch>& dispatches) {
-  dispatches.clear();
-  dispatches.reserve(work.steps.size());
-  for (const Step& step : work.steps) {
-    Dispatch& dispatch = dispatches.emplace_back();
-    core::Status status = device.pipelines().get(step.spec, dispatch.pipeline);
+                     std::vector<BoundDispatch>& bound) {
+  bound.clear();
+  bound.reserve(work.dispatches.size());
+  for (const Dispatch& dispatch : work.dispatches) {
+    BoundDispatch& to = bound.emplace_back();
+    core::Status status = device.pipelines().get(dispatch.spec, to.pipeline);
     if (!status.ok()) return status;
-    for (std::size_t n = 0; n < static_cast<std::size_t>(step.spec.num_bindings); ++n) {
-      dispatch.bound[n] = placed(work, step, step.operands[n], scratch);
+    for (std::size_t n = 0; n < static_cast<std::size_t>(dispatch.spec.num_bindings); ++n) {
+      to.bound[n] = placed(work, dispatch, dispatch.operands[n], scratch);
     }
-    dispatch.parameters = parameters_at(dispatches.size() - 1, scratch);
-    dispatch.grid = step.grid;
+    to.parameters = parameters_at(bound.size() - 1, scratch);
+    to.grid = dispatch.grid;
   }
   return {};
 }
 
 std::vector<std::byte> parameters_of(const Work& work) {
   std::vector<std::byte> bytes;
-  for (const Step& step : work.steps) {
-    bytes.insert(bytes.end(), step.parameters.begin(), step.parameters.end());
+  for (const Dispatch& dispatch : work.dispatches) {
+    bytes.insert(bytes.end(), dispatch.parameters.begin(), dispatch.parameters.end());
   }
   bytes.insert(bytes.end(), work.constants.begin(), work.constants.end());
   return bytes;
 }
 
-std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts) {
-  std::vector<std::size_t> chunks;
+std::vector<std::size_t> submission_sizes(const Work& work, const DeviceFacts& facts) {
+  std::vector<std::size_t> sizes;
   double flops = 0.0;
-  for (const Step& step : work.steps) {
-    if (chunks.empty() || flops + step.flops > facts.submission_flops) {
-      chunks.push_back(0);
+  for (const Dispatch& dispatch : work.dispatches) {
+    if (sizes.empty() || flops + dispatch.flops > facts.submission_flops) {
+      sizes.push_back(0);
       flops = 0.0;
     }
-    ++chunks.back();
-    flops += step.flops;
+    ++sizes.back();
+    flops += dispatch.flops;
   }
-  return chunks;
+  return sizes;
 }
 
 core::Status run(Device& device, const Work& work) {
@@ -112,14 +112,14 @@ core::Status run(Device& device, const Work& work) {
   if (status.ok()) status = take(1, needs.prepared, kStorageUsage, scratch.prepared);
   if (status.ok()) status = take(2, needs.staged, kStorageUsage, scratch.staged);
   if (status.ok()) status = take(3, needs.parameters, kParametersUsage, scratch.parameters);
-  if (!status.ok() || work.steps.empty()) return status;
-  std::vector<Dispatch> dispatches;
+  if (!status.ok() || work.dispatches.empty()) return status;
+  std::vector<BoundDispatch> dispatches;
   status = resolve(device, work, scratch, dispatches);
   if (status.ok()) {
     status = upload(device, scratch.parameters.buffer, 0, parameters_of(work));
   }
   std::size_t at = 0;
-  for (const std::size_t count : chunks_of(work, device.facts())) {
+  for (const std::size_t count : submission_sizes(work, device.facts())) {
     if (!status.ok()) break;
     status = submit(device, std::span(dispatches).subspan(at, count));
     at += count;

@@ -1,4 +1,4 @@
-// Run: a call's steps with memory and pipelines: dispatches, in chunks of one submission each.
+// Run: gives the dispatches of a call memory and pipelines, and submits them.
 #pragma once
 
 #include <span>
@@ -6,32 +6,32 @@
 
 #include "core/status.hpp"
 #include "webgpu/host/dispatch.hpp"
-#include "webgpu/host/step.hpp"
+#include "webgpu/host/work.hpp"
 
 namespace attn::webgpu {
 
-// The scratch memory of a call, as large as its Work says; parameters() bytes of parameters.
+// The scratch memory of a call, as large as needs_of() says.
 struct ScratchBuffers {
   Bound info, prepared, staged, parameters;
 };
 
-// Bytes of each: what the work takes, room for outputs that are not asked for, one slice of
-// parameters for each step and constants behind them.
+// Bytes of each scratch buffer: what the work reserves, space for absent outputs, and one slice of
+// parameters per dispatch followed by the constants.
 Needs needs_of(const Work& work);
 
-// Where an operand of one of the work's steps is.
-Bound placed(const Work& work, const Step& step, const Operand& operand,
+// Where an operand of one of the work's dispatches lies.
+Bound placed(const Work& work, const Dispatch& dispatch, const Operand& operand,
              const ScratchBuffers& scratch);
-Bound parameters_at(std::size_t step, const ScratchBuffers& scratch);
+Bound parameters_at(std::size_t dispatch, const ScratchBuffers& scratch);
 
-// Compiles what is not compiled yet and puts every step's operands in their places.
+// Compiles missing pipelines and places the operands of every dispatch.
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
-                     std::vector<Dispatch>& dispatches);
-// What they hold.
+                     std::vector<BoundDispatch>& bound);
+// The content of the buffer of parameters.
 std::vector<std::byte> parameters_of(const Work& work);
 
-// How many steps each submission takes, in order.
-std::vector<std::size_t> chunks_of(const Work& work, const DeviceFacts& facts);
+// How many dispatches each submission holds, in order.
+std::vector<std::size_t> submission_sizes(const Work& work, const DeviceFacts& facts);
 
 // Queues the work in scratch memory of the device's pool, without waiting.
 core::Status run(Device& device, const Work& work);

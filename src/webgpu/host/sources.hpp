@@ -15,7 +15,20 @@ struct Source {
   std::string_view text;
 };
 
-// All of them, sorted by name. Defined in the generated file.
+// All sources, sorted by name. Generated.
 std::span<const Source> kernel_sources();
+
+enum class Access { read, write };  // var<storage, read>, var<storage, read_write>
+
+// A storage buffer of a kernel. Two entry points of a source may give one number different names.
+struct BindingName {
+  std::string_view source;
+  std::string_view name;
+  int number;  // from 1 on; 0 is the uniform with the parameters
+  Access access;
+};
+
+// Those of all kernels, sorted by source. Generated.
+std::span<const BindingName> binding_names();
 
 }  // namespace attn::webgpu

@@ -59,7 +59,7 @@ class PassTime {
   WGPUPassTimestampWrites writes_ = WGPU_PASS_TIMESTAMP_WRITES_INIT;
 };
 
-core::Status submit_recorded(Device& device, std::span<const Dispatch> dispatches,
+core::Status submit_recorded(Device& device, std::span<const BoundDispatch> dispatches,
                              const PassTime* time) {
   WGPUCommandEncoder encoder = nullptr;
   core::Status status = create_encoder(device, encoder);
@@ -107,7 +107,7 @@ core::Status finish_and_submit(Device& device, std::string_view tried, WGPUComma
   return status;
 }
 
-core::Status submit(Device& device, std::span<const Dispatch> dispatches, double* seconds) {
+core::Status submit(Device& device, std::span<const BoundDispatch> dispatches, double* seconds) {
   if (seconds != nullptr) *seconds = 0;
   if (seconds == nullptr || !device.facts().has_timestamps) {
     core::Status status = submit_recorded(device, dispatches, nullptr);

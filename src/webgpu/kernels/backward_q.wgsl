@@ -1,23 +1,27 @@
-// backward_q: dq of a tile of queries of one head, P recomputed from lse, over tiles of keys.
+// backward_q: dq of a tile of queries of one head, over tiles of keys. P is recomputed from lse.
 //
-// Grid: x tiles of queries (from first_tile_q on), y query heads, z batch entries, all of a chunk.
-// Roles: ROWS x COLUMNS threads. A thread has R rows (its number modulo ROWS, in steps of ROWS) and
-// 4 neighbouring columns: keys in S = Q K^T and dP = dO V^T, which stay in its registers while it
-// makes dS of them, then dimensions of each block of 4 * COLUMNS in dQ += dS K.
-// Workgroup memory, in vectors of 4: one after the other, in the same place: a slice of Q or dO
-// and of K or V transposed [SLICE, TILE_KV]; dS [TILE_Q, TILE_KV] and DEPTH rows of K. Bytes:
-// 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. Dimensions 64, R 4, 16 x 16 threads, SLICE 32, DEPTH 16:
-// 22532. Keeping Q and dO, whole, took 47108 and with that the neighbours' place: 5.0 TFLOP/s in place
-// of 7.0 (the whole backward on an H200, dim 64, f16, causal, 2026-11).
+// Grid: x tiles of queries (from first_tile_q), y query heads, z sequences, of a chunk.
+// Threads: ROWS x COLUMNS. A thread owns R rows (its row, in steps of ROWS) and 4 neighbouring columns:
+// keys in S = Q K^T and dP = dO V^T, which it turns into dS in registers, then dimensions of each
+// block of 4 * COLUMNS in dQ += dS K.
+// Workgroup memory (vec4 elements), one region used in turn:
+//   a slice of Q or dO [TILE_Q, SLICE] and of K or V transposed [SLICE, TILE_KV]
+//   dS [TILE_Q, TILE_KV] and DEPTH rows of K
+// Bytes: 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS; with dimension 64, R 4, 16 x 16 threads, SLICE 32
+// and DEPTH 16: 22532.
+// Tried:
+//   what               | where                                  | before       | after        | why
+//   keep all of Q, dO  | H200, dim 64, f16, causal, 2026-11,    | 7.0 TFLOP/s  | 5.0 TFLOP/s  | 47108 bytes:
+//                      | the whole backward                     |              |              | occupancy
 
-//! include constants_q
+//! include backward_q_tile
 //! include backward_mask
-//! include dq
-//! include raw
+//! include backward_dq
+//! include softcap_slope
 
 @group(0) @binding(8) var<storage, read_write> dq: array<u32>;
 
-// dS of the thread's pairs to s_operands. `within` is a constant wherever it is called.
+// Stores dS of the thread's scores in s_operands. Callers pass `within` as a constant.
 fn store_ds(tile: Tile, within: bool, tr: u32, tc: u32) {
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let n = r * ROWS + tr;
@@ -31,38 +35,37 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
               @builtin(local_invocation_index) thread: u32) {
   let b = p.first_batch + group.z;
   let h = p.first_head_q + group.y;
-  // The last tiles first: where a diagonal leaves them the most keys, they would be what the others
-  // are waited for.
+  // The last tiles run first: under a causal diagonal they take longest.
   let tile = p.first_tile_q + (groups.x - 1u - group.x);
-  let e = entry_of(b);
+  let seq = sequence_of(b);
   let first = tile * TILE_Q;
-  let end = select(p.len_q, e.len_q, (p.packed & 1u) != 0u);
+  let end = select(p.len_q, seq.len_q, (p.packed & 1u) != 0u);
   if (first >= end) {
     return;
   }
-  let at = starts_of(e, b, h);
+  let at = starts_of(seq, b, h);
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
   let hull = p.tiles_at + (b * p.tiles_q + tile) * 2u;
   let low = info[hull];
   let high = info[hull + 1u];
 
-  var pairs = Tile(row_of(e, b, h, 0u), first, 0u, KeepTile(0u, 0u, 0u));
+  var pairs = Tile(row_of(seq, b, h, 0u), first, 0u, DropoutBits(0u, 0u, 0u));
   r_dq = array<vec4<f32>, kMaxR * kMaxBlocks>();
-  load_stats(e, h, first, thread);
+  load_lse_delta(seq, h, first, thread);
   for (var j = low / TILE_KV * TILE_KV; j < high; j += TILE_KV) {
     pairs.j = j;
     if (DROPOUT) {
-      pairs.keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
+      pairs.keep = draw_bits(first, j, TILE_Q, TILE_KV, dropout_head(b, h), thread);
     }
-    let within = multiply_tile(at, e, pairs, thread);
-    workgroupBarrier();  // dS takes the place of operands
+    let within = multiply_tile(at, seq, pairs, thread);
+    workgroupBarrier();  // dS overwrites the operands
     if (within) {
       store_ds(pairs, true, tr, tc);
     } else {
       store_ds(pairs, false, tr, tc);
     }
-    multiply_keys(at, e, j, thread);
+    multiply_keys(at, seq, j, thread);
   }
-  store_rows(e, group.z, group.y, first, end, tr, tc);
+  store_rows(seq, group.z, group.y, first, end, tr, tc);
 }

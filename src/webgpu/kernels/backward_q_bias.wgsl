@@ -1,14 +1,14 @@
-// backward_q_bias: backward_q.wgsl, which in passing also writes the gradient of a bias that is broadcast along
-// entries at most: dS, before softcap's slope. A mask has no binding left, and is not given.
+// backward_q_bias: backward_q.wgsl that also writes dbias, which is dS before the slope of softcap. The
+// bias may be broadcast along sequences only, and there is no mask, because no binding is left for it.
 //
-// Writes f32 of the bias's shape at dbias, rows of vectors of 4 keys: of its tile of queries all keys,
-// 0 where no key is seen; queries to len_q, also those that an entry does not have. `accumulate`: adds
-// to what earlier dispatches wrote, where a key may be seen; entries that share dbias are dispatches of
-// their own. Grid, roles, memory: backward_q.wgsl; a thread stores the 4 keys whose dS it has.
+// Writes f32 at dbias with the bias's shape, rows of vec4 of 4 keys: all keys of its tile of queries (0
+// for hidden keys), and all queries up to len_q, also those past a sequence's length. `accumulate`: adds
+// to what earlier dispatches wrote, at keys that may be visible; sequences that share dbias are separate
+// dispatches. Grid, threads, memory: backward_q.wgsl. A thread stores the 4 keys whose dS it owns.
 
-//! include constants_q
-//! include dq
-//! include raw
+//! include backward_q_tile
+//! include backward_dq
+//! include softcap_slope
 
 @group(0) @binding(7) var<storage, read_write> dbias: array<vec4<f32>>;
 @group(0) @binding(8) var<storage, read_write> dq: array<u32>;
@@ -23,12 +23,12 @@ fn mask_at(word: u32) -> u32 {
   return 0u;
 }
 
-// Whether dbias has query i and keys from 4 * column on.
+// Whether query i and keys [4 * column, 4 * column + 4) exist in dbias.
 fn has_pairs(i: u32, column: u32) -> bool {
   return i < p.len_q && column < p.dbias.row;
 }
 
-// What dbias has of the thread's pairs so far; its head begins at `at`.
+// Loads the sums of the thread's scores so far. `at` is the position of the head in dbias.
 fn load_sums(at: u32, tile: Tile, tr: u32, tc: u32) {
   let column = tile.j / 4u + tc;
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -40,7 +40,7 @@ fn load_sums(at: u32, tile: Tile, tr: u32, tc: u32) {
   }
 }
 
-// dS of the thread's pairs to dbias and s_operands. `within` is a constant wherever it is called.
+// Stores dS of the thread's scores in dbias and s_operands. Callers pass `within` as a constant.
 fn store_ds(at: u32, tile: Tile, within: bool, tr: u32, tc: u32) {
   let column = tile.j / 4u + tc;
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -54,7 +54,7 @@ fn store_ds(at: u32, tile: Tile, within: bool, tr: u32, tc: u32) {
   }
 }
 
-// Zeros for the tile's queries from `first` on and keys from 4 * begin to 4 * end.
+// Stores zeros for the tile's queries from `first` on and keys [4 * begin, 4 * end).
 fn clear(at: u32, first: u32, begin: u32, end: u32, tr: u32, tc: u32) {
   for (var column = begin + tc; column < end; column += COLUMNS) {
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -73,10 +73,10 @@ fn backward_q_bias(@builtin(workgroup_id) group: vec3<u32>,
   let b = p.first_batch + group.z;
   let h = p.first_head_q + group.y;
   let tile = p.first_tile_q + (groups.x - 1u - group.x);  // as in backward_q.wgsl
-  let e = entry_of(b);
+  let seq = sequence_of(b);
   let first = tile * TILE_Q;
-  let end = select(p.len_q, e.len_q, (p.packed & 1u) != 0u);
-  let at = starts_of(e, b, h);
+  let end = select(p.len_q, seq.len_q, (p.packed & 1u) != 0u);
+  let at = starts_of(seq, b, h);
   let to = p.dbias.base + group.z * p.dbias.batch + group.y * p.dbias.head;
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
@@ -91,23 +91,23 @@ fn backward_q_bias(@builtin(workgroup_id) group: vec3<u32>,
     return;
   }
 
-  var pairs = Tile(row_of(e, b, h, 0u), first, 0u, KeepTile(0u, 0u, 0u));
+  var pairs = Tile(row_of(seq, b, h, 0u), first, 0u, DropoutBits(0u, 0u, 0u));
   r_dq = array<vec4<f32>, kMaxR * kMaxBlocks>();
-  load_stats(e, h, first, thread);
+  load_lse_delta(seq, h, first, thread);
   for (var j = low; j < high; j += TILE_KV) {
     pairs.j = j;
     if (DROPOUT) {
-      pairs.keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
+      pairs.keep = draw_bits(first, j, TILE_Q, TILE_KV, dropout_head(b, h), thread);
     }
-    let within = multiply_tile(at, e, pairs, thread);
+    let within = multiply_tile(at, seq, pairs, thread);
     load_sums(to, pairs, tr, tc);
-    workgroupBarrier();  // dS takes the place of operands
+    workgroupBarrier();  // dS overwrites the operands
     if (within) {
       store_ds(to, pairs, true, tr, tc);
     } else {
       store_ds(to, pairs, false, tr, tc);
     }
-    multiply_keys(at, e, j, thread);
+    multiply_keys(at, seq, j, thread);
   }
-  store_rows(e, group.z, group.y, first, end, tr, tc);
+  store_rows(seq, group.z, group.y, first, end, tr, tc);
 }

@@ -1,27 +1,28 @@
-// bias_gradient: dbias, the sum of dS over what the bias broadcasts, recomputed from q, k, v, dout and
-// statistics; two products more, but no atomics, so that any shape of bias has a fixed order.
+// bias_gradient: dbias, the sum of dS over the axes that the bias broadcasts. dS is recomputed from q, k,
+// v, dout and lse: two more matrix products, but no atomics, so the order of the sum is fixed for
+// any shape of bias.
 //
-// Grid: x tiles of keys, y tiles of queries, z (part, entry, head), the head fastest; what dbias is
-// broadcast along (dbias_full) counts once. A workgroup adds up the tiles that share its place, in
-// the order keys, queries, heads, entries; part n has split_tiles of them from n * split_tiles on.
-// Entries and heads are those of the chunk (`batch`, `heads`), z begins at part first_split.
-// Writes f32 of the bias's own shape at dbias, dbias_part elements from part to part, keys adjacent;
-// `accumulate`: adds to what is there. bias_gradient_sum.wgsl adds up parts.
-// Roles: ROWS x COLUMNS threads, each with R queries (its number modulo ROWS, in steps of ROWS) and 4
-// neighbouring keys of S, dP and the sum, all in registers; rows and columns are added up at the end.
-// Workgroup memory, in vectors of 4: a slice of Q or dO and of K or V transposed [SLICE, TILE_KV]; in the
-// same place, at the end, sums [TILE_Q, TILE_KV]. Bytes: 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS. R 8, 8 x 8 threads, SLICE 32:
-// 14340.
+// Grid: x tiles of keys, y tiles of queries, z (part, sequence, head), heads fastest. An axis along which
+// dbias is broadcast (dbias_full) counts once. A workgroup adds the tiles that map to its place in
+// the order keys, queries, heads, sequences. Part n sums split_tiles of them from n * split_tiles on.
+// Sequences and heads are those of the chunk (`batch`, `heads`); z starts at part first_split.
+// Writes f32 at dbias with the bias's shape, dbias_part elements from part to part, keys adjacent.
+// `accumulate`: adds to what is there. bias_gradient_sum.wgsl adds the parts.
+// Threads: ROWS x COLUMNS. A thread owns R queries (its row, in steps of ROWS) and 4 neighbouring keys of
+// S, dP and the sum, in registers. Rows and columns are summed at the end.
+// Workgroup memory (vec4 elements), one region used in turn:
+//   a slice of Q or dO [TILE_Q, SLICE] and of K or V transposed [SLICE, TILE_KV]
+//   sums [TILE_Q, TILE_KV], at the end
+// Bytes: 16 * (OPERANDS + TILE_Q) + 4 * KEEP_WORDS; with R 8, 8 x 8 threads and SLICE 32: 14340.
 
 //! include backward_tile
 //! include backward_mask
-//! include kept_none
 
 @group(0) @binding(8) var<storage, read_write> dbias: array<f32>;
 
 override OPERANDS = max(COLUMNS_AT + SLICE * COLUMNS, TILE_Q * PAIRS_STRIDE);
 
-//! include products
+//! include backward_products
 
 var<private> r_sum: array<vec4<f32>, kMaxR>;
 
@@ -34,7 +35,7 @@ fn full(what: u32) -> bool {
   return (p.dbias_full & what) != 0u;
 }
 
-// dS of the thread's pairs to its sums. `within` is a constant wherever it is called.
+// Adds dS of the thread's scores to its sums. Callers pass `within` as a constant.
 fn add_ds(tile: Tile, within: bool, thread: u32) {
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let n = r * ROWS + thread / COLUMNS;
@@ -42,32 +43,32 @@ fn add_ds(tile: Tile, within: bool, thread: u32) {
   }
 }
 
-// dS of the tile of queries from `first` and keys from `j` on, where any of them sees the other.
+// Adds dS of a tile of queries and the keys from j on, if any query sees any key.
 fn add_tile(b: u32, h: u32, tile: u32, j: u32, thread: u32) {
   let hull = p.tiles_at + (b * p.tiles_q + tile) * 2u;
   if (info[hull] >= j + TILE_KV || info[hull + 1u] <= j) {
     return;
   }
-  let e = entry_of(b);
+  let seq = sequence_of(b);
   let first = tile * TILE_Q;
-  let at = starts_of(e, b, h);
-  var pairs = Tile(row_of(e, b, h, 0u), first, j, KeepTile(0u, 0u, 0u));
-  workgroupBarrier();  // the last tile's are read
-  load_stats(e, h, first, thread);
+  let at = starts_of(seq, b, h);
+  var pairs = Tile(row_of(seq, b, h, 0u), first, j, DropoutBits(0u, 0u, 0u));
+  workgroupBarrier();  // the last tile's rows have been read
+  load_lse_delta(seq, h, first, thread);
   if (DROPOUT) {
-    pairs.keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
+    pairs.keep = draw_bits(first, j, TILE_Q, TILE_KV, dropout_head(b, h), thread);
   }
-  if (multiply_tile(at, e, pairs, thread)) {
+  if (multiply_tile(at, seq, pairs, thread)) {
     add_ds(pairs, true, thread);
   } else {
     add_ds(pairs, false, thread);
   }
 }
 
-// Sums to workgroup memory, those of each row and of each column where dbias is broadcast along them:
-// in the first element of a row, in the first row.
+// Stores the sums in workgroup memory. If dbias is broadcast along keys, the first element of a row
+// holds the row's sum; if along queries, the first row holds the sums of the columns.
 fn reduce(thread: u32) {
-  workgroupBarrier();  // operands are read
+  workgroupBarrier();  // the operands have been read
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     let n = r * ROWS + thread / COLUMNS;
     s_operands[n * PAIRS_STRIDE + thread % COLUMNS] = r_sum[r];

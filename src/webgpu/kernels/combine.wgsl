@@ -1,39 +1,37 @@
-// combine: merges the partial results of the splits of a row (decode.wgsl) through their lse, with
-// the sink, into o and lse. Rows past an entry's length are empty rows.
+// combine: merges the partial results of the splits of a row (decode.wgsl) and the sink into o and lse, by
+// their lse. Rows past a sequence's length become empty rows.
 //
-// Grid: x rows of the longest entry, y heads, z entries, all of a chunk; a workgroup has one row.
-// Roles: a thread has a split's lse or a word of o at a time, the first writes lse. Words that a row shares with
-// what lies next to it are changed by atomic operations on its own half alone.
+// Grid: x rows of the longest sequence, y heads, z sequences, of a chunk; one row per workgroup.
+// Threads: each handles the lse of a split or a word of o at a time; the first writes lse. If a row shares
+// a word with its neighbour in memory, only its own half is changed, by atomic operations.
 
 //! include constants
-//! include element
-//! include put
+//! include convert_bits
+//! include store_words
 //! include nonfinite
 //! include exp
 //! include log
-//! include rows
+//! include strided_tensor
 
-// partials in words; o and lse in elements. Packed tensors have batch 0 and start at the entry's
-// first row.
-struct Combine {
-  partial_o: Rows,
-  partial_lse: Rows,
-  o: Rows,
-  lse: Rows,
+// Strides of partials count words, those of o and lse elements. Packed tensors have batch 0.
+struct CombineParameters {
+  partial_o: StridedTensor,
+  partial_lse: StridedTensor,
+  o: StridedTensor,
+  lse: StridedTensor,
   dim: u32,
   splits: u32,
-  entries_at: u32,
+  sequences_at: u32,
   sinks_at: u32,  // 0: no sinks
-  first_batch: u32,  // what the grid's first entry, head and row are
+  first_batch: u32,  // sequence, head and row of the grid's first workgroup
   first_head: u32,
   first_row: u32,
-  packed: u32,  // 1: rows past an entry's length are another's
+  packed: u32,  // 1: rows past a sequence's length belong to another
   lse_given: u32,
-  nonfinite_zero: u32,  // 1: writes 0 for what is not finite, and counts it
-  spare: vec2<u32>,
+  nonfinite_zero: u32,  // 1: writes 0 for non-finite elements and counts them
 }
 
-@group(0) @binding(0) var<uniform> p: Combine;
+@group(0) @binding(0) var<uniform> p: CombineParameters;
 @group(0) @binding(1) var<storage, read> partials: array<u32>;
 @group(0) @binding(2) var<storage, read> info: array<u32>;
 @group(0) @binding(3) var<storage, read_write> to: array<atomic<u32>>;  // o
@@ -44,10 +42,10 @@ const kThreads = 64u;
 
 override TYPE_TO: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 
-// Of the splits that are worked on at once: lse, then exp of it relative to the largest.
+// Weights of up to kThreads splits; before that, partial maxima.
 var<workgroup> s_weights: array<f32, kThreads>;
 
-// exp of a partial lse relative to the largest; 0 for none.
+// exp(lse - largest); 0 for an empty split.
 fn weight_of(bits: u32, largest: f32) -> f32 {
   if (bits == kEmpty) {
     return 0.0;
@@ -75,16 +73,16 @@ fn largest_of(at: u32, sink: u32, thread: u32) -> f32 {
   return largest;
 }
 
-// The weights of splits from `first` on.
+// Stores the weights of the splits from `first` on.
 fn weigh(at: u32, first: u32, largest: f32, thread: u32) {
-  workgroupBarrier();  // those of before are read
+  workgroupBarrier();  // the last weights have been read
   if (first + thread < p.splits) {
     s_weights[thread] = weight_of(partials[at + first + thread], largest);
   }
   workgroupBarrier();
 }
 
-// Adds the weighted elements of a word in `count` splits; those without a key have written none.
+// Adds the weighted elements of a word over `count` splits. Empty splits have not written any.
 fn add_splits(so_far: vec2<f32>, at: u32, first: u32, count: u32, word: Word) -> vec2<f32> {
   let dims = min(vec2(word.dim, word.dim + 1u), vec2(p.dim - 1u));
   var x = so_far;
@@ -105,12 +103,12 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
            @builtin(local_invocation_index) thread: u32) {
   let h = group.y;
   let i = p.first_row + group.x;
-  let entry = p.entries_at + (p.first_batch + group.z) * 8u;
-  let inside = i < info[entry];
+  let sequence = p.sequences_at + (p.first_batch + group.z) * 8u;
+  let inside = i < info[sequence];
   if (!inside && p.packed != 0u) {
     return;
   }
-  let row = info[entry + 2u] + i;
+  let row = info[sequence + 2u] + i;
   let lse_at = p.partial_lse.base + group.z * p.partial_lse.batch + h * p.partial_lse.head +
                row * p.partial_lse.row;
   let o_at = p.partial_o.base + group.z * p.partial_o.batch + h * p.partial_o.head +
@@ -138,7 +136,7 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>,
         x = add_splits(x, o_at, first, several, word);
       }
     }
-    let some = !(sum == 0.0);  // also of NaN
+    let some = !(sum == 0.0);  // a key is visible; true for NaN
     if (p.lse_given != 0u && begin + thread == 0u) {
       var bits = kEmpty;
       if (some) {

@@ -1,44 +1,43 @@
-// copy: rows of one tensor to the same rows of another, element by element, whatever their strides,
-// offsets and types; with rotary embedding, sums into the destination, zeros for what is not
-// finite. It packs inputs into rows of 16-byte units, takes results from where they are staged,
-// appends to a cache, and is the rotary embedding as an operation of its own.
+// copy: copies rows of one tensor to the same rows of another, element by element, for any strides,
+// offsets and types. Options: rotary embedding, addition to the destination, zeros for non-finite
+// elements. It packs inputs into rows of 16-byte units, copies staged results to the caller's tensors,
+// appends to a cache, and is the rope operation.
 //
-// Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
-// Roles: a thread has a word of the destination at a time. Words that a line shares with what lies
-// next to it are changed by atomic operations on its own half alone.
-// Workgroup memory: the rotated pairs of all lines, f32 [LINES, rot_dim]; they are complete before
-// the first is written, so that a tensor may be rotated in place.
-// Bound by memory; elements of the same type are copied as bits.
+// Grid: x * y blocks of LINES lines, z sequences. A line is one head of one row, heads fastest.
+// Threads: each writes a word of the destination at a time. If a line shares a word with its neighbour in
+// memory, only its own half is changed, by atomic operations.
+// Workgroup memory: the rotated pairs of all lines, f32 [LINES, rot_dim], complete before the first is
+// written, so that a tensor may be rotated in place.
+// Memory-bound. Elements of the same type are copied as bits.
 
-//! include rows
-//! include element
-//! include put
+//! include strided_tensor
+//! include convert_bits
+//! include store_words
 //! include nonfinite
 //! include multiply_high
 
-// All in elements. Packed tensors have batch 0 where rows are those of entries; entries are then
-// found by their first rows.
-struct Copy {
-  source: Rows,
-  to: Rows,
-  positions: Rows,  // i32; head unused
-  table: Rows,      // block_table; row is from one page of an entry to the next, head unused
-  rows: u32,        // the most that an entry has
+// Strides count elements. Packed tensors have batch 0 if `which` selects rows of sequences; a sequence
+// then starts at its first row.
+struct CopyParameters {
+  source: StridedTensor,
+  to: StridedTensor,
+  positions: StridedTensor,  // i32; head unused
+  table: StridedTensor,      // block_table; `row` steps from page to page of a sequence, head unused
+  rows: u32,        // of the longest sequence
   heads: u32,
-  dim: u32,         // elements of a row that are copied ...
-  dims: u32,        // ... and that are written: the others are 0
-  first_batch: u32,  // what the grid's first entry and line are
+  dim: u32,         // elements of a source row
+  dims: u32,        // elements of a destination row; those past `dim` become 0
+  first_batch: u32,  // sequence and line of the grid's first workgroup
   first_line: u32,
-  entries_at: u32,
-  which: u32,  // an entry's rows: 0: all of `rows`, 1: its queries, 2: its keys, 3: its new keys
-  past: u32,   // rows past these: 0: not touched, 1: zeros (not of packed tensors)
-  paged: u32,  // 0: nothing, 1: source, 2: to; batch is then from page to page
+  sequences_at: u32,
+  which: u32,  // rows of a sequence; 0: `rows`, 1: queries, 2: keys, 3: new keys
+  past: u32,   // rows past the length; 0: not touched, 1: zeroed (padded tensors only)
+  paged: u32,  // which tensor has pages; 0: none, 1: source, 2: to. `batch` then steps by pages
   page_size: u32,
   num_pages: u32,
 
-  // Row i of an entry stands at position i + offset (64 bits, low word first), plus what
-  // position_of says: 0: nothing, 1: the entry's diag, 2: its cached keys, 4: positions[i]; 3: it
-  // stands at positions[i] alone.
+  // The position of row i of a sequence is i + offset (64 bits, low word first), plus, by position_of,
+  // 0: nothing, 1: the diagonal, 2: the number of cached keys, 4: positions[i]. 3: positions[i] alone.
   offset: vec2<u32>,
   position_of: u32,
   inverse: u32,     // 1: rotate back
@@ -48,18 +47,18 @@ struct Copy {
   sines_at: u32,
   sines_row: u32,
   rot_dim: u32,  // 0 without ROPE
-  accumulate: u32,      // 1: adds to what is there
-  nonfinite_zero: u32,  // 1: writes 0 for what is not finite, and counts it
+  accumulate: u32,      // 1: adds to the destination
+  nonfinite_zero: u32,  // 1: writes 0 for non-finite elements and counts them
 }
 
-@group(0) @binding(0) var<uniform> p: Copy;
+@group(0) @binding(0) var<uniform> p: CopyParameters;
 @group(0) @binding(1) var<storage, read> source: array<u32>;  // not used IN_PLACE
 @group(0) @binding(2) var<storage, read_write> to: array<atomic<u32>>;
 @group(0) @binding(3) var<storage, read> info: array<u32>;
 @group(0) @binding(4) var<storage, read> positions: array<u32>;
 @group(0) @binding(5) var<storage, read> block_table: array<u32>;
-// f32 [position, rot_dim / 2] as given; or u32 {low, high} per pair: the 64 bits behind the point
-// of base^(-2m / rot_dim) / (2 pi), turns per position.
+// The caller's f32 [position, rot_dim / 2]; or u32 {low, high} per pair, the 64 fraction bits of
+// base^(-2m / rot_dim) / (2 pi), turns per position.
 @group(0) @binding(6) var<storage, read> cosines: array<u32>;
 @group(0) @binding(7) var<storage, read> sines: array<u32>;
 @group(0) @binding(8) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
@@ -71,7 +70,7 @@ override TYPE_SOURCE: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_TO: u32 = 0u;
 override LINES: u32 = 16u;
 override ROPE: u32 = 0u;  // 0: none, 1: interleaved, 2: half
-override IN_PLACE: bool = false;  // source is to; types are the same
+override IN_PLACE: bool = false;  // `source` is `to`; the types are equal
 
 override STAGED = select(1u, LINES * kMaxDim, ROPE != 0u);
 
@@ -91,7 +90,7 @@ const kNothing = 0u;
 const kZeros = 1u;
 const kCopied = 2u;
 
-// A line: where it begins in both tensors, and what becomes of it.
+// A line: its positions in both tensors, and whether it is skipped, zeroed or copied.
 struct Line {
   source: u32,
   to: u32,
@@ -104,8 +103,8 @@ struct Place {
   exists: bool,
 }
 
-// Row i, head h; b is the entry in the grid.
-fn place_of(x: Rows, b: u32, i: u32, h: u32, paged: bool) -> Place {
+// The position of row i, head h; b is the sequence in the grid.
+fn place_of(x: StridedTensor, b: u32, i: u32, h: u32, paged: bool) -> Place {
   if (!paged) {
     return Place(x.base + b * x.batch + i * x.row + h * x.head, true);
   }
@@ -120,19 +119,19 @@ fn line_of(b: u32, n: u32) -> Line {
   if (i >= p.rows) {
     return Line(0u, 0u, i, kNothing);
   }
-  let entry = p.entries_at + (p.first_batch + b) * 8u;
+  let sequence = p.sequences_at + (p.first_batch + b) * 8u;
   var rows = p.rows;
   var first_source = 0u;
   var first_to = 0u;
   switch p.which {
     case 0u: {}
     case 3u: {
-      rows = info[entry + 1u] - info[entry + 6u];
-      first_to = info[entry + 6u];
+      rows = info[sequence + 1u] - info[sequence + 6u];
+      first_to = info[sequence + 6u];
     }
     default: {
-      rows = info[entry + p.which - 1u];
-      first_source = info[entry + p.which + 1u];
+      rows = info[sequence + p.which - 1u];
+      first_source = info[sequence + p.which + 1u];
       first_to = first_source;
     }
   }
@@ -157,21 +156,21 @@ fn add_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 }
 
 fn position_of(b: u32, i: u32) -> vec2<u32> {
-  let entry = p.entries_at + (p.first_batch + b) * 8u;
+  let sequence = p.sequences_at + (p.first_batch + b) * 8u;
   if (p.position_of >= 3u) {
-    let first = select(0u, info[entry + p.which + 1u], p.which == 1u || p.which == 2u);
+    let first = select(0u, info[sequence + p.which + 1u], p.which == 1u || p.which == 2u);
     let given = widened(positions[p.positions.base + b * p.positions.batch + (first + i) * p.positions.row]);
     return add_wide(given, select(vec2(0u), p.offset, p.position_of == 4u));
   }
   var position = add_wide(p.offset, vec2(i, 0u));
   if (p.position_of != 0u) {
-    position = add_wide(position, widened(info[entry + p.position_of + 4u]));
+    position = add_wide(position, widened(info[sequence + p.position_of + 4u]));
   }
   return position;
 }
 
-// Cosine and sine of pair m at a position. The product of position and turns per position is exact
-// in its 64 bits behind the point; f32 begins only where 1/8 of a turn is left.
+// Cosine and sine of pair m at a position. The product of position and turns per position is exact in
+// 64 fraction bits; it is rounded to f32 only after reduction to 1/8 of a turn.
 fn rotation(position: vec2<u32>, m: u32) -> vec2<f32> {
   if (p.table_rows != 0u) {
     let last = p.table_rows - 1u;
@@ -211,7 +210,7 @@ fn rotate_lines(b: u32, first: u32, thread: u32) {
   }
 }
 
-// Element `dim` of a line as it is written, before non-finite ones are replaced.
+// The bits to be written for element `dim` of a line, before non-finite ones are replaced.
 fn result_of(line: Line, staged: u32, dim: u32) -> u32 {
   let rotated = ROPE != 0u && dim < p.rot_dim;
   let exists = line.state == kCopied && dim < p.dim;

@@ -1,19 +1,21 @@
-// decode: partial results of few queries against a contiguous or paged cache, split over keys.
+// decode: attention of few queries over a contiguous or paged cache, split over keys. Writes partial
+// results; combine.wgsl merges them.
 //
-// Grid: x tiles of ROWS rows (from first_tile_q on), y key heads, z entries * splits, splits first.
-// A key head's rows are its queries' heads, those of a query together: row n is head n % group of
-// query n / group. A split is the keys [n, n + 1) * split_keys, the first the one in which the
-// tile's rows see their first key, so that a row's result does not depend on other entries.
-// Roles: LANES threads share a key and its value, 8 dimensions of each, which they load straight into
-// registers; UNROLL keys of a thread are under way at once. The lanes' parts of the products meet in
-// workgroup memory, where a thread adds those of a key and a row and turns the sum into a score. Each
-// group of lanes goes its own way through softmax, in units as in forward.wgsl; at the end the groups
-// are merged.
-// Workgroup memory, f32: parts [TILE, ROWS, LANES + 1], later [8, THREADS + 4] of o; scores
-// [TILE, ROWS], as much again with dropout; {maximum, sum} [GROUPS, ROWS]. With dims of 128, 128
-// threads, 4 rows and UNROLL = 4: 9.5 KiB.
-// Written: o of a split, normalised, dim_vo words for each split of a row; and its lse, a word for
-// each (-inf: no key; its o is then not written).
+// Grid: x tiles of ROWS rows (from first_tile_q), y key heads, z sequences * splits, splits fastest. The
+// rows of a key head are its queries' heads: row n is head n % heads_per_kv of query
+// n / heads_per_kv. A split is the keys [n, n + 1) * split_keys. Splits are counted from the one in which
+// the tile's rows see their first key, so that a row's result does not depend on other sequences.
+// Threads: LANES threads share a key and its value, 8 dimensions each, loaded straight into registers; a
+// thread has UNROLL keys in flight. The lanes' partial products meet in workgroup memory, where one
+// thread adds those of a key and row and computes the score. Each group of lanes runs its own online
+// softmax, in the units of forward.wgsl; the groups are merged at the end.
+// Workgroup memory, f32:
+//   parts  [TILE, ROWS, LANES + 1], at the end [8, THREADS + 4] of o
+//   scores [TILE, ROWS], and dropout factors of the same size if there is dropout
+//   {maximum, sum} [GROUPS, ROWS]
+// With 128 dimensions, 128 threads, 4 rows and UNROLL = 4: 9.5 KiB.
+// Written per row and split: o, normalized, dim_vo words; and lse, one word. A split without a visible
+// key gets lse = -inf, and its o is not written.
 
 //! include decode_tile
 
@@ -28,10 +30,10 @@ var<workgroup> s_kept: array<f32, KEPT>;
 var<private> r_maximum: array<f32, kMaxRows>;
 var<private> r_sum: array<f32, kMaxRows>;
 
-//! include weigh
+//! include decode_groups
 
-// The thread's parts of the products of its keys with all rows. Behind those of a key's row 0,
-// where keys have pages: whether it exists.
+// The thread's partial products of its keys with all rows. With pages, the word after those of a key's
+// row 0 says whether the key exists.
 fn multiply(thread: u32, there: u32) {
   for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
     let key = thread / LANES + n * GROUPS;
@@ -46,7 +48,7 @@ fn multiply(thread: u32, there: u32) {
   }
 }
 
-// Scores of the tile's pairs that the thread owns: all of row thread % ROWS.
+// The scores that the thread owns: all of row thread % ROWS.
 fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
   for (var n = thread; n < TILE * ROWS; n += THREADS) {
     let j = first + n / ROWS;
@@ -58,7 +60,7 @@ fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
     if (p.page_size != 0u) {
       exists = s_parts[n / ROWS * ROWS * PART_STRIDE + LANES] != 0.0;
     }
-    var one = row;  // the row, but this key alone
+    var one = row;  // the row, restricted to this key
     one.high = select(0u, min(row.high, j + 1u), exists);
     s_scores[n] = scores_of(one, j, vec4(product)).x;
     if (DROPOUT) {
@@ -67,7 +69,7 @@ fn score(cache: Cache, row: Row, h: u32, i: u32, first: u32, thread: u32) {
   }
 }
 
-// The group's o and sums go on by the values that the thread has.
+// Online softmax: adds the values in registers to the group's o and sums.
 fn accumulate(thread: u32) {
   let group = thread / LANES;
   for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
@@ -102,13 +104,13 @@ fn accumulate(thread: u32) {
 @compute @workgroup_size(THREADS)
 fn decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let x = part_of(group);
-  if (x.tile * ROWS / p.group >= x.e.len_q) {
+  if (x.tile * ROWS / p.heads_per_kv >= x.seq.len_q) {
     return;
   }
   let own = tile_row(x, thread % ROWS);
   let h = p.first_head_q + x.local_q + own.head;
-  let row = row_of(x.e, x.cache.b, h, own.i);
-  load_q(x.e, x.q, x.tile, thread % LANES);
+  let row = row_of(x.seq, x.cache.b, h, own.i);
+  load_q(x.seq, x.q, x.tile, thread % LANES);
   for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     r_o[2u * r] = vec4(0.0);
     r_o[2u * r + 1u] = vec4(0.0);

@@ -1,19 +1,17 @@
 // enable subgroups
-// decode_subgroups: decode.wgsl for devices whose subgroups are known to hold LANES threads or more,
-// one behind the other: lanes meet by shuffles, without workgroup memory or barriers until the end.
+// decode_subgroups: decode.wgsl for devices whose subgroups hold at least LANES consecutive threads. Lanes
+// exchange data by shuffles; there is neither workgroup memory nor a barrier until the end.
 //
-// Grid, roles, results: decode.wgsl. LANES is at least ROWS. Each step of the sum over lanes halves
-// the rows that a lane has products of, until it owns one row (own_row); it makes this row's scores
-// and probabilities of all keys of its group, and gives them to the others where these need them.
+// Grid, threads, results: decode.wgsl. LANES is at least ROWS. Each step of the sum over lanes halves
+// the rows whose products a lane holds, until it owns one row (own_row). The lane computes the scores
+// and probabilities of that row for all keys of its group, and the other lanes read them by shuffles.
 // Workgroup memory, f32: [8, THREADS + 4] of o; {maximum, sum} [GROUPS, ROWS].
-// Written: o of a split, normalised, dim_vo words for each split of a row; and its lse, a word for
-// each (-inf: no key; its o is then not written).
 
 //! include decode_tile
 
 const kMaxPairs = 64u;
 
-override PAIRS = UNROLL * ROWS;  // of a group of lanes in a tile, at most 32; row * UNROLL + key
+override PAIRS = UNROLL * ROWS;  // of a group of lanes in a tile, at most 32
 override OWNED = max(PAIRS / LANES, 1u);  // pairs of a lane
 
 var<workgroup> s_parts: array<f32, 8u * O_STRIDE>;
@@ -21,10 +19,11 @@ var<workgroup> s_parts: array<f32, 8u * O_STRIDE>;
 var<private> r_products: array<f32, kMaxPairs>;
 var<private> r_scores: array<f32, kMaxKeys>;  // of the pairs that the thread owns
 
-//! include weigh
+//! include decode_groups
 
-// The first pair whose product sum_lanes leaves in a lane, and the lane in which it leaves a pair's:
-// bits of pairs from the highest on are those of lanes from the lowest on.
+// A pair is a row and a key: row * UNROLL + key. sum_lanes() leaves the products of consecutive pairs in
+// a lane; first_pair() is the first of them, owner_of() the lane of a pair. The high bits of the pair
+// are the low bits of the lane, in reverse order.
 fn first_pair(lane: u32) -> u32 {
   var pair = 0u;
   for (var step = 0u; step < 5u; step += 1u) {  // unrolled
@@ -49,7 +48,7 @@ fn own_row(lane: u32) -> u32 {
   return first_pair(lane) / UNROLL;
 }
 
-// Sums r_products over lanes: a step halves the pairs that a lane has products of, until it has one.
+// Sums r_products over lanes. Each step halves the products that a lane holds.
 fn sum_lanes(lane: u32) {
   for (var step = 0u; step < 5u; step += 1u) {  // unrolled
     if ((1u << step) < LANES) {
@@ -68,14 +67,37 @@ fn sum_lanes(lane: u32) {
   }
 }
 
-// Whether lanes that differ in this bit own other keys of the same row.
+// Whether lanes that differ in this bit own different keys of the same row.
 fn splits_keys(bit: u32) -> bool {
   return bit >= ROWS && bit < min(PAIRS, LANES);
 }
 
-// What the lane that owns row r has, of the LANES from `base` on.
+// The value of x in the lane that owns the pair, among the LANES from `base` on.
 fn from_owner(x: f32, pair: u32, base: u32) -> f32 {
   return subgroupShuffle(x, base + owner_of(pair));
+}
+
+// r_products = the lane's partial products of its keys with all rows.
+fn multiply_keys() {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let keys = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
+    for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
+      r_products[r * UNROLL + n] = dot(r_q[2u * r], keys.low) + dot(r_q[2u * r + 1u], keys.high);
+    }
+  }
+}
+
+// r_o += P V of the keys in registers; their probabilities are in r_scores of the lanes that own them.
+fn add_values(base: u32) {
+  for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
+    let values = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
+    for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
+      let pair = r * UNROLL + n;
+      let of_row = vec4(from_owner(r_scores[pair % OWNED], pair, base));
+      r_o[2u * r] = fma(of_row, values.low, r_o[2u * r]);
+      r_o[2u * r + 1u] = fma(of_row, values.high, r_o[2u * r + 1u]);
+    }
+  }
 }
 
 @compute @workgroup_size(THREADS)
@@ -83,7 +105,7 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
                     @builtin(local_invocation_index) thread: u32,
                     @builtin(subgroup_invocation_id) subgroup_lane: u32) {
   let x = part_of(group);
-  if (x.tile * ROWS / p.group >= x.e.len_q) {
+  if (x.tile * ROWS / p.heads_per_kv >= x.seq.len_q) {
     return;
   }
   let lane = thread % LANES;
@@ -91,8 +113,8 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
   let own = tile_row(x, own_row(lane));
   let own_key = first_pair(lane) % UNROLL;
   let h = p.first_head_q + x.local_q + own.head;
-  let row = row_of(x.e, x.cache.b, h, own.i);
-  load_q(x.e, x.q, x.tile, lane);
+  let row = row_of(x.seq, x.cache.b, h, own.i);
+  load_q(x.seq, x.q, x.tile, lane);
   for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
     r_o[2u * r] = vec4(0.0);
     r_o[2u * r + 1u] = vec4(0.0);
@@ -102,12 +124,7 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
 
   var there = start_loads(x, thread);
   for (var first = x.first; first < x.cache.end; first += TILE) {
-    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
-      let keys = eight_of(r_k[2u * n], r_k[2u * n + 1u], TYPE_KV);
-      for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
-        r_products[r * UNROLL + n] = dot(r_q[2u * r], keys.low) + dot(r_q[2u * r + 1u], keys.high);
-      }
-    }
+    multiply_keys();
     let now = there;
     there = load_k(x.cache, first + TILE, thread);
     find(x.cache, first + 2u * TILE, thread);
@@ -116,7 +133,7 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
     for (var c = 0u; c < OWNED; c += 1u) {  // unrolled to 8
       let n = own_key + c;
       let j = first + thread / LANES + n * GROUPS;
-      var one = row;  // the row, but this key alone
+      var one = row;  // the row, restricted to this key
       one.high = select(0u, min(row.high, j + 1u), (now & (1u << n)) != 0u);
       let t = scores_of(one, j, vec4(r_products[c])).x;
       r_scores[c] = t;
@@ -147,15 +164,7 @@ fn decode_subgroups(@builtin(workgroup_id) group: vec3<u32>,
       r_scores[c] = probability;
     }
     clear_v(now);
-    for (var n = 0u; n < UNROLL; n += 1u) {  // unrolled to 8
-      let values = eight_of(r_v[2u * n], r_v[2u * n + 1u], TYPE_KV);
-      for (var r = 0u; r < ROWS; r += 1u) {  // unrolled to 8
-        let pair = r * UNROLL + n;
-        let of_row = vec4(from_owner(r_scores[pair % OWNED], pair, base));
-        r_o[2u * r] = fma(of_row, values.low, r_o[2u * r]);
-        r_o[2u * r + 1u] = fma(of_row, values.high, r_o[2u * r + 1u]);
-      }
-    }
+    add_values(base);
     load_v(thread);
   }
   for (var step = 0u; step < 5u; step += 1u) {  // unrolled

@@ -1,17 +1,17 @@
-// delta: of each query of each head, {lse, delta} in `info`, as the other kernels of the backward
-// take them: delta = dot(dout, o) - dlse, or what the caller gave.
+// delta: writes {lse, delta} of each query and head to `info`, for the other kernels of the backward.
+// delta = dot(dout, o) - dlse, or the caller's.
 //
-// Grid: x eights of queries, y query heads, z batch entries, all of a chunk.
-// Roles: 8 rows x 16 threads, each of which adds up every 16th dimension.
-// Reads the caller's own views by elements: here Rows count elements of o, dout, lse, dlse and delta.
-// Packed lse, dlse and delta have batch 0 as well.
-// A row with lse = -inf sees nothing: it gets {kNothing, 0}. kNothing is finite, larger than any
-// score of such a row and than a sink, even in units of log2: P is 0.
+// Grid: x groups of 8 queries, y query heads, z sequences, of a chunk.
+// Threads: 8 rows x 16 threads; each adds every 16th dimension.
+// Reads the caller's tensors by elements: strides of o, dout, lse, dlse and delta count elements here.
+// Packed lse, dlse and delta have batch 0, too.
+// A row with lse = -inf sees no key and gets {kNothing, 0}. kNothing is finite and larger than any score
+// of such a row and than a sink, even in units of log2, so that P is 0.
 
 //! include parameters
-//! include entry
+//! include sequence
 
-@group(0) @binding(0) var<uniform> p: Parameters;
+@group(0) @binding(0) var<uniform> p: AttentionParameters;
 @group(0) @binding(1) var<storage, read> o: array<u32>;
 @group(0) @binding(2) var<storage, read> dout: array<u32>;
 @group(0) @binding(3) var<storage, read> lse: array<u32>;
@@ -25,8 +25,8 @@ const kNothing = 2.0e38;
 
 override TYPE_O: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_DOUT: u32 = 0u;
-override DLSE: bool = false;   // is given
-override DELTA: bool = false;  // is given: o, dout and dlse are not read
+override DLSE: bool = false;   // dlse is given
+override DELTA: bool = false;  // delta is given: o, dout and dlse are not read
 
 var<workgroup> s_sums: array<f32, kRows * kLanes>;
 
@@ -49,20 +49,20 @@ fn dout_element(at: u32) -> f32 {
   return element(dout[select(at / 2u, at, TYPE_DOUT == 0u)], at, TYPE_DOUT);
 }
 
-fn place_of(rows: Rows, b: u32, h: u32, i: u32) -> u32 {
+fn place_of(rows: StridedTensor, b: u32, h: u32, i: u32) -> u32 {
   return rows.base + b * rows.batch + h * rows.head + i * rows.row;
 }
 
 @compute @workgroup_size(kRows * kLanes)
-fn write_stats(@builtin(workgroup_id) group: vec3<u32>,
+fn write_lse_delta(@builtin(workgroup_id) group: vec3<u32>,
                @builtin(local_invocation_index) thread: u32) {
   let b = p.first_batch + group.z;
   let h = p.first_head_q + group.y;
-  let e = entry_of(b);
+  let seq = sequence_of(b);
   let i = (p.first_tile_q + group.x) * kRows + thread / kLanes;
-  let row = e.first_q + i;
+  let row = seq.first_q + i;
   var sum = 0.0;
-  if (!DELTA && i < e.len_q) {
+  if (!DELTA && i < seq.len_q) {
     let at_o = place_of(p.o, group.z, group.y, row);
     let at_dout = place_of(p.dout, group.z, group.y, row);
     for (var x = thread % kLanes; x < p.dim_vo; x += kLanes) {
@@ -71,7 +71,7 @@ fn write_stats(@builtin(workgroup_id) group: vec3<u32>,
   }
   s_sums[thread] = sum;
   workgroupBarrier();
-  if (thread % kLanes != 0u || i >= e.len_q) {
+  if (thread % kLanes != 0u || i >= seq.len_q) {
     return;
   }
   for (var n = 1u; n < kLanes; n += 1u) {
@@ -85,7 +85,7 @@ fn write_stats(@builtin(workgroup_id) group: vec3<u32>,
   }
   let lse_bits = lse[place_of(p.lse, group.z, group.y, row)];
   let nothing = lse_bits == 0xff800000u;
-  let at = p.stats_at + (h * p.rows + e.first_row + i) * 2u;
+  let at = p.lse_delta_at + (h * p.rows + seq.first_row + i) * 2u;
   info[at] = select(lse_bits, bitcast<u32>(kNothing), nothing);
   info[at + 1u] = select(bitcast<u32>(sum), 0u, nothing);
 }

@@ -1,28 +1,28 @@
-// fill: rows of a packed tensor that no entry has get one value: results of empty rows, gradients 0
-// (docs/semantics.md, "Lengths").
+// fill: fills the rows of a packed tensor that belong to no sequence with one value: results of empty
+// rows, gradients 0 (docs/semantics.md, "Lengths").
 //
-// Grid: x * y blocks of 256 consecutive rows. A block marks those that some entry has, entries
-// shared out among its threads; then a thread fills a word of the others at a time, all heads.
-// Words that a row shares with what lies next to it are changed by atomic operations on its own
-// half alone.
-// Workgroup memory: a mark for each row.
+// Grid: x * y blocks of 256 consecutive rows.
+// Threads: each marks the rows of some sequences; then each fills a word of an unmarked row at a time, all
+// heads. If a row shares a word with its neighbour in memory, only its own half is changed, by atomic
+// operations.
+// Workgroup memory: one mark per row.
 
-//! include rows
-//! include put
+//! include strided_tensor
+//! include store_words
 
-struct Fill {
-  to: Rows,  // elements; batch unused
+struct FillParameters {
+  to: StridedTensor,  // elements; batch unused
   rows: u32,  // of the tensor
   heads: u32,
   dim: u32,
   batch: u32,
-  first_row: u32,  // what the grid's first row is
-  entries_at: u32,
-  which: u32,  // an entry's rows: 1: queries, 2: keys
+  first_row: u32,  // row of the grid's first workgroup
+  sequences_at: u32,
+  which: u32,  // rows of a sequence; 1: queries, 2: keys
   value: u32,  // bits of an element
 }
 
-@group(0) @binding(0) var<uniform> p: Fill;
+@group(0) @binding(0) var<uniform> p: FillParameters;
 @group(0) @binding(1) var<storage, read> info: array<u32>;
 @group(0) @binding(2) var<storage, read_write> to: array<atomic<u32>>;
 
@@ -37,12 +37,12 @@ var<workgroup> s_covered: array<atomic<u32>, kRows>;
 fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
   let first = p.first_row + (group.y * groups.x + group.x) * kRows;
-  atomicStore(&s_covered[thread], 0u);  // drivers were seen to leave what the last block had
+  atomicStore(&s_covered[thread], 0u);  // Mesa 22.3.6 does not zero workgroup memory
   workgroupBarrier();
   for (var b = thread; b < p.batch; b += kThreads) {
-    let entry = p.entries_at + b * 8u;
-    let begin = info[entry + p.which + 1u];
-    let end = min(begin + info[entry + p.which - 1u], first + kRows);
+    let sequence = p.sequences_at + b * 8u;
+    let begin = info[sequence + p.which + 1u];
+    let end = min(begin + info[sequence + p.which - 1u], first + kRows);
     for (var row = max(begin, first); row < end; row += 1u) {
       atomicStore(&s_covered[row - first], 1u);
     }

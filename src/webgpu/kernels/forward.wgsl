@@ -1,20 +1,25 @@
-// forward: o and lse of a tile of queries of one head, by online softmax over tiles of keys.
+// forward: o and lse of a tile of queries of one head, by online softmax over tiles of keys
+// (Milakov, Gimelshein 2018, algorithm 3).
 //
-// Grid: tiles of queries, query heads and batch entries of a chunk. Workgroups take the last tiles
-// first, of all heads and entries: with a causal diagonal they are the longest.
-// Roles: ROWS x COLUMNS threads. A thread has 8 queries, two times 4 neighbours, and KEYS times 4
-// neighbouring keys: their scores and probabilities stay in its registers, with the running maximum
-// of its queries and the sum over its own keys; and of o the same queries and BLOCKS_VO times 4
-// neighbouring dimensions.
-// Products are sums of outer products, so both operands lie with the index that is summed over
-// first, in vectors of 4 neighbours: 2 vectors of queries and KEYS (BLOCKS_VO) of keys (dimensions)
-// for 32 * KEYS (BLOCKS_VO) multiplications and additions.
-// Workgroup memory, in vectors of 4: Q transposed, a slice of it or all of it [dims, TILE_Q]; one
-// after the other a slice of K transposed [SLICE, TILE_KV] and DEPTH keys of V [DEPTH, dims], in place
-// of Q too unless all of it is kept; probabilities transposed [TILE_KV, TILE_Q]; maxima of each thread's keys.
-// What is multiplied next is on its way from memory, in registers, during a product.
-// Softmax (Milakov, Gimelshein 2018, algorithm 3): units of log2 without a bias; with one natural
-// units, in which no finite bias overflows.
+// Grid: tiles of queries, query heads and sequences of a chunk. The last query tiles of all heads and
+// sequences run first: under a causal diagonal they take longest.
+// Threads: ROWS x COLUMNS. A thread owns 8 queries (two groups of 4 neighbours) and KEYS * 4
+// neighbouring keys. In registers it keeps
+//   their scores, then probabilities,
+//   the running maximum of its queries, and the sum over its own keys,
+//   o of its queries: BLOCKS_VO * 4 neighbouring dimensions.
+// Products are sums of outer products. Both operands are stored with the summed index first, in
+// vec4 of neighbours, so that 2 loads of queries and KEYS (or BLOCKS_VO) loads of keys (or
+// dimensions) serve 32 * KEYS (or 32 * BLOCKS_VO) fused multiply-adds.
+// Workgroup memory (vec4 elements):
+//   q_t  [dims or SLICE, TILE_Q]   Q transposed; kept whole if it fits, else loaded in slices
+//   k_t  [SLICE, TILE_KV]          one slice of K transposed  } share one region, used in turn;
+//   v    [DEPTH, dims]             DEPTH rows of V            } it overlays q_t if Q is sliced
+//   p_t  [TILE_KV, TILE_Q]         probabilities transposed
+//   part [COLUMNS, TILE_Q]         row maxima over each thread's keys, at the end row sums
+// During a product, the next operands travel from memory to registers.
+// Scores are in units of log2 without a bias. With a bias they are in natural units, in which no
+// finite bias overflows.
 
 //! include qkv
 
@@ -28,7 +33,7 @@ const R = 8u;  // queries of a thread
 const kMaxKeys = 2u;    // KEYS at most
 const kMaxBlocks = 4u;  // BLOCKS_VO at most
 const kLowest = -3.4028234e38;
-const kSlack = 8.0;  // in units of log2, that a maximum may stay behind
+const kRescaleThreshold = 8.0;  // log2: how far scores may exceed the maximum in use
 
 override TYPE_Q: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_KV: u32 = 0u;
@@ -36,11 +41,11 @@ override ROWS: u32 = 8u;  // a power of 2
 override COLUMNS: u32 = 8u;  // a multiple of 8
 override KEYS: u32 = 2u;
 override SLICE: u32 = 32u;
-override Q_SLICES: u32 = 0u;  // those of Q, all of which stay in workgroup memory; 0: one at a time
+override Q_SLICES: u32 = 0u;  // slices of Q if all stay in workgroup memory; 0: one at a time
 override DEPTH: u32 = 32u;    // a multiple of 4
 override BLOCKS_VO: u32 = 2u;
 override DROPOUT: bool = false;
-override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
+override OPTIONS: u32 = 2u;  // score modifiers; 0: none, 1: softcap or ALiBi only, 2: any
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * 8u;
@@ -71,13 +76,13 @@ var<private> r_s: array<vec4<f32>, R * kMaxKeys>;    // [query][4 keys]
 var<private> r_o: array<vec4<f32>, R * kMaxBlocks>;  // [query][4 dimensions]
 var<private> r_max: array<vec4<f32>, 2>;             // [4 queries]
 var<private> r_sum: array<vec4<f32>, 2>;
-var<private> r_next: array<vec4<u32>, 16>;           // on its way from memory
+var<private> r_next: array<vec4<u32>, 16>;           // operands in flight
 
 //! include forward_operands
 //! include forward_softmax
 //! include forward_output
 
-// r_s += A^T B: A [SLICE, TILE_Q], B [SLICE, TILE_KV], of the thread's first vector in each.
+// r_s += A^T B. `a` is the thread's first vector of A [SLICE, TILE_Q], `b` that of B [SLICE, TILE_KV].
 fn multiply_scores(a: u32, b: u32) {
   for (var d = 0u; d < SLICE; d += 1u) {
     let low = s_operands[a + d * Q_STRIDE];
@@ -92,7 +97,7 @@ fn multiply_scores(a: u32, b: u32) {
   }
 }
 
-// r_o += P V of DEPTH keys from `key` on; the vectors of probabilities lie where store_p put them.
+// r_o += P V of DEPTH keys from `key` on. store_p() defines the order of the vectors of P.
 fn multiply_values(key: u32, tr: u32, tc: u32) {
   for (var d = 0u; d < DEPTH; d += 4u) {
     let a = (key + d) * Q_STRIDE + (tr ^ (((key + d) / 4u) & SWIZZLE));
@@ -110,6 +115,126 @@ fn multiply_values(key: u32, tr: u32, tc: u32) {
   }
 }
 
+// Loads the key ranges of the tile's queries, and Q if it is kept.
+fn load_queries(seq: Sequence, place: Place, thread: u32) {
+  let first = place.first;
+  if (thread == 0u) {
+    atomicStore(&s_grown[0], 0u);
+    atomicStore(&s_grown[1], 0u);
+  }
+  for (var n = thread; n < TILE_Q; n += THREADS) {
+    var range = vec2(0u);
+    if (first + n < seq.len_q) {
+      range = key_range_of(seq, first + n);
+    }
+    s_range[n] = range;
+  }
+  if (KEEP_Q) {
+    let valid = max(seq.len_q, first) - first;
+    load_transposed(0u, TYPE_Q, Source(place.q + first * p.q.row, p.q.row, valid, 0u, p.dim_qk), 0u,
+                    TILE_Q, SLICE * Q_SLICES, thread);
+  }
+}
+
+fn scores_of_head(seq: Sequence, b: u32, local_b: u32, local_h: u32) -> Scores {
+  var scores: Scores;
+  scores.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head;
+  scores.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head;
+  scores.slope = 0.0;
+  if (p.slopes_at != 0u) {
+    scores.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + p.first_head_q + local_h]) * p.unit;
+  }
+  scores.at = seq.diag;
+  scores.last_q = max(seq.len_q, 1u) - 1u;
+  scores.last_kv = max(seq.len_kv, 1u) - 1u;
+  scores.inside = vec2(0u, 0xffffffffu);
+  return scores;
+}
+
+// Sets the state of the online softmax. Returns the keys that all queries of the thread see.
+fn clear_state(tr: u32) -> vec2<u32> {
+  var inside = vec2(0u, 0xffffffffu);
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    let range = s_range[row_of(r, tr)];
+    inside = vec2(max(inside.x, range.x), min(inside.y, range.y));
+    for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
+      r_o[r * kMaxBlocks + c] = vec4(0.0);
+    }
+  }
+  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
+    r_max[half] = vec4(kLowest);
+    r_sum[half] = vec4(0.0);
+  }
+  return inside;
+}
+
+// r_s = Q K^T of the keys from j on. Starts to load the first values.
+fn compute_products(place: Place, j: u32, slices: u32, thread: u32) {
+  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
+    for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
+      r_s[r * kMaxKeys + c] = vec4(0.0);
+    }
+  }
+  for (var slice = 0u; slice < slices; slice += 1u) {
+    workgroupBarrier();  // the last product has read its operands
+    put_slice(slice, thread);
+    workgroupBarrier();
+    if (slice + 1u < slices) {
+      fetch_slice(place, j, slice + 1u, thread);
+    } else {
+      fetch_values(place, j, thread);
+    }
+    multiply_scores(select(0u, slice * SLICE * Q_STRIDE, KEEP_Q) + thread / COLUMNS, K_AT + thread % COLUMNS);
+  }
+}
+
+// r_o += P V of the keys from j on. Starts to load the first slice of the keys that follow, up to `high`.
+fn add_values(place: Place, j: u32, high: u32, thread: u32) {
+  let tr = thread / COLUMNS;
+  let tc = thread % COLUMNS;
+  for (var key = 0u; key < TILE_KV; key += DEPTH) {
+    if (key > 0u) {
+      workgroupBarrier();  // the last values have been read
+      put_values(place, j + key, thread);
+    }
+    workgroupBarrier();
+    if (key + DEPTH < TILE_KV) {
+      fetch_values(place, j + key + DEPTH, thread);
+    } else if (j + TILE_KV < high) {
+      fetch_slice(place, j + TILE_KV, 0u, thread);
+    }
+    multiply_values(key, tr, tc);
+  }
+}
+
+// Writes o and lse of the tile.
+fn store_rows(seq: Sequence, first: u32, local_b: u32, local_h: u32, tr: u32, tc: u32) {
+  let h = p.first_head_q + local_h;
+  // Adds the row sums of all threads. In padded tensors, rows past the length are written, too.
+  workgroupBarrier();
+  s_part[tc * Q_STRIDE + tr] = r_sum[0];
+  s_part[tc * Q_STRIDE + ROWS + tr] = r_sum[1];
+  workgroupBarrier();
+  let end = select(p.len_q, seq.len_q, (p.packed & 1u) != 0u);
+  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
+    var sum = vec4(0.0);
+    for (var n = 0u; n < COLUMNS; n += 1u) {
+      sum += s_part[n * Q_STRIDE + half * ROWS + tr];
+    }
+    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
+      let i = first + row_of(half * 4u + n, tr);
+      if (i < end) {
+        let lse_at = p.lse.base + local_b * p.lse.batch + local_h * p.lse.head + (seq.first_q + i) * p.lse.row;
+        let scale = finalize_row(i, seq, h, sum[n], r_max[half][n], lse_at, tc == 0u);
+        let at = p.o.base + local_b * p.o.batch + local_h * p.o.head + (seq.first_q + i) * p.o.row;
+        for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
+          store_o(at, (c * COLUMNS + tc) * 4u, r_o[(half * 4u + n) * kMaxBlocks + c] * scale);
+        }
+      }
+    }
+  }
+}
+
 @compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
            @builtin(local_invocation_index) thread: u32) {
@@ -119,16 +244,16 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
   let tile = p.first_tile_q + groups.x - 1u - number / (groups.y * groups.z);
   let b = p.first_batch + local_b;
   let h = p.first_head_q + local_h;
-  let e = entry_of(b);
+  let seq = sequence_of(b);
   let first = tile * TILE_Q;
-  if (first >= e.len_q && (p.packed & 1u) != 0u) {
+  if (first >= seq.len_q && (p.packed & 1u) != 0u) {
     return;
   }
-  let local_kv = h / p.group - p.first_head_kv;
-  let place = Place(p.q.base + local_b * p.q.batch + e.first_q * p.q.row + local_h * p.q.head,
-                    p.k.base + local_b * p.k.batch + e.first_kv * p.k.row + local_kv * p.k.head,
-                    p.v.base + local_b * p.v.batch + e.first_kv * p.v.row + local_kv * p.v.head,
-                    first, e.len_q, e.len_kv);
+  let local_kv = h / p.heads_per_kv - p.first_head_kv;
+  let place = Place(p.q.base + local_b * p.q.batch + seq.first_q * p.q.row + local_h * p.q.head,
+                    p.k.base + local_b * p.k.batch + seq.first_kv * p.k.row + local_kv * p.k.head,
+                    p.v.base + local_b * p.v.batch + seq.first_kv * p.v.row + local_kv * p.v.head,
+                    first, seq.len_q, seq.len_kv);
   let tr = thread / COLUMNS;
   let tc = thread % COLUMNS;
   let tiles_at = p.tiles_at + (b * p.tiles_q + tile) * 2u;
@@ -140,116 +265,31 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
   if (begin < high) {
     fetch_slice(place, begin, 0u, thread);
   }
-  if (thread == 0u) {
-    atomicStore(&s_grown[0], 0u);
-    atomicStore(&s_grown[1], 0u);
-  }
-  for (var n = thread; n < TILE_Q; n += THREADS) {
-    var range = vec2(0u);
-    if (first + n < e.len_q) {
-      range = range_of(e, first + n);
-    }
-    s_range[n] = range;
-  }
-  if (KEEP_Q) {
-    let valid = max(e.len_q, first) - first;
-    load_transposed(0u, TYPE_Q, Source(place.q + first * p.q.row, p.q.row, valid, 0u, p.dim_qk), 0u,
-                    TILE_Q, SLICE * Q_SLICES, thread);
-  }
-  var scores: Scores;
-  scores.bias = p.bias.base + local_b * p.bias.batch + local_h * p.bias.head;
-  scores.mask = p.mask.base + local_b * p.mask.batch + local_h * p.mask.head;
-  scores.slope = 0.0;
-  if (p.slopes_at != 0u) {
-    scores.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
-  }
-  scores.at = e.diag;
-  scores.last_q = max(e.len_q, 1u) - 1u;
-  scores.last_kv = max(e.len_kv, 1u) - 1u;
-  scores.inside = vec2(0u, 0xffffffffu);
+  load_queries(seq, place, thread);
+  var scores = scores_of_head(seq, b, local_b, local_h);
   workgroupBarrier();
-  for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-    let range = s_range[row_of(r, tr)];
-    scores.inside = vec2(max(scores.inside.x, range.x), min(scores.inside.y, range.y));
-    for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
-      r_o[r * kMaxBlocks + c] = vec4(0.0);
-    }
-  }
-  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
-    r_max[half] = vec4(kLowest);
-    r_sum[half] = vec4(0.0);
-  }
+  scores.inside = clear_state(tr);
 
   for (var j = begin; j < high; j += TILE_KV) {
-    var keep: KeepTile;
+    var keep: DropoutBits;
     if (DROPOUT) {
-      keep = draw(first, j, TILE_Q, TILE_KV, placed_head(b, h), thread);
+      keep = draw_bits(first, j, TILE_Q, TILE_KV, dropout_head(b, h), thread);
     }
-    for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
-      for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
-        r_s[r * kMaxKeys + c] = vec4(0.0);
-      }
-    }
-    for (var slice = 0u; slice < slices; slice += 1u) {
-      workgroupBarrier();  // the last product's operands are read
-      put_slice(slice, thread);
-      workgroupBarrier();
-      if (slice + 1u < slices) {
-        fetch_slice(place, j, slice + 1u, thread);
-      } else {
-        fetch_values(place, j, thread);
-      }
-      multiply_scores(select(0u, slice * SLICE * Q_STRIDE, KEEP_Q) + tr, K_AT + tc);
-    }
+    compute_products(place, j, slices, thread);
     let turn = (j / TILE_KV) & 1u;
-    store_maxima(make_scores(scores, first, j, tr, tc), turn, tr, tc);
-    workgroupBarrier();  // maxima are there; K and Q are read
+    store_maxima(modify_scores(scores, first, j, tr, tc), turn, tr, tc);
+    workgroupBarrier();  // maxima are stored; K and Q have been read
     if (thread == 0u) {
       atomicStore(&s_grown[1u - turn], 0u);
     }
     put_values(place, j, thread);
-    take_maxima(turn, tr);
-    make_probabilities();
+    update_maxima(turn, tr);
+    exponentiate();
     if (DROPOUT) {
       drop(keep, first, j, tr, tc);
     }
     store_p(tr, tc);
-    for (var key = 0u; key < TILE_KV; key += DEPTH) {
-      if (key > 0u) {
-        workgroupBarrier();  // the last keys' values are read
-        put_values(place, j + key, thread);
-      }
-      workgroupBarrier();
-      if (key + DEPTH < TILE_KV) {
-        fetch_values(place, j + key + DEPTH, thread);
-      } else if (j + TILE_KV < high) {
-        fetch_slice(place, j + TILE_KV, 0u, thread);
-      }
-      multiply_values(key, tr, tc);
-    }
+    add_values(place, j, high, thread);
   }
-
-  // Sums over all keys. Padded tensors also have rows past the length.
-  workgroupBarrier();
-  s_part[tc * Q_STRIDE + tr] = r_sum[0];
-  s_part[tc * Q_STRIDE + ROWS + tr] = r_sum[1];
-  workgroupBarrier();
-  let end = select(p.len_q, e.len_q, (p.packed & 1u) != 0u);
-  for (var half = 0u; half < 2u; half += 1u) {  // unrolled
-    var sum = vec4(0.0);
-    for (var n = 0u; n < COLUMNS; n += 1u) {
-      sum += s_part[n * Q_STRIDE + half * ROWS + tr];
-    }
-    for (var n = 0u; n < 4u; n += 1u) {  // unrolled
-      let i = first + row_of(half * 4u + n, tr);
-      if (i < end) {
-        let lse_at = p.lse.base + local_b * p.lse.batch + local_h * p.lse.head + (e.first_q + i) * p.lse.row;
-        let scale = finish_row(i, e, h, sum[n], r_max[half][n], lse_at, tc == 0u);
-        let at = p.o.base + local_b * p.o.batch + local_h * p.o.head + (e.first_q + i) * p.o.row;
-        for (var c = 0u; c < BLOCKS_VO; c += 1u) {  // unrolled to 4
-          store_o(at, (c * COLUMNS + tc) * 4u, r_o[(half * 4u + n) * kMaxBlocks + c] * scale);
-        }
-      }
-    }
-  }
+  store_rows(seq, first, local_b, local_h, tr, tc);
 }

@@ -1,30 +1,29 @@
-// merge: two partial results over disjoint keys into one (docs/semantics.md, "Merge").
+// merge: merges two partial results over disjoint keys (docs/semantics.md, "Merge").
 //
-// Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
-// Roles: the first LINES threads have a line's weights each, and write its lse; then a thread has a
-// word of o at a time. Words that a row shares with what lies next to it are changed by atomic
-// operations on its own half alone.
-// In place (o is o1, lse is lse1): a line's lse1 is read by the thread alone that writes its lse,
-// an element of o1 by the one that writes it.
-// Bound by memory.
+// Grid: x * y blocks of LINES lines, z sequences. A line is one head of one row, heads fastest.
+// Threads: the first LINES threads compute the weights and lse of a line each; then a thread writes a word
+// of o at a time. If a row shares a word with its neighbour in memory, only its own half is
+// changed, by atomic operations.
+// In place (o is o1, lse is lse1): only the thread that writes an element of o or lse reads it.
+// Memory-bound.
 
-//! include weights
+//! include merge_weights
 
-// All in elements; statistics have no dimension.
-struct Merge {
-  o1: Rows,
-  o2: Rows,
-  o: Rows,
-  lse1: Rows,
-  lse2: Rows,
-  lse: Rows,
+// Strides count elements; the lse have no dimension.
+struct MergeParameters {
+  o1: StridedTensor,
+  o2: StridedTensor,
+  o: StridedTensor,
+  lse1: StridedTensor,
+  lse2: StridedTensor,
+  lse: StridedTensor,
   rows: u32,
   heads: u32,
   dim: u32,
-  first_line: u32,  // what the grid's first line is
+  first_line: u32,  // line of the grid's first workgroup
 }
 
-@group(0) @binding(0) var<uniform> p: Merge;
+@group(0) @binding(0) var<uniform> p: MergeParameters;
 @group(0) @binding(1) var<storage, read> o1: array<u32>;  // not used where IN_PLACE_O
 @group(0) @binding(2) var<storage, read> lse1: array<u32>;  // not used where IN_PLACE_LSE
 @group(0) @binding(3) var<storage, read> o2: array<u32>;
@@ -38,9 +37,9 @@ override TYPE_1: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_2: u32 = 0u;
 override TYPE_TO: u32 = 0u;
 override LINES: u32 = 16u;
-override IN_PLACE_O: bool = false;  // types of o1 and o are the same
+override IN_PLACE_O: bool = false;  // the types of o1 and o are equal
 override IN_PLACE_LSE: bool = false;
-override HAS_2: bool = true;   // without: o2 is 0, a sink
+override HAS_2: bool = true;   // false: o2 is 0, a sink
 override HAS_LSE: bool = true;
 
 var<workgroup> s_weights: array<vec2<f32>, LINES>;
@@ -59,7 +58,7 @@ fn source_bits(n: u32, at: u32) -> u32 {
   return select((bits >> (at % 2u * 16u)) & 0xffffu, bits, element == 0u);
 }
 
-// An element of a partial result; not read where its weight is 0.
+// A weighted element of a partial result, which is not read if the weight is 0.
 fn part_of(n: u32, at: u32, weight: f32) -> f32 {
   if (weight == 0.0) {
     return 0.0;

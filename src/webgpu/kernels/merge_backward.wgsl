@@ -1,32 +1,31 @@
-// merge_backward: gradients of one of two merged partial results (docs/semantics.md, "Merge"): of
-// the first, or with the two exchanged of the second. Either output may be left out.
+// merge_backward: the gradients of one of two partial results that merge.wgsl merged: dout1 and dlse1 for
+// the first, or with both results exchanged those of the second. Either output may be absent.
 //
-// Grid: x * y blocks of LINES lines, z batch entries. A line is one head of one row, heads first.
-// Roles: the first LINES threads have a line's weight each; then LANES threads share a line: a word
-// of its gradient at a time, and part of dot(dout, o1 - o); the parts are added up in order. Words
-// that a row shares with what lies next to it are changed by atomic operations on its own half
-// alone.
-// Bound by memory.
+// Grid: x * y blocks of LINES lines, z sequences. A line is one head of one row, heads fastest.
+// Threads: the first LINES threads compute the weight of a line each. Then LANES threads share a line:
+// each computes words of its gradient and a part of dot(dout, o1 - o); the parts are added in order. If a
+// row shares a word with its neighbour in memory, only its own half is changed, by atomic operations.
+// Memory-bound.
 
-//! include weights
+//! include merge_weights
 
-// All in elements; statistics have no dimension.
-struct MergeBackward {
-  o1: Rows,
-  o: Rows,
-  dout: Rows,
-  dout1: Rows,
-  lse1: Rows,
-  lse2: Rows,
-  dlse: Rows,
-  dlse1: Rows,
+// Strides count elements; lse and dlse have no dimension.
+struct MergeBackwardParameters {
+  o1: StridedTensor,
+  o: StridedTensor,
+  dout: StridedTensor,
+  dout1: StridedTensor,
+  lse1: StridedTensor,
+  lse2: StridedTensor,
+  dlse: StridedTensor,
+  dlse1: StridedTensor,
   rows: u32,
   heads: u32,
   dim: u32,
-  first_line: u32,  // what the grid's first line is
+  first_line: u32,  // line of the grid's first workgroup
 }
 
-@group(0) @binding(0) var<uniform> p: MergeBackward;
+@group(0) @binding(0) var<uniform> p: MergeBackwardParameters;
 @group(0) @binding(1) var<storage, read> o1: array<u32>;
 @group(0) @binding(2) var<storage, read> o: array<u32>;
 @group(0) @binding(3) var<storage, read> dout: array<u32>;
@@ -43,7 +42,7 @@ const LANES = kThreads / LINES;
 override TYPE_1: u32 = 0u;  // of o1: 0: f32, 1: f16, 2: bf16
 override TYPE_O: u32 = 0u;  // of o and dout
 override TYPE_TO: u32 = 0u;  // of dout1
-override HAS_1: bool = true;  // without: o1 is 0, a sink
+override HAS_1: bool = true;  // false: o1 is 0, a sink
 override HAS_DLSE: bool = true;
 override HAS_DOUT1: bool = true;
 override HAS_DLSE1: bool = true;
@@ -62,7 +61,8 @@ fn value_at(n: u32, at: u32, element: u32) -> f32 {
   return value_of(select((bits >> (at % 2u * 16u)) & 0xffffu, bits, element == 0u), element);
 }
 
-// Elements of a line that a lane has; gives its part of the sum. With weight 0 nothing is read.
+// Writes the lane's words of the gradient and returns its part of the sum. Reads nothing if the weight
+// is 0.
 fn gradients_of(b: u32, i: u32, h: u32, lane: u32, weight: f32) -> f32 {
   let at = row_at(p.dout1, b, i, h);
   let per_word = select(2u, 1u, TYPE_TO == 0u);

@@ -1,54 +1,56 @@
-// prepare: what the kernels of a call need to know of its entries, in words of `info`:
-//   entries  per entry {len_q, len_kv, first_q, first_kv, first_row, diag, cached, 0}: Entry of
-//            forward.wgsl, and the keys that the cache had before len_new were appended
-//   slopes   f32 per (entry, head); sinks f32 per head
-//   ranges   per query {low, high}: the keys that causal, window, ranges and lengths leave to it,
-//            the same for all heads; low = high where there are none
-//   tiles    per tile of queries {low, high}: the hull of its rows' ranges
-//   keys     per tile of keys {first, end}: the tiles of queries whose hulls touch it
-// Four entry points, dispatched in this order, and `positions` of the rotary embedding of packed
-// rows: of each its place in its entry. One thread an element, 64 a workgroup. Indices and
-// lengths from memory are clamped: nothing that they say leads outside of a tensor.
+// prepare: computes what the kernels of a call must know of its sequences, in words of `info`:
+//   sequences   {len_q, len_kv, first_q, first_kv, first_row, diag, cached, 0} per sequence: struct
+//               Sequence, and the number of cached keys before len_new are appended
+//   slopes      f32 per (sequence, head); sinks: f32 per head
+//   key_ranges  {low, high} per query: the keys that causal, window, ranges and lengths allow, the same
+//               for all heads; low = high if there are none
+//   tiles       {low, high} per tile of queries: the hull of its rows' ranges
+//   keys        {first, end} per tile of keys: the tiles of queries whose hulls touch it
+// These are four sequence points, dispatched in this order. A fifth, `positions`, is for rope: the position of
+// each packed row in its sequence. One thread per element, 64 per workgroup. Indices and lengths from
+// memory are clamped, so that no value leads outside a tensor.
+//
+// Strides of lists: `batch` from sequence to sequence, `row` from element to element; head is 0.
 
-//! include rows
+//! include strided_tensor
 
-struct Prepare {
+struct PrepareParameters {
   batch: u32,
   heads_q: u32,
-  len_q: u32,  // of the longest entry
+  len_q: u32,  // of the longest sequence
   len_kv: u32,
   total_q: u32,  // rows of packed tensors
   total_kv: u32,
   packed: u32,  // 1: queries, 2: keys
   given: u32,   // 1: lengths of queries, 2: of keys, 4: slopes, 8: sinks, 16: kv_begin, 32: kv_end
-  lengths_q: Rows,
-  lengths_kv: Rows,
-  slopes: Rows,
-  sinks: Rows,
-  kv_begin: Rows,
-  kv_end: Rows,
+  lengths_q: StridedTensor,
+  lengths_kv: StridedTensor,
+  slopes: StridedTensor,
+  sinks: StridedTensor,
+  kv_begin: StridedTensor,
+  kv_end: StridedTensor,
 
-  // Query i stands at key i + diag (+ len_kv - len_q where `bottom_right`) and sees, of those that
-  // bands leave, keys from i + low_band to i + high_band, both relative to the same.
+  // Query i is aligned with key i + diag; with `bottom_right`, + len_kv - len_q. It sees keys
+  // i + low_band to i + high_band, with the same shift.
   bottom_right: u32,
   diag: i32,
   low_band: i32,
   high_band: i32,
   tile: u32,      // rows of a tile of queries
   tile_kv: u32,   // of keys
-  tiles: u32,     // of queries, of the longest entry
+  tiles: u32,     // of queries, of the longest sequence
   tiles_kv: u32,
 
   len_new: u32,
-  entries_at: u32,
+  sequences_at: u32,
   slopes_at: u32,
   sinks_at: u32,
-  ranges_at: u32,
+  key_ranges_at: u32,
   tiles_at: u32,
   keys_at: u32,
 }
 
-@group(0) @binding(0) var<uniform> p: Prepare;
+@group(0) @binding(0) var<uniform> p: PrepareParameters;
 @group(0) @binding(1) var<storage, read_write> info: array<u32>;
 @group(0) @binding(2) var<storage, read> lengths_q: array<i32>;
 @group(0) @binding(3) var<storage, read> lengths_kv: array<i32>;
@@ -57,12 +59,12 @@ struct Prepare {
 @group(0) @binding(2) var<storage, read> kv_begin: array<i32>;
 @group(0) @binding(3) var<storage, read> kv_end: array<i32>;
 
-// The element of the grid that a thread works on: rows of 65535 workgroups.
+// The thread's element; the grid has rows of 65535 workgroups.
 fn element(group: vec3<u32>, thread: u32) -> u32 {
   return (group.y * 65535u + group.x) * 64u + thread;
 }
 
-// {length, first row} of an entry.
+// {length, first row} of a sequence.
 fn rows_of(b: u32, packed: bool, given: bool, longest: u32, total: u32, first: i32, last: i32) -> vec2<u32> {
   if (!given) {
     return vec2(longest, 0u);
@@ -76,7 +78,7 @@ fn rows_of(b: u32, packed: bool, given: bool, longest: u32, total: u32, first: i
 }
 
 @compute @workgroup_size(64)
-fn entries(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn sequences(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let n = element(group, thread);
   if (n < p.heads_q && (p.given & 8u) != 0u) {
     info[p.sinks_at + n] = sinks[p.sinks.base + n * p.sinks.row];
@@ -104,7 +106,7 @@ fn entries(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
   }
   let keys = rows_of(n, (p.packed & 2u) != 0u, (p.given & 2u) != 0u, p.len_kv, p.total_kv, x.x, x.y);
-  let at = p.entries_at + n * 8u;
+  let at = p.sequences_at + n * 8u;
   info[at] = queries.x;
   let len_kv = min(keys.x + p.len_new, p.len_kv);
   info[at + 1u] = len_kv;
@@ -117,21 +119,21 @@ fn entries(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 }
 
 @compute @workgroup_size(64)
-fn ranges(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn key_ranges(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let n = element(group, thread);
   if (n >= p.batch * p.len_q) {
     return;
   }
   let b = n / p.len_q;
   let i = n % p.len_q;
-  let at = p.entries_at + b * 8u;
+  let at = p.sequences_at + b * 8u;
   let len_q = info[at];
   let len_kv = i32(info[at + 1u]);
   let first_row = info[at + 4u];
   if (i >= len_q) {
     if ((p.packed & 1u) == 0u) {
-      info[p.ranges_at + (first_row + i) * 2u] = 0u;
-      info[p.ranges_at + (first_row + i) * 2u + 1u] = 0u;
+      info[p.key_ranges_at + (first_row + i) * 2u] = 0u;
+      info[p.key_ranges_at + (first_row + i) * 2u + 1u] = 0u;
     }
     return;
   }
@@ -149,8 +151,8 @@ fn ranges(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     low = 0;
     high = 0;
   }
-  info[p.ranges_at + (first_row + i) * 2u] = u32(low);
-  info[p.ranges_at + (first_row + i) * 2u + 1u] = u32(high);
+  info[p.key_ranges_at + (first_row + i) * 2u] = u32(low);
+  info[p.key_ranges_at + (first_row + i) * 2u + 1u] = u32(high);
 }
 
 @compute @workgroup_size(64)
@@ -159,13 +161,13 @@ fn tiles(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
   if (n >= p.batch * p.tiles) {
     return;
   }
-  let entry = p.entries_at + n / p.tiles * 8u;
+  let sequence = p.sequences_at + n / p.tiles * 8u;
   let first = n % p.tiles * p.tile;
-  let end = min(first + p.tile, info[entry]);
+  let end = min(first + p.tile, info[sequence]);
   var low = 0xffffffffu;
   var high = 0u;
   for (var i = first; i < end; i += 1u) {
-    let at = p.ranges_at + (info[entry + 4u] + i) * 2u;
+    let at = p.key_ranges_at + (info[sequence + 4u] + i) * 2u;
     if (info[at + 1u] > 0u) {
       low = min(low, info[at]);
       high = max(high, info[at + 1u]);
@@ -196,7 +198,8 @@ fn keys(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   info[p.keys_at + n * 2u + 1u] = end;
 }
 
-// Of row n of the packed tensor, from words ranges_at on; rows that no entry has count from the first.
+// The position of row n of the packed tensor, at words key_ranges_at + n. Rows that belong to no sequence
+// count from row 0.
 @compute @workgroup_size(64)
 fn positions(@builtin(workgroup_id) group: vec3<u32>,
              @builtin(local_invocation_index) thread: u32) {
@@ -205,7 +208,7 @@ fn positions(@builtin(workgroup_id) group: vec3<u32>,
     return;
   }
   var first = 0u;
-  for (var b = p.batch; b > 0u; b -= 1u) {  // of several entries the first
+  for (var b = p.batch; b > 0u; b -= 1u) {  // if several sequences hold the row, the first
     let at = p.lengths_q.base + (b - 1u) * p.lengths_q.row;
     let begin = u32(clamp(lengths_q[at], 0, i32(p.total_q)));
     let end = u32(clamp(lengths_q[at + p.lengths_q.row], 0, i32(p.total_q)));
@@ -213,5 +216,5 @@ fn positions(@builtin(workgroup_id) group: vec3<u32>,
       first = begin;
     }
   }
-  info[p.ranges_at + n] = n - first;
+  info[p.key_ranges_at + n] = n - first;
 }

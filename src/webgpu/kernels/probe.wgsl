@@ -1,13 +1,13 @@
 // enable subgroups
-// What subgroups are on this device: each thread of a few workgroups writes its subgroup's size, its
-// lane, and the first and the last local index of its subgroup.
+// probe: the subgroups of this device. Each thread of a few workgroups writes its subgroup's size, its lane,
+// and the first and last local index of its subgroup.
 // Grid: (workgroups, 1, 1), 128 threads each.
 
-struct Parameters {
+struct ProbeParameters {
   num_threads: u32,  // of the whole grid
 }
 
-@group(0) @binding(0) var<uniform> parameters: Parameters;
+@group(0) @binding(0) var<uniform> parameters: ProbeParameters;
 @group(0) @binding(1) var<storage, read_write> seen: array<vec4<u32>>;
 
 @compute @workgroup_size(128)

@@ -1,16 +1,16 @@
-// sink_gradient: dsink_h = -sum over all rows of exp(sink_h - lse) * delta, of the statistics that
-// delta.wgsl left. A row that sees no key and has lse = sink_h adds its dlse. The order is fixed.
+// sink_gradient: dsink_h = -sum over all rows of exp(sink_h - lse) * delta, from what delta.wgsl wrote.
+// A row that sees no key has lse = sink_h and adds its dlse. The order of the sum is fixed.
 //
-// Grid: x query heads, of a chunk whose entries are first_batch and the `batch - 1` behind it.
-// Roles: a thread adds up every 256th row of each entry.
+// Grid: x query heads, of a chunk of `batch` sequences from first_batch on.
+// Threads: each adds every 256th row of each sequence.
 // `accumulate`: adds to what dsink holds. Head h of the chunk is at word dsink.base + h * dsink.head.
 
 //! include parameters
 //! include constants
-//! include entry
+//! include sequence
 //! include exp
 
-@group(0) @binding(0) var<uniform> p: Parameters;
+@group(0) @binding(0) var<uniform> p: AttentionParameters;
 @group(0) @binding(1) var<storage, read> info: array<u32>;
 @group(0) @binding(2) var<storage, read_write> dsink: array<f32>;
 
@@ -27,9 +27,9 @@ fn sink_gradient(@builtin(workgroup_id) group: vec3<u32>,
   var sum = 0.0;
   if (sink_bits != 0xff800000u) {
     for (var b = p.first_batch; b < p.first_batch + p.batch; b += 1u) {
-      let e = entry_of(b);
-      for (var i = thread; i < e.len_q; i += kThreads) {
-        let at = p.stats_at + (h * p.rows + e.first_row + i) * 2u;
+      let seq = sequence_of(b);
+      for (var i = thread; i < seq.len_q; i += kThreads) {
+        let at = p.lse_delta_at + (h * p.rows + seq.first_row + i) * 2u;
         let lse = bitcast<f32>(info[at]);
         let weight = exp_of((sink - lse) * kLog2E);
         sum = fma(-weight, bitcast<f32>(info[at + 1u]), sum);

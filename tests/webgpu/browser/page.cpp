@@ -84,13 +84,14 @@ class Writer {
     Json contents = Json::array();
     for (const auto& bytes : run.tensors()) contents.push_back(add_bytes(bytes));
     Json steps = Json::array();
-    for (std::size_t n = 0; n < run.work.steps.size(); ++n) {
+    for (std::size_t n = 0; n < run.work.dispatches.size(); ++n) {
       Json bound = Json::array();
       for (const DryRun::Part& part : run.bound(n)) {
         bound.push_back({part.buffer, part.offset, part.size});
       }
-      const Step& step = run.work.steps[n];
-      steps.push_back({{"kernel", add_kernel(step.spec)}, {"bound", bound}, {"grid", step.grid}});
+      const Dispatch& dispatch = run.work.dispatches[n];
+      steps.push_back(
+          {{"kernel", add_kernel(dispatch.spec)}, {"bound", bound}, {"grid", dispatch.grid}});
     }
     Json results = Json::array();
     for (const Output& output : outputs) results.push_back(result_of(run, output));

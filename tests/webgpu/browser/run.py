@@ -101,7 +101,7 @@ def wait_for_end(server: Server, deadline: float, browser: subprocess.Popen[byte
             counts[failed] += report["kind"] != "note"
             cases += report["kind"] == "case"
     if ended == "end" and cases < server.num_cases:
-        ended = f"{cases} of {server.num_cases} cases were told of"
+        ended = f"{cases} of {server.num_cases} cases were reported"
     if ended != "end":
         print(f"FAILED {ended}")
         counts[True] += 1

@@ -5,7 +5,7 @@
 @group(0) @binding(5) var<storage, read> info: array<u32>;
 @group(0) @binding(6) var<storage, read> bias: array<u32>;
 
-// 16 bytes of one of the inputs; `source` is a constant wherever it is called.
+// 16 bytes of one of the inputs. Callers pass `source` as a constant.
 fn words_of(source: u32, at: u32) -> vec4<u32> {
   switch source {
     case 0u: { return q[at]; }

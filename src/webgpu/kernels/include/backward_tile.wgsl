@@ -1,4 +1,5 @@
-// Constants, workgroup memory and registers of the backward's kernels of tiles. A kernel adds OPERANDS.
+// Constants, workgroup memory and registers of the tiled kernels of the backward. A kernel defines
+// OPERANDS, and has_mask() and mask_at().
 //! include backward_inputs
 
 const kMaxR = 8u;
@@ -8,10 +9,10 @@ override TYPE_KV: u32 = 0u;
 override TYPE_DOUT: u32 = 0u;
 override R: u32 = 8u;  // rows of a thread, at most kMaxR
 override ROWS: u32 = 8u;
-override COLUMNS: u32 = 8u;
+override COLUMNS: u32 = 8u;  // even
 override SLICE: u32 = 32u;
 override DROPOUT: bool = false;
-override OPTIONS: u32 = 2u;  // 0: none that act on scores, 1: softcap or ALiBi alone, 2: any
+override OPTIONS: u32 = 2u;  // score modifiers; 0: none, 1: softcap or ALiBi only, 2: any
 
 override THREADS = ROWS * COLUMNS;
 override TILE_Q = ROWS * R;

@@ -1,4 +1,4 @@
-// An element of bias as f32 and whether it is -inf, which hides.
+// An element of the bias as f32, and whether it is -inf, which hides the key.
 struct BiasElement {
   value: f32,
   hides: bool,

@@ -1,6 +1,6 @@
 // exp2 that is exactly 0 for very small arguments.
 
-// 2^x, 0 from -200 down; not by max(), in which NaN would get lost.
+// 2^x; 0 below -200. Not written with max(), which may drop NaN.
 fn exp_of(x: f32) -> f32 {
   return select(exp2(x), 0.0, x < -200.0);
 }

@@ -1,9 +1,10 @@
 // Operands of the forward: from memory into registers (fetch), from there to workgroup memory (put).
-//! include load
+//! include load_words
 //! include load_rows
 
-// Two loads of 16 bytes, the second of f32 alone, of elements [dim, dim + 8) of a row; from `dims` on
-// of the last ones. Loads wait for no branch, and words() makes 0 of what does not exist.
+// Loads elements [dim, dim + 8) of a row: 16 bytes, or 32 bytes of f32. Past `dims` it loads the last
+// elements again, because an unconditional load need not wait for a branch; fetched_eight() zeroes
+// them.
 fn fetch_eight(source: u32, element: u32, row: u32, dim: u32, dims: u32, to: u32) {
   if (element == 0u) {
     let last = (dims - 1u) / 4u;
@@ -14,7 +15,7 @@ fn fetch_eight(source: u32, element: u32, row: u32, dim: u32, dims: u32, to: u32
   }
 }
 
-// They as f32; `exists`: of the row.
+// The loaded elements as f32. `exists`: whether the row exists; if not, the result is 0.
 fn fetched_eight(element: u32, dim: u32, dims: u32, exists: bool, at: u32) -> Eight {
   let low = select(vec4(0u), r_next[at], exists && dim < dims);
   var high = vec4(0u);
@@ -24,8 +25,8 @@ fn fetched_eight(element: u32, dim: u32, dims: u32, exists: bool, at: u32) -> Ei
   return eight_of(low, high, element);
 }
 
-// Of the rows of Q or of K that a thread stores transposed: 4 neighbouring rows, 8 dimensions. Past
-// the last row it comes again: no query sees that key, and nothing is made of that query.
+// Loads 4 neighbouring rows of Q or K, 8 dimensions, which put_quad() stores transposed. Past the end
+// the last row is loaded again: no query sees that key, and results of that query are not stored.
 fn fetch_quad(source: u32, element: u32, x: Source, quad: u32, round: u32) {
   for (var i = 0u; i < 4u; i += 1u) {  // unrolled
     fetch_eight(source, element, x.row + min(quad * 4u + i, x.valid - 1u) * x.step, x.dim, x.dims,
@@ -49,7 +50,7 @@ fn put_quad(element: u32, dim: u32, at: u32, stride: u32, round: u32) {
   }
 }
 
-// Where the rows of a workgroup's queries and of its head's keys begin.
+// Where the rows of the workgroup's sequence and head begin.
 struct Place {
   q: u32,
   k: u32,
@@ -59,7 +60,7 @@ struct Place {
   len_kv: u32,
 }
 
-// A slice of K, of keys from j on, and of Q unless all of it is kept.
+// Loads a slice of K from key j on, and of Q unless Q is kept.
 fn fetch_slice(x: Place, j: u32, slice: u32, thread: u32) {
   for (var n = 0u; n < ROUNDS_QK; n += 1u) {  // unrolled to 2
     let item = thread + n * THREADS;
@@ -89,7 +90,7 @@ fn put_slice(slice: u32, thread: u32) {
   }
 }
 
-// DEPTH keys of V from j on.
+// Loads DEPTH rows of V from key j on.
 fn fetch_values(x: Place, j: u32, thread: u32) {
   for (var n = 0u; n < ROUNDS_V; n += 1u) {  // unrolled to 8
     let item = thread + n * THREADS;

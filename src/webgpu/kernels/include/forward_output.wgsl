@@ -1,10 +1,10 @@
 // The end of a row of the forward: its scale, its lse, its elements of o.
-//! include entry
+//! include sequence
 //! include exp
 //! include log
 //! include packed_pair
 
-// Elements [dim, dim + 4) of the row of o at word `at`, as far as they exist.
+// Stores those of elements [dim, dim + 4) that exist, in the row of o at word `at`.
 fn store_o(at: u32, dim: u32, x: vec4<f32>) {
   if (p.out_type == 0u) {
     for (var n = 0u; n < 4u; n += 1u) {  // unrolled
@@ -22,11 +22,12 @@ fn store_o(at: u32, dim: u32, x: vec4<f32>) {
   }
 }
 
-// What makes o of its sums, for a query, by sum and maximum; `writes` its lse.
-fn finish_row(i: u32, e: Entry, h: u32, sum: f32, maximum: f32, lse_at: u32, writes: bool) -> f32 {
+// Folds in the sink. Returns the factor that normalizes o; computes lse = maximum + log(sum), and
+// stores it if `writes`.
+fn finalize_row(i: u32, seq: Sequence, h: u32, sum: f32, maximum: f32, lse_at: u32, writes: bool) -> f32 {
   var lse_bits = 0xff800000u;
   var scale = 0.0;
-  let some = !(sum == 0.0);  // also of NaN
+  let some = !(sum == 0.0);  // a key is visible; true for NaN
   let natural = maximum * (1.0 / p.unit);
   if (some) {
     scale = 1.0 / sum;
@@ -39,7 +40,7 @@ fn finish_row(i: u32, e: Entry, h: u32, sum: f32, maximum: f32, lse_at: u32, wri
       let with_sink = whole + exp_of((sink - largest) * kLog2E);
       scale = exp_of((natural - largest) * kLog2E) / with_sink;
       lse_bits = bitcast<u32>(largest + log_of(with_sink));
-    } else if (i < e.len_q) {
+    } else if (i < seq.len_q) {
       lse_bits = bitcast<u32>(sink);
     }
   } else if (some) {

@@ -2,30 +2,30 @@
 //! include hidden
 //! include tanh
 
-// What the scores of a workgroup's pairs need beside products.
+// What turns products into scores.
 struct Scores {
-  bias: u32,  // where pair (0, 0) is
+  bias: u32,  // position of (query 0, key 0)
   mask: u32,
   slope: f32,
-  at: i32,  // the key that query 0 stands at
+  at: i32,  // the key on the diagonal of query 0
   last_q: u32,
   last_kv: u32,
-  inside: vec2<u32>,  // keys that all queries of the thread see, but for bias and mask
+  inside: vec2<u32>,  // keys that all queries of the thread see, before bias and mask
 }
 
-// The number within the tile of query r of a thread.
+// The index in the tile of the thread's query r.
 fn row_of(r: u32, tr: u32) -> u32 {
   return (r / 4u * ROWS + tr) * 4u + r % 4u;
 }
 
-// Bias and mask: all of a thread's words are loaded before the first is looked at, by addresses that
-// exist (of queries and keys past the last, the last) and without branches between them.
+// Positions of 4 neighbouring keys of a query in bias or mask. Queries and keys past the end are
+// clamped, so that all loads of a thread can be issued before the first result is used.
 fn elements_of(start: u32, step: u32, step_kv: u32, x: Scores, i: u32, key: u32) -> vec4<u32> {
   let keys = min(vec4(key, key + 1u, key + 2u, key + 3u), vec4(x.last_kv));
   return vec4(start + min(i, x.last_q) * step) + keys * step_kv;
 }
 
-// Adds 4 biases, the bits of f32 or those of 16-bit elements; -inf hides.
+// Adds 4 biases, given by the bits of an f32 or a 16-bit element. -inf hides the key.
 fn add_biases(at: u32, bits: vec4<u32>) {
   var value = bitcast<vec4<f32>>(bits);
   var hides = bits == vec4(0xff800000u);
@@ -42,7 +42,7 @@ fn add_biases(at: u32, bits: vec4<u32>) {
 fn add_bias(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
   var words: array<vec4<u32>, R * kMaxKeys>;
   if (p.bias_type != 1u && p.bias_kv == 1u && ((x.bias | p.bias.row) & 1u) == 0u) {
-    // Neighbours in one word.
+    // Two keys (bias) or four (mask) per word.
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let row = x.bias + min(first + row_of(r, tr), x.last_q) * p.bias.row;
       for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
@@ -82,7 +82,7 @@ fn add_bias(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
 
 fn hide_masked(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
   if (p.mask_kv == 1u && ((x.mask | p.mask.row) & 3u) == 0u) {
-    // Neighbours in one word.
+    // Two keys (bias) or four (mask) per word.
     var words: array<u32, R * kMaxKeys>;
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let row = x.mask + min(first + row_of(r, tr), x.last_q) * p.mask.row;
@@ -117,9 +117,10 @@ fn hide_masked(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
   }
 }
 
-// r_s from products to scores in units of 1 / p.unit; kHidden where the query does not see the key.
-// Few constants say which options there are (OPTIONS): pipelines stay few. False: nothing is hidden.
-fn make_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
+// Turns products in r_s into scores in units of 1 / p.unit; kHidden where the query does not see the
+// key. Returns false if nothing can be hidden. OPTIONS is the only constant that depends on the score
+// modifiers, to keep the number of pipelines small.
+fn modify_scores(x: Scores, first: u32, j: u32, tr: u32, tc: u32) -> bool {
   if (OPTIONS != 0u && p.softcap != 0.0) {
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2

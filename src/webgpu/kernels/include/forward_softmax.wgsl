@@ -1,10 +1,11 @@
 // Online softmax of the forward: maxima, probabilities, dropout.
 //! include exp
-//! include draw
+//! include dropout
 //! include forward_scores
 
-// s_part: of the thread's queries the largest of the running maximum and of its keys' scores; and
-// whether that is far above. `turn` is another one in the tile of keys that follows.
+// Stores the maxima over the thread's keys in s_part, at least the running maximum, and sets
+// s_grown[turn] if one exceeds the running maximum by more than the threshold. `turn` alternates
+// between tiles of keys.
 fn store_maxima(some_hidden: bool, turn: u32, tr: u32, tc: u32) {
   var largest = array<vec4<f32>, 2>(r_max[0], r_max[1]);
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
@@ -18,16 +19,16 @@ fn store_maxima(some_hidden: bool, turn: u32, tr: u32, tc: u32) {
   }
   s_part[tc * Q_STRIDE + tr] = largest[0];
   s_part[tc * Q_STRIDE + ROWS + tr] = largest[1];
-  let slack = kSlack / p.to_log2;
-  if (any(largest[0] > r_max[0] + slack) || any(largest[1] > r_max[1] + slack)) {
+  let threshold = kRescaleThreshold / p.to_log2;
+  if (any(largest[0] > r_max[0] + threshold) || any(largest[1] > r_max[1] + threshold)) {
     atomicStore(&s_grown[turn], 1u);
   }
 }
 
-// After a barrier. Where no query's maximum grew far, in most tiles, nothing is to be done: what
-// exponents are taken from need not be the largest, only near it. A query's results depend on its own
-// scores alone.
-fn take_maxima(turn: u32, tr: u32) {
+// Lazy rescaling, after a barrier: the running maximum is updated, and o and the sums rescaled, only
+// if a score exceeds it by more than the threshold. Most tiles need neither. Each query decides by
+// its own scores, so its result does not depend on its neighbours.
+fn update_maxima(turn: u32, tr: u32) {
   if (atomicLoad(&s_grown[turn]) == 0u) {
     return;
   }
@@ -36,7 +37,7 @@ fn take_maxima(turn: u32, tr: u32) {
     for (var n = 1u; n < COLUMNS; n += 1u) {
       largest = max(largest, s_part[n * Q_STRIDE + half * ROWS + tr]);
     }
-    largest = select(r_max[half], largest, largest > r_max[half] + kSlack / p.to_log2);
+    largest = select(r_max[half], largest, largest > r_max[half] + kRescaleThreshold / p.to_log2);
     let shrink = exps_of((r_max[half] - largest) * p.to_log2);
     r_max[half] = largest;
     r_sum[half] *= shrink;
@@ -48,8 +49,8 @@ fn take_maxima(turn: u32, tr: u32) {
   }
 }
 
-// r_s from scores to probabilities, and their sums.
-fn make_probabilities() {
+// Turns scores in r_s into probabilities and adds them to the sums.
+fn exponentiate() {
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
       let t = r_s[r * kMaxKeys + c];
@@ -61,7 +62,7 @@ fn make_probabilities() {
   }
 }
 
-fn drop(keep: KeepTile, first: u32, j: u32, tr: u32, tc: u32) {
+fn drop(keep: DropoutBits, first: u32, j: u32, tr: u32, tc: u32) {
   for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
     for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
       for (var n = 0u; n < 4u; n += 1u) {  // unrolled
@@ -73,8 +74,8 @@ fn drop(keep: KeepTile, first: u32, j: u32, tr: u32, tc: u32) {
   }
 }
 
-// Probabilities, transposed. Neighbouring threads write rows of different keys: each key's vectors
-// are in an order of their own, for else those would lie in the same banks.
+// Stores the probabilities transposed. Neighbouring threads write rows of different keys. The order of
+// vectors differs from key to key, because otherwise these stores would hit the same banks.
 fn store_p(tr: u32, tc: u32) {
   let place = tr ^ (tc & SWIZZLE);
   for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2

@@ -1,2 +1,3 @@
-// Stands for a score that is hidden: no score of finite parts has just these bits by design.
+// The score of a hidden key: finite, because compilers may assume that infinity does not occur. No
+// score of finite inputs is likely to have these bits.
 const kHidden = -3.3931567e38;

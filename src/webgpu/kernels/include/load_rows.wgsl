@@ -1,17 +1,16 @@
 // Loads of a tile of rows into workgroup memory.
-//! include eight
+//! include load_eight
 
-// Rows of a tensor as a tile is loaded from: the first, how far apart, how many there are; the
-// dimensions [dim, dims) of them.
+// Rows of a tensor that a tile is loaded from.
 struct Source {
-  row: u32,
-  step: u32,
-  valid: u32,
-  dim: u32,
-  dims: u32,
+  row: u32,    // position of the first row
+  step: u32,   // from row to row
+  valid: u32,  // number of rows that exist
+  dim: u32,    // first dimension
+  dims: u32,   // number of dimensions that exist
 }
 
-// Rows and dimensions that do not exist are 0. By all threads.
+// Loads [rows, dims], by all threads. Rows and dimensions that do not exist become 0.
 fn load_rows(source: u32, element: u32, x: Source, at: u32, stride: u32, rows: u32, dims: u32,
              thread: u32) {
   for (var n = thread; n < rows * (dims / 8u); n += THREADS) {
@@ -26,7 +25,7 @@ fn load_rows(source: u32, element: u32, x: Source, at: u32, stride: u32, rows: u
   }
 }
 
-// The same, transposed: [dims, rows / 4] of vectors of 4 neighbouring rows.
+// The same transposed: [dims, rows / 4] of vec4 of 4 neighbouring rows.
 fn load_transposed(source: u32, element: u32, x: Source, at: u32, rows: u32, dims: u32,
                    thread: u32) {
   let quads = rows / 4u;

@@ -1,7 +1,8 @@
 // The natural logarithm.
 //! include constants
 
-// ln x for x > 0: 2^n (1 + f) / (1 - f), and the series of atanh. Infinity and NaN are themselves.
+// ln x for x > 0, by x = 2^n (1 + f) / (1 - f) and the series of atanh. Infinity and NaN are returned.
+// WGSL's own log may be 2^-11 off.
 fn log_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
   if (bits >= 0x7f800000u) {

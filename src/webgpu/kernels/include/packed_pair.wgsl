@@ -1,7 +1,7 @@
 // Two elements of 16 bits in a word.
 //! include bf16
 
-// f16 by the language's own conversion.
+// Two f32 as a word of f16 (WGSL's conversion) or bf16.
 fn packed_pair(x: vec2<f32>, element: u32) -> u32 {
   if (element == 1u) {
     return pack2x16float(x);

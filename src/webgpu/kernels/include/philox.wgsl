@@ -13,7 +13,7 @@ fn philox(first: vec4<u32>) -> vec4<u32> {
   return x;
 }
 
-// Which of the 16 pairs of a call are kept: bit n is that of byte n.
+// One bit per byte of a Philox call: whether dropout keeps that (query, key).
 fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   let bytes = philox(vec4(i, j, head, p.offset));
   var bits = 0u;
@@ -24,6 +24,6 @@ fn keep_bits(i: u32, j: u32, head: u32) -> u32 {
   return bits;
 }
 
-fn placed_head(b: u32, h: u32) -> u32 {
+fn dropout_head(b: u32, h: u32) -> u32 {
   return (p.origin.x + b) * p.origin_heads + p.origin.y + h;
 }

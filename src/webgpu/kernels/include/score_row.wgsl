@@ -1,8 +1,7 @@
 // What the scores of a row need.
-//! include entry
+//! include sequence
 
-// Where a query's row of bias and mask begins, its head's slope, the key that it stands at and its
-// range.
+// A query's positions in bias and mask, its ALiBi slope, the key on its diagonal, its key range.
 struct Row {
   bias: u32,
   mask: u32,
@@ -12,7 +11,7 @@ struct Row {
   high: u32,
 }
 
-fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
+fn row_of(seq: Sequence, b: u32, h: u32, i: u32) -> Row {
   var row: Row;
   let local_b = b - p.first_batch;
   let local_h = h - p.first_head_q;
@@ -22,11 +21,11 @@ fn row_of(e: Entry, b: u32, h: u32, i: u32) -> Row {
   if (p.slopes_at != 0u) {
     row.slope = bitcast<f32>(info[p.slopes_at + b * p.heads_q + h]) * p.unit;
   }
-  row.at = bitcast<i32>(i) + e.diag;
+  row.at = bitcast<i32>(i) + seq.diag;
   row.low = 0u;
   row.high = 0u;
-  if (i < e.len_q) {
-    let range = range_of(e, i);
+  if (i < seq.len_q) {
+    let range = key_range_of(seq, i);
     row.low = range.x;
     row.high = range.y;
   }

@@ -9,9 +9,9 @@ fn masked(at: u32) -> bool {
   return ((mask_at(at / 4u) >> (at % 4u * 8u)) & 0xffu) == 0u;
 }
 
-// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit, before bias
-// and mask. Options that cost a branch where they are not given are no constants, but that there are
-// none (OPTIONS): pipelines stay few.
+// Scores of keys [j, j + 4) from their products with the query, in units of 1 / p.unit, before bias and
+// mask. An absent score modifier costs a uniform branch. Only OPTIONS is a constant, to keep the number
+// of pipelines small.
 fn scaled(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   if (OPTIONS == 0u) {
     return products * (p.scale * p.unit);
@@ -29,13 +29,13 @@ fn scaled(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   return t;
 }
 
-// The same with all options; kHidden where the query does not see the key.
+// The same with bias and mask; kHidden where the query does not see the key.
 fn scores_of(row: Row, j: u32, products: vec4<f32>) -> vec4<f32> {
   var t = scaled(row, j, products);
   let keys = vec4(j, j + 1u, j + 2u, j + 3u);
   var hidden = (keys < vec4(row.low)) | (keys >= vec4(row.high));
   if (has_bias_or_mask() && row.low < row.high) {
-    // Of keys out of range the nearest one in it: loads that exist, and wait for no branch.
+    // A key out of range is clamped into it, so that loads need not wait for a branch.
     let seen = clamp(keys, vec4(row.low), vec4(row.high - 1u));
     for (var n = 0u; n < 4u; n += 1u) {  // unrolled
       if (p.bias_type != 0u) {

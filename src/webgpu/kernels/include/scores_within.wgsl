@@ -1,13 +1,13 @@
 // Scores of 4 neighbouring keys that the query sees, as far as causal, window, ranges and lengths go.
 //! include scores
 
-// Bytes of mask of 4 neighbouring keys.
+// The mask bytes of 4 neighbouring keys.
 fn mask_word(at: u32) -> u32 {
   let shift = at % 4u * 8u;
   return (mask_at(at / 4u) >> shift) | (mask_at((at + 3u) / 4u) << ((32u - shift) % 32u));
 }
 
-// Elements of bias of 4 neighbouring keys, those of 16 bits in the first two words.
+// The bias of 4 neighbouring keys; 16-bit elements are in the first two words.
 fn bias_words(at: u32) -> vec4<u32> {
   if (p.bias_type == 1u) {
     return vec4(bias[at], bias[at + 1u], bias[at + 2u], bias[at + 3u]);
@@ -17,7 +17,7 @@ fn bias_words(at: u32) -> vec4<u32> {
   return vec4(select(words.xy, odd, (at & 1u) != 0u), 0u, 0u);
 }
 
-// Scores of 4 keys that are all in the query's range, from what r_bias and r_mask hold of row r.
+// Scores of 4 keys in the query's range; r_bias[r] and r_mask[r] hold their bias and mask.
 fn scores_within(row: Row, j: u32, products: vec4<f32>, r: u32) -> vec4<f32> {
   var t = scaled(row, j, products);
   if (OPTIONS != 2u) {

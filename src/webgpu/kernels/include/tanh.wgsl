@@ -1,7 +1,7 @@
 // tanh, for softcap.
 //! include constants
 
-// tanh to about 2 units of rounding (series below 0.55, where the quotient cancels).
+// tanh to about 2 ulp. Below 0.55 a series, because the quotient cancels. WGSL's own may be 2^-11 off.
 fn tanh_of(x: vec4<f32>) -> vec4<f32> {
   let y = x * x;
   let series = x + x * y * (-0.33333333 + y * (0.13333333 + y * (-0.05396825 + y * (0.02186949 +

@@ -1,0 +1,164 @@
+// Attention: what the passes share. A call becomes a PreparedCall (plain values) and a list of
+// dispatches (Work). Every function is pure: it reads its arguments and appends to `work`.
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <attn/problem.hpp>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "core/status.hpp"
+#include "webgpu/host/work.hpp"
+#include "webgpu/passes/copy.hpp"
+#include "webgpu/passes/geometry.hpp"
+
+namespace attn::webgpu {
+
+// Arguments were validated; tensors are on the device.
+struct Call {
+  Pass pass;
+  const Problem& problem;
+  const Arguments& arguments;
+  const DeviceFacts& facts;
+};
+
+// Tile sizes of a kernel, and where `info` holds the key ranges of its tiles (prepare.wgsl).
+struct Tiles {
+  std::uint32_t q = 0;
+  std::uint32_t kv = 0;  // 0: the kernel needs no ranges of query tiles per tile of keys
+  U32 tiles_at = 0;
+  U32 keys_at = 0;
+
+  [[nodiscard]] U32 count_q(const Problem& p) const { return count(p.len_q, q); }
+  [[nodiscard]] U32 count_kv(const Problem& p) const { return kv == 0 ? 0 : count(p.len_kv, kv); }
+
+ private:
+  static U32 count(std::int64_t len, std::uint32_t tile) {
+    return static_cast<U32>((len + tile - 1) / tile);
+  }
+};
+
+// What the kernels of a call read. Kernels read q, k, v and dout in units of 16 bytes, so these
+// views may point to copies in scratch memory.
+struct PreparedCall {
+  const Call& call;
+  View q, k, v, dout, bias, mask;
+  bool gathered = false;         // k and v are contiguous copies of a paged cache
+  Operand info{};                // lengths, key ranges and more, written by prepare.wgsl
+  AttentionParameters common{};  // parameters that are the same for every dispatch
+  PrepareParameters band{};      // parameters of prepare.wgsl, with the visible band
+
+  [[nodiscard]] const Problem& problem() const { return call.problem; }
+  [[nodiscard]] const Arguments& arguments() const { return call.arguments; }
+  [[nodiscard]] const DeviceFacts& facts() const { return call.facts; }
+};
+
+// inputs.cpp
+
+PreparedCall prepared_call(const Call& call);
+// Lays out `info` and adds the dispatches that fill it; sets the positions in `tiles` (null: not
+// needed). `lse_delta`: reserves space for the backward's {lse, delta}.
+void add_prepare(PreparedCall& prepared, bool lse_delta, std::initializer_list<Tiles*> tiles,
+                 Work& work);
+// Appends to the cache, then copies inputs that kernels cannot read in place: rows that are not in
+// units of 16 bytes, rotated q and k, pages where k is rotated. After add_prepare().
+core::Status add_inputs(PreparedCall& prepared, Work& work);
+// How the `which` rows are rotated; no rotation if the problem has none.
+Copy rotation_of(const PreparedCall& prepared, Copy::Which which);
+
+// outputs.cpp
+
+// Where a kernel writes an output: the tensor itself, or an f32 part of `staged`. It is staged if
+// its elements do not fill whole words, if it shares a buffer with an input, or if its values need
+// more than a store (sums, rotation, zeros for non-finite values).
+View place_output(const PreparedCall& prepared, const View& tensor, Work& work);
+// Adds the copy from `written` to the tensor if they differ. `which` rows of a packed tensor were
+// written; `rotates`: the gradients are rotated back.
+core::Status finish_output(const PreparedCall& prepared, const View& tensor, const View& written,
+                           Copy::Which which, bool rotates, Work& work);
+// The same for lse, which may be absent. `output` is what the same kernel writes.
+View place_lse(const PreparedCall& prepared, const View& lse, const View& output, Work& work);
+core::Status finish_lse(const PreparedCall& prepared, const View& lse, const View& written,
+                        Work& work);
+// For a kernel that reads `staged`: lse itself, or a part of `prepared` if lse shares a buffer with
+// the output.
+View place_combined_lse(const PreparedCall& prepared, const View& lse, const View& output,
+                        Work& work);
+// Fills the rows of packed outputs that belong to no sequence: o with 0, lse with -inf, gradients
+// with 0.
+void add_fill_uncovered(const PreparedCall& prepared, Work& work);
+// Fills the `which` rows of a tensor that belong to no sequence; `value` holds the bits of an
+// element.
+void add_fill(const PreparedCall& prepared, const View& tensor, Copy::Which which, U32 value,
+              Work& work);
+
+// chunks.cpp
+
+// The sequences, heads and tiles of one dispatch.
+struct Chunk {
+  Block q, kv;  // the same sequences; query heads, and the key heads that these read
+  std::int64_t first_tile = 0;
+  std::int64_t tiles = 0;
+  std::int64_t first_visit = 0;
+  std::int64_t visits = 1;
+  double flops = 0.0;
+};
+
+// What is cut into chunks: the tensors that must fit the device's bindings, and the amount of work.
+struct Workload {
+  std::vector<const View*> by_heads_q;
+  std::vector<const View*> by_heads_kv;
+  std::int64_t tiles = 0;
+  double flops = 0.0;
+  std::int64_t groups_per_sequence = 1;  // workgroups along the grid's third dimension
+  std::int64_t visits = 1;       // iterations of a workgroup's loop; over 1 if it can be cut
+  bool sequences_apart = false;  // a chunk holds one sequence
+};
+
+// Chunks with bindings that the device accepts and work that fits a submission. Chunks of the same
+// workgroups follow each other in the order of their loops.
+core::Status cut(const PreparedCall& prepared, const Workload& workload,
+                 std::vector<Chunk>& chunks);
+// An upper bound: 2 per visible pair, dimension and matrix product over dim_qk or dim_vo. After
+// add_prepare().
+double flops_of(const PreparedCall& prepared, double products_qk, double products_vo);
+
+// bindings.cpp
+
+// Adds the constants of kernels that read q, k and v: types and dropout. After add_inputs().
+void add_input_constants(const PreparedCall& prepared, Dispatch& dispatch);
+// OPTIONS of kernels with score modifiers: 0: none, 1: softcap or ALiBi only, 2: any.
+std::uint32_t score_options(const PreparedCall& prepared);
+// The parameters of a chunk, without the positions of its tensors.
+AttentionParameters parameters_of(const PreparedCall& prepared, const Chunk& chunk,
+                                  const Tiles& tiles);
+Binding bind(const PreparedCall& prepared, const View& view, const Block& block, std::int64_t unit);
+// Binds a block of a tensor under the kernel's name for it; `place` receives its position in units
+// of `unit` bytes. An absent input is replaced by bytes that the kernel never uses.
+void bind_tensor(const PreparedCall& prepared, Dispatch& dispatch, std::string_view name,
+                 const View& view, const Block& block, std::int64_t unit, StridedTensor& place);
+// Binds q, k and v (`keys` are the block of k and v), then `info`.
+void bind_qkv(const PreparedCall& prepared, const Block& queries, const Block& keys,
+              Dispatch& dispatch, AttentionParameters& p);
+void bind_bias(const PreparedCall& prepared, const Block& block, Dispatch& dispatch,
+               AttentionParameters& p);
+void bind_mask(const PreparedCall& prepared, const Block& block, Dispatch& dispatch,
+               AttentionParameters& p);
+// Stands for absent inputs: bytes of one of the caller's inputs, because the dispatch may write
+// scratch memory.
+Operand stand_in(const PreparedCall& prepared);
+
+// The passes.
+
+// Whether decode.wgsl computes it: few rows per key head, a paged cache, or splits by the caller.
+bool takes_decode(const Problem& problem);
+core::Status add_forward(PreparedCall& prepared, Work& work);
+core::Status add_decode(PreparedCall& prepared, Work& work);
+core::Status add_backward(PreparedCall& prepared, Work& work);
+
+// The dispatches of a call. unsupported: the device cannot bind a tensor; the message says which
+// limit.
+core::Status make_work(const Call& call, Work& work);
+
+}  // namespace attn::webgpu

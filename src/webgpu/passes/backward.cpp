@@ -1,0 +1,363 @@
+// The dispatches of the backward: {lse, delta} of rows, dq, dk and dv, dbias, dsink.
+#include <algorithm>
+
+#include "core/divide_up.hpp"
+#include "webgpu/passes/attention.hpp"
+#include "webgpu/passes/tiling.hpp"
+
+namespace attn::webgpu {
+namespace {
+
+constexpr std::int64_t kDeltaRows = 8;       // of a workgroup of delta.wgsl
+constexpr std::int64_t kWantedGroups = 512;  // of bias_gradient.wgsl, to fill a device
+constexpr std::int64_t kLeastGroups = 256;   // of a dispatch of backward_q_bias.wgsl, likewise
+constexpr std::int64_t kMostPartElements = std::int64_t{1} << 24;
+
+U32 u32(std::int64_t value) {
+  return static_cast<U32>(value);
+}
+
+bool wants_kv(const Problem& p) {
+  return p.dk || p.dv;
+}
+
+struct Kernels {
+  BackwardTiling q, kv, bias;
+  Tiles tiles_q, tiles_kv, tiles_bias;
+  bool q_with_bias = false;  // the kernel of dq computes dbias, too
+};
+
+// The bias may be broadcast along sequences only. These then add to dbias in order, in a dispatch
+// each, which must still fill the device (CPUs have few threads). The kernel has no binding left
+// for a mask.
+bool q_makes_dbias(const PreparedCall& prepared, const Tiles& tiles) {
+  const Problem& p = prepared.problem();
+  const View dbias = score_view(prepared.arguments().dbias);
+  if (!p.dq || !p.dbias || p.mask.given || !dbias.given() || p.batch == 0) return false;
+  if (!rows_view(prepared.arguments().dq).given()) return false;
+  if (dbias.dim != p.len_kv || dbias.rows != p.len_q || dbias.heads != p.heads_q) return false;
+  return dbias.batch == p.batch || prepared.facts().type == AdapterType::cpu ||
+         p.heads_q * tiles.count_q(p) >= kLeastGroups;
+}
+
+Kernels choose(const PreparedCall& prepared) {
+  const Problem& p = prepared.problem();
+  const DeviceFacts& facts = prepared.facts();
+  Kernels x;
+  x.q = backward_tiling(BackwardKernel::q, p, facts);
+  x.kv = backward_tiling(BackwardKernel::kv, p, facts);
+  x.bias = backward_tiling(BackwardKernel::bias, p, facts);
+  x.tiles_q = {.q = x.q.tile_q()};
+  x.tiles_kv = {.q = x.kv.tile_q(), .kv = x.kv.tile_kv()};
+  x.tiles_bias = {.q = x.bias.tile_q(), .kv = x.bias.tile_kv()};
+  x.q_with_bias = q_makes_dbias(prepared, x.tiles_q);
+  return x;
+}
+
+Dispatch kernel_dispatch(BackwardKernel kernel, const char* name, const BackwardTiling& tiling,
+                         const PreparedCall& prepared) {
+  Dispatch dispatch(name);
+  add_input_constants(prepared, dispatch);
+  dispatch.add_constant("TYPE_DOUT", number_of(prepared.dout.dtype));
+  dispatch.add_constant("OPTIONS", score_options(prepared));
+  add_tiling_constants(kernel, tiling, prepared.problem(), dispatch);
+  return dispatch;
+}
+
+// Binds q, k, v, dout and info of a chunk.
+void bind_rows(const PreparedCall& prepared, const Chunk& chunk, Dispatch& dispatch,
+               AttentionParameters& p) {
+  bind_qkv(prepared, chunk.q, chunk.kv, dispatch, p);
+  bind_tensor(prepared, dispatch, "dout", prepared.dout, chunk.q, 16, p.dout);
+}
+
+// The same with bias and mask.
+void bind_inputs(const PreparedCall& prepared, const Chunk& chunk, Dispatch& dispatch,
+                 AttentionParameters& p) {
+  bind_rows(prepared, chunk, dispatch, p);
+  bind_bias(prepared, chunk.q, dispatch, p);
+  bind_mask(prepared, chunk.q, dispatch, p);
+}
+
+Workload workload_of(const PreparedCall& prepared, std::int64_t tiles, double flops) {
+  return {.by_heads_q = {&prepared.q, &prepared.dout, &prepared.bias, &prepared.mask},
+          .by_heads_kv = {&prepared.k, &prepared.v},
+          .tiles = tiles,
+          .flops = flops};
+}
+
+core::Status add_delta(const PreparedCall& prepared, Work& work) {
+  const Problem& problem = prepared.problem();
+  const Arguments& a = prepared.arguments();
+  const View o = rows_view(a.o);
+  const View dout = rows_view(a.dout);
+  const View lse = row_scalars_view(a.lse);
+  const View dlse = row_scalars_view(a.dlse);
+  const View delta = row_scalars_view(a.delta);
+  Workload workload{.by_heads_q = {&o, &dout, &lse, &dlse, &delta},
+                    .by_heads_kv = {},
+                    .tiles = core::divide_up(problem.len_q, kDeltaRows),
+                    .flops = 0.0};
+  std::vector<Chunk> chunks;
+  core::Status status = cut(prepared, workload, chunks);
+  for (const Chunk& chunk : chunks) {
+    Dispatch dispatch("delta", "write_lse_delta");
+    dispatch.add_constant("TYPE_O", number_of(problem.out_type()));
+    dispatch.add_constant("TYPE_DOUT", number_of(problem.out_type()));
+    dispatch.add_constant("DLSE", problem.dlse ? 1 : 0);
+    dispatch.add_constant("DELTA", problem.delta ? 1 : 0);
+    AttentionParameters p = parameters_of(prepared, chunk, {.q = 1});
+    p.first_tile_q = u32(chunk.first_tile);
+    const auto bind_view = [&](const char* name, const View& view, StridedTensor& place) {
+      bind_tensor(prepared, dispatch, name, view, chunk.q, size_of(view.dtype), place);
+    };
+    bind_view("o", o, p.o);
+    bind_view("dout", dout, p.dout);
+    bind_view("lse", lse, p.lse);
+    bind_view("dlse", dlse, p.dlse);
+    bind_view("delta", delta, p.delta);
+    dispatch.bind("info", prepared.info);
+    dispatch.grid = {u32(chunk.tiles), u32(chunk.q.heads), u32(chunk.q.batches)};
+    dispatch.set_parameters(p);
+    work.dispatches.push_back(dispatch);
+  }
+  return status;
+}
+
+// dbias in `staged`, as backward_q_bias.wgsl writes it: rows padded to a multiple of 4.
+View stage_dbias(const View& dbias, Work& work) {
+  const std::int64_t dim = (dbias.dim + 3) / 4 * 4;
+  const Operand part = work.reserve(
+      Memory::staged, static_cast<std::uint64_t>(dbias.batch * dbias.heads * dbias.rows * dim * 4));
+  return scratch_view(part, DType::f32, dbias.batch, dbias.heads, dbias.rows, dim);
+}
+
+core::Status add_dq(const PreparedCall& prepared, const Kernels& kernels, Work& work) {
+  const View dq = rows_view(prepared.arguments().dq);
+  if (!dq.given()) return {};
+  const View written = place_output(prepared, dq, work);
+  Workload workload =
+      workload_of(prepared, kernels.tiles_q.count_q(prepared.problem()), flops_of(prepared, 2, 1));
+  workload.by_heads_q.push_back(&written);
+  const View dbias = score_view(prepared.arguments().dbias);
+  const bool with_bias = kernels.q_with_bias;
+  View staged{.rows = 0};
+  if (with_bias) staged = stage_dbias(dbias, work);
+  workload.by_heads_q.push_back(&staged);
+  workload.sequences_apart = with_bias && dbias.batch < prepared.problem().batch;
+  std::vector<Chunk> chunks;
+  core::Status status = cut(prepared, workload, chunks);
+  if (!status.ok()) return status;
+  const Dispatch unbound = kernel_dispatch(
+      BackwardKernel::q, with_bias ? "backward_q_bias" : "backward_q", kernels.q, prepared);
+  for (const Chunk& chunk : chunks) {
+    Dispatch dispatch = unbound;
+    AttentionParameters p = parameters_of(prepared, chunk, kernels.tiles_q);
+    p.first_tile_q = u32(chunk.first_tile);
+    p.out_type = number_of(written.dtype);
+    if (with_bias) {
+      bind_rows(prepared, chunk, dispatch, p);
+      bind_bias(prepared, chunk.q, dispatch, p);
+      bind_tensor(prepared, dispatch, "dbias", staged, chunk.q, 16, p.dbias);
+      p.accumulate = workload.sequences_apart && chunk.q.batch > 0 ? 1 : 0;
+    } else {
+      bind_inputs(prepared, chunk, dispatch, p);
+    }
+    bind_tensor(prepared, dispatch, "dq", written, chunk.q, 4, p.dq);
+    dispatch.grid = {u32(chunk.tiles), u32(chunk.q.heads), u32(chunk.q.batches)};
+    dispatch.flops = chunk.flops;
+    dispatch.set_parameters(p);
+    work.dispatches.push_back(dispatch);
+  }
+  if (with_bias) {
+    staged.dim = dbias.dim;
+    status = finish_output(prepared, dbias, staged, Copy::Which::all, false, work);
+  }
+  return status.ok() ? finish_output(prepared, dq, written, Copy::Which::queries, true, work)
+                     : status;
+}
+
+// dk and dv in `staged`, adjacent for each key head of a sequence, so that one binding holds both.
+struct StagedGradients {
+  View both, dk, dv;
+};
+
+StagedGradients stage_gradients(const PreparedCall& prepared, Work& work) {
+  const Problem& p = prepared.problem();
+  const bool packed = p.layout_kv == Layout::packed;
+  const std::int64_t batch = packed ? 1 : p.batch;
+  const std::int64_t rows = packed ? p.total_kv : p.len_kv;
+  const auto in_fours = [](std::int64_t dim) { return (dim + 3) / 4 * 4; };
+  const std::int64_t dim_k = in_fours(p.dim_qk);
+  const std::int64_t dim_v = in_fours(p.dim_vo);
+  const Operand part = work.reserve(
+      Memory::staged, static_cast<std::uint64_t>(batch * p.heads_kv * rows * (dim_k + dim_v) * 4));
+  StagedGradients x;
+  x.both = scratch_view(part, DType::f32, batch, p.heads_kv, rows, dim_k + dim_v);
+  x.dk = x.both;
+  x.dk.dim = p.dim_qk;
+  x.dk.stride_row = dim_k;
+  x.dv = x.both;
+  x.dv.offset_bytes += rows * dim_k * 4;
+  x.dv.dim = p.dim_vo;
+  x.dv.stride_row = dim_v;
+  return x;
+}
+
+core::Status add_dkv(const PreparedCall& prepared, const Kernels& kernels, Work& work) {
+  const View dk = rows_view(prepared.arguments().dk);
+  const View dv = rows_view(prepared.arguments().dv);
+  if (!dk.given() && !dv.given()) return {};
+  const StagedGradients staged = stage_gradients(prepared, work);
+  Workload workload = workload_of(prepared, kernels.tiles_kv.count_kv(prepared.problem()),
+                                  flops_of(prepared, 2, 2));
+  workload.by_heads_kv.push_back(&staged.both);
+  workload.visits = kernels.tiles_kv.count_q(prepared.problem()) *
+                    (prepared.problem().heads_q / prepared.problem().heads_kv);
+  std::vector<Chunk> chunks;
+  core::Status status = cut(prepared, workload, chunks);
+  if (!status.ok()) return status;
+  const Dispatch unbound = kernel_dispatch(BackwardKernel::kv, "backward_kv", kernels.kv, prepared);
+  for (const Chunk& chunk : chunks) {
+    Dispatch dispatch = unbound;
+    AttentionParameters p = parameters_of(prepared, chunk, kernels.tiles_kv);
+    p.first_tile_kv = u32(chunk.first_tile);
+    p.first_split = u32(chunk.first_visit);
+    p.split_tiles = u32(chunk.visits);
+    bind_inputs(prepared, chunk, dispatch, p);
+    StridedTensor first;
+    bind_tensor(prepared, dispatch, "gradients", staged.both, chunk.kv, 4, first);
+    p.dk = first;
+    p.dk.row = u32(staged.dk.stride_row);
+    p.dv = first;
+    p.dv.base += u32((staged.dv.offset_bytes - staged.dk.offset_bytes) / 4);
+    p.dv.row = u32(staged.dv.stride_row);
+    dispatch.grid = {u32(chunk.tiles), u32(chunk.kv.heads), u32(chunk.kv.batches)};
+    dispatch.flops = chunk.flops;
+    dispatch.set_parameters(p);
+    work.dispatches.push_back(dispatch);
+  }
+  status = finish_output(prepared, dk, staged.dk, Copy::Which::keys, true, work);
+  return status.ok() ? finish_output(prepared, dv, staged.dv, Copy::Which::keys, false, work)
+                     : status;
+}
+
+// How many parts of dbias different workgroups sum: enough to fill a device, within the limit on
+// memory.
+std::int64_t parts_of(std::int64_t places, std::int64_t visits, std::int64_t elements) {
+  const std::int64_t wanted = core::divide_up(kWantedGroups, std::max<std::int64_t>(places, 1));
+  const std::int64_t most = std::max<std::int64_t>(kMostPartElements / elements, 1);
+  return std::clamp<std::int64_t>(visits, 1, std::min(wanted, most));
+}
+
+void add_parts_sum(Work& work, const Operand& staged, std::int64_t elements, std::int64_t parts) {
+  if (parts < 2) return;
+  Dispatch dispatch("bias_gradient_sum");
+  dispatch.bind("dbias", staged);
+  PartSumParameters p;
+  p.part_elements = u32(elements);
+  p.parts = u32(parts);
+  dispatch.set_parameters(p);
+  dispatch.set_elements(elements);
+  work.dispatches.push_back(dispatch);
+}
+
+core::Status add_dbias(const PreparedCall& prepared, const Kernels& kernels, Work& work) {
+  const View dbias = score_view(prepared.arguments().dbias);
+  if (!dbias.given()) return {};
+  const Problem& problem = prepared.problem();
+  const Extent& full = problem.bias;
+  const Tiles& tiles = kernels.tiles_bias;
+  const std::int64_t elements = dbias.batch * dbias.heads * dbias.rows * dbias.dim;
+  std::vector<Chunk> chunks;
+  core::Status status = cut(prepared, workload_of(prepared, 1, flops_of(prepared, 1, 1)), chunks);
+  if (!status.ok()) return status;
+  if (chunks.empty()) {  // no sequences: the sum is zero
+    if (!problem.accumulate) add_fill(prepared, dbias, Copy::Which::all, 0, work);
+    return {};
+  }
+  const std::int64_t tiles_q = tiles.count_q(problem);
+  const std::int64_t tiles_kv = tiles.count_kv(problem);
+  const auto places = [](bool is_full, std::int64_t n) { return is_full ? n : 1; };
+  const auto visits = [](bool is_full, std::int64_t n) { return is_full ? 1 : n; };
+  const Block& block = chunks.front().q;  // the largest
+  const std::int64_t tile_visits = visits(full.kv, tiles_kv) * visits(full.q, tiles_q);
+  const std::int64_t all_visits =
+      tile_visits * visits(full.head, block.heads) * visits(full.batch, block.batches);
+  const std::int64_t all_places = places(full.kv, tiles_kv) * places(full.q, tiles_q) *
+                                  places(full.head, block.heads) *
+                                  places(full.batch, block.batches);
+  std::int64_t parts = parts_of(all_places, all_visits, elements);
+  const std::int64_t split = std::max<std::int64_t>(core::divide_up(all_visits, parts), 1);
+  parts = std::max<std::int64_t>(core::divide_up(all_visits, split), 1);
+  const Operand staged =
+      work.reserve(Memory::staged, static_cast<std::uint64_t>(elements * parts * 4));
+  View written = scratch_view(staged, DType::f32, dbias.batch, dbias.heads, dbias.rows, dbias.dim);
+  const Dispatch unbound =
+      kernel_dispatch(BackwardKernel::bias, "bias_gradient", kernels.bias, prepared);
+  for (const Chunk& chunk : chunks) {
+    Dispatch dispatch = unbound;
+    AttentionParameters p = parameters_of(prepared, chunk, tiles);
+    bind_inputs(prepared, chunk, dispatch, p);
+    dispatch.bind("dbias", staged);
+    p.dbias = {0, u32(written.stride_batch), u32(written.stride_row), u32(written.stride_head)};
+    p.dbias.base = u32((full.batch ? chunk.q.batch * written.stride_batch : 0) +
+                       (full.head ? chunk.q.head * written.stride_head : 0));
+    p.dbias_part = u32(elements);
+    p.dbias_full =
+        (full.kv ? 1u : 0u) | (full.q ? 2u : 0u) | (full.head ? 4u : 0u) | (full.batch ? 8u : 0u);
+    p.split_tiles = u32(split);
+    p.batch = u32(chunk.q.batches);
+    p.heads = u32(chunk.q.heads);
+    p.accumulate = (chunk.q.batch > 0 && !full.batch) || (chunk.q.head > 0 && !full.head) ? 1 : 0;
+    dispatch.grid = {
+        u32(places(full.kv, tiles_kv)), u32(places(full.q, tiles_q)),
+        u32(parts * places(full.head, chunk.q.heads) * places(full.batch, chunk.q.batches))};
+    dispatch.flops = chunk.flops;
+    dispatch.set_parameters(p);
+    work.dispatches.push_back(dispatch);
+  }
+  add_parts_sum(work, staged, elements, parts);
+  return finish_output(prepared, dbias, written, Copy::Which::all, false, work);
+}
+
+void add_dsink(const PreparedCall& prepared, Work& work) {
+  const TensorView& dsink = prepared.arguments().dsink;
+  if (!dsink.given()) return;
+  const Problem& problem = prepared.problem();
+  Chunk chunk;
+  chunk.q = {0, problem.batch, 0, problem.heads_q};
+  Dispatch dispatch("sink_gradient");
+  AttentionParameters p = parameters_of(prepared, chunk, {.q = 1});
+  dispatch.bind("info", prepared.info);
+  bind_tensor(prepared, dispatch, "dsink", list_view(dsink), {}, 4, p.dsink);
+  p.dsink.head = p.dsink.row;
+  p.batch = u32(problem.batch);
+  p.accumulate = problem.accumulate ? 1 : 0;
+  dispatch.grid = {u32(problem.heads_q), 1, 1};
+  dispatch.set_parameters(p);
+  work.dispatches.push_back(dispatch);
+}
+
+}  // namespace
+
+core::Status add_backward(PreparedCall& prepared, Work& work) {
+  const Problem& problem = prepared.problem();
+  Kernels kernels = choose(prepared);
+  const bool recomputes = problem.dbias && !kernels.q_with_bias;
+  add_prepare(
+      prepared, true,
+      {problem.dq ? &kernels.tiles_q : nullptr, wants_kv(problem) ? &kernels.tiles_kv : nullptr,
+       recomputes ? &kernels.tiles_bias : nullptr},
+      work);
+  core::Status status = add_inputs(prepared, work);
+  if (status.ok()) status = add_delta(prepared, work);
+  if (status.ok() && problem.dq) status = add_dq(prepared, kernels, work);
+  if (status.ok() && wants_kv(problem)) status = add_dkv(prepared, kernels, work);
+  if (status.ok() && recomputes) status = add_dbias(prepared, kernels, work);
+  if (status.ok() && problem.dsink) add_dsink(prepared, work);
+  add_fill_uncovered(prepared, work);
+  return status;
+}
+
+}  // namespace attn::webgpu
