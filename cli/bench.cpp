@@ -16,7 +16,7 @@ Examples:
   attn bench --problem "heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal" --json
   attn bench --device cuda --suite plain --out auto
   attn bench --device cuda --latency --peer python3
-      In a process that has done nothing else; PyTorch's host time beside.
+      In a process that has done nothing else; next to PyTorch's host time.
   attn bench --device webgpu --suite plain --dtype f16 --out auto
 
 Every cell's output is compared with the float64 reference before it is timed. Exit codes: 0 all
@@ -57,7 +57,7 @@ Command add_bench(CLI::App& root) {
   app.add_flag_callback(
       "--no-verify", [&o] { o.verify = false; }, "don't compare with the reference first");
   app.add_option("--peer", o.peer_python,
-                 "a Python with torch to time in turns (A B A B), or beside --latency")
+                 "a Python with torch to time in turns (A B A B), or next to --latency")
       ->type_name("PYTHON");
   app.add_flag("--latency", o.latency,
                "of a GPU: start-up, first calls, cached first calls, the host's time for a call");

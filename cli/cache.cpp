@@ -1,4 +1,4 @@
-// attn cache: kernels compiled ahead, what the cache holds, and its end.
+// attn cache: compiles kernels ahead of time; lists and clears the cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ to machines without NVRTC, which then run what is in it.)";
 struct CacheOptions {
   std::string cache_dir;
   bool json = false;
-  // Of build.
+  // For build.
   std::vector<std::string> problems;
   std::vector<std::string> passes;
   std::vector<std::int32_t> architectures;
@@ -75,7 +75,8 @@ std::vector<CacheRequest::Call> calls_of(const CacheOptions& options) {
   return calls;
 }
 
-// One architecture at a time, so that each is told of as it is done; without any, all at once.
+// Builds one architecture at a time, so that each is reported when it is done; all at once if none
+// is named.
 int build(const CacheOptions& options) {
   Context context(context_options(options));
   CacheRequest request;
@@ -117,7 +118,7 @@ int build(const CacheOptions& options) {
   }
   if (!options.json) fmt::print("in {}\n", cache_folder(context));
   if (options.problems.empty() || refused.empty()) return kOk;
-  // What was asked for by name has to be there.
+  // A named architecture must exist.
   throw Error(ErrorCode::unsupported, refused);
 }
 

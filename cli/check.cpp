@@ -1,4 +1,4 @@
-// attn check: runs the list of cases that the tests are made of, on this machine.
+// attn check: runs the case list of the tests on this machine.
 #include "harness/check.hpp"
 
 #include <fmt/format.h>
@@ -194,7 +194,7 @@ int list_cases(const std::vector<harness::Case>& list) {
   return kOk;
 }
 
-// The cases one after the other, each taken by the next worker that is free.
+// Runs the cases in order; the next free worker takes the next case.
 class Checker {
  public:
   Checker(const CheckOptions& options, const std::vector<harness::Case>& list, harness::Place place)
@@ -241,7 +241,7 @@ class Checker {
             harness::run_case(context_, list_[n], queue.get(), asked_);
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
         take(list_[n], report);
-        if (options_.verbose) told(n, took.count());
+        if (options_.verbose) say_end(n, took.count());
       }
     } catch (...) {
       const std::scoped_lock lock(mutex_);
@@ -262,7 +262,7 @@ class Checker {
                                to_string(c.problem.dtype), c.name));
   }
 
-  void told(std::size_t n, double seconds) {
+  void say_end(std::size_t n, double seconds) {
     const std::scoped_lock lock(mutex_);
     fmt::print("ended {}/{} after {:.2f} s\n", n + 1, list_.size(), seconds);
     std::fflush(stdout);
@@ -290,7 +290,7 @@ class Checker {
   harness::Place place_;
   std::unique_ptr<Progress> progress_;
   Context context_;
-  std::string asked_;  // whose reasons are told; empty: every backend's
+  std::string asked_;  // its reasons are reported; empty: those of every backend
   std::atomic<std::size_t> next_{0};
   std::mutex mutex_;
   Totals totals_;
@@ -343,7 +343,7 @@ Command add_check(CLI::App& root) {
            o.filter.limit = limit;
            o.none = limit == 0;
          },
-         "at most so many, evenly spread; 0: none")
+         "at most N cases, evenly spread; 0: none")
       ->check(from_to(0, 1 << 30))
       ->type_name("N");
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")

@@ -1,5 +1,4 @@
-// The subcommands: each adds its flags to an app and gives the function to run once they are
-// parsed.
+// The subcommands: each adds its flags to an app and returns the function to run after parsing.
 #pragma once
 
 #include <CLI/CLI.hpp>

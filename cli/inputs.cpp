@@ -1,4 +1,4 @@
-// Finds, converts and turns the tensors of a run.
+// Finds, converts and transposes the tensors of a run.
 #include "cli/inputs.hpp"
 
 #include <fmt/format.h>

@@ -49,7 +49,7 @@ class Inputs {
   [[nodiscard]] const std::vector<std::string>& used() const { return used_; }
   // What the file's metadata has under this key; "" = nothing, or no file.
   [[nodiscard]] std::string metadata(const std::string& key) const;
-  // Names of the file that neither find() nor a slot asked for.
+  // Tensors of the file that neither find() nor a slot used.
   [[nodiscard]] std::vector<std::string> unused() const;
 
  private:

@@ -1,4 +1,4 @@
-// The attn command: picks the subcommand, turns what went wrong into one line and an exit code.
+// The attn command: picks the subcommand; reports an error as one line and an exit code.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

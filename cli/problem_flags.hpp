@@ -1,5 +1,5 @@
-// Flags for the fields of Problem that tensors don't decide, made from the core's list of fields,
-// so that a new field can't be forgotten here. Values are read by parse_problem, nowhere else.
+// Flags for the fields of Problem that tensors do not determine, generated from the core's list of
+// fields, so that a new field can't be forgotten here. Only parse_problem reads the values.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// A line on stderr that says what is going on and for how long, while the work runs elsewhere.
+// A progress line on stderr: what runs, and for how long.
 #pragma once
 
 #include <condition_variable>

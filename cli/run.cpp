@@ -1,4 +1,4 @@
-// Runs the passes that were asked for and reports them.
+// Runs the requested passes and reports them.
 #include "cli/run.hpp"
 
 #include <fmt/format.h>

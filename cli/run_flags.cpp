@@ -150,7 +150,7 @@ Command add_run(CLI::App& root) {
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
       ->check(from_to(0, 65536))
       ->type_name("N");
-  app.add_option("--repeat", o.repeat, "run so many times; the median time is shown")
+  app.add_option("--repeat", o.repeat, "run N times; the median time is shown")
       ->check(from_to(1, 1000000))
       ->type_name("N");
   app.add_flag("--json", o.json, "what was done as one JSON object on stdout");

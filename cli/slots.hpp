@@ -1,5 +1,5 @@
-// The tensors that `attn run` reads: which member of Arguments each is, the names it goes by and
-// how it is made to fit.
+// The tensors that `attn run` reads: the member of Arguments, the accepted names and the conversion
+// of each.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -10,7 +10,7 @@
 namespace attn::cli {
 
 enum class Kind {
-  rows,        // [b, n, h, d] or packed: turned by --layout, converted by --dtype
+  rows,        // [b, n, h, d] or packed: transposed by --layout, converted by --dtype
   out_rows,    // the same, of the type of o
   statistics,  // floats in the problem's statistics type
   values,      // floats in their own type (bias; converted by --dtype)

@@ -12,7 +12,7 @@ void require(const std::string& problem) {
   if (!problem.empty()) throw Error(ErrorCode::internal, "reference: " + problem);
 }
 
-// What the reference makes of the same inputs, in f64.
+// The f64 results of the reference for the same inputs.
 Outputs reference_outputs(const RunOptions& options, const Problem& problem, Inputs& inputs,
                           Arguments arguments) {
   const FileLayout layout = options.input.layout;
@@ -43,7 +43,7 @@ std::vector<TensorComparison> verify(const RunOptions& options, const Problem& p
                                      Inputs& inputs, const Arguments& arguments,
                                      const Outputs& written) {
   const Progress progress(options.progress, "check against the float64 reference");
-  // The inputs as they were before the run: its outputs are made anew, the caches are the file's.
+  // The inputs as they were before the run: new outputs, and the caches of the file.
   Arguments fresh = arguments;
   fresh.k = inputs.arguments.k;
   fresh.v = inputs.arguments.v;

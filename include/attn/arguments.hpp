@@ -16,8 +16,8 @@
 
 namespace attn {
 
-// A number given by the host at the call, or read from device memory when the work runs, so that a
-// replayed graph sees it change. For host tensors the pointer is host memory.
+// A number that the host passes with the call, or that the kernel reads from device memory when it
+// runs, so that a replayed graph sees a new value. For host tensors the pointer is host memory.
 template <class T>
 struct Value {
   T host{};
@@ -110,9 +110,9 @@ struct Arguments {
   void* should_stop_user = nullptr;
 };
 
-// The Problem that these tensors and numbers state: types, sizes, which options are on. What
-// tensors can't say (causal, diagonal, window, rope, deterministic, accumulate, split, packed
-// maximum lengths, which default to the totals) is left at its default for the caller to set.
+// The Problem that these tensors and numbers determine: types, sizes, which options are on. The
+// caller sets the rest: causal, diagonal, window, rope, deterministic, accumulate, split, and the
+// maximum lengths of packed tensors, which default to the totals.
 ATTN_API Problem describe(const Arguments& arguments);
 
 // Combines two partial results over disjoint keys. o*: [b, n, h, dim] or [total, h, dim], f32 or

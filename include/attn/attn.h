@@ -1,19 +1,19 @@
 /* libattn, C interface: exact softmax attention, forward, backward and decode, in linear memory.
  *
- * What is computed is defined in docs/semantics.md; shapes are told beside each field. Symbols: b
- * batch, h heads_q, g heads_kv, n len_q, m len_kv.
+ * docs/semantics.md defines what is computed; each field states its shape. Symbols: b batch, h
+ * heads_q, g heads_kv, n len_q, m len_kv.
  *
  * Conventions
  * - Every struct begins with struct_size = sizeof the struct. Fill structs with their attn_*_init
  *   function (or macro) first, then set fields. A wrong struct_size is an error. Reserved fields
  *   are zero.
  * - Enums and switches are int32_t; a switch is on when it is not 0.
- * - A tensor pointer that is NULL is "not given"; numbers that may be absent have a has_ flag.
- * - Functions return ATTN_OK or an error code; attn_last_error() tells in one line which rule was
- *   broken, what was found and what is accepted. On an error nothing was launched or written, but
- *   for ATTN_INTERRUPTED.
- * - Text goes into a caller's buffer: at most `size` bytes with the final 0; *needed (may be NULL)
- *   is set to the bytes that all of it takes.
+ * - A NULL tensor pointer means "not given"; numbers that may be absent have a has_ flag.
+ * - Functions return ATTN_OK or an error code; attn_last_error() names in one line the broken rule,
+ *   what was found and what is accepted. Nothing was launched or written then, except after
+ *   ATTN_INTERRUPTED.
+ * - Text goes into the caller's buffer: at most `size` bytes with the final 0; *needed (may be
+ * NULL) is set to the bytes that the complete text needs.
  * - Nothing here prints, exits, synchronizes a device or picks a stream. One context may serve many
  *   threads at once.
  */
@@ -90,7 +90,7 @@ typedef struct attn_tensor {
 ATTN_API int32_t attn_tensor_contiguous(attn_tensor* tensor, uint32_t struct_size, void* data,
                                         int32_t dtype, int32_t rank, const int64_t* shape);
 
-/* What a kernel is chosen for: attn::Problem, field by field. */
+/* What the choice of a kernel depends on: attn::Problem, field by field. */
 typedef struct attn_problem {
   uint32_t struct_size;
   int32_t dtype;       /* of q */
@@ -325,7 +325,7 @@ typedef struct attn_backend_info {
   char detail[256];
 } attn_backend_info;
 
-/* What attn_cache_build compiles ahead. */
+/* What attn_cache_build compiles ahead of time. */
 typedef struct attn_cache_request {
   uint32_t struct_size;
   int32_t device; /* ATTN_CUDA */
@@ -334,7 +334,7 @@ typedef struct attn_cache_request {
   const int32_t* passes;        /* [num_calls] ATTN_FORWARD, ... */
   const attn_problem* problems; /* [num_calls] */
   const int32_t* architectures; /* compute capabilities, times 10; none: this machine's */
-  int32_t threads;              /* that compile; 0 = one for each processor */
+  int32_t threads;              /* of the compilation; 0 = one per processor */
   uint32_t reserved;            /* 0 */
 } attn_cache_request;
 
@@ -342,9 +342,9 @@ typedef struct attn_cache_result {
   uint32_t struct_size;
   uint32_t reserved;
   int64_t binaries; /* that the calls need */
-  int64_t compiled; /* of them; the others were there */
-  int64_t refused;  /* calls that no kernel is for, counted for each architecture */
-  char reason[256]; /* of the first of them */
+  int64_t compiled; /* in this build; the others were in the cache */
+  int64_t refused;  /* calls without a kernel, counted for each architecture */
+  char reason[256]; /* why the first one was refused */
 } attn_cache_result;
 
 /* One file of the cache. */
@@ -373,7 +373,7 @@ ATTN_API int32_t attn_cache_request_init(attn_cache_request* request, uint32_t s
 
 typedef struct attn_context attn_context;
 
-/* options may be NULL: defaults. *context is to be given to attn_context_destroy. */
+/* options may be NULL: defaults. attn_context_destroy frees *context. */
 ATTN_API int32_t attn_context_create(const attn_context_options* options, attn_context** context);
 ATTN_API void attn_context_destroy(attn_context* context); /* NULL is fine */
 ATTN_API int32_t attn_context_threads(const attn_context* context);
@@ -389,14 +389,14 @@ ATTN_API int32_t attn_merge_backward(attn_context* context,
                                      const attn_merge_backward_arguments* arguments);
 ATTN_API int32_t attn_rope(attn_context* context, const attn_rope_arguments* arguments);
 
-/* The problem that tensors and numbers state; switches that they can't say stay at their default.
+/* The problem that tensors and numbers determine; the other fields keep their defaults.
  * problem->struct_size must be set. */
 ATTN_API int32_t attn_describe(const attn_arguments* arguments, attn_problem* problem);
 
-/* Compiles and loads ahead what such a call needs. */
+/* Compiles and loads what such a call needs. */
 ATTN_API int32_t attn_prepare(attn_context* context, int32_t pass, const attn_problem* problem,
                               int32_t device);
-/* Bytes of scratch memory that such a call uses, all of it. */
+/* Bytes of scratch memory that such a call uses in total. */
 ATTN_API int32_t attn_workspace_bytes(attn_context* context, int32_t pass,
                                       const attn_problem* problem, int32_t device, int64_t* bytes);
 

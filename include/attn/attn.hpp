@@ -7,8 +7,8 @@
 //   p.causal = true;
 //   attn::forward(context, p, a);
 //
-// What is computed is defined in docs/semantics.md. Every function throws attn::Error on bad input
-// or when no backend can do what is asked, before anything is launched. Nothing here prints, exits,
+// docs/semantics.md defines what is computed. Every function throws attn::Error on bad input, or
+// when no backend supports the call, before it launches anything. Nothing here prints, exits,
 // synchronizes a device or picks a stream.
 #pragma once
 
@@ -40,37 +40,37 @@ ATTN_API void merge_backward(Context& context, const MergeBackwardArguments& arg
 // Rotates, or rotates back with `inverse`.
 ATTN_API void rope(Context& context, const RopeArguments& arguments);
 
-// Compiles and loads ahead what a call of this pass and problem needs, so that it never waits.
+// Compiles and loads what a call of this pass and problem needs, so that the call does not wait.
 ATTN_API void prepare(Context& context, Pass pass, const Problem& problem,
                       Device device = Device::host);
 
-// Bytes of scratch memory that the call uses, all of it.
+// Bytes of scratch memory that the call uses in total.
 ATTN_API std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem,
                                       Device device = Device::host);
 
-// Shape, type and contiguous strides of each output, without memory; rank 0 for those not made.
+// Shape, type and contiguous strides of each output, without memory; rank 0 for absent outputs.
 struct Outputs {
   TensorView o{}, lse{}, dq{}, dk{}, dv{}, dbias{}, dsink{};
 };
 ATTN_API Outputs output_shapes(Pass pass, const Problem& problem);
 
-// Whether a backend does it, and if not, why not.
+// Whether a backend supports the call, and if not, why not.
 struct Verdict {
   bool supported = false;
   std::string backend{};  // who would run it
-  std::string reason{};   // why not, of every backend asked; empty when supported
+  std::string reason{};   // why not, for each backend; empty when supported
 };
 ATTN_API Verdict supports(Context& context, Pass pass, const Problem& problem,
                           Device device = Device::host);
 
-// What would run: a value to print and to assert on.
+// What would run: a value that callers print and assert on.
 struct PlanSummary {
   std::string backend{};
   std::string kernel{};
   std::string config{};  // "tile_q=256 tile_kv=64 ..."
   std::int64_t tile_q = 0;
   std::int64_t tile_kv = 0;
-  std::int64_t tasks = 0;  // independent pieces of work
+  std::int64_t tasks = 0;  // that run independently
   std::int64_t workspace_bytes = 0;
 };
 ATTN_API PlanSummary plan(Context& context, Pass pass, const Problem& problem,

@@ -1,6 +1,6 @@
-// The cache of compiled kernels, of backends that compile at run time (CUDA). Kernels are compiled
-// by the first call that needs them and kept in a folder (ContextOptions::cache_dir); here they are
-// made ahead, on any machine that has the compiler, so that those without one run.
+// The cache of kernels of backends that compile at run time (CUDA). The first call that needs a
+// kernel compiles it and keeps it in a folder (ContextOptions::cache_dir). These functions compile
+// ahead of time, on any machine with the compiler, for machines without one.
 #pragma once
 
 #include <attn/export.h>
@@ -20,18 +20,17 @@ struct CacheRequest {
   };
   // What will be called.
   std::vector<Call> calls{};
-  // Compute capabilities, times 10: 80, 90, 120; empty = those of this machine's devices. Where
-  // this machine has a device of one, the plans are those of that device, else those of a common
-  // one.
+  // Compute capabilities, times 10: 80, 90, 120; empty = those of this machine's devices. Plans
+  // are those of this machine's device of that capability, or of a common device if it has none.
   std::vector<std::int32_t> architectures{};
-  std::int32_t threads = 0;  // that compile; 0 = one for each processor
+  std::int32_t threads = 0;  // of the compilation; 0 = one per processor
 };
 
 struct CacheResult {
   std::int64_t binaries = 0;  // that the calls need
-  std::int64_t compiled = 0;  // of them; the others were there
-  std::int64_t refused = 0;   // calls that no kernel is for, counted for each architecture
-  std::string reason{};       // of the first of them
+  std::int64_t compiled = 0;  // in this build; the others were in the cache
+  std::int64_t refused = 0;   // calls without a kernel, counted for each architecture
+  std::string reason{};       // why the first one was refused
 };
 
 // One file of the cache.
@@ -49,11 +48,11 @@ struct CacheEntry {
 // an architecture that is not known and a folder that can't be written.
 ATTN_API CacheResult cache_build(Context& context, const CacheRequest& request,
                                  Device device = Device::cuda);
-// Where they are kept; empty where no folder is known.
+// The folder of the cache; empty where none is known.
 ATTN_API std::string cache_folder(Context& context, Device device = Device::cuda);
 // Every file of the cache, sorted by path.
 ATTN_API std::vector<CacheEntry> cache_list(Context& context, Device device = Device::cuda);
-// Removes them; how many there were. Kernels that are loaded stay loaded.
+// Removes every file and returns their number. Loaded kernels stay loaded.
 ATTN_API std::int64_t cache_clear(Context& context, Device device = Device::cuda);
 
 }  // namespace attn

@@ -30,8 +30,8 @@ class ATTN_API Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// Runs body(body_data, worker) once for every worker in [0, workers), in any order, on any threads,
-// one after the other if it likes, and returns when all have returned.
+// Runs body(body_data, worker) once for every worker in [0, workers) and returns when all have
+// returned. Order and threads are free: one thread may run all workers in turn.
 using ParallelFor = void (*)(void* user, std::int32_t workers,
                              void (*body)(void* body_data, std::int32_t worker), void* body_data);
 

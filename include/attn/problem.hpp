@@ -1,5 +1,5 @@
-// Problem: what a kernel is chosen and compiled for. A plain, printable, hashable value without
-// pointers: the key of plan caches, test cases and benchmark rows alike.
+// Problem: what the choice and the compilation of a kernel depend on. A plain, printable, hashable
+// value without pointers: the key of plan caches, test cases and benchmark rows.
 #pragma once
 
 #include <attn/export.h>
@@ -12,7 +12,7 @@
 
 namespace attn {
 
-// decode is the forward against a KV cache: it may also append new rows first and split over keys.
+// decode is the forward against a KV cache: it may append new rows first and split over keys.
 enum class Pass : std::int32_t { forward = 0, backward = 1, decode = 2 };
 ATTN_API const char* to_string(Pass pass);
 
@@ -25,7 +25,7 @@ enum class Layout : std::int32_t { padded = 0, packed = 1 };
 // Arguments::diag, or origin.q - origin.kv when that is not given.
 enum class Diagonal : std::int32_t { bottom_right = 0, top_left = 1, explicit_value = 2 };
 
-// How f32 products are made on CUDA tensor cores. The CPU computes in IEEE f32 whatever is asked.
+// How CUDA tensor cores multiply f32. The CPU always computes in IEEE f32.
 enum class Precision : std::int32_t { tf32x3 = 0, tf32 = 1, ieee = 2 };
 
 // Rotary pairs: interleaved rotates (2m, 2m+1), half rotates (m, m + rot_dim/2).
@@ -46,7 +46,7 @@ inline constexpr std::int64_t kSplitAuto = 0;   // the plan decides
 inline constexpr std::int64_t kSplitNone = -1;  // never split
 
 struct Problem {
-  // Types. q has `dtype`; the others have it too where they are DType::none.
+  // Types. `dtype` is that of q; DType::none stands for it in the others.
   DType dtype = DType::f32;
   DType dtype_kv = DType::none;     // k, v and the KV cache
   DType dtype_out = DType::none;    // o and dout: dtype or f32
@@ -71,7 +71,7 @@ struct Problem {
   bool lengths_q = false;   // Arguments::len_q is given
   bool lengths_kv = false;  // Arguments::len_kv is given
 
-  // Who sees whom.
+  // Visibility.
   bool causal = false;
   Diagonal diagonal = Diagonal::bottom_right;
   std::optional<std::int64_t> window_left{};   // absent: unlimited
@@ -98,7 +98,7 @@ struct Problem {
   std::int64_t len_new = 0;              // rows to append before attending; 0: none
   std::int64_t split_keys = kSplitAuto;  // cut every n keys, kSplitAuto or kSplitNone
 
-  // What is wanted.
+  // Outputs.
   bool lse = true;     // forward: write lse
   bool dlse = false;   // backward: a gradient of lse is given
   bool delta = false;  // backward: delta is given by the caller; o is then not read

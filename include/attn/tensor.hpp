@@ -51,8 +51,8 @@ struct TensorView {
   [[nodiscard]] bool given() const { return rank > 0; }
   [[nodiscard]] void* address() const { return static_cast<char*>(data) + offset_bytes; }
 
-  // Contiguous (row-major) view of host memory. The pointer may be const: outputs are the caller's
-  // word.
+  // Contiguous (row-major) view of host memory. The pointer may be const; the caller answers for
+  // outputs being writable.
   ATTN_API static TensorView contiguous(const void* data, DType dtype,
                                         std::initializer_list<std::int64_t> shape);
   // The view with two dimensions exchanged: [b, h, n, d] memory seen as [b, n, h, d] is

@@ -29,18 +29,17 @@ class Device;
 struct Handles {
   void* device = nullptr;  // WGPUDevice
   void* queue = nullptr;   // WGPUQueue; null: the device's
-  // WGPUAdapter; with wgpu-native what tells the device's name and sort. Without it work is cut
-  // into pieces that the slowest device would finish in time, of which a fast one is not filled.
+  // WGPUAdapter; wgpu-native reads the device's name and kind from it. Without it, chunks are small
+  // enough for the slowest device, which leaves a fast one partly idle.
   void* adapter = nullptr;
   void* instance = nullptr;  // WGPUInstance, kept by the engine; Dawn needs it for waiting
   // The function of webgpu.h by this name, from the library that made the device; null: what the
   // process has loaded.
   void* (*lookup)(const char* name) = nullptr;
 };
-// Asks the device what it can and, of a GPU, how fast it is, in part by submitting a few
-// dispatches, of some milliseconds in all, and waiting for them. Without subgroups, shader-f16 or
-// larger limits than the default ones, if the engine did not ask for them when it made the device,
-// libattn runs without them.
+// Queries the features of the device and measures the speed of a GPU: submits a few dispatches of
+// some milliseconds in total and waits for them. libattn runs without subgroups, shader-f16 and
+// larger limits if the engine did not request them when it created the device.
 ATTN_API std::shared_ptr<Device> adopt(const Handles& handles);
 
 // "NVIDIA H200 (vulkan, discrete, 48 KiB, subgroups of 32, f16)"
@@ -53,10 +52,9 @@ struct Range {
   std::uint64_t size = 0;
 };
 
-// Memory that a call works in besides its tensors, in four different buffers, for WebGPU lets no
-// dispatch read and write the same one. Contents don't matter before and are not kept; calls whose
-// submissions are ordered may share it, but for `parameters`, of which every call needs a slice of
-// its own until it has run.
+// Scratch memory of a call, in four different buffers: a WebGPU dispatch can't read and write the
+// same one. Contents are undefined before and after. Calls with ordered submissions may share it,
+// except `parameters`: each call needs its own slice until it has run.
 struct Scratch {
   Range info{};        // usage Storage
   Range prepared{};    // usage Storage
@@ -70,7 +68,7 @@ struct Needs {  // bytes
   std::uint64_t parameters = 0;
 };
 
-// A call, planned and checked, that can be recorded into command encoders any number of times.
+// A checked and planned call, for recording into command encoders any number of times.
 class Recording {
  public:
   // Compiles what is not compiled yet. `device` stays alive with the recording.
@@ -84,11 +82,11 @@ class Recording {
   ATTN_API Recording& operator=(Recording&&) noexcept;
 
   [[nodiscard]] ATTN_API Needs needs() const;
-  // Names the scratch memory and writes the parameters through the queue (wgpuQueueWriteBuffer), so
-  // before what is submitted next.
+  // Sets the scratch memory and writes the parameters through the queue (wgpuQueueWriteBuffer):
+  // before whatever is submitted next.
   ATTN_API void use(const Scratch& scratch);
 
-  // Pieces of at most about 100 ms, to be recorded in order, into one encoder or several.
+  // Chunks of at most about 100 ms. Record them in order, into one encoder or several.
   [[nodiscard]] ATTN_API int num_chunks() const;
   // One compute pass into `encoder` (a WGPUCommandEncoder without an open pass). Allocates no
   // buffer and submits nothing.

@@ -1,4 +1,4 @@
-// The C entry points: structs converted, exceptions made into codes and a message of the thread.
+// The C entry points: convert structs, and exceptions to codes and a message of the thread.
 #include <attn/attn.h>
 
 #include <algorithm>

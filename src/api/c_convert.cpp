@@ -23,7 +23,7 @@ void check_reserved(const char* type, const std::uint64_t (&reserved)[n]) {
   refuse(std::string(type) + ": reserved: found a field that is not 0; accepted 0");
 }
 
-// Every field of Problem beside its twin: plain fields as (C member, C++ member), windows with
+// Every field of Problem with its C field: plain fields as (C member, C++ member), windows with
 // their has_ flag.
 template <class Visit>
 void visit_problem(Visit&& visit) {
@@ -332,7 +332,7 @@ CacheRequest from_c(const attn_cache_request& request) {
   const auto check_list = [](const char* name, std::int32_t count, bool given) {
     if (count == 0 || (count > 0 && given)) return;
     refuse(std::string("attn_cache_request: ") + name + ": found " + std::to_string(count) +
-           (given ? "" : " at NULL") + "; accepted a count and the address of so many");
+           (given ? "" : " at NULL") + "; accepted a count and the address of that many");
   };
   check_list("num_calls", request.num_calls,
              request.passes != nullptr && request.problems != nullptr);

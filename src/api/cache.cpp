@@ -1,4 +1,4 @@
-// The cache of compiled kernels: the backend of a device is asked, whether it can run here or not.
+// The cache of compiled kernels: calls the backend of a device, whether it can run here or not.
 #include <attn/cache.hpp>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Context: options made into threads, pool, plan cache and the choice of a backend.
+// Context: turns options into threads, pool, plan cache and the choice of a backend.
 #include <attn/context.hpp>
 #include <string>
 

@@ -109,7 +109,7 @@ struct Region {
   void* body_data;
 };
 
-// What each thread of the team runs. The team may be smaller than asked for.
+// What each thread of the team runs. The team may be smaller than requested.
 void run_share(void* data) {
   const Region& region = *static_cast<const Region*>(data);
   const std::int32_t threads = region.runtime->num_threads();

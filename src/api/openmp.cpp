@@ -4,8 +4,8 @@
 // libgomp keeps a pool of threads for each thread that opened a region. After a fork the child has
 // one thread, whose pool still names threads that are gone: its next region waits for them for
 // ever. A new thread has no pool yet, so in a child that one thread opens its regions from a new
-// thread and runs worker 0 itself. libomp puts itself right after a fork and is as happy with the
-// new thread.
+// thread and runs worker 0 itself. libomp recovers from a fork by itself and works with the new
+// thread too.
 #include <pthread.h>
 #include <sched.h>
 
@@ -53,7 +53,7 @@ void run_one_by_one(std::int32_t workers, void (*body)(void*, std::int32_t), voi
 void run_region(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data) {
 #pragma omp parallel num_threads(workers)
   {
-    // The team may be smaller than asked for, down to one thread in a nested region.
+    // The team may be smaller than requested, down to one thread in a nested region.
     for (std::int32_t worker = omp_get_thread_num(); worker < workers;
          worker += omp_get_num_threads()) {
       body(body_data, worker);

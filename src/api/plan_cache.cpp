@@ -8,7 +8,7 @@ namespace attn::api {
 
 namespace {
 
-// Problems of ever new lengths must not fill the memory; plans are cheap to make again.
+// Bounds the memory under many different lengths; plans are cheap to compute again.
 constexpr std::size_t kMaxPlans = 4096;
 
 }  // namespace

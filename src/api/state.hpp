@@ -30,8 +30,8 @@ class __attribute__((visibility("hidden"))) Context::State {
  public:
   State(const ContextOptions& options, core::Backends all);
 
-  // What questions without tensors are about: the device asked for or that of the forced backend,
-  // if any; and of several of its kind the calling thread's current one.
+  // The device of queries without tensors: the requested one, else that of a forced backend; among
+  // several of its kind the calling thread's current one.
   [[nodiscard]] api::Place place_for(Device asked) const;
   // Finds or makes the plan. Throws Error: invalid_argument, unsupported.
   [[nodiscard]] std::shared_ptr<const api::Planned> planned(Pass pass, const Problem& problem,

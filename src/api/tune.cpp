@@ -1,4 +1,4 @@
-// Tuning: the backend of a device is asked, and plans that were made are forgotten.
+// Tuning: calls the backend of a device and drops cached plans.
 #include <attn/tune.hpp>
 #include <string>
 

@@ -77,8 +77,8 @@ void Workers::work() {
   std::uint32_t workers = 0;
   while (take(&worker, &workers)) {
     body_(body_data_, static_cast<std::int32_t>(worker));
-    // The last one wakes a caller that sleeps. Should the caller be gone by then, done_ belongs to
-    // its next call, which takes a wake-up without reason in its stride.
+    // The last worker wakes a sleeping caller. If the caller has returned by then, done_ belongs to
+    // its next call, which tolerates a spurious wake-up.
     if (done_.fetch_add(1, std::memory_order_seq_cst) + 1 == workers &&
         caller_asleep_.load(std::memory_order_seq_cst)) {
       wake(done_, 1);
@@ -109,7 +109,7 @@ void Workers::start_helpers(std::int32_t wanted) {
   try {
     for (; helpers < wanted; ++helpers) std::thread([this] { help(); }).detach();
   } catch (const std::system_error&) {
-    // Those that there are, and the caller, do the work.
+    // The existing helpers and the caller do the work.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   helpers_.store(helpers, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// Threads of our own, for a library that links no OpenMP in a process that has none loaded.
+// A thread pool for a library that links no OpenMP, in a process that has none loaded.
 #pragma once
 
 #include <atomic>

@@ -21,7 +21,7 @@ constexpr std::uint64_t align_up(std::uint64_t n) {
 class Buffer {
  public:
   Buffer() = default;
-  // Uninitialized memory. Fails, without throwing, when there is not that much.
+  // Uninitialized memory. Fails, without throwing, when there is not enough.
   static Result<Buffer> allocate(std::uint64_t size);
 
   [[nodiscard]] std::byte* data() const { return memory_.get(); }
@@ -62,8 +62,8 @@ class InputMemory {
   std::span<const std::byte> rest_;
 };
 
-// Writes a file in one go: under a temporary name beside `path`, renamed when complete, so that no
-// reader sees half a file and a failure leaves the old one. Returns the problem, or "".
+// Writes a file under a temporary name next to `path` and renames it when it is complete: no reader
+// sees half a file, and a failure leaves the old one. Returns the problem, or "".
 std::string write_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
 // The text as it may be shown on one line: quoted, cut at 60 bytes, anything not printable ASCII as

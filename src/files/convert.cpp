@@ -1,4 +1,4 @@
-// Conversions go through f64 or i64, which hold every value of the types on their side.
+// Conversions go through f64 (float types) or i64 (integer types), which hold every source value.
 #include "files/convert.hpp"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ struct OwnedTensor {
   Buffer memory;
 };
 
-// Zero-filled. Fails when there is not that much memory, or the size overflows.
+// Zero-filled. Fails when there is not enough memory, or the size overflows.
 Result<OwnedTensor> make_tensor(std::string name, const std::string& dtype,
                                 std::vector<std::int64_t> shape);
 

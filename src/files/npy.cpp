@@ -1,4 +1,4 @@
-// .npy: sizes are checked before memory is asked for.
+// .npy: sizes are checked before memory is allocated.
 #include "files/npy.hpp"
 
 #include <algorithm>

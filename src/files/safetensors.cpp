@@ -1,4 +1,4 @@
-// .safetensors: sizes are checked before memory is asked for.
+// .safetensors: sizes are checked before memory is allocated.
 #include "files/safetensors.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Reads the header as a stream of JSON events, so that nesting, duplicate keys and unexpected
-// values are refused where they stand, and nothing is built that the header doesn't need.
+// Reads the header as a stream of JSON events: nesting, duplicate keys and unexpected values are
+// refused where they occur, and no JSON tree is built.
 #include "files/safetensors_header.hpp"
 
 #include <algorithm>

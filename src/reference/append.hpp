@@ -6,7 +6,7 @@
 
 namespace attn::reference {
 
-// Writes k_new (rotated where the problem has rope) and v_new behind each entry's rows. Rows beyond
+// Writes k_new (rotated where the problem has rope) and v_new after each entry's rows. Rows beyond
 // the capacity len_kv or on a missing page are dropped.
 void append_rows(const Problem& problem, const Arguments& arguments);
 

@@ -11,7 +11,7 @@ namespace attn::reference {
 
 namespace {
 
-// Runs `body`, which returns "" or the problem, and makes a Status of what comes out.
+// Runs `body`, which returns "" or the problem, and converts the result to a Status.
 template <class Body>
 core::Status status_of(Body body) {
   try {
@@ -37,7 +37,7 @@ class ReferenceBackend final : public core::Backend {
     return true;
   }
 
-  // The functions of reference.hpp read f8 tensors; as a backend it stands for what can be run.
+  // The functions of reference.hpp read f8 tensors; the backend supports what other backends run.
   [[nodiscard]] core::Capability supports(Pass, const Problem& problem,
                                           std::int32_t) const override {
     if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {

@@ -128,8 +128,8 @@ class Backward {
           sums_.dbias[static_cast<std::size_t>(at)] += ds;
         }
       }
-      // Rotating is linear; its transpose, the rotation by the negative angle, takes the gradient
-      // back.
+      // The gradient passes through the transpose of the rotation: the rotation by the negative
+      // angle.
       rotate(rotation_, query_position(problem_, arguments_, entry, i), true, dq.data());
     }
     if (problem_.dq) {
@@ -183,7 +183,7 @@ class Backward {
   const double scale_;
   Sums sums_;
   TensorView dbias_view_;
-  Row dk_, dv_;  // of the entry and head_kv at hand
+  Row dk_, dv_;  // of the current entry and head_kv
   std::vector<Pair> pairs_;
 };
 

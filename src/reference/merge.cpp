@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Which row of which head: the rows of o [b, n, h, dim] or packed [total, h, dim], and the elements
-// of lse [b, h, n] or [h, total].
+// The position of one row: of o [b, n, h, dim] or packed [total, h, dim], and of lse [b, h, n] or
+// [h, total].
 struct Place {
   std::int64_t batch, i, head;
 

@@ -1,13 +1,12 @@
-// The reference: docs/semantics.md in float64, naive, three loops, one thread. It is what every
-// backend is compared with, so it shares no code with any of them: its visibility, diagonal,
-// Philox, number formats, rotation and paging are its own, written to be checked against that page
-// by eye.
+// The reference: docs/semantics.md in float64, naive, three loops, one thread. Tests compare every
+// backend with it, so it shares no code with any of them: visibility, diagonal, Philox, number
+// formats, rotation and paging are its own, written for comparison with that page by eye.
 //
 // Inputs may have any type; each output is rounded once, to the type of its view. With f64 views
 // the full precision is seen, whatever the types of the inputs. Tensors are in host memory.
 //
-// Every function returns "" or, in one line, why nothing was computed. The rules of a valid problem
-// are not checked again here (core/validate does); only what would be undefined behaviour is.
+// Every function returns "" or, in one line, why it computed nothing. core/validate checks the
+// rules of a valid problem; these functions check only what would be undefined behaviour.
 #pragma once
 
 #include <attn/arguments.hpp>

@@ -7,7 +7,7 @@ namespace attn::reference {
 
 void Results::write_output(const TensorView& view, std::int64_t position, double value) {
   write(view, position, value);
-  // Looked at after rounding: what overflows only in the output's type is not finite either.
+  // Tested after rounding: a value that overflows in the output's type is not finite either.
   if (problem_.nonfinite_zero && !std::isfinite(read(view, position))) {
     write(view, position, 0.0);
     ++replaced_;

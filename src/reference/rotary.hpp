@@ -25,7 +25,7 @@ Wide query_position(const Problem& problem, const Arguments& arguments, const En
                     std::int64_t i);
 Wide key_position(const Problem& problem, const Arguments& arguments, const Entry& entry,
                   std::int64_t j);
-// Of appended row t.
+// The position of appended row t.
 Wide new_key_position(const Problem& problem, const Arguments& arguments, const Entry& entry,
                       std::int64_t t);
 

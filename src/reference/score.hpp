@@ -1,4 +1,4 @@
-// The scores of one query and what hides keys from it (docs/semantics.md, "Forward", "Visible").
+// The scores of one query and the keys that it sees (docs/semantics.md, "Forward", "Visible").
 #pragma once
 
 #include <attn/arguments.hpp>

@@ -69,7 +69,7 @@ TEST_F(CliCache, Builds) {
     EXPECT_EQ(entry["valid"], true);
     EXPECT_EQ(entry["architecture"], "sm_90a");
   }
-  // What has no kernel is told, also where another call of the line has one.
+  // A call without a kernel is reported, even if another call of the line has one.
   const Result refused = run(build + " --problem 'dtype=f64 len_q=8 len_kv=8'");
   EXPECT_EQ(refused.code, 3);
   EXPECT_NE(refused.err.find("no kernel for f64 on CUDA"), std::string::npos) << refused.err;
