@@ -73,13 +73,7 @@ def attention_forward(
     single models' arguments that change the computation (the list above); ValueError for what
     libattn.torch.attention refuses.
     """
-    _refuse(module, others)
-    dim = max(query.shape[3], value.shape[3])
-    if dim > LARGEST_DIM:
-        raise Unsupported(
-            f"libattn.hf: {type(module).__name__} has head dim {dim}, libattn computes up to "
-            f'{LARGEST_DIM}; use attn_implementation="sdpa" for this model'
-        )
+    _refuse(module, others, max(query.shape[3], value.shape[3]))
     batch, heads, len_q = query.shape[:3]
     len_kv = key.shape[2]
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -107,27 +101,42 @@ def attention_forward(
     for name in ("mask", "bias"):
         if options.get(name) is not None:
             options[name] = _broadcast_rows(options[name])
-    q, k, v = (_rows(tensor.transpose(1, 2)) for tensor in (query, key, value))
-    wants_gradient = torch.is_grad_enabled() and any(
-        tensor.requires_grad for tensor in (q, k, v, s_aux, position_bias) if tensor is not None
-    )
-    # Autocast casts keys and values for attention only: decode leaves a cache as it is.
-    casts = torch.is_autocast_enabled(query.device.type)
-    decodes = not (wants_gradient or casts or dropout) and len_q <= _DECODE_QUERIES
-    if decodes:
-        output = libattn.torch.decode(q, k, v, **options)
-    else:
-        output = libattn.torch.attention(q, k, v, dropout_p=dropout, **options)
+    with_gradient = [tensor for tensor in (s_aux, position_bias) if tensor is not None]
+    output, operation = _compute(query, key, value, dropout, options, with_gradient)
     if recording():
         elements = 0 if attention_mask is None else _elements(attention_mask)
-        operation = "decode" if decodes else "attention"
         layer = getattr(module, "layer_idx", None)
         name = type(module).__name__
         note(Call(layer, name, operation, kind, elements, batch, len_q, len_kv))
     return output, None
 
 
-def _refuse(module: nn.Module, others: dict[str, Any]) -> None:
+def _compute(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    options: dict[str, Any],
+    with_gradient: list[Tensor],
+) -> tuple[Tensor, str]:
+    """The result [b, n, h, dim_vo] and the operation that computed it: "decode" or "attention"."""
+    q, k, v = (_rows(tensor.transpose(1, 2)) for tensor in (query, key, value))
+    wants_gradient = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (q, k, v, *with_gradient)
+    )
+    # Autocast casts keys and values for attention only; decode leaves a cache in its own type.
+    casts = torch.is_autocast_enabled(query.device.type)
+    if not (wants_gradient or casts or dropout) and query.shape[2] <= _DECODE_QUERIES:
+        return libattn.torch.decode(q, k, v, **options), "decode"
+    return libattn.torch.attention(q, k, v, dropout_p=dropout, **options), "attention"
+
+
+def _refuse(module: nn.Module, others: dict[str, Any], dim: int) -> None:
+    if dim > LARGEST_DIM:
+        raise Unsupported(
+            f"libattn.hf: {type(module).__name__} has head dim {dim}, libattn computes up to "
+            f'{LARGEST_DIM}; use attn_implementation="sdpa" for this model'
+        )
     config = getattr(module, "config", None)
     if others.get("output_attentions") or getattr(config, "output_attentions", False):
         raise Unsupported(

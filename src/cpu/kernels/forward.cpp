@@ -151,8 +151,7 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   if (seen.begin > j0) j0 += (seen.begin - j0) / config.tile_kv * config.tile_kv;
   for (; j0 < end; j0 += config.tile_kv) {
     // A tile of keys takes one row about a microsecond, 192 rows about a hundred.
-    if ((count > 16 || j0 / config.tile_kv % 32 == 31) &&
-        core::interrupted(call.interrupt)) {
+    if ((count > 16 || j0 / config.tile_kv % 32 == 31) && core::interrupted(call.interrupt)) {
       return;
     }
     const std::int64_t keys = std::min(config.tile_kv, end - j0);
