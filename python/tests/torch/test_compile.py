@@ -193,3 +193,18 @@ def test_export(strict):
     assert "libattn.forward" in str(program.graph)
     other = torch.randn(3, 11, 16)
     assert torch.equal(program.module()(other), model(other))
+
+
+def test_converted_arguments_compile():
+    """int64, lists, masks and biases of two dimensions: converted inside of the graph."""
+    q, k, v = qkv(n=5, m=7)
+    mask, lengths = torch.rand(5, 7) < 0.6, torch.tensor([3, 6])
+    bias = torch.randn(7, 5).t().detach().requires_grad_()
+
+    def converting(q, k, v, mask, bias, lengths):
+        begin = [[0, 1, 1, 2, 2]] * 2
+        options = {"len_kv": lengths, "kv_begin": begin, "softcap": 2.0, "window": (4, None)}
+        return attention(q, k, v, mask=mask, bias=bias, diagonal=1, **options)
+
+    check_same(converting, (q, k, v, mask, bias, lengths))
+    check_same(lambda q: rope(q, positions=[[3, 1, 4, 1, 5]], inverse=True), (q,))
