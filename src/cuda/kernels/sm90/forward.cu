@@ -10,6 +10,7 @@
 // Config: forward_config.cuh. Shared memory: forward_shared.cuh. Schedule as a picture, resources
 // and measurements: docs/kernels/sm90_forward.md.
 #include "config.cuh"
+#include "ptx/grid.cuh"
 #include "sm90/forward_consumer.cuh"
 #include "sm90/forward_epilogue.cuh"
 #include "sm90/forward_producer.cuh"
@@ -71,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
   const unsigned memory = ptx::SharedAddress(shared_memory);
   if (threadIdx.x == 0) ForwardBarriers(memory).Init();
   __syncthreads();
+  ptx::WaitForPrimary();
   // From a shuffle, so that the compiler knows that roles are warp-uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if constexpr (kProducerWarp) {
