@@ -132,7 +132,7 @@ TEST_F(ApiCache, TheSameFromC) {
   EXPECT_EQ(attn_cache_build(c, &request, &result), ATTN_INVALID_ARGUMENT);
   EXPECT_STREQ(attn_last_error(),
                "attn_cache_request: num_calls: found 1 at NULL; accepted a count and the address "
-               "of so many");
+               "of that many");
   const std::int32_t pass = ATTN_BACKWARD;
   const std::int32_t architecture = 75;
   attn_problem problem;
