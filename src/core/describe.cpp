@@ -53,6 +53,11 @@ void describe_sizes(const Arguments& a, Problem& p) {
   p.dim_vo = size(a.v, a.v.rank - 1);
   if (packed_q) {
     need_rank("cu_len_q", a.cu_len_q, {1}, "[b + 1] with packed q");
+    if (size(a.cu_len_q, 0) == 0) {
+      throw Error(ErrorCode::invalid_argument, "describe: shape of cu_len_q: found " +
+                                                   to_string(a.cu_len_q) +
+                                                   "; accepted [b + 1], which starts with 0");
+    }
     p.layout_q = Layout::packed;
     p.batch = size(a.cu_len_q, 0) - 1;
     p.len_q = p.total_q = size(a.q, 0);

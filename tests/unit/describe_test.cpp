@@ -66,6 +66,13 @@ TEST(Describe, RefusesShapesItCantRead) {
             "h, dim_qk]");
   EXPECT_EQ(message([](Arguments& a) { a.q.rank = 3; }),
             "describe: shape of cu_len_q: found not given; accepted [b + 1] with packed q");
+  EXPECT_EQ(
+      message([](Arguments& a) {
+        a.q.rank = 3;
+        a.cu_len_q = TensorView::contiguous(nullptr, DType::i32, {0});
+      }),
+      "describe: shape of cu_len_q: found i32[0] strides [1] on host; accepted [b + 1], which "
+      "starts with 0");
   EXPECT_EQ(message([](Arguments& a) { a.v.rank = 3; }),
             "describe: shape of v: found f32[1, 5, 1] strides [320, 64, 64] on host; accepted the "
             "rank of k");
