@@ -143,12 +143,17 @@ def pairs(name: str, x: Any) -> Any:
 
 def compact(x: Any, strides: Any) -> Any:
     """A copy whose last dimension has stride 1. Expanded dimensions are copied once."""
-    expanded = [step == 0 and size > 1 for size, step in zip(x.shape, strides, strict=True)]
-    once = x[tuple(slice(0, 1) if one else slice(None) for one in expanded)]
+    once = without_expansion(x, strides)
     if hasattr(x, "stride"):
         return once.contiguous().expand(x.shape)
     made = once.copy()
     return numpy().broadcast_to(made, x.shape) if type(x) is numpy().ndarray else made
+
+
+def without_expansion(x: Any, strides: Any) -> Any:
+    """A view in which expanded dimensions (stride 0) have size 1."""
+    expanded = [step == 0 and size > 1 for size, step in zip(x.shape, strides, strict=True)]
+    return x[tuple(slice(0, 1) if one else slice(None) for one in expanded)]
 
 
 def gradient_like(bias: Any, gradient: Any) -> Any:

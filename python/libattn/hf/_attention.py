@@ -82,7 +82,8 @@ def attention_forward(
         options["sinks"] = _sinks(s_aux, heads, query.dtype)
     arrived = None if attention_mask is None else unguarded(attention_mask)
     if arrived is not None and arrived.ndim == 2:
-        arrived = unguarded(_mask.of_padding(arrived, len_q, len_kv, causal, sliding_window))
+        padding = _mask.of_padding(arrived, len_q, len_kv, causal, sliding_window)
+        arrived = None if padding is None else unguarded(padding)
     kind = _set_visibility(options, arrived, batch, len_q, len_kv, causal, sliding_window)
     if kind not in ("mask", "bias"):
         packed = None

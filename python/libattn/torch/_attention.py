@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import Options, Rope
-from .._convert import PAIRS, compact
+from .._convert import PAIRS, without_expansion
 from .._facts import FLOATS, INTEGERS
 from .._options import STYLES, VALUES, unknown
 from .._values import boolean, chosen, integer, named, real, shown
@@ -102,8 +102,8 @@ def _pairs(function: str, name: str, x: Any) -> Tensor:
         raise _refuse(function, f"shape of {name}", tuple(given.shape), accepted)
     if given.size(-1) <= 1 or given.stride(-1) in (0, 1):
         return given
-    made: Tensor = compact(given, given.stride())
-    return made
+    made: Tensor = without_expansion(given, given.stride())
+    return made.contiguous().expand(given.shape)
 
 
 def _out_dtype(function: str, dtype: Any) -> torch.dtype | None:

@@ -197,6 +197,8 @@ def test_registers_where_transformers_decorates_its_mask_function(monkeypatch):
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_compiled_without_a_cache(name):
     """In torch 2.11 Dynamo's guard on a default argument that is a function is no Python."""
+    if torch.__version__.startswith(("2.4.", "2.5.", "2.6.", "2.7.")):
+        pytest.skip("a guard of this PyTorch ends in NameError: name 'torch' is not defined")
     if name == "gpt2":
         config = transformers.GPT2Config(**SMALL, n_embd=32, n_layer=1, n_head=4)
         model = transformers.GPT2LMHeadModel(config).eval()
