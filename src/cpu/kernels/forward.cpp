@@ -126,7 +126,8 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   const std::int64_t head_kv = task / (config.splits * tiles) % p.heads_kv;
   const Entry entry = entry_of(call, task / (config.splits * tiles * p.heads_kv));
   const std::int64_t row0 = tile * config.tile_rows;
-  const std::int64_t count = std::min(config.tile_rows, call.group * entry.rows_q - row0);
+  const std::int64_t count =
+      std::min(config.tile_rows, call.numbers.heads_per_kv * entry.rows_q - row0);
   if (count <= 0) return;
 
   Arena arena(memory);
@@ -151,8 +152,7 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   if (seen.begin > j0) j0 += (seen.begin - j0) / config.tile_kv * config.tile_kv;
   for (; j0 < end; j0 += config.tile_kv) {
     // A tile of keys takes one row about a microsecond, 192 rows about a hundred.
-    if ((count > 16 || j0 / config.tile_kv % 32 == 31) &&
-        core::interrupted(call.interrupt)) {
+    if ((count > 16 || j0 / config.tile_kv % 32 == 31) && core::interrupted(call.interrupt)) {
       return;
     }
     const std::int64_t keys = std::min(config.tile_kv, end - j0);

@@ -68,6 +68,11 @@ struct Step {
   }
 };
 
+// "source:entry", as plans print it.
+inline std::string name_of(const KernelSpec& spec) {
+  return std::string(spec.source).append(":").append(spec.entry);
+}
+
 // A call: its steps in order, and how much scratch memory they use.
 struct Work {
   std::vector<Step> steps;
