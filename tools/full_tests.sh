@@ -1,68 +1,83 @@
 #!/usr/bin/env bash
 # The full tier behind `./dev test --full` and .ci/run: what takes longer than the tests themselves.
 # Each step prints its name and time; its output goes to build/full/NAME.log and is shown when it
-# fails. Ends with "N passed, N failed": steps, and the tests that they ran.
+# fails. Test programs write reports (JUnit XML, rows of attn check) to build/full/reports/NAME, which
+# tools/count_tests.py counts. The last line is "N passed, N failed": steps, and the tests that they ran.
 #
-# usage: tools/full_tests.sh [STEP...]      default: all steps; --list names them
+# usage: tools/full_tests.sh [STEP...]      default: all steps; --list prints them
+#
+# CI has 40 minutes on two cores. What it samples for that runs completely on request:
+#   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
+#                                                     step webgpu of gpu_tests.sh runs it on a GPU
+#   tests/fuzz/run.sh SECONDS                         longer fuzzing
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
-steps=(setup format asan tsan cuda webgpu coverage aarch64 fuzz consumers python mutations)
+# Steps on one line run in parallel: neither uses more than one processor.
+groups=("setup" "format consumers" "asan" "fuzz" "tsan" "cuda" "webgpu" "coverage" "aarch64" "python" "mutations")
 
-step_setup() { ./dev setup --full; }
-step_format() { ./dev lint; }
-
-# asan and tsan are clang's builds, release is g++'s; in all three warnings are errors.
+# asan and tsan are clang's builds, release is g++'s. Warnings are errors in all three.
 export ATTN_WERROR=ON
 # Shaders that Mesa's driver has compiled, for the tests of WebGPU in every step; the presets' too.
 export MESA_SHADER_CACHE_DIR=$PWD/build/mesa_shader_cache NODEVICE_SELECT=1
 
-# With WebGPU Mesa's drivers are kept loaded: what they hold to the end on some processors would have no
-# owner if they were not, and be called a leak.
+# run_ctest BUILD ARGUMENT...: ctest with a report of its own.
+run_ctest() {
+  local build=$1 number
+  shift
+  number=$(find "$reports" -name '*.xml' | wc -l)
+  ctest --test-dir "build/$build" -j "$jobs" --output-on-failure --no-tests=error \
+    --output-junit "$reports/ctest$number.xml" "$@"
+}
+
+step_setup() { ./dev setup --full; }
+step_format() { ./dev lint; }
+step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
+
+# Address and undefined-behaviour sanitizers. With WebGPU, Mesa's drivers are kept loaded: on some
+# processors they hold memory until the end, and LeakSanitizer reports it when their module is gone.
 step_asan() {
-  local -x ATTN_CASE_LIMIT=60 ASAN_OPTIONS=detect_stack_use_after_return=1 \
-    LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0" \
-    UBSAN_OPTIONS=print_stacktrace=1
+  local -x ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0"
   local webgpu='(webgpu\.|example\.webgpu)' mesa
   mesa=$(cd "/usr/lib/$(uname -m)-linux-gnu" && ls -d "$PWD"/{libvulkan_lvp.so,dri/swrast_dri.so} 2>/dev/null)
   ./dev build asan &&
-    ctest --test-dir build/asan -j "$jobs" --output-on-failure \
+    ATTN_CASE_LIMIT=60 run_ctest asan \
       -E "^($webgpu|correctness\.(reference|target\.(SCALAR|AVX3|NEON))\$)" &&
-    LD_PRELOAD=${mesa//$'\n'/:} ctest --test-dir build/asan -j "$jobs" --output-on-failure \
-      -R "^$webgpu"
+    LD_PRELOAD=${mesa//$'\n'/:} run_ctest asan -R "^$webgpu"
 }
 
-# Data races: clang and its OpenMP, whose tool library tells the sanitizer what OpenMP orders. Modules
-# that are not instrumented are ignored, without which the runtime itself gives false reports.
+# In the build of asan.
+step_fuzz() { tests/fuzz/run.sh 40; }
+
+# Data races: clang and its OpenMP. OpenMP's tool library tells the sanitizer what OpenMP orders.
+# Modules that are not instrumented are ignored; otherwise the runtime itself causes false reports.
+# The preset builds the folders of tests/ that run here.
 step_tsan() {
   ./dev build tsan &&
     ATTN_CASE_LIMIT=40 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
-      OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so \
-      ctest --test-dir build/tsan --output-on-failure \
+      OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so run_ctest tsan \
       -R '^(unit\.|cuda\.CudaGraphs|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
 }
 
-# The CUDA backend without a GPU: its tests again, with a compiler, which `./dev test` may not have
-# had; then every kernel that plans choose.
+# The CUDA backend without a GPU: its tests again, with the compiler that `./dev test` may not have
+# found; then every kernel that plans choose.
 step_cuda() {
   local wheel
   wheel=$(ls -d .venv/lib/python3*/site-packages/nvidia/cu13 2>/dev/null)
   [ -z "$wheel" ] || local -x ATTN_NVRTC=$PWD/${wheel%/nvidia/cu13}
-  ./dev build release &&
-    ctest --test-dir build/release -j "$jobs" --output-on-failure -R '^cuda\.' &&
+  ./dev build release && run_ctest release -L cuda &&
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs
 }
 
-# The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the whole case list, a process
-# for each processor, since the driver compiles and runs on one thread of a process. Beside them the
-# kernels in a browser, whose compiler holds them to more rules.
+# The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the case list, one process per
+# processor, since the driver compiles and runs on one thread of a process. In parallel the kernels
+# run in a browser. Its compiler enforces more rules.
 step_webgpu() {
   local browser failed=0
-  ./dev build release &&
-    ATTN_EVERY_KERNEL=1 ctest --test-dir build/release -j "$jobs" --output-on-failure \
-      -R '^webgpu\.Kernel' || return 1
+  ./dev build release && ATTN_EVERY_KERNEL=1 run_ctest release -R '^webgpu\.Kernel' || return 1
   tests/webgpu/browser/run.py build/release >"$logs/webgpu_browser.log" 2>&1 &
   browser=$!
   webgpu_cases || failed=1
@@ -71,88 +86,100 @@ step_webgpu() {
   return $failed
 }
 
-# ATTN_CASE_LIMIT: so many in all.
+# 3001 of about 8000 cases, evenly spread: each option in each pass and type, and 2400 of 5500 pairs.
+# The number has no common factor with the periods of the list.
 webgpu_cases() {
-  local shard process processes=() failed=0
+  local limit=${ATTN_CASE_LIMIT:-3001} shard process processes=() failed=0
   for ((shard = 0; shard < jobs; ++shard)); do
-    build/release/cli/attn check --device webgpu ${ATTN_CASE_LIMIT:+--limit "$ATTN_CASE_LIMIT"} \
-      --shard "$shard/$jobs" --jobs 1 &
+    build/release/cli/attn check --json --device webgpu --limit "${limit/all/0}" \
+      --shard "$shard/$jobs" --jobs 1 >"$reports/cases$shard.jsonl" &
     processes+=($!)
   done
   for process in "${processes[@]}"; do
     wait "$process" || failed=1
   done
+  grep -h '"result":"failed"' "$reports"/cases*.jsonl | head -n 40
   return $failed
 }
 
-# Without the long rows of the memory test, which run elsewhere. Fewer cases for the kernels of one
-# lane, where threads fight over the counters of the innermost loop.
+# Executed lines of core and of the CPU kernels. Fewer cases for kernels without vectors (SCALAR): their
+# threads contend for the counters of the innermost loop.
 step_coverage() {
   ./dev build coverage &&
     find build/coverage -name '*.gcda' -delete &&
-    ATTN_CASE_LIMIT=250 ctest --test-dir build/coverage -j "$jobs" --output-on-failure \
-      -E '^(reference|memory|correctness\.(reference|target\.SCALAR))$' &&
-    ATTN_CASE_LIMIT=80 ctest --test-dir build/coverage --output-on-failure \
-      -R '^correctness\.target\.SCALAR$' &&
+    ATTN_CASE_LIMIT=250 run_ctest coverage -E '^correctness\.(reference|target\.SCALAR)$' &&
+    ATTN_CASE_LIMIT=80 run_ctest coverage -R '^correctness\.target\.SCALAR$' &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
       --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \
       --txt --print-summary -j "$jobs"
 }
 
-# Under the emulator, in which a forked child cannot start threads (it aborts in its own code), so
-# without the fork tests; and without the mirror of the whole case list, which takes minutes there.
+# Under qemu. A forked child cannot start threads there (qemu aborts), so the fork tests are left out;
+# so is the mirror of the complete case list, which takes minutes.
 step_aarch64() {
   ./dev build aarch64 &&
-    ATTN_CASE_LIMIT=40 ctest --test-dir build/aarch64 -j "$jobs" --output-on-failure \
-      -E '^(reference|memory|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
+    ATTN_CASE_LIMIT=40 run_ctest aarch64 \
+      -E '^(unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
-step_fuzz() { tests/fuzz/run.sh 40; }
-step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
-step_python() { tools/python_tests.sh; }
+step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
 step_mutations() { python3 tests/mutations/run.py; }
 
-# "passed failed" of the tests that a step's log tells of, in ctest's words and in pytest's, which are
-# those of attn check as well.
-counts() {
-  sed -nE -e 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/ctest \1 \2/p' \
-    -e 's/^(=+ )?([0-9]+ (passed|failed|error).* in [0-9.]+ ?s([ ;].*)?)$/pytest \2/p' "$1" |
-    awk '$1 == "ctest" { failed += $2; passed += $3 - $2 }
-      $1 == "pytest" {
-        for (at = 2; at < NF; ++at) {
-          if ($(at + 1) ~ /^passed/) passed += $at
-          if ($(at + 1) ~ /^(failed|errors?)/) failed += $at
-        }
-      }
-      END { print passed + 0, failed + 0 }'
+# Runs a step and writes "EXIT_STATUS SECONDS" to its .end file.
+run_step() {
+  local name=$1 started=$SECONDS status=0
+  reports=$logs/reports/$name
+  rm -rf "$reports"
+  mkdir -p "$reports"
+  "step_$name" >"$logs/$name.log" 2>&1 || status=$?
+  echo "$status $((SECONDS - started))" >"$logs/$name.end"
 }
 
 if [ "${1:-}" = --list ]; then
-  printf '%s\n' "${steps[@]}"
+  printf '%s\n' "${groups[@]}"
   exit 0
 fi
-[ $# -gt 0 ] && steps=("$@")
-passed=0
-failed=0
-for name in "${steps[@]}"; do
+[ $# -gt 0 ] && groups=("$@")
+for name in ${groups[*]}; do
   if ! declare -F "step_$name" >/dev/null; then
-    echo "full_tests: no step '$name'; --list names them" >&2
+    echo "full_tests: no step '$name'; --list prints them" >&2
     exit 2
   fi
-  started=$SECONDS
-  echo "== $name"
-  if "step_$name" >"$logs/$name.log" 2>&1; then
-    outcome=passed
-    passed=$((passed + 1))
-  else
-    outcome=FAILED
-    failed=$((failed + 1))
-    tail -n 120 "$logs/$name.log"
-  fi
-  read -r tests_passed tests_failed < <(counts "$logs/$name.log")
-  passed=$((passed + tests_passed))
-  failed=$((failed + tests_failed))
-  echo "== $name $outcome in $((SECONDS - started)) s"
+done
+passed=0
+failed=0
+add_tests() {
+  local good bad skipped
+  read -r good bad skipped < <(python3 tools/count_tests.py "$1")
+  passed=$((passed + good))
+  failed=$((failed + bad))
+  counted="$good tests passed, $bad failed, $skipped skipped"
+}
+# The tests that .ci/run ran before, with a report.
+if [ -n "${ATTN_REPORTS:-}" ]; then
+  add_tests "$ATTN_REPORTS"
+  echo "== ./dev test: $counted"
+fi
+for group in "${groups[@]}"; do
+  echo "== $group"
+  for name in $group; do
+    rm -f "$logs/$name.end"
+    run_step "$name" &
+  done
+  wait
+  for name in $group; do
+    read -r status seconds < <(cat "$logs/$name.end" || echo "1 0")
+    add_tests "$logs/reports/$name"
+    if [ "$status" = 0 ]; then
+      passed=$((passed + 1))
+      outcome=passed
+    else
+      failed=$((failed + 1))
+      outcome=FAILED
+      tail -n 120 "$logs/$name.log"
+    fi
+    echo "== $name $outcome in $seconds s; $counted"
+  done
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

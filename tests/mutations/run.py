@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Tests the tests: seeds the bugs of mutations.toml into a copy of the tree, one at a time, and
-asks that the quick part of the suite fails for each.
+"""Tests the tests: seeds each bug of mutations.toml into a copy of the tree and checks that the
+quick part of the suite fails.
 
-    tests/mutations/run.py [--build DIR] [--only TEXT] [--check]
+    tests/mutations/run.py [--build DIR] [--only TEXT] [--check] [--jobs N]
 
-The copy is built incrementally, for the one instruction set of this machine. Exit code 0: every bug
-was caught; 1: some survived; 2: the list does not fit the sources, or the unmutated tree fails.
+Each job has a copy of its own and seeds one bug at a time, because the compiler uses one processor per
+mutated file. Copies are built incrementally, for one instruction set of this machine; ccache, where
+it is installed, builds all copies but the first. Exit code 0: every bug was caught; 1: some survived;
+2: the list does not apply to the sources, or the tree fails without a mutation.
 """
 
 import argparse
+import concurrent.futures
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -20,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "harness", "tests", "examples/data"]
 TARGETS = ["attn_correctness_test", "attn_properties_test"]
-# What a mutation is looked for with: the program, its tests, how many cases of the list.
+# How a pass is tested: the program, its tests, the number of cases of the list.
 PASSES = {
     "forward": ("correctness", "Cases.Forward", "150"),
     "backward": ("correctness", "Cases.Backward", "150"),
@@ -31,7 +35,7 @@ SECONDS_OF_A_RUN = 240
 
 
 class Setup(Exception):
-    """The list or the tree is not fit to be tested."""
+    """The list does not apply to the sources, or the tree fails without a mutation."""
 
 
 def read_list(only):
@@ -45,7 +49,7 @@ def read_list(only):
 
 
 def copy_tree(tree):
-    """Copies what changed; timestamps tell the build what to do again."""
+    """Copies what changed; timestamps show the build what to compile again."""
     names = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *COPIED],
         cwd=ROOT,
@@ -65,7 +69,7 @@ def copy_tree(tree):
 
 
 def flags():
-    """One instruction set instead of all: a mutated kernel is compiled once."""
+    """Compiles for one instruction set, so that a mutated kernel is compiled once."""
     try:
         cpu = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -88,22 +92,30 @@ def configure(tree, build):
     ]
     command += [f"-DATTN_BUILD_{part}=OFF" for part in ("CLI", "BENCH", "EXAMPLES", "FUZZERS")]
     command += ["-DATTN_CUDA=OFF", "-DATTN_WEBGPU=OFF"]
+    if shutil.which("ccache"):
+        command += [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX")]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise Setup("the copy can't be configured:\n" + done.stdout + done.stderr)
 
 
-def compile_copy(build):
-    done = subprocess.run(["ninja", "-C", build, *TARGETS], capture_output=True, text=True)
+def compile_copy(build, jobs):
+    """The compiler's errors, or ""."""
+    command = ["ninja", "-C", build, f"-j{jobs}", *TARGETS]
+    # Paths below the copy's folder are hashed as relative ones: copies share what ccache holds.
+    environment = dict(os.environ, CCACHE_BASEDIR=str(build.parent), CCACHE_NOHASHDIR="1")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return "" if done.returncode == 0 else done.stdout[-3000:]
 
 
-def passes(build, name, option=""):
-    """Whether the tests of this name, or their cases with an option, stay green."""
+def passes(build, name, threads, option=""):
+    """Whether the tests of this name, or their cases with an option, pass."""
     folder, tests, limit = PASSES[name]
     environment = dict(
         os.environ,
         OMP_WAIT_POLICY="passive",
+        OMP_NUM_THREADS=str(threads),
+        ATTN_CASE_JOBS=str(threads),
         ATTN_CASE_STOP="1",
         ATTN_CASE_LIMIT=limit,
         ATTN_CASE_OPTION=option,
@@ -126,61 +138,96 @@ def passes(build, name, option=""):
     return done.returncode == 0
 
 
-def seed(tree, build, mutation):
-    """Builds the copy with the bug; returns the tests that caught it, or "" when none did."""
-    path = tree / mutation["file"]
-    original = path.read_text()
-    path.write_text(original.replace(mutation["search"], mutation["replace"]))
-    try:
-        errors = compile_copy(build)
+class Copy:
+    """A copy of the tree and its build, which one job at a time seeds and tests."""
+
+    def __init__(self, folder, threads):
+        self.tree, self.build, self.threads = folder / "tree", folder / "out", threads
+
+    def prepare(self, jobs):
+        """Copies and builds the tree without a mutation."""
+        copy_tree(self.tree)
+        configure(self.tree, self.build)
+        errors = compile_copy(self.build, jobs)
         if errors:
-            raise Setup(f"{mutation['name']}: the mutated tree does not build:\n{errors}")
-        first = mutation["pass"]
-        if mutation.get("option") and not passes(build, first, mutation["option"]):
-            return f"{first} {mutation['option']}"
-        for name in [first, *(n for n in PASSES if n != first)]:
-            if not passes(build, name):
-                return name
-        return ""
-    finally:
-        path.write_text(original)
+            raise Setup("the unmutated copy does not build:\n" + errors)
+
+    def passes(self, name, option=""):
+        return passes(self.build, name, self.threads, option)
+
+    def seed(self, mutation):
+        """Builds the copy with the bug; returns the tests that caught it, or "" if none did."""
+        path = self.tree / mutation["file"]
+        original = path.read_text()
+        path.write_text(original.replace(mutation["search"], mutation["replace"]))
+        try:
+            errors = compile_copy(self.build, self.threads)
+            if errors:
+                raise Setup(f"{mutation['name']}: the mutated tree does not build:\n{errors}")
+            first = mutation["pass"]
+            if mutation.get("option") and not self.passes(first, mutation["option"]):
+                return f"{first} {mutation['option']}"
+            for name in [first, *(n for n in PASSES if n != first)]:
+                if not self.passes(name):
+                    return name
+            return ""
+        finally:
+            path.write_text(original)
+
+
+def seed_all(mutations, copies):
+    """Seeds every mutation, one in each copy at a time; returns the names of the survivors."""
+    free = queue.SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def one(mutation):
+        copy = free.get()
+        began = time.monotonic()
+        try:
+            return copy.seed(mutation), time.monotonic() - began
+        finally:
+            free.put(copy)
+
+    survivors = []
+    with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
+        for number, (mutation, (caught, seconds)) in enumerate(
+            zip(mutations, pool.map(one, mutations), strict=True), 1
+        ):
+            verdict = f"caught by {caught}" if caught else "SURVIVED"
+            print(
+                f"{number:3}/{len(mutations)} {verdict:34} {seconds:4.0f} s  {mutation['name']}",
+                flush=True,
+            )
+            if not caught:
+                survivors.append(mutation["name"])
+    return survivors
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build/mutations")
-    parser.add_argument("--only", default="", help="mutations whose name holds this text")
+    parser.add_argument("--only", default="", help="mutations with this text in the name")
     parser.add_argument("--check", action="store_true", help="only check that the list applies")
+    cpus = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=min(cpus, 4), help="mutations at once")
     arguments = parser.parse_args()
     try:
         mutations = read_list(arguments.only)
         if arguments.check:
             print(f"{len(mutations)} mutations apply")
             return 0
-        tree, build = arguments.build / "tree", arguments.build / "out"
         start = time.monotonic()
-        copy_tree(tree)
-        configure(tree, build)
-        errors = compile_copy(build)
-        if errors:
-            raise Setup("the unmutated copy does not build:\n" + errors)
+        threads = max(1, cpus // arguments.jobs)
+        folders = [arguments.build.resolve() / str(n) for n in range(arguments.jobs)]
+        copies = [Copy(folder, threads) for folder in folders]
+        for copy in copies:  # in order: the first fills ccache
+            copy.prepare(cpus)
         for name in PASSES:
-            if not passes(build, name):
+            if not copies[0].passes(name):
                 raise Setup(f"the unmutated copy fails: {name}")
-        print(f"unmutated: green ({time.monotonic() - start:.0f} s)", flush=True)
-        survivors = []
-        for number, mutation in enumerate(mutations, 1):
-            began = time.monotonic()
-            caught = seed(tree, build, mutation)
-            verdict = f"caught by {caught}" if caught else "SURVIVED"
-            seconds = time.monotonic() - began
-            print(
-                f"{number:3}/{len(mutations)} {verdict:34} {seconds:4.0f} s  "
-                f"{mutation['name']}",
-                flush=True,
-            )
-            if not caught:
-                survivors.append(mutation["name"])
+        print(f"unmutated: passes ({time.monotonic() - start:.0f} s)", flush=True)
+        survivors = seed_all(mutations, copies)
     except Setup as problem:
         print(f"mutations: {problem}", file=sys.stderr)
         return 2
