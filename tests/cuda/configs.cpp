@@ -24,8 +24,8 @@
 #include "bench/shipped.hpp"
 #include "cuda/host/ahead.hpp"
 #include "cuda/host/architectures.hpp"
+#include "cuda/host/hash.hpp"
 #include "cuda/host/room.hpp"
-#include "cuda/host/sha256.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -69,7 +69,7 @@ class Compiler {
     if (status.ok()) status = binary_key(config, architecture, key);
     if (!status.ok()) return status;
     const std::string path =
-        logs_ + "/" + sha256(key.text() + std::to_string(nvrtc_.version())) + ".log";
+        logs_ + "/" + hash(key.text() + std::to_string(nvrtc_.version())) + ".log";
     if (!logs_.empty() && read(path, log)) return {};
     const Compiled compiled =
         nvrtc_.compile(*unit, header_text(config), compile_options(), architecture);

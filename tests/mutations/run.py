@@ -4,10 +4,10 @@ quick part of the suite fails.
 
     tests/mutations/run.py [--build DIR] [--only TEXT] [--check] [--jobs N]
 
-Each job has a copy of its own and seeds one bug at a time, because the compiler uses one processor per
-mutated file. Copies are built incrementally, for one instruction set of this machine; ccache, where
-it is installed, builds all copies but the first. Exit code 0: every bug was caught; 1: some survived;
-2: the list does not apply to the sources, or the tree fails without a mutation.
+Each job has a copy of its own and seeds one bug at a time, because the compiler uses one processor
+per mutated file. Copies are built incrementally, for one instruction set of this machine; ccache,
+if it is installed, builds all copies but the first. Exit code 0: every bug was caught; 1: some
+survived; 2: the list does not apply to the sources, or the tree fails without a mutation.
 """
 
 import argparse

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cuda/host/driver.hpp"
-#include "cuda/host/sha256.hpp"
+#include "cuda/host/hash.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -40,7 +40,7 @@ std::span<const std::string> compile_options() {
 core::Status binary_key(const Config& config, const std::string& architecture, BinaryKey& key) {
   const Unit* unit = nullptr;
   if (core::Status status = find_unit(config.source(), unit); !status.ok()) return status;
-  key = {to_string(config), unit->hash, sha256(header_text(config)), joined(compile_options()),
+  key = {to_string(config), unit->hash, hash(header_text(config)), joined(compile_options()),
          architecture};
   return {};
 }

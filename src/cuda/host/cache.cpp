@@ -14,22 +14,21 @@
 #include <string_view>
 
 #include "cuda/host/driver.hpp"
-#include "cuda/host/sha256.hpp"
+#include "cuda/host/hash.hpp"
 
 namespace attn::cuda {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kOpening = "attn-cubin 1\nsha256=";
+constexpr std::string_view kOpening = "attn-cubin 2\nxxh3=";
 constexpr std::string_view kSuffix = ".cubin";
 constexpr std::string_view kTemporary = ".attn-";
-constexpr std::size_t kDigest = 64;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;  // a larger file is none of ours
 
 // "<32 digits of the key>-nvrtc"
 std::string stem_of(const BinaryKey& key) {
-  return sha256(key.text()).substr(0, 32) + "-nvrtc";
+  return hash(key.text()) + "-nvrtc";
 }
 
 std::string name_of(const BinaryKey& key, int compiler) {
@@ -61,12 +60,13 @@ std::optional<std::string> read_file(const std::string& path) {
 
 // The part after the checksum's line, where the checksum is right.
 std::optional<std::string_view> checked(std::string_view file) {
-  if (!file.starts_with(kOpening) || file.size() <= kOpening.size() + kDigest) return std::nullopt;
-  const std::string_view digest = file.substr(kOpening.size(), kDigest);
-  file.remove_prefix(kOpening.size() + kDigest);
+  if (!file.starts_with(kOpening) || file.size() <= kOpening.size() + kHashDigits)
+    return std::nullopt;
+  const std::string_view digest = file.substr(kOpening.size(), kHashDigits);
+  file.remove_prefix(kOpening.size() + kHashDigits);
   if (!file.starts_with('\n')) return std::nullopt;
   file.remove_prefix(1);
-  if (sha256(file) != digest) return std::nullopt;
+  if (hash(file) != digest) return std::nullopt;
   return file;
 }
 
@@ -198,7 +198,7 @@ bool Cache::store(const BinaryKey& key, int compiler, const std::string& cubin) 
                                 std::to_string(::getpid()) + "-" + std::to_string(count++) + "-" +
                                 name_of(key, compiler).substr(0, 8);
   std::string file(kOpening);
-  file.append(sha256(content)).append("\n").append(content);
+  file.append(hash(content)).append("\n").append(content);
   ::unlink(temporary.c_str());  // of a process that died and had this id
   if (!write_file(temporary, file)) return false;
   if (::rename(temporary.c_str(), (folder_ + "/" + name_of(key, compiler)).c_str()) == 0) {

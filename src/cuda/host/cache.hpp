@@ -1,7 +1,7 @@
 // Cache: compiled kernels on disk, one file each. A file is named after all that made it, and opens
 // with it in plain text:
-//   attn-cubin 1
-//   sha256=<of all that follows this line>
+//   attn-cubin 2
+//   xxh3=<hash of everything after this line>
 //   compiler=13000
 //   kernel=..., sources=..., config=..., options=..., architecture=..., each on a line
 //   <an empty line, then the binary>

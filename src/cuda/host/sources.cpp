@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "cuda/host/sha256.hpp"
+#include "cuda/host/hash.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -60,16 +60,16 @@ core::Status make_unit(std::span<const Source> sources, std::string_view name, U
       open.push_back(*header);
     }
   }
-  Sha256 hash;
-  hash.add_field(main->name);
-  hash.add_field(main->text);
+  std::string hashed;
+  append_field(hashed, main->name);
+  append_field(hashed, main->text);
   unit = {*main, {}, {}};
   for (const auto& [header, text] : headers) {
     unit.headers.push_back({header, text});
-    hash.add_field(header);
-    hash.add_field(text);
+    append_field(hashed, header);
+    append_field(hashed, text);
   }
-  unit.hash = hash.hex();
+  unit.hash = hash(hashed);
   return {};
 }
 
