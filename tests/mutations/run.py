@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import os
 import queue
+import resource
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,9 @@ PASSES = {
     "decode": ("correctness", "Cases.Decode", "150"),
     "properties": ("properties", "*", ""),
 }
-SECONDS_OF_A_RUN = 240
+# Of processor time, for loops that a bug makes endless; of the clock, for deadlocks.
+CPU_SECONDS_OF_A_RUN = 480
+SECONDS_OF_A_RUN = 1200
 
 
 class Setup(Exception):
@@ -132,6 +135,9 @@ def passes(build, name, threads, option=""):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=SECONDS_OF_A_RUN,
+            preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_CPU, (CPU_SECONDS_OF_A_RUN, CPU_SECONDS_OF_A_RUN)
+            ),
         )
     except subprocess.TimeoutExpired:
         return False
