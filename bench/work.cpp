@@ -50,7 +50,7 @@ Work count(Pass pass, const Problem& p, const Arguments& a, const Lengths& lengt
         core::diagonal_of(p.diagonal, core::explicit_diagonal(a), len_q, len_kv);
     core::KeyRange read{len_kv, 0};
     for (std::int64_t i = 0; i < len_q; ++i) {
-      core::KeyRange range = core::band_of(p, i, diag, len_kv);
+      core::KeyRange range = core::keys_in(p, i, diag, len_kv);
       if (p.kv_begin) range.begin = std::max(range.begin, bound(a.kv_begin, lengths_q, b, i));
       if (p.kv_end) range.end = std::min(range.end, bound(a.kv_end, lengths_q, b, i));
       if (range.empty()) continue;

@@ -72,6 +72,7 @@ struct PlanSummary {
   std::int64_t tile_kv = 0;
   std::int64_t tasks = 0;  // that run independently
   std::int64_t workspace_bytes = 0;
+  std::vector<std::string> kernels{};  // all that a call launches, in order
 };
 ATTN_API PlanSummary plan(Context& context, Pass pass, const Problem& problem,
                           Device device = Device::host);

@@ -9,63 +9,61 @@ namespace attn {
 
 namespace {
 
-void launch(Context::State& state, Pass pass, const Problem& problem, const Arguments& arguments,
-            const api::Planned& planned) {
+void launch(Context::State& state, const Arguments& arguments, const api::Planned& planned) {
   core::Executor executor = state.executor_on(api::place_of(arguments.q));
   if (arguments.should_stop == nullptr) {
-    return api::check(planned.backend->launch(pass, problem, planned.plan, arguments, executor));
+    return api::check(planned.backend->launch(*planned.plan, arguments, executor));
   }
   core::Interrupt interrupt(arguments.should_stop, arguments.should_stop_user);
   executor.interrupt = &interrupt;
-  const core::Status status =
-      planned.backend->launch(pass, problem, planned.plan, arguments, executor);
+  const core::Status status = planned.backend->launch(*planned.plan, arguments, executor);
   if (interrupt.stopped()) {
     throw Error(ErrorCode::interrupted,
-                std::string(to_string(pass)) +
+                std::string(to_string(planned.plan->pass)) +
                     ": interrupted by should_stop: what it writes is unspecified");
   }
   api::check(status);
 }
 
-void launch_from_pool(Context::State& state, Pass pass, const Problem& problem,
-                      const Arguments& arguments, const api::Planned& planned) {
-  const std::int64_t bytes = planned.plan.workspace_bytes;
-  if (planned.backend->device() != Device::host) {
-    return launch(state, pass, problem, arguments, planned);
-  }
+void launch_from_pool(Context::State& state, const Arguments& arguments,
+                      const api::Planned& planned) {
+  const std::int64_t bytes = planned.plan->workspace_bytes;
+  if (planned.backend->device() != Device::host) return launch(state, arguments, planned);
   const api::Pool::Lease lease(state.pool, bytes);
   if (bytes > 0 && lease.data() == nullptr) {
-    throw Error(ErrorCode::out_of_memory, std::string(to_string(pass)) + ": workspace: " +
-                                              std::to_string(bytes) + " bytes can't be allocated");
+    throw Error(ErrorCode::out_of_memory, std::string(to_string(planned.plan->pass)) +
+                                              ": workspace: " + std::to_string(bytes) +
+                                              " bytes can't be allocated");
   }
   Arguments with_workspace = arguments;
   with_workspace.workspace = lease.data();
   with_workspace.workspace_size = bytes;
-  launch(state, pass, problem, with_workspace, planned);
+  launch(state, with_workspace, planned);
 }
 
 void run(Context& context, Pass pass, const Problem& problem, const Arguments& arguments) {
   Context::State& state = context.state();
   const api::Place place = api::place_of(arguments.q);
-  auto known = state.plans.find({pass, place.device, problem, place.ordinal});
+  const core::Access access = core::access_of(pass, problem, arguments);
+  auto known = state.plans.find({pass, place.device, problem, place.ordinal, access});
   if (known == nullptr) {
     api::check(core::validate(pass, problem, arguments));
-    known = state.planned(pass, problem, place);
+    known = state.planned(pass, problem, place, access);
   } else {  // a plan that exists is one of a problem that was accepted
     api::check(core::validate_arguments(pass, problem, known->slots, arguments));
   }
   const api::Planned& planned = *known;
   if (arguments.workspace == nullptr) {
-    return launch_from_pool(state, pass, problem, arguments, planned);
+    return launch_from_pool(state, arguments, planned);
   }
-  const std::int64_t needed = planned.plan.workspace_bytes;
+  const std::int64_t needed = planned.plan->workspace_bytes;
   if (arguments.workspace_size < needed) {
     throw Error(ErrorCode::invalid_argument, std::string(to_string(pass)) + ": workspace: found " +
                                                  std::to_string(arguments.workspace_size) +
                                                  " bytes; accepted at least " +
                                                  std::to_string(needed));
   }
-  launch(state, pass, problem, arguments, planned);
+  launch(state, arguments, planned);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Context: turns options into threads, pool, plan cache and the choice of a backend.
 #include <attn/context.hpp>
 #include <string>
+#include <utility>
 
 #include "api/state.hpp"
 #include "api/threads.hpp"
@@ -76,21 +77,25 @@ core::Executor Context::State::executor_on(api::Place place) const {
 }
 
 std::shared_ptr<const api::Planned> Context::State::planned(Pass pass, const Problem& problem,
-                                                            api::Place place) {
-  const api::PlanKey key{pass, place.device, problem, place.ordinal};
+                                                            api::Place place, core::Access access) {
+  const api::PlanKey key{pass, place.device, problem, place.ordinal, access};
   if (auto found = plans.find(key)) return found;
   api::check(core::validate_problem(pass, problem));
+  const core::Executor there = executor_on(place);
+  const core::PlanRequest request{pass, problem, access, there};
   core::Demand wanted = demand(place);
-  wanted.pass = pass;
-  wanted.problem = &problem;
-  const core::Backend* backend = core::choose(backends, wanted);
-  if (backend == nullptr) {
-    throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
-                                            ": no backend can: " + core::reasons(backends, wanted));
-  }
-  const core::Slots slots = core::slots_of(pass, problem);
-  auto planned = std::make_shared<const api::Planned>(api::Planned{
-      backend, backend->plan(pass, problem, executor_on(place)), {slots.begin(), slots.end()}});
+  wanted.request = &request;
+  core::Answer answer = core::choose(backends, wanted);
+  if (answer.can) return keep(key, std::move(answer));
+  throw Error(ErrorCode::unsupported, std::string(to_string(pass)) +
+                                          ": no backend can: " + core::reasons(backends, wanted));
+}
+
+std::shared_ptr<const api::Planned> Context::State::keep(const api::PlanKey& key,
+                                                         core::Answer answer) {
+  const core::Slots slots = core::slots_of(key.pass, key.problem);
+  auto planned = std::make_shared<const api::Planned>(
+      api::Planned{answer.backend, std::move(answer.plan), {slots.begin(), slots.end()}});
   plans.insert(key, planned);
   return planned;
 }
@@ -99,7 +104,7 @@ const core::Backend& Context::State::backend_for(const char* function, api::Plac
   std::atomic<const core::Backend*>& usable = usable_.at(static_cast<std::size_t>(place.device));
   if (const core::Backend* backend = usable.load(std::memory_order_acquire)) return *backend;
   const core::Demand wanted = demand(place);
-  if (const core::Backend* backend = core::choose(backends, wanted)) {
+  if (const core::Backend* backend = core::choose(backends, wanted).backend) {
     usable.store(backend, std::memory_order_release);
     return *backend;
   }

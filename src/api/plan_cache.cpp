@@ -15,7 +15,8 @@ constexpr std::size_t kMaxPlans = 4096;
 
 std::size_t PlanCache::Hash::operator()(const PlanKey& key) const {
   const auto tag = static_cast<std::size_t>(key.pass) * 3 + static_cast<std::size_t>(key.device) +
-                   static_cast<std::size_t>(key.ordinal) * 9;
+                   static_cast<std::size_t>(key.access) * 9 +
+                   static_cast<std::size_t>(key.ordinal) * 27;
   return hash_value(key.problem) + tag * std::size_t{0x9E3779B97F4A7C15u};
 }
 

@@ -1,5 +1,5 @@
-// The plans of a Context: made once for each pass, device and problem. The Context's threads and
-// forced backend, which plans depend on too, never change.
+// The plans of a Context: made once for each pass, device, problem and access. The Context's
+// threads and forced backend, which plans depend on too, never change.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,13 @@ struct PlanKey {
   Device device = Device::host;
   Problem problem;
   std::int32_t ordinal = 0;  // of the device
+  core::Access access = core::Access::element;
   bool operator==(const PlanKey&) const = default;
 };
 
 struct Planned {
   const core::Backend* backend = nullptr;
-  core::Plan plan;
+  core::PlanPointer plan;
   std::vector<core::Slot> slots;  // of the problem
 };
 

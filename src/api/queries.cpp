@@ -2,6 +2,7 @@
 // version.
 #include <attn/attn.hpp>
 #include <string>
+#include <utility>
 
 #include "api/state.hpp"
 #include "core/outputs.hpp"
@@ -11,33 +12,10 @@ namespace attn {
 
 namespace {
 
-std::string config_text(const core::Plan& plan) {
-  std::string text;
-  for (const core::ConfigEntry& entry : plan.config) {
-    if (entry.name == nullptr) break;
-    if (!text.empty()) text += ' ';
-    text.append(entry.name).append("=").append(std::to_string(entry.value));
-  }
-  return text;
-}
-
-PlanSummary summary_of(const api::Planned& planned) {
-  const core::Plan& plan = planned.plan;
-  return {planned.backend->name(),
-          plan.kernel,
-          config_text(plan),
-          plan.tile_q,
-          plan.tile_kv,
-          plan.tasks,
-          plan.workspace_bytes};
-}
-
-core::Demand demand_of(const Context::State& state, Pass pass, const Problem& problem,
-                       api::Place place) {
-  core::Demand demand = state.demand(place);
-  demand.pass = pass;
-  demand.problem = &problem;
-  return demand;
+PlanSummary summary_of(const core::Backend& backend, const core::Plan& plan) {
+  PlanSummary summary = plan.summary();
+  summary.backend = backend.name();
+  return summary;
 }
 
 }  // namespace
@@ -46,12 +24,12 @@ void prepare(Context& context, Pass pass, const Problem& problem, Device device)
   Context::State& state = context.state();
   const api::Place place = state.place_for(device);
   const auto planned = state.planned(pass, problem, place);
-  api::check(planned->backend->prepare(pass, problem, planned->plan, state.executor_on(place)));
+  api::check(planned->backend->prepare(*planned->plan, state.executor_on(place)));
 }
 
 std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  return state.planned(pass, problem, state.place_for(device))->plan.workspace_bytes;
+  return state.planned(pass, problem, state.place_for(device))->plan->workspace_bytes;
 }
 
 Outputs output_shapes(Pass pass, const Problem& problem) {
@@ -61,17 +39,24 @@ Outputs output_shapes(Pass pass, const Problem& problem) {
 
 Verdict supports(Context& context, Pass pass, const Problem& problem, Device device) {
   api::check(core::validate_problem(pass, problem));
-  const Context::State& state = context.state();
-  const core::Demand demand = demand_of(state, pass, problem, state.place_for(device));
-  if (const core::Backend* backend = core::choose(state.backends, demand)) {
-    return {true, backend->name(), ""};
-  }
-  return {false, "", core::reasons(state.backends, demand)};
+  Context::State& state = context.state();
+  const api::Place place = state.place_for(device);
+  const core::Access access = core::best_access(pass, problem);
+  const api::PlanKey key{pass, place.device, problem, place.ordinal, access};
+  if (const auto known = state.plans.find(key)) return {true, known->backend->name(), ""};
+  const core::Executor there = state.executor_on(place);
+  const core::PlanRequest request{pass, problem, access, there};
+  core::Demand demand = state.demand(place);
+  demand.request = &request;
+  core::Answer answer = core::choose(state.backends, demand);
+  if (!answer.can) return {false, "", core::reasons(state.backends, demand)};
+  return {true, state.keep(key, std::move(answer))->backend->name(), ""};
 }
 
 PlanSummary plan(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
-  return summary_of(*state.planned(pass, problem, state.place_for(device)));
+  const auto planned = state.planned(pass, problem, state.place_for(device));
+  return summary_of(*planned->backend, *planned->plan);
 }
 
 std::string explain(Context& context, Pass pass, const Problem& problem, Device device) {
@@ -81,22 +66,30 @@ std::string explain(Context& context, Pass pass, const Problem& problem, Device 
   text += "validate: " + (status.ok() ? std::string("ok") : status.message) + "\n";
   if (!status.ok()) return text;
   const api::Place place = state.place_for(device);
-  const core::Demand demand = demand_of(state, pass, problem, place);
-  const core::Backend* chosen = core::choose(state.backends, demand);
-  for (const core::Answer& answer : core::ask_all(state.backends, demand)) {
-    const char* verdict = answer.backend == chosen ? "runs it" : answer.can ? "could run it" : "no";
+  const core::Executor there = state.executor_on(place);
+  const core::PlanRequest request{pass, problem, core::best_access(pass, problem), there};
+  core::Demand demand = state.demand(place);
+  demand.request = &request;
+  const std::vector<core::Answer> answers = core::ask_all(state.backends, demand);
+  const core::Answer* chosen = nullptr;  // the first that can, as core::choose()
+  for (const core::Answer& answer : answers) {
+    if (chosen == nullptr && answer.can) chosen = &answer;
+    const char* verdict = &answer == chosen ? "runs it" : answer.can ? "could run it" : "no";
     text += std::string("backend ") + answer.backend->name() + ": " + verdict;
     if (!answer.reason.empty()) text.append(": ").append(answer.reason);
     text += "\n";
   }
   if (chosen == nullptr) return text + "plan: none\n";
-  const PlanSummary plan = summary_of(*state.planned(pass, problem, place));
+  const PlanSummary plan = summary_of(*chosen->backend, *chosen->plan);
+  text += std::string("access: ") + core::to_string(request.access) + "\n";
   text += "plan: kernel=" + plan.kernel + " tile_q=" + std::to_string(plan.tile_q) +
           " tile_kv=" + std::to_string(plan.tile_kv) + " tasks=" + std::to_string(plan.tasks) +
           " workspace_bytes=" + std::to_string(plan.workspace_bytes) +
           " threads=" + std::to_string(state.executor.threads) + "\n";
   if (!plan.config.empty()) text.append("config: ").append(plan.config).append("\n");
-  return text;
+  text += "kernels:";
+  for (const std::string& kernel : plan.kernels) text.append(" ").append(kernel);
+  return text + "\n";
 }
 
 std::vector<BackendInfo> backends(Context& context) {

@@ -33,13 +33,21 @@ class __attribute__((visibility("hidden"))) Context::State {
   // The device of queries without tensors: the requested one, else that of a forced backend; among
   // several of its kind the calling thread's current one.
   [[nodiscard]] api::Place place_for(Device asked) const;
-  // Finds or makes the plan. Throws Error: invalid_argument, unsupported.
+  // Finds or makes the plan of calls whose tensors allow `access`. Throws Error: invalid_argument,
+  // unsupported.
   [[nodiscard]] std::shared_ptr<const api::Planned> planned(Pass pass, const Problem& problem,
-                                                            api::Place place);
+                                                            api::Place place, core::Access access);
+  // The same for questions without tensors: with the best access that the problem allows.
+  [[nodiscard]] std::shared_ptr<const api::Planned> planned(Pass pass, const Problem& problem,
+                                                            api::Place place) {
+    return planned(pass, problem, place, core::best_access(pass, problem));
+  }
+  // Keeps a plan that a backend has made.
+  std::shared_ptr<const api::Planned> keep(const api::PlanKey& key, core::Answer answer);
   // The backend for work that has no Problem. Throws Error: unsupported.
   [[nodiscard]] const core::Backend& backend_for(const char* function, api::Place place);
   [[nodiscard]] core::Demand demand(api::Place place) const {
-    return {forced, place.device, {}, nullptr, place.ordinal};
+    return {forced, place.device, nullptr};
   }
   [[nodiscard]] core::Executor executor_on(api::Place place) const;
 

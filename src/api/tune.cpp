@@ -49,7 +49,7 @@ std::string tune_store(Context& context, Device device) {
   const Context::State& state = context.state();
   const api::Place place = state.place_for(device);
   core::Demand demand = state.demand(place);
-  const core::Backend* backend = core::choose(state.backends, demand);
+  const core::Backend* backend = core::choose(state.backends, demand).backend;
   if (backend == nullptr) {
     throw Error(ErrorCode::unsupported,
                 "tune_store: no backend can: " + core::reasons(state.backends, demand));

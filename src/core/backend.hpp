@@ -12,9 +12,17 @@
 
 #include "core/interrupt.hpp"
 #include "core/plan.hpp"
+#include "core/result.hpp"
 #include "core/status.hpp"
 
 namespace attn::core {
+
+// Is told of every kernel that launch() starts, in order, by the name that PlanSummary::kernels
+// has. For tests; called on the calling thread.
+struct LaunchObserver {
+  void (*launched)(void* user, const char* kernel) = nullptr;
+  void* user = nullptr;
+};
 
 // Where a call runs. Threads: fn runs body once for each worker in [0, workers), see
 // attn::ParallelFor.
@@ -27,11 +35,11 @@ struct Executor {
   // The call's; null = the call can't be interrupted. A backend that finds it stopped returns
   // early, with any status: the api reports the interruption.
   Interrupt* interrupt = nullptr;
-};
+  const LaunchObserver* observer = nullptr;
 
-struct Capability {
-  bool supported = false;
-  std::string reason;  // when not supported: what this backend lacks for the problem
+  void report_launch(const char* kernel) const {
+    if (observer != nullptr) observer->launched(observer->user, kernel);
+  }
 };
 
 class Backend {
@@ -51,19 +59,17 @@ class Backend {
   // The device that questions without tensors are about.
   [[nodiscard]] virtual std::int32_t current_ordinal() const { return 0; }
 
-  // All four take problems that validate_problem() accepted. supports() allocates only for a
-  // reason.
-  [[nodiscard]] virtual Capability supports(Pass pass, const Problem& problem,
-                                            std::int32_t ordinal) const = 0;
-  [[nodiscard]] virtual Plan plan(Pass pass, const Problem& problem,
-                                  const Executor& executor) const = 0;
-  virtual Status prepare(Pass pass, const Problem& problem, const Plan& plan,
-                         const Executor& executor) const = 0;
-  // arguments.workspace holds plan.workspace_bytes, 64-byte aligned; arguments were validated.
-  // Where it is null, the backend of a device other than the host takes memory of that device
-  // itself.
-  virtual Status launch(Pass pass, const Problem& problem, const Plan& plan,
-                        const Arguments& arguments, const Executor& executor) const = 0;
+  // The plan of calls whose tensors allow `access`, or what this backend lacks for them. For
+  // problems that validate_problem() accepted.
+  [[nodiscard]] virtual Result<PlanPointer> plan(Pass pass, const Problem& problem, Access access,
+                                                 const Executor& executor) const = 0;
+  // Both take plans that this backend made for an equal executor.
+  virtual Status prepare(const Plan& plan, const Executor& executor) const = 0;
+  // The arguments were validated, and access_of() them is the plan's. arguments.workspace holds
+  // plan.workspace_bytes, 64-byte aligned. Where it is null, the backend of a device other than the
+  // host allocates memory of that device itself.
+  virtual Status launch(const Plan& plan, const Arguments& arguments,
+                        const Executor& executor) const = 0;
 
   virtual Status merge(const MergeArguments& arguments, const Executor& executor) const = 0;
   virtual Status merge_backward(const MergeBackwardArguments& arguments,
@@ -84,7 +90,7 @@ class Backend {
     return no_cache();
   }
 
-  // Tuning, see attn/tune.hpp, of problems that supports() took; the defaults are of backends that
+  // Tuning, see attn/tune.hpp, of problems that plan() takes; the defaults are of backends that
   // have no such choice.
   virtual Status tune_key(Pass, const Problem&, const Executor&, std::string& /*key*/) const {
     return no_tuning();

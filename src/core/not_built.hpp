@@ -19,17 +19,12 @@ class NotBuilt final : public Backend {
     detail = reason_;
     return false;
   }
-  [[nodiscard]] Capability supports(Pass, const Problem&, std::int32_t) const override {
-    return {false, reason_};
+  [[nodiscard]] Result<PlanPointer> plan(Pass, const Problem&, Access,
+                                         const Executor&) const override {
+    return Result<PlanPointer>::none(reason_);
   }
-  [[nodiscard]] Plan plan(Pass, const Problem&, const Executor&) const override { return {}; }
-  Status prepare(Pass, const Problem&, const Plan&, const Executor&) const override {
-    return refusal();
-  }
-  Status launch(Pass, const Problem&, const Plan&, const Arguments&,
-                const Executor&) const override {
-    return refusal();
-  }
+  Status prepare(const Plan&, const Executor&) const override { return refusal(); }
+  Status launch(const Plan&, const Arguments&, const Executor&) const override { return refusal(); }
   Status merge(const MergeArguments&, const Executor&) const override { return refusal(); }
   Status merge_backward(const MergeBackwardArguments&, const Executor&) const override {
     return refusal();

@@ -1,25 +1,47 @@
-// Plan: what a backend will launch for a problem on a device. Made once for many calls, printable.
+// Plan: everything that a backend's launch needs for calls of one pass, problem and access on one
+// device. Each backend derives its own type; launch never plans again. Immutable once made.
 #pragma once
 
-#include <array>
+#include <attn/attn.hpp>
 #include <cstdint>
 #include <memory>
+#include <string>
+
+#include "core/access.hpp"
 
 namespace attn::core {
 
+// A named constant that kernels are compiled or called with.
 struct ConfigEntry {
   const char* name = nullptr;
   std::int64_t value = 0;
 };
 
+// Appends " name=value", without the space at the beginning of the text.
+inline void append_config(std::string& text, const char* name, std::int64_t value) {
+  if (!text.empty()) text += ' ';
+  text.append(name).append("=").append(std::to_string(value));
+}
+
 struct Plan {
-  const char* kernel = "";
-  std::array<ConfigEntry, 24> config{};  // ends at the first entry without a name
-  std::int64_t tile_q = 0;
-  std::int64_t tile_kv = 0;
-  std::int64_t tasks = 0;  // independent pieces of work
+  Plan() = default;
+  Plan(Pass of_pass, const Problem& of_problem) : pass(of_pass), problem(of_problem) {}
+  virtual ~Plan() = default;
+  // What is printed, generated from what launch uses; `backend` is filled in by the caller.
+  [[nodiscard]] virtual PlanSummary summary() const = 0;
+
+  Pass pass = Pass::forward;
+  Problem problem;
+  // The same for every Access, so that workspace_bytes() can answer without tensors.
   std::int64_t workspace_bytes = 0;
-  std::shared_ptr<const void> own;  // what else the backend made, so that calls need not look it up
+
+ protected:
+  Plan(const Plan&) = default;
+  Plan(Plan&&) = default;
+  Plan& operator=(const Plan&) = default;
+  Plan& operator=(Plan&&) = default;
 };
+
+using PlanPointer = std::shared_ptr<const Plan>;
 
 }  // namespace attn::core

@@ -13,7 +13,7 @@ bool reaches(const Backend& backend, const Demand& demand) {
 }
 
 Answer ask(const Backend& backend, const Demand& demand) {
-  Answer answer{&backend, false, {}};
+  Answer answer{&backend, false, {}, nullptr};
   if (demand.forced.empty() && !backend.automatic()) {
     answer.reason = "only runs when it is asked for by name";
     return answer;
@@ -28,12 +28,15 @@ Answer ask(const Backend& backend, const Demand& demand) {
                     " memory, the tensors are on " + to_string(demand.device);
     return answer;
   }
-  if (demand.problem != nullptr && demand.pass) {
-    Capability capability = backend.supports(*demand.pass, *demand.problem, demand.ordinal);
-    if (!capability.supported) {
-      answer.reason = std::move(capability.reason);
+  if (demand.request != nullptr) {
+    const PlanRequest& request = *demand.request;
+    Result<PlanPointer> planned =
+        backend.plan(request.pass, request.problem, request.access, request.executor);
+    if (!planned.ok()) {
+      answer.reason = planned.reason();
       return answer;
     }
+    answer.plan = std::move(planned).value();
   }
   answer.can = true;
   return answer;
@@ -41,11 +44,13 @@ Answer ask(const Backend& backend, const Demand& demand) {
 
 }  // namespace
 
-const Backend* choose(Backends backends, const Demand& demand) {
+Answer choose(Backends backends, const Demand& demand) {
   for (const Backend* backend : backends) {
-    if (reaches(*backend, demand) && ask(*backend, demand).can) return backend;
+    if (!reaches(*backend, demand)) continue;
+    Answer answer = ask(*backend, demand);
+    if (answer.can) return answer;
   }
-  return nullptr;
+  return {};
 }
 
 std::vector<Answer> ask_all(Backends backends, const Demand& demand) {

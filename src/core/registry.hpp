@@ -1,7 +1,6 @@
 // Registry: which backend runs a call, and why the others don't.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,24 +13,31 @@ namespace attn::core {
 // In order of preference.
 using Backends = std::span<const Backend* const>;
 
+// The call to be planned.
+struct PlanRequest {
+  Pass pass;
+  const Problem& problem;
+  Access access;
+  const Executor& executor;
+};
+
 // What is asked for. `forced` names the one backend to use; empty = the first that can.
 struct Demand {
   std::string_view forced;
   Device device = Device::host;
-  // The problem; without one (merge, rope) any usable backend of the device will do.
-  std::optional<Pass> pass;
-  const Problem* problem = nullptr;
-  std::int32_t ordinal = 0;  // of the device
+  // Without one (merge, rope) any usable backend of the device will do.
+  const PlanRequest* request = nullptr;
 };
 
 struct Answer {
-  const Backend* backend = nullptr;
+  const Backend* backend = nullptr;  // null: choose() found none
   bool can = false;
   std::string reason;  // why not, or on what it runs
+  PlanPointer plan;    // for a request, where it can
 };
 
-// The first that can; null when none can. Allocates only where some backend says no.
-const Backend* choose(Backends backends, const Demand& demand);
+// The first that can.
+Answer choose(Backends backends, const Demand& demand);
 // Every backend's answer, in order.
 std::vector<Answer> ask_all(Backends backends, const Demand& demand);
 // "cuda: ...; webgpu: ...": why choose() found none.

@@ -41,20 +41,59 @@ struct KeyRange {
   [[nodiscard]] bool empty() const { return begin >= end; }
 };
 
-// The keys of [0, len_kv) that causal and window leave to query i. Kv ranges, mask and bias come on
-// top.
-inline KeyRange band_of(const Problem& problem, std::int64_t i, std::int64_t diag,
-                        std::int64_t len_kv) {
+// Where a call's queries stand and how far they see, causal and windows in one.
+struct Band {
+  static constexpr std::int64_t kUnlimited = -1;
+
+  // Query i of a sequence stands at key i + diag(len_q, len_kv).
+  bool bottom_right = true;  // diag is the sequence's len_kv - len_q ...
+  std::int64_t fixed = 0;    // ... or this
+  // It sees keys from there - left to there + right; causal is right = 0.
+  std::int64_t left = kUnlimited;
+  std::int64_t right = kUnlimited;
+
+  [[nodiscard]] std::int64_t diag(std::int64_t len_q, std::int64_t len_kv) const {
+    return bottom_right ? len_kv - len_q : fixed;
+  }
+  // fixed - left and fixed + right, saturated; the ends of 64 bits where unlimited.
+  [[nodiscard]] std::int64_t low() const {
+    if (left == kUnlimited) return std::numeric_limits<std::int64_t>::min();
+    return saturating_add(fixed, -left);
+  }
+  [[nodiscard]] std::int64_t high() const {
+    if (right == kUnlimited) return std::numeric_limits<std::int64_t>::max();
+    return saturating_add(fixed, right);
+  }
+};
+
+inline Band band_of(const Problem& problem, std::int64_t explicit_diag) {
+  Band band;
+  band.bottom_right = problem.diagonal == Diagonal::bottom_right;
+  if (problem.diagonal == Diagonal::explicit_value) band.fixed = explicit_diag;
+  if (problem.window_left) band.left = *problem.window_left;
+  if (problem.window_right) band.right = *problem.window_right;
+  if (problem.causal) band.right = 0;
+  return band;
+}
+
+// The keys of [0, len_kv) that causal and windows leave to query i, which stands at i + diag. Kv
+// ranges, mask and bias come on top.
+inline KeyRange keys_in(const Band& band, std::int64_t i, std::int64_t diag, std::int64_t len_kv) {
   const std::int64_t at = saturating_add(i, diag);
   KeyRange range{0, len_kv};
-  if (problem.causal) range.end = std::min(range.end, saturating_add(at, 1));
-  if (problem.window_left) {
-    range.begin = std::max(range.begin, saturating_add(at, -*problem.window_left));
+  if (band.left != Band::kUnlimited) {
+    range.begin = std::max(range.begin, saturating_add(at, -band.left));
   }
-  if (problem.window_right) {
-    range.end = std::min(range.end, saturating_add(saturating_add(at, *problem.window_right), 1));
+  if (band.right != Band::kUnlimited) {
+    range.end = std::min(range.end, saturating_add(saturating_add(at, band.right), 1));
   }
   return range;
+}
+
+// The same for one query of a problem.
+inline KeyRange keys_in(const Problem& problem, std::int64_t i, std::int64_t diag,
+                        std::int64_t len_kv) {
+  return keys_in(band_of(problem, diag), i, diag, len_kv);
 }
 
 // A length or cumulative length read from memory, made harmless.

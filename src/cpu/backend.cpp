@@ -1,6 +1,8 @@
 // The CPU backend behind the chain's interface.
 #include "cpu/backend.hpp"
 
+#include <memory>
+
 #include "cpu/host/launch.hpp"
 #include "cpu/host/plan.hpp"
 #include "cpu/kernels/kernels.hpp"
@@ -22,28 +24,24 @@ class CpuBackend final : public core::Backend {
     return true;
   }
 
-  core::Capability supports(Pass, const Problem& problem, std::int32_t) const override {
+  core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem, core::Access,
+                                       const core::Executor& executor) const override {
     if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
-      return {false, "no kernel for f8 types on the CPU; f32, f64, f16 and bf16 are supported"};
+      return core::Result<core::PlanPointer>::none(
+          "no kernel for f8 types on the CPU; f32, f64, f16 and bf16 are supported");
     }
-    return {true, ""};
+    return core::PlanPointer(std::make_shared<const CpuPlan>(pass, problem, executor.threads));
   }
 
-  core::Plan plan(Pass pass, const Problem& problem,
-                  const core::Executor& executor) const override {
-    return make_plan(pass, problem, executor.threads);
-  }
-
-  core::Status prepare(Pass, const Problem&, const core::Plan&,
-                       const core::Executor&) const override {
+  core::Status prepare(const core::Plan&, const core::Executor&) const override {
     target_name();  // the choice of instruction set is all that a first call would do
     return {};
   }
 
-  core::Status launch(Pass pass, const Problem& problem, const core::Plan& plan,
-                      const Arguments& arguments, const core::Executor& executor) const override {
+  core::Status launch(const core::Plan& plan, const Arguments& arguments,
+                      const core::Executor& executor) const override {
     target_name();
-    cpu::launch(pass, problem, plan, arguments, executor);
+    cpu::launch(static_cast<const CpuPlan&>(plan), arguments, executor);
     return {};
   }
 

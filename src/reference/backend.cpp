@@ -1,6 +1,7 @@
 // The reference as a backend: see backend.hpp.
 #include "reference/backend.hpp"
 
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -27,6 +28,22 @@ bool is_f8(DType type) {
   return type == DType::f8e4m3 || type == DType::f8e5m2;
 }
 
+struct ReferencePlan final : core::Plan {
+  using core::Plan::Plan;
+  [[nodiscard]] const char* function() const {
+    return pass == Pass::backward ? "reference_backward" : "reference_forward";
+  }
+  [[nodiscard]] PlanSummary summary() const override {
+    PlanSummary to;
+    to.kernel = function();
+    to.tile_q = 1;
+    to.tile_kv = 1;
+    to.tasks = problem.batch * problem.heads_q;
+    to.kernels = {function()};
+    return to;
+  }
+};
+
 class ReferenceBackend final : public core::Backend {
  public:
   [[nodiscard]] const char* name() const override { return "reference"; }
@@ -38,37 +55,27 @@ class ReferenceBackend final : public core::Backend {
   }
 
   // The functions of reference.hpp read f8 tensors; the backend supports what other backends run.
-  [[nodiscard]] core::Capability supports(Pass, const Problem& problem,
-                                          std::int32_t) const override {
+  [[nodiscard]] core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem,
+                                                     core::Access,
+                                                     const core::Executor&) const override {
     if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
-      return {false, "no kernel for f8 types yet; f32, f64, f16 and bf16 are supported"};
+      return core::Result<core::PlanPointer>::none(
+          "no kernel for f8 types yet; f32, f64, f16 and bf16 are supported");
     }
-    return {true, ""};
+    return core::PlanPointer(std::make_shared<const ReferencePlan>(pass, problem));
   }
 
-  [[nodiscard]] core::Plan plan(Pass pass, const Problem& problem,
-                                const core::Executor&) const override {
-    core::Plan plan;
-    plan.kernel = pass == Pass::backward ? "reference_backward" : "reference_forward";
-    plan.tile_q = 1;
-    plan.tile_kv = 1;
-    plan.tasks = problem.batch * problem.heads_q;
-    return plan;
-  }
+  core::Status prepare(const core::Plan&, const core::Executor&) const override { return {}; }
 
-  core::Status prepare(Pass, const Problem&, const core::Plan&,
-                       const core::Executor&) const override {
-    return {};
-  }
-
-  core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
-                      const Arguments& arguments, const core::Executor& executor) const override {
-    core::Interrupt* interrupt = executor.interrupt;
+  core::Status launch(const core::Plan& plan, const Arguments& arguments,
+                      const core::Executor& executor) const override {
+    executor.report_launch(static_cast<const ReferencePlan&>(plan).function());
     return status_of([&] {
-      switch (pass) {
-        case Pass::forward: return reference::forward(problem, arguments, interrupt);
-        case Pass::backward: return reference::backward(problem, arguments, interrupt);
-        case Pass::decode: return reference::decode(problem, arguments, interrupt);
+      switch (plan.pass) {
+        case Pass::forward: return reference::forward(plan.problem, arguments, executor.interrupt);
+        case Pass::backward:
+          return reference::backward(plan.problem, arguments, executor.interrupt);
+        case Pass::decode: return reference::decode(plan.problem, arguments, executor.interrupt);
       }
       return std::string("reference: no such pass");
     });

@@ -147,34 +147,6 @@ TEST(CudaArguments, VectorRows) {
   EXPECT_EQ(wide.fill().o.vector, 1) << "4 f32 are 16 bytes";
 }
 
-TEST(CudaArguments, WhatIsLoadedByElements) {
-  Given given;
-  const auto by_elements = [&](Pass pass = Pass::forward) {
-    given.problem = describe(given.arguments);
-    return loads_by_elements(pass, given.problem, given.fill(pass));
-  };
-  Arguments& a = given.arguments;
-  EXPECT_FALSE(by_elements());
-  a.dout = view(0x90000, DType::bf16, {2, 10, 4, 32});
-  EXPECT_FALSE(by_elements(Pass::backward));
-  for (TensorView* tensor : {&a.q, &a.k, &a.v}) {
-    tensor->offset_bytes = 4;
-    EXPECT_TRUE(by_elements());
-    tensor->offset_bytes = 0;
-  }
-  a.o.offset_bytes = 4;
-  EXPECT_FALSE(by_elements()) << "not loaded";
-  a.o.offset_bytes = 0;
-  a.dout.strides[1] += 1;
-  EXPECT_FALSE(by_elements());
-  EXPECT_TRUE(by_elements(Pass::backward));
-  a.dout = view(0x90000, DType::f32, {2, 10, 4, 32});
-  EXPECT_TRUE(by_elements(Pass::backward)) << "f32 is rounded on the way";
-  EXPECT_TRUE(loads_by_elements(Pass::backward, parse_problem("dtype=bf16 dtype_out=f32")));
-  EXPECT_FALSE(loads_by_elements(Pass::forward, parse_problem("dtype=bf16 dtype_out=f32")));
-  EXPECT_TRUE(loads_by_elements(Pass::forward, parse_problem("dtype=bf16 dim_vo=60")));
-}
-
 TEST(CudaArguments, Pairs) {
   const auto fill = [](const char* extent, auto change, DType dtype = DType::bf16) {
     Given given;
@@ -343,7 +315,7 @@ TEST(CudaArguments, VisibilityAtTheEndsOfTheNumbers) {
             ASSERT_EQ(seq.len_kv, 20);
             for (const int i : {0, 1, 9}) {
               const std::int64_t exact = core::diagonal_of(diagonal, diag, 10, 20);
-              core::KeyRange expected = core::band_of(given.problem, i, exact, 20);
+              core::KeyRange expected = core::keys_in(given.problem, i, exact, 20);
               if (expected.empty()) expected = {0, 0};
               const shared::KeyRange keys = shared::VisibleKeys(a, seq, i);
               // Where i + diag leaves 64 bits the core saturates at i, the kernel at the diagonal.

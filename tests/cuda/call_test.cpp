@@ -41,14 +41,27 @@ class CudaCall : public WithFakeDriver {
     const core::Status valid = core::validate(pass, problem, arguments);
     EXPECT_TRUE(valid.ok()) << valid.message;
     const DeviceFacts facts = h200();
-    const core::Capability capability = check_support(pass, problem, facts);
-    EXPECT_TRUE(capability.supported) << capability.reason;
-    const DevicePlan plan = make_plan(pass, problem, facts);
+    const core::Result<CudaPlan> made = make_plan(pass, problem, facts);
+    EXPECT_TRUE(made.ok()) << made.reason();
+    const CudaPlan& plan = made.value();
     const CurrentContext context(fake_driver(), 0);
     std::vector<Kernel> kernels(plan.num_kernels);
     const device::Arguments prepared = device_arguments(pass, problem, arguments);
-    DeviceCall call{context, pass, problem,         prepared,
-                    plan,    {},   stream_of(this), reinterpret_cast<void*>(2 * kDeviceMemory)};
+    std::vector<std::string> reported;
+    const core::LaunchObserver observer{
+        [](void* names, const char* kernel) {
+          static_cast<std::vector<std::string>*>(names)->emplace_back(kernel);
+        },
+        &reported};
+    core::Executor executor;
+    executor.observer = &observer;
+    DeviceCall call{context,
+                    prepared,
+                    plan,
+                    executor,
+                    {},
+                    stream_of(this),
+                    reinterpret_cast<void*>(2 * kDeviceMemory)};
     for (std::size_t i = 0; i < plan.num_kernels; ++i) {
       kernels[i].spec = plan.kernels[i];
       kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
@@ -58,6 +71,7 @@ class CudaCall : public WithFakeDriver {
     fake().launched.clear();
     const core::Status status = run(call);
     EXPECT_TRUE(status.ok()) << status.message;
+    EXPECT_EQ(reported, plan.summary().kernels);
     std::vector<Seen> list;
     for (const FakeLaunch& launch : fake().launched) {
       EXPECT_EQ(launch.stream, this);
@@ -70,6 +84,9 @@ class CudaCall : public WithFakeDriver {
       std::memcpy(&seen.arguments, launch.parameters.data(), sizeof(seen.arguments));
       list.push_back(seen);
     }
+    std::vector<std::string> entries;
+    for (const Seen& seen : list) entries.push_back(seen.entry);
+    EXPECT_EQ(entries, reported) << "what the driver was given is what the plan says";
     return list;
   }
 
@@ -95,13 +112,13 @@ TEST_F(CudaCall, AFailedLaunchEndsIt) {
   own_context(100);  // where nothing was launched before
   const Problem problem = describe(arguments);
   const DeviceFacts facts = h200();
-  const DevicePlan plan = make_plan(Pass::forward, problem, facts);
+  const CudaPlan plan = make_plan(Pass::forward, problem, facts).value();
   const CurrentContext context(fake_driver(), 0);
   Kernel kernel;
   kernel.spec = plan.kernels[0];
   const device::Arguments prepared = device_arguments(Pass::forward, problem, arguments);
-  const DeviceCall call{context, Pass::forward, problem, prepared,
-                        plan,    {&kernel},     nullptr, nullptr};
+  const core::Executor executor;
+  const DeviceCall call{context, prepared, plan, executor, {&kernel}, nullptr, nullptr};
   fake().failing_result = abi::kOutOfMemory;
   // The first call's kernels are launched one by one, the second's by a graph.
   for (const char* launching : {"cuLaunchKernelEx", "cuGraphLaunch"}) {
@@ -186,9 +203,9 @@ TEST_F(CudaBackwardCall, InOrder) {
   const auto list = launched(problem);
   ASSERT_EQ(entries(list),
             (Names{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess"}));
-  const auto tile_q = static_cast<unsigned>(make_plan(Pass::backward, problem, h200()).plan.tile_q);
-  const auto tile_kv =
-      static_cast<unsigned>(make_plan(Pass::backward, problem, h200()).plan.tile_kv);
+  const PlanSummary plan = make_plan(Pass::backward, problem, h200()).value().summary();
+  const auto tile_q = static_cast<unsigned>(plan.tile_q);
+  const auto tile_kv = static_cast<unsigned>(plan.tile_kv);
   EXPECT_EQ(list[0].blocks, (300 + tile_q - 1) / tile_q * 4 * 2);
   EXPECT_EQ(list[1].blocks, (300 + tile_kv - 1) / tile_kv * 4 * 2);
   EXPECT_EQ(list[2].blocks, 5u * 4 * 2) << "64 rows each";
@@ -276,7 +293,9 @@ TEST(CudaBiasGradient, SumsNeedTheDevice) {
   const Problem problem = parse_problem(
       "dtype=bf16 batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 bias=hqk dbias");
   const auto has_sums = [&](const Problem& of, DeviceFacts facts) {
-    return make_plan(Pass::backward, of, facts).workspace.dbias_accum.bytes > 0;
+    const core::Result<CudaPlan> plan = make_plan(Pass::backward, of, facts);
+    EXPECT_TRUE(plan.ok()) << plan.reason();
+    return plan.ok() && plan.value().workspace.dbias_accum.bytes > 0;
   };
   DeviceFacts facts = h200();
   EXPECT_TRUE(has_sums(problem, facts));
@@ -287,16 +306,16 @@ TEST(CudaBiasGradient, SumsNeedTheDevice) {
   facts = h200();
   facts.major = 8;
   EXPECT_FALSE(has_sums(problem, facts));
-  for (const bool by_elements : {false, true}) {
-    EXPECT_EQ(make_plan(Pass::backward, problem, h200(), by_elements).plan.workspace_bytes,
-              make_plan(Pass::backward, problem, h200()).plan.workspace_bytes)
+  for (const core::Access access : {core::Access::element, core::Access::vector}) {
+    EXPECT_EQ(make_plan(Pass::backward, problem, h200(), access).value().workspace_bytes,
+              make_plan(Pass::backward, problem, h200()).value().workspace_bytes)
         << "a caller's workspace is for all calls of the problem";
   }
   Problem endless = problem;
   endless.len_q = endless.len_kv = std::int64_t{1} << 29;
   endless.batch = endless.heads_q = endless.heads_kv = 1 << 4;
   endless.bias.batch = true;
-  EXPECT_FALSE(has_sums(endless, h200()));
+  EXPECT_FALSE(dbias_accum_fits(endless, h200().memory_bytes)) << "beyond 64 bits";
   Problem odd = problem;
   odd.dim_qk = 60;
   EXPECT_FALSE(has_sums(odd, h200()));

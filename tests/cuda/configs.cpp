@@ -96,8 +96,8 @@ std::map<std::string, std::size_t> refusals(const std::vector<CacheRequest::Call
                                             const DeviceFacts& facts) {
   std::map<std::string, std::size_t> counts;
   for (const auto& [pass, problem] : calls) {
-    const core::Capability capability = check_support(pass, problem, facts);
-    if (!capability.supported) ++counts[capability.reason];
+    const core::Result<CudaPlan> plan = make_plan(pass, problem, facts);
+    if (!plan.ok()) ++counts[plan.reason()];
   }
   return counts;
 }

@@ -5,7 +5,6 @@
 
 #include "core/validate.hpp"
 #include "cuda/host/call.hpp"
-#include "cuda/host/plans.hpp"
 #include "cuda/host/table.hpp"
 #include "facts.hpp"
 #include "fake.hpp"
@@ -19,9 +18,9 @@ std::string reason(const char* problem, const DeviceFacts& facts = h200(),
   const Problem parsed = parse_problem(problem);
   const core::Status status = core::validate_problem(pass, parsed);
   EXPECT_TRUE(status.ok()) << status.message;
-  const core::Capability capability = check_support(pass, parsed, facts);
-  EXPECT_EQ(capability.supported, capability.reason.empty());
-  return capability.reason;
+  const core::Result<CudaPlan> plan = make_plan(pass, parsed, facts);
+  EXPECT_EQ(plan.ok(), plan.reason().empty());
+  return plan.reason();
 }
 
 TEST(CudaPlan, RefusesWithReasons) {
@@ -64,7 +63,7 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
 }
 
 // What a kernel is launched with is what its Config was compiled for.
-void expect_consistent(const DevicePlan& plan, const std::string& what) {
+void expect_consistent(const CudaPlan& plan, const std::string& what) {
   ASSERT_GE(plan.num_kernels, 1u) << what;
   const auto main = std::find_if(plan.specs().begin(), plan.specs().end(), [](const auto& spec) {
     const std::string_view entry = spec.entry;
@@ -72,9 +71,10 @@ void expect_consistent(const DevicePlan& plan, const std::string& what) {
   });
   ASSERT_NE(main, plan.specs().end()) << what;
   EXPECT_EQ(main->threads, 32 * main->config.get("warps").value_or(0)) << what;
-  EXPECT_EQ(plan.plan.tile_q, main->config.get("tile_q")) << what;
-  EXPECT_EQ(plan.plan.tile_kv, main->config.get("tile_kv")) << what;
-  EXPECT_EQ(plan.plan.tasks, plan.blocks[static_cast<std::size_t>(main - plan.specs().begin())]);
+  const PlanSummary summary = plan.summary();
+  EXPECT_EQ(summary.tile_q, main->config.get("tile_q")) << what;
+  EXPECT_EQ(summary.tile_kv, main->config.get("tile_kv")) << what;
+  EXPECT_EQ(summary.tasks, plan.blocks[static_cast<std::size_t>(main - plan.specs().begin())]);
 }
 
 TEST(CudaPlan, FitsEveryDeviceInEveryShape) {
@@ -128,7 +128,7 @@ TEST(CudaPlan, BackwardFitsDevicesInTheirShapes) {
             ++refused;
             continue;
           }
-          const DevicePlan plan = make_plan(Pass::backward, problem, facts);
+          const CudaPlan plan = make_plan(Pass::backward, problem, facts).value();
           expect_consistent(plan, text);
           for (const KernelSpec& spec : plan.specs()) {
             EXPECT_LE(spec.shared_bytes, facts.shared_per_block) << facts.name << " " << text;
@@ -242,40 +242,19 @@ TEST(CudaPlan, CaseListNeedsFewConfigs) {
     std::unordered_set<Config> configs;
     int planned = 0;
     for (const harness::Case& c : harness::case_list()) {
-      if (!check_support(c.pass, c.problem, facts).supported) continue;
       // Tensors that lie oddly are loaded by elements.
-      const DevicePlan plan =
-          make_plan(c.pass, c.problem, facts, c.memory == harness::Memory::padded);
-      expect_consistent(plan, to_string(c));
-      for (const KernelSpec& spec : plan.specs()) configs.insert(spec.config);
+      const core::Access access =
+          c.memory == harness::Memory::padded ? core::Access::element : core::Access::tma;
+      const core::Result<CudaPlan> plan = make_plan(c.pass, c.problem, facts, access);
+      if (!plan.ok()) continue;
+      expect_consistent(plan.value(), to_string(c));
+      for (const KernelSpec& spec : plan.value().specs()) configs.insert(spec.config);
       ++planned;
     }
     EXPECT_GE(planned, 500) << facts.name;
     EXPECT_LE(configs.size(), 300u) << facts.name;
     RecordProperty(facts.name, static_cast<int>(configs.size()));
   }
-}
-
-TEST(CudaPlan, IsMadeOncePerProblemAndDevice) {
-  Plans plans;
-  Problem problem = parse_problem("dtype=bf16 len_q=8 len_kv=8");
-  const auto first = plans.get(Pass::forward, problem, h200());
-  EXPECT_EQ(plans.get(Pass::forward, problem, h200()), first);
-  EXPECT_NE(plans.get(Pass::backward, problem, h200()), first);
-  EXPECT_NE(plans.get(Pass::forward, problem, h200(), true), first);
-  problem.dim_vo = 63;
-  EXPECT_EQ(plans.get(Pass::forward, problem, h200(), true),
-            plans.get(Pass::forward, problem, h200()));
-  problem.dim_vo = 64;
-  DeviceFacts second = h200();
-  second.ordinal = 1;
-  EXPECT_NE(plans.get(Pass::forward, problem, second), first);
-  for (std::int64_t len = 100; len < 5200; ++len) {
-    problem.len_q = len;
-    plans.get(Pass::forward, problem, h200());
-  }
-  problem.len_q = 8;
-  EXPECT_NE(plans.get(Pass::forward, problem, h200()), first) << "bounded";
 }
 
 class CudaPointers : public WithFakeDriver {
@@ -291,7 +270,7 @@ class CudaPointers : public WithFakeDriver {
     problem.lse = false;
   }
   [[nodiscard]] core::Status check() const {
-    return check_pointers(fake_driver(), make_plan(Pass::forward, problem, h200()), problem,
+    return check_pointers(fake_driver(), make_plan(Pass::forward, problem, h200()).value(),
                           arguments, 0);
   }
 

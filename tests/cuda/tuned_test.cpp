@@ -39,25 +39,25 @@ TEST(CudaTuned, TilesAsText) {
 
 TEST(CudaTuned, PlansTakeWhatWasMeasured) {
   DeviceFacts facts = h200();
-  const DevicePlan table = make_plan(Pass::forward, kProblem, facts);
+  const CudaPlan table = make_plan(Pass::forward, kProblem, facts).value();
   Tuned tuned("", facts.name);
   facts.tuned = &tuned;
   const Shape shape = shape_of(Pass::forward, kProblem);
   ASSERT_NE(choose_tiles(shape, facts), kTiles);
   tuned.use(shape, kTiles);
   EXPECT_EQ(choose_tiles(shape, facts), kTiles);
-  const DevicePlan plan = make_plan(Pass::forward, kProblem, facts);
-  EXPECT_EQ(plan.plan.tile_kv, 32);
+  const CudaPlan plan = make_plan(Pass::forward, kProblem, facts).value();
+  EXPECT_EQ(plan.summary().tile_kv, 32);
   EXPECT_EQ(plan.kernels[0].threads, 256u);
   Problem softcap = kProblem;
   softcap.softcap = true;
   EXPECT_NE(choose_tiles(shape_of(Pass::forward, softcap), facts), kTiles) << "of another shape";
   // What does not fit (a file of another version) is passed over.
   tuned.use(shape, Tiles{128, 32, 8, 2, 9, false});
-  EXPECT_EQ(make_plan(Pass::forward, kProblem, facts).kernels[0], table.kernels[0]);
+  EXPECT_EQ(make_plan(Pass::forward, kProblem, facts).value().kernels[0], table.kernels[0]);
   tuned.use(shape, std::nullopt);
   EXPECT_EQ(tuned.size(), 0u);
-  EXPECT_EQ(make_plan(Pass::forward, kProblem, facts).kernels[0], table.kernels[0]);
+  EXPECT_EQ(make_plan(Pass::forward, kProblem, facts).value().kernels[0], table.kernels[0]);
 }
 
 TEST(CudaTuned, IsKeptPerDevice) {

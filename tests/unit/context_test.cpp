@@ -179,15 +179,16 @@ TEST(PlanCache, FindsWhatWasInsertedAndStaysBounded) {
   for (std::int64_t len = 0; len < 5000; ++len) {
     key.problem.len_q = len;
     api::Planned planned;
-    planned.plan.tasks = len;
+    planned.slots.resize(static_cast<std::size_t>(len % 7));
     cache.insert(key, std::make_shared<const api::Planned>(planned));
   }
-  EXPECT_EQ(cache.find(key)->plan.tasks, 4999);
-  for (const auto change : {0, 1, 2}) {
+  EXPECT_EQ(cache.find(key)->slots.size(), 4999u % 7);
+  for (const auto change : {0, 1, 2, 3}) {
     api::PlanKey other = key;
     if (change == 0) other.pass = Pass::decode;
     if (change == 1) other.device = Device::cuda;
     if (change == 2) other.ordinal = 1;
+    if (change == 3) other.access = core::Access::tma;
     EXPECT_EQ(cache.find(other), nullptr);
   }
   key.problem.len_q = 0;

@@ -4,11 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 
 #include "core/not_built.hpp"
 
 namespace attn::core {
 namespace {
+
+struct FakePlan final : Plan {
+  using Plan::Plan;
+  [[nodiscard]] PlanSummary summary() const override { return {}; }
+};
 
 class Fake final : public Backend {
  public:
@@ -21,15 +27,13 @@ class Fake final : public Backend {
     detail = unusable_;
     return detail.empty();
   }
-  [[nodiscard]] Capability supports(Pass, const Problem&, std::int32_t) const override {
-    return {*lacks_ == '\0', lacks_};
+  [[nodiscard]] Result<PlanPointer> plan(Pass pass, const Problem& problem, Access,
+                                         const Executor&) const override {
+    if (*lacks_ != '\0') return Result<PlanPointer>::none(lacks_);
+    return PlanPointer(std::make_shared<const FakePlan>(pass, problem));
   }
-  [[nodiscard]] Plan plan(Pass, const Problem&, const Executor&) const override { return {}; }
-  Status prepare(Pass, const Problem&, const Plan&, const Executor&) const override { return {}; }
-  Status launch(Pass, const Problem&, const Plan&, const Arguments&,
-                const Executor&) const override {
-    return {};
-  }
+  Status prepare(const Plan&, const Executor&) const override { return {}; }
+  Status launch(const Plan&, const Arguments&, const Executor&) const override { return {}; }
   Status merge(const MergeArguments&, const Executor&) const override { return {}; }
   Status merge_backward(const MergeBackwardArguments&, const Executor&) const override {
     return {};
@@ -50,27 +54,34 @@ const Fake kFull("full", Device::host, true, "", "");
 const Fake kSlow("slow", Device::host, false, "", "");
 const std::array<const Backend*, 4> kAll{&kGpu, &kPlain, &kFull, &kSlow};
 const Problem kProblem;
+const Executor kExecutor;
+const PlanRequest kRequest{Pass::forward, kProblem, Access::tma, kExecutor};
 
 Demand demand(std::string_view forced, Device device = Device::host) {
-  return {forced, device, Pass::forward, &kProblem};
+  return {forced, device, &kRequest};
 }
 
 TEST(Registry, TakesTheFirstThatCan) {
-  EXPECT_EQ(choose(kAll, demand("")), &kFull);
+  const Answer answer = choose(kAll, demand(""));
+  EXPECT_EQ(answer.backend, &kFull);
+  ASSERT_NE(answer.plan, nullptr);
+  EXPECT_EQ(answer.plan->problem, kProblem);
   // Without a problem the first usable one will do.
-  EXPECT_EQ(choose(kAll, {"", Device::host, {}, nullptr}), &kPlain);
+  const Answer any = choose(kAll, {"", Device::host, nullptr});
+  EXPECT_EQ(any.backend, &kPlain);
+  EXPECT_EQ(any.plan, nullptr);
 }
 
 TEST(Registry, ForcedBackendOrItsReason) {
-  EXPECT_EQ(choose(kAll, demand("slow")), &kSlow);
-  EXPECT_EQ(choose(kAll, demand("plain")), nullptr);
+  EXPECT_EQ(choose(kAll, demand("slow")).backend, &kSlow);
+  EXPECT_EQ(choose(kAll, demand("plain")).backend, nullptr);
   EXPECT_EQ(reasons(kAll, demand("plain")),
             "gpu: the context asks for plain; plain: no dropout; full: the context asks for plain; "
             "slow: the context asks for plain");
 }
 
 TEST(Registry, DeviceDecides) {
-  EXPECT_EQ(choose(kAll, demand("", Device::cuda)), nullptr);
+  EXPECT_EQ(choose(kAll, demand("", Device::cuda)).backend, nullptr);
   EXPECT_EQ(reasons(kAll, demand("", Device::cuda)),
             "gpu: no driver; plain: works on host memory, the tensors are on cuda; full: works on "
             "host memory, the tensors are on cuda; slow: only runs when it is asked for by name");
@@ -88,11 +99,11 @@ TEST(Registry, NotBuiltSaysWhy) {
   EXPECT_FALSE(stub.built());
   EXPECT_FALSE(stub.usable(detail));
   EXPECT_EQ(detail, "this build has none");
-  EXPECT_FALSE(stub.supports(Pass::forward, kProblem, 0).supported);
-  EXPECT_EQ(stub.plan(Pass::forward, kProblem, {}).workspace_bytes, 0);
-  for (const Status& status : {stub.prepare(Pass::forward, kProblem, {}, {}),
-                               stub.launch(Pass::forward, kProblem, {}, {}, {}), stub.merge({}, {}),
-                               stub.merge_backward({}, {}), stub.rope({}, {})}) {
+  EXPECT_EQ(stub.plan(Pass::forward, kProblem, Access::tma, {}).reason(), "this build has none");
+  const FakePlan plan;
+  for (const Status& status :
+       {stub.prepare(plan, {}), stub.launch(plan, {}, {}), stub.merge({}, {}),
+        stub.merge_backward({}, {}), stub.rope({}, {})}) {
     EXPECT_EQ(status.code, ErrorCode::unsupported);
     EXPECT_EQ(status.message, "cuda: this build has none");
   }

@@ -33,7 +33,7 @@ TEST(Visibility, BandIsTheDefinition) {
         problem.window_right = right;
         for (std::int64_t diag = -9; diag <= 9; ++diag) {
           for (std::int64_t i = 0; i < 6; ++i) {
-            const KeyRange range = band_of(problem, i, diag, 7);
+            const KeyRange range = keys_in(problem, i, diag, 7);
             for (std::int64_t j = 0; j < 7; ++j) {
               const bool visible = (!causal || j <= i + diag) && (!left || j >= i + diag - *left) &&
                                    (!right || j <= i + diag + *right);
@@ -55,8 +55,8 @@ TEST(Visibility, ExtremesSaturate) {
   problem.causal = true;
   problem.window_left = kMax;
   problem.window_right = kMax;
-  EXPECT_TRUE(band_of(problem, 5, kMin, 10).empty());
-  const KeyRange all = band_of(problem, 5, kMax, 10);
+  EXPECT_TRUE(keys_in(problem, 5, kMin, 10).empty());
+  const KeyRange all = keys_in(problem, 5, kMax, 10);
   EXPECT_LE(all.begin, 5);
   EXPECT_EQ(all.end, 10);
 }

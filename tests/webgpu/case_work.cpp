@@ -22,8 +22,8 @@ struct HashSpec {
 
 CaseWork::CaseWork(const harness::Case& c, const DeviceFacts& facts)
     : inputs(c), output_set(c, DType::none) {
-  const core::Capability capability = check_support(c.pass, c.problem, facts);
-  if (!capability.supported) throw Error(ErrorCode::unsupported, capability.reason);
+  const std::string why = refusal(c.problem, facts);
+  if (!why.empty()) throw Error(ErrorCode::unsupported, why);
   if (c.pass == Pass::backward) harness::give_forward(c, inputs);
   run.add(inputs.tensors);
   run.add(output_set.tensors);
@@ -54,7 +54,7 @@ std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts) {
     for (const Dispatch& dispatch : work.dispatches) kernels.insert(dispatch.spec);
   };
   for (const harness::Case& c : harness::case_list()) {
-    if (!check_support(c.pass, c.problem, facts).supported) continue;
+    if (!refusal(c.problem, facts).empty()) continue;
     Work work;
     if (work_of_problem(c.pass, c.problem, facts, work).ok()) insert(work);
   }

@@ -30,36 +30,33 @@ Problem long_problem(DType dtype, std::int64_t len) {
   return p;
 }
 
-std::string refusal(const Problem& problem, const DeviceFacts& facts, Pass pass = Pass::forward) {
-  const core::Capability capability = check_support(pass, problem, facts);
-  if (!capability.supported) return capability.reason;
-  Work work;
-  return work_of_problem(pass, problem, facts, work).message;
+std::string reason(const Problem& problem, const DeviceFacts& facts, Pass pass = Pass::forward) {
+  return make_plan(pass, problem, facts).reason();
 }
 
 TEST(Support, RefusesTooSmallWorkgroupMemory) {
   DeviceFacts facts = least_facts();
-  EXPECT_EQ(refusal(long_problem(DType::f32, 100), facts), "");
+  EXPECT_EQ(reason(long_problem(DType::f32, 100), facts), "");
   facts.workgroup_bytes = 8192;
-  EXPECT_EQ(refusal(long_problem(DType::f32, 100), facts),
+  EXPECT_EQ(reason(long_problem(DType::f32, 100), facts),
             "the device has 8192 bytes of workgroup memory; needed are 16384");
 }
 
 TEST(Support, RefusesTypesThatTheLanguageLacks) {
-  EXPECT_EQ(refusal(long_problem(DType::f64, 100), least_facts()),
+  EXPECT_EQ(reason(long_problem(DType::f64, 100), least_facts()),
             "no kernel for f64 on WebGPU; accepted f32, f16 and bf16");
 }
 
 TEST(Support, RefusesLengthsThat32BitsCannotCount) {
   const std::int64_t most = std::int64_t{1} << 28;
-  EXPECT_EQ(refusal(long_problem(DType::f32, most + 1), least_facts()),
+  EXPECT_EQ(reason(long_problem(DType::f32, most + 1), least_facts()),
             "sequences of more than 2^28 rows");
 }
 
 TEST(Support, RefusesAHeadThatCannotBeBound) {
   DeviceFacts facts = least_facts();
   facts.max_storage_binding_bytes = 1 << 20;
-  const std::string found = refusal(long_problem(DType::f32, 65536), facts);
+  const std::string found = reason(long_problem(DType::f32, 65536), facts);
   EXPECT_NE(found.find("this device binds at most 1048576 at once"), std::string::npos) << found;
 }
 
@@ -69,7 +66,7 @@ TEST(Support, RefusesMoreSplitsThanAGridHas) {
   problem.split_keys = 1;
   DeviceFacts facts = least_facts();
   facts.max_grid = 64;
-  const std::string found = refusal(problem, facts, Pass::decode);
+  const std::string found = reason(problem, facts, Pass::decode);
   EXPECT_NE(found.find("splits: found 100; this device's grids have at most 64"), std::string::npos)
       << found;
 }

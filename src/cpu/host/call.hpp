@@ -6,71 +6,26 @@
 #include <attn/problem.hpp>
 #include <cstdint>
 
+#include "core/call_numbers.hpp"
 #include "core/interrupt.hpp"
-#include "core/philox.hpp"
-#include "core/visibility.hpp"
+#include "core/strided.hpp"
 
 namespace attn::cpu {
 
-// Rows of a tensor [batch, len, heads, dim], packed [total, heads, dim] or paged
-// [pages, page_size, heads, dim]. Strides in bytes.
-struct Rows {
-  char* base = nullptr;
-  DType dtype = DType::f32;
-  bool packed = false;
+// Rows of a tensor, see core/strided.hpp, which may be in pages: then stride_batch is a page's.
+struct StridedTensor : core::StridedTensor {
   bool paged = false;
-  bool workspace = false;         // ours: written plainly, whatever the gradients' options say
-  std::int64_t stride_batch = 0;  // paged: of a page
-  std::int64_t stride_row = 0;
-  std::int64_t stride_head = 0;
-  [[nodiscard]] bool given() const { return base != nullptr; }
-};
-
-// lse, dlse, delta: [batch, heads, len] or [heads, total]. Strides in bytes.
-struct Stats {
-  char* base = nullptr;
-  bool packed = false;
-  std::int64_t stride_batch = 0;
-  std::int64_t stride_head = 0;
-  std::int64_t stride_row = 0;
-  [[nodiscard]] bool given() const { return base != nullptr; }
-};
-
-// bias, mask, dbias: [b|1, h|1, n|1, m|1]; a broadcast dimension has stride 0. Strides in bytes.
-struct Pairs {
-  char* base = nullptr;
-  DType dtype = DType::f32;
-  std::int64_t stride_batch = 0;
-  std::int64_t stride_head = 0;
-  std::int64_t stride_q = 0;
-  std::int64_t stride_kv = 0;
-  [[nodiscard]] bool given() const { return base != nullptr; }
-};
-
-// One i32 for each query or key: kv_begin, kv_end, rotary positions. Strides in elements.
-struct Indices {
-  const std::int32_t* base = nullptr;
-  bool packed = false;
-  std::int64_t stride_batch = 0;
-  std::int64_t stride_row = 0;
-  [[nodiscard]] bool given() const { return base != nullptr; }
+  bool workspace = false;  // ours: written plainly, whatever the gradients' options say
 };
 
 struct Call {
   Problem problem;
-  Rows q, k, v, o, dout, dq, dk, dv, k_new, v_new;
-  Stats lse, dlse, delta;
-  Pairs bias, mask, dbias;
-  Indices kv_begin, kv_end, pos_q, pos_k;
-
-  const std::int32_t* len_q = nullptr;
-  const std::int32_t* len_kv = nullptr;
-  std::int64_t len_q_stride = 0;
-  std::int64_t len_kv_stride = 0;
-  const std::int32_t* cu_len_q = nullptr;
-  const std::int32_t* cu_len_kv = nullptr;
-  std::int64_t cu_len_q_stride = 0;
-  std::int64_t cu_len_kv_stride = 0;
+  core::CallNumbers numbers;
+  StridedTensor q, k, v, o, dout, dq, dk, dv, k_new, v_new;
+  core::StridedTensor lse, dlse, delta;
+  core::ScoreTensor bias, mask, dbias;
+  core::StridedTensor kv_begin, kv_end, pos_q, pos_k;
+  core::LengthArray len_q, len_kv, cu_len_q, cu_len_kv;
 
   const std::int32_t* block_table = nullptr;
   std::int64_t table_stride_batch = 0;
@@ -85,16 +40,6 @@ struct Call {
   char* dsink = nullptr;
   std::int64_t dsink_stride = 0;
   std::uint32_t* nonfinite_count = nullptr;
-
-  double scale = 1.0;
-  double softcap = 0.0;
-  std::uint32_t keep_threshold = 256;  // dropout keeps when byte < threshold
-  core::PhiloxKey dropout_key{};
-  std::uint32_t dropout_offset_lo = 0;
-  Origin origin{};
-  std::int64_t explicit_diag = 0;
-
-  std::int64_t group = 1;  // query heads of one key head
 
   double rope_base = 0.0;
   std::int64_t rope_pos_offset = 0;
@@ -142,8 +87,8 @@ inline bool has_page(const Call& call, std::int64_t b, std::int64_t j) {
 
 // Address of entry-local row `row` of a head; `first` is the entry's first row where packed. Null
 // for a key without a page.
-inline char* row_address(const Call& call, const Rows& rows, std::int64_t b, std::int64_t first,
-                         std::int64_t row, std::int64_t head) {
+inline char* row_address(const Call& call, const StridedTensor& rows, std::int64_t b,
+                         std::int64_t first, std::int64_t row, std::int64_t head) {
   if (rows.paged) {
     const std::int64_t page = page_of(call, b, row);
     if (page < 0 || page >= call.num_pages) return nullptr;
@@ -155,21 +100,20 @@ inline char* row_address(const Call& call, const Rows& rows, std::int64_t b, std
   return rows.base + at + head * rows.stride_head;
 }
 
-inline char* stat_address(const Stats& stats, std::int64_t b, std::int64_t first, std::int64_t row,
-                          std::int64_t head) {
+inline char* stat_address(const core::StridedTensor& stats, std::int64_t b, std::int64_t first,
+                          std::int64_t row, std::int64_t head) {
   const std::int64_t at = stats.packed ? (first + row) * stats.stride_row
                                        : b * stats.stride_batch + row * stats.stride_row;
   return stats.base + at + head * stats.stride_head;
 }
 
-inline std::int64_t index_at(const Indices& indices, std::int64_t b, std::int64_t first,
+inline std::int64_t index_at(const core::StridedTensor& indices, std::int64_t b, std::int64_t first,
                              std::int64_t row) {
-  return indices.base[indices.packed ? (first + row) * indices.stride_row
-                                     : b * indices.stride_batch + row * indices.stride_row];
+  return *reinterpret_cast<const std::int32_t*>(stat_address(indices, b, first, row, 0));
 }
 
-inline char* pair_address(const Pairs& pairs, std::int64_t b, std::int64_t head, std::int64_t i,
-                          std::int64_t j) {
+inline char* pair_address(const core::ScoreTensor& pairs, std::int64_t b, std::int64_t head,
+                          std::int64_t i, std::int64_t j) {
   return pairs.base + b * pairs.stride_batch + head * pairs.stride_head + i * pairs.stride_q +
          j * pairs.stride_kv;
 }

@@ -1,6 +1,4 @@
-// Launch: resolves the call and runs its phases, each a set of independent tasks.
-//   forward: [append] -> [rotate q, k] -> forward -> [merge splits]
-//   backward: [rotate q, k] -> row sums -> keys, queries, bias, sinks -> [rotate dq, dk back]
+// Launch: resolves the call and runs its plan's steps in order.
 #include "cpu/host/launch.hpp"
 
 #include <algorithm>
@@ -19,9 +17,9 @@ constexpr std::int64_t kRowsOfTask = 64;  // rows of a rotary or merge task
 
 // Contiguous rows [rows, heads, dim] of the workspace, in the layout of `like`.
 template <class T>
-Rows workspace_rows(T* memory, Layout layout, std::int64_t len, std::int64_t heads,
-                    std::int64_t dim) {
-  Rows rows;
+StridedTensor workspace_rows(T* memory, Layout layout, std::int64_t len, std::int64_t heads,
+                             std::int64_t dim) {
+  StridedTensor rows;
   rows.base = reinterpret_cast<char*>(memory);
   rows.dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
   rows.packed = layout == Layout::packed;
@@ -32,7 +30,8 @@ Rows workspace_rows(T* memory, Layout layout, std::int64_t len, std::int64_t hea
   return rows;
 }
 
-RotaryJob rotary_job(const Call& call, const Rows& in, const Rows& out, std::int64_t heads) {
+RotaryJob rotary_job(const Call& call, const StridedTensor& in, const StridedTensor& out,
+                     std::int64_t heads) {
   RotaryJob job;
   job.in = in;
   job.out = out;
@@ -75,26 +74,6 @@ std::int64_t key_rows(const Call& call, std::int64_t b, bool all, RotaryEntry& r
   return all ? entry.rows_kv : entry.len_kv;
 }
 
-template <class T>
-void rotate_inputs(Pass pass, Call& call, const Workspace<T>& w, const core::Executor& executor) {
-  const Problem& p = call.problem;
-  const Rows q = workspace_rows(w.rotated_q, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
-  RotaryJob job = rotary_job(call, call.q, q, p.heads_q);
-  job.positions = call.pos_q;
-  run_rotary(call, job, executor, p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
-    return query_rows(call, b, false, rotary);
-  });
-  call.q = q;
-  if (pass == Pass::decode) return;  // cached keys are rotated already
-  const Layout layout = p.page_size > 0 ? Layout::padded : p.layout_kv;
-  const Rows k = workspace_rows(w.rotated_k, layout, p.len_kv, p.heads_kv, p.dim_qk);
-  job = rotary_job(call, call.k, k, p.heads_kv);
-  job.positions = call.pos_k;
-  run_rotary(call, job, executor, p.batch, p.len_kv,
-             [&](std::int64_t b, RotaryEntry& rotary) { return key_rows(call, b, false, rotary); });
-  call.k = k;
-}
-
 // Writes the new rows behind each entry's cached ones; rows without room are dropped.
 void append(const Call& call, const core::Executor& executor) {
   const Problem& p = call.problem;
@@ -127,7 +106,7 @@ void each_gap(const Call& call, bool queries, std::int64_t total, Gap&& gap) {
   if (covered < total) gap(covered, total);
 }
 
-void zero_gap(const Call& call, const Rows& rows, std::int64_t heads, std::int64_t dim,
+void zero_gap(const Call& call, const StridedTensor& rows, std::int64_t heads, std::int64_t dim,
               std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     for (std::int64_t head = 0; head < heads; ++head) {
@@ -170,93 +149,130 @@ void write_gradient_gaps(const Call& call) {
   }
 }
 
-template <class T>
-void launch_forward(Pass pass, Call& call, const Config& config, const Workspace<T>& w,
-                    const core::Executor& executor) {
-  const Problem& p = call.problem;
-  if (p.len_new > 0) append(call, executor);
-  if (p.rope != Rope::none) rotate_inputs(pass, call, w, executor);
-  write_query_gaps<T>(call);
-  const ForwardKernels<T> kernels = forward_kernels<T>();
-  const auto memory = [&](std::int32_t worker) { return w.scratch + worker * w.scratch_bytes; };
-  run_tasks(executor, p.batch * p.heads_kv * row_tiles(p, config) * config.splits,
-            [&](std::int64_t task, std::int32_t worker) {
-              kernels.forward(call, config, w.partials, memory(worker), task);
-            });
-  if (config.splits == 1) return;
-  run_tasks(executor, p.batch * p.heads_q, [&](std::int64_t task, std::int32_t worker) {
-    kernels.merge_splits(call, config, w.partials, memory(worker), task);
-  });
+// dq or dk of rotated inputs, rotated back into the caller's gradient.
+RotaryJob gradient_job(const Call& call, const StridedTensor& in, const StridedTensor& out,
+                       std::int64_t heads, const core::StridedTensor& positions) {
+  RotaryJob job = rotary_job(call, in, out, heads);
+  job.positions = positions;
+  job.inverse = true;
+  job.accumulate = call.problem.accumulate;
+  job.zero_nonfinite = call.problem.nonfinite_zero;
+  return job;
 }
 
-// dq and dk of rotated inputs, rotated back into the caller's gradients.
-void rotate_gradients(const Call& call, const Call& rotated, const core::Executor& executor) {
-  const Problem& p = call.problem;
-  const auto job_of = [&](const Rows& in, const Rows& out, std::int64_t heads,
-                          const Indices& positions) {
-    RotaryJob job = rotary_job(call, in, out, heads);
-    job.positions = positions;
-    job.inverse = true;
-    job.accumulate = p.accumulate;
-    job.zero_nonfinite = p.nonfinite_zero;
-    return job;
-  };
-  // Padding gets zeros, or is left alone when accumulating.
-  if (p.dq) {
-    run_rotary(call, job_of(rotated.dq, call.dq, p.heads_q, call.pos_q), executor, p.batch, p.len_q,
-               [&](std::int64_t b, RotaryEntry& rotary) {
-                 return query_rows(call, b, !p.accumulate, rotary);
-               });
-  }
-  if (p.dk) {
-    run_rotary(call, job_of(rotated.dk, call.dk, p.heads_kv, call.pos_k), executor, p.batch,
-               p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
-                 return key_rows(call, b, !p.accumulate, rotary);
-               });
-  }
-}
-
+// One launch. Rotated inputs and their gradients take the place of the caller's in `call_`.
 template <class T>
-void launch_backward(Call& call, const Config& config, const Workspace<T>& w,
-                     const core::Executor& executor) {
-  const Call given = call;
-  const Problem& p = given.problem;
-  write_gradient_gaps(given);
-  if (p.rope != Rope::none) {
-    rotate_inputs(Pass::backward, call, w, executor);
-    if (p.dq) call.dq = workspace_rows(w.gradient_q, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
-    if (p.dk) call.dk = workspace_rows(w.gradient_k, p.layout_kv, p.len_kv, p.heads_kv, p.dim_qk);
+class Launch {
+ public:
+  Launch(const CpuPlan& plan, const Arguments& arguments, const core::Executor& executor)
+      : plan_(plan),
+        executor_(executor),
+        call_(resolve(plan.pass, plan.problem, arguments)),
+        w_(lay_out<T>(plan.pass, plan.problem, plan.config, plan.scratch_bytes, plan.threads,
+                      static_cast<char*>(arguments.workspace))) {
+    call_.interrupt = executor.interrupt;
   }
-  const BackwardKernels<T> kernels = backward_kernels<T>();
-  const auto run = [&](typename BackwardKernels<T>::Task kernel, const Config& of_phase,
-                       std::int64_t tasks) {
-    run_tasks(executor, tasks, [&](std::int64_t task, std::int32_t worker) {
-      kernel(call, of_phase, w.sums, w.scratch + worker * w.scratch_bytes, task);
+
+  void run() {
+    for (const Step step : plan_.steps()) {
+      if (executor_.observer != nullptr) executor_.report_launch(to_string(step));
+      run(step);
+    }
+  }
+
+ private:
+  void run(Step step) {
+    const Problem& p = plan_.problem;
+    const std::int64_t groups = p.batch * p.heads_kv;
+    const Config& config = plan_.config;
+    switch (step) {
+      case Step::append: return append(call_, executor_);
+      case Step::rotate_q: return rotate_q();
+      case Step::rotate_k: return rotate_k();
+      case Step::fill_gaps:
+        if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
+        return write_query_gaps<T>(call_);
+      case Step::forward:
+        return run(forward_kernels<T>().forward, w_.partials, config,
+                   groups * row_tiles(p, config) * config.splits);
+      case Step::merge_splits:
+        return run(forward_kernels<T>().merge_splits, w_.partials, config, p.batch * p.heads_q);
+      case Step::row_sums: return run(backward_kernels<T>().row_sums, w_.sums, config, groups);
+      case Step::backward_kv:
+        return run(backward_kernels<T>().keys, w_.sums, keys_config(config),
+                   groups * key_tiles(p, config));
+      case Step::backward_q:
+        return run(backward_kernels<T>().queries, w_.sums, config, groups * row_tiles(p, config));
+      case Step::bias_gradient:
+        return run(backward_kernels<T>().bias, w_.sums, config, bias_grid(p, config).tasks());
+      case Step::sink_gradient: return run(backward_kernels<T>().sinks, w_.sums, config, p.heads_q);
+      case Step::rotate_dq: return rotate_dq();
+      case Step::rotate_dk: return rotate_dk();
+    }
+  }
+
+  template <class Kernel, class Shared>
+  void run(Kernel kernel, const Shared& shared, const Config& config, std::int64_t tasks) {
+    run_tasks(executor_, tasks, [&](std::int64_t task, std::int32_t worker) {
+      kernel(call_, config, shared, w_.scratch + worker * w_.scratch_bytes, task);
     });
-  };
-  const std::int64_t groups = p.batch * p.heads_kv;
-  run(kernels.row_sums, config, groups);
-  if (p.dk || p.dv) run(kernels.keys, keys_config(config), groups * key_tiles(p, config));
-  if (p.dq) run(kernels.queries, config, groups * row_tiles(p, config));
-  if (p.dbias) run(kernels.bias, config, bias_grid(p, config).tasks());
-  if (p.dsink) run(kernels.sinks, config, p.heads_q);
-  if (p.rope != Rope::none) rotate_gradients(given, call, executor);
-}
-
-template <class T>
-void launch_as(Pass pass, const Problem& problem, const core::Plan& plan,
-               const Arguments& arguments, const core::Executor& executor) {
-  Call call = resolve(pass, problem, arguments);
-  call.interrupt = executor.interrupt;
-  const Config config = config_of(plan);
-  const Workspace<T> w =
-      lay_out<T>(pass, problem, config, executor.threads, static_cast<char*>(arguments.workspace));
-  if (pass == Pass::backward) {
-    launch_backward<T>(call, config, w, executor);
-  } else {
-    launch_forward<T>(pass, call, config, w, executor);
   }
-}
+
+  void rotate_q() {
+    const Problem& p = plan_.problem;
+    const auto in_workspace = [&](T* memory) {
+      return workspace_rows(memory, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
+    };
+    const StridedTensor q = in_workspace(w_.rotated_q);
+    RotaryJob job = rotary_job(call_, call_.q, q, p.heads_q);
+    job.positions = call_.pos_q;
+    run_rotary(call_, job, executor_, p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
+      return query_rows(call_, b, false, rotary);
+    });
+    call_.q = q;
+    caller_dq_ = call_.dq;
+    if (w_.gradient_q != nullptr) call_.dq = in_workspace(w_.gradient_q);
+  }
+
+  void rotate_k() {
+    const Problem& p = plan_.problem;
+    const auto in_workspace = [&](T* memory) {
+      const Layout layout = p.page_size > 0 ? Layout::padded : p.layout_kv;
+      return workspace_rows(memory, layout, p.len_kv, p.heads_kv, p.dim_qk);
+    };
+    const StridedTensor k = in_workspace(w_.rotated_k);
+    RotaryJob job = rotary_job(call_, call_.k, k, p.heads_kv);
+    job.positions = call_.pos_k;
+    run_rotary(call_, job, executor_, p.batch, p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
+      return key_rows(call_, b, false, rotary);
+    });
+    call_.k = k;
+    caller_dk_ = call_.dk;
+    if (w_.gradient_k != nullptr) call_.dk = in_workspace(w_.gradient_k);
+  }
+
+  // Padding gets zeros, or is left alone when accumulating.
+  void rotate_dq() {
+    const Problem& p = plan_.problem;
+    run_rotary(call_, gradient_job(call_, call_.dq, caller_dq_, p.heads_q, call_.pos_q), executor_,
+               p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
+                 return query_rows(call_, b, !p.accumulate, rotary);
+               });
+  }
+  void rotate_dk() {
+    const Problem& p = plan_.problem;
+    run_rotary(call_, gradient_job(call_, call_.dk, caller_dk_, p.heads_kv, call_.pos_k), executor_,
+               p.batch, p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
+                 return key_rows(call_, b, !p.accumulate, rotary);
+               });
+  }
+
+  const CpuPlan& plan_;
+  const core::Executor& executor_;
+  Call call_;
+  StridedTensor caller_dq_, caller_dk_;
+  Workspace<T> w_;
+};
 
 // All rows (batch x len, or total) of a tensor [b, n, h, d] or [total, h, d], in blocks.
 template <class Block>
@@ -269,12 +285,11 @@ void run_row_blocks(const TensorView& o, const core::Executor& executor, Block&&
 
 }  // namespace
 
-void launch(Pass pass, const Problem& problem, const core::Plan& plan, const Arguments& arguments,
-            const core::Executor& executor) {
-  if (problem.dtype == DType::f64) {
-    launch_as<double>(pass, problem, plan, arguments, executor);
+void launch(const CpuPlan& plan, const Arguments& arguments, const core::Executor& executor) {
+  if (plan.problem.dtype == DType::f64) {
+    Launch<double>(plan, arguments, executor).run();
   } else {
-    launch_as<float>(pass, problem, plan, arguments, executor);
+    Launch<float>(plan, arguments, executor).run();
   }
 }
 

@@ -4,12 +4,11 @@
 #include <attn/arguments.hpp>
 
 #include "core/backend.hpp"
-#include "core/plan.hpp"
+#include "cpu/host/plan.hpp"
 
 namespace attn::cpu {
 
-void launch(Pass pass, const Problem& problem, const core::Plan& plan, const Arguments& arguments,
-            const core::Executor& executor);
+void launch(const CpuPlan& plan, const Arguments& arguments, const core::Executor& executor);
 void launch_merge(const MergeArguments& arguments, const core::Executor& executor);
 void launch_merge_backward(const MergeBackwardArguments& arguments, const core::Executor& executor);
 void launch_rope(const RopeArguments& arguments, const core::Executor& executor);

@@ -42,34 +42,97 @@ Config make_config(Pass pass, const Problem& p) {
 
 }  // namespace
 
-core::Plan make_plan(Pass pass, const Problem& problem, std::int32_t threads) {
-  const Config config = make_config(pass, problem);
-  core::Plan plan;
-  plan.kernel = pass == Pass::backward ? "cpu_backward"
-                : config.few_rows != 0 ? "cpu_forward_few"
-                                       : "cpu_forward";
-  plan.config = {{{"tile_rows", config.tile_rows},
-                  {"strip_rows", config.strip_rows},
-                  {"tile_kv", config.tile_kv},
-                  {"few_rows", config.few_rows},
-                  {"split_keys", config.split_keys},
-                  {"splits", config.splits},
-                  {"threads", threads}}};
-  plan.tile_q = config.tile_rows;
-  plan.tile_kv = config.tile_kv;
-  const std::int64_t groups = problem.batch * problem.heads_kv;
-  plan.tasks = pass == Pass::backward ? groups * key_tiles(problem, config)
-                                      : groups * row_tiles(problem, config) * config.splits;
-  plan.workspace_bytes = problem.dtype == DType::f64
-                             ? lay_out<double>(pass, problem, config, threads, nullptr).bytes
-                             : lay_out<float>(pass, problem, config, threads, nullptr).bytes;
-  return plan;
+const char* to_string(Step step) {
+  switch (step) {
+    case Step::append: return "append";
+    case Step::rotate_q: return "rotate_q";
+    case Step::rotate_k: return "rotate_k";
+    case Step::fill_gaps: return "fill_gaps";
+    case Step::forward: return "forward";
+    case Step::merge_splits: return "merge_splits";
+    case Step::row_sums: return "row_sums";
+    case Step::backward_kv: return "backward_kv";
+    case Step::backward_q: return "backward_q";
+    case Step::bias_gradient: return "bias_gradient";
+    case Step::sink_gradient: return "sink_gradient";
+    case Step::rotate_dq: return "rotate_dq";
+    case Step::rotate_dk: break;
+  }
+  return "rotate_dk";
 }
 
-Config config_of(const core::Plan& plan) {
-  const auto& entries = plan.config;
-  return {entries[0].value, entries[1].value, entries[2].value,
-          entries[3].value, entries[4].value, entries[5].value};
+CpuPlan::CpuPlan(Pass of_pass, const Problem& of_problem, std::int32_t of_threads)
+    : core::Plan(of_pass, of_problem),
+      config(make_config(of_pass, of_problem)),
+      threads(of_threads) {
+  if (problem.dtype == DType::f64) {
+    size_workspace<double>();
+  } else {
+    size_workspace<float>();
+  }
+  if (pass == Pass::backward) {
+    add_backward();
+  } else {
+    add_forward();
+  }
+}
+
+template <class T>
+void CpuPlan::size_workspace() {
+  scratch_bytes = cpu::scratch_bytes<T>(pass, problem, config);
+  workspace_bytes = lay_out<T>(pass, problem, config, scratch_bytes, threads, nullptr).bytes;
+}
+
+void CpuPlan::add_rotations() {
+  if (problem.rope == Rope::none) return;
+  add(Step::rotate_q);
+  if (pass != Pass::decode) add(Step::rotate_k);  // cached keys are rotated already
+}
+
+void CpuPlan::add_forward() {
+  if (problem.len_new > 0) add(Step::append);
+  add_rotations();
+  if (problem.layout_q == Layout::packed) add(Step::fill_gaps);
+  add(Step::forward);
+  if (config.splits > 1) add(Step::merge_splits);
+}
+
+void CpuPlan::add_backward() {
+  const Problem& p = problem;
+  const bool packed_gradients =
+      (p.layout_q == Layout::packed && p.dq) || (p.layout_kv == Layout::packed && (p.dk || p.dv));
+  if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
+  add_rotations();
+  add(Step::row_sums);
+  if (p.dk || p.dv) add(Step::backward_kv);
+  if (p.dq) add(Step::backward_q);
+  if (p.dbias) add(Step::bias_gradient);
+  if (p.dsink) add(Step::sink_gradient);
+  if (p.rope == Rope::none) return;
+  if (p.dq) add(Step::rotate_dq);
+  if (p.dk) add(Step::rotate_dk);
+}
+
+PlanSummary CpuPlan::summary() const {
+  PlanSummary to;
+  to.kernel = pass == Pass::backward ? "cpu_backward"
+              : config.few_rows != 0 ? "cpu_forward_few"
+                                     : "cpu_forward";
+  core::append_config(to.config, "tile_rows", config.tile_rows);
+  core::append_config(to.config, "strip_rows", config.strip_rows);
+  core::append_config(to.config, "tile_kv", config.tile_kv);
+  core::append_config(to.config, "few_rows", config.few_rows);
+  core::append_config(to.config, "split_keys", config.split_keys);
+  core::append_config(to.config, "splits", config.splits);
+  core::append_config(to.config, "threads", threads);
+  to.tile_q = config.tile_rows;
+  to.tile_kv = config.tile_kv;
+  const std::int64_t groups = problem.batch * problem.heads_kv;
+  to.tasks = pass == Pass::backward ? groups * key_tiles(problem, config)
+                                    : groups * row_tiles(problem, config) * config.splits;
+  to.workspace_bytes = workspace_bytes;
+  for (const Step step : steps()) to.kernels.emplace_back(to_string(step));
+  return to;
 }
 
 }  // namespace attn::cpu

@@ -3,14 +3,53 @@
 #pragma once
 
 #include <attn/problem.hpp>
+#include <cstdint>
+#include <span>
 
 #include "core/plan.hpp"
 #include "cpu/host/config.hpp"
 
 namespace attn::cpu {
 
-core::Plan make_plan(Pass pass, const Problem& problem, std::int32_t threads);
-// The tile sizes that a plan carries.
-Config config_of(const core::Plan& plan);
+// One set of independent tasks.
+enum class Step : std::uint8_t {
+  append,         // decode: k_new and v_new into the cache
+  rotate_q,       // rope, into the workspace
+  rotate_k,       //
+  fill_gaps,      // packed: rows that no sequence covers
+  forward,        // o, or partial results of each split of the keys
+  merge_splits,   //
+  row_sums,       // backward: delta, and the keys that strips of rows see
+  backward_kv,    // dk and dv
+  backward_q,     // dq
+  bias_gradient,  //
+  sink_gradient,  //
+  rotate_dq,      // rope: gradients of the rotated q and k, rotated back
+  rotate_dk,
+};
+// "forward", "backward_kv", ...
+const char* to_string(Step step);
+
+struct CpuPlan final : core::Plan {
+  CpuPlan(Pass pass, const Problem& problem, std::int32_t threads);
+  [[nodiscard]] PlanSummary summary() const override;
+  // In the order of their launch.
+  [[nodiscard]] std::span<const Step> steps() const { return {steps_.data(), num_steps_}; }
+
+  Config config;
+  std::int32_t threads;
+  std::int64_t scratch_bytes = 0;  // of one worker
+
+ private:
+  template <class T>
+  void size_workspace();
+  void add(Step step) { steps_[num_steps_++] = step; }
+  void add_rotations();
+  void add_forward();
+  void add_backward();
+
+  std::array<Step, 12> steps_{};
+  std::size_t num_steps_ = 0;
+};
 
 }  // namespace attn::cpu

@@ -47,12 +47,13 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
   return most;
 }
 
+// `scratch_bytes`: of one worker, as the function of that name says.
 template <class T>
-Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int32_t threads,
-                     char* base) {
+Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int64_t scratch_bytes,
+                     std::int32_t threads, char* base) {
   Arena arena(base);
   Workspace<T> w;
-  w.scratch_bytes = scratch_bytes<T>(pass, p, config);
+  w.scratch_bytes = scratch_bytes;
   w.scratch = arena.take<char>(w.scratch_bytes * threads);
   const std::int64_t rows = all_query_rows(p);
   if (pass == Pass::backward) {

@@ -27,7 +27,7 @@ namespace attn::cpu::HWY_NAMESPACE {
 namespace {
 
 template <class T>
-T LoadStat(const Stats& stats, const Entry& entry, const TileRow& row) {
+T LoadStat(const core::StridedTensor& stats, const Entry& entry, const TileRow& row) {
   return *reinterpret_cast<const T*>(stat_address(stats, entry.b, entry.first_q, row.i, row.head));
 }
 
@@ -122,7 +122,7 @@ void LoadTransposed(const Call& call, const Config& config, const Entry& entry,
 // A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets
 // zeros, or is left alone when accumulating.
 template <class T>
-void StoreGradient(const Call& call, const Rows& rows, char* address, T* values, T factor,
+void StoreGradient(const Call& call, const StridedTensor& rows, char* address, T* values, T factor,
                    std::int64_t dim, bool inside) {
   const bool accumulate = call.problem.accumulate && !rows.workspace;
   const bool zero_nonfinite = call.problem.nonfinite_zero && !rows.workspace;
@@ -152,7 +152,7 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   std::fill_n(x.acc_b, cols * vo, T(0));
 
   bool loaded = false;
-  const std::int64_t all_rows = call.group * entry.rows_q;
+  const std::int64_t all_rows = call.numbers.heads_per_kv * entry.rows_q;
   const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   for (std::int64_t strip = 0; strip * config.strip_rows < all_rows; ++strip) {
     if (!(strip_keys[strip].begin < j0 + keys && strip_keys[strip].end > j0)) continue;
@@ -178,7 +178,7 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
     if (p.dk) {
       StoreGradient(call, call.dk,
                     row_address(call, call.dk, entry.b, entry.first_kv, j0 + j, head_kv),
-                    x.acc_a + j * qk, static_cast<T>(call.scale), p.dim_qk, inside);
+                    x.acc_a + j * qk, static_cast<T>(call.numbers.scale), p.dim_qk, inside);
     }
     if (p.dv) {
       StoreGradient(call, call.dv,
@@ -197,7 +197,8 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
   const std::int64_t head_kv = task / tiles % p.heads_kv;
   const Entry entry = entry_of(call, task / (tiles * p.heads_kv));
   const std::int64_t row0 = tile * config.tile_rows;
-  const std::int64_t count = std::min(config.tile_rows, call.group * entry.rows_q - row0);
+  const std::int64_t count =
+      std::min(config.tile_rows, call.numbers.heads_per_kv * entry.rows_q - row0);
   if (count <= 0) return;
 
   Arena arena(memory);
@@ -233,9 +234,9 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
-    StoreGradient(call, call.dq,
-                  row_address(call, call.dq, entry.b, entry.first_q, row.i, row.head),
-                  x.acc_a + r * qk, static_cast<T>(call.scale), p.dim_qk, row.i < entry.len_q);
+    StoreGradient(
+        call, call.dq, row_address(call, call.dq, entry.b, entry.first_q, row.i, row.head),
+        x.acc_a + r * qk, static_cast<T>(call.numbers.scale), p.dim_qk, row.i < entry.len_q);
   }
 }
 
@@ -260,8 +261,8 @@ void ReduceStrip(const Problem& p, const Config& config, const Scratch<T>& x, co
 template <class T>
 void BiasPart(const Call& call, const Config& config, const RowSums<T>& sums, const Entry& entry,
               std::int64_t head, core::KeyRange queries, core::KeyRange keys, const Scratch<T>& x) {
-  const std::int64_t head_kv = head / call.group;
-  const std::int64_t base = head % call.group * entry.rows_q;
+  const std::int64_t head_kv = head / call.numbers.heads_per_kv;
+  const std::int64_t base = head % call.numbers.heads_per_kv * entry.rows_q;
   queries.end = std::min(queries.end, entry.len_q);
   keys.end = std::min(keys.end, entry.len_kv);
   for (std::int64_t i0 = queries.begin; i0 < queries.end; i0 += config.tile_rows) {
@@ -334,10 +335,10 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
-  std::fill_n(strip_keys, divide_up(call.group * entry.rows_q, config.strip_rows),
+  std::fill_n(strip_keys, divide_up(call.numbers.heads_per_kv * entry.rows_q, config.strip_rows),
               core::KeyRange{entry.len_kv, 0});
 
-  for (std::int64_t r = 0; r < call.group * entry.rows_q; ++r) {
+  for (std::int64_t r = 0; r < call.numbers.heads_per_kv * entry.rows_q; ++r) {
     if (r % 64 == 63 && core::interrupted(call.interrupt)) return;
     TileRow row;
     make_rows(call, entry, head_kv, r, 1, &row);

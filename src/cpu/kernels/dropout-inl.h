@@ -85,8 +85,8 @@ template <class T>
 HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const TileRow* rows,
                                  std::int64_t count, std::int64_t j0, std::int64_t cols,
                                  T* HWY_RESTRICT factors) {
-  const T kept = static_cast<T>(256.0 / call.keep_threshold);
-  const auto column0 = static_cast<std::uint32_t>(j0 + call.origin.kv);
+  const T kept = static_cast<T>(256.0 / call.numbers.dropout_threshold);
+  const auto column0 = static_cast<std::uint32_t>(j0 + call.numbers.origin.kv);
   const std::uint32_t first_column = column0 & ~15u;
   const std::int64_t shift = column0 & 15u;
   const std::int64_t blocks = (shift + cols + 15) / 16;
@@ -96,9 +96,10 @@ HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const Til
     // A run of rows of one head with consecutive queries.
     std::int64_t run = 1;
     while (r + run < count && rows[r + run].head == rows[r].head) ++run;
-    const auto head = static_cast<std::uint32_t>(
-        (entry.b + call.origin.batch) * call.origin.heads_q + rows[r].head + call.origin.head);
-    const std::int64_t first = rows[r].i + call.origin.q;
+    const auto head = static_cast<std::uint32_t>((entry.b + call.numbers.origin.batch) *
+                                                     call.numbers.origin.heads_q +
+                                                 rows[r].head + call.numbers.origin.head);
+    const std::int64_t first = rows[r].i + call.numbers.origin.q;
     const std::int64_t last = first + run - 1;
     for (std::int64_t block = first & ~std::int64_t{15}; block <= last; block += 16) {
       for (std::int64_t pair = 0; pair < 8; pair += 2) {
@@ -107,18 +108,18 @@ HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const Til
           const std::int64_t placed = block + pair + (word >> 1) * 8 + (word & 1);
           if (placed < first || placed > last) continue;
           if (!made) {
-            DropoutCalls(call.dropout_key, static_cast<std::uint32_t>(block + pair), first_column,
-                         head, call.dropout_offset_lo, blocks * 4, words);
+            DropoutCalls(call.numbers.philox_key, static_cast<std::uint32_t>(block + pair),
+                         first_column, head, call.numbers.philox_offset, blocks * 4, words);
             made = true;
           }
           T row_factors[kDropoutBlocks * 16];
           for (std::int64_t n = 0; n < blocks * 4; ++n) {
             const auto bits = static_cast<std::uint32_t>(words.words[word][n]);
             T* out = row_factors + (n >> 2) * 16 + (n & 3) * 2;
-            out[0] = (bits & 0xFFu) < call.keep_threshold ? kept : T(0);
-            out[1] = ((bits >> 8) & 0xFFu) < call.keep_threshold ? kept : T(0);
-            out[8] = ((bits >> 16) & 0xFFu) < call.keep_threshold ? kept : T(0);
-            out[9] = (bits >> 24) < call.keep_threshold ? kept : T(0);
+            out[0] = (bits & 0xFFu) < call.numbers.dropout_threshold ? kept : T(0);
+            out[1] = ((bits >> 8) & 0xFFu) < call.numbers.dropout_threshold ? kept : T(0);
+            out[8] = ((bits >> 16) & 0xFFu) < call.numbers.dropout_threshold ? kept : T(0);
+            out[9] = (bits >> 24) < call.numbers.dropout_threshold ? kept : T(0);
           }
           std::copy_n(row_factors + shift, cols, factors + (r + placed - first) * cols);
         }

@@ -126,7 +126,8 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
   const std::int64_t head_kv = task / (config.splits * tiles) % p.heads_kv;
   const Entry entry = entry_of(call, task / (config.splits * tiles * p.heads_kv));
   const std::int64_t row0 = tile * config.tile_rows;
-  const std::int64_t count = std::min(config.tile_rows, call.group * entry.rows_q - row0);
+  const std::int64_t count =
+      std::min(config.tile_rows, call.numbers.heads_per_kv * entry.rows_q - row0);
   if (count <= 0) return;
 
   Arena arena(memory);

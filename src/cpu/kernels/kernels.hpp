@@ -64,7 +64,7 @@ struct RowSums {
   [[nodiscard]] core::KeyRange* strips_of(const Call& call, const Entry& entry,
                                           std::int64_t head_kv, std::int64_t strip_rows) const {
     return strips + head_kv * num_strips(call.problem, strip_rows) +
-           entry.row0 * call.group / strip_rows + entry.b;
+           entry.row0 * call.numbers.heads_per_kv / strip_rows + entry.b;
   }
   static std::int64_t num_strips(const Problem& p, std::int64_t strip_rows) {
     return all_query_rows(p) * (p.heads_q / p.heads_kv) / strip_rows + p.batch;
@@ -97,7 +97,7 @@ inline BiasGrid bias_grid(const Problem& p, const Config& config) {
 
 // Rows of one tensor to rotate, of a call or on their own.
 struct RotaryJob {
-  Rows in, out;
+  StridedTensor in, out;
   std::int64_t heads = 0;
   std::int64_t dim = 0;
   Rope style = Rope::half;
@@ -110,7 +110,7 @@ struct RotaryJob {
   std::int64_t sin_stride = 0;
   DType table_dtype = DType::f32;
   std::int64_t table_rows = 0;
-  Indices positions;  // instead of row + position0
+  core::StridedTensor positions;  // instead of row + position0
   bool accumulate = false;
   bool zero_nonfinite = false;
 };

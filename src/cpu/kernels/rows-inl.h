@@ -77,7 +77,7 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
 // A tile of keys or values of one key head: rows [j0, j0 + count) of the entry, then zeros up to
 // `tile` rows. Row-major [tile x padded].
 template <class T>
-HWY_INLINE void LoadKeyTile(const Call& call, const Rows& rows, const Entry& entry,
+HWY_INLINE void LoadKeyTile(const Call& call, const StridedTensor& rows, const Entry& entry,
                             std::int64_t head, std::int64_t j0, std::int64_t count,
                             std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out) {
   for (std::int64_t j = 0; j < tile; ++j) {
@@ -121,10 +121,11 @@ HWY_INLINE void TransposeFourRows(const T* HWY_RESTRICT rows, std::int64_t padde
 
 // The transpose of LoadKeyTile's result: out[dim x tile]. `rows` holds four converted rows.
 template <class T>
-HWY_INLINE void LoadKeyTileTransposed(const Call& call, const Rows& view, const Entry& entry,
-                                      std::int64_t head, std::int64_t j0, std::int64_t count,
-                                      std::int64_t tile, std::int64_t dim, std::int64_t padded,
-                                      T* HWY_RESTRICT rows, T* HWY_RESTRICT out) {
+HWY_INLINE void LoadKeyTileTransposed(const Call& call, const StridedTensor& view,
+                                      const Entry& entry, std::int64_t head, std::int64_t j0,
+                                      std::int64_t count, std::int64_t tile, std::int64_t dim,
+                                      std::int64_t padded, T* HWY_RESTRICT rows,
+                                      T* HWY_RESTRICT out) {
   for (std::int64_t j = 0; j < tile; j += 4) {
     const std::int64_t some = std::clamp<std::int64_t>(count - j, 0, 4);
     LoadKeyTile(call, view, entry, head, j0 + j, some, 4, dim, padded, rows);

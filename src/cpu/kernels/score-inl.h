@@ -58,17 +58,17 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   const std::int64_t end =
       std::clamp<std::int64_t>(std::min(row.keys.end - span.j0, span.keys), begin, span.cols);
 
-  if (call.softcap > 0.0) {
-    const auto scale = hn::Set(d, static_cast<T>(call.scale));
-    const auto inverse_cap = hn::Set(d, static_cast<T>(1.0 / call.softcap));
-    const auto cap = hn::Set(d, static_cast<T>(call.softcap));
+  if (call.numbers.softcap > 0.0) {
+    const auto scale = hn::Set(d, static_cast<T>(call.numbers.scale));
+    const auto inverse_cap = hn::Set(d, static_cast<T>(1.0 / call.numbers.softcap));
+    const auto cap = hn::Set(d, static_cast<T>(call.numbers.softcap));
     for (std::int64_t c = 0; c < span.cols; c += kLanes) {
       const auto t = TanhKeepNan(d, hn::Mul(hn::Mul(hn::Load(d, s + c), scale), inverse_cap));
       if (tanh != nullptr) hn::Store(t, d, tanh + c);
       hn::Store(hn::Mul(t, cap), d, s + c);
     }
   } else {
-    const auto scale = hn::Set(d, static_cast<T>(call.scale));
+    const auto scale = hn::Set(d, static_cast<T>(call.numbers.scale));
     for (std::int64_t c = 0; c < span.cols; c += kLanes) {
       hn::Store(hn::Mul(hn::Load(d, s + c), scale), d, s + c);
     }

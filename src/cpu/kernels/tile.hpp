@@ -24,7 +24,7 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
   core::KeyRange all{entry.len_kv, 0};
   for (std::int64_t r = 0; r < count; ++r) {
     TileRow& row = rows[r];
-    row.head = head_kv * call.group + (row0 + r) / entry.rows_q;
+    row.head = head_kv * call.numbers.heads_per_kv + (row0 + r) / entry.rows_q;
     row.i = (row0 + r) % entry.rows_q;
     row.keys = keys_of(call, entry, row.i);
     if (row.keys.empty()) continue;

@@ -64,13 +64,12 @@ Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts&
   Wanted wanted;
   std::unordered_map<Config, std::vector<KernelSpec>> known;
   for (const auto& [pass, problem] : calls) {
-    const core::Capability capability = check_support(pass, problem, facts);
-    if (!capability.supported) {
-      if (wanted.refused++ == 0) wanted.reason = capability.reason;
+    const core::Result<CudaPlan> plan = make_plan(pass, problem, facts);
+    if (!plan.ok()) {
+      if (wanted.refused++ == 0) wanted.reason = plan.reason();
       continue;
     }
-    const DevicePlan plan = make_plan(pass, problem, facts);
-    for (const KernelSpec& spec : plan.specs()) {
+    for (const KernelSpec& spec : plan.value().specs()) {
       std::vector<KernelSpec>& same = known[spec.config];
       if (std::find(same.begin(), same.end(), spec) != same.end()) continue;
       same.push_back(spec);

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "core/element_size.hpp"
-#include "core/philox.hpp"
-#include "core/visibility.hpp"
+#include "core/access.hpp"
+#include "core/call_numbers.hpp"
+#include "core/strided.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -19,95 +19,54 @@ using device::Pairs;
 using device::Rows;
 
 constexpr std::int64_t kVectorBytes = 16;
-// Kernels reach the rows of a tile, 256 at most, by 32-bit offsets.
-constexpr std::int64_t kMaxVectorStride = (std::int64_t{1} << 31) / 256;
 
-char* address(const TensorView& view) {
-  return static_cast<char*>(view.address());
+bool aligned(std::int64_t bytes) {
+  return bytes % kVectorBytes == 0;
 }
 
-std::int64_t stride_bytes(const TensorView& view, int dim) {
-  return view.strides[static_cast<std::size_t>(dim)] * core::element_size(view.dtype);
+bool aligned(const void* base) {
+  return aligned(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(base)));
 }
 
-bool aligned(const TensorView& view, int dim) {
-  return view.shape[static_cast<std::size_t>(dim)] <= 1 ||
-         stride_bytes(view, dim) % kVectorBytes == 0;
-}
-
-bool aligned_base(const TensorView& view) {
-  return reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes == 0;
-}
-
-// Whether rows [b, len, heads, dim] or [total, heads, dim] can be loaded 16 bytes at a time.
-bool loads_by_vectors(const TensorView& view) {
-  const std::int64_t dim = view.shape[static_cast<std::size_t>(view.rank - 1)];
-  const int row = view.rank - 3;
-  bool vector = aligned_base(view) && dim * core::element_size(view.dtype) % kVectorBytes == 0 &&
-                (view.shape[static_cast<std::size_t>(row)] <= 1 ||
-                 stride_bytes(view, row) < kMaxVectorStride);
-  for (int d = 0; d + 1 < view.rank; ++d) vector = vector && aligned(view, d);
-  return vector;
+// Rows of the kernel's parameters, `type` being the number of the DType.
+Rows rows_of(const core::StridedTensor& from, bool vector = false) {
+  Rows rows;
+  rows.base = from.base;
+  rows.stride_batch = from.stride_batch;
+  rows.stride_row = from.stride_row;
+  rows.stride_head = from.stride_head;
+  rows.type = static_cast<int>(from.dtype);
+  rows.vector = vector ? 1 : 0;
+  return rows;
 }
 
 // [b, len, heads, dim] or [total, heads, dim].
 Rows rows_of(const TensorView& view) {
-  Rows rows;
-  if (!view.given()) return rows;
-  const bool packed = view.rank == 3;
-  rows.base = address(view);
-  rows.stride_batch = packed ? 0 : stride_bytes(view, 0);
-  rows.stride_row = stride_bytes(view, packed ? 0 : 1);
-  rows.stride_head = stride_bytes(view, packed ? 1 : 2);
-  rows.type = static_cast<int>(view.dtype);
-  rows.vector = loads_by_vectors(view) ? 1 : 0;
-  return rows;
-}
-
-// [b, h, n] or [h, total].
-Rows statistics_of(const TensorView& view) {
-  Rows rows;
-  if (!view.given()) return rows;
-  const bool packed = view.rank == 2;
-  rows.base = address(view);
-  rows.stride_batch = packed ? 0 : stride_bytes(view, 0);
-  rows.stride_head = stride_bytes(view, packed ? 0 : 1);
-  rows.stride_row = stride_bytes(view, packed ? 1 : 2);
-  rows.type = static_cast<int>(view.dtype);
-  return rows;
-}
-
-// [b|1, n] or [total].
-Rows indices_of(const TensorView& view) {
-  Rows rows;
-  if (!view.given()) return rows;
-  const bool packed = view.rank == 1;
-  rows.base = address(view);
-  rows.stride_batch = packed || view.shape[0] == 1 ? 0 : stride_bytes(view, 0);
-  rows.stride_row = stride_bytes(view, packed ? 0 : 1);
-  rows.type = static_cast<int>(view.dtype);
-  return rows;
+  return rows_of(core::rows_of(view),
+                 view.given() && core::access_of_rows(view) != core::Access::element);
 }
 
 Pairs pairs_of(const TensorView& view, const Extent& extent) {
   Pairs pairs;
+  const core::ScoreTensor from = core::scores_of(view, extent);
   if (!view.given()) return pairs;
-  pairs.base = address(view);
-  pairs.stride_batch = extent.batch ? stride_bytes(view, 0) : 0;
-  pairs.stride_head = extent.head ? stride_bytes(view, 1) : 0;
-  pairs.stride_q = extent.q ? stride_bytes(view, 2) : 0;
-  pairs.stride_kv = extent.kv ? stride_bytes(view, 3) : 0;
-  pairs.type = static_cast<int>(view.dtype);
-  const bool vector = aligned_base(view) && pairs.stride_kv == core::element_size(view.dtype) &&
-                      (!extent.batch || aligned(view, 0)) && (!extent.head || aligned(view, 1)) &&
-                      (!extent.q || aligned(view, 2));
+  pairs.base = from.base;
+  pairs.stride_batch = from.stride_batch;
+  pairs.stride_head = from.stride_head;
+  pairs.stride_q = from.stride_q;
+  pairs.stride_kv = from.stride_kv;
+  pairs.type = static_cast<int>(from.dtype);
+  const bool vector = aligned(from.base) && from.stride_kv == core::element_size(from.dtype) &&
+                      (view.shape[0] <= 1 || aligned(from.stride_batch)) &&
+                      (view.shape[1] <= 1 || aligned(from.stride_head)) &&
+                      (view.shape[2] <= 1 || aligned(from.stride_q));
   pairs.vector = vector ? 1 : 0;
   return pairs;
 }
 
 device::Integers integers_of(const TensorView& view) {
-  if (!view.given()) return {};
-  return {static_cast<const int*>(view.address()), view.strides[0]};
+  const core::LengthArray lengths = core::lengths_of(view);
+  return {lengths.base, lengths.stride};
 }
 
 // In f32, within its finite numbers.
@@ -116,11 +75,11 @@ float to_float(double value) {
   return static_cast<float>(std::clamp(value, -kMax, kMax));
 }
 
-void fill_sizes(const Problem& p, device::Arguments& a) {
+void fill_sizes(const Problem& p, const core::CallNumbers& numbers, device::Arguments& a) {
   a.batch = static_cast<int>(p.batch);
   a.heads_q = static_cast<int>(p.heads_q);
   a.heads_kv = static_cast<int>(p.heads_kv);
-  a.heads_per_kv = static_cast<int>(p.heads_q / p.heads_kv);
+  a.heads_per_kv = static_cast<int>(numbers.heads_per_kv);
   a.max_len_q = static_cast<int>(p.len_q);
   a.max_len_kv = static_cast<int>(p.len_kv);
   a.total_q = static_cast<int>(p.total_q);
@@ -133,21 +92,14 @@ void fill_sizes(const Problem& p, device::Arguments& a) {
 
 // Sides of the window are counted from the clamped diagonal, so that an end at diag +- a side is
 // where it was before the clamping.
-void fill_visibility(const Problem& p, const Arguments& from, device::Arguments& a) {
-  std::int64_t diag = 0;
-  a.bottom_right = p.diagonal == Diagonal::bottom_right ? 1 : 0;
-  if (p.diagonal == Diagonal::explicit_value) diag = core::explicit_diagonal(from);
+void fill_visibility(const core::Band& band, device::Arguments& a) {
   const auto clamped = [](std::int64_t value) {
     return std::clamp<std::int64_t>(value, -kUnlimited, kUnlimited);
   };
-  a.diag = clamped(diag);
-  std::int64_t begin = -kUnlimited;
-  std::int64_t end = kUnlimited;
-  if (p.window_left) begin = clamped(core::saturating_add(diag, -*p.window_left));
-  if (p.window_right) end = clamped(core::saturating_add(diag, *p.window_right));
-  if (p.causal) end = std::min<std::int64_t>(end, a.diag);
-  a.window_left = a.diag - begin;
-  a.window_right = end - a.diag;
+  a.bottom_right = band.bottom_right ? 1 : 0;
+  a.diag = clamped(band.fixed);
+  a.window_left = a.diag - clamped(band.low());
+  a.window_right = clamped(band.high()) - a.diag;
 }
 
 // tanh(x) / x = sum of c_n x^2n to 7e-8 for |x| up to 0.6: fitted to the relative error by iterated
@@ -168,15 +120,16 @@ void fill_cap_series(double scale, double softcap, device::Arguments& a) {
   a.cap_unit = to_float(1.0 / (softcap * kLog2E));
 }
 
-void fill_scores(const Problem& p, const Arguments& from, device::Arguments& a) {
-  const double scale = from.scale ? *from.scale : 1.0 / std::sqrt(static_cast<double>(p.dim_qk));
+void fill_scores(const Problem& p, const core::CallNumbers& numbers, const Arguments& from,
+                 device::Arguments& a) {
+  const double scale = numbers.scale;
   a.scale = to_float(scale);
   // Not 0: a hidden score, -inf, is multiplied by it.
   a.scale_log2 = to_float(std::max(std::abs(scale) * kLog2E, 1.2e-38));
   a.negative_scale = scale < 0.0 ? 1 : 0;
   if (p.softcap) {
     // Smaller caps are 0 in f32, and larger ones none.
-    const double softcap = std::clamp(from.softcap, 1e-20, 1e20);
+    const double softcap = std::clamp(numbers.softcap, 1e-20, 1e20);
     a.softcap = to_float(softcap);
     a.inverse_cap = to_float(scale / softcap);
     fill_cap_series(scale, softcap, a);
@@ -185,32 +138,31 @@ void fill_scores(const Problem& p, const Arguments& from, device::Arguments& a) 
     const TensorView& slopes = from.alibi_slopes;
     const bool per_batch = slopes.rank == 2;
     a.slopes = static_cast<const float*>(slopes.address());
-    a.slopes_stride_batch = per_batch ? stride_bytes(slopes, 0) : 0;
-    a.slopes_stride_head = stride_bytes(slopes, per_batch ? 1 : 0);
+    a.slopes_stride_batch = per_batch ? core::stride_bytes(slopes, 0) : 0;
+    a.slopes_stride_head = core::stride_bytes(slopes, per_batch ? 1 : 0);
   }
   if (from.sinks.given()) {
     a.sinks = static_cast<const float*>(from.sinks.address());
-    a.sinks_stride = stride_bytes(from.sinks, 0);
+    a.sinks_stride = core::stride_bytes(from.sinks, 0);
   }
 }
 
-void fill_dropout(const Problem& p, const Arguments& from, device::Arguments& a) {
+void fill_dropout(const Problem& p, const core::CallNumbers& numbers, const Arguments& from,
+                  device::Arguments& a) {
   if (!p.dropout) return;
-  const std::uint32_t threshold = core::dropout_threshold(from.dropout_p);
-  a.keep_threshold = threshold;
-  a.keep_scale = static_cast<float>(256.0 / threshold);
+  a.keep_threshold = numbers.dropout_threshold;
+  a.keep_scale = static_cast<float>(256.0 / numbers.dropout_threshold);
   static_assert(sizeof(std::uint64_t) == sizeof(unsigned long long));
   a.seed_at = reinterpret_cast<const unsigned long long*>(from.seed.device);
   a.offset_at = reinterpret_cast<const unsigned long long*>(from.offset.device);
   a.seed = from.seed.host;
   a.offset = from.offset.host;
-  const Origin& origin = from.origin;
-  const std::int64_t heads = origin.heads_q != 0 ? origin.heads_q : p.heads_q;
+  const Origin& origin = numbers.origin;
   a.origin_q = static_cast<unsigned>(origin.q);
   a.origin_kv = static_cast<unsigned>(origin.kv);
-  a.origin_head = static_cast<unsigned>(origin.batch) * static_cast<unsigned>(heads) +
-                  static_cast<unsigned>(origin.head);
-  a.origin_heads = static_cast<unsigned>(heads);
+  a.origin_heads = static_cast<unsigned>(origin.heads_q);
+  a.origin_head =
+      static_cast<unsigned>(origin.batch) * a.origin_heads + static_cast<unsigned>(origin.head);
 }
 
 void fill_gradients(const Problem& p, const Arguments& from, device::Arguments& a) {
@@ -218,14 +170,14 @@ void fill_gradients(const Problem& p, const Arguments& from, device::Arguments& 
   a.dq = rows_of(from.dq);
   a.dk = rows_of(from.dk);
   a.dv = rows_of(from.dv);
-  a.dlse = statistics_of(from.dlse);
-  a.delta = statistics_of(from.delta);
+  a.dlse = rows_of(core::statistics_of(from.dlse));
+  a.delta = rows_of(core::statistics_of(from.delta));
   a.dbias = pairs_of(from.dbias, p.bias);
   a.dbias_full =
       (p.bias.batch ? 8 : 0) | (p.bias.head ? 4 : 0) | (p.bias.q ? 2 : 0) | (p.bias.kv ? 1 : 0);
   if (from.dsink.given()) {
     a.dsink = static_cast<float*>(from.dsink.address());
-    a.dsink_stride = stride_bytes(from.dsink, 0);
+    a.dsink_stride = core::stride_bytes(from.dsink, 0);
   }
   a.accumulate = p.accumulate ? 1 : 0;
 }
@@ -238,11 +190,11 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
   a.k = rows_of(from.k);
   a.v = rows_of(from.v);
   a.o = rows_of(from.o);
-  a.lse = statistics_of(from.lse);
+  a.lse = rows_of(core::statistics_of(from.lse));
   a.bias = pairs_of(from.bias, p.bias);
   a.mask = pairs_of(from.mask, p.mask);
-  a.kv_begin = indices_of(from.kv_begin);
-  a.kv_end = indices_of(from.kv_end);
+  a.kv_begin = rows_of(core::indices_of(from.kv_begin));
+  a.kv_end = rows_of(core::indices_of(from.kv_end));
   a.len_q = integers_of(from.len_q);
   a.len_kv = integers_of(from.len_kv);
   a.cu_len_q = integers_of(from.cu_len_q);
@@ -250,22 +202,13 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
   if (from.nonfinite_count.given()) {
     a.nonfinite_count = static_cast<unsigned*>(from.nonfinite_count.address());
   }
-  fill_sizes(p, a);
-  fill_visibility(p, from, a);
-  fill_scores(p, from, a);
-  fill_dropout(p, from, a);
+  const core::CallNumbers numbers = core::numbers_of(p, from);
+  fill_sizes(p, numbers, a);
+  fill_visibility(numbers.band, a);
+  fill_scores(p, numbers, from, a);
+  fill_dropout(p, numbers, from, a);
   if (pass == Pass::backward) fill_gradients(p, from, a);
   return a;
-}
-
-bool loads_by_elements(Pass pass, const Problem& problem, const device::Arguments& a) {
-  const auto whole = [&](const Rows& rows) {
-    return rows.vector != 0 && rows.type == static_cast<int>(problem.dtype);
-  };
-  // Dropout that is placed within a block of 16 is drawn by elements too.
-  const bool within = problem.dropout && (a.origin_q | a.origin_kv) % 16 != 0;
-  return within ||
-         !(whole(a.q) && whole(a.k) && whole(a.v) && (pass != Pass::backward || whole(a.dout)));
 }
 
 }  // namespace attn::cuda

@@ -2,13 +2,14 @@
 #include "cuda/backend.hpp"
 
 #include <array>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/host/ahead.hpp"
 #include "cuda/host/call.hpp"
 #include "cuda/host/candidates.hpp"
-#include "cuda/host/plans.hpp"
 #include "cuda/host/scratch.hpp"
 #include "cuda/host/tuned.hpp"
 
@@ -53,61 +54,44 @@ class CudaBackend final : public core::Backend {
     return driver != nullptr ? CurrentContext::current_ordinal(*driver) : 0;
   }
 
-  core::Capability supports(Pass pass, const Problem& problem,
-                            std::int32_t ordinal) const override {
+  core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem, core::Access access,
+                                       const core::Executor& executor) const override {
+    using Planned = core::Result<core::PlanPointer>;
     const DeviceFacts* facts = nullptr;
-    core::Status status = facts_of(ordinal, facts);
-    if (!status.ok()) return {false, std::move(status.message)};
-    return check_support(pass, problem, *facts);
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (!status.ok()) return Planned::none(std::move(status.message));
+    core::Result<CudaPlan> made = make_plan(pass, problem, *facts, access);
+    if (!made.ok()) return Planned::none(made.reason());
+    return core::PlanPointer(std::make_shared<const CudaPlan>(std::move(made).value()));
   }
 
-  // Of a problem that supports() took, so that the driver and the device are there, here and below.
-  core::Plan plan(Pass pass, const Problem& problem,
-                  const core::Executor& executor) const override {
-    const DeviceFacts* facts = nullptr;
-    if (!facts_of(executor.ordinal, facts).ok()) return {};
-    auto made = plans_.get(pass, problem, *facts);
-    core::Plan plan = made->plan;
-    plan.own = std::move(made);
-    return plan;
-  }
-
-  core::Status prepare(Pass, const Problem&, const core::Plan& plan,
-                       const core::Executor& executor) const override {
+  core::Status prepare(const core::Plan& plan, const core::Executor& executor) const override {
     std::string reason;
     const Driver& driver = *Driver::get(reason);
     Modules& modules = Modules::of(driver, executor.cache_dir);
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
     std::array<const Kernel*, kMaxKernels> kernels{};
-    return modules.load_all(context, own_part_of(plan).specs(), kernels);
+    return modules.load_all(context, static_cast<const CudaPlan&>(plan).specs(), kernels);
   }
 
-  core::Status launch(Pass pass, const Problem& problem, const core::Plan& of_problem,
-                      const Arguments& arguments, const core::Executor& executor) const override {
+  core::Status launch(const core::Plan& of_call, const Arguments& arguments,
+                      const core::Executor& executor) const override {
+    const auto& plan = static_cast<const CudaPlan&>(of_call);
     std::string reason;
     const Driver& driver = *Driver::get(reason);
     const CurrentContext context(driver, executor.ordinal);
     if (!context.status().ok()) return context.status();
-    const device::Arguments prepared = device_arguments(pass, problem, arguments);
-    const DevicePlan* plan = &own_part_of(of_problem);
-    std::shared_ptr<const DevicePlan> of_call;  // where the tensors need another than the problem
-    if (loads_by_elements(pass, problem, prepared)) {
-      const DeviceFacts* facts = nullptr;
-      core::Status status = device_facts(driver, executor.ordinal, facts);
-      if (!status.ok()) return status;
-      of_call = plans_.get(pass, problem, *facts, true);
-      plan = of_call.get();
-    }
-    core::Status status = check_pointers(driver, *plan, problem, arguments, executor.ordinal);
+    core::Status status = check_pointers(driver, plan, arguments, executor.ordinal);
     if (!status.ok()) return status;
+    const device::Arguments prepared = device_arguments(plan.pass, plan.problem, arguments);
     Modules& modules = Modules::of(driver, executor.cache_dir);
-    DeviceCall call{context, pass, problem, prepared, *plan, {}, nullptr, arguments.workspace};
+    DeviceCall call{context, prepared, plan, executor, {}, nullptr, arguments.workspace};
     call.stream = stream_of(arguments.stream.value_or(nullptr));
-    status = find_or_load(modules, context, plan->specs(), call.stream, call.kernels);
+    status = find_or_load(modules, context, plan.specs(), call.stream, call.kernels);
     if (!status.ok()) return status;
-    if (arguments.workspace != nullptr || plan->plan.workspace_bytes == 0) return run(call);
-    const Scratch scratch(context, plan->plan.workspace_bytes, call.stream);
+    if (arguments.workspace != nullptr || plan.workspace_bytes == 0) return run(call);
+    const Scratch scratch(context, plan.workspace_bytes, call.stream);
     if (!scratch.status().ok()) return scratch.status();
     call.workspace = scratch.data();
     return run(call);
@@ -175,7 +159,6 @@ class CudaBackend final : public core::Backend {
       if (!why.empty()) return core::Status::invalid("cuda: tune_use: " + tiles + ": " + why);
     }
     Tuned::of(facts->name).use(shape, parsed);
-    plans_.clear();
     return {};
   }
   core::Status tune_store(const core::Executor& executor, std::string& path) const override {
@@ -191,11 +174,6 @@ class CudaBackend final : public core::Backend {
     return *executor.cache_dir != '\0' ? executor.cache_dir : Cache::default_root();
   }
 
-  // Of a plan that plan() made.
-  static const DevicePlan& own_part_of(const core::Plan& plan) {
-    return *static_cast<const DevicePlan*>(plan.own.get());
-  }
-
   static core::Status lacks(const char* what) {
     return core::Status::unsupported(std::string("cuda: no kernel for the ") + what +
                                      " on CUDA yet");
@@ -207,8 +185,6 @@ class CudaBackend final : public core::Backend {
     if (driver == nullptr) return core::Status::unsupported("cuda: " + reason);
     return device_facts(*driver, ordinal, facts);
   }
-
-  mutable Plans plans_;
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 namespace attn::cuda {
 
-core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const Problem& problem,
-                            const Arguments& arguments, int ordinal) {
+core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Arguments& arguments,
+                            int ordinal) {
   for (std::size_t i = 0; i < plan.num_tensors; ++i) {
     const TensorView& view = arguments.*plan.tensors[i].view;
     bool empty = !view.given();  // the pointer of an empty tensor is never followed
@@ -21,8 +21,8 @@ core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const 
   }
   const std::pair<const char*, const void*> others[] = {
       {"workspace", arguments.workspace},
-      {"seed", problem.dropout ? arguments.seed.device : nullptr},
-      {"offset", problem.dropout ? arguments.offset.device : nullptr}};
+      {"seed", plan.problem.dropout ? arguments.seed.device : nullptr},
+      {"offset", plan.problem.dropout ? arguments.offset.device : nullptr}};
   for (const auto& [name, pointer] : others) {
     if (pointer == nullptr) continue;
     core::Status status = check_pointer(driver, name, pointer, ordinal);
@@ -33,15 +33,20 @@ core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const 
 
 core::Status run(const DeviceCall& call) {
   device::Arguments arguments = call.arguments;
-  if (call.pass == Pass::backward) {
-    place(call.plan.workspace, call.problem, call.workspace, arguments);
+  if (call.plan.pass == Pass::backward) {
+    place(call.plan.workspace, call.plan.problem, call.workspace, arguments);
   }
   std::array<KernelLaunch, kMaxKernels> launches;
   for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
     launches[i] = {call.kernels[i], {static_cast<unsigned>(call.plan.blocks[i])}};
   }
-  return launch_in_order(call.context, std::span(launches).first(call.plan.num_kernels),
-                         call.stream, arguments);
+  core::Status status = launch_in_order(
+      call.context, std::span(launches).first(call.plan.num_kernels), call.stream, arguments);
+  if (call.executor.observer == nullptr || !status.ok()) return status;
+  for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
+    if (!launches[i].grid.empty()) call.executor.report_launch(call.kernels[i]->spec.entry);
+  }
+  return status;
 }
 
 }  // namespace attn::cuda

@@ -15,19 +15,18 @@ namespace attn::cuda {
 // The kernels are loaded, the context is current.
 struct DeviceCall {
   const CurrentContext& context;
-  Pass pass;
-  const Problem& problem;
   const device::Arguments& arguments;  // but for what lies in the workspace
-  const DevicePlan& plan;
+  const CudaPlan& plan;
+  const core::Executor& executor;
   std::array<const Kernel*, kMaxKernels> kernels;  // of plan.kernels
   abi::Stream stream;
-  void* workspace;  // plan.plan.workspace_bytes; the caller's or the call's own
+  void* workspace;  // plan.workspace_bytes; the caller's or the call's own
 };
 
 // invalid_argument where a tensor of the plan, the workspace or a number given as a device pointer
 // is not memory of the device; see check_pointer. Arguments were validated.
-core::Status check_pointers(const Driver& driver, const DevicePlan& plan, const Problem& problem,
-                            const Arguments& arguments, int ordinal);
+core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Arguments& arguments,
+                            int ordinal);
 
 // Queues the plan's kernels on the stream.
 core::Status run(const DeviceCall& call);

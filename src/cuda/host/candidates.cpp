@@ -1,6 +1,8 @@
 // Tiles worth measuring; see candidates.hpp.
 #include "cuda/host/candidates.hpp"
 
+#include <utility>
+
 #include "cuda/host/room.hpp"
 #include "cuda/host/tuned.hpp"
 
@@ -72,12 +74,14 @@ core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceF
   Tuned tuned("", facts.name);
   DeviceFacts with = facts;
   with.tuned = &tuned;
-  std::vector<DevicePlan> plans;
+  std::vector<CudaPlan> plans;
   std::vector<Config> configs;
   for (const Tiles& tiles : candidate_tiles(shape, facts)) {
     tuned.use(shape, tiles);
+    core::Result<CudaPlan> plan = make_plan(pass, problem, with);
+    if (!plan.ok()) return core::Status::unsupported("cuda: " + plan.reason());
     out.push_back({tiles, ""});
-    plans.push_back(make_plan(pass, problem, with));
+    plans.push_back(std::move(plan).value());
     for (const KernelSpec& spec : plans.back().specs()) configs.push_back(spec.config);
   }
   // One that does not compile is a flaw of its own, unless none does.

@@ -20,7 +20,7 @@ std::vector<Tiles> candidate_tiles(const Shape& shape, const DeviceFacts& facts)
 
 // Compiles the plan of each on so many threads (0: the processors), which later calls find in
 // `binaries`; those that spill much or leave no room for their blocks have a flaw. Of a problem
-// that check_support() takes.
+// that make_plan() takes.
 core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceFacts& facts,
                                 Binaries& binaries, int threads, std::vector<Candidate>& out);
 

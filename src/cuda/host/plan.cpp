@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/divide_up.hpp"
 #include "cuda/host/table.hpp"
@@ -27,7 +28,7 @@ bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
-std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
+std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (facts.capability() < kLeastCapability) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
@@ -43,12 +44,11 @@ std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
            "; kernels on CUDA take lengths below 2^30";
   }
-  if (!choose_tiles(shape_of(pass, p), facts)) {
-    return "no tiles fit cuda:" + std::to_string(facts.ordinal) + ", " + to_string(facts) +
-           ", with " + std::to_string(facts.shared_per_block) +
-           " bytes of shared memory for a block";
-  }
-  const DevicePlan plan = make_plan(pass, p, facts);
+  return {};
+}
+
+// Why the kernels can't be launched; "" where they can.
+std::string grid_refusal(const CudaPlan& plan) {
   for (std::size_t i = 0; i < plan.num_kernels; ++i) {
     if (plan.blocks[i] <= kMaxBlocks) continue;
     return "found " + std::to_string(plan.blocks[i]) + " blocks of " + plan.kernels[i].entry +
@@ -59,7 +59,7 @@ std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
 
 // A kernel of the plan: `blocks` along x. Their number does not overflow: rows of all heads are at
 // most 2^57.
-KernelSpec& add(DevicePlan& plan, const char* source, const char* entry, unsigned threads,
+KernelSpec& add(CudaPlan& plan, const char* source, const char* entry, unsigned threads,
                 std::int64_t blocks) {
   KernelSpec& spec = plan.kernels[plan.num_kernels];
   spec.config = Config(source);
@@ -82,9 +82,9 @@ void set_problem(Config& config, const Problem& p, const Shape& shape, bool by_e
       .set("element_access", by_elements);
 }
 
-// The main kernel, of which the plan tells.
-KernelSpec& add_main(DevicePlan& plan, const char* name, const char* source, const char* entry,
-                     const Shape& shape, const Tiles& tiles, std::int64_t blocks) {
+KernelSpec& add_main(CudaPlan& plan, const char* source, const char* entry, const Shape& shape,
+                     const Tiles& tiles, std::int64_t blocks) {
+  plan.main = plan.num_kernels;
   KernelSpec& spec = add(plan, source, entry, static_cast<unsigned>(32 * tiles.warps), blocks);
   spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
   spec.config.set("tile_q", tiles.tile_q)
@@ -92,32 +92,20 @@ KernelSpec& add_main(DevicePlan& plan, const char* name, const char* source, con
       .set("warps", tiles.warps)
       .set("stages", tiles.stages)
       .set("blocks", tiles.blocks);
-  plan.plan.kernel = name;
-  plan.plan.tile_q = tiles.tile_q;
-  plan.plan.tile_kv = tiles.tile_kv;
-  plan.plan.tasks = blocks;
   return spec;
 }
 
-void print_config(DevicePlan& plan, const Config& config) {
-  for (std::size_t i = 0; i < config.size() && i < plan.plan.config.size(); ++i) {
-    plan.plan.config[i] = config[i];
-  }
-}
-
-DevicePlan plan_forward(const Problem& p, const Shape& shape, const Tiles& tiles,
-                        bool by_elements) {
-  DevicePlan plan;
+CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Tiles& tiles,
+                      bool by_elements) {
+  CudaPlan plan(pass, p);
   if (p.layout_q == Layout::packed) {
     add(plan, "passes/uncovered_rows.cu", "attn_uncovered_rows", device::uncovered_rows::kThreads,
         core::divide_up(p.total_q, device::uncovered_rows::kRows));
   }
   const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
-  KernelSpec& main =
-      add_main(plan, "cuda_forward", "sm80/forward.cu", "attn_forward", shape, tiles, blocks);
+  KernelSpec& main = add_main(plan, "sm80/forward.cu", "attn_forward", shape, tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
   main.config.set("q_in_registers", tiles.q_in_registers);
-  print_config(plan, main.config);
   return plan;
 }
 
@@ -151,17 +139,17 @@ BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const Devi
 // Whether the main kernel adds up the bias's gradient in f32 sums, which a small kernel writes: two
 // products fewer than a kernel of its own, for memory and an order of sums that changes from run to
 // run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds;
-// problems that load by elements are too rare for a kernel more. Calls that do, of a problem that
-// need not, have the workspace of the problem.
+// problems that load by elements are too rare for a kernel more. Decided by the problem, not by the
+// call's access, so that the workspace is the same for every access.
 bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
-  if (loads_by_elements(Pass::backward, p)) return false;
+  if (core::best_access(Pass::backward, p) == core::Access::element) return false;
   if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
   if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
   const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
   return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
 }
 
-void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
+void add_bias_gradient(CudaPlan& plan, const Problem& p, const Shape& shape,
                        const BiasGradient& made, bool by_elements) {
   const BiasGradientTiles& tiles = made.tiles;
   KernelSpec& spec = add(plan, "sm80/bias_gradient.cu", "attn_bias_gradient",
@@ -181,9 +169,9 @@ void add_bias_gradient(DevicePlan& plan, const Problem& p, const Shape& shape,
 }
 
 // Statistics of rows; then dk, dv and the sums of dq; then what is made of them.
-DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
-                         const DeviceFacts& facts, bool by_elements) {
-  DevicePlan plan;
+CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
+                       const DeviceFacts& facts, bool by_elements) {
+  CudaPlan plan(Pass::backward, p);
   const bool packed_q = p.layout_q == Layout::packed;
   const bool main_wanted = p.dq || p.dk || p.dv;
   const bool adds_bias = adds_bias_gradient(p, facts);
@@ -191,7 +179,7 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   const BiasGradient bias = bias_apart ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
   plan.workspace = lay_out(
       p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits, adds_bias});
-  plan.plan.workspace_bytes = plan.workspace.bytes;
+  plan.workspace_bytes = plan.workspace.bytes;
 
   const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   // Without queries there may be sums all the same, of rows that no entry has or of a bias.
@@ -206,8 +194,7 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
   }
   const std::int64_t blocks =
       main_wanted ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
-  KernelSpec& main =
-      add_main(plan, "cuda_backward", "sm80/backward.cu", "attn_backward", shape, tiles, blocks);
+  KernelSpec& main = add_main(plan, "sm80/backward.cu", "attn_backward", shape, tiles, blocks);
   set_problem(main.config, p, shape, by_elements);
   main.config.set("chunk", tiles.chunk)
       .set("bias_gradient", adds_bias)
@@ -215,7 +202,6 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
       .set("split_dk_dv", tiles.split_dk_dv)
       .set("split_s_dp", tiles.split_s_dp)
       .set("kv_in_registers", tiles.kv_in_registers);
-  print_config(plan, main.config);
   if (p.dq) {
     const std::int64_t rows = packed_q ? p.total_q : p.len_q;
     add(plan, "passes/backward_postprocess.cu", "attn_backward_postprocess",
@@ -239,26 +225,41 @@ DevicePlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tile
 
 }  // namespace
 
-core::Capability check_support(Pass pass, const Problem& problem, const DeviceFacts& facts) {
-  std::string reason = refusal(pass, problem, facts);
-  const bool supported = reason.empty();
-  return {supported, std::move(reason)};
+PlanSummary CudaPlan::summary() const {
+  PlanSummary to;
+  const Config& config = kernels[main].config;
+  to.kernel = pass == Pass::backward ? "cuda_backward" : "cuda_forward";
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    core::append_config(to.config, config[i].name, config[i].value);
+  }
+  to.tile_q = config.get("tile_q").value_or(0);
+  to.tile_kv = config.get("tile_kv").value_or(0);
+  to.tasks = blocks[main];
+  to.workspace_bytes = workspace_bytes;
+  for (std::size_t i = 0; i < num_kernels; ++i) {
+    if (blocks[i] > 0) to.kernels.emplace_back(kernels[i].entry);
+  }
+  return to;
 }
 
-bool loads_by_elements(Pass pass, const Problem& problem) {
-  const bool rounded = pass == Pass::backward && problem.out_type() != problem.dtype;
-  return rounded || problem.dim_qk % 8 != 0 || problem.dim_vo % 8 != 0;
-}
-
-DevicePlan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                     bool by_elements) {
+core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                                 core::Access access) {
+  using Planned = core::Result<CudaPlan>;
+  if (std::string why = refusal(problem, facts); !why.empty()) {
+    return Planned::none(std::move(why));
+  }
   const Shape shape = shape_of(pass, problem);
   const auto tiles = choose_tiles(shape, facts);
-  if (!tiles) return {};  // check_support() refuses
-  by_elements = by_elements || loads_by_elements(pass, problem);
-  DevicePlan plan = pass == Pass::backward
-                        ? plan_backward(problem, shape, *tiles, facts, by_elements)
-                        : plan_forward(problem, shape, *tiles, by_elements);
+  if (!tiles) {
+    return Planned::none("no tiles fit cuda:" + std::to_string(facts.ordinal) + ", " +
+                         to_string(facts) + ", with " + std::to_string(facts.shared_per_block) +
+                         " bytes of shared memory for a block");
+  }
+  const bool by_elements =
+      std::min(access, core::best_access(pass, problem)) == core::Access::element;
+  CudaPlan plan = pass == Pass::backward ? plan_backward(problem, shape, *tiles, facts, by_elements)
+                                         : plan_forward(pass, problem, shape, *tiles, by_elements);
+  if (std::string why = grid_refusal(plan); !why.empty()) return Planned::none(std::move(why));
   for (const core::Slot& slot : core::slots_of(pass, problem)) {
     if (slot.use == core::Use::ignored || slot.use == core::Use::absent) continue;
     plan.tensors[plan.num_tensors++] = {slot.name, slot.view};

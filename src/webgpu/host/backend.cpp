@@ -39,41 +39,35 @@ class WebgpuBackend final : public core::Backend {
     return status.ok();
   }
 
-  core::Capability supports(Pass pass, const Problem& problem, std::int32_t) const override {
+  core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem, core::Access,
+                                       const core::Executor&) const override {
+    using Planned = core::Result<core::PlanPointer>;
     std::shared_ptr<Device> device;
     core::Status status = Device::process(device);
-    if (!status.ok()) return {false, without_name(std::move(status.message))};
-    return check_support(pass, problem, device->facts());
+    if (!status.ok()) return Planned::none(without_name(std::move(status.message)));
+    core::Result<WebGpuPlan> made = make_plan(pass, problem, device->facts());
+    if (!made.ok()) return Planned::none(without_name(made.reason()));
+    return core::PlanPointer(std::make_shared<const WebGpuPlan>(std::move(made).value()));
   }
 
-  core::Plan plan(Pass pass, const Problem& problem, const core::Executor&) const override {
-    std::shared_ptr<Device> device;
-    if (!Device::process(device).ok()) return {};
-    return make_plan(pass, problem, device->facts());
-  }
-
-  core::Status prepare(Pass pass, const Problem& problem, const core::Plan&,
-                       const core::Executor&) const override {
+  core::Status prepare(const core::Plan& plan, const core::Executor&) const override {
     std::shared_ptr<Device> device;
     core::Status status = Device::process(device);
-    if (!status.ok()) return status;
-    Work work;
-    status = work_of_problem(pass, problem, device->facts(), work);
-    for (const Dispatch& dispatch : work.dispatches) {
+    for (const KernelSpec& spec : static_cast<const WebGpuPlan&>(plan).kernels) {
       const Pipeline* pipeline = nullptr;
-      if (status.ok()) status = device->pipelines().get(dispatch.spec, pipeline);
+      if (status.ok()) status = device->pipelines().get(spec, pipeline);
     }
     return status;
   }
 
-  core::Status launch(Pass pass, const Problem& problem, const core::Plan&,
-                      const Arguments& arguments, const core::Executor&) const override {
+  core::Status launch(const core::Plan& plan, const Arguments& arguments,
+                      const core::Executor& executor) const override {
     if (arguments.q.device == attn::Device::webgpu) return elsewhere();
     std::shared_ptr<Device> device;
     core::Status status = Device::process(device);
     if (!status.ok()) return status;
     HostTensors tensors(*device);
-    const core::Slots slots = core::slots_of(pass, problem);
+    const core::Slots slots = core::slots_of(plan.pass, plan.problem);
     for (const core::Slot& slot : slots) {
       if (slot.use != core::Use::ignored) tensors.add(arguments.*slot.view, slot.written);
     }
@@ -87,7 +81,10 @@ class WebgpuBackend final : public core::Backend {
     if (arguments.seed.device != nullptr) there.seed = *arguments.seed.device;
     if (arguments.offset.device != nullptr) there.offset = *arguments.offset.device;
     Work work;
-    status = make_work({pass, problem, there, device->facts()}, work);
+    status = make_work({plan.pass, plan.problem, there, device->facts()}, work);
+    for (const Dispatch& dispatch : work.dispatches) {
+      if (executor.observer != nullptr) executor.report_launch(name_of(dispatch.spec).c_str());
+    }
     return finish(std::move(status), work, tensors, *device);
   }
 

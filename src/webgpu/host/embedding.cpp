@@ -142,8 +142,8 @@ std::string text_of(const Device& device) {
 
 core::Status make_recorder(std::shared_ptr<Device> device, Pass pass, const Problem& problem,
                            const Arguments& arguments, std::unique_ptr<Recorder>& recorder) {
-  const core::Capability capability = check_support(pass, problem, device->facts());
-  if (!capability.supported) return core::Status::unsupported("webgpu: " + capability.reason);
+  const std::string why = refusal(problem, device->facts());
+  if (!why.empty()) return core::Status::unsupported("webgpu: " + why);
   Work work;
   core::Status status = make_work({pass, problem, arguments, device->facts()}, work);
   return finish(std::move(device), std::move(status), std::move(work), recorder);

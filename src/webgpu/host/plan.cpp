@@ -17,10 +17,6 @@ namespace {
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 28;
 constexpr std::uint64_t kNeededWorkgroupBytes = 16384;
 
-core::Capability no(std::string reason) {
-  return {false, std::move(reason)};
-}
-
 bool is_stored(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
@@ -42,22 +38,22 @@ TensorView contiguous(const core::Shape& shape, std::size_t number) {
 
 }  // namespace
 
-core::Capability check_support(Pass, const Problem& p, const DeviceFacts& facts) {
+std::string refusal(const Problem& p, const DeviceFacts& facts) {
   for (const DType dtype : {p.dtype, p.kv_type(), p.out_type(), p.grad_type()}) {
     if (!is_stored(dtype)) {
-      return no(std::string("no kernel for ") + to_string(dtype) +
-                " on WebGPU; accepted f32, f16 and bf16");
+      return std::string("no kernel for ") + to_string(dtype) +
+             " on WebGPU; accepted f32, f16 and bf16";
     }
   }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength || p.total_q > kMaxLength ||
       p.total_kv > kMaxLength) {
-    return no("sequences of more than 2^28 rows");
+    return "sequences of more than 2^28 rows";
   }
   if (facts.workgroup_bytes < kNeededWorkgroupBytes) {
-    return no("the device has " + std::to_string(facts.workgroup_bytes) +
-              " bytes of workgroup memory; needed are 16384");
+    return "the device has " + std::to_string(facts.workgroup_bytes) +
+           " bytes of workgroup memory; needed are 16384";
   }
-  return {true, {}};
+  return {};
 }
 
 core::Status work_of_problem(Pass pass, const Problem& problem, const DeviceFacts& facts,
@@ -70,10 +66,15 @@ core::Status work_of_problem(Pass pass, const Problem& problem, const DeviceFact
   return make_work({pass, problem, arguments, facts}, work);
 }
 
-core::Plan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts) {
-  core::Plan plan;
+core::Result<WebGpuPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts) {
+  using Planned = core::Result<WebGpuPlan>;
+  if (std::string why = refusal(problem, facts); !why.empty()) {
+    return Planned::none(std::move(why));
+  }
+  WebGpuPlan plan(pass, problem);
   Work work;
-  if (!work_of_problem(pass, problem, facts, work).ok()) return plan;
+  core::Status status = work_of_problem(pass, problem, facts, work);
+  if (!status.ok()) return Planned::none(std::move(status.message));
   if (pass == Pass::backward) {
     const BackwardTiling tiling = backward_tiling(BackwardKernel::kv, problem, facts);
     plan.kernel = "backward_kv";
@@ -92,15 +93,30 @@ core::Plan make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts
   }
   plan.workspace_bytes = static_cast<std::int64_t>(work.scratch_bytes());
   for (const Dispatch& dispatch : work.dispatches) {
+    plan.kernels.push_back(dispatch.spec);
     if (dispatch.spec.source != std::string_view(plan.kernel)) continue;
     plan.tasks += std::int64_t{dispatch.grid[0]} * dispatch.grid[1] * dispatch.grid[2];
-    for (int n = 0; n < dispatch.spec.num_constants; ++n) {
-      const Constant& constant = dispatch.spec.constants[static_cast<std::size_t>(n)];
-      plan.config[static_cast<std::size_t>(n)] = {constant.name,
-                                                  static_cast<std::int64_t>(constant.value)};
-    }
   }
   return plan;
+}
+
+PlanSummary WebGpuPlan::summary() const {
+  PlanSummary to;
+  to.kernel = kernel;
+  to.tile_q = tile_q;
+  to.tile_kv = tile_kv;
+  to.workspace_bytes = workspace_bytes;
+  to.tasks = tasks;
+  for (const KernelSpec& spec : kernels) {
+    to.kernels.push_back(name_of(spec));
+    if (spec.source != std::string_view(kernel)) continue;
+    to.config.clear();  // that of the last of them
+    for (int n = 0; n < spec.num_constants; ++n) {
+      const Constant& constant = spec.constants[static_cast<std::size_t>(n)];
+      core::append_config(to.config, constant.name, static_cast<std::int64_t>(constant.value));
+    }
+  }
+  return to;
 }
 
 }  // namespace attn::webgpu

@@ -69,6 +69,11 @@ struct Dispatch {
   void bind(std::string_view name, const Operand& operand);
 };
 
+// "source:entry", as plans print it.
+inline std::string name_of(const KernelSpec& spec) {
+  return std::string(spec.source).append(":").append(spec.entry);
+}
+
 // A call: its dispatches in order, and how much scratch memory they use.
 struct Work {
   std::vector<Dispatch> dispatches;

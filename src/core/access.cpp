@@ -1,0 +1,85 @@
+// What a call's tensors allow kernels to load; see access.hpp.
+#include "core/access.hpp"
+
+#include <algorithm>
+
+#include "core/element_size.hpp"
+
+namespace attn::core {
+namespace {
+
+constexpr std::int64_t kVectorBytes = 16;
+// Kernels address the rows of a tile, 256 at most, by 32-bit offsets.
+constexpr std::int64_t kMaxRowStride = (std::int64_t{1} << 31) / 256;
+// Of cuTensorMapEncodeTiled, in bytes.
+constexpr std::int64_t kMaxTmaStride = std::int64_t{1} << 40;
+// Dropout draws one Philox block for 16 x 16 scores (docs/semantics.md).
+constexpr std::int64_t kDropoutBlock = 16;
+
+// Elements of 16 bytes, a power of 2. Sizes and strides are compared in elements, not in bytes: a
+// call's are not validated yet, so products could overflow.
+std::int64_t vector_elements(DType dtype) {
+  return kVectorBytes / std::max<std::int64_t>(element_size(dtype), 1);
+}
+
+}  // namespace
+
+const char* to_string(Access access) {
+  switch (access) {
+    case Access::element: return "element";
+    case Access::vector: return "vector";
+    case Access::tma: break;
+  }
+  return "tma";
+}
+
+Access best_access(Pass pass, const Problem& p) {
+  const bool mixed = p.kv_type() != p.dtype || (pass == Pass::backward && p.out_type() != p.dtype);
+  const std::int64_t vector = vector_elements(p.dtype);
+  if (mixed || p.dim_qk % vector != 0 || p.dim_vo % vector != 0) return Access::element;
+  return Access::tma;
+}
+
+Access access_of_rows(const TensorView& view) {
+  if (view.rank != 3 && view.rank != 4) return Access::element;
+  const auto rank = static_cast<std::size_t>(view.rank);
+  const std::int64_t vector = vector_elements(view.dtype);
+  if (reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes != 0 ||
+      (view.shape[rank - 1] & (vector - 1)) != 0) {
+    return Access::element;
+  }
+  bool mappable = view.shape[rank - 1] > 0;
+  for (std::size_t d = 0; d + 1 < rank; ++d) {
+    mappable = mappable && view.shape[d] > 0;
+    if (view.shape[d] <= 1) continue;  // never stepped
+    const std::int64_t stride = view.strides[d];
+    if ((stride & (vector - 1)) != 0) return Access::element;
+    if (d == rank - 3 && stride >= kMaxRowStride / kVectorBytes * vector) return Access::element;
+    mappable = mappable && stride >= 0 && stride < kMaxTmaStride / kVectorBytes * vector;
+  }
+  return mappable ? Access::tma : Access::vector;
+}
+
+Access access_of(Pass pass, const Problem& p, const Arguments& a) {
+  Access access = best_access(pass, p);
+  if (access == Access::element) return access;
+  // Dropout that begins within a Philox block is drawn element by element.
+  if (p.dropout && ((a.origin.q | a.origin.kv) % kDropoutBlock) != 0) return Access::element;
+  for (const TensorView* view : {&a.q, &a.k, &a.v}) {
+    access = std::min(access, access_of_rows(*view));
+  }
+  if (pass == Pass::backward) access = std::min(access, access_of_rows(a.dout));
+  if (access != Access::tma) return access;
+  // Outputs, and inputs that kernels around the main one read, never force loads by elements.
+  const auto also = [&](const TensorView& view) {
+    if (view.given() && access_of_rows(view) != Access::tma) access = Access::vector;
+  };
+  also(a.o);
+  if (pass != Pass::backward) return access;
+  also(a.dq);
+  also(a.dk);
+  also(a.dv);
+  return access;
+}
+
+}  // namespace attn::core
