@@ -47,7 +47,7 @@ class TilesToVisit {
   __device__ __forceinline__ void List(int window, int count) const {
     __syncthreads();  // the bits of the window before have been read
                       // Rolled where that leaves less to spill; unrolled else.
-#pragma unroll(kPDsInSmem ? 1 : attn::device::kBackwardWindow / kThreads)
+#pragma unroll(kPDsInSmem || kWarps == 2 ? 1 : attn::device::kBackwardWindow / kThreads)
     for (int n = static_cast<int>(threadIdx.x); n < (count + 31) / 32 * 32; n += kThreads) {
       bool sees = false;
       bool sees_all = true;
