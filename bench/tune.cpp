@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 
 #include "bench/cell_run.hpp"
@@ -93,7 +94,7 @@ class Tuner {
   void tune(const std::string& key, const Group& group) {
     ++num_kernels_;
     const Cell& first = *group[0];
-    std::vector<std::string> choices{""};  // the table's
+    std::vector<std::string> choices{""};  // the default
     std::size_t flawed = 0;
     std::string flaw;
     for (const TuneCandidate& one : tune_candidates(context_, first.pass, first.problem)) {
@@ -105,7 +106,7 @@ class Tuner {
     }
     tune_use(context_, first.pass, first.problem, "");
     const std::string table = plan(context_, first.pass, first.problem, Device::cuda).config;
-    std::printf("\n%s\n  %zu candidates, %zu more spill much or don't fit%s\n  the table's: %s\n",
+    std::printf("\n%s\n  %zu candidates, %zu more spill much or don't fit%s\n  default: %s\n",
                 key.c_str(), choices.size() - 1, flawed, flaw.c_str(), table.c_str());
     std::fflush(stdout);
     std::unique_ptr<Workload> workload;
@@ -119,9 +120,9 @@ class Tuner {
     report(group, choices, found);
     tune_use(context_, first.pass, first.problem, choices[found.best]);
     if (!options_.print_table || choices[found.best].empty()) return;
-    std::printf("  Rule{%lld, {%s}},  // %s, %.3fx\n",
+    std::printf("  Rule{.largest_dim = %lld, .tiles = {%s}, .reason = \"%.3fx\"},  // %s\n",
                 static_cast<long long>(std::max(first.problem.dim_qk, first.problem.dim_vo)),
-                numbers_of(choices[found.best]).c_str(), key.c_str(), found.gain);
+                fields_of(choices[found.best]).c_str(), found.gain, key.c_str());
   }
 
   Trial trial(const Workload& workload, const std::string& tiles, int round) {
@@ -146,7 +147,7 @@ class Tuner {
   void report(const Group& group, const std::vector<std::string>& choices, const Found& found) {
     for (std::size_t n = 0; n < choices.size(); ++n) {
       const Choice& one = found.choices[n];
-      const char* const name = n == 0 ? "the table's" : choices[n].c_str();
+      const char* const name = n == 0 ? "the default" : choices[n].c_str();
       if (!one.problem.empty()) {
         ++num_wrong_;
         std::printf("  WRONG %s: %s\n", name, one.problem.c_str());
@@ -160,23 +161,26 @@ class Tuner {
     }
     std::printf("  us of");
     for (const Cell* cell : group) std::printf(" %s", cell->name.c_str());
-    const std::string best = found.best == 0 ? "the table's" : choices[found.best];
+    const std::string best = found.best == 0 ? "the default" : choices[found.best];
     if (found.gain > 0.0) {
-      std::printf("\n  best: %s, %.3f of the table's speed\n", best.c_str(), found.gain);
+      std::printf("\n  best: %s, %.3f of the default's speed\n", best.c_str(), found.gain);
     } else {
-      std::printf("\n  the table's tiles give wrong results; taken: %s\n", best.c_str());
+      std::printf("\n  the default tiles give wrong results; taken: %s\n", best.c_str());
     }
     std::fflush(stdout);
   }
 
-  // "128, 64, 4, 2, 2, 0" of "tile_q=128 tile_kv=64 ...".
-  static std::string numbers_of(const std::string& tiles) {
-    std::string numbers;
-    for (std::size_t at = tiles.find('='); at != std::string::npos; at = tiles.find('=', at + 1)) {
-      const std::size_t end = std::min(tiles.find(' ', at), tiles.size());
-      numbers.append(numbers.empty() ? "" : ", ").append(tiles, at + 1, end - at - 1);
+  // ".tile_q = 128, .tile_kv = 64" for "tile_q=128 tile_kv=64 ...".
+  static std::string fields_of(const std::string& tiles) {
+    std::istringstream words(tiles);
+    std::string fields;
+    for (std::string word; words >> word;) {
+      const std::size_t equals = word.find('=');
+      if (word.substr(equals + 1) == "0") continue;  // the default
+      fields.append(fields.empty() ? "." : ", .").append(word, 0, equals);
+      fields.append(" = ").append(word, equals + 1);
     }
-    return numbers;
+    return fields;
   }
 
   const TuneOptions& options_;

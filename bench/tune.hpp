@@ -14,7 +14,7 @@ struct TuneOptions {
   double seconds = 0.02;        // per measurement of the first round
   std::int64_t most_cells = 3;  // per kernel, evenly spaced
   bool keep = true;             // store the result
-  bool print_table = false;     // rows for src/cuda/host/table.cpp
+  bool print_table = false;     // rules for src/cuda/families/sm80/heuristics.cpp
 };
 
 // 0: measured and stored. 1: some tiles gave a wrong result (they are named). Throws Error if the

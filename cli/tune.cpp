@@ -15,7 +15,7 @@ Examples:
   attn tune                                    every kernel of the benchmark's cells, in bf16
   attn tune --pass fwd --filter d128
   attn tune --problem "dtype=f16 heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 dim_qk=96 dim_vo=96"
-  attn tune --print-table --dry-run            rows for the table of the sources; nothing is kept
+  attn tune --print-table --dry-run            rules for the heuristics; nothing is kept
 
 Tiles that could hold on the device are compiled; those that spill much are left out. Each of the others is
 compared with the float64 reference, then timed; the fastest few are timed again on more cells. What is
@@ -60,7 +60,8 @@ Command add_tune(CLI::App& root) {
       ->check(from_to(1, 1000))
       ->type_name("N");
   app.add_flag_callback("--dry-run", [&o] { o.keep = false; }, "keep nothing");
-  app.add_flag("--print-table", o.print_table, "print rows for src/cuda/host/table.cpp");
+  app.add_flag("--print-table", o.print_table,
+               "print rules for src/cuda/families/sm80/heuristics.cpp");
   return [options] { return tune(*options); };
 }
 

@@ -15,12 +15,30 @@ import sys
 CORE = {"src/core"}
 REFERENCE = CORE | {"src/reference"}
 BACKENDS = {"src/reference", "src/cpu", "src/cuda", "src/webgpu"}
-HARNESS = CORE | REFERENCE | {"harness", "src/cuda", "src/webgpu", "src/files"}
+HARNESS = CORE | REFERENCE | {"harness", "src/cuda", "src/cuda/host", "src/webgpu", "src/files"}
+# CUDA: device code, then the host side, then the families of kernels, which know only their own,
+# then the backend.
+KERNELS = "src/cuda/kernels"
+KERNEL_PARTS = {f"{KERNELS}/ptx", f"{KERNELS}/shared"}
+CUDA_HOST = CORE | {"src/cuda/host", f"{KERNELS}/shared"}
+CUDA_FAMILIES = CUDA_HOST | {"src/cuda/families", f"{KERNELS}/passes"}
+SM80 = {"src/cuda/families/sm80", f"{KERNELS}/sm80"}
+SM90 = {"src/cuda/families/sm90", f"{KERNELS}/sm90"}
 ALLOWED = {
     "src/core": set(),
     "src/reference": CORE,
     "src/cpu": CORE,
-    "src/cuda": CORE,
+    f"{KERNELS}/ptx": set(),
+    f"{KERNELS}/shared": KERNEL_PARTS,
+    f"{KERNELS}/passes": KERNEL_PARTS,
+    f"{KERNELS}/sm80": KERNEL_PARTS,
+    f"{KERNELS}/sm90": KERNEL_PARTS,
+    "src/cuda/host": CUDA_HOST,
+    # make_plan.cpp lists the families.
+    "src/cuda/families": CUDA_FAMILIES | {"src/cuda/families/sm80", "src/cuda/families/sm90"},
+    "src/cuda/families/sm80": CUDA_FAMILIES | SM80,
+    "src/cuda/families/sm90": CUDA_FAMILIES | SM90,
+    "src/cuda": CUDA_FAMILIES | {"src/cuda/families/sm80"},
     "src/webgpu": CORE,
     "src/api": CORE | BACKENDS,
     "src/files": set(),
@@ -51,7 +69,8 @@ def folder_of(path):
 
 def resolve(source, name):
     """The repository path of an include, or None for a header from elsewhere."""
-    for base in (source.parent, pathlib.Path("src"), pathlib.Path("include"), pathlib.Path(".")):
+    roots = ("src", "include", ".", KERNELS)
+    for base in (source.parent, *map(pathlib.Path, roots)):
         if (base / name).exists():
             return (base / name).as_posix()
     return None

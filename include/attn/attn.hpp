@@ -73,6 +73,8 @@ struct PlanSummary {
   std::int64_t tasks = 0;  // that run independently
   std::int64_t workspace_bytes = 0;
   std::vector<std::string> kernels{};  // all that a call launches, in order
+  std::string family{};                // of the kernels, if the backend has several ("sm80")
+  std::string refusals{};              // "sm90: ...": why families preferred to it don't run it
 };
 ATTN_API PlanSummary plan(Context& context, Pass pass, const Problem& problem,
                           Device device = Device::host);

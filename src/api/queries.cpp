@@ -87,6 +87,11 @@ std::string explain(Context& context, Pass pass, const Problem& problem, Device 
           " workspace_bytes=" + std::to_string(plan.workspace_bytes) +
           " threads=" + std::to_string(state.executor.threads) + "\n";
   if (!plan.config.empty()) text.append("config: ").append(plan.config).append("\n");
+  if (!plan.family.empty()) {
+    text.append("family: ").append(plan.family);
+    if (!plan.refusals.empty()) text.append(" (").append(plan.refusals).append(")");
+    text += "\n";
+  }
   text += "kernels:";
   for (const std::string& kernel : plan.kernels) text.append(" ").append(kernel);
   return text + "\n";

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/visibility.hpp"
-#include "cuda/host/plan.hpp"
+#include "cuda/families/make_plan.hpp"
 #include "device_words.hpp"
 // After the words that it uses.
 #include "cuda/kernels/shared/sequence.cuh"

@@ -1,5 +1,5 @@
 // A call's kernels as the driver is given them: order, grids and the Arguments structure.
-#include "cuda/host/call.hpp"
+#include "cuda/call.hpp"
 
 #include <cstring>
 #include <vector>
@@ -46,7 +46,6 @@ class CudaCall : public WithFakeDriver {
     const CudaPlan& plan = made.value();
     const CurrentContext context(fake_driver(), 0);
     std::vector<Kernel> kernels(plan.num_kernels);
-    const device::Arguments prepared = device_arguments(pass, problem, arguments);
     std::vector<std::string> reported;
     const core::LaunchObserver observer{
         [](void* names, const char* kernel) {
@@ -56,7 +55,7 @@ class CudaCall : public WithFakeDriver {
     core::Executor executor;
     executor.observer = &observer;
     DeviceCall call{context,
-                    prepared,
+                    arguments,
                     plan,
                     executor,
                     {},
@@ -116,9 +115,8 @@ TEST_F(CudaCall, AFailedLaunchEndsIt) {
   const CurrentContext context(fake_driver(), 0);
   Kernel kernel;
   kernel.spec = plan.kernels[0];
-  const device::Arguments prepared = device_arguments(Pass::forward, problem, arguments);
   const core::Executor executor;
-  const DeviceCall call{context, prepared, plan, executor, {&kernel}, nullptr, nullptr};
+  const DeviceCall call{context, arguments, plan, executor, {&kernel}, nullptr, nullptr};
   fake().failing_result = abi::kOutOfMemory;
   // The first call's kernels are launched one by one, the second's by a graph.
   for (const char* launching : {"cuLaunchKernelEx", "cuGraphLaunch"}) {

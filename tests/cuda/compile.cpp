@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda/host/binaries.hpp"
-#include "cuda/host/resources.hpp"
+#include "cuda/host/ptxas_log.hpp"
 
 namespace attn::cuda {
 namespace {

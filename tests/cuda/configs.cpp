@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "bench/shipped.hpp"
-#include "cuda/host/ahead.hpp"
+#include "cuda/aot.hpp"
 #include "cuda/host/architectures.hpp"
 #include "cuda/host/hash.hpp"
-#include "cuda/host/room.hpp"
+#include "cuda/host/occupancy.hpp"
 
 namespace attn::cuda::test {
 namespace {

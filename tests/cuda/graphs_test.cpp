@@ -46,9 +46,9 @@ class CudaGraphs : public WithFakeDriver {
     const CurrentContext context(fake_driver(), 0);
     std::array<KernelLaunch, kKernels> launches;
     for (std::size_t i = 0; i < num_kernels; ++i) {
-      launches[i] = {&kernels[i], {i == 0 ? static_cast<unsigned>(value) : 7}};
+      launches[i] = {&kernels[i], {i == 0 ? static_cast<unsigned>(value) : 7}, block_of(value)};
     }
-    return launch_in_order(context, std::span(launches).first(num_kernels), on, value);
+    return launch_in_order(context, std::span(launches).first(num_kernels), on);
   }
   // Calls, and what was launched is what the call says; whether by a graph.
   bool launched_by_graph(abi::Stream on, int value) {
@@ -122,17 +122,19 @@ TEST_F(CudaGraphs, LeaveEmptyGridsOut) {
   const CurrentContext context(fake_driver(), 0);
   for (int n = 0; n < 3; ++n) {
     fake().launched.clear();
-    const KernelLaunch launches[] = {{&kernels[0], {4}}, {&kernels[1], {0}}, {&kernels[2], {4}}};
-    EXPECT_TRUE(launch_in_order(context, launches, stream(1), 3).ok());
+    const ParameterBlock value = block_of(n);
+    const KernelLaunch launches[] = {
+        {&kernels[0], {4}, value}, {&kernels[1], {0}, value}, {&kernels[2], {4}, value}};
+    EXPECT_TRUE(launch_in_order(context, launches, stream(1)).ok());
     ASSERT_EQ(fake().launched.size(), 2u);
     EXPECT_EQ(fake().launched[1].function, 3u);
   }
   EXPECT_EQ(num_made(), 1);
   const int before = fake().launches;
   for (int n = 0; n < 3; ++n) {
-    const KernelLaunch none[] = {{&kernels[0], {0}}, {&kernels[1], {4, 0, 1}}};
-    EXPECT_TRUE(launch_in_order(context, none, stream(1), 3).ok());
-    EXPECT_TRUE(launch_in_order(context, {}, stream(1), 3).ok());
+    const KernelLaunch none[] = {{&kernels[0], {0}, {}}, {&kernels[1], {4, 0, 1}, {}}};
+    EXPECT_TRUE(launch_in_order(context, none, stream(1)).ok());
+    EXPECT_TRUE(launch_in_order(context, {}, stream(1)).ok());
   }
   EXPECT_EQ(fake().launches, before);
   EXPECT_EQ(num_made(), 1);

@@ -1,17 +1,20 @@
 // What the plan takes and refuses, without a device; and the checks of a call's pointers.
-#include "cuda/host/plan.hpp"
+#include "cuda/families/sm80/plan.hpp"
 
 #include <unordered_set>
 
 #include "core/validate.hpp"
-#include "cuda/host/call.hpp"
-#include "cuda/host/table.hpp"
+#include "cuda/call.hpp"
+#include "cuda/families/make_plan.hpp"
+#include "cuda/families/sm80/heuristics.hpp"
 #include "facts.hpp"
 #include "fake.hpp"
 #include "harness/case.hpp"
 
 namespace attn::cuda::test {
 namespace {
+
+using namespace sm80;  // tiles and their choice
 
 std::string reason(const char* problem, const DeviceFacts& facts = h200(),
                    Pass pass = Pass::forward) {
@@ -60,6 +63,14 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
   EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 dim_qk=256 dim_vo=256", small),
             "no tiles fit cuda:0, NVIDIA H200 (9.0, 132 SMs, 140.0 GiB), with 49152 bytes of "
             "shared memory for a block");
+}
+
+TEST(CudaPlan, NamesItsFamily) {
+  const Problem problem = parse_problem("dtype=bf16 len_q=8 len_kv=8");
+  const CudaPlan plan = make_plan(Pass::forward, problem, h200()).value();
+  EXPECT_EQ(plan.family, &sm80::family());
+  EXPECT_EQ(plan.summary().family, "sm80");
+  EXPECT_EQ(plan.summary().refusals, "");
 }
 
 // What a kernel is launched with is what its Config was compiled for.
@@ -197,7 +208,7 @@ TEST(CudaPlan, MisfitsSayWhy) {
   EXPECT_EQ(misfit(shape, {128, 64, 4, 2, 5, false}, h200()),
             "5 blocks of 50176 bytes of shared memory are not in the 233472 of an SM");
   EXPECT_EQ(misfit(shape, {128, 64, 4, 2, 4, false}, h200()),
-            "needs about 168 registers of a thread, of which there are 128");
+            "needs about 168 registers of a thread, which has 128");
 }
 
 TEST(CudaPlan, SplitsSayWhyNot) {

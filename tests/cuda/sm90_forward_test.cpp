@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/host/binaries.hpp"
-#include "cuda/host/resources.hpp"
+#include "cuda/host/ptxas_log.hpp"
 #include "folder.hpp"
 
 namespace attn::cuda::test {

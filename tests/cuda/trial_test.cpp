@@ -5,7 +5,7 @@
 #include <cstring>
 #include <optional>
 
-#include "cuda/host/room.hpp"
+#include "cuda/host/occupancy.hpp"
 #include "cuda/kernels/sm90/trial.cuh"
 #include "facts.hpp"
 #include "fake.hpp"

@@ -1,16 +1,19 @@
 // Tiles that were measured: which are worth it, what is kept of them, and that plans take them.
-#include "cuda/host/tuned.hpp"
+#include "cuda/families/sm80/tuned.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "cuda/host/candidates.hpp"
+#include "cuda/families/make_plan.hpp"
+#include "cuda/families/sm80/search_space.hpp"
 #include "facts.hpp"
 #include "folder.hpp"
 
 namespace attn::cuda::test {
 namespace {
+
+using namespace sm80;  // tiles and their choice
 
 const Problem kProblem =
     parse_problem("dtype=bf16 heads_q=2 heads_kv=2 len_q=512 len_kv=512 dim_qk=128 dim_vo=128");
@@ -109,7 +112,7 @@ TEST(CudaTuned, CandidatesFitTheDevice) {
       for (const Tiles& tiles : list) EXPECT_EQ(misfit(shape, tiles, facts), "");
       const auto chosen = choose_tiles(shape, facts);
       EXPECT_NE(std::find(list.begin(), list.end(), *chosen), list.end())
-          << facts.name << ": the table's own choice is among them: " << to_string(*chosen);
+          << facts.name << ": the heuristics' choice is among them: " << to_string(*chosen);
     }
   }
 }

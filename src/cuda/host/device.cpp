@@ -8,8 +8,6 @@
 #include <mutex>
 #include <utility>
 
-#include "cuda/host/tuned.hpp"
-
 namespace attn::cuda {
 namespace {
 
@@ -98,7 +96,6 @@ core::Status device_facts(const Driver& driver, int ordinal, const DeviceFacts*&
   }
   auto read = std::make_unique<DeviceFacts>();
   if (core::Status status = read_facts(driver, ordinal, *read); !status.ok()) return status;
-  read->tuned = &Tuned::of(read->name);
   facts = read.get();
   known.emplace(std::pair{&driver, ordinal}, std::move(read));
   return {};

@@ -43,8 +43,11 @@ bool captures(const DriverApi& api, abi::Stream stream) {
   return api.cuStreamIsCapturing(stream, &status) != abi::kSuccess || status != abi::kCaptureNone;
 }
 
-abi::KernelNodeParams node_params(const KernelLaunch& launch, void** parameters) {
-  const auto& [kernel, grid] = launch;
+// `pointers`: room for the addresses of the parameters, which the driver reads when it is given
+// them.
+abi::KernelNodeParams node_params(const KernelLaunch& launch, void* (&pointers)[1]) {
+  const auto& [kernel, grid, parameters] = launch;
+  pointers[0] = const_cast<void*>(parameters.data);  // the driver only reads
   abi::KernelNodeParams params{};
   params.function = kernel->function;
   params.grid_x = grid.x;
@@ -53,7 +56,7 @@ abi::KernelNodeParams node_params(const KernelLaunch& launch, void** parameters)
   params.block_x = kernel->spec.threads;
   params.block_y = params.block_z = 1;
   params.shared_bytes = kernel->spec.shared_bytes;
-  params.parameters = parameters;
+  params.parameters = pointers;
   return params;
 }
 
@@ -80,9 +83,9 @@ class Graphs::Graph {
   Graph& operator=(const Graph&) = delete;
 
   [[nodiscard]] bool made() const { return exec_ != nullptr; }
-  bool make(std::span<const KernelLaunch> launches, abi::Stream stream, void** parameters);
+  bool make(std::span<const KernelLaunch> launches, abi::Stream stream);
   // For the launches to come; those that are queued keep what they have.
-  bool set(std::span<const KernelLaunch> launches, void** parameters);
+  bool set(std::span<const KernelLaunch> launches);
   abi::Result launch(abi::Stream stream) { return api_.cuGraphLaunch(exec_, stream); }
 
   std::mutex mutex;
@@ -96,13 +99,13 @@ class Graphs::Graph {
   abi::GraphExec exec_ = nullptr;
 };
 
-bool Graphs::Graph::make(std::span<const KernelLaunch> launches, abi::Stream stream,
-                         void** parameters) {
+bool Graphs::Graph::make(std::span<const KernelLaunch> launches, abi::Stream stream) {
   const ApartFromCaptures apart(api_);
   abi::Result result = api_.cuGraphCreate(&graph_, 0);
   if (result != abi::kSuccess) graph_ = nullptr;
   for (std::size_t i = 0; i < launches.size() && result == abi::kSuccess; ++i) {
-    const abi::KernelNodeParams params = node_params(launches[i], parameters);
+    void* pointers[1];
+    const abi::KernelNodeParams params = node_params(launches[i], pointers);
     const abi::GraphNode* before = i > 0 ? &nodes_[i - 1] : nullptr;
     result = api_.cuGraphAddKernelNode_v2(&nodes_[i], graph_, before, i > 0 ? 1 : 0, &params);
   }
@@ -116,9 +119,10 @@ bool Graphs::Graph::make(std::span<const KernelLaunch> launches, abi::Stream str
   return result == abi::kSuccess;
 }
 
-bool Graphs::Graph::set(std::span<const KernelLaunch> launches, void** parameters) {
+bool Graphs::Graph::set(std::span<const KernelLaunch> launches) {
   for (std::size_t i = 0; i < launches.size(); ++i) {
-    const abi::KernelNodeParams params = node_params(launches[i], parameters);
+    void* pointers[1];
+    const abi::KernelNodeParams params = node_params(launches[i], pointers);
     if (api_.cuGraphExecKernelNodeSetParams_v2(exec_, nodes_[i], &params) != abi::kSuccess) {
       return false;
     }
@@ -188,7 +192,7 @@ void Graphs::drop(const Key& key, const Graph* graph) {
 
 std::optional<core::Status> Graphs::launch(const CurrentContext& context,
                                            std::span<const KernelLaunch> launches,
-                                           abi::Stream stream, void** parameters) {
+                                           abi::Stream stream) {
   Key key{stream, {}};
   std::ranges::transform(launches, key.functions.begin(),
                          [](const KernelLaunch& launch) { return launch.kernel->function; });
@@ -198,8 +202,8 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   if (graph == nullptr) return std::nullopt;
   const std::lock_guard<std::mutex> lock(graph->mutex);
   if (!graph->made()) {
-    if (!is_of(stream, context) || !graph->make(launches, stream, parameters)) return std::nullopt;
-  } else if (!graph->set(launches, parameters)) {
+    if (!is_of(stream, context) || !graph->make(launches, stream)) return std::nullopt;
+  } else if (!graph->set(launches)) {
     drop(key, graph.get());
     return std::nullopt;
   }
@@ -223,7 +227,7 @@ LaunchMode launch_mode() {
 }
 
 core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,
-                             abi::Stream stream, void** parameters) {
+                             abi::Stream stream) {
   std::array<KernelLaunch, kMaxKernels> kept;
   std::size_t count = 0;
   const LaunchMode mode = launch_mode();
@@ -237,12 +241,12 @@ core::Status launch_in_order(const CurrentContext& context, std::span<const Kern
   if (count == 0) return {};
   const std::span<const KernelLaunch> chain = std::span(kept).first(count);
   if (!plain && !captures(context.driver().api(), stream)) {
-    auto status = Graphs::of(context).launch(context, chain, stream, parameters);
+    auto status = Graphs::of(context).launch(context, chain, stream);
     if (status.has_value()) return *std::move(status);
   }
   bool overlap = false;  // the first kernel waits for the caller's work
-  for (const auto& [kernel, grid] : chain) {
-    core::Status status = launch_kernel(context, *kernel, grid, stream, parameters, overlap);
+  for (const KernelLaunch& launch : chain) {
+    core::Status status = launch_kernel(context, launch, stream, overlap);
     if (!status.ok()) return status;
     overlap = mode == LaunchMode::overlap;
   }

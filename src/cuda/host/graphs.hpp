@@ -34,8 +34,7 @@ class Graphs {
   // a pair, where no graph can be made (for lack of memory, say), and where it doesn't take what a
   // call gives it.
   std::optional<core::Status> launch(const CurrentContext& context,
-                                     std::span<const KernelLaunch> launches, abi::Stream stream,
-                                     void** parameters);
+                                     std::span<const KernelLaunch> launches, abi::Stream stream);
 
  private:
   struct Key {
@@ -69,18 +68,9 @@ enum class LaunchMode { graphs, kernels, overlap };
 LaunchMode parse_launch_mode(const char* text);  // anything else, and null: graphs
 LaunchMode launch_mode();
 
-// The kernels of a call, kMaxKernels at most, one after the other and all with the same parameters;
-// empty grids are skipped. By a graph where that can be; a stream that captures records kernels.
+// The kernels of a call, kMaxKernels at most, in order; empty grids are skipped. By a graph if
+// possible; a stream that captures records kernels.
 core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,
-                             abi::Stream stream, void** parameters);
-
-// The same of kernels whose one parameter is a structure; see launch().
-template <class Parameters>
-core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,
-                             abi::Stream stream, const Parameters& parameters) {
-  static_assert(std::is_trivially_copyable_v<Parameters> && sizeof(Parameters) <= 4096);
-  void* pointers[] = {const_cast<Parameters*>(&parameters)};  // the driver only reads
-  return launch_in_order(context, launches, stream, static_cast<void**>(pointers));
-}
+                             abi::Stream stream);
 
 }  // namespace attn::cuda

@@ -6,7 +6,7 @@
 namespace attn::cuda {
 
 std::string to_string(const KernelLaunch& launch) {
-  const auto& [kernel, grid] = launch;
+  const auto& [kernel, grid, parameters] = launch;
   return std::string(kernel->spec.entry) + " of " + to_string(kernel->spec.config) + " with " +
          std::to_string(grid.x) + "x" + std::to_string(grid.y) + "x" + std::to_string(grid.z) +
          " blocks of " + std::to_string(kernel->spec.threads) + " threads and " +
@@ -38,8 +38,10 @@ core::Status find_or_load(Modules& modules, const CurrentContext& context,
   return modules.load_all(context, specs, kernels);
 }
 
-core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, Grid grid,
-                           abi::Stream stream, void** parameters, bool overlap) {
+core::Status launch_kernel(const CurrentContext& context, const KernelLaunch& launch,
+                           abi::Stream stream, bool overlap) {
+  const Kernel& kernel = *launch.kernel;
+  const Grid grid = launch.grid;
   if (grid.empty()) return {};  // nothing to do
   std::array<abi::LaunchAttribute, 2> attributes{};
   unsigned count = 0;
@@ -62,12 +64,13 @@ core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, 
                                  count > 0 ? attributes.data() : nullptr,
                                  count};
   const Driver& driver = context.driver();
+  void* pointers[] = {const_cast<void*>(launch.parameters.data)};  // the driver only reads
   const abi::Result result =
-      driver.api().cuLaunchKernelEx(&config, kernel.function, parameters, nullptr);
+      driver.api().cuLaunchKernelEx(&config, kernel.function, pointers, nullptr);
   if (result == abi::kSuccess) return {};
-  return driver.status(result, "cuLaunchKernelEx",
-                       "launching " + to_string(KernelLaunch{&kernel, grid}) +
-                           " on cuda:" + std::to_string(context.ordinal()));
+  return driver.status(
+      result, "cuLaunchKernelEx",
+      "launching " + to_string(launch) + " on cuda:" + std::to_string(context.ordinal()));
 }
 
 }  // namespace attn::cuda

@@ -2,6 +2,7 @@
 // recorded where the stream captures. The kernels of a call are launched together: graphs.hpp.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -18,10 +19,27 @@ struct Grid {
   [[nodiscard]] bool empty() const { return x == 0 || y == 0 || z == 0; }
 };
 
-// A kernel and the grid that a call gives it.
+// What every device and driver takes for one kernel.
+inline constexpr std::size_t kMaxParameterBytes = 4096;
+
+// The parameters of a launch: one structure, which the kernel takes by `const __grid_constant__`.
+// The driver copies it when it is given the launch.
+struct ParameterBlock {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+};
+template <class Parameters>
+ParameterBlock block_of(const Parameters& parameters) {
+  static_assert(std::is_trivially_copyable_v<Parameters> &&
+                sizeof(Parameters) <= kMaxParameterBytes);
+  return {&parameters, sizeof(Parameters)};
+}
+
+// A kernel, and the grid and parameters that a call gives it.
 struct KernelLaunch {
   const Kernel* kernel = nullptr;
   Grid grid;
+  ParameterBlock parameters;
 };
 // "attn_forward of sm80/forward.cu ... with 8x1x1 blocks of 128 threads and ..."
 std::string to_string(const KernelLaunch& launch);
@@ -38,18 +56,15 @@ core::Status find_or_load(Modules& modules, const CurrentContext& context,
                           std::span<const KernelSpec> specs, abi::Stream stream,
                           std::span<const Kernel*> kernels);
 
-// `parameters` holds the address of each parameter. `overlap`: the kernel may start before the one
-// ahead of it in the stream has ended and waits for it itself (griddepcontrol; needs 9.0).
-core::Status launch_kernel(const CurrentContext& context, const Kernel& kernel, Grid grid,
-                           abi::Stream stream, void** parameters, bool overlap = false);
+// `overlap`: the kernel may start before the one ahead of it in the stream has ended and waits for
+// it itself (griddepcontrol; needs 9.0).
+core::Status launch_kernel(const CurrentContext& context, const KernelLaunch& launch,
+                           abi::Stream stream, bool overlap = false);
 
-// A kernel whose one parameter is a structure, by `const __grid_constant__`.
 template <class Parameters>
 core::Status launch(const CurrentContext& context, const Kernel& kernel, Grid grid,
                     abi::Stream stream, const Parameters& parameters, bool overlap = false) {
-  static_assert(std::is_trivially_copyable_v<Parameters> && sizeof(Parameters) <= 4096);
-  void* pointers[] = {const_cast<Parameters*>(&parameters)};  // the driver only reads
-  return launch_kernel(context, kernel, grid, stream, pointers, overlap);
+  return launch_kernel(context, {&kernel, grid, block_of(parameters)}, stream, overlap);
 }
 
 }  // namespace attn::cuda

@@ -1,234 +1,27 @@
 // The CUDA plan; see plan.hpp.
 #include "cuda/host/plan.hpp"
 
-#include <algorithm>
-#include <limits>
-#include <string>
-#include <utility>
-
-#include "core/divide_up.hpp"
-#include "cuda/host/table.hpp"
-#include "cuda/kernels/passes/backward_postprocess.cuh"
-#include "cuda/kernels/passes/backward_preprocess.cuh"
-#include "cuda/kernels/passes/bias_gradient_convert.cuh"
-#include "cuda/kernels/passes/bias_gradient_sum.cuh"
-#include "cuda/kernels/passes/sink_gradient.cuh"
-#include "cuda/kernels/passes/uncovered_rows.cuh"
+#include <cassert>
 
 namespace attn::cuda {
-namespace {
 
-// Ampere: cp.async and mma.sync of bf16.
-constexpr int kLeastCapability = 80;
-// Kernels add tiles to lengths in 32 bits.
-constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
-constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
-
-bool is_f8(DType dtype) {
-  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
-}
-
-std::string refusal(const Problem& p, const DeviceFacts& facts) {
-  if (facts.capability() < kLeastCapability) {
-    return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
-           to_string(facts);
-  }
-  if (is_f8(p.dtype) || is_f8(p.kv_type())) return "no kernel for f8 types on CUDA yet";
-  if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f16 and bf16 are supported";
-  if (p.dtype == DType::f32) return "no kernel for f32 on CUDA yet; f16 and bf16 are supported";
-  if (p.kv_type() != p.dtype) return "no kernel for k and v of another type than q on CUDA yet";
-  if (p.page_size > 0) return "no kernel for paged caches on CUDA yet";
-  if (p.len_new > 0) return "no kernel that appends to a cache on CUDA yet";
-  if (p.rope != Rope::none) return "no kernel with rotary embedding on CUDA yet";
-  if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
-    return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
-           "; kernels on CUDA take lengths below 2^30";
-  }
-  return {};
-}
-
-// Why the kernels can't be launched; "" where they can.
-std::string grid_refusal(const CudaPlan& plan) {
-  for (std::size_t i = 0; i < plan.num_kernels; ++i) {
-    if (plan.blocks[i] <= kMaxBlocks) continue;
-    return "found " + std::to_string(plan.blocks[i]) + " blocks of " + plan.kernels[i].entry +
-           "; a grid has fewer than 2^31 of them";
-  }
-  return {};
-}
-
-// A kernel of the plan: `blocks` along x. Their number does not overflow: rows of all heads are at
-// most 2^57.
-KernelSpec& add(CudaPlan& plan, const char* source, const char* entry, unsigned threads,
-                std::int64_t blocks) {
-  KernelSpec& spec = plan.kernels[plan.num_kernels];
+KernelSpec& CudaPlan::add(const char* source, const char* entry, unsigned threads,
+                          std::int64_t num_blocks) {
+  assert(num_kernels < kMaxKernels);
+  KernelSpec& spec = kernels[num_kernels];
   spec.config = Config(source);
   spec.entry = entry;
   spec.threads = threads;
-  plan.blocks[plan.num_kernels++] = blocks;
+  blocks[num_kernels++] = num_blocks;
   return spec;
 }
-
-// The constants of every kernel that computes scores.
-void set_problem(Config& config, const Problem& p, const Shape& shape, bool by_elements) {
-  config.set("dtype", static_cast<int>(p.dtype))
-      .set("dim_qk", shape.dim_qk)
-      .set("dim_vo", shape.dim_vo)
-      .set("softcap", shape.softcap)
-      .set("alibi", shape.alibi)
-      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
-      .set("mask", shape.mask)
-      .set("dropout", shape.dropout)
-      .set("element_access", by_elements);
-}
-
-KernelSpec& add_main(CudaPlan& plan, const char* source, const char* entry, const Shape& shape,
-                     const Tiles& tiles, std::int64_t blocks) {
-  plan.main = plan.num_kernels;
-  KernelSpec& spec = add(plan, source, entry, static_cast<unsigned>(32 * tiles.warps), blocks);
-  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
-  spec.config.set("tile_q", tiles.tile_q)
-      .set("tile_kv", tiles.tile_kv)
-      .set("warps", tiles.warps)
-      .set("stages", tiles.stages)
-      .set("blocks", tiles.blocks);
-  return spec;
-}
-
-CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Tiles& tiles,
-                      bool by_elements) {
-  CudaPlan plan(pass, p);
-  if (p.layout_q == Layout::packed) {
-    add(plan, "passes/uncovered_rows.cu", "attn_uncovered_rows", device::uncovered_rows::kThreads,
-        core::divide_up(p.total_q, device::uncovered_rows::kRows));
-  }
-  const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
-  KernelSpec& main = add_main(plan, "sm80/forward.cu", "attn_forward", shape, tiles, blocks);
-  set_problem(main.config, p, shape, by_elements);
-  main.config.set("q_in_registers", tiles.q_in_registers);
-  return plan;
-}
-
-// The bias's gradient, a kernel of its own. Where it has too few tiles for the device, each is the
-// sum of several parts, which another kernel adds up.
-struct BiasGradient {
-  BiasGradientTiles tiles;
-  std::int64_t blocks = 0;
-  int splits = 1;
-};
-
-BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const DeviceFacts& facts) {
-  BiasGradient made;
-  made.tiles = choose_bias_gradient_tiles(shape, facts);
-  std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
-  std::int64_t blocks = 1;
-  const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
-  dimension(p.bias.batch, p.batch);
-  dimension(p.bias.head, p.heads_q);
-  dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
-  dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
-  const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
-  if (blocks > 0 && blocks < wanted) {
-    made.splits = static_cast<int>(
-        std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
-  }
-  made.blocks = blocks * made.splits;
-  return made;
-}
-
-// Whether the main kernel adds up the bias's gradient in f32 sums, which a small kernel writes: two
-// products fewer than a kernel of its own, for memory and an order of sums that changes from run to
-// run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds;
-// problems that load by elements are too rare for a kernel more. Decided by the problem, not by the
-// call's access, so that the workspace is the same for every access.
-bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
-  if (core::best_access(Pass::backward, p) == core::Access::element) return false;
-  if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
-  if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
-  const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
-  return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
-}
-
-void add_bias_gradient(CudaPlan& plan, const Problem& p, const Shape& shape,
-                       const BiasGradient& made, bool by_elements) {
-  const BiasGradientTiles& tiles = made.tiles;
-  KernelSpec& spec = add(plan, "sm80/bias_gradient.cu", "attn_bias_gradient",
-                         static_cast<unsigned>(32 * tiles.warps), made.blocks);
-  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
-  set_problem(spec.config, p, shape, by_elements);
-  spec.config.set("tile_q", tiles.tile_q)
-      .set("tile_kv", tiles.tile_kv)
-      .set("warps", tiles.warps)
-      .set("stages", tiles.stages)
-      .set("blocks", tiles.blocks);
-  if (made.splits > 1) {
-    add(plan, "passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
-        device::bias_gradient_sum::kThreads,
-        core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
-  }
-}
-
-// Statistics of rows; then dk, dv and the sums of dq; then what is made of them.
-CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
-                       const DeviceFacts& facts, bool by_elements) {
-  CudaPlan plan(Pass::backward, p);
-  const bool packed_q = p.layout_q == Layout::packed;
-  const bool main_wanted = p.dq || p.dk || p.dv;
-  const bool adds_bias = adds_bias_gradient(p, facts);
-  const bool bias_apart = p.dbias && !adds_bias;
-  const BiasGradient bias = bias_apart ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
-  plan.workspace = lay_out(
-      p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits, adds_bias});
-  plan.workspace_bytes = plan.workspace.bytes;
-
-  const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
-  // Without queries there may be sums all the same, of rows that no entry has or of a bias.
-  const std::int64_t least = plan.workspace.zeros_bytes() > 0 ? 1 : 0;
-  KernelSpec& prepare = add(plan, "passes/backward_preprocess.cu", "attn_backward_preprocess",
-                            device::backward_preprocess::kThreads, std::max(tiles_q, least));
-  prepare.config.set("tile_q", tiles.tile_q);
-  if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
-    add(plan, "passes/uncovered_rows.cu", "attn_uncovered_gradients",
-        device::uncovered_rows::kThreads,
-        core::divide_up(p.total_kv, device::uncovered_rows::kRows));
-  }
-  const std::int64_t blocks =
-      main_wanted ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
-  KernelSpec& main = add_main(plan, "sm80/backward.cu", "attn_backward", shape, tiles, blocks);
-  set_problem(main.config, p, shape, by_elements);
-  main.config.set("chunk", tiles.chunk)
-      .set("bias_gradient", adds_bias)
-      .set("p_ds_in_smem", tiles.p_ds_in_smem)
-      .set("split_dk_dv", tiles.split_dk_dv)
-      .set("split_s_dp", tiles.split_s_dp)
-      .set("kv_in_registers", tiles.kv_in_registers);
-  if (p.dq) {
-    const std::int64_t rows = packed_q ? p.total_q : p.len_q;
-    add(plan, "passes/backward_postprocess.cu", "attn_backward_postprocess",
-        device::backward_postprocess::kThreads,
-        core::divide_up(rows, device::backward_postprocess::kRows) * p.heads_q *
-            (packed_q ? 1 : p.batch));
-  }
-  if (bias_apart) add_bias_gradient(plan, p, shape, bias, by_elements);
-  if (adds_bias) {
-    add(plan, "passes/bias_gradient_convert.cu", "attn_bias_gradient_convert",
-        device::bias_gradient_convert::kThreads,
-        core::divide_up(p.len_kv, device::bias_gradient_convert::kKeys) *
-            (dbias_accum_rows(p) / device::bias_gradient_convert::kQueries));
-  }
-  if (p.dsink) {
-    add(plan, "passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
-        p.heads_q);
-  }
-  return plan;
-}
-
-}  // namespace
 
 PlanSummary CudaPlan::summary() const {
   PlanSummary to;
   const Config& config = kernels[main].config;
   to.kernel = pass == Pass::backward ? "cuda_backward" : "cuda_forward";
+  to.family = family_name;
+  to.refusals = refusals;
   for (std::size_t i = 0; i < config.size(); ++i) {
     core::append_config(to.config, config[i].name, config[i].value);
   }
@@ -240,31 +33,6 @@ PlanSummary CudaPlan::summary() const {
     if (blocks[i] > 0) to.kernels.emplace_back(kernels[i].entry);
   }
   return to;
-}
-
-core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                                 core::Access access) {
-  using Planned = core::Result<CudaPlan>;
-  if (std::string why = refusal(problem, facts); !why.empty()) {
-    return Planned::none(std::move(why));
-  }
-  const Shape shape = shape_of(pass, problem);
-  const auto tiles = choose_tiles(shape, facts);
-  if (!tiles) {
-    return Planned::none("no tiles fit cuda:" + std::to_string(facts.ordinal) + ", " +
-                         to_string(facts) + ", with " + std::to_string(facts.shared_per_block) +
-                         " bytes of shared memory for a block");
-  }
-  const bool by_elements =
-      std::min(access, core::best_access(pass, problem)) == core::Access::element;
-  CudaPlan plan = pass == Pass::backward ? plan_backward(problem, shape, *tiles, facts, by_elements)
-                                         : plan_forward(pass, problem, shape, *tiles, by_elements);
-  if (std::string why = grid_refusal(plan); !why.empty()) return Planned::none(std::move(why));
-  for (const core::Slot& slot : core::slots_of(pass, problem)) {
-    if (slot.use == core::Use::ignored || slot.use == core::Use::absent) continue;
-    plan.tensors[plan.num_tensors++] = {slot.name, slot.view};
-  }
-  return plan;
 }
 
 }  // namespace attn::cuda

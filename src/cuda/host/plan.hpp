@@ -1,4 +1,5 @@
-// The CUDA plan: a pure function of pass, problem and device facts, tested without a device.
+// The CUDA plan: what a call launches. Made by a kernel family (families/family.hpp), a pure
+// function of pass, problem, access and device facts, tested without a device.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -14,8 +15,10 @@ namespace attn::cuda {
 
 inline constexpr std::size_t kMaxKernels = 8;
 
-// What a call launches: the kernels in order, each with a grid of blocks along x and the same
-// Arguments (kernels/shared/arguments.cuh).
+class Family;
+
+// The kernels in order, each with a grid of blocks along x. A kernel's parameters are the common
+// Arguments (kernels/shared/arguments.cuh), unless the family gives it a structure of its own.
 struct CudaPlan final : core::Plan {
   struct Tensor {
     const char* name = "";
@@ -24,6 +27,9 @@ struct CudaPlan final : core::Plan {
   using core::Plan::Plan;
   [[nodiscard]] PlanSummary summary() const override;
 
+  // Appends a kernel with this number of blocks, and returns it for its constants.
+  KernelSpec& add(const char* source, const char* entry, unsigned threads, std::int64_t num_blocks);
+
   std::array<KernelSpec, kMaxKernels> kernels{};
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;                             // of the backward
@@ -31,13 +37,11 @@ struct CudaPlan final : core::Plan {
   std::size_t main = 0;                           // the kernel that the summary describes
   std::array<Tensor, core::kMaxSlots> tensors{};  // that the call may follow
   std::size_t num_tensors = 0;
+  const Family* family = nullptr;  // the one that made it
+  const char* family_name = "";
+  std::string refusals;  // "sm90: needs ..."; of the families that were asked before
 
   [[nodiscard]] std::span<const KernelSpec> specs() const { return {kernels.data(), num_kernels}; }
 };
-
-// The plan of calls whose tensors allow `access`, or why there is none. For problems that
-// validate_problem() accepted.
-core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                                 core::Access access = core::Access::tma);
 
 }  // namespace attn::cuda

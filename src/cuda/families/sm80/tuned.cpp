@@ -1,5 +1,5 @@
 // Measured tiles; see tuned.hpp.
-#include "cuda/host/tuned.hpp"
+#include "cuda/families/sm80/tuned.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -14,14 +14,14 @@
 
 #include "cuda/host/cache.hpp"
 
-namespace attn::cuda {
+namespace attn::cuda::sm80 {
 namespace {
 
 constexpr const char* kOpening = "attn-tuned 3";
 constexpr const char* kSeparator = " : ";
 constexpr std::uintmax_t kMostBytes = 1 << 20;  // a larger file is none of ours
 
-// The fields beside the pass, in the order in which they are written.
+// The fields in addition to the pass, in the order in which they are written.
 template <class Visit>
 void visit_shape(Visit visit) {
   visit("dim_qk", &Shape::dim_qk);
@@ -126,6 +126,15 @@ Tuned& Tuned::of(const std::string& device) {
   return *tuned;
 }
 
+core::Status tuned_facts(const Driver& driver, int ordinal, DeviceFacts& facts) {
+  const DeviceFacts* known = nullptr;
+  core::Status status = device_facts(driver, ordinal, known);
+  if (!status.ok()) return status;
+  facts = *known;
+  facts.tuned = &Tuned::of(facts.name);
+  return {};
+}
+
 std::string Tuned::read(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
@@ -195,4 +204,4 @@ core::Status Tuned::store() const {
   return {};
 }
 
-}  // namespace attn::cuda
+}  // namespace attn::cuda::sm80

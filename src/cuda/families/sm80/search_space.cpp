@@ -1,12 +1,12 @@
-// Tiles worth measuring; see candidates.hpp.
-#include "cuda/host/candidates.hpp"
+// Tiles worth measuring; see search_space.hpp.
+#include "cuda/families/sm80/search_space.hpp"
 
 #include <utility>
 
-#include "cuda/host/room.hpp"
-#include "cuda/host/tuned.hpp"
+#include "cuda/families/sm80/tuned.hpp"
+#include "cuda/host/occupancy.hpp"
 
-namespace attn::cuda {
+namespace attn::cuda::sm80 {
 namespace {
 
 // Bytes of a thread, stored and loaded: a few outside of the loops cost less than smaller tiles do.
@@ -78,7 +78,8 @@ core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceF
   std::vector<Config> configs;
   for (const Tiles& tiles : candidate_tiles(shape, facts)) {
     tuned.use(shape, tiles);
-    core::Result<CudaPlan> plan = make_plan(pass, problem, with);
+    core::Result<CudaPlan> plan =
+        family().plan(pass, problem, with, core::best_access(pass, problem));
     if (!plan.ok()) return core::Status::unsupported("cuda: " + plan.reason());
     out.push_back({tiles, ""});
     plans.push_back(std::move(plan).value());
@@ -103,4 +104,4 @@ core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceF
   return some ? core::Status{} : status;
 }
 
-}  // namespace attn::cuda
+}  // namespace attn::cuda::sm80

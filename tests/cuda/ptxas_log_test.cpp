@@ -1,5 +1,5 @@
 // Reading the assembler's log, a kept one and the one of today's compiler.
-#include "cuda/host/resources.hpp"
+#include "cuda/host/ptxas_log.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-// Room: whether a compiled kernel leaves a multiprocessor room for the blocks that its plan wants
-// on it at once, by registers, shared memory and threads. Needs no device.
+// Occupancy: whether as many blocks of a compiled kernel fit on a multiprocessor as its plan wants,
+// by registers, shared memory and threads. Needs no device.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "cuda/host/modules.hpp"
-#include "cuda/host/resources.hpp"
+#include "cuda/host/ptxas_log.hpp"
 
 namespace attn::cuda {
 
@@ -21,8 +21,8 @@ int blocks_without_registers(const DeviceFacts& facts, unsigned threads,
 // The blocks that a plan wants on a multiprocessor: the constant `blocks` of the Config, else 1.
 int wanted_blocks(const KernelSpec& spec);
 
-// What is wrong with a kernel of the plan as it was compiled: it spills and loads more than so many
-// bytes of a thread, or the blocks do not fit. Empty: nothing.
+// What is wrong with a kernel of the plan as it was compiled: it spills and loads more than
+// `most_spilled` bytes of a thread, or the blocks do not fit. Empty: nothing.
 std::string flaw_of(const ResourceReport& report, const KernelSpec& spec, const DeviceFacts& facts,
                     int most_spilled = 0);
 

@@ -1,5 +1,5 @@
-// The assembler's log; see resources.hpp.
-#include "cuda/host/resources.hpp"
+// The log of ptxas; see ptxas_log.hpp.
+#include "cuda/host/ptxas_log.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,185 +1,216 @@
-// Tiles of kernels; see table.hpp.
-#include "cuda/host/table.hpp"
+// Measured choice of tiles; see heuristics.hpp.
+#include "cuda/families/sm80/heuristics.hpp"
 
 #include <algorithm>
 #include <array>
 #include <span>
 
-#include "cuda/host/tuned.hpp"
+#include "cuda/families/sm80/tuned.hpp"
 #include "cuda/kernels/sm80/backward_shared.cuh"
 #include "cuda/kernels/sm80/bias_gradient_shared.cuh"
 #include "cuda/kernels/sm80/forward_shared.cuh"
 
-namespace attn::cuda {
+namespace attn::cuda::sm80 {
 namespace {
 
 constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
 constexpr int kMaxRegisters = 255;              // of a thread
-// Addresses, ranges, statistics and the fragments of one step, beside the accumulators.
+// Addresses, ranges, statistics and the fragments of one step, in addition to the accumulators.
 constexpr int kOtherRegisters = 40;
 
 enum class When {
   always,
-  no_pairs,  // no bias or mask
-  pairs,     // bias or mask, without ALiBi
-  one_pair,  // one of both and nothing else that acts on scores or P
-  no_cap,    // no bias, mask or softcap
-  costly,    // dropout or softcap
+  no_pairs,        // no bias or mask
+  pairs,           // bias or mask, without ALiBi
+  one_pair,        // one of both and nothing else that acts on scores or P
+  registers_left,  // no bias, mask or softcap; or one_pair
+  costly,          // dropout or softcap
 };
 
-// Rules are tried in order. A rule holds up to `largest_dim`, the larger of dim_qk and dim_vo.
+// Rules are tried in order; the first that holds and fits the device is used. A rule holds up to
+// `largest_dim`, the larger of dim_qk and dim_vo. Measurements: docs/kernels/sm80.md, "Tried".
 struct Rule {
   int largest_dim;
   Tiles tiles;
   When when = When::always;
+  const char* reason;  // why the tiles are best, or where those before do not fit
 };
+
+constexpr Tiles with_keys(Tiles tiles, int tile_kv) {
+  tiles.tile_kv = tile_kv;
+  return tiles;
+}
+constexpr Tiles with_stages(Tiles tiles, int stages) {
+  tiles.stages = stages;
+  return tiles;
+}
+constexpr Tiles with_blocks(Tiles tiles, int blocks) {
+  tiles.blocks = blocks;
+  return tiles;
+}
+constexpr Tiles with_q_in_registers(Tiles tiles) {
+  tiles.q_in_registers = true;
+  return tiles;
+}
+constexpr Tiles with_chunk(Tiles tiles, int chunk) {
+  tiles.chunk = chunk;
+  return tiles;
+}
 
 // 32 queries per warp halve the reads of shared memory per product, and two blocks per SM hide each
-// other's barriers: both as long as registers and shared memory last. 16 queries per warp leave
-// registers for softcap and ALiBi, allow more blocks, and compute less that a causal mask hides.
-// Measurements: docs/kernels/sm80.md, "Forward". The later rules of each group are for less shared
-// memory.
+// other's barriers: both as long as registers and shared memory last.
+constexpr Tiles k32Rows{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
+// 16 queries per warp leave registers for softcap and ALiBi, allow more blocks, and compute less
+// that a causal mask hides.
+constexpr Tiles k16Rows{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
+// 16 queries per warp in one large block.
+constexpr Tiles k8Warps{.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1};
+constexpr Tiles k2Warps{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1};
+
 constexpr std::array kForward{
     Rule{.largest_dim = 64,
-         .tiles = {.tile_q = 128,
-                   .tile_kv = 64,
-                   .warps = 4,
-                   .stages = 2,
-                   .blocks = 2,
-                   .q_in_registers = true},
-         .when = When::no_cap},
+         .tiles = with_q_in_registers(k32Rows),
+         .when = When::registers_left,
+         .reason = "32 rows per warp: 305 TFLOP/s instead of 260 (plain)"},
     Rule{.largest_dim = 64,
-         .tiles = {.tile_q = 128,
-                   .tile_kv = 64,
-                   .warps = 4,
-                   .stages = 2,
-                   .blocks = 2,
-                   .q_in_registers = true},
-         .when = When::one_pair},
+         .tiles = k32Rows,
+         .when = When::pairs,
+         .reason = "Q is loaded again per tile: 256 TFLOP/s instead of 235 (bias)"},
     Rule{.largest_dim = 64,
-         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
-         .when = When::pairs},
+         .tiles = with_blocks(with_q_in_registers(k16Rows), 3),
+         .when = When::always,
+         .reason = "registers for softcap and ALiBi"},
     Rule{.largest_dim = 64,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 64,
-                   .warps = 4,
-                   .stages = 2,
-                   .blocks = 3,
-                   .q_in_registers = true}},
-    Rule{.largest_dim = 64,
-         .tiles = {.tile_q = 128,
-                   .tile_kv = 32,
-                   .warps = 4,
-                   .stages = 2,
-                   .blocks = 2,
-                   .q_in_registers = true}},
+         .tiles = with_q_in_registers(with_keys(k32Rows, 32)),
+         .when = When::always,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
-         .when = When::no_pairs},
+         .tiles = with_stages(k32Rows, 1),
+         .when = When::no_pairs,
+         .reason = "two stages spill"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
-         .when = When::one_pair},
+         .tiles = k32Rows,
+         .when = When::one_pair,
+         .reason = "a bias or a mask fits next to two stages"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 2},
-         .when = When::pairs},
+         .tiles = with_keys(k32Rows, 32),
+         .when = When::pairs,
+         .reason = "bias and mask, or less shared memory"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 64,
-                   .warps = 4,
-                   .stages = 2,
-                   .blocks = 2,
-                   .q_in_registers = true}},
+         .tiles = with_q_in_registers(k16Rows),
+         .when = When::always,
+         .reason = "registers for softcap and ALiBi"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 2}},
+         .tiles = with_keys(k32Rows, 32),
+         .when = When::always,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1}},
+         .tiles = k8Warps,
+         .when = When::always,
+         .reason = "less shared memory: one block"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 8, .stages = 2, .blocks = 1}},
+         .tiles = with_keys(k8Warps, 32),
+         .when = When::always,
+         .reason = "less shared memory: one block"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 1}},
+         .tiles = with_blocks(with_keys(k32Rows, 32), 1),
+         .when = When::always,
+         .reason = "at dim 96, 8 warps can't divide the loads of 32 rows"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
-         .when = When::no_pairs},
+         .tiles = with_stages(k16Rows, 1),
+         .when = When::no_pairs,
+         .reason = "one stage lets two blocks fit"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1},
-         .when = When::no_pairs},
+         .tiles = k8Warps,
+         .when = When::no_pairs,
+         .reason = "less shared memory per SM"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 128, .tile_kv = 32, .warps = 8, .stages = 2, .blocks = 1}},
+         .tiles = with_keys(k8Warps, 32),
+         .when = When::always,
+         .reason = "shared memory for bias and mask"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1}},
+         .tiles = with_blocks(k16Rows, 1),
+         .when = When::always,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 64, .tile_kv = 32, .warps = 4, .stages = 2, .blocks = 1}},
+         .tiles = with_blocks(with_keys(k16Rows, 32), 1),
+         .when = When::always,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1}},
+         .tiles = k2Warps,
+         .when = When::always,
+         .reason = "the least shared memory"},
 };
 
-// The rules below the first of each group are for less shared memory; the last one spills.
-// Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there, and a chunk
-// of 16 queries leaves registers for dropout and softcap. Above it they do not. Measurements:
-// docs/kernels/sm80.md, "Backward".
+// Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there. Above it they
+// do not: P and dS pass through shared memory, and warps divide keys and dims.
+constexpr Tiles kKeysOfWarps{
+    .tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32};
+constexpr Tiles kKeysOfFewWarps = with_blocks(with_keys(kKeysOfWarps, 64), 1);
+
+constexpr Tiles through_shared(Tiles tiles) {
+  tiles.tile_q = 64;
+  tiles.warps = 8;
+  tiles.stages = 2;
+  tiles.blocks = 1;
+  tiles.p_ds_in_smem = true;
+  return tiles;
+}
+
+constexpr Tiles with_queries(Tiles tiles, int tile_q) {
+  tiles.tile_q = tile_q;
+  return tiles;
+}
+
 constexpr std::array kBackward{
     Rule{.largest_dim = 64,
-         .tiles = {.tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 16},
-         .when = When::costly},
-    Rule{
-        .largest_dim = 64,
-        .tiles = {.tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32}},
+         .tiles = with_chunk(kKeysOfWarps, 16),
+         .when = When::costly,
+         .reason = "a chunk of 16 queries leaves registers for dropout and softcap"},
+    Rule{.largest_dim = 64,
+         .tiles = kKeysOfWarps,
+         .when = When::always,
+         .reason = "a chunk of 32 queries as long as registers last"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 128,
-                   .warps = 8,
-                   .stages = 2,
-                   .blocks = 1,
-                   .chunk = 32,
-                   .p_ds_in_smem = true,
-                   .split_dk_dv = true}},
+         .tiles = through_shared({.tile_kv = 128, .chunk = 32, .split_dk_dv = true}),
+         .when = When::always,
+         .reason = "dV and dK by different warps: 233 TFLOP/s instead of 229"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 128,
-                   .warps = 8,
-                   .stages = 2,
-                   .blocks = 1,
-                   .chunk = 32,
-                   .p_ds_in_smem = true}},
+         .tiles = through_shared({.tile_kv = 128, .chunk = 32}),
+         .when = When::always,
+         .reason = "different dims of QK and VO"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 32},
-         .when = When::no_pairs},
+         .tiles = kKeysOfFewWarps,
+         .when = When::no_pairs,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 16}},
+         .tiles = with_chunk(kKeysOfFewWarps, 16),
+         .when = When::always,
+         .reason = "less shared memory; a bias or mask"},
     Rule{.largest_dim = 128,
-         .tiles = {.tile_q = 32, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 1, .chunk = 32}},
+         .tiles = with_queries(kKeysOfFewWarps, 32),
+         .when = When::always,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 64,
-                   .warps = 8,
-                   .stages = 2,
-                   .blocks = 1,
-                   .chunk = 16,
-                   .p_ds_in_smem = true,
-                   .split_dk_dv = true,
-                   .split_s_dp = true}},
+         .tiles =
+             through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
+         .when = When::always,
+         .reason = "S and dP by different warps: 204 TFLOP/s instead of 195"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 64,
-                   .warps = 8,
-                   .stages = 2,
-                   .blocks = 1,
-                   .chunk = 16,
-                   .p_ds_in_smem = true,
-                   .split_dk_dv = true}},
+         .tiles = through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true}),
+         .when = When::always,
+         .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 64,
-                   .tile_kv = 64,
-                   .warps = 8,
-                   .stages = 2,
-                   .blocks = 1,
-                   .chunk = 16,
-                   .p_ds_in_smem = true}},
+         .tiles = through_shared({.tile_kv = 64, .chunk = 16}),
+         .when = When::always,
+         .reason = "different dims of QK and VO"},
     Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1, .chunk = 16}},
+         .tiles = with_chunk(k2Warps, 16),
+         .when = When::always,
+         .reason = "the least shared memory; spills"},
 };
 
-// Two stages if shared memory has room for them at two blocks per SM, then one; smaller tiles last.
+// Two stages if shared memory allows them at two blocks per SM, then one; smaller tiles last.
 constexpr std::array kBiasGradient{
     BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
     BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
@@ -262,20 +293,20 @@ std::string forward_misfit(const Tiles& tiles) {
 
 bool holds(When when, const Shape& shape) {
   const bool pairs = shape.bias_bytes > 0 || shape.mask;
+  const bool one_pair =
+      (shape.bias_bytes > 0) != shape.mask && !shape.alibi && !shape.softcap && !shape.dropout;
   switch (when) {
     case When::always: return true;
     case When::no_pairs: return !pairs;
     case When::pairs: return pairs && !shape.alibi;
-    case When::one_pair:
-      return (shape.bias_bytes > 0) != shape.mask && !shape.alibi && !shape.softcap &&
-             !shape.dropout;
-    case When::no_cap: return !pairs && !shape.softcap;
+    case When::one_pair: return one_pair;
+    case When::registers_left: return one_pair || (!pairs && !shape.softcap);
     case When::costly: return shape.dropout || shape.softcap;
   }
   return false;
 }
 
-// Of a thread: the accumulators of S and O, and Q where it is kept; 0 where it isn't known.
+// Registers of a thread: the accumulators of S and O, and Q if it is kept; 0 if not known.
 int registers_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) return 0;
   const int rows = tiles.tile_q / tiles.warps;
@@ -386,7 +417,7 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
   const int registers = std::min(kMaxRegisters, facts.registers_per_sm / (tiles.blocks * threads));
   if (registers_of(shape, tiles) > registers) {
     return "needs about " + std::to_string(registers_of(shape, tiles)) +
-           " registers of a thread, of which there are " + std::to_string(registers);
+           " registers of a thread, which has " + std::to_string(registers);
   }
   return {};
 }
@@ -406,4 +437,4 @@ std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) 
   return std::nullopt;
 }
 
-}  // namespace attn::cuda
+}  // namespace attn::cuda::sm80

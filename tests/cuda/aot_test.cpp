@@ -1,12 +1,12 @@
 // What can be known and made without a device: facts by architecture, room on a multiprocessor,
 // kernels of calls, binaries.
-#include "cuda/host/ahead.hpp"
+#include "cuda/aot.hpp"
 
 #include <gtest/gtest.h>
 
 #include "core/validate.hpp"
 #include "cuda/host/architectures.hpp"
-#include "cuda/host/room.hpp"
+#include "cuda/host/occupancy.hpp"
 #include "folder.hpp"
 
 namespace attn::cuda::test {

@@ -6,16 +6,16 @@
 #include <attn/arguments.hpp>
 
 #include "core/status.hpp"
+#include "cuda/families/make_plan.hpp"
 #include "cuda/host/arguments.hpp"
 #include "cuda/host/launch.hpp"
-#include "cuda/host/plan.hpp"
 
 namespace attn::cuda {
 
 // The kernels are loaded, the context is current.
 struct DeviceCall {
   const CurrentContext& context;
-  const device::Arguments& arguments;  // but for what lies in the workspace
+  const Arguments& tensors;
   const CudaPlan& plan;
   const core::Executor& executor;
   std::array<const Kernel*, kMaxKernels> kernels;  // of plan.kernels

@@ -1,4 +1,5 @@
-// Tuned: tiles that were measured on a device (attn::tune_*), which go before those of the table.
+// Tuned: tiles that were measured on a device (attn::tune_*), which take precedence over the
+// heuristics.
 // Kept in a text file for each device in the cache folder of the process (Cache::default_root()):
 //   attn-tuned 1
 //   device=NVIDIA H200
@@ -12,9 +13,9 @@
 #include <string>
 
 #include "core/status.hpp"
-#include "cuda/host/table.hpp"
+#include "cuda/families/sm80/heuristics.hpp"
 
-namespace attn::cuda {
+namespace attn::cuda::sm80 {
 
 // "forward dim_qk=64 dim_vo=64 bias_bytes=0 mask=0 ..."
 std::string to_string(const Shape& shape);
@@ -30,7 +31,7 @@ class Tuned {
   static Tuned& of(const std::string& device);
 
   [[nodiscard]] std::optional<Tiles> find(const Shape& shape) const;
-  // For plans made from now on; none: the table's.
+  // For plans made from now on; none: the heuristics choose.
   void use(const Shape& shape, const std::optional<Tiles>& tiles);
   // Writes the file, by atomic rename.
   [[nodiscard]] core::Status store() const;
@@ -51,4 +52,7 @@ class Tuned {
   std::map<std::string, Tiles> tiles_;  // by to_string(Shape)
 };
 
-}  // namespace attn::cuda
+// The facts of a device with the tiles that were measured on it.
+core::Status tuned_facts(const Driver& driver, int ordinal, DeviceFacts& facts);
+
+}  // namespace attn::cuda::sm80

@@ -1,5 +1,5 @@
 // Calls; see call.hpp.
-#include "cuda/host/call.hpp"
+#include "cuda/call.hpp"
 
 #include <utility>
 
@@ -32,18 +32,21 @@ core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Ar
 }
 
 core::Status run(const DeviceCall& call) {
-  device::Arguments arguments = call.arguments;
-  if (call.plan.pass == Pass::backward) {
-    place(call.plan.workspace, call.plan.problem, call.workspace, arguments);
+  const CudaPlan& plan = call.plan;
+  device::Arguments common = device_arguments(plan.pass, plan.problem, call.tensors);
+  if (plan.pass == Pass::backward) place(plan.workspace, plan.problem, call.workspace, common);
+  std::array<KernelLaunch, kMaxKernels> memory_of_launches;
+  const auto launches = std::span(memory_of_launches).first(plan.num_kernels);
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    launches[i] = {call.kernels[i], {static_cast<unsigned>(plan.blocks[i])}, block_of(common)};
   }
-  std::array<KernelLaunch, kMaxKernels> launches;
-  for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
-    launches[i] = {call.kernels[i], {static_cast<unsigned>(call.plan.blocks[i])}};
-  }
-  core::Status status = launch_in_order(
-      call.context, std::span(launches).first(call.plan.num_kernels), call.stream, arguments);
+  ParameterMemory memory;
+  core::Status status = plan.family->set_parameters(
+      {call.context.driver(), plan, call.tensors, common, call.workspace}, launches, memory);
+  if (!status.ok()) return status;
+  status = launch_in_order(call.context, launches, call.stream);
   if (call.executor.observer == nullptr || !status.ok()) return status;
-  for (std::size_t i = 0; i < call.plan.num_kernels; ++i) {
+  for (std::size_t i = 0; i < launches.size(); ++i) {
     if (!launches[i].grid.empty()) call.executor.report_launch(call.kernels[i]->spec.entry);
   }
   return status;

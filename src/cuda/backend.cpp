@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/host/ahead.hpp"
-#include "cuda/host/call.hpp"
-#include "cuda/host/candidates.hpp"
+#include "cuda/aot.hpp"
+#include "cuda/call.hpp"
+#include "cuda/families/sm80/search_space.hpp"
+#include "cuda/families/sm80/tuned.hpp"
 #include "cuda/host/scratch.hpp"
-#include "cuda/host/tuned.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -25,10 +25,12 @@ std::string describe_machine(const Driver& driver) {
     text += " and " + std::to_string(driver.num_devices() - 1) + " more";
   }
   text += ", CUDA driver " + version_text(driver.version());
-  if (status.ok() && facts->tuned != nullptr) {
-    const std::size_t tuned = facts->tuned->size();
-    if (tuned > 0) text += ", tiles of " + std::to_string(tuned) + " kernels by attn tune";
-    if (!facts->tuned->problem().empty()) text += ", " + facts->tuned->problem();
+  if (status.ok()) {
+    const sm80::Tuned& tuned = sm80::Tuned::of(facts->name);
+    if (tuned.size() > 0) {
+      text += ", tiles of " + std::to_string(tuned.size()) + " kernels by attn tune";
+    }
+    if (!tuned.problem().empty()) text += ", " + tuned.problem();
   }
   std::string reason;
   const Nvrtc* nvrtc = Nvrtc::get(driver.version(), reason);
@@ -57,10 +59,10 @@ class CudaBackend final : public core::Backend {
   core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem, core::Access access,
                                        const core::Executor& executor) const override {
     using Planned = core::Result<core::PlanPointer>;
-    const DeviceFacts* facts = nullptr;
+    DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
     if (!status.ok()) return Planned::none(std::move(status.message));
-    core::Result<CudaPlan> made = make_plan(pass, problem, *facts, access);
+    core::Result<CudaPlan> made = make_plan(pass, problem, facts, access);
     if (!made.ok()) return Planned::none(made.reason());
     return core::PlanPointer(std::make_shared<const CudaPlan>(std::move(made).value()));
   }
@@ -84,9 +86,8 @@ class CudaBackend final : public core::Backend {
     if (!context.status().ok()) return context.status();
     core::Status status = check_pointers(driver, plan, arguments, executor.ordinal);
     if (!status.ok()) return status;
-    const device::Arguments prepared = device_arguments(plan.pass, plan.problem, arguments);
     Modules& modules = Modules::of(driver, executor.cache_dir);
-    DeviceCall call{context, prepared, plan, executor, {}, nullptr, arguments.workspace};
+    DeviceCall call{context, arguments, plan, executor, {}, nullptr, arguments.workspace};
     call.stream = stream_of(arguments.stream.value_or(nullptr));
     status = find_or_load(modules, context, plan.specs(), call.stream, call.kernels);
     if (!status.ok()) return status;
@@ -109,7 +110,7 @@ class CudaBackend final : public core::Backend {
 
   core::Status cache_build(const CacheRequest& request, const core::Executor& executor,
                            CacheResult& result) const override {
-    return build_ahead(request, cache_root(executor), result);
+    return build_ahead_of_time(request, cache_root(executor), result);
   }
   core::Status cache_list(const core::Executor& executor, std::string& folder,
                           std::vector<CacheEntry>* entries) const override {
@@ -128,45 +129,46 @@ class CudaBackend final : public core::Backend {
 
   core::Status tune_key(Pass pass, const Problem& problem, const core::Executor&,
                         std::string& key) const override {
-    key = to_string(shape_of(pass, problem));
+    key = sm80::to_string(sm80::shape_of(pass, problem));
     return {};
   }
   core::Status tune_candidates(Pass pass, const Problem& problem, const core::Executor& executor,
                                std::vector<TuneCandidate>& candidates) const override {
-    const DeviceFacts* facts = nullptr;
+    DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
     if (!status.ok()) return status;
     std::string reason;
     Binaries& binaries = Modules::of(*Driver::get(reason), executor.cache_dir).binaries();
-    std::vector<Candidate> compiled;
-    status = compile_candidates(pass, problem, *facts, binaries, 0, compiled);
-    for (const Candidate& one : compiled) candidates.push_back({to_string(one.tiles), one.flaw});
+    std::vector<sm80::Candidate> compiled;
+    status = sm80::compile_candidates(pass, problem, facts, binaries, 0, compiled);
+    for (const sm80::Candidate& one : compiled)
+      candidates.push_back({to_string(one.tiles), one.flaw});
     return status;
   }
   core::Status tune_use(Pass pass, const Problem& problem, const std::string& tiles,
                         const core::Executor& executor) const override {
-    const DeviceFacts* facts = nullptr;
+    DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
     if (!status.ok()) return status;
-    const Shape shape = shape_of(pass, problem);
-    const std::optional<Tiles> parsed = parse_tiles(tiles);
+    const sm80::Shape shape = sm80::shape_of(pass, problem);
+    const std::optional<sm80::Tiles> parsed = sm80::parse_tiles(tiles);
     if (!parsed && !tiles.empty()) {
       return core::Status::invalid("cuda: tune_use: tiles: found '" + tiles +
                                    "'; accepted as of tune_candidates()");
     }
     if (parsed) {
-      const std::string why = misfit(shape, *parsed, *facts);
+      const std::string why = sm80::misfit(shape, *parsed, facts);
       if (!why.empty()) return core::Status::invalid("cuda: tune_use: " + tiles + ": " + why);
     }
-    Tuned::of(facts->name).use(shape, parsed);
+    sm80::Tuned::of(facts.name).use(shape, parsed);
     return {};
   }
   core::Status tune_store(const core::Executor& executor, std::string& path) const override {
-    const DeviceFacts* facts = nullptr;
+    DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
     if (!status.ok()) return status;
-    path = Tuned::of(facts->name).path();
-    return Tuned::of(facts->name).store();
+    path = sm80::Tuned::of(facts.name).path();
+    return sm80::Tuned::of(facts.name).store();
   }
 
  private:
@@ -179,11 +181,11 @@ class CudaBackend final : public core::Backend {
                                      " on CUDA yet");
   }
 
-  static core::Status facts_of(std::int32_t ordinal, const DeviceFacts*& facts) {
+  static core::Status facts_of(std::int32_t ordinal, DeviceFacts& facts) {
     std::string reason;
     const Driver* driver = Driver::get(reason);
     if (driver == nullptr) return core::Status::unsupported("cuda: " + reason);
-    return device_facts(*driver, ordinal, facts);
+    return sm80::tuned_facts(*driver, ordinal, facts);
   }
 };
 

@@ -1,5 +1,5 @@
-// Table: which tiles a kernel takes. Measured rules, and the model of what a block needs, which
-// says where a rule can hold. Pure functions of shape and device facts.
+// Heuristics: the measured choice of tiles, and the model of what a block needs, which says where a
+// rule can hold. Pure functions of shape and device facts.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -9,7 +9,7 @@
 #include "cuda/host/device.hpp"
 #include "cuda/kernels/sm80/backward_shared.cuh"
 
-namespace attn::cuda {
+namespace attn::cuda::sm80 {
 
 // What of a problem the choice depends on: what is compiled in, apart from the element type.
 struct Shape {
@@ -27,7 +27,7 @@ Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192 or 256.
 int rounded_dim(std::int64_t dim);
 
-// Of the forward, or of the backward's main kernel.
+// Tiles of the forward, or of the backward's main kernel.
 struct Tiles {
   int tile_q = 0;
   int tile_kv = 0;
@@ -51,7 +51,7 @@ struct Tiles {
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Shape& shape, const Tiles& tiles);
 
-// Of the kernel of the bias's gradient, whose tiles are few enough to fit everywhere.
+// Tiles of the kernel of the bias's gradient. Some of them fit every device.
 struct BiasGradientTiles {
   int tile_q = 0;
   int tile_kv = 0;
@@ -66,4 +66,4 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
 // The first rule that fits; none where the device is too small for all of them.
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts);
 
-}  // namespace attn::cuda
+}  // namespace attn::cuda::sm80

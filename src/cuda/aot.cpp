@@ -1,27 +1,30 @@
-// Binaries made ahead; see ahead.hpp.
-#include "cuda/host/ahead.hpp"
+// Binaries compiled ahead of time; see aot.hpp.
+#include "cuda/aot.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cuda/families/sm80/tuned.hpp"
 #include "cuda/host/architectures.hpp"
 
 namespace attn::cuda {
 namespace {
 
-// Of a device of this machine, else of a common one; null where none is known.
-const DeviceFacts* facts_for(int capability) {
+// Facts of a device of this machine, else of a common one; none if neither is known.
+std::optional<DeviceFacts> facts_for(int capability) {
   std::string reason;
   if (const Driver* driver = Driver::get(reason)) {
     for (int ordinal = 0; ordinal < driver->num_devices(); ++ordinal) {
-      const DeviceFacts* facts = nullptr;
-      if (device_facts(*driver, ordinal, facts).ok() && facts->capability() == capability) {
+      DeviceFacts facts;
+      if (sm80::tuned_facts(*driver, ordinal, facts).ok() && facts.capability() == capability) {
         return facts;
       }
     }
   }
-  return typical_facts(capability);
+  const DeviceFacts* const typical = typical_facts(capability);
+  return typical != nullptr ? std::optional(*typical) : std::nullopt;
 }
 
 std::vector<std::int32_t> own_architectures(const Driver& driver) {
@@ -79,8 +82,8 @@ Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts&
   return wanted;
 }
 
-core::Status build_ahead(const CacheRequest& request, const std::string& cache_root,
-                         CacheResult& result) {
+core::Status build_ahead_of_time(const CacheRequest& request, const std::string& cache_root,
+                                 CacheResult& result) {
   const auto refuse = [](const std::string& message) {
     return core::Status::invalid("cuda: cache_build: " + message);
   };
@@ -94,7 +97,7 @@ core::Status build_ahead(const CacheRequest& request, const std::string& cache_r
                   "); accepted some of " + known_capabilities());
   }
   for (const std::int32_t capability : architectures) {
-    if (facts_for(capability) != nullptr) continue;
+    if (facts_for(capability)) continue;
     return refuse("architecture: found " + std::to_string(capability) + "; accepted " +
                   known_capabilities());
   }

@@ -1,6 +1,6 @@
-// Blocks on a multiprocessor; see room.hpp. Rules: CUDA C++ Programming Guide, "Technical
+// Blocks on a multiprocessor; see occupancy.hpp. Rules: CUDA C++ Programming Guide, "Technical
 // Specifications per Compute Capability"; pieces as in NVIDIA's occupancy calculator.
-#include "cuda/host/room.hpp"
+#include "cuda/host/occupancy.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Ahead: binaries made before they are needed, for devices that need not be here.
+// Ahead of time: binaries compiled before they are needed, also for devices that are not here.
 #pragma once
 
 #include <attn/cache.hpp>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/status.hpp"
-#include "cuda/host/plan.hpp"
+#include "cuda/families/make_plan.hpp"
 
 namespace attn::cuda {
 
@@ -22,7 +22,7 @@ struct Wanted {
 Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts);
 
 // See attn/cache.hpp. `cache_root` as of Binaries::of.
-core::Status build_ahead(const CacheRequest& request, const std::string& cache_root,
-                         CacheResult& result);
+core::Status build_ahead_of_time(const CacheRequest& request, const std::string& cache_root,
+                                 CacheResult& result);
 
 }  // namespace attn::cuda

@@ -1,0 +1,232 @@
+// Plans of the family sm80; see plan.hpp.
+#include "cuda/families/sm80/plan.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/divide_up.hpp"
+#include "cuda/families/passes.hpp"
+#include "cuda/families/sm80/heuristics.hpp"
+#include "cuda/kernels/passes/backward_postprocess.cuh"
+#include "cuda/kernels/passes/backward_preprocess.cuh"
+#include "cuda/kernels/passes/bias_gradient_convert.cuh"
+#include "cuda/kernels/passes/bias_gradient_sum.cuh"
+#include "cuda/kernels/passes/sink_gradient.cuh"
+#include "cuda/kernels/passes/uncovered_rows.cuh"
+
+namespace attn::cuda::sm80 {
+namespace {
+
+// Ampere: cp.async and mma.sync of bf16.
+constexpr int kLeastCapability = 80;
+// Kernels add tiles to lengths in 32 bits.
+constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
+
+bool is_f8(DType dtype) {
+  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
+std::string refusal(const Problem& p, const DeviceFacts& facts) {
+  if (facts.capability() < kLeastCapability) {
+    return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
+           to_string(facts);
+  }
+  if (is_f8(p.dtype) || is_f8(p.kv_type())) return "no kernel for f8 types on CUDA yet";
+  if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f16 and bf16 are supported";
+  if (p.dtype == DType::f32) return "no kernel for f32 on CUDA yet; f16 and bf16 are supported";
+  if (p.kv_type() != p.dtype) return "no kernel for k and v of another type than q on CUDA yet";
+  if (p.page_size > 0) return "no kernel for paged caches on CUDA yet";
+  if (p.len_new > 0) return "no kernel that appends to a cache on CUDA yet";
+  if (p.rope != Rope::none) return "no kernel with rotary embedding on CUDA yet";
+  if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
+    return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
+           "; kernels on CUDA take lengths below 2^30";
+  }
+  return {};
+}
+
+// The constants of every kernel that computes scores.
+void set_problem(Config& config, const Problem& p, const Shape& shape, bool element_access) {
+  config.set("dtype", static_cast<int>(p.dtype))
+      .set("dim_qk", shape.dim_qk)
+      .set("dim_vo", shape.dim_vo)
+      .set("softcap", shape.softcap)
+      .set("alibi", shape.alibi)
+      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
+      .set("mask", shape.mask)
+      .set("dropout", shape.dropout)
+      .set("element_access", element_access);
+}
+
+KernelSpec& add_main(CudaPlan& plan, const char* source, const char* entry, const Shape& shape,
+                     const Tiles& tiles, std::int64_t blocks) {
+  plan.main = plan.num_kernels;
+  KernelSpec& spec = plan.add(source, entry, static_cast<unsigned>(32 * tiles.warps), blocks);
+  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
+  spec.config.set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("warps", tiles.warps)
+      .set("stages", tiles.stages)
+      .set("blocks", tiles.blocks);
+  return spec;
+}
+
+CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Tiles& tiles,
+                      bool element_access) {
+  CudaPlan plan(pass, p);
+  add_uncovered_rows(plan, p);
+  const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
+  KernelSpec& main = add_main(plan, "sm80/forward.cu", "attn_forward", shape, tiles, blocks);
+  set_problem(main.config, p, shape, element_access);
+  main.config.set("q_in_registers", tiles.q_in_registers);
+  return plan;
+}
+
+// The bias's gradient, a kernel of its own. Where it has too few tiles for the device, each is the
+// sum of several parts, which another kernel adds up.
+struct BiasGradient {
+  BiasGradientTiles tiles;
+  std::int64_t blocks = 0;
+  int splits = 1;
+};
+
+BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const DeviceFacts& facts) {
+  BiasGradient made;
+  made.tiles = choose_bias_gradient_tiles(shape, facts);
+  std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
+  std::int64_t blocks = 1;
+  const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
+  dimension(p.bias.batch, p.batch);
+  dimension(p.bias.head, p.heads_q);
+  dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
+  dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
+  const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
+  if (blocks > 0 && blocks < wanted) {
+    made.splits = static_cast<int>(
+        std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
+  }
+  made.blocks = blocks * made.splits;
+  return made;
+}
+
+// Whether the main kernel adds up the bias's gradient in f32 sums, which a small kernel writes: two
+// products fewer than a kernel of its own, for memory and an order of sums that changes from run to
+// run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds;
+// problems that load by elements are too rare for a kernel more. Decided by the problem, not by the
+// call's access, so that the workspace is the same for every access.
+bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
+  if (core::best_access(Pass::backward, p) == core::Access::element) return false;
+  if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
+  if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
+  const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
+  return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
+}
+
+void add_bias_gradient(CudaPlan& plan, const Problem& p, const Shape& shape,
+                       const BiasGradient& made, bool element_access) {
+  const BiasGradientTiles& tiles = made.tiles;
+  KernelSpec& spec = plan.add("sm80/bias_gradient.cu", "attn_bias_gradient",
+                              static_cast<unsigned>(32 * tiles.warps), made.blocks);
+  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
+  set_problem(spec.config, p, shape, element_access);
+  spec.config.set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("warps", tiles.warps)
+      .set("stages", tiles.stages)
+      .set("blocks", tiles.blocks);
+  if (made.splits > 1) {
+    plan.add("passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
+             device::bias_gradient_sum::kThreads,
+             core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
+  }
+}
+
+// Statistics of rows; then dk, dv and dq_accum; then dq, dbias and dsink.
+CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
+                       const DeviceFacts& facts, bool element_access) {
+  CudaPlan plan(Pass::backward, p);
+  const bool packed_q = p.layout_q == Layout::packed;
+  const bool main_wanted = p.dq || p.dk || p.dv;
+  const bool adds_bias = adds_bias_gradient(p, facts);
+  const bool bias_apart = p.dbias && !adds_bias;
+  const BiasGradient bias = bias_apart ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
+  plan.workspace = lay_out(
+      p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits, adds_bias});
+  plan.workspace_bytes = plan.workspace.bytes;
+
+  const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
+  // Without queries there may be sums all the same, of rows that no entry has or of a bias.
+  const std::int64_t least = plan.workspace.zeros_bytes() > 0 ? 1 : 0;
+  KernelSpec& prepare = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
+                                 device::backward_preprocess::kThreads, std::max(tiles_q, least));
+  prepare.config.set("tile_q", tiles.tile_q);
+  if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
+    plan.add("passes/uncovered_rows.cu", "attn_uncovered_gradients",
+             device::uncovered_rows::kThreads,
+             core::divide_up(p.total_kv, device::uncovered_rows::kRows));
+  }
+  const std::int64_t blocks =
+      main_wanted ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
+  KernelSpec& main = add_main(plan, "sm80/backward.cu", "attn_backward", shape, tiles, blocks);
+  set_problem(main.config, p, shape, element_access);
+  main.config.set("chunk", tiles.chunk)
+      .set("bias_gradient", adds_bias)
+      .set("p_ds_in_smem", tiles.p_ds_in_smem)
+      .set("split_dk_dv", tiles.split_dk_dv)
+      .set("split_s_dp", tiles.split_s_dp)
+      .set("kv_in_registers", tiles.kv_in_registers);
+  if (p.dq) {
+    const std::int64_t rows = packed_q ? p.total_q : p.len_q;
+    plan.add("passes/backward_postprocess.cu", "attn_backward_postprocess",
+             device::backward_postprocess::kThreads,
+             core::divide_up(rows, device::backward_postprocess::kRows) * p.heads_q *
+                 (packed_q ? 1 : p.batch));
+  }
+  if (bias_apart) add_bias_gradient(plan, p, shape, bias, element_access);
+  if (adds_bias) {
+    plan.add("passes/bias_gradient_convert.cu", "attn_bias_gradient_convert",
+             device::bias_gradient_convert::kThreads,
+             core::divide_up(p.len_kv, device::bias_gradient_convert::kKeys) *
+                 (dbias_accum_rows(p) / device::bias_gradient_convert::kQueries));
+  }
+  if (p.dsink) {
+    plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
+             p.heads_q);
+  }
+  return plan;
+}
+
+class Sm80 final : public Family {
+ public:
+  const char* name() const override { return "sm80"; }
+
+  core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                              core::Access access) const override {
+    using Planned = core::Result<CudaPlan>;
+    if (std::string why = refusal(problem, facts); !why.empty()) {
+      return Planned::none(std::move(why));
+    }
+    const Shape shape = shape_of(pass, problem);
+    const auto tiles = choose_tiles(shape, facts);
+    if (!tiles) {
+      return Planned::none("no tiles fit cuda:" + std::to_string(facts.ordinal) + ", " +
+                           to_string(facts) + ", with " + std::to_string(facts.shared_per_block) +
+                           " bytes of shared memory for a block");
+    }
+    const bool element_access = access == core::Access::element;
+    if (pass == Pass::backward) {
+      return plan_backward(problem, shape, *tiles, facts, element_access);
+    }
+    return plan_forward(pass, problem, shape, *tiles, element_access);
+  }
+};
+
+}  // namespace
+
+const Family& family() {
+  static const Sm80 instance;
+  return instance;
+}
+
+}  // namespace attn::cuda::sm80
