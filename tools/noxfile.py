@@ -5,7 +5,8 @@ usage: nox -f tools/noxfile.py --list
 
 A session tests the wheel in build/wheel (./dev wheel). Sessions py* install it into a fresh
 environment and hold the time to the first result and to import it against limits; the others run
-in the kept environments with the wheel unpacked in build/python/site.
+in the kept environments with the wheel unpacked in build/python/site. A session of a pair (of a
+PyTorch and a transformers) runs only when its name is given: tools/python_envs.py pairs.
 """
 
 from __future__ import annotations
@@ -101,13 +102,17 @@ def package(session: nox.Session, environment: str) -> None:
     words += ["--timeout", str(SECONDS_OF_A_TEST), "--sample", str(spec.sample)]
     if os.environ.get("ATTN_REPORTS"):
         words += ["--junitxml", f"{os.environ['ATTN_REPORTS']}/{environment}.xml"]
+    words += ["-k", spec.select] if spec.select else []
     words += [file for file in files if file not in skipped]
     # Waiting threads don't spin, because two sessions run in parallel. PyTorch's compiler has a
     # cache folder per session.
+    paths = [str(WORK / "site")]
+    if spec.over:
+        paths.append(str(python_envs.folder_of(environment)))
     variables = {
         "ATTN_LIBRARY": "",
         "OMP_WAIT_POLICY": "passive",
-        "PYTHONPATH": str(WORK / "site"),
+        "PYTHONPATH": os.pathsep.join(paths),
         "TORCHINDUCTOR_CACHE_DIR": str(WORK / f"{environment}.inductor"),
     }
     session.run(*words, env=variables, external=True)

@@ -6,6 +6,7 @@ usage: tools/python_envs.py make NAME         make or update one; prints its Pyt
        tools/python_envs.py interpreter NAME  prints the Python that it would be made with
        tools/python_envs.py packages NAME     prints its packages, one a line
        tools/python_envs.py list              prints the names that tools/python_tests.sh runs
+       tools/python_envs.py pairs             prints the pairs of a PyTorch and a transformers
 
 They are kept in ~/.cache/libattn/venvs, or in the folder ATTN_VENVS, outside of the tree. A stamp
 holds the hash of an environment's Python and packages: one that is up to date is not made again.
@@ -30,6 +31,31 @@ TORCH = (*NUMPY, "python/tests/torch")
 TORCH_ONLY = ("python/tests/test_bad_input.py", "python/tests/torch")
 TRAINING = ("python/tests/*train_gpt*",)  # trains a model: only in the newest
 
+# The minor releases of transformers 5 that each PyTorch is tested with: the newest PyTorch with all
+# that libattn.hf supports, from OLDEST_TRANSFORMERS on; every other with the oldest and the newest
+# that work with it. With PyTorch 2.4 the models of transformers 5.8 and newer cannot be imported
+# (ValueError in infer_schema; from 5.9 on ImportError of torch.distributed.tensor), although it
+# accepts that PyTorch up to 5.14. transformers 5.24 accepts PyTorch 2.6 and newer.
+TRANSFORMERS = range(4, 25)
+TRANSFORMERS_OF = {
+    "torch2.4": (TRANSFORMERS[0], 7),
+    "torch2.6": (TRANSFORMERS[0], TRANSFORMERS[-1]),
+    "torch2.8": (TRANSFORMERS[0], TRANSFORMERS[-1]),
+    "torch2.11": (TRANSFORMERS[0], TRANSFORMERS[-1]),
+    "torch2.13": (TRANSFORMERS[0], TRANSFORMERS[-1]),
+    "newest": TRANSFORMERS,
+}
+HF_SLICE = (
+    "python/tests/hf/test_hf_mask.py",
+    "python/tests/hf/test_hf_routing.py",
+    "python/tests/hf/test_hf_compile.py",
+)
+TORCH_SLICE = (
+    "python/tests/torch/test_compile.py",
+    "python/tests/torch/test_compiled_dropins.py",
+    "python/tests/torch/test_sdpa.py",
+)
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -43,6 +69,8 @@ class Spec:
     fresh: bool = False  # made again for each run, and timed: what a new user does
     usual: bool = True  # tools/python_tests.sh runs it without being given its name
     types: bool = False  # mypy --strict as well
+    over: str = ""  # the environment that its packages are laid over; they are found first
+    select: str = ""  # pytest's -k
 
 
 # In this order; those that take longest are last (tools/python_tests.sh starts with the last).
@@ -82,6 +110,31 @@ ENVIRONMENTS = {
 }
 
 
+def pairs() -> dict[str, Spec]:
+    """An environment for each pair: transformers laid over an environment that has the PyTorch."""
+    made = {}
+    for under, minors in TRANSFORMERS_OF.items():
+        base = ENVIRONMENTS[under]
+        numpy = tuple(one for one in base.packages if one.startswith("numpy"))
+        for minor in minors:
+            # Once for each PyTorch: its compiler's C++, and libattn.torch, which needs no
+            # transformers.
+            last = minor == minors[-1]
+            made[f"{under}-transformers5.{minor}"] = Spec(
+                base.python,
+                (f"transformers==5.{minor}.*", *numpy),
+                files=(*HF_SLICE, *TORCH_SLICE) if last else HF_SLICE,
+                usual=False,
+                over=under,
+                select="" if last else "not inductor and not aot_eager",
+            )
+    return made
+
+
+PAIRS = pairs()
+ENVIRONMENTS |= PAIRS
+
+
 def is_python(path: str, version: str) -> bool:
     """Whether a program is there, runs (a pyenv shim may not) and is a Python of this version."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -115,32 +168,46 @@ def interpreter_of(name: str) -> str:
     return found
 
 
-def install(python: Path, packages: tuple[str, ...]) -> None:
-    """Installs with uv, in a third of pip's processor time, or with pip where uv fails."""
+def install(python: Path, packages: tuple[str, ...], folder: Path | None = None) -> None:
+    """Installs into a Python or a folder with uv, in a third of pip's time, or with pip."""
+    into = [] if folder is None else ["--target", str(folder)]
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     uv = [str(python), "-m", "uv", "pip", "install", "-q", "--no-cache", "--python", str(python)]
-    by_uv = ([*pip, "uv"], [*uv, *packages])
+    by_uv = ([*pip, "uv"], [*uv, *into, *packages])
     if any(subprocess.run(command, check=False).returncode != 0 for command in by_uv):
-        subprocess.run([*pip, *packages], check=True)
+        subprocess.run([*pip, *into, *packages], check=True)
+
+
+def folder_of(name: str) -> Path:
+    """Where an environment is kept."""
+    return Path(os.environ.get("ATTN_VENVS") or Path.home() / ".cache/libattn/venvs") / name
 
 
 def make(name: str) -> Path:
-    """The Python of an environment that has its packages."""
+    """The Python of an environment that has its packages.
+
+    For an environment over another it is the other's: folder_of(name) then holds packages for
+    PYTHONPATH.
+    """
     spec = ENVIRONMENTS[name]
-    folder = Path(os.environ.get("ATTN_VENVS") or Path.home() / ".cache/libattn/venvs") / name
+    folder = folder_of(name)
     stamp = folder / ".contents"
     contents = hashlib.sha256(repr((spec.python, spec.packages)).encode()).hexdigest()
-    python = folder / "bin" / "python"
+    python = make(spec.over) if spec.over else folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == contents and python.exists():
             return python
         print(f"{name}: making {folder} (with torch some GB)", file=sys.stderr)
-        if not is_python(str(python), spec.python):
+        if spec.over:
             shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([interpreter_of(name), "-m", "venv", str(folder)], check=True)
-        install(python, spec.packages)
+            install(python, spec.packages, folder)
+        else:
+            if not is_python(str(python), spec.python):
+                shutil.rmtree(folder, ignore_errors=True)
+                subprocess.run([interpreter_of(name), "-m", "venv", str(folder)], check=True)
+            install(python, spec.packages)
         stamp.write_text(contents)
     return python
 
@@ -150,6 +217,9 @@ def main() -> None:
     words = sys.argv[1:]
     if words == ["list"]:
         print(*(name for name, spec in ENVIRONMENTS.items() if spec.usual), sep="\n")
+        return
+    if words == ["pairs"]:
+        print(*PAIRS, sep="\n")
         return
     if len(words) != 2 or words[1] not in ENVIRONMENTS:
         raise SystemExit(__doc__)

@@ -3,6 +3,10 @@
 Some models do more with their mask than to hand it to attention: they route by it, cut it, or add
 it to scores. They expect transformers' mask [batch, 1, len_q, len_kv] of pairs and would compute
 nonsense with libattn's (see _mask.py).
+
+A layer that is compiled alone gets a guarded mask as its graph's input. torch.compile inspects the
+inputs of a graph, and the graph computes with them, through functions that no model calls. Those
+are permitted.
 """
 
 from __future__ import annotations
@@ -11,6 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo import config as dynamo
+from torch._guards import TracingContext
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
 
 from libattn import Unsupported
 
@@ -42,6 +50,13 @@ class GuardedMask(Tensor):  # type: ignore[misc, unused-ignore]
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        # torch.compile traces, or looks at the graph's inputs.
+        if torch.compiler.is_compiling() or TracingContext.try_get() is not None:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+        if isinstance(function, OpOverload):  # a compiled graph runs
+            args, kwargs = tree_map_only(GuardedMask, unguarded, (args, kwargs or {}))
+            return function(*args, **kwargs)
         name = getattr(function, "__name__", str(function))
         guarded = next((a for a in args if isinstance(a, GuardedMask)), None)
         model = "a model" if guarded is None else guarded.__dict__.get("model", "a model")
@@ -59,9 +74,17 @@ class GuardedMask(Tensor):  # type: ignore[misc, unused-ignore]
         return result
 
 
+# PyTorch 2.4 to 2.6 trace only the subclasses in this set, newer ones every subclass.
+if torch.__version__.startswith(("2.4.", "2.5.", "2.6.")):
+    dynamo.traceable_tensor_subclasses.add(GuardedMask)
+
+
 def unguarded(mask: Tensor) -> Tensor:
     """The tensor that a `GuardedMask` guards; any other tensor as it is."""
     if not isinstance(mask, GuardedMask):
         return mask
     with torch._C.DisableTorchFunctionSubclass():
+        if torch.compiler.is_compiling():  # as_subclass breaks the graph
+            plain: Tensor = torch.ops.aten.alias.default(mask)
+            return plain
         return mask.as_subclass(Tensor)

