@@ -19,6 +19,8 @@ struct Config {
   std::int64_t few_rows = 0;    // 1: scores by dot products with row-major keys
   std::int64_t split_keys = 0;  // keys of one split
   std::int64_t splits = 1;
+  std::int64_t tiles_of_task = 1;  // backward: tiles of keys that one task of dk and dv owns
+  std::int64_t dq_slots = 0;       // backward: sums of dq that the tasks share
 };
 
 using core::divide_up;
@@ -27,6 +29,20 @@ using core::round_up;
 template <class T>
 constexpr std::int64_t padded(std::int64_t dim) {
   return round_up(dim, static_cast<std::int64_t>(64 / sizeof(T)));
+}
+
+// dk or dv come with dq: S and dP are computed once for all three.
+inline bool dq_with_keys(const Problem& p) {
+  return p.dq && (p.dk || p.dv);
+}
+// Whether sums of dq can lie in dq itself: it has the type of the arithmetic and is only written.
+inline bool dq_in_place(const Problem& p) {
+  return p.rope != Rope::none || (p.grad_type() == p.statistics_type() && !p.accumulate);
+}
+// Elements that the sums of dq of one (batch, key head) take.
+template <class T>
+std::int64_t dq_accum_size(const Problem& p) {
+  return p.heads_q / p.heads_kv * p.len_q * padded<T>(p.dim_qk);
 }
 
 // Hands out 64-byte aligned pieces of a block; with a null base it only counts.
@@ -64,6 +80,7 @@ struct Scratch {
   T* temp = nullptr;                // [four rows of keys or values, or a row of scores]
   T* acc_a = nullptr;               // accumulators: forward o; backward dk, dq or dbias
   T* acc_b = nullptr;               // backward dv
+  T* dq = nullptr;                  // sums of dq: of a strip, or of all rows of the task's head
   T* row_max = nullptr;             // [tile_rows] running maximum; backward lse
   T* row_sum = nullptr;             // [tile_rows] running sum; backward delta
 };
@@ -80,7 +97,8 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   x.missing = arena.take<std::uint8_t>(c.tile_kv);
   x.q = arena.take<T>(c.tile_rows * qk);
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
-  if (phase == Phase::backward_q || c.few_rows != 0) x.k = arena.take<T>(c.tile_kv * qk);
+  const bool joint_dq = phase == Phase::backward_kv && p.dq;
+  if (phase == Phase::backward_q || joint_dq || c.few_rows != 0) x.k = arena.take<T>(c.tile_kv * qk);
   if (c.few_rows == 0) x.k_t = arena.take<T>(qk * c.tile_kv);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
   if (backward) x.v_t = arena.take<T>(vo * c.tile_kv);
@@ -94,12 +112,33 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
     case Phase::backward_kv:
       x.acc_a = arena.take<T>(c.tile_kv * qk);
       x.acc_b = arena.take<T>(c.tile_kv * vo);
+      if (joint_dq && dq_in_place(p)) {
+        x.dq = arena.take<T>(c.strip_rows * qk);
+      } else if (joint_dq && c.dq_slots == 0) {
+        x.dq = arena.take<T>(dq_accum_size<T>(p));
+      }
       break;
     case Phase::backward_q: x.acc_a = arena.take<T>(c.tile_rows * qk); break;
     case Phase::backward_bias: x.acc_a = arena.take<T>(c.tile_rows * c.tile_kv); break;
   }
   x.row_max = arena.take<T>(c.tile_rows);
   x.row_sum = arena.take<T>(c.tile_rows);
+  return x;
+}
+
+// Rows that row_sums works on.
+template <class T>
+struct RowSumsScratch {
+  T* dout = nullptr;   // [dim_vo]
+  T* o = nullptr;      // [dim_vo]
+  T* zeros = nullptr;  // [dim_qk]
+};
+template <class T>
+RowSumsScratch<T> make_row_sums_scratch(Arena& arena, const Problem& p) {
+  RowSumsScratch<T> x;
+  x.dout = arena.take<T>(padded<T>(p.dim_vo));
+  x.o = arena.take<T>(padded<T>(p.dim_vo));
+  x.zeros = arena.take<T>(padded<T>(p.dim_qk));
   return x;
 }
 

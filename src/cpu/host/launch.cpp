@@ -197,10 +197,12 @@ class Launch {
                    groups * row_tiles(p, config) * config.splits);
       case Step::merge_splits:
         return run(forward_kernels<T>().merge_splits, w_.partials, config, p.batch * p.heads_q);
-      case Step::row_sums: return run(backward_kernels<T>().row_sums, w_.sums, config, groups);
+      case Step::row_sums:
+        return run(backward_kernels<T>().row_sums, w_.sums, keys_config(config), groups);
       case Step::backward_kv:
+      case Step::backward_qkv:
         return run(backward_kernels<T>().keys, w_.sums, keys_config(config),
-                   groups * key_tiles(p, config));
+                   groups * key_tasks(p, keys_config(config)));
       case Step::backward_q:
         return run(backward_kernels<T>().queries, w_.sums, config, groups * row_tiles(p, config));
       case Step::bias_gradient:

@@ -14,11 +14,32 @@ namespace {
 constexpr std::int64_t kTileRows = 192;
 constexpr std::int64_t kStripRows = 48;
 constexpr std::int64_t kTileKv = 64;
+constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes a worker
 constexpr std::int64_t kFewRows = 16;      // up to here dot products beat transposing the keys
 constexpr std::int64_t kWantedTasks = 32;  // a plan with fewer splits the keys ...
 constexpr std::int64_t kLeastSplit = 512;  // ... but not below this many
 
-Config make_config(Pass pass, const Problem& p) {
+// One task for all keys of a (batch, key head) keeps dq in its worker's cache and waits for nobody.
+// That needs enough of them for all threads, of equal work, and room for sums that don't fit into
+// dq. Results have the same bits either way.
+std::int64_t tiles_of_task(const Problem& p, const Config& config, std::int64_t threads) {
+  const std::int64_t heads = p.batch * p.heads_kv;
+  const bool varied = p.layout_q == Layout::packed || p.layout_kv == Layout::packed ||
+                      p.lengths_q || p.lengths_kv || p.kv_begin || p.kv_end;
+  const bool balanced = heads * 10 >= round_up(heads, threads) * 9 && (!varied || threads == 1);
+  if (!balanced && heads < 8 * threads) return 1;
+  const std::int64_t bytes = dq_accum_size<float>(p) * size_of(p.statistics_type());
+  if (!dq_in_place(p) && bytes > kMostOwnedDq) return 1;
+  return std::max<std::int64_t>(key_tiles(p, config), 1);
+}
+
+// As many (batch, key head) as the tasks of all threads may spread over at a time.
+std::int64_t dq_slots(const Problem& p, const Config& config, std::int64_t threads) {
+  if (dq_in_place(p) || key_tasks(p, config) <= 1) return 0;
+  return std::min({threads, divide_up(threads, key_tasks(p, config)) + 1, p.batch * p.heads_kv});
+}
+
+Config make_config(Pass pass, const Problem& p, std::int32_t threads) {
   const std::int64_t rows = std::max<std::int64_t>(p.heads_q / p.heads_kv * p.len_q, 1);
   Config config;
   config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, kTileKv);
@@ -26,7 +47,12 @@ Config make_config(Pass pass, const Problem& p) {
   config.tile_rows = config.few_rows != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
   config.strip_rows = std::min(config.tile_rows, kStripRows);
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
-  if (pass == Pass::backward) return config;
+  if (pass == Pass::backward) {
+    if (!dq_with_keys(p)) return config;
+    config.tiles_of_task = tiles_of_task(p, keys_config(config), threads);
+    config.dq_slots = dq_slots(p, keys_config(config), threads);
+    return config;
+  }
 
   const std::int64_t tasks = p.batch * p.heads_kv * row_tiles(p, config);
   if (p.split_keys > 0) {
@@ -52,6 +78,7 @@ const char* to_string(Step step) {
     case Step::merge_splits: return "merge_splits";
     case Step::row_sums: return "row_sums";
     case Step::backward_kv: return "backward_kv";
+    case Step::backward_qkv: return "backward_qkv";
     case Step::backward_q: return "backward_q";
     case Step::bias_gradient: return "bias_gradient";
     case Step::sink_gradient: return "sink_gradient";
@@ -63,7 +90,7 @@ const char* to_string(Step step) {
 
 CpuPlan::CpuPlan(Pass of_pass, const Problem& of_problem, std::int32_t of_threads)
     : core::Plan(of_pass, of_problem),
-      config(make_config(of_pass, of_problem)),
+      config(make_config(of_pass, of_problem, of_threads)),
       threads(of_threads) {
   if (problem.dtype == DType::f64) {
     size_workspace<double>();
@@ -104,8 +131,13 @@ void CpuPlan::add_backward() {
   if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
   add_rotations();
   add(Step::row_sums);
-  if (p.dk || p.dv) add(Step::backward_kv);
-  if (p.dq) add(Step::backward_q);
+  if (dq_with_keys(p)) {
+    add(Step::backward_qkv);
+  } else if (p.dq) {
+    add(Step::backward_q);
+  } else if (p.dk || p.dv) {
+    add(Step::backward_kv);
+  }
   if (p.dbias) add(Step::bias_gradient);
   if (p.dsink) add(Step::sink_gradient);
   if (p.rope == Rope::none) return;
@@ -124,11 +156,15 @@ PlanSummary CpuPlan::summary() const {
   core::append_config(to.config, "few_rows", config.few_rows);
   core::append_config(to.config, "split_keys", config.split_keys);
   core::append_config(to.config, "splits", config.splits);
+  if (pass == Pass::backward) {
+    core::append_config(to.config, "tiles_of_task", config.tiles_of_task);
+    core::append_config(to.config, "dq_slots", config.dq_slots);
+  }
   core::append_config(to.config, "threads", threads);
   to.tile_q = config.tile_rows;
   to.tile_kv = config.tile_kv;
   const std::int64_t groups = problem.batch * problem.heads_kv;
-  to.tasks = pass == Pass::backward ? groups * key_tiles(problem, config)
+  to.tasks = pass == Pass::backward ? groups * key_tasks(problem, keys_config(config))
                                     : groups * row_tiles(problem, config) * config.splits;
   to.workspace_bytes = workspace_bytes;
   for (const Step step : steps()) to.kernels.emplace_back(to_string(step));

@@ -21,6 +21,7 @@ enum class Step : std::uint8_t {
   merge_splits,   //
   row_sums,       // backward: delta, and the keys that strips of rows see
   backward_kv,    // dk and dv
+  backward_qkv,   // dk, dv and dq
   backward_q,     // dq
   bias_gradient,  //
   sink_gradient,  //

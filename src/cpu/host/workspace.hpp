@@ -28,6 +28,11 @@ inline Config keys_config(Config config) {
   return config;
 }
 
+// Whether several tasks add to one dq.
+inline bool dq_is_shared(const Problem& p, const Config& config) {
+  return dq_with_keys(p) && key_tasks(p, keys_config(config)) > 1;
+}
+
 inline std::int64_t all_key_rows(const Problem& p) {
   return p.layout_kv == Layout::packed && p.page_size == 0 ? p.total_kv : p.batch * p.len_kv;
 }
@@ -40,9 +45,11 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     return arena.used();
   };
   if (pass != Pass::backward) return bytes(Phase::forward, config);
-  std::int64_t most = 2 * padded<T>(p.dim_vo) * static_cast<std::int64_t>(sizeof(T));
+  Arena row_sums(nullptr);
+  make_row_sums_scratch<T>(row_sums, p);
+  std::int64_t most = row_sums.used();
   if (p.dk || p.dv) most = std::max(most, bytes(Phase::backward_kv, keys_config(config)));
-  if (p.dq) most = std::max(most, bytes(Phase::backward_q, config));
+  if (p.dq && !dq_with_keys(p)) most = std::max(most, bytes(Phase::backward_q, config));
   if (p.dbias) most = std::max(most, bytes(Phase::backward_bias, config));
   return most;
 }
@@ -60,6 +67,12 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
     w.sums.delta = arena.take<T>(rows * p.heads_q);
     w.sums.strips =
         arena.take<core::KeyRange>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
+    if (dq_is_shared(p, config)) {
+      w.sums.dq.next_tile =
+          arena.take<std::int32_t>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
+      w.sums.dq.tasks_left = arena.take<std::int64_t>(p.batch * p.heads_kv);
+      if (config.dq_slots > 0) w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
+    }
   } else if (config.splits > 1) {
     const std::int64_t count = rows * p.heads_q * config.splits;
     w.partials.splits = config.splits;

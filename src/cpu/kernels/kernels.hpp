@@ -20,6 +20,11 @@ inline std::int64_t key_tiles(const Problem& p, const Config& config) {
   return divide_up(p.len_kv, config.tile_kv);
 }
 
+// Tasks of the keys' phase for one (batch, key head).
+inline std::int64_t key_tasks(const Problem& p, const Config& config) {
+  return divide_up(key_tiles(p, config), config.tiles_of_task);
+}
+
 inline void count_nonfinite(const Call& call, std::uint32_t replaced) {
   if (replaced != 0 && call.nonfinite_count != nullptr) {
     std::atomic_ref<std::uint32_t>(*call.nonfinite_count)
@@ -50,11 +55,22 @@ struct ForwardKernels {
 template <class T>
 ForwardKernels<T> forward_kernels();
 
+// How the tasks of one (batch, key head) add to the same dq. Null where one task owns it all.
+template <class T>
+struct SharedDq {
+  std::int32_t* next_tile = nullptr;   // as RowSums::strips: the tile of keys that may add now
+  std::int64_t* tasks_left = nullptr;  // [batch, heads_kv]: unfinished tasks
+  // [dq_slots, heads_per_kv * len_q, dim_qk padded]: sums of the (batch, key head) n are in slot
+  // n % dq_slots. Null where dq itself holds them.
+  T* accum = nullptr;
+};
+
 // What a backward pass computes once for each query row and strip of rows.
 template <class T>
 struct RowSums {
   T* delta = nullptr;                // [heads_q, all_query_rows]
   core::KeyRange* strips = nullptr;  // [heads_kv, strips]: keys that a strip's rows may see
+  SharedDq<T> dq;
   [[nodiscard]] T& delta_of(const Call& call, const Entry& entry, std::int64_t head,
                             std::int64_t i) const {
     return delta[head * all_query_rows(call.problem) + entry.row0 + i];
@@ -63,7 +79,15 @@ struct RowSums {
   // for each entry than the rows would fill.
   [[nodiscard]] core::KeyRange* strips_of(const Call& call, const Entry& entry,
                                           std::int64_t head_kv, std::int64_t strip_rows) const {
-    return strips + head_kv * num_strips(call.problem, strip_rows) +
+    return strips + first_strip(call, entry, head_kv, strip_rows);
+  }
+  [[nodiscard]] std::int32_t* next_tiles_of(const Call& call, const Entry& entry,
+                                            std::int64_t head_kv, std::int64_t strip_rows) const {
+    return dq.next_tile + first_strip(call, entry, head_kv, strip_rows);
+  }
+  static std::int64_t first_strip(const Call& call, const Entry& entry, std::int64_t head_kv,
+                                  std::int64_t strip_rows) {
+    return head_kv * num_strips(call.problem, strip_rows) +
            entry.row0 * call.numbers.heads_per_kv / strip_rows + entry.b;
   }
   static std::int64_t num_strips(const Problem& p, std::int64_t strip_rows) {
@@ -76,13 +100,15 @@ struct BackwardKernels {
   using Task = void (*)(const Call&, const Config&, const RowSums<T>&, char* memory,
                         std::int64_t task);
   Task row_sums;  // batch * heads_kv tasks: delta and the strips' key ranges
-  Task keys;      // batch * heads_kv * key_tiles: dk and dv of a tile of keys
+  Task keys;      // batch * heads_kv * key_tasks: dk and dv of tiles of keys, dq with them
   Task queries;   // batch * heads_kv * row_tiles: dq of a tile of rows
   Task bias;      // bias_tasks(): dbias of a tile of the bias
   Task sinks;     // heads_q: dsink of a head
 };
 template <class T>
 BackwardKernels<T> backward_kernels();
+template <class T>
+BackwardKernels<T>::Task keys_kernel();
 
 // Tiles of the bias gradient: full dimensions are cut into single entries, heads and tiles.
 struct BiasGrid {

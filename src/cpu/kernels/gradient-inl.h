@@ -1,0 +1,131 @@
+// Steps that every phase of the backward shares: rows of a strip in, gradients of its scores, one row
+// of a gradient out.
+#if defined(ATTN_CPU_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_GRADIENT_INL_H_
+#undef ATTN_CPU_GRADIENT_INL_H_
+#else
+#define ATTN_CPU_GRADIENT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "cpu/kernels/dropout-inl.h"
+#include "cpu/kernels/gemm-inl.h"
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/score-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+HWY_INLINE T LoadStat(const core::StridedTensor& stats, const Entry& entry, const TileRow& row) {
+  return *reinterpret_cast<const T*>(stat_address(stats, entry.b, entry.first_q, row.i, row.head));
+}
+
+// Rows [row0, row0 + count) of a key head's group with their q, dout, lse and delta. A row whose
+// lse is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold.
+template <class T>
+HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums, std::int64_t head_kv,
+              std::int64_t row0, std::int64_t count, const Scratch<T>& x) {
+  const Problem& p = call.problem;
+  const std::int64_t qk = padded<T>(p.dim_qk);
+  const std::int64_t vo = padded<T>(p.dim_vo);
+  make_rows(call, entry, head_kv, row0, count, x.rows);
+  for (std::int64_t r = 0; r < count; ++r) {
+    TileRow& row = x.rows[r];
+    const char* q = nullptr;
+    const char* dout = nullptr;
+    x.row_max[r] = T(0);
+    x.row_sum[r] = T(0);
+    if (!row.keys.empty()) {
+      const T lse = LoadStat<T>(call.lse, entry, row);
+      if (lse == -std::numeric_limits<T>::infinity()) {
+        row.keys = {0, 0};
+      } else {
+        x.row_max[r] = lse;
+        x.row_sum[r] = sums.delta_of(call, entry, row.head, row.i);
+        q = row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
+        dout = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
+      }
+    }
+    LoadRow(call.q.dtype, q, p.dim_qk, qk, x.q + r * qk);
+    LoadRow(call.dout.dtype, dout, p.dim_vo, vo, x.dout + r * vo);
+  }
+}
+
+// For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the
+// raw product (of the score itself where `of_score`).
+template <class T>
+HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry, const Scratch<T>& x,
+                   const KeySpan& span, std::int64_t row0, std::int64_t count, bool of_score) {
+  const Problem& p = call.problem;
+  const std::int64_t qk = padded<T>(p.dim_qk);
+  const std::int64_t vo = padded<T>(p.dim_vo);
+  const std::int64_t cols = span.cols;
+  const std::int64_t tile = config.tile_kv;
+  Gemm<T>(
+      {x.q + row0 * qk, qk, 1, x.k_t + span.first, tile, x.s, cols, count, cols, p.dim_qk, false});
+  Gemm<T>({x.dout + row0 * vo, vo, 1, x.v_t + span.first, tile, x.dp, cols, count, cols, p.dim_vo,
+           false});
+  if (p.dropout) DropoutFactors(call, entry, x.rows + row0, count, span.j0, cols, x.factors);
+
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  for (std::int64_t r = 0; r < count; ++r) {
+    T* s = x.s + r * cols;
+    T* dp = x.dp + r * cols;
+    ScoreRow<T>(call, entry, x.rows[row0 + r], span, s, x.tanh, x.temp);
+    const auto lse = hn::Set(d, x.row_max[row0 + r]);
+    const auto delta = hn::Set(d, x.row_sum[row0 + r]);
+    for (std::int64_t c = 0; c < cols; c += kLanes) {
+      const auto prob = ExpKeepNan(d, hn::Sub(hn::Load(d, s + c), lse));
+      auto dropped = prob;
+      auto grad = hn::Load(d, dp + c);
+      if (p.dropout) {
+        const auto factor = hn::Load(d, x.factors + r * cols + c);
+        dropped = hn::Mul(prob, factor);
+        grad = hn::Mul(grad, factor);
+      }
+      grad = hn::Mul(prob, hn::Sub(grad, delta));
+      // A hidden pair has no gradient even where dP is not finite.
+      grad = hn::IfThenZeroElse(hn::Eq(prob, hn::Zero(d)), grad);
+      if (p.softcap && !of_score) {
+        const auto t = hn::Load(d, x.tanh + c);
+        grad = hn::Mul(grad, hn::NegMulAdd(t, t, hn::Set(d, T(1))));
+      }
+      hn::Store(dropped, d, s + c);
+      hn::Store(grad, d, dp + c);
+    }
+  }
+}
+
+// K^T and V^T of keys [j0, j0 + keys) of a key head.
+template <class T>
+HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Entry& entry,
+                    std::int64_t head_kv, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
+  const Problem& p = call.problem;
+  LoadKeyTileTransposed(call, call.k, entry, head_kv, j0, keys, config.tile_kv, p.dim_qk,
+                        padded<T>(p.dim_qk), x.temp, x.k_t);
+  LoadKeyTileTransposed(call, call.v, entry, head_kv, j0, keys, config.tile_kv, p.dim_vo,
+                        padded<T>(p.dim_vo), x.temp, x.v_t);
+}
+
+// A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets
+// zeros, or is left alone when accumulating.
+template <class T>
+HWY_INLINE void StoreGradient(const Call& call, const StridedTensor& rows, char* address, T* values, T factor,
+                   std::int64_t dim, bool inside) {
+  const bool accumulate = call.problem.accumulate && !rows.workspace;
+  const bool zero_nonfinite = call.problem.nonfinite_zero && !rows.workspace;
+  if (!inside && accumulate) return;
+  ScaleRow(values, inside ? factor : T(0), padded<T>(dim));
+  count_nonfinite(call, StoreRow(rows.dtype, address, values, dim, accumulate, zero_nonfinite));
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_GRADIENT_INL_H_
