@@ -123,6 +123,16 @@ TEST(Allocation, AGivenWorkspaceIsAllThatIsUsed) {
   }
 }
 
+// 16-bit gradients are summed in f32 next to dq: one dq of a head for each worker, 16 MiB here.
+TEST(Allocation, SixteenBitGradientsTakeTheSumsOfDq) {
+  Context context(threads_of(2));
+  Problem p = long_problem(65536);
+  p.dtype = DType::bf16;
+  EXPECT_LT(workspace_bytes(context, Pass::backward, p), 18 * kMiB);
+  p.heads_q = p.heads_kv = 8;
+  EXPECT_LT(workspace_bytes(context, Pass::backward, p), 2 * 16 * kMiB + 6 * kMiB);
+}
+
 TEST(Allocation, GrowsWithTheLengthNotItsSquare) {
   for (const bool options : {false, true}) {
     for (const Pass pass : {Pass::forward, Pass::backward}) {

@@ -98,7 +98,8 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   x.q = arena.take<T>(c.tile_rows * qk);
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
-  if (phase == Phase::backward_q || joint_dq || c.few_rows != 0) x.k = arena.take<T>(c.tile_kv * qk);
+  if (phase == Phase::backward_q || joint_dq || c.few_rows != 0)
+    x.k = arena.take<T>(c.tile_kv * qk);
   if (c.few_rows == 0) x.k_t = arena.take<T>(qk * c.tile_kv);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
   if (backward) x.v_t = arena.take<T>(vo * c.tile_kv);

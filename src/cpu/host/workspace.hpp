@@ -71,7 +71,8 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
       w.sums.dq.next_tile =
           arena.take<std::int32_t>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
       w.sums.dq.tasks_left = arena.take<std::int64_t>(p.batch * p.heads_kv);
-      if (config.dq_slots > 0) w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
+      if (config.dq_slots > 0)
+        w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
     }
   } else if (config.splits > 1) {
     const std::int64_t count = rows * p.heads_q * config.splits;

@@ -50,9 +50,9 @@ T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool fir
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = at.x.rows[r];
-    const char* source = first ? nullptr
-                               : row_address(at.call, at.call.dq, at.entry.b, at.entry.first_q,
-                                             row.i, row.head);
+    const char* source =
+        first ? nullptr
+              : row_address(at.call, at.call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
     LoadRow(at.call.dq.dtype, source, p.dim_qk, qk, at.x.dq + r * qk);
   }
   return at.x.dq;
@@ -102,8 +102,8 @@ bool AddToDq(const KeyHead<T>& at, std::int64_t tile, std::int64_t strip, std::i
   const std::int64_t qk = padded<T>(call.problem.dim_qk);
   T* dq = LoadDq(at, strip, count, first);
   if (span.keys > 0) {
-    Gemm<T>({at.x.dp, span.cols, 1, at.x.k + span.first * qk, qk, dq, qk, count, qk, span.keys,
-             true});
+    Gemm<T>(
+        {at.x.dp, span.cols, 1, at.x.k + span.first * qk, qk, dq, qk, count, qk, span.keys, true});
   }
   StoreDq(at, dq, count, last);
   if (next_tile != nullptr) pass_turn(*next_tile, static_cast<std::int32_t>(tile + 1));

@@ -1,5 +1,5 @@
-// Steps that every phase of the backward shares: rows of a strip in, gradients of its scores, one row
-// of a gradient out.
+// Steps that every phase of the backward shares: rows of a strip in, gradients of its scores, one
+// row of a gradient out.
 #if defined(ATTN_CPU_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_GRADIENT_INL_H_
 #undef ATTN_CPU_GRADIENT_INL_H_
@@ -29,8 +29,9 @@ HWY_INLINE T LoadStat(const core::StridedTensor& stats, const Entry& entry, cons
 // Rows [row0, row0 + count) of a key head's group with their q, dout, lse and delta. A row whose
 // lse is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold.
 template <class T>
-HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums, std::int64_t head_kv,
-              std::int64_t row0, std::int64_t count, const Scratch<T>& x) {
+HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums,
+                           std::int64_t head_kv, std::int64_t row0, std::int64_t count,
+                           const Scratch<T>& x) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -60,8 +61,9 @@ HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T
 // For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the
 // raw product (of the score itself where `of_score`).
 template <class T>
-HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry, const Scratch<T>& x,
-                   const KeySpan& span, std::int64_t row0, std::int64_t count, bool of_score) {
+HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry,
+                                const Scratch<T>& x, const KeySpan& span, std::int64_t row0,
+                                std::int64_t count, bool of_score) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -106,7 +108,8 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
 // K^T and V^T of keys [j0, j0 + keys) of a key head.
 template <class T>
 HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Entry& entry,
-                    std::int64_t head_kv, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
+                               std::int64_t head_kv, const Scratch<T>& x, std::int64_t j0,
+                               std::int64_t keys) {
   const Problem& p = call.problem;
   LoadKeyTileTransposed(call, call.k, entry, head_kv, j0, keys, config.tile_kv, p.dim_qk,
                         padded<T>(p.dim_qk), x.temp, x.k_t);
@@ -117,8 +120,8 @@ HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Ent
 // A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets
 // zeros, or is left alone when accumulating.
 template <class T>
-HWY_INLINE void StoreGradient(const Call& call, const StridedTensor& rows, char* address, T* values, T factor,
-                   std::int64_t dim, bool inside) {
+HWY_INLINE void StoreGradient(const Call& call, const StridedTensor& rows, char* address, T* values,
+                              T factor, std::int64_t dim, bool inside) {
   const bool accumulate = call.problem.accumulate && !rows.workspace;
   const bool zero_nonfinite = call.problem.nonfinite_zero && !rows.workspace;
   if (!inside && accumulate) return;

@@ -1,0 +1,84 @@
+// The CPU backward's plan: its steps, and the memory that sums of dq take.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <attn/attn.hpp>
+#include <string>
+#include <vector>
+
+namespace attn {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+PlanSummary backward_plan(const Problem& problem, std::int32_t threads) {
+  ContextOptions options;
+  options.backend = "cpu";
+  options.threads = threads;
+  Context context(options);
+  return plan(context, Pass::backward, problem);
+}
+PlanSummary backward_plan(const std::string& problem, std::int32_t threads) {
+  return backward_plan(parse_problem(problem), threads);
+}
+
+bool has_step(const PlanSummary& plan, const char* step) {
+  return std::ranges::find(plan.kernels, step) != plan.kernels.end();
+}
+
+TEST(CpuPlan, DqIsSummedWithDkAndDvOrAlone) {
+  struct {
+    bool dq, dk, dv;
+    std::string step;
+  } const cases[] = {{true, true, true, "backward_qkv"},
+                     {true, true, false, "backward_qkv"},
+                     {true, false, true, "backward_qkv"},
+                     {true, false, false, "backward_q"},
+                     {false, true, true, "backward_kv"}};
+  Problem p = parse_problem("heads_q=2 heads_kv=2 len_q=300 len_kv=300 dim_qk=64 dim_vo=64");
+  for (const auto& [dq, dk, dv, step] : cases) {
+    p.dq = dq;
+    p.dk = dk;
+    p.dv = dv;
+    for (const std::int32_t threads : {1, 2, 7}) {
+      const PlanSummary found = backward_plan(p, threads);
+      for (const char* other : {"backward_qkv", "backward_q", "backward_kv"}) {
+        EXPECT_EQ(has_step(found, other), other == step) << other << ", not " << step;
+      }
+    }
+  }
+}
+
+// Enough heads for all threads: one task each. Fewer: one task for each tile of keys.
+TEST(CpuPlan, HeadsAreCutIntoTasksOnlyIfThreadsWouldIdle) {
+  const std::string size = " len_q=1024 len_kv=1024 dim_qk=64 dim_vo=64";
+  EXPECT_EQ(backward_plan("heads_q=12 heads_kv=12" + size, 1).tasks, 12);
+  EXPECT_EQ(backward_plan("heads_q=12 heads_kv=12" + size, 4).tasks, 12);
+  EXPECT_GT(backward_plan("heads_q=12 heads_kv=12" + size, 8).tasks, 12 * 4);
+  EXPECT_GT(backward_plan("heads_q=1 heads_kv=1" + size, 2).tasks, 4);
+  EXPECT_EQ(backward_plan("heads_q=1 heads_kv=1" + size, 1).tasks, 1);
+  // Lengths of their own: even many heads are uneven work.
+  EXPECT_GT(backward_plan("batch=2 lengths_kv heads_q=2 heads_kv=2" + size, 2).tasks, 4);
+}
+
+// docs/kernels/cpu.md, "Memory".
+TEST(CpuPlan, SumsOfDqTakeAtMostOneDqOfAHeadPerWorker) {
+  const std::string size = " heads_q=4 heads_kv=4 len_q=65536 len_kv=65536 dim_qk=64 dim_vo=64";
+  const std::int64_t dq = std::int64_t{65536} * 64 * 4;
+  const std::int64_t row_sums = std::int64_t{65536} * 4 * 4;
+  for (const std::int32_t threads : {1, 2, 3, 16}) {
+    const std::int64_t in_place = backward_plan("dtype=f32" + size, threads).workspace_bytes;
+    EXPECT_LT(in_place, row_sums + threads * kMiB / 2) << threads;
+    const std::int64_t next_to_it = backward_plan("dtype=bf16" + size, threads).workspace_bytes;
+    EXPECT_LT(next_to_it, in_place + std::min(threads, 4) * dq + kMiB) << threads;
+    EXPECT_GE(next_to_it, in_place + dq - kMiB) << threads;
+  }
+  // A dq above 16 MiB is shared by all threads, however many: two at a time.
+  const std::string longer =
+      "dtype=bf16 heads_q=16 heads_kv=16 len_q=131072 len_kv=131072 dim_qk=64 dim_vo=64";
+  EXPECT_LT(backward_plan(longer, 8).workspace_bytes,
+            2 * 2 * dq + std::int64_t{131072} * 16 * 4 + 8 * kMiB);
+}
+
+}  // namespace
+}  // namespace attn
