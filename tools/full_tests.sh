@@ -10,6 +10,7 @@
 #   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
 #                                                     step webgpu of gpu_tests.sh runs it on a GPU
 #   tests/fuzz/run.sh SECONDS                         longer fuzzing
+#   tools/full_tests.sh zoo                           every architecture of transformers against eager
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
@@ -123,6 +124,7 @@ step_aarch64() {
 }
 
 step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
+step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; } # on request
 step_mutations() { python3 tests/mutations/run.py; }
 
 # Runs a step and writes "EXIT_STATUS SECONDS" to its .end file.

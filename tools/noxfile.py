@@ -2,6 +2,7 @@
 
 usage: nox -f tools/noxfile.py --list
        nox -f tools/noxfile.py -s "package(NAME)"
+       nox -f tools/noxfile.py -s zoo [-- --write]
 
 A session tests the wheel in build/wheel (./dev wheel). Sessions py* install it into a fresh
 environment and hold the time to the first result and to import it against limits; the others run
@@ -118,3 +119,20 @@ def package(session: nox.Session, environment: str) -> None:
     session.run(*words, env=variables, external=True)
     if spec.types:
         session.run(str(python), "-m", "mypy", external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def zoo(session: nox.Session) -> None:
+    """Compares every architecture of transformers with eager: python/tests/hf/zoo."""
+    python = python_envs.make("newest")
+    site = WORK / "zoo"
+    shutil.rmtree(site, ignore_errors=True)
+    install = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--target", str(site)]
+    session.run(*install, str(wheel()), external=True)
+    session.chdir(ROOT)
+    variables = {
+        "ATTN_LIBRARY": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(site), "python/tests/hf"]),
+    }
+    session.run(str(python), "-m", "zoo.run", *session.posargs, env=variables, external=True)

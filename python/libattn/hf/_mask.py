@@ -73,7 +73,8 @@ def visible_keys(
     bool [batch, seen positions], True for tokens, False for padding; positions past its end are
     hidden. mask_function None is causal.
 
-    Errors: libattn.Unsupported for the config of a model that computes attention itself.
+    Errors: libattn.Unsupported for the config of a model that computes attention itself, and for
+    padding on the left of a model whose real tokens depend on padding tokens.
     """
     # No default in the signature: torch.compile would guard on it, which torch 2.11 fails at.
     if mask_function is None:
@@ -111,6 +112,8 @@ def visible_keys(
         if not shortcut and q_length > 1 and not _intervals.is_packed(mask_function):
             return _as_transformers_makes_it(arguments)
     padding = _local_padding(attention_mask, kv_length, kv_offset)
+    if padding is not None and (_compiling() or not bool(padding[:, 0].all())):
+        _models.check_left_padding(config)
     kind = None
     if padding is None and not isinstance(q_offset, Tensor):
         square = q_length == kv_length and q_offset == kv_offset

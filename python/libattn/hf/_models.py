@@ -24,6 +24,10 @@ _CHOOSES_CLASS = re.compile(r"_CLASSES\[(self\.)?config\._attn_implementation\]"
 # A model that passes this goes on computing with the mask of pairs.
 _COMPUTES_WITH_MASK = re.compile(r"allow_is_causal_skip\s*=\s*False")
 
+# Models whose real tokens depend on the attention results of padding tokens. Those see no key where
+# padding is on the left: libattn's result is 0, eager's the mean of all values.
+_READS_PADDING = {"transformers.models.blt.modeling_blt": "its patches include padding tokens"}
+
 # Names of `register`, and the config classes of _COMPUTES_WITH_MASK that were seen so far (inside
 # torch.compile no source can be read).
 names: set[str] = set()
@@ -79,6 +83,16 @@ def check_config(config: Any) -> None:
     source = _source(module_name)
     if source is not None and _COMPUTES_WITH_MASK.search(source):
         _with_mask.add(config_class)
+
+
+def check_left_padding(config: Any) -> None:
+    """Raises Unsupported for the config of a model that can't have padding on the left."""
+    reason = _READS_PADDING.get(_modeling_module(type(config)))
+    if reason is not None:
+        raise Unsupported(
+            f"libattn.hf: {name_of(config)} with padding on the left: {reason}, where libattn's "
+            "result is 0 and eager's isn't; pad on the right or use attn_implementation=\"eager\""
+        )
 
 
 def name_of(config: Any) -> str:
