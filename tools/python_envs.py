@@ -50,11 +50,7 @@ HF_SLICE = (
     "python/tests/hf/test_hf_routing.py",
     "python/tests/hf/test_hf_compile.py",
 )
-TORCH_SLICE = (
-    "python/tests/torch/test_compile.py",
-    "python/tests/torch/test_compiled_dropins.py",
-    "python/tests/torch/test_sdpa.py",
-)
+TORCH_SLICE = ("python/tests/torch/test_compile.py",)
 
 
 @dataclass(frozen=True)

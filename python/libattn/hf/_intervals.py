@@ -52,6 +52,9 @@ class Queries:
     rows: Tensor
 
 
+Rule = Callable[[dict[str, Any], Queries], Interval]
+
+
 class NotKnown(Exception):
     """The mask function isn't one of transformers' own interval patterns."""
 
@@ -62,13 +65,21 @@ def recognise(function: MaskFunction, queries: Queries) -> Interval:
         return Interval(end=queries.positions + 1)
     if function is masking_utils.bidirectional_mask_function:
         return Interval()
-    rule = _RULES.get(getattr(function, "__code__", None))
+    rule = _rule_of(function)
     if rule is None or not isinstance(function, FunctionType):
         raise NotKnown
     try:
         return rule(_captured(function), queries)
     except KeyError as error:
         raise NotKnown from error
+
+
+def _rule_of(function: MaskFunction) -> Rule | None:
+    code = getattr(function, "__code__", None)
+    for known, rule in _RULES:
+        if known is code:
+            return rule
+    return None
 
 
 def is_packed(function: MaskFunction) -> bool:
@@ -207,11 +218,16 @@ def _is_made_by(function: MaskFunction, factory: str) -> bool:
     return code is not None and code is _inner_code(factory)
 
 
-_RULES: dict[CodeType | None, Callable[[dict[str, Any], Queries], Interval]] = {
-    _inner_code("and_masks"): _intersection,
-    _inner_code("sliding_window_overlay"): _causal_window,
-    _inner_code("sliding_window_bidirectional_overlay"): _two_sided_window,
-    _inner_code("chunked_overlay"): _chunk,
-    _inner_code("packed_sequence_mask_function"): _document,
-}
-_RULES.pop(None, None)
+# No dict by code: torch.compile guards on each element that it reads, and torch 2.11's guard on an
+# element with such a key is no valid Python.
+_RULES: tuple[tuple[CodeType, Rule], ...] = tuple(
+    (code, rule)
+    for factory, rule in (
+        ("and_masks", _intersection),
+        ("sliding_window_overlay", _causal_window),
+        ("sliding_window_bidirectional_overlay", _two_sided_window),
+        ("chunked_overlay", _chunk),
+        ("packed_sequence_mask_function", _document),
+    )
+    if (code := _inner_code(factory)) is not None
+)
