@@ -22,6 +22,31 @@ std::int64_t vector_elements(DType dtype) {
   return kVectorBytes / std::max<std::int64_t>(element_size(dtype), 1);
 }
 
+// Whether TMA loads tiles of a bias or mask [b|1, h|1, len_q|1, len_kv|1].
+bool tma_loads_scores(const TensorView& view) {
+  constexpr std::size_t kKeys = 3;
+  if (view.rank != 4 || reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes != 0) {
+    return false;
+  }
+  const std::int64_t vector = vector_elements(view.dtype);
+  for (std::size_t d = 0; d <= kKeys; ++d) {
+    if (view.shape[d] <= 0) return false;
+    if (view.shape[d] == 1) continue;  // never stepped
+    const std::int64_t stride = view.strides[d];
+    if (d == kKeys ? stride != 1 : (stride & (vector - 1)) != 0) return false;
+    if (stride < 0 || stride >= kMaxTmaStride / kVectorBytes * vector) return false;
+  }
+  return true;
+}
+
+// What kernels that load by TMA require of the forward in addition to its tensors of rows. They
+// fold the scale into the exponent, unless a score modifier multiplies by it.
+bool tma_takes_scores(const Problem& p, const Arguments& a) {
+  const bool has_modifier = p.softcap || p.alibi || p.bias.given;
+  if (!has_modifier && a.scale && !(*a.scale > 0.0)) return false;
+  return (!p.bias.given || tma_loads_scores(a.bias)) && (!p.mask.given || tma_loads_scores(a.mask));
+}
+
 }  // namespace
 
 const char* to_string(Access access) {
@@ -75,7 +100,9 @@ Access access_of(Pass pass, const Problem& p, const Arguments& a) {
     if (view.given() && access_of_rows(view) != Access::tma) access = Access::vector;
   };
   also(a.o);
-  if (pass != Pass::backward) return access;
+  if (pass != Pass::backward) {
+    return access == Access::tma && !tma_takes_scores(p, a) ? Access::vector : access;
+  }
   also(a.dq);
   also(a.dk);
   also(a.dv);

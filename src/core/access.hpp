@@ -11,7 +11,9 @@ namespace attn::core {
 enum class Access : std::uint8_t {
   element,  // one element at a time
   vector,   // 16 bytes at a time; a tile's rows within 2^31 bytes
-  tma,      // by the Tensor Memory Accelerator of CUDA, into and out of every tensor of rows
+  // By the Tensor Memory Accelerator of CUDA, into and out of every tensor of rows, in the forward
+  // of bias and mask too; and the forward's scale is positive or multiplied in a score modifier.
+  tma,
 };
 
 const char* to_string(Access access);
@@ -24,7 +26,7 @@ Access best_access(Pass pass, const Problem& problem);
 Access access_of_rows(const TensorView& view);
 
 // What a call's addresses and strides allow. A pure function of a validated call that reads no
-// tensor: addresses, strides, sizes, types, and the origin of dropout.
+// tensor: addresses, strides, sizes, types, the origin of dropout and the sign of the scale.
 Access access_of(Pass pass, const Problem& problem, const Arguments& arguments);
 
 }  // namespace attn::core

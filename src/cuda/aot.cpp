@@ -63,11 +63,12 @@ core::Status build(std::span<const KernelSpec> kernels, int capability, int thre
 
 }  // namespace
 
-Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts) {
+Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts,
+                   FamilyChoice choice) {
   Wanted wanted;
   std::unordered_map<Config, std::vector<KernelSpec>> known;
   for (const auto& [pass, problem] : calls) {
-    const core::Result<CudaPlan> plan = make_plan(pass, problem, facts);
+    const core::Result<CudaPlan> plan = make_plan(pass, problem, facts, core::Access::tma, choice);
     if (!plan.ok()) {
       if (wanted.refused++ == 0) wanted.reason = plan.reason();
       continue;
@@ -112,7 +113,7 @@ core::Status build_ahead_of_time(const CacheRequest& request, const std::string&
     return refuse("folder: found " + why + "; accepted one that can be written");
   }
   for (const std::int32_t capability : architectures) {
-    const Wanted wanted = kernels_for(request.calls, *facts_for(capability));
+    const Wanted wanted = kernels_for(request.calls, *facts_for(capability), family_choice());
     if (result.refused == 0) result.reason = wanted.reason;
     result.refused += wanted.refused;
     core::Status status = build(wanted.kernels, capability, request.threads, binaries, result);

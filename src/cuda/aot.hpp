@@ -19,7 +19,8 @@ struct Wanted {
 };
 
 // A pure function, like the plans that it collects. The calls were validated.
-Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts);
+Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts,
+                   FamilyChoice choice = FamilyChoice::automatic);
 
 // See attn/cache.hpp. `cache_root` as of Binaries::of.
 core::Status build_ahead_of_time(const CacheRequest& request, const std::string& cache_root,

@@ -62,7 +62,7 @@ class CudaBackend final : public core::Backend {
     DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
     if (!status.ok()) return Planned::none(std::move(status.message));
-    core::Result<CudaPlan> made = make_plan(pass, problem, facts, access);
+    core::Result<CudaPlan> made = make_plan(pass, problem, facts, access, family_choice());
     if (!made.ok()) return Planned::none(made.reason());
     return core::PlanPointer(std::make_shared<const CudaPlan>(std::move(made).value()));
   }

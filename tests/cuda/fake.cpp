@@ -41,6 +41,8 @@ void WithFakeDriver::SetUp() {
   state.foreign_streams = false;
   state.misused_graphs = 0;
   state.parameter_bytes = 0;
+  state.parameter_bytes_of.clear();
+  state.maps.clear();
   state.launched.clear();
   state.major = 9;
   state.minor = 0;

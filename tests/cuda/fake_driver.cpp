@@ -1,4 +1,5 @@
 // The functions of libcuda.so.1 on devices that do not exist; see fake_driver.hpp.
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -45,9 +46,11 @@ void* host(abi::DevicePointer pointer) {
 
 }  // namespace
 
-std::vector<unsigned char> parameters_of(void** parameters) {
+std::vector<unsigned char> parameters_of(abi::Function function, void** parameters) {
   const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
-  return {bytes, bytes + state.parameter_bytes};
+  const auto own = state.parameter_bytes_of.find(reinterpret_cast<std::uintptr_t>(function));
+  return {bytes,
+          bytes + (own != state.parameter_bytes_of.end() ? own->second : state.parameter_bytes)};
 }
 
 void record(const abi::LaunchConfig& config, abi::Function function,
@@ -215,7 +218,7 @@ abi::Result cuFuncGetAttribute(int* value, int attribute, abi::Function) {
   FAIL_IF_ASKED();
   *value = attribute == abi::kFunctionRegisters           ? 168
            : attribute == abi::kFunctionStaticSharedBytes ? 1024
-           : attribute == abi::kFunctionMaxThreads        ? 384
+           : attribute == abi::kFunctionMaxThreads        ? 512
                                                           : 0;
   return 0;
 }
@@ -232,7 +235,7 @@ abi::Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, abi::Functi
 abi::Result cuLaunchKernelEx(const abi::LaunchConfig* config, abi::Function function,
                              void** parameters, void**) {
   FAIL_IF_ASKED();
-  record(*config, function, parameters_of(parameters));
+  record(*config, function, parameters_of(function, parameters));
   return 0;
 }
 abi::Result cuStreamIsCapturing(abi::Stream, int* status) {
@@ -337,11 +340,16 @@ abi::Result cuEventDestroy_v2(abi::Event event) {
   delete reinterpret_cast<int*>(event);
   return 0;
 }
-abi::Result cuTensorMapEncodeTiled(abi::TensorMap*, int type, std::uint32_t rank, void*,
+abi::Result cuTensorMapEncodeTiled(abi::TensorMap* map, int type, std::uint32_t rank, void* address,
                                    const std::uint64_t* dims, const std::uint64_t* strides,
                                    const std::uint32_t* box, const std::uint32_t*, int, int swizzle,
                                    int, int) {
   FAIL_IF_ASKED();
+  const std::uint64_t words[2] = {reinterpret_cast<std::uintptr_t>(address), state.maps.size()};
+  std::memcpy(map, words, sizeof words);
+  state.maps.push_back({{}, {}, rank, type, swizzle});
+  std::copy(dims, dims + rank, state.maps.back().dims);
+  std::copy(box, box + rank, state.maps.back().box);
   state.map_type = type;
   state.map_rank = rank;
   state.map_swizzle = swizzle;

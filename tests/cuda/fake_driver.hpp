@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace attn::cuda::test {
@@ -27,6 +28,15 @@ struct FakeLaunch {
   unsigned shared_bytes = 0;
   void* stream = nullptr;
   std::vector<unsigned char> parameters;
+};
+
+// A tensor map. The encoded map begins with two 64-bit words: the address and the index in `maps`.
+struct FakeMap {
+  std::uint64_t dims[5] = {};
+  std::uint32_t box[5] = {};
+  std::uint32_t rank = 0;
+  int type = 0;
+  int swizzle = 0;
 };
 
 struct FakeDriver {
@@ -54,7 +64,9 @@ struct FakeDriver {
   std::atomic<int> attributes_set = 0;
   std::atomic<int> attributes_asked = 0;  // of pointers
   std::atomic<int> devices_asked = 0;     // of contexts
-  std::size_t parameter_bytes = 0;
+  std::size_t parameter_bytes = 0;        // of functions that are not in the next
+  std::map<std::uintptr_t, std::size_t> parameter_bytes_of;
+  std::vector<FakeMap> maps;
   std::vector<FakeLaunch> launched;
   unsigned grid[3] = {};
   unsigned block[3] = {};

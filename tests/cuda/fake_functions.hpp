@@ -23,7 +23,7 @@ ATTN_CUDA_DRIVER_FUNCTIONS(DECLARE)
 extern test::FakeDriver state;
 
 // A copy of the one parameter, as far as the test said how long it is.
-std::vector<unsigned char> parameters_of(void** parameters);
+std::vector<unsigned char> parameters_of(abi::Function function, void** parameters);
 // A kernel was launched.
 void record(const abi::LaunchConfig& config, abi::Function function,
             std::vector<unsigned char> parameters);

@@ -22,7 +22,7 @@ struct Kernel {
 };
 
 Kernel kernel_of(const abi::KernelNodeParams& params) {
-  return {params, parameters_of(params.parameters)};
+  return {params, parameters_of(params.function, params.parameters)};
 }
 
 std::mutex alive_mutex;

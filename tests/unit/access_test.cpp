@@ -70,6 +70,35 @@ TEST_F(AccessOf, OutputsNeverForceElements) {
   }
 }
 
+TEST_F(AccessOf, ScalesThatNoModifierMultipliesArePositiveForTma) {
+  for (const double scale : {-0.5, 0.0}) {
+    a.scale = scale;
+    EXPECT_EQ(access(), Access::vector) << scale;
+    EXPECT_EQ(access(Pass::backward), Access::tma) << scale;
+    a.softcap = 10.0;
+    EXPECT_EQ(access(), Access::tma) << scale;
+    a.softcap = 0.0;
+  }
+  a.scale = 2.0;
+  EXPECT_EQ(access(), Access::tma);
+}
+
+TEST_F(AccessOf, BiasAndMaskForTma) {
+  a.bias = view(0x90000, DType::f32, {1, 4, 10, 20});
+  a.mask = view(0xA0000, DType::u8, {2, 1, 10, 32});
+  a.mask.shape[3] = 20;
+  EXPECT_EQ(access(), Access::tma);
+  a.bias.offset_bytes = 4;
+  EXPECT_EQ(access(), Access::vector);
+  EXPECT_EQ(access(Pass::backward), Access::tma);
+  a.bias.offset_bytes = 0;
+  a.mask.strides[2] = 20;
+  EXPECT_EQ(access(), Access::vector) << "rows of 20 bytes";
+  a.mask.strides[2] = 32;
+  a.bias.strides[3] = 2;
+  EXPECT_EQ(access(), Access::vector) << "keys apart";
+}
+
 TEST_F(AccessOf, StridesThatOnlyTmaCannotTake) {
   a.k.strides[0] = -a.k.strides[0];
   EXPECT_EQ(access(), Access::vector);

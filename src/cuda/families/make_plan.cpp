@@ -2,11 +2,14 @@
 #include "cuda/families/make_plan.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cuda/families/sm80/plan.hpp"
+#include "cuda/families/sm90/family.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -34,6 +37,19 @@ core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& probl
   return planned;
 }
 
+// Bytes that suffice whichever family runs a call of the problem, which depends on its access.
+std::int64_t most_workspace(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                            FamilyChoice choice) {
+  std::int64_t bytes = 0;
+  if (families(choice).size() == 1) return bytes;
+  for (const Family* family : families(choice)) {
+    const core::Result<CudaPlan> planned =
+        ask(*family, pass, problem, facts, core::best_access(pass, problem));
+    if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
+  }
+  return bytes;
+}
+
 void finish(const Family& family, std::string refusals, CudaPlan& plan) {
   plan.family = &family;
   plan.family_name = family.name();
@@ -46,20 +62,34 @@ void finish(const Family& family, std::string refusals, CudaPlan& plan) {
 
 }  // namespace
 
-std::span<const Family* const> families() {
-  static const Family* const list[] = {&sm80::family()};
-  return list;
+FamilyChoice parse_family_choice(const char* text) {
+  const std::string_view name = text != nullptr ? text : "";
+  if (name == "sm80") return FamilyChoice::sm80;
+  if (name == "sm90") return FamilyChoice::sm90;
+  return FamilyChoice::automatic;
+}
+
+FamilyChoice family_choice() {
+  static const FamilyChoice choice = parse_family_choice(std::getenv("ATTN_CUDA_FAMILY"));
+  return choice;
+}
+
+std::span<const Family* const> families(FamilyChoice choice) {
+  static const Family* const list[] = {&sm90::family(), &sm80::family()};
+  return std::span(list).subspan(choice == FamilyChoice::sm90 ? 0 : 1);
 }
 
 core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                                 core::Access access) {
+                                 core::Access access, FamilyChoice choice) {
   std::string refusals;
   std::string last;  // the reason of the family that takes most
-  for (const Family* family : families()) {
+  for (const Family* family : families(choice)) {
     core::Result<CudaPlan> planned = ask(*family, pass, problem, facts, access);
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();
       finish(*family, std::move(refusals), plan);
+      plan.workspace_bytes =
+          std::max(plan.workspace_bytes, most_workspace(pass, problem, facts, choice));
       return plan;
     }
     last = planned.reason();

@@ -32,7 +32,8 @@ struct CudaPlan final : core::Plan {
 
   std::array<KernelSpec, kMaxKernels> kernels{};
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
-  Workspace workspace;                             // of the backward
+  Workspace workspace;
+  int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V share L2
   std::size_t num_kernels = 0;
   std::size_t main = 0;                           // the kernel that the summary describes
   std::array<Tensor, core::kMaxSlots> tensors{};  // that the call may follow

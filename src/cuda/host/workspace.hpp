@@ -1,5 +1,5 @@
-// Workspace of the backward: what its kernels hand on, all of it O(len) (and the parts of a bias
-// gradient that several blocks add up). Laid out by the plan, given to the kernels by addresses.
+// Workspace: what the kernels of a call hand on, all of it O(len) (and the parts of a bias gradient
+// that several blocks add up). Laid out by the plan, given to the kernels by addresses.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -23,6 +23,7 @@ struct Workspace {
   Part dq_semaphore;  // [b, h, tiles of queries] u32, right behind dq_accum: both begin as zeros
   Part dbias_accum;   // f32, see kernels/shared/dbias_accum.cuh; behind them, to become zeros too
   Part partials;      // [splits, the bias's shape] f32
+  Part tile_counter;  // forward: the tile that a persistent block takes next, u32
   int dim = 0;        // of dq_accum
   int splits = 1;
   std::int64_t bytes = 0;

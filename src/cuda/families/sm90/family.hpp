@@ -1,0 +1,11 @@
+// The family sm90: wgmma, TMA and warp specialization, for compute capability 9.0 alone. It has a
+// forward and takes the problems that forward_refusal() lets pass.
+#pragma once
+
+#include "cuda/families/family.hpp"
+
+namespace attn::cuda::sm90 {
+
+const Family& family();
+
+}  // namespace attn::cuda::sm90

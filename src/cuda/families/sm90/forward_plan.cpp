@@ -1,0 +1,229 @@
+// The plan of sm90/forward.cu; see forward_plan.hpp.
+#include "cuda/families/sm90/forward_plan.hpp"
+
+#include <algorithm>
+
+#include "core/divide_up.hpp"
+#include "cuda/families/passes.hpp"
+#include "cuda/kernels/passes/tile_counter.cuh"
+#include "cuda/kernels/sm90/forward_shared.cuh"
+
+namespace attn::cuda::sm90 {
+namespace {
+
+constexpr int kCapability = 90;
+constexpr std::int64_t kMaxBiasDim = 128;
+// Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
+constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
+constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 30) - 1;
+// Causal rows of fewer keys leave too little work for large tiles (dim 64), or too little to pay
+// for the counter (dim 128).
+constexpr std::int64_t kShortCausalDim64 = 2048;
+constexpr std::int64_t kShortCausalDim128 = 1024;
+constexpr std::int64_t kWorkspaceAlignment = 256;
+// Keys and values of the heads in work may fill 5/8 of L2; Q, O and scores use the rest.
+constexpr std::int64_t kL2PartsForKv = 5;
+
+struct Tiles {
+  int dim;
+  int tile_q;
+  int tile_kv;
+  int stages;    // of K and of V
+  int q_stages;  // tiles of Q
+  int blocks = 1;
+  int o_columns = 64;  // of O in shared memory at once
+  bool producer_warp = false;
+};
+
+// Measurements: docs/kernels/sm90_forward.md, "Configs and resources" and "Tried".
+constexpr Tiles kDim64{.dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2};
+constexpr Tiles kDim64Short{.dim = 64,
+                            .tile_q = 128,
+                            .tile_kv = 64,
+                            .stages = 3,
+                            .q_stages = 2,
+                            .blocks = 2,
+                            .producer_warp = true};
+constexpr Tiles kDim64Scores{.dim = 64, .tile_q = 192, .tile_kv = 64, .stages = 3, .q_stages = 2};
+constexpr Tiles kDim128{
+    .dim = 128, .tile_q = 128, .tile_kv = 128, .stages = 2, .q_stages = 2, .o_columns = 128};
+// Tiles of bias and mask take the second stage of Q.
+constexpr Tiles kDim128Scores{
+    .dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .o_columns = 128};
+// O takes 128 registers of a thread and Q 64 KB.
+constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
+
+bool has_left_bound(const Problem& p) {
+  return p.window_left.has_value();
+}
+bool has_right_bound(const Problem& p) {
+  return p.causal || p.window_right.has_value();
+}
+bool has_row_ranges(const Problem& p) {
+  return p.kv_begin || p.kv_end;
+}
+Lengths lengths_of(const Problem& p) {
+  if (p.layout_q == Layout::packed) return kPacked;
+  return p.lengths_q || p.lengths_kv ? kPadded : kNoLengths;
+}
+// Causal and nothing else: the Configs for short rows were measured for it alone.
+bool is_plain_causal(const Problem& p) {
+  return p.causal && !has_left_bound(p) && !has_row_ranges(p) && lengths_of(p) == kNoLengths &&
+         !p.softcap && !p.alibi && !p.bias.given && !p.mask.given && !p.dropout;
+}
+
+Tiles tiles_of(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  const bool scores = p.bias.given || p.mask.given;
+  if (dim > 128) return kDim256;
+  if (dim > 64) return scores ? kDim128Scores : kDim128;
+  if (scores) return kDim64Scores;
+  return is_plain_causal(p) && p.len_kv < kShortCausalDim64 ? kDim64Short : kDim64;
+}
+
+// Rows of equal work need no counter; the counter balances all others. Pairs of a long and a short
+// row tile win in short causal rows of dim 128.
+Schedule schedule_of(const Problem& p, const Tiles& tiles) {
+  const bool equal_rows = !has_left_bound(p) && !has_right_bound(p) && !has_row_ranges(p) &&
+                          lengths_of(p) == kNoLengths;
+  if (equal_rows && tiles.dim > 64) return kStatic;
+  if (is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 &&
+      p.len_kv < kShortCausalDim128) {
+    return kPaired;
+  }
+  return kDynamic;
+}
+
+// Query heads whose keys and values fit L2 together.
+int heads_at_once(const Problem& p, const DeviceFacts& facts) {
+  const std::int64_t head_bytes = p.len_kv * (p.dim_qk + p.dim_vo) * size_of(p.dtype);
+  const std::int64_t kv_heads =
+      std::max<std::int64_t>(1, facts.l2_bytes / 8 * kL2PartsForKv / head_bytes);
+  return static_cast<int>(std::min(kv_heads * (p.heads_q / p.heads_kv), p.heads_q * p.batch));
+}
+
+int shared_bytes_of(const Problem& p, const Tiles& tiles) {
+  const auto bias_bytes = p.bias.given ? size_of(p.bias_type()) : 0;
+  return device::sm90::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, tiles.q_stages,
+                                       tiles.dim, tiles.dim, tiles.o_columns,
+                                       static_cast<int>(bias_bytes) + (p.mask.given ? 1 : 0))
+      .bytes;
+}
+
+std::string type_refusal(const Problem& p) {
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16) {
+    return std::string("has no kernel for ") + to_string(p.dtype);
+  }
+  if (p.kv_type() != p.dtype) return "has no kernel for k and v of another type than q";
+  if (p.out_type() != p.dtype) return "has no kernel for o of another type than q";
+  return {};
+}
+
+std::string option_refusal(const Problem& p) {
+  if (p.page_size > 0) return "has no kernel for paged caches";
+  if (p.len_new > 0) return "has no kernel that appends to a cache";
+  if (p.rope != Rope::none) return "has no kernel with rotary embedding";
+  if (p.nonfinite_zero) return "does not replace non-finite results";
+  if (p.layout_q != p.layout_kv) return "takes q, k and v that are all packed or all padded";
+  for (const Extent* extent : {&p.bias, &p.mask}) {
+    if (extent->given && (!extent->q || !extent->kv)) {
+      return "takes no bias or mask that broadcasts queries or keys";
+    }
+  }
+  if (p.bias.given && std::max(p.dim_qk, p.dim_vo) > kMaxBiasDim) {
+    return "has no shared memory for a bias above dim 128";
+  }
+  return {};
+}
+
+std::string size_refusal(const Problem& p, const DeviceFacts& facts) {
+  const bool packed = p.layout_q == Layout::packed;
+  if (p.batch <= 0 || p.heads_q <= 0 || p.len_q <= 0 || p.len_kv <= 0 ||
+      (packed && (p.total_q <= 0 || p.total_kv <= 0))) {
+    return "takes no sizes of 0";
+  }
+  if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^30";
+  const Tiles tiles = tiles_of(p);
+  if (tile_counts(p, tiles.tile_q).num_tiles > kMaxTiles) return "takes fewer than 2^30 tiles";
+  const int shared = shared_bytes_of(p, tiles);
+  if (shared <= facts.shared_per_block) return {};
+  return "needs " + std::to_string(shared) + " bytes of shared memory, a block has " +
+         std::to_string(facts.shared_per_block);
+}
+
+void set_constants(Config& config, const Problem& p, const Tiles& tiles, Schedule schedule) {
+  // Blocks that share an SM hide each other's latency, so their warpgroups need not overlap.
+  const bool alone = tiles.blocks == 1;
+  config.set("dtype", static_cast<int>(p.dtype))
+      .set("dim_qk", tiles.dim)
+      .set("dim_vo", tiles.dim)
+      .set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("stages", tiles.stages)
+      .set("q_stages", tiles.q_stages)
+      .set("blocks", tiles.blocks)
+      .set("o_columns", tiles.o_columns)
+      .set("producer_warp", tiles.producer_warp)
+      .set("overlap", alone)
+      .set("pingpong", alone)
+      .set("schedule", static_cast<int>(schedule))
+      .set("left_bound", has_left_bound(p))
+      .set("right_bound", has_right_bound(p))
+      .set("row_ranges", has_row_ranges(p))
+      .set("lengths", static_cast<int>(lengths_of(p)))
+      .set("softcap", p.softcap)
+      .set("alibi", p.alibi)
+      .set("dropout", p.dropout)
+      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
+      .set("mask", p.mask.given)
+      .set("element_access", false);
+}
+
+}  // namespace
+
+TileCounts tile_counts(const Problem& p, std::int64_t tile_q) {
+  const std::int64_t q_tiles = core::divide_up(p.len_q, tile_q);
+  return {q_tiles, q_tiles * p.heads_q * p.batch};
+}
+
+std::string forward_refusal(Pass pass, const Problem& p, const DeviceFacts& facts,
+                            core::Access access) {
+  if (facts.capability() != kCapability) {
+    return "needs compute capability 9.0, cuda:" + std::to_string(facts.ordinal) + " is " +
+           to_string(facts);
+  }
+  if (pass != Pass::forward) return std::string("has no kernel for the ") + to_string(pass);
+  if (std::string why = type_refusal(p); !why.empty()) return why;
+  if (std::string why = option_refusal(p); !why.empty()) return why;
+  if (std::string why = size_refusal(p, facts); !why.empty()) return why;
+  if (access == core::Access::tma) return {};
+  return std::string("needs the access tma, the call's is ") + core::to_string(access);
+}
+
+CudaPlan plan_forward(const Problem& p, const DeviceFacts& facts) {
+  const Tiles tiles = tiles_of(p);
+  const Schedule schedule = schedule_of(p, tiles);
+  CudaPlan plan(Pass::forward, p);
+  add_uncovered_rows(plan, p);
+  if (schedule == kDynamic) {
+    plan.add("passes/tile_counter.cu", kCounterEntry, device::tile_counter::kThreads, 1);
+    plan.workspace.tile_counter = {0, sizeof(unsigned)};
+    plan.workspace_bytes = kWorkspaceAlignment;
+    plan.heads_at_once = heads_at_once(p, facts);
+  }
+  plan.main = plan.num_kernels;
+  const TileCounts counts = tile_counts(p, tiles.tile_q);
+  // Paired tiles are taken in twos.
+  const std::int64_t units = schedule == kPaired
+                                 ? core::divide_up(p.heads_q * p.batch, 2) * counts.q_tiles
+                                 : counts.num_tiles;
+  const std::int64_t resident = std::int64_t{facts.num_sms} * tiles.blocks;
+  const int threads = tiles.tile_q / 64 * 128 + (tiles.producer_warp ? 32 : 128);
+  KernelSpec& spec = plan.add("sm90/forward.cu", kForwardEntry, static_cast<unsigned>(threads),
+                              std::min(units, resident));
+  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(p, tiles));
+  set_constants(spec.config, p, tiles, schedule);
+  return plan;
+}
+
+}  // namespace attn::cuda::sm90

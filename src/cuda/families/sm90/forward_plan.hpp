@@ -1,0 +1,32 @@
+// The plan of sm90/forward.cu: which problems it takes, its Config, grid and workspace.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <string>
+
+#include "core/access.hpp"
+#include "cuda/host/plan.hpp"
+
+namespace attn::cuda::sm90 {
+
+inline constexpr const char* kForwardEntry = "attn_forward_sm90";
+inline constexpr const char* kCounterEntry = "attn_tile_counter";
+
+// As in kernels/sm90/forward_config.cuh.
+enum Schedule { kStatic, kPaired, kDynamic };
+enum Lengths { kNoLengths, kPadded, kPacked };
+
+// Tiles of queries per head, for the longest sequence, and of all heads.
+struct TileCounts {
+  std::int64_t q_tiles = 0;
+  std::int64_t num_tiles = 0;
+};
+TileCounts tile_counts(const Problem& problem, std::int64_t tile_q);
+
+// Why the kernel does not run the problem; "" if it does.
+std::string forward_refusal(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                            core::Access access);
+// For problems that are not refused.
+CudaPlan plan_forward(const Problem& problem, const DeviceFacts& facts);
+
+}  // namespace attn::cuda::sm90

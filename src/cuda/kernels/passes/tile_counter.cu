@@ -1,0 +1,12 @@
+// Zeroes the counter of a dynamic tile scheduler, in order before the kernel that counts.
+// Grid: one block. Config: none.
+#include "config.cuh"
+#include "passes/tile_counter.cuh"
+#include "ptx/grid.cuh"
+
+extern "C" __global__ void __launch_bounds__(attn::device::tile_counter::kThreads)
+    attn_tile_counter(const __grid_constant__ attn::device::tile_counter::Params p) {
+  // The workspace may still be in use by the kernel before.
+  ptx::WaitForPrimary();
+  if (threadIdx.x == 0) *p.counter = 0;
+}

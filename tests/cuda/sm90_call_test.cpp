@@ -1,0 +1,237 @@
+// A call of the family sm90 as the driver is given it: the counter's kernel, the parameters with
+// tensor maps, graphs and captures.
+#include <cstring>
+#include <vector>
+
+#include "core/validate.hpp"
+#include "cuda/call.hpp"
+#include "cuda/families/sm90/forward_plan.hpp"
+#include "cuda/kernels/passes/tile_counter.cuh"
+#include "cuda/kernels/sm90/forward_params.cuh"
+#include "facts.hpp"
+#include "fake.hpp"
+
+namespace attn::cuda::test {
+namespace {
+
+using device::sm90::ForwardParams;
+
+class CudaSm90Call : public WithFakeDriver {
+ protected:
+  CudaSm90Call() {
+    Arguments& a = arguments;
+    a.q = make(DType::bf16, {2, 304, 4, 64});
+    a.o = make(DType::bf16, {2, 304, 4, 64});
+    a.k = make(DType::bf16, {2, 160, 2, 64});
+    a.v = make(DType::bf16, {2, 160, 2, 64});
+    a.lse = make(DType::f32, {2, 4, 304});
+  }
+  void SetUp() override {
+    WithFakeDriver::SetUp();
+    own_context(++last_id);  // no graphs yet
+  }
+
+  TensorView make(DType dtype, std::initializer_list<std::int64_t> shape) {
+    next_ += 1 << 24;
+    TensorView view = TensorView::contiguous(reinterpret_cast<void*>(next_), dtype, shape);
+    view.device = Device::cuda;
+    return view;
+  }
+
+  struct Seen {
+    std::vector<std::string> entries;
+    std::vector<unsigned> blocks;
+    ForwardParams params;
+    unsigned* counter = nullptr;  // that is zeroed
+  };
+
+  Seen launched(const Problem& problem, void* workspace) {
+    const core::Status valid = core::validate(Pass::forward, problem, arguments);
+    EXPECT_TRUE(valid.ok()) << valid.message;
+    EXPECT_EQ(core::access_of(Pass::forward, problem, arguments), core::Access::tma);
+    const CudaPlan plan =
+        make_plan(Pass::forward, problem, h200(), core::Access::tma, FamilyChoice::sm90).value();
+    EXPECT_STREQ(plan.family_name, "sm90") << plan.refusals;
+    const CurrentContext context(fake_driver(), 0);
+    std::vector<Kernel> kernels(plan.num_kernels);
+    const core::Executor executor;
+    DeviceCall call{context, arguments, plan, executor, {}, stream_of(this), workspace};
+    for (std::size_t i = 0; i < plan.num_kernels; ++i) {
+      kernels[i].spec = plan.kernels[i];
+      kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
+      call.kernels[i] = &kernels[i];
+      const std::string_view entry = plan.kernels[i].entry;
+      fake().parameter_bytes_of[i + 1] = entry == sm90::kForwardEntry ? sizeof(ForwardParams)
+                                         : entry == sm90::kCounterEntry
+                                             ? sizeof(device::tile_counter::Params)
+                                             : sizeof(device::Arguments);
+    }
+    fake().parameter_bytes = 1;
+    fake().launched.clear();
+    fake().maps.clear();
+    const core::Status status = run(call);
+    EXPECT_TRUE(status.ok()) << status.message;
+    Seen seen;
+    for (const FakeLaunch& launch : fake().launched) {
+      seen.entries.emplace_back(plan.kernels[launch.function - 1].entry);
+      seen.blocks.push_back(launch.blocks);
+      if (seen.entries.back() == sm90::kForwardEntry) {
+        std::memcpy(&seen.params, launch.parameters.data(), sizeof seen.params);
+      } else if (seen.entries.back() == sm90::kCounterEntry) {
+        device::tile_counter::Params params;
+        std::memcpy(&params, launch.parameters.data(), sizeof params);
+        seen.counter = params.counter;
+      }
+    }
+    return seen;
+  }
+
+  static const FakeMap& map_of(const device::sm90::TensorMap& map) {
+    return fake().maps.at(map.words[1]);
+  }
+  static std::vector<std::uint64_t> dims(const device::sm90::TensorMap& map) {
+    return {map_of(map).dims, map_of(map).dims + map_of(map).rank};
+  }
+  static std::vector<std::uint32_t> box(const device::sm90::TensorMap& map) {
+    return {map_of(map).box, map_of(map).box + map_of(map).rank};
+  }
+  static std::uint64_t address(const TensorView& view) {
+    return reinterpret_cast<std::uintptr_t>(view.address());
+  }
+
+  Arguments arguments;
+  void* const workspace = reinterpret_cast<void*>(2 * kDeviceMemory);
+
+ private:
+  static inline std::uint64_t last_id = 5000;
+  std::uintptr_t next_ = kDeviceMemory;
+};
+
+using Entries = std::vector<std::string>;
+using Dims = std::vector<std::uint64_t>;
+using Box = std::vector<std::uint32_t>;
+
+TEST_F(CudaSm90Call, GivesTheKernelItsParameters) {
+  const Seen seen = launched(describe(arguments), workspace);
+  ASSERT_EQ(seen.entries, (Entries{"attn_tile_counter", "attn_forward_sm90"}));
+  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{1, 2 * 2 * 4}));
+  EXPECT_EQ(seen.counter, workspace);
+  const ForwardParams& p = seen.params;
+  EXPECT_EQ(p.next_tile, workspace);
+  EXPECT_EQ(p.q_tiles, 2) << "192 of 304 queries each";
+  EXPECT_EQ(p.num_tiles, 2 * 2 * 4);
+  EXPECT_EQ(p.heads_at_once, 8) << "all fit L2";
+  EXPECT_EQ(p.q.words[0], address(arguments.q));
+  EXPECT_EQ(p.k.words[0], address(arguments.k));
+  EXPECT_EQ(p.v.words[0], address(arguments.v));
+  EXPECT_EQ(p.o.words[0], address(arguments.o));
+  EXPECT_EQ(p.bias.words[0], 0u);
+  EXPECT_EQ(dims(p.q), (Dims{64, 304, 4, 2}));
+  EXPECT_EQ(dims(p.k), (Dims{64, 160, 2, 2}));
+  EXPECT_EQ(box(p.q), (Box{64, 64, 1, 1}));
+  EXPECT_EQ(box(p.k), (Box{64, 128, 1, 1}));
+  EXPECT_EQ(box(p.v), (Box{64, 128, 1, 1}));
+  EXPECT_EQ(box(p.o), (Box{64, 16, 1, 1}));
+  for (const auto* map : {&p.q, &p.k, &p.v, &p.o}) {
+    EXPECT_EQ(map_of(*map).swizzle, abi::kTensorMapSwizzle128);
+    EXPECT_EQ(map_of(*map).type, abi::kTensorMapBf16);
+  }
+  EXPECT_EQ(p.common.heads_per_kv, 2);
+  EXPECT_EQ(p.common.lse.base, arguments.lse.data);
+}
+
+TEST_F(CudaSm90Call, MapsBiasAndMask) {
+  arguments.bias = make(DType::bf16, {1, 4, 304, 160});
+  const ForwardParams with_bias = launched(describe(arguments), workspace).params;
+  EXPECT_EQ(with_bias.bias.words[0], address(arguments.bias));
+  EXPECT_EQ(dims(with_bias.bias), (Dims{160, 304, 4, 1}));
+  EXPECT_EQ(box(with_bias.bias), (Box{64, 64, 1, 1})) << "128 bytes of keys";
+  EXPECT_EQ(map_of(with_bias.bias).swizzle, abi::kTensorMapSwizzle128);
+  EXPECT_EQ(box(with_bias.k), (Box{64, 64, 1, 1}));
+  arguments.bias = {};
+  arguments.mask = make(DType::u8, {2, 1, 304, 160});
+  const ForwardParams with_mask = launched(describe(arguments), workspace).params;
+  EXPECT_EQ(dims(with_mask.mask), (Dims{160, 304, 1, 2}));
+  EXPECT_EQ(box(with_mask.mask), (Box{64, 64, 1, 1})) << "64 bytes of keys";
+  EXPECT_EQ(map_of(with_mask.mask).swizzle, abi::kTensorMapSwizzle64);
+}
+
+TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {
+  Arguments& a = arguments;
+  a.q = make(DType::bf16, {600, 4, 64});
+  a.o = make(DType::bf16, {600, 4, 64});
+  a.k = make(DType::bf16, {500, 2, 64});
+  a.v = make(DType::bf16, {500, 2, 64});
+  a.lse = make(DType::f32, {4, 600});
+  a.cu_len_q = make(DType::i32, {3});
+  a.cu_len_kv = make(DType::i32, {3});
+  Problem problem = describe(a);
+  problem.len_q = problem.len_kv = 400;
+  const Seen seen = launched(problem, workspace);
+  ASSERT_EQ(seen.entries,
+            (Entries{"attn_uncovered_rows", "attn_tile_counter", "attn_forward_sm90"}));
+  EXPECT_EQ(dims(seen.params.q), (Dims{64, 600, 4, 1}));
+  EXPECT_EQ(dims(seen.params.k), (Dims{64, 500, 2, 1}));
+  EXPECT_EQ(seen.params.num_tiles, 3 * 4 * 2);
+  EXPECT_EQ(seen.params.common.total_q, 600);
+}
+
+TEST_F(CudaSm90Call, RowsOfEqualWorkNeedNoCounter) {
+  for (TensorView* view : {&arguments.q, &arguments.o}) *view = make(DType::bf16, {2, 304, 4, 128});
+  for (TensorView* view : {&arguments.k, &arguments.v}) *view = make(DType::bf16, {2, 160, 2, 128});
+  const Seen seen = launched(describe(arguments), nullptr);
+  ASSERT_EQ(seen.entries, (Entries{"attn_forward_sm90"}));
+  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{3 * 4 * 2}));
+  EXPECT_EQ(seen.params.next_tile, nullptr);
+}
+
+// From the second call on by a graph, which each call gives its own parameters.
+TEST_F(CudaSm90Call, CallsInGraphsHaveTheirOwnCounterAndMaps) {
+  const Problem problem = describe(arguments);
+  for (int n = 0; n < 4; ++n) {
+    arguments.k = make(DType::bf16, {2, 160, 2, 64});
+    void* const own = static_cast<char*>(workspace) + 4096 * n;
+    const int before = fake().graph_launches;
+    const Seen seen = launched(problem, own);
+    EXPECT_EQ(fake().graph_launches, before + (n > 0 ? 1 : 0));
+    ASSERT_EQ(seen.entries, (Entries{"attn_tile_counter", "attn_forward_sm90"}));
+    EXPECT_EQ(seen.counter, own);
+    EXPECT_EQ(seen.params.next_tile, own);
+    EXPECT_EQ(seen.params.k.words[0], address(arguments.k));
+  }
+}
+
+TEST_F(CudaSm90Call, ACaptureRecordsBothKernels) {
+  fake().capturing = abi::kCaptureActive;
+  for (int n = 0; n < 2; ++n) {
+    const int before = fake().graph_launches;
+    const Seen seen = launched(describe(arguments), workspace);
+    EXPECT_EQ(fake().graph_launches, before);
+    ASSERT_EQ(seen.entries, (Entries{"attn_tile_counter", "attn_forward_sm90"}));
+    EXPECT_EQ(seen.params.next_tile, seen.counter);
+  }
+}
+
+TEST_F(CudaSm90Call, TellsWhichMapFailed) {
+  const Problem problem = describe(arguments);
+  const CudaPlan plan =
+      make_plan(Pass::forward, problem, h200(), core::Access::tma, FamilyChoice::sm90).value();
+  const CurrentContext context(fake_driver(), 0);
+  const core::Executor executor;
+  Kernel kernels[2];
+  DeviceCall call{context, arguments, plan, executor, {}, nullptr, workspace};
+  for (std::size_t i = 0; i < 2; ++i) {
+    kernels[i].spec = plan.kernels[i];
+    call.kernels[i] = &kernels[i];
+  }
+  fake().failing = "cuTensorMapEncodeTiled";
+  fake().failing_result = abi::kInvalidValue;
+  const int before = fake().launches;
+  const core::Status status = run(call);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message.find("making the tensor map of q"), std::string::npos) << status.message;
+  EXPECT_EQ(fake().launches, before);
+}
+
+}  // namespace
+}  // namespace attn::cuda::test
