@@ -49,12 +49,12 @@ TEST(CpuPlan, DqIsSummedWithDkAndDvOrAlone) {
   }
 }
 
-// Enough heads for all threads: one task each. Fewer: one task for each tile of keys.
+// Enough heads for all threads: one task each. Fewer: one task for each block of keys.
 TEST(CpuPlan, HeadsAreCutIntoTasksOnlyIfThreadsWouldIdle) {
   const std::string size = " len_q=1024 len_kv=1024 dim_qk=64 dim_vo=64";
   EXPECT_EQ(backward_plan("heads_q=12 heads_kv=12" + size, 1).tasks, 12);
   EXPECT_EQ(backward_plan("heads_q=12 heads_kv=12" + size, 4).tasks, 12);
-  EXPECT_GT(backward_plan("heads_q=12 heads_kv=12" + size, 8).tasks, 12 * 4);
+  EXPECT_GE(backward_plan("heads_q=12 heads_kv=12" + size, 8).tasks, 12 * 4);
   EXPECT_GT(backward_plan("heads_q=1 heads_kv=1" + size, 2).tasks, 4);
   EXPECT_EQ(backward_plan("heads_q=1 heads_kv=1" + size, 1).tasks, 1);
   // Lengths of their own: even many heads are uneven work.

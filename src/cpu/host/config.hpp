@@ -19,8 +19,10 @@ struct Config {
   std::int64_t few_rows = 0;    // 1: scores by dot products with row-major keys
   std::int64_t split_keys = 0;  // keys of one split
   std::int64_t splits = 1;
-  std::int64_t tiles_of_task = 1;  // backward: tiles of keys that one task of dk and dv owns
-  std::int64_t dq_slots = 0;       // backward: sums of dq that the tasks share
+  // Backward, dk and dv: rows are loaded once for a block of keys, which is whole tiles.
+  std::int64_t block_kv = 0;
+  std::int64_t blocks_of_task = 1;
+  std::int64_t dq_slots = 0;  // backward: sums of dq that the tasks share
 };
 
 using core::divide_up;
@@ -69,7 +71,7 @@ struct Scratch {
   std::uint8_t* missing = nullptr;  // [tile_kv]
   T* q = nullptr;                   // [tile_rows x dim_qk]
   T* dout = nullptr;                // [tile_rows x dim_vo]
-  T* k = nullptr;                   // [tile_kv x dim_qk]
+  T* k = nullptr;                   // [tile_kv x dim_qk]; k, k_t and v_t of a block: tile by tile
   T* k_t = nullptr;                 // [dim_qk x tile_kv]
   T* v = nullptr;                   // [tile_kv x dim_vo]
   T* v_t = nullptr;                 // [dim_vo x tile_kv]
@@ -98,11 +100,11 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   x.q = arena.take<T>(c.tile_rows * qk);
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
-  if (phase == Phase::backward_q || joint_dq || c.few_rows != 0)
-    x.k = arena.take<T>(c.tile_kv * qk);
-  if (c.few_rows == 0) x.k_t = arena.take<T>(qk * c.tile_kv);
+  const std::int64_t keys = phase == Phase::backward_kv ? c.block_kv : c.tile_kv;
+  if (phase == Phase::backward_q || joint_dq || c.few_rows != 0) x.k = arena.take<T>(keys * qk);
+  if (c.few_rows == 0) x.k_t = arena.take<T>(qk * keys);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
-  if (backward) x.v_t = arena.take<T>(vo * c.tile_kv);
+  if (backward) x.v_t = arena.take<T>(vo * keys);
   x.s = arena.take<T>(c.strip_rows * c.tile_kv);
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.factors = arena.take<T>(c.strip_rows * c.tile_kv);
@@ -111,8 +113,8 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   switch (phase) {
     case Phase::forward: x.acc_a = arena.take<T>(c.tile_rows * vo); break;
     case Phase::backward_kv:
-      x.acc_a = arena.take<T>(c.tile_kv * qk);
-      x.acc_b = arena.take<T>(c.tile_kv * vo);
+      x.acc_a = arena.take<T>(keys * qk);
+      x.acc_b = arena.take<T>(keys * vo);
       if (joint_dq && dq_in_place(p)) {
         x.dq = arena.take<T>(c.strip_rows * qk);
       } else if (joint_dq && c.dq_slots == 0) {

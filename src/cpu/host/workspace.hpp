@@ -68,7 +68,7 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
     w.sums.strips =
         arena.take<core::KeyRange>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
     if (dq_is_shared(p, config)) {
-      w.sums.dq.next_tile =
+      w.sums.dq.next_block =
           arena.take<std::int32_t>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
       w.sums.dq.tasks_left = arena.take<std::int64_t>(p.batch * p.heads_kv);
       if (config.dq_slots > 0)

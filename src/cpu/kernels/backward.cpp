@@ -163,8 +163,8 @@ void PrepareDq(const Call& call, const Config& config, const RowSums<T>& sums, c
   const Problem& p = call.problem;
   const std::int64_t all_rows = call.numbers.heads_per_kv * entry.rows_q;
   const std::int64_t strips = divide_up(all_rows, config.strip_rows);
-  if (sums.dq.next_tile != nullptr) {
-    std::fill_n(sums.next_tiles_of(call, entry, head_kv, config.strip_rows), strips, 0);
+  if (sums.dq.next_block != nullptr) {
+    std::fill_n(sums.next_blocks_of(call, entry, head_kv, config.strip_rows), strips, 0);
     sums.dq.tasks_left[entry.b * p.heads_kv + head_kv] = key_tasks(p, config);
   }
   const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);

@@ -1,10 +1,11 @@
-// dk and dv of tiles of keys, and dq with them where it is wanted: for each tile of keys the strips
-// of rows that see it, S = Q K^T, dP = dO V^T, dV += P^T dO, dK += dS^T Q, dQ += dS K.
+// dk and dv of blocks of keys, and dq with them where it is wanted. For each block, the strips of
+// rows that see it; for each strip, the block's tiles of keys: S = Q K^T, dP = dO V^T,
+// dV += P^T dO, dK += dS^T Q, dQ += dS K.
 //
-// A task owns the dk and dv of its tiles. A strip's dq is summed over tiles of keys in ascending
-// order: one task owns all tiles of a (batch, key head), or the tasks wait for their turn, strip by
-// strip. Sums lie in dq itself where its type allows, else in f32 (f64 for f64) next to it. So the
-// bits never depend on how tiles are cut into tasks, nor on the threads.
+// A task owns the dk and dv of its blocks. A strip's dq is summed over keys in ascending order: one
+// task owns all blocks of a (batch, key head), or the tasks wait for their turn, strip by strip.
+// Sums lie in dq itself where its type allows, else in f32 (f64 for f64) next to it. So the bits
+// never depend on how keys are cut into blocks and tasks, nor on the threads.
 //
 // Waiting ends: tasks start in ascending order and wait only for those before them, which have
 // either ended or run on a thread of their own.
@@ -36,7 +37,7 @@ struct KeyHead {
   Scratch<T> x;
 };
 
-// The loaded strip's sums of dq, [count x dim_qk padded], before the tile of keys adds to them.
+// The loaded strip's sums of dq, [count x dim_qk padded], before the block adds to them.
 template <class T>
 T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool first) {
   const Problem& p = at.call.problem;
@@ -77,49 +78,57 @@ void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
   }
 }
 
-// dQ += dS K for the loaded strip and tile of keys. False: interrupted while it waited.
+// Whether `block` is the first and the last one whose keys the strip may see.
+struct Ends {
+  bool first, last;
+};
 template <class T>
-bool AddToDq(const KeyHead<T>& at, std::int64_t tile, std::int64_t strip, std::int64_t count,
-             const KeySpan& span) {
+Ends EndsOf(const KeyHead<T>& at, std::int64_t block, std::int64_t strip) {
+  const core::KeyRange seen =
+      at.sums.strips_of(at.call, at.entry, at.head, at.config.strip_rows)[strip];
+  const bool first = block == seen.begin / at.config.block_kv;
+  return {first, block == (seen.end - 1) / at.config.block_kv};
+}
+
+// The strip's sums of dq once it is the block's turn to add to them. Null: interrupted.
+template <class T>
+T* BeginDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count) {
   const Call& call = at.call;
-  const std::int64_t tile_kv = at.config.tile_kv;
-  const std::int64_t strip_rows = at.config.strip_rows;
-  const core::KeyRange seen = at.sums.strips_of(call, at.entry, at.head, strip_rows)[strip];
-  const bool first = tile == seen.begin / tile_kv;
-  const bool last = tile == (seen.end - 1) / tile_kv;
-  std::int32_t* next_tile = nullptr;
-  if (at.sums.dq.next_tile != nullptr) {
-    next_tile = at.sums.next_tiles_of(call, at.entry, at.head, strip_rows) + strip;
-    const std::int64_t before = at.index - at.config.dq_slots;  // had the slot of sums
+  const bool first = EndsOf(at, block, strip).first;
+  if (at.sums.dq.next_block != nullptr) {
+    std::int32_t* next = at.sums.next_blocks_of(call, at.entry, at.head, at.config.strip_rows);
+    const std::int64_t before = at.index - at.config.dq_slots;  // had this slot of sums
     if (at.config.dq_slots > 0 && before >= 0 &&
         !wait_for_zero(at.sums.dq.tasks_left[before], call.interrupt)) {
-      return false;
+      return nullptr;
     }
-    if (!first && !wait_for_turn(*next_tile, static_cast<std::int32_t>(tile), call.interrupt)) {
-      return false;
+    if (!first && !wait_for_turn(next[strip], static_cast<std::int32_t>(block), call.interrupt)) {
+      return nullptr;
     }
   }
-  const std::int64_t qk = padded<T>(call.problem.dim_qk);
-  T* dq = LoadDq(at, strip, count, first);
-  if (span.keys > 0) {
-    Gemm<T>(
-        {at.x.dp, span.cols, 1, at.x.k + span.first * qk, qk, dq, qk, count, qk, span.keys, true});
-  }
-  StoreDq(at, dq, count, last);
-  if (next_tile != nullptr) pass_turn(*next_tile, static_cast<std::int32_t>(tile + 1));
-  return true;
+  return LoadDq(at, strip, count, first);
 }
 
 template <class T>
-void LoadKeys(const KeyHead<T>& at, std::int64_t j0, std::int64_t keys) {
-  const Problem& p = at.call.problem;
-  LoadTransposed(at.call, at.config, at.entry, at.head, at.x, j0, keys);
-  if (!p.dq) return;
-  LoadKeyTile(at.call, at.call.k, at.entry, at.head, j0, keys, at.config.tile_kv, p.dim_qk,
-              padded<T>(p.dim_qk), at.x.k);
+void EndDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count,
+           T* dq) {
+  StoreDq(at, dq, count, EndsOf(at, block, strip).last);
+  if (at.sums.dq.next_block == nullptr) return;
+  std::int32_t* next = at.sums.next_blocks_of(at.call, at.entry, at.head, at.config.strip_rows);
+  pass_turn(next[strip], static_cast<std::int32_t>(block + 1));
 }
 
-// Rows [0, owned) of a tile of keys; those from `keys` on are padding.
+// Keys [j0, j0 + keys) into tile x of the block.
+template <class T>
+void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
+  const Problem& p = at.call.problem;
+  LoadTransposed(at.call, at.config, at.entry, at.head, x, j0, keys);
+  if (!p.dq) return;
+  LoadKeyTile(at.call, at.call.k, at.entry, at.head, j0, keys, at.config.tile_kv, p.dim_qk,
+              padded<T>(p.dim_qk), x.k);
+}
+
+// Rows [0, owned) of a block of keys; those from `keys` on are padding.
 template <class T>
 void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned,
                        std::int64_t keys) {
@@ -142,42 +151,77 @@ void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned
   }
 }
 
-// False: interrupted.
+// A block of keys. Those inside the sequence are [j0, j0 + keys).
+struct KeyBlock {
+  std::int64_t index = 0;
+  std::int64_t j0 = 0;
+  std::int64_t keys = 0;
+  std::uint64_t loaded = 0;  // a bit a tile
+};
+
+// The block's products with the loaded strip. False: interrupted.
 template <class T>
-bool KeyTile(const KeyHead<T>& at, std::int64_t tile) {
-  const auto& [call, config, sums, entry, index, head_kv, x] = at;
+bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count) {
+  const auto& [call, config, sums, entry, index, head_kv, all] = at;
   const Problem& p = call.problem;
-  const std::int64_t j0 = tile * config.tile_kv;
-  const std::int64_t owned = std::min(config.tile_kv, entry.rows_kv - j0);
-  if (owned <= 0) return true;
-  const std::int64_t keys = std::clamp<std::int64_t>(entry.len_kv - j0, 0, owned);
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
-  std::fill_n(x.acc_a, config.tile_kv * qk, T(0));
-  std::fill_n(x.acc_b, config.tile_kv * vo, T(0));
+  T* dq = nullptr;
+  for (std::int64_t begin = 0; begin < block.keys; begin += config.tile_kv) {
+    const std::int64_t j0 = block.j0 + begin;
+    const std::int64_t keys = std::min(config.tile_kv, block.keys - begin);
+    const KeySpan span = SeenSpan<T>(all.rows, count, j0, keys);
+    if (span.keys == 0) continue;
+    Scratch<T> x = all;
+    x.k_t += begin * qk;
+    x.v_t += begin * vo;
+    if (p.dq) x.k += begin * qk;
+    const std::uint64_t bit = std::uint64_t{1} << (begin / config.tile_kv);
+    if ((block.loaded & bit) == 0) LoadKeys(at, x, j0, keys);
+    block.loaded |= bit;
+    GradientStrip(call, config, entry, x, span, 0, count, false);
+    T* dv = x.acc_b + (begin + span.first) * vo;
+    T* dk = x.acc_a + (begin + span.first) * qk;
+    if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});
+    if (p.dk) Gemm<T>({x.dp, 1, span.cols, x.q, qk, dk, qk, span.keys, qk, count, true});
+    if (!p.dq) continue;
+    if (dq == nullptr) dq = BeginDq(at, block.index, strip, count);
+    if (dq == nullptr) return false;
+    Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, dq, qk, count, qk, span.keys, true});
+  }
+  if (!p.dq) return true;
+  if (dq == nullptr) dq = BeginDq(at, block.index, strip, count);
+  if (dq == nullptr) return false;
+  EndDq(at, block.index, strip, count, dq);
+  return true;
+}
 
-  bool loaded = false;
-  const std::int64_t all_rows = call.numbers.heads_per_kv * entry.rows_q;
-  const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
+// False: interrupted.
+template <class T>
+bool KeysBlock(const KeyHead<T>& at, std::int64_t index) {
+  const Call& call = at.call;
+  const Config& config = at.config;
+  KeyBlock block;
+  block.index = index;
+  block.j0 = index * config.block_kv;
+  const std::int64_t owned = std::min(config.block_kv, at.entry.rows_kv - block.j0);
+  if (owned <= 0) return true;
+  block.keys = std::clamp<std::int64_t>(at.entry.len_kv - block.j0, 0, owned);
+  std::fill_n(at.x.acc_a, owned * padded<T>(call.problem.dim_qk), T(0));
+  std::fill_n(at.x.acc_b, owned * padded<T>(call.problem.dim_vo), T(0));
+
+  const std::int64_t all_rows = call.numbers.heads_per_kv * at.entry.rows_q;
+  const core::KeyRange* strip_keys = at.sums.strips_of(call, at.entry, at.head, config.strip_rows);
   for (std::int64_t strip = 0; strip * config.strip_rows < all_rows; ++strip) {
-    if (!(strip_keys[strip].begin < j0 + keys && strip_keys[strip].end > j0)) continue;
+    const core::KeyRange seen = strip_keys[strip];
+    if (!(seen.begin < block.j0 + block.keys && seen.end > block.j0)) continue;
     if (core::interrupted(call.interrupt)) return false;
     const std::int64_t row0 = strip * config.strip_rows;
     const std::int64_t count = std::min(config.strip_rows, all_rows - row0);
-    LoadRows(call, entry, sums, head_kv, row0, count, x);
-    const KeySpan span = SeenSpan<T>(x.rows, count, j0, keys);
-    if (span.keys > 0) {
-      if (!loaded) LoadKeys(at, j0, keys);
-      loaded = true;
-      GradientStrip(call, config, entry, x, span, 0, count, false);
-      T* dv = x.acc_b + span.first * vo;
-      T* dk = x.acc_a + span.first * qk;
-      if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});
-      if (p.dk) Gemm<T>({x.dp, 1, span.cols, x.q, qk, dk, qk, span.keys, qk, count, true});
-    }
-    if (p.dq && !AddToDq(at, tile, strip, count, span)) return false;
+    LoadRows(call, at.entry, at.sums, at.head, row0, count, at.x);
+    if (!KeysStrip(at, block, strip, count)) return false;
   }
-  StoreKeyGradients(at, j0, owned, keys);
+  StoreKeyGradients(at, block.j0, owned, block.keys);
   return true;
 }
 
@@ -195,10 +239,10 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
                       index,
                       index % p.heads_kv,
                       make_scratch<T>(arena, Phase::backward_kv, p, config)};
-  const std::int64_t begin = task % tasks * config.tiles_of_task;
-  const std::int64_t end = std::min(begin + config.tiles_of_task, key_tiles(p, config));
-  for (std::int64_t tile = begin; tile < end; ++tile) {
-    if (!KeyTile(at, tile)) return;
+  const std::int64_t begin = task % tasks * config.blocks_of_task;
+  const std::int64_t end = std::min(begin + config.blocks_of_task, key_blocks(p, config));
+  for (std::int64_t block = begin; block < end; ++block) {
+    if (!KeysBlock(at, block)) return;
   }
   if (sums.dq.tasks_left != nullptr) finish_one(sums.dq.tasks_left[index]);
 }

@@ -20,9 +20,12 @@ inline std::int64_t key_tiles(const Problem& p, const Config& config) {
   return divide_up(p.len_kv, config.tile_kv);
 }
 
-// Tasks of the keys' phase for one (batch, key head).
+// The keys' phase of the backward: blocks and tasks of one (batch, key head).
+inline std::int64_t key_blocks(const Problem& p, const Config& config) {
+  return divide_up(p.len_kv, config.block_kv);
+}
 inline std::int64_t key_tasks(const Problem& p, const Config& config) {
-  return divide_up(key_tiles(p, config), config.tiles_of_task);
+  return divide_up(key_blocks(p, config), config.blocks_of_task);
 }
 
 inline void count_nonfinite(const Call& call, std::uint32_t replaced) {
@@ -58,7 +61,7 @@ ForwardKernels<T> forward_kernels();
 // How the tasks of one (batch, key head) add to the same dq. Null where one task owns it all.
 template <class T>
 struct SharedDq {
-  std::int32_t* next_tile = nullptr;   // as RowSums::strips: the tile of keys that may add now
+  std::int32_t* next_block = nullptr;  // as RowSums::strips: the block of keys that may add now
   std::int64_t* tasks_left = nullptr;  // [batch, heads_kv]: unfinished tasks
   // [dq_slots, heads_per_kv * len_q, dim_qk padded]: sums of the (batch, key head) n are in slot
   // n % dq_slots. Null where dq itself holds them.
@@ -81,9 +84,9 @@ struct RowSums {
                                           std::int64_t head_kv, std::int64_t strip_rows) const {
     return strips + first_strip(call, entry, head_kv, strip_rows);
   }
-  [[nodiscard]] std::int32_t* next_tiles_of(const Call& call, const Entry& entry,
-                                            std::int64_t head_kv, std::int64_t strip_rows) const {
-    return dq.next_tile + first_strip(call, entry, head_kv, strip_rows);
+  [[nodiscard]] std::int32_t* next_blocks_of(const Call& call, const Entry& entry,
+                                             std::int64_t head_kv, std::int64_t strip_rows) const {
+    return dq.next_block + first_strip(call, entry, head_kv, strip_rows);
   }
   static std::int64_t first_strip(const Call& call, const Entry& entry, std::int64_t head_kv,
                                   std::int64_t strip_rows) {
@@ -100,7 +103,7 @@ struct BackwardKernels {
   using Task = void (*)(const Call&, const Config&, const RowSums<T>&, char* memory,
                         std::int64_t task);
   Task row_sums;  // batch * heads_kv tasks: delta and the strips' key ranges
-  Task keys;      // batch * heads_kv * key_tasks: dk and dv of tiles of keys, dq with them
+  Task keys;      // batch * heads_kv * key_tasks: dk and dv of blocks of keys, dq with them
   Task queries;   // batch * heads_kv * row_tiles: dq of a tile of rows
   Task bias;      // bias_tasks(): dbias of a tile of the bias
   Task sinks;     // heads_q: dsink of a head

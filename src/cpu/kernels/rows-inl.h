@@ -58,6 +58,27 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
   std::fill(out + c, out + padded, T(0));
 }
 
+// As core::f32_to_bf16, for whole vectors; returns how many elements they cover.
+HWY_INLINE std::int64_t StoreBf16Vectors(char* address, const float* HWY_RESTRICT values,
+                                         std::int64_t count) {
+  const hn::ScalableTag<float> df;
+  const hn::Rebind<std::uint32_t, decltype(df)> d32;
+  const hn::Rebind<std::uint16_t, decltype(df)> d16;
+  constexpr std::int64_t kLanes = hn::MaxLanes(df);
+  auto* out = reinterpret_cast<std::uint16_t*>(address);
+  std::int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    const auto bits = hn::BitCast(d32, hn::LoadU(df, values + c));
+    const auto upper = hn::ShiftRight<16>(bits);
+    const auto half = hn::Add(hn::And(upper, hn::Set(d32, 1u)), hn::Set(d32, 0x7FFFu));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, half));
+    const auto is_nan = hn::Gt(hn::And(bits, hn::Set(d32, 0x7FFFFFFFu)), hn::Set(d32, 0x7F800000u));
+    const auto quiet = hn::Or(upper, hn::Set(d32, 0x40u));
+    hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, quiet, rounded)), d16, out + c);
+  }
+  return c;
+}
+
 // Stores values[0, count) as a row; returns how many non-finite ones it replaced.
 template <class T>
 HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTRICT values,
@@ -66,9 +87,15 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
     std::memcpy(address, values, static_cast<std::size_t>(count) * sizeof(T));
     return 0;
   }
+  std::int64_t c = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    if (!accumulate && !zero_nonfinite && dtype == DType::bf16) {
+      c = StoreBf16Vectors(address, values, count);
+    }
+  }
   const std::int64_t bytes = size_of(dtype);
   std::uint32_t replaced = 0;
-  for (std::int64_t c = 0; c < count; ++c) {
+  for (; c < count; ++c) {
     replaced += StoreElement(dtype, address + c * bytes, values[c], accumulate, zero_nonfinite);
   }
   return replaced;
