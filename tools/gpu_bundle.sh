@@ -14,7 +14,8 @@
 #
 # BUILD: a release build with its tests. OUTDIR is made anew. ARCH, such as 90: OUTDIR/cache holds the
 # kernels for that compute capability, compiled here (`attn cache build`), which tools/gpu_tests.sh
-# takes where its machine has the same version of NVRTC, or none.
+# takes where its machine has the same version of NVRTC, or none. With ATTN_CUDA_FAMILY=sm90 the kernels
+# of that family are compiled in addition, for the step family_sm90.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 most_mib=48
@@ -79,7 +80,10 @@ chmod +x "$out/run"
 git describe --always --dirty --abbrev=12 --exclude '*' >"$out/commit" 2>/dev/null || true
 
 if [ -n "$arch" ]; then
-  ATTN_CACHE_DIR=$out/cache "$out/run" attn cache build --arch "$arch" || die "attn cache build"
+  for family in sm80 ${ATTN_CUDA_FAMILY:-}; do
+    ATTN_CUDA_FAMILY=$family ATTN_CACHE_DIR=$out/cache "$out/run" attn cache build --arch "$arch" ||
+      die "attn cache build"
+  done
 fi
 size=$(du -sm "$out" | cut -f1)
 [ "$size" -lt $most_mib ] || die "$out has $size MiB; accepted less than $most_mib"

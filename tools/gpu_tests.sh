@@ -16,6 +16,8 @@
 #   tune       the tuner on a few problems; what it found is kept beside the logs, not used
 #   devices    a second GPU: cases and tensors on it
 #   families   trial kernels of sm90: TMA, clusters, a capture, programmatic dependent launch
+#   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): forward cases, memcheck,
+#              racecheck, plain cells
 #   profile    what bounds the kernels: ncu's view of units, issue slots and stalls
 #   plots      pictures of the rows
 #   webgpu     the case list and the package through WebGPU (Vulkan)
@@ -56,12 +58,13 @@ latency 55 120
 tune 80 150
 devices 24 120
 families 5 60
+family_sm90 150 400
 profile 44 150
 plots 8 60
 webgpu 250 500
 wgpu_bench 320 500'
 if [ "${1:-}" = --list ]; then
-  echo "$steps_known" | awk '{ printf "%-10s %4d s, at most %d\n", $1, $2, $3; sum += $2 }
+  echo "$steps_known" | awk '{ printf "%-11s %4d s, at most %d\n", $1, $2, $3; sum += $2 }
     END { print "in all", sum, "s" }'
   exit 0
 fi
@@ -182,6 +185,25 @@ step_devices() {
 
 step_families() { "$bundle/run" attn_cuda_gpu_test; }
 
+# The case list asserts that what the plan names is what runs; refused calls run on sm80.
+step_family_sm90() {
+  export ATTN_CUDA_FAMILY=sm90
+  local problem='dtype=bf16 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096' status=0 check_seconds=90
+  if "$bundle/run" attn info --device cuda --explain "$problem" | grep -q '^family: sm90'; then
+    echo "[  PASSED  ] 1 test. (plans choose sm90)"
+  else
+    echo "[  FAILED  ] 1 test. (plans choose sm90)"
+    return 1
+  fi
+  ATTN_CASE_BACKEND=cuda "$bundle/run" attn_correctness_test --gtest_filter='Cases.Forward*' || status=1
+  if [ -n "$(sanitizer)" ]; then
+    check memcheck "${ATTN_SANITIZER_CASES:-48}" --pass forward || status=1
+    check racecheck "${ATTN_RACE_CASES:-16}" --pass forward --jobs 1 --verbose || status=1
+  fi
+  "$bundle/run" attn bench --device cuda --suite plain --pass fwd --out "$logs/sm90.jsonl" || status=1
+  return $status
+}
+
 # One kernel each. Sections rather than metrics, whose names differ among ncu's versions.
 step_profile() {
   local kernel pass problem bad=0
@@ -273,6 +295,8 @@ lacks() {
     return
   fi
   case $1 in
+    family_sm90) nvidia-smi --query-gpu=compute_cap --format=csv,noheader | grep -q '^9\.0' ||
+      echo "needs compute capability 9.0" ;;
     devices) [ "$(nvidia-smi -L | grep -c '^GPU')" -ge 2 ] || echo "needs two GPUs" ;;
     profile) [ -n "$(ncu)" ] || echo "no ncu, which CUDA's toolkit has" ;;
     sanitizer | race) [ -n "$(sanitizer)" ] || echo "no compute-sanitizer, which CUDA's toolkit has" ;;
@@ -284,7 +308,7 @@ lacks() {
     webgpu) modules=numpy,pytest ;;
   esac
   case $1 in
-    cases | sanitizer | race | tune | families | profile | wgpu_bench) ;;
+    cases | sanitizer | race | tune | families | family_sm90 | profile | wgpu_bench) ;;
     *) "$python" -c "import $modules" 2>/dev/null || echo "$python has no ${modules/,/ or no }" ;;
   esac
 }
@@ -335,7 +359,7 @@ for name in "${steps[@]}"; do
   fi
   if [ -n "$reason" ]; then
     echo "== $name: skipped: $reason" | tee -a "$out/gpu.log"
-    table+=("$(printf '%-10s skipped  %s' "$name" "$reason")")
+    table+=("$(printf '%-11s skipped  %s' "$name" "$reason")")
     continue
   fi
   began=$SECONDS
@@ -358,7 +382,7 @@ for name in "${steps[@]}"; do
     failed=$((failed + 1))
     tail -n 80 "$logs/$name.log"
   fi
-  table+=("$(printf '%-10s %-8s %5d s (%d expected)  tests: %d passed, %d failed, %d skipped' \
+  table+=("$(printf '%-11s %-8s %5d s (%d expected)  tests: %d passed, %d failed, %d skipped' \
     "$name" "$verdict" $((SECONDS - began)) "$expected" "$good" "$bad" "$left")")
   echo "${table[-1]}" | tee -a "$out/gpu.log"
 done

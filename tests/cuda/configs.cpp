@@ -1,5 +1,6 @@
 // attn_cuda_configs: compiles every Config that plans choose for the calls of bench/shipped.hpp,
-// without a GPU, and holds what the assembler says of each against what its plan expects.
+// and those of the family sm90 for the benchmark's bf16 cells, without a GPU, and holds what the
+// assembler says of each against what its plan expects.
 //   attn_cuda_configs [--arch 80,90,120] [--jobs N] [--logs FOLDER]
 //   attn_cuda_configs --list   prints the Configs instead: see tools/compare_sass.py
 // Exit status 1 where a kernel spills more than kMostSpilled, draws a note of the assembler (wgmma
@@ -21,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/cells.hpp"
 #include "bench/shipped.hpp"
 #include "cuda/aot.hpp"
 #include "cuda/host/architectures.hpp"
@@ -51,6 +53,16 @@ struct Job {
   const DeviceFacts* facts;
   std::vector<KernelSpec> specs;
 };
+
+// The benchmark's bf16 cells, for the family sm90, which no plan chooses by itself: its kernels
+// take seconds each to compile, so that other types and the case list's options are left out.
+std::vector<CacheRequest::Call> sm90_calls() {
+  std::vector<CacheRequest::Call> calls;
+  for (const bench::Cell& cell : bench::cells("all", {"bf16"}, {}, Device::cuda)) {
+    if (cell.pass == Pass::forward) calls.push_back({cell.pass, cell.problem});
+  }
+  return calls;
+}
 
 class Compiler {
  public:
@@ -135,6 +147,19 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, std::
   return good;
 }
 
+// Main kernels of the family sm90, where the device has it.
+void collect_sm90(int capability, std::vector<Job>& jobs) {
+  const DeviceFacts* facts = typical_facts(capability);
+  if (capability != 90 || facts == nullptr) return;
+  const std::size_t before = jobs.size();
+  std::set<std::string> known;
+  for (const KernelSpec& spec : kernels_for(sm90_calls(), *facts, FamilyChoice::sm90).kernels) {
+    if (std::string_view(spec.config.source()) != "sm90/forward.cu") continue;
+    if (known.insert(to_string(spec.config)).second) jobs.push_back({facts, {spec}});
+  }
+  std::printf("%d: %zu Configs of the family sm90\n", capability, jobs.size() - before);
+}
+
 // What is wrong with a Config, a line each.
 std::vector<std::string> problems_of(const Compiler& compiler, const Job& job) {
   std::string log;
@@ -187,6 +212,7 @@ int run(const Options& options) {
   bool good = true;
   for (const int capability : options.architectures) {
     good = collect(calls, capability, jobs) && good;
+    collect_sm90(capability, jobs);
   }
   const Compiler compiler(*nvrtc, options.logs);
   std::vector<std::vector<std::string>> problems(jobs.size());

@@ -3,67 +3,49 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
+#include "cuda/families/make_plan.hpp"
 #include "cuda/host/binaries.hpp"
+#include "cuda/host/occupancy.hpp"
 #include "cuda/host/ptxas_log.hpp"
+#include "facts.hpp"
 #include "folder.hpp"
 
 namespace attn::cuda::test {
 namespace {
 
-constexpr int kBf16 = 3;
-
-// As in sm90/forward_config.cuh.
-enum Schedule { kStatic, kPaired, kDynamic };
-enum Lengths { kNoLengths, kPadded, kPacked };
-
-// 64 columns of O are staged at a time, and Q has one stage, where shared memory is short.
-Config config_of(int dim, int tile_q, int tile_kv, int stages, Schedule schedule) {
-  Config config("sm90/forward.cu");
-  for (const char* name : {"producer_warp", "left_bound", "right_bound", "row_ranges", "lengths",
-                           "softcap", "alibi", "bias_type", "mask", "dropout", "element_access"}) {
-    config.set(name, 0);
-  }
-  config.set("dtype", kBf16).set("dim_qk", dim).set("dim_vo", dim);
-  config.set("tile_q", tile_q).set("tile_kv", tile_kv).set("stages", stages).set("blocks", 1);
-  config.set("q_stages", dim > 128 ? 1 : 2).set("o_columns", dim > 128 ? 64 : dim);
-  return config.set("overlap", 1).set("pingpong", 1).set("schedule", schedule);
-}
-
+// Problems whose kernels attn_cuda_configs does not compile: it has those of the benchmark's cells.
 struct Variant {
   const char* name;
-  Config config;
+  const char* problem;
   int max_stack_bytes;
 };
+constexpr Variant kVariants[] = {
+    {"d64 packed",
+     "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
+     "len_kv=4096 causal",
+     128},
+    {"d64 packed, dropout and softcap",
+     "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
+     "len_kv=4096 dropout softcap",
+     8},
+    {"d128 f16", "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
+    {"d128 ranges", "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_end", 0},
+    {"d128 padded, dropout",
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 lengths_kv dropout", 0}};
 
-std::vector<Variant> variants() {
-  const Config d64 = config_of(64, 192, 128, 3, kDynamic);
-  const Config d128 = config_of(128, 128, 128, 2, kDynamic);
-  const Config d256 = config_of(256, 128, 64, 2, kDynamic);
-  Config two_blocks = config_of(64, 128, 64, 3, kDynamic);
-  two_blocks.set("blocks", 2).set("producer_warp", 1).set("overlap", 0).set("pingpong", 0);
-  Config d128_bias = config_of(128, 128, 64, 3, kDynamic);
-  d128_bias.set("q_stages", 1).set("bias_type", kBf16);
-  const auto with = [](Config config, const char* name, int value) {
-    return config.set(name, value);
-  };
-  return {{"d64", d64, 0},
-          {"d64 causal", with(d64, "right_bound", 1), 8},
-          {"d64 causal, two blocks per SM", two_blocks.set("right_bound", 1), 40},
-          {"d64 packed", with(with(d64, "right_bound", 1), "lengths", kPacked), 128},
-          {"d64 mask", with(config_of(64, 192, 64, 3, kDynamic), "mask", 1), 0},
-          {"d128 static", with(d128, "schedule", kStatic), 0},
-          {"d128 causal, paired", with(with(d128, "schedule", kPaired), "right_bound", 1), 0},
-          {"d128 causal", with(d128, "right_bound", 1), 0},
-          {"d128 f16", with(d128, "dtype", 2), 0},
-          {"d128 ranges", with(d128, "row_ranges", 1), 0},
-          {"d128 padded, dropout", with(with(d128, "lengths", kPadded), "dropout", 1), 0},
-          {"d128 ALiBi", with(d128, "alibi", 1), 0},
-          {"d128 bias", d128_bias, 0},
-          {"d256 causal", with(d256, "right_bound", 1), 0}};
+// The kernels that plans choose for them.
+std::vector<KernelSpec> main_kernels() {
+  std::vector<KernelSpec> specs;
+  for (const Variant& variant : kVariants) {
+    const CudaPlan plan = make_plan(Pass::forward, parse_problem(variant.problem), h200(),
+                                    core::Access::tma, FamilyChoice::sm90)
+                              .value();
+    EXPECT_STREQ(plan.family_name, "sm90") << variant.name << ": " << plan.refusals;
+    specs.push_back(plan.kernels[plan.main]);
+  }
+  return specs;
 }
 
 TEST(CudaSm90Forward, ConfigsCompileWithoutWarningsOrMoreStack) {
@@ -72,18 +54,21 @@ TEST(CudaSm90Forward, ConfigsCompileWithoutWarningsOrMoreStack) {
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
   const Folder folder;
   Binaries binaries(Cache(folder.path()), nvrtc->version(), nvrtc, "");
+  const std::vector<KernelSpec> specs = main_kernels();
   std::vector<Config> configs;
-  for (const Variant& variant : variants()) configs.push_back(variant.config);
+  for (const KernelSpec& spec : specs) configs.push_back(spec.config);
   const core::Status all = binaries.get_all(configs, 90, 0);
   ASSERT_TRUE(all.ok()) << all.message;
-  for (const Variant& variant : variants()) {
-    SCOPED_TRACE(variant.name);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    SCOPED_TRACE(kVariants[i].name);
     const Binary* binary = nullptr;
-    ASSERT_TRUE(binaries.get(variant.config, 90, binary).ok());
+    ASSERT_TRUE(binaries.get(specs[i].config, 90, binary).ok());
     const ResourceReport report = read_resources(binary->log);
     ASSERT_EQ(report.kernels.size(), 1u);
-    EXPECT_LE(report.kernels[0].stack_bytes, variant.max_stack_bytes);
+    EXPECT_LE(report.kernels[0].stack_bytes, kVariants[i].max_stack_bytes);
     EXPECT_EQ(report.notes, std::vector<std::string>{});
+    constexpr int kMostSpilled = 540;
+    EXPECT_EQ(flaw_of(report, specs[i], h200(), kMostSpilled), "");
   }
 }
 

@@ -45,6 +45,9 @@ constexpr Tiles kDim64Short{.dim = 64,
                             .blocks = 2,
                             .producer_warp = true};
 constexpr Tiles kDim64Scores{.dim = 64, .tile_q = 192, .tile_kv = 64, .stages = 3, .q_stages = 2};
+// With 128 queries a thread has 232 registers instead of 160: packed lengths and an option together
+// spill 500 to 1100 bytes with 192 queries.
+constexpr Tiles kDim64Packed{.dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2};
 constexpr Tiles kDim128{
     .dim = 128, .tile_q = 128, .tile_kv = 128, .stages = 2, .q_stages = 2, .o_columns = 128};
 // Tiles of bias and mask take the second stage of Q.
@@ -78,6 +81,10 @@ Tiles tiles_of(const Problem& p) {
   if (dim > 128) return kDim256;
   if (dim > 64) return scores ? kDim128Scores : kDim128;
   if (scores) return kDim64Scores;
+  if (lengths_of(p) == kPacked &&
+      (p.softcap || p.dropout || p.alibi || has_row_ranges(p) || has_left_bound(p))) {
+    return kDim64Packed;
+  }
   return is_plain_causal(p) && p.len_kv < kShortCausalDim64 ? kDim64Short : kDim64;
 }
 
