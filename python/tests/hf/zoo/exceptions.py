@@ -78,6 +78,12 @@ FIELDS: dict[str, Any] = {
     },
     "xLSTMConfig": {"qk_dim_factor": 1.0, "v_dim_factor": 1.0},
     "RecurrentGemmaConfig": {"block_types": ["recurrent", "attention"]},
+    "SwinConfig": lambda heads: {
+        "num_heads": [heads, heads],
+        "depths": [1, 1],
+        "embed_dim": 16 * heads,
+        "window_size": 4,
+    },
     "XmodConfig": {"default_language": "en_XX"},
     "MobileBertConfig": lambda heads: {
         "true_hidden_size": 16 * heads,
