@@ -80,7 +80,8 @@ Access access_of_rows(const TensorView& view) {
     const std::int64_t stride = view.strides[d];
     if ((stride & (vector - 1)) != 0) return Access::element;
     if (d == rank - 3 && stride >= kMaxRowStride / kVectorBytes * vector) return Access::element;
-    mappable = mappable && stride >= 0 && stride < kMaxTmaStride / kVectorBytes * vector;
+    // Expanded tensors are not mapped: cuTensorMapEncodeTiled says nothing of strides of 0.
+    mappable = mappable && stride > 0 && stride < kMaxTmaStride / kVectorBytes * vector;
   }
   return mappable ? Access::tma : Access::vector;
 }

@@ -102,6 +102,8 @@ TEST_F(AccessOf, BiasAndMaskForTma) {
 TEST_F(AccessOf, StridesThatOnlyTmaCannotTake) {
   a.k.strides[0] = -a.k.strides[0];
   EXPECT_EQ(access(), Access::vector);
+  a.k.strides[0] = 0;
+  EXPECT_EQ(access(), Access::vector) << "expanded";
   a.k.strides[0] = std::int64_t{1} << 39;  // 2^40 bytes
   EXPECT_EQ(access(), Access::vector);
   a.k.strides[0] -= 8;
