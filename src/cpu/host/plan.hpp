@@ -1,5 +1,6 @@
 // The CPU plan: a pure function of pass, problem and threads. What a result's bits depend on
-// (tiles, splits) never depends on the threads.
+// (tiles, splits) never depends on the threads; what changes no bit (the backward's blocks, tasks
+// and slots of sums) may.
 #pragma once
 
 #include <attn/problem.hpp>
