@@ -106,7 +106,7 @@ def package(session: nox.Session, environment: str) -> None:
     words += ["-k", spec.select] if spec.select else []
     words += [file for file in files if file not in skipped]
     # Waiting threads don't spin, because two sessions run in parallel. PyTorch's compiler has a
-    # cache folder per session, and no processes of its own, each of which would import torch.
+    # cache folder per session, and no processes of its own: each would import torch.
     paths = [str(WORK / "site")]
     if spec.over:
         paths.append(str(python_envs.folder_of(environment)))

@@ -197,6 +197,9 @@ def take_apart(mask: Tensor, batch: int, len_q: int, len_kv: int) -> Visible:
 
 def _as_transformers_makes_it(arguments: dict[str, Any]) -> Tensor | None:
     """transformers' boolean mask [batch, 1, len_q, len_kv], True = visible."""
+    if torch.__version__.startswith("2.4."):
+        # transformers would show all keys to a query that sees none, for that PyTorch's sdpa.
+        arguments["allow_torch_fix"] = False
     mask: Tensor | None = masking_utils.sdpa_mask(allow_is_causal_skip=False, **arguments)
     return mask
 

@@ -80,7 +80,9 @@ def both(*, q_length, kv_length, **arguments):
     skips.update({name: arguments.pop(name) for name in tuple(arguments) if name in skips})
     ours = _mask.visible_keys(**sizes, **skips, **arguments)
     causal = not skips["allow_is_bidirectional_skip"]
-    theirs = masking_utils.sdpa_mask(**sizes, **arguments, allow_is_causal_skip=False)
+    # With PyTorch 2.4 transformers shows all keys to a query that sees none; not with this option.
+    fix = {"allow_torch_fix": False} if torch.__version__.startswith("2.4.") else {}
+    theirs = masking_utils.sdpa_mask(**sizes, **arguments, **fix, allow_is_causal_skip=False)
     return ours, as_boolean(ours, q_length, kv_length, causal=causal), theirs[:, 0]
 
 
@@ -177,7 +179,8 @@ def test_unknown_function_is_evaluated(monkeypatch):
         return (one == other) & (one >= 0)
 
     function = masking_utils.or_masks(CAUSAL, same_group)
-    for use_vmap in (False, True):
+    # With PyTorch 2.4 transformers takes no mask functions of a caller, nor vmap.
+    for use_vmap in (False, True)[: 1 if torch.__version__.startswith("2.4.") else 2]:
         ours, got, expected = both(
             q_length=9,
             kv_length=9,

@@ -166,6 +166,8 @@ def bert_config():
 @pytest.mark.parametrize("heads", [2, 4])
 def test_model_that_computes_with_its_mask_generates(heads):
     """Doge adds its own mask to transformers', for one query too."""
+    if torch.__version__.startswith("2.4."):
+        pytest.skip("Doge needs flex attention, which PyTorch 2.4 does not have")
     config = transformers.DogeConfig(
         **SMALL,
         hidden_size=32,
