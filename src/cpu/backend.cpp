@@ -20,7 +20,8 @@ class CpuBackend final : public core::Backend {
   Device device() const override { return Device::host; }
 
   bool usable(std::string& detail) const override {
-    detail = std::string(target_name()) + " (usable: " + usable_target_names() + ")";
+    detail = std::string(target_name()) + " (usable: " + usable_target_names() + "), bf16 by " +
+             to_string(bf16_problems_engine());
     return true;
   }
 
@@ -30,7 +31,8 @@ class CpuBackend final : public core::Backend {
       return core::Result<core::PlanPointer>::none(
           "no kernel for f8 types on the CPU; f32, f64, f16 and bf16 are supported");
     }
-    return core::PlanPointer(std::make_shared<const CpuPlan>(pass, problem, executor.threads));
+    return core::PlanPointer(
+        std::make_shared<const CpuPlan>(pass, problem, executor.threads, bf16_problems_engine()));
   }
 
   core::Status prepare(const core::Plan&, const core::Executor&) const override {

@@ -9,10 +9,19 @@
 #include "core/divide_up.hpp"
 #include "core/plan.hpp"
 #include "cpu/kernels/tile.hpp"
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
 
 namespace attn::cpu {
 
+// What multiplies the tiles.
+enum class Engine : std::uint8_t {
+  float_simd,  // f32, or f64 for f64 problems, by Highway's vectors
+  bf16_dot,    // AVX-512's dot products of bf16 pairs
+  amx_bf16,    // AMX tiles
+};
+
 struct Config {
+  Engine engine = Engine::float_simd;
   std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
   std::int64_t strip_rows = 0;  // rows of them whose scores are in L1 together
   std::int64_t tile_kv = 0;
@@ -23,6 +32,7 @@ struct Config {
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;
   std::int64_t dq_slots = 0;  // backward: sums of dq that the tasks share
+  bool pack_keys = false;     // bf16 engines: a step of its own packs all keys and values
 };
 
 using core::divide_up;
@@ -86,6 +96,36 @@ struct Scratch {
   T* row_max = nullptr;             // [tile_rows] running maximum; backward lse
   T* row_sum = nullptr;             // [tile_rows] running sum; backward delta
 };
+
+// Tiles of one worker in the forward of a bf16 engine. Rows come in multiples of kBf16Rows, dims
+// and keys in whole packed blocks.
+struct Bf16Scratch {
+  Scratch<float> f32;     // rows, missing, s, factors, temp, acc_a, row_max, row_sum
+  Bf16Bits* q = nullptr;  // [tile_rows x dim_qk]
+  // A tile of keys, packed here or, with pack_keys, in the workspace.
+  Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
+  Bf16Bits* v = nullptr;    // V: [tile_kv / 32][dim_vo / 16] blocks
+};
+
+inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Config& c) {
+  const std::int64_t qk = round_up(p.dim_qk, kPackedDepth);
+  const std::int64_t vo = round_up(p.dim_vo, 2 * kPackedCols);
+  Bf16Scratch x;
+  x.f32.rows = arena.take<TileRow>(c.tile_rows);
+  x.f32.missing = arena.take<std::uint8_t>(c.tile_kv);
+  x.f32.s = arena.take<float>(c.strip_rows * c.tile_kv);
+  if (p.dropout) x.f32.factors = arena.take<float>(c.strip_rows * c.tile_kv);
+  x.f32.temp = arena.take<float>(c.tile_kv);
+  x.f32.acc_a = arena.take<float>(c.tile_rows * padded<float>(p.dim_vo));
+  x.f32.row_max = arena.take<float>(c.tile_rows);
+  x.f32.row_sum = arena.take<float>(c.tile_rows);
+  x.q = arena.take<Bf16Bits>(c.tile_rows * qk);
+  if (!c.pack_keys) {
+    x.k_t = arena.take<Bf16Bits>(c.tile_kv * qk);
+    x.v = arena.take<Bf16Bits>(c.tile_kv * vo);
+  }
+  return x;
+}
 
 enum class Phase { forward, backward_kv, backward_q, backward_bias };
 

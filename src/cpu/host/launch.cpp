@@ -192,11 +192,15 @@ class Launch {
       case Step::fill_gaps:
         if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
         return write_query_gaps<T>(call_);
+      case Step::pack_keys:
+        return run(forward_kernels<T>().pack_keys, w_.forward, config,
+                   groups * key_tiles(p, config));
       case Step::forward:
-        return run(forward_kernels<T>().forward, w_.partials, config,
-                   groups * row_tiles(p, config) * config.splits);
+        return run(config.engine == Engine::float_simd ? forward_kernels<T>().forward
+                                                       : forward_kernels<T>().forward_bf16,
+                   w_.forward, config, groups * row_tiles(p, config) * config.splits);
       case Step::merge_splits:
-        return run(forward_kernels<T>().merge_splits, w_.partials, config, p.batch * p.heads_q);
+        return run(forward_kernels<T>().merge_splits, w_.forward, config, p.batch * p.heads_q);
       case Step::row_sums:
         return run(backward_kernels<T>().row_sums, w_.sums, keys_config(config), groups);
       case Step::backward_kv:

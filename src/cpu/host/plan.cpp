@@ -62,13 +62,46 @@ std::int64_t dq_slots(const Problem& p, const Config& config, std::int64_t threa
   return std::min({threads, divide_up(threads, key_tasks(p, config)) + 1, p.batch * p.heads_kv});
 }
 
-Config make_config(Pass pass, const Problem& p, std::int32_t threads) {
+// bf16 engines. A strip of 16 rows is one AMX tile high, so that the packed K and V of a tile of
+// keys, their S, and O of the strip lie in L1 together.
+constexpr std::int64_t kStripRowsBf16 = 16;
+constexpr std::int64_t kPackedBytes = 32 << 10;  // of K and V in L1
+constexpr std::int64_t kMostRowsBf16 = 384;
+constexpr std::int64_t kLeastRowsBf16 = 96;
+constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
+
+// Few rows read each key once: memory's speed bounds them, not the products'. Rotated queries and
+// keys are f32.
+bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
+  return pass != Pass::backward && p.dtype == DType::bf16 && p.kv_type() == DType::bf16 &&
+         p.rope == Rope::none && rows > kFewRows;
+}
+
+void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
+  const std::int64_t key_bytes =
+      2 * (round_up(p.dim_qk, kPackedDepth) + round_up(p.dim_vo, 2 * kPackedCols));
+  const std::int64_t tile =
+      std::clamp(kPackedBytes / key_bytes / kPackedDepth * kPackedDepth, kPackedDepth, kMaxTileKv);
+  config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, tile);
+  const std::int64_t wanted = divide_up(kWantedTasksBf16, p.batch * p.heads_kv);
+  const std::int64_t shared = std::clamp(divide_up(rows, wanted), kLeastRowsBf16, kMostRowsBf16);
+  // Tiles of equal height.
+  config.tile_rows = round_up(divide_up(rows, divide_up(rows, shared)), kBf16Rows);
+  config.strip_rows = kStripRowsBf16;
+}
+
+Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16) {
   const std::int64_t rows = std::max<std::int64_t>(p.heads_q / p.heads_kv * p.len_q, 1);
   Config config;
-  config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, kTileKv);
   config.few_rows = pass != Pass::backward && rows <= kFewRows ? 1 : 0;
-  config.tile_rows = config.few_rows != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
-  config.strip_rows = std::min(config.tile_rows, kStripRows);
+  if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
+  if (config.engine != Engine::float_simd) {
+    set_bf16_tiles(p, rows, config);
+  } else {
+    config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, kTileKv);
+    config.tile_rows = config.few_rows != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
+    config.strip_rows = std::min(config.tile_rows, kStripRows);
+  }
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
   if (pass == Pass::backward) {
     set_blocks(p, threads, config);
@@ -85,6 +118,10 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads) {
     config.split_keys = std::max(kLeastSplit, round_up(keys, kTileKv));
   }
   config.splits = std::max<std::int64_t>(divide_up(p.len_kv, config.split_keys), 1);
+  // Packing before pays where several tasks share keys. Packed sequences have no place for tiles of
+  // their own without one for the longest sequence, batch times.
+  config.pack_keys = config.engine != Engine::float_simd && row_tiles(p, config) > 1 &&
+                     config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
   return config;
 }
 
@@ -96,6 +133,7 @@ const char* to_string(Step step) {
     case Step::rotate_q: return "rotate_q";
     case Step::rotate_k: return "rotate_k";
     case Step::fill_gaps: return "fill_gaps";
+    case Step::pack_keys: return "pack_keys";
     case Step::forward: return "forward";
     case Step::merge_splits: return "merge_splits";
     case Step::row_sums: return "row_sums";
@@ -110,9 +148,9 @@ const char* to_string(Step step) {
   return "rotate_dk";
 }
 
-CpuPlan::CpuPlan(Pass of_pass, const Problem& of_problem, std::int32_t of_threads)
+CpuPlan::CpuPlan(Pass of_pass, const Problem& of_problem, std::int32_t of_threads, Engine bf16)
     : core::Plan(of_pass, of_problem),
-      config(make_config(of_pass, of_problem, of_threads)),
+      config(make_config(of_pass, of_problem, of_threads, bf16)),
       threads(of_threads) {
   if (problem.dtype == DType::f64) {
     size_workspace<double>();
@@ -142,6 +180,7 @@ void CpuPlan::add_forward() {
   if (problem.len_new > 0) add(Step::append);
   add_rotations();
   if (problem.layout_q == Layout::packed) add(Step::fill_gaps);
+  if (config.pack_keys) add(Step::pack_keys);
   add(Step::forward);
   if (config.splits > 1) add(Step::merge_splits);
 }
@@ -169,9 +208,11 @@ void CpuPlan::add_backward() {
 
 PlanSummary CpuPlan::summary() const {
   PlanSummary to;
-  to.kernel = pass == Pass::backward ? "cpu_backward"
-              : config.few_rows != 0 ? "cpu_forward_few"
-                                     : "cpu_forward";
+  to.kernel = pass == Pass::backward              ? "cpu_backward"
+              : config.few_rows != 0              ? "cpu_forward_few"
+              : config.engine == Engine::amx_bf16 ? "cpu_forward_amx_bf16"
+              : config.engine == Engine::bf16_dot ? "cpu_forward_bf16_dot"
+                                                  : "cpu_forward";
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);
   core::append_config(to.config, "tile_kv", config.tile_kv);

@@ -18,6 +18,7 @@ enum class Step : std::uint8_t {
   rotate_q,       // rope, into the workspace
   rotate_k,       //
   fill_gaps,      // packed: rows that no sequence covers
+  pack_keys,      // bf16 engines: keys and values, into the workspace
   forward,        // o, or partial results of each split of the keys
   merge_splits,   //
   row_sums,       // backward: delta, and the keys that strips of rows see
@@ -33,7 +34,8 @@ enum class Step : std::uint8_t {
 const char* to_string(Step step);
 
 struct CpuPlan final : core::Plan {
-  CpuPlan(Pass pass, const Problem& problem, std::int32_t threads);
+  // `bf16`: the engine for bf16 problems on this machine.
+  CpuPlan(Pass pass, const Problem& problem, std::int32_t threads, Engine bf16);
   [[nodiscard]] PlanSummary summary() const override;
   // In the order of their launch.
   [[nodiscard]] std::span<const Step> steps() const { return {steps_.data(), num_steps_}; }

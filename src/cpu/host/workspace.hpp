@@ -13,8 +13,8 @@ template <class T>
 struct Workspace {
   char* scratch = nullptr;  // one block a worker
   std::int64_t scratch_bytes = 0;
-  RowSums<T> sums;         // backward
-  Partials<T> partials;    // splits > 1
+  RowSums<T> sums;  // backward
+  ForwardShared<T> forward;
   T* rotated_q = nullptr;  // rope: q and k rotated, [rows, heads, dim_qk]
   T* rotated_k = nullptr;
   T* gradient_q = nullptr;  // rope: dq and dk before they are rotated back
@@ -44,6 +44,11 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     make_scratch<T>(arena, phase, p, of_phase);
     return arena.used();
   };
+  if (pass != Pass::backward && config.engine != Engine::float_simd) {
+    Arena arena(nullptr);
+    make_bf16_scratch(arena, p, config);
+    return arena.used();
+  }
   if (pass != Pass::backward) return bytes(Phase::forward, config);
   Arena row_sums(nullptr);
   make_row_sums_scratch<T>(row_sums, p);
@@ -74,12 +79,18 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
       if (config.dq_slots > 0)
         w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
     }
-  } else if (config.splits > 1) {
+  } else if (config.pack_keys) {
+    const std::int64_t keys = p.batch * p.heads_kv * key_tiles(p, config) * config.tile_kv;
+    w.forward.packed.k = arena.take<Bf16Bits>(keys * round_up(p.dim_qk, kPackedDepth));
+    w.forward.packed.v = arena.take<Bf16Bits>(keys * round_up(p.dim_vo, 2 * kPackedCols));
+  }
+  if (pass != Pass::backward && config.splits > 1) {
     const std::int64_t count = rows * p.heads_q * config.splits;
-    w.partials.splits = config.splits;
-    w.partials.o = arena.take<T>(count * padded<T>(p.dim_vo));
-    w.partials.row_max = arena.take<T>(count);
-    w.partials.row_sum = arena.take<T>(count);
+    Partials<T>& partials = w.forward.partials;
+    partials.splits = config.splits;
+    partials.o = arena.take<T>(count * padded<T>(p.dim_vo));
+    partials.row_max = arena.take<T>(count);
+    partials.row_sum = arena.take<T>(count);
   }
   if (p.rope != Rope::none) {
     const std::int64_t q_count = rows * p.heads_q * p.dim_qk;

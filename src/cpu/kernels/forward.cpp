@@ -2,10 +2,10 @@
 // section 3.1): o and lse of a tile of query rows in one pass over its keys.
 //
 // Task: one tile of rows of one (batch, key head), against one split of the keys. Keys and values
-// are loaded once a tile of rows, converted to f32 (f64), K transposed; then each strip of rows
-// computes S = Q K^T in L1, its softmax, and O += P V. Tiles of keys that no row of a strip sees
-// are skipped. Few rows (decode): K stays row-major and S is made of dot products. With splits,
-// partial o and lse go to the workspace and MergeSplits combines them through their lse.
+// are loaded once for a tile of rows; then each strip of rows computes S = Q K^T in L1, its
+// softmax, and O += P V. Tiles of keys that no row of a strip sees are skipped. How tiles are
+// stored and multiplied is the engine's: FloatOps or Bf16Ops in tile_ops/. With splits, partial o
+// and lse go to the workspace and MergeSplits combines them through their lse.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/forward.cpp"
 #include <hwy/foreach_target.h>
@@ -17,10 +17,9 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/kernels/dropout-inl.h"
-#include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/kernels.hpp"
-#include "cpu/kernels/score-inl.h"
+#include "cpu/kernels/tile_ops/bf16_ops-inl.h"
+#include "cpu/kernels/tile_ops/float_ops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -28,63 +27,6 @@ namespace {
 
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
-
-// One strip against one tile of keys: scores, running maximum and sum, O += P V.
-template <class T>
-void AttendStrip(const Call& call, const Config& config, const Entry& entry, const Scratch<T>& x,
-                 const KeySpan& span, std::int64_t row0, std::int64_t count) {
-  const std::int64_t qk = padded<T>(call.problem.dim_qk);
-  const std::int64_t vo = padded<T>(call.problem.dim_vo);
-  const std::int64_t cols = span.cols;
-  const TileRow* rows = x.rows + row0;
-  if (config.few_rows != 0) {
-    DotRows(x.q + row0 * qk, qk, count, x.k + span.first * qk, qk, cols, qk, x.s, cols);
-  } else {
-    Gemm<T>({x.q + row0 * qk, qk, 1, x.k_t + span.first, config.tile_kv, x.s, cols, count, cols,
-             call.problem.dim_qk, false});
-  }
-  if (call.problem.dropout) DropoutFactors(call, entry, rows, count, span.j0, cols, x.factors);
-
-  const hn::ScalableTag<T> d;
-  for (std::int64_t r = 0; r < count; ++r) {
-    T* s = x.s + r * cols;
-    ScoreRow<T>(call, entry, rows[r], span, s, nullptr, x.temp);
-    T& row_max = x.row_max[row0 + r];
-    T& row_sum = x.row_sum[row0 + r];
-    const T tile_max = RowMax(s, cols);
-    const T largest = tile_max > row_max ? tile_max : row_max;
-    // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
-    const T shift = largest == -kInfinity<T> ? T(0) : largest;
-    if (!(largest == row_max)) {
-      const T rescale = hn::GetLane(ExpKeepNan(d, hn::Set(d, row_max - shift)));
-      row_sum *= rescale;
-      ScaleRow(x.acc_a + (row0 + r) * vo, rescale, vo);
-      row_max = largest;
-    }
-    row_sum += ExpRow(s, shift, cols);
-    if (call.problem.dropout) MultiplyRow(s, x.factors + r * cols, cols);
-  }
-  Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.acc_a + row0 * vo, vo, count, vo, span.keys,
-           true});
-}
-
-// Keys and values [j0, j0 + keys) of a key head.
-template <class T>
-void LoadKeys(const Call& call, const Config& config, const Entry& entry, std::int64_t head,
-              const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
-  const Problem& p = call.problem;
-  const std::int64_t tile = config.tile_kv;
-  const std::int64_t qk = padded<T>(p.dim_qk);
-  if (config.few_rows != 0) {
-    LoadKeyTile(call, call.k, entry, head, j0, keys, tile, p.dim_qk, qk, x.k);
-  } else {
-    LoadKeyTileTransposed(call, call.k, entry, head, j0, keys, tile, p.dim_qk, qk, x.temp, x.k_t);
-  }
-  LoadKeyTile(call, call.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x.v);
-  for (std::int64_t j = 0; p.page_size > 0 && j < keys; ++j) {
-    x.missing[j] = has_page(call, entry.b, j0 + j) ? 0 : 1;
-  }
-}
 
 // A finished row: o and lse to the tensors, with the sink where this is the whole row.
 template <class T>
@@ -115,9 +57,55 @@ void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_m
   }
 }
 
-template <class T>
-void ForwardTask(const Call& call, const Config& config, const Partials<T>& partials, char* memory,
-                 std::int64_t task) {
+// Loads the tile's rows; returns the keys that any of them sees.
+template <class Ops>
+core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_kv,
+                        std::int64_t row0, std::int64_t count, Ops& ops) {
+  using T = typename Ops::T;
+  const Scratch<T>& x = ops.state();
+  const core::KeyRange seen = make_rows(call, entry, head_kv, row0, count, x.rows);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const TileRow& row = x.rows[r];
+    ops.LoadQuery(r, row.keys.empty()
+                         ? nullptr
+                         : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head));
+  }
+  const std::int64_t acc_rows = ops.acc_rows(count);
+  for (std::int64_t r = count; r < acc_rows; ++r) ops.LoadQuery(r, nullptr);
+  std::fill_n(x.acc_a, acc_rows * padded<T>(call.problem.dim_vo), T(0));
+  std::fill_n(x.row_max, count, -kInfinity<T>);
+  std::fill_n(x.row_sum, count, T(0));
+  return seen;
+}
+
+// All strips of the tile's rows against keys [j0, j0 + keys).
+template <class Ops>
+void AttendTile(const Call& call, const Config& config, const Entry& entry, std::int64_t head_kv,
+                std::int64_t count, std::int64_t j0, std::int64_t keys, Ops& ops) {
+  const auto& x = ops.state();
+  bool loaded = false;
+  for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
+    const std::int64_t rows = std::min(config.strip_rows, count - strip);
+    KeySpan span = Ops::SpanOf(x.rows + strip, rows, j0, keys);
+    if (span.keys == 0) continue;
+    const bool paged = call.problem.page_size > 0;
+    if (!loaded) {
+      ops.LoadKeys(entry, head_kv, j0, keys);
+      for (std::int64_t j = 0; paged && j < keys; ++j) {
+        x.missing[j] = has_page(call, entry.b, j0 + j) ? 0 : 1;
+      }
+      loaded = true;
+    }
+    if (paged) span.missing = x.missing + span.first;
+    ops.AttendStrip(entry, span, strip, rows);
+  }
+}
+
+template <class Ops>
+void ForwardTask(const Call& call, const Config& config,
+                 const ForwardShared<typename Ops::T>& shared, char* memory, std::int64_t task) {
+  using T = typename Ops::T;
+  const Partials<T>& partials = shared.partials;
   const Problem& p = call.problem;
   const std::int64_t tiles = row_tiles(p, config);
   const std::int64_t split = task % config.splits;
@@ -130,22 +118,9 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
       std::min(config.tile_rows, call.numbers.heads_per_kv * entry.rows_q - row0);
   if (count <= 0) return;
 
-  Arena arena(memory);
-  const Scratch<T> x = make_scratch<T>(arena, Phase::forward, p, config);
-  const std::int64_t qk = padded<T>(p.dim_qk);
-  const std::int64_t vo = padded<T>(p.dim_vo);
-  const core::KeyRange seen = make_rows(call, entry, head_kv, row0, count, x.rows);
-  for (std::int64_t r = 0; r < count; ++r) {
-    const TileRow& row = x.rows[r];
-    const char* source = row.keys.empty()
-                             ? nullptr
-                             : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
-    LoadRow(call.q.dtype, source, p.dim_qk, qk, x.q + r * qk);
-  }
-  std::fill_n(x.acc_a, count * vo, T(0));
-  std::fill_n(x.row_max, count, -kInfinity<T>);
-  std::fill_n(x.row_sum, count, T(0));
-
+  Ops ops(call, config, shared.packed, memory);
+  const Scratch<T>& x = ops.state();
+  const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, count, ops);
   const std::int64_t split_begin = split * config.split_keys;
   const std::int64_t end = std::min(seen.end, split_begin + config.split_keys);
   std::int64_t j0 = split_begin;
@@ -155,21 +130,10 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
     if ((count > 16 || j0 / config.tile_kv % 32 == 31) && core::interrupted(call.interrupt)) {
       return;
     }
-    const std::int64_t keys = std::min(config.tile_kv, end - j0);
-    bool loaded = false;
-    for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
-      const std::int64_t rows = std::min(config.strip_rows, count - strip);
-      KeySpan span = SeenSpan<T>(x.rows + strip, rows, j0, keys);
-      if (span.keys == 0) continue;
-      if (!loaded) {
-        LoadKeys(call, config, entry, head_kv, x, j0, keys);
-        loaded = true;
-      }
-      if (p.page_size > 0) span.missing = x.missing + span.first;
-      AttendStrip(call, config, entry, x, span, strip, rows);
-    }
+    AttendTile(call, config, entry, head_kv, count, j0, std::min(config.tile_kv, end - j0), ops);
   }
 
+  const std::int64_t vo = padded<T>(p.dim_vo);
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
     T* acc = x.acc_a + r * vo;
@@ -186,8 +150,9 @@ void ForwardTask(const Call& call, const Config& config, const Partials<T>& part
 
 // Task: the rows of one (batch, query head).
 template <class T>
-void MergeSplits(const Call& call, const Config& config, const Partials<T>& partials, char* memory,
-                 std::int64_t task) {
+void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>& shared,
+                 char* memory, std::int64_t task) {
+  const Partials<T>& partials = shared.partials;
   const Problem& p = call.problem;
   const std::int64_t vo = padded<T>(p.dim_vo);
   const Entry entry = entry_of(call, task / p.heads_q);
@@ -220,21 +185,38 @@ void MergeSplits(const Call& call, const Config& config, const Partials<T>& part
 
 }  // namespace
 
-void ForwardTaskF32(const Call& call, const Config& config, const Partials<float>& partials,
+void ForwardTaskF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
-  ForwardTask<float>(call, config, partials, memory, task);
+  ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
 }
-void ForwardTaskF64(const Call& call, const Config& config, const Partials<double>& partials,
-                    char* memory, std::int64_t task) {
-  ForwardTask<double>(call, config, partials, memory, task);
+void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared<float>& shared,
+                     char* memory, std::int64_t task) {
+  ForwardTask<Bf16Ops>(call, config, shared, memory, task);
 }
-void MergeSplitsF32(const Call& call, const Config& config, const Partials<float>& partials,
+void ForwardTaskF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
                     char* memory, std::int64_t task) {
-  MergeSplits<float>(call, config, partials, memory, task);
+  ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
 }
-void MergeSplitsF64(const Call& call, const Config& config, const Partials<double>& partials,
+// Task: one tile of keys of one (batch, key head).
+void PackKeysTask(const Call& call, const Config& config, const ForwardShared<float>& shared, char*,
+                  std::int64_t task) {
+  const Problem& p = call.problem;
+  const std::int64_t tiles = key_tiles(p, config);
+  const std::int64_t j0 = task % tiles * config.tile_kv;
+  const Entry entry = entry_of(call, task / (tiles * p.heads_kv));
+  const std::int64_t keys = std::min(config.tile_kv, entry.len_kv - j0);
+  if (keys <= 0 || core::interrupted(call.interrupt)) return;
+  PackTile(call, bf16_engine(config.engine), entry, task / tiles % p.heads_kv, j0, keys,
+           shared.packed.k + task * config.tile_kv * round_up(p.dim_qk, kPackedDepth),
+           shared.packed.v + task * config.tile_kv * round_up(p.dim_vo, 2 * kPackedCols));
+}
+void MergeSplitsF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
-  MergeSplits<double>(call, config, partials, memory, task);
+  MergeSplits<float>(call, config, shared, memory, task);
+}
+void MergeSplitsF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
+                    char* memory, std::int64_t task) {
+  MergeSplits<double>(call, config, shared, memory, task);
 }
 
 }  // namespace attn::cpu::HWY_NAMESPACE
@@ -242,18 +224,22 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attn::cpu {
+HWY_EXPORT(PackKeysTask);
 HWY_EXPORT(ForwardTaskF32);
 HWY_EXPORT(ForwardTaskF64);
+HWY_EXPORT(ForwardTaskBf16);
 HWY_EXPORT(MergeSplitsF32);
 HWY_EXPORT(MergeSplitsF64);
 
 template <>
 ForwardKernels<float> forward_kernels() {
-  return {HWY_DYNAMIC_DISPATCH(ForwardTaskF32), HWY_DYNAMIC_DISPATCH(MergeSplitsF32)};
+  return {HWY_DYNAMIC_DISPATCH(PackKeysTask), HWY_DYNAMIC_DISPATCH(ForwardTaskF32),
+          HWY_DYNAMIC_DISPATCH(ForwardTaskBf16), HWY_DYNAMIC_DISPATCH(MergeSplitsF32)};
 }
 template <>
 ForwardKernels<double> forward_kernels() {
-  return {HWY_DYNAMIC_DISPATCH(ForwardTaskF64), HWY_DYNAMIC_DISPATCH(MergeSplitsF64)};
+  return {nullptr, HWY_DYNAMIC_DISPATCH(ForwardTaskF64), nullptr,
+          HWY_DYNAMIC_DISPATCH(MergeSplitsF64)};
 }
 }  // namespace attn::cpu
 #endif

@@ -48,11 +48,31 @@ struct Partials {
   std::int64_t splits = 1;
 };
 
+// Keys and values of the whole problem, packed for a bf16 engine: [batch, heads_kv, key_tiles]
+// tiles.
+struct PackedKeys {
+  Bf16Bits* k = nullptr;  // null: each task packs its own
+  Bf16Bits* v = nullptr;
+  static std::int64_t tile_idx(const Problem& p, const Config& config, std::int64_t b,
+                               std::int64_t head, std::int64_t j0) {
+    return (b * p.heads_kv + head) * key_tiles(p, config) + j0 / config.tile_kv;
+  }
+};
+
+// What the tasks of a forward share.
+template <class T>
+struct ForwardShared {
+  Partials<T> partials;
+  PackedKeys packed;
+};
+
 template <class T>
 struct ForwardKernels {
-  using Task = void (*)(const Call&, const Config&, const Partials<T>&, char* memory,
+  using Task = void (*)(const Call&, const Config&, const ForwardShared<T>&, char* memory,
                         std::int64_t task);
+  Task pack_keys;     // batch * heads_kv * key_tiles: for forward_bf16; null for f64
   Task forward;       // batch * heads_kv * row_tiles * splits tasks
+  Task forward_bf16;  // the same, by a bf16 engine; null for f64
   Task merge_splits;  // batch * heads_q tasks
 };
 template <class T>
@@ -160,6 +180,15 @@ void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entr
 void merge_rows(const MergeArguments& arguments, std::int64_t begin, std::int64_t end);
 void merge_backward_rows(const MergeBackwardArguments& arguments, std::int64_t begin,
                          std::int64_t end);
+
+// The engines that this process may use, the best one for bf16 problems first. ATTN_CPU_ENGINE
+// (f32, bf16_dot, amx_bf16) leaves only that one and f32; a name that isn't usable here changes
+// nothing.
+Engine bf16_problems_engine();
+// "f32", "bf16_dot" or "amx_bf16"; the engine of f64 problems has the name of f32's.
+const char* to_string(Engine engine);
+// Of an engine that bf16_problems_engine() returned, not for float_simd.
+const Bf16Engine& bf16_engine(Engine engine);
 
 // Name of the instruction set that the kernels of this process use: "AVX3", "NEON", ...
 const char* target_name();

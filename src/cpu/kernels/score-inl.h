@@ -32,17 +32,32 @@ struct KeySpan {
   const std::uint8_t* missing = nullptr;  // [keys] non-zero: no page; null: all are there
 };
 
-// The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, cut at whole cache
-// lines; no keys when none does. What is left out is neither computed nor masked.
-template <class T>
+// The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, cut at multiples of
+// kStep, by default whole cache lines; no keys when none does. What is left out is neither computed
+// nor masked.
+template <class T, std::int64_t kStep = static_cast<std::int64_t>(64 / sizeof(T))>
 HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_t j0,
                             std::int64_t keys) {
-  constexpr auto kStep = static_cast<std::int64_t>(64 / sizeof(T));
   const core::KeyRange seen = seen_by(rows, count, j0, j0 + keys);
   if (seen.empty()) return {};
   const std::int64_t first = (seen.begin - j0) / kStep * kStep;
   const std::int64_t width = seen.end - j0 - first;
   return {j0 + first, width, round_up(width, kStep), first, nullptr};
+}
+
+// The columns of the span that a row sees, but for what bias, mask and missing pages hide.
+HWY_INLINE core::KeyRange SeenColumns(const TileRow& row, const KeySpan& span) {
+  const std::int64_t begin = std::clamp<std::int64_t>(row.keys.begin - span.j0, 0, span.cols);
+  return {begin,
+          std::clamp<std::int64_t>(std::min(row.keys.end - span.j0, span.keys), begin, span.cols)};
+}
+
+// Hides the columns that a row doesn't see.
+template <class T>
+HWY_INLINE void HideOutside(core::KeyRange seen, std::int64_t cols, T* HWY_RESTRICT s) {
+  constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  std::fill(s, s + seen.begin, kHidden);
+  std::fill(s + seen.end, s + cols, kHidden);
 }
 
 // s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the
@@ -54,9 +69,7 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  const std::int64_t begin = std::clamp<std::int64_t>(row.keys.begin - span.j0, 0, span.cols);
-  const std::int64_t end =
-      std::clamp<std::int64_t>(std::min(row.keys.end - span.j0, span.keys), begin, span.cols);
+  const auto [begin, end] = SeenColumns(row, span);
 
   if (call.numbers.softcap > 0.0) {
     const auto scale = hn::Set(d, static_cast<T>(call.numbers.scale));
@@ -106,8 +119,7 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   if (span.missing != nullptr) {
     for (std::int64_t c = begin; c < end; ++c) s[c] = span.missing[c] == 0 ? s[c] : kHidden;
   }
-  std::fill(s, s + begin, kHidden);
-  std::fill(s + end, s + span.cols, kHidden);
+  HideOutside({begin, end}, span.cols, s);
 }
 
 template <class T>

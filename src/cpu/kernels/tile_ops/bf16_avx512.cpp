@@ -1,0 +1,224 @@
+// bf16 on AVX-512: packing, the softmax that ends in bf16, and products by VDPBF16PS.
+#include "cpu/kernels/tile_ops/bf16_avx512.hpp"
+
+#include <hwy/highway.h>
+
+#if HWY_ARCH_X86_64
+#include <immintrin.h>
+
+#include <limits>
+
+HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
+namespace attn::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896340736F;
+
+// Elements [begin, begin + 32) of a row of `dim`; zeros past its end and for a null row.
+HWY_INLINE __m512i LoadPart(const char* row, std::int64_t begin, std::int64_t dim) {
+  if (row == nullptr) return _mm512_setzero_si512();
+  const std::int64_t count = dim - begin;
+  const __mmask32 mask = count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
+  return _mm512_maskz_loadu_epi16(mask, row + 2 * begin);
+}
+
+// The transpose of 16 x 16 words.
+HWY_INLINE void Transpose(__m512i (&rows)[16]) {
+  __m512i pairs[16];
+  for (int n = 0; n < 16; n += 2) {
+    pairs[n] = _mm512_unpacklo_epi32(rows[n], rows[n + 1]);
+    pairs[n + 1] = _mm512_unpackhi_epi32(rows[n], rows[n + 1]);
+  }
+  for (int n = 0; n < 16; n += 4) {  // rows[n + c]: column c of each 128-bit lane, of rows n..n+3
+    rows[n] = _mm512_unpacklo_epi64(pairs[n], pairs[n + 2]);
+    rows[n + 1] = _mm512_unpackhi_epi64(pairs[n], pairs[n + 2]);
+    rows[n + 2] = _mm512_unpacklo_epi64(pairs[n + 1], pairs[n + 3]);
+    rows[n + 3] = _mm512_unpackhi_epi64(pairs[n + 1], pairs[n + 3]);
+  }
+  for (int c = 0; c < 4; ++c) {
+    const __m512i even_low = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0x88);  // lanes 0, 2
+    const __m512i odd_low = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0xDD);   // lanes 1, 3
+    const __m512i even_high = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0x88);
+    const __m512i odd_high = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0xDD);
+    pairs[c] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
+    pairs[4 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+    pairs[8 + c] = _mm512_shuffle_i32x4(even_low, even_high, 0xDD);
+    pairs[12 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
+  }
+  for (int n = 0; n < 16; ++n) rows[n] = pairs[n];
+}
+
+// 2^x: 2^(x - floor x), by a polynomial that is 1 at 0 and off by at most 1e-7 (minimax on [0, 1)),
+// times 2^(floor x). 2^-inf = 0, NaN stays.
+HWY_INLINE __m512 Exp2(__m512 x) {
+  constexpr int kMinusFloor = 0x09;  // no fraction bits, rounded down, without exceptions
+  const __m512 r = _mm512_reduce_ps(x, kMinusFloor);
+  __m512 y = _mm512_set1_ps(1.8671305e-3F);
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(9.0170298e-3F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(5.5799913e-2F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(2.4016444e-1F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(6.9315130e-1F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0F));
+  return _mm512_scalef_ps(y, x);
+}
+
+HWY_INLINE float RowMax(const float* s, std::int64_t cols) {
+  __m512 even = _mm512_loadu_ps(s);
+  __m512 odd = _mm512_loadu_ps(s + 16);
+  for (std::int64_t c = 32; c < cols; c += 32) {
+    even = _mm512_max_ps(even, _mm512_loadu_ps(s + c));
+    odd = _mm512_max_ps(odd, _mm512_loadu_ps(s + c + 16));
+  }
+  return _mm512_reduce_max_ps(_mm512_max_ps(even, odd));
+}
+
+// s = exp(scale s - shift), rounded to bf16 in the first half of the row; returns the f32 sum.
+template <bool kDropout>
+HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float shift,
+                                 const float* factors) {
+  const __m512 by = _mm512_set1_ps(scale * kLog2E);
+  const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
+  __m512 even = _mm512_setzero_ps();
+  __m512 odd = _mm512_setzero_ps();
+  auto* out = reinterpret_cast<Bf16Bits*>(s);
+  for (std::int64_t c = 0; c < cols; c += 32) {
+    __m512 low = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(s + c), by, minus));
+    __m512 high = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(s + c + 16), by, minus));
+    even = _mm512_add_ps(even, low);
+    odd = _mm512_add_ps(odd, high);
+    if constexpr (kDropout) {
+      low = _mm512_mul_ps(low, _mm512_loadu_ps(factors + c));
+      high = _mm512_mul_ps(high, _mm512_loadu_ps(factors + c + 16));
+    }
+    _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  }
+  return _mm512_reduce_add_ps(_mm512_add_ps(even, odd));
+}
+
+// kRows rows by kVectors blocks of columns of a product.
+template <int kRows, int kVectors>
+HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64_t col) {
+  const Bf16Bits* a = x.a + row * x.lda;
+  const Bf16Bits* b = x.b + col / kPackedCols * x.b_cols;
+  float* c = x.c + row * x.ldc + col;
+  __m512 sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = x.accumulate ? _mm512_loadu_ps(c + r * x.ldc + 16 * v) : _mm512_setzero_ps();
+    }
+  }
+  for (std::int64_t k = 0; k < x.depth; k += kPackedDepth, b += x.b_depth) {
+    for (std::int64_t pair = 0; pair < kPackedDepth; pair += 2) {
+      __m512bh of_b[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        of_b[v] =
+            reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + v * x.b_cols + pair * kPackedCols));
+      }
+      for (int r = 0; r < kRows; ++r) {
+        std::int32_t word;
+        __builtin_memcpy(&word, a + r * x.lda + k + pair, sizeof(word));
+        const auto of_a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(word));
+        for (int v = 0; v < kVectors; ++v) {
+          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], of_a, of_b[v]);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + r * x.ldc + 16 * v, sum[r][v]);
+  }
+}
+
+// 8 x 2 accumulators: 10 loads feed 16 products.
+void Multiply(const Bf16Product& x) {
+  constexpr int kRows = 8;
+  static_assert(kBf16Rows % kRows == 0);
+  std::int64_t col = 0;
+  for (; col + 2 * kPackedCols <= x.cols; col += 2 * kPackedCols) {
+    for (std::int64_t row = 0; row < x.rows; row += kRows) MultiplyBlock<kRows, 2>(x, row, col);
+  }
+  for (; col < x.cols; col += kPackedCols) {
+    for (std::int64_t row = 0; row < x.rows; row += kRows) MultiplyBlock<kRows, 1>(x, row, col);
+  }
+}
+
+void Nothing() {}
+
+}  // namespace
+
+void pack_keys_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
+  for (std::int64_t begin = 0; begin < dim; begin += kPackedDepth, out += kPackedBlock) {
+    __m512i block[16];
+    for (int n = 0; n < 16; ++n) block[n] = LoadPart(rows[n], begin, dim);
+    Transpose(block);
+    for (int pair = 0; pair < 16; ++pair) _mm512_storeu_si512(out + 32 * pair, block[pair]);
+  }
+}
+
+void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
+  HWY_ALIGN std::uint16_t first[32];
+  for (std::uint16_t n = 0; n < 16; ++n) {
+    first[2 * n] = n;
+    first[2 * n + 1] = static_cast<std::uint16_t>(32 + n);
+  }
+  const __m512i low = _mm512_load_si512(first);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  for (std::int64_t begin = 0; begin < dim; begin += 2 * kPackedCols, out += 2 * kPackedBlock) {
+    for (int pair = 0; pair < 16; ++pair) {
+      const __m512i even = LoadPart(rows[2 * pair], begin, dim);
+      const __m512i odd = LoadPart(rows[2 * pair + 1], begin, dim);
+      _mm512_storeu_si512(out + 32 * pair, _mm512_permutex2var_epi16(even, low, odd));
+      _mm512_storeu_si512(out + kPackedBlock + 32 * pair,
+                          _mm512_permutex2var_epi16(even, high, odd));
+    }
+  }
+}
+
+void softmax_avx512(const Bf16Softmax& x) {
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    float* s = x.s + r * x.lds;
+    const float tile_max = x.scale * RowMax(s, x.cols);
+    const float largest = tile_max > x.row_max[r] ? tile_max : x.row_max[r];
+    // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
+    const float shift = largest == -kInfinity ? 0.0F : largest;
+    if (!(largest == x.row_max[r])) {
+      const __m512 rescale = Exp2(_mm512_set1_ps((x.row_max[r] - shift) * kLog2E));
+      x.row_sum[r] *= _mm512_cvtss_f32(rescale);
+      float* acc = x.acc + r * x.ldacc;
+      for (std::int64_t c = 0; c < x.ldacc; c += 16) {
+        _mm512_storeu_ps(acc + c, _mm512_mul_ps(_mm512_loadu_ps(acc + c), rescale));
+      }
+      x.row_max[r] = largest;
+    }
+    x.row_sum[r] += x.factors == nullptr
+                        ? ExponentiateRow<false>(s, x.cols, x.scale, shift, nullptr)
+                        : ExponentiateRow<true>(s, x.cols, x.scale, shift, x.factors + r * x.cols);
+  }
+}
+
+bool has_avx512_bf16() {
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+         __builtin_cpu_supports("avx512bf16") != 0;
+}
+
+const Bf16Engine* bf16_dot_engine() {
+  static const Bf16Engine engine{
+      "bf16_dot", Nothing, Nothing, Multiply, pack_keys_avx512, pack_values_avx512, softmax_avx512};
+  static const bool usable = has_avx512_bf16();
+  return usable ? &engine : nullptr;
+}
+
+}  // namespace attn::cpu
+HWY_POP_ATTRIBUTES
+
+#else
+
+namespace attn::cpu {
+const Bf16Engine* bf16_dot_engine() {
+  return nullptr;
+}
+}  // namespace attn::cpu
+
+#endif

@@ -1,0 +1,18 @@
+// The parts of bf16 engines that need AVX-512 with bf16 conversions; see bf16_engine.hpp.
+#pragma once
+
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
+
+// What the code of these engines is compiled for, at least.
+#define ATTN_AVX512_BF16 "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"
+
+namespace attn::cpu {
+
+// Whether the processor and the operating system have AVX-512 (F, BW, DQ, VL) and its bf16
+// instructions.
+bool has_avx512_bf16();
+void pack_keys_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+void softmax_avx512(const Bf16Softmax& x);
+
+}  // namespace attn::cpu

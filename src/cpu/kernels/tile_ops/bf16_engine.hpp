@@ -1,0 +1,69 @@
+// Engines that multiply bf16 tiles with f32 sums on x86: AMX tiles, or AVX-512's dot products of
+// bf16 pairs. Leaf code with instruction sets of its own, called by the kernels of any Highway
+// target.
+//
+// B operands are packed: blocks of 32 rows (depth) by 16 columns in which pairs of rows are
+// interleaved, so that a 32-bit word holds B[2 k][n] and B[2 k + 1][n]. Both instructions read B
+// like this (Intel 64 SDM, TDPBF16PS and VDPBF16PS).
+#pragma once
+
+#include <cstdint>
+
+namespace attn::cpu {
+
+using Bf16Bits = std::uint16_t;
+
+inline constexpr std::int64_t kPackedDepth = 32;  // rows of a packed block
+inline constexpr std::int64_t kPackedCols = 16;   // its columns
+inline constexpr std::int64_t kPackedBlock = kPackedDepth * kPackedCols;
+inline constexpr std::int64_t kBf16Rows = 16;  // rows of A and C come in multiples of this
+
+// C (+)= A B. `rows` is a multiple of kBf16Rows, `cols` of kPackedCols, `depth` of kPackedDepth.
+struct Bf16Product {
+  const Bf16Bits* a;  // [rows x depth] row-major
+  std::int64_t lda;
+  const Bf16Bits* b;     // [depth x cols] packed
+  std::int64_t b_depth;  // elements between blocks along the depth ...
+  std::int64_t b_cols;   // ... and along the columns
+  float* c;              // [rows x cols] row-major
+  std::int64_t ldc;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t depth;
+  bool accumulate;
+};
+
+// One step of the online softmax for a strip of rows.
+struct Bf16Softmax {
+  float* s;  // [rows x cols] scores / scale. Afterwards each row starts with its P in bf16
+  std::int64_t lds;
+  std::int64_t rows;
+  std::int64_t cols;  // a multiple of 32
+  float scale;        // > 0
+  float* row_max;     // [rows] running maximum of the scores, and sum of exponentials
+  float* row_sum;
+  float* acc;            // [rows x ldacc] o so far, rescaled where a maximum grows
+  std::int64_t ldacc;    // a multiple of 16
+  const float* factors;  // [rows x cols] dropout's, for P but not for row_sum; null: no dropout
+};
+
+struct Bf16Engine {
+  const char* name;
+  // Before and after the products of a task, on its thread.
+  void (*begin)();
+  void (*end)();
+  void (*multiply)(const Bf16Product&);
+  // Packs K^T of 16 keys. rows[n]: the `dim` elements of key n; null: zeros. `out`: blocks along
+  // the depth, which is dim rounded up to 32.
+  void (*pack_keys)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+  // Packs V of 32 keys. rows[k]: as above. `out`: blocks along the columns, which are dim rounded
+  // up to 32.
+  void (*pack_values)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+  void (*softmax)(const Bf16Softmax&);
+};
+
+// Null where the processor or the operating system lacks what the engine needs.
+const Bf16Engine* amx_bf16_engine();  // AMX, AVX-512 and its bf16 conversions
+const Bf16Engine* bf16_dot_engine();  // AVX-512 with VDPBF16PS
+
+}  // namespace attn::cpu

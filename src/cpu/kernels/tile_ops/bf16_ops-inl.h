@@ -1,0 +1,162 @@
+// The products and softmax of forward tiles by a bf16 engine: Q, K, V and P in bf16, sums in f32.
+#if defined(ATTN_CPU_BF16_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_BF16_OPS_INL_H_
+#undef ATTN_CPU_BF16_OPS_INL_H_
+#else
+#define ATTN_CPU_BF16_OPS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels/dropout-inl.h"
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/score-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+
+// Packs keys and values [j0, j0 + keys) of a key head; zeros up to a multiple of 32 keys.
+HWY_INLINE void PackTile(const Call& call, const Bf16Engine& engine, const Entry& entry,
+                         std::int64_t head, std::int64_t j0, std::int64_t keys, Bf16Bits* k_t,
+                         Bf16Bits* v) {
+  const Problem& p = call.problem;
+  const std::int64_t qk = round_up(p.dim_qk, kPackedDepth);
+  const std::int64_t vo = round_up(p.dim_vo, 2 * kPackedCols);
+  const char* rows[kPackedDepth];
+  const auto find = [&](const StridedTensor& tensor, std::int64_t first, std::int64_t count) {
+    for (std::int64_t n = 0; n < count; ++n) {
+      rows[n] = first + n < keys
+                    ? row_address(call, tensor, entry.b, entry.first_kv, j0 + first + n, head)
+                    : nullptr;
+    }
+  };
+  for (std::int64_t j = 0; j < keys; j += kPackedDepth) {
+    for (std::int64_t half = 0; half < kPackedDepth; half += kPackedCols) {
+      find(call.k, j + half, kPackedCols);
+      engine.pack_keys(rows, p.dim_qk, k_t + (j + half) * qk);
+    }
+    find(call.v, j, kPackedDepth);
+    engine.pack_values(rows, p.dim_vo, v + j * vo);
+  }
+}
+
+// The interface of FloatOps. K and V are packed once for a tile of rows, or before. Options other
+// than ranges of keys turn raw products into scores in f32 first, as for every engine.
+class Bf16Ops {
+ public:
+  using T = float;
+  Bf16Ops(const Call& call, const Config& config, const PackedKeys& packed, char* memory)
+      : call_(call),
+        config_(config),
+        packed_(packed),
+        engine_(bf16_engine(config.engine)),
+        qk_(round_up(call.problem.dim_qk, kPackedDepth)),
+        vo_packed_(round_up(call.problem.dim_vo, 2 * kPackedCols)) {
+    Arena arena(memory);
+    x_ = make_bf16_scratch(arena, call.problem, config);
+    engine_.begin();
+  }
+  ~Bf16Ops() { engine_.end(); }
+  Bf16Ops(const Bf16Ops&) = delete;
+  Bf16Ops& operator=(const Bf16Ops&) = delete;
+
+  [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
+  static std::int64_t acc_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
+
+  void LoadQuery(std::int64_t r, const char* source) {
+    Bf16Bits* to = x_.q + r * qk_;
+    const std::int64_t count = source != nullptr ? call_.problem.dim_qk : 0;
+    if (count > 0) std::memcpy(to, source, static_cast<std::size_t>(2 * count));
+    std::fill(to + count, to + qk_, Bf16Bits{0});
+  }
+
+  static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
+                        std::int64_t keys) {
+    return SeenSpan<float, kPackedDepth>(rows, count, j0, keys);
+  }
+
+  void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
+    if (packed_.k != nullptr) {
+      const std::int64_t tile = packed_.tile_idx(call_.problem, config_, entry.b, head, j0);
+      x_.k_t = packed_.k + tile * config_.tile_kv * qk_;
+      x_.v = packed_.v + tile * config_.tile_kv * vo_packed_;
+    } else {
+      PackTile(call_, engine_, entry, head, j0, keys, x_.k_t, x_.v);
+    }
+  }
+
+  void AttendStrip(const Entry& entry, const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    const Scratch<float>& x = x_.f32;
+    const std::int64_t rows = acc_rows(count);
+    const std::int64_t cols = span.cols;
+    engine_.multiply({.a = x_.q + row0 * qk_,
+                      .lda = qk_,
+                      .b = x_.k_t + span.first * qk_,
+                      .b_depth = kPackedBlock,
+                      .b_cols = kPackedCols * qk_,
+                      .c = x.s,
+                      .ldc = cols,
+                      .rows = rows,
+                      .cols = cols,
+                      .depth = qk_,
+                      .accumulate = false});
+    if (call_.problem.dropout) {
+      DropoutFactors(call_, entry, x.rows + row0, count, span.j0, cols, x.factors);
+    }
+    const bool raw = StaysRaw();
+    for (std::int64_t r = 0; r < count; ++r) {
+      const TileRow& row = x.rows[row0 + r];
+      if (raw) {
+        HideOutside(SeenColumns(row, span), cols, x.s + r * cols);
+      } else {
+        ScoreRow<float>(call_, entry, row, span, x.s + r * cols, nullptr, x.temp);
+      }
+    }
+    const std::int64_t vo = padded<float>(call_.problem.dim_vo);
+    engine_.softmax({.s = x.s,
+                     .lds = cols,
+                     .rows = count,
+                     .cols = cols,
+                     .scale = raw ? static_cast<float>(call_.numbers.scale) : 1.0F,
+                     .row_max = x.row_max + row0,
+                     .row_sum = x.row_sum + row0,
+                     .acc = x.acc_a + row0 * vo,
+                     .ldacc = vo,
+                     .factors = x.factors});
+    engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
+                      .lda = 2 * cols,
+                      .b = x_.v + span.first * vo_packed_,
+                      .b_depth = kPackedDepth * vo_packed_,
+                      .b_cols = kPackedBlock,
+                      .c = x.acc_a + row0 * vo,
+                      .ldc = vo,
+                      .rows = rows,
+                      .cols = vo,
+                      .depth = cols,
+                      .accumulate = true});
+  }
+
+ private:
+  // Whether softmax can take raw products: their largest belongs to the largest score, and what is
+  // hidden is -inf before the scale too.
+  [[nodiscard]] bool StaysRaw() const {
+    return call_.numbers.scale > 0.0 && !(call_.numbers.softcap > 0.0) && call_.slopes == nullptr &&
+           !call_.bias.given() && !call_.mask.given() && call_.problem.page_size == 0;
+  }
+
+  const Call& call_;
+  const Config& config_;
+  const PackedKeys& packed_;
+  const Bf16Engine& engine_;
+  std::int64_t qk_;
+  std::int64_t vo_packed_;
+  Bf16Scratch x_;
+};
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_BF16_OPS_INL_H_

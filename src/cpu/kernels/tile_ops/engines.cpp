@@ -1,0 +1,54 @@
+// Which engine computes bf16 problems on this machine.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cpu/kernels/kernels.hpp"
+
+namespace attn::cpu {
+namespace {
+
+const Bf16Engine* usable(Engine engine) {
+  switch (engine) {
+    case Engine::float_simd: return nullptr;
+    case Engine::bf16_dot: return bf16_dot_engine();
+    case Engine::amx_bf16: break;
+  }
+  return amx_bf16_engine();
+}
+
+Engine choose() {
+  // A process that is held to an older instruction set (ATTN_CPU_TARGET) stays there altogether.
+  if (std::strncmp(target_name(), "AVX3", 4) != 0) return Engine::float_simd;
+  const char* wanted = std::getenv("ATTN_CPU_ENGINE");
+  if (wanted != nullptr) {
+    for (const Engine engine : {Engine::float_simd, Engine::bf16_dot, Engine::amx_bf16}) {
+      if (std::strcmp(wanted, to_string(engine)) != 0) continue;
+      if (engine == Engine::float_simd || usable(engine) != nullptr) return engine;
+    }
+  }
+  if (usable(Engine::amx_bf16) != nullptr) return Engine::amx_bf16;
+  return usable(Engine::bf16_dot) != nullptr ? Engine::bf16_dot : Engine::float_simd;
+}
+
+}  // namespace
+
+const char* to_string(Engine engine) {
+  switch (engine) {
+    case Engine::float_simd: return "f32";
+    case Engine::bf16_dot: return "bf16_dot";
+    case Engine::amx_bf16: break;
+  }
+  return "amx_bf16";
+}
+
+Engine bf16_problems_engine() {
+  static const Engine engine = choose();
+  return engine;
+}
+
+const Bf16Engine& bf16_engine(Engine engine) {
+  return *usable(engine);
+}
+
+}  // namespace attn::cpu

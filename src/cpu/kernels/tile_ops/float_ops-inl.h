@@ -1,0 +1,113 @@
+// The products and softmax of forward tiles in f32 or f64, by Highway's vectors.
+#if defined(ATTN_CPU_FLOAT_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_FLOAT_OPS_INL_H_
+#undef ATTN_CPU_FLOAT_OPS_INL_H_
+#else
+#define ATTN_CPU_FLOAT_OPS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "cpu/kernels/dropout-inl.h"
+#include "cpu/kernels/gemm-inl.h"
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/score-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Keys and values are converted to T once for a tile of rows, K transposed; few rows (decode) keep
+// K row-major and make S of dot products.
+template <class T_>
+class FloatOps {
+ public:
+  using T = T_;
+  FloatOps(const Call& call, const Config& config, const PackedKeys&, char* memory)
+      : call_(call), config_(config), qk_(padded<T>(call.problem.dim_qk)) {
+    Arena arena(memory);
+    x_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
+  }
+
+  // State of the rows: rows, missing, acc_a, row_max and row_sum.
+  [[nodiscard]] const Scratch<T>& state() const { return x_; }
+  // How many rows of acc_a a tile of `count` rows uses.
+  static std::int64_t acc_rows(std::int64_t count) { return count; }
+
+  // Row r of the tile; a null source is zeros.
+  void LoadQuery(std::int64_t r, const char* source) {
+    LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_);
+  }
+
+  static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
+                        std::int64_t keys) {
+    return SeenSpan<T>(rows, count, j0, keys);
+  }
+
+  // Keys and values [j0, j0 + keys) of a key head.
+  void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
+    const Problem& p = call_.problem;
+    const std::int64_t tile = config_.tile_kv;
+    if (config_.few_rows != 0) {
+      LoadKeyTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k);
+    } else {
+      LoadKeyTileTransposed(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.temp,
+                            x_.k_t);
+    }
+    LoadKeyTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x_.v);
+  }
+
+  // One strip against one tile of keys: scores, running maximum and sum, O += P V.
+  void AttendStrip(const Entry& entry, const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    const Scratch<T>& x = x_;
+    const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+    const std::int64_t cols = span.cols;
+    const TileRow* rows = x.rows + row0;
+    if (config_.few_rows != 0) {
+      DotRows(x.q + row0 * qk_, qk_, count, x.k + span.first * qk_, qk_, cols, qk_, x.s, cols);
+    } else {
+      Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
+               cols, call_.problem.dim_qk, false});
+    }
+    if (call_.problem.dropout) DropoutFactors(call_, entry, rows, count, span.j0, cols, x.factors);
+    for (std::int64_t r = 0; r < count; ++r) {
+      T* s = x.s + r * cols;
+      ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.temp);
+      SoftmaxRow(s, cols, row0 + r, vo);
+      if (call_.problem.dropout) MultiplyRow(s, x.factors + r * cols, cols);
+    }
+    Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.acc_a + row0 * vo, vo, count, vo, span.keys,
+             true});
+  }
+
+ private:
+  void SoftmaxRow(T* s, std::int64_t cols, std::int64_t row, std::int64_t vo) {
+    constexpr T kNothing = -std::numeric_limits<T>::infinity();
+    const hn::ScalableTag<T> d;
+    T& row_max = x_.row_max[row];
+    T& row_sum = x_.row_sum[row];
+    const T tile_max = RowMax(s, cols);
+    const T largest = tile_max > row_max ? tile_max : row_max;
+    // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
+    const T shift = largest == kNothing ? T(0) : largest;
+    if (!(largest == row_max)) {
+      const T rescale = hn::GetLane(ExpKeepNan(d, hn::Set(d, row_max - shift)));
+      row_sum *= rescale;
+      ScaleRow(x_.acc_a + row * vo, rescale, vo);
+      row_max = largest;
+    }
+    row_sum += ExpRow(s, shift, cols);
+  }
+
+  const Call& call_;
+  const Config& config_;
+  std::int64_t qk_;
+  Scratch<T> x_;
+};
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_FLOAT_OPS_INL_H_
