@@ -67,7 +67,8 @@ class Run {
     own->call_once();
     out.extra_bytes = own->extra_bytes();
     if (options_.verify) {
-      out.error = verify(cell, inputs, harness::operand_type(cell.problem, device));
+      out.error =
+          verify(cell, inputs, harness::operand_type(cell.problem, device, out.plan.kernel));
       out.verified = true;
       if (!out.error.problem.empty()) return out;
     }

@@ -132,7 +132,7 @@ class Tuner {
       tune_use(context_, cell.pass, cell.problem, tiles);
       const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, opened_);
       run->call_once();
-      const DType operands = harness::operand_type(cell.problem, Device::cuda);
+      const DType operands = harness::operand_type(cell.problem, Device::cuda, "");
       trial.problem = verify(cell, workload.inputs, operands).problem;
       if (!trial.problem.empty()) return trial;
       std::vector<double> seconds;

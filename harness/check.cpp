@@ -218,7 +218,7 @@ void check(Context& context, const Case& c, DeviceQueue* device, const std::stri
     expected.inputs.give_forward(forward.o, forward.lse);
     run.inputs.give_forward(forward.o, forward.lse);
   }
-  const DType operands = operand_type(c.problem, where);
+  const DType operands = operand_type(c.problem, where, plan.kernel);
   const std::vector<NaiveOutput> naives = naive(c, expected.inputs, expected.outputs, operands);
   expected.seal(c);
   require(call_reference(c, expected.inputs.arguments));

@@ -424,9 +424,12 @@ std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const Output
   return Naive<float>(c, inputs, old, operands).run();
 }
 
-DType operand_type(const Problem& problem, Device device) {
+DType operand_type(const Problem& problem, Device device, std::string_view kernel) {
   const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
-  return device == Device::cuda && is_16_bit ? problem.dtype : DType::none;
+  // The names of the CPU's bf16 engines have "bf16" in them.
+  const bool rounds = device == Device::cuda ||
+                      (device == Device::host && kernel.find("bf16") != std::string_view::npos);
+  return rounds && is_16_bit ? problem.dtype : DType::none;
 }
 
 }  // namespace attn::harness

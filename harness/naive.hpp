@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "case.hpp"
@@ -34,7 +35,7 @@ struct NaiveOutput {
 std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const OutputSet& old,
                                DType operands = DType::none);
 
-// The type of P and dS in the products of a device's backend.
-DType operand_type(const Problem& problem, Device device);
+// The 16-bit type that the planned kernel rounds P and dS to for its products; none = it doesn't.
+DType operand_type(const Problem& problem, Device device, std::string_view kernel);
 
 }  // namespace attn::harness

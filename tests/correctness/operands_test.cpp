@@ -240,9 +240,11 @@ TEST(Operands, IsForThoseThatRoundAlone) {
   Problem problem;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
     problem.dtype = dtype;
-    EXPECT_EQ(operand_type(problem, Device::host), DType::none);
     const bool is_16_bit = size_of(dtype) == 2;
-    EXPECT_EQ(operand_type(problem, Device::cuda), is_16_bit ? dtype : DType::none);
+    EXPECT_EQ(operand_type(problem, Device::host, "cpu_forward"), DType::none);
+    EXPECT_EQ(operand_type(problem, Device::host, "cpu_forward_amx_bf16"),
+              is_16_bit ? dtype : DType::none);
+    EXPECT_EQ(operand_type(problem, Device::cuda, "cuda_forward"), is_16_bit ? dtype : DType::none);
   }
 }
 

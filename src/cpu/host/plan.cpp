@@ -83,7 +83,8 @@ void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t tile =
       std::clamp(kPackedBytes / key_bytes / kPackedDepth * kPackedDepth, kPackedDepth, kMaxTileKv);
   config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, tile);
-  const std::int64_t wanted = divide_up(kWantedTasksBf16, p.batch * p.heads_kv);
+  const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv, 1);
+  const std::int64_t wanted = divide_up(kWantedTasksBf16, groups);
   const std::int64_t shared = std::clamp(divide_up(rows, wanted), kLeastRowsBf16, kMostRowsBf16);
   // Tiles of equal height.
   config.tile_rows = round_up(divide_up(rows, divide_up(rows, shared)), kBf16Rows);

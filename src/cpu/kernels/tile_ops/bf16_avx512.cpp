@@ -203,6 +203,10 @@ bool has_avx512_bf16() {
          __builtin_cpu_supports("avx512bf16") != 0;
 }
 
+bool bf16_dot_is_fast() {
+  return bf16_dot_engine() != nullptr && __builtin_cpu_is("amd") != 0;
+}
+
 const Bf16Engine* bf16_dot_engine() {
   static const Bf16Engine engine{
       "bf16_dot", Nothing, Nothing, Multiply, pack_keys_avx512, pack_values_avx512, softmax_avx512};
@@ -218,6 +222,9 @@ HWY_POP_ATTRIBUTES
 namespace attn::cpu {
 const Bf16Engine* bf16_dot_engine() {
   return nullptr;
+}
+bool bf16_dot_is_fast() {
+  return false;
 }
 }  // namespace attn::cpu
 

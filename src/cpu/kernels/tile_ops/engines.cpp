@@ -28,7 +28,7 @@ Engine choose() {
     }
   }
   if (usable(Engine::amx_bf16) != nullptr) return Engine::amx_bf16;
-  return usable(Engine::bf16_dot) != nullptr ? Engine::bf16_dot : Engine::float_simd;
+  return bf16_dot_is_fast() ? Engine::bf16_dot : Engine::float_simd;
 }
 
 }  // namespace
