@@ -25,7 +25,7 @@ struct Config {
   std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
   std::int64_t strip_rows = 0;  // rows of them whose scores are in L1 together
   std::int64_t tile_kv = 0;
-  std::int64_t few_rows = 0;    // 1: scores by dot products with row-major keys
+  std::int64_t gemv = 0;        // 1: scores by dot products with row-major keys
   std::int64_t split_keys = 0;  // keys of one split
   std::int64_t splits = 1;
   // Backward, dk and dv: rows are loaded once for a block of keys, which is whole tiles.
@@ -141,8 +141,8 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
   const std::int64_t keys = phase == Phase::backward_kv ? c.block_kv : c.tile_kv;
-  if (phase == Phase::backward_q || joint_dq || c.few_rows != 0) x.k = arena.take<T>(keys * qk);
-  if (c.few_rows == 0) x.k_t = arena.take<T>(qk * keys);
+  if (phase == Phase::backward_q || joint_dq || c.gemv != 0) x.k = arena.take<T>(keys * qk);
+  if (c.gemv == 0) x.k_t = arena.take<T>(qk * keys);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
   if (backward) x.v_t = arena.take<T>(vo * keys);
   x.s = arena.take<T>(c.strip_rows * c.tile_kv);

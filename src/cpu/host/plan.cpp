@@ -20,9 +20,9 @@ constexpr std::int64_t kTileKv = 64;
 constexpr std::int64_t kBlockTiles = 4;
 constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;   // bytes of its K, V, dk and dv
 constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes a worker
-constexpr std::int64_t kFewRows = 16;      // up to here dot products beat transposing the keys
-constexpr std::int64_t kWantedTasks = 32;  // a plan with fewer splits the keys ...
-constexpr std::int64_t kLeastSplit = 512;  // ... but not below this many
+constexpr std::int64_t kMostGemvRows = 16;  // up to here dot products beat transposing the keys
+constexpr std::int64_t kWantedTasks = 32;   // a plan with fewer splits the keys ...
+constexpr std::int64_t kLeastSplit = 512;   // ... but not below this many
 
 // Whether one task owns all keys of a (batch, key head) and their dq: dq stays in its worker's
 // cache and it waits for nobody. That needs enough of them for all threads, of equal work, and room
@@ -74,7 +74,7 @@ constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
 // keys are f32.
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
   return pass != Pass::backward && p.dtype == DType::bf16 && p.kv_type() == DType::bf16 &&
-         p.rope == Rope::none && rows > kFewRows;
+         p.rope == Rope::none && rows > kMostGemvRows;
 }
 
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
@@ -94,13 +94,13 @@ void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16) {
   const std::int64_t rows = std::max<std::int64_t>(p.heads_q / p.heads_kv * p.len_q, 1);
   Config config;
-  config.few_rows = pass != Pass::backward && rows <= kFewRows ? 1 : 0;
+  config.gemv = pass != Pass::backward && rows <= kMostGemvRows ? 1 : 0;
   if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
   if (config.engine != Engine::float_simd) {
     set_bf16_tiles(p, rows, config);
   } else {
     config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, kTileKv);
-    config.tile_rows = config.few_rows != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
+    config.tile_rows = config.gemv != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
     config.strip_rows = std::min(config.tile_rows, kStripRows);
   }
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
@@ -210,14 +210,14 @@ void CpuPlan::add_backward() {
 PlanSummary CpuPlan::summary() const {
   PlanSummary to;
   to.kernel = pass == Pass::backward              ? "cpu_backward"
-              : config.few_rows != 0              ? "cpu_forward_few"
+              : config.gemv != 0                  ? "cpu_forward_gemv"
               : config.engine == Engine::amx_bf16 ? "cpu_forward_amx_bf16"
               : config.engine == Engine::bf16_dot ? "cpu_forward_bf16_dot"
                                                   : "cpu_forward";
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);
   core::append_config(to.config, "tile_kv", config.tile_kv);
-  core::append_config(to.config, "few_rows", config.few_rows);
+  core::append_config(to.config, "gemv", config.gemv);
   core::append_config(to.config, "split_keys", config.split_keys);
   core::append_config(to.config, "splits", config.splits);
   if (pass == Pass::backward) {

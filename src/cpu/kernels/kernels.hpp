@@ -187,7 +187,7 @@ void merge_backward_rows(const MergeBackwardArguments& arguments, std::int64_t b
 Engine bf16_problems_engine();
 // "f32", "bf16_dot" or "amx_bf16"; the engine of f64 problems has the name of f32's.
 const char* to_string(Engine engine);
-// Of an engine that bf16_problems_engine() returned, not for float_simd.
+// Takes an engine that bf16_problems_engine() returned, but not float_simd.
 const Bf16Engine& bf16_engine(Engine engine);
 
 // Name of the instruction set that the kernels of this process use: "AVX3", "NEON", ...

@@ -51,7 +51,7 @@ class FloatOps {
   void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
     const Problem& p = call_.problem;
     const std::int64_t tile = config_.tile_kv;
-    if (config_.few_rows != 0) {
+    if (config_.gemv != 0) {
       LoadKeyTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k);
     } else {
       LoadKeyTileTransposed(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.temp,
@@ -66,7 +66,7 @@ class FloatOps {
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
-    if (config_.few_rows != 0) {
+    if (config_.gemv != 0) {
       DotRows(x.q + row0 * qk_, qk_, count, x.k + span.first * qk_, qk_, cols, qk_, x.s, cols);
     } else {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,

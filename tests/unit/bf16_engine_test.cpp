@@ -1,0 +1,199 @@
+// The bf16 engines of the CPU against plain loops, and what happens where one is missing.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/float16.hpp"
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstddef>
+#endif
+
+namespace attn::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<const Bf16Engine*> engines() {
+  std::vector<const Bf16Engine*> usable;
+  for (const Bf16Engine* engine : {amx_bf16_engine(), bf16_dot_engine()}) {
+    if (engine != nullptr) usable.push_back(engine);
+  }
+  return usable;
+}
+
+std::vector<Bf16Bits> normal(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> draw;
+  std::vector<Bf16Bits> values(count);
+  for (Bf16Bits& value : values) value = core::f32_to_bf16(draw(random));
+  return values;
+}
+
+std::vector<const char*> rows_of(const std::vector<Bf16Bits>& values, std::int64_t dim) {
+  std::vector<const char*> rows;
+  for (std::size_t at = 0; at < values.size(); at += static_cast<std::size_t>(dim)) {
+    rows.push_back(reinterpret_cast<const char*>(values.data() + at));
+  }
+  return rows;
+}
+
+float element(const std::vector<Bf16Bits>& values, std::int64_t at) {
+  return core::bf16_to_f32(values[static_cast<std::size_t>(at)]);
+}
+
+class Bf16Engines : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (engines().empty()) GTEST_SKIP() << "no bf16 engine runs on this processor";
+  }
+};
+
+// S = Q K^T with a dim that is no whole block, and a key without memory.
+TEST_F(Bf16Engines, ProductWithPackedKeys) {
+  constexpr std::int64_t kRows = 16, kKeys = 48, kDim = 40, kPadded = 64;
+  const std::vector<Bf16Bits> keys = normal(kKeys * kDim, 1);
+  std::vector<Bf16Bits> q = normal(kRows * kPadded, 2);
+  for (std::int64_t at = 0; at < kRows * kPadded; ++at) {
+    if (at % kPadded >= kDim) q[static_cast<std::size_t>(at)] = 0;
+  }
+  for (const Bf16Engine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    std::vector<const char*> rows = rows_of(keys, kDim);
+    rows[17] = nullptr;
+    std::vector<Bf16Bits> packed(kKeys * kPadded, 0x7FC0);
+    for (std::int64_t n = 0; n < kKeys; n += kPackedCols) {
+      engine->pack_keys(rows.data() + n, kDim, packed.data() + n * kPadded);
+    }
+    std::vector<float> s(kRows * kKeys, kInfinity);
+    engine->begin();
+    engine->multiply({q.data(), kPadded, packed.data(), kPackedBlock, kPackedCols * kPadded,
+                      s.data(), kKeys, kRows, kKeys, kPadded, false});
+    engine->end();
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t n = 0; n < kKeys; ++n) {
+        double expected = 0.0;
+        double size = 0.0;
+        for (std::int64_t c = 0; c < kDim && n != 17; ++c) {
+          const double term = double{element(q, r * kPadded + c)} * element(keys, n * kDim + c);
+          expected += term;
+          size += std::fabs(term);
+        }
+        EXPECT_NEAR(s[static_cast<std::size_t>(r * kKeys + n)], expected, size * kDim * 0x1p-24);
+      }
+    }
+  }
+}
+
+// O += P V for a dim of an odd number of blocks.
+TEST_F(Bf16Engines, ProductWithPackedValuesAccumulates) {
+  constexpr std::int64_t kRows = 32, kKeys = 64, kDim = 48, kPadded = 64;
+  const std::vector<Bf16Bits> values = normal(kKeys * kDim, 3);
+  const std::vector<Bf16Bits> p = normal(kRows * kKeys, 4);
+  for (const Bf16Engine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    const std::vector<const char*> rows = rows_of(values, kDim);
+    std::vector<Bf16Bits> packed(kKeys * kPadded);
+    for (std::int64_t k = 0; k < kKeys; k += kPackedDepth) {
+      engine->pack_values(rows.data() + k, kDim, packed.data() + k * kPadded);
+    }
+    std::vector<float> o(kRows * kDim, 2.0F);
+    engine->begin();
+    engine->multiply({p.data(), kKeys, packed.data(), kPackedDepth * kPadded, kPackedBlock,
+                      o.data(), kDim, kRows, kDim, kKeys, true});
+    engine->end();
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kDim; ++c) {
+        double expected = 2.0;
+        double size = 2.0;
+        for (std::int64_t k = 0; k < kKeys; ++k) {
+          const double term = double{element(p, r * kKeys + k)} * element(values, k * kDim + c);
+          expected += term;
+          size += std::fabs(term);
+        }
+        EXPECT_NEAR(o[static_cast<std::size_t>(r * kDim + c)], expected, size * kKeys * 0x1p-24);
+      }
+    }
+  }
+}
+
+// Rows: ordinary scores; nothing visible; a NaN; a sum that a larger maximum rescales.
+TEST_F(Bf16Engines, Softmax) {
+  constexpr std::int64_t kCols = 64, kDim = 16;
+  for (const Bf16Engine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    std::vector<float> s(4 * kCols);
+    for (std::int64_t n = 0; n < 4 * kCols; ++n) {
+      s[static_cast<std::size_t>(n)] = static_cast<float>(n % 37) - 20.0F;
+    }
+    for (std::int64_t n = 0; n < kCols; ++n) s[static_cast<std::size_t>(kCols + n)] = -kInfinity;
+    s[2 * kCols + 5] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> scores = s;
+    std::vector<float> row_max{-kInfinity, -kInfinity, -kInfinity, 1.0F};
+    std::vector<float> row_sum{0.0F, 0.0F, 0.0F, 3.0F};
+    std::vector<float> acc(4 * kDim, 1.0F);
+    constexpr float kScale = 0.25F;
+    engine->softmax({s.data(), kCols, 4, kCols, kScale, row_max.data(), row_sum.data(), acc.data(),
+                     kDim, nullptr});
+    EXPECT_EQ(row_max[0], kScale * 16.0F);
+    EXPECT_EQ(row_max[1], -kInfinity);
+    EXPECT_EQ(row_sum[1], 0.0F);
+    EXPECT_TRUE(std::isnan(row_sum[2]));
+    EXPECT_EQ(row_max[3], 4.0F);
+    EXPECT_NEAR(acc[3 * kDim], std::exp(1.0 - 4.0), 1e-7);
+    for (const std::int64_t r : {0, 3}) {
+      double sum = r == 3 ? 3.0 * std::exp(1.0 - 4.0) : 0.0;
+      const auto* p = reinterpret_cast<const Bf16Bits*>(s.data() + r * kCols);
+      for (std::int64_t n = 0; n < kCols; ++n) {
+        const double expected =
+            std::exp(double{kScale} * scores[static_cast<std::size_t>(r * kCols + n)] - 4.0);
+        EXPECT_NEAR(core::bf16_to_f32(p[n]), expected, expected * 0x1p-8);
+        sum += expected;
+      }
+      EXPECT_NEAR(row_sum[static_cast<std::size_t>(r)], sum, sum * 1e-6);
+    }
+  }
+}
+
+#if defined(__x86_64__) && defined(__linux__)
+// A kernel that refuses AMX's state, as one without support does: there is no AMX engine then.
+TEST(AmxEngine, IsMissingWhereTheKernelRefusesItsState) {
+  const pid_t child = fork();
+  if (child == 0) {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+      _exit(77);
+    }
+    _exit(amx_bf16_engine() == nullptr ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "this kernel takes no seccomp filter";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace attn::cpu
