@@ -93,14 +93,17 @@ TEST(Allocation, LongRowsTakeTheWorkspaceAndNothingElse) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const std::int64_t said = workspace_bytes(context, pass, p);
     const Usage usage = measure(context, pass, p, tensors.arguments);
-    EXPECT_LT(usage.peak_bytes, 16 * kMiB);
+    // The forward keeps all keys and values in f32, packed.
+    const std::int64_t keys = p.batch * p.len_kv * p.heads_kv;
+    const std::int64_t packed = pass == Pass::forward ? keys * (p.dim_qk + p.dim_vo) * 4 : 0;
+    EXPECT_LT(usage.peak_bytes, packed + 16 * kMiB);
     // Bookkeeping of a few KiB (plan cache, pool entries, thread team).
     EXPECT_LE(usage.peak_bytes, std::max(said, most) + 64 * 1024) << to_string(pass);
     if (said > most) {
       EXPECT_GE(usage.peak_bytes, said - most) << to_string(pass);
     }
     most = std::max(most, said);
-    EXPECT_LT(said, 16 * kMiB);
+    EXPECT_LT(said, packed + 16 * kMiB);
   }
   EXPECT_TRUE(std::isfinite(tensors.memory[6][1000]));
 }

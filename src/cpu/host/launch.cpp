@@ -185,6 +185,7 @@ class Launch {
     const Problem& p = plan_.problem;
     const std::int64_t groups = p.batch * p.heads_kv;
     const Config& config = plan_.config;
+    const bool is_float = config.engine == Engine::float_simd;
     switch (step) {
       case Step::append: return append(call_, executor_);
       case Step::rotate_q: return rotate_q();
@@ -193,11 +194,10 @@ class Launch {
         if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
         return write_query_gaps<T>(call_);
       case Step::pack_keys:
-        return run(forward_kernels<T>().pack_keys, w_.forward, config,
-                   groups * key_tiles(p, config));
+        return run(is_float ? forward_kernels<T>().pack_keys : forward_kernels<T>().pack_keys_bf16,
+                   w_.forward, config, groups * key_tiles(p, config));
       case Step::forward:
-        return run(config.engine == Engine::float_simd ? forward_kernels<T>().forward
-                                                       : forward_kernels<T>().forward_bf16,
+        return run(is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16,
                    w_.forward, config, groups * row_tiles(p, config) * config.splits);
       case Step::merge_splits:
         return run(forward_kernels<T>().merge_splits, w_.forward, config, p.batch * p.heads_q);

@@ -20,9 +20,10 @@ constexpr std::int64_t kTileKv = 64;
 constexpr std::int64_t kBlockTiles = 4;
 constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;   // bytes of its K, V, dk and dv
 constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes a worker
-constexpr std::int64_t kMostGemvRows = 16;  // up to here dot products beat transposing the keys
-constexpr std::int64_t kWantedTasks = 32;   // a plan with fewer splits the keys ...
-constexpr std::int64_t kLeastSplit = 512;   // ... but not below this many
+constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
+constexpr std::int64_t kLeastSharedKeys = 4;  // tiles of rows; with 3, packing apart costs 5 %
+constexpr std::int64_t kWantedTasks = 32;     // a plan with fewer splits the keys ...
+constexpr std::int64_t kLeastSplit = 512;     // ... but not below this many
 
 // Whether one task owns all keys of a (batch, key head) and their dq: dq stays in its worker's
 // cache and it waits for nobody. That needs enough of them for all threads, of equal work, and room
@@ -119,10 +120,11 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     config.split_keys = std::max(kLeastSplit, round_up(keys, kTileKv));
   }
   config.splits = std::max<std::int64_t>(divide_up(p.len_kv, config.split_keys), 1);
-  // Packing before pays where several tasks share keys. Packed sequences have no place for tiles of
+  // Packing before pays where enough tasks share keys. Packed sequences have no place for tiles of
   // their own without one for the longest sequence, batch times.
-  config.pack_keys = config.engine != Engine::float_simd && row_tiles(p, config) > 1 &&
-                     config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
+  const std::int64_t least = config.engine == Engine::float_simd ? kLeastSharedKeys : 2;
+  config.pack_keys = config.gemv == 0 && row_tiles(p, config) >= least && config.splits == 1 &&
+                     p.layout_kv == Layout::padded && p.page_size == 0;
   return config;
 }
 

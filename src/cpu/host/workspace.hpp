@@ -81,8 +81,13 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
     }
   } else if (config.pack_keys) {
     const std::int64_t keys = p.batch * p.heads_kv * key_tiles(p, config) * config.tile_kv;
-    w.forward.packed.k = arena.take<Bf16Bits>(keys * round_up(p.dim_qk, kPackedDepth));
-    w.forward.packed.v = arena.take<Bf16Bits>(keys * round_up(p.dim_vo, 2 * kPackedCols));
+    if (config.engine == Engine::float_simd) {
+      w.forward.packed = {arena.take<T>(keys * padded<T>(p.dim_qk)),
+                          arena.take<T>(keys * padded<T>(p.dim_vo))};
+    } else {
+      w.forward.packed = {arena.take<Bf16Bits>(keys * round_up(p.dim_qk, kPackedDepth)),
+                          arena.take<Bf16Bits>(keys * round_up(p.dim_vo, 2 * kPackedCols))};
+    }
   }
   if (pass != Pass::backward && config.splits > 1) {
     const std::int64_t count = rows * p.heads_q * config.splits;

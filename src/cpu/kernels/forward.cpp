@@ -148,6 +148,43 @@ void ForwardTask(const Call& call, const Config& config,
   }
 }
 
+// Task: one tile of keys of one (batch, key head), for the tasks above. pack(entry, head, j0,
+// keys).
+template <class Pack>
+void PackKeysTask(const Call& call, const Config& config, std::int64_t task, Pack&& pack) {
+  const std::int64_t tiles = key_tiles(call.problem, config);
+  const std::int64_t heads = call.problem.heads_kv;
+  const std::int64_t j0 = task % tiles * config.tile_kv;
+  const Entry entry = entry_of(call, task / (tiles * heads));
+  const std::int64_t keys = std::min(config.tile_kv, entry.len_kv - j0);
+  if (keys > 0 && !core::interrupted(call.interrupt)) pack(entry, task / tiles % heads, j0, keys);
+}
+
+template <class T>
+void PackKeys(const Call& call, const Config& config, const ForwardShared<T>& shared, char* memory,
+              std::int64_t task) {
+  T* k_t =
+      static_cast<T*>(shared.packed.k) + task * config.tile_kv * padded<T>(call.problem.dim_qk);
+  T* v = static_cast<T*>(shared.packed.v) + task * config.tile_kv * padded<T>(call.problem.dim_vo);
+  PackKeysTask(call, config, task,
+               [&](const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
+                 ConvertTile(call, config, entry, head, j0, keys, reinterpret_cast<T*>(memory), k_t,
+                             v);
+               });
+}
+
+void PackKeysBf16(const Call& call, const Config& config, const ForwardShared<float>& shared, char*,
+                  std::int64_t task) {
+  Bf16Bits* k_t = static_cast<Bf16Bits*>(shared.packed.k) +
+                  task * config.tile_kv * round_up(call.problem.dim_qk, kPackedDepth);
+  Bf16Bits* v = static_cast<Bf16Bits*>(shared.packed.v) +
+                task * config.tile_kv * round_up(call.problem.dim_vo, 2 * kPackedCols);
+  PackKeysTask(call, config, task,
+               [&](const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
+                 PackTile(call, bf16_engine(config.engine), entry, head, j0, keys, k_t, v);
+               });
+}
+
 // Task: the rows of one (batch, query head).
 template <class T>
 void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>& shared,
@@ -197,18 +234,17 @@ void ForwardTaskF64(const Call& call, const Config& config, const ForwardShared<
                     char* memory, std::int64_t task) {
   ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
 }
-// Task: one tile of keys of one (batch, key head).
-void PackKeysTask(const Call& call, const Config& config, const ForwardShared<float>& shared, char*,
-                  std::int64_t task) {
-  const Problem& p = call.problem;
-  const std::int64_t tiles = key_tiles(p, config);
-  const std::int64_t j0 = task % tiles * config.tile_kv;
-  const Entry entry = entry_of(call, task / (tiles * p.heads_kv));
-  const std::int64_t keys = std::min(config.tile_kv, entry.len_kv - j0);
-  if (keys <= 0 || core::interrupted(call.interrupt)) return;
-  PackTile(call, bf16_engine(config.engine), entry, task / tiles % p.heads_kv, j0, keys,
-           shared.packed.k + task * config.tile_kv * round_up(p.dim_qk, kPackedDepth),
-           shared.packed.v + task * config.tile_kv * round_up(p.dim_vo, 2 * kPackedCols));
+void PackKeysF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
+                 char* memory, std::int64_t task) {
+  PackKeys<float>(call, config, shared, memory, task);
+}
+void PackKeysF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
+                 char* memory, std::int64_t task) {
+  PackKeys<double>(call, config, shared, memory, task);
+}
+void PackKeysBf16Task(const Call& call, const Config& config, const ForwardShared<float>& shared,
+                      char* memory, std::int64_t task) {
+  PackKeysBf16(call, config, shared, memory, task);
 }
 void MergeSplitsF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
@@ -224,7 +260,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attn::cpu {
-HWY_EXPORT(PackKeysTask);
+HWY_EXPORT(PackKeysF32);
+HWY_EXPORT(PackKeysF64);
+HWY_EXPORT(PackKeysBf16Task);
 HWY_EXPORT(ForwardTaskF32);
 HWY_EXPORT(ForwardTaskF64);
 HWY_EXPORT(ForwardTaskBf16);
@@ -233,12 +271,13 @@ HWY_EXPORT(MergeSplitsF64);
 
 template <>
 ForwardKernels<float> forward_kernels() {
-  return {HWY_DYNAMIC_DISPATCH(PackKeysTask), HWY_DYNAMIC_DISPATCH(ForwardTaskF32),
-          HWY_DYNAMIC_DISPATCH(ForwardTaskBf16), HWY_DYNAMIC_DISPATCH(MergeSplitsF32)};
+  return {HWY_DYNAMIC_DISPATCH(PackKeysF32), HWY_DYNAMIC_DISPATCH(PackKeysBf16Task),
+          HWY_DYNAMIC_DISPATCH(ForwardTaskF32), HWY_DYNAMIC_DISPATCH(ForwardTaskBf16),
+          HWY_DYNAMIC_DISPATCH(MergeSplitsF32)};
 }
 template <>
 ForwardKernels<double> forward_kernels() {
-  return {nullptr, HWY_DYNAMIC_DISPATCH(ForwardTaskF64), nullptr,
+  return {HWY_DYNAMIC_DISPATCH(PackKeysF64), nullptr, HWY_DYNAMIC_DISPATCH(ForwardTaskF64), nullptr,
           HWY_DYNAMIC_DISPATCH(MergeSplitsF64)};
 }
 }  // namespace attn::cpu

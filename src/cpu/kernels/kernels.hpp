@@ -48,11 +48,11 @@ struct Partials {
   std::int64_t splits = 1;
 };
 
-// Keys and values of the whole problem, packed for a bf16 engine: [batch, heads_kv, key_tiles]
-// tiles.
+// Keys and values of the whole problem as the engine multiplies them: [batch, heads_kv, key_tiles]
+// tiles, of bf16 in packed blocks or of T, K transposed.
 struct PackedKeys {
-  Bf16Bits* k = nullptr;  // null: each task packs its own
-  Bf16Bits* v = nullptr;
+  void* k = nullptr;  // null: each task packs its own
+  void* v = nullptr;
   static std::int64_t tile_idx(const Problem& p, const Config& config, std::int64_t b,
                                std::int64_t head, std::int64_t j0) {
     return (b * p.heads_kv + head) * key_tiles(p, config) + j0 / config.tile_kv;
@@ -70,10 +70,11 @@ template <class T>
 struct ForwardKernels {
   using Task = void (*)(const Call&, const Config&, const ForwardShared<T>&, char* memory,
                         std::int64_t task);
-  Task pack_keys;     // batch * heads_kv * key_tiles: for forward_bf16; null for f64
-  Task forward;       // batch * heads_kv * row_tiles * splits tasks
-  Task forward_bf16;  // the same, by a bf16 engine; null for f64
-  Task merge_splits;  // batch * heads_q tasks
+  Task pack_keys;       // batch * heads_kv * key_tiles tasks, for forward ...
+  Task pack_keys_bf16;  // ... and forward_bf16; null for f64
+  Task forward;         // batch * heads_kv * row_tiles * splits tasks
+  Task forward_bf16;    // the same, by a bf16 engine; null for f64
+  Task merge_splits;    // batch * heads_q tasks
 };
 template <class T>
 ForwardKernels<T> forward_kernels();

@@ -82,8 +82,8 @@ class Bf16Ops {
   void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
     if (packed_.k != nullptr) {
       const std::int64_t tile = packed_.tile_idx(call_.problem, config_, entry.b, head, j0);
-      x_.k_t = packed_.k + tile * config_.tile_kv * qk_;
-      x_.v = packed_.v + tile * config_.tile_kv * vo_packed_;
+      x_.k_t = static_cast<Bf16Bits*>(packed_.k) + tile * config_.tile_kv * qk_;
+      x_.v = static_cast<Bf16Bits*>(packed_.v) + tile * config_.tile_kv * vo_packed_;
     } else {
       PackTile(call_, engine_, entry, head, j0, keys, x_.k_t, x_.v);
     }

@@ -20,14 +20,27 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Converts keys and values [j0, j0 + keys) of a key head, K transposed; zeros up to tile_kv keys.
+// `temp`: four rows of keys.
+template <class T>
+HWY_INLINE void ConvertTile(const Call& call, const Config& config, const Entry& entry,
+                            std::int64_t head, std::int64_t j0, std::int64_t keys, T* temp, T* k_t,
+                            T* v) {
+  const Problem& p = call.problem;
+  LoadKeyTileTransposed(call, call.k, entry, head, j0, keys, config.tile_kv, p.dim_qk,
+                        padded<T>(p.dim_qk), temp, k_t);
+  LoadKeyTile(call, call.v, entry, head, j0, keys, config.tile_kv, p.dim_vo, padded<T>(p.dim_vo),
+              v);
+}
+
 // Keys and values are converted to T once for a tile of rows, K transposed; few rows (decode) keep
 // K row-major and make S of dot products.
 template <class T_>
 class FloatOps {
  public:
   using T = T_;
-  FloatOps(const Call& call, const Config& config, const PackedKeys&, char* memory)
-      : call_(call), config_(config), qk_(padded<T>(call.problem.dim_qk)) {
+  FloatOps(const Call& call, const Config& config, const PackedKeys& packed, char* memory)
+      : call_(call), config_(config), packed_(packed), qk_(padded<T>(call.problem.dim_qk)) {
     Arena arena(memory);
     x_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
   }
@@ -51,13 +64,16 @@ class FloatOps {
   void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
     const Problem& p = call_.problem;
     const std::int64_t tile = config_.tile_kv;
-    if (config_.gemv != 0) {
+    if (packed_.k != nullptr) {
+      const std::int64_t first = packed_.tile_idx(p, config_, entry.b, head, j0) * tile;
+      x_.k_t = static_cast<T*>(packed_.k) + first * qk_;
+      x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
+    } else if (config_.gemv != 0) {
       LoadKeyTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k);
+      LoadKeyTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x_.v);
     } else {
-      LoadKeyTileTransposed(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.temp,
-                            x_.k_t);
+      ConvertTile(call_, config_, entry, head, j0, keys, x_.temp, x_.k_t, x_.v);
     }
-    LoadKeyTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x_.v);
   }
 
   // One strip against one tile of keys: scores, running maximum and sum, O += P V.
@@ -104,6 +120,7 @@ class FloatOps {
 
   const Call& call_;
   const Config& config_;
+  const PackedKeys& packed_;
   std::int64_t qk_;
   Scratch<T> x_;
 };
