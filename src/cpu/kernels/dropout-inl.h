@@ -80,6 +80,43 @@ HWY_INLINE void DropoutCalls(core::PhiloxKey key, std::uint32_t row, std::uint32
 #endif
 }
 
+// A row's factors of whole blocks of 16 columns, from the row's word of 4 calls for each block.
+// Bytes 0 and 1 of call n's word are columns 2 n and 2 n + 1 of the block, bytes 2 and 3 are 8
+// further.
+template <class T>
+HWY_INLINE void FactorsOf(const std::uint64_t* HWY_RESTRICT words, std::int64_t blocks,
+                          std::uint32_t threshold, T kept, T* HWY_RESTRICT out) {
+  HWY_ALIGN std::uint8_t bytes[kDropoutBlocks * 16];
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    for (std::int64_t n = 0; n < 4; ++n) {
+      const auto word = static_cast<std::uint32_t>(words[block * 4 + n]);
+      std::uint8_t* at = bytes + block * 16 + n * 2;
+      at[0] = static_cast<std::uint8_t>(word);
+      at[1] = static_cast<std::uint8_t>(word >> 8);
+      at[8] = static_cast<std::uint8_t>(word >> 16);
+      at[9] = static_cast<std::uint8_t>(word >> 24);
+    }
+  }
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(T) == 4) {
+    const hn::ScalableTag<T> d;
+    const hn::RebindToSigned<decltype(d)> d32;
+    const hn::Rebind<std::uint8_t, decltype(d)> d8;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    static_assert(16 % kLanes == 0);
+    const auto least_dropped = hn::Set(d32, static_cast<std::int32_t>(threshold));
+    const auto factor = hn::Set(d, kept);
+    for (std::int64_t c = 0; c < blocks * 16; c += kLanes) {
+      const auto byte = hn::PromoteTo(d32, hn::Load(d8, bytes + c));
+      const auto keeps = hn::RebindMask(d, hn::Lt(byte, least_dropped));
+      hn::Store(hn::IfThenElseZero(keeps, factor), d, out + c);
+    }
+    return;
+  }
+#endif
+  for (std::int64_t c = 0; c < blocks * 16; ++c) out[c] = bytes[c] < threshold ? kept : T(0);
+}
+
 // factors[rows x cols] of strip rows against keys [j0, j0 + cols).
 template <class T>
 HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const TileRow* rows,
@@ -112,15 +149,8 @@ HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const Til
                          first_column, head, call.numbers.philox_offset, blocks * 4, words);
             made = true;
           }
-          T row_factors[kDropoutBlocks * 16];
-          for (std::int64_t n = 0; n < blocks * 4; ++n) {
-            const auto bits = static_cast<std::uint32_t>(words.words[word][n]);
-            T* out = row_factors + (n >> 2) * 16 + (n & 3) * 2;
-            out[0] = (bits & 0xFFu) < call.numbers.dropout_threshold ? kept : T(0);
-            out[1] = ((bits >> 8) & 0xFFu) < call.numbers.dropout_threshold ? kept : T(0);
-            out[8] = ((bits >> 16) & 0xFFu) < call.numbers.dropout_threshold ? kept : T(0);
-            out[9] = (bits >> 24) < call.numbers.dropout_threshold ? kept : T(0);
-          }
+          HWY_ALIGN T row_factors[kDropoutBlocks * 16];
+          FactorsOf(words.words[word], blocks, call.numbers.dropout_threshold, kept, row_factors);
           std::copy_n(row_factors + shift, cols, factors + (r + placed - first) * cols);
         }
       }
