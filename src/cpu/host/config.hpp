@@ -51,10 +51,10 @@ inline bool dq_with_keys(const Problem& p) {
 inline bool dq_in_place(const Problem& p) {
   return p.rope != Rope::none || (p.grad_type() == p.statistics_type() && !p.accumulate);
 }
-// Elements that the sums of dq of one (batch, key head) take.
+// Elements that the sums of dq of one (batch, key head) take: whole strips of a bf16 engine.
 template <class T>
 std::int64_t dq_accum_size(const Problem& p) {
-  return p.heads_q / p.heads_kv * p.len_q * padded<T>(p.dim_qk);
+  return round_up(p.heads_q / p.heads_kv * p.len_q, kBf16StripRows) * padded<T>(p.dim_qk);
 }
 
 // Hands out 64-byte aligned pieces of a block; with a null base it only counts.
@@ -166,6 +166,51 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   }
   x.row_max = arena.take<T>(c.tile_rows);
   x.row_sum = arena.take<T>(c.tile_rows);
+  return x;
+}
+
+// The same for the keys' phase of the backward. dK^T and dV^T are summed with dims as rows.
+struct Bf16KeysScratch {
+  Scratch<float> f32;          // rows, s, dp, factors, temp, dq, row_max (lse), row_sum (delta)
+  Bf16Bits* q = nullptr;       // [32 x dim_qk]
+  Bf16Bits* dout = nullptr;    // [32 x dim_vo]
+  Bf16Bits* q_t = nullptr;     // [dim_qk x 32]
+  Bf16Bits* dout_t = nullptr;  // [dim_vo x 32]
+  Bf16Bits* k_t = nullptr;     // a block of keys: K^T and V^T packed as by pack_keys,
+  Bf16Bits* v_t = nullptr;
+  Bf16Bits* k = nullptr;        // K packed as by pack_values
+  Bf16Bits* p = nullptr;        // [32 x tile_kv] packed
+  Bf16Bits* ds = nullptr;       // likewise
+  Bf16Bits* ds_rows = nullptr;  // [32 x tile_kv]
+  float* dk_t = nullptr;        // [dim_qk x block_kv]
+  float* dv_t = nullptr;        // [dim_vo x block_kv]
+};
+
+inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, const Config& c) {
+  const std::int64_t qk = round_up(p.dim_qk, kPackedDepth);
+  const std::int64_t vo = round_up(p.dim_vo, kPackedDepth);
+  const std::int64_t scores = kBf16StripRows * c.tile_kv;
+  Bf16KeysScratch x;
+  x.f32.rows = arena.take<TileRow>(kBf16StripRows);
+  x.f32.s = arena.take<float>(scores);
+  x.f32.dp = arena.take<float>(scores);
+  if (p.dropout) x.f32.factors = arena.take<float>(scores);
+  x.f32.temp = arena.take<float>(std::max({qk, vo, c.tile_kv}));
+  x.f32.row_max = arena.take<float>(kBf16StripRows);
+  x.f32.row_sum = arena.take<float>(kBf16StripRows);
+  if (p.dq && c.dq_slots == 0) x.f32.dq = arena.take<float>(dq_accum_size<float>(p));
+  x.q = arena.take<Bf16Bits>(kBf16StripRows * qk);
+  x.dout = arena.take<Bf16Bits>(kBf16StripRows * vo);
+  x.q_t = arena.take<Bf16Bits>(kBf16StripRows * qk);
+  x.dout_t = arena.take<Bf16Bits>(kBf16StripRows * vo);
+  x.k_t = arena.take<Bf16Bits>(c.block_kv * qk);
+  x.v_t = arena.take<Bf16Bits>(c.block_kv * vo);
+  if (p.dq) x.k = arena.take<Bf16Bits>(c.block_kv * qk);
+  x.p = arena.take<Bf16Bits>(scores);
+  x.ds = arena.take<Bf16Bits>(scores);
+  x.ds_rows = arena.take<Bf16Bits>(scores);
+  x.dk_t = arena.take<float>(c.block_kv * qk);
+  x.dv_t = arena.take<float>(c.block_kv * vo);
   return x;
 }
 

@@ -205,8 +205,8 @@ class Launch {
         return run(backward_kernels<T>().row_sums, w_.sums, keys_config(config), groups);
       case Step::backward_kv:
       case Step::backward_qkv:
-        return run(backward_kernels<T>().keys, w_.sums, keys_config(config),
-                   groups * key_tasks(p, keys_config(config)));
+        return run(is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16, w_.sums,
+                   keys_config(config), groups * key_tasks(p, keys_config(config)));
       case Step::backward_q:
         return run(backward_kernels<T>().queries, w_.sums, config, groups * row_tiles(p, config));
       case Step::bias_gradient:

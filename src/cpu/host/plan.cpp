@@ -74,8 +74,11 @@ constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
 // Few rows read each key once: memory's speed bounds them, not the products'. Rotated queries and
 // keys are f32.
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
-  return pass != Pass::backward && p.dtype == DType::bf16 && p.kv_type() == DType::bf16 &&
-         p.rope == Rope::none && rows > kMostGemvRows;
+  if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16 || p.rope != Rope::none) return false;
+  if (rows <= kMostGemvRows) return false;
+  // The backward's keys' phase. dout has the type of o. Softcap's derivative exists in f32 alone.
+  return pass != Pass::backward || (p.out_type() == DType::bf16 && p.grad_type() == DType::bf16 &&
+                                    (p.dk || p.dv) && !p.softcap);
 }
 
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
@@ -97,7 +100,11 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   Config config;
   config.gemv = pass != Pass::backward && rows <= kMostGemvRows ? 1 : 0;
   if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
-  if (config.engine != Engine::float_simd) {
+  if (config.engine != Engine::float_simd && pass == Pass::backward) {
+    config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, kTileKv);
+    config.tile_rows = std::min(kTileRows, round_up(rows, kBf16StripRows));
+    config.strip_rows = kBf16StripRows;
+  } else if (config.engine != Engine::float_simd) {
     set_bf16_tiles(p, rows, config);
   } else {
     config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, kTileKv);
@@ -211,11 +218,16 @@ void CpuPlan::add_backward() {
 
 PlanSummary CpuPlan::summary() const {
   PlanSummary to;
-  to.kernel = pass == Pass::backward              ? "cpu_backward"
-              : config.gemv != 0                  ? "cpu_forward_gemv"
-              : config.engine == Engine::amx_bf16 ? "cpu_forward_amx_bf16"
-              : config.engine == Engine::bf16_dot ? "cpu_forward_bf16_dot"
-                                                  : "cpu_forward";
+  const bool amx = config.engine == Engine::amx_bf16;
+  if (config.engine == Engine::float_simd) {
+    to.kernel = pass == Pass::backward ? "cpu_backward"
+                : config.gemv != 0     ? "cpu_forward_gemv"
+                                       : "cpu_forward";
+  } else if (pass == Pass::backward) {
+    to.kernel = amx ? "cpu_backward_amx_bf16" : "cpu_backward_bf16_dot";
+  } else {
+    to.kernel = amx ? "cpu_forward_amx_bf16" : "cpu_forward_bf16_dot";
+  }
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);
   core::append_config(to.config, "tile_kv", config.tile_kv);

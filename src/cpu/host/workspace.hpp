@@ -53,7 +53,13 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
   Arena row_sums(nullptr);
   make_row_sums_scratch<T>(row_sums, p);
   std::int64_t most = row_sums.used();
-  if (p.dk || p.dv) most = std::max(most, bytes(Phase::backward_kv, keys_config(config)));
+  if (config.engine != Engine::float_simd) {
+    Arena arena(nullptr);
+    make_bf16_keys_scratch(arena, p, config);
+    most = std::max(most, arena.used());
+  } else if (p.dk || p.dv) {
+    most = std::max(most, bytes(Phase::backward_kv, keys_config(config)));
+  }
   if (p.dq && !dq_with_keys(p)) most = std::max(most, bytes(Phase::backward_q, config));
   if (p.dbias) most = std::max(most, bytes(Phase::backward_bias, config));
   return most;

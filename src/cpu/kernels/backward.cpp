@@ -284,14 +284,20 @@ HWY_EXPORT(SinksTaskF64);
 
 template <>
 BackwardKernels<float> backward_kernels() {
-  return {HWY_DYNAMIC_DISPATCH(RowSumsTaskF32), keys_kernel<float>(),
-          HWY_DYNAMIC_DISPATCH(QueriesTaskF32), HWY_DYNAMIC_DISPATCH(BiasTaskF32),
+  return {HWY_DYNAMIC_DISPATCH(RowSumsTaskF32),
+          keys_bf16_kernel(),
+          keys_kernel<float>(),
+          HWY_DYNAMIC_DISPATCH(QueriesTaskF32),
+          HWY_DYNAMIC_DISPATCH(BiasTaskF32),
           HWY_DYNAMIC_DISPATCH(SinksTaskF32)};
 }
 template <>
 BackwardKernels<double> backward_kernels() {
-  return {HWY_DYNAMIC_DISPATCH(RowSumsTaskF64), keys_kernel<double>(),
-          HWY_DYNAMIC_DISPATCH(QueriesTaskF64), HWY_DYNAMIC_DISPATCH(BiasTaskF64),
+  return {HWY_DYNAMIC_DISPATCH(RowSumsTaskF64),
+          nullptr,
+          keys_kernel<double>(),
+          HWY_DYNAMIC_DISPATCH(QueriesTaskF64),
+          HWY_DYNAMIC_DISPATCH(BiasTaskF64),
           HWY_DYNAMIC_DISPATCH(SinksTaskF64)};
 }
 }  // namespace attn::cpu

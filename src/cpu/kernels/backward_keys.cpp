@@ -19,104 +19,11 @@
 
 #include "cpu/kernels/gradient-inl.h"
 #include "cpu/kernels/kernels.hpp"
-#include "cpu/kernels/turns.hpp"
+#include "cpu/kernels/tile_ops/bf16_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace {
-
-// The (batch, key head) of a task.
-template <class T>
-struct KeyHead {
-  const Call& call;
-  const Config& config;
-  const RowSums<T>& sums;
-  Entry entry;
-  std::int64_t index;  // b * heads_kv + head
-  std::int64_t head;
-  Scratch<T> x;
-};
-
-// The loaded strip's sums of dq, [count x dim_qk padded], before the block adds to them.
-template <class T>
-T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool first) {
-  const Problem& p = at.call.problem;
-  const std::int64_t qk = padded<T>(p.dim_qk);
-  if (!dq_in_place(p)) {
-    const std::int64_t slot = at.config.dq_slots > 0 ? at.index % at.config.dq_slots : 0;
-    T* all = at.config.dq_slots > 0 ? at.sums.dq.accum + slot * dq_accum_size<T>(p) : at.x.dq;
-    T* values = all + strip * at.config.strip_rows * qk;
-    if (first) std::fill_n(values, count * qk, T(0));
-    return values;
-  }
-  for (std::int64_t r = 0; r < count; ++r) {
-    const TileRow& row = at.x.rows[r];
-    const char* source =
-        first ? nullptr
-              : row_address(at.call, at.call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
-    LoadRow(at.call.dq.dtype, source, p.dim_qk, qk, at.x.dq + r * qk);
-  }
-  return at.x.dq;
-}
-
-// After it: the gradient if it was the last one, else the sums, if they lie in dq.
-template <class T>
-void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
-  const Call& call = at.call;
-  const Problem& p = call.problem;
-  const std::int64_t qk = padded<T>(p.dim_qk);
-  if (!last && !dq_in_place(p)) return;
-  for (std::int64_t r = 0; r < count; ++r) {
-    const TileRow& row = at.x.rows[r];
-    char* address = row_address(call, call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
-    if (last) {
-      StoreGradient(call, call.dq, address, values + r * qk, static_cast<T>(call.numbers.scale),
-                    p.dim_qk, row.i < at.entry.len_q);
-    } else {
-      StoreRow(call.dq.dtype, address, values + r * qk, p.dim_qk, false, false);
-    }
-  }
-}
-
-// Whether `block` is the first and the last one whose keys the strip may see.
-struct Ends {
-  bool first, last;
-};
-template <class T>
-Ends EndsOf(const KeyHead<T>& at, std::int64_t block, std::int64_t strip) {
-  const core::KeyRange seen =
-      at.sums.strips_of(at.call, at.entry, at.head, at.config.strip_rows)[strip];
-  const bool first = block == seen.begin / at.config.block_kv;
-  return {first, block == (seen.end - 1) / at.config.block_kv};
-}
-
-// The strip's sums of dq once it is the block's turn to add to them. Null: interrupted.
-template <class T>
-T* BeginDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count) {
-  const Call& call = at.call;
-  const bool first = EndsOf(at, block, strip).first;
-  if (at.sums.dq.next_block != nullptr) {
-    std::int32_t* next = at.sums.next_blocks_of(call, at.entry, at.head, at.config.strip_rows);
-    const std::int64_t before = at.index - at.config.dq_slots;  // had this slot of sums
-    if (at.config.dq_slots > 0 && before >= 0 &&
-        !wait_for_zero(at.sums.dq.tasks_left[before], call.interrupt)) {
-      return nullptr;
-    }
-    if (!first && !wait_for_turn(next[strip], static_cast<std::int32_t>(block), call.interrupt)) {
-      return nullptr;
-    }
-  }
-  return LoadDq(at, strip, count, first);
-}
-
-template <class T>
-void EndDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count,
-           T* dq) {
-  StoreDq(at, dq, count, EndsOf(at, block, strip).last);
-  if (at.sums.dq.next_block == nullptr) return;
-  std::int32_t* next = at.sums.next_blocks_of(at.call, at.entry, at.head, at.config.strip_rows);
-  pass_turn(next[strip], static_cast<std::int32_t>(block + 1));
-}
 
 // Keys [j0, j0 + keys) into tile x of the block.
 template <class T>
@@ -150,14 +57,6 @@ void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned
     }
   }
 }
-
-// A block of keys. Those inside the sequence are [j0, j0 + keys).
-struct KeyBlock {
-  std::int64_t index = 0;
-  std::int64_t j0 = 0;
-  std::int64_t keys = 0;
-  std::uint64_t loaded = 0;  // a bit a tile
-};
 
 // The block's products with the loaded strip. False: interrupted.
 template <class T>
@@ -196,9 +95,33 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
   return true;
 }
 
-// False: interrupted.
+// The products of a block in f32 or f64.
 template <class T>
-bool KeysBlock(const KeyHead<T>& at, std::int64_t index) {
+class FloatBlock {
+ public:
+  explicit FloatBlock(const KeyHead<T>& at) : at_(at) {}
+  void Clear(std::int64_t owned) {
+    std::fill_n(at_.x.acc_a, owned * padded<T>(at_.call.problem.dim_qk), T(0));
+    std::fill_n(at_.x.acc_b, owned * padded<T>(at_.call.problem.dim_vo), T(0));
+  }
+  void Load(std::int64_t row0, std::int64_t count) {
+    LoadRows(at_.call, at_.entry, at_.sums, at_.head, row0, count, at_.x);
+  }
+  // False: interrupted.
+  bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
+    return KeysStrip(at_, block, strip, count);
+  }
+  void Store(std::int64_t j0, std::int64_t owned, std::int64_t keys) {
+    StoreKeyGradients(at_, j0, owned, keys);
+  }
+
+ private:
+  const KeyHead<T>& at_;
+};
+
+// False: interrupted.
+template <class T, class Block>
+bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
   const Call& call = at.call;
   const Config& config = at.config;
   KeyBlock block;
@@ -207,8 +130,7 @@ bool KeysBlock(const KeyHead<T>& at, std::int64_t index) {
   const std::int64_t owned = std::min(config.block_kv, at.entry.rows_kv - block.j0);
   if (owned <= 0) return true;
   block.keys = std::clamp<std::int64_t>(at.entry.len_kv - block.j0, 0, owned);
-  std::fill_n(at.x.acc_a, owned * padded<T>(call.problem.dim_qk), T(0));
-  std::fill_n(at.x.acc_b, owned * padded<T>(call.problem.dim_vo), T(0));
+  products.Clear(owned);
 
   const std::int64_t all_rows = call.numbers.heads_per_kv * at.entry.rows_q;
   const core::KeyRange* strip_keys = at.sums.strips_of(call, at.entry, at.head, config.strip_rows);
@@ -218,33 +140,49 @@ bool KeysBlock(const KeyHead<T>& at, std::int64_t index) {
     if (core::interrupted(call.interrupt)) return false;
     const std::int64_t row0 = strip * config.strip_rows;
     const std::int64_t count = std::min(config.strip_rows, all_rows - row0);
-    LoadRows(call, at.entry, at.sums, at.head, row0, count, at.x);
-    if (!KeysStrip(at, block, strip, count)) return false;
+    products.Load(row0, count);
+    if (!products.Multiply(block, strip, count)) return false;
   }
-  StoreKeyGradients(at, block.j0, owned, block.keys);
+  products.Store(block.j0, owned, block.keys);
   return true;
+}
+
+template <class T, class Block>
+void KeysOfTask(const KeyHead<T>& at, std::int64_t task, Block& products) {
+  const Problem& p = at.call.problem;
+  const std::int64_t begin = task % key_tasks(p, at.config) * at.config.blocks_of_task;
+  const std::int64_t end = std::min(begin + at.config.blocks_of_task, key_blocks(p, at.config));
+  for (std::int64_t block = begin; block < end; ++block) {
+    if (!KeysOfBlock(at, block, products)) return;
+  }
+  if (at.sums.dq.tasks_left != nullptr) finish_one(at.sums.dq.tasks_left[at.index]);
+}
+
+template <class T>
+KeyHead<T> KeyHeadOf(const Call& call, const Config& config, const RowSums<T>& sums,
+                     std::int64_t task, const Scratch<T>& x) {
+  const Problem& p = call.problem;
+  const std::int64_t index = task / key_tasks(p, config);
+  return {call, config, sums, entry_of(call, index / p.heads_kv), index, index % p.heads_kv, x};
 }
 
 template <class T>
 void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, char* memory,
               std::int64_t task) {
-  const Problem& p = call.problem;
-  const std::int64_t tasks = key_tasks(p, config);
-  const std::int64_t index = task / tasks;
   Arena arena(memory);
-  const KeyHead<T> at{call,
-                      config,
-                      sums,
-                      entry_of(call, index / p.heads_kv),
-                      index,
-                      index % p.heads_kv,
-                      make_scratch<T>(arena, Phase::backward_kv, p, config)};
-  const std::int64_t begin = task % tasks * config.blocks_of_task;
-  const std::int64_t end = std::min(begin + config.blocks_of_task, key_blocks(p, config));
-  for (std::int64_t block = begin; block < end; ++block) {
-    if (!KeysBlock(at, block)) return;
-  }
-  if (sums.dq.tasks_left != nullptr) finish_one(sums.dq.tasks_left[index]);
+  const KeyHead<T> at = KeyHeadOf(call, config, sums, task,
+                                  make_scratch<T>(arena, Phase::backward_kv, call.problem, config));
+  FloatBlock<T> products(at);
+  KeysOfTask(at, task, products);
+}
+
+void KeysTaskOfBf16(const Call& call, const Config& config, const RowSums<float>& sums,
+                    char* memory, std::int64_t task) {
+  Arena arena(memory);
+  const Bf16KeysScratch x = make_bf16_keys_scratch(arena, call.problem, config);
+  const KeyHead<float> at = KeyHeadOf(call, config, sums, task, x.f32);
+  Bf16Block products(at, x);
+  KeysOfTask(at, task, products);
 }
 
 }  // namespace
@@ -258,6 +196,11 @@ void KeysTaskF64(const Call& call, const Config& config, const RowSums<double>& 
   KeysTask<double>(call, config, sums, memory, task);
 }
 
+void KeysTaskBf16(const Call& call, const Config& config, const RowSums<float>& sums, char* memory,
+                  std::int64_t task) {
+  KeysTaskOfBf16(call, config, sums, memory, task);
+}
+
 }  // namespace attn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -265,6 +208,7 @@ HWY_AFTER_NAMESPACE();
 namespace attn::cpu {
 HWY_EXPORT(KeysTaskF32);
 HWY_EXPORT(KeysTaskF64);
+HWY_EXPORT(KeysTaskBf16);
 
 template <>
 BackwardKernels<float>::Task keys_kernel<float>() {
@@ -273,6 +217,9 @@ BackwardKernels<float>::Task keys_kernel<float>() {
 template <>
 BackwardKernels<double>::Task keys_kernel<double>() {
   return HWY_DYNAMIC_DISPATCH(KeysTaskF64);
+}
+BackwardKernels<float>::Task keys_bf16_kernel() {
+  return HWY_DYNAMIC_DISPATCH(KeysTaskBf16);
 }
 }  // namespace attn::cpu
 #endif

@@ -26,8 +26,34 @@ HWY_INLINE T LoadStat(const core::StridedTensor& stats, const Entry& entry, cons
   return *reinterpret_cast<const T*>(stat_address(stats, entry.b, entry.first_q, row.i, row.head));
 }
 
-// Rows [row0, row0 + count) of a key head's group with their q, dout, lse and delta. A row whose
-// lse is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold.
+// Rows [row0, row0 + count) of a key head's group: lse, delta, and where q and dout lie. A row
+// whose lse is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold,
+// and its addresses stay null.
+template <class T>
+HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T>& sums,
+                           std::int64_t head_kv, std::int64_t row0, std::int64_t count,
+                           const Scratch<T>& x, const char** q, const char** dout) {
+  make_rows(call, entry, head_kv, row0, count, x.rows);
+  for (std::int64_t r = 0; r < count; ++r) {
+    TileRow& row = x.rows[r];
+    q[r] = nullptr;
+    dout[r] = nullptr;
+    x.row_max[r] = T(0);
+    x.row_sum[r] = T(0);
+    if (row.keys.empty()) continue;
+    const T lse = LoadStat<T>(call.lse, entry, row);
+    if (lse == -std::numeric_limits<T>::infinity()) {
+      row.keys = {0, 0};
+      continue;
+    }
+    x.row_max[r] = lse;
+    x.row_sum[r] = sums.delta_of(call, entry, row.head, row.i);
+    q[r] = row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
+    dout[r] = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
+  }
+}
+
+// The same, with q and dout converted.
 template <class T>
 HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums,
                            std::int64_t head_kv, std::int64_t row0, std::int64_t count,
@@ -35,26 +61,12 @@ HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
-  make_rows(call, entry, head_kv, row0, count, x.rows);
+  const char* q[kMostTileRows];
+  const char* dout[kMostTileRows];
+  FindRows(call, entry, sums, head_kv, row0, count, x, q, dout);
   for (std::int64_t r = 0; r < count; ++r) {
-    TileRow& row = x.rows[r];
-    const char* q = nullptr;
-    const char* dout = nullptr;
-    x.row_max[r] = T(0);
-    x.row_sum[r] = T(0);
-    if (!row.keys.empty()) {
-      const T lse = LoadStat<T>(call.lse, entry, row);
-      if (lse == -std::numeric_limits<T>::infinity()) {
-        row.keys = {0, 0};
-      } else {
-        x.row_max[r] = lse;
-        x.row_sum[r] = sums.delta_of(call, entry, row.head, row.i);
-        q = row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
-        dout = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
-      }
-    }
-    LoadRow(call.q.dtype, q, p.dim_qk, qk, x.q + r * qk);
-    LoadRow(call.dout.dtype, dout, p.dim_vo, vo, x.dout + r * vo);
+    LoadRow(call.q.dtype, q[r], p.dim_qk, qk, x.q + r * qk);
+    LoadRow(call.dout.dtype, dout[r], p.dim_vo, vo, x.dout + r * vo);
   }
 }
 

@@ -123,16 +123,19 @@ template <class T>
 struct BackwardKernels {
   using Task = void (*)(const Call&, const Config&, const RowSums<T>&, char* memory,
                         std::int64_t task);
-  Task row_sums;  // batch * heads_kv tasks: delta and the strips' key ranges
-  Task keys;      // batch * heads_kv * key_tasks: dk and dv of blocks of keys, dq with them
-  Task queries;   // batch * heads_kv * row_tiles: dq of a tile of rows
-  Task bias;      // bias_tasks(): dbias of a tile of the bias
-  Task sinks;     // heads_q: dsink of a head
+  Task row_sums;   // batch * heads_kv tasks: delta and the strips' key ranges
+  Task keys_bf16;  // the same as keys, by a bf16 engine; null for f64
+  Task keys;       // batch * heads_kv * key_tasks: dk and dv of blocks of keys, dq with them
+  Task queries;    // batch * heads_kv * row_tiles: dq of a tile of rows
+  Task bias;       // bias_tasks(): dbias of a tile of the bias
+  Task sinks;      // heads_q: dsink of a head
 };
 template <class T>
 BackwardKernels<T> backward_kernels();
+// keys, and keys_bf16.
 template <class T>
 BackwardKernels<T>::Task keys_kernel();
+BackwardKernels<float>::Task keys_bf16_kernel();
 
 // Tiles of the bias gradient: full dimensions are cut into single entries, heads and tiles.
 struct BiasGrid {

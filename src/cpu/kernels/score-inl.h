@@ -60,6 +60,13 @@ HWY_INLINE void HideOutside(core::KeyRange seen, std::int64_t cols, T* HWY_RESTR
   std::fill(s + seen.end, s + cols, kHidden);
 }
 
+// Whether a softmax that applies a scale > 0 by itself can take raw products: the largest belongs
+// to the largest score, and what is hidden is -inf before the scale too.
+inline bool softmax_takes_raw(const Call& call) {
+  return call.numbers.scale > 0.0 && !(call.numbers.softcap > 0.0) && call.slopes == nullptr &&
+         !call.bias.given() && !call.mask.given() && call.problem.page_size == 0;
+}
+
 // s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the
 // softcap's gradient needs. temp: [cols] of scratch.
 template <class T>

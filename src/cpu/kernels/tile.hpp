@@ -11,6 +11,7 @@
 namespace attn::cpu {
 
 inline constexpr std::int64_t kMaxTileKv = 128;
+inline constexpr std::int64_t kMostTileRows = 192;  // in the backward
 
 struct TileRow {
   std::int64_t head = 0;

@@ -107,8 +107,15 @@ bool request_tiles() {
 }  // namespace
 
 const Bf16Engine* amx_bf16_engine() {
-  static const Bf16Engine engine{"amx_bf16",         Begin,         End, Multiply, pack_keys_avx512,
-                                 pack_values_avx512, softmax_avx512};
+  static const Bf16Engine engine{"amx_bf16",
+                                 Begin,
+                                 End,
+                                 Multiply,
+                                 pack_keys_avx512,
+                                 pack_values_avx512,
+                                 softmax_avx512,
+                                 transpose_avx512,
+                                 gradient_avx512};
   static const bool usable = has_avx512_bf16() && has_amx_bf16() && request_tiles();
   return usable ? &engine : nullptr;
 }

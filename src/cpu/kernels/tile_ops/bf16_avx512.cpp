@@ -96,6 +96,61 @@ HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float
   return _mm512_reduce_add_ps(_mm512_add_ps(even, odd));
 }
 
+// Interleaves two rows of 16 f32, rounded to bf16: a row pair of a packed block.
+HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
+  HWY_ALIGN static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                         21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                         11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), both));
+}
+
+struct ProbGradient {
+  __m512 p, ds;
+};
+// Of 16 pairs of row r, from column c.
+template <bool kDropout>
+HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c) {
+  const __m512 by = _mm512_set1_ps(x.scale * kLog2E);
+  const __m512 minus = _mm512_set1_ps(-x.lse[r] * kLog2E);
+  const std::int64_t at = r * x.cols + c;
+  __m512 p = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(x.s + at), by, minus));
+  __m512 dp = _mm512_loadu_ps(x.dp + at);
+  // A hidden pair has no gradient even where dP is not finite.
+  const __mmask16 visible = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+  __m512 dropped = p;
+  if constexpr (kDropout) {
+    const __m512 factor = _mm512_loadu_ps(x.factors + at);
+    dropped = _mm512_mul_ps(p, factor);
+    dp = _mm512_mul_ps(dp, factor);
+  }
+  dp = _mm512_sub_ps(dp, _mm512_set1_ps(x.delta[r]));
+  return {dropped, _mm512_maskz_mul_ps(visible, p, dp)};
+}
+
+template <bool kDropout>
+HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r) {
+  const ProbGradient none{_mm512_setzero_ps(), _mm512_setzero_ps()};
+  for (std::int64_t c = 0; c < x.cols; c += 32) {
+    ProbGradient rows[2][2] = {{none, none}, {none, none}};
+    for (std::int64_t row = 0; row < 2 && r + row < x.count; ++row) {
+      for (std::int64_t half = 0; half < 2; ++half) {
+        rows[row][half] = GradientOf<kDropout>(x, r + row, c + 16 * half);
+      }
+    }
+    for (std::int64_t half = 0; half < 2; ++half) {
+      const std::int64_t at = (c / kPackedCols + half) * kPackedBlock + r * kPackedCols;
+      StorePair(rows[0][half].p, rows[1][half].p, x.p + at);
+      StorePair(rows[0][half].ds, rows[1][half].ds, x.ds + at);
+    }
+    for (std::int64_t row = 0; row < 2; ++row) {
+      _mm512_storeu_si512(
+          x.ds_rows + (r + row) * x.cols + c,
+          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(rows[row][1].ds, rows[row][0].ds)));
+    }
+  }
+}
+
 // kRows rows by kVectors blocks of columns of a product.
 template <int kRows, int kVectors>
 HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64_t col) {
@@ -197,6 +252,38 @@ void softmax_avx512(const Bf16Softmax& x) {
   }
 }
 
+void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
+  HWY_ALIGN std::uint16_t first[32];
+  for (std::uint16_t n = 0; n < 32; ++n) first[n] = static_cast<std::uint16_t>(2 * n);
+  const __m512i even = _mm512_load_si512(first);
+  const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
+  for (std::int64_t begin = 0; begin < dim; begin += 32, out += 32 * 32) {
+    __m512i low[16];
+    __m512i high[16];
+    for (int n = 0; n < 16; ++n) {
+      low[n] = LoadPart(rows[n], begin, dim);
+      high[n] = LoadPart(rows[16 + n], begin, dim);
+    }
+    Transpose(low);
+    Transpose(high);
+    for (int pair = 0; pair < 16; ++pair) {  // dims 2 pair and 2 pair + 1 of rows 0-15, 16-31
+      _mm512_storeu_si512(out + 64 * pair, _mm512_permutex2var_epi16(low[pair], even, high[pair]));
+      _mm512_storeu_si512(out + 64 * pair + 32,
+                          _mm512_permutex2var_epi16(low[pair], odd, high[pair]));
+    }
+  }
+}
+
+void gradient_avx512(const Bf16Gradient& x) {
+  for (std::int64_t r = 0; r < kBf16StripRows; r += 2) {
+    if (x.factors == nullptr) {
+      GradientRows<false>(x, r);
+    } else {
+      GradientRows<true>(x, r);
+    }
+  }
+}
+
 bool has_avx512_bf16() {
   return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
@@ -208,8 +295,9 @@ bool bf16_dot_is_fast() {
 }
 
 const Bf16Engine* bf16_dot_engine() {
-  static const Bf16Engine engine{
-      "bf16_dot", Nothing, Nothing, Multiply, pack_keys_avx512, pack_values_avx512, softmax_avx512};
+  static const Bf16Engine engine{"bf16_dot",     Nothing,          Nothing,
+                                 Multiply,       pack_keys_avx512, pack_values_avx512,
+                                 softmax_avx512, transpose_avx512, gradient_avx512};
   static const bool usable = has_avx512_bf16();
   return usable ? &engine : nullptr;
 }

@@ -14,5 +14,7 @@ bool has_avx512_bf16();
 void pack_keys_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
 void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
 void softmax_avx512(const Bf16Softmax& x);
+void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+void gradient_avx512(const Bf16Gradient& x);
 
 }  // namespace attn::cpu

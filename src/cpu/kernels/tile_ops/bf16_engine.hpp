@@ -47,6 +47,22 @@ struct Bf16Softmax {
   const float* factors;  // [rows x cols] dropout's, for P but not for row_sum; null: no dropout
 };
 
+// P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
+struct Bf16Gradient {
+  const float* s;        // [count x cols] scores / scale
+  const float* dp;       // [count x cols]
+  std::int64_t count;    // rows that exist; the others' P and dS are 0
+  std::int64_t cols;     // a multiple of 32
+  float scale;           // > 0
+  const float* lse;      // [count]
+  const float* delta;    // [count]
+  const float* factors;  // [count x cols] dropout's; null: no dropout
+  Bf16Bits* p;           // dropout applied; packed, blocks along the columns
+  Bf16Bits* ds;          // packed likewise
+  Bf16Bits* ds_rows;     // [kBf16StripRows x cols] row-major
+};
+inline constexpr std::int64_t kBf16StripRows = 32;  // in the backward
+
 struct Bf16Engine {
   const char* name;
   // Before and after the products of a task, on its thread.
@@ -60,6 +76,9 @@ struct Bf16Engine {
   // up to 32.
   void (*pack_values)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
   void (*softmax)(const Bf16Softmax&);
+  // Transposes 32 rows of `dim` elements, null = zeros: out[dim rounded up to 32][32].
+  void (*transpose)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+  void (*gradient)(const Bf16Gradient&);
 };
 
 // Null where the processor or the operating system lacks what the engine needs.

@@ -107,7 +107,7 @@ class Bf16Ops {
     if (call_.problem.dropout) {
       DropoutFactors(call_, entry, x.rows + row0, count, span.j0, cols, x.factors);
     }
-    const bool raw = StaysRaw();
+    const bool raw = softmax_takes_raw(call_);
     for (std::int64_t r = 0; r < count; ++r) {
       const TileRow& row = x.rows[row0 + r];
       if (raw) {
@@ -141,13 +141,6 @@ class Bf16Ops {
   }
 
  private:
-  // Whether softmax can take raw products: their largest belongs to the largest score, and what is
-  // hidden is -inf before the scale too.
-  [[nodiscard]] bool StaysRaw() const {
-    return call_.numbers.scale > 0.0 && !(call_.numbers.softcap > 0.0) && call_.slopes == nullptr &&
-           !call_.bias.given() && !call_.mask.given() && call_.problem.page_size == 0;
-  }
-
   const Call& call_;
   const Config& config_;
   const PackedKeys& packed_;

@@ -1,0 +1,125 @@
+// What the products of a block of keys share, whatever multiplies them: whose keys they are, and
+// the order in which blocks add to dq.
+#if defined(ATTN_CPU_KEY_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_KEY_BLOCK_INL_H_
+#undef ATTN_CPU_KEY_BLOCK_INL_H_
+#else
+#define ATTN_CPU_KEY_BLOCK_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/kernels/gradient-inl.h"
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/turns.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+
+// The (batch, key head) of a task.
+template <class T>
+struct KeyHead {
+  const Call& call;
+  const Config& config;
+  const RowSums<T>& sums;
+  Entry entry;
+  std::int64_t index;  // b * heads_kv + head
+  std::int64_t head;
+  Scratch<T> x;
+};
+
+// The loaded strip's sums of dq, [count x dim_qk padded], before the block adds to them.
+template <class T>
+T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool first) {
+  const Problem& p = at.call.problem;
+  const std::int64_t qk = padded<T>(p.dim_qk);
+  if (!dq_in_place(p)) {
+    const std::int64_t slot = at.config.dq_slots > 0 ? at.index % at.config.dq_slots : 0;
+    T* all = at.config.dq_slots > 0 ? at.sums.dq.accum + slot * dq_accum_size<T>(p) : at.x.dq;
+    T* values = all + strip * at.config.strip_rows * qk;
+    if (first) std::fill_n(values, count * qk, T(0));
+    return values;
+  }
+  for (std::int64_t r = 0; r < count; ++r) {
+    const TileRow& row = at.x.rows[r];
+    const char* source =
+        first ? nullptr
+              : row_address(at.call, at.call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
+    LoadRow(at.call.dq.dtype, source, p.dim_qk, qk, at.x.dq + r * qk);
+  }
+  return at.x.dq;
+}
+
+// After it: the gradient if it was the last one, else the sums, if they lie in dq.
+template <class T>
+void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
+  const Call& call = at.call;
+  const Problem& p = call.problem;
+  const std::int64_t qk = padded<T>(p.dim_qk);
+  if (!last && !dq_in_place(p)) return;
+  for (std::int64_t r = 0; r < count; ++r) {
+    const TileRow& row = at.x.rows[r];
+    char* address = row_address(call, call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
+    if (last) {
+      StoreGradient(call, call.dq, address, values + r * qk, static_cast<T>(call.numbers.scale),
+                    p.dim_qk, row.i < at.entry.len_q);
+    } else {
+      StoreRow(call.dq.dtype, address, values + r * qk, p.dim_qk, false, false);
+    }
+  }
+}
+
+// Whether `block` is the first and the last one whose keys the strip may see.
+struct Ends {
+  bool first, last;
+};
+template <class T>
+Ends EndsOf(const KeyHead<T>& at, std::int64_t block, std::int64_t strip) {
+  const core::KeyRange seen =
+      at.sums.strips_of(at.call, at.entry, at.head, at.config.strip_rows)[strip];
+  const bool first = block == seen.begin / at.config.block_kv;
+  return {first, block == (seen.end - 1) / at.config.block_kv};
+}
+
+// The strip's sums of dq once it is the block's turn to add to them. Null: interrupted.
+template <class T>
+T* BeginDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count) {
+  const Call& call = at.call;
+  const bool first = EndsOf(at, block, strip).first;
+  if (at.sums.dq.next_block != nullptr) {
+    std::int32_t* next = at.sums.next_blocks_of(call, at.entry, at.head, at.config.strip_rows);
+    const std::int64_t before = at.index - at.config.dq_slots;  // had this slot of sums
+    if (at.config.dq_slots > 0 && before >= 0 &&
+        !wait_for_zero(at.sums.dq.tasks_left[before], call.interrupt)) {
+      return nullptr;
+    }
+    if (!first && !wait_for_turn(next[strip], static_cast<std::int32_t>(block), call.interrupt)) {
+      return nullptr;
+    }
+  }
+  return LoadDq(at, strip, count, first);
+}
+
+template <class T>
+void EndDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count,
+           T* dq) {
+  StoreDq(at, dq, count, EndsOf(at, block, strip).last);
+  if (at.sums.dq.next_block == nullptr) return;
+  std::int32_t* next = at.sums.next_blocks_of(at.call, at.entry, at.head, at.config.strip_rows);
+  pass_turn(next[strip], static_cast<std::int32_t>(block + 1));
+}
+
+// A block of keys. Those inside the sequence are [j0, j0 + keys).
+struct KeyBlock {
+  std::int64_t index = 0;
+  std::int64_t j0 = 0;
+  std::int64_t keys = 0;
+  std::uint64_t loaded = 0;  // a bit a tile
+};
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_KEY_BLOCK_INL_H_

@@ -1,0 +1,220 @@
+// The backward's products of a block of keys by a bf16 engine: Q, K, V, dO, P and dS in bf16, sums
+// in f32. dK^T and dV^T are summed with dims as rows, so that P and dS are the packed operands of
+// dV^T += dO^T P and dK^T += Q^T dS: two rows at a time are rounded and interleaved, which is how
+// they are packed. Only Q and dO are transposed, once for all keys of the block.
+#if defined(ATTN_CPU_BF16_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_BF16_BLOCK_INL_H_
+#undef ATTN_CPU_BF16_BLOCK_INL_H_
+#else
+#define ATTN_CPU_BF16_BLOCK_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels/key_block-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+
+class Bf16Block {
+ public:
+  Bf16Block(const KeyHead<float>& at, const Bf16KeysScratch& x)
+      : at_(at),
+        x_(x),
+        engine_(bf16_engine(at.config.engine)),
+        qk_(round_up(at.call.problem.dim_qk, kPackedDepth)),
+        vo_(round_up(at.call.problem.dim_vo, kPackedDepth)) {
+    engine_.begin();
+  }
+  ~Bf16Block() { engine_.end(); }
+  Bf16Block(const Bf16Block&) = delete;
+  Bf16Block& operator=(const Bf16Block&) = delete;
+
+  void Clear(std::int64_t) {
+    std::fill_n(x_.dk_t, at_.config.block_kv * qk_, 0.0F);
+    std::fill_n(x_.dv_t, at_.config.block_kv * vo_, 0.0F);
+  }
+
+  // Rows of q and dout, as they are and transposed, with lse and delta; zeros up to whole strips.
+  void Load(std::int64_t row0, std::int64_t count) {
+    const Problem& p = at_.call.problem;
+    const char* q[kBf16StripRows] = {};
+    const char* dout[kBf16StripRows] = {};
+    FindRows(at_.call, at_.entry, at_.sums, at_.head, row0, count, x_.f32, q, dout);
+    for (std::int64_t r = 0; r < kBf16StripRows; ++r) {
+      CopyRow(q[r], p.dim_qk, qk_, x_.q + r * qk_);
+      CopyRow(dout[r], p.dim_vo, vo_, x_.dout + r * vo_);
+    }
+    engine_.transpose(q, p.dim_qk, x_.q_t);
+    engine_.transpose(dout, p.dim_vo, x_.dout_t);
+  }
+
+  // False: interrupted.
+  bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
+    const Problem& p = at_.call.problem;
+    float* dq = nullptr;
+    for (std::int64_t begin = 0; begin < block.keys; begin += at_.config.tile_kv) {
+      const std::int64_t j0 = block.j0 + begin;
+      const std::int64_t keys = std::min(at_.config.tile_kv, block.keys - begin);
+      const KeySpan span = SeenSpan<float, kPackedDepth>(x_.f32.rows, count, j0, keys);
+      if (span.keys == 0) continue;
+      const std::uint64_t bit = std::uint64_t{1} << (begin / at_.config.tile_kv);
+      if ((block.loaded & bit) == 0) LoadKeys(begin, j0, keys);
+      block.loaded |= bit;
+      MultiplyTile(span, begin + span.first, count);
+      if (!p.dq) continue;
+      if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
+      if (dq == nullptr) return false;
+      engine_.multiply({.a = x_.ds_rows,
+                        .lda = span.cols,
+                        .b = x_.k + (begin + span.first) * qk_,
+                        .b_depth = kPackedDepth * qk_,
+                        .b_cols = kPackedBlock,
+                        .c = dq,
+                        .ldc = padded<float>(p.dim_qk),
+                        .rows = kBf16StripRows,
+                        .cols = padded<float>(p.dim_qk),
+                        .depth = span.cols,
+                        .accumulate = true});
+    }
+    if (!p.dq) return true;
+    if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
+    if (dq == nullptr) return false;
+    EndDq(at_, block.index, strip, count, dq);
+    return true;
+  }
+
+  void Store(std::int64_t j0, std::int64_t owned, std::int64_t keys) {
+    const Problem& p = at_.call.problem;
+    for (std::int64_t j = 0; j < owned; ++j) {
+      const bool inside = j < keys;
+      if (p.dk) {
+        StoreKey(at_.call.dk, j0, j, x_.dk_t, static_cast<float>(at_.call.numbers.scale), p.dim_qk,
+                 inside);
+      }
+      if (p.dv) StoreKey(at_.call.dv, j0, j, x_.dv_t, 1.0F, p.dim_vo, inside);
+    }
+  }
+
+ private:
+  static void CopyRow(const char* source, std::int64_t dim, std::int64_t width, Bf16Bits* to) {
+    const std::int64_t count = source != nullptr ? dim : 0;
+    if (count > 0) std::memcpy(to, source, static_cast<std::size_t>(2 * count));
+    std::fill(to + count, to + width, Bf16Bits{0});
+  }
+
+  // Keys [j0, j0 + keys), which begin at `begin` of the block.
+  void LoadKeys(std::int64_t begin, std::int64_t j0, std::int64_t keys) {
+    const Call& call = at_.call;
+    const Problem& p = call.problem;
+    const char* k[kPackedDepth];
+    const char* v[kPackedDepth];
+    for (std::int64_t j = 0; j < keys; j += kPackedDepth) {
+      for (std::int64_t n = 0; n < kPackedDepth; ++n) {
+        const bool exists = j + n < keys;
+        const auto address = [&](const StridedTensor& rows) -> const char* {
+          return exists ? row_address(call, rows, at_.entry.b, at_.entry.first_kv, j0 + j + n,
+                                      at_.head)
+                        : nullptr;
+        };
+        k[n] = address(call.k);
+        v[n] = address(call.v);
+      }
+      for (std::int64_t half = 0; half < kPackedDepth; half += kPackedCols) {
+        engine_.pack_keys(k + half, p.dim_qk, x_.k_t + (begin + j + half) * qk_);
+        engine_.pack_keys(v + half, p.dim_vo, x_.v_t + (begin + j + half) * vo_);
+      }
+      if (p.dq) engine_.pack_values(k, p.dim_qk, x_.k + (begin + j) * qk_);
+    }
+  }
+
+  // out[32 x cols] = rows[32 x width] B of the keys that begin at `first` of the block.
+  void MultiplyRows(const Bf16Bits* rows, const Bf16Bits* packed, std::int64_t width,
+                    std::int64_t first, std::int64_t cols, float* out) {
+    engine_.multiply({.a = rows,
+                      .lda = width,
+                      .b = packed + first * width,
+                      .b_depth = kPackedBlock,
+                      .b_cols = kPackedCols * width,
+                      .c = out,
+                      .ldc = cols,
+                      .rows = kBf16StripRows,
+                      .cols = cols,
+                      .depth = width,
+                      .accumulate = false});
+  }
+
+  // out[width x block_kv], from column `first`, += rows[width x 32] packed[32 x cols].
+  void AddTransposed(const Bf16Bits* rows, const Bf16Bits* packed, std::int64_t width,
+                     std::int64_t first, std::int64_t cols, float* out) {
+    engine_.multiply({.a = rows,
+                      .lda = kBf16StripRows,
+                      .b = packed,
+                      .b_depth = kPackedBlock,
+                      .b_cols = kPackedBlock,
+                      .c = out + first,
+                      .ldc = at_.config.block_kv,
+                      .rows = width,
+                      .cols = cols,
+                      .depth = kBf16StripRows,
+                      .accumulate = true});
+  }
+
+  // Everything but dq, against the tile's keys that begin at `first` of the block.
+  void MultiplyTile(const KeySpan& span, std::int64_t first, std::int64_t count) {
+    const Call& call = at_.call;
+    const Problem& p = call.problem;
+    const Scratch<float>& x = x_.f32;
+    const std::int64_t cols = span.cols;
+    MultiplyRows(x_.q, x_.k_t, qk_, first, cols, x.s);
+    MultiplyRows(x_.dout, x_.v_t, vo_, first, cols, x.dp);
+    if (p.dropout) DropoutFactors(call, at_.entry, x.rows, count, span.j0, cols, x.factors);
+    const bool raw = softmax_takes_raw(call);
+    for (std::int64_t r = 0; r < count; ++r) {
+      float* s = x.s + r * cols;
+      if (raw) {
+        HideOutside(SeenColumns(x.rows[r], span), cols, s);
+      } else {
+        ScoreRow<float>(call, at_.entry, x.rows[r], span, s, nullptr, x.temp);
+      }
+    }
+    engine_.gradient({.s = x.s,
+                      .dp = x.dp,
+                      .count = count,
+                      .cols = cols,
+                      .scale = raw ? static_cast<float>(call.numbers.scale) : 1.0F,
+                      .lse = x.row_max,
+                      .delta = x.row_sum,
+                      .factors = x.factors,
+                      .p = x_.p,
+                      .ds = x_.ds,
+                      .ds_rows = x_.ds_rows});
+    if (p.dv) AddTransposed(x_.dout_t, x_.p, vo_, first, cols, x_.dv_t);
+    if (p.dk) AddTransposed(x_.q_t, x_.ds, qk_, first, cols, x_.dk_t);
+  }
+
+  // Row j of the block's dk or dv, from sums [dim x block_kv].
+  void StoreKey(const StridedTensor& to, std::int64_t j0, std::int64_t j, const float* sums,
+                float factor, std::int64_t dim, bool inside) {
+    float* row = x_.f32.temp;
+    for (std::int64_t c = 0; c < dim; ++c) row[c] = sums[c * at_.config.block_kv + j];
+    std::fill(row + dim, row + padded<float>(dim), 0.0F);
+    StoreGradient(at_.call, to,
+                  row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, j0 + j, at_.head), row,
+                  factor, dim, inside);
+  }
+
+  const KeyHead<float>& at_;
+  const Bf16KeysScratch& x_;
+  const Bf16Engine& engine_;
+  std::int64_t qk_;
+  std::int64_t vo_;
+};
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_BF16_BLOCK_INL_H_
