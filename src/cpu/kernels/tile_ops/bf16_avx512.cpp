@@ -108,7 +108,7 @@ HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
 struct ProbGradient {
   __m512 p, ds;
 };
-// Of 16 pairs of row r, from column c.
+// The 16 pairs of row r from column c.
 template <bool kDropout>
 HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c) {
   const __m512 by = _mm512_set1_ps(x.scale * kLog2E);
