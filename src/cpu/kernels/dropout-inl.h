@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "core/philox.hpp"
 #include "cpu/host/call.hpp"
@@ -88,14 +89,15 @@ HWY_INLINE void FactorsOf(const std::uint64_t* HWY_RESTRICT words, std::int64_t 
                           std::uint32_t threshold, T kept, T* HWY_RESTRICT out) {
   HWY_ALIGN std::uint8_t bytes[kDropoutBlocks * 16];
   for (std::int64_t block = 0; block < blocks; ++block) {
-    for (std::int64_t n = 0; n < 4; ++n) {
-      const auto word = static_cast<std::uint32_t>(words[block * 4 + n]);
-      std::uint8_t* at = bytes + block * 16 + n * 2;
-      at[0] = static_cast<std::uint8_t>(word);
-      at[1] = static_cast<std::uint8_t>(word >> 8);
-      at[8] = static_cast<std::uint8_t>(word >> 16);
-      at[9] = static_cast<std::uint8_t>(word >> 24);
+    std::uint8_t of_block[16];
+    for (std::size_t n = 0; n < 4; ++n) {
+      const auto word = static_cast<std::uint32_t>(words[block * 4 + static_cast<std::int64_t>(n)]);
+      of_block[2 * n] = static_cast<std::uint8_t>(word);
+      of_block[2 * n + 1] = static_cast<std::uint8_t>(word >> 8);
+      of_block[2 * n + 8] = static_cast<std::uint8_t>(word >> 16);
+      of_block[2 * n + 9] = static_cast<std::uint8_t>(word >> 24);
     }
+    std::memcpy(bytes + block * 16, of_block, sizeof(of_block));
   }
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (sizeof(T) == 4) {
