@@ -119,12 +119,18 @@ HWY_INLINE void FactorsOf(const std::uint64_t* HWY_RESTRICT words, std::int64_t 
   for (std::int64_t c = 0; c < blocks * 16; ++c) out[c] = bytes[c] < threshold ? kept : T(0);
 }
 
+// The factor of a pair that is kept; 1 without dropout.
+template <class T>
+HWY_INLINE T kept_factor(const Call& call) {
+  return call.problem.dropout ? static_cast<T>(256.0 / call.numbers.dropout_threshold) : T(1);
+}
+
 // factors[rows x cols] of strip rows against keys [j0, j0 + cols).
 template <class T>
 HWY_NOINLINE void DropoutFactors(const Call& call, const Entry& entry, const TileRow* rows,
                                  std::int64_t count, std::int64_t j0, std::int64_t cols,
                                  T* HWY_RESTRICT factors) {
-  const T kept = static_cast<T>(256.0 / call.numbers.dropout_threshold);
+  const T kept = kept_factor<T>(call);
   const auto column0 = static_cast<std::uint32_t>(j0 + call.numbers.origin.kv);
   const std::uint32_t first_column = column0 & ~15u;
   const std::int64_t shift = column0 & 15u;

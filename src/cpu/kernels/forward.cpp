@@ -137,6 +137,7 @@ void ForwardTask(const Call& call, const Config& config,
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
     T* acc = x.acc_a + r * vo;
+    if (ops.acc_scale() != T(1)) ScaleRow(acc, ops.acc_scale(), vo);
     if (config.splits == 1) {
       FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], acc);
     } else {

@@ -63,6 +63,11 @@ HWY_INLINE __m512 Exp2(__m512 x) {
   return _mm512_scalef_ps(y, x);
 }
 
+// Which of 16 dropout factors aren't 0.
+HWY_INLINE __mmask16 Kept(const float* factors) {
+  return _mm512_cmp_ps_mask(_mm512_loadu_ps(factors), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+}
+
 HWY_INLINE float RowMax(const float* s, std::int64_t cols) {
   __m512 even = _mm512_loadu_ps(s);
   __m512 odd = _mm512_loadu_ps(s + 16);
@@ -88,8 +93,8 @@ HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float
     even = _mm512_add_ps(even, low);
     odd = _mm512_add_ps(odd, high);
     if constexpr (kDropout) {
-      low = _mm512_mul_ps(low, _mm512_loadu_ps(factors + c));
-      high = _mm512_mul_ps(high, _mm512_loadu_ps(factors + c + 16));
+      low = _mm512_maskz_mov_ps(Kept(factors + c), low);
+      high = _mm512_maskz_mov_ps(Kept(factors + c + 16), high);
     }
     _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
   }
@@ -120,9 +125,8 @@ HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::i
   const __mmask16 visible = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ);
   __m512 dropped = p;
   if constexpr (kDropout) {
-    const __m512 factor = _mm512_loadu_ps(x.factors + at);
-    dropped = _mm512_mul_ps(p, factor);
-    dp = _mm512_mul_ps(dp, factor);
+    dropped = _mm512_maskz_mov_ps(Kept(x.factors + at), p);
+    dp = _mm512_mul_ps(dp, _mm512_loadu_ps(x.factors + at));
   }
   dp = _mm512_sub_ps(dp, _mm512_set1_ps(x.delta[r]));
   return {dropped, _mm512_maskz_mul_ps(visible, p, dp)};

@@ -96,7 +96,8 @@ class Bf16Block {
         StoreKey(at_.call.dk, j0, j, x_.dk_t, static_cast<float>(at_.call.numbers.scale), p.dim_qk,
                  inside);
       }
-      if (p.dv) StoreKey(at_.call.dv, j0, j, x_.dv_t, 1.0F, p.dim_vo, inside);
+      if (p.dv)
+        StoreKey(at_.call.dv, j0, j, x_.dv_t, kept_factor<float>(at_.call), p.dim_vo, inside);
     }
   }
 

@@ -42,9 +42,11 @@ struct Bf16Softmax {
   float scale;        // > 0
   float* row_max;     // [rows] running maximum of the scores, and sum of exponentials
   float* row_sum;
-  float* acc;            // [rows x ldacc] o so far, rescaled where a maximum grows
-  std::int64_t ldacc;    // a multiple of 16
-  const float* factors;  // [rows x cols] dropout's, for P but not for row_sum; null: no dropout
+  float* acc;          // [rows x ldacc] o so far, rescaled where a maximum grows
+  std::int64_t ldacc;  // a multiple of 16
+  // [rows x cols] dropout's. P is 0 where they are 0; the factor of the others comes later, because
+  // rounded P times it would be off by the same part in all elements of o. Null: no dropout.
+  const float* factors;
 };
 
 // P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
@@ -57,7 +59,7 @@ struct Bf16Gradient {
   const float* lse;      // [count]
   const float* delta;    // [count]
   const float* factors;  // [count x cols] dropout's; null: no dropout
-  Bf16Bits* p;           // dropout applied; packed, blocks along the columns
+  Bf16Bits* p;           // 0 where dropped, else without the factor; packed along the columns
   Bf16Bits* ds;          // packed likewise
   Bf16Bits* ds_rows;     // [kBf16StripRows x cols] row-major
 };

@@ -65,6 +65,8 @@ class Bf16Ops {
   Bf16Ops& operator=(const Bf16Ops&) = delete;
 
   [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
+  // What acc_a lacks: the factor of pairs that dropout keeps.
+  [[nodiscard]] float acc_scale() const { return kept_factor<float>(call_); }
   static std::int64_t acc_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
 
   void LoadQuery(std::int64_t r, const char* source) {

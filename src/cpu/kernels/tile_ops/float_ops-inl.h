@@ -47,6 +47,8 @@ class FloatOps {
 
   // State of the rows: rows, missing, acc_a, row_max and row_sum.
   [[nodiscard]] const Scratch<T>& state() const { return x_; }
+  // What acc_a has still to be multiplied with.
+  static T acc_scale() { return T(1); }
   // How many rows of acc_a a tile of `count` rows uses.
   static std::int64_t acc_rows(std::int64_t count) { return count; }
 
