@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -58,12 +59,19 @@ def test_compiled_model(make, padded, backend):
         raise
     assert relative_error(found, expected) <= 1e-5
     if backend == "inductor":
-        logits = ((eager, expected), (ours, found))
         gradients = [
-            torch.autograd.grad(out.square().mean(), next(model.parameters()))[0]
-            for model, out in logits
+            torch.autograd.grad(out.square().mean(), trained(model))
+            for model, out in ((eager, expected), (ours, found))
         ]
-        assert relative_error(gradients[1], gradients[0]) <= 1e-4
+        for wanted, got in zip(*gradients, strict=True):
+            assert relative_error(got, wanted) <= 1e-4
+
+
+def trained(model):
+    """Parameters whose gradients are compared. The default backend of PyTorch 2.6 computes the
+    gradient of an embedding wrong on CPUs, also in a model without attention."""
+    named = model.named_parameters()
+    return [x for name, x in named if PYTORCH >= (2, 8) or not re.search("wte|wpe|embed", name)]
 
 
 def skip_where_eager_fails_too(eager, arguments, error):
