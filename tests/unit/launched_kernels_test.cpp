@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,10 @@ std::string joined(const Names& names) {
   return text;
 }
 
-// How many cases ran on the backend; `every` thins the list out. `aligned`: only those whose
-// tensors allow the access that questions without tensors assume. Results are not looked at.
-int check_launches(const char* backend, std::size_t every, bool aligned = false) {
+// Runs every `every`-th case on the backend, or as few as ATTN_CASE_LIMIT says (emulators,
+// sanitizers). `aligned`: only those whose tensors allow the access that questions without tensors
+// assume. Results are not looked at.
+void check_launches(const char* backend, std::size_t every, bool aligned = false) {
   ContextOptions options;
   options.backend = backend;
   options.threads = 1;
@@ -35,7 +37,10 @@ int check_launches(const char* backend, std::size_t every, bool aligned = false)
   const core::LaunchObserver observer{append_name, &launched};
   context.state().executor.observer = &observer;
   const std::vector<harness::Case> list = harness::case_list();
-  int ran = 0;
+  const char* limit = std::getenv("ATTN_CASE_LIMIT");  // a number, or "all"
+  const std::size_t most = limit != nullptr ? std::strtoul(limit, nullptr, 10) : 0;
+  if (most > 0) every = std::max(every, list.size() / most);
+  std::size_t ran = 0;
   for (std::size_t n = 0; n < list.size(); n += every) {
     const harness::Case& c = list[n];
     if (!supports(context, c.pass, c.problem).supported) continue;
@@ -60,15 +65,15 @@ int check_launches(const char* backend, std::size_t every, bool aligned = false)
     EXPECT_EQ(joined(launched), joined(planned)) << name;
     ++ran;
   }
-  return ran;
+  EXPECT_GT(ran * every, list.size() / 16) << ran << " of " << list.size() << " cases ran";
 }
 
 TEST(LaunchedKernels, Cpu) {
-  EXPECT_GT(check_launches("cpu", 4), 150);
+  check_launches("cpu", 4);
 }
 
 TEST(LaunchedKernels, Reference) {
-  EXPECT_GT(check_launches("reference", 12), 50);
+  check_launches("reference", 12);
 }
 
 // On whatever device the machine has; pipelines take seconds each on a software device, so few. Its
@@ -78,7 +83,7 @@ TEST(LaunchedKernels, WebGpu) {
   const std::vector<BackendInfo> all = backends(context);
   const auto webgpu = std::ranges::find(all, "webgpu", &BackendInfo::name);
   if (webgpu == all.end() || !webgpu->usable) GTEST_SKIP() << "no WebGPU device";
-  EXPECT_GT(check_launches("webgpu", 311, true), 2);
+  check_launches("webgpu", 311, true);
 }
 
 }  // namespace
