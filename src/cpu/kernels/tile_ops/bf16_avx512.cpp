@@ -103,9 +103,9 @@ HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float
 
 // Interleaves two rows of 16 f32, rounded to bf16: a row pair of a packed block.
 HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
-  HWY_ALIGN static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                         21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                         11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  alignas(64) static constexpr std::uint16_t kOrder[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
   _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), both));
 }
@@ -216,7 +216,7 @@ void pack_keys_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) 
 }
 
 void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
-  HWY_ALIGN std::uint16_t first[32];
+  alignas(64) std::uint16_t first[32];
   for (std::uint16_t n = 0; n < 16; ++n) {
     first[2 * n] = n;
     first[2 * n + 1] = static_cast<std::uint16_t>(32 + n);
@@ -257,7 +257,7 @@ void softmax_avx512(const Bf16Softmax& x) {
 }
 
 void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
-  HWY_ALIGN std::uint16_t first[32];
+  alignas(64) std::uint16_t first[32];
   for (std::uint16_t n = 0; n < 32; ++n) first[n] = static_cast<std::uint16_t>(2 * n);
   const __m512i even = _mm512_load_si512(first);
   const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
