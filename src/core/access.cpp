@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kVectorBytes = 16;
 // Kernels address the rows of a tile, 256 at most, by 32-bit offsets.
 constexpr std::int64_t kMaxRowStride = (std::int64_t{1} << 31) / 256;
-// Of cuTensorMapEncodeTiled, in bytes.
+// Limits that cuTensorMapEncodeTiled sets, in bytes.
 constexpr std::int64_t kMaxTmaStride = std::int64_t{1} << 40;
 // Dropout draws one Philox block for 16 x 16 scores (docs/semantics.md).
 constexpr std::int64_t kDropoutBlock = 16;

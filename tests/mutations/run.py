@@ -32,7 +32,7 @@ PASSES = {
     "decode": ("correctness", "Cases.Decode", "150"),
     "properties": ("properties", "*", ""),
 }
-# Of processor time, for loops that a bug makes endless; of the clock, for deadlocks.
+# The first limit, of processor time, ends endless loops; the second, of the clock, ends deadlocks.
 CPU_SECONDS_OF_A_RUN = 480
 SECONDS_OF_A_RUN = 1200
 

@@ -176,15 +176,6 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   KeysOfTask(at, task, products);
 }
 
-void KeysTaskOfBf16(const Call& call, const Config& config, const RowSums<float>& sums,
-                    char* memory, std::int64_t task) {
-  Arena arena(memory);
-  const Bf16KeysScratch x = make_bf16_keys_scratch(arena, call.problem, config);
-  const KeyHead<float> at = KeyHeadOf(call, config, sums, task, x.f32);
-  Bf16Block products(at, x);
-  KeysOfTask(at, task, products);
-}
-
 }  // namespace
 
 void KeysTaskF32(const Call& call, const Config& config, const RowSums<float>& sums, char* memory,
@@ -198,7 +189,11 @@ void KeysTaskF64(const Call& call, const Config& config, const RowSums<double>& 
 
 void KeysTaskBf16(const Call& call, const Config& config, const RowSums<float>& sums, char* memory,
                   std::int64_t task) {
-  KeysTaskOfBf16(call, config, sums, memory, task);
+  Arena arena(memory);
+  const Bf16KeysScratch x = make_bf16_keys_scratch(arena, call.problem, config);
+  const KeyHead<float> at = KeyHeadOf(call, config, sums, task, x.f32);
+  Bf16Block products(at, x);
+  KeysOfTask(at, task, products);
 }
 
 }  // namespace attn::cpu::HWY_NAMESPACE

@@ -174,18 +174,6 @@ void PackKeys(const Call& call, const Config& config, const ForwardShared<T>& sh
                });
 }
 
-void PackKeysBf16(const Call& call, const Config& config, const ForwardShared<float>& shared, char*,
-                  std::int64_t task) {
-  Bf16Bits* k_t = static_cast<Bf16Bits*>(shared.packed.k) +
-                  task * config.tile_kv * round_up(call.problem.dim_qk, kPackedDepth);
-  Bf16Bits* v = static_cast<Bf16Bits*>(shared.packed.v) +
-                task * config.tile_kv * round_up(call.problem.dim_vo, 2 * kPackedCols);
-  PackKeysTask(call, config, task,
-               [&](const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
-                 PackTile(call, bf16_engine(config.engine), entry, head, j0, keys, k_t, v);
-               });
-}
-
 // Task: the rows of one (batch, query head).
 template <class T>
 void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>& shared,
@@ -243,9 +231,16 @@ void PackKeysF64(const Call& call, const Config& config, const ForwardShared<dou
                  char* memory, std::int64_t task) {
   PackKeys<double>(call, config, shared, memory, task);
 }
-void PackKeysBf16Task(const Call& call, const Config& config, const ForwardShared<float>& shared,
-                      char* memory, std::int64_t task) {
-  PackKeysBf16(call, config, shared, memory, task);
+void PackKeysBf16(const Call& call, const Config& config, const ForwardShared<float>& shared, char*,
+                  std::int64_t task) {
+  Bf16Bits* k_t = static_cast<Bf16Bits*>(shared.packed.k) +
+                  task * config.tile_kv * round_up(call.problem.dim_qk, kPackedDepth);
+  Bf16Bits* v = static_cast<Bf16Bits*>(shared.packed.v) +
+                task * config.tile_kv * round_up(call.problem.dim_vo, 2 * kPackedCols);
+  PackKeysTask(call, config, task,
+               [&](const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
+                 PackTile(call, bf16_engine(config.engine), entry, head, j0, keys, k_t, v);
+               });
 }
 void MergeSplitsF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
@@ -263,7 +258,7 @@ HWY_AFTER_NAMESPACE();
 namespace attn::cpu {
 HWY_EXPORT(PackKeysF32);
 HWY_EXPORT(PackKeysF64);
-HWY_EXPORT(PackKeysBf16Task);
+HWY_EXPORT(PackKeysBf16);
 HWY_EXPORT(ForwardTaskF32);
 HWY_EXPORT(ForwardTaskF64);
 HWY_EXPORT(ForwardTaskBf16);
@@ -272,7 +267,7 @@ HWY_EXPORT(MergeSplitsF64);
 
 template <>
 ForwardKernels<float> forward_kernels() {
-  return {HWY_DYNAMIC_DISPATCH(PackKeysF32), HWY_DYNAMIC_DISPATCH(PackKeysBf16Task),
+  return {HWY_DYNAMIC_DISPATCH(PackKeysF32), HWY_DYNAMIC_DISPATCH(PackKeysBf16),
           HWY_DYNAMIC_DISPATCH(ForwardTaskF32), HWY_DYNAMIC_DISPATCH(ForwardTaskBf16),
           HWY_DYNAMIC_DISPATCH(MergeSplitsF32)};
 }
