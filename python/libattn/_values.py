@@ -29,10 +29,24 @@ def renamed(function: str, message: str) -> str:
     return _ARGUMENT.sub(lambda found: names.get(found[0], found[0]), message)
 
 
+def _raised_here(error: BaseException) -> bool:
+    """Whether every function between the `except` clause and the raise is this package's."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "libattn":
+            return False
+        trace = trace.tb_next
+    return True
+
+
 def named(function: str, error: ValueError) -> ValueError:
-    """The error with the name of the public function that was called."""
+    """The error with the name of the public function that was called.
+
+    What a signal handler or an object of the caller raised stays as it is: a frame outside of this
+    package tells it.
+    """
     text = str(error)
-    if text.startswith(function + ":"):
+    if text.startswith(function + ":") or not _raised_here(error):
         return error
     return ValueError(renamed(function, f"{function}: {text}"))
 

@@ -17,7 +17,8 @@ LONG = 1 << 18  # queries and keys of a call that would take minutes
 
 @pytest.fixture
 def long_call():
-    """q, k and v of a call that only a signal ends."""
+    """q, k and v of a call that only a signal ends. The library is loaded before, for the times."""
+    small_call_works()
     return [np.full((1, LONG, 1, 64), 0.1, np.float32) for _ in range(3)]
 
 
@@ -61,6 +62,21 @@ def test_alarm_raises_during_a_call(long_call, alarm):
     assert caught.value.args == ("of the handler",)
     assert caught.value.__cause__ is None
     small_call_works()
+
+
+# A handler may also run in the Python part of a call, which names the function in the library's own
+# errors.
+def test_an_error_of_a_handler_keeps_its_type_before_the_computation(monkeypatch):
+    from libattn import _calls
+
+    def raises(*arguments):
+        raise Alarmed("of the handler")
+
+    monkeypatch.setattr(_calls, "_key", raises)
+    q = np.ones((1, 3, 2, 8), np.float32)
+    with pytest.raises(Alarmed) as caught:
+        libattn.attention(q, q, q)
+    assert caught.value.args == ("of the handler",)
 
 
 def test_alarm_raises_during_a_backward(long_call, alarm):
