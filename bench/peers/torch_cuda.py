@@ -297,8 +297,8 @@ class Run:
             of, error = f"{row['draws']} draws of {cell.name(pass_)}", row["error"]
             for name, largest in error["of"].items():
                 fa2 = error.get("fa2", {}).get(name)
-                beside = f", fa2 {fa2:.3e}, ratio {largest / fa2:.3f}" if fa2 else ""
-                print(f"{of}: {name} at most {largest:.3e}{beside}", flush=True)
+                peer = f", fa2 {fa2:.3e}, ratio {largest / fa2:.3f}" if fa2 else ""
+                print(f"{of}: {name} at most {largest:.3e}{peer}", flush=True)
             print(f"{of}: root mean squares at most {error.get('rms_ratio_to_fa2', 0):.3f} x fa2's")
             if (ratio := error.get("ratio_to_fa2", 0)) > MOST_ERROR:
                 self.fail(f"{of}: {ratio:.3f} x fa2's; {MOST_ERROR} x is accepted")

@@ -69,6 +69,25 @@ class Part:
     squares: dict[str, torch.Tensor]  # variance * 3 / UNIT^2; empty for naive results
 
 
+def scores_of(
+    cell: Cell, x: Inputs, heads: slice, s: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scores of scaled products s [r, rows, keys], and their derivative by s where it is not 1."""
+    slope = None
+    if cell.option == "softcap":
+        bent = torch.tanh(s / SOFTCAP)
+        s, slope = SOFTCAP * bent, 1 - bent * bent
+    if x.slopes is not None:
+        distance = (rows[:, None] - keys).abs().to(s.dtype)
+        s = s - x.slopes[heads].to(s.dtype)[:, None, None] * distance
+    if x.bias is not None:
+        s = s + x.bias[0, heads, int(rows[0]) : int(rows[-1]) + 1].to(s.dtype)
+    seen = visible(cell, x, rows, keys)
+    if seen is not None:
+        s = s.masked_fill(~seen, -torch.inf)
+    return s, slope
+
+
 def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, backward: bool) -> Part:
     """Results for set `at` of the inputs, sequence b, key head g."""
     work = torch.float32 if naive else torch.float64
@@ -95,19 +114,7 @@ def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, back
     for begin in range(0, n, step):
         rows = torch.arange(begin, min(n, begin + step), device=k.device)
         part = slice(begin, begin + len(rows))
-        s = scale * (q[:, part] @ k.T)
-        slope = None
-        if cell.option == "softcap":
-            bent = torch.tanh(s / SOFTCAP)
-            s, slope = SOFTCAP * bent, 1 - bent * bent
-        if x.slopes is not None:
-            distance = (rows[:, None] - keys).abs().to(work)
-            s = s - x.slopes[heads].to(work)[:, None, None] * distance
-        if x.bias is not None:
-            s = s + x.bias[0, heads, part].to(work)
-        seen = visible(cell, x, rows, keys)
-        if seen is not None:
-            s = s.masked_fill(~seen, -torch.inf)
+        s, slope = scores_of(cell, x, heads, scale * (q[:, part] @ k.T), rows, keys)
         all_scores = s if sink is None else torch.cat((s, sink.expand(r, len(rows), 1)), -1)
         lse[:, part] = row_lse = torch.logsumexp(all_scores, -1)
         p = torch.exp(s - row_lse[..., None])

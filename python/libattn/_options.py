@@ -55,8 +55,8 @@ class Options(TypedDict, total=False):
     """Options of attention, attention_backward and decode, defined in docs/semantics.md.
 
     Symbols: b batch, h heads of q, n and m lengths of q and of k. "i32" arrays can also be int64
-    arrays or lists of ints, of which a small i32 copy is made: values that i32 does not hold are an
-    error in host memory and clamped on a device. Numbers are Python's or NumPy's, or arrays without
+    arrays or lists of ints; they are copied to i32. Values that i32 does not hold are an error in
+    host memory and clamped on a device. Numbers are Python's or NumPy's, or arrays without
     dimensions; flags are True or False.
 
     causal: key j is visible to query i when j <= i + diag.

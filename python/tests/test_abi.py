@@ -47,7 +47,7 @@ def said_by_the_compiler(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to ask")
-@pytest.mark.skipif(not HEADERS.exists(), reason="the headers are not beside these tests")
+@pytest.mark.skipif(not HEADERS.exists(), reason="the headers are not in this tree")
 def test_layout(tmp_path: Path) -> None:
     """Every struct, field and constant is where, and what, C says it is."""
     expected = said_by_the_compiler(tmp_path)

@@ -1,6 +1,6 @@
 """Arrays on a CUDA device as the package sees them, with makers of our own: no device is needed.
 
-What is held here is who is asked for which stream, and what is read of an array.
+The tests check which stream each array's producer receives, and what is read of an array.
 """
 
 import ctypes

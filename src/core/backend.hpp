@@ -17,8 +17,8 @@
 
 namespace attn::core {
 
-// Is told of every kernel that launch() starts, in order, by the name that PlanSummary::kernels
-// has. For tests; called on the calling thread.
+// launch() calls `launched` for every kernel that it starts, in order, with the name in
+// PlanSummary::kernels. For tests; called on the calling thread.
 struct LaunchObserver {
   void (*launched)(void* user, const char* kernel) = nullptr;
   void* user = nullptr;
@@ -76,9 +76,9 @@ class Backend {
                                 const Executor& executor) const = 0;
   virtual Status rope(const RopeArguments& arguments, const Executor& executor) const = 0;
 
-  // The cache of compiled kernels in executor.cache_dir, see attn/cache.hpp; the defaults are of
-  // backends that have none. cache_build() takes calls that validate_problem() accepted;
-  // `entries` may be null: only the folder is asked for.
+  // The cache of compiled kernels in executor.cache_dir, see attn/cache.hpp; the defaults serve
+  // backends that have none. cache_build() takes calls that validate_problem() accepted.
+  // `entries` may be null; cache_list() then fills in the folder alone.
   virtual Status cache_build(const CacheRequest&, const Executor&, CacheResult&) const {
     return no_cache();
   }

@@ -15,7 +15,7 @@ bool reaches(const Backend& backend, const Demand& demand) {
 Answer ask(const Backend& backend, const Demand& demand) {
   Answer answer{&backend, false, {}, nullptr};
   if (demand.forced.empty() && !backend.automatic()) {
-    answer.reason = "only runs when it is asked for by name";
+    answer.reason = "only runs when it is requested by name";
     return answer;
   }
   if (!demand.forced.empty() && demand.forced != backend.name()) {

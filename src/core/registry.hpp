@@ -21,7 +21,7 @@ struct PlanRequest {
   const Executor& executor;
 };
 
-// What is asked for. `forced` names the one backend to use; empty = the first that can.
+// What a call requires. `forced` names the one backend to use; empty = the first that can.
 struct Demand {
   std::string_view forced;
   Device device = Device::host;

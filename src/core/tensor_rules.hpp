@@ -41,8 +41,8 @@ class TensorRules {
     const TensorView* read;
   };
 
-  // Whether a given view of the right type keeps all rules, told in one pass over its dimensions;
-  // where it says no, the rules below are asked one by one. Fills in `bytes`.
+  // Whether a given view of the right type keeps all rules, decided in one pass over its
+  // dimensions. Where the answer is no, the rules below are checked one by one. Fills in `bytes`.
   [[nodiscard]] bool is_usual(const TensorView& view, const Shape& shape, bool written,
                               ByteRange& bytes) const;
   Status check_shape(const char* name, const TensorView& view, const Shape& shape) const;

@@ -23,7 +23,7 @@ class Recorder {
   virtual core::Status submit() const = 0;
 };
 
-// Of calls whose problem and arguments were validated. unsupported: with the reason.
+// For validated problems and arguments. `unsupported` comes with the reason.
 core::Status make_recorder(std::shared_ptr<Device> device, Pass pass, const Problem& problem,
                            const Arguments& arguments, std::unique_ptr<Recorder>& recorder);
 core::Status make_recorder(std::shared_ptr<Device> device, const MergeArguments& arguments,

@@ -158,14 +158,14 @@ TEST(CudaArguments, Pairs) {
     return given.fill().bias;
   };
   const auto same = [](TensorView&) {};
-  const device::Pairs all = fill("bhqk", same);
+  const device::ScoreTensor all = fill("bhqk", same);
   EXPECT_EQ(all.base, at(0x80000));
   EXPECT_EQ(all.stride_batch, 4 * 10 * 24 * 2);
   EXPECT_EQ(all.stride_head, 10 * 24 * 2);
   EXPECT_EQ(all.stride_q, 24 * 2);
   EXPECT_EQ(all.stride_kv, 2);
   EXPECT_EQ(all.vector, 1);
-  const device::Pairs keys = fill("k", [](TensorView& bias) { bias.strides[1] = 7; });
+  const device::ScoreTensor keys = fill("k", [](TensorView& bias) { bias.strides[1] = 7; });
   EXPECT_EQ(keys.stride_batch, 0);
   EXPECT_EQ(keys.stride_head, 0);
   EXPECT_EQ(keys.stride_q, 0);

@@ -174,7 +174,7 @@ TEST_F(CudaBadInput, OutOfMemory) {
   EXPECT_NE(refused(ErrorCode::out_of_memory, failing("cuMemAllocAsync", abi::kOutOfMemory))
                 .find("while taking a workspace of "),
             std::string::npos);
-  EXPECT_EQ(fake().allocations, 0) << "what was taken is given back";
+  EXPECT_EQ(fake().allocations, 0) << "the allocation is freed after the failure";
   // The kernels together, and one by one as where a stream captures.
   for (const auto& [launching, capture] :
        {std::pair{"cuGraphLaunch", abi::kCaptureNone}, {"cuLaunchKernelEx", abi::kCaptureActive}}) {

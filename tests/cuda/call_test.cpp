@@ -363,7 +363,7 @@ TEST_F(CudaBackwardCall, SumsOfRowsOfNoEntryAreZeroed) {
             (Names{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess"}));
   EXPECT_EQ(list[0].blocks, 1u);
   EXPECT_EQ(list[0].arguments.zeros_bytes, (592 + 3 * 16) * 4 * 64 * 4)
-      << "each entry's rows begin anew";
+      << "each sequence's rows start at a multiple of 16";
   EXPECT_EQ(list[0].arguments.lse_delta.stride_head, 600 * 8);
   EXPECT_EQ(list[0].arguments.lse_delta.stride_batch, 0);
   EXPECT_EQ(list[2].blocks, 10u * 4);

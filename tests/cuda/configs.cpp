@@ -32,10 +32,10 @@
 namespace attn::cuda::test {
 namespace {
 
-// Of an architecture, for the case list in every type and the benchmark; the list alone needs at
-// most 300 (plan_test.cpp).
+// Configs of one architecture for the case list in every type and the benchmark. The list alone
+// needs at most 300 (plan_test.cpp).
 constexpr std::size_t kMostConfigs = 320;
-// Of a thread, stored and loaded together: what the worst of today's kernels spills, once for each
+// Bytes that a thread spills, stores plus loads, in the worst of today's kernels, once for each
 // tile of queries (docs/kernels/sm80.md). To be lowered, never raised.
 constexpr int kMostSpilled = 540;
 // The same of the two-warp tiles that dims above 128 take where shared memory is smallest.
@@ -103,7 +103,7 @@ class Compiler {
   std::string logs_;
 };
 
-// Of calls that have no kernel: how many for which reason.
+// Reason -> number of calls that have no kernel for it.
 std::map<std::string, std::size_t> refusals(const std::vector<CacheRequest::Call>& calls,
                                             const DeviceFacts& facts) {
   std::map<std::string, std::size_t> counts;
@@ -135,7 +135,7 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, std::
     if (!expected) std::printf("FAILED: %s\n", otherwise.c_str());
     good = good && expected;
   };
-  // What no device has is told; what only this one lacks is a gap in the table.
+  // Calls that no device has a kernel for are printed. Calls that only this one lacks are an error.
   const auto everywhere = refusals(calls, *typical_facts(90));
   for (const auto& [reason, count] : refusals(calls, *facts)) {
     std::printf("  %zu calls: %s\n", count, reason.c_str());

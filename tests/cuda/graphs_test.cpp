@@ -112,7 +112,7 @@ TEST_F(CudaGraphs, AreOfOneStreamAndItsKernels) {
   EXPECT_EQ(num_made(), 2);
   for (const int value : {1, 2, 3}) EXPECT_TRUE(call(stream(1), value, 2).ok());
   EXPECT_EQ(num_made(), 3);
-  kernels[2].function = reinterpret_cast<abi::Function>(9);  // loaded anew
+  kernels[2].function = reinterpret_cast<abi::Function>(9);  // loaded again
   for (const int value : {1, 2, 3}) EXPECT_TRUE(call(stream(1), value).ok());
   EXPECT_EQ(num_made(), 4);
   EXPECT_EQ(fake().launched.back().function, 9u);

@@ -29,7 +29,7 @@ class CudaMirror : public WithFakeDriver {
     allocations = fake().allocations;
   }
   void TearDown() override {
-    EXPECT_EQ(fake().allocations, allocations) << "all memory was given back";
+    EXPECT_EQ(fake().allocations, allocations) << "all memory is freed";
     WithFakeDriver::TearDown();
   }
   int allocations = 0;

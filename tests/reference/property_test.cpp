@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compare.hpp"
@@ -106,6 +107,15 @@ TEST(Property, ChunksOfKeysMergeAndTheirGradientsAddUp) {
   EXPECT_TRUE(near(grads.dsink, whole.dsink, kClose));
 }
 
+// First row and number of rows of sequence b.
+std::pair<std::int64_t, std::int64_t> rows_of_sequence(Layout layout,
+                                                       const std::vector<std::int32_t>& lengths,
+                                                       const std::vector<std::int32_t>& cumulative,
+                                                       std::size_t b) {
+  if (layout == Layout::packed) return {cumulative[b], cumulative[b + 1] - cumulative[b]};
+  return {0, lengths[b]};
+}
+
 // One sequence and head cut out of the problem. Its lengths come from the shapes instead of
 // tensors. Its results must not change.
 void check_alone(const Sample& whole, std::int64_t b, std::int64_t h) {
@@ -114,13 +124,9 @@ void check_alone(const Sample& whole, std::int64_t b, std::int64_t h) {
   const std::int64_t group = p.heads_q / p.heads_kv;
   const auto at_b = static_cast<std::size_t>(b);
   const bool packed_q = p.layout_q == Layout::packed;
-  const bool packed_kv = p.layout_kv == Layout::packed;
-  const std::int64_t first_q = packed_q ? whole.cu_len_q[at_b] : 0;
-  const std::int64_t first_kv = packed_kv ? whole.cu_len_kv[at_b] : 0;
-  const std::int64_t len_q =
-      packed_q ? whole.cu_len_q[at_b + 1] - first_q : std::int64_t{whole.len_q[at_b]};
-  const std::int64_t len_kv =
-      packed_kv ? whole.cu_len_kv[at_b + 1] - first_kv : std::int64_t{whole.len_kv[at_b]};
+  const auto [first_q, len_q] = rows_of_sequence(p.layout_q, whole.len_q, whole.cu_len_q, at_b);
+  const auto [first_kv, len_kv] =
+      rows_of_sequence(p.layout_kv, whole.len_kv, whole.cu_len_kv, at_b);
 
   // [b, n, h, d] or [total, h, d] to [1, len, 1, d].
   const auto rows = [&](TensorView view, std::int64_t first, std::int64_t len, std::int64_t head) {

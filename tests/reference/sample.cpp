@@ -50,6 +50,14 @@ std::vector<std::int64_t> row_shape(Layout layout, std::int64_t batch, std::int6
   return {batch, len, heads, dim};
 }
 
+// A bias with its gradient; the flags say which dimensions it does not broadcast.
+auto bias(bool batch, bool head, bool q, bool kv) {
+  return [=](Setting& s) {
+    s.problem.bias = {true, batch, head, q, kv};
+    s.problem.dbias = true;
+  };
+}
+
 }  // namespace
 
 double uniform(std::mt19937_64& random, double low, double high) {
@@ -76,12 +84,6 @@ Setting small_setting() {
 }
 
 const std::vector<Option>& options() {
-  const auto bias = [](bool batch, bool head, bool q, bool kv) {
-    return [=](Setting& s) {
-      s.problem.bias = {true, batch, head, q, kv};
-      s.problem.dbias = true;
-    };
-  };
   static const std::vector<Option> list = {
       {"mha", [](Setting& s) { s.problem.heads_kv = 4; }},
       {"mqa", [](Setting& s) { s.problem.heads_kv = 1; }},

@@ -147,7 +147,7 @@ TEST(Api, UnsupportedTellsEveryReason) {
       "forward: no backend can: cuda: " + cuda_reason() + "; webgpu: " +
           (webgpu.usable ? "works on webgpu memory, the tensors are on cuda" : webgpu.detail) +
           "; cpu: works on host memory, the tensors are on cuda; reference: only runs when it is "
-          "asked for by name");
+          "requested by name");
   RopeArguments r;
   r.x = call.arguments.q;
   r.out = r.x;
@@ -264,7 +264,7 @@ TEST(Api, Explain) {
   const std::string text = explain(context, Pass::forward, parse_problem(kText));
   for (const char* part : {"problem: forward batch=2 heads_q=4", "\nvalidate: ok\n",
                            "\nbackend cuda: no: ", "\nbackend cpu: runs it",
-                           "\nbackend reference: no: only runs when it is asked for by name\n",
+                           "\nbackend reference: no: only runs when it is requested by name\n",
                            "\nplan: kernel=", " workspace_bytes=", " threads=1\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }

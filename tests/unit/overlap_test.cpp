@@ -100,7 +100,7 @@ TEST(Overlap, RandomViewsAgreeWithMarkedBytes) {
   EXPECT_LT(twice, kRounds * 9 / 10);
 }
 
-// What the rules take of a tensor, whether told in one pass or one by one.
+// The pass over all rules and the rules one by one accept the same views.
 TEST(TensorRules, RandomViewsAgreeWithMarkedBytes) {
   Views views;
   int taken = 0;

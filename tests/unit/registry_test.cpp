@@ -84,7 +84,7 @@ TEST(Registry, DeviceDecides) {
   EXPECT_EQ(choose(kAll, demand("", Device::cuda)).backend, nullptr);
   EXPECT_EQ(reasons(kAll, demand("", Device::cuda)),
             "gpu: no driver; plain: works on host memory, the tensors are on cuda; full: works on "
-            "host memory, the tensors are on cuda; slow: only runs when it is asked for by name");
+            "host memory, the tensors are on cuda; slow: only runs when it is requested by name");
 }
 
 TEST(Registry, Names) {

@@ -19,7 +19,7 @@ from libattn.hf import _documents, _mask
 from libattn.hf._guarded import unguarded
 from libattn.hf._record import Call, note, recording
 
-# Up to so many queries without gradients go to decode, which also splits along the keys.
+# Calls without gradients go to decode up to this number of queries: it also splits along the keys.
 _DECODE_QUERIES = 16
 
 # Head dimensions that libattn computes; a test holds this against the library.
@@ -190,7 +190,7 @@ def _set_visibility(
 
 
 def _narrow(options: dict[str, Any], begin: Tensor, end: Tensor) -> None:
-    """Hides keys outside [begin, end), i32 [batch | 1, len_q], beside what is hidden already."""
+    """Also hides the keys outside [begin, end), i32 [batch | 1, len_q]."""
     if "kv_begin" in options:
         begin = torch.maximum(begin, options["kv_begin"])
         end = torch.minimum(end, options["kv_end"])

@@ -27,7 +27,7 @@ def of_bounds(
     """The keys that each query sees of its document, causality and window counted inside it.
 
     cu_q, cu_k: [documents + 1] running lengths; cu_k None = cu_q. The last query of a document
-    stands beside its last key; queries past cu_q's last entry see nothing. Raises ValueError for
+    is aligned with its last key; queries past cu_q's last entry see nothing. Raises ValueError for
     a batch of more than one row.
     """
     if batch != 1:

@@ -42,7 +42,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Queries:
-    """The queries that a mask is asked for.
+    """The queries that a mask covers.
 
     positions: i64 [batch | 1, len_q] in the sequence. rows: the same where packed documents have
     not restarted the count.
@@ -204,7 +204,7 @@ def _restarted(captured: dict[str, Any], queries: Queries) -> Interval:
 def _inner_code(factory: str) -> CodeType | None:
     """The code of the function that transformers' `factory` returns."""
     code = getattr(inspect.unwrap(getattr(masking_utils, factory, len)), "__code__", None)
-    # Beside it: generator expressions ("<genexpr>"), from Python 3.14 on its annotations.
+    # Other code objects: generator expressions ("<genexpr>") and, from Python 3.14 on, annotations.
     inner = [
         part
         for part in getattr(code, "co_consts", ())

@@ -14,7 +14,7 @@ DELAY_CYCLES = 200_000_000
 
 
 class OnlyDlpack:
-    """A tensor of which DLPack is all that can be seen."""
+    """A tensor that offers DLPack only."""
 
     def __init__(self, tensor):
         self._tensor = tensor
@@ -27,7 +27,7 @@ class OnlyDlpack:
 
 
 class OnlyInterface:
-    """A tensor of which __cuda_array_interface__ is all that can be seen."""
+    """A tensor that offers __cuda_array_interface__ only."""
 
     def __init__(self, tensor, stream=None):
         self._tensor = tensor

@@ -31,7 +31,7 @@ def _replay_with_changed_inputs(graph, got, x, names=None):
 
 
 def _refilled(count):
-    """So many of the same problem, each with values of its own, and what is expected of them."""
+    """`count` inputs of one problem, each with its own values, and their expected results."""
     cases = [inputs("deterministic", "cuda", DTYPE) for _ in range(count)]
     for seed, x in enumerate(cases):
         _refill(x, seed)

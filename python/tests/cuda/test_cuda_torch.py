@@ -15,7 +15,7 @@ def _heads_first(*tensors):
 
 @pytest.mark.parametrize("masked", ("causal", "mask", "bias", "plain"))
 def test_scaled_dot_product_attention(device, masked):
-    """Beside PyTorch's own on float64, with gradients."""
+    """Compared with PyTorch's own in float64, with gradients."""
     generator = torch.Generator().manual_seed(5)
     q, k, v, dout = (
         torch.randn(2, 4, n, 64, generator=generator).to(device, DTYPE)
@@ -50,7 +50,7 @@ def test_scaled_dot_product_attention(device, masked):
 
 
 def _errors(q, k, v, dout, options):
-    """Of o, dq, dk, dv with heads first, as PyTorch has them."""
+    """Errors of o, dq, dk, dv; the tensors are [batch, heads, len, dim], as in PyTorch."""
     words = {"causal": options.get("is_causal", False), "diagonal": "top_left"}
     if "scale" in options:
         words["scale"] = options["scale"]

@@ -38,7 +38,7 @@ PADDINGS = {
 
 @pytest.fixture
 def no_evaluation(monkeypatch):
-    """transformers' own patterns are known: none is asked for pair by pair."""
+    """Fails the test if a pattern is evaluated pair by pair: transformers' own are recognized."""
     monkeypatch.delattr(_intervals, "evaluate")
 
 

@@ -103,7 +103,7 @@ def test_packed_documents_equal_eager(name):
 @pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
 def test_packed_documents_equal_documents_alone(name, use_cache):
-    """Also where eager mixes them: with a cache, and in models whose mask isn't told of them."""
+    """Also where eager mixes documents: with a cache, and in models that build no document mask."""
     _, ours = pair(MODELS[name])
     tokens, _, positions = packed_batch()
     with torch.no_grad():

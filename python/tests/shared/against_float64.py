@@ -189,7 +189,9 @@ def _errors(result: Any, tensors: Any, options: Any, dtype: torch.dtype) -> dict
     }
     if "bias" in options:
         shape = options["bias"].shape
-        whole = tuple(a for a in (0, 1) if shape[a] == 1)  # rows of which nothing else is shared
+        whole = tuple(
+            a for a in (0, 1) if shape[a] == 1
+        )  # broadcast dimensions other than rows and keys
         along = p if shape[3] != 1 else p.sum(3, keepdims=True)
         rows = (along**2 * of_delta[..., None]).sum(whole, keepdims=True)
         found["dbias"] = error(rows if shape[2] != 1 else rows.sum(2, keepdims=True))

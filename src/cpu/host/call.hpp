@@ -66,7 +66,7 @@ struct Entry {
   std::int64_t diag = 0;
 };
 
-// Query rows of all entries together; workspace that is kept for each row has so many.
+// Query rows of all sequences together: the number of rows in workspace parts that have one a row.
 inline std::int64_t all_query_rows(const Problem& p) {
   return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
 }

@@ -15,8 +15,6 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 
 using device::kUnlimited;
-using device::Pairs;
-using device::Rows;
 
 constexpr std::int64_t kVectorBytes = 16;
 
@@ -28,9 +26,9 @@ bool aligned(const void* base) {
   return aligned(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(base)));
 }
 
-// Rows of the kernel's parameters, `type` being the number of the DType.
-Rows rows_of(const core::StridedTensor& from, bool vector = false) {
-  Rows rows;
+// The kernels' form of the same view; `type` is the number of the DType.
+device::StridedTensor rows_of(const core::StridedTensor& from, bool vector = false) {
+  device::StridedTensor rows;
   rows.base = from.base;
   rows.stride_batch = from.stride_batch;
   rows.stride_row = from.stride_row;
@@ -41,30 +39,30 @@ Rows rows_of(const core::StridedTensor& from, bool vector = false) {
 }
 
 // [b, len, heads, dim] or [total, heads, dim].
-Rows rows_of(const TensorView& view) {
+device::StridedTensor rows_of(const TensorView& view) {
   return rows_of(core::rows_of(view),
                  view.given() && core::access_of_rows(view) != core::Access::element);
 }
 
-Pairs pairs_of(const TensorView& view, const Extent& extent) {
-  Pairs pairs;
+device::ScoreTensor scores_of(const TensorView& view, const Extent& extent) {
+  device::ScoreTensor scores;
   const core::ScoreTensor from = core::scores_of(view, extent);
-  if (!view.given()) return pairs;
-  pairs.base = from.base;
-  pairs.stride_batch = from.stride_batch;
-  pairs.stride_head = from.stride_head;
-  pairs.stride_q = from.stride_q;
-  pairs.stride_kv = from.stride_kv;
-  pairs.type = static_cast<int>(from.dtype);
+  if (!view.given()) return scores;
+  scores.base = from.base;
+  scores.stride_batch = from.stride_batch;
+  scores.stride_head = from.stride_head;
+  scores.stride_q = from.stride_q;
+  scores.stride_kv = from.stride_kv;
+  scores.type = static_cast<int>(from.dtype);
   const bool vector = aligned(from.base) && from.stride_kv == core::element_size(from.dtype) &&
                       (view.shape[0] <= 1 || aligned(from.stride_batch)) &&
                       (view.shape[1] <= 1 || aligned(from.stride_head)) &&
                       (view.shape[2] <= 1 || aligned(from.stride_q));
-  pairs.vector = vector ? 1 : 0;
-  return pairs;
+  scores.vector = vector ? 1 : 0;
+  return scores;
 }
 
-device::Integers integers_of(const TensorView& view) {
+device::LengthArray lengths_of(const TensorView& view) {
   const core::LengthArray lengths = core::lengths_of(view);
   return {lengths.base, lengths.stride};
 }
@@ -103,7 +101,8 @@ void fill_visibility(const core::Band& band, device::Arguments& a) {
 }
 
 // tanh(x) / x = sum of c_n x^2n to 7e-8 for |x| up to 0.6: fitted to the relative error by iterated
-// least squares. Of raw products x with scale and cap in the coefficients.
+// least squares. The coefficients include scale and cap, so that kernels apply them to raw
+// products.
 void fill_cap_series(double scale, double softcap, device::Arguments& a) {
   constexpr double kReach = 0.6;
   constexpr double kSeries[] = {0.9999999268687472, -0.3333230997252761, 0.13310173632093492,
@@ -172,7 +171,7 @@ void fill_gradients(const Problem& p, const Arguments& from, device::Arguments& 
   a.dv = rows_of(from.dv);
   a.dlse = rows_of(core::statistics_of(from.dlse));
   a.delta = rows_of(core::statistics_of(from.delta));
-  a.dbias = pairs_of(from.dbias, p.bias);
+  a.dbias = scores_of(from.dbias, p.bias);
   a.dbias_full =
       (p.bias.batch ? 8 : 0) | (p.bias.head ? 4 : 0) | (p.bias.q ? 2 : 0) | (p.bias.kv ? 1 : 0);
   if (from.dsink.given()) {
@@ -191,14 +190,14 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
   a.v = rows_of(from.v);
   a.o = rows_of(from.o);
   a.lse = rows_of(core::statistics_of(from.lse));
-  a.bias = pairs_of(from.bias, p.bias);
-  a.mask = pairs_of(from.mask, p.mask);
+  a.bias = scores_of(from.bias, p.bias);
+  a.mask = scores_of(from.mask, p.mask);
   a.kv_begin = rows_of(core::indices_of(from.kv_begin));
   a.kv_end = rows_of(core::indices_of(from.kv_end));
-  a.len_q = integers_of(from.len_q);
-  a.len_kv = integers_of(from.len_kv);
-  a.cu_len_q = integers_of(from.cu_len_q);
-  a.cu_len_kv = integers_of(from.cu_len_kv);
+  a.len_q = lengths_of(from.len_q);
+  a.len_kv = lengths_of(from.len_kv);
+  a.cu_len_q = lengths_of(from.cu_len_q);
+  a.cu_len_kv = lengths_of(from.cu_len_kv);
   if (from.nonfinite_count.given()) {
     a.nonfinite_count = static_cast<unsigned*>(from.nonfinite_count.address());
   }

@@ -115,7 +115,7 @@ core::Status Binaries::get_all(std::span<const Config> configs, int capability, 
   try {
     for (std::size_t i = 1; i < workers; ++i) others.emplace_back(work);
   } catch (const std::system_error&) {
-    // No more threads to be had: those that are there do it.
+    // The system has no more threads: those that started do the work.
   }
   work();
   for (std::thread& other : others) other.join();

@@ -43,10 +43,10 @@ class Binaries {
 
   // `binary` stays where it is.
   core::Status get(const Config& config, int capability, const Binary*& binary);
-  // For a binary that the driver refused to load: where it came from the disk, it is compiled anew
-  // and takes its place, there too. `binary` is then the new one; unchanged: there is no other.
+  // For a binary that the driver refused to load. If it came from the disk, it is compiled again,
+  // replaced on the disk, and `binary` is the new one. Otherwise `binary` is unchanged.
   core::Status replace(const Config& config, int capability, const Binary*& binary);
-  // The same for many, on so many threads (0: the processors). The first that fails.
+  // get() for many on `threads` threads (0: one for each processor). Returns the first failure.
   core::Status get_all(std::span<const Config> configs, int capability, int threads);
 
   [[nodiscard]] const Cache& cache() const { return cache_; }

@@ -5,8 +5,9 @@
 //   compiler=13000
 //   kernel=..., sources=..., config=..., options=..., architecture=..., each on a line
 //   <an empty line, then the binary>
-// What does not match to the last byte is not used and is written anew. Files appear by rename, so
-// that several processes may fill one folder; a folder that can't be written is read all the same.
+// A file that does not match to the last byte is not used and is written again. Files appear by
+// rename, so that several processes may fill one folder. A folder that can't be written is still
+// read.
 #pragma once
 
 #include <attn/cache.hpp>
@@ -29,7 +30,7 @@ struct BinaryKey {
 
 class Cache {
  public:
-  // Of the folder `cuda` in `root`. An empty root: nothing is kept.
+  // Keeps its files in the folder `cuda` of `root`. An empty root: nothing is kept.
   explicit Cache(const std::string& root);
   // ATTN_CACHE_DIR, else libattn in XDG_CACHE_HOME or ~/.cache; empty where none is known.
   static std::string default_root();

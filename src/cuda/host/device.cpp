@@ -22,7 +22,7 @@ core::Status check_ordinal(const Driver& driver, int ordinal) {
       (driver.num_devices() == 1 ? std::string() : " to " + device_text(driver.num_devices() - 1)));
 }
 
-// The primary context of each device that was asked for, retained for as long as the process lives:
+// The primary context of each device in use, retained for as long as the process lives:
 // a release at exit would run after the driver's own clean-up.
 core::Status primary_context(const Driver& driver, int ordinal, abi::Context& context) {
   static std::mutex mutex;

@@ -130,8 +130,8 @@ inline constexpr int kTensorMapFillZero = 0;
 
 }  // namespace attn::cuda::abi
 
-// X(symbol, parameters): the functions of the driver, all of which return abi::Result. Symbols
-// carry the version that their name stands for in cuda.h.
+// X(symbol, parameters): the functions of the driver. Each returns abi::Result. A symbol has the
+// suffix (_v2) that cuda.h adds to the function's name.
 #define ATTN_CUDA_DRIVER_FUNCTIONS(X)                                                              \
   X(cuInit, (unsigned flags))                                                                      \
   X(cuDriverGetVersion, (int* version))                                                            \

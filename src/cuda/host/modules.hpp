@@ -44,8 +44,8 @@ struct Kernel {
 class Modules {
  public:
   explicit Modules(Binaries& binaries) : binaries_(binaries) {}
-  // The process's, by cache folder and driver; see Binaries::of. Asked for the same as the time
-  // before by a thread, it allocates nothing.
+  // The process's, by cache folder and driver; see Binaries::of. Allocates nothing if the thread's
+  // previous call had the same arguments.
   static Modules& of(const Driver& driver, std::string_view cache_root);
 
   // The kernels in this context; null where one was not loaded yet. Allocates nothing.

@@ -1,6 +1,7 @@
-// Nvrtc: NVIDIA's run-time compiler, opened at run time. Looked for under the file that ATTN_NVRTC
-// names, then by its name (what the process has loaded, the loader's path), in CUDA_HOME and
-// CUDA_PATH, in /usr/local/cuda and in the pip wheels (nvidia/*/lib) beside libattn's own package.
+// Nvrtc: NVIDIA's run-time compiler, opened at run time. It is searched in this order: the file
+// that ATTN_NVRTC names; its name (what the process has loaded, then the loader's path); CUDA_HOME
+// and CUDA_PATH; /usr/local/cuda; the pip wheels (nvidia/*/lib) in the folder that has libattn's
+// package.
 #pragma once
 
 #include <memory>

@@ -32,7 +32,7 @@ struct Unit {
 // invalid_argument where there is no such source or one includes what is not there. Includes are
 // read as text: one that a condition leaves out counts.
 core::Status make_unit(std::span<const Source> sources, std::string_view name, Unit& unit);
-// Of kernel_sources(), made once in a process.
+// The unit of a source in kernel_sources(), made once in a process.
 core::Status find_unit(std::string_view name, const Unit*& unit);
 
 }  // namespace attn::cuda

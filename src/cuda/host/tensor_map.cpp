@@ -64,7 +64,7 @@ core::Status encode(const Driver& driver, std::string_view name, const RowTiles&
   const TensorView& view = tiles.view;
   if (const std::string_view why = unmappable(view); !why.empty()) {
     return core::Status::invalid("cuda: " + std::string(name) + ": found " + to_string(view) +
-                                 ", of which no tensor map can be made: " + std::string(why));
+                                 "; no tensor map can describe it: " + std::string(why));
   }
   if (!tile_fits(tiles)) {
     return {ErrorCode::internal, "cuda: tensor map of " + std::string(name) + ": tile of " +

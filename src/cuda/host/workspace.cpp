@@ -24,7 +24,7 @@ std::int64_t dbias_accum_columns(const Problem& p) {
   return core::round_up(p.len_kv, 16);
 }
 
-// Strides of [b, h, n] rows of so many bytes, packed [h, total].
+// [b, h, n] rows of row_bytes bytes; packed: [h, total_q].
 device::StridedTensor rows_at(char* base, const Problem& p, std::int64_t row_bytes) {
   device::StridedTensor rows;
   const bool packed = p.layout_q == Layout::packed;

@@ -46,7 +46,7 @@ Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);
 std::int64_t dbias_elements(const Problem& problem);
 std::int64_t dbias_accum_elements(const Problem& problem);
 std::int64_t dbias_accum_rows(const Problem& problem);
-// Whether the sums take at most so many bytes; also where their number is beyond 64 bits.
+// Whether the sums take at most `bytes` bytes; also correct where their size exceeds 64 bits.
 bool dbias_accum_fits(const Problem& problem, std::int64_t bytes);
 
 void place(const Workspace& workspace, const Problem& problem, void* memory, device::Arguments& a);

@@ -13,7 +13,7 @@ using ReadPart = std::function<std::optional<std::string>(std::string_view name)
 
 // Replaces each line `//! include NAME` of a source by the part's text, depth first, each part
 // once: a later line that names the same part is dropped. Nothing else is interpreted. On failure
-// the result is empty and `error` says which line of which text is wrong.
+// the result is empty and `error` names the text and the line that is wrong.
 std::string assembled(std::string_view name, std::string_view source, const ReadPart& read_part,
                       std::string& error);
 

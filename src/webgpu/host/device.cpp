@@ -62,7 +62,7 @@ void on_device(WGPURequestDeviceStatus status, WGPUDevice device, WGPUStringView
   got.done = true;
 }
 
-// wgpu-native lists them; Dawn is asked for one of each sort.
+// wgpu-native lists its adapters; from Dawn one of each power preference is requested.
 std::vector<Adapter> list_adapters(const Device& device) {
   const Provider& provider = device.provider();
   const ProviderApi& api = provider.api();
@@ -362,7 +362,7 @@ void Device::start_caches() {
   const char* subgroups = std::getenv("ATTN_WEBGPU_SUBGROUPS");
   if (subgroups != nullptr && std::string_view(subgroups) == "0") facts_.has_subgroups = false;
   if (facts_.has_subgroups) probe_subgroups();
-  // Of a device that may be a CPU the measurement could take seconds.
+  // Only GPUs are measured: on a CPU the measurement could take seconds.
   const bool is_gpu =
       facts_.type == AdapterType::discrete || facts_.type == AdapterType::integrated;
   facts_.submission_flops = flops_of_submission(facts_.type, is_gpu ? measure_rate() : 0.0);

@@ -26,7 +26,7 @@ enum class AdapterType { discrete, integrated, cpu, unknown };
 struct DeviceFacts {
   std::string name;     // "llvmpipe (LLVM 15.0.6, 256 bits)"
   std::string backend;  // "vulkan", "metal", "d3d12", ...
-  std::string driver;   // "Mesa 22.3.6 (LLVM 15.0.6)"; empty where it is not told
+  std::string driver;   // "Mesa 22.3.6 (LLVM 15.0.6)"; empty where it is unknown
   AdapterType type = AdapterType::unknown;
   ProviderKind provider = ProviderKind::wgpu_native;
   std::uint64_t max_buffer_bytes = 0;
@@ -71,10 +71,10 @@ class Device {
   // the first discrete one, else an integrated one, else a CPU.
   static core::Status open(const Provider& provider, std::string_view adapter,
                            std::shared_ptr<Device>& device);
-  // The caller's. Its features and limits are what the caller asked for.
+  // Wraps the caller's device; its features and limits are those that the caller requested.
   static core::Status wrap(const Handles& handles, std::shared_ptr<Device>& device);
-  // The process's, with ATTN_WEBGPU_ADAPTER as the adapter's name; made by the first call, and anew
-  // by the first after it was lost.
+  // The process's device, with ATTN_WEBGPU_ADAPTER as the adapter's name. The first call opens it;
+  // after it was lost, the next call opens another.
   static core::Status process(std::shared_ptr<Device>& device);
 
   ~Device();

@@ -12,7 +12,7 @@ namespace {
 
 using std::to_string;
 
-// Of one dispatch: what is refused, and how that reads.
+// Checks one dispatch; a refusal is a message.
 class Checker {
  public:
   Checker(const Device& device, const BoundDispatch& dispatch, int index)
@@ -198,8 +198,8 @@ core::Status record_pass(Device& device, std::span<const BoundDispatch> dispatch
     }
   });
   if (status.ok()) {
-    // Errors of a pass are told when the encoder is finished, but those of an encoder that is
-    // finished, or has an open pass, at once.
+    // Errors inside of a pass are reported when the encoder is finished. An encoder that is already
+    // finished, or has an open pass, reports at once.
     status = device.scopes().run(
         "recording a call", [&] { encode_pass(api, dispatches, groups, encoder, timestamps); });
   }

@@ -1,7 +1,7 @@
 // Provider: an implementation of webgpu.h, opened at run time into a table of typed functions:
-// wgpu-native, or Dawn where its symbols match. Looked for under the file or folder that ATTN_WGPU
-// names, then among what the process has loaded, then by name (the loader's path), then in the
-// `wgpu` wheel beside libattn's own package. Where there is none, there is a reason.
+// wgpu-native, or Dawn where its symbols match. It is searched in this order: the file or folder
+// that ATTN_WGPU names; what the process has loaded; its name (the loader's path); the `wgpu` wheel
+// in the folder that has libattn's package. Where there is none, there is a reason.
 #pragma once
 
 #include <webgpu.h>
@@ -116,7 +116,7 @@ class Provider {
   struct Opened;
   // The process's provider, opened by the first call and kept; null with the reason.
   static const Provider* get(std::string& reason);
-  // What get() does, from this list of library names and paths, anew.
+  // Opens the first usable one of these library names and paths; get() does so once.
   static Opened open(std::span<const std::string> libraries);
   // A provider of the caller's, who keeps it loaded; null stands for what the process has loaded.
   // The same lookup gives the same provider.

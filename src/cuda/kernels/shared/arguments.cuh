@@ -40,11 +40,6 @@ struct LengthArray {
   long long stride = 0;
 };
 
-// The host's names for the same (host/arguments.cpp).
-using Rows = StridedTensor;
-using Pairs = ScoreTensor;
-using Integers = LengthArray;
-
 struct Arguments {
   StridedTensor q, k, v, o, lse;
   // Backward. In the workspace: lse_delta, f32 pairs [b, h, n] {lse in units of log2, delta},
