@@ -160,6 +160,20 @@ RotaryJob gradient_job(const Call& call, const StridedTensor& in, const StridedT
   return job;
 }
 
+// q or k of a call with rope, and its rotated copy in the workspace.
+template <class T>
+struct RotatedInput {
+  StridedTensor& tensor;  // the call's
+  StridedTensor& gradient;
+  const core::StridedTensor& positions;
+  Layout layout;
+  std::int64_t len, heads;
+  T* rotated;
+  T* rotated_gradient;  // null: there is none
+  std::int64_t (*rows)(const Call& call, std::int64_t b, bool all, RotaryEntry& rotary);
+  StridedTensor caller_gradient = {};
+};
+
 // One launch. Rotated inputs and their gradients take the place of the caller's in `call_`.
 template <class T>
 class Launch {
@@ -169,7 +183,25 @@ class Launch {
         executor_(executor),
         call_(resolve(plan.pass, plan.problem, arguments)),
         w_(lay_out<T>(plan.pass, plan.problem, plan.config, plan.scratch_bytes, plan.threads,
-                      static_cast<char*>(arguments.workspace))) {
+                      static_cast<char*>(arguments.workspace))),
+        q_{call_.q,
+           call_.dq,
+           call_.pos_q,
+           plan.problem.layout_q,
+           plan.problem.len_q,
+           plan.problem.heads_q,
+           w_.rotated_q,
+           w_.gradient_q,
+           query_rows},
+        k_{call_.k,
+           call_.dk,
+           call_.pos_k,
+           plan.problem.page_size > 0 ? Layout::padded : plan.problem.layout_kv,
+           plan.problem.len_kv,
+           plan.problem.heads_kv,
+           w_.rotated_k,
+           w_.gradient_k,
+           key_rows} {
     call_.interrupt = executor.interrupt;
   }
 
@@ -188,8 +220,8 @@ class Launch {
     const bool is_float = config.engine == Engine::float_simd;
     switch (step) {
       case Step::append: return append(call_, executor_);
-      case Step::rotate_q: return rotate_q();
-      case Step::rotate_k: return rotate_k();
+      case Step::rotate_q: return rotate(q_);
+      case Step::rotate_k: return rotate(k_);
       case Step::fill_gaps:
         if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
         return write_query_gaps<T>(call_);
@@ -212,8 +244,8 @@ class Launch {
       case Step::bias_gradient:
         return run(backward_kernels<T>().bias, w_.sums, config, bias_grid(p, config).tasks());
       case Step::sink_gradient: return run(backward_kernels<T>().sinks, w_.sums, config, p.heads_q);
-      case Step::rotate_dq: return rotate_dq();
-      case Step::rotate_dk: return rotate_dk();
+      case Step::rotate_dq: return rotate_gradient(q_);
+      case Step::rotate_dk: return rotate_gradient(k_);
     }
   }
 
@@ -224,60 +256,37 @@ class Launch {
     });
   }
 
-  void rotate_q() {
-    const Problem& p = plan_.problem;
-    const auto in_workspace = [&](T* memory) {
-      return workspace_rows(memory, p.layout_q, p.len_q, p.heads_q, p.dim_qk);
-    };
-    const StridedTensor q = in_workspace(w_.rotated_q);
-    RotaryJob job = rotary_job(call_, call_.q, q, p.heads_q);
-    job.positions = call_.pos_q;
-    run_rotary(call_, job, executor_, p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
-      return query_rows(call_, b, false, rotary);
-    });
-    call_.q = q;
-    caller_dq_ = call_.dq;
-    if (w_.gradient_q != nullptr) call_.dq = in_workspace(w_.gradient_q);
+  StridedTensor in_workspace(const RotatedInput<T>& x, T* memory) const {
+    return workspace_rows(memory, x.layout, x.len, x.heads, plan_.problem.dim_qk);
   }
 
-  void rotate_k() {
-    const Problem& p = plan_.problem;
-    const auto in_workspace = [&](T* memory) {
-      const Layout layout = p.page_size > 0 ? Layout::padded : p.layout_kv;
-      return workspace_rows(memory, layout, p.len_kv, p.heads_kv, p.dim_qk);
-    };
-    const StridedTensor k = in_workspace(w_.rotated_k);
-    RotaryJob job = rotary_job(call_, call_.k, k, p.heads_kv);
-    job.positions = call_.pos_k;
-    run_rotary(call_, job, executor_, p.batch, p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
-      return key_rows(call_, b, false, rotary);
-    });
-    call_.k = k;
-    caller_dk_ = call_.dk;
-    if (w_.gradient_k != nullptr) call_.dk = in_workspace(w_.gradient_k);
+  // From here on the call's kernels read the rotated copy, and write the copy's gradient into the
+  // workspace.
+  void rotate(RotatedInput<T>& x) {
+    const StridedTensor rotated = in_workspace(x, x.rotated);
+    RotaryJob job = rotary_job(call_, x.tensor, rotated, x.heads);
+    job.positions = x.positions;
+    run_rotary(
+        call_, job, executor_, plan_.problem.batch, x.len,
+        [&](std::int64_t b, RotaryEntry& rotary) { return x.rows(call_, b, false, rotary); });
+    x.tensor = rotated;
+    x.caller_gradient = x.gradient;
+    if (x.rotated_gradient != nullptr) x.gradient = in_workspace(x, x.rotated_gradient);
   }
 
   // Padding gets zeros, or is left alone when accumulating.
-  void rotate_dq() {
-    const Problem& p = plan_.problem;
-    run_rotary(call_, gradient_job(call_, call_.dq, caller_dq_, p.heads_q, call_.pos_q), executor_,
-               p.batch, p.len_q, [&](std::int64_t b, RotaryEntry& rotary) {
-                 return query_rows(call_, b, !p.accumulate, rotary);
-               });
-  }
-  void rotate_dk() {
-    const Problem& p = plan_.problem;
-    run_rotary(call_, gradient_job(call_, call_.dk, caller_dk_, p.heads_kv, call_.pos_k), executor_,
-               p.batch, p.len_kv, [&](std::int64_t b, RotaryEntry& rotary) {
-                 return key_rows(call_, b, !p.accumulate, rotary);
-               });
+  void rotate_gradient(const RotatedInput<T>& x) {
+    const RotaryJob job = gradient_job(call_, x.gradient, x.caller_gradient, x.heads, x.positions);
+    const bool all = !plan_.problem.accumulate;
+    run_rotary(call_, job, executor_, plan_.problem.batch, x.len,
+               [&](std::int64_t b, RotaryEntry& rotary) { return x.rows(call_, b, all, rotary); });
   }
 
   const CpuPlan& plan_;
   const core::Executor& executor_;
   Call call_;
-  StridedTensor caller_dq_, caller_dk_;
   Workspace<T> w_;
+  RotatedInput<T> q_, k_;
 };
 
 // All rows (batch x len, or total) of a tensor [b, n, h, d] or [total, h, d], in blocks.
