@@ -4,13 +4,14 @@
 # fails. Test programs write reports (JUnit XML, rows of attn check) to build/full/reports/NAME, which
 # tools/count_tests.py counts. The last line is "N passed, N failed": steps, and the tests that they ran.
 #
-# usage: tools/full_tests.sh [STEP...]      default: all steps; --list prints them
+# usage: tools/full_tests.sh [STEP...]      default: the steps of CI; --list prints them
+#        tools/full_tests.sh --all          those and zoo: every architecture of transformers against eager
 #
 # CI has 40 minutes on two cores. What it samples for that runs completely on request:
 #   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
 #                                                     step webgpu of gpu_tests.sh runs it on a GPU
 #   tests/fuzz/run.sh SECONDS                         longer fuzzing
-#   tools/full_tests.sh zoo                           every architecture of transformers against eager
+#   tools/full_tests.sh zoo                           11 minutes; CI's step python compares a slice
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
@@ -124,7 +125,7 @@ step_aarch64() {
 }
 
 step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
-step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; } # on request
+step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; }
 step_mutations() { python3 tests/mutations/run.py; }
 
 # Runs a step and writes "EXIT_STATUS SECONDS" to its .end file.
@@ -141,7 +142,11 @@ if [ "${1:-}" = --list ]; then
   printf '%s\n' "${groups[@]}"
   exit 0
 fi
-[ $# -gt 0 ] && groups=("$@")
+if [ "${1:-}" = --all ]; then
+  groups+=("zoo")
+elif [ $# -gt 0 ]; then
+  groups=("$@")
+fi
 for name in ${groups[*]}; do
   if ! declare -F "step_$name" >/dev/null; then
     echo "full_tests: no step '$name'; --list prints them" >&2
