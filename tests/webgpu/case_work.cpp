@@ -20,11 +20,11 @@ struct HashSpec {
 
 }  // namespace
 
-CaseWork::CaseWork(const harness::Case& c, const DeviceFacts& facts)
+CaseWork::CaseWork(const harness::Case& c, const DeviceFacts& facts, bool with_forward)
     : inputs(c), output_set(c, DType::none) {
   const std::string why = refusal(c.problem, facts);
   if (!why.empty()) throw Error(ErrorCode::unsupported, why);
-  if (c.pass == Pass::backward) harness::give_forward(c, inputs);
+  if (with_forward && c.pass == Pass::backward) harness::give_forward(c, inputs);
   run.add(inputs.tensors);
   run.add(output_set.tensors);
   Arguments& a = inputs.arguments;
@@ -35,7 +35,7 @@ CaseWork::CaseWork(const harness::Case& c, const DeviceFacts& facts)
   }
   if (a.seed.device != nullptr) there.seed = *a.seed.device;
   if (a.offset.device != nullptr) there.offset = *a.offset.device;
-  const core::Status status = make_work({c.pass, c.problem, there, facts}, run.work);
+  const core::Status status = make_work(WebGpuPlan(c.pass, c.problem, facts), there, run.work);
   if (!status.ok()) throw Error(status.code, status.message);
 }
 
@@ -56,7 +56,7 @@ std::vector<KernelSpec> kernels_of_list(const DeviceFacts& facts) {
   for (const harness::Case& c : harness::case_list()) {
     if (!refusal(c.problem, facts).empty()) continue;
     Work work;
-    if (work_of_problem(c.pass, c.problem, facts, work).ok()) insert(work);
+    if (work_of_problem(WebGpuPlan(c.pass, c.problem, facts), work).ok()) insert(work);
   }
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const Operation& operation : operations(dtype, facts)) insert(operation.run.work);

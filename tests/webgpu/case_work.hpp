@@ -9,8 +9,9 @@
 namespace attn::webgpu::test {
 
 struct CaseWork {
-  // Throws Error (unsupported) with the backend's reason.
-  CaseWork(const harness::Case& c, const DeviceFacts& facts);
+  // Throws Error (unsupported) with the backend's reason. `with_forward`: a backward's o and lse
+  // are those of the forward; without, they hold anything, which the dispatches do not depend on.
+  CaseWork(const harness::Case& c, const DeviceFacts& facts, bool with_forward = true);
   // From the reference.
   [[nodiscard]] std::vector<Output> outputs(const harness::Case& c) const;
 

@@ -101,7 +101,7 @@ std::vector<float> all_results(Device& device, const DeviceFacts& facts, std::si
   dispatches = 0;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Work work;
-    EXPECT_TRUE(is_ok(make_work({pass, problem, layer.arguments, facts}, work)));
+    EXPECT_TRUE(is_ok(make_work(WebGpuPlan(pass, problem, facts), layer.arguments, work)));
     EXPECT_TRUE(is_ok(run(device, work)));
     dispatches += work.dispatches.size();
   }

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "case_work.hpp"
+#include "core/access.hpp"
 #include "dry_run.hpp"
 #include "webgpu/host/run.hpp"
 #include "webgpu/passes/attention.hpp"
@@ -80,7 +82,7 @@ TEST(Support, CutsWhatIsLongerThanAGrid) {
     Problem problem = long_problem(DType::f32, 4096);
     problem.dq = problem.dk = problem.dv = pass == Pass::backward;
     Work work;
-    const core::Status status = work_of_problem(pass, problem, facts, work);
+    const core::Status status = work_of_problem(WebGpuPlan(pass, problem, facts), work);
     EXPECT_TRUE(status.ok()) << status.message;
     for (const Dispatch& dispatch : work.dispatches) {
       const std::string_view source = dispatch.spec.source;
@@ -90,6 +92,35 @@ TEST(Support, CutsWhatIsLongerThanAGrid) {
   }
 }
 
+// A call runs the plan's kernels with the plan's constants, and no others, on tensors that allow
+// the usual access. On other tensors it also copies.
+TEST(Plan, HasTheKernelsOfTheCaseList) {
+  const DeviceFacts facts = core_facts(32768);
+  const std::vector<harness::Case> list = harness::case_list();
+  std::size_t usual = 0;
+  for (std::size_t n = 0; n < list.size(); n += 7) {
+    const harness::Case& c = list[n];
+    const core::Result<WebGpuPlan> plan = make_plan(c.pass, c.problem, facts);
+    if (!plan.ok()) continue;
+    const std::vector<KernelSpec>& planned = plan.value().kernels;
+    const CaseWork call(c, facts, false);
+    std::vector<KernelSpec> launched;
+    for (const Dispatch& dispatch : call.run.work.dispatches) launched.push_back(dispatch.spec);
+    if (core::access_of(c.pass, c.problem, call.inputs.arguments) ==
+        core::best_access(c.pass, c.problem)) {
+      EXPECT_TRUE(launched == planned) << to_string(c);
+      ++usual;
+      continue;
+    }
+    for (const KernelSpec& spec : launched) {
+      const bool is_planned = std::ranges::find(planned, spec) != planned.end();
+      EXPECT_TRUE(is_planned || spec.source == std::string_view("copy"))
+          << to_string(c) << ": " << to_string(spec);
+    }
+  }
+  EXPECT_GT(usual, list.size() / 7 / 2);
+}
+
 TEST(Memory, GrowsWithTheLengthAlone) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     std::uint64_t total = 0;
@@ -97,7 +128,7 @@ TEST(Memory, GrowsWithTheLengthAlone) {
       Problem problem = long_problem(dtype, 65536);
       problem.dq = problem.dk = problem.dv = pass == Pass::backward;
       Work work;
-      const core::Status status = work_of_problem(pass, problem, least_facts(), work);
+      const core::Status status = work_of_problem(WebGpuPlan(pass, problem, least_facts()), work);
       ASSERT_TRUE(status.ok()) << status.message;
       const Needs needs = needs_of(work);
       total += needs.info + needs.prepared + needs.staged + needs.parameters;
@@ -110,7 +141,7 @@ TEST(Memory, GrowsWithTheLengthAlone) {
 // Dispatches of a kernel in the backward of the problem.
 std::size_t count_of(std::string_view kernel, const Problem& problem, const DeviceFacts& facts) {
   Work work;
-  const core::Status status = work_of_problem(Pass::backward, problem, facts, work);
+  const core::Status status = work_of_problem(WebGpuPlan(Pass::backward, problem, facts), work);
   EXPECT_TRUE(status.ok()) << status.message;
   return static_cast<std::size_t>(std::ranges::count_if(
       work.dispatches, [&](const Dispatch& dispatch) { return dispatch.spec.source == kernel; }));

@@ -81,7 +81,7 @@ class WebgpuBackend final : public core::Backend {
     if (arguments.seed.device != nullptr) there.seed = *arguments.seed.device;
     if (arguments.offset.device != nullptr) there.offset = *arguments.offset.device;
     Work work;
-    status = make_work({plan.pass, plan.problem, there, device->facts()}, work);
+    status = make_work(static_cast<const WebGpuPlan&>(plan), there, work);
     for (const Dispatch& dispatch : work.dispatches) {
       if (executor.observer != nullptr) executor.report_launch(name_of(dispatch.spec).c_str());
     }

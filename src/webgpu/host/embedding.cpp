@@ -145,7 +145,7 @@ core::Status make_recorder(std::shared_ptr<Device> device, Pass pass, const Prob
   const std::string why = refusal(problem, device->facts());
   if (!why.empty()) return core::Status::unsupported("webgpu: " + why);
   Work work;
-  core::Status status = make_work({pass, problem, arguments, device->facts()}, work);
+  core::Status status = make_work(WebGpuPlan(pass, problem, device->facts()), arguments, work);
   return finish(std::move(device), std::move(status), std::move(work), recorder);
 }
 

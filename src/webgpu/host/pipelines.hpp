@@ -36,6 +36,9 @@ struct KernelSpec {
   int num_constants = 0;
   bool subgroups = false;  // whether the source uses subgroups
 
+  void add_constant(const char* constant, double value) {
+    constants[static_cast<std::size_t>(num_constants++)] = {constant, value};
+  }
   friend bool operator==(const KernelSpec& a, const KernelSpec& b);
 };
 std::size_t hash_value(const KernelSpec& spec);

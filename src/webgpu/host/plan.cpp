@@ -1,6 +1,7 @@
 // Plans; see plan.hpp.
 #include "webgpu/host/plan.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -8,7 +9,6 @@
 #include "core/signature.hpp"
 #include "core/tensor_rules.hpp"
 #include "webgpu/passes/attention.hpp"
-#include "webgpu/passes/tiling.hpp"
 
 namespace attn::webgpu {
 namespace {
@@ -30,7 +30,10 @@ TensorView contiguous(const core::Shape& shape, std::size_t number) {
   view.device = attn::Device::webgpu;
   view.rank = shape.rank;
   for (std::size_t d = 0; d < static_cast<std::size_t>(shape.rank); ++d) {
-    view.shape[d] = shape.dims[d].size;
+    // A cache may have any number of pages; a tensor without elements would be left out of the
+    // plan.
+    const bool any = shape.dims[d].fit == core::Fit::any;
+    view.shape[d] = any ? std::max<std::int64_t>(shape.dims[d].size, 1) : shape.dims[d].size;
   }
   core::set_contiguous_strides(view);
   return view;
@@ -56,14 +59,13 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   return {};
 }
 
-core::Status work_of_problem(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                             Work& work) {
+core::Status work_of_problem(const WebGpuPlan& plan, Work& work) {
   Arguments arguments;
   std::size_t number = 0;
-  for (const core::Slot& slot : core::slots_of(pass, problem)) {
+  for (const core::Slot& slot : core::slots_of(plan.pass, plan.problem)) {
     if (slot.use == core::Use::needed) arguments.*slot.view = contiguous(slot.shape, number++);
   }
-  return make_work({pass, problem, arguments, facts}, work);
+  return make_work(plan, arguments, work);
 }
 
 core::Result<WebGpuPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts) {
@@ -71,50 +73,32 @@ core::Result<WebGpuPlan> make_plan(Pass pass, const Problem& problem, const Devi
   if (std::string why = refusal(problem, facts); !why.empty()) {
     return Planned::none(std::move(why));
   }
-  WebGpuPlan plan(pass, problem);
+  WebGpuPlan plan(pass, problem, facts);
   Work work;
-  core::Status status = work_of_problem(pass, problem, facts, work);
+  core::Status status = work_of_problem(plan, work);
   if (!status.ok()) return Planned::none(std::move(status.message));
-  if (pass == Pass::backward) {
-    const BackwardTiling tiling = backward_tiling(BackwardKernel::kv, problem, facts);
-    plan.kernel = "backward_kv";
-    plan.tile_q = tiling.tile_q();
-    plan.tile_kv = tiling.tile_kv();
-  } else if (takes_decode(problem)) {
-    const DecodeTiling tiling = decode_tiling(problem, facts);
-    plan.kernel = tiling.subgroups ? "decode_subgroups" : "decode";
-    plan.tile_q = tiling.rows;
-    plan.tile_kv = tiling.tile();
-  } else {
-    const Tiling tiling = forward_tiling(problem, facts);
-    plan.kernel = "forward";
-    plan.tile_q = tiling.tile_q();
-    plan.tile_kv = tiling.tile_kv();
-  }
   plan.workspace_bytes = static_cast<std::int64_t>(work.scratch_bytes());
   for (const Dispatch& dispatch : work.dispatches) {
     plan.kernels.push_back(dispatch.spec);
-    if (dispatch.spec.source != std::string_view(plan.kernel)) continue;
+    if (dispatch.spec.source != plan.attention.main().spec.source) continue;
     plan.tasks += std::int64_t{dispatch.grid[0]} * dispatch.grid[1] * dispatch.grid[2];
   }
   return plan;
 }
 
 PlanSummary WebGpuPlan::summary() const {
+  const PlannedKernel& main = attention.main();
   PlanSummary to;
-  to.kernel = kernel;
-  to.tile_q = tile_q;
-  to.tile_kv = tile_kv;
+  to.kernel = main.spec.source;
+  to.tile_q = main.tiles.q;
+  to.tile_kv = main.tile_kv;
   to.workspace_bytes = workspace_bytes;
   to.tasks = tasks;
-  for (const KernelSpec& spec : kernels) {
-    to.kernels.push_back(name_of(spec));
-    if (spec.source != std::string_view(kernel)) continue;
-    to.config.clear();  // that of the last of them
-    for (int n = 0; n < spec.num_constants; ++n) {
-      const Constant& constant = spec.constants[static_cast<std::size_t>(n)];
-      core::append_config(to.config, constant.name, static_cast<std::int64_t>(constant.value));
-    }
+  for (const KernelSpec& spec : kernels) to.kernels.push_back(name_of(spec));
+  if (tasks == 0) return to;
+  for (int n = 0; n < main.spec.num_constants; ++n) {
+    const Constant& constant = main.spec.constants[static_cast<std::size_t>(n)];
+    core::append_config(to.config, constant.name, static_cast<std::int64_t>(constant.value));
   }
   return to;
 }

@@ -9,20 +9,22 @@
 #include "core/plan.hpp"
 #include "webgpu/host/device.hpp"
 #include "webgpu/host/work.hpp"
+#include "webgpu/passes/attention_plan.hpp"
 
 namespace attn::webgpu {
 
-// The kernels of a call with contiguous tensors, each in a buffer of its own: what is prepared and
-// printed. A call's dispatches also depend on where its tensors lie (buffers that inputs and
-// outputs share, strides), so launch makes them.
+// `attention` is what launch runs. A call's dispatches also depend on where its tensors lie: launch
+// adds copies of tensors that kernels cannot read or write in place (strides, buffers that inputs
+// and outputs share) and cuts the work into chunks that the device's bindings hold. The summary
+// therefore describes calls with contiguous tensors, each in a buffer of its own.
 struct WebGpuPlan final : core::Plan {
-  using core::Plan::Plan;
+  WebGpuPlan(Pass of_pass, const Problem& of_problem, const DeviceFacts& facts)
+      : Plan(of_pass, of_problem), attention(plan_attention(of_pass, of_problem, facts)) {}
   [[nodiscard]] PlanSummary summary() const override;
 
-  const char* kernel = "";  // source of the dispatches that the summary describes
-  std::int64_t tile_q = 0;
-  std::int64_t tile_kv = 0;
-  std::int64_t tasks = 0;             // workgroups of that kernel
+  AttentionPlan attention;
+  // For the summary.
+  std::int64_t tasks = 0;             // workgroups of the main kernel
   std::vector<KernelSpec> kernels{};  // of each dispatch, in order
 };
 
@@ -30,8 +32,7 @@ struct WebGpuPlan final : core::Plan {
 core::Result<WebGpuPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts);
 // What the device or the kernels lack for the problem; "" where nothing.
 std::string refusal(const Problem& problem, const DeviceFacts& facts);
-// The steps of a call with contiguous tensors, each in a buffer of its own.
-core::Status work_of_problem(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                             Work& work);
+// The dispatches of a call with contiguous tensors, each in a buffer of its own.
+core::Status work_of_problem(const WebGpuPlan& plan, Work& work);
 
 }  // namespace attn::webgpu

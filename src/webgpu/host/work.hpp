@@ -42,15 +42,15 @@ struct Dispatch {
 
   // The entry point is named as the source unless said otherwise.
   explicit Dispatch(const char* source, const char* entry = nullptr);
+  // Runs a planned kernel; nothing is bound yet.
+  explicit Dispatch(const KernelSpec& kernel) : spec(kernel) {}
 
   template <class T>
   void set_parameters(const T& value) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kParameterBytes);
     std::memcpy(parameters.data(), &value, sizeof(T));
   }
-  void add_constant(const char* name, double value) {
-    spec.constants[static_cast<std::size_t>(spec.num_constants++)] = {name, value};
-  }
+  void add_constant(const char* name, double value) { spec.add_constant(name, value); }
   // One workgroup per `lines_per_group` lines, in two dimensions, because one may be too short.
   void set_lines(std::int64_t lines, std::int64_t lines_per_group, std::int64_t batches) {
     const std::int64_t groups = core::divide_up(lines, lines_per_group);

@@ -1,66 +1,46 @@
-// Attention: what the passes share. A call becomes a PreparedCall (plain values) and a list of
-// dispatches (Work). Every function is pure: it reads its arguments and appends to `work`.
+// Attention: what the passes share. A plan and the call's arguments become a PreparedCall (plain
+// values) and a list of dispatches (Work). The plan has chosen the kernels; what is decided here
+// follows from where the tensors lie: copies of those that kernels cannot read or write in place,
+// and chunks that fit the device's bindings. Every function is pure: it reads its arguments and
+// appends to `work`.
 #pragma once
 
 #include <attn/arguments.hpp>
-#include <attn/problem.hpp>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
 
+#include "core/call_numbers.hpp"
 #include "core/status.hpp"
+#include "webgpu/host/plan.hpp"
 #include "webgpu/host/work.hpp"
+#include "webgpu/passes/attention_plan.hpp"
 #include "webgpu/passes/copy.hpp"
 #include "webgpu/passes/geometry.hpp"
 
 namespace attn::webgpu {
 
-// Arguments were validated; tensors are on the device.
-struct Call {
-  Pass pass;
-  const Problem& problem;
-  const Arguments& arguments;
-  const DeviceFacts& facts;
-};
-
-// Tile sizes of a kernel, and where `info` holds the key ranges of its tiles (prepare.wgsl).
-struct Tiles {
-  std::uint32_t q = 0;
-  std::uint32_t kv = 0;  // 0: the kernel needs no ranges of query tiles per tile of keys
-  U32 tiles_at = 0;
-  U32 keys_at = 0;
-
-  [[nodiscard]] U32 count_q(const Problem& p) const { return count(p.len_q, q); }
-  [[nodiscard]] U32 count_kv(const Problem& p) const { return kv == 0 ? 0 : count(p.len_kv, kv); }
-
- private:
-  static U32 count(std::int64_t len, std::uint32_t tile) {
-    return static_cast<U32>((len + tile - 1) / tile);
-  }
-};
-
 // What the kernels of a call read. Kernels read q, k, v and dout in units of 16 bytes, so these
 // views may point to copies in scratch memory.
 struct PreparedCall {
-  const Call& call;
+  const WebGpuPlan& plan;
+  const Arguments& arguments;  // validated; tensors are on the device
   View q, k, v, dout, bias, mask;
+  core::CallNumbers numbers{};
   bool gathered = false;         // k and v are contiguous copies of a paged cache
   Operand info{};                // lengths, key ranges and more, written by prepare.wgsl
   AttentionParameters common{};  // parameters that are the same for every dispatch
-  PrepareParameters band{};      // parameters of prepare.wgsl, with the visible band
 
-  [[nodiscard]] const Problem& problem() const { return call.problem; }
-  [[nodiscard]] const Arguments& arguments() const { return call.arguments; }
-  [[nodiscard]] const DeviceFacts& facts() const { return call.facts; }
+  [[nodiscard]] const Problem& problem() const { return plan.problem; }
+  [[nodiscard]] const AttentionPlan& attention() const { return plan.attention; }
+  [[nodiscard]] const DeviceFacts& facts() const { return plan.attention.facts; }
 };
 
 // inputs.cpp
 
-PreparedCall prepared_call(const Call& call);
-// Lays out `info` and adds the dispatches that fill it; sets the positions in `tiles` (null: not
-// needed). `lse_delta`: reserves space for the backward's {lse, delta}.
-void add_prepare(PreparedCall& prepared, bool lse_delta, std::initializer_list<Tiles*> tiles,
-                 Work& work);
+PreparedCall prepared_call(const WebGpuPlan& plan, const Arguments& arguments);
+// Adds the dispatches that fill `info`.
+void add_prepare(PreparedCall& prepared, Work& work);
 // Appends to the cache, then copies inputs that kernels cannot read in place: rows that are not in
 // units of 16 bytes, rotated q and k, pages where k is rotated. After add_prepare().
 core::Status add_inputs(PreparedCall& prepared, Work& work);
@@ -120,16 +100,11 @@ struct Workload {
 // workgroups follow each other in the order of their loops.
 core::Status cut(const PreparedCall& prepared, const Workload& workload,
                  std::vector<Chunk>& chunks);
-// An upper bound: 2 per visible pair, dimension and matrix product over dim_qk or dim_vo. After
-// add_prepare().
+// An upper bound: 2 per visible pair, dimension and matrix product over dim_qk or dim_vo.
 double flops_of(const PreparedCall& prepared, double products_qk, double products_vo);
 
 // bindings.cpp
 
-// Adds the constants of kernels that read q, k and v: types and dropout. After add_inputs().
-void add_input_constants(const PreparedCall& prepared, Dispatch& dispatch);
-// OPTIONS of kernels with score modifiers: 0: none, 1: softcap or ALiBi only, 2: any.
-std::uint32_t score_options(const PreparedCall& prepared);
 // The parameters of a chunk, without the positions of its tensors.
 AttentionParameters parameters_of(const PreparedCall& prepared, const Chunk& chunk,
                                   const Tiles& tiles);
@@ -151,14 +126,12 @@ Operand stand_in(const PreparedCall& prepared);
 
 // The passes.
 
-// Whether decode.wgsl computes it: few rows per key head, a paged cache, or splits by the caller.
-bool takes_decode(const Problem& problem);
-core::Status add_forward(PreparedCall& prepared, Work& work);
-core::Status add_decode(PreparedCall& prepared, Work& work);
-core::Status add_backward(PreparedCall& prepared, Work& work);
+core::Status add_forward(const PreparedCall& prepared, Work& work);
+core::Status add_decode(const PreparedCall& prepared, Work& work);
+core::Status add_backward(const PreparedCall& prepared, Work& work);
 
 // The dispatches of a call. unsupported: the device cannot bind a tensor; the message says which
 // limit.
-core::Status make_work(const Call& call, Work& work);
+core::Status make_work(const WebGpuPlan& plan, const Arguments& arguments, Work& work);
 
 }  // namespace attn::webgpu

@@ -8,7 +8,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kDeltaRows = 8;       // of a workgroup of delta.wgsl
+constexpr std::uint32_t kDeltaRows = 8;      // of a workgroup of delta.wgsl
 constexpr std::int64_t kWantedGroups = 512;  // of bias_gradient.wgsl, to fill a device
 constexpr std::int64_t kLeastGroups = 256;   // of a dispatch of backward_q_bias.wgsl, likewise
 constexpr std::int64_t kMostPartElements = std::int64_t{1} << 24;
@@ -17,51 +17,43 @@ U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
 }
 
-bool wants_kv(const Problem& p) {
-  return p.dk || p.dv;
-}
-
-struct Kernels {
-  BackwardTiling q, kv, bias;
-  Tiles tiles_q, tiles_kv, tiles_bias;
-  bool q_with_bias = false;  // the kernel of dq computes dbias, too
-};
-
 // The bias may be broadcast along sequences only. These then add to dbias in order, in a dispatch
 // each, which must still fill the device (CPUs have few threads). The kernel has no binding left
 // for a mask.
-bool q_makes_dbias(const PreparedCall& prepared, const Tiles& tiles) {
-  const Problem& p = prepared.problem();
-  const View dbias = score_view(prepared.arguments().dbias);
-  if (!p.dq || !p.dbias || p.mask.given || !dbias.given() || p.batch == 0) return false;
-  if (!rows_view(prepared.arguments().dq).given()) return false;
-  if (dbias.dim != p.len_kv || dbias.rows != p.len_q || dbias.heads != p.heads_q) return false;
-  return dbias.batch == p.batch || prepared.facts().type == AdapterType::cpu ||
+bool can_write_dbias(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
+  const bool has_rows = (p.layout_q == Layout::packed ? p.total_q : p.batch) > 0 && p.dim_qk > 0;
+  if (!p.dq || !p.dbias || p.mask.given || !has_rows || p.batch == 0) return false;
+  const auto is_full = [](bool full, std::int64_t size) { return size > 0 && (full || size == 1); };
+  if (!is_full(p.bias.kv, p.len_kv) || !is_full(p.bias.q, p.len_q) ||
+      !is_full(p.bias.head, p.heads_q)) {
+    return false;
+  }
+  return is_full(p.bias.batch, p.batch) || facts.type == AdapterType::cpu ||
          p.heads_q * tiles.count_q(p) >= kLeastGroups;
 }
 
-Kernels choose(const PreparedCall& prepared) {
-  const Problem& p = prepared.problem();
-  const DeviceFacts& facts = prepared.facts();
-  Kernels x;
-  x.q = backward_tiling(BackwardKernel::q, p, facts);
-  x.kv = backward_tiling(BackwardKernel::kv, p, facts);
-  x.bias = backward_tiling(BackwardKernel::bias, p, facts);
-  x.tiles_q = {.q = x.q.tile_q()};
-  x.tiles_kv = {.q = x.kv.tile_q(), .kv = x.kv.tile_kv()};
-  x.tiles_bias = {.q = x.bias.tile_q(), .kv = x.bias.tile_kv()};
-  x.q_with_bias = q_makes_dbias(prepared, x.tiles_q);
+PlannedKernel plan_kernel(BackwardKernel of, const char* name, const Problem& p,
+                          const DeviceFacts& facts) {
+  const BackwardTiling tiling = backward_tiling(of, p, facts);
+  PlannedKernel x{.runs = true,
+                  .spec = kernel_spec(name),
+                  .tiles = {.q = tiling.tile_q()},
+                  .tile_kv = tiling.tile_kv()};
+  if (of != BackwardKernel::q) x.tiles.kv = tiling.tile_kv();
+  add_input_constants(Pass::backward, p, x.spec);
+  x.spec.add_constant("TYPE_DOUT", number_of(p.out_type()));
+  x.spec.add_constant("OPTIONS", score_options(p, facts));
+  add_tiling_constants(of, tiling, p, x.spec);
   return x;
 }
 
-Dispatch kernel_dispatch(BackwardKernel kernel, const char* name, const BackwardTiling& tiling,
-                         const PreparedCall& prepared) {
-  Dispatch dispatch(name);
-  add_input_constants(prepared, dispatch);
-  dispatch.add_constant("TYPE_DOUT", number_of(prepared.dout.dtype));
-  dispatch.add_constant("OPTIONS", score_options(prepared));
-  add_tiling_constants(kernel, tiling, prepared.problem(), dispatch);
-  return dispatch;
+KernelSpec plan_delta(const Problem& p) {
+  KernelSpec spec = kernel_spec("delta", "write_lse_delta");
+  spec.add_constant("TYPE_O", number_of(p.out_type()));
+  spec.add_constant("TYPE_DOUT", number_of(p.out_type()));
+  spec.add_constant("DLSE", p.dlse ? 1 : 0);
+  spec.add_constant("DELTA", p.delta ? 1 : 0);
+  return spec;
 }
 
 // Binds q, k, v, dout and info of a chunk.
@@ -88,7 +80,7 @@ Workload workload_of(const PreparedCall& prepared, std::int64_t tiles, double fl
 
 core::Status add_delta(const PreparedCall& prepared, Work& work) {
   const Problem& problem = prepared.problem();
-  const Arguments& a = prepared.arguments();
+  const Arguments& a = prepared.arguments;
   const View o = rows_view(a.o);
   const View dout = rows_view(a.dout);
   const View lse = row_scalars_view(a.lse);
@@ -101,11 +93,7 @@ core::Status add_delta(const PreparedCall& prepared, Work& work) {
   std::vector<Chunk> chunks;
   core::Status status = cut(prepared, workload, chunks);
   for (const Chunk& chunk : chunks) {
-    Dispatch dispatch("delta", "write_lse_delta");
-    dispatch.add_constant("TYPE_O", number_of(problem.out_type()));
-    dispatch.add_constant("TYPE_DOUT", number_of(problem.out_type()));
-    dispatch.add_constant("DLSE", problem.dlse ? 1 : 0);
-    dispatch.add_constant("DELTA", problem.delta ? 1 : 0);
+    Dispatch dispatch(prepared.attention().delta.spec);
     AttentionParameters p = parameters_of(prepared, chunk, {.q = 1});
     p.first_tile_q = u32(chunk.first_tile);
     const auto bind_view = [&](const char* name, const View& view, StridedTensor& place) {
@@ -132,15 +120,17 @@ View stage_dbias(const View& dbias, Work& work) {
   return scratch_view(part, DType::f32, dbias.batch, dbias.heads, dbias.rows, dim);
 }
 
-core::Status add_dq(const PreparedCall& prepared, const Kernels& kernels, Work& work) {
-  const View dq = rows_view(prepared.arguments().dq);
+core::Status add_dq(const PreparedCall& prepared, Work& work) {
+  const PlannedKernel& kernel = prepared.attention().dq;
+  const Tiles& tiles = kernel.tiles;
+  const View dq = rows_view(prepared.arguments.dq);
   if (!dq.given()) return {};
   const View written = place_output(prepared, dq, work);
   Workload workload =
-      workload_of(prepared, kernels.tiles_q.count_q(prepared.problem()), flops_of(prepared, 2, 1));
+      workload_of(prepared, tiles.count_q(prepared.problem()), flops_of(prepared, 2, 1));
   workload.by_heads_q.push_back(&written);
-  const View dbias = score_view(prepared.arguments().dbias);
-  const bool with_bias = kernels.q_with_bias;
+  const View dbias = score_view(prepared.arguments.dbias);
+  const bool with_bias = prepared.attention().dq_writes_dbias;
   View staged{.rows = 0};
   if (with_bias) staged = stage_dbias(dbias, work);
   workload.by_heads_q.push_back(&staged);
@@ -148,11 +138,9 @@ core::Status add_dq(const PreparedCall& prepared, const Kernels& kernels, Work& 
   std::vector<Chunk> chunks;
   core::Status status = cut(prepared, workload, chunks);
   if (!status.ok()) return status;
-  const Dispatch unbound = kernel_dispatch(
-      BackwardKernel::q, with_bias ? "backward_q_bias" : "backward_q", kernels.q, prepared);
   for (const Chunk& chunk : chunks) {
-    Dispatch dispatch = unbound;
-    AttentionParameters p = parameters_of(prepared, chunk, kernels.tiles_q);
+    Dispatch dispatch(kernel.spec);
+    AttentionParameters p = parameters_of(prepared, chunk, tiles);
     p.first_tile_q = u32(chunk.first_tile);
     p.out_type = number_of(written.dtype);
     if (with_bias) {
@@ -204,23 +192,23 @@ StagedGradients stage_gradients(const PreparedCall& prepared, Work& work) {
   return x;
 }
 
-core::Status add_dkv(const PreparedCall& prepared, const Kernels& kernels, Work& work) {
-  const View dk = rows_view(prepared.arguments().dk);
-  const View dv = rows_view(prepared.arguments().dv);
+core::Status add_dkv(const PreparedCall& prepared, Work& work) {
+  const PlannedKernel& kernel = prepared.attention().dkv;
+  const Tiles& tiles = kernel.tiles;
+  const View dk = rows_view(prepared.arguments.dk);
+  const View dv = rows_view(prepared.arguments.dv);
   if (!dk.given() && !dv.given()) return {};
   const StagedGradients staged = stage_gradients(prepared, work);
-  Workload workload = workload_of(prepared, kernels.tiles_kv.count_kv(prepared.problem()),
-                                  flops_of(prepared, 2, 2));
+  Workload workload =
+      workload_of(prepared, tiles.count_kv(prepared.problem()), flops_of(prepared, 2, 2));
   workload.by_heads_kv.push_back(&staged.both);
-  workload.visits = kernels.tiles_kv.count_q(prepared.problem()) *
-                    (prepared.problem().heads_q / prepared.problem().heads_kv);
+  workload.visits = tiles.count_q(prepared.problem()) * prepared.numbers.heads_per_kv;
   std::vector<Chunk> chunks;
   core::Status status = cut(prepared, workload, chunks);
   if (!status.ok()) return status;
-  const Dispatch unbound = kernel_dispatch(BackwardKernel::kv, "backward_kv", kernels.kv, prepared);
   for (const Chunk& chunk : chunks) {
-    Dispatch dispatch = unbound;
-    AttentionParameters p = parameters_of(prepared, chunk, kernels.tiles_kv);
+    Dispatch dispatch(kernel.spec);
+    AttentionParameters p = parameters_of(prepared, chunk, tiles);
     p.first_tile_kv = u32(chunk.first_tile);
     p.first_split = u32(chunk.first_visit);
     p.split_tiles = u32(chunk.visits);
@@ -262,12 +250,13 @@ void add_parts_sum(Work& work, const Operand& staged, std::int64_t elements, std
   work.dispatches.push_back(dispatch);
 }
 
-core::Status add_dbias(const PreparedCall& prepared, const Kernels& kernels, Work& work) {
-  const View dbias = score_view(prepared.arguments().dbias);
+core::Status add_dbias(const PreparedCall& prepared, Work& work) {
+  const PlannedKernel& kernel = prepared.attention().dbias;
+  const Tiles& tiles = kernel.tiles;
+  const View dbias = score_view(prepared.arguments.dbias);
   if (!dbias.given()) return {};
   const Problem& problem = prepared.problem();
   const Extent& full = problem.bias;
-  const Tiles& tiles = kernels.tiles_bias;
   const std::int64_t elements = dbias.batch * dbias.heads * dbias.rows * dbias.dim;
   std::vector<Chunk> chunks;
   core::Status status = cut(prepared, workload_of(prepared, 1, flops_of(prepared, 1, 1)), chunks);
@@ -293,10 +282,8 @@ core::Status add_dbias(const PreparedCall& prepared, const Kernels& kernels, Wor
   const Operand staged =
       work.reserve(Memory::staged, static_cast<std::uint64_t>(elements * parts * 4));
   View written = scratch_view(staged, DType::f32, dbias.batch, dbias.heads, dbias.rows, dbias.dim);
-  const Dispatch unbound =
-      kernel_dispatch(BackwardKernel::bias, "bias_gradient", kernels.bias, prepared);
   for (const Chunk& chunk : chunks) {
-    Dispatch dispatch = unbound;
+    Dispatch dispatch(kernel.spec);
     AttentionParameters p = parameters_of(prepared, chunk, tiles);
     bind_inputs(prepared, chunk, dispatch, p);
     dispatch.bind("dbias", staged);
@@ -322,7 +309,7 @@ core::Status add_dbias(const PreparedCall& prepared, const Kernels& kernels, Wor
 }
 
 void add_dsink(const PreparedCall& prepared, Work& work) {
-  const TensorView& dsink = prepared.arguments().dsink;
+  const TensorView& dsink = prepared.arguments.dsink;
   if (!dsink.given()) return;
   const Problem& problem = prepared.problem();
   Chunk chunk;
@@ -341,21 +328,28 @@ void add_dsink(const PreparedCall& prepared, Work& work) {
 
 }  // namespace
 
-core::Status add_backward(PreparedCall& prepared, Work& work) {
-  const Problem& problem = prepared.problem();
-  Kernels kernels = choose(prepared);
-  const bool recomputes = problem.dbias && !kernels.q_with_bias;
-  add_prepare(
-      prepared, true,
-      {problem.dq ? &kernels.tiles_q : nullptr, wants_kv(problem) ? &kernels.tiles_kv : nullptr,
-       recomputes ? &kernels.tiles_bias : nullptr},
-      work);
-  core::Status status = add_inputs(prepared, work);
-  if (status.ok()) status = add_delta(prepared, work);
-  if (status.ok() && problem.dq) status = add_dq(prepared, kernels, work);
-  if (status.ok() && wants_kv(problem)) status = add_dkv(prepared, kernels, work);
-  if (status.ok() && recomputes) status = add_dbias(prepared, kernels, work);
-  if (status.ok() && problem.dsink) add_dsink(prepared, work);
+void plan_backward(const Problem& problem, AttentionPlan& plan) {
+  plan.delta = {.runs = true, .spec = plan_delta(problem), .tiles = {.q = kDeltaRows}};
+  if (problem.dq) {
+    plan.dq = plan_kernel(BackwardKernel::q, "backward_q", problem, plan.facts);
+    plan.dq_writes_dbias = can_write_dbias(problem, plan.dq.tiles, plan.facts);
+    if (plan.dq_writes_dbias) plan.dq.spec.source = plan.dq.spec.entry = "backward_q_bias";
+  }
+  if (problem.dk || problem.dv) {
+    plan.dkv = plan_kernel(BackwardKernel::kv, "backward_kv", problem, plan.facts);
+  }
+  if (problem.dbias && !plan.dq_writes_dbias) {
+    plan.dbias = plan_kernel(BackwardKernel::bias, "bias_gradient", problem, plan.facts);
+  }
+}
+
+core::Status add_backward(const PreparedCall& prepared, Work& work) {
+  const AttentionPlan& plan = prepared.attention();
+  core::Status status = add_delta(prepared, work);
+  if (status.ok() && plan.dq.runs) status = add_dq(prepared, work);
+  if (status.ok() && plan.dkv.runs) status = add_dkv(prepared, work);
+  if (status.ok() && plan.dbias.runs) status = add_dbias(prepared, work);
+  if (status.ok() && prepared.problem().dsink) add_dsink(prepared, work);
   add_fill_uncovered(prepared, work);
   return status;
 }

@@ -1,4 +1,4 @@
-// Bindings, constants and parameters that the kernels of all passes share.
+// Bindings and parameters that the kernels of all passes share.
 #include <algorithm>
 
 #include "webgpu/passes/attention.hpp"
@@ -13,19 +13,6 @@ void bind_scores(const PreparedCall& prepared, Dispatch& dispatch, std::string_v
 }
 
 }  // namespace
-
-void add_input_constants(const PreparedCall& prepared, Dispatch& dispatch) {
-  dispatch.add_constant("TYPE_Q", number_of(prepared.q.dtype));
-  dispatch.add_constant("TYPE_KV", number_of(prepared.k.dtype));
-  dispatch.add_constant("DROPOUT", prepared.problem().dropout ? 1 : 0);
-}
-
-std::uint32_t score_options(const PreparedCall& prepared) {
-  const Problem& p = prepared.problem();
-  // Compilers of CPU drivers take long, so one kernel serves all options there.
-  const bool any = p.bias.given || p.mask.given || !prepared.facts().unrolls;
-  return any ? 2 : p.softcap || p.alibi ? 1 : 0;
-}
 
 AttentionParameters parameters_of(const PreparedCall& prepared, const Chunk& chunk,
                                   const Tiles& tiles) {
@@ -47,8 +34,8 @@ Binding bind(const PreparedCall& prepared, const View& view, const Block& block,
 }
 
 Operand stand_in(const PreparedCall& prepared) {
-  View any = rows_view(prepared.arguments().q);
-  if (!any.given()) any = rows_view(prepared.arguments().k);
+  View any = rows_view(prepared.arguments.q);
+  if (!any.given()) any = rows_view(prepared.arguments.k);
   Operand operand = bind(prepared, any, {}, 4).operand;
   operand.size = std::min<std::uint64_t>(operand.size, 16);
   return operand;

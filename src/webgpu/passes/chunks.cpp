@@ -16,15 +16,15 @@ namespace {
 double visible_pairs(const PreparedCall& prepared) {
   constexpr std::int64_t kSamples = 64;
   const Problem& p = prepared.problem();
-  const PrepareParameters& band = prepared.band;
+  const core::Band& band = prepared.numbers.band;
   if (p.len_q == 0 || p.len_kv == 0) return 0.0;
-  const std::int64_t corner = band.bottom_right != 0 ? p.len_kv - p.len_q : 0;
+  const std::int64_t corner = band.bottom_right ? p.len_kv - p.len_q : 0;
   const std::int64_t samples = std::min(p.len_q, kSamples);
   std::int64_t seen = 0;
   for (std::int64_t n = 0; n < samples; ++n) {
     const std::int64_t i = (2 * n + 1) * p.len_q / (2 * samples) + corner;
-    const std::int64_t low = std::max<std::int64_t>(i + band.low_band, 0);
-    const std::int64_t high = std::min<std::int64_t>(i + band.high_band + 1, p.len_kv);
+    const std::int64_t low = std::max<std::int64_t>(core::saturating_add(i, band.low()), 0);
+    const std::int64_t high = std::min(core::saturating_add(i + 1, band.high()), p.len_kv);
     seen += std::max<std::int64_t>(high - low, 1);
   }
   const std::int64_t rows =
@@ -43,7 +43,7 @@ core::Status largest_block(const PreparedCall& prepared, const Workload& workloa
                            Largest& largest) {
   const Problem& p = prepared.problem();
   const DeviceFacts& facts = prepared.facts();
-  const std::int64_t heads_per_kv = p.heads_q / p.heads_kv;
+  const std::int64_t heads_per_kv = prepared.numbers.heads_per_kv;
   auto& [batches, heads] = largest;
   batches = std::min<std::int64_t>(p.batch, facts.max_grid / workload.groups_per_sequence);
   if (workload.sequences_apart) batches = std::min<std::int64_t>(batches, 1);
@@ -92,7 +92,7 @@ core::Status cut(const PreparedCall& prepared, const Workload& workload,
                  std::vector<Chunk>& chunks) {
   const Problem& p = prepared.problem();
   const DeviceFacts& facts = prepared.facts();
-  const std::int64_t heads_per_kv = p.heads_q / p.heads_kv;
+  const std::int64_t heads_per_kv = prepared.numbers.heads_per_kv;
   if (workload.tiles == 0 || p.batch == 0) return {};
   Largest largest;
   core::Status status = largest_block(prepared, workload, largest);

@@ -19,10 +19,10 @@ U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
 }
 
-struct Splits {
-  std::int64_t keys = 0;  // of one
-  std::int64_t count = 1;
-};
+// Tiles of the rows that share a key head.
+std::int64_t num_tiles(const Problem& p, std::uint32_t rows) {
+  return core::divide_up(p.len_q * (p.heads_q / p.heads_kv), rows);
+}
 
 Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
              const DeviceFacts& facts) {
@@ -38,17 +38,6 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
     keys = std::max(kLeastSplit, core::divide_up(even, tile) * tile);
   }
   return {keys, core::divide_up(len, keys)};
-}
-
-Dispatch decode_dispatch(const PreparedCall& prepared, const DecodeTiling& tiling) {
-  Dispatch dispatch(tiling.subgroups ? "decode_subgroups" : "decode");
-  dispatch.spec.subgroups = tiling.subgroups;
-  add_input_constants(prepared, dispatch);
-  dispatch.add_constant("THREADS", tiling.threads);
-  dispatch.add_constant("ROWS", tiling.rows);
-  dispatch.add_constant("UNROLL", tiling.unroll);
-  dispatch.add_constant("LANES", tiling.lanes);
-  return dispatch;
 }
 
 // Partial o [splits, dim_vo], then lse [splits], of each row.
@@ -92,7 +81,7 @@ core::Status check_pages(const PreparedCall& prepared) {
 void add_combine(const PreparedCall& prepared, const Chunk& chunk, const Partials& partials,
                  const Splits& splits, const View& lse, Work& work) {
   const Problem& problem = prepared.problem();
-  const View o = rows_view(prepared.arguments().o);
+  const View o = rows_view(prepared.arguments.o);
   Dispatch dispatch("combine");
   dispatch.add_constant("TYPE_TO", number_of(o.dtype));
   CombineParameters p;
@@ -108,7 +97,7 @@ void add_combine(const PreparedCall& prepared, const Chunk& chunk, const Partial
   }
   StridedTensor count;
   if (problem.nonfinite_zero) {
-    bind_tensor(prepared, dispatch, "count", list_view(prepared.arguments().nonfinite_count), {}, 4,
+    bind_tensor(prepared, dispatch, "count", list_view(prepared.arguments.nonfinite_count), {}, 4,
                 count);
   } else {
     dispatch.bind("count", Operand{Memory::spare, nullptr, 256, 16});
@@ -138,24 +127,36 @@ bool takes_decode(const Problem& p) {
   return p.page_size > 0 || p.split_keys > 0 || p.len_q * (p.heads_q / p.heads_kv) <= kFewRows;
 }
 
-core::Status add_decode(PreparedCall& prepared, Work& work) {
+void plan_decode(Pass pass, const Problem& problem, AttentionPlan& plan) {
+  const DecodeTiling tiling = decode_tiling(problem, plan.facts);
+  plan.splits = split(problem, tiling, num_tiles(problem, tiling.rows), plan.facts);
+  plan.decode = {.runs = true,
+                 .spec = kernel_spec(tiling.subgroups ? "decode_subgroups" : "decode"),
+                 .tiles = {.q = tiling.rows},
+                 .tile_kv = tiling.tile()};
+  KernelSpec& spec = plan.decode.spec;
+  spec.subgroups = tiling.subgroups;
+  add_input_constants(pass, problem, spec);
+  spec.add_constant("THREADS", tiling.threads);
+  spec.add_constant("ROWS", tiling.rows);
+  spec.add_constant("UNROLL", tiling.unroll);
+  spec.add_constant("LANES", tiling.lanes);
+}
+
+core::Status add_decode(const PreparedCall& prepared, Work& work) {
   const Problem& problem = prepared.problem();
-  const DecodeTiling tiling = decode_tiling(problem, prepared.facts());
-  add_prepare(prepared, false, {}, work);
-  core::Status status = add_inputs(prepared, work);
-  if (!status.ok()) return status;
-  const std::int64_t tiles =
-      core::divide_up(problem.len_q * (problem.heads_q / problem.heads_kv), tiling.rows);
-  const Splits splits = split(problem, tiling, tiles, prepared.facts());
+  const PlannedKernel& decode = prepared.attention().decode;
+  const Splits& splits = prepared.attention().splits;
+  core::Status status;
   const Partials partials = stage(prepared, splits.count, work);
-  const View o = rows_view(prepared.arguments().o);
-  const View lse = row_scalars_view(prepared.arguments().lse);
+  const View o = rows_view(prepared.arguments.o);
+  const View lse = row_scalars_view(prepared.arguments.lse);
   const View written_lse = place_combined_lse(prepared, lse, o, work);
 
   const bool paged = problem.page_size > 0 && !prepared.gathered;
   Workload whole{.by_heads_q = {&prepared.q, &prepared.bias, &prepared.mask, &partials.view, &o},
                  .by_heads_kv = {},
-                 .tiles = tiles,
+                 .tiles = num_tiles(problem, decode.tiles.q),
                  .flops = flops_of(prepared, 1, 1),
                  .groups_per_sequence = splits.count};
   if (!paged) whole.by_heads_kv = {&prepared.k, &prepared.v};
@@ -163,10 +164,9 @@ core::Status add_decode(PreparedCall& prepared, Work& work) {
   std::vector<Chunk> chunks;
   if (status.ok()) status = cut(prepared, whole, chunks);
   if (!status.ok()) return status;
-  const Dispatch unbound = decode_dispatch(prepared, tiling);
-  const View table = list_view(prepared.arguments().block_table);
+  const View table = list_view(prepared.arguments.block_table);
   for (const Chunk& chunk : chunks) {
-    Dispatch dispatch = unbound;
+    Dispatch dispatch(decode.spec);
     AttentionParameters p = parameters_of(prepared, chunk, {.q = 1});
     p.first_tile_q = u32(chunk.first_tile);
     // All pages of a paged cache.
@@ -182,7 +182,7 @@ core::Status add_decode(PreparedCall& prepared, Work& work) {
     p.splits = u32(splits.count);
     p.split_keys = u32(splits.keys);
     p.page_size = u32(problem.page_size);
-    p.num_pages = problem.page_size > 0 ? u32(rows_view(prepared.arguments().k).batch) : 0;
+    p.num_pages = problem.page_size > 0 ? u32(rows_view(prepared.arguments.k).batch) : 0;
     p.gathered = prepared.gathered ? 1 : 0;
     p.table_at = pages.base;
     p.table_batch = pages.batch;

@@ -3,42 +3,37 @@
 #include "webgpu/passes/tiling.hpp"
 
 namespace attn::webgpu {
-namespace {
 
-// forward.wgsl with its constants, before anything is bound.
-Dispatch forward_dispatch(const PreparedCall& prepared, const Tiling& tiling) {
-  Dispatch dispatch("forward");
-  add_input_constants(prepared, dispatch);
-  dispatch.add_constant("OPTIONS", score_options(prepared));
-  add_tiling_constants(tiling, prepared.problem(), dispatch);
-  return dispatch;
+void plan_forward(Pass pass, const Problem& problem, AttentionPlan& plan) {
+  const Tiling tiling = forward_tiling(problem, plan.facts);
+  plan.forward = {.runs = true,
+                  .spec = kernel_spec("forward"),
+                  .tiles = {.q = tiling.tile_q()},
+                  .tile_kv = tiling.tile_kv()};
+  KernelSpec& spec = plan.forward.spec;
+  add_input_constants(pass, problem, spec);
+  spec.add_constant("OPTIONS", score_options(problem, plan.facts));
+  add_tiling_constants(tiling, problem, spec);
 }
 
-}  // namespace
-
-core::Status add_forward(PreparedCall& prepared, Work& work) {
-  const Problem& problem = prepared.problem();
-  const Tiling tiling = forward_tiling(problem, prepared.facts());
-  Tiles tiles{.q = tiling.tile_q()};
-  add_prepare(prepared, false, {&tiles}, work);
-  core::Status status = add_inputs(prepared, work);
-  if (!status.ok()) return status;
-  const View o = rows_view(prepared.arguments().o);
-  const View lse = row_scalars_view(prepared.arguments().lse);
+core::Status add_forward(const PreparedCall& prepared, Work& work) {
+  const PlannedKernel& kernel = prepared.attention().forward;
+  const Tiles& tiles = kernel.tiles;
+  const View o = rows_view(prepared.arguments.o);
+  const View lse = row_scalars_view(prepared.arguments.lse);
   const View written = place_output(prepared, o, work);
   const View written_lse = place_lse(prepared, lse, o, work);
 
   std::vector<Chunk> chunks;
-  status = cut(prepared,
-               {.by_heads_q = {&prepared.q, &prepared.bias, &prepared.mask, &written},
-                .by_heads_kv = {&prepared.k, &prepared.v},
-                .tiles = tiles.count_q(problem),
-                .flops = flops_of(prepared, 1, 1)},
-               chunks);
+  core::Status status = cut(prepared,
+                            {.by_heads_q = {&prepared.q, &prepared.bias, &prepared.mask, &written},
+                             .by_heads_kv = {&prepared.k, &prepared.v},
+                             .tiles = tiles.count_q(prepared.problem()),
+                             .flops = flops_of(prepared, 1, 1)},
+                            chunks);
   if (!status.ok()) return status;
-  const Dispatch unbound = forward_dispatch(prepared, tiling);
   for (const Chunk& chunk : chunks) {
-    Dispatch dispatch = unbound;
+    Dispatch dispatch(kernel.spec);
     AttentionParameters p = parameters_of(prepared, chunk, tiles);
     p.first_tile_q = static_cast<U32>(chunk.first_tile);
     p.out_type = number_of(written.dtype);

@@ -1,13 +1,10 @@
 // The inputs of a call: parameters, `info`, copies of what kernels cannot read in place.
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <numbers>
 #include <string_view>
 
+#include "core/call_numbers.hpp"
 #include "core/divide_up.hpp"
-#include "core/philox.hpp"
-#include "core/visibility.hpp"
 #include "webgpu/passes/attention.hpp"
 
 namespace attn::webgpu {
@@ -15,7 +12,6 @@ namespace {
 
 constexpr std::int64_t kUnit = 16;                         // bytes per load of the main kernels
 constexpr std::int64_t kFarthest = std::int64_t{1} << 30;  // limit of diagonal and window
-constexpr std::uint32_t kSequenceWords = 8;                // of `info`, per sequence
 
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
@@ -30,44 +26,26 @@ U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
 }
 
-void set_band(const Problem& p, const Arguments& arguments, PrepareParameters& to) {
-  const bool bottom_right = p.diagonal == Diagonal::bottom_right;
-  const std::int64_t diag =
-      p.diagonal == Diagonal::explicit_value ? core::explicit_diagonal(arguments) : 0;
-  std::int64_t low = -kFarthest;
-  std::int64_t high = kFarthest;
-  if (p.window_left) low = core::saturating_add(diag, -*p.window_left);
-  if (p.window_right) high = core::saturating_add(diag, *p.window_right);
-  if (p.causal) high = std::min(high, diag);
-  to.bottom_right = bottom_right ? 1 : 0;
-  to.diag = clamped(diag);
-  to.low_band = clamped(low);
-  to.high_band = clamped(high);
+void set_band(const core::Band& band, PrepareParameters& to) {
+  to.bottom_right = band.bottom_right ? 1 : 0;
+  to.diag = clamped(band.fixed);
+  to.low_band = clamped(band.low());
+  to.high_band = clamped(band.high());
 }
 
-void set_dropout(const Problem& p, const Arguments& from, AttentionParameters& to) {
-  to.keep_scale = 1.0f;
-  to.keep_below = 256;
-  if (!p.dropout) return;
-  to.keep_below = core::dropout_threshold(from.dropout_p);
-  to.keep_scale = static_cast<float>(256.0 / to.keep_below);
-  const core::PhiloxKey key = core::dropout_key(from.seed.host, from.offset.host);
-  to.seed = {key[0], key[1]};
-  to.offset = static_cast<U32>(from.offset.host);
-  const Origin& origin = from.origin;
-  to.origin = {u32(origin.batch), u32(origin.head), u32(origin.q), u32(origin.kv)};
-  to.origin_heads = u32(origin.heads_q != 0 ? origin.heads_q : p.heads_q);
-}
-
-void set_score_modifiers(const Problem& p, const Arguments& from, AttentionParameters& to) {
-  to.bias_type = p.bias.given ? 1 + number_of(p.bias_type()) : 0;
-  to.mask_given = p.mask.given ? 1 : 0;
-  constexpr auto kLog2E = std::numbers::log2e_v<float>;
-  to.unit = p.bias.given ? 1.0f : kLog2E;
-  to.to_log2 = p.bias.given ? kLog2E : 1.0f;
-  to.scale = to_float(from.scale ? *from.scale : 1.0 / std::sqrt(static_cast<double>(p.dim_qk)));
+void set_numbers(const Problem& p, const core::CallNumbers& numbers, AttentionParameters& to) {
+  to.heads_per_kv = u32(numbers.heads_per_kv);
+  to.scale = to_float(numbers.scale);
   // In f32 a smaller cap is 0, and a larger one has no effect.
-  if (p.softcap) to.softcap = to_float(std::clamp(from.softcap, 1e-20, 1e20));
+  if (p.softcap) to.softcap = to_float(std::clamp(numbers.softcap, 1e-20, 1e20));
+  to.keep_below = numbers.dropout_threshold;
+  to.keep_scale = static_cast<float>(256.0 / numbers.dropout_threshold);
+  if (!p.dropout) return;
+  to.seed = {numbers.philox_key[0], numbers.philox_key[1]};
+  to.offset = numbers.philox_offset;
+  const Origin& origin = numbers.origin;
+  to.origin = {u32(origin.batch), u32(origin.head), u32(origin.q), u32(origin.kv)};
+  to.origin_heads = u32(origin.heads_q);
 }
 
 bool is_empty(const TensorView& tensor) {
@@ -78,7 +56,7 @@ void add_prepare_entry(const PreparedCall& prepared, const char* entry, std::int
                        PrepareParameters p, Work& work) {
   if (threads == 0) return;
   const Problem& problem = prepared.problem();
-  const Arguments& a = prepared.arguments();
+  const Arguments& a = prepared.arguments;
   Dispatch dispatch("prepare", entry);
   dispatch.bind("info", prepared.info);
   const auto bind_list = [&](std::string_view name, const TensorView& tensor, U32 flag) {
@@ -143,7 +121,7 @@ Copy out_of_pages(const PreparedCall& prepared, Copy copy) {
   if (!prepared.gathered) return copy;
   copy.paged = Copy::Paged::from;
   copy.page_size = prepared.problem().page_size;
-  copy.block_table = list_view(prepared.arguments().block_table);
+  copy.block_table = list_view(prepared.arguments.block_table);
   select_rows(prepared, Copy::Which::keys, prepared.problem().len_kv, copy);
   return copy;
 }
@@ -158,42 +136,31 @@ core::Status add_append(const PreparedCall& prepared, const TensorView& rows, co
   if (problem.page_size > 0) {
     copy.paged = Copy::Paged::to;
     copy.page_size = problem.page_size;
-    copy.block_table = list_view(prepared.arguments().block_table);
+    copy.block_table = list_view(prepared.arguments.block_table);
   }
   return add_copy(work, prepared.facts(), copy);
 }
 
 }  // namespace
 
-PreparedCall prepared_call(const Call& call) {
-  const Problem& p = call.problem;
-  const Arguments& a = call.arguments;
-  PreparedCall prepared{.call = call,
+PreparedCall prepared_call(const WebGpuPlan& plan, const Arguments& a) {
+  PreparedCall prepared{.plan = plan,
+                        .arguments = a,
                         .q = rows_view(a.q),
                         .k = rows_view(a.k),
                         .v = rows_view(a.v),
                         .dout = rows_view(a.dout),
                         .bias = score_view(a.bias),
                         .mask = score_view(a.mask)};
-  AttentionParameters& common = prepared.common;
-  common.dim_qk = u32(p.dim_qk);
-  common.dim_vo = u32(p.dim_vo);
-  common.heads_q = u32(p.heads_q);
-  common.heads_per_kv = u32(p.heads_q / p.heads_kv);
-  common.packed =
-      (p.layout_q == Layout::packed ? 1u : 0u) | (p.layout_kv == Layout::packed ? 2u : 0u);
-  common.len_q = u32(p.len_q);
-  common.len_kv = u32(p.len_kv);
-  common.rows = u32(p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q);
-  common.splits = 1;
-  set_score_modifiers(p, a, common);
-  set_dropout(p, a, common);
+  prepared.numbers = core::numbers_of(plan.problem, a);
+  prepared.common = plan.attention.common;
+  set_numbers(plan.problem, prepared.numbers, prepared.common);
   return prepared;
 }
 
 Copy rotation_of(const PreparedCall& prepared, Copy::Which which) {
   const Problem& problem = prepared.problem();
-  const Arguments& a = prepared.arguments();
+  const Arguments& a = prepared.arguments;
   Copy copy;
   if (problem.rope == Rope::none) return copy;
   const bool queries = which == Copy::Which::queries;
@@ -214,51 +181,24 @@ Copy rotation_of(const PreparedCall& prepared, Copy::Which which) {
   return copy;
 }
 
-void add_prepare(PreparedCall& prepared, bool lse_delta, std::initializer_list<Tiles*> all_tiles,
-                 Work& work) {
+void add_prepare(PreparedCall& prepared, Work& work) {
   const Problem& p = prepared.problem();
-  AttentionParameters& common = prepared.common;
-  PrepareParameters& to = prepared.band;
-  to.batch = u32(p.batch);
-  to.heads_q = common.heads_q;
-  to.len_q = common.len_q;
-  to.len_kv = common.len_kv;
-  to.total_q = u32(p.total_q);
-  to.total_kv = u32(p.total_kv);
-  to.packed = common.packed;
-  to.len_new = u32(p.len_new);
-  set_band(p, prepared.arguments(), to);
-
-  std::uint64_t words = kSequenceWords;  // no part begins at 0, which means absent
-  const auto reserve = [&](std::uint64_t n) {
-    const std::uint64_t at = words;
-    words += n;
-    return static_cast<U32>(at);
-  };
-  const auto batch = static_cast<std::uint64_t>(p.batch);
-  common.sequences_at = to.sequences_at = reserve(batch * kSequenceWords);
-  if (p.alibi) common.slopes_at = to.slopes_at = reserve(batch * common.heads_q);
-  if (p.sink) common.sinks_at = to.sinks_at = reserve(common.heads_q);
-  common.key_ranges_at = to.key_ranges_at = reserve(std::uint64_t{common.rows} * 2);
-  if (lse_delta) common.lse_delta_at = reserve(std::uint64_t{common.rows} * common.heads_q * 2);
-  for (Tiles* tiles : all_tiles) {
-    if (tiles == nullptr) continue;
-    tiles->tiles_at = reserve(batch * tiles->count_q(p) * 2);
-    tiles->keys_at = reserve(batch * tiles->count_kv(p) * 2);
-  }
-  prepared.info = work.reserve(Memory::info, words * 4);
-
+  const AttentionPlan& plan = prepared.attention();
+  PrepareParameters to = plan.prepare;
+  set_band(prepared.numbers.band, to);
+  prepared.info = work.reserve(Memory::info, plan.info_bytes);
   add_prepare_entry(prepared, "sequences", p.batch * p.heads_q, to, work);
   add_prepare_entry(prepared, "key_ranges", p.batch * p.len_q, to, work);
-  for (const Tiles* tiles : all_tiles) {
-    if (tiles == nullptr) continue;
+  for (const PlannedKernel* kernel : {&plan.forward, &plan.dq, &plan.dkv, &plan.dbias}) {
+    if (!kernel->runs) continue;
+    const Tiles& tiles = kernel->tiles;
     PrepareParameters of_tiles = to;
-    of_tiles.tile = tiles->q;
-    of_tiles.tile_kv = tiles->kv;
-    of_tiles.tiles = tiles->count_q(p);
-    of_tiles.tiles_kv = tiles->count_kv(p);
-    of_tiles.tiles_at = tiles->tiles_at;
-    of_tiles.keys_at = tiles->keys_at;
+    of_tiles.tile = tiles.q;
+    of_tiles.tile_kv = tiles.kv;
+    of_tiles.tiles = tiles.count_q(p);
+    of_tiles.tiles_kv = tiles.count_kv(p);
+    of_tiles.tiles_at = tiles.tiles_at;
+    of_tiles.keys_at = tiles.keys_at;
     add_prepare_entry(prepared, "tiles", p.batch * of_tiles.tiles, of_tiles, work);
     add_prepare_entry(prepared, "keys", p.batch * of_tiles.tiles_kv, of_tiles, work);
   }
@@ -266,16 +206,15 @@ void add_prepare(PreparedCall& prepared, bool lse_delta, std::initializer_list<T
 
 core::Status add_inputs(PreparedCall& prepared, Work& work) {
   const Problem& problem = prepared.problem();
-  const Arguments& a = prepared.arguments();
+  const Arguments& a = prepared.arguments;
   core::Status status;
   if (problem.len_new > 0) {
     status = add_append(prepared, a.k_new, prepared.k, true, work);
     if (status.ok()) status = add_append(prepared, a.v_new, prepared.v, false, work);
   }
-  // Rotated rows stay in f32, so that they are not rounded again, and kernels read k and v in one
-  // type. The keys of a cache were rotated when they were appended.
+  // The types are those of the plan's kernels (add_input_constants()).
   const bool rotates = problem.rope != Rope::none;
-  const bool rotates_keys = rotates && prepared.call.pass != Pass::decode;
+  const bool rotates_keys = rotates && prepared.plan.pass != Pass::decode;
   const DType type_kv = rotates_keys ? DType::f32 : prepared.k.dtype;
   prepared.gathered = rotates_keys && problem.page_size > 0;
   const auto add = [&](View& view, const Copy& how, DType type) {

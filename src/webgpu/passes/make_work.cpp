@@ -12,10 +12,9 @@ namespace {
 
 constexpr std::int64_t kFarthestDiagonal = std::int64_t{1} << 30;
 
-core::Status check_call(const Call& call) {
-  const Problem& p = call.problem;
-  const Arguments& a = call.arguments;
-  for (const core::Slot& slot : core::slots_of(call.pass, p)) {
+core::Status check_call(const WebGpuPlan& plan, const Arguments& a) {
+  const Problem& p = plan.problem;
+  for (const core::Slot& slot : core::slots_of(plan.pass, p)) {
     const TensorView& view = a.*slot.view;
     if (slot.use == core::Use::ignored || !view.given()) continue;
     if (view.offset_bytes % size_of(view.dtype) != 0) {
@@ -38,12 +37,19 @@ core::Status check_call(const Call& call) {
 
 }  // namespace
 
-core::Status make_work(const Call& call, Work& work) {
-  core::Status status = check_call(call);
+core::Status make_work(const WebGpuPlan& plan, const Arguments& arguments, Work& work) {
+  core::Status status = check_call(plan, arguments);
   if (!status.ok()) return status;
-  PreparedCall prepared = prepared_call(call);
-  if (call.pass == Pass::backward) return add_backward(prepared, work);
-  return takes_decode(call.problem) ? add_decode(prepared, work) : add_forward(prepared, work);
+  PreparedCall prepared = prepared_call(plan, arguments);
+  add_prepare(prepared, work);
+  status = add_inputs(prepared, work);
+  if (!status.ok()) return status;
+  switch (plan.attention.path) {
+    case AttentionPlan::Path::forward: return add_forward(prepared, work);
+    case AttentionPlan::Path::decode: return add_decode(prepared, work);
+    case AttentionPlan::Path::backward: break;
+  }
+  return add_backward(prepared, work);
 }
 
 }  // namespace attn::webgpu

@@ -31,7 +31,7 @@ View scratch_lse(const PreparedCall& prepared, Memory memory, Work& work) {
 
 View place_output(const PreparedCall& prepared, const View& tensor, Work& work) {
   const Problem& problem = prepared.problem();
-  const bool backward = prepared.call.pass == Pass::backward;
+  const bool backward = prepared.plan.pass == Pass::backward;
   const bool direct = in_units(tensor, 4) && !is_read(prepared, tensor) &&
                       !problem.nonfinite_zero &&
                       !(backward && (problem.accumulate || problem.rope != Rope::none));
@@ -46,7 +46,7 @@ core::Status finish_output(const PreparedCall& prepared, const View& tensor, con
                            Copy::Which which, bool rotates, Work& work) {
   if (!tensor.given() || written.memory == Memory::tensor) return {};
   const Problem& problem = prepared.problem();
-  const bool backward = prepared.call.pass == Pass::backward;
+  const bool backward = prepared.plan.pass == Pass::backward;
   const bool of_keys = which == Copy::Which::keys;
   Copy copy;
   if (backward && rotates && problem.rope != Rope::none) {
@@ -65,7 +65,7 @@ core::Status finish_output(const PreparedCall& prepared, const View& tensor, con
   copy.zero_past = tensor.batch > 1 || problem.batch == 1;  // padded rows past the length
   copy.accumulate = backward && problem.accumulate;
   copy.nonfinite_zero = problem.nonfinite_zero;
-  if (problem.nonfinite_zero) copy.count = list_view(prepared.arguments().nonfinite_count);
+  if (problem.nonfinite_zero) copy.count = list_view(prepared.arguments.nonfinite_count);
   return add_copy(work, prepared.facts(), copy);
 }
 
@@ -108,10 +108,10 @@ void add_fill(const PreparedCall& prepared, const View& tensor, Copy::Which whic
 
 void add_fill_uncovered(const PreparedCall& prepared, Work& work) {
   const Problem& problem = prepared.problem();
-  const Arguments& a = prepared.arguments();
+  const Arguments& a = prepared.arguments;
   const bool packed_q = problem.layout_q == Layout::packed;
   const bool packed_kv = problem.layout_kv == Layout::packed;
-  if (prepared.call.pass != Pass::backward) {
+  if (prepared.plan.pass != Pass::backward) {
     if (!packed_q) return;
     add_fill(prepared, rows_view(a.o), Copy::Which::queries, 0, work);
     add_fill(prepared, row_scalars_view(a.lse), Copy::Which::queries, kMinusInfinity, work);

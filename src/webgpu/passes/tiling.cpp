@@ -100,14 +100,14 @@ Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
   return choices.back();
 }
 
-void add_tiling_constants(const Tiling& t, const Problem& problem, Dispatch& dispatch) {
-  dispatch.add_constant("ROWS", t.rows);
-  dispatch.add_constant("COLUMNS", t.columns);
-  dispatch.add_constant("KEYS", t.keys);
-  dispatch.add_constant("SLICE", t.slice);
-  dispatch.add_constant("Q_SLICES", t.keep_q ? divided_up(problem.dim_qk, t.slice) : 0);
-  dispatch.add_constant("DEPTH", t.depth);
-  dispatch.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, 4 * t.columns));
+void add_tiling_constants(const Tiling& t, const Problem& problem, KernelSpec& spec) {
+  spec.add_constant("ROWS", t.rows);
+  spec.add_constant("COLUMNS", t.columns);
+  spec.add_constant("KEYS", t.keys);
+  spec.add_constant("SLICE", t.slice);
+  spec.add_constant("Q_SLICES", t.keep_q ? divided_up(problem.dim_qk, t.slice) : 0);
+  spec.add_constant("DEPTH", t.depth);
+  spec.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, 4 * t.columns));
 }
 
 std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
@@ -136,18 +136,18 @@ BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
 }
 
 void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& t, const Problem& problem,
-                          Dispatch& dispatch) {
-  dispatch.add_constant("R", t.r);
-  dispatch.add_constant("ROWS", t.rows);
-  dispatch.add_constant("COLUMNS", t.columns);
-  dispatch.add_constant("SLICE", t.slice);
+                          KernelSpec& spec) {
+  spec.add_constant("R", t.r);
+  spec.add_constant("ROWS", t.rows);
+  spec.add_constant("COLUMNS", t.columns);
+  spec.add_constant("SLICE", t.slice);
   if (kernel == BackwardKernel::bias) return;
   const std::uint32_t block = kernel == BackwardKernel::q ? 4 * t.columns : 8 * t.rows;
-  dispatch.add_constant("BLOCKS_QK", divided_up(problem.dim_qk, block));
+  spec.add_constant("BLOCKS_QK", divided_up(problem.dim_qk, block));
   if (kernel == BackwardKernel::kv) {
-    dispatch.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, block));
+    spec.add_constant("BLOCKS_VO", divided_up(problem.dim_vo, block));
   }
-  dispatch.add_constant("DEPTH", t.depth);
+  spec.add_constant("DEPTH", t.depth);
 }
 
 std::uint32_t DecodeTiling::tile() const {

@@ -26,7 +26,7 @@ struct Tiling {
 // Bytes of var<workgroup> of forward.wgsl.
 std::uint64_t forward_bytes(const Tiling& tiling, const Problem& problem);
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts);
-void add_tiling_constants(const Tiling& tiling, const Problem& problem, Dispatch& dispatch);
+void add_tiling_constants(const Tiling& tiling, const Problem& problem, KernelSpec& spec);
 
 // The constants of backward_q.wgsl and backward_q_bias.wgsl, backward_kv.wgsl and
 // bias_gradient.wgsl.
@@ -46,7 +46,7 @@ std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& tiling
 BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
                                const DeviceFacts& facts);
 void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& tiling,
-                          const Problem& problem, Dispatch& dispatch);
+                          const Problem& problem, KernelSpec& spec);
 
 // The constants of decode.wgsl.
 struct DecodeTiling {
