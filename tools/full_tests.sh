@@ -18,7 +18,7 @@ logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
 # Steps on one line run in parallel: neither uses more than one processor.
-groups=("setup" "format consumers" "asan" "fuzz" "tsan" "cuda" "webgpu" "coverage" "aarch64" "python" "mutations")
+groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "webgpu" "coverage" "aarch64" "python" "mutations")
 
 # asan and tsan are clang's builds, release is g++'s. Warnings are errors in all three.
 export ATTN_WERROR=ON
@@ -53,6 +53,9 @@ step_asan() {
 
 # In the build of asan.
 step_fuzz() { tests/fuzz/run.sh 40; }
+
+# The site; python/tests/test_docs.py checks what its pages say.
+step_docs() { ./dev docs; }
 
 # Data races: clang and its OpenMP. OpenMP's tool library tells the sanitizer what OpenMP orders.
 # Modules that are not instrumented are ignored; otherwise the runtime itself causes false reports.

@@ -185,15 +185,17 @@ def attention(
 
     FlashAttention-2 (Dao 2023), section 3.1; every option is defined in docs/semantics.md.
 
-    q: [b, n, h, dim_qk]; k: [b, m, g, dim_qk]; v: [b, m, g, dim_vo]; h is a multiple of g (GQA,
-    MQA). Packed: [total, heads, dim] with cu_len_q, cu_len_kv. Any strides but that of the last
-    axis, which is 1. Types f32, f16, bf16, f64.
-    return_lse: return (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
-    row's sum of exponentials, f32 (f64 with f64).
-    out, lse_out: arrays to write into; out_dtype: the type of o, q's or "float32".
-    options: see libattn.Options.
+    q: [b, n, h, dim_qk], or packed [total_q, h, dim_qk] with cu_len_q. f32, f16, bf16 or f64. Any
+        strides but that of the last axis, which is 1; this holds for k and v too.
+    k: [b, m, g, dim_qk], or packed with cu_len_kv. h is a multiple of g (GQA, MQA).
+    v: [b, m, g, dim_vo], or packed.
+    return_lse: return (o, lse). lse [b, h, n] (packed [h, total_q]) is the natural logarithm of
+        each row's sum of exponentials, f32 (f64 with f64).
+    out, lse_out: arrays to write into.
+    out_dtype: the type of o: q's (None) or "float32".
+    options: causal, window, mask, bias, softcap, dropout_p and others: see libattn.Options.
 
-    Returns o [b, n, h, dim_vo] (packed [total, h, dim_vo]), of the maker of q: NumPy, PyTorch.
+    Returns o [b, n, h, dim_vo] (packed [total_q, h, dim_vo]), of the maker of q: NumPy, PyTorch.
     Raises ValueError for a broken rule (TypeError for an unknown option), Unsupported if no backend
     supports the call, MemoryError, Error for failures of a device.
     """
@@ -231,13 +233,16 @@ def decode(
 
     Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
 
-    q: [b, n, h, dim_qk]. Caches: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
-    [pages, page_size, g, dim] with block_table (i32 [b, pages per sequence]): key j of sequence b
-    is row j % page_size of page block_table[b, j // page_size].
+    q: [b, n, h, dim_qk].
+    k_cache, v_cache: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
+        [pages, page_size, g, dim] with block_table.
+    block_table: i32 [b, pages per sequence]: key j of sequence b is row j % page_size of page
+        block_table[b, j // page_size].
     k_new, v_new: [b, len_new, g, dim]: first written into the caches in place, at row len_kv[b] and
-    after it (keys rotated with rope=), then attended to.
-    split_keys: keys in each chunk, so that a row's bits do not depend on the batch around it;
-    None = the library chooses; -1 = one chunk.
+        after it (keys rotated with rope=), then attended to.
+    split_keys: keys in each chunk, so that a row's bits do not depend on the batch around it.
+        None = the library chooses; -1 = one chunk.
+
     Other arguments, result and errors: see attention.
     """
     extra = {"block_table": block_table, "k_new": k_new, "v_new": v_new}
@@ -282,17 +287,22 @@ def attention_backward(
 ) -> Gradients:
     """The gradients of attention: FlashAttention-2 (Dao 2023), section 3.1.2.
 
-    dout: the gradient of o, shaped like o. o, lse: the results of attention with return_lse=True
-    and the same options, the seed of dropout among them. dlse: the gradient of lse, shaped like
-    lse. delta: dot(dout, o) - dlse if the caller has it, shaped like lse; o can then be None.
+    dout: the gradient of o, shaped like o.
+    q, k, v: as in attention.
+    o, lse: the results of attention with return_lse=True and the same options, the seed of dropout
+        among them.
+    dlse: the gradient of lse, shaped like lse.
+    delta: dot(dout, o) - dlse if the caller has it, shaped like lse; o can then be None.
     want: which of "dq", "dk", "dv", "dbias", "dsink"; None = dq, dk, dv, and those of the bias and
-    the sinks that are given.
-    dq ... dsink: arrays to write into; accumulate=True adds to them.
-    grad_dtype: the type of dq, dk, dv: q's or "float32". dbias_dtype: the bias's or "float32".
-    options: see libattn.Options.
+        the sinks that are given.
+    dq, dk, dv, dbias, dsink: arrays to write into.
+    grad_dtype: the type of dq, dk, dv: q's (None) or "float32".
+    dbias_dtype: the type of dbias: the bias's (None) or "float32".
+    accumulate: add to the arrays that are given: read, add in f32, round once.
+    options: those of the forward: see libattn.Options.
 
-    Returns Gradients: shapes of q, k, v, of the bias (1 where it is expanded), and [h]. Errors are
-    those of attention.
+    Returns Gradients: dq, dk, dv shaped like q, k, v; dbias like the bias (1 where it is expanded);
+    dsink [h]. Raises what attention raises.
     """
     function = "attention_backward"
     bias = options.get("bias")

@@ -65,10 +65,16 @@ def merge(
 ) -> tuple[Array, Array]:
     """Two attentions of the same queries over disjoint keys as one: (o, lse).
 
-    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
-    Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
-    be None: zeros, as for a sink merged last. out may be o1, and lse_out lse1. stream, device: as
-    in libattn.Options.
+    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2: docs/semantics.md,
+    Merge; FlashAttention (Dao et al. 2022), section 3.1.
+
+    o1, o2: [b, n, h, dim] or [total, h, dim]. o2 may be None: zeros, as for a sink merged last.
+    lse1, lse2: [b, h, n] or [h, total], f32 (f64 with f64).
+    out, lse_out: arrays to write into; out may be o1, and lse_out lse1.
+    stream, device: as in libattn.Options.
+
+    Returns (o, lse), shaped like o1 and lse1. A partial result with lse = -inf is not read.
+    Raises what attention raises.
     """
     given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": out, "lse": lse_out}
     arrays = {name: x for name, x in given.items() if x is not None}
@@ -99,8 +105,16 @@ def merge_backward(
 ) -> tuple[Array, Array, Array, Array]:
     """The gradients of merge: (do1, dlse1, do2, dlse2); do2 is None where o2 is.
 
-    do_n = w_n dout and dlse_n = w_n (dlse + dot(dout, o_n - o)), w_n = exp(lse_n - lse)
-    (docs/semantics.md, Merge).
+    do_n = w_n dout and dlse_n = w_n (dlse + dot(dout, o_n - o)), w_n = exp(lse_n - lse):
+    docs/semantics.md, Merge.
+
+    dout: the gradient of o, shaped like o.
+    o1, lse1, o2, lse2: the inputs of merge.
+    o, lse: its results.
+    dlse: the gradient of lse, shaped like lse; None = zeros.
+    stream, device: as in libattn.Options.
+
+    Returns four arrays, shaped like o1, lse1, o2 and lse2. Raises what attention raises.
     """
     given = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "o": o, "lse": lse}
     given |= {"dout": dout, "dlse": dlse}
@@ -129,11 +143,23 @@ def rope(
     stream: int | None = None,
     device: str | None = None,
 ) -> Array:
-    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2); `inverse` is also its gradient.
+    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2).
 
-    x: [b, n, h, dim] or [total, h, dim]; out may be x. style, rot_dim, base, cos, sin: as in
-    libattn.Rope. Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its entry), or
-    positions, i32 [b|1, n] or [total].
+    Pair m of a row turns by the angle position * base^(-2m/rot_dim).
+
+    x: [b, n, h, dim] or packed [total, h, dim]; f32, f16, bf16 or f64.
+    style: "half" rotates the pairs (m, m + rot_dim/2), "interleaved" (2m, 2m + 1).
+    rot_dim: even, at most dim; None = dim. The rest of a row is copied.
+    base: of the angles, above 0.
+    pos_offset: the position of a row is row + pos_offset, unless positions are given.
+    positions: i32 [b|1, n] or [total].
+    cos, sin: f32 [positions, rot_dim/2], tables instead of base.
+    cu_len: i32 [b + 1], with a packed x: rows count from the start of their sequence.
+    inverse: rotate by the negative angle, which is also the gradient.
+    out: an array to write into; may be x.
+    stream, device: as in libattn.Options.
+
+    Returns an array shaped like x. Raises what attention raises.
     """
     given = {"x": x, "out": out, "positions": positions, "cu_len": cu_len, "cos": cos, "sin": sin}
     arrays = {name: array for name, array in given.items() if array is not None}

@@ -29,6 +29,9 @@ class Verdict(NamedTuple):
 def describe(q: Array, k: Array, v: Array, **options: Unpack[Options]) -> str:
     """The problem of attention(q, k, v, **options) as one line of key=value words.
 
+    q, k, v, options: as in attention; only types, shapes and which options are on are read. Raises
+    what attention raises.
+
     supports, explain, workspace_bytes and the command `attn` take such a line:
     "dtype=bf16 batch=2 heads_q=8 heads_kv=2 len_q=128 len_kv=128 causal window_left=64".
     """
@@ -54,8 +57,11 @@ def _question(function: str, problem: str, pass_: str, device: str) -> tuple[int
 def supports(problem: str, pass_: str = "forward", device: str = "host") -> Verdict:
     """Whether a usable backend supports this, and if not, why, backend by backend.
 
-    problem: a line as describe() returns. pass_: "forward", "backward", "decode". device: "host",
-    "cuda", "webgpu". Raises ValueError where the problem itself breaks a rule.
+    problem: a line as describe() returns.
+    pass_: "forward", "backward" or "decode".
+    device: "host", "cuda" or "webgpu".
+
+    Returns a Verdict. Raises ValueError where the problem itself breaks a rule.
     """
     number, value, place = _question("supports", problem, pass_, device)
     verdict = init(_abi.attn_verdict, size_only=True)
@@ -83,7 +89,7 @@ def explain(problem: str, pass_: str = "forward", device: str = "host") -> str:
 
 def workspace_bytes(problem: str, pass_: str = "forward", device: str = "host") -> int:
     """Bytes of scratch memory of such a call, in total. Arguments and errors are those of supports;
-    Unsupported if no backend supports it."""
+    raises Unsupported if no backend supports it."""
     number, value, place = _question("workspace_bytes", problem, pass_, device)
     needed = ctypes.c_int64()
     _library.check(

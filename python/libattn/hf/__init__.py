@@ -28,6 +28,8 @@ OLDEST_TRANSFORMERS = "5.4"
 def register(name: str = "libattn") -> None:
     """Makes `attn_implementation=name` known to transformers. Calling it again changes nothing.
 
+    name: the word for attn_implementation.
+
     Errors: ImportError without transformers; libattn.Unsupported when transformers is older than
     `OLDEST_TRANSFORMERS` (its mask interface has no q_length and q_offset to build on).
     """

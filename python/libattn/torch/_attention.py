@@ -266,13 +266,15 @@ def attention(
 
     FlashAttention-2 (Dao 2023), section 3.1; every option is defined in docs/semantics.md.
 
-    q: [b, n, h, dim_qk]; k: [b, m, g, dim_qk]; v: [b, m, g, dim_vo]; h is a multiple of g (GQA,
-    MQA). Packed: [total, heads, dim] with cu_len_q, cu_len_kv. Any strides but that of the last
-    axis, which is 1. Types f32, f16, bf16, f64.
-    return_lse: return (o, lse), lse [b, h, n] or packed [h, total]: the natural logarithm of each
-    row's sum of exponentials, f32 (f64 with f64); it is differentiable.
-    out_dtype: the type of o: q's, or torch.float32.
-    options: see libattn.Options; workspace, stream, device and nonfinite_count are refused.
+    q: [b, n, h, dim_qk], or packed [total_q, h, dim_qk] with cu_len_q. f32, f16, bf16 or f64. Any
+        strides but that of the last axis, which is 1; this holds for k and v too.
+    k: [b, m, g, dim_qk], or packed with cu_len_kv. h is a multiple of g (GQA, MQA).
+    v: [b, m, g, dim_vo], or packed.
+    return_lse: return (o, lse). lse [b, h, n] (packed [h, total_q]) is the natural logarithm of
+        each row's sum of exponentials, f32 (f64 with f64); it is differentiable.
+    out_dtype: the type of o: q's (None), or torch.float32.
+    options: causal, window, mask, bias, softcap, dropout_p and others: see libattn.Options.
+        workspace, stream, device and nonfinite_count are refused.
 
     Gradients flow to q, k, v, bias and sinks, from o and lse. A second derivative, forward mode,
     torch.func and torch.jit.trace raise RuntimeError. Dropout without a seed draws one from
@@ -316,13 +318,16 @@ def decode(
 
     Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
 
-    q: [b, n, h, dim_qk]. Caches: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
-    [pages, page_size, g, dim] with block_table (i32 [b, pages per sequence]): key j of sequence b
-    is row j % page_size of page block_table[b, j // page_size].
+    q: [b, n, h, dim_qk].
+    k_cache, v_cache: [b, m, g, dim] with len_kv (i32 [b]: rows in use), or paged
+        [pages, page_size, g, dim] with block_table.
+    block_table: i32 [b, pages per sequence]: key j of sequence b is row j % page_size of page
+        block_table[b, j // page_size].
     k_new, v_new: [b, len_new, g, dim]: first written into the caches in place, at row len_kv[b] and
-    after it (keys rotated with rope=), then attended to.
-    split_keys: keys in each chunk, so that a row's bits do not depend on the batch around it;
-    None = the library chooses; -1 = one chunk.
+        after it (keys rotated with rope=), then attended to.
+    split_keys: keys in each chunk, so that a row's bits do not depend on the batch around it.
+        None = the library chooses; -1 = one chunk.
+
     Other arguments: see attention. Autocast casts q, k_new, v_new and bias, not the caches.
 
     Returns o, or (o, lse) with return_lse=True. Errors are those of attention, and ValueError if an
@@ -370,10 +375,14 @@ def decode(
 def merge(o1: Tensor, lse1: Tensor, o2: Tensor | None, lse2: Tensor) -> tuple[Tensor, Tensor]:
     """Two attentions of the same queries over disjoint keys as one: (o, lse), differentiable.
 
-    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2 (docs/semantics.md,
-    Merge). o1, o2: [b, n, h, dim] or [total, h, dim]; lse1, lse2: [b, h, n] or [h, total]. o2 may
-    be None: zeros, as for a sink merged last. Gradients flow to all four, from o and lse; there is
-    no second derivative. Errors are those of attention.
+    lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2: docs/semantics.md,
+    Merge; FlashAttention (Dao et al. 2022), section 3.1.
+
+    o1, o2: [b, n, h, dim] or [total, h, dim]. o2 may be None: zeros, as for a sink merged last.
+    lse1, lse2: [b, h, n] or [h, total], f32 (f64 with f64).
+
+    Gradients flow to all four, from o and lse; there is no second derivative. Errors are those of
+    attention.
     """
     for name, x in (("o1", o1), ("lse1", lse1), ("lse2", lse2)):
         tensor("merge", name, x)
@@ -398,11 +407,20 @@ def rope(
 ) -> Tensor:
     """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2), with gradients of any order.
 
-    x: [b, n, h, dim] or [total, h, dim]. style, rot_dim, base, cos, sin: as in libattn.Rope.
-    Positions: row + pos_offset (with cu_len, i32 [b + 1], the row in its sequence), or positions,
-    i32 [b|1, n] or [total]. i32 tensors can also be int64 or lists, of which a copy is made.
-    inverse rotates back. Returns a new contiguous tensor. Raises ValueError for a broken rule, and
-    if cos or sin require a gradient.
+    Pair m of a row turns by the angle position * base^(-2m/rot_dim).
+
+    x: [b, n, h, dim] or packed [total, h, dim]; f32, f16, bf16 or f64.
+    style: "half" rotates the pairs (m, m + rot_dim/2), "interleaved" (2m, 2m + 1).
+    rot_dim: even, at most dim; None = dim. The rest of a row is copied.
+    base: of the angles, above 0.
+    pos_offset: the position of a row is row + pos_offset, unless positions are given.
+    positions: i32 [b|1, n] or [total]; int64 tensors and lists are copied.
+    cos, sin: f32 [positions, rot_dim/2], tables instead of base.
+    cu_len: i32 [b + 1], with a packed x: rows count from the start of their sequence.
+    inverse: rotate by the negative angle.
+
+    Returns a new contiguous tensor. Raises ValueError for a broken rule, and if cos or sin require
+    a gradient.
     """
     x = tensor("rope", "x", x)
     checked("rope", chosen(STYLES), "style", style)

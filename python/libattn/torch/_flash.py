@@ -2,20 +2,9 @@
 flash_attn_with_kvcache is in _kvcache.py.
 
 Layouts are flash-attention's: q [b, n, h, d], k [b, m, g, d], v [b, m, g, dv] with g dividing h;
-packed ("varlen") [total, h, d] with i32 cumulative lengths [b + 1]. Common parameters:
-
-dropout_p      0, or 1/512 to less than 1, in steps of 1/256, drawn from torch's generator
-softmax_scale  default 1 / sqrt(d)
-causal         query i sees keys j <= i + m - n: aligned bottom-right
-window_size    (left, right): i + m - n - left <= j <= i + m - n + right; negative = unlimited
-softcap        score = softcap * tanh(score / softcap); 0 and less = off
-alibi_slopes   f32 [h] or [b, h]: -slope * |i + m - n - j| is added to the score
-deterministic  the backward gives the same bits from run to run
-
-A query that sees no key gives o = 0 and softmax_lse = -inf. Copies are made only of tensors with a
-strided last dimension and of int64 indices. Errors: ValueError for a broken rule,
-libattn.Unsupported if no backend supports the call. docs/coming_from.md lists every difference.
-Source: github.com/Dao-AILab/flash-attention, the documented interface of version 2; T. Dao,
+packed ("varlen") [total, h, d] with i32 cumulative lengths [b + 1]. flash_attn_func describes the
+common parameters and errors; docs/coming_from.md lists every difference. Source:
+github.com/Dao-AILab/flash-attention, the documented interface of version 2; T. Dao,
 "FlashAttention-2" (2023), https://arxiv.org/abs/2307.08691.
 """
 
@@ -127,8 +116,20 @@ def flash_attn_func(
 ) -> Result:
     """Attention of q [b, n, h, d] over k [b, m, g, d] and v [b, m, g, dv]: out [b, n, h, dv].
 
-    return_attn_probs: (out, softmax_lse f32 [b, h, n], None); the gradient also flows through
-    softmax_lse. Parameters, errors and source: the head of this module.
+    dropout_p: 0, or 1/512 to less than 1, in steps of 1/256, drawn from torch's generator.
+    softmax_scale: None = 1 / sqrt(d).
+    causal: query i sees keys j <= i + m - n: aligned bottom-right.
+    window_size: (left, right): i + m - n - left <= j <= i + m - n + right; negative = unlimited.
+    softcap: score = softcap * tanh(score / softcap); 0 and less = off.
+    alibi_slopes: f32 [h] or [b, h]: -slope * |i + m - n - j| is added to the score.
+    deterministic: the backward gives the same bits from run to run.
+    return_attn_probs: return (out, softmax_lse f32 [b, h, n], None); the gradient also flows
+        through softmax_lse.
+
+    A query that sees no key gives 0, and softmax_lse = -inf. Copies are made only of tensors with a
+    strided last dimension and of int64 indices. Raises ValueError for a broken rule,
+    libattn.Unsupported if no backend supports the call. docs/coming_from.md lists every difference
+    from the flash-attention package.
     """
     name = "flash_attn_func"
     for what, x in (("q", q), ("k", k), ("v", v)):
@@ -151,7 +152,10 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_func with k and v stacked in kv [b, m, 2, g, d]; its gradient is too."""
+    """flash_attn_func with k and v stacked in kv [b, m, 2, g, d]; its gradient is too.
+
+    Other parameters and errors: flash_attn_func.
+    """
     k, v = _parts("flash_attn_kvpacked_func", "kv", kv, 5, 2)
     return flash_attn_func(
         q,
@@ -179,7 +183,10 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_func with q, k and v stacked in qkv [b, n, 3, h, d]; its gradient is too."""
+    """flash_attn_func with q, k and v stacked in qkv [b, n, 3, h, d]; its gradient is too.
+
+    Other parameters and errors: flash_attn_func.
+    """
     q, k, v = _parts("flash_attn_qkvpacked_func", "qkv", qkv, 5, 3)
     return flash_attn_func(
         q,
@@ -216,11 +223,14 @@ def flash_attn_varlen_func(
 ) -> Result:
     """Attention of packed q [total_q, h, d] over packed k, v [total_k, g, d]: out [total_q, h, dv].
 
-    cu_seqlens_q, cu_seqlens_k: i32 [b + 1]; max_seqlen_q, max_seqlen_k: the largest lengths.
-    With block_table i32 [b, pages per sequence], k and v are pages [pages, page_size, g, d] of any
-    page size, and the lengths are the differences of cu_seqlens_k; that form has no gradient
-    (Unsupported where one is asked for). return_attn_probs: (out, softmax_lse f32 [h, total_q],
-    None). Parameters, errors and source: the head of this module.
+    cu_seqlens_q, cu_seqlens_k: i32 [b + 1]: where each sequence begins, and the end.
+    max_seqlen_q, max_seqlen_k: the largest lengths.
+    block_table: i32 [b, pages per sequence]: k and v are then pages [pages, page_size, g, d] of any
+        page size, and the lengths are the differences of cu_seqlens_k. That form has no gradient:
+        it raises Unsupported where one is required.
+    return_attn_probs: return (out, softmax_lse f32 [h, total_q], None).
+
+    Other parameters and errors: flash_attn_func.
     """
     name = "flash_attn_varlen_func"
     options = scores_of(name, softmax_scale, causal, window_size, softcap, alibi_slopes)
@@ -281,7 +291,10 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_varlen_func with k and v stacked in kv [total_k, 2, g, d]."""
+    """flash_attn_varlen_func with k and v stacked in kv [total_k, 2, g, d].
+
+    Other parameters and errors: flash_attn_varlen_func, flash_attn_func.
+    """
     k, v = _parts("flash_attn_varlen_kvpacked_func", "kv", kv, 4, 2)
     return flash_attn_varlen_func(
         q,
@@ -315,7 +328,11 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_varlen_func with q, k and v stacked in qkv [total, 3, h, d]."""
+    """flash_attn_varlen_func with q, k and v stacked in qkv [total, 3, h, d].
+
+    cu_seqlens: i32 [b + 1], of queries and keys; max_seqlen is the largest length. Other parameters
+    and errors: flash_attn_varlen_func, flash_attn_func.
+    """
     q, k, v = _parts("flash_attn_varlen_qkvpacked_func", "qkv", qkv, 4, 3)
     return flash_attn_varlen_func(
         q,

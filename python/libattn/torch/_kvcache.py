@@ -1,6 +1,6 @@
 """flash_attn_with_kvcache of the flash-attention package on libattn: attention over a KV cache.
 
-Parameters that it shares with the other functions, errors and source: the head of _flash.py.
+Parameters that it shares with the other functions and errors: flash_attn_func in _flash.py.
 """
 
 from __future__ import annotations
@@ -144,17 +144,19 @@ def flash_attn_with_kvcache(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q [b, n, h, d] over a KV cache, after appending k and v to it in place.
 
-    k_cache, v_cache  [entries, capacity, g, d], or pages [pages, page_size, g, d] (any page size)
-    k, v              [b, len_new, g, d]: written at cache_seqlens, then attended to
-    rotary_cos, _sin  [positions, rotary_dim / 2]: rotate k at cache_seqlens + t, and q at
-                      cache_seqlens + i (causal or a window) or at cache_seqlens; only with k
-    cache_seqlens     a number or i32 [b]: rows in the cache before the append; None = all
-    cache_batch_idx   i32 [b]: the cache entry of each sequence
-    cache_leftpad     i32 [b]: keys before it are hidden
-    block_table       i32 [b, pages per sequence]: the pages of each sequence
-    num_splits        chunks of keys: 0 = chosen by the library, 1 = one
-    Without a gradient. Returns out [b, n, h, dv], with return_softmax_lse also f32 [b, h, n].
-    Other parameters, errors and source: the head of this module.
+    k_cache, v_cache: [entries, capacity, g, d], or pages [pages, page_size, g, d] (any page size).
+    k, v: [b, len_new, g, d]: written at cache_seqlens, then attended to.
+    rotary_cos, rotary_sin: [positions, rotary_dim / 2]: rotate k at cache_seqlens + t, and q at
+        cache_seqlens + i (causal or a window) or at cache_seqlens; only with k.
+    rotary_interleaved: rotate the pairs (2m, 2m + 1), else (m, m + rotary_dim / 2).
+    cache_seqlens: a number or i32 [b]: rows in the cache before the append; None = all.
+    cache_batch_idx: i32 [b]: the cache entry of each sequence.
+    cache_leftpad: i32 [b]: keys before it are hidden.
+    block_table: i32 [b, pages per sequence]: the pages of each sequence.
+    num_splits: chunks of keys: 0 = chosen by the library, 1 = one.
+    return_softmax_lse: return (out, softmax_lse f32 [b, h, n]).
+
+    Returns out [b, n, h, dv]. There is no gradient. Other parameters and errors: flash_attn_func.
     """
     name = "flash_attn_with_kvcache"
     need_rank(name, "q", q, 4, "[batch, length, heads, dim]")

@@ -219,16 +219,18 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Attention with the signature and the meaning of PyTorch's function of this name.
 
-    query [..., h, n, d], key [..., g, m, d], value [..., g, m, dv]; two or more dimensions, those
-    before the last two broadcast. Returns [..., h, n, dv], a view of [..., n, h, dv] memory.
-    attn_mask broadcasts to [..., h, n, m]: bool (True = attend) or float (added; its gradient is
-    computed when it requires one), or a CausalBias of torch.nn.attention.bias. is_causal is aligned
-    top-left: query i sees keys 0 to i. dropout_p is drawn from torch's generator, in steps of
-    1/256. enable_gqa lets g divide h.
+    query: [..., h, n, d]; two or more dimensions, those before the last two broadcast.
+    key, value: [..., g, m, d] and [..., g, m, dv].
+    attn_mask: broadcasts to [..., h, n, m]: bool (True = attend) or float (added; its gradient is
+        computed when it requires one), or a CausalBias of torch.nn.attention.bias.
+    dropout_p: drawn from torch's generator, in steps of 1/256.
+    is_causal: aligned top-left: query i sees keys 0 to i.
+    scale: of the scores; None = 1 / sqrt(d).
+    enable_gqa: lets g divide h.
 
-    Rows that see no key are 0. Copies are made only of tensors with a strided last dimension, if
-    several batch dimensions don't merge into one, and if key and value have different numbers of
-    heads.
+    Returns [..., h, n, dv], a view of [..., n, h, dv] memory. Rows that see no key are 0. Copies
+    are made only of tensors with a strided last dimension, if several batch dimensions don't merge
+    into one, and if key and value have different numbers of heads.
 
     Raises ValueError (also a RuntimeError where PyTorch raises one) for a broken rule, RuntimeError
     inside torch.jit.trace, libattn.Unsupported if no backend supports the call.
