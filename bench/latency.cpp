@@ -21,6 +21,7 @@
 #include "bench/command.hpp"
 #include "bench/inputs.hpp"
 #include "bench/machine.hpp"
+#include "bench/own_folder.hpp"
 #include "bench/row.hpp"
 #include "bench/timer.hpp"
 #include "harness/mirror.hpp"
@@ -282,14 +283,11 @@ void first_calls(const Setting& setting, const Named& problem, Pass pass, Report
 // Host microseconds per call of the same problem, by pass and peer name.
 using PeerTimes = std::map<std::string, std::map<std::string, double>>;
 
-// Runs peers/torch_cuda.py, whose output goes to stderr here. If the program was copied to another
-// machine, the environment says where that folder is.
+// Runs peers/torch_cuda.py; its output goes to stderr here.
 PeerTimes peer_times(const BenchOptions& options, const std::string& folder) {
   PeerTimes times;
   if (options.peer_python.empty()) return times;
-  const char* carried = std::getenv("ATTN_BENCH_FOLDER");
-  const std::string script =
-      std::string(carried != nullptr ? carried : ATTN_BENCH_SOURCE_DIR) + "/peers/torch_cuda.py";
+  const std::string script = own_folder() + "/peers/torch_cuda.py";
   const std::string rows = folder + "/peers.jsonl";
   const std::string command =
       "'" + options.peer_python + "' '" + script + "' --suite latency --out '" + rows + "' >&2";

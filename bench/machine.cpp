@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <attn/attn.hpp>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <string_view>
+
+#include "bench/own_folder.hpp"
 
 namespace attn::bench {
 namespace {
@@ -97,6 +100,17 @@ void describe_host(Machine& machine) {
   if (uname(&name) == 0) machine.driver = std::string(name.sysname) + " " + name.release;
 }
 
+// A binary that was copied to another machine finds no repository there: the environment gives the
+// commit. A wheel's has no sources either: its version stands for the commit.
+std::string commit() {
+  if (const char* given = std::getenv("ATTN_BENCH_COMMIT"); given != nullptr) return given;
+  const std::string found =
+      output_of(("git -C '" + own_folder() +
+                 "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null")
+                    .c_str());
+  return found.empty() ? std::string("v") + attn::version() : found;
+}
+
 }  // namespace
 
 Machine this_machine(const Opened& opened) {
@@ -108,13 +122,7 @@ Machine this_machine(const Opened& opened) {
   } else {
     describe_host(machine);
   }
-  // A binary copied to another machine finds no repository there; the environment gives the commit.
-  const char* carried = std::getenv("ATTN_BENCH_COMMIT");
-  machine.commit =
-      carried != nullptr
-          ? carried
-          : output_of("git -C '" ATTN_BENCH_SOURCE_DIR
-                      "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
+  machine.commit = commit();
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   gmtime_r(&now, &utc);

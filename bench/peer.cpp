@@ -12,9 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#ifndef ATTN_BENCH_SOURCE_DIR
-#error "ATTN_BENCH_SOURCE_DIR is set by bench/CMakeLists.txt"
-#endif
+#include "bench/own_folder.hpp"
 
 namespace attn::bench {
 namespace {
@@ -40,7 +38,7 @@ TorchPeer::TorchPeer(const std::string& python, std::int32_t threads) {
     throw std::runtime_error(std::strerror(errno));
   }
   std::string program = python;
-  std::string script = ATTN_BENCH_SOURCE_DIR "/peers/torch_cpu.py";
+  std::string script = own_folder() + "/peers/torch_cpu.py";
   std::string count = std::to_string(threads);
   std::array<char*, 4> arguments{program.data(), script.data(), count.data(), nullptr};
   process_ = fork();

@@ -20,7 +20,8 @@ namespace {
 using namespace attn::cli;  // NOLINT: this file is the command
 
 constexpr const char* kFooter = R"(
-attn COMMAND --help lists a command's flags, with examples.
+attn COMMAND --help lists a command's flags, with examples. The Python package has one more command,
+attn doctor: what runs on this machine, why the rest does not, and how to get it.
 
 Exit codes:
   0  ok

@@ -1,6 +1,6 @@
 """Attention as docs/semantics.md spells it, in float64 NumPy: naive, one score matrix a head.
 
-It shares no code with the library: `python -m libattn check` and the tests hold the library to it.
+It shares no code with the library: `attn doctor` and the tests hold the library to it.
 Padded tensors only; packed ones are cut into their entries by who calls.
 """
 

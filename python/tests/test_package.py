@@ -1,8 +1,7 @@
-"""The package around the functions: arrays of other makers, questions, the command, threads."""
+"""The package around the functions: arrays of other makers, questions, threads."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -116,23 +115,6 @@ def test_questions():
     assert "plan: kernel=" in libattn.explain(line)
     assert libattn.workspace_bytes(line, "backward") >= 0
     assert libattn.info()["version"] == libattn.__version__
-
-
-def test_the_command():
-    def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "libattn", *words], capture_output=True, text=True, timeout=120
-        )
-
-    assert json.loads(run("info", "--json").stdout)["backends"]
-    done = run("check")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith(" 0 failed")
-    rows = run("bench", "--len", "64", "--seconds", "0.01", "--json").stdout.splitlines()
-    assert all(json.loads(row)["ms"] > 0 for row in rows) and len(rows) >= 2
-    bad = run("bench", "--len", "-3")
-    assert bad.returncode == 2 and "Traceback" not in bad.stderr
-    assert run("--threads", "-2", "info").returncode == 2
 
 
 def test_many_threads_at_once(rng):
