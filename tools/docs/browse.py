@@ -4,8 +4,9 @@ request, no request to another server, no broken picture.
 
 usage: tools/docs/browse.py [--browser chromium] [--shots FOLDER] [PAGE...]
 
-PAGE is a path below build/docs, all by default. --shots writes a screenshot of each page that is
-given. Chromium is driven through its pipe (DevTools protocol), so that only Python is needed.
+PAGE is a path below build/docs, all by default. --shots writes a screenshot of the top of
+each page that is given (PAGE#HEADING: from there). Chromium is driven through its pipe (DevTools
+protocol), so that only Python is needed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Browser:
         # Ends above 4, so that neither dup2 closes what the other needs.
         from_us, to_us = (os.dup2(fd, fd + 100) for fd in (from_us, to_us))
         words = [program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        words += [f"--user-data-dir={folder}", "--remote-debugging-pipe", "--window-size=1300,1000"]
+        words += [f"--user-data-dir={folder}", "--remote-debugging-pipe", "--window-size=1400,1500"]
         self.process = subprocess.Popen(
             [*words, "about:blank"],
             preexec_fn=connect,
@@ -124,7 +125,7 @@ def check(browser: Browser, origin: str, page: str, shot: Path | None) -> list[s
     wrong += filter(None, (complaint(event, origin) for event in browser.events))
     if shot:
         shot.parent.mkdir(parents=True, exist_ok=True)
-        picture = browser.call("Page.captureScreenshot", captureBeyondViewport=True)
+        picture = browser.call("Page.captureScreenshot")
         shot.write_bytes(base64.b64decode(picture["data"]))
     return list(dict.fromkeys(wrong))
 
@@ -154,7 +155,8 @@ def main() -> int:
         watchdog = threading.Timer(SECONDS * len(pages), browser.process.kill)
         watchdog.start()
         for page in pages:
-            shot = arguments.shots / f"{page}.png" if arguments.shots else None
+            name = page.replace("#", "_") + ".png"
+            shot = arguments.shots / name if arguments.shots else None
             wrong = check(browser, origin, page, shot)
             failed += bool(wrong)
             for text in wrong:

@@ -29,8 +29,7 @@ def rows_of(file: Path) -> list[Row]:
     found: dict[str, Row] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line) if line.strip() else {}
-        # Rows of a comparison of two commits ("round") are its record, not the current speed.
-        if row.get("tflops") and row.get("pass") in PASSES and "round" not in row:
+        if row.get("tflops") and row.get("pass") in PASSES:
             row.setdefault("cell", f"plain/{row['kernel']}-{label(row)}/{row['dtype']}")
             found[f"{row['cell']} {row['pass']} {row['dtype']}"] = row
     return list(found.values())
@@ -82,8 +81,9 @@ def bars(rows: list[Row], title: str) -> Drawing:
             colour = COLOURS[0 if peer == "libattn" else 1 + peers.index(peer)]
             tip = f"{PEERS.get(peer, peer)}: {speed(value)}" if value else f"{peer}: not run"
             drawing.rect(LEFT, y, max(1.0, WIDE * value / most), BAR - 1, colour, tip=tip)
-            if peer == "libattn":
-                drawing.text(LEFT + WIDE * value / most + 5, y + 8, speed(value), 9.5, fill=GREY)
+            size = 9.5 if peer == "libattn" else 7.5
+            if value:
+                drawing.text(LEFT + WIDE * value / most + 5, y + 8, speed(value), size, fill=GREY)
             y += BAR
         y += GAP
     return drawing
@@ -124,7 +124,8 @@ def slower(rows: list[Row]) -> list[str]:
         return []
     found.sort(key=lambda entry: entry[0])
     lines = [
-        f"Slower than a peer in {len(found)} comparisons; all of them:\n",
+        f'<details markdown="1"><summary>Slower than a peer in {len(found)} comparisons, '
+        f"the slowest first</summary>\n",
         "| cell | pass | type | libattn | peer | ratio |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
@@ -133,7 +134,7 @@ def slower(rows: list[Row]) -> list[str]:
             f"| {name_of(row)} | {PASSES[row['pass']]} | {row['dtype']} | {speed(row['tflops'])} "
             f"| {PEERS.get(peer, peer)}: {speed(value)} | {ratio:.2f} |"
         )
-    return ["\n".join(lines)]
+    return ["\n".join([*lines, "\n</details>"])]
 
 
 def section(file: Path) -> tuple[list[str], dict[str, Drawing]]:
@@ -174,14 +175,16 @@ def section(file: Path) -> tuple[list[str], dict[str, Drawing]]:
 def page() -> tuple[str, dict[str, Drawing]]:
     parts = [
         "# Measurements",
-        "Every row that is committed in `bench/results`, the slow ones included; nothing on this "
-        "page is typed in by hand. [The method](development/benchmarks.md) says what is timed, "
+        "Every row that is committed in `bench/results`, the slow ones included, except "
+        "comparisons of two versions (`*_before_after.jsonl`); nothing on this page is typed in by "
+        "hand. [The method](development/benchmarks.md) says what is timed, "
         "how each cell is verified first, and how FLOP are counted. Peers ran in the same run on "
-        "the same machine. In the names: b batch, h heads (of q/of k), n length, d head dim. "
-        "Bars have their numbers as tooltips when a picture is opened alone.",
+        "the same machine. In the names: b batch, h heads (of q/of k), n length, d head dim.",
     ]
     plots: dict[str, Drawing] = {}
     for file in sorted(RESULTS.glob("*/*.jsonl")):
+        if file.stem.endswith("_before_after"):
+            continue
         more, drawn = section(file)
         parts += more
         plots |= drawn

@@ -13,6 +13,7 @@ import charts
 from drawing import Drawing
 
 TYPES = ("f32", "f16", "bf16", "f64")
+NAMES = {"cpu": "CPU", "cuda": "CUDA", "webgpu": "WebGPU", "reference": "reference"}
 PASSES = ("forward", "backward", "decode")
 COMMANDS = ("run", "check", "bench", "info", "cache", "tune")
 
@@ -55,12 +56,24 @@ def tables(release: Path) -> dict[str, list[dict[str, Any]]]:
     return {name: found[name] for name in order if name in found}
 
 
-def cell(row: dict[str, Any], pass_: str) -> str:
-    types, reasons = row[pass_]["types"], row[pass_]["reasons"]
-    if types:
-        text = "all" if len(types) == len(TYPES) else " ".join(types)
-        return f'<td class="yes">{text}</td>'
-    return '<td class="no">no</td>' if reasons else "<td>-</td>"
+def cell(row: dict[str, Any]) -> str:
+    """What a backend supports of an option: one text where it is the same for every pass."""
+    texts = {}
+    for pass_ in PASSES:
+        types, reasons = row[pass_]["types"], row[pass_]["reasons"]
+        if types:
+            texts[pass_] = "all" if len(types) == len(TYPES) else " ".join(types)
+        elif reasons:
+            texts[pass_] = "no"
+    missing = [pass_ for pass_ in PASSES if pass_ not in texts]
+    kind = "no" if "no" in texts.values() else "yes"
+    if len(set(texts.values())) == 1:
+        text = next(iter(texts.values()))
+        if missing:
+            text += f" ({', '.join(texts)})"
+    else:
+        text = "<br>".join(f"{pass_}: {types}" for pass_, types in texts.items())
+    return f'<td class="{kind}">{text}</td>'
 
 
 def reason_of(reason: str, backend: str) -> str:
@@ -76,39 +89,39 @@ def reason_of(reason: str, backend: str) -> str:
 
 
 def support(release: Path) -> str:
+    found = tables(release)
+    head = "".join(f"<th>{NAMES[backend]}</th>" for backend in found)
+    by_option = {backend: {row["option"]: row for row in rows} for backend, rows in found.items()}
+    body = []
+    for option, row in next(iter(by_option.values())).items():
+        cells = "".join(cell(rows[option]) for rows in by_option.values())
+        name = option or "(plain)"
+        body.append(f"<tr><td><code>{name}</code><br>{escape(row['what'])}</td>{cells}</tr>")
     parts = [
         "# What runs where",
-        "Generated from the library by `attn info --json`: each option, pass and type of each "
-        "backend. `all` is f32, f16, bf16 and f64; `-`: the pass has no such option. On your "
-        "machine `attn info --support` prints it, and `libattn.supports(problem, device=...)` "
-        "answers for one call, with the reason of every backend. Calls that nothing supports "
-        "raise [Unsupported](errors.md#unsupported); nothing falls back to another device or type.",
+        "Generated from the library by `attn info --json`: the element types of each option on "
+        "each backend, for forward, backward and decode. `all`: f32, f16, bf16 and f64. Passes in "
+        "parentheses: the others have no such option. On your machine `attn info --support` "
+        "prints it, and `libattn.supports(problem, device=...)` answers for one call, with the "
+        "reason of every backend. A call that nothing supports raises "
+        "[Unsupported](errors.md#unsupported); nothing falls back to another device or type.",
+        "## Options {#table}",
+        f"<table><thead><tr><th>option</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>",
     ]
-    for backend, rows in tables(release).items():
-        head = "".join(f"<th>{pass_}</th>" for pass_ in PASSES)
-        body, reasons = [], {}
+    reasons: dict[str, str] = {}
+    for backend, rows in found.items():
         for row in rows:
-            cells = "".join(cell(row, pass_) for pass_ in PASSES)
-            name = row["option"] or "(plain)"
-            body.append(
-                f"<tr><td><code>{name}</code></td>{cells}<td>{escape(row['what'])}</td></tr>"
-            )
             for pass_ in PASSES:
                 for type_, reason in row[pass_]["reasons"].items():
-                    where = f"{name}, {pass_}, {type_}"
-                    reasons.setdefault(reason_of(reason, backend), where)
-        parts.append(f"## {'CPU' if backend == 'cpu' else backend} {{#{backend}}}")
-        parts.append(
-            f"<table><thead><tr><th>option</th>{head}<th></th></tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table>"
+                    where = f"{row['option'] or '(plain)'}, {pass_}, {type_}"
+                    reasons.setdefault(f"{backend}: {reason_of(reason, backend)}", where)
+    if reasons:
+        parts += ["## What is missing, and why {#missing}", "With the first case of each reason:"]
+        lines = "".join(
+            f"<tr><td>{escape(why)}</td><td>{escape(where)}</td></tr>"
+            for why, where in reasons.items()
         )
-        if reasons:
-            parts.append("What is missing, with the first case that has this reason:")
-            rows_ = "".join(
-                f"<tr><td>{escape(where)}</td><td>{escape(why)}</td></tr>"
-                for why, where in reasons.items()
-            )
-            parts.append(f"<table><tbody>{rows_}</tbody></table>")
+        parts.append(f"<table><tbody>{lines}</tbody></table>")
     return "\n\n".join(parts) + "\n"
 
 

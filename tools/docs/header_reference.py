@@ -44,6 +44,19 @@ def chunks(text: str) -> list[str]:
     return found
 
 
+def apart(chunk: str) -> list[str]:
+    """Declarations of one part, each with the comment above it; bodies stay whole."""
+    if "{" in re.sub(r"//.*|/\*.*?\*/", "", chunk):
+        return [chunk]
+    found: list[list[str]] = [[]]
+    for line in chunk.splitlines():
+        begins = line.startswith(("//", "/*"))
+        if begins and found[-1] and re.search(r";\s*(//.*|/\*.*\*/)?$", found[-1][-1]):
+            found.append([])
+        found[-1].append(line)
+    return ["\n".join(lines) for lines in found]
+
+
 def comment_and_code(chunk: str) -> tuple[str, str]:
     """The comment in front of a declaration, and the rest."""
     if chunk.startswith("/*") and "*/" in chunk:
@@ -68,13 +81,16 @@ def prose(comment: str) -> str:
             made.append("\n```cpp\n" + "\n".join(code) + "\n```\n")
             code.clear()
 
+    in_list = False
     for line in comment.splitlines():
-        if line.startswith("  ") and not (made and re.match(r"\s*- ", made[-1])) or code and line:
+        in_list = bool(re.match(r"\s*- ", line)) or (in_list and line.startswith("  "))
+        if not in_list and (line.startswith("  ") or (code and line)):
             code.append(line[2:] if line.startswith("  ") else line)
             continue
         flush()
         if re.match(r"\s*- ", line) and made and not re.match(r"\s*(- |  )", made[-1]):
             made.append("")
+        line = re.sub(r"^  (?=- )", "", line) if in_list else line
         made.append(re.sub(r"([*_\[\]<>])", r"\\\1", line))
     flush()
     return "\n".join(made)
@@ -92,7 +108,7 @@ def names_of(code: str) -> list[str]:
     names = []
     for line in re.sub(r"//.*|/\*.*?\*/", "", code).replace("\n   ", " ").splitlines():
         if re.match(r"^(ATTN_API|inline|typedef|using|#define|constexpr)", line):
-            alias = re.match(r"^using (\w+) =", line) or re.match(r"^typedef .*\(\*(\w+)\)", line)
+            alias = re.match(r"^using (\w+) =", line) or re.match(r"^typedef .*?\(\*(\w+)\)", line)
             alias = alias or re.match(r"^typedef struct \w+ (\w+);", line)
             alias = alias or re.match(r"^#define (\w+)", line)
             alias = alias or re.match(r"^inline constexpr \S+ (\w+) =", line)
@@ -105,7 +121,8 @@ def names_of(code: str) -> list[str]:
 def header(name: str, language: str, level: int = 2) -> str:
     text = (HEADERS / name).read_text(encoding="utf-8")
     parts = [f"{'#' * level} &lt;attn/{name}&gt; {{#{name.replace('.', '-')}}}"]
-    for n, chunk in enumerate(chunks(text)):
+    every = chunks(text)
+    for n, chunk in enumerate([every[0], *(part for c in every[1:] for part in apart(c))]):
         comment, code = comment_and_code(chunk)
         code = "\n".join(line for line in code.splitlines() if not _is_frame(line)).strip("\n")
         if n == 0:
@@ -116,9 +133,10 @@ def header(name: str, language: str, level: int = 2) -> str:
                 parts.append(prose(comment))
             continue
         names = names_of(code)
-        if not names:
+        if not names or names == ["std"]:
             continue
-        parts.append(f"{'#' * (level + 1)} " + ", ".join(names).replace("_", r"\_"))
+        title = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        parts.append(f"{'#' * (level + 1)} " + title.replace("_", r"\_"))
         if comment:
             parts.append(prose(comment))
         parts.append(f"```{language}\n{code}\n```")

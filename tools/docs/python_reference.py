@@ -69,7 +69,9 @@ def entries(module: str) -> list[Entry]:
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             sources[node.name] = init
     found = []
-    for name in sorted(public & sources.keys(), key=list(sources).index):
+    # Functions first, in the order of the imports; then classes.
+    order = sorted(public & sources.keys(), key=lambda n: (n[0].isupper(), list(sources).index(n)))
+    for name in order:
         file = sources[name]
         nodes = [
             node
