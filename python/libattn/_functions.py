@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from . import _abi, _library
 from ._arrays import family_of, opened
@@ -21,7 +21,8 @@ from ._calls import (
 )
 from ._convert import gradient_like, pairs
 from ._facts import Facts, Family, dtype_code
-from ._options import Array, Options, apply, need_seed, split
+from ._options import Options, apply, need_seed, split
+from ._types import Array, ArrayT, ElementType, Integers
 from ._values import boolean, integer, named, shown
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ _TYPE_OF_OUTPUT = {
 
 
 class Gradients(NamedTuple):
-    """The result of attention_backward; None for gradients that were not requested."""
+    """The result of attention_backward: arrays of q's maker, None where not requested."""
 
-    dq: Array
-    dk: Array
-    dv: Array
-    dbias: Array
-    dsink: Array
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any
+    dsink: Any
 
 
 class Kind:
@@ -133,7 +134,7 @@ def _code(name: str, dtype: Any) -> int:
     return 0 if dtype is None else dtype_code(name, dtype)
 
 
-def _code_of(name: str, x: Array) -> int:
+def _code_of(name: str, x: Any) -> int:
     """The type of an output that the caller gave."""
     x, family = opened(name, x)
     return family.facts(name, x).dtype
@@ -145,8 +146,8 @@ def _forward(
     arrays: Arrays,
     settings: Settings,
     changing: Settings,
-    out: Array,
-    lse_out: Array,
+    out: Any,
+    lse_out: Any,
     out_dtype: Any,
     return_lse: bool,
 ) -> Any:
@@ -170,17 +171,59 @@ def _forward(
     return (o, made.get("lse", lse_out)) if return_lse else o
 
 
+@overload
 def attention(
-    q: Array,
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
+    **options: Unpack[Options],
+) -> ArrayT: ...
+
+
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
+    **options: Unpack[Options],
+) -> tuple[ArrayT, ArrayT]: ...
+
+
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: bool,
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
+    **options: Unpack[Options],
+) -> ArrayT | tuple[ArrayT, ArrayT]: ...
+
+
+def attention(
+    q: ArrayT,
     k: Array,
     v: Array,
     *,
     return_lse: bool = False,
-    out: Array = None,
-    lse_out: Array = None,
-    out_dtype: Any = None,
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
     **options: Unpack[Options],
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """o = softmax(scale * q k^T + ...) v, exactly and in linear memory.
 
     FlashAttention-2 (Dao 2023), section 3.1; every option is defined in docs/semantics.md.
@@ -201,7 +244,7 @@ def attention(
     """
     arrays, settings, changing = split("attention", options, q)
     arrays.update(q=q, k=k, v=v)
-    return _forward(
+    result: ArrayT | tuple[ArrayT, ArrayT] = _forward(
         "attention",
         "forward",
         arrays,
@@ -212,23 +255,78 @@ def attention(
         out_dtype,
         return_lse,
     )
+    return result
 
 
+@overload
 def decode(
-    q: Array,
+    q: ArrayT,
     k_cache: Array,
     v_cache: Array,
     *,
-    block_table: Array = None,
-    k_new: Array = None,
-    v_new: Array = None,
+    block_table: Integers | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
+    split_keys: int | None = None,
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
+    **options: Unpack[Options],
+) -> ArrayT: ...
+
+
+@overload
+def decode(
+    q: ArrayT,
+    k_cache: Array,
+    v_cache: Array,
+    *,
+    block_table: Integers | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
+    split_keys: int | None = None,
+    return_lse: Literal[True],
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
+    **options: Unpack[Options],
+) -> tuple[ArrayT, ArrayT]: ...
+
+
+@overload
+def decode(
+    q: ArrayT,
+    k_cache: Array,
+    v_cache: Array,
+    *,
+    block_table: Integers | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
+    split_keys: int | None = None,
+    return_lse: bool,
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
+    **options: Unpack[Options],
+) -> ArrayT | tuple[ArrayT, ArrayT]: ...
+
+
+def decode(
+    q: ArrayT,
+    k_cache: Array,
+    v_cache: Array,
+    *,
+    block_table: Integers | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
     split_keys: int | None = None,
     return_lse: bool = False,
-    out: Array = None,
-    lse_out: Array = None,
-    out_dtype: Any = None,
+    out: Array | None = None,
+    lse_out: Array | None = None,
+    out_dtype: ElementType | None = None,
     **options: Unpack[Options],
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Attention of few queries over a cache of keys and values, split over keys.
 
     Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
@@ -251,7 +349,7 @@ def decode(
     arrays.update(q=q, k=k_cache, v=v_cache)
     if split_keys is not None:
         settings["split_keys"] = _named_integer("decode", "split_keys", split_keys)
-    return _forward(
+    result: ArrayT | tuple[ArrayT, ArrayT] = _forward(
         "decode",
         "decode",
         arrays,
@@ -262,6 +360,7 @@ def decode(
         out_dtype,
         return_lse,
     )
+    return result
 
 
 def attention_backward(
@@ -269,19 +368,19 @@ def attention_backward(
     q: Array,
     k: Array,
     v: Array,
-    o: Array,
+    o: Array | None,
     lse: Array,
     *,
-    dlse: Array = None,
-    delta: Array = None,
-    want: tuple[str, ...] | None = None,
-    dq: Array = None,
-    dk: Array = None,
-    dv: Array = None,
-    dbias: Array = None,
-    dsink: Array = None,
-    grad_dtype: Any = None,
-    dbias_dtype: Any = None,
+    dlse: Array | None = None,
+    delta: Array | None = None,
+    want: Iterable[str] | None = None,
+    dq: Array | None = None,
+    dk: Array | None = None,
+    dv: Array | None = None,
+    dbias: Array | None = None,
+    dsink: Array | None = None,
+    grad_dtype: ElementType | None = None,
+    dbias_dtype: ElementType | None = None,
     accumulate: bool = False,
     **options: Unpack[Options],
 ) -> Gradients:

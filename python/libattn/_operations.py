@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, cast
 
 from . import _abi
 from ._calls import Arrays, Prepared, Settings, refuse_recording, run
 from ._convert import convert
 from ._facts import Family
-from ._options import STYLES, Array, device_of
+from ._options import STYLES, device_of
+from ._types import Array, ArrayT, Integers
 from ._values import boolean, choice, integer, named, real
 
 
@@ -53,16 +54,16 @@ def _shaped_like(
 
 
 def merge(
-    o1: Array,
+    o1: ArrayT,
     lse1: Array,
-    o2: Array,
+    o2: Array | None,
     lse2: Array,
     *,
-    out: Array = None,
-    lse_out: Array = None,
+    out: Array | None = None,
+    lse_out: Array | None = None,
     stream: int | None = None,
-    device: str | None = None,
-) -> tuple[Array, Array]:
+    device: Literal["host", "webgpu"] | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """Two attentions of the same queries over disjoint keys as one: (o, lse).
 
     lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2: docs/semantics.md,
@@ -87,22 +88,22 @@ def merge(
         text = text if lse_out is not None else text.replace("lse_out", "lse1")
         text = text if out is not None else text.replace(" of out:", " of o1:")
         raise type(error)(text) from None
-    return made.get("o", out), made.get("lse", lse_out)
+    return cast("tuple[ArrayT, ArrayT]", (made.get("o", out), made.get("lse", lse_out)))
 
 
 def merge_backward(
     dout: Array,
-    o1: Array,
+    o1: ArrayT,
     lse1: Array,
-    o2: Array,
+    o2: Array | None,
     lse2: Array,
     o: Array,
     lse: Array,
     *,
-    dlse: Array = None,
+    dlse: Array | None = None,
     stream: int | None = None,
-    device: str | None = None,
-) -> tuple[Array, Array, Array, Array]:
+    device: Literal["host", "webgpu"] | None = None,
+) -> tuple[ArrayT, ArrayT, ArrayT | None, ArrayT]:
     """The gradients of merge: (do1, dlse1, do2, dlse2); do2 is None where o2 is.
 
     do_n = w_n dout and dlse_n = w_n (dlse + dot(dout, o_n - o)), w_n = exp(lse_n - lse):
@@ -128,21 +129,21 @@ def merge_backward(
 
 
 def rope(
-    x: Array,
+    x: ArrayT,
     *,
-    style: str = "half",
+    style: Literal["half", "interleaved"] = "half",
     rot_dim: int | None = None,
     base: float = 10000.0,
     pos_offset: int = 0,
-    positions: Array = None,
-    cos: Array = None,
-    sin: Array = None,
-    cu_len: Array = None,
+    positions: Integers | None = None,
+    cos: Array | None = None,
+    sin: Array | None = None,
+    cu_len: Integers | None = None,
     inverse: bool = False,
-    out: Array = None,
+    out: Array | None = None,
     stream: int | None = None,
-    device: str | None = None,
-) -> Array:
+    device: Literal["host", "webgpu"] | None = None,
+) -> ArrayT:
     """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2).
 
     Pair m of a row turns by the angle position * base^(-2m/rot_dim).
@@ -175,4 +176,4 @@ def rope(
         raise named("rope", error) from None
     struct = _abi.attn_rope_arguments
     made = _shaped_like("rope", struct, arrays, {"out": "x"}, settings, stream, device, "x")
-    return made.get("out", out)
+    return cast("ArrayT", made.get("out", out))

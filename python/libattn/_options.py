@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from . import _abi
 from ._calls import Arrays, Prepared, Settings, split_pointer
 from ._convert import convert
+from ._types import Array, Integers
 from ._values import boolean, choice, chosen, integer, named, real, shown
-
-Array = Any
-"""An array of NumPy, CuPy or PyTorch, or anything with DLPack or `__cuda_array_interface__`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +43,10 @@ class Rope:
     rot_dim: int | None = None
     base: float = 10000.0
     pos_offset: int = 0
-    cos: Array = None
-    sin: Array = None
-    positions_q: Array = None
-    positions_kv: Array = None
+    cos: Array | None = None
+    sin: Array | None = None
+    positions_q: Integers | None = None
+    positions_kv: Integers | None = None
 
 
 class Options(TypedDict, total=False):
@@ -92,33 +90,33 @@ class Options(TypedDict, total=False):
     """
 
     causal: bool
-    diagonal: int | str
+    diagonal: int | Literal["bottom_right", "top_left", "origin"]
     window: tuple[int | None, int | None] | None
-    kv_begin: Array
-    kv_end: Array
-    mask: Array
-    bias: Array
+    kv_begin: Integers | None
+    kv_end: Integers | None
+    mask: Array | None
+    bias: Array | None
     softcap: float | None
-    alibi_slopes: Array
-    sinks: Array
-    len_q: Array
-    len_kv: Array
-    cu_len_q: Array
-    cu_len_kv: Array
+    alibi_slopes: Array | None
+    sinks: Array | None
+    len_q: Integers | None
+    len_kv: Integers | None
+    cu_len_q: Integers | None
+    cu_len_kv: Integers | None
     max_len_q: int | None
     max_len_kv: int | None
     dropout_p: float
-    seed: Any
-    offset: Any
+    seed: int | Array | None
+    offset: int | Array | None
     origin: Origin | None
     scale: float | None
     rope: Rope | None
-    precision: str
+    precision: Literal["tf32x3", "tf32", "ieee"]
     deterministic: bool
-    nonfinite_count: Array
-    workspace: Array
+    nonfinite_count: Array | None
+    workspace: Array | None
     stream: int | None
-    device: str | None
+    device: Literal["host", "webgpu"] | None
 
 
 ARRAYS = frozenset(

@@ -9,7 +9,8 @@ from . import _abi, _library
 from ._calls import LIBRARY, init
 from ._facts import DEVICES
 from ._functions import PASSES, described
-from ._options import Array, Options
+from ._options import Options
+from ._types import Array
 from ._values import choice, named, shown
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -192,7 +192,7 @@ def _rope(
         cos=cos,
         sin=sin,
         cu_len=cu_len,
-        style=style,
+        style=cast(Any, style),  # checked by the caller; a schema has no literals
         rot_dim=rot_dim,
         base=base,
         pos_offset=pos_offset,
