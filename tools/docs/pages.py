@@ -96,6 +96,7 @@ NAV: Nav = [
         ],
     ),
     ("Coming from", "coming_from.md"),
+    ("PyTorch's tools", "torch.md"),
     ("Numerics", "numerics.md"),
     (
         "Performance",

@@ -276,8 +276,9 @@ def attention(
     options: causal, window, mask, bias, softcap, dropout_p and others: see libattn.Options.
         workspace, stream, device and nonfinite_count are refused.
 
-    Gradients flow to q, k, v, bias and sinks, from o and lse. A second derivative, forward mode,
-    torch.func and torch.jit.trace raise RuntimeError. Dropout without a seed draws one from
+    Gradients flow to q, k, v, bias and sinks, from o and lse, also by torch.func.grad, vjp and
+    jacrev, and under torch.vmap (docs/torch.md). A second derivative, forward mode (jvp) and
+    torch.jit.trace raise RuntimeError. Dropout without a seed draws one from
     PyTorch's generator of the device. torch.use_deterministic_algorithms turns on
     deterministic=True. Autocast casts q, k, v and bias (not f64) to its type, as for
     scaled_dot_product_attention.

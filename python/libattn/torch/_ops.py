@@ -14,7 +14,7 @@ from torch import Tensor
 
 import libattn
 
-from . import _plain
+from . import _plain, _transforms
 from ._schema import (
     BIAS,
     FLAT,
@@ -28,6 +28,7 @@ from ._schema import (
     empty_results,
     keywords,
     last_contiguous,
+    no_forward_mode,
     no_second_derivative,
     refuse_transforms,
     runs_directly,
@@ -147,6 +148,7 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
     # With create_graph the operator is called: it refuses a second derivative when one is asked
     # for, and not before.
     direct = not torch.is_grad_enabled() and runs_directly(dout, dlse, q, k, v, *rest)
+    direct = direct and not any(map(_is_batched, (dout, dlse)))
     if direct and not rest and q.is_cpu:
         inputs: tuple[Tensor, ...] = (last_contiguous(dout), q, k, v, o, lse)
         if dlse is not None:
@@ -161,7 +163,7 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
     # The dispatcher leaves out trailing arguments that are at their defaults.
     want = [*need[:3], *(*need[4:6], False, False)[:2]]
     sizes = _broadcast_sizes(bias) if want[3] else None
-    run = backward_kernel if direct else torch.ops.libattn.backward.default
+    run = backward_kernel if direct else _backward
     results = run(dout, dlse, q, k, v, o, lse, want, sizes, *tensors, *ctx.numbers)
     dq, dk, dv, dbias, dsink = (x if w else None for x, w in zip(results, want, strict=True))
     if dbias is not None and dbias.shape != bias.shape:
@@ -211,6 +213,73 @@ class _Attention(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 
 
+def _transforming() -> bool:
+    """Whether a transform of torch.func is active, outside of torch.compile."""
+    if torch.compiler.is_compiling():
+        return False
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def _is_batched(gradient: Tensor | None) -> bool:
+    """Whether autograd's own vmap is active: is_grads_batched, jacobian(vectorize=True)."""
+    return gradient is not None and torch._C._functorch.is_legacy_batchedtensor(gradient)
+
+
+def _backward(*arguments: Any) -> Any:
+    if _transforming():
+        return _TransformedBackward.apply(*arguments)
+    return torch.ops.libattn.backward.default(*arguments)
+
+
+class _Transformed(torch.autograd.Function):
+    """libattn::forward under transforms of torch.func, which hand it from one to the next."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.libattn.forward.default(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Flat, output: tuple[Tensor, Tensor]) -> None:
+        _save(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
+        return _differentiate(ctx, dout, dlse)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise no_forward_mode("attention")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _transforms.forward_rule(attend, info.batch_size, in_dims, arguments)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    """libattn::backward under transforms of torch.func."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.libattn.backward.default(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Flat, output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return no_second_derivative("attention")(ctx, *gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise no_forward_mode("attention")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _transforms.backward_rule(_backward, info.batch_size, in_dims, arguments)
+
+
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -245,7 +314,11 @@ def attend(
     if torch.compiler.is_compiling() or not runs_directly(
         q, k, v, *(() if tensors is NO_TENSORS else tensors)
     ):
-        refuse_transforms("attention", q, k, v, *tensors[:2])
+        refuse_transforms("attention", q, k, v, *tensors[:2], transformable=True)
+        if _transforming():
+            _transforms.refuse_functionalize()
+            o, lse = _Transformed.apply(q, k, v, out_dtype, *tensors, *numbers)
+            return o, lse
         o, lse = torch.ops.libattn.forward(q, k, v, out_dtype, *tensors, *numbers)
         return o, lse
     bias, sinks = tensors[:2]

@@ -184,10 +184,17 @@ def refuse_tracing(function: str) -> None:
         )
 
 
-def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
-    """Refuses torch.jit.trace, transforms of torch.func, which do not support operators of
-    torch.library, and forward mode, where PyTorch would silently drop the tangents of tensors that
-    need no other gradient."""
+def no_forward_mode(function: str) -> RuntimeError:
+    return RuntimeError(
+        f"libattn: {function} has no forward-mode derivative (jvp, jacfwd, hessian); accepted: "
+        "torch.autograd.grad, torch.func.grad, vjp, jacrev"
+    )
+
+
+def refuse_transforms(function: str, *tensors: Tensor | None, transformable: bool = False) -> None:
+    """Refuses torch.jit.trace, transforms of torch.func unless there are rules for them
+    (`transformable`), and forward mode, where PyTorch would silently drop the tangents of tensors
+    that need no other gradient."""
     if torch.compiler.is_compiling():
         return
     refuse_tracing(function)
@@ -196,7 +203,7 @@ def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
             f"{function}: found a nested tensor; accepted packed [total, heads, dim] with cu_len_q "
             "and cu_len_kv"
         )
-    if torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active() and not transformable:
         raise RuntimeError(
             f"libattn: {function} can't be transformed by torch.func (vmap, grad, jvp, ...); "
             "accepted: a batch dimension, torch.autograd"
@@ -205,9 +212,7 @@ def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
         return
     unpack: Any = forward_ad.unpack_dual
     if any(x is not None and unpack(x).tangent is not None for x in tensors):
-        raise RuntimeError(
-            f"libattn: {function} has no forward-mode derivative; accepted: torch.autograd.grad"
-        )
+        raise no_forward_mode(function)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)

@@ -101,7 +101,6 @@ def test_transforms_are_refused():
     q, k, v = qkv(g=4, m=6, grad=False)
     lse = torch.zeros(2, 4, 6)
     functions = {
-        "attention": lambda q: attention(q, k, v),
         "decode": lambda q: decode(q, k, v),
         "merge": lambda q: merge(q, lse, k, lse)[0],
         "rope": rope,
@@ -119,6 +118,10 @@ def test_transforms_are_refused():
             with pytest.raises(RuntimeError, match=f"libattn: {name} has no forward-mode"):
                 function(dual)
             function(q)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(RuntimeError, match="libattn: attention has no forward-mode"):
+            attention(dual, k, v)
 
 
 def bad_calls():
