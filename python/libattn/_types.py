@@ -33,7 +33,7 @@ Array: TypeAlias = "DLPackArray | CudaArray"
 """An array of NumPy, CuPy or PyTorch, or anything with DLPack or `__cuda_array_interface__`."""
 
 Integers: TypeAlias = "Array | Sequence[int] | Sequence[Sequence[int]]"
-"""An i32 or int64 array, or a list of which a small i32 array is made."""
+"""An i32 or int64 array, or a list, which is copied into a small i32 array."""
 
 ElementType: TypeAlias = "str | type[Any] | np.dtype[Any] | torch.dtype"
 """An element type of NumPy, ml_dtypes or PyTorch, or its name: "float32"."""
