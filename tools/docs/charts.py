@@ -105,6 +105,33 @@ def ratios(rows: list[Row], title: str) -> Drawing:
     return drawing
 
 
+def error_ratios() -> Drawing:
+    """Each benchmark cell's largest error, relative to that of a naive evaluation."""
+    groups: dict[str, list[float]] = {}
+    for file in sorted(RESULTS.glob("*/*.jsonl")):
+        for row in rows_of(file):
+            ratio = (row.get("error") or {}).get("ratio_to_naive")
+            if ratio and not file.stem.endswith("_before_after"):
+                name = f"{row['backend']} {row['dtype']} {PASSES[row['pass']]}"
+                groups.setdefault(name, []).append(ratio)
+    title = "Largest error of each benchmark cell over that of a naive evaluation"
+    drawing = Drawing(LEFT + WIDE + 40, 26 * len(groups) + 90, title)
+    drawing.text(10, 20, title, bold=True)
+    bottom = 44 + 26 * len(groups)
+    for tick in range(6):
+        x = LEFT + WIDE * tick / 5
+        drawing.line([(x, 36), (x, bottom)], "#d0d7de" if tick != 4 else RED)
+        drawing.text(x, bottom + 16, f"{tick / 2:g}", 11, "middle", GREY)
+    drawing.text(LEFT + WIDE * 0.8, bottom + 32, "limit of the tests", 11, "middle", RED)
+    for n, (name, values) in enumerate(groups.items()):
+        y = 50 + 26 * n
+        drawing.text(LEFT - 10, y + 5, name, 11, "end", code=True)
+        for value in values:
+            x = LEFT + WIDE * min(value, 2.5) / 2.5
+            drawing.rect(x - 2, y - 5, 4, 10, "#3b63c9", tip=f"{value:.2f}")
+    return drawing
+
+
 def machine(row: Row) -> str:
     threads = row.get("threads") or 1
     more = f", {threads} threads" if threads > 1 else ""

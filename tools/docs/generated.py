@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from html import escape
 from pathlib import Path
@@ -15,7 +16,6 @@ from drawing import Drawing
 TYPES = ("f32", "f16", "bf16", "f64")
 NAMES = {"cpu": "CPU", "cuda": "CUDA", "webgpu": "WebGPU", "reference": "reference"}
 PASSES = ("forward", "backward", "decode")
-COMMANDS = ("run", "check", "bench", "info", "cache", "tune")
 
 
 def attn(release: Path, *words: str, **environment: str) -> str:
@@ -32,13 +32,15 @@ def attn(release: Path, *words: str, **environment: str) -> str:
 
 
 def command_line(release: Path) -> str:
+    top = attn(release, "--help").strip()
+    listed = top.partition("Subcommands:\n")[2].partition("\n\n")[0]
     parts = [
         "# The command `attn`",
         "What `attn --help` and `attn COMMAND --help` print. "
         "[Quick start](../start/command_line.md) has examples on files.",
-        f"```text\n{attn(release, '--help').strip()}\n```",
+        f"```text\n{top}\n```",
     ]
-    for command in COMMANDS:
+    for command in re.findall(r"^  (\w+)", listed, re.MULTILINE):
         text = attn(release, command, "--help").strip()
         parts.append(f"## attn {command} {{#{command}}}\n\n```text\n{text}\n```")
     return "\n\n".join(parts) + "\n"

@@ -91,7 +91,8 @@ def prose(comment: str) -> str:
         if re.match(r"\s*- ", line) and made and not re.match(r"\s*(- |  )", made[-1]):
             made.append("")
         line = re.sub(r"^  (?=- )", "", line) if in_list else line
-        made.append(re.sub(r"([*_\[\]<>])", r"\\\1", line))
+        line = re.sub(r"([*_\[\]<>])", r"\\\1", line)
+        made.append(re.sub(r"docs/(\w+)\.md", r"[\1.md](../\1.md)", line))
     flush()
     return "\n".join(made)
 

@@ -84,6 +84,7 @@ NAV: Nav = [
         "Devices",
         [
             ("What runs where", "support.md"),
+            ("PyTorch's tools", "torch.md"),
             ("CUDA", "cuda.md"),
             ("WebGPU", "webgpu.md"),
         ],
@@ -96,7 +97,6 @@ NAV: Nav = [
         ],
     ),
     ("Coming from", "coming_from.md"),
-    ("PyTorch's tools", "torch.md"),
     ("Numerics", "numerics.md"),
     (
         "Performance",

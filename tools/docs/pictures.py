@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import charts
 import diagrams
 from drawing import CELL, GREY, INK, ORANGE, Drawing, shade
 
@@ -299,5 +300,6 @@ NAMES: dict[str, Callable[[], Drawing]] = {
     "rope": rope,
     "decode_window": decode_window,
     "skipped_tiles": skipped_tiles,
+    "error_ratios": charts.error_ratios,
     **diagrams.NAMES,
 }

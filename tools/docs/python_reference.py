@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "libattn"
+TYPES = PACKAGE / "_types.py"
 ITEM = re.compile(r"^(\w+(?:(?:, | \.\.\. )\w+)*)(?:: | {2,})(.+)$")
 BULLET = re.compile(r"^[-*] ")
 
@@ -134,8 +135,9 @@ def _class_signature(name: str, node: ast.ClassDef) -> str:
 
 
 def inline(text: str) -> str:
-    """Text of a docstring as HTML: `code` alone is markup."""
-    return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", escape(text, quote=False))
+    """Text of a docstring as HTML: `code` is markup, and pages are links."""
+    text = re.sub(r"`+([^`]+)`+", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"docs/([\w/]+)\.md", r'<a href="../\1.html">\1.md</a>', text)
 
 
 def render(docstring: str) -> str:
@@ -194,4 +196,22 @@ def page(module: str, title: str) -> str:
         parts.append(f"## {entry.name} {{#{entry.name}}}")
         parts.append(f"```python\n{signature(entry)}\n```")
         parts.append(render(entry.docstring))
+    if module == "libattn":
+        parts += ["## Types", render(ast.get_docstring(_tree(TYPES)) or "")]
+        for name, code, text in types():
+            parts += [f"### {name}", f"```python\n{code}\n```", render(text)]
     return "\n\n".join(parts) + "\n"
+
+
+def types() -> list[tuple[str, str, str]]:
+    """(name, code, docstring) of each type of _types.py."""
+    found = []
+    body = _tree(TYPES).body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.ClassDef):
+            found.append((node.name, f"class {node.name}(Protocol)", ast.get_docstring(node) or ""))
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            text = ast.literal_eval(after.value)
+            found.append((ast.unparse(target), ast.unparse(node), str(text)))
+    return found
