@@ -34,7 +34,7 @@ core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Ar
 core::Status run(const DeviceCall& call) {
   const CudaPlan& plan = call.plan;
   device::Arguments common = device_arguments(plan.pass, plan.problem, call.tensors);
-  if (plan.pass == Pass::backward) place(plan.workspace, plan.problem, call.workspace, common);
+  place(plan.workspace, plan.problem, call.workspace, common);
   std::array<KernelLaunch, kMaxKernels> memory_of_launches;
   const auto launches = std::span(memory_of_launches).first(plan.num_kernels);
   for (std::size_t i = 0; i < launches.size(); ++i) {

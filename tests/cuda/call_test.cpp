@@ -394,10 +394,10 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
         for (const int splits : {1, 3}) {
           if (splits > 1 && !problem.bias.given) continue;
           const bool sums = problem.bias.given && splits == 1;
-          const Workspace w = lay_out(problem, {64, dim, turns, splits, sums});
+          const Workspace w = lay_out(problem, {64, dim, turns, splits, sums, turns});
           std::int64_t end = 0;
           for (const Part& part : {w.lse_delta, w.row_ranges, w.q_ranges, w.dq_accum,
-                                   w.dq_semaphore, w.dbias_accum, w.partials}) {
+                                   w.dq_semaphore, w.dbias_accum, w.partials, w.tile_counter}) {
             EXPECT_GE(part.offset, end) << text;
             EXPECT_EQ(part.offset % 256, 0) << text;
             end = part.offset + part.bytes;

@@ -1,4 +1,4 @@
-// The backward's workspace; see workspace.hpp.
+// The workspace of a call; see workspace.hpp.
 #include "cuda/host/workspace.hpp"
 
 #include "core/divide_up.hpp"
@@ -62,8 +62,9 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
     part = {w.bytes, bytes};
     w.bytes += core::round_up(bytes, kAlignment);
   };
-  const std::int64_t rows = rows_of(p);
-  const std::int64_t tiles = p.batch * core::divide_up(p.len_q, needs.tile_q);
+  const bool by_rows = needs.tile_q > 0;
+  const std::int64_t rows = by_rows ? rows_of(p) : 0;
+  const std::int64_t tiles = by_rows ? p.batch * core::divide_up(p.len_q, needs.tile_q) : 0;
   w.dim = needs.dim;
   w.splits = needs.splits;
   add(w.lse_delta, rows * p.heads_q * 8);
@@ -74,6 +75,7 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   add(w.dq_semaphore, needs.dq_semaphore ? tiles * p.heads_q * 4 : 0);
   add(w.dbias_accum, needs.dbias_accum ? dbias_accum_elements(p) * 4 : 0);
   add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
+  add(w.tile_counter, needs.tile_counter ? std::int64_t{sizeof(unsigned)} : 0);
   return w;
 }
 
@@ -81,12 +83,14 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   const auto at = [&](const Part& part) {
     return part.bytes > 0 ? static_cast<char*>(memory) + part.offset : nullptr;
   };
-  a.lse_delta = rows_at(at(w.lse_delta), p, 8);
+  if (w.lse_delta.bytes > 0) a.lse_delta = rows_at(at(w.lse_delta), p, 8);
   a.row_ranges = reinterpret_cast<int*>(at(w.row_ranges));
   a.q_ranges = reinterpret_cast<int*>(at(w.q_ranges));
-  a.dq_accum = rows_at(at(w.dq_accum), p, w.dim * 4);
-  a.dq_accum.stride_head = dq_accum_rows(p) * a.dq_accum.stride_row;
-  a.dq_accum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_accum.stride_head;
+  if (w.dq_accum.bytes > 0) {
+    a.dq_accum = rows_at(at(w.dq_accum), p, std::int64_t{w.dim} * 4);
+    a.dq_accum.stride_head = dq_accum_rows(p) * a.dq_accum.stride_row;
+    a.dq_accum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_accum.stride_head;
+  }
   a.dq_semaphore = reinterpret_cast<unsigned*>(at(w.dq_semaphore));
   a.dbias_accum = at(w.dbias_accum);
   if (a.dbias_accum != nullptr) {

@@ -1,5 +1,5 @@
-// Workspace: what the kernels of a call hand on, all of it O(len) (and the parts of a bias gradient
-// that several blocks add up). Laid out by the plan, given to the kernels by addresses.
+// Workspace: what the kernels of a call pass to each other, all of it O(len), except for partial
+// sums of a bias gradient. The plan lays it out for any pass; kernels get addresses.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -20,24 +20,25 @@ struct Workspace {
   Part row_ranges;    // [b, n] {begin, end}
   Part q_ranges;      // [b, tiles of queries] TileRange
   Part dq_accum;      // f32, see kernels/shared/dq_accum.cuh
-  Part dq_semaphore;  // [b, h, tiles of queries] u32, right behind dq_accum: both begin as zeros
-  Part dbias_accum;   // f32, see kernels/shared/dbias_accum.cuh; behind them, to become zeros too
+  Part dq_semaphore;  // [b, h, tiles of queries] u32
+  Part dbias_accum;   // f32, see kernels/shared/dbias_accum.cuh
   Part partials;      // [splits, the bias's shape] f32
-  Part tile_counter;  // forward: the tile that a persistent block takes next, u32
+  Part tile_counter;  // the tile that a persistent block takes next, u32
   int dim = 0;        // of dq_accum
   int splits = 1;
   std::int64_t bytes = 0;
-  // The parts from dq_accum on that begin as zeros, to the end of their 256 bytes, which nothing
-  // else has.
+  // dq_accum, dq_semaphore and dbias_accum begin as zeros. They are adjacent, padding included.
   [[nodiscard]] std::int64_t zeros_bytes() const { return partials.offset - dq_accum.offset; }
 };
 
+// What a plan's kernels need, whatever the pass.
 struct WorkspaceNeeds {
-  std::int64_t tile_q = 0;
-  int dim = 0;                // dim_qk of the Config; 0: no dq
-  bool dq_semaphore = false;  // dq's sums are made in turns
-  int splits = 1;             // parts of the bias gradient
+  std::int64_t tile_q = 0;    // queries of a tile; 0: no statistics and ranges of rows and tiles
+  int dim = 0;                // dim_qk of the Config; 0: no dq_accum
+  bool dq_semaphore = false;  // blocks add to dq_accum in order
+  int splits = 1;             // partial sums of the bias gradient; 1: none
   bool dbias_accum = false;
+  bool tile_counter = false;
 };
 
 Workspace lay_out(const Problem& problem, const WorkspaceNeeds& needs);
@@ -49,6 +50,7 @@ std::int64_t dbias_accum_rows(const Problem& problem);
 // Whether the sums take at most `bytes` bytes; also correct where their size exceeds 64 bits.
 bool dbias_accum_fits(const Problem& problem, std::int64_t bytes);
 
+// Sets the addresses and strides of the workspace's parts in the parameters of kernels.
 void place(const Workspace& workspace, const Problem& problem, void* memory, device::Arguments& a);
 
 }  // namespace attn::cuda

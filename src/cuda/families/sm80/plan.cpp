@@ -151,8 +151,11 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
   const bool adds_bias = adds_bias_gradient(p, facts);
   const bool bias_apart = p.dbias && !adds_bias;
   const BiasGradient bias = bias_apart ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
-  plan.workspace = lay_out(
-      p, {tiles.tile_q, p.dq ? shape.dim_qk : 0, p.dq && p.deterministic, bias.splits, adds_bias});
+  plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
+                               .dim = p.dq ? shape.dim_qk : 0,
+                               .dq_semaphore = p.dq && p.deterministic,
+                               .splits = bias.splits,
+                               .dbias_accum = adds_bias});
   plan.workspace_bytes = plan.workspace.bytes;
 
   const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;

@@ -20,7 +20,6 @@ constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 30) - 1;
 // for the counter (dim 128).
 constexpr std::int64_t kShortCausalDim64 = 2048;
 constexpr std::int64_t kShortCausalDim128 = 1024;
-constexpr std::int64_t kWorkspaceAlignment = 256;
 // Keys and values of the heads in work may fill 5/8 of L2; Q, O and scores use the rest.
 constexpr std::int64_t kL2PartsForKv = 5;
 
@@ -214,8 +213,8 @@ CudaPlan plan_forward(const Problem& p, const DeviceFacts& facts) {
   add_uncovered_rows(plan, p);
   if (schedule == kDynamic) {
     plan.add("passes/tile_counter.cu", kCounterEntry, device::tile_counter::kThreads, 1);
-    plan.workspace.tile_counter = {0, sizeof(unsigned)};
-    plan.workspace_bytes = kWorkspaceAlignment;
+    plan.workspace = lay_out(p, {.tile_counter = true});
+    plan.workspace_bytes = plan.workspace.bytes;
     plan.heads_at_once = heads_at_once(p, facts);
   }
   plan.main = plan.num_kernels;
