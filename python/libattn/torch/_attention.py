@@ -18,8 +18,8 @@ from .._convert import PAIRS, without_expansion
 from .._facts import FLOATS, INTEGERS
 from .._options import STYLES, VALUES, unknown
 from .._values import boolean, chosen, integer, named, real, shown
+from . import _counting, _ops, _schema
 from . import _decode_merge_rope as _decode_merge_rope  # registers its operators
-from . import _ops, _schema
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -363,6 +363,8 @@ def decode(
         "sinks": tensors[_schema.SINKS],
     }
     _schema.refuse_transforms("decode", *inputs.values())
+    if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack():
+        _counting.register()
     for name, x in inputs.items():
         _fixed("decode", name, x)
     rest = (block_table, split_keys, out_dtype, *tensors, *numbers)

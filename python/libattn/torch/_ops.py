@@ -14,7 +14,8 @@ from torch import Tensor
 
 import libattn
 
-from . import _plain, _transforms
+from . import _counting, _plain, _transforms
+from ._counting import profiling, recorded
 from ._schema import (
     BIAS,
     FLAT,
@@ -40,6 +41,15 @@ from ._schema import (
 def forward_kernel(
     q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None = None, *flat: Any
 ) -> tuple[Tensor, Tensor]:
+    if profiling():
+        with recorded("forward", q, flat):
+            return _forward_kernel(q, k, v, out_dtype, *flat)
+    return _forward_kernel(q, k, v, out_dtype, *flat)
+
+
+def _forward_kernel(
+    q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None, *flat: Any
+) -> tuple[Tensor, Tensor]:
     options = keywords(complete(flat))
     o, lse = libattn.attention(q, k, v, return_lse=True, out_dtype=out_dtype, **options)
     return o, lse
@@ -62,6 +72,25 @@ def _broadcast_sizes(bias: Tensor) -> list[int]:
 
 
 def backward_kernel(
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    want: Sequence[bool],
+    dbias_sizes: Sequence[int] | None,
+    *flat: Any,
+) -> tuple[Tensor, ...]:
+    arguments = (dout, dlse, q, k, v, o, lse, want, dbias_sizes, *flat)
+    if profiling():
+        with recorded("backward", q, flat):
+            return _backward_kernel(*arguments)
+    return _backward_kernel(*arguments)
+
+
+def _backward_kernel(
     dout: Tensor,
     dlse: Tensor | None,
     q: Tensor,
@@ -149,7 +178,7 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
     # for, and not before.
     direct = not torch.is_grad_enabled() and runs_directly(dout, dlse, q, k, v, *rest)
     direct = direct and not any(map(_is_batched, (dout, dlse)))
-    if direct and not rest and q.is_cpu:
+    if direct and not rest and q.is_cpu and not profiling():
         inputs: tuple[Tensor, ...] = (last_contiguous(dout), q, k, v, o, lse)
         if dlse is not None:
             inputs = (*inputs, last_contiguous(dlse))
@@ -288,7 +317,7 @@ def _forward(
     tensors: Flat,
     numbers: Flat,
 ) -> tuple[Tensor, Tensor]:
-    if tensors is NO_TENSORS and q.is_cpu and k.is_cpu and v.is_cpu:
+    if tensors is NO_TENSORS and q.is_cpu and k.is_cpu and v.is_cpu and not profiling():
         o, lse = _plain.forward(q, k, v, out_dtype, numbers, _plain_keywords)
         return o, lse
     return forward_kernel(q, k, v, out_dtype, *tensors, *numbers)
@@ -315,6 +344,8 @@ def attend(
         q, k, v, *(() if tensors is NO_TENSORS else tensors)
     ):
         refuse_transforms("attention", q, k, v, *tensors[:2], transformable=True)
+        if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack():
+            _counting.register()
         if _transforming():
             _transforms.refuse_functionalize()
             o, lse = _Transformed.apply(q, k, v, out_dtype, *tensors, *numbers)
@@ -352,3 +383,4 @@ define(
     _backward_fake,
     differentiate=no_second_derivative("attention"),
 )
+_counting.register()
