@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -177,3 +178,5 @@ def test_docstrings_name_every_parameter(entry):
     words = set(text.replace("_sin", " rotary_sin").replace(",", " ").replace(":", " ").split())
     missing = [name for name in python_reference.parameters(entry.node) if name not in words]
     assert missing == []
+    if python_reference.parameters(entry.node):
+        assert re.search(r"\b[Rr]aises|\b[Ee]rrors", text), "nothing about errors"

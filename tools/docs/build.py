@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,18 +39,20 @@ def write(name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def plain_fences(text: str) -> str:
-    """Without the words after a fence's language."""
-    return blocks.FENCE.sub(
+def for_the_site(text: str) -> str:
+    """Without the words after a fence's language, and without what only GitHub needs: a backslash
+    before | in code in a table."""
+    text = blocks.FENCE.sub(
         lambda fence: fence[0].replace(fence["info"], (fence["info"].split() or [""])[0], 1), text
     )
+    return re.sub(r"`[^`\n]*\\\|[^`\n]*`", lambda code: code[0].replace("\\|", "|"), text)
 
 
 def write_pages() -> None:
     linker = pages.Linker()
     for source, target in pages.sources().items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        write(target, linker.relink(plain_fences(text), source))
+        write(target, linker.relink(for_the_site(text), source))
     for file in sorted(linker.files):
         name = str(file.relative_to(ROOT))
         target = WORK / "files" / (name + (".txt" if file.suffix == ".md" else ""))
