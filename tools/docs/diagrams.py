@@ -195,6 +195,34 @@ def split_keys() -> Drawing:
     return drawing
 
 
+def backward() -> Drawing:
+    """The five products of the backward, for one tile of keys."""
+    drawing = Drawing(720, 250, "The backward of a tile of keys")
+    drawing.text(20, 22, "One tile of keys: five products, P recomputed from lse", bold=True)
+
+    def box(x: float, y: float, text: str, product: bool) -> None:
+        drawing.rect(x, y, 150, 40, shade(0.45) if product else PALE, "none" if product else GREY)
+        drawing.text(x + 75, y + 25, text, 12, "middle", code=True)
+
+    box(20, 60, "S = Q Kᵀ", True)
+    box(20, 150, "dP = dO Vᵀ", True)
+    box(210, 60, "P = exp(S - lse)", False)
+    box(210, 150, "dS = P (dP - delta)", False)
+    box(540, 60, "dV += Pᵀ dO", True)
+    box(540, 125, "dK += dSᵀ Q", True)
+    box(540, 190, "dQ += dS K", True)
+    for points in (
+        [(170, 80), (206, 80)],
+        [(170, 170), (206, 170)],
+        [(285, 100), (285, 146)],
+        [(360, 80), (536, 80)],
+        [(360, 165), (536, 147)],
+        [(360, 175), (536, 208)],
+    ):
+        drawing.line(points, arrow=True)
+    return drawing
+
+
 NAMES: dict[str, Callable[[], Drawing]] = {
     "formula": formula,
     "online_softmax": online_softmax,
@@ -204,4 +232,5 @@ NAMES: dict[str, Callable[[], Drawing]] = {
     "pages": pages,
     "ring": ring,
     "split_keys": split_keys,
+    "backward": backward,
 }
