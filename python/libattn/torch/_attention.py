@@ -18,7 +18,7 @@ from .._convert import PAIRS, without_expansion
 from .._facts import FLOATS, INTEGERS
 from .._options import STYLES, VALUES, unknown
 from .._values import boolean, chosen, integer, named, real, shown
-from . import _counting, _ops, _schema
+from . import _counting, _ops, _schema, _sharding
 from . import _decode_merge_rope as _decode_merge_rope  # registers its operators
 
 if TYPE_CHECKING:
@@ -187,6 +187,8 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
     if flat[index["dropout_p"]] == 0.0:
         flat[index["seed"]] = flat[index["offset"]] = None
     elif flat[index["seed"]] is None:
+        if _sharding.is_sharded(q):
+            raise _refuse(function, "seed", "none for a DTensor", "the same one on all ranks")
         flat[index["seed"]] = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device)
     if torch.are_deterministic_algorithms_enabled():
         flat[index["deterministic"]] = True
@@ -275,6 +277,9 @@ def attention(
     out_dtype: the type of o: q's (None), or torch.float32.
     options: causal, window, mask, bias, softcap, dropout_p and others: see libattn.Options.
         workspace, stream, device and nonfinite_count are refused.
+
+    DTensors that are split over sequences or heads stay so; dropout then needs a seed
+    (docs/torch.md).
 
     Gradients flow to q, k, v, bias and sinks, from o and lse, also by torch.func.grad, vjp and
     jacrev, and under torch.vmap (docs/torch.md). A second derivative, forward mode (jvp) and

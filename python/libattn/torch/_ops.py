@@ -14,7 +14,7 @@ from torch import Tensor
 
 import libattn
 
-from . import _counting, _plain, _transforms
+from . import _counting, _plain, _sharding, _transforms
 from ._counting import profiling, recorded
 from ._schema import (
     BIAS,
@@ -343,6 +343,8 @@ def attend(
     if torch.compiler.is_compiling() or not runs_directly(
         q, k, v, *(() if tensors is NO_TENSORS else tensors)
     ):
+        if _sharding.is_sharded(q, k, v, *tensors):
+            return _sharding.attend(attend, q, k, v, out_dtype, tensors, numbers, return_lse)
         refuse_transforms("attention", q, k, v, *tensors[:2], transformable=True)
         if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack():
             _counting.register()
