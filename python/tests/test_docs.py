@@ -132,6 +132,11 @@ def test_commands_run(page, folder_of_tensors):
         assert done.returncode == 0, f"{page}:{block.line}\n{done.stdout}{done.stderr}"
 
 
+def test_every_picture_is_on_a_page():
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in pages.pictures.NAMES if f"pictures/{name}.svg" not in text] == []
+
+
 def test_the_page_of_errors_lists_every_rule():
     assert errors.differences() == []
 

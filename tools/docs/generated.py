@@ -13,6 +13,7 @@ from typing import Any
 import charts
 from drawing import Drawing
 
+ROOT = Path(__file__).resolve().parents[2]
 TYPES = ("f32", "f16", "bf16", "f64")
 NAMES = {"cpu": "CPU", "cuda": "CUDA", "webgpu": "WebGPU", "reference": "reference"}
 PASSES = ("forward", "backward", "decode")
@@ -46,16 +47,25 @@ def command_line(release: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def tables(release: Path) -> dict[str, list[dict[str, Any]]]:
-    """The table of each backend. CUDA's comes from its plans for a device that a test driver
-    reports, so that no GPU is needed: what is supported is a function of the device's facts."""
-    found = json.loads(attn(release, "info", "--json"))["support"]
+def tables(release: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """The table of each backend, and why others have none. CUDA's comes from its plans for a device
+    that a test driver reports, so that no GPU is needed: what is supported is a function of the
+    device's facts."""
+    shown = json.loads(attn(release, "info", "--json"))
+    found, details = shown["support"], {b["name"]: b["detail"] for b in shown["backends"]}
     driver = release / "tests" / "cuda"
     if "cuda" not in found and (driver / "libcuda.so.1").exists():
-        shown = attn(release, "info", "--json", LD_LIBRARY_PATH=str(driver))
-        found |= {k: v for k, v in json.loads(shown)["support"].items() if k == "cuda"}
-    order = ("cpu", "cuda", "webgpu", "reference")
-    return {name: found[name] for name in order if name in found}
+        environment = {"LD_LIBRARY_PATH": str(driver)}
+        # The compiler that ./dev setup installs where there is no toolkit.
+        for wheel in ROOT.glob(".venv/lib/python3*/site-packages/nvidia/cu13"):
+            environment.setdefault("ATTN_NVRTC", str(wheel.parents[1]))
+        shown = json.loads(attn(release, "info", "--json", **environment))
+        found |= {name: rows for name, rows in shown["support"].items() if name == "cuda"}
+        details |= {b["name"]: b["detail"] for b in shown["backends"] if b["name"] == "cuda"}
+    return (
+        {name: found[name] for name in NAMES if name in found},
+        {name: details[name] for name in NAMES if name not in found},
+    )
 
 
 def cell(row: dict[str, Any]) -> str:
@@ -91,7 +101,7 @@ def reason_of(reason: str, backend: str) -> str:
 
 
 def support(release: Path) -> str:
-    found = tables(release)
+    found, absent = tables(release)
     head = "".join(f"<th>{NAMES[backend]}</th>" for backend in found)
     by_option = {backend: {row["option"]: row for row in rows} for backend, rows in found.items()}
     body = []
@@ -107,6 +117,10 @@ def support(release: Path) -> str:
         "prints it, and `libattn.supports(problem, device=...)` answers for one call, with the "
         "reason of every backend. A call that nothing supports raises "
         "[Unsupported](errors.md#unsupported); nothing falls back to another device or type.",
+        *(
+            f"{NAMES[name]} is not shown, since this build could not use it: {why}"
+            for name, why in absent.items()
+        ),
         "## Options {#table}",
         f"<table><thead><tr><th>option</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>",
     ]
