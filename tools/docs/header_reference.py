@@ -45,7 +45,7 @@ def chunks(text: str) -> list[str]:
 
 
 def apart(chunk: str) -> list[str]:
-    """Declarations of one part, each with the comment above it; bodies stay whole."""
+    """Declarations of one part, each with the comment above it; bodies are not cut."""
     if "{" in re.sub(r"//.*|/\*.*?\*/", "", chunk):
         return [chunk]
     found: list[list[str]] = [[]]
