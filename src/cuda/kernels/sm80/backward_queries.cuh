@@ -106,10 +106,10 @@ class QueryPipeline {
         seq_(block.seq) {}
 
   __device__ __forceinline__ unsigned QTile(int stage) const {
-    return base_ + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * 2);
+    return base_ + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * kOperandBytes);
   }
   __device__ __forceinline__ unsigned DoutTile(int stage) const {
-    return base_ + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * 2);
+    return base_ + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * kOperandBytes);
   }
 
   // Loads Q and dO of a tile of queries of a head, if `wanted`; commits the group.

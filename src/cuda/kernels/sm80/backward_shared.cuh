@@ -1,5 +1,6 @@
 // Shared memory of sm80/backward.cu, for the host, which requests it, and the kernel.
 #pragma once
+#include "shared/operand.cuh"
 
 namespace attn::device {
 
@@ -37,12 +38,12 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, i
                                           int dim_vo, const BackwardSplit& split, int warps,
                                           int bias_bytes, bool mask) {
   BackwardShared s;
-  s.v = s.k + tile_kv * dim_qk * 2;
-  s.q = s.v + tile_kv * dim_vo * 2;
-  s.dout = s.q + stages * tile_q * dim_qk * 2;
-  s.ds = s.dout + stages * tile_q * dim_vo * 2;
-  s.p = s.ds + tile_kv * tile_q * 2;
-  s.bias = s.p + (split.p_ds_in_smem ? tile_kv * tile_q * 2 : 0);
+  s.v = s.k + tile_kv * dim_qk * kOperandBytes;
+  s.q = s.v + tile_kv * dim_vo * kOperandBytes;
+  s.dout = s.q + stages * tile_q * dim_qk * kOperandBytes;
+  s.ds = s.dout + stages * tile_q * dim_vo * kOperandBytes;
+  s.p = s.ds + tile_kv * tile_q * kOperandBytes;
+  s.bias = s.p + (split.p_ds_in_smem ? tile_kv * tile_q * kOperandBytes : 0);
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.swap = s.mask + (mask ? tile_q * tile_kv : 0);
   s.lse_delta = s.swap + (split.split_s_dp ? warps * 32 * 16 * 4 : 0);

@@ -46,8 +46,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     bool found_next = false;
     Scores s;
     Scores dp;
-    const unsigned rows_qk = static_cast<unsigned>(stage * kQBytes + warp * kRows * kDimQk * 2);
-    const unsigned rows_vo = static_cast<unsigned>(stage * kDoutBytes + warp * kRows * kDimVo * 2);
+    const unsigned rows_qk =
+        static_cast<unsigned>(stage * kQBytes + warp * kRows * kDimQk * kOperandBytes);
+    const unsigned rows_vo =
+        static_cast<unsigned>(stage * kDoutBytes + warp * kRows * kDimVo * kOperandBytes);
     const auto multiply_qk = [&] {
       MultiplyRows<kDimQk>(base + kShared.q + rows_qk,
                            base + kShared.k + static_cast<unsigned>(stage * kKBytes), s);

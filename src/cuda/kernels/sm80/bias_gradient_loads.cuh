@@ -4,10 +4,10 @@
 
 namespace sm80::bias_gradient {
 
-constexpr int kQBytes = kTileQ * kDimQk * 2;
-constexpr int kDoutBytes = kTileQ * kDimVo * 2;
-constexpr int kKBytes = kTileKv * kDimQk * 2;
-constexpr int kVBytes = kTileKv * kDimVo * 2;
+constexpr int kQBytes = kTileQ * kDimQk * kOperandBytes;
+constexpr int kDoutBytes = kTileQ * kDimVo * kOperandBytes;
+constexpr int kKBytes = kTileKv * kDimQk * kOperandBytes;
+constexpr int kVBytes = kTileKv * kDimVo * kOperandBytes;
 
 __device__ __forceinline__ void LoadQK(const Arguments& a, const Visit& visit, int warp, int stage,
                                        unsigned base) {

@@ -1,5 +1,6 @@
 // Shared memory of sm80/forward.cu, for the host, which requests it, and the kernel.
 #pragma once
+#include "shared/operand.cuh"
 
 namespace attn::device {
 
@@ -17,9 +18,9 @@ struct ForwardShared {
 constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk, int dim_vo,
                                         int bias_bytes, bool mask) {
   ForwardShared s;
-  s.k = s.q + tile_q * dim_qk * 2;
-  s.v = s.k + stages * tile_kv * dim_qk * 2;
-  s.bias = s.v + stages * tile_kv * dim_vo * 2;
+  s.k = s.q + tile_q * dim_qk * kOperandBytes;
+  s.v = s.k + stages * tile_kv * dim_qk * kOperandBytes;
+  s.bias = s.v + stages * tile_kv * dim_vo * kOperandBytes;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.ranges = s.mask + (mask ? tile_q * tile_kv : 0);
   s.bytes = s.ranges + tile_q * 8;

@@ -7,17 +7,19 @@
 #include "config.cuh"
 #include "ptx/memory.cuh"
 #include "shared/element.cuh"
+#include "shared/operand.cuh"
 #include "shared/sequence.cuh"
 
 namespace sm80 {
 
 using namespace shared;
+using attn::device::kOperandBytes;
 
 template <int kDim>
 struct TileLayout {
   static_assert(kDim % 32 == 0);
   static constexpr int kChunks = kDim / 8;
-  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kRowBytes = kDim * kOperandBytes;
   static constexpr bool kWide = kChunks % 8 == 0;
   // x(r) in bytes. x(r + 8) = x(r), so fragments 8 rows apart share it.
   __device__ static __forceinline__ unsigned Swizzle(int row) {

@@ -31,7 +31,7 @@ struct NoPermutation {
 // of its time.
 template <int kDim, int kDtype, int kRows, int kThreads>
 struct PackedRows {
-  static constexpr int kBytes = kRows * kDim * 2;
+  static constexpr int kBytes = kRows * kDim * kOperandBytes;
   unsigned tile;
 
   // The part of a warp: kColumns columns from (row, column).
@@ -49,7 +49,7 @@ struct PackedRows {
   template <int kColumns>
   __device__ __forceinline__ Part<kColumns> PartAt(int row, int column) const {
     const int folded = Part<kColumns>::kFoldsChunk ? column / 8 : 0;
-    return {tile + static_cast<unsigned>(row * kDim * 2), column / 8,
+    return {tile + static_cast<unsigned>(row * kDim * kOperandBytes), column / 8,
             FragmentLane<kDim>::Pair().StartingAt(folded)};
   }
 

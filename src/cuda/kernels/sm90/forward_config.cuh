@@ -19,6 +19,8 @@
 
 namespace sm90 {
 
+using attn::device::kOperandBytes;
+
 using attn::device::sm90::ForwardParams;
 using attn::device::sm90::kMaxStages;
 using attn::device::sm90::kMaxWarpgroups;
@@ -52,9 +54,9 @@ inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
 inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
     kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes);
-inline constexpr int kQBytes = kTileQ * kDimQk * 2;
-inline constexpr int kKBytes = kTileKv * kDimQk * 2;
-inline constexpr int kVBytes = kTileKv * kDimVo * 2;
+inline constexpr int kQBytes = kTileQ * kDimQk * kOperandBytes;
+inline constexpr int kKBytes = kTileKv * kDimQk * kOperandBytes;
+inline constexpr int kVBytes = kTileKv * kDimVo * kOperandBytes;
 
 // Registers after setmaxnreg. The launch gives 65536 / kThreads to each thread, rounded down to 8,
 // and no more can be shared out: 504 for 3 warpgroups, 512 for 4, 480 for 5.

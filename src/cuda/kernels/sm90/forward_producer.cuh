@@ -73,7 +73,7 @@ struct Producer {
     barriers.Wait(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
     if (!leader) return;
     const unsigned ready = barriers.At(ForwardBarriers::QReady(w, stage));
-    ptx::BarrierExpect(ready, 64 * kDimQk * 2);
+    ptx::BarrierExpect(ready, 64 * kDimQk * kOperandBytes);
 #pragma unroll
     for (int c = 0; c < kDimQk / 64; ++c) {
       ptx::TmaLoad(base + kShared.q + stage * kQBytes + w * 8192 + c * kTileQ * 128, &p.q, ready,

@@ -1,5 +1,6 @@
 // Shared memory of sm90/forward.cu: offsets that host and kernel compute alike.
 #pragma once
+#include "shared/operand.cuh"
 
 namespace attn::device::sm90 {
 
@@ -24,11 +25,11 @@ inline constexpr int kBarrierBytes = 512;
 constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int q_stages,
                                         int dim_qk, int dim_vo, int o_columns, int score_bytes) {
   ForwardShared s;
-  s.k = q_stages * tile_q * dim_qk * 2;
-  s.v = s.k + stages * tile_kv * dim_qk * 2;
-  s.score = s.v + stages * tile_kv * dim_vo * 2;
+  s.k = q_stages * tile_q * dim_qk * kOperandBytes;
+  s.v = s.k + stages * tile_kv * dim_qk * kOperandBytes;
+  s.score = s.v + stages * tile_kv * dim_vo * kOperandBytes;
   s.o = s.score + stages * tile_q * tile_kv * score_bytes;
-  s.barriers = s.o + tile_q * o_columns * 2;
+  s.barriers = s.o + tile_q * o_columns * kOperandBytes;
   s.bytes = s.barriers + kBarrierBytes;
   return s;
 }
