@@ -67,13 +67,13 @@ step_tsan() {
       -R '^(unit\.|cuda\.CudaGraphs|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
 }
 
-# The CUDA backend without a GPU: its tests again, with the compiler that `./dev test` may not have
-# found; then every kernel that plans choose.
+# Every CUDA kernel that plans choose, compiled without a GPU. The tests with that compiler are part of
+# `./dev test`.
 step_cuda() {
   local wheel
   wheel=$(ls -d .venv/lib/python3*/site-packages/nvidia/cu13 2>/dev/null)
-  [ -z "$wheel" ] || local -x ATTN_NVRTC=$PWD/${wheel%/nvidia/cu13}
-  ./dev build release && run_ctest release -L cuda &&
+  [ -z "$wheel" ] || local -x ATTN_NVRTC=${ATTN_NVRTC:-$PWD/${wheel%/nvidia/cu13}}
+  ./dev build release &&
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs
 }
 
@@ -120,11 +120,12 @@ step_coverage() {
 }
 
 # Under qemu. A forked child cannot start threads there (qemu aborts), so the fork tests are left out;
-# so is the mirror of the complete case list, which takes minutes.
+# so is the mirror of the complete case list, which takes minutes, and properties.threads: qemu keeps the
+# host's memory order, so it shows no more than the same test does natively and under the thread sanitizer.
 step_aarch64() {
   ./dev build aarch64 &&
     ATTN_CASE_LIMIT=40 run_ctest aarch64 \
-      -E '^(unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
+      -E '^(properties\.threads|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
 step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
@@ -156,6 +157,21 @@ for name in ${groups[*]}; do
     exit 2
   fi
 done
+# The Python environments of the step python download while the steps before it run: downloads use little
+# of a processor. That step waits for those that are not ready, and makes those that failed here. A
+# subshell, so that no `wait` of the steps below waits for it.
+make_environments() {
+  local name
+  for name in $(python3 tools/python_envs.py list | tac); do
+    case $name in
+      py*) ;; # the step makes these
+      *) nice -n 10 python3 tools/python_envs.py make "$name" ;;
+    esac
+  done
+}
+case " ${groups[*]} " in
+  *" python "*) (make_environments >"$logs/environments.log" 2>&1 &) ;;
+esac
 passed=0
 failed=0
 add_tests() {
