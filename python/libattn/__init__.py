@@ -15,6 +15,7 @@ from ._library import Error, Unsupported, get_num_threads, set_num_threads
 from ._operations import merge, merge_backward, rope
 from ._options import Options, Origin, Rope
 from ._queries import Verdict, describe, explain, info, supports, version, workspace_bytes
+from ._weights import attention_weights
 
 __version__ = version()
 
@@ -28,6 +29,7 @@ __all__ = [
     "Verdict",
     "attention",
     "attention_backward",
+    "attention_weights",
     "decode",
     "describe",
     "explain",

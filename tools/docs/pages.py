@@ -85,6 +85,7 @@ NAV: Nav = [
         [
             ("What runs where", "support.md"),
             ("PyTorch's tools", "torch.md"),
+            ("Looking at attention", "inspect.md"),
             ("CUDA", "cuda.md"),
             ("WebGPU", "webgpu.md"),
         ],

@@ -1,4 +1,4 @@
-"""What PyTorch's FLOP counter and profiler are told about the operators: formulas and names.
+"""Formulas for PyTorch's FLOP counter, and names for its profiler.
 
 Forward: 2 * pairs * (dim_qk + dim_vo), backward: pairs * (6 dim_qk + 4 dim_vo), where pairs is the
 number of (query, key) of all sequences and query heads that are visible by causality, window,

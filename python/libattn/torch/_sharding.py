@@ -71,7 +71,7 @@ class _Split:
         return NEITHER
 
     def placements(self, batch: int | None, heads: int | None, gradient: bool = False) -> list[Any]:
-        """Of a tensor with these dimensions; its gradient's, if it lacks them, is a sum."""
+        """Those of a tensor with these dimensions. Without them its gradient is a sum."""
         module = _module()
         found = []
         for kind in self.kinds:
