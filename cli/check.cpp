@@ -332,7 +332,8 @@ Command add_check(CLI::App& root) {
   app.add_option("--seed", o.seed, "seed of the inputs, instead of each case's own")
       ->type_name("N");
   app.add_option("--pass", o.pass, "only cases of this pass")->type_name("forward|backward|decode");
-  app.add_option("--dtype", o.dtype, "only cases of this type")->type_name("f32|f16|bf16|f64");
+  app.add_option("--dtype", o.dtype, "only cases of this type")
+      ->type_name("f32|f16|bf16|f64|f8e4m3|f8e5m2");
   app.add_option("--name", o.filter.name, "only cases whose name contains this")->type_name("TEXT");
   app.add_option("--option", o.filter.option, "only cases with this option (see attn info)")
       ->type_name("NAME");

@@ -67,12 +67,27 @@ class Maker {
       fill_rows(a_.k, in_.kv, normal("k", c_.value_scale));
       fill_rows(a_.v, in_.kv, normal("v", 1.0));
     }
+    descales();
     if (p_.len_new > 0) {
       a_.k_new = make("k_new", p_.kv_type(), {p_.batch, p_.len_new, p_.heads_kv, p_.dim_qk});
       a_.v_new = make("v_new", p_.kv_type(), {p_.batch, p_.len_new, p_.heads_kv, p_.dim_vo});
       fill_all(a_.k_new, normal("k_new", c_.value_scale));
       fill_all(a_.v_new, normal("v_new", 1.0));
     }
+  }
+
+  // For half of the cases in 8-bit types.
+  void descales() {
+    if ((c_.seed & 1u) != 0) return;
+    const auto give = [this](const std::string& name, DType dtype, TensorView& view) {
+      if (!is_f8(dtype)) return;
+      view = make(name, DType::f32, {p_.batch, p_.heads_kv}, false);
+      fill_all(view,
+               [&](std::uint64_t n) { return 0.5 + hash_uniform(c_.seed, stream_of(name), n); });
+    };
+    give("descale_q", p_.dtype, a_.descale_q);
+    give("descale_k", p_.kv_type(), a_.descale_k);
+    give("descale_v", p_.kv_type(), a_.descale_v);
   }
 
   void lengths() {

@@ -12,6 +12,7 @@ namespace attn::harness {
 namespace {
 
 constexpr std::array kTypes{DType::f32, DType::bf16, DType::f16};
+constexpr std::array kF8Types{DType::f8e4m3, DType::f8e5m2};
 constexpr std::array kAllTypes{DType::f32, DType::bf16, DType::f16, DType::f64};
 
 // Lengths around multiples of likely tiles, primes, and 1.
@@ -34,6 +35,7 @@ Case plain(Pass pass, DType dtype, std::uint64_t seed) {
   p.heads_q = p.heads_kv = draw.range(1, 2);
   p.dim_qk = draw.of({8, 16, 16, 24, 32, 64});
   p.dim_vo = p.dim_qk;
+  if (is_f8(dtype)) p.dtype_out = kTypes[seed % kTypes.size()];
   if (pass == Pass::decode) {
     p.batch = draw.range(1, 3);
     p.len_q = draw.of({1, 1, 1, 2, 4, 7, 16, 19});
@@ -85,6 +87,18 @@ class List {
         if (!serves(option, pass)) continue;
         add(pass, dtype, "alone", {&option});
         add(pass, dtype, "again", {&option});
+      }
+    }
+  }
+
+  // Every option with 8-bit types, which have no backward.
+  void alone_f8(Pass pass) {
+    for (const DType dtype : kF8Types) {
+      add(pass, dtype, "plain", {});
+      for (const Option& option : options()) {
+        if (serves(option, pass) && option.group != std::string("cache type")) {
+          add(pass, dtype, "alone", {&option});
+        }
       }
     }
   }
@@ -214,6 +228,7 @@ std::vector<Case> case_list(const Filter& filter) {
   for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
     if (filter.pass && *filter.pass != pass) continue;
     list.alone(pass);
+    if (pass != Pass::backward) list.alone_f8(pass);
     list.pairs(pass);
     list.several(pass, pass == Pass::decode ? 60 : 120);
     list.sizes(pass, pass == Pass::decode ? 60 : 160);

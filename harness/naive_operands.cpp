@@ -111,7 +111,8 @@ class Gatherer {
     const auto dim = static_cast<std::size_t>(p_.dim_qk);
     for (std::int64_t i = 0; i < x_.len_q; ++i) {
       for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
-        x_.q.push_back(static_cast<T>(row_value(a_.q, in_.q, b_, i, x_.h, d)));
+        x_.q.push_back(static_cast<T>(row_value(a_.q, in_.q, b_, i, x_.h, d)) *
+                       descale(a_.descale_q));
       }
       if (p_.rope != Rope::none) {
         rotate(c_, in_, position(c_, in_, true, b_, i), 1.0,
@@ -139,7 +140,9 @@ class Gatherer {
       x_.hidden.push_back(hidden ? 1 : 0);
       key(j, before, hidden);
       for (std::int64_t d = 0; d < p_.dim_vo; ++d) {
-        x_.v.push_back(hidden ? T(0) : static_cast<T>(element(a_.v, a_.v_new, j, before, d)));
+        x_.v.push_back(hidden ? T(0)
+                              : static_cast<T>(element(a_.v, a_.v_new, j, before, d)) *
+                                    descale(a_.descale_v));
       }
     }
     const auto rows = static_cast<std::size_t>(x_.len_kv);
@@ -160,8 +163,17 @@ class Gatherer {
     return load(cache, page, j % p_.page_size, x_.g, d);
   }
 
+  [[nodiscard]] T descale(const TensorView& descales) const {
+    return descales.given() ? static_cast<T>(load(descales, x_.b, x_.g)) : T(1);
+  }
+
   void key(std::int64_t j, std::int64_t before, bool hidden) {
     const std::size_t start = x_.k.size();
+    raw_key(start, j, before, hidden);
+    for (std::size_t at = start; at < x_.k.size(); ++at) x_.k[at] *= descale(a_.descale_k);
+  }
+
+  void raw_key(std::size_t start, std::int64_t j, std::int64_t before, bool hidden) {
     for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
       x_.k.push_back(hidden ? T(0) : static_cast<T>(element(a_.k, a_.k_new, j, before, d)));
     }

@@ -20,7 +20,7 @@ void bias(Case& c, Extent e, bool own_type = false) {
   c.problem.bias = e;
   c.problem.dbias = c.pass == Pass::backward;
   if (own_type && c.problem.dtype != DType::f64) {
-    c.problem.dtype_bias = c.problem.dtype == DType::f32 ? DType::bf16 : c.problem.dtype;
+    c.problem.dtype_bias = c.problem.dtype == DType::f16 ? DType::f16 : DType::bf16;
   }
 }
 
@@ -57,6 +57,10 @@ void rope(Case& c, Rope style) {
 
 void paged(Case& c, std::int64_t page_size) {
   c.problem.page_size = page_size;
+}
+
+void cache_type(Case& c, DType dtype) {
+  if (c.problem.dtype == DType::f16 || c.problem.dtype == DType::bf16) c.problem.dtype_kv = dtype;
 }
 
 std::vector<Option> visibility_options() {
@@ -297,6 +301,10 @@ std::vector<Option> cache_options() {
        }},
       {"paged_64", "pages of 64 rows", "paged", forward_decode,
        [](Case& c, Draw&) { paged(c, 64); }},
+      {"cache_e4m3", "k and v in f8e4m3, a 16-bit q", "cache type", forward_decode,
+       [](Case& c, Draw&) { cache_type(c, DType::f8e4m3); }},
+      {"cache_e5m2", "k and v in f8e5m2, a 16-bit q", "cache type", forward_decode,
+       [](Case& c, Draw&) { cache_type(c, DType::f8e5m2); }},
       {"append_1", "one new row a batch entry", "append", decode,
        [](Case& c, Draw&) { c.problem.len_new = 1; }},
       {"append_5", "five new rows", "append", decode,
@@ -395,7 +403,7 @@ bool settle(Case& c) {
   }
   if (c.memory == Memory::fused_qkv) {
     if (p.layout_q != p.layout_kv || p.lengths_q != p.lengths_kv) return false;
-    if (c.expanded != Expanded::none) return false;
+    if (c.expanded != Expanded::none || p.kv_type() != p.dtype) return false;
     if (p.len_kv == 0 || p.len_q == 0) return false;
     p.len_kv = p.len_q;
   }

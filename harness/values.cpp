@@ -27,6 +27,8 @@ Format format_of(DType dtype) {
   switch (dtype) {
     case DType::f16: return {11, -14, 65504.0};
     case DType::bf16: return {8, -126, 0x1.FEp127};
+    case DType::f8e4m3: return {4, -6, 448.0};
+    case DType::f8e5m2: return {3, -14, 57344.0};
     case DType::f32: return {24, -126, 0x1.FFFFFEp127};
     default: return {53, -1022, std::numeric_limits<double>::max()};
   }
@@ -66,7 +68,38 @@ std::uint16_t encode_f16(double x) {
   return static_cast<std::uint16_t>(sign | static_cast<unsigned>(exponent + 14) << 10 | mantissa);
 }
 
+// The value of a code without its sign, in order: multiples of the smallest, then of 2^exponent.
+double value_of_code(const Format& format, int code) {
+  const int codes = 1 << (format.bits - 1);  // of one exponent
+  const int exponent = std::max(code / codes, 1) - 1;
+  const int units = code % codes + (code >= codes ? codes : 0);
+  return std::ldexp(units, format.min_exponent - (format.bits - 1) + exponent);
+}
+
+// e4m3fn: the last code is NaN. e5m2: f16's upper half.
+double decode_f8(DType dtype, std::uint8_t bits) {
+  if (dtype == DType::f8e5m2) return decode_f16(static_cast<std::uint16_t>(bits << 8));
+  const int code = bits & 127;
+  const double value = code == 127 ? std::numeric_limits<double>::quiet_NaN()
+                                   : value_of_code(format_of(dtype), code);
+  return (bits & 128) != 0 ? -value : value;
+}
+
+// x must be representable in the format, or infinite where it is too large.
+std::uint8_t encode_f8(DType dtype, double x) {
+  if (dtype == DType::f8e5m2) return static_cast<std::uint8_t>(encode_f16(x) >> 8);
+  int code = 127;
+  if (std::isfinite(x)) {
+    for (code = 0; value_of_code(format_of(dtype), code) < std::fabs(x);) ++code;
+  }
+  return static_cast<std::uint8_t>(code | (std::signbit(x) ? 128 : 0));
+}
+
 }  // namespace
+
+bool is_f8(DType dtype) {
+  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
 
 std::uint64_t hash(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
   return mix(mix(mix(seed) ^ stream) ^ index);
@@ -129,6 +162,8 @@ double load(DType dtype, const void* address) {
       const std::uint32_t bits = std::uint32_t{read<std::uint16_t>(address)} << 16;
       return static_cast<double>(read<float>(&bits));
     }
+    case DType::f8e4m3:
+    case DType::f8e5m2: return decode_f8(dtype, read<std::uint8_t>(address));
     case DType::i32: return static_cast<double>(read<std::int32_t>(address));
     case DType::u8: return static_cast<double>(read<std::uint8_t>(address));
     default: return std::numeric_limits<double>::quiet_NaN();
@@ -153,6 +188,12 @@ void store(DType dtype, void* address, double x) {
       const auto single = static_cast<float>(rounded);
       const auto bits = read<std::uint32_t>(&single);
       const auto value = static_cast<std::uint16_t>(std::isnan(x) ? 0x7FC0u : bits >> 16);
+      std::memcpy(address, &value, sizeof value);
+      break;
+    }
+    case DType::f8e4m3:
+    case DType::f8e5m2: {
+      const std::uint8_t value = encode_f8(dtype, rounded);
       std::memcpy(address, &value, sizeof value);
       break;
     }

@@ -19,6 +19,9 @@ double hash_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index
 std::int64_t hash_range(std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t low, std::int64_t high);
 
+// The 8-bit types: q, k and v of a forward or a decode, or a cache of a 16-bit q.
+bool is_f8(DType dtype);
+
 // x rounded to the type (ties to even); infinity beyond its range.
 double round_to(DType dtype, double x);
 // Unit roundoff: 2^-24 for f32.

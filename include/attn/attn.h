@@ -95,7 +95,7 @@ typedef struct attn_problem {
   uint32_t struct_size;
   int32_t dtype;       /* of q */
   int32_t dtype_kv;    /* k, v and the KV cache */
-  int32_t dtype_out;   /* o and dout: dtype or f32 */
+  int32_t dtype_out;   /* o and dout: dtype or f32; of f8 inputs bf16, f16 or f32 */
   int32_t dtype_grad;  /* dq, dk, dv: dtype or f32 */
   int32_t dtype_bias;  /* f32, f16, bf16 (f64 with f64 inputs); none = f32 (f64) */
   int32_t dtype_dbias; /* f32 or the bias's type; none = the bias's type */

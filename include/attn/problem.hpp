@@ -49,7 +49,7 @@ struct Problem {
   // Types. `dtype` is that of q; DType::none stands for it in the others.
   DType dtype = DType::f32;
   DType dtype_kv = DType::none;     // k, v and the KV cache
-  DType dtype_out = DType::none;    // o and dout: dtype or f32
+  DType dtype_out = DType::none;    // o and dout: dtype or f32; of f8 inputs bf16, f16 or f32
   DType dtype_grad = DType::none;   // dq, dk, dv: dtype or f32
   DType dtype_bias = DType::none;   // f32, f16, bf16 (and f64 with f64 inputs)
   DType dtype_dbias = DType::none;  // f32 or the bias's type; none = the bias's type
@@ -115,7 +115,10 @@ struct Problem {
 
   // The types with DType::none resolved.
   [[nodiscard]] DType kv_type() const { return dtype_kv == DType::none ? dtype : dtype_kv; }
-  [[nodiscard]] DType out_type() const { return dtype_out == DType::none ? dtype : dtype_out; }
+  [[nodiscard]] DType out_type() const {
+    if (dtype_out != DType::none) return dtype_out;
+    return dtype == DType::f8e4m3 || dtype == DType::f8e5m2 ? DType::bf16 : dtype;
+  }
   [[nodiscard]] DType grad_type() const { return dtype_grad == DType::none ? dtype : dtype_grad; }
   [[nodiscard]] DType bias_type() const {
     return dtype_bias == DType::none ? statistics_type() : dtype_bias;

@@ -56,6 +56,7 @@ _ACCEPTED = {
     "mask": ("bool", "uint8"),
     "bias": FLOATS,
     "nonfinite_count": ("int32",),
+    **dict.fromkeys(("descale_q", "descale_k", "descale_v"), ("float32",)),
     "workspace": ("uint8",),
     **dict.fromkeys(("alibi_slopes", "sinks", "dsink", "rope_cos", "rope_sin"), _STATISTICS),
     **dict.fromkeys(("cos", "sin", "lse", "lse1", "lse2", "dlse", "delta"), _STATISTICS),

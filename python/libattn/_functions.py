@@ -228,14 +228,16 @@ def attention(
 
     FlashAttention-2 (Dao 2023), section 3.1; every option is defined in docs/semantics.md.
 
-    q: [b, n, h, dim_qk], or packed [total_q, h, dim_qk] with cu_len_q. f32, f16, bf16 or f64. Any
-        strides but that of the last axis, which is 1; this holds for k and v too.
+    q: [b, n, h, dim_qk], or packed [total_q, h, dim_qk] with cu_len_q. f32, f16, bf16 or f64,
+        or, with k and v, f8 (e4m3fn, e5m2; see descale_q). Any strides but that of the last axis,
+        which is 1; this holds for k and v too.
     k: [b, m, g, dim_qk], or packed with cu_len_kv. h is a multiple of g (GQA, MQA).
-    v: [b, m, g, dim_vo], or packed.
+    v: [b, m, g, dim_vo], or packed. k and v can be f8 with an f16 or bf16 q.
     return_lse: return (o, lse). lse [b, h, n] (packed [h, total_q]) is the natural logarithm of
         each row's sum of exponentials, f32 (f64 with f64).
     out, lse_out: arrays to write into.
-    out_dtype: the type of o: q's (None) or "float32".
+    out_dtype: the type of o: q's (None) or "float32"; of f8 q "bfloat16" (None), "float16" or
+        "float32".
     options: causal, window, mask, bias, softcap, dropout_p and others: see libattn.Options.
 
     Returns o [b, n, h, dim_vo] (packed [total_q, h, dim_vo]), of the maker of q: NumPy, PyTorch.

@@ -65,6 +65,8 @@ class Options(TypedDict, total=False):
         Copied if the last dimension is strided.
     bias: f32, f16 or bf16 (f64 with f64), shaped like mask: is added to the score. Copied if the
         last dimension is strided.
+    descale_q, descale_k, descale_v: f32 [b, g]: q, k and v of 8-bit types are multiplied with them
+        (g key heads; a query head takes its key head's). None = 1.
     softcap: > 0: score = softcap * tanh(score / softcap) (Gemma 2, section 2); 0 or None: off.
     alibi_slopes: f32 [h] or [b, h]: score - slope * |i + diag - j| (Press et al. 2021, section 3).
     sinks: f32 [h]: a score that takes part in the softmax and has no value.
@@ -96,6 +98,9 @@ class Options(TypedDict, total=False):
     kv_end: Integers | None
     mask: Array | None
     bias: Array | None
+    descale_q: Array | None
+    descale_k: Array | None
+    descale_v: Array | None
     softcap: float | None
     alibi_slopes: Array | None
     sinks: Array | None
@@ -125,6 +130,9 @@ ARRAYS = frozenset(
         "kv_end",
         "mask",
         "bias",
+        "descale_q",
+        "descale_k",
+        "descale_v",
         "alibi_slopes",
         "sinks",
         "len_q",

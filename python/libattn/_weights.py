@@ -83,6 +83,9 @@ class Call:
         self._validate(q, k, options)
         if options.get("dropout_p"):
             raise _refuse("dropout_p", options["dropout_p"], "0: weights are those without dropout")
+        for name in ("descale_q", "descale_k", "descale_v"):
+            if options.get(name) is not None:
+                raise _refuse(name, "an array", "None: multiply q and k with it before the call")
         self.options = {name: x for name, x in options.items() if x is not None}
         self.packed = len(q.shape) == 3
         self.heads_q, self.heads_kv = int(q.shape[-2]), int(k.shape[-2])

@@ -277,13 +277,6 @@ def test_read_only_memory_of_dlpack_is_refused():
     assert np.isfinite(libattn.attention(Exported(q), k, v)).all()
 
 
-def test_f8_is_unsupported_with_every_backends_reason():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in arrays())
-    with pytest.raises(libattn.Unsupported, match="cpu"):
-        libattn.attention(q, k, v, out_dtype=np.float32)
-
-
 def test_an_error_leaves_the_next_call_alone():
     q, k, v = arrays()
     before = libattn.attention(q, k, v)

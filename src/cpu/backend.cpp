@@ -10,10 +10,6 @@
 namespace attn::cpu {
 namespace {
 
-bool is_f8(DType dtype) {
-  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
-}
-
 class CpuBackend final : public core::Backend {
  public:
   const char* name() const override { return "cpu"; }
@@ -27,10 +23,6 @@ class CpuBackend final : public core::Backend {
 
   core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem, core::Access,
                                        const core::Executor& executor) const override {
-    if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
-      return core::Result<core::PlanPointer>::none(
-          "no kernel for f8 types on the CPU; f32, f64, f16 and bf16 are supported");
-    }
     return core::PlanPointer(
         std::make_shared<const CpuPlan>(pass, problem, executor.threads, bf16_problems_engine()));
   }

@@ -24,10 +24,6 @@ core::Status status_of(Body body) {
   }
 }
 
-bool is_f8(DType type) {
-  return type == DType::f8e4m3 || type == DType::f8e5m2;
-}
-
 struct ReferencePlan final : core::Plan {
   using core::Plan::Plan;
   [[nodiscard]] const char* function() const {
@@ -54,14 +50,9 @@ class ReferenceBackend final : public core::Backend {
     return true;
   }
 
-  // The functions of reference.hpp read f8 tensors; the backend supports what other backends run.
   [[nodiscard]] core::Result<core::PlanPointer> plan(Pass pass, const Problem& problem,
                                                      core::Access,
                                                      const core::Executor&) const override {
-    if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
-      return core::Result<core::PlanPointer>::none(
-          "no kernel for f8 types yet; f32, f64, f16 and bf16 are supported");
-    }
     return core::PlanPointer(std::make_shared<const ReferencePlan>(pass, problem));
   }
 

@@ -104,7 +104,7 @@ TEST_F(Cli, UnsupportedIsThree) {
   // f64 on the GPU is what no machine does.
   expect_refused(3, "run --backend webgpu --dtype f64 --input " + in, "webgpu");
   expect_refused(2, "run --device webgpu --backend cpu --input " + in, "accepted webgpu");
-  EXPECT_EQ(run("info --explain 'dtype=f8e4m3 dtype_out=f32 len_q=4 len_kv=4'").code, 3);
+  EXPECT_EQ(run("info --pass backward --explain 'dtype=f8e4m3 len_q=4 len_kv=4'").code, 3);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ const Refusal kRefusals[] = {
      "16-bit or f8 q"},
     {kF, "dtype=bf16 dtype_out=f16",
      "forward: dtype_out: found f16 with dtype=bf16; accepted the type of q, or f32"},
-    {kF, "dtype=f8e4m3",
+    {kF, "dtype=f8e4m3 dtype_out=f8e4m3",
      "forward: dtype_out: found f8e4m3 with dtype=f8e4m3; accepted f32, f16 or bf16 with f8 "
      "inputs"},
     {kF, "bias=qk dtype_bias=f64",

@@ -31,7 +31,7 @@ _REFUSED = {
     "device": "the tensors' device decides",
     "nonfinite_count": "no operator here writes to an input that it also differentiates",
 }
-_AUTOCAST_KEEPS = (torch.float64,)
+_AUTOCAST_KEEPS = (torch.float64, *_schema.F8)
 _PAIR = (tuple, list)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _OUT_DTYPES = tuple(getattr(torch, name) for name in FLOATS)
@@ -196,7 +196,7 @@ def _flatten(function: str, q: Tensor, options: Options) -> tuple[_schema.Flat, 
     tensors = tuple(flat[: _schema.TENSORS])
     if all(x is None for x in tensors):
         return _schema.NO_TENSORS, numbers
-    for name in ("alibi_slopes", "mask", "rope_cos", "rope_sin"):
+    for name in ("alibi_slopes", "mask", "rope_cos", "rope_sin", *_schema.DESCALE_NAMES):
         _fixed(function, name, flat[index[name]])
     return tensors, numbers
 

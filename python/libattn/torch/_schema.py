@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 import libattn
 from libattn import Origin, Rope
 
+F8 = (torch.float8_e4m3fn, torch.float8_e5m2)  # 8-bit types of q, k and v
 Flat: TypeAlias = "tuple[Any, ...]"
 
 
@@ -47,6 +48,9 @@ _TENSORS = tuple(
         "rope_sin",
         "rope_positions_q",
         "rope_positions_kv",
+        "descale_q",
+        "descale_k",
+        "descale_v",
     )
 )
 _NUMBERS = (
@@ -73,6 +77,8 @@ DEFAULTS: Flat = tuple(option.default for option in OPTIONS)
 INDEX = {option.name: at for at, option in enumerate(OPTIONS)}
 TENSORS = len(_TENSORS)
 BIAS, SINKS = 0, 1  # in _TENSORS
+DESCALE_NAMES = ("descale_q", "descale_k", "descale_v")
+DESCALES = tuple(INDEX[name] for name in DESCALE_NAMES)
 DEFAULT_NUMBERS = DEFAULTS[TENSORS:]
 NO_TENSORS: Flat = (None,) * TENSORS  # calls without such tensors pass this very object
 _NAMES = tuple(option.name for option in OPTIONS)
@@ -154,7 +160,8 @@ def _statistics_type(x: Tensor) -> torch.dtype:
 
 
 def empty_results(q: Tensor, v: Tensor, out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    o = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=out_dtype or q.dtype)
+    usual = torch.bfloat16 if q.dtype in F8 else q.dtype
+    o = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=out_dtype or usual)
     return o, _empty_statistics(q)
 
 

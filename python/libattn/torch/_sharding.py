@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._schema import BIAS, INDEX, SINKS, TENSORS, Flat
+from ._schema import BIAS, DESCALES, INDEX, SINKS, TENSORS, Flat
 
 _MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")  # 2.5 and later; 2.4
 _PAIRS = (BIAS, INDEX["mask"])
@@ -116,6 +116,8 @@ class _Split:
             heads = 1 if x.size(1) == self.heads_q and x.size(1) > 1 else None
         elif at == SINKS:
             heads = 0
+        elif at in DESCALES:
+            batch, heads = (None if self.packed else 0), 1
         elif at == _SLOPES:
             batch, heads = (0 if x.dim() == 2 else None), x.dim() - 1
         elif at not in _TABLES and not self.packed and x.size(0) == self.batch:

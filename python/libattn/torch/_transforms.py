@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._schema import BIAS, INDEX, SINKS, TENSORS, Flat, empty_results, last_contiguous
+from ._schema import BIAS, DESCALES, INDEX, SINKS, TENSORS, Flat, empty_results, last_contiguous
 
 MASK = INDEX["mask"]
 _SLOPES = INDEX["alibi_slopes"]
@@ -76,7 +76,7 @@ def _merged_options(
             merged.append(pairs)
         elif at == _SLOPES:
             merged.append(_merged_slopes(x, dim, size, batch, heads))
-        elif x.dim() - (dim is not None) == 2 and dim is None and x.size(0) == 1:
+        elif x.dim() == 2 and dim is None and x.size(0) == 1 and at not in DESCALES:
             merged.append(x)  # [1, n]: rows for all sequences
         elif x.dim() - (dim is not None) == 2:
             rows = _first(x, dim, size)

@@ -8,7 +8,19 @@ namespace attn::cpu {
 namespace {
 
 StridedTensor rows_of(const TensorView& view, bool paged = false) {
-  return {core::rows_of(view), paged, false};
+  StridedTensor rows{core::rows_of(view)};
+  rows.paged = paged;
+  return rows;
+}
+
+StridedTensor rows_of(const TensorView& view, bool paged, const TensorView& descales) {
+  StridedTensor rows = rows_of(view, paged);
+  if (descales.given()) {
+    rows.descales = static_cast<const float*>(descales.address());
+    rows.descales_stride_batch = descales.strides[0];
+    rows.descales_stride_head = descales.strides[1];
+  }
+  return rows;
 }
 
 const char* bytes_of(const TensorView& view) {
@@ -22,9 +34,9 @@ Call resolve(Pass pass, const Problem& problem, const Arguments& a) {
   call.problem = problem;
   call.numbers = core::numbers_of(problem, a);
   const bool paged = problem.page_size > 0;
-  call.q = rows_of(a.q);
-  call.k = rows_of(a.k, paged);
-  call.v = rows_of(a.v, paged);
+  call.q = rows_of(a.q, false, a.descale_q);
+  call.k = rows_of(a.k, paged, a.descale_k);
+  call.v = rows_of(a.v, paged, a.descale_v);
   call.o = rows_of(a.o);
   call.lse = core::statistics_of(a.lse);
   if (pass == Pass::backward) {

@@ -16,6 +16,16 @@ namespace attn::cpu {
 struct StridedTensor : core::StridedTensor {
   bool paged = false;
   bool workspace = false;  // ours: written plainly, whatever the gradients' options say
+
+  // 8-bit types: what elements are multiplied with, [b, heads_kv]; null: nothing. Strides in
+  // elements.
+  const float* descales = nullptr;
+  std::int64_t descales_stride_batch = 0;
+  std::int64_t descales_stride_head = 0;
+  [[nodiscard]] float descale(std::int64_t b, std::int64_t head_kv) const {
+    if (descales == nullptr) return 1.0f;
+    return descales[b * descales_stride_batch + head_kv * descales_stride_head];
+  }
 };
 
 struct Call {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/float16.hpp"
+#include "core/float8.hpp"
 
 namespace attn::cpu {
 
@@ -18,6 +19,10 @@ inline T LoadElement(DType dtype, const char* address) {
       return static_cast<T>(core::f16_to_f32(*reinterpret_cast<const std::uint16_t*>(address)));
     case DType::bf16:
       return static_cast<T>(core::bf16_to_f32(*reinterpret_cast<const std::uint16_t*>(address)));
+    case DType::f8e4m3:
+      return static_cast<T>(core::f8e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(address)));
+    case DType::f8e5m2:
+      return static_cast<T>(core::f8e5m2_to_f32(*reinterpret_cast<const std::uint8_t*>(address)));
     default: return T(0);
   }
 }
@@ -56,6 +61,13 @@ inline bool StoreElement(DType dtype, char* address, T value, bool accumulate,
           keep((v & 0x7F80u) != 0x7F80u) ? v : std::uint16_t{0};
       break;
     }
+    // Rows appended to a cache, the only ones of these types that are written.
+    case DType::f8e4m3:
+      *reinterpret_cast<std::uint8_t*>(address) = core::f8e4m3_from(static_cast<double>(value));
+      break;
+    case DType::f8e5m2:
+      *reinterpret_cast<std::uint8_t*>(address) = core::f8e5m2_from(static_cast<double>(value));
+      break;
     default: break;
   }
   return replaced;

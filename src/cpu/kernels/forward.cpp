@@ -64,11 +64,14 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
   using T = typename Ops::T;
   const Scratch<T>& x = ops.state();
   const core::KeyRange seen = make_rows(call, entry, head_kv, row0, count, x.rows);
+  const float descale = call.q.descale(entry.b, head_kv);
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
-    ops.LoadQuery(r, row.keys.empty()
-                         ? nullptr
-                         : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head));
+    ops.LoadQuery(r,
+                  row.keys.empty()
+                      ? nullptr
+                      : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head),
+                  descale);
   }
   const std::int64_t acc_rows = ops.acc_rows(count);
   for (std::int64_t r = count; r < acc_rows; ++r) ops.LoadQuery(r, nullptr);

@@ -21,10 +21,64 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// out[0, count) = the row's elements, out[count, padded) = 0. A null source is a row of zeros.
+// As core::f8e4m3_to_f32. The conversion to float makes subnormals without reading one of f32's,
+// which callers may have set to flush.
+template <class D>
+HWY_INLINE hn::VFromD<D> FromF8e4m3(D df, hn::VFromD<hn::RebindToUnsigned<D>> bits) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7Fu));
+  const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, magnitude));
+  const auto subnormal =
+      hn::Mul(hn::ConvertTo(df, hn::BitCast(di, magnitude)), hn::Set(df, 0x1p-9f));
+  const auto normal = hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(du, 120u << 23));
+  auto value =
+      hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 8u)), hn::BitCast(du, subnormal), normal);
+  value = hn::IfThenElse(hn::Eq(magnitude, hn::Set(du, 0x7Fu)), hn::Set(du, 0x7FC00000u), value);
+  return hn::BitCast(df, hn::Or(sign, value));
+}
+
+// As core::f8e5m2_to_f32.
+template <class D>
+HWY_INLINE hn::VFromD<D> FromF8e5m2(D df, hn::VFromD<hn::RebindToUnsigned<D>> bits) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7Fu));
+  const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, magnitude));
+  const auto subnormal =
+      hn::Mul(hn::ConvertTo(df, hn::BitCast(di, magnitude)), hn::Set(df, 0x1p-16f));
+  const auto shifted = hn::ShiftLeft<21>(magnitude);
+  const auto normal = hn::Add(shifted, hn::Set(du, 112u << 23));
+  auto value =
+      hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 4u)), hn::BitCast(du, subnormal), normal);
+  const auto infinite = hn::Or(shifted, hn::Set(du, 0x7F800000u));  // or NaN
+  value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7Bu)), infinite, value);
+  return hn::BitCast(df, hn::Or(sign, value));
+}
+
+// Whole vectors of an 8-bit type, times descale; returns how many elements they cover.
+HWY_INLINE std::int64_t LoadF8Vectors(DType dtype, const char* source, float descale,
+                                      std::int64_t count, float* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> df;
+  const hn::RebindToUnsigned<decltype(df)> du;
+  const hn::Rebind<std::uint8_t, decltype(df)> d8;
+  constexpr std::int64_t kLanes = hn::MaxLanes(df);
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(source);
+  const auto factor = hn::Set(df, descale);
+  std::int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    const auto bits = hn::PromoteTo(du, hn::LoadU(d8, bytes + c));
+    const auto value = dtype == DType::f8e4m3 ? FromF8e4m3(df, bits) : FromF8e5m2(df, bits);
+    hn::Store(hn::Mul(value, factor), df, out + c);
+  }
+  return c;
+}
+
+// out[0, count) = the row's elements, times descale where they are of an 8-bit type; out[count,
+// padded) = 0. A null source is a row of zeros.
 template <class T>
 HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std::int64_t padded,
-                        T* HWY_RESTRICT out) {
+                        T* HWY_RESTRICT out, float descale = 1.0f) {
   if (source == nullptr) count = 0;
   std::int64_t c = 0;
   if (count > 0 && dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) {
@@ -52,9 +106,12 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
       }
     }
 #endif
+    if (dtype == DType::f8e4m3 || dtype == DType::f8e5m2) {
+      c = LoadF8Vectors(dtype, source, descale, count, out);
+    }
   }
   const std::int64_t bytes = size_of(dtype);
-  for (; c < count; ++c) out[c] = LoadElement<T>(dtype, source + c * bytes);
+  for (; c < count; ++c) out[c] = T(descale) * LoadElement<T>(dtype, source + c * bytes);
   std::fill(out + c, out + padded, T(0));
 }
 
@@ -107,10 +164,11 @@ template <class T>
 HWY_INLINE void LoadKeyTile(const Call& call, const StridedTensor& rows, const Entry& entry,
                             std::int64_t head, std::int64_t j0, std::int64_t count,
                             std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out) {
+  const float descale = rows.descale(entry.b, head);
   for (std::int64_t j = 0; j < tile; ++j) {
     const char* source =
         j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;
-    LoadRow(rows.dtype, source, dim, padded, out + j * padded);
+    LoadRow(rows.dtype, source, dim, padded, out + j * padded, descale);
   }
 }
 

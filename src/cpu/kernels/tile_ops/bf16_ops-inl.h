@@ -69,7 +69,7 @@ class Bf16Ops {
   [[nodiscard]] float acc_scale() const { return kept_factor<float>(call_); }
   static std::int64_t acc_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
 
-  void LoadQuery(std::int64_t r, const char* source) {
+  void LoadQuery(std::int64_t r, const char* source, float /*descale: for 8-bit types*/ = 1.0f) {
     Bf16Bits* to = x_.q + r * qk_;
     const std::int64_t count = source != nullptr ? call_.problem.dim_qk : 0;
     if (count > 0) std::memcpy(to, source, static_cast<std::size_t>(2 * count));

@@ -52,9 +52,9 @@ class FloatOps {
   // How many rows of acc_a a tile of `count` rows uses.
   static std::int64_t acc_rows(std::int64_t count) { return count; }
 
-  // Row r of the tile; a null source is zeros.
-  void LoadQuery(std::int64_t r, const char* source) {
-    LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_);
+  // Row r of the tile, times descale; a null source is zeros.
+  void LoadQuery(std::int64_t r, const char* source, float descale = 1.0f) {
+    LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_, descale);
   }
 
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
