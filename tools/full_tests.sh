@@ -11,6 +11,7 @@
 #   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
 #                                                     step webgpu of gpu_tests.sh runs it on a GPU
 #   tests/fuzz/run.sh SECONDS                         longer fuzzing
+#   attn_cuda_configs --every-type                    f16 next to bf16 on every architecture
 #   tools/full_tests.sh zoo                           11 minutes; CI's step python compares a slice
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
