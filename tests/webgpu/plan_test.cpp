@@ -106,8 +106,10 @@ TEST(Plan, HasTheKernelsOfTheCaseList) {
     const CaseWork call(c, facts, false);
     std::vector<KernelSpec> launched;
     for (const Dispatch& dispatch : call.run.work.dispatches) launched.push_back(dispatch.spec);
-    if (core::access_of(c.pass, c.problem, call.inputs.arguments) ==
-        core::best_access(c.pass, c.problem)) {
+    // Problems with the access `element` do not say how their tensors lie.
+    const core::Access access = core::best_access(c.pass, c.problem);
+    if (access != core::Access::element &&
+        core::access_of(c.pass, c.problem, call.inputs.arguments) == access) {
       EXPECT_TRUE(launched == planned) << to_string(c);
       ++usual;
       continue;
@@ -118,7 +120,7 @@ TEST(Plan, HasTheKernelsOfTheCaseList) {
           << to_string(c) << ": " << to_string(spec);
     }
   }
-  EXPECT_GT(usual, list.size() / 7 / 2);
+  EXPECT_GT(usual, list.size() / 7 / 4);
 }
 
 TEST(Memory, GrowsWithTheLengthAlone) {
