@@ -1,7 +1,7 @@
 """The command `attn` of an installed package, and `python -m libattn`, which is the same.
 
-`doctor` is written in Python. Every other word goes to the compiled command, which the package
-holds.
+`doctor` and `plot` are written in Python. Every other word goes to the compiled command, which the
+package holds.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ def main() -> int:
         from . import _doctor
 
         return _doctor.main(words[1:])
+    if words[:1] == ["plot"]:
+        from . import plot
+
+        return plot.main(words[1:])
     return _run(words)
 
 
