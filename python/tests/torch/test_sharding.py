@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ PROGRAM = Path(__file__).parents[1] / "shared" / "sharded_calls.py"
 def test_two_ranks(tmp_path):
     if not torch.distributed.is_available():
         pytest.skip("PyTorch without torch.distributed")
+    # Two ranks share the processors: threads that wait by spinning would slow both down.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, str(PROGRAM)]
     ranks = [
         subprocess.Popen(
@@ -23,6 +26,7 @@ def test_two_ranks(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=environment,
         )
         for rank in range(2)
     ]

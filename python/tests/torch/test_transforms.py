@@ -113,8 +113,14 @@ def by_autograd(leaves, fixed):
     return torch.autograd.grad(loss(with_lse, leaves, fixed), leaves)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("name", SHARED)
+IN_BF16 = ("plain", "causal", "bias", "sinks", "dropout", "packed")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((n, torch.float32) for n in SHARED), *((n, torch.bfloat16) for n in IN_BF16)],
+    ids=[*SHARED, *(n + " in bf16" for n in IN_BF16)],
+)
 def test_options_that_entries_share(name, dtype):
     options = SHARED[name]
     q, k, v = inputs("packed" in name, dtype)
@@ -161,6 +167,19 @@ def test_options_that_differ_between_entries(name):
         each.append(by_autograd(leaves, (learned, given)))
     for one, expected in zip(found, zip(*each, strict=True), strict=True):
         close(one, torch.stack(expected))
+
+
+def test_descales():
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in inputs())
+    shared = {"descale_q": random(B, G).abs()}
+    moved = random(V, B, G).abs(), random(V, B, G).abs()
+
+    def run(q, k, v, of_k, of_v):
+        return attention(q, k, v, causal=True, descale_k=of_k, descale_v=of_v, **shared)
+
+    found = torch.vmap(run)(q, k, v, *moved)
+    for at in range(V):
+        close(found[at], run(*(x[at] for x in (q, k, v, *moved))))
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (2, 1, 0), (4, 4, 4)])
