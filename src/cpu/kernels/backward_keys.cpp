@@ -78,7 +78,7 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     const std::uint64_t bit = std::uint64_t{1} << (begin / config.tile_kv);
     if ((block.loaded & bit) == 0) LoadKeys(at, x, j0, keys);
     block.loaded |= bit;
-    GradientStrip(call, config, entry, x, span, 0, count, false);
+    GradientStrip(call, config, entry, x, span, 0, count, false, NextOf(block, begin, config));
     T* dv = x.acc_b + (begin + span.first) * vo;
     T* dk = x.acc_a + (begin + span.first) * qk;
     if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});

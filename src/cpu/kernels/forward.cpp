@@ -100,7 +100,12 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
       loaded = true;
     }
     if (paged) span.missing = x.missing + span.first;
-    ops.AttendStrip(entry, span, strip, rows);
+    NextScores next{config.strip_rows, j0, keys};
+    if (strip + config.strip_rows >= count) {
+      next = {-strip, j0 + config.tile_kv,
+              std::min(config.tile_kv, entry.len_kv - j0 - config.tile_kv)};
+    }
+    ops.AttendStrip(entry, span, next, strip, rows);
   }
 }
 

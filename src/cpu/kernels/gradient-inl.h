@@ -75,7 +75,7 @@ HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T
 template <class T>
 HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry,
                                 const Scratch<T>& x, const KeySpan& span, std::int64_t row0,
-                                std::int64_t count, bool of_score) {
+                                std::int64_t count, bool of_score, const NextScores& next = {}) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -92,6 +92,7 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
   for (std::int64_t r = 0; r < count; ++r) {
     T* s = x.s + r * cols;
     T* dp = x.dp + r * cols;
+    PrefetchScores(call, entry, x.rows[row0 + r], next);
     ScoreRow<T>(call, entry, x.rows[row0 + r], span, s, x.tanh, x.temp);
     const auto lse = hn::Set(d, x.row_max[row0 + r]);
     const auto delta = hn::Set(d, x.row_sum[row0 + r]);

@@ -120,6 +120,13 @@ struct KeyBlock {
   std::uint64_t loaded = 0;  // a bit a tile
 };
 
+// After the tile that begins at `begin`: the block's next tile, or the next strip's first one.
+inline NextScores NextOf(const KeyBlock& block, std::int64_t begin, const Config& config) {
+  const std::int64_t next = begin + config.tile_kv;
+  if (next < block.keys) return {0, block.j0 + next, std::min(config.tile_kv, block.keys - next)};
+  return {config.strip_rows, block.j0, std::min(config.tile_kv, block.keys)};
+}
+
 }  // namespace attn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif  // ATTN_CPU_KEY_BLOCK_INL_H_

@@ -64,7 +64,171 @@ HWY_INLINE void HideOutside(core::KeyRange seen, std::int64_t cols, T* HWY_RESTR
 // to the largest score, and what is hidden is -inf before the scale too.
 inline bool softmax_takes_raw(const Call& call) {
   return call.numbers.scale > 0.0 && !(call.numbers.softcap > 0.0) && call.slopes == nullptr &&
-         !call.bias.given() && !call.mask.given() && call.problem.page_size == 0;
+         !call.bias.given();
+}
+
+// What is added to the products of a row.
+template <class T>
+struct Addend {
+  const char* bias = nullptr;  // of column 0
+  DType dtype = DType::none;
+  T constant = T(0);  // a bias that is broadcast over keys
+  T slope = T(0);     // ALiBi's; `first`: the distance of column 0
+  T first = T(0);
+};
+
+// The bias of columns [c, c + lanes), of which those from `keys` on have no memory.
+template <DType kType, class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> LoadBias(D d, const char* row, std::int64_t c, std::int64_t keys,
+                               T* HWY_RESTRICT temp) {
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  if (c + kLanes > keys) {
+    LoadRow(kType, row + c * size_of(kType), std::max<std::int64_t>(keys - c, 0), kLanes, temp);
+    return hn::Load(d, temp);
+  }
+  if constexpr (kType == DType::bf16) {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::Rebind<std::uint32_t, D> d32;
+    const auto* bits = reinterpret_cast<const std::uint16_t*>(row) + c;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, bits))));
+  } else if constexpr (kType == DType::f16) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(row) + c));
+  } else {
+    return hn::LoadU(d, reinterpret_cast<const T*>(row) + c);
+  }
+}
+
+// s = scale s - slope |distance| + bias, in one loop: the row is read and written once.
+template <bool kSlope, DType kBias, class T>
+HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T* HWY_RESTRICT s,
+                         T* HWY_RESTRICT temp) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const auto scale = hn::Set(d, factor);
+  const auto negative_slope = hn::Set(d, -add.slope);
+  const auto constant = hn::Set(d, add.constant);
+  for (std::int64_t c = 0; c < span.cols; c += kLanes) {
+    auto bias = constant;
+    if constexpr (kBias != DType::none) bias = LoadBias<kBias>(d, add.bias, c, span.keys, temp);
+    auto score = hn::MulAdd(hn::Load(d, s + c), scale, bias);
+    if constexpr (kSlope) {
+      const auto distance = hn::Abs(hn::Sub(hn::Set(d, add.first), hn::Iota(d, static_cast<T>(c))));
+      score = hn::MulAdd(distance, negative_slope, score);
+    }
+    hn::Store(score, d, s + c);
+  }
+}
+
+template <bool kSlope, class T>
+HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T* HWY_RESTRICT s,
+                         T* HWY_RESTRICT temp) {
+  constexpr DType kOwn = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  if (add.bias == nullptr) return AddToRow<kSlope, DType::none>(add, factor, span, s, temp);
+  if (add.dtype == kOwn) return AddToRow<kSlope, kOwn>(add, factor, span, s, temp);
+  if constexpr (sizeof(T) == 4) {
+    if (add.dtype == DType::bf16) {
+      return AddToRow<kSlope, DType::bf16>(add, factor, span, s, temp);
+    }
+#if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64  // as LoadRow's
+    if (add.dtype == DType::f16) {
+      return AddToRow<kSlope, DType::f16>(add, factor, span, s, temp);
+    }
+#endif
+  }
+  LoadRow(add.dtype, add.bias, span.keys, span.cols, temp);
+  Addend<T> converted = add;
+  converted.bias = reinterpret_cast<const char*>(temp);
+  converted.dtype = kOwn;
+  const KeySpan all{span.j0, span.cols, span.cols, span.first, nullptr};
+  AddToRow<kSlope, kOwn>(converted, factor, all, s, temp);
+}
+
+// s = softcap tanh(scale s / softcap).
+template <class T>
+HWY_INLINE void CapRow(const Call& call, std::int64_t cols, T* HWY_RESTRICT s,
+                       T* HWY_RESTRICT tanh) {
+  const hn::ScalableTag<T> d;
+  const auto scale = hn::Set(d, static_cast<T>(call.numbers.scale));
+  const auto inverse_cap = hn::Set(d, static_cast<T>(1.0 / call.numbers.softcap));
+  const auto cap = hn::Set(d, static_cast<T>(call.numbers.softcap));
+  for (std::int64_t c = 0; c < cols; c += static_cast<std::int64_t>(hn::MaxLanes(d))) {
+    const auto t = TanhKeepNan(d, hn::Mul(hn::Mul(hn::Load(d, s + c), scale), inverse_cap));
+    if (tanh != nullptr) hn::Store(t, d, tanh + c);
+    hn::Store(hn::Mul(t, cap), d, s + c);
+  }
+}
+
+// Hides the columns of [begin, end) whose byte is 0, or is not 0 where `hidden` says so.
+template <bool kHiddenWhereSet, class T>
+HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t begin,
+                            std::int64_t end, T* HWY_RESTRICT s) {
+  constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  std::int64_t c = begin;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(T) == 4) {
+    const hn::ScalableTag<T> d;
+    const hn::RebindToSigned<decltype(d)> d32;
+    const hn::Rebind<std::uint8_t, decltype(d)> d8;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    const auto hidden = hn::Set(d, kHidden);
+    for (; c + kLanes <= end; c += kLanes) {
+      const auto byte = hn::PromoteTo(d32, hn::LoadU(d8, bytes + c));
+      const auto is_zero = hn::RebindMask(d, hn::Eq(byte, hn::Zero(d32)));
+      const auto score = hn::LoadU(d, s + c);
+      hn::StoreU(kHiddenWhereSet ? hn::IfThenElse(is_zero, score, hidden)
+                                 : hn::IfThenElse(is_zero, hidden, score),
+                 d, s + c);
+    }
+  }
+#endif
+  for (; c < end; ++c) s[c] = (bytes[c] != 0) == kHiddenWhereSet ? kHidden : s[c];
+}
+
+// Hides what the row doesn't see: by mask, missing pages, and ranges of keys.
+template <class T>
+HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row,
+                        const KeySpan& span, T* HWY_RESTRICT s) {
+  core::KeyRange seen = SeenColumns(row, span);
+  if (call.mask.given() && !seen.empty()) {
+    const auto* mask = reinterpret_cast<const std::uint8_t*>(
+        pair_address(call.mask, entry.b, row.head, row.i, span.j0));
+    if (call.mask.stride_kv != 0) {
+      HideByBytes<false>(mask, seen.begin, seen.end, s);
+    } else if (*mask == 0) {
+      seen.end = seen.begin;
+    }
+  }
+  if (span.missing != nullptr) HideByBytes<true>(span.missing, seen.begin, seen.end, s);
+  HideOutside(seen, span.cols, s);
+}
+
+// The pairs whose bias and mask are needed next: rows `rows_ahead` further, keys [j0, j0 + keys).
+struct NextScores {
+  std::int64_t rows_ahead = 0;
+  std::int64_t j0 = 0;
+  std::int64_t keys = 0;
+};
+
+// Asks for the row's bias and mask of the next pairs. Their rows are kilobytes apart, so the
+// processor doesn't see them coming: 161 to 118 ms for an f32 forward with a bias [1, 12, 2048,
+// 2048].
+inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& row,
+                           const NextScores& next) {
+  if (!call.bias.given() && !call.mask.given()) return;
+  const std::int64_t i = row.i + next.rows_ahead;
+  if (next.keys <= 0 || i < 0 || i >= entry.len_q) return;
+  const auto prefetch = [&](const core::ScoreTensor& scores) {
+    // GCC 12 takes a function that only prefetches for one without effect and drops calls of it.
+    asm volatile("");
+    if (!scores.given() || scores.stride_q == 0) return;
+    const char* begin = pair_address(scores, entry.b, row.head, i, next.j0);
+    for (std::int64_t at = 0; at < next.keys * scores.stride_kv; at += 64) {
+      __builtin_prefetch(begin + at, 0, 2);
+    }
+  };
+  prefetch(call.bias);
+  prefetch(call.mask);
 }
 
 // s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the
@@ -73,60 +237,32 @@ template <class T>
 HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& row,
                          const KeySpan& span, T* HWY_RESTRICT s, T* HWY_RESTRICT tanh,
                          T* HWY_RESTRICT temp) {
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  const auto [begin, end] = SeenColumns(row, span);
-
+  T factor = static_cast<T>(call.numbers.scale);
   if (call.numbers.softcap > 0.0) {
-    const auto scale = hn::Set(d, static_cast<T>(call.numbers.scale));
-    const auto inverse_cap = hn::Set(d, static_cast<T>(1.0 / call.numbers.softcap));
-    const auto cap = hn::Set(d, static_cast<T>(call.numbers.softcap));
-    for (std::int64_t c = 0; c < span.cols; c += kLanes) {
-      const auto t = TanhKeepNan(d, hn::Mul(hn::Mul(hn::Load(d, s + c), scale), inverse_cap));
-      if (tanh != nullptr) hn::Store(t, d, tanh + c);
-      hn::Store(hn::Mul(t, cap), d, s + c);
-    }
-  } else {
-    const auto scale = hn::Set(d, static_cast<T>(call.numbers.scale));
-    for (std::int64_t c = 0; c < span.cols; c += kLanes) {
-      hn::Store(hn::Mul(hn::Load(d, s + c), scale), d, s + c);
-    }
+    CapRow(call, span.cols, s, tanh);
+    factor = T(1);
   }
-
-  if (call.slopes != nullptr) {
-    const T slope = *reinterpret_cast<const T*>(call.slopes + entry.b * call.slopes_stride_batch +
-                                                row.head * call.slopes_stride_head);
-    const auto negative_slope = hn::Set(d, -slope);
-    const T first = static_cast<T>(core::saturating_add(row.i - span.j0, entry.diag));
-    for (std::int64_t c = 0; c < span.cols; c += kLanes) {
-      const auto distance = hn::Abs(hn::Sub(hn::Set(d, first), hn::Iota(d, static_cast<T>(c))));
-      hn::Store(hn::MulAdd(distance, negative_slope, hn::Load(d, s + c)), d, s + c);
-    }
-  }
-
-  if (call.bias.given() && begin < end) {
-    const char* source = pair_address(call.bias, entry.b, row.head, row.i, span.j0 + begin);
+  Addend<T> add;
+  if (call.bias.given()) {
+    // A row that sees nothing may lie past the bias's rows.
+    const std::int64_t i = row.keys.empty() ? 0 : row.i;
+    const char* bias = pair_address(call.bias, entry.b, row.head, i, span.j0);
     if (call.bias.stride_kv == 0) {
-      const T value = LoadElement<T>(call.bias.dtype, source);
-      for (std::int64_t c = begin; c < end; ++c) s[c] += value;
+      add.constant = LoadElement<T>(call.bias.dtype, bias);
     } else {
-      LoadRow(call.bias.dtype, source, end - begin, end - begin, temp);
-      for (std::int64_t c = begin; c < end; ++c) s[c] += temp[c - begin];
+      add.bias = bias;
+      add.dtype = call.bias.dtype;
     }
   }
-  if (call.mask.given() && begin < end) {
-    const auto* mask = reinterpret_cast<const std::uint8_t*>(
-        pair_address(call.mask, entry.b, row.head, row.i, span.j0 + begin));
-    const std::int64_t step = call.mask.stride_kv;
-    for (std::int64_t c = begin; c < end; ++c) {
-      s[c] = mask[(c - begin) * step] != 0 ? s[c] : kHidden;
-    }
+  if (call.slopes != nullptr) {
+    add.slope = *reinterpret_cast<const T*>(call.slopes + entry.b * call.slopes_stride_batch +
+                                            row.head * call.slopes_stride_head);
+    add.first = static_cast<T>(core::saturating_add(row.i - span.j0, entry.diag));
+    AddToRow<true>(add, factor, span, s, temp);
+  } else if (call.bias.given() || !(call.numbers.softcap > 0.0)) {
+    AddToRow<false>(add, factor, span, s, temp);
   }
-  if (span.missing != nullptr) {
-    for (std::int64_t c = begin; c < end; ++c) s[c] = span.missing[c] == 0 ? s[c] : kHidden;
-  }
-  HideOutside({begin, end}, span.cols, s);
+  HideRow(call, entry, row, span, s);
 }
 
 template <class T>

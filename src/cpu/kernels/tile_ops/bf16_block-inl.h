@@ -65,7 +65,7 @@ class Bf16Block {
       const std::uint64_t bit = std::uint64_t{1} << (begin / at_.config.tile_kv);
       if ((block.loaded & bit) == 0) LoadKeys(begin, j0, keys);
       block.loaded |= bit;
-      MultiplyTile(span, begin + span.first, count);
+      MultiplyTile(span, NextOf(block, begin, at_.config), begin + span.first, count);
       if (!p.dq) continue;
       if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
       if (dq == nullptr) return false;
@@ -166,7 +166,8 @@ class Bf16Block {
   }
 
   // Everything but dq, against the tile's keys that begin at `first` of the block.
-  void MultiplyTile(const KeySpan& span, std::int64_t first, std::int64_t count) {
+  void MultiplyTile(const KeySpan& span, const NextScores& next, std::int64_t first,
+                    std::int64_t count) {
     const Call& call = at_.call;
     const Problem& p = call.problem;
     const Scratch<float>& x = x_.f32;
@@ -177,8 +178,9 @@ class Bf16Block {
     const bool raw = softmax_takes_raw(call);
     for (std::int64_t r = 0; r < count; ++r) {
       float* s = x.s + r * cols;
+      PrefetchScores(call, at_.entry, x.rows[r], next);
       if (raw) {
-        HideOutside(SeenColumns(x.rows[r], span), cols, s);
+        HideRow(call, at_.entry, x.rows[r], span, s);
       } else {
         ScoreRow<float>(call, at_.entry, x.rows[r], span, s, nullptr, x.temp);
       }

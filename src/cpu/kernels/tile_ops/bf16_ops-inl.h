@@ -91,10 +91,18 @@ class Bf16Ops {
     }
   }
 
-  void AttendStrip(const Entry& entry, const KeySpan& span, std::int64_t row0, std::int64_t count) {
+  void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
+                   std::int64_t row0, std::int64_t count) {
     const Scratch<float>& x = x_.f32;
     const std::int64_t rows = acc_rows(count);
     const std::int64_t cols = span.cols;
+    // A quarter of the rows before each step: about as many lines as a core can wait for at once.
+    const auto prefetch = [&](std::int64_t quarter) {
+      for (std::int64_t r = count * quarter / 4; r < count * (quarter + 1) / 4; ++r) {
+        PrefetchScores(call_, entry, x.rows[row0 + r], next);
+      }
+    };
+    prefetch(0);
     engine_.multiply({.a = x_.q + row0 * qk_,
                       .lda = qk_,
                       .b = x_.k_t + span.first * qk_,
@@ -110,15 +118,17 @@ class Bf16Ops {
       DropoutFactors(call_, entry, x.rows + row0, count, span.j0, cols, x.factors);
     }
     const bool raw = softmax_takes_raw(call_);
+    prefetch(1);
     for (std::int64_t r = 0; r < count; ++r) {
       const TileRow& row = x.rows[row0 + r];
       if (raw) {
-        HideOutside(SeenColumns(row, span), cols, x.s + r * cols);
+        HideRow(call_, entry, row, span, x.s + r * cols);
       } else {
         ScoreRow<float>(call_, entry, row, span, x.s + r * cols, nullptr, x.temp);
       }
     }
     const std::int64_t vo = padded<float>(call_.problem.dim_vo);
+    prefetch(2);
     engine_.softmax({.s = x.s,
                      .lds = cols,
                      .rows = count,
@@ -129,6 +139,7 @@ class Bf16Ops {
                      .acc = x.acc_a + row0 * vo,
                      .ldacc = vo,
                      .factors = x.factors});
+    prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,
                       .b = x_.v + span.first * vo_packed_,

@@ -79,7 +79,8 @@ class FloatOps {
   }
 
   // One strip against one tile of keys: scores, running maximum and sum, O += P V.
-  void AttendStrip(const Entry& entry, const KeySpan& span, std::int64_t row0, std::int64_t count) {
+  void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
+                   std::int64_t row0, std::int64_t count) {
     const Scratch<T>& x = x_;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
@@ -93,6 +94,7 @@ class FloatOps {
     if (call_.problem.dropout) DropoutFactors(call_, entry, rows, count, span.j0, cols, x.factors);
     for (std::int64_t r = 0; r < count; ++r) {
       T* s = x.s + r * cols;
+      PrefetchScores(call_, entry, rows[r], next);
       ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.temp);
       SoftmaxRow(s, cols, row0 + r, vo);
       if (call_.problem.dropout) MultiplyRow(s, x.factors + r * cols, cols);
