@@ -77,7 +77,7 @@ struct Addend {
   T first = T(0);
 };
 
-// The bias of columns [c, c + lanes), of which those from `keys` on have no memory.
+// The bias of columns [c, c + lanes). Columns from `keys` on have no memory.
 template <DType kType, class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> LoadBias(D d, const char* row, std::int64_t c, std::int64_t keys,
                                T* HWY_RESTRICT temp) {
@@ -123,9 +123,9 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
 template <bool kSlope, class T>
 HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T* HWY_RESTRICT s,
                          T* HWY_RESTRICT temp) {
-  constexpr DType kOwn = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
   if (add.bias == nullptr) return AddToRow<kSlope, DType::none>(add, factor, span, s, temp);
-  if (add.dtype == kOwn) return AddToRow<kSlope, kOwn>(add, factor, span, s, temp);
+  if (add.dtype == kArithmetic) return AddToRow<kSlope, kArithmetic>(add, factor, span, s, temp);
   if constexpr (sizeof(T) == 4) {
     if (add.dtype == DType::bf16) {
       return AddToRow<kSlope, DType::bf16>(add, factor, span, s, temp);
@@ -139,9 +139,9 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
   LoadRow(add.dtype, add.bias, span.keys, span.cols, temp);
   Addend<T> converted = add;
   converted.bias = reinterpret_cast<const char*>(temp);
-  converted.dtype = kOwn;
+  converted.dtype = kArithmetic;
   const KeySpan all{span.j0, span.cols, span.cols, span.first, nullptr};
-  AddToRow<kSlope, kOwn>(converted, factor, all, s, temp);
+  AddToRow<kSlope, kArithmetic>(converted, factor, all, s, temp);
 }
 
 // s = softcap tanh(scale s / softcap).
