@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
 """Checks the English of comments, docs and messages, and names that a closed list replaces.
 
-usage: tools/check_language.py [--update | --all | FILE...]
+usage: tools/check_language.py [FILE...]      default: every tracked file
 
-Without arguments: exit status 1 when a file has more findings than tools/baselines/language.txt
-allows it, or fewer (then run --update, which rewrites that file and refuses a rise of the total).
---all and FILE... print every finding of these files.
+Prints each finding. Exit status 1 where there is one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import re
 import sys
 from dataclasses import dataclass
 
-import baseline
 from source_text import ROOT, kind, line_of, split, tracked
 
 
@@ -72,7 +69,7 @@ RULES = (
 )
 COMPILED = [(rule, re.compile(rule.pattern.replace(" ", r"\s+"), re.I)) for rule in RULES]
 # The rules themselves.
-NOT_CHECKED = ("tools/check_language.py", "tools/baselines/language.txt")
+NOT_CHECKED = ("tools/check_language.py",)
 
 
 @dataclass(frozen=True)
@@ -112,9 +109,7 @@ def show(name: str, found: list[Finding]) -> None:
 def main() -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--update", action="store_true", help="rewrite the baseline")
-    parser.add_argument("--all", action="store_true", help="print every finding")
-    parser.add_argument("files", nargs="*", help="print every finding of these")
+    parser.add_argument("files", nargs="*", help="only these files and folders")
     options = parser.parse_args()
     names = [name for name in tracked() if kind(name) and name not in NOT_CHECKED]
     if options.files:
@@ -125,24 +120,11 @@ def main() -> int:
             if one in wanted or one.startswith(tuple(w.rstrip("/") + "/" for w in wanted))
         ]
     by_file = {name: findings(name) for name in names}
-    counts = {name: len(found) for name, found in by_file.items()}
-    if options.update:
-        return baseline.update("language", "findings of tools/check_language.py", counts)
-    if options.all or options.files:
-        for name, found in by_file.items():
-            show(name, found)
-        print(f"language: {sum(counts.values())} findings in {len(names)} files")
-        return 0
-    known = baseline.read("language")
-    above, below = baseline.compare("language", counts)
-    for name in above:
-        show(name, by_file[name])
-        print(f"{name}: {counts[name]} findings; the baseline is {known.get(name, 0)}")
-    print(*below, sep="\n", end="\n" if below else "")
-    print(
-        f"language: {sum(counts.values())} findings to rewrite, {len(above) + len(below)} problems"
-    )
-    return 1 if above or below else 0
+    for name, found in by_file.items():
+        show(name, found)
+    total = sum(map(len, by_file.values()))
+    print(f"language: {total} findings")
+    return 1 if total else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """attention, decode, merge and rope on PyTorch tensors: differentiable, compilable, exportable.
 
-Names, options and layouts are those of libattn.attention and its siblings. Copies are made of
-tensors that autocast casts, of incoming gradients with a strided last dimension (that of sum(), for
-example), and where libattn.Options says so.
+Names, options and layouts are those of libattn.attention and its siblings. These tensors
+are copied: those that autocast casts, incoming gradients with a strided last dimension (that of
+sum(), for example), and those that libattn.Options names.
 """
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
         if dlse is None:
             return _NO_GRADIENTS
         dout = torch.zeros_like(o)
-    # With create_graph the operator is called: it refuses a second derivative when one is asked
-    # for, and not before.
+    # With create_graph the operator is called: it refuses a second derivative when one is
+    # requested, and not before.
     direct = not torch.is_grad_enabled() and runs_directly(dout, dlse, q, k, v, *rest)
     direct = direct and not any(map(_is_batched, (dout, dlse)))
     if direct and not rest and q.is_cpu and not profiling():
@@ -334,11 +334,11 @@ def attend(
 ) -> Any:
     """libattn::forward, (o, lse); lse may be None with return_lse=False.
 
-    Eager calls go past the dispatcher, for small tensors' sake: there and back, a call of the
-    operator takes 560 us and one of _Attention 100, of which scaled_dot_product_attention takes 62
+    Eager calls go past the dispatcher, for small tensors' sake: forward and backward, a
+    call of the operator takes 560 us, one of _Attention 100, and scaled_dot_product_attention 62
     (bench/python_overhead.py: [1, 8, 4, 16] f32, one thread of a Xeon with AVX-512, torch 2.15).
-    Nearly all of it is the autograd that torch.library puts around an operator of so many
-    arguments.
+    Nearly all of it is the autograd that torch.library puts around an operator, whose time grows
+    with the number of arguments.
     """
     if torch.compiler.is_compiling() or not runs_directly(
         q, k, v, *(() if tensors is NO_TENSORS else tensors)

@@ -1,4 +1,4 @@
-// C (+)= A * B for tiles that stay in cache: the one matrix product that every pass is made of.
+// C (+)= A * B for tiles that stay in cache: the matrix product of every pass.
 //
 // C[rows x cols] row-major; B[depth x cols] row-major, cols a multiple of the vector width, both
 // 64-byte aligned with aligned leading dimensions. A is read one element at a time and broadcast,
