@@ -1,0 +1,88 @@
+// Arithmetic of PTX, better than the approximations of a device.
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "state.hpp"
+
+namespace emulator {
+namespace {
+
+constexpr u16 kNan = 0x7fff;
+
+float flush_to_zero(float x) {
+  return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
+}
+u16 to_bf16(float x) {
+  if (std::isnan(x)) return kNan;
+  const u32 word = bits<u32>(x);
+  return static_cast<u16>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+u16 to_f16(float x) {
+  return std::isnan(x) ? kNan : bits<u16>(static_cast<_Float16>(x));
+}
+
+}  // namespace
+
+float to_float(bool bf16, u32 x) {
+  if (bf16) return bits<float>(x << 16);
+  return static_cast<float>(bits<_Float16>(static_cast<u16>(x)));
+}
+
+float ex2(float x) {
+  return flush_to_zero(std::exp2(x));
+}
+float lg2(float x) {
+  return std::log2(flush_to_zero(x));
+}
+float rcp(float x) {
+  return flush_to_zero(1.0f / flush_to_zero(x));
+}
+float tanh_approx(float x) {
+  return std::tanh(x);
+}
+float min_nan(float x, float y) {
+  return std::isnan(x) || std::isnan(y) ? NAN : std::min(x, y);
+}
+float max_nan(float x, float y) {
+  return std::isnan(x) || std::isnan(y) ? NAN : std::max(x, y);
+}
+u32 pack_bf16(float high, float low) {
+  return static_cast<u32>(to_bf16(high)) << 16 | to_bf16(low);
+}
+u32 pack_f16(float high, float low) {
+  return static_cast<u32>(to_f16(high)) << 16 | to_f16(low);
+}
+float f16_to_f32(u16 x) {
+  return to_float(false, x);
+}
+
+u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+  const auto half = [&](int shift) {
+    return std::fmaf(to_float(true, a >> shift), to_float(true, b >> shift),
+                     to_float(true, c >> shift));
+  };
+  return pack_bf16(half(16), half(0));
+}
+u32 mul_f16x2(u32 a, u32 b) {
+  const auto half = [&](int shift) {
+    return to_float(false, a >> shift) * to_float(false, b >> shift);
+  };
+  return pack_f16(half(16), half(0));
+}
+u32 sub_sat_f16x2(u32 a, u32 b) {
+  const auto half = [&](int shift) {
+    const float x = to_float(false, a >> shift) - to_float(false, b >> shift);
+    return std::isnan(x) ? 0.0f : std::min(std::max(x, 0.0f), 1.0f);
+  };
+  return pack_f16(half(16), half(0));
+}
+
+u64 timer() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<u64>(now.tv_sec) * 1000000000 + static_cast<u64>(now.tv_nsec);
+}
+
+}  // namespace emulator
