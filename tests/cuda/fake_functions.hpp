@@ -22,6 +22,10 @@ ATTN_CUDA_DRIVER_FUNCTIONS(DECLARE)
 
 extern test::FakeDriver state;
 
+// Whether the thread has a current context.
+bool has_context();
+
+// What fake_modules.cpp defines, and emulator/driver.cpp for kernels that run.
 // A copy of the one parameter, as far as the test said how long it is.
 std::vector<unsigned char> parameters_of(abi::Function function, void** parameters);
 // A kernel was launched.

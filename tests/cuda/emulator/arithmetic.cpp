@@ -1,4 +1,5 @@
 // Arithmetic of PTX, better than the approximations of a device.
+#include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
@@ -20,14 +21,14 @@ u16 to_bf16(float x) {
   return static_cast<u16>((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 u16 to_f16(float x) {
-  return std::isnan(x) ? kNan : bits<u16>(static_cast<_Float16>(x));
+  return std::isnan(x) ? kNan : static_cast<u16>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
 }  // namespace
 
 float to_float(bool bf16, u32 x) {
   if (bf16) return bits<float>(x << 16);
-  return static_cast<float>(bits<_Float16>(static_cast<u16>(x)));
+  return _cvtsh_ss(static_cast<u16>(x));
 }
 
 float ex2(float x) {
