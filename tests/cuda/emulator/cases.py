@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Runs cases of the sm90 forward on the emulator of CUDA kernels.
+
+usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--list]
+
+A seed gives an order of warps and of asynchronous copies. Exit status 1 when a case fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+TIMEOUT_SECONDS = 900  # with the compilation of a kernel
+
+# What a case says before and after its colon; each is run in bf16 and in f16.
+FORWARD = (
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=bhqk"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 mask=bhqk"),
+    (
+        "",
+        "heads_q=2 heads_kv=2 batch=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64"
+        " bias=hqk mask=bhqk",
+    ),
+    ("", "heads_q=2 heads_kv=2 batch=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 mask=qk causal"),
+    ("", "heads_q=3 heads_kv=3 len_q=520 len_kv=520 dim_qk=128 dim_vo=128 causal"),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap causal",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 softcap dropout",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 alibi causal"),
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 alibi sink"
+        " window_left=100",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 kv_begin kv_end"),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128"
+        " lengths_q lengths_kv causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=128 dim_vo=128",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 causal dropout",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=256 dim_vo=256 kv_end",
+    ),
+    (
+        "",
+        "heads_q=4 heads_kv=1 len_q=64 len_kv=1024 dim_qk=64 dim_vo=64 window_left=100"
+        " window_right=20",
+    ),
+    ("", "heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 dim_qk=64 dim_vo=64 causal"),
+    ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=128 dim_vo=128"),
+    ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=64 dim_vo=64 causal"),
+    ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=256 dim_vo=256"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=96"),
+)
+
+
+def cases() -> list[str]:
+    """The cases as `attn check --case` reads them."""
+    found = []
+    for data, problem in FORWARD:
+        for dtype in ("bf16", "f16"):
+            head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
+            found.append(f"{head} : dtype={dtype} {problem}")
+    return found
+
+
+def run(attn: Path, case: str, seed: int) -> bool:
+    """One case. What it printed is shown when it failed."""
+    command = [HERE / "run.sh", attn, "check", "--device", "cuda", "--case", case]
+    environment = os.environ | {"ATTN_EMULATOR_SEED": str(seed), "ATTN_EMULATOR_VERBOSE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment | {"ATTN_CUDA_FAMILY": "sm90"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        print(f"FAILED with seed {seed}: {case}\n  no end in {TIMEOUT_SECONDS} s", flush=True)
+        return False
+    # The kernel ran, rather than one of another family.
+    passed = (
+        done.returncode == 0
+        and "1 passed, 0 failed" in done.stdout
+        and "emulator: attn_forward_sm90" in done.stdout
+    )
+    if not passed:
+        print(f"FAILED with seed {seed}: {case}\n{done.stdout}", flush=True)
+    return passed
+
+
+def main() -> int:
+    """Runs every case with every seed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--attn", type=Path, default=ROOT / "build/release/cli/attn")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--list", action="store_true", help="print the cases, run none")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(cases()))
+        return 0
+    results = [run(arguments.attn, case, seed) for seed in arguments.seeds for case in cases()]
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
