@@ -117,8 +117,7 @@ void stmatrix(const u32* registers, int count, bool transposed, u32 address) {
         const int column = lane % 4 * 2;
         const u32 pair = slot(lane)->registers[matrix];
         (transposed ? tile[column][row] : tile[row][column]) = static_cast<u16>(pair);
-        (transposed ? tile[column + 1][row] : tile[row][column + 1]) =
-            static_cast<u16>(pair >> 16);
+        (transposed ? tile[column + 1][row] : tile[row][column + 1]) = static_cast<u16>(pair >> 16);
       }
       // Several lanes hold a row. The lane that names its address counts as its writer.
       for (int i = 0; i < 8; ++i) {

@@ -187,21 +187,20 @@ inline int __all_sync(unsigned mask, int value) {
   return emulator::ballot(mask, !value) == 0;
 }
 inline int __reduce_min_sync(unsigned mask, int value) {
-  return static_cast<int>(emulator::reduce(
-      mask, emulator::widen(value), [](emulator::u64 a, emulator::u64 b) {
+  return static_cast<int>(
+      emulator::reduce(mask, emulator::widen(value), [](emulator::u64 a, emulator::u64 b) {
         return static_cast<long long>(a) < static_cast<long long>(b) ? a : b;
       }));
 }
 inline int __reduce_max_sync(unsigned mask, int value) {
-  return static_cast<int>(emulator::reduce(
-      mask, emulator::widen(value), [](emulator::u64 a, emulator::u64 b) {
+  return static_cast<int>(
+      emulator::reduce(mask, emulator::widen(value), [](emulator::u64 a, emulator::u64 b) {
         return static_cast<long long>(a) > static_cast<long long>(b) ? a : b;
       }));
 }
 inline int __reduce_add_sync(unsigned mask, int value) {
-  return static_cast<int>(
-      emulator::reduce(mask, emulator::widen(value),
-                       [](emulator::u64 a, emulator::u64 b) { return a + b; }));
+  return static_cast<int>(emulator::reduce(mask, emulator::widen(value),
+                                           [](emulator::u64 a, emulator::u64 b) { return a + b; }));
 }
 
 // Fibers of one thread: a read and a write are atomic as they are.

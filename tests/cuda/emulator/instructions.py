@@ -272,9 +272,7 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"mbarrier\.arrive", mbarrier_arrive),
     (
         r"mbarrier\.(try|test)_wait\.parity",
-        lambda op, o: (
-            f"{value(o[0])} = emulator::mbarrier_wait({address(o[1])}, {value(o[2])});"
-        ),
+        lambda op, o: (f"{value(o[0])} = emulator::mbarrier_wait({address(o[1])}, {value(o[2])});"),
     ),
     (r"fence\.proxy\.async", lambda op, o: "emulator::fence_proxy_async();"),
     (r"fence\.|membar|griddepcontrol|setmaxnreg|prefetch|discard", nothing),

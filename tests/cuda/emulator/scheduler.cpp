@@ -83,8 +83,8 @@ void enter_fiber() {
 
 u8* take_stack() {
   if (free_stacks.empty()) {
-    void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
+    void* memory =
+        mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail("no memory for the stack of a fiber");
     mprotect(memory, kGuardBytes, PROT_NONE);
     free_stacks.push_back(static_cast<u8*>(memory));
@@ -141,8 +141,7 @@ bool is_ready(const Fiber& fiber) {
   switch (fiber.wait) {
     case Wait::kReady:
     case Wait::kPoll: return true;
-    case Wait::kMbarrier:
-      return find_mbarrier(*fiber.block, fiber.wait_a).phase != fiber.wait_b;
+    case Wait::kMbarrier: return find_mbarrier(*fiber.block, fiber.wait_a).phase != fiber.wait_b;
     case Wait::kCollective: return fiber.woken;
     case Wait::kBulk: return bulk_ready(fiber);
     case Wait::kExited: return false;

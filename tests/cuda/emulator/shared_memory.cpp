@@ -68,7 +68,8 @@ void* shared_static(const void* key, std::size_t bytes, std::size_t alignment) {
     const std::size_t begin = (block.static_bytes + alignment - 1) / alignment * alignment;
     place->second = static_cast<u32>(begin);
     block.static_bytes = static_cast<u32>(begin + bytes);
-    if (block.static_bytes > kMaxStaticBytes) fail("static shared memory above %u", kMaxStaticBytes);
+    if (block.static_bytes > kMaxStaticBytes)
+      fail("static shared memory above %u", kMaxStaticBytes);
   }
   return block.memory + place->second;
 }

@@ -110,8 +110,8 @@ struct Block {
   std::map<const void*, u32> static_at;
   u32 dynamic_base = 0;
   u32 dynamic_bytes = 0;
-  // For each word, who wrote it last: thread + 1 in the upper half, its fence epoch in the lower. 0:
-  // nobody, or an asynchronous copy.
+  // For each word, who wrote it last: thread + 1 in the upper half, its fence epoch in the lower.
+  // 0: nobody, or an asynchronous copy.
   std::vector<u32> writer;
   std::unordered_map<u32, Mbarrier> mbarriers;
   NamedBarrier named_barriers[16];

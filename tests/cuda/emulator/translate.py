@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from instructions import TYPES, UnknownInstructionError, instruction, items, value
+from instructions import TYPES, UnknownInstructionError, instruction, value
 from text import closing, split
 
 HERE = Path(__file__).resolve().parent
@@ -108,8 +108,8 @@ def asm_block(body: str, site: int) -> str:
 def translate_asm(text: str) -> str:
     """Replaces every asm statement. Line numbers stay."""
     pattern = re.compile(r"\basm\b(?:\s+volatile)?\s*\(")
-    result, begin = "", 0
-    for site, match in enumerate(iter(lambda: pattern.search(text, begin), None)):
+    result, begin, site = "", 0, 0
+    while match := pattern.search(text, begin):
         end = closing(text, match.end() - 1)
         body = text[match.end() : end]
         try:
@@ -121,6 +121,7 @@ def translate_asm(text: str) -> str:
         if semicolon := re.match(r"\s*;", text[begin:]):
             begin += semicolon.end()
         result += "\n" * text.count("\n", match.start(), begin)
+        site += 1
     return result + text[begin:]
 
 
@@ -149,8 +150,7 @@ def translate(text: str) -> str:
     """Preprocessed source of a kernel as C++ for the host."""
     text = re.sub(r"^[ \t]*#pragma unroll.*$", "", text, flags=re.MULTILINE)
     entries = re.findall(
-        r'extern "C" __global__ void\s+'
-        r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*(\w+)\(",
+        r'extern "C" __global__ void\s+' r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*(\w+)\(",
         text,
     )
     code = '#include "device.hpp"\n' + translate_asm(translate_shared(text)) + "\n"

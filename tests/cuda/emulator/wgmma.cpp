@@ -33,9 +33,8 @@ u32 operand_address(u64 descriptor, bool transposed, int mn, int k) {
   const u32 pitch = 128u >> (mode - 1);
   const u32 columns = pitch / 2;
   const u32 address =
-      transposed
-          ? start + m / columns * leading + d / 8 * stride + d % 8 * pitch + m % columns * 2
-          : start + m / 8 * stride + m % 8 * pitch + d * 2;
+      transposed ? start + m / columns * leading + d / 8 * stride + d % 8 * pitch + m % columns * 2
+                 : start + m / 8 * stride + m % 8 * pitch + d * 2;
   return swizzled(address, 4 - mode);
 }
 
@@ -52,8 +51,8 @@ void load_a(const Warp& warp, const Operation& operation, float tile[16][16]) {
   if (!operation.a_in_registers) {
     for (int i = 0; i < 16; ++i) {
       for (int k = 0; k < 16; ++k) {
-        tile[i][k] = element(*warp.block, w.bf16, w.a, w.transpose_a != 0,
-                             warp.index % 4 * 16 + i, k);
+        tile[i][k] =
+            element(*warp.block, w.bf16, w.a, w.transpose_a != 0, warp.index % 4 * 16 + i, k);
       }
     }
     return;
@@ -126,7 +125,8 @@ void write_registers(const Accumulator& accumulator) {
     for (int i = 0; i < accumulator.n / 2; ++i) {
       float* place = accumulator.registers[lane][static_cast<std::size_t>(i)];
       if (bits<u32>(*place) != kPoison) {
-        fail("an accumulator was written while wgmma was in flight (lane %d, register %d)", lane, i);
+        fail("an accumulator was written while wgmma was in flight (lane %d, register %d)", lane,
+             i);
       }
       *place = accumulator.values[tile_index(lane, i, accumulator.n)];
     }
