@@ -1,6 +1,6 @@
 // The functions of libcuda.so.1 on devices that do not exist; see fake_driver.hpp.
-#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 

@@ -7,16 +7,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 command -v clang++-19 >/dev/null || { echo "run.sh: clang++-19 is needed" >&2; exit 2; }
 
 folder=$root/build/emulator
-if [ "${ATTN_EMULATOR_BUILT:-}" != 1 ]; then
-  [ -f "$root/build/release/CMakeCache.txt" ] || { echo "run.sh: first ./dev build" >&2; exit 2; }
-  mkdir -p "$folder"
-  if ! cmake --build "$root/build/release" --target attn_cuda_emulator >"$folder/build.log" 2>&1; then
-    tail -20 "$folder/build.log" >&2
-    exit 2
-  fi
+[ -f "$root/build/release/CMakeCache.txt" ] || { echo "run.sh: first ./dev build" >&2; exit 2; }
+mkdir -p "$folder"
+if ! cmake --build "$root/build/release" --target attn_cuda_emulator >"$folder/build.log" 2>&1; then
+  tail -20 "$folder/build.log" >&2
+  exit 2
 fi
 
-# What the library compiles is compiled for one translator: no compiled kernel outlives the run.
+# The library's cache holds the path of a translated kernel, so it doesn't outlive the run.
 cache=$(mktemp -d "$folder/library_cache.XXXXXX")
 trap 'rm -rf "$cache"' EXIT
 export ATTN_CACHE_DIR=$cache ATTN_NVRTC=$folder/libnvrtc.so

@@ -1,7 +1,6 @@
 // Fibers and their order. A fiber runs until it waits. Which warp runs next, and when an
 // asynchronous copy happens, is random, from ATTN_EMULATOR_SEED.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>

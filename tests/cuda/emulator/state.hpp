@@ -109,7 +109,6 @@ struct Block {
   u32 static_bytes = 0;
   std::map<const void*, u32> static_at;
   u32 dynamic_base = 0;
-  u32 dynamic_bytes = 0;
   // For each word, who wrote it last: thread + 1 in the upper half, its fence epoch in the lower.
   // 0: nobody, or an asynchronous copy.
   std::vector<u32> writer;
@@ -159,14 +158,12 @@ u32 swizzled(u32 address, int mode);
 // arithmetic.cpp
 float to_float(bool bf16, u32 x);  // the low half
 
-// Lanes meet: the last to arrive runs action(warp, results) for all. Returns the generation's place
-// in Warp::results.
-template <class Action>
-int collective(u32 mask, const char* kind, const void* slot, Action action);
 // collectives.cpp
 bool enter_collective(u32 mask, const char* kind, const void* slot);
 void leave_collective(u32 mask, const char* kind, u32 lanes);
 
+// Lanes meet: the last to arrive runs action(warp, results) for all. Returns the index into
+// Warp::results.
 template <class Action>
 int collective(u32 mask, const char* kind, const void* slot, Action action) {
   Warp& warp = *current->warp;
