@@ -172,7 +172,9 @@ def is_generated(file: Path) -> bool:
     if not file.is_relative_to(DOCS):
         return False
     name = str(file.relative_to(DOCS))
-    return name in GENERATED or (file.parent.name == "pictures" and file.stem in pictures.NAMES)
+    return name in GENERATED or (
+        file.parent.name == "pictures" and file.suffix == ".svg" and file.stem in pictures.NAMES
+    )
 
 
 class Linker:
