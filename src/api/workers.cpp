@@ -72,18 +72,20 @@ bool Workers::take(std::uint32_t* worker, std::uint32_t* workers) {
   }
 }
 
+void Workers::work_as(std::uint32_t worker, std::uint32_t workers) {
+  body_(body_data_, static_cast<std::int32_t>(worker));
+  // The last worker wakes a sleeping caller. If the caller has returned by then, done_ belongs to
+  // its next call, which tolerates a spurious wake-up.
+  if (done_.fetch_add(1, std::memory_order_seq_cst) + 1 == workers &&
+      caller_asleep_.load(std::memory_order_seq_cst)) {
+    wake(done_, 1);
+  }
+}
+
 void Workers::work() {
   std::uint32_t worker = 0;
   std::uint32_t workers = 0;
-  while (take(&worker, &workers)) {
-    body_(body_data_, static_cast<std::int32_t>(worker));
-    // The last worker wakes a sleeping caller. If the caller has returned by then, done_ belongs to
-    // its next call, which tolerates a spurious wake-up.
-    if (done_.fetch_add(1, std::memory_order_seq_cst) + 1 == workers &&
-        caller_asleep_.load(std::memory_order_seq_cst)) {
-      wake(done_, 1);
-    }
-  }
+  while (take(&worker, &workers)) work_as(worker, workers);
 }
 
 void Workers::help() {
@@ -139,9 +141,12 @@ void Workers::run(std::int32_t workers, void (*body)(void*, std::int32_t), void*
   body_data_ = body_data;
   done_.store(0, std::memory_order_relaxed);
   const std::uint64_t call = (state_.load(std::memory_order_relaxed) >> 32) + 1;
-  state_.store(call << 32 | std::uint64_t{count} << 16, std::memory_order_release);
+  // Worker 0 is the caller's: only the caller asks whether to stop (core::Interrupt). If helpers of
+  // earlier, wider calls could take every worker, nobody would ask until the call is done.
+  state_.store(call << 32 | std::uint64_t{count} << 16 | 1, std::memory_order_release);
   wake_.fetch_add(1, std::memory_order_seq_cst);
   if (asleep_.load(std::memory_order_seq_cst) > 0) wake(wake_, count - 1);
+  work_as(0, count);
   work();
   wait_for_others(count);
   busy_.store(false, std::memory_order_release);

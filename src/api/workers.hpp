@@ -16,6 +16,7 @@ class Workers {
   constexpr Workers() = default;
 
   // Runs body(body_data, worker) once for each worker in [0, workers), and returns when all have.
+  // The calling thread runs worker 0.
   void run(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data);
 
   // In a forked child: the helpers are gone. No other thread may be using this.
@@ -27,6 +28,7 @@ class Workers {
   bool take(std::uint32_t* worker, std::uint32_t* workers);
   void start_helpers(std::int32_t wanted);
   void help();
+  void work_as(std::uint32_t worker, std::uint32_t workers);
   void work();
   void wait_for_others(std::uint32_t workers);
 

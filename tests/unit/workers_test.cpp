@@ -100,6 +100,23 @@ TEST(Workers, RunAtTheSameTime) {
   EXPECT_EQ(here, 2);
 }
 
+// The calling thread alone asks whether a call is to be interrupted, so it must have a share, also
+// where helpers of a wider call before it are still awake.
+TEST(Workers, TheCallerRunsWorkerZero) {
+  api::Workers& pool = new_workers();
+  std::thread::id of_worker_0;
+  for (int call = 0; call < 3000; ++call) {
+    ASSERT_TRUE(each_once(by(pool), 6));
+    pool.run(
+        2,
+        [](void* data, std::int32_t worker) {
+          if (worker == 0) *static_cast<std::thread::id*>(data) = std::this_thread::get_id();
+        },
+        &of_worker_0);
+    ASSERT_EQ(of_worker_0, std::this_thread::get_id()) << call;
+  }
+}
+
 TEST(Workers, SeveralCallersAtOnce) {
   api::Workers& pool = new_workers();
   std::atomic<int> wrong{0};
