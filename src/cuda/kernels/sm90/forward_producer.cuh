@@ -11,7 +11,9 @@ struct Producer {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
-  bool leader;       // the lane that issues
+  // The lane that issues. It alone waits: a lane that falls behind it could miss a phase of a
+  // barrier and wait forever.
+  bool leader;
   int kv = 0;        // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries loaded before
 
@@ -47,11 +49,10 @@ struct Producer {
   }
 
   __device__ __forceinline__ void Publish(int t, int index, const TileRange& keys) const {
+    if (!leader) return;
     barriers.Wait(ForwardBarriers::kTileFree + t % 2, t / 2 + 1);
-    if (leader) {
-      barriers.StoreSlot(t, {index, keys});
-      ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + t % 2));
-    }
+    barriers.StoreSlot(t, {index, keys});
+    ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + t % 2));
   }
 
   // K of the first tile of keys and Q come first, as the first product needs them; then each K
@@ -70,8 +71,8 @@ struct Producer {
 
   __device__ __forceinline__ void LoadQ(const QueryTile& tile, int w) const {
     const int stage = tile_idx % kQStages;
-    barriers.Wait(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
     if (!leader) return;
+    barriers.Wait(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
     const unsigned ready = barriers.At(ForwardBarriers::QReady(w, stage));
     ptx::BarrierExpect(ready, 64 * kDimQk * kOperandBytes);
 #pragma unroll
@@ -84,8 +85,8 @@ struct Producer {
 
   __device__ __forceinline__ void LoadK(const QueryTile& tile, int i) const {
     const int stage = (kv + i) % kStages;
-    barriers.Wait(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
     if (!leader) return;
+    barriers.Wait(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
     const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
     ptx::BarrierExpect(ready, kKBytes + kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
     LoadTile<kDimQk>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
@@ -101,8 +102,8 @@ struct Producer {
 
   __device__ __forceinline__ void LoadV(const QueryTile& tile, int i) const {
     const int stage = (kv + i) % kStages;
-    barriers.Wait(ForwardBarriers::kVFree + stage, (kv + i) / kStages + 1);
     if (!leader) return;
+    barriers.Wait(ForwardBarriers::kVFree + stage, (kv + i) / kStages + 1);
     const unsigned ready = barriers.At(ForwardBarriers::kVReady + stage);
     ptx::BarrierExpect(ready, kVBytes);
     LoadTile<kDimVo>(tile, i, &p.v, kShared.v + stage * kVBytes, ready);
