@@ -52,7 +52,7 @@ void in_parallel(std::int64_t count, Body body) {
 }  // namespace
 
 void Inputs::Free::operator()(void* memory) const {
-  std::free(memory);
+  ::operator delete(memory, std::align_val_t{kAlignment});
 }
 
 TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, Fill fill,
@@ -60,8 +60,7 @@ TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, 
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(count, 1) * size_of(dtype));
-  void* data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (data == nullptr) throw std::bad_alloc();
+  void* data = ::operator new(bytes, std::align_val_t{kAlignment});
   memory_.emplace_back(data);
   std::memset(data, 0, bytes);
   const std::uint64_t stream = ++stream_;

@@ -1,8 +1,6 @@
 // Measures start-up, first calls and host time per call; see latency.hpp.
 #include "bench/latency.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -26,6 +24,7 @@
 #include "bench/timer.hpp"
 #include "harness/mirror.hpp"
 #include "harness/place.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::bench {
 namespace {
@@ -68,7 +67,7 @@ class Folder {
  public:
   Folder()
       : path_(std::filesystem::temp_directory_path() /
-              ("attn-latency-" + std::to_string(getpid()))) {
+              ("attn-latency-" + std::to_string(platform::process_id()))) {
     std::filesystem::create_directories(path_);
   }
   ~Folder() {

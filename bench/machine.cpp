@@ -1,9 +1,6 @@
 // Reads the machine's description; see machine.hpp.
 #include "bench/machine.hpp"
 
-#include <sys/utsname.h>
-#include <unistd.h>
-
 #include <array>
 #include <attn/attn.hpp>
 #include <cctype>
@@ -14,6 +11,7 @@
 #include <string_view>
 
 #include "bench/own_folder.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::bench {
 namespace {
@@ -33,17 +31,7 @@ std::string processor() {
       return trim(line.substr(colon + 1));
     }
   }
-  utsname name{};
-  return uname(&name) == 0 ? name.machine : "unknown";
-}
-
-std::string output_of(const char* command) {
-  FILE* pipe = popen(command, "r");
-  if (pipe == nullptr) return "";
-  std::string out;
-  std::array<char, 256> buffer{};
-  while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) out += buffer.data();
-  return pclose(pipe) == 0 ? trim(out) : "";
+  return platform::machine_name();
 }
 
 std::string as_folder(const std::string& text) {
@@ -95,19 +83,17 @@ void describe(const harness::WebgpuQueue& device, Machine& machine) {
 void describe_host(Machine& machine) {
   machine.device = processor();
   machine.folder =
-      as_folder(machine.device) + "-" + std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + "cpu";
-  utsname name{};
-  if (uname(&name) == 0) machine.driver = std::string(name.sysname) + " " + name.release;
+      as_folder(machine.device) + "-" + std::to_string(platform::online_processors()) + "cpu";
+  machine.driver = platform::system_name();
 }
 
 // A binary that was copied to another machine finds no repository there: the environment gives the
 // commit. A wheel's has no sources either: its version stands for the commit.
 std::string commit() {
   if (const char* given = std::getenv("ATTN_BENCH_COMMIT"); given != nullptr) return given;
-  const std::string found =
-      output_of(("git -C '" + own_folder() +
-                 "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null")
-                    .c_str());
+  const std::string found = trim(
+      platform::output_of("git -C '" + own_folder() +
+                          "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null"));
   return found.empty() ? std::string("v") + attn::version() : found;
 }
 
@@ -124,8 +110,7 @@ Machine this_machine(const Opened& opened) {
   }
   machine.commit = commit();
   const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
+  const std::tm utc = *std::gmtime(&now);
   std::array<char, 32> text{};
   std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
   machine.date = text.data();

@@ -1,14 +1,8 @@
 // The peer process, connected by two pipes; see peer.hpp.
 #include "bench/peer.hpp"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <cstring>
+#include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -19,39 +13,11 @@ namespace {
 
 using nlohmann::json;
 
-// Runs in the child between fork and exec, where only system calls are allowed.
-[[noreturn]] void become(char* const* arguments, int in, int out) {
-  if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0) {
-    execvp(arguments[0], arguments);
-  }
-  _exit(127);
-}
-
 }  // namespace
 
 TorchPeer::TorchPeer(const std::string& python, std::int32_t threads) {
-  std::array<int, 2> request{}, answer{};
-  if (pipe2(request.data(), O_CLOEXEC) != 0) throw std::runtime_error(std::strerror(errno));
-  if (pipe2(answer.data(), O_CLOEXEC) != 0) {
-    close(request[0]);
-    close(request[1]);
-    throw std::runtime_error(std::strerror(errno));
-  }
-  std::string program = python;
-  std::string script = own_folder() + "/peers/torch_cpu.py";
-  std::string count = std::to_string(threads);
-  std::array<char*, 4> arguments{program.data(), script.data(), count.data(), nullptr};
-  process_ = fork();
-  if (process_ == 0) become(arguments.data(), request[0], answer[1]);
-  close(request[0]);
-  close(answer[1]);
-  to_ = fdopen(request[1], "w");
-  from_ = fdopen(answer[0], "r");
-  if (process_ < 0 || to_ == nullptr || from_ == nullptr) {
-    throw std::runtime_error("starting " + python + " failed: " + std::strerror(errno));
-  }
-  // A peer that dies shows as a missing answer, not as a signal to this process.
-  signal(SIGPIPE, SIG_IGN);
+  const std::string script = own_folder() + "/peers/torch_cpu.py";
+  process_ = platform::start_child({python, script, std::to_string(threads)});
   const std::string hello = ask("{\"do\":\"hello\"}");
   const json parsed = json::parse(hello, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("version")) {
@@ -61,19 +27,18 @@ TorchPeer::TorchPeer(const std::string& python, std::int32_t threads) {
 }
 
 TorchPeer::~TorchPeer() {
-  if (to_ != nullptr) std::fclose(to_);
-  if (from_ != nullptr) std::fclose(from_);
-  if (process_ > 0) waitpid(process_, nullptr, 0);
+  platform::end_child(process_);
 }
 
 std::string TorchPeer::ask(const std::string& request) {
-  if (std::fprintf(to_, "%s\n", request.c_str()) < 0 || std::fflush(to_) != 0) return "";
-  char* line = nullptr;
-  std::size_t size = 0;
-  const ssize_t length = getline(&line, &size, from_);
-  std::string out = length > 0 ? std::string(line, static_cast<std::size_t>(length)) : "";
-  std::free(line);
-  return out;
+  if (std::fprintf(process_.to, "%s\n", request.c_str()) < 0 || std::fflush(process_.to) != 0) {
+    return "";
+  }
+  std::string line;
+  for (int c = std::fgetc(process_.from); c != EOF && c != '\n'; c = std::fgetc(process_.from)) {
+    line += static_cast<char>(c);
+  }
+  return line;
 }
 
 bool TorchPeer::load(const Cell& cell) {

@@ -2,14 +2,12 @@
 // line by line so that its calls alternate with the library's on the same cores.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "bench/cells.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::bench {
 
@@ -30,9 +28,7 @@ class TorchPeer {
  private:
   std::string ask(const std::string& request);
 
-  pid_t process_ = -1;
-  std::FILE* to_ = nullptr;
-  std::FILE* from_ = nullptr;
+  platform::Child process_;
   std::string version_;
 };
 

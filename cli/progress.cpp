@@ -2,16 +2,17 @@
 #include "cli/progress.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <utility>
 
+#include "platform/platform.hpp"
+
 namespace attn::cli {
 
 Progress::Progress(ShowProgress show, std::string text)
-    : text_(std::move(text)), terminal_(isatty(STDERR_FILENO) != 0) {
+    : text_(std::move(text)), terminal_(platform::stderr_is_terminal()) {
   if (!terminal_ && show == ShowProgress::on_terminal) return;
   if (!terminal_ && !text_.empty()) print(0.0);
   thread_ = std::thread([this] { loop(); });

@@ -12,6 +12,7 @@ import sys
 
 # Folder -> folders it may include from. Public headers (attn/...) and a folder's own are always
 # allowed.
+PLATFORM = {"src/platform"}
 CORE = {"src/core"}
 REFERENCE = CORE | {"src/reference"}
 BACKENDS = {"src/reference", "src/cpu", "src/cuda", "src/webgpu"}
@@ -20,11 +21,12 @@ HARNESS = CORE | REFERENCE | {"harness", "src/cuda", "src/cuda/host", "src/webgp
 # then the backend.
 KERNELS = "src/cuda/kernels"
 KERNEL_PARTS = {f"{KERNELS}/ptx", f"{KERNELS}/shared"}
-CUDA_HOST = CORE | {"src/cuda/host", f"{KERNELS}/shared"}
+CUDA_HOST = CORE | PLATFORM | {"src/cuda/host", f"{KERNELS}/shared"}
 CUDA_FAMILIES = CUDA_HOST | {"src/cuda/families", f"{KERNELS}/passes"}
 SM80 = {"src/cuda/families/sm80", f"{KERNELS}/sm80"}
 SM90 = {"src/cuda/families/sm90", f"{KERNELS}/sm90"}
 ALLOWED = {
+    "src/platform": set(),
     "src/core": set(),
     "src/reference": CORE,
     "src/cpu": CORE,
@@ -39,12 +41,12 @@ ALLOWED = {
     "src/cuda/families/sm80": CUDA_FAMILIES | SM80,
     "src/cuda/families/sm90": CUDA_FAMILIES | SM90,
     "src/cuda": CUDA_FAMILIES | {"src/cuda/families/sm80"},
-    "src/webgpu": CORE,
-    "src/api": CORE | BACKENDS,
+    "src/webgpu": CORE | PLATFORM,
+    "src/api": CORE | PLATFORM | BACKENDS,
     "src/files": set(),
     "harness": HARNESS,
-    "bench": HARNESS,
-    "cli": HARNESS | {"bench"},
+    "bench": HARNESS | PLATFORM,
+    "cli": HARNESS | PLATFORM | {"bench"},
     "examples": set(),
     # Test programs include from every folder; no other folder includes from them.
     "tests": None,

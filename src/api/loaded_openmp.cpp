@@ -5,16 +5,13 @@
 // parallel region in GNU's runtime; LLVM's and Intel's offer it too.
 #include "api/loaded_openmp.hpp"
 
-#include <dlfcn.h>
-#include <link.h>
-#include <pthread.h>
-
 #include <atomic>
 #include <string>
 #include <string_view>
 
 #include "api/threads.hpp"
 #include "api/workers.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::api {
 
@@ -30,7 +27,7 @@ struct Runtime {
 constinit Workers own_workers;
 
 std::atomic<const Runtime*> bound{nullptr};  // never freed: the runtime stays loaded
-std::atomic<unsigned long long> adds_seen{0};
+std::atomic<std::uint64_t> adds_seen{0};
 
 // "libgomp-a34b3233.so.1" and "libomp.so.5" are runtimes; "libomptarget.so" is none.
 bool names_a_runtime(std::string_view path) {
@@ -44,40 +41,16 @@ bool names_a_runtime(std::string_view path) {
   return false;
 }
 
-// The counter of libraries ever loaded. Stops at the first library: about 25 ns.
-unsigned long long libraries_added() {
-  unsigned long long adds = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* library, std::size_t, void* found) {
-        *static_cast<unsigned long long*>(found) = library->dlpi_adds;
-        return 1;
-      },
-      &adds);
-  return adds;
-}
-
-std::string path_of_runtime() {
-  std::string path;
-  dl_iterate_phdr(
-      [](dl_phdr_info* library, std::size_t, void* found) {
-        if (library->dlpi_name == nullptr || !names_a_runtime(library->dlpi_name)) return 0;
-        *static_cast<std::string*>(found) = library->dlpi_name;
-        return 1;
-      },
-      &path);
-  return path;
-}
-
 template <class Function>
 bool look_up(void* library, const char* name, Function** function) {
-  *function = reinterpret_cast<Function*>(dlsym(library, name));
+  *function = reinterpret_cast<Function*>(platform::find_symbol(library, name));
   return *function != nullptr;
 }
 
 const Runtime* bind() {
-  const std::string path = path_of_runtime();
+  const std::string path = platform::find_loaded(names_a_runtime);
   if (path.empty()) return nullptr;
-  void* library = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NODELETE | RTLD_LAZY);
+  void* library = platform::keep_loaded(path);
   if (library == nullptr) return nullptr;
   auto* runtime = new Runtime{nullptr, nullptr, nullptr, path};
   if (look_up(library, "GOMP_parallel", &runtime->parallel) &&
@@ -95,7 +68,7 @@ const Runtime* bind() {
 // The runtime, or null. While there is none, looks again whenever a library was loaded.
 const Runtime* find() {
   if (const Runtime* runtime = bound.load(std::memory_order_acquire)) return runtime;
-  const unsigned long long adds = libraries_added();
+  const std::uint64_t adds = platform::libraries_added();
   if (adds == adds_seen.load(std::memory_order_relaxed)) return nullptr;
   const Runtime* runtime = bind();
   adds_seen.store(adds, std::memory_order_relaxed);
@@ -121,7 +94,7 @@ void run_share(void* data) {
 
 // True; the helpers of a process that forks are not in its child.
 bool forget_helpers_in_children() {
-  pthread_atfork(nullptr, nullptr, [] { own_workers.forget(); });
+  platform::at_fork_in_child([] { own_workers.forget(); });
   return true;
 }
 

@@ -6,9 +6,6 @@
 // ever. A new thread has no pool yet, so in a child that one thread opens its regions from a new
 // thread and runs worker 0 itself. libomp recovers from a fork by itself and works with the new
 // thread too.
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <attn/context.hpp>
@@ -21,6 +18,7 @@
 #include <thread>
 
 #include "api/threads.hpp"
+#include "platform/platform.hpp"
 
 #if defined(ATTN_OPENMP_LOADED)
 #include "api/loaded_openmp.hpp"
@@ -36,10 +34,10 @@ constexpr std::int32_t kMaxThreads = 4096;
 
 // The thread that called fork, in the child; any other thread there is new.
 std::atomic<bool> in_child{false};
-pthread_t survivor;
+thread_local bool is_survivor = false;
 
 void after_fork_in_child() {
-  survivor = pthread_self();
+  is_survivor = true;
   in_child.store(true, std::memory_order_release);
 }
 
@@ -87,11 +85,11 @@ void run_region_of_new_thread(std::int32_t workers, void (*body)(void*, std::int
 
 void watch_forks() {
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+  std::call_once(once, [] { platform::at_fork_in_child(after_fork_in_child); });
 }
 
 bool survived_a_fork() {
-  return in_child.load(std::memory_order_acquire) && pthread_equal(survivor, pthread_self()) != 0;
+  return in_child.load(std::memory_order_acquire) && is_survivor;
 }
 
 #if defined(ATTN_OPENMP_LOADED)
@@ -137,13 +135,9 @@ std::int32_t default_threads() {
     }
     return threads;
   }
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    return std::clamp<std::int32_t>(CPU_COUNT(&set), 1, kMaxThreads);
-  }
-  return std::clamp<std::int32_t>(static_cast<std::int32_t>(std::thread::hardware_concurrency()), 1,
-                                  kMaxThreads);
+  std::int32_t threads = platform::usable_processors();
+  if (threads == 0) threads = static_cast<std::int32_t>(std::thread::hardware_concurrency());
+  return std::clamp<std::int32_t>(threads, 1, kMaxThreads);
 }
 
 }  // namespace attn::api

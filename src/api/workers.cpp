@@ -1,15 +1,11 @@
 // The helper threads of workers.hpp: how they take work, sleep and wake.
 #include "api/workers.hpp"
 
-#include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <system_error>
 #include <thread>
+
+#include "platform/platform.hpp"
 
 namespace attn::api {
 
@@ -43,16 +39,6 @@ bool spin_until(Ready ready) {
   return ready();
 }
 
-// Sleeps while word holds value; may wake for no reason.
-void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  static_assert(sizeof word == sizeof(std::uint32_t));
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-
-void wake(std::atomic<std::uint32_t>& word, std::uint32_t sleepers) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, sleepers, nullptr, nullptr, 0);
-}
-
 }  // namespace
 
 // Takes the next worker of the call in hand. What the caller wrote before state_ is then visible,
@@ -78,7 +64,7 @@ void Workers::work_as(std::uint32_t worker, std::uint32_t workers) {
   // its next call, which tolerates a spurious wake-up.
   if (done_.fetch_add(1, std::memory_order_seq_cst) + 1 == workers &&
       caller_asleep_.load(std::memory_order_seq_cst)) {
-    wake(done_, 1);
+    platform::wake(done_, 1);
   }
 }
 
@@ -95,7 +81,7 @@ void Workers::help() {
     const auto called = [&] { return wake_.load(std::memory_order_relaxed) != seen; };
     if (spin_until(called)) continue;
     asleep_.fetch_add(1, std::memory_order_seq_cst);
-    sleep_on(wake_, seen);
+    platform::sleep_on(wake_, seen);
     asleep_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
@@ -104,16 +90,12 @@ void Workers::help() {
 void Workers::start_helpers(std::int32_t wanted) {
   std::int32_t helpers = helpers_.load(std::memory_order_relaxed);
   if (helpers >= wanted) return;
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const platform::SignalsBlocked inherited;
   try {
     for (; helpers < wanted; ++helpers) std::thread([this] { help(); }).detach();
   } catch (const std::system_error&) {
     // The existing helpers and the caller do the work.
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   helpers_.store(helpers, std::memory_order_relaxed);
 }
 
@@ -125,7 +107,7 @@ void Workers::wait_for_others(std::uint32_t workers) {
     const std::uint32_t done = done_.load(std::memory_order_seq_cst);
     if (done == workers) break;
     // Woken by the last worker; earlier ones change the word only while this thread is awake.
-    sleep_on(done_, done);
+    platform::sleep_on(done_, done);
   }
   caller_asleep_.store(false, std::memory_order_relaxed);
 }
@@ -145,7 +127,7 @@ void Workers::run(std::int32_t workers, void (*body)(void*, std::int32_t), void*
   // earlier, wider calls could take every worker, nobody would ask until the call is done.
   state_.store(call << 32 | std::uint64_t{count} << 16 | 1, std::memory_order_release);
   wake_.fetch_add(1, std::memory_order_seq_cst);
-  if (asleep_.load(std::memory_order_seq_cst) > 0) wake(wake_, count - 1);
+  if (asleep_.load(std::memory_order_seq_cst) > 0) platform::wake(wake_, count - 1);
   work_as(0, count);
   work();
   wait_for_others(count);

@@ -1,10 +1,6 @@
 // Compiled kernels on disk; see cache.hpp.
 #include "cuda/host/cache.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -15,6 +11,7 @@
 
 #include "cuda/host/driver.hpp"
 #include "cuda/host/hash.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -41,21 +38,7 @@ std::string content_of(const BinaryKey& key, int compiler) {
 }
 
 std::optional<std::string> read_file(const std::string& path) {
-  // Not blocking, so that a pipe in the folder holds nobody up.
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return std::nullopt;
-  struct stat about{};
-  std::string bytes;
-  bool good = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode) && about.st_size <= kMostBytes;
-  if (good) bytes.resize(static_cast<std::size_t>(about.st_size));
-  for (std::size_t at = 0; good && at < bytes.size();) {
-    const ssize_t got = ::read(file, bytes.data() + at, bytes.size() - at);
-    good = got > 0;
-    if (good) at += static_cast<std::size_t>(got);
-  }
-  ::close(file);
-  if (!good) return std::nullopt;
-  return bytes;
+  return platform::read_file(path, kMostBytes);
 }
 
 // The part after the checksum's line, where the checksum is right.
@@ -105,35 +88,6 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-bool write_file(const std::string& path, std::string_view bytes) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) return false;
-  bool good = true;
-  while (good && !bytes.empty()) {
-    const ssize_t done = ::write(file, bytes.data(), bytes.size());
-    good = done > 0;
-    if (good) bytes.remove_prefix(static_cast<std::size_t>(done));
-  }
-  good = ::close(file) == 0 && good;
-  if (!good) ::unlink(path.c_str());
-  return good;
-}
-
-// Folders that are missing are made for the user alone: what is in them gets run. False: errno.
-bool make_folder(const fs::path& folder) {
-  std::error_code error;
-  if (fs::is_directory(folder, error)) return true;
-  if (folder.has_parent_path() && folder.parent_path() != folder &&
-      !make_folder(folder.parent_path())) {
-    return false;
-  }
-  if (::mkdir(folder.c_str(), 0700) == 0) return true;
-  const int why = errno;
-  if (fs::is_directory(folder, error)) return true;  // another process was quicker
-  errno = why == EEXIST ? ENOTDIR : why;
-  return false;
-}
-
 }  // namespace
 
 std::string BinaryKey::text() const {
@@ -144,14 +98,10 @@ std::string BinaryKey::text() const {
 Cache::Cache(const std::string& root) : folder_(root.empty() ? "" : root + "/cuda") {}
 
 std::string Cache::default_root() {
-  const auto given = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value != nullptr ? value : "";
-  };
-  if (std::string root = given("ATTN_CACHE_DIR"); !root.empty()) return root;
-  if (const std::string root = given("XDG_CACHE_HOME"); !root.empty()) return root + "/libattn";
-  if (const std::string home = given("HOME"); !home.empty()) return home + "/.cache/libattn";
-  return {};
+  if (const char* root = std::getenv("ATTN_CACHE_DIR"); root != nullptr && *root != '\0') {
+    return root;
+  }
+  return platform::cache_folder("libattn");
 }
 
 std::optional<std::string> Cache::load(const BinaryKey& key, int compiler) const {
@@ -182,29 +132,28 @@ std::optional<std::string> Cache::load_any(const BinaryKey& key, int major) cons
 std::string Cache::unwritable() const {
   if (folder_.empty()) return "no folder is known: ATTN_CACHE_DIR and HOME are not set";
   const auto because = [&] { return folder_ + ": " + std::strerror(errno); };
-  if (!make_folder(folder_)) return because();
-  const std::string probe = folder_ + "/" + std::string(kTemporary) + std::to_string(::getpid());
-  ::unlink(probe.c_str());
-  if (!write_file(probe, "x")) return because();
-  ::unlink(probe.c_str());
+  if (!platform::make_private_folder(folder_)) return because();
+  const std::string probe =
+      folder_ + "/" + std::string(kTemporary) + std::to_string(platform::process_id());
+  platform::remove_file(probe);
+  if (!platform::write_new_file(probe, "x")) return because();
+  platform::remove_file(probe);
   return {};
 }
 
 bool Cache::store(const BinaryKey& key, int compiler, const std::string& cubin) const {
-  if (folder_.empty() || !make_folder(folder_)) return false;
+  if (folder_.empty() || !platform::make_private_folder(folder_)) return false;
   static std::atomic<unsigned> count{0};
   const std::string content = content_of(key, compiler) + cubin;
   const std::string temporary = folder_ + "/" + std::string(kTemporary) +
-                                std::to_string(::getpid()) + "-" + std::to_string(count++) + "-" +
-                                name_of(key, compiler).substr(0, 8);
+                                std::to_string(platform::process_id()) + "-" +
+                                std::to_string(count++) + "-" + name_of(key, compiler).substr(0, 8);
   std::string file(kOpening);
   file.append(hash(content)).append("\n").append(content);
-  ::unlink(temporary.c_str());  // of a process that died and had this id
-  if (!write_file(temporary, file)) return false;
-  if (::rename(temporary.c_str(), (folder_ + "/" + name_of(key, compiler)).c_str()) == 0) {
-    return true;
-  }
-  ::unlink(temporary.c_str());
+  platform::remove_file(temporary);  // of a process that died and had this id
+  if (!platform::write_new_file(temporary, file)) return false;
+  if (platform::replace_file(temporary, folder_ + "/" + name_of(key, compiler))) return true;
+  platform::remove_file(temporary);
   return false;
 }
 
@@ -240,7 +189,7 @@ int Cache::clear(std::string& failed) const {
     const bool entry = compiler_in(name) > 0;
     if (!entry && !name.starts_with(kTemporary)) continue;
     const std::string path = folder_ + "/" + name;
-    if (::unlink(path.c_str()) == 0) {
+    if (platform::remove_file(path)) {
       removed += entry ? 1 : 0;
     } else if (errno != ENOENT) {  // another process was quicker
       failed = path + ": " + std::strerror(errno);

@@ -1,7 +1,7 @@
 // The CUDA driver, opened at run time; see driver.hpp.
 #include "cuda/host/driver.hpp"
 
-#include <dlfcn.h>
+#include "platform/platform.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -9,8 +9,9 @@ namespace {
 // The name of the first function that the library lacks, or null.
 const char* load(void* library, DriverApi& api) {
   const char* missing = nullptr;
-#define ATTN_CUDA_LOAD(symbol, parameters)                                                        \
-  api.symbol = reinterpret_cast<abi::Result(*) parameters>(dlsym(library, #symbol)); /* NOLINT */ \
+#define ATTN_CUDA_LOAD(symbol, parameters)                   \
+  api.symbol = reinterpret_cast<abi::Result(*) parameters>(  \
+      /* NOLINT */ platform::find_symbol(library, #symbol)); \
   if (api.symbol == nullptr && missing == nullptr) missing = #symbol;
   ATTN_CUDA_DRIVER_FUNCTIONS(ATTN_CUDA_LOAD)
 #undef ATTN_CUDA_LOAD
@@ -41,11 +42,9 @@ std::string version_text(int version) {
 }
 
 Driver::Opened Driver::open(const char* library) {
-  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* error = dlerror();
-    return {nullptr, std::string("no CUDA driver: ") + (error != nullptr ? error : library)};
-  }
+  std::string error;
+  void* handle = platform::open_library(library, error);
+  if (handle == nullptr) return {nullptr, "no CUDA driver: " + error};
   // The library stays loaded: a driver can't be unloaded safely once it has been initialized.
   std::unique_ptr<Driver> driver(new Driver);
   DriverApi& api = driver->api_;

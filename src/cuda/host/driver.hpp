@@ -1,5 +1,5 @@
-// Driver: libcuda.so.1, opened at run time into a table of typed functions. Where it is missing,
-// too old or without a device, there is no Driver but a reason.
+// Driver: NVIDIA's library, opened at run time into a table of typed functions. Where it is
+// missing, too old or without a device, there is no Driver but a reason.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,12 @@ namespace attn::cuda {
 // 12.0 brought tensor maps and ids of contexts. It came with version 525 of the driver.
 inline constexpr int kNeededDriver = 12000;
 
+#if defined(_WIN32)
+inline constexpr const char* kDriverFile = "nvcuda.dll";
+#else
+inline constexpr const char* kDriverFile = "libcuda.so.1";
+#endif
+
 // "12.4" of 12040.
 std::string version_text(int version);
 
@@ -27,7 +33,7 @@ class Driver {
  public:
   struct Opened;
   // Opens, checks the version and initializes. Never throws.
-  static Opened open(const char* library = "libcuda.so.1");
+  static Opened open(const char* library = kDriverFile);
   // The process's driver, opened by the first call and kept; null with the reason.
   static const Driver* get(std::string& reason);
 

@@ -1,8 +1,6 @@
 // The run-time compiler; see nvrtc.hpp.
 #include "cuda/host/nvrtc.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +8,7 @@
 #include <mutex>
 
 #include "cuda/host/driver.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -21,7 +20,13 @@ constexpr int kNvrtcSuccess = 0;
 constexpr int kNvrtcOutOfMemory = 1;
 constexpr int kNvrtcCompilation = 6;
 
+#if defined(_WIN32)
+const char* const kNames[] = {"nvrtc64_130_0.dll", "nvrtc64_120_0.dll"};
+constexpr const char* kFolderInWheel = "bin";
+#else
 const char* const kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+constexpr const char* kFolderInWheel = "lib";
+#endif
 
 // The files that are there, later versions first.
 void add_files(std::vector<std::string>& list, const std::vector<fs::path>& folders) {
@@ -33,26 +38,16 @@ void add_files(std::vector<std::string>& list, const std::vector<fs::path>& fold
   }
 }
 
-// <site-packages>/nvidia/*/lib, where NVIDIA's wheels lie.
+// <site-packages>/nvidia/*/lib (or bin), where NVIDIA's wheels lie.
 void add_wheels(std::vector<std::string>& list, const fs::path& site_packages) {
   std::error_code error;
   std::vector<fs::path> folders;
   fs::directory_iterator entry(site_packages / "nvidia", error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    folders.push_back(entry->path() / "lib");
+    folders.push_back(entry->path() / kFolderInWheel);
   }
   std::sort(folders.begin(), folders.end());
   add_files(list, folders);
-}
-
-// The folder of the file that this code was loaded from.
-fs::path own_folder() {
-  static const char kHere = 0;
-  Dl_info info{};
-  if (dladdr(&kHere, &info) == 0 || info.dli_fname == nullptr) return {};
-  std::error_code error;
-  const fs::path file = fs::canonical(info.dli_fname, error);
-  return error ? fs::path() : file.parent_path();
 }
 
 }  // namespace
@@ -77,7 +72,7 @@ struct Nvrtc::Api {
     const char* missing = nullptr;
     const auto get = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(  // NOLINT
-          dlsym(library, name));
+          platform::find_symbol(library, name));
       if (function == nullptr && missing == nullptr) missing = name;
     };
     get(nvrtcGetErrorString, "nvrtcGetErrorString");
@@ -107,7 +102,7 @@ struct Nvrtc::Api {
 Nvrtc::Nvrtc() : api_(std::make_unique<Api>()) {}
 
 Nvrtc::~Nvrtc() {
-  if (api_->library != nullptr) dlclose(api_->library);
+  if (api_->library != nullptr) platform::close_library(api_->library);
 }
 
 std::vector<std::string> Nvrtc::candidates() {
@@ -126,7 +121,7 @@ std::vector<std::string> Nvrtc::candidates() {
     add_files(list, {fs::path(root) / "lib64", fs::path(root) / "lib"});
   }
   add_files(list, {"/usr/local/cuda/lib64"});
-  const fs::path own = own_folder();
+  const fs::path own = platform::own_folder();
   if (!own.empty()) add_wheels(list, own.parent_path());
   return list;
 }
@@ -143,11 +138,10 @@ Nvrtc::Opened Nvrtc::open(std::span<const std::string> libraries, int driver_ver
   for (const std::string& library : libraries) {
     std::unique_ptr<Nvrtc> nvrtc(new Nvrtc);
     Api& api = *nvrtc->api_;
-    api.library = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::string error;
+    api.library = platform::open_library(library.c_str(), error);
     if (api.library == nullptr) {
-      const char* error = dlerror();
-      const bool is_path = library.find('/') != std::string::npos;
-      if (is_path) pass_over(error != nullptr ? error : library);
+      if (fs::path(library).has_parent_path()) pass_over(error);
       continue;
     }
     if (const char* missing = api.load()) {
@@ -178,9 +172,8 @@ Nvrtc::Opened Nvrtc::open(std::span<const std::string> libraries, int driver_ver
       pass_over(library + " does not tell its architectures");
       continue;
     }
-    Dl_info info{};
-    const bool known = dladdr(reinterpret_cast<void*>(api.nvrtcVersion), &info) != 0;  // NOLINT
-    nvrtc->path_ = known && info.dli_fname != nullptr ? info.dli_fname : library;
+    nvrtc->path_ = platform::file_of(reinterpret_cast<void*>(api.nvrtcVersion));  // NOLINT
+    if (nvrtc->path_.empty()) nvrtc->path_ = library;
     return {std::move(nvrtc), ""};
   }
   return {nullptr,

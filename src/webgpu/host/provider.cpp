@@ -1,8 +1,6 @@
 // The provider of webgpu.h; see provider.hpp.
 #include "webgpu/host/provider.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -10,34 +8,31 @@
 #include <mutex>
 #include <optional>
 
+#include "platform/platform.hpp"
+
 namespace attn::webgpu {
 namespace {
 
 namespace fs = std::filesystem;
 
 // Names that libraries of wgpu-native (the wheel's, a release's) and of Dawn have.
-constexpr const char* kFiles[] = {"libwgpu_native-release.so", "libwgpu_native.so",
-                                  "libwebgpu_dawn.so"};
+std::vector<std::string> files() {
+  std::vector<std::string> list;
+  for (const char* name : {"wgpu_native-release", "wgpu_native", "webgpu_dawn"}) {
+    list.push_back(platform::library_file(name));
+  }
+  return list;
+}
 
 void add_files(std::vector<std::string>& list, const fs::path& folder) {
-  for (const char* name : kFiles) {
+  for (const std::string& name : files()) {
     std::error_code error;
     if (fs::exists(folder / name, error)) list.push_back((folder / name).string());
   }
 }
 
-// The folder of the file that this code was loaded from.
-fs::path own_folder() {
-  static const char kHere = 0;
-  Dl_info info{};
-  if (dladdr(&kHere, &info) == 0 || info.dli_fname == nullptr) return {};
-  std::error_code error;
-  const fs::path file = fs::canonical(info.dli_fname, error);
-  return error ? fs::path() : file.parent_path();
-}
-
 void* loaded_function(const char* name) {
-  return dlsym(RTLD_DEFAULT, name);
+  return platform::find_symbol(nullptr, name);
 }
 
 // Fills the table and tells the kind; the name of the first function that is missing, or null.
@@ -79,12 +74,6 @@ std::optional<std::string> refusal(const ProviderApi& api, std::uint32_t& versio
          ".0 or later is needed";
 }
 
-std::string file_of(const void* function) {
-  Dl_info info{};
-  const bool known = dladdr(function, &info) != 0 && info.dli_fname != nullptr;
-  return known ? info.dli_fname : "";
-}
-
 }  // namespace
 
 std::string to_string(const Provider& provider) {
@@ -98,12 +87,12 @@ std::vector<std::string> Provider::candidates() {
     if (!fs::is_directory(asked, error)) return {asked};
     add_files(list, asked);
     add_files(list, fs::path(asked) / "wgpu" / "resources");
-    if (list.empty()) list.push_back((fs::path(asked) / kFiles[0]).string());
+    if (list.empty()) list.push_back((fs::path(asked) / files().front()).string());
     return list;
   }
   list.emplace_back();
-  list.insert(list.end(), std::begin(kFiles), std::end(kFiles));
-  const fs::path own = own_folder();
+  for (std::string& name : files()) list.push_back(std::move(name));
+  const fs::path own = platform::own_folder();
   if (!own.empty()) add_files(list, own.parent_path() / "wgpu" / "resources");
 #ifdef ATTN_WEBGPU_WHEEL
   add_files(list, ATTN_WEBGPU_WHEEL);
@@ -118,19 +107,19 @@ Provider::Opened Provider::open(std::span<const std::string> libraries) {
   };
   for (const std::string& library : libraries) {
     // Stays loaded: its threads and drivers can't be unloaded safely.
-    void* const handle =
-        library.empty() ? RTLD_DEFAULT : dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::string error;
+    void* const handle = library.empty() ? nullptr : platform::open_library(library.c_str(), error);
     if (!library.empty() && handle == nullptr) {
-      const char* error = dlerror();
-      const bool is_path = library.find('/') != std::string::npos;
-      if (is_path) pass_over(error != nullptr ? error : library);
+      if (fs::path(library).has_parent_path()) pass_over(error);
       continue;
     }
-    if (library.empty() && dlsym(handle, "wgpuCreateInstance") == nullptr) continue;
+    if (library.empty() && platform::find_symbol(nullptr, "wgpuCreateInstance") == nullptr)
+      continue;
     const std::string name = library.empty() ? "what the process has loaded" : library;
     std::unique_ptr<Provider> provider(new Provider);
-    const char* missing = load(provider->api_, provider->kind_,
-                               [&](const char* symbol) { return dlsym(handle, symbol); });
+    const char* missing = load(provider->api_, provider->kind_, [&](const char* symbol) {
+      return platform::find_symbol(handle, symbol);
+    });
     if (missing != nullptr) {
       pass_over(name + " has no " + missing);
       continue;
@@ -139,8 +128,8 @@ Provider::Opened Provider::open(std::span<const std::string> libraries) {
       pass_over(name + " " + *reason);
       continue;
     }
-    provider->path_ =
-        file_of(reinterpret_cast<const void*>(provider->api_.wgpuCreateInstance));  // NOLINT
+    provider->path_ = platform::file_of(
+        reinterpret_cast<const void*>(provider->api_.wgpuCreateInstance));  // NOLINT
     return {std::move(provider), ""};
   }
   return {nullptr, "no WebGPU library" +

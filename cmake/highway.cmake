@@ -1,0 +1,18 @@
+# attn_hwy: Google Highway, the installed one (pkg-config), or of its sources where a target has none:
+# ATTN_HIGHWAY_SOURCE is their folder. The library then holds the one object that it needs.
+set(ATTN_HIGHWAY_SOURCE "" CACHE PATH "Sources of Highway to build in (default: the installed libhwy)")
+add_library(attn_hwy INTERFACE)
+set(attn_hwy_objects)
+if(ATTN_HIGHWAY_SOURCE)
+  add_library(attn_hwy_targets OBJECT ${ATTN_HIGHWAY_SOURCE}/hwy/targets.cc)
+  target_include_directories(attn_hwy SYSTEM INTERFACE ${ATTN_HIGHWAY_SOURCE})
+  target_compile_definitions(attn_hwy INTERFACE HWY_STATIC_DEFINE)
+  target_link_libraries(attn_hwy_targets PRIVATE attn_hwy)
+  set(attn_hwy_objects $<TARGET_OBJECTS:attn_hwy_targets>)
+  set(attn_hwy_installed)
+else()
+  find_package(PkgConfig REQUIRED)
+  pkg_check_modules(HWY REQUIRED IMPORTED_TARGET GLOBAL libhwy)
+  target_link_libraries(attn_hwy INTERFACE PkgConfig::HWY)
+  set(attn_hwy_installed PkgConfig::HWY)
+endif()
