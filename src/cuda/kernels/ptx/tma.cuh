@@ -33,6 +33,23 @@ __device__ __forceinline__ void TmaStore(const void* map, unsigned from, int col
 __device__ __forceinline__ void TmaStoreCommit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+// Copies contiguous bytes to shared memory and adds them to the barrier; addresses and size are
+// multiples of 16 bytes.
+__device__ __forceinline__ void BulkLoad(unsigned to, const void* from, int bytes,
+                                         unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// Adds contiguous f32 from shared to global memory; TmaStoreCommit() ends the group.
+__device__ __forceinline__ void BulkAdd(float* to, unsigned from, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
 // Waits until this thread's stores have read shared memory.
 __device__ __forceinline__ void TmaStoreWaitRead() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");

@@ -32,5 +32,13 @@ __device__ __forceinline__ void StoreMatrix(unsigned address, unsigned a, unsign
                "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
+// The same, each tile transposed.
+__device__ __forceinline__ void StoreMatrixTransposed(unsigned address, unsigned a, unsigned b,
+                                                      unsigned c, unsigned d) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
 
 }  // namespace ptx

@@ -70,14 +70,14 @@ struct MatrixDescriptor {
       "+f"(d[b + 6]), "+f"(d[b + 7])
 #define ATTN_D16(b) ATTN_D8(b), ATTN_D8(b + 8)
 #define ATTN_D32(b) ATTN_D16(b), ATTN_D16(b + 16)
-#define ATTN_WGMMA_SHARED(N, TYPE, LIST, A, B, ACCUMULATE, ...)                          \
+#define ATTN_WGMMA_SHARED(N, TYPE, LIST, A, B, ACCUMULATE, TA, TB, ...)                  \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %" ACCUMULATE                             \
                ", 0;\n"                                                                  \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
                "}, "                                                                     \
-               "%" A ", %" B ", p, 1, 1, 0, 0; }"                                        \
+               "%" A ", %" B ", p, 1, 1, %" TA ", %" TB "; }"                            \
                : __VA_ARGS__                                                             \
-               : "l"(a), "l"(b), "r"(accumulate))
+               : "l"(a), "l"(b), "r"(accumulate), "n"(a_transposed), "n"(b_transposed))
 #define ATTN_WGMMA_REGISTERS(N, TYPE, LIST, A0, A1, A2, A3, B, ACCUMULATE, ...)          \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %" ACCUMULATE                             \
                ", 0;\n"                                                                  \
@@ -91,15 +91,19 @@ struct MatrixDescriptor {
   if constexpr (n == N && dtype == config::f16) WGMMA(N, "f16", __VA_ARGS__);
 
 // d[64 x n] (+)= A[64 x 16] B[n x 16]^T; a and b are descriptors of K-major matrices.
-template <int dtype, int n>
+// a_transposed: A is M-major in memory; b_transposed: B is N-major.
+template <int dtype, int n, int a_transposed = 0, int b_transposed = 0>
 __device__ __forceinline__ void WgmmaShared(float* d, unsigned long long a, unsigned long long b,
                                             int accumulate) {
   static_assert(n == 32 || n == 64 || n == 80 || n == 96 || n == 128);
-  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 32, ATTN_R16, "16", "17", "18", ATTN_D16(0))
-  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 64, ATTN_R32, "32", "33", "34", ATTN_D32(0))
-  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 80, ATTN_R40, "40", "41", "42", ATTN_D32(0), ATTN_D8(32))
-  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 96, ATTN_R48, "48", "49", "50", ATTN_D32(0), ATTN_D16(32))
-  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 128, ATTN_R64, "64", "65", "66", ATTN_D32(0), ATTN_D32(32))
+  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 32, ATTN_R16, "16", "17", "18", "19", "20", ATTN_D16(0))
+  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 64, ATTN_R32, "32", "33", "34", "35", "36", ATTN_D32(0))
+  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 80, ATTN_R40, "40", "41", "42", "43", "44", ATTN_D32(0),
+                  ATTN_D8(32))
+  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 96, ATTN_R48, "48", "49", "50", "51", "52", ATTN_D32(0),
+                  ATTN_D16(32))
+  ATTN_BOTH_TYPES(ATTN_WGMMA_SHARED, 128, ATTN_R64, "64", "65", "66", "67", "68", ATTN_D32(0),
+                  ATTN_D32(32))
 }
 // d[64 x n] (+)= A[64 x 16] B[16 x n]; a is a register fragment, b the descriptor of an N-major
 // matrix.
