@@ -64,7 +64,7 @@ struct Job {
 std::vector<CacheRequest::Call> sm90_calls() {
   std::vector<CacheRequest::Call> calls;
   for (const bench::Cell& cell : bench::cells("all", {"bf16"}, {}, Device::cuda)) {
-    if (cell.pass == Pass::forward) calls.push_back({cell.pass, cell.problem});
+    if (cell.pass != Pass::decode) calls.push_back({cell.pass, cell.problem});
   }
   return calls;
 }
@@ -192,7 +192,7 @@ void collect_sm90(int capability, std::vector<Job>& jobs) {
   const std::size_t before = jobs.size();
   std::set<std::string> known;
   for (const KernelSpec& spec : kernels_for(sm90_calls(), *facts, FamilyChoice::sm90).kernels) {
-    if (std::string_view(spec.config.source()) != "sm90/forward.cu") continue;
+    if (!std::string_view(spec.config.source()).starts_with("sm90/")) continue;
     if (known.insert(to_string(spec.config)).second) jobs.push_back({facts, {spec}});
   }
   std::printf("%d: %zu Configs of the family sm90\n", capability, jobs.size() - before);

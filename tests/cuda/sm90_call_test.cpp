@@ -5,8 +5,10 @@
 
 #include "core/validate.hpp"
 #include "cuda/call.hpp"
+#include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
+#include "cuda/kernels/sm90/backward_params.cuh"
 #include "cuda/kernels/sm90/forward_params.cuh"
 #include "facts.hpp"
 #include "fake.hpp"
@@ -14,6 +16,7 @@
 namespace attn::cuda::test {
 namespace {
 
+using device::sm90::BackwardParams;
 using device::sm90::ForwardParams;
 
 class CudaSm90Call : public WithFakeDriver {
@@ -42,15 +45,16 @@ class CudaSm90Call : public WithFakeDriver {
     std::vector<std::string> entries;
     std::vector<unsigned> blocks;
     ForwardParams params;
+    BackwardParams backward;
     unsigned* counter = nullptr;  // that is zeroed
   };
 
-  Seen launched(const Problem& problem, void* workspace) {
-    const core::Status valid = core::validate(Pass::forward, problem, arguments);
+  Seen launched(const Problem& problem, void* workspace, Pass pass = Pass::forward) {
+    const core::Status valid = core::validate(pass, problem, arguments);
     EXPECT_TRUE(valid.ok()) << valid.message;
-    EXPECT_EQ(core::access_of(Pass::forward, problem, arguments), core::Access::tma);
+    EXPECT_EQ(core::access_of(pass, problem, arguments), core::Access::tma);
     const CudaPlan plan =
-        make_plan(Pass::forward, problem, h200(), core::Access::tma, FamilyChoice::sm90).value();
+        make_plan(pass, problem, h200(), core::Access::tma, FamilyChoice::sm90).value();
     EXPECT_STREQ(plan.family_name, "sm90") << plan.refusals;
     const CurrentContext context(fake_driver(), 0);
     std::vector<Kernel> kernels(plan.num_kernels);
@@ -61,7 +65,8 @@ class CudaSm90Call : public WithFakeDriver {
       kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
       call.kernels[i] = &kernels[i];
       const std::string_view entry = plan.kernels[i].entry;
-      fake().parameter_bytes_of[i + 1] = entry == sm90::kForwardEntry ? sizeof(ForwardParams)
+      fake().parameter_bytes_of[i + 1] = entry == sm90::kForwardEntry    ? sizeof(ForwardParams)
+                                         : entry == sm90::kBackwardEntry ? sizeof(BackwardParams)
                                          : entry == sm90::kCounterEntry
                                              ? sizeof(device::tile_counter::Params)
                                              : sizeof(device::Arguments);
@@ -77,6 +82,8 @@ class CudaSm90Call : public WithFakeDriver {
       seen.blocks.push_back(launch.blocks);
       if (seen.entries.back() == sm90::kForwardEntry) {
         std::memcpy(&seen.params, launch.parameters.data(), sizeof seen.params);
+      } else if (seen.entries.back() == sm90::kBackwardEntry) {
+        std::memcpy(&seen.backward, launch.parameters.data(), sizeof seen.backward);
       } else if (seen.entries.back() == sm90::kCounterEntry) {
         device::tile_counter::Params params;
         std::memcpy(&params, launch.parameters.data(), sizeof params);
@@ -154,6 +161,32 @@ TEST_F(CudaSm90Call, MapsBiasAndMask) {
   EXPECT_EQ(dims(with_mask.mask), (Dims{160, 304, 1, 2}));
   EXPECT_EQ(box(with_mask.mask), (Box{64, 64, 1, 1})) << "64 bytes of keys";
   EXPECT_EQ(map_of(with_mask.mask).swizzle, abi::kTensorMapSwizzle64);
+}
+
+TEST_F(CudaSm90Call, GivesTheBackwardItsParameters) {
+  Arguments& a = arguments;
+  a.dout = make(DType::bf16, {2, 304, 4, 64});
+  a.dq = make(DType::bf16, {2, 304, 4, 64});
+  a.dk = make(DType::bf16, {2, 160, 2, 64});
+  a.dv = make(DType::bf16, {2, 160, 2, 64});
+  const Seen seen = launched(describe(a), workspace, Pass::backward);
+  ASSERT_EQ(seen.entries, (Entries{"attn_backward_preprocess", "attn_backward_sm90",
+                                   "attn_backward_postprocess"}));
+  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{3 * 4 * 2, 2 * 2 * 2, 5 * 4 * 2}));
+  const BackwardParams& p = seen.backward;
+  EXPECT_EQ(p.q.words[0], address(a.q));
+  EXPECT_EQ(p.k.words[0], address(a.k));
+  EXPECT_EQ(p.v.words[0], address(a.v));
+  EXPECT_EQ(p.dout.words[0], address(a.dout));
+  for (const auto* map : {&p.q, &p.dout}) EXPECT_EQ(dims(*map), (Dims{64, 304, 4, 2}));
+  for (const auto* map : {&p.k, &p.v}) EXPECT_EQ(dims(*map), (Dims{64, 160, 2, 2}));
+  for (const auto* map : {&p.q, &p.k, &p.v, &p.dout}) {
+    EXPECT_EQ(box(*map), (Box{64, 128, 1, 1}));
+    EXPECT_EQ(map_of(*map).swizzle, abi::kTensorMapSwizzle128);
+  }
+  EXPECT_EQ(p.common.dk.base, a.dk.data);
+  EXPECT_EQ(p.common.lse_delta.base, workspace);
+  EXPECT_NE(p.common.dq_accum.base, nullptr);
 }
 
 TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {

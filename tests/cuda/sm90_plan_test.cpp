@@ -1,8 +1,11 @@
 // The family sm90: when it is asked, what it refuses and why, and what its plans contain.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "core/validate.hpp"
 #include "cuda/families/make_plan.hpp"
+#include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/family.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "facts.hpp"
@@ -50,7 +53,7 @@ TEST(CudaSm90Plan, RefusesWithReasons) {
   EXPECT_EQ(reason(kLong, Access::vector), "sm90: needs the access tma, the call's is vector");
   EXPECT_EQ(reason(kLong + "dim_qk=63 dim_vo=63"),
             "sm90: needs the access tma, the call's is element");
-  EXPECT_EQ(reason(kLong, Access::tma, Pass::backward), "sm90: has no kernel for the backward");
+  EXPECT_EQ(reason(kLong, Access::tma, Pass::decode), "sm90: has no kernel for the decode");
   EXPECT_EQ(reason(kLong + "dtype_out=f32"), "sm90: has no kernel for o of another type than q");
   EXPECT_EQ(reason(kLong + "nonfinite_zero"), "sm90: does not replace non-finite results");
   EXPECT_EQ(reason(kLong + "bias=hk dtype_bias=bf16"),
@@ -74,6 +77,68 @@ TEST(CudaSm90Plan, RefusesWithReasons) {
                       Access::tma, FamilyChoice::sm90)
                 .reason(),
             "no kernel for f32 on CUDA yet; f16 and bf16 are supported");
+}
+
+TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
+  const auto reason = [](const std::string& problem, Access access = Access::tma) {
+    const PlanSummary plan = plan_of(problem, access, FamilyChoice::sm90, Pass::backward).summary();
+    EXPECT_EQ(plan.family, "sm80") << problem;
+    return plan.refusals;
+  };
+  EXPECT_EQ(reason(kLong, Access::vector), "sm90: needs the access tma, the call's is vector");
+  EXPECT_EQ(reason(kLong + "dtype_grad=f32"),
+            "sm90: has no backward for gradients of another type than q");
+  EXPECT_EQ(reason("batch=2 heads_q=4 heads_kv=4 layout_q=packed total_q=600 len_q=400 len_kv=400"),
+            "sm90: has no backward for packed tensors");
+  EXPECT_EQ(reason(kLong + "lengths_kv"), "sm90: has no backward with lengths");
+  EXPECT_EQ(reason(kLong + "kv_end"), "sm90: has no backward with kv_begin or kv_end");
+  EXPECT_EQ(reason(kLong + "mask=qk"), "sm90: has no backward with a mask");
+  EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=bf16"), "sm90: has no backward with a bias");
+  EXPECT_EQ(reason(kLong + "softcap"), "sm90: has no backward with softcap");
+  EXPECT_EQ(reason(kLong + "alibi"), "sm90: has no backward with ALiBi");
+  EXPECT_EQ(reason(kLong + "dropout"), "sm90: has no backward with dropout");
+  EXPECT_EQ(reason(kLong + "sink dsink"), "sm90: has no gradient of sinks");
+  EXPECT_EQ(reason(kLong + "accumulate"), "sm90: has no backward that adds to the gradients");
+  EXPECT_EQ(reason(kLong + "deterministic"), "sm90: has no deterministic backward");
+  EXPECT_EQ(reason(kLong + "nonfinite_zero"), "sm90: does not replace non-finite results");
+  EXPECT_EQ(reason(kLong + "dim_qk=192 dim_vo=192"), "sm90: has no backward above dim 128");
+  EXPECT_EQ(reason("len_q=0 len_kv=8"), "sm90: takes no sizes of 0");
+}
+
+TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
+  struct Expected {
+    std::string problem;
+    int dim;
+    int tile_q;
+    unsigned shared_bytes;
+    std::int64_t blocks;
+  };
+  const std::string gqa = "batch=2 heads_q=16 heads_kv=4 len_q=512 len_kv=600 ";
+  const Expected expected[] = {
+      {kLong, 64, 128, 198912, 32 * 2 * 16},
+      {kLong + "dim_qk=128 dim_vo=128 causal", 128, 64, 197888, 32 * 2 * 16},
+      {gqa + "dim_qk=40 dim_vo=64", 64, 128, 198912, 5 * 2 * 4},
+      {gqa + "dim_qk=64 dim_vo=72", 128, 64, 197888, 5 * 2 * 4}};
+  for (const Expected& e : expected) {
+    const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
+    ASSERT_EQ(plan.num_kernels, 3u);
+    const KernelSpec& spec = plan.kernels[plan.main];
+    EXPECT_STREQ(spec.entry, sm90::kBackwardEntry);
+    EXPECT_EQ(spec.config.get("dim"), e.dim) << e.problem;
+    EXPECT_EQ(spec.config.get("tile_q"), e.tile_q) << e.problem;
+    EXPECT_EQ(plan.kernels[0].config.get("tile_q"), e.tile_q) << e.problem;
+    EXPECT_EQ(plan.workspace.dim, e.dim) << e.problem;
+    EXPECT_EQ(spec.threads, 384u) << e.problem;
+    EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.problem;
+    EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
+  }
+  Problem only_keys = parse_problem("dtype=bf16 len_q=64 len_kv=64");
+  only_keys.dq = false;
+  const CudaPlan no_dq =
+      make_plan(Pass::backward, only_keys, h200(), Access::tma, FamilyChoice::sm90).value();
+  EXPECT_EQ(no_dq.num_kernels, 2u) << "no sums to convert";
+  EXPECT_EQ(no_dq.workspace.dq_accum.bytes, 0);
 }
 
 TEST(CudaSm90Plan, WorkspaceIsTheSameForEveryAccess) {
@@ -148,7 +213,7 @@ TEST(CudaSm90Plan, ConstantsFollowTheProblem) {
 
 // Every plan of the case list is one that the device can launch.
 TEST(CudaSm90Plan, FitsTheDevice) {
-  int taken = 0;
+  std::map<Pass, int> taken;
   for (const harness::Case& c : harness::case_list()) {
     const core::Result<CudaPlan> made =
         make_plan(c.pass, c.problem, h200(), Access::tma, FamilyChoice::sm90);
@@ -159,12 +224,16 @@ TEST(CudaSm90Plan, FitsTheDevice) {
     const std::int64_t blocks = spec.config.get("blocks").value_or(1);
     EXPECT_LE(blocks * (spec.shared_bytes + 1024), h200().shared_per_sm) << to_string(c);
     EXPECT_GE(plan.blocks[plan.main], 1) << to_string(c);
-    EXPECT_LE(plan.blocks[plan.main], blocks * h200().num_sms) << to_string(c);
+    if (c.pass == Pass::forward) {
+      EXPECT_LE(plan.blocks[plan.main], blocks * h200().num_sms) << to_string(c);
+    }
     EXPECT_LE(spec.threads, 512u);
-    ++taken;
+    ++taken[c.pass];
   }
-  EXPECT_GE(taken, 50);
-  RecordProperty("taken", taken);
+  EXPECT_GE(taken[Pass::forward], 50);
+  EXPECT_GE(taken[Pass::backward], 20);
+  RecordProperty("forwards", taken[Pass::forward]);
+  RecordProperty("backwards", taken[Pass::backward]);
 }
 
 }  // namespace

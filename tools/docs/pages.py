@@ -112,6 +112,7 @@ NAV: Nav = [
             ("CPU kernels", "kernels/cpu.md"),
             ("CUDA: sm80", "kernels/sm80.md"),
             ("CUDA: sm90 forward", "kernels/sm90_forward.md"),
+            ("CUDA: sm90 backward", "kernels/sm90_backward.md"),
             ("WebGPU kernels", "kernels/webgpu.md"),
             ("The source tree", "development/hacking.md"),
             ("Changes", "development/changes.md"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs cases of the sm90 forward on the emulator of CUDA kernels.
+"""Runs cases of the family sm90 on the emulator of CUDA kernels.
 
 usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--list]
 
@@ -75,15 +75,34 @@ FORWARD = (
     ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=256 dim_vo=256"),
     ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=96"),
 )
+BACKWARD = (
+    ("", "heads_q=2 heads_kv=2 len_q=256 len_kv=256 dim_qk=64 dim_vo=64"),
+    ("", "heads_q=2 heads_kv=2 len_q=256 len_kv=256 dim_qk=128 dim_vo=128"),
+    ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=64 dim_vo=64 causal"),
+    ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=128 dim_vo=128 causal"),
+    ("", "heads_q=2 heads_kv=1 len_q=333 len_kv=130 dim_qk=32 dim_vo=64 causal dlse"),
+    ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=336 dim_qk=80 dim_vo=96 sink causal"),
+    (
+        "",
+        "heads_q=2 heads_kv=2 len_q=515 len_kv=515 dim_qk=64 dim_vo=64 window_left=60"
+        " window_right=20",
+    ),
+    (
+        "scale=-2",
+        "heads_q=2 heads_kv=1 len_q=515 len_kv=260 dim_qk=128 dim_vo=128 causal window_left=60",
+    ),
+)
+PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 
 
 def cases() -> list[str]:
     """The cases as `attn check --case` reads them."""
     found = []
-    for data, problem in FORWARD:
-        for dtype in ("bf16", "f16"):
-            head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
-            found.append(f"{head} : dtype={dtype} {problem}")
+    for attention_pass, listed in PASSES:
+        for data, problem in listed:
+            for dtype in ("bf16", "f16"):
+                head = f"{attention_pass} name=sm90 seed={len(found) + 1} {data}".rstrip()
+                found.append(f"{head} : dtype={dtype} {problem}")
     return found
 
 
@@ -105,7 +124,7 @@ def run(attn: Path, case: str, seed: int) -> bool:
         return False
     # The expected kernel ran. With a bias, sm90 needs more shared memory than a block has, and the
     # plan uses sm80.
-    kernel = "attn_forward" if "bias=" in case else "attn_forward_sm90"
+    kernel = f"attn_{case.split()[0]}" + ("" if "bias=" in case else "_sm90")
     passed = (
         done.returncode == 0
         and "1 passed, 0 failed" in done.stdout

@@ -1,13 +1,29 @@
 // The family sm90; see family.hpp.
 #include "cuda/families/sm90/family.hpp"
 
+#include <string>
 #include <utility>
 
+#include "cuda/families/sm90/backward_params.hpp"
+#include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/forward_params.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 
 namespace attn::cuda::sm90 {
 namespace {
+
+constexpr int kCapability = 90;
+
+std::string refusal(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                    core::Access access) {
+  if (facts.capability() != kCapability) {
+    return "needs compute capability 9.0, cuda:" + std::to_string(facts.ordinal) + " is " +
+           to_string(facts);
+  }
+  if (pass == Pass::forward) return forward_refusal(problem, facts, access);
+  if (pass == Pass::backward) return backward_refusal(problem, access);
+  return std::string("has no kernel for the ") + to_string(pass);
+}
 
 class Sm90 final : public Family {
  public:
@@ -15,13 +31,15 @@ class Sm90 final : public Family {
 
   core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
                               core::Access access) const override {
-    std::string why = forward_refusal(pass, problem, facts, access);
+    std::string why = refusal(pass, problem, facts, access);
     if (!why.empty()) return core::Result<CudaPlan>::none(std::move(why));
+    if (pass == Pass::backward) return plan_backward(problem);
     return plan_forward(problem, facts);
   }
 
   core::Status set_parameters(const ParameterSources& from, std::span<KernelLaunch> launches,
                               ParameterMemory& memory) const override {
+    if (from.plan.pass == Pass::backward) return set_backward_params(from, launches, memory);
     return set_forward_params(from, launches, memory);
   }
 };

@@ -11,7 +11,6 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr int kCapability = 90;
 constexpr std::int64_t kMaxBiasDim = 128;
 // Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
@@ -192,13 +191,7 @@ TileCounts tile_counts(const Problem& p, std::int64_t tile_q) {
   return {q_tiles, q_tiles * p.heads_q * p.batch};
 }
 
-std::string forward_refusal(Pass pass, const Problem& p, const DeviceFacts& facts,
-                            core::Access access) {
-  if (facts.capability() != kCapability) {
-    return "needs compute capability 9.0, cuda:" + std::to_string(facts.ordinal) + " is " +
-           to_string(facts);
-  }
-  if (pass != Pass::forward) return std::string("has no kernel for the ") + to_string(pass);
+std::string forward_refusal(const Problem& p, const DeviceFacts& facts, core::Access access) {
   if (std::string why = type_refusal(p); !why.empty()) return why;
   if (std::string why = option_refusal(p); !why.empty()) return why;
   if (std::string why = size_refusal(p, facts); !why.empty()) return why;

@@ -24,8 +24,7 @@ struct TileCounts {
 TileCounts tile_counts(const Problem& problem, std::int64_t tile_q);
 
 // Why the kernel does not run the problem; "" if it does.
-std::string forward_refusal(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                            core::Access access);
+std::string forward_refusal(const Problem& problem, const DeviceFacts& facts, core::Access access);
 // For problems that are not refused.
 CudaPlan plan_forward(const Problem& problem, const DeviceFacts& facts);
 

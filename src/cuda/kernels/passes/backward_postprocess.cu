@@ -13,6 +13,7 @@
 #include "ptx/grid.cuh"
 #include "shared/dq_accum.cuh"
 #include "shared/gradient.cuh"
+#include "shared/quad_transpose.cuh"
 #include "shared/row_chunk.cuh"
 
 namespace {
@@ -78,20 +79,6 @@ __device__ __forceinline__ void ConvertRows(const Arguments& a, int b, int head,
       StoreChunk(dq, to, column, a.dim_qk, values);
     }
   }
-}
-
-// Transposes 4 x 4 words among four lanes: words[n] of lane t becomes words[t] of lane n.
-__device__ __forceinline__ void Transpose(unsigned (&words)[4]) {
-  const auto swap = [&](bool upper, int distance, unsigned& low, unsigned& high) {
-    const unsigned received = __shfl_xor_sync(~0u, upper ? low : high, distance);
-    (upper ? low : high) = received;
-  };
-  const bool odd = threadIdx.x % 2 != 0;
-  swap(odd, 1, words[0], words[1]);
-  swap(odd, 1, words[2], words[3]);
-  const bool upper = threadIdx.x % 4 >= 2;
-  swap(upper, 2, words[0], words[2]);
-  swap(upper, 2, words[1], words[3]);
 }
 
 // A warp converts rows [row0, row0 + 16) of padded dq of type kDtype, kInFlight accumulators at a

@@ -1,13 +1,9 @@
 // Parameters of sm90/forward.cu: filled by the host, read by device code. Plain types only.
 #pragma once
 #include "shared/arguments.cuh"
+#include "sm90/tensor_map.cuh"
 
 namespace attn::device::sm90 {
-
-// CUtensorMap, which no header that NVRTC can include declares.
-struct alignas(64) TensorMap {
-  unsigned long long words[16];
-};
 
 struct ForwardParams {
   // Rank 4, (column, row, head, batch); packed tensors have one batch entry. Boxes: 64 columns in

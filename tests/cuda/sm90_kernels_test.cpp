@@ -1,5 +1,6 @@
-// sm90/forward.cu compiles for the Configs of docs/kernels/sm90_forward.md: without a warning of
-// ptxas (wgmma serialized, setmaxnreg ignored) and within the stack that the document lists.
+// sm90/forward.cu and sm90/backward.cu compile for the Configs of docs/kernels/sm90_forward.md and
+// sm90_backward.md: without a warning of ptxas (wgmma serialized, setmaxnreg ignored) and within
+// the stack that the documents list.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,28 +19,35 @@ namespace {
 // Problems whose kernels attn_cuda_configs does not compile: it has those of the benchmark's cells.
 struct Variant {
   const char* name;
+  Pass pass;
   const char* problem;
   int max_stack_bytes;
 };
 constexpr Variant kVariants[] = {
-    {"d64 packed",
+    {"d64 packed", Pass::forward,
      "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
      "len_kv=4096 causal",
      128},
-    {"d64 packed, dropout and softcap",
+    {"d64 packed, dropout and softcap", Pass::forward,
      "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
      "len_kv=4096 dropout softcap",
      8},
-    {"d128 f16", "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
-    {"d128 ranges", "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_end", 0},
-    {"d128 padded, dropout",
-     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 lengths_kv dropout", 0}};
+    {"d128 f16", Pass::forward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
+    {"d128 ranges", Pass::forward, "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_end",
+     0},
+    {"d128 padded, dropout", Pass::forward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 lengths_kv dropout", 0},
+    {"d64 f16", Pass::backward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=64 dim_vo=64", 0},
+    {"d128 f16", Pass::backward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
+    {"d64 window", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 causal window_left=99", 0},
+    {"d128 window", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal window_left=99", 0}};
 
 // The kernels that plans choose for them.
 std::vector<KernelSpec> main_kernels() {
   std::vector<KernelSpec> specs;
   for (const Variant& variant : kVariants) {
-    const CudaPlan plan = make_plan(Pass::forward, parse_problem(variant.problem), h200(),
+    const CudaPlan plan = make_plan(variant.pass, parse_problem(variant.problem), h200(),
                                     core::Access::tma, FamilyChoice::sm90)
                               .value();
     EXPECT_STREQ(plan.family_name, "sm90") << variant.name << ": " << plan.refusals;
@@ -48,7 +56,7 @@ std::vector<KernelSpec> main_kernels() {
   return specs;
 }
 
-TEST(CudaSm90Forward, ConfigsCompileWithoutWarningsOrMoreStack) {
+TEST(CudaSm90Kernels, ConfigsCompileWithoutWarningsOrMoreStack) {
   std::string reason;
   const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
@@ -60,7 +68,7 @@ TEST(CudaSm90Forward, ConfigsCompileWithoutWarningsOrMoreStack) {
   const core::Status all = binaries.get_all(configs, 90, 0);
   ASSERT_TRUE(all.ok()) << all.message;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    SCOPED_TRACE(kVariants[i].name);
+    SCOPED_TRACE(std::string(to_string(kVariants[i].pass)) + " " + kVariants[i].name);
     const Binary* binary = nullptr;
     ASSERT_TRUE(binaries.get(specs[i].config, 90, binary).ok());
     const ResourceReport report = read_resources(binary->log);

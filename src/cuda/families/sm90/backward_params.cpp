@@ -1,0 +1,40 @@
+// The parameters of sm90/backward.cu; see backward_params.hpp.
+#include "cuda/families/sm90/backward_params.hpp"
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/map_encoder.hpp"
+#include "cuda/kernels/sm90/backward_params.cuh"
+#include "cuda/kernels/sm90/backward_shared.cuh"
+
+namespace attn::cuda::sm90 {
+
+using device::sm90::BackwardParams;
+
+static_assert(sizeof(BackwardParams) <= sizeof(ParameterMemory) && alignof(BackwardParams) <= 64);
+
+core::Status set_backward_params(const ParameterSources& from, std::span<KernelLaunch> launches,
+                                 ParameterMemory& memory) {
+  const CudaPlan& plan = from.plan;
+  BackwardParams& params =
+      *std::construct_at(reinterpret_cast<BackwardParams*>(memory.bytes.data()));
+  const auto q_rows = static_cast<std::uint32_t>(*plan.kernels[plan.main].config.get("tile_q"));
+  MapEncoder maps(from.driver);
+  maps.rows("q", from.tensors.q, q_rows, params.q);
+  maps.rows("k", from.tensors.k, device::sm90::kBackwardTileKv, params.k);
+  maps.rows("v", from.tensors.v, device::sm90::kBackwardTileKv, params.v);
+  maps.rows("dout", from.tensors.dout, q_rows, params.dout);
+  if (!maps.status().ok()) return std::move(maps.status());
+  params.common = from.common;
+  for (KernelLaunch& launch : launches) {
+    if (std::string_view(launch.kernel->spec.entry) == kBackwardEntry) {
+      launch.parameters = block_of(params);
+    }
+  }
+  return {};
+}
+
+}  // namespace attn::cuda::sm90

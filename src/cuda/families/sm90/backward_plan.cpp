@@ -1,0 +1,112 @@
+// The plan of sm90/backward.cu; see backward_plan.hpp.
+#include "cuda/families/sm90/backward_plan.hpp"
+
+#include <algorithm>
+
+#include "core/divide_up.hpp"
+#include "cuda/kernels/passes/backward_postprocess.cuh"
+#include "cuda/kernels/passes/backward_preprocess.cuh"
+#include "cuda/kernels/sm90/backward_shared.cuh"
+
+namespace attn::cuda::sm90 {
+namespace {
+
+constexpr std::int64_t kMaxDim = 128;
+// The kernel adds distances to lengths in 32 bits.
+constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
+
+struct Tiles {
+  int dim;
+  int tile_q;
+};
+
+// dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory.
+Tiles tiles_of(const Problem& p) {
+  if (std::max(p.dim_qk, p.dim_vo) > 64) return {.dim = 128, .tile_q = 64};
+  return {.dim = 64, .tile_q = 128};
+}
+
+std::string type_refusal(const Problem& p) {
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16) {
+    return std::string("has no kernel for ") + to_string(p.dtype);
+  }
+  if (p.kv_type() != p.dtype) return "has no kernel for k and v of another type than q";
+  if (p.out_type() != p.dtype) return "has no backward for o of another type than q";
+  if (p.grad_type() != p.dtype) return "has no backward for gradients of another type than q";
+  return {};
+}
+
+std::string option_refusal(const Problem& p) {
+  if (p.layout_q == Layout::packed || p.layout_kv == Layout::packed) {
+    return "has no backward for packed tensors";
+  }
+  if (p.lengths_q || p.lengths_kv) return "has no backward with lengths";
+  if (p.kv_begin || p.kv_end) return "has no backward with kv_begin or kv_end";
+  if (p.mask.given) return "has no backward with a mask";
+  if (p.bias.given) return "has no backward with a bias";
+  if (p.softcap) return "has no backward with softcap";
+  if (p.alibi) return "has no backward with ALiBi";
+  if (p.dropout) return "has no backward with dropout";
+  if (p.dsink) return "has no gradient of sinks";
+  if (p.rope != Rope::none) return "has no kernel with rotary embedding";
+  if (p.accumulate) return "has no backward that adds to the gradients";
+  if (p.deterministic) return "has no deterministic backward";
+  if (p.nonfinite_zero) return "does not replace non-finite results";
+  return {};
+}
+
+std::string size_refusal(const Problem& p) {
+  if (p.batch <= 0 || p.heads_q <= 0 || p.len_q <= 0 || p.len_kv <= 0) {
+    return "takes no sizes of 0";
+  }
+  if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^29";
+  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no backward above dim 128";
+  return {};
+}
+
+}  // namespace
+
+std::string backward_refusal(const Problem& p, core::Access access) {
+  if (std::string why = type_refusal(p); !why.empty()) return why;
+  if (std::string why = option_refusal(p); !why.empty()) return why;
+  if (std::string why = size_refusal(p); !why.empty()) return why;
+  if (access == core::Access::tma) return {};
+  return std::string("needs the access tma, the call's is ") + core::to_string(access);
+}
+
+CudaPlan plan_backward(const Problem& p) {
+  const Tiles tiles = tiles_of(p);
+  CudaPlan plan(Pass::backward, p);
+  plan.workspace = lay_out(p, {.tile_q = tiles.tile_q, .dim = p.dq ? tiles.dim : 0});
+  plan.workspace_bytes = plan.workspace.bytes;
+  KernelSpec& before = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
+                                device::backward_preprocess::kThreads,
+                                core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch);
+  before.config.set("tile_q", tiles.tile_q);
+  plan.main = plan.num_kernels;
+  constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
+  KernelSpec& main =
+      plan.add("sm90/backward.cu", kBackwardEntry, kThreads,
+               core::divide_up(p.len_kv, std::int64_t{device::sm90::kBackwardTileKv}) * p.heads_kv *
+                   p.batch);
+  main.shared_bytes =
+      static_cast<unsigned>(device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim).bytes);
+  main.config.set("dtype", static_cast<int>(p.dtype))
+      .set("dim", tiles.dim)
+      .set("tile_q", tiles.tile_q)
+      .set("blocks", 1)
+      .set("left_bound", p.window_left.has_value())
+      .set("softcap", false)
+      .set("alibi", false)
+      .set("bias_type", 0)
+      .set("element_access", false);
+  if (p.dq) {
+    plan.add("passes/backward_postprocess.cu", "attn_backward_postprocess",
+             device::backward_postprocess::kThreads,
+             core::divide_up(p.len_q, std::int64_t{device::backward_postprocess::kRows}) *
+                 p.heads_q * p.batch);
+  }
+  return plan;
+}
+
+}  // namespace attn::cuda::sm90

@@ -1,0 +1,65 @@
+// Tensor maps of a call's tensors; see map_encoder.hpp.
+#include "cuda/families/sm90/map_encoder.hpp"
+
+#include <bit>
+#include <utility>
+
+namespace attn::cuda::sm90 {
+namespace {
+
+constexpr std::uint32_t kBoxColumns = 64;  // 128 bytes
+constexpr std::uint32_t kSwizzle = 128;
+constexpr std::uint32_t kScoreRows = 64;
+
+static_assert(sizeof(device::sm90::TensorMap) == sizeof(abi::TensorMap));
+
+// [batch, rows, heads, dim]; packed tensors are one batch entry.
+TensorView padded(const TensorView& view) {
+  if (view.rank == 4) return view;
+  TensorView padded = view;
+  padded.rank = 4;
+  for (std::size_t d = 3; d > 0; --d) {
+    padded.shape[d] = view.shape[d - 1];
+    padded.strides[d] = view.strides[d - 1];
+  }
+  padded.shape[0] = 1;
+  padded.strides[0] = 0;
+  return padded;
+}
+
+// A bias or mask [batch, head, query, key] as rows [batch, query, head, key]; dimensions that are
+// broadcast have size 1.
+TensorView score_rows(const TensorView& view, const Extent& extent) {
+  TensorView rows = view;
+  std::swap(rows.shape[1], rows.shape[2]);
+  std::swap(rows.strides[1], rows.strides[2]);
+  if (!extent.batch) rows.shape[0] = 1;
+  if (!extent.head) rows.shape[2] = 1;
+  return rows;
+}
+
+}  // namespace
+
+void MapEncoder::rows(std::string_view name, const TensorView& view, std::uint32_t num_rows,
+                      device::sm90::TensorMap& map) {
+  encode_tiles(name, {padded(view), num_rows, kBoxColumns, kSwizzle}, map);
+}
+
+void MapEncoder::scores(std::string_view name, const TensorView& view, const Extent& extent,
+                        std::int64_t tile_kv, device::sm90::TensorMap& map) {
+  if (!extent.given) return;
+  const std::int64_t bytes = size_of(view.dtype);
+  const auto row_bytes = static_cast<std::uint32_t>(tile_kv * bytes >= 128 ? 128 : 64);
+  const auto keys = static_cast<std::uint32_t>(row_bytes / bytes);
+  encode_tiles(name, {score_rows(view, extent), kScoreRows, keys, row_bytes}, map);
+}
+
+void MapEncoder::encode_tiles(std::string_view name, const RowTiles& tiles,
+                              device::sm90::TensorMap& map) {
+  if (!status_.ok()) return;
+  abi::TensorMap encoded{};
+  status_ = encode(driver_, name, tiles, encoded);
+  map = std::bit_cast<device::sm90::TensorMap>(encoded);
+}
+
+}  // namespace attn::cuda::sm90

@@ -1,0 +1,57 @@
+// The backward on Hopper (sm_90a): dK and dV of a tile of keys, and its part of dQ, by wgmma and
+// TMA, with warp specialization.
+//
+// Grid: one block per (tile of 128 keys, key head, sequence), tiles fastest. A block keeps K, V and
+// f32 dK, dV of its keys and visits the tiles of queries that see them, for each query head of the
+// key head, so no sum over heads remains. The producer warpgroup loads (backward_producer.cuh); two
+// consumer warpgroups own 64 keys each (backward_consumer.cuh). dQ of each step is added to
+// dq_accum in global memory by bulk reductions; passes/backward_postprocess.cu converts it.
+//
+// Config: backward_config.cuh. Shared memory: backward_shared.cuh.
+#include "config.cuh"
+#include "ptx/grid.cuh"
+#include "sm90/backward_consumer.cuh"
+#include "sm90/backward_epilogue.cuh"
+#include "sm90/backward_producer.cuh"
+
+namespace {
+
+using namespace sm90;
+
+__device__ __forceinline__ void Produce(const BackwardParams& p, const KeyTile& keys,
+                                        unsigned memory, int warp) {
+  const BackwardBarriers barriers(memory);
+  if (warp == 3) {
+    RowLoader{p, keys, memory, barriers}.Run();
+  } else if (threadIdx.x % 32 == 0) {
+    if (warp == 0) {
+      TileLoader{p, keys, memory, barriers}.Run();
+    } else {
+      DqAdder{p, keys, memory, barriers, warp - 1}.Run();
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
+    attn_backward_sm90(const __grid_constant__ sm90::BackwardParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const unsigned memory = ptx::SharedAddress(shared_memory);
+  if (threadIdx.x == 0) BackwardBarriers(memory).Init();
+  __syncthreads();
+  ptx::WaitForPrimary();
+  const KeyTile keys(p.common);
+  if (keys.j0 >= keys.seq.rows_kv) return;
+  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp < 4) {
+    ptx::ReleaseRegisters<kProducerRegisters>();
+    Produce(p, keys, memory, warp);
+  } else {
+    ptx::AcquireRegisters<kConsumerRegisters>();
+    Consumer consumer(p, keys, memory, warp / 4 - 1);
+    consumer.Run();
+    BackwardEpilogue{consumer}.Run();
+  }
+}

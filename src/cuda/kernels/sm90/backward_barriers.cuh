@@ -1,0 +1,61 @@
+// Barriers of sm90/backward.cu.
+//
+// `ready`: the data is in shared memory. `free`: everyone has read it. The n-th use of a ring is
+// stage n % 2 in phase n / 2: readers wait for that phase of `ready`, writers for the phase before
+// of `free`.
+#pragma once
+#include "ptx/mbarrier.cuh"
+#include "sm90/backward_config.cuh"
+
+namespace sm90 {
+
+struct BackwardBarriers {
+  unsigned base;
+
+  enum {
+    kKReady,
+    kVReady,
+    kQReady,  // Q, lse and delta
+    kQFree = kQReady + kStages,
+    kDoutReady = kQFree + kStages,
+    kDoutFree = kDoutReady + kStages,
+    kDsReady = kDoutFree + kStages,
+    kDqReady = kDsReady + kStages,  // per warpgroup: its dQ is staged
+    kDqFree = kDqReady + kWarpgroups,
+    kCount = kDqFree + kWarpgroups
+  };
+  static_assert(kCount * 8 <= attn::device::sm90::kBackwardBarrierBytes);
+
+  // `memory`: the block's shared memory.
+  __device__ __forceinline__ explicit BackwardBarriers(unsigned memory)
+      : base(memory + kShared.barriers) {}
+
+  __device__ __forceinline__ unsigned At(int barrier) const {
+    return base + static_cast<unsigned>(8 * barrier);
+  }
+  __device__ __forceinline__ void Wait(int barrier, int phase) const {
+    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
+  }
+  __device__ __forceinline__ void Arrive(int barrier) const { ptx::BarrierArrive(At(barrier)); }
+
+  // By one thread; the block's barrier must follow.
+  __device__ __forceinline__ void Init() const {
+    constexpr int kConsumerWarps = 4 * kWarpgroups;
+    ptx::BarrierInit(At(kKReady), 1);
+    ptx::BarrierInit(At(kVReady), 1);
+    for (int i = 0; i < kStages; ++i) {
+      ptx::BarrierInit(At(kQReady + i), 2);  // TMA, and the warp that writes lse and delta
+      ptx::BarrierInit(At(kQFree + i), kConsumerWarps);
+      ptx::BarrierInit(At(kDoutReady + i), 1);
+      ptx::BarrierInit(At(kDoutFree + i), kConsumerWarps);
+      ptx::BarrierInit(At(kDsReady + i), kConsumerWarps);
+    }
+    for (int i = 0; i < kWarpgroups; ++i) {
+      ptx::BarrierInit(At(kDqReady + i), 4);
+      ptx::BarrierInit(At(kDqFree + i), 1);
+    }
+    ptx::BarrierInitFence();
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,237 @@
+// A consumer warpgroup of sm90/backward.cu: 64 keys.
+//
+// S and dP are computed transposed (keys are rows), so that P^T and dS^T, packed pairwise, are the
+// register operands of dV += P^T dO and dK += dS^T Q. Only dS passes through shared memory, for dQ:
+// each warpgroup computes a part of dQ over all of the block's keys.
+//
+// A step issues S, dP | computes P, dS | issues dV, then, once both warpgroups have stored dS, dQ
+// and dK | stages dQ under dK. Other orders were slower: docs/kernels/sm90_backward.md.
+#pragma once
+#include "ptx/math.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "shared/score.cuh"
+#include "sm90/backward_barriers.cuh"
+#include "sm90/backward_keys.cuh"
+
+namespace sm90 {
+
+// Accumulators of a thread; see ptx/wgmma.cuh.
+using KeyGradient = float[kDim / 2];  // 64 keys x dim
+using Scores = float[kTileQ / 2];     // 64 keys x tile_q
+using Fragments = unsigned[kTileQ / 4];
+using DqPart = float[64 / 2];  // 64 queries x 64 columns
+
+struct Consumer {
+  const BackwardParams& p;
+  const KeyTile& keys;
+  unsigned base;  // shared memory
+  BackwardBarriers barriers;
+  int warpgroup;
+  int warp;  // of the warpgroup
+  int lane;
+  float scale;  // of raw products, times log2(e)
+  KeyGradient dk{};
+  KeyGradient dv{};
+
+  __device__ __forceinline__ Consumer(const BackwardParams& params, const KeyTile& tile,
+                                      unsigned memory, int group)
+      : p(params),
+        keys(tile),
+        base(memory),
+        barriers(memory),
+        warpgroup(group),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        scale(params.common.scale * shared::kLog2E) {}
+
+  // Computes dk (before the scale) and dv (times kPScale), and hands on dq.
+  __device__ __forceinline__ void Run() {
+    barriers.Wait(BackwardBarriers::kKReady, 0);
+    ForEachTile(p.common, keys, [&](int step, int, int i0) {
+      if (keys.IsFull(i0)) {
+        Step<false>(step, i0);
+      } else {
+        Step<true>(step, i0);
+      }
+    });
+  }
+
+ private:
+  template <bool kPartial>
+  __device__ __forceinline__ void Step(int step, int i0) {
+    const int stage = step % kStages;
+    const int phase = step / kStages;
+    const ptx::MatrixDescriptor q(base + kShared.q + static_cast<unsigned>(stage * kQBytes),
+                                  kTileQ * 128);
+    const ptx::MatrixDescriptor dout(base + kShared.dout + static_cast<unsigned>(stage * kQBytes),
+                                     kTileQ * 128);
+    Scores s;
+    Scores dp;
+    DqPart dq;
+    Fragments p_pairs;
+    Fragments ds_pairs;
+    barriers.Wait(BackwardBarriers::kQReady + stage, phase);
+    IssueScores(kShared.k, q, s);
+    barriers.Wait(BackwardBarriers::kVReady, 0);
+    barriers.Wait(BackwardBarriers::kDoutReady + stage, phase);
+    IssueScores(kShared.v, dout, dp);
+    ptx::WgmmaWait<1>();
+    ComputeP<kPartial>(stage, i0, s, p_pairs);
+    ptx::WgmmaWait<0>();
+    ComputeDs(stage, p_pairs, dp, ds_pairs);
+    StoreDs(stage, ds_pairs);
+    IssueKeyGradient(p_pairs, dout, dv);
+    barriers.Wait(BackwardBarriers::kDsReady + stage, phase);
+    IssueDq(stage, dq);
+    ptx::WgmmaWait<1>();
+    Release(BackwardBarriers::kDoutFree + stage);
+    IssueKeyGradient(ds_pairs, q, dk);
+    ptx::WgmmaWait<1>();
+    StageDq(step, dq);
+    ptx::WgmmaWait<0>();
+    Release(BackwardBarriers::kQFree + stage);
+  }
+
+  __device__ __forceinline__ void Release(int barrier) const {
+    if (lane == 0) barriers.Arrive(barrier);
+  }
+
+  // s = K Q^T or dp = V dO^T of this warpgroup's keys; `keys_at`: K or V in shared memory.
+  __device__ __forceinline__ void IssueScores(int keys_at, const ptx::MatrixDescriptor& queries,
+                                              Scores& to) const {
+    const ptx::MatrixDescriptor rows(base + static_cast<unsigned>(keys_at + warpgroup * 64 * 128),
+                                     kTileQ * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      ptx::WgmmaShared<kDtype, kTileQ>(to, rows.At(n / 4 * kTileKv * 128 + n % 4 * 32),
+                                       queries.At(n / 4 * kTileQ * 128 + n % 4 * 32), n > 0);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // dv += P^T dO or dk += dS^T Q
+  __device__ __forceinline__ void IssueKeyGradient(const Fragments& pairs,
+                                                   const ptx::MatrixDescriptor& queries,
+                                                   KeyGradient& to) const {
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kTileQ / 16; ++n) {
+      ptx::WgmmaRegisters<kDtype, kDim>(to, pairs + 4 * n, queries.At(n * 16 * 128), 1);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // dq = dS K, this warpgroup's part
+  __device__ __forceinline__ void IssueDq(int stage, DqPart& dq) const {
+    const ptx::MatrixDescriptor ds(
+        base + kShared.ds + static_cast<unsigned>(stage * kDsBytes + warpgroup * kDqRows * 128),
+        kTileQ * 128);
+    const ptx::MatrixDescriptor k(
+        base + kShared.k + static_cast<unsigned>(warpgroup * kDqColumns / 64 * kTileKv * 128),
+        kTileQ * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n) {
+      ptx::WgmmaShared<kDtype, 64, 0, 1>(dq, ds.At(n / 4 * kTileQ * 128 + n % 4 * 32),
+                                         k.At(n * 16 * 128), n > 0);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // The element pair of accumulators 4 i + 2 h and 4 i + 2 h + 1 is of queries 8 i + Query() and
+  // the next one, and of key Key(h).
+  __device__ __forceinline__ int Query() const { return 2 * (lane % 4); }
+  __device__ __forceinline__ int Key(int h) const {
+    return keys.j0 + 64 * warpgroup + 16 * warp + lane / 4 + 8 * h;
+  }
+  // f32 of queries 8 i + Query() and the next one, of lse or delta.
+  __device__ __forceinline__ float2 LoadRows(int rows_at, int stage, int i) const {
+    const uint2 pair = ptx::LoadShared64(
+        base + static_cast<unsigned>(rows_at + 4 * (stage * kTileQ + 8 * i + Query())));
+    return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
+  }
+
+  template <bool kPartial>
+  __device__ __forceinline__ void ComputeP(int stage, int i0, const Scores& s,
+                                           Fragments& pairs) const {
+    // A key is visible to queries [first, last], counted from this thread's query 0.
+    int first[2];
+    int last[2];
+#pragma unroll
+    for (int h = 0; h < 2 && kPartial; ++h) {
+      const int distance = Key(h) - i0 - Query();
+      first[h] = Key(h) < keys.seq.len_kv ? distance + keys.band.low : kTileQ;
+      last[h] = distance + keys.band.high;
+    }
+#pragma unroll
+    for (int i = 0; i < kTileQ / 8; ++i) {
+      const float2 lse = LoadRows(kShared.lse, stage, i);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float x = ptx::Exp2(fmaf(s[4 * i + 2 * h], scale, -lse.x));
+        float y = ptx::Exp2(fmaf(s[4 * i + 2 * h + 1], scale, -lse.y));
+        if constexpr (kPartial) {
+          if (8 * i < first[h]) x = 0.0f;
+          if (8 * i + 1 < first[h]) y = 0.0f;
+          if (config::left_bound != 0 && 8 * i > last[h]) x = 0.0f;
+          if (config::left_bound != 0 && 8 * i + 1 > last[h]) y = 0.0f;
+        }
+        pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
+      }
+    }
+  }
+
+  // dS = P (dP - delta), of the rounded P: kept in f32 it would take twice the registers.
+  __device__ __forceinline__ void ComputeDs(int stage, const Fragments& p_pairs, const Scores& dp,
+                                            Fragments& ds_pairs) const {
+#pragma unroll
+    for (int i = 0; i < kTileQ / 8; ++i) {
+      const float2 delta = LoadRows(kShared.delta, stage, i);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned pair = p_pairs[2 * i + h];
+        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(
+            ptx::Low<kDtype>(pair) * fmaf(dp[4 * i + 2 * h], 1 / kPScale, -delta.x),
+            ptx::High<kDtype>(pair) * fmaf(dp[4 * i + 2 * h + 1], 1 / kPScale, -delta.y));
+      }
+    }
+  }
+
+  // Stores dS transposed, as [tile_q][tile_kv]: this warp's 16 keys of all queries.
+  __device__ __forceinline__ void StoreDs(int stage, const Fragments& pairs) const {
+    const int row = lane % 8;
+    const int matrix = lane / 8;
+    const unsigned to = base + kShared.ds +
+                        static_cast<unsigned>(stage * kDsBytes + warpgroup * kTileQ * 128 +
+                                              (8 * (matrix / 2) + row) * 128 +
+                                              ((2 * warp + matrix % 2) ^ row) * 16);
+#pragma unroll
+    for (int i = 0; i < kTileQ / 16; ++i) {
+      ptx::StoreMatrixTransposed(to + i * 16 * 128, pairs[4 * i], pairs[4 * i + 1],
+                                 pairs[4 * i + 2], pairs[4 * i + 3]);
+    }
+    ptx::FenceAsyncProxy();
+    __syncwarp();
+    Release(BackwardBarriers::kDsReady + stage);
+  }
+
+  // Hands this warp's 16 x 64 of dQ to DqAdder, in the layout of dq_accum.
+  __device__ __forceinline__ void StageDq(int step, const DqPart& dq) const {
+    barriers.Wait(BackwardBarriers::kDqFree + warpgroup, step + 1);
+    const unsigned to = base + kShared.dq +
+                        static_cast<unsigned>((4 * warpgroup + warp) * kDqPieceBytes + 16 * lane);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      ptx::StoreShared128(to + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    }
+    ptx::FenceAsyncProxy();
+    __syncwarp();
+    Release(BackwardBarriers::kDqReady + warpgroup);
+  }
+};
+
+}  // namespace sm90

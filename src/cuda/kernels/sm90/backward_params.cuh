@@ -1,0 +1,15 @@
+// Parameters of sm90/backward.cu: filled by the host, read by device code. Plain types only.
+#pragma once
+#include "shared/arguments.cuh"
+#include "sm90/tensor_map.cuh"
+
+namespace attn::device::sm90 {
+
+struct BackwardParams {
+  // Rank 4, (column, row, head, batch). Boxes: 64 columns in 128-byte swizzle, and tile_q rows of q
+  // and dout, tile_kv of k and v.
+  TensorMap q, k, v, dout;
+  Arguments common;
+};
+
+}  // namespace attn::device::sm90

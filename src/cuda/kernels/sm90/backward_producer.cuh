@@ -1,0 +1,126 @@
+// The producer warpgroup of sm90/backward.cu, a role per warp:
+//   TileLoader  warp 0: K, V once, then Q and dO of each step, by TMA
+//   DqAdder     warps 1 and 2: adds a consumer warpgroup's dQ to dq_accum
+//   RowLoader   warp 3: lse and delta of each step
+#pragma once
+#include "ptx/memory.cuh"
+#include "ptx/tma.cuh"
+#include "shared/dq_accum.cuh"
+#include "shared/score.cuh"
+#include "sm90/backward_barriers.cuh"
+#include "sm90/backward_keys.cuh"
+
+namespace sm90 {
+
+// Run() is called by one thread.
+struct TileLoader {
+  const BackwardParams& p;
+  const KeyTile& keys;
+  unsigned base;  // shared memory
+  BackwardBarriers barriers;
+
+  __device__ __forceinline__ void Run() const {
+    LoadKeys(&p.k, kShared.k, BackwardBarriers::kKReady);
+    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+      const int stage = step % kStages;
+      barriers.Wait(BackwardBarriers::kQFree + stage, step / kStages + 1);
+      LoadQueries(&p.q, kShared.q + stage * kQBytes, BackwardBarriers::kQReady + stage, head, i0);
+      if (step == 0) LoadKeys(&p.v, kShared.v, BackwardBarriers::kVReady);
+      barriers.Wait(BackwardBarriers::kDoutFree + stage, step / kStages + 1);
+      LoadQueries(&p.dout, kShared.dout + stage * kQBytes, BackwardBarriers::kDoutReady + stage,
+                  head, i0);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
+    ptx::BarrierExpect(barriers.At(ready), kKvBytes);
+#pragma unroll
+    for (int c = 0; c < kDim / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, keys.j0,
+                   keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
+    }
+  }
+  __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready, int head,
+                                              int i0) const {
+    ptx::BarrierExpect(barriers.At(ready), kQBytes);
+#pragma unroll
+    for (int c = 0; c < kDim / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, i0, head,
+                   keys.seq.idx, ptx::kEvictLast);
+    }
+  }
+};
+
+// Run() is called by a warp. Rows past the length get {inf, 0}, so that their P and dS are 0. The
+// scale of P is folded in: lse - kPShift makes P larger, and delta / kPScale is for dS.
+struct RowLoader {
+  const BackwardParams& p;
+  const KeyTile& keys;
+  unsigned base;  // shared memory
+  BackwardBarriers barriers;
+
+  __device__ __forceinline__ void Run() const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+      constexpr int kRows = kTileQ / 32;
+      const int stage = step % kStages;
+      float2 rows[kRows];
+#pragma unroll
+      for (int n = 0; n < kRows; ++n) {
+        const int i = i0 + 32 * n + lane;
+        rows[n] = {shared::kInfinity, 0.0f};
+        if (i < keys.seq.len_q) {
+          rows[n] = *reinterpret_cast<const float2*>(
+              shared::RowAddress(p.common.lse_delta, keys.seq.idx, keys.seq.first_q + i, head));
+        }
+      }
+      barriers.Wait(BackwardBarriers::kQFree + stage, step / kStages + 1);
+      const unsigned to = base + static_cast<unsigned>(4 * (stage * kTileQ + lane));
+#pragma unroll
+      for (int n = 0; n < kRows; ++n) {
+        ptx::StoreShared32(to + kShared.lse + 128 * n, __float_as_uint(rows[n].x - kPShift));
+        ptx::StoreShared32(to + kShared.delta + 128 * n, __float_as_uint(rows[n].y / kPScale));
+      }
+      __syncwarp();
+      if (lane == 0) barriers.Arrive(BackwardBarriers::kQReady + stage);
+    });
+  }
+};
+
+// Run() is called by one thread for each consumer warpgroup.
+struct DqAdder {
+  const BackwardParams& p;
+  const KeyTile& keys;
+  unsigned base;  // shared memory
+  BackwardBarriers barriers;
+  int warpgroup;
+
+  __device__ __forceinline__ void Run() const {
+    const Arguments& a = p.common;
+    const unsigned staged =
+        base + kShared.dq + static_cast<unsigned>(warpgroup * 4 * kDqPieceBytes);
+    ForEachTile(a, keys, [&](int step, int head, int i0) {
+      barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
+      if (a.dq_accum.base != nullptr) {
+        const int row = i0 + kDqRows * warpgroup;
+        float* const to =
+            reinterpret_cast<float*>(shared::RowAddress(
+                a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, head)) +
+            16 * kDqColumns * warpgroup;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          if (row + 16 * w >= keys.seq.len_q) break;
+          ptx::BulkAdd(to + 16 * w * kDim, staged + static_cast<unsigned>(w * kDqPieceBytes),
+                       kDqPieceBytes);
+        }
+        ptx::TmaStoreCommit();
+        ptx::TmaStoreWaitRead();
+      }
+      barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
+    });
+    ptx::TmaStoreWait();
+  }
+};
+
+}  // namespace sm90

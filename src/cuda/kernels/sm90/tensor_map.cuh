@@ -1,0 +1,10 @@
+// CUtensorMap, which no header that NVRTC can include declares.
+#pragma once
+
+namespace attn::device::sm90 {
+
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+
+}  // namespace attn::device::sm90
