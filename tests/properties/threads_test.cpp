@@ -23,7 +23,9 @@ struct Results {
   std::vector<TensorView> views;
 };
 
-Problem deterministic_problem(DType dtype, bool options) {
+enum class Options { none, dbias_of_keys, dbias_of_pairs };
+
+Problem deterministic_problem(DType dtype, Options options) {
   Problem p;
   p.dtype = dtype;
   p.batch = 2;
@@ -35,8 +37,9 @@ Problem deterministic_problem(DType dtype, bool options) {
   p.dim_vo = 16;
   p.causal = true;
   p.deterministic = true;
-  if (options) {
-    p.bias = {true, false, true, false, true};  // reduced over the batch and the queries
+  if (options != Options::none) {
+    // dbias is summed over the batch, and over the queries or not.
+    p.bias = {true, false, true, options == Options::dbias_of_pairs, true};
     p.dbias = true;
     p.sink = p.dsink = true;
     p.dropout = true;
@@ -61,7 +64,7 @@ Results results(Arena& arena, const Problem& p, const ContextOptions& options) {
 
 TEST(Threads, AnyNumberGivesTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-    for (const bool options : {false, true}) {
+    for (const Options options : {Options::none, Options::dbias_of_keys, Options::dbias_of_pairs}) {
       Arena arena;
       const Problem p = deterministic_problem(dtype, options);
       const Results one = results(arena, p, threads_of(1));
@@ -78,13 +81,14 @@ TEST(Threads, AnyNumberGivesTheSameBits) {
 
 // Fewer (batch, key head) than threads: tasks take turns at the sums of dq, which lie in dq for f32
 // and f64, next to it for bf16 and where gradients are added to. Four sequences of few keys each
-// take turns at slots of sums too.
+// take turns at slots of sums too, and sequences at those of dbias.
 TEST(Threads, FewHeadsGiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     for (const bool accumulate : {false, true}) {
       for (const std::int64_t batch : {1, 4}) {
         Arena arena;
-        Problem p = deterministic_problem(dtype, false);
+        Problem p =
+            deterministic_problem(dtype, batch == 1 ? Options::none : Options::dbias_of_pairs);
         p.batch = batch;
         p.heads_q = p.heads_kv = batch == 1 ? 1 : 2;
         p.len_q = batch == 1 ? 613 : 130;
@@ -105,7 +109,7 @@ TEST(Threads, FewHeadsGiveTheSameBits) {
 }
 
 TEST(Threads, ACallersParallelForMayRunInReverseOneByOne) {
-  for (const bool options : {false, true}) {
+  for (const Options options : {Options::none, Options::dbias_of_keys, Options::dbias_of_pairs}) {
     Arena arena;
     const Problem p = deterministic_problem(DType::f32, options);
     const Results one = results(arena, p, threads_of(1));
@@ -123,7 +127,7 @@ TEST(Threads, ACallersParallelForMayRunInReverseOneByOne) {
 
 TEST(Threads, DecodeGivesTheSameBits) {
   Arena arena;
-  Problem p = deterministic_problem(DType::f32, false);
+  Problem p = deterministic_problem(DType::f32, Options::none);
   p.len_q = 1;
   p.len_kv = 900;
   p.split_keys = 100;

@@ -49,6 +49,41 @@ TEST(CpuPlan, DqIsSummedWithDkAndDvOrAlone) {
   }
 }
 
+// A bias without queries or keys of its own sums them: a step of its own.
+TEST(CpuPlan, DbiasComesWithDkAndDvIfItHasEveryPair) {
+  const std::string plain = "heads_q=4 heads_kv=2 len_q=300 len_kv=300 dim_qk=64 dim_vo=64 dbias ";
+  const auto step = [&](const std::string& bias) {
+    return has_step(backward_plan(plain + bias, 2), "bias_gradient");
+  };
+  for (const char* bias :
+       {"bias=bhqk", "bias=hqk batch=3", "dtype=bf16 bias=hqk", "bias=hqk dq=off"})
+    EXPECT_FALSE(step(bias)) << bias;
+  for (const char* bias : {"bias=hk", "bias=hq", "bias=qk", "bias=hqk softcap",
+                           "bias=hqk dk=off dv=off", "bias=hqk layout_q=packed total_q=300"})
+    EXPECT_TRUE(step(bias)) << bias;
+}
+
+// docs/kernels/cpu.md, "Memory".
+TEST(CpuPlan, SumsOfDbiasTakeAtMost256MiB) {
+  const std::string size =
+      "batch=4 heads_q=8 heads_kv=8 len_q=2048 len_kv=2048 dim_qk=64 dim_vo=64 bias=hqk dbias ";
+  const std::int64_t dbias = std::int64_t{2048} * 2048 * 4;
+  for (const std::int32_t threads : {1, 2, 16}) {
+    const std::int64_t without =
+        backward_plan(size + "dbias=off dtype=bf16", threads).workspace_bytes;
+    const std::int64_t with =
+        backward_plan(size + "dtype=bf16 dtype_bias=bf16", threads).workspace_bytes;
+    EXPECT_GE(with, without + dbias) << threads;
+    EXPECT_LT(with, without + 6 * dbias) << threads;
+    const std::int64_t in_place = backward_plan(size + "dtype=f32", threads).workspace_bytes;
+    EXPECT_LT(in_place, without + 4 * threads * kMiB) << threads;
+  }
+  const std::string longer =
+      "batch=2 len_q=16384 len_kv=16384 bias=hqk dbias dtype=bf16 dtype_bias=bf16 heads_q=1 "
+      "heads_kv=1";
+  EXPECT_TRUE(has_step(backward_plan(longer + " dim_qk=64 dim_vo=64", 1), "bias_gradient"));
+}
+
 // Enough heads for all threads: one task each. Fewer: one task for each block of keys.
 TEST(CpuPlan, HeadsAreCutIntoTasksOnlyIfThreadsWouldIdle) {
   const std::string size = " len_q=1024 len_kv=1024 dim_qk=64 dim_vo=64";

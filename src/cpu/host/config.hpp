@@ -32,7 +32,11 @@ struct Config {
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;
   std::int64_t dq_slots = 0;  // backward: sums of dq that the tasks share
-  bool pack_keys = false;     // bf16 engines: a step of its own packs all keys and values
+  // Backward: dbias comes with dk and dv, instead of by a step of its own. Slots: sums of dbias in
+  // the workspace; 0: dbias itself holds them.
+  bool dbias_with_keys = false;
+  std::int64_t dbias_slots = 0;
+  bool pack_keys = false;  // bf16 engines: a step of its own packs all keys and values
 };
 
 using core::divide_up;
@@ -50,6 +54,18 @@ inline bool dq_with_keys(const Problem& p) {
 // Whether sums of dq can lie in dq itself: it has the type of the arithmetic and is only written.
 inline bool dq_in_place(const Problem& p) {
   return p.rope != Rope::none || (p.grad_type() == p.statistics_type() && !p.accumulate);
+}
+// How many (batch, key head) add to the same dbias.
+inline std::int64_t dbias_terms(const Problem& p) {
+  return (p.bias.batch ? 1 : p.batch) * (p.bias.head ? 1 : p.heads_kv);
+}
+// Row length and elements of a key head's sums of dbias in the workspace: [heads_per_kv * len_q,
+// len_kv padded].
+inline std::int64_t dbias_accum_row(const Problem& p) {
+  return round_up(p.len_kv, 16);
+}
+inline std::int64_t dbias_accum_size(const Problem& p) {
+  return p.heads_q / p.heads_kv * p.len_q * dbias_accum_row(p);
 }
 // Elements that the sums of dq of one (batch, key head) take: whole strips of a bf16 engine.
 template <class T>

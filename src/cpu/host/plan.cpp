@@ -18,8 +18,9 @@ constexpr std::int64_t kTileKv = 64;
 // 25 % faster, 512 no more than 3 % faster than that (Xeon with AVX-512, 2 MiB L2; dims 64 and
 // 128).
 constexpr std::int64_t kBlockTiles = 4;
-constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;   // bytes of its K, V, dk and dv
-constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes a worker
+constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;      // bytes of its K, V, dk and dv
+constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;     // bytes a worker
+constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;  // bytes
 constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
 constexpr std::int64_t kLeastSharedKeys = 4;  // tiles of rows; with 3, packing apart costs 5 %
 constexpr std::int64_t kWantedTasks = 32;     // a plan with fewer splits the keys ...
@@ -61,6 +62,23 @@ void set_blocks(const Problem& p, std::int64_t threads, Config& config) {
 std::int64_t dq_slots(const Problem& p, const Config& config, std::int64_t threads) {
   if (dq_in_place(p) || key_tasks(p, config) <= 1) return 0;
   return std::min({threads, divide_up(threads, key_tasks(p, config)) + 1, p.batch * p.heads_kv});
+}
+
+// Whether dbias comes with dk and dv, and where it is summed.
+void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
+  const bool every_pair = p.bias.q && p.bias.kv && p.layout_q == Layout::padded &&
+                          p.layout_kv == Layout::padded && !p.softcap;
+  const bool own_head = p.bias.head || p.heads_q == p.heads_kv;
+  if (!p.dbias || !(p.dk || p.dv) || !every_pair || !own_head) return;
+  const std::int64_t terms = dbias_terms(p);
+  if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
+    // Sums of as many key heads as the tasks of all threads may spread over at a time.
+    const std::int64_t slots = std::min(divide_up(threads, terms * key_tasks(p, config)) + 1,
+                                        p.batch * p.heads_kv / terms);
+    if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) return;
+    config.dbias_slots = slots;
+  }
+  config.dbias_with_keys = true;
 }
 
 // bf16 engines. A strip of 16 rows is one AMX tile high, so that the packed K and V of a tile of
@@ -115,6 +133,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   if (pass == Pass::backward) {
     set_blocks(p, threads, config);
     if (dq_with_keys(p)) config.dq_slots = dq_slots(p, config, threads);
+    set_dbias(p, threads, config);
     return config;
   }
 
@@ -209,7 +228,7 @@ void CpuPlan::add_backward() {
   } else if (p.dk || p.dv) {
     add(Step::backward_kv);
   }
-  if (p.dbias) add(Step::bias_gradient);
+  if (p.dbias && !config.dbias_with_keys) add(Step::bias_gradient);
   if (p.dsink) add(Step::sink_gradient);
   if (p.rope == Rope::none) return;
   if (p.dq) add(Step::rotate_dq);
@@ -238,6 +257,7 @@ PlanSummary CpuPlan::summary() const {
     core::append_config(to.config, "block_kv", config.block_kv);
     core::append_config(to.config, "blocks_of_task", config.blocks_of_task);
     core::append_config(to.config, "dq_slots", config.dq_slots);
+    if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);
   }
   core::append_config(to.config, "threads", threads);
   to.tile_q = config.tile_rows;

@@ -61,7 +61,9 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     most = std::max(most, bytes(Phase::backward_kv, keys_config(config)));
   }
   if (p.dq && !dq_with_keys(p)) most = std::max(most, bytes(Phase::backward_q, config));
-  if (p.dbias) most = std::max(most, bytes(Phase::backward_bias, config));
+  if (p.dbias && !config.dbias_with_keys) {
+    most = std::max(most, bytes(Phase::backward_bias, config));
+  }
   return most;
 }
 
@@ -84,6 +86,12 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
       w.sums.dq.tasks_left = arena.take<std::int64_t>(p.batch * p.heads_kv);
       if (config.dq_slots > 0)
         w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
+    }
+    if (config.dbias_with_keys && dbias_terms(p) > 1) {
+      w.sums.dbias.strips_done =
+          arena.take<std::int32_t>(p.batch * p.heads_kv * key_blocks(p, config));
+      if (config.dbias_slots > 0)
+        w.sums.dbias.accum = arena.take<T>(config.dbias_slots * dbias_accum_size(p));
     }
   } else if (config.pack_keys) {
     const std::int64_t keys = p.batch * p.heads_kv * key_tiles(p, config) * config.tile_kv;

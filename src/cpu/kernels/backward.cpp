@@ -3,7 +3,8 @@
 // same bits for any number of threads.
 //   keys:    dk, dv of a tile of keys, and dq with them: backward_keys.cpp
 //   queries: dq alone, of a tile of rows; loops over tiles of keys
-//   bias:    dbias of a tile of the bias; loops over what the bias broadcasts
+//   bias:    dbias of a tile of the bias where it doesn't come with the keys; loops over what the
+//            bias broadcasts
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/backward.cpp"
 #include <hwy/foreach_target.h>
@@ -224,6 +225,9 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
     }
     delta = hn::GetLane(hn::SumOfLanes(d, sum));
     if (call.dlse.given()) delta -= LoadStat<T>(call.dlse, entry, row);
+  }
+  if (sums.dbias.strips_done != nullptr) {
+    std::fill_n(sums.dbias.strips_done + task * key_blocks(p, config), key_blocks(p, config), 0);
   }
   if (dq_with_keys(p)) PrepareDq(call, config, sums, entry, head_kv, x.zeros);
 }

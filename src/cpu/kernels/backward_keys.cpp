@@ -17,6 +17,7 @@
 
 #include <algorithm>
 
+#include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/gradient-inl.h"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/tile_ops/bf16_block-inl.h"
@@ -60,17 +61,22 @@ void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned
 
 // The block's products with the loaded strip. False: interrupted.
 template <class T>
-bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count) {
+bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count,
+               BiasGradient<T>& dbias) {
   const auto& [call, config, sums, entry, index, head_kv, all] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
   T* dq = nullptr;
+  if (dbias.active() && !dbias.Begin(block, strip, count)) return false;
   for (std::int64_t begin = 0; begin < block.keys; begin += config.tile_kv) {
     const std::int64_t j0 = block.j0 + begin;
     const std::int64_t keys = std::min(config.tile_kv, block.keys - begin);
     const KeySpan span = SeenSpan<T>(all.rows, count, j0, keys);
-    if (span.keys == 0) continue;
+    if (span.keys == 0) {
+      if (dbias.active()) dbias.AddNothing(j0, keys);
+      continue;
+    }
     Scratch<T> x = all;
     x.k_t += begin * qk;
     x.v_t += begin * vo;
@@ -79,6 +85,7 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     if ((block.loaded & bit) == 0) LoadKeys(at, x, j0, keys);
     block.loaded |= bit;
     GradientStrip(call, config, entry, x, span, 0, count, false, NextOf(block, begin, config));
+    if (dbias.active()) dbias.AddTile(j0, keys, span, x.dp, NextOf(block, begin, config));
     T* dv = x.acc_b + (begin + span.first) * vo;
     T* dk = x.acc_a + (begin + span.first) * qk;
     if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});
@@ -88,6 +95,7 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     if (dq == nullptr) return false;
     Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, dq, qk, count, qk, span.keys, true});
   }
+  if (dbias.active()) dbias.End(block);
   if (!p.dq) return true;
   if (dq == nullptr) dq = BeginDq(at, block.index, strip, count);
   if (dq == nullptr) return false;
@@ -99,7 +107,8 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
 template <class T>
 class FloatBlock {
  public:
-  explicit FloatBlock(const KeyHead<T>& at) : at_(at) {}
+  explicit FloatBlock(const KeyHead<T>& at) : at_(at), dbias_(at) {}
+  BiasGradient<T>& dbias() { return dbias_; }
   void Clear(std::int64_t owned) {
     std::fill_n(at_.x.acc_a, owned * padded<T>(at_.call.problem.dim_qk), T(0));
     std::fill_n(at_.x.acc_b, owned * padded<T>(at_.call.problem.dim_vo), T(0));
@@ -109,7 +118,7 @@ class FloatBlock {
   }
   // False: interrupted.
   bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
-    return KeysStrip(at_, block, strip, count);
+    return KeysStrip(at_, block, strip, count, dbias_);
   }
   void Store(std::int64_t j0, std::int64_t owned, std::int64_t keys) {
     StoreKeyGradients(at_, j0, owned, keys);
@@ -117,6 +126,7 @@ class FloatBlock {
 
  private:
   const KeyHead<T>& at_;
+  BiasGradient<T> dbias_;
 };
 
 // False: interrupted.
@@ -130,16 +140,25 @@ bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
   const std::int64_t owned = std::min(config.block_kv, at.entry.rows_kv - block.j0);
   if (owned <= 0) return true;
   block.keys = std::clamp<std::int64_t>(at.entry.len_kv - block.j0, 0, owned);
+  block.owned = owned;
+  auto& dbias = products.dbias();
   products.Clear(owned);
 
   const std::int64_t all_rows = call.numbers.heads_per_kv * at.entry.rows_q;
   const core::KeyRange* strip_keys = at.sums.strips_of(call, at.entry, at.head, config.strip_rows);
   for (std::int64_t strip = 0; strip * config.strip_rows < all_rows; ++strip) {
     const core::KeyRange seen = strip_keys[strip];
-    if (!(seen.begin < block.j0 + block.keys && seen.end > block.j0)) continue;
+    const bool visited = seen.begin < block.j0 + block.keys && seen.end > block.j0;
+    if (!visited && !dbias.active()) continue;
     if (core::interrupted(call.interrupt)) return false;
     const std::int64_t row0 = strip * config.strip_rows;
     const std::int64_t count = std::min(config.strip_rows, all_rows - row0);
+    if (!visited) {
+      if (!dbias.Begin(block, strip, count)) return false;
+      dbias.AddNothing(block.j0, block.keys);
+      dbias.End(block);
+      continue;
+    }
     products.Load(row0, count);
     if (!products.Multiply(block, strip, count)) return false;
   }
@@ -163,7 +182,8 @@ KeyHead<T> KeyHeadOf(const Call& call, const Config& config, const RowSums<T>& s
                      std::int64_t task, const Scratch<T>& x) {
   const Problem& p = call.problem;
   const std::int64_t index = task / key_tasks(p, config);
-  return {call, config, sums, entry_of(call, index / p.heads_kv), index, index % p.heads_kv, x};
+  const KeyHeadPlace place = key_head_at(p, config, index);
+  return {call, config, sums, entry_of(call, place.b), index, place.head, x};
 }
 
 template <class T>

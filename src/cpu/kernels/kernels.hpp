@@ -89,12 +89,33 @@ struct SharedDq {
   T* accum = nullptr;
 };
 
+// How (batch, key head)s add to the same dbias, one after the other in the order of their tasks.
+// Null where each has a dbias of its own.
+template <class T>
+struct SharedDbias {
+  std::int32_t* strips_done = nullptr;  // [batch * heads_kv in task order, key_blocks]
+  // [dbias_slots, heads_per_kv * len_q, dbias_accum_row]: the sums of the n-th dbias_terms()
+  // (batch, key head)s are in slot n % dbias_slots. Null where dbias itself holds them.
+  T* accum = nullptr;
+};
+
+// The (batch, key head) of the n-th run of key_tasks() tasks. Those that share a dbias follow one
+// another, so that few sums are unfinished at a time.
+struct KeyHeadPlace {
+  std::int64_t b, head;
+};
+inline KeyHeadPlace key_head_at(const Problem& p, const Config& config, std::int64_t n) {
+  if (config.dbias_with_keys && p.bias.head && !p.bias.batch) return {n % p.batch, n / p.batch};
+  return {n / p.heads_kv, n % p.heads_kv};
+}
+
 // What a backward pass computes once for each query row and strip of rows.
 template <class T>
 struct RowSums {
   T* delta = nullptr;                // [heads_q, all_query_rows]
   core::KeyRange* strips = nullptr;  // [heads_kv, strips]: keys that a strip's rows may see
   SharedDq<T> dq;
+  SharedDbias<T> dbias;
   [[nodiscard]] T& delta_of(const Call& call, const Entry& entry, std::int64_t head,
                             std::int64_t i) const {
     return delta[head * all_query_rows(call.problem) + entry.row0 + i];

@@ -26,7 +26,7 @@ struct KeyHead {
   const Config& config;
   const RowSums<T>& sums;
   Entry entry;
-  std::int64_t index;  // b * heads_kv + head
+  std::int64_t index;  // in the order of tasks
   std::int64_t head;
   Scratch<T> x;
 };
@@ -117,6 +117,7 @@ struct KeyBlock {
   std::int64_t index = 0;
   std::int64_t j0 = 0;
   std::int64_t keys = 0;
+  std::int64_t owned = 0;    // with padding behind the sequence
   std::uint64_t loaded = 0;  // a bit a tile
 };
 

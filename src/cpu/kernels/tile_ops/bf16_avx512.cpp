@@ -140,6 +140,9 @@ HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r) {
     for (std::int64_t row = 0; row < 2 && r + row < x.count; ++row) {
       for (std::int64_t half = 0; half < 2; ++half) {
         rows[row][half] = GradientOf<kDropout>(x, r + row, c + 16 * half);
+        if (x.ds_f32 != nullptr) {
+          _mm512_storeu_ps(x.ds_f32 + (r + row) * x.cols + c + 16 * half, rows[row][half].ds);
+        }
       }
     }
     for (std::int64_t half = 0; half < 2; ++half) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/key_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,13 +28,16 @@ class Bf16Block {
         x_(x),
         engine_(bf16_engine(at.config.engine)),
         qk_(round_up(at.call.problem.dim_qk, kPackedDepth)),
-        vo_(round_up(at.call.problem.dim_vo, kPackedDepth)) {
+        vo_(round_up(at.call.problem.dim_vo, kPackedDepth)),
+        dbias_(at),
+        dbias_of_rows_(dbias_.is_plain_copy() && at.call.dbias.dtype == DType::bf16) {
     engine_.begin();
   }
   ~Bf16Block() { engine_.end(); }
   Bf16Block(const Bf16Block&) = delete;
   Bf16Block& operator=(const Bf16Block&) = delete;
 
+  BiasGradient<float>& dbias() { return dbias_; }
   void Clear(std::int64_t) {
     std::fill_n(x_.dk_t, at_.config.block_kv * qk_, 0.0F);
     std::fill_n(x_.dv_t, at_.config.block_kv * vo_, 0.0F);
@@ -57,15 +61,20 @@ class Bf16Block {
   bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
     const Problem& p = at_.call.problem;
     float* dq = nullptr;
+    if (dbias_.active() && !dbias_.Begin(block, strip, count)) return false;
     for (std::int64_t begin = 0; begin < block.keys; begin += at_.config.tile_kv) {
       const std::int64_t j0 = block.j0 + begin;
       const std::int64_t keys = std::min(at_.config.tile_kv, block.keys - begin);
       const KeySpan span = SeenSpan<float, kPackedDepth>(x_.f32.rows, count, j0, keys);
-      if (span.keys == 0) continue;
+      if (span.keys == 0) {
+        if (dbias_.active()) dbias_.AddNothing(j0, keys);
+        continue;
+      }
       const std::uint64_t bit = std::uint64_t{1} << (begin / at_.config.tile_kv);
       if ((block.loaded & bit) == 0) LoadKeys(begin, j0, keys);
       block.loaded |= bit;
       MultiplyTile(span, NextOf(block, begin, at_.config), begin + span.first, count);
+      if (dbias_.active()) AddDbias(j0, keys, span, NextOf(block, begin, at_.config));
       if (!p.dq) continue;
       if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
       if (dq == nullptr) return false;
@@ -81,6 +90,7 @@ class Bf16Block {
                         .depth = span.cols,
                         .accumulate = true});
     }
+    if (dbias_.active()) dbias_.End(block);
     if (!p.dq) return true;
     if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
     if (dq == nullptr) return false;
@@ -195,9 +205,18 @@ class Bf16Block {
                       .factors = x.factors,
                       .p = x_.p,
                       .ds = x_.ds,
-                      .ds_rows = x_.ds_rows});
+                      .ds_rows = x_.ds_rows,
+                      .ds_f32 = dbias_.active() && !dbias_of_rows_ ? x.dp : nullptr});
     if (p.dv) AddTransposed(x_.dout_t, x_.p, vo_, first, cols, x_.dv_t);
     if (p.dk) AddTransposed(x_.q_t, x_.ds, qk_, first, cols, x_.dk_t);
+  }
+
+  void AddDbias(std::int64_t j0, std::int64_t keys, const KeySpan& span, const NextScores& next) {
+    if (dbias_of_rows_) {
+      dbias_.AddTile(j0, keys, span, x_.ds_rows, next);
+    } else {
+      dbias_.AddTile(j0, keys, span, x_.f32.dp, next);
+    }
   }
 
   // Row j of the block's dk or dv, from sums [dim x block_kv].
@@ -216,6 +235,8 @@ class Bf16Block {
   const Bf16Engine& engine_;
   std::int64_t qk_;
   std::int64_t vo_;
+  BiasGradient<float> dbias_;
+  bool dbias_of_rows_;  // dS rounded to bf16 is dbias
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

@@ -62,6 +62,7 @@ struct Bf16Gradient {
   Bf16Bits* p;           // 0 where dropped, else without the factor; packed along the columns
   Bf16Bits* ds;          // packed likewise
   Bf16Bits* ds_rows;     // [kBf16StripRows x cols] row-major
+  float* ds_f32;         // [count x cols], may be dp; null: not wanted
 };
 inline constexpr std::int64_t kBf16StripRows = 32;  // in the backward
 

@@ -1,0 +1,180 @@
+// dbias of a strip of rows against a block of keys, from the gradients of scores that dk and dq need
+// anyway. A (batch, key head) has a dbias of its own, or several add to one: in the order of their
+// tasks, strip by strip, so that the sums have the same bits for any number of threads. Waiting ends
+// as it does for dq (backward_keys.cpp): only for tasks that started before.
+//
+// Every pair is written, those that no row of a strip sees too: as zeros, unless others add to them.
+#if defined(ATTN_CPU_BIAS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_BIAS_GRADIENT_INL_H_
+#undef ATTN_CPU_BIAS_GRADIENT_INL_H_
+#else
+#define ATTN_CPU_BIAS_GRADIENT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels/key_block-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+class BiasGradient {
+ public:
+  explicit BiasGradient(const KeyHead<T>& at)
+      : at_(at),
+        active_(at.config.dbias_with_keys),
+        terms_(active_ ? dbias_terms(at.call.problem) : 1),
+        first_(at.index % terms_ == 0),
+        last_(at.index % terms_ == terms_ - 1) {}
+
+  // Whether there is anything to do; if not, no other member is called.
+  [[nodiscard]] bool active() const { return active_; }
+  // Whether the gradients of scores are dbias as they are, but for its type.
+  [[nodiscard]] bool is_plain_copy() const {
+    const Problem& p = at_.call.problem;
+    return terms_ == 1 && !p.accumulate && !p.nonfinite_zero;
+  }
+
+  // Before a strip's first tile: waits until those before have added to it. False: interrupted.
+  bool Begin(const KeyBlock& block, std::int64_t strip, std::int64_t count) {
+    row0_ = strip * at_.config.strip_rows;
+    count_ = count;
+    strip_ = strip;
+    if (at_.sums.dbias.strips_done == nullptr) return true;
+    std::int64_t before = at_.index - 1;
+    if (first_) before -= (at_.config.dbias_slots - 1) * terms_;  // those that had this slot
+    if (before < 0 || (first_ && at_.config.dbias_slots == 0)) return true;
+    const std::atomic_ref<std::int32_t> done(strips_done(before, block));
+    return wait_until([&] { return done.load(std::memory_order_acquire) > strip; },
+                      at_.call.interrupt);
+  }
+
+  // The strip's gradients [count x span.cols] of the keys [j0, j0 + keys), of which the span is
+  // computed.
+  // `next`: the tile that comes after it.
+  template <class Value>
+  void AddTile(std::int64_t j0, std::int64_t keys, const KeySpan& span, const Value* ds,
+               const NextScores& next = {}) {
+    std::uint32_t replaced = 0;
+    for (std::int64_t r = 0; r < count_; ++r) {
+      const std::int64_t row = row0_ + r;
+      const Value* values = ds + r * span.cols;
+      Prefetch(row, next);
+      if constexpr (sizeof(Value) == sizeof(Bf16Bits)) {
+        CopyRow(values, j0, keys, span, reinterpret_cast<Bf16Bits*>(dbias_address(row, j0)));
+      } else {
+        replaced += AddRow(values, row, j0, keys, span);
+      }
+    }
+    count_nonfinite(at_.call, replaced);
+  }
+
+  // The same where no row of the strip sees any of the keys.
+  void AddNothing(std::int64_t j0, std::int64_t keys) {
+    for (std::int64_t end = j0 + keys; j0 < end; j0 += at_.config.tile_kv) {
+      AddTile<T>(j0, std::min(at_.config.tile_kv, end - j0), KeySpan{.j0 = j0}, at_.x.s);
+    }
+  }
+
+  // After the last tile.
+  void End(const KeyBlock& block) {
+    if (block.owned > block.keys) AddNothing(block.j0 + block.keys, block.owned - block.keys);
+    if (at_.sums.dbias.strips_done == nullptr) return;
+    std::atomic_ref<std::int32_t>(strips_done(at_.index, block))
+        .store(static_cast<std::int32_t>(strip_ + 1), std::memory_order_release);
+  }
+
+ private:
+  std::int32_t& strips_done(std::int64_t index, const KeyBlock& block) const {
+    return at_.sums.dbias
+        .strips_done[index * key_blocks(at_.call.problem, at_.config) + block.index];
+  }
+
+  // Row `row` of the key head's rows, from key j.
+  char* dbias_address(std::int64_t row, std::int64_t j) const {
+    const std::int64_t head = at_.head * at_.call.numbers.heads_per_kv + row / at_.entry.rows_q;
+    return pair_address(at_.call.dbias, at_.entry.b, head, row % at_.entry.rows_q, j);
+  }
+  T* accum_address(std::int64_t row, std::int64_t j) const {
+    const Problem& p = at_.call.problem;
+    const std::int64_t slot = at_.index / terms_ % at_.config.dbias_slots;
+    return at_.sums.dbias.accum + slot * dbias_accum_size(p) + row * dbias_accum_row(p) + j;
+  }
+
+  // Asks for the lines of the next tile that will be written: their rows are kilobytes apart.
+  // 101 to 107 GFLOP/s for an f32 backward with a dbias [1, 12, 2048, 2048].
+  void Prefetch(std::int64_t row, const NextScores& next) const {
+    row += next.rows_ahead;
+    if (next.keys <= 0 || row >= at_.call.numbers.heads_per_kv * at_.entry.rows_q) return;
+    const bool in_accum = at_.sums.dbias.accum != nullptr;
+    const char* begin = in_accum ? reinterpret_cast<const char*>(accum_address(row, next.j0))
+                                 : dbias_address(row, next.j0);
+    const std::int64_t size = in_accum ? std::int64_t{sizeof(T)} : size_of(at_.call.dbias.dtype);
+    asm volatile("");  // as PrefetchScores
+    for (std::int64_t at = 0; at < next.keys * size; at += 64) __builtin_prefetch(begin + at, 1, 3);
+  }
+
+  template <class Value>
+  static void CopyRow(const Value* values, std::int64_t j0, std::int64_t keys, const KeySpan& span,
+                      Value* out) {
+    const std::int64_t begin = span.j0 - j0;
+    std::fill_n(out, begin, Value{0});
+    std::memcpy(out + begin, values, static_cast<std::size_t>(span.keys) * sizeof(Value));
+    std::fill(out + begin + span.keys, out + keys, Value{0});
+  }
+
+  static void AddTo(T* HWY_RESTRICT sums, const T* HWY_RESTRICT values, std::int64_t count) {
+    const hn::ScalableTag<T> d;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    std::int64_t c = 0;
+    for (; c + kLanes <= count; c += kLanes) {
+      hn::StoreU(hn::Add(hn::LoadU(d, sums + c), hn::Load(d, values + c)), d, sums + c);
+    }
+    for (; c < count; ++c) sums[c] += values[c];
+  }
+
+  // Returns how many non-finite values of dbias were replaced.
+  std::uint32_t AddRow(const T* values, std::int64_t row, std::int64_t j0, std::int64_t keys,
+                       const KeySpan& span) {
+    const Problem& p = at_.call.problem;
+    char* out = dbias_address(row, j0);
+    const auto store = [&](const T* from) {
+      return StoreRow(at_.call.dbias.dtype, out, from, keys, p.accumulate, p.nonfinite_zero);
+    };
+    T* temp = at_.x.temp;
+    if (terms_ == 1) {
+      if (span.keys == keys) return store(values);
+      CopyRow(values, j0, keys, span, temp);
+      return store(temp);
+    }
+    const bool in_accum = at_.sums.dbias.accum != nullptr;
+    T* sums = in_accum ? accum_address(row, j0) : reinterpret_cast<T*>(out);
+    if (first_) {
+      CopyRow(values, j0, keys, span, sums);
+    } else {
+      AddTo(sums + span.j0 - j0, values, span.keys);
+    }
+    if (!last_ || (!in_accum && !p.nonfinite_zero)) return 0;
+    std::copy_n(sums, keys, temp);
+    return store(temp);
+  }
+
+  const KeyHead<T>& at_;
+  bool active_;
+  std::int64_t terms_;
+  bool first_, last_;  // of those that add to the same dbias
+  std::int64_t row0_ = 0;
+  std::int64_t count_ = 0;
+  std::int64_t strip_ = 0;
+};
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_BIAS_GRADIENT_INL_H_
