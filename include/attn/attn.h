@@ -393,6 +393,11 @@ ATTN_API int32_t attn_rope(attn_context* context, const attn_rope_arguments* arg
  * problem->struct_size must be set. */
 ATTN_API int32_t attn_describe(const attn_arguments* arguments, attn_problem* problem);
 
+/* Fails where such a call would fail because the problem, a tensor's type or shape, or a number
+ * breaks a rule. Nothing is launched, and no memory that a tensor names is read. */
+ATTN_API int32_t attn_validate(int32_t pass, const attn_problem* problem,
+                               const attn_arguments* arguments);
+
 /* Compiles and loads what such a call needs. */
 ATTN_API int32_t attn_prepare(attn_context* context, int32_t pass, const attn_problem* problem,
                               int32_t device);
@@ -431,6 +436,17 @@ ATTN_API int32_t attn_explain(attn_context* context, int32_t pass, const attn_pr
 ATTN_API int32_t attn_problem_print(const attn_problem* problem, char* buffer, size_t size,
                                     size_t* needed);
 ATTN_API int32_t attn_problem_parse(const char* text, attn_problem* problem);
+
+/* Handlers for XLA's foreign function interface, which libattn.jax registers for the platforms
+ * "cpu" and "CUDA": call_frame is an XLA_FFI_CallFrame*, the result an XLA_FFI_Error*.
+ * src/api/xla.cpp lists the attributes that they read. */
+ATTN_API void* attn_xla_forward_host(void* call_frame);
+ATTN_API void* attn_xla_backward_host(void* call_frame);
+ATTN_API void* attn_xla_forward_cuda(void* call_frame);
+ATTN_API void* attn_xla_backward_cuda(void* call_frame);
+/* The threads that later calls of these handlers use on the CPU; 0 = as
+ * attn_context_options.threads. */
+ATTN_API int32_t attn_xla_set_threads(int32_t threads);
 
 /* The message of the last error of this thread; "" before the first. Valid until its next error. */
 ATTN_API const char* attn_last_error(void);

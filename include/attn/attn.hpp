@@ -44,6 +44,10 @@ ATTN_API void rope(Context& context, const RopeArguments& arguments);
 ATTN_API void prepare(Context& context, Pass pass, const Problem& problem,
                       Device device = Device::host);
 
+// Throws what such a call throws where the problem, a tensor's type or shape, or a number breaks a
+// rule. Nothing is launched, and no memory that a tensor names is read.
+ATTN_API void validate(Pass pass, const Problem& problem, const Arguments& arguments);
+
 // Bytes of scratch memory that the call uses in total.
 ATTN_API std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem,
                                       Device device = Device::host);

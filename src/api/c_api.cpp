@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "api/c_convert.hpp"
+#include "api/xla.hpp"
 #include "core/names.hpp"
 
 struct attn_context {
@@ -242,6 +243,23 @@ int32_t attn_describe(const attn_arguments* arguments, attn_problem* problem) {
     attn_problem& target = need("attn_problem", problem);
     check_struct_size("attn_problem", target.struct_size, sizeof target);
     target = to_c(attn::describe(from_c(need("attn_arguments", arguments))));
+  });
+}
+
+int32_t attn_validate(int32_t pass, const attn_problem* problem, const attn_arguments* arguments) {
+  return guarded([&] {
+    attn::validate(pass_of(pass), problem_of(problem), from_c(need("attn_arguments", arguments)));
+  });
+}
+
+int32_t attn_xla_set_threads(int32_t threads) {
+  return guarded([&] {
+    if (threads < 0) {
+      throw Error(ErrorCode::invalid_argument, "attn_xla_set_threads: threads: found " +
+                                                   std::to_string(threads) +
+                                                   "; accepted 0 or more");
+    }
+    attn::api::xla::set_threads(threads);
   });
 }
 

@@ -1,5 +1,5 @@
-// The calls that answer: supports, plan, explain, workspace_bytes, output_shapes, backends,
-// version.
+// The calls that answer: validate, supports, plan, explain, workspace_bytes, output_shapes,
+// backends, version.
 #include <attn/attn.hpp>
 #include <string>
 #include <utility>
@@ -30,6 +30,10 @@ void prepare(Context& context, Pass pass, const Problem& problem, Device device)
 std::int64_t workspace_bytes(Context& context, Pass pass, const Problem& problem, Device device) {
   Context::State& state = context.state();
   return state.planned(pass, problem, state.place_for(device))->plan->workspace_bytes;
+}
+
+void validate(Pass pass, const Problem& problem, const Arguments& arguments) {
+  api::check(core::validate(pass, problem, arguments));
 }
 
 Outputs output_shapes(Pass pass, const Problem& problem) {

@@ -1,0 +1,11 @@
+// The handlers for XLA's foreign function interface: see xla.cpp.
+#pragma once
+
+#include <cstdint>
+
+namespace attn::api::xla {
+
+// Later calls on the CPU use this many threads; 0 = as a Context chooses.
+void set_threads(std::int32_t threads);
+
+}  // namespace attn::api::xla
