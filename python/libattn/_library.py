@@ -169,6 +169,7 @@ def set_num_threads(threads: int) -> None:
             _threads_set = context_before
             raise
     _threads_set = threads
+    check(LIBRARY.attn_xla_set_threads(threads))  # calls of libattn.jax
 
 
 def get_num_threads() -> int:

@@ -17,8 +17,17 @@ _RENAMED: dict[str, dict[str, str]] = {
     "attention": _RESULTS,
     "decode": {"k": "k_cache", "v": "v_cache", **_RESULTS},
     "merge": _RESULTS,
+    "dot_product_attention": {
+        "q": "query",
+        "k": "key",
+        "v": "value",
+        "len_q": "query_seq_lengths",
+        "len_kv": "key_value_seq_lengths",
+    },
 }
-_ARGUMENT = re.compile(r"(?<= of )(k|v|o|lse)\b|(?<=: )(k|v|o|lse)(?=:| is | goes )")
+_ARGUMENT = re.compile(
+    r"(?<= of )(q|k|v|o|lse|len_q|len_kv)\b|(?<=: )(q|k|v|o|lse|len_q|len_kv)(?=:| is | goes )"
+)
 
 
 def renamed(function: str, message: str) -> str:
