@@ -1,0 +1,90 @@
+"""libattn.jax in a process: what it imports, threads, and the host's time for a call."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+jax = pytest.importorskip("jax", minversion="0.6")
+
+import jax.numpy as jnp  # noqa: E402
+import libattn  # noqa: E402
+from libattn.jax import attention  # noqa: E402
+
+MICROSECONDS_ABOVE_NOTHING = 20
+
+
+def in_process(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_libattn_does_not_import_jax():
+    assert in_process("import sys, libattn; print('jax' in sys.modules)") == ["False"]
+
+
+def test_libattn_jax_does_not_import_torch_and_starts_no_backend():
+    code = """
+import sys, libattn.jax
+from jax._src import xla_bridge
+print('torch' in sys.modules, bool(xla_bridge._backends))"""
+    assert in_process(code) == ["False", "False"]
+
+
+def test_threads():
+    """The result is the same on any number of threads, also of one that is set later."""
+    x = jnp.ones((2, 64, 4, 16)) * jnp.arange(64.0)[:, None, None]
+    run = jax.jit(lambda x: attention(x, x, x, causal=True))
+    before = run(x)
+    try:
+        for threads in (1, 3):
+            libattn.set_num_threads(threads)
+            assert jnp.array_equal(run(x), before)
+    finally:
+        libattn.set_num_threads(0)
+
+
+def test_calls_at_the_same_time():
+    """XLA runs independent calls of one program, and programs of several threads, in parallel."""
+    x = jnp.ones((2, 32, 4, 16)) * jnp.arange(32.0)[:, None, None]
+    scales = [0.1 * (i + 1) for i in range(8)]
+    one = jax.jit(lambda x: [attention(x, x, x, scale=s) for s in scales])
+    together = one(x)
+    for got, scale in zip(together, scales, strict=True):
+        assert jnp.array_equal(got, attention(x, x, x, scale=scale))
+
+
+def seconds(function, x):
+    """The median time of a call over batches of calls."""
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        for _ in range(100):
+            function(x).block_until_ready()
+        times.append((time.perf_counter() - start) / 100)
+    return statistics.median(times)
+
+
+def test_overhead_of_a_call():
+    x = jnp.ones((1, 8, 4, 16))
+    call = jax.jit(lambda x: attention(x, x, x))
+    nothing = jax.jit(lambda x: x + 1)
+    call(x), nothing(x)
+    try:
+        libattn.set_num_threads(1)
+        above = []
+        for _ in range(5):  # other programs may run
+            above.append(1e6 * (seconds(call, x) - seconds(nothing, x)))
+            if above[-1] <= MICROSECONDS_ABOVE_NOTHING:
+                return
+    finally:
+        libattn.set_num_threads(0)
+    raise AssertionError(f"{above} us; at most {MICROSECONDS_ABOVE_NOTHING}")
