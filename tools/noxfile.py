@@ -125,8 +125,20 @@ def package(session: nox.Session, environment: str) -> None:
 @nox.session(venv_backend="none", default=False)
 def zoo(session: nox.Session) -> None:
     """Compares every architecture of transformers with eager: python/tests/hf/zoo."""
+    in_newest(session, "zoo", "python/tests/hf", "-m", "zoo.run", *session.posargs)
+
+
+@nox.session(venv_backend="none", default=False)
+def distributed(session: nox.Session) -> None:
+    """libattn.distributed on 1, 2, 3, 4 and 8 processes: all cases."""
+    program = "python/tests/shared/distributed_cases.py"
+    in_newest(session, "distributed", "python/tests/torch", program, "1", "2", "3", "4", "8")
+
+
+def in_newest(session: nox.Session, name: str, path: str, *words: str) -> None:
+    """Runs Python with these words, the wheel and a folder of tests in its path."""
     python = python_envs.make("newest")
-    site = WORK / "zoo"
+    site = WORK / name
     shutil.rmtree(site, ignore_errors=True)
     install = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--target", str(site)]
     session.run(*install, str(wheel()), external=True)
@@ -134,6 +146,6 @@ def zoo(session: nox.Session) -> None:
     variables = {
         "ATTN_LIBRARY": "",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(site), "python/tests/hf"]),
+        "PYTHONPATH": os.pathsep.join([str(site), path]),
     }
-    session.run(str(python), "-m", "zoo.run", *session.posargs, env=variables, external=True)
+    session.run(str(python), *words, env=variables, external=True)

@@ -143,14 +143,18 @@ def test_the_page_of_errors_lists_every_rule():
 
 PUBLIC = [
     entry
-    for module in ("libattn", "libattn.torch", "libattn.hf")
+    for module in ("libattn", "libattn.torch", "libattn.distributed", "libattn.hf")
     for entry in python_reference.entries(module)
 ]
 
 
 @pytest.mark.parametrize("entry", PUBLIC, ids=lambda entry: f"{entry.module}.{entry.name}")
 def test_help_shows_what_the_site_shows(entry):
-    needed = {"libattn.torch": "torch", "libattn.hf": "transformers"}.get(entry.module)
+    needed = {
+        "libattn.torch": "torch",
+        "libattn.distributed": "torch",
+        "libattn.hf": "transformers",
+    }.get(entry.module)
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"no {needed}")
     found = getattr(importlib.import_module(entry.module), entry.name)
@@ -158,7 +162,7 @@ def test_help_shows_what_the_site_shows(entry):
 
 
 def test_every_public_name_is_in_the_reference():
-    for module in ("libattn", "libattn.torch", "libattn.hf"):
+    for module in ("libattn", "libattn.torch", "libattn.distributed", "libattn.hf"):
         tree = ast.parse(python_reference.init_of(module).read_text(encoding="utf-8"))
         public = {
             name

@@ -63,6 +63,8 @@ def write_pages() -> None:
 def write_generated(release: Path) -> None:
     write("reference/python.md", python_reference.page("libattn", "Python: libattn"))
     write("reference/torch.md", python_reference.page("libattn.torch", "Python: libattn.torch"))
+    title = "Python: libattn.distributed"
+    write("reference/distributed.md", python_reference.page("libattn.distributed", title))
     write("reference/huggingface.md", python_reference.page("libattn.hf", "Python: libattn.hf"))
     write("reference/cpp.md", header_reference.cpp_page())
     write("reference/c.md", header_reference.c_page())

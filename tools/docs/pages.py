@@ -24,6 +24,7 @@ ELSEWHERE = {
 GENERATED = (
     "reference/python.md",
     "reference/torch.md",
+    "reference/distributed.md",
     "reference/huggingface.md",
     "reference/cpp.md",
     "reference/c.md",
@@ -71,6 +72,7 @@ NAV: Nav = [
             ("What is computed", "semantics.md"),
             ("Python: libattn", "reference/python.md"),
             ("Python: libattn.torch", "reference/torch.md"),
+            ("Python: libattn.distributed", "reference/distributed.md"),
             ("Python: libattn.hf", "reference/huggingface.md"),
             ("C++", "reference/cpp.md"),
             ("C", "reference/c.md"),
@@ -85,6 +87,7 @@ NAV: Nav = [
         [
             ("What runs where", "support.md"),
             ("PyTorch's tools", "torch.md"),
+            ("Several devices", "distributed.md"),
             ("Looking at attention", "inspect.md"),
             ("CUDA", "cuda.md"),
             ("WebGPU", "webgpu.md"),

@@ -1,0 +1,353 @@
+"""libattn.distributed against one process: a generated list of cases and processes to run it.
+
+usage: python distributed_cases.py RANKS... [--every N] [--only CASE]
+
+One process imports PyTorch and forks the ranks, which talk over gloo on the CPU. Each rank computes
+the unsplit call too and compares its rows: f64 to 1e-12, others as check_close of naive.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
+
+import libattn.distributed as distributed
+import libattn.torch
+import torch
+import torch.distributed as dist
+from naive import check_close
+
+CASES = 320
+LAYOUTS = ("contiguous", "zigzag", "striped")
+OPTIONS = (
+    *("causal", "window", "softcap", "alibi", "sinks", "bias", "mask", "documents", "lengths"),
+    *("dropout", "packed", "diagonal", "cross", "uneven"),
+)
+# Pairs that are refused, or that mean nothing together.
+APART = {
+    *(("packed", other) for other in ("documents", "lengths", "bias", "mask", "dropout", "cross")),
+    *(("packed", other) for other in ("diagonal", "uneven")),
+    *(("lengths", other) for other in ("cross", "diagonal")),
+    ("documents", "cross"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem: sizes, type, layout and the names of its options."""
+
+    number: int
+    layout: str
+    dtype: str
+    sizes: dict[str, int]
+    options: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return f"{self.number} {self.layout} {self.dtype} {sizes} {' '.join(self.options)}"
+
+
+def case(number: int) -> Case:
+    """Every option alone in every layout first, then random sets of them."""
+    chance = random.Random(number)
+    layout = LAYOUTS[number % 3]
+    if number < 3 * (len(OPTIONS) + 1):
+        options = OPTIONS[: number // 3][-1:]
+    else:
+        options = tuple(chance.sample(OPTIONS, chance.randint(2, 4)))
+    if layout == "striped":
+        options = tuple(o for o in options if o != "dropout")
+    if layout != "contiguous":
+        options = tuple(o for o in options if o != "uneven")
+    kept: list[str] = []
+    for option in options:
+        if not any((option, o) in APART or (o, option) in APART for o in kept):
+            kept.append(option)
+    heads_kv = chance.choice((1, 2, 3))
+    sizes = {
+        "batch": 1 if "packed" in kept else chance.choice((1, 2)),
+        "length": chance.choice((1, 2, 5, 7, 16, 19, 23, 33, 50, 64)),
+        "heads_q": heads_kv * chance.choice((1, 2)),
+        "heads_kv": heads_kv,
+        "dim_qk": chance.choice((4, 8, 11, 16)),
+        "dim_vo": chance.choice((4, 8, 16)),
+    }
+    sizes["keys"] = chance.choice((3, 17, 40)) if "cross" in kept else sizes["length"]
+    dtype = chance.choice(("float64", "float64", "float64", "float32", "bfloat16"))
+    return Case(number, layout, dtype, sizes, tuple(kept))
+
+
+class Inputs:
+    """The unsplit tensors and options of a case, the same on all ranks, in float64."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.generator = torch.Generator().manual_seed(case.number)
+        s = case.sizes
+        rows = ((s["length"], s["heads_q"]), (s["keys"], s["heads_kv"]), (s["keys"], s["heads_kv"]))
+        dims = (s["dim_qk"], s["dim_qk"], s["dim_vo"])
+        batch = () if "packed" in case.options else (s["batch"],)
+        self.leaves = [self.normal(*batch, *r, d) for r, d in zip(rows, dims, strict=True)]
+        self.dout = self.normal(*batch, *rows[0], s["dim_vo"])
+        self.dlse = self.normal(*batch, s["heads_q"], s["length"])
+        self.options: dict[str, Any] = {}
+        for name in case.options:
+            getattr(self, "add_" + name)(random.Random(case.number), s)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        made = torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+        return made.to(torch.bfloat16).to(torch.float64)  # all types hold the same values
+
+    def add_causal(self, chance: Any, s: Any) -> None:
+        self.options["causal"] = True
+
+    def add_window(self, chance: Any, s: Any) -> None:
+        sides = ((0, 0), (3, 2), (7, None), (None, 4), (1, 12), (20, 3))
+        self.options["window"] = chance.choice(sides)
+
+    def add_softcap(self, chance: Any, s: Any) -> None:
+        self.options["softcap"] = 1.5
+
+    def add_alibi(self, chance: Any, s: Any) -> None:
+        shape = chance.choice(((s["heads_q"],), (s["batch"], s["heads_q"])))
+        self.options["alibi_slopes"] = self.normal(*shape).abs()
+
+    def add_sinks(self, chance: Any, s: Any) -> None:
+        self.options["sinks"] = self.normal(s["heads_q"])
+
+    def pairs(self, chance: Any, s: Any) -> tuple[int, ...]:
+        sizes = (s["batch"], s["heads_q"], s["length"], s["keys"])
+        return tuple(chance.choice((1, size, size)) for size in sizes)
+
+    def add_bias(self, chance: Any, s: Any) -> None:
+        self.options["bias"] = self.normal(*self.pairs(chance, s))
+
+    def add_mask(self, chance: Any, s: Any) -> None:
+        self.options["mask"] = self.normal(*self.pairs(chance, s)) > -0.5
+
+    def add_documents(self, chance: Any, s: Any) -> None:
+        places = torch.arange(s["length"], dtype=torch.int32)
+        size = chance.choice((1, 4, 9))
+        begin = (places // size * size)[None].repeat(chance.choice((1, s["batch"])), 1)
+        self.options["kv_begin"] = begin
+        if chance.random() < 0.5:
+            self.options["kv_end"] = begin + size - chance.choice((0, 1))
+
+    def add_lengths(self, chance: Any, s: Any) -> None:
+        lengths = [chance.randint(0, s["length"]) for _ in range(s["batch"])]
+        self.options["len_q"] = self.options["len_kv"] = torch.tensor(lengths, dtype=torch.int32)
+
+    def add_dropout(self, chance: Any, s: Any) -> None:
+        self.options |= {"dropout_p": 0.25, "seed": chance.getrandbits(63), "offset": 7}
+
+    def add_packed(self, chance: Any, s: Any) -> None:
+        cuts = sorted(chance.randint(0, s["length"]) for _ in range(3))
+        bounds = torch.tensor([0, *cuts, s["length"]], dtype=torch.int32)
+        self.options |= {"cu_len_q": bounds, "cu_len_kv": bounds, "max_len_q": s["length"]}
+        self.options["max_len_kv"] = s["length"]
+        if "alibi_slopes" in self.options:
+            self.options["alibi_slopes"] = self.options["alibi_slopes"].reshape(-1)[-s["heads_q"] :]
+
+    def add_diagonal(self, chance: Any, s: Any) -> None:
+        self.options["diagonal"] = chance.choice(("top_left", -3, 2))
+
+    def add_cross(self, chance: Any, s: Any) -> None:
+        """Other numbers of keys than of queries: in `sizes`."""
+
+    def add_uneven(self, chance: Any, s: Any) -> None:
+        """Parts of any sizes: in `lengths`."""
+
+    def lengths(self, rows: int, ranks: int) -> list[int] | None:
+        """The parts of a contiguous layout that differ, some of them empty."""
+        if "uneven" not in self.case.options:
+            return None
+        chance = random.Random(rows)
+        cuts = sorted(chance.randint(0, rows) for _ in range(ranks - 1))
+        return [b - a for a, b in zip([0, *cuts], [*cuts, rows], strict=True)]
+
+
+LEARNED = ("bias", "sinks")
+# Dimension of the rows of q in each option that has rows of q.
+ROWS = {"bias": 2, "mask": 2, "kv_begin": 1, "kv_end": 1}
+
+
+def typed(name: str, x: Any, dtype: torch.dtype) -> Any:
+    """An option in the type that it has with inputs of `dtype`."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        return x
+    if name in ("sinks", "alibi_slopes") and dtype != torch.float64:
+        return x.to(torch.float32)
+    return x.to(dtype)
+
+
+def results(call: Any, inputs: list[Any], options: dict[str, Any], dout: Any, dlse: Any) -> Any:
+    """{name: tensor} of o, lse and all gradients."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    options = dict(options)
+    learned = [name for name in LEARNED if name in options]
+    for name in learned:
+        options[name] = options[name].detach().clone().requires_grad_()
+    o, lse = call(*leaves, return_lse=True, **options)
+    hidden = torch.isneginf(lse)  # whose dlse is ignored, and would make the sum NaN
+    loss = (o * dout).sum() + (lse.masked_fill(hidden, 0) * dlse.masked_fill(hidden, 0)).sum()
+    found = torch.autograd.grad(loss, [*leaves, *(options[name] for name in learned)])
+    names = ("dq", "dk", "dv", *("d" + name for name in learned))
+    return {"o": o, "lse": lse, **dict(zip(names, found, strict=True))}
+
+
+def unsplit(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    options = {name: typed(name, x, dtype) for name, x in inputs.options.items()}
+    leaves = [x.to(dtype) for x in inputs.leaves]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    dout, dlse = inputs.dout.to(dtype), inputs.dlse.to(wide)
+    return results(libattn.torch.attention, leaves, options, dout, dlse)
+
+
+class Split:
+    """How a rank's part of a case is cut and computed."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs, self.layout = inputs, inputs.case.layout
+        self.ranks = dist.get_world_size()
+
+    def cut(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        lengths = self.inputs.lengths(x.size(dim), self.ranks)
+        return distributed.shard(x, dim, layout=self.layout, lengths=lengths)
+
+    def attention(self, *tensors: Any, **options: Any) -> Any:
+        return distributed.ring_attention(*tensors, layout=self.layout, **options)
+
+    def part(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of a result, or its share of a gradient that the ranks sum."""
+        packed = "packed" in self.inputs.case.options
+        if name in ("o", "dq", "dk", "dv"):
+            return self.cut(x, 0 if packed else 1)
+        if name == "lse":
+            return self.cut(x, x.dim() - 1)
+        if name == "dbias" and x.size(2) > 1:
+            return self.cut(x, 2)
+        return x
+
+    def run(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        inputs = self.inputs
+        rows = 0 if "packed" in inputs.case.options else 1
+        leaves = [self.cut(x.to(dtype), rows) for x in inputs.leaves]
+        options = {}
+        for name, x in inputs.options.items():
+            x = typed(name, x, dtype)
+            if name in ROWS and (ROWS[name] == 1 or x.size(ROWS[name]) > 1):
+                x = self.cut(x, ROWS[name])
+            options[name] = x
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        dout = self.cut(inputs.dout.to(dtype), rows)
+        dlse = self.cut(inputs.dlse.to(wide), inputs.dlse.dim() - 1)
+        found = results(self.attention, leaves, options, dout, dlse)
+        for name in ("dbias", "dsinks"):
+            # A bias with one row, and sinks: each rank has the sum over its queries.
+            if name in found and (name == "dsinks" or inputs.options["bias"].size(2) == 1):
+                dist.all_reduce(found[name])
+        return found
+
+
+def check(case: Case) -> None:
+    inputs = Inputs(case)
+    dtype = getattr(torch, case.dtype)
+    want = unsplit(inputs, torch.float64)
+    rough = unsplit(inputs, dtype) if dtype != torch.float64 else want
+    split = Split(inputs)
+    for name, got in split.run(dtype).items():
+        expected, near = (split.part(name, x[name]) for x in (want, rough))
+        what = f"case {case}: {name} of rank {dist.get_rank()}"
+        if dtype != torch.float64:
+            check_close(got, expected, near, what, dtype)
+            continue
+        assert got.shape == expected.shape, f"{what}: {got.shape} instead of {expected.shape}"
+        expected = expected.detach()
+        error = torch.where(got == expected, 0.0, (got - expected).abs())  # equal infinities too
+        size = (
+            torch.where(torch.isinf(expected), 0.0, expected.abs()).amax() if error.numel() else 0
+        )
+        assert bool((error <= 1e-12 * (1 + size)).all()), f"{what}: off by {error.max()}"
+
+
+def run_rank(rank: int, ranks: int, store: str, cases: list[Case]) -> int:
+    torch.set_num_threads(1)
+    libattn.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        rank=rank,
+        world_size=ranks,
+        init_method=f"file://{store}",
+        timeout=datetime.timedelta(seconds=20),
+    )
+    failed = 0
+    for one in cases:
+        try:
+            check(one)
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+            if failed > 5:
+                break
+    dist.barrier()
+    dist.destroy_process_group()
+    return failed
+
+
+def fork(ranks: int, target: Any) -> list[int]:
+    """Exit statuses of `target(rank, store)` in forked processes; each ends with this one's.
+
+    Forking shares the import of PyTorch, which takes longer than the cases.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(ranks):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    status = min(target(rank, str(Path(folder) / "store")), 100)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(status)
+            children.append(child)
+        return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ranks", type=int, nargs="+")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--only", type=int)
+    options = parser.parse_args()
+    numbers = range(CASES) if options.only is None else [options.only]
+    # Steps of a number that shares no factor with 3, so that all layouts remain.
+    cases = [case(number) for number in list(numbers)[:: options.every]]
+    failed = 0
+    for ranks in options.ranks:
+        began = time.perf_counter()
+        statuses = fork(ranks, lambda rank, store, ranks=ranks: run_rank(rank, ranks, store, cases))
+        seconds = time.perf_counter() - began
+        failed += any(statuses)
+        outcome = f"FAILED: exit statuses {statuses}" if any(statuses) else "passed"
+        print(f"{len(cases)} cases on {ranks} ranks in {seconds:.1f} s: {outcome}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

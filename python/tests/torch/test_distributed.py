@@ -1,0 +1,34 @@
+"""libattn.distributed: processes on the CPU over gloo, compared with one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4")
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch without torch.distributed", allow_module_level=True)
+
+SHARED = Path(__file__).parents[1] / "shared"
+
+
+def run(program, *words, timeout=300):
+    """Runs a program that forks ranks. Each has one thread: ranks share the processors."""
+    found = subprocess.run(
+        [sys.executable, str(SHARED / program), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=timeout,
+    )
+    assert found.returncode == 0, (found.stdout + found.stderr)[-4000:]
+    return found.stdout
+
+
+def test_against_one_process():
+    """A slice of the cases; `tools/full_tests.sh distributed` runs all, on up to 8 ranks."""
+    run("distributed_cases.py", "1", "2", "3", "4", "--every", "13")
