@@ -41,7 +41,9 @@ constexpr Variant kVariants[] = {
     {"d128 f16", Pass::backward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
     {"d64 window", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 causal window_left=99", 0},
     {"d128 window", Pass::backward,
-     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal window_left=99", 0}};
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal window_left=99", 0},
+    {"d128 accumulate", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal accumulate", 0}};
 
 // The kernels that plans choose for them.
 std::vector<KernelSpec> main_kernels() {

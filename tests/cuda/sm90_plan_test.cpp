@@ -86,8 +86,6 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
     return plan.refusals;
   };
   EXPECT_EQ(reason(kLong, Access::vector), "sm90: needs the access tma, the call's is vector");
-  EXPECT_EQ(reason(kLong + "dtype_grad=f32"),
-            "sm90: has no backward for gradients of another type than q");
   EXPECT_EQ(reason("batch=2 heads_q=4 heads_kv=4 layout_q=packed total_q=600 len_q=400 len_kv=400"),
             "sm90: has no backward for packed tensors");
   EXPECT_EQ(reason(kLong + "lengths_kv"), "sm90: has no backward with lengths");
@@ -97,10 +95,6 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
   EXPECT_EQ(reason(kLong + "softcap"), "sm90: has no backward with softcap");
   EXPECT_EQ(reason(kLong + "alibi"), "sm90: has no backward with ALiBi");
   EXPECT_EQ(reason(kLong + "dropout"), "sm90: has no backward with dropout");
-  EXPECT_EQ(reason(kLong + "sink dsink"), "sm90: has no gradient of sinks");
-  EXPECT_EQ(reason(kLong + "accumulate"), "sm90: has no backward that adds to the gradients");
-  EXPECT_EQ(reason(kLong + "deterministic"), "sm90: has no deterministic backward");
-  EXPECT_EQ(reason(kLong + "nonfinite_zero"), "sm90: does not replace non-finite results");
   EXPECT_EQ(reason(kLong + "dim_qk=192 dim_vo=192"), "sm90: has no backward above dim 128");
   EXPECT_EQ(reason("len_q=0 len_kv=8"), "sm90: takes no sizes of 0");
 }
@@ -133,6 +127,17 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
     EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.problem;
     EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
   }
+  for (const char* options : {"accumulate", "nonfinite_zero", "dtype_grad=f32"}) {
+    const CudaPlan plan = plan_of(kLong + options, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << options << ": " << plan.refusals;
+    EXPECT_EQ(plan.kernels[plan.main].config.get("store_elements"), 1) << options;
+  }
+  EXPECT_GT(plan_of(kLong + "deterministic", Access::tma, FamilyChoice::sm90, Pass::backward)
+                .workspace.dq_semaphore.bytes,
+            0);
+  EXPECT_EQ(
+      plan_of(kLong + "sink dsink", Access::tma, FamilyChoice::sm90, Pass::backward).num_kernels,
+      4u);
   Problem only_keys = parse_problem("dtype=bf16 len_q=64 len_kv=64");
   only_keys.dq = false;
   const CudaPlan no_dq =

@@ -81,7 +81,15 @@ BACKWARD = (
     ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=64 dim_vo=64 causal"),
     ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=128 dim_vo=128 causal"),
     ("", "heads_q=2 heads_kv=1 len_q=333 len_kv=130 dim_qk=32 dim_vo=64 causal dlse"),
-    ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=336 dim_qk=80 dim_vo=96 sink causal"),
+    ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=336 dim_qk=80 dim_vo=96 sink dsink causal"),
+    ("", "heads_q=4 heads_kv=2 len_q=300 len_kv=650 dim_qk=64 dim_vo=64 deterministic"),
+    (
+        "",
+        "heads_q=2 heads_kv=2 len_q=700 len_kv=450 dim_qk=128 dim_vo=128 causal deterministic"
+        " window_left=200",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 accumulate"),
+    ("", "heads_q=2 heads_kv=2 len_q=64 len_kv=336 dim_qk=128 dim_vo=96 dtype_grad=f32"),
     (
         "",
         "heads_q=2 heads_kv=2 len_q=515 len_kv=515 dim_qk=64 dim_vo=64 window_left=60"

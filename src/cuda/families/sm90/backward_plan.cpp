@@ -6,6 +6,7 @@
 #include "core/divide_up.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
+#include "cuda/kernels/passes/sink_gradient.cuh"
 #include "cuda/kernels/sm90/backward_shared.cuh"
 
 namespace attn::cuda::sm90 {
@@ -32,7 +33,6 @@ std::string type_refusal(const Problem& p) {
   }
   if (p.kv_type() != p.dtype) return "has no kernel for k and v of another type than q";
   if (p.out_type() != p.dtype) return "has no backward for o of another type than q";
-  if (p.grad_type() != p.dtype) return "has no backward for gradients of another type than q";
   return {};
 }
 
@@ -47,11 +47,7 @@ std::string option_refusal(const Problem& p) {
   if (p.softcap) return "has no backward with softcap";
   if (p.alibi) return "has no backward with ALiBi";
   if (p.dropout) return "has no backward with dropout";
-  if (p.dsink) return "has no gradient of sinks";
   if (p.rope != Rope::none) return "has no kernel with rotary embedding";
-  if (p.accumulate) return "has no backward that adds to the gradients";
-  if (p.deterministic) return "has no deterministic backward";
-  if (p.nonfinite_zero) return "does not replace non-finite results";
   return {};
 }
 
@@ -77,7 +73,9 @@ std::string backward_refusal(const Problem& p, core::Access access) {
 CudaPlan plan_backward(const Problem& p) {
   const Tiles tiles = tiles_of(p);
   CudaPlan plan(Pass::backward, p);
-  plan.workspace = lay_out(p, {.tile_q = tiles.tile_q, .dim = p.dq ? tiles.dim : 0});
+  plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
+                               .dim = p.dq ? tiles.dim : 0,
+                               .dq_semaphore = p.dq && p.deterministic});
   plan.workspace_bytes = plan.workspace.bytes;
   KernelSpec& before = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
                                 device::backward_preprocess::kThreads,
@@ -96,6 +94,7 @@ CudaPlan plan_backward(const Problem& p) {
       .set("tile_q", tiles.tile_q)
       .set("blocks", 1)
       .set("left_bound", p.window_left.has_value())
+      .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
       .set("softcap", false)
       .set("alibi", false)
       .set("bias_type", 0)
@@ -105,6 +104,10 @@ CudaPlan plan_backward(const Problem& p) {
              device::backward_postprocess::kThreads,
              core::divide_up(p.len_q, std::int64_t{device::backward_postprocess::kRows}) *
                  p.heads_q * p.batch);
+  }
+  if (p.dsink) {
+    plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
+             p.heads_q);
   }
   return plan;
 }

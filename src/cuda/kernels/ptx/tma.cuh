@@ -62,5 +62,9 @@ __device__ __forceinline__ void TmaStoreWait() {
 __device__ __forceinline__ void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// Orders accesses to global memory of TMA with this thread's ordinary ones, both before and after.
+__device__ __forceinline__ void FenceAsyncProxyGlobal() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 }  // namespace ptx

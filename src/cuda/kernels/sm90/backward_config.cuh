@@ -1,6 +1,7 @@
 // Constants of sm90/backward.cu, from its Config:
 //   dtype; dim (of q, k, v and dout, rounded up to 64; TMA fills columns past the tensor's with
-//   zeros); tile_q; left_bound (rows begin at keys of their own)
+//   zeros); tile_q; left_bound (rows begin at keys of their own);
+//   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
 #include "sm90/backward_params.cuh"

@@ -1,5 +1,6 @@
 // The end of sm90/backward.cu: dK and dV of a consumer warpgroup's keys, from registers.
 #pragma once
+#include "shared/gradient.cuh"
 #include "shared/quad_transpose.cuh"
 #include "sm90/backward_consumer.cuh"
 
@@ -23,6 +24,10 @@ struct BackwardEpilogue {
     for (int h = 0; h < 2; ++h) {
       const int j = c.keys.j0 + 64 * c.warpgroup + 16 * c.warp + c.lane / 4 + 8 * h;
       char* const row = shared::RowAddress(tensor, seq.idx, seq.first_kv + j, c.keys.head_kv);
+      if constexpr (config::store_elements != 0) {
+        if (j < seq.rows_kv) WriteElements(row, tensor.type, sums, h, factor, dim);
+        continue;
+      }
 #pragma unroll
       for (int g = 0; g < kDim / 32; ++g) {
         unsigned words[4];
@@ -33,12 +38,25 @@ struct BackwardEpilogue {
         }
         shared::Transpose(words);
         const int column = 32 * g + 8 * (c.lane % 4);
-        if (j < seq.rows_kv && column < dim) {
-          *reinterpret_cast<uint4*>(row + column * kOperandBytes) = {words[0], words[1], words[2],
-                                                                     words[3]};
-        }
+        if (j >= seq.rows_kv || column >= dim) continue;
+        *reinterpret_cast<uint4*>(row + column * kOperandBytes) = {words[0], words[1], words[2],
+                                                                   words[3]};
       }
     }
+  }
+
+  // Other types, gradients that accumulate, non-finite results replaced.
+  __device__ __forceinline__ void WriteElements(char* row, int type, const KeyGradient& sums, int h,
+                                                float factor, int dim) const {
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * n + 2 * (c.lane % 4) + e;
+        if (column >= dim) continue;
+        shared::StoreGradient(c.p.common, row + column * shared::ElementBytes(type), type,
+                              sums[4 * n + 2 * h + e] * factor);
+      }
   }
 };
 

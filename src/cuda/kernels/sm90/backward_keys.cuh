@@ -32,13 +32,24 @@ struct KeyTile {
   int tile_begin;  // tiles of queries that see some key
   int tile_end;
 
+  // Deterministic: the last tile first, so that blocks wait only for blocks that started before
+  // them.
   __device__ __forceinline__ explicit KeyTile(const Arguments& a)
-      : KeyTile(a, blockIdx.x % NumTiles(a), blockIdx.x / NumTiles(a)) {}
+      : KeyTile(a,
+                a.dq_semaphore == nullptr ? blockIdx.x % NumTiles(a)
+                                          : NumTiles(a) - 1 - blockIdx.x % NumTiles(a),
+                blockIdx.x / NumTiles(a)) {}
 
   // Whether every query of the tile from i0 sees every key.
   __device__ __forceinline__ bool IsFull(int i0) const {
     return j0 + kTileKv <= seq.len_kv && i0 >= j0 + kTileKv - 1 + band.low &&
            (config::left_bound == 0 || i0 + kTileQ - 1 <= j0 + band.high);
+  }
+  // How many later tiles of keys visit a tile of queries, from i0, that the block visits.
+  __device__ __forceinline__ int NumLaterVisitors(int i0) const {
+    const int last_query = min(i0 + kTileQ, seq.len_q) - 1;
+    const int last_key = min(last_query - band.low, seq.len_kv - 1);
+    return last_key / kTileKv - j0 / kTileKv;
   }
 
  private:

@@ -103,6 +103,7 @@ struct DqAdder {
     ForEachTile(a, keys, [&](int step, int head, int i0) {
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
       if (a.dq_accum.base != nullptr) {
+        unsigned* const semaphore = Acquire(head, i0);
         const int row = i0 + kDqRows * warpgroup;
         float* const to =
             reinterpret_cast<float*>(shared::RowAddress(
@@ -116,10 +117,35 @@ struct DqAdder {
         }
         ptx::TmaStoreCommit();
         ptx::TmaStoreWaitRead();
+        barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
+        if (semaphore != nullptr) Release(semaphore);
+      } else {
+        barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
       }
-      barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
     });
     ptx::TmaStoreWait();
+  }
+
+ private:
+  // Deterministic: waits for the blocks that add to the tile of queries before this one, from the
+  // last tile of keys to the first. A semaphore counts the warpgroups that have added. Returns null
+  // if the order is free.
+  __device__ __forceinline__ unsigned* Acquire(int head, int i0) const {
+    const Arguments& a = p.common;
+    if (a.dq_semaphore == nullptr) return nullptr;
+    const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+    unsigned* const semaphore =
+        a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + head) * tiles + i0 / kTileQ;
+    const auto num_before = static_cast<unsigned>(kWarpgroups * keys.NumLaterVisitors(i0));
+    while (ptx::LoadAcquire(semaphore) < num_before) {
+    }
+    ptx::FenceAsyncProxyGlobal();
+    return semaphore;
+  }
+  __device__ __forceinline__ static void Release(unsigned* semaphore) {
+    ptx::TmaStoreWait();
+    ptx::FenceAsyncProxyGlobal();
+    ptx::AddRelease(semaphore, 1);
   }
 };
 
