@@ -16,7 +16,7 @@
 #   tune       the tuner on a few problems; its result is kept with the logs, not used
 #   devices    a second GPU: cases and tensors on it
 #   families   trial kernels of sm90: TMA, clusters, a capture, programmatic dependent launch
-#   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): forward cases, memcheck,
+#   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): cases, memcheck,
 #              racecheck, plain cells
 #   profile    what bounds the kernels: ncu's view of units, issue slots and stalls
 #   plots      pictures of the rows
@@ -58,7 +58,7 @@ latency 55 120
 tune 80 150
 devices 24 120
 families 5 60
-family_sm90 150 400
+family_sm90 300 560
 profile 44 150
 plots 8 60
 webgpu 250 500
@@ -195,12 +195,12 @@ step_family_sm90() {
     echo "[  FAILED  ] 1 test. (plans choose sm90)"
     return 1
   fi
-  ATTN_CASE_BACKEND=cuda "$bundle/run" attn_correctness_test --gtest_filter='Cases.Forward*' || status=1
+  ATTN_CASE_BACKEND=cuda "$bundle/run" attn_correctness_test --gtest_filter='Cases.Forward*:Cases.Backward*' || status=1
   if [ -n "$(sanitizer)" ]; then
-    check memcheck "${ATTN_SANITIZER_CASES:-48}" --pass forward || status=1
-    check racecheck "${ATTN_RACE_CASES:-16}" --pass forward --jobs 1 --verbose || status=1
+    check memcheck "${ATTN_SANITIZER_CASES:-48}" || status=1
+    check racecheck "${ATTN_RACE_CASES:-16}" --jobs 1 --verbose || status=1
   fi
-  "$bundle/run" attn bench --device cuda --suite plain --pass fwd --out "$logs/sm90.jsonl" || status=1
+  "$bundle/run" attn bench --device cuda --suite plain --pass fwd,bwd --out "$logs/sm90.jsonl" || status=1
   return $status
 }
 
