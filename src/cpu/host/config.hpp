@@ -103,7 +103,7 @@ struct Scratch {
   T* v_t = nullptr;                 // [dim_vo x tile_kv]
   T* s = nullptr;                   // [strip_rows x tile_kv] scores, then probabilities
   T* dp = nullptr;                  // [strip_rows x tile_kv] gradients
-  T* factors = nullptr;             // [strip_rows x tile_kv] dropout
+  std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] dropout's bytes
   T* tanh = nullptr;                // [tile_kv]
   T* temp = nullptr;                // [four rows of keys or values, or a row of scores]
   T* acc_a = nullptr;               // accumulators: forward o; backward dk, dq or dbias
@@ -116,7 +116,7 @@ struct Scratch {
 // Tiles of one worker in the forward of a bf16 engine. Rows come in multiples of kBf16Rows, dims
 // and keys in whole packed blocks.
 struct Bf16Scratch {
-  Scratch<float> f32;     // rows, missing, s, factors, temp, acc_a, row_max, row_sum
+  Scratch<float> f32;     // rows, missing, s, random, temp, acc_a, row_max, row_sum
   Bf16Bits* q = nullptr;  // [tile_rows x dim_qk]
   // A tile of keys, packed here or, with pack_keys, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
@@ -130,7 +130,7 @@ inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Confi
   x.f32.rows = arena.take<TileRow>(c.tile_rows);
   x.f32.missing = arena.take<std::uint8_t>(c.tile_kv);
   x.f32.s = arena.take<float>(c.strip_rows * c.tile_kv);
-  if (p.dropout) x.f32.factors = arena.take<float>(c.strip_rows * c.tile_kv);
+  if (p.dropout) x.f32.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
   x.f32.temp = arena.take<float>(c.tile_kv);
   x.f32.acc_a = arena.take<float>(c.tile_rows * padded<float>(p.dim_vo));
   x.f32.row_max = arena.take<float>(c.tile_rows);
@@ -163,7 +163,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (backward) x.v_t = arena.take<T>(vo * keys);
   x.s = arena.take<T>(c.strip_rows * c.tile_kv);
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
-  if (p.dropout) x.factors = arena.take<T>(c.strip_rows * c.tile_kv);
+  if (p.dropout) x.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
   if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);
   x.temp = arena.take<T>(std::max({4 * qk, 4 * vo, c.tile_kv}));
   switch (phase) {
@@ -187,7 +187,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
 
 // The same for the keys' phase of the backward. dK^T and dV^T are summed with dims as rows.
 struct Bf16KeysScratch {
-  Scratch<float> f32;          // rows, s, dp, factors, temp, dq, row_max (lse), row_sum (delta)
+  Scratch<float> f32;          // rows, s, dp, random, temp, dq, row_max (lse), row_sum (delta)
   Bf16Bits* q = nullptr;       // [32 x dim_qk]
   Bf16Bits* dout = nullptr;    // [32 x dim_vo]
   Bf16Bits* q_t = nullptr;     // [dim_qk x 32]
@@ -210,7 +210,7 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.f32.rows = arena.take<TileRow>(kBf16StripRows);
   x.f32.s = arena.take<float>(scores);
   x.f32.dp = arena.take<float>(scores);
-  if (p.dropout) x.f32.factors = arena.take<float>(scores);
+  if (p.dropout) x.f32.random = arena.take<std::uint8_t>(kBf16StripRows * kDropoutRow);
   x.f32.temp = arena.take<float>(std::max({qk, vo, c.tile_kv}));
   x.f32.row_max = arena.take<float>(kBf16StripRows);
   x.f32.row_sum = arena.take<float>(kBf16StripRows);

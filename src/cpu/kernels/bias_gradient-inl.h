@@ -1,9 +1,10 @@
-// dbias of a strip of rows against a block of keys, from the gradients of scores that dk and dq need
-// anyway. A (batch, key head) has a dbias of its own, or several add to one: in the order of their
-// tasks, strip by strip, so that the sums have the same bits for any number of threads. Waiting ends
-// as it does for dq (backward_keys.cpp): only for tasks that started before.
+// dbias of a strip of rows against a block of keys, from the gradients of scores that dk and dq
+// need anyway. A (batch, key head) has a dbias of its own, or several add to one: in the order of
+// their tasks, strip by strip, so that the sums have the same bits for any number of threads.
+// Waiting ends as it does for dq (backward_keys.cpp): only for tasks that started before.
 //
-// Every pair is written, those that no row of a strip sees too: as zeros, unless others add to them.
+// Every pair is written, those that no row of a strip sees too: as zeros, unless others add to
+// them.
 #if defined(ATTN_CPU_BIAS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_BIAS_GRADIENT_INL_H_
 #undef ATTN_CPU_BIAS_GRADIENT_INL_H_
@@ -56,8 +57,7 @@ class BiasGradient {
                       at_.call.interrupt);
   }
 
-  // The strip's gradients [count x span.cols] of the keys [j0, j0 + keys), of which the span is
-  // computed.
+  // Adds the strip's gradients of scores [count x span.cols] to dbias of the keys [j0, j0 + keys).
   // `next`: the tile that comes after it.
   template <class Value>
   void AddTile(std::int64_t j0, std::int64_t keys, const KeySpan& span, const Value* ds,

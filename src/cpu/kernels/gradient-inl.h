@@ -85,10 +85,13 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
       {x.q + row0 * qk, qk, 1, x.k_t + span.first, tile, x.s, cols, count, cols, p.dim_qk, false});
   Gemm<T>({x.dout + row0 * vo, vo, 1, x.v_t + span.first, tile, x.dp, cols, count, cols, p.dim_vo,
            false});
-  if (p.dropout) DropoutFactors(call, entry, x.rows + row0, count, span.j0, cols, x.factors);
+  const std::uint8_t* random =
+      p.dropout ? DropoutBytes(call, entry, x.rows + row0, count, span.j0, cols, x.random)
+                : nullptr;
 
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const auto factor = hn::Set(d, kept_factor<T>(call));
   for (std::int64_t r = 0; r < count; ++r) {
     T* s = x.s + r * cols;
     T* dp = x.dp + r * cols;
@@ -101,9 +104,10 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
       auto dropped = prob;
       auto grad = hn::Load(d, dp + c);
       if (p.dropout) {
-        const auto factor = hn::Load(d, x.factors + r * cols + c);
-        dropped = hn::Mul(prob, factor);
-        grad = hn::Mul(grad, factor);
+        const auto kept =
+            KeptLanes(d, random + r * kDropoutRow + c, call.numbers.dropout_threshold);
+        dropped = hn::IfThenElseZero(kept, hn::Mul(prob, factor));
+        grad = hn::IfThenElseZero(kept, hn::Mul(grad, factor));
       }
       grad = hn::Mul(prob, hn::Sub(grad, delta));
       // A hidden pair has no gradient even where dP is not finite.

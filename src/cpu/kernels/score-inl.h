@@ -302,16 +302,6 @@ HWY_INLINE void ScaleRow(T* HWY_RESTRICT values, T factor, std::int64_t cols) {
   }
 }
 
-template <class T>
-HWY_INLINE void MultiplyRow(T* HWY_RESTRICT values, const T* HWY_RESTRICT factors,
-                            std::int64_t cols) {
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  for (std::int64_t c = 0; c < cols; c += kLanes) {
-    hn::Store(hn::Mul(hn::Load(d, values + c), hn::Load(d, factors + c)), d, values + c);
-  }
-}
-
 }  // namespace attn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif  // ATTN_CPU_SCORE_INL_H_

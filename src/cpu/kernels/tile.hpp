@@ -11,6 +11,8 @@
 namespace attn::cpu {
 
 inline constexpr std::int64_t kMaxTileKv = 128;
+// Dropout's bytes of a row: any alignment of the first key to 16.
+inline constexpr std::int64_t kDropoutRow = kMaxTileKv + 16;
 inline constexpr std::int64_t kMostTileRows = 192;  // in the backward
 
 struct TileRow {

@@ -63,9 +63,11 @@ HWY_INLINE __m512 Exp2(__m512 x) {
   return _mm512_scalef_ps(y, x);
 }
 
-// Which of 16 dropout factors aren't 0.
-HWY_INLINE __mmask16 Kept(const float* factors) {
-  return _mm512_cmp_ps_mask(_mm512_loadu_ps(factors), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+// Which of the 32 pairs from row r, column c on are kept.
+HWY_INLINE __mmask32 Kept(const Bf16Dropout& x, std::int64_t r, std::int64_t c) {
+  const auto* bytes = reinterpret_cast<const __m256i*>(x.bytes + r * x.row + c);
+  return _mm256_cmple_epu8_mask(_mm256_loadu_si256(bytes),
+                                _mm256_set1_epi8(static_cast<char>(x.last_kept)));
 }
 
 HWY_INLINE float RowMax(const float* s, std::int64_t cols) {
@@ -81,7 +83,7 @@ HWY_INLINE float RowMax(const float* s, std::int64_t cols) {
 // s = exp(scale s - shift), rounded to bf16 in the first half of the row; returns the f32 sum.
 template <bool kDropout>
 HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float shift,
-                                 const float* factors) {
+                                 const Bf16Dropout& dropout, std::int64_t row) {
   const __m512 by = _mm512_set1_ps(scale * kLog2E);
   const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
   __m512 even = _mm512_setzero_ps();
@@ -93,8 +95,9 @@ HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float
     even = _mm512_add_ps(even, low);
     odd = _mm512_add_ps(odd, high);
     if constexpr (kDropout) {
-      low = _mm512_maskz_mov_ps(Kept(factors + c), low);
-      high = _mm512_maskz_mov_ps(Kept(factors + c + 16), high);
+      const __mmask32 kept = Kept(dropout, row, c);
+      low = _mm512_maskz_mov_ps(static_cast<__mmask16>(kept), low);
+      high = _mm512_maskz_mov_ps(static_cast<__mmask16>(kept >> 16), high);
     }
     _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
   }
@@ -113,9 +116,10 @@ HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
 struct ProbGradient {
   __m512 p, ds;
 };
-// The 16 pairs of row r from column c.
+// The 16 pairs of row r from column c; `kept`: those that aren't dropped.
 template <bool kDropout>
-HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c) {
+HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c,
+                                   __mmask16 kept) {
   const __m512 by = _mm512_set1_ps(x.scale * kLog2E);
   const __m512 minus = _mm512_set1_ps(-x.lse[r] * kLog2E);
   const std::int64_t at = r * x.cols + c;
@@ -125,8 +129,8 @@ HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::i
   const __mmask16 visible = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ);
   __m512 dropped = p;
   if constexpr (kDropout) {
-    dropped = _mm512_maskz_mov_ps(Kept(x.factors + at), p);
-    dp = _mm512_mul_ps(dp, _mm512_loadu_ps(x.factors + at));
+    dropped = _mm512_maskz_mov_ps(kept, p);
+    dp = _mm512_maskz_mul_ps(kept, dp, _mm512_set1_ps(x.dropout.factor));
   }
   dp = _mm512_sub_ps(dp, _mm512_set1_ps(x.delta[r]));
   return {dropped, _mm512_maskz_mul_ps(visible, p, dp)};
@@ -138,8 +142,10 @@ HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r) {
   for (std::int64_t c = 0; c < x.cols; c += 32) {
     ProbGradient rows[2][2] = {{none, none}, {none, none}};
     for (std::int64_t row = 0; row < 2 && r + row < x.count; ++row) {
+      const __mmask32 kept = kDropout ? Kept(x.dropout, r + row, c) : __mmask32{0};
       for (std::int64_t half = 0; half < 2; ++half) {
-        rows[row][half] = GradientOf<kDropout>(x, r + row, c + 16 * half);
+        rows[row][half] = GradientOf<kDropout>(x, r + row, c + 16 * half,
+                                               static_cast<__mmask16>(kept >> (16 * half)));
         if (x.ds_f32 != nullptr) {
           _mm512_storeu_ps(x.ds_f32 + (r + row) * x.cols + c + 16 * half, rows[row][half].ds);
         }
@@ -253,9 +259,9 @@ void softmax_avx512(const Bf16Softmax& x) {
       }
       x.row_max[r] = largest;
     }
-    x.row_sum[r] += x.factors == nullptr
-                        ? ExponentiateRow<false>(s, x.cols, x.scale, shift, nullptr)
-                        : ExponentiateRow<true>(s, x.cols, x.scale, shift, x.factors + r * x.cols);
+    x.row_sum[r] += x.dropout.bytes == nullptr
+                        ? ExponentiateRow<false>(s, x.cols, x.scale, shift, x.dropout, r)
+                        : ExponentiateRow<true>(s, x.cols, x.scale, shift, x.dropout, r);
   }
 }
 
@@ -283,7 +289,7 @@ void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) 
 
 void gradient_avx512(const Bf16Gradient& x) {
   for (std::int64_t r = 0; r < kBf16StripRows; r += 2) {
-    if (x.factors == nullptr) {
+    if (x.dropout.bytes == nullptr) {
       GradientRows<false>(x, r);
     } else {
       GradientRows<true>(x, r);

@@ -184,7 +184,11 @@ class Bf16Block {
     const std::int64_t cols = span.cols;
     MultiplyRows(x_.q, x_.k_t, qk_, first, cols, x.s);
     MultiplyRows(x_.dout, x_.v_t, vo_, first, cols, x.dp);
-    if (p.dropout) DropoutFactors(call, at_.entry, x.rows, count, span.j0, cols, x.factors);
+    Bf16Dropout dropout;
+    if (p.dropout) {
+      dropout =
+          DropoutOf(call, DropoutBytes(call, at_.entry, x.rows, count, span.j0, cols, x.random));
+    }
     const bool raw = softmax_takes_raw(call);
     for (std::int64_t r = 0; r < count; ++r) {
       float* s = x.s + r * cols;
@@ -202,7 +206,7 @@ class Bf16Block {
                       .scale = raw ? static_cast<float>(call.numbers.scale) : 1.0F,
                       .lse = x.row_max,
                       .delta = x.row_sum,
-                      .factors = x.factors,
+                      .dropout = dropout,
                       .p = x_.p,
                       .ds = x_.ds,
                       .ds_rows = x_.ds_rows,

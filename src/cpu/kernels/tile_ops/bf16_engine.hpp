@@ -33,6 +33,14 @@ struct Bf16Product {
   bool accumulate;
 };
 
+// Which pairs are dropped.
+struct Bf16Dropout {
+  const std::uint8_t* bytes = nullptr;  // random, of row 0; null: no dropout
+  std::int64_t row = 0;                 // bytes from one row to the next
+  std::uint8_t last_kept = 255;         // pairs with a byte of at most this are kept ...
+  float factor = 1.0F;                  // ... and multiplied with this
+};
+
 // One step of the online softmax for a strip of rows.
 struct Bf16Softmax {
   float* s;  // [rows x cols] scores / scale. Afterwards each row starts with its P in bf16
@@ -44,25 +52,25 @@ struct Bf16Softmax {
   float* row_sum;
   float* acc;          // [rows x ldacc] o so far, rescaled where a maximum grows
   std::int64_t ldacc;  // a multiple of 16
-  // [rows x cols] dropout's. P is 0 where they are 0; the factor of the others comes later, because
-  // rounded P times it would be off by the same part in all elements of o. Null: no dropout.
-  const float* factors;
+  // P is 0 where dropped; the factor of the others comes later, because rounded P times it would be
+  // off by the same part in all elements of o.
+  Bf16Dropout dropout;
 };
 
 // P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
 struct Bf16Gradient {
-  const float* s;        // [count x cols] scores / scale
-  const float* dp;       // [count x cols]
-  std::int64_t count;    // rows that exist; the others' P and dS are 0
-  std::int64_t cols;     // a multiple of 32
-  float scale;           // > 0
-  const float* lse;      // [count]
-  const float* delta;    // [count]
-  const float* factors;  // [count x cols] dropout's; null: no dropout
-  Bf16Bits* p;           // 0 where dropped, else without the factor; packed along the columns
-  Bf16Bits* ds;          // packed likewise
-  Bf16Bits* ds_rows;     // [kBf16StripRows x cols] row-major
-  float* ds_f32;         // [count x cols], may be dp; null: not wanted
+  const float* s;      // [count x cols] scores / scale
+  const float* dp;     // [count x cols]
+  std::int64_t count;  // rows that exist; the others' P and dS are 0
+  std::int64_t cols;   // a multiple of 32
+  float scale;         // > 0
+  const float* lse;    // [count]
+  const float* delta;  // [count]
+  Bf16Dropout dropout;
+  Bf16Bits* p;        // 0 where dropped, else without the factor; packed along the columns
+  Bf16Bits* ds;       // packed likewise
+  Bf16Bits* ds_rows;  // [kBf16StripRows x cols] row-major
+  float* ds_f32;      // [count x cols], may be dp; null: not wanted
 };
 inline constexpr std::int64_t kBf16StripRows = 32;  // in the backward
 

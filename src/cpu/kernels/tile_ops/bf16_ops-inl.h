@@ -114,8 +114,10 @@ class Bf16Ops {
                       .cols = cols,
                       .depth = qk_,
                       .accumulate = false});
+    Bf16Dropout dropout;
     if (call_.problem.dropout) {
-      DropoutFactors(call_, entry, x.rows + row0, count, span.j0, cols, x.factors);
+      dropout = DropoutOf(
+          call_, DropoutBytes(call_, entry, x.rows + row0, count, span.j0, cols, x.random));
     }
     const bool raw = softmax_takes_raw(call_);
     prefetch(1);
@@ -138,7 +140,7 @@ class Bf16Ops {
                      .row_sum = x.row_sum + row0,
                      .acc = x.acc_a + row0 * vo,
                      .ldacc = vo,
-                     .factors = x.factors});
+                     .dropout = dropout});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,

@@ -91,13 +91,15 @@ class FloatOps {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
                cols, call_.problem.dim_qk, false});
     }
-    if (call_.problem.dropout) DropoutFactors(call_, entry, rows, count, span.j0, cols, x.factors);
+    const std::uint8_t* random =
+        call_.problem.dropout ? DropoutBytes(call_, entry, rows, count, span.j0, cols, x.random)
+                              : nullptr;
     for (std::int64_t r = 0; r < count; ++r) {
       T* s = x.s + r * cols;
       PrefetchScores(call_, entry, rows[r], next);
       ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.temp);
       SoftmaxRow(s, cols, row0 + r, vo);
-      if (call_.problem.dropout) MultiplyRow(s, x.factors + r * cols, cols);
+      if (random != nullptr) DropRow(call_, random + r * kDropoutRow, cols, s);
     }
     Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.acc_a + row0 * vo, vo, count, vo, span.keys,
              true});
