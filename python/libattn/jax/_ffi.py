@@ -7,7 +7,6 @@ is described and checked by the library when it is traced, from shapes and types
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -57,15 +56,17 @@ def target(pass_: str) -> str:
     return f"libattn_{pass_}"
 
 
-@functools.cache
-def register() -> None:
-    """Registers the handlers with XLA. A platform that jaxlib lacks is ignored by it."""
+def _register() -> None:
+    """Registers the handlers with XLA, which starts no platform and ignores one that it lacks."""
     for platform, name in (("cpu", "host"), ("CUDA", "cuda")):
         for pass_ in ("forward", "backward"):
             handler = getattr(LIBRARY, f"attn_xla_{pass_}_{name}")
             jax.ffi.register_ffi_target(
                 target(pass_), jax.ffi.pycapsule(handler), platform=platform
             )
+
+
+_register()
 
 
 def _validate(call: Call, prepared: Prepared) -> None:
@@ -140,13 +141,14 @@ def vary_together(arrays: Arrays) -> Arrays:
     axes = _all_axes(arrays)
     if not axes:
         return arrays
+    lax: Any = jax.lax  # which of the functions there are depends on the version
     made = {}
     for name, x in arrays.items():
         missing = tuple(sorted(axes - _axes_of(x)))
-        if missing and hasattr(jax.lax, "pcast"):
-            x = jax.lax.pcast(x, missing, to="varying")
+        if missing and hasattr(lax, "pcast"):
+            x = lax.pcast(x, missing, to="varying")
         elif missing:
-            x = jax.lax.pvary(x, missing)
+            x = lax.pvary(x, missing)
         made[name] = x
     return made
 
@@ -167,7 +169,6 @@ def _prepare(call: Call, arrays: Arrays) -> Prepared:
 
 def launch(call: Call, arrays: Arrays) -> Arrays:
     """The outputs of a pass, by name. Raises what libattn.attention raises, when it is traced."""
-    register()
     prepared = _prepare(call, arrays)
     arrays = vary_together(arrays)
     axes = _all_axes(arrays)

@@ -44,7 +44,8 @@ def _differentiable(call: Call) -> Callable[[Arrays], Arrays]:
             f"{call.function}: found a second derivative; accepted: first derivatives"
         )
 
-    return function
+    made: Callable[[Arrays], Arrays] = function
+    return made
 
 
 @functools.cache
@@ -60,7 +61,8 @@ def _batchable(call: Call) -> Callable[[Arrays], Arrays]:
         outputs = method(call, size, arrays, is_mapped)
         return outputs, dict.fromkeys(outputs, True)
 
-    return function
+    made: Callable[[Arrays], Arrays] = function
+    return made
 
 
 def _can_fold(call: Call, arrays: Arrays, is_mapped: dict[str, bool]) -> bool:

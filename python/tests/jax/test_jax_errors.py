@@ -10,7 +10,7 @@ jax = pytest.importorskip("jax", minversion="0.6")
 import jax.numpy as jnp  # noqa: E402
 import libattn  # noqa: E402
 from libattn.jax import attention  # noqa: E402
-from libattn.jax._ffi import register, target  # noqa: E402
+from libattn.jax._ffi import target  # noqa: E402
 
 Q = jnp.ones((2, 5, 4, 8))
 K = jnp.ones((2, 7, 2, 8))
@@ -114,7 +114,6 @@ BAD_ATTRIBUTES = {
 
 @pytest.mark.parametrize("text", BAD_ATTRIBUTES)
 def test_found_by_the_handler(text):
-    register()
     result = jax.ShapeDtypeStruct(Q.shape, Q.dtype)
     call = jax.ffi.ffi_call(target("forward"), [result])
     assert jnp.array_equal(call(Q, K, K, **GOOD)[0], attention(Q, K, K))
@@ -124,7 +123,6 @@ def test_found_by_the_handler(text):
 
 
 def test_a_type_that_the_library_lacks():
-    register()
     result = jax.ShapeDtypeStruct(Q.shape, Q.dtype)
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla: type of q: found type"):
         x = Q.astype(jnp.int8)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,7 +13,6 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 from jax_cases import case  # noqa: E402
 from libattn.jax import attention  # noqa: E402
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "jax.md"
 pytestmark = pytest.mark.skipif(
     jax.device_count() < 8, reason="another XLA_FLAGS is set: fewer than 8 CPU devices"
 )
@@ -90,10 +86,3 @@ def test_sharded_arrays_without_shard_map():
     there = jax.device_put(x, NamedSharding(mesh(), ROWS))
     got = jax.jit(lambda x: attention(x, x, x, causal=True))(there)
     assert jnp.array_equal(got, attention(x, x, x, causal=True))
-
-
-@pytest.mark.skipif(not DOCUMENT.exists(), reason="the documentation is not next to these tests")
-def test_example_of_the_documentation():
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (example,) = (block for block in blocks if "shard_map" in block)
-    exec(compile(example, str(DOCUMENT), "exec"), {})
