@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -116,3 +117,15 @@ def test_doctor_reads_the_details_of_cuda():
     assert [row.ok for row in rows] == [True, False] and "nvrtc" in rows[1].get
     rows = _doctor._cuda({"built": True, "usable": False, "detail": "no CUDA driver"})
     assert [row.ok for row in rows] == [False, None]
+
+
+def test_the_wheel_has_a_bill_of_materials():
+    try:
+        files = importlib.metadata.files("libattn") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the package is not installed in this environment")
+    (file,) = (one for one in files if one.name == "libattn.cdx.json")
+    bill = json.loads(file.read_text())
+    assert bill["metadata"]["component"]["version"] == libattn.__version__
+    parts = {part["name"]: part["version"] for part in bill["components"]}
+    assert parts["highway"][0].isdigit() and "xxhash" in parts
