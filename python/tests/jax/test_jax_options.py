@@ -11,9 +11,10 @@ import jax.numpy as jnp  # noqa: E402
 import libattn  # noqa: E402
 import ml_dtypes  # noqa: E402
 from comparing import assert_close  # noqa: E402
-from jax_cases import GRADIENTS, OPTIONS, case  # noqa: E402
+from jax_cases import GRADIENTS, MORE, OPTIONS, case, i32  # noqa: E402
 from libattn import _reference  # noqa: E402
 from libattn.jax import attention  # noqa: E402
+from libattn.jax._attention import _REFUSED  # noqa: E402
 
 
 def in_type(options, dtype):
@@ -51,7 +52,18 @@ def found(one, dtype, *, compiled=True):
     return {"o": o, "lse": lse} | {GRADIENTS[name]: x for name, x in gradients.items()}
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_is_tested():
+    """In a case here, or in the tests of packed sequences and 8-bit types below."""
+    elsewhere = {"cu_len_q", "cu_len_kv", "max_len_q", "max_len_kv"}
+    elsewhere |= {"descale_q", "descale_k", "descale_v"}
+    cases = [case(name) for name in (OPTIONS | MORE)]
+    found = set().union(*(one.options.keys() | one.leaves.keys() for one in cases))
+    assert found - {"q", "k", "v"} == libattn.Options.__annotations__.keys() - elsewhere - set(
+        _REFUSED
+    )
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, *MORE])
 def test_float64(name, x64):
     one = case(name)
     got = found(one, np.float64)
@@ -98,6 +110,51 @@ def test_lists_and_int64_indices_are_accepted():
     arrays = {name: x.astype(np.float32) for name, x in one.leaves.items()}
     lists = attention(**arrays, len_q=[9, 3], len_kv=np.array([7, 0]), causal=True)
     assert jnp.array_equal(lists, attention(**arrays, **one.options))
+
+
+def test_lengths_out_of_range_are_clamped():
+    one = case("plain")
+    arrays = {name: x.astype(np.float32) for name, x in one.leaves.items()}
+    wild = attention(**arrays, len_q=[99, -1], len_kv=[-(2**31), 2**31 - 1], causal=True)
+    assert jnp.array_equal(wild, attention(**arrays, len_q=[9, 0], len_kv=[0, 12], causal=True))
+
+
+def test_16_bit_bias_of_wider_inputs():
+    one = case("bias")
+    bias = jnp.asarray(one.leaves.pop("bias"), jnp.bfloat16)
+    arrays = {name: x.astype(np.float32) for name, x in one.leaves.items()}
+    loss = lambda bias: (attention(**arrays, bias=bias) ** 2).sum()  # noqa: E731
+    got, want = jax.grad(loss)(bias), jax.grad(loss)(bias.astype(jnp.float32))
+    assert got.dtype == jnp.bfloat16
+    assert jnp.array_equal(got, want.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("packed", ["q", "kv"])
+def test_one_side_packed(packed, x64):
+    """The other side is padded: [b, len, heads, dim] with lengths."""
+    rng = np.random.default_rng(5)
+    lengths_q, lengths_kv = i32(3, 0, 6), i32(4, 2, 7)
+    q, k, v, dout = (
+        rng.standard_normal((3, *shape)) for shape in ((6, 4, 8), (7, 2, 8), (7, 2, 8), (6, 4, 8))
+    )
+    together = lambda x, lengths: np.concatenate([x[s, :n] for s, n in enumerate(lengths)])  # noqa: E731
+    lengths = {"len_q": lengths_q, "len_kv": lengths_kv}
+    if packed == "q":
+        q, dout = together(q, lengths_q), together(dout, lengths_q)
+        lengths["cu_len_q"] = np.cumsum([0, *lengths.pop("len_q")]).astype(np.int32)
+    else:
+        k, v = together(k, lengths_kv), together(v, lengths_kv)
+        lengths["cu_len_kv"] = np.cumsum([0, *lengths.pop("len_kv")]).astype(np.int32)
+
+    def both(module):
+        if module is libattn:
+            o, lse = libattn.attention(q, k, v, causal=True, return_lse=True, **lengths)
+            return o, *libattn.attention_backward(dout, q, k, v, o, lse, causal=True, **lengths)[:3]
+        o, pull = jax.vjp(lambda *a: attention(*a, causal=True, **lengths), q, k, v)
+        return o, *pull(jnp.asarray(dout))
+
+    for got, want in zip(both(jax), both(libattn), strict=True):
+        assert np.abs(got - want).max() <= 1e-12
 
 
 def test_packed_sequences(x64):

@@ -72,6 +72,45 @@ OPTIONS = {
         "seed": 3,
     },
 }
+
+
+def _partly_hidden(rng):
+    """A bias that is -inf for half of the pairs."""
+    bias = _pairs(rng, 1, 1, N, M)
+    bias[rng.random(bias.shape) < 0.5] = -np.inf
+    return {"bias": bias}
+
+
+# Other values, shapes and sizes of these options. "sizes" are not an option: those of the call that
+# differ from the sizes above, and a factor for q.
+MORE = {
+    "right window": lambda rng: {"window": (None, 1)},
+    "bounds out of range": lambda rng: {
+        "kv_begin": rng.integers(-5, M + 5, (1, N), np.int32),
+        "kv_end": rng.integers(-5, M + 5, (B, N), np.int32),
+    },
+    "bounds of no key": lambda rng: {"kv_begin": i32(0, M)[np.arange(N) % 2][None]},
+    "mask of queries": lambda rng: {"mask": rng.random((1, H, N, 1)) < 0.6},
+    "mask of few": lambda rng: {"mask": rng.random((1, 1, N, M)) < 0.2},
+    "mask of bytes": lambda rng: {"mask": rng.integers(0, 3, (B, 1, N, M), np.uint8)},
+    "bias of queries": lambda rng: {"bias": _pairs(rng, 1, H, N, 1)},
+    "bias of one number": lambda rng: {"bias": _pairs(rng, 1, 1, 1, 1)},
+    "bias of batch and heads": lambda rng: {"bias": _pairs(rng, B, H, N, M)},
+    "bias that hides": _partly_hidden,
+    "sinks of some heads": lambda rng: {
+        "sinks": np.where(np.arange(H) % 2, rng.standard_normal(H), -np.inf)
+    },
+    "negative scale": lambda rng: {"scale": -0.25},
+    "scale 0": lambda rng: {"scale": 0.0},
+    "lengths of queries": lambda rng: {"len_q": i32(5, 0)},
+    "lengths of keys": lambda rng: {"len_kv": i32(0, 5), "causal": True},
+    "large scores": lambda rng: {"sizes": {"factor": 30.0}},
+    "one key head": lambda rng: {"sizes": {"g": 1}, "causal": True},
+    "a key head for each": lambda rng: {"sizes": {"g": H}},
+    "odd dims": lambda rng: {"sizes": {"dim": 7, "dim_vo": 5}},
+    "large dims": lambda rng: {"sizes": {"dim": 130, "dim_vo": 256}},
+    "one query": lambda rng: {"sizes": {"n": 1}, "causal": True},
+}
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "bias": "dbias", "sinks": "dsink"}
 
 
@@ -119,11 +158,13 @@ class Case:
 def case(name: str, seed: int = 7) -> Case:
     rng = np.random.default_rng(seed)
     make = rng.standard_normal
+    options = (OPTIONS | MORE)[name](rng)
+    sizes = {"n": N, "g": G, "dim": DIM, "dim_vo": DIM_VO, "factor": 1} | options.pop("sizes", {})
+    n, g, dim, dim_vo, factor = sizes.values()
     leaves = {
-        "q": make((B, N, H, DIM)),
-        "k": make((B, M, G, DIM)),
-        "v": make((B, M, G, DIM_VO)),
+        "q": factor * make((B, n, H, dim)),
+        "k": make((B, M, g, dim)),
+        "v": make((B, M, g, dim_vo)),
     }
-    options = OPTIONS[name](rng)
     leaves |= {key: options.pop(key) for key in ("bias", "sinks") if key in options}
-    return Case(leaves, options, make((B, N, H, DIM_VO)), make((B, H, N)))
+    return Case(leaves, options, make((B, n, H, dim_vo)), make((B, H, n)))
