@@ -130,9 +130,11 @@ def zoo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def distributed(session: nox.Session) -> None:
-    """libattn.distributed on 1, 2, 3, 4 and 8 processes: all cases."""
-    program = "python/tests/shared/distributed_cases.py"
-    in_newest(session, "distributed", "python/tests/torch", program, "1", "2", "3", "4", "8")
+    """libattn.distributed on 1, 2, 3, 4 and 8 processes: all cases and checks."""
+    programs = "python/tests/shared"
+    words = (f"{programs}/distributed_cases.py", "1", "2", "3", "4", "8")
+    in_newest(session, "distributed", programs, *words)
+    in_newest(session, "distributed", programs, f"{programs}/distributed_calls.py")
 
 
 def in_newest(session: nox.Session, name: str, path: str, *words: str) -> None:

@@ -6,7 +6,8 @@ Every rank passes its rows of the sequence; `shard` cuts them. Results and gradi
 one device. Messages go through process groups of torch.distributed (gloo, NCCL).
 """
 
-from ._attention import ring_attention
+from ._attention import all_to_all_attention, mesh_attention, ring_attention
+from ._decode import decode
 from ._groups import TransportError
 from ._sharding import positions, shard, unshard
 from ._transport import Traffic, traffic
@@ -14,6 +15,9 @@ from ._transport import Traffic, traffic
 __all__ = [
     "Traffic",
     "TransportError",
+    "all_to_all_attention",
+    "decode",
+    "mesh_attention",
     "positions",
     "ring_attention",
     "shard",

@@ -202,8 +202,9 @@ def _check_option_shapes(a: Arguments) -> None:
         raise refuse(a.function, "shape of alibi_slopes", list(slopes.shape), accepted)
 
 
-def facts(a: Arguments, layout: str) -> list[Fact]:
-    """What the ranks compare."""
+def facts(a: Arguments, layout: str, rows: tuple[int, int] | None, draw: int | None) -> list[Fact]:
+    """What the ranks compare. rows: those of q and of k, if this rank speaks for others too."""
+    rows_q, rows_kv = rows or (a.q.size(1), a.k.size(1))
     q, k, v = a.q, a.k, a.v
     window = a.get("window", (None, None))
     origin = a.get("origin", Origin())
@@ -214,8 +215,8 @@ def facts(a: Arguments, layout: str) -> list[Fact]:
     grads = [n for n, x in flags.items() if x is not None and x.requires_grad]
     seed, offset = (a.get(name) for name in ("seed", "offset"))
     return [
-        Fact("rows of q", q.size(1), same=False),
-        Fact("rows of k", k.size(1), same=False),
+        Fact("rows of q", rows_q, same=False),
+        Fact("rows of k", rows_kv, same=False),
         Fact("layout", 1 << _layout.LAYOUTS.index(layout), names=_layout.LAYOUTS),
         Fact("batch", q.size(0)),
         Fact("heads of q", q.size(2)),
@@ -248,8 +249,20 @@ def facts(a: Arguments, layout: str) -> list[Fact]:
             for n in ("bias", "mask")
         ),
         Fact("deterministic", int(bool(a.get("deterministic")))),
-        Fact("draw", _draw(a), same=False),
+        *(Fact(f"rows of {n}", _rows_of_pairs(a, n), same=False) for n in ("bias", "mask")),
+        Fact("draw", _draw(a) if draw is None else draw, same=False),
     ]
+
+
+_ONE, _EACH = 1, 2
+
+
+def _rows_of_pairs(a: Arguments, name: str) -> int:
+    """Whether a bias or mask has one row for all queries, or one for each; 0 where both may be."""
+    x = a.get(name)
+    if x is None or (x.size(2) == 1 and a.q.size(1) == 1):
+        return 0
+    return _ONE if x.size(2) == 1 and a.q.size(1) != 1 else _EACH
 
 
 def _draw(a: Arguments) -> int:
@@ -270,6 +283,7 @@ class Lengths:
     q: tuple[int, ...]
     kv: tuple[int, ...]
     draw: int | None = None
+    one_row: frozenset[str] = frozenset()  # bias and mask, where they have one row for all queries
 
 
 def compare(
@@ -279,11 +293,26 @@ def compare(
     layout: str,
     error: Exception | None,
     like: Tensor,
+    inner: Lengths | None = None,
 ) -> Lengths:
-    """Compares the call on all ranks of the group, or raises the same error on all."""
-    mine = [] if a is None else facts(a, layout)
+    """Compares the call on all ranks of the group, or raises an error on all.
+
+    inner: what a group that this rank speaks for has compared before.
+    """
+    rows = None if inner is None else (sum(inner.q), sum(inner.kv))
+    mine = [] if a is None else facts(a, layout, rows, None if inner is None else inner.draw)
     found = agree(function, group, mine, like, error)
-    return Lengths(tuple(found["rows of q"]), tuple(found["rows of k"]), found["draw"][0])
+    one_row = set()
+    for name in ("bias", "mask"):
+        kinds = found[f"rows of {name}"]
+        if _ONE in kinds and _EACH in kinds:
+            one, each = kinds.index(_ONE), kinds.index(_EACH)
+            found_rows = f"one on {group.name(one)}, one for each query on {group.name(each)}"
+            raise refuse(function, f"rows of {name}", found_rows, "the same kind on all ranks")
+        if _ONE in kinds:
+            one_row.add(name)
+    queries, keys = tuple(found["rows of q"]), tuple(found["rows of k"])
+    return Lengths(queries, keys, found["draw"][0], frozenset(one_row))
 
 
 def resolve(a: Arguments, group: Group, layout: str, lengths: Lengths) -> Call:

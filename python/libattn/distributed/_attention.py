@@ -13,7 +13,8 @@ from .. import Options
 from . import _arguments, _ring
 from ._arguments import Arguments, Lengths
 from ._eager import eager
-from ._groups import Group, group_of
+from ._exchange import Heads
+from ._groups import ALONE, Group, group_of, mesh_of
 from ._layout import LayoutName, check_layout
 from ._ring import Call, Saved, wide
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Sharded(torch.autograd.Function):
-    """Attention over the ranks of a call."""
+    """Attention over the ranks of a call, with an exchange of rows for heads around it."""
 
     @staticmethod
     def forward(
@@ -33,27 +34,66 @@ class _Sharded(torch.autograd.Function):
         bias: Tensor | None,
         sinks: Tensor | None,
         call: Call,
+        heads: Heads | None,
         out_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
-        o, lse = _ring.forward(call, q, k, v, bias, sinks)
+        return_lse: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.call, ctx.heads = call, heads
+        ctx.types = [None if x is None else x.dtype for x in (q, k, v, bias, sinks)]
+        ctx.bias_shape = None if bias is None else bias.shape
+        if heads is not None:
+            q, k, v = heads.qkv(q, k, v)
+            bias = None if bias is None else heads.pairs("bias", bias)
+            sinks = None if sinks is None else heads.head_part(sinks)
+        kv = (k, v) if heads is None else (heads.expand(k), heads.expand(v))
+        o, lse = _ring.forward(call, q, *kv, bias, sinks)
         o = o.to(out_dtype)
         ctx.save_for_backward(q, k, v, bias, sinks, o, lse)
-        ctx.call = call
         ctx.set_materialize_grads(False)
-        return o, lse
+        if heads is None:
+            return o, lse
+        return heads.results(o), heads.statistics_of_rows(lse) if return_lse else None
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Any:
         q, k, v, bias, sinks, o, lse = ctx.saved_tensors
-        if dout is None:
+        heads = ctx.heads
+        if heads is not None:
+            shape = (*q.shape[:1], heads.rows_q[heads.group.rank], heads.heads_q, o.size(3))
+            dout = o.new_zeros(shape) if dout is None else dout.to(o.dtype)
+            dout = heads.queries(dout)
+            dlse = None if dlse is None else heads.statistics(dlse)
+        elif dout is None:
             dout = torch.zeros_like(o)
         delta = delta_of(dout, o, lse, dlse)
-        saved = Saved(q, k, v, lse, _rows(dout.to(o.dtype)), delta, bias, sinks)
-        found = _ring.backward(ctx.call, saved, ctx.needs_input_grad[:5])
-        given = (q, k, v, bias, sinks)
-        cast = (None if x is None else x.to(y.dtype) for x, y in zip(found, given, strict=True))
-        return (*cast, None, None)
+        kv = (k, v) if heads is None else (heads.expand(k), heads.expand(v))
+        saved = Saved(q, *kv, lse, _rows(dout.to(o.dtype)), delta, bias, sinks)
+        found = list(_ring.backward(ctx.call, saved, ctx.needs_input_grad[:5]))
+        if heads is not None:
+            _to_rows(ctx, heads, found)
+        cast = (
+            None if x is None else x.to(dtype) for x, dtype in zip(found, ctx.types, strict=True)
+        )
+        return (*cast, None, None, None, None)
+
+
+def _to_rows(ctx: Any, heads: Heads, found: list[Tensor | None]) -> None:
+    """Gradients of this rank's heads -> of its rows, in place."""
+    dq, dk, dv, dbias, dsink = found
+    if dq is not None:
+        found[0] = heads.results(dq.to(ctx.types[0]))
+    if dk is not None or dv is not None:
+        dk = torch.zeros_like(ctx.saved_tensors[1], dtype=wide(ctx.types[1])) if dk is None else dk
+        dv = torch.zeros_like(ctx.saved_tensors[2], dtype=wide(ctx.types[2])) if dv is None else dv
+        found[1:3] = heads.key_gradients(dk, dv, ctx.types[1])
+    if dbias is not None:
+        found[3] = heads.pairs_gradient(dbias, ctx.bias_shape)
+    if dsink is not None:
+        begin, end = heads.of_q[heads.group.rank]
+        whole = dsink.new_zeros(heads.heads_q)
+        whole[begin:end] = dsink
+        found[4] = whole
 
 
 def delta_of(dout: Tensor, o: Tensor, lse: Tensor, dlse: Tensor | None) -> Tensor:
@@ -71,42 +111,52 @@ def _rows(x: Tensor) -> Tensor:
 
 def agreed(
     function: str,
-    groups: Sequence[Group],
+    ring: Group,
+    heads: Group | None,
     layout: Any,
     lengths: Lengths | None,
-    q: Any,
-    k: Any,
-    v: Any,
+    tensors: tuple[Any, Any, Any],
     out_dtype: Any,
     options: Any,
-) -> tuple[Arguments, list[Lengths]]:
-    """The checked arguments, and the rows of the ranks of each group."""
+) -> tuple[Arguments, Lengths, Lengths | None]:
+    """The checked arguments, and the rows of the ranks of the ring and of the group of heads."""
     arguments: Arguments | None = None
+    inner: Lengths | None = None
     error: Exception | None = None
     try:
         check_layout(function, layout)
-        arguments = _arguments.check(function, q, k, v, out_dtype, options)
+        arguments = _arguments.check(function, *tensors, out_dtype, options)
+        if heads is not None and arguments.q.size(2) < heads.size:
+            accepted = f"at least {heads.size}, one for each rank"
+            raise _arguments.refuse(function, "heads of q", arguments.q.size(2), accepted)
     except Exception as found:
         error = found
-    like = q if isinstance(q, Tensor) else torch.empty(0)
-    found_lengths = []
-    for group in groups:
-        if lengths is None:
-            found_lengths.append(
-                _arguments.compare(function, group, arguments, layout, error, like)
-            )
-        elif error is not None:
-            raise error
     if lengths is not None:
-        found_lengths.append(lengths)
+        if error is not None:
+            raise error
+        assert arguments is not None
+        return arguments, lengths, None
+    like = tensors[0] if isinstance(tensors[0], Tensor) else torch.empty(0)
+    if heads is not None:
+        # The other ranks of the ring learn of an error of this group too.
+        try:
+            inner = _arguments.compare(function, heads, arguments, layout, error, like)
+        except ValueError as found:
+            error = found
+    known = arguments if error is None else None
+    outer = _arguments.compare(function, ring, known, layout, error, like, inner)
     assert arguments is not None
-    return arguments, found_lengths
+    return arguments, outer, inner
 
 
-def run(call: Call, a: Arguments) -> tuple[Tensor, Tensor]:
-    """(o, lse) as the caller takes them."""
-    o, lse = _Sharded.apply(a.q, a.k, a.v, a.get("bias"), a.get("sinks"), call, a.out_dtype)
-    return (o[0], lse[0]) if a.packed else (o, lse)
+def run(call: Call, heads: Heads | None, a: Arguments, return_lse: bool) -> Any:
+    """(o, lse) or o as the caller takes them."""
+    o, lse = _Sharded.apply(
+        *(a.q, a.k, a.v, a.get("bias"), a.get("sinks")), call, heads, a.out_dtype, return_lse
+    )
+    if a.packed:
+        o, lse = o[0], None if lse is None else lse[0]
+    return (o, lse) if return_lse else o
 
 
 def _given_lengths(function: str, group: Group, lengths: Any, lengths_kv: Any) -> Lengths | None:
@@ -167,7 +217,97 @@ def ring_attention(
     function = "ring_attention"
     ranks = group_of(function, group)
     given = _given_lengths(function, ranks, lengths, lengths_kv)
-    a, found = agreed(function, [ranks], layout, given, q, k, v, out_dtype, options)
-    call = _arguments.resolve(a, ranks, layout, found[0])
-    o, lse = run(call, a)
-    return (o, lse) if return_lse else o
+    a, rows, _ = agreed(function, ranks, None, layout, given, (q, k, v), out_dtype, options)
+    call = _arguments.resolve(a, ranks, layout, rows)
+    found: Tensor | tuple[Tensor, Tensor] = run(call, None, a, return_lse)
+    return found
+
+
+def _by_heads(
+    function: str,
+    ring: Group,
+    group: Group,
+    layout: LayoutName,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    return_lse: bool,
+    out_dtype: torch.dtype | None,
+    options: Any,
+) -> Any:
+    a, outer, inner = agreed(function, ring, group, layout, None, tensors, out_dtype, options)
+    assert inner is not None
+    call = _arguments.resolve(a, ring, layout, outer)
+    sizes = (inner.q, inner.kv, a.q.size(2), a.k.size(2))
+    heads = Heads(group, *sizes, inner.one_row)
+    given = [name for name in ("kv_begin", "kv_end") if name in a.options]
+    return run(heads.options(call, given), heads, a, return_lse)
+
+
+@eager
+def all_to_all_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group: Any = None,
+    return_lse: bool = False,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over split sequences: rows are exchanged for heads, and back.
+
+    Jacobs et al. 2023, DeepSpeed Ulysses, section 3.1. Each rank computes some of the heads over
+    all rows. It moves less than ring_attention, but takes at least as many query heads as ranks.
+
+    q: [b, rows of this rank, h, dim_qk], or packed [rows, h, dim_qk]; the ranks hold consecutive
+        rows, any numbers of them. h need not be a multiple of the ranks.
+    k, v: [b, rows of this rank, g, dim]; h is a multiple of g. With fewer key heads than ranks,
+        several ranks get the same one, and its gradients are summed in f32.
+    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes.
+    return_lse, out_dtype, options: as for ring_attention. Dropout without a seed: the first rank's.
+
+    Gradients: as for ring_attention. A mask or bias [b|1, h|1, rows|1, keys|1] is exchanged too.
+
+    Returns o [b, rows, h, dim_vo] (packed [rows, h, dim_vo]), or (o, lse). Raises what
+    ring_attention raises.
+    """
+    name = "all_to_all_attention"
+    ranks, tensors = group_of(name, group), (q, k, v)
+    found: Tensor | tuple[Tensor, Tensor] = _by_heads(
+        name, ALONE, ranks, "contiguous", tensors, return_lse, out_dtype, options
+    )
+    return found
+
+
+@eager
+def mesh_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mesh: Any,
+    layout: LayoutName = "contiguous",
+    return_lse: bool = False,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over split sequences on a mesh: a ring of groups that exchange rows for heads.
+
+    Fang, Zhao 2024, USP: a Unified Sequence Parallelism Approach, section 3. For more ranks than
+    heads, or where some ranks are closer to each other than others: the second dimension of the
+    mesh exchanges more often.
+
+    q, k, v: this rank's rows, as `shard` cuts them with group=mesh: as for ring_attention.
+    mesh: a DeviceMesh of two dimensions, (ring, heads), or a tuple of two process groups. h is at
+        least the size of the second.
+    layout: that of the ring: see shard.
+    return_lse, out_dtype, options: as for ring_attention.
+
+    Gradients: as for ring_attention. Returns o [b, rows, h, dim_vo] (packed [rows, h, dim_vo]), or
+    (o, lse). Raises what ring_attention raises.
+    """
+    name = "mesh_attention"
+    ring, heads = mesh_of(name, mesh)
+    found: Tensor | tuple[Tensor, Tensor] = _by_heads(
+        name, ring, heads, layout, (q, k, v), return_lse, out_dtype, options
+    )
+    return found

@@ -76,6 +76,18 @@ def group_of(function: str, group: Any) -> Group:
     return Group(group, dist.get_rank(group), dist.get_world_size(group))
 
 
+def mesh_of(function: str, mesh: Any) -> tuple[Group, Group]:
+    """The groups of a DeviceMesh of two dimensions, or of a tuple of two groups."""
+    if isinstance(mesh, tuple | list) and len(mesh) == 2:
+        return group_of(function, mesh[0]), group_of(function, mesh[1])
+    if getattr(mesh, "ndim", 0) != 2 or not hasattr(mesh, "get_group"):
+        raise ValueError(
+            f"{function}: mesh: found {shown(mesh)}; accepted a DeviceMesh of two dimensions, or a "
+            "tuple of two groups"
+        )
+    return group_of(function, mesh.get_group(0)), group_of(function, mesh.get_group(1))
+
+
 def encode(value: Any) -> int:
     """A value as the int64 that ranks compare."""
     if value is None:

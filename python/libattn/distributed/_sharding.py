@@ -10,8 +10,25 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import _layout
-from ._groups import failed, gather, group_of
+from ._groups import Group, failed, gather, group_of, mesh_of
 from ._layout import LayoutName
+
+
+def _is_mesh(group: Any) -> bool:
+    return isinstance(group, tuple | list) or getattr(group, "ndim", 1) == 2
+
+
+def _rows(function: str, length: int, group: Any, layout: str, lengths: Any) -> Tensor:
+    """The global rows of this rank, int64."""
+    if not _is_mesh(group):
+        ranks = group_of(function, group)
+        return _layout.rows_of(length, ranks.size, ranks.rank, layout, lengths, function)
+    ring, heads = mesh_of(function, group)
+    if lengths is not None:
+        raise ValueError(f"{function}: lengths: found some with a mesh; accepted None")
+    rows = _layout.rows_of(length, ring.size, ring.rank, layout, None, function)
+    sizes = _layout.even_lengths(rows.numel(), heads.size)
+    return rows.narrow(0, sum(sizes[: heads.rank]), sizes[heads.rank])
 
 
 def positions(
@@ -30,8 +47,7 @@ def positions(
 
     Raises ValueError for a broken rule.
     """
-    ranks = group_of("positions", group)
-    return _layout.rows_of(length, ranks.size, ranks.rank, layout, lengths, "positions").clone()
+    return _rows("positions", length, group, layout, lengths).clone()
 
 
 def shard(
@@ -49,17 +65,15 @@ def shard(
 
     x: the complete tensor.
     dim: the dimension of the sequence.
-    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes.
+    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. For
+        mesh_attention its mesh: a part of the ring is cut into consecutive ones.
     layout: "contiguous": one range for each rank; "zigzag": of 2P chunks, rank r holds chunks r and
         2P - 1 - r, which balances causal work; "striped": rank r holds rows r, r + P, r + 2P, ...
     lengths: rows of each rank, for "contiguous". None: the first length % P ranks hold one more.
 
     Returns a view for "contiguous", else a copy. Raises ValueError for a broken rule.
     """
-    ranks = group_of("shard", group)
-    length = x.size(dim)
-    rows = _layout.rows_of(length, ranks.size, ranks.rank, layout, lengths, "shard")
-    return _layout.cut(x, dim, rows)
+    return _layout.cut(x, dim, _rows("shard", x.size(dim), group, layout, lengths))
 
 
 def unshard(
@@ -77,14 +91,19 @@ def unshard(
     Raises ValueError for a broken rule, TransportError where another rank ended.
     """
     function = "unshard"
-    ranks = group_of(function, group)
     _layout.check_layout(function, layout)
     x = x.detach()
+    if _is_mesh(group):
+        ring, heads = mesh_of(function, group)
+        return _join(function, ring, _join(function, heads, x, dim, "contiguous"), dim, layout)
+    return _join(function, group_of(function, group), x, dim, layout)
+
+
+def _join(function: str, ranks: Group, x: Tensor, dim: int, layout: str) -> Tensor:
     lengths = tuple(row[0] for row in gather(ranks, [x.size(dim)], x))
     _layout.lengths_of(function, layout, sum(lengths), ranks.size, lengths)
-    longest = max(lengths)
     shape = list(x.shape)
-    shape[dim] = longest
+    shape[dim] = max(lengths)
     mine = x.new_zeros(shape)
     mine.narrow(dim, 0, x.size(dim)).copy_(x)
     parts = [torch.empty_like(mine) for _ in lengths]

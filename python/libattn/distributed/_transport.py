@@ -157,7 +157,7 @@ class Pending:
                 work.wait()
         except RuntimeError as error:
             raise self._failed(error) from error
-        self.works = []
+        self.works, self.messages = [], []  # frees the buffers
 
     def _failed(self, error: Exception) -> Exception:
         what = {"kv": "keys and values", "dkv": "gradients of keys and values"}[self.kind]

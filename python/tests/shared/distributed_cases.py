@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import os
 import random
 import sys
@@ -27,8 +28,9 @@ import libattn.torch
 import torch
 import torch.distributed as dist
 from naive import check_close
+from torch.distributed.device_mesh import init_device_mesh
 
-CASES = 320
+CASES = 450
 LAYOUTS = ("contiguous", "zigzag", "striped")
 OPTIONS = (
     *("causal", "window", "softcap", "alibi", "sinks", "bias", "mask", "documents", "lengths"),
@@ -48,6 +50,7 @@ class Case:
     """A problem: sizes, type, layout and the names of its options."""
 
     number: int
+    scheme: str
     layout: str
     dtype: str
     sizes: dict[str, int]
@@ -55,15 +58,18 @@ class Case:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return f"{self.number} {self.layout} {self.dtype} {sizes} {' '.join(self.options)}"
+        words = (str(self.number), self.scheme, self.layout, self.dtype, sizes, *self.options)
+        return " ".join(words)
 
 
 def case(number: int) -> Case:
     """Every option alone in every layout first, then random sets of them."""
     chance = random.Random(number)
     layout = LAYOUTS[number % 3]
-    if number < 3 * (len(OPTIONS) + 1):
-        options = OPTIONS[: number // 3][-1:]
+    alone = 3 * (len(OPTIONS) + 1)
+    scheme = ("ring", "heads", "mesh")[number // alone % 3]
+    if number < 3 * alone:
+        options = OPTIONS[: number % alone // 3][-1:]
     else:
         options = tuple(chance.sample(OPTIONS, chance.randint(2, 4)))
     if layout == "striped":
@@ -74,18 +80,18 @@ def case(number: int) -> Case:
     for option in options:
         if not any((option, o) in APART or (o, option) in APART for o in kept):
             kept.append(option)
-    heads_kv = chance.choice((1, 2, 3))
+    heads_kv = chance.choice((1, 2, 3) if scheme == "ring" else (1, 2, 3, 4, 6))
     sizes = {
         "batch": 1 if "packed" in kept else chance.choice((1, 2)),
         "length": chance.choice((1, 2, 5, 7, 16, 19, 23, 33, 50, 64)),
-        "heads_q": heads_kv * chance.choice((1, 2)),
+        "heads_q": heads_kv * chance.choice((1, 2, 4)),
         "heads_kv": heads_kv,
         "dim_qk": chance.choice((4, 8, 11, 16)),
         "dim_vo": chance.choice((4, 8, 16)),
     }
     sizes["keys"] = chance.choice((3, 17, 40)) if "cross" in kept else sizes["length"]
     dtype = chance.choice(("float64", "float64", "float64", "float32", "bfloat16"))
-    return Case(number, layout, dtype, sizes, tuple(kept))
+    return Case(number, scheme, layout, dtype, sizes, tuple(kept))
 
 
 class Inputs:
@@ -214,18 +220,41 @@ def unsplit(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return results(libattn.torch.attention, leaves, options, dout, dlse)
 
 
+@functools.cache
+def mesh(ranks: int) -> Any:
+    """(ring, heads), with at most 2 ranks that exchange heads."""
+    return init_device_mesh("cpu", (ranks // 2, 2) if ranks % 2 == 0 else (ranks, 1))
+
+
 class Split:
     """How a rank's part of a case is cut and computed."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs, self.layout = inputs, inputs.case.layout
         self.ranks = dist.get_world_size()
+        self.group = None
+        self.scheme = inputs.case.scheme
+        if self.scheme == "heads" and inputs.case.sizes["heads_q"] < self.ranks:
+            self.scheme = "mesh"
+        if self.scheme == "mesh" and inputs.case.sizes["heads_q"] < 2:
+            self.scheme = "ring"
+        if self.scheme == "mesh":
+            self.group = mesh(self.ranks)
+        if self.scheme == "heads":
+            self.layout = "contiguous"
 
     def cut(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        lengths = self.inputs.lengths(x.size(dim), self.ranks)
-        return distributed.shard(x, dim, layout=self.layout, lengths=lengths)
+        lengths = None
+        if self.scheme != "mesh":
+            lengths = self.inputs.lengths(x.size(dim), self.ranks)
+        return distributed.shard(x, dim, layout=self.layout, lengths=lengths, group=self.group)
 
     def attention(self, *tensors: Any, **options: Any) -> Any:
+        if self.scheme == "heads":
+            return distributed.all_to_all_attention(*tensors, **options)
+        if self.scheme == "mesh":
+            options |= {"layout": self.layout, "mesh": self.group}
+            return distributed.mesh_attention(*tensors, **options)
         return distributed.ring_attention(*tensors, layout=self.layout, **options)
 
     def part(self, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -31,4 +31,9 @@ def run(program, *words, timeout=300):
 
 def test_against_one_process():
     """A slice of the cases; `tools/full_tests.sh distributed` runs all, on up to 8 ranks."""
-    run("distributed_cases.py", "1", "2", "3", "4", "--every", "13")
+    run("distributed_cases.py", "1", "2", "3", "4", "--every", "17")
+
+
+def test_calls():
+    """Those without timing and without torch.compile, which the same step of the full tier adds."""
+    run("distributed_calls.py", "decode", "errors", "forms", "bytes_moved", "killed")
