@@ -1,4 +1,4 @@
-"""What libattn.distributed does in addition to results: decode, errors, traffic, memory, overlap, failures.
+"""libattn.distributed: decode, errors, traffic, memory, overlap and failures.
 
 usage: python distributed_calls.py [NAME...]     default: all checks
 
