@@ -166,11 +166,13 @@ class GPT(nn.Module):
                 adds = name.endswith(("attention_out.weight", "down.weight"))
                 nn.init.normal_(weight, std=0.02 / (math.sqrt(2 * shape.layers) if adds else 1))
 
-    def forward(self, tokens: Tensor, kv_begin: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, kv_begin: Tensor, place: Tensor | None = None) -> Tensor:
+        """place [n]: the positions of the tokens in their row, if they are not all of it."""
         attend = self.attention(kv_begin, self.dropout if self.training else 0.0)
+        table = self.table if place is None else self.table[:, place]
         x = self.embedding(tokens)  # [b, n, c]
         for block in self.blocks:
-            x = block(x, attend, self.table)
+            x = block(x, attend, table)
         return F.linear(self.norm(x), self.embedding.weight)
 
 

@@ -248,11 +248,13 @@ class Progress:
               end="" if self.terminal and not last else "\n")  # fmt: skip
 
 
-def train(options: argparse.Namespace) -> tuple[Trainer, dict[str, Any]]:
+def train(
+    options: argparse.Namespace, kind: type[Trainer] = Trainer
+) -> tuple[Trainer, dict[str, Any]]:
     """Trains up to --steps, writing the log; the trainer and the log's summary."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    trainer = Trainer(options)
+    trainer = kind(options)
     if options.resume:
         trainer.resume(options.resume)
     before = peak_memory()

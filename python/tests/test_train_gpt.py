@@ -229,3 +229,25 @@ def test_help_explains_every_option(capsys):
     text = capsys.readouterr().out
     for option in ("--attention", "--compare", "--context", "--save", "--resume", "--out"):
         assert option in text
+
+
+def test_two_processes_have_the_losses_of_one(tmp_path, short_files):
+    words = [str(short_files), *TINY.split(), "--steps", "5", "--batch", "2", "--dropout", "0.1"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert train_gpt.main([*words, "--out", str(one)]) == 0
+    program = [str(EXAMPLES / "train_gpt_parallel.py"), *words, "--out", str(two)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    found = subprocess.run(
+        [*launcher, "--nproc-per-node", "2", *program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=200,
+    )
+    assert found.returncode == 0, found.stderr[-4000:]
+    curves = []
+    for folder in (one, two):
+        rows = [json.loads(line) for line in (folder / "libattn.jsonl").open()]
+        curves.append([row["loss"] for row in rows if "step" in row])
+    assert len(curves[0]) == 5
+    assert curves[1] == pytest.approx(curves[0], abs=1e-4)

@@ -14,13 +14,16 @@ transformers is imported by `register`, torch by this module's parts.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from libattn import Unsupported
 from libattn.hf._record import Call, record
 
-__all__ = ["OLDEST_TRANSFORMERS", "Call", "record", "register"]
+__all__ = ["OLDEST_TRANSFORMERS", "Call", "record", "register", "sequence_parallel"]
 
 OLDEST_TRANSFORMERS = "5.4"
 
@@ -51,6 +54,42 @@ def register(name: str = "libattn") -> None:
     _models.check_at_construction(transformers.PreTrainedModel)
     transformers.AttentionInterface.register(name, attention_forward)
     transformers.AttentionMaskInterface.register(name, visible_keys)
+
+
+@contextlib.contextmanager
+def sequence_parallel(
+    model: Any,
+    *,
+    scheme: Literal["ring", "all_to_all"] = "ring",
+    group: Any = None,
+    mesh: Any = None,
+    layout: Literal["contiguous", "zigzag", "striped"] = "contiguous",
+    kv_begin: Any = None,
+) -> Iterator[None]:
+    """Runs a model on sequences that are split over ranks: libattn.distributed in every layer.
+
+    Inside, call the model with this rank's rows: input_ids cut by libattn.distributed.shard, and
+    position_ids=libattn.distributed.positions(...)[None]. Backwards of what was computed inside may
+    run after it. Cut labels the same way, after they were shifted, and compute the loss from the
+    logits; sum the gradients of the weights over the ranks. Generation with a cache is refused.
+
+    model: a PreTrainedModel whose attention is causal, bidirectional or windowed. Its
+        attn_implementation is set back at the end.
+    scheme: "ring" or "all_to_all": ring_attention or all_to_all_attention of libattn.distributed.
+    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes.
+    mesh: for mesh_attention, in place of scheme and group.
+    layout: which rows each rank holds: see libattn.distributed.shard.
+    kv_begin: i32 [b|1, rows]: the first key of each row's document, counted in the complete row.
+
+    Raises libattn.Unsupported for models and masks that it does not run, ValueError for a broken
+    rule, and what the functions of libattn.distributed raise.
+    """
+    register()
+    from libattn.hf import _sequence_parallel
+
+    attention = _sequence_parallel.scheme(scheme, group, mesh, layout, kv_begin)
+    with _sequence_parallel.running(model, attention):
+        yield
 
 
 def _has_interfaces(transformers: object) -> bool:
