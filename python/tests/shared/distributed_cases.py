@@ -1,6 +1,6 @@
 """libattn.distributed against one process: a generated list of cases and processes to run it.
 
-usage: python distributed_cases.py RANKS... [--every N] [--only CASE]
+usage: python distributed_cases.py RANKS... [--every N] [--only CASE] [--first CASE --count N]
 
 One process imports PyTorch and forks the ranks, which talk over gloo on the CPU. Each rank computes
 the unsplit call too and compares its rows: f64 to 1e-12, others as check_close of naive.py.
@@ -363,8 +363,12 @@ def main() -> int:
     parser.add_argument("ranks", type=int, nargs="+")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--first", type=int, default=0, help=f"case; from {CASES} on: random ones")
+    parser.add_argument("--count", type=int, default=CASES)
     options = parser.parse_args()
-    numbers = range(CASES) if options.only is None else [options.only]
+    numbers = range(options.first, options.first + options.count)
+    if options.only is not None:
+        numbers = range(options.only, options.only + 1)
     # Steps of a number that shares no factor with 3, so that all layouts remain.
     cases = [case(number) for number in list(numbers)[:: options.every]]
     failed = 0
