@@ -134,6 +134,7 @@ def distributed(session: nox.Session) -> None:
     programs = "python/tests/shared"
     words = (f"{programs}/distributed_cases.py", "1", "2", "3", "4", "8")
     in_newest(session, "distributed", programs, *words)
+    in_newest(session, "distributed", programs, *words, "--first", "450", "--count", "100")
     in_newest(session, "distributed", programs, f"{programs}/distributed_calls.py")
 
 

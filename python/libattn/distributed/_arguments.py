@@ -89,7 +89,7 @@ def check(function: str, q: Any, k: Any, v: Any, out_dtype: Any, options: Option
 
 
 def _checked_options(function: str, q: Tensor, options: dict[str, Any]) -> dict[str, Any]:
-    given = {}
+    given: dict[str, Any] = {}
     for name, value in options.items():
         if value is None:
             continue

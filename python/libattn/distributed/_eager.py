@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,5 +28,4 @@ def eager(function: F) -> F:
         return disabled[0](*arguments, **options)
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
-    found: Any = call
-    return found
+    return cast(F, call)

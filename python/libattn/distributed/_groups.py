@@ -148,6 +148,7 @@ def agree(
     """The facts of all ranks by name. Raises on all ranks where one refuses its arguments (`error`)
     or a fact that must be the same is not."""
     values = [_FINE if error is None else _REFUSED, *(encode(fact.value) for fact in facts)]
+    assert len(values) <= _WIDTH, "all ranks send as much, those that refuse too"
     values += [0] * (_WIDTH - len(values))
     rows = gather(group, values, like)
     if error is not None:

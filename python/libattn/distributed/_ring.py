@@ -69,6 +69,7 @@ class Call:
 
 # Overloads and optional arguments by name: not for mypy.
 _attention: Any = libattn.attention
+_merge: Any = libattn.merge
 _attention_backward: Any = libattn.attention_backward
 
 
@@ -190,7 +191,7 @@ class _Results:
         o, lse = _attention(*parts, return_lse=True, out_dtype=kind, **options)
         if shift is not None:
             lse += shift
-        libattn.merge(place["out"], place["lse_out"], o, lse, **place)
+        _merge(place["out"], place["lse_out"], o, lse, **place)
 
     def finish(self, call: Call) -> None:
         """Rows that no block reached."""

@@ -157,7 +157,7 @@ def errors(rank: int, ranks: int) -> None:
 
 
 def forms(rank: int, ranks: int) -> None:
-    """bf16 with f32 results, autocast, lengths=, one seed for all ranks."""
+    """bf16 with f32 results, autocast, lengths=, the same bits twice, one seed for all ranks."""
     ring = distributed.ring_attention
     whole = qkv(20)
     want = libattn.torch.attention(*whole, causal=True)
@@ -178,6 +178,13 @@ def forms(rank: int, ranks: int) -> None:
 
     with torch.autocast("cpu", torch.bfloat16):
         assert ring(*parts(qkv(20, dtype=torch.float32))).dtype == torch.bfloat16
+
+    found = []
+    for _ in range(2):
+        leaves = parts([x.to(torch.float32) for x in qkv(150)], layout="zigzag")
+        ring(*leaves, layout="zigzag", causal=True, deterministic=True).square().sum().backward()
+        found.append([x.grad for x in leaves])
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
 
     torch.manual_seed(rank)  # the first rank's draw counts
     seeded = ring(q, k, v, dropout_p=0.5)

@@ -1,6 +1,6 @@
 """libattn.distributed against one process: a generated list of cases and processes to run it.
 
-usage: python distributed_cases.py RANKS... [--every N] [--only CASE] [--first CASE --count N]
+usage: python distributed_cases.py RANKS... [--cover] [--only CASE] [--first CASE --count N]
 
 One process imports PyTorch and forks the ranks, which talk over gloo on the CPU. Each rank computes
 the unsplit call too and compares its rows: f64 to 1e-12, others as check_close of naive.py.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import itertools
 import os
 import random
 import sys
@@ -94,6 +95,29 @@ def case(number: int) -> Case:
     return Case(number, scheme, layout, dtype, sizes, tuple(kept))
 
 
+POSITIONAL = {"causal", "window", "alibi", "diagonal", "cross"}
+
+
+def cover() -> list[Case]:
+    """Few cases of the list with every option in every layout and scheme, and pairs of those that
+    depend on positions."""
+    left = [case(number) for number in range(CASES)]
+    random.Random(1).shuffle(left)
+    left.sort(key=lambda one: -len(one.options))  # stable: many options first
+    seen: set[Any] = set()
+    chosen = []
+    for one in left:
+        new = {(place, o) for o in one.options for place in (one.layout, one.scheme)}
+        new |= {
+            (one.layout, *sorted(pair))
+            for pair in itertools.combinations(POSITIONAL.intersection(one.options), 2)
+        }
+        if not new <= seen:
+            seen |= new
+            chosen.append(one)
+    return sorted(chosen, key=lambda one: one.number)
+
+
 class Inputs:
     """The unsplit tensors and options of a case, the same on all ranks, in float64."""
 
@@ -127,6 +151,8 @@ class Inputs:
 
     def add_alibi(self, chance: Any, s: Any) -> None:
         shape = chance.choice(((s["heads_q"],), (s["batch"], s["heads_q"])))
+        if "packed" in self.case.options:  # whose sequences are not the batch of q
+            shape = shape[-1:]
         self.options["alibi_slopes"] = self.normal(*shape).abs()
 
     def add_sinks(self, chance: Any, s: Any) -> None:
@@ -162,8 +188,6 @@ class Inputs:
         bounds = torch.tensor([0, *cuts, s["length"]], dtype=torch.int32)
         self.options |= {"cu_len_q": bounds, "cu_len_kv": bounds, "max_len_q": s["length"]}
         self.options["max_len_kv"] = s["length"]
-        if "alibi_slopes" in self.options:
-            self.options["alibi_slopes"] = self.options["alibi_slopes"].reshape(-1)[-s["heads_q"] :]
 
     def add_diagonal(self, chance: Any, s: Any) -> None:
         self.options["diagonal"] = chance.choice(("top_left", -3, 2))
@@ -361,7 +385,7 @@ def fork(ranks: int, target: Any) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("ranks", type=int, nargs="+")
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--cover", action="store_true", help="few cases with every option")
     parser.add_argument("--only", type=int)
     parser.add_argument("--first", type=int, default=0, help=f"case; from {CASES} on: random ones")
     parser.add_argument("--count", type=int, default=CASES)
@@ -369,8 +393,7 @@ def main() -> int:
     numbers = range(options.first, options.first + options.count)
     if options.only is not None:
         numbers = range(options.only, options.only + 1)
-    # Steps of a number that shares no factor with 3, so that all layouts remain.
-    cases = [case(number) for number in list(numbers)[:: options.every]]
+    cases = cover() if options.cover else [case(number) for number in numbers]
     failed = 0
     for ranks in options.ranks:
         began = time.perf_counter()
