@@ -5,7 +5,7 @@
 # tools/count_tests.py counts. The last line is "N passed, N failed": steps, and the tests that they ran.
 #
 # usage: tools/full_tests.sh [STEP...]      default: the steps of CI; --list prints them
-#        tools/full_tests.sh distributed    libattn.distributed on up to 8 ranks, all cases: 5 minutes
+#        tools/full_tests.sh distributed    libattn.distributed on up to 8 ranks, all cases: 2 minutes
 #        tools/full_tests.sh --all          those and zoo: every architecture of transformers against eager
 #
 # CI has 40 minutes on two cores. What it samples for that runs completely on request:

@@ -15,6 +15,7 @@
 #   latency    start-up, first calls and the host's time for a call, ours and PyTorch's; rows
 #   tune       the tuner on a few problems; its result is kept with the logs, not used
 #   devices    a second GPU: cases and tensors on it
+#   nccl       libattn.distributed on two GPUs: every option over NCCL, in bf16
 #   families   trial kernels of sm90: TMA, clusters, a capture, programmatic dependent launch
 #   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): cases, memcheck,
 #              racecheck, plain cells
@@ -57,6 +58,7 @@ memory 20 150
 latency 55 120
 tune 80 150
 devices 24 120
+nccl 40 150
 families 5 60
 family_sm90 300 560
 profile 44 150
@@ -183,6 +185,10 @@ step_devices() {
   return $status
 }
 
+step_nccl() {
+  OMP_NUM_THREADS=1 "$python" python/tests/shared/distributed_cases.py 2 --cover --device cuda
+}
+
 step_families() { "$bundle/run" attn_cuda_gpu_test; }
 
 # The case list asserts that what the plan names is what runs; refused calls run on sm80.
@@ -297,7 +303,7 @@ lacks() {
   case $1 in
     family_sm90) nvidia-smi --query-gpu=compute_cap --format=csv,noheader | grep -q '^9\.0' ||
       echo "needs compute capability 9.0" ;;
-    devices) [ "$(nvidia-smi -L | grep -c '^GPU')" -ge 2 ] || echo "needs two GPUs" ;;
+    devices | nccl) [ "$(nvidia-smi -L | grep -c '^GPU')" -ge 2 ] || echo "needs two GPUs" ;;
     profile) [ -n "$(ncu)" ] || echo "no ncu, which CUDA's toolkit has" ;;
     sanitizer | race) [ -n "$(sanitizer)" ] || echo "no compute-sanitizer, which CUDA's toolkit has" ;;
     plots)

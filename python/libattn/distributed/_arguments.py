@@ -380,7 +380,7 @@ def _diagonal(a: Arguments, lengths: Lengths, origin: Origin) -> int:
 def _documents(call: Call, cu_len: Tensor, device: torch.device) -> dict[str, Tensor]:
     """Packed sequences as documents of one row: kv_begin and kv_end, [1, rows of this rank]."""
     rows = _layout._indices(call.layout, call.lengths_q, call.group.rank).to(device)
-    bounds = cu_len.to(torch.int64)
+    bounds = cu_len.to(device, torch.int64)
     at = torch.searchsorted(bounds, rows, right=True).clamp(1, bounds.numel() - 1)
     inside = (rows >= bounds[0]) & (rows < bounds[-1])
     begin, end = bounds[at - 1], bounds[at]

@@ -16,7 +16,7 @@ from . import _transport
 from ._arguments import refuse
 from ._eager import eager
 from ._groups import Fact, Group, agree, failed, group_of
-from ._ring import wide
+from ._ring import merge_into, wide
 from ._transport import Form
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def decode(
         parts = _gather(ranks, form.pack([o, lse]), "merge")
         o, lse = form.tensors(parts[0])
         for part in parts[1:]:
-            libattn.merge(o, lse, *form.tensors(part), out=o, lse_out=lse)
+            merge_into(o, lse, *form.tensors(part))
     o = o.to(q.dtype)
     return (o, lse) if return_lse else o
 

@@ -82,6 +82,21 @@ def _out_type(dtype: torch.dtype) -> Any:
     return None if dtype == torch.float64 else torch.float32
 
 
+def merge_into(o: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
+    """Adds a partial result over other keys, in place. libattn.merge does not run on CUDA yet."""
+    if o.is_cpu:
+        _merge(o, lse, other, other_lse, out=o, lse_out=lse)
+        return
+    both = torch.logaddexp(lse, other_lse)
+    nothing = torch.isneginf(both)
+    one, two = (
+        torch.exp(x - both).masked_fill_(nothing, 0).transpose(1, 2).unsqueeze(3)
+        for x in (lse, other_lse)
+    )
+    o.mul_(one).addcmul_(other, two)
+    lse.copy_(both)
+
+
 # --- one block ----------------------------------------------------------------------------------
 
 
@@ -191,7 +206,7 @@ class _Results:
         o, lse = _attention(*parts, return_lse=True, out_dtype=kind, **options)
         if shift is not None:
             lse += shift
-        _merge(place["out"], place["lse_out"], o, lse, **place)
+        merge_into(place["out"], place["lse_out"], o, lse)
 
     def finish(self, call: Call) -> None:
         """Rows that no block reached."""

@@ -25,7 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-SECONDS = 5  # timeout of the group that loses a rank
+SECONDS = 3  # timeout of the group that loses a rank
 BLOCK = 0.1  # seconds that a block takes in `overlap`
 
 
@@ -388,6 +388,22 @@ def killed(rank: int, ranks: int) -> None:
     raise AssertionError("no error without rank 1")
 
 
+def silent(rank: int, ranks: int) -> None:
+    """A rank lives and goes no further: the others raise when the timeout has passed."""
+    q, k, v = parts(qkv(30))
+    distributed.ring_attention(q, k, v)
+    began = time.perf_counter()
+    if rank == 1:
+        _transport.start = lambda *words: time.sleep(SECONDS + 2) or os._exit(0)  # type: ignore
+    try:
+        distributed.ring_attention(q, k, v)
+    except distributed.TransportError as error:
+        assert "timeout" in str(error) or "Timed out" in str(error), error
+        assert SECONDS - 1 < time.perf_counter() - began < SECONDS + 2
+        os._exit(0)
+    raise AssertionError("no error although rank 1 waits")
+
+
 CHECKS = {
     "decode": (decode, (1, 2, 4)),
     "errors": (errors, (2, 4)),
@@ -397,6 +413,7 @@ CHECKS = {
     "memory": (memory, (4, 8)),
     "overlap": (overlap, (2, 4)),
     "killed": (killed, (3,)),
+    "silent": (silent, (2,)),
 }
 
 
@@ -408,7 +425,7 @@ def run_rank(check: Any, rank: int, ranks: int, store: str) -> int:
         rank=rank,
         world_size=ranks,
         init_method=f"file://{store}",
-        timeout=datetime.timedelta(seconds=SECONDS if check is killed else 60),
+        timeout=datetime.timedelta(seconds=SECONDS if check in (killed, silent) else 60),
     )
     check(rank, ranks)
     dist.barrier()

@@ -1,9 +1,12 @@
 """libattn.distributed against one process: a generated list of cases and processes to run it.
 
 usage: python distributed_cases.py RANKS... [--cover] [--only CASE] [--first CASE --count N]
+                                   [--device cuda]
 
 One process imports PyTorch and forks the ranks, which talk over gloo on the CPU. Each rank computes
-the unsplit call too and compares its rows: f64 to 1e-12, others as check_close of naive.py.
+the unsplit call too and compares its rows: f64 to 1e-12, others as check_close of naive.py. With
+--device cuda each rank has a GPU, they talk over NCCL, and all cases are bf16; the unsplit call
+runs on the CPU.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from naive import check_close
 from torch.distributed.device_mesh import init_device_mesh
 
 CASES = 450
+device = "cpu"  # of the split calls
 LAYOUTS = ("contiguous", "zigzag", "striped")
 OPTIONS = (
     *("causal", "window", "softcap", "alibi", "sinks", "bias", "mask", "documents", "lengths"),
@@ -247,7 +251,7 @@ def unsplit(inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 @functools.cache
 def mesh(ranks: int) -> Any:
     """(ring, heads), with at most 2 ranks that exchange heads."""
-    return init_device_mesh("cpu", (ranks // 2, 2) if ranks % 2 == 0 else (ranks, 1))
+    return init_device_mesh(device, (ranks // 2, 2) if ranks % 2 == 0 else (ranks, 1))
 
 
 class Split:
@@ -295,27 +299,27 @@ class Split:
     def run(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         inputs = self.inputs
         rows = 0 if "packed" in inputs.case.options else 1
-        leaves = [self.cut(x.to(dtype), rows) for x in inputs.leaves]
+        leaves = [self.cut(x.to(dtype), rows).to(device) for x in inputs.leaves]
         options = {}
         for name, x in inputs.options.items():
             x = typed(name, x, dtype)
             if name in ROWS and (ROWS[name] == 1 or x.size(ROWS[name]) > 1):
                 x = self.cut(x, ROWS[name])
-            options[name] = x
+            options[name] = x.to(device) if isinstance(x, torch.Tensor) else x
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        dout = self.cut(inputs.dout.to(dtype), rows)
-        dlse = self.cut(inputs.dlse.to(wide), inputs.dlse.dim() - 1)
+        dout = self.cut(inputs.dout.to(dtype), rows).to(device)
+        dlse = self.cut(inputs.dlse.to(wide), inputs.dlse.dim() - 1).to(device)
         found = results(self.attention, leaves, options, dout, dlse)
         for name in ("dbias", "dsinks"):
             # A bias with one row, and sinks: each rank has the sum over its queries.
             if name in found and (name == "dsinks" or inputs.options["bias"].size(2) == 1):
                 dist.all_reduce(found[name])
-        return found
+        return {name: x.cpu() for name, x in found.items()}
 
 
 def check(case: Case) -> None:
     inputs = Inputs(case)
-    dtype = getattr(torch, case.dtype)
+    dtype = getattr(torch, case.dtype) if device == "cpu" else torch.bfloat16
     want = unsplit(inputs, torch.float64)
     rough = unsplit(inputs, dtype) if dtype != torch.float64 else want
     split = Split(inputs)
@@ -337,8 +341,10 @@ def check(case: Case) -> None:
 def run_rank(rank: int, ranks: int, store: str, cases: list[Case]) -> int:
     torch.set_num_threads(1)
     libattn.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        "gloo" if device == "cpu" else "nccl",
         rank=rank,
         world_size=ranks,
         init_method=f"file://{store}",
@@ -387,9 +393,12 @@ def main() -> int:
     parser.add_argument("ranks", type=int, nargs="+")
     parser.add_argument("--cover", action="store_true", help="few cases with every option")
     parser.add_argument("--only", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--first", type=int, default=0, help=f"case; from {CASES} on: random ones")
     parser.add_argument("--count", type=int, default=CASES)
     options = parser.parse_args()
+    global device
+    device = options.device
     numbers = range(options.first, options.first + options.count)
     if options.only is not None:
         numbers = range(options.only, options.only + 1)

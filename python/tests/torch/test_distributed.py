@@ -36,4 +36,4 @@ def test_against_one_process():
 
 def test_calls():
     """Those without timing and without torch.compile, which the same step of the full tier adds."""
-    run("distributed_calls.py", "decode", "errors", "forms", "bytes_moved", "killed")
+    run("distributed_calls.py", "decode", "errors", "forms", "bytes_moved", "killed", "silent")
