@@ -179,6 +179,18 @@ def forms(rank: int, ranks: int) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert ring(*parts(qkv(20, dtype=torch.float32))).dtype == torch.bfloat16
 
+    for wanted in range(3):  # gradients of one tensor alone, on a mesh of one dimension
+        leaves = [x.detach() for x in parts(whole)]
+        full = [x.clone() for x in whole]
+        leaves[wanted].requires_grad_()
+        full[wanted].requires_grad_()
+        line = init_device_mesh("cpu", (ranks,))
+        for call in (ring, distributed.all_to_all_attention):
+            leaves[wanted].grad = full[wanted].grad = None
+            call(*leaves, causal=True, group=line).square().sum().backward()
+            libattn.torch.attention(*full, causal=True).square().sum().backward()
+            close(leaves[wanted].grad, distributed.shard(full[wanted].grad))
+
     found = []
     for _ in range(2):
         leaves = parts([x.to(torch.float32) for x in qkv(150)], layout="zigzag")
@@ -273,8 +285,10 @@ def memory(rank: int, ranks: int) -> None:
     # In units of one rank's q: o, its wide copy, lse, its own block, and the blocks under way.
     assert max(peaks) < 32, peaks
     assert abs(peaks[1] - peaks[0]) < 1, peaks
+    most = torch.tensor(max(peaks))
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
     if rank == 0:
-        print(f"peak of a rank's allocations: {max(peaks):.1f} times its q")
+        print(f"peak of a rank's allocations: {float(most):.1f} times its q")
 
 
 class _Peak(TorchDispatchMode):
@@ -398,8 +412,10 @@ def silent(rank: int, ranks: int) -> None:
     try:
         distributed.ring_attention(q, k, v)
     except distributed.TransportError as error:
-        assert "timeout" in str(error) or "Timed out" in str(error), error
-        assert SECONDS - 1 < time.perf_counter() - began < SECONDS + 2
+        passed = time.perf_counter() - began
+        assert SECONDS - 1 < passed < SECONDS + 10
+        # Later on a busy machine, the other rank has ended.
+        assert passed > SECONDS + 1.5 or "Timed out" in str(error) or "timeout" in str(error), error
         os._exit(0)
     raise AssertionError("no error although rank 1 waits")
 
