@@ -198,7 +198,8 @@ def ring_attention(
     group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes.
     layout: which rows each rank holds: see shard. "contiguous" takes parts of any sizes.
     lengths, lengths_kv: rows of q (and of k, if they differ) of each rank. With them the ranks do
-        not compare their calls, which otherwise takes one all-gather of 320 bytes from each.
+        not compare their calls, which otherwise takes one all-gather of 320 bytes from each. An
+        NCCL group must then have run a collective before: its first messages need all ranks.
     return_lse: return (o, lse), lse [b, h, rows] f32 (f64 with f64), differentiable.
     out_dtype: the type of o: q's (None), or torch.float32.
     options: those of libattn.attention, but rope, workspace, stream, device and nonfinite_count.
