@@ -159,6 +159,15 @@ def _without_symbols(gradient: Any) -> Any:
     return None if isinstance(gradient, jax.custom_derivatives.SymbolicZero) else gradient
 
 
+def _sharded_like(gradient: Any, x: Any) -> Any:
+    """A gradient with the sharding of its array, which is part of the array's type where the axes
+    of the mesh are explicit."""
+    wanted: Any = jax.typeof(x).sharding
+    if jax.typeof(gradient).sharding.spec == wanted.spec or not hasattr(jax, "reshard"):
+        return gradient
+    return jax.reshard(gradient, wanted)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(call: Call, leaves: Arrays, fixed: Arrays) -> Arrays:
     return run(call, leaves | fixed)
@@ -198,7 +207,9 @@ def _backward(call: Call, kept: Any, gradients: Any) -> Any:
     # All are returned, and XLA removes those that nothing reads. JAX 0.6 takes the paths of one
     # call's results for those of another that wants other gradients.
     gradients = {
-        name: found[_GRADIENTS[name]] if _GRADIENTS[name] in found else jnp.zeros_like(x)
+        name: _sharded_like(found[_GRADIENTS[name]], x)
+        if _GRADIENTS[name] in found
+        else jnp.zeros_like(x)
         for name, x in leaves.items()
     }
     return gradients, None

@@ -86,3 +86,17 @@ def test_sharded_arrays_without_shard_map():
     there = jax.device_put(x, NamedSharding(mesh(), ROWS))
     got = jax.jit(lambda x: attention(x, x, x, causal=True))(there)
     assert jnp.array_equal(got, attention(x, x, x, causal=True))
+
+
+@pytest.mark.skipif(not hasattr(jax, "reshard"), reason="this JAX has no jax.reshard")
+def test_explicit_axes():
+    """A gradient has the sharding of its array, which explicit axes make a part of the type."""
+    kinds = (jax.sharding.AxisType.Explicit,) * 2
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 6, 2, 8)), jnp.float32)
+    gradient = jax.jit(jax.grad(lambda x: (attention(x, x, x, causal=True) ** 2).sum()))
+    want = gradient(x)
+    with jax.set_mesh(jax.make_mesh((2, 2), ("data", "heads"), axis_types=kinds)) as there:
+        x = jax.device_put(x, NamedSharding(there or jax.sharding.get_mesh(), ROWS))
+        got = gradient(x)
+    assert got.sharding.spec == ROWS
+    assert jnp.abs(np.asarray(got) - np.asarray(want)).max() <= 1e-5
