@@ -19,12 +19,15 @@ KernelSpec& CudaPlan::add(const char* source, const char* entry, unsigned thread
 PlanSummary CudaPlan::summary() const {
   PlanSummary to;
   const Config& config = kernels[main].config;
-  to.kernel = pass == Pass::backward ? "cuda_backward" : "cuda_forward";
+  to.kernel = pass == Pass::backward ? "cuda_backward"
+              : decode.tiles > 0     ? "cuda_decode"
+                                     : "cuda_forward";
   to.family = family_name;
   to.refusals = refusals;
   for (std::size_t i = 0; i < config.size(); ++i) {
     core::append_config(to.config, config[i].name, config[i].value);
   }
+  if (decode.tiles > 0) core::append_config(to.config, "splits", decode.splits);
   to.tile_q = config.get("tile_q").value_or(0);
   to.tile_kv = config.get("tile_kv").value_or(0);
   to.tasks = blocks[main];

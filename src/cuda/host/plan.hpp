@@ -17,6 +17,15 @@ inline constexpr std::size_t kMaxKernels = 8;
 
 class Family;
 
+// sm80/decode.cu: blocks are tiles times splits.
+struct DecodeGrid {
+  std::int64_t tiles = 0;      // of rows, of all key heads and entries
+  std::int64_t row_tiles = 1;  // of one key head of one entry
+  std::int64_t tile_rows = 0;  // rows of a tile
+  std::int64_t splits = 1;
+  std::int64_t split_keys = 0;  // cut every so many keys; 0: evenly
+};
+
 // The kernels in order, each with a grid of blocks along x. A kernel's parameters are the common
 // Arguments (kernels/shared/arguments.cuh), unless the family gives it a structure of its own.
 struct CudaPlan final : core::Plan {
@@ -33,6 +42,7 @@ struct CudaPlan final : core::Plan {
   std::array<KernelSpec, kMaxKernels> kernels{};
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;
+  DecodeGrid decode;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V share L2
   std::size_t num_kernels = 0;
   std::size_t main = 0;                           // the kernel that the summary describes

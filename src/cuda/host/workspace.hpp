@@ -24,6 +24,7 @@ struct Workspace {
   Part dbias_accum;   // f32, see kernels/shared/dbias_accum.cuh
   Part partials;      // [splits, the bias's shape] f32
   Part tile_counter;  // the tile that a persistent block takes next, u32
+  Part decode;        // partial results of splits (families/sm80/decode_plan.cpp)
   int dim = 0;        // of dq_accum
   int splits = 1;
   std::int64_t bytes = 0;

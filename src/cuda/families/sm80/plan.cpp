@@ -7,6 +7,7 @@
 
 #include "core/divide_up.hpp"
 #include "cuda/families/passes.hpp"
+#include "cuda/families/sm80/decode_plan.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
@@ -36,8 +37,6 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f16 and bf16 are supported";
   if (p.dtype == DType::f32) return "no kernel for f32 on CUDA yet; f16 and bf16 are supported";
   if (p.kv_type() != p.dtype) return "no kernel for k and v of another type than q on CUDA yet";
-  if (p.page_size > 0) return "no kernel for paged caches on CUDA yet";
-  if (p.len_new > 0) return "no kernel that appends to a cache on CUDA yet";
   if (p.rope != Rope::none) return "no kernel with rotary embedding on CUDA yet";
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
@@ -210,6 +209,12 @@ class Sm80 final : public Family {
     if (std::string why = refusal(problem, facts); !why.empty()) {
       return Planned::none(std::move(why));
     }
+    if (takes_decode(pass, problem)) {
+      if (std::string why = decode_refusal(problem, facts); !why.empty()) {
+        return Planned::none(std::move(why));
+      }
+      return plan_decode(pass, problem, facts, access);
+    }
     const Shape shape = shape_of(pass, problem);
     const auto tiles = choose_tiles(shape, facts);
     if (!tiles) {
@@ -222,6 +227,12 @@ class Sm80 final : public Family {
       return plan_backward(problem, shape, *tiles, facts, element_access);
     }
     return plan_forward(pass, problem, shape, *tiles, element_access);
+  }
+
+  core::Status set_parameters(const ParameterSources& from, std::span<KernelLaunch> launches,
+                              ParameterMemory& memory) const override {
+    if (from.plan.decode.tiles == 0) return {};
+    return set_decode_params(from, launches, memory);
   }
 };
 

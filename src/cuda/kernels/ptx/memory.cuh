@@ -117,6 +117,24 @@ __device__ __forceinline__ void AddGlobal(float* to, float x, float y, float z, 
 #endif
 }
 
+// Loads from L2: what other blocks of the kernel wrote.
+__device__ __forceinline__ float4 LoadGlobalL2(const float4* from) {
+  float4 value;
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ float2 LoadGlobalL2(const float2* from) {
+  float2 value;
+  asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];"
+               : "=f"(value.x), "=f"(value.y)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+
 __device__ __forceinline__ unsigned LoadAcquire(const unsigned* from) {
   unsigned value;
   asm volatile("ld.global.acquire.gpu.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

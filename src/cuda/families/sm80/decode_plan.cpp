@@ -1,0 +1,239 @@
+// Plans of sm80/decode.cu; see decode_plan.hpp.
+#include "cuda/families/sm80/decode_plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "core/divide_up.hpp"
+#include "core/strided.hpp"
+#include "cuda/families/passes.hpp"
+#include "cuda/kernels/sm80/decode_params.cuh"
+
+namespace attn::cuda::sm80 {
+namespace {
+
+constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
+constexpr std::int64_t kMostQueries = 16;       // of calls that the forward could compute too
+constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
+constexpr std::int64_t kRowsOfWarp = 16;
+
+struct Tiles {
+  int tile_q = 0;
+  int tile_kv = 0;
+  int warps = 0;
+  int stages = 0;
+  int blocks = 0;
+  int dim = 0;
+
+  [[nodiscard]] int shared_bytes() const {
+    return device::DecodeSharedOf(tile_q, tile_kv, warps, stages, dim).bytes;
+  }
+  // Keys that a block takes at a time.
+  [[nodiscard]] int step() const { return warps / (tile_q / 16) * tile_kv; }
+};
+
+// The rows of an entry's key head.
+std::int64_t rows_of(const Problem& p) {
+  return p.len_q * (p.heads_q / p.heads_kv);
+}
+
+bool has_score_options(const Problem& p) {
+  return p.softcap || p.alibi || p.bias.given || p.mask.given;
+}
+
+int dim_of(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+}
+
+// Bytes in flight decide: two blocks of three tiles a group, if they fit an SM, else one of as many
+// as fit.
+std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
+  constexpr std::array kRings{
+      Tiles{.warps = 4, .stages = 3, .blocks = 2}, Tiles{.warps = 4, .stages = 4, .blocks = 1},
+      Tiles{.warps = 4, .stages = 3, .blocks = 1}, Tiles{.warps = 4, .stages = 2, .blocks = 1},
+      Tiles{.warps = 2, .stages = 3, .blocks = 1}, Tiles{.warps = 2, .stages = 2, .blocks = 1}};
+  for (Tiles tiles : kRings) {
+    const std::int64_t warps = core::divide_up(std::max<std::int64_t>(rows_of(p), 1), kRowsOfWarp);
+    // Each is a kernel: with options only the smallest and the largest.
+    const int rows = warps == 1 ? 1 : warps == 2 && !has_score_options(p) ? 2 : tiles.warps;
+    tiles.dim = dim_of(p);
+    tiles.tile_q = 16 * rows;
+    tiles.tile_kv = rows * device::DecodeSliceOf(tiles.dim);
+    const std::int64_t shared = tiles.shared_bytes();
+    if (shared <= facts.shared_per_block &&
+        tiles.blocks * (shared + kReservedShared) <= facts.shared_per_sm) {
+      return tiles;
+    }
+  }
+  return std::nullopt;
+}
+
+// The most keys that a tile of rows can see.
+std::int64_t most_keys(const Problem& p) {
+  std::int64_t keys = p.len_kv;
+  const bool bounded = p.causal || p.window_right.has_value();
+  if (p.window_left && bounded) {
+    const std::int64_t right = p.causal ? 0 : *p.window_right;
+    keys = std::min(keys, std::min(*p.window_left, p.len_kv) + std::min(right, p.len_kv) + p.len_q);
+  }
+  return std::max<std::int64_t>(keys, 1);
+}
+
+// The number of splits by a model of the time of one SM, in keys that it reads: its share of blocks,
+// the start of each wave of blocks, and the merge. A single block an SM hides latency less well.
+// The constants are guesses from latencies of 1 to 2 us; not measured.
+std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of,
+                           const DeviceFacts& facts) {
+  constexpr double kStart = 64.0;
+  constexpr double kMerge = 40.0;
+  constexpr double kMergeOfSplit = 1.0;
+  constexpr double kOneBlock = 1.06;
+  constexpr std::int64_t kLeastKeys = 128;
+  constexpr std::int64_t kMostSplits = 256;
+  if (tiles == 0) return 1;
+  const std::int64_t keys = most_keys(p);
+  const std::int64_t sms = std::max(facts.num_sms, 1);
+  double best_time = std::numeric_limits<double>::infinity();
+  std::int64_t best = 1;
+  for (std::int64_t wanted = 1; wanted <= std::min(kMostSplits, keys / kLeastKeys + 1); ++wanted) {
+    const std::int64_t each = core::round_up(core::divide_up(keys, wanted), of.step());
+    const std::int64_t splits = core::divide_up(keys, each);
+    const std::int64_t blocks = tiles * splits;
+    double time = static_cast<double>(core::divide_up(blocks, sms) * each);
+    if (blocks <= sms) time *= kOneBlock;
+    time += kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
+    if (splits > 1) time += kMerge + kMergeOfSplit * static_cast<double>(splits);
+    if (time < best_time) {
+      best_time = time;
+      best = splits;
+    }
+  }
+  return best;
+}
+
+DecodeGrid grid_of(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
+  DecodeGrid grid;
+  const std::int64_t rows = rows_of(p);
+  grid.row_tiles = core::divide_up(rows, tiles.tile_q);
+  grid.tile_rows = std::min<std::int64_t>(rows, tiles.tile_q);
+  grid.tiles = p.batch * p.heads_kv * grid.row_tiles;
+  if (p.split_keys > 0) {
+    grid.split_keys = std::min(p.split_keys, std::max<std::int64_t>(p.len_kv, 1));
+    grid.splits = std::max<std::int64_t>(core::divide_up(p.len_kv, grid.split_keys), 1);
+  } else if (p.split_keys == kSplitAuto) {
+    grid.splits = choose_splits(grid.tiles, p, tiles, facts);
+  }
+  return grid;
+}
+
+// Partial results in the workspace: rows of o, their statistics, arrivals.
+struct PartialsLayout {
+  std::int64_t stats = 0;
+  std::int64_t arrivals = 0;
+  std::int64_t bytes = 0;
+};
+PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
+  constexpr std::int64_t kAlignment = 256;
+  PartialsLayout layout;
+  if (grid.splits == 1) return layout;
+  const std::int64_t rows = grid.tiles * grid.splits * grid.tile_rows;
+  layout.stats = core::round_up(rows * dim * 4, kAlignment);
+  layout.arrivals = layout.stats + core::round_up(rows * 8, kAlignment);
+  layout.bytes = layout.arrivals + core::round_up(grid.tiles * grid.splits * 8, kAlignment);
+  return layout;
+}
+
+}  // namespace
+
+bool takes_decode(Pass pass, const Problem& p) {
+  if (pass == Pass::backward || p.batch <= 0) return false;
+  if (p.page_size > 0 || p.len_new > 0) return true;
+  return p.len_q <= kMostQueries && !p.dropout && rows_of(p) <= kMostRows;
+}
+
+std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
+  if (p.len_new > 0) return "no kernel that appends to a cache on CUDA yet";
+  if (p.dropout) return "no kernel with dropout for paged caches on CUDA yet";
+  if (rows_of(p) > kMostRows) {
+    return "found len_q * heads_q / heads_kv=" + std::to_string(rows_of(p)) +
+           "; a paged cache takes fewer than 2^30 on CUDA";
+  }
+  if (tiles_of(p, facts)) return {};
+  return "no tiles of the decode kernel fit cuda:" + std::to_string(facts.ordinal) + ", " +
+         to_string(facts) + ", with " + std::to_string(facts.shared_per_block) +
+         " bytes of shared memory for a block";
+}
+
+CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core::Access access) {
+  CudaPlan plan(pass, p);
+  add_uncovered_rows(plan, p);
+  const Tiles tiles = *tiles_of(p, facts);
+  plan.decode = grid_of(p, tiles, facts);
+  plan.workspace.decode.bytes = partials_of(plan.decode, tiles.dim).bytes;
+  plan.workspace.bytes = plan.workspace.decode.bytes;
+  plan.workspace_bytes = plan.workspace.bytes;
+  plan.main = plan.num_kernels;
+  KernelSpec& spec =
+      plan.add("sm80/decode.cu", kDecodeEntry, static_cast<unsigned>(32 * tiles.warps),
+               plan.decode.tiles * plan.decode.splits);
+  spec.shared_bytes = static_cast<unsigned>(tiles.shared_bytes());
+  spec.config.set("dtype", static_cast<int>(p.dtype))
+      .set("dim_qk", tiles.dim)
+      .set("dim_vo", tiles.dim)
+      .set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("warps", tiles.warps)
+      .set("stages", tiles.stages)
+      .set("blocks", tiles.blocks)
+      .set("paged", p.page_size > 0)
+      .set("softcap", p.softcap)
+      .set("alibi", p.alibi)
+      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
+      .set("mask", p.mask.given)
+      .set("element_access", access == core::Access::element);
+  return plan;
+}
+
+core::Status set_decode_params(const ParameterSources& from, std::span<KernelLaunch> launches,
+                               ParameterMemory& memory) {
+  static_assert(sizeof(device::DecodeParams) <= sizeof(ParameterMemory));
+  const CudaPlan& plan = from.plan;
+  const Problem& p = plan.problem;
+  const DecodeGrid& grid = plan.decode;
+  auto& params =
+      *std::construct_at(reinterpret_cast<device::DecodeParams*>(memory.bytes.data()));
+  params.common = from.common;
+  if (p.page_size > 0) {
+    const TensorView& table = from.tensors.block_table;
+    params.table = static_cast<const int*>(table.address());
+    params.table_stride_batch = table.strides[0];
+    params.table_stride_page = table.strides[1];
+    params.page_size = static_cast<int>(p.page_size);
+    params.num_pages = static_cast<int>(from.tensors.k.shape[0]);
+  }
+  params.len_new = static_cast<int>(p.len_new);
+  params.row_tiles = static_cast<int>(grid.row_tiles);
+  params.tile_rows = static_cast<int>(grid.tile_rows);
+  params.splits = static_cast<int>(grid.splits);
+  params.split_keys = static_cast<int>(grid.split_keys);
+  if (grid.splits > 1) {
+    const PartialsLayout layout =
+        partials_of(grid, *plan.kernels[plan.main].config.get("dim_vo"));
+    params.partial_o = static_cast<char*>(from.workspace);
+    params.partial_stats = params.partial_o + layout.stats;
+    params.arrivals = reinterpret_cast<unsigned long long*>(params.partial_o + layout.arrivals);
+  }
+  for (KernelLaunch& launch : launches) {
+    if (launch.kernel->spec.entry == std::string_view(kDecodeEntry)) {
+      launch.parameters = block_of(params);
+    }
+  }
+  return {};
+}
+
+}  // namespace attn::cuda::sm80

@@ -1,0 +1,156 @@
+// sm80/decode.cu: the stream of K and V. Each group of warps has a ring of kStages tiles of its own,
+// and each warp loads its slice of kSlice keys of a tile, so that groups never wait for each other.
+#pragma once
+#include "sm80/decode_rows.cuh"
+
+namespace sm80::decode {
+
+// Barrier of the warps of a group.
+__device__ __forceinline__ void SyncGroup() {
+  if constexpr (kWarpsM == 1) {
+    __syncwarp();
+  } else if constexpr (kGroups == 1) {
+    __syncthreads();
+  } else {
+    static_assert(kWarpsM == 2 || kGroups == 1 || kWarpsM == 1);
+    ptx::BarrierOfTwo(1 + GroupIdx());
+  }
+}
+
+class KeyStream {
+ public:
+  __device__ __forceinline__ KeyStream(const DecodeParams& p, const Block& block, unsigned base)
+      : p_(p), seq_idx_(block.seq.idx), len_kv_(block.seq.len_kv) {
+    const int ring = GroupIdx() * kStages;
+    k_ring_ = base + kShared.k + static_cast<unsigned>(ring * kTileBytes);
+    v_ring_ = base + kShared.v + static_cast<unsigned>(ring * kTileBytes);
+    present_ = base + kShared.present + static_cast<unsigned>(ring * kWarpsM * 4);
+    const long long first = kPaged ? 0 : block.seq.first_kv;
+    const int of = kPaged ? 0 : seq_idx_;
+    k_from_ = RowAddress(p.common.k, of, first, block.head_kv);
+    v_from_ = RowAddress(p.common.v, of, first, block.head_kv);
+  }
+
+  // Paged: looks up where this lane's key of the tile is, ahead of its Load().
+  __device__ __forceinline__ void LookUp(int j0) {
+    if constexpr (kPaged) {
+      const int j = j0 + WarpM() * kSlice + LaneIdx();
+      page_ = -1;
+      slot_ = 0;
+      if (LaneIdx() >= kSlice || j >= len_kv_) return;
+      const int column = j / p_.page_size;
+      slot_ = j - column * p_.page_size;
+      const int page = p_.table[seq_idx_ * p_.table_stride_batch + column * p_.table_stride_page];
+      if (page >= 0 && page < p_.num_pages) page_ = page;
+    }
+  }
+
+  // Starts to load the tile of keys from j0. Keys past the length or without a page are zeros, and
+  // so are columns past the tensor's. Does not commit.
+  __device__ __forceinline__ void Load(int j0, int stage) {
+    const unsigned to = static_cast<unsigned>(stage * kTileBytes) +
+                        static_cast<unsigned>(WarpM() * kSlice * Layout::kRowBytes);
+    if constexpr (kPaged) {
+      const unsigned present = __ballot_sync(~0u, page_ >= 0);
+      if (LaneIdx() == 0) ptx::StoreShared32(PresentAt(stage, WarpM()), present);
+    }
+    if constexpr (config::element_access != 0) {
+      LoadElements(k_ring_ + to, p_.common.k, k_from_, p_.common.dim_qk, j0);
+      LoadElements(v_ring_ + to, p_.common.v, v_from_, p_.common.dim_vo, j0);
+    } else {
+      LoadChunks(k_ring_ + to, p_.common.k, k_from_, p_.common.dim_qk, j0);
+      LoadChunks(v_ring_ + to, p_.common.v, v_from_, p_.common.dim_vo, j0);
+    }
+  }
+
+  __device__ __forceinline__ unsigned KTile(int stage) const {
+    return k_ring_ + static_cast<unsigned>(stage * kTileBytes);
+  }
+  __device__ __forceinline__ unsigned VTile(int stage) const {
+    return v_ring_ + static_cast<unsigned>(stage * kTileBytes);
+  }
+  // Hides keys that have no page.
+  __device__ __forceinline__ void HideMissing(int stage, Scores& s) const {
+#pragma unroll
+    for (int w = 0; w < kWarpsM; ++w) {
+      const unsigned present = ptx::LoadShared32(PresentAt(stage, w));
+      constexpr unsigned kAll = kSlice == 32 ? ~0u : (1u << kSlice % 32) - 1;
+      if (present == kAll) continue;
+#pragma unroll
+      for (int n = 0; n < kSlice / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int bit = 8 * n + LaneIdx() % 4 * 2 + e % 2;
+          if ((present >> bit & 1u) == 0) s[0][w * kSlice / 8 + n][e] = -kInfinity;
+        }
+    }
+  }
+
+ private:
+  using Layout = TileLayout<kDim>;
+  static constexpr int kTileBytes = kTileKv * Layout::kRowBytes;
+  static constexpr int kSide = Layout::kChunks < 32 ? Layout::kChunks : 32;  // lanes per row
+  static constexpr int kStep = 32 / kSide;                                   // rows per pass
+  static_assert(Layout::kChunks == kSide && Layout::kWide && kSlice % kStep == 0);
+
+  __device__ __forceinline__ unsigned PresentAt(int stage, int warp) const {
+    return present_ + static_cast<unsigned>((stage * kWarpsM + warp) * 4);
+  }
+
+  // Row r of the slice, of the tile from j0; null if there is none. All lanes of the warp ask.
+  __device__ __forceinline__ const char* SourceOf(const StridedTensor& tensor, const char* from,
+                                                  int j0, int r) const {
+    if constexpr (kPaged) {
+      const int page = __shfl_sync(~0u, page_, r);
+      const int slot = __shfl_sync(~0u, slot_, r);
+      const char* at = from + page * tensor.stride_batch + slot * tensor.stride_row;
+      return page >= 0 ? at : nullptr;
+    } else {
+      const int j = j0 + WarpM() * kSlice + r;
+      return j < len_kv_ ? from + j * tensor.stride_row : nullptr;
+    }
+  }
+
+  __device__ __forceinline__ void LoadChunks(unsigned to, const StridedTensor& tensor,
+                                             const char* from, const int& dim, int j0) const {
+    const int row = LaneIdx() / kSide;
+    const int chunk = LaneIdx() % kSide;
+    const unsigned own = Layout::At(row, chunk);
+    const bool inside = chunk * 8 < dim;
+#pragma unroll
+    for (int pass = 0; pass < kSlice / kStep; ++pass) {
+      const char* source = SourceOf(tensor, from, j0, pass * kStep + row);
+      const bool exists = inside && source != nullptr;
+      // The swizzle of row r + kStep pass: kStep divides 8.
+      const unsigned at = to + static_cast<unsigned>(pass * kStep * Layout::kRowBytes) +
+                          (own ^ Layout::Swizzle(pass * kStep));
+      ptx::CopyAsync(at, exists ? source + chunk * 16 : tensor.base, exists ? 16 : 0);
+    }
+  }
+
+  __device__ __forceinline__ void LoadElements(unsigned to, const StridedTensor& tensor,
+                                               const char* from, const int& dim, int j0) const {
+#pragma unroll 1
+    for (int r = 0; r < kSlice; ++r) {
+      const char* source = SourceOf(tensor, from, j0, r);
+#pragma unroll 1
+      for (int column = LaneIdx(); column < kDim; column += 32) {
+        const bool exists = source != nullptr && column < dim;
+        const unsigned bits =
+            exists ? *reinterpret_cast<const unsigned short*>(source + column * kOperandBytes) : 0;
+        ptx::StoreShared16(to + Layout::At(r, column / 8) + column % 8 * 2, bits);
+      }
+    }
+  }
+
+  const DecodeParams& p_;
+  int seq_idx_;
+  int len_kv_;
+  unsigned k_ring_, v_ring_, present_;
+  const char* k_from_;  // key 0 of the sequence, or row 0 of page 0
+  const char* v_from_;
+  int page_ = -1;  // of the lane's key of the tile loaded next; -1: none
+  int slot_ = 0;
+};
+
+}  // namespace sm80::decode

@@ -1,0 +1,235 @@
+// sm80/decode.cu: after the loop. The groups' results become one; then o and lse, or a partial
+// result of the split. The last block of a tile to arrive merges the splits in the same launch.
+//
+// Who is last: each block stores kArrived into a word of its own in the workspace and then looks at
+// the words of all splits. With the fence between both, one block at least sees all, and of those
+// that do, the one that swaps the first word back merges; it clears the others. Words need no
+// initial value, so nothing runs ahead of the kernel and a captured launch can be replayed: memory
+// holds kArrived by accident once in 2^64 words.
+#pragma once
+#include "sm80/decode_scores.cuh"
+#include "sm80/tile_output.cuh"
+
+namespace sm80::decode {
+
+constexpr unsigned long long kArrived = 0x9e3779b97f4a7c15ull;
+constexpr int kColumns = 4;                     // that a thread merges and writes at once
+constexpr int kItemsPerRow = kDim / kColumns;
+constexpr int kMergedAtOnce = 8;                // splits whose loads are in flight together
+
+using Staged = StagedRows<kDim, kDtype>;
+
+// A part of a row of o before the division, relative to `max` in units of log2.
+struct RowPart {
+  float max = -kInfinity;
+  float sum = 0.0f;
+  float o[kColumns]{};
+};
+
+// The weight of a result with this max in one with the max `merged`.
+__device__ __forceinline__ float WeightOf(float max, float merged) {
+  return ptx::Exp2(max - (merged == -kInfinity ? 0.0f : merged));
+}
+__device__ __forceinline__ void Add(const float4& o, float sum, float weight, RowPart& to) {
+  to.sum = fmaf(sum, weight, to.sum);
+  to.o[0] = fmaf(o.x, weight, to.o[0]);
+  to.o[1] = fmaf(o.y, weight, to.o[1]);
+  to.o[2] = fmaf(o.z, weight, to.o[2]);
+  to.o[3] = fmaf(o.w, weight, to.o[3]);
+}
+
+// Each warp's o and statistics into shared memory, over the tiles of keys.
+__device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
+                                          const OnlineSoftmax& softmax, const Output& o) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = GroupIdx() * kTileQ + 16 * WarpM() + LaneIdx() / 4 + 8 * r;
+    const float2 stats = softmax.Stats(a, r);
+    if (LaneIdx() % 4 == 0) {
+      ptx::StoreShared64(base + kShared.stats + static_cast<unsigned>(8 * row), stats.x, stats.y);
+    }
+#pragma unroll
+    for (int d = 0; d < kBlocksD; ++d) {
+      ptx::StoreShared64(base + kShared.k + Staged::At(row, 8 * d + LaneIdx() % 4 * 2),
+                         o[0][d][2 * r], o[0][d][2 * r + 1]);
+    }
+  }
+}
+
+// Row r of the tile from `column`, of all groups.
+__device__ __forceinline__ RowPart MergeGroups(unsigned base, int r, int column) {
+  RowPart merged;
+  float2 stats[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const unsigned row = static_cast<unsigned>(g * kTileQ + r);
+    const uint2 loaded = ptx::LoadShared64(base + kShared.stats + 8 * row);
+    stats[g] = {__uint_as_float(loaded.x), __uint_as_float(loaded.y)};
+    merged.max = fmaxf(merged.max, stats[g].x);
+  }
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const uint4 o = ptx::LoadShared128(base + kShared.k + Staged::At(g * kTileQ + r, column));
+    Add({__uint_as_float(o.x), __uint_as_float(o.y), __uint_as_float(o.z), __uint_as_float(o.w)},
+        stats[g].y, WeightOf(stats[g].x, merged.max), merged);
+  }
+  return merged;
+}
+
+// Where partial results of the tile are.
+struct Partials {
+  const DecodeParams& p;
+  long long first;  // split 0 of the tile, in splits
+  __device__ __forceinline__ Partials(const DecodeParams& params, const Block& block)
+      : p(params), first(1ll * block.tile * params.splits) {}
+
+  __device__ __forceinline__ float4* O(int split, int r, int column) const {
+    const long long row = (first + split) * p.tile_rows + r;
+    return reinterpret_cast<float4*>(p.partial_o + row * (kDim * 4) + column * 4);
+  }
+  __device__ __forceinline__ float2* Stats(int split, int r) const {
+    return reinterpret_cast<float2*>(p.partial_stats) + (first + split) * p.tile_rows + r;
+  }
+  __device__ __forceinline__ volatile unsigned long long* Arrival(int split) const {
+    return p.arrivals + first + split;
+  }
+
+  __device__ __forceinline__ void Store(int split, int r, int column, const RowPart& part) const {
+    *O(split, r, column) = {part.o[0], part.o[1], part.o[2], part.o[3]};
+    if (column == 0) *Stats(split, r) = {part.max, part.sum};
+  }
+
+  // In the order of splits, so that the bits don't depend on who merges.
+  __device__ __forceinline__ RowPart Merge(int num_splits, int r, int column) const {
+    RowPart merged;
+#pragma unroll 1
+    for (int s0 = 0; s0 < num_splits; s0 += kMergedAtOnce) {
+      float2 stats[kMergedAtOnce];
+      float4 o[kMergedAtOnce];
+#pragma unroll
+      for (int n = 0; n < kMergedAtOnce; ++n) {
+        stats[n] = {-kInfinity, 0.0f};
+        o[n] = {};
+        if (s0 + n >= num_splits) continue;
+        stats[n] = ptx::LoadGlobalL2(Stats(s0 + n, r));
+        o[n] = ptx::LoadGlobalL2(O(s0 + n, r, column));
+      }
+      float max = merged.max;
+#pragma unroll
+      for (int n = 0; n < kMergedAtOnce; ++n) max = fmaxf(max, stats[n].x);
+      const float before = WeightOf(merged.max, max);
+      merged.max = max;
+      merged.sum *= before;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) merged.o[c] *= before;
+#pragma unroll
+      for (int n = 0; n < kMergedAtOnce; ++n) {
+        Add(o[n], stats[n].y, WeightOf(stats[n].x, max), merged);
+      }
+    }
+    return merged;
+  }
+};
+
+// Announces the block's partial result. True in all threads of the one block that merges.
+__device__ __forceinline__ bool IsLast(const Partials& partials, const Span& span,
+                                       unsigned base) {
+  __threadfence();
+  __syncthreads();  // the partial result is written
+  if (threadIdx.x < 32) {
+    if (threadIdx.x == 0) {
+      *partials.Arrival(span.split) = kArrived;
+      __threadfence();
+    }
+    __syncwarp();
+    bool all = true;
+    for (int s = LaneIdx(); s < span.num_splits; s += 32) {
+      all = all && *partials.Arrival(s) == kArrived;
+    }
+    all = __all_sync(~0u, all) != 0;
+    if (threadIdx.x == 0) {
+      auto* first = const_cast<unsigned long long*>(partials.Arrival(0));
+      const bool merges = all && atomicCAS(first, kArrived, 0ull) == kArrived;
+      ptx::StoreShared32(base + kShared.merges, merges ? 1u : 0u);
+      __threadfence();
+    }
+  }
+  __syncthreads();
+  if (ptx::LoadShared32(base + kShared.merges) == 0) return false;
+  for (int s = 1 + static_cast<int>(threadIdx.x); s < span.num_splits; s += kThreads) {
+    *partials.Arrival(s) = 0;
+  }
+  return true;
+}
+
+// Writes a part of row r of o, and lse if it is the row's first part. A row that has seen nothing,
+// without a sink, gets 0 and -inf, as do rows past the length.
+__device__ __forceinline__ void WriteRow(const Arguments& a, const Block& block, int r, int column,
+                                         RowPart part) {
+  const Row row = RowOf(a, block, r);
+  const bool exists = row.i < block.seq.len_q;
+  float factor = 1.0f;
+  if (a.sinks != nullptr) {
+    const float sink =
+        kLog2E * *reinterpret_cast<const float*>(reinterpret_cast<const char*>(a.sinks) +
+                                                 row.head * a.sinks_stride);
+    const float with_sink = fmaxf(part.max, sink);
+    if (with_sink > -kInfinity) {
+      factor = ptx::Exp2(part.max - with_sink);
+      part.sum = part.sum * factor + ptx::Exp2(sink - with_sink);
+      part.max = with_sink;
+    }
+  }
+  // Not "sum > 0", which NaN would fail.
+  const bool empty = !exists || part.sum == 0.0f;
+  factor = empty ? 0.0f : factor / part.sum;
+  const long long i = block.seq.first_q + row.i;
+  if (column == 0 && a.lse.base != nullptr) {
+    *reinterpret_cast<float*>(RowAddress(a.lse, block.seq.idx, i, row.head)) =
+        empty ? -kInfinity : part.max * kLn2 + logf(part.sum);
+  }
+  float o[kColumns];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) o[c] = exists ? part.o[c] * factor : 0.0f;
+  char* const to = RowAddress(a.o, block.seq.idx, i, row.head);
+  if (WritesPacked<kDtype>(a, a.o, false)) {
+    if (column < a.dim_vo) {
+      *reinterpret_cast<uint2*>(to + column * kOperandBytes) = {ptx::Pack<kDtype>(o[0], o[1]),
+                                                                ptx::Pack<kDtype>(o[2], o[3])};
+    }
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (column + c < a.dim_vo) {
+      StoreElement(to + (column + c) * ElementBytes(a.o.type), a.o.type, Finite(a, o[c]));
+    }
+  }
+}
+
+// What follows the loop. All warps have left the tiles of keys.
+__device__ __forceinline__ void Finish(const DecodeParams& p, const Block& block, const Span& span,
+                                       unsigned base) {
+  const int items = block.num_rows * kItemsPerRow;
+  const Partials partials(p, block);
+#pragma unroll 1
+  for (int item = static_cast<int>(threadIdx.x); item < items; item += kThreads) {
+    const int r = item / kItemsPerRow;
+    const int column = item % kItemsPerRow * kColumns;
+    const RowPart part = MergeGroups(base, r, column);
+    if (span.num_splits == 1) {
+      WriteRow(p.common, block, r, column, part);
+    } else {
+      partials.Store(span.split, r, column, part);
+    }
+  }
+  if (span.num_splits == 1 || !IsLast(partials, span, base)) return;
+#pragma unroll 1
+  for (int item = static_cast<int>(threadIdx.x); item < items; item += kThreads) {
+    const int r = item / kItemsPerRow;
+    const int column = item % kItemsPerRow * kColumns;
+    WriteRow(p.common, block, r, column, partials.Merge(span.num_splits, r, column));
+  }
+}
+
+}  // namespace sm80::decode

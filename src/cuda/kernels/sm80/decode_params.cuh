@@ -1,0 +1,59 @@
+// sm80/decode.cu: parameters and shared memory, for the host and the kernel.
+#pragma once
+#include "shared/arguments.cuh"
+#include "shared/operand.cuh"
+
+namespace attn::device {
+
+struct DecodeParams {
+  Arguments common;
+
+  // Paged caches: key j is row j % page_size of page table[b][j / page_size], and stride_batch of k
+  // and v is a page's. Strides in elements.
+  const int* table = nullptr;
+  long long table_stride_batch = 0;
+  long long table_stride_page = 0;
+  int page_size = 0;
+  int num_pages = 0;
+  int len_new = 0;  // rows that were appended: lengths grow by it
+
+  // Blocks: ((b * heads_kv + head_kv) * splits + split) * row_tiles + tile.
+  int row_tiles = 1;
+  int tile_rows = 0;  // of a tile in partials
+  int splits = 1;
+  int split_keys = 0;  // cut every so many keys; 0: cut what a tile sees evenly
+
+  // Workspace, for each (b, head_kv, tile) and split: rows of f32 o before the division by the sum,
+  // [tile_rows][dim]; pairs {max in units of log2, sum} of each row; and an arrival (decode_merge).
+  char* partial_o = nullptr;
+  char* partial_stats = nullptr;
+  unsigned long long* arrivals = nullptr;
+};
+
+// Offsets in bytes.
+struct DecodeShared {
+  int k = 0;        // [groups][stages][tile_kv][dim]; after the loop f32 o [groups][tile_q][dim]
+  int v = 0;        // [groups][stages][tile_kv][dim]
+  int present = 0;  // [groups][stages][warps of a group]: bit r: row r of the slice has a page
+  int stats = 0;    // [groups][tile_q] {max, sum}
+  int merges = 0;   // whether the block merges the splits
+  int bytes = 0;
+};
+
+constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int stages, int dim) {
+  const int groups = warps / (tile_q / 16);
+  DecodeShared s;
+  s.v = s.k + groups * stages * tile_kv * dim * kOperandBytes;
+  s.present = s.v + groups * stages * tile_kv * dim * kOperandBytes;
+  s.stats = s.present + warps * stages * 4;
+  s.merges = s.stats + groups * tile_q * 8;
+  s.bytes = s.merges + 16;
+  return s;
+}
+
+// Keys of a tile that each warp loads: 8 KB of K and V for dims 64 and 128.
+constexpr int DecodeSliceOf(int dim) {
+  return dim <= 64 ? 32 : 16;
+}
+
+}  // namespace attn::device

@@ -1,0 +1,176 @@
+// sm80/decode.cu: scores of a tile and the online softmax (Milakov and Gimelshein 2018) of a warp's
+// 16 rows. Rows have heads of their own.
+#pragma once
+#include "sm80/decode_rows.cuh"
+
+namespace sm80::decode {
+
+// What acts on the scores of this lane's two rows.
+struct ScoreInputs {
+  ScoreParams params[2];
+  long long diagonal[2];  // of the row's query
+  const char* bias[2];    // the row's first element
+  const char* mask[2];
+  int len_kv;
+
+  __device__ __forceinline__ ScoreInputs(const Arguments& a, const Block& block)
+      : len_kv(block.seq.len_kv) {
+    if constexpr (!kHasScoreMod && !kHasMask) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Rows that don't exist take the inputs of the tile's first.
+      const int in_tile = 16 * WarpM() + LaneIdx() / 4 + 8 * r;
+      Row row = RowOf(a, block, in_tile < block.num_rows ? in_tile : 0);
+      if (row.i >= block.seq.len_q) row.i = 0;
+      params[r] = ScoreParamsOf(a, block.seq.idx, row.head);
+      diagonal[r] = row.i + block.seq.diag;
+      if constexpr (kHasBias) bias[r] = ScoreAddress(a.bias, block.seq.idx, row.head, row.i, 0);
+      if constexpr (kHasMask) mask[r] = ScoreAddress(a.mask, block.seq.idx, row.head, row.i, 0);
+    }
+  }
+};
+
+// The tile's elements of bias and mask that belong to this lane, read ahead of the product.
+struct ScoreTile {
+  float bias[kHasBias ? kBlocksN : 1][4];
+  unsigned hidden[(kBlocksN + 7) / 8]{};  // bit 4 n + e
+
+  __device__ __forceinline__ bool Hides(int n, int e) const {
+    return (hidden[n / 8] >> (n % 8 * 4 + e) & 1u) != 0;
+  }
+
+  __device__ __forceinline__ ScoreTile(const Arguments& a, const ScoreInputs& inputs, int j0) {
+    if constexpr (!kHasBias && !kHasMask) return;
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int j = j0 + 8 * n + LaneIdx() % 4 * 2 + e % 2;
+        const bool exists = j < inputs.len_kv;
+        if constexpr (kHasBias) {
+          const char* at = inputs.bias[e / 2] + j * a.bias.stride_kv;
+          bias[n][e] = exists ? LoadElement(at, config::bias_type) : 0.0f;
+        }
+        if constexpr (kHasMask) {
+          const char* at = inputs.mask[e / 2] + j * a.mask.stride_kv;
+          if (!exists || *at == 0) hidden[n / 8] |= 1u << (n % 8 * 4 + e);
+        }
+      }
+  }
+};
+
+template <bool in_series>
+__device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreInputs& inputs,
+                                               const ScoreTile& tile, int j0, Scores& s) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const auto from = static_cast<float>(inputs.diagonal[r] - (j0 + LaneIdx() % 4 * 2));
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float slope;
+        float& score = s[0][n][2 * r + e];
+        score = ModifyScore<in_series>(a, inputs.params[r], score, from - (8 * n + e),
+                                       kHasBias ? tile.bias[n][2 * r + e] : 0.0f, 0.0f, slope);
+      }
+  }
+}
+
+// s = Q K^T, modified, with masked keys hidden. Ranges of keys and pages are not applied.
+__device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInputs& inputs,
+                                              const QFragments& q, unsigned k_tile, int j0,
+                                              Scores& s) {
+  const ScoreTile tile(a, inputs, j0);
+  const auto load = [&](int k, unsigned(&fragment)[1][4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) fragment[0][e] = q[k][e];
+  };
+  MultiplyTransposed<kDtype, kDim>(load, k_tile, 0, s);
+  if constexpr (kHasScoreMod) {
+    if (CapSeriesHolds(a, s)) {
+      ApplyScoreMods<true>(a, inputs, tile, j0, s);
+    } else {
+      ApplyScoreMods<false>(a, inputs, tile, j0, s);
+    }
+  }
+  if constexpr (kHasMask) {
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (tile.Hides(n, e)) s[0][n][e] = -kInfinity;
+      }
+  }
+}
+
+// Running max and sum of this lane's two rows. With kHasScoreMod the max is in units of log2; else
+// it is of raw products, and `unit` converts it.
+struct OnlineSoftmax {
+  float max[2];
+  float sum[2];  // this lane's part
+  float unit;
+
+  __device__ __forceinline__ explicit OnlineSoftmax(const Arguments& a)
+      : max{-kInfinity, -kInfinity}, sum{0.0f, 0.0f}, unit(kHasScoreMod ? 1.0f : a.scale_log2) {}
+
+  // Replaces s by P relative to the new max; rescales o and the sums to it.
+  __device__ __forceinline__ void Update(Scores& s, Output& o) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float new_max = max[r];
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+        new_max = fmaxf(new_max, fmaxf(s[0][n][2 * r], s[0][n][2 * r + 1]));
+      new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
+      new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 2));
+      // A row that has seen nothing keeps exp2(-inf - 0) = 0. Products are rounded, so that an
+      // unchanged max rescales by 1.
+      const float reference = new_max == -kInfinity ? 0.0f : __fmul_rn(new_max, unit);
+      const float rescale = ptx::Exp2(__fmul_rn(max[r], unit) - reference);
+      max[r] = new_max;
+      float row_sum = sum[r] * rescale;
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& value = s[0][n][2 * r + e];
+          value = ptx::Exp2(fmaf(value, unit, -reference));
+          row_sum += value;
+        }
+      sum[r] = row_sum;
+#pragma unroll
+      for (int d = 0; d < kBlocksD; ++d) {
+        o[0][d][2 * r] *= rescale;
+        o[0][d][2 * r + 1] *= rescale;
+      }
+    }
+  }
+
+  // Max in units of log2 and sum of the whole row. With a scale of 0 `unit` is the smallest number,
+  // so that hidden scores stay -inf.
+  __device__ __forceinline__ float2 Stats(const Arguments& a, int r) const {
+    float total = sum[r];
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    const float factor = a.scale == 0.0f && !kHasScoreMod ? 0.0f : unit;
+    return {max[r] > -kInfinity ? max[r] * factor : max[r], total};
+  }
+};
+
+// o += P V.
+__device__ __forceinline__ void MultiplyPV(const Scores& s, unsigned v_tile, Output& o) {
+  const auto v_lane = FragmentLane<kDim>::RowsFirst();
+#pragma unroll
+  for (int k = 0; k < kTileKv / 16; ++k) {
+    unsigned p[1][4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float(&c)[4] = s[0][2 * k + e / 2];
+      p[0][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
+    }
+    Multiply<kDtype>(p, v_lane, v_tile, 16 * k, 0, o);
+  }
+}
+
+}  // namespace sm80::decode
