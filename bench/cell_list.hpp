@@ -56,6 +56,7 @@ class OptionList {
 // The lists for a GPU (device_cells.cpp), one type and pass. WebGPU uses the same option cells.
 void add_device_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_device_options(DType dtype, Pass pass, std::vector<Cell>& out);
+void add_device_decode(DType dtype, std::vector<Cell>& out);
 // The lists for WebGPU (webgpu_cells.cpp).
 void add_webgpu_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_webgpu_decode(DType dtype, std::vector<Cell>& out);

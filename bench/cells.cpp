@@ -252,6 +252,9 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
       if (plain) add_device_plain(dtype, pass, out);
       if (options) add_device_options(dtype, pass, out);
     });
+    for (const DType dtype : types) {
+      if (decode) add_device_decode(dtype, out);
+    }
     return out;
   }
   if (plain) add_plain(kPlain);

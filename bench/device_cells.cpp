@@ -1,5 +1,5 @@
-// The cells for a GPU: the plain cells of the recorded peers (16384 tokens in total), and each
-// option at batch 4, 16 heads and length 4096.
+// The cells for a GPU: the plain cells of the recorded peers (16384 tokens in total), each option
+// at batch 4, 16 heads and length 4096, and decode.
 #include "bench/cell_list.hpp"
 
 namespace attn::bench {
@@ -60,7 +60,44 @@ void add_options_of(std::int64_t dim, DType dtype, Pass pass, std::vector<Cell>&
   list.add("deterministic", shape, true, shape, [](Cell& c) { c.problem.deterministic = true; });
 }
 
+// Batch and length of caches.
+constexpr std::int64_t kCaches[][2] = {{1, 4096},  {1, 32768},  {1, 131072}, {16, 4096},
+                                       {64, 4096}, {128, 1024}, {128, 8192}};
+
 }  // namespace
+
+void add_device_decode(DType dtype, std::vector<Cell>& out) {
+  const auto add = [&](const char* name, const Shape& shape, auto change) {
+    Cell cell = decode_cell(name, shape, dtype);
+    change(cell);
+    out.push_back(std::move(cell));
+  };
+  for (const std::int64_t dim : {128, 64}) {
+    for (const std::int64_t heads_kv : {8, 32}) {
+      if (dim == 64 && heads_kv == 32) continue;
+      for (const auto& [batch, len] : kCaches) {
+        add("contiguous", {batch, 32, heads_kv, len, dim}, [](Cell&) {});
+      }
+    }
+  }
+  const auto paged = [](std::int64_t size) {
+    return [size](Cell& c) {
+      c.problem.page_size = size;
+      c.problem.lengths_kv = true;
+    };
+  };
+  for (const Shape& shape : {Shape{1, 32, 8, 32768, 128}, Shape{64, 32, 8, 4096, 128}}) {
+    add("paged1", shape, paged(1));
+    add("paged16", shape, paged(16));
+    add("paged64", shape, paged(64));
+    add("paged256", shape, paged(256));
+  }
+  const Shape several{16, 32, 8, 4096, 128};
+  add("four-queries", several, [](Cell& c) { c.problem.len_q = 4; });
+  add("sixteen-queries", several, [](Cell& c) { c.problem.len_q = 16; });
+  add("alibi", several, [](Cell& c) { c.problem.alibi = true; });
+  add("every-256-keys", several, [](Cell& c) { c.problem.split_keys = 256; });
+}
 
 void add_device_plain(DType dtype, Pass pass, std::vector<Cell>& out) {
   for (const Heads& heads : kPlainHeads) {

@@ -6,6 +6,7 @@
 #   python     the package on CUDA: options, drop-ins, other makers' arrays, bad input, the cache
 #   graphs     captures, replays with changed inputs, side streams behind a delay, threads
 #   repeat     1000 forwards and 1000 deterministic backwards: the same bits
+#   decode     cases of decode, compute-sanitizer on a slice of them, cells of decode; rows
 #   sanitizer  compute-sanitizer's memcheck, initcheck, synccheck on a slice of the case list
 #   race       its racecheck on fewer cases, one after the other; a hang names its case
 #   plain      plain cells and PyTorch's kernels; rows
@@ -49,6 +50,7 @@ steps_known='cases 40 150
 python 60 200
 graphs 35 120
 repeat 15 90
+decode 120 420
 sanitizer 5 150
 race 6 90
 plain 115 300
@@ -112,6 +114,24 @@ check() {
     "$logs/$tool.log" | tail -n 1)"
   echo "[  FAILED  ] 1 test. ($tool: exit status $status)"
   return 1
+}
+
+# A slice of its own for the sanitizer, because which block of decode merges depends on their order.
+step_decode() {
+  local status=0 check_seconds=60
+  if "$bundle/run" attn check --device cuda --pass decode; then
+    echo "[  PASSED  ] 1 test. (cases of decode)"
+  else
+    echo "[  FAILED  ] 1 test. (cases of decode)"
+    status=1
+  fi
+  if [ -n "$(sanitizer)" ]; then
+    check memcheck "${ATTN_SANITIZER_CASES:-48}" --pass decode || status=1
+    check synccheck "${ATTN_SANITIZER_CASES:-48}" --pass decode || status=1
+    check racecheck "${ATTN_RACE_CASES:-16}" --pass decode --jobs 1 --verbose || status=1
+  fi
+  "$bundle/run" attn bench --device cuda --suite decode --dtype bf16 --seconds 0.2 --out "$rows" || status=1
+  return $status
 }
 
 step_sanitizer() {
@@ -314,7 +334,7 @@ lacks() {
     webgpu) modules=numpy,pytest ;;
   esac
   case $1 in
-    cases | sanitizer | race | tune | families | family_sm90 | profile | wgpu_bench) ;;
+    cases | decode | sanitizer | race | tune | families | family_sm90 | profile | wgpu_bench) ;;
     *) "$python" -c "import $modules" 2>/dev/null || echo "$python has no ${modules/,/ or no }" ;;
   esac
 }
@@ -382,7 +402,7 @@ for name in "${steps[@]}"; do
   verdict=passed
   if [ "$status" = 0 ]; then
     passed=$((passed + 1))
-    case $name in plain | options | errors | memory | latency | wgpu_bench) cat "$logs/$name.log" ;; esac
+    case $name in plain | options | decode | errors | memory | latency | wgpu_bench) cat "$logs/$name.log" ;; esac
   else
     verdict=FAILED
     failed=$((failed + 1))

@@ -142,7 +142,7 @@ TEST_F(CudaCall, EachHasItsOwnArguments) {
   }
 }
 
-TEST_F(CudaCall, DecodeWithoutACacheIsAForward) {
+TEST_F(CudaCall, DecodeCutsTheKeys) {
   Arguments& a = arguments;
   a.q.shape[1] = a.o.shape[1] = 1;
   a.lse.shape[2] = 1;
@@ -150,8 +150,9 @@ TEST_F(CudaCall, DecodeWithoutACacheIsAForward) {
   problem.split_keys = 128;
   const auto list = launched(Pass::decode, problem);
   ASSERT_EQ(list.size(), 1u);
-  EXPECT_EQ(list[0].entry, "attn_forward");
-  EXPECT_EQ(list[0].blocks, 8u);
+  EXPECT_EQ(list[0].entry, "attn_decode");
+  const auto cuts = static_cast<unsigned>((problem.len_kv + 127) / 128);
+  EXPECT_EQ(list[0].blocks, static_cast<unsigned>(problem.batch * problem.heads_kv) * cuts);
 }
 
 TEST_F(CudaCall, PackedRowsOfNoEntryComeFirst) {

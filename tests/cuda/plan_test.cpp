@@ -33,8 +33,8 @@ TEST(CudaPlan, RefusesWithReasons) {
             "no kernel for f64 on CUDA; f16 and bf16 are supported");
   EXPECT_EQ(reason("dtype=f32 len_q=8 len_kv=8"),
             "no kernel for f32 on CUDA yet; f16 and bf16 are supported");
-  EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16", h200(), Pass::decode),
-            "no kernel for paged caches on CUDA yet");
+  EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16 dropout", h200(), Pass::decode),
+            "no kernel with dropout for paged caches on CUDA yet");
   EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 len_new=1 lengths_kv", h200(), Pass::decode),
             "no kernel that appends to a cache on CUDA yet");
   EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 rope=half"),
@@ -53,14 +53,14 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
             "found len_q=8 len_kv=1073741824; kernels on CUDA take lengths below 2^30");
   EXPECT_EQ(reason("dtype=bf16 batch=32767 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"), "");
   EXPECT_EQ(reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=65536 len_q=1 len_kv=1"),
-            "found 2147483648 blocks of attn_forward; a grid has fewer than 2^31 of them");
+            "found 2147483648 blocks of attn_decode; a grid has fewer than 2^31 of them");
   EXPECT_EQ(
       reason("dtype=bf16 batch=32768 heads_q=65536 heads_kv=1 len_q=1 len_kv=1", h200(),
              Pass::backward),
       "found 2147483648 blocks of attn_backward_preprocess; a grid has fewer than 2^31 of them");
   DeviceFacts small = h200();
   small.shared_per_block = small.shared_per_sm = 48 << 10;
-  EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 dim_qk=256 dim_vo=256", small),
+  EXPECT_EQ(reason("dtype=bf16 len_q=80 len_kv=8 dim_qk=256 dim_vo=256", small),
             "no tiles fit cuda:0, NVIDIA H200 (9.0, 132 SMs, 140.0 GiB), with 49152 bytes of "
             "shared memory for a block");
 }
@@ -78,7 +78,7 @@ void expect_consistent(const CudaPlan& plan, const std::string& what) {
   ASSERT_GE(plan.num_kernels, 1u) << what;
   const auto main = std::find_if(plan.specs().begin(), plan.specs().end(), [](const auto& spec) {
     const std::string_view entry = spec.entry;
-    return entry == "attn_forward" || entry == "attn_backward";
+    return entry == "attn_forward" || entry == "attn_decode" || entry == "attn_backward";
   });
   ASSERT_NE(main, plan.specs().end()) << what;
   EXPECT_EQ(main->threads, 32 * main->config.get("warps").value_or(0)) << what;

@@ -116,6 +116,7 @@ NAV: Nav = [
         [
             ("CPU kernels", "kernels/cpu.md"),
             ("CUDA: sm80", "kernels/sm80.md"),
+            ("CUDA: decode", "kernels/decode.md"),
             ("CUDA: sm90 forward", "kernels/sm90_forward.md"),
             ("CUDA: sm90 backward", "kernels/sm90_backward.md"),
             ("WebGPU kernels", "kernels/webgpu.md"),

@@ -23,7 +23,7 @@ struct DecodeGrid {
   std::int64_t row_tiles = 1;  // of one key head of one entry
   std::int64_t tile_rows = 0;  // rows of a tile
   std::int64_t splits = 1;
-  std::int64_t split_keys = 0;  // cut every so many keys; 0: evenly
+  std::int64_t split_keys = 0;  // keys of a split; 0: what a tile sees is cut evenly
 };
 
 // The kernels in order, each with a grid of blocks along x. A kernel's parameters are the common

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/access.hpp"
 #include "core/divide_up.hpp"
 #include "core/strided.hpp"
 #include "cuda/families/passes.hpp"
@@ -41,13 +42,22 @@ std::int64_t rows_of(const Problem& p) {
   return p.len_q * (p.heads_q / p.heads_kv);
 }
 
-bool has_score_options(const Problem& p) {
+// Whether tensors allow loads of 16 bytes, decided by the problem alone: tiles are the same for
+// every access, so that the workspace is.
+bool may_load_vectors(const Problem& p) {
+  return core::best_access(Pass::decode, p) != core::Access::element;
+}
+
+// What takes the kernel with every option.
+bool has_options(const Problem& p) {
   return p.softcap || p.alibi || p.bias.given || p.mask.given;
 }
 
+// Each is a kernel: dim 64 is one for plain calls.
 int dim_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
-  return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  if (dim <= 64 && !has_options(p) && may_load_vectors(p)) return 64;
+  return dim <= 128 ? 128 : 256;
 }
 
 // Bytes in flight decide: two blocks of three tiles a group, if they fit an SM, else one of as many
@@ -58,9 +68,7 @@ std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
       Tiles{.warps = 4, .stages = 3, .blocks = 1}, Tiles{.warps = 4, .stages = 2, .blocks = 1},
       Tiles{.warps = 2, .stages = 3, .blocks = 1}, Tiles{.warps = 2, .stages = 2, .blocks = 1}};
   for (Tiles tiles : kRings) {
-    const std::int64_t warps = core::divide_up(std::max<std::int64_t>(rows_of(p), 1), kRowsOfWarp);
-    // Each is a kernel: with options only the smallest and the largest.
-    const int rows = warps == 1 ? 1 : warps == 2 && !has_score_options(p) ? 2 : tiles.warps;
+    const int rows = rows_of(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
     tiles.dim = dim_of(p);
     tiles.tile_q = 16 * rows;
     tiles.tile_kv = rows * device::DecodeSliceOf(tiles.dim);
@@ -84,27 +92,31 @@ std::int64_t most_keys(const Problem& p) {
   return std::max<std::int64_t>(keys, 1);
 }
 
-// The number of splits by a model of the time of one SM, in keys that it reads: its share of blocks,
-// the start of each wave of blocks, and the merge. A single block an SM hides latency less well.
-// The constants are guesses from latencies of 1 to 2 us; not measured.
+// The number of splits by a model of the time, in keys that an SM reads: its share of all keys or,
+// where shares are uneven, that of the busiest SM, which can read a tenth faster; the start of each
+// wave of blocks; the merge. A single block an SM hides latency less well. The constants are
+// guesses from latencies of 1 to 2 us; not measured.
 std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of,
                            const DeviceFacts& facts) {
   constexpr double kStart = 64.0;
   constexpr double kMerge = 40.0;
   constexpr double kMergeOfSplit = 1.0;
   constexpr double kOneBlock = 1.06;
+  constexpr double kReserve = 1.1;
   constexpr std::int64_t kLeastKeys = 128;
   constexpr std::int64_t kMostSplits = 256;
   if (tiles == 0) return 1;
   const std::int64_t keys = most_keys(p);
   const std::int64_t sms = std::max(facts.num_sms, 1);
+  const double all = static_cast<double>(tiles * keys) / static_cast<double>(sms);
   double best_time = std::numeric_limits<double>::infinity();
   std::int64_t best = 1;
   for (std::int64_t wanted = 1; wanted <= std::min(kMostSplits, keys / kLeastKeys + 1); ++wanted) {
     const std::int64_t each = core::round_up(core::divide_up(keys, wanted), of.step());
     const std::int64_t splits = core::divide_up(keys, each);
     const std::int64_t blocks = tiles * splits;
-    double time = static_cast<double>(core::divide_up(blocks, sms) * each);
+    const double busiest = static_cast<double>(core::divide_up(blocks, sms) * each) / kReserve;
+    double time = std::max(all, busiest);
     if (blocks <= sms) time *= kOneBlock;
     time += kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
     if (splits > 1) time += kMerge + kMergeOfSplit * static_cast<double>(splits);
@@ -173,6 +185,8 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
   CudaPlan plan(pass, p);
   add_uncovered_rows(plan, p);
   const Tiles tiles = *tiles_of(p, facts);
+  const bool by_element = access == core::Access::element;
+  const bool options = has_options(p) || by_element;
   plan.decode = grid_of(p, tiles, facts);
   plan.workspace.decode.bytes = partials_of(plan.decode, tiles.dim).bytes;
   plan.workspace.bytes = plan.workspace.decode.bytes;
@@ -190,12 +204,12 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
       .set("warps", tiles.warps)
       .set("stages", tiles.stages)
       .set("blocks", tiles.blocks)
-      .set("paged", p.page_size > 0)
+      .set("paged", p.page_size > 0 || options)
+      .set("options", options)
       .set("softcap", p.softcap)
-      .set("alibi", p.alibi)
-      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
-      .set("mask", p.mask.given)
-      .set("element_access", access == core::Access::element);
+      .set("alibi", options)
+      .set("bias_type", static_cast<int>(options ? DType::f32 : DType::none))
+      .set("element_access", by_element);
   return plan;
 }
 
@@ -205,8 +219,7 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
   const CudaPlan& plan = from.plan;
   const Problem& p = plan.problem;
   const DecodeGrid& grid = plan.decode;
-  auto& params =
-      *std::construct_at(reinterpret_cast<device::DecodeParams*>(memory.bytes.data()));
+  auto& params = *std::construct_at(reinterpret_cast<device::DecodeParams*>(memory.bytes.data()));
   params.common = from.common;
   if (p.page_size > 0) {
     const TensorView& table = from.tensors.block_table;
@@ -222,8 +235,7 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
   params.splits = static_cast<int>(grid.splits);
   params.split_keys = static_cast<int>(grid.split_keys);
   if (grid.splits > 1) {
-    const PartialsLayout layout =
-        partials_of(grid, *plan.kernels[plan.main].config.get("dim_vo"));
+    const PartialsLayout layout = partials_of(grid, *plan.kernels[plan.main].config.get("dim_vo"));
     params.partial_o = static_cast<char*>(from.workspace);
     params.partial_stats = params.partial_o + layout.stats;
     params.arrivals = reinterpret_cast<unsigned long long*>(params.partial_o + layout.arrivals);

@@ -7,8 +7,9 @@
 // the end the groups' results are merged, and by the last block the splits' (decode_merge.cuh).
 //
 // Config: dtype; dim_qk = dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows;
-// tile_kv keys; warps, stages, blocks (per SM); paged; softcap, alibi, bias_type, mask;
-// element_access (see sm80/tile.cuh). Shared memory: decode_params.cuh. docs/kernels/decode.md.
+// tile_kv keys; warps, stages, blocks (per SM); paged; options (decode_rows.cuh; alibi and
+// bias_type, of shared/score.cuh, go with it), softcap; element_access (see sm80/tile.cuh). Shared
+// memory: decode_params.cuh. docs/kernels/decode.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/decode_keys.cuh"
@@ -42,7 +43,7 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
   for (int ahead = 0; ahead < kStages - 1; ++ahead) load_next();
 
   QFragments q;
-  LoadQ(p.common, block, q);
+  LoadQ(p.common, block, base, q);
   const ScoreInputs inputs(p.common, block);
   int stage = 0;
 #pragma unroll 1
@@ -51,7 +52,7 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
     SyncGroup();  // the tile has arrived, and all have left the one that the next load replaces
     load_next();
     Scores s;
-    ComputeScores(p.common, inputs, q, stream.KTile(stage), j0, s);
+    ComputeScores(p.common, inputs, q, base, stream.KTile(stage), j0, s);
     if constexpr (kPaged) stream.HideMissing(stage, s);
     if (visibility.IsPartial(j0)) visibility.Hide(j0, s);
     softmax.Update(s, o);

@@ -1,10 +1,12 @@
-// sm80/decode.cu: the stream of K and V. Each group of warps has a ring of kStages tiles of its own,
-// and each warp loads its slice of kSlice keys of a tile, so that groups never wait for each other.
+// sm80/decode.cu: the stream of K and V. Each group of warps has a ring of kStages tiles of its
+// own, and each warp loads its slice of kSlice keys of a tile, so that groups never wait for each
+// other.
 #pragma once
 #include "sm80/decode_rows.cuh"
 
 namespace sm80::decode {
 
+static_assert(kGroups == 1 || kWarpsM <= 2);
 // Barrier of the warps of a group.
 __device__ __forceinline__ void SyncGroup() {
   if constexpr (kWarpsM == 1) {
@@ -12,7 +14,6 @@ __device__ __forceinline__ void SyncGroup() {
   } else if constexpr (kGroups == 1) {
     __syncthreads();
   } else {
-    static_assert(kWarpsM == 2 || kGroups == 1 || kWarpsM == 1);
     ptx::BarrierOfTwo(1 + GroupIdx());
   }
 }
@@ -25,19 +26,23 @@ class KeyStream {
     k_ring_ = base + kShared.k + static_cast<unsigned>(ring * kTileBytes);
     v_ring_ = base + kShared.v + static_cast<unsigned>(ring * kTileBytes);
     present_ = base + kShared.present + static_cast<unsigned>(ring * kWarpsM * 4);
-    const long long first = kPaged ? 0 : block.seq.first_kv;
     const int of = kPaged ? 0 : seq_idx_;
-    k_from_ = RowAddress(p.common.k, of, first, block.head_kv);
-    v_from_ = RowAddress(p.common.v, of, first, block.head_kv);
+    k_from_ = RowAddress(p.common.k, of, block.seq.first_kv, block.head_kv);
+    v_from_ = RowAddress(p.common.v, of, block.seq.first_kv, block.head_kv);
   }
 
-  // Paged: looks up where this lane's key of the tile is, ahead of its Load().
+  // Pages: looks up where this lane's key of the tile is, ahead of its Load().
   __device__ __forceinline__ void LookUp(int j0) {
     if constexpr (kPaged) {
       const int j = j0 + WarpM() * kSlice + LaneIdx();
       page_ = -1;
       slot_ = 0;
       if (LaneIdx() >= kSlice || j >= len_kv_) return;
+      if (kOptions && p_.table == nullptr) {
+        page_ = seq_idx_;
+        slot_ = j;
+        return;
+      }
       const int column = j / p_.page_size;
       slot_ = j - column * p_.page_size;
       const int page = p_.table[seq_idx_ * p_.table_stride_batch + column * p_.table_stride_page];
@@ -147,9 +152,9 @@ class KeyStream {
   int seq_idx_;
   int len_kv_;
   unsigned k_ring_, v_ring_, present_;
-  const char* k_from_;  // key 0 of the sequence, or row 0 of page 0
+  const char* k_from_;  // key 0 of the sequence; kPaged: of page 0, or of the first sequence
   const char* v_from_;
-  int page_ = -1;  // of the lane's key of the tile loaded next; -1: none
+  int page_ = -1;  // or sequence, of the lane's key of the tile loaded next; -1: none
   int slot_ = 0;
 };
 

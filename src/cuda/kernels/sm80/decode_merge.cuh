@@ -13,9 +13,9 @@
 namespace sm80::decode {
 
 constexpr unsigned long long kArrived = 0x9e3779b97f4a7c15ull;
-constexpr int kColumns = 4;                     // that a thread merges and writes at once
+constexpr int kColumns = 4;  // that a thread merges and writes at once
 constexpr int kItemsPerRow = kDim / kColumns;
-constexpr int kMergedAtOnce = 8;                // splits whose loads are in flight together
+constexpr int kMergedAtOnce = 8;  // splits whose loads are in flight together
 
 using Staged = StagedRows<kDim, kDtype>;
 
@@ -132,8 +132,7 @@ struct Partials {
 };
 
 // Announces the block's partial result. True in all threads of the one block that merges.
-__device__ __forceinline__ bool IsLast(const Partials& partials, const Span& span,
-                                       unsigned base) {
+__device__ __forceinline__ bool IsLast(const Partials& partials, const Span& span, unsigned base) {
   __threadfence();
   __syncthreads();  // the partial result is written
   if (threadIdx.x < 32) {

@@ -21,7 +21,7 @@ struct DecodeParams {
   int row_tiles = 1;
   int tile_rows = 0;  // of a tile in partials
   int splits = 1;
-  int split_keys = 0;  // cut every so many keys; 0: cut what a tile sees evenly
+  int split_keys = 0;  // keys of a split; 0: what a tile sees is cut evenly
 
   // Workspace, for each (b, head_kv, tile) and split: rows of f32 o before the division by the sum,
   // [tile_rows][dim]; pairs {max in units of log2, sum} of each row; and an arrival (decode_merge).
@@ -36,6 +36,7 @@ struct DecodeShared {
   int v = 0;        // [groups][stages][tile_kv][dim]
   int present = 0;  // [groups][stages][warps of a group]: bit r: row r of the slice has a page
   int stats = 0;    // [groups][tile_q] {max, sum}
+  int q = 0;        // dims above 128: fragments of Q [warps][dim / 16][lane][4]
   int merges = 0;   // whether the block merges the splits
   int bytes = 0;
 };
@@ -45,8 +46,9 @@ constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int st
   DecodeShared s;
   s.v = s.k + groups * stages * tile_kv * dim * kOperandBytes;
   s.present = s.v + groups * stages * tile_kv * dim * kOperandBytes;
-  s.stats = s.present + warps * stages * 4;
-  s.merges = s.stats + groups * tile_q * 8;
+  s.stats = (s.present + warps * stages * 4 + 15) / 16 * 16;
+  s.q = s.stats + groups * tile_q * 8;
+  s.merges = s.q + (dim > 128 ? warps * 32 * dim : 0);
   s.bytes = s.merges + 16;
   return s;
 }

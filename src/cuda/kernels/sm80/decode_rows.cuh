@@ -16,17 +16,19 @@ namespace sm80::decode {
 using attn::device::DecodeParams;
 
 constexpr int kDim = config::dim_qk;
-constexpr int kWarpsM = kTileQ / 16;          // warps of a group: 16 rows each, the same keys
-constexpr int kGroups = kWarps / kWarpsM;     // of warps, which take tiles of keys in turn
-constexpr int kSlice = kTileKv / kWarpsM;     // rows of a tile that a warp loads
-constexpr int kBlocksN = kTileKv / 8;         // accumulators of 8 keys
+constexpr int kWarpsM = kTileQ / 16;       // warps of a group: 16 rows each, the same keys
+constexpr int kGroups = kWarps / kWarpsM;  // of warps, which take tiles of keys in turn
+constexpr int kSlice = kTileKv / kWarpsM;  // rows of a tile that a warp loads
+constexpr int kBlocksN = kTileKv / 8;      // accumulators of 8 keys
 constexpr int kBlocksK = kDim / 16;
 constexpr int kBlocksD = kDim / 8;
-constexpr bool kHasBias = config::bias_type != config::none;
-constexpr bool kHasMask = config::mask != 0;
+// One kernel has every option, so that there are few kernels. ALiBi, bias, mask and pages are then
+// used if their tensors are given.
+constexpr bool kOptions = config::options != 0;
 constexpr bool kPaged = config::paged != 0;
 constexpr attn::device::DecodeShared kShared =
     attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim);
+static_assert(!kOptions || (kPaged && kHasScoreMod));
 static_assert(config::dim_vo == kDim && kDim % 64 == 0 && kTileQ % 16 == 0);
 static_assert(kWarps % kWarpsM == 0 && kTileKv % (16 * kWarpsM) == 0 && kStages >= 2);
 static_assert(kSlice == attn::device::DecodeSliceOf(kDim) && kSlice <= 32);
@@ -34,7 +36,7 @@ static_assert(kWarps * 16 * kDim * 4 <= kShared.present);
 
 using Scores = float[1][kBlocksN][4];
 using Output = float[1][kBlocksD][4];
-using QFragments = unsigned[kBlocksK][4];
+using QFragments = unsigned[kDim > 128 ? 1 : kBlocksK][4];
 
 __device__ __forceinline__ int LaneIdx() {
   return static_cast<int>(threadIdx.x) % 32;
@@ -178,19 +180,27 @@ class Visibility {
 };
 
 // The warp's rows of Q as fragments, from global memory: once per block, and without a barrier.
-__device__ __forceinline__ void LoadQ(const Arguments& a, const Block& block, QFragments& q) {
+// Above dim 128 they are kept in shared memory, where each lane reads what it wrote.
+constexpr bool kQInShared = kDim > 128;
+__device__ __forceinline__ unsigned SharedQ(unsigned base) {
+  return base + kShared.q + threadIdx.x / 32 * (32 * kDim) + static_cast<unsigned>(16 * LaneIdx());
+}
+__device__ __forceinline__ void LoadQ(const Arguments& a, const Block& block, unsigned base,
+                                      QFragments& q) {
   const char* rows[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int in_tile = 16 * WarpM() + LaneIdx() / 4 + 8 * r;
     const Row row = RowOf(a, block, in_tile);
     const bool exists = in_tile < block.num_rows && row.i < block.seq.len_q;
-    rows[r] = exists ? RowAddress(a.q, block.seq.idx, block.seq.first_q + row.i, row.head) : nullptr;
+    rows[r] =
+        exists ? RowAddress(a.q, block.seq.idx, block.seq.first_q + row.i, row.head) : nullptr;
   }
   // The running max is of raw products, so the sign of the scale goes to Q.
   const unsigned sign = !kHasScoreMod && a.negative_scale != 0 ? 0x80008000u : 0u;
 #pragma unroll
-  for (int k = 0; k < kBlocksK; ++k)
+  for (int k = 0; k < kBlocksK; ++k) {
+    unsigned(&fragment)[4] = q[kQInShared ? 0 : k];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int column = 16 * k + LaneIdx() % 4 * 2 + e / 2 * 8;
@@ -204,8 +214,14 @@ __device__ __forceinline__ void LoadQ(const Arguments& a, const Block& block, QF
       } else if (rows[e % 2] != nullptr && column < a.dim_qk) {
         pair = *reinterpret_cast<const unsigned*>(at);
       }
-      q[k][e] = pair ^ sign;
+      fragment[e] = pair ^ sign;
     }
+    if constexpr (kQInShared) {
+      ptx::StoreShared128(SharedQ(base) + 512 * k, __uint_as_float(fragment[0]),
+                          __uint_as_float(fragment[1]), __uint_as_float(fragment[2]),
+                          __uint_as_float(fragment[3]));
+    }
+  }
 }
 
 }  // namespace sm80::decode

@@ -15,24 +15,26 @@ struct ScoreInputs {
 
   __device__ __forceinline__ ScoreInputs(const Arguments& a, const Block& block)
       : len_kv(block.seq.len_kv) {
-    if constexpr (!kHasScoreMod && !kHasMask) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Rows that don't exist take the inputs of the tile's first.
-      const int in_tile = 16 * WarpM() + LaneIdx() / 4 + 8 * r;
-      Row row = RowOf(a, block, in_tile < block.num_rows ? in_tile : 0);
-      if (row.i >= block.seq.len_q) row.i = 0;
-      params[r] = ScoreParamsOf(a, block.seq.idx, row.head);
-      diagonal[r] = row.i + block.seq.diag;
-      if constexpr (kHasBias) bias[r] = ScoreAddress(a.bias, block.seq.idx, row.head, row.i, 0);
-      if constexpr (kHasMask) mask[r] = ScoreAddress(a.mask, block.seq.idx, row.head, row.i, 0);
+      params[r] = {a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
+      if constexpr (kOptions) {
+        // Rows that don't exist take the inputs of the tile's first.
+        const int in_tile = 16 * WarpM() + LaneIdx() / 4 + 8 * r;
+        Row row = RowOf(a, block, in_tile < block.num_rows ? in_tile : 0);
+        if (row.i >= block.seq.len_q) row.i = 0;
+        if (a.slopes != nullptr) params[r] = ScoreParamsOf(a, block.seq.idx, row.head);
+        diagonal[r] = row.i + block.seq.diag;
+        bias[r] = ScoreAddress(a.bias, block.seq.idx, row.head, row.i, 0);
+        mask[r] = ScoreAddress(a.mask, block.seq.idx, row.head, row.i, 0);
+      }
     }
   }
 };
 
 // The tile's elements of bias and mask that belong to this lane, read ahead of the product.
 struct ScoreTile {
-  float bias[kHasBias ? kBlocksN : 1][4];
+  float bias[kOptions ? kBlocksN : 1][4]{};
   unsigned hidden[(kBlocksN + 7) / 8]{};  // bit 4 n + e
 
   __device__ __forceinline__ bool Hides(int n, int e) const {
@@ -40,22 +42,22 @@ struct ScoreTile {
   }
 
   __device__ __forceinline__ ScoreTile(const Arguments& a, const ScoreInputs& inputs, int j0) {
-    if constexpr (!kHasBias && !kHasMask) return;
+    if constexpr (kOptions) {
+      if (a.bias.base == nullptr && a.mask.base == nullptr) return;
 #pragma unroll
-    for (int n = 0; n < kBlocksN; ++n)
+      for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int j = j0 + 8 * n + LaneIdx() % 4 * 2 + e % 2;
-        const bool exists = j < inputs.len_kv;
-        if constexpr (kHasBias) {
-          const char* at = inputs.bias[e / 2] + j * a.bias.stride_kv;
-          bias[n][e] = exists ? LoadElement(at, config::bias_type) : 0.0f;
+        for (int e = 0; e < 4; ++e) {
+          const int j = j0 + 8 * n + LaneIdx() % 4 * 2 + e % 2;
+          if (j >= inputs.len_kv) continue;
+          if (a.bias.base != nullptr) {
+            bias[n][e] = LoadElement(inputs.bias[e / 2] + j * a.bias.stride_kv, a.bias.type);
+          }
+          if (a.mask.base != nullptr && inputs.mask[e / 2][j * a.mask.stride_kv] == 0) {
+            hidden[n / 8] |= 1u << (n % 8 * 4 + e);
+          }
         }
-        if constexpr (kHasMask) {
-          const char* at = inputs.mask[e / 2] + j * a.mask.stride_kv;
-          if (!exists || *at == 0) hidden[n / 8] |= 1u << (n % 8 * 4 + e);
-        }
-      }
+    }
   }
 };
 
@@ -72,19 +74,27 @@ __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreIn
         float slope;
         float& score = s[0][n][2 * r + e];
         score = ModifyScore<in_series>(a, inputs.params[r], score, from - (8 * n + e),
-                                       kHasBias ? tile.bias[n][2 * r + e] : 0.0f, 0.0f, slope);
+                                       tile.bias[n][2 * r + e], 0.0f, slope);
       }
   }
 }
 
 // s = Q K^T, modified, with masked keys hidden. Ranges of keys and pages are not applied.
 __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInputs& inputs,
-                                              const QFragments& q, unsigned k_tile, int j0,
-                                              Scores& s) {
+                                              const QFragments& q, unsigned base, unsigned k_tile,
+                                              int j0, Scores& s) {
   const ScoreTile tile(a, inputs, j0);
   const auto load = [&](int k, unsigned(&fragment)[1][4]) {
+    if constexpr (kQInShared) {
+      const uint4 words = ptx::LoadShared128(SharedQ(base) + 512 * k);
+      fragment[0][0] = words.x;
+      fragment[0][1] = words.y;
+      fragment[0][2] = words.z;
+      fragment[0][3] = words.w;
+    } else {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) fragment[0][e] = q[k][e];
+      for (int e = 0; e < 4; ++e) fragment[0][e] = q[k][e];
+    }
   };
   MultiplyTransposed<kDtype, kDim>(load, k_tile, 0, s);
   if constexpr (kHasScoreMod) {
@@ -94,7 +104,7 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInp
       ApplyScoreMods<false>(a, inputs, tile, j0, s);
     }
   }
-  if constexpr (kHasMask) {
+  if (kOptions && a.mask.base != nullptr) {
 #pragma unroll
     for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll

@@ -1,0 +1,102 @@
+// Plans of the decode kernel: which calls it takes, how keys are split, and that its tiles fit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cuda/families/make_plan.hpp"
+#include "cuda/host/architectures.hpp"
+#include "facts.hpp"
+
+namespace attn::cuda::test {
+namespace {
+
+CudaPlan decode_plan(const std::string& text, const DeviceFacts& facts = h200(),
+                     core::Access access = core::Access::tma) {
+  core::Result<CudaPlan> plan = make_plan(Pass::decode, parse_problem(text), facts, access);
+  EXPECT_TRUE(plan.ok()) << text << ": " << plan.reason();
+  return std::move(plan).value();
+}
+
+std::string large(const std::string& rest) {
+  return "dtype=bf16 heads_q=32 heads_kv=8 len_q=1 dim_qk=128 dim_vo=128 " + rest;
+}
+
+TEST(CudaDecodePlan, TakesFewQueriesAndPages) {
+  const auto kernel = [](const std::string& text) {
+    return make_plan(Pass::forward, parse_problem(text), h200()).value().summary().kernel;
+  };
+  EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64"), "cuda_decode");
+  EXPECT_EQ(kernel("dtype=bf16 len_q=16 len_kv=64"), "cuda_decode");
+  EXPECT_EQ(kernel("dtype=bf16 len_q=17 len_kv=64"), "cuda_forward");
+  EXPECT_EQ(kernel("dtype=bf16 len_q=17 len_kv=64 page_size=16"), "cuda_decode");
+  EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout"), "cuda_forward");
+}
+
+// One wave of blocks, at most two on an SM, where there are few key heads; no split where there are
+// enough.
+TEST(CudaDecodePlan, SplitsFillTheDevice) {
+  for (const std::int64_t batch : {1, 2, 4, 8, 16, 64, 128}) {
+    for (const std::int64_t keys : {1024, 4096, 32768, 131072}) {
+      const CudaPlan plan =
+          decode_plan(large("batch=" + std::to_string(batch) + " len_kv=" + std::to_string(keys)));
+      const std::int64_t tiles = 8 * batch;
+      EXPECT_EQ(plan.decode.tiles, tiles);
+      EXPECT_EQ(plan.blocks[plan.main], tiles * plan.decode.splits);
+      const std::string what = std::to_string(batch) + " x " + std::to_string(keys) + ": " +
+                               std::to_string(plan.decode.splits);
+      if (tiles >= 512) {
+        EXPECT_EQ(plan.decode.splits, 1) << what;
+      } else {
+        EXPECT_GE(2 * plan.blocks[plan.main], std::min<std::int64_t>(tiles * keys / 128, 132))
+            << what;
+        EXPECT_LE(plan.blocks[plan.main], 264) << what;
+      }
+    }
+  }
+}
+
+TEST(CudaDecodePlan, CutsThatAreAskedForDependOnNothingElse) {
+  for (const char* others : {"batch=1", "batch=64", "batch=3 lengths_kv"}) {
+    const CudaPlan plan = decode_plan(large("len_kv=1000 split_keys=100 " + std::string(others)));
+    EXPECT_EQ(plan.decode.splits, 10);
+    EXPECT_EQ(plan.decode.split_keys, 100);
+  }
+  EXPECT_EQ(decode_plan(large("len_kv=100000 split_keys=-1")).decode.splits, 1);
+  EXPECT_EQ(decode_plan(large("len_kv=100000 split_keys=-1")).workspace_bytes, 0);
+  EXPECT_EQ(decode_plan(large("len_kv=1000 split_keys=5000")).decode.splits, 1);
+}
+
+// f32 o and two statistics of each row, and an arrival, rounded up.
+TEST(CudaDecodePlan, WorkspaceHoldsPartialResults) {
+  const CudaPlan plan = decode_plan(large("len_kv=1000 split_keys=100"));
+  EXPECT_EQ(plan.workspace_bytes, 80 * 4 * 128 * 4 + 80 * 4 * 8 + 768);
+  for (const core::Access access : {core::Access::element, core::Access::vector}) {
+    EXPECT_EQ(decode_plan(large("len_kv=1000 split_keys=100"), h200(), access).workspace_bytes,
+              plan.workspace_bytes);
+  }
+}
+
+TEST(CudaDecodePlan, FitsEveryDevice) {
+  for (const int capability : {80, 86, 89, 90, 100, 120}) {
+    const DeviceFacts& facts = *typical_facts(capability);
+    for (const char* dims : {"dim_qk=64 dim_vo=64", "dim_qk=128 dim_vo=72", "dim_qk=256 dim_vo=8",
+                             "dim_qk=7 dim_vo=255"}) {
+      for (const char* rows : {"len_q=1", "len_q=16 heads_q=16", "len_q=300 page_size=16"}) {
+        for (const char* options : {"", " softcap bias=hqk", " alibi"}) {
+          const std::string text =
+              std::string("dtype=f16 len_kv=5000 ") + dims + " " + rows + options;
+          const CudaPlan plan = decode_plan(text, facts);
+          const KernelSpec& spec = plan.kernels[plan.main];
+          const std::int64_t blocks = *spec.config.get("blocks");
+          EXPECT_LE(spec.shared_bytes, facts.shared_per_block) << text;
+          EXPECT_LE(blocks * (spec.shared_bytes + 1024), facts.shared_per_sm) << text;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn::cuda::test
