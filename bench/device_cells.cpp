@@ -95,6 +95,11 @@ void add_device_decode(DType dtype, std::vector<Cell>& out) {
   const Shape several{16, 32, 8, 4096, 128};
   add("four-queries", several, [](Cell& c) { c.problem.len_q = 4; });
   add("sixteen-queries", several, [](Cell& c) { c.problem.len_q = 16; });
+  add("append", several, [](Cell& c) {
+    c.problem.lengths_kv = true;
+    c.problem.len_new = 1;
+    c.lengths.assign(16, 4000);
+  });
   add("alibi", several, [](Cell& c) { c.problem.alibi = true; });
   add("every-256-keys", several, [](Cell& c) { c.problem.split_keys = 256; });
 }

@@ -68,6 +68,14 @@ TEST(CudaDecodePlan, CutsThatAreAskedForDependOnNothingElse) {
   EXPECT_EQ(decode_plan(large("len_kv=1000 split_keys=5000")).decode.splits, 1);
 }
 
+TEST(CudaDecodePlan, AppendsAheadOfIt) {
+  const CudaPlan plan = decode_plan(large("batch=3 len_kv=1000 len_new=5 lengths_kv page_size=16"));
+  ASSERT_EQ(plan.num_kernels, 2u);
+  EXPECT_STREQ(plan.kernels[0].entry, "attn_append_rows");
+  EXPECT_EQ(plan.blocks[0], 3 * 5 * 8 / 4);
+  EXPECT_EQ(plan.main, 1u);
+}
+
 // f32 o and two statistics of each row, and an arrival, rounded up.
 TEST(CudaDecodePlan, WorkspaceHoldsPartialResults) {
   const CudaPlan plan = decode_plan(large("len_kv=1000 split_keys=100"));

@@ -183,6 +183,10 @@ void fill_gradients(const Problem& p, const Arguments& from, device::Arguments& 
 
 }  // namespace
 
+device::StridedTensor device_rows(const TensorView& view) {
+  return rows_of(view);
+}
+
 device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments& from) {
   device::Arguments a;
   a.q = rows_of(from.q);

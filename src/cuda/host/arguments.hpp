@@ -11,4 +11,7 @@ namespace attn::cuda {
 // For arguments that were validated, of a problem that make_plan() takes.
 device::Arguments device_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
 
+// Rows of [b, len, heads, dim], of a tensor that the structure lacks.
+device::StridedTensor device_rows(const TensorView& view);
+
 }  // namespace attn::cuda

@@ -10,8 +10,9 @@
 
 #include "core/access.hpp"
 #include "core/divide_up.hpp"
-#include "core/strided.hpp"
 #include "cuda/families/passes.hpp"
+#include "cuda/host/arguments.hpp"
+#include "cuda/kernels/passes/append_rows.cuh"
 #include "cuda/kernels/sm80/decode_params.cuh"
 
 namespace attn::cuda::sm80 {
@@ -21,6 +22,15 @@ constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver 
 constexpr std::int64_t kMostQueries = 16;       // of calls that the forward could compute too
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
 constexpr std::int64_t kRowsOfWarp = 16;
+
+constexpr const char* kAppendEntry = "attn_append_rows";
+
+// Parameters of a call's kernels.
+struct Blocks {
+  device::DecodeParams decode;
+  device::append_rows::Params append;
+};
+static_assert(sizeof(Blocks) <= sizeof(ParameterMemory) && alignof(Blocks) <= 64);
 
 struct Tiles {
   int tile_q = 0;
@@ -38,7 +48,7 @@ struct Tiles {
 };
 
 // The rows of an entry's key head.
-std::int64_t rows_of(const Problem& p) {
+std::int64_t num_rows(const Problem& p) {
   return p.len_q * (p.heads_q / p.heads_kv);
 }
 
@@ -68,7 +78,7 @@ std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
       Tiles{.warps = 4, .stages = 3, .blocks = 1}, Tiles{.warps = 4, .stages = 2, .blocks = 1},
       Tiles{.warps = 2, .stages = 3, .blocks = 1}, Tiles{.warps = 2, .stages = 2, .blocks = 1}};
   for (Tiles tiles : kRings) {
-    const int rows = rows_of(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
+    const int rows = num_rows(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
     tiles.dim = dim_of(p);
     tiles.tile_q = 16 * rows;
     tiles.tile_kv = rows * device::DecodeSliceOf(tiles.dim);
@@ -130,7 +140,7 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of
 
 DecodeGrid grid_of(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
   DecodeGrid grid;
-  const std::int64_t rows = rows_of(p);
+  const std::int64_t rows = num_rows(p);
   grid.row_tiles = core::divide_up(rows, tiles.tile_q);
   grid.tile_rows = std::min<std::int64_t>(rows, tiles.tile_q);
   grid.tiles = p.batch * p.heads_kv * grid.row_tiles;
@@ -160,19 +170,36 @@ PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
   return layout;
 }
 
+device::Cache cache_of(const Problem& p, const Arguments& tensors) {
+  device::Cache cache;
+  if (p.page_size > 0) {
+    const TensorView& table = tensors.block_table;
+    cache.table = static_cast<const int*>(table.address());
+    cache.table_stride_batch = table.strides[0];
+    cache.table_stride_page = table.strides[1];
+    cache.page_size = static_cast<int>(p.page_size);
+    cache.num_pages = static_cast<int>(tensors.k.shape[0]);
+  }
+  if (p.len_new > 0) {
+    cache.len_new = static_cast<int>(p.len_new);
+    cache.k_new = device_rows(tensors.k_new);
+    cache.v_new = device_rows(tensors.v_new);
+  }
+  return cache;
+}
+
 }  // namespace
 
 bool takes_decode(Pass pass, const Problem& p) {
   if (pass == Pass::backward || p.batch <= 0) return false;
   if (p.page_size > 0 || p.len_new > 0) return true;
-  return p.len_q <= kMostQueries && !p.dropout && rows_of(p) <= kMostRows;
+  return p.len_q <= kMostQueries && !p.dropout && num_rows(p) <= kMostRows;
 }
 
 std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
-  if (p.len_new > 0) return "no kernel that appends to a cache on CUDA yet";
-  if (p.dropout) return "no kernel with dropout for paged caches on CUDA yet";
-  if (rows_of(p) > kMostRows) {
-    return "found len_q * heads_q / heads_kv=" + std::to_string(rows_of(p)) +
+  if (p.dropout) return "no kernel with dropout for paged caches and appending on CUDA yet";
+  if (num_rows(p) > kMostRows) {
+    return "found len_q * heads_q / heads_kv=" + std::to_string(num_rows(p)) +
            "; a paged cache takes fewer than 2^30 on CUDA";
   }
   if (tiles_of(p, facts)) return {};
@@ -184,6 +211,10 @@ std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
 CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core::Access access) {
   CudaPlan plan(pass, p);
   add_uncovered_rows(plan, p);
+  if (p.len_new > 0) {
+    plan.add("passes/append_rows.cu", kAppendEntry, device::append_rows::kThreads,
+             core::divide_up(p.batch * p.len_new * p.heads_kv, device::append_rows::kRows));
+  }
   const Tiles tiles = *tiles_of(p, facts);
   const bool by_element = access == core::Access::element;
   const bool options = has_options(p) || by_element;
@@ -215,21 +246,13 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
 
 core::Status set_decode_params(const ParameterSources& from, std::span<KernelLaunch> launches,
                                ParameterMemory& memory) {
-  static_assert(sizeof(device::DecodeParams) <= sizeof(ParameterMemory));
   const CudaPlan& plan = from.plan;
   const Problem& p = plan.problem;
   const DecodeGrid& grid = plan.decode;
-  auto& params = *std::construct_at(reinterpret_cast<device::DecodeParams*>(memory.bytes.data()));
+  Blocks& blocks = *std::construct_at(reinterpret_cast<Blocks*>(memory.bytes.data()));
+  device::DecodeParams& params = blocks.decode;
   params.common = from.common;
-  if (p.page_size > 0) {
-    const TensorView& table = from.tensors.block_table;
-    params.table = static_cast<const int*>(table.address());
-    params.table_stride_batch = table.strides[0];
-    params.table_stride_page = table.strides[1];
-    params.page_size = static_cast<int>(p.page_size);
-    params.num_pages = static_cast<int>(from.tensors.k.shape[0]);
-  }
-  params.len_new = static_cast<int>(p.len_new);
+  params.cache = cache_of(p, from.tensors);
   params.row_tiles = static_cast<int>(grid.row_tiles);
   params.tile_rows = static_cast<int>(grid.tile_rows);
   params.splits = static_cast<int>(grid.splits);
@@ -240,10 +263,11 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
     params.partial_stats = params.partial_o + layout.stats;
     params.arrivals = reinterpret_cast<unsigned long long*>(params.partial_o + layout.arrivals);
   }
+  blocks.append = {params.common, params.cache};
   for (KernelLaunch& launch : launches) {
-    if (launch.kernel->spec.entry == std::string_view(kDecodeEntry)) {
-      launch.parameters = block_of(params);
-    }
+    const std::string_view entry = launch.kernel->spec.entry;
+    if (entry == kDecodeEntry) launch.parameters = block_of(params);
+    if (entry == kAppendEntry) launch.parameters = block_of(blocks.append);
   }
   return {};
 }

@@ -38,15 +38,17 @@ class KeyStream {
       page_ = -1;
       slot_ = 0;
       if (LaneIdx() >= kSlice || j >= len_kv_) return;
-      if (kOptions && p_.table == nullptr) {
+      if (kOptions && p_.cache.table == nullptr) {
         page_ = seq_idx_;
         slot_ = j;
         return;
       }
-      const int column = j / p_.page_size;
-      slot_ = j - column * p_.page_size;
-      const int page = p_.table[seq_idx_ * p_.table_stride_batch + column * p_.table_stride_page];
-      if (page >= 0 && page < p_.num_pages) page_ = page;
+      const int column = j / p_.cache.page_size;
+      slot_ = j - column * p_.cache.page_size;
+      const int page =
+          p_.cache
+              .table[seq_idx_ * p_.cache.table_stride_batch + column * p_.cache.table_stride_page];
+      if (page >= 0 && page < p_.cache.num_pages) page_ = page;
     }
   }
 

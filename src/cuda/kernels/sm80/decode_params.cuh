@@ -1,21 +1,14 @@
 // sm80/decode.cu: parameters and shared memory, for the host and the kernel.
 #pragma once
 #include "shared/arguments.cuh"
+#include "shared/cache.cuh"
 #include "shared/operand.cuh"
 
 namespace attn::device {
 
 struct DecodeParams {
   Arguments common;
-
-  // Paged caches: key j is row j % page_size of page table[b][j / page_size], and stride_batch of k
-  // and v is a page's. Strides in elements.
-  const int* table = nullptr;
-  long long table_stride_batch = 0;
-  long long table_stride_page = 0;
-  int page_size = 0;
-  int num_pages = 0;
-  int len_new = 0;  // rows that were appended: lengths grow by it
+  Cache cache;
 
   // Blocks: ((b * heads_kv + head_kv) * splits + split) * row_tiles + tile.
   int row_tiles = 1;

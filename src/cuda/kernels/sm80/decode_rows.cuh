@@ -68,8 +68,8 @@ __device__ __forceinline__ Block BlockOf(const DecodeParams& p) {
   block.head_kv = static_cast<int>(rest % static_cast<unsigned>(a.heads_kv));
   block.seq = SequenceOf(a, static_cast<int>(rest / static_cast<unsigned>(a.heads_kv)));
   Sequence& seq = block.seq;
-  if (p.len_new > 0) {
-    seq.len_kv = min(seq.len_kv + p.len_new, a.max_len_kv);
+  if (p.cache.len_new > 0) {
+    seq.len_kv = min(seq.len_kv + p.cache.len_new, a.max_len_kv);
     if (a.bottom_right != 0) seq.diag = seq.len_kv - seq.len_q;
   }
   block.first_row = static_cast<int>(row_tile) * kTileQ;
