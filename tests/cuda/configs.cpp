@@ -38,7 +38,7 @@ namespace {
 
 // Configs of one architecture for the case list in every type and the benchmark. The list alone
 // needs at most 300 (plan_test.cpp).
-constexpr std::size_t kMostConfigs = 320;
+constexpr std::size_t kMostConfigs = 360;
 // Bytes that a thread spills, stores plus loads, in the worst of today's kernels, once for each
 // tile of queries (docs/kernels/sm80.md). To be lowered, never raised.
 constexpr int kMostSpilled = 540;
