@@ -38,6 +38,18 @@ std::string describe_machine(const Driver& driver) {
   return text + ", NVRTC " + version_text(nvrtc->version());
 }
 
+// The tuner's tiles are those of sm80: another family that runs the problem would not use them.
+core::Status has_tiles_to_tune(Pass pass, const Problem& problem, const DeviceFacts& facts) {
+  const core::Result<CudaPlan> plan =
+      make_plan(pass, problem, facts, core::Access::tma, family_choice());
+  if (!plan.ok()) return core::Status::unsupported("cuda: tune: " + plan.reason());
+  const std::string family = plan.value().family_name;
+  if (family == "sm80") return {};
+  return core::Status::unsupported("cuda: tune: the kernels of " + family +
+                                   ", which runs this problem, have no tiles to tune; accepted "
+                                   "problems that sm80 runs, or ATTN_CUDA_FAMILY=sm80");
+}
+
 class CudaBackend final : public core::Backend {
  public:
   const char* name() const override { return "cuda"; }
@@ -136,6 +148,7 @@ class CudaBackend final : public core::Backend {
                                std::vector<TuneCandidate>& candidates) const override {
     DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
+    if (status.ok()) status = has_tiles_to_tune(pass, problem, facts);
     if (!status.ok()) return status;
     std::string reason;
     Binaries& binaries = Modules::of(*Driver::get(reason), executor.cache_dir).binaries();
@@ -149,6 +162,7 @@ class CudaBackend final : public core::Backend {
                         const core::Executor& executor) const override {
     DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
+    if (status.ok()) status = has_tiles_to_tune(pass, problem, facts);
     if (!status.ok()) return status;
     const sm80::Shape shape = sm80::shape_of(pass, problem);
     const std::optional<sm80::Tiles> parsed = sm80::parse_tiles(tiles);

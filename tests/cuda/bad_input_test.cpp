@@ -214,7 +214,9 @@ class CudaBadCache : public CudaBadInput {
       if (!as_root && ::geteuid() == 0 && ::seteuid(65534) != 0) ::_exit(2);
       try {
         Context context(options_of(cache_dir));
-        const Call call;
+        Call call;
+        call.a.o = call.make(DType::f32, {1, 64, 1, 16});  // runs as one kernel, on every family
+        call.problem = describe(call.a);
         const int launches = fake().launches;
         forward(context, call.problem, call.a);
         ::_exit(fake().launches == launches + 1 ? 0 : 3);

@@ -41,7 +41,8 @@ class CudaCall : public WithFakeDriver {
     const core::Status valid = core::validate(pass, problem, arguments);
     EXPECT_TRUE(valid.ok()) << valid.message;
     const DeviceFacts facts = h200();
-    const core::Result<CudaPlan> made = make_plan(pass, problem, facts);
+    const core::Result<CudaPlan> made =
+        make_plan(pass, problem, facts, core::Access::tma, FamilyChoice::sm80);
     EXPECT_TRUE(made.ok()) << made.reason();
     const CudaPlan& plan = made.value();
     const CurrentContext context(fake_driver(), 0);
@@ -111,7 +112,8 @@ TEST_F(CudaCall, AFailedLaunchEndsIt) {
   own_context(100);  // where nothing was launched before
   const Problem problem = describe(arguments);
   const DeviceFacts facts = h200();
-  const CudaPlan plan = make_plan(Pass::forward, problem, facts).value();
+  const CudaPlan plan =
+      make_plan(Pass::forward, problem, facts, core::Access::tma, FamilyChoice::sm80).value();
   const CurrentContext context(fake_driver(), 0);
   Kernel kernel;
   kernel.spec = plan.kernels[0];

@@ -39,6 +39,7 @@ namespace {
 // Configs of one architecture for the case list in every type and the benchmark. The list alone
 // needs at most 300 (plan_test.cpp).
 constexpr std::size_t kMostConfigs = 360;
+constexpr std::size_t kMostConfigsOf90 = 560;  // of both families
 // Bytes that a thread spills, stores plus loads, in the worst of today's kernels, once for each
 // tile of queries (docs/kernels/sm80.md). To be lowered, never raised.
 constexpr int kMostSpilled = 540;
@@ -58,16 +59,6 @@ struct Job {
   const DeviceFacts* facts;
   std::vector<KernelSpec> specs;
 };
-
-// The benchmark's bf16 cells, for the family sm90, which no plan chooses by itself: its kernels
-// take seconds each to compile, so that other types and the case list's options are left out.
-std::vector<CacheRequest::Call> sm90_calls() {
-  std::vector<CacheRequest::Call> calls;
-  for (const bench::Cell& cell : bench::cells("all", {"bf16"}, {}, Device::cuda)) {
-    if (cell.pass != Pass::decode) calls.push_back({cell.pass, cell.problem});
-  }
-  return calls;
-}
 
 class Compiler {
  public:
@@ -131,10 +122,15 @@ Config in_bf16(const Config& config) {
   return changed;
 }
 
-// Adds the kernels of a Config of f16 to the Config of bf16 that stands for it, where there is one.
-void merge_types(std::map<std::string, Job>& by_config) {
+// Adds the kernels of a Config of f16 to the Config of bf16 that stands for it, where there is one;
+// of the family sm90 alone if asked, whose kernels take longest to compile.
+void merge_types(std::map<std::string, Job>& by_config, bool sm90_alone) {
   for (auto it = by_config.begin(); it != by_config.end();) {
     const Config& config = it->second.specs[0].config;
+    if (sm90_alone && !std::string_view(config.source()).starts_with("sm90/")) {
+      ++it;
+      continue;
+    }
     const auto other = by_config.find(to_string(in_bf16(config)));
     const bool is_f16 = config.get("dtype") == static_cast<int>(DType::f16) &&
                         config.get("bias_type") != static_cast<int>(DType::bf16);
@@ -149,7 +145,7 @@ void merge_types(std::map<std::string, Job>& by_config) {
 }
 
 // False where plans choose none or too many, or where the device is too small for some.
-bool collect(const std::vector<CacheRequest::Call>& calls, int capability, bool every_type,
+bool collect(const std::vector<CacheRequest::Call>& calls, int capability, const Options& options,
              std::vector<Job>& jobs) {
   const DeviceFacts* facts = typical_facts(capability);
   if (facts == nullptr) {
@@ -164,7 +160,8 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, bool 
     job.specs.push_back(spec);
   }
   const std::size_t num_configs = by_config.size();
-  if (!every_type) merge_types(by_config);
+  // The first architecture's Configs are compiled for every type.
+  if (!options.every_type) merge_types(by_config, jobs.empty());
   for (const auto& [name, job] : by_config) jobs.push_back(job);
   std::printf("%d: %zu Configs of %zu calls, %zu to compile\n", capability, num_configs,
               calls.size(), by_config.size());
@@ -180,22 +177,9 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, bool 
     expect(everywhere.contains(reason), "these have a kernel on other devices");
   }
   expect(num_configs > 0, "some Configs are to be needed");
-  expect(num_configs <= kMostConfigs,
-         "at most " + std::to_string(kMostConfigs) + " Configs are to be needed");
+  const std::size_t most = capability == 90 ? kMostConfigsOf90 : kMostConfigs;
+  expect(num_configs <= most, "at most " + std::to_string(most) + " Configs are to be needed");
   return good;
-}
-
-// Main kernels of the family sm90, where the device has it.
-void collect_sm90(int capability, std::vector<Job>& jobs) {
-  const DeviceFacts* facts = typical_facts(capability);
-  if (capability != 90 || facts == nullptr) return;
-  const std::size_t before = jobs.size();
-  std::set<std::string> known;
-  for (const KernelSpec& spec : kernels_for(sm90_calls(), *facts, FamilyChoice::sm90).kernels) {
-    if (!std::string_view(spec.config.source()).starts_with("sm90/")) continue;
-    if (known.insert(to_string(spec.config)).second) jobs.push_back({facts, {spec}});
-  }
-  std::printf("%d: %zu Configs of the family sm90\n", capability, jobs.size() - before);
 }
 
 // What is wrong with a Config, a line each.
@@ -249,9 +233,7 @@ int run(const Options& options) {
   std::vector<Job> jobs;
   bool good = true;
   for (const int capability : options.architectures) {
-    const bool every_type = options.every_type || jobs.empty();
-    good = collect(calls, capability, every_type, jobs) && good;
-    collect_sm90(capability, jobs);
+    good = collect(calls, capability, options, jobs) && good;
   }
   const Compiler compiler(*nvrtc, options.logs);
   std::vector<std::vector<std::string>> problems(jobs.size());

@@ -7,6 +7,7 @@
 #include "cuda/call.hpp"
 #include "cuda/families/make_plan.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
+#include "cuda/families/sm90/family.hpp"
 #include "facts.hpp"
 #include "fake.hpp"
 #include "harness/case.hpp"
@@ -67,11 +68,14 @@ TEST(CudaPlan, RefusesWhatNoGridHolds) {
 }
 
 TEST(CudaPlan, NamesItsFamily) {
-  const Problem problem = parse_problem("dtype=bf16 len_q=8 len_kv=8");
-  const CudaPlan plan = make_plan(Pass::forward, problem, h200()).value();
+  const Problem problem = parse_problem("dtype=bf16 len_q=64 len_kv=64");
+  const CudaPlan plan = make_plan(Pass::forward, problem, *typical_facts(80)).value();
   EXPECT_EQ(plan.family, &sm80::family());
   EXPECT_EQ(plan.summary().family, "sm80");
-  EXPECT_EQ(plan.summary().refusals, "");
+  const CudaPlan hopper = make_plan(Pass::forward, problem, h200()).value();
+  EXPECT_EQ(hopper.family, &sm90::family());
+  EXPECT_EQ(hopper.summary().family, "sm90");
+  EXPECT_EQ(hopper.summary().refusals, "");
 }
 
 // What a kernel is launched with is what its Config was compiled for.
@@ -140,7 +144,9 @@ TEST(CudaPlan, BackwardFitsDevicesInTheirShapes) {
             ++refused;
             continue;
           }
-          const CudaPlan plan = make_plan(Pass::backward, problem, facts).value();
+          const CudaPlan plan =
+              make_plan(Pass::backward, problem, facts, core::Access::tma, FamilyChoice::sm80)
+                  .value();
           expect_consistent(plan, text);
           for (const KernelSpec& spec : plan.specs()) {
             EXPECT_LE(spec.shared_bytes, facts.shared_per_block) << facts.name << " " << text;
@@ -257,7 +263,8 @@ TEST(CudaPlan, CaseListNeedsFewConfigs) {
       // Tensors that lie oddly are loaded by elements.
       const core::Access access =
           c.memory == harness::Memory::padded ? core::Access::element : core::Access::tma;
-      const core::Result<CudaPlan> plan = make_plan(c.pass, c.problem, facts, access);
+      const core::Result<CudaPlan> plan =
+          make_plan(c.pass, c.problem, facts, access, FamilyChoice::sm80);
       if (!plan.ok()) continue;
       expect_consistent(plan.value(), to_string(c));
       for (const KernelSpec& spec : plan.value().specs()) configs.insert(spec.config);

@@ -40,16 +40,20 @@ TEST(CudaTuned, TilesAsText) {
   EXPECT_EQ(parse_tiles(text + " more=1"), std::nullopt);
 }
 
+CudaPlan plan_of_sm80(const DeviceFacts& facts) {
+  return make_plan(Pass::forward, kProblem, facts, core::Access::tma, FamilyChoice::sm80).value();
+}
+
 TEST(CudaTuned, PlansTakeWhatWasMeasured) {
   DeviceFacts facts = h200();
-  const CudaPlan table = make_plan(Pass::forward, kProblem, facts).value();
+  const CudaPlan table = plan_of_sm80(facts);
   Tuned tuned("", facts.name);
   facts.tuned = &tuned;
   const Shape shape = shape_of(Pass::forward, kProblem);
   ASSERT_NE(choose_tiles(shape, facts), kTiles);
   tuned.use(shape, kTiles);
   EXPECT_EQ(choose_tiles(shape, facts), kTiles);
-  const CudaPlan plan = make_plan(Pass::forward, kProblem, facts).value();
+  const CudaPlan plan = plan_of_sm80(facts);
   EXPECT_EQ(plan.summary().tile_kv, 32);
   EXPECT_EQ(plan.kernels[0].threads, 256u);
   Problem softcap = kProblem;
@@ -57,10 +61,10 @@ TEST(CudaTuned, PlansTakeWhatWasMeasured) {
   EXPECT_NE(choose_tiles(shape_of(Pass::forward, softcap), facts), kTiles) << "of another shape";
   // What does not fit (a file of another version) is passed over.
   tuned.use(shape, Tiles{128, 32, 8, 2, 9, false});
-  EXPECT_EQ(make_plan(Pass::forward, kProblem, facts).value().kernels[0], table.kernels[0]);
+  EXPECT_EQ(plan_of_sm80(facts).kernels[0], table.kernels[0]);
   tuned.use(shape, std::nullopt);
   EXPECT_EQ(tuned.size(), 0u);
-  EXPECT_EQ(make_plan(Pass::forward, kProblem, facts).value().kernels[0], table.kernels[0]);
+  EXPECT_EQ(plan_of_sm80(facts).kernels[0], table.kernels[0]);
 }
 
 TEST(CudaTuned, IsKeptPerDevice) {

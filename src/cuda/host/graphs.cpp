@@ -9,24 +9,10 @@
 #include <string_view>
 #include <utility>
 
+#include "cuda/host/apart_from_captures.hpp"
+
 namespace attn::cuda {
 namespace {
-
-// What makes and destroys graphs takes and frees memory, which breaks captures that other streams
-// may be in the middle of, unless the thread says that its calls have nothing to do with them.
-class ApartFromCaptures {
- public:
-  explicit ApartFromCaptures(const DriverApi& api) : api_(api) { exchange(); }
-  ~ApartFromCaptures() { exchange(); }
-  ApartFromCaptures(const ApartFromCaptures&) = delete;
-  ApartFromCaptures& operator=(const ApartFromCaptures&) = delete;
-
- private:
-  void exchange() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
-
-  const DriverApi& api_;
-  int mode_ = abi::kCaptureModeRelaxed;
-};
 
 // Kernels of a graph run in the context that they were loaded into. A stream of another one (a
 // green context, which has some of the multiprocessors) makes only plain launches run in its own.

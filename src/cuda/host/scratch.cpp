@@ -3,11 +3,14 @@
 
 #include <string>
 
+#include "cuda/host/apart_from_captures.hpp"
+
 namespace attn::cuda {
 
 Scratch::Scratch(const CurrentContext& context, std::int64_t bytes, abi::Stream stream)
     : driver_(context.driver()), stream_(stream) {
   if (bytes <= 0) return;
+  const ApartFromCaptures apart(driver_.api());
   const abi::Result result =
       driver_.api().cuMemAllocAsync(&pointer_, static_cast<std::size_t>(bytes), stream);
   if (result == abi::kSuccess) return;
@@ -18,7 +21,9 @@ Scratch::Scratch(const CurrentContext& context, std::int64_t bytes, abi::Stream 
 }
 
 Scratch::~Scratch() {
-  if (pointer_ != 0) driver_.api().cuMemFreeAsync(pointer_, stream_);
+  if (pointer_ == 0) return;
+  const ApartFromCaptures apart(driver_.api());
+  driver_.api().cuMemFreeAsync(pointer_, stream_);
 }
 
 }  // namespace attn::cuda

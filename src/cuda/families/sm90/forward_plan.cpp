@@ -12,6 +12,8 @@ namespace attn::cuda::sm90 {
 namespace {
 
 constexpr std::int64_t kMaxBiasDim = 128;
+// 16 queries are far fewer than a tile has rows; sm80's decode kernel splits their keys.
+constexpr std::int64_t kMostQueriesOfDecode = 16;
 // Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 30) - 1;
@@ -195,6 +197,9 @@ std::string forward_refusal(const Problem& p, const DeviceFacts& facts, core::Ac
   if (std::string why = type_refusal(p); !why.empty()) return why;
   if (std::string why = option_refusal(p); !why.empty()) return why;
   if (std::string why = size_refusal(p, facts); !why.empty()) return why;
+  if (p.len_q <= kMostQueriesOfDecode && !p.dropout) {
+    return "leaves up to 16 queries to the decode kernel";
+  }
   if (access == core::Access::tma) return {};
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
 }

@@ -44,7 +44,7 @@ struct BackwardBarriers {
     ptx::BarrierInit(At(kKReady), 1);
     ptx::BarrierInit(At(kVReady), 1);
     for (int i = 0; i < kStages; ++i) {
-      ptx::BarrierInit(At(kQReady + i), 2);  // TMA, and the warp that writes lse and delta
+      ptx::BarrierInit(At(kQReady + i), 1 + 32);  // TMA, and the lanes that write lse and delta
       ptx::BarrierInit(At(kQFree + i), kConsumerWarps);
       ptx::BarrierInit(At(kDoutReady + i), 1);
       ptx::BarrierInit(At(kDoutFree + i), kConsumerWarps);

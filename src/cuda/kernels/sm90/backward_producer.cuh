@@ -82,8 +82,7 @@ struct RowLoader {
         ptx::StoreShared32(to + kShared.lse + 128 * n, __float_as_uint(rows[n].x - kPShift));
         ptx::StoreShared32(to + kShared.delta + 128 * n, __float_as_uint(rows[n].y / kPScale));
       }
-      __syncwarp();
-      if (lane == 0) barriers.Arrive(BackwardBarriers::kQReady + stage);
+      barriers.Arrive(BackwardBarriers::kQReady + stage);  // each lane, behind its own stores
     });
   }
 };
