@@ -70,7 +70,8 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
                           p.layout_kv == Layout::padded && !p.softcap;
   const bool own_head = p.bias.head || p.heads_q == p.heads_kv;
   if (!p.dbias || !(p.dk || p.dv) || !every_pair || !own_head) return;
-  if (p.batch <= 0) return;  // no block of keys would write the zeros
+  // No block of keys would write the zeros.
+  if (p.batch <= 0 || p.heads_kv <= 0 || p.len_kv <= 0 || p.len_q <= 0) return;
   const std::int64_t terms = dbias_terms(p);
   if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
     // Sums of as many key heads as the tasks of all threads may spread over at a time.
