@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -271,12 +272,16 @@ std::string output_of(const std::string& command) {
 
 namespace {
 
-// Runs in the child between fork and exec, where only system calls are allowed.
-[[noreturn]] void become(char* const* arguments, int in, int out) {
-  if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0) {
-    execvp(arguments[0], arguments);
-  }
-  _exit(127);
+// Starts a program with these ends of pipes as its input and output. 0, or the error's number.
+int spawn(char* const* arguments, int in, int out, pid_t& id) {
+  posix_spawn_file_actions_t files;
+  int error = posix_spawn_file_actions_init(&files);
+  if (error != 0) return error;
+  error = posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
+  if (error == 0) error = posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+  if (error == 0) error = posix_spawnp(&id, arguments[0], &files, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&files);
+  return error;
 }
 
 bool make_pipe(std::array<int, 2>& ends) {
@@ -304,15 +309,17 @@ Child start_child(const std::vector<std::string>& arguments) {
   for (const std::string& word : arguments) pointers.push_back(const_cast<char*>(word.c_str()));
   pointers.push_back(nullptr);
   Child child;
-  child.id = fork();
-  if (child.id == 0) become(pointers.data(), request[0], answer[1]);
-  const int why = errno;
+  pid_t id = -1;
+  int error = spawn(pointers.data(), request[0], answer[1], id);
+  if (error == 0) child.id = id;
   close(request[0]);
   close(answer[1]);
   child.to = fdopen(request[1], "w");
   child.from = fdopen(answer[0], "r");
-  if (child.id < 0 || child.to == nullptr || child.from == nullptr) {
-    throw std::runtime_error("starting " + arguments[0] + " failed: " + std::strerror(why));
+  if (child.to == nullptr || child.from == nullptr) error = error != 0 ? error : ENOMEM;
+  if (error != 0) {
+    end_child(child);
+    throw std::runtime_error("starting " + arguments[0] + " failed: " + std::strerror(error));
   }
   // A child that dies shows as a missing answer, not as a signal to this process.
   signal(SIGPIPE, SIG_IGN);

@@ -34,7 +34,7 @@ constexpr Variant kVariants[] = {
      8},
     {"d128 f16", Pass::forward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
     {"d128 ranges", Pass::forward, "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_end",
-     32},  // of the producer: one lane alone waits for stages
+     0},
     {"d128 padded, dropout", Pass::forward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 lengths_kv dropout", 0},
     {"d64 f16", Pass::backward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=64 dim_vo=64", 0},

@@ -2,7 +2,7 @@
 
 vmap must give what a loop over the mapped axis gives. Where the library can, the axis becomes a
 part of the batch, and there is one call. Otherwise there is a call for each index, in order:
-  - packed tensors: their sequences are told apart by sums of lengths
+  - packed tensors: `cu_len_q` and `cu_len_kv` say where their sequences begin
   - dropout: an element's draw depends on its place in the batch
   - sinks and rope tables that differ along the mapped axis: a call has one of each
   - the gradient of sinks: a call adds it up over the batch

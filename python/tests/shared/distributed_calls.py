@@ -7,7 +7,6 @@ Each check runs in forked ranks of its own (distributed_cases.fork).
 
 from __future__ import annotations
 
-import datetime
 import os
 import signal
 import sys
@@ -18,7 +17,7 @@ import libattn.distributed as distributed
 import libattn.torch
 import torch
 import torch.distributed as dist
-from distributed_cases import fork
+from distributed_cases import fork, join
 from libattn.distributed import _ring, _transport
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -434,15 +433,7 @@ CHECKS = {
 
 
 def run_rank(check: Any, rank: int, ranks: int, store: str) -> int:
-    torch.set_num_threads(1)
-    libattn.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        rank=rank,
-        world_size=ranks,
-        init_method=f"file://{store}",
-        timeout=datetime.timedelta(seconds=SECONDS if check in (killed, silent) else 60),
-    )
+    join(rank, ranks, store, SECONDS if check in (killed, silent) else 60)
     check(rank, ranks)
     dist.barrier()
     dist.destroy_process_group()

@@ -338,18 +338,23 @@ def check(case: Case) -> None:
         assert bool((error <= 1e-12 * (1 + size)).all()), f"{what}: off by {error.max()}"
 
 
-def run_rank(rank: int, ranks: int, store: str, cases: list[Case]) -> int:
+def join(rank: int, ranks: int, store: str, seconds: float, backend: str = "gloo") -> None:
+    """Makes this process, with one thread, a rank of the default group."""
     torch.set_num_threads(1)
     libattn.set_num_threads(1)
-    if device == "cuda":
-        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo" if device == "cpu" else "nccl",
+        backend,
         rank=rank,
         world_size=ranks,
         init_method=f"file://{store}",
-        timeout=datetime.timedelta(seconds=20),
+        timeout=datetime.timedelta(seconds=seconds),
     )
+
+
+def run_rank(rank: int, ranks: int, store: str, cases: list[Case]) -> int:
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    join(rank, ranks, store, 20, "gloo" if device == "cpu" else "nccl")
     failed = 0
     for one in cases:
         try:

@@ -5,7 +5,6 @@ usage: python distributed_models.py RANKS
 
 from __future__ import annotations
 
-import datetime
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import libattn.hf
 import small_models
 import torch
 import torch.distributed as dist
-from distributed_cases import fork
+from distributed_cases import fork, join
 
 LENGTH = 21
 CASES = (
@@ -81,15 +80,7 @@ def refusals() -> None:
 
 
 def run_rank(rank: int, ranks: int, store: str) -> int:
-    torch.set_num_threads(1)
-    libattn.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        rank=rank,
-        world_size=ranks,
-        init_method=f"file://{store}",
-        timeout=datetime.timedelta(seconds=60),
-    )
+    join(rank, ranks, store, 60)
     libattn.hf.register()
     for name, how in CASES:
         check(name, how, documents=False)

@@ -10,6 +10,7 @@
 
 #include "core/access.hpp"
 #include "core/divide_up.hpp"
+#include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/host/arguments.hpp"
 #include "cuda/kernels/passes/append_rows.cuh"
@@ -19,7 +20,6 @@ namespace attn::cuda::sm80 {
 namespace {
 
 constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
-constexpr std::int64_t kMostQueries = 16;       // of calls that the forward could compute too
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
 constexpr std::int64_t kRowsOfWarp = 16;
 
@@ -193,7 +193,7 @@ device::Cache cache_of(const Problem& p, const Arguments& tensors) {
 bool takes_decode(Pass pass, const Problem& p) {
   if (pass == Pass::backward || p.batch <= 0) return false;
   if (p.page_size > 0 || p.len_new > 0) return true;
-  return p.len_q <= kMostQueries && !p.dropout && num_rows(p) <= kMostRows;
+  return has_few_queries(p) && num_rows(p) <= kMostRows;
 }
 
 std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/divide_up.hpp"
+#include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
 #include "cuda/kernels/sm90/forward_shared.cuh"
@@ -12,8 +13,6 @@ namespace attn::cuda::sm90 {
 namespace {
 
 constexpr std::int64_t kMaxBiasDim = 128;
-// 16 queries are far fewer than a tile has rows; sm80's decode kernel splits their keys.
-constexpr std::int64_t kMostQueriesOfDecode = 16;
 // Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 30) - 1;
@@ -45,9 +44,12 @@ constexpr Tiles kDim64Short{.dim = 64,
                             .blocks = 2,
                             .producer_warp = true};
 constexpr Tiles kDim64Scores{.dim = 64, .tile_q = 192, .tile_kv = 64, .stages = 3, .q_stages = 2};
-// With 128 queries a thread has 232 registers instead of 160: packed lengths and an option together
-// spill 500 to 1100 bytes with 192 queries.
-constexpr Tiles kDim64Packed{.dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2};
+// With 128 queries a thread has 232 registers instead of 160. With 192 queries packed lengths and
+// an option together spill 500 to 1100 bytes, ranges of keys and lengths, a bias or a mask 560 to
+// 840.
+constexpr Tiles kDim64Wide{.dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2};
+constexpr Tiles kDim64ScoresWide{
+    .dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 2};
 constexpr Tiles kDim128{
     .dim = 128, .tile_q = 128, .tile_kv = 128, .stages = 2, .q_stages = 2, .o_columns = 128};
 // Tiles of bias and mask take the second stage of Q.
@@ -80,11 +82,11 @@ Tiles tiles_of(const Problem& p) {
   const bool scores = p.bias.given || p.mask.given;
   if (dim > 128) return kDim256;
   if (dim > 64) return scores ? kDim128Scores : kDim128;
-  if (scores) return kDim64Scores;
-  if (lengths_of(p) == kPacked &&
-      (p.softcap || p.dropout || p.alibi || has_row_ranges(p) || has_left_bound(p))) {
-    return kDim64Packed;
+  if (scores) return has_row_ranges(p) ? kDim64ScoresWide : kDim64Scores;
+  if (lengths_of(p) == kPacked && (p.softcap || p.dropout || p.alibi || has_left_bound(p))) {
+    return kDim64Wide;
   }
+  if (lengths_of(p) != kNoLengths && has_row_ranges(p)) return kDim64Wide;
   return is_plain_causal(p) && p.len_kv < kShortCausalDim64 ? kDim64Short : kDim64;
 }
 
@@ -197,8 +199,8 @@ std::string forward_refusal(const Problem& p, const DeviceFacts& facts, core::Ac
   if (std::string why = type_refusal(p); !why.empty()) return why;
   if (std::string why = option_refusal(p); !why.empty()) return why;
   if (std::string why = size_refusal(p, facts); !why.empty()) return why;
-  if (p.len_q <= kMostQueriesOfDecode && !p.dropout) {
-    return "leaves up to 16 queries to the decode kernel";
+  if (has_few_queries(p)) {
+    return "leaves up to " + std::to_string(kFewQueries) + " queries to the decode kernel";
   }
   if (access == core::Access::tma) return {};
   return std::string("needs the access tma, the call's is ") + core::to_string(access);

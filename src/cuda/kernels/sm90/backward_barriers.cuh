@@ -15,8 +15,9 @@ struct BackwardBarriers {
   enum {
     kKReady,
     kVReady,
-    kQReady,  // Q, lse and delta
-    kQFree = kQReady + kStages,
+    kQReady,
+    kRowsReady = kQReady + kStages,  // lse and delta
+    kQFree = kRowsReady + kStages,   // Q, lse and delta
     kDoutReady = kQFree + kStages,
     kDoutFree = kDoutReady + kStages,
     kDsReady = kDoutFree + kStages,
@@ -44,7 +45,8 @@ struct BackwardBarriers {
     ptx::BarrierInit(At(kKReady), 1);
     ptx::BarrierInit(At(kVReady), 1);
     for (int i = 0; i < kStages; ++i) {
-      ptx::BarrierInit(At(kQReady + i), 1 + 32);  // TMA, and the lanes that write lse and delta
+      ptx::BarrierInit(At(kQReady + i), 1);
+      ptx::BarrierInit(At(kRowsReady + i), 32);
       ptx::BarrierInit(At(kQFree + i), kConsumerWarps);
       ptx::BarrierInit(At(kDoutReady + i), 1);
       ptx::BarrierInit(At(kDoutFree + i), kConsumerWarps);

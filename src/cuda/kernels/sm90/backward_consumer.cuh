@@ -78,6 +78,7 @@ struct Consumer {
     barriers.Wait(BackwardBarriers::kVReady, 0);
     barriers.Wait(BackwardBarriers::kDoutReady + stage, phase);
     IssueScores(kShared.v, dout, dp);
+    barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     ptx::WgmmaWait<1>();
     ComputeP<kPartial>(stage, i0, s, p_pairs);
     ptx::WgmmaWait<0>();
@@ -95,7 +96,9 @@ struct Consumer {
     Release(BackwardBarriers::kQFree + stage);
   }
 
+  // One lane arrives for the warp, behind the reads of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
+    __syncwarp();
     if (lane == 0) barriers.Arrive(barrier);
   }
 

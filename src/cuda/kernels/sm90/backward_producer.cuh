@@ -82,7 +82,7 @@ struct RowLoader {
         ptx::StoreShared32(to + kShared.lse + 128 * n, __float_as_uint(rows[n].x - kPShift));
         ptx::StoreShared32(to + kShared.delta + 128 * n, __float_as_uint(rows[n].y / kPScale));
       }
-      barriers.Arrive(BackwardBarriers::kQReady + stage);  // each lane, behind its own stores
+      barriers.Arrive(BackwardBarriers::kRowsReady + stage);  // each lane, behind its own stores
     });
   }
 };

@@ -36,7 +36,6 @@ __device__ __forceinline__ bool NextTile(const Consumer& c, int t, QueryTile& ti
   if constexpr (kPublished) {
     c.barriers.Wait(ForwardBarriers::kTileReady + t % 2, t / 2);
     const TileSlot slot = c.barriers.LoadSlot(t);
-    __syncwarp();
     c.Release(ForwardBarriers::kTileFree + t % 2);
     index = slot.index;
     tile.keys = slot.keys;

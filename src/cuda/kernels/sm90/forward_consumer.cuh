@@ -108,7 +108,9 @@ struct Consumer {
     ++tile_idx;
   }
 
+  // One lane arrives for the warp, behind the reads of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
+    __syncwarp();
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
 

@@ -11,9 +11,7 @@ struct Producer {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
-  // The lane that issues. It alone waits: a lane that falls behind it could miss a phase of a
-  // barrier and wait forever.
-  bool leader;
+  bool leader;       // the lane that issues
   int kv = 0;        // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries loaded before
 
@@ -49,10 +47,17 @@ struct Producer {
   }
 
   __device__ __forceinline__ void Publish(int t, int index, const TileRange& keys) const {
+    WaitTogether(ForwardBarriers::kTileFree + t % 2, t / 2 + 1);
     if (!leader) return;
-    barriers.Wait(ForwardBarriers::kTileFree + t % 2, t / 2 + 1);
     barriers.StoreSlot(t, {index, keys});
     ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + t % 2));
+  }
+
+  // Every lane waits, and none goes on before all have: one that fell behind the leader could miss a
+  // phase of the barrier and wait forever. With the leader alone waiting, the compiler spills.
+  __device__ __forceinline__ void WaitTogether(int barrier, int phase) const {
+    barriers.Wait(barrier, phase);
+    __syncwarp();
   }
 
   // K of the first tile of keys and Q come first, as the first product needs them; then each K
@@ -71,8 +76,8 @@ struct Producer {
 
   __device__ __forceinline__ void LoadQ(const QueryTile& tile, int w) const {
     const int stage = tile_idx % kQStages;
+    WaitTogether(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
     if (!leader) return;
-    barriers.Wait(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
     const unsigned ready = barriers.At(ForwardBarriers::QReady(w, stage));
     ptx::BarrierExpect(ready, 64 * kDimQk * kOperandBytes);
 #pragma unroll
@@ -85,8 +90,8 @@ struct Producer {
 
   __device__ __forceinline__ void LoadK(const QueryTile& tile, int i) const {
     const int stage = (kv + i) % kStages;
+    WaitTogether(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
     if (!leader) return;
-    barriers.Wait(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
     const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
     ptx::BarrierExpect(ready, kKBytes + kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
     LoadTile<kDimQk>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
@@ -102,8 +107,8 @@ struct Producer {
 
   __device__ __forceinline__ void LoadV(const QueryTile& tile, int i) const {
     const int stage = (kv + i) % kStages;
+    WaitTogether(ForwardBarriers::kVFree + stage, (kv + i) / kStages + 1);
     if (!leader) return;
-    barriers.Wait(ForwardBarriers::kVFree + stage, (kv + i) / kStages + 1);
     const unsigned ready = barriers.At(ForwardBarriers::kVReady + stage);
     ptx::BarrierExpect(ready, kVBytes);
     LoadTile<kDimVo>(tile, i, &p.v, kShared.v + stage * kVBytes, ready);

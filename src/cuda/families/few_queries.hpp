@@ -1,0 +1,16 @@
+// Calls that the decode kernel computes whichever family is asked first.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <cstdint>
+
+namespace attn::cuda {
+
+// 16 queries are far fewer than a forward's tile has rows, and too few tiles to fill the device:
+// the decode kernel splits their keys over blocks. It has no dropout.
+inline constexpr std::int64_t kFewQueries = 16;
+inline bool has_few_queries(const Problem& p) {
+  return p.len_q <= kFewQueries && !p.dropout;
+}
+
+}  // namespace attn::cuda
