@@ -53,8 +53,8 @@ struct Producer {
     ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + t % 2));
   }
 
-  // Every lane waits, and none goes on before all have: one that fell behind the leader could miss a
-  // phase of the barrier and wait forever. With the leader alone waiting, the compiler spills.
+  // Every lane waits, and none goes on before all have: one that fell behind the leader could miss
+  // a phase of the barrier and wait forever. With the leader alone waiting, the compiler spills.
   __device__ __forceinline__ void WaitTogether(int barrier, int phase) const {
     barriers.Wait(barrier, phase);
     __syncwarp();
