@@ -17,7 +17,7 @@ import libattn.distributed as distributed
 import libattn.torch
 import torch
 import torch.distributed as dist
-from distributed_cases import fork, join
+from distributed_cases import fork, join, leave
 from libattn.distributed import _ring, _transport
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -435,8 +435,7 @@ CHECKS = {
 def run_rank(check: Any, rank: int, ranks: int, store: str) -> int:
     join(rank, ranks, store, SECONDS if check in (killed, silent) else 60)
     check(rank, ranks)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
     return 0
 
 

@@ -16,7 +16,7 @@ import libattn.hf
 import small_models
 import torch
 import torch.distributed as dist
-from distributed_cases import fork, join
+from distributed_cases import fork, join, leave
 
 LENGTH = 21
 CASES = (
@@ -86,8 +86,7 @@ def run_rank(rank: int, ranks: int, store: str) -> int:
         check(name, how, documents=False)
     check("llama", {"layout": "zigzag"}, documents=True)
     refusals()
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
     return 0
 
 
