@@ -148,8 +148,8 @@ TEST_F(Bf16Engines, Softmax) {
     std::vector<float> row_sum{0.0F, 0.0F, 0.0F, 3.0F};
     std::vector<float> acc(4 * kDim, 1.0F);
     constexpr float kScale = 0.25F;
-    engine->softmax({s.data(), kCols, 4, kCols, kScale, row_max.data(), row_sum.data(), acc.data(),
-                     kDim, {}});
+    engine->softmax(
+        {s.data(), kCols, 4, kCols, kScale, row_max.data(), row_sum.data(), acc.data(), kDim, {}});
     EXPECT_EQ(row_max[0], kScale * 16.0F);
     EXPECT_EQ(row_max[1], -kInfinity);
     EXPECT_EQ(row_sum[1], 0.0F);
