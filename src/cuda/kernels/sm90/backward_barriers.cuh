@@ -9,6 +9,14 @@
 
 namespace sm90 {
 
+// The barrier of bar.sync by which consumers tell RowLoader that lse and delta of a stage are free.
+// Every lane that read them arrives, which costs an instruction a warp; arrivals of all lanes at an
+// mbarrier would be served one by one.
+inline constexpr int kRowsFreeThreads = 32 + 128 * kWarpgroups;
+__device__ __forceinline__ int RowsFree(int stage) {
+  return 1 + stage;
+}
+
 struct BackwardBarriers {
   unsigned base;
 
@@ -17,7 +25,7 @@ struct BackwardBarriers {
     kVReady,
     kQReady,
     kRowsReady = kQReady + kStages,  // lse and delta
-    kQFree = kRowsReady + kStages,   // Q, lse and delta
+    kQFree = kRowsReady + kStages,
     kDoutReady = kQFree + kStages,
     kDoutFree = kDoutReady + kStages,
     kDsReady = kDoutFree + kStages,

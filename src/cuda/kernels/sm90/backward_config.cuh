@@ -32,8 +32,7 @@ inline constexpr int kDqColumns = kTileQ == 128 ? 0 : 64;  // likewise
 inline constexpr int kDqPieceBytes = 16 * 64 * 4;          // of a warp
 static_assert((kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
 
-// P is 2^kPShift too large. In f16 it would be subnormal below 6e-5 otherwise, and dS is computed
-// from the rounded P.
+// P is 2^kPShift too large: the rounded P, an operand of dV, would be subnormal in f16 below 6e-5.
 inline constexpr int kPShift = kDtype == config::f16 ? 8 : 0;
 inline constexpr float kPScale = 1 << kPShift;
 

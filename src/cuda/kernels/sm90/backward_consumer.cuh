@@ -80,9 +80,10 @@ struct Consumer {
     IssueScores(kShared.v, dout, dp);
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     ptx::WgmmaWait<1>();
-    ComputeP<kPartial>(stage, i0, s, p_pairs);
+    ComputeP<kPartial>(stage, i0, s);
     ptx::WgmmaWait<0>();
-    ComputeDs(stage, p_pairs, dp, ds_pairs);
+    ComputeDs(stage, s, dp, p_pairs, ds_pairs);
+    ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
     IssueKeyGradient(p_pairs, dout, dv);
     barriers.Wait(BackwardBarriers::kDsReady + stage, phase);
@@ -158,9 +159,9 @@ struct Consumer {
     return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
   }
 
+  // s: raw products on entry, P in f32 on return.
   template <bool kPartial>
-  __device__ __forceinline__ void ComputeP(int stage, int i0, const Scores& s,
-                                           Fragments& pairs) const {
+  __device__ __forceinline__ void ComputeP(int stage, int i0, Scores& s) const {
     // A key is visible to queries [first, last], counted from this thread's query 0.
     int first[2];
     int last[2];
@@ -175,31 +176,35 @@ struct Consumer {
       const float2 lse = LoadRows(kShared.lse, stage, i);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float x = ptx::Exp2(fmaf(s[4 * i + 2 * h], scale, -lse.x));
-        float y = ptx::Exp2(fmaf(s[4 * i + 2 * h + 1], scale, -lse.y));
+        float& x = s[4 * i + 2 * h];
+        float& y = s[4 * i + 2 * h + 1];
+        x = ptx::Exp2(fmaf(x, scale, -lse.x));
+        y = ptx::Exp2(fmaf(y, scale, -lse.y));
         if constexpr (kPartial) {
           if (8 * i < first[h]) x = 0.0f;
           if (8 * i + 1 < first[h]) y = 0.0f;
           if (config::left_bound != 0 && 8 * i > last[h]) x = 0.0f;
           if (config::left_bound != 0 && 8 * i + 1 > last[h]) y = 0.0f;
         }
-        pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
       }
     }
   }
 
-  // dS = P (dP - delta), of the rounded P: kept in f32 it would take twice the registers.
-  __device__ __forceinline__ void ComputeDs(int stage, const Fragments& p_pairs, const Scores& dp,
-                                            Fragments& ds_pairs) const {
+  // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
+  // The rounded P and dS take the registers of P and dP.
+  __device__ __forceinline__ void ComputeDs(int stage, const Scores& s, const Scores& dp,
+                                            Fragments& p_pairs, Fragments& ds_pairs) const {
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
       const float2 delta = LoadRows(kShared.delta, stage, i);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned pair = p_pairs[2 * i + h];
-        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(
-            ptx::Low<kDtype>(pair) * fmaf(dp[4 * i + 2 * h], 1 / kPScale, -delta.x),
-            ptx::High<kDtype>(pair) * fmaf(dp[4 * i + 2 * h + 1], 1 / kPScale, -delta.y));
+        const float x = s[4 * i + 2 * h];
+        const float y = s[4 * i + 2 * h + 1];
+        p_pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
+        ds_pairs[2 * i + h] =
+            ptx::Pack<kDtype>(x * fmaf(dp[4 * i + 2 * h], 1 / kPScale, -delta.x),
+                              y * fmaf(dp[4 * i + 2 * h + 1], 1 / kPScale, -delta.y));
       }
     }
   }

@@ -5,6 +5,7 @@
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
 #include "shared/dq_accum.cuh"
 #include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
@@ -62,7 +63,9 @@ struct RowLoader {
 
   __device__ __forceinline__ void Run() const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    int num_steps = 0;
     ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+      num_steps = step + 1;
       constexpr int kRows = kTileQ / 32;
       const int stage = step % kStages;
       float2 rows[kRows];
@@ -75,7 +78,7 @@ struct RowLoader {
               shared::RowAddress(p.common.lse_delta, keys.seq.idx, keys.seq.first_q + i, head));
         }
       }
-      barriers.Wait(BackwardBarriers::kQFree + stage, step / kStages + 1);
+      if (step >= kStages) ptx::NamedBarrierWait(RowsFree(stage), kRowsFreeThreads);
       const unsigned to = base + static_cast<unsigned>(4 * (stage * kTileQ + lane));
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
@@ -84,6 +87,10 @@ struct RowLoader {
       }
       barriers.Arrive(BackwardBarriers::kRowsReady + stage);  // each lane, behind its own stores
     });
+    // No barrier is left half full.
+    for (int step = max(num_steps - kStages, 0); step < num_steps; ++step) {
+      ptx::NamedBarrierWait(RowsFree(step % kStages), kRowsFreeThreads);
+    }
   }
 };
 
