@@ -1,10 +1,16 @@
-# attn_hwy: Google Highway, the installed one (pkg-config), or of its sources where a target has none:
-# ATTN_HIGHWAY_SOURCE is their folder. The library then holds the one object that it needs.
+# attn_hwy: Google Highway, either the installed one (pkg-config) or, where a target has none, built from the
+# sources in ATTN_HIGHWAY_SOURCE. In the second case the library contains the objects that it needs.
 set(ATTN_HIGHWAY_SOURCE "" CACHE PATH "Sources of Highway to build in (default: the installed libhwy)")
 add_library(attn_hwy INTERFACE)
 set(attn_hwy_objects)
 if(ATTN_HIGHWAY_SOURCE)
-  add_library(attn_hwy_targets OBJECT ${ATTN_HIGHWAY_SOURCE}/hwy/targets.cc)
+  set(sources)
+  foreach(name targets per_target abort)  # abort.cc: newer releases
+    if(EXISTS ${ATTN_HIGHWAY_SOURCE}/hwy/${name}.cc)
+      list(APPEND sources ${ATTN_HIGHWAY_SOURCE}/hwy/${name}.cc)
+    endif()
+  endforeach()
+  add_library(attn_hwy_targets OBJECT ${sources})
   target_include_directories(attn_hwy SYSTEM INTERFACE ${ATTN_HIGHWAY_SOURCE})
   target_compile_definitions(attn_hwy INTERFACE HWY_STATIC_DEFINE)
   target_link_libraries(attn_hwy_targets PRIVATE attn_hwy)
