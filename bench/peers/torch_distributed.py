@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Times libattn.distributed on the GPUs of one machine, next to one GPU with the whole sequence.
+
+usage: torchrun --nproc-per-node N bench/peers/torch_distributed.py [--out ROWS.jsonl]
+           [--length 131072] [--heads-q 32] [--heads-kv 8] [--dim 128] [--calls 3]
+
+A cell is a scheme, a layout and full or causal attention, forward and backward. Its efficiency is
+TFLOP/s of one of the N GPUs divided by TFLOP/s of a GPU that computes the whole sequence alone.
+Times are those of the slowest rank, by its host's clock around calls that it waits for; the median
+of the calls counts. `peak_bytes` is the most memory that a rank allocated in forward and backward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import libattn.distributed as parallel
+import libattn.torch
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch_cuda import machine
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def schemes() -> dict[str, tuple[str, bool, Function]]:
+    """By name: the layout of rows, whether causal, and the call."""
+
+    def ring(layout: str, causal: bool) -> Function:
+        return lambda q, k, v: parallel.ring_attention(q, k, v, layout=layout, causal=causal)
+
+    def heads(causal: bool) -> Function:
+        return lambda q, k, v: parallel.all_to_all_attention(q, k, v, causal=causal)
+
+    return {
+        "ring-contiguous": ("contiguous", False, ring("contiguous", False)),
+        "ring-zigzag-causal": ("zigzag", True, ring("zigzag", True)),
+        "all-to-all": ("contiguous", False, heads(False)),
+        "all-to-all-causal": ("contiguous", True, heads(True)),
+    }
+
+
+def leaves(args: argparse.Namespace, rows: int) -> list[Tensor]:
+    """q, k, v and the gradient of o."""
+    heads = (args.heads_q, args.heads_kv, args.heads_kv, args.heads_q)
+    made = [
+        torch.randn(1, rows, h, args.dim, device="cuda", dtype=torch.bfloat16, requires_grad=n < 3)
+        for n, h in enumerate(heads)
+    ]
+    return made
+
+
+def seconds_of(function: Function, x: list[Tensor], calls: int, alone: bool) -> tuple[float, float]:
+    """Forward and backward: medians of the slowest rank's times."""
+    found: list[list[float]] = []
+    for _ in range(calls + 1):  # the first one compiles and allocates
+        times = []
+        for step in ("fwd", "bwd"):
+            torch.cuda.synchronize()
+            if not alone:
+                dist.barrier()
+            start = time.perf_counter()
+            if step == "fwd":
+                o = function(*x[:3])
+            else:
+                torch.autograd.grad(o, x[:3], x[3])
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+        found.append(times)
+    slowest = torch.tensor(found[1:], device="cuda", dtype=torch.float64)
+    if not alone:
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    forward, backward = (statistics.median(column) for column in slowest.t().tolist())
+    return forward, backward
+
+
+def flop(args: argparse.Namespace, causal: bool, step: str) -> float:
+    """As bench/README.md counts: two products forward, five backward, half of them if causal."""
+    pairs = args.length**2 * (0.5 if causal else 1.0)
+    return 4.0 * pairs * args.dim * args.heads_q * (1.0 if step == "fwd" else 2.5)
+
+
+def rows_of(args: argparse.Namespace, about: dict[str, Any]) -> None:
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    alone: dict[bool, tuple[float, float]] = {}
+    if rank == 0:
+        x = leaves(args, args.length)
+        for causal in (False, True):
+            alone[causal] = seconds_of(
+                lambda q, k, v, causal=causal: libattn.torch.attention(q, k, v, causal=causal),
+                x,
+                args.calls,
+                alone=True,
+            )
+        del x
+        torch.cuda.empty_cache()
+    dist.barrier()
+    x = leaves(args, args.length // ranks)
+    for name, (_, causal, function) in schemes().items():
+        torch.cuda.reset_peak_memory_stats()
+        times = seconds_of(function, x, args.calls, alone=False)
+        peak = torch.tensor(torch.cuda.max_memory_allocated(), device="cuda")
+        dist.all_reduce(peak, dist.ReduceOp.MAX)
+        if rank != 0:
+            continue
+        for step, seconds, one in zip(("fwd", "bwd"), times, alone[causal], strict=True):
+            tflops = flop(args, causal, step) / seconds / ranks / 1e12
+            row = about | {
+                "cell": f"{name}/n{args.length}-h{args.heads_q}.{args.heads_kv}-d{args.dim}/{step}",
+                "ranks": ranks,
+                "seconds": round(seconds, 6),
+                "tflops_per_gpu": round(tflops, 1),
+                "tflops_alone": round(flop(args, causal, step) / one / 1e12, 1),
+                "efficiency": round(one / seconds / ranks, 3),
+                "peak_bytes": int(peak),
+            }
+            print(row["cell"], row["tflops_per_gpu"], row["tflops_alone"], row["efficiency"])
+            if args.out:
+                with args.out.open("a") as out:
+                    out.write(json.dumps(row) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--length", type=int, default=131072)
+    parser.add_argument("--heads-q", type=int, default=32)
+    parser.add_argument("--heads-kv", type=int, default=8)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--calls", type=int, default=3)
+    args = parser.parse_args()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    rows_of(args, machine("cuda"))
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
