@@ -84,6 +84,21 @@ TEST(CpuPlan, SumsOfDbiasTakeAtMost256MiB) {
   EXPECT_TRUE(has_step(backward_plan(longer + " dim_qk=64 dim_vo=64", 1), "bias_gradient"));
 }
 
+TEST(CpuPlan, ADbiasOfNoSequencesIsWritten) {
+  EXPECT_TRUE(has_step(backward_plan("batch=0 heads_q=2 heads_kv=2 len_q=300 len_kv=257 dim_qk=16 "
+                                     "dim_vo=16 bias=hqk dbias",
+                                     2),
+                       "bias_gradient"));
+}
+
+TEST(CpuPlan, SequencesThatShareADbiasMayHaveNoKeys) {
+  EXPECT_EQ(backward_plan("batch=2 heads_q=2 heads_kv=2 len_q=258 len_kv=0 dim_qk=32 dim_vo=32 "
+                          "dtype=bf16 dtype_bias=bf16 bias=hqk dbias",
+                          2)
+                .tasks,
+            0);
+}
+
 // Enough heads for all threads: one task each. Fewer: one task for each block of keys.
 TEST(CpuPlan, HeadsAreCutIntoTasksOnlyIfThreadsWouldIdle) {
   const std::string size = " len_q=1024 len_kv=1024 dim_qk=64 dim_vo=64";
