@@ -104,7 +104,7 @@ struct Scratch {
   T* s = nullptr;                   // [strip_rows x tile_kv] scores, then probabilities
   T* dp = nullptr;                  // [strip_rows x tile_kv] gradients
   std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] dropout's bytes
-  T* tanh = nullptr;                // [tile_kv]
+  T* tanh = nullptr;                // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
   T* temp = nullptr;                // [four rows of keys or values, or a row of scores]
   T* acc_a = nullptr;               // accumulators: forward o; backward dk, dq or dbias
   T* acc_b = nullptr;               // backward dv
@@ -187,10 +187,10 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
 
 // The same for the keys' phase of the backward. dK^T and dV^T are summed with dims as rows.
 struct Bf16KeysScratch {
-  Scratch<float> f32;          // rows, s, dp, random, temp, dq, row_max (lse), row_sum (delta)
-  Bf16Bits* q = nullptr;       // [32 x dim_qk]
-  Bf16Bits* dout = nullptr;    // [32 x dim_vo]
-  Bf16Bits* q_t = nullptr;     // [dim_qk x 32]
+  Scratch<float> f32;        // rows, s, dp, random, tanh, temp, dq, row_max (lse), row_sum (delta)
+  Bf16Bits* q = nullptr;     // [32 x dim_qk]
+  Bf16Bits* dout = nullptr;  // [32 x dim_vo]
+  Bf16Bits* q_t = nullptr;   // [dim_qk x 32]
   Bf16Bits* dout_t = nullptr;  // [dim_vo x 32]
   Bf16Bits* k_t = nullptr;     // a block of keys: K^T and V^T packed as by pack_keys,
   Bf16Bits* v_t = nullptr;
@@ -211,6 +211,7 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.f32.s = arena.take<float>(scores);
   x.f32.dp = arena.take<float>(scores);
   if (p.dropout) x.f32.random = arena.take<std::uint8_t>(kBf16StripRows * kDropoutRow);
+  if (p.softcap) x.f32.tanh = arena.take<float>(scores);
   x.f32.temp = arena.take<float>(std::max({qk, vo, c.tile_kv}));
   x.f32.row_max = arena.take<float>(kBf16StripRows);
   x.f32.row_sum = arena.take<float>(kBf16StripRows);

@@ -96,9 +96,9 @@ constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
   if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16 || p.rope != Rope::none) return false;
   if (rows <= kMostGemvRows) return false;
-  // The backward's keys' phase. dout has the type of o. Softcap's derivative exists in f32 alone.
-  return pass != Pass::backward || (p.out_type() == DType::bf16 && p.grad_type() == DType::bf16 &&
-                                    (p.dk || p.dv) && !p.softcap);
+  // The backward's keys' phase. dout has the type of o.
+  return pass != Pass::backward ||
+         (p.out_type() == DType::bf16 && p.grad_type() == DType::bf16 && (p.dk || p.dv));
 }
 
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
@@ -113,6 +113,16 @@ void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
   // Tiles of equal height.
   config.tile_rows = round_up(divide_up(rows, divide_up(rows, shared)), kBf16Rows);
   config.strip_rows = kStripRowsBf16;
+}
+
+// Tiles of rows that see one key, at most.
+std::int64_t row_tiles_of_key(const Problem& p, const Config& config) {
+  const std::int64_t all = row_tiles(p, config);
+  const std::int64_t left = p.window_left.value_or(p.len_q);
+  const std::int64_t right = p.causal ? 0 : p.window_right.value_or(p.len_q);
+  if (left >= p.len_q || right >= p.len_q) return all;
+  const std::int64_t of_head = divide_up(left + 1 + right, config.tile_rows) + 1;
+  return std::min(all, p.heads_q / p.heads_kv * of_head);
 }
 
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16) {
@@ -151,8 +161,8 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   // Packing before pays where enough tasks share keys. Packed sequences have no place for tiles of
   // their own without one for the longest sequence, batch times.
   const std::int64_t least = config.engine == Engine::float_simd ? kLeastSharedKeys : 2;
-  config.pack_keys = config.gemv == 0 && row_tiles(p, config) >= least && config.splits == 1 &&
-                     p.layout_kv == Layout::padded && p.page_size == 0;
+  config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
+                     config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
   return config;
 }
 

@@ -67,6 +67,11 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
   const float descale = call.q.descale(entry.b, head_kv);
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
+    if (r + kRowsAhead < count) {
+      const TileRow& ahead = x.rows[r + kRowsAhead];
+      PrefetchRow(row_address(call, call.q, entry.b, entry.first_q, ahead.i, ahead.head),
+                  call.problem.dim_qk * size_of(call.q.dtype));
+    }
     ops.LoadQuery(r,
                   row.keys.empty()
                       ? nullptr
@@ -81,13 +86,32 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
   return seen;
 }
 
+// For each strip of a tile of rows, the smallest range that holds all keys that its rows see. Most
+// strips of a tile with a window see nothing of a tile of keys, and that shouldn't take a look at
+// each row.
+struct StripRanges {
+  static constexpr std::int64_t kMost = 64;
+  core::KeyRange strips[kMost];
+};
+inline void FindRanges(const Config& config, const TileRow* rows, std::int64_t count,
+                       StripRanges& to) {
+  for (std::int64_t n = 0; n * config.strip_rows < count; ++n) {
+    const std::int64_t row = n * config.strip_rows;
+    to.strips[n] = seen_by(rows + row, std::min(config.strip_rows, count - row), 0,
+                           std::numeric_limits<std::int64_t>::max());
+  }
+}
+
 // All strips of the tile's rows against keys [j0, j0 + keys).
 template <class Ops>
 void AttendTile(const Call& call, const Config& config, const Entry& entry, std::int64_t head_kv,
-                std::int64_t count, std::int64_t j0, std::int64_t keys, Ops& ops) {
+                std::int64_t count, const StripRanges& ranges, std::int64_t j0, std::int64_t keys,
+                Ops& ops) {
   const auto& x = ops.state();
   bool loaded = false;
   for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
+    const core::KeyRange seen = ranges.strips[strip / config.strip_rows];
+    if (seen.end <= j0 || seen.begin >= j0 + keys) continue;
     const std::int64_t rows = std::min(config.strip_rows, count - strip);
     KeySpan span = Ops::SpanOf(x.rows + strip, rows, j0, keys);
     if (span.keys == 0) continue;
@@ -129,6 +153,8 @@ void ForwardTask(const Call& call, const Config& config,
   Ops ops(call, config, shared.packed, memory);
   const Scratch<T>& x = ops.state();
   const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, count, ops);
+  StripRanges ranges;
+  FindRanges(config, x.rows, count, ranges);
   const std::int64_t split_begin = split * config.split_keys;
   const std::int64_t end = std::min(seen.end, split_begin + config.split_keys);
   std::int64_t j0 = split_begin;
@@ -138,13 +164,19 @@ void ForwardTask(const Call& call, const Config& config,
     if ((count > 16 || j0 / config.tile_kv % 32 == 31) && core::interrupted(call.interrupt)) {
       return;
     }
-    AttendTile(call, config, entry, head_kv, count, j0, std::min(config.tile_kv, end - j0), ops);
+    AttendTile(call, config, entry, head_kv, count, ranges, j0, std::min(config.tile_kv, end - j0),
+               ops);
   }
 
   const std::int64_t vo = padded<T>(p.dim_vo);
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
     T* acc = x.acc_a + r * vo;
+    if (r + kRowsAhead < count) {
+      const TileRow& ahead = x.rows[r + kRowsAhead];
+      PrefetchRow<true>(row_address(call, call.o, entry.b, entry.first_q, ahead.i, ahead.head),
+                        p.dim_vo * size_of(p.out_type()));
+    }
     if (ops.acc_scale() != T(1)) ScaleRow(acc, ops.acc_scale(), vo);
     if (config.splits == 1) {
       FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], acc);

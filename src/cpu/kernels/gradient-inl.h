@@ -110,12 +110,12 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
         grad = hn::IfThenElseZero(kept, hn::Mul(grad, factor));
       }
       grad = hn::Mul(prob, hn::Sub(grad, delta));
-      // A hidden pair has no gradient even where dP is not finite.
-      grad = hn::IfThenZeroElse(hn::Eq(prob, hn::Zero(d)), grad);
       if (p.softcap && !of_score) {
         const auto t = hn::Load(d, x.tanh + c);
         grad = hn::Mul(grad, hn::NegMulAdd(t, t, hn::Set(d, T(1))));
       }
+      // A hidden pair has no gradient even where dP or its score is not finite.
+      grad = hn::IfThenZeroElse(hn::Eq(prob, hn::Zero(d)), grad);
       hn::Store(dropped, d, s + c);
       hn::Store(grad, d, dp + c);
     }

@@ -133,6 +133,10 @@ HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::i
     dp = _mm512_maskz_mul_ps(kept, dp, _mm512_set1_ps(x.dropout.factor));
   }
   dp = _mm512_sub_ps(dp, _mm512_set1_ps(x.delta[r]));
+  if (x.tanh != nullptr) {
+    const __m512 t = _mm512_loadu_ps(x.tanh + at);
+    dp = _mm512_mul_ps(dp, _mm512_fnmadd_ps(t, t, _mm512_set1_ps(1.0F)));
+  }
   return {dropped, _mm512_maskz_mul_ps(visible, p, dp)};
 }
 

@@ -196,7 +196,8 @@ class Bf16Block {
       if (raw) {
         HideRow(call, at_.entry, x.rows[r], span, s);
       } else {
-        ScoreRow<float>(call, at_.entry, x.rows[r], span, s, nullptr, x.temp);
+        float* tanh = p.softcap ? x.tanh + r * cols : nullptr;
+        ScoreRow<float>(call, at_.entry, x.rows[r], span, s, tanh, x.temp);
       }
     }
     engine_.gradient({.s = x.s,
@@ -206,6 +207,7 @@ class Bf16Block {
                       .scale = raw ? static_cast<float>(call.numbers.scale) : 1.0F,
                       .lse = x.row_max,
                       .delta = x.row_sum,
+                      .tanh = x.tanh,
                       .dropout = dropout,
                       .p = x_.p,
                       .ds = x_.ds,

@@ -66,6 +66,7 @@ struct Bf16Gradient {
   float scale;         // > 0
   const float* lse;    // [count]
   const float* delta;  // [count]
+  const float* tanh;   // [count x cols] softcap's; null: no softcap
   Bf16Dropout dropout;
   Bf16Bits* p;        // 0 where dropped, else without the factor; packed along the columns
   Bf16Bits* ds;       // packed likewise

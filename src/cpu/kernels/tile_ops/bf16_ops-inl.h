@@ -35,6 +35,10 @@ HWY_INLINE void PackTile(const Call& call, const Bf16Engine& engine, const Entry
     }
   };
   for (std::int64_t j = 0; j < keys; j += kPackedDepth) {
+    for (std::int64_t n = j + kPackedDepth; n < std::min(keys, j + 2 * kPackedDepth); ++n) {
+      PrefetchRow(row_address(call, call.k, entry.b, entry.first_kv, j0 + n, head), 2 * p.dim_qk);
+      PrefetchRow(row_address(call, call.v, entry.b, entry.first_kv, j0 + n, head), 2 * p.dim_vo);
+    }
     for (std::int64_t half = 0; half < kPackedDepth; half += kPackedCols) {
       find(call.k, j + half, kPackedCols);
       engine.pack_keys(rows, p.dim_qk, k_t + (j + half) * qk);
