@@ -105,18 +105,23 @@ struct Scratch {
   T* dp = nullptr;                  // [strip_rows x tile_kv] gradients
   std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] dropout's bytes
   T* tanh = nullptr;                // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
-  T* temp = nullptr;                // [four rows of keys or values, or a row of scores]
-  T* acc_a = nullptr;               // accumulators: forward o; backward dk, dq or dbias
-  T* acc_b = nullptr;               // backward dv
-  T* dq = nullptr;                  // sums of dq: of a strip, or of all rows of the task's head
-  T* row_max = nullptr;             // [tile_rows] running maximum; backward lse
-  T* row_sum = nullptr;             // [tile_rows] running sum; backward delta
+  T* row_buffer = nullptr;          // [four rows of keys or values, or a row of scores]
+  T* row_max = nullptr;             // [tile_rows] forward: running maximum ...
+  T* row_sum = nullptr;             // ... and sum of exponentials
+  T* lse = nullptr;                 // [tile_rows] backward
+  T* delta = nullptr;               // likewise
+  // Sums of what the pass writes.
+  T* o = nullptr;      // [tile_rows x dim_vo]
+  T* dk = nullptr;     // [block_kv x dim_qk]
+  T* dv = nullptr;     // [block_kv x dim_vo]
+  T* dq = nullptr;     // [rows x dim_qk]: tile_rows; with dk and dv strip_rows, or a key head's
+  T* dbias = nullptr;  // [tile_rows x tile_kv]
 };
 
 // Tiles of one worker in the forward of a bf16 engine. Rows come in multiples of kBf16Rows, dims
 // and keys in whole packed blocks.
 struct Bf16Scratch {
-  Scratch<float> f32;     // rows, missing, s, random, temp, acc_a, row_max, row_sum
+  Scratch<float> f32;     // rows, missing, s, random, row_buffer, o, row_max, row_sum
   Bf16Bits* q = nullptr;  // [tile_rows x dim_qk]
   // A tile of keys, packed here or, with pack_keys, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
@@ -131,8 +136,8 @@ inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Confi
   x.f32.missing = arena.take<std::uint8_t>(c.tile_kv);
   x.f32.s = arena.take<float>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.f32.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
-  x.f32.temp = arena.take<float>(c.tile_kv);
-  x.f32.acc_a = arena.take<float>(c.tile_rows * padded<float>(p.dim_vo));
+  x.f32.row_buffer = arena.take<float>(c.tile_kv);
+  x.f32.o = arena.take<float>(c.tile_rows * padded<float>(p.dim_vo));
   x.f32.row_max = arena.take<float>(c.tile_rows);
   x.f32.row_sum = arena.take<float>(c.tile_rows);
   x.q = arena.take<Bf16Bits>(c.tile_rows * qk);
@@ -165,32 +170,32 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
   if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);
-  x.temp = arena.take<T>(std::max({4 * qk, 4 * vo, c.tile_kv}));
+  x.row_buffer = arena.take<T>(std::max({4 * qk, 4 * vo, c.tile_kv}));
   switch (phase) {
-    case Phase::forward: x.acc_a = arena.take<T>(c.tile_rows * vo); break;
+    case Phase::forward: x.o = arena.take<T>(c.tile_rows * vo); break;
     case Phase::backward_kv:
-      x.acc_a = arena.take<T>(keys * qk);
-      x.acc_b = arena.take<T>(keys * vo);
+      x.dk = arena.take<T>(keys * qk);
+      x.dv = arena.take<T>(keys * vo);
       if (joint_dq && dq_in_place(p)) {
         x.dq = arena.take<T>(c.strip_rows * qk);
       } else if (joint_dq && c.dq_slots == 0) {
         x.dq = arena.take<T>(dq_accum_size<T>(p));
       }
       break;
-    case Phase::backward_q: x.acc_a = arena.take<T>(c.tile_rows * qk); break;
-    case Phase::backward_bias: x.acc_a = arena.take<T>(c.tile_rows * c.tile_kv); break;
+    case Phase::backward_q: x.dq = arena.take<T>(c.tile_rows * qk); break;
+    case Phase::backward_bias: x.dbias = arena.take<T>(c.tile_rows * c.tile_kv); break;
   }
-  x.row_max = arena.take<T>(c.tile_rows);
-  x.row_sum = arena.take<T>(c.tile_rows);
+  (backward ? x.lse : x.row_max) = arena.take<T>(c.tile_rows);
+  (backward ? x.delta : x.row_sum) = arena.take<T>(c.tile_rows);
   return x;
 }
 
 // The same for the keys' phase of the backward. dK^T and dV^T are summed with dims as rows.
 struct Bf16KeysScratch {
-  Scratch<float> f32;        // rows, s, dp, random, tanh, temp, dq, row_max (lse), row_sum (delta)
-  Bf16Bits* q = nullptr;     // [32 x dim_qk]
-  Bf16Bits* dout = nullptr;  // [32 x dim_vo]
-  Bf16Bits* q_t = nullptr;   // [dim_qk x 32]
+  Scratch<float> f32;          // rows, s, dp, random, tanh, row_buffer, dq, lse, delta
+  Bf16Bits* q = nullptr;       // [32 x dim_qk]
+  Bf16Bits* dout = nullptr;    // [32 x dim_vo]
+  Bf16Bits* q_t = nullptr;     // [dim_qk x 32]
   Bf16Bits* dout_t = nullptr;  // [dim_vo x 32]
   Bf16Bits* k_t = nullptr;     // a block of keys: K^T and V^T packed as by pack_keys,
   Bf16Bits* v_t = nullptr;
@@ -212,9 +217,9 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.f32.dp = arena.take<float>(scores);
   if (p.dropout) x.f32.random = arena.take<std::uint8_t>(kBf16StripRows * kDropoutRow);
   if (p.softcap) x.f32.tanh = arena.take<float>(scores);
-  x.f32.temp = arena.take<float>(std::max({qk, vo, c.tile_kv}));
-  x.f32.row_max = arena.take<float>(kBf16StripRows);
-  x.f32.row_sum = arena.take<float>(kBf16StripRows);
+  x.f32.row_buffer = arena.take<float>(std::max({qk, vo, c.tile_kv}));
+  x.f32.lse = arena.take<float>(kBf16StripRows);
+  x.f32.delta = arena.take<float>(kBf16StripRows);
   if (p.dq && c.dq_slots == 0) x.f32.dq = arena.take<float>(dq_accum_size<float>(p));
   x.q = arena.take<Bf16Bits>(kBf16StripRows * qk);
   x.dout = arena.take<Bf16Bits>(kBf16StripRows * vo);

@@ -39,7 +39,7 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
   const Scratch<T> x = make_scratch<T>(arena, Phase::backward_q, p, config);
   const std::int64_t qk = padded<T>(p.dim_qk);
   LoadRows(call, entry, sums, head_kv, row0, count, x);
-  std::fill_n(x.acc_a, count * qk, T(0));
+  std::fill_n(x.dq, count * qk, T(0));
   core::KeyRange seen{entry.len_kv, 0};
   for (std::int64_t r = 0; r < count; ++r) {
     if (x.rows[r].keys.empty()) continue;
@@ -62,15 +62,15 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
         loaded = true;
       }
       GradientStrip(call, config, entry, x, span, strip, rows, false);
-      Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, x.acc_a + strip * qk, qk, rows, qk,
+      Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, x.dq + strip * qk, qk, rows, qk,
                span.keys, true});
     }
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
-    StoreGradient(
-        call, call.dq, row_address(call, call.dq, entry.b, entry.first_q, row.i, row.head),
-        x.acc_a + r * qk, static_cast<T>(call.numbers.scale), p.dim_qk, row.i < entry.len_q);
+    StoreGradient(call, call.dq,
+                  row_address(call, call.dq, entry.b, entry.first_q, row.i, row.head),
+                  x.dq + r * qk, static_cast<T>(call.numbers.scale), p.dim_qk, row.i < entry.len_q);
   }
 }
 
@@ -80,7 +80,7 @@ void ReduceStrip(const Problem& p, const Config& config, const Scratch<T>& x, co
                  std::int64_t row0, std::int64_t count) {
   for (std::int64_t r = 0; r < count; ++r) {
     const T* grad = x.dp + r * span.cols;
-    T* out = x.acc_a + (p.bias.q ? row0 + r : 0) * config.tile_kv;
+    T* out = x.dbias + (p.bias.q ? row0 + r : 0) * config.tile_kv;
     if (p.bias.kv) {
       for (std::int64_t c = 0; c < span.keys; ++c) out[span.first + c] += grad[c];
     } else {
@@ -142,7 +142,7 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const Scratch<T> x = make_scratch<T>(arena, Phase::backward_bias, p, config);
   const std::int64_t rows = p.bias.q ? queries.end - queries.begin : 1;
   const std::int64_t cols = p.bias.kv ? keys.end - keys.begin : 1;
-  std::fill_n(x.acc_a, rows * config.tile_kv, T(0));
+  std::fill_n(x.dbias, rows * config.tile_kv, T(0));
   for (std::int64_t b = bias_batch; b < (p.bias.batch ? bias_batch + 1 : p.batch); ++b) {
     const Entry entry = entry_of(call, b);
     for (std::int64_t h = bias_head; h < (p.bias.head ? bias_head + 1 : p.heads_q); ++h) {
@@ -151,7 +151,7 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   }
   for (std::int64_t r = 0; r < rows; ++r) {
     char* address = pair_address(call.dbias, bias_batch, bias_head, queries.begin + r, keys.begin);
-    count_nonfinite(call, StoreRow(call.dbias.dtype, address, x.acc_a + r * config.tile_kv, cols,
+    count_nonfinite(call, StoreRow(call.dbias.dtype, address, x.dbias + r * config.tile_kv, cols,
                                    p.accumulate, p.nonfinite_zero));
   }
 }

@@ -49,12 +49,12 @@ void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned
     if (p.dk) {
       StoreGradient(call, call.dk,
                     row_address(call, call.dk, entry.b, entry.first_kv, j0 + j, head_kv),
-                    x.acc_a + j * qk, static_cast<T>(call.numbers.scale), p.dim_qk, inside);
+                    x.dk + j * qk, static_cast<T>(call.numbers.scale), p.dim_qk, inside);
     }
     if (p.dv) {
       StoreGradient(call, call.dv,
                     row_address(call, call.dv, entry.b, entry.first_kv, j0 + j, head_kv),
-                    x.acc_b + j * vo, T(1), p.dim_vo, inside);
+                    x.dv + j * vo, T(1), p.dim_vo, inside);
     }
   }
 }
@@ -86,8 +86,8 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     block.loaded |= bit;
     GradientStrip(call, config, entry, x, span, 0, count, false, NextOf(block, begin, config));
     if (dbias.active()) dbias.AddTile(j0, keys, span, x.dp, NextOf(block, begin, config));
-    T* dv = x.acc_b + (begin + span.first) * vo;
-    T* dk = x.acc_a + (begin + span.first) * qk;
+    T* dv = x.dv + (begin + span.first) * vo;
+    T* dk = x.dk + (begin + span.first) * qk;
     if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});
     if (p.dk) Gemm<T>({x.dp, 1, span.cols, x.q, qk, dk, qk, span.keys, qk, count, true});
     if (!p.dq) continue;
@@ -110,8 +110,8 @@ class FloatBlock {
   explicit FloatBlock(const KeyHead<T>& at) : at_(at), dbias_(at) {}
   BiasGradient<T>& dbias() { return dbias_; }
   void Clear(std::int64_t owned) {
-    std::fill_n(at_.x.acc_a, owned * padded<T>(at_.call.problem.dim_qk), T(0));
-    std::fill_n(at_.x.acc_b, owned * padded<T>(at_.call.problem.dim_vo), T(0));
+    std::fill_n(at_.x.dk, owned * padded<T>(at_.call.problem.dim_qk), T(0));
+    std::fill_n(at_.x.dv, owned * padded<T>(at_.call.problem.dim_vo), T(0));
   }
   void Load(std::int64_t row0, std::int64_t count) {
     LoadRows(at_.call, at_.entry, at_.sums, at_.head, row0, count, at_.x);

@@ -148,11 +148,11 @@ class BiasGradient {
     const auto store = [&](const T* from) {
       return StoreRow(at_.call.dbias.dtype, out, from, keys, p.accumulate, p.nonfinite_zero);
     };
-    T* temp = at_.x.temp;
+    T* row_buffer = at_.x.row_buffer;
     if (terms_ == 1) {
       if (span.keys == keys) return store(values);
-      CopyRow(values, j0, keys, span, temp);
-      return store(temp);
+      CopyRow(values, j0, keys, span, row_buffer);
+      return store(row_buffer);
     }
     const bool in_accum = at_.sums.dbias.accum != nullptr;
     T* sums = in_accum ? accum_address(row, j0) : reinterpret_cast<T*>(out);
@@ -162,8 +162,8 @@ class BiasGradient {
       AddTo(sums + span.j0 - j0, values, span.keys);
     }
     if (!last_ || (!in_accum && !p.nonfinite_zero)) return 0;
-    std::copy_n(sums, keys, temp);
-    return store(temp);
+    std::copy_n(sums, keys, row_buffer);
+    return store(row_buffer);
   }
 
   const KeyHead<T>& at_;

@@ -31,7 +31,7 @@ constexpr T kInfinity = std::numeric_limits<T>::infinity();
 // A finished row: o and lse to the tensors, with the sink where this is the whole row.
 template <class T>
 void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_max, T row_sum,
-               T* acc) {
+               T* o) {
   const Problem& p = call.problem;
   T lse = -kInfinity<T>;
   T inverse = T(0);
@@ -47,10 +47,10 @@ void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_m
     inverse = total == T(0) ? T(0) : std::exp(row_max - shift) / total;
   }
   const std::int64_t vo = padded<T>(p.dim_vo);
-  ScaleRow(acc, inverse, vo);
+  ScaleRow(o, inverse, vo);
   const std::uint32_t replaced =
-      StoreRow(p.out_type(), row_address(call, call.o, entry.b, entry.first_q, row.i, row.head),
-               acc, p.dim_vo, false, p.nonfinite_zero);
+      StoreRow(p.out_type(), row_address(call, call.o, entry.b, entry.first_q, row.i, row.head), o,
+               p.dim_vo, false, p.nonfinite_zero);
   count_nonfinite(call, replaced);
   if (call.lse.given()) {
     *reinterpret_cast<T*>(stat_address(call.lse, entry.b, entry.first_q, row.i, row.head)) = lse;
@@ -78,9 +78,9 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
                       : row_address(call, call.q, entry.b, entry.first_q, row.i, row.head),
                   descale);
   }
-  const std::int64_t acc_rows = ops.acc_rows(count);
-  for (std::int64_t r = count; r < acc_rows; ++r) ops.LoadQuery(r, nullptr);
-  std::fill_n(x.acc_a, acc_rows * padded<T>(call.problem.dim_vo), T(0));
+  const std::int64_t o_rows = ops.o_rows(count);
+  for (std::int64_t r = count; r < o_rows; ++r) ops.LoadQuery(r, nullptr);
+  std::fill_n(x.o, o_rows * padded<T>(call.problem.dim_vo), T(0));
   std::fill_n(x.row_max, count, -kInfinity<T>);
   std::fill_n(x.row_sum, count, T(0));
   return seen;
@@ -171,18 +171,18 @@ void ForwardTask(const Call& call, const Config& config,
   const std::int64_t vo = padded<T>(p.dim_vo);
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
-    T* acc = x.acc_a + r * vo;
+    T* o = x.o + r * vo;
     if (r + kRowsAhead < count) {
       const TileRow& ahead = x.rows[r + kRowsAhead];
       PrefetchRow<true>(row_address(call, call.o, entry.b, entry.first_q, ahead.i, ahead.head),
                         p.dim_vo * size_of(p.out_type()));
     }
-    if (ops.acc_scale() != T(1)) ScaleRow(acc, ops.acc_scale(), vo);
+    if (ops.o_scale() != T(1)) ScaleRow(o, ops.o_scale(), vo);
     if (config.splits == 1) {
-      FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], acc);
+      FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], o);
     } else {
       const std::int64_t at = partials.index(call, entry, row.head, row.i) + split;
-      std::copy_n(acc, vo, partials.o + at * vo);
+      std::copy_n(o, vo, partials.o + at * vo);
       partials.row_max[at] = x.row_max[r];
       partials.row_sum[at] = x.row_sum[r];
     }
@@ -224,7 +224,7 @@ void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>&
   const Entry entry = entry_of(call, task / p.heads_q);
   TileRow row;
   row.head = task % p.heads_q;
-  T* acc = reinterpret_cast<T*>(memory);
+  T* o = reinterpret_cast<T*>(memory);
   const hn::ScalableTag<T> d;
   for (row.i = 0; row.i < entry.rows_q; ++row.i) {
     if (row.i % 64 == 63 && core::interrupted(call.interrupt)) return;
@@ -235,17 +235,17 @@ void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>&
     }
     const T shift = row_max == -kInfinity<T> ? T(0) : row_max;
     T row_sum = T(0);
-    std::fill_n(acc, vo, T(0));
+    std::fill_n(o, vo, T(0));
     for (std::int64_t n = 0; n < config.splits; ++n) {
       const T weight = std::exp(partials.row_max[first + n] - shift);
       row_sum += weight * partials.row_sum[first + n];
-      const T* o = partials.o + (first + n) * vo;
+      const T* part = partials.o + (first + n) * vo;
       for (std::int64_t c = 0; c < vo; c += static_cast<std::int64_t>(hn::MaxLanes(d))) {
-        hn::Store(hn::MulAdd(hn::Set(d, weight), hn::Load(d, o + c), hn::Load(d, acc + c)), d,
-                  acc + c);
+        hn::Store(hn::MulAdd(hn::Set(d, weight), hn::Load(d, part + c), hn::Load(d, o + c)), d,
+                  o + c);
       }
     }
-    FinishRow(call, entry, row, row_max, row_sum, acc);
+    FinishRow(call, entry, row, row_max, row_sum, o);
   }
 }
 

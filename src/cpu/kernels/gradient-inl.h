@@ -38,16 +38,16 @@ HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T
     TileRow& row = x.rows[r];
     q[r] = nullptr;
     dout[r] = nullptr;
-    x.row_max[r] = T(0);
-    x.row_sum[r] = T(0);
+    x.lse[r] = T(0);
+    x.delta[r] = T(0);
     if (row.keys.empty()) continue;
     const T lse = LoadStat<T>(call.lse, entry, row);
     if (lse == -std::numeric_limits<T>::infinity()) {
       row.keys = {0, 0};
       continue;
     }
-    x.row_max[r] = lse;
-    x.row_sum[r] = sums.delta_of(call, entry, row.head, row.i);
+    x.lse[r] = lse;
+    x.delta[r] = sums.delta_of(call, entry, row.head, row.i);
     q[r] = row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
     dout[r] = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
   }
@@ -96,9 +96,9 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
     T* s = x.s + r * cols;
     T* dp = x.dp + r * cols;
     PrefetchScores(call, entry, x.rows[row0 + r], next);
-    ScoreRow<T>(call, entry, x.rows[row0 + r], span, s, x.tanh, x.temp);
-    const auto lse = hn::Set(d, x.row_max[row0 + r]);
-    const auto delta = hn::Set(d, x.row_sum[row0 + r]);
+    ScoreRow<T>(call, entry, x.rows[row0 + r], span, s, x.tanh, x.row_buffer);
+    const auto lse = hn::Set(d, x.lse[row0 + r]);
+    const auto delta = hn::Set(d, x.delta[row0 + r]);
     for (std::int64_t c = 0; c < cols; c += kLanes) {
       const auto prob = ExpKeepNan(d, hn::Sub(hn::Load(d, s + c), lse));
       auto dropped = prob;
@@ -129,9 +129,9 @@ HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Ent
                                std::int64_t keys) {
   const Problem& p = call.problem;
   LoadKeyTileTransposed(call, call.k, entry, head_kv, j0, keys, config.tile_kv, p.dim_qk,
-                        padded<T>(p.dim_qk), x.temp, x.k_t);
+                        padded<T>(p.dim_qk), x.row_buffer, x.k_t);
   LoadKeyTileTransposed(call, call.v, entry, head_kv, j0, keys, config.tile_kv, p.dim_vo,
-                        padded<T>(p.dim_vo), x.temp, x.v_t);
+                        padded<T>(p.dim_vo), x.row_buffer, x.v_t);
 }
 
 // A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets

@@ -80,11 +80,12 @@ struct Addend {
 // The bias of columns [c, c + lanes). Columns from `keys` on have no memory.
 template <DType kType, class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> LoadBias(D d, const char* row, std::int64_t c, std::int64_t keys,
-                               T* HWY_RESTRICT temp) {
+                               T* HWY_RESTRICT row_buffer) {
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   if (c + kLanes > keys) {
-    LoadRow(kType, row + c * size_of(kType), std::max<std::int64_t>(keys - c, 0), kLanes, temp);
-    return hn::Load(d, temp);
+    LoadRow(kType, row + c * size_of(kType), std::max<std::int64_t>(keys - c, 0), kLanes,
+            row_buffer);
+    return hn::Load(d, row_buffer);
   }
   if constexpr (kType == DType::bf16) {
     const hn::Rebind<std::uint16_t, D> d16;
@@ -102,7 +103,7 @@ HWY_INLINE hn::Vec<D> LoadBias(D d, const char* row, std::int64_t c, std::int64_
 // s = scale s - slope |distance| + bias, in one loop: the row is read and written once.
 template <bool kSlope, DType kBias, class T>
 HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T* HWY_RESTRICT s,
-                         T* HWY_RESTRICT temp) {
+                         T* HWY_RESTRICT row_buffer) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   const auto scale = hn::Set(d, factor);
@@ -110,7 +111,8 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
   const auto constant = hn::Set(d, add.constant);
   for (std::int64_t c = 0; c < span.cols; c += kLanes) {
     auto bias = constant;
-    if constexpr (kBias != DType::none) bias = LoadBias<kBias>(d, add.bias, c, span.keys, temp);
+    if constexpr (kBias != DType::none)
+      bias = LoadBias<kBias>(d, add.bias, c, span.keys, row_buffer);
     auto score = hn::MulAdd(hn::Load(d, s + c), scale, bias);
     if constexpr (kSlope) {
       const auto distance = hn::Abs(hn::Sub(hn::Set(d, add.first), hn::Iota(d, static_cast<T>(c))));
@@ -122,26 +124,27 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
 
 template <bool kSlope, class T>
 HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T* HWY_RESTRICT s,
-                         T* HWY_RESTRICT temp) {
+                         T* HWY_RESTRICT row_buffer) {
   constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
-  if (add.bias == nullptr) return AddToRow<kSlope, DType::none>(add, factor, span, s, temp);
-  if (add.dtype == kArithmetic) return AddToRow<kSlope, kArithmetic>(add, factor, span, s, temp);
+  if (add.bias == nullptr) return AddToRow<kSlope, DType::none>(add, factor, span, s, row_buffer);
+  if (add.dtype == kArithmetic)
+    return AddToRow<kSlope, kArithmetic>(add, factor, span, s, row_buffer);
   if constexpr (sizeof(T) == 4) {
     if (add.dtype == DType::bf16) {
-      return AddToRow<kSlope, DType::bf16>(add, factor, span, s, temp);
+      return AddToRow<kSlope, DType::bf16>(add, factor, span, s, row_buffer);
     }
 #if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64  // as LoadRow's
     if (add.dtype == DType::f16) {
-      return AddToRow<kSlope, DType::f16>(add, factor, span, s, temp);
+      return AddToRow<kSlope, DType::f16>(add, factor, span, s, row_buffer);
     }
 #endif
   }
-  LoadRow(add.dtype, add.bias, span.keys, span.cols, temp);
+  LoadRow(add.dtype, add.bias, span.keys, span.cols, row_buffer);
   Addend<T> converted = add;
-  converted.bias = reinterpret_cast<const char*>(temp);
+  converted.bias = reinterpret_cast<const char*>(row_buffer);
   converted.dtype = kArithmetic;
   const KeySpan all{span.j0, span.cols, span.cols, span.first, nullptr};
-  AddToRow<kSlope, kArithmetic>(converted, factor, all, s, temp);
+  AddToRow<kSlope, kArithmetic>(converted, factor, all, s, row_buffer);
 }
 
 // s = softcap tanh(scale s / softcap).
@@ -232,11 +235,11 @@ inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& 
 }
 
 // s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the
-// softcap's gradient needs. temp: [cols] of scratch.
+// softcap's gradient needs. row_buffer: [cols] of scratch.
 template <class T>
 HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& row,
                          const KeySpan& span, T* HWY_RESTRICT s, T* HWY_RESTRICT tanh,
-                         T* HWY_RESTRICT temp) {
+                         T* HWY_RESTRICT row_buffer) {
   T factor = static_cast<T>(call.numbers.scale);
   if (call.numbers.softcap > 0.0) {
     CapRow(call, span.cols, s, tanh);
@@ -258,9 +261,9 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
     add.slope = *reinterpret_cast<const T*>(call.slopes + entry.b * call.slopes_stride_batch +
                                             row.head * call.slopes_stride_head);
     add.first = static_cast<T>(core::saturating_add(row.i - span.j0, entry.diag));
-    AddToRow<true>(add, factor, span, s, temp);
+    AddToRow<true>(add, factor, span, s, row_buffer);
   } else if (call.bias.given() || !(call.numbers.softcap > 0.0)) {
-    AddToRow<false>(add, factor, span, s, temp);
+    AddToRow<false>(add, factor, span, s, row_buffer);
   }
   HideRow(call, entry, row, span, s);
 }

@@ -257,9 +257,9 @@ void softmax_avx512(const Bf16Softmax& x) {
     if (!(largest == x.row_max[r])) {
       const __m512 rescale = Exp2(_mm512_set1_ps((x.row_max[r] - shift) * kLog2E));
       x.row_sum[r] *= _mm512_cvtss_f32(rescale);
-      float* acc = x.acc + r * x.ldacc;
-      for (std::int64_t c = 0; c < x.ldacc; c += 16) {
-        _mm512_storeu_ps(acc + c, _mm512_mul_ps(_mm512_loadu_ps(acc + c), rescale));
+      float* o = x.o + r * x.ldo;
+      for (std::int64_t c = 0; c < x.ldo; c += 16) {
+        _mm512_storeu_ps(o + c, _mm512_mul_ps(_mm512_loadu_ps(o + c), rescale));
       }
       x.row_max[r] = largest;
     }

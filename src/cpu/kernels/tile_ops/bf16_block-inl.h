@@ -197,7 +197,7 @@ class Bf16Block {
         HideRow(call, at_.entry, x.rows[r], span, s);
       } else {
         float* tanh = p.softcap ? x.tanh + r * cols : nullptr;
-        ScoreRow<float>(call, at_.entry, x.rows[r], span, s, tanh, x.temp);
+        ScoreRow<float>(call, at_.entry, x.rows[r], span, s, tanh, x.row_buffer);
       }
     }
     engine_.gradient({.s = x.s,
@@ -205,8 +205,8 @@ class Bf16Block {
                       .count = count,
                       .cols = cols,
                       .scale = raw ? static_cast<float>(call.numbers.scale) : 1.0F,
-                      .lse = x.row_max,
-                      .delta = x.row_sum,
+                      .lse = x.lse,
+                      .delta = x.delta,
                       .tanh = x.tanh,
                       .dropout = dropout,
                       .p = x_.p,
@@ -228,7 +228,7 @@ class Bf16Block {
   // Row j of the block's dk or dv, from sums [dim x block_kv].
   void StoreKey(const StridedTensor& to, std::int64_t j0, std::int64_t j, const float* sums,
                 float factor, std::int64_t dim, bool inside) {
-    float* row = x_.f32.temp;
+    float* row = x_.f32.row_buffer;
     for (std::int64_t c = 0; c < dim; ++c) row[c] = sums[c * at_.config.block_kv + j];
     std::fill(row + dim, row + padded<float>(dim), 0.0F);
     StoreGradient(at_.call, to,

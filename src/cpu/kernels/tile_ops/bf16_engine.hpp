@@ -50,8 +50,8 @@ struct Bf16Softmax {
   float scale;        // > 0
   float* row_max;     // [rows] running maximum of the scores, and sum of exponentials
   float* row_sum;
-  float* acc;          // [rows x ldacc] o so far, rescaled where a maximum grows
-  std::int64_t ldacc;  // a multiple of 16
+  float* o;          // [rows x ldo] o so far, rescaled where a maximum grows
+  std::int64_t ldo;  // a multiple of 16
   // P is 0 where dropped; the factor of the others comes later, because rounded P times it would be
   // off by the same part in all elements of o.
   Bf16Dropout dropout;

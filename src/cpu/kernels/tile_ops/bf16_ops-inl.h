@@ -69,9 +69,9 @@ class Bf16Ops {
   Bf16Ops& operator=(const Bf16Ops&) = delete;
 
   [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
-  // What acc_a lacks: the factor of pairs that dropout keeps.
-  [[nodiscard]] float acc_scale() const { return kept_factor<float>(call_); }
-  static std::int64_t acc_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
+  // What o lacks: the factor of pairs that dropout keeps.
+  [[nodiscard]] float o_scale() const { return kept_factor<float>(call_); }
+  static std::int64_t o_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
 
   void LoadQuery(std::int64_t r, const char* source, float /*descale: for 8-bit types*/ = 1.0f) {
     Bf16Bits* to = x_.q + r * qk_;
@@ -98,7 +98,7 @@ class Bf16Ops {
   void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
                    std::int64_t row0, std::int64_t count) {
     const Scratch<float>& x = x_.f32;
-    const std::int64_t rows = acc_rows(count);
+    const std::int64_t rows = o_rows(count);
     const std::int64_t cols = span.cols;
     // A quarter of the rows before each step: about as many lines as a core can wait for at once.
     const auto prefetch = [&](std::int64_t quarter) {
@@ -130,7 +130,7 @@ class Bf16Ops {
       if (raw) {
         HideRow(call_, entry, row, span, x.s + r * cols);
       } else {
-        ScoreRow<float>(call_, entry, row, span, x.s + r * cols, nullptr, x.temp);
+        ScoreRow<float>(call_, entry, row, span, x.s + r * cols, nullptr, x.row_buffer);
       }
     }
     const std::int64_t vo = padded<float>(call_.problem.dim_vo);
@@ -142,8 +142,8 @@ class Bf16Ops {
                      .scale = raw ? static_cast<float>(call_.numbers.scale) : 1.0F,
                      .row_max = x.row_max + row0,
                      .row_sum = x.row_sum + row0,
-                     .acc = x.acc_a + row0 * vo,
-                     .ldacc = vo,
+                     .o = x.o + row0 * vo,
+                     .ldo = vo,
                      .dropout = dropout});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
@@ -151,7 +151,7 @@ class Bf16Ops {
                       .b = x_.v + span.first * vo_packed_,
                       .b_depth = kPackedDepth * vo_packed_,
                       .b_cols = kPackedBlock,
-                      .c = x.acc_a + row0 * vo,
+                      .c = x.o + row0 * vo,
                       .ldc = vo,
                       .rows = rows,
                       .cols = vo,

@@ -21,14 +21,14 @@ namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Converts keys and values [j0, j0 + keys) of a key head, K transposed; zeros up to tile_kv keys.
-// `temp`: four rows of keys.
+// `row_buffer`: four rows of keys.
 template <class T>
 HWY_INLINE void ConvertTile(const Call& call, const Config& config, const Entry& entry,
-                            std::int64_t head, std::int64_t j0, std::int64_t keys, T* temp, T* k_t,
-                            T* v) {
+                            std::int64_t head, std::int64_t j0, std::int64_t keys, T* row_buffer,
+                            T* k_t, T* v) {
   const Problem& p = call.problem;
   LoadKeyTileTransposed(call, call.k, entry, head, j0, keys, config.tile_kv, p.dim_qk,
-                        padded<T>(p.dim_qk), temp, k_t);
+                        padded<T>(p.dim_qk), row_buffer, k_t);
   LoadKeyTile(call, call.v, entry, head, j0, keys, config.tile_kv, p.dim_vo, padded<T>(p.dim_vo),
               v);
 }
@@ -45,12 +45,12 @@ class FloatOps {
     x_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
   }
 
-  // State of the rows: rows, missing, acc_a, row_max and row_sum.
+  // State of the rows: rows, missing, o, row_max and row_sum.
   [[nodiscard]] const Scratch<T>& state() const { return x_; }
-  // What acc_a has still to be multiplied with.
-  static T acc_scale() { return T(1); }
-  // How many rows of acc_a a tile of `count` rows uses.
-  static std::int64_t acc_rows(std::int64_t count) { return count; }
+  // What o has still to be multiplied with.
+  static T o_scale() { return T(1); }
+  // How many rows of o a tile of `count` rows uses.
+  static std::int64_t o_rows(std::int64_t count) { return count; }
 
   // Row r of the tile, times descale; a null source is zeros.
   void LoadQuery(std::int64_t r, const char* source, float descale = 1.0f) {
@@ -74,7 +74,7 @@ class FloatOps {
       LoadKeyTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k);
       LoadKeyTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x_.v);
     } else {
-      ConvertTile(call_, config_, entry, head, j0, keys, x_.temp, x_.k_t, x_.v);
+      ConvertTile(call_, config_, entry, head, j0, keys, x_.row_buffer, x_.k_t, x_.v);
     }
   }
 
@@ -97,12 +97,12 @@ class FloatOps {
     for (std::int64_t r = 0; r < count; ++r) {
       T* s = x.s + r * cols;
       PrefetchScores(call_, entry, rows[r], next);
-      ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.temp);
+      ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.row_buffer);
       SoftmaxRow(s, cols, row0 + r, vo);
       if (random != nullptr) DropRow(call_, random + r * kDropoutRow, cols, s);
     }
-    Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.acc_a + row0 * vo, vo, count, vo, span.keys,
-             true});
+    Gemm<T>(
+        {x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys, true});
   }
 
  private:
@@ -118,7 +118,7 @@ class FloatOps {
     if (!(largest == row_max)) {
       const T rescale = hn::GetLane(ExpKeepNan(d, hn::Set(d, row_max - shift)));
       row_sum *= rescale;
-      ScaleRow(x_.acc_a + row * vo, rescale, vo);
+      ScaleRow(x_.o + row * vo, rescale, vo);
       row_max = largest;
     }
     row_sum += ExpRow(s, shift, cols);
