@@ -43,7 +43,19 @@ constexpr Variant kVariants[] = {
     {"d128 window", Pass::backward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal window_left=99", 0},
     {"d128 accumulate", Pass::backward,
-     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal accumulate", 0}};
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 causal accumulate", 0},
+    {"d64 padded", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 causal lengths_kv", 0},
+    {"d64 packed, window", Pass::backward,
+     "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
+     "len_kv=4096 causal window_left=99",
+     0},
+    {"d128 packed", Pass::backward,
+     "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
+     "len_kv=4096 dim_qk=128 dim_vo=128",
+     0},
+    {"d64 ranges", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 kv_begin causal", 0},
+    {"d128 ranges", Pass::backward,
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_begin kv_end", 0}};
 
 // The kernels that plans choose for them.
 std::vector<KernelSpec> main_kernels() {

@@ -86,10 +86,8 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
     return plan.refusals;
   };
   EXPECT_EQ(reason(kLong, Access::vector), "sm90: needs the access tma, the call's is vector");
-  EXPECT_EQ(reason("batch=2 heads_q=4 heads_kv=4 layout_q=packed total_q=600 len_q=400 len_kv=400"),
-            "sm90: has no backward for packed tensors");
-  EXPECT_EQ(reason(kLong + "lengths_kv"), "sm90: has no backward with lengths");
-  EXPECT_EQ(reason(kLong + "kv_end"), "sm90: has no backward with kv_begin or kv_end");
+  EXPECT_EQ(reason("dim_qk=128 dim_vo=128 len_q=4194305 len_kv=64 kv_end"),
+            "sm90: takes up to 4194304 queries with kv_begin or kv_end");
   EXPECT_EQ(reason(kLong + "mask=qk"), "sm90: has no backward with a mask");
   EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=bf16"), "sm90: has no backward with a bias");
   EXPECT_EQ(reason(kLong + "softcap"), "sm90: has no backward with softcap");
@@ -132,6 +130,10 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
     ASSERT_STREQ(plan.family_name, "sm90") << options << ": " << plan.refusals;
     EXPECT_EQ(plan.kernels[plan.main].config.get("store_elements"), 1) << options;
   }
+  const CudaPlan ranges =
+      plan_of(kLong + "kv_begin", Access::tma, FamilyChoice::sm90, Pass::backward);
+  ASSERT_STREQ(ranges.family_name, "sm90") << ranges.refusals;
+  EXPECT_EQ(ranges.kernels[ranges.main].shared_bytes, 198912u + 2 * 128 * 8 + 8);
   EXPECT_GT(plan_of(kLong + "deterministic", Access::tma, FamilyChoice::sm90, Pass::backward)
                 .workspace.dq_semaphore.bytes,
             0);
@@ -144,6 +146,31 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
       make_plan(Pass::backward, only_keys, h200(), Access::tma, FamilyChoice::sm90).value();
   EXPECT_EQ(no_dq.num_kernels, 2u) << "no sums to convert";
   EXPECT_EQ(no_dq.workspace.dq_accum.bytes, 0);
+}
+
+TEST(CudaSm90Plan, BackwardsWithLengthsAndRanges) {
+  const auto backward = [](const std::string& problem) {
+    CudaPlan plan = plan_of(problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    EXPECT_STREQ(plan.family_name, "sm90") << problem << ": " << plan.refusals;
+    return plan;
+  };
+  const auto constants = [&](const std::string& options) {
+    const CudaPlan plan = backward(kLong + options);
+    const Config& config = plan.kernels[plan.main].config;
+    return std::pair(config.get("lengths"), config.get("row_ranges"));
+  };
+  EXPECT_EQ(constants("causal"),
+            std::pair(std::optional<std::int64_t>(0), std::optional<std::int64_t>(0)));
+  EXPECT_EQ(constants("lengths_q").first, 1);
+  EXPECT_EQ(constants("kv_end").second, 1);
+  const CudaPlan packed = backward(
+      "batch=2 heads_q=4 heads_kv=4 layout_q=packed layout_kv=packed total_q=600 "
+      "total_kv=700 len_q=400 len_kv=400");
+  EXPECT_EQ(packed.kernels[packed.main].config.get("lengths"), 1);
+  ASSERT_EQ(packed.num_kernels, 4u);
+  EXPECT_STREQ(packed.kernels[1].entry, "attn_uncovered_gradients");
+  EXPECT_EQ(packed.blocks[packed.main], 4 * 2 * 4);
+  EXPECT_EQ(packed.blocks[3], 10 * 4) << "rows of the packed tensor";
 }
 
 TEST(CudaSm90Plan, WorkspaceIsTheSameForEveryAccess) {

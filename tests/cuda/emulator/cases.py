@@ -99,6 +99,41 @@ BACKWARD = (
         "scale=-2",
         "heads_q=2 heads_kv=1 len_q=515 len_kv=260 dim_qk=128 dim_vo=128 causal window_left=60",
     ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128"
+        " lengths_q lengths_kv causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64"
+        " lengths_kv window_left=60 window_right=10 dtype_grad=f32",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=128 dim_vo=128 deterministic",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed len_q=264 len_kv=336 dim_qk=64 dim_vo=64"
+        " kv_begin",
+    ),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=564 len_kv=836 dim_qk=64 dim_vo=64 kv_begin kv_end"
+        " deterministic",
+    ),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=564 len_kv=836 dim_qk=128 dim_vo=128 kv_begin kv_end"
+        " causal",
+    ),
 )
 PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 

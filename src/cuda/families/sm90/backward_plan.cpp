@@ -7,6 +7,7 @@
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
 #include "cuda/kernels/passes/sink_gradient.cuh"
+#include "cuda/kernels/passes/uncovered_rows.cuh"
 #include "cuda/kernels/sm90/backward_shared.cuh"
 
 namespace attn::cuda::sm90 {
@@ -15,6 +16,9 @@ namespace {
 constexpr std::int64_t kMaxDim = 128;
 // The kernel adds distances to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
+
+// With kv_begin or kv_end a block lists the tiles of queries that it visits in shared memory.
+constexpr std::int64_t kMaxRangedTiles = 1 << 16;
 
 struct Tiles {
   int dim;
@@ -27,6 +31,24 @@ Tiles tiles_of(const Problem& p) {
   return {.dim = 64, .tile_q = 128};
 }
 
+bool is_packed(Layout layout) {
+  return layout == Layout::packed;
+}
+bool has_lengths(const Problem& p) {
+  return p.lengths_q || p.lengths_kv || is_packed(p.layout_q) || is_packed(p.layout_kv);
+}
+bool has_row_ranges(const Problem& p) {
+  return p.kv_begin || p.kv_end;
+}
+
+int shared_bytes_of(const Problem& p, const Tiles& tiles) {
+  const bool ranges = has_row_ranges(p);
+  const int list = ranges ? device::sm90::BackwardVisitBytes(
+                                static_cast<int>(core::divide_up(p.len_q, tiles.tile_q)))
+                          : 0;
+  return device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim, ranges).bytes + list;
+}
+
 std::string type_refusal(const Problem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) {
     return std::string("has no kernel for ") + to_string(p.dtype);
@@ -37,11 +59,6 @@ std::string type_refusal(const Problem& p) {
 }
 
 std::string option_refusal(const Problem& p) {
-  if (p.layout_q == Layout::packed || p.layout_kv == Layout::packed) {
-    return "has no backward for packed tensors";
-  }
-  if (p.lengths_q || p.lengths_kv) return "has no backward with lengths";
-  if (p.kv_begin || p.kv_end) return "has no backward with kv_begin or kv_end";
   if (p.mask.given) return "has no backward with a mask";
   if (p.bias.given) return "has no backward with a bias";
   if (p.softcap) return "has no backward with softcap";
@@ -52,11 +69,16 @@ std::string option_refusal(const Problem& p) {
 }
 
 std::string size_refusal(const Problem& p) {
-  if (p.batch <= 0 || p.heads_q <= 0 || p.len_q <= 0 || p.len_kv <= 0) {
+  if (p.batch <= 0 || p.heads_q <= 0 || p.len_q <= 0 || p.len_kv <= 0 ||
+      (is_packed(p.layout_q) && p.total_q <= 0) || (is_packed(p.layout_kv) && p.total_kv <= 0)) {
     return "takes no sizes of 0";
   }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^29";
   if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no backward above dim 128";
+  const std::int64_t most = kMaxRangedTiles * tiles_of(p).tile_q;
+  if (has_row_ranges(p) && p.len_q > most) {
+    return "takes up to " + std::to_string(most) + " queries with kv_begin or kv_end";
+  }
   return {};
 }
 
@@ -81,29 +103,38 @@ CudaPlan plan_backward(const Problem& p) {
                                 device::backward_preprocess::kThreads,
                                 core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch);
   before.config.set("tile_q", tiles.tile_q);
+  if (is_packed(p.layout_kv) && (p.dk || p.dv) && !p.accumulate) {
+    plan.add("passes/uncovered_rows.cu", "attn_uncovered_gradients",
+             device::uncovered_rows::kThreads,
+             core::divide_up(p.total_kv, device::uncovered_rows::kRows));
+  }
   plan.main = plan.num_kernels;
   constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
   KernelSpec& main =
       plan.add("sm90/backward.cu", kBackwardEntry, kThreads,
                core::divide_up(p.len_kv, std::int64_t{device::sm90::kBackwardTileKv}) * p.heads_kv *
                    p.batch);
-  main.shared_bytes =
-      static_cast<unsigned>(device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim).bytes);
+  main.shared_bytes = static_cast<unsigned>(shared_bytes_of(p, tiles));
   main.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", tiles.dim)
       .set("tile_q", tiles.tile_q)
       .set("blocks", 1)
       .set("left_bound", p.window_left.has_value())
+      // Ranges alone would spill 16 bytes at dim 64.
+      .set("lengths", has_lengths(p) || has_row_ranges(p))
+      .set("row_ranges", has_row_ranges(p))
       .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
       .set("softcap", false)
       .set("alibi", false)
       .set("bias_type", 0)
       .set("element_access", false);
   if (p.dq) {
+    const bool packed = is_packed(p.layout_q);
     plan.add("passes/backward_postprocess.cu", "attn_backward_postprocess",
              device::backward_postprocess::kThreads,
-             core::divide_up(p.len_q, std::int64_t{device::backward_postprocess::kRows}) *
-                 p.heads_q * p.batch);
+             core::divide_up(packed ? p.total_q : p.len_q,
+                             std::int64_t{device::backward_postprocess::kRows}) *
+                 p.heads_q * (packed ? 1 : p.batch));
   }
   if (p.dsink) {
     plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,

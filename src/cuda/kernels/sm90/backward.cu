@@ -41,8 +41,12 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   if (threadIdx.x == 0) BackwardBarriers(memory).Init();
   __syncthreads();
   ptx::WaitForPrimary();
-  const KeyTile keys(p.common);
+  const KeyTile keys(p.common, memory);
   if (keys.j0 >= keys.seq.rows_kv) return;
+  if constexpr (kRowRanges) {
+    keys.List(p.common);
+    __syncthreads();
+  }
   // From a shuffle, so that the compiler knows that roles are warp-uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4) {

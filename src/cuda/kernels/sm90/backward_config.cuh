@@ -1,6 +1,8 @@
 // Constants of sm90/backward.cu, from its Config:
 //   dtype; dim (of q, k, v and dout, rounded up to 64; TMA fills columns past the tensor's with
 //   zeros); tile_q; left_bound (rows begin at keys of their own);
+//   lengths     sequences have lengths of their own: padded lengths or packed tensors
+//   row_ranges  kv_begin or kv_end are given
 //   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
@@ -19,8 +21,10 @@ inline constexpr int kTileKv = attn::device::sm90::kBackwardTileKv;
 inline constexpr int kStages = attn::device::sm90::kBackwardStages;
 inline constexpr int kWarpgroups = attn::device::sm90::kBackwardWarpgroups;  // consumers
 inline constexpr int kThreads = 128 * (1 + kWarpgroups);
+inline constexpr bool kLengths = config::lengths != 0;
+inline constexpr bool kRowRanges = config::row_ranges != 0;
 inline constexpr attn::device::sm90::BackwardShared kShared =
-    attn::device::sm90::BackwardSharedOf(kTileQ, kDim);
+    attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges);
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
 inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;

@@ -73,6 +73,9 @@ struct Consumer {
     DqPart dq;
     Fragments p_pairs;
     Fragments ds_pairs;
+    if constexpr (kLengths && kPartial) {  // RowLoader has overwritten rows of all tiles
+      barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
+    }
     barriers.Wait(BackwardBarriers::kQReady + stage, phase);
     IssueScores(kShared.k, q, s);
     barriers.Wait(BackwardBarriers::kVReady, 0);
@@ -159,6 +162,14 @@ struct Consumer {
     return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
   }
 
+  // {first key, number of keys} of the same queries.
+  __device__ __forceinline__ int4 LoadRanges(int stage, int i) const {
+    const uint4 pair = ptx::LoadShared128(
+        base + static_cast<unsigned>(kShared.ranges + 8 * (stage * kTileQ + 8 * i + Query())));
+    return {static_cast<int>(pair.x), static_cast<int>(pair.y), static_cast<int>(pair.z),
+            static_cast<int>(pair.w)};
+  }
+
   // s: raw products on entry, P in f32 on return.
   template <bool kPartial>
   __device__ __forceinline__ void ComputeP(int stage, int i0, Scores& s) const {
@@ -166,7 +177,7 @@ struct Consumer {
     int first[2];
     int last[2];
 #pragma unroll
-    for (int h = 0; h < 2 && kPartial; ++h) {
+    for (int h = 0; h < 2 && kPartial && !kRowRanges; ++h) {
       const int distance = Key(h) - i0 - Query();
       first[h] = Key(h) < keys.seq.len_kv ? distance + keys.band.low : kTileQ;
       last[h] = distance + keys.band.high;
@@ -174,13 +185,18 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
       const float2 lse = LoadRows(kShared.lse, stage, i);
+      int4 range{};
+      if constexpr (kPartial && kRowRanges) range = LoadRanges(stage, i);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float& x = s[4 * i + 2 * h];
         float& y = s[4 * i + 2 * h + 1];
         x = ptx::Exp2(fmaf(x, scale, -lse.x));
         y = ptx::Exp2(fmaf(y, scale, -lse.y));
-        if constexpr (kPartial) {
+        if constexpr (kPartial && kRowRanges) {
+          if (static_cast<unsigned>(Key(h) - range.x) >= static_cast<unsigned>(range.y)) x = 0.0f;
+          if (static_cast<unsigned>(Key(h) - range.z) >= static_cast<unsigned>(range.w)) y = 0.0f;
+        } else if constexpr (kPartial) {
           if (8 * i < first[h]) x = 0.0f;
           if (8 * i + 1 < first[h]) y = 0.0f;
           if (config::left_bound != 0 && 8 * i > last[h]) x = 0.0f;

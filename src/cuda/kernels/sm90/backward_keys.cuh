@@ -1,5 +1,6 @@
 // The block's tile of keys, and the tiles of queries that see it.
 #pragma once
+#include "ptx/memory.cuh"
 #include "shared/sequence.cuh"
 #include "sm90/backward_config.cuh"
 
@@ -24,29 +25,84 @@ struct Band {
   }
 };
 
+// The tiles of queries that see some key of the block, where kv_begin or kv_end say it: pairs of
+// words in shared memory for 32 tiles each, {visited, partial}, from q_ranges of
+// passes/backward_preprocess.cu.
+struct TileList {
+  unsigned at;
+
+  __device__ __forceinline__ explicit TileList(unsigned memory) : at(memory + kShared.visits) {}
+
+  // By all threads; the block's barrier must follow. `all_rows`: tiles from it on lack rows.
+  __device__ __forceinline__ void Fill(const int4* ranges, int num_tiles, int j0,
+                                       int all_rows) const {
+    for (int n = static_cast<int>(threadIdx.x); n < (num_tiles + 31) / 32 * 32; n += kThreads) {
+      const int4 range = n < num_tiles ? ranges[n] : int4{};
+      const bool sees = range.x < j0 + kTileKv && range.y > j0;
+      const bool sees_all = range.z <= j0 && range.w >= j0 + kTileKv && n < all_rows;
+      const unsigned visited = __ballot_sync(~0u, sees);
+      const unsigned partial = __ballot_sync(~0u, !sees_all);
+      if (n % 32 == 0) {
+        ptx::StoreShared32(at + static_cast<unsigned>(n / 32 * 8), visited);
+        ptx::StoreShared32(at + static_cast<unsigned>(n / 32 * 8 + 4), partial);
+      }
+    }
+  }
+  // The first tile to visit from `from` on, or num_tiles.
+  __device__ __forceinline__ int Next(int from, int num_tiles) const {
+    while (from < num_tiles) {
+      const unsigned word = ptx::LoadShared32(at + static_cast<unsigned>(from / 32 * 8));
+      const unsigned rest = word >> (from % 32);
+      if (rest != 0) return from + __ffs(static_cast<int>(rest)) - 1;
+      from = (from | 31) + 1;
+    }
+    return num_tiles;
+  }
+  __device__ __forceinline__ bool IsPartial(int tile) const {
+    const unsigned word = ptx::LoadShared32(at + static_cast<unsigned>(tile / 32 * 8 + 4));
+    return (word >> (tile % 32) & 1) != 0;
+  }
+};
+
 struct KeyTile {
   Sequence seq;
   Band band;
   int head_kv;
   int j0;          // the first key
-  int tile_begin;  // tiles of queries that see some key
+  int tile_begin;  // tiles of queries that see some key; with row_ranges `list` says which do
   int tile_end;
+  TileList list;
+  int full_begin;  // with `lengths`: tiles from [full_begin, full_end) are full
+  int full_end;
 
   // Deterministic: the last tile first, so that blocks wait only for blocks that started before
   // them.
-  __device__ __forceinline__ explicit KeyTile(const Arguments& a)
-      : KeyTile(a,
+  __device__ __forceinline__ KeyTile(const Arguments& a, unsigned memory)
+      : KeyTile(a, memory,
                 a.dq_semaphore == nullptr ? blockIdx.x % NumTiles(a)
                                           : NumTiles(a) - 1 - blockIdx.x % NumTiles(a),
                 blockIdx.x / NumTiles(a)) {}
 
-  // Whether every query of the tile from i0 sees every key.
+  // With row_ranges: lists the tiles to visit. By all threads; the block's barrier must follow.
+  __device__ __forceinline__ void List(const Arguments& a) const {
+    list.Fill(QueryRanges(a), tile_end, j0, kLengths ? seq.len_q / kTileQ : tile_end);
+  }
+  // With row_ranges: TileRange of each tile of queries of the sequence.
+  __device__ __forceinline__ const int4* QueryRanges(const Arguments& a) const {
+    const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+    return reinterpret_cast<const int4*>(a.q_ranges) + seq.idx * tiles;
+  }
+
+  // Whether every query of the tile from i0 exists and sees every key.
   __device__ __forceinline__ bool IsFull(int i0) const {
+    if constexpr (kRowRanges) return !list.IsPartial(i0 / kTileQ);
+    if constexpr (kLengths) return i0 >= full_begin && i0 < full_end;
     return j0 + kTileKv <= seq.len_kv && i0 >= j0 + kTileKv - 1 + band.low &&
            (config::left_bound == 0 || i0 + kTileQ - 1 <= j0 + band.high);
   }
   // How many later tiles of keys visit a tile of queries, from i0, that the block visits.
-  __device__ __forceinline__ int NumLaterVisitors(int i0) const {
+  __device__ __forceinline__ int NumLaterVisitors(const Arguments& a, int i0) const {
+    if constexpr (kRowRanges) return (QueryRanges(a)[i0 / kTileQ].y - 1) / kTileKv - j0 / kTileKv;
     const int last_query = min(i0 + kTileQ, seq.len_q) - 1;
     const int last_key = min(last_query - band.low, seq.len_kv - 1);
     return last_key / kTileKv - j0 / kTileKv;
@@ -56,13 +112,25 @@ struct KeyTile {
   __device__ __forceinline__ static unsigned NumTiles(const Arguments& a) {
     return static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
   }
-  __device__ __forceinline__ KeyTile(const Arguments& a, unsigned tile, unsigned head)
+  __device__ __forceinline__ KeyTile(const Arguments& a, unsigned memory, unsigned tile,
+                                     unsigned head)
       : seq(shared::SequenceOf(a, static_cast<int>(head / static_cast<unsigned>(a.heads_kv)))),
         band(a, seq),
         head_kv(static_cast<int>(head % static_cast<unsigned>(a.heads_kv))),
-        j0(static_cast<int>(tile) * kTileKv) {
+        j0(static_cast<int>(tile) * kTileKv),
+        list(memory) {
+    if constexpr (kRowRanges) {
+      tile_begin = 0;
+      tile_end = j0 < seq.len_kv ? (seq.len_q + kTileQ - 1) / kTileQ : 0;
+      return;
+    }
     const int first = max(j0 + band.low, 0);
     const int last = min(min(j0 + kTileKv, seq.len_kv) - 1 + band.high, seq.len_q - 1);
+    if constexpr (kLengths) {
+      full_begin = j0 + kTileKv <= seq.len_kv ? j0 + kTileKv - 1 + band.low : seq.len_q;
+      full_end = seq.len_q - kTileQ + 1;
+      if constexpr (config::left_bound != 0) full_end = min(full_end, j0 + band.high - kTileQ + 2);
+    }
     tile_begin = first / kTileQ;
     tile_end = j0 < seq.len_kv && first <= last ? last / kTileQ + 1 : tile_begin;
   }
@@ -77,8 +145,11 @@ __device__ __forceinline__ void ForEachTile(const Arguments& a, const KeyTile& k
   int step = 0;
 #pragma unroll 1
   for (int head = first_head; head < first_head + a.heads_per_kv; ++head) {
+    const auto next = [&](int tile) {
+      return kRowRanges ? keys.list.Next(tile, keys.tile_end) : tile;
+    };
 #pragma unroll 1
-    for (int tile = keys.tile_begin; tile < keys.tile_end; ++tile, ++step) {
+    for (int tile = next(keys.tile_begin); tile < keys.tile_end; tile = next(tile + 1), ++step) {
       visit(step, head, tile * kTileQ);
     }
   }

@@ -35,26 +35,41 @@ struct TileLoader {
 
  private:
   __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
+    int row = keys.j0;
+    int entry = keys.seq.idx;
+    if constexpr (kLengths) {
+      row += static_cast<int>(keys.seq.first_kv);
+      if (p.common.packed_kv != 0) entry = 0;
+    }
     ptx::BarrierExpect(barriers.At(ready), kKvBytes);
 #pragma unroll
     for (int c = 0; c < kDim / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, keys.j0,
-                   keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
+      ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, row,
+                   keys.head_kv, entry, ptx::kEvictFirst);
     }
   }
   __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready, int head,
                                               int i0) const {
+    int row = i0;
+    int entry = keys.seq.idx;
+    if constexpr (kLengths) {
+      row += static_cast<int>(keys.seq.first_q);
+      if (p.common.packed_q != 0) entry = 0;
+    }
     ptx::BarrierExpect(barriers.At(ready), kQBytes);
 #pragma unroll
     for (int c = 0; c < kDim / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, i0, head,
-                   keys.seq.idx, ptx::kEvictLast);
+      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, row, head, entry,
+                   ptx::kEvictLast);
     }
   }
 };
 
 // Run() is called by a warp. Rows past the length get {inf, 0}, so that their P and dS are 0. The
 // scale of P is folded in: lse - kPShift makes P larger, and delta / kPScale is for dS.
+//
+// Rows of q, k, v and dout past a sequence's length may hold anything, the next sequence's rows
+// too, and 0 * NaN is NaN: with `lengths` this warp overwrites them with zeros in shared memory.
 struct RowLoader {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -78,19 +93,73 @@ struct RowLoader {
               shared::RowAddress(p.common.lse_delta, keys.seq.idx, keys.seq.first_q + i, head));
         }
       }
+      int2 ranges[kRowRanges ? kRows : 1];
+      if constexpr (kRowRanges) LoadRanges(i0, ranges);
       if (step >= kStages) ptx::NamedBarrierWait(RowsFree(stage), kRowsFreeThreads);
       const unsigned to = base + static_cast<unsigned>(4 * (stage * kTileQ + lane));
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
         ptx::StoreShared32(to + kShared.lse + 128 * n, __float_as_uint(rows[n].x - kPShift));
         ptx::StoreShared32(to + kShared.delta + 128 * n, __float_as_uint(rows[n].y / kPScale));
+        if constexpr (kRowRanges) {
+          ptx::StoreShared64(base + kShared.ranges + 8 * (stage * kTileQ + 32 * n + lane),
+                             __int_as_float(ranges[n].x), __int_as_float(ranges[n].y));
+        }
       }
+      if constexpr (kLengths) ZeroPastEnd(step, i0);
       barriers.Arrive(BackwardBarriers::kRowsReady + stage);  // each lane, behind its own stores
     });
     // No barrier is left half full.
     for (int step = max(num_steps - kStages, 0); step < num_steps; ++step) {
       ptx::NamedBarrierWait(RowsFree(step % kStages), kRowsFreeThreads);
     }
+  }
+
+ private:
+  // {first key, number of keys} of this lane's rows.
+  __device__ __forceinline__ void LoadRanges(int i0,
+                                             int2 (&ranges)[kRowRanges ? kTileQ / 32 : 1]) const {
+    const Arguments& a = p.common;
+    const long long first = a.packed_q != 0 ? keys.seq.first_q : 1ll * keys.seq.idx * a.max_len_q;
+#pragma unroll
+    for (int n = 0; n < kTileQ / 32; ++n) {
+      const int i = i0 + 32 * n + static_cast<int>(threadIdx.x) % 32;
+      ranges[n] = {0, 0};
+      if (i < keys.seq.len_q) {
+        const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first + i];
+        ranges[n] = {range.x, range.y - range.x};
+      }
+    }
+  }
+
+  __device__ __forceinline__ void ZeroPastEnd(int step, int i0) const {
+    if (step == 0 && keys.j0 + kTileKv > keys.seq.len_kv) {
+      const int rows = keys.seq.len_kv - keys.j0;
+      ZeroRows<kTileKv>(BackwardBarriers::kKReady, 0, kShared.k, rows);
+      ZeroRows<kTileKv>(BackwardBarriers::kVReady, 0, kShared.v, rows);
+    }
+    if (i0 + kTileQ > keys.seq.len_q) {
+      const int stage = step % kStages;
+      const int phase = step / kStages;
+      const int rows = keys.seq.len_q - i0;
+      ZeroRows<kTileQ>(BackwardBarriers::kQReady + stage, phase, kShared.q + stage * kQBytes, rows);
+      ZeroRows<kTileQ>(BackwardBarriers::kDoutReady + stage, phase, kShared.dout + stage * kQBytes,
+                       rows);
+    }
+  }
+  // Keeps the first `rows` of a tile of kRows.
+  template <int kRows>
+  __device__ __forceinline__ void ZeroRows(int ready, int phase, int tile, int rows) const {
+    barriers.Wait(ready, phase);
+#pragma unroll 1
+    for (int n = rows * 8 + ptx::RereadThreadIdx() % 32; n < kRows * 8; n += 32) {
+#pragma unroll
+      for (int c = 0; c < kDim / 64; ++c) {
+        ptx::StoreShared128(base + static_cast<unsigned>(tile + c * kRows * 128 + n * 16), 0, 0, 0,
+                            0);
+      }
+    }
+    ptx::FenceAsyncProxy();
   }
 };
 
@@ -142,7 +211,7 @@ struct DqAdder {
     const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
     unsigned* const semaphore =
         a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + head) * tiles + i0 / kTileQ;
-    const auto num_before = static_cast<unsigned>(kWarpgroups * keys.NumLaterVisitors(i0));
+    const auto num_before = static_cast<unsigned>(kWarpgroups * keys.NumLaterVisitors(a, i0));
     while (ptx::LoadAcquire(semaphore) < num_before) {
     }
     ptx::FenceAsyncProxyGlobal();

@@ -12,19 +12,26 @@ inline constexpr int kBackwardBarrierBytes = 256;
 // Offsets in bytes. 16-bit tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte
 // swizzle, and begin at multiples of 1024.
 struct BackwardShared {
-  int k = 0;      // [tile_kv][dim]
-  int v = 0;      // [tile_kv][dim]
-  int q = 0;      // [stages][tile_q][dim]
-  int dout = 0;   // [stages][tile_q][dim]
-  int ds = 0;     // [stages][tile_q][tile_kv]
-  int dq = 0;     // f32 [warpgroups][4 warps] pieces of 16 x 64 in dq_accum's layout
-  int lse = 0;    // f32 [stages][tile_q], in units of log2
-  int delta = 0;  // f32 [stages][tile_q]
+  int k = 0;       // [tile_kv][dim]
+  int v = 0;       // [tile_kv][dim]
+  int q = 0;       // [stages][tile_q][dim]
+  int dout = 0;    // [stages][tile_q][dim]
+  int ds = 0;      // [stages][tile_q][tile_kv]
+  int dq = 0;      // f32 [warpgroups][4 warps] pieces of 16 x 64 in dq_accum's layout
+  int lse = 0;     // f32 [stages][tile_q], in units of log2
+  int delta = 0;   // f32 [stages][tile_q]
+  int ranges = 0;  // [stages][tile_q] {first key, number of keys}; only with row_ranges
   int barriers = 0;
-  int bytes = 0;
+  int visits = 0;  // TileList, as many bytes as BackwardVisitBytes says; only with row_ranges
+  int bytes = 0;   // without `visits`
 };
 
-constexpr BackwardShared BackwardSharedOf(int tile_q, int dim) {
+// A bit for each tile of queries says whether the block visits it, another whether it is partial.
+constexpr int BackwardVisitBytes(int tiles) {
+  return (tiles + 31) / 32 * 8;
+}
+
+constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges) {
   BackwardShared s;
   s.v = kBackwardTileKv * dim * kOperandBytes;
   s.q = 2 * s.v;
@@ -33,8 +40,10 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int dim) {
   s.dq = s.ds + kBackwardStages * tile_q * kBackwardTileKv * kOperandBytes;
   s.lse = s.dq + tile_q * dim * 4;
   s.delta = s.lse + kBackwardStages * tile_q * 4;
-  s.barriers = s.delta + kBackwardStages * tile_q * 4;
-  s.bytes = s.barriers + kBackwardBarrierBytes;
+  s.ranges = s.delta + kBackwardStages * tile_q * 4;
+  s.barriers = s.ranges + (row_ranges ? kBackwardStages * tile_q * 8 : 0);
+  s.visits = s.barriers + kBackwardBarrierBytes;
+  s.bytes = s.visits;
   return s;
 }
 
