@@ -17,7 +17,8 @@
 #   tune       the tuner on a few problems; its result is kept with the logs, not used
 #   devices    a second GPU: cases and tensors on it
 #   nccl       libattn.distributed on two GPUs: every option over NCCL, in bf16
-#   families   trial kernels of sm90: TMA, clusters, a capture, programmatic dependent launch
+#   families   merge and its backward; trial kernels of sm90: TMA, clusters, a capture, programmatic
+#              dependent launch
 #   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): cases, memcheck,
 #              racecheck, plain cells
 #   profile    what bounds the kernels: ncu's view of units, issue slots and stalls

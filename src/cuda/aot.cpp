@@ -8,6 +8,7 @@
 
 #include "cuda/families/sm80/tuned.hpp"
 #include "cuda/host/architectures.hpp"
+#include "cuda/operations.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -113,9 +114,12 @@ core::Status build_ahead_of_time(const CacheRequest& request, const std::string&
     return refuse("folder: found " + why + "; accepted one that can be written");
   }
   for (const std::int32_t capability : architectures) {
-    const Wanted wanted = kernels_for(request.calls, *facts_for(capability), family_choice());
+    Wanted wanted = kernels_for(request.calls, *facts_for(capability), family_choice());
     if (result.refused == 0) result.reason = wanted.reason;
     result.refused += wanted.refused;
+    if (wanted.kernels.empty()) continue;
+    wanted.kernels.insert(wanted.kernels.end(), operation_kernels().begin(),
+                          operation_kernels().end());
     core::Status status = build(wanted.kernels, capability, request.threads, binaries, result);
     if (!status.ok()) return status;
   }

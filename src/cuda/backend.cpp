@@ -12,6 +12,7 @@
 #include "cuda/families/sm80/search_space.hpp"
 #include "cuda/families/sm80/tuned.hpp"
 #include "cuda/host/scratch.hpp"
+#include "cuda/operations.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -110,11 +111,13 @@ class CudaBackend final : public core::Backend {
     return run(call);
   }
 
-  core::Status merge(const MergeArguments&, const core::Executor&) const override {
-    return lacks("merge");
+  core::Status merge(const MergeArguments& arguments,
+                     const core::Executor& executor) const override {
+    return run(arguments, executor);
   }
-  core::Status merge_backward(const MergeBackwardArguments&, const core::Executor&) const override {
-    return lacks("backward of merge");
+  core::Status merge_backward(const MergeBackwardArguments& arguments,
+                              const core::Executor& executor) const override {
+    return run(arguments, executor);
   }
   core::Status rope(const RopeArguments&, const core::Executor&) const override {
     return lacks("rotary embedding");

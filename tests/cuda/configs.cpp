@@ -31,6 +31,7 @@
 #include "cuda/host/architectures.hpp"
 #include "cuda/host/hash.hpp"
 #include "cuda/host/occupancy.hpp"
+#include "cuda/operations.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -39,8 +40,8 @@ namespace {
 // needs at most 300 (plan_test.cpp).
 constexpr std::size_t kMostConfigs = 320;
 // In addition, of the kernels whose sources begin with these words.
-constexpr std::pair<std::string_view, std::size_t> kMostConfigsOf[] = {{"sm80/decode.cu", 41},
-                                                                       {"sm90/", 240}};
+constexpr std::pair<std::string_view, std::size_t> kMostConfigsOf[] = {
+    {"sm80/decode.cu", 41}, {"sm90/", 240}, {"passes/merge.cu", 1}};
 // Bytes that a thread spills, stores plus loads, in the worst of today's kernels, once for each
 // tile of queries (docs/kernels/sm80.md). To be lowered, never raised.
 constexpr int kMostSpilled = 540;
@@ -145,6 +146,14 @@ void merge_types(std::map<std::string, Job>& by_config, bool sm90_alone) {
   }
 }
 
+// Those of the calls, and those of merge, which has no plan.
+std::vector<KernelSpec> all_kernels(const std::vector<CacheRequest::Call>& calls,
+                                    const DeviceFacts& facts) {
+  std::vector<KernelSpec> kernels = kernels_for(calls, facts).kernels;
+  kernels.insert(kernels.end(), operation_kernels().begin(), operation_kernels().end());
+  return kernels;
+}
+
 // False where plans choose none or too many, or where the device is too small for some.
 bool collect(const std::vector<CacheRequest::Call>& calls, int capability, const Options& options,
              std::vector<Job>& jobs) {
@@ -153,9 +162,8 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, const
     std::printf("no facts of %d; known are %s\n", capability, known_capabilities().c_str());
     return false;
   }
-  const Wanted wanted = kernels_for(calls, *facts);
   std::map<std::string, Job> by_config;
-  for (const KernelSpec& spec : wanted.kernels) {
+  for (const KernelSpec& spec : all_kernels(calls, *facts)) {
     Job& job = by_config[to_string(spec.config)];
     job.facts = facts;
     job.specs.push_back(spec);
@@ -225,7 +233,7 @@ int list_configs(const Options& options) {
     const DeviceFacts* facts = typical_facts(capability);
     if (facts == nullptr) return 1;
     std::set<std::string> known;
-    for (const KernelSpec& spec : kernels_for(calls, *facts).kernels) {
+    for (const KernelSpec& spec : all_kernels(calls, *facts)) {
       const std::string text = to_string(spec.config);
       if (known.insert(text).second) std::printf("%d %s\n", capability, text.c_str());
     }

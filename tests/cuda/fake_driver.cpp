@@ -94,7 +94,7 @@ abi::Result cuDeviceGet(abi::Device* device, int ordinal) {
 }
 abi::Result cuDeviceGetName(char* name, int, abi::Device) {
   FAIL_IF_ASKED();
-  std::strcpy(name, "Fake GPU");
+  std::strcpy(name, ATTN_FAKE_NAME);
   return 0;
 }
 abi::Result cuDeviceGetAttribute(int* value, int attribute, abi::Device) {

@@ -83,8 +83,8 @@ def _out_type(dtype: torch.dtype) -> Any:
 
 
 def merge_into(o: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
-    """Adds a partial result over other keys, in place. libattn.merge does not run on CUDA yet."""
-    if o.is_cpu:
+    """Adds a partial result over other keys, in place; in PyTorch where libattn does not run."""
+    if o.is_cpu or o.is_cuda:
         _merge(o, lse, other, other_lse, out=o, lse_out=lse)
         return
     both = torch.logaddexp(lse, other_lse)

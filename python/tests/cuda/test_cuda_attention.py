@@ -165,12 +165,6 @@ def test_what_is_not_there_is_refused_with_a_reason():
     for options in ({"rope": libattn.Rope()},):
         with pytest.raises(libattn.Unsupported, match="cuda: .*rotary"):
             libattn.torch.attention(x, x, x, **options)
-    table = torch.zeros(B, 1, dtype=torch.int32, device="cuda")
-    with pytest.raises(libattn.Unsupported, match="cuda: .*paged"):
-        libattn.decode(x, x, x, block_table=table)
-    with pytest.raises(libattn.Unsupported, match="cuda: .*append"):
-        lens = torch.zeros(B, dtype=torch.int32, device="cuda")
-        libattn.decode(x, x, x, k_new=x[:, :1], v_new=x[:, :1], len_kv=lens)
 
 
 def test_lse_of_long_rows(device):

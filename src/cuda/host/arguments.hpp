@@ -11,7 +11,9 @@ namespace attn::cuda {
 // For arguments that were validated, of a problem that make_plan() takes.
 device::Arguments device_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
 
-// Rows of [b, len, heads, dim], of a tensor that the structure lacks.
+// For tensors that the structure lacks: rows [b, len, heads, dim] or [total, heads, dim];
+// statistics [b, heads, len] or [heads, total].
 device::StridedTensor device_rows(const TensorView& view);
+device::StridedTensor device_statistics(const TensorView& view);
 
 }  // namespace attn::cuda

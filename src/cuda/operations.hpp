@@ -1,0 +1,37 @@
+// Operations: merge and its backward on a device, one kernel each, without a workspace. The plan of
+// an operation is a kernel and a grid; parameters are the kernel's own (kernels/passes/).
+#pragma once
+
+#include <attn/arguments.hpp>
+#include <cstdint>
+#include <span>
+
+#include "core/backend.hpp"
+#include "cuda/host/modules.hpp"
+
+namespace attn::device::merge {
+struct Sizes;
+struct Params;
+struct BackwardParams;
+}  // namespace attn::device::merge
+
+namespace attn::cuda {
+
+// Kernels of all operations, which serve every type and shape: for binaries that are compiled ahead
+// of time.
+std::span<const KernelSpec> operation_kernels();
+const KernelSpec& merge_kernel();
+const KernelSpec& merge_backward_kernel();
+
+// Parameters of calls that were validated.
+device::merge::Params merge_params(const MergeArguments& arguments);
+device::merge::BackwardParams merge_params(const MergeBackwardArguments& arguments);
+
+// Blocks of kernels/passes/merge.cu; 0: o is empty.
+std::int64_t merge_blocks(const device::merge::Sizes& sizes);
+
+// Queue the kernel on the call's stream. `unsupported`, with the reason, where there is none.
+core::Status run(const MergeArguments& arguments, const core::Executor& executor);
+core::Status run(const MergeBackwardArguments& arguments, const core::Executor& executor);
+
+}  // namespace attn::cuda
