@@ -174,7 +174,7 @@ step_memory() { peers memory; }
 # Without the driver's cache, in which NVRTC finds what an earlier step has compiled.
 step_latency() { CUDA_CACHE_DISABLE=1 "$bundle/run" attn bench --device cuda --latency --peer "$python" --out "$rows"; }
 
-# In a folder of its own: the other steps are to see the tiles that ship.
+# In a folder of its own: the other steps are to see the tiles that ship. The tuner knows sm80.
 step_tune() {
   local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096' bad=0 status
   local seconds=${ATTN_TUNE_SECONDS:-40}
@@ -182,7 +182,7 @@ step_tune() {
   rm -rf "$ATTN_CACHE_DIR"
   while read -r pass problem; do
     echo "== $pass $problem"
-    timeout -k 5 "$seconds" "$bundle/run" attn tune --pass "$pass" --problem "$sizes $problem" \
+    ATTN_CUDA_FAMILY=sm80 timeout -k 5 "$seconds" "$bundle/run" attn tune --pass "$pass" --problem "$sizes $problem" \
       --seconds 0.01 --cells 1 --print-table 2>&1
     status=$?
     [ $status != 124 ] || echo "not done in $seconds s, which is no failure"

@@ -204,7 +204,8 @@ TEST_F(CudaBackwardCall, InOrder) {
   const auto list = launched(problem);
   ASSERT_EQ(entries(list),
             (Names{"attn_backward_preprocess", "attn_backward", "attn_backward_postprocess"}));
-  const PlanSummary plan = make_plan(Pass::backward, problem, h200()).value().summary();
+  const PlanSummary plan =
+      make_plan(Pass::backward, problem, h200(), core::Access::vector).value().summary();
   const auto tile_q = static_cast<unsigned>(plan.tile_q);
   const auto tile_kv = static_cast<unsigned>(plan.tile_kv);
   EXPECT_EQ(list[0].blocks, (300 + tile_q - 1) / tile_q * 4 * 2);

@@ -37,6 +37,7 @@ TEST(CudaSm90Plan, IsChosenUnlessAnotherIsNamed) {
   for (const FamilyChoice choice : {FamilyChoice::automatic, FamilyChoice::sm90}) {
     EXPECT_STREQ(plan_of(kLong, Access::tma, choice).family_name, "sm90");
     EXPECT_EQ(plan_of(kLong, Access::tma, choice).refusals, "");
+    EXPECT_STREQ(plan_of(kLong, Access::tma, choice, Pass::backward).family_name, "sm90");
   }
   EXPECT_STREQ(plan_of(kLong, Access::tma, FamilyChoice::sm80).family_name, "sm80");
   EXPECT_EQ(plan_of(kLong, Access::tma, FamilyChoice::sm80).workspace_bytes, 0);

@@ -41,8 +41,8 @@ core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& probl
 std::int64_t most_workspace(Pass pass, const Problem& problem, const DeviceFacts& facts,
                             FamilyChoice choice) {
   std::int64_t bytes = 0;
-  if (families(choice, pass).size() == 1) return bytes;
-  for (const Family* family : families(choice, pass)) {
+  if (families(choice).size() == 1) return bytes;
+  for (const Family* family : families(choice)) {
     const core::Result<CudaPlan> planned =
         ask(*family, pass, problem, facts, core::best_access(pass, problem));
     if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
@@ -74,19 +74,16 @@ FamilyChoice family_choice() {
   return choice;
 }
 
-std::span<const Family* const> families(FamilyChoice choice, Pass pass) {
+std::span<const Family* const> families(FamilyChoice choice) {
   static const Family* const list[] = {&sm90::family(), &sm80::family()};
-  // sm90's backward has larger errors than sm80's, and racecheck reports its lse and delta: it runs
-  // only by name (docs/kernels/sm90_backward.md).
-  const bool by_name = choice == FamilyChoice::automatic && pass == Pass::backward;
-  return std::span(list).subspan(choice == FamilyChoice::sm80 || by_name ? 1 : 0);
+  return std::span(list).subspan(choice == FamilyChoice::sm80 ? 1 : 0);
 }
 
 core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
                                  core::Access access, FamilyChoice choice) {
   std::string refusals;
   std::string last;  // the reason of the family that takes most
-  for (const Family* family : families(choice, pass)) {
+  for (const Family* family : families(choice)) {
     core::Result<CudaPlan> planned = ask(*family, pass, problem, facts, access);
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();

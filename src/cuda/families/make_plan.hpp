@@ -5,14 +5,14 @@
 
 namespace attn::cuda {
 
-// Which families may run a call. sm90: where it takes the call, else sm80. automatic: the same for
-// forwards, sm80 for backwards. The environment variable ATTN_CUDA_FAMILY, read once, names one.
+// Which families may run a call. sm90, and automatic: sm90 where it takes the call, else sm80. The
+// environment variable ATTN_CUDA_FAMILY, read once, names one.
 enum class FamilyChoice { automatic, sm80, sm90 };
 FamilyChoice parse_family_choice(const char* text);  // anything else, and null: automatic
 FamilyChoice family_choice();
 
 // In the order in which they are asked.
-std::span<const Family* const> families(FamilyChoice choice, Pass pass);
+std::span<const Family* const> families(FamilyChoice choice);
 
 // The plan of calls whose tensors allow `access`, or why there is none. A pure function, for
 // problems that validate_problem() accepted.
