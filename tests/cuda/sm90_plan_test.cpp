@@ -55,8 +55,6 @@ TEST(CudaSm90Plan, RefusesWithReasons) {
   EXPECT_EQ(reason(kLong + "dim_qk=63 dim_vo=63"),
             "sm90: needs the access tma, the call's is element");
   EXPECT_EQ(reason(kLong, Access::tma, Pass::decode), "sm90: has no kernel for the decode");
-  EXPECT_EQ(reason(kLong + "dtype_out=f32"), "sm90: has no kernel for o of another type than q");
-  EXPECT_EQ(reason(kLong + "nonfinite_zero"), "sm90: does not replace non-finite results");
   EXPECT_EQ(reason(kLong + "bias=hk dtype_bias=bf16"),
             "sm90: takes no bias or mask that broadcasts queries or keys");
   EXPECT_EQ(reason(kLong + "mask=bq"),

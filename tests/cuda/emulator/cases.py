@@ -74,6 +74,17 @@ FORWARD = (
     ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=64 dim_vo=64 causal"),
     ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=256 dim_vo=256"),
     ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=96"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=96 dtype_out=f32"),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=128 dim_vo=128 dtype_out=f32 causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 nonfinite_zero"
+        " lengths_q lengths_kv",
+    ),
 )
 BACKWARD = (
     ("", "heads_q=2 heads_kv=2 len_q=256 len_kv=256 dim_qk=64 dim_vo=64"),

@@ -38,7 +38,7 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
   maps.rows("q", from.tensors.q, kQRows, params.q);
   maps.rows("k", from.tensors.k, kv_rows, params.k);
   maps.rows("v", from.tensors.v, kv_rows, params.v);
-  maps.rows("o", from.tensors.o, kStoredRows, params.o);
+  if (config.get("store_elements") == 0) maps.rows("o", from.tensors.o, kStoredRows, params.o);
   maps.scores("bias", from.tensors.bias, p.bias, tile_kv, params.bias);
   maps.scores("mask", from.tensors.mask, p.mask, tile_kv, params.mask);
   if (!maps.status().ok()) return std::move(maps.status());

@@ -124,7 +124,6 @@ std::string type_refusal(const Problem& p) {
     return std::string("has no kernel for ") + to_string(p.dtype);
   }
   if (p.kv_type() != p.dtype) return "has no kernel for k and v of another type than q";
-  if (p.out_type() != p.dtype) return "has no kernel for o of another type than q";
   return {};
 }
 
@@ -132,7 +131,6 @@ std::string option_refusal(const Problem& p) {
   if (p.page_size > 0) return "has no kernel for paged caches";
   if (p.len_new > 0) return "has no kernel that appends to a cache";
   if (p.rope != Rope::none) return "has no kernel with rotary embedding";
-  if (p.nonfinite_zero) return "does not replace non-finite results";
   if (p.layout_q != p.layout_kv) return "takes q, k and v that are all packed or all padded";
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && (!extent->q || !extent->kv)) {
@@ -185,6 +183,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles, Schedul
       .set("dropout", p.dropout)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", p.mask.given)
+      .set("store_elements", p.nonfinite_zero || p.out_type() != p.dtype)
       .set("element_access", false);
 }
 

@@ -12,6 +12,7 @@
 //   row_ranges     kv_begin or kv_end are given
 //   lengths        kNoLengths, kPadded, kPacked
 //   softcap, alibi, dropout, bias_type, mask
+//   store_elements  O is of another type than Q, or non-finite results are replaced
 #pragma once
 #include "config.cuh"
 #include "sm90/forward_params.cuh"

@@ -1,6 +1,7 @@
 // The end of a tile of queries: O / sum and lse. A warp stores its 16 rows through shared memory of
 // its own, so that warps need not wait for each other; the store runs under the next tile.
 #pragma once
+#include "shared/gradient.cuh"
 #include "sm90/forward_consumer.cuh"
 
 namespace sm90 {
@@ -22,6 +23,10 @@ struct Epilogue {
     const int row = tile.row + 64 * c.warpgroup + 16 * c.warp;  // the warp's first
     float factor[2];
     WriteLse(row + c.lane / 4, factor);
+    if constexpr (config::store_elements != 0) {
+      StoreElements(row + c.lane / 4, factor);
+      return;
+    }
 #pragma unroll
     for (int column = 0; column < kDimVo; column += kOColumns) {
       if (c.lane == 0) ptx::TmaStoreWaitRead();  // what was staged before has left
@@ -57,6 +62,37 @@ struct Epilogue {
       }
       if (config::lengths != kNoLengths && i >= seq.len_q) factor[h] = 0.0f;
     }
+  }
+
+  // From registers: four lanes store 8 columns of a row, 32 bytes in f32.
+  __device__ __forceinline__ void StoreElements(int first, const float (&factor)[2]) const {
+    const auto& a = c.p.common;
+    const bool pairs = a.o.type == config::f32 && a.nonfinite_count == nullptr;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = first + 8 * h;
+      if (i >= seq.rows_q) continue;
+      const bool empty = factor[h] == 0.0f;  // as in Stage
+      char* const row = shared::RowAddress(a.o, seq.idx, seq.first_q + i, tile.head);
+#pragma unroll
+      for (int n = 0; n < kDimVo / 8; ++n) {
+        const int column = 8 * n + 2 * (c.lane % 4);
+        const float2 value = {empty ? 0.0f : c.o[4 * n + 2 * h] * factor[h],
+                              empty ? 0.0f : c.o[4 * n + 2 * h + 1] * factor[h]};
+        if (pairs && column + 1 < a.dim_vo) {
+          *reinterpret_cast<float2*>(row + 4 * column) = value;
+        } else {
+          StoreElement(row, column, value.x);
+          StoreElement(row, column + 1, value.y);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void StoreElement(char* row, int column, float value) const {
+    const auto& a = c.p.common;
+    if (column >= a.dim_vo) return;
+    shared::StoreElement(row + column * shared::ElementBytes(a.o.type), a.o.type,
+                         shared::Finite(a, value));
   }
 
   __device__ __forceinline__ unsigned Staged() const {
