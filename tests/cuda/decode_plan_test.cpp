@@ -57,6 +57,20 @@ TEST(CudaDecodePlan, SplitsFillTheDevice) {
   }
 }
 
+// What was fastest on an H100, or within 3 % of it (bench/results/h100/decode_replay.jsonl).
+TEST(CudaDecodePlan, SplitsAreTheMeasuredOnes) {
+  const auto splits = [](const std::string& sizes) {
+    return decode_plan(large(sizes)).decode.splits;
+  };
+  EXPECT_EQ(splits("len_kv=4096"), 16);
+  EXPECT_EQ(splits("len_kv=32768"), 16);
+  EXPECT_EQ(splits("len_kv=131072"), 16);
+  EXPECT_EQ(splits("len_kv=4096 heads_kv=32"), 4);
+  EXPECT_EQ(splits("len_kv=131072 heads_kv=32"), 4);
+  EXPECT_EQ(splits("len_kv=4096 batch=16"), 1);
+  EXPECT_EQ(splits("len_kv=4096 batch=16 heads_kv=32"), 1);
+}
+
 TEST(CudaDecodePlan, CutsThatAreAskedForDependOnNothingElse) {
   for (const char* others : {"batch=1", "batch=64", "batch=3 lengths_kv"}) {
     const CudaPlan plan = decode_plan(large("len_kv=1000 split_keys=100 " + std::string(others)));

@@ -102,18 +102,19 @@ std::int64_t most_keys(const Problem& p) {
   return std::max<std::int64_t>(keys, 1);
 }
 
-// The number of splits by a model of the time, in keys that an SM reads: its share of all keys or,
-// where shares are uneven, that of the busiest SM, which can read a tenth faster; the start of each
-// wave of blocks; the merge. A single block an SM hides latency less well. The constants are
-// guesses from latencies of 1 to 2 us; not measured.
+// The number of splits by a model of the time, in keys that an SM reads. Measured on an H100 with 1
+// to 128 splits of 8, 32 and 128 tiles (bench/results/h100/decode_replay.jsonl): one block on every
+// SM is best, which already reads at the memory's rate; two on each cost 3 %, uneven ones 10 to 15
+// % (an SM with two blocks reads a quarter faster than one); a split costs the merge 0.05 us.
 std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of,
                            const DeviceFacts& facts) {
   constexpr double kStart = 64.0;
   constexpr double kMerge = 40.0;
-  constexpr double kMergeOfSplit = 1.0;
-  constexpr double kOneBlock = 1.06;
-  constexpr double kReserve = 1.1;
-  constexpr std::int64_t kLeastKeys = 128;
+  constexpr double kMergeOfSplit = 4.0;
+  constexpr double kOneBlock = 1.1;
+  constexpr double kMoreBlocks = 1.25;
+  constexpr double kSharedSm = 1.03;
+  constexpr std::int64_t kLeastKeys = 256;
   constexpr std::int64_t kMostSplits = 256;
   if (tiles == 0) return 1;
   const std::int64_t keys = most_keys(p);
@@ -125,9 +126,10 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of
     const std::int64_t each = core::round_up(core::divide_up(keys, wanted), of.step());
     const std::int64_t splits = core::divide_up(keys, each);
     const std::int64_t blocks = tiles * splits;
-    const double busiest = static_cast<double>(core::divide_up(blocks, sms) * each) / kReserve;
-    double time = std::max(all, busiest);
-    if (blocks <= sms) time *= kOneBlock;
+    const bool alone = blocks <= sms;
+    const double busiest = static_cast<double>(core::divide_up(blocks, sms) * each);
+    double time = std::max(all, busiest / (alone ? kOneBlock : kMoreBlocks));
+    if (!alone) time *= kSharedSm;
     time += kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
     if (splits > 1) time += kMerge + kMergeOfSplit * static_cast<double>(splits);
     if (time < best_time) {
