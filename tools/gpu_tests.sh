@@ -15,6 +15,7 @@
 #   memory     memory beyond the tensors of a forward and backward of up to 131072 rows; rows
 #   latency    start-up, first calls and the host's time for a call, ours and PyTorch's; rows
 #   tune       the tuner on a few problems; its result is kept with the logs, not used
+#   training   steps of GPT-2 small, by kind of attention, compiled too; rows
 #   devices    a second GPU: cases and tensors on it
 #   nccl       libattn.distributed on two GPUs: every option over NCCL, in bf16
 #   families   merge and its backward; trial kernels of sm90: TMA, clusters, a capture, programmatic
@@ -60,6 +61,7 @@ errors 20 120
 memory 20 150
 latency 55 120
 tune 80 150
+training 150 400
 devices 24 120
 nccl 40 150
 families 5 60
@@ -194,6 +196,11 @@ END
   "$bundle/run" attn info --backend cuda | grep -i tune | tee -a "$out/tune.log"
   find "$ATTN_CACHE_DIR" -name '*tuned*' -type f -exec cat {} + >"$out/tuned.txt"
   return $bad
+}
+
+step_training() {
+  "$python" bench/peers/torch_training.py --loss-steps 200 --out "$rows" &&
+    "$python" bench/peers/torch_training.py --compile --out "$rows" --attention libattn,cudnn,flash
 }
 
 # Several devices.
