@@ -60,7 +60,14 @@ constexpr Variant kVariants[] = {
      0},
     {"d64 ranges", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 kv_begin causal", 0},
     {"d128 ranges", Pass::backward,
-     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_begin kv_end", 0}};
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 kv_begin kv_end", 0},
+    {"d64 softcap", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 softcap causal", 8},
+    {"d64 ALiBi", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 alibi causal", 0},
+    {"d64 dropout", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 dropout", 48},
+    {"d128 softcap and ALiBi", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 softcap alibi kv_end", 0},
+    {"d128 dropout", Pass::backward,
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 dropout lengths_kv", 0}};
 
 // The kernels that plans choose for them.
 std::vector<KernelSpec> main_kernels() {

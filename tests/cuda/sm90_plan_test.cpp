@@ -89,9 +89,6 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
             "sm90: takes up to 4194304 queries with kv_begin or kv_end");
   EXPECT_EQ(reason(kLong + "mask=qk"), "sm90: has no backward with a mask");
   EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=bf16"), "sm90: has no backward with a bias");
-  EXPECT_EQ(reason(kLong + "softcap"), "sm90: has no backward with softcap");
-  EXPECT_EQ(reason(kLong + "alibi"), "sm90: has no backward with ALiBi");
-  EXPECT_EQ(reason(kLong + "dropout"), "sm90: has no backward with dropout");
   EXPECT_EQ(reason(kLong + "dim_qk=192 dim_vo=192"), "sm90: has no backward above dim 128");
   EXPECT_EQ(reason("len_q=0 len_kv=8"), "sm90: takes no sizes of 0");
 }
@@ -108,6 +105,8 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
   const Expected expected[] = {
       {kLong, 64, 128, 198912, 32 * 2 * 16},
       {kLong + "dim_qk=128 dim_vo=128 causal", 128, 64, 197888, 32 * 2 * 16},
+      {kLong + "softcap causal", 64, 128, 198912, 32 * 2 * 16},
+      {kLong + "softcap dropout", 128, 64, 197888, 32 * 2 * 16},
       {gqa + "dim_qk=40 dim_vo=64", 64, 128, 198912, 5 * 2 * 4},
       {gqa + "dim_qk=64 dim_vo=72", 128, 64, 197888, 5 * 2 * 4}};
   for (const Expected& e : expected) {
@@ -147,7 +146,7 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
   EXPECT_EQ(no_dq.workspace.dq_accum.bytes, 0);
 }
 
-TEST(CudaSm90Plan, BackwardsWithLengthsAndRanges) {
+TEST(CudaSm90Plan, BackwardsWithOptions) {
   const auto backward = [](const std::string& problem) {
     CudaPlan plan = plan_of(problem, Access::tma, FamilyChoice::sm90, Pass::backward);
     EXPECT_STREQ(plan.family_name, "sm90") << problem << ": " << plan.refusals;
@@ -160,6 +159,10 @@ TEST(CudaSm90Plan, BackwardsWithLengthsAndRanges) {
   };
   EXPECT_EQ(constants("causal"),
             std::pair(std::optional<std::int64_t>(0), std::optional<std::int64_t>(0)));
+  for (const char* option : {"softcap", "alibi", "dropout"}) {
+    const CudaPlan plan = backward(kLong + option);
+    EXPECT_EQ(plan.kernels[plan.main].config.get(option), 1);
+  }
   EXPECT_EQ(constants("lengths_q").first, 1);
   EXPECT_EQ(constants("kv_end").second, 1);
   const CudaPlan packed = backward(

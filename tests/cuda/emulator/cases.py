@@ -145,6 +145,30 @@ BACKWARD = (
         "batch=2 heads_q=2 heads_kv=1 len_q=564 len_kv=836 dim_qk=128 dim_vo=128 kv_begin kv_end"
         " causal",
     ),
+    (
+        "softcap=5",
+        "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 softcap kv_end"
+        " lengths_kv",
+    ),
+    (
+        "softcap=5 scale=0.3",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap causal",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 softcap dropout alibi",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 alibi causal"),
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 alibi dropout sink dsink"
+        " window_left=100 deterministic",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 dropout causal",
+    ),
 )
 PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 

@@ -67,6 +67,9 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
 inline unsigned __float_as_uint(float x) {
   return emulator::bits<unsigned>(x);
 }
+inline float __saturatef(float x) {
+  return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;  // NaN becomes 0
+}
 inline int __float_as_int(float x) {
   return emulator::bits<int>(x);
 }

@@ -40,6 +40,8 @@ static_assert((kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
 inline constexpr int kPShift = kDtype == config::f16 ? 8 : 0;
 inline constexpr float kPScale = 1 << kPShift;
 
+using Scores = float[kTileQ / 2];  // of a thread: 64 keys x tile_q; see ptx/wgmma.cuh
+
 // Registers after setmaxnreg; see forward_config.cuh.
 inline constexpr int kProducerRegisters = 40;
 inline constexpr int kConsumerRegisters = 232;

@@ -15,12 +15,12 @@
 #include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
 #include "sm90/backward_keys.cuh"
+#include "sm90/backward_options.cuh"
 
 namespace sm90 {
 
 // Accumulators of a thread; see ptx/wgmma.cuh.
 using KeyGradient = float[kDim / 2];  // 64 keys x dim
-using Scores = float[kTileQ / 2];     // 64 keys x tile_q
 using Fragments = unsigned[kTileQ / 4];
 using DqPart = float[64 / 2];  // 64 queries x 64 columns
 
@@ -47,21 +47,21 @@ struct Consumer {
         lane(static_cast<int>(threadIdx.x) % 32),
         scale(params.common.scale * shared::kLog2E) {}
 
-  // Computes dk (before the scale) and dv (times kPScale), and hands on dq.
+  // Computes dk (before the scale) and dv (before the factor of its own), and hands on dq.
   __device__ __forceinline__ void Run() {
     barriers.Wait(BackwardBarriers::kKReady, 0);
-    ForEachTile(p.common, keys, [&](int step, int, int i0) {
+    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
       if (keys.IsFull(i0)) {
-        Step<false>(step, i0);
+        Step<false>(step, head, i0);
       } else {
-        Step<true>(step, i0);
+        Step<true>(step, head, i0);
       }
     });
   }
 
  private:
   template <bool kPartial>
-  __device__ __forceinline__ void Step(int step, int i0) {
+  __device__ __forceinline__ void Step(int step, int head, int i0) {
     const int stage = step % kStages;
     const int phase = step / kStages;
     const ptx::MatrixDescriptor q(base + kShared.q + static_cast<unsigned>(stage * kQBytes),
@@ -73,6 +73,8 @@ struct Consumer {
     DqPart dq;
     Fragments p_pairs;
     Fragments ds_pairs;
+    ScoreOptions options;
+    options.Start(p.common, keys.seq, head, i0 + Query(), Key(0));
     if constexpr (kLengths && kPartial) {  // RowLoader has overwritten rows of all tiles
       barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     }
@@ -83,9 +85,11 @@ struct Consumer {
     IssueScores(kShared.v, dout, dp);
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     ptx::WgmmaWait<1>();
+    ModifyScores(options, stage, s);
     ComputeP<kPartial>(stage, i0, s);
+    options.GenerateBits(i0, Key(0) - lane / 4, s);
     ptx::WgmmaWait<0>();
-    ComputeDs(stage, s, dp, p_pairs, ds_pairs);
+    ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
     IssueKeyGradient(p_pairs, dout, dv);
@@ -170,9 +174,45 @@ struct Consumer {
             static_cast<int>(pair.w)};
   }
 
-  // s: raw products on entry, P in f32 on return.
+  // Softcap and ALiBi: raw products become log2(P).
+  __device__ __forceinline__ void ModifyScores(const ScoreOptions& options, int stage,
+                                               Scores& s) const {
+    if constexpr (kHasScoreMod) {
+      bool in_series = false;
+      if constexpr (kSoftcap) {
+        float most = 0.0f;
+#pragma unroll
+        for (float raw : s) most = fmaxf(most, fabsf(raw));
+        in_series = __all_sync(~0u, !(most > p.common.cap_reach)) != 0;
+      }
+      if (in_series) {
+        ModifyAll<true>(options, stage, s);
+      } else {
+        ModifyAll<false>(options, stage, s);
+      }
+    }
+  }
+  template <bool in_series>
+  __device__ __forceinline__ void ModifyAll(const ScoreOptions& options, int stage,
+                                            Scores& s) const {
+#pragma unroll
+    for (int i = 0; i < kTileQ / 8; ++i) {
+      const float2 lse = LoadRows(kShared.lse, stage, i);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float& x = s[4 * i + 2 * h];
+        float& y = s[4 * i + 2 * h + 1];
+        x = options.Score<in_series>(p.common, x, 8 * i, 8 * h, -lse.x);
+        y = options.Score<in_series>(p.common, y, 8 * i + 1, 8 * h, -lse.y);
+      }
+    }
+  }
+
+  // s: raw products on entry, P in f32 on return; log2(P) with kHasScoreMod on entry and with
+  // softcap on return, since its derivative follows from it.
   template <bool kPartial>
   __device__ __forceinline__ void ComputeP(int stage, int i0, Scores& s) const {
+    constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
     // A key is visible to queries [first, last], counted from this thread's query 0.
     int first[2];
     int last[2];
@@ -184,23 +224,32 @@ struct Consumer {
     }
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
-      const float2 lse = LoadRows(kShared.lse, stage, i);
+      float2 lse{};
+      if constexpr (!kHasScoreMod) lse = LoadRows(kShared.lse, stage, i);
       int4 range{};
       if constexpr (kPartial && kRowRanges) range = LoadRanges(stage, i);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float& x = s[4 * i + 2 * h];
         float& y = s[4 * i + 2 * h + 1];
-        x = ptx::Exp2(fmaf(x, scale, -lse.x));
-        y = ptx::Exp2(fmaf(y, scale, -lse.y));
+        if constexpr (!kHasScoreMod) {
+          x = fmaf(x, scale, -lse.x);
+          y = fmaf(y, scale, -lse.y);
+        }
+        if constexpr (!kSoftcap) {
+          x = ptx::Exp2(x);
+          y = ptx::Exp2(y);
+        }
         if constexpr (kPartial && kRowRanges) {
-          if (static_cast<unsigned>(Key(h) - range.x) >= static_cast<unsigned>(range.y)) x = 0.0f;
-          if (static_cast<unsigned>(Key(h) - range.z) >= static_cast<unsigned>(range.w)) y = 0.0f;
+          if (static_cast<unsigned>(Key(h) - range.x) >= static_cast<unsigned>(range.y))
+            x = kHidden;
+          if (static_cast<unsigned>(Key(h) - range.z) >= static_cast<unsigned>(range.w))
+            y = kHidden;
         } else if constexpr (kPartial) {
-          if (8 * i < first[h]) x = 0.0f;
-          if (8 * i + 1 < first[h]) y = 0.0f;
-          if (config::left_bound != 0 && 8 * i > last[h]) x = 0.0f;
-          if (config::left_bound != 0 && 8 * i + 1 > last[h]) y = 0.0f;
+          if (8 * i < first[h]) x = kHidden;
+          if (8 * i + 1 < first[h]) y = kHidden;
+          if (config::left_bound != 0 && 8 * i > last[h]) x = kHidden;
+          if (config::left_bound != 0 && 8 * i + 1 > last[h]) y = kHidden;
         }
       }
     }
@@ -208,19 +257,50 @@ struct Consumer {
 
   // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
   // The rounded P and dS take the registers of P and dP.
-  __device__ __forceinline__ void ComputeDs(int stage, const Scores& s, const Scores& dp,
-                                            Fragments& p_pairs, Fragments& ds_pairs) const {
+  // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
+  __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, const Scores& s,
+                                            const Scores& dp, Fragments& p_pairs,
+                                            Fragments& ds_pairs) const {
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
       const float2 delta = LoadRows(kShared.delta, stage, i);
+      float2 lse{};
+      if constexpr (kSoftcap) lse = LoadRows(kShared.lse, stage, i);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float x = s[4 * i + 2 * h];
-        const float y = s[4 * i + 2 * h + 1];
-        p_pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
+        float x = s[4 * i + 2 * h];
+        float y = s[4 * i + 2 * h + 1];
+        float2 slope{1.0f, 1.0f};
+        if constexpr (kSoftcap) {
+          slope = {options.Slope(p.common, x, lse.x, 8 * i, 8 * h),
+                   options.Slope(p.common, y, lse.y, 8 * i + 1, 8 * h)};
+          x = ptx::Exp2(x);
+          y = ptx::Exp2(y);
+        }
+        float2 factor{1 / kPScale, 1 / kPScale};
+        if constexpr (kSignedP) {
+          const float2 kept{options.Kept(x), options.Kept(y)};
+          const float scale_of_kept = p.common.keep_scale / kPScale;
+          x = fabsf(x);
+          y = fabsf(y);
+          factor = {kept.x * scale_of_kept, kept.y * scale_of_kept};
+          p_pairs[2 * i + h] = ptx::Pack<kDtype>(x * kept.x, y * kept.y);
+        } else {
+          p_pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
+        }
+        if constexpr (kDropout && !kSignedP) {
+          const unsigned keeps = options.Keeps(i, h);
+          p_pairs[2 * i + h] = shared::ApplyDropout<kDtype>(p_pairs[2 * i + h], keeps);
+          const float kept = p.common.keep_scale / kPScale;
+          factor = {shared::KeepFactor(keeps, 0) * kept, shared::KeepFactor(keeps, 1) * kept};
+        }
+        if constexpr (kSoftcap) {
+          x *= slope.x;
+          y *= slope.y;
+        }
         ds_pairs[2 * i + h] =
-            ptx::Pack<kDtype>(x * fmaf(dp[4 * i + 2 * h], 1 / kPScale, -delta.x),
-                              y * fmaf(dp[4 * i + 2 * h + 1], 1 / kPScale, -delta.y));
+            ptx::Pack<kDtype>(x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x),
+                              y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y));
       }
     }
   }

@@ -11,11 +11,18 @@ struct BackwardEpilogue {
 
   __device__ __forceinline__ void Run() const {
     const Arguments& a = c.p.common;
-    if (a.dv.base != nullptr) Write(a.dv, c.dv, 1 / kPScale, a.dim_vo);
+    if (a.dv.base != nullptr) Write(a.dv, c.dv, DvFactor(a), a.dim_vo);
     if (a.dk.base != nullptr) Write(a.dk, c.dk, a.scale, a.dim_qk);
   }
 
  private:
+  // What dV lacks: dropout's factor, and the scale that P had.
+  __device__ __forceinline__ static float DvFactor(const Arguments& a) {
+    if constexpr (kSignedP) return a.keep_scale / kPScale;
+    if constexpr (kDropout) return a.keep_scale * (shared::kKeptScale<kDtype> / kPScale);
+    return 1 / kPScale;
+  }
+
   // Four lanes exchange their parts of a row: each stores 8 columns of every 32.
   __device__ __forceinline__ void Write(const shared::StridedTensor& tensor,
                                         const KeyGradient& sums, float factor, int dim) const {
