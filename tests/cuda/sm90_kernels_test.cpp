@@ -1,4 +1,4 @@
-// sm90/forward.cu and sm90/backward.cu compile for the Configs of docs/kernels/sm90_forward.md and
+// The kernels of the family sm90 compile for the Configs of docs/kernels/sm90_forward.md and
 // sm90_backward.md: without a warning of ptxas (wgmma serialized, setmaxnreg ignored) and within
 // the stack that the documents list.
 #include <gtest/gtest.h>
@@ -67,7 +67,16 @@ constexpr Variant kVariants[] = {
     {"d128 softcap and ALiBi", Pass::backward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 softcap alibi kv_end", 0},
     {"d128 dropout", Pass::backward,
-     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 dropout lengths_kv", 0}};
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 dropout lengths_kv", 0},
+    {"d192 window, f16", Pass::backward,
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=192 dim_vo=128 causal window_left=99", 0},
+    {"d192 deterministic", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=192 dim_vo=192 causal deterministic accumulate", 0},
+    {"d256 deterministic, f16", Pass::backward,
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 deterministic", 0},
+    {"d256 window, f32 gradients", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 causal window_left=99 dtype_grad=f32",
+     0}};
 
 // The kernels that plans choose for them.
 std::vector<KernelSpec> main_kernels() {

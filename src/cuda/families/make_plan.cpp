@@ -26,11 +26,20 @@ std::string grid_refusal(const CudaPlan& plan) {
   return {};
 }
 
+// Not measured yet, so these calls take sm90 only by name.
+bool only_by_name(const Family& family, Pass pass, const Problem& problem) {
+  return &family == &sm90::family() && pass == Pass::backward &&
+         std::max(problem.dim_qk, problem.dim_vo) > 128;
+}
+
 core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& problem,
-                           const DeviceFacts& facts, core::Access access) {
+                           const DeviceFacts& facts, core::Access access, FamilyChoice choice) {
   core::Result<CudaPlan> planned =
       family.plan(pass, problem, facts, std::min(access, core::best_access(pass, problem)));
   if (!planned.ok()) return planned;
+  if (choice == FamilyChoice::automatic && only_by_name(family, pass, problem)) {
+    return core::Result<CudaPlan>::none("runs backwards above dim 128 only by name");
+  }
   if (std::string why = grid_refusal(planned.value()); !why.empty()) {
     return core::Result<CudaPlan>::none(std::move(why));
   }
@@ -44,7 +53,7 @@ std::int64_t most_workspace(Pass pass, const Problem& problem, const DeviceFacts
   if (families(choice).size() == 1) return bytes;
   for (const Family* family : families(choice)) {
     const core::Result<CudaPlan> planned =
-        ask(*family, pass, problem, facts, core::best_access(pass, problem));
+        ask(*family, pass, problem, facts, core::best_access(pass, problem), choice);
     if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
   }
   return bytes;
@@ -84,7 +93,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
   std::string refusals;
   std::string last;  // the reason of the family that takes most
   for (const Family* family : families(choice)) {
-    core::Result<CudaPlan> planned = ask(*family, pass, problem, facts, access);
+    core::Result<CudaPlan> planned = ask(*family, pass, problem, facts, access, choice);
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();
       finish(*family, std::move(refusals), plan);

@@ -169,6 +169,23 @@ BACKWARD = (
         "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
         " dim_qk=64 dim_vo=64 dropout causal",
     ),
+    ("", "heads_q=2 heads_kv=2 len_q=256 len_kv=240 dim_qk=256 dim_vo=256"),
+    ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=256 dim_vo=256 causal"),
+    ("", "heads_q=2 heads_kv=1 len_q=330 len_kv=200 dim_qk=192 dim_vo=128 causal dlse"),
+    ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=336 dim_qk=136 dim_vo=200 sink dsink causal"),
+    (
+        "",
+        "heads_q=2 heads_kv=2 len_q=400 len_kv=450 dim_qk=256 dim_vo=256 causal deterministic"
+        " window_left=150",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=130 len_kv=200 dim_qk=192 dim_vo=192 deterministic"),
+    ("", "heads_q=2 heads_kv=1 len_q=70 len_kv=170 dim_qk=256 dim_vo=256 accumulate"),
+    ("", "heads_q=2 heads_kv=2 len_q=64 len_kv=300 dim_qk=192 dim_vo=136 dtype_grad=f32"),
+    (
+        "",
+        "heads_q=2 heads_kv=2 len_q=300 len_kv=500 dim_qk=256 dim_vo=256 window_left=60"
+        " window_right=20",
+    ),
 )
 PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 

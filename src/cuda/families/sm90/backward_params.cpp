@@ -21,11 +21,14 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   const CudaPlan& plan = from.plan;
   BackwardParams& params =
       *std::construct_at(reinterpret_cast<BackwardParams*>(memory.bytes.data()));
-  const auto q_rows = static_cast<std::uint32_t>(*plan.kernels[plan.main].config.get("tile_q"));
+  const Config& config = plan.kernels[plan.main].config;
+  const auto q_rows = static_cast<std::uint32_t>(*config.get("tile_q"));
+  const auto kv_rows =
+      static_cast<std::uint32_t>(config.get("tile_kv").value_or(device::sm90::kBackwardTileKv));
   MapEncoder maps(from.driver);
   maps.rows("q", from.tensors.q, q_rows, params.q);
-  maps.rows("k", from.tensors.k, device::sm90::kBackwardTileKv, params.k);
-  maps.rows("v", from.tensors.v, device::sm90::kBackwardTileKv, params.v);
+  maps.rows("k", from.tensors.k, kv_rows, params.k);
+  maps.rows("v", from.tensors.v, kv_rows, params.v);
   maps.rows("dout", from.tensors.dout, q_rows, params.dout);
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/divide_up.hpp"
+#include "cuda/families/sm90/backward_wide_plan.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
 #include "cuda/kernels/passes/sink_gradient.cuh"
@@ -13,7 +14,6 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr std::int64_t kMaxDim = 128;
 // The kernel adds distances to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
 
@@ -28,6 +28,7 @@ struct Tiles {
 // dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
 // with ALiBi or dropout exceeds the registers of 128 queries: dim 128, columns past 64 are zeros.
 Tiles tiles_of(const Problem& p) {
+  if (needs_wide_backward(p)) return {.dim = wide_backward_dim(p), .tile_q = kWideTileQ};
   if (std::max(p.dim_qk, p.dim_vo) > 64 || (p.softcap && (p.alibi || p.dropout)))
     return {.dim = 128, .tile_q = 64};
   return {.dim = 64, .tile_q = 128};
@@ -73,12 +74,35 @@ std::string size_refusal(const Problem& p) {
     return "takes no sizes of 0";
   }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^29";
-  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no backward above dim 128";
+  if (needs_wide_backward(p)) return {};
   const std::int64_t most = kMaxRangedTiles * tiles_of(p).tile_q;
   if (has_row_ranges(p) && p.len_q > most) {
     return "takes up to " + std::to_string(most) + " queries with kv_begin or kv_end";
   }
   return {};
+}
+
+void add_narrow_backward(const Problem& p, const Tiles& tiles, CudaPlan& plan) {
+  constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
+  KernelSpec& main =
+      plan.add("sm90/backward.cu", kBackwardEntry, kThreads,
+               core::divide_up(p.len_kv, std::int64_t{device::sm90::kBackwardTileKv}) * p.heads_kv *
+                   p.batch);
+  main.shared_bytes = static_cast<unsigned>(shared_bytes_of(p, tiles));
+  main.config.set("dtype", static_cast<int>(p.dtype))
+      .set("dim", tiles.dim)
+      .set("tile_q", tiles.tile_q)
+      .set("blocks", 1)
+      .set("left_bound", p.window_left.has_value())
+      // Ranges alone would spill 16 bytes at dim 64.
+      .set("lengths", has_lengths(p) || has_row_ranges(p))
+      .set("row_ranges", has_row_ranges(p))
+      .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
+      .set("softcap", p.softcap)
+      .set("alibi", p.alibi)
+      .set("dropout", p.dropout)
+      .set("bias_type", 0)
+      .set("element_access", false);
 }
 
 }  // namespace
@@ -87,6 +111,9 @@ std::string backward_refusal(const Problem& p, core::Access access) {
   if (std::string why = type_refusal(p); !why.empty()) return why;
   if (std::string why = option_refusal(p); !why.empty()) return why;
   if (std::string why = size_refusal(p); !why.empty()) return why;
+  if (needs_wide_backward(p)) {
+    if (std::string why = wide_backward_refusal(p); !why.empty()) return why;
+  }
   if (access == core::Access::tma) return {};
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
 }
@@ -108,26 +135,11 @@ CudaPlan plan_backward(const Problem& p) {
              core::divide_up(p.total_kv, device::uncovered_rows::kRows));
   }
   plan.main = plan.num_kernels;
-  constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
-  KernelSpec& main =
-      plan.add("sm90/backward.cu", kBackwardEntry, kThreads,
-               core::divide_up(p.len_kv, std::int64_t{device::sm90::kBackwardTileKv}) * p.heads_kv *
-                   p.batch);
-  main.shared_bytes = static_cast<unsigned>(shared_bytes_of(p, tiles));
-  main.config.set("dtype", static_cast<int>(p.dtype))
-      .set("dim", tiles.dim)
-      .set("tile_q", tiles.tile_q)
-      .set("blocks", 1)
-      .set("left_bound", p.window_left.has_value())
-      // Ranges alone would spill 16 bytes at dim 64.
-      .set("lengths", has_lengths(p) || has_row_ranges(p))
-      .set("row_ranges", has_row_ranges(p))
-      .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
-      .set("softcap", p.softcap)
-      .set("alibi", p.alibi)
-      .set("dropout", p.dropout)
-      .set("bias_type", 0)
-      .set("element_access", false);
+  if (needs_wide_backward(p)) {
+    add_wide_backward(p, plan);
+  } else {
+    add_narrow_backward(p, tiles, plan);
+  }
   if (p.dq) {
     const bool packed = is_packed(p.layout_q);
     plan.add("passes/backward_postprocess.cu", "attn_backward_postprocess",

@@ -80,6 +80,9 @@ __device__ __forceinline__ void StoreShared16(unsigned address, unsigned value) 
 __device__ __forceinline__ void StoreShared32(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void StoreShared32(unsigned address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
 __device__ __forceinline__ void StoreShared128(unsigned address, float x, float y, float z,
                                                float w) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x), "f"(y), "f"(z),

@@ -1,0 +1,72 @@
+// The plan of sm90/backward_wide.cu; see backward_wide_plan.hpp.
+#include "cuda/families/sm90/backward_wide_plan.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/divide_up.hpp"
+#include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/kernels/sm90/backward_wide_shared.cuh"
+
+namespace attn::cuda::sm90 {
+namespace {
+
+constexpr std::int64_t kMaxNarrowDim = 128;
+constexpr std::int64_t kMaxDim = 256;
+static_assert(kWideTileQ == device::sm90::kWideTileQ);
+
+// Candidates {dim, keys, stages of dO, stages of dS}. Plans use the one that kCandidate names.
+constexpr device::sm90::WideTiles kTiles192[] = {
+    {192, 96, 1, 2}, {192, 96, 1, 1}, {192, 80, 2, 2}, {192, 64, 2, 2}};
+constexpr device::sm90::WideTiles kTiles256[] = {
+    {256, 80, 1, 2}, {256, 80, 1, 1}, {256, 64, 1, 2}, {256, 64, 2, 1}};
+constexpr std::size_t kCandidate = 0;
+
+const device::sm90::WideTiles& tiles_of(const Problem& p) {
+  return (std::max(p.dim_qk, p.dim_vo) > 192 ? kTiles256 : kTiles192)[kCandidate];
+}
+
+}  // namespace
+
+bool needs_wide_backward(const Problem& p) {
+  return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowDim;
+}
+
+int wide_backward_dim(const Problem& p) {
+  return tiles_of(p).dim;
+}
+
+std::string wide_backward_refusal(const Problem& p) {
+  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no backward above dim 256";
+  const bool packed = p.layout_q == Layout::packed || p.layout_kv == Layout::packed;
+  if (packed || p.lengths_q || p.lengths_kv) return "has no backward with lengths above dim 128";
+  if (p.kv_begin || p.kv_end) return "has no backward with kv_begin or kv_end above dim 128";
+  if (p.mask.given || p.bias.given || p.softcap || p.alibi || p.dropout) {
+    return "has no backward with a mask, score modifiers or dropout above dim 128";
+  }
+  return {};
+}
+
+void add_wide_backward(const Problem& p, CudaPlan& plan) {
+  const device::sm90::WideTiles& tiles = tiles_of(p);
+  KernelSpec& kernel =
+      plan.add("sm90/backward_wide.cu", kBackwardEntry, 128 * (1 + device::sm90::kWideWarpgroups),
+               core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch);
+  kernel.shared_bytes = static_cast<unsigned>(device::sm90::BackwardWideSharedOf(tiles).bytes);
+  kernel.config.set("dtype", static_cast<int>(p.dtype))
+      .set("dim", tiles.dim)
+      .set("tile_q", device::sm90::kWideTileQ)
+      .set("tile_kv", tiles.tile_kv)
+      .set("dout_stages", tiles.dout_stages)
+      .set("ds_stages", tiles.ds_stages)
+      .set("blocks", 1)
+      .set("deterministic", p.dq && p.deterministic)
+      .set("left_bound", p.window_left.has_value())
+      .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
+      .set("softcap", false)
+      .set("alibi", false)
+      .set("bias_type", 0)
+      .set("element_access", false);
+}
+
+}  // namespace attn::cuda::sm90

@@ -1,0 +1,22 @@
+// The plan of sm90/backward_wide.cu, for dims above 128: a part of backward_plan.cpp.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <string>
+
+#include "cuda/host/plan.hpp"
+
+namespace attn::cuda::sm90 {
+
+inline constexpr int kWideTileQ = 64;
+
+// Whether the problem's dims are too large for sm90/backward.cu.
+bool needs_wide_backward(const Problem& problem);
+// Why the kernel does not run such a problem; "" if it does.
+std::string wide_backward_refusal(const Problem& problem);
+// dim of its Config.
+int wide_backward_dim(const Problem& problem);
+// Adds the kernel.
+void add_wide_backward(const Problem& problem, CudaPlan& plan);
+
+}  // namespace attn::cuda::sm90

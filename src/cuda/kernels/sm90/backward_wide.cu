@@ -1,0 +1,47 @@
+// The backward on Hopper (sm_90a) of dims 129 to 256: dK and dV of a tile of keys, and its part of
+// dQ, by wgmma and TMA, with warp specialization.
+//
+// As backward.cu, but dK and dV of 64 keys would take all registers of a warpgroup. Here the two
+// consumer warpgroups differ: one computes S, P and dV of all of the block's keys
+// (backward_wide_values.cuh), the other dP, dS and dK (backward_wide_keys.cuh). P passes from the
+// first to the second through shared memory, in f32. Each computes half of dQ and adds it from
+// registers to dq_accum in global memory: staged, as in backward.cu, it would take the memory of 16
+// keys or more.
+//
+// Config: backward_wide_config.cuh. Shared memory: backward_wide_shared.cuh.
+#include "config.cuh"
+#include "ptx/grid.cuh"
+#include "sm90/backward_wide_epilogue.cuh"
+#include "sm90/backward_wide_keys.cuh"
+#include "sm90/backward_wide_producer.cuh"
+#include "sm90/backward_wide_values.cuh"
+
+extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
+    attn_backward_sm90(const __grid_constant__ sm90::BackwardParams p) {
+  using namespace sm90;
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const unsigned memory = ptx::SharedAddress(shared_memory);
+  if (threadIdx.x == 0) WideBarriers(memory).Init();
+  __syncthreads();
+  ptx::WaitForPrimary();
+  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  // Each role computes the block's keys: shared by roles, they spill.
+  if (warp < 4) {
+    ptx::ReleaseRegisters<kProducerRegisters>();
+    const WideKeyTile keys(p.common);
+    if (threadIdx.x == 0) WideLoader{p, keys, memory, WideBarriers(memory)}.Run();
+  } else if (warp < 8) {
+    ptx::AcquireRegisters<kConsumerRegisters>();
+    const WideKeyTile keys(p.common);
+    ValueConsumer consumer(p, keys, memory);
+    consumer.Run();
+    WideEpilogue{consumer, 0}.Run(p.common.dv, 1 / kPScale, p.common.dim_vo);
+  } else {
+    ptx::AcquireRegisters<kConsumerRegisters>();
+    const WideKeyTile keys(p.common);
+    KeyConsumer consumer(p, keys, memory);
+    consumer.Run();
+    WideEpilogue{consumer, 1}.Run(p.common.dk, p.common.scale, p.common.dim_qk);
+  }
+}

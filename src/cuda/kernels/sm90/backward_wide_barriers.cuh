@@ -1,0 +1,79 @@
+// Barriers of sm90/backward_wide.cu; see backward_barriers.cuh.
+#pragma once
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward_wide_config.cuh"
+
+namespace sm90 {
+
+struct WideBarriers {
+  unsigned base;
+
+  enum {
+    kKReady,
+    kVReady,
+    kPReady,  // rounded P, of the warpgroup of dV alone
+    kPFree,
+    kDsReady,
+    kDsFree = kDsReady + kDsStages,
+    kQReady = kDsFree + kDsStages,
+    kQFree = kQReady + kQStages,
+    kDoutReady = kQFree + kQStages,
+    kDoutFree = kDoutReady + kDoutStages,
+    kCount = kDoutFree + kDoutStages
+  };
+  static_assert(kCount * 8 <= attn::device::sm90::kWideBarrierBytes);
+
+  // `memory`: the block's shared memory.
+  __device__ __forceinline__ explicit WideBarriers(unsigned memory)
+      : base(memory + kShared.barriers) {}
+
+  __device__ __forceinline__ unsigned At(int barrier) const {
+    return base + static_cast<unsigned>(8 * barrier);
+  }
+  __device__ __forceinline__ void Wait(int barrier, int phase) const {
+    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
+  }
+  // One lane arrives for the warp, behind what all its lanes and its products have done.
+  __device__ __forceinline__ void WarpArrives(int barrier, int lane) const {
+    __syncwarp();
+    if (lane == 0) ptx::BarrierArrive(At(barrier));
+  }
+
+  // By one thread; the block's barrier must follow.
+  __device__ __forceinline__ void Init() const {
+    ptx::BarrierInit(At(kKReady), 1);
+    ptx::BarrierInit(At(kVReady), 1);
+    ptx::BarrierInit(At(kPReady), 4);
+    ptx::BarrierInit(At(kPFree), 4);
+    for (int i = 0; i < kDsStages; ++i) {
+      ptx::BarrierInit(At(kDsReady + i), 4);
+      ptx::BarrierInit(At(kDsFree + i), 8);
+    }
+    for (int i = 0; i < kQStages; ++i) {
+      ptx::BarrierInit(At(kQReady + i), 1);
+      ptx::BarrierInit(At(kQFree + i), 8);
+    }
+    for (int i = 0; i < kDoutStages; ++i) {
+      ptx::BarrierInit(At(kDoutReady + i), 1);
+      ptx::BarrierInit(At(kDoutFree + i), 8);
+    }
+    ptx::BarrierInitFence();
+  }
+};
+
+// P in f32 passes from a warp of the warpgroup of dV to the same warp of the other, by barriers of
+// bar.sync: every lane that writes or reads arrives.
+inline constexpr int kThreadsOfTwoWarps = 64;
+__device__ __forceinline__ int ExactReady() {
+  return 1 + ptx::RereadThreadIdx() / 32 % 4;
+}
+__device__ __forceinline__ int ExactFree() {
+  return 5 + ptx::RereadThreadIdx() / 32 % 4;
+}
+// At the end, of both warpgroups and of one.
+inline constexpr int kBarrierOfConsumers = 9;
+inline constexpr int kBarrierOfWarpgroup = 10;  // and the next
+
+}  // namespace sm90

@@ -1,0 +1,154 @@
+// What the two consumer warpgroups of sm90/backward_wide.cu share. Each sums one gradient of all of
+// the block's keys, transposed (dims are rows, keys are columns), and computes a part of the
+// columns of dQ.
+#pragma once
+#include "ptx/memory.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "shared/dq_accum.cuh"
+#include "shared/score.cuh"
+#include "sm90/backward_wide_barriers.cuh"
+#include "sm90/backward_wide_tile.cuh"
+
+namespace sm90 {
+
+// Accumulators of a thread; see ptx/wgmma.cuh.
+using KeyGradient = float[kDim / 64][kTileKv / 2];  // dim x keys
+using Scores = float[kTileKv / 2];                  // tile_q x keys
+using DqPart = float[64 / 2];                       // tile_q x 64 columns
+
+struct WideConsumer {
+  const BackwardParams& p;
+  const WideKeyTile& keys;
+  unsigned base;  // shared memory
+  WideBarriers barriers;
+  KeyGradient sums{};
+
+  __device__ __forceinline__ WideConsumer(const BackwardParams& params, const WideKeyTile& tile,
+                                          unsigned memory)
+      : p(params), keys(tile), base(memory), barriers(memory) {}
+
+  // Read again at each use: registers are scarce.
+  __device__ __forceinline__ static int Lane() { return ptx::RereadThreadIdx() % 32; }
+  // In the warpgroup.
+  __device__ __forceinline__ static int Warp() { return ptx::RereadThreadIdx() / 32 % 4; }
+
+  __device__ __forceinline__ void Release(int barrier) const {
+    barriers.WarpArrives(barrier, Lane());
+  }
+  __device__ __forceinline__ static int DsAt(int step) {
+    return kShared.ds + step % kDsStages * kDsBytes;
+  }
+  // The first of the thread's queries; the other is 8 later.
+  __device__ __forceinline__ int Query(int i0) const { return i0 + 16 * Warp() + Lane() / 4; }
+
+  // lse (element 0) or delta (1) of a query; `otherwise` past the length.
+  __device__ __forceinline__ float LoadRow(int element, int head, int i, float otherwise) const {
+    if (i >= keys.seq.len_q) return otherwise;
+    return reinterpret_cast<const float*>(
+        shared::RowAddress(p.common.lse_delta, keys.seq.idx, keys.seq.first_q + i, head))[element];
+  }
+
+  // S = Q K^T or dP = dO V^T
+  __device__ __forceinline__ void IssueScores(int queries_at, int keys_at, Scores& to) const {
+    const ptx::MatrixDescriptor a(base + static_cast<unsigned>(queries_at), kTileQ * 128);
+    const ptx::MatrixDescriptor b(base + static_cast<unsigned>(keys_at), kTileKv * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      ptx::WgmmaShared<kDtype, kTileKv>(to, a.At(n / 4 * kTileQ * 128 + n % 4 * 32),
+                                        b.At(n / 4 * kTileKv * 128 + n % 4 * 32), n > 0);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // dV^T += dO^T P or dK^T += Q^T dS; `pairs_at`: P or dS.
+  __device__ __forceinline__ void IssueGradient(int queries_at, int pairs_at) {
+    const ptx::MatrixDescriptor a(base + static_cast<unsigned>(queries_at), kTileQ * 128);
+    const ptx::MatrixDescriptor b(base + static_cast<unsigned>(pairs_at), kTileQ * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int m = 0; m < kDim / 64; ++m)
+#pragma unroll
+      for (int n = 0; n < kTileQ / 16; ++n) {
+        ptx::WgmmaShared<kDtype, kTileKv, 1, 0>(sums[m], a.At(m * kTileQ * 128 + n * 16 * 128),
+                                                b.At(n * 32), 1);
+      }
+    ptx::WgmmaCommit();
+  }
+
+  // Columns 64 part to 64 part + 63 of dQ = dS K.
+  __device__ __forceinline__ void IssueDq(int part, int ds_at, DqPart& dq) const {
+    const ptx::MatrixDescriptor a(base + static_cast<unsigned>(ds_at), kTileQ * 128);
+    const ptx::MatrixDescriptor b(base + static_cast<unsigned>(kShared.k + part * kTileKv * 128),
+                                  kTileKv * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n) {
+      ptx::WgmmaShared<kDtype, 64, 1, 1>(dq, a.At(n * 16 * 128), b.At(n * 16 * 128), n > 0);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  __device__ __forceinline__ void AddDq(int part, int head, int i0, const DqPart& dq) const {
+    const Arguments& a = p.common;
+    const int row = i0 + 16 * Warp();
+    if (a.dq_accum.base == nullptr || row >= keys.seq.len_q) return;
+    float* const to =
+        reinterpret_cast<float*>(shared::RowAddress(
+            a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, head)) +
+        1024 * part + 4 * Lane();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      ptx::AddGlobal(to + 128 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    }
+  }
+
+  // With kDeterministic: waits for the blocks that add to the tile of queries before this one, from
+  // the last tile of keys to the first. A semaphore counts the warps that have added.
+  __device__ __forceinline__ void WaitForTurn(int head, int i0) const {
+    if (!kDeterministic) return;
+    if (Lane() == 0) {
+      const unsigned* const semaphore = Semaphore(head, i0);
+      const auto num_before = static_cast<unsigned>(8 * keys.NumLaterVisitors(i0));
+      while (ptx::LoadAcquire(semaphore) < num_before) {
+      }
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void EndTurn(int head, int i0) const {
+    if (!kDeterministic) return;
+    __syncwarp();
+    if (Lane() == 0) ptx::AddRelease(Semaphore(head, i0), 1);
+  }
+
+  // Where the lane's row of an 8 x 8 matrix goes when StorePairs() stores accumulators 0 to 7
+  // transposed, as rows of 64 elements in 128-byte swizzle, from `to`.
+  __device__ __forceinline__ static unsigned PairsAt(unsigned to) {
+    const int row = Lane() % 8;
+    const int matrix = Lane() / 8;
+    return to + static_cast<unsigned>((8 * (matrix / 2) + row) * 128 +
+                                      ((2 * Warp() + matrix % 2) ^ row) * 16);
+  }
+  // Accumulators 8 i to 8 i + 7, packed.
+  __device__ __forceinline__ static void StorePairs(unsigned pairs_at, int i,
+                                                    const unsigned (&pairs)[4]) {
+    ptx::StoreMatrixTransposed(pairs_at + static_cast<unsigned>(i * 16 * 128), pairs[0], pairs[1],
+                               pairs[2], pairs[3]);
+  }
+  // This thread's P in f32: accumulators 4 i to 4 i + 3 are at ExactAt() + kExactStep i.
+  static constexpr unsigned kExactStep = 128 * 16;
+  __device__ __forceinline__ unsigned ExactAt() const {
+    return base + static_cast<unsigned>(kShared.exact + ptx::RereadThreadIdx() % 128 * 16);
+  }
+
+ private:
+  __device__ __forceinline__ unsigned* Semaphore(int head, int i0) const {
+    const Arguments& a = p.common;
+    const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+    return a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + head) * tiles + i0 / kTileQ;
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,105 @@
+// The end of sm90/backward_wide.cu: a consumer warpgroup writes its gradient. The accumulators have
+// a key's dims in different lanes; they pass through shared memory, which nobody reads any more.
+#pragma once
+#include "shared/gradient.cuh"
+#include "sm90/backward_wide_consumer.cuh"
+
+namespace sm90 {
+
+struct WideEpilogue {
+  // f32 of a row: lanes that store together use different banks.
+  static constexpr int kPitch = kDim + 4;
+  static constexpr int kBytes = config::store_elements != 0
+                                    ? kTileKv * kPitch * 4
+                                    : kTileKv * kDim * kOperandBytes;  // of a warpgroup
+  static_assert(2 * kBytes <= kShared.barriers);
+
+  const WideConsumer& c;
+  int warpgroup;
+
+  // Called by both warpgroups; `base` null: the gradient isn't wanted.
+  __device__ __forceinline__ void Run(const shared::StridedTensor& tensor, float factor,
+                                      int dim) const {
+    ptx::NamedBarrierWait(kBarrierOfConsumers, 256);
+    if (tensor.base == nullptr) return;
+    if constexpr (config::store_elements != 0) {
+      WriteElements(tensor, factor, dim);
+    } else {
+      WriteRows(tensor, factor, dim);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ unsigned Memory() const {
+    return c.base + static_cast<unsigned>(warpgroup * kBytes);
+  }
+  __device__ __forceinline__ void Sync() const {
+    ptx::NamedBarrierWait(kBarrierOfWarpgroup + warpgroup, 128);
+  }
+  __device__ __forceinline__ char* RowOf(const shared::StridedTensor& tensor, int key) const {
+    const Sequence& seq = c.keys.seq;
+    return shared::RowAddress(tensor, seq.idx, seq.first_kv + c.keys.j0 + key, c.keys.head_kv);
+  }
+
+  __device__ __forceinline__ void WriteRows(const shared::StridedTensor& tensor, float factor,
+                                            int dim) const {
+    const unsigned to = WideConsumer::PairsAt(Memory());
+#pragma unroll
+    for (int m = 0; m < kDim / 64; ++m)
+#pragma unroll
+      for (int i = 0; i < kTileKv / 16; ++i) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          pairs[n] = ptx::Pack<kDtype>(c.sums[m][8 * i + 2 * n] * factor,
+                                       c.sums[m][8 * i + 2 * n + 1] * factor);
+        }
+        WideConsumer::StorePairs(to + m * kTileKv * 128, i, pairs);
+      }
+    Sync();
+    constexpr int kChunks = kDim / 8;  // of 16 bytes, in a row
+    const int num_keys = min(kTileKv, c.keys.seq.rows_kv - c.keys.j0);
+#pragma unroll 4
+    for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kChunks; n += 128) {
+      const int key = n / kChunks;
+      const int chunk = n % kChunks;
+      if (8 * chunk >= dim) continue;
+      const uint4 words = ptx::LoadShared128(
+          Memory() + static_cast<unsigned>(chunk / 8 * kTileKv * 128 + key * 128 +
+                                           (chunk % 8 ^ key % 8) * 16));
+      *reinterpret_cast<uint4*>(RowOf(tensor, key) + 16 * chunk) = words;
+    }
+  }
+
+  // Other types, gradients that accumulate, non-finite results replaced.
+  __device__ __forceinline__ void WriteElements(const shared::StridedTensor& tensor, float factor,
+                                                int dim) const {
+    const int key0 = 2 * (WideConsumer::Lane() % 4);
+    const int row0 = 16 * WideConsumer::Warp() + WideConsumer::Lane() / 4;
+    const unsigned to = Memory() + static_cast<unsigned>(4 * (key0 * kPitch + row0));
+#pragma unroll
+    for (int m = 0; m < kDim / 64; ++m)
+#pragma unroll
+      for (int i = 0; i < kTileKv / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          ptx::StoreShared32(to + 4 * ((8 * i + e % 2) * kPitch + 64 * m + 8 * (e / 2)),
+                             c.sums[m][4 * i + e] * factor);
+        }
+    Sync();
+    const int num_keys = min(kTileKv, c.keys.seq.rows_kv - c.keys.j0);
+#pragma unroll 1
+    for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kDim; n += 128) {
+      const int key = n / kDim;
+      const int column = n % kDim;
+      if (column >= dim) continue;
+      const unsigned word =
+          ptx::LoadShared32(Memory() + static_cast<unsigned>(4 * (key * kPitch + column)));
+      shared::StoreGradient(c.p.common,
+                            RowOf(tensor, key) + column * shared::ElementBytes(tensor.type),
+                            tensor.type, __uint_as_float(word));
+    }
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,90 @@
+// The consumer warpgroup of sm90/backward_wide.cu that computes dP, dS and dK.
+#pragma once
+#include "ptx/math.cuh"
+#include "sm90/backward_wide_consumer.cuh"
+
+namespace sm90 {
+
+struct KeyConsumer : WideConsumer {
+  static constexpr int kFirstDqPart = kDim / 128;
+  static constexpr int kDqParts = kDim / 64 - kFirstDqPart;
+
+  __device__ __forceinline__ KeyConsumer(const BackwardParams& params, const WideKeyTile& tile,
+                                         unsigned memory)
+      : WideConsumer(params, tile, memory) {}
+
+  // Computes dK, before the scale, in sums.
+  __device__ __forceinline__ void Run() {
+    barriers.Wait(WideBarriers::kKReady, 0);
+    keys.ForEachTile(p.common, [&](int step, int head, int i0) { Step(step, head, i0); });
+  }
+
+ private:
+  __device__ __forceinline__ void Step(int step, int head, int i0) {
+    const int stage = step % kQStages;
+    const int dout = step % kDoutStages;
+    Scores dp;
+    DqPart dq;
+    barriers.Wait(WideBarriers::kVReady, 0);
+    barriers.Wait(WideBarriers::kDoutReady + dout, step / kDoutStages);
+    IssueScores(kShared.dout + dout * kQBytes, kShared.v, dp);
+    const float delta[2] = {LoadRow(1, head, Query(i0), 0.0f) / kPScale,
+                            LoadRow(1, head, Query(i0) + 8, 0.0f) / kPScale};
+    ptx::WgmmaWait<0>();
+    Release(WideBarriers::kDoutFree + dout);
+    StoreDs(step, delta, dp);
+    barriers.Wait(WideBarriers::kDsReady + step % kDsStages, step / kDsStages);
+    IssueDq(kFirstDqPart, DsAt(step), dq);
+    barriers.Wait(WideBarriers::kQReady + stage, step / kQStages);
+    IssueGradient(kShared.q + stage * kQBytes, DsAt(step));
+    ptx::WgmmaWait<1>();
+    WaitForTurn(head, i0);
+    AddDq(kFirstDqPart, head, i0, dq);
+#pragma unroll
+    for (int n = 1; n < kDqParts; ++n) {
+      IssueDq(kFirstDqPart + n, DsAt(step), dq);
+      ptx::WgmmaWait<0>();
+      AddDq(kFirstDqPart + n, head, i0, dq);
+    }
+    ptx::WgmmaWait<0>();
+    Release(WideBarriers::kDsFree + step % kDsStages);
+    Release(WideBarriers::kQFree + stage);
+    EndTurn(head, i0);
+  }
+
+  // dS = P (dP - delta), rounded. 16 keys at a time: the compiler would load all of P at once.
+  __device__ __forceinline__ void StoreDs(int step, const float (&delta)[2],
+                                          const Scores& dp) const {
+    ptx::NamedBarrierWait(ExactReady(), kThreadsOfTwoWarps);
+    barriers.Wait(WideBarriers::kDsFree + step % kDsStages, step / kDsStages + 1);
+    const unsigned exact = ExactAt();
+    const unsigned to = PairsAt(base + static_cast<unsigned>(DsAt(step)));
+    uint4 words[2] = {ptx::LoadShared128(exact), ptx::LoadShared128(exact + kExactStep)};
+#pragma unroll
+    for (int i = 0; i < kTileKv / 16; ++i) {
+      const float probabilities[8] = {__uint_as_float(words[0].x), __uint_as_float(words[0].y),
+                                      __uint_as_float(words[0].z), __uint_as_float(words[0].w),
+                                      __uint_as_float(words[1].x), __uint_as_float(words[1].y),
+                                      __uint_as_float(words[1].z), __uint_as_float(words[1].w)};
+      if (i + 1 < kTileKv / 16) {
+        words[0] = ptx::LoadShared128(exact + kExactStep * (2 * i + 2));
+        words[1] = ptx::LoadShared128(exact + kExactStep * (2 * i + 3));
+      } else {
+        ptx::NamedBarrierArrive(ExactFree(), kThreadsOfTwoWarps);
+      }
+      unsigned pairs[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const auto ds = [&](int e) {
+          return probabilities[2 * n + e] * fmaf(dp[8 * i + 2 * n + e], 1 / kPScale, -delta[n % 2]);
+        };
+        pairs[n] = ptx::Pack<kDtype>(ds(0), ds(1));
+      }
+      StorePairs(to, i, pairs);
+    }
+    ptx::FenceAsyncProxy();
+    Release(WideBarriers::kDsReady + step % kDsStages);
+  }
+};
+
+}  // namespace sm90

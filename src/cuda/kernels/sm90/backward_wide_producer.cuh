@@ -1,0 +1,50 @@
+// The producer of sm90/backward_wide.cu: one thread loads K, V once, then Q and dO of each step, by
+// TMA.
+#pragma once
+#include "ptx/tma.cuh"
+#include "sm90/backward_wide_barriers.cuh"
+#include "sm90/backward_wide_tile.cuh"
+
+namespace sm90 {
+
+struct WideLoader {
+  const BackwardParams& p;
+  const WideKeyTile& keys;
+  unsigned base;  // shared memory
+  WideBarriers barriers;
+
+  __device__ __forceinline__ void Run() const {
+    LoadKeys(&p.k, kShared.k, WideBarriers::kKReady);
+    keys.ForEachTile(p.common, [&](int step, int head, int i0) {
+      const int stage = step % kQStages;
+      const int dout = step % kDoutStages;
+      barriers.Wait(WideBarriers::kQFree + stage, step / kQStages + 1);
+      LoadQueries(&p.q, kShared.q + stage * kQBytes, WideBarriers::kQReady + stage, head, i0);
+      if (step == 0) LoadKeys(&p.v, kShared.v, WideBarriers::kVReady);
+      barriers.Wait(WideBarriers::kDoutFree + dout, step / kDoutStages + 1);
+      LoadQueries(&p.dout, kShared.dout + dout * kQBytes, WideBarriers::kDoutReady + dout, head,
+                  i0);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
+    ptx::BarrierExpect(barriers.At(ready), kKvBytes);
+#pragma unroll
+    for (int c = 0; c < kDim / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, keys.j0,
+                   keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
+    }
+  }
+  __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready, int head,
+                                              int i0) const {
+    ptx::BarrierExpect(barriers.At(ready), kQBytes);
+#pragma unroll
+    for (int c = 0; c < kDim / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, i0, head,
+                   keys.seq.idx, ptx::kEvictLast);
+    }
+  }
+};
+
+}  // namespace sm90

@@ -1,0 +1,49 @@
+// Shared memory of sm90/backward_wide.cu: offsets that host and kernel compute alike.
+#pragma once
+#include "shared/operand.cuh"
+
+namespace attn::device::sm90 {
+
+inline constexpr int kWideTileQ = 64;
+inline constexpr int kWideWarpgroups = 2;  // consumers
+inline constexpr int kWideQStages = 2;
+inline constexpr int kWideBarrierBytes = 256;
+
+struct WideTiles {
+  int dim = 0;
+  int tile_kv = 0;
+  int dout_stages = 0;
+  int ds_stages = 0;
+};
+
+// Offsets in bytes. 16-bit tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte
+// swizzle, and begin at multiples of 1024.
+struct BackwardWideShared {
+  int k = 0;      // [tile_kv][dim]
+  int v = 0;      // [tile_kv][dim]
+  int q = 0;      // [stages][tile_q][dim]
+  int dout = 0;   // [stages][tile_q][dim]
+  int p = 0;      // rounded, [tile_kv][tile_q]
+  int ds = 0;     // rounded, [stages][tile_kv][tile_q]
+  int exact = 0;  // P in f32: [tile_kv / 8][128 threads][4], a thread's own accumulators
+  int barriers = 0;
+  int bytes = 0;
+};
+
+constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles) {
+  const int kv_bytes = tiles.tile_kv * tiles.dim * kOperandBytes;
+  const int q_bytes = kWideTileQ * tiles.dim * kOperandBytes;
+  const int score_bytes = kWideTileQ * tiles.tile_kv * kOperandBytes;
+  BackwardWideShared s;
+  s.v = kv_bytes;
+  s.q = s.v + kv_bytes;
+  s.dout = s.q + kWideQStages * q_bytes;
+  s.p = s.dout + tiles.dout_stages * q_bytes;
+  s.ds = s.p + score_bytes;
+  s.exact = s.ds + tiles.ds_stages * score_bytes;
+  s.barriers = s.exact + 2 * score_bytes;
+  s.bytes = s.barriers + kWideBarrierBytes;
+  return s;
+}
+
+}  // namespace attn::device::sm90
