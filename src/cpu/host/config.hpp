@@ -31,6 +31,8 @@ struct Config {
   // Backward, dk and dv: rows are loaded once for a block of keys, which is whole tiles.
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;
+  // Backward: how many (batch, key head)s take turns, a block each, before any goes on.
+  std::int64_t heads_at_once = 1;
   std::int64_t dq_slots = 0;  // backward: sums of dq that the tasks share
   // Backward: dbias comes with dk and dv, instead of by a step of its own. Slots: sums of dbias in
   // the workspace; 0: dbias itself holds them.

@@ -58,10 +58,22 @@ void set_blocks(const Problem& p, std::int64_t threads, Config& config) {
   }
 }
 
-// As many (batch, key head) as the tasks of all threads may spread over at a time.
-std::int64_t dq_slots(const Problem& p, const Config& config, std::int64_t threads) {
-  if (dq_in_place(p) || key_tasks(p, config) <= 1) return 0;
-  return std::min({threads, divide_up(threads, key_tasks(p, config)) + 1, p.batch * p.heads_kv});
+// In which order the tasks of the keys' phase run. Causal, the threads would work on one head at a
+// time and wait: block n + 1 may begin once block n is past the rows that n + 1 does not see, so
+// that the last block ends when the first one does, and half of the threads' time is lost. On 16
+// threads and 12 heads causal took 0.92 of the time of full attention. Heads that take turns also
+// end with the shortest blocks.
+void set_turns(const Problem& p, std::int64_t threads, Config& config) {
+  const std::int64_t heads = p.batch * p.heads_kv;
+  const bool unequal = p.causal || p.window_left || p.window_right;
+  if (!dq_with_keys(p) || key_tasks(p, config) <= 1) return;
+  if (unequal && !config.dbias_with_keys) {
+    config.heads_at_once = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(heads, 1));
+  }
+  if (dq_in_place(p)) return;
+  // As many as the tasks of all threads may spread over at a time.
+  const std::int64_t spread = divide_up(threads, key_tasks(p, config)) + 1;
+  config.dq_slots = std::max(std::min({threads, spread, heads}), config.heads_at_once);
 }
 
 // Whether dbias comes with dk and dv, and where it is summed.
@@ -144,8 +156,8 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
   if (pass == Pass::backward) {
     set_blocks(p, threads, config);
-    if (dq_with_keys(p)) config.dq_slots = dq_slots(p, config, threads);
     set_dbias(p, threads, config);
+    set_turns(p, threads, config);
     return config;
   }
 
@@ -268,6 +280,7 @@ PlanSummary CpuPlan::summary() const {
   if (pass == Pass::backward) {
     core::append_config(to.config, "block_kv", config.block_kv);
     core::append_config(to.config, "blocks_of_task", config.blocks_of_task);
+    core::append_config(to.config, "heads_at_once", config.heads_at_once);
     core::append_config(to.config, "dq_slots", config.dq_slots);
     if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);
   }

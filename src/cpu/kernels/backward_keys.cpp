@@ -169,7 +169,7 @@ bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
 template <class T, class Block>
 void KeysOfTask(const KeyHead<T>& at, std::int64_t task, Block& products) {
   const Problem& p = at.call.problem;
-  const std::int64_t begin = task % key_tasks(p, at.config) * at.config.blocks_of_task;
+  const std::int64_t begin = key_task_at(p, at.config, task).task * at.config.blocks_of_task;
   const std::int64_t end = std::min(begin + at.config.blocks_of_task, key_blocks(p, at.config));
   for (std::int64_t block = begin; block < end; ++block) {
     if (!KeysOfBlock(at, block, products)) return;
@@ -181,7 +181,7 @@ template <class T>
 KeyHead<T> KeyHeadOf(const Call& call, const Config& config, const RowSums<T>& sums,
                      std::int64_t task, const Scratch<T>& x) {
   const Problem& p = call.problem;
-  const std::int64_t index = task / key_tasks(p, config);
+  const std::int64_t index = key_task_at(p, config, task).index;
   const KeyHeadPlace place = key_head_at(p, config, index);
   return {call, config, sums, entry_of(call, place.b), index, place.head, x};
 }

@@ -28,6 +28,21 @@ inline std::int64_t key_tasks(const Problem& p, const Config& config) {
   return divide_up(key_blocks(p, config), config.blocks_of_task);
 }
 
+// Task n of the keys' phase. (batch, key head)s take turns in groups of heads_at_once: first the
+// first blocks of all of them, then the second ones. Ascending for each, as its tasks wait for one
+// another.
+struct KeyTaskPlace {
+  std::int64_t index;  // of the (batch, key head); see key_head_at
+  std::int64_t task;   // of its key_tasks()
+};
+inline KeyTaskPlace key_task_at(const Problem& p, const Config& config, std::int64_t n) {
+  const std::int64_t tasks = key_tasks(p, config);
+  const std::int64_t first = n / (config.heads_at_once * tasks) * config.heads_at_once;
+  const std::int64_t heads = std::min(config.heads_at_once, p.batch * p.heads_kv - first);
+  const std::int64_t of_group = n - first * tasks;
+  return {first + of_group % heads, of_group / heads};
+}
+
 inline void count_nonfinite(const Call& call, std::uint32_t replaced) {
   if (replaced != 0 && call.nonfinite_count != nullptr) {
     std::atomic_ref<std::uint32_t>(*call.nonfinite_count)
@@ -99,7 +114,7 @@ struct SharedDbias {
   T* accum = nullptr;
 };
 
-// The (batch, key head) of the n-th run of key_tasks() tasks. Those that share a dbias follow one
+// The n-th (batch, key head) in the order of tasks. Those that share a dbias follow one
 // another, so that few sums are unfinished at a time.
 struct KeyHeadPlace {
   std::int64_t b, head;

@@ -1,0 +1,40 @@
+// The order of the tasks of the CPU backward's keys' phase.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cpu/kernels/kernels.hpp"
+
+namespace attn::cpu {
+namespace {
+
+// Every task once; those of a (batch, key head) in ascending order, since they wait for one
+// another; and no (batch, key head) begins before all of an earlier group have begun their last
+// task, since it may take the sums of one of them.
+TEST(CpuTurns, TasksOfAHeadAscend) {
+  Problem problem;
+  problem.batch = 3;
+  problem.heads_kv = 5;
+  problem.len_kv = 700;
+  Config config;
+  config.block_kv = 100;
+  config.blocks_of_task = 2;
+  for (const std::int64_t at_once : {1, 2, 4, 14, 15, 64}) {
+    config.heads_at_once = at_once;
+    const std::int64_t tasks = key_tasks(problem, config);
+    ASSERT_EQ(tasks, 4);
+    std::vector<std::int64_t> next(15, 0);
+    for (std::int64_t n = 0; n < 15 * tasks; ++n) {
+      const KeyTaskPlace place = key_task_at(problem, config, n);
+      ASSERT_TRUE(place.index >= 0 && place.index < 15) << at_once;
+      EXPECT_EQ(place.task, next[static_cast<std::size_t>(place.index)]++) << at_once;
+      const std::int64_t before = place.index - at_once;
+      if (before >= 0) {
+        EXPECT_EQ(next[static_cast<std::size_t>(before)], tasks) << at_once;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn::cpu
