@@ -15,15 +15,19 @@ constexpr std::int64_t kMaxNarrowDim = 128;
 constexpr std::int64_t kMaxDim = 256;
 static_assert(kWideTileQ == device::sm90::kWideTileQ);
 
-// Candidates {dim, keys, stages of dO, stages of dS}. Plans use the one that kCandidate names.
+// Candidates {dim, dim_vo, keys, stages of dO, stages of dS}. Plans use the one that kCandidate
+// names.
+constexpr device::sm90::WideTiles kTiles192x128[] = {
+    {192, 128, 96, 2, 2}, {192, 128, 96, 1, 1}, {192, 128, 80, 2, 2}, {192, 128, 64, 2, 2}};
 constexpr device::sm90::WideTiles kTiles192[] = {
-    {192, 96, 1, 2}, {192, 96, 1, 1}, {192, 80, 2, 2}, {192, 64, 2, 2}};
+    {192, 192, 96, 1, 2}, {192, 192, 96, 1, 1}, {192, 192, 80, 2, 2}, {192, 192, 64, 2, 2}};
 constexpr device::sm90::WideTiles kTiles256[] = {
-    {256, 80, 1, 2}, {256, 80, 1, 1}, {256, 64, 1, 2}, {256, 64, 2, 1}};
+    {256, 256, 80, 1, 2}, {256, 256, 80, 1, 1}, {256, 256, 64, 1, 2}, {256, 256, 64, 2, 1}};
 constexpr std::size_t kCandidate = 0;
 
 const device::sm90::WideTiles& tiles_of(const Problem& p) {
-  return (std::max(p.dim_qk, p.dim_vo) > 192 ? kTiles256 : kTiles192)[kCandidate];
+  if (std::max(p.dim_qk, p.dim_vo) > 192) return kTiles256[kCandidate];
+  return (p.dim_vo > 128 ? kTiles192 : kTiles192x128)[kCandidate];
 }
 
 }  // namespace
@@ -55,6 +59,7 @@ void add_wide_backward(const Problem& p, CudaPlan& plan) {
   kernel.shared_bytes = static_cast<unsigned>(device::sm90::BackwardWideSharedOf(tiles).bytes);
   kernel.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", tiles.dim)
+      .set("dim_vo", tiles.dim_vo)
       .set("tile_q", device::sm90::kWideTileQ)
       .set("tile_kv", tiles.tile_kv)
       .set("dout_stages", tiles.dout_stages)

@@ -36,12 +36,12 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
     const WideKeyTile keys(p.common);
     ValueConsumer consumer(p, keys, memory);
     consumer.Run();
-    WideEpilogue{consumer, 0}.Run(p.common.dv, 1 / kPScale, p.common.dim_vo);
+    WideEpilogue<kDimVo>{consumer, 0}.Run(p.common.dv, 1 / kPScale, p.common.dim_vo);
   } else {
     ptx::AcquireRegisters<kConsumerRegisters>();
     const WideKeyTile keys(p.common);
     KeyConsumer consumer(p, keys, memory);
     consumer.Run();
-    WideEpilogue{consumer, 1}.Run(p.common.dk, p.common.scale, p.common.dim_qk);
+    WideEpilogue<kDim>{consumer, 1}.Run(p.common.dk, p.common.scale, p.common.dim_qk);
   }
 }

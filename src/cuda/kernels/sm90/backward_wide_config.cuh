@@ -1,8 +1,8 @@
 // Constants of sm90/backward_wide.cu, from its Config:
-//   dtype; dim (of q, k, v and dout, rounded up to 64; TMA fills columns past the tensor's with
-//   zeros); tile_kv; dout_stages; ds_stages; left_bound (rows begin at keys of their own);
-//   deterministic (blocks add to dq_accum in a fixed order);
-//   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
+//   dtype; dim (of q and k, rounded up to 64), dim_vo (of v and dout, at most dim; TMA fills
+//   columns past the tensor's with zeros); tile_kv; dout_stages; ds_stages; left_bound (rows begin
+//   at keys of their own); deterministic (blocks add to dq_accum in a fixed order); store_elements
+//   (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
 #include "sm90/backward_params.cuh"
@@ -15,6 +15,8 @@ using attn::device::sm90::BackwardParams;
 
 inline constexpr int kDtype = config::dtype;
 inline constexpr int kDim = config::dim;
+inline constexpr int kDimVo = config::dim_vo;
+static_assert(kDimVo <= kDim);
 inline constexpr int kTileQ = attn::device::sm90::kWideTileQ;
 inline constexpr int kTileKv = config::tile_kv;
 static_assert(kTileKv % 16 == 0);
@@ -24,9 +26,9 @@ inline constexpr int kDsStages = config::ds_stages;
 inline constexpr bool kDeterministic = config::deterministic != 0;
 inline constexpr int kThreads = 128 * (1 + attn::device::sm90::kWideWarpgroups);
 inline constexpr attn::device::sm90::BackwardWideShared kShared =
-    attn::device::sm90::BackwardWideSharedOf({kDim, kTileKv, kDoutStages, kDsStages});
-inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
-inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
+    attn::device::sm90::BackwardWideSharedOf({kDim, kDimVo, kTileKv, kDoutStages, kDsStages});
+inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;  // of a tile
+inline constexpr int kDoutBytes = kTileQ * kDimVo * kOperandBytes;
 inline constexpr int kDsBytes = kTileKv * kTileQ * kOperandBytes;
 
 // P is 2^kPShift too large: the rounded P, an operand of dV, would be subnormal in f16 below 6e-5.

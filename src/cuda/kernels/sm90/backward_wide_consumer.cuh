@@ -14,11 +14,14 @@
 namespace sm90 {
 
 // Accumulators of a thread; see ptx/wgmma.cuh.
-using KeyGradient = float[kDim / 64][kTileKv / 2];  // dim x keys
-using Scores = float[kTileKv / 2];                  // tile_q x keys
-using DqPart = float[64 / 2];                       // tile_q x 64 columns
+using Scores = float[kTileKv / 2];  // tile_q x keys
+using DqPart = float[64 / 2];       // tile_q x 64 columns
 
+// kOwnDim: of the gradient that the warpgroup sums.
+template <int kOwnDim>
 struct WideConsumer {
+  static constexpr int kBlocks = kOwnDim / 64;  // of 64 dims
+  using KeyGradient = float[kBlocks][kTileKv / 2];
   const BackwardParams& p;
   const WideKeyTile& keys;
   unsigned base;  // shared memory
@@ -51,12 +54,13 @@ struct WideConsumer {
   }
 
   // S = Q K^T or dP = dO V^T
+  template <int kInner>
   __device__ __forceinline__ void IssueScores(int queries_at, int keys_at, Scores& to) const {
     const ptx::MatrixDescriptor a(base + static_cast<unsigned>(queries_at), kTileQ * 128);
     const ptx::MatrixDescriptor b(base + static_cast<unsigned>(keys_at), kTileKv * 128);
     ptx::WgmmaFence();
 #pragma unroll
-    for (int n = 0; n < kDim / 16; ++n) {
+    for (int n = 0; n < kInner / 16; ++n) {
       ptx::WgmmaShared<kDtype, kTileKv>(to, a.At(n / 4 * kTileQ * 128 + n % 4 * 32),
                                         b.At(n / 4 * kTileKv * 128 + n % 4 * 32), n > 0);
     }
@@ -69,7 +73,7 @@ struct WideConsumer {
     const ptx::MatrixDescriptor b(base + static_cast<unsigned>(pairs_at), kTileQ * 128);
     ptx::WgmmaFence();
 #pragma unroll
-    for (int m = 0; m < kDim / 64; ++m)
+    for (int m = 0; m < kBlocks; ++m)
 #pragma unroll
       for (int n = 0; n < kTileQ / 16; ++n) {
         ptx::WgmmaShared<kDtype, kTileKv, 1, 0>(sums[m], a.At(m * kTileQ * 128 + n * 16 * 128),

@@ -6,15 +6,17 @@
 
 namespace sm90 {
 
+template <int kOwnDim>
 struct WideEpilogue {
+  using Consumer = WideConsumer<kOwnDim>;
   // f32 of a row: lanes that store together use different banks.
-  static constexpr int kPitch = kDim + 4;
+  static constexpr int kPitch = kOwnDim + 4;
   static constexpr int kBytes = config::store_elements != 0
                                     ? kTileKv * kPitch * 4
-                                    : kTileKv * kDim * kOperandBytes;  // of a warpgroup
+                                    : kTileKv * kOwnDim * kOperandBytes;  // of a warpgroup
   static_assert(2 * kBytes <= kShared.barriers);
 
-  const WideConsumer& c;
+  const Consumer& c;
   int warpgroup;
 
   // Called by both warpgroups; `base` null: the gradient isn't wanted.
@@ -43,9 +45,9 @@ struct WideEpilogue {
 
   __device__ __forceinline__ void WriteRows(const shared::StridedTensor& tensor, float factor,
                                             int dim) const {
-    const unsigned to = WideConsumer::PairsAt(Memory());
+    const unsigned to = Consumer::PairsAt(Memory());
 #pragma unroll
-    for (int m = 0; m < kDim / 64; ++m)
+    for (int m = 0; m < Consumer::kBlocks; ++m)
 #pragma unroll
       for (int i = 0; i < kTileKv / 16; ++i) {
         unsigned pairs[4];
@@ -54,10 +56,10 @@ struct WideEpilogue {
           pairs[n] = ptx::Pack<kDtype>(c.sums[m][8 * i + 2 * n] * factor,
                                        c.sums[m][8 * i + 2 * n + 1] * factor);
         }
-        WideConsumer::StorePairs(to + m * kTileKv * 128, i, pairs);
+        Consumer::StorePairs(to + m * kTileKv * 128, i, pairs);
       }
     Sync();
-    constexpr int kChunks = kDim / 8;  // of 16 bytes, in a row
+    constexpr int kChunks = kOwnDim / 8;  // of 16 bytes, in a row
     const int num_keys = min(kTileKv, c.keys.seq.rows_kv - c.keys.j0);
 #pragma unroll 4
     for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kChunks; n += 128) {
@@ -74,11 +76,11 @@ struct WideEpilogue {
   // Other types, gradients that accumulate, non-finite results replaced.
   __device__ __forceinline__ void WriteElements(const shared::StridedTensor& tensor, float factor,
                                                 int dim) const {
-    const int key0 = 2 * (WideConsumer::Lane() % 4);
-    const int row0 = 16 * WideConsumer::Warp() + WideConsumer::Lane() / 4;
+    const int key0 = 2 * (Consumer::Lane() % 4);
+    const int row0 = 16 * Consumer::Warp() + Consumer::Lane() / 4;
     const unsigned to = Memory() + static_cast<unsigned>(4 * (key0 * kPitch + row0));
 #pragma unroll
-    for (int m = 0; m < kDim / 64; ++m)
+    for (int m = 0; m < Consumer::kBlocks; ++m)
 #pragma unroll
       for (int i = 0; i < kTileKv / 8; ++i)
 #pragma unroll
@@ -89,9 +91,9 @@ struct WideEpilogue {
     Sync();
     const int num_keys = min(kTileKv, c.keys.seq.rows_kv - c.keys.j0);
 #pragma unroll 1
-    for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kDim; n += 128) {
-      const int key = n / kDim;
-      const int column = n % kDim;
+    for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kOwnDim; n += 128) {
+      const int key = n / kOwnDim;
+      const int column = n % kOwnDim;
       if (column >= dim) continue;
       const unsigned word =
           ptx::LoadShared32(Memory() + static_cast<unsigned>(4 * (key * kPitch + column)));

@@ -5,7 +5,7 @@
 
 namespace sm90 {
 
-struct KeyConsumer : WideConsumer {
+struct KeyConsumer : WideConsumer<kDim> {
   static constexpr int kFirstDqPart = kDim / 128;
   static constexpr int kDqParts = kDim / 64 - kFirstDqPart;
 
@@ -27,7 +27,7 @@ struct KeyConsumer : WideConsumer {
     DqPart dq;
     barriers.Wait(WideBarriers::kVReady, 0);
     barriers.Wait(WideBarriers::kDoutReady + dout, step / kDoutStages);
-    IssueScores(kShared.dout + dout * kQBytes, kShared.v, dp);
+    IssueScores<kDimVo>(kShared.dout + dout * kDoutBytes, kShared.v, dp);
     const float delta[2] = {LoadRow(1, head, Query(i0), 0.0f) / kPScale,
                             LoadRow(1, head, Query(i0) + 8, 0.0f) / kPScale};
     ptx::WgmmaWait<0>();

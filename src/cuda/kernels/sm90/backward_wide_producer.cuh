@@ -14,33 +14,35 @@ struct WideLoader {
   WideBarriers barriers;
 
   __device__ __forceinline__ void Run() const {
-    LoadKeys(&p.k, kShared.k, WideBarriers::kKReady);
+    LoadKeys<kDim>(&p.k, kShared.k, WideBarriers::kKReady);
     keys.ForEachTile(p.common, [&](int step, int head, int i0) {
       const int stage = step % kQStages;
       const int dout = step % kDoutStages;
       barriers.Wait(WideBarriers::kQFree + stage, step / kQStages + 1);
-      LoadQueries(&p.q, kShared.q + stage * kQBytes, WideBarriers::kQReady + stage, head, i0);
-      if (step == 0) LoadKeys(&p.v, kShared.v, WideBarriers::kVReady);
+      LoadQueries<kDim>(&p.q, kShared.q + stage * kQBytes, WideBarriers::kQReady + stage, head, i0);
+      if (step == 0) LoadKeys<kDimVo>(&p.v, kShared.v, WideBarriers::kVReady);
       barriers.Wait(WideBarriers::kDoutFree + dout, step / kDoutStages + 1);
-      LoadQueries(&p.dout, kShared.dout + dout * kQBytes, WideBarriers::kDoutReady + dout, head,
-                  i0);
+      LoadQueries<kDimVo>(&p.dout, kShared.dout + dout * kDoutBytes,
+                          WideBarriers::kDoutReady + dout, head, i0);
     });
   }
 
  private:
+  template <int kColumns>
   __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
-    ptx::BarrierExpect(barriers.At(ready), kKvBytes);
+    ptx::BarrierExpect(barriers.At(ready), kTileKv * kColumns * kOperandBytes);
 #pragma unroll
-    for (int c = 0; c < kDim / 64; ++c) {
+    for (int c = 0; c < kColumns / 64; ++c) {
       ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, keys.j0,
                    keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
     }
   }
+  template <int kColumns>
   __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready, int head,
                                               int i0) const {
-    ptx::BarrierExpect(barriers.At(ready), kQBytes);
+    ptx::BarrierExpect(barriers.At(ready), kTileQ * kColumns * kOperandBytes);
 #pragma unroll
-    for (int c = 0; c < kDim / 64; ++c) {
+    for (int c = 0; c < kColumns / 64; ++c) {
       ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, i0, head,
                    keys.seq.idx, ptx::kEvictLast);
     }

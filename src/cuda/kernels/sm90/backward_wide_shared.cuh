@@ -10,7 +10,8 @@ inline constexpr int kWideQStages = 2;
 inline constexpr int kWideBarrierBytes = 256;
 
 struct WideTiles {
-  int dim = 0;
+  int dim = 0;     // of q and k
+  int dim_vo = 0;  // of v and dout, at most dim
   int tile_kv = 0;
   int dout_stages = 0;
   int ds_stages = 0;
@@ -20,9 +21,9 @@ struct WideTiles {
 // swizzle, and begin at multiples of 1024.
 struct BackwardWideShared {
   int k = 0;      // [tile_kv][dim]
-  int v = 0;      // [tile_kv][dim]
+  int v = 0;      // [tile_kv][dim_vo]
   int q = 0;      // [stages][tile_q][dim]
-  int dout = 0;   // [stages][tile_q][dim]
+  int dout = 0;   // [stages][tile_q][dim_vo]
   int p = 0;      // rounded, [tile_kv][tile_q]
   int ds = 0;     // rounded, [stages][tile_kv][tile_q]
   int exact = 0;  // P in f32: [tile_kv / 8][128 threads][4], a thread's own accumulators
@@ -31,14 +32,12 @@ struct BackwardWideShared {
 };
 
 constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles) {
-  const int kv_bytes = tiles.tile_kv * tiles.dim * kOperandBytes;
-  const int q_bytes = kWideTileQ * tiles.dim * kOperandBytes;
   const int score_bytes = kWideTileQ * tiles.tile_kv * kOperandBytes;
   BackwardWideShared s;
-  s.v = kv_bytes;
-  s.q = s.v + kv_bytes;
-  s.dout = s.q + kWideQStages * q_bytes;
-  s.p = s.dout + tiles.dout_stages * q_bytes;
+  s.v = tiles.tile_kv * tiles.dim * kOperandBytes;
+  s.q = s.v + tiles.tile_kv * tiles.dim_vo * kOperandBytes;
+  s.dout = s.q + kWideQStages * kWideTileQ * tiles.dim * kOperandBytes;
+  s.p = s.dout + tiles.dout_stages * kWideTileQ * tiles.dim_vo * kOperandBytes;
   s.ds = s.p + score_bytes;
   s.exact = s.ds + tiles.ds_stages * score_bytes;
   s.barriers = s.exact + 2 * score_bytes;

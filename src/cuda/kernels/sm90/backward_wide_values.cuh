@@ -5,7 +5,7 @@
 
 namespace sm90 {
 
-struct ValueConsumer : WideConsumer {
+struct ValueConsumer : WideConsumer<kDimVo> {
   static constexpr int kDqParts = kDim / 128;  // from column 0; KeyConsumer has the others
   static_assert(kDqParts <= 2);
   // With two stages of dS a visit adds dQ of the one before: KeyConsumer has long stored its dS,
@@ -67,7 +67,7 @@ struct ValueConsumer : WideConsumer {
     const int stage = visit.step % kQStages;
     Scores s;
     barriers.Wait(WideBarriers::kQReady + stage, visit.step / kQStages);
-    IssueScores(kShared.q + stage * kQBytes, kShared.k, s);
+    IssueScores<kDim>(kShared.q + stage * kQBytes, kShared.k, s);
     const int i = Query(visit.i0);
     const float lse[2] = {LoadRow(0, visit.head, i, shared::kInfinity) - kPShift,
                           LoadRow(0, visit.head, i + 8, shared::kInfinity) - kPShift};
@@ -116,7 +116,7 @@ struct ValueConsumer : WideConsumer {
     const int dout = visit.step % kDoutStages;
     barriers.Wait(WideBarriers::kPReady, visit.step);
     barriers.Wait(WideBarriers::kDoutReady + dout, visit.step / kDoutStages);
-    IssueGradient(kShared.dout + dout * kQBytes, kShared.p);
+    IssueGradient(kShared.dout + dout * kDoutBytes, kShared.p);
   }
   __device__ __forceinline__ void ReleaseDv(const Visit& visit) const {
     Release(WideBarriers::kDoutFree + visit.step % kDoutStages);
