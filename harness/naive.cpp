@@ -41,6 +41,7 @@ class Operand {
     unit_ = unit_roundoff(type);
     smallest_ = smallest(type);
   }
+  [[nodiscard]] DType type() const { return type_; }
   [[nodiscard]] bool is_rounded() const { return type_ != DType::none; }
   template <class T>
   [[nodiscard]] T rounded(T x) const {
@@ -96,7 +97,7 @@ class Naive {
     }
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       for (std::int64_t h = 0; h < p_.heads_q; ++h) {
-        const Operands<T> x = gather<T>(c_, in_, b, h);
+        const Operands<T> x = gather<T>(c_, in_, b, h, operand_.type());
         c_.pass == Pass::backward ? backward(x) : forward(x);
       }
     }

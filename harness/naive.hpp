@@ -1,9 +1,9 @@
 // A naive evaluation of a case in a backend's precision (f32; f64 for f64 inputs): a complete row
 // of scores at a time, sums in index order, outputs rounded once. If the backend multiplies 16-bit
 // operands on tensor cores, this evaluation rounds the same operands to that type: P (relative to
-// the row's largest score in the forward, normalised in the backward), dS and an f32 dout. Sums
-// stay f32. The tolerance of docs/semantics.md is a multiple of its error against the reference. It
-// shares no code with any backend.
+// the row's largest score in the forward, normalised in the backward), dS, an f32 dout, and q and k
+// after the rotary embedding. Sums stay f32. The tolerance of docs/semantics.md is a multiple of
+// its error against the reference. It shares no code with any backend.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ struct NaiveOutput {
 };
 
 // `old`: the values that outputs are added to (accumulate), in the order of `outputs`' views.
-// `operands`: the type that P and dS are rounded to; none = they stay in working precision.
+// `operands`: the type that these operands are rounded to; none = they stay in working precision.
 std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const OutputSet& old,
                                DType operands = DType::none);
 

@@ -104,8 +104,14 @@ std::vector<double> sizes(const std::vector<T>& rows, std::size_t width, bool no
 template <class T>
 class Gatherer {
  public:
-  Gatherer(const Case& c, const Inputs& in, Operands<T>& x)
-      : c_(c), p_(c.problem), in_(in), a_(in.arguments), x_(x), b_(static_cast<std::size_t>(x.b)) {}
+  Gatherer(const Case& c, const Inputs& in, DType operands, Operands<T>& x)
+      : c_(c),
+        p_(c.problem),
+        in_(in),
+        a_(in.arguments),
+        operands_(operands),
+        x_(x),
+        b_(static_cast<std::size_t>(x.b)) {}
 
   void queries() {
     const auto dim = static_cast<std::size_t>(p_.dim_qk);
@@ -117,6 +123,7 @@ class Gatherer {
       if (p_.rope != Rope::none) {
         rotate(c_, in_, position(c_, in_, true, b_, i), 1.0,
                x_.q.data() + static_cast<std::size_t>(i) * dim);
+        round_from(x_.q, static_cast<std::size_t>(i) * dim, operands_);
       }
       if (c_.pass != Pass::backward) continue;
       for (std::int64_t d = 0; d < p_.dim_vo; ++d) {
@@ -180,12 +187,17 @@ class Gatherer {
     if (p_.rope == Rope::none) return;
     if (c_.pass != Pass::decode) {
       rotate(c_, in_, position(c_, in_, false, b_, j), 1.0, x_.k.data() + start);
+      round_from(x_.k, start, operands_);
     } else if (j >= before) {
       rotate(c_, in_, position(c_, in_, false, b_, j - before), 1.0, x_.k.data() + start);
-      for (std::size_t at = start; at < x_.k.size();
-           ++at) {  // rounded, because it is stored and read back
-        x_.k[at] = static_cast<T>(round_to(p_.kv_type(), static_cast<double>(x_.k[at])));
-      }
+      round_from(x_.k, start, p_.kv_type());  // it is stored and read back
+    }
+  }
+
+  // Rounds the elements from `start` on.
+  static void round_from(std::vector<T>& rows, std::size_t start, DType type) {
+    for (std::size_t at = start; at < rows.size() && type != DType::none; ++at) {
+      rows[at] = static_cast<T>(round_to(type, static_cast<double>(rows[at])));
     }
   }
 
@@ -193,6 +205,7 @@ class Gatherer {
   const Problem& p_;
   const Inputs& in_;
   const Arguments& a_;
+  const DType operands_;
   Operands<T>& x_;
   std::size_t b_;
 };
@@ -200,7 +213,8 @@ class Gatherer {
 }  // namespace
 
 template <class T>
-Operands<T> gather(const Case& c, const Inputs& in, std::int64_t b, std::int64_t h) {
+Operands<T> gather(const Case& c, const Inputs& in, std::int64_t b, std::int64_t h,
+                   DType operands) {
   const Problem& p = c.problem;
   const auto entry = static_cast<std::size_t>(b);
   Operands<T> x;
@@ -216,7 +230,7 @@ Operands<T> gather(const Case& c, const Inputs& in, std::int64_t b, std::int64_t
         static_cast<T>(c.slopes_per_batch ? load(a.alibi_slopes, b, h) : load(a.alibi_slopes, h));
   }
   x.sink = p.sink ? static_cast<T>(load(a.sinks, h)) : -std::numeric_limits<T>::infinity();
-  Gatherer<T> gatherer(c, in, x);
+  Gatherer<T> gatherer(c, in, operands, x);
   gatherer.queries();
   gatherer.keys();
   return x;
@@ -246,8 +260,8 @@ DType output_type(const Problem& p, const std::string& name) {
   return p.grad_type();
 }
 
-template Operands<float> gather(const Case&, const Inputs&, std::int64_t, std::int64_t);
-template Operands<double> gather(const Case&, const Inputs&, std::int64_t, std::int64_t);
+template Operands<float> gather(const Case&, const Inputs&, std::int64_t, std::int64_t, DType);
+template Operands<double> gather(const Case&, const Inputs&, std::int64_t, std::int64_t, DType);
 template void rotate_back(const Case&, const Inputs&, bool, float*);
 template void rotate_back(const Case&, const Inputs&, bool, double*);
 

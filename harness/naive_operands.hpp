@@ -37,8 +37,11 @@ struct Operands {
   }
 };
 
+// `operands`: the type that rotated q and k are rounded to before they are multiplied; none = they
+// are not.
 template <class T>
-Operands<T> gather(const Case& c, const Inputs& inputs, std::int64_t b, std::int64_t h);
+Operands<T> gather(const Case& c, const Inputs& inputs, std::int64_t b, std::int64_t h,
+                   DType operands);
 
 // Rotates the rows of a gradient of q or of k, row-major, by the negative angle.
 template <class T>

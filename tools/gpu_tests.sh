@@ -18,7 +18,7 @@
 #   training   steps of GPT-2 small, by kind of attention, compiled too; rows
 #   devices    a second GPU: cases and tensors on it
 #   nccl       libattn.distributed on two GPUs: every option over NCCL, in bf16
-#   families   merge and its backward; trial kernels of sm90: TMA, clusters, a capture, programmatic
+#   families   merge, its backward and rope; trial kernels of sm90: TMA, clusters, a capture, programmatic
 #              dependent launch
 #   family_sm90  the same calls by the family sm90 (ATTN_CUDA_FAMILY): cases, memcheck,
 #              racecheck, plain cells

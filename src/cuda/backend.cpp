@@ -119,8 +119,8 @@ class CudaBackend final : public core::Backend {
                               const core::Executor& executor) const override {
     return run(arguments, executor);
   }
-  core::Status rope(const RopeArguments&, const core::Executor&) const override {
-    return lacks("rotary embedding");
+  core::Status rope(const RopeArguments& arguments, const core::Executor& executor) const override {
+    return run(arguments, executor);
   }
 
   core::Status cache_build(const CacheRequest& request, const core::Executor& executor,
@@ -191,11 +191,6 @@ class CudaBackend final : public core::Backend {
  private:
   static std::string cache_root(const core::Executor& executor) {
     return *executor.cache_dir != '\0' ? executor.cache_dir : Cache::default_root();
-  }
-
-  static core::Status lacks(const char* what) {
-    return core::Status::unsupported(std::string("cuda: no kernel for the ") + what +
-                                     " on CUDA yet");
   }
 
   static core::Status facts_of(std::int32_t ordinal, DeviceFacts& facts) {

@@ -1,8 +1,10 @@
 // Calls; see call.hpp.
 #include "cuda/call.hpp"
 
+#include <optional>
 #include <utility>
 
+#include "cuda/families/rotary.hpp"
 #include "cuda/host/graphs.hpp"
 
 namespace attn::cuda {
@@ -33,8 +35,12 @@ core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Ar
 
 core::Status run(const DeviceCall& call) {
   const CudaPlan& plan = call.plan;
-  device::Arguments common = device_arguments(plan.pass, plan.problem, call.tensors);
+  std::optional<RotaryCall> rotary;
+  if (plan.rotates) rotary.emplace(plan, call.tensors, call.workspace);
+  const Arguments& tensors = rotary ? rotary->tensors() : call.tensors;
+  device::Arguments common = device_arguments(plan.pass, plan.problem, tensors);
   place(plan.workspace, plan.problem, call.workspace, common);
+  if (rotary) rotary->take_gradients(common);
   std::array<KernelLaunch, kMaxKernels> memory_of_launches;
   const auto launches = std::span(memory_of_launches).first(plan.num_kernels);
   for (std::size_t i = 0; i < launches.size(); ++i) {
@@ -42,8 +48,9 @@ core::Status run(const DeviceCall& call) {
   }
   ParameterMemory memory;
   core::Status status = plan.family->set_parameters(
-      {call.context.driver(), plan, call.tensors, common, call.workspace}, launches, memory);
+      {call.context.driver(), plan, tensors, common, call.workspace}, launches, memory);
   if (!status.ok()) return status;
+  if (rotary) rotary->set_parameters(launches);
   status = launch_in_order(call.context, launches, call.stream);
   if (call.executor.observer == nullptr || !status.ok()) return status;
   for (std::size_t i = 0; i < launches.size(); ++i) {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/divide_up.hpp"
-#include "core/strided.hpp"
+#include "cuda/families/rope_params.hpp"
 #include "cuda/host/arguments.hpp"
 #include "cuda/host/launch.hpp"
 #include "cuda/kernels/passes/merge.cuh"
@@ -115,7 +115,7 @@ const KernelSpec& merge_backward_kernel() {
 std::span<const KernelSpec> operation_kernels() {
   static const std::array kKernels{
       spec_of("passes/merge.cu", "attn_merge", device::merge::kThreads),
-      spec_of("passes/merge.cu", "attn_merge_backward", device::merge::kThreads)};
+      spec_of("passes/merge.cu", "attn_merge_backward", device::merge::kThreads), rope_kernel()};
   return kKernels;
 }
 
@@ -150,6 +150,27 @@ device::merge::BackwardParams merge_params(const MergeBackwardArguments& a) {
           .sizes = sizes_of(a.o)};
 }
 
+device::rope::Params rope_params(const RopeArguments& a) {
+  const bool packed = a.x.rank == 3;
+  const std::int64_t dim = a.x.shape[packed ? 2 : 3];
+  const std::int64_t rot_dim = a.rot_dim == 0 ? dim : a.rot_dim;
+  device::rope::Params params;
+  set_rotation({a.style, rot_dim, a.base, a.pos_offset, a.cos, a.sin}, params);
+  params.jobs[0] = rope_job(a.x, a.out, a.positions, a.style, rot_dim, device::rope::kQueries);
+  params.inverse = a.inverse ? 1 : 0;
+  params.every_row = 1;
+  // Rows count from the start of their sequence. Without cu_len a packed tensor has none.
+  device::Arguments& lengths = params.common;
+  lengths.packed_q = packed ? 1 : 0;
+  lengths.batch = packed ? 0 : static_cast<int>(a.x.shape[0]);
+  lengths.max_len_q = lengths.total_q = static_cast<int>(a.x.shape[packed ? 0 : 1]);
+  if (a.cu_len.given()) {
+    lengths.batch = static_cast<int>(a.cu_len.shape[0] - 1);
+    lengths.cu_len_q = {static_cast<const int*>(a.cu_len.address()), a.cu_len.strides[0]};
+  }
+  return params;
+}
+
 core::Status run(const MergeArguments& a, const core::Executor& executor) {
   const device::merge::Params params = merge_params(a);
   return launch(
@@ -177,6 +198,25 @@ core::Status run(const MergeBackwardArguments& a, const core::Executor& executor
        {"dout2", a.dout2},
        {"dlse2", a.dlse2}},
       a.stream, executor);
+}
+
+core::Status run(const RopeArguments& a, const core::Executor& executor) {
+  const bool packed = a.x.rank == 3;
+  const std::int64_t heads = a.x.shape[packed ? 1 : 2];
+  if (heads > device::rope::kMaxHeads) {
+    return unsupported("rope", "found " + std::to_string(heads) + " heads; 2^23 at most on CUDA");
+  }
+  const std::int64_t blocks =
+      rope_blocks(packed ? 1 : a.x.shape[0], a.x.shape[packed ? 0 : 1], heads);
+  const device::rope::Params params = rope_params(a);
+  return launch({"rope", operation_kernels()[2], blocks, block_of(params)},
+                {{"x", a.x},
+                 {"out", a.out},
+                 {"positions", a.positions},
+                 {"cu_len", a.cu_len},
+                 {"cos", a.cos},
+                 {"sin", a.sin}},
+                a.stream, executor);
 }
 
 }  // namespace attn::cuda

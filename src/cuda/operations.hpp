@@ -1,5 +1,5 @@
-// Operations: merge and its backward on a device, one kernel each, without a workspace. The plan of
-// an operation is a kernel and a grid; parameters are the kernel's own (kernels/passes/).
+// Operations: merge, its backward and rope on a device, one kernel each, without a workspace. The
+// plan of an operation is a kernel and a grid; parameters are the kernel's own (kernels/passes/).
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -14,6 +14,9 @@ struct Sizes;
 struct Params;
 struct BackwardParams;
 }  // namespace attn::device::merge
+namespace attn::device::rope {
+struct Params;
+}
 
 namespace attn::cuda {
 
@@ -26,6 +29,7 @@ const KernelSpec& merge_backward_kernel();
 // Parameters of calls that were validated.
 device::merge::Params merge_params(const MergeArguments& arguments);
 device::merge::BackwardParams merge_params(const MergeBackwardArguments& arguments);
+device::rope::Params rope_params(const RopeArguments& arguments);
 
 // Blocks of kernels/passes/merge.cu; 0: o is empty.
 std::int64_t merge_blocks(const device::merge::Sizes& sizes);
@@ -33,5 +37,6 @@ std::int64_t merge_blocks(const device::merge::Sizes& sizes);
 // Queue the kernel on the call's stream. `unsupported`, with the reason, where there is none.
 core::Status run(const MergeArguments& arguments, const core::Executor& executor);
 core::Status run(const MergeBackwardArguments& arguments, const core::Executor& executor);
+core::Status run(const RopeArguments& arguments, const core::Executor& executor);
 
 }  // namespace attn::cuda

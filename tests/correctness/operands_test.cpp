@@ -267,6 +267,26 @@ TEST(Operands, AnF32DoutIsRoundedForProducts) {
   EXPECT_LT(8.0 * worst[0], worst[1]) << "P is rounded alike here, dout must be too";
 }
 
+// A kernel that multiplies 16-bit operands rounds q and k after the rotary embedding, which lse
+// shows.
+TEST(Operands, RotatedQAndKAreRounded) {
+  for (const Rope style : {Rope::none, Rope::half}) {
+    Case c = case_of(Pass::forward, DType::bf16, 64, 1.0, DType::f32);
+    c.problem.rope = style;
+    c.problem.lse = true;
+    const Setting rounds(c, DType::bf16);
+    const Setting exact(c, DType::none);
+    double worst = 0.0;
+    for (std::size_t n = 0; n < rounds.naives.size(); ++n) {
+      if (rounds.naives[n].name != "lse") continue;
+      for (std::size_t i = 0; i < rounds.naives[n].values.size(); ++i) {
+        worst = std::max(worst, std::fabs(rounds.naives[n].values[i] - exact.naives[n].values[i]));
+      }
+    }
+    EXPECT_EQ(worst > 1e-5, style == Rope::half) << worst;
+  }
+}
+
 // Below 2^-14 f16 values are equally spaced. One key far above the others gives P of e^-12 and
 // less.
 TEST(Operands, SubnormalOperandsAreOffByTheirSpacing) {

@@ -311,5 +311,115 @@ TEST_F(CudaOperationsGpu, MergeBackward) {
   }
 }
 
+struct Positions {
+  const char* from;
+  Rope style;
+  bool inverse;
+  std::int64_t rot_dim;  // 0: the dimension
+};
+
+// Fills the positions, tables or lengths of a call for x.
+void fill_positions(Tensors& t, const Positions& by, const Shape& s, RopeArguments& a) {
+  const std::string from = by.from;
+  a.style = by.style;
+  a.inverse = by.inverse;
+  a.rot_dim = by.rot_dim;
+  a.base = 500.0;
+  a.pos_offset = (std::int64_t{1} << 20) - 100;
+  if (from == "positions") {
+    a.positions = s.packed ? t.plain(DType::i32, {s.rows}) : t.plain(DType::i32, {1, s.rows});
+    fill_all(a.positions, [](std::uint64_t n) { return static_cast<double>(n * 37 % 900) - 5; });
+  }
+  if (from == "tables") {
+    a.pos_offset = -3;  // positions are clamped to the table
+    const std::int64_t half = (a.rot_dim == 0 ? s.dim : a.rot_dim) / 2;
+    a.cos = t.plain(DType::f32, {s.rows - 1, half});
+    a.sin = t.plain(DType::f32, {s.rows - 1, half});
+    Tensors::fill(a.cos, "cos");
+    Tensors::fill(a.sin, "sin");
+  }
+  if (from == "sequences") {
+    a.cu_len = t.plain(DType::i32, {5});
+    const double last = static_cast<double>(s.rows) - 3;  // the rows after it belong to none
+    fill_all(a.cu_len, [last](std::uint64_t n) {
+      return n == 0 ? 0.0 : n == 1 ? 1.0 : n < 4 ? std::floor(last / 2) : last;
+    });
+  }
+}
+
+TEST_F(CudaOperationsGpu, Rope) {
+  for (const Shape& s : kShapes) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      for (const Lie lie : {Lie::contiguous, Lie::heads_first, Lie::odd}) {
+        int number = 0;
+        for (const Rope style : {Rope::half, Rope::interleaved}) {
+          for (const char* from : {"rows", "positions", "tables", "sequences"}) {
+            if (from == std::string("sequences") && !s.packed) continue;
+            if (from == std::string("tables") && s.rows < 2) continue;
+            const bool part = number++ % 3 != 0 || s.dim % 2 != 0;
+            Tensors t(*queue);
+            RopeArguments a;
+            a.x = t.rows(dtype, s, lie);
+            Tensors::fill(a.x, "x");
+            fill_positions(t, {from, style, number % 2 == 0, part ? s.dim / 4 * 2 : 0}, s, a);
+            if (a.rot_dim == 0 && part) continue;  // dims of 1
+            const bool in_place = number % 4 == 1;
+            a.out = in_place ? a.x : t.rows(dtype, s, Lie::contiguous);
+            RopeArguments expected = a;
+            expected.out = t.rows(DType::f64, s, Lie::contiguous);
+            ASSERT_EQ(reference::rope(expected), "");
+            RopeArguments on = a;
+            for (const auto member :
+                 {&RopeArguments::x, &RopeArguments::out, &RopeArguments::positions,
+                  &RopeArguments::cu_len, &RopeArguments::cos, &RopeArguments::sin}) {
+              on.*member = t.on_device(a.*member);
+            }
+            on.stream = queue->stream();
+            rope(*context, on);
+            EXPECT_TRUE(t.download(a.out)) << from;
+            const double most = std::max(allowed(dtype), 1e-6);
+            EXPECT_LE(error_of(a.out, expected.out), most)
+                << from << " dim " << s.dim << " of " << a.rot_dim;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Cosines and sines are accurate to 1e-6 at positions up to 2^20.
+TEST_F(CudaOperationsGpu, RopeIsRightFarOut) {
+  const Shape s{1, 300, 1, 128, false};
+  for (const std::int64_t offset :
+       {std::int64_t{0}, std::int64_t{1} << 16, (std::int64_t{1} << 20) - 300}) {
+    Tensors t(*queue);
+    RopeArguments a;
+    a.x = t.rows(DType::f32, s, Lie::contiguous);
+    a.out = t.rows(DType::f32, s, Lie::contiguous);
+    fill_all(a.x, [](std::uint64_t n) { return n % 2 == 0 ? 1.0 : 0.0; });
+    a.style = Rope::interleaved;
+    a.pos_offset = offset;
+    RopeArguments on = a;
+    on.x = t.on_device(a.x);
+    on.out = t.on_device(a.out);
+    on.stream = queue->stream();
+    rope(*context, on);
+    EXPECT_TRUE(t.download(a.out));
+    double error = 0.0;
+    for (std::int64_t row = 0; row < s.rows; ++row) {
+      for (std::int64_t m = 0; m < s.dim / 2; ++m) {
+        const double angle = static_cast<double>(row + offset) *
+                             std::pow(10000.0, -2.0 * static_cast<double>(m) / 128.0);
+        error =
+            std::max(error, std::fabs(harness::load(a.out, 0, row, 0, 2 * m) - std::cos(angle)));
+        error = std::max(error,
+                         std::fabs(harness::load(a.out, 0, row, 0, 2 * m + 1) - std::sin(angle)));
+      }
+    }
+    EXPECT_LE(error, 1e-6) << offset;
+    RecordProperty("error_at_" + std::to_string(offset), std::to_string(error));
+  }
+}
+
 }  // namespace
 }  // namespace attn::cuda::test

@@ -1,5 +1,5 @@
-// merge and its backward on the fake driver: what is launched with which parameters, and what is
-// refused.
+// merge, its backward and rope on the fake driver: what is launched with which parameters, and what
+// is refused.
 #include "cuda/operations.hpp"
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 
 #include "cuda/host/nvrtc.hpp"
 #include "cuda/kernels/passes/merge.cuh"
+#include "cuda/kernels/passes/rope.cuh"
 #include "fake.hpp"
 
 namespace attn::cuda::test {
@@ -86,6 +87,53 @@ TEST(CudaMerge, BlocksCoverAllLines) {
   EXPECT_EQ(merge_blocks({1 << 20, 1 << 20, 8, 1}), std::int64_t{1} << 38);
 }
 
+RopeArguments rope_of(DType dtype) {
+  RopeArguments a;
+  a.x = tensor(dtype, {2, 300, 4, 64});
+  a.out = tensor(dtype, {2, 300, 4, 64});
+  return a;
+}
+
+TEST(CudaRope, ParametersOfAPaddedTensor) {
+  RopeArguments a = rope_of(DType::bf16);
+  a.rot_dim = 32;
+  a.inverse = true;
+  a.pos_offset = -4;
+  a.positions = tensor(DType::i32, {1, 300});
+  const device::rope::Params p = rope_params(a);
+  EXPECT_EQ(p.common.batch, 2);
+  EXPECT_EQ(p.common.max_len_q, 300);
+  EXPECT_EQ(p.offset, -4);
+  EXPECT_EQ(p.inverse, 1);
+  EXPECT_EQ(p.every_row, 1);
+  EXPECT_EQ(p.gradients, 0);
+  EXPECT_EQ(p.jobs[0].pairs, 16);
+  EXPECT_EQ(p.jobs[0].dim, 64);
+  EXPECT_EQ(p.jobs[0].from.vector, 1);
+  EXPECT_EQ(p.jobs[0].blocks, 2u * 38) << "8 rows each";
+  EXPECT_EQ(p.jobs[1].blocks, 0u);
+  EXPECT_EQ(p.jobs[0].positions.base, a.positions.data);
+  EXPECT_EQ(p.jobs[0].positions.stride_batch, 0) << "the same for all sequences";
+  a.rot_dim = 24;
+  EXPECT_EQ(rope_params(a).jobs[0].from.vector, 0) << "halves begin at multiples of 12 elements";
+  a.style = Rope::interleaved;
+  EXPECT_EQ(rope_params(a).jobs[0].from.vector, 1);
+}
+
+TEST(CudaRope, RowsOfPackedTensorsCountFromTheirSequence) {
+  RopeArguments a;
+  a.x = a.out = tensor(DType::f32, {70, 3, 20});
+  EXPECT_EQ(rope_params(a).common.batch, 0) << "from the tensor's start";
+  a.cu_len = tensor(DType::i32, {5});
+  const device::rope::Params p = rope_params(a);
+  EXPECT_EQ(p.common.batch, 4);
+  EXPECT_EQ(p.common.total_q, 70);
+  EXPECT_EQ(p.common.packed_q, 1);
+  EXPECT_EQ(p.common.cu_len_q.data, a.cu_len.data);
+  EXPECT_EQ(p.jobs[0].packed, 1);
+  EXPECT_EQ(p.jobs[0].blocks, 9u);
+}
+
 class CudaOperations : public WithFakeDriver {
  protected:
   void SetUp() override {
@@ -134,6 +182,10 @@ TEST_F(CudaOperations, AreOneLaunchOnTheStream) {
   merge_backward(*context_, backward_of(DType::f32));
   EXPECT_EQ(fake().launched.size(), 2u);
   EXPECT_EQ(fake().launched[1].stream, nullptr);
+  rope(*context_, rope_of(DType::f16));
+  ASSERT_EQ(fake().launched.size(), 3u);
+  EXPECT_EQ(fake().launched[2].blocks, 76u);
+  fake().launched.pop_back();
   // No output is given, or it is empty.
   MergeBackwardArguments nothing = backward_of(DType::bf16);
   nothing.dout1 = {};
@@ -149,6 +201,12 @@ TEST_F(CudaOperations, RefuseWithReasons) {
   for (TensorView* view : {&wide.lse1, &wide.lse2, &wide.lse}) view->dtype = DType::f64;
   EXPECT_EQ(refused(ErrorCode::unsupported, [&] { merge(*context_, wide); }),
             "cuda: merge: no kernel for f64 on CUDA; f32, f16 and bf16 are supported");
+  EXPECT_EQ(refused(ErrorCode::unsupported, [&] { rope(*context_, rope_of(DType::f64)); }),
+            "cuda: rope: no kernel for f64 on CUDA; f32, f16 and bf16 are supported");
+  RopeArguments heads;
+  heads.x = heads.out = tensor(DType::bf16, {1, 1, (1 << 23) + 1, 2});
+  EXPECT_EQ(refused(ErrorCode::unsupported, [&] { rope(*context_, heads); }),
+            "cuda: rope: found 8388609 heads; 2^23 at most on CUDA");
   MergeBackwardArguments other = backward_of(DType::bf16);
   other.lse2.data = reinterpret_cast<void*>(4096);
   EXPECT_EQ(refused(ErrorCode::invalid_argument, [&] { merge_backward(*context_, other); }),

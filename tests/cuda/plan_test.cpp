@@ -36,11 +36,6 @@ TEST(CudaPlan, RefusesWithReasons) {
             "no kernel for f32 on CUDA yet; f16 and bf16 are supported");
   EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16 dropout", h200(), Pass::decode),
             "no kernel with dropout for paged caches and appending on CUDA yet");
-  EXPECT_EQ(
-      reason("dtype=bf16 len_q=1 len_kv=64 len_new=1 lengths_kv rope=half", h200(), Pass::decode),
-      "no kernel with rotary embedding on CUDA yet");
-  EXPECT_EQ(reason("dtype=bf16 len_q=8 len_kv=8 rope=half"),
-            "no kernel with rotary embedding on CUDA yet");
   DeviceFacts turing = h200();
   turing.name = "Tesla T4";
   turing.major = 7;

@@ -161,10 +161,8 @@ def test_what_is_not_there_is_refused_with_a_reason():
         for call in calls:
             with pytest.raises(libattn.Unsupported, match=f"cuda: .*f{dtype.itemsize * 8}"):
                 call()
-    x = q.half()
-    for options in ({"rope": libattn.Rope()},):
-        with pytest.raises(libattn.Unsupported, match="cuda: .*rotary"):
-            libattn.torch.attention(x, x, x, **options)
+    with pytest.raises(libattn.Unsupported, match="cuda: rope: no kernel for f64"):
+        libattn.rope(q.double())
 
 
 def test_lse_of_long_rows(device):

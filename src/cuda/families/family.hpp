@@ -31,6 +31,7 @@ class Family {
   // As in explain() and in the names of folders.
   [[nodiscard]] virtual const char* name() const = 0;
   // The plan of calls whose tensors allow `access`, or why this family has none: a pure function.
+  // The problem has no rotary embedding, which passes do for every family (rotary.hpp).
   // Tensors, name and limits of the grid are left to make_plan().
   [[nodiscard]] virtual core::Result<CudaPlan> plan(Pass pass, const Problem& problem,
                                                     const DeviceFacts& facts,

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cuda/families/rotary.hpp"
 #include "cuda/families/sm80/plan.hpp"
 #include "cuda/families/sm90/family.hpp"
 
@@ -34,11 +35,23 @@ bool only_by_name(const Family& family, Pass pass, const Problem& problem) {
 
 core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& problem,
                            const DeviceFacts& facts, core::Access access, FamilyChoice choice) {
+  const bool rotates = problem.rope != Rope::none;
+  if (rotates) {
+    if (std::string why = rotary_refusal(pass, problem); !why.empty()) {
+      return core::Result<CudaPlan>::none(std::move(why));
+    }
+  }
   core::Result<CudaPlan> planned =
-      family.plan(pass, problem, facts, std::min(access, core::best_access(pass, problem)));
+      family.plan(pass, rotates ? without_rope(pass, problem) : problem, facts,
+                  std::min(access, core::best_access(pass, problem)));
   if (!planned.ok()) return planned;
   if (choice == FamilyChoice::automatic && only_by_name(family, pass, problem)) {
     return core::Result<CudaPlan>::none("runs backwards above dim 128 only by name");
+  }
+  if (rotates) {
+    CudaPlan plan = std::move(planned).value();
+    add_rotary(pass, problem, plan);
+    planned = std::move(plan);
   }
   if (std::string why = grid_refusal(planned.value()); !why.empty()) {
     return core::Result<CudaPlan>::none(std::move(why));

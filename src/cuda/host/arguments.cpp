@@ -191,6 +191,10 @@ device::StridedTensor device_statistics(const TensorView& view) {
   return rows_of(core::statistics_of(view));
 }
 
+device::StridedTensor device_indices(const TensorView& view) {
+  return rows_of(core::indices_of(view));
+}
+
 device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments& from) {
   device::Arguments a;
   a.q = rows_of(from.q);

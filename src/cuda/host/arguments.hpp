@@ -12,8 +12,9 @@ namespace attn::cuda {
 device::Arguments device_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
 
 // For tensors that the structure lacks: rows [b, len, heads, dim] or [total, heads, dim];
-// statistics [b, heads, len] or [heads, total].
+// statistics [b, heads, len] or [heads, total]; indices [b|1, len] or [total].
 device::StridedTensor device_rows(const TensorView& view);
 device::StridedTensor device_statistics(const TensorView& view);
+device::StridedTensor device_indices(const TensorView& view);
 
 }  // namespace attn::cuda

@@ -1,6 +1,7 @@
 // The CUDA plan; see plan.hpp.
 #include "cuda/host/plan.hpp"
 
+#include <algorithm>
 #include <cassert>
 
 namespace attn::cuda {
@@ -14,6 +15,18 @@ KernelSpec& CudaPlan::add(const char* source, const char* entry, unsigned thread
   spec.threads = threads;
   blocks[num_kernels++] = num_blocks;
   return spec;
+}
+
+void CudaPlan::add_first(const KernelSpec& spec, std::int64_t num_blocks) {
+  assert(num_kernels < kMaxKernels);
+  std::move_backward(kernels.begin(), kernels.begin() + num_kernels,
+                     kernels.begin() + num_kernels + 1);
+  std::move_backward(blocks.begin(), blocks.begin() + num_kernels,
+                     blocks.begin() + num_kernels + 1);
+  kernels[0] = spec;
+  blocks[0] = num_blocks;
+  ++num_kernels;
+  ++main;
 }
 
 PlanSummary CudaPlan::summary() const {

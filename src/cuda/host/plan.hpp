@@ -13,7 +13,7 @@
 
 namespace attn::cuda {
 
-inline constexpr std::size_t kMaxKernels = 8;
+inline constexpr std::size_t kMaxKernels = 10;
 
 class Family;
 
@@ -24,6 +24,13 @@ struct DecodeGrid {
   std::int64_t tile_rows = 0;  // rows of a tile
   std::int64_t splits = 1;
   std::int64_t split_keys = 0;  // keys of a split; 0: what a tile sees is cut evenly
+};
+
+// Copies of rows in the workspace for rotary embedding (families/rotary.hpp): q and k, or k_new,
+// after the rotation; gradients in f32 before the inverse rotation.
+struct RotaryParts {
+  Part q, k;
+  Part dq, dk, dv;
 };
 
 // The kernels in order, each with a grid of blocks along x. A kernel's parameters are the common
@@ -39,9 +46,14 @@ struct CudaPlan final : core::Plan {
   // Appends a kernel with this number of blocks, and returns it for its constants.
   KernelSpec& add(const char* source, const char* entry, unsigned threads, std::int64_t num_blocks);
 
+  // Inserts one before the others.
+  void add_first(const KernelSpec& spec, std::int64_t num_blocks);
+
   std::array<KernelSpec, kMaxKernels> kernels{};
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;
+  bool rotates = false;  // rotary embedding by the first kernel, and in the backward the last
+  RotaryParts rotary;
   DecodeGrid decode;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V share L2
   std::size_t num_kernels = 0;

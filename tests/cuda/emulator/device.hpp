@@ -88,6 +88,10 @@ inline float __fadd_rn(float a, float b) {
   volatile float sum = a + b;
   return sum;
 }
+inline void sincospif(float x, float* sine, float* cosine) {
+  *sine = static_cast<float>(sin(M_PI * x));
+  *cosine = static_cast<float>(cos(M_PI * x));
+}
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const emulator::u64 bytes = static_cast<emulator::u64>(y) << 32 | x;
   unsigned result = 0;

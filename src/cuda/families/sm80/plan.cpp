@@ -37,7 +37,6 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f16 and bf16 are supported";
   if (p.dtype == DType::f32) return "no kernel for f32 on CUDA yet; f16 and bf16 are supported";
   if (p.kv_type() != p.dtype) return "no kernel for k and v of another type than q on CUDA yet";
-  if (p.rope != Rope::none) return "no kernel with rotary embedding on CUDA yet";
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
            "; kernels on CUDA take lengths below 2^30";

@@ -64,7 +64,6 @@ std::string type_refusal(const Problem& p) {
 std::string option_refusal(const Problem& p) {
   if (p.mask.given) return "has no backward with a mask";
   if (p.bias.given) return "has no backward with a bias";
-  if (p.rope != Rope::none) return "has no kernel with rotary embedding";
   return {};
 }
 

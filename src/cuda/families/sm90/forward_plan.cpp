@@ -130,7 +130,6 @@ std::string type_refusal(const Problem& p) {
 std::string option_refusal(const Problem& p) {
   if (p.page_size > 0) return "has no kernel for paged caches";
   if (p.len_new > 0) return "has no kernel that appends to a cache";
-  if (p.rope != Rope::none) return "has no kernel with rotary embedding";
   if (p.layout_q != p.layout_kv) return "takes q, k and v that are all packed or all padded";
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && (!extent->q || !extent->kv)) {

@@ -1,0 +1,195 @@
+// Rotary embedding inside attention; see rotary.hpp.
+#include "cuda/families/rotary.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/divide_up.hpp"
+
+namespace attn::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+// A tensor [batch, rows, heads, dim], or packed [rows, heads, dim].
+struct Size {
+  bool packed = false;
+  std::int64_t batch = 0;
+  std::int64_t rows = 0;
+  std::int64_t heads = 0;
+  std::int64_t dim = 0;
+
+  [[nodiscard]] std::int64_t elements() const { return (packed ? 1 : batch) * rows * heads * dim; }
+  [[nodiscard]] std::int64_t blocks() const { return rope_blocks(packed ? 1 : batch, rows, heads); }
+};
+
+Size queries_of(const Problem& p) {
+  const bool packed = p.layout_q == Layout::packed;
+  return {packed, p.batch, packed ? p.total_q : p.len_q, p.heads_q, p.dim_qk};
+}
+// Keys, or in decode the new ones; `dim` for values.
+Size keys_of(Pass pass, const Problem& p, std::int64_t dim) {
+  if (pass == Pass::decode) return {false, p.batch, p.len_new, p.heads_kv, dim};
+  const bool packed = p.layout_kv == Layout::packed;
+  return {packed, p.batch, packed ? p.total_kv : p.len_kv, p.heads_kv, dim};
+}
+
+// Whether the last pass adds to gradients or replaces their elements, dv's too.
+bool last_pass_stores_dv(const Problem& p) {
+  return p.dv && (p.accumulate || p.nonfinite_zero);
+}
+
+bool has_last_pass(Pass pass, const Problem& p) {
+  return pass == Pass::backward && (p.dq || p.dk || last_pass_stores_dv(p));
+}
+
+// A copy in the workspace, heads first, so that rows of a head are adjacent.
+TensorView copy_at(void* workspace, const Part& part, DType dtype, const Size& size,
+                   const TensorView& like) {
+  TensorView view;
+  view.data = static_cast<char*>(workspace) + part.offset;
+  view.dtype = dtype;
+  view.device = like.device;
+  view.ordinal = like.ordinal;
+  const std::int64_t head = size.rows * size.dim;
+  if (size.packed) {
+    view.rank = 3;
+    view.shape = {size.rows, size.heads, size.dim, 0};
+    view.strides = {size.dim, head, 1, 0};
+  } else {
+    view.rank = 4;
+    view.shape = {size.batch, size.rows, size.heads, size.dim};
+    view.strides = {size.heads * head, size.dim, head, 1};
+  }
+  return view;
+}
+
+}  // namespace
+
+std::string rotary_refusal(Pass pass, const Problem& p) {
+  if (pass == Pass::forward && p.page_size > 0) {
+    return "no forward with rotary embedding on a paged cache on CUDA; decode takes its keys as "
+           "rotated";
+  }
+  const std::int64_t heads = std::max(p.heads_q, p.heads_kv);
+  if (heads <= device::rope::kMaxHeads) return {};
+  return "found " + std::to_string(heads) + " heads; rotary embedding takes 2^23 at most on CUDA";
+}
+
+Problem without_rope(Pass pass, const Problem& p) {
+  Problem plain = p;
+  plain.rope = Rope::none;
+  plain.rot_dim = 0;
+  plain.rope_tables = false;
+  plain.rope_positions = false;
+  if (pass == Pass::backward) {
+    plain.dtype_grad = DType::f32;
+    plain.accumulate = false;
+    plain.nonfinite_zero = false;
+  }
+  return plain;
+}
+
+void add_rotary(Pass pass, const Problem& p, CudaPlan& plan) {
+  const Size queries = queries_of(p);
+  const Size keys = keys_of(pass, p, p.dim_qk);
+  std::int64_t bytes = plan.workspace_bytes;
+  const auto add = [&](const Size& size, DType dtype) {
+    bytes = core::round_up(bytes, kAlignment);
+    const Part part{bytes, size.elements() * size_of(dtype)};
+    bytes += part.bytes;
+    return part;
+  };
+  RotaryParts& parts = plan.rotary;
+  parts.q = add(queries, p.dtype);
+  parts.k = add(keys, p.kv_type());
+  if (pass == Pass::backward) {
+    if (p.dq) parts.dq = add(queries, DType::f32);
+    if (p.dk) parts.dk = add(keys, DType::f32);
+    if (last_pass_stores_dv(p)) parts.dv = add(keys_of(pass, p, p.dim_vo), DType::f32);
+  }
+  plan.workspace_bytes = bytes;
+  plan.problem = p;
+  plan.rotates = true;
+  plan.add_first(rope_kernel(), queries.blocks() + keys.blocks());
+  if (!has_last_pass(pass, p)) return;
+  const std::int64_t blocks = (p.dq ? queries.blocks() : 0) + (p.dk ? keys.blocks() : 0) +
+                              (last_pass_stores_dv(p) ? keys.blocks() : 0);
+  const KernelSpec kernel = rope_kernel();
+  plan.add(kernel.config.source(), kernel.entry, kernel.threads, blocks);
+}
+
+RotaryCall::RotaryCall(const CudaPlan& plan, const Arguments& arguments, void* workspace)
+    : plan_(plan), given_(arguments), tensors_(arguments) {
+  const Problem& p = plan.problem;
+  const RotaryParts& parts = plan.rotary;
+  const auto copy = [&](const Part& part, DType dtype, const Size& size) {
+    return copy_at(workspace, part, dtype, size, arguments.q);
+  };
+  const Size queries = queries_of(p);
+  const Size keys = keys_of(plan.pass, p, p.dim_qk);
+  tensors_.q = copy(parts.q, p.dtype, queries);
+  if (plan.pass != Pass::decode) {
+    tensors_.k = copy(parts.k, p.kv_type(), keys);
+  } else if (p.len_new > 0) {
+    tensors_.k_new = copy(parts.k, p.kv_type(), keys);
+  }
+  if (plan.pass != Pass::backward) return;
+  if (p.dq) tensors_.dq = copy(parts.dq, DType::f32, queries);
+  if (p.dk) tensors_.dk = copy(parts.dk, DType::f32, keys);
+  if (last_pass_stores_dv(p)) {
+    tensors_.dv = copy(parts.dv, DType::f32, keys_of(plan.pass, p, p.dim_vo));
+  }
+}
+
+void RotaryCall::take_gradients(device::Arguments& common) {
+  common_ = common;
+  if (plan_.pass != Pass::backward) return;
+  common.accumulate = 0;
+  common.nonfinite_count = nullptr;
+}
+
+void RotaryCall::set_parameters(std::span<KernelLaunch> launches) {
+  using device::rope::Job;
+  const Problem& p = plan_.problem;
+  const Arguments& a = given_;
+  const auto job = [&](const TensorView& from, const TensorView& to, bool of_queries) {
+    const bool is_new = plan_.pass == Pass::decode;
+    return rope_job(from, to, of_queries ? a.rope_pos_q : a.rope_pos_k, p.rope, p.rotary_dim(),
+                    of_queries ? device::rope::kQueries
+                    : is_new   ? device::rope::kNewKeys
+                               : device::rope::kKeys);
+  };
+  before_.common = common_;
+  before_.len_new = static_cast<int>(p.len_new);
+  set_rotation({p.rope, p.rotary_dim(), a.rope_base, a.rope_pos_offset, a.rope_cos, a.rope_sin},
+               before_);
+  if (has_last_pass(plan_.pass, p)) {
+    after_ = before_;
+    after_.inverse = 1;
+    after_.gradients = 1;
+    Job* next = after_.jobs;
+    if (p.dq) *next++ = job(tensors_.dq, a.dq, true);
+    if (p.dk) *next++ = job(tensors_.dk, a.dk, false);
+    if (last_pass_stores_dv(p)) {
+      *next = rope_job(tensors_.dv, a.dv, {}, p.rope, 0, device::rope::kKeys);
+    }
+    launches.back().parameters = block_of(after_);
+  }
+  before_.jobs[0] = job(a.q, tensors_.q, true);
+  if (plan_.pass != Pass::decode) {
+    before_.jobs[1] = job(a.k, tensors_.k, false);
+  } else if (p.len_new > 0) {
+    before_.jobs[1] = job(a.k_new, tensors_.k_new, false);
+  }
+  launches.front().parameters = block_of(before_);
+  if (plan_.pass != Pass::backward) return;
+  for (KernelLaunch& launch : launches) {
+    const std::string_view entry = launch.kernel->spec.entry;
+    if (entry.starts_with("attn_bias_gradient") || entry.starts_with("attn_sink_gradient")) {
+      launch.parameters = block_of(common_);
+    }
+  }
+}
+
+}  // namespace attn::cuda

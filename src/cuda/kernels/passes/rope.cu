@@ -1,0 +1,204 @@
+// Rotary embedding of rows (docs/semantics.md, "Rotary embedding"): q and k before attention, dq
+// and dk after its backward, rows that are appended to a cache, and the operation rope.
+//
+// Grid: one block per (8 rows, sequence), jobs one after the other. A packed tensor is one
+// sequence; its rows look up the sequence that they belong to. A block computes the cosines and
+// sines of its rows once for all heads. Then each thread rotates chunks of 8 pairs: two chunks of 8
+// elements, which it reads before it writes, so that `to` may be `from`.
+// Config: none.
+#include "config.cuh"
+#include "passes/rope.cuh"
+#include "ptx/grid.cuh"
+#include "shared/gradient.cuh"
+#include "shared/row_chunk.cuh"
+
+namespace {
+
+using namespace shared;
+
+using attn::device::rope::Job;
+using attn::device::rope::kKeys;
+using attn::device::rope::kMaxJobs;
+using attn::device::rope::kMaxPairs;
+using attn::device::rope::kNewKeys;
+using attn::device::rope::kQueries;
+using attn::device::rope::kRows;
+using attn::device::rope::kThreads;
+using attn::device::rope::Params;
+
+constexpr int kBlocks = 4;  // per SM: at most 64 registers
+
+// What becomes of a row.
+enum Fate { kSkip, kZero, kRotate };
+
+struct Row {
+  long long position = 0;
+  int fate = kSkip;
+};
+
+// The last sequence of a packed tensor that begins at or before the row.
+__device__ __forceinline__ int SequenceOfRow(const LengthArray& cumulative, int batch,
+                                             long long row) {
+  int low = 0;
+  int high = batch;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (cumulative.data[middle * cumulative.stride] <= row ? low : high) = middle;
+  }
+  return low;
+}
+
+__device__ __forceinline__ Row RowOf(const Params& p, const Job& job, int b, long long row) {
+  const Arguments& a = p.common;
+  const bool of_queries = job.kind == kQueries;
+  Row of;
+  long long i = row;
+  bool inside = false;
+  Sequence seq;
+  if (job.packed == 0 || a.batch > 0) {
+    const LengthArray& cumulative = of_queries ? a.cu_len_q : a.cu_len_kv;
+    seq = SequenceOf(a, job.packed != 0 ? SequenceOfRow(cumulative, a.batch, row) : b);
+    if (job.packed != 0) i -= of_queries ? seq.first_q : seq.first_kv;
+    inside = job.kind == kNewKeys || (i >= 0 && i < (of_queries ? seq.len_q : seq.len_kv));
+  }
+  of.fate = inside || p.every_row != 0              ? kRotate
+            : p.gradients != 0 && a.accumulate == 0 ? kZero
+                                                    : kSkip;
+  of.position = (inside ? i : row) + p.offset;
+  if (job.kind == kNewKeys) of.position += seq.len_kv;
+  if (of_queries) {
+    const int appended = min(p.len_new, a.max_len_kv - seq.len_kv);
+    of.position += seq.diag + (a.bottom_right != 0 ? appended : 0);
+  }
+  if (job.positions.base != nullptr) {
+    of.position = *reinterpret_cast<const int*>(RowAddress(job.positions, b, row, 0));
+  }
+  return of;
+}
+
+// x is the cosine, y the sine.
+__device__ __forceinline__ float2 Rotation(const Params& p, long long position, int pair) {
+  float2 of;
+  if (p.cosines != nullptr) {
+    const long long row = min(max(position, 0ll), static_cast<long long>(p.table_rows - 1));
+    of.x = reinterpret_cast<const float*>(p.cosines + row * p.cosines_stride)[pair];
+    of.y = reinterpret_cast<const float*>(p.sines + row * p.sines_stride)[pair];
+  } else {
+    const unsigned long long turns = static_cast<unsigned long long>(position) * p.frequency[pair];
+    // The upper half as a signed fraction: from -0.5 to 0.5 turns.
+    const int fraction = static_cast<int>(static_cast<unsigned>(turns >> 32));
+    sincospif(static_cast<float>(fraction) * 0x1p-31f, &of.y, &of.x);
+  }
+  if (p.inverse != 0) of.y = -of.y;
+  return of;
+}
+
+// A chunk of 8 pairs of a row: the columns of its two halves, and where these end.
+struct Chunk {
+  int first = 0;
+  int first_end = 0;
+  int second = 0;
+  int second_end = 0;
+};
+
+// Chunks of pairs come first, then those of elements that are not rotated.
+__device__ __forceinline__ Chunk ChunkOf(const Job& job, bool interleaved, int n) {
+  const int rotated = 2 * job.pairs;
+  const int of_pairs = (job.pairs + 7) / 8;
+  if (n >= of_pairs) return {rotated + 8 * (n - of_pairs), job.dim, job.dim, job.dim};
+  if (interleaved) return {16 * n, rotated, 16 * n + 8, rotated};
+  return {8 * n, job.pairs, job.pairs + 8 * n, rotated};
+}
+
+__device__ __forceinline__ void Rotate(const float* cosines, const float* sines, bool interleaved,
+                                       float (&x)[8], float (&y)[8]) {
+  if (interleaved) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float x0 = x[2 * e];
+      const float y0 = y[2 * e];
+      x[2 * e] = x0 * cosines[e] - x[2 * e + 1] * sines[e];
+      x[2 * e + 1] = x0 * sines[e] + x[2 * e + 1] * cosines[e];
+      y[2 * e] = y0 * cosines[4 + e] - y[2 * e + 1] * sines[4 + e];
+      y[2 * e + 1] = y0 * sines[4 + e] + y[2 * e + 1] * cosines[4 + e];
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float x0 = x[e];
+      x[e] = x0 * cosines[e] - y[e] * sines[e];
+      y[e] = x0 * sines[e] + y[e] * cosines[e];
+    }
+  }
+}
+
+// Stores columns [column, column + 8) below `end`; of a gradient as the call asks for it.
+__device__ __forceinline__ void Store(const Params& p, const Job& job, char* to, int column,
+                                      int end, float (&values)[8]) {
+  if (p.gradients != 0) {
+    float old[8] = {};
+    if (p.common.accumulate != 0) LoadChunk(job.to, to, column, end, old);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (column + e < end) values[e] = Finite(p.common, values[e] + old[e]);
+    }
+  }
+  StoreChunk(job.to, to, column, end, values);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    attn_rope(const __grid_constant__ Params p) {
+  ptx::WaitForPrimary();
+  __shared__ Row rows[kRows];
+  __shared__ float cosines[kRows][kMaxPairs];
+  __shared__ float sines[kRows][kMaxPairs];
+  unsigned block = blockIdx.x;
+  int n = 0;
+  while (n < kMaxJobs - 1 && block >= p.jobs[n].blocks) block -= p.jobs[n++].blocks;
+  const Job& job = p.jobs[n];
+  const auto tiles = static_cast<unsigned>((job.num_rows + kRows - 1) / kRows);
+  const int b = static_cast<int>(block / tiles);
+  const long long row0 = 1ll * (block % tiles) * kRows;
+  const int num_rows = static_cast<int>(min(static_cast<long long>(kRows), job.num_rows - row0));
+  const int thread = static_cast<int>(threadIdx.x);
+
+  if (thread < num_rows) rows[thread] = RowOf(p, job, b, row0 + thread);
+  __syncthreads();
+  for (int at = thread; at < num_rows * job.pairs; at += kThreads) {
+    const int row = at / job.pairs;
+    const int pair = at - row * job.pairs;
+    const float2 rotation = Rotation(p, rows[row].position, pair);
+    cosines[row][pair] = rotation.x;
+    sines[row][pair] = rotation.y;
+  }
+  __syncthreads();
+
+  const bool interleaved = p.interleaved != 0;
+  const auto chunks =
+      static_cast<unsigned>((job.pairs + 7) / 8 + (job.dim - 2 * job.pairs + 7) / 8);
+  const unsigned of_row = chunks * static_cast<unsigned>(job.heads);
+#pragma unroll 1
+  for (unsigned at = threadIdx.x; at < of_row * static_cast<unsigned>(num_rows); at += kThreads) {
+    const int row = static_cast<int>(at / of_row);
+    const int head = static_cast<int>(at % of_row / chunks);
+    const int index = static_cast<int>(at % chunks);
+    const int fate = rows[row].fate;
+    if (fate == kSkip) continue;
+    const Chunk chunk = ChunkOf(job, interleaved, index);
+    float x[8] = {};
+    float y[8] = {};
+    if (fate == kRotate) {
+      const char* from = RowAddress(job.from, b, row0 + row, head);
+      LoadChunk(job.from, from, chunk.first, chunk.first_end, x);
+      LoadChunk(job.from, from, chunk.second, chunk.second_end, y);
+      if (8 * index < job.pairs) {
+        Rotate(&cosines[row][8 * index], &sines[row][8 * index], interleaved, x, y);
+      }
+    }
+    char* const to = RowAddress(job.to, b, row0 + row, head);
+    Store(p, job, to, chunk.first, chunk.first_end, x);
+    Store(p, job, to, chunk.second, chunk.second_end, y);
+  }
+}
