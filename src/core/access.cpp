@@ -39,11 +39,12 @@ bool tma_loads_scores(const TensorView& view) {
   return true;
 }
 
-// What kernels that load by TMA require of the forward in addition to its tensors of rows. They
-// fold the scale into the exponent, unless a score modifier multiplies by it.
-bool tma_takes_scores(const Problem& p, const Arguments& a) {
+// What kernels that load by TMA require in addition to tensors of rows. The forward's fold the
+// scale into the exponent, unless a score modifier multiplies by it.
+bool tma_takes_scores(Pass pass, const Problem& p, const Arguments& a) {
   const bool has_modifier = p.softcap || p.alibi || p.bias.given;
-  if (!has_modifier && a.scale && !(*a.scale > 0.0)) return false;
+  const bool folds_scale = pass != Pass::backward && !has_modifier;
+  if (folds_scale && a.scale && !(*a.scale > 0.0)) return false;
   return (!p.bias.given || tma_loads_scores(a.bias)) && (!p.mask.given || tma_loads_scores(a.mask));
 }
 
@@ -101,13 +102,12 @@ Access access_of(Pass pass, const Problem& p, const Arguments& a) {
     if (view.given() && access_of_rows(view) != Access::tma) access = Access::vector;
   };
   also(a.o);
-  if (pass != Pass::backward) {
-    return access == Access::tma && !tma_takes_scores(p, a) ? Access::vector : access;
+  if (pass == Pass::backward) {
+    also(a.dq);
+    also(a.dk);
+    also(a.dv);
   }
-  also(a.dq);
-  also(a.dk);
-  also(a.dv);
-  return access;
+  return access == Access::tma && !tma_takes_scores(pass, p, a) ? Access::vector : access;
 }
 
 }  // namespace attn::core

@@ -87,8 +87,12 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
   EXPECT_EQ(reason(kLong, Access::vector), "sm90: needs the access tma, the call's is vector");
   EXPECT_EQ(reason("dim_qk=128 dim_vo=128 len_q=4194305 len_kv=64 kv_end"),
             "sm90: takes up to 4194304 queries with kv_begin or kv_end");
-  EXPECT_EQ(reason(kLong + "mask=qk"), "sm90: has no backward with a mask");
-  EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=bf16"), "sm90: has no backward with a bias");
+  EXPECT_EQ(reason(kLong + "bias=hqk dbias"), "sm90: has no gradient of a bias");
+  EXPECT_EQ(reason(kLong + "bias=hqk softcap"), "sm90: has no backward with softcap and a bias");
+  EXPECT_EQ(reason(kLong + "mask=bk"),
+            "sm90: takes no bias or mask that broadcasts queries or keys");
+  EXPECT_EQ(reason(kLong + "bias=hqk mask=qk dtype_bias=f32"),
+            "sm90: needs 238848 bytes of shared memory, a block has 232448");
   const std::string wide = kLong + "dim_qk=192 dim_vo=192 ";
   EXPECT_EQ(reason(wide, Access::vector), "sm90: needs the access tma, the call's is vector");
   EXPECT_EQ(reason(wide + "lengths_kv"), "sm90: has no backward with lengths above dim 128");
@@ -112,6 +116,10 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
       {kLong + "dim_qk=128 dim_vo=128 causal", 128, 64, 197888, 32 * 2 * 16},
       {kLong + "softcap causal", 64, 128, 198912, 32 * 2 * 16},
       {kLong + "softcap dropout", 128, 64, 197888, 32 * 2 * 16},
+      {kLong + "mask=qk", 64, 128, 198912 + 16384, 32 * 2 * 16},
+      {kLong + "bias=hqk dtype_bias=bf16", 64, 128, 198912 + 32768, 32 * 2 * 16},
+      {kLong + "bias=hqk dtype_bias=f32", 128, 64, 197888 + 32768, 32 * 2 * 16},
+      {kLong + "bias=hqk dtype_bias=f16 mask=qk", 128, 64, 197888 + 24576, 32 * 2 * 16},
       {gqa + "dim_qk=40 dim_vo=64", 64, 128, 198912, 5 * 2 * 4},
       {gqa + "dim_qk=64 dim_vo=72", 128, 64, 197888, 5 * 2 * 4}};
   for (const Expected& e : expected) {
@@ -206,6 +214,10 @@ TEST(CudaSm90Plan, BackwardsWithOptions) {
     const CudaPlan plan = backward(kLong + option);
     EXPECT_EQ(plan.kernels[plan.main].config.get(option), 1);
   }
+  const CudaPlan scores = backward(kLong + "bias=hqk dtype_bias=f16 mask=qk");
+  const Config& constants_of_scores = scores.kernels[scores.main].config;
+  EXPECT_EQ(constants_of_scores.get("bias_type"), static_cast<int>(DType::f16));
+  EXPECT_EQ(constants_of_scores.get("mask"), 1);
   EXPECT_EQ(constants("lengths_q").first, 1);
   EXPECT_EQ(constants("kv_end").second, 1);
   const CudaPlan packed = backward(

@@ -30,6 +30,10 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   maps.rows("k", from.tensors.k, kv_rows, params.k);
   maps.rows("v", from.tensors.v, kv_rows, params.v);
   maps.rows("dout", from.tensors.dout, q_rows, params.dout);
+  maps.scores("bias", from.tensors.bias, plan.problem.bias, device::sm90::kBackwardTileKv,
+              params.bias);
+  maps.scores("mask", from.tensors.mask, plan.problem.mask, device::sm90::kBackwardTileKv,
+              params.mask);
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
   for (KernelLaunch& launch : launches) {

@@ -20,19 +20,12 @@ constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
 // With kv_begin or kv_end a block lists the tiles of queries that it visits in shared memory.
 constexpr std::int64_t kMaxRangedTiles = 1 << 16;
 
+constexpr int kSharedPerBlock = 232448;  // of compute capability 9.0
+
 struct Tiles {
   int dim;
   int tile_q;
 };
-
-// dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
-// with ALiBi or dropout exceeds the registers of 128 queries: dim 128, columns past 64 are zeros.
-Tiles tiles_of(const Problem& p) {
-  if (needs_wide_backward(p)) return {.dim = wide_backward_dim(p), .tile_q = kWideTileQ};
-  if (std::max(p.dim_qk, p.dim_vo) > 64 || (p.softcap && (p.alibi || p.dropout)))
-    return {.dim = 128, .tile_q = 64};
-  return {.dim = 64, .tile_q = 128};
-}
 
 bool is_packed(Layout layout) {
   return layout == Layout::packed;
@@ -49,7 +42,23 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
   const int list = ranges ? device::sm90::BackwardVisitBytes(
                                 static_cast<int>(core::divide_up(p.len_q, tiles.tile_q)))
                           : 0;
-  return device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim, ranges).bytes + list;
+  const auto bias_bytes = p.bias.given ? size_of(p.bias_type()) : 0;
+  return device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim, ranges,
+                                        static_cast<int>(bias_bytes) + (p.mask.given ? 1 : 0))
+             .bytes +
+         list;
+}
+
+// dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
+// with ALiBi or dropout exceeds the registers of 128 queries, some biases and masks shared memory:
+// these use the tiles of dim 128, whose columns past 64 are zeros.
+Tiles tiles_of(const Problem& p) {
+  constexpr Tiles kDim64{.dim = 64, .tile_q = 128};
+  constexpr Tiles kDim128{.dim = 128, .tile_q = 64};
+  if (needs_wide_backward(p)) return {.dim = wide_backward_dim(p), .tile_q = kWideTileQ};
+  if (std::max(p.dim_qk, p.dim_vo) > 64) return kDim128;
+  if (p.softcap && (p.alibi || p.dropout)) return kDim128;
+  return shared_bytes_of(p, kDim64) <= kSharedPerBlock ? kDim64 : kDim128;
 }
 
 std::string type_refusal(const Problem& p) {
@@ -62,8 +71,13 @@ std::string type_refusal(const Problem& p) {
 }
 
 std::string option_refusal(const Problem& p) {
-  if (p.mask.given) return "has no backward with a mask";
-  if (p.bias.given) return "has no backward with a bias";
+  if (p.dbias) return "has no gradient of a bias";
+  if (p.softcap && p.bias.given) return "has no backward with softcap and a bias";
+  for (const Extent* extent : {&p.bias, &p.mask}) {
+    if (extent->given && (!extent->q || !extent->kv)) {
+      return "takes no bias or mask that broadcasts queries or keys";
+    }
+  }
   return {};
 }
 
@@ -77,6 +91,11 @@ std::string size_refusal(const Problem& p) {
   const std::int64_t most = kMaxRangedTiles * tiles_of(p).tile_q;
   if (has_row_ranges(p) && p.len_q > most) {
     return "takes up to " + std::to_string(most) + " queries with kv_begin or kv_end";
+  }
+  const int shared = shared_bytes_of(p, tiles_of(p));
+  if (shared > kSharedPerBlock) {
+    return "needs " + std::to_string(shared) + " bytes of shared memory, a block has " +
+           std::to_string(kSharedPerBlock);
   }
   return {};
 }
@@ -100,7 +119,8 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, CudaPlan& plan) {
       .set("softcap", p.softcap)
       .set("alibi", p.alibi)
       .set("dropout", p.dropout)
-      .set("bias_type", 0)
+      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
+      .set("mask", p.mask.given)
       .set("element_access", false);
 }
 

@@ -31,7 +31,9 @@ struct BackwardBarriers {
     kDsReady = kDoutFree + kStages,
     kDqReady = kDsReady + kStages,  // per warpgroup: its dQ is staged
     kDqFree = kDqReady + kWarpgroups,
-    kCount = kDqFree + kWarpgroups
+    kScoresReady = kDqFree + kWarpgroups,  // bias and mask
+    kScoresFree,
+    kCount
   };
   static_assert(kCount * 8 <= attn::device::sm90::kBackwardBarrierBytes);
 
@@ -63,6 +65,10 @@ struct BackwardBarriers {
     for (int i = 0; i < kWarpgroups; ++i) {
       ptx::BarrierInit(At(kDqReady + i), 4);
       ptx::BarrierInit(At(kDqFree + i), 1);
+    }
+    if constexpr (kScoreTiles) {
+      ptx::BarrierInit(At(kScoresReady), 1);
+      ptx::BarrierInit(At(kScoresFree), kConsumerWarps);
     }
     ptx::BarrierInitFence();
   }

@@ -3,6 +3,7 @@
 //   zeros); tile_q; left_bound (rows begin at keys of their own);
 //   lengths     sequences have lengths of their own: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
+//   softcap, alibi, dropout, bias_type, mask
 //   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
@@ -21,10 +22,17 @@ inline constexpr int kTileKv = attn::device::sm90::kBackwardTileKv;
 inline constexpr int kStages = attn::device::sm90::kBackwardStages;
 inline constexpr int kWarpgroups = attn::device::sm90::kBackwardWarpgroups;  // consumers
 inline constexpr int kThreads = 128 * (1 + kWarpgroups);
+inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
+                                  : config::bias_type == config::f32 ? 4
+                                                                     : 2;
+inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
+inline constexpr int kBiasTileBytes = kTileQ * kTileKv * kBiasBytes;
+inline constexpr int kMaskTileBytes = kTileQ * kTileKv * kMaskBytes;
+inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
 inline constexpr attn::device::sm90::BackwardShared kShared =
-    attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges);
+    attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kBiasBytes + kMaskBytes);
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
 inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;

@@ -84,10 +84,12 @@ struct Consumer {
     barriers.Wait(BackwardBarriers::kDoutReady + stage, phase);
     IssueScores(kShared.v, dout, dp);
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
+    if constexpr (kScoreTiles) barriers.Wait(BackwardBarriers::kScoresReady, step);
     ptx::WgmmaWait<1>();
     ModifyScores(options, stage, s);
     ComputeP<kPartial>(stage, i0, s);
-    options.GenerateBits(i0, Key(0) - lane / 4, s);
+    if constexpr (kScoreTiles) Release(BackwardBarriers::kScoresFree);
+    options.GenerateBits(i0, keys.j0 + WarpKey(), s);
     ptx::WgmmaWait<0>();
     ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
@@ -159,6 +161,8 @@ struct Consumer {
   __device__ __forceinline__ int Key(int h) const {
     return keys.j0 + 64 * warpgroup + 16 * warp + lane / 4 + 8 * h;
   }
+  // The warp's first key, of the tile.
+  __device__ __forceinline__ int WarpKey() const { return 64 * warpgroup + 16 * warp; }
   // f32 of queries 8 i + Query() and the next one, of lse or delta.
   __device__ __forceinline__ float2 LoadRows(int rows_at, int stage, int i) const {
     const uint2 pair = ptx::LoadShared64(
@@ -174,7 +178,7 @@ struct Consumer {
             static_cast<int>(pair.w)};
   }
 
-  // Softcap and ALiBi: raw products become log2(P).
+  // Softcap, ALiBi, bias: raw products become log2(P).
   __device__ __forceinline__ void ModifyScores(const ScoreOptions& options, int stage,
                                                Scores& s) const {
     if constexpr (kHasScoreMod) {
@@ -195,15 +199,22 @@ struct Consumer {
   template <bool in_series>
   __device__ __forceinline__ void ModifyAll(const ScoreOptions& options, int stage,
                                             Scores& s) const {
+    const BiasReader reader{base + kShared.score, WarpKey()};
 #pragma unroll
-    for (int i = 0; i < kTileQ / 8; ++i) {
-      const float2 lse = LoadRows(kShared.lse, stage, i);
+    for (int k = 0; k < kTileQ / 16; ++k) {
+      float bias[8] = {};
+      reader.Load(k, bias);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float& x = s[4 * i + 2 * h];
-        float& y = s[4 * i + 2 * h + 1];
-        x = options.Score<in_series>(p.common, x, 8 * i, 8 * h, -lse.x);
-        y = options.Score<in_series>(p.common, y, 8 * i + 1, 8 * h, -lse.y);
+      for (int i = 2 * k; i < 2 * k + 2; ++i) {
+        const float2 lse = LoadRows(kShared.lse, stage, i);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float& x = s[4 * i + 2 * h];
+          float& y = s[4 * i + 2 * h + 1];
+          const int n = i % 2 * 4 + 2 * h;
+          x = options.Score<in_series>(p.common, x, 8 * i, 8 * h, bias[n], -lse.x);
+          y = options.Score<in_series>(p.common, y, 8 * i + 1, 8 * h, bias[n + 1], -lse.y);
+        }
       }
     }
   }
@@ -212,6 +223,9 @@ struct Consumer {
   // softcap on return, since its derivative follows from it.
   template <bool kPartial>
   __device__ __forceinline__ void ComputeP(int stage, int i0, Scores& s) const {
+    // Bias past a sequence's end may hold anything, so lse does not make its P 0.
+    constexpr bool kHidesPastEnd = kLengths && kBiasBytes > 0;
+    constexpr bool kHidesAfter = config::left_bound != 0 || kHidesPastEnd;
     constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
     // A key is visible to queries [first, last], counted from this thread's query 0.
     int first[2];
@@ -221,7 +235,12 @@ struct Consumer {
       const int distance = Key(h) - i0 - Query();
       first[h] = Key(h) < keys.seq.len_kv ? distance + keys.band.low : kTileQ;
       last[h] = distance + keys.band.high;
+      if constexpr (kHidesPastEnd) {
+        const int rest = keys.seq.len_q - 1 - i0 - Query();
+        last[h] = config::left_bound != 0 ? min(last[h], rest) : rest;
+      }
     }
+    const MaskReader mask(base + kShared.score + kBiasTileBytes, WarpKey());
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
       float2 lse{};
@@ -248,8 +267,12 @@ struct Consumer {
         } else if constexpr (kPartial) {
           if (8 * i < first[h]) x = kHidden;
           if (8 * i + 1 < first[h]) y = kHidden;
-          if (config::left_bound != 0 && 8 * i > last[h]) x = kHidden;
-          if (config::left_bound != 0 && 8 * i + 1 > last[h]) y = kHidden;
+          if (kHidesAfter && 8 * i > last[h]) x = kHidden;
+          if (kHidesAfter && 8 * i + 1 > last[h]) y = kHidden;
+        }
+        if constexpr (kMaskBytes > 0) {
+          if (mask.Hides(i, h, 0)) x = kHidden;
+          if (mask.Hides(i, h, 1)) y = kHidden;
         }
       }
     }

@@ -1,10 +1,12 @@
-// Score options of sm90/backward.cu, in a consumer's registers: softcap, ALiBi, dropout. Layout of
-// scores, transposed: ptx/wgmma.cuh.
+// Score options of sm90/backward.cu, in a consumer's registers: softcap, ALiBi, bias, mask,
+// dropout. Layout of scores, transposed: ptx/wgmma.cuh.
 #pragma once
+#include "ptx/mma.cuh"
 #include "shared/dropout.cuh"
 #include "shared/score.cuh"
 #include "shared/sequence.cuh"
 #include "sm90/backward_config.cuh"
+#include "sm90/score_tile.cuh"
 
 namespace sm90 {
 
@@ -53,9 +55,9 @@ struct ScoreOptions {
   // The score of a raw product, in units of log2, + `addend`. in_series: shared/score.cuh.
   template <bool in_series>
   __device__ __forceinline__ float Score(const shared::Arguments& a, float raw, int query, int key,
-                                         float addend) const {
+                                         float bias, float addend) const {
     float unused;
-    return shared::ModifyScore<in_series>(a, score, raw, Distance(query, key), 0.0f, addend,
+    return shared::ModifyScore<in_series>(a, score, raw, Distance(query, key), bias, addend,
                                           unused);
   }
   // The derivative of softcap, from log2(P) and lse: log2(P) + lse is the score. Within [0, 1],
@@ -93,6 +95,55 @@ struct ScoreOptions {
 
   __device__ __forceinline__ float Distance(int query, int key) const {
     return distance + static_cast<float>(query - key);
+  }
+};
+
+// The tile of bias of a warp's 16 keys. `tile`: in shared memory, of the block.
+struct BiasReader {
+  using Layout = ScoreTile<kBiasBytes == 0 ? 2 : kBiasBytes, kTileKv>;
+  unsigned tile;
+  int key;  // the warp's first, of the tile
+
+  // Loads 16 queries from 16 k on, in the order of scores.
+  __device__ __forceinline__ void Load(int k, float (&bias)[8]) const {
+    const int lane = ptx::RereadThreadIdx() % 32;
+    const unsigned at =
+        tile + static_cast<unsigned>(k / 4 * Layout::kBytes + k % 4 * 16 * Layout::kRowBytes);
+    if constexpr (config::bias_type == config::f32) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        bias[n] = __uint_as_float(ptx::LoadShared32(
+            at + Layout::At(n / 4 * 8 + lane % 4 * 2 + n % 2, key + lane / 4 + n / 2 % 2 * 8)));
+      }
+    } else if constexpr (kBiasBytes > 0) {
+      // 8 x 8 matrices (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed by the load.
+      unsigned pairs[4];
+      ptx::LoadMatrixTransposed(pairs,
+                                at + Layout::At(lane % 8 + lane / 16 * 8, key + lane / 8 % 2 * 8));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        bias[2 * n] = ptx::Low<config::bias_type>(pairs[n]);
+        bias[2 * n + 1] = ptx::High<config::bias_type>(pairs[n]);
+      }
+    }
+  }
+};
+
+// Likewise of the mask.
+struct MaskReader {
+  using Layout = ScoreTile<1, kTileKv>;
+  unsigned even;  // addresses of this lane's first key and even or odd query
+  unsigned odd;
+
+  __device__ __forceinline__ MaskReader(unsigned tile, int key) {
+    const int lane = ptx::RereadThreadIdx() % 32;
+    even = tile + Layout::At(lane % 4 * 2, key + lane / 4);
+    odd = tile + Layout::At(lane % 4 * 2 + 1, key + lane / 4);
+  }
+  // Whether key 8 h is hidden from query 8 i + `query` (0 or 1).
+  __device__ __forceinline__ bool Hides(int i, int h, int query) const {
+    const int offset = i / 8 * Layout::kBytes + i % 8 * 8 * Layout::kRowBytes + 8 * h;
+    return ptx::LoadShared8((query == 0 ? even : odd) + static_cast<unsigned>(offset)) == 0;
   }
 };
 

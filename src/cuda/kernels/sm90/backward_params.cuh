@@ -10,6 +10,8 @@ struct BackwardParams {
   // and dout, tile_kv of k and v.
   TensorMap q, k, v, dout;
   Arguments common;
+  // Likewise: 64 queries, and 128 bytes of keys.
+  TensorMap bias, mask;
 };
 
 }  // namespace attn::device::sm90

@@ -10,6 +10,7 @@
 #include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
 #include "sm90/backward_keys.cuh"
+#include "sm90/score_tile.cuh"
 
 namespace sm90 {
 
@@ -27,6 +28,7 @@ struct TileLoader {
       barriers.Wait(BackwardBarriers::kQFree + stage, step / kStages + 1);
       LoadQueries(&p.q, kShared.q + stage * kQBytes, BackwardBarriers::kQReady + stage, head, i0);
       if (step == 0) LoadKeys(&p.v, kShared.v, BackwardBarriers::kVReady);
+      if constexpr (kScoreTiles) LoadScores(step, head, i0);
       barriers.Wait(BackwardBarriers::kDoutFree + stage, step / kStages + 1);
       LoadQueries(&p.dout, kShared.dout + stage * kQBytes, BackwardBarriers::kDoutReady + stage,
                   head, i0);
@@ -34,6 +36,36 @@ struct TileLoader {
   }
 
  private:
+  // Bias and mask have one stage, which is free early in a step.
+  __device__ __forceinline__ void LoadScores(int step, int head, int i0) const {
+    barriers.Wait(BackwardBarriers::kScoresFree, step + 1);
+    const unsigned ready = barriers.At(BackwardBarriers::kScoresReady);
+    ptx::BarrierExpect(ready, kBiasTileBytes + kMaskTileBytes);
+    if constexpr (kBiasBytes > 0) {
+      LoadScoreTile<kBiasBytes>(&p.bias, p.common.bias, kShared.score, ready, head, i0);
+    }
+    if constexpr (kMaskBytes > 0) {
+      LoadScoreTile<kMaskBytes>(&p.mask, p.common.mask, kShared.score + kBiasTileBytes, ready, head,
+                                i0);
+    }
+  }
+  template <int bytes>
+  __device__ __forceinline__ void LoadScoreTile(const void* map,
+                                                const attn::device::ScoreTensor& tensor, int to,
+                                                unsigned ready, int head, int i0) const {
+    using Layout = ScoreTile<bytes, kTileKv>;
+    const int map_head = tensor.stride_head == 0 ? 0 : head;
+    const int entry = tensor.stride_batch == 0 ? 0 : keys.seq.idx;
+#pragma unroll
+    for (int n = 0; n < kTileQ / 64; ++n) {
+#pragma unroll
+      for (int c = 0; c < Layout::kBoxes; ++c) {
+        ptx::TmaLoad(base + to + n * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
+                     keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, map_head, entry,
+                     ptx::kEvictFirst);
+      }
+    }
+  }
   __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
     int row = keys.j0;
     int entry = keys.seq.idx;

@@ -18,6 +18,7 @@ struct BackwardShared {
   int dout = 0;    // [stages][tile_q][dim]
   int ds = 0;      // [stages][tile_q][tile_kv]
   int dq = 0;      // f32 [warpgroups][4 warps] pieces of 16 x 64 in dq_accum's layout
+  int score = 0;   // [tile_q / 64] tiles of bias, then of the mask: score_tile.cuh
   int lse = 0;     // f32 [stages][tile_q], in units of log2
   int delta = 0;   // f32 [stages][tile_q]
   int ranges = 0;  // [stages][tile_q] {first key, number of keys}; only with row_ranges
@@ -31,14 +32,16 @@ constexpr int BackwardVisitBytes(int tiles) {
   return (tiles + 31) / 32 * 8;
 }
 
-constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges) {
+// `score_bytes`: of an element of bias and one of the mask.
+constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, int score_bytes) {
   BackwardShared s;
   s.v = kBackwardTileKv * dim * kOperandBytes;
   s.q = 2 * s.v;
   s.dout = s.q + kBackwardStages * tile_q * dim * kOperandBytes;
   s.ds = s.dout + kBackwardStages * tile_q * dim * kOperandBytes;
   s.dq = s.ds + kBackwardStages * tile_q * kBackwardTileKv * kOperandBytes;
-  s.lse = s.dq + tile_q * dim * 4;
+  s.score = s.dq + tile_q * dim * 4;
+  s.lse = s.score + tile_q * kBackwardTileKv * score_bytes;
   s.delta = s.lse + kBackwardStages * tile_q * 4;
   s.ranges = s.delta + kBackwardStages * tile_q * 4;
   s.barriers = s.ranges + (row_ranges ? kBackwardStages * tile_q * 8 : 0);

@@ -130,7 +130,7 @@ struct Producer {
   __device__ __forceinline__ void LoadScores(const QueryTile& tile, int i, const void* map,
                                              const attn::device::ScoreTensor& tensor, int to,
                                              unsigned ready) const {
-    using Layout = ScoreTile<bytes>;
+    using Layout = ScoreTile<bytes, kTileKv>;
     const int head = tensor.stride_head == 0 ? 0 : tile.head;
     const int batch = tensor.stride_batch == 0 ? 0 : tile.seq.idx;
 #pragma unroll

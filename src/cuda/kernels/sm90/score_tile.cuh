@@ -1,20 +1,20 @@
-// A warpgroup's tile of bias or mask in shared memory, [64 queries][kTileKv keys], as TMA writes
-// it: boxes of 128 bytes (64 if the keys take no more) per query, with the swizzle of that width,
-// so that the 8 rows of a fragment are read without bank conflicts.
+// A tile of bias or mask in shared memory, [64 queries][keys], as TMA writes it: boxes of 128 bytes
+// (64 if the keys take no more) per query, with the swizzle of that width, so that the 8 rows of a
+// fragment are read without bank conflicts.
 #pragma once
+#include "config.cuh"
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
-#include "sm90/forward_config.cuh"
 
 namespace sm90 {
 
-template <int bytes>
+template <int bytes, int keys>
 struct ScoreTile {
-  static constexpr int kRowBytes = kTileKv * bytes >= 128 ? 128 : 64;
-  static constexpr int kBoxes = kTileKv * bytes / kRowBytes;
+  static constexpr int kRowBytes = keys * bytes >= 128 ? 128 : 64;
+  static constexpr int kBoxes = keys * bytes / kRowBytes;
   static constexpr int kBoxBytes = 64 * kRowBytes;
   static constexpr int kBytes = kBoxes * kBoxBytes;
-  static_assert(kTileKv * bytes % kRowBytes == 0);
+  static_assert(keys * bytes % kRowBytes == 0);
 
   __device__ static __forceinline__ unsigned At(int row, int column) {
     const int byte = column * bytes;
