@@ -15,19 +15,28 @@ constexpr std::int64_t kMaxNarrowDim = 128;
 constexpr std::int64_t kMaxDim = 256;
 static_assert(kWideTileQ == device::sm90::kWideTileQ);
 
-// Candidates {dim, dim_vo, keys, stages of dO, stages of dS}. Plans use the one that kCandidate
-// names.
-constexpr device::sm90::WideTiles kTiles192x128[] = {
-    {192, 128, 96, 2, 2}, {192, 128, 96, 1, 1}, {192, 128, 80, 2, 2}, {192, 128, 64, 2, 2}};
-constexpr device::sm90::WideTiles kTiles192[] = {
-    {192, 192, 96, 1, 2}, {192, 192, 96, 1, 1}, {192, 192, 80, 2, 2}, {192, 192, 64, 2, 2}};
-constexpr device::sm90::WideTiles kTiles256[] = {
-    {256, 256, 80, 1, 2}, {256, 256, 80, 1, 1}, {256, 256, 64, 1, 2}, {256, 256, 64, 2, 1}};
+struct Candidate {
+  device::sm90::WideTiles tiles;  // dim, dim_vo, keys, stages of dO
+  bool split;
+};
+// Plans use the one that kCandidate names.
+constexpr Candidate k192x128[] = {{{192, 128, 96, 2}, true},
+                                  {{192, 128, 96, 2}, false},
+                                  {{192, 128, 64, 2}, true},
+                                  {{192, 128, 64, 2}, false}};
+constexpr Candidate k192[] = {{{192, 192, 96, 1}, true},
+                              {{192, 192, 96, 1}, false},
+                              {{192, 192, 80, 2}, true},
+                              {{192, 192, 80, 2}, false}};
+constexpr Candidate k256[] = {{{256, 256, 80, 1}, true},
+                              {{256, 256, 80, 1}, false},
+                              {{256, 256, 64, 1}, true},
+                              {{256, 256, 64, 1}, false}};
 constexpr std::size_t kCandidate = 0;
 
-const device::sm90::WideTiles& tiles_of(const Problem& p) {
-  if (std::max(p.dim_qk, p.dim_vo) > 192) return kTiles256[kCandidate];
-  return (p.dim_vo > 128 ? kTiles192 : kTiles192x128)[kCandidate];
+const Candidate& candidate_of(const Problem& p) {
+  if (std::max(p.dim_qk, p.dim_vo) > 192) return k256[kCandidate];
+  return (p.dim_vo > 128 ? k192 : k192x128)[kCandidate];
 }
 
 }  // namespace
@@ -37,7 +46,7 @@ bool needs_wide_backward(const Problem& p) {
 }
 
 int wide_backward_dim(const Problem& p) {
-  return tiles_of(p).dim;
+  return candidate_of(p).tiles.dim;
 }
 
 std::string wide_backward_refusal(const Problem& p) {
@@ -52,7 +61,7 @@ std::string wide_backward_refusal(const Problem& p) {
 }
 
 void add_wide_backward(const Problem& p, CudaPlan& plan) {
-  const device::sm90::WideTiles& tiles = tiles_of(p);
+  const auto& [tiles, split] = candidate_of(p);
   KernelSpec& kernel =
       plan.add("sm90/backward_wide.cu", kBackwardEntry, 128 * (1 + device::sm90::kWideWarpgroups),
                core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch);
@@ -63,7 +72,7 @@ void add_wide_backward(const Problem& p, CudaPlan& plan) {
       .set("tile_q", device::sm90::kWideTileQ)
       .set("tile_kv", tiles.tile_kv)
       .set("dout_stages", tiles.dout_stages)
-      .set("ds_stages", tiles.ds_stages)
+      .set("split", split)
       .set("blocks", 1)
       .set("deterministic", p.dq && p.deterministic)
       .set("left_bound", p.window_left.has_value())

@@ -1,8 +1,9 @@
 // Constants of sm90/backward_wide.cu, from its Config:
 //   dtype; dim (of q and k, rounded up to 64), dim_vo (of v and dout, at most dim; TMA fills
-//   columns past the tensor's with zeros); tile_kv; dout_stages; ds_stages; left_bound (rows begin
-//   at keys of their own); deterministic (blocks add to dq_accum in a fixed order); store_elements
-//   (dK and dV accumulate, are of another type or replace non-finite results)
+//   columns past the tensor's with zeros); tile_kv; dout_stages; left_bound (rows begin at keys of
+//   their own); split (dK and dV are issued in as many groups as the warpgroup has parts of dQ);
+//   deterministic (blocks add to dq_accum in a fixed order);
+//   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
 #include "sm90/backward_params.cuh"
@@ -22,11 +23,12 @@ inline constexpr int kTileKv = config::tile_kv;
 static_assert(kTileKv % 16 == 0);
 inline constexpr int kQStages = attn::device::sm90::kWideQStages;
 inline constexpr int kDoutStages = config::dout_stages;
-inline constexpr int kDsStages = config::ds_stages;
+inline constexpr int kDsStages = attn::device::sm90::kWideDsStages;
+inline constexpr bool kSplit = config::split != 0;
 inline constexpr bool kDeterministic = config::deterministic != 0;
 inline constexpr int kThreads = 128 * (1 + attn::device::sm90::kWideWarpgroups);
 inline constexpr attn::device::sm90::BackwardWideShared kShared =
-    attn::device::sm90::BackwardWideSharedOf({kDim, kDimVo, kTileKv, kDoutStages, kDsStages});
+    attn::device::sm90::BackwardWideSharedOf({kDim, kDimVo, kTileKv, kDoutStages});
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;  // of a tile
 inline constexpr int kDoutBytes = kTileQ * kDimVo * kOperandBytes;
 inline constexpr int kDsBytes = kTileKv * kTileQ * kOperandBytes;

@@ -67,13 +67,40 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  // dV^T += dO^T P or dK^T += Q^T dS; `pairs_at`: P or dS.
-  __device__ __forceinline__ void IssueGradient(int queries_at, int pairs_at) {
+  // Issues, in order, the parts of dQ of a visit and the gradient of another (or the same), and
+  // adds dQ to dq_accum under the gradient. dV^T += dO^T P or dK^T += Q^T dS; `pairs_at`: P or dS.
+  // wait_for_operands(): of the gradient.
+  template <int kFirstPart, int kParts, class Wait>
+  __device__ __forceinline__ void AddDqUnderGradient(const Visit& dq_of, int queries_at,
+                                                     int pairs_at, const Wait& wait_for_operands) {
+    DqPart dq;
+#pragma unroll
+    for (int n = 0; n < kParts; ++n) {
+      IssueDq(kFirstPart + n, DsAt(dq_of.step), dq);
+      if (n == 0) wait_for_operands();
+      if (kSplit) {
+        IssueGradient(n * kBlocks / kParts, (n + 1) * kBlocks / kParts, queries_at, pairs_at);
+        ptx::WgmmaWait<1>();
+      } else if (n == 0) {
+        IssueGradient(0, kBlocks, queries_at, pairs_at);
+        ptx::WgmmaWait<1>();
+      } else {
+        ptx::WgmmaWait<0>();
+      }
+      if (n == 0) WaitForTurn(dq_of);
+      AddDq(kFirstPart + n, dq_of, dq);
+    }
+    EndTurn(dq_of);
+    ptx::WgmmaWait<0>();
+  }
+
+  // 64-dim blocks [begin, end) of the gradient.
+  __device__ __forceinline__ void IssueGradient(int begin, int end, int queries_at, int pairs_at) {
     const ptx::MatrixDescriptor a(base + static_cast<unsigned>(queries_at), kTileQ * 128);
     const ptx::MatrixDescriptor b(base + static_cast<unsigned>(pairs_at), kTileQ * 128);
     ptx::WgmmaFence();
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m)
+    for (int m = begin; m < end; ++m)
 #pragma unroll
       for (int n = 0; n < kTileQ / 16; ++n) {
         ptx::WgmmaShared<kDtype, kTileKv, 1, 0>(sums[m], a.At(m * kTileQ * 128 + n * 16 * 128),
@@ -95,13 +122,13 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  __device__ __forceinline__ void AddDq(int part, int head, int i0, const DqPart& dq) const {
+  __device__ __forceinline__ void AddDq(int part, const Visit& visit, const DqPart& dq) const {
     const Arguments& a = p.common;
-    const int row = i0 + 16 * Warp();
+    const int row = visit.i0 + 16 * Warp();
     if (a.dq_accum.base == nullptr || row >= keys.seq.len_q) return;
     float* const to =
         reinterpret_cast<float*>(shared::RowAddress(
-            a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, head)) +
+            a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, visit.head)) +
         1024 * part + 4 * Lane();
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -111,20 +138,20 @@ struct WideConsumer {
 
   // With kDeterministic: waits for the blocks that add to the tile of queries before this one, from
   // the last tile of keys to the first. A semaphore counts the warps that have added.
-  __device__ __forceinline__ void WaitForTurn(int head, int i0) const {
+  __device__ __forceinline__ void WaitForTurn(const Visit& visit) const {
     if (!kDeterministic) return;
     if (Lane() == 0) {
-      const unsigned* const semaphore = Semaphore(head, i0);
-      const auto num_before = static_cast<unsigned>(8 * keys.NumLaterVisitors(i0));
+      const unsigned* const semaphore = Semaphore(visit);
+      const auto num_before = static_cast<unsigned>(8 * keys.NumLaterVisitors(visit.i0));
       while (ptx::LoadAcquire(semaphore) < num_before) {
       }
     }
     __syncwarp();
   }
-  __device__ __forceinline__ void EndTurn(int head, int i0) const {
+  __device__ __forceinline__ void EndTurn(const Visit& visit) const {
     if (!kDeterministic) return;
     __syncwarp();
-    if (Lane() == 0) ptx::AddRelease(Semaphore(head, i0), 1);
+    if (Lane() == 0) ptx::AddRelease(Semaphore(visit), 1);
   }
 
   // Where the lane's row of an 8 x 8 matrix goes when StorePairs() stores accumulators 0 to 7
@@ -148,10 +175,11 @@ struct WideConsumer {
   }
 
  private:
-  __device__ __forceinline__ unsigned* Semaphore(int head, int i0) const {
+  __device__ __forceinline__ unsigned* Semaphore(const Visit& visit) const {
     const Arguments& a = p.common;
     const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
-    return a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + head) * tiles + i0 / kTileQ;
+    return a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles +
+           visit.i0 / kTileQ;
   }
 };
 

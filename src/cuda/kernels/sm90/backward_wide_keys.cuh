@@ -16,40 +16,30 @@ struct KeyConsumer : WideConsumer<kDim> {
   // Computes dK, before the scale, in sums.
   __device__ __forceinline__ void Run() {
     barriers.Wait(WideBarriers::kKReady, 0);
-    keys.ForEachTile(p.common, [&](int step, int head, int i0) { Step(step, head, i0); });
+    keys.ForEachTile(p.common, [&](const Visit& visit) { Step(visit); });
   }
 
  private:
-  __device__ __forceinline__ void Step(int step, int head, int i0) {
+  __device__ __forceinline__ void Step(const Visit& visit) {
+    const int step = visit.step;
     const int stage = step % kQStages;
     const int dout = step % kDoutStages;
     Scores dp;
-    DqPart dq;
     barriers.Wait(WideBarriers::kVReady, 0);
     barriers.Wait(WideBarriers::kDoutReady + dout, step / kDoutStages);
     IssueScores<kDimVo>(kShared.dout + dout * kDoutBytes, kShared.v, dp);
-    const float delta[2] = {LoadRow(1, head, Query(i0), 0.0f) / kPScale,
-                            LoadRow(1, head, Query(i0) + 8, 0.0f) / kPScale};
+    const int i = Query(visit.i0);
+    const float delta[2] = {LoadRow(1, visit.head, i, 0.0f) / kPScale,
+                            LoadRow(1, visit.head, i + 8, 0.0f) / kPScale};
     ptx::WgmmaWait<0>();
     Release(WideBarriers::kDoutFree + dout);
     StoreDs(step, delta, dp);
     barriers.Wait(WideBarriers::kDsReady + step % kDsStages, step / kDsStages);
-    IssueDq(kFirstDqPart, DsAt(step), dq);
-    barriers.Wait(WideBarriers::kQReady + stage, step / kQStages);
-    IssueGradient(kShared.q + stage * kQBytes, DsAt(step));
-    ptx::WgmmaWait<1>();
-    WaitForTurn(head, i0);
-    AddDq(kFirstDqPart, head, i0, dq);
-#pragma unroll
-    for (int n = 1; n < kDqParts; ++n) {
-      IssueDq(kFirstDqPart + n, DsAt(step), dq);
-      ptx::WgmmaWait<0>();
-      AddDq(kFirstDqPart + n, head, i0, dq);
-    }
-    ptx::WgmmaWait<0>();
+    AddDqUnderGradient<kFirstDqPart, kDqParts>(visit, kShared.q + stage * kQBytes, DsAt(step), [&] {
+      barriers.Wait(WideBarriers::kQReady + stage, step / kQStages);
+    });
     Release(WideBarriers::kDsFree + step % kDsStages);
     Release(WideBarriers::kQFree + stage);
-    EndTurn(head, i0);
   }
 
   // dS = P (dP - delta), rounded. 16 keys at a time: the compiler would load all of P at once.

@@ -15,15 +15,16 @@ struct WideLoader {
 
   __device__ __forceinline__ void Run() const {
     LoadKeys<kDim>(&p.k, kShared.k, WideBarriers::kKReady);
-    keys.ForEachTile(p.common, [&](int step, int head, int i0) {
+    keys.ForEachTile(p.common, [&](const Visit& visit) {
+      const int step = visit.step;
       const int stage = step % kQStages;
       const int dout = step % kDoutStages;
       barriers.Wait(WideBarriers::kQFree + stage, step / kQStages + 1);
-      LoadQueries<kDim>(&p.q, kShared.q + stage * kQBytes, WideBarriers::kQReady + stage, head, i0);
+      LoadQueries<kDim>(&p.q, kShared.q + stage * kQBytes, WideBarriers::kQReady + stage, visit);
       if (step == 0) LoadKeys<kDimVo>(&p.v, kShared.v, WideBarriers::kVReady);
       barriers.Wait(WideBarriers::kDoutFree + dout, step / kDoutStages + 1);
       LoadQueries<kDimVo>(&p.dout, kShared.dout + dout * kDoutBytes,
-                          WideBarriers::kDoutReady + dout, head, i0);
+                          WideBarriers::kDoutReady + dout, visit);
     });
   }
 
@@ -38,13 +39,13 @@ struct WideLoader {
     }
   }
   template <int kColumns>
-  __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready, int head,
-                                              int i0) const {
+  __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready,
+                                              const Visit& visit) const {
     ptx::BarrierExpect(barriers.At(ready), kTileQ * kColumns * kOperandBytes);
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, i0, head,
-                   keys.seq.idx, ptx::kEvictLast);
+      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, visit.i0,
+                   visit.head, keys.seq.idx, ptx::kEvictLast);
     }
   }
 };

@@ -7,6 +7,7 @@ namespace attn::device::sm90 {
 inline constexpr int kWideTileQ = 64;
 inline constexpr int kWideWarpgroups = 2;  // consumers
 inline constexpr int kWideQStages = 2;
+inline constexpr int kWideDsStages = 2;
 inline constexpr int kWideBarrierBytes = 256;
 
 struct WideTiles {
@@ -14,7 +15,6 @@ struct WideTiles {
   int dim_vo = 0;  // of v and dout, at most dim
   int tile_kv = 0;
   int dout_stages = 0;
-  int ds_stages = 0;
 };
 
 // Offsets in bytes. 16-bit tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte
@@ -39,7 +39,7 @@ constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles) {
   s.dout = s.q + kWideQStages * kWideTileQ * tiles.dim * kOperandBytes;
   s.p = s.dout + tiles.dout_stages * kWideTileQ * tiles.dim_vo * kOperandBytes;
   s.ds = s.p + score_bytes;
-  s.exact = s.ds + tiles.ds_stages * score_bytes;
+  s.exact = s.ds + kWideDsStages * score_bytes;
   s.barriers = s.exact + 2 * score_bytes;
   s.bytes = s.barriers + kWideBarrierBytes;
   return s;

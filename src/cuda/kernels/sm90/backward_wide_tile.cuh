@@ -16,6 +16,13 @@ __device__ __forceinline__ Sequence WholeSequence(const Arguments& a, unsigned i
   return seq;
 }
 
+// A tile of queries of a head, from query i0.
+struct Visit {
+  int step;
+  int head;
+  int i0;
+};
+
 struct WideKeyTile {
   Sequence seq;
   Band band;
@@ -44,16 +51,16 @@ struct WideKeyTile {
     return last_key / kTileKv - j0 / kTileKv;
   }
 
-  // Calls visit(step, head, i0) for each tile of queries that sees the block's keys, in the order
-  // that all roles share: heads outside, tiles inside.
-  template <class Visit>
-  __device__ __forceinline__ void ForEachTile(const Arguments& a, const Visit& visit) const {
+  // Calls visit() for each tile of queries that sees the block's keys, in the order that all roles
+  // share: heads outside, tiles inside.
+  template <class Call>
+  __device__ __forceinline__ void ForEachTile(const Arguments& a, const Call& visit) const {
     const int num_visits = NumVisits(a);
     int head = head_kv * a.heads_per_kv;
     int tile = tile_begin;
 #pragma unroll 1
     for (int step = 0; step < num_visits; ++step) {
-      visit(step, head, tile * kTileQ);
+      visit(Visit{step, head, tile * kTileQ});
       if (++tile == tile_end) {
         tile = tile_begin;
         ++head;
@@ -62,6 +69,14 @@ struct WideKeyTile {
   }
   __device__ __forceinline__ int NumVisits(const Arguments& a) const {
     return a.heads_per_kv * (tile_end - tile_begin);
+  }
+  // The visit before one, and the last.
+  __device__ __forceinline__ Visit Previous(const Visit& visit) const {
+    if (visit.i0 > tile_begin * kTileQ) return {visit.step - 1, visit.head, visit.i0 - kTileQ};
+    return {visit.step - 1, visit.head - 1, (tile_end - 1) * kTileQ};
+  }
+  __device__ __forceinline__ Visit Last(const Arguments& a) const {
+    return {NumVisits(a) - 1, (head_kv + 1) * a.heads_per_kv - 1, (tile_end - 1) * kTileQ};
   }
 
  private:

@@ -7,11 +7,7 @@ namespace sm90 {
 
 struct ValueConsumer : WideConsumer<kDimVo> {
   static constexpr int kDqParts = kDim / 128;  // from column 0; KeyConsumer has the others
-  static_assert(kDqParts <= 2);
-  // With two stages of dS a visit adds dQ of the one before: KeyConsumer has long stored its dS,
-  // and the additions pass under dV.
-  static constexpr bool kLate = kDsStages > 1;
-  float scale;  // of raw products, times log2(e)
+  float scale;                                 // of raw products, times log2(e)
 
   __device__ __forceinline__ ValueConsumer(const BackwardParams& params, const WideKeyTile& tile,
                                            unsigned memory)
@@ -20,49 +16,30 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   // Computes dV, times kPScale, in sums.
   __device__ __forceinline__ void Run() {
     barriers.Wait(WideBarriers::kKReady, 0);
-    keys.ForEachTile(p.common, [&](int step, int head, int i0) {
-      const Visit visit{step, head, i0};
-      if (kLate && step > 0) {
+    keys.ForEachTile(p.common, [&](const Visit& visit) {
+      if (visit.step > 0) {
         Step<true>(visit);
       } else {
         Step<false>(visit);
       }
     });
-    const int num_visits = keys.NumVisits(p.common);
-    if (num_visits == 0) return;
-    if constexpr (kLate) {
-      const int end_head = (keys.head_kv + 1) * p.common.heads_per_kv;
-      const Visit last = Previous({num_visits, end_head, keys.tile_begin * kTileQ});
-      WaitForDs(last);
-      DqPart dq;
-      IssueDq(0, DsAt(last.step), dq);
-      FinishDq(last, dq);
-    }
+    if (keys.NumVisits(p.common) == 0) return;
+    AddLastDq(keys.Last(p.common));
     // No barrier is left half full.
     ptx::NamedBarrierWait(ExactFree(), kThreadsOfTwoWarps);
   }
 
  private:
-  struct Visit {
-    int step;
-    int head;
-    int i0;
-  };
-
   __device__ __forceinline__ void WaitForDs(const Visit& visit) const {
     barriers.Wait(WideBarriers::kDsReady + visit.step % kDsStages, visit.step / kDsStages);
   }
-
-  // The visit before one.
-  __device__ __forceinline__ Visit Previous(const Visit& visit) const {
-    if (visit.i0 > keys.tile_begin * kTileQ) {
-      return {visit.step - 1, visit.head, visit.i0 - kTileQ};
-    }
-    return {visit.step - 1, visit.head - 1, (keys.tile_end - 1) * kTileQ};
+  __device__ __forceinline__ void WaitForDvOperands(const Visit& visit) const {
+    barriers.Wait(WideBarriers::kPReady, visit.step);
+    barriers.Wait(WideBarriers::kDoutReady + visit.step % kDoutStages, visit.step / kDoutStages);
   }
 
-  // P and dV of a visit. With kLate and kHasLast also dQ of the last one; without kLate its own.
-  template <bool kHasLast>
+  // P and dV of a visit, and dQ of the one before: KeyConsumer has long stored its dS.
+  template <bool kHasPrevious>
   __device__ __forceinline__ void Step(const Visit& visit) {
     const int stage = visit.step % kQStages;
     Scores s;
@@ -76,66 +53,33 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     ComputeP(lse, s);
     if (!keys.IsFull(visit.i0)) Mask(visit.i0, s);
     StoreP(visit.step, s);
-    if constexpr (!kLate) {
-      DqPart dq;
-      IssueDv(visit);
-      WaitForDs(visit);
-      IssueDq(0, DsAt(visit.step), dq);
-      ptx::WgmmaWait<1>();
-      ReleaseDv(visit);
-      FinishDq(visit, dq);
-    } else if constexpr (kHasLast) {
-      DqPart dq;
-      const Visit last = Previous(visit);
-      WaitForDs(last);
-      IssueDq(0, DsAt(last.step), dq);
-      IssueDv(visit);
-      ptx::WgmmaWait<1>();
-      WaitForTurn(last.head, last.i0);
-      AddDq(0, last.head, last.i0, dq);
-      if constexpr (kDqParts == 2) {
-        IssueDq(1, DsAt(last.step), dq);
-        ptx::WgmmaWait<1>();
-        ReleaseDv(visit);
-        ptx::WgmmaWait<0>();
-        AddDq(1, last.head, last.i0, dq);
-      } else {
-        ptx::WgmmaWait<0>();
-        ReleaseDv(visit);
-      }
-      Release(WideBarriers::kDsFree + last.step % kDsStages);
-      EndTurn(last.head, last.i0);
+    const int dout_stage = visit.step % kDoutStages;
+    const int dout = kShared.dout + dout_stage * kDoutBytes;
+    if constexpr (kHasPrevious) {
+      const Visit previous = keys.Previous(visit);
+      WaitForDs(previous);
+      AddDqUnderGradient<0, kDqParts>(previous, dout, kShared.p, [&] { WaitForDvOperands(visit); });
+      Release(WideBarriers::kDsFree + previous.step % kDsStages);
     } else {
-      IssueDv(visit);
+      WaitForDvOperands(visit);
+      IssueGradient(0, kBlocks, dout, kShared.p);
       ptx::WgmmaWait<0>();
-      ReleaseDv(visit);
     }
-  }
-
-  __device__ __forceinline__ void IssueDv(const Visit& visit) {
-    const int dout = visit.step % kDoutStages;
-    barriers.Wait(WideBarriers::kPReady, visit.step);
-    barriers.Wait(WideBarriers::kDoutReady + dout, visit.step / kDoutStages);
-    IssueGradient(kShared.dout + dout * kDoutBytes, kShared.p);
-  }
-  __device__ __forceinline__ void ReleaseDv(const Visit& visit) const {
-    Release(WideBarriers::kDoutFree + visit.step % kDoutStages);
+    Release(WideBarriers::kDoutFree + dout_stage);
     Release(WideBarriers::kPFree);
   }
 
-  // Adds dQ of a visit, whose first part is in flight.
-  __device__ __forceinline__ void FinishDq(const Visit& visit, DqPart& dq) const {
-    ptx::WgmmaWait<0>();
-    WaitForTurn(visit.head, visit.i0);
-    AddDq(0, visit.head, visit.i0, dq);
+  __device__ __forceinline__ void AddLastDq(const Visit& visit) const {
+    WaitForDs(visit);
+    WaitForTurn(visit);
 #pragma unroll
-    for (int part = 1; part < kDqParts; ++part) {
+    for (int part = 0; part < kDqParts; ++part) {
+      DqPart dq;
       IssueDq(part, DsAt(visit.step), dq);
       ptx::WgmmaWait<0>();
-      AddDq(part, visit.head, visit.i0, dq);
+      AddDq(part, visit, dq);
     }
-    Release(WideBarriers::kDsFree + visit.step % kDsStages);
-    EndTurn(visit.head, visit.i0);
+    EndTurn(visit);
   }
 
   __device__ __forceinline__ void ComputeP(const float (&lse)[2], Scores& s) const {
