@@ -52,6 +52,7 @@ struct CheckOptions {
   std::optional<std::uint64_t> seed;
   std::string pass;
   std::string dtype;
+  std::string precision;
   harness::Filter filter;
   std::string shard;
   bool none = false;  // --limit 0
@@ -113,6 +114,9 @@ std::vector<harness::Case> selected(const CheckOptions& options) {
     harness::Filter filter = options.filter;
     if (!options.pass.empty()) filter.pass = named<Pass>("--pass", options.pass);
     if (!options.dtype.empty()) filter.dtype = named<DType>("--dtype", options.dtype);
+    if (!options.precision.empty()) {
+      filter.precision = named<Precision>("--precision", options.precision);
+    }
     if (!options.shard.empty()) {
       const int read = std::sscanf(options.shard.c_str(), "%d/%d", &filter.shard, &filter.shards);
       if (read != 2 || filter.shard < 0 || filter.shard >= filter.shards) {
@@ -334,6 +338,8 @@ Command add_check(CLI::App& root) {
   app.add_option("--pass", o.pass, "only cases of this pass")->type_name("forward|backward|decode");
   app.add_option("--dtype", o.dtype, "only cases of this type")
       ->type_name("f32|f16|bf16|f64|f8e4m3|f8e5m2");
+  app.add_option("--precision", o.precision, "of the products of cases in f32, on CUDA")
+      ->type_name("tf32x3|tf32|ieee");
   app.add_option("--name", o.filter.name, "only cases whose name contains this")->type_name("TEXT");
   app.add_option("--option", o.filter.option, "only cases with this option (see attn info)")
       ->type_name("NAME");

@@ -87,7 +87,8 @@ struct Filter {
   std::string option;      // one complete option of Case::name
   std::int32_t shard = 0;  // every `shards`-th case, starting at `shard`
   std::int32_t shards = 1;
-  std::int64_t limit = 0;   // maximum number of cases, evenly spaced; 0 = all
+  std::int64_t limit = 0;              // maximum number of cases, evenly spaced; 0 = all
+  std::optional<Precision> precision;  // of the cases in f32
   bool every_type = false;  // pairs of options in each of f32, f16, bf16 instead of one of them
 };
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "naive.hpp"
 #include "values.hpp"
 
 namespace attn::harness {
@@ -56,7 +57,7 @@ double row_tolerance(DType dtype, bool in_double, const RowFacts& row) {
 
 double naive_limit(DType dtype, bool in_double, const RowFacts& row, DType operands) {
   if (in_double) return 1e-10 * std::max(row.largest, row.magnitude);
-  const double of_terms = operands == DType::none ? 0x1p-12 : 2.0 * unit_roundoff(operands);
+  const double of_terms = operands == DType::none ? 0x1p-12 : 2.0 * operand_unit(operands);
   return 4.0 * unit_roundoff(dtype) * row.largest + of_terms * row.magnitude +
          std::max(smallest(dtype), kFlushed) + row.flushed;
 }

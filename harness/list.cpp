@@ -243,6 +243,7 @@ std::vector<Case> case_list(const Filter& filter) {
     if (filter.dtype && c.problem.dtype != *filter.dtype) continue;
     if (c.name.find(filter.name) == std::string::npos) continue;
     if (!filter.option.empty() && !has_option(c.name, filter.option)) continue;
+    if (filter.precision && c.problem.dtype == DType::f32) c.problem.precision = *filter.precision;
     wanted.push_back(std::move(c));
   }
   std::vector<Case> result;

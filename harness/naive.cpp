@@ -33,19 +33,30 @@ struct Sum {
   }
 };
 
-// The 16-bit type that operands of products are rounded to; none = not rounded.
+// An f32 rounded to 11 bits, halves away from zero.
+double round_to_tf32(double x) {
+  constexpr double kKept = 0x1p11;
+  int exponent = 0;
+  const double fraction = std::frexp(x, &exponent);
+  return std::isfinite(x) ? std::ldexp(std::round(fraction * kKept) / kKept, exponent) : x;
+}
+
+// The type that operands of products are rounded to, f32 for tf32; none = not rounded.
 class Operand {
  public:
   explicit Operand(DType type) : type_(type) {
     if (type == DType::none) return;
-    unit_ = unit_roundoff(type);
-    smallest_ = smallest(type);
+    unit_ = operand_unit(type);
+    smallest_ = is_tf32() ? 0x1p-136 : smallest(type);
   }
   [[nodiscard]] DType type() const { return type_; }
   [[nodiscard]] bool is_rounded() const { return type_ != DType::none; }
+  [[nodiscard]] bool is_tf32() const { return type_ == DType::f32; }
   template <class T>
   [[nodiscard]] T rounded(T x) const {
-    return is_rounded() ? static_cast<T>(round_to(type_, static_cast<double>(x))) : x;
+    if (!is_rounded()) return x;
+    const auto value = static_cast<double>(x);
+    return static_cast<T>(is_tf32() ? round_to_tf32(value) : round_to(type_, value));
   }
   // Adds the terms factor * operand * from[..] to the row that starts at `at`.
   template <class T>
@@ -97,7 +108,12 @@ class Naive {
     }
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       for (std::int64_t h = 0; h < p_.heads_q; ++h) {
-        const Operands<T> x = gather<T>(c_, in_, b, h, operand_.type());
+        Operands<T> x = gather<T>(c_, in_, b, h, operand_.type());
+        if (operand_.is_tf32()) {
+          for (std::vector<T>* rows : {&x.q, &x.k, &x.k_by_dim, &x.v, &x.v_by_dim}) {
+            for (T& element : *rows) element = operand_.rounded(element);
+          }
+        }
         c_.pass == Pass::backward ? backward(x) : forward(x);
       }
     }
@@ -425,7 +441,14 @@ std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const Output
   return Naive<float>(c, inputs, old, operands).run();
 }
 
+double operand_unit(DType operands) {
+  return operands == DType::f32 ? 0x1p-11 : unit_roundoff(operands);
+}
+
 DType operand_type(const Problem& problem, Device device, std::string_view kernel) {
+  if (problem.dtype == DType::f32 && problem.precision == Precision::tf32) {
+    return device == Device::cuda ? DType::f32 : DType::none;
+  }
   const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
   // The names of the CPU's bf16 engines have "bf16" in them.
   const bool rounds = device == Device::cuda ||

@@ -32,10 +32,13 @@ struct NaiveOutput {
 
 // `old`: the values that outputs are added to (accumulate), in the order of `outputs`' views.
 // `operands`: the type that these operands are rounded to; none = they stay in working precision.
+// f32 stands for tf32, to which q, k, v and dout are rounded too.
 std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const OutputSet& old,
                                DType operands = DType::none);
 
-// The 16-bit type that the planned kernel rounds P and dS to for its products; none = it doesn't.
+// The type that the planned kernel rounds P and dS to for its products; none = it doesn't.
 DType operand_type(const Problem& problem, Device device, std::string_view kernel);
+// Unit roundoff of operands rounded to that type.
+double operand_unit(DType operands);
 
 }  // namespace attn::harness

@@ -246,6 +246,10 @@ TEST(Operands, IsForThoseThatRoundAlone) {
               is_16_bit ? dtype : DType::none);
     EXPECT_EQ(operand_type(problem, Device::cuda, "cuda_forward"), is_16_bit ? dtype : DType::none);
   }
+  problem.dtype = DType::f32;
+  problem.precision = Precision::tf32;
+  EXPECT_EQ(operand_type(problem, Device::cuda, "cuda_forward"), DType::f32) << "stands for tf32";
+  EXPECT_EQ(operand_type(problem, Device::host, "cpu_forward"), DType::none);
 }
 
 // delta uses the f32 dout, the products use the rounded one; the naive evaluation does the same.

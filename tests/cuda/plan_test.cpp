@@ -31,9 +31,11 @@ TEST(CudaPlan, RefusesWithReasons) {
   EXPECT_EQ(reason("dtype=f8e4m3 dtype_out=bf16 len_q=8 len_kv=8"),
             "no kernel for f8 types on CUDA yet");
   EXPECT_EQ(reason("dtype=f64 len_q=8 len_kv=8"),
-            "no kernel for f64 on CUDA; f16 and bf16 are supported");
-  EXPECT_EQ(reason("dtype=f32 len_q=8 len_kv=8"),
-            "no kernel for f32 on CUDA yet; f16 and bf16 are supported");
+            "no kernel for f64 on CUDA; f32, f16 and bf16 are supported");
+  EXPECT_EQ(reason("dtype=f32 len_q=8 len_kv=8", h200(), Pass::backward),
+            "no kernel for the backward in f32 on CUDA yet");
+  EXPECT_EQ(reason("dtype=f32 len_q=1 len_kv=64 page_size=16", h200(), Pass::decode),
+            "no kernel for paged caches and appending in f32 on CUDA yet");
   EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16 dropout", h200(), Pass::decode),
             "no kernel with dropout for paged caches and appending on CUDA yet");
   DeviceFacts turing = h200();
@@ -182,6 +184,50 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
             (Tiles{128, 32, 8, 2, 1, false}));
 }
 
+// f32: one dim for both, whose tiles fit every device with every option.
+TEST(CudaPlan, F32HasKernelsOfItsOwn) {
+  const std::string options = " bias=hqk dtype_bias=f32 mask=qk softcap alibi dropout";
+  for (const DeviceFacts& facts : devices()) {
+    for (const int dim : {8, 64, 65, 96, 128, 129, 192, 256}) {
+      for (const std::string& with : {std::string(), options}) {
+        const Problem problem = parse_problem(
+            "dtype=f32 len_q=80 len_kv=80 dim_qk=" + std::to_string(dim) + " dim_vo=8" + with);
+        const core::Result<CudaPlan> plan = make_plan(Pass::forward, problem, facts);
+        const std::string what = facts.name + " " + to_string(problem);
+        ASSERT_TRUE(plan.ok()) << what << ": " << plan.reason();
+        expect_consistent(plan.value(), what);
+        const KernelSpec& main = plan.value().kernels[plan.value().main];
+        EXPECT_EQ(main.config.get("dim_qk"), main.config.get("dim_vo")) << what;
+        EXPECT_GE(main.config.get("dim_qk"), dim) << what;
+        EXPECT_LE(main.shared_bytes, facts.shared_per_block) << what;
+      }
+    }
+  }
+}
+
+TEST(CudaPlan, F32OfFewQueriesIsAForward) {
+  const CudaPlan plan =
+      make_plan(Pass::decode, parse_problem("dtype=f32 len_q=1 len_kv=640"), h200()).value();
+  EXPECT_EQ(plan.summary().kernel, "cuda_forward");
+}
+
+TEST(CudaPlan, PrecisionIsAConstantOfF32) {
+  const auto precision = [](const char* problem) {
+    const CudaPlan plan = make_plan(Pass::forward, parse_problem(problem), h200(),
+                                    core::Access::tma, FamilyChoice::sm80)
+                              .value();
+    return plan.kernels[plan.main].config.get("precision").value_or(-1);
+  };
+  EXPECT_EQ(precision("dtype=f32 len_q=80 len_kv=80"), static_cast<int>(Precision::tf32x3));
+  EXPECT_EQ(precision("dtype=f32 len_q=80 len_kv=80 precision=tf32"),
+            static_cast<int>(Precision::tf32));
+  EXPECT_EQ(precision("dtype=f32 len_q=80 len_kv=80 precision=ieee"),
+            static_cast<int>(Precision::ieee));
+  EXPECT_EQ(precision("dtype=bf16 len_q=80 len_kv=80 precision=ieee"),
+            precision("dtype=bf16 len_q=80 len_kv=80"))
+      << "one kernel";
+}
+
 // 32 rows a warp spill in the loop with a mask.
 TEST(CudaPlan, BiasGradientsWithAMask) {
   const auto tile_q = [](const char* problem, const DeviceFacts& facts) {
@@ -253,6 +299,7 @@ TEST(CudaPlan, SplitsSayWhyNot) {
 TEST(CudaPlan, CaseListNeedsFewConfigs) {
   for (const DeviceFacts& facts : devices()) {
     std::unordered_set<Config> configs;
+    std::unordered_set<Config> configs_f32;
     int planned = 0;
     for (const harness::Case& c : harness::case_list()) {
       // Tensors that lie oddly are loaded by elements.
@@ -262,11 +309,16 @@ TEST(CudaPlan, CaseListNeedsFewConfigs) {
           make_plan(c.pass, c.problem, facts, access, FamilyChoice::sm80);
       if (!plan.ok()) continue;
       expect_consistent(plan.value(), to_string(c));
-      for (const KernelSpec& spec : plan.value().specs()) configs.insert(spec.config);
+      for (const KernelSpec& spec : plan.value().specs()) {
+        const bool f32 = spec.config.get("dtype") == static_cast<int>(DType::f32);
+        (f32 ? configs_f32 : configs).insert(spec.config);
+      }
       ++planned;
     }
     EXPECT_GE(planned, 500) << facts.name;
     EXPECT_LE(configs.size(), 300u) << facts.name;
+    EXPECT_LE(configs_f32.size(), 120u) << facts.name;
+    RecordProperty(std::string(facts.name) + " f32", static_cast<int>(configs_f32.size()));
     RecordProperty(facts.name, static_cast<int>(configs.size()));
   }
 }

@@ -72,10 +72,10 @@ TEST(CudaSm90Plan, RefusesWithReasons) {
                 .refusals,
             "sm90: needs compute capability 9.0, cuda:0 is " + to_string(*typical_facts(80)));
   // The reason of the family that takes most is that of the backend.
-  EXPECT_EQ(make_plan(Pass::forward, parse_problem("dtype=f32 len_q=8 len_kv=8"), h200(),
+  EXPECT_EQ(make_plan(Pass::forward, parse_problem("dtype=f64 len_q=8 len_kv=8"), h200(),
                       Access::tma, FamilyChoice::sm90)
                 .reason(),
-            "no kernel for f32 on CUDA yet; f16 and bf16 are supported");
+            "no kernel for f64 on CUDA; f32, f16 and bf16 are supported");
 }
 
 TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {

@@ -89,8 +89,8 @@ TEST(CudaTuned, IsKeptPerDevice) {
     EXPECT_EQ(read.problem().find(first.path() + " is not used: "), 0u) << read.problem();
     return read.problem().substr(std::min(read.problem().size(), first.path().size() + 14));
   };
-  EXPECT_EQ(problem_of("junk"), "its first line is not 'attn-tuned 3'");
-  EXPECT_EQ(problem_of("attn-tuned 3\ndevice=NVIDIA A100\n"), "it is not of NVIDIA H200");
+  EXPECT_EQ(problem_of("junk"), "its first line is not 'attn-tuned 4'");
+  EXPECT_EQ(problem_of("attn-tuned 4\ndevice=NVIDIA A100\n"), "it is not of NVIDIA H200");
   EXPECT_EQ(problem_of(good + "forward : tile_q=1\n"), "can't read 'forward : tile_q=1'");
   EXPECT_EQ(problem_of(good + "\n"), "can't read ''");
   std::filesystem::remove(first.path());

@@ -13,4 +13,9 @@ inline bool has_few_queries(const Problem& p) {
   return p.len_q <= kFewQueries && !p.dropout;
 }
 
+// Calls that only the decode kernel computes: pages, rows that are appended.
+inline bool has_cache(const Problem& p) {
+  return p.page_size > 0 || p.len_new > 0;
+}
+
 }  // namespace attn::cuda

@@ -6,6 +6,8 @@
 #include <cassert>
 #include <limits>
 
+#include "core/names.hpp"
+
 namespace attn::cuda {
 namespace {
 
@@ -83,6 +85,9 @@ std::string header_text(const Config& config) {
   for (const DType dtype : {DType::none, DType::f32, DType::f16, DType::bf16, DType::f64,
                             DType::f8e4m3, DType::f8e5m2, DType::i32, DType::u8}) {
     add(to_string(dtype)[0] == '?' ? "none" : to_string(dtype), static_cast<std::int64_t>(dtype));
+  }
+  for (const Precision precision : {Precision::tf32x3, Precision::tf32, Precision::ieee}) {
+    add(core::name_of(precision), static_cast<std::int64_t>(precision));
   }
   for (std::size_t i = 0; i < config.size(); ++i) add(config[i].name, config[i].value);
   return text + "}  // namespace config\n";

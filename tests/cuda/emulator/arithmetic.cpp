@@ -58,6 +58,12 @@ u32 pack_f16(float high, float low) {
 float f16_to_f32(u16 x) {
   return to_float(false, x);
 }
+// Halves away from zero.
+u32 round_to_tf32(float x) {
+  const u32 word = bits<u32>(x);
+  if (std::isnan(x)) return 0x7fffffff;
+  return std::isinf(x) ? word : (word + 0x1000) & ~0x1fffu;
+}
 
 u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   const auto half = [&](int shift) {

@@ -131,6 +131,46 @@ void stmatrix(const u32* registers, int count, bool transposed, u32 address) {
   });
 }
 
+// Tensor cores add 4 products and the sum at once and cut the result off, towards zero.
+float add_products(const float* a, const float* b, float sum) {
+  double exact = sum;
+  for (int k = 0; k < 4; ++k) exact += static_cast<double>(a[k]) * static_cast<double>(b[k]);
+  const auto rounded = static_cast<float>(exact);
+  return std::fabs(static_cast<double>(rounded)) > std::fabs(exact) ? std::nextafter(rounded, 0.0f)
+                                                                    : rounded;
+}
+
+void mma_m16n8k8_tf32(float** d, const u32* a, const u32* b, const float* c) {
+  struct Slot {
+    float** d;
+    const u32 *a, *b;
+    const float* c;
+  } mine{d, a, b, c};
+  collective(~0u, "mma.sync", &mine, [&](Warp& warp, u64*) {
+    const auto slot = [&](int lane) { return static_cast<const Slot*>(warp.slots[lane]); };
+    const auto number = [](u32 word) {
+      if ((word & 0x1fff) != 0 && (word & 0x7fffffff) < 0x7f800000) fail("an operand is no tf32");
+      return bits<float>(word);
+    };
+    float tile_a[16][8];
+    float tile_b[8][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int r = 0; r < 4; ++r) {
+        tile_a[lane / 4 + r % 2 * 8][lane % 4 + r / 2 * 4] = number(slot(lane)->a[r]);
+      }
+      for (int r = 0; r < 2; ++r) tile_b[lane / 4][lane % 4 + r * 4] = number(slot(lane)->b[r]);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int e = 0; e < 4; ++e) {
+        const float* row = tile_a[lane / 4 + e / 2 * 8];
+        const float* column = tile_b[lane % 4 * 2 + e % 2];
+        const float half = add_products(row, column, slot(lane)->c[e]);
+        *slot(lane)->d[e] = add_products(row + 4, column + 4, half);
+      }
+    }
+  });
+}
+
 void mma_m16n8k16(bool bf16, float** d, const u32* a, const u32* b, const float* c) {
   struct Slot {
     float** d;

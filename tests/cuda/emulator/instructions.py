@@ -107,6 +107,17 @@ def mma(op: str, o: list[str]) -> str:
     )
 
 
+def mma_tf32(_op: str, o: list[str]) -> str:
+    """mma.sync m16n8k8 of tf32."""
+    return (
+        pointers(o[0])
+        + values(o[1], "a")
+        + values(o[2], "b")
+        + values(o[3], "c", "float")
+        + "emulator::mma_m16n8k8_tf32(destinations, a, b, c);"
+    )
+
+
 def ldmatrix(op: str, o: list[str]) -> str:
     """ldmatrix, as it is or transposed."""
     arguments = f"{len(items(o[0]))}, {flag('.trans' in op)}, {address(o[1])}"
@@ -255,6 +266,7 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"wgmma\.commit", lambda op, o: "emulator::wgmma_commit();"),
     (r"wgmma\.wait", lambda op, o: f"emulator::wgmma_wait({value(o[0])});"),
     (r"mma\.sync\.aligned\.m16n8k16", mma),
+    (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32", mma_tf32),
     (r"ldmatrix", ldmatrix),
     (r"stmatrix", stmatrix),
     (
@@ -301,6 +313,7 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"max\.NaN\.f32$", function("max_nan")),
     (r"cvt\.rn\.bf16x2\.f32$", function("pack_bf16")),
     (r"cvt\.rn\.f16x2\.f32$", function("pack_f16")),
+    (r"cvt\.rna\.tf32\.f32$", function("round_to_tf32")),
     (r"cvt\.f32\.f16$", function("f16_to_f32")),
     (r"sub\.sat\.f16x2$", function("sub_sat_f16x2")),
     (r"fma\.rn\.bf16x2$", function("fma_bf16x2")),

@@ -71,6 +71,7 @@ u64 reduce(u32 mask, u64 value, u64 (*combine)(u64, u64));
 void ldmatrix(u32** registers, int count, bool transposed, u32 address);
 void stmatrix(const u32* registers, int count, bool transposed, u32 address);
 void mma_m16n8k16(bool bf16, float** d, const u32* a, const u32* b, const float* c);
+void mma_m16n8k8_tf32(float** d, const u32* a, const u32* b, const float* c);
 
 // wgmma m64nNk16: A from a descriptor or from four registers a lane, B from a descriptor.
 struct Wgmma {
@@ -112,6 +113,7 @@ float max_nan(float x, float y);
 u32 pack_bf16(float high, float low);
 u32 pack_f16(float high, float low);
 float f16_to_f32(u16 x);
+u32 round_to_tf32(float x);
 u32 fma_bf16x2(u32 a, u32 b, u32 c);
 u32 mul_f16x2(u32 a, u32 b);
 u32 sub_sat_f16x2(u32 a, u32 b);

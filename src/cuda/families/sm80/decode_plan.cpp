@@ -193,8 +193,8 @@ device::Cache cache_of(const Problem& p, const Arguments& tensors) {
 }  // namespace
 
 bool takes_decode(Pass pass, const Problem& p) {
-  if (pass == Pass::backward || p.batch <= 0) return false;
-  if (p.page_size > 0 || p.len_new > 0) return true;
+  if (pass == Pass::backward || p.batch <= 0 || p.dtype == DType::f32) return false;
+  if (has_cache(p)) return true;
   return has_few_queries(p) && num_rows(p) <= kMostRows;
 }
 

@@ -142,6 +142,43 @@ constexpr std::array kForward{
          .reason = "the least shared memory"},
 };
 
+// f32: tiles are twice as large, and products take so long that 32 keys are enough. A warp has 32
+// queries where registers last, because parts of K and V are computed from shared memory for each
+// 16 queries.
+constexpr Tiles k32RowsF32 = with_keys(k32Rows, 32);
+constexpr Tiles k16RowsF32 = with_keys(k16Rows, 32);
+
+constexpr std::array kForwardF32{
+    Rule{.largest_dim = 64,
+         .tiles = k32RowsF32,
+         .when = When::always,
+         .reason = "32 rows per warp: parts of K and V are computed once for both halves"},
+    Rule{.largest_dim = 64,
+         .tiles = with_blocks(k32RowsF32, 1),
+         .when = When::always,
+         .reason = "less shared memory: one block"},
+    Rule{.largest_dim = 128,
+         .tiles = k16RowsF32,
+         .when = When::always,
+         .reason = "registers of O; two blocks hide each other's barriers"},
+    Rule{.largest_dim = 128,
+         .tiles = with_stages(k16RowsF32, 1),
+         .when = When::always,
+         .reason = "less shared memory per SM"},
+    Rule{.largest_dim = 256,
+         .tiles = with_blocks(with_stages(k16RowsF32, 1), 1),
+         .when = When::always,
+         .reason = "less shared memory: one block"},
+    Rule{.largest_dim = 256,
+         .tiles = with_stages(k2Warps, 1),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 16, .tile_kv = 32, .warps = 1, .stages = 1, .blocks = 1},
+         .when = When::always,
+         .reason = "the least shared memory"},
+};
+
 // Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there. Above it they
 // do not: P and dS pass through shared memory, and warps divide keys and dims.
 constexpr Tiles kKeysOfWarps{
@@ -221,8 +258,8 @@ constexpr std::array kBiasGradient{
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
-bool loads_evenly(int dim, int rows, int threads) {
-  return rows % (threads / (dim % 64 == 0 ? 8 : 4)) == 0;
+bool loads_evenly(int row_bytes, int rows, int threads) {
+  return rows % (threads / (row_bytes % 128 == 0 ? 8 : 4)) == 0;
 }
 
 // Keys of a warp's scores.
@@ -281,13 +318,14 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   return {};
 }
 
-std::string forward_misfit(const Tiles& tiles) {
+std::string forward_misfit(const Shape& shape, const Tiles& tiles) {
   const int rows = tiles.warps > 0 ? tiles.tile_q / tiles.warps : 0;
   if (rows * tiles.warps != tiles.tile_q || (rows != 16 && rows != 32)) {
     return "a warp has 16 or 32 queries";
   }
   if (tiles.stages < 1) return "the ring has at least 1 stage";
   if (tiles.tile_kv <= 0 || tiles.tile_kv % 32 != 0) return "tile_kv is a multiple of 32";
+  if (shape.element_bytes == 4 && tiles.q_in_registers) return "f32 reads Q from shared memory";
   return {};
 }
 
@@ -310,8 +348,10 @@ bool holds(When when, const Shape& shape) {
 int registers_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) return 0;
   const int rows = tiles.tile_q / tiles.warps;
+  // f32: P is in two parts, and 32 columns are added up apart from the accumulators.
+  const int parts = shape.element_bytes == 4 ? rows * (tiles.tile_kv + 32) / 32 : 0;
   const int q = tiles.q_in_registers ? rows * shape.dim_qk / 64 : 0;
-  return rows * (tiles.tile_kv + shape.dim_vo) / 32 + q + kOtherRegisters;
+  return rows * (tiles.tile_kv + shape.dim_vo) / 32 + q + parts + kOtherRegisters;
 }
 
 }  // namespace
@@ -334,6 +374,13 @@ Shape shape_of(Pass pass, const Problem& problem) {
   shape.dropout = problem.dropout;
   shape.dim_qk = rounded_dim(problem.dim_qk);
   shape.dim_vo = rounded_dim(problem.dim_vo);
+  if (problem.dtype == DType::f32) {
+    // One dim for both: each is a kernel for every precision.
+    const int largest = std::max(shape.dim_qk, shape.dim_vo);
+    shape.dim_qk = shape.dim_vo = largest == 96 ? 128 : largest;
+    shape.element_bytes = 4;
+    return shape;
+  }
   // Each pair of dims is a kernel, but together with something else only each multiple of 64, for
   // both: there would be hundreds.
   const bool odd = problem.dim_qk % 8 != 0 || problem.dim_vo % 8 != 0;
@@ -380,14 +427,14 @@ int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
-                                 shape.dim_vo, shape.bias_bytes, shape.mask)
+                                 shape.dim_vo, shape.bias_bytes, shape.mask, shape.element_bytes)
       .bytes;
 }
 
 std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& facts) {
   const int threads = 32 * tiles.warps;
   const bool backward = shape.pass == Pass::backward;
-  if (std::string why = backward ? backward_misfit(shape, tiles) : forward_misfit(tiles);
+  if (std::string why = backward ? backward_misfit(shape, tiles) : forward_misfit(shape, tiles);
       !why.empty()) {
     return why;
   }
@@ -395,7 +442,7 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
        {std::pair{shape.dim_qk, tiles.tile_q}, std::pair{shape.dim_qk, tiles.tile_kv},
         std::pair{backward ? shape.dim_vo : shape.dim_qk, tiles.tile_q},
         std::pair{shape.dim_vo, tiles.tile_kv}}) {
-    if (!loads_evenly(dim, tile, threads)) {
+    if (!loads_evenly(dim * shape.element_bytes, tile, threads)) {
       return "a tile of " + std::to_string(tile) + " rows of " + std::to_string(dim) +
              " is no whole number of loads of " + std::to_string(threads) + " threads";
     }
@@ -428,7 +475,9 @@ std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) 
     if (tuned && misfit(shape, *tuned, facts).empty()) return tuned;
   }
   const std::span<const Rule> rules =
-      shape.pass == Pass::backward ? std::span<const Rule>(kBackward) : kForward;
+      shape.pass == Pass::backward ? std::span<const Rule>(kBackward)
+      : shape.element_bytes == 4   ? std::span<const Rule>(kForwardF32)
+                                   : std::span<const Rule>(kForward);
   for (const Rule& rule : rules) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
     if (!holds(rule.when, shape)) continue;

@@ -21,7 +21,8 @@ struct Shape {
   bool softcap = false;
   bool alibi = false;
   bool dropout = false;
-  bool banded = false;  // causal or with a window
+  bool banded = false;    // causal or with a window
+  int element_bytes = 2;  // of q, k and v: f32 has kernels and tiles of its own
 };
 Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192 or 256.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/divide_up.hpp"
+#include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/families/sm80/decode_plan.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
@@ -28,15 +29,24 @@ bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
-std::string refusal(const Problem& p, const DeviceFacts& facts) {
+// What f32 lacks.
+std::string f32_refusal(Pass pass, const Problem& p) {
+  if (pass == Pass::backward) return "no kernel for the backward in f32 on CUDA yet";
+  if (has_cache(p)) return "no kernel for paged caches and appending in f32 on CUDA yet";
+  return {};
+}
+
+std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
   if (facts.capability() < kLeastCapability) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
   }
   if (is_f8(p.dtype) || is_f8(p.kv_type())) return "no kernel for f8 types on CUDA yet";
-  if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f16 and bf16 are supported";
-  if (p.dtype == DType::f32) return "no kernel for f32 on CUDA yet; f16 and bf16 are supported";
+  if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f32, f16 and bf16 are supported";
   if (p.kv_type() != p.dtype) return "no kernel for k and v of another type than q on CUDA yet";
+  if (p.dtype == DType::f32) {
+    if (std::string why = f32_refusal(pass, p); !why.empty()) return why;
+  }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
            "; kernels on CUDA take lengths below 2^30";
@@ -47,6 +57,7 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
 // The constants of every kernel that computes scores.
 void set_problem(Config& config, const Problem& p, const Shape& shape, bool element_access) {
   config.set("dtype", static_cast<int>(p.dtype))
+      .set("precision", static_cast<int>(p.dtype == DType::f32 ? p.precision : Precision::tf32x3))
       .set("dim_qk", shape.dim_qk)
       .set("dim_vo", shape.dim_vo)
       .set("softcap", shape.softcap)
@@ -205,7 +216,7 @@ class Sm80 final : public Family {
   core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
                               core::Access access) const override {
     using Planned = core::Result<CudaPlan>;
-    if (std::string why = refusal(problem, facts); !why.empty()) {
+    if (std::string why = refusal(pass, problem, facts); !why.empty()) {
       return Planned::none(std::move(why));
     }
     if (takes_decode(pass, problem)) {

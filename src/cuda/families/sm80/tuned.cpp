@@ -17,7 +17,7 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr const char* kOpening = "attn-tuned 3";
+constexpr const char* kOpening = "attn-tuned 4";
 constexpr const char* kSeparator = " : ";
 constexpr std::uintmax_t kMostBytes = 1 << 20;  // a larger file is none of ours
 
@@ -32,6 +32,7 @@ void visit_shape(Visit visit) {
   visit("alibi", &Shape::alibi);
   visit("dropout", &Shape::dropout);
   visit("banded", &Shape::banded);
+  visit("element_bytes", &Shape::element_bytes);
 }
 
 template <class Visit>

@@ -5,6 +5,10 @@
 //   B 16 x 8:  b0 (2t.., g), b1 (2t + 8.., g)
 //   C 16 x 8:  c0 c1 (g, 2t..), c2 c3 (g + 8, 2t..)
 // so that the C of two neighbouring 16 x 8 tiles, packed pairwise, is the A of a 16 x 16 tile.
+// m16n8k8 of 32-bit elements has the same C, and
+//   A 16 x 8: a0 (g, t), a1 (g + 8, t), a2 (g, t + 4), a3 (g + 8, t + 4)
+//   B 8 x 8:  b0 (t, g), b1 (t + 4, g)
+// Its fragments are what LoadMatrix() makes of rows of 32-bit elements.
 #pragma once
 #include "config.cuh"
 
@@ -46,6 +50,32 @@ __device__ __forceinline__ void MmaFirst(float (&d)[4], const unsigned (&a)[4], 
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
   }
+}
+
+// The nearest tf32: an f32 of 11 significant bits.
+__device__ __forceinline__ unsigned RoundToTf32(float x) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
+// d += a b of tf32, in f32.
+__device__ __forceinline__ void MmaTf32(float (&d)[4], const unsigned (&a)[4], unsigned b0,
+                                        unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// d = a b.
+__device__ __forceinline__ void MmaTf32First(float (&d)[4], const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%10,%10,%10,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 // Four 8 x 8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8.

@@ -11,12 +11,13 @@
 // (docs/kernels/sm80.md).
 //
 // Config: dtype; dim_qk, dim_vo (rounded up; columns past the tensor's are zeros); tile_q, tile_kv,
-// warps, stages, blocks (per SM, for the register budget), q_in_registers; softcap, alibi,
-// bias_type, mask, dropout; element_access (see sm80/tile.cuh). Shared memory: forward_shared.cuh.
-// Measurements: docs/kernels/sm80.md.
+// warps, stages, blocks (per SM, for the register budget), q_in_registers; precision (of f32);
+// softcap, alibi, bias_type, mask, dropout; element_access (see sm80/tile.cuh). Shared memory:
+// forward_shared.cuh. Measurements: docs/kernels/sm80.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/forward_softmax.cuh"
+#include "sm80/output_f32.cuh"
 #include "sm80/tile_output.cuh"
 
 namespace {
@@ -216,6 +217,7 @@ __device__ __forceinline__ void WriteOutput(const Arguments& a, const Block& blo
   };
   char* const to = RowAddress(a.o, block.seq.idx, block.seq.first_q + i0, block.head);
   const int num_rows = min(kRows, block.seq.rows_q - i0);
+  if constexpr (kF32) return WriteRowsF32(a, a.o, to, num_rows, a.dim_vo, o);
   const int lane = ptx::RereadThreadIdx() % 32;
   if (WritesPacked<kDtype>(a, a.o, false)) {
     using Packed = PackedRows<config::dim_vo, kDtype, kRows, 32>;

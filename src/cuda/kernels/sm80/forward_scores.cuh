@@ -132,24 +132,48 @@ __device__ __forceinline__ void GenerateTileBits(const ScoreInputs& inputs, int 
   }
 }
 
+// P of f32 as fragments from accumulator n0; likewise.
+template <int kN>
+__device__ __forceinline__ void PackP32(const float (&s)[kBlocksM][kN][4], const Dropout& dropout,
+                                        const TileBits<kN / 2>& bits, int n0, PackedP& p) {
+#pragma unroll
+  for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      float c[4]{s[m][n][0], s[m][n][1], s[m][n][2], s[m][n][3]};
+      if constexpr (kHasDropout) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          c[e] *= KeepFactor(KeepFactors<false>(dropout, bits[m][n / 2], n % 2, e / 2), e % 2);
+        }
+      }
+      SplitFragment(c, &p[m][(n0 + n) * kParts]);
+    }
+}
+
 // Rounds P to fragments from k0; with dropout drops elements. The epilogue applies the factor of
 // the kept elements once.
 template <int kN>
 __device__ __forceinline__ void PackP(const float (&s)[kBlocksM][kN][4], const Dropout& dropout,
                                       const TileBits<kN / 2>& bits, int k0, PackedP& p) {
+  if constexpr (kF32) {
+    PackP32(s, dropout, bits, 2 * k0, p);
+  } else {
 #pragma unroll
-  for (int m = 0; m < kBlocksM; ++m)
+    for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-    for (int k = 0; k < kN / 2; ++k)
+      for (int k = 0; k < kN / 2; ++k)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float(&c)[4] = s[m][2 * k + e / 2];
-        unsigned pair = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
-        if constexpr (kHasDropout) {
-          pair = ApplyDropout<kDtype>(pair, KeepFactors<false>(dropout, bits[m][k], e / 2, e % 2));
+        for (int e = 0; e < 4; ++e) {
+          const float(&c)[4] = s[m][2 * k + e / 2];
+          unsigned pair = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
+          if constexpr (kHasDropout) {
+            pair =
+                ApplyDropout<kDtype>(pair, KeepFactors<false>(dropout, bits[m][k], e / 2, e % 2));
+          }
+          p[m][k0 + k][e] = pair;
         }
-        p[m][k0 + k][e] = pair;
-      }
+  }
 }
 
 // Scores of a tile: QK^T, score modifiers, mask; and its dropout bytes. Visibility is not applied.

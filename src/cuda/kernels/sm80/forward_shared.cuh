@@ -16,11 +16,12 @@ struct ForwardShared {
 };
 
 constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk, int dim_vo,
-                                        int bias_bytes, bool mask) {
+                                        int bias_bytes, bool mask,
+                                        int operand_bytes = kOperandBytes) {
   ForwardShared s;
-  s.k = s.q + tile_q * dim_qk * kOperandBytes;
-  s.v = s.k + stages * tile_kv * dim_qk * kOperandBytes;
-  s.bias = s.v + stages * tile_kv * dim_vo * kOperandBytes;
+  s.k = s.q + tile_q * dim_qk * operand_bytes;
+  s.v = s.k + stages * tile_kv * dim_qk * operand_bytes;
+  s.bias = s.v + stages * tile_kv * dim_vo * operand_bytes;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.ranges = s.mask + (mask ? tile_q * tile_kv : 0);
   s.bytes = s.ranges + tile_q * 8;

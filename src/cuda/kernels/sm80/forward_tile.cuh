@@ -1,7 +1,7 @@
 // sm80/forward.cu: how a tile is shared among warps and lanes, and the two products.
 //
 // A warp owns kRows queries of the block, 16 or 32. S and P stay in registers: the accumulators of
-// S, packed pairwise, are the A fragments of P V.
+// S, packed pairwise, are the A fragments of P V; in f32 see product_f32.cuh.
 #pragma once
 #include "config.cuh"
 #include "ptx/memory.cuh"
@@ -11,6 +11,7 @@
 #include "sm80/bias_mask_tile.cuh"
 #include "sm80/forward_shared.cuh"
 #include "sm80/product.cuh"
+#include "sm80/product_f32.cuh"
 #include "sm80/sizes.cuh"
 #include "sm80/tile.cuh"
 
@@ -19,7 +20,7 @@ namespace sm80::forward {
 constexpr int kRows = kTileQ / kWarps;  // queries per warp
 constexpr int kBlocksM = kRows / 16;    // fragments of 16 queries
 constexpr int kBlocksN = kTileKv / 8;   // accumulators of 8 keys
-constexpr int kBlocksK = config::dim_qk / 16;
+constexpr int kBlocksK = config::dim_qk * kElementBytes / 32;
 constexpr int kBlocksD = config::dim_vo / 8;
 constexpr bool kOneStage = kStages == 1;
 constexpr bool kHasBias = config::bias_type != config::none;
@@ -33,9 +34,10 @@ constexpr bool kSkipsHiddenTiles = kOneStage && !kHasDropout && kTileQ > kTileKv
 // Lazy rescaling: full tiles are exponentiated against the running max without updating it. Worth
 // it only if a score modifier, a mask or dropout costs more than the exponential itself. Not used
 // otherwise, because with a stale max the largest P of a row is no longer exactly 1, which raises
-// the rounding error of o. Not used with ALiBi (the max rises with every tile) or above dim 128 (16
-// rows per warp: slower).
-constexpr bool kLazyRescale = (kHasDropout || config::softcap != 0 || kHasBias || kHasMask) &&
+// the rounding error of o. Not used with ALiBi (the max rises with every tile), above dim 128 (16
+// rows per warp: slower) or in f32 (products cost more than all of these).
+constexpr bool kLazyRescale = !kF32 &&
+                              (kHasDropout || config::softcap != 0 || kHasBias || kHasMask) &&
                               config::alibi == 0 && config::dim_qk <= 128 && config::dim_vo <= 128;
 
 // Whether a tile is partial is decided by the warp's own rows, else by the block's.
@@ -43,7 +45,7 @@ constexpr bool kPartialByWarp = kOneStage || !kHasDropout;
 
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
 constexpr attn::device::ForwardShared kShared = attn::device::ForwardSharedOf(
-    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, kHasMask);
+    kTileQ, kTileKv, kStages, config::dim_qk, config::dim_vo, kBiasBytes, kHasMask, kElementBytes);
 static_assert(kTileQ % (16 * kWarps) == 0 && kTileKv % 16 == 0 && kRows <= 32);
 
 using QLayout = TileLayout<config::dim_qk>;
@@ -54,7 +56,10 @@ using MaskTile = BiasMaskTile<kRows, kHasMask ? kTileKv : 64, 1>;
 using Scores = float[kBlocksM][kBlocksN][4];
 using Output = float[kBlocksM][kBlocksD][4];
 using QFragments = unsigned[kBlocksM][kBlocksK][4];
-using PackedP = unsigned[kBlocksM][kTileKv / 16][4];  // P rounded: the A fragments of P V
+// P rounded: the A fragments of P V.
+constexpr int kBlocksP = kF32 ? kBlocksN * kParts : kTileKv / 16;
+using PackedP = unsigned[kBlocksM][kBlocksP][4];
+static_assert(!kF32 || config::q_in_registers == 0);
 
 // With dropout and 32 rows per warp, bits 0 and 4 of a row's index are swapped, so that a lane's
 // four rows are those of one Philox call. If Q is reloaded for each tile there are no registers for
@@ -90,7 +95,7 @@ __device__ __forceinline__ void LoadQFragments(const Arguments& a, unsigned q_ti
     // The running max is of raw products, so the sign of the scale goes to Q.
     for (int n = static_cast<int>(threadIdx.x) % 32; n < kRows * QLayout::kRowBytes / 4; n += 32) {
       const unsigned at = q_tile + static_cast<unsigned>(4 * n);
-      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ 0x80008000u);
+      ptx::StoreShared32(at, ptx::LoadShared32(at) ^ (kF32 ? 0x80000000u : 0x80008000u));
     }
     __syncwarp();
   }
@@ -117,20 +122,29 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
       }
     }
   };
-  MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, k_row, s);
+  if constexpr (kF32) {
+    MultiplyTransposedF32<config::dim_qk>(load, q_tile, k_tile, k_row, s);
+  } else {
+    MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, k_row, s);
+  }
 }
 
-// o += P V.
-__device__ __forceinline__ void MultiplyPV(const PackedP& p, unsigned v_tile, Output& o) {
-  const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
+// o += P V. A template, so that only one of the products is instantiated.
+template <class P>
+__device__ __forceinline__ void MultiplyPV(const P& p, unsigned v_tile, Output& o) {
+  if constexpr (kF32) {
+    MultiplyF32<config::dim_vo, kTileKv>(p, v_tile, o);
+  } else {
+    const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
 #pragma unroll
-  for (int k = 0; k < kTileKv / 16; ++k) {
-    unsigned a[kBlocksM][4];
+    for (int k = 0; k < kBlocksP; ++k) {
+      unsigned a[kBlocksM][4];
 #pragma unroll
-    for (int m = 0; m < kBlocksM; ++m)
+      for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) a[m][e] = p[m][k][e];
-    Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
+        for (int e = 0; e < 4; ++e) a[m][e] = p[m][k][e];
+      Multiply<kDtype>(a, v_lane, v_tile, 16 * k, 0, o);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 namespace sm80 {
 
 inline constexpr int kDtype = config::dtype;
+inline constexpr bool kF32 = kDtype == config::f32;
 inline constexpr int kTileQ = config::tile_q;
 inline constexpr int kTileKv = config::tile_kv;
 inline constexpr int kWarps = config::warps;

@@ -1,6 +1,7 @@
-// Tiles: rows of 16-bit elements in shared memory, swizzled for ldmatrix, and their loads.
+// Tiles: rows of elements of config::dtype in shared memory, swizzled for ldmatrix, and their
+// loads.
 //
-// A row has dim / 8 chunks of 16 bytes. Chunk c of row r is stored at c ^ x(r), so that the same
+// A row has chunks of 16 bytes. Chunk c of row r is stored at c ^ x(r), so that the same
 // chunk of 8 adjacent rows hits different banks: x(r) = r & 7 if a row is a multiple of 128 bytes,
 // else (r >> 1) & 3 (a multiple of 64: two rows share 128 bytes).
 #pragma once
@@ -15,11 +16,14 @@ namespace sm80 {
 using namespace shared;
 using attn::device::kOperandBytes;
 
+inline constexpr int kElementBytes = ElementBytes(config::dtype);
+inline constexpr int kChunkElements = 16 / kElementBytes;
+
 template <int kDim>
 struct TileLayout {
   static_assert(kDim % 32 == 0);
-  static constexpr int kChunks = kDim / 8;
-  static constexpr int kRowBytes = kDim * kOperandBytes;
+  static constexpr int kRowBytes = kDim * kElementBytes;
+  static constexpr int kChunks = kRowBytes / 16;
   static constexpr bool kWide = kChunks % 8 == 0;
   // x(r) in bytes. x(r + 8) = x(r), so fragments 8 rows apart share it.
   __device__ static __forceinline__ unsigned Swizzle(int row) {
@@ -47,8 +51,13 @@ __device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from
     if (row < rows && column < dim) {
       value = LoadElement(from + row * stride_row + column * bytes, type);
     }
-    ptx::StoreShared16(to + TileLayout<kDim>::At(row, column / 8) + column % 8 * 2,
-                       ptx::Pack<dtype>(value, 0.0f) & 0xffffu);
+    const unsigned at = to + TileLayout<kDim>::At(row, column / kChunkElements) +
+                        static_cast<unsigned>(column % kChunkElements * kElementBytes);
+    if constexpr (dtype == config::f32) {
+      ptx::StoreShared32(at, __float_as_uint(value));
+    } else {
+      ptx::StoreShared16(at, ptx::Pack<dtype>(value, 0.0f) & 0xffffu);
+    }
   }
 }
 
@@ -61,7 +70,7 @@ struct TileShares {
   static constexpr int kStep = kThreads / kSide;
   static constexpr int kPasses = kRows / kStep;
   static constexpr int kColumns = Layout::kChunks / kSide;
-  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+  static_assert(kRows % kStep == 0 && (kStep % 8 == 0 || (kStep == 4 && Layout::kWide)));
 
   __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
   __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
@@ -76,7 +85,8 @@ struct TileShares {
                                               const From& from) {
     to += Layout::At(Row(), Chunk());
     const auto place = [&](int i, int c) {
-      return to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+      const auto at = to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+      return kStep == 4 && i % 2 != 0 ? at ^ 64 : at;  // rows 4 apart differ in bit 2 of x(r)
     };
     if (left >= kRows && dim == kDim) {
 #pragma unroll unroll
@@ -89,7 +99,8 @@ struct TileShares {
     for (int i = 0; i < kPasses; ++i)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        const bool inside = Row() + i * kStep < left && (Chunk() + c * kSide) * 8 < dim;
+        const bool inside =
+            Row() + i * kStep < left && (Chunk() + c * kSide) * kChunkElements < dim;
         ptx::CopyAsync(place(i, c), inside ? from(i, c) : any, inside ? 16 : 0);
       }
   }

@@ -1,0 +1,268 @@
+// The two products of attention in f32. Config: precision (attn::Precision)
+//   tf32    operands rounded to tf32, on tensor cores
+//   tf32x3  operands as sums of two tf32, of whose products the smallest is left out: 22 bits of
+//   each
+//           operand count, and the error of a sum of products is that of f32
+//   ieee    f32 operands, FFMA
+//
+// Tensor cores cut the sums that they add to off, towards zero: over many columns or keys that
+// error would be far larger than that of rounded additions. So they add up 8 columns or 16 keys,
+// the smaller products first, and an addition of f32 takes the sum from there.
+//
+// Fragments: those of Q and K are what ldmatrix makes of the tiles. P is not moved between lanes:
+// lane t of a row has keys 2t and 2t + 1 of 8 as an accumulator of S, but A takes t and t + 4. So
+// the product's k index is a permutation of the keys, and V's rows are read in the same order. V's
+// columns are permuted too: a lane reads 4 adjacent ones at once, for four accumulators. Thus lane
+// (g, t) has columns 32 i + 8 t to 32 i + 8 t + 7 of rows g and g + 8 of the result: element c of
+// accumulator 4 i + s is column 32 i + 8 t + 4 c + s.
+#pragma once
+#include "ptx/mma.cuh"
+#include "sm80/tile.cuh"
+
+namespace sm80 {
+
+// Numbers that an operand is the sum of.
+inline constexpr int kParts = config::precision == config::tf32x3 ? 2 : 1;
+inline constexpr bool kIeee = config::precision == config::ieee;
+
+// The parts of x.
+__device__ __forceinline__ void Split(float x, unsigned (&parts)[kParts]) {
+  if constexpr (kIeee) {
+    parts[0] = __float_as_uint(x);
+  } else {
+    parts[0] = ptx::RoundToTf32(x);
+    if constexpr (kParts == 2) parts[1] = ptx::RoundToTf32(x - __uint_as_float(parts[0]));
+  }
+}
+
+// An accumulator as fragment A, whose k index is that of the permuted columns.
+__device__ __forceinline__ void SplitFragment(const float (&c)[4], unsigned (*fragment)[4]) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    unsigned parts[kParts];
+    Split(c[e % 2 * 2 + e / 2], parts);
+#pragma unroll
+    for (int n = 0; n < kParts; ++n) fragment[n][e] = parts[n];
+  }
+}
+
+// d += a b, or d = a b if `first`; b0 and b1 split; the smaller products first.
+template <bool first>
+__device__ __forceinline__ void MmaF32(float (&d)[4], const unsigned (*a)[4],
+                                       const unsigned (&b0)[kParts], const unsigned (&b1)[kParts]) {
+  constexpr int kLast = kParts - 1;
+  if constexpr (first) {
+    ptx::MmaTf32First(d, a[kLast], b0[0], b1[0]);
+  } else {
+    ptx::MmaTf32(d, a[kLast], b0[0], b1[0]);
+  }
+  if constexpr (kParts == 2) {
+    ptx::MmaTf32(d, a[0], b0[1], b1[1]);
+    ptx::MmaTf32(d, a[0], b0[0], b1[0]);
+  }
+}
+
+__device__ __forceinline__ float4 LoadFloats(unsigned at) {
+  const uint4 bits = ptx::LoadShared128(at);
+  return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+          __uint_as_float(bits.w)};
+}
+__device__ __forceinline__ float Dot(float4 x, float4 y, float sum) {
+  return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
+}
+
+// c = X Y^T with FFMA: 16 kM rows of a tile from x_tile, 8 kN rows from y_tile.
+template <int kDim, int kM, int kN>
+__device__ __forceinline__ void MultiplyTransposedIeee(unsigned x_tile, unsigned y_tile,
+                                                       float (&c)[kM][kN][4]) {
+  using Layout = TileLayout<kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) c[m][n][e] = 0.0f;
+#pragma unroll 2
+  for (int chunk = 0; chunk < Layout::kChunks; ++chunk) {
+    float4 x[kM][2];
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        x[m][r] = LoadFloats(x_tile + Layout::At(16 * m + 8 * r + lane / 4, chunk));
+      }
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float4 y = LoadFloats(y_tile + Layout::At(8 * n + lane % 4 * 2 + e, chunk));
+#pragma unroll
+        for (int m = 0; m < kM; ++m)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) c[m][n][2 * r + e] = Dot(x[m][r], y, c[m][n][2 * r + e]);
+      }
+  }
+}
+
+// An infinite operand has no sum of parts: elements that became NaN are computed again, in f32. To
+// be told apart they need no more than one test of all.
+template <int kDim, int kM, int kN>
+__device__ __forceinline__ void RepeatNan(unsigned x_tile, unsigned y_tile, float (&c)[kM][kN][4]) {
+  float all = 0.0f;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) all = fmaf(c[m][n][e], 0.0f, all);
+  if (all == 0.0f) return;
+  using Layout = TileLayout<kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (c[m][n][e] == c[m][n][e]) continue;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int chunk = 0; chunk < Layout::kChunks; ++chunk) {
+          sum = Dot(LoadFloats(x_tile + Layout::At(16 * m + e / 2 * 8 + lane / 4, chunk)),
+                    LoadFloats(y_tile + Layout::At(8 * n + lane % 4 * 2 + e % 2, chunk)), sum);
+        }
+        c[m][n][e] = sum;
+      }
+}
+
+// c = X Y^T over kDim columns. X: load_x(k, x) loads the fragments of columns [8 k, 8 k + 8), which
+// are those of the tile at x_tile. Y: 8 kN rows of a tile from y_row.
+template <int kDim, int kM, int kN, class LoadX>
+__device__ __forceinline__ void MultiplyTransposedF32(const LoadX& load_x, unsigned x_tile,
+                                                      unsigned y_tile, int y_row,
+                                                      float (&c)[kM][kN][4]) {
+  y_tile += static_cast<unsigned>(y_row * TileLayout<kDim>::kRowBytes);
+  if constexpr (kIeee) return MultiplyTransposedIeee<kDim>(x_tile, y_tile, c);
+  const auto y_lane = FragmentLane<kDim>::ColumnsFirst();
+#pragma unroll
+  for (int k = 0; k < kDim / 8; ++k) {
+    unsigned loaded[kM][4];
+    load_x(k, loaded);
+    unsigned x[kM][kParts][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        unsigned parts[kParts];
+        Split(__uint_as_float(loaded[m][e]), parts);
+#pragma unroll
+        for (int n = 0; n < kParts; ++n) x[m][n][e] = parts[n];
+      }
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      unsigned raw[4];
+      ptx::LoadMatrix(raw, y_lane.At(y_tile, 8 * n, 2 * k));
+      unsigned y[4][kParts];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) Split(__uint_as_float(raw[e]), y[e]);
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float sum[4];
+          MmaF32<true>(sum, x[m], y[2 * half], y[2 * half + 1]);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            float& total = c[m][n + half][e];
+            total = k == 0 ? sum[e] : total + sum[e];
+          }
+        }
+    }
+  }
+  if constexpr (kParts == 2) RepeatNan<kDim>(x_tile, y_tile, c);
+}
+
+// c += X Y with FFMA; as MultiplyF32().
+template <int kDim, int kRows, int kM>
+__device__ __forceinline__ void MultiplyIeee(const unsigned (&x)[kM][kRows / 8][4], unsigned y_tile,
+                                             float (&c)[kM][kDim / 8][4]) {
+  using Layout = TileLayout<kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int source = 0; source < 4; ++source) {
+#pragma unroll
+    for (int k = 0; k < kRows / 8; ++k)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        float of_rows[kM][2];
+#pragma unroll
+        for (int m = 0; m < kM; ++m)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            of_rows[m][r] =
+                __shfl_sync(~0u, __uint_as_float(x[m][k][2 * odd + r]), (lane & ~3) | source);
+          }
+#pragma unroll
+        for (int chunk = 0; chunk < kDim / 16; ++chunk) {
+          const int column = chunk / 2 * 8 + lane % 4 * 2 + chunk % 2;
+          const float4 y = LoadFloats(y_tile + Layout::At(8 * k + 2 * source + odd, column));
+          const float ys[4]{y.x, y.y, y.z, y.w};
+#pragma unroll
+          for (int m = 0; m < kM; ++m)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+              for (int s = 0; s < 4; ++s) {
+                float& sum = c[m][chunk / 2 * 4 + s][2 * r + chunk % 2];
+                sum = fmaf(of_rows[m][r], ys[s], sum);
+              }
+        }
+      }
+  }
+}
+
+// c += X Y. X: kRows columns, the accumulators of kRows / 8 blocks as SplitFragment() made them. Y:
+// a tile of kRows rows. The columns of c are permuted, see above.
+template <int kDim, int kRows, int kM>
+__device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * kParts][4],
+                                            unsigned y_tile, float (&c)[kM][kDim / 8][4]) {
+  if constexpr (kIeee) {
+    return MultiplyIeee<kDim, kRows>(x, y_tile, c);
+  } else {
+    using Layout = TileLayout<kDim>;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned even = y_tile + Layout::At(lane % 4 * 2, lane / 4);
+    const unsigned odd = y_tile + Layout::At(lane % 4 * 2 + 1, lane / 4);
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) {
+      float sum[kM][4][4];
+#pragma unroll
+      for (int k = 0; k < kRows / 8; ++k) {
+        const auto offset = static_cast<unsigned>(8 * k * Layout::kRowBytes + 128 * i);
+        const float4 y0 = LoadFloats(even + offset);
+        const float4 y1 = LoadFloats(odd + offset);
+        const float ys[2][4]{{y0.x, y0.y, y0.z, y0.w}, {y1.x, y1.y, y1.z, y1.w}};
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          unsigned b0[kParts];
+          unsigned b1[kParts];
+          Split(ys[0][s], b0);
+          Split(ys[1][s], b1);
+#pragma unroll
+          for (int m = 0; m < kM; ++m) {
+            if (k % 2 == 0) {
+              MmaF32<true>(sum[m][s], &x[m][k * kParts], b0, b1);
+              continue;
+            }
+            MmaF32<false>(sum[m][s], &x[m][k * kParts], b0, b1);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) c[m][4 * i + s][e] += sum[m][s][e];
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace sm80
