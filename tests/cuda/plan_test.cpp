@@ -32,8 +32,6 @@ TEST(CudaPlan, RefusesWithReasons) {
             "no kernel for f8 types on CUDA yet");
   EXPECT_EQ(reason("dtype=f64 len_q=8 len_kv=8"),
             "no kernel for f64 on CUDA; f32, f16 and bf16 are supported");
-  EXPECT_EQ(reason("dtype=f32 len_q=8 len_kv=8", h200(), Pass::backward),
-            "no kernel for the backward in f32 on CUDA yet");
   EXPECT_EQ(reason("dtype=f32 len_q=1 len_kv=64 page_size=16", h200(), Pass::decode),
             "no kernel for paged caches and appending in f32 on CUDA yet");
   EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16 dropout", h200(), Pass::decode),
@@ -200,6 +198,26 @@ TEST(CudaPlan, F32HasKernelsOfItsOwn) {
         EXPECT_EQ(main.config.get("dim_qk"), main.config.get("dim_vo")) << what;
         EXPECT_GE(main.config.get("dim_qk"), dim) << what;
         EXPECT_LE(main.shared_bytes, facts.shared_per_block) << what;
+      }
+    }
+  }
+}
+
+// The backward's tiles of dims above 128 fit devices with large shared memory alone.
+TEST(CudaPlan, F32BackwardFitsDevicesInItsShapes) {
+  const std::string options = " bias=hqk dtype_bias=f32 dbias mask=qk softcap alibi dropout";
+  for (const DeviceFacts& facts : devices()) {
+    for (const int dim : {8, 64, 65, 128, 192, 256}) {
+      for (const std::string& with : {std::string(), options}) {
+        const Problem problem =
+            parse_problem("dtype=f32 dq dk dv len_q=80 len_kv=80 dim_qk=" + std::to_string(dim) +
+                          " dim_vo=" + std::to_string(dim) + with);
+        const core::Result<CudaPlan> plan = make_plan(Pass::backward, problem, facts);
+        const std::string what = facts.name + " " + to_string(problem);
+        EXPECT_TRUE(plan.ok() || (dim > 128 && facts.shared_per_sm < 164 << 10)) << what;
+        if (!plan.ok()) continue;
+        expect_consistent(plan.value(), what);
+        EXPECT_LE(plan.value().kernels[plan.value().main].shared_bytes, facts.shared_per_block);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 
+#include "cuda/families/sm80/rules.hpp"
 #include "cuda/families/sm80/tuned.hpp"
 #include "cuda/kernels/sm80/backward_shared.cuh"
 #include "cuda/kernels/sm80/bias_gradient_shared.cuh"
@@ -17,244 +18,6 @@ constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver 
 constexpr int kMaxRegisters = 255;              // of a thread
 // Addresses, ranges, statistics and the fragments of one step, in addition to the accumulators.
 constexpr int kOtherRegisters = 40;
-
-enum class When {
-  always,
-  no_pairs,        // no bias or mask
-  pairs,           // bias or mask, without ALiBi
-  one_pair,        // one of both and nothing else that acts on scores or P
-  registers_left,  // no bias, mask or softcap; or one_pair
-  costly,          // dropout or softcap
-};
-
-// Rules are tried in order; the first that holds and fits the device is used. A rule holds up to
-// `largest_dim`, the larger of dim_qk and dim_vo. Measurements: docs/kernels/sm80.md, "Tried".
-struct Rule {
-  int largest_dim;
-  Tiles tiles;
-  When when = When::always;
-  const char* reason;  // why the tiles are best, or where those before do not fit
-};
-
-constexpr Tiles with_keys(Tiles tiles, int tile_kv) {
-  tiles.tile_kv = tile_kv;
-  return tiles;
-}
-constexpr Tiles with_stages(Tiles tiles, int stages) {
-  tiles.stages = stages;
-  return tiles;
-}
-constexpr Tiles with_blocks(Tiles tiles, int blocks) {
-  tiles.blocks = blocks;
-  return tiles;
-}
-constexpr Tiles with_q_in_registers(Tiles tiles) {
-  tiles.q_in_registers = true;
-  return tiles;
-}
-constexpr Tiles with_chunk(Tiles tiles, int chunk) {
-  tiles.chunk = chunk;
-  return tiles;
-}
-
-// 32 queries per warp halve the reads of shared memory per product, and two blocks per SM hide each
-// other's barriers: both as long as registers and shared memory last.
-constexpr Tiles k32Rows{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
-// 16 queries per warp leave registers for softcap and ALiBi, allow more blocks, and compute less
-// that a causal mask hides.
-constexpr Tiles k16Rows{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
-// 16 queries per warp in one large block.
-constexpr Tiles k8Warps{.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1};
-constexpr Tiles k2Warps{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1};
-
-constexpr std::array kForward{
-    Rule{.largest_dim = 64,
-         .tiles = with_q_in_registers(k32Rows),
-         .when = When::registers_left,
-         .reason = "32 rows per warp: 305 TFLOP/s instead of 260 (plain)"},
-    Rule{.largest_dim = 64,
-         .tiles = k32Rows,
-         .when = When::pairs,
-         .reason = "Q is loaded again per tile: 256 TFLOP/s instead of 235 (bias)"},
-    Rule{.largest_dim = 64,
-         .tiles = with_blocks(with_q_in_registers(k16Rows), 3),
-         .when = When::always,
-         .reason = "registers for softcap and ALiBi"},
-    Rule{.largest_dim = 64,
-         .tiles = with_q_in_registers(with_keys(k32Rows, 32)),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 128,
-         .tiles = with_stages(k32Rows, 1),
-         .when = When::no_pairs,
-         .reason = "two stages spill"},
-    Rule{.largest_dim = 128,
-         .tiles = k32Rows,
-         .when = When::one_pair,
-         .reason = "a bias or a mask fits next to two stages"},
-    Rule{.largest_dim = 128,
-         .tiles = with_keys(k32Rows, 32),
-         .when = When::pairs,
-         .reason = "bias and mask, or less shared memory"},
-    Rule{.largest_dim = 128,
-         .tiles = with_q_in_registers(k16Rows),
-         .when = When::always,
-         .reason = "registers for softcap and ALiBi"},
-    Rule{.largest_dim = 128,
-         .tiles = with_keys(k32Rows, 32),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 128,
-         .tiles = k8Warps,
-         .when = When::always,
-         .reason = "less shared memory: one block"},
-    Rule{.largest_dim = 128,
-         .tiles = with_keys(k8Warps, 32),
-         .when = When::always,
-         .reason = "less shared memory: one block"},
-    Rule{.largest_dim = 128,
-         .tiles = with_blocks(with_keys(k32Rows, 32), 1),
-         .when = When::always,
-         .reason = "at dim 96, 8 warps can't divide the loads of 32 rows"},
-    Rule{.largest_dim = 256,
-         .tiles = with_stages(k16Rows, 1),
-         .when = When::no_pairs,
-         .reason = "one stage lets two blocks fit"},
-    Rule{.largest_dim = 256,
-         .tiles = k8Warps,
-         .when = When::no_pairs,
-         .reason = "less shared memory per SM"},
-    Rule{.largest_dim = 256,
-         .tiles = with_keys(k8Warps, 32),
-         .when = When::always,
-         .reason = "shared memory for bias and mask"},
-    Rule{.largest_dim = 256,
-         .tiles = with_blocks(k16Rows, 1),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 256,
-         .tiles = with_blocks(with_keys(k16Rows, 32), 1),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 256,
-         .tiles = k2Warps,
-         .when = When::always,
-         .reason = "the least shared memory"},
-};
-
-// f32: tiles are twice as large, and products take so long that 32 keys are enough. A warp has 32
-// queries where registers last, because parts of K and V are computed from shared memory for each
-// 16 queries.
-constexpr Tiles k32RowsF32 = with_keys(k32Rows, 32);
-constexpr Tiles k16RowsF32 = with_keys(k16Rows, 32);
-
-constexpr std::array kForwardF32{
-    Rule{.largest_dim = 64,
-         .tiles = k32RowsF32,
-         .when = When::always,
-         .reason = "32 rows per warp: parts of K and V are computed once for both halves"},
-    Rule{.largest_dim = 64,
-         .tiles = with_blocks(k32RowsF32, 1),
-         .when = When::always,
-         .reason = "less shared memory: one block"},
-    Rule{.largest_dim = 128,
-         .tiles = k16RowsF32,
-         .when = When::always,
-         .reason = "registers of O; two blocks hide each other's barriers"},
-    Rule{.largest_dim = 128,
-         .tiles = with_stages(k16RowsF32, 1),
-         .when = When::always,
-         .reason = "less shared memory per SM"},
-    Rule{.largest_dim = 256,
-         .tiles = with_blocks(with_stages(k16RowsF32, 1), 1),
-         .when = When::always,
-         .reason = "less shared memory: one block"},
-    Rule{.largest_dim = 256,
-         .tiles = with_stages(k2Warps, 1),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 256,
-         .tiles = {.tile_q = 16, .tile_kv = 32, .warps = 1, .stages = 1, .blocks = 1},
-         .when = When::always,
-         .reason = "the least shared memory"},
-};
-
-// Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there. Above it they
-// do not: P and dS pass through shared memory, and warps divide keys and dims.
-constexpr Tiles kKeysOfWarps{
-    .tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32};
-constexpr Tiles kKeysOfFewWarps = with_blocks(with_keys(kKeysOfWarps, 64), 1);
-
-constexpr Tiles through_shared(Tiles tiles) {
-  tiles.tile_q = 64;
-  tiles.warps = 8;
-  tiles.stages = 2;
-  tiles.blocks = 1;
-  tiles.p_ds_in_smem = true;
-  return tiles;
-}
-
-constexpr Tiles with_queries(Tiles tiles, int tile_q) {
-  tiles.tile_q = tile_q;
-  return tiles;
-}
-
-constexpr std::array kBackward{
-    Rule{.largest_dim = 64,
-         .tiles = with_chunk(kKeysOfWarps, 16),
-         .when = When::costly,
-         .reason = "a chunk of 16 queries leaves registers for dropout and softcap"},
-    Rule{.largest_dim = 64,
-         .tiles = kKeysOfWarps,
-         .when = When::always,
-         .reason = "a chunk of 32 queries as long as registers last"},
-    Rule{.largest_dim = 128,
-         .tiles = through_shared({.tile_kv = 128, .chunk = 32, .split_dk_dv = true}),
-         .when = When::always,
-         .reason = "dV and dK by different warps: 233 TFLOP/s instead of 229"},
-    Rule{.largest_dim = 128,
-         .tiles = through_shared({.tile_kv = 128, .chunk = 32}),
-         .when = When::always,
-         .reason = "different dims of QK and VO"},
-    Rule{.largest_dim = 128,
-         .tiles = kKeysOfFewWarps,
-         .when = When::no_pairs,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 128,
-         .tiles = with_chunk(kKeysOfFewWarps, 16),
-         .when = When::always,
-         .reason = "less shared memory; a bias or mask"},
-    Rule{.largest_dim = 128,
-         .tiles = with_queries(kKeysOfFewWarps, 32),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 256,
-         .tiles =
-             through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
-         .when = When::always,
-         .reason = "S and dP by different warps: 204 TFLOP/s instead of 195"},
-    Rule{.largest_dim = 256,
-         .tiles = through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true}),
-         .when = When::always,
-         .reason = "less shared memory"},
-    Rule{.largest_dim = 256,
-         .tiles = through_shared({.tile_kv = 64, .chunk = 16}),
-         .when = When::always,
-         .reason = "different dims of QK and VO"},
-    Rule{.largest_dim = 256,
-         .tiles = with_chunk(k2Warps, 16),
-         .when = When::always,
-         .reason = "the least shared memory; spills"},
-};
-
-// Two stages if shared memory allows them at two blocks per SM, then one; smaller tiles last.
-constexpr std::array kBiasGradient{
-    BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
-    BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
-    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 3},
-    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
-    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 1},
-    BiasGradientTiles{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1}};
 
 // Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
 // threads at once (kernels/shared/tile.cuh).
@@ -284,7 +47,11 @@ std::string split_misfit(const Shape& shape, const Tiles& tiles) {
 // What sm80/backward.cu can be compiled for; as its assertions.
 std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const int threads = 32 * tiles.warps;
-  if (tiles.warps < 2 || tiles.stages != 2) return "at least 2 warps and 2 stages";
+  const bool one_stage = tiles.stages == 1 && !tiles.p_ds_in_smem;
+  if (tiles.warps < 2 || (tiles.stages != 2 && !one_stage)) return "at least 2 warps and 2 stages";
+  if (shape.element_bytes == 4 && (tiles.p_ds_in_smem || tiles.kv_in_registers)) {
+    return "f32 keeps P in registers and K and V in shared memory";
+  }
   if (tiles.chunk != 16 && tiles.chunk != 32) return "a chunk is 16 or 32 queries";
   if (tiles.tile_q <= 0 || tiles.tile_q % 32 != 0 || tiles.tile_q > threads) {
     return "tile_q is a multiple of 32 and no more than the threads";
@@ -401,7 +168,8 @@ Shape shape_of(Pass pass, const Problem& problem) {
 
 int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
   return device::BiasGradientSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
-                                      shape.dim_vo, shape.bias_bytes, shape.mask)
+                                      shape.dim_vo, shape.bias_bytes, shape.mask,
+                                      shape.element_bytes)
       .bytes;
 }
 
@@ -423,7 +191,7 @@ int shared_bytes_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) {
     return device::BackwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
                                     shape.dim_vo, tiles.split(), tiles.warps, shape.bias_bytes,
-                                    shape.mask)
+                                    shape.mask, shape.element_bytes)
         .bytes;
   }
   return device::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, shape.dim_qk,
@@ -469,15 +237,20 @@ std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& fa
   return {};
 }
 
+namespace {
+std::span<const Rule> rules_of(bool backward, bool f32) {
+  if (f32) return backward ? std::span<const Rule>(kBackwardF32) : kForwardF32;
+  return backward ? std::span<const Rule>(kBackward) : kForward;
+}
+}  // namespace
+
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) {
   if (facts.tuned != nullptr) {
     const auto tuned = facts.tuned->find(shape);
     if (tuned && misfit(shape, *tuned, facts).empty()) return tuned;
   }
   const std::span<const Rule> rules =
-      shape.pass == Pass::backward ? std::span<const Rule>(kBackward)
-      : shape.element_bytes == 4   ? std::span<const Rule>(kForwardF32)
-                                   : std::span<const Rule>(kForward);
+      rules_of(shape.pass == Pass::backward, shape.element_bytes == 4);
   for (const Rule& rule : rules) {
     if (std::max(shape.dim_qk, shape.dim_vo) > rule.largest_dim) continue;
     if (!holds(rule.when, shape)) continue;

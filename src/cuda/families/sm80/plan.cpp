@@ -29,14 +29,7 @@ bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
-// What f32 lacks.
-std::string f32_refusal(Pass pass, const Problem& p) {
-  if (pass == Pass::backward) return "no kernel for the backward in f32 on CUDA yet";
-  if (has_cache(p)) return "no kernel for paged caches and appending in f32 on CUDA yet";
-  return {};
-}
-
-std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
+std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (facts.capability() < kLeastCapability) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
@@ -44,8 +37,8 @@ std::string refusal(Pass pass, const Problem& p, const DeviceFacts& facts) {
   if (is_f8(p.dtype) || is_f8(p.kv_type())) return "no kernel for f8 types on CUDA yet";
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f32, f16 and bf16 are supported";
   if (p.kv_type() != p.dtype) return "no kernel for k and v of another type than q on CUDA yet";
-  if (p.dtype == DType::f32) {
-    if (std::string why = f32_refusal(pass, p); !why.empty()) return why;
+  if (p.dtype == DType::f32 && has_cache(p)) {
+    return "no kernel for paged caches and appending in f32 on CUDA yet";
   }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
@@ -126,7 +119,7 @@ BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const Devi
 // call's access, so that the workspace is the same for every access.
 bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
   if (core::best_access(Pass::backward, p) == core::Access::element) return false;
-  if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap) return false;
+  if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap || p.dtype == DType::f32) return false;
   if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
   const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
   return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
@@ -216,7 +209,7 @@ class Sm80 final : public Family {
   core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
                               core::Access access) const override {
     using Planned = core::Result<CudaPlan>;
-    if (std::string why = refusal(pass, problem, facts); !why.empty()) {
+    if (std::string why = refusal(problem, facts); !why.empty()) {
       return Planned::none(std::move(why));
     }
     if (takes_decode(pass, problem)) {

@@ -90,10 +90,7 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
       if constexpr (kPDsInSmem) {
         StoreTransposed(p_pairs, base + kShared.p, score_key, score_query + query);
       } else {
-#pragma unroll
-        for (int k = 0; k < kBlocksN / 2; ++k) {
-          Accumulate<kDimVo, kPartVo>(p_pairs[k], dout_tile, query + 16 * k, 0, dv);
-        }
+        AccumulateChunk<kDimVo, kPartVo>(p_pairs, dout_tile, query, dv);
       }
     };
     if constexpr (kEarlyDv) {
@@ -103,13 +100,14 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
     }
     ComputeDs(a, context, query, lse_delta, bits, s, dp, ds_pairs);
     if constexpr (config::bias_gradient != 0) AddDbias(a, context, seq, head, query, dp);
-    StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
+    if constexpr (kF32) {
+      StoreTransposedF32(dp, ds_tile, score_key, score_query + query);
+    } else {
+      StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
+    }
     if constexpr (!kEarlyDv) consume_p();
     if constexpr (!kPDsInSmem) {
-#pragma unroll
-      for (int k = 0; k < kBlocksN / 2; ++k) {
-        Accumulate<kDimQk, kPartQk>(ds_pairs[k], q_tile, query + 16 * k, 0, dk);
-      }
+      AccumulateChunk<kDimQk, kPartQk>(ds_pairs, q_tile, query, dk);
     }
   }
 }
@@ -178,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     if (tile == count) continue;
     pipeline.LoadScoreInputs(a, context, head, window + tile, head < head_end);
     pipeline.Load(a, head, window + tile, 0, head < head_end);
-    for (int stage = 0; head < head_end; stage ^= 1) {
+    for (int stage = 0; head < head_end; stage ^= kStages - 1) {
       int next_tile = tiles.Next(tile + 1, count);
       int next_head = head;
       if (next_tile == count) {
@@ -187,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
       ptx::CopyWait<0>();
       __syncthreads();  // the tile has arrived; the next stage and dS of the last step are free
-      pipeline.Load(a, next_head, window + next_tile, stage ^ 1, next_head < head_end);
+      pipeline.LoadOf<2>(a, next_head, window + next_tile, stage ^ 1, next_head < head_end);
       const int i0 = (window + tile) * kTileQ;
       const unsigned q_tile = pipeline.QTile(stage);
       const unsigned dout_tile = pipeline.DoutTile(stage);
@@ -197,6 +195,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       __syncthreads();  // dS (and P) of all keys are stored, and so are the sums of the last step
       semaphore.Release();
       pipeline.LoadScoreInputs(a, context, next_head, window + next_tile, next_head < head_end);
+      pipeline.LoadOf<1>(a, next_head, window + next_tile, 0, next_head < head_end);
       ptx::CopyCommit();
       if constexpr (kPDsInSmem) AccumulateDkDv(base, q_tile, dout_tile, dk, dv);
       if (dq_accum != nullptr) {

@@ -13,7 +13,39 @@ constexpr int kDqBlocksM = kDqQueries / 16;
 constexpr int kDqBlocksN = kDqDims / 8;
 using DqTile = float[kDqBlocksM][kDqBlocksN][4];
 
+__device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
+  const int thread = ptx::RereadThreadIdx();
+  const int lane = thread % 32;
+  const int query = thread / 32 % kDqWarps * kDqQueries;
+  const int dim = thread / 32 / kDqWarps * kDqDims;
+#pragma unroll
+  for (int m = 0; m < kDqBlocksM; ++m)
+#pragma unroll
+    for (int n = 0; n < kDqBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dq[m][n][e] = 0.0f;
+#pragma unroll 1
+  for (int k = 0; k < kTileKv / 8; ++k) {
+    unsigned x[kParts][kDqBlocksM][4];
+#pragma unroll
+    for (int m = 0; m < kDqBlocksM; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int column = query + 16 * m + e % 2 * 8 + lane / 4;
+        const unsigned raw = ptx::LoadShared32(
+            ds_tile + PDsLayout::At(8 * k + lane % 4 * 2 + e / 2, column / kChunkElements) +
+            static_cast<unsigned>(column % kChunkElements * kElementBytes));
+        unsigned parts[kParts];
+        Split(__uint_as_float(raw), parts);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) x[part][m][e] = parts[part];
+      }
+    MultiplyStepF32<kDimQk>(x, k_tile, 8 * k, dim, dq);
+  }
+}
+
 __device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
+  if constexpr (kF32) return MultiplyDqF32(ds_tile, k_tile, dq);
   const int thread = ptx::RereadThreadIdx();
   const int lane = thread % 32;
   const int query = thread / 32 % kDqWarps * kDqQueries;

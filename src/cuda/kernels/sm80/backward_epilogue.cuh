@@ -40,7 +40,7 @@ struct KeyGradientRows {
       : seq(seq), j0(j0), head_kv(head_kv) {
     dv_factor = kHasDropout ? a.keep_scale * kKeptScale<kDtype> : 1.0f;
     num_rows = min(kTileKv, seq.rows_kv - j0);
-    packed = (a.dk.base == nullptr || WritesPacked<kDtype>(a, a.dk, a.accumulate != 0)) &&
+    packed = !kF32 && (a.dk.base == nullptr || WritesPacked<kDtype>(a, a.dk, a.accumulate != 0)) &&
              (a.dv.base == nullptr || WritesPacked<kDtype>(a, a.dv, a.accumulate != 0));
   }
   __device__ __forceinline__ char* AddressIn(const StridedTensor& tensor) const {

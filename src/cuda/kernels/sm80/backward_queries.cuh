@@ -106,10 +106,10 @@ class QueryPipeline {
         seq_(block.seq) {}
 
   __device__ __forceinline__ unsigned QTile(int stage) const {
-    return base_ + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * kOperandBytes);
+    return base_ + kShared.q + static_cast<unsigned>(stage * kTileQ * kDimQk * kElementBytes);
   }
   __device__ __forceinline__ unsigned DoutTile(int stage) const {
-    return base_ + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * kOperandBytes);
+    return base_ + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * kElementBytes);
   }
 
   // Loads Q and dO of a tile of queries of a head, if `wanted`; commits the group.
@@ -122,6 +122,13 @@ class QueryPipeline {
       dout_.Load(DoutTile(stage), i * a.dout.stride_row + head * a.dout.stride_head, num_queries);
     }
     ptx::CopyCommit();
+  }
+  // The same if the ring has that many stages: the next tile is loaded while the current one is
+  // used, or with one stage as soon as it is free.
+  template <int kOfStages>
+  __device__ __forceinline__ void LoadOf(const Arguments& a, int head, int tile, int stage,
+                                         bool wanted) const {
+    if constexpr (kStages == kOfStages) Load(a, head, tile, stage, wanted);
   }
   // Loads lse_delta, and bias and mask of the warp's part, if `wanted`.
   __device__ __forceinline__ void LoadScoreInputs(const Arguments& a, const ScoreContext& context,

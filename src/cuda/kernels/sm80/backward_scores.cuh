@@ -159,6 +159,17 @@ __device__ __forceinline__ void GenerateChunkBits(const ScoreContext& context, i
   }
 }
 
+// f32: the fragment of accumulator (m, n).
+__device__ __forceinline__ void SplitBlock(const float (&c)[4], int m, int n,
+                                           Fragments& fragments) {
+  unsigned parts[kParts][4];
+  SplitFragment(c, parts);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) fragments[n * kParts + part][m][e] = parts[part][e];
+}
+
 // From raw products s of kChunk queries to P^T: rounded in p_pairs, with dropout applied; in f32 in
 // s, without dropout, times the derivative of softcap.
 __device__ __forceinline__ void ComputeP(const Arguments& a, const ScoreContext& context, int query,
@@ -177,14 +188,27 @@ __device__ __forceinline__ void ComputeP(const Arguments& a, const ScoreContext&
     for (int n = 0; n < kBlocksN; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[m][n][e] = ptx::Exp2(s[m][n][e]);
+      if constexpr (kF32) {
+        float kept[4];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        unsigned pair = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
-        if constexpr (kHasDropout) {
-          pair = ApplyDropout<kDtype>(pair,
-                                      KeepFactors<true>(context.dropout, bits[n / 2][m], n % 2, r));
+        for (int e = 0; e < 4; ++e) {
+          kept[e] = s[m][n][e];
+          if constexpr (kHasDropout) {
+            kept[e] *=
+                KeepFactor(KeepFactors<true>(context.dropout, bits[n / 2][m], n % 2, e / 2), e % 2);
+          }
         }
-        p_pairs[n / 2][m][n % 2 * 2 + r] = pair;
+        SplitBlock(kept, m, n, p_pairs);
+      } else {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          unsigned pair = ptx::Pack<kDtype>(s[m][n][2 * r], s[m][n][2 * r + 1]);
+          if constexpr (kHasDropout) {
+            pair = ApplyDropout<kDtype>(
+                pair, KeepFactors<true>(context.dropout, bits[n / 2][m], n % 2, r));
+          }
+          p_pairs[n / 2][m][n % 2 * 2 + r] = pair;
+        }
       }
       if constexpr (config::softcap != 0) {
 #pragma unroll
@@ -215,11 +239,32 @@ __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext
         }
         dp[m][n][e] = p[m][n][e] * gradient;
       }
+      if constexpr (kF32) {
+        SplitBlock(dp[m][n], m, n, ds_pairs);
+      } else {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        ds_pairs[n / 2][m][n % 2 * 2 + r] = ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+        for (int r = 0; r < 2; ++r) {
+          ds_pairs[n / 2][m][n % 2 * 2 + r] =
+              ptx::Pack<kDtype>(dp[m][n][2 * r], dp[m][n][2 * r + 1]);
+        }
       }
     }
+}
+
+// f32: stores accumulators to a tile [keys][queries], at the warp's part.
+__device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned tile, int key,
+                                                   int query) {
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+    for (int m = 0; m < kBlocksS; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int column = query + QueryOf(n);
+        ptx::StoreShared64(tile + PDsLayout::At(key + KeyOf(m, r), column / kChunkElements) +
+                               static_cast<unsigned>(column % kChunkElements * kElementBytes),
+                           ds[m][n][2 * r], ds[m][n][2 * r + 1]);
+      }
 }
 
 // Stores fragments to a tile [keys][queries], at the warp's part.

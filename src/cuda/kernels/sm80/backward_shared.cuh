@@ -36,14 +36,15 @@ struct BackwardShared {
 
 constexpr BackwardShared BackwardSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
                                           int dim_vo, const BackwardSplit& split, int warps,
-                                          int bias_bytes, bool mask) {
+                                          int bias_bytes, bool mask,
+                                          int operand_bytes = kOperandBytes) {
   BackwardShared s;
-  s.v = s.k + tile_kv * dim_qk * kOperandBytes;
-  s.q = s.v + tile_kv * dim_vo * kOperandBytes;
-  s.dout = s.q + stages * tile_q * dim_qk * kOperandBytes;
-  s.ds = s.dout + stages * tile_q * dim_vo * kOperandBytes;
-  s.p = s.ds + tile_kv * tile_q * kOperandBytes;
-  s.bias = s.p + (split.p_ds_in_smem ? tile_kv * tile_q * kOperandBytes : 0);
+  s.v = s.k + tile_kv * dim_qk * operand_bytes;
+  s.q = s.v + tile_kv * dim_vo * operand_bytes;
+  s.dout = s.q + stages * tile_q * dim_qk * operand_bytes;
+  s.ds = s.dout + stages * tile_q * dim_vo * operand_bytes;
+  s.p = s.ds + tile_kv * tile_q * operand_bytes;
+  s.bias = s.p + (split.p_ds_in_smem ? tile_kv * tile_q * operand_bytes : 0);
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.swap = s.mask + (mask ? tile_q * tile_kv : 0);
   s.lse_delta = s.swap + (split.split_s_dp ? warps * 32 * 16 * 4 : 0);

@@ -8,6 +8,7 @@
 #include "sm80/backward_shared.cuh"
 #include "sm80/bias_mask_tile.cuh"
 #include "sm80/product.cuh"
+#include "sm80/product_f32.cuh"
 #include "sm80/sizes.cuh"
 #include "sm80/tile.cuh"
 
@@ -26,7 +27,7 @@ constexpr bool kHasDropout = config::dropout != 0;
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 2;
 constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
     kTileQ, kTileKv, kStages, kDimQk, kDimVo, {kPDsInSmem, kSplitDkDv, kSplitSDp}, kWarps,
-    kHasBias ? kBiasBytes : 0, kHasMask);
+    kHasBias ? kBiasBytes : 0, kHasMask, kElementBytes);
 
 // Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
 constexpr int kChunk = config::chunk;
@@ -62,7 +63,11 @@ using MaskTile = BiasMaskTile<kScoreQueries, kScoreKeys, kHasMask ? 1 : 2>;
 
 // kChunk queries of a warp's keys, transposed.
 using Scores = float[kBlocksS][kBlocksN][4];
-using Fragments = unsigned[kBlocksN / 2][kBlocksS][4];  // the same, rounded: A fragments of 16 x 16
+// The same, rounded: A fragments of 16 x 16. In f32 the parts of kBlocksN fragments of 16 x 8.
+constexpr int kFragments = kF32 ? kBlocksN * kParts : kBlocksN / 2;
+using Fragments = unsigned[kFragments][kBlocksS][4];
+static_assert(!kF32 || (!kPDsInSmem && config::kv_in_registers == 0));
+static_assert(kStages == 2 || (kStages == 1 && !kPDsInSmem));
 template <int dims>
 using Accumulator = float[kBlocksM][dims / 8][4];
 
@@ -131,7 +136,12 @@ __device__ __forceinline__ void MultiplyChunk(const unsigned (&kept)[kKept][kBlo
       }
     }
   };
-  MultiplyTransposed<kDtype, kDim>(load, y_tile, y_row, c);
+  if constexpr (kF32) {
+    const auto from = static_cast<unsigned>(x_row * TileLayout<kDim>::kRowBytes);
+    MultiplyTransposedF32<kDim>(load, x_tile + from, y_tile, y_row, c);
+  } else {
+    MultiplyTransposed<kDtype, kDim>(load, y_tile, y_row, c);
+  }
 }
 
 // With split_s_dp: two warps of the same keys have adjacent groups of 16 queries. One computes S of
@@ -207,6 +217,23 @@ __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_ti
   constexpr bool kFoldsChunk = IsPowerOfTwo(kPart);
   const auto lane = FragmentLane<kDim>::RowsFirst().StartingAt(kFoldsChunk ? part * kPart / 8 : 0);
   Multiply<kDtype>(x, lane, y_tile, row, kFoldsChunk ? 0 : part * kPart / 8, sums);
+}
+
+// The same for all fragments of a chunk: Y has kChunk rows from `row`. Without p_ds_in_smem.
+template <int kDim, int kPart>
+__device__ __forceinline__ void AccumulateChunk(const Fragments& x, unsigned y_tile, int row,
+                                                Accumulator<kPart>& sums) {
+  if constexpr (kF32) {
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n) {
+      MultiplyStepF32<kDim>(&x[n * kParts], y_tile, row + 8 * n, 0, sums);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kFragments; ++k) {
+      Accumulate<kDim, kPart>(x[k], y_tile, row + 16 * k, 0, sums);
+    }
+  }
 }
 
 }  // namespace sm80::backward

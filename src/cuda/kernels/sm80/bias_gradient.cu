@@ -47,9 +47,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     Scores s;
     Scores dp;
     const unsigned rows_qk =
-        static_cast<unsigned>(stage * kQBytes + warp * kRows * kDimQk * kOperandBytes);
+        static_cast<unsigned>(stage * kQBytes + warp * kRows * kDimQk * kElementBytes);
     const unsigned rows_vo =
-        static_cast<unsigned>(stage * kDoutBytes + warp * kRows * kDimVo * kOperandBytes);
+        static_cast<unsigned>(stage * kDoutBytes + warp * kRows * kDimVo * kElementBytes);
     const auto multiply_qk = [&] {
       MultiplyRows<kDimQk>(base + kShared.q + rows_qk,
                            base + kShared.k + static_cast<unsigned>(stage * kKBytes), s);

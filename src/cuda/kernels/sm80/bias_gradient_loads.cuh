@@ -4,10 +4,10 @@
 
 namespace sm80::bias_gradient {
 
-constexpr int kQBytes = kTileQ * kDimQk * kOperandBytes;
-constexpr int kDoutBytes = kTileQ * kDimVo * kOperandBytes;
-constexpr int kKBytes = kTileKv * kDimQk * kOperandBytes;
-constexpr int kVBytes = kTileKv * kDimVo * kOperandBytes;
+constexpr int kQBytes = kTileQ * kDimQk * kElementBytes;
+constexpr int kDoutBytes = kTileQ * kDimVo * kElementBytes;
+constexpr int kKBytes = kTileKv * kDimQk * kElementBytes;
+constexpr int kVBytes = kTileKv * kDimVo * kElementBytes;
 
 __device__ __forceinline__ void LoadQK(const Arguments& a, const Visit& visit, int warp, int stage,
                                        unsigned base) {

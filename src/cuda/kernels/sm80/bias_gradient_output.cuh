@@ -43,7 +43,7 @@ __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, 
     __syncthreads();
   };
   const bool plain = a.partials != nullptr || (a.accumulate == 0 && a.nonfinite_count == nullptr);
-  if (plain && to.vector && to.type == kDtype && columns % 8 == 0) {
+  if (!kF32 && plain && to.vector && to.type == kDtype && columns % 8 == 0) {
     const PackedRows<8 * kN, kDtype, kThreads / 32 * 16 * kM, kThreads> packed{tile};
     put(packed.template PartAt<8 * kN>(warp * 16 * kM, 0));
     packed.Write(to.stride_q, to.base, rows, columns, static_cast<int>(threadIdx.x));

@@ -16,12 +16,13 @@ struct BiasGradientShared {
 };
 
 constexpr BiasGradientShared BiasGradientSharedOf(int tile_q, int tile_kv, int stages, int dim_qk,
-                                                  int dim_vo, int bias_bytes, bool mask) {
+                                                  int dim_vo, int bias_bytes, bool mask,
+                                                  int operand_bytes = kOperandBytes) {
   BiasGradientShared s;
-  s.dout = s.q + stages * tile_q * dim_qk * kOperandBytes;
-  s.k = s.dout + stages * tile_q * dim_vo * kOperandBytes;
-  s.v = s.k + stages * tile_kv * dim_qk * kOperandBytes;
-  s.bias = s.v + stages * tile_kv * dim_vo * kOperandBytes;
+  s.dout = s.q + stages * tile_q * dim_qk * operand_bytes;
+  s.k = s.dout + stages * tile_q * dim_vo * operand_bytes;
+  s.v = s.k + stages * tile_kv * dim_qk * operand_bytes;
+  s.bias = s.v + stages * tile_kv * dim_vo * operand_bytes;
   s.mask = s.bias + tile_q * tile_kv * bias_bytes;
   s.bytes = s.mask + (mask ? tile_q * tile_kv : 0);
   return s;

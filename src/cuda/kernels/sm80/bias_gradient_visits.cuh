@@ -9,6 +9,7 @@
 #include "sm80/bias_gradient_shared.cuh"
 #include "sm80/bias_mask_tile.cuh"
 #include "sm80/product.cuh"
+#include "sm80/product_f32.cuh"
 #include "sm80/sizes.cuh"
 #include "sm80/tile.cuh"
 
@@ -21,7 +22,7 @@ constexpr int kBlocksM = kRows / 16;
 constexpr int kBlocksN = kTileKv / 8;
 constexpr int kBiasBytes = ElementBytes(config::bias_type);
 constexpr attn::device::BiasGradientShared kShared = attn::device::BiasGradientSharedOf(
-    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kBiasBytes, config::mask != 0);
+    kTileQ, kTileKv, kStages, kDimQk, kDimVo, kBiasBytes, config::mask != 0, kElementBytes);
 static_assert(kTileQ * kTileKv * 4 <= kShared.bias && kRows <= 32);
 
 using BiasTile = BiasMaskTile<kRows, kTileKv, kBiasBytes>;
@@ -43,7 +44,11 @@ __device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, S
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m) ptx::LoadMatrix(a[m], x_lane.At(x_tile, 16 * m, 2 * k));
   };
-  MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
+  if constexpr (kF32) {
+    MultiplyTransposedF32<kDim>(load, x_tile, y_tile, 0, c);
+  } else {
+    MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
+  }
 }
 
 // A tile of scores that adds to the block's tile of dbias: its place, and what belongs to one of

@@ -265,4 +265,63 @@ __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * 
   }
 }
 
+// One step of 8 columns of X, whose k index is permuted as above, with Y's columns as they are: c
+// += X Y for 8 rows of Y from y_row and 8 kN columns from `column`. x[n][m]: part n of fragment m.
+template <int kDim, int kM, int kN>
+__device__ __forceinline__ void MultiplyStepF32(const unsigned (*x)[kM][4], unsigned y_tile,
+                                                int y_row, int column, float (&c)[kM][kN][4]) {
+  using Layout = TileLayout<kDim>;
+  const int lane = ptx::RereadThreadIdx() % 32;  // kept from step to step, it spills
+  const auto at = [&](int row, int from) {
+    return y_tile + Layout::At(y_row + row, from / 4) + static_cast<unsigned>(from % 4 * 4);
+  };
+  if constexpr (kIeee) {
+#pragma unroll
+    for (int row = 0; row < 8; ++row) {
+      float of_rows[kM][2];
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          of_rows[m][r] =
+              __shfl_sync(~0u, __uint_as_float(x[0][m][row % 2 * 2 + r]), (lane & ~3) | row / 2);
+        }
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const uint2 y = ptx::LoadShared64(at(row, column + 8 * n + lane % 4 * 2));
+#pragma unroll
+        for (int m = 0; m < kM; ++m)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float* const sums = c[m][n] + 2 * r;
+            sums[0] = fmaf(of_rows[m][r], __uint_as_float(y.x), sums[0]);
+            sums[1] = fmaf(of_rows[m][r], __uint_as_float(y.y), sums[1]);
+          }
+      }
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      unsigned y[2][kParts];
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const unsigned raw = ptx::LoadShared32(at(lane % 4 * 2 + odd, column + 8 * n + lane / 4));
+        Split(__uint_as_float(raw), y[odd]);
+      }
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        unsigned parts[kParts][4];
+#pragma unroll
+        for (int part = 0; part < kParts; ++part)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) parts[part][e] = x[part][m][e];
+        float sum[4];
+        MmaF32<true>(sum, parts, y[0], y[1]);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) c[m][n][e] += sum[e];
+      }
+    }
+  }
+}
+
 }  // namespace sm80

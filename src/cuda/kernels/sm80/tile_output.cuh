@@ -129,6 +129,15 @@ struct StagedRows {
       const int column = n % kChunks * 8;
       char* at = to + row * rows.stride_row + column * ElementBytes(rows.type);
       const int count = min(8, dim - column);
+      if constexpr (kDtype == config::f32) {
+        if (rows.vector != 0 && rows.type == config::f32 && !accumulate &&
+            a.nonfinite_count == nullptr) {
+          const unsigned from = tile + At(permute(row), column);
+          if (count > 0) *reinterpret_cast<uint4*>(at) = ptx::LoadShared128(from);
+          if (count > 4) *reinterpret_cast<uint4*>(at + 16) = ptx::LoadShared128(from + 16);
+          continue;
+        }
+      }
 #pragma unroll 1
       for (int e = 0; e < count; ++e, at += ElementBytes(rows.type)) {
         float value = __uint_as_float(ptx::LoadShared32(tile + At(permute(row), column) + 4 * e));

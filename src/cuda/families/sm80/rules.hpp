@@ -1,0 +1,277 @@
+// Rules: the tiles that were measured to be best, in the order in which heuristics.cpp tries them.
+#pragma once
+
+#include <array>
+
+#include "cuda/families/sm80/heuristics.hpp"
+
+namespace attn::cuda::sm80 {
+
+enum class When {
+  always,
+  no_pairs,        // no bias or mask
+  pairs,           // bias or mask, without ALiBi
+  one_pair,        // one of both and nothing else that acts on scores or P
+  registers_left,  // no bias, mask or softcap; or one_pair
+  costly,          // dropout or softcap
+};
+
+// Rules are tried in order; the first that holds and fits the device is used. A rule holds up to
+// `largest_dim`, the larger of dim_qk and dim_vo. Measurements: docs/kernels/sm80.md, "Tried".
+struct Rule {
+  int largest_dim;
+  Tiles tiles;
+  When when = When::always;
+  const char* reason;  // why the tiles are best, or where those before do not fit
+};
+
+constexpr Tiles with_keys(Tiles tiles, int tile_kv) {
+  tiles.tile_kv = tile_kv;
+  return tiles;
+}
+constexpr Tiles with_stages(Tiles tiles, int stages) {
+  tiles.stages = stages;
+  return tiles;
+}
+constexpr Tiles with_blocks(Tiles tiles, int blocks) {
+  tiles.blocks = blocks;
+  return tiles;
+}
+constexpr Tiles with_q_in_registers(Tiles tiles) {
+  tiles.q_in_registers = true;
+  return tiles;
+}
+constexpr Tiles with_chunk(Tiles tiles, int chunk) {
+  tiles.chunk = chunk;
+  return tiles;
+}
+
+// 32 queries per warp halve the reads of shared memory per product, and two blocks per SM hide each
+// other's barriers: both as long as registers and shared memory last.
+inline constexpr Tiles k32Rows{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
+// 16 queries per warp leave registers for softcap and ALiBi, allow more blocks, and compute less
+// that a causal mask hides.
+inline constexpr Tiles k16Rows{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
+// 16 queries per warp in one large block.
+inline constexpr Tiles k8Warps{.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1};
+inline constexpr Tiles k2Warps{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1};
+
+inline constexpr std::array kForward{
+    Rule{.largest_dim = 64,
+         .tiles = with_q_in_registers(k32Rows),
+         .when = When::registers_left,
+         .reason = "32 rows per warp: 305 TFLOP/s instead of 260 (plain)"},
+    Rule{.largest_dim = 64,
+         .tiles = k32Rows,
+         .when = When::pairs,
+         .reason = "Q is loaded again per tile: 256 TFLOP/s instead of 235 (bias)"},
+    Rule{.largest_dim = 64,
+         .tiles = with_blocks(with_q_in_registers(k16Rows), 3),
+         .when = When::always,
+         .reason = "registers for softcap and ALiBi"},
+    Rule{.largest_dim = 64,
+         .tiles = with_q_in_registers(with_keys(k32Rows, 32)),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 128,
+         .tiles = with_stages(k32Rows, 1),
+         .when = When::no_pairs,
+         .reason = "two stages spill"},
+    Rule{.largest_dim = 128,
+         .tiles = k32Rows,
+         .when = When::one_pair,
+         .reason = "a bias or a mask fits next to two stages"},
+    Rule{.largest_dim = 128,
+         .tiles = with_keys(k32Rows, 32),
+         .when = When::pairs,
+         .reason = "bias and mask, or less shared memory"},
+    Rule{.largest_dim = 128,
+         .tiles = with_q_in_registers(k16Rows),
+         .when = When::always,
+         .reason = "registers for softcap and ALiBi"},
+    Rule{.largest_dim = 128,
+         .tiles = with_keys(k32Rows, 32),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 128,
+         .tiles = k8Warps,
+         .when = When::always,
+         .reason = "less shared memory: one block"},
+    Rule{.largest_dim = 128,
+         .tiles = with_keys(k8Warps, 32),
+         .when = When::always,
+         .reason = "less shared memory: one block"},
+    Rule{.largest_dim = 128,
+         .tiles = with_blocks(with_keys(k32Rows, 32), 1),
+         .when = When::always,
+         .reason = "at dim 96, 8 warps can't divide the loads of 32 rows"},
+    Rule{.largest_dim = 256,
+         .tiles = with_stages(k16Rows, 1),
+         .when = When::no_pairs,
+         .reason = "one stage lets two blocks fit"},
+    Rule{.largest_dim = 256,
+         .tiles = k8Warps,
+         .when = When::no_pairs,
+         .reason = "less shared memory per SM"},
+    Rule{.largest_dim = 256,
+         .tiles = with_keys(k8Warps, 32),
+         .when = When::always,
+         .reason = "shared memory for bias and mask"},
+    Rule{.largest_dim = 256,
+         .tiles = with_blocks(k16Rows, 1),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles = with_blocks(with_keys(k16Rows, 32), 1),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles = k2Warps,
+         .when = When::always,
+         .reason = "the least shared memory"},
+};
+
+// f32: tiles are twice as large, and products take so long that 32 keys are enough. A warp has 32
+// queries where registers last, because parts of K and V are computed from shared memory for each
+// 16 queries.
+inline constexpr Tiles k32RowsF32 = with_keys(k32Rows, 32);
+inline constexpr Tiles k16RowsF32 = with_keys(k16Rows, 32);
+
+inline constexpr std::array kForwardF32{
+    Rule{.largest_dim = 64,
+         .tiles = k32RowsF32,
+         .when = When::always,
+         .reason = "32 rows per warp: parts of K and V are computed once for both halves"},
+    Rule{.largest_dim = 64,
+         .tiles = with_blocks(k32RowsF32, 1),
+         .when = When::always,
+         .reason = "less shared memory: one block"},
+    Rule{.largest_dim = 128,
+         .tiles = k16RowsF32,
+         .when = When::always,
+         .reason = "registers of O; two blocks hide each other's barriers"},
+    Rule{.largest_dim = 128,
+         .tiles = with_stages(k16RowsF32, 1),
+         .when = When::always,
+         .reason = "less shared memory per SM"},
+    Rule{.largest_dim = 256,
+         .tiles = with_blocks(with_stages(k16RowsF32, 1), 1),
+         .when = When::always,
+         .reason = "less shared memory: one block"},
+    Rule{.largest_dim = 256,
+         .tiles = with_stages(k2Warps, 1),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles = {.tile_q = 16, .tile_kv = 32, .warps = 1, .stages = 1, .blocks = 1},
+         .when = When::always,
+         .reason = "the least shared memory"},
+};
+
+// Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there. Above it they
+// do not: P and dS pass through shared memory, and warps divide keys and dims.
+inline constexpr Tiles kKeysOfWarps{
+    .tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32};
+inline constexpr Tiles kKeysOfFewWarps = with_blocks(with_keys(kKeysOfWarps, 64), 1);
+
+constexpr Tiles through_shared(Tiles tiles) {
+  tiles.tile_q = 64;
+  tiles.warps = 8;
+  tiles.stages = 2;
+  tiles.blocks = 1;
+  tiles.p_ds_in_smem = true;
+  return tiles;
+}
+
+constexpr Tiles with_queries(Tiles tiles, int tile_q) {
+  tiles.tile_q = tile_q;
+  return tiles;
+}
+
+inline constexpr std::array kBackward{
+    Rule{.largest_dim = 64,
+         .tiles = with_chunk(kKeysOfWarps, 16),
+         .when = When::costly,
+         .reason = "a chunk of 16 queries leaves registers for dropout and softcap"},
+    Rule{.largest_dim = 64,
+         .tiles = kKeysOfWarps,
+         .when = When::always,
+         .reason = "a chunk of 32 queries as long as registers last"},
+    Rule{.largest_dim = 128,
+         .tiles = through_shared({.tile_kv = 128, .chunk = 32, .split_dk_dv = true}),
+         .when = When::always,
+         .reason = "dV and dK by different warps: 233 TFLOP/s instead of 229"},
+    Rule{.largest_dim = 128,
+         .tiles = through_shared({.tile_kv = 128, .chunk = 32}),
+         .when = When::always,
+         .reason = "different dims of QK and VO"},
+    Rule{.largest_dim = 128,
+         .tiles = kKeysOfFewWarps,
+         .when = When::no_pairs,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 128,
+         .tiles = with_chunk(kKeysOfFewWarps, 16),
+         .when = When::always,
+         .reason = "less shared memory; a bias or mask"},
+    Rule{.largest_dim = 128,
+         .tiles = with_queries(kKeysOfFewWarps, 32),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles =
+             through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
+         .when = When::always,
+         .reason = "S and dP by different warps: 204 TFLOP/s instead of 195"},
+    Rule{.largest_dim = 256,
+         .tiles = through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true}),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles = through_shared({.tile_kv = 64, .chunk = 16}),
+         .when = When::always,
+         .reason = "different dims of QK and VO"},
+    Rule{.largest_dim = 256,
+         .tiles = with_chunk(k2Warps, 16),
+         .when = When::always,
+         .reason = "the least shared memory; spills"},
+};
+
+// f32: a warp keeps dK and dV of 16 keys.
+inline constexpr Tiles kKeysOfWarpsF32{
+    .tile_q = 32, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2, .chunk = 16};
+inline constexpr Tiles kKeysOfFewWarpsF32{
+    .tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1, .chunk = 16};
+
+inline constexpr std::array kBackwardF32{
+    Rule{.largest_dim = 64,
+         .tiles = kKeysOfWarpsF32,
+         .when = When::always,
+         .reason = "two blocks hide each other's barriers"},
+    Rule{.largest_dim = 128,
+         .tiles = with_stages(kKeysOfWarpsF32, 1),
+         .when = When::always,
+         .reason = "one stage lets two blocks fit"},
+    Rule{.largest_dim = 128,
+         .tiles = with_blocks(kKeysOfWarpsF32, 1),
+         .when = When::always,
+         .reason = "less shared memory per SM"},
+    Rule{.largest_dim = 128,
+         .tiles = with_blocks(with_stages(kKeysOfWarpsF32, 1), 1),
+         .when = When::always,
+         .reason = "less shared memory"},
+    Rule{.largest_dim = 256,
+         .tiles = kKeysOfFewWarpsF32,
+         .when = When::always,
+         .reason = "the least shared memory; spills above dim 128"},
+};
+
+// Two stages if shared memory allows them at two blocks per SM, then one; smaller tiles last.
+inline constexpr std::array kBiasGradient{
+    BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
+    BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
+    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 3},
+    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
+    BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 1},
+    BiasGradientTiles{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1}};
+
+}  // namespace attn::cuda::sm80
