@@ -22,18 +22,6 @@ std::string trim(std::string text) {
   return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::size_t colon = line.find(':');
-    if (colon != std::string::npos && trim(line.substr(0, colon)) == "model name") {
-      return trim(line.substr(colon + 1));
-    }
-  }
-  return platform::machine_name();
-}
-
 std::string as_folder(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -81,7 +69,7 @@ void describe(const harness::WebgpuQueue& device, Machine& machine) {
 }
 
 void describe_host(Machine& machine) {
-  machine.device = processor();
+  machine.device = platform::processor_name();
   machine.folder =
       as_folder(machine.device) + "-" + std::to_string(platform::online_processors()) + "cpu";
   machine.driver = platform::system_name();

@@ -16,7 +16,8 @@ double geometric_mean(const Choice& a, const Choice& b) {
 
 }  // namespace
 
-Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& measure) {
+Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& measure,
+             double least_gain) {
   Found found;
   found.choices.resize(num_choices);
   const auto run = [&](std::size_t choice, std::size_t workload, int round) {
@@ -44,7 +45,7 @@ Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& 
   }
   const Choice& now = found.choices[0];
   const bool stands = now.problem.empty();
-  found.gain = stands ? kLeastGain : 0.0;
+  found.gain = stands ? least_gain : 0.0;
   const Choice* best = nullptr;
   for (const std::size_t choice : others) {
     const Choice& one = found.choices[choice];

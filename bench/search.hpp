@@ -24,16 +24,18 @@ struct Choice {
 
 struct Found {
   std::vector<Choice> choices;
-  std::size_t best = 0;  // choice 0 if no other is faster by more than kLeastGain
+  std::size_t best = 0;  // choice 0 if no other is faster by more than least_gain
   double gain = 1.0;     // geometric mean of choice 0's seconds over the best's
 };
 
 inline constexpr std::size_t kFinalists = 6;
-inline constexpr double kLeastGain = 1.01;  // smaller gains are noise
+inline constexpr double kLeastGain = 1.01;        // smaller gains are noise
+inline constexpr double kLeastGainOnHost = 1.03;  // where other programs run next to it
 
 // Choice 0 is the current one. Round 0: every choice on workload 0. Round 1: choice 0 and the
 // fastest others on all workloads. A choice with a problem is dropped. If choice 0 has a problem,
 // the best of the others wins with gain 0; if all have one, best is 0.
-Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& measure);
+Found search(std::size_t num_choices, std::size_t num_workloads, const Measure& measure,
+             double least_gain = kLeastGain);
 
 }  // namespace attn::bench

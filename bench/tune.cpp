@@ -17,6 +17,7 @@
 #include "bench/verify.hpp"
 #include "harness/naive.hpp"
 #include "harness/place.hpp"
+#include "platform/platform.hpp"
 
 namespace attn::bench {
 namespace {
@@ -43,9 +44,10 @@ class TemporaryFolder {
   std::string path_;
 };
 
-ContextOptions context_options(const std::string& cache_dir) {
+ContextOptions context_options(const TuneOptions& tune, const std::string& cache_dir) {
   ContextOptions options;
   options.cache_dir = cache_dir;
+  options.threads = tune.cells.threads;
   return options;
 }
 
@@ -61,14 +63,21 @@ class Tuner {
   Tuner(const TuneOptions& options, const harness::Place& place)
       : options_(options),
         opened_(place),
-        current_(opened_.cuda->current()),
-        context_(context_options(folder_.path())) {}
+        device_(place.device),
+        seconds_(options.seconds > 0.0 ? options.seconds
+                 : on_host()           ? 0.1
+                                       : 0.02),
+        current_(on_host() ? nullptr : opened_.cuda->current()),
+        context_(context_options(options, folder_.path())) {}
 
   int run(const std::vector<Cell>& cells) {
-    std::printf("%s: %zu cells\n", opened_.cuda->device_name().c_str(), cells.size());
+    const std::string name = on_host() ? platform::processor_name() + ", " +
+                                             std::to_string(context_.threads()) + " threads"
+                                       : opened_.cuda->device_name();
+    std::printf("%s: %zu cells\n", name.c_str(), cells.size());
     for (const auto& [key, group] : by_key(cells)) tune(key, group);
     if (num_kernels_ == 0) throw std::invalid_argument("no cell has a kernel with tiles to choose");
-    if (options_.keep) std::printf("kept in %s\n", tune_store(context_, Device::cuda).c_str());
+    if (options_.keep) std::printf("kept in %s\n", tune_store(context_, device_).c_str());
     return num_wrong_ > 0 ? 1 : 0;
   }
 
@@ -78,8 +87,9 @@ class Tuner {
   std::map<std::string, Group> by_key(const std::vector<Cell>& cells) {
     std::map<std::string, Group> groups;
     for (const Cell& cell : cells) {
-      if (!supports(context_, cell.pass, cell.problem, Device::cuda).supported) continue;
-      groups[tune_key(context_, cell.pass, cell.problem)].push_back(&cell);
+      if (!supports(context_, cell.pass, cell.problem, device_).supported) continue;
+      const std::string key = key_of(cell);
+      if (!key.empty()) groups[key].push_back(&cell);
     }
     const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, options_.most_cells));
     for (auto& [key, group] : groups) {
@@ -91,23 +101,34 @@ class Tuner {
     return groups;
   }
 
+  // Empty: its plan has no tiles to choose.
+  std::string key_of(const Cell& cell) {
+    try {
+      return tune_key(context_, cell.pass, cell.problem, device_);
+    } catch (const attn::Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+      return {};
+    }
+  }
+
   void tune(const std::string& key, const Group& group) {
     ++num_kernels_;
     const Cell& first = *group[0];
     std::vector<std::string> choices{""};  // the default
     std::size_t flawed = 0;
     std::string flaw;
-    for (const TuneCandidate& one : tune_candidates(context_, first.pass, first.problem)) {
+    for (const TuneCandidate& one : tune_candidates(context_, first.pass, first.problem, device_)) {
       if (one.flaw.empty()) {
         choices.push_back(one.tiles);
       } else if (flawed++ == 0) {
         flaw = ", the first: " + one.flaw;
       }
     }
-    tune_use(context_, first.pass, first.problem, "");
-    const std::string table = plan(context_, first.pass, first.problem, Device::cuda).config;
-    std::printf("\n%s\n  %zu candidates, %zu more spill much or don't fit%s\n  default: %s\n",
-                key.c_str(), choices.size() - 1, flawed, flaw.c_str(), table.c_str());
+    tune_use(context_, first.pass, first.problem, "", device_);
+    const std::string table = plan(context_, first.pass, first.problem, device_).config;
+    std::printf("\n%s\n  %zu candidates", key.c_str(), choices.size() - 1);
+    if (flawed > 0) std::printf(", %zu more spill much or don't fit%s", flawed, flaw.c_str());
+    std::printf("\n  default: %s\n", table.c_str());
     std::fflush(stdout);
     std::unique_ptr<Workload> workload;
     const auto measure = [&](std::size_t choice, std::size_t n, int round) {
@@ -116,9 +137,10 @@ class Tuner {
       }
       return trial(*workload, choices[choice], round);
     };
-    const Found found = search(choices.size(), group.size(), measure);
+    const Found found =
+        search(choices.size(), group.size(), measure, on_host() ? kLeastGainOnHost : kLeastGain);
     report(group, choices, found);
-    tune_use(context_, first.pass, first.problem, choices[found.best]);
+    tune_use(context_, first.pass, first.problem, choices[found.best], device_);
     if (!options_.print_table || choices[found.best].empty()) return;
     std::printf("  Rule{.largest_dim = %lld, .tiles = {%s}, .reason = \"%.3fx\"},  // %s\n",
                 static_cast<long long>(std::max(first.problem.dim_qk, first.problem.dim_vo)),
@@ -129,15 +151,18 @@ class Tuner {
     const Cell& cell = workload.cell;
     Trial trial;
     try {
-      tune_use(context_, cell.pass, cell.problem, tiles);
+      tune_use(context_, cell.pass, cell.problem, tiles, device_);
       const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, opened_);
       run->call_once();
-      const DType operands = harness::operand_type(cell.problem, Device::cuda, "");
+      const std::string kernel = plan(context_, cell.pass, cell.problem, device_).kernel;
+      const DType operands = harness::operand_type(cell.problem, device_, kernel);
       trial.problem = verify(cell, workload.inputs, operands).problem;
       if (!trial.problem.empty()) return trial;
       std::vector<double> seconds;
-      run->sample(options_.seconds * (round > 0 ? kLongerRound : 1.0), seconds);
-      trial.seconds = median(seconds);
+      run->sample(seconds_ * (round > 0 ? kLongerRound : 1.0), seconds);
+      // Other programs on the processor only ever add to a time.
+      trial.seconds =
+          on_host() ? *std::min_element(seconds.begin(), seconds.end()) : median(seconds);
     } catch (const attn::Error& error) {
       trial.problem = error.what();
     }
@@ -183,9 +208,13 @@ class Tuner {
     return fields;
   }
 
+  [[nodiscard]] bool on_host() const { return device_ == Device::host; }
+
   const TuneOptions& options_;
   TemporaryFolder folder_;
   Opened opened_;
+  Device device_;
+  double seconds_;
   std::shared_ptr<const void> current_;
   Context context_;
   std::size_t num_kernels_ = 0;
@@ -196,8 +225,12 @@ class Tuner {
 
 int run_tune_command(const TuneOptions& options) {
   const harness::Place place = harness::parse_place(options.cells.device);
-  if (place.device != Device::cuda) {
-    throw std::invalid_argument("--device is cuda or cuda:N, not '" + options.cells.device + "'");
+  if (place.device == Device::webgpu) {
+    throw std::invalid_argument("--device is host, cuda or cuda:N, not '" + options.cells.device +
+                                "'");
+  }
+  if (place.device == Device::host && options.print_table) {
+    throw std::invalid_argument("--print-table is for --device cuda: the CPU has no table");
   }
   const std::vector<Cell> cells = wanted_cells(options.cells);
   if (cells.empty()) throw std::invalid_argument("no cell matches");

@@ -10,8 +10,9 @@
 namespace attn::bench {
 
 struct TuneOptions {
-  BenchOptions cells;           // cells and device; other fields are not read
-  double seconds = 0.02;        // per measurement of the first round
+  BenchOptions cells;  // cells and device; other fields are not read
+  // Per measurement of the first round; 0: 0.02 on a GPU, 0.1 on the CPU, whose calls are longer.
+  double seconds = 0.0;
   std::int64_t most_cells = 3;  // per kernel, evenly spaced
   bool keep = true;             // store the result
   bool print_table = false;     // rules for src/cuda/families/sm80/heuristics.cpp

@@ -16,10 +16,12 @@ Examples:
   attn tune --pass fwd --filter d128
   attn tune --problem "dtype=f16 heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 dim_qk=96 dim_vo=96"
   attn tune --print-table --dry-run            rules for the heuristics; nothing is kept
+  attn tune --device host --threads 8 --problem "dtype=bf16 heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal"
+      For the CPU, with as many threads as the calls will have.
 
-Tiles that could hold on the device are compiled; those that spill much are left out. Each of the others is
-compared with the float64 reference, then timed; the fastest few are timed again on more cells. What is
-found goes before the built-in table in every process that uses the device (attn info tells), from
+GPU: tiles that could hold on the device are compiled; those that spill much are left out. Each of the others
+is compared with the float64 reference, then timed; the fastest few are timed again on more cells. What is
+found goes before the built-in rules in every process that uses the device (attn info tells), from
 ATTN_CACHE_DIR or the user's cache folder. Exit codes: 0 measured and kept, 1 some tiles gave a wrong
 result, 2 bad options, 3 no such device.)";
 
@@ -37,23 +39,26 @@ Command add_tune(CLI::App& root) {
   auto options = std::make_shared<bench::TuneOptions>();
   bench::TuneOptions& o = *options;
   o.cells.device = "cuda";
-  CLI::App& app = *root.add_subcommand("tune", "Choose the tiles of GPU kernels by measuring");
+  CLI::App& app = *root.add_subcommand("tune", "Choose the tiles of kernels by measuring");
   app.footer(kExamples);
-  app.add_option("--device", o.cells.device, "default: cuda")->type_name("cuda|cuda:N");
+  app.add_option("--device", o.cells.device, "default: cuda")->type_name("cuda|cuda:N|host");
+  app.add_option("--threads", o.cells.threads, "of --device host (default: all)")
+      ->check(from_to(0, 65536))
+      ->type_name("N");
   app.add_option("--suite", o.cells.suite, "which cells (default: all)")
       ->type_name("all|plain|options|decode");
   app.add_option("--filter", o.cells.filter, "only cells whose name contains one of these")
       ->type_name("TEXT,TEXT");
-  app.add_option("--dtype", o.cells.dtypes, "types (default: bf16)")
+  app.add_option("--dtype", o.cells.dtypes, "types (default: bf16; host: f32 and bf16)")
       ->delimiter(',')
-      ->type_name("bf16,f16");
+      ->type_name("f32,bf16,f16");
   app.add_option("--pass", o.cells.passes, "passes (default: all)")
       ->delimiter(',')
       ->type_name("fwd,bwd,decode");
   app.add_option("--problem", o.cells.problems, "for this problem instead of a suite")
       ->take_all()
       ->type_name("PROBLEM");
-  app.add_option("--seconds", o.seconds, "spent on each measurement (default: 0.02)")
+  app.add_option("--seconds", o.seconds, "spent on each measurement (default: 0.02; host: 0.1)")
       ->check(from_to(0.0, 86400.0))
       ->type_name("N");
   app.add_option("--cells", o.most_cells, "measured for one kernel at most (default: 3)")

@@ -14,6 +14,7 @@ import sys
 # allowed.
 PLATFORM = {"src/platform"}
 CORE = {"src/core"}
+TUNED = {"src/tuned"}
 REFERENCE = CORE | {"src/reference"}
 BACKENDS = {"src/reference", "src/cpu", "src/cuda", "src/webgpu"}
 HARNESS = CORE | REFERENCE | {"harness", "src/cuda", "src/cuda/host", "src/webgpu", "src/files"}
@@ -21,15 +22,16 @@ HARNESS = CORE | REFERENCE | {"harness", "src/cuda", "src/cuda/host", "src/webgp
 # then the backend.
 KERNELS = "src/cuda/kernels"
 KERNEL_PARTS = {f"{KERNELS}/ptx", f"{KERNELS}/shared"}
-CUDA_HOST = CORE | PLATFORM | {"src/cuda/host", f"{KERNELS}/shared"}
+CUDA_HOST = CORE | PLATFORM | TUNED | {"src/cuda/host", f"{KERNELS}/shared"}
 CUDA_FAMILIES = CUDA_HOST | {"src/cuda/families", f"{KERNELS}/passes"}
 SM80 = {"src/cuda/families/sm80", f"{KERNELS}/sm80"}
 SM90 = {"src/cuda/families/sm90", f"{KERNELS}/sm90"}
 ALLOWED = {
     "src/platform": set(),
     "src/core": set(),
+    "src/tuned": CORE | PLATFORM,
     "src/reference": CORE,
-    "src/cpu": CORE,
+    "src/cpu": CORE | PLATFORM | TUNED,
     f"{KERNELS}/ptx": set(),
     f"{KERNELS}/shared": KERNEL_PARTS,
     f"{KERNELS}/passes": KERNEL_PARTS,

@@ -1,7 +1,8 @@
 // Tuning: chooses the tiles of a kernel by measurements on the device instead of by the built-in
 // heuristics. The choices are stored in the user's cache folder (ATTN_CACHE_DIR, not
 // ContextOptions::cache_dir), and every process on the device reads them. `attn tune` drives it.
-// Only the CUDA backend has tiles to tune.
+// The CUDA backend has tiles to tune, and the CPU backend: its results then have other bits, the
+// same for any number of threads.
 #pragma once
 
 #include <attn/export.h>

@@ -85,6 +85,8 @@ void restore_stderr(int kept);
 // The system's name and release, "Linux 6.1.0", and that of the processor, "x86_64".
 std::string system_name();
 std::string machine_name();
+// "Intel(R) Xeon(R) Processor"; as machine_name() where the system doesn't tell.
+std::string processor_name();
 std::int32_t online_processors();
 
 // Runs a line of the shell. Its output; empty after an error.

@@ -257,6 +257,24 @@ std::string machine_name() {
   return uname(&name) == 0 ? name.machine : "unknown";
 }
 
+std::string processor_name() {
+  std::FILE* file = std::fopen("/proc/cpuinfo", "r");
+  if (file == nullptr) return machine_name();
+  constexpr std::string_view kField = "model name";
+  std::string name;
+  char line[256];
+  while (name.empty() && std::fgets(line, sizeof(line), file) != nullptr) {
+    const std::string_view text = line;
+    const std::size_t colon = text.find(':');
+    if (!text.starts_with(kField) || colon == std::string_view::npos) continue;
+    const std::size_t first = text.find_first_not_of(" \t\n", colon + 1);
+    if (first == std::string_view::npos) break;
+    name = text.substr(first, text.find_last_not_of(" \t\n") + 1 - first);
+  }
+  std::fclose(file);
+  return name.empty() ? machine_name() : name;
+}
+
 std::int32_t online_processors() {
   return static_cast<std::int32_t>(::sysconf(_SC_NPROCESSORS_ONLN));
 }

@@ -216,6 +216,10 @@ std::string machine_name() {
   return name != nullptr ? name : "unknown";
 }
 
+std::string processor_name() {
+  return machine_name();
+}
+
 std::int32_t online_processors() {
   return static_cast<std::int32_t>(GetActiveProcessorCount(ALL_PROCESSOR_GROUPS));
 }

@@ -40,12 +40,14 @@ bool tasks_own_heads(const Problem& p, std::int64_t threads) {
   return dq_in_place(p) || bytes <= kMostOwnedDq;
 }
 
-// How the keys' phase of the backward is cut.
-void set_blocks(const Problem& p, std::int64_t threads, Config& config) {
+// How the keys' phase of the backward is cut. `most`: keys of a block, by measurements; 0: none.
+void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
   const std::int64_t key_bytes =
       (3 * padded<float>(p.dim_qk) + 2 * padded<float>(p.dim_vo)) * size_of(p.statistics_type());
   const std::int64_t tiles =
-      std::clamp<std::int64_t>(kMostBlock / (key_bytes * config.tile_kv), 1, kBlockTiles);
+      most > 0
+          ? most / config.tile_kv
+          : std::clamp<std::int64_t>(kMostBlock / (key_bytes * config.tile_kv), 1, kBlockTiles);
   config.block_kv = std::min(tiles * config.tile_kv,
                              std::max(round_up(p.len_kv, config.tile_kv), config.tile_kv));
   if (tasks_own_heads(p, threads)) {
@@ -137,8 +139,22 @@ std::int64_t row_tiles_of_key(const Problem& p, const Config& config) {
   return std::min(all, p.heads_q / p.heads_kv * of_head);
 }
 
-Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16) {
-  const std::int64_t rows = std::max<std::int64_t>(p.heads_q / p.heads_kv * p.len_q, 1);
+std::int64_t rows_of_head(const Problem& p) {
+  return std::max<std::int64_t>(p.heads_q / p.heads_kv * p.len_q, 1);
+}
+
+// Measured tiles, cut to the problem as those of the rules are.
+void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& config) {
+  const std::int64_t step_kv = config.engine == Engine::float_simd ? 16 : kPackedDepth;
+  const std::int64_t step_rows = config.engine == Engine::float_simd ? 6 : config.strip_rows;
+  config.tile_kv = std::clamp(round_up(p.len_kv, step_kv), step_kv, tiles.tile_kv);
+  config.tile_rows = std::min(tiles.tile_rows, round_up(rows, step_rows));
+  config.strip_rows = std::min(tiles.strip_rows, config.tile_rows);
+}
+
+Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16,
+                   const std::optional<Tiles>& tuned) {
+  const std::int64_t rows = rows_of_head(p);
   Config config;
   config.gemv = pass != Pass::backward && rows <= kMostGemvRows ? 1 : 0;
   if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
@@ -153,9 +169,10 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     config.tile_rows = config.gemv != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
     config.strip_rows = std::min(config.tile_rows, kStripRows);
   }
+  if (tuned) set_tiles(*tuned, p, rows, config);
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
   if (pass == Pass::backward) {
-    set_blocks(p, threads, config);
+    set_blocks(p, threads, tuned ? tuned->block_kv : 0, config);
     set_dbias(p, threads, config);
     set_turns(p, threads, config);
     return config;
@@ -201,10 +218,20 @@ const char* to_string(Step step) {
   return "rotate_dk";
 }
 
-CpuPlan::CpuPlan(Pass of_pass, const Problem& of_problem, std::int32_t of_threads, Engine bf16)
-    : core::Plan(of_pass, of_problem),
-      config(make_config(of_pass, of_problem, of_threads, bf16)),
-      threads(of_threads) {
+std::optional<Engine> engine_with_tiles(Pass pass, const Problem& p, Engine bf16) {
+  const std::int64_t rows = rows_of_head(p);
+  if (pass != Pass::backward && rows <= kMostGemvRows) return std::nullopt;
+  return takes_bf16_engine(pass, p, rows) ? bf16 : Engine::float_simd;
+}
+
+CpuPlan::CpuPlan(Pass of_pass, const Problem& of_problem, std::int32_t of_threads, Engine bf16,
+                 const std::optional<Tiles>& of_tuned)
+    : core::Plan(of_pass, of_problem), threads(of_threads) {
+  if (of_tuned) {
+    const std::optional<Engine> engine = engine_with_tiles(pass, problem, bf16);
+    tuned = engine && misfit(pass, *engine, *of_tuned).empty();
+  }
+  config = make_config(pass, problem, threads, bf16, tuned ? of_tuned : std::nullopt);
   if (problem.dtype == DType::f64) {
     size_workspace<double>();
   } else {
@@ -284,6 +311,7 @@ PlanSummary CpuPlan::summary() const {
     core::append_config(to.config, "dq_slots", config.dq_slots);
     if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);
   }
+  if (tuned) core::append_config(to.config, "tuned", 1);
   core::append_config(to.config, "threads", threads);
   to.tile_q = config.tile_rows;
   to.tile_kv = config.tile_kv;

@@ -1,14 +1,16 @@
-// The CPU plan: a pure function of pass, problem and threads. What a result's bits depend on
-// (tiles, splits) never depends on the threads; what changes no bit (the backward's blocks, tasks
-// and slots of sums) may.
+// The CPU plan: a pure function of pass, problem, threads and measured tiles. What a result's bits
+// depend on (tiles, splits) never depends on the threads; what changes no bit (the backward's
+// blocks, tasks and slots of sums) may.
 #pragma once
 
 #include <attn/problem.hpp>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/plan.hpp"
 #include "cpu/host/config.hpp"
+#include "cpu/host/tiles.hpp"
 
 namespace attn::cpu {
 
@@ -33,14 +35,21 @@ enum class Step : std::uint8_t {
 // "forward", "backward_kv", ...
 const char* to_string(Step step);
 
+// What multiplies the problem's tiles; nothing where its plan has no tiles to choose: with few
+// query rows.
+std::optional<Engine> engine_with_tiles(Pass pass, const Problem& problem, Engine bf16);
+
 struct CpuPlan final : core::Plan {
-  // `bf16`: the engine for bf16 problems on this machine.
-  CpuPlan(Pass pass, const Problem& problem, std::int32_t threads, Engine bf16);
+  // `bf16`: the engine for bf16 problems on this machine. `tuned`: tiles that were measured for the
+  // problem; those that don't fit are passed over.
+  CpuPlan(Pass pass, const Problem& problem, std::int32_t threads, Engine bf16,
+          const std::optional<Tiles>& tuned = std::nullopt);
   [[nodiscard]] PlanSummary summary() const override;
   // In the order of their launch.
   [[nodiscard]] std::span<const Step> steps() const { return {steps_.data(), num_steps_}; }
 
   Config config;
+  bool tuned = false;  // tiles were measured
   std::int32_t threads;
   std::int64_t scratch_bytes = 0;  // of one worker
 

@@ -90,8 +90,7 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
 // strips of a tile with a window see nothing of a tile of keys, and that shouldn't take a look at
 // each row.
 struct StripRanges {
-  static constexpr std::int64_t kMost = 64;
-  core::KeyRange strips[kMost];
+  core::KeyRange strips[kMostStrips];
 };
 inline void FindRanges(const Config& config, const TileRow* rows, std::int64_t count,
                        StripRanges& to) {

@@ -13,7 +13,9 @@ namespace attn::cpu {
 inline constexpr std::int64_t kMaxTileKv = 128;
 // Dropout's bytes of a row: any alignment of the first key to 16.
 inline constexpr std::int64_t kDropoutRow = kMaxTileKv + 16;
-inline constexpr std::int64_t kMostTileRows = 192;  // in the backward
+inline constexpr std::int64_t kMostTileRows = 192;     // in the backward
+inline constexpr std::int64_t kMostStrips = 64;        // of a forward's tile
+inline constexpr std::int64_t kMostTilesOfBlock = 64;  // of keys: KeyBlock::loaded has 64 bits
 
 struct TileRow {
   std::int64_t head = 0;

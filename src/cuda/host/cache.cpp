@@ -12,6 +12,7 @@
 #include "cuda/host/driver.hpp"
 #include "cuda/host/hash.hpp"
 #include "platform/platform.hpp"
+#include "tuned/tuned_file.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -98,10 +99,7 @@ std::string BinaryKey::text() const {
 Cache::Cache(const std::string& root) : folder_(root.empty() ? "" : root + "/cuda") {}
 
 std::string Cache::default_root() {
-  if (const char* root = std::getenv("ATTN_CACHE_DIR"); root != nullptr && *root != '\0') {
-    return root;
-  }
-  return platform::cache_folder("libattn");
+  return tuned::cache_root();
 }
 
 std::optional<std::string> Cache::load(const BinaryKey& key, int compiler) const {

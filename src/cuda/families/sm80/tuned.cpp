@@ -1,13 +1,9 @@
 // Measured tiles; see tuned.hpp.
 #include "cuda/families/sm80/tuned.hpp"
 
-#include <algorithm>
-#include <cctype>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <type_traits>
@@ -17,9 +13,7 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr const char* kOpening = "attn-tuned 4";
-constexpr const char* kSeparator = " : ";
-constexpr std::uintmax_t kMostBytes = 1 << 20;  // a larger file is none of ours
+constexpr int kVersion = 4;  // of Shape and Tiles as text
 
 // The fields in addition to the pass, in the order in which they are written.
 template <class Visit>
@@ -48,16 +42,6 @@ void visit_tiles(Visit visit) {
   visit("split_dk_dv", &Tiles::split_dk_dv);
   visit("split_s_dp", &Tiles::split_s_dp);
   visit("kv_in_registers", &Tiles::kv_in_registers);
-}
-
-// "<folder>/tuned-NVIDIA_H200.txt"
-std::string path_of(const std::string& root, const std::string& device) {
-  const std::string folder = Cache(root).folder();
-  if (folder.empty()) return {};
-  std::string name = device;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return folder + "/tuned-" + name + ".txt";
 }
 
 }  // namespace
@@ -101,22 +85,8 @@ std::optional<Tiles> parse_tiles(const std::string& text) {
 }
 
 Tuned::Tuned(const std::string& root, std::string device)
-    : path_(path_of(root, device)), device_(std::move(device)) {
-  std::error_code error;
-  if (path_.empty() || !std::filesystem::exists(path_, error)) return;
-  if (!std::filesystem::is_regular_file(path_, error) ||
-      std::filesystem::file_size(path_, error) > kMostBytes) {
-    problem_ = path_ + " is not used: it is no file of ours";
-    return;
-  }
-  const std::ifstream file(path_);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (const std::string wrong = read(text.str()); !wrong.empty()) {
-    problem_ = path_ + " is not used: " + wrong;
-    tiles_.clear();
-  }
-}
+    : file_({root, "cuda", std::move(device), kVersion},
+            [](const std::string& tiles) { return parse_tiles(tiles).has_value(); }) {}
 
 Tuned& Tuned::of(const std::string& device) {
   static std::mutex mutex;
@@ -136,73 +106,14 @@ core::Status tuned_facts(const Driver& driver, int ordinal, DeviceFacts& facts) 
   return {};
 }
 
-std::string Tuned::read(const std::string& text) {
-  std::istringstream lines(text);
-  std::string line;
-  if (!std::getline(lines, line) || line != kOpening) {
-    return std::string("its first line is not '") + kOpening + "'";
-  }
-  if (!std::getline(lines, line) || line != "device=" + device_) {
-    return "it is not of " + device_;
-  }
-  while (std::getline(lines, line)) {
-    const std::size_t at = line.find(kSeparator);
-    const auto tiles = at == std::string::npos
-                           ? std::nullopt
-                           : parse_tiles(line.substr(at + std::strlen(kSeparator)));
-    if (!tiles) return "can't read '" + line + "'";
-    tiles_[line.substr(0, at)] = *tiles;
-  }
-  return {};
-}
-
 std::optional<Tiles> Tuned::find(const Shape& shape) const {
-  const std::shared_lock lock(mutex_);
-  if (tiles_.empty()) return std::nullopt;
-  const auto found = tiles_.find(to_string(shape));
-  if (found == tiles_.end()) return std::nullopt;
-  return found->second;
+  if (file_.size() == 0) return std::nullopt;
+  const std::optional<std::string> found = file_.find(to_string(shape));
+  return found ? parse_tiles(*found) : std::nullopt;
 }
 
 void Tuned::use(const Shape& shape, const std::optional<Tiles>& tiles) {
-  const std::unique_lock lock(mutex_);
-  if (tiles) {
-    tiles_[to_string(shape)] = *tiles;
-  } else {
-    tiles_.erase(to_string(shape));
-  }
-}
-
-std::size_t Tuned::size() const {
-  const std::shared_lock lock(mutex_);
-  return tiles_.size();
-}
-
-core::Status Tuned::store() const {
-  const auto refuse = [](const std::string& why) {
-    return core::Status::invalid("cuda: tune_store: folder: found " + why +
-                                 "; accepted one that can be written");
-  };
-  const std::filesystem::path path(path_);
-  if (const std::string why = Cache(path.parent_path().parent_path().string()).unwritable();
-      !why.empty()) {
-    return refuse(why);
-  }
-  std::string text = std::string(kOpening) + "\ndevice=" + device_ + "\n";
-  {
-    const std::shared_lock lock(mutex_);
-    for (const auto& [shape, tiles] : tiles_) {
-      text.append(shape).append(kSeparator).append(to_string(tiles)).append("\n");
-    }
-  }
-  const std::string temporary = path_ + ".new";
-  std::ofstream file(temporary, std::ios::trunc);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path_, error);
-  if (!file || error) return refuse(path_ + ": " + (error ? error.message() : "not written"));
-  return {};
+  file_.use(to_string(shape), tiles ? to_string(*tiles) : "");
 }
 
 }  // namespace attn::cuda::sm80

@@ -1,19 +1,13 @@
 // Tuned: tiles that were measured on a device (attn::tune_*), which take precedence over the
-// heuristics.
-// Kept in a text file for each device in the cache folder of the process (Cache::default_root()):
-//   attn-tuned 1
-//   device=NVIDIA H200
-//   forward dim_qk=64 ... : tile_q=128 tile_kv=64 ...
-// A file with a line that can't be read is not used at all; problem() tells why.
+// heuristics. Kept in a file for each device, see tuned/tuned_file.hpp.
 #pragma once
 
-#include <map>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 
 #include "core/status.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
+#include "tuned/tuned_file.hpp"
 
 namespace attn::cuda::sm80 {
 
@@ -33,23 +27,15 @@ class Tuned {
   [[nodiscard]] std::optional<Tiles> find(const Shape& shape) const;
   // For plans made from now on; none: the heuristics choose.
   void use(const Shape& shape, const std::optional<Tiles>& tiles);
-  // Writes the file, by atomic rename.
-  [[nodiscard]] core::Status store() const;
+  [[nodiscard]] core::Status store() const { return file_.store(); }
 
-  [[nodiscard]] const std::string& path() const { return path_; }  // empty: nowhere
-  [[nodiscard]] std::size_t size() const;
+  [[nodiscard]] const std::string& path() const { return file_.path(); }  // empty: nowhere
+  [[nodiscard]] std::size_t size() const { return file_.size(); }
   // Why the file was not used; empty where it was, or where there is none.
-  [[nodiscard]] const std::string& problem() const { return problem_; }
+  [[nodiscard]] const std::string& problem() const { return file_.problem(); }
 
  private:
-  // What is wrong with the file's text; empty: nothing.
-  std::string read(const std::string& text);
-
-  std::string path_;
-  std::string device_;
-  std::string problem_;
-  mutable std::shared_mutex mutex_;
-  std::map<std::string, Tiles> tiles_;  // by to_string(Shape)
+  tuned::TunedFile file_;
 };
 
 // The facts of a device with the tiles that were measured on it.
