@@ -189,12 +189,18 @@ TEST(CudaSm90Plan, BackwardsAboveDim128) {
   }
 }
 
-TEST(CudaSm90Plan, BackwardsAboveDim128AreChosenByNameOnly) {
-  const PlanSummary plan =
-      plan_of(kLong + "dim_qk=256 dim_vo=256", Access::tma, FamilyChoice::automatic, Pass::backward)
-          .summary();
-  EXPECT_EQ(plan.family, "sm80");
-  EXPECT_EQ(plan.refusals, "sm90: runs backwards above dim 128 only by name");
+TEST(CudaSm90Plan, SummariesOfBackwardsNameTheTiles) {
+  const auto tiles = [](const std::string& dims) {
+    const PlanSummary plan =
+        plan_of(kLong + dims, Access::tma, FamilyChoice::automatic, Pass::backward).summary();
+    EXPECT_EQ(plan.family, "sm90");
+    return std::pair(plan.tile_q, plan.tile_kv);
+  };
+  using Pair = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(tiles("dim_qk=64 dim_vo=64"), Pair(128, 128));
+  EXPECT_EQ(tiles("dim_qk=128 dim_vo=128"), Pair(64, 128));
+  EXPECT_EQ(tiles("dim_qk=192 dim_vo=128"), Pair(64, 96));
+  EXPECT_EQ(tiles("dim_qk=256 dim_vo=256"), Pair(64, 80));
 }
 
 TEST(CudaSm90Plan, BackwardsWithOptions) {

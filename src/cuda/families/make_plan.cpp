@@ -27,14 +27,8 @@ std::string grid_refusal(const CudaPlan& plan) {
   return {};
 }
 
-// Not measured yet, so these calls take sm90 only by name.
-bool only_by_name(const Family& family, Pass pass, const Problem& problem) {
-  return &family == &sm90::family() && pass == Pass::backward &&
-         std::max(problem.dim_qk, problem.dim_vo) > 128;
-}
-
 core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& problem,
-                           const DeviceFacts& facts, core::Access access, FamilyChoice choice) {
+                           const DeviceFacts& facts, core::Access access) {
   const bool rotates = problem.rope != Rope::none;
   if (rotates) {
     if (std::string why = rotary_refusal(pass, problem); !why.empty()) {
@@ -45,9 +39,6 @@ core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& probl
       family.plan(pass, rotates ? without_rope(pass, problem) : problem, facts,
                   std::min(access, core::best_access(pass, problem)));
   if (!planned.ok()) return planned;
-  if (choice == FamilyChoice::automatic && only_by_name(family, pass, problem)) {
-    return core::Result<CudaPlan>::none("runs backwards above dim 128 only by name");
-  }
   if (rotates) {
     CudaPlan plan = std::move(planned).value();
     add_rotary(pass, problem, plan);
@@ -66,7 +57,7 @@ std::int64_t most_workspace(Pass pass, const Problem& problem, const DeviceFacts
   if (families(choice).size() == 1) return bytes;
   for (const Family* family : families(choice)) {
     const core::Result<CudaPlan> planned =
-        ask(*family, pass, problem, facts, core::best_access(pass, problem), choice);
+        ask(*family, pass, problem, facts, core::best_access(pass, problem));
     if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
   }
   return bytes;
@@ -106,7 +97,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
   std::string refusals;
   std::string last;  // the reason of the family that takes most
   for (const Family* family : families(choice)) {
-    core::Result<CudaPlan> planned = ask(*family, pass, problem, facts, access, choice);
+    core::Result<CudaPlan> planned = ask(*family, pass, problem, facts, access);
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();
       finish(*family, std::move(refusals), plan);

@@ -110,6 +110,7 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, CudaPlan& plan) {
   main.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", tiles.dim)
       .set("tile_q", tiles.tile_q)
+      .set("tile_kv", device::sm90::kBackwardTileKv)
       .set("blocks", 1)
       .set("left_bound", p.window_left.has_value())
       // Ranges alone would spill 16 bytes at dim 64.

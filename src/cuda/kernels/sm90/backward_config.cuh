@@ -1,6 +1,6 @@
 // Constants of sm90/backward.cu, from its Config:
 //   dtype; dim (of q, k, v and dout, rounded up to 64; TMA fills columns past the tensor's with
-//   zeros); tile_q; left_bound (rows begin at keys of their own);
+//   zeros); tile_q; tile_kv (kBackwardTileKv); left_bound (rows begin at keys of their own);
 //   lengths     sequences have lengths of their own: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
 //   softcap, alibi, dropout, bias_type, mask
@@ -18,7 +18,8 @@ using attn::device::sm90::BackwardParams;
 inline constexpr int kDtype = config::dtype;
 inline constexpr int kDim = config::dim;
 inline constexpr int kTileQ = config::tile_q;
-inline constexpr int kTileKv = attn::device::sm90::kBackwardTileKv;
+inline constexpr int kTileKv = config::tile_kv;
+static_assert(kTileKv == attn::device::sm90::kBackwardTileKv);
 inline constexpr int kStages = attn::device::sm90::kBackwardStages;
 inline constexpr int kWarpgroups = attn::device::sm90::kBackwardWarpgroups;  // consumers
 inline constexpr int kThreads = 128 * (1 + kWarpgroups);

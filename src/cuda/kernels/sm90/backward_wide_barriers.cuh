@@ -72,8 +72,10 @@ __device__ __forceinline__ int ExactReady() {
 __device__ __forceinline__ int ExactFree() {
   return 5 + ptx::RereadThreadIdx() / 32 % 4;
 }
-// At the end, of both warpgroups and of one.
+// At the end: warpgroup 0 waits at the first and arrives at the next, warpgroup 1 the other way
+// round. Both could not wait at one barrier: bar.sync wants all waiting warps at the same
+// instruction, and the warpgroups run code of their own.
 inline constexpr int kBarrierOfConsumers = 9;
-inline constexpr int kBarrierOfWarpgroup = 10;  // and the next
+inline constexpr int kBarrierOfWarpgroup = 11;  // and the next
 
 }  // namespace sm90

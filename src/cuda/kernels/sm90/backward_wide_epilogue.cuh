@@ -22,7 +22,8 @@ struct WideEpilogue {
   // Called by both warpgroups; `base` null: the gradient isn't wanted.
   __device__ __forceinline__ void Run(const shared::StridedTensor& tensor, float factor,
                                       int dim) const {
-    ptx::NamedBarrierWait(kBarrierOfConsumers, 256);
+    ptx::NamedBarrierArrive(kBarrierOfConsumers + 1 - warpgroup, 256);
+    ptx::NamedBarrierWait(kBarrierOfConsumers + warpgroup, 256);
     if (tensor.base == nullptr) return;
     if constexpr (config::store_elements != 0) {
       WriteElements(tensor, factor, dim);
