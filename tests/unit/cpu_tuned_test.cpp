@@ -83,6 +83,25 @@ TEST(CpuTuned, TilesThatDoNotFitArePassedOver) {
   }
 }
 
+TEST(CpuTuned, RulesForNarrowWindows) {
+  const auto tiles = [](const std::string& changes) {
+    const Problem p = parse_problem("len_q=4096 len_kv=4096 " + changes);
+    const Config c = CpuPlan(Pass::forward, p, 1, Engine::float_simd).config;
+    return Tiles{c.tile_rows, c.strip_rows, c.tile_kv, 0};
+  };
+  const std::string d64 = "heads_q=12 heads_kv=12 dim_qk=64 dim_vo=64 ";
+  const std::string d128 = "heads_q=12 heads_kv=12 dim_qk=128 dim_vo=128 ";
+  EXPECT_EQ(tiles(d64 + "causal window_left=256"), (Tiles{384, 24, 128, 0}));
+  EXPECT_EQ(tiles(d64 + "window_left=256 window_right=256"), (Tiles{384, 24, 128, 0}));
+  EXPECT_EQ(tiles(d128 + "causal window_left=256"), (Tiles{192, 24, 64, 0}));
+  for (const char* wide : {"", "causal", "causal window_left=1024", "window_left=256",
+                           "window_left=256 window_right=257"}) {
+    EXPECT_EQ(tiles(d64 + wide), (Tiles{192, 48, 64, 0})) << wide;
+  }
+  EXPECT_EQ(tiles("heads_q=2 heads_kv=2 dim_qk=64 dim_vo=64 causal window_left=256"),
+            (Tiles{192, 24, 64, 0}));  // few tasks
+}
+
 TEST(CpuTuned, TilesAreCutToTheProblem) {
   Problem p = kProblem;
   p.len_q = 40;
