@@ -137,6 +137,7 @@ class Visits {
     const long long visits = 1ll * num_kv_ * num_q_ * num_h_ * (share.full_batch ? 1 : a.batch);
     const long long begin = visits * share.split / a.splits;
     left_ = visits * (share.split + 1) / a.splits - begin;
+    if (left_ <= 0) return;  // without keys, counts are 0
     at_kv_ = static_cast<int>(begin % num_kv_);
     at_q_ = static_cast<int>(begin / num_kv_ % num_q_);
     at_h_ = static_cast<int>(begin / num_kv_ / num_q_ % num_h_);
@@ -184,9 +185,9 @@ class Visits {
 
  private:
   int kv_tile_, q_tile_, head_, seq_idx_;
-  int num_kv_, num_q_, num_h_;      // how many share the tile
-  long long left_;                  // visits from the next one
-  int at_kv_, at_q_, at_h_, at_b_;  // the next visit
+  int num_kv_, num_q_, num_h_;                      // how many share the tile
+  long long left_;                                  // visits from the next one
+  int at_kv_ = 0, at_q_ = 0, at_h_ = 0, at_b_ = 0;  // the next visit
 };
 
 }  // namespace sm80::bias_gradient
