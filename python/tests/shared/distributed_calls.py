@@ -269,9 +269,18 @@ def _bytes_moved(ranks: int, g: int) -> None:
     assert backward == each * (2 * h + 2 * max(g, ranks))
     if ranks % 2 == 0:
         mesh = init_device_mesh("cpu", (ranks // 2, 2))
-        forward, _ = moved(distributed.mesh_attention, mesh=mesh)
+        forward, backward = moved(distributed.mesh_attention, mesh=mesh)
         ring_bytes = (ranks // 2 - 1) * block
-        assert forward == ring_bytes + n // ranks * d * size / 2 * (2 * h + 2 * g)
+        pair_bytes = n // ranks * d * size / 2 * (2 * h + 2 * g)
+        assert forward == ring_bytes + pair_bytes
+        assert backward == 2 * ring_bytes + pair_bytes, (backward, ring_bytes, pair_bytes)
+    batch, queries = 2, 3
+    with distributed.traffic() as cache:
+        distributed.decode(
+            random(batch, queries, h, d), random(batch, 5, g, d), random(batch, 5, g, d)
+        )
+    moved_bytes = (ranks - 1) * batch * queries * h * (d + 1) * size
+    assert cache.sent_bytes == cache.received_bytes == moved_bytes, (cache, moved_bytes)
 
 
 def memory(rank: int, ranks: int) -> None:

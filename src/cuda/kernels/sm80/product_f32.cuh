@@ -1,8 +1,7 @@
 // The two products of attention in f32. Config: precision (attn::Precision)
 //   tf32    operands rounded to tf32, on tensor cores
-//   tf32x3  operands as sums of two tf32, of whose products the smallest is left out: 22 bits of
-//   each
-//           operand count, and the error of a sum of products is that of f32
+//   tf32x3  operands as sums of two tf32; the smallest of the four products is left out. 22 bits of
+//           each operand count, and the error of a sum of products is that of f32
 //   ieee    f32 operands, FFMA
 //
 // Tensor cores cut the sums that they add to off, towards zero: over many columns or keys that
