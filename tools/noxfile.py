@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -28,7 +27,7 @@ import python_envs  # noqa: E402
 ROOT = TOOLS.parent
 WORK = ROOT / "build" / "python"
 SECONDS_TO_FIRST_RESULT = 30
-MILLISECONDS_TO_IMPORT = 150
+MILLISECONDS_TO_IMPORT = 60  # in addition to NumPy, whose import takes 3 to 6 times as long
 SECONDS_OF_A_TEST = 600
 
 FIRST_RESULT = """
@@ -36,7 +35,7 @@ import numpy, libattn
 x = numpy.ones((1, 4, 2, 8), numpy.float32)
 assert abs(libattn.attention(x, x, x) - 1).max() < 1e-6"""
 IMPORT = """
-import time; start = time.perf_counter(); import libattn
+import numpy, time; start = time.perf_counter(); import libattn
 print(1000 * (time.perf_counter() - start))"""
 
 
@@ -67,12 +66,14 @@ def fresh(session: nox.Session, name: str) -> Path:
     session.run(*install, str(wheel()), external=True)
     in_process(session, python, FIRST_RESULT)
     seconds = time.monotonic() - began
-    milliseconds = statistics.median(float(in_process(session, python, IMPORT)) for _ in range(5))
-    session.log(f"install and first result {seconds:.1f} s, import {milliseconds:.0f} ms")
+    # The fastest: other processes only add to it.
+    milliseconds = min(float(in_process(session, python, IMPORT)) for _ in range(5))
+    session.log(f"install and first result {seconds:.1f} s, import {milliseconds:.0f} ms more")
     if seconds > SECONDS_TO_FIRST_RESULT:
         session.error(f"first result after {seconds:.1f} s; limit {SECONDS_TO_FIRST_RESULT} s")
     if milliseconds > MILLISECONDS_TO_IMPORT:
-        session.error(f"import takes {milliseconds:.0f} ms; limit {MILLISECONDS_TO_IMPORT} ms")
+        beyond = f"import takes {milliseconds:.0f} ms more than NumPy's"
+        session.error(f"{beyond}; limit {MILLISECONDS_TO_IMPORT} ms")
     session.run(*install, *python_envs.ENVIRONMENTS[name].packages, external=True)
     return python
 
