@@ -11,7 +11,8 @@ namespace attn::bench {
 
 struct TuneOptions {
   BenchOptions cells;  // cells and device; other fields are not read
-  // Per measurement of the first round; 0: 0.02 on a GPU, 0.1 on the CPU, whose calls are longer.
+  // Seconds of a measurement in the first round. 0 means 0.02 on a GPU and 0.1 on the CPU, where
+  // calls take longer.
   double seconds = 0.0;
   std::int64_t most_cells = 3;  // per kernel, evenly spaced
   bool keep = true;             // store the result

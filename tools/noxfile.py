@@ -27,7 +27,7 @@ import python_envs  # noqa: E402
 ROOT = TOOLS.parent
 WORK = ROOT / "build" / "python"
 SECONDS_TO_FIRST_RESULT = 30
-MILLISECONDS_TO_IMPORT = 60  # in addition to NumPy, whose import takes 3 to 6 times as long
+MILLISECONDS_TO_IMPORT = 60  # of libattn alone; NumPy's import takes 3 to 6 times as long
 SECONDS_OF_A_TEST = 600
 
 FIRST_RESULT = """

@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
-#include <sstream>
 
 #include "cpu/kernels/kernels.hpp"
 #include "platform/platform.hpp"
+#include "tuned/tiles_text.hpp"
 
 namespace attn::cpu {
 namespace {
@@ -40,30 +39,11 @@ std::int64_t window_of(const Problem& p) {
 }  // namespace
 
 std::string to_string(const Tiles& tiles) {
-  std::string text;
-  visit_tiles([&](const char* name, auto field) {
-    text.append(text.empty() ? "" : " ").append(name).append("=");
-    text.append(std::to_string(tiles.*field));
-  });
-  return text;
+  return tuned::tiles_text(tiles, [](const auto& visit) { visit_tiles(visit); });
 }
 
 std::optional<Tiles> parse_tiles(const std::string& text) {
-  Tiles tiles;
-  std::istringstream words(text);
-  bool good = true;
-  visit_tiles([&](const char* name, auto field) {
-    std::string word;
-    words >> word;
-    const std::string start = std::string(name) + "=";
-    const char* const end = word.data() + word.size();
-    good = good && word.starts_with(start) &&
-           std::from_chars(word.data() + start.size(), end, tiles.*field).ptr == end;
-    good = good && tiles.*field >= 0;
-  });
-  std::string rest;
-  if (!good || words >> rest) return std::nullopt;
-  return tiles;
+  return tuned::parse_tiles_text<Tiles>(text, [](const auto& visit) { visit_tiles(visit); });
 }
 
 std::string tune_key(Pass pass, const Problem& p, Engine engine) {

@@ -1,14 +1,12 @@
 // Measured tiles; see tuned.hpp.
 #include "cuda/families/sm80/tuned.hpp"
 
-#include <charconv>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
-#include <type_traits>
 
 #include "cuda/host/cache.hpp"
+#include "tuned/tiles_text.hpp"
 
 namespace attn::cuda::sm80 {
 namespace {
@@ -55,33 +53,11 @@ std::string to_string(const Shape& shape) {
 }
 
 std::string to_string(const Tiles& tiles) {
-  std::string text;
-  visit_tiles([&](const char* name, auto field) {
-    text.append(text.empty() ? "" : " ").append(name).append("=");
-    text.append(std::to_string(int{tiles.*field}));
-  });
-  return text;
+  return tuned::tiles_text(tiles, [](const auto& visit) { visit_tiles(visit); });
 }
 
 std::optional<Tiles> parse_tiles(const std::string& text) {
-  Tiles tiles;
-  std::istringstream words(text);
-  bool good = true;
-  visit_tiles([&](const char* name, auto field) {
-    std::string word;
-    words >> word;
-    const std::string start = std::string(name) + "=";
-    int value = -1;
-    const char* const end = word.data() + word.size();
-    good = good && word.starts_with(start) &&
-           std::from_chars(word.data() + start.size(), end, value).ptr == end;
-    using Field = std::remove_reference_t<decltype(tiles.*field)>;
-    good = good && value >= 0 && (!std::is_same_v<Field, bool> || value <= 1);
-    tiles.*field = static_cast<Field>(value);
-  });
-  std::string rest;
-  if (!good || words >> rest) return std::nullopt;
-  return tiles;
+  return tuned::parse_tiles_text<Tiles>(text, [](const auto& visit) { visit_tiles(visit); });
 }
 
 Tuned::Tuned(const std::string& root, std::string device)

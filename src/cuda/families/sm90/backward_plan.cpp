@@ -51,7 +51,7 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
 
 // dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
 // with ALiBi or dropout exceeds the registers of 128 queries, some biases and masks shared memory:
-// these use the tiles of dim 128, whose columns past 64 are zeros.
+// these use the tiles of dim 128 and multiply zeros in the columns past 64.
 Tiles tiles_of(const Problem& p) {
   constexpr Tiles kDim64{.dim = 64, .tile_q = 128};
   constexpr Tiles kDim128{.dim = 128, .tile_q = 64};

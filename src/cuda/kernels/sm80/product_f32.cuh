@@ -34,7 +34,7 @@ __device__ __forceinline__ void Split(float x, unsigned (&parts)[kParts]) {
   }
 }
 
-// An accumulator as fragment A, whose k index is that of the permuted columns.
+// Turns an accumulator into fragment A. Its k index is that of the permuted columns.
 __device__ __forceinline__ void SplitFragment(const float (&c)[4], unsigned (*fragment)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
@@ -104,8 +104,8 @@ __device__ __forceinline__ void MultiplyTransposedIeee(unsigned x_tile, unsigned
   }
 }
 
-// An infinite operand has no sum of parts: elements that became NaN are computed again, in f32. To
-// be told apart they need no more than one test of all.
+// An infinite operand has no sum of parts: elements that became NaN are computed again, in f32. One
+// test finds out whether there are any.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void RepeatNan(unsigned x_tile, unsigned y_tile, float (&c)[kM][kN][4]) {
   float all = 0.0f;
@@ -264,8 +264,8 @@ __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * 
   }
 }
 
-// One step of 8 columns of X, whose k index is permuted as above, with Y's columns as they are: c
-// += X Y for 8 rows of Y from y_row and 8 kN columns from `column`. x[n][m]: part n of fragment m.
+// c += X Y for 8 columns of X, 8 rows of Y from y_row and 8 kN columns of Y from `column`. X's k
+// index is permuted as above, Y's columns are not. x[n][m]: part n of fragment m.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void MultiplyStepF32(const unsigned (*x)[kM][4], unsigned y_tile,
                                                 int y_row, int column, float (&c)[kM][kN][4]) {
