@@ -22,8 +22,8 @@ std::int64_t vector_elements(DType dtype) {
   return kVectorBytes / std::max<std::int64_t>(element_size(dtype), 1);
 }
 
-// Whether TMA loads tiles of a bias or mask [b|1, h|1, len_q|1, len_kv|1].
-bool tma_loads_scores(const TensorView& view) {
+// Whether TMA takes tiles of a bias, its gradient or a mask [b|1, h|1, len_q|1, len_kv|1].
+bool tma_takes_scores_of(const TensorView& view) {
   constexpr std::size_t kKeys = 3;
   if (view.rank != 4 || reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes != 0) {
     return false;
@@ -45,7 +45,10 @@ bool tma_takes_scores(Pass pass, const Problem& p, const Arguments& a) {
   const bool has_modifier = p.softcap || p.alibi || p.bias.given;
   const bool folds_scale = pass != Pass::backward && !has_modifier;
   if (folds_scale && a.scale && !(*a.scale > 0.0)) return false;
-  return (!p.bias.given || tma_loads_scores(a.bias)) && (!p.mask.given || tma_loads_scores(a.mask));
+  for (const TensorView* view : {&a.bias, &a.mask, &a.dbias}) {
+    if (view->given() && !tma_takes_scores_of(*view)) return false;
+  }
+  return true;
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ namespace attn::core {
 enum class Access : std::uint8_t {
   element,  // one element at a time
   vector,   // 16 bytes at a time; a tile's rows within 2^31 bytes
-  // By the Tensor Memory Accelerator of CUDA, into and out of every tensor of rows, and from bias
-  // and mask; and the forward's scale is positive or multiplied in a score modifier.
+  // By the Tensor Memory Accelerator of CUDA, into and out of every tensor of rows, from bias and
+  // mask, and into dbias; and the forward's scale is positive or multiplied in a score modifier.
   tma,
 };
 

@@ -174,6 +174,38 @@ BACKWARD = (
         "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=hqk dtype_bias=f32"
         " dropout causal",
     ),
+    # dbias: stored by TMA if it is of q's type and no sum, else summed in f32; the last by a kernel
+    # of its own.
+    (
+        "",
+        "batch=2 heads_q=4 heads_kv=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=bhqk"
+        " dtype_bias=bf16 dbias causal",
+    ),
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=400 len_kv=336 dim_qk=128 dim_vo=128 bias=hqk"
+        " dtype_bias=f16 dbias dropout window_left=100 window_right=20",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 bias=bhqk dtype_bias=bf16 dbias mask=hqk",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=bhqk"
+        " dtype_bias=f16 dbias kv_begin lengths_q lengths_kv deterministic",
+    ),
+    (
+        "",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=qk"
+        " dtype_bias=bf16 dbias alibi accumulate",
+    ),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=hqk dbias"
+        " deterministic",
+    ),
     (
         "lengths=varied",
         "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "core/divide_up.hpp"
+#include "cuda/families/bias_gradient.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/families/sm80/decode_plan.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
+#include "cuda/families/sm80/score_config.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
-#include "cuda/kernels/passes/bias_gradient_convert.cuh"
-#include "cuda/kernels/passes/bias_gradient_sum.cuh"
 #include "cuda/kernels/passes/sink_gradient.cuh"
 #include "cuda/kernels/passes/uncovered_rows.cuh"
 
@@ -47,20 +47,6 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   return {};
 }
 
-// The constants of every kernel that computes scores.
-void set_problem(Config& config, const Problem& p, const Shape& shape, bool element_access) {
-  config.set("dtype", static_cast<int>(p.dtype))
-      .set("precision", static_cast<int>(p.dtype == DType::f32 ? p.precision : Precision::tf32x3))
-      .set("dim_qk", shape.dim_qk)
-      .set("dim_vo", shape.dim_vo)
-      .set("softcap", shape.softcap)
-      .set("alibi", shape.alibi)
-      .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
-      .set("mask", shape.mask)
-      .set("dropout", shape.dropout)
-      .set("element_access", element_access);
-}
-
 KernelSpec& add_main(CudaPlan& plan, const char* source, const char* entry, const Shape& shape,
                      const Tiles& tiles, std::int64_t blocks) {
   plan.main = plan.num_kernels;
@@ -85,78 +71,23 @@ CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Til
   return plan;
 }
 
-// The bias's gradient, a kernel of its own. Where it has too few tiles for the device, each is the
-// sum of several parts, which another kernel adds up.
-struct BiasGradient {
-  BiasGradientTiles tiles;
-  std::int64_t blocks = 0;
-  int splits = 1;
-};
-
-BiasGradient plan_bias_gradient(const Problem& p, const Shape& shape, const DeviceFacts& facts) {
-  BiasGradient made;
-  made.tiles = choose_bias_gradient_tiles(shape, facts);
-  std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
-  std::int64_t blocks = 1;
-  const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
-  dimension(p.bias.batch, p.batch);
-  dimension(p.bias.head, p.heads_q);
-  dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
-  dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
-  const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
-  if (blocks > 0 && blocks < wanted) {
-    made.splits = static_cast<int>(
-        std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
-  }
-  made.blocks = blocks * made.splits;
-  return made;
-}
-
-// Whether the main kernel adds up the bias's gradient in f32 sums, which a small kernel writes: two
-// products fewer than a kernel of its own, for memory and an order of sums that changes from run to
-// run. Reductions of 16 bytes came with 9.0; softcap's derivative is in the main kernel's ds;
-// problems that load by elements are too rare for a kernel more. Decided by the problem, not by the
-// call's access, so that the workspace is the same for every access.
-bool adds_bias_gradient(const Problem& p, const DeviceFacts& facts) {
-  if (core::best_access(Pass::backward, p) == core::Access::element) return false;
-  if (!p.dbias || !(p.dq || p.dk || p.dv) || p.softcap || p.dtype == DType::f32) return false;
-  if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
-  const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
-  return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
-}
-
-void add_bias_gradient(CudaPlan& plan, const Problem& p, const Shape& shape,
-                       const BiasGradient& made, bool element_access) {
-  const BiasGradientTiles& tiles = made.tiles;
-  KernelSpec& spec = plan.add("sm80/bias_gradient.cu", "attn_bias_gradient",
-                              static_cast<unsigned>(32 * tiles.warps), made.blocks);
-  spec.shared_bytes = static_cast<unsigned>(shared_bytes_of(shape, tiles));
-  set_problem(spec.config, p, shape, element_access);
-  spec.config.set("tile_q", tiles.tile_q)
-      .set("tile_kv", tiles.tile_kv)
-      .set("warps", tiles.warps)
-      .set("stages", tiles.stages)
-      .set("blocks", tiles.blocks);
-  if (made.splits > 1) {
-    plan.add("passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
-             device::bias_gradient_sum::kThreads,
-             core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
-  }
-}
-
 // Statistics of rows; then dk, dv and dq_accum; then dq, dbias and dsink.
 CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
                        const DeviceFacts& facts, bool element_access) {
   CudaPlan plan(Pass::backward, p);
   const bool packed_q = p.layout_q == Layout::packed;
   const bool main_wanted = p.dq || p.dk || p.dv;
-  const bool adds_bias = adds_bias_gradient(p, facts);
+  // The derivative of softcap is in the main kernel's ds; problems that load by elements are too
+  // rare for a kernel more. Decided by the problem, not by the call's access, so that the workspace
+  // is the same for every access.
+  const bool adds_bias = !p.softcap && p.dtype != DType::f32 &&
+                         core::best_access(Pass::backward, p) != core::Access::element &&
+                         can_sum_bias_gradient(p, facts);
   const bool bias_apart = p.dbias && !adds_bias;
-  const BiasGradient bias = bias_apart ? plan_bias_gradient(p, shape, facts) : BiasGradient{};
   plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
                                .dim = p.dq ? shape.dim_qk : 0,
                                .dq_semaphore = p.dq && p.deterministic,
-                               .splits = bias.splits,
+                               .splits = bias_apart ? bias_gradient_splits(p, facts) : 1,
                                .dbias_accum = adds_bias});
   plan.workspace_bytes = plan.workspace.bytes;
 
@@ -188,13 +119,8 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
              core::divide_up(rows, device::backward_postprocess::kRows) * p.heads_q *
                  (packed_q ? 1 : p.batch));
   }
-  if (bias_apart) add_bias_gradient(plan, p, shape, bias, element_access);
-  if (adds_bias) {
-    plan.add("passes/bias_gradient_convert.cu", "attn_bias_gradient_convert",
-             device::bias_gradient_convert::kThreads,
-             core::divide_up(p.len_kv, device::bias_gradient_convert::kKeys) *
-                 (dbias_accum_rows(p) / device::bias_gradient_convert::kQueries));
-  }
+  if (bias_apart) add_bias_gradient(plan, p, facts, element_access);
+  if (adds_bias) add_bias_gradient_convert(plan, p);
   if (p.dsink) {
     plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
              p.heads_q);

@@ -34,6 +34,10 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
               params.bias);
   maps.scores("mask", from.tensors.mask, plan.problem.mask, device::sm90::kBackwardTileKv,
               params.mask);
+  if (config.get("dbias") == device::sm90::kDbiasStored) {
+    maps.scores("dbias", from.tensors.dbias, plan.problem.bias, device::sm90::kBackwardTileKv,
+                params.dbias);
+  }
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
   for (KernelLaunch& launch : launches) {

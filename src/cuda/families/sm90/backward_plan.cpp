@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/divide_up.hpp"
+#include "cuda/families/bias_gradient.hpp"
 #include "cuda/families/sm90/backward_wide_plan.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
@@ -71,7 +72,7 @@ std::string type_refusal(const Problem& p) {
 }
 
 std::string option_refusal(const Problem& p) {
-  if (p.dbias) return "has no gradient of a bias";
+  if (p.dbias && !(p.dq || p.dk || p.dv)) return "has no kernel for the gradient of a bias alone";
   if (p.softcap && p.bias.given) return "has no backward with softcap and a bias";
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && (!extent->q || !extent->kv)) {
@@ -100,7 +101,25 @@ std::string size_refusal(const Problem& p) {
   return {};
 }
 
-void add_narrow_backward(const Problem& p, const Tiles& tiles, CudaPlan& plan) {
+// How dbias is computed.
+enum class Dbias {
+  none,
+  stored,  // tiles of rounded dS, by TMA
+  summed,  // f32 sums in global memory, which a kernel converts
+  apart,   // by a kernel of its own
+};
+static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
+static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
+
+Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
+  if (!p.dbias) return Dbias::none;
+  const bool one_owner = (p.bias.batch || p.batch == 1) && (p.bias.head || p.heads_q == 1);
+  const bool as_rounded = p.dbias_type() == p.dtype && !p.accumulate && !p.nonfinite_zero;
+  if (one_owner && as_rounded) return Dbias::stored;
+  return can_sum_bias_gradient(p, facts) ? Dbias::summed : Dbias::apart;
+}
+
+void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, CudaPlan& plan) {
   constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
   KernelSpec& main =
       plan.add("sm90/backward.cu", kBackwardEntry, kThreads,
@@ -121,6 +140,7 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, CudaPlan& plan) {
       .set("alibi", p.alibi)
       .set("dropout", p.dropout)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
+      .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias))
       .set("mask", p.mask.given)
       .set("element_access", false);
 }
@@ -138,12 +158,15 @@ std::string backward_refusal(const Problem& p, core::Access access) {
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
 }
 
-CudaPlan plan_backward(const Problem& p) {
+CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const Tiles tiles = tiles_of(p);
+  const Dbias dbias = dbias_of(p, facts);
   CudaPlan plan(Pass::backward, p);
   plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
                                .dim = p.dq ? tiles.dim : 0,
-                               .dq_semaphore = p.dq && p.deterministic});
+                               .dq_semaphore = p.dq && p.deterministic,
+                               .splits = dbias == Dbias::apart ? bias_gradient_splits(p, facts) : 1,
+                               .dbias_accum = dbias == Dbias::summed});
   plan.workspace_bytes = plan.workspace.bytes;
   KernelSpec& before = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
                                 device::backward_preprocess::kThreads,
@@ -158,7 +181,7 @@ CudaPlan plan_backward(const Problem& p) {
   if (needs_wide_backward(p)) {
     add_wide_backward(p, plan);
   } else {
-    add_narrow_backward(p, tiles, plan);
+    add_narrow_backward(p, tiles, dbias, plan);
   }
   if (p.dq) {
     const bool packed = is_packed(p.layout_q);
@@ -168,6 +191,8 @@ CudaPlan plan_backward(const Problem& p) {
                              std::int64_t{device::backward_postprocess::kRows}) *
                  p.heads_q * (packed ? 1 : p.batch));
   }
+  if (dbias == Dbias::apart) add_bias_gradient(plan, p, facts, false);
+  if (dbias == Dbias::summed) add_bias_gradient_convert(plan, p);
   if (p.dsink) {
     plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
              p.heads_q);

@@ -14,6 +14,6 @@ inline constexpr const char* kBackwardEntry = "attn_backward_sm90";
 // Why the kernel does not run the problem; "" if it does.
 std::string backward_refusal(const Problem& problem, core::Access access);
 // For problems that are not refused.
-CudaPlan plan_backward(const Problem& problem);
+CudaPlan plan_backward(const Problem& problem, const DeviceFacts& facts);
 
 }  // namespace attn::cuda::sm90

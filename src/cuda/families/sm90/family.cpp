@@ -33,7 +33,7 @@ class Sm90 final : public Family {
                               core::Access access) const override {
     std::string why = refusal(pass, problem, facts, access);
     if (!why.empty()) return core::Result<CudaPlan>::none(std::move(why));
-    if (pass == Pass::backward) return plan_backward(problem);
+    if (pass == Pass::backward) return plan_backward(problem, facts);
     return plan_forward(problem, facts);
   }
 

@@ -5,12 +5,14 @@
 // f32 dK, dV of its keys and visits the tiles of queries that see them, for each query head of the
 // key head, so no sum over heads remains. The producer warpgroup loads (backward_producer.cuh); two
 // consumer warpgroups own 64 keys each (backward_consumer.cuh). dQ of each step is added to
-// dq_accum in global memory by bulk reductions; passes/backward_postprocess.cu converts it.
+// dq_accum in global memory by bulk reductions; passes/backward_postprocess.cu converts it. dbias:
+// backward_dbias.cuh.
 //
 // Config: backward_config.cuh. Shared memory: backward_shared.cuh.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm90/backward_consumer.cuh"
+#include "sm90/backward_dbias.cuh"
 #include "sm90/backward_epilogue.cuh"
 #include "sm90/backward_producer.cuh"
 
@@ -23,11 +25,14 @@ __device__ __forceinline__ void Produce(const BackwardParams& p, const KeyTile& 
   const BackwardBarriers barriers(memory);
   if (warp == 3) {
     RowLoader{p, keys, memory, barriers}.Run();
-  } else if (threadIdx.x % 32 == 0) {
-    if (warp == 0) {
-      TileLoader{p, keys, memory, barriers}.Run();
-    } else {
-      DqAdder{p, keys, memory, barriers, warp - 1}.Run();
+  } else if (warp == 0) {
+    if (threadIdx.x % 32 == 0) TileLoader{p, keys, memory, barriers}.Run();
+  } else {
+    const DbiasStore dbias{p, keys, memory, warp - 1};
+    if (threadIdx.x % 32 == 0) DqAdder{p, keys, memory, barriers, warp - 1, dbias}.Run();
+    if constexpr (kStoresDbias) {
+      __syncwarp();
+      dbias.ZeroTilesNotVisited();
     }
   }
 }
@@ -42,7 +47,8 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   __syncthreads();
   ptx::WaitForPrimary();
   const KeyTile keys(p.common, memory);
-  if (keys.j0 >= keys.seq.rows_kv) return;
+  // Past the rows of dK and dV there may still be zeros of dbias to store.
+  if (!kStoresDbias && keys.j0 >= keys.seq.rows_kv) return;
   if constexpr (kRowRanges) {
     keys.List(p.common);
     __syncthreads();

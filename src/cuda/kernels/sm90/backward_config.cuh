@@ -4,6 +4,7 @@
 //   lengths     sequences have lengths of their own: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
 //   softcap, alibi, dropout, bias_type, mask
+//   dbias       kDbiasStored, kDbiasSummed, or 0: not by this kernel
 //   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
@@ -30,6 +31,8 @@ inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
 inline constexpr int kBiasTileBytes = kTileQ * kTileKv * kBiasBytes;
 inline constexpr int kMaskTileBytes = kTileQ * kTileKv * kMaskBytes;
 inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
+inline constexpr bool kStoresDbias = config::dbias == attn::device::sm90::kDbiasStored;
+inline constexpr bool kSumsDbias = config::dbias == attn::device::sm90::kDbiasSummed;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
 inline constexpr attn::device::sm90::BackwardShared kShared =

@@ -14,6 +14,7 @@
 #include "ptx/wgmma.cuh"
 #include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
+#include "sm90/backward_dbias.cuh"
 #include "sm90/backward_keys.cuh"
 #include "sm90/backward_options.cuh"
 
@@ -91,7 +92,7 @@ struct Consumer {
     if constexpr (kScoreTiles) Release(BackwardBarriers::kScoresFree);
     options.GenerateBits(i0, keys.j0 + WarpKey(), s);
     ptx::WgmmaWait<0>();
-    ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
+    ComputeDs(options, stage, DbiasOf(head, i0), s, dp, p_pairs, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
     IssueKeyGradient(p_pairs, dout, dv);
@@ -278,14 +279,19 @@ struct Consumer {
     }
   }
 
+  __device__ __forceinline__ DbiasSum DbiasOf(int head, int i0) const {
+    return {p.common, keys.seq, head, i0, keys.j0 + WarpKey()};
+  }
+
   // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
   // The rounded P and dS take the registers of P and dP.
   // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
-  __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, const Scores& s,
-                                            const Scores& dp, Fragments& p_pairs,
+  __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, DbiasSum dbias,
+                                            const Scores& s, const Scores& dp, Fragments& p_pairs,
                                             Fragments& ds_pairs) const {
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
+      float ds[4];
       const float2 delta = LoadRows(kShared.delta, stage, i);
       float2 lse{};
       if constexpr (kSoftcap) lse = LoadRows(kShared.lse, stage, i);
@@ -321,10 +327,11 @@ struct Consumer {
           x *= slope.x;
           y *= slope.y;
         }
-        ds_pairs[2 * i + h] =
-            ptx::Pack<kDtype>(x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x),
-                              y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y));
+        ds[2 * h] = x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x);
+        ds[2 * h + 1] = y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y);
+        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds[2 * h], ds[2 * h + 1]);
       }
+      if constexpr (kSumsDbias) dbias.Add(p.common, i, ds);
     }
   }
 

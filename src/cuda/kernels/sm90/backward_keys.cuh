@@ -75,6 +75,11 @@ struct KeyTile {
     return reinterpret_cast<const int4*>(a.q_ranges) + seq.idx * tiles;
   }
 
+  // Whether the block visits the n-th tile of queries.
+  __device__ __forceinline__ bool Visits(int n) const {
+    if (n < tile_begin || n >= tile_end) return false;
+    return !kRowRanges || list.Next(n, n + 1) == n;
+  }
   // Whether every query of the tile from i0 exists and sees every key.
   __device__ __forceinline__ bool IsFull(int i0) const {
     if constexpr (kRowRanges) return !list.IsPartial(i0 / kTileQ);

@@ -12,6 +12,7 @@ struct BackwardParams {
   Arguments common;
   // Likewise: 64 queries, and 128 bytes of keys.
   TensorMap bias, mask;
+  TensorMap dbias;  // with kDbiasStored
 };
 
 }  // namespace attn::device::sm90

@@ -1,6 +1,6 @@
 // The producer warpgroup of sm90/backward.cu, a role per warp:
 //   TileLoader  warp 0: K, V once, then Q and dO of each step, by TMA
-//   DqAdder     warps 1 and 2: adds a consumer warpgroup's dQ to dq_accum
+//   DqAdder     warps 1 and 2: adds a consumer warpgroup's dQ to dq_accum, stores its dS to dbias
 //   RowLoader   warp 3: lse and delta of each step
 #pragma once
 #include "ptx/memory.cuh"
@@ -9,6 +9,7 @@
 #include "shared/dq_accum.cuh"
 #include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
+#include "sm90/backward_dbias.cuh"
 #include "sm90/backward_keys.cuh"
 #include "sm90/score_tile.cuh"
 
@@ -202,6 +203,7 @@ struct DqAdder {
   unsigned base;  // shared memory
   BackwardBarriers barriers;
   int warpgroup;
+  DbiasStore dbias;
 
   __device__ __forceinline__ void Run() const {
     const Arguments& a = p.common;
@@ -209,6 +211,13 @@ struct DqAdder {
         base + kShared.dq + static_cast<unsigned>(warpgroup * 4 * kDqPieceBytes);
     ForEachTile(a, keys, [&](int step, int head, int i0) {
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
+      if constexpr (kStoresDbias) {
+        dbias.Store(step % kStages, head, i0);
+        if (a.dq_accum.base == nullptr) {
+          ptx::TmaStoreCommit();
+          ptx::TmaStoreWaitRead();
+        }
+      }
       if (a.dq_accum.base != nullptr) {
         unsigned* const semaphore = Acquire(head, i0);
         const int row = i0 + kDqRows * warpgroup;

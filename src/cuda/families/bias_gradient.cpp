@@ -1,0 +1,84 @@
+// The kernels of a bias's gradient in a plan; see bias_gradient.hpp.
+#include "cuda/families/bias_gradient.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/divide_up.hpp"
+#include "cuda/families/sm80/heuristics.hpp"
+#include "cuda/families/sm80/score_config.hpp"
+#include "cuda/kernels/passes/bias_gradient_convert.cuh"
+#include "cuda/kernels/passes/bias_gradient_sum.cuh"
+
+namespace attn::cuda {
+namespace {
+
+// sm80/bias_gradient.cu
+struct Apart {
+  sm80::Shape shape;
+  sm80::BiasGradientTiles tiles;
+  std::int64_t blocks = 0;
+  int splits = 1;
+};
+
+Apart plan_apart(const Problem& p, const DeviceFacts& facts) {
+  Apart made;
+  made.shape = sm80::shape_of(Pass::backward, p);
+  made.tiles = sm80::choose_bias_gradient_tiles(made.shape, facts);
+  std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
+  std::int64_t blocks = 1;
+  const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
+  dimension(p.bias.batch, p.batch);
+  dimension(p.bias.head, p.heads_q);
+  dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
+  dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
+  const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
+  if (blocks > 0 && blocks < wanted) {
+    made.splits = static_cast<int>(
+        std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
+  }
+  made.blocks = blocks * made.splits;
+  return made;
+}
+
+}  // namespace
+
+bool can_sum_bias_gradient(const Problem& p, const DeviceFacts& facts) {
+  if (!p.dbias || !(p.dq || p.dk || p.dv)) return false;
+  if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
+  const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
+  return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
+}
+
+void add_bias_gradient_convert(CudaPlan& plan, const Problem& p) {
+  plan.add("passes/bias_gradient_convert.cu", "attn_bias_gradient_convert",
+           device::bias_gradient_convert::kThreads,
+           core::divide_up(p.len_kv, device::bias_gradient_convert::kKeys) *
+               (dbias_accum_rows(p) / device::bias_gradient_convert::kQueries));
+}
+
+int bias_gradient_splits(const Problem& p, const DeviceFacts& facts) {
+  return plan_apart(p, facts).splits;
+}
+
+void add_bias_gradient(CudaPlan& plan, const Problem& p, const DeviceFacts& facts,
+                       bool element_access) {
+  const Apart made = plan_apart(p, facts);
+  const sm80::BiasGradientTiles& tiles = made.tiles;
+  KernelSpec& spec = plan.add("sm80/bias_gradient.cu", "attn_bias_gradient",
+                              static_cast<unsigned>(32 * tiles.warps), made.blocks);
+  spec.shared_bytes = static_cast<unsigned>(sm80::shared_bytes_of(made.shape, tiles));
+  sm80::set_problem(spec.config, p, made.shape, element_access);
+  spec.config.set("tile_q", tiles.tile_q)
+      .set("tile_kv", tiles.tile_kv)
+      .set("warps", tiles.warps)
+      .set("stages", tiles.stages)
+      .set("blocks", tiles.blocks);
+  if (made.splits > 1) {
+    plan.add("passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
+             device::bias_gradient_sum::kThreads,
+             core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
+  }
+}
+
+}  // namespace attn::cuda
