@@ -189,6 +189,27 @@ TEST_F(CudaSm90Call, GivesTheBackwardItsParameters) {
   EXPECT_NE(p.common.dq_accum.base, nullptr);
 }
 
+TEST_F(CudaSm90Call, MapsTheGradientOfABiasThatIsNoSum) {
+  Arguments& a = arguments;
+  a.dout = make(DType::bf16, {2, 304, 4, 64});
+  a.dq = make(DType::bf16, {2, 304, 4, 64});
+  a.bias = make(DType::bf16, {2, 4, 304, 160});
+  a.dbias = make(DType::bf16, {2, 4, 304, 160});
+  const BackwardParams stored = launched(describe(a), workspace, Pass::backward).backward;
+  EXPECT_EQ(stored.dbias.words[0], address(a.dbias));
+  EXPECT_EQ(dims(stored.dbias), (Dims{160, 304, 4, 2}));
+  EXPECT_EQ(box(stored.dbias), (Box{64, 64, 1, 1}));
+  EXPECT_EQ(map_of(stored.dbias).swizzle, abi::kTensorMapSwizzle128);
+  EXPECT_EQ(stored.common.dbias_accum, nullptr);
+  a.dbias.strides[2] = 164;
+  EXPECT_EQ(core::access_of(Pass::backward, describe(a), a), core::Access::vector)
+      << "rows that begin at 8 bytes";
+  a.dbias = make(DType::f32, {2, 4, 304, 160});
+  const BackwardParams summed = launched(describe(a), workspace, Pass::backward).backward;
+  EXPECT_EQ(summed.dbias.words[0], 0u);
+  EXPECT_NE(summed.common.dbias_accum, nullptr);
+}
+
 TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {
   Arguments& a = arguments;
   a.q = make(DType::bf16, {600, 4, 64});

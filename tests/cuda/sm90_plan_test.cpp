@@ -87,7 +87,8 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
   EXPECT_EQ(reason(kLong, Access::vector), "sm90: needs the access tma, the call's is vector");
   EXPECT_EQ(reason("dim_qk=128 dim_vo=128 len_q=4194305 len_kv=64 kv_end"),
             "sm90: takes up to 4194304 queries with kv_begin or kv_end");
-  EXPECT_EQ(reason(kLong + "bias=hqk dbias"), "sm90: has no gradient of a bias");
+  EXPECT_EQ(reason(kLong + "bias=hqk dbias dq=0 dk=0 dv=0"),
+            "sm90: has no kernel for the gradient of a bias alone");
   EXPECT_EQ(reason(kLong + "bias=hqk softcap"), "sm90: has no backward with softcap and a bias");
   EXPECT_EQ(reason(kLong + "mask=bk"),
             "sm90: takes no bias or mask that broadcasts queries or keys");
@@ -234,6 +235,44 @@ TEST(CudaSm90Plan, BackwardsWithOptions) {
   EXPECT_STREQ(packed.kernels[1].entry, "attn_uncovered_gradients");
   EXPECT_EQ(packed.blocks[packed.main], 4 * 2 * 4);
   EXPECT_EQ(packed.blocks[3], 10 * 4) << "rows of the packed tensor";
+}
+
+// The main kernel stores tiles of dS, adds them to f32 sums, or leaves dbias to another kernel.
+TEST(CudaSm90Plan, GradientsOfABias) {
+  struct Expected {
+    const char* options;
+    int dbias;
+    std::vector<std::string> last;  // kernels after the main one
+  };
+  const std::string post = "attn_backward_postprocess";
+  const std::string convert = "attn_bias_gradient_convert";
+  const Expected expected[] = {
+      {"bias=bhqk dtype_bias=bf16", 1, {post}},
+      {"bias=bhqk dtype_bias=bf16 deterministic", 1, {post}},
+      {"bias=bhqk dtype_bias=f16", 2, {post, convert}},
+      {"bias=bhqk dtype_bias=bf16 dtype_dbias=f32 deterministic", 2, {post, convert}},
+      {"bias=bhqk dtype_bias=bf16 accumulate", 2, {post, convert}},
+      {"bias=bhqk dtype_bias=bf16 nonfinite_zero", 2, {post, convert}},
+      {"bias=hqk dtype_bias=bf16", 2, {post, convert}},
+      {"bias=qk dtype_bias=f32", 2, {post, convert}},
+      {"bias=hqk dtype_bias=bf16 deterministic", 0, {post, "attn_bias_gradient"}},
+      {"bias=qk deterministic batch=1 heads_q=1 heads_kv=1", 2, {post, convert}},
+      {"bias=qk deterministic len_q=128 len_kv=128",
+       0,
+       {post, "attn_bias_gradient", "attn_bias_gradient_sum"}},
+  };
+  for (const Expected& e : expected) {
+    const CudaPlan plan =
+        plan_of(kLong + "dbias " + e.options, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
+    EXPECT_EQ(plan.kernels[plan.main].config.get("dbias"), e.dbias) << e.options;
+    std::vector<std::string> last;
+    for (std::size_t i = plan.main + 1; i < plan.num_kernels; ++i) {
+      last.emplace_back(plan.kernels[i].entry);
+    }
+    EXPECT_EQ(last, e.last) << e.options;
+    EXPECT_EQ(plan.workspace.dbias_accum.bytes > 0, e.dbias == 2) << e.options;
+  }
 }
 
 TEST(CudaSm90Plan, WorkspaceIsTheSameForEveryAccess) {

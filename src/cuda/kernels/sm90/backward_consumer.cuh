@@ -92,7 +92,8 @@ struct Consumer {
     if constexpr (kScoreTiles) Release(BackwardBarriers::kScoresFree);
     options.GenerateBits(i0, keys.j0 + WarpKey(), s);
     ptx::WgmmaWait<0>();
-    ComputeDs(options, stage, DbiasOf(head, i0), s, dp, p_pairs, ds_pairs);
+    ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
+    if constexpr (kSumsDbias) AddDbias(head, i0, dp, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
     IssueKeyGradient(p_pairs, dout, dv);
@@ -279,19 +280,15 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ DbiasSum DbiasOf(int head, int i0) const {
-    return {p.common, keys.seq, head, i0, keys.j0 + WarpKey()};
-  }
-
   // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
   // The rounded P and dS take the registers of P and dP.
+  // With kSumsDbias dS stays in f32, in the registers of dP.
   // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
-  __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, DbiasSum dbias,
-                                            const Scores& s, const Scores& dp, Fragments& p_pairs,
+  __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, const Scores& s,
+                                            Scores& dp, Fragments& p_pairs,
                                             Fragments& ds_pairs) const {
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
-      float ds[4];
       const float2 delta = LoadRows(kShared.delta, stage, i);
       float2 lse{};
       if constexpr (kSoftcap) lse = LoadRows(kShared.lse, stage, i);
@@ -327,11 +324,28 @@ struct Consumer {
           x *= slope.x;
           y *= slope.y;
         }
-        ds[2 * h] = x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x);
-        ds[2 * h + 1] = y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y);
-        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds[2 * h], ds[2 * h + 1]);
+        const float ds_x = x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x);
+        const float ds_y = y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y);
+        if constexpr (kSumsDbias) {
+          dp[4 * i + 2 * h] = ds_x;
+          dp[4 * i + 2 * h + 1] = ds_y;
+        } else {
+          ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds_x, ds_y);
+        }
       }
-      if constexpr (kSumsDbias) dbias.Add(p.common, i, ds);
+    }
+  }
+
+  // Adds dS to the sums of dbias, and rounds it. After all of dS is computed: the rounded P takes
+  // half the registers of P, which is room for the addresses.
+  __device__ __forceinline__ void AddDbias(int head, int i0, const Scores& ds,
+                                           Fragments& ds_pairs) const {
+    DbiasSum sum(p.common, keys.seq, head, i0, keys.j0 + WarpKey());
+#pragma unroll
+    for (int i = 0; i < kTileQ / 8; ++i) {
+      sum.Add(p.common, i, ds + 4 * i);
+      ds_pairs[2 * i] = ptx::Pack<kDtype>(ds[4 * i], ds[4 * i + 1]);
+      ds_pairs[2 * i + 1] = ptx::Pack<kDtype>(ds[4 * i + 2], ds[4 * i + 3]);
     }
   }
 

@@ -76,12 +76,11 @@ struct DbiasSum {
   // `i0`: the tile's first query; `j`: the warp's first key.
   __device__ __forceinline__ DbiasSum(const Arguments& a, const Sequence& seq, int head, int i0,
                                       int j)
-      : to(shared::DbiasAccumAddress(a, seq.idx, head, i0, j) +
-           16 * (ptx::RereadThreadIdx() % 32)),
+      : to(shared::DbiasAccumAddress(a, seq.idx, head, i0, j) + 16 * (ptx::RereadThreadIdx() % 32)),
         num_queries(j < seq.len_kv ? seq.len_q - i0 : 0) {}
 
   // dS of queries 8 i to 8 i + 7; called in ascending order of i.
-  __device__ __forceinline__ void Add(const Arguments& a, int i, const float (&ds)[4]) {
+  __device__ __forceinline__ void Add(const Arguments& a, int i, const float* ds) {
     if (8 * i < num_queries) {
       ptx::AddGlobal(reinterpret_cast<float*>(to), ds[0], ds[1], ds[2], ds[3]);
     }
