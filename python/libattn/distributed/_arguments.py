@@ -7,7 +7,7 @@ What comes after depends on values that all ranks have compared, so that all rai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ from .._options import VALUES, unknown
 from ..torch import _attention as _torch
 from . import _layout
 from ._blocks import Band
+from ._call import Call
 from ._groups import Fact, Group, agree
-from ._ring import Call
 
 _REFUSED = {
     "rope": "rotate q and k before the call: libattn.torch.rope(x, positions=...), with "
@@ -166,10 +166,7 @@ def _check_packed(a: Arguments) -> None:
         )
     if not a.packed:
         raise refuse(a.function, "cu_len_q", "one with q [b, ...]", "packed q [rows, heads, dim]")
-    if a.get("dropout_p"):
-        accepted = "documents in one row (kv_begin), which draw by the row's positions"
-        raise refuse(a.function, "dropout_p", "dropout of packed sequences", accepted)
-    for name in ("kv_begin", "kv_end", "len_q", "len_kv", "bias", "mask"):
+    for name in ("kv_begin", "kv_end", "len_q", "len_kv"):
         if name in a.options:
             raise refuse(a.function, name, "one with packed sequences", "none, or documents")
     a.options["cu_len"] = one
@@ -190,6 +187,9 @@ def _check_option_shapes(a: Arguments) -> None:
         x = a.get(name)
         if x is None:
             continue
+        if "cu_len" in a.options:
+            _check_packed_pairs(a, name, x)
+            continue
         divides = x.size(0) >= 1 and batch % x.size(0) == 0
         if not divides or x.size(1) not in (1, heads) or x.size(2) not in (1, rows):
             accepted = f"[1 or {batch}, 1 or {heads}, 1 or {rows} rows of this rank, 1 or all keys]"
@@ -200,6 +200,17 @@ def _check_option_shapes(a: Arguments) -> None:
     if slopes is not None and tuple(slopes.shape) not in ((heads,), (batch, heads)):
         accepted = f"[{heads}] or [{batch}, {heads}]"
         raise refuse(a.function, "shape of alibi_slopes", list(slopes.shape), accepted)
+
+
+def _check_packed_pairs(a: Arguments, name: str, x: Tensor) -> None:
+    """Those of packed sequences are complete, indexed by rows of a sequence."""
+    bounds = a.options["cu_len"]
+    longest = int((bounds[1:] - bounds[:-1]).max()) if bounds.numel() > 1 else 0
+    sequences, heads = bounds.numel() - 1, a.q.size(2)
+    rows = all(size == 1 or size >= longest for size in x.shape[2:])
+    if x.size(0) not in (1, sequences) or x.size(1) not in (1, heads) or not rows:
+        accepted = f"[1 or {sequences}, 1 or {heads}, 1 or {longest}, 1 or {longest}] and larger"
+        raise refuse(a.function, f"shape of {name}", list(x.shape), accepted)
 
 
 def facts(a: Arguments, layout: str, rows: tuple[int, int] | None, draw: int | None) -> list[Fact]:
@@ -260,6 +271,8 @@ _ONE, _EACH = 1, 2
 def _rows_of_pairs(a: Arguments, name: str) -> int:
     """Whether a bias or mask has one row for all queries, or one for each; 0 where both may be."""
     x = a.get(name)
+    if x is not None and "cu_len" in a.options:
+        return _ONE  # complete on all ranks
     if x is None or (x.size(2) == 1 and a.q.size(1) == 1):
         return 0
     return _ONE if x.size(2) == 1 and a.q.size(1) != 1 else _EACH
@@ -326,7 +339,7 @@ def resolve(a: Arguments, group: Group, layout: str, lengths: Lengths) -> Call:
     keys = sum(lengths.kv)
     for name in ("bias", "mask"):
         x = a.get(name)
-        if x is not None and x.size(3) not in (1, keys):
+        if x is not None and "cu_len" not in a.options and x.size(3) not in (1, keys):
             raise refuse(
                 function, f"keys of {name}", x.size(3), f"1, or {keys}: those of all ranks"
             )
@@ -336,9 +349,6 @@ def resolve(a: Arguments, group: Group, layout: str, lengths: Lengths) -> Call:
     if "dropout_p" not in numbers:
         numbers.pop("seed", None)
         numbers.pop("offset", None)
-    elif layout == "striped" and group.size > 1:
-        accepted = "'contiguous' or 'zigzag': a mask is drawn for neighbouring positions"
-        raise refuse(function, "layout with dropout", "'striped'", accepted)
     elif numbers.get("seed") is None:
         if lengths.draw is None:
             raise refuse(function, "seed", "none with lengths=", "the same one on all ranks")
@@ -354,8 +364,17 @@ def resolve(a: Arguments, group: Group, layout: str, lengths: Lengths) -> Call:
     if "cu_len" in a.options:
         if lengths.q != lengths.kv:
             raise refuse(function, "rows of k on the ranks", lengths.kv, f"{lengths.q}, those of q")
-        call = call.with_options(**_documents(call, a.options["cu_len"], a.q.device))
+        call = _packed(call, a)
     return call
+
+
+def _packed(call: Call, a: Arguments) -> Call:
+    """Packed sequences are documents of one row, unless something counts from their starts."""
+    cu_len = a.options["cu_len"]
+    if "dropout_p" not in call.numbers and a.get("bias") is None and a.get("mask") is None:
+        return call.with_options(**_documents(call, cu_len, a.q.device))
+    bounds = cu_len.long().clamp(0, sum(call.lengths_q)).cummax(0).values.tolist()
+    return replace(call, cu_len=tuple(bounds))
 
 
 def _diagonal(a: Arguments, lengths: Lengths, origin: Origin) -> int:
@@ -379,7 +398,7 @@ def _diagonal(a: Arguments, lengths: Lengths, origin: Origin) -> int:
 
 def _documents(call: Call, cu_len: Tensor, device: torch.device) -> dict[str, Tensor]:
     """Packed sequences as documents of one row: kv_begin and kv_end, [1, rows of this rank]."""
-    rows = _layout._indices(call.layout, call.lengths_q, call.group.rank).to(device)
+    rows = _layout.indices(call.layout, call.lengths_q, call.group.rank).to(device)
     bounds = cu_len.to(device, torch.int64)
     at = torch.searchsorted(bounds, rows, right=True).clamp(1, bounds.numel() - 1)
     inside = (rows >= bounds[0]) & (rows < bounds[-1])

@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import Options
-from . import _arguments, _ring
+from . import _arguments, _relayout
 from ._arguments import Arguments, Lengths
+from ._call import Call, wide
 from ._eager import eager
 from ._exchange import Heads
 from ._groups import ALONE, Group, group_of, mesh_of
 from ._layout import LayoutName, check_layout
-from ._ring import Call, Saved, wide
+from ._ring import Saved
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,7 +47,7 @@ class _Sharded(torch.autograd.Function):
             bias = None if bias is None else heads.pairs("bias", bias)
             sinks = None if sinks is None else heads.head_part(sinks)
         kv = (k, v) if heads is None else (heads.expand(k), heads.expand(v))
-        o, lse = _ring.forward(call, q, *kv, bias, sinks)
+        o, lse = _relayout.forward(call, q, *kv, bias, sinks)
         o = o.to(out_dtype)
         ctx.save_for_backward(q, k, v, bias, sinks, o, lse)
         ctx.set_materialize_grads(False)
@@ -69,7 +70,7 @@ class _Sharded(torch.autograd.Function):
         delta = delta_of(dout, o, lse, dlse)
         kv = (k, v) if heads is None else (heads.expand(k), heads.expand(v))
         saved = Saved(q, *kv, lse, _rows(dout.to(o.dtype)), delta, bias, sinks)
-        found = list(_ring.backward(ctx.call, saved, ctx.needs_input_grad[:5]))
+        found = list(_relayout.backward(ctx.call, saved, ctx.needs_input_grad[:5]))
         if heads is not None:
             _to_rows(ctx, heads, found)
         cast = (

@@ -16,7 +16,7 @@ from . import _transport
 from ._arguments import refuse
 from ._eager import eager
 from ._groups import Fact, Group, agree, failed, group_of
-from ._ring import merge_into, wide
+from ._ring import merge_into
 from ._transport import Form
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from .. import Origin
 from . import _transport
+from ._call import Call
 from ._groups import Group
 from ._layout import even_lengths
-from ._ring import Call
 
 Ranges = tuple[tuple[int, int], ...]
 

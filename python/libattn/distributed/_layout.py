@@ -66,12 +66,23 @@ def segments(layout: str, lengths: tuple[int, ...], rank: int) -> tuple[Segment,
 
 
 @functools.lru_cache(maxsize=1024)
-def _indices(layout: str, lengths: tuple[int, ...], rank: int) -> Tensor:
+def indices(layout: str, lengths: tuple[int, ...], rank: int) -> Tensor:
+    """Global rows that a rank holds, int64 [rows of the rank], in the order of its part."""
     rows = [
         torch.arange(s.start, s.start + s.size * s.step, s.step)
         for s in segments(layout, lengths, rank)
     ]
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+
+
+def owners(layout: str, lengths: tuple[int, ...], rows: Tensor) -> Tensor:
+    """The rank that holds each of the given global rows, int64."""
+    ranks = len(lengths)
+    if layout == "striped":
+        return rows % ranks
+    sizes = lengths if layout == "contiguous" else even_lengths(sum(lengths), 2 * ranks)
+    chunks = torch.bucketize(rows, torch.tensor(sizes).cumsum(0), right=True)
+    return torch.minimum(chunks, 2 * ranks - 1 - chunks) if layout == "zigzag" else chunks
 
 
 def check_layout(function: str, layout: Any) -> None:
@@ -103,7 +114,7 @@ def rows_of(
     length: int, ranks: int, rank: int, layout: str, lengths: Sequence[int] | None, function: str
 ) -> Tensor:
     """Global rows that a rank holds, int64 [rows of the rank], in the order of its part."""
-    return _indices(layout, lengths_of(function, layout, length, ranks, lengths), rank)
+    return indices(layout, lengths_of(function, layout, length, ranks, lengths), rank)
 
 
 def cut(x: Tensor, dim: int, rows: Tensor) -> Tensor:
@@ -121,6 +132,6 @@ def join(parts: Sequence[Tensor], dim: int, layout: str, lengths: tuple[int, ...
     whole = torch.cat(list(parts), dim)
     if layout == "contiguous":
         return whole
-    rows = torch.cat([_indices(layout, lengths, rank) for rank in range(len(lengths))])
+    rows = torch.cat([indices(layout, lengths, rank) for rank in range(len(lengths))])
     made = torch.empty_like(whole)
     return made.index_copy_(dim % whole.dim(), rows.to(whole.device), whole)

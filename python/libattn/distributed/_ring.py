@@ -10,7 +10,7 @@ The order of these sums depends on the ranks alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,13 +18,21 @@ from torch import Tensor
 
 import libattn
 
-from .. import Origin
 from . import _transport
-from ._blocks import Band, Piece, pieces
-from ._groups import Group
-from ._layout import Segment, segments
-from ._routes import Routes, routes
-from ._transport import Form, Message, Pending
+from ._blocks import Piece
+from ._call import (
+    Call,
+    local_bound,
+    lse_rows_of,
+    options_of,
+    pairs_of,
+    rows_of,
+    shift_of,
+    unbatched,
+    wide,
+)
+from ._layout import Segment
+from ._transport import Message, Pending
 
 # Tags of messages: what two ranks send each other at the same time must differ.
 _KEYS, _GRADIENTS, _HOME = 0, 2, 4
@@ -34,48 +42,10 @@ def _tag(kind: int, direction: int) -> int:
     return kind + (direction < 0)
 
 
-@dataclass(frozen=True)
-class Call:
-    """What a call computes, the same on all ranks but for `tensors`, which are this rank's rows."""
-
-    group: Group
-    layout: str
-    lengths_q: tuple[int, ...]
-    lengths_kv: tuple[int, ...]
-    band: Band
-    numbers: dict[str, Any] = field(default_factory=dict)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    origin: Origin = field(default_factory=Origin)
-
-    @property
-    def routes(self) -> Routes:
-        return routes(self.layout, self.lengths_q, self.lengths_kv, self.band)
-
-    def queries(self) -> tuple[Segment, ...]:
-        return segments(self.layout, self.lengths_q, self.group.rank)
-
-    def keys(self, owner: int) -> tuple[Segment, ...]:
-        return segments(self.layout, self.lengths_kv, owner)
-
-    def form(self, k: Tensor, v: Tensor, owner: int, dtype: torch.dtype | None = None) -> Form:
-        """The buffer of a rank's keys and values, or of their gradients."""
-        rows = self.lengths_kv[owner]
-        shapes = tuple((x.size(0), rows, *x.shape[2:]) for x in (k, v))
-        return Form(shapes, (dtype or k.dtype, dtype or v.dtype))
-
-    def with_options(self, **tensors: Tensor) -> Call:
-        return replace(self, tensors={**self.tensors, **tensors})
-
-
 # Overloads and optional arguments by name: not for mypy.
 _attention: Any = libattn.attention
 _merge: Any = libattn.merge
 _attention_backward: Any = libattn.attention_backward
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type of partial results and of sums of gradients."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _out_type(dtype: torch.dtype) -> Any:
@@ -100,61 +70,6 @@ def merge_into(o: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None
 # --- one block ----------------------------------------------------------------------------------
 
 
-def _rows_and_columns(x: Tensor, qs: Segment, ks: Segment) -> Tensor:
-    """The part of a mask, bias or dbias [b|1, h|1, rows of the rank|1, all keys|1] for a block."""
-    if x.size(2) > 1:
-        x = x[:, :, qs.at : qs.at + qs.size]
-    if x.size(3) > 1:
-        x = x[:, :, :, ks.start : ks.start + ks.size * ks.step : ks.step]
-    return x
-
-
-def _local(bound: Tensor, part: Segment) -> Tensor:
-    """A global bound of keys (or a length) counted in the rows of a segment: i32."""
-    local = torch.div(bound.long() - part.start + part.step - 1, part.step, rounding_mode="floor")
-    return local.clamp(0, part.size).to(torch.int32)
-
-
-def _options(call: Call, piece: Piece, qs: Segment, ks: Segment) -> dict[str, Any]:
-    """The options of libattn.attention for a piece of a block, without bias and sinks."""
-    options = {**call.numbers, **piece.options}
-    given = call.tensors
-    for name in ("descale_q", "descale_k", "descale_v"):
-        if name in given:
-            options[name] = given[name]
-    for name in ("kv_begin", "kv_end"):
-        if name in given:
-            options[name] = _local(given[name][:, qs.at : qs.at + qs.size], ks)
-    for name, part in (("len_q", qs), ("len_kv", ks)):
-        if name in given:
-            options[name] = _local(given[name], part)
-    if "mask" in given:
-        options["mask"] = _rows_and_columns(given["mask"], qs, ks)
-    if "alibi_slopes" in given:
-        slopes = given["alibi_slopes"]
-        options["alibi_slopes"] = slopes if piece.slopes == 1 else slopes * piece.slopes
-    if options.get("dropout_p"):
-        at = call.origin
-        options["origin"] = replace(at, q=at.q + qs.start, kv=at.kv + ks.start)
-    return options
-
-
-def _shift(call: Call, piece: Piece) -> Tensor | None:
-    """What a piece's lse lacks, [b|1, h, 1]."""
-    if piece.shift == 0:
-        return None
-    slopes = call.tensors["alibi_slopes"]
-    return (slopes if slopes.dim() == 2 else slopes[None])[:, :, None] * piece.shift
-
-
-def _part(x: Tensor, segment: Segment) -> Tensor:
-    return x[:, segment.at : segment.at + segment.size]
-
-
-def _lse_part(x: Tensor, segment: Segment) -> Tensor:
-    return x[:, :, segment.at : segment.at + segment.size]
-
-
 @dataclass
 class _Results:
     """Partial results of this rank's queries: o [b, n, h, dim_vo] and lse [b, h, n], wide."""
@@ -164,7 +79,7 @@ class _Results:
     begun: set[int] = field(default_factory=set)  # `at` of the segments that hold results
 
     def place(self, qs: Segment) -> dict[str, Tensor]:
-        return {"out": _part(self.o, qs), "lse_out": _lse_part(self.lse, qs)}
+        return {"out": rows_of(self.o, qs), "lse_out": lse_rows_of(self.lse, qs)}
 
     def begin(self, call: Call, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
         """The sinks, as the result over no keys at all."""
@@ -174,10 +89,10 @@ class _Results:
             nothing = Segment(0, 0, 0, 1)
             options = {name: call.numbers[name] for name in ("scale",) if name in call.numbers}
             if "len_q" in call.tensors:
-                options["len_q"] = _local(call.tensors["len_q"], qs)
-            empty = (_part(k, nothing), _part(v, nothing))
+                options["len_q"] = local_bound(call.tensors["len_q"], qs)
+            empty = (rows_of(k, nothing), rows_of(v, nothing))
             _attention(
-                _part(q, qs), *empty, sinks=sinks, return_lse=True, **self.place(qs), **options
+                rows_of(q, qs), *empty, sinks=sinks, return_lse=True, **self.place(qs), **options
             )
             self.begun.add(qs.at)
 
@@ -185,35 +100,39 @@ class _Results:
         self, call: Call, q: Tensor, k: Tensor, v: Tensor, owner: int, bias: Tensor | None
     ) -> None:
         """The keys of a rank."""
-        for qs in call.queries():
-            for ks in call.keys(owner):
-                for piece in pieces(call.band, qs, ks):
-                    options = _options(call, piece, qs, ks)
-                    if bias is not None:
-                        options["bias"] = _rows_and_columns(bias, qs, ks)
-                    parts = (_part(q, qs), _part(k, ks), _part(v, ks))
-                    self._merge(parts, options, qs, _shift(call, piece))
+        for qs, ks, piece in call.pieces(owner):
+            options = options_of(call, piece, qs, ks, q.device)
+            if bias is not None:
+                options["bias"] = pairs_of(bias, piece, qs, ks)
+            parts = (rows_of(q, qs), rows_of(k, ks), rows_of(v, ks))
+            self._merge(piece, parts, options, qs, shift_of(call, piece))
 
-    def _merge(self, parts: Any, options: Any, qs: Segment, shift: Tensor | None) -> None:
-        place = self.place(qs)
+    def _merge(
+        self, piece: Piece, parts: Any, options: Any, qs: Segment, shift: Tensor | None
+    ) -> None:
+        kind = _out_type(parts[0].dtype)
+        parts = unbatched(piece, *parts)
+        out, lse_out = self.place(qs).values()
         if qs.at not in self.begun:
+            place = dict(zip(("out", "lse_out"), unbatched(piece, out, lse_out), strict=True))
             _attention(*parts, return_lse=True, **place, **options)
             if shift is not None:
-                place["lse_out"] += shift
+                lse_out += shift
             self.begun.add(qs.at)
             return
-        kind = _out_type(parts[0].dtype)
         o, lse = _attention(*parts, return_lse=True, out_dtype=kind, **options)
+        if piece.packed is not None:
+            o, lse = o[None], lse[None]
         if shift is not None:
             lse += shift
-        merge_into(place["out"], place["lse_out"], o, lse)
+        merge_into(out, lse_out, o, lse)
 
     def finish(self, call: Call) -> None:
         """Rows that no block reached."""
         for qs in call.queries():
             if qs.at not in self.begun:
-                _part(self.o, qs).zero_()
-                _lse_part(self.lse, qs).fill_(-torch.inf)
+                rows_of(self.o, qs).zero_()
+                lse_rows_of(self.lse, qs).fill_(-torch.inf)
 
 
 @dataclass
@@ -233,10 +152,8 @@ class _Gradients:
         dkv: tuple[Tensor, Tensor] | None,
     ) -> None:
         """The keys of a rank; their gradients are added to dkv."""
-        for qs in call.queries():
-            for ks in call.keys(owner):
-                for piece in pieces(call.band, qs, ks):
-                    self._piece(call, saved, (k, v), dkv, qs, ks, piece)
+        for qs, ks, piece in call.pieces(owner):
+            self._piece(call, saved, (k, v), dkv, qs, ks, piece)
 
     def _piece(
         self,
@@ -248,26 +165,25 @@ class _Gradients:
         ks: Segment,
         piece: Piece,
     ) -> None:
-        options = _options(call, piece, qs, ks)
+        options = options_of(call, piece, qs, ks, saved.q.device)
         outputs: dict[str, Tensor] = {}
         if self.dq is not None:
-            outputs["dq"] = _part(self.dq, qs)
+            (outputs["dq"],) = unbatched(piece, rows_of(self.dq, qs))
         if dkv is not None:
-            outputs["dk"], outputs["dv"] = (_part(x, ks) for x in dkv)
+            outputs["dk"], outputs["dv"] = unbatched(piece, *(rows_of(x, ks) for x in dkv))
         if saved.bias is not None:
-            options["bias"] = _rows_and_columns(saved.bias, qs, ks)
+            options["bias"] = pairs_of(saved.bias, piece, qs, ks)
         if self.dbias is not None:
-            part = _rows_and_columns(self.dbias, qs, ks)
+            part = pairs_of(self.dbias, piece, qs, ks)
             outputs["dbias"] = torch.zeros_like(part, memory_format=torch.contiguous_format)
-        lse = _lse_part(saved.lse, qs)
-        shift = _shift(call, piece)
+        lse = lse_rows_of(saved.lse, qs)
+        shift = shift_of(call, piece)
         _attention_backward(
-            _part(saved.dout, qs),
-            _part(saved.q, qs),
-            *(_part(x, ks) for x in kv),
+            *unbatched(piece, rows_of(saved.dout, qs), rows_of(saved.q, qs)),
+            *unbatched(piece, *(rows_of(x, ks) for x in kv)),
             None,
-            lse if shift is None else lse - shift,
-            delta=_lse_part(saved.delta, qs),
+            *unbatched(piece, lse if shift is None else lse - shift),
+            delta=unbatched(piece, lse_rows_of(saved.delta, qs))[0],
             want=tuple(outputs),
             accumulate=True,
             **outputs,

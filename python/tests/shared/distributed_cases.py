@@ -35,6 +35,7 @@ from naive import check_close
 from torch.distributed.device_mesh import init_device_mesh
 
 CASES = 450
+UNEVEN = [n for n in range(5, 160) if n % 2 and n % 3]  # rows that 2, 3, 4 and 8 ranks do not divide
 device = "cpu"  # of the split calls
 LAYOUTS = ("contiguous", "zigzag", "striped")
 OPTIONS = (
@@ -43,8 +44,7 @@ OPTIONS = (
 )
 # Pairs that are refused, or that mean nothing together.
 APART = {
-    *(("packed", other) for other in ("documents", "lengths", "bias", "mask", "dropout", "cross")),
-    *(("packed", other) for other in ("diagonal", "uneven")),
+    *(("packed", other) for other in ("documents", "lengths", "cross")),
     *(("lengths", other) for other in ("cross", "diagonal")),
     ("documents", "cross"),
 }
@@ -68,8 +68,9 @@ class Case:
 
 
 def case(number: int) -> Case:
-    """Every option alone in every layout first, then random sets of them."""
-    chance = random.Random(number)
+    """Every option alone in every layout first, then random sets of them; past the list with
+    lengths that no number of ranks divides."""
+    chance, listed = random.Random(number), number < CASES
     layout = LAYOUTS[number % 3]
     alone = 3 * (len(OPTIONS) + 1)
     scheme = ("ring", "heads", "mesh")[number // alone % 3]
@@ -77,8 +78,6 @@ def case(number: int) -> Case:
         options = OPTIONS[: number % alone // 3][-1:]
     else:
         options = tuple(chance.sample(OPTIONS, chance.randint(2, 4)))
-    if layout == "striped":
-        options = tuple(o for o in options if o != "dropout")
     if layout != "contiguous":
         options = tuple(o for o in options if o != "uneven")
     kept: list[str] = []
@@ -88,23 +87,26 @@ def case(number: int) -> Case:
     heads_kv = chance.choice((1, 2, 3) if scheme == "ring" else (1, 2, 3, 4, 6))
     sizes = {
         "batch": 1 if "packed" in kept else chance.choice((1, 2)),
-        "length": chance.choice((1, 2, 5, 7, 16, 19, 23, 33, 50, 64)),
+        "length": chance.choice((1, 2, 5, 7, 16, 19, 23, 33, 50, 64) if listed else UNEVEN),
         "heads_q": heads_kv * chance.choice((1, 2, 4)),
         "heads_kv": heads_kv,
         "dim_qk": chance.choice((4, 8, 11, 16)),
         "dim_vo": chance.choice((4, 8, 16)),
     }
-    sizes["keys"] = chance.choice((3, 17, 40)) if "cross" in kept else sizes["length"]
+    keys = chance.choice((3, 17, 40) if listed else UNEVEN)
+    sizes["keys"] = keys if "cross" in kept else sizes["length"]
     dtype = chance.choice(("float64", "float64", "float64", "float32", "bfloat16"))
     return Case(number, scheme, layout, dtype, sizes, tuple(kept))
 
 
 POSITIONAL = {"causal", "window", "alibi", "diagonal", "cross"}
+# Count from the start of a packed sequence, and take blocks of consecutive rows.
+FROM_STARTS = {"packed", "dropout", "bias", "mask"}
 
 
 def cover() -> list[Case]:
     """Few cases of the list with every option in every layout and scheme, and pairs of those that
-    depend on positions."""
+    depend on positions, in a ring or of packed sequences."""
     left = [case(number) for number in range(CASES)]
     random.Random(1).shuffle(left)
     left.sort(key=lambda one: -len(one.options))  # stable: many options first
@@ -114,7 +116,8 @@ def cover() -> list[Case]:
         new = {(place, o) for o in one.options for place in (one.layout, one.scheme)}
         new |= {
             (one.layout, *sorted(pair))
-            for pair in itertools.combinations(POSITIONAL.intersection(one.options), 2)
+            for kind in (POSITIONAL, FROM_STARTS)
+            for pair in itertools.combinations(kind.intersection(one.options), 2)
         }
         if not new <= seen:
             seen |= new
@@ -163,7 +166,8 @@ class Inputs:
         self.options["sinks"] = self.normal(s["heads_q"])
 
     def pairs(self, chance: Any, s: Any) -> tuple[int, ...]:
-        sizes = (s["batch"], s["heads_q"], s["length"], s["keys"])
+        sequences = PACKED if "packed" in self.case.options else s["batch"]
+        sizes = (sequences, s["heads_q"], s["length"], s["keys"])
         return tuple(chance.choice((1, size, size)) for size in sizes)
 
     def add_bias(self, chance: Any, s: Any) -> None:
@@ -188,7 +192,7 @@ class Inputs:
         self.options |= {"dropout_p": 0.25, "seed": chance.getrandbits(63), "offset": 7}
 
     def add_packed(self, chance: Any, s: Any) -> None:
-        cuts = sorted(chance.randint(0, s["length"]) for _ in range(3))
+        cuts = sorted(chance.randint(0, s["length"]) for _ in range(PACKED - 1))
         bounds = torch.tensor([0, *cuts, s["length"]], dtype=torch.int32)
         self.options |= {"cu_len_q": bounds, "cu_len_kv": bounds, "max_len_q": s["length"]}
         self.options["max_len_kv"] = s["length"]
@@ -211,6 +215,7 @@ class Inputs:
         return [b - a for a, b in zip([0, *cuts], [*cuts, rows], strict=True)]
 
 
+PACKED = 4  # sequences of a packed batch
 LEARNED = ("bias", "sinks")
 # Dimension of the rows of q in each option that has rows of q.
 ROWS = {"bias": 2, "mask": 2, "kv_begin": 1, "kv_end": 1}
@@ -261,6 +266,7 @@ class Split:
         self.inputs, self.layout = inputs, inputs.case.layout
         self.ranks = dist.get_world_size()
         self.group = None
+        self.packed = "packed" in inputs.case.options
         self.scheme = inputs.case.scheme
         if self.scheme == "heads" and inputs.case.sizes["heads_q"] < self.ranks:
             self.scheme = "mesh"
@@ -287,23 +293,24 @@ class Split:
 
     def part(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a result, or its share of a gradient that the ranks sum."""
-        packed = "packed" in self.inputs.case.options
         if name in ("o", "dq", "dk", "dv"):
-            return self.cut(x, 0 if packed else 1)
+            return self.cut(x, 0 if self.packed else 1)
         if name == "lse":
             return self.cut(x, x.dim() - 1)
-        if name == "dbias" and x.size(2) > 1:
-            return self.cut(x, 2)
-        return x
+        return self.cut(x, 2) if name == "dbias" and not self.is_complete(name, x) else x
+
+    def is_complete(self, name: str, x: torch.Tensor) -> bool:
+        """Whether each rank passes all of an option with rows of q."""
+        return ROWS[name.removeprefix("d")] == 2 and (self.packed or x.size(2) == 1)
 
     def run(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         inputs = self.inputs
-        rows = 0 if "packed" in inputs.case.options else 1
+        rows = 0 if self.packed else 1
         leaves = [self.cut(x.to(dtype), rows).to(device) for x in inputs.leaves]
         options = {}
         for name, x in inputs.options.items():
             x = typed(name, x, dtype)
-            if name in ROWS and (ROWS[name] == 1 or x.size(ROWS[name]) > 1):
+            if name in ROWS and not self.is_complete(name, x):
                 x = self.cut(x, ROWS[name])
             options[name] = x.to(device) if isinstance(x, torch.Tensor) else x
         wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -311,8 +318,10 @@ class Split:
         dlse = self.cut(inputs.dlse.to(wide), inputs.dlse.dim() - 1).to(device)
         found = results(self.attention, leaves, options, dout, dlse)
         for name in ("dbias", "dsinks"):
-            # A bias with one row, and sinks: each rank has the sum over its queries.
-            if name in found and (name == "dsinks" or inputs.options["bias"].size(2) == 1):
+            # Each rank has the sum over its queries.
+            if name in found and (
+                name == "dsinks" or self.is_complete(name, inputs.options["bias"])
+            ):
                 dist.all_reduce(found[name])
         return {name: x.cpu() for name, x in found.items()}
 
