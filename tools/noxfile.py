@@ -131,11 +131,13 @@ def zoo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def distributed(session: nox.Session) -> None:
-    """libattn.distributed on 1, 2, 3, 4 and 8 processes: all cases and checks."""
+    """libattn.distributed on 1, 2, 3, 4 and 8 processes: all cases, masks and checks."""
     programs = "python/tests/shared"
-    words = (f"{programs}/distributed_cases.py", "1", "2", "3", "4", "8")
+    ranks = ("1", "2", "3", "4", "8")
+    words = (f"{programs}/distributed_cases.py", *ranks)
     in_newest(session, "distributed", programs, *words)
     in_newest(session, "distributed", programs, *words, "--first", "450", "--count", "100")
+    in_newest(session, "distributed", programs, f"{programs}/distributed_masks.py", *ranks)
     in_newest(session, "distributed", programs, f"{programs}/distributed_calls.py")
 
 

@@ -164,6 +164,8 @@ def _check_packed(a: Arguments) -> None:
         raise refuse(
             a.function, "cu_len_q and cu_len_kv", "different ones", "the same: self-attention"
         )
+    if one.dim() != 1 or one.numel() == 0:
+        raise refuse(a.function, "shape of cu_len_q", list(one.shape), "[sequences + 1]")
     if not a.packed:
         raise refuse(a.function, "cu_len_q", "one with q [b, ...]", "packed q [rows, heads, dim]")
     for name in ("kv_begin", "kv_end", "len_q", "len_kv"):
@@ -371,6 +373,7 @@ def resolve(a: Arguments, group: Group, layout: str, lengths: Lengths) -> Call:
 def _packed(call: Call, a: Arguments) -> Call:
     """Packed sequences are documents of one row, unless something counts from their starts."""
     cu_len = a.options["cu_len"]
+    call = call.with_options(span=cu_len[[0, -1]].to(a.q.device))
     if "dropout_p" not in call.numbers and a.get("bias") is None and a.get("mask") is None:
         return call.with_options(**_documents(call, cu_len, a.q.device))
     bounds = cu_len.long().clamp(0, sum(call.lengths_q)).cummax(0).values.tolist()

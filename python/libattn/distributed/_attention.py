@@ -206,13 +206,15 @@ def ring_attention(
     options: those of libattn.attention, but rope, workspace, stream, device and nonfinite_count.
         Positions, len_q and len_kv [b], cu_len_q and cu_len_kv are those of the complete sequence.
         kv_begin, kv_end [b|1, rows] have this rank's queries and global keys.
-        mask, bias [b|1, h|1, rows|1, keys of all ranks|1]: this rank's queries, all keys in order.
+        mask, bias [b|1, h|1, rows|1, keys of all ranks|1]: this rank's queries, all keys in order;
+        of packed sequences [sequences|1, h|1, max_len_q|1, max_len_kv|1], complete on every rank.
         dropout draws the mask of one device; without a seed the first rank draws one.
+        "striped" with dropout or a bias of packed sequences exchanges rows for zigzag parts first.
         causal, window and alibi_slopes with len_kv need equal len_q, or an explicit diagonal.
 
-    Gradients of q, k, v and bias have the input's type; they are summed over ranks in f32. That of
-    a bias with one row and that of sinks are the sums over this rank's queries: add them up over
-    the group, as those of the weights that the ranks share.
+    Gradients of q, k, v and bias have the input's type; they are summed over ranks in f32. Those of
+    sinks and of a bias with one row or of packed sequences are the sums over this rank's queries:
+    add them up over the group, as those of the weights that the ranks share.
 
     Returns o [b, rows, h, dim_vo] (packed [rows, h, dim_vo]). Raises ValueError for a broken rule,
     on all ranks; TransportError where another rank ended or the group's timeout passed.

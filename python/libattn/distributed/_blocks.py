@@ -137,11 +137,11 @@ def _cut(
     first: int, last: int, qs: Segment, ks: Segment, cu_len: Sequence[int], *skips: int
 ) -> Iterator[Packed]:
     """Sequences [first, last) in two segments; none where a segment has no row of them."""
-    bounds = (
+    of_q, of_kv = (
         tuple(min(max(x - part.start, 0), part.size) for x in cu_len[first : last + 1])
         for part in (qs, ks)
     )
-    found = Packed(first, last, *bounds, *skips)
+    found = Packed(first, last, of_q, of_kv, *skips)
     if min(found.longest):
         yield found
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import Origin
 from ._blocks import Band, Piece, pieces
 from ._groups import Group
-from ._layout import Segment, segments
+from ._layout import Segment, indices, segments
 from ._routes import Routes, routes
 from ._transport import Form
 
@@ -58,6 +58,16 @@ class Call:
         rows = self.lengths_kv[owner]
         shapes = tuple((x.size(0), rows, *x.shape[2:]) for x in (k, v))
         return Form(shapes, (dtype or k.dtype, dtype or v.dtype))
+
+    def outside(self, qs: Segment) -> Tensor | None:
+        """The rows of a segment that are in no packed sequence, bool [rows]; None: all are."""
+        if "span" not in self.tensors:
+            return None
+        begin, end = self.tensors["span"]
+        rows = indices(self.layout, self.lengths_q, self.group.rank)[qs.at : qs.at + qs.size]
+        rows = rows.to(begin.device)
+        found: Tensor = (rows < begin) | (rows >= end)
+        return found
 
     def with_options(self, **tensors: Tensor) -> Call:
         return replace(self, tensors={**self.tensors, **tensors})

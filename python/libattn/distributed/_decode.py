@@ -14,6 +14,7 @@ from .. import Options
 from ..torch import _attention as _torch
 from . import _transport
 from ._arguments import refuse
+from ._call import wide
 from ._eager import eager
 from ._groups import Fact, Group, agree, failed, group_of
 from ._ring import merge_into

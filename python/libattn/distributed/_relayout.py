@@ -69,17 +69,22 @@ class _Relayout:
     def there(self, x: Tensor, dim: int = 1, of_keys: bool = False) -> Tensor:
         return _exchange(self.group, *self._parts(of_keys), x, dim)
 
-    def back(self, x: Tensor | None, dim: int = 1, of_keys: bool = False) -> Tensor | None:
-        if x is None:
-            return None
+    def back(self, x: Tensor, dim: int = 1, of_keys: bool = False) -> Tensor:
         source, target = self._parts(of_keys)
         return _exchange(self.group, target, source, x, dim)
 
-    def pairs(self, name: str, x: Tensor | None) -> Tensor | None:
+    def pairs(self, name: str, x: Tensor) -> Tensor:
         """A bias or mask for the rows that this rank gets."""
-        if x is None or name not in self.each:
+        if name not in self.each:
             return x
         return self.there(x.expand(-1, -1, self.call.lengths_q[self.group.rank], -1), 2)
+
+    def pairs_gradient(self, dbias: Tensor, bias: Tensor) -> Tensor:
+        """The gradient of a bias as given."""
+        if "bias" not in self.each:
+            return dbias
+        found = self.back(dbias, 2)
+        return found.sum(2, keepdim=True) if bias.size(2) == 1 else found
 
     def inner(self) -> Call:
         """The call over zigzag parts."""
@@ -87,14 +92,11 @@ class _Relayout:
         for name in ("kv_begin", "kv_end"):
             if name in tensors:
                 tensors[name] = self.there(tensors[name])
-        if "mask" in self.each:
-            tensors["mask"] = self.pairs("mask", tensors["mask"])  # type: ignore[assignment]
-        lengths = (self._parts(of_keys)[1][1] for of_keys in (False, True))
+        if "mask" in tensors:
+            tensors["mask"] = self.pairs("mask", tensors["mask"])
+        of_q, of_kv = (self._parts(of_keys)[1] for of_keys in (False, True))
         return replace(
-            self.call,
-            layout="zigzag",
-            **dict(zip(("lengths_q", "lengths_kv"), lengths, strict=True)),
-            tensors=tensors,
+            self.call, layout=of_q[0], lengths_q=of_q[1], lengths_kv=of_kv[1], tensors=tensors
         )
 
 
@@ -119,28 +121,33 @@ def forward(
     rows = _relayout(call, q, bias)
     if rows is None:
         return _ring.forward(call, q, k, v, bias, sinks)
-    kv = (rows.there(x, of_keys=True) for x in (k, v))
-    o, lse = _ring.forward(rows.inner(), rows.there(q), *kv, rows.pairs("bias", bias), sinks)
-    return rows.back(o), rows.back(lse, 2)  # type: ignore[return-value]
+    q, k, v = rows.there(q), rows.there(k, of_keys=True), rows.there(v, of_keys=True)
+    bias = None if bias is None else rows.pairs("bias", bias)
+    o, lse = _ring.forward(rows.inner(), q, k, v, bias, sinks)
+    return rows.back(o), rows.back(lse, 2)
 
 
 def backward(call: Call, saved: Saved, want: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """_ring.backward, for parts of any layout."""
-    rows = _relayout(call, saved.q, saved.bias)
+    bias = saved.bias
+    rows = _relayout(call, saved.q, bias)
     if rows is None:
         return _ring.backward(call, saved, want)
     moved = Saved(
         rows.there(saved.q),
-        *(rows.there(x, of_keys=True) for x in (saved.k, saved.v)),
+        rows.there(saved.k, of_keys=True),
+        rows.there(saved.v, of_keys=True),
         rows.there(saved.lse, 2),
         rows.there(saved.dout),
         rows.there(saved.delta, 2),
-        rows.pairs("bias", saved.bias),
+        None if bias is None else rows.pairs("bias", bias),
         saved.sinks,
     )
-    dq, dk, dv, dbias, dsink = _ring.backward(rows.inner(), moved, want)
-    if "bias" in rows.each and dbias is not None:
-        dbias = rows.back(dbias, 2)
-        if saved.bias.size(2) == 1:
-            dbias = dbias.sum(2, keepdim=True)
-    return rows.back(dq), rows.back(dk, of_keys=True), rows.back(dv, of_keys=True), dbias, dsink
+    *found, dbias, dsink = _ring.backward(rows.inner(), moved, want)
+    dq, dk, dv = (
+        None if x is None else rows.back(x, of_keys=of_keys)
+        for x, of_keys in zip(found, (False, True, True), strict=True)
+    )
+    if dbias is not None and bias is not None:
+        dbias = rows.pairs_gradient(dbias, bias)
+    return dq, dk, dv, dbias, dsink

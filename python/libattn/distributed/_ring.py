@@ -94,6 +94,9 @@ class _Results:
             _attention(
                 rows_of(q, qs), *empty, sinks=sinks, return_lse=True, **self.place(qs), **options
             )
+            outside = call.outside(qs)
+            if outside is not None:
+                lse_rows_of(self.lse, qs).masked_fill_(outside, -torch.inf)
             self.begun.add(qs.at)
 
     def add(

@@ -35,7 +35,9 @@ from naive import check_close
 from torch.distributed.device_mesh import init_device_mesh
 
 CASES = 450
-UNEVEN = [n for n in range(5, 160) if n % 2 and n % 3]  # rows that 2, 3, 4 and 8 ranks do not divide
+UNEVEN = [
+    n for n in range(5, 160) if n % 2 and n % 3
+]  # rows that 2, 3, 4 and 8 ranks do not divide
 device = "cpu"  # of the split calls
 LAYOUTS = ("contiguous", "zigzag", "striped")
 OPTIONS = (
@@ -192,8 +194,10 @@ class Inputs:
         self.options |= {"dropout_p": 0.25, "seed": chance.getrandbits(63), "offset": 7}
 
     def add_packed(self, chance: Any, s: Any) -> None:
-        cuts = sorted(chance.randint(0, s["length"]) for _ in range(PACKED - 1))
-        bounds = torch.tensor([0, *cuts, s["length"]], dtype=torch.int32)
+        cuts = sorted(chance.randint(0, s["length"]) for _ in range(PACKED + 1))
+        if chance.random() < 0.7:  # else some rows are in no sequence
+            cuts[0], cuts[-1] = 0, s["length"]
+        bounds = torch.tensor(cuts, dtype=torch.int32)
         self.options |= {"cu_len_q": bounds, "cu_len_kv": bounds, "max_len_q": s["length"]}
         self.options["max_len_kv"] = s["length"]
 

@@ -2,9 +2,8 @@
 
 usage: python distributed_masks.py RANKS...
 
-With q = 0 every visible key has the same weight, and with the unit vectors as values element j of a
-result is 0 exactly where key j was dropped. The keys' numbers in their sequence are the unit vectors
-of packed sequences.
+With q = 0 all visible keys have the same weight. Values are unit vectors, by the key's number in
+its sequence, so that element j of a result is 0 exactly where key j is hidden or was dropped.
 """
 
 from __future__ import annotations

@@ -34,6 +34,11 @@ def test_against_one_process():
     run("distributed_cases.py", "1", "2", "3", "4", "--cover")
 
 
+def test_dropout_masks():
+    """Which pairs are dropped, bit for bit."""
+    run("distributed_masks.py", "2", "3")
+
+
 def test_calls():
     """Those without timing and without torch.compile, which the same step of the full tier adds."""
     run("distributed_calls.py", "decode", "errors", "forms", "bytes_moved", "killed", "silent")
