@@ -36,8 +36,8 @@ def calls(ranks: int) -> Any:
 def check(rank: int, ranks: int) -> int:
     """Compares the masks; returns how many."""
     checked = 0
-    whats = itertools.product(LENGTHS, (False, True), (False, True), (DROPOUT, PLACED))
-    for length, packed, causal, dropout in whats:
+    grid = itertools.product(LENGTHS, (False, True), (False, True), (DROPOUT, PLACED))
+    for length, packed, causal, dropout in grid:
         shape = (length,) if packed else (2, length)
         options: dict[str, Any] = {**dropout, "causal": causal, "diagonal": "top_left"}
         rows = torch.arange(length)
