@@ -219,7 +219,7 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.f32.dp = arena.take<float>(scores);
   if (p.dropout) x.f32.random = arena.take<std::uint8_t>(kBf16StripRows * kDropoutRow);
   if (p.softcap) x.f32.tanh = arena.take<float>(scores);
-  x.f32.row_buffer = arena.take<float>(std::max({qk, vo, c.tile_kv}));
+  x.f32.row_buffer = arena.take<float>(std::max(kPackedCols * std::max(qk, vo), c.tile_kv));
   x.f32.lse = arena.take<float>(kBf16StripRows);
   x.f32.delta = arena.take<float>(kBf16StripRows);
   if (p.dq && c.dq_slots == 0) x.f32.dq = arena.take<float>(dq_accum_size<float>(p));

@@ -36,15 +36,18 @@ void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_m
   T lse = -kInfinity<T>;
   T inverse = T(0);
   if (row.i < entry.len_q) {
-    const T sink = call.sinks != nullptr
-                       ? *reinterpret_cast<const T*>(call.sinks + row.head * call.sinks_stride)
-                       : -kInfinity<T>;
-    const T largest = sink > row_max ? sink : row_max;
-    const T shift = largest == -kInfinity<T> ? T(0) : largest;
-    const T in_keys = row_sum * std::exp(row_max - shift);
-    const T total = in_keys + std::exp(sink - shift);
-    lse = total == T(0) ? -kInfinity<T> : shift + std::log(total);
-    inverse = total == T(0) ? T(0) : std::exp(row_max - shift) / total;
+    T shift = row_max == -kInfinity<T> ? T(0) : row_max;
+    T in_keys = T(1);  // exp(row_max - shift)
+    T total = row_sum;
+    if (call.sinks != nullptr) {
+      const T sink = *reinterpret_cast<const T*>(call.sinks + row.head * call.sinks_stride);
+      const T largest = sink > row_max ? sink : row_max;
+      shift = largest == -kInfinity<T> ? T(0) : largest;
+      in_keys = std::exp(row_max - shift);
+      total = row_sum * in_keys + std::exp(sink - shift);
+    }
+    if (call.lse.given()) lse = total == T(0) ? -kInfinity<T> : shift + std::log(total);
+    inverse = total == T(0) ? T(0) : in_keys / total;
   }
   const std::int64_t vo = padded<T>(p.dim_vo);
   ScaleRow(o, inverse, vo);

@@ -115,7 +115,8 @@ const Bf16Engine* amx_bf16_engine() {
                                  pack_values_avx512,
                                  softmax_avx512,
                                  transpose_avx512,
-                                 gradient_avx512};
+                                 gradient_avx512,
+                                 transpose_sums_avx512};
   static const bool usable = has_avx512_bf16() && has_amx_bf16() && request_tiles();
   return usable ? &engine : nullptr;
 }

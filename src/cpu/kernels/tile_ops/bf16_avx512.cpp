@@ -291,6 +291,13 @@ void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) 
   }
 }
 
+void transpose_sums_avx512(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to) {
+  __m512i block[16];
+  for (int c = 0; c < 16; ++c) block[c] = _mm512_load_si512(from + c * ld_from);
+  Transpose(block);
+  for (int j = 0; j < 16; ++j) _mm512_storeu_si512(to + j * ld_to, block[j]);
+}
+
 void gradient_avx512(const Bf16Gradient& x) {
   for (std::int64_t r = 0; r < kBf16StripRows; r += 2) {
     if (x.dropout.bytes == nullptr) {
@@ -312,9 +319,9 @@ bool bf16_dot_is_fast() {
 }
 
 const Bf16Engine* bf16_dot_engine() {
-  static const Bf16Engine engine{"bf16_dot",     Nothing,          Nothing,
-                                 Multiply,       pack_keys_avx512, pack_values_avx512,
-                                 softmax_avx512, transpose_avx512, gradient_avx512};
+  static const Bf16Engine engine{
+      "bf16_dot",         Nothing,        Nothing,          Multiply,        pack_keys_avx512,
+      pack_values_avx512, softmax_avx512, transpose_avx512, gradient_avx512, transpose_sums_avx512};
   static const bool usable = has_avx512_bf16();
   return usable ? &engine : nullptr;
 }

@@ -16,5 +16,6 @@ void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out
 void softmax_avx512(const Bf16Softmax& x);
 void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
 void gradient_avx512(const Bf16Gradient& x);
+void transpose_sums_avx512(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
 
 }  // namespace attn::cpu

@@ -100,14 +100,13 @@ class Bf16Block {
 
   void Store(std::int64_t j0, std::int64_t owned, std::int64_t keys) {
     const Problem& p = at_.call.problem;
-    for (std::int64_t j = 0; j < owned; ++j) {
-      const bool inside = j < keys;
-      if (p.dk) {
-        StoreKey(at_.call.dk, j0, j, x_.dk_t, static_cast<float>(at_.call.numbers.scale), p.dim_qk,
-                 inside);
+    const auto scale = static_cast<float>(at_.call.numbers.scale);
+    for (std::int64_t j = 0; j < owned; j += kPackedCols) {
+      const std::int64_t end = std::min(j + kPackedCols, owned);
+      if (p.dk) StoreKeys(at_.call.dk, j0, j, end, keys, x_.dk_t, scale, p.dim_qk);
+      if (p.dv) {
+        StoreKeys(at_.call.dv, j0, j, end, keys, x_.dv_t, kept_factor<float>(at_.call), p.dim_vo);
       }
-      if (p.dv)
-        StoreKey(at_.call.dv, j0, j, x_.dv_t, kept_factor<float>(at_.call), p.dim_vo, inside);
     }
   }
 
@@ -225,15 +224,23 @@ class Bf16Block {
     }
   }
 
-  // Row j of the block's dk or dv, from sums [dim x block_kv].
-  void StoreKey(const StridedTensor& to, std::int64_t j0, std::int64_t j, const float* sums,
-                float factor, std::int64_t dim, bool inside) {
-    float* row = x_.f32.row_buffer;
-    for (std::int64_t c = 0; c < dim; ++c) row[c] = sums[c * at_.config.block_kv + j];
-    std::fill(row + dim, row + padded<float>(dim), 0.0F);
-    StoreGradient(at_.call, to,
-                  row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, j0 + j, at_.head), row,
-                  factor, dim, inside);
+  // Rows [j, end) of the block's dk or dv, at most 16, from sums [dim x block_kv]: the rows of sums
+  // are a power of two apart, so that single elements would take a cache miss each. Keys from
+  // `keys` on are padding.
+  void StoreKeys(const StridedTensor& to, std::int64_t j0, std::int64_t j, std::int64_t end,
+                 std::int64_t keys, const float* sums, float factor, std::int64_t dim) {
+    const std::int64_t width = round_up(dim, kPackedCols);
+    const std::int64_t block_kv = at_.config.block_kv;
+    float* rows = x_.f32.row_buffer;
+    for (std::int64_t c = 0; c < width; c += kPackedCols) {
+      engine_.transpose_sums(sums + c * block_kv + j, block_kv, rows + c, width);
+    }
+    for (; j < end; ++j, rows += width) {
+      std::fill(rows + dim, rows + width, 0.0F);
+      StoreGradient(at_.call, to,
+                    row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, j0 + j, at_.head),
+                    rows, factor, dim, j < keys);
+    }
   }
 
   const KeyHead<float>& at_;

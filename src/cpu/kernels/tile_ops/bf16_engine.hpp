@@ -91,6 +91,8 @@ struct Bf16Engine {
   // Transposes 32 rows of `dim` elements, null = zeros: out[dim rounded up to 32][32].
   void (*transpose)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
   void (*gradient)(const Bf16Gradient&);
+  // to[j * ld_to + c] = from[c * ld_from + j] for 16 x 16 values; `from` is aligned to 64 bytes.
+  void (*transpose_sums)(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
 };
 
 // Null where the processor or the operating system lacks what the engine needs.
