@@ -103,6 +103,8 @@ def integer(name: str, value: Any) -> int:
 
 def real(name: str, value: Any) -> float:
     """A number; also an array of one element that needs no gradient."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return _one_element(name, value)
     try:

@@ -128,7 +128,14 @@ def _cast_bias(tensors: _schema.Flat, dtype: torch.dtype) -> _schema.Flat:
     return tensors if bias is None else (_cast(bias, dtype), *tensors[1:])
 
 
+# Whether autocast is on for any device: a tenth of the time of asking for a tensor's. PyTorch's own
+# compiler asks it; a release without it answers "maybe".
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
 def _autocast_type(q: Tensor) -> torch.dtype | None:
+    if not _any_autocast():
+        return None
     device = q.device.type
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return None

@@ -228,7 +228,7 @@ class _Attention(torch.autograd.Function):
         numbers: Flat,
         return_lse: bool,
     ) -> Any:
-        output = _forward(q, k, v, out_dtype, tensors, numbers)
+        output: Any = _forward(q, k, v, out_dtype, tensors, numbers, True)
         _keep(ctx, q, k, v, output, tensors, numbers)
         return output if return_lse else output[0]
 
@@ -316,10 +316,12 @@ def _forward(
     out_dtype: torch.dtype | None,
     tensors: Flat,
     numbers: Flat,
-) -> tuple[Tensor, Tensor]:
+    want_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """(o, lse); lse may be None unless it is wanted."""
     if tensors is NO_TENSORS and q.is_cpu and k.is_cpu and v.is_cpu and not profiling():
-        o, lse = _plain.forward(q, k, v, out_dtype, numbers, _plain_keywords)
-        return o, lse
+        made = _plain.forward(q, k, v, out_dtype, numbers, _plain_keywords, want_lse)
+        return made[0], made[1] if want_lse else None
     return forward_kernel(q, k, v, out_dtype, *tensors, *numbers)
 
 
@@ -364,7 +366,7 @@ def attend(
     ):
         out = _apply(q, k, v, out_dtype, bias, sinks, tensors, numbers, return_lse)
         return out if return_lse else (out, None)
-    return _forward(q, k, v, out_dtype, tensors, numbers)
+    return _forward(q, k, v, out_dtype, tensors, numbers, return_lse)
 
 
 define(

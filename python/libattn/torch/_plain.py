@@ -58,9 +58,15 @@ _idle: dict[object, list[Call]] = {}
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None, numbers: Any, options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out_dtype: torch.dtype | None,
+    numbers: Any,
+    options: Any,
+    lse: bool = True,
 ) -> list[Tensor]:
-    """[o, lse] of contiguous new tensors.
+    """[o, lse] of contiguous new tensors; [o] without lse.
 
     numbers: hashable, everything besides the tensors that decides the call. options(numbers)
     returns them as keyword arguments of libattn.attention, for the first call of a kind.
@@ -71,12 +77,15 @@ def forward(
         for name, x in (("q", q), ("k", k), ("v", v)):
             _facts("attention", name, x)
         raise
-    key = (numbers, out_dtype, q.dtype, k.dtype, v.dtype, facts, runs_handlers())
-    call = _taken(key)
+    key = (numbers, out_dtype, lse, q.dtype, k.dtype, v.dtype, facts, runs_handlers())
+    idle = _idle.get(key)
+    call = _taken(idle)
     if call is None:
-        wanted = {"o": 0 if out_dtype is None else dtype_code("out_dtype", out_dtype), "lse": 0}
+        wanted = {"o": 0 if out_dtype is None else dtype_code("out_dtype", out_dtype)}
+        if lse:
+            wanted["lse"] = 0
         call = _prepare("forward", {"q": q, "k": k, "v": v}, options(numbers), wanted)
-    return _run(call, (q, k, v), key)
+    return _run(call, (q, k, v), key, idle)
 
 
 def backward(
@@ -84,16 +93,16 @@ def backward(
 ) -> list[Tensor]:
     """The wanted ones of dq, dk, dv. tensors: dout, q, k, v, o, lse and maybe dlse."""
     key = (numbers, want, runs_handlers(), *[(x.shape, x.stride(), x.dtype) for x in tensors])
-    call = _taken(key)
+    idle = _idle.get(key)
+    call = _taken(idle)
     if call is None:
         wanted = {name: 0 for name, needed in zip(_GRADIENTS, want, strict=True) if needed}
         named = dict(zip(_INPUTS, tensors, strict=False))
         call = _prepare("backward", named, options(numbers), wanted)
-    return _run(call, tensors, key)
+    return _run(call, tensors, key, idle)
 
 
-def _taken(key: object) -> Call | None:
-    idle = _idle.get(key)
+def _taken(idle: list[Call] | None) -> Call | None:
     try:
         return idle.pop() if idle else None
     except IndexError:  # another thread took the last one
@@ -133,7 +142,9 @@ def _check_storage(name: str, x: Tensor, address: int) -> None:
         )
 
 
-def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
+def _run(
+    call: Call, tensors: Iterable[Tensor], key: object, idle: list[Call] | None
+) -> list[Tensor]:
     """Writes the addresses, calls, and keeps the structures. Returns the outputs."""
     for (name, structure), x in zip(call.inputs, tensors, strict=True):
         structure.data = address = x.data_ptr()
@@ -151,7 +162,6 @@ def _run(call: Call, tensors: Iterable[Tensor], key: object) -> list[Tensor]:
         raise watch.raised.pop()
     if code != _abi.ATTN_OK:
         raise _library.exception_of(code, "attention")
-    idle = _idle.get(key)
     if idle is None:
         if len(_idle) >= _CACHE_KINDS:
             _idle.clear()

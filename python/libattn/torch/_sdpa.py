@@ -258,7 +258,12 @@ def scaled_dot_product_attention(
         options = _mask_options(query, attn_mask, batch, (q.size(2), q.size(1), k.size(1)))
     elif is_causal:
         options = {"causal": True, "diagonal": "top_left"}
-    out = attention(q, k, v, dropout_p=dropout_p, scale=scale, **options)
+    # Without options the call takes a shorter way.
+    if dropout_p != 0.0:
+        options["dropout_p"] = dropout_p
+    if scale is not None:
+        options["scale"] = scale
+    out = attention(q, k, v, **options)
     assert isinstance(out, Tensor)
     out = out.transpose(1, 2)
     if len(batch) > 1:
