@@ -102,6 +102,23 @@ void add_device_decode(DType dtype, std::vector<Cell>& out) {
   });
   add("alibi", several, [](Cell& c) { c.problem.alibi = true; });
   add("every-256-keys", several, [](Cell& c) { c.problem.split_keys = 256; });
+  if (dtype == DType::f32) return;
+  const auto of_type = [](DType type, std::int64_t page_size) {
+    return [=](Cell& c) {
+      c.problem.dtype_kv = type;
+      c.problem.page_size = page_size;
+      c.problem.lengths_kv = page_size > 0;
+    };
+  };
+  for (const std::int64_t dim : {128, 64}) {
+    for (const auto& [batch, len] : kCaches) {
+      add("e4m3", {batch, 32, 8, len, dim}, of_type(DType::f8e4m3, 0));
+    }
+  }
+  for (const Shape& shape : {Shape{1, 32, 8, 32768, 128}, Shape{64, 32, 8, 4096, 128}}) {
+    add("e4m3-paged16", shape, of_type(DType::f8e4m3, 16));
+    add("e5m2", shape, of_type(DType::f8e5m2, 0));
+  }
 }
 
 void add_device_plain(DType dtype, Pass pass, std::vector<Cell>& out) {

@@ -24,8 +24,8 @@ std::int64_t dim_of(bool full, std::int64_t size) {
   return full ? size : 1;
 }
 
-// A pool of 65536 normal numbers from which 16-bit tensors are drawn. A GPU's tensors are large,
-// and computing a normal number takes ten times as long as drawing one.
+// A pool of 65536 normal numbers from which tensors of 8 and 16 bits are drawn. A GPU's tensors are
+// large, and computing a normal number takes ten times as long as drawing one.
 constexpr std::size_t kNormals = 1 << 16;
 std::vector<std::uint16_t> normals(DType dtype, double scale) {
   std::vector<std::uint16_t> out(kNormals);
@@ -66,7 +66,7 @@ TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, 
   const std::uint64_t stream = ++stream_;
   auto* at = static_cast<unsigned char*>(data);
   const std::int64_t step = size_of(dtype);
-  const bool from_table = fill == Fill::normal && step == 2;
+  const bool from_table = fill == Fill::normal && step <= 2;
   const std::vector<std::uint16_t> table =
       from_table ? normals(dtype, scale) : std::vector<std::uint16_t>{};
   in_parallel(fill == Fill::zeros ? 0 : count, [=, &table](std::int64_t begin, std::int64_t end) {
@@ -75,7 +75,8 @@ TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, 
       if (fill == Fill::mask) {
         at[i] = harness::hash(kSeed, stream, index) % 4 != 0 ? 1 : 0;
       } else if (from_table) {
-        std::memcpy(at + 2 * i, &table[harness::hash(kSeed, stream, index) % kNormals], 2);
+        const std::uint16_t value = table[harness::hash(kSeed, stream, index) % kNormals];
+        std::memcpy(at + step * i, &value, static_cast<std::size_t>(step));
       } else {
         harness::store(dtype, at + i * step, scale * harness::hash_normal(kSeed, stream, index));
       }

@@ -63,8 +63,10 @@ const char* to_string(Access access) {
 }
 
 Access best_access(Pass pass, const Problem& p) {
-  const bool mixed = p.kv_type() != p.dtype || (pass == Pass::backward && p.out_type() != p.dtype);
-  const std::int64_t vector = vector_elements(p.dtype);
+  const bool quantized = element_size(p.kv_type()) == 1 && pass != Pass::backward;
+  const bool mixed =
+      (p.kv_type() != p.dtype && !quantized) || (pass == Pass::backward && p.out_type() != p.dtype);
+  const std::int64_t vector = std::max(vector_elements(p.dtype), vector_elements(p.kv_type()));
   if (mixed || p.dim_qk % vector != 0 || p.dim_vo % vector != 0) return Access::element;
   return Access::tma;
 }

@@ -82,6 +82,20 @@ TEST(CudaDecodePlan, CutsThatAreAskedForDependOnNothingElse) {
   EXPECT_EQ(decode_plan(large("len_kv=1000 split_keys=5000")).decode.splits, 1);
 }
 
+// A tile of 8 KB of K and V a warp has twice the keys.
+TEST(CudaDecodePlan, TakesCachesOfEightBits) {
+  const CudaPlan plan = decode_plan(large("len_kv=4096 dtype_kv=f8e4m3"));
+  const Config& config = plan.kernels[plan.main].config;
+  EXPECT_EQ(config.get("kv_type"), static_cast<int>(DType::f8e4m3));
+  EXPECT_EQ(config.get("tile_kv"), 32);
+  EXPECT_EQ(config.get("blocks"), 2);
+  const CudaPlan forward =
+      make_plan(Pass::forward, parse_problem("dtype=f16 dtype_kv=f8e5m2 len_q=900 len_kv=900"),
+                h200())
+          .value();
+  EXPECT_STREQ(forward.summary().kernel.c_str(), "cuda_decode");
+}
+
 TEST(CudaDecodePlan, AppendsAheadOfIt) {
   const CudaPlan plan = decode_plan(large("batch=3 len_kv=1000 len_new=5 lengths_kv page_size=16"));
   ASSERT_EQ(plan.num_kernels, 2u);
@@ -106,7 +120,8 @@ TEST(CudaDecodePlan, FitsEveryDevice) {
     for (const char* dims : {"dim_qk=64 dim_vo=64", "dim_qk=128 dim_vo=72", "dim_qk=256 dim_vo=8",
                              "dim_qk=7 dim_vo=255"}) {
       for (const char* rows : {"len_q=1", "len_q=16 heads_q=16", "len_q=300 page_size=16"}) {
-        for (const char* options : {"", " softcap bias=hqk", " alibi"}) {
+        for (const char* options : {"", " softcap bias=hqk", " alibi", " dtype_kv=f8e4m3",
+                                    " dtype_kv=f8e5m2 softcap alibi"}) {
           const std::string text =
               std::string("dtype=f16 len_kv=5000 ") + dims + " " + rows + options;
           const CudaPlan plan = decode_plan(text, facts);

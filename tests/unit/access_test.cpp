@@ -165,6 +165,8 @@ TEST(BestAccess, FollowsTypesAndDims) {
   EXPECT_EQ(best(Pass::forward, "dtype=bf16 dim_vo=60"), Access::element);
   EXPECT_EQ(best(Pass::forward, "dtype=f32 dim_vo=60"), Access::tma) << "15 vectors";
   EXPECT_EQ(best(Pass::forward, "dtype=bf16 dtype_kv=f16"), Access::element);
+  EXPECT_EQ(best(Pass::decode, "dtype=bf16 dtype_kv=f8e4m3"), Access::tma);
+  EXPECT_EQ(best(Pass::decode, "dtype=bf16 dtype_kv=f8e4m3 dim_vo=72"), Access::element);
   EXPECT_EQ(best(Pass::forward, "dtype=bf16 dtype_out=f32"), Access::tma);
   EXPECT_EQ(best(Pass::backward, "dtype=bf16 dtype_out=f32"), Access::element)
       << "dout is rounded on the way";

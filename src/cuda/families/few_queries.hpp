@@ -13,9 +13,16 @@ inline bool has_few_queries(const Problem& p) {
   return p.len_q <= kFewQueries && !p.dropout;
 }
 
-// Calls that only the decode kernel computes: pages, rows that are appended.
+// Calls that only the decode kernel computes: pages, rows that are appended, caches of 8 bits.
 inline bool has_cache(const Problem& p) {
   return p.page_size > 0 || p.len_new > 0;
+}
+
+// K and V in an 8-bit type, q in a 16-bit one.
+inline bool has_quantized_cache(const Problem& p) {
+  const auto is_half = [](DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; };
+  const DType kv = p.kv_type();
+  return is_half(p.dtype) && (kv == DType::f8e4m3 || kv == DType::f8e5m2);
 }
 
 }  // namespace attn::cuda

@@ -71,6 +71,9 @@ std::string rotary_refusal(Pass pass, const Problem& p) {
     return "no forward with rotary embedding on a paged cache on CUDA; decode takes its keys as "
            "rotated";
   }
+  if (p.kv_type() != p.dtype && (pass != Pass::decode || p.len_new > 0)) {
+    return "no rotary embedding of keys in 8-bit types on CUDA; decode rotates q alone";
+  }
   const std::int64_t heads = std::max(p.heads_q, p.heads_kv);
   if (heads <= device::rope::kMaxHeads) return {};
   return "found " + std::to_string(heads) + " heads; rotary embedding takes 2^23 at most on CUDA";

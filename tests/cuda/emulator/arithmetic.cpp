@@ -78,12 +78,29 @@ u32 mul_f16x2(u32 a, u32 b) {
   };
   return pack_f16(half(16), half(0));
 }
+u32 sub_f16x2(u32 a, u32 b) {
+  const auto half = [&](int shift) {
+    return to_float(false, a >> shift) - to_float(false, b >> shift);
+  };
+  return pack_f16(half(16), half(0));
+}
 u32 sub_sat_f16x2(u32 a, u32 b) {
   const auto half = [&](int shift) {
     const float x = to_float(false, a >> shift) - to_float(false, b >> shift);
     return std::isnan(x) ? 0.0f : std::min(std::max(x, 0.0f), 1.0f);
   };
   return pack_f16(half(16), half(0));
+}
+
+u32 e4m3x2_to_f16x2(u16 x) {
+  const auto value = [](u32 byte) {
+    const int exponent = byte >> 3 & 15;
+    const int mantissa = byte & 7;
+    if ((byte & 0x7f) == 0x7f) return NAN;
+    const double size = exponent == 0 ? mantissa * 0x1p-9 : std::ldexp(8 + mantissa, exponent - 10);
+    return static_cast<float>((byte & 0x80) != 0 ? -size : size);
+  };
+  return pack_f16(value(x >> 8), value(x));
 }
 
 u64 timer() {

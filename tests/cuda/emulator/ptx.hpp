@@ -116,7 +116,9 @@ float f16_to_f32(u16 x);
 u32 round_to_tf32(float x);
 u32 fma_bf16x2(u32 a, u32 b, u32 c);
 u32 mul_f16x2(u32 a, u32 b);
+u32 sub_f16x2(u32 a, u32 b);
 u32 sub_sat_f16x2(u32 a, u32 b);
+u32 e4m3x2_to_f16x2(u16 x);
 
 template <class To, class From>
 To bits(From from) {

@@ -22,6 +22,7 @@ namespace {
 constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
 constexpr std::int64_t kRowsOfWarp = 16;
+constexpr int kSmallSlice = 4096;  // bytes of K and V of a tile that a warp loads
 
 constexpr const char* kAppendEntry = "attn_append_rows";
 
@@ -39,9 +40,10 @@ struct Tiles {
   int stages = 0;
   int blocks = 0;
   int dim = 0;
+  bool quantized = false;
 
   [[nodiscard]] int shared_bytes() const {
-    return device::DecodeSharedOf(tile_q, tile_kv, warps, stages, dim).bytes;
+    return device::DecodeSharedOf(tile_q, tile_kv, warps, stages, dim, quantized).bytes;
   }
   // Keys that a block takes at a time.
   [[nodiscard]] int step() const { return warps / (tile_q / 16) * tile_kv; }
@@ -71,7 +73,7 @@ int dim_of(const Problem& p) {
 }
 
 // Bytes in flight decide: two blocks of three tiles a group, if they fit an SM, else one of as many
-// as fit.
+// as fit. Small tiles have twice the stages.
 std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
   constexpr std::array kRings{
       Tiles{.warps = 4, .stages = 3, .blocks = 2}, Tiles{.warps = 4, .stages = 4, .blocks = 1},
@@ -80,8 +82,11 @@ std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
   for (Tiles tiles : kRings) {
     const int rows = num_rows(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
     tiles.dim = dim_of(p);
+    tiles.quantized = has_quantized_cache(p);
     tiles.tile_q = 16 * rows;
-    tiles.tile_kv = rows * device::DecodeSliceOf(tiles.dim);
+    const int slice = device::DecodeSliceOf(tiles.dim, tiles.tile_q, tiles.quantized);
+    tiles.tile_kv = rows * slice;
+    if (2 * slice * tiles.dim * device::KvBytes(tiles.quantized) <= kSmallSlice) tiles.stages *= 2;
     const std::int64_t shared = tiles.shared_bytes();
     if (shared <= facts.shared_per_block &&
         tiles.blocks * (shared + kReservedShared) <= facts.shared_per_sm) {
@@ -117,6 +122,8 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of
   constexpr std::int64_t kLeastKeys = 256;
   constexpr std::int64_t kMostSplits = 256;
   if (tiles == 0) return 1;
+  // An SM reads twice as many keys of 8 bits in the same time.
+  const double unit = of.quantized ? 2.0 : 1.0;
   const std::int64_t keys = most_keys(p);
   const std::int64_t sms = std::max(facts.num_sms, 1);
   const double all = static_cast<double>(tiles * keys) / static_cast<double>(sms);
@@ -130,8 +137,8 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of
     const double busiest = static_cast<double>(core::divide_up(blocks, sms) * each);
     double time = std::max(all, busiest / (alone ? kOneBlock : kMoreBlocks));
     if (!alone) time *= kSharedSm;
-    time += kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
-    if (splits > 1) time += kMerge + kMergeOfSplit * static_cast<double>(splits);
+    time += unit * kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
+    if (splits > 1) time += unit * (kMerge + kMergeOfSplit * static_cast<double>(splits));
     if (time < best_time) {
       best_time = time;
       best = splits;
@@ -190,19 +197,25 @@ device::Cache cache_of(const Problem& p, const Arguments& tensors) {
   return cache;
 }
 
+device::Descale descale_of(const TensorView& view) {
+  if (!view.given()) return {};
+  return {static_cast<const float*>(view.address()), view.strides[0], view.strides[1]};
+}
+
 }  // namespace
 
 bool takes_decode(Pass pass, const Problem& p) {
   if (pass == Pass::backward || p.batch <= 0 || p.dtype == DType::f32) return false;
-  if (has_cache(p)) return true;
+  if (has_cache(p) || has_quantized_cache(p)) return true;
   return has_few_queries(p) && num_rows(p) <= kMostRows;
 }
 
 std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
-  if (p.dropout) return "no kernel with dropout for paged caches and appending on CUDA yet";
+  if (p.dropout)
+    return "no kernel with dropout for paged and 8-bit caches and appending on CUDA yet";
   if (num_rows(p) > kMostRows) {
     return "found len_q * heads_q / heads_kv=" + std::to_string(num_rows(p)) +
-           "; a paged cache takes fewer than 2^30 on CUDA";
+           "; paged and 8-bit caches take fewer than 2^30 on CUDA";
   }
   if (tiles_of(p, facts)) return {};
   return "no tiles of the decode kernel fit cuda:" + std::to_string(facts.ordinal) + ", " +
@@ -230,6 +243,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
                plan.decode.tiles * plan.decode.splits);
   spec.shared_bytes = static_cast<unsigned>(tiles.shared_bytes());
   spec.config.set("dtype", static_cast<int>(p.dtype))
+      .set("kv_type", static_cast<int>(p.kv_type()))
       .set("dim_qk", tiles.dim)
       .set("dim_vo", tiles.dim)
       .set("tile_q", tiles.tile_q)
@@ -255,6 +269,8 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
   device::DecodeParams& params = blocks.decode;
   params.common = from.common;
   params.cache = cache_of(p, from.tensors);
+  params.descale_k = descale_of(from.tensors.descale_k);
+  params.descale_v = descale_of(from.tensors.descale_v);
   params.row_tiles = static_cast<int>(grid.row_tiles);
   params.tile_rows = static_cast<int>(grid.tile_rows);
   params.splits = static_cast<int>(grid.splits);

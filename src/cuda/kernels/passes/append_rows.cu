@@ -21,12 +21,15 @@ using attn::device::append_rows::Params;
 
 __device__ __forceinline__ void CopyRow(const StridedTensor& to, const StridedTensor& from,
                                         char* to_row, const char* from_row, int dim) {
-  const int bytes = dim * ElementBytes(to.type);
+  const bool is_8_bit = to.type == config::f8e4m3 || to.type == config::f8e5m2;
+  const int bytes = dim * (is_8_bit ? 1 : ElementBytes(to.type));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (to.vector != 0 && from.vector != 0) {
     for (int at = 16 * lane; at < bytes; at += 16 * 32) {
       *reinterpret_cast<uint4*>(to_row + at) = *reinterpret_cast<const uint4*>(from_row + at);
     }
+  } else if (is_8_bit) {
+    for (int at = lane; at < bytes; at += 32) to_row[at] = from_row[at];
   } else {
     for (int at = 2 * lane; at < bytes; at += 2 * 32) {
       *reinterpret_cast<unsigned short*>(to_row + at) =

@@ -83,6 +83,27 @@ __device__ __forceinline__ unsigned MultiplyPair(unsigned x, unsigned y) {
   return z;
 }
 
+// Four e4m3 as f16: bytes 0 and 1 in pairs[0], bytes 2 and 3 in pairs[1]. 8.9 has an instruction
+// for two of them.
+__device__ __forceinline__ void UnpackE4m3(unsigned word, unsigned (&pairs)[2]) {
+#if __CUDA_ARCH__ >= 890
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
+      : "=r"(pairs[0]), "=r"(pairs[1])
+      : "r"(word));
+#else
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    // Exponents are 8 too small, which a product makes good for subnormals too. The code of NaN,
+    // all ones, then sets the exponent.
+    const unsigned bits = __byte_perm(word, 0, n == 0 ? 0x1404 : 0x3424);
+    const unsigned shifted = (bits & 0x80008000u) | (bits & 0x7f007f00u) >> 1;
+    const unsigned nan = ((bits & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    pairs[n] = MultiplyPair<config::f16>(shifted, 0x5c005c00u) | (nan - (nan >> 5));
+  }
+#endif
+}
+
 // The 64-bit product as two words.
 __device__ __forceinline__ uint2 MultiplyWide(unsigned x, unsigned y) {
   uint2 z;

@@ -6,10 +6,11 @@
 // warps take tiles of keys in turn, each with a softmax and a ring of its own (decode_keys.cuh). At
 // the end the groups' results are merged, and by the last block the splits' (decode_merge.cuh).
 //
-// Config: dtype; dim_qk = dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows;
-// tile_kv keys; warps, stages, blocks (per SM); paged; options (decode_rows.cuh; alibi and
-// bias_type, of shared/score.cuh, go with it), softcap; element_access (see sm80/tile.cuh). Shared
-// memory: decode_params.cuh. docs/kernels/decode.md.
+// Config: dtype; kv_type, of K and V in memory: dtype or an 8-bit type (decode_cache.cuh); dim_qk =
+// dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows; tile_kv keys; warps,
+// stages, blocks (per SM); paged; options (decode_rows.cuh; alibi and bias_type, of
+// shared/score.cuh, go with it), softcap; element_access (see sm80/tile.cuh). Shared memory:
+// decode_params.cuh. docs/kernels/decode.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/decode_keys.cuh"
@@ -43,8 +44,8 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
   for (int ahead = 0; ahead < kStages - 1; ++ahead) load_next();
 
   QFragments q;
-  LoadQ(p.common, block, base, q);
-  const ScoreInputs inputs(p.common, block);
+  const QueryUnits units = LoadQ(p.common, block, base, q);
+  const ScoreInputs inputs(p, block, units);
   int stage = 0;
 #pragma unroll 1
   for (int j0 = span.begin + GroupIdx() * kTileKv; j0 < span.end; j0 += kStep) {
@@ -80,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   OnlineSoftmax softmax(p.common);
   VisitKeys(p, block, span, visibility, base, softmax, o);
   __syncthreads();  // all warps have left the tiles, which o replaces
-  StageRows(p.common, base, softmax, o);
+  StageRows(p, block, base, softmax, o);
   __syncthreads();
   Finish(p, block, span, base);
 }

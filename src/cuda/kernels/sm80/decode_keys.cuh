@@ -94,11 +94,12 @@ class KeyStream {
   }
 
  private:
-  using Layout = TileLayout<kDim>;
+  using Layout = KvLayout;
+  static constexpr int kChunkColumns = 16 / kKvBytes;
   static constexpr int kTileBytes = kTileKv * Layout::kRowBytes;
   static constexpr int kSide = Layout::kChunks < 32 ? Layout::kChunks : 32;  // lanes per row
   static constexpr int kStep = 32 / kSide;                                   // rows per pass
-  static_assert(Layout::kChunks == kSide && Layout::kWide && kSlice % kStep == 0);
+  static_assert(Layout::kChunks == kSide && kSlice % kStep == 0 && (Layout::kWide || kStep == 8));
 
   __device__ __forceinline__ unsigned PresentAt(int stage, int warp) const {
     return present_ + static_cast<unsigned>((stage * kWarpsM + warp) * 4);
@@ -123,12 +124,13 @@ class KeyStream {
     const int row = LaneIdx() / kSide;
     const int chunk = LaneIdx() % kSide;
     const unsigned own = Layout::At(row, chunk);
-    const bool inside = chunk * 8 < dim;
+    const bool inside = chunk * kChunkColumns < dim;
 #pragma unroll
     for (int pass = 0; pass < kSlice / kStep; ++pass) {
       const char* source = SourceOf(tensor, from, j0, pass * kStep + row);
       const bool exists = inside && source != nullptr;
-      // The swizzle of row r + kStep pass: kStep divides 8.
+      // The swizzle of row r + kStep pass: kStep divides 8. Narrow rows have a kStep of 8 and the
+      // same swizzle in all passes.
       const unsigned at = to + static_cast<unsigned>(pass * kStep * Layout::kRowBytes) +
                           (own ^ Layout::Swizzle(pass * kStep));
       ptx::CopyAsync(at, exists ? source + chunk * 16 : tensor.base, exists ? 16 : 0);
@@ -143,9 +145,16 @@ class KeyStream {
 #pragma unroll 1
       for (int column = LaneIdx(); column < kDim; column += 32) {
         const bool exists = source != nullptr && column < dim;
-        const unsigned bits =
-            exists ? *reinterpret_cast<const unsigned short*>(source + column * kOperandBytes) : 0;
-        ptx::StoreShared16(to + Layout::At(r, column / 8) + column % 8 * 2, bits);
+        const unsigned at =
+            to + Layout::At(r, column / kChunkColumns) + column % kChunkColumns * kKvBytes;
+        if constexpr (kQuantized) {
+          ptx::StoreShared8(at,
+                            exists ? *reinterpret_cast<const unsigned char*>(source + column) : 0);
+        } else {
+          ptx::StoreShared16(
+              at,
+              exists ? *reinterpret_cast<const unsigned short*>(source + column * kKvBytes) : 0);
+        }
       }
     }
   }

@@ -38,9 +38,23 @@ __device__ __forceinline__ void Add(const float4& o, float sum, float weight, Ro
   to.o[3] = fmaf(o.w, weight, to.o[3]);
 }
 
+// Row `row` of o, this lane's row r, times the factor: MultiplyQuantizedV() has even columns in
+// accumulator 2 d and odd ones in 2 d + 1.
+__device__ __forceinline__ void StageQuantizedRow(unsigned tile, int row, int r, float factor,
+                                                  const Output& o) {
+#pragma unroll
+  for (int d = 0; d < kBlocksD; d += 2)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      ptx::StoreShared64(tile + Staged::At(row, 8 * d + LaneIdx() % 4 * 4 + 2 * e),
+                         o[0][d][2 * r + e] * factor, o[0][d + 1][2 * r + e] * factor);
+    }
+}
+
 // Each warp's o and statistics into shared memory, over the tiles of keys.
-__device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
+__device__ __forceinline__ void StageRows(const DecodeParams& p, const Block& block, unsigned base,
                                           const OnlineSoftmax& softmax, const Output& o) {
+  const Arguments& a = p.common;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = GroupIdx() * kTileQ + 16 * WarpM() + LaneIdx() / 4 + 8 * r;
@@ -48,10 +62,16 @@ __device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
     if (LaneIdx() % 4 == 0) {
       ptx::StoreShared64(base + kShared.stats + static_cast<unsigned>(8 * row), stats.x, stats.y);
     }
+    if constexpr (kQuantized) {
+      // A row that has seen nothing stays 0 if the factor is not finite.
+      const float factor = stats.y == 0.0f ? 0.0f : DescaleOf(p.descale_v, block);
+      StageQuantizedRow(base + kShared.k, row, r, factor, o);
+    } else {
 #pragma unroll
-    for (int d = 0; d < kBlocksD; ++d) {
-      ptx::StoreShared64(base + kShared.k + Staged::At(row, 8 * d + LaneIdx() % 4 * 2),
-                         o[0][d][2 * r], o[0][d][2 * r + 1]);
+      for (int d = 0; d < kBlocksD; ++d) {
+        ptx::StoreShared64(base + kShared.k + Staged::At(row, 8 * d + LaneIdx() % 4 * 2),
+                           o[0][d][2 * r], o[0][d][2 * r + 1]);
+      }
     }
   }
 }

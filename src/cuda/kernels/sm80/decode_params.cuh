@@ -6,9 +6,17 @@
 
 namespace attn::device {
 
+// Factors of K or V: one for each (sequence, key head). Null: 1. Strides in elements.
+struct Descale {
+  const float* base = nullptr;
+  long long stride_batch = 0;
+  long long stride_head = 0;
+};
+
 struct DecodeParams {
   Arguments common;
   Cache cache;
+  Descale descale_k, descale_v;
 
   // Blocks: ((b * heads_kv + head_kv) * splits + split) * row_tiles + tile.
   int row_tiles = 1;
@@ -34,11 +42,20 @@ struct DecodeShared {
   int bytes = 0;
 };
 
-constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int stages, int dim) {
+// Bytes of an element of K and V.
+constexpr int KvBytes(bool quantized) {
+  return quantized ? 1 : kOperandBytes;
+}
+
+constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int stages, int dim,
+                                      bool quantized) {
   const int groups = warps / (tile_q / 16);
+  const int tile_bytes = tile_kv * dim * KvBytes(quantized);
+  const int o_bytes = groups * tile_q * dim * 4;
   DecodeShared s;
-  s.v = s.k + groups * stages * tile_kv * dim * kOperandBytes;
-  s.present = s.v + groups * stages * tile_kv * dim * kOperandBytes;
+  s.v = s.k + groups * stages * tile_bytes;
+  s.present = s.v + groups * stages * tile_bytes;
+  if (s.present < o_bytes) s.present = o_bytes;
   s.stats = (s.present + warps * stages * 4 + 15) / 16 * 16;
   s.q = s.stats + groups * tile_q * 8;
   s.merges = s.q + (dim > 128 ? warps * 32 * dim : 0);
@@ -46,9 +63,10 @@ constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int st
   return s;
 }
 
-// Keys of a tile that each warp loads: 8 KB of K and V for dims 64 and 128.
-constexpr int DecodeSliceOf(int dim) {
-  return dim <= 64 ? 32 : 16;
+// Keys of a tile that each warp loads: mostly 8 KB of K and V. Tiles of 64 rows have no registers
+// for more scores.
+constexpr int DecodeSliceOf(int dim, int tile_q, bool quantized) {
+  return dim <= 64 || (quantized && dim <= 128 && tile_q == 16) ? 32 : 16;
 }
 
 }  // namespace attn::device

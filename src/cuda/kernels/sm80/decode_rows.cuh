@@ -16,6 +16,13 @@ namespace sm80::decode {
 using attn::device::DecodeParams;
 
 constexpr int kDim = config::dim_qk;
+// K and V of 8 bits are f16 in the products, and so are Q and P: f16 holds every value of the 8-bit
+// types (decode_cache.cuh).
+constexpr int kKvType = config::kv_type;
+constexpr bool kQuantized = kKvType != kDtype;
+constexpr int kMmaType = kQuantized ? config::f16 : kDtype;
+constexpr int kKvBytes = attn::device::KvBytes(kQuantized);
+using KvLayout = TileLayout<kDim * kKvBytes / kOperandBytes>;  // of rows of K and V
 constexpr int kWarpsM = kTileQ / 16;       // warps of a group: 16 rows each, the same keys
 constexpr int kGroups = kWarps / kWarpsM;  // of warps, which take tiles of keys in turn
 constexpr int kSlice = kTileKv / kWarpsM;  // rows of a tile that a warp loads
@@ -27,11 +34,13 @@ constexpr int kBlocksD = kDim / 8;
 constexpr bool kOptions = config::options != 0;
 constexpr bool kPaged = config::paged != 0;
 constexpr attn::device::DecodeShared kShared =
-    attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim);
+    attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim, kQuantized);
+// Whether the softmax sees scores in units of log2, else raw products.
+constexpr bool kScaledScores = kHasScoreMod || kQuantized;
 static_assert(!kOptions || (kPaged && kHasScoreMod));
 static_assert(config::dim_vo == kDim && kDim % 64 == 0 && kTileQ % 16 == 0);
 static_assert(kWarps % kWarpsM == 0 && kTileKv % (16 * kWarpsM) == 0 && kStages >= 2);
-static_assert(kSlice == attn::device::DecodeSliceOf(kDim) && kSlice <= 32);
+static_assert(kSlice == attn::device::DecodeSliceOf(kDim, kTileQ, kQuantized) && kSlice <= 32);
 static_assert(kWarps * 16 * kDim * 4 <= kShared.present);
 
 using Scores = float[1][kBlocksN][4];
@@ -178,50 +187,5 @@ class Visibility {
   TileRange warp_;
   int begin_[2], end_[2];  // of this lane's rows
 };
-
-// The warp's rows of Q as fragments, from global memory: once per block, and without a barrier.
-// Above dim 128 they are kept in shared memory, where each lane reads what it wrote.
-constexpr bool kQInShared = kDim > 128;
-__device__ __forceinline__ unsigned SharedQ(unsigned base) {
-  return base + kShared.q + threadIdx.x / 32 * (32 * kDim) + static_cast<unsigned>(16 * LaneIdx());
-}
-__device__ __forceinline__ void LoadQ(const Arguments& a, const Block& block, unsigned base,
-                                      QFragments& q) {
-  const char* rows[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int in_tile = 16 * WarpM() + LaneIdx() / 4 + 8 * r;
-    const Row row = RowOf(a, block, in_tile);
-    const bool exists = in_tile < block.num_rows && row.i < block.seq.len_q;
-    rows[r] =
-        exists ? RowAddress(a.q, block.seq.idx, block.seq.first_q + row.i, row.head) : nullptr;
-  }
-  // The running max is of raw products, so the sign of the scale goes to Q.
-  const unsigned sign = !kHasScoreMod && a.negative_scale != 0 ? 0x80008000u : 0u;
-#pragma unroll
-  for (int k = 0; k < kBlocksK; ++k) {
-    unsigned(&fragment)[4] = q[kQInShared ? 0 : k];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int column = 16 * k + LaneIdx() % 4 * 2 + e / 2 * 8;
-      const char* at = rows[e % 2] + column * kOperandBytes;
-      unsigned pair = 0;
-      if (config::element_access != 0) {
-        const bool first = rows[e % 2] != nullptr && column < a.dim_qk;
-        const bool second = rows[e % 2] != nullptr && column + 1 < a.dim_qk;
-        pair = ptx::Pack<kDtype>(first ? LoadElement(at, kDtype) : 0.0f,
-                                 second ? LoadElement(at + kOperandBytes, kDtype) : 0.0f);
-      } else if (rows[e % 2] != nullptr && column < a.dim_qk) {
-        pair = *reinterpret_cast<const unsigned*>(at);
-      }
-      fragment[e] = pair ^ sign;
-    }
-    if constexpr (kQInShared) {
-      ptx::StoreShared128(SharedQ(base) + 512 * k, __uint_as_float(fragment[0]),
-                          __uint_as_float(fragment[1]), __uint_as_float(fragment[2]),
-                          __uint_as_float(fragment[3]));
-    }
-  }
-}
 
 }  // namespace sm80::decode

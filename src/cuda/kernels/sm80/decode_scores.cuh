@@ -1,7 +1,8 @@
 // sm80/decode.cu: scores of a tile and the online softmax (Milakov and Gimelshein 2018) of a warp's
 // 16 rows. Rows have heads of their own.
 #pragma once
-#include "sm80/decode_rows.cuh"
+#include "sm80/decode_cache.cuh"
+#include "sm80/decode_queries.cuh"
 
 namespace sm80::decode {
 
@@ -11,12 +12,19 @@ struct ScoreInputs {
   long long diagonal[2];  // of the row's query
   const char* bias[2];    // the row's first element
   const char* mask[2];
+  float factor[2];  // kQuantized: of the products
   int len_kv;
 
-  __device__ __forceinline__ ScoreInputs(const Arguments& a, const Block& block)
+  __device__ __forceinline__ ScoreInputs(const DecodeParams& p, const Block& block,
+                                         const QueryUnits& units)
       : len_kv(block.seq.len_kv) {
+    const Arguments& a = p.common;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      if constexpr (kQuantized) {
+        factor[r] = units.of_row[r] * DescaleOf(p.descale_k, block);
+        if constexpr (!kHasScoreMod) factor[r] *= a.scale * kLog2E;
+      }
       params[r] = {a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
       if constexpr (kOptions) {
         // Rows that don't exist take the inputs of the tile's first.
@@ -85,18 +93,17 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInp
                                               int j0, Scores& s) {
   const ScoreTile tile(a, inputs, j0);
   const auto load = [&](int k, unsigned(&fragment)[1][4]) {
-    if constexpr (kQInShared) {
-      const uint4 words = ptx::LoadShared128(SharedQ(base) + 512 * k);
-      fragment[0][0] = words.x;
-      fragment[0][1] = words.y;
-      fragment[0][2] = words.z;
-      fragment[0][3] = words.w;
-    } else {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) fragment[0][e] = q[k][e];
-    }
+    LoadFragment(base, k, q, fragment[0]);
   };
-  MultiplyTransposed<kDtype, kDim>(load, k_tile, 0, s);
+  if constexpr (kQuantized) {
+    MultiplyQuantizedK(load, k_tile, s);
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[0][n][e] *= inputs.factor[e / 2];
+  } else {
+    MultiplyTransposed<kDtype, kDim>(load, k_tile, 0, s);
+  }
   if constexpr (kHasScoreMod) {
     if (CapSeriesHolds(a, s)) {
       ApplyScoreMods<true>(a, inputs, tile, j0, s);
@@ -114,7 +121,7 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInp
   }
 }
 
-// Running max and sum of this lane's two rows. With kHasScoreMod the max is in units of log2; else
+// Running max and sum of this lane's two rows. With kScaledScores the max is in units of log2; else
 // it is of raw products, and `unit` converts it.
 struct OnlineSoftmax {
   float max[2];
@@ -122,7 +129,7 @@ struct OnlineSoftmax {
   float unit;
 
   __device__ __forceinline__ explicit OnlineSoftmax(const Arguments& a)
-      : max{-kInfinity, -kInfinity}, sum{0.0f, 0.0f}, unit(kHasScoreMod ? 1.0f : a.scale_log2) {}
+      : max{-kInfinity, -kInfinity}, sum{0.0f, 0.0f}, unit(kScaledScores ? 1.0f : a.scale_log2) {}
 
   // Replaces s by P relative to the new max; rescales o and the sums to it.
   __device__ __forceinline__ void Update(Scores& s, Output& o) {
@@ -163,23 +170,26 @@ struct OnlineSoftmax {
     float total = sum[r];
     total += __shfl_xor_sync(~0u, total, 1);
     total += __shfl_xor_sync(~0u, total, 2);
-    const float factor = a.scale == 0.0f && !kHasScoreMod ? 0.0f : unit;
+    const float factor = a.scale == 0.0f && !kScaledScores ? 0.0f : unit;
     return {max[r] > -kInfinity ? max[r] * factor : max[r], total};
   }
 };
 
 // o += P V.
 __device__ __forceinline__ void MultiplyPV(const Scores& s, unsigned v_tile, Output& o) {
-  const auto v_lane = FragmentLane<kDim>::RowsFirst();
 #pragma unroll
   for (int k = 0; k < kTileKv / 16; ++k) {
     unsigned p[1][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float(&c)[4] = s[0][2 * k + e / 2];
-      p[0][e] = ptx::Pack<kDtype>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
+      p[0][e] = ptx::Pack<kMmaType>(c[e % 2 * 2], c[e % 2 * 2 + 1]);
     }
-    Multiply<kDtype>(p, v_lane, v_tile, 16 * k, 0, o);
+    if constexpr (kQuantized) {
+      MultiplyQuantizedV(p[0], v_tile, 16 * k, o);
+    } else {
+      Multiply<kDtype>(p, FragmentLane<kDim>::RowsFirst(), v_tile, 16 * k, 0, o);
+    }
   }
 }
 

@@ -1,0 +1,126 @@
+"""Caches of 8 bits: decode against float64 on what the codes stand for, and bad input."""
+
+import libattn
+import pytest
+import torch
+
+B, H, G, M = 3, 8, 2, 300
+TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+PAGE = 16
+
+
+def draw(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(device, kv_type, q_type, dim, len_q=1):
+    """q, k, v, their descales, and k and v in float64."""
+    q = draw(B, len_q, H, dim, seed=1).to(device, q_type)
+    k, v = (draw(B, M, G, dim, seed=n).to(kv_type).to(device) for n in (2, 3))
+    descales = [draw(B, G, seed=n).abs().add(0.5).to(device) for n in (4, 5)]
+    wide = [
+        x.cpu().float().double() * d.cpu().double()[:, None, :, None]
+        for x, d in zip((k, v), descales, strict=True)
+    ]
+    return q, k, v, dict(zip(("descale_k", "descale_v"), descales, strict=True)), *wide
+
+
+def attention64(q, k, v, lengths):
+    """Causal from the bottom right, in float64; rows of empty sequences are 0."""
+    q, rows = q.cpu().double(), []
+    for b, length in enumerate(lengths):
+        keys = k[b, :length].repeat_interleave(H // G, 1)
+        values = v[b, :length].repeat_interleave(H // G, 1)
+        score = torch.einsum("nhd,mhd->hnm", q[b], keys) / q.shape[-1] ** 0.5
+        n = q.shape[1]
+        hidden = torch.ones(n, length, dtype=torch.bool).triu(length - n + 1)
+        p = score.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0)
+        rows.append(torch.einsum("hnm,mhd->nhd", p, values))
+    return torch.stack(rows)
+
+
+def paged(x, order):
+    """[pages, PAGE, G, dim]: pages in the order of the table, NaN past the last key."""
+    pages = -(-M // PAGE)
+    whole = torch.zeros(B, pages * PAGE, *x.shape[2:], dtype=torch.uint8, device=x.device)
+    whole.fill_(0x7F)
+    whole[:, :M] = x.view(torch.uint8)
+    flat = whole.view(B * pages, PAGE, *x.shape[2:])
+    out = torch.empty_like(flat)
+    out[order] = flat
+    return out.view(x.dtype)
+
+
+def near(o, want, q_type):
+    tolerance = 2.0**-6 if q_type == torch.bfloat16 else 2.0**-9
+    torch.testing.assert_close(o.cpu().double(), want, rtol=tolerance, atol=tolerance / 2)
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("q_type", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("dim", (40, 64, 128, 256))
+@pytest.mark.parametrize("len_q", (1, 20))
+def test_decode_of_a_cache(device, kv_type, q_type, dim, len_q):
+    q, k, v, descales, k64, v64 = make(device, kv_type, q_type, dim, len_q)
+    lengths = [M, 123, 40]
+    lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    want = attention64(q, k64, v64, lengths)
+    o = libattn.decode(q, k, v, len_kv=lens, causal=True, **descales)
+    near(o, want, q_type)
+    order = torch.randperm(B * -(-M // PAGE), generator=torch.Generator().manual_seed(9))
+    pages = [paged(x, order.to(device)) for x in (k, v)]
+    table = order.view(B, -1).int().to(device)
+    o = libattn.decode(q, *pages, block_table=table, len_kv=lens, causal=True, **descales)
+    near(o, want, q_type)
+
+
+@pytest.mark.parametrize("kv_type", TYPES)
+def test_hostile_tables_and_lengths(device, kv_type):
+    """Missing pages hide their keys; lengths are clamped; other sequences stay as they are."""
+    q, k, v, descales, k64, v64 = make(device, kv_type, torch.bfloat16, 64)
+    width = -(-M // PAGE)
+    order = torch.arange(B * width)
+    pages = [paged(x, order.to(device)) for x in (k, v)]
+    table = order.view(B, -1).int().clone()
+    table[0, 3:] = torch.tensor([-1, 2**31 - 1, -(2**31), B * width] * 4)
+    # Lengths on the host are checked instead.
+    lens = torch.tensor([2**31 - 1, 77, -9] if device == "cuda" else [M, 77, 0], dtype=torch.int32)
+    o = libattn.decode(q, *pages, block_table=table.to(device), len_kv=lens.to(device), **descales)
+    near(o, attention64(q, k64, v64, [3 * PAGE, 77, 0]), torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ("descale_k", "descale_v"))
+def test_a_descale_of_nan_makes_its_rows_nan(device, name):
+    q, k, v, descales, k64, v64 = make(device, TYPES[0], torch.bfloat16, 128)
+    descales[name][1, 0] = torch.nan
+    lengths = [M, 100, 0]
+    lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    descales[name][2] = torch.nan  # no key is visible: zeros
+    o = libattn.decode(q, k, v, len_kv=lens, **descales)
+    assert bool(o[1, :, : H // G].isnan().all())
+    want = attention64(q, k64, v64, lengths)
+    want[1, :, : H // G] = torch.nan
+    tolerance = 2.0**-6
+    torch.testing.assert_close(
+        o.cpu().double(), want, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+
+
+def test_every_code_is_read(device):
+    """One key has all the weight: o is v, NaN, infinities and subnormals included."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    for kv_type in TYPES:
+        v = codes.view(kv_type).view(1, 1, 1, 256).to(device)
+        k = torch.ones(1, 1, 1, 8).to(kv_type).to(device)
+        q = torch.ones(1, 1, 1, 8, dtype=torch.float16, device=device)
+        o = libattn.decode(q, k, v, out_dtype=torch.float32)
+        want = codes.view(kv_type).float()
+        torch.testing.assert_close(o.cpu().ravel(), want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_refusals(device):
+    q, k, v, descales, _, _ = make(device, TYPES[0], torch.bfloat16, 64)
+    with pytest.raises(ValueError, match="shape of descale_k"):
+        libattn.decode(q, k, v, descale_k=descales["descale_k"][:2])
+    with pytest.raises(ValueError, match="type of k"):
+        libattn.decode(q.float(), k, v)

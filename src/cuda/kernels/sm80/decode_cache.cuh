@@ -1,0 +1,83 @@
+// sm80/decode.cu: K and V of 8 bits, which become f16 in registers, and their products. Scales are
+// applied to scores and to o, not to elements.
+//
+// A row of K or V in shared memory is a row of pairs of elements to ldmatrix (KvLayout), so that
+// lane l, g = l / 4, t = l % 4, gets of 8 rows and 16 columns
+//   of K:              columns 4t .. 4t + 3 of row g
+//   of V, transposed:  columns 2g, 2g + 1 of rows 2t and 2t + 1
+// The order of columns of Q K^T doesn't matter as long as Q has the same (QueryColumn()). Columns
+// of P V come out in the order 0 2 4 .. 14, 1 3 5 .. 15, which StageQuantizedRow() undoes.
+#pragma once
+#include "sm80/decode_rows.cuh"
+
+namespace sm80::decode {
+
+// The factor of K or V of the block.
+__device__ __forceinline__ float DescaleOf(const attn::device::Descale& descale,
+                                           const Block& block) {
+  if (descale.base == nullptr) return 1.0f;
+  return descale.base[block.seq.idx * descale.stride_batch + block.head_kv * descale.stride_head];
+}
+
+static_assert(!kQuantized || kKvType == config::f8e4m3 || kKvType == config::f8e5m2);
+
+// Bytes 0 and 1 of the word as f16 in pairs[0], bytes 2 and 3 in pairs[1]. Exact; NaN and infinity
+// stay what they are.
+__device__ __forceinline__ void Dequantize(unsigned word, unsigned (&pairs)[2]) {
+  if constexpr (kKvType == config::f8e5m2) {
+    pairs[0] = __byte_perm(word, 0, 0x1404);  // the upper byte of f16
+    pairs[1] = __byte_perm(word, 0, 0x3424);
+  } else {
+    ptx::UnpackE4m3(word, pairs);
+  }
+}
+
+// s = Q K^T before any factor. load_q(k, fragment): fragment k of Q.
+template <class LoadQ>
+__device__ __forceinline__ void MultiplyQuantizedK(const LoadQ& load_q, unsigned k_tile,
+                                                   Scores& s) {
+  const auto lane = FragmentLane<kDim / 2>::ColumnsFirst();
+#pragma unroll
+  for (int k = 0; k < kBlocksK; k += 2) {
+    unsigned q[2][1][4];
+    load_q(k, q[0]);
+    load_q(k + 1, q[1]);
+#pragma unroll
+    for (int n = 0; n < kBlocksN; n += 2) {
+      unsigned words[4];  // 8 keys and 16 columns: (n, k), (n, k + 1), (n + 1, k), (n + 1, k + 1)
+      ptx::LoadMatrix(words, lane.At(k_tile, 8 * n, k));
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        float(&c)[4] = s[0][n + part / 2];
+        unsigned pairs[2];
+        Dequantize(words[part], pairs);
+        if (k + part % 2 == 0) {
+          ptx::MmaFirst<kMmaType>(c, q[0][0], pairs[0], pairs[1]);
+        } else {
+          ptx::Mma<kMmaType>(c, q[part % 2][0], pairs[0], pairs[1]);
+        }
+      }
+    }
+  }
+}
+
+// o += P V of the 16 keys from `row` of the tile.
+__device__ __forceinline__ void MultiplyQuantizedV(const unsigned (&p)[4], unsigned v_tile, int row,
+                                                   Output& o) {
+  const auto lane = FragmentLane<kDim / 2>::RowsFirst();
+#pragma unroll
+  for (int d = 0; d < kBlocksD; d += 4) {
+    unsigned words[4];  // keys 0-7 and 8-15 of columns [8 d, 8 d + 16), then of the next 16
+    ptx::LoadMatrixTransposed(words, lane.At(v_tile, row, d / 2));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      unsigned low[2], high[2];  // [even or odd column]
+      Dequantize(__byte_perm(words[2 * half], 0, 0x3120), low);
+      Dequantize(__byte_perm(words[2 * half + 1], 0, 0x3120), high);
+      ptx::Mma<kMmaType>(o[0][d + 2 * half], p, low[0], high[0]);
+      ptx::Mma<kMmaType>(o[0][d + 2 * half + 1], p, low[1], high[1]);
+    }
+  }
+}
+
+}  // namespace sm80::decode
