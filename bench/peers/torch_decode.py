@@ -140,12 +140,15 @@ def measure(cell: tuple[int, ...], args: argparse.Namespace) -> dict[str, object
             if name == "libattn":
                 raise
             print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
-    for name, made in replays.items():
+    for name, made in list(replays.items()):
         expected = replays["libattn"].first.float()
         if not torch.allclose(made.first.float(), expected, RELATIVE_ERROR, ABSOLUTE_ERROR):
             raise SystemExit(f"{cell}: libattn and {name} differ")
         if not torch.equal(made.first, made.results[0]):
-            raise SystemExit(f"{cell}: a replay of {name} differs from the call")
+            if name == "libattn":
+                raise SystemExit(f"{cell}: a replay of libattn differs from the call")
+            print(f"{cell}: not timed: a replay of {name} differs from the call", file=sys.stderr)
+            del replays[name]
     for _ in range(ROUNDS):
         for made in replays.values():
             made.sample(args.seconds)

@@ -210,6 +210,32 @@ TEST_F(CudaSm90Call, MapsTheGradientOfABiasThatIsNoSum) {
   EXPECT_NE(summed.common.dbias_accum, nullptr);
 }
 
+// The block that comes first stores dQ, where every query sees a key; else sums begin as zeros.
+TEST_F(CudaSm90Call, FirstBlockOfBackwardStoresDq) {
+  Arguments& a = arguments;
+  a.dout = make(DType::bf16, {2, 304, 4, 64});
+  a.dq = make(DType::bf16, {2, 304, 4, 64});
+  a.dk = make(DType::bf16, {2, 160, 2, 64});
+  a.dv = make(DType::bf16, {2, 160, 2, 64});
+  constexpr long long kSemaphoreBytes = 2 * 4 * 3 * 2 * 4;  // [b, h, tiles, warpgroups] u32
+  Problem problem = describe(a);
+  for (const bool deterministic : {false, true}) {
+    problem.deterministic = deterministic;
+    const device::Arguments given = launched(problem, workspace, Pass::backward).backward.common;
+    EXPECT_EQ(given.dq_first_stores, 1);
+    EXPECT_EQ(given.dq_ordered, deterministic ? 1 : 0);
+    EXPECT_EQ(given.zeros, reinterpret_cast<char*>(given.dq_semaphore));
+    EXPECT_GE(given.zeros_bytes, kSemaphoreBytes);
+    EXPECT_LT(given.zeros_bytes, kSemaphoreBytes + 256);
+  }
+  problem.causal = true;  // the first 144 queries see no key
+  const device::Arguments given = launched(problem, workspace, Pass::backward).backward.common;
+  EXPECT_EQ(given.dq_first_stores, 0);
+  EXPECT_EQ(given.zeros, given.dq_accum.base);
+  problem.diagonal = Diagonal::top_left;
+  EXPECT_EQ(launched(problem, workspace, Pass::backward).backward.common.dq_first_stores, 1);
+}
+
 TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {
   Arguments& a = arguments;
   a.q = make(DType::bf16, {600, 4, 64});

@@ -67,12 +67,14 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   const std::int64_t tiles = by_rows ? p.batch * core::divide_up(p.len_q, needs.tile_q) : 0;
   w.dim = needs.dim;
   w.splits = needs.splits;
+  w.dq_ordered = needs.dq_ordered;
+  w.dq_first_stores = needs.dq_first_stores;
   add(w.lse_delta, rows * p.heads_q * 8);
   add(w.row_ranges, rows * 8);
   add(w.q_ranges, tiles * 16);
   const std::int64_t sums = p.heads_q * (p.layout_q == Layout::packed ? 1 : p.batch);
   add(w.dq_accum, dq_accum_rows(p) * sums * needs.dim * 4);
-  add(w.dq_semaphore, needs.dq_semaphore ? tiles * p.heads_q * 4 : 0);
+  add(w.dq_semaphore, tiles * p.heads_q * needs.dq_semaphores * 4);
   add(w.dbias_accum, needs.dbias_accum ? dbias_accum_elements(p) * 4 : 0);
   add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   add(w.tile_counter, needs.tile_counter ? std::int64_t{sizeof(unsigned)} : 0);
@@ -92,6 +94,8 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
     a.dq_accum.stride_batch = p.layout_q == Layout::packed ? 0 : p.heads_q * a.dq_accum.stride_head;
   }
   a.dq_semaphore = reinterpret_cast<unsigned*>(at(w.dq_semaphore));
+  a.dq_ordered = w.dq_ordered ? 1 : 0;
+  a.dq_first_stores = w.dq_first_stores ? 1 : 0;
   a.dbias_accum = at(w.dbias_accum);
   if (a.dbias_accum != nullptr) {
     const std::int64_t head = core::round_up(p.len_q, 8) * dbias_accum_columns(p) * 4;
@@ -101,7 +105,7 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.partials = reinterpret_cast<float*>(at(w.partials));
   a.splits = w.splits;
   a.zeros_bytes = w.zeros_bytes();
-  a.zeros = a.zeros_bytes > 0 ? static_cast<char*>(memory) + w.dq_accum.offset : nullptr;
+  a.zeros = a.zeros_bytes > 0 ? static_cast<char*>(memory) + w.zeros_offset() : nullptr;
 }
 
 }  // namespace attn::cuda

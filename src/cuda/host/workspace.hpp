@@ -20,7 +20,7 @@ struct Workspace {
   Part row_ranges;    // [b, n] {begin, end}
   Part q_ranges;      // [b, tiles of queries] TileRange
   Part dq_accum;      // f32, see kernels/shared/dq_accum.cuh
-  Part dq_semaphore;  // [b, h, tiles of queries] u32
+  Part dq_semaphore;  // [b, h, tiles of queries, dq_semaphores] u32
   Part dbias_accum;   // f32, see kernels/shared/dbias_accum.cuh
   Part partials;      // [splits, the bias's shape] f32
   Part tile_counter;  // the tile that a persistent block takes next, u32
@@ -28,16 +28,24 @@ struct Workspace {
   int dim = 0;        // of dq_accum
   int splits = 1;
   std::int64_t bytes = 0;
-  // dq_accum, dq_semaphore and dbias_accum begin as zeros. They are adjacent, padding included.
-  [[nodiscard]] std::int64_t zeros_bytes() const { return partials.offset - dq_accum.offset; }
+  bool dq_ordered = false;
+  bool dq_first_stores = false;
+  // dq_accum (unless dq_first_stores), dq_semaphore and dbias_accum begin as zeros. They are
+  // adjacent, padding included.
+  [[nodiscard]] std::int64_t zeros_offset() const {
+    return (dq_first_stores ? dq_semaphore : dq_accum).offset;
+  }
+  [[nodiscard]] std::int64_t zeros_bytes() const { return partials.offset - zeros_offset(); }
 };
 
 // What a plan's kernels need, whatever the pass.
 struct WorkspaceNeeds {
-  std::int64_t tile_q = 0;    // queries of a tile; 0: no statistics and ranges of rows and tiles
-  int dim = 0;                // dim_qk of the Config; 0: no dq_accum
-  bool dq_semaphore = false;  // blocks add to dq_accum in order
-  int splits = 1;             // partial sums of the bias gradient; 1: none
+  std::int64_t tile_q = 0;       // queries of a tile; 0: no statistics and ranges of rows and tiles
+  int dim = 0;                   // dim_qk of the Config; 0: no dq_accum
+  int dq_semaphores = 0;         // of a tile of queries, for one of the next two
+  bool dq_ordered = false;       // blocks add to dq_accum in order
+  bool dq_first_stores = false;  // the first block stores, so that dq_accum needs no zeros
+  int splits = 1;                // partial sums of the bias gradient; 1: none
   bool dbias_accum = false;
   bool tile_counter = false;
 };

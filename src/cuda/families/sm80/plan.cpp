@@ -87,7 +87,8 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
   const bool bias_apart = p.dbias && !adds_bias;
   plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
                                .dim = p.dq ? shape.dim_qk : 0,
-                               .dq_semaphore = p.dq && p.deterministic,
+                               .dq_semaphores = p.dq && p.deterministic ? 1 : 0,
+                               .dq_ordered = p.dq && p.deterministic,
                                .splits = bias_apart ? bias_gradient_splits(p, facts) : 1,
                                .dbias_accum = adds_bias});
   plan.workspace_bytes = plan.workspace.bytes;

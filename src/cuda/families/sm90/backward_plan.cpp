@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/divide_up.hpp"
+#include "core/visibility.hpp"
 #include "cuda/families/bias_gradient.hpp"
 #include "cuda/families/sm90/backward_wide_plan.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
@@ -101,6 +102,28 @@ std::string size_refusal(const Problem& p) {
   return {};
 }
 
+// Whether causal and windows leave a key to each row, so that some block adds to each tile of dq.
+bool every_row_sees_a_key(const Problem& p) {
+  if (has_lengths(p) || has_row_ranges(p)) return false;
+  const core::Band band = core::band_of(p, 0);
+  const bool is_bounded =
+      band.left != core::Band::kUnlimited || band.right != core::Band::kUnlimited;
+  if (p.diagonal == Diagonal::explicit_value && is_bounded) return false;
+  const std::int64_t diag = band.bottom_right ? p.len_kv - p.len_q : 0;
+  const auto sees = [&](std::int64_t row) {
+    const core::KeyRange keys = core::keys_in(band, row, diag, p.len_kv);
+    return keys.begin < keys.end;
+  };
+  return sees(0) && sees(p.len_q - 1);
+}
+
+// In order the first block is known, and storing saves the zeros: up to 1.2 times as fast with few
+// keys. In any order blocks ask who is first, which costs up to 8 % at dim 128 with many keys.
+bool pays_to_store_first(const Problem& p) {
+  if (p.deterministic || std::max(p.dim_qk, p.dim_vo) <= 64) return true;
+  return p.len_kv <= (p.causal ? 1024 : 512);
+}
+
 // How dbias is computed.
 enum class Dbias {
   none,
@@ -162,9 +185,15 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const Tiles tiles = tiles_of(p);
   const Dbias dbias = dbias_of(p, facts);
   CudaPlan plan(Pass::backward, p);
+  const bool wide = needs_wide_backward(p);
+  const bool ordered = p.dq && p.deterministic;
+  const bool first_stores = p.dq && !wide && every_row_sees_a_key(p) && pays_to_store_first(p);
+  const int num_semaphores = wide ? 1 : device::sm90::kBackwardWarpgroups;
   plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
                                .dim = p.dq ? tiles.dim : 0,
-                               .dq_semaphore = p.dq && p.deterministic,
+                               .dq_semaphores = ordered || first_stores ? num_semaphores : 0,
+                               .dq_ordered = ordered,
+                               .dq_first_stores = first_stores,
                                .splits = dbias == Dbias::apart ? bias_gradient_splits(p, facts) : 1,
                                .dbias_accum = dbias == Dbias::summed});
   plan.workspace_bytes = plan.workspace.bytes;

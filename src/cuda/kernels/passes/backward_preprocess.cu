@@ -6,7 +6,7 @@
 //               whatever their dlse is
 //   row_ranges  KeyRange of each row, {0, 0} past the length; the same for all heads
 //   q_ranges    TileRange of each tile of the backward's tile_q queries
-//   zeros       zeroes dq_accum, dq_semaphore and dbias_accum
+//   zeros       zeroed: sums and semaphores (host/workspace.hpp)
 //
 // Grid: one block per (tile of queries, query head, sequence), tiles fastest; at least one. Bound
 // by memory: as many lanes share a row as it has chunks of 16 bytes, 4 rows of a lane are in

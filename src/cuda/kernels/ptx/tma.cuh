@@ -43,6 +43,12 @@ __device__ __forceinline__ void BulkLoad(unsigned to, const void* from, int byte
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
+// Copies contiguous bytes from shared to global memory; TmaStoreCommit() ends the group.
+__device__ __forceinline__ void BulkStore(float* to, unsigned from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
 // Adds contiguous f32 from shared to global memory; TmaStoreCommit() ends the group.
 __device__ __forceinline__ void BulkAdd(float* to, unsigned from, int bytes) {
   asm volatile(

@@ -106,11 +106,13 @@ struct Arguments {
   unsigned origin_heads = 0;  // heads of the larger problem
 
   // Workspace of the backward; see passes/backward_preprocess.cu.
-  char* zeros = nullptr;  // dq_accum, dq_semaphore and dbias_accum, contiguous; zeroed first
+  char* zeros = nullptr;  // what begins as zeros: host/workspace.hpp
   long long zeros_bytes = 0;
   int* q_ranges = nullptr;           // [b, tiles of queries] TileRange
   int* row_ranges = nullptr;         // [b, n] KeyRange
-  unsigned* dq_semaphore = nullptr;  // [b, h, tiles of queries]; null: sums in any order
+  unsigned* dq_semaphore = nullptr;  // [b, h, tiles of queries, n]; null: sums in any order
+  int dq_ordered = 0;                // blocks add to dq_accum from the last tile of keys on
+  int dq_first_stores = 0;           // the first block stores: dq_accum does not begin as zeros
   char* dbias_accum = nullptr;       // shared/dbias_accum.cuh; null: dbias has a kernel of its own
   long long dbias_accum_stride_batch = 0;
   long long dbias_accum_stride_head = 0;

@@ -61,8 +61,8 @@ struct KeyTile {
   // them.
   __device__ __forceinline__ KeyTile(const Arguments& a, unsigned memory)
       : KeyTile(a, memory,
-                a.dq_semaphore == nullptr ? blockIdx.x % NumTiles(a)
-                                          : NumTiles(a) - 1 - blockIdx.x % NumTiles(a),
+                a.dq_ordered == 0 ? blockIdx.x % NumTiles(a)
+                                  : NumTiles(a) - 1 - blockIdx.x % NumTiles(a),
                 blockIdx.x / NumTiles(a)) {}
 
   // With row_ranges: lists the tiles to visit. By all threads; the block's barrier must follow.

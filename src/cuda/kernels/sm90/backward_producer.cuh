@@ -196,7 +196,8 @@ struct RowLoader {
   }
 };
 
-// Run() is called by one thread for each consumer warpgroup.
+// Run() is called by one thread for each consumer warpgroup. Blocks take turns at a tile of queries
+// where Arguments says so (dq_ordered, dq_first_stores), the two warpgroups independently.
 struct DqAdder {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -206,62 +207,81 @@ struct DqAdder {
   DbiasStore dbias;
 
   __device__ __forceinline__ void Run() const {
-    const Arguments& a = p.common;
-    const unsigned staged =
-        base + kShared.dq + static_cast<unsigned>(warpgroup * 4 * kDqPieceBytes);
-    ForEachTile(a, keys, [&](int step, int head, int i0) {
+    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
-      if constexpr (kStoresDbias) {
-        dbias.Store(step % kStages, head, i0);
-        if (a.dq_accum.base == nullptr) {
-          ptx::TmaStoreCommit();
-          ptx::TmaStoreWaitRead();
+      if constexpr (kStoresDbias) dbias.Store(step % kStages, head, i0);
+      Turn turn;
+      if (p.common.dq_accum.base != nullptr) {
+        turn = Acquire(head, i0);
+        if (turn.is_first) {
+          Copy<true>(head, i0);
+        } else {
+          Copy<false>(head, i0);
         }
       }
-      if (a.dq_accum.base != nullptr) {
-        unsigned* const semaphore = Acquire(head, i0);
-        const int row = i0 + kDqRows * warpgroup;
-        float* const to =
-            reinterpret_cast<float*>(shared::RowAddress(
-                a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, head)) +
-            16 * kDqColumns * warpgroup;
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          if (row + 16 * w >= keys.seq.len_q) break;
-          ptx::BulkAdd(to + 16 * w * kDim, staged + static_cast<unsigned>(w * kDqPieceBytes),
-                       kDqPieceBytes);
-        }
-        ptx::TmaStoreCommit();
-        ptx::TmaStoreWaitRead();
-        barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
-        if (semaphore != nullptr) Release(semaphore);
-      } else {
-        barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
-      }
+      ptx::TmaStoreCommit();
+      ptx::TmaStoreWaitRead();
+      barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
+      if (turn.semaphore != nullptr) Release(turn);
     });
     ptx::TmaStoreWait();
   }
 
  private:
-  // Deterministic: waits for the blocks that add to the tile of queries before this one, from the
-  // last tile of keys to the first. A semaphore counts the warpgroups that have added. Returns null
-  // if the order is free.
-  __device__ __forceinline__ unsigned* Acquire(int head, int i0) const {
+  struct Turn {
+    unsigned* semaphore = nullptr;  // null: no block waits for this one
+    unsigned release = 0;           // what to add to it
+    bool is_first = false;          // stores: dq_accum holds nothing yet
+  };
+  static constexpr unsigned kStored = 1u << 31;
+
+  template <bool kStores>
+  __device__ __forceinline__ void Copy(int head, int i0) const {
     const Arguments& a = p.common;
-    if (a.dq_semaphore == nullptr) return nullptr;
+    const unsigned staged =
+        base + kShared.dq + static_cast<unsigned>(warpgroup * 4 * kDqPieceBytes);
+    const int row = i0 + kDqRows * warpgroup;
+    float* const to =
+        reinterpret_cast<float*>(shared::RowAddress(
+            a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, head)) +
+        16 * kDqColumns * warpgroup;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if (row + 16 * w >= keys.seq.len_q) break;
+      const unsigned piece = staged + static_cast<unsigned>(w * kDqPieceBytes);
+      if constexpr (kStores) {
+        ptx::BulkStore(to + 16 * w * kDim, piece, kDqPieceBytes);
+      } else {
+        ptx::BulkAdd(to + 16 * w * kDim, piece, kDqPieceBytes);
+      }
+    }
+  }
+
+  // In order: waits for the blocks that add to the tile of queries before this one, from the last
+  // tile of keys to the first; a semaphore counts them. In any order with dq_first_stores: the
+  // semaphore counts the blocks that have come, and is kStored larger once the first has stored.
+  __device__ __forceinline__ Turn Acquire(int head, int i0) const {
+    const Arguments& a = p.common;
+    if (a.dq_semaphore == nullptr) return {};
     const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
-    unsigned* const semaphore =
-        a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + head) * tiles + i0 / kTileQ;
-    const auto num_before = static_cast<unsigned>(kWarpgroups * keys.NumLaterVisitors(a, i0));
-    while (ptx::LoadAcquire(semaphore) < num_before) {
+    const long long tile = (1ll * keys.seq.idx * a.heads_q + head) * tiles + i0 / kTileQ;
+    unsigned* const semaphore = a.dq_semaphore + kWarpgroups * tile + warpgroup;
+    unsigned awaited = kStored;
+    if (a.dq_ordered != 0) {
+      awaited = static_cast<unsigned>(keys.NumLaterVisitors(a, i0));
+    } else if (atomicAdd(semaphore, 1u) == 0) {
+      return {semaphore, kStored, true};
+    }
+    while (ptx::LoadAcquire(semaphore) < awaited) {
     }
     ptx::FenceAsyncProxyGlobal();
-    return semaphore;
+    if (a.dq_ordered == 0) return {};
+    return {semaphore, 1, a.dq_first_stores != 0 && awaited == 0};
   }
-  __device__ __forceinline__ static void Release(unsigned* semaphore) {
+  __device__ __forceinline__ static void Release(const Turn& turn) {
     ptx::TmaStoreWait();
     ptx::FenceAsyncProxyGlobal();
-    ptx::AddRelease(semaphore, 1);
+    ptx::AddRelease(turn.semaphore, turn.release);
   }
 };
 
