@@ -67,14 +67,8 @@ constexpr Variant kVariants[] = {
     {"d128 dropout", Pass::backward,
      "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 dropout lengths_kv", 0},
     {"d64 bias", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 bias=hqk dtype_bias=bf16", 8},
-    {"d64 bias, its gradient stored", Pass::backward,
-     "dtype=bf16 len_q=4096 len_kv=4096 bias=bhqk dtype_bias=bf16 dbias", 8},
     {"d64 bias, its gradient summed", Pass::backward,
      "dtype=bf16 batch=2 len_q=4096 len_kv=4096 bias=hqk dtype_bias=bf16 dbias causal", 8},
-    {"d128 bias, its gradient summed", Pass::backward,
-     "dtype=bf16 batch=2 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 bias=hqk dtype_bias=bf16 "
-     "dbias",
-     0},
     {"d128 bias and mask", Pass::backward,
      "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 bias=hqk dtype_bias=f16 mask=qk "
      "lengths_kv",
@@ -87,7 +81,17 @@ constexpr Variant kVariants[] = {
      "dtype=f16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 deterministic", 0},
     {"d256 window, f32 gradients", Pass::backward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 causal window_left=99 dtype_grad=f32",
-     0}};
+     0},
+    {"d256 packed", Pass::backward,
+     "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
+     "len_kv=4096 dim_qk=256 dim_vo=256 causal",
+     8},
+    {"d256 softcap, dropout and ALiBi", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 softcap dropout alibi", 24},
+    {"d192 dropout, ranges", Pass::backward,
+     "dtype=f16 len_q=4096 len_kv=4096 dim_qk=192 dim_vo=192 dropout kv_begin kv_end", 0},
+    {"d256 bias and mask", Pass::backward,
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 bias=hqk mask=qk lengths_kv", 0}};
 
 // The kernels that plans choose for them.
 std::vector<KernelSpec> main_kernels() {

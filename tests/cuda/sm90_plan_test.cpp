@@ -96,10 +96,9 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
             "sm90: needs 238848 bytes of shared memory, a block has 232448");
   const std::string wide = kLong + "dim_qk=192 dim_vo=192 ";
   EXPECT_EQ(reason(wide, Access::vector), "sm90: needs the access tma, the call's is vector");
-  EXPECT_EQ(reason(wide + "lengths_kv"), "sm90: has no backward with lengths above dim 128");
-  EXPECT_EQ(reason(wide + "kv_end"), "sm90: has no backward with kv_begin or kv_end above dim 128");
-  EXPECT_EQ(reason(wide + "softcap"),
-            "sm90: has no backward with a mask, score modifiers or dropout above dim 128");
+  EXPECT_EQ(reason(wide + "bias=hqk softcap"), "sm90: has no backward with softcap and a bias");
+  EXPECT_EQ(reason("dim_qk=256 dim_vo=256 len_q=196609 len_kv=64 kv_end"),
+            "sm90: needs 232456 bytes of shared memory, a block has 232448");
   EXPECT_EQ(reason("len_q=0 len_kv=8"), "sm90: takes no sizes of 0");
 }
 
@@ -172,7 +171,14 @@ TEST(CudaSm90Plan, BackwardsAboveDim128) {
       {kLong + "dim_qk=256 dim_vo=256", 256, 80, 231680, 52 * 2 * 16},
       {kLong + "dim_qk=200 dim_vo=64 causal window_left=9", 256, 80, 231680, 52 * 2 * 16},
       {kLong + "dim_qk=192 dim_vo=128 deterministic", 192, 96, 205056, 43 * 2 * 16},
-      {kShort + "dim_qk=136 dim_vo=136", 192, 96, 209152, 6 * 2 * 16}};
+      {kShort + "dim_qk=136 dim_vo=136", 192, 96, 209152, 6 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 lengths_kv alibi", 256, 80, 231680, 52 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 kv_end", 256, 80, 231680 + 16, 52 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 softcap", 256, 64, 205056, 64 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=192 dropout", 192, 80, 211200, 52 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=128 softcap dropout", 192, 96, 205056, 43 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 bias=hqk mask=qk", 256, 64, 205056 + 20480, 64 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=128 bias=hqk mask=qk", 192, 64, 184576, 64 * 2 * 16}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
     ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
@@ -256,6 +262,7 @@ TEST(CudaSm90Plan, GradientsOfABias) {
       {"bias=hqk dtype_bias=bf16", 2, {post, convert}},
       {"bias=qk dtype_bias=f32", 2, {post, convert}},
       {"bias=hqk dtype_bias=bf16 deterministic", 0, {post, "attn_bias_gradient"}},
+      {"bias=bhqk dtype_bias=bf16 dim_qk=256 dim_vo=256", 0, {post, "attn_bias_gradient"}},
       {"bias=qk deterministic batch=1 heads_q=1 heads_kv=1", 2, {post, convert}},
       {"bias=qk deterministic len_q=128 len_kv=128",
        0,
@@ -265,7 +272,7 @@ TEST(CudaSm90Plan, GradientsOfABias) {
     const CudaPlan plan =
         plan_of(kLong + "dbias " + e.options, Access::tma, FamilyChoice::sm90, Pass::backward);
     ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
-    EXPECT_EQ(plan.kernels[plan.main].config.get("dbias"), e.dbias) << e.options;
+    EXPECT_EQ(plan.kernels[plan.main].config.get("dbias").value_or(0), e.dbias) << e.options;
     std::vector<std::string> last;
     for (std::size_t i = plan.main + 1; i < plan.num_kernels; ++i) {
       last.emplace_back(plan.kernels[i].entry);

@@ -243,6 +243,55 @@ BACKWARD = (
         "heads_q=2 heads_kv=2 len_q=300 len_kv=500 dim_qk=256 dim_vo=256 window_left=60"
         " window_right=20",
     ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=164 len_kv=236 dim_qk=256 dim_vo=256"
+        " lengths_q lengths_kv causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=164 len_kv=236"
+        " dim_qk=192 dim_vo=128 deterministic window_left=60",
+    ),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=436 dim_qk=256 dim_vo=256 kv_begin kv_end"
+        " deterministic",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed len_q=164 len_kv=236 dim_qk=192 dim_vo=192"
+        " kv_end causal alibi",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=130 len_kv=200 dim_qk=256 dim_vo=256 softcap alibi causal",
+    ),
+    (
+        "softcap=5 scale=0.3",
+        "heads_q=2 heads_kv=1 len_q=130 len_kv=200 dim_qk=192 dim_vo=128 softcap dropout kv_begin",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=130 len_kv=200 dim_qk=256 dim_vo=256 dropout alibi"),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=130 len_kv=200"
+        " dim_qk=192 dim_vo=192 dropout causal sink dsink",
+    ),
+    (
+        "lengths=varied",
+        "batch=2 heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=256 dim_vo=256 bias=bhqk"
+        " dtype_bias=bf16 dbias lengths_q lengths_kv",
+    ),
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=192 dim_vo=128 bias=hqk mask=qk causal"
+        " dbias deterministic",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=192 dim_vo=192 mask=hqk softcap dropout"
+        " dtype_grad=f32",
+    ),
 )
 PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 

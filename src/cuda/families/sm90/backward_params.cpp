@@ -23,20 +23,16 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
       *std::construct_at(reinterpret_cast<BackwardParams*>(memory.bytes.data()));
   const Config& config = plan.kernels[plan.main].config;
   const auto q_rows = static_cast<std::uint32_t>(*config.get("tile_q"));
-  const auto kv_rows =
-      static_cast<std::uint32_t>(config.get("tile_kv").value_or(device::sm90::kBackwardTileKv));
+  const auto kv_rows = static_cast<std::uint32_t>(*config.get("tile_kv"));
   MapEncoder maps(from.driver);
   maps.rows("q", from.tensors.q, q_rows, params.q);
   maps.rows("k", from.tensors.k, kv_rows, params.k);
   maps.rows("v", from.tensors.v, kv_rows, params.v);
   maps.rows("dout", from.tensors.dout, q_rows, params.dout);
-  maps.scores("bias", from.tensors.bias, plan.problem.bias, device::sm90::kBackwardTileKv,
-              params.bias);
-  maps.scores("mask", from.tensors.mask, plan.problem.mask, device::sm90::kBackwardTileKv,
-              params.mask);
+  maps.scores("bias", from.tensors.bias, plan.problem.bias, kv_rows, params.bias);
+  maps.scores("mask", from.tensors.mask, plan.problem.mask, kv_rows, params.mask);
   if (config.get("dbias") == device::sm90::kDbiasStored) {
-    maps.scores("dbias", from.tensors.dbias, plan.problem.bias, device::sm90::kBackwardTileKv,
-                params.dbias);
+    maps.scores("dbias", from.tensors.dbias, plan.problem.bias, kv_rows, params.dbias);
   }
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;

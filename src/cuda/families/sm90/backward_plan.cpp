@@ -22,8 +22,6 @@ constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
 // With kv_begin or kv_end a block lists the tiles of queries that it visits in shared memory.
 constexpr std::int64_t kMaxRangedTiles = 1 << 16;
 
-constexpr int kSharedPerBlock = 232448;  // of compute capability 9.0
-
 struct Tiles {
   int dim;
   int tile_q;
@@ -32,23 +30,12 @@ struct Tiles {
 bool is_packed(Layout layout) {
   return layout == Layout::packed;
 }
-bool has_lengths(const Problem& p) {
-  return p.lengths_q || p.lengths_kv || is_packed(p.layout_q) || is_packed(p.layout_kv);
-}
-bool has_row_ranges(const Problem& p) {
-  return p.kv_begin || p.kv_end;
-}
-
 int shared_bytes_of(const Problem& p, const Tiles& tiles) {
-  const bool ranges = has_row_ranges(p);
-  const int list = ranges ? device::sm90::BackwardVisitBytes(
-                                static_cast<int>(core::divide_up(p.len_q, tiles.tile_q)))
-                          : 0;
-  const auto bias_bytes = p.bias.given ? size_of(p.bias_type()) : 0;
-  return device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim, ranges,
-                                        static_cast<int>(bias_bytes) + (p.mask.given ? 1 : 0))
+  if (needs_wide_backward(p)) return wide_backward_shared_bytes(p);
+  return device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim, has_row_ranges(p),
+                                        score_bytes_of(p))
              .bytes +
-         list;
+         visit_bytes_of(p, tiles.tile_q);
 }
 
 // dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
@@ -89,7 +76,6 @@ std::string size_refusal(const Problem& p) {
     return "takes no sizes of 0";
   }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^29";
-  if (needs_wide_backward(p)) return {};
   const std::int64_t most = kMaxRangedTiles * tiles_of(p).tile_q;
   if (has_row_ranges(p) && p.len_q > most) {
     return "takes up to " + std::to_string(most) + " queries with kv_begin or kv_end";
@@ -138,6 +124,7 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias) return Dbias::none;
   const bool one_owner = (p.bias.batch || p.batch == 1) && (p.bias.head || p.heads_q == 1);
   const bool as_rounded = p.dbias_type() == p.dtype && !p.accumulate && !p.nonfinite_zero;
+  if (needs_wide_backward(p)) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
   return can_sum_bias_gradient(p, facts) ? Dbias::summed : Dbias::apart;
 }
@@ -154,29 +141,41 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, Cuda
       .set("tile_q", tiles.tile_q)
       .set("tile_kv", device::sm90::kBackwardTileKv)
       .set("blocks", 1)
-      .set("left_bound", p.window_left.has_value())
       // Ranges alone would spill 16 bytes at dim 64.
       .set("lengths", has_lengths(p) || has_row_ranges(p))
+      .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias));
+  set_options(main.config, p);
+}
+
+}  // namespace
+
+int score_bytes_of(const Problem& p) {
+  const auto bias = p.bias.given ? static_cast<int>(size_of(p.bias_type())) : 0;
+  return bias + (p.mask.given ? 1 : 0);
+}
+
+int visit_bytes_of(const Problem& p, std::int64_t tile_q) {
+  if (!has_row_ranges(p)) return 0;
+  return device::sm90::BackwardVisitBytes(static_cast<int>(core::divide_up(p.len_q, tile_q)));
+}
+
+void set_options(Config& config, const Problem& p) {
+  config.set("left_bound", p.window_left.has_value())
       .set("row_ranges", has_row_ranges(p))
       .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
       .set("softcap", p.softcap)
       .set("alibi", p.alibi)
       .set("dropout", p.dropout)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
-      .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias))
       .set("mask", p.mask.given)
       .set("element_access", false);
 }
 
-}  // namespace
-
 std::string backward_refusal(const Problem& p, core::Access access) {
   if (std::string why = type_refusal(p); !why.empty()) return why;
   if (std::string why = option_refusal(p); !why.empty()) return why;
+  if (!takes_backward_dims(p)) return "has no backward above dim 256";
   if (std::string why = size_refusal(p); !why.empty()) return why;
-  if (needs_wide_backward(p)) {
-    if (std::string why = wide_backward_refusal(p); !why.empty()) return why;
-  }
   if (access == core::Access::tma) return {};
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <attn/problem.hpp>
+#include <cstdint>
 #include <string>
 
 #include "core/access.hpp"
@@ -10,6 +11,22 @@
 namespace attn::cuda::sm90 {
 
 inline constexpr const char* kBackwardEntry = "attn_backward_sm90";
+
+// What the plans of both kernels share.
+inline constexpr int kSharedPerBlock = 232448;  // of compute capability 9.0
+inline bool has_lengths(const Problem& p) {
+  return p.lengths_q || p.lengths_kv || p.layout_q == Layout::packed ||
+         p.layout_kv == Layout::packed;
+}
+inline bool has_row_ranges(const Problem& p) {
+  return p.kv_begin || p.kv_end;
+}
+// Bytes of an element of the bias and one of the mask.
+int score_bytes_of(const Problem& problem);
+// With kv_begin or kv_end: bytes of a block's list of the tiles of queries.
+int visit_bytes_of(const Problem& problem, std::int64_t tile_q);
+// The constants of the Config that options set.
+void set_options(Config& config, const Problem& problem);
 
 // Why the kernel does not run the problem; "" if it does.
 std::string backward_refusal(const Problem& problem, core::Access access);

@@ -33,10 +33,23 @@ constexpr Candidate k256[] = {{{256, 256, 80, 1}, true},
                               {{256, 256, 64, 1}, true},
                               {{256, 256, 64, 1}, false}};
 constexpr std::size_t kCandidate = 0;
+constexpr std::size_t kFewerKeys = 2;
+// A tile of bias or mask is loaded in rows of 64 or 128 bytes, for which 80 or 96 keys are none.
+constexpr Candidate kScores192x128 = {{192, 128, 64, 2}, true};
+constexpr Candidate kScores192 = {{192, 192, 64, 2}, true};
+constexpr Candidate kScores256 = {{256, 256, 64, 1}, true};
 
+// Softcap and dropout spill with more keys: 292 bytes of softcap with 80 of dim 256, 240 with 96 of
+// dim 192.
 const Candidate& candidate_of(const Problem& p) {
-  if (std::max(p.dim_qk, p.dim_vo) > 192) return k256[kCandidate];
-  return (p.dim_vo > 128 ? k192 : k192x128)[kCandidate];
+  const bool scores = p.bias.given || p.mask.given;
+  const bool registers = p.softcap || p.dropout;
+  if (std::max(p.dim_qk, p.dim_vo) > 192) {
+    return scores || registers ? kScores256 : k256[kCandidate];
+  }
+  if (p.dim_vo <= 128) return scores ? kScores192x128 : k192x128[kCandidate];
+  if (scores) return kScores192;
+  return k192[registers ? kFewerKeys : kCandidate];
 }
 
 }  // namespace
@@ -49,15 +62,13 @@ int wide_backward_dim(const Problem& p) {
   return candidate_of(p).tiles.dim;
 }
 
-std::string wide_backward_refusal(const Problem& p) {
-  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no backward above dim 256";
-  const bool packed = p.layout_q == Layout::packed || p.layout_kv == Layout::packed;
-  if (packed || p.lengths_q || p.lengths_kv) return "has no backward with lengths above dim 128";
-  if (p.kv_begin || p.kv_end) return "has no backward with kv_begin or kv_end above dim 128";
-  if (p.mask.given || p.bias.given || p.softcap || p.alibi || p.dropout) {
-    return "has no backward with a mask, score modifiers or dropout above dim 128";
-  }
-  return {};
+bool takes_backward_dims(const Problem& p) {
+  return std::max(p.dim_qk, p.dim_vo) <= kMaxDim;
+}
+
+int wide_backward_shared_bytes(const Problem& p) {
+  return device::sm90::BackwardWideSharedOf(candidate_of(p).tiles, score_bytes_of(p)).bytes +
+         visit_bytes_of(p, kWideTileQ);
 }
 
 void add_wide_backward(const Problem& p, CudaPlan& plan) {
@@ -65,7 +76,7 @@ void add_wide_backward(const Problem& p, CudaPlan& plan) {
   KernelSpec& kernel =
       plan.add("sm90/backward_wide.cu", kBackwardEntry, 128 * (1 + device::sm90::kWideWarpgroups),
                core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch);
-  kernel.shared_bytes = static_cast<unsigned>(device::sm90::BackwardWideSharedOf(tiles).bytes);
+  kernel.shared_bytes = static_cast<unsigned>(wide_backward_shared_bytes(p));
   kernel.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", tiles.dim)
       .set("dim_vo", tiles.dim_vo)
@@ -75,12 +86,8 @@ void add_wide_backward(const Problem& p, CudaPlan& plan) {
       .set("split", split)
       .set("blocks", 1)
       .set("deterministic", p.dq && p.deterministic)
-      .set("left_bound", p.window_left.has_value())
-      .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
-      .set("softcap", false)
-      .set("alibi", false)
-      .set("bias_type", 0)
-      .set("element_access", false);
+      .set("lengths", has_lengths(p));
+  set_options(kernel.config, p);
 }
 
 }  // namespace attn::cuda::sm90

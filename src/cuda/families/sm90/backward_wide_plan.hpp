@@ -2,7 +2,6 @@
 #pragma once
 
 #include <attn/problem.hpp>
-#include <string>
 
 #include "cuda/host/plan.hpp"
 
@@ -12,8 +11,10 @@ inline constexpr int kWideTileQ = 64;
 
 // Whether the problem's dims are too large for sm90/backward.cu.
 bool needs_wide_backward(const Problem& problem);
-// Why the kernel does not run such a problem; "" if it does.
-std::string wide_backward_refusal(const Problem& problem);
+// Whether the kernel takes them, or they need no such kernel.
+bool takes_backward_dims(const Problem& problem);
+// Dynamic shared memory of a block.
+int wide_backward_shared_bytes(const Problem& problem);
 // dim of its Config.
 int wide_backward_dim(const Problem& problem);
 // Adds the kernel.

@@ -46,7 +46,9 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   if (threadIdx.x == 0) BackwardBarriers(memory).Init();
   __syncthreads();
   ptx::WaitForPrimary();
-  const KeyTile keys(p.common, memory);
+  const KeyTile keys(p.common, p.common.dq_ordered != 0,
+                     shared::SequenceOf(p.common, KeyTile::SequenceIdx(p.common)),
+                     memory + kShared.visits);
   // Past the rows of dK and dV there may still be zeros of dbias to store.
   if (!kStoresDbias && keys.j0 >= keys.seq.rows_kv) return;
   if constexpr (kRowRanges) {

@@ -184,14 +184,7 @@ struct Consumer {
   __device__ __forceinline__ void ModifyScores(const ScoreOptions& options, int stage,
                                                Scores& s) const {
     if constexpr (kHasScoreMod) {
-      bool in_series = false;
-      if constexpr (kSoftcap) {
-        float most = 0.0f;
-#pragma unroll
-        for (float raw : s) most = fmaxf(most, fabsf(raw));
-        in_series = __all_sync(~0u, !(most > p.common.cap_reach)) != 0;
-      }
-      if (in_series) {
+      if (ScoreTerms::InSeries(p.common, s)) {
         ModifyAll<true>(options, stage, s);
       } else {
         ModifyAll<false>(options, stage, s);

@@ -7,6 +7,7 @@
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
 #include "shared/dbias_accum.cuh"
+#include "sm90/backward_config.cuh"
 #include "sm90/backward_keys.cuh"
 
 namespace sm90 {

@@ -1,9 +1,10 @@
-// The block's tile of keys, and the tiles of queries that see it.
+// The block's tile of keys, and the tiles of queries that see it; of sm90/backward.cu and
+// sm90/backward_wide.cu.
 #pragma once
 #include "ptx/memory.cuh"
 #include "shared/sequence.cuh"
 #include "sm90/backward_band.cuh"
-#include "sm90/backward_config.cuh"
+#include "sm90/backward_common_config.cuh"
 
 namespace sm90 {
 
@@ -13,12 +14,11 @@ namespace sm90 {
 struct TileList {
   unsigned at;
 
-  __device__ __forceinline__ explicit TileList(unsigned memory) : at(memory + kShared.visits) {}
-
   // By all threads; the block's barrier must follow. `all_rows`: tiles from it on lack rows.
   __device__ __forceinline__ void Fill(const int4* ranges, int num_tiles, int j0,
                                        int all_rows) const {
-    for (int n = static_cast<int>(threadIdx.x); n < (num_tiles + 31) / 32 * 32; n += kThreads) {
+    const int num_threads = static_cast<int>(blockDim.x);
+    for (int n = static_cast<int>(threadIdx.x); n < (num_tiles + 31) / 32 * 32; n += num_threads) {
       const int4 range = n < num_tiles ? ranges[n] : int4{};
       const bool sees = range.x < j0 + kTileKv && range.y > j0;
       const bool sees_all = range.z <= j0 && range.w >= j0 + kTileKv && n < all_rows;
@@ -57,13 +57,17 @@ struct KeyTile {
   int full_begin;  // with `lengths`: tiles from [full_begin, full_end) are full
   int full_end;
 
-  // Deterministic: the last tile first, so that blocks wait only for blocks that started before
-  // them.
-  __device__ __forceinline__ KeyTile(const Arguments& a, unsigned memory)
-      : KeyTile(a, memory,
-                a.dq_ordered == 0 ? blockIdx.x % NumTiles(a)
-                                  : NumTiles(a) - 1 - blockIdx.x % NumTiles(a),
-                blockIdx.x / NumTiles(a)) {}
+  // `deterministic`: the last tile first, so that blocks wait only for blocks that started before
+  // them. `block_seq`: sequence SequenceIdx(). `visits`: shared memory of the list.
+  __device__ __forceinline__ KeyTile(const Arguments& a, bool deterministic,
+                                     const Sequence& block_seq, unsigned visits)
+      : KeyTile(
+            a, block_seq,
+            deterministic ? NumTiles(a) - 1 - blockIdx.x % NumTiles(a) : blockIdx.x % NumTiles(a),
+            blockIdx.x / NumTiles(a), visits) {}
+  __device__ __forceinline__ static int SequenceIdx(const Arguments& a) {
+    return static_cast<int>(blockIdx.x / NumTiles(a) / static_cast<unsigned>(a.heads_kv));
+  }
 
   // With row_ranges: lists the tiles to visit. By all threads; the block's barrier must follow.
   __device__ __forceinline__ void List(const Arguments& a) const {
@@ -99,13 +103,13 @@ struct KeyTile {
   __device__ __forceinline__ static unsigned NumTiles(const Arguments& a) {
     return static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
   }
-  __device__ __forceinline__ KeyTile(const Arguments& a, unsigned memory, unsigned tile,
-                                     unsigned head)
-      : seq(shared::SequenceOf(a, static_cast<int>(head / static_cast<unsigned>(a.heads_kv)))),
+  __device__ __forceinline__ KeyTile(const Arguments& a, const Sequence& block_seq, unsigned tile,
+                                     unsigned head, unsigned visits)
+      : seq(block_seq),
         band(a, seq),
         head_kv(static_cast<int>(head % static_cast<unsigned>(a.heads_kv))),
         j0(static_cast<int>(tile) * kTileKv),
-        list(memory) {
+        list{visits} {
     if constexpr (kRowRanges) {
       tile_begin = 0;
       tile_end = j0 < seq.len_kv ? (seq.len_q + kTileQ - 1) / kTileQ : 0;

@@ -5,13 +5,12 @@
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
-#include "ptx/warpgroup.cuh"
 #include "shared/dq_accum.cuh"
 #include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
 #include "sm90/backward_dbias.cuh"
 #include "sm90/backward_keys.cuh"
-#include "sm90/score_tile.cuh"
+#include "sm90/backward_loads.cuh"
 
 namespace sm90 {
 
@@ -23,86 +22,29 @@ struct TileLoader {
   BackwardBarriers barriers;
 
   __device__ __forceinline__ void Run() const {
-    LoadKeys(&p.k, kShared.k, BackwardBarriers::kKReady);
+    const TileLoads loads{p, keys, base};
+    loads.Keys<kDim>(&p.k, kShared.k, barriers.At(BackwardBarriers::kKReady));
     ForEachTile(p.common, keys, [&](int step, int head, int i0) {
       const int stage = step % kStages;
       barriers.Wait(BackwardBarriers::kQFree + stage, step / kStages + 1);
-      LoadQueries(&p.q, kShared.q + stage * kQBytes, BackwardBarriers::kQReady + stage, head, i0);
-      if (step == 0) LoadKeys(&p.v, kShared.v, BackwardBarriers::kVReady);
-      if constexpr (kScoreTiles) LoadScores(step, head, i0);
-      barriers.Wait(BackwardBarriers::kDoutFree + stage, step / kStages + 1);
-      LoadQueries(&p.dout, kShared.dout + stage * kQBytes, BackwardBarriers::kDoutReady + stage,
-                  head, i0);
-    });
-  }
-
- private:
-  // Bias and mask have one stage, which is free early in a step.
-  __device__ __forceinline__ void LoadScores(int step, int head, int i0) const {
-    barriers.Wait(BackwardBarriers::kScoresFree, step + 1);
-    const unsigned ready = barriers.At(BackwardBarriers::kScoresReady);
-    ptx::BarrierExpect(ready, kBiasTileBytes + kMaskTileBytes);
-    if constexpr (kBiasBytes > 0) {
-      LoadScoreTile<kBiasBytes>(&p.bias, p.common.bias, kShared.score, ready, head, i0);
-    }
-    if constexpr (kMaskBytes > 0) {
-      LoadScoreTile<kMaskBytes>(&p.mask, p.common.mask, kShared.score + kBiasTileBytes, ready, head,
-                                i0);
-    }
-  }
-  template <int bytes>
-  __device__ __forceinline__ void LoadScoreTile(const void* map,
-                                                const attn::device::ScoreTensor& tensor, int to,
-                                                unsigned ready, int head, int i0) const {
-    using Layout = ScoreTile<bytes, kTileKv>;
-    const int map_head = tensor.stride_head == 0 ? 0 : head;
-    const int entry = tensor.stride_batch == 0 ? 0 : keys.seq.idx;
-#pragma unroll
-    for (int n = 0; n < kTileQ / 64; ++n) {
-#pragma unroll
-      for (int c = 0; c < Layout::kBoxes; ++c) {
-        ptx::TmaLoad(base + to + n * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
-                     keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, map_head, entry,
-                     ptx::kEvictFirst);
+      loads.Queries<kDim>(&p.q, kShared.q + stage * kQBytes,
+                          barriers.At(BackwardBarriers::kQReady + stage), head, i0);
+      if (step == 0) {
+        loads.Keys<kDim>(&p.v, kShared.v, barriers.At(BackwardBarriers::kVReady));
       }
-    }
-  }
-  __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
-    int row = keys.j0;
-    int entry = keys.seq.idx;
-    if constexpr (kLengths) {
-      row += static_cast<int>(keys.seq.first_kv);
-      if (p.common.packed_kv != 0) entry = 0;
-    }
-    ptx::BarrierExpect(barriers.At(ready), kKvBytes);
-#pragma unroll
-    for (int c = 0; c < kDim / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, row,
-                   keys.head_kv, entry, ptx::kEvictFirst);
-    }
-  }
-  __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready, int head,
-                                              int i0) const {
-    int row = i0;
-    int entry = keys.seq.idx;
-    if constexpr (kLengths) {
-      row += static_cast<int>(keys.seq.first_q);
-      if (p.common.packed_q != 0) entry = 0;
-    }
-    ptx::BarrierExpect(barriers.At(ready), kQBytes);
-#pragma unroll
-    for (int c = 0; c < kDim / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, row, head, entry,
-                   ptx::kEvictLast);
-    }
+      if constexpr (kScoreTiles) {  // one stage, which is free early in a step
+        barriers.Wait(BackwardBarriers::kScoresFree, step + 1);
+        loads.Scores(kShared.score, barriers.At(BackwardBarriers::kScoresReady), head, i0);
+      }
+      barriers.Wait(BackwardBarriers::kDoutFree + stage, step / kStages + 1);
+      loads.Queries<kDim>(&p.dout, kShared.dout + stage * kQBytes,
+                          barriers.At(BackwardBarriers::kDoutReady + stage), head, i0);
+    });
   }
 };
 
 // Run() is called by a warp. Rows past the length get {inf, 0}, so that their P and dS are 0. The
 // scale of P is folded in: lse - kPShift makes P larger, and delta / kPScale is for dS.
-//
-// Rows of q, k, v and dout past a sequence's length may hold anything, the next sequence's rows
-// too, and 0 * NaN is NaN: with `lengths` this warp overwrites them with zeros in shared memory.
 struct RowLoader {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -168,31 +110,23 @@ struct RowLoader {
   __device__ __forceinline__ void ZeroPastEnd(int step, int i0) const {
     if (step == 0 && keys.j0 + kTileKv > keys.seq.len_kv) {
       const int rows = keys.seq.len_kv - keys.j0;
-      ZeroRows<kTileKv>(BackwardBarriers::kKReady, 0, kShared.k, rows);
-      ZeroRows<kTileKv>(BackwardBarriers::kVReady, 0, kShared.v, rows);
+      ZeroFrom<kTileKv>(BackwardBarriers::kKReady, 0, kShared.k, rows);
+      ZeroFrom<kTileKv>(BackwardBarriers::kVReady, 0, kShared.v, rows);
     }
     if (i0 + kTileQ > keys.seq.len_q) {
       const int stage = step % kStages;
       const int phase = step / kStages;
       const int rows = keys.seq.len_q - i0;
-      ZeroRows<kTileQ>(BackwardBarriers::kQReady + stage, phase, kShared.q + stage * kQBytes, rows);
-      ZeroRows<kTileQ>(BackwardBarriers::kDoutReady + stage, phase, kShared.dout + stage * kQBytes,
+      ZeroFrom<kTileQ>(BackwardBarriers::kQReady + stage, phase, kShared.q + stage * kQBytes, rows);
+      ZeroFrom<kTileQ>(BackwardBarriers::kDoutReady + stage, phase, kShared.dout + stage * kQBytes,
                        rows);
     }
   }
   // Keeps the first `rows` of a tile of kRows.
   template <int kRows>
-  __device__ __forceinline__ void ZeroRows(int ready, int phase, int tile, int rows) const {
+  __device__ __forceinline__ void ZeroFrom(int ready, int phase, int tile, int rows) const {
     barriers.Wait(ready, phase);
-#pragma unroll 1
-    for (int n = rows * 8 + ptx::RereadThreadIdx() % 32; n < kRows * 8; n += 32) {
-#pragma unroll
-      for (int c = 0; c < kDim / 64; ++c) {
-        ptx::StoreShared128(base + static_cast<unsigned>(tile + c * kRows * 128 + n * 16), 0, 0, 0,
-                            0);
-      }
-    }
-    ptx::FenceAsyncProxy();
+    ZeroRows<kRows, kDim>(base + static_cast<unsigned>(tile), rows);
   }
 };
 

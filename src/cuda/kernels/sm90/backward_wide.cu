@@ -8,6 +8,8 @@
 // registers to dq_accum in global memory: staged, as in backward.cu, it would take the memory of 16
 // keys or more.
 //
+// Options change S in registers and P as it passes: backward_wide_values.cuh.
+//
 // Config: backward_wide_config.cuh. Shared memory: backward_wide_shared.cuh.
 #include "config.cuh"
 #include "ptx/grid.cuh"
@@ -24,22 +26,32 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   if (threadIdx.x == 0) WideBarriers(memory).Init();
   __syncthreads();
   ptx::WaitForPrimary();
+  if constexpr (kLengths || kRowRanges) {
+    const WideKeyTile keys(p.common, memory);
+    if (keys.j0 >= keys.seq.rows_kv) return;
+    if constexpr (kRowRanges) {
+      keys.List(p.common);
+      __syncthreads();
+    }
+  }
   // From a shuffle, so that the compiler knows that roles are warp-uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   // Each role computes the block's keys: shared by roles, they spill.
   if (warp < 4) {
     ptx::ReleaseRegisters<kProducerRegisters>();
-    const WideKeyTile keys(p.common);
+    const WideKeyTile keys(p.common, memory);
     if (threadIdx.x == 0) WideLoader{p, keys, memory, WideBarriers(memory)}.Run();
+    if (kLengths && warp == 3) WideZeroer{p, keys, memory, WideBarriers(memory)}.Run();
   } else if (warp < 8) {
     ptx::AcquireRegisters<kConsumerRegisters>();
-    const WideKeyTile keys(p.common);
+    const WideKeyTile keys(p.common, memory);
     ValueConsumer consumer(p, keys, memory);
     consumer.Run();
-    WideEpilogue<kDimVo>{consumer, 0}.Run(p.common.dv, 1 / kPScale, p.common.dim_vo);
+    WideEpilogue<kDimVo>{consumer, 0}.Run(
+        p.common.dv, kDropout ? p.common.keep_scale / kPScale : 1 / kPScale, p.common.dim_vo);
   } else {
     ptx::AcquireRegisters<kConsumerRegisters>();
-    const WideKeyTile keys(p.common);
+    const WideKeyTile keys(p.common, memory);
     KeyConsumer consumer(p, keys, memory);
     consumer.Run();
     WideEpilogue<kDim>{consumer, 1}.Run(p.common.dk, p.common.scale, p.common.dim_qk);

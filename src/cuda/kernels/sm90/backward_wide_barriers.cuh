@@ -21,7 +21,10 @@ struct WideBarriers {
     kQFree = kQReady + kQStages,
     kDoutReady = kQFree + kQStages,
     kDoutFree = kDoutReady + kDoutStages,
-    kCount = kDoutFree + kDoutStages
+    kRowsReady = kDoutFree + kDoutStages,  // rows past the sequence's end are zeros; with lengths
+    kScoresReady = kRowsReady + kQStages,  // bias and mask
+    kScoresFree,
+    kCount
   };
   static_assert(kCount * 8 <= attn::device::sm90::kWideBarrierBytes);
 
@@ -58,6 +61,13 @@ struct WideBarriers {
     for (int i = 0; i < kDoutStages; ++i) {
       ptx::BarrierInit(At(kDoutReady + i), 1);
       ptx::BarrierInit(At(kDoutFree + i), 8);
+    }
+    if constexpr (kLengths) {
+      for (int i = 0; i < kQStages; ++i) ptx::BarrierInit(At(kRowsReady + i), 1);
+    }
+    if constexpr (kScoreTiles) {
+      ptx::BarrierInit(At(kScoresReady), 1);
+      ptx::BarrierInit(At(kScoresFree), 4);
     }
     ptx::BarrierInitFence();
   }

@@ -8,6 +8,7 @@
 #include "ptx/wgmma.cuh"
 #include "shared/dq_accum.cuh"
 #include "shared/score.cuh"
+#include "sm90/backward_score_terms.cuh"
 #include "sm90/backward_wide_barriers.cuh"
 #include "sm90/backward_wide_tile.cuh"
 
@@ -51,6 +52,13 @@ struct WideConsumer {
     if (i >= keys.seq.len_q) return otherwise;
     return reinterpret_cast<const float*>(
         shared::RowAddress(p.common.lse_delta, keys.seq.idx, keys.seq.first_q + i, head))[element];
+  }
+
+  // Waits until rows past the sequence's end are zeros.
+  __device__ __forceinline__ void WaitForRows(const Visit& visit) const {
+    if constexpr (kLengths) {
+      barriers.Wait(WideBarriers::kRowsReady + visit.step % kQStages, visit.step / kQStages);
+    }
   }
 
   // S = Q K^T or dP = dO V^T
@@ -142,7 +150,7 @@ struct WideConsumer {
     if (!kDeterministic) return;
     if (Lane() == 0) {
       const unsigned* const semaphore = Semaphore(visit);
-      const auto num_before = static_cast<unsigned>(8 * keys.NumLaterVisitors(visit.i0));
+      const auto num_before = static_cast<unsigned>(8 * keys.NumLaterVisitors(p.common, visit.i0));
       while (ptx::LoadAcquire(semaphore) < num_before) {
       }
     }

@@ -16,7 +16,7 @@ struct KeyConsumer : WideConsumer<kDim> {
   // Computes dK, before the scale, in sums.
   __device__ __forceinline__ void Run() {
     barriers.Wait(WideBarriers::kKReady, 0);
-    keys.ForEachTile(p.common, [&](const Visit& visit) { Step(visit); });
+    keys.ForEachVisit(p.common, [&](const Visit& visit) { Step(visit); });
   }
 
  private:
@@ -25,6 +25,7 @@ struct KeyConsumer : WideConsumer<kDim> {
     const int stage = step % kQStages;
     const int dout = step % kDoutStages;
     Scores dp;
+    WaitForRows(visit);  // of full tiles too: which are full would take registers
     barriers.Wait(WideBarriers::kVReady, 0);
     barriers.Wait(WideBarriers::kDoutReady + dout, step / kDoutStages);
     IssueScores<kDimVo>(kShared.dout + dout * kDoutBytes, kShared.v, dp);
@@ -42,7 +43,8 @@ struct KeyConsumer : WideConsumer<kDim> {
     Release(WideBarriers::kQFree + stage);
   }
 
-  // dS = P (dP - delta), rounded. 16 keys at a time: the compiler would load all of P at once.
+  // dS = P (dP - delta), rounded; see ValueConsumer::StoreP. 16 keys at a time: the compiler would
+  // load all of P at once.
   __device__ __forceinline__ void StoreDs(int step, const float (&delta)[2],
                                           const Scores& dp) const {
     ptx::NamedBarrierWait(ExactReady(), kThreadsOfTwoWarps);
@@ -66,7 +68,12 @@ struct KeyConsumer : WideConsumer<kDim> {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const auto ds = [&](int e) {
-          return probabilities[2 * n + e] * fmaf(dp[8 * i + 2 * n + e], 1 / kPScale, -delta[n % 2]);
+          const float probability = probabilities[2 * n + e];
+          float factor = 1 / kPScale;
+          if constexpr (kDropout) {
+            factor = ScoreTerms::Kept(probability) * (p.common.keep_scale / kPScale);
+          }
+          return fabsf(probability) * fmaf(dp[8 * i + 2 * n + e], factor, -delta[n % 2]);
         };
         pairs[n] = ptx::Pack<kDtype>(ds(0), ds(1));
       }

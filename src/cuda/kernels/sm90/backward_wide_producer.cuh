@@ -1,12 +1,14 @@
-// The producer of sm90/backward_wide.cu: one thread loads K, V once, then Q and dO of each step, by
-// TMA.
+// The producer of sm90/backward_wide.cu, a role per warp:
+//   WideLoader  K, V once, then Q, dO, bias and mask of each step, by TMA
+//   WideZeroer  with lengths: zeros where a sequence ends
 #pragma once
-#include "ptx/tma.cuh"
+#include "sm90/backward_loads.cuh"
 #include "sm90/backward_wide_barriers.cuh"
 #include "sm90/backward_wide_tile.cuh"
 
 namespace sm90 {
 
+// Run() is called by one thread.
 struct WideLoader {
   const BackwardParams& p;
   const WideKeyTile& keys;
@@ -14,39 +16,56 @@ struct WideLoader {
   WideBarriers barriers;
 
   __device__ __forceinline__ void Run() const {
-    LoadKeys<kDim>(&p.k, kShared.k, WideBarriers::kKReady);
-    keys.ForEachTile(p.common, [&](const Visit& visit) {
+    const TileLoads loads{p, keys, base};
+    loads.Keys<kDim>(&p.k, kShared.k, barriers.At(WideBarriers::kKReady));
+    keys.ForEachVisit(p.common, [&](const Visit& visit) {
       const int step = visit.step;
       const int stage = step % kQStages;
       const int dout = step % kDoutStages;
       barriers.Wait(WideBarriers::kQFree + stage, step / kQStages + 1);
-      LoadQueries<kDim>(&p.q, kShared.q + stage * kQBytes, WideBarriers::kQReady + stage, visit);
-      if (step == 0) LoadKeys<kDimVo>(&p.v, kShared.v, WideBarriers::kVReady);
+      loads.Queries<kDim>(&p.q, kShared.q + stage * kQBytes,
+                          barriers.At(WideBarriers::kQReady + stage), visit.head, visit.i0);
+      if (step == 0) loads.Keys<kDimVo>(&p.v, kShared.v, barriers.At(WideBarriers::kVReady));
+      if constexpr (kScoreTiles) {  // one stage, which is free early in a step
+        barriers.Wait(WideBarriers::kScoresFree, step + 1);
+        loads.Scores(kShared.score, barriers.At(WideBarriers::kScoresReady), visit.head, visit.i0);
+      }
       barriers.Wait(WideBarriers::kDoutFree + dout, step / kDoutStages + 1);
-      LoadQueries<kDimVo>(&p.dout, kShared.dout + dout * kDoutBytes,
-                          WideBarriers::kDoutReady + dout, visit);
+      loads.Queries<kDimVo>(&p.dout, kShared.dout + dout * kDoutBytes,
+                            barriers.At(WideBarriers::kDoutReady + dout), visit.head, visit.i0);
     });
   }
+};
 
- private:
-  template <int kColumns>
-  __device__ __forceinline__ void LoadKeys(const void* map, int to, int ready) const {
-    ptx::BarrierExpect(barriers.At(ready), kTileKv * kColumns * kOperandBytes);
-#pragma unroll
-    for (int c = 0; c < kColumns / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileKv * 128, map, barriers.At(ready), c * 64, keys.j0,
-                   keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
-    }
-  }
-  template <int kColumns>
-  __device__ __forceinline__ void LoadQueries(const void* map, int to, int ready,
-                                              const Visit& visit) const {
-    ptx::BarrierExpect(barriers.At(ready), kTileQ * kColumns * kOperandBytes);
-#pragma unroll
-    for (int c = 0; c < kColumns / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileQ * 128, map, barriers.At(ready), c * 64, visit.i0,
-                   visit.head, keys.seq.idx, ptx::kEvictLast);
-    }
+// Run() is called by a warp. Consumers wait for kRowsReady before they multiply.
+struct WideZeroer {
+  const BackwardParams& p;
+  const WideKeyTile& keys;
+  unsigned base;  // shared memory
+  WideBarriers barriers;
+
+  __device__ __forceinline__ void Run() const {
+    keys.ForEachVisit(p.common, [&](const Visit& visit) {
+      const int stage = visit.step % kQStages;
+      const int dout = visit.step % kDoutStages;
+      if (visit.step == 0 && keys.j0 + kTileKv > keys.seq.len_kv) {
+        const int rows = keys.seq.len_kv - keys.j0;
+        barriers.Wait(WideBarriers::kKReady, 0);
+        ZeroRows<kTileKv, kDim>(base + kShared.k, rows);
+        barriers.Wait(WideBarriers::kVReady, 0);
+        ZeroRows<kTileKv, kDimVo>(base + kShared.v, rows);
+      }
+      // Also of full tiles, so that this warp is never ahead of the loads.
+      barriers.Wait(WideBarriers::kQReady + stage, visit.step / kQStages);
+      if (visit.i0 + kTileQ > keys.seq.len_q) {
+        const int rows = keys.seq.len_q - visit.i0;
+        ZeroRows<kTileQ, kDim>(base + static_cast<unsigned>(kShared.q + stage * kQBytes), rows);
+        barriers.Wait(WideBarriers::kDoutReady + dout, visit.step / kDoutStages);
+        ZeroRows<kTileQ, kDimVo>(base + static_cast<unsigned>(kShared.dout + dout * kDoutBytes),
+                                 rows);
+      }
+      barriers.WarpArrives(WideBarriers::kRowsReady + stage, ptx::RereadThreadIdx() % 32);
+    });
   }
 };
 

@@ -27,11 +27,14 @@ struct BackwardWideShared {
   int p = 0;      // rounded, [tile_kv][tile_q]
   int ds = 0;     // rounded, [stages][tile_kv][tile_q]
   int exact = 0;  // P in f32: [tile_kv / 8][128 threads][4], a thread's own accumulators
+  int score = 0;  // a tile of bias, then one of the mask: score_tile.cuh
   int barriers = 0;
-  int bytes = 0;
+  int visits = 0;  // TileList, as many bytes as BackwardVisitBytes says; only with row_ranges
+  int bytes = 0;   // without `visits`
 };
 
-constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles) {
+// `score_elements`: bytes of an element of bias and one of the mask.
+constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles, int score_elements) {
   const int score_bytes = kWideTileQ * tiles.tile_kv * kOperandBytes;
   BackwardWideShared s;
   s.v = tiles.tile_kv * tiles.dim * kOperandBytes;
@@ -40,8 +43,10 @@ constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles) {
   s.p = s.dout + tiles.dout_stages * kWideTileQ * tiles.dim_vo * kOperandBytes;
   s.ds = s.p + score_bytes;
   s.exact = s.ds + kWideDsStages * score_bytes;
-  s.barriers = s.exact + 2 * score_bytes;
-  s.bytes = s.barriers + kWideBarrierBytes;
+  s.score = s.exact + 2 * score_bytes;
+  s.barriers = s.score + kWideTileQ * tiles.tile_kv * score_elements;
+  s.visits = s.barriers + kWideBarrierBytes;
+  s.bytes = s.visits;
   return s;
 }
 

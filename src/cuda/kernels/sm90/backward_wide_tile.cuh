@@ -1,60 +1,49 @@
-// The block's tile of keys in sm90/backward_wide.cu, and the tiles of queries that see it. Every
-// sequence has all rows of its tensors, so that its sizes come from the parameters, where they take
-// no registers.
+// The block's tile of keys in sm90/backward_wide.cu, and the tiles of queries that it visits.
 #pragma once
-#include "sm90/backward_band.cuh"
+#include "sm90/backward_keys.cuh"
 #include "sm90/backward_wide_config.cuh"
 
 namespace sm90 {
 
-__device__ __forceinline__ Sequence WholeSequence(const Arguments& a, unsigned idx) {
+// The sizes of a sequence that has all rows of its tensors come from the parameters, where they
+// take no registers.
+__device__ __forceinline__ Sequence WideSequence(const Arguments& a) {
+  const int idx = KeyTile::SequenceIdx(a);
+  if constexpr (kLengths) {
+    Sequence seq = shared::SequenceOf(a, idx);
+    // One register each: the first rows of packed sequences fit 32 bits, and so do diagonals of
+    // lengths below 2^29 (Band clamps others).
+    seq.first_q = static_cast<int>(seq.first_q);
+    seq.first_kv = static_cast<int>(seq.first_kv);
+    return seq;
+  }
   Sequence seq;
-  seq.idx = static_cast<int>(idx);
+  seq.idx = idx;
   seq.len_q = seq.rows_q = a.max_len_q;
   seq.len_kv = seq.rows_kv = a.max_len_kv;
   seq.diag = a.bottom_right != 0 ? a.max_len_kv - a.max_len_q : a.diag;
   return seq;
 }
 
-// A tile of queries of a head, from query i0.
+// A tile of queries of a head, from query i0. Before the first: step -1.
 struct Visit {
   int step;
   int head;
   int i0;
 };
 
-struct WideKeyTile {
-  Sequence seq;
-  Band band;
-  int head_kv;
-  int j0;          // the first key
-  int tile_begin;  // tiles of queries that see some key
-  int tile_end;
-
-  // Deterministic: the last tile first, so that blocks wait only for blocks that started before
-  // them.
-  __device__ __forceinline__ explicit WideKeyTile(const Arguments& a)
-      : WideKeyTile(
-            a,
-            kDeterministic ? NumTiles(a) - 1 - blockIdx.x % NumTiles(a) : blockIdx.x % NumTiles(a),
-            blockIdx.x / NumTiles(a)) {}
-
-  // Whether every query of the tile from i0 sees every key.
-  __device__ __forceinline__ bool IsFull(int i0) const {
-    return j0 + kTileKv <= seq.len_kv && i0 >= j0 + kTileKv - 1 + band.low &&
-           (config::left_bound == 0 || i0 + kTileQ - 1 <= j0 + band.high);
-  }
-  // How many later tiles of keys visit a tile of queries, from i0, that the block visits.
-  __device__ __forceinline__ int NumLaterVisitors(int i0) const {
-    const int last_query = min(i0 + kTileQ, seq.len_q) - 1;
-    const int last_key = min(last_query - band.low, seq.len_kv - 1);
-    return last_key / kTileKv - j0 / kTileKv;
-  }
+struct WideKeyTile : KeyTile {
+  __device__ __forceinline__ WideKeyTile(const Arguments& a, unsigned memory)
+      : KeyTile(a, kDeterministic, WideSequence(a), memory + kShared.visits) {}
 
   // Calls visit() for each tile of queries that sees the block's keys, in the order that all roles
   // share: heads outside, tiles inside.
   template <class Call>
-  __device__ __forceinline__ void ForEachTile(const Arguments& a, const Call& visit) const {
+  __device__ __forceinline__ void ForEachVisit(const Arguments& a, const Call& visit) const {
+    if constexpr (kRowRanges) {
+      ForEachTile(a, *this, [&](int step, int head, int i0) { visit(Visit{step, head, i0}); });
+      return;
+    }
     const int num_visits = NumVisits(a);
     int head = head_kv * a.heads_per_kv;
     int tile = tile_begin;
@@ -67,10 +56,8 @@ struct WideKeyTile {
       }
     }
   }
-  __device__ __forceinline__ int NumVisits(const Arguments& a) const {
-    return a.heads_per_kv * (tile_end - tile_begin);
-  }
-  // The visit before one, and the last.
+  // Without row_ranges, computed instead of kept in registers: the visit before one, and the last
+  // of all.
   __device__ __forceinline__ Visit Previous(const Visit& visit) const {
     if (visit.i0 > tile_begin * kTileQ) return {visit.step - 1, visit.head, visit.i0 - kTileQ};
     return {visit.step - 1, visit.head - 1, (tile_end - 1) * kTileQ};
@@ -80,18 +67,8 @@ struct WideKeyTile {
   }
 
  private:
-  __device__ __forceinline__ static unsigned NumTiles(const Arguments& a) {
-    return static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
-  }
-  __device__ __forceinline__ WideKeyTile(const Arguments& a, unsigned tile, unsigned head)
-      : seq(WholeSequence(a, head / static_cast<unsigned>(a.heads_kv))),
-        band(a, seq),
-        head_kv(static_cast<int>(head % static_cast<unsigned>(a.heads_kv))),
-        j0(static_cast<int>(tile) * kTileKv) {
-    const int first = max(j0 + band.low, 0);
-    const int last = min(min(j0 + kTileKv, seq.len_kv) - 1 + band.high, seq.len_q - 1);
-    tile_begin = first / kTileQ;
-    tile_end = first <= last ? last / kTileQ + 1 : tile_begin;
+  __device__ __forceinline__ int NumVisits(const Arguments& a) const {
+    return a.heads_per_kv * (tile_end - tile_begin);
   }
 };
 

@@ -2,12 +2,14 @@
 #pragma once
 #include "ptx/math.cuh"
 #include "sm90/backward_wide_consumer.cuh"
+#include "sm90/score_tile.cuh"
 
 namespace sm90 {
 
 struct ValueConsumer : WideConsumer<kDimVo> {
   static constexpr int kDqParts = kDim / 128;  // from column 0; KeyConsumer has the others
   float scale;                                 // of raw products, times log2(e)
+  Visit last{-1, 0, 0};                        // with row_ranges: the visit before
 
   __device__ __forceinline__ ValueConsumer(const BackwardParams& params, const WideKeyTile& tile,
                                            unsigned memory)
@@ -16,15 +18,17 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   // Computes dV, times kPScale, in sums.
   __device__ __forceinline__ void Run() {
     barriers.Wait(WideBarriers::kKReady, 0);
-    keys.ForEachTile(p.common, [&](const Visit& visit) {
+    keys.ForEachVisit(p.common, [&](const Visit& visit) {
       if (visit.step > 0) {
         Step<true>(visit);
       } else {
         Step<false>(visit);
       }
+      if constexpr (kRowRanges) last = visit;
     });
-    if (keys.NumVisits(p.common) == 0) return;
-    AddLastDq(keys.Last(p.common));
+    const Visit final = kRowRanges ? last : keys.Last(p.common);
+    if (final.step < 0) return;
+    AddLastDq(final);
     // No barrier is left half full.
     ptx::NamedBarrierWait(ExactFree(), kThreadsOfTwoWarps);
   }
@@ -43,20 +47,27 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   __device__ __forceinline__ void Step(const Visit& visit) {
     const int stage = visit.step % kQStages;
     Scores s;
+    ScoreTerms terms;
+    if (kLengths && !keys.IsFull(visit.i0)) WaitForRows(visit);
     barriers.Wait(WideBarriers::kQReady + stage, visit.step / kQStages);
     IssueScores<kDim>(kShared.q + stage * kQBytes, kShared.k, s);
     const int i = Query(visit.i0);
     const float lse[2] = {LoadRow(0, visit.head, i, shared::kInfinity) - kPShift,
                           LoadRow(0, visit.head, i + 8, shared::kInfinity) - kPShift};
+    terms.Start(p.common, keys.seq, visit.head, i, keys.j0 + Column());
+    if constexpr (kScoreTiles) barriers.Wait(WideBarriers::kScoresReady, visit.step);
     ptx::WgmmaWait<0>();
     Release(WideBarriers::kQFree + stage);
+    ModifyScores(terms, lse, s);
     ComputeP(lse, s);
-    if (!keys.IsFull(visit.i0)) Mask(visit.i0, s);
-    StoreP(visit.step, s);
+    if (!keys.IsFull(visit.i0)) HidePartial(visit.i0, s);
+    if constexpr (kMaskBytes > 0) HideByMask(s);
+    if constexpr (kScoreTiles) Release(WideBarriers::kScoresFree);
+    StoreP(terms, visit, lse, s);
     const int dout_stage = visit.step % kDoutStages;
     const int dout = kShared.dout + dout_stage * kDoutBytes;
     if constexpr (kHasPrevious) {
-      const Visit previous = keys.Previous(visit);
+      const Visit previous = kRowRanges ? last : keys.Previous(visit);
       WaitForDs(previous);
       AddDqUnderGradient<0, kDqParts>(previous, dout, kShared.p, [&] { WaitForDvOperands(visit); });
       Release(WideBarriers::kDsFree + previous.step % kDsStages);
@@ -82,48 +93,141 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     EndTurn(visit);
   }
 
+  // Elements 4 i + 2 h + e of s are of query Query() + 8 h and key 8 i + Column() + e of the tile.
+  __device__ __forceinline__ static int Column() { return 2 * (Lane() % 4); }
+
+  // Softcap, ALiBi, bias: raw products become log2(P).
+  __device__ __forceinline__ void ModifyScores(const ScoreTerms& terms, const float (&lse)[2],
+                                               Scores& s) const {
+    if constexpr (kHasScoreMod) {
+      if (ScoreTerms::InSeries(p.common, s)) {
+        ModifyAll<true>(terms, lse, s);
+      } else {
+        ModifyAll<false>(terms, lse, s);
+      }
+    }
+  }
+  template <bool in_series>
+  __device__ __forceinline__ void ModifyAll(const ScoreTerms& terms, const float (&lse)[2],
+                                            Scores& s) const {
+#pragma unroll
+    for (int i = 0; i < kTileKv / 8; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float2 bias{};
+        if constexpr (kBiasBytes > 0) {
+          bias = BiasLayout::Floats<config::bias_type>(base + kShared.score, Query(0) + 8 * h,
+                                                       8 * i + Column());
+        }
+        float& x = s[4 * i + 2 * h];
+        float& y = s[4 * i + 2 * h + 1];
+        x = terms.Score<in_series>(p.common, x, 8 * h, 8 * i, bias.x, -lse[h]);
+        y = terms.Score<in_series>(p.common, y, 8 * h, 8 * i + 1, bias.y, -lse[h]);
+      }
+  }
+
+  // P in f32; with softcap it stays log2(P), since the derivative follows from it.
   __device__ __forceinline__ void ComputeP(const float (&lse)[2], Scores& s) const {
 #pragma unroll
     for (int i = 0; i < kTileKv / 8; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = s[4 * i + e];
-        x = ptx::Exp2(fmaf(x, scale, -lse[e / 2]));
+        if constexpr (!kHasScoreMod) x = fmaf(x, scale, -lse[e / 2]);
+        if constexpr (!kSoftcap) x = ptx::Exp2(x);
       }
   }
 
-  // Zeroes P of keys that a query does not see.
-  __device__ __forceinline__ void Mask(int i0, Scores& s) const {
-    const int first_key = keys.j0 + 2 * (Lane() % 4);
+  using BiasLayout = ScoreTile<kBiasBytes == 0 ? 2 : kBiasBytes, kScoreTiles ? kTileKv : 64>;
+  using MaskLayout = ScoreTile<1, kScoreTiles ? kTileKv : 64>;
+  static constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
+
+  // The keys that query i sees, counted from the tile's first.
+  __device__ __forceinline__ shared::KeyRange VisibleKeys(int i) const {
+    const Sequence& seq = keys.seq;
+    if constexpr (kRowRanges) {
+      if (i >= seq.len_q) return {0, 0};
+      const Arguments& a = p.common;
+      const long long first = a.packed_q != 0 ? seq.first_q : 1ll * seq.idx * a.max_len_q;
+      const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first + i];
+      return {range.x - keys.j0, range.y - keys.j0};
+    }
+    int end = min(i - keys.band.low + 1, seq.len_kv) - keys.j0;
+    // Bias past a sequence's end may hold anything, so lse does not make its P 0.
+    if (kLengths && kBiasBytes > 0 && i >= seq.len_q) end = 0;
+    return {i - keys.band.high - keys.j0, end};
+  }
+  // Hides keys that a query does not see.
+  __device__ __forceinline__ void HidePartial(int i0, Scores& s) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = Query(i0) + 8 * h;
-      // The query sees keys [first, last], counted from first_key.
-      const int last = min(i - keys.band.low, keys.seq.len_kv - 1) - first_key;
-      const int first = i - keys.band.high - first_key;
+      const shared::KeyRange range = VisibleKeys(Query(i0) + 8 * h);
+      const int begin = range.begin - Column();
+      const int end = range.end - Column();
 #pragma unroll
       for (int n = 0; n < kTileKv / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int key = 8 * n + e;
           float& x = s[4 * n + 2 * h + e];
-          if (key > last) x = 0.0f;
-          if (config::left_bound != 0 && key < first) x = 0.0f;
+          if (key >= end) x = kHidden;
+          if ((config::left_bound != 0 || kRowRanges) && key < begin) x = kHidden;
         }
     }
   }
+  __device__ __forceinline__ void HideByMask(Scores& s) const {
+#pragma unroll
+    for (int i = 0; i < kTileKv / 8; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned pair = MaskLayout::Bytes(base + kShared.score + kBiasTileBytes,
+                                                Query(0) + 8 * h, 8 * i + Column());
+        if ((pair & 0xff) == 0) s[4 * i + 2 * h] = kHidden;
+        if ((pair & 0xff00) == 0) s[4 * i + 2 * h + 1] = kHidden;
+      }
+  }
 
-  // P in f32 for dS, and rounded for dV.
-  __device__ __forceinline__ void StoreP(int step, const Scores& s) const {
-    if (step > 0) ptx::NamedBarrierWait(ExactFree(), kThreadsOfTwoWarps);
+  // P in f32 for dS, times the derivative of softcap, its sign set where dropout drops it; and,
+  // rounded, for dV, 0 where dropout drops it.
+  __device__ __forceinline__ void StoreP(const ScoreTerms& terms, const Visit& visit,
+                                         const float (&lse)[2], Scores& s) const {
+    if (visit.step > 0) ptx::NamedBarrierWait(ExactFree(), kThreadsOfTwoWarps);
     const unsigned exact = ExactAt();
+    shared::DropoutBits bits[2];
 #pragma unroll
     for (int i = 0; i < kTileKv / 8; ++i) {
-      ptx::StoreShared128(exact + kExactStep * i, s[4 * i], s[4 * i + 1], s[4 * i + 2],
-                          s[4 * i + 3]);
+      if (kDropout && i % 4 == 0) {
+        shared::GenerateBits(terms.dropout, visit.i0 + 16 * Warp(), keys.j0 + 8 * i, bits[0],
+                             bits[1]);
+      }
+      float for_ds[4];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        unsigned keeps = 0;
+        if constexpr (kDropout) {
+          keeps = shared::KeepFactors<false>(terms.dropout, bits[i / 2 % 2], i % 2, h);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[4 * i + 2 * h + e];
+          float& exact_x = for_ds[2 * h + e];
+          if constexpr (kSoftcap) {
+            const float slope = terms.Slope(p.common, x, lse[h], 8 * h, 8 * i + e);
+            x = ptx::Exp2(x);
+            exact_x = x * slope;
+          } else {
+            exact_x = x;
+          }
+          if constexpr (kDropout) {
+            exact_x = ScoreTerms::WithSign(exact_x, keeps << (e == 0 ? 18 : 2));
+            if (__float_as_int(exact_x) < 0) x = 0.0f;
+          }
+        }
+      }
+      ptx::StoreShared128(exact + kExactStep * i, for_ds[0], for_ds[1], for_ds[2], for_ds[3]);
     }
     ptx::NamedBarrierArrive(ExactReady(), kThreadsOfTwoWarps);
-    barriers.Wait(WideBarriers::kPFree, step + 1);
+    barriers.Wait(WideBarriers::kPFree, visit.step + 1);
     const unsigned to = PairsAt(base + kShared.p);
 #pragma unroll
     for (int i = 0; i < kTileKv / 16; ++i) {

@@ -1,0 +1,35 @@
+// Constants that sm90/backward.cu and sm90/backward_wide.cu share, from their Configs:
+//   dtype; dim; tile_q; tile_kv; left_bound (rows begin at keys of their own);
+//   lengths     sequences have lengths of their own: padded lengths or packed tensors
+//   row_ranges  kv_begin or kv_end are given
+//   softcap, alibi, dropout, bias_type, mask
+//   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
+#pragma once
+#include "config.cuh"
+#include "shared/operand.cuh"
+#include "sm90/backward_params.cuh"
+
+namespace sm90 {
+
+using attn::device::kOperandBytes;
+using attn::device::sm90::BackwardParams;
+
+inline constexpr int kDtype = config::dtype;
+inline constexpr int kDim = config::dim;
+inline constexpr int kTileQ = config::tile_q;
+inline constexpr int kTileKv = config::tile_kv;
+inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
+                                  : config::bias_type == config::f32 ? 4
+                                                                     : 2;
+inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
+inline constexpr int kBiasTileBytes = kTileQ * kTileKv * kBiasBytes;
+inline constexpr int kMaskTileBytes = kTileQ * kTileKv * kMaskBytes;
+inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
+inline constexpr bool kLengths = config::lengths != 0;
+inline constexpr bool kRowRanges = config::row_ranges != 0;
+
+// P is 2^kPShift too large: the rounded P, an operand of dV, would be subnormal in f16 below 6e-5.
+inline constexpr int kPShift = kDtype == config::f16 ? 8 : 0;
+inline constexpr float kPScale = 1 << kPShift;
+
+}  // namespace sm90

@@ -1,0 +1,96 @@
+// Loads of tiles by TMA, and zeros where a sequence ends; of sm90/backward.cu and
+// sm90/backward_wide.cu.
+#pragma once
+#include "ptx/memory.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward_keys.cuh"
+#include "sm90/score_tile.cuh"
+
+namespace sm90 {
+
+// By one thread. `to`: offset in shared memory; `ready`: the address of the barrier of the load.
+struct TileLoads {
+  const BackwardParams& p;
+  const KeyTile& keys;
+  unsigned base;  // shared memory
+
+  // The block's keys of K or V, kColumns wide.
+  template <int kColumns>
+  __device__ __forceinline__ void Keys(const void* map, int to, unsigned ready) const {
+    int row = keys.j0;
+    int entry = keys.seq.idx;
+    if constexpr (kLengths) {
+      row += static_cast<int>(keys.seq.first_kv);
+      if (p.common.packed_kv != 0) entry = 0;
+    }
+    ptx::BarrierExpect(ready, kTileKv * kColumns * kOperandBytes);
+#pragma unroll
+    for (int c = 0; c < kColumns / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileKv * 128, map, ready, c * 64, row, keys.head_kv, entry,
+                   ptx::kEvictFirst);
+    }
+  }
+  // The queries from i0 of Q or dO.
+  template <int kColumns>
+  __device__ __forceinline__ void Queries(const void* map, int to, unsigned ready, int head,
+                                          int i0) const {
+    int row = i0;
+    int entry = keys.seq.idx;
+    if constexpr (kLengths) {
+      row += static_cast<int>(keys.seq.first_q);
+      if (p.common.packed_q != 0) entry = 0;
+    }
+    ptx::BarrierExpect(ready, kTileQ * kColumns * kOperandBytes);
+#pragma unroll
+    for (int c = 0; c < kColumns / 64; ++c) {
+      ptx::TmaLoad(base + to + c * kTileQ * 128, map, ready, c * 64, row, head, entry,
+                   ptx::kEvictLast);
+    }
+  }
+  // A tile of bias and one of the mask.
+  __device__ __forceinline__ void Scores(int to, unsigned ready, int head, int i0) const {
+    ptx::BarrierExpect(ready, kBiasTileBytes + kMaskTileBytes);
+    if constexpr (kBiasBytes > 0) {
+      ScoresOf<kBiasBytes>(&p.bias, p.common.bias, to, ready, head, i0);
+    }
+    if constexpr (kMaskBytes > 0) {
+      ScoresOf<kMaskBytes>(&p.mask, p.common.mask, to + kBiasTileBytes, ready, head, i0);
+    }
+  }
+
+ private:
+  template <int bytes>
+  __device__ __forceinline__ void ScoresOf(const void* map, const attn::device::ScoreTensor& tensor,
+                                           int to, unsigned ready, int head, int i0) const {
+    using Layout = ScoreTile<bytes, kTileKv>;
+    const int map_head = tensor.stride_head == 0 ? 0 : head;
+    const int entry = tensor.stride_batch == 0 ? 0 : keys.seq.idx;
+#pragma unroll
+    for (int n = 0; n < kTileQ / 64; ++n) {
+#pragma unroll
+      for (int c = 0; c < Layout::kBoxes; ++c) {
+        ptx::TmaLoad(base + to + n * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
+                     keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, map_head, entry,
+                     ptx::kEvictFirst);
+      }
+    }
+  }
+};
+
+// Rows of q, k, v and dout past a sequence's length may hold anything, the next sequence's rows
+// too, and 0 * NaN is NaN: with `lengths` a warp overwrites them with zeros in shared memory, from
+// the tile's row `rows` on.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void ZeroRows(unsigned tile, int rows) {
+#pragma unroll 1
+  for (int n = rows * 8 + ptx::RereadThreadIdx() % 32; n < kRows * 8; n += 32) {
+#pragma unroll
+    for (int c = 0; c < kColumns / 64; ++c) {
+      ptx::StoreShared128(tile + static_cast<unsigned>(c * kRows * 128 + n * 16), 0, 0, 0, 0);
+    }
+  }
+  ptx::FenceAsyncProxy();
+}
+
+}  // namespace sm90
