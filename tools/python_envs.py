@@ -29,7 +29,11 @@ TESTING = ("numpy", "ml_dtypes", "pytest", "pytest-timeout", "hypothesis")
 NUMPY = ("python/tests/test_*.py",)
 TORCH = (*NUMPY, "python/tests/torch")
 TORCH_ONLY = ("python/tests/test_bad_input.py", "python/tests/torch")
-JAX = ("python/tests/jax", "python/tests/test_docs.py")  # with select="jax"
+JAX = (
+    "python/tests/jax",
+    "python/tests/test_docs.py",
+    "python/tests/test_notebooks.py",
+)  # with select="jax"
 JAX_SLICE = (
     "python/tests/jax/test_jax_abi.py",
     "python/tests/jax/test_jax_options.py",

@@ -4,9 +4,9 @@
 usage: tools/docs/build.py [--release BUILD] [--serve]
 
 Pages of docs/ and some of the repository are copied with their links rewritten, code fences lose
-the words that only tests read, and pages and pictures are generated: the references from docstrings
-and headers, the table of support and the command's help from the built library, plots from the rows
-in bench/results.
+the words that only tests read, notebooks become pages with outputs, and pages and pictures are
+generated: the references from docstrings and headers, the table of support and the command's help
+from the built library, plots from the rows in bench/results.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 import blocks
 import generated
 import header_reference
+import notebooks
 import pages
 import pictures
 import python_reference
@@ -58,6 +59,14 @@ def write_pages() -> None:
         target = WORK / "files" / (name + (".txt" if file.suffix == ".md" else ""))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
+
+
+def write_notebooks() -> None:
+    for name in notebooks.names():
+        text, outputs = notebooks.page(name)
+        write(f"notebooks/{name}.md", text)
+        for file, picture in outputs.items():
+            (WORK / "notebooks" / file).write_bytes(picture)
 
 
 def write_generated(release: Path) -> None:
@@ -105,6 +114,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT / "python"))
     shutil.rmtree(WORK, ignore_errors=True)
     write_pages()
+    write_notebooks()
     write_generated(arguments.release)
     settings = write_settings()
     command = ["serve"] if arguments.serve else ["build", "--strict", "--quiet"]

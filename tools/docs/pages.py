@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import blocks
+import notebooks
 import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,7 @@ NAV: Nav = [
         ],
     ),
     ("Tutorial", "tutorial.md"),
+    ("Notebooks", [("", f"notebooks/{name}.md") for name in notebooks.names()]),
     (
         "Options",
         [
@@ -189,6 +191,9 @@ class Linker:
 
     def __init__(self) -> None:
         self.pages = sources() | {"README.md": "index.md"}
+        for name in notebooks.names():
+            path = (notebooks.FOLDER / f"{name}.ipynb").relative_to(ROOT)
+            self.pages[str(path)] = f"notebooks/{name}.md"
         self.files: set[Path] = set()  # to copy into files/
 
     def relink(self, text: str, page: str) -> str:
