@@ -338,3 +338,26 @@ def test_empty_sizes():
     o.sum().backward()
     assert (q.grad == 0).all()
     assert attention(q[:, :0], k, v).shape == (2, 0, 4, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mask_that_hides_tiles_of_keys(dtype):
+    """A causal mask, which leaves nothing of many tiles, gives what causal does; rows without a key
+    are 0."""
+    n, empty = 300, slice(64, 160)
+    mask = torch.ones(n, n, dtype=torch.bool).tril()
+    leaves = qkv(n=n, m=n, dim=64, dtype=dtype)
+    dout = torch.randn(2, n, 4, 64).to(dtype)
+    results = []
+    for options in ({"mask": mask}, {"causal": True}):
+        o = attention(*leaves, **options)
+        results.append((o, *torch.autograd.grad(o, leaves, dout)))
+    for masked, causal in zip(*results, strict=True):
+        torch.testing.assert_close(
+            masked, causal, rtol=0, atol=1e-5 if dtype.itemsize == 4 else 2e-2
+        )
+    mask[empty] = False
+    o = attention(*leaves, mask=mask)
+    dq, _, dv = torch.autograd.grad(o, leaves, dout)
+    assert not o[:, empty].any() and not dq[:, empty].any()
+    assert o.isfinite().all() and dv.isfinite().all() and o[:, 160:].any()

@@ -123,8 +123,9 @@ struct Scratch {
 // Tiles of one worker in the forward of a bf16 engine. Rows come in multiples of kBf16Rows, dims
 // and keys in whole packed blocks.
 struct Bf16Scratch {
-  Scratch<float> f32;     // rows, missing, s, random, row_buffer, o, row_max, row_sum
-  Bf16Bits* q = nullptr;  // [tile_rows x dim_qk]
+  Scratch<float> f32;                // rows, missing, s, random, row_buffer, o, row_max, row_sum
+  Bf16Bits* q = nullptr;             // [tile_rows x dim_qk]
+  std::uint32_t* visible = nullptr;  // [strip_rows x tile_kv / 32], as Bf16Visible
   // A tile of keys, packed here or, with pack_keys, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
   Bf16Bits* v = nullptr;    // V: [tile_kv / 32][dim_vo / 16] blocks
@@ -143,6 +144,7 @@ inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Confi
   x.f32.row_max = arena.take<float>(c.tile_rows);
   x.f32.row_sum = arena.take<float>(c.tile_rows);
   x.q = arena.take<Bf16Bits>(c.tile_rows * qk);
+  x.visible = arena.take<std::uint32_t>(c.strip_rows * c.tile_kv / kVisibleBits);
   if (!c.pack_keys) {
     x.k_t = arena.take<Bf16Bits>(c.tile_kv * qk);
     x.v = arena.take<Bf16Bits>(c.tile_kv * vo);
@@ -201,12 +203,13 @@ struct Bf16KeysScratch {
   Bf16Bits* dout_t = nullptr;  // [dim_vo x 32]
   Bf16Bits* k_t = nullptr;     // a block of keys: K^T and V^T packed as by pack_keys,
   Bf16Bits* v_t = nullptr;
-  Bf16Bits* k = nullptr;        // K packed as by pack_values
-  Bf16Bits* p = nullptr;        // [32 x tile_kv] packed
-  Bf16Bits* ds = nullptr;       // likewise
-  Bf16Bits* ds_rows = nullptr;  // [32 x tile_kv]
-  float* dk_t = nullptr;        // [dim_qk x block_kv]
-  float* dv_t = nullptr;        // [dim_vo x block_kv]
+  Bf16Bits* k = nullptr;             // K packed as by pack_values
+  Bf16Bits* p = nullptr;             // [32 x tile_kv] packed
+  Bf16Bits* ds = nullptr;            // likewise
+  Bf16Bits* ds_rows = nullptr;       // [32 x tile_kv]
+  std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], as Bf16Visible
+  float* dk_t = nullptr;             // [dim_qk x block_kv]
+  float* dv_t = nullptr;             // [dim_vo x block_kv]
 };
 
 inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, const Config& c) {
@@ -233,6 +236,7 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.p = arena.take<Bf16Bits>(scores);
   x.ds = arena.take<Bf16Bits>(scores);
   x.ds_rows = arena.take<Bf16Bits>(scores);
+  x.visible = arena.take<std::uint32_t>(scores / kVisibleBits);
   x.dk_t = arena.take<float>(c.block_kv * qk);
   x.dv_t = arena.take<float>(c.block_kv * vo);
   return x;

@@ -198,8 +198,18 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
   std::fill_n(strip_keys, divide_up(call.numbers.heads_per_kv * entry.rows_q, config.strip_rows),
               core::KeyRange{entry.len_kv, 0});
 
-  for (std::int64_t r = 0; r < call.numbers.heads_per_kv * entry.rows_q; ++r) {
+  const std::int64_t all_rows = call.numbers.heads_per_kv * entry.rows_q;
+  for (std::int64_t r = 0; r < all_rows; ++r) {
     if (r % 64 == 63 && core::interrupted(call.interrupt)) return;
+    if (r + kRowsAhead < all_rows && !call.delta.given()) {
+      const std::int64_t head =
+          head_kv * call.numbers.heads_per_kv + (r + kRowsAhead) / entry.rows_q;
+      const std::int64_t i = (r + kRowsAhead) % entry.rows_q;
+      for (const StridedTensor& rows : {call.dout, call.o}) {
+        PrefetchRow(row_address(call, rows, entry.b, entry.first_q, i, head),
+                    p.dim_vo * core::element_size(rows.dtype));
+      }
+    }
     TileRow row;
     make_rows(call, entry, head_kv, r, 1, &row);
     T& delta = sums.delta_of(call, entry, row.head, row.i);

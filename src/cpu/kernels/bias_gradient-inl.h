@@ -116,7 +116,8 @@ class BiasGradient {
     const bool in_accum = at_.sums.dbias.accum != nullptr;
     const char* begin = in_accum ? reinterpret_cast<const char*>(accum_address(row, next.j0))
                                  : dbias_address(row, next.j0);
-    const std::int64_t size = in_accum ? std::int64_t{sizeof(T)} : size_of(at_.call.dbias.dtype);
+    const std::int64_t size =
+        in_accum ? std::int64_t{sizeof(T)} : core::element_size(at_.call.dbias.dtype);
     asm volatile("");  // as PrefetchScores
     for (std::int64_t at = 0; at < next.keys * size; at += 64) __builtin_prefetch(begin + at, 1, 3);
   }

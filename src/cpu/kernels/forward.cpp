@@ -73,7 +73,7 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
     if (r + kRowsAhead < count) {
       const TileRow& ahead = x.rows[r + kRowsAhead];
       PrefetchRow(row_address(call, call.q, entry.b, entry.first_q, ahead.i, ahead.head),
-                  call.problem.dim_qk * size_of(call.q.dtype));
+                  call.problem.dim_qk * core::element_size(call.q.dtype));
     }
     ops.LoadQuery(r,
                   row.keys.empty()
@@ -177,7 +177,7 @@ void ForwardTask(const Call& call, const Config& config,
     if (r + kRowsAhead < count) {
       const TileRow& ahead = x.rows[r + kRowsAhead];
       PrefetchRow<true>(row_address(call, call.o, entry.b, entry.first_q, ahead.i, ahead.head),
-                        p.dim_vo * size_of(p.out_type()));
+                        p.dim_vo * core::element_size(p.out_type()));
     }
     if (ops.o_scale() != T(1)) ScaleRow(o, ops.o_scale(), vo);
     if (config.splits == 1) {

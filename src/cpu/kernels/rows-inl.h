@@ -14,6 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/element_size.hpp"
 #include "cpu/host/call.hpp"
 #include "cpu/kernels/element.hpp"
 
@@ -110,7 +111,7 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
       c = LoadF8Vectors(dtype, source, descale, count, out);
     }
   }
-  const std::int64_t bytes = size_of(dtype);
+  const std::int64_t bytes = core::element_size(dtype);
   for (; c < count; ++c) out[c] = T(descale) * LoadElement<T>(dtype, source + c * bytes);
   std::fill(out + c, out + padded, T(0));
 }
@@ -150,7 +151,7 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
       c = StoreBf16Vectors(address, values, count);
     }
   }
-  const std::int64_t bytes = size_of(dtype);
+  const std::int64_t bytes = core::element_size(dtype);
   std::uint32_t replaced = 0;
   for (; c < count; ++c) {
     replaced += StoreElement(dtype, address + c * bytes, values[c], accumulate, zero_nonfinite);
@@ -179,7 +180,7 @@ HWY_INLINE void LoadKeyTile(const Call& call, const StridedTensor& rows, const E
   for (std::int64_t j = 0; j < tile; ++j) {
     if (j + kRowsAhead < count + more) {
       PrefetchRow(row_address(call, rows, entry.b, entry.first_kv, j0 + j + kRowsAhead, head),
-                  dim * size_of(rows.dtype));
+                  dim * core::element_size(rows.dtype));
     }
     const char* source =
         j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;

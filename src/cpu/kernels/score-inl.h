@@ -17,6 +17,7 @@
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/rows-inl.h"
 #include "cpu/kernels/tile.hpp"
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -83,7 +84,7 @@ HWY_INLINE hn::Vec<D> LoadBias(D d, const char* row, std::int64_t c, std::int64_
                                T* HWY_RESTRICT row_buffer) {
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   if (c + kLanes > keys) {
-    LoadRow(kType, row + c * size_of(kType), std::max<std::int64_t>(keys - c, 0), kLanes,
+    LoadRow(kType, row + c * core::element_size(kType), std::max<std::int64_t>(keys - c, 0), kLanes,
             row_buffer);
     return hn::Load(d, row_buffer);
   }
@@ -188,22 +189,55 @@ HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t
   for (; c < end; ++c) s[c] = (bytes[c] != 0) == kHiddenWhereSet ? kHidden : s[c];
 }
 
+// What a row sees of a span: a range of its columns, but for what mask and missing pages hide.
+HWY_INLINE Bf16SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& row,
+                              const KeySpan& span) {
+  const core::KeyRange seen = SeenColumns(row, span);
+  Bf16SeenRow of{seen.begin, seen.end, nullptr, span.missing};
+  if (!call.mask.given() || seen.empty()) return of;
+  of.mask = reinterpret_cast<const std::uint8_t*>(
+      pair_address(call.mask, entry.b, row.head, row.i, span.j0));
+  if (call.mask.stride_kv != 0) return of;
+  if (*of.mask == 0) of.end = of.begin;
+  of.mask = nullptr;
+  return of;
+}
+
 // Hides what the row doesn't see: by mask, missing pages, and ranges of keys.
 template <class T>
 HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row,
                         const KeySpan& span, T* HWY_RESTRICT s) {
-  core::KeyRange seen = SeenColumns(row, span);
-  if (call.mask.given() && !seen.empty()) {
-    const auto* mask = reinterpret_cast<const std::uint8_t*>(
-        pair_address(call.mask, entry.b, row.head, row.i, span.j0));
-    if (call.mask.stride_kv != 0) {
-      HideByBytes<false>(mask, seen.begin, seen.end, s);
-    } else if (*mask == 0) {
-      seen.end = seen.begin;
-    }
+  const Bf16SeenRow seen = SeenOf(call, entry, row, span);
+  if (seen.mask != nullptr) HideByBytes<false>(seen.mask, seen.begin, seen.end, s);
+  if (seen.missing != nullptr) HideByBytes<true>(seen.missing, seen.begin, seen.end, s);
+  HideOutside({seen.begin, seen.end}, span.cols, s);
+}
+
+// Which pairs of a strip are visible, as a bf16 engine reads it. No words where all are, or where
+// scores hide them: options then write -inf (HideRow). `any`: whether the strip sees anything.
+struct StripVisible {
+  Bf16Visible visible;
+  bool any = true;
+};
+inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine& engine,
+                                             const Entry& entry, const TileRow* rows,
+                                             std::int64_t count, const KeySpan& span,
+                                             std::uint32_t* words) {
+  bool all = !call.mask.given() && span.missing == nullptr && span.keys == span.cols;
+  for (std::int64_t r = 0; all && r < count; ++r) {
+    all = rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
   }
-  if (span.missing != nullptr) HideByBytes<true>(span.missing, seen.begin, seen.end, s);
-  HideOutside(seen, span.cols, s);
+  if (all) return {};
+  constexpr std::int64_t kRows = 16;
+  Bf16SeenRow seen[kRows];
+  const std::int64_t row_words = span.cols / kVisibleBits;
+  StripVisible found{{words, row_words}, false};
+  for (std::int64_t r = 0; r < count; r += kRows) {
+    const std::int64_t some = std::min(kRows, count - r);
+    for (std::int64_t n = 0; n < some; ++n) seen[n] = SeenOf(call, entry, rows[r + n], span);
+    found.any = engine.find_visible(seen, some, span.cols, words + r * row_words) || found.any;
+  }
+  return found;
 }
 
 // The pairs whose bias and mask are needed next: rows `rows_ahead` further, keys [j0, j0 + keys).

@@ -113,6 +113,7 @@ const Bf16Engine* amx_bf16_engine() {
                                  Multiply,
                                  pack_keys_avx512,
                                  pack_values_avx512,
+                                 find_visible_avx512,
                                  softmax_avx512,
                                  transpose_avx512,
                                  gradient_avx512,

@@ -6,6 +6,8 @@
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
 
+#include <algorithm>
+#include <bit>
 #include <limits>
 
 HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
@@ -70,20 +72,61 @@ HWY_INLINE __mmask32 Kept(const Bf16Dropout& x, std::int64_t r, std::int64_t c) 
                                 _mm256_set1_epi8(static_cast<char>(x.last_kept)));
 }
 
-HWY_INLINE float RowMax(const float* s, std::int64_t cols) {
-  __m512 even = _mm512_loadu_ps(s);
-  __m512 odd = _mm512_loadu_ps(s + 16);
-  for (std::int64_t c = 32; c < cols; c += 32) {
-    even = _mm512_max_ps(even, _mm512_loadu_ps(s + c));
-    odd = _mm512_max_ps(odd, _mm512_loadu_ps(s + c + 16));
-  }
-  return _mm512_reduce_max_ps(_mm512_max_ps(even, odd));
+struct Larger {
+  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
+};
+struct Sum {
+  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_add_ps(a, b); }
+};
+
+template <class Join>
+HWY_INLINE __m512 JoinLanes(__m512 x, __m512 y) {
+  return Join()(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
 }
 
-// s = exp(scale s - shift), rounded to bf16 in the first half of the row; returns the f32 sum.
-template <bool kDropout>
-HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float shift,
-                                 const Bf16Dropout& dropout, std::int64_t row) {
+// Lane n: all lanes of rows[n] together.
+template <class Join>
+HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
+  constexpr Join join;
+  for (int n = 0; n < 16; n += 2) {
+    rows[n] =
+        join(_mm512_unpacklo_ps(rows[n], rows[n + 1]), _mm512_unpackhi_ps(rows[n], rows[n + 1]));
+  }
+  for (int n = 0; n < 16; n += 4) {  // then four rows in each 128 bits
+    const __m512d low = _mm512_castps_pd(rows[n]);
+    const __m512d high = _mm512_castps_pd(rows[n + 2]);
+    rows[n] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                   _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+  }
+  return JoinLanes<Join>(JoinLanes<Join>(rows[0], rows[4]), JoinLanes<Join>(rows[8], rows[12]));
+}
+
+// The largest of a row's visible values is that of the lanes; -inf if none is visible.
+template <bool kHidden>
+HWY_INLINE __m512 RowMax(const float* s, std::int64_t cols, const std::uint32_t* visible) {
+  __m512 even = _mm512_set1_ps(-kInfinity);
+  __m512 odd = even;
+  for (std::int64_t c = 0; c < cols; c += 32) {
+    const __m512 low = _mm512_loadu_ps(s + c);
+    const __m512 high = _mm512_loadu_ps(s + c + 16);
+    if constexpr (kHidden) {
+      const std::uint32_t seen = visible[c / 32];
+      even = _mm512_mask_max_ps(even, static_cast<__mmask16>(seen), even, low);
+      odd = _mm512_mask_max_ps(odd, static_cast<__mmask16>(seen >> 16), odd, high);
+    } else {
+      even = _mm512_max_ps(even, low);
+      odd = _mm512_max_ps(odd, high);
+    }
+  }
+  return _mm512_max_ps(even, odd);
+}
+
+// s = exp(scale s - shift), 0 where hidden, rounded to bf16 in the first half of the row; the
+// sum of the lanes that are returned is the f32 sum.
+template <bool kDropout, bool kHidden>
+HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, float scale, float shift,
+                                  const Bf16Dropout& dropout, std::int64_t row,
+                                  const std::uint32_t* visible) {
   const __m512 by = _mm512_set1_ps(scale * kLog2E);
   const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
   __m512 even = _mm512_setzero_ps();
@@ -92,6 +135,11 @@ HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float
   for (std::int64_t c = 0; c < cols; c += 32) {
     __m512 low = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(s + c), by, minus));
     __m512 high = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(s + c + 16), by, minus));
+    if constexpr (kHidden) {
+      const std::uint32_t seen = visible[c / 32];
+      low = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen), low);
+      high = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen >> 16), high);
+    }
     even = _mm512_add_ps(even, low);
     odd = _mm512_add_ps(odd, high);
     if constexpr (kDropout) {
@@ -101,7 +149,61 @@ HWY_INLINE float ExponentiateRow(float* s, std::int64_t cols, float scale, float
     }
     _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
   }
-  return _mm512_reduce_add_ps(_mm512_add_ps(even, odd));
+  return _mm512_add_ps(even, odd);
+}
+
+// Rows [row0, row0 + count), at most 16. What is one number a row is computed for all of them at
+// once: 16 horizontal maxima or sums one by one are 16 chains of dependent steps.
+template <bool kDropout, bool kHidden>
+HWY_INLINE void SoftmaxRows(const Bf16Softmax& x, std::int64_t row0, std::int64_t count) {
+  const auto visible = [&](std::int64_t r) {
+    return kHidden ? x.visible.words + (row0 + r) * x.visible.row : nullptr;
+  };
+  float* s = x.s + row0 * x.lds;
+  __m512 rows[16];
+  for (std::int64_t r = 0; r < 16; ++r) {
+    rows[r] =
+        r < count ? RowMax<kHidden>(s + r * x.lds, x.cols, visible(r)) : _mm512_set1_ps(-kInfinity);
+  }
+  const __m512 tile_max = _mm512_mul_ps(_mm512_set1_ps(x.scale), ReduceRows<Larger>(rows));
+  const auto exists = static_cast<__mmask16>((1U << count) - 1);
+  const __m512 before = _mm512_maskz_loadu_ps(exists, x.row_max + row0);
+  const __mmask16 grows = _mm512_mask_cmp_ps_mask(exists, tile_max, before, _CMP_GT_OQ);
+  const __m512 largest = _mm512_mask_mov_ps(before, grows, tile_max);
+  // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
+  const __mmask16 seen = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(-kInfinity), _CMP_NEQ_UQ);
+  const __m512 shift = _mm512_maskz_mov_ps(seen, largest);
+  const __m512 rescale = Exp2(_mm512_mul_ps(_mm512_sub_ps(before, shift), _mm512_set1_ps(kLog2E)));
+  alignas(64) float shifts[16];
+  alignas(64) float rescales[16];
+  _mm512_store_ps(shifts, shift);
+  _mm512_store_ps(rescales, rescale);
+  for (unsigned left = grows; left != 0; left &= left - 1) {
+    const int r = std::countr_zero(left);
+    const __m512 by = _mm512_set1_ps(rescales[r]);
+    float* o = x.o + (row0 + r) * x.ldo;
+    for (std::int64_t c = 0; c < x.ldo; c += 16) {
+      _mm512_storeu_ps(o + c, _mm512_mul_ps(_mm512_loadu_ps(o + c), by));
+    }
+  }
+  for (std::int64_t r = 0; r < 16; ++r) {
+    rows[r] = r < count
+                  ? ExponentiateRow<kDropout, kHidden>(s + r * x.lds, x.cols, x.scale, shifts[r],
+                                                       x.dropout, row0 + r, visible(r))
+                  : _mm512_setzero_ps();
+  }
+  const __m512 sum = ReduceRows<Sum>(rows);
+  __m512 total = _mm512_maskz_loadu_ps(exists, x.row_sum + row0);
+  total = _mm512_mask_mul_ps(total, grows, total, rescale);
+  _mm512_mask_storeu_ps(x.row_sum + row0, exists, _mm512_add_ps(total, sum));
+  _mm512_mask_storeu_ps(x.row_max + row0, exists, largest);
+}
+
+template <bool kDropout, bool kHidden>
+HWY_INLINE void Softmax(const Bf16Softmax& x) {
+  for (std::int64_t r = 0; r < x.rows; r += 16) {
+    SoftmaxRows<kDropout, kHidden>(x, r, std::min<std::int64_t>(16, x.rows - r));
+  }
 }
 
 // Interleaves two rows of 16 f32, rounded to bf16: a row pair of a packed block.
@@ -116,14 +218,16 @@ HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
 struct ProbGradient {
   __m512 p, ds;
 };
-// The 16 pairs of row r from column c; `kept`: those that aren't dropped.
+// The 16 pairs of row r from column c; `kept`: those that aren't dropped, `seen`: that aren't
+// hidden.
 template <bool kDropout>
 HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c,
-                                   __mmask16 kept) {
+                                   __mmask16 kept, __mmask16 seen) {
   const __m512 by = _mm512_set1_ps(x.scale * kLog2E);
   const __m512 minus = _mm512_set1_ps(-x.lse[r] * kLog2E);
   const std::int64_t at = r * x.cols + c;
-  __m512 p = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(x.s + at), by, minus));
+  const __m512 exponential = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(x.s + at), by, minus));
+  const __m512 p = _mm512_maskz_mov_ps(seen, exponential);
   __m512 dp = _mm512_loadu_ps(x.dp + at);
   // A hidden pair has no gradient even where dP is not finite.
   const __mmask16 visible = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ);
@@ -147,9 +251,13 @@ HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r) {
     ProbGradient rows[2][2] = {{none, none}, {none, none}};
     for (std::int64_t row = 0; row < 2 && r + row < x.count; ++row) {
       const __mmask32 kept = kDropout ? Kept(x.dropout, r + row, c) : __mmask32{0};
+      const std::uint32_t seen = x.visible.words != nullptr
+                                     ? x.visible.words[(r + row) * x.visible.row + c / 32]
+                                     : ~std::uint32_t{0};
       for (std::int64_t half = 0; half < 2; ++half) {
         rows[row][half] = GradientOf<kDropout>(x, r + row, c + 16 * half,
-                                               static_cast<__mmask16>(kept >> (16 * half)));
+                                               static_cast<__mmask16>(kept >> (16 * half)),
+                                               static_cast<__mmask16>(seen >> (16 * half)));
         if (x.ds_f32 != nullptr) {
           _mm512_storeu_ps(x.ds_f32 + (r + row) * x.cols + c + 16 * half, rows[row][half].ds);
         }
@@ -247,25 +355,39 @@ void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out
   }
 }
 
-void softmax_avx512(const Bf16Softmax& x) {
-  for (std::int64_t r = 0; r < x.rows; ++r) {
-    float* s = x.s + r * x.lds;
-    const float tile_max = x.scale * RowMax(s, x.cols);
-    const float largest = tile_max > x.row_max[r] ? tile_max : x.row_max[r];
-    // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
-    const float shift = largest == -kInfinity ? 0.0F : largest;
-    if (!(largest == x.row_max[r])) {
-      const __m512 rescale = Exp2(_mm512_set1_ps((x.row_max[r] - shift) * kLog2E));
-      x.row_sum[r] *= _mm512_cvtss_f32(rescale);
-      float* o = x.o + r * x.ldo;
-      for (std::int64_t c = 0; c < x.ldo; c += 16) {
-        _mm512_storeu_ps(o + c, _mm512_mul_ps(_mm512_loadu_ps(o + c), rescale));
+bool find_visible_avx512(const Bf16SeenRow* rows, std::int64_t count, std::int64_t cols,
+                         std::uint32_t* words) {
+  std::uint64_t any = 0;
+  const auto bits_below = [](std::int64_t n) {
+    if (n >= 64) return ~std::uint64_t{0};
+    return n <= 0 ? 0 : (std::uint64_t{1} << n) - 1;
+  };
+  for (std::int64_t r = 0; r < count; ++r) {
+    const Bf16SeenRow& row = rows[r];
+    for (std::int64_t c = 0; c < cols; c += 64) {
+      __mmask64 seen = bits_below(row.end - c) & ~bits_below(row.begin - c);
+      if (row.mask != nullptr) {
+        const __m512i bytes = _mm512_maskz_loadu_epi8(seen, row.mask + c);
+        seen = _mm512_mask_test_epi8_mask(seen, bytes, bytes);
       }
-      x.row_max[r] = largest;
+      if (row.missing != nullptr) {
+        const __m512i bytes = _mm512_maskz_loadu_epi8(seen, row.missing + c);
+        seen = _mm512_mask_testn_epi8_mask(seen, bytes, bytes);
+      }
+      *words++ = static_cast<std::uint32_t>(seen);
+      if (c + 32 < cols) *words++ = static_cast<std::uint32_t>(seen >> 32);
+      any |= seen;
     }
-    x.row_sum[r] += x.dropout.bytes == nullptr
-                        ? ExponentiateRow<false>(s, x.cols, x.scale, shift, x.dropout, r)
-                        : ExponentiateRow<true>(s, x.cols, x.scale, shift, x.dropout, r);
+  }
+  return any != 0;
+}
+
+void softmax_avx512(const Bf16Softmax& x) {
+  const bool hidden = x.visible.words != nullptr;
+  if (x.dropout.bytes == nullptr) {
+    hidden ? Softmax<false, true>(x) : Softmax<false, false>(x);
+  } else {
+    hidden ? Softmax<true, true>(x) : Softmax<true, false>(x);
   }
 }
 
@@ -319,9 +441,17 @@ bool bf16_dot_is_fast() {
 }
 
 const Bf16Engine* bf16_dot_engine() {
-  static const Bf16Engine engine{
-      "bf16_dot",         Nothing,        Nothing,          Multiply,        pack_keys_avx512,
-      pack_values_avx512, softmax_avx512, transpose_avx512, gradient_avx512, transpose_sums_avx512};
+  static const Bf16Engine engine{"bf16_dot",
+                                 Nothing,
+                                 Nothing,
+                                 Multiply,
+                                 pack_keys_avx512,
+                                 pack_values_avx512,
+                                 find_visible_avx512,
+                                 softmax_avx512,
+                                 transpose_avx512,
+                                 gradient_avx512,
+                                 transpose_sums_avx512};
   static const bool usable = has_avx512_bf16();
   return usable ? &engine : nullptr;
 }

@@ -55,6 +55,18 @@ class Bf16Block {
     }
     engine_.transpose(q, p.dim_qk, x_.q_t);
     engine_.transpose(dout, p.dim_vo, x_.dout_t);
+    // The next strip's rows, kilobytes apart.
+    for (std::int64_t r = 0; r < count; ++r) {
+      const TileRow& row = x_.f32.rows[r];
+      const std::int64_t i = row.i + kBf16StripRows;
+      if (i >= at_.entry.len_q) break;
+      const auto prefetch = [&](const StridedTensor& rows, std::int64_t dim) {
+        PrefetchRow(row_address(at_.call, rows, at_.entry.b, at_.entry.first_q, i, row.head),
+                    2 * dim);
+      };
+      prefetch(at_.call.q, p.dim_qk);
+      prefetch(at_.call.dout, p.dim_vo);
+    }
   }
 
   // False: interrupted.
@@ -66,14 +78,18 @@ class Bf16Block {
       const std::int64_t j0 = block.j0 + begin;
       const std::int64_t keys = std::min(at_.config.tile_kv, block.keys - begin);
       const KeySpan span = SeenSpan<float, kPackedDepth>(x_.f32.rows, count, j0, keys);
-      if (span.keys == 0) {
+      StripVisible seen;
+      if (softmax_takes_raw(at_.call)) {
+        seen = FindVisible(at_.call, engine_, at_.entry, x_.f32.rows, count, span, x_.visible);
+      }
+      if (span.keys == 0 || !seen.any) {
         if (dbias_.active()) dbias_.AddNothing(j0, keys);
         continue;
       }
       const std::uint64_t bit = std::uint64_t{1} << (begin / at_.config.tile_kv);
       if ((block.loaded & bit) == 0) LoadKeys(begin, j0, keys);
       block.loaded |= bit;
-      MultiplyTile(span, NextOf(block, begin, at_.config), begin + span.first, count);
+      MultiplyTile(span, NextOf(block, begin, at_.config), begin + span.first, count, seen.visible);
       if (dbias_.active()) AddDbias(j0, keys, span, NextOf(block, begin, at_.config));
       if (!p.dq) continue;
       if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
@@ -123,16 +139,16 @@ class Bf16Block {
     const Problem& p = call.problem;
     const char* k[kPackedDepth];
     const char* v[kPackedDepth];
+    const auto address = [&](const StridedTensor& rows, std::int64_t n) -> const char* {
+      return n < keys ? row_address(call, rows, at_.entry.b, at_.entry.first_kv, j0 + n, at_.head)
+                      : nullptr;
+    };
     for (std::int64_t j = 0; j < keys; j += kPackedDepth) {
       for (std::int64_t n = 0; n < kPackedDepth; ++n) {
-        const bool exists = j + n < keys;
-        const auto address = [&](const StridedTensor& rows) -> const char* {
-          return exists ? row_address(call, rows, at_.entry.b, at_.entry.first_kv, j0 + j + n,
-                                      at_.head)
-                        : nullptr;
-        };
-        k[n] = address(call.k);
-        v[n] = address(call.v);
+        k[n] = address(call.k, j + n);
+        v[n] = address(call.v, j + n);
+        PrefetchRow(address(call.k, j + n + kPackedDepth), 2 * p.dim_qk);
+        PrefetchRow(address(call.v, j + n + kPackedDepth), 2 * p.dim_vo);
       }
       for (std::int64_t half = 0; half < kPackedDepth; half += kPackedCols) {
         engine_.pack_keys(k + half, p.dim_qk, x_.k_t + (begin + j + half) * qk_);
@@ -176,7 +192,7 @@ class Bf16Block {
 
   // Everything but dq, against the tile's keys that begin at `first` of the block.
   void MultiplyTile(const KeySpan& span, const NextScores& next, std::int64_t first,
-                    std::int64_t count) {
+                    std::int64_t count, const Bf16Visible& visible) {
     const Call& call = at_.call;
     const Problem& p = call.problem;
     const Scratch<float>& x = x_.f32;
@@ -192,9 +208,7 @@ class Bf16Block {
     for (std::int64_t r = 0; r < count; ++r) {
       float* s = x.s + r * cols;
       PrefetchScores(call, at_.entry, x.rows[r], next);
-      if (raw) {
-        HideRow(call, at_.entry, x.rows[r], span, s);
-      } else {
+      if (!raw) {
         float* tanh = p.softcap ? x.tanh + r * cols : nullptr;
         ScoreRow<float>(call, at_.entry, x.rows[r], span, s, tanh, x.row_buffer);
       }
@@ -208,6 +222,7 @@ class Bf16Block {
                       .delta = x.delta,
                       .tanh = x.tanh,
                       .dropout = dropout,
+                      .visible = visible,
                       .p = x_.p,
                       .ds = x_.ds,
                       .ds_rows = x_.ds_rows,

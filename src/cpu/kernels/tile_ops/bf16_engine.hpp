@@ -41,6 +41,21 @@ struct Bf16Dropout {
   float factor = 1.0F;                  // ... and multiplied with this
 };
 
+// What a row sees of a strip's columns: [begin, end), but for what two lists hide.
+struct Bf16SeenRow {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  const std::uint8_t* mask = nullptr;     // of column 0: hidden where 0; null: none is
+  const std::uint8_t* missing = nullptr;  // likewise: hidden where not 0
+};
+
+// One bit a pair, set where it is visible: a word for each 32 columns.
+inline constexpr std::int64_t kVisibleBits = 32;
+struct Bf16Visible {
+  const std::uint32_t* words = nullptr;  // of row 0; null: all pairs are visible
+  std::int64_t row = 0;                  // words from one row to the next
+};
+
 // One step of the online softmax for a strip of rows.
 struct Bf16Softmax {
   float* s;  // [rows x cols] scores / scale. Afterwards each row starts with its P in bf16
@@ -55,6 +70,7 @@ struct Bf16Softmax {
   // P is 0 where dropped; the factor of the others comes later, because rounded P times it would be
   // off by the same part in all elements of o.
   Bf16Dropout dropout;
+  Bf16Visible visible;
 };
 
 // P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
@@ -68,6 +84,7 @@ struct Bf16Gradient {
   const float* delta;  // [count]
   const float* tanh;   // [count x cols] softcap's; null: no softcap
   Bf16Dropout dropout;
+  Bf16Visible visible;
   Bf16Bits* p;        // 0 where dropped, else without the factor; packed along the columns
   Bf16Bits* ds;       // packed likewise
   Bf16Bits* ds_rows;  // [kBf16StripRows x cols] row-major
@@ -87,6 +104,9 @@ struct Bf16Engine {
   // Packs V of 32 keys. rows[k]: as above. `out`: blocks along the columns, which are dim rounded
   // up to 32.
   void (*pack_values)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+  // Writes the words of `count` rows of `cols` columns; returns whether any pair is visible.
+  bool (*find_visible)(const Bf16SeenRow* rows, std::int64_t count, std::int64_t cols,
+                       std::uint32_t* words);
   void (*softmax)(const Bf16Softmax&);
   // Transposes 32 rows of `dim` elements, null = zeros: out[dim rounded up to 32][32].
   void (*transpose)(const char* const* rows, std::int64_t dim, Bf16Bits* out);

@@ -107,6 +107,15 @@ class Bf16Ops {
       }
     };
     prefetch(0);
+    const bool raw = softmax_takes_raw(call_);
+    StripVisible seen;
+    if (raw) {
+      seen = FindVisible(call_, engine_, entry, x.rows + row0, count, span, x_.visible);
+      if (!seen.any) {
+        for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
+        return;
+      }
+    }
     engine_.multiply({.a = x_.q + row0 * qk_,
                       .lda = qk_,
                       .b = x_.k_t + span.first * qk_,
@@ -123,15 +132,9 @@ class Bf16Ops {
       dropout = DropoutOf(
           call_, DropoutBytes(call_, entry, x.rows + row0, count, span.j0, cols, x.random));
     }
-    const bool raw = softmax_takes_raw(call_);
     prefetch(1);
-    for (std::int64_t r = 0; r < count; ++r) {
-      const TileRow& row = x.rows[row0 + r];
-      if (raw) {
-        HideRow(call_, entry, row, span, x.s + r * cols);
-      } else {
-        ScoreRow<float>(call_, entry, row, span, x.s + r * cols, nullptr, x.row_buffer);
-      }
+    for (std::int64_t r = 0; !raw && r < count; ++r) {
+      ScoreRow<float>(call_, entry, x.rows[row0 + r], span, x.s + r * cols, nullptr, x.row_buffer);
     }
     const std::int64_t vo = padded<float>(call_.problem.dim_vo);
     prefetch(2);
@@ -144,7 +147,8 @@ class Bf16Ops {
                      .row_sum = x.row_sum + row0,
                      .o = x.o + row0 * vo,
                      .ldo = vo,
-                     .dropout = dropout});
+                     .dropout = dropout,
+                     .visible = seen.visible});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,
