@@ -236,6 +236,21 @@ TEST_F(CudaSm90Call, FirstBlockOfBackwardStoresDq) {
   EXPECT_EQ(launched(problem, workspace, Pass::backward).backward.common.dq_first_stores, 1);
 }
 
+TEST_F(CudaSm90Call, MapsRowsOfABiasThatBroadcastsQueries) {
+  Arguments& a = arguments;
+  a.dout = make(DType::bf16, {2, 304, 4, 64});
+  a.dq = make(DType::bf16, {2, 304, 4, 64});
+  a.bias = make(DType::f32, {1, 4, 1, 160});
+  a.mask = make(DType::u8, {2, 1, 1, 160});
+  const BackwardParams p = launched(describe(a), workspace, Pass::backward).backward;
+  EXPECT_EQ(dims(p.bias), (Dims{160, 1, 4, 1}));
+  EXPECT_EQ(dims(p.mask), (Dims{160, 1, 1, 2}));
+  for (const auto* map : {&p.bias, &p.mask}) {
+    EXPECT_EQ(box(*map), (Box{128, 1, 1, 1}));
+    EXPECT_EQ(map_of(*map).swizzle, abi::kTensorMapSwizzleNone);
+  }
+}
+
 TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {
   Arguments& a = arguments;
   a.q = make(DType::bf16, {600, 4, 64});

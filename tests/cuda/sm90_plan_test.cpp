@@ -90,8 +90,7 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
   EXPECT_EQ(reason(kLong + "bias=hqk dbias dq=0 dk=0 dv=0"),
             "sm90: has no kernel for the gradient of a bias alone");
   EXPECT_EQ(reason(kLong + "bias=hqk softcap"), "sm90: has no backward with softcap and a bias");
-  EXPECT_EQ(reason(kLong + "mask=bk"),
-            "sm90: takes no bias or mask that broadcasts queries or keys");
+  EXPECT_EQ(reason(kLong + "mask=bq"), "sm90: takes no bias or mask that broadcasts keys");
   EXPECT_EQ(reason(kLong + "bias=hqk mask=qk dtype_bias=f32"),
             "sm90: needs 238848 bytes of shared memory, a block has 232448");
   const std::string wide = kLong + "dim_qk=192 dim_vo=192 ";
@@ -120,6 +119,9 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
       {kLong + "bias=hqk dtype_bias=bf16", 64, 128, 198912 + 32768, 32 * 2 * 16},
       {kLong + "bias=hqk dtype_bias=f32", 128, 64, 197888 + 32768, 32 * 2 * 16},
       {kLong + "bias=hqk dtype_bias=f16 mask=qk", 128, 64, 197888 + 24576, 32 * 2 * 16},
+      {kLong + "mask=bk", 64, 128, 198912 + 128, 32 * 2 * 16},
+      {kLong + "bias=hk mask=qk", 64, 128, 198912 + 1024 + 16384, 32 * 2 * 16},
+      {kLong + "bias=hqk mask=bk dtype_bias=bf16", 64, 128, 198912 + 32768 + 128, 32 * 2 * 16},
       {gqa + "dim_qk=40 dim_vo=64", 64, 128, 198912, 5 * 2 * 4},
       {gqa + "dim_qk=64 dim_vo=72", 128, 64, 197888, 5 * 2 * 4}};
   for (const Expected& e : expected) {
@@ -178,7 +180,9 @@ TEST(CudaSm90Plan, BackwardsAboveDim128) {
       {kLong + "dim_qk=192 dim_vo=192 dropout", 192, 80, 211200, 52 * 2 * 16},
       {kLong + "dim_qk=192 dim_vo=128 softcap dropout", 192, 96, 205056, 43 * 2 * 16},
       {kLong + "dim_qk=256 dim_vo=256 bias=hqk mask=qk", 256, 64, 205056 + 20480, 64 * 2 * 16},
-      {kLong + "dim_qk=192 dim_vo=128 bias=hqk mask=qk", 192, 64, 184576, 64 * 2 * 16}};
+      {kLong + "dim_qk=192 dim_vo=128 bias=hqk mask=qk", 192, 64, 184576, 64 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 bias=hk mask=bk kv_end", 256, 80, 231680 + 512 + 16,
+       52 * 2 * 16}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
     ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
@@ -262,6 +266,7 @@ TEST(CudaSm90Plan, GradientsOfABias) {
       {"bias=hqk dtype_bias=bf16", 2, {post, convert}},
       {"bias=qk dtype_bias=f32", 2, {post, convert}},
       {"bias=hqk dtype_bias=bf16 deterministic", 0, {post, "attn_bias_gradient"}},
+      {"bias=bhk dtype_bias=bf16", 0, {post, "attn_bias_gradient"}},
       {"bias=bhqk dtype_bias=bf16 dim_qk=256 dim_vo=256", 0, {post, "attn_bias_gradient"}},
       {"bias=qk deterministic batch=1 heads_q=1 heads_kv=1", 2, {post, convert}},
       {"bias=qk deterministic len_q=128 len_kv=128",

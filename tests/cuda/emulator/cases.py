@@ -243,6 +243,24 @@ BACKWARD = (
         "heads_q=2 heads_kv=2 len_q=300 len_kv=500 dim_qk=256 dim_vo=256 window_left=60"
         " window_right=20",
     ),
+    # A bias or mask that broadcasts queries.
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=bhk"
+        " dtype_bias=bf16 dbias lengths_q lengths_kv",
+    ),
+    ("", "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=k mask=bk"),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=64 dim_vo=64 bias=hqk mask=bk"
+        " dtype_bias=bf16 dbias causal",
+    ),
+    ("", "batch=2 heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=256 dim_vo=256 bias=hk mask=bk"),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=192 dim_vo=192 bias=k mask=hqk"
+        " dtype_bias=f16 dbias",
+    ),
     (
         "lengths=varied",
         "batch=3 heads_q=2 heads_kv=1 len_q=164 len_kv=236 dim_qk=256 dim_vo=256"

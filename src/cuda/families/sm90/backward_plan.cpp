@@ -32,8 +32,9 @@ bool is_packed(Layout layout) {
 }
 int shared_bytes_of(const Problem& p, const Tiles& tiles) {
   if (needs_wide_backward(p)) return wide_backward_shared_bytes(p);
-  return device::sm90::BackwardSharedOf(tiles.tile_q, tiles.dim, has_row_ranges(p),
-                                        score_bytes_of(p))
+  return device::sm90::BackwardSharedOf(
+             tiles.tile_q, tiles.dim, has_row_ranges(p),
+             score_bytes_of(p, tiles.tile_q, device::sm90::kBackwardTileKv))
              .bytes +
          visit_bytes_of(p, tiles.tile_q);
 }
@@ -63,9 +64,7 @@ std::string option_refusal(const Problem& p) {
   if (p.dbias && !(p.dq || p.dk || p.dv)) return "has no kernel for the gradient of a bias alone";
   if (p.softcap && p.bias.given) return "has no backward with softcap and a bias";
   for (const Extent* extent : {&p.bias, &p.mask}) {
-    if (extent->given && (!extent->q || !extent->kv)) {
-      return "takes no bias or mask that broadcasts queries or keys";
-    }
+    if (extent->given && !extent->kv) return "takes no bias or mask that broadcasts keys";
   }
   return {};
 }
@@ -122,7 +121,8 @@ static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
 
 Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias) return Dbias::none;
-  const bool one_owner = (p.bias.batch || p.batch == 1) && (p.bias.head || p.heads_q == 1);
+  const bool one_owner =
+      p.bias.q && (p.bias.batch || p.batch == 1) && (p.bias.head || p.heads_q == 1);
   const bool as_rounded = p.dbias_type() == p.dtype && !p.accumulate && !p.nonfinite_zero;
   if (needs_wide_backward(p)) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
@@ -149,9 +149,14 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, Cuda
 
 }  // namespace
 
-int score_bytes_of(const Problem& p) {
-  const auto bias = p.bias.given ? static_cast<int>(size_of(p.bias_type())) : 0;
-  return bias + (p.mask.given ? 1 : 0);
+int score_bytes_of(const Problem& p, int tile_q, int tile_kv) {
+  const auto operand = [](const Extent& extent, DType type) {
+    const std::int64_t bytes = extent.given ? size_of(type) : 0;
+    return device::sm90::ScoreOperand{static_cast<int>(bytes), extent.given && !extent.q};
+  };
+  return device::sm90::ScoreTilesOf(tile_q, tile_kv, operand(p.bias, p.bias_type()),
+                                    operand(p.mask, DType::u8))
+      .bytes;
 }
 
 int visit_bytes_of(const Problem& p, std::int64_t tile_q) {
@@ -167,7 +172,9 @@ void set_options(Config& config, const Problem& p) {
       .set("alibi", p.alibi)
       .set("dropout", p.dropout)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
+      .set("bias_row", p.bias.given && !p.bias.q)
       .set("mask", p.mask.given)
+      .set("mask_row", p.mask.given && !p.mask.q)
       .set("element_access", false);
 }
 

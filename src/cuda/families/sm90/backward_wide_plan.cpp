@@ -42,7 +42,7 @@ constexpr Candidate kScores256 = {{256, 256, 64, 1}, true};
 // Softcap and dropout spill with more keys: 292 bytes of softcap with 80 of dim 256, 240 with 96 of
 // dim 192.
 const Candidate& candidate_of(const Problem& p) {
-  const bool scores = p.bias.given || p.mask.given;
+  const bool scores = (p.bias.given && p.bias.q) || (p.mask.given && p.mask.q);
   const bool registers = p.softcap || p.dropout;
   if (std::max(p.dim_qk, p.dim_vo) > 192) {
     return scores || registers ? kScores256 : k256[kCandidate];
@@ -67,7 +67,9 @@ bool takes_backward_dims(const Problem& p) {
 }
 
 int wide_backward_shared_bytes(const Problem& p) {
-  return device::sm90::BackwardWideSharedOf(candidate_of(p).tiles, score_bytes_of(p)).bytes +
+  const device::sm90::WideTiles& tiles = candidate_of(p).tiles;
+  return device::sm90::BackwardWideSharedOf(tiles, score_bytes_of(p, kWideTileQ, tiles.tile_kv))
+             .bytes +
          visit_bytes_of(p, kWideTileQ);
 }
 

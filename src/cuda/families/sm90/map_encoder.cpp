@@ -48,6 +48,10 @@ void MapEncoder::rows(std::string_view name, const TensorView& view, std::uint32
 void MapEncoder::scores(std::string_view name, const TensorView& view, const Extent& extent,
                         std::int64_t tile_kv, device::sm90::TensorMap& map) {
   if (!extent.given) return;
+  if (!extent.q) {
+    encode_tiles(name, {score_rows(view, extent), 1, static_cast<std::uint32_t>(tile_kv), 0}, map);
+    return;
+  }
   const std::int64_t bytes = size_of(view.dtype);
   const auto row_bytes = static_cast<std::uint32_t>(tile_kv * bytes >= 128 ? 128 : 64);
   const auto keys = static_cast<std::uint32_t>(row_bytes / bytes);

@@ -3,11 +3,13 @@
 //   lengths     sequences have lengths of their own: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
 //   softcap, alibi, dropout, bias_type, mask
+//   bias_row, mask_row  it broadcasts queries
 //   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once
 #include "config.cuh"
 #include "shared/operand.cuh"
 #include "sm90/backward_params.cuh"
+#include "sm90/backward_shared.cuh"
 
 namespace sm90 {
 
@@ -22,8 +24,10 @@ inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
                                   : config::bias_type == config::f32 ? 4
                                                                      : 2;
 inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
-inline constexpr int kBiasTileBytes = kTileQ * kTileKv * kBiasBytes;
-inline constexpr int kMaskTileBytes = kTileQ * kTileKv * kMaskBytes;
+inline constexpr bool kBiasRow = config::bias_row != 0;
+inline constexpr bool kMaskRow = config::mask_row != 0;
+inline constexpr attn::device::sm90::ScoreTiles kTilesOfScores = attn::device::sm90::ScoreTilesOf(
+    kTileQ, kTileKv, {kBiasBytes, kBiasRow}, {kMaskBytes, kMaskRow});
 inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;

@@ -3,7 +3,6 @@
 //   dbias  kDbiasStored, kDbiasSummed, or 0: not by this kernel
 #pragma once
 #include "sm90/backward_common_config.cuh"
-#include "sm90/backward_shared.cuh"
 
 namespace sm90 {
 
@@ -14,7 +13,7 @@ inline constexpr int kThreads = 128 * (1 + kWarpgroups);
 inline constexpr bool kStoresDbias = config::dbias == attn::device::sm90::kDbiasStored;
 inline constexpr bool kSumsDbias = config::dbias == attn::device::sm90::kDbiasSummed;
 inline constexpr attn::device::sm90::BackwardShared kShared =
-    attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kBiasBytes + kMaskBytes);
+    attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kTilesOfScores.bytes);
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
 inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;

@@ -235,7 +235,7 @@ struct Consumer {
         last[h] = config::left_bound != 0 ? min(last[h], rest) : rest;
       }
     }
-    const MaskReader mask(base + kShared.score + kBiasTileBytes, WarpKey());
+    const MaskReader mask(base + kShared.score + kTilesOfScores.mask, WarpKey());
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
       float2 lse{};

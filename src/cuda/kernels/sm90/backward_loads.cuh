@@ -50,29 +50,39 @@ struct TileLoads {
   }
   // A tile of bias and one of the mask.
   __device__ __forceinline__ void Scores(int to, unsigned ready, int head, int i0) const {
-    ptx::BarrierExpect(ready, kBiasTileBytes + kMaskTileBytes);
+    ptx::BarrierExpect(ready,
+                       ScoreBytes<kBiasBytes, kBiasRow>() + ScoreBytes<kMaskBytes, kMaskRow>());
     if constexpr (kBiasBytes > 0) {
-      ScoresOf<kBiasBytes>(&p.bias, p.common.bias, to, ready, head, i0);
+      ScoresOf<kBiasBytes, kBiasRow>(&p.bias, p.common.bias, to, ready, head, i0);
     }
     if constexpr (kMaskBytes > 0) {
-      ScoresOf<kMaskBytes>(&p.mask, p.common.mask, to + kBiasTileBytes, ready, head, i0);
+      ScoresOf<kMaskBytes, kMaskRow>(&p.mask, p.common.mask, to + kTilesOfScores.mask, ready, head,
+                                     i0);
     }
   }
 
  private:
-  template <int bytes>
+  template <int bytes, bool one_row>
+  __device__ __forceinline__ static constexpr int ScoreBytes() {
+    return (one_row ? 1 : kTileQ) * kTileKv * bytes;
+  }
+  template <int bytes, bool one_row>
   __device__ __forceinline__ void ScoresOf(const void* map, const attn::device::ScoreTensor& tensor,
                                            int to, unsigned ready, int head, int i0) const {
-    using Layout = ScoreTile<bytes, kTileKv>;
     const int map_head = tensor.stride_head == 0 ? 0 : head;
     const int entry = tensor.stride_batch == 0 ? 0 : keys.seq.idx;
+    if constexpr (one_row) {
+      ptx::TmaLoad(base + to, map, ready, keys.j0, 0, map_head, entry, ptx::kEvictLast);
+    } else {
+      using Layout = ScoreTile<bytes, kTileKv>;
 #pragma unroll
-    for (int n = 0; n < kTileQ / 64; ++n) {
+      for (int n = 0; n < kTileQ / 64; ++n) {
 #pragma unroll
-      for (int c = 0; c < Layout::kBoxes; ++c) {
-        ptx::TmaLoad(base + to + n * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
-                     keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, map_head, entry,
-                     ptx::kEvictFirst);
+        for (int c = 0; c < Layout::kBoxes; ++c) {
+          ptx::TmaLoad(base + to + n * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
+                       keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, map_head, entry,
+                       ptx::kEvictFirst);
+        }
       }
     }
   }

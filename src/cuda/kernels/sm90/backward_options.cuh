@@ -59,6 +59,14 @@ struct BiasReader {
   // Loads 16 queries from 16 k on, in the order of scores.
   __device__ __forceinline__ void Load(int k, float (&bias)[8]) const {
     const int lane = ptx::RereadThreadIdx() % 32;
+    if constexpr (kBiasBytes > 0 && kBiasRow) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float one = LoadOne(key + lane / 4 + 8 * h);
+        bias[2 * h] = bias[2 * h + 1] = bias[2 * h + 4] = bias[2 * h + 5] = one;
+      }
+      return;
+    }
     const unsigned at =
         tile + static_cast<unsigned>(k / 4 * Layout::kBytes + k % 4 * 16 * Layout::kRowBytes);
     if constexpr (config::bias_type == config::f32) {
@@ -79,6 +87,14 @@ struct BiasReader {
       }
     }
   }
+
+ private:
+  // If the bias broadcasts queries: of a key.
+  __device__ __forceinline__ float LoadOne(int column) const {
+    const unsigned at = tile + ScoreRow<kBiasBytes>::At(0, column);
+    if constexpr (config::bias_type == config::f32) return __uint_as_float(ptx::LoadShared32(at));
+    return ptx::Low<config::bias_type>(ptx::LoadShared16(at));
+  }
 };
 
 // Likewise of the mask.
@@ -86,14 +102,23 @@ struct MaskReader {
   using Layout = ScoreTile<1, kTileKv>;
   unsigned even;  // addresses of this lane's first key and even or odd query
   unsigned odd;
+  bool hides_row[2];  // if the mask broadcasts queries: this lane's keys
 
   __device__ __forceinline__ MaskReader(unsigned tile, int key) {
     const int lane = ptx::RereadThreadIdx() % 32;
+    if constexpr (kMaskRow) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        hides_row[h] = ptx::LoadShared8(tile + ScoreRow<1>::At(0, key + lane / 4 + 8 * h)) == 0;
+      }
+      return;
+    }
     even = tile + Layout::At(lane % 4 * 2, key + lane / 4);
     odd = tile + Layout::At(lane % 4 * 2 + 1, key + lane / 4);
   }
   // Whether key 8 h is hidden from query 8 i + `query` (0 or 1).
   __device__ __forceinline__ bool Hides(int i, int h, int query) const {
+    if constexpr (kMaskRow) return hides_row[h];
     const int offset = i / 8 * Layout::kBytes + i % 8 * 8 * Layout::kRowBytes + 8 * h;
     return ptx::LoadShared8((query == 0 ? even : odd) + static_cast<unsigned>(offset)) == 0;
   }

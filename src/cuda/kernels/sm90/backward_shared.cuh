@@ -1,4 +1,5 @@
-// Shared memory of sm90/backward.cu: offsets that host and kernel compute alike.
+// Shared memory of sm90/backward.cu, and of options of sm90/backward_wide.cu too: offsets that host
+// and kernel compute alike.
 #pragma once
 #include "shared/operand.cuh"
 
@@ -32,12 +33,37 @@ struct BackwardShared {
   int bytes = 0;   // without `visits`
 };
 
+// Of a bias or mask: bytes of an element, 0 if there is none; whether it broadcasts queries, so
+// that a tile is one row.
+struct ScoreOperand {
+  int bytes = 0;
+  bool one_row = false;
+};
+// A tile of bias, then one of the mask.
+struct ScoreTiles {
+  int mask = 0;  // offset
+  int bytes = 0;
+};
+constexpr ScoreTiles ScoreTilesOf(int tile_q, int tile_kv, ScoreOperand bias, ScoreOperand mask) {
+  constexpr int kAlignment = 128;  // of TMA
+  constexpr int kSwizzle = 1024;   // where swizzled tiles begin
+  const auto size = [&](ScoreOperand of) {
+    if (!of.one_row) return tile_q * tile_kv * of.bytes;
+    return (tile_kv * of.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  ScoreTiles tiles;
+  tiles.mask = size(bias);
+  if (!mask.one_row) tiles.mask = (tiles.mask + kSwizzle - 1) / kSwizzle * kSwizzle;
+  tiles.bytes = mask.bytes == 0 ? size(bias) : tiles.mask + size(mask);
+  return tiles;
+}
+
 // A bit for each tile of queries says whether the block visits it, another whether it is partial.
 constexpr int BackwardVisitBytes(int tiles) {
   return (tiles + 31) / 32 * 8;
 }
 
-// `score_bytes`: of an element of bias and one of the mask.
+// `score_bytes`: of ScoreTiles.
 constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, int score_bytes) {
   BackwardShared s;
   s.v = kBackwardTileKv * dim * kOperandBytes;
@@ -46,7 +72,7 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, 
   s.ds = s.dout + kBackwardStages * tile_q * dim * kOperandBytes;
   s.dq = s.ds + kBackwardStages * tile_q * kBackwardTileKv * kOperandBytes;
   s.score = s.dq + tile_q * dim * 4;
-  s.lse = s.score + tile_q * kBackwardTileKv * score_bytes;
+  s.lse = s.score + score_bytes;
   s.delta = s.lse + kBackwardStages * tile_q * 4;
   s.ranges = s.delta + kBackwardStages * tile_q * 4;
   s.barriers = s.ranges + (row_ranges ? kBackwardStages * tile_q * 8 : 0);

@@ -21,7 +21,7 @@ inline constexpr bool kDeterministic = config::deterministic != 0;
 inline constexpr int kThreads = 128 * (1 + attn::device::sm90::kWideWarpgroups);
 inline constexpr attn::device::sm90::BackwardWideShared kShared =
     attn::device::sm90::BackwardWideSharedOf({kDim, kDimVo, kTileKv, kDoutStages},
-                                             kBiasBytes + kMaskBytes);
+                                             kTilesOfScores.bytes);
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;  // of a tile
 inline constexpr int kDoutBytes = kTileQ * kDimVo * kOperandBytes;
 inline constexpr int kDsBytes = kTileKv * kTileQ * kOperandBytes;

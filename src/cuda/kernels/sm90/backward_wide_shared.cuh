@@ -33,8 +33,8 @@ struct BackwardWideShared {
   int bytes = 0;   // without `visits`
 };
 
-// `score_elements`: bytes of an element of bias and one of the mask.
-constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles, int score_elements) {
+// `option_bytes`: of ScoreTiles.
+constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles, int option_bytes) {
   const int score_bytes = kWideTileQ * tiles.tile_kv * kOperandBytes;
   BackwardWideShared s;
   s.v = tiles.tile_kv * tiles.dim * kOperandBytes;
@@ -44,7 +44,7 @@ constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles, int sc
   s.ds = s.p + score_bytes;
   s.exact = s.ds + kWideDsStages * score_bytes;
   s.score = s.exact + 2 * score_bytes;
-  s.barriers = s.score + kWideTileQ * tiles.tile_kv * score_elements;
+  s.barriers = s.score + option_bytes;
   s.visits = s.barriers + kWideBarrierBytes;
   s.bytes = s.visits;
   return s;

@@ -138,8 +138,9 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       }
   }
 
-  using BiasLayout = ScoreTile<kBiasBytes == 0 ? 2 : kBiasBytes, kScoreTiles ? kTileKv : 64>;
-  using MaskLayout = ScoreTile<1, kScoreTiles ? kTileKv : 64>;
+  using BiasLayout =
+      ScoreLayoutOf<kBiasBytes == 0 ? 2 : kBiasBytes, kTileKv, kBiasRow || kBiasBytes == 0>::Type;
+  using MaskLayout = ScoreLayoutOf<1, kTileKv, kMaskRow || kMaskBytes == 0>::Type;
   static constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
 
   // The keys that query i sees, counted from the tile's first.
@@ -180,7 +181,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     for (int i = 0; i < kTileKv / 8; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned pair = MaskLayout::Bytes(base + kShared.score + kBiasTileBytes,
+        const unsigned pair = MaskLayout::Bytes(base + kShared.score + kTilesOfScores.mask,
                                                 Query(0) + 8 * h, 8 * i + Column());
         if ((pair & 0xff) == 0) s[4 * i + 2 * h] = kHidden;
         if ((pair & 0xff00) == 0) s[4 * i + 2 * h + 1] = kHidden;

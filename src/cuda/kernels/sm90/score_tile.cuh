@@ -1,6 +1,4 @@
-// A tile of bias or mask in shared memory, [64 queries][keys], as TMA writes it: boxes of 128 bytes
-// (64 if the keys take no more) per query, with the swizzle of that width, so that the 8 rows of a
-// fragment are read without bank conflicts.
+// Tiles of bias or mask in shared memory, as TMA writes them.
 #pragma once
 #include "config.cuh"
 #include "ptx/math.cuh"
@@ -8,8 +6,30 @@
 
 namespace sm90 {
 
+// Reads through the addresses of a layout.
+template <class Layout>
+struct ScoreReads {
+  // Elements (row, column) and (row, column + 1), column even; `type` of a float tile.
+  template <int type>
+  __device__ static __forceinline__ float2 Floats(unsigned tile, int row, int column) {
+    if constexpr (type == config::f32) {
+      const uint2 pair = ptx::LoadShared64(tile + Layout::At(row, column));
+      return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
+    } else {
+      const unsigned pair = ptx::LoadShared32(tile + Layout::At(row, column));
+      return {ptx::Low<type>(pair), ptx::High<type>(pair)};
+    }
+  }
+  // The first of two bytes is the low one.
+  __device__ static __forceinline__ unsigned Bytes(unsigned tile, int row, int column) {
+    return ptx::LoadShared16(tile + Layout::At(row, column));
+  }
+};
+
+// [64 queries][keys]: boxes of 128 bytes (64 if the keys take no more) per query, with the swizzle
+// of that width, so that the 8 rows of a fragment are read without bank conflicts.
 template <int bytes, int keys>
-struct ScoreTile {
+struct ScoreTile : ScoreReads<ScoreTile<bytes, keys>> {
   static constexpr int kRowBytes = keys * bytes >= 128 ? 128 : 64;
   static constexpr int kBoxes = keys * bytes / kRowBytes;
   static constexpr int kBoxBytes = 64 * kRowBytes;
@@ -22,22 +42,23 @@ struct ScoreTile {
     return static_cast<unsigned>(byte / kRowBytes * kBoxBytes + row * kRowBytes + (chunk << 4) +
                                  byte % 16);
   }
+};
 
-  // Elements (row, column) and (row, column + 1), column even; `type` of a float tile.
-  template <int type>
-  __device__ static __forceinline__ float2 Floats(unsigned tile, int row, int column) {
-    if constexpr (type == config::f32) {
-      const uint2 pair = ptx::LoadShared64(tile + At(row, column));
-      return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
-    } else {
-      const unsigned pair = ptx::LoadShared32(tile + At(row, column));
-      return {ptx::Low<type>(pair), ptx::High<type>(pair)};
-    }
+// [keys], of a bias or mask that broadcasts queries.
+template <int bytes>
+struct ScoreRow : ScoreReads<ScoreRow<bytes>> {
+  __device__ static __forceinline__ unsigned At(int /*row*/, int column) {
+    return static_cast<unsigned>(column * bytes);
   }
-  // The first of two bytes is the low one.
-  __device__ static __forceinline__ unsigned Bytes(unsigned tile, int row, int column) {
-    return ptx::LoadShared16(tile + At(row, column));
-  }
+};
+
+template <int bytes, int keys, bool one_row>
+struct ScoreLayoutOf {
+  using Type = ScoreTile<bytes, keys>;
+};
+template <int bytes, int keys>
+struct ScoreLayoutOf<bytes, keys, true> {
+  using Type = ScoreRow<bytes>;
 };
 
 }  // namespace sm90
