@@ -33,7 +33,7 @@ struct BackwardShared {
   int bytes = 0;   // without `visits`
 };
 
-// Of a bias or mask: bytes of an element, 0 if there is none; whether it broadcasts queries, so
+// A bias or mask: bytes of an element, 0 if there is none; whether it broadcasts queries, so
 // that a tile is one row.
 struct ScoreOperand {
   int bytes = 0;
