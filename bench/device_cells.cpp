@@ -1,6 +1,7 @@
 // The cells for a GPU: the plain cells of the recorded peers (16384 tokens in total), each option
 // at batch 4, 16 heads and length 4096, and decode.
 #include "bench/cell_list.hpp"
+#include "harness/values.hpp"
 
 namespace attn::bench {
 namespace {
@@ -49,7 +50,7 @@ void add_options_of(std::int64_t dim, DType dtype, Pass pass, std::vector<Cell>&
   });
   const auto bias = [dtype](Cell& c) {
     c.problem.bias = {.given = true, .batch = false, .head = true, .q = true, .kv = true};
-    c.problem.dtype_bias = dtype;
+    c.problem.dtype_bias = harness::is_f8(dtype) ? DType::bf16 : dtype;
   };
   list.add("bias", shape, false, shape, bias);
   if (!backward) return;

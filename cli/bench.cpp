@@ -36,7 +36,7 @@ Command add_bench(CLI::App& root) {
   app.add_option("--dtype", o.dtypes,
                  "types (default: f32 and bf16; CUDA: bf16; WebGPU: f16 and f32)")
       ->delimiter(',')
-      ->type_name("f32,bf16,f16,f64");
+      ->type_name("f32,bf16,f16,f64,f8e4m3,f8e5m2");
   app.add_option("--pass", o.passes, "passes (default: all)")
       ->delimiter(',')
       ->type_name("fwd,bwd,decode");

@@ -70,6 +70,9 @@ struct RowFacts {
 // wrong by at most sqrt(3) of them.) Operands below the type's normal range have an absolute error
 // of half its smallest value; flushed is that times sum |x_j| over these. Every kernel rounds an
 // f32 dout before the product, so the naive error already contains that error.
+//
+// f8 on CUDA: P is rounded to e4m3 after a scale of 2^5, and magnitude is 2^13 times that of f32,
+// because the sums of products have 14 bits (naive.cpp, sum_error).
 double row_tolerance(DType dtype, bool in_double, const RowFacts& row);
 // Upper limit of naive_error; a larger one means that the naive evaluation is wrong. A term's
 // operands are rounded at most twice (dout, then dS).

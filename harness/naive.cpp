@@ -47,7 +47,8 @@ class Operand {
   explicit Operand(DType type) : type_(type) {
     if (type == DType::none) return;
     unit_ = operand_unit(type);
-    smallest_ = is_tf32() ? 0x1p-136 : smallest(type);
+    if (is_f8(type)) scale_ = kF8Scale;
+    smallest_ = is_tf32() ? 0x1p-136 : smallest(type) / scale_;
   }
   [[nodiscard]] DType type() const { return type_; }
   [[nodiscard]] bool is_rounded() const { return type_ != DType::none; }
@@ -56,7 +57,8 @@ class Operand {
   [[nodiscard]] T rounded(T x) const {
     if (!is_rounded()) return x;
     const auto value = static_cast<double>(x);
-    return static_cast<T>(is_tf32() ? round_to_tf32(value) : round_to(type_, value));
+    return static_cast<T>(is_tf32() ? round_to_tf32(value)
+                                    : round_to(type_, value * scale_) / scale_);
   }
   // Adds the terms factor * operand * from[..] to the row that starts at `at`.
   template <class T>
@@ -81,11 +83,17 @@ class Operand {
     return unit_ / std::sqrt(3.0) * std::sqrt(square);
   }
   [[nodiscard]] double flushed(double size) const { return smallest_ / 2.0 * size; }
+  // How much larger than that of f32 the rounding error of a sum of products is: tensor cores keep
+  // 14 bits of a sum of 8-bit products and cut off 33 addends at once, sqrt(33) units on average.
+  [[nodiscard]] double sum_error() const { return is_f8(type_) ? 0x1p13 : 1.0; }
 
  private:
   DType type_;
+  // P is at most 1, and 8-bit types have few values near 0: kernels scale it, to 2^5 or more.
+  static constexpr double kF8Scale = 32.0;
   double unit_ = 0.0;
   double smallest_ = 0.0;
+  double scale_ = 1.0;
 };
 
 template <class T>
@@ -416,7 +424,7 @@ class Naive {
         }
         const double terms = sums_[n].magnitude[at];
         // Terms that a planted NaN reaches say nothing about the row's other elements.
-        const double size = terms > 0.0 ? terms + std::fabs(old[at]) : 0.0;
+        const double size = terms > 0.0 ? terms * operand_.sum_error() + std::fabs(old[at]) : 0.0;
         result.magnitude.back() = std::max(result.magnitude.back(), size);
       }
       results.push_back(std::move(result));
@@ -449,6 +457,7 @@ DType operand_type(const Problem& problem, Device device, std::string_view kerne
   if (problem.dtype == DType::f32 && problem.precision == Precision::tf32) {
     return device == Device::cuda ? DType::f32 : DType::none;
   }
+  if (is_f8(problem.dtype)) return device == Device::cuda ? DType::f8e4m3 : DType::none;  // P's
   const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
   // The names of the CPU's bf16 engines have "bf16" in them.
   const bool rounds = device == Device::cuda ||

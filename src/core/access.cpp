@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/element_size.hpp"
+#include "core/signature.hpp"
 
 namespace attn::core {
 namespace {

@@ -28,8 +28,10 @@ std::string reason(const char* problem, const DeviceFacts& facts = h200(),
 }
 
 TEST(CudaPlan, RefusesWithReasons) {
-  EXPECT_EQ(reason("dtype=f8e4m3 dtype_out=bf16 len_q=8 len_kv=8"),
-            "no kernel for q of f8 types on CUDA yet; q is f16 or bf16 there");
+  EXPECT_EQ(reason("dtype=f8e4m3 dtype_out=bf16 len_q=8 len_kv=8"), "");
+  EXPECT_EQ(reason("dtype=f8e4m3 len_q=8 len_kv=8", *typical_facts(80)),
+            "sm90: needs compute capability 9.0, cuda:0 is " + to_string(*typical_facts(80)) +
+                "; sm80: no kernel for q of f8 types");
   EXPECT_EQ(reason("dtype=bf16 dtype_kv=f8e4m3 len_q=100 len_kv=100"), "");
   EXPECT_EQ(reason("dtype=bf16 dtype_kv=f8e4m3 len_q=1 len_kv=64 dropout", h200(), Pass::decode),
             "no kernel with dropout for paged and 8-bit caches and appending on CUDA yet");

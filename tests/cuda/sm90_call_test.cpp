@@ -147,6 +147,32 @@ TEST_F(CudaSm90Call, GivesTheKernelItsParameters) {
   EXPECT_EQ(p.common.lse.base, arguments.lse.data);
 }
 
+TEST_F(CudaSm90Call, GivesF8KernelsRowsOfBytesAndDescales) {
+  Arguments& a = arguments;
+  a.q = make(DType::f8e4m3, {2, 304, 4, 64});
+  a.k = make(DType::f8e5m2, {2, 160, 2, 64});
+  a.v = make(DType::f8e5m2, {2, 160, 2, 128});
+  a.o = make(DType::f16, {2, 304, 4, 128});
+  a.descale_k = make(DType::f32, {2, 2});
+  const ForwardParams p = launched(describe(a), workspace).params;
+  EXPECT_EQ(box(p.q), (Box{128, 64, 1, 1})) << "both dims are rounded up to 128";
+  EXPECT_EQ(box(p.k), (Box{128, 128, 1, 1}));
+  EXPECT_EQ(box(p.v), (Box{128, 128, 1, 1}));
+  EXPECT_EQ(box(p.o), (Box{64, 16, 1, 1}));
+  EXPECT_EQ(map_of(p.k).type, abi::kTensorMapU8);
+  EXPECT_EQ(map_of(p.k).swizzle, abi::kTensorMapSwizzle128);
+  EXPECT_EQ(p.descale_q.data, nullptr);
+  EXPECT_EQ(p.descale_k.data, a.descale_k.address());
+  EXPECT_EQ(p.descale_k.stride_batch, 2);
+  EXPECT_EQ(p.descale_k.stride_head, 1);
+  a.v = make(DType::f8e5m2, {2, 160, 2, 48});
+  a.o = make(DType::f32, {2, 304, 4, 48});
+  const ForwardParams narrow = launched(describe(a), workspace).params;
+  EXPECT_EQ(box(narrow.v), (Box{64, 128, 1, 1}));
+  EXPECT_EQ(map_of(narrow.v).swizzle, abi::kTensorMapSwizzle64);
+  EXPECT_EQ(narrow.o.words[0], 0u) << "f32 is stored from registers";
+}
+
 TEST_F(CudaSm90Call, MapsBiasAndMask) {
   arguments.bias = make(DType::bf16, {1, 4, 304, 160});
   const ForwardParams with_bias = launched(describe(arguments), workspace).params;

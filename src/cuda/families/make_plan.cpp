@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/signature.hpp"
 #include "cuda/families/rotary.hpp"
 #include "cuda/families/sm80/plan.hpp"
 #include "cuda/families/sm90/family.hpp"
@@ -108,7 +109,9 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
     last = planned.reason();
     refusals += (refusals.empty() ? "" : "; ") + std::string(family->name()) + ": " + last;
   }
-  return core::Result<CudaPlan>::none(std::move(last));
+  // The family sm80 has no kernel for f8, so what sm90 refuses is the reason.
+  return core::Result<CudaPlan>::none(core::is_f8(problem.dtype) ? std::move(refusals)
+                                                                 : std::move(last));
 }
 
 }  // namespace attn::cuda

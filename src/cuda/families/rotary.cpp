@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/divide_up.hpp"
+#include "core/signature.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -71,6 +72,7 @@ std::string rotary_refusal(Pass pass, const Problem& p) {
     return "no forward with rotary embedding on a paged cache on CUDA; decode takes its keys as "
            "rotated";
   }
+  if (core::is_f8(p.dtype)) return "no rotary embedding of f8 queries on CUDA";
   if (p.kv_type() != p.dtype && (pass != Pass::decode || p.len_new > 0)) {
     return "no rotary embedding of keys in 8-bit types on CUDA; decode rotates q alone";
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/float8.hpp"
 #include "state.hpp"
 
 namespace emulator {
@@ -31,6 +32,14 @@ float to_float(bool bf16, u32 x) {
   return _cvtsh_ss(static_cast<u16>(x));
 }
 
+float to_float(Element element, u32 x) {
+  switch (element) {
+    case Element::e4m3: return attn::core::f8e4m3_to_f32(static_cast<u8>(x));
+    case Element::e5m2: return attn::core::f8e5m2_to_f32(static_cast<u8>(x));
+    default: return to_float(element == Element::bf16, x);
+  }
+}
+
 float ex2(float x) {
   return flush_to_zero(std::exp2(x));
 }
@@ -54,6 +63,23 @@ u32 pack_bf16(float high, float low) {
 }
 u32 pack_f16(float high, float low) {
   return static_cast<u32>(to_f16(high)) << 16 | to_f16(low);
+}
+u16 pack_e4m3(float high, float low) {
+  const auto byte = [](float x) {
+    if (!std::isnan(x)) x = std::min(std::max(x, -448.0f), 448.0f);
+    return attn::core::f8e4m3_from(static_cast<double>(x));
+  };
+  return static_cast<u16>(byte(high) << 8 | byte(low));
+}
+u32 permute_bytes(u32 x, u32 y, u32 selector) {
+  const u64 bytes = static_cast<u64>(y) << 32 | x;
+  u32 result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 nibble = selector >> 4 * i & 15;
+    if (nibble > 7) fail("prmt: sign replication is missing");
+    result |= static_cast<u32>(bytes >> 8 * nibble & 255) << 8 * i;
+  }
+  return result;
 }
 float f16_to_f32(u16 x) {
   return to_float(false, x);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs cases of the family sm90 on the emulator of CUDA kernels.
 
-usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--list]
+usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--list]
 
 A seed gives an order of warps and of asynchronous copies. Exit status 1 when a case fails.
 """
@@ -311,6 +311,47 @@ BACKWARD = (
         " dtype_grad=f32",
     ),
 )
+# Forwards in f8e4m3 and in f8e5m2; "{other}" is the type that q does not have.
+F8 = (
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128"),
+    ("", "heads_q=2 heads_kv=2 batch=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 dtype_kv={other}"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 dtype_out=f16 causal"),
+    ("", "heads_q=3 heads_kv=3 len_q=520 len_kv=520 dim_qk=128 dim_vo=128 causal dtype_out=f32"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=96"),
+    ("", "heads_q=2 heads_kv=1 len_q=7 len_kv=336 dim_qk=48 dim_vo=32 dtype_out=f32"),
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 alibi sink"
+        " window_left=100",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=128 dim_vo=128",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 causal alibi",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 nonfinite_zero"
+        " lengths_q lengths_kv",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 kv_begin kv_end"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=bhqk mask=qk"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 mask=bhqk causal"),
+    ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=128 dim_vo=128"),
+    ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=64 dim_vo=64 causal"),
+    ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=256 dim_vo=256"),
+    ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=5000 dim_qk=128 dim_vo=128"),
+    ("", "heads_q=1 heads_kv=1 len_q=4200 len_kv=4200 dim_qk=64 dim_vo=64 causal"),
+)
 PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 
 
@@ -322,6 +363,11 @@ def cases() -> list[str]:
             for dtype in ("bf16", "f16"):
                 head = f"{attention_pass} name=sm90 seed={len(found) + 1} {data}".rstrip()
                 found.append(f"{head} : dtype={dtype} {problem}")
+    types = ("f8e4m3", "f8e5m2")
+    for data, problem in F8:
+        for dtype, other in (types, types[::-1]):
+            head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
+            found.append(f"{head} : dtype={dtype} {problem.format(other=other)}")
     return found
 
 
@@ -344,7 +390,7 @@ def run(attn: Path, case: str, seed: int) -> bool:
     # The expected kernel ran. With a bias, the forward of sm90 exceeds shared memory, and the plan
     # uses sm80.
     attention_pass = case.split()[0]
-    sm80 = attention_pass == "forward" and "bias=" in case
+    sm80 = attention_pass == "forward" and "bias=" in case and "dtype=f8" not in case
     kernel = f"attn_{attention_pass}" + ("" if sm80 else "_sm90")
     passed = (
         done.returncode == 0
@@ -361,12 +407,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--attn", type=Path, default=ROOT / "build/release/cli/attn")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", default="", help="cases that contain this, such as dtype=f8")
     parser.add_argument("--list", action="store_true", help="print the cases, run none")
     arguments = parser.parse_args()
     if arguments.list:
         print(*cases(), sep="\n")
         return 0
-    results = [run(arguments.attn, case, seed) for seed in arguments.seeds for case in cases()]
+    wanted = [case for case in cases() if arguments.only in case]
+    results = [run(arguments.attn, case, seed) for seed in arguments.seeds for case in wanted]
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 

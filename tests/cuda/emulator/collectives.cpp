@@ -171,6 +171,44 @@ void mma_m16n8k8_tf32(float** d, const u32* a, const u32* b, const float* c) {
   });
 }
 
+// In f32: devices convert to f16, whose products are exact.
+void mma_m16n8k32(bool e5m2_a, bool e5m2_b, float** d, const u32* a, const u32* b, const float* c) {
+  struct Slot {
+    float** d;
+    const u32 *a, *b;
+    const float* c;
+  } mine{d, a, b, c};
+  collective(~0u, "mma.sync", &mine, [&](Warp& warp, u64*) {
+    const auto slot = [&](int lane) { return static_cast<const Slot*>(warp.slots[lane]); };
+    const Element type_a = e5m2_a ? Element::e5m2 : Element::e4m3;
+    const Element type_b = e5m2_b ? Element::e5m2 : Element::e4m3;
+    float tile_a[16][32];
+    float tile_b[8][32];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4;
+      const int column = lane % 4 * 4;
+      for (int e = 0; e < 4; ++e) {
+        for (int r = 0; r < 4; ++r) {
+          tile_a[row + r % 2 * 8][column + r / 2 * 16 + e] =
+              to_float(type_a, slot(lane)->a[r] >> 8 * e);
+        }
+        for (int r = 0; r < 2; ++r) {
+          tile_b[row][column + r * 16 + e] = to_float(type_b, slot(lane)->b[r] >> 8 * e);
+        }
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int e = 0; e < 4; ++e) {
+        const float* row = tile_a[lane / 4 + e / 2 * 8];
+        const float* column = tile_b[lane % 4 * 2 + e % 2];
+        float sum = slot(lane)->c[e];
+        for (int k = 0; k < 32; ++k) sum += row[k] * column[k];
+        *slot(lane)->d[e] = sum;
+      }
+    }
+  });
+}
+
 void mma_m16n8k16(bool bf16, float** d, const u32* a, const u32* b, const float* c) {
   struct Slot {
     float** d;

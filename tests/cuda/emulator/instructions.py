@@ -79,18 +79,20 @@ def flag(condition: bool) -> str:
 
 def wgmma_mma(op: str, o: list[str]) -> str:
     """wgmma.mma_async."""
-    match = re.search(r"m64n(\d+)k16\.f32\.(bf16|f16)", op)
-    if match is None:
+    match = re.search(r"m64n(\d+)k(16|32)\.f32\.(bf16|f16|e4m3|e5m2)\.(bf16|f16|e4m3|e5m2)", op)
+    if match is None or (match[2] == "32") != match[3].startswith("e"):
         raise UnknownInstructionError(op)
     in_registers = o[1].strip().startswith("{")
     code = pointers(o[0])
-    transpose_a = "0" if in_registers else value(o[6])
-    transpose_b = value(o[6] if in_registers else o[7])
+    transposes = match[2] == "16"  # 8-bit operands are K-major
+    transpose_a = value(o[6]) if transposes and not in_registers else "0"
+    transpose_b = value(o[6] if in_registers else o[7]) if transposes else "0"
+    types = f"emulator::Element::{match[3]}, emulator::Element::{match[4]}"
     a = "0" if in_registers else value(o[1])
     if in_registers:
         code += values(o[1], "a")
     return (
-        f"{code}emulator::wgmma({{{match[1]}, {flag(match[2] == 'bf16')}, {a}, {value(o[2])}, "
+        f"{code}emulator::wgmma({{{match[1]}, {types}, {a}, {value(o[2])}, "
         f"{value(o[3])}, (float){value(o[4])}, (float){value(o[5])}, (int){transpose_a}, "
         f"(int){transpose_b}}}, destinations, {'a' if in_registers else 'nullptr'});"
     )
@@ -104,6 +106,21 @@ def mma(op: str, o: list[str]) -> str:
         + values(o[2], "b")
         + values(o[3], "c", "float")
         + f"emulator::mma_m16n8k16({flag('bf16' in op)}, destinations, a, b, c);"
+    )
+
+
+def mma_f8(op: str, o: list[str]) -> str:
+    """mma.sync m16n8k32 of 8-bit elements."""
+    match = re.search(r"\.f32\.(e4m3|e5m2)\.(e4m3|e5m2)\.f32", op)
+    if match is None:
+        raise UnknownInstructionError(op)
+    types = f"{flag(match[1] == 'e5m2')}, {flag(match[2] == 'e5m2')}"
+    return (
+        pointers(o[0])
+        + values(o[1], "a")
+        + values(o[2], "b")
+        + values(o[3], "c", "float")
+        + f"emulator::mma_m16n8k32({types}, destinations, a, b, c);"
     )
 
 
@@ -266,6 +283,7 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"wgmma\.commit", lambda op, o: "emulator::wgmma_commit();"),
     (r"wgmma\.wait", lambda op, o: f"emulator::wgmma_wait({value(o[0])});"),
     (r"mma\.sync\.aligned\.m16n8k16", mma),
+    (r"mma\.sync\.aligned\.m16n8k32", mma_f8),
     (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32", mma_tf32),
     (r"ldmatrix", ldmatrix),
     (r"stmatrix", stmatrix),
@@ -314,6 +332,8 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"cvt\.rn\.bf16x2\.f32$", function("pack_bf16")),
     (r"cvt\.rn\.f16x2\.f32$", function("pack_f16")),
     (r"cvt\.rn\.f16x2\.e4m3x2$", function("e4m3x2_to_f16x2")),
+    (r"cvt\.rn\.satfinite\.e4m3x2\.f32$", function("pack_e4m3")),
+    (r"prmt\.b32$", function("permute_bytes")),
     (r"cvt\.rna\.tf32\.f32$", function("round_to_tf32")),
     (r"cvt\.f32\.f16$", function("f16_to_f32")),
     (r"sub\.f16x2$", function("sub_f16x2")),

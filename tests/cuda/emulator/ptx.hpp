@@ -71,12 +71,17 @@ u64 reduce(u32 mask, u64 value, u64 (*combine)(u64, u64));
 void ldmatrix(u32** registers, int count, bool transposed, u32 address);
 void stmatrix(const u32* registers, int count, bool transposed, u32 address);
 void mma_m16n8k16(bool bf16, float** d, const u32* a, const u32* b, const float* c);
+void mma_m16n8k32(bool e5m2_a, bool e5m2_b, float** d, const u32* a, const u32* b, const float* c);
 void mma_m16n8k8_tf32(float** d, const u32* a, const u32* b, const float* c);
 
-// wgmma m64nNk16: A from a descriptor or from four registers a lane, B from a descriptor.
+// Elements of products. The 8-bit ones come last.
+enum class Element : u8 { f16, bf16, e4m3, e5m2 };
+
+// wgmma m64nNk16, or k32 of 8-bit elements: A from a descriptor or from four registers a lane, B
+// from a descriptor.
 struct Wgmma {
   int n;
-  bool bf16;
+  Element type_a, type_b;
   u64 a, b;
   bool accumulate;
   float scale_a, scale_b;
@@ -112,6 +117,8 @@ float min_nan(float x, float y);
 float max_nan(float x, float y);
 u32 pack_bf16(float high, float low);
 u32 pack_f16(float high, float low);
+u16 pack_e4m3(float high, float low);
+u32 permute_bytes(u32 x, u32 y, u32 selector);
 float f16_to_f32(u16 x);
 u32 round_to_tf32(float x);
 u32 fma_bf16x2(u32 a, u32 b, u32 c);

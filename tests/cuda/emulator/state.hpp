@@ -156,7 +156,11 @@ bool bulk_ready(const Fiber& fiber);
 u32 swizzled(u32 address, int mode);
 
 // arithmetic.cpp
-float to_float(bool bf16, u32 x);  // the low half
+float to_float(bool bf16, u32 x);        // the low half
+float to_float(Element element, u32 x);  // the low half or byte
+inline bool is_8_bit(Element element) {
+  return element >= Element::e4m3;
+}
 
 // collectives.cpp
 bool enter_collective(u32 mask, const char* kind, const void* slot);

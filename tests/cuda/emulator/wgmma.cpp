@@ -1,6 +1,7 @@
 // wgmma, warp by warp: a warp computes its 16 of 64 rows. The operands in shared memory are read at
 // the commit or at the wait, at random. Until the wait, the registers of an accumulator hold a NaN.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -17,14 +18,18 @@ std::size_t tile_index(int lane, int i, int n) {
   return static_cast<std::size_t>(row * n + column);
 }
 
-// The address of element (mn, k) by a matrix descriptor.
-u32 operand_address(u64 descriptor, bool transposed, int mn, int k) {
+// The address of element (mn, k), of `size` bytes, by a matrix descriptor.
+u32 operand_address(u64 descriptor, bool transposed, int mn, int k, u32 size) {
   const u32 start = static_cast<u32>(descriptor & 0x3fff) << 4;
   const u32 leading = static_cast<u32>(descriptor >> 16 & 0x3fff) << 4;
   const u32 stride = static_cast<u32>(descriptor >> 32 & 0x3fff) << 4;
   const int mode = static_cast<int>(descriptor >> 62);
   const u32 m = static_cast<u32>(mn);
   const u32 d = static_cast<u32>(k);
+  if (size == 1) {  // K-major
+    if (mode == 0) fail("wgmma of 8-bit elements without swizzle");
+    return swizzled(start + m / 8 * stride + m % 8 * (128u >> (mode - 1)) + d, 4 - mode);
+  }
   if (mode == 0) {  // core matrices of 8 x 16 bytes
     const u32 core = start + m / 8 * stride + d / 8 * leading;
     return transposed ? core + d % 8 * 16 + m % 8 * 2 : core + m % 8 * 16 + d % 8 * 2;
@@ -38,30 +43,57 @@ u32 operand_address(u64 descriptor, bool transposed, int mn, int k) {
   return swizzled(address, 4 - mode);
 }
 
-float element(Block& block, bool bf16, u64 descriptor, bool transposed, int mn, int k) {
-  const u32 address = operand_address(descriptor, transposed, mn, k);
-  u16 value;
-  std::memcpy(&value, shared_bytes(block, address, 2, "wgmma"), 2);
-  check_fenced(block, address, 2, "wgmma");
-  return to_float(bf16, value);
+float element(Block& block, Element type, u64 descriptor, bool transposed, int mn, int k) {
+  const u32 size = is_8_bit(type) ? 1 : 2;
+  const u32 address = operand_address(descriptor, transposed, mn, k, size);
+  u16 value = 0;
+  std::memcpy(&value, shared_bytes(block, address, size, "wgmma"), size);
+  check_fenced(block, address, size, "wgmma");
+  return to_float(type, value);
 }
 
-void load_a(const Warp& warp, const Operation& operation, float tile[16][16]) {
+// Elements of K that one instruction takes.
+int depth(const Wgmma& w) {
+  return is_8_bit(w.type_a) ? 32 : 16;
+}
+
+// Products of 8-bit elements are added with 14 bits: they and the sum are cut off, towards zero, at
+// 2^-13 of the largest one's power of 2.
+float add_f8_products(const float* a, const float (*b)[256], int n, float sum) {
+  double largest = std::fabs(static_cast<double>(sum));
+  double exact = static_cast<double>(sum);
+  for (int k = 0; k < 32; ++k) {
+    const double product = static_cast<double>(a[k]) * static_cast<double>(b[k][n]);
+    largest = std::max(largest, std::fabs(product));
+    exact += product;
+  }
+  if (!(largest > 0.0) || !std::isfinite(exact)) return static_cast<float>(exact);
+  const double unit = std::ldexp(1.0, std::ilogb(largest) - 13);
+  double units = std::trunc(static_cast<double>(sum) / unit);
+  for (int k = 0; k < 32; ++k) {
+    units += std::trunc(static_cast<double>(a[k]) * static_cast<double>(b[k][n]) / unit);
+  }
+  return static_cast<float>(units * unit);
+}
+
+void load_a(const Warp& warp, const Operation& operation, float tile[16][32]) {
   const Wgmma& w = operation.instruction;
   if (!operation.a_in_registers) {
     for (int i = 0; i < 16; ++i) {
-      for (int k = 0; k < 16; ++k) {
+      for (int k = 0; k < depth(w); ++k) {
         tile[i][k] =
-            element(*warp.block, w.bf16, w.a, w.transpose_a != 0, warp.index % 4 * 16 + i, k);
+            element(*warp.block, w.type_a, w.a, w.transpose_a != 0, warp.index % 4 * 16 + i, k);
       }
     }
     return;
   }
+  const int per_register = depth(w) / 8;  // elements
   for (int lane = 0; lane < 32; ++lane) {
     for (int r = 0; r < 4; ++r) {
-      for (int e = 0; e < 2; ++e) {
-        tile[lane / 4 + r % 2 * 8][lane % 4 * 2 + r / 2 * 8 + e] =
-            to_float(w.bf16, operation.a_registers[lane][r] >> 16 * e);
+      for (int e = 0; e < per_register; ++e) {
+        const int k = (lane % 4 + r / 2 * 4) * per_register + e;
+        tile[lane / 4 + r % 2 * 8][k] =
+            to_float(w.type_a, operation.a_registers[lane][r] >> 32 / per_register * e);
       }
     }
   }
@@ -70,17 +102,21 @@ void load_a(const Warp& warp, const Operation& operation, float tile[16][16]) {
 void execute(Warp& warp, Operation& operation) {
   const Wgmma& w = operation.instruction;
   Accumulator& accumulator = warp.accumulators[static_cast<std::size_t>(operation.accumulator)];
-  float a[16][16];
-  static float b[16][256];
+  float a[16][32];
+  static float b[32][256];
   load_a(warp, operation, a);
-  for (int k = 0; k < 16; ++k) {
+  for (int k = 0; k < depth(w); ++k) {
     for (int n = 0; n < w.n; ++n) {
-      b[k][n] = w.scale_b * element(*warp.block, w.bf16, w.b, w.transpose_b != 0, n, k);
+      b[k][n] = w.scale_b * element(*warp.block, w.type_b, w.b, w.transpose_b != 0, n, k);
     }
   }
   for (int i = 0; i < 16; ++i) {
     float* row = &accumulator.values[static_cast<std::size_t>(i * w.n)];
     if (!w.accumulate) std::fill(row, row + w.n, 0.0f);
+    if (is_8_bit(w.type_a)) {
+      for (int n = 0; n < w.n; ++n) row[n] = add_f8_products(a[i], b, n, row[n]);
+      continue;
+    }
     for (int k = 0; k < 16; ++k) {
       const float x = w.scale_a * a[i][k];
       for (int n = 0; n < w.n; ++n) row[n] += x * b[k][n];

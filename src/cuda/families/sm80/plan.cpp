@@ -34,7 +34,7 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
   }
-  if (is_f8(p.dtype)) return "no kernel for q of f8 types on CUDA yet; q is f16 or bf16 there";
+  if (is_f8(p.dtype)) return "no kernel for q of f8 types";
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f32, f16 and bf16 are supported";
   if (p.kv_type() != p.dtype && !has_quantized_cache(p))
     return "no kernel for k and v of another type than q on CUDA yet";

@@ -1,6 +1,7 @@
 // The parameters of sm90/forward.cu; see forward_params.hpp.
 #include "cuda/families/sm90/forward_params.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,11 @@ namespace {
 
 constexpr std::uint32_t kQRows = 64;       // of a warpgroup
 constexpr std::uint32_t kStoredRows = 16;  // of O, by a warp
+
+device::sm90::Descales descales(const TensorView& view) {
+  if (!view.given()) return {};
+  return {static_cast<const float*>(view.address()), view.strides[0], view.strides[1]};
+}
 
 struct Blocks {
   device::sm90::ForwardParams forward;
@@ -35,14 +41,21 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
   device::sm90::ForwardParams& params = blocks.forward;
   const auto kv_rows = static_cast<std::uint32_t>(tile_kv);
   MapEncoder maps(from.driver);
-  maps.rows("q", from.tensors.q, kQRows, params.q);
-  maps.rows("k", from.tensors.k, kv_rows, params.k);
-  maps.rows("v", from.tensors.v, kv_rows, params.v);
+  const auto row_bytes = [&](const char* dim) {
+    return static_cast<std::uint32_t>(
+        std::min<std::int64_t>(128, *config.get(dim) * size_of(p.dtype)));
+  };
+  maps.rows("q", from.tensors.q, kQRows, params.q, row_bytes("dim_qk"));
+  maps.rows("k", from.tensors.k, kv_rows, params.k, row_bytes("dim_qk"));
+  maps.rows("v", from.tensors.v, kv_rows, params.v, row_bytes("dim_vo"));
   if (config.get("store_elements") == 0) maps.rows("o", from.tensors.o, kStoredRows, params.o);
   maps.scores("bias", from.tensors.bias, p.bias, tile_kv, params.bias);
   maps.scores("mask", from.tensors.mask, p.mask, tile_kv, params.mask);
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
+  params.descale_q = descales(from.tensors.descale_q);
+  params.descale_k = descales(from.tensors.descale_k);
+  params.descale_v = descales(from.tensors.descale_v);
   const TileCounts counts = tile_counts(p, tile_q);
   params.q_tiles = static_cast<int>(counts.q_tiles);
   params.num_tiles = static_cast<int>(counts.num_tiles);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/divide_up.hpp"
+#include "core/signature.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
@@ -22,6 +23,10 @@ constexpr std::int64_t kShortCausalDim64 = 2048;
 constexpr std::int64_t kShortCausalDim128 = 1024;
 // Keys and values of the heads in work may fill 5/8 of L2; Q, O and scores use the rest.
 constexpr std::int64_t kL2PartsForKv = 5;
+// f8: tensor cores keep about 14 bits of a sum, and cut off the rest with every 32 keys. From this
+// many keys on, P V is summed up in f32 after every kF8AccumulateTiles tiles (docs: "f8").
+constexpr std::int64_t kF8LongRow = 4096;
+constexpr int kF8AccumulateTiles = 8;
 
 struct Tiles {
   int dim;
@@ -32,6 +37,7 @@ struct Tiles {
   int blocks = 1;
   int o_columns = 64;  // of O in shared memory at once
   bool producer_warp = false;
+  int raw_stages = 0;  // f8: tiles of V before the transposition
 };
 
 // Measurements: docs/kernels/sm90_forward.md, "Configs and resources" and "Tried".
@@ -58,6 +64,30 @@ constexpr Tiles kDim128Scores{
 // O takes 128 registers of a thread and Q 64 KB.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 
+// f8: half the bytes, one buffer more for V, and P takes half the registers.
+constexpr Tiles kF8Dim64{
+    .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 2};
+constexpr Tiles kF8Dim64Wide{
+    .dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 2};
+constexpr Tiles kF8Dim64Scores{
+    .dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 2, .raw_stages = 2};
+constexpr Tiles kF8Dim128{.dim = 128,
+                          .tile_q = 128,
+                          .tile_kv = 128,
+                          .stages = 2,
+                          .q_stages = 2,
+                          .o_columns = 128,
+                          .raw_stages = 2};
+constexpr Tiles kF8Dim128Scores{.dim = 128,
+                                .tile_q = 128,
+                                .tile_kv = 64,
+                                .stages = 2,
+                                .q_stages = 1,
+                                .o_columns = 128,
+                                .raw_stages = 2};
+constexpr Tiles kF8Dim256{
+    .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .raw_stages = 2};
+
 bool has_left_bound(const Problem& p) {
   return p.window_left.has_value();
 }
@@ -77,7 +107,26 @@ bool is_plain_causal(const Problem& p) {
          !p.softcap && !p.alibi && !p.bias.given && !p.mask.given && !p.dropout;
 }
 
+// f8: tiles of keys whose P V the tensor cores sum up; 0: all. At dim 256 no registers are left for
+// the sums in f32.
+int accumulate_tiles(const Problem& p) {
+  const bool long_rows = core::is_f8(p.dtype) && p.len_kv > kF8LongRow;
+  return long_rows && std::max(p.dim_qk, p.dim_vo) <= 128 ? kF8AccumulateTiles : 0;
+}
+
+Tiles f8_tiles_of(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  const bool scores = p.bias.given || p.mask.given;
+  if (dim > 128) return kF8Dim256;
+  if (dim > 64) return scores ? kF8Dim128Scores : kF8Dim128;
+  if (scores) return kF8Dim64Scores;
+  const bool wide = has_row_ranges(p) || accumulate_tiles(p) > 0 ||
+                    (lengths_of(p) == kPacked && (p.softcap || p.alibi || has_left_bound(p)));
+  return wide ? kF8Dim64Wide : kF8Dim64;
+}
+
 Tiles tiles_of(const Problem& p) {
+  if (core::is_f8(p.dtype)) return f8_tiles_of(p);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
   if (dim > 128) return kDim256;
@@ -113,13 +162,22 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
 
 int shared_bytes_of(const Problem& p, const Tiles& tiles) {
   const auto bias_bytes = p.bias.given ? size_of(p.bias_type()) : 0;
-  return device::sm90::ForwardSharedOf(tiles.tile_q, tiles.tile_kv, tiles.stages, tiles.q_stages,
-                                       tiles.dim, tiles.dim, tiles.o_columns,
-                                       static_cast<int>(bias_bytes) + (p.mask.given ? 1 : 0))
+  return device::sm90::ForwardSharedOf(
+             {.tile_q = tiles.tile_q,
+              .tile_kv = tiles.tile_kv,
+              .stages = tiles.stages,
+              .q_stages = tiles.q_stages,
+              .dim_qk = tiles.dim,
+              .dim_vo = tiles.dim,
+              .o_columns = tiles.o_columns,
+              .score_bytes = static_cast<int>(bias_bytes) + (p.mask.given ? 1 : 0),
+              .element_bytes = static_cast<int>(size_of(p.dtype)),
+              .raw_stages = tiles.raw_stages})
       .bytes;
 }
 
 std::string type_refusal(const Problem& p) {
+  if (core::is_f8(p.dtype)) return {};  // k and v may be of the other f8 type
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) {
     return std::string("has no kernel for ") + to_string(p.dtype);
   }
@@ -130,6 +188,7 @@ std::string type_refusal(const Problem& p) {
 std::string option_refusal(const Problem& p) {
   if (p.page_size > 0) return "has no kernel for paged caches";
   if (p.len_new > 0) return "has no kernel that appends to a cache";
+  if (p.dropout && core::is_f8(p.dtype)) return "has no kernel for dropout with f8 types";
   if (p.layout_q != p.layout_kv) return "takes q, k and v that are all packed or all padded";
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && (!extent->q || !extent->kv)) {
@@ -160,7 +219,15 @@ std::string size_refusal(const Problem& p, const DeviceFacts& facts) {
 void set_constants(Config& config, const Problem& p, const Tiles& tiles, Schedule schedule) {
   // Blocks that share an SM hide each other's latency, so their warpgroups need not overlap.
   const bool alone = tiles.blocks == 1;
+  const bool is_f8 = core::is_f8(p.dtype);
+  const bool store_elements =
+      p.nonfinite_zero || (is_f8 ? p.out_type() == DType::f32 : p.out_type() != p.dtype);
+  const DType out = is_f8 && !store_elements ? p.out_type() : is_f8 ? DType::bf16 : p.dtype;
   config.set("dtype", static_cast<int>(p.dtype))
+      .set("dtype_kv", static_cast<int>(p.kv_type()))
+      .set("dtype_out", static_cast<int>(out))
+      .set("raw_stages", tiles.raw_stages)
+      .set("accumulate_tiles", accumulate_tiles(p))
       .set("dim_qk", tiles.dim)
       .set("dim_vo", tiles.dim)
       .set("tile_q", tiles.tile_q)
@@ -182,7 +249,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles, Schedul
       .set("dropout", p.dropout)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", p.mask.given)
-      .set("store_elements", p.nonfinite_zero || p.out_type() != p.dtype)
+      .set("store_elements", store_elements)
       .set("element_access", false);
 }
 
@@ -197,7 +264,7 @@ std::string forward_refusal(const Problem& p, const DeviceFacts& facts, core::Ac
   if (std::string why = type_refusal(p); !why.empty()) return why;
   if (std::string why = option_refusal(p); !why.empty()) return why;
   if (std::string why = size_refusal(p, facts); !why.empty()) return why;
-  if (has_few_queries(p)) {
+  if (has_few_queries(p) && !core::is_f8(p.dtype)) {
     return "leaves up to " + std::to_string(kFewQueries) + " queries to the decode kernel";
   }
   if (access == core::Access::tma) return {};

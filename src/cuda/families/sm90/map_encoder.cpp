@@ -7,8 +7,6 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr std::uint32_t kBoxColumns = 64;  // 128 bytes
-constexpr std::uint32_t kSwizzle = 128;
 constexpr std::uint32_t kScoreRows = 64;
 
 static_assert(sizeof(device::sm90::TensorMap) == sizeof(abi::TensorMap));
@@ -41,8 +39,9 @@ TensorView score_rows(const TensorView& view, const Extent& extent) {
 }  // namespace
 
 void MapEncoder::rows(std::string_view name, const TensorView& view, std::uint32_t num_rows,
-                      device::sm90::TensorMap& map) {
-  encode_tiles(name, {padded(view), num_rows, kBoxColumns, kSwizzle}, map);
+                      device::sm90::TensorMap& map, std::uint32_t row_bytes) {
+  const auto columns = static_cast<std::uint32_t>(row_bytes / size_of(view.dtype));
+  encode_tiles(name, {padded(view), num_rows, columns, row_bytes}, map);
 }
 
 void MapEncoder::scores(std::string_view name, const TensorView& view, const Extent& extent,

@@ -45,6 +45,21 @@ __device__ __forceinline__ unsigned Pack(float low, float high) {
   }
   return pair;
 }
+// Four f32 rounded to e4m3, the largest finite value above it; `a` comes first in memory.
+__device__ __forceinline__ unsigned PackE4m3(float a, float b, float c, float d) {
+  unsigned four;
+  asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
+      : "=r"(four)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return four;
+}
+// Four of the eight bytes of x (0 to 3) and y (4 to 7), named by the nibbles of `selector`.
+__device__ __forceinline__ unsigned PermuteBytes(unsigned x, unsigned y, unsigned selector) {
+  unsigned four;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(four) : "r"(x), "r"(y), "r"(selector));
+  return four;
+}
 // The two elements of a pair as f32.
 template <int dtype>
 __device__ __forceinline__ float Low(unsigned pair) {

@@ -33,6 +33,22 @@ __device__ __forceinline__ void Mma(float (&d)[4], const unsigned (&a)[4], unsig
   }
 }
 
+// d += a b of 8-bit elements, in f32 (8.9 and later). A 16 x 32: a0 (g, 4t..), a1 (g + 8, 4t..),
+// a2 (g, 4t + 16..), a3 (g + 8, 4t + 16..); B 32 x 8: b0 (4t.., g), b1 (4t + 16.., g).
+#define ATTN_MMA_F8(TA, TB)                                                 \
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." TA "." TB           \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+template <int type_a, int type_b>
+__device__ __forceinline__ void MmaF8(float (&d)[4], const unsigned (&a)[4], unsigned b0,
+                                      unsigned b1) {
+  if constexpr (type_a == config::f8e4m3 && type_b == config::f8e4m3) ATTN_MMA_F8("e4m3", "e4m3");
+  if constexpr (type_a == config::f8e4m3 && type_b == config::f8e5m2) ATTN_MMA_F8("e4m3", "e5m2");
+  if constexpr (type_a == config::f8e5m2 && type_b == config::f8e4m3) ATTN_MMA_F8("e5m2", "e4m3");
+  if constexpr (type_a == config::f8e5m2 && type_b == config::f8e5m2) ATTN_MMA_F8("e5m2", "e5m2");
+}
+
 // d = a b.
 template <int dtype>
 __device__ __forceinline__ void MmaFirst(float (&d)[4], const unsigned (&a)[4], unsigned b0,

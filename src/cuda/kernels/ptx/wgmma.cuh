@@ -25,21 +25,25 @@ __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// A matrix in shared memory in swizzled rows of 128 bytes (64 elements), 8 rows to 1024 bytes.
-// Matrices begin at multiples of 1024 bytes. K-major operands (rows of the matrix are contiguous
-// along K) ignore `chunk_bytes`; for others it is the distance of blocks of 64 columns.
+// A matrix in shared memory in swizzled rows of 128 or 64 bytes, 8 rows in one block of 1024 or 512
+// bytes. Matrices begin at multiples of 1024 bytes. K-major operands (rows of the matrix are
+// contiguous along K) ignore `chunk_bytes`; for others it is the distance of blocks of 64 columns.
 // Offsets are added to the low word: descriptors that are built from addresses product by product
 // are kept as loop invariants and spill.
-struct MatrixDescriptor {
-  static constexpr unsigned kHigh = 1024 / 16 | 1u << 30;  // distance of 8 rows; 128-byte swizzle
+template <int row_bytes>
+struct SwizzledDescriptor {
+  static_assert(row_bytes == 128 || row_bytes == 64);
+  // Distance of 8 rows; 128-byte or 64-byte swizzle.
+  static constexpr unsigned kHigh = 8 * row_bytes / 16 | (row_bytes == 128 ? 1u : 2u) << 30;
   unsigned low;
 
-  __device__ __forceinline__ MatrixDescriptor(unsigned address, unsigned chunk_bytes)
+  __device__ __forceinline__ SwizzledDescriptor(unsigned address, unsigned chunk_bytes)
       : low(address >> 4 | chunk_bytes / 16 << 16) {}
   __device__ __forceinline__ unsigned long long At(unsigned offset_bytes) const {
     return static_cast<unsigned long long>(kHigh) << 32 | (low + offset_bytes / 16);
   }
 };
+using MatrixDescriptor = SwizzledDescriptor<128>;
 
 // Operand lists. %0 to %(n/2 - 1) are the accumulators.
 #define ATTN_R8_0 "%0,%1,%2,%3,%4,%5,%6,%7"
@@ -63,7 +67,9 @@ struct MatrixDescriptor {
 #define ATTN_R40 ATTN_R32 "," ATTN_R8_4
 #define ATTN_R48 ATTN_R40 "," ATTN_R8_5
 #define ATTN_R64 ATTN_R48 "," ATTN_R8_6 "," ATTN_R8_7
+#define ATTN_R80 ATTN_R64 "," ATTN_R8_8 "," ATTN_R8_9
 #define ATTN_R96 ATTN_R64 "," ATTN_R8_8 "," ATTN_R8_9 "," ATTN_R8_10 "," ATTN_R8_11
+#define ATTN_R112 ATTN_R96 "," ATTN_R8_12 "," ATTN_R8_13
 #define ATTN_R128 ATTN_R96 "," ATTN_R8_12 "," ATTN_R8_13 "," ATTN_R8_14 "," ATTN_R8_15
 #define ATTN_D8(b)                                                                            \
   "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), \

@@ -1,7 +1,8 @@
 // The forward on Hopper (sm_90a): o and lse by wgmma and TMA, with warp specialization.
 //
 // A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
-// loads Q, K and V through rings in shared memory (forward_producer.cuh); 1 to 4 consumer
+// loads Q, K and V through rings in shared memory (forward_producer.cuh), and with f8 three others
+// transpose V (forward_transposer.cuh); 1 to 4 consumer
 // warpgroups own 64 queries each (forward_consumer.cuh) and never exchange anything but these
 // tiles. S and P stay in registers; the softmax renews its max only when sums of P ask for it
 // (online_softmax.cuh). Tiles of keys that no query of a tile sees are never loaded, and a
@@ -14,6 +15,7 @@
 #include "sm90/forward_consumer.cuh"
 #include "sm90/forward_epilogue.cuh"
 #include "sm90/forward_producer.cuh"
+#include "sm90/forward_transposer.cuh"
 
 namespace {
 
@@ -29,8 +31,10 @@ __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory)
   producer.Run();
 }
 
-// The tile at step t; false if nothing is left. Tiles without rows have seq.rows_q <= row.
-__device__ __forceinline__ bool NextTile(const Consumer& c, int t, QueryTile& tile) {
+// The tile at step t, for a Consumer or Transposer; false if nothing is left. Tiles without rows
+// have seq.rows_q <= row.
+template <class Role>
+__device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) {
   const TileScheduler scheduler{c.p};
   int index = 0;
   if constexpr (kPublished) {
@@ -63,6 +67,14 @@ __device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory,
   if (consumer.lane == 0) ptx::TmaStoreWait();
 }
 
+__device__ __forceinline__ void Transpose(const ForwardParams& p, unsigned memory, int warp) {
+  Transposer transposer(p, memory, warp);
+  QueryTile tile;
+  for (int t = 0; NextTile(transposer, t, tile); ++t) {
+    if (tile.has_rows) transposer.Run(tile);
+  }
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
@@ -83,6 +95,9 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
   } else if (warp < 4) {
     ptx::ReleaseRegisters<kProducerRegisters>();
     if (warp == 0) Produce(p, memory);
+    if constexpr (kF8) {
+      if (warp > 0) Transpose(p, memory, warp - 1);
+    }
   } else {
     ptx::AcquireRegisters<kConsumerRegisters>();
     Consume(p, memory, warp / 4 - 1);

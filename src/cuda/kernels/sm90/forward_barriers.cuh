@@ -29,7 +29,9 @@ struct ForwardBarriers {
     kVFree = 28,
     kTileReady = 32,
     kTileFree = 34,
-    kCount = 36
+    kRawReady = 36,  // f8: V as TMA wrote it; kVReady and kVFree are those of V transposed
+    kRawFree = 40,
+    kCount = 44
   };
   // Q is loaded and released per warpgroup.
   __device__ __forceinline__ static int QReady(int warpgroup, int stage) {
@@ -82,12 +84,16 @@ struct ForwardBarriers {
     for (int i = 0; i < kStages; ++i) {
       ptx::BarrierInit(At(kKReady + i), 1);
       ptx::BarrierInit(At(kKFree + i), 4 * kWarpgroups);
-      ptx::BarrierInit(At(kVReady + i), 1);
+      ptx::BarrierInit(At(kVReady + i), kF8 ? kTransposers : 1);
       ptx::BarrierInit(At(kVFree + i), 4 * kWarpgroups);
     }
     for (int i = 0; i < 2; ++i) {
       ptx::BarrierInit(At(kTileReady + i), 1);
-      ptx::BarrierInit(At(kTileFree + i), 4 * kWarpgroups);
+      ptx::BarrierInit(At(kTileFree + i), 4 * kWarpgroups + kTransposers);
+    }
+    for (int i = 0; i < kRawStages; ++i) {
+      ptx::BarrierInit(At(kRawReady + i), 1);
+      ptx::BarrierInit(At(kRawFree + i), kTransposers);
     }
     ptx::BarrierInitFence();
   }

@@ -1,5 +1,9 @@
 // Constants of sm90/forward.cu, from its Config:
-//   dtype; dim_qk, dim_vo (rounded up to 64; TMA fills columns past the tensor's with zeros);
+//   dtype of q, dtype_kv, dtype_out of O in shared memory (f8: all three may differ)
+//   raw_stages     f8: tiles of V before the transposition
+//   accumulate_tiles  f8: tiles of keys whose P V the tensor cores sum up, before it is added to O
+//                  in f32; 0: all (the accumulators of 8-bit products keep about 14 bits)
+//   dim_qk, dim_vo (rounded up to 64; TMA fills columns past the tensor's with zeros);
 //   tile_q (64 per consumer warpgroup), tile_kv, stages (of K and of V), blocks (per SM);
 //   producer_warp  1: one warp loads and no registers move, for several blocks per SM;
 //                  0: a warpgroup loads and hands its registers to the consumers
@@ -20,8 +24,6 @@
 
 namespace sm90 {
 
-using attn::device::kOperandBytes;
-
 using attn::device::sm90::ForwardParams;
 using attn::device::sm90::kMaxStages;
 using attn::device::sm90::kMaxWarpgroups;
@@ -30,6 +32,11 @@ enum Schedule { kStatic, kPaired, kDynamic };
 enum Lengths { kNoLengths, kPadded, kPacked };
 
 inline constexpr int kDtype = config::dtype;
+inline constexpr int kDtypeKv = config::dtype_kv;
+inline constexpr int kDtypeOut = config::dtype_out;
+// Products of 8-bit elements: B is K-major, so V is transposed in shared memory; P is e4m3.
+inline constexpr bool kF8 = kDtype == config::f8e4m3 || kDtype == config::f8e5m2;
+inline constexpr int kElementBytes = kF8 ? 1 : 2;
 inline constexpr int kDimQk = config::dim_qk;
 inline constexpr int kDimVo = config::dim_vo;
 inline constexpr int kTileQ = config::tile_q;
@@ -41,7 +48,11 @@ inline constexpr int kThreads = 128 * kWarpgroups + (kProducerWarp ? 32 : 128);
 inline constexpr bool kOverlap = config::overlap != 0;
 inline constexpr bool kPingPong = config::pingpong != 0 && kWarpgroups > 1;
 inline constexpr int kQStages = config::q_stages;
+inline constexpr int kRawStages = config::raw_stages;
+// f8: warps of the producer warpgroup that transpose V, all but the one that loads.
+inline constexpr int kTransposers = kF8 ? 3 : 0;
 inline constexpr int kOColumns = config::o_columns;
+inline constexpr int kAccumulateTiles = config::accumulate_tiles;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
 // Rows have bounds of their own, so that tiles can be partial.
 inline constexpr bool kLeftBound = config::left_bound != 0 || kRowRanges;
@@ -54,10 +65,20 @@ inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
                                                                      : 2;
 inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
-    kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes);
-inline constexpr int kQBytes = kTileQ * kDimQk * kOperandBytes;
-inline constexpr int kKBytes = kTileKv * kDimQk * kOperandBytes;
-inline constexpr int kVBytes = kTileKv * kDimVo * kOperandBytes;
+    {kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes,
+     kElementBytes, kRawStages});
+inline constexpr int kQBytes = kTileQ * kDimQk * kElementBytes;
+inline constexpr int kKBytes = kTileKv * kDimQk * kElementBytes;
+inline constexpr int kVBytes = kTileKv * kDimVo * kElementBytes;
+// Rows of a chunk in shared memory: of Q and K; of V as TMA writes it; of V transposed (f8).
+inline constexpr int kQkRowBytes = kDimQk * kElementBytes < 128 ? 64 : 128;
+inline constexpr int kVRowBytes = kDimVo * kElementBytes < 128 ? 64 : 128;
+inline constexpr int kKeyRowBytes = kTileKv % 128 == 0 ? 128 : 64;
+// 16-byte chunk `chunk` of row `row` is at this chunk of the row.
+template <int row_bytes>
+__device__ __forceinline__ unsigned Swizzled(unsigned chunk, unsigned row) {
+  return chunk ^ (row_bytes == 128 ? row & 7 : row >> 1 & 3);
+}
 
 // Registers after setmaxnreg. The launch gives 65536 / kThreads to each thread, rounded down to 8,
 // and no more can be shared out: 504 for 3 warpgroups, 512 for 4, 480 for 5.
@@ -65,7 +86,9 @@ inline constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : kWarpgroups ==
 inline constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups == 3 ? 160 : 232;
 
 static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
-static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages);
+static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages && kRawStages <= kMaxStages);
+static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));
+static_assert(!kF8 || config::dropout == 0);
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);
 

@@ -8,7 +8,7 @@
 #include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
-#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_f8.cuh"
 #include "sm90/score_modifiers.cuh"
 
 namespace sm90 {
@@ -60,6 +60,7 @@ struct Consumer {
   ScoreModifiers modifiers;
   Scores s;
   Output o;
+  Sums sums;
   PackedP packed;
 
   __device__ __forceinline__ Consumer(const ForwardParams& params, unsigned memory, int group)
@@ -86,6 +87,10 @@ struct Consumer {
     // one fewer than the block visits tiles of keys, else one more.
 #pragma unroll 1
     for (int i = 0; i < first; ++i) Skip(i, !kOverlap || i > 0 || tiles.count > 0);
+    if constexpr (kAccumulateTiles > 0) {
+#pragma unroll
+      for (int n = 0; n < kDimVo / 2; ++n) sums[n] = 0.0f;
+    }
     if (tiles.count > 0) {
       if constexpr (kOverlap) {
         ComputeOverlapped(tiles, last);
@@ -146,19 +151,27 @@ struct Consumer {
     return base + kShared.v + static_cast<unsigned>(Stage(i) * kVBytes);
   }
   __device__ __forceinline__ unsigned QTile() const {
-    return base + kShared.q + static_cast<unsigned>(q_stage * kQBytes + warpgroup * 8192);
+    return base + kShared.q +
+           static_cast<unsigned>(q_stage * kQBytes + warpgroup * 64 * kQkRowBytes);
   }
 
   // s = Q K^T
   __device__ __forceinline__ void IssueScores(int i) {
     barriers.Wait(ForwardBarriers::kKReady + Stage(i), Phase(i));
-    const ptx::MatrixDescriptor q(QTile(), 16);
-    const ptx::MatrixDescriptor k(KTile(i), 16);
+    const ptx::SwizzledDescriptor<kQkRowBytes> q(QTile(), 16);
+    const ptx::SwizzledDescriptor<kQkRowBytes> k(KTile(i), 16);
     ptx::WgmmaFence();
+    // A product takes 32 bytes of each row.
+    constexpr int kPerChunk = kQkRowBytes / 32;
 #pragma unroll
-    for (int n = 0; n < kDimQk / 16; ++n) {
-      ptx::WgmmaShared<kDtype, kTileKv>(s, q.At(n / 4 * kTileQ * 128 + n % 4 * 32),
-                                        k.At(n / 4 * kTileKv * 128 + n % 4 * 32), n > 0);
+    for (int n = 0; n < kDimQk * kElementBytes / 32; ++n) {
+      const unsigned q_at = n / kPerChunk * kTileQ * kQkRowBytes + n % kPerChunk * 32;
+      const unsigned k_at = n / kPerChunk * kTileKv * kQkRowBytes + n % kPerChunk * 32;
+      if constexpr (kF8) {
+        ptx::WgmmaSharedF8<kDtype, kDtypeKv, kTileKv>(s, q.At(q_at), k.At(k_at), n > 0);
+      } else {
+        ptx::WgmmaShared<kDtype, kTileKv>(s, q.At(q_at), k.At(k_at), n > 0);
+      }
     }
     ptx::WgmmaCommit();
   }
@@ -166,6 +179,13 @@ struct Consumer {
   // o += P V, or o = P V
   __device__ __forceinline__ void IssueOutput(int i) {
     barriers.Wait(ForwardBarriers::kVReady + Stage(i), Phase(i));
+    if constexpr (kF8) {
+      IssueOutputF8(i);
+    } else {
+      IssueOutput16(i);
+    }
+  }
+  __device__ __forceinline__ void IssueOutput16(int i) {
     if constexpr (config::lengths != kNoLengths) ZeroRowsPastEnd(i);
     const ptx::MatrixDescriptor v(VTile(i), kTileKv * 128);
     ptx::WgmmaFence();
@@ -174,6 +194,39 @@ struct Consumer {
       ptx::WgmmaRegisters<kDtype, kDimVo>(o, packed + 4 * n, v.At(n * 2048), n > 0 || i > first);
     }
     ptx::WgmmaCommit();
+  }
+  // With V transposed: rows of keys.
+  __device__ __forceinline__ void IssueOutputF8(int i) {
+    const ptx::SwizzledDescriptor<kKeyRowBytes> v(VTile(i), 16);
+    const bool accumulate = TilesInOutput(i) > 0;
+    ptx::WgmmaFence();
+    constexpr int kPerChunk = kKeyRowBytes / 32;
+#pragma unroll
+    for (int n = 0; n < kTileKv / 32; ++n) {
+      const unsigned v_at = n / kPerChunk * kDimVo * kKeyRowBytes + n % kPerChunk * 32;
+      ptx::WgmmaRegistersF8<config::f8e4m3, kDtypeKv, kDimVo>(o, packed + 4 * n, v.At(v_at),
+                                                              n > 0 || accumulate);
+    }
+    ptx::WgmmaCommit();
+  }
+  // Tiles whose P V is in O when that of tile i is issued.
+  __device__ __forceinline__ int TilesInOutput(int i) const {
+    return kAccumulateTiles > 0 ? (i - first) % max(kAccumulateTiles, 1) : i - first;
+  }
+  // P V of tile i is complete: adds O to the sums where the next product starts from 0.
+  __device__ __forceinline__ void AddToSums(int i) {
+    if constexpr (kAccumulateTiles > 0) {
+      if (TilesInOutput(i + 1) != 0) return;
+#pragma unroll
+      for (int n = 0; n < kDimVo / 2; ++n) sums[n] += o[n];
+    }
+  }
+  // The sums become O.
+  __device__ __forceinline__ void FinishSums() {
+    if constexpr (kAccumulateTiles > 0) {
+#pragma unroll
+      for (int n = 0; n < kDimVo / 2; ++n) o[n] += sums[n];
+    }
   }
 
   // Rows of V past the sequence's end may hold anything, and 0 * NaN is NaN. Every warpgroup writes
@@ -202,29 +255,37 @@ struct Consumer {
   // The scores of a tile by mma.sync, a warp's 16 rows, for the rare tile whose P has overflowed.
   // K and Q are still in shared memory; accumulators of both instructions have the same layout.
   __device__ __forceinline__ void Redo(int i) {
+    constexpr unsigned kPerChunk = kQkRowBytes / 32;
     const unsigned q_row = static_cast<unsigned>(16 * warp + lane % 16);
-    const unsigned q_lane = QTile() + q_row * 128;
+    const unsigned q_lane = QTile() + q_row * kQkRowBytes;
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n) {
       const unsigned k_row = static_cast<unsigned>(16 * n + lane % 8 + lane / 16 * 8);
-      const unsigned k_lane = KTile(i) + k_row * 128;
+      const unsigned k_lane = KTile(i) + k_row * kQkRowBytes;
       float product[2][4]{};
 #pragma unroll 1
-      for (unsigned k = 0; k < kDimQk / 16; ++k) {
-        const unsigned q_chunk = k % 4 * 2 + static_cast<unsigned>(lane / 16);
-        const unsigned k_chunk = k % 4 * 2 + static_cast<unsigned>(lane / 8 % 2);
+      for (unsigned k = 0; k < kDimQk * kElementBytes / 32; ++k) {
+        const unsigned q_chunk = k % kPerChunk * 2 + static_cast<unsigned>(lane / 16);
+        const unsigned k_chunk = k % kPerChunk * 2 + static_cast<unsigned>(lane / 8 % 2);
         unsigned a[4];
         unsigned b[4];
-        ptx::LoadMatrix(a, q_lane + k / 4 * kTileQ * 128 + ((q_chunk ^ (q_row & 7)) << 4));
-        ptx::LoadMatrix(b, k_lane + k / 4 * kTileKv * 128 + ((k_chunk ^ (k_row & 7)) << 4));
-        ptx::Mma<kDtype>(product[0], a, b[0], b[1]);
-        ptx::Mma<kDtype>(product[1], a, b[2], b[3]);
+        ptx::LoadMatrix(a, q_lane + k / kPerChunk * kTileQ * kQkRowBytes +
+                               (Swizzled<kQkRowBytes>(q_chunk, q_row) << 4));
+        ptx::LoadMatrix(b, k_lane + k / kPerChunk * kTileKv * kQkRowBytes +
+                               (Swizzled<kQkRowBytes>(k_chunk, k_row) << 4));
+        if constexpr (kF8) {
+          ptx::MmaF8<kDtype, kDtypeKv>(product[0], a, b[0], b[1]);
+          ptx::MmaF8<kDtype, kDtypeKv>(product[1], a, b[2], b[3]);
+        } else {
+          ptx::Mma<kDtype>(product[0], a, b[0], b[1]);
+          ptx::Mma<kDtype>(product[1], a, b[2], b[3]);
+        }
       }
 #pragma unroll
       for (int e = 0; e < 8; ++e) s[8 * n + e] = product[e / 4][e % 4];
     }
     ModifyScores(i, true);
-    softmax.UpdateWithMax(modifiers.unit, s, o);
+    softmax.UpdateWithMax(modifiers.unit, s, o, sums);
   }
 
   // What options do to the scores of tile i; hides keys of a partial tile.
@@ -259,8 +320,9 @@ struct Consumer {
       ptx::WgmmaWait<0>();
       Release(ForwardBarriers::kVFree + Stage(i - 1));
     }
+    AddToSums(i - 1);
     if (!within) {
-      if (!softmax.Renew(s, o)) Redo(i);
+      if (!softmax.Renew(s, o, sums)) Redo(i);
       Release(ForwardBarriers::kKFree + Stage(i));
     }
     softmax.AddTile();
@@ -281,6 +343,7 @@ struct Consumer {
     }
     Release(ForwardBarriers::QFree(warpgroup, q_stage));
     FinishOutput(last);
+    FinishSums();
   }
 
   // For few registers: P is gone before S is written again. A turn lasts until the products are
@@ -301,6 +364,7 @@ struct Consumer {
     }
     EndTurn();
     Release(ForwardBarriers::QFree(warpgroup, q_stage));
+    FinishSums();
   }
 };
 

@@ -60,6 +60,9 @@ struct Epilogue {
         *reinterpret_cast<float*>(shared::RowAddress(a.lse, seq.idx, seq.first_q + i, tile.head)) =
             i < seq.len_q ? lse : -shared::kInfinity;
       }
+      if constexpr (kF8) {
+        factor[h] *= DescaleOf(c.p.descale_v, seq.idx, tile.head / a.heads_per_kv);
+      }
       if (config::lengths != kNoLengths && i >= seq.len_q) factor[h] = 0.0f;
     }
   }
@@ -74,6 +77,10 @@ struct Epilogue {
       if (i >= seq.rows_q) continue;
       const bool empty = factor[h] == 0.0f;  // as in Stage
       char* const row = shared::RowAddress(a.o, seq.idx, seq.first_q + i, tile.head);
+      if constexpr (kF8) {
+        StoreElementsF8(row, h, empty ? 0.0f : factor[h], pairs);
+        continue;
+      }
 #pragma unroll
       for (int n = 0; n < kDimVo / 8; ++n) {
         const int column = 8 * n + 2 * (c.lane % 4);
@@ -85,6 +92,29 @@ struct Epilogue {
           StoreElement(row, column, value.x);
           StoreElement(row, column + 1, value.y);
         }
+      }
+    }
+  }
+  // The four columns of a lane in each 16, 16 n + 4 (lane % 4) and on (forward_transposer.cuh); 0
+  // if the row is empty, whose O was not written.
+  __device__ __forceinline__ float4 Columns(int n, int h, float factor) const {
+    if (factor == 0.0f) return {};
+    const float* const o = c.o + 8 * n + 2 * h;
+    return {o[0] * factor, o[4] * factor, o[1] * factor, o[5] * factor};
+  }
+  __device__ __forceinline__ void StoreElementsF8(char* row, int h, float factor,
+                                                  bool vectors) const {
+#pragma unroll
+    for (int n = 0; n < kDimVo / 16; ++n) {
+      const int column = 16 * n + 4 * (c.lane % 4);
+      const float4 value = Columns(n, h, factor);
+      if (vectors && column + 3 < c.p.common.dim_vo) {
+        *reinterpret_cast<float4*>(row + 4 * column) = value;
+      } else {
+        StoreElement(row, column, value.x);
+        StoreElement(row, column + 1, value.y);
+        StoreElement(row, column + 2, value.z);
+        StoreElement(row, column + 3, value.w);
       }
     }
   }
@@ -101,6 +131,10 @@ struct Epilogue {
 
   // Rounds columns of the warp's rows into shared memory, swizzled as TMA expects them.
   __device__ __forceinline__ void Stage(const float (&factor)[2], int column) const {
+    if constexpr (kF8) {
+      StageF8(factor, column);
+      return;
+    }
     const int r = c.lane % 16;
     const unsigned to = Staged() + static_cast<unsigned>(r * 128);
 #pragma unroll
@@ -111,12 +145,28 @@ struct Epilogue {
       for (int e = 0; e < 4; ++e) {
         // O of a row that sees no key was not written, and 0 * NaN is NaN.
         const bool empty = factor[e % 2] == 0.0f;
-        pairs[e] = ptx::Pack<kDtype>(empty ? 0.0f : o[2 * e] * factor[e % 2],
-                                     empty ? 0.0f : o[2 * e + 1] * factor[e % 2]);
+        pairs[e] = ptx::Pack<kDtypeOut>(empty ? 0.0f : o[2 * e] * factor[e % 2],
+                                        empty ? 0.0f : o[2 * e + 1] * factor[e % 2]);
       }
       const unsigned chunk = static_cast<unsigned>((n % 4 * 2 + c.lane / 16) ^ (r & 7));
       ptx::StoreMatrix(to + n / 4 * kTileQ * 128 + (chunk << 4), pairs[0], pairs[1], pairs[2],
                        pairs[3]);
+    }
+  }
+
+  __device__ __forceinline__ void StageF8(const float (&factor)[2], int column) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = c.lane / 4 + 8 * h;
+      const unsigned to = Staged() + static_cast<unsigned>(r * 128 + c.lane % 2 * 8);
+#pragma unroll
+      for (int n = 0; n < kOColumns / 16; ++n) {
+        const float4 value = Columns(column / 16 + n, h, factor[h]);
+        const unsigned chunk = static_cast<unsigned>((n % 4 * 2 + c.lane % 4 / 2) ^ (r & 7));
+        ptx::StoreShared64(to + n / 4 * kTileQ * 128 + (chunk << 4),
+                           __uint_as_float(ptx::Pack<kDtypeOut>(value.x, value.y)),
+                           __uint_as_float(ptx::Pack<kDtypeOut>(value.z, value.w)));
+      }
     }
   }
 

@@ -5,9 +5,17 @@
 
 namespace attn::device::sm90 {
 
+// f32 [batch, heads_kv] that f8 values are multiplied by; null: 1.
+struct Descales {
+  const float* data = nullptr;
+  long long stride_batch = 0;  // in elements
+  long long stride_head = 0;
+};
+
 struct ForwardParams {
-  // Rank 4, (column, row, head, batch); packed tensors have one batch entry. Boxes: 64 columns in
-  // 128-byte swizzle, and 64 rows of q, tile_kv of k and v, 16 of o.
+  // Rank 4, (column, row, head, batch); packed tensors have one batch entry. Boxes: 128 bytes of
+  // columns in 128-byte swizzle (f8 of dim 64: 64 bytes), and 64 rows of q, tile_kv of k and v, 16
+  // of o.
   TensorMap q, k, v, o;
   // Rank 4, (key, query, head, batch); a broadcast dimension has size 1. Boxes: 64 queries and 128
   // bytes of keys in 128-byte swizzle; 64 bytes in 64-byte swizzle if tile_kv keys take no more.
@@ -18,6 +26,7 @@ struct ForwardParams {
   int num_tiles = 0;              // q_tiles * heads_q * batch
   int heads_at_once = 1;          // dynamic schedule: query heads whose K and V share L2
   unsigned* next_tile = nullptr;  // dynamic schedule: 0 before the launch and after it
+  Descales descale_q, descale_k, descale_v;
 };
 
 }  // namespace attn::device::sm90

@@ -79,12 +79,14 @@ struct Producer {
     WaitTogether(ForwardBarriers::QFree(w, stage), tile_idx / kQStages + 1);
     if (!leader) return;
     const unsigned ready = barriers.At(ForwardBarriers::QReady(w, stage));
-    ptx::BarrierExpect(ready, 64 * kDimQk * kOperandBytes);
+    ptx::BarrierExpect(ready, 64 * kDimQk * kElementBytes);
+    const int rows = kShared.q + stage * kQBytes + w * 64 * kQkRowBytes;
 #pragma unroll
-    for (int c = 0; c < kDimQk / 64; ++c) {
-      ptx::TmaLoad(base + kShared.q + stage * kQBytes + w * 8192 + c * kTileQ * 128, &p.q, ready,
-                   c * 64, static_cast<int>(tile.seq.first_q) + tile.row + w * 64, tile.head,
-                   Batch(tile), ptx::kEvictFirst);
+    for (int c = 0; c < kDimQk * kElementBytes / kQkRowBytes; ++c) {
+      ptx::TmaLoad(base + rows + c * kTileQ * kQkRowBytes, &p.q, ready,
+                   c * (kQkRowBytes / kElementBytes),
+                   static_cast<int>(tile.seq.first_q) + tile.row + w * 64, tile.head, Batch(tile),
+                   ptx::kEvictFirst);
     }
   }
 
@@ -94,7 +96,7 @@ struct Producer {
     if (!leader) return;
     const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
     ptx::BarrierExpect(ready, kKBytes + kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
-    LoadTile<kDimQk>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
+    LoadTile<kDimQk, kQkRowBytes>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
     const int scores = kShared.score + stage * kTileQ * kTileKv * (kBiasBytes + kMaskBytes);
     if constexpr (kBiasBytes > 0) {
       LoadScores<kBiasBytes>(tile, i, &p.bias, p.common.bias, scores, ready);
@@ -106,22 +108,26 @@ struct Producer {
   }
 
   __device__ __forceinline__ void LoadV(const QueryTile& tile, int i) const {
-    const int stage = (kv + i) % kStages;
-    WaitTogether(ForwardBarriers::kVFree + stage, (kv + i) / kStages + 1);
+    constexpr int kRing = kF8 ? kRawStages : kStages;
+    const int stage = (kv + i) % kRing;
+    WaitTogether((kF8 ? ForwardBarriers::kRawFree : ForwardBarriers::kVFree) + stage,
+                 (kv + i) / kRing + 1);
     if (!leader) return;
-    const unsigned ready = barriers.At(ForwardBarriers::kVReady + stage);
+    const unsigned ready =
+        barriers.At((kF8 ? ForwardBarriers::kRawReady : ForwardBarriers::kVReady) + stage);
     ptx::BarrierExpect(ready, kVBytes);
-    LoadTile<kDimVo>(tile, i, &p.v, kShared.v + stage * kVBytes, ready);
+    LoadTile<kDimVo, kVRowBytes>(tile, i, &p.v, (kF8 ? kShared.raw_v : kShared.v) + stage * kVBytes,
+                                 ready);
   }
 
-  template <int dim>
+  template <int dim, int row_bytes>
   __device__ __forceinline__ void LoadTile(const QueryTile& tile, int i, const void* map, int to,
                                            unsigned ready) const {
     const int row = static_cast<int>(tile.seq.first_kv) + (tile.kv_end - 1 - i) * kTileKv;
 #pragma unroll
-    for (int c = 0; c < dim / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileKv * 128, map, ready, c * 64, row,
-                   tile.head / p.common.heads_per_kv, Batch(tile), ptx::kEvictLast);
+    for (int c = 0; c < dim * kElementBytes / row_bytes; ++c) {
+      ptx::TmaLoad(base + to + c * kTileKv * row_bytes, map, ready, c * (row_bytes / kElementBytes),
+                   row, tile.head / p.common.heads_per_kv, Batch(tile), ptx::kEvictLast);
     }
   }
 

@@ -1,18 +1,33 @@
 // Shared memory of sm90/forward.cu: offsets that host and kernel compute alike.
 #pragma once
-#include "shared/operand.cuh"
 
 namespace attn::device::sm90 {
 
+inline constexpr int kStagedBytes = 2;  // an element of O: f16 or bf16
 inline constexpr int kMaxWarpgroups = 4;
 inline constexpr int kMaxStages = 4;
 
-// Offsets in bytes. Tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte swizzle, and
-// begin at multiples of 1024.
+// What the offsets follow from: constants of the Config.
+struct ForwardTiles {
+  int tile_q = 0;
+  int tile_kv = 0;
+  int stages = 0;
+  int q_stages = 0;
+  int dim_qk = 0;
+  int dim_vo = 0;
+  int o_columns = 0;
+  int score_bytes = 0;    // of one element of bias and mask together
+  int element_bytes = 2;  // of q, k and v
+  int raw_stages = 0;     // f8
+};
+
+// Offsets in bytes. Tiles lie in chunks of columns, [chunk][row][128 bytes] with 128-byte swizzle
+// (64 bytes where a row has no more), and begin at multiples of 1024.
 struct ForwardShared {
   int q = 0;         // [q_stages][tile_q][dim_qk]
   int k = 0;         // [stages][tile_kv][dim_qk]
-  int v = 0;         // [stages][tile_kv][dim_vo]
+  int v = 0;         // [stages][tile_kv][dim_vo]; f8: [stages][dim_vo][tile_kv]
+  int raw_v = 0;     // f8: [raw_stages][tile_kv][dim_vo], before it is transposed
   int score = 0;     // [stages][tile_q / 64] tiles [64][tile_kv] of bias, then of mask
   int o = 0;         // [tile_q][o_columns]
   int barriers = 0;  // ForwardBarriers, then the published tiles
@@ -21,15 +36,14 @@ struct ForwardShared {
 
 inline constexpr int kBarrierBytes = 512;
 
-// score_bytes: of one element of bias and mask together.
-constexpr ForwardShared ForwardSharedOf(int tile_q, int tile_kv, int stages, int q_stages,
-                                        int dim_qk, int dim_vo, int o_columns, int score_bytes) {
+constexpr ForwardShared ForwardSharedOf(const ForwardTiles& t) {
   ForwardShared s;
-  s.k = q_stages * tile_q * dim_qk * kOperandBytes;
-  s.v = s.k + stages * tile_kv * dim_qk * kOperandBytes;
-  s.score = s.v + stages * tile_kv * dim_vo * kOperandBytes;
-  s.o = s.score + stages * tile_q * tile_kv * score_bytes;
-  s.barriers = s.o + tile_q * o_columns * kOperandBytes;
+  s.k = t.q_stages * t.tile_q * t.dim_qk * t.element_bytes;
+  s.v = s.k + t.stages * t.tile_kv * t.dim_qk * t.element_bytes;
+  s.raw_v = s.v + t.stages * t.tile_kv * t.dim_vo * t.element_bytes;
+  s.score = s.raw_v + t.raw_stages * t.tile_kv * t.dim_vo * t.element_bytes;
+  s.o = s.score + t.stages * t.tile_q * t.tile_kv * t.score_bytes;
+  s.barriers = s.o + t.tile_q * t.o_columns * kStagedBytes;
   s.bytes = s.barriers + kBarrierBytes;
   return s;
 }

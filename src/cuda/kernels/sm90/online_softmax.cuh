@@ -6,7 +6,11 @@
 // whether it has risen too far. Only then is the max renewed, from P itself, and P, the sums and O
 // are rescaled. If P has overflowed, the caller has to compute the scores once more (Renew()).
 //
-// Bounds: no group of 8 elements of P sums up to more than kRescaleThreshold, so P <= 8. Rounding:
+// P is 2^kPExponent times the exponential against the max: 1, and 32 for f8, whose range is small.
+// `max` is the exponent that P is relative to, so sums carry the factor, and lse does not.
+//
+// Bounds: no group of 8 elements of P sums up to more than kRescaleThreshold, so P <= 8 (f8: 256,
+// e4m3 ends at 448). Rounding:
 // with a stale max the largest P is not exactly 1, which raises the error of o. Simulated with 1024
 // to 4096 keys and Q of standard deviation 1 to 8, the rms error of o in bf16 grows by at most 1.10
 // (docs/kernels/sm90_forward.md).
@@ -17,7 +21,9 @@
 
 namespace sm90 {
 
-inline constexpr float kRescaleThreshold = 8.0f;
+inline constexpr float kPExponent = kF8 ? 5.0f : 0.0f;
+inline constexpr float kLargestP = kF8 ? 32.0f : 1.0f;  // where the max is exact
+inline constexpr float kRescaleThreshold = 8.0f * kLargestP;
 // The max of a row that has seen no key: finite, so that exp2(-inf - max) is 0.
 inline constexpr float kNoMax = -1.0e30f;
 // Above this P cannot be rescaled: the factor would be flushed to 0.
@@ -25,6 +31,8 @@ inline constexpr float kOverflow = 0x1p100f;
 
 using Scores = float[kTileKv / 2];
 using Output = float[kDimVo / 2];
+// O but for the latest tiles of keys, if the tensor cores sum up few (kAccumulateTiles).
+using Sums = float[kAccumulateTiles > 0 ? kDimVo / 2 : 1];
 
 struct OnlineSoftmax {
   float max[2];         // in units of log2
@@ -86,14 +94,17 @@ struct OnlineSoftmax {
     float top[2];
     RowMax(s, top);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) max[h] = top[h] == -shared::kInfinity ? kNoMax : top[h] * unit;
+    for (int h = 0; h < 2; ++h) {
+      max[h] = top[h] == -shared::kInfinity ? kNoMax : top[h] * unit - kPExponent;
+    }
     Update(unit, s);
     sum[0] = tile_sum[0];
     sum[1] = tile_sum[1];
   }
 
   // Replaces the max, and brings the sums and O down to it.
-  __device__ __forceinline__ void Rescale(const float (&next)[2], Output& o, float (&alpha)[2]) {
+  __device__ __forceinline__ void Rescale(const float (&next)[2], Output& o, Sums& sums,
+                                          float (&alpha)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       alpha[h] = ptx::Exp2(max[h] - next[h]);
@@ -102,19 +113,25 @@ struct OnlineSoftmax {
     }
 #pragma unroll
     for (int i = 0; i < kDimVo / 2; ++i) o[i] *= alpha[i / 2 % 2];
+    if constexpr (kAccumulateTiles > 0) {
+#pragma unroll
+      for (int i = 0; i < kDimVo / 2; ++i) sums[i] *= alpha[i / 2 % 2];
+    }
   }
 
   // Renews the max from P and rescales. False, and nothing has changed, if P has overflowed or is
   // NaN. Warp-uniform.
-  __device__ __forceinline__ bool Renew(Scores& s, Output& o) {
+  __device__ __forceinline__ bool Renew(Scores& s, Output& o, Sums& sums) {
     if (__all_sync(~0u, tile_sum[0] + tile_sum[1] < kOverflow) == 0) return false;
     float top[2];
     RowMax(s, top);
     float next[2];
     float alpha[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) next[h] = top[h] > 1.0f ? max[h] + ptx::Log2(top[h]) : max[h];
-    Rescale(next, o, alpha);
+    for (int h = 0; h < 2; ++h) {
+      next[h] = top[h] > kLargestP ? max[h] + (ptx::Log2(top[h]) - kPExponent) : max[h];
+    }
+    Rescale(next, o, sums, alpha);
 #pragma unroll
     for (int i = 0; i < kTileKv / 2; ++i) s[i] *= alpha[i / 2 % 2];
     tile_sum[0] *= alpha[0];
@@ -123,14 +140,14 @@ struct OnlineSoftmax {
   }
 
   // Takes the exact max of scores and rescales.
-  __device__ __forceinline__ void UpdateWithMax(float unit, Scores& s, Output& o) {
+  __device__ __forceinline__ void UpdateWithMax(float unit, Scores& s, Output& o, Sums& sums) {
     float top[2];
     RowMax(s, top);
     float next[2];
     float alpha[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) next[h] = fmaxf(max[h], top[h] * unit);
-    Rescale(next, o, alpha);
+    for (int h = 0; h < 2; ++h) next[h] = fmaxf(max[h], top[h] * unit - kPExponent);
+    Rescale(next, o, sums, alpha);
     Update(unit, s);
   }
 

@@ -10,13 +10,21 @@
 namespace sm90 {
 
 using shared::kHasScoreMod;
-using PackedP = unsigned[kTileKv / 4];
+using PackedP = unsigned[kTileKv / (kF8 ? 8 : 4)];
+
+// f8: what the values of a sequence's key head are multiplied by.
+__device__ __forceinline__ float DescaleOf(const attn::device::sm90::Descales& descales, int seq,
+                                           int head_kv) {
+  if (descales.data == nullptr) return 1.0f;
+  return descales.data[seq * descales.stride_batch + head_kv * descales.stride_head];
+}
 
 struct ScoreModifiers {
   const ForwardParams& p;
   shared::ScoreParams score;
   shared::Dropout dropout;
   float unit;    // scores times this are in units of log2
+  float factor;  // f8: of the raw products, before options act on them
   int row;       // this thread's first query; the second is 8 below
   int diagonal;  // ALiBi: row + diag
   int begin[2];  // keys that they see
@@ -30,6 +38,7 @@ struct ScoreModifiers {
   __device__ __forceinline__ void Start(const QueryTile& tile, int first_row) {
     row = first_row;
     unit = kHasScoreMod ? 1.0f : p.common.scale_log2;
+    if constexpr (kF8) SetFactors(tile);
     if constexpr (kHasScoreMod) score = shared::ScoreParamsOf(p.common, tile.seq.idx, tile.head);
     if constexpr (config::alibi != 0) diagonal = static_cast<int>(row + tile.seq.diag);
     if constexpr (config::dropout != 0) {
@@ -53,6 +62,12 @@ struct ScoreModifiers {
   // Softcap, ALiBi and bias: raw products of keys from j on become scores in units of log2.
   // `score_tiles`: the warpgroup's tile of bias, then that of the mask, in shared memory.
   __device__ __forceinline__ void Modify(int j, unsigned score_tiles, Scores& s) const {
+    if constexpr (kF8) {
+      if (factor != 1.0f) {
+#pragma unroll
+        for (int i = 0; i < kTileKv / 2; ++i) s[i] *= factor;
+      }
+    }
     if constexpr (kHasScoreMod) {
       bool in_series = false;
       if constexpr (config::softcap != 0) {
@@ -104,8 +119,18 @@ struct ScoreModifiers {
   // Rounds P to the fragments of A for P V. Dropped elements are 0; what is kept grows in the
   // epilogue. The warp's first query is a multiple of 16.
   __device__ __forceinline__ void Pack(int j, const Scores& s, PackedP& packed) const {
+    if constexpr (kF8) {
+      PackF8(s, packed);
+    } else {
+      Pack16(j, s, packed);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Pack16(int j, const Scores& s, PackedP& packed) const {
+    constexpr int kPacked = sizeof(PackedP) / sizeof(unsigned);
 #pragma unroll
-    for (int i = 0; i < kTileKv / 4; ++i) packed[i] = ptx::Pack<kDtype>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kPacked; ++i) packed[i] = ptx::Pack<kDtype>(s[2 * i], s[2 * i + 1]);
     if constexpr (config::dropout != 0) {
       const int first = row - static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
@@ -114,7 +139,7 @@ struct ScoreModifiers {
         shared::GenerateBits(dropout, first, j + 16 * k, bits[0], bits[1]);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-          if (4 * k + e >= kTileKv / 4) continue;  // an odd number of blocks of 16 keys
+          if (4 * k + e >= kPacked) continue;  // an odd number of blocks of 16 keys
           unsigned& pair = packed[4 * k + e];
           const unsigned keep = shared::KeepFactors<false>(dropout, bits[e / 4], e / 2 % 2, e % 2);
           pair = shared::ApplyDropout<kDtype>(pair, keep);
@@ -123,7 +148,32 @@ struct ScoreModifiers {
     }
   }
 
- private:
+  // The descales belong to the scale. Where they make it zero or negative, which the softmax does
+  // not expect, the products are multiplied first.
+  __device__ __forceinline__ void SetFactors(const QueryTile& tile) {
+    const int head = tile.head / p.common.heads_per_kv;
+    factor =
+        DescaleOf(p.descale_q, tile.seq.idx, head) * DescaleOf(p.descale_k, tile.seq.idx, head);
+    if constexpr (!kHasScoreMod) {
+      unit *= factor;
+      factor = 1.0f;
+      if (!(unit > 0.0f)) {
+        factor = unit;
+        unit = 1.0f;
+      }
+    }
+  }
+
+  // Keys are renamed within each 16: a lane has keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 (t =
+  // lane % 4) where the fragment of A wants 4 t to 4 t + 3. V is transposed in the same order.
+  __device__ __forceinline__ static void PackF8(const Scores& s, PackedP& packed) {
+#pragma unroll
+    for (int i = 0; i < kTileKv / 8; ++i) {
+      const float* const p = s + i / 4 * 16 + i / 2 % 2 * 8 + i % 2 * 2;
+      packed[i] = ptx::PackE4m3(p[0], p[1], p[4], p[5]);
+    }
+  }
+
   // This thread's first row of the warpgroup's 64 and first column, computed from %tid.x again so
   // that no addresses of score tiles are kept in registers through the loop over keys.
   struct Place {
