@@ -106,7 +106,7 @@ bool every_row_sees_a_key(const Problem& p) {
 // keys. In any order blocks ask who is first, which costs up to 8 % at dim 128 with many keys.
 bool pays_to_store_first(const Problem& p) {
   if (p.deterministic || std::max(p.dim_qk, p.dim_vo) <= 64) return true;
-  return p.len_kv <= (p.causal ? 1024 : 512);
+  return p.len_kv <= 1024;
 }
 
 // How dbias is computed.

@@ -130,8 +130,9 @@ struct RowLoader {
   }
 };
 
-// Run() is called by one thread for each consumer warpgroup. Blocks take turns at a tile of queries
-// where Arguments says so (dq_ordered, dq_first_stores), the two warpgroups independently.
+// Run() is called by one thread for each consumer warpgroup; it returns the number of steps. Blocks
+// take turns at a tile of queries where Arguments says so (dq_ordered, dq_first_stores), the two
+// warpgroups independently.
 struct DqAdder {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -140,8 +141,10 @@ struct DqAdder {
   int warpgroup;
   DbiasStore dbias;
 
-  __device__ __forceinline__ void Run() const {
+  __device__ __forceinline__ int Run() const {
+    int num_steps = 0;
     ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+      num_steps = step + 1;
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
       if constexpr (kStoresDbias) dbias.Store(step % kStages, head, i0);
       Turn turn;
@@ -159,6 +162,7 @@ struct DqAdder {
       if (turn.semaphore != nullptr) Release(turn);
     });
     ptx::TmaStoreWait();
+    return num_steps;
   }
 
  private:

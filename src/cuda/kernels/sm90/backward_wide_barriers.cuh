@@ -15,7 +15,8 @@ struct WideBarriers {
     kVReady,
     kPReady,  // rounded P, of the warpgroup of dV alone
     kPFree,
-    kDsReady,
+    kExactFree,  // per warp: P in f32 has been read
+    kDsReady = kExactFree + 4,
     kDsFree = kDsReady + kDsStages,
     kQReady = kDsFree + kDsStages,
     kQFree = kQReady + kQStages,
@@ -50,6 +51,7 @@ struct WideBarriers {
     ptx::BarrierInit(At(kVReady), 1);
     ptx::BarrierInit(At(kPReady), 4);
     ptx::BarrierInit(At(kPFree), 4);
+    for (int i = 0; i < 4; ++i) ptx::BarrierInit(At(kExactFree + i), 32);
     for (int i = 0; i < kDsStages; ++i) {
       ptx::BarrierInit(At(kDsReady + i), 4);
       ptx::BarrierInit(At(kDsFree + i), 8);
@@ -73,19 +75,17 @@ struct WideBarriers {
   }
 };
 
-// P in f32 passes from a warp of the warpgroup of dV to the same warp of the other, by barriers of
-// bar.sync: every lane that writes or reads arrives.
+// P in f32 passes from a warp of the warpgroup of dV to the same warp of the other. Every lane that
+// writes arrives at this barrier of bar.sync, every lane that reads at kExactFree: racecheck
+// reports later writes as hazards if readers arrive at one of bar.sync.
 inline constexpr int kThreadsOfTwoWarps = 64;
 __device__ __forceinline__ int ExactReady() {
   return 1 + ptx::RereadThreadIdx() / 32 % 4;
 }
-__device__ __forceinline__ int ExactFree() {
-  return 5 + ptx::RereadThreadIdx() / 32 % 4;
-}
 // At the end: warpgroup 0 waits at the first and arrives at the next, warpgroup 1 the other way
 // round. Both could not wait at one barrier: bar.sync wants all waiting warps at the same
 // instruction, and the warpgroups run code of their own.
-inline constexpr int kBarrierOfConsumers = 9;
-inline constexpr int kBarrierOfWarpgroup = 11;  // and the next
+inline constexpr int kBarrierOfConsumers = 5;
+inline constexpr int kBarrierOfWarpgroup = 7;  // and the next
 
 }  // namespace sm90

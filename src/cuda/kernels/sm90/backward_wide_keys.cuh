@@ -62,7 +62,7 @@ struct KeyConsumer : WideConsumer<kDim> {
         words[0] = ptx::LoadShared128(exact + kExactStep * (2 * i + 2));
         words[1] = ptx::LoadShared128(exact + kExactStep * (2 * i + 3));
       } else {
-        ptx::NamedBarrierArrive(ExactFree(), kThreadsOfTwoWarps);
+        ptx::BarrierArrive(barriers.At(WideBarriers::kExactFree + Warp()));
       }
       unsigned pairs[4];
 #pragma unroll

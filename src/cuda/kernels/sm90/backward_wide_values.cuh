@@ -29,8 +29,6 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     const Visit final = kRowRanges ? last : keys.Last(p.common);
     if (final.step < 0) return;
     AddLastDq(final);
-    // No barrier is left half full.
-    ptx::NamedBarrierWait(ExactFree(), kThreadsOfTwoWarps);
   }
 
  private:
@@ -192,7 +190,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   // rounded, for dV, 0 where dropout drops it.
   __device__ __forceinline__ void StoreP(const ScoreTerms& terms, const Visit& visit,
                                          const float (&lse)[2], Scores& s) const {
-    if (visit.step > 0) ptx::NamedBarrierWait(ExactFree(), kThreadsOfTwoWarps);
+    barriers.Wait(WideBarriers::kExactFree + Warp(), visit.step + 1);
     const unsigned exact = ExactAt();
     shared::DropoutBits bits[2];
 #pragma unroll
