@@ -1,6 +1,7 @@
 // attn_cuda_configs: compiles every Config that plans choose for the calls of bench/shipped.hpp
 // without a GPU, and holds what the assembler says of each against what its plan expects.
 //   attn_cuda_configs [--arch 80,90,120] [--every-type] [--jobs N] [--logs FOLDER]
+//                     [--record FILE [--check N | --write]]
 //   attn_cuda_configs --list   prints the Configs instead: see tools/compare_sass.py
 // Exit status 1 where a kernel spills more than kMostSpilled, draws a note of the assembler (wgmma
 // serialized, setmaxnreg ignored) or leaves no room for the blocks that its plan wants on a
@@ -11,6 +12,9 @@
 // architecture compiles both, and of the family sm90 none does; elsewhere the one of bf16 stands
 // for both. --every-type compiles all.
 // --logs keeps the assembler's logs, so that only what changed is compiled the next time.
+// --record reads what the assembler said before from FILE (resource_record.hpp) and compiles what
+// is not in it, and with --check every N-th of what is, which must say the same again. --write
+// writes FILE anew.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -32,6 +36,7 @@
 #include "cuda/host/hash.hpp"
 #include "cuda/host/occupancy.hpp"
 #include "cuda/operations.hpp"
+#include "resource_record.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -57,41 +62,59 @@ struct Options {
   std::string logs;
   bool every_type = false;
   bool list = false;
+  std::string record;
+  std::size_t check = 0;  // 0: nothing that is recorded is compiled
+  bool write = false;
 };
 
 // One Config for one architecture, with every KernelSpec of the plans that use it.
 struct Job {
   const DeviceFacts* facts;
   std::vector<KernelSpec> specs;
+  [[nodiscard]] const Config& config() const { return specs[0].config; }
+};
+
+struct Outcome {
+  std::string key;
+  ResourceReport report;
+  bool compiled = false;  // or found in the record
+  std::vector<std::string> problems;
 };
 
 class Compiler {
  public:
   Compiler(const Nvrtc& nvrtc, std::string logs) : nvrtc_(nvrtc), logs_(std::move(logs)) {}
 
+  // A hash of all that the assembler's log depends on.
+  core::Status key_of(const Job& job, std::string& key) const {
+    BinaryKey whole;
+    const core::Status status = binary_key(job.config(), architecture_of(job), whole);
+    if (status.ok()) key = hash(whole.text() + std::to_string(nvrtc_.version()));
+    return status;
+  }
   // The assembler's log.
-  core::Status log_of(const Config& config, int capability, std::string& log) const {
-    const std::string architecture = choose_architecture(capability, nvrtc_.capabilities());
+  core::Status log_of(const Job& job, const std::string& key, std::string& log) const {
+    const std::string architecture = architecture_of(job);
     if (architecture.empty()) {
       return core::Status::unsupported(nvrtc_.path() + " does not compile for " +
-                                       std::to_string(capability));
+                                       std::to_string(job.facts->capability()));
     }
     const Unit* unit = nullptr;
-    BinaryKey key;
-    core::Status status = find_unit(config.source(), unit);
-    if (status.ok()) status = binary_key(config, architecture, key);
+    const core::Status status = find_unit(job.config().source(), unit);
     if (!status.ok()) return status;
-    const std::string path =
-        logs_ + "/" + hash(key.text() + std::to_string(nvrtc_.version())) + ".log";
+    const std::string path = logs_ + "/" + key + ".log";
     if (!logs_.empty() && read(path, log)) return {};
     const Compiled compiled =
-        nvrtc_.compile(*unit, header_text(config), compile_options(), architecture);
+        nvrtc_.compile(*unit, header_text(job.config()), compile_options(), architecture);
     log = compiled.log;
     if (compiled.status.ok() && !logs_.empty()) std::ofstream(path) << log;
     return compiled.status;
   }
 
  private:
+  [[nodiscard]] std::string architecture_of(const Job& job) const {
+    return choose_architecture(job.facts->capability(), nvrtc_.capabilities());
+  }
   static bool read(const std::string& path, std::string& text) {
     const std::ifstream file(path);
     std::ostringstream read;
@@ -206,20 +229,67 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, const
   return good;
 }
 
-// What is wrong with a Config, a line each.
-std::vector<std::string> problems_of(const Compiler& compiler, const Job& job) {
-  std::string log;
-  const core::Status status = compiler.log_of(job.specs[0].config, job.facts->capability(), log);
-  if (!status.ok()) return {status.message};
-  const ResourceReport report = read_resources(log);
-  std::vector<std::string> problems = report.notes;
+// What the assembler says of a Config, from the record unless `again`, and what is wrong with it.
+Outcome examine(const Compiler& compiler, const ResourceRecord& record, const Job& job,
+                bool again) {
+  Outcome outcome;
+  core::Status status = compiler.key_of(job, outcome.key);
+  const auto recorded = record.find(outcome.key);
+  if (recorded) outcome.report = *recorded;
+  if (status.ok() && (!recorded || again)) {
+    std::string log;
+    status = compiler.log_of(job, outcome.key, log);
+    outcome.compiled = true;
+    outcome.report = read_resources(log);
+    if (recorded && status.ok() && outcome.report != *recorded) {
+      outcome.problems.emplace_back("compiles to other resources than the record has");
+    }
+  }
+  if (!status.ok()) {
+    outcome.problems.push_back(status.message);
+    return outcome;
+  }
+  const std::vector<std::string>& notes = outcome.report.notes;
+  outcome.problems.insert(outcome.problems.end(), notes.begin(), notes.end());
   for (const KernelSpec& spec : job.specs) {
     const bool last_resort = spec.config.get("warps") == 2;
-    const std::string problem =
-        flaw_of(report, spec, *job.facts, last_resort ? kMostSpilledOfLastResort : kMostSpilled);
-    if (!problem.empty()) problems.push_back(problem);
+    const std::string problem = flaw_of(outcome.report, spec, *job.facts,
+                                        last_resort ? kMostSpilledOfLastResort : kMostSpilled);
+    if (!problem.empty()) outcome.problems.push_back(problem);
   }
-  return problems;
+  return outcome;
+}
+
+// By `threads` threads; in the order of jobs.
+std::vector<Outcome> examine_all(const Compiler& compiler, const ResourceRecord& record,
+                                 const std::vector<Job>& jobs, const Options& options) {
+  std::vector<Outcome> outcomes(jobs.size());
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < options.jobs; ++i) {
+    threads.emplace_back([&] {
+      for (std::size_t at = next++; at < jobs.size(); at = next++) {
+        const bool again = options.check > 0 && at % options.check == 0;
+        outcomes[at] = examine(compiler, record, jobs[at], again);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+// Prints what is wrong with each Config; returns the number of those.
+std::size_t print_problems(const std::vector<Job>& jobs, const std::vector<Outcome>& outcomes) {
+  std::size_t failed = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (outcomes[i].problems.empty()) continue;
+    ++failed;
+    std::printf("FAILED %d %s\n", jobs[i].facts->capability(), to_string(jobs[i].config()).c_str());
+    for (const std::string& problem : outcomes[i].problems) {
+      std::printf("  %s\n", problem.c_str());
+    }
+  }
+  return failed;
 }
 
 // The numbers of the element types, then "90 sm80/forward.cu alibi=0 ..." for each Config, in the
@@ -259,37 +329,34 @@ int run(const Options& options) {
   for (const int capability : options.architectures) {
     good = collect(calls, capability, options, jobs) && good;
   }
-  const Compiler compiler(*nvrtc, options.logs);
-  std::vector<std::vector<std::string>> problems(jobs.size());
-  std::atomic<std::size_t> next{0};
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < options.jobs; ++i) {
-    threads.emplace_back([&] {
-      for (std::size_t at = next++; at < jobs.size(); at = next++) {
-        problems[at] = problems_of(compiler, jobs[at]);
-      }
-    });
+  ResourceRecord record;
+  if (!options.record.empty() && !options.write && !record.read(options.record)) {
+    std::printf("FAILED: %s has a line that is no kernel's\n", options.record.c_str());
+    return 1;
   }
-  for (std::thread& thread : threads) thread.join();
-  std::size_t failed = 0;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (problems[i].empty()) continue;
-    ++failed;
-    std::printf("FAILED %d %s\n", jobs[i].facts->capability(),
-                to_string(jobs[i].specs[0].config).c_str());
-    for (const std::string& problem : problems[i]) std::printf("  %s\n", problem.c_str());
-  }
+  const std::vector<Outcome> outcomes =
+      examine_all(Compiler(*nvrtc, options.logs), record, jobs, options);
+  const std::size_t failed = print_problems(jobs, outcomes);
+  const auto compiled = std::count_if(outcomes.begin(), outcomes.end(),
+                                      [](const Outcome& one) { return one.compiled; });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::printf("%zu compiled with NVRTC %s, %zu failed, in %.0f s on %u threads\n", jobs.size(),
-              version_text(nvrtc->version()).c_str(), failed, seconds, options.jobs);
+  std::printf(
+      "%zd compiled with NVRTC %s and %zd taken from the record, %zu failed, in %.0f s on "
+      "%u threads\n",
+      compiled, version_text(nvrtc->version()).c_str(),
+      static_cast<std::ptrdiff_t>(jobs.size()) - compiled, failed, seconds, options.jobs);
+  if (options.write) {
+    for (const Outcome& one : outcomes) record.add(one.key, one.report);
+    good = record.write(options.record) && good;
+  }
   return good && failed == 0 ? 0 : 1;
 }
 
 int usage() {
   std::fprintf(stderr,
                "usage: attn_cuda_configs [--arch 80,90,120] [--every-type] [--jobs N] "
-               "[--logs FOLDER] [--list]\n");
+               "[--logs FOLDER] [--list] [--record FILE [--check N | --write]]\n");
   return 2;
 }
 
@@ -307,6 +374,12 @@ int parse_and_run(const std::vector<std::string>& words) {
       options.jobs = static_cast<unsigned>(std::max(1, std::atoi(words[++i].c_str())));
     } else if (words[i] == "--logs" && more) {
       options.logs = words[++i];
+    } else if (words[i] == "--record" && more) {
+      options.record = words[++i];
+    } else if (words[i] == "--check" && more) {
+      options.check = static_cast<std::size_t>(std::max(0, std::atoi(words[++i].c_str())));
+    } else if (words[i] == "--write") {
+      options.write = true;
     } else if (words[i] == "--every-type") {
       options.every_type = true;
     } else if (words[i] == "--list") {
@@ -315,7 +388,7 @@ int parse_and_run(const std::vector<std::string>& words) {
       return usage();
     }
   }
-  if (options.architectures.empty()) return usage();
+  if (options.architectures.empty() || (options.write && options.record.empty())) return usage();
   return options.list ? list_configs(options) : run(options);
 }
 

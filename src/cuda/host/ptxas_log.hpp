@@ -15,11 +15,13 @@ struct Resources {
   int spill_stores = 0;  // bytes
   int spill_loads = 0;
   int shared_bytes = 0;  // static, of a block
+  bool operator==(const Resources&) const = default;
 };
 
 struct ResourceReport {
   std::vector<Resources> kernels;
   std::vector<std::string> notes;  // C7504 to C7517: each costs speed
+  bool operator==(const ResourceReport&) const = default;
 };
 
 ResourceReport read_resources(std::string_view log);
