@@ -14,7 +14,7 @@
 // --logs keeps the assembler's logs, so that only what changed is compiled the next time.
 // --record reads what the assembler said before from FILE (resource_record.hpp) and compiles what
 // is not in it, and with --check every N-th of what is, which must say the same again. --write
-// writes FILE anew.
+// writes FILE again.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
