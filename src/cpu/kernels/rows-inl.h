@@ -169,6 +169,15 @@ HWY_INLINE void PrefetchRow(const char* row, std::int64_t bytes) {
 }
 inline constexpr std::int64_t kRowsAhead = 8;
 
+// Decode reads each key once, so memory bounds it: as many bytes ahead as keep a core's requests
+// busy, into L2, because L1 can wait for fewer lines.
+inline constexpr std::int64_t kBytesAhead = std::int64_t{8} << 10;
+HWY_INLINE void PrefetchRowToL2(const char* row, std::int64_t bytes) {
+  if (row == nullptr) return;
+  asm volatile("");  // as PrefetchRow
+  for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+}
+
 // A tile of keys or values of one key head: rows [j0, j0 + count) of the entry, then zeros up to
 // `tile` rows. Row-major [tile x padded]. `more`: rows after them that are read next.
 template <class T>
@@ -218,6 +227,25 @@ HWY_INLINE void TransposeFourRows(const T* HWY_RESTRICT rows, std::int64_t padde
   for (; c < dim; ++c) {
     for (std::int64_t j = 0; j < 4; ++j) out[c * ld + j] = rows[j * padded + c];
   }
+}
+
+// The same for decode; `more`: how many rows come after them.
+template <class T>
+HWY_INLINE void LoadDecodeTile(const Call& call, const StridedTensor& rows, const Entry& entry,
+                               std::int64_t head, std::int64_t j0, std::int64_t count,
+                               std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out,
+                               std::int64_t more) {
+  const float descale = rows.descale(entry.b, head);
+  const std::int64_t bytes = dim * core::element_size(rows.dtype);
+  const std::int64_t ahead = std::max(kRowsAhead, kBytesAhead / std::max<std::int64_t>(bytes, 1));
+  const auto address = [&](std::int64_t j) {
+    return row_address(call, rows, entry.b, entry.first_kv, j0 + j, head);
+  };
+  for (std::int64_t j = 0; j < count; ++j) {
+    if (j + ahead < count + more) PrefetchRowToL2(address(j + ahead), bytes);
+    LoadRow(rows.dtype, address(j), dim, padded, out + j * padded, descale);
+  }
+  std::fill(out + count * padded, out + tile * padded, T(0));
 }
 
 // The transpose of LoadKeyTile's result: out[dim x tile]. `rows` holds four converted rows.

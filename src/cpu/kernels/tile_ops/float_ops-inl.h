@@ -71,8 +71,10 @@ class FloatOps {
       x_.k_t = static_cast<T*>(packed_.k) + first * qk_;
       x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
     } else if (config_.gemv != 0) {
-      LoadKeyTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k);
-      LoadKeyTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo), x_.v);
+      const std::int64_t more = entry.len_kv - j0 - keys;
+      LoadDecodeTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, more);
+      LoadDecodeTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
+                     x_.v, more);
     } else {
       ConvertTile(call_, config_, entry, head, j0, keys, x_.row_buffer, x_.k_t, x_.v);
     }
