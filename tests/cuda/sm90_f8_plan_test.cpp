@@ -56,11 +56,12 @@ TEST(CudaSm90F8Plan, TypesAndTiles) {
       {d128 + "dtype_out=f16 dtype_kv=f8e5m2", DType::f8e5m2, DType::f16, false, 128, 128, 0},
       {d128 + "dtype_out=f32", DType::f8e4m3, DType::bf16, true, 128, 128, 0},
       {d128 + "mask=qk", DType::f8e4m3, DType::bf16, false, 128, 64, 0},
-      {"len_q=64 len_kv=4097 dim_qk=128 dim_vo=128", DType::f8e4m3, DType::bf16, false, 128, 128,
+      {"len_q=64 len_kv=16385 dim_qk=128 dim_vo=128", DType::f8e4m3, DType::bf16, false, 128, 128,
        8},
-      {"len_q=64 len_kv=4096", DType::f8e4m3, DType::bf16, false, 192, 128, 0},
-      {"len_q=64 len_kv=4097", DType::f8e4m3, DType::bf16, false, 128, 128, 8},
-      {"len_q=64 len_kv=9000 dim_qk=256 dim_vo=256", DType::f8e4m3, DType::bf16, false, 128, 64, 0},
+      {"len_q=64 len_kv=16384", DType::f8e4m3, DType::bf16, false, 192, 128, 0},
+      {"len_q=64 len_kv=16385", DType::f8e4m3, DType::bf16, false, 128, 128, 8},
+      {"len_q=64 len_kv=20000 dim_qk=256 dim_vo=256", DType::f8e4m3, DType::bf16, false, 128, 64,
+       0},
   };
   for (const Expected& e : expected) {
     SCOPED_TRACE(e.problem);

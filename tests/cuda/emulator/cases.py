@@ -349,8 +349,8 @@ F8 = (
     ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=128 dim_vo=128"),
     ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=64 dim_vo=64 causal"),
     ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=256 dim_vo=256"),
-    ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=5000 dim_qk=128 dim_vo=128"),
-    ("", "heads_q=1 heads_kv=1 len_q=4200 len_kv=4200 dim_qk=64 dim_vo=64 causal"),
+    ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16400 dim_qk=128 dim_vo=128"),
+    ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16500 dim_qk=64 dim_vo=64 causal"),
 )
 PASSES = (("forward", FORWARD), ("backward", BACKWARD))
 

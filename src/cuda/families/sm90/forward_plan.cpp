@@ -23,9 +23,9 @@ constexpr std::int64_t kShortCausalDim64 = 2048;
 constexpr std::int64_t kShortCausalDim128 = 1024;
 // Keys and values of the heads in work may fill 5/8 of L2; Q, O and scores use the rest.
 constexpr std::int64_t kL2PartsForKv = 5;
-// f8: tensor cores keep about 14 bits of a sum, and cut off the rest with every 32 keys. From this
-// many keys on, P V is summed up in f32 after every kF8AccumulateTiles tiles (docs: "f8").
-constexpr std::int64_t kF8LongRow = 4096;
+// f8: tensor cores keep about 14 bits of a sum, and cut off the rest with every 32 keys. In rows of
+// more keys than this P V is added up in f32 after every kF8AccumulateTiles tiles (docs: "f8").
+constexpr std::int64_t kF8LongRow = 16384;
 constexpr int kF8AccumulateTiles = 8;
 
 struct Tiles {
@@ -74,7 +74,7 @@ constexpr Tiles kF8Dim64Scores{
 constexpr Tiles kF8Dim128{.dim = 128,
                           .tile_q = 128,
                           .tile_kv = 128,
-                          .stages = 2,
+                          .stages = 3,
                           .q_stages = 2,
                           .o_columns = 128,
                           .raw_stages = 2};

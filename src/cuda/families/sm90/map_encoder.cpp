@@ -52,7 +52,7 @@ void MapEncoder::scores(std::string_view name, const TensorView& view, const Ext
     return;
   }
   const std::int64_t bytes = size_of(view.dtype);
-  const auto row_bytes = static_cast<std::uint32_t>(tile_kv * bytes >= 128 ? 128 : 64);
+  const auto row_bytes = static_cast<std::uint32_t>(tile_kv * bytes % 128 == 0 ? 128 : 64);
   const auto keys = static_cast<std::uint32_t>(row_bytes / bytes);
   encode_tiles(name, {score_rows(view, extent), kScoreRows, keys, row_bytes}, map);
 }

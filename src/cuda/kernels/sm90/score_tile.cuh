@@ -30,7 +30,7 @@ struct ScoreReads {
 // of that width, so that the 8 rows of a fragment are read without bank conflicts.
 template <int bytes, int keys>
 struct ScoreTile : ScoreReads<ScoreTile<bytes, keys>> {
-  static constexpr int kRowBytes = keys * bytes >= 128 ? 128 : 64;
+  static constexpr int kRowBytes = keys * bytes % 128 == 0 ? 128 : 64;
   static constexpr int kBoxes = keys * bytes / kRowBytes;
   static constexpr int kBoxBytes = 64 * kRowBytes;
   static constexpr int kBytes = kBoxes * kBoxBytes;
