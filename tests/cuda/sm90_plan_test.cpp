@@ -89,13 +89,13 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
             "sm90: takes up to 4194304 queries with kv_begin or kv_end");
   EXPECT_EQ(reason(kLong + "bias=hqk dbias dq=0 dk=0 dv=0"),
             "sm90: has no kernel for the gradient of a bias alone");
-  EXPECT_EQ(reason(kLong + "bias=hqk softcap"), "sm90: has no backward with softcap and a bias");
+  EXPECT_EQ(reason(kLong + "bias=hqk softcap"),
+            "sm90: has no backward with softcap and an f32 bias up to dim 128");
   EXPECT_EQ(reason(kLong + "mask=bq"), "sm90: takes no bias or mask that broadcasts keys");
   EXPECT_EQ(reason(kLong + "bias=hqk mask=qk dtype_bias=f32"),
             "sm90: needs 238848 bytes of shared memory, a block has 232448");
   const std::string wide = kLong + "dim_qk=192 dim_vo=192 ";
   EXPECT_EQ(reason(wide, Access::vector), "sm90: needs the access tma, the call's is vector");
-  EXPECT_EQ(reason(wide + "bias=hqk softcap"), "sm90: has no backward with softcap and a bias");
   EXPECT_EQ(reason("dim_qk=256 dim_vo=256 len_q=196609 len_kv=64 kv_end"),
             "sm90: needs 232456 bytes of shared memory, a block has 232448");
   EXPECT_EQ(reason("len_q=0 len_kv=8"), "sm90: takes no sizes of 0");
@@ -115,6 +115,8 @@ TEST(CudaSm90Plan, BackwardsOfTheUsualShapes) {
       {kLong + "dim_qk=128 dim_vo=128 causal", 128, 64, 197888, 32 * 2 * 16},
       {kLong + "softcap causal", 64, 128, 198912, 32 * 2 * 16},
       {kLong + "softcap dropout", 128, 64, 197888, 32 * 2 * 16},
+      {kLong + "softcap bias=hk", 128, 64, 197888 + 512, 32 * 2 * 16},
+      {kLong + "softcap bias=hqk dtype_bias=f16", 128, 64, 197888 + 16384, 32 * 2 * 16},
       {kLong + "mask=qk", 64, 128, 198912 + 16384, 32 * 2 * 16},
       {kLong + "bias=hqk dtype_bias=bf16", 64, 128, 198912 + 32768, 32 * 2 * 16},
       {kLong + "bias=hqk dtype_bias=f32", 128, 64, 197888 + 32768, 32 * 2 * 16},
@@ -179,7 +181,8 @@ TEST(CudaSm90Plan, BackwardsAboveDim128) {
       {kLong + "dim_qk=256 dim_vo=256 softcap", 256, 64, 205056, 64 * 2 * 16},
       {kLong + "dim_qk=192 dim_vo=192 dropout", 192, 80, 211200, 52 * 2 * 16},
       {kLong + "dim_qk=192 dim_vo=128 softcap dropout", 192, 96, 205056, 43 * 2 * 16},
-      {kLong + "dim_qk=256 dim_vo=256 bias=hqk mask=qk", 256, 64, 205056 + 20480, 64 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 bias=hqk mask=qk softcap", 256, 64, 205056 + 20480,
+       64 * 2 * 16},
       {kLong + "dim_qk=192 dim_vo=128 bias=hqk mask=qk", 192, 64, 184576, 64 * 2 * 16},
       {kLong + "dim_qk=256 dim_vo=256 bias=hk mask=bk kv_end", 256, 80, 231680 + 512 + 16,
        52 * 2 * 16}};
@@ -267,6 +270,7 @@ TEST(CudaSm90Plan, GradientsOfABias) {
       {"bias=qk dtype_bias=f32", 2, {post, convert}},
       {"bias=hqk dtype_bias=bf16 deterministic", 0, {post, "attn_bias_gradient"}},
       {"bias=bhk dtype_bias=bf16", 0, {post, "attn_bias_gradient"}},
+      {"bias=bhqk dtype_bias=bf16 softcap", 0, {post, "attn_bias_gradient"}},
       {"bias=bhqk dtype_bias=bf16 dim_qk=256 dim_vo=256", 0, {post, "attn_bias_gradient"}},
       {"bias=qk deterministic batch=1 heads_q=1 heads_kv=1", 2, {post, convert}},
       {"bias=qk deterministic len_q=128 len_kv=128",

@@ -243,6 +243,20 @@ BACKWARD = (
         "heads_q=2 heads_kv=2 len_q=300 len_kv=500 dim_qk=256 dim_vo=256 window_left=60"
         " window_right=20",
     ),
+    (
+        "softcap=5",
+        "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=bhqk"
+        " dtype_bias=bf16 dbias softcap causal",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=k dtype_bias=f16"
+        " softcap alibi dropout",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=256 dim_vo=256 bias=hqk softcap dropout",
+    ),
     # A bias or mask that broadcasts queries.
     (
         "lengths=varied",

@@ -40,14 +40,14 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
 }
 
 // dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
-// with ALiBi or dropout exceeds the registers of 128 queries, some biases and masks shared memory:
-// these use the tiles of dim 128 and multiply zeros in the columns past 64.
+// with ALiBi, a bias or dropout exceeds the registers of 128 queries, some biases and masks shared
+// memory: these use the tiles of dim 128 and multiply zeros in the columns past 64.
 Tiles tiles_of(const Problem& p) {
   constexpr Tiles kDim64{.dim = 64, .tile_q = 128};
   constexpr Tiles kDim128{.dim = 128, .tile_q = 64};
   if (needs_wide_backward(p)) return {.dim = wide_backward_dim(p), .tile_q = kWideTileQ};
   if (std::max(p.dim_qk, p.dim_vo) > 64) return kDim128;
-  if (p.softcap && (p.alibi || p.dropout)) return kDim128;
+  if (p.softcap && (p.alibi || p.dropout || p.bias.given)) return kDim128;
   return shared_bytes_of(p, kDim64) <= kSharedPerBlock ? kDim64 : kDim128;
 }
 
@@ -62,7 +62,11 @@ std::string type_refusal(const Problem& p) {
 
 std::string option_refusal(const Problem& p) {
   if (p.dbias && !(p.dq || p.dk || p.dv)) return "has no kernel for the gradient of a bias alone";
-  if (p.softcap && p.bias.given) return "has no backward with softcap and a bias";
+  // The loads of a tile take registers that the derivative of softcap needs: 772 bytes would spill.
+  const bool f32_tile = p.bias.given && p.bias.q && p.bias_type() == DType::f32;
+  if (p.softcap && f32_tile && !needs_wide_backward(p)) {
+    return "has no backward with softcap and an f32 bias up to dim 128";
+  }
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && !extent->kv) return "takes no bias or mask that broadcasts keys";
   }
@@ -124,7 +128,8 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   const bool one_owner =
       p.bias.q && (p.bias.batch || p.batch == 1) && (p.bias.head || p.heads_q == 1);
   const bool as_rounded = p.dbias_type() == p.dtype && !p.accumulate && !p.nonfinite_zero;
-  if (needs_wide_backward(p)) return Dbias::apart;
+  // With softcap, dS is that of the scores before the cap; the bias is added after it.
+  if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
   return can_sum_bias_gradient(p, facts) ? Dbias::summed : Dbias::apart;
 }

@@ -89,10 +89,11 @@ struct Consumer {
     ptx::WgmmaWait<1>();
     ModifyScores(options, stage, s);
     ComputeP<kPartial>(stage, i0, s);
-    if constexpr (kScoreTiles) Release(BackwardBarriers::kScoresFree);
+    if constexpr (kScoreTiles && !kRereadsBias) Release(BackwardBarriers::kScoresFree);
     options.GenerateBits(i0, keys.j0 + WarpKey(), s);
     ptx::WgmmaWait<0>();
     ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
+    if constexpr (kRereadsBias) Release(BackwardBarriers::kScoresFree);
     if constexpr (kSumsDbias) AddDbias(head, i0, dp, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
@@ -280,19 +281,24 @@ struct Consumer {
   __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, const Scores& s,
                                             Scores& dp, Fragments& p_pairs,
                                             Fragments& ds_pairs) const {
+    float bias[8] = {};
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
       const float2 delta = LoadRows(kShared.delta, stage, i);
       float2 lse{};
       if constexpr (kSoftcap) lse = LoadRows(kShared.lse, stage, i);
+      if constexpr (kRereadsBias) {
+        if (i % 2 == 0) BiasReader{base + kShared.score, WarpKey()}.Load(i / 2, bias);
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float x = s[4 * i + 2 * h];
         float y = s[4 * i + 2 * h + 1];
         float2 slope{1.0f, 1.0f};
         if constexpr (kSoftcap) {
-          slope = {options.Slope(p.common, x, lse.x, 8 * i, 8 * h),
-                   options.Slope(p.common, y, lse.y, 8 * i + 1, 8 * h)};
+          const int n = i % 2 * 4 + 2 * h;
+          slope = {options.Slope(p.common, x, lse.x, 8 * i, 8 * h, bias[n]),
+                   options.Slope(p.common, y, lse.y, 8 * i + 1, 8 * h, bias[n + 1])};
           x = ptx::Exp2(x);
           y = ptx::Exp2(y);
         }

@@ -102,15 +102,11 @@ struct MaskReader {
   using Layout = ScoreTile<1, kTileKv>;
   unsigned even;  // addresses of this lane's first key and even or odd query
   unsigned odd;
-  bool hides_row[2];  // if the mask broadcasts queries: this lane's keys
 
   __device__ __forceinline__ MaskReader(unsigned tile, int key) {
     const int lane = ptx::RereadThreadIdx() % 32;
     if constexpr (kMaskRow) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        hides_row[h] = ptx::LoadShared8(tile + ScoreRow<1>::At(0, key + lane / 4 + 8 * h)) == 0;
-      }
+      even = tile + ScoreRow<1>::At(0, key + lane / 4);
       return;
     }
     even = tile + Layout::At(lane % 4 * 2, key + lane / 4);
@@ -118,7 +114,7 @@ struct MaskReader {
   }
   // Whether key 8 h is hidden from query 8 i + `query` (0 or 1).
   __device__ __forceinline__ bool Hides(int i, int h, int query) const {
-    if constexpr (kMaskRow) return hides_row[h];
+    if constexpr (kMaskRow) return ptx::LoadShared8(even + static_cast<unsigned>(8 * h)) == 0;
     const int offset = i / 8 * Layout::kBytes + i % 8 * 8 * Layout::kRowBytes + 8 * h;
     return ptx::LoadShared8((query == 0 ? even : odd) + static_cast<unsigned>(offset)) == 0;
   }

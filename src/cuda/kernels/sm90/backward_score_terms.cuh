@@ -12,6 +12,8 @@ using shared::kHasScoreMod;
 inline constexpr bool kSoftcap = config::softcap != 0;
 inline constexpr bool kAlibi = config::alibi != 0;
 inline constexpr bool kDropout = config::dropout != 0;
+// Whether the bias is read again for the derivative of softcap.
+inline constexpr bool kRereadsBias = kSoftcap && kBiasBytes > 0;
 
 // The options of a step. Elements are named by their query and key, counted from this thread's
 // first.
@@ -39,8 +41,9 @@ struct ScoreTerms {
   // The derivative of softcap, from log2(P) and lse: log2(P) + lse is the score. Within [0, 1],
   // also for hidden keys and rows without keys, where the sum is -inf or NaN.
   __device__ __forceinline__ float Slope(const shared::Arguments& a, float log2_p, float lse,
-                                         int query, int key) const {
+                                         int query, int key, float bias) const {
     float capped = log2_p + lse;
+    if constexpr (kBiasBytes > 0) capped = fmaf(-shared::kLog2E, bias, capped);
     if constexpr (kAlibi) capped = fmaf(score.slope, fabsf(Distance(query, key)), capped);
     const float ratio = capped * a.cap_unit;
     return __saturatef(fmaf(-ratio, ratio, 1.0f));

@@ -32,6 +32,10 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   }
 
  private:
+  using BiasLayout =
+      ScoreLayoutOf<kBiasBytes == 0 ? 2 : kBiasBytes, kTileKv, kBiasRow || kBiasBytes == 0>::Type;
+  using MaskLayout = ScoreLayoutOf<1, kTileKv, kMaskRow || kMaskBytes == 0>::Type;
+
   __device__ __forceinline__ void WaitForDs(const Visit& visit) const {
     barriers.Wait(WideBarriers::kDsReady + visit.step % kDsStages, visit.step / kDsStages);
   }
@@ -60,7 +64,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     ComputeP(lse, s);
     if (!keys.IsFull(visit.i0)) HidePartial(visit.i0, s);
     if constexpr (kMaskBytes > 0) HideByMask(s);
-    if constexpr (kScoreTiles) Release(WideBarriers::kScoresFree);
+    if constexpr (kScoreTiles && !kRereadsBias) Release(WideBarriers::kScoresFree);
     StoreP(terms, visit, lse, s);
     const int dout_stage = visit.step % kDoutStages;
     const int dout = kShared.dout + dout_stage * kDoutBytes;
@@ -112,16 +116,19 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     for (int i = 0; i < kTileKv / 8; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float2 bias{};
-        if constexpr (kBiasBytes > 0) {
-          bias = BiasLayout::Floats<config::bias_type>(base + kShared.score, Query(0) + 8 * h,
-                                                       8 * i + Column());
-        }
+        const float2 bias = LoadBias(i, h);
         float& x = s[4 * i + 2 * h];
         float& y = s[4 * i + 2 * h + 1];
         x = terms.Score<in_series>(p.common, x, 8 * h, 8 * i, bias.x, -lse[h]);
         y = terms.Score<in_series>(p.common, y, 8 * h, 8 * i + 1, bias.y, -lse[h]);
       }
+  }
+
+  // For elements 4 i + 2 h and the next.
+  __device__ __forceinline__ float2 LoadBias(int i, int h) const {
+    if constexpr (kBiasBytes == 0) return {};
+    return BiasLayout::Floats<config::bias_type>(base + kShared.score, Query(0) + 8 * h,
+                                                 8 * i + Column());
   }
 
   // P in f32; with softcap it stays log2(P), since the derivative follows from it.
@@ -136,9 +143,6 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       }
   }
 
-  using BiasLayout =
-      ScoreLayoutOf<kBiasBytes == 0 ? 2 : kBiasBytes, kTileKv, kBiasRow || kBiasBytes == 0>::Type;
-  using MaskLayout = ScoreLayoutOf<1, kTileKv, kMaskRow || kMaskBytes == 0>::Type;
   static constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
 
   // The keys that query i sees, counted from the tile's first.
@@ -203,6 +207,8 @@ struct ValueConsumer : WideConsumer<kDimVo> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         unsigned keeps = 0;
+        float2 bias{};
+        if constexpr (kRereadsBias) bias = LoadBias(i, h);
         if constexpr (kDropout) {
           keeps = shared::KeepFactors<false>(terms.dropout, bits[i / 2 % 2], i % 2, h);
         }
@@ -211,7 +217,8 @@ struct ValueConsumer : WideConsumer<kDimVo> {
           float& x = s[4 * i + 2 * h + e];
           float& exact_x = for_ds[2 * h + e];
           if constexpr (kSoftcap) {
-            const float slope = terms.Slope(p.common, x, lse[h], 8 * h, 8 * i + e);
+            const float slope =
+                terms.Slope(p.common, x, lse[h], 8 * h, 8 * i + e, e == 0 ? bias.x : bias.y);
             x = ptx::Exp2(x);
             exact_x = x * slope;
           } else {
@@ -225,6 +232,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       }
       ptx::StoreShared128(exact + kExactStep * i, for_ds[0], for_ds[1], for_ds[2], for_ds[3]);
     }
+    if constexpr (kRereadsBias) Release(WideBarriers::kScoresFree);
     ptx::NamedBarrierArrive(ExactReady(), kThreadsOfTwoWarps);
     barriers.Wait(WideBarriers::kPFree, visit.step + 1);
     const unsigned to = PairsAt(base + kShared.p);
