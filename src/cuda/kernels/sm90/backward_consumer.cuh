@@ -267,8 +267,8 @@ struct Consumer {
           if (kHidesAfter && 8 * i + 1 > last[h]) y = kHidden;
         }
         if constexpr (kMaskBytes > 0) {
-          if (mask.Hides(i, h, 0)) x = kHidden;
-          if (mask.Hides(i, h, 1)) y = kHidden;
+          mask.Hide(i, h, 0, kHidden, x);
+          mask.Hide(i, h, 1, kHidden, y);
         }
       }
     }

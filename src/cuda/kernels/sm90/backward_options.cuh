@@ -102,21 +102,32 @@ struct MaskReader {
   using Layout = ScoreTile<1, kTileKv>;
   unsigned even;  // addresses of this lane's first key and even or odd query
   unsigned odd;
+  unsigned keeps_row[2];  // if the mask broadcasts queries, of this lane's keys: all bits or none
 
   __device__ __forceinline__ MaskReader(unsigned tile, int key) {
     const int lane = ptx::RereadThreadIdx() % 32;
     if constexpr (kMaskRow) {
-      even = tile + ScoreRow<1>::At(0, key + lane / 4);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned at = tile + ScoreRow<1>::At(0, key + lane / 4 + 8 * h);
+        keeps_row[h] = ptx::LoadShared8(at) == 0 ? 0 : ~0u;
+      }
       return;
     }
     even = tile + Layout::At(lane % 4 * 2, key + lane / 4);
     odd = tile + Layout::At(lane % 4 * 2 + 1, key + lane / 4);
   }
-  // Whether key 8 h is hidden from query 8 i + `query` (0 or 1).
-  __device__ __forceinline__ bool Hides(int i, int h, int query) const {
-    if constexpr (kMaskRow) return ptx::LoadShared8(even + static_cast<unsigned>(8 * h)) == 0;
+  // Hides key 8 h from query 8 i + `query` (0 or 1) if the mask does.
+  __device__ __forceinline__ void Hide(int i, int h, int query, float hidden, float& x) const {
+    if constexpr (kMaskRow) {
+      // By bits: conditions that many elements share become branches, which serialize wgmma.
+      x = __uint_as_float((__float_as_uint(x) & keeps_row[h]) |
+                          (__float_as_uint(hidden) & ~keeps_row[h]));
+      return;
+    }
     const int offset = i / 8 * Layout::kBytes + i % 8 * 8 * Layout::kRowBytes + 8 * h;
-    return ptx::LoadShared8((query == 0 ? even : odd) + static_cast<unsigned>(offset)) == 0;
+    if (ptx::LoadShared8((query == 0 ? even : odd) + static_cast<unsigned>(offset)) == 0)
+      x = hidden;
   }
 };
 
