@@ -89,6 +89,20 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
   return seen;
 }
 
+// Asks for all keys and values of a short sequence, before its queries are loaded: its few rows are
+// at an end before a prefetch some rows ahead is of use.
+inline void PrefetchShort(const Call& call, const Config& config, const Entry& entry,
+                          std::int64_t head_kv) {
+  if (config.pack_keys || entry.len_kv > config.tile_kv) return;
+  for (const StridedTensor* rows : {&call.k, &call.v}) {
+    const std::int64_t dim = rows == &call.k ? call.problem.dim_qk : call.problem.dim_vo;
+    for (std::int64_t j = 0; j < entry.len_kv; ++j) {
+      PrefetchRow(row_address(call, *rows, entry.b, entry.first_kv, j, head_kv),
+                  dim * core::element_size(rows->dtype));
+    }
+  }
+}
+
 // For each strip of a tile of rows, the smallest range that holds all keys that its rows see. Most
 // strips of a tile with a window see nothing of a tile of keys, and that shouldn't take a look at
 // each row.
@@ -152,6 +166,7 @@ void ForwardTask(const Call& call, const Config& config,
       std::min(config.tile_rows, call.numbers.heads_per_kv * entry.rows_q - row0);
   if (count <= 0) return;
 
+  PrefetchShort(call, config, entry, head_kv);
   Ops ops(call, config, shared.packed, memory);
   const Scratch<T>& x = ops.state();
   const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, count, ops);
