@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
@@ -148,8 +150,17 @@ TEST_F(Bf16Engines, Softmax) {
     std::vector<float> row_sum{0.0F, 0.0F, 0.0F, 3.0F};
     std::vector<float> acc(4 * kDim, 1.0F);
     constexpr float kScale = 0.25F;
-    engine->softmax(
-        {s.data(), kCols, 4, kCols, kScale, row_max.data(), row_sum.data(), acc.data(), kDim, {}});
+    engine->softmax({s.data(),
+                     kCols,
+                     4,
+                     kCols,
+                     kScale,
+                     row_max.data(),
+                     row_sum.data(),
+                     acc.data(),
+                     kDim,
+                     {},
+                     {}});
     EXPECT_EQ(row_max[0], kScale * 16.0F);
     EXPECT_EQ(row_max[1], -kInfinity);
     EXPECT_EQ(row_sum[1], 0.0F);
@@ -166,6 +177,54 @@ TEST_F(Bf16Engines, Softmax) {
         sum += expected;
       }
       EXPECT_NEAR(row_sum[static_cast<std::size_t>(r)], sum, sum * 1e-6);
+    }
+  }
+}
+
+// Ranges, masks and missing pages as bits; lengths that are no multiple of 64 columns.
+TEST_F(Bf16Engines, FindsVisiblePairs) {
+  constexpr std::int64_t kCols = 96;
+  constexpr std::int64_t kSeenRows = 5;
+  std::mt19937 random(3);
+  std::vector<std::uint8_t> mask(kCols);
+  std::vector<std::uint8_t> missing(kCols);
+  for (std::uint8_t& byte : mask) byte = static_cast<std::uint8_t>(random() % 3 * 100);
+  for (std::uint8_t& byte : missing) byte = static_cast<std::uint8_t>(random() % 4 == 0 ? 255 : 0);
+  const Bf16SeenRow rows[kSeenRows] = {{0, kCols, nullptr, nullptr},
+                                       {7, 71, mask.data(), nullptr},
+                                       {0, 33, mask.data(), missing.data()},
+                                       {64, 65, nullptr, missing.data()},
+                                       {40, 40, mask.data(), nullptr}};
+  for (const Bf16Engine* engine : engines()) {
+    std::vector<std::uint32_t> words(kSeenRows * kCols / kVisibleBits, 0xAAAAAAAAU);
+    EXPECT_TRUE(engine->find_visible(rows, kSeenRows, kCols, words.data()));
+    for (std::int64_t r = 0; r < kSeenRows; ++r) {
+      for (std::int64_t c = 0; c < kCols; ++c) {
+        const auto at = static_cast<std::size_t>(c);
+        const Bf16SeenRow& row = rows[r];
+        const bool seen = c >= row.begin && c < row.end && (row.mask == nullptr || mask[at] != 0) &&
+                          (row.missing == nullptr || missing[at] == 0);
+        const std::uint32_t word = words[static_cast<std::size_t>((r * kCols + c) / kVisibleBits)];
+        EXPECT_EQ((word >> (c % kVisibleBits)) & 1U, seen ? 1U : 0U) << r << " " << c;
+      }
+    }
+    EXPECT_FALSE(engine->find_visible(rows + 4, 1, kCols, words.data()));
+  }
+}
+
+TEST_F(Bf16Engines, TransposesSums) {
+  constexpr std::int64_t kFrom = 48;
+  constexpr std::int64_t kTo = 20;
+  alignas(64) float from[16 * kFrom];
+  float to[16 * kTo];
+  for (std::size_t n = 0; n < std::size(from); ++n) from[n] = static_cast<float>(n);
+  for (const Bf16Engine* engine : engines()) {
+    std::fill(std::begin(to), std::end(to), -1.0F);
+    engine->transpose_sums(from + 16, kFrom, to, kTo);
+    for (std::int64_t j = 0; j < 16; ++j) {
+      for (std::int64_t c = 0; c < kTo; ++c) {
+        EXPECT_EQ(to[j * kTo + c], c < 16 ? from[16 + c * kFrom + j] : -1.0F) << j << " " << c;
+      }
     }
   }
 }
