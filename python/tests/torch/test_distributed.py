@@ -36,7 +36,7 @@ def test_against_one_process():
 
 def test_dropout_masks():
     """Which pairs are dropped, bit for bit."""
-    run("distributed_masks.py", "2", "3")
+    run("distributed_masks.py", "4", "--few")
 
 
 def test_calls():
