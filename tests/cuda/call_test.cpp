@@ -398,7 +398,12 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
         for (const int splits : {1, 3}) {
           if (splits > 1 && !problem.bias.given) continue;
           const bool sums = problem.bias.given && splits == 1;
-          const Workspace w = lay_out(problem, {64, dim, turns, splits, sums, turns});
+          const Workspace w = lay_out(problem, {.tile_q = 64,
+                                                .dim = dim,
+                                                .dq_semaphores = turns ? 2 : 0,
+                                                .splits = splits,
+                                                .dbias_accum = sums,
+                                                .tile_counter = turns});
           std::int64_t end = 0;
           for (const Part& part : {w.lse_delta, w.row_ranges, w.q_ranges, w.dq_accum,
                                    w.dq_semaphore, w.dbias_accum, w.partials, w.tile_counter}) {

@@ -31,6 +31,11 @@ inline constexpr attn::device::sm90::ScoreTiles kTilesOfScores = attn::device::s
 inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
+// Few key tiles begin at different query tiles (backward_keys.cuh). Options have no registers left
+// for the tile to begin at: with it, their loops spill at dim 64.
+inline constexpr bool kBeginsApart = !kRowRanges && !kLengths && !kScoreTiles &&
+                                     config::left_bound == 0 && config::softcap == 0 &&
+                                     config::alibi == 0 && config::dropout == 0;
 
 // P is 2^kPShift too large: the rounded P, an operand of dV, would be subnormal in f16 below 6e-5.
 inline constexpr int kPShift = kDtype == config::f16 ? 8 : 0;

@@ -53,7 +53,6 @@ struct KeyTile {
   int j0;          // the first key
   int tile_begin;  // tiles of queries that see some key; with row_ranges `list` says which do
   int tile_end;
-  int tile_start;  // the first to visit
   TileList list;
   int full_begin;  // with `lengths`: tiles from [full_begin, full_end) are full
   int full_end;
@@ -92,6 +91,16 @@ struct KeyTile {
     return j0 + kTileKv <= seq.len_kv && i0 >= j0 + kTileKv - 1 + band.low &&
            (config::left_bound == 0 || i0 + kTileQ - 1 <= j0 + band.high);
   }
+  // How many tiles after tile_begin the block begins. Few blocks of a head begin at different
+  // tiles, so that they do not add to the same dQ at a time: 4 % faster with 512 keys, no gain with
+  // 2048. Causal ones do so anyway. In order they must not: a block could wait for one that is not
+  // running. Where this is not 0, tile_begin is.
+  __device__ __forceinline__ int Rotation(const Arguments& a) const {
+    if (!kBeginsApart || a.dq_ordered != 0 || band.low != -Band::kLimit || NumTiles(a) > 8) {
+      return 0;
+    }
+    return static_cast<int>(1ll * (j0 / kTileKv) * (tile_end - tile_begin) / NumTiles(a));
+  }
   // How many later tiles of keys visit a tile of queries, from i0, that the block visits.
   __device__ __forceinline__ int NumLaterVisitors(const Arguments& a, int i0) const {
     if constexpr (kRowRanges) return (QueryRanges(a)[i0 / kTileQ].y - 1) / kTileKv - j0 / kTileKv;
@@ -114,7 +123,6 @@ struct KeyTile {
     if constexpr (kRowRanges) {
       tile_begin = 0;
       tile_end = j0 < seq.len_kv ? (seq.len_q + kTileQ - 1) / kTileQ : 0;
-      tile_start = 0;
       return;
     }
     const int first = max(j0 + band.low, 0);
@@ -126,22 +134,16 @@ struct KeyTile {
     }
     tile_begin = first / kTileQ;
     tile_end = j0 < seq.len_kv && first <= last ? last / kTileQ + 1 : tile_begin;
-    // Few blocks of a head begin at different tiles, so that they do not add to the same dQ at a
-    // time: 4 % faster with 512 keys, no gain with 2048. Causal ones do so anyway. In order they
-    // must not: a block could wait for one that is not running.
-    tile_start = tile_begin;
-    if (a.dq_ordered == 0 && band.low == -Band::kLimit && NumTiles(a) <= 8) {
-      tile_start += static_cast<int>(1ll * tile * (tile_end - tile_begin) / NumTiles(a));
-    }
   }
 };
 
 // Calls visit(step, head, i0) for each tile of queries that sees the block's keys, in the order
-// that all roles share: heads outside, tiles inside, from keys.tile_start on and around.
+// that all roles share: heads outside, tiles inside, from keys.Rotation() on and around.
 template <class Visit>
 __device__ __forceinline__ void ForEachTile(const Arguments& a, const KeyTile& keys,
                                             const Visit& visit) {
   const int first_head = keys.head_kv * a.heads_per_kv;
+  const int rotation = keys.Rotation(a);
   int step = 0;
 #pragma unroll 1
   for (int head = first_head; head < first_head + a.heads_per_kv; ++head) {
@@ -149,11 +151,12 @@ __device__ __forceinline__ void ForEachTile(const Arguments& a, const KeyTile& k
       return kRowRanges ? keys.list.Next(tile, keys.tile_end) : tile;
     };
 #pragma unroll 1
-    for (int n = next(keys.tile_begin); n < keys.tile_end; n = next(n + 1), ++step) {
+    for (int n = next(keys.tile_begin + rotation); n < keys.tile_end + rotation;
+         n = next(n + 1), ++step) {
       int tile = n;
-      if constexpr (!kRowRanges) {
-        tile += keys.tile_start - keys.tile_begin;
-        if (tile >= keys.tile_end) tile -= keys.tile_end - keys.tile_begin;
+      // From the arguments, not keys.tile_end: a register less for the consumers.
+      if (kBeginsApart && tile >= (a.max_len_q + kTileQ - 1) / kTileQ) {
+        tile -= (a.max_len_q + kTileQ - 1) / kTileQ;
       }
       visit(step, head, tile * kTileQ);
     }
