@@ -30,8 +30,9 @@ from torch_cuda import machine
 
 ROUNDS = 5
 MOST_SETS = 64
-# Two kernels round bf16 results once each (2^-8), and their probabilities.
-RELATIVE_ERROR, ABSOLUTE_ERROR = 1.2e-2, 4e-4
+# Two kernels round bf16 results once each (2^-8), and their probabilities: with 1024 keys an o
+# near 0 then moves by up to 2^-10.
+RELATIVE_ERROR, ABSOLUTE_ERROR = 1.2e-2, 1e-3
 SPLITS = (1, 2, 3, 4, 6, 8, 11, 12, 16, 20, 24, 32, 33, 48, 64, 128)
 
 # dim, heads_q, heads_kv, batch, keys
@@ -140,15 +141,14 @@ def measure(cell: tuple[int, ...], args: argparse.Namespace) -> dict[str, object
             if name == "libattn":
                 raise
             print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
-    for name, made in list(replays.items()):
+    for name, made in replays.items():
+        if name == "libattn" and not torch.equal(made.first, made.results[0]):
+            raise SystemExit(f"{cell}: a replay of libattn differs from the call")
+        # Peers may add splits in another order in a replay.
         expected = replays["libattn"].first.float()
-        if not torch.allclose(made.first.float(), expected, RELATIVE_ERROR, ABSOLUTE_ERROR):
-            raise SystemExit(f"{cell}: libattn and {name} differ")
-        if not torch.equal(made.first, made.results[0]):
-            if name == "libattn":
-                raise SystemExit(f"{cell}: a replay of libattn differs from the call")
-            print(f"{cell}: not timed: a replay of {name} differs from the call", file=sys.stderr)
-            del replays[name]
+        for result in (made.first, made.results[0]):
+            if not torch.allclose(result.float(), expected, RELATIVE_ERROR, ABSOLUTE_ERROR):
+                raise SystemExit(f"{cell}: libattn and {name} differ")
     for _ in range(ROUNDS):
         for made in replays.values():
             made.sample(args.seconds)
