@@ -8,9 +8,8 @@
 // S and dP are computed transposed (keys are rows), because then P^T and dS^T, packed pairwise, are
 // the A fragments of dV += P^T dO and dK += dS^T Q. How the warps share the work:
 //   p_ds_in_smem = 0  a warp owns 16 or 32 keys with all of their dims. Only dS passes through
-//   shared
-//                     memory, for dQ. Scores are computed for a chunk of queries at a time, so that
-//                     S and dP take few registers next to dK and dV.
+//                     shared memory, for dQ. Scores are computed for a chunk of queries at a time,
+//                     so that S and dP take few registers next to dK and dV.
 //   p_ds_in_smem = 1  P and dS pass through shared memory, and the warps share keys and dims of dK
 //                     and dV: for dims above 64, where dK and dV of 32 keys exceed a warp's
 //                     registers.
