@@ -122,7 +122,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Rotates each pair (x[t], x[t + d/2]) of x [b, n, heads, d] by the angle of its position."""
     cos, sin = table[:, : x.shape[1]]  # each [n, 1, d/2]
     first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1).to(x.dtype)
 
 
 class Block(nn.Module):
@@ -184,11 +184,13 @@ def generate(model: GPT, prompt: list[int], rows: int, count: int, seed: int) ->
     """
     model.eval()
     random = torch.Generator().manual_seed(seed)
-    tokens = torch.tensor([prompt] * rows)  # [rows, n]
+    device = model.table.device
+    tokens = torch.tensor([prompt] * rows, device=device)  # [rows, n]
     for _ in range(count):
         seen = tokens[:, -model.shape.context :]
-        scores = model(seen, torch.zeros(seen.shape, dtype=torch.int32))[:, -1]
-        weights = (scores / 0.8).softmax(-1)  # a temperature below 1 prefers the likely
-        tokens = torch.cat((tokens, torch.multinomial(weights, 1, generator=random)), 1)
+        scores = model(seen, torch.zeros(seen.shape, dtype=torch.int32, device=device))[:, -1]
+        weights = (scores / 0.8).softmax(-1).cpu()  # a temperature below 1 prefers the likely
+        chosen = torch.multinomial(weights, 1, generator=random).to(device)
+        tokens = torch.cat((tokens, chosen), 1)
     made = tokens[:, len(prompt) :].tolist()
     return [row[: row.index(0)] if 0 in row else row for row in made]

@@ -79,6 +79,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     run.add_argument("--seed", type=int, default=0, help="of weights, text and samples")
     run.add_argument("--threads", type=int, default=0, help="of the CPU; 0: PyTorch's choice")
+    run.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    run.add_argument("--bf16", action="store_true", help="compute in bf16; weights stay f32")
 
     results = parser.add_argument_group("results")
     results.add_argument("--out", type=Path, default=Path("train_gpt"), help="folder, made here")
@@ -104,6 +106,11 @@ def check(options: argparse.Namespace) -> argparse.Namespace:
         raise BadInput(f"--learning-rate must be positive; it is {options.learning_rate}")
     if options.compare and (options.save or options.resume):
         raise BadInput("--compare trains three models: --save and --resume are for one")
+    kind, _, number = options.device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise BadInput(f"--device must be cpu, cuda or cuda:N; it is {options.device}")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise BadInput(f"--device {options.device}: PyTorch finds {torch.cuda.device_count()} GPUs")
     if options.resume and not options.resume.is_file():
         raise BadInput(f"--resume {options.resume}: no such file")
     if options.save and not options.save.resolve().parent.is_dir():
@@ -130,11 +137,13 @@ def learning_rate(step: int, options: argparse.Namespace) -> float:
     return options.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
-def peak_memory() -> int:
-    """Peak memory of this process in bytes.
+def peak_memory(device: str) -> int:
+    """Peak memory in bytes: of this process on the CPU, of PyTorch's tensors on a GPU.
 
     Linux's VmHWM is preferred: getrusage's value starts at the size of the parent process.
     """
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device)
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
@@ -155,7 +164,7 @@ class Trainer:
         shape = shape_of(options)
         self.train_text, self.held_out = load_streams(options.text, shape.context, options.seed)
         torch.manual_seed(options.seed)
-        self.model = GPT(shape, options.attention, options.dropout)
+        self.model = GPT(shape, options.attention, options.dropout).to(options.device)
         matrices = [p for p in self.model.parameters() if p.dim() == 2]
         vectors = [p for p in self.model.parameters() if p.dim() < 2]
         self.optimiser = torch.optim.AdamW(
@@ -165,8 +174,22 @@ class Trainer:
 
     def loss(self, text: Stream, rows: int, seed: int) -> torch.Tensor:
         """Mean cross entropy of the next byte, in nats."""
-        tokens, targets, kv_begin = text.random_rows(rows, self.model.shape.context, seed)
-        return F.cross_entropy(self.model(tokens, kv_begin).flatten(0, 1), targets.flatten())
+        tokens, targets, kv_begin = self.place(*text.random_rows(rows, self.context, seed))
+        scores = self.scores(tokens, kv_begin)
+        return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+    @property
+    def context(self) -> int:
+        return self.model.shape.context
+
+    def place(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [x.to(self.options.device) for x in tensors]
+
+    def scores(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """What the model returns, in f32."""
+        kind = torch.device(self.options.device).type
+        with torch.autocast(kind, torch.bfloat16, enabled=self.options.bf16):
+            return self.model(*inputs).float()
 
     def train_step(self) -> dict[str, float]:
         """One step; its row of the log. The text depends only on the seed and the step."""
@@ -257,11 +280,12 @@ def train(
     trainer = kind(options)
     if options.resume:
         trainer.resume(options.resume)
-    before = peak_memory()
+    before = peak_memory(options.device)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     settings = {"attention": options.attention, "parameters": parameters, "batch": options.batch,
                 "seed": options.seed, "torch": torch.__version__, "python": sys.version.split()[0],
-                "threads": torch.get_num_threads(), "shape": vars(trainer.model.shape),
+                "threads": torch.get_num_threads(), "device": options.device,
+                "bf16": options.bf16, "shape": vars(trainer.model.shape),
                 "train_tokens": len(trainer.train_text.tokens)}  # fmt: skip
     tokens = options.batch * trainer.model.shape.context
     progress = Progress(options.attention, trainer.step, options.steps, tokens)
@@ -275,7 +299,7 @@ def train(
             log.flush()
             progress.show(row)
         made = trainer.curve[len(rows) :]
-        peak = peak_memory()
+        peak = peak_memory(options.device)
         summary = {
             "attention": options.attention,
             # The median step ignores steps that other processes delayed.

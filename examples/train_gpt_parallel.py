@@ -9,11 +9,14 @@ Options in addition to those of train_gpt.py:
 
     --scheme ring | all_to_all
     --layout contiguous | zigzag | striped     of the ring; zigzag if it is not given
+
+With --device cuda each process takes the GPU of its LOCAL_RANK.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -51,14 +54,16 @@ class SplitTrainer(train_gpt.Trainer):
 
     def loss(self, text: Stream, rows: int, seed: int) -> Tensor:
         """The mean over all tokens; its gradient is that of this process's tokens."""
-        context = self.model.shape.context
-        tokens, targets, kv_begin = (
-            parallel.shard(x, layout=self.layout) for x in text.random_rows(rows, context, seed)
+        tokens, targets, kv_begin = self.place(
+            *(
+                parallel.shard(x, layout=self.layout)
+                for x in text.random_rows(rows, self.context, seed)
+            )
         )
-        place = parallel.positions(context, layout=self.layout)
-        scores = self.model(tokens, kv_begin, place)
+        (place,) = self.place(parallel.positions(self.context, layout=self.layout))
+        scores = self.scores(tokens, kv_begin, place)
         share = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")
-        share = share / (rows * context)
+        share = share / (rows * self.context)
         total = share.detach().clone()
         dist.all_reduce(total)
         return share + (total - share.detach())
@@ -73,7 +78,10 @@ def main() -> int:
     SplitTrainer.layout = "contiguous" if chosen.scheme == "all_to_all" else chosen.layout
     try:
         options = train_gpt.parse(rest)
-        dist.init_process_group("gloo")
+        if options.device == "cuda":
+            options.device = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(options.device)
+        dist.init_process_group("gloo" if options.device == "cpu" else "nccl")
         if dist.get_rank() == 0:
             options.out.mkdir(parents=True, exist_ok=True)
             trainer, summary = train_gpt.train(options, SplitTrainer)

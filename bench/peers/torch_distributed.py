@@ -2,18 +2,22 @@
 """Times libattn.distributed on the GPUs of one machine, next to one GPU with the whole sequence.
 
 usage: torchrun --nproc-per-node N bench/peers/torch_distributed.py [--out ROWS.jsonl]
-           [--length 131072] [--heads-q 32] [--heads-kv 8] [--dim 128] [--calls 3]
+           [--length 131072] [--heads-q 32] [--heads-kv 8] [--dim 128] [--calls 3] [--profile]
 
 A cell is a scheme, a layout and full or causal attention, forward and backward. Its efficiency is
 TFLOP/s of one of the N GPUs divided by TFLOP/s of a GPU that computes the whole sequence alone.
 Times are those of the slowest rank, by its host's clock around calls that it waits for; the median
 of the calls counts. `peak_bytes` is the most memory that a rank allocated in forward and backward.
+--profile adds what rank 0's kernels did in one forward and backward (torch.profiler): milliseconds
+with a kernel of NCCL (`nccl_ms`), with another one (`compute_ms`), and with both (`both_ms`). Time
+of NCCL without compute is communication that nothing hides.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -83,6 +87,41 @@ def seconds_of(function: Function, x: list[Tensor], calls: int, alone: bool) -> 
     return forward, backward
 
 
+def length_of(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total, end = 0.0, -math.inf
+    for first, last in sorted(spans):
+        total += max(0.0, last - max(first, end))
+        end = max(end, last)
+    return total
+
+
+def profile(function: Function, x: list[Tensor]) -> dict[str, dict[str, float]]:
+    """By step: milliseconds of NCCL's kernels, of others and of both at once."""
+    found = {}
+    o = None
+    for step in ("fwd", "bwd"):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            dist.barrier()  # profilers start at different times
+            torch.cuda.synchronize()
+            if o is None:
+                o = function(*x[:3])
+            else:
+                torch.autograd.grad(o, x[:3], x[3])
+            torch.cuda.synchronize()
+        spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        for event in seen.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                span = (event.time_range.start, event.time_range.end)  # microseconds
+                spans["nccl" in event.name].append(span)
+        spans[True] = sorted(spans[True])[1:]  # without the barrier's kernel
+        nccl, compute = length_of(spans[True]), length_of(spans[False])
+        both = nccl + compute - length_of(spans[True] + spans[False])
+        times = {"nccl_ms": nccl, "compute_ms": compute, "both_ms": both}
+        found[step] = {name: round(us / 1e3, 3) for name, us in times.items()}
+    return found
+
+
 def flop(args: argparse.Namespace, causal: bool, step: str) -> float:
     """As bench/README.md counts: two products forward, five backward, half of them if causal."""
     pairs = args.length**2 * (0.5 if causal else 1.0)
@@ -105,25 +144,32 @@ def rows_of(args: argparse.Namespace, about: dict[str, Any]) -> None:
         torch.cuda.empty_cache()
     dist.barrier()
     x = leaves(args, args.length // ranks)
+    sizes = f"n{args.length}-h{args.heads_q}.{args.heads_kv}-d{args.dim}"
     for name, (_, causal, function) in schemes().items():
         torch.cuda.reset_peak_memory_stats()
         times = seconds_of(function, x, args.calls, alone=False)
+        kernels = profile(function, x) if args.profile else {}
         peak = torch.tensor(torch.cuda.max_memory_allocated(), device="cuda")
         dist.all_reduce(peak, dist.ReduceOp.MAX)
         if rank != 0:
             continue
         for step, seconds, one in zip(("fwd", "bwd"), times, alone[causal], strict=True):
             tflops = flop(args, causal, step) / seconds / ranks / 1e12
-            row = about | {
-                "cell": f"{name}/n{args.length}-h{args.heads_q}.{args.heads_kv}-d{args.dim}/{step}",
-                "ranks": ranks,
-                "seconds": round(seconds, 6),
-                "tflops_per_gpu": round(tflops, 1),
-                "tflops_alone": round(flop(args, causal, step) / one / 1e12, 1),
-                "efficiency": round(one / seconds / ranks, 3),
-                "peak_bytes": int(peak),
-            }
-            print(row["cell"], row["tflops_per_gpu"], row["tflops_alone"], row["efficiency"])
+            row = (
+                about
+                | {
+                    "cell": f"{name}/{sizes}/{step}",
+                    "ranks": ranks,
+                    "seconds": round(seconds, 6),
+                    "tflops_per_gpu": round(tflops, 1),
+                    "tflops_alone": round(flop(args, causal, step) / one / 1e12, 1),
+                    "efficiency": round(one / seconds / ranks, 3),
+                    "peak_bytes": int(peak),
+                }
+                | kernels.get(step, {})
+            )
+            shown = ("cell", "tflops_per_gpu", "tflops_alone", "efficiency", *kernels.get(step, ()))
+            print(*(row[name] for name in shown), flush=True)
             if args.out:
                 with args.out.open("a") as out:
                     out.write(json.dumps(row) + "\n")
@@ -137,6 +183,7 @@ def main() -> int:
     parser.add_argument("--heads-kv", type=int, default=8)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--calls", type=int, default=3)
+    parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))

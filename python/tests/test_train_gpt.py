@@ -193,6 +193,8 @@ def test_one_run_prints_samples_and_saves(short_files, tmp_path):
         ("good.txt --save nowhere/model.pt", "its folder does not exist"),
         ("good.txt --compare --save model.pt", "--compare trains three models"),
         ("good.txt --out good.txt", "good.txt"),
+        ("good.txt --device tpu", "--device must be cpu, cuda or cuda:N; it is tpu"),
+        ("good.txt --device cuda:99", "--device cuda:99: PyTorch finds"),
     ],
 )
 def test_bad_input_is_named(arguments, message, tmp_path, monkeypatch, capsys):
@@ -221,6 +223,15 @@ def test_resume_refuses_another_model(short_files, tmp_path, capsys):
     assert "give more --steps" in capsys.readouterr().err
     assert train_gpt.main([*arguments, "--steps", "4", "--hidden", "24", *resume]) == 2
     assert "its model is" in capsys.readouterr().err
+
+
+def test_bf16_learns(tmp_path, short_files):
+    words = [str(short_files), *TINY.split(), "--steps", "8", "--learning-rate", "0.01"]
+    options = train_gpt.parse([*words, "--bf16"])
+    options.out = tmp_path
+    trainer, _ = train_gpt.train(options)
+    assert trainer.curve[-1]["loss"] < trainer.curve[0]["loss"]
+    assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
 
 
 def test_help_explains_every_option(capsys):

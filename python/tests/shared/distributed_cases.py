@@ -39,6 +39,7 @@ UNEVEN = [
     n for n in range(5, 160) if n % 2 and n % 3
 ]  # rows that 2, 3, 4 and 8 ranks do not divide
 device = "cpu"  # of the split calls
+device_dtype = torch.bfloat16  # of all cases on cuda
 LAYOUTS = ("contiguous", "zigzag", "striped")
 OPTIONS = (
     *("causal", "window", "softcap", "alibi", "sinks", "bias", "mask", "documents", "lengths"),
@@ -332,7 +333,7 @@ class Split:
 
 def check(case: Case) -> None:
     inputs = Inputs(case)
-    dtype = getattr(torch, case.dtype) if device == "cpu" else torch.bfloat16
+    dtype = getattr(torch, case.dtype) if device == "cpu" else device_dtype
     want = unsplit(inputs, torch.float64)
     rough = unsplit(inputs, dtype) if dtype != torch.float64 else want
     split = Split(inputs)
@@ -420,11 +421,13 @@ def main() -> int:
     parser.add_argument("--cover", action="store_true", help="few cases with every option")
     parser.add_argument("--only", type=int)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16",
+                        help="of all cases on cuda")  # fmt: skip
     parser.add_argument("--first", type=int, default=0, help=f"case; from {CASES} on: random ones")
     parser.add_argument("--count", type=int, default=CASES)
     options = parser.parse_args()
-    global device
-    device = options.device
+    global device, device_dtype
+    device, device_dtype = options.device, getattr(torch, options.dtype)
     numbers = range(options.first, options.first + options.count)
     if options.only is not None:
         numbers = range(options.only, options.only + 1)
