@@ -29,14 +29,10 @@ __device__ __forceinline__ void Produce(const BackwardParams& p, const KeyTile& 
     if (threadIdx.x % 32 == 0) TileLoader{p, keys, memory, barriers}.Run();
   } else {
     const DbiasStore dbias{p, keys, memory, warp - 1};
-    int num_steps = 0;
-    if (threadIdx.x % 32 == 0) {
-      num_steps = DqAdder{p, keys, memory, barriers, warp - 1, dbias}.Run();
-    }
+    if (threadIdx.x % 32 == 0) DqAdder{p, keys, memory, barriers, warp - 1, dbias}.Run();
     if constexpr (kStoresDbias) {
-      // Zeros overwrite the last dQ that was staged.
-      num_steps = __shfl_sync(~0u, num_steps, 0);
-      if (num_steps > 0) barriers.Wait(BackwardBarriers::kDqReady + warp - 1, num_steps - 1);
+      __syncwarp();
+      ptx::NamedBarrierWait(DqStaged(warp - 1), kDqStagedThreads);
       dbias.ZeroTilesNotVisited();
     }
   }

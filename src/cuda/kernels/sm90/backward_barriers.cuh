@@ -17,6 +17,13 @@ __device__ __forceinline__ int RowsFree(int stage) {
   return 1 + stage;
 }
 
+// kDbiasStored: consumers of a warpgroup tell DqAdder's warp that they stage no more dQ, so that
+// zeros may take its place. All lanes that staged dQ arrive.
+inline constexpr int kDqStagedThreads = 32 + 128;
+__device__ __forceinline__ int DqStaged(int warpgroup) {
+  return 1 + kStages + warpgroup;
+}
+
 struct BackwardBarriers {
   unsigned base;
 

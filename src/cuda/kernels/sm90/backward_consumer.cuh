@@ -58,6 +58,7 @@ struct Consumer {
         Step<true>(step, head, i0);
       }
     });
+    if constexpr (kStoresDbias) ptx::NamedBarrierArrive(DqStaged(warpgroup), kDqStagedThreads);
   }
 
  private:

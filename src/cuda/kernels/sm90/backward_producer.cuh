@@ -141,10 +141,8 @@ struct DqAdder {
   int warpgroup;
   DbiasStore dbias;
 
-  __device__ __forceinline__ int Run() const {
-    int num_steps = 0;
+  __device__ __forceinline__ void Run() const {
     ForEachTile(p.common, keys, [&](int step, int head, int i0) {
-      num_steps = step + 1;
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
       if constexpr (kStoresDbias) dbias.Store(step % kStages, head, i0);
       Turn turn;
@@ -162,7 +160,6 @@ struct DqAdder {
       if (turn.semaphore != nullptr) Release(turn);
     });
     ptx::TmaStoreWait();
-    return num_steps;
   }
 
  private:
