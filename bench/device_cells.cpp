@@ -119,6 +119,17 @@ void add_device_decode(DType dtype, std::vector<Cell>& out) {
   for (const Shape& shape : {Shape{1, 32, 8, 32768, 128}, Shape{64, 32, 8, 4096, 128}}) {
     add("e4m3-paged16", shape, of_type(DType::f8e4m3, 16));
     add("e5m2", shape, of_type(DType::f8e5m2, 0));
+    add("int8", shape, of_type(DType::i8, 0));
+    add("int8-rows", shape, [](Cell& c) {
+      c.problem.dtype_kv = DType::i8;
+      c.problem.descale_rows = true;
+    });
+    add("int8-pages16", shape, [](Cell& c) {
+      c.problem.dtype_kv = DType::i8;
+      c.problem.page_size = 16;
+      c.problem.lengths_kv = true;
+      c.problem.descale_rows = true;
+    });
   }
 }
 

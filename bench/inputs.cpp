@@ -86,10 +86,10 @@ TensorView Inputs::make(DType dtype, std::initializer_list<std::int64_t> shape, 
 }
 
 TensorView Inputs::make_rows(DType dtype, bool packed, std::int64_t len, std::int64_t total,
-                             std::int64_t heads, std::int64_t dim, Fill fill) {
-  if (packed) return make(dtype, {total, heads, dim}, fill);
-  if (heads_first_) return make(dtype, {batch_, heads, len, dim}, fill).transposed(1, 2);
-  return make(dtype, {batch_, len, heads, dim}, fill);
+                             std::int64_t heads, std::int64_t dim, Fill fill, double scale) {
+  if (packed) return make(dtype, {total, heads, dim}, fill, scale);
+  if (heads_first_) return make(dtype, {batch_, heads, len, dim}, fill, scale).transposed(1, 2);
+  return make(dtype, {batch_, len, heads, dim}, fill, scale);
 }
 
 TensorView Inputs::make_i32(std::initializer_list<std::int64_t> shape,
@@ -128,16 +128,19 @@ void Inputs::make_lengths(const Cell& cell) {
 void Inputs::make_cache(const Cell& cell) {
   const Problem& p = cell.problem;
   const bool packed = p.layout_kv == Layout::packed;
+  const double spread = p.kv_type() == DType::i8 ? 32.0 : 1.0;  // integers times 1 / spread
   if (p.page_size == 0) {
-    arguments.k =
-        make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_qk, Fill::normal);
-    arguments.v =
-        make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_vo, Fill::normal);
+    arguments.k = make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_qk,
+                            Fill::normal, spread);
+    arguments.v = make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_vo,
+                            Fill::normal, spread);
   } else {
     const std::int64_t width = (p.len_kv + p.page_size - 1) / p.page_size;
     const std::int64_t pages = batch_ * width;
-    arguments.k = make(p.kv_type(), {pages, p.page_size, p.heads_kv, p.dim_qk}, Fill::normal);
-    arguments.v = make(p.kv_type(), {pages, p.page_size, p.heads_kv, p.dim_vo}, Fill::normal);
+    arguments.k =
+        make(p.kv_type(), {pages, p.page_size, p.heads_kv, p.dim_qk}, Fill::normal, spread);
+    arguments.v =
+        make(p.kv_type(), {pages, p.page_size, p.heads_kv, p.dim_vo}, Fill::normal, spread);
     std::vector<std::int64_t> table(static_cast<std::size_t>(pages));
     for (std::size_t i = 0; i < table.size(); ++i) {
       table[i] = static_cast<std::int64_t>(i);
@@ -146,8 +149,22 @@ void Inputs::make_cache(const Cell& cell) {
     arguments.block_table = make_i32({batch_, width}, table);
   }
   if (p.len_new > 0) {
-    arguments.k_new = make(p.kv_type(), {batch_, p.len_new, p.heads_kv, p.dim_qk}, Fill::normal);
-    arguments.v_new = make(p.kv_type(), {batch_, p.len_new, p.heads_kv, p.dim_vo}, Fill::normal);
+    arguments.k_new =
+        make(p.kv_type(), {batch_, p.len_new, p.heads_kv, p.dim_qk}, Fill::normal, spread);
+    arguments.v_new =
+        make(p.kv_type(), {batch_, p.len_new, p.heads_kv, p.dim_vo}, Fill::normal, spread);
+  }
+  if (p.kv_type() != DType::i8 && !p.descale_rows) return;
+  for (TensorView* view : {&arguments.descale_k, &arguments.descale_v}) {
+    const std::int64_t rows = p.page_size > 0 ? 1 : p.len_kv;  // of pages, or of rows
+    *view = p.descale_rows ? make(DType::f32, {arguments.k.shape[0], rows, p.heads_kv}, Fill::zeros)
+                           : make(DType::f32, {batch_, p.heads_kv}, Fill::zeros);
+    auto* out = static_cast<float*>(view->address());
+    const std::int64_t count = p.descale_rows ? view->shape[0] * rows : batch_;
+    for (std::int64_t n = 0; n < count * p.heads_kv; ++n) {
+      const double value = 0.5 + harness::hash_uniform(kSeed, 78, static_cast<std::uint64_t>(n));
+      out[n] = static_cast<float>(value / spread);
+    }
   }
 }
 

@@ -28,7 +28,7 @@ class Inputs {
   TensorView make(DType dtype, std::initializer_list<std::int64_t> shape, Fill fill,
                   double scale = 1.0);
   TensorView make_rows(DType dtype, bool packed, std::int64_t len, std::int64_t total,
-                       std::int64_t heads, std::int64_t dim, Fill fill);
+                       std::int64_t heads, std::int64_t dim, Fill fill, double scale = 1.0);
   TensorView make_i32(std::initializer_list<std::int64_t> shape,
                       const std::vector<std::int64_t>& values);
   void make_cache(const Cell& cell);

@@ -60,6 +60,7 @@ constexpr FieldRow kRows[] = {
     {"rot_dim", "leading dimensions that rotate, even (default: all)"},
     {"rope_tables", kFromTensors},
     {"rope_positions", kFromTensors},
+    {"descale_rows", kFromTensors},
     {"page_size", kFromTensors},
     {"len_new", kFromTensors},
     {"split_keys", "--decode: cut every N keys; 0: the plan decides, -1: never"},
@@ -98,9 +99,8 @@ std::string type_name() {
     std::string names;
     for (const auto& entry : core::names_of(T{})) {
       if constexpr (std::same_as<T, DType>) {
-        if (entry.value == DType::none || entry.value == DType::i32 || entry.value == DType::u8) {
-          continue;
-        }
+        // Nor u8 or i8: i8 is a type of k and v alone, which tensors have.
+        if (entry.value == DType::none || entry.value >= DType::i32) continue;
       }
       names += (names.empty() ? "" : "|");
       names += entry.name;

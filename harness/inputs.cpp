@@ -64,30 +64,64 @@ class Maker {
     }
     fill_rows(a_.q, in_.q, normal("q", c_.value_scale));
     if (p_.page_size == 0) {
-      fill_rows(a_.k, in_.kv, normal("k", c_.value_scale));
-      fill_rows(a_.v, in_.kv, normal("v", 1.0));
+      fill_rows(a_.k, in_.kv, normal("k", c_.value_scale * of_keys()));
+      fill_rows(a_.v, in_.kv, normal("v", of_keys()));
     }
     descales();
     if (p_.len_new > 0) {
       a_.k_new = make("k_new", p_.kv_type(), {p_.batch, p_.len_new, p_.heads_kv, p_.dim_qk});
       a_.v_new = make("v_new", p_.kv_type(), {p_.batch, p_.len_new, p_.heads_kv, p_.dim_vo});
-      fill_all(a_.k_new, normal("k_new", c_.value_scale));
-      fill_all(a_.v_new, normal("v_new", 1.0));
+      fill_all(a_.k_new, normal("k_new", c_.value_scale * of_keys()));
+      fill_all(a_.v_new, normal("v_new", of_keys()));
     }
   }
 
-  // For half of the cases in 8-bit types.
+  // For half of the cases in f8; always with i8, whose numbers are large, and for rows and pages.
   void descales() {
-    if ((c_.seed & 1u) != 0) return;
-    const auto give = [this](const std::string& name, DType dtype, TensorView& view) {
-      if (!is_f8(dtype)) return;
+    const bool integers = p_.kv_type() == DType::i8;
+    if ((c_.seed & 1u) != 0 && !integers && !p_.descale_rows) return;
+    const double unit = integers ? 1.0 / kIntegers : 1.0;
+    const auto value = [&](const std::string& name, std::uint64_t n) {
+      return unit * (0.5 + hash_uniform(c_.seed, stream_of(name), n));
+    };
+    const auto give = [&](const std::string& name, DType dtype, TensorView& view) {
+      if (!is_f8(dtype) && dtype != DType::i8) return;
       view = make(name, DType::f32, {p_.batch, p_.heads_kv}, false);
-      fill_all(view,
-               [&](std::uint64_t n) { return 0.5 + hash_uniform(c_.seed, stream_of(name), n); });
+      fill_all(view, [&](std::uint64_t n) { return value(name, n); });
     };
     give("descale_q", p_.dtype, a_.descale_q);
-    give("descale_k", p_.kv_type(), a_.descale_k);
-    give("descale_v", p_.kv_type(), a_.descale_v);
+    if (!p_.descale_rows) {
+      give("descale_k", p_.kv_type(), a_.descale_k);
+      give("descale_v", p_.kv_type(), a_.descale_v);
+      return;
+    }
+    a_.descale_k = descale_rows("descale_k", value);
+    if ((c_.seed & 4u) == 0) a_.descale_v = descale_rows("descale_v", value);
+  }
+
+  // [b, m|1, g] or [pages, page_size|1, g]: NaN where no key is.
+  template <class Value>
+  TensorView descale_rows(const std::string& name, const Value& value) {
+    const bool paged = p_.page_size > 0;
+    const bool each = (c_.seed & 2u) == 0;
+    const std::int64_t pages = paged ? a_.k.shape[0] : p_.batch;
+    const std::int64_t rows = paged ? p_.page_size : p_.len_kv;
+    const TensorView view = make(name, DType::f32, {pages, each ? rows : 1, p_.heads_kv}, false);
+    fill_all(view, [](std::uint64_t) { return std::numeric_limits<double>::quiet_NaN(); });
+    for (std::int64_t b = 0; b < p_.batch; ++b) {
+      const std::int64_t before = in_.kv.length[static_cast<std::size_t>(b)];
+      for (std::int64_t j = 0; j < std::min(before + p_.len_new, p_.len_kv); ++j) {
+        const auto at =
+            paged ? static_cast<std::int64_t>(load(a_.block_table, b, j / p_.page_size)) : b;
+        if (at < 0 || at >= pages) continue;
+        const std::int64_t row = !each ? 0 : paged ? j % p_.page_size : j;
+        for (std::int64_t g = 0; g < p_.heads_kv; ++g) {
+          const std::int64_t n = ((at * rows) + row) * p_.heads_kv + g;
+          store(view, value(name, static_cast<std::uint64_t>(n)), at, row, g);
+        }
+      }
+    }
+    return view;
   }
 
   void lengths() {
@@ -269,6 +303,10 @@ class Maker {
     return view;
   }
 
+  // The deviation of k and v.
+  static constexpr double kIntegers = 32.0;
+  [[nodiscard]] double of_keys() const { return p_.kv_type() == DType::i8 ? kIntegers : 1.0; }
+
   [[nodiscard]] std::function<double(std::uint64_t)> normal(const std::string& name,
                                                             double deviation) const {
     return [seed = c_.seed, stream = stream_of(name), deviation](std::uint64_t n) {
@@ -386,7 +424,7 @@ class Maker {
       const std::int64_t dim = keys ? p_.dim_qk : p_.dim_vo;
       const std::string name = keys ? "k" : "v";
       const TensorView view = make(name, p_.kv_type(), {pages, p_.page_size, p_.heads_kv, dim});
-      const auto value = normal(name, keys ? c_.value_scale : 1.0);
+      const auto value = normal(name, (keys ? c_.value_scale : 1.0) * of_keys());
       for (std::int64_t b = 0; b < p_.batch; ++b) {
         for (std::int64_t j = 0; j < in_.kv.length[static_cast<std::size_t>(b)]; ++j) {
           const auto page = static_cast<std::int64_t>(load(a_.block_table, b, j / p_.page_size));

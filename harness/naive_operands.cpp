@@ -149,7 +149,7 @@ class Gatherer {
       for (std::int64_t d = 0; d < p_.dim_vo; ++d) {
         x_.v.push_back(hidden ? T(0)
                               : static_cast<T>(element(a_.v, a_.v_new, j, before, d)) *
-                                    descale(a_.descale_v));
+                                    key_descale(a_.descale_v, j));
       }
     }
     const auto rows = static_cast<std::size_t>(x_.len_kv);
@@ -174,10 +174,21 @@ class Gatherer {
     return descales.given() ? static_cast<T>(load(descales, x_.b, x_.g)) : T(1);
   }
 
+  // Of key j, which has a page.
+  [[nodiscard]] T key_descale(const TensorView& descales, std::int64_t j) const {
+    if (!descales.given() || descales.rank == 2) return descale(descales);
+    const bool paged = p_.page_size > 0;
+    const auto first =
+        paged ? static_cast<std::int64_t>(load(a_.block_table, x_.b, j / p_.page_size)) : x_.b;
+    const std::int64_t row = descales.shape[1] == 1 ? 0 : paged ? j % p_.page_size : j;
+    return static_cast<T>(load(descales, first, row, x_.g));
+  }
+
   void key(std::int64_t j, std::int64_t before, bool hidden) {
     const std::size_t start = x_.k.size();
     raw_key(start, j, before, hidden);
-    for (std::size_t at = start; at < x_.k.size(); ++at) x_.k[at] *= descale(a_.descale_k);
+    const T factor = hidden ? T(1) : key_descale(a_.descale_k, j);
+    for (std::size_t at = start; at < x_.k.size(); ++at) x_.k[at] *= factor;
   }
 
   void raw_key(std::size_t start, std::int64_t j, std::int64_t before, bool hidden) {

@@ -63,6 +63,11 @@ void cache_type(Case& c, DType dtype) {
   if (c.problem.dtype == DType::f16 || c.problem.dtype == DType::bf16) c.problem.dtype_kv = dtype;
 }
 
+void cache_i8(Case& c) {
+  cache_type(c, DType::i8);
+  if (c.problem.dtype == DType::f32) c.problem.dtype_kv = DType::i8;
+}
+
 std::vector<Option> visibility_options() {
   return {
       {"causal", "keys up to the diagonal", "", any,
@@ -305,6 +310,15 @@ std::vector<Option> cache_options() {
        [](Case& c, Draw&) { cache_type(c, DType::f8e4m3); }},
       {"cache_e5m2", "k and v in f8e5m2, a 16-bit q", "cache type", forward_decode,
        [](Case& c, Draw&) { cache_type(c, DType::f8e5m2); }},
+      {"cache_i8", "k and v in i8, a 16-bit or f32 q", "cache type", forward_decode,
+       [](Case& c, Draw&) { cache_i8(c); }},
+      {"descale_rows", "8-bit k and v with a factor for each row or page", "cache type",
+       forward_decode,
+       [](Case& c, Draw& draw) {
+         cache_i8(c);
+         if (draw.chance(0.4)) cache_type(c, DType::f8e4m3);
+         c.problem.descale_rows = c.problem.dtype != DType::f64;
+       }},
       {"append_1", "one new row a batch entry", "append", decode,
        [](Case& c, Draw&) { c.problem.len_new = 1; }},
       {"append_5", "five new rows", "append", decode,
@@ -397,6 +411,7 @@ bool settle(Case& c) {
     if (c.lengths == Lengths::full) c.lengths = Lengths::varied;
     p.len_kv = std::max(p.len_kv, p.len_new);
   }
+  if (p.descale_rows && p.layout_kv == Layout::packed) return false;
   if (p.rope != Rope::none) {
     p.dim_qk += p.dim_qk % 2;
     if (p.rot_dim > 0) p.rot_dim = std::max<std::int64_t>(2, p.dim_qk / 4 * 2);

@@ -133,6 +133,7 @@ std::int64_t hash_range(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
 double round_to(DType dtype, double x) {
   if (dtype == DType::f64 || x == 0.0 || !std::isfinite(x)) return x;
   if (dtype == DType::f32) return static_cast<double>(static_cast<float>(x));
+  if (dtype == DType::i8) return std::nearbyint(std::clamp(x, -128.0, 127.0));
   const Format format = format_of(dtype);
   int exponent = 0;
   std::frexp(x, &exponent);  // |x| in [2^(exponent-1), 2^exponent)
@@ -166,6 +167,7 @@ double load(DType dtype, const void* address) {
     case DType::f8e5m2: return decode_f8(dtype, read<std::uint8_t>(address));
     case DType::i32: return static_cast<double>(read<std::int32_t>(address));
     case DType::u8: return static_cast<double>(read<std::uint8_t>(address));
+    case DType::i8: return static_cast<double>(read<std::int8_t>(address));
     default: return std::numeric_limits<double>::quiet_NaN();
   }
 }
@@ -199,6 +201,11 @@ void store(DType dtype, void* address, double x) {
     }
     case DType::i32: {
       const auto value = static_cast<std::int32_t>(x);
+      std::memcpy(address, &value, sizeof value);
+      break;
+    }
+    case DType::i8: {
+      const auto value = static_cast<std::int8_t>(std::isfinite(rounded) ? rounded : 0.0);
       std::memcpy(address, &value, sizeof value);
       break;
     }

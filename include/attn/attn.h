@@ -49,7 +49,8 @@ enum {
   ATTN_F8E4M3 = 5,
   ATTN_F8E5M2 = 6,
   ATTN_I32 = 7,
-  ATTN_U8 = 8
+  ATTN_U8 = 8,
+  ATTN_I8 = 9 /* k and v alone */
 };
 
 enum { ATTN_HOST = 0, ATTN_CUDA = 1, ATTN_WEBGPU = 2 };
@@ -130,6 +131,7 @@ typedef struct attn_problem {
   int32_t accumulate;     /* add to the gradients instead of overwriting them */
   int32_t deterministic;  /* bit-identical from run to run for the same plan */
   int32_t nonfinite_zero; /* write 0 for non-finite elements of o and gradients; count them */
+  int32_t descale_rows;   /* descale_k and descale_v have a factor for each row or page */
   int64_t batch;
   int64_t heads_q; /* a multiple of heads_kv */
   int64_t heads_kv;

@@ -97,6 +97,7 @@ struct Problem {
   std::int64_t page_size = 0;            // 0: not paged
   std::int64_t len_new = 0;              // rows to append before attending; 0: none
   std::int64_t split_keys = kSplitAuto;  // cut every n keys, kSplitAuto or kSplitNone
+  bool descale_rows = false;  // descale_k and descale_v have a factor for each row or page
 
   // Outputs.
   bool lse = true;     // forward: write lse

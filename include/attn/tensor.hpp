@@ -21,6 +21,7 @@ enum class DType : std::int32_t {
   f8e5m2 = 6,
   i32 = 7,
   u8 = 8,
+  i8 = 9,  // k and v alone: descale times an integer
 };
 
 // Bytes of one element; 0 for DType::none and for values outside the enum.

@@ -23,6 +23,7 @@ DTYPES = {
     "float8_e5m2": _abi.ATTN_F8E5M2,
     "int32": _abi.ATTN_I32,
     "uint8": _abi.ATTN_U8,
+    "int8": _abi.ATTN_I8,
     "bool": _abi.ATTN_U8,
     "int64": I64,
     "uint64": U64,
@@ -34,6 +35,7 @@ LEGACY_STREAM = 1  # handle of CUDA's default stream in DLPack and __cuda_array_
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 _INPUTS = (*FLOATS, "float8_e4m3fn", "float8_e5m2")
+_KEYS = (*_INPUTS, "int8")
 _STATISTICS = ("float32", "float64")
 INTEGERS = frozenset(
     (
@@ -53,6 +55,7 @@ INTEGERS = frozenset(
 # Types that an argument can have, by field of the C ABI; _INPUTS where it is not listed.
 _ACCEPTED = {
     **dict.fromkeys(INTEGERS, ("int32", "int64")),
+    **dict.fromkeys(("k", "v", "k_new", "v_new"), _KEYS),
     "mask": ("bool", "uint8"),
     "bias": FLOATS,
     "nonfinite_count": ("int32",),

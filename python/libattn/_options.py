@@ -66,7 +66,8 @@ class Options(TypedDict, total=False):
     bias: f32, f16 or bf16 (f64 with f64), shaped like mask: is added to the score. Copied if the
         last dimension is strided.
     descale_q, descale_k, descale_v: f32 [b, g]: q, k and v of 8-bit types are multiplied with them
-        (g key heads; a query head takes its key head's). None = 1.
+        (g key heads; a query head takes its key head's). descale_k and descale_v can also have a
+        factor for each row or page: [b, m|1, g], with pages [pages, page_size|1, g]. None = 1.
     softcap: > 0: score = softcap * tanh(score / softcap) (Gemma 2, section 2); 0 or None: off.
     alibi_slopes: f32 [h] or [b, h]: score - slope * |i + diag - j| (Press et al. 2021, section 3).
     sinks: f32 [h]: a score that takes part in the softmax and has no value.

@@ -83,3 +83,54 @@ def test_refusals():
     with pytest.raises(libattn.Unsupported, match="f8"):
         o, lse = libattn.attention(q, k, v, return_lse=True)
         libattn.attention_backward(np.ones_like(o), q, k, v, o, lse)
+
+
+@pytest.mark.parametrize("kv_type", [*TYPES, np.int8])
+@pytest.mark.parametrize("each", [True, False])
+@pytest.mark.parametrize("page", [0, 4])
+def test_factors_of_rows_and_pages(kv_type, each, page):
+    """The same as k and v that were multiplied beforehand; what no key has doesn't matter."""
+    b, m, g, d = 2, 20, 2, 16
+    q = draw((b, 3, 2 * g, d), np.float16, 0)
+    k, v = ((draw((b, m, g, d), np.float32, n) * 20).astype(kv_type) for n in (1, 2))
+    rows = (m if each else 1) if page == 0 else (page if each else 1)
+    first = b if page == 0 else b * m // page
+    factors = [
+        (np.random.default_rng(n).uniform(0.01, 0.1, (first, rows, g))).astype(np.float32)
+        for n in (3, 4)
+    ]
+    lens = np.array([m, 12], np.int32)
+    wide = []
+    for x, factor in zip((k, v), factors, strict=True):
+        every = np.repeat(factor, (m if page == 0 else page) // rows, 1).reshape(b, m, g)
+        wide.append(x.astype(np.float32) * every[..., None])
+    want = libattn.decode(q.astype(np.float32), *wide, len_kv=lens)
+    for factor in factors:
+        factor.reshape(b, -1, g)[1, -1] = np.nan if each or page else factor[1, 0]
+    cache = [k, v]
+    options = {"descale_k": factors[0], "descale_v": factors[1], "len_kv": lens}
+    if page:
+        cache = [x.reshape(-1, page, g, d) for x in cache]
+        options["block_table"] = np.arange(b * m // page, dtype=np.int32).reshape(b, -1)
+    o = libattn.decode(q, *cache, out_dtype="float32", **options)
+    np.testing.assert_allclose(o, want, atol=2e-5)
+
+
+def test_refusals_of_int8_and_of_factors():
+    k = np.ones((1, 8, 2, 16), np.int8)
+    q = np.ones((1, 1, 2, 16), np.float16)
+    factors = np.ones((1, 8, 2), np.float32)
+    o = libattn.decode(q, k, k, descale_k=factors, descale_v=factors)
+    np.testing.assert_array_equal(o, 1)
+    with pytest.raises(ValueError, match="q"):
+        libattn.decode(k, k, k)
+    with pytest.raises(ValueError, match="descale_k"):
+        libattn.decode(q, k, k, descale_k=factors[:, :7])
+    with pytest.raises(ValueError, match="descale_v"):
+        libattn.decode(q, k, k, descale_k=factors, descale_v=factors[:, 0])
+    table = np.zeros((1, 2), np.int32)
+    pages = k.reshape(2, 4, 2, 16)
+    with pytest.raises(ValueError, match="pages of v: found 1; accepted 2, as k has"):
+        libattn.decode(q, pages, pages[:1], block_table=table)
+    with pytest.raises(ValueError, match="pages of descale_k"):
+        libattn.decode(q, pages, pages, block_table=table, descale_k=np.ones((1, 1, 2), np.float32))

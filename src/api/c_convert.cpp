@@ -78,6 +78,7 @@ void visit_problem(Visit&& visit) {
   visit(&C::accumulate, &Problem::accumulate);
   visit(&C::deterministic, &Problem::deterministic);
   visit(&C::nonfinite_zero, &Problem::nonfinite_zero);
+  visit(&C::descale_rows, &Problem::descale_rows);
 }
 
 struct ExtentBit {

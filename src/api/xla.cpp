@@ -134,6 +134,7 @@ DType dtype_of(std::string_view name, DataType dtype) {
     case DataType::f8e4m3fn: return DType::f8e4m3;
     case DataType::f8e5m2: return DType::f8e5m2;
     case DataType::s32: return DType::i32;
+    case DataType::s8: return DType::i8;
     case DataType::u8:
     case DataType::pred: return DType::u8;
     case DataType::s64:
@@ -141,7 +142,7 @@ DType dtype_of(std::string_view name, DataType dtype) {
     case DataType::u64: break;
   }
   refuse("type of " + std::string(name), "type " + std::to_string(static_cast<int>(dtype)),
-         "f32, f16, bf16, f64, f8e4m3fn, f8e5m2, s32, u8 or pred");
+         "f32, f16, bf16, f64, f8e4m3fn, f8e5m2, s32, s8, u8 or pred");
 }
 
 TensorView view_of(std::string_view name, const Buffer& buffer, Device device,

@@ -30,6 +30,7 @@ enum class DataType : int {
   pred = 1,
   s32 = 4,
   s64 = 5,
+  s8 = 2,
   u8 = 6,
   u32 = 8,
   u64 = 9,

@@ -119,6 +119,7 @@ Problem describe(const Arguments& arguments) {
   p.rope_positions = a.rope_pos_q.given();
   if (a.diag) p.diagonal = Diagonal::explicit_value;
   p.nonfinite_zero = a.nonfinite_count.given();
+  p.descale_rows = a.descale_k.rank == 3 || a.descale_v.rank == 3;
   p.lse = a.lse.given();
   if (a.dout.given()) {
     p.dlse = a.dlse.given();

@@ -15,7 +15,8 @@ constexpr std::int64_t element_size(DType dtype) {
     case DType::bf16: return 2;
     case DType::f8e4m3:
     case DType::f8e5m2:
-    case DType::u8: return 1;
+    case DType::u8:
+    case DType::i8: return 1;
     case DType::none: break;
   }
   return 0;

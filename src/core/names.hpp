@@ -16,15 +16,16 @@ struct Named {
   const char* name;
 };
 
-inline constexpr std::array<Named<DType>, 9> kDTypeNames{{{DType::none, "none"},
-                                                          {DType::f32, "f32"},
-                                                          {DType::f16, "f16"},
-                                                          {DType::bf16, "bf16"},
-                                                          {DType::f64, "f64"},
-                                                          {DType::f8e4m3, "f8e4m3"},
-                                                          {DType::f8e5m2, "f8e5m2"},
-                                                          {DType::i32, "i32"},
-                                                          {DType::u8, "u8"}}};
+inline constexpr std::array<Named<DType>, 10> kDTypeNames{{{DType::none, "none"},
+                                                           {DType::f32, "f32"},
+                                                           {DType::f16, "f16"},
+                                                           {DType::bf16, "bf16"},
+                                                           {DType::f64, "f64"},
+                                                           {DType::f8e4m3, "f8e4m3"},
+                                                           {DType::f8e5m2, "f8e5m2"},
+                                                           {DType::i32, "i32"},
+                                                           {DType::u8, "u8"},
+                                                           {DType::i8, "i8"}}};
 inline constexpr std::array<Named<Device>, 3> kDeviceNames{
     {{Device::host, "host"}, {Device::cuda, "cuda"}, {Device::webgpu, "webgpu"}}};
 inline constexpr std::array<Named<Pass>, 3> kPassNames{

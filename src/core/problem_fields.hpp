@@ -52,6 +52,7 @@ constexpr void visit_fields(Visit&& visit) {
   visit("page_size", &Problem::page_size);
   visit("len_new", &Problem::len_new);
   visit("split_keys", &Problem::split_keys);
+  visit("descale_rows", &Problem::descale_rows);
 
   visit("lse", &Problem::lse);
   visit("dlse", &Problem::dlse);

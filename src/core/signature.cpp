@@ -46,6 +46,13 @@ class Builder {
     if (packed_kv()) return {dtype, {{p_.total_kv}, {p_.heads_kv}, {dim}}};
     return {dtype, {{p_.batch}, {p_.len_kv}, {p_.heads_kv}, {dim}}};
   }
+  [[nodiscard]] Shape descale_rows() const {
+    const bool paged = p_.page_size > 0;
+    return {DType::f32,
+            {paged ? Dim{0, Fit::any} : Dim{p_.batch},
+             {paged ? p_.page_size : p_.len_kv, Fit::one_or},
+             {p_.heads_kv}}};
+  }
   [[nodiscard]] Shape statistics() const {
     const DType dtype = p_.statistics_type();
     if (packed_q()) return {dtype, {{p_.heads_q}, {p_.total_q}}};
@@ -71,10 +78,11 @@ class Builder {
     add("v", &Arguments::v, Use::needed, "", rows_kv(p_.kv_type(), p_.dim_vo), appends);
     const Shape descale{DType::f32, {{p_.batch}, {p_.heads_kv}}};
     const Use of_q = is_f8(p_.dtype) ? Use::optional : Use::absent;
-    const Use of_kv = is_f8(p_.kv_type()) ? Use::optional : Use::absent;
+    const Use of_kv = is_8_bit(p_.kv_type()) ? Use::optional : Use::absent;
     add("descale_q", &Arguments::descale_q, of_q, "an f8 dtype", descale);
-    add("descale_k", &Arguments::descale_k, of_kv, "an f8 dtype_kv", descale);
-    add("descale_v", &Arguments::descale_v, of_kv, "an f8 dtype_kv", descale);
+    const Shape of_keys = p_.descale_rows ? descale_rows() : descale;
+    add("descale_k", &Arguments::descale_k, of_kv, "an 8-bit dtype_kv", of_keys);
+    add("descale_v", &Arguments::descale_v, of_kv, "an 8-bit dtype_kv", of_keys);
   }
 
   void scores() {

@@ -67,5 +67,9 @@ Slots slots_of(Pass pass, const Problem& problem);
 inline bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
+// Types with descales.
+inline bool is_8_bit(DType dtype) {
+  return is_f8(dtype) || dtype == DType::i8;
+}
 
 }  // namespace attn::core

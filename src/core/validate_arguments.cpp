@@ -1,6 +1,7 @@
 // The rules on a call's tensors and numbers: see validate.hpp.
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "core/refusal.hpp"
 #include "core/signature.hpp"
@@ -98,6 +99,19 @@ Status check_workspace(const char* f, const Arguments& a) {
   return {};
 }
 
+// A page of the table is one of k, of v and of their factors.
+Status check_pages(const char* f, const Problem& p, const Arguments& a) {
+  if (p.page_size == 0) return {};
+  for (const auto& [name, view, paged] :
+       {std::tuple{"v", &a.v, true}, std::tuple{"descale_k", &a.descale_k, p.descale_rows},
+        std::tuple{"descale_v", &a.descale_v, p.descale_rows}}) {
+    if (!paged || !view->given() || view->shape[0] == a.k.shape[0]) continue;
+    return refuse(f, std::string("pages of ") + name, std::to_string(view->shape[0]),
+                  std::to_string(a.k.shape[0]) + ", as k has");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status validate_arguments(Pass pass, const Problem& problem, const Arguments& arguments) {
@@ -119,6 +133,7 @@ Status validate_arguments(Pass pass, const Problem& problem, std::span<const Slo
     return refuse(f, "shape of rope_sin", to_string(arguments.rope_sin),
                   "as many positions as rope_cos");
   }
+  if (Status status = check_pages(f, problem, arguments); !status.ok()) return status;
   if (Status status = check_numbers(f, problem, arguments); !status.ok()) return status;
   if (Status status = check_placement(f, problem, arguments); !status.ok()) return status;
   if (Status status = check_workspace(f, arguments); !status.ok()) return status;

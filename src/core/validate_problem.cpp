@@ -60,9 +60,11 @@ Status check_types(Pass pass, const Problem& p) {
     return refuse(f, "dtype", q, "f32, f16, bf16, f64, f8e4m3, f8e5m2");
   }
   const DType kv = p.kv_type();
-  if (kv != p.dtype && !(is_f8(kv) && (is_f8(p.dtype) || is_half(p.dtype)))) {
+  const bool takes_f8 = is_f8(p.dtype) || is_half(p.dtype);
+  const bool takes_i8 = p.dtype == DType::f32 || is_half(p.dtype);
+  if (kv != p.dtype && !(is_f8(kv) && takes_f8) && !(kv == DType::i8 && takes_i8)) {
     return refuse(f, "dtype_kv", to_string(kv) + std::string(" with dtype=") + to_string(p.dtype),
-                  "the type of q, or f8 types with a 16-bit or f8 q");
+                  "the type of q, f8 types with a 16-bit or f8 q, or i8 with a 16-bit or f32 q");
   }
   const DType out = p.out_type();
   if (is_f8(p.dtype) ? !(out == DType::f32 || is_half(out))
@@ -83,10 +85,10 @@ Status check_types(Pass pass, const Problem& p) {
                   "the bias's type, or f32");
   }
   if (pass != Pass::backward) return {};
-  if (is_f8(p.dtype) || is_f8(kv)) {
-    return Status::unsupported("backward: f8 inputs: found " + std::string(q) + " q and " +
-                               to_string(kv) +
-                               " k, v; accepted f32, f16, bf16, f64: there is no f8 backward yet");
+  if (is_f8(p.dtype) || is_8_bit(kv)) {
+    return Status::unsupported(
+        "backward: 8-bit inputs: found " + std::string(q) + " q and " + to_string(kv) +
+        " k, v; accepted f32, f16, bf16, f64: there is no 8-bit backward yet");
   }
   const DType grad = p.grad_type();
   if (grad != p.dtype && grad != DType::f32) {
@@ -200,6 +202,12 @@ Status check_layouts(Pass pass, const Problem& p) {
     return refuse(f, "append",
                   packed_kv ? "len_new with layout_kv=packed" : "len_new without lengths_kv",
                   "layout_kv=padded or pages, with lengths_kv");
+  }
+  if (p.descale_rows && (packed_kv || !is_8_bit(p.kv_type()))) {
+    return refuse(f, "descale_rows",
+                  packed_kv ? "descale_rows with layout_kv=packed"
+                            : std::string("dtype_kv=") + to_string(p.kv_type()),
+                  packed_kv ? "layout_kv=padded or pages" : "f8e4m3, f8e5m2 or i8 with it");
   }
   if (p.split_keys != kSplitAuto && pass != Pass::decode) {
     return refuse(f, "split", assignment("split_keys", p.split_keys),

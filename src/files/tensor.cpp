@@ -23,7 +23,7 @@ constexpr TypeRow kTypes[] = {
     {"F64", 8, DType::f64},  {"F8_E4M3", 1, DType::f8e4m3}, {"F8_E5M2", 1, DType::f8e5m2},
     {"I32", 4, DType::i32},  {"U8", 1, DType::u8},          {"BOOL", 1, DType::u8},
     {"I64", 8, DType::none}, {"U64", 8, DType::none},       {"U32", 4, DType::none},
-    {"I16", 2, DType::none}, {"U16", 2, DType::none},       {"I8", 1, DType::none},
+    {"I16", 2, DType::none}, {"U16", 2, DType::none},       {"I8", 1, DType::i8},
     {"C64", 8, DType::none}, {"F8_E8M0", 1, DType::none},
 };
 

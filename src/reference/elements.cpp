@@ -100,6 +100,7 @@ double read(const TensorView& view, std::int64_t position) {
     case DType::f8e5m2: return decode_bits(load<std::uint8_t>(view, position), kF8e5m2);
     case DType::i32: return load<std::int32_t>(view, position);
     case DType::u8: return load<std::uint8_t>(view, position);
+    case DType::i8: return load<std::int8_t>(view, position);
     case DType::none: break;
   }
   return std::numeric_limits<double>::quiet_NaN();
@@ -122,6 +123,10 @@ void write(const TensorView& view, std::int64_t position, double value) {
       return store(view, position, static_cast<std::uint8_t>(encode_bits(value, kF8e4m3)));
     case DType::f8e5m2:
       return store(view, position, static_cast<std::uint8_t>(encode_bits(value, kF8e5m2)));
+    case DType::i8: {
+      const double rounded = std::nearbyint(std::clamp(value, -128.0, 127.0));
+      return store(view, position, static_cast<std::int8_t>(std::isnan(value) ? 0.0 : rounded));
+    }
     case DType::i32:
     case DType::u8:
     case DType::none: return;

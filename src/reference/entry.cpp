@@ -105,6 +105,20 @@ std::int64_t descale_at(const TensorView& view, const Entry& entry, std::int64_t
   return position_of(view, {broadcast(view, 0, entry.batch), broadcast(view, 1, head_kv)});
 }
 
+std::optional<std::int64_t> key_descale_at(const Problem& problem, const Arguments& arguments,
+                                           const TensorView& view, const Entry& entry,
+                                           std::int64_t j, std::int64_t head_kv) {
+  if (!problem.descale_rows) return descale_at(view, entry, head_kv);
+  if (problem.page_size == 0) {
+    return position_of(view, {entry.batch, broadcast(view, 1, j), head_kv});
+  }
+  const TensorView& table = arguments.block_table;
+  const std::int64_t page =
+      read_integer(table, position_of(table, {entry.batch, j / problem.page_size}));
+  if (page < 0 || page >= view.shape[0]) return std::nullopt;
+  return position_of(view, {page, broadcast(view, 1, j % problem.page_size), head_kv});
+}
+
 std::int64_t pair_at(const Extent& extent, const TensorView& view, const Entry& entry,
                      std::int64_t head_q, std::int64_t i, std::int64_t j) {
   return position_of(view, {extent.batch ? entry.batch : 0, extent.head ? head_q : 0,

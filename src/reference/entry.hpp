@@ -44,6 +44,11 @@ std::int64_t key_at(const Problem& problem, const TensorView& view, const Entry&
                     std::int64_t j);
 // Descales: [b, heads_kv].
 std::int64_t descale_at(const TensorView& view, const Entry& entry, std::int64_t head_kv);
+// Descales of key j, which has a page: the same, or for each row [b, m|1, heads_kv], in pages
+// [pages, page_size|1, heads_kv]. None when the tensor doesn't have the page.
+std::optional<std::int64_t> key_descale_at(const Problem& problem, const Arguments& arguments,
+                                           const TensorView& view, const Entry& entry,
+                                           std::int64_t j, std::int64_t head_kv);
 
 // Bias, mask and the gradient of bias: pair (i, j) of head_q, where a dimension that the extent
 // does not call full counts as one of size 1.

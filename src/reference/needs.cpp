@@ -41,8 +41,8 @@ std::string check_common(const char* function, const Problem& problem, const Arg
                        {"kv_end", a.kv_end, per_query, problem.kv_end},
                        {"block_table", a.block_table, 2, problem.page_size > 0},
                        {"descale_q", a.descale_q, 2, false},
-                       {"descale_k", a.descale_k, 2, false},
-                       {"descale_v", a.descale_v, 2, false},
+                       {"descale_k", a.descale_k, problem.descale_rows ? 3 : 2, false},
+                       {"descale_v", a.descale_v, problem.descale_rows ? 3 : 2, false},
                        {"rope_cos", a.rope_cos, 2, problem.rope_tables},
                        {"rope_sin", a.rope_sin, 2, problem.rope_tables},
                        {"rope_pos_q", a.rope_pos_q, per_query, problem.rope_positions},
@@ -87,9 +87,11 @@ std::string check_forward(const Problem& problem, const Arguments& arguments) {
 
 std::string check_backward(const Problem& problem, const Arguments& arguments) {
   const char* function = "reference backward";
-  const auto is_f8 = [](DType type) { return type == DType::f8e4m3 || type == DType::f8e5m2; };
-  if (is_f8(problem.dtype) || is_f8(problem.kv_type())) {
-    return std::string(function) + ": there is no backward of f8 types";
+  const auto is_8_bit = [](DType type) {
+    return type == DType::f8e4m3 || type == DType::f8e5m2 || type == DType::i8;
+  };
+  if (is_8_bit(problem.dtype) || is_8_bit(problem.kv_type())) {
+    return std::string(function) + ": there is no backward of 8-bit types";
   }
   if (problem.page_size > 0 || problem.len_new > 0) {
     return std::string(function) + ": there is no backward of a paged cache or of an append";

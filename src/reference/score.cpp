@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "reference/rotary.hpp"
 
@@ -12,10 +13,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void descale(const TensorView& descales, const Entry& entry, std::int64_t head_kv, double* row,
-             std::int64_t count) {
-  if (!descales.given()) return;
-  const double factor = read(descales, descale_at(descales, entry, head_kv));
+void descale(const TensorView& descales, std::int64_t at, double* row, std::int64_t count) {
+  const double factor = read(descales, at);
   for (std::int64_t c = 0; c < count; ++c) row[c] *= factor;
 }
 
@@ -77,13 +76,20 @@ KeysAndValues load_keys_and_values(const Problem& problem, const Arguments& argu
     const auto k_at = key_row(problem, arguments, arguments.k, entry, j, head_kv);
     const auto v_at = key_row(problem, arguments, arguments.v, entry, j, head_kv);
     if (!k_at || !v_at) continue;
+    const auto factor_at = [&](const TensorView& view) -> std::optional<std::int64_t> {
+      if (!view.given()) return -1;
+      return key_descale_at(problem, arguments, view, entry, j, head_kv);
+    };
+    const auto k_factor = factor_at(arguments.descale_k);
+    const auto v_factor = factor_at(arguments.descale_v);
+    if (!k_factor || !v_factor) continue;
     loaded.present[static_cast<std::size_t>(j)] = true;
     double* k = loaded.k.data() + j * dim_qk;
     double* v = loaded.v.data() + j * dim_vo;
     read_row(arguments.k, *k_at, k, dim_qk);
     read_row(arguments.v, *v_at, v, dim_vo);
-    descale(arguments.descale_k, entry, head_kv, k, dim_qk);
-    descale(arguments.descale_v, entry, head_kv, v, dim_vo);
+    if (*k_factor >= 0) descale(arguments.descale_k, *k_factor, k, dim_qk);
+    if (*v_factor >= 0) descale(arguments.descale_v, *v_factor, v, dim_vo);
     if (rotate_keys) rotate(rotation, key_position(problem, arguments, entry, j), false, k);
   }
   return loaded;
@@ -94,7 +100,10 @@ Row load_query(const Problem& problem, const Arguments& arguments, const Entry& 
   const std::int64_t at = query_row(problem, arguments.q, entry, i, head_q);
   Row q = read_row(arguments.q, at, problem.dim_qk);
   const std::int64_t head_kv = head_q / (problem.heads_q / problem.heads_kv);
-  descale(arguments.descale_q, entry, head_kv, q.data(), problem.dim_qk);
+  const TensorView& factors = arguments.descale_q;
+  if (factors.given()) {
+    descale(factors, descale_at(factors, entry, head_kv), q.data(), problem.dim_qk);
+  }
   rotate(rotation_of(problem, arguments), query_position(problem, arguments, entry, i), false,
          q.data());
   return q;

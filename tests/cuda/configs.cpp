@@ -297,7 +297,7 @@ std::size_t print_problems(const std::vector<Job>& jobs, const std::vector<Outco
 int list_configs(const Options& options) {
   std::printf("types");
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::f8e4m3,
-                            DType::f8e5m2, DType::i32, DType::u8}) {
+                            DType::f8e5m2, DType::i32, DType::u8, DType::i8}) {
     std::printf(" %s=%d", to_string(dtype), static_cast<int>(dtype));
   }
   std::printf(" none=%d\n", static_cast<int>(DType::none));

@@ -20,6 +20,7 @@ static_assert(static_cast<int>(ErrorCode::internal) == ATTN_INTERNAL);
 static_assert(static_cast<int>(ErrorCode::out_of_memory) == ATTN_OUT_OF_MEMORY);
 static_assert(static_cast<int>(DType::bf16) == ATTN_BF16 && static_cast<int>(DType::u8) == ATTN_U8);
 static_assert(static_cast<int>(DType::f8e5m2) == ATTN_F8E5M2);
+static_assert(static_cast<int>(DType::i8) == ATTN_I8);
 static_assert(static_cast<int>(Device::webgpu) == ATTN_WEBGPU);
 static_assert(static_cast<int>(Pass::decode) == ATTN_DECODE);
 static_assert(static_cast<int>(Layout::packed) == ATTN_PACKED);

@@ -124,7 +124,7 @@ TEST(Problem, RefusalsNameTheWord) {
       {"causal=maybe", "parse_problem: word 'causal=maybe': can't be read; accepted on or off"},
       {"dtype=f31",
        "parse_problem: word 'dtype=f31': can't be read; accepted none, f32, f16, bf16, "
-       "f64, f8e4m3, f8e5m2, i32, u8"},
+       "f64, f8e4m3, f8e5m2, i32, u8, i8"},
       {"bias=qq",
        "parse_problem: word 'bias=qq': can't be read; accepted letters of bhqk, 1 or none"},
       {"mask=", "parse_problem: word 'mask=': can't be read; accepted letters of bhqk, 1 or none"},

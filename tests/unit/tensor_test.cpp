@@ -45,6 +45,7 @@ TEST(Tensor, TypesSizesAndNames) {
   EXPECT_EQ(size_of(DType::f8e4m3), 1);
   EXPECT_EQ(size_of(DType::f8e5m2), 1);
   EXPECT_EQ(size_of(DType::u8), 1);
+  EXPECT_EQ(size_of(DType::i8), 1);
   EXPECT_EQ(size_of(DType::none), 0);
   EXPECT_EQ(size_of(static_cast<DType>(99)), 0);
   EXPECT_STREQ(to_string(DType::bf16), "bf16");

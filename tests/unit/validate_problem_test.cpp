@@ -24,11 +24,21 @@ const Refusal kRefusals[] = {
     {kF, "dtype=i32", "forward: dtype: found i32; accepted f32, f16, bf16, f64, f8e4m3, f8e5m2"},
     {kF, "dtype=none", "forward: dtype: found none; accepted f32, f16, bf16, f64, f8e4m3, f8e5m2"},
     {kF, "dtype=f32 dtype_kv=bf16",
-     "forward: dtype_kv: found bf16 with dtype=f32; accepted the type of q, or f8 types with a "
-     "16-bit or f8 q"},
+     "forward: dtype_kv: found bf16 with dtype=f32; accepted the type of q, f8 types with a "
+     "16-bit or f8 q, or i8 with a 16-bit or f32 q"},
     {kF, "dtype=f32 dtype_kv=f8e4m3",
-     "forward: dtype_kv: found f8e4m3 with dtype=f32; accepted the type of q, or f8 types with a "
-     "16-bit or f8 q"},
+     "forward: dtype_kv: found f8e4m3 with dtype=f32; accepted the type of q, f8 types with a "
+     "16-bit or f8 q, or i8 with a 16-bit or f32 q"},
+    {kD, "dtype=f8e4m3 dtype_kv=i8",
+     "decode: dtype_kv: found i8 with dtype=f8e4m3; accepted the type of q, f8 types with a 16-bit "
+     "or f8 q, or i8 with a 16-bit or f32 q"},
+    {kD, "dtype=i8", "decode: dtype: found i8; accepted f32, f16, bf16, f64, f8e4m3, f8e5m2"},
+    {kD, "descale_rows",
+     "decode: descale_rows: found dtype_kv=f32; accepted f8e4m3, f8e5m2 or i8 with it"},
+    {kF, "dtype_kv=i8 descale_rows layout_kv=packed",
+     "forward: descale_rows: found descale_rows with layout_kv=packed; accepted layout_kv=padded "
+     "or "
+     "pages"},
     {kF, "dtype=bf16 dtype_out=f16",
      "forward: dtype_out: found f16 with dtype=bf16; accepted the type of q, or f32"},
     {kF, "dtype=f8e4m3 dtype_out=f8e4m3",
@@ -145,19 +155,19 @@ TEST(ValidateProblem, RefusesWhatNoTextCanSay) {
     change(problem);
     return core::validate_problem(kF, problem).message;
   };
-  const std::string types = "none, f32, f16, bf16, f64, f8e4m3, f8e5m2, i32, u8";
+  const std::string types = "none, f32, f16, bf16, f64, f8e4m3, f8e5m2, i32, u8, i8";
   EXPECT_EQ(message([](Problem& p) { p.dtype = static_cast<DType>(42); }),
             "forward: value of dtype: found 42; accepted " + types);
   EXPECT_EQ(message([](Problem& p) { p.dtype_kv = static_cast<DType>(-1); }),
             "forward: value of dtype_kv: found -1; accepted " + types);
-  EXPECT_EQ(message([](Problem& p) { p.dtype_out = static_cast<DType>(9); }),
-            "forward: value of dtype_out: found 9; accepted " + types);
-  EXPECT_EQ(message([](Problem& p) { p.dtype_grad = static_cast<DType>(9); }),
-            "forward: value of dtype_grad: found 9; accepted " + types);
-  EXPECT_EQ(message([](Problem& p) { p.dtype_bias = static_cast<DType>(9); }),
-            "forward: value of dtype_bias: found 9; accepted " + types);
-  EXPECT_EQ(message([](Problem& p) { p.dtype_dbias = static_cast<DType>(9); }),
-            "forward: value of dtype_dbias: found 9; accepted " + types);
+  EXPECT_EQ(message([](Problem& p) { p.dtype_out = static_cast<DType>(10); }),
+            "forward: value of dtype_out: found 10; accepted " + types);
+  EXPECT_EQ(message([](Problem& p) { p.dtype_grad = static_cast<DType>(10); }),
+            "forward: value of dtype_grad: found 10; accepted " + types);
+  EXPECT_EQ(message([](Problem& p) { p.dtype_bias = static_cast<DType>(10); }),
+            "forward: value of dtype_bias: found 10; accepted " + types);
+  EXPECT_EQ(message([](Problem& p) { p.dtype_dbias = static_cast<DType>(10); }),
+            "forward: value of dtype_dbias: found 10; accepted " + types);
   EXPECT_EQ(message([](Problem& p) { p.precision = static_cast<Precision>(3); }),
             "forward: value of precision: found 3; accepted tf32x3, tf32, ieee");
   EXPECT_EQ(message([](Problem& p) { p.layout_q = static_cast<Layout>(2); }),
@@ -178,11 +188,12 @@ TEST(ValidateProblem, RefusesWhatNoTextCanSay) {
             "validate: value of pass: found 7; accepted forward, backward, decode");
 }
 
-TEST(ValidateProblem, F8BackwardIsUnsupported) {
-  for (const char* text : {"dtype=f8e4m3 dtype_out=bf16", "dtype=bf16 dtype_kv=f8e5m2"}) {
+TEST(ValidateProblem, BackwardOf8BitTypesIsUnsupported) {
+  for (const char* text :
+       {"dtype=f8e4m3 dtype_out=bf16", "dtype=bf16 dtype_kv=f8e5m2", "dtype=f32 dtype_kv=i8"}) {
     const core::Status status = core::validate_problem(kB, parse_problem(text));
     EXPECT_EQ(status.code, ErrorCode::unsupported) << text;
-    EXPECT_NE(status.message.find("there is no f8 backward yet"), std::string::npos) << text;
+    EXPECT_NE(status.message.find("there is no 8-bit backward yet"), std::string::npos) << text;
   }
 }
 
@@ -194,6 +205,7 @@ TEST(ValidateProblem, AcceptsWithoutAllocating) {
       {kF, "dtype=bf16 dtype_out=f32 bias=1 dtype_bias=f16"},
       {kF, "dtype=f8e4m3 dtype_kv=f8e5m2 dtype_out=bf16"},
       {kD, "dtype=bf16 dtype_kv=f8e4m3"},
+      {kD, "dtype=f32 dtype_kv=i8 descale_rows page_size=16"},
       {kF, "heads_q=12 heads_kv=4 dim_qk=256 dim_vo=1 len_q=2147483647 len_kv=2147483647"},
       {kF, "layout_q=packed total_q=10 len_q=20 lengths_kv"},
       {kF, "layout_q=packed total_q=10 page_size=1 lengths_kv len_kv=7"},

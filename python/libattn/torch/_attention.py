@@ -31,7 +31,7 @@ _REFUSED = {
     "device": "the tensors' device decides",
     "nonfinite_count": "no operator here writes to an input that it also differentiates",
 }
-_AUTOCAST_KEEPS = (torch.float64, *_schema.F8)
+_AUTOCAST_KEEPS = (torch.float64, torch.int8, *_schema.F8)
 _PAIR = (tuple, list)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _OUT_DTYPES = tuple(getattr(torch, name) for name in FLOATS)

@@ -17,8 +17,10 @@ StridedTensor rows_of(const TensorView& view, bool paged, const TensorView& desc
   StridedTensor rows = rows_of(view, paged);
   if (descales.given()) {
     rows.descales = static_cast<const float*>(descales.address());
+    rows.descale_rows = descales.rank == 3;
     rows.descales_stride_batch = descales.strides[0];
-    rows.descales_stride_head = descales.strides[1];
+    if (rows.descale_rows && descales.shape[1] != 1) rows.descales_stride_row = descales.strides[1];
+    rows.descales_stride_head = descales.strides[rows.descale_rows ? 2 : 1];
   }
   return rows;
 }

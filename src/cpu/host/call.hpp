@@ -17,10 +17,12 @@ struct StridedTensor : core::StridedTensor {
   bool paged = false;
   bool workspace = false;  // ours: written plainly, whatever the gradients' options say
 
-  // 8-bit types: what elements are multiplied with, [b, heads_kv]; null: nothing. Strides in
-  // elements.
+  // 8-bit types: what elements are multiplied with, [b, heads_kv]; null: nothing. descale_rows: a
+  // factor for each row, see row_descale(). Strides in elements.
   const float* descales = nullptr;
-  std::int64_t descales_stride_batch = 0;
+  bool descale_rows = false;
+  std::int64_t descales_stride_batch = 0;  // or of a page
+  std::int64_t descales_stride_row = 0;
   std::int64_t descales_stride_head = 0;
   [[nodiscard]] float descale(std::int64_t b, std::int64_t head_kv) const {
     if (descales == nullptr) return 1.0f;
@@ -108,6 +110,16 @@ inline char* row_address(const Call& call, const StridedTensor& rows, std::int64
   const std::int64_t at =
       rows.packed ? (first + row) * rows.stride_row : b * rows.stride_batch + row * rows.stride_row;
   return rows.base + at + head * rows.stride_head;
+}
+
+// The factor of row `row`, which has memory.
+inline float row_descale(const Call& call, const StridedTensor& rows, std::int64_t b,
+                         std::int64_t row, std::int64_t head) {
+  const bool paged = rows.paged;
+  const std::int64_t first = paged ? page_of(call, b, row) : b;
+  const std::int64_t at = paged ? row % call.problem.page_size : row;
+  return rows.descales[first * rows.descales_stride_batch + at * rows.descales_stride_row +
+                       head * rows.descales_stride_head];
 }
 
 inline char* stat_address(const core::StridedTensor& stats, std::int64_t b, std::int64_t first,

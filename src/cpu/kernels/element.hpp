@@ -1,6 +1,7 @@
 // Single elements of any type, read to and written from the type of arithmetic.
 #pragma once
 
+#include <algorithm>
 #include <attn/tensor.hpp>
 #include <cmath>
 #include <cstdint>
@@ -23,6 +24,7 @@ inline T LoadElement(DType dtype, const char* address) {
       return static_cast<T>(core::f8e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(address)));
     case DType::f8e5m2:
       return static_cast<T>(core::f8e5m2_to_f32(*reinterpret_cast<const std::uint8_t*>(address)));
+    case DType::i8: return static_cast<T>(*reinterpret_cast<const std::int8_t*>(address));
     default: return T(0);
   }
 }
@@ -68,6 +70,13 @@ inline bool StoreElement(DType dtype, char* address, T value, bool accumulate,
     case DType::f8e5m2:
       *reinterpret_cast<std::uint8_t*>(address) = core::f8e5m2_from(static_cast<double>(value));
       break;
+    case DType::i8: {
+      const double v = static_cast<double>(value);
+      *reinterpret_cast<std::int8_t*>(address) =
+          std::isnan(v) ? std::int8_t{0}
+                        : static_cast<std::int8_t>(std::nearbyint(std::clamp(v, -128.0, 127.0)));
+      break;
+    }
     default: break;
   }
   return replaced;

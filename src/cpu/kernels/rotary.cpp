@@ -71,7 +71,9 @@ void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entr
       const char* source = row_address(call, job.in, entry.b, entry.first_in, r, head);
       char* target = row_address(call, job.out, entry.b, entry.first_out, entry.out_row0 + r, head);
       if (source == nullptr || target == nullptr) continue;
-      const double descale = job.in.descale(entry.b, head / (job.heads / call.problem.heads_kv));
+      const std::int64_t head_kv = head / (job.heads / call.problem.heads_kv);
+      const double descale = job.in.descale_rows ? row_descale(call, job.in, entry.b, r, head_kv)
+                                                 : job.in.descale(entry.b, head_kv);
       for (std::int64_t c = 0; c < job.dim; ++c) {
         row[c] = descale * LoadElement<double>(job.in.dtype, source + c * in_bytes);
       }

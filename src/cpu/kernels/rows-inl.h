@@ -58,6 +58,21 @@ HWY_INLINE hn::VFromD<D> FromF8e5m2(D df, hn::VFromD<hn::RebindToUnsigned<D>> bi
 }
 
 // Whole vectors of an 8-bit type, times descale; returns how many elements they cover.
+HWY_INLINE std::int64_t LoadI8Vectors(const char* source, float descale, std::int64_t count,
+                                      float* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> df;
+  const hn::RebindToSigned<decltype(df)> di;
+  const hn::Rebind<std::int8_t, decltype(df)> d8;
+  constexpr std::int64_t kLanes = hn::MaxLanes(df);
+  const auto* values = reinterpret_cast<const std::int8_t*>(source);
+  const auto factor = hn::Set(df, descale);
+  std::int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    const auto value = hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, values + c)));
+    hn::Store(hn::Mul(value, factor), df, out + c);
+  }
+  return c;
+}
 HWY_INLINE std::int64_t LoadF8Vectors(DType dtype, const char* source, float descale,
                                       std::int64_t count, float* HWY_RESTRICT out) {
   const hn::ScalableTag<float> df;
@@ -110,6 +125,7 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
     if (dtype == DType::f8e4m3 || dtype == DType::f8e5m2) {
       c = LoadF8Vectors(dtype, source, descale, count, out);
     }
+    if (dtype == DType::i8) c = LoadI8Vectors(source, descale, count, out);
   }
   const std::int64_t bytes = core::element_size(dtype);
   for (; c < count; ++c) out[c] = T(descale) * LoadElement<T>(dtype, source + c * bytes);
@@ -185,7 +201,7 @@ HWY_INLINE void LoadKeyTile(const Call& call, const StridedTensor& rows, const E
                             std::int64_t head, std::int64_t j0, std::int64_t count,
                             std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out,
                             std::int64_t more = 0) {
-  const float descale = rows.descale(entry.b, head);
+  const float of_all = rows.descale_rows ? 1.0f : rows.descale(entry.b, head);
   for (std::int64_t j = 0; j < tile; ++j) {
     if (j + kRowsAhead < count + more) {
       PrefetchRow(row_address(call, rows, entry.b, entry.first_kv, j0 + j + kRowsAhead, head),
@@ -193,7 +209,9 @@ HWY_INLINE void LoadKeyTile(const Call& call, const StridedTensor& rows, const E
     }
     const char* source =
         j < count ? row_address(call, rows, entry.b, entry.first_kv, j0 + j, head) : nullptr;
-    LoadRow(rows.dtype, source, dim, padded, out + j * padded, descale);
+    const bool own = rows.descale_rows && source != nullptr;
+    LoadRow(rows.dtype, source, dim, padded, out + j * padded,
+            own ? row_descale(call, rows, entry.b, j0 + j, head) : of_all);
   }
 }
 

@@ -22,7 +22,7 @@ inline bool has_cache(const Problem& p) {
 inline bool has_quantized_cache(const Problem& p) {
   const auto is_half = [](DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; };
   const DType kv = p.kv_type();
-  return is_half(p.dtype) && (kv == DType::f8e4m3 || kv == DType::f8e5m2);
+  return is_half(p.dtype) && (kv == DType::f8e4m3 || kv == DType::f8e5m2 || kv == DType::i8);
 }
 
 }  // namespace attn::cuda

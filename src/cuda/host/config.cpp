@@ -83,7 +83,7 @@ std::string header_text(const Config& config) {
     text.append(" = ").append(literal).append(";\n");
   };
   for (const DType dtype : {DType::none, DType::f32, DType::f16, DType::bf16, DType::f64,
-                            DType::f8e4m3, DType::f8e5m2, DType::i32, DType::u8}) {
+                            DType::f8e4m3, DType::f8e5m2, DType::i32, DType::u8, DType::i8}) {
     add(to_string(dtype)[0] == '?' ? "none" : to_string(dtype), static_cast<std::int64_t>(dtype));
   }
   for (const Precision precision : {Precision::tf32x3, Precision::tf32, Precision::ieee}) {

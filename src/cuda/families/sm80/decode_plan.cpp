@@ -41,9 +41,11 @@ struct Tiles {
   int blocks = 0;
   int dim = 0;
   bool quantized = false;
+  bool descale_rows = false;
 
   [[nodiscard]] int shared_bytes() const {
-    return device::DecodeSharedOf(tile_q, tile_kv, warps, stages, dim, quantized).bytes;
+    return device::DecodeSharedOf(tile_q, tile_kv, warps, stages, dim, quantized, descale_rows)
+        .bytes;
   }
   // Keys that a block takes at a time.
   [[nodiscard]] int step() const { return warps / (tile_q / 16) * tile_kv; }
@@ -83,6 +85,7 @@ std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
     const int rows = num_rows(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
     tiles.dim = dim_of(p);
     tiles.quantized = has_quantized_cache(p);
+    tiles.descale_rows = p.descale_rows;
     tiles.tile_q = 16 * rows;
     const int slice = device::DecodeSliceOf(tiles.dim, tiles.tile_q, tiles.quantized);
     tiles.tile_kv = rows * slice;
@@ -199,7 +202,9 @@ device::Cache cache_of(const Problem& p, const Arguments& tensors) {
 
 device::Descale descale_of(const TensorView& view) {
   if (!view.given()) return {};
-  return {static_cast<const float*>(view.address()), view.strides[0], view.strides[1]};
+  const auto* base = static_cast<const float*>(view.address());
+  if (view.rank == 2) return {base, view.strides[0], 0, view.strides[1]};
+  return {base, view.strides[0], view.shape[1] == 1 ? 0 : view.strides[1], view.strides[2]};
 }
 
 }  // namespace
@@ -244,6 +249,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
   spec.shared_bytes = static_cast<unsigned>(tiles.shared_bytes());
   spec.config.set("dtype", static_cast<int>(p.dtype))
       .set("kv_type", static_cast<int>(p.kv_type()))
+      .set("descale_rows", p.descale_rows)
       .set("dim_qk", tiles.dim)
       .set("dim_vo", tiles.dim)
       .set("tile_q", tiles.tile_q)

@@ -21,7 +21,8 @@ using attn::device::append_rows::Params;
 
 __device__ __forceinline__ void CopyRow(const StridedTensor& to, const StridedTensor& from,
                                         char* to_row, const char* from_row, int dim) {
-  const bool is_8_bit = to.type == config::f8e4m3 || to.type == config::f8e5m2;
+  const bool is_8_bit =
+      to.type == config::f8e4m3 || to.type == config::f8e5m2 || to.type == config::i8;
   const int bytes = dim * (is_8_bit ? 1 : ElementBytes(to.type));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (to.vector != 0 && from.vector != 0) {

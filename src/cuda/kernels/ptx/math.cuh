@@ -85,6 +85,12 @@ __device__ __forceinline__ unsigned SubtractSaturated(unsigned x, unsigned y) {
       : "r"(x), "r"(y));
   return z;
 }
+// f16 pairs.
+__device__ __forceinline__ unsigned SubtractF16(unsigned x, unsigned y) {
+  unsigned z;
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
 // Multiplies pairs of 16-bit elements. 8.0 has no multiplication of bf16, only fma; adding -0
 // changes no product.
 template <int dtype>

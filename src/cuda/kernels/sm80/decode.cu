@@ -6,7 +6,8 @@
 // warps take tiles of keys in turn, each with a softmax and a ring of its own (decode_keys.cuh). At
 // the end the groups' results are merged, and by the last block the splits' (decode_merge.cuh).
 //
-// Config: dtype; kv_type, of K and V in memory: dtype or an 8-bit type (decode_cache.cuh); dim_qk =
+// Config: dtype; kv_type, of K and V in memory: dtype or an 8-bit type (decode_cache.cuh);
+// descale_rows: a factor for each row of K and V; dim_qk =
 // dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows; tile_kv keys; warps,
 // stages, blocks (per SM); paged; options (decode_rows.cuh; alibi and bias_type, of
 // shared/score.cuh, go with it), softcap; element_access (see sm80/tile.cuh). Shared memory:
@@ -25,7 +26,8 @@ using namespace sm80::decode;
 // The group's tiles of the span, one after the other.
 __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& block,
                                           const Span& span, const Visibility& visibility,
-                                          unsigned base, OnlineSoftmax& softmax, Output& o) {
+                                          unsigned base, OnlineSoftmax& softmax,
+                                          ValueUnit& value_unit, Output& o) {
   constexpr int kStep = kGroups * kTileKv;  // from one tile of the group to its next
   KeyStream stream(p, block, base);
   int j_load = span.begin + GroupIdx() * kTileKv;
@@ -53,10 +55,11 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
     SyncGroup();  // the tile has arrived, and all have left the one that the next load replaces
     load_next();
     Scores s;
-    ComputeScores(p.common, inputs, q, base, stream.KTile(stage), j0, s);
+    ComputeScores(p.common, inputs, q, base, stream.KTile(stage), stream.ScalesAt(stage), j0, s);
     if constexpr (kPaged) stream.HideMissing(stage, s);
     if (visibility.IsPartial(j0)) visibility.Hide(j0, s);
     softmax.Update(s, o);
+    if constexpr (kDescaleRows) value_unit.Apply(stream.ScalesAt(stage) + kTileKv * 4, s, o);
     MultiplyPV(s, stream.VTile(stage), o);
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
@@ -79,9 +82,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   Output o{};
   OnlineSoftmax softmax(p.common);
-  VisitKeys(p, block, span, visibility, base, softmax, o);
+  ValueUnit value_unit;
+  VisitKeys(p, block, span, visibility, base, softmax, value_unit, o);
   __syncthreads();  // all warps have left the tiles, which o replaces
-  StageRows(p, block, base, softmax, o);
+  const float factor_v = kDescaleRows ? value_unit.OfOutput() : DescaleOf(p.descale_v, block);
+  StageRows(p.common, base, softmax, factor_v, o);
   __syncthreads();
   Finish(p, block, span, base);
 }

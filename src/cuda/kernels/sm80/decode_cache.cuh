@@ -1,5 +1,5 @@
-// sm80/decode.cu: K and V of 8 bits, which become f16 in registers, and their products. Scales are
-// applied to scores and to o, not to elements.
+// sm80/decode.cu: K and V of 8 bits, which become f16 in registers, and their products. Descales
+// are applied to scores, and to o or P, not to elements.
 //
 // A row of K or V in shared memory is a row of pairs of elements to ldmatrix (KvLayout), so that
 // lane l, g = l / 4, t = l % 4, gets of 8 rows and 16 columns
@@ -19,7 +19,8 @@ __device__ __forceinline__ float DescaleOf(const attn::device::Descale& descale,
   return descale.base[block.seq.idx * descale.stride_batch + block.head_kv * descale.stride_head];
 }
 
-static_assert(!kQuantized || kKvType == config::f8e4m3 || kKvType == config::f8e5m2);
+static_assert(!kQuantized || kKvType == config::f8e4m3 || kKvType == config::f8e5m2 ||
+              kKvType == config::i8);
 
 // Bytes 0 and 1 of the word as f16 in pairs[0], bytes 2 and 3 in pairs[1]. Exact; NaN and infinity
 // stay what they are.
@@ -27,6 +28,11 @@ __device__ __forceinline__ void Dequantize(unsigned word, unsigned (&pairs)[2]) 
   if constexpr (kKvType == config::f8e5m2) {
     pairs[0] = __byte_perm(word, 0, 0x1404);  // the upper byte of f16
     pairs[1] = __byte_perm(word, 0, 0x3424);
+  } else if constexpr (kKvType == config::i8) {
+    // The byte plus 128 as the fraction of an f16 of 1024 + [0, 256).
+    const unsigned shifted = word ^ 0x80808080u;
+    pairs[0] = ptx::SubtractF16(__byte_perm(shifted, 0x64646464u, 0x4140), 0x64806480u);
+    pairs[1] = ptx::SubtractF16(__byte_perm(shifted, 0x64646464u, 0x4342), 0x64806480u);
   } else {
     ptx::UnpackE4m3(word, pairs);
   }
@@ -79,5 +85,53 @@ __device__ __forceinline__ void MultiplyQuantizedV(const unsigned (&p)[4], unsig
     }
   }
 }
+
+// Factors of the keys that this lane's scores belong to.
+using KeyFactors = float[kBlocksN][2];
+__device__ __forceinline__ void LoadKeyFactors(unsigned from, KeyFactors& factors) {
+#pragma unroll
+  for (int n = 0; n < kBlocksN; ++n) {
+    const uint2 pair =
+        ptx::LoadShared64(from + static_cast<unsigned>((8 * n + LaneIdx() % 4 * 2) * 4));
+    factors[n][0] = __uint_as_float(pair.x);
+    factors[n][1] = __uint_as_float(pair.y);
+  }
+}
+
+// kDescaleRows: P times the factors of V, as f16. They are relative to `unit`, a power of 2 above
+// the largest factor so far, times 2^15, the largest power of 2 that f16 holds. So P is exact to
+// f16 for factors down to 2^-29 of the largest. o is relative to the same.
+struct ValueUnit {
+  float unit = 0x1p-100f;
+
+  // The tile's P in s; `from`: the tile's factors.
+  __device__ __forceinline__ void Apply(unsigned from, Scores& s, Output& o) {
+    KeyFactors factors;
+    LoadKeyFactors(from, factors);
+    float largest = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) largest = fmaxf(largest, fabsf(factors[n][e]));
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+    if (largest > unit) {  // for the whole warp
+      const unsigned above = (__float_as_uint(largest) & 0x7f800000u) + 0x800000u;
+      const float raised = __uint_as_float(min(above, 0x7e800000u));
+      const float rescale = unit / raised;
+      unit = raised;
+#pragma unroll
+      for (int d = 0; d < kBlocksD; ++d)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[0][d][e] *= rescale;
+    }
+    const float inverse = 0x1p15f / unit;
+#pragma unroll
+    for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[0][n][e] *= factors[n][e % 2] * inverse;
+  }
+  __device__ __forceinline__ float OfOutput() const { return unit * 0x1p-15f; }
+};
 
 }  // namespace sm80::decode

@@ -26,6 +26,11 @@ class KeyStream {
     k_ring_ = base + kShared.k + static_cast<unsigned>(ring * kTileBytes);
     v_ring_ = base + kShared.v + static_cast<unsigned>(ring * kTileBytes);
     present_ = base + kShared.present + static_cast<unsigned>(ring * kWarpsM * 4);
+    scales_ = base + kShared.scales + static_cast<unsigned>(ring * kScalesBytes);
+    if constexpr (kDescaleRows) {
+      k_scale_ = p.descale_k.base + block.head_kv * p.descale_k.stride_head;
+      v_scale_ = p.descale_v.base + block.head_kv * p.descale_v.stride_head;
+    }
     const int of = kPaged ? 0 : seq_idx_;
     k_from_ = RowAddress(p.common.k, of, block.seq.first_kv, block.head_kv);
     v_from_ = RowAddress(p.common.v, of, block.seq.first_kv, block.head_kv);
@@ -61,6 +66,10 @@ class KeyStream {
       const unsigned present = __ballot_sync(~0u, page_ >= 0);
       if (LaneIdx() == 0) ptx::StoreShared32(PresentAt(stage, WarpM()), present);
     }
+    if constexpr (kDescaleRows) {
+      LoadScale(p_.descale_k, k_scale_, j0, ScalesAt(stage));
+      LoadScale(p_.descale_v, v_scale_, j0, ScalesAt(stage) + kTileKv * 4);
+    }
     if constexpr (config::element_access != 0) {
       LoadElements(k_ring_ + to, p_.common.k, k_from_, p_.common.dim_qk, j0);
       LoadElements(v_ring_ + to, p_.common.v, v_from_, p_.common.dim_vo, j0);
@@ -75,6 +84,10 @@ class KeyStream {
   }
   __device__ __forceinline__ unsigned VTile(int stage) const {
     return v_ring_ + static_cast<unsigned>(stage * kTileBytes);
+  }
+  // kDescaleRows: the factors of K; those of V follow.
+  __device__ __forceinline__ unsigned ScalesAt(int stage) const {
+    return scales_ + static_cast<unsigned>(stage * kScalesBytes);
   }
   // Hides keys that have no page.
   __device__ __forceinline__ void HideMissing(int stage, Scores& s) const {
@@ -97,12 +110,29 @@ class KeyStream {
   using Layout = KvLayout;
   static constexpr int kChunkColumns = 16 / kKvBytes;
   static constexpr int kTileBytes = kTileKv * Layout::kRowBytes;
+  static constexpr int kScalesBytes = kTileKv * 8;
   static constexpr int kSide = Layout::kChunks < 32 ? Layout::kChunks : 32;  // lanes per row
   static constexpr int kStep = 32 / kSide;                                   // rows per pass
   static_assert(Layout::kChunks == kSide && kSlice % kStep == 0 && (Layout::kWide || kStep == 8));
 
   __device__ __forceinline__ unsigned PresentAt(int stage, int warp) const {
     return present_ + static_cast<unsigned>((stage * kWarpsM + warp) * 4);
+  }
+
+  // The factor of this lane's key of the tile; 0 if there is no such key.
+  __device__ __forceinline__ void LoadScale(const attn::device::Descale& descale, const float* from,
+                                            int j0, unsigned to) const {
+    if (LaneIdx() >= kSlice) return;
+    const int j = j0 + WarpM() * kSlice + LaneIdx();
+    const unsigned at = to + static_cast<unsigned>((WarpM() * kSlice + LaneIdx()) * 4);
+    if (descale.base == nullptr) {
+      ptx::StoreShared32(at, 1.0f);
+      return;
+    }
+    const bool there = kPaged ? page_ >= 0 : j < len_kv_;
+    const float* source = from + (kPaged ? page_ : seq_idx_) * descale.stride_batch +
+                          (kPaged ? slot_ : j) * descale.stride_row;
+    ptx::CopyAsyncSmall<4>(at, there ? source : descale.base, there);
   }
 
   // Row r of the slice, of the tile from j0; null if there is none. All lanes of the warp ask.
@@ -162,7 +192,9 @@ class KeyStream {
   const DecodeParams& p_;
   int seq_idx_;
   int len_kv_;
-  unsigned k_ring_, v_ring_, present_;
+  unsigned k_ring_, v_ring_, present_, scales_;
+  const float* k_scale_ = nullptr;  // of the key head
+  const float* v_scale_ = nullptr;
   const char* k_from_;  // key 0 of the sequence; kPaged: of page 0, or of the first sequence
   const char* v_from_;
   int page_ = -1;  // or sequence, of the lane's key of the tile loaded next; -1: none

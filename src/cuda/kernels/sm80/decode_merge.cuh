@@ -51,10 +51,11 @@ __device__ __forceinline__ void StageQuantizedRow(unsigned tile, int row, int r,
     }
 }
 
-// Each warp's o and statistics into shared memory, over the tiles of keys.
-__device__ __forceinline__ void StageRows(const DecodeParams& p, const Block& block, unsigned base,
-                                          const OnlineSoftmax& softmax, const Output& o) {
-  const Arguments& a = p.common;
+// Each warp's o and statistics into shared memory, over the tiles of keys. factor_v: of o, with
+// kQuantized.
+__device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
+                                          const OnlineSoftmax& softmax, float factor_v,
+                                          const Output& o) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = GroupIdx() * kTileQ + 16 * WarpM() + LaneIdx() / 4 + 8 * r;
@@ -64,7 +65,7 @@ __device__ __forceinline__ void StageRows(const DecodeParams& p, const Block& bl
     }
     if constexpr (kQuantized) {
       // A row that has seen nothing stays 0 if the factor is not finite.
-      const float factor = stats.y == 0.0f ? 0.0f : DescaleOf(p.descale_v, block);
+      const float factor = stats.y == 0.0f ? 0.0f : factor_v;
       StageQuantizedRow(base + kShared.k, row, r, factor, o);
     } else {
 #pragma unroll

@@ -6,10 +6,12 @@
 
 namespace attn::device {
 
-// Factors of K or V: one for each (sequence, key head). Null: 1. Strides in elements.
+// Factors of K or V: one for each (sequence, key head), or for each row or page (descale_rows).
+// Null: 1. Strides in elements.
 struct Descale {
   const float* base = nullptr;
-  long long stride_batch = 0;
+  long long stride_batch = 0;  // or of a page
+  long long stride_row = 0;
   long long stride_head = 0;
 };
 
@@ -36,6 +38,7 @@ struct DecodeShared {
   int k = 0;        // [groups][stages][tile_kv][dim]; after the loop f32 o [groups][tile_q][dim]
   int v = 0;        // [groups][stages][tile_kv][dim]
   int present = 0;  // [groups][stages][warps of a group]: bit r: row r of the slice has a page
+  int scales = 0;   // descale_rows: factors of K and of V [groups][stages][2][tile_kv]
   int stats = 0;    // [groups][tile_q] {max, sum}
   int q = 0;        // dims above 128: fragments of Q [warps][dim / 16][lane][4]
   int merges = 0;   // whether the block merges the splits
@@ -48,7 +51,7 @@ constexpr int KvBytes(bool quantized) {
 }
 
 constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int stages, int dim,
-                                      bool quantized) {
+                                      bool quantized, bool descale_rows) {
   const int groups = warps / (tile_q / 16);
   const int tile_bytes = tile_kv * dim * KvBytes(quantized);
   const int o_bytes = groups * tile_q * dim * 4;
@@ -56,7 +59,8 @@ constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int st
   s.v = s.k + groups * stages * tile_bytes;
   s.present = s.v + groups * stages * tile_bytes;
   if (s.present < o_bytes) s.present = o_bytes;
-  s.stats = (s.present + warps * stages * 4 + 15) / 16 * 16;
+  s.scales = (s.present + warps * stages * 4 + 15) / 16 * 16;
+  s.stats = s.scales + (descale_rows ? groups * stages * tile_kv * 8 : 0);
   s.q = s.stats + groups * tile_q * 8;
   s.merges = s.q + (dim > 128 ? warps * 32 * dim : 0);
   s.bytes = s.merges + 16;

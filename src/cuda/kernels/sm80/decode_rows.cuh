@@ -20,6 +20,7 @@ constexpr int kDim = config::dim_qk;
 // types (decode_cache.cuh).
 constexpr int kKvType = config::kv_type;
 constexpr bool kQuantized = kKvType != kDtype;
+constexpr bool kDescaleRows = config::descale_rows != 0;
 constexpr int kMmaType = kQuantized ? config::f16 : kDtype;
 constexpr int kKvBytes = attn::device::KvBytes(kQuantized);
 using KvLayout = TileLayout<kDim * kKvBytes / kOperandBytes>;  // of rows of K and V
@@ -34,9 +35,10 @@ constexpr int kBlocksD = kDim / 8;
 constexpr bool kOptions = config::options != 0;
 constexpr bool kPaged = config::paged != 0;
 constexpr attn::device::DecodeShared kShared =
-    attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim, kQuantized);
+    attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim, kQuantized, kDescaleRows);
 // Whether the softmax sees scores in units of log2, else raw products.
 constexpr bool kScaledScores = kHasScoreMod || kQuantized;
+static_assert(!kDescaleRows || kQuantized);
 static_assert(!kOptions || (kPaged && kHasScoreMod));
 static_assert(config::dim_vo == kDim && kDim % 64 == 0 && kTileQ % 16 == 0);
 static_assert(kWarps % kWarpsM == 0 && kTileKv % (16 * kWarpsM) == 0 && kStages >= 2);

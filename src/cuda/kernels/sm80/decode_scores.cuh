@@ -22,7 +22,7 @@ struct ScoreInputs {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if constexpr (kQuantized) {
-        factor[r] = units.of_row[r] * DescaleOf(p.descale_k, block);
+        factor[r] = units.of_row[r] * (kDescaleRows ? 1.0f : DescaleOf(p.descale_k, block));
         if constexpr (!kHasScoreMod) factor[r] *= a.scale * kLog2E;
       }
       params[r] = {a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
@@ -87,10 +87,11 @@ __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreIn
   }
 }
 
-// s = Q K^T, modified, with masked keys hidden. Ranges of keys and pages are not applied.
+// s = Q K^T, modified, with masked keys hidden. Ranges of keys and pages are not applied. k_scales:
+// factors of the tile's keys, with kDescaleRows.
 __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInputs& inputs,
                                               const QFragments& q, unsigned base, unsigned k_tile,
-                                              int j0, Scores& s) {
+                                              unsigned k_scales, int j0, Scores& s) {
   const ScoreTile tile(a, inputs, j0);
   const auto load = [&](int k, unsigned(&fragment)[1][4]) {
     LoadFragment(base, k, q, fragment[0]);
@@ -101,6 +102,14 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInp
     for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[0][n][e] *= inputs.factor[e / 2];
+    if constexpr (kDescaleRows) {
+      KeyFactors factors;
+      LoadKeyFactors(k_scales, factors);
+#pragma unroll
+      for (int n = 0; n < kBlocksN; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[0][n][e] *= factors[n][e % 2];
+    }
   } else {
     MultiplyTransposed<kDtype, kDim>(load, k_tile, 0, s);
   }
