@@ -174,7 +174,7 @@ class Gatherer {
     return descales.given() ? static_cast<T>(load(descales, x_.b, x_.g)) : T(1);
   }
 
-  // Of key j, which has a page.
+  // The factor of key j, which has a page.
   [[nodiscard]] T key_descale(const TensorView& descales, std::int64_t j) const {
     if (!descales.given() || descales.rank == 2) return descale(descales);
     const bool paged = p_.page_size > 0;
