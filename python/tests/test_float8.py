@@ -130,7 +130,7 @@ def test_refusals_of_int8_and_of_factors():
         libattn.decode(q, k, k, descale_k=factors, descale_v=factors[:, 0])
     table = np.zeros((1, 2), np.int32)
     pages = k.reshape(2, 4, 2, 16)
-    with pytest.raises(ValueError, match="pages of v: found 1; accepted 2, as k has"):
+    with pytest.raises(ValueError, match="pages of v_cache: found 1; accepted 2, as k has"):
         libattn.decode(q, pages, pages[:1], block_table=table)
     with pytest.raises(ValueError, match="pages of descale_k"):
         libattn.decode(q, pages, pages, block_table=table, descale_k=np.ones((1, 1, 2), np.float32))
