@@ -189,6 +189,7 @@ std::string option_refusal(const Problem& p) {
   if (p.page_size > 0) return "has no kernel for paged caches";
   if (p.len_new > 0) return "has no kernel that appends to a cache";
   if (p.dropout && core::is_f8(p.dtype)) return "has no kernel for dropout with f8 types";
+  if (p.descale_rows) return "has no kernel with a factor for each row of k and v";
   if (p.layout_q != p.layout_kv) return "takes q, k and v that are all packed or all padded";
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && (!extent->q || !extent->kv)) {
