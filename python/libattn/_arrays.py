@@ -196,7 +196,7 @@ class CudaInterfaceFamily(Family):
     """`__cuda_array_interface__`, version 2 and later (Numba's documentation defines it)."""
 
     KINDS = {"<f4": "float32", "<f2": "float16", "<f8": "float64", "<i4": "int32"}
-    BYTES = {"|u1": "uint8", "|b1": "bool", "|i1": "uint8"}
+    BYTES = {"|u1": "uint8", "|b1": "bool", "|i1": "int8"}
 
     def interface(self, name: str, x: Any) -> Any:
         """The dictionary of an array, with the entries that are read here."""

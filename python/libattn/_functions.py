@@ -232,7 +232,8 @@ def attention(
         or, with k and v, f8 (e4m3fn, e5m2; see descale_q). Any strides but that of the last axis,
         which is 1; this holds for k and v too.
     k: [b, m, g, dim_qk], or packed with cu_len_kv. h is a multiple of g (GQA, MQA).
-    v: [b, m, g, dim_vo], or packed. k and v can be f8 with an f16 or bf16 q.
+    v: [b, m, g, dim_vo], or packed. k and v can be f8 with an f16 or bf16 q,
+        or int8 with an f16, bf16 or f32 q.
     return_lse: return (o, lse). lse [b, h, n] (packed [h, total_q]) is the natural logarithm of
         each row's sum of exponentials, f32 (f64 with f64).
     out, lse_out: arrays to write into.

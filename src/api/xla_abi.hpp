@@ -28,9 +28,9 @@ enum class ErrorCode : int {
 };
 enum class DataType : int {
   pred = 1,
+  s8 = 2,
   s32 = 4,
   s64 = 5,
-  s8 = 2,
   u8 = 6,
   u32 = 8,
   u64 = 9,

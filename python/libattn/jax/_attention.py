@@ -294,7 +294,8 @@ def attention(
     q: [b, n, h, dim_qk], or packed [total_q, h, dim_qk] with cu_len_q. f32, f16, bf16, f64 (with
         x64), or, with k and v, f8 (e4m3fn, e5m2; see descale_q; no gradients).
     k: [b, m, g, dim_qk], or packed with cu_len_kv. h is a multiple of g (GQA, MQA).
-    v: [b, m, g, dim_vo], or packed.
+    v: [b, m, g, dim_vo], or packed. k and v can be f8 with an f16 or bf16 q, or int8 with an f16,
+        bf16 or f32 q; no gradients.
     return_lse: return (o, lse). lse [b, h, n] (packed [h, total_q]) is the natural logarithm of
         each row's sum of exponentials, f32 (f64 with f64); it is differentiable.
     out_dtype: the type of o: q's (None) or "float32".

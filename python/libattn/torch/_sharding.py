@@ -117,7 +117,7 @@ class _Split:
         elif at == SINKS:
             heads = 0
         elif at in DESCALES:
-            batch, heads = (None if self.packed else 0), 1
+            batch, heads = (None if self.packed else 0), x.dim() - 1
         elif at == _SLOPES:
             batch, heads = (0 if x.dim() == 2 else None), x.dim() - 1
         elif at not in _TABLES and not self.packed and x.size(0) == self.batch:

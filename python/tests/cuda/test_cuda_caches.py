@@ -13,11 +13,16 @@ def draw(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def cast(x, kv_type):
+    return x.round().clamp(-128, 127).to(kv_type) if kv_type == torch.int8 else x.to(kv_type)
+
+
 def make(device, kv_type, q_type, dim, len_q=1):
     """q, k, v, their descales, and k and v in float64."""
     q = draw(B, len_q, H, dim, seed=1).to(device, q_type)
-    k, v = (draw(B, M, G, dim, seed=n).to(kv_type).to(device) for n in (2, 3))
-    descales = [draw(B, G, seed=n).abs().add(0.5).to(device) for n in (4, 5)]
+    unit = 32.0 if kv_type == torch.int8 else 1.0
+    k, v = (cast(draw(B, M, G, dim, seed=n) * unit, kv_type).to(device) for n in (2, 3))
+    descales = [draw(B, G, seed=n).abs().add(0.5).div(unit).to(device) for n in (4, 5)]
     wide = [
         x.cpu().float().double() * d.cpu().double()[:, None, :, None]
         for x, d in zip((k, v), descales, strict=True)
@@ -56,7 +61,7 @@ def near(o, want, q_type):
     torch.testing.assert_close(o.cpu().double(), want, rtol=tolerance, atol=tolerance / 2)
 
 
-@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("kv_type", (*TYPES, torch.int8))
 @pytest.mark.parametrize("q_type", (torch.bfloat16, torch.float16))
 @pytest.mark.parametrize("dim", (40, 64, 128, 256))
 @pytest.mark.parametrize("len_q", (1, 20))
@@ -72,6 +77,61 @@ def test_decode_of_a_cache(device, kv_type, q_type, dim, len_q):
     table = order.view(B, -1).int().to(device)
     o = libattn.decode(q, *pages, block_table=table, len_kv=lens, causal=True, **descales)
     near(o, want, q_type)
+
+
+@pytest.mark.parametrize("kv_type", (TYPES[0], torch.int8))
+@pytest.mark.parametrize("each", (True, False))
+@pytest.mark.parametrize("len_q", (1, 20))
+@pytest.mark.parametrize("spread", (0.0, 8.0))
+def test_factors_of_rows_and_pages(device, kv_type, each, len_q, spread):
+    """Factors that differ by many powers of 2; NaN where no key is."""
+    q, k, v, _, _, _ = make(device, kv_type, torch.float16, 128, len_q)
+    lengths, width = [M, 123, 40], -(-M // PAGE)
+    lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    factors = [  # of rows, then of pages: of all their rows the same if not each
+        draw(B, width, PAGE if each else 1, G, seed=n).mul(power).exp2().div(32)
+        for n, power in ((6, 0.5), (7, spread))  # large scores would lose bits of their own
+    ]
+    of_rows = [f.expand(B, width, PAGE, G).reshape(B, -1, G)[:, :M].contiguous() for f in factors]
+    k64, v64 = (
+        x.cpu().float().double() * f.double()[..., None]
+        for x, f in zip((k, v), of_rows, strict=True)
+    )
+    want = attention64(q, k64, v64, lengths)
+    for b, length in enumerate(lengths):
+        for f in of_rows:
+            f[b, length:] = torch.nan
+    rows = {n: f.to(device) for n, f in zip(("descale_k", "descale_v"), of_rows, strict=True)}
+    o = libattn.decode(q, k, v, len_kv=lens, causal=True, out_dtype=torch.float32, **rows)
+    scale = want.abs().max()  # a sum of values whose factors differ
+
+    def close(o):
+        torch.testing.assert_close(o.cpu().double(), want, rtol=2.0**-9, atol=float(scale) * 2e-3)
+
+    close(o)
+    order = torch.randperm(B * width, generator=torch.Generator().manual_seed(9))
+    pages = [paged(x, order.to(device)) for x in (k, v)]
+    of_pages = []
+    for f in factors:
+        flat = torch.full((B * width, *f.shape[2:]), torch.nan)
+        flat[order] = f.reshape(B * width, *f.shape[2:])
+        of_pages.append(flat.to(device))
+    table = order.view(B, -1).int().to(device)
+    o = libattn.decode(
+        q,
+        *pages,
+        block_table=table,
+        len_kv=lens,
+        causal=True,
+        out_dtype=torch.float32,
+        descale_k=of_pages[0],
+        descale_v=of_pages[1],
+    )
+    close(o)
+    missing = table.clone()
+    missing[0, 1] = -1  # no factor is read for it
+    o = libattn.decode(q, *pages, block_table=missing, len_kv=lens, descale_k=of_pages[0])
+    assert bool(o.isfinite().all())
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
@@ -109,7 +169,7 @@ def test_a_descale_of_nan_makes_its_rows_nan(device, name):
 def test_every_code_is_read(device):
     """One key has all the weight: o is v, NaN, infinities and subnormals included."""
     codes = torch.arange(256, dtype=torch.uint8)
-    for kv_type in TYPES:
+    for kv_type in (*TYPES, torch.int8):
         v = codes.view(kv_type).view(1, 1, 1, 256).to(device)
         k = torch.ones(1, 1, 1, 8).to(kv_type).to(device)
         q = torch.ones(1, 1, 1, 8, dtype=torch.float16, device=device)

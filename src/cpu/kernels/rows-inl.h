@@ -253,7 +253,7 @@ HWY_INLINE void LoadDecodeTile(const Call& call, const StridedTensor& rows, cons
                                std::int64_t head, std::int64_t j0, std::int64_t count,
                                std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out,
                                std::int64_t more) {
-  const float descale = rows.descale(entry.b, head);
+  const float of_all = rows.descale_rows ? 1.0f : rows.descale(entry.b, head);
   const std::int64_t bytes = dim * core::element_size(rows.dtype);
   const std::int64_t ahead = std::max(kRowsAhead, kBytesAhead / std::max<std::int64_t>(bytes, 1));
   const auto address = [&](std::int64_t j) {
@@ -261,7 +261,10 @@ HWY_INLINE void LoadDecodeTile(const Call& call, const StridedTensor& rows, cons
   };
   for (std::int64_t j = 0; j < count; ++j) {
     if (j + ahead < count + more) PrefetchRowToL2(address(j + ahead), bytes);
-    LoadRow(rows.dtype, address(j), dim, padded, out + j * padded, descale);
+    const char* source = address(j);
+    LoadRow(rows.dtype, source, dim, padded, out + j * padded,
+            rows.descale_rows && source != nullptr ? row_descale(call, rows, entry.b, j0 + j, head)
+                                                   : of_all);
   }
   std::fill(out + count * padded, out + tile * padded, T(0));
 }
