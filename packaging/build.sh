@@ -14,6 +14,7 @@ jobs=${ATTN_JOBS:-$(nproc)}
 version=$(sed -n 's/^  VERSION \([0-9.]*\)$/\1/p' CMakeLists.txt)
 if command -v ccache >/dev/null 2>&1; then
   export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 fi
 
 # The files that git knows, as they are now, in an empty folder.
@@ -62,7 +63,7 @@ build_conan() {
 }
 
 build_vcpkg() {
-  local folder=$root/build/packages/vcpkg
+  local folder=$root/build/package_vcpkg # as deep as the other builds, for ccache
   rm -rf "$folder/installed"
   cmake -DPORT="$root/packaging/vcpkg/libattn" -DFOLDER="$folder" -DJOBS="$jobs" \
     -P packaging/vcpkg/stand_ins.cmake

@@ -11,7 +11,16 @@ from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
 from conan.tools.files import copy, load, rm, rmdir
 from conan.tools.gnu import PkgConfigDeps
 
-SOURCES = ("CMakeLists.txt", "LICENSE", "bench/*", "cli/*", "cmake/*", "harness/*", "include/*", "src/*")
+SOURCES = (
+    "CMakeLists.txt",
+    "LICENSE",
+    "bench/*",
+    "cli/*",
+    "cmake/*",
+    "harness/*",
+    "include/*",
+    "src/*",
+)
 
 
 class LibattnConan(ConanFile):

@@ -34,13 +34,13 @@ endfunction()
 
 function(vcpkg_cmake_configure)
   cmake_parse_arguments(PARSE_ARGV 0 given "" "SOURCE_PATH" "OPTIONS")
-  call(${CMAKE_COMMAND} -S ${given_SOURCE_PATH} -B ${FOLDER}/build -G Ninja -DCMAKE_BUILD_TYPE=Release
+  call(${CMAKE_COMMAND} -S ${given_SOURCE_PATH} -B ${FOLDER} -G Ninja -DCMAKE_BUILD_TYPE=Release
        -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR} ${given_OPTIONS})
 endfunction()
 
 function(vcpkg_cmake_install)
-  call(${CMAKE_COMMAND} --build ${FOLDER}/build -j ${JOBS})
-  call(${CMAKE_COMMAND} --install ${FOLDER}/build)
+  call(${CMAKE_COMMAND} --build ${FOLDER} -j ${JOBS})
+  call(${CMAKE_COMMAND} --install ${FOLDER})
 endfunction()
 
 # Moves the package's files to share/NAME and makes them count their folders from there.
@@ -50,13 +50,11 @@ function(vcpkg_cmake_config_fixup)
   set(to ${CURRENT_PACKAGES_DIR}/share/${given_PACKAGE_NAME})
   file(MAKE_DIRECTORY ${to})
   file(GLOB files ${from}/*)
+  set(up "get_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)")
   foreach(file IN LISTS files)
     file(READ ${file} text)
     string(REPLACE "\${CMAKE_CURRENT_LIST_DIR}/../../../" "\${CMAKE_CURRENT_LIST_DIR}/../../" text "${text}")
-    string(REPLACE
-      "get_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\nget_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\nget_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\nget_filename_component"
-      "get_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\nget_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\nget_filename_component"
-      text "${text}")
+    string(REPLACE "${up}\n${up}" "${up}" text "${text}")
     cmake_path(GET file FILENAME name)
     file(WRITE ${to}/${name} "${text}")
   endforeach()

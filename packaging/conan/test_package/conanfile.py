@@ -19,7 +19,9 @@ class LibattnTest(ConanFile):
 
     def build(self):
         cmake = CMake(self)
-        cmake.configure(build_script_folder=os.path.join("..", "..", "..", "tests", "consumers", "cmake"))
+        cmake.configure(
+            build_script_folder=os.path.join("..", "..", "..", "tests", "consumers", "cmake")
+        )
         cmake.build()
 
     def test(self):

@@ -398,29 +398,37 @@ def overlap(rank: int, ranks: int) -> None:
     _ring._attention, _transport.start = kernel, inner
 
 
-def killed(rank: int, ranks: int) -> None:
+def killed(rank: int, call: Any, backward: bool = False) -> None:
     """A rank ends in the middle: the others raise within the timeout of the group."""
     q, k, v = parts(qkv(30))
-    distributed.ring_attention(q, k, v)
+    call(q, k, v).sum().backward()
     began = time.perf_counter()
+    real, armed = _transport.start, not backward
+
+    def end(*words: Any) -> Any:
+        if armed and end.calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+        end.calls += armed
+        return real(*words)
+
+    def arm(gradient: torch.Tensor) -> None:
+        nonlocal armed
+        armed = True
+
+    end.calls = 0
     if rank == 1:
-        real = _transport.start
-
-        def end(*words: Any) -> Any:
-            if end.calls:
-                os.kill(os.getpid(), signal.SIGKILL)
-            end.calls += 1
-            return real(*words)
-
-        end.calls = 0
         _transport.start = end
     try:
         for _ in range(3):
-            o = distributed.ring_attention(q, k, v)
+            at = "forward"
+            o = call(q, k, v)
+            o.register_hook(arm)
+            at = "backward"
             o.sum().backward()
     except distributed.TransportError as error:
         assert time.perf_counter() - began < SECONDS + 10
         assert f"rank {rank}" in str(error), error
+        assert at == "backward" or not backward
         os._exit(0)  # the group can't be closed
     raise AssertionError("no error without rank 1")
 
@@ -451,14 +459,16 @@ CHECKS = {
     "bytes_moved": (bytes_moved, (2, 4, 8)),
     "memory": (memory, (4, 8)),
     "overlap": (overlap, (2, 4)),
-    "killed": (killed, (3,)),
+    "killed": (lambda r, n: killed(r, distributed.ring_attention), (3,)),
+    "killed_in_backward": (lambda r, n: killed(r, distributed.ring_attention, True), (3,)),
+    "killed_in_exchange": (lambda r, n: killed(r, distributed.all_to_all_attention), (3,)),
     "silent": (silent, (2,)),
 }
 
 
-def run_rank(check: Any, rank: int, ranks: int, store: str) -> int:
-    join(rank, ranks, store, SECONDS if check in (killed, silent) else 60)
-    check(rank, ranks)
+def run_rank(name: str, rank: int, ranks: int, store: str) -> int:
+    join(rank, ranks, store, SECONDS if name.startswith(("killed", "silent")) else 60)
+    CHECKS[name][0](rank, ranks)
     leave()
     return 0
 
@@ -469,11 +479,10 @@ def main() -> int:
     if {"compiled", "memory"} & set(names):
         import torch._dynamo  # noqa: F401  they import it: once, before the ranks are forked
     for name in names:
-        check, sizes = CHECKS[name]
-        for ranks in sizes:
+        for ranks in CHECKS[name][1]:
             began = time.perf_counter()
-            found = fork(ranks, lambda r, s, c=check, n=ranks: run_rank(c, r, n, s))
-            if check is killed:
+            found = fork(ranks, lambda r, s, c=name, n=ranks: run_rank(c, r, n, s))
+            if name.startswith("killed"):
                 found[1] += signal.SIGKILL  # as it should
             failed += any(found)
             outcome = f"FAILED: {found}" if any(found) else "passed"
