@@ -79,6 +79,16 @@ void take_bounds(TensorView& view, bool packed, std::int64_t start, std::int64_t
   narrow(view, 1, row, count);
 }
 
+// Factors [b, heads_kv], or of rows [b, len_kv|1, heads_kv], or of pages, which stay.
+void take_descale(TensorView& view, bool paged, std::int64_t b, std::int64_t key, std::int64_t keys,
+                  std::int64_t head, std::int64_t heads) {
+  if (!view.given()) return;
+  const bool of_pages = paged && view.rank == 3;
+  if (!of_pages) narrow(view, 0, b, 1);
+  if (!of_pages && view.rank == 3) narrow(view, 1, key, keys);
+  narrow(view, view.rank - 1, head, heads);
+}
+
 struct Cut {
   std::int64_t b, head, heads, head_kv, heads_kv, row, rows, key, keys;
 };
@@ -109,6 +119,11 @@ Slice slice_of(const Cell& cell, const Inputs& inputs, const Cut& cut) {
     narrow(a.k, 2, cut.head_kv, cut.heads_kv);
     narrow(a.v, 2, cut.head_kv, cut.heads_kv);
     narrow(a.block_table, 0, cut.b, 1);
+  }
+  narrow(a.descale_q, 0, cut.b, 1);
+  narrow(a.descale_q, 1, cut.head_kv, cut.heads_kv);
+  for (TensorView* view : {&a.descale_k, &a.descale_v}) {
+    take_descale(*view, p.page_size > 0, cut.b, cut.key, cut.keys, cut.head_kv, cut.heads_kv);
   }
   for (TensorView* view : {&a.lse, &a.dlse, &a.delta}) {
     take_statistic(*view, packed_q, start_q, cut.b, cut.row, cut.rows, cut.head, cut.heads);
