@@ -163,6 +163,27 @@ class List {
     }
   }
 
+  // Head dims above 256, at the ends of what kernels may cut them into.
+  void wide(Pass pass) {
+    constexpr std::array<std::array<std::int64_t, 2>, 5> kWide{
+        {{512, 512}, {257, 64}, {64, 320}, {512, 256}, {321, 511}}};
+    for (std::size_t n = 0; n < kWide.size(); ++n) {
+      const std::uint64_t seed = hash(13, 0, n) >> 40;
+      Case c = plain(pass, kTypes[n % kTypes.size()], seed);
+      c.name = "wide";
+      Problem& p = c.problem;
+      p.batch = 1;
+      p.heads_q = 2;
+      p.heads_kv = 1;
+      if (pass != Pass::decode) p.len_q = 65;
+      p.len_kv = 97;
+      p.dim_qk = kWide[n][0];
+      p.dim_vo = kWide[n][1];
+      p.causal = n % 2 == 0;
+      if (settle(c)) cases.push_back(c);
+    }
+  }
+
   // One size is 0, but the bias and its gradient have elements: one per pair, and one per key.
   void nothing(Pass pass) {
     for (const DType dtype : kAllTypes) {
@@ -232,6 +253,7 @@ std::vector<Case> case_list(const Filter& filter) {
     list.pairs(pass);
     list.several(pass, pass == Pass::decode ? 60 : 120);
     list.sizes(pass, pass == Pass::decode ? 60 : 160);
+    list.wide(pass);
     if (pass != Pass::decode) {
       list.nothing(pass);
       list.planted(pass);

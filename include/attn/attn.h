@@ -137,8 +137,8 @@ typedef struct attn_problem {
   int64_t heads_kv;
   int64_t len_q; /* the largest of the batch */
   int64_t len_kv;
-  int64_t dim_qk;  /* 1 to 256 */
-  int64_t dim_vo;  /* 1 to 256 */
+  int64_t dim_qk;  /* 1 to 512 */
+  int64_t dim_vo;  /* 1 to 512 */
   int64_t total_q; /* rows of packed tensors */
   int64_t total_kv;
   int64_t window_left;

@@ -55,7 +55,7 @@ struct Problem {
   DType dtype_dbias = DType::none;  // f32 or the bias's type; none = the bias's type
   Precision precision = Precision::tf32x3;
 
-  // Sizes. heads_q is a multiple of heads_kv; dims are 1..256; len_q and len_kv are the largest of
+  // Sizes. heads_q is a multiple of heads_kv; dims are 1..512; len_q and len_kv are the largest of
   // the batch. With packed layouts total_q and total_kv are the rows of the packed tensors.
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;

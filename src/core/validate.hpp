@@ -6,12 +6,16 @@
 
 #include <attn/arguments.hpp>
 #include <attn/problem.hpp>
+#include <cstdint>
 #include <span>
 
 #include "core/signature.hpp"
 #include "core/status.hpp"
 
 namespace attn::core {
+
+// The largest head dim of q, k, v and o, and of the rows of merge and rope.
+inline constexpr std::int64_t kMaxDim = 512;
 
 // All rules on the problem alone.
 Status validate_problem(Pass pass, const Problem& problem);

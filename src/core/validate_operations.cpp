@@ -12,8 +12,6 @@ namespace attn::core {
 
 namespace {
 
-constexpr std::int64_t kMaxDim = 256;
-
 bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
@@ -39,7 +37,7 @@ Status check_rows(const char* f, const char* name, const TensorView& view) {
     const bool dim = d == view.rank - 1;
     if (size < 0 || (dim && (size < 1 || size > kMaxDim)) || size > 0x7FFFFFFF) {
       return refuse(f, std::string("shape of ") + name, to_string(view),
-                    "a last dimension of 1 to 256, others 0 to 2^31 - 1");
+                    "a last dimension of 1 to 512, others 0 to 2^31 - 1");
     }
   }
   return {};

@@ -15,7 +15,6 @@ namespace attn::core {
 
 namespace {
 
-constexpr std::int64_t kMaxDim = 256;
 // Lengths are read from i32 arrays.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 

@@ -91,6 +91,15 @@ core::Status launch(const Operation& operation, const Tensors& tensors,
   return status;
 }
 
+// A warp holds a row, 8 elements a lane.
+core::Status check_dim(const char* operation, const TensorView& o) {
+  constexpr std::int64_t kMost = 256;
+  const std::int64_t dim = o.shape[static_cast<std::size_t>(o.rank - 1)];
+  if (dim <= kMost) return {};
+  return unsupported(operation, "found rows of " + std::to_string(dim) +
+                                    " elements; 256 at most on CUDA yet");
+}
+
 // o is [batch, rows, heads, dim] or [rows, heads, dim].
 device::merge::Sizes sizes_of(const TensorView& o) {
   const bool packed = o.rank == 3;
@@ -172,6 +181,7 @@ device::rope::Params rope_params(const RopeArguments& a) {
 }
 
 core::Status run(const MergeArguments& a, const core::Executor& executor) {
+  if (core::Status status = check_dim("merge", a.o); !status.ok()) return status;
   const device::merge::Params params = merge_params(a);
   return launch(
       {"merge", merge_kernel(), merge_blocks(params.sizes), block_of(params)},
@@ -182,6 +192,7 @@ core::Status run(const MergeArguments& a, const core::Executor& executor) {
 core::Status run(const MergeBackwardArguments& a, const core::Executor& executor) {
   const bool writes = a.dout1.given() || a.dlse1.given() || a.dout2.given() || a.dlse2.given();
   if (!writes) return {};
+  if (core::Status status = check_dim("merge_backward", a.o); !status.ok()) return status;
   const device::merge::BackwardParams params = merge_params(a);
   return launch(
       {"merge_backward", merge_backward_kernel(), merge_blocks(params.sizes), block_of(params)},
@@ -205,6 +216,11 @@ core::Status run(const RopeArguments& a, const core::Executor& executor) {
   const std::int64_t heads = a.x.shape[packed ? 1 : 2];
   if (heads > device::rope::kMaxHeads) {
     return unsupported("rope", "found " + std::to_string(heads) + " heads; 2^23 at most on CUDA");
+  }
+  const std::int64_t rot_dim = a.rot_dim == 0 ? a.x.shape[packed ? 2 : 3] : a.rot_dim;
+  if (rot_dim > 2 * device::rope::kMaxPairs) {
+    return unsupported("rope", "found " + std::to_string(rot_dim) +
+                                   " rotated elements of a row; 256 at most on CUDA yet");
   }
   const std::int64_t blocks =
       rope_blocks(packed ? 1 : a.x.shape[0], a.x.shape[packed ? 0 : 1], heads);

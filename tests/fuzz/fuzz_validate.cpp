@@ -18,7 +18,7 @@ using namespace attn;  // NOLINT: a program of one file
 std::int64_t any_size(FuzzedDataProvider& in) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   static constexpr std::array<std::int64_t, 8> kHostile = {
-      -1, kMax, -kMax - 1, kMax - 1, std::int64_t{1} << 62, std::int64_t{1} << 32, 257, 0};
+      -1, kMax, -kMax - 1, kMax - 1, std::int64_t{1} << 62, std::int64_t{1} << 32, 513, 0};
   const auto kind = in.ConsumeIntegral<std::uint8_t>();
   if (kind < 240) return kind % 9;
   if (kind < 250) return in.PickValueInArray(kHostile);

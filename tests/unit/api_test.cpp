@@ -122,7 +122,7 @@ TEST(Api, ErrorsAreThrownBeforeAnythingIsWritten) {
   Problem bad = problem;
   bad.dim_qk = 0;
   EXPECT_EQ(message_of(ErrorCode::invalid_argument, [&] { forward(context, bad, call.arguments); }),
-            "forward: size: found dim_qk=0; accepted 1 to 256");
+            "forward: size: found dim_qk=0; accepted 1 to 512");
 }
 
 BackendInfo backend_info(Context& context, const std::string& name) {

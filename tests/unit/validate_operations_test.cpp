@@ -76,11 +76,11 @@ TEST(ValidateMerge, Refuses) {
   }
   {
     Merge merge;
-    merge.a.o.shape[3] = 300;
+    merge.a.o.shape[3] = 600;
     EXPECT_EQ(
         merge.message(),
-        "merge: shape of o: found f32[2, 3, 4, 300] strides [96, 32, 8, 1] on host; accepted a "
-        "last dimension of 1 to 256, others 0 to 2^31 - 1");
+        "merge: shape of o: found f32[2, 3, 4, 600] strides [96, 32, 8, 1] on host; accepted a "
+        "last dimension of 1 to 512, others 0 to 2^31 - 1");
   }
   {
     Merge merge;

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/validate.hpp"
 #include "cpu/kernels/element.hpp"
 #include "cpu/kernels/kernels.hpp"
 
 namespace attn::cpu {
 namespace {
 
-constexpr std::int64_t kMaxDim = 256;
+using core::kMaxDim;
 
 struct Angles {
   double frequency[kMaxDim / 2];

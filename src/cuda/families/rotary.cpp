@@ -76,6 +76,10 @@ std::string rotary_refusal(Pass pass, const Problem& p) {
   if (p.kv_type() != p.dtype && (pass != Pass::decode || p.len_new > 0)) {
     return "no rotary embedding of keys in 8-bit types on CUDA; decode rotates q alone";
   }
+  if (p.rotary_dim() > 2 * device::rope::kMaxPairs) {
+    return "found " + std::to_string(p.rotary_dim()) +
+           " rotated elements of a row; rotary embedding takes 256 at most on CUDA yet";
+  }
   const std::int64_t heads = std::max(p.heads_q, p.heads_kv);
   if (heads <= device::rope::kMaxHeads) return {};
   return "found " + std::to_string(heads) + " heads; rotary embedding takes 2^23 at most on CUDA";

@@ -127,7 +127,11 @@ int rounded_dim(std::int64_t dim) {
   for (const int rounded : {64, 96, 128, 192}) {
     if (dim <= rounded) return rounded;
   }
-  return 256;
+  return dim <= 256 ? 256 : 512;
+}
+
+bool is_wide(const Problem& problem) {
+  return std::max(problem.dim_qk, problem.dim_vo) > kMaxValueDim;
 }
 
 Shape shape_of(Pass pass, const Problem& problem) {
@@ -141,6 +145,12 @@ Shape shape_of(Pass pass, const Problem& problem) {
   shape.dropout = problem.dropout;
   shape.dim_qk = rounded_dim(problem.dim_qk);
   shape.dim_vo = rounded_dim(problem.dim_vo);
+  if (is_wide(problem)) {
+    shape.dim_qk = 512;
+    shape.dim_vo = kMaxValueDim;
+    shape.element_bytes = problem.dtype == DType::f32 ? 4 : 2;
+    return shape;
+  }
   if (problem.dtype == DType::f32) {
     // One dim for both: each is a kernel for every precision.
     const int largest = std::max(shape.dim_qk, shape.dim_vo);

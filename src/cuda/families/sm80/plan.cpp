@@ -2,7 +2,10 @@
 #include "cuda/families/sm80/plan.hpp"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/divide_up.hpp"
@@ -27,6 +30,43 @@ constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 
 bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
+constexpr const char* kForwardEntry = "attn_forward";
+
+std::string wide_refusal(Pass pass, const Problem& p) {
+  if (!is_wide(p)) return {};
+  if (pass == Pass::backward) return "no kernel for the backward of head dims above 256 on CUDA yet";
+  if (has_cache(p) || has_quantized_cache(p)) {
+    return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA yet";
+  }
+  return {};
+}
+
+// The launches of a wide forward: the columns of v and o of each; the first writes lse.
+struct ValueSlices {
+  std::array<device::Arguments, 2> of;
+};
+static_assert(sizeof(ValueSlices) <= sizeof(ParameterMemory));
+
+core::Status set_value_slices(const ParameterSources& from, std::span<KernelLaunch> launches,
+                              ParameterMemory& memory) {
+  ValueSlices& slices = *std::construct_at(reinterpret_cast<ValueSlices*>(memory.bytes.data()));
+  std::size_t n = 0;
+  for (KernelLaunch& launch : launches) {
+    if (launch.kernel->spec.entry != std::string_view(kForwardEntry)) continue;
+    const std::int64_t first = kMaxValueDim * static_cast<std::int64_t>(n);
+    device::Arguments& slice = slices.of[n++];
+    slice = from.common;
+    slice.dim_vo = static_cast<int>(std::min<std::int64_t>(slice.dim_vo - first, kMaxValueDim));
+    if (first > 0) {
+      slice.v.base += first * size_of(from.tensors.v.dtype);
+      slice.o.base += first * size_of(from.tensors.o.dtype);
+      slice.lse.base = nullptr;
+    }
+    launch.parameters = block_of(slice);
+  }
+  return {};
 }
 
 std::string refusal(const Problem& p, const DeviceFacts& facts) {
@@ -66,9 +106,12 @@ CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Til
   CudaPlan plan(pass, p);
   add_uncovered_rows(plan, p);
   const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
-  KernelSpec& main = add_main(plan, "sm80/forward.cu", "attn_forward", shape, tiles, blocks);
-  set_problem(main.config, p, shape, element_access);
-  main.config.set("q_in_registers", tiles.q_in_registers);
+  const auto add_slice = [&] {
+    KernelSpec& main = add_main(plan, "sm80/forward.cu", kForwardEntry, shape, tiles, blocks);
+    set_problem(main.config, p, shape, element_access);
+    main.config.set("q_in_registers", tiles.q_in_registers);
+  };
+  for (std::int64_t first = 0; first < p.dim_vo; first += kMaxValueDim) add_slice();
   return plan;
 }
 
@@ -140,7 +183,10 @@ class Sm80 final : public Family {
     if (std::string why = refusal(problem, facts); !why.empty()) {
       return Planned::none(std::move(why));
     }
-    if (takes_decode(pass, problem)) {
+    if (std::string why = wide_refusal(pass, problem); !why.empty()) {
+      return Planned::none(std::move(why));
+    }
+    if (!is_wide(problem) && takes_decode(pass, problem)) {
       if (std::string why = decode_refusal(problem, facts); !why.empty()) {
         return Planned::none(std::move(why));
       }
@@ -162,6 +208,9 @@ class Sm80 final : public Family {
 
   core::Status set_parameters(const ParameterSources& from, std::span<KernelLaunch> launches,
                               ParameterMemory& memory) const override {
+    if (from.plan.pass != Pass::backward && is_wide(from.plan.problem)) {
+      return set_value_slices(from, launches, memory);
+    }
     if (from.plan.decode.tiles == 0) return {};
     return set_decode_params(from, launches, memory);
   }

@@ -186,6 +186,7 @@ std::string type_refusal(const Problem& p) {
 }
 
 std::string option_refusal(const Problem& p) {
+  if (std::max(p.dim_qk, p.dim_vo) > kDim256.dim) return "has no kernel above dim 256";
   if (p.page_size > 0) return "has no kernel for paged caches";
   if (p.len_new > 0) return "has no kernel that appends to a cache";
   if (p.dropout && core::is_f8(p.dtype)) return "has no kernel for dropout with f8 types";
