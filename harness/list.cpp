@@ -166,7 +166,7 @@ class List {
   // Head dims above 256, at the ends of what kernels may cut them into.
   void wide(Pass pass) {
     constexpr std::array<std::array<std::int64_t, 2>, 5> kWide{
-        {{512, 512}, {257, 64}, {64, 320}, {512, 256}, {321, 511}}};
+        {{257, 64}, {512, 512}, {64, 320}, {512, 256}, {321, 511}}};
     for (std::size_t n = 0; n < kWide.size(); ++n) {
       const std::uint64_t seed = hash(13, 0, n) >> 40;
       Case c = plain(pass, kTypes[n % kTypes.size()], seed);

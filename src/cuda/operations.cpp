@@ -96,8 +96,8 @@ core::Status check_dim(const char* operation, const TensorView& o) {
   constexpr std::int64_t kMost = 256;
   const std::int64_t dim = o.shape[static_cast<std::size_t>(o.rank - 1)];
   if (dim <= kMost) return {};
-  return unsupported(operation, "found rows of " + std::to_string(dim) +
-                                    " elements; 256 at most on CUDA yet");
+  return unsupported(operation,
+                     "found rows of " + std::to_string(dim) + " elements; 256 at most on CUDA yet");
 }
 
 // o is [batch, rows, heads, dim] or [rows, heads, dim].

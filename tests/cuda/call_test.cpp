@@ -108,6 +108,30 @@ TEST_F(CudaCall, Forward) {
   EXPECT_EQ(list[0].arguments.o.stride_row, 4 * 64 * 2);
 }
 
+// A launch for each 256 columns of v and o; the first writes lse.
+TEST_F(CudaCall, WideForward) {
+  Arguments& a = arguments;
+  for (TensorView* wide : {&a.q, &a.k, &a.v, &a.o}) {
+    *wide = make(DType::bf16, {2, 300, wide == &a.q || wide == &a.o ? 4 : 2, 320});
+  }
+  const Problem problem = describe(a);
+  const auto list = launched(Pass::forward, problem);
+  ASSERT_EQ(list.size(), 2u);
+  for (std::size_t n = 0; n < 2; ++n) {
+    const device::Arguments& seen = list[n].arguments;
+    const std::size_t offset = n * 256 * 2;
+    EXPECT_EQ(list[n].entry, "attn_forward");
+    EXPECT_EQ(list[n].blocks, list[0].blocks);
+    EXPECT_EQ(seen.dim_qk, 320);
+    EXPECT_EQ(seen.dim_vo, n == 0 ? 256 : 64);
+    EXPECT_EQ(seen.q.base, a.q.data);
+    EXPECT_EQ(seen.k.base, a.k.data);
+    EXPECT_EQ(seen.v.base, static_cast<char*>(a.v.data) + offset);
+    EXPECT_EQ(seen.o.base, static_cast<char*>(a.o.data) + offset);
+    EXPECT_EQ(seen.lse.base, n == 0 ? a.lse.data : nullptr);
+  }
+}
+
 TEST_F(CudaCall, AFailedLaunchEndsIt) {
   own_context(100);  // where nothing was launched before
   const Problem problem = describe(arguments);

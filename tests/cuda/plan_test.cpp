@@ -48,6 +48,16 @@ TEST(CudaPlan, RefusesWithReasons) {
             "no kernel for paged caches and appending in f32 on CUDA yet");
   EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16 dropout", h200(), Pass::decode),
             "no kernel with dropout for paged and 8-bit caches and appending on CUDA yet");
+  EXPECT_EQ(reason("dtype=bf16 dim_qk=512 dim_vo=300 len_q=8 len_kv=8"), "");
+  EXPECT_EQ(reason("dtype=bf16 dim_qk=257 dim_vo=64 len_q=8 len_kv=8", h200(), Pass::backward),
+            "no kernel for the backward of head dims above 256 on CUDA yet");
+  EXPECT_EQ(reason("dtype=bf16 dim_qk=512 dim_vo=512 len_q=1 len_kv=64 page_size=16", h200(),
+                   Pass::decode),
+            "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA "
+            "yet");
+  EXPECT_EQ(reason("dtype=bf16 dim_qk=512 dim_vo=512 len_q=8 len_kv=8 rope=half"),
+            "found 512 rotated elements of a row; rotary embedding takes 256 at most on CUDA yet");
+  EXPECT_EQ(reason("dtype=bf16 dim_qk=512 dim_vo=512 len_q=8 len_kv=8 rope=half rot_dim=128"), "");
   DeviceFacts turing = h200();
   turing.name = "Tesla T4";
   turing.major = 7;

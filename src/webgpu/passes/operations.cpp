@@ -11,7 +11,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kLines = 16;  // of a workgroup
+constexpr std::int64_t kLines = 16;        // of a workgroup
 constexpr std::int64_t kMaxRotated = 256;  // elements of a row: kMaxDim of kernels/copy.wgsl
 
 U32 u32(std::int64_t value) {

@@ -27,8 +27,8 @@ struct Shape {
 Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192, 256 or 512.
 int rounded_dim(std::int64_t dim);
-// Above 256 a forward is a launch for each 256 columns of v and o: each computes all scores, and has
-// registers for these columns.
+// Above 256 a forward is a launch for each 256 columns of v and o: each computes all scores, and
+// has registers for these columns.
 inline constexpr int kMaxValueDim = 256;
 bool is_wide(const Problem& problem);
 

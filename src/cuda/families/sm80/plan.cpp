@@ -36,9 +36,11 @@ constexpr const char* kForwardEntry = "attn_forward";
 
 std::string wide_refusal(Pass pass, const Problem& p) {
   if (!is_wide(p)) return {};
-  if (pass == Pass::backward) return "no kernel for the backward of head dims above 256 on CUDA yet";
+  if (pass == Pass::backward)
+    return "no kernel for the backward of head dims above 256 on CUDA yet";
   if (has_cache(p) || has_quantized_cache(p)) {
-    return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA yet";
+    return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA "
+           "yet";
   }
   return {};
 }
