@@ -37,7 +37,7 @@ struct Tiles {
   int blocks = 1;
   int o_columns = 64;  // of O in shared memory at once
   bool producer_warp = false;
-  int raw_stages = 0;  // f8: tiles of V before the transposition
+  int raw_stages = 0;  // f8: tiles of V before the transposition; mask: of a warpgroup, as bytes
 };
 
 // Measurements: docs/kernels/sm90_forward.md, "Configs and resources" and "Tried".
@@ -61,6 +61,20 @@ constexpr Tiles kDim128{
 // Tiles of bias and mask take the second stage of Q.
 constexpr Tiles kDim128Scores{
     .dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .o_columns = 128};
+// A mask alone: bytes wait in raw stages of 64 queries until they are bits.
+constexpr Tiles kDim64Mask{
+    .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 6};
+constexpr Tiles kDim64MaskWide{
+    .dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 6};
+constexpr Tiles kDim128Mask{.dim = 128,
+                            .tile_q = 128,
+                            .tile_kv = 128,
+                            .stages = 2,
+                            .q_stages = 1,
+                            .o_columns = 128,
+                            .raw_stages = 3};
+constexpr Tiles kDim256Mask{
+    .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1, .raw_stages = 4};
 // O takes 128 registers of a thread and Q 64 KB.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 
@@ -125,8 +139,24 @@ Tiles f8_tiles_of(const Problem& p) {
   return wide ? kF8Dim64Wide : kF8Dim64;
 }
 
+// The kernel turns the mask into bits.
+bool has_mask_bits(const Problem& p) {
+  return p.mask.given && !p.bias.given && !core::is_f8(p.dtype);
+}
+
+Tiles mask_tiles_of(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  if (dim > 128) return kDim256Mask;
+  if (dim > 64) return kDim128Mask;
+  const bool wide = has_row_ranges(p) ||
+                    (lengths_of(p) == kPacked &&
+                     (p.softcap || p.dropout || p.alibi || has_left_bound(p)));
+  return wide ? kDim64MaskWide : kDim64Mask;
+}
+
 Tiles tiles_of(const Problem& p) {
   if (core::is_f8(p.dtype)) return f8_tiles_of(p);
+  if (has_mask_bits(p)) return mask_tiles_of(p);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
   if (dim > 128) return kDim256;
@@ -170,9 +200,11 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
               .dim_qk = tiles.dim,
               .dim_vo = tiles.dim,
               .o_columns = tiles.o_columns,
-              .score_bytes = static_cast<int>(bias_bytes) + (p.mask.given ? 1 : 0),
+              .score_bytes =
+                  static_cast<int>(bias_bytes) + (p.mask.given && !has_mask_bits(p) ? 1 : 0),
               .element_bytes = static_cast<int>(size_of(p.dtype)),
-              .raw_stages = tiles.raw_stages})
+              .raw_stages = tiles.raw_stages,
+              .mask_bits = has_mask_bits(p)})
       .bytes;
 }
 

@@ -1,8 +1,9 @@
 // The forward on Hopper (sm_90a): o and lse by wgmma and TMA, with warp specialization.
 //
 // A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
-// loads Q, K and V through rings in shared memory (forward_producer.cuh), and with f8 three others
-// transpose V (forward_transposer.cuh); 1 to 4 consumer
+// loads Q, K and V through rings in shared memory (forward_producer.cuh). With f8 three others
+// transpose V (forward_transposer.cuh), with a mask they turn bytes into bits
+// (forward_mask_packer.cuh). 1 to 4 consumer
 // warpgroups own 64 queries each (forward_consumer.cuh) and never exchange anything but these
 // tiles. S and P stay in registers; the softmax renews its max only when sums of P ask for it
 // (online_softmax.cuh). Tiles of keys that no query of a tile sees are never loaded, and a
@@ -14,6 +15,7 @@
 #include "ptx/grid.cuh"
 #include "sm90/forward_consumer.cuh"
 #include "sm90/forward_epilogue.cuh"
+#include "sm90/forward_mask_packer.cuh"
 #include "sm90/forward_producer.cuh"
 #include "sm90/forward_transposer.cuh"
 
@@ -31,7 +33,7 @@ __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory)
   producer.Run();
 }
 
-// The tile at step t, for a Consumer or Transposer; false if nothing is left. Tiles without rows
+// The tile at step t, for a Consumer, Transposer or MaskPacker; false if nothing is left. Tiles without rows
 // have seq.rows_q <= row.
 template <class Role>
 __device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) {
@@ -67,11 +69,13 @@ __device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory,
   if (consumer.lane == 0) ptx::TmaStoreWait();
 }
 
-__device__ __forceinline__ void Transpose(const ForwardParams& p, unsigned memory, int warp) {
-  Transposer transposer(p, memory, warp);
+// By a helper warp, as a Transposer or MaskPacker.
+template <class Role>
+__device__ __forceinline__ void Help(const ForwardParams& p, unsigned memory, int warp) {
+  Role helper(p, memory, warp);
   QueryTile tile;
-  for (int t = 0; NextTile(transposer, t, tile); ++t) {
-    if (tile.has_rows) transposer.Run(tile);
+  for (int t = 0; NextTile(helper, t, tile); ++t) {
+    if (tile.has_rows) helper.Run(tile);
   }
 }
 
@@ -96,7 +100,10 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
     ptx::ReleaseRegisters<kProducerRegisters>();
     if (warp == 0) Produce(p, memory);
     if constexpr (kF8) {
-      if (warp > 0) Transpose(p, memory, warp - 1);
+      if (warp > 0) Help<Transposer>(p, memory, warp - 1);
+    }
+    if constexpr (kMaskBits) {
+      if (warp > 0) Help<MaskPacker>(p, memory, warp - 1);
     }
   } else {
     ptx::AcquireRegisters<kConsumerRegisters>();

@@ -29,9 +29,11 @@ struct ForwardBarriers {
     kVFree = 28,
     kTileReady = 32,
     kTileFree = 34,
-    kRawReady = 36,  // f8: V as TMA wrote it; kVReady and kVFree are those of V transposed
-    kRawFree = 40,
-    kCount = 44
+    // f8: V as TMA wrote it; kVReady and kVFree are those of V transposed. Else the mask's bytes.
+    kRawReady = 36,
+    kRawFree = 44,
+    kBitsReady = 52,  // the mask's bits; they are free with K
+    kCount = 56
   };
   // Q is loaded and released per warpgroup.
   __device__ __forceinline__ static int QReady(int warpgroup, int stage) {
@@ -40,7 +42,7 @@ struct ForwardBarriers {
   __device__ __forceinline__ static int QFree(int warpgroup, int stage) {
     return kQFree + kQStages * warpgroup + stage;
   }
-  static_assert(kMaxStages == 4 && kMaxWarpgroups * kQStages <= 8);
+  static_assert(kMaxStages == 4 && kMaxRawStages == 8 && kMaxWarpgroups * kQStages <= 8);
   static constexpr int kSlotBytes = 32;
   static_assert(kCount * 8 + 2 * kSlotBytes <= attn::device::sm90::kBarrierBytes);
 
@@ -84,16 +86,17 @@ struct ForwardBarriers {
     for (int i = 0; i < kStages; ++i) {
       ptx::BarrierInit(At(kKReady + i), 1);
       ptx::BarrierInit(At(kKFree + i), 4 * kWarpgroups);
-      ptx::BarrierInit(At(kVReady + i), kF8 ? kTransposers : 1);
+      ptx::BarrierInit(At(kVReady + i), kF8 ? kHelpers : 1);
       ptx::BarrierInit(At(kVFree + i), 4 * kWarpgroups);
+      if constexpr (kMaskBits) ptx::BarrierInit(At(kBitsReady + i), kHelpers);
     }
     for (int i = 0; i < 2; ++i) {
       ptx::BarrierInit(At(kTileReady + i), 1);
-      ptx::BarrierInit(At(kTileFree + i), 4 * kWarpgroups + kTransposers);
+      ptx::BarrierInit(At(kTileFree + i), 4 * kWarpgroups + kHelpers);
     }
     for (int i = 0; i < kRawStages; ++i) {
       ptx::BarrierInit(At(kRawReady + i), 1);
-      ptx::BarrierInit(At(kRawFree + i), kTransposers);
+      ptx::BarrierInit(At(kRawFree + i), kHelpers);
     }
     ptx::BarrierInitFence();
   }

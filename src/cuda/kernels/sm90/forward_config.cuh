@@ -1,6 +1,7 @@
 // Constants of sm90/forward.cu, from its Config:
 //   dtype of q, dtype_kv, dtype_out of O in shared memory (f8: all three may differ)
-//   raw_stages     f8: tiles of V before the transposition
+//   raw_stages     f8: tiles of V before the transposition; mask without bias, not f8: tiles
+//                  [64][tile_kv] of the mask before they become bits
 //   accumulate_tiles  f8: tiles of keys whose P V the tensor cores sum up, before it is added to O
 //                  in f32; 0: all (the accumulators of 8-bit products keep about 14 bits)
 //   dim_qk, dim_vo (rounded up to 64; TMA fills columns past the tensor's with zeros);
@@ -25,6 +26,7 @@
 namespace sm90 {
 
 using attn::device::sm90::ForwardParams;
+using attn::device::sm90::kMaxRawStages;
 using attn::device::sm90::kMaxStages;
 using attn::device::sm90::kMaxWarpgroups;
 
@@ -49,8 +51,6 @@ inline constexpr bool kOverlap = config::overlap != 0;
 inline constexpr bool kPingPong = config::pingpong != 0 && kWarpgroups > 1;
 inline constexpr int kQStages = config::q_stages;
 inline constexpr int kRawStages = config::raw_stages;
-// f8: warps of the producer warpgroup that transpose V, all but the one that loads.
-inline constexpr int kTransposers = kF8 ? 3 : 0;
 inline constexpr int kOColumns = config::o_columns;
 inline constexpr int kAccumulateTiles = config::accumulate_tiles;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
@@ -63,10 +63,18 @@ inline constexpr bool kPublished = config::schedule == kDynamic || kRowRanges;
 inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
                                   : config::bias_type == config::f32 ? 4
                                                                      : 2;
-inline constexpr int kMaskBytes = config::mask != 0 ? 1 : 0;
+// The mask as bits (forward_mask_packer.cuh), or else as bytes beside the bias.
+inline constexpr bool kMaskBits = config::mask != 0 && kBiasBytes == 0 && !kF8;
+inline constexpr int kMaskBytes = config::mask != 0 && !kMaskBits ? 1 : 0;
+inline constexpr int kRawMaskBytes = 64 * kTileKv;
+inline constexpr int kBitsRow = kTileKv / 8;
+inline constexpr int kBitsBytes = kTileQ * kBitsRow;
+// Warps of the producer warpgroup that transpose V (f8) or pack the mask: all but the one that
+// loads.
+inline constexpr int kHelpers = kF8 || kMaskBits ? 3 : 0;
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
     {kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes,
-     kElementBytes, kRawStages});
+     kElementBytes, kRawStages, kMaskBits});
 inline constexpr int kQBytes = kTileQ * kDimQk * kElementBytes;
 inline constexpr int kKBytes = kTileKv * kDimQk * kElementBytes;
 inline constexpr int kVBytes = kTileKv * kDimVo * kElementBytes;
@@ -86,8 +94,10 @@ inline constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : kWarpgroups ==
 inline constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups == 3 ? 160 : 232;
 
 static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
-static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages && kRawStages <= kMaxStages);
+static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages && kRawStages <= kMaxRawStages);
 static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));
+static_assert(!kMaskBits || ((kTileKv == 64 || kTileKv == 128) && !kProducerWarp &&
+                             kRawStages > 0));
 static_assert(!kF8 || config::dropout == 0);
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);

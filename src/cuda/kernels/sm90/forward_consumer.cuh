@@ -139,6 +139,8 @@ struct Consumer {
       EndTurn();
     }
     barriers.Wait(ForwardBarriers::kKReady + Stage(i), Phase(i));
+    // So that no phase of kKFree ends before the mask packers have seen it.
+    if constexpr (kMaskBits) barriers.Wait(ForwardBarriers::kBitsReady + Stage(i), Phase(i));
     Release(ForwardBarriers::kKFree + Stage(i));
     barriers.Wait(ForwardBarriers::kVReady + Stage(i), Phase(i));
     Release(ForwardBarriers::kVFree + Stage(i));
@@ -298,6 +300,12 @@ struct Consumer {
     modifiers.HideByMask(tile + static_cast<unsigned>(kTileQ * kTileKv * kBiasBytes +
                                                       64 * warpgroup * kTileKv * kMaskBytes),
                          s);
+    if constexpr (kMaskBits) {
+      barriers.Wait(ForwardBarriers::kBitsReady + Stage(i), Phase(i));
+      modifiers.HideByBits(base + kShared.bits + static_cast<unsigned>(Stage(i) * kBitsBytes +
+                                                                       64 * warpgroup * kBitsRow),
+                           s);
+    }
     if (partial) modifiers.Hide(Key(i), s);
   }
 

@@ -14,6 +14,8 @@ struct Producer {
   bool leader;       // the lane that issues
   int kv = 0;        // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries loaded before
+  int raw = 0;       // the next raw stage of the mask, and its phase
+  int raw_phase = 0;
 
   __device__ __forceinline__ Producer(const ForwardParams& params, unsigned memory)
       : p(params), base(memory), barriers(memory), leader(threadIdx.x % 32 == 0) {}
@@ -90,10 +92,15 @@ struct Producer {
     }
   }
 
-  __device__ __forceinline__ void LoadK(const QueryTile& tile, int i) const {
+  __device__ __forceinline__ void LoadK(const QueryTile& tile, int i) {
     const int stage = (kv + i) % kStages;
     WaitTogether(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
-    if (!leader) return;
+    if (leader) IssueK(tile, i, stage);
+    if constexpr (kMaskBits) {
+      for (int w = 0; w < kWarpgroups; ++w) LoadRawMask(tile, i, w);
+    }
+  }
+  __device__ __forceinline__ void IssueK(const QueryTile& tile, int i, int stage) const {
     const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
     ptx::BarrierExpect(ready, kKBytes + kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
     LoadTile<kDimQk, kQkRowBytes>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
@@ -131,22 +138,45 @@ struct Producer {
     }
   }
 
+  // The mask's bytes of a warpgroup.
+  __device__ __forceinline__ void LoadRawMask(const QueryTile& tile, int i, int w) {
+    WaitTogether(ForwardBarriers::kRawFree + raw, raw_phase + 1);
+    if (leader) {
+      const unsigned ready = barriers.At(ForwardBarriers::kRawReady + raw);
+      ptx::BarrierExpect(ready, kRawMaskBytes);
+      LoadScoreTile<1>(tile, i, w, &p.mask, p.common.mask, kShared.raw_mask + raw * kRawMaskBytes,
+                       ready);
+    }
+    if (++raw == kRawStages) {
+      raw = 0;
+      raw_phase ^= 1;
+    }
+  }
+
   // A tile of bias or mask for each warpgroup.
   template <int bytes>
   __device__ __forceinline__ void LoadScores(const QueryTile& tile, int i, const void* map,
                                              const attn::device::ScoreTensor& tensor, int to,
                                              unsigned ready) const {
+#pragma unroll
+    for (int w = 0; w < kWarpgroups; ++w) {
+      LoadScoreTile<bytes>(tile, i, w, map, tensor, to + w * ScoreTile<bytes, kTileKv>::kBytes,
+                           ready);
+    }
+  }
+  template <int bytes>
+  __device__ __forceinline__ void LoadScoreTile(const QueryTile& tile, int i, int w,
+                                                const void* map,
+                                                const attn::device::ScoreTensor& tensor, int to,
+                                                unsigned ready) const {
     using Layout = ScoreTile<bytes, kTileKv>;
     const int head = tensor.stride_head == 0 ? 0 : tile.head;
     const int batch = tensor.stride_batch == 0 ? 0 : tile.seq.idx;
 #pragma unroll
-    for (int w = 0; w < kWarpgroups; ++w) {
-#pragma unroll
-      for (int c = 0; c < Layout::kBoxes; ++c) {
-        ptx::TmaLoad(base + to + w * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
-                     (tile.kv_end - 1 - i) * kTileKv + c * (Layout::kRowBytes / bytes),
-                     tile.row + 64 * w, head, batch, ptx::kEvictFirst);
-      }
+    for (int c = 0; c < Layout::kBoxes; ++c) {
+      ptx::TmaLoad(base + to + c * Layout::kBoxBytes, map, ready,
+                   (tile.kv_end - 1 - i) * kTileKv + c * (Layout::kRowBytes / bytes),
+                   tile.row + 64 * w, head, batch, ptx::kEvictFirst);
     }
   }
 

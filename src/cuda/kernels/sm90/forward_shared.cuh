@@ -6,6 +6,7 @@ namespace attn::device::sm90 {
 inline constexpr int kStagedBytes = 2;  // an element of O: f16 or bf16
 inline constexpr int kMaxWarpgroups = 4;
 inline constexpr int kMaxStages = 4;
+inline constexpr int kMaxRawStages = 8;
 
 // What the offsets follow from: constants of the Config.
 struct ForwardTiles {
@@ -16,9 +17,10 @@ struct ForwardTiles {
   int dim_qk = 0;
   int dim_vo = 0;
   int o_columns = 0;
-  int score_bytes = 0;    // of one element of bias and mask together
+  int score_bytes = 0;    // of one element of the tiles of bias and mask together
   int element_bytes = 2;  // of q, k and v
-  int raw_stages = 0;     // f8
+  int raw_stages = 0;     // f8: of V; mask_bits: tiles of a warpgroup's mask
+  bool mask_bits = false;  // the mask is turned into bits
 };
 
 // Offsets in bytes. Tiles lie in chunks of columns, [chunk][row][128 bytes] with 128-byte swizzle
@@ -28,6 +30,8 @@ struct ForwardShared {
   int k = 0;         // [stages][tile_kv][dim_qk]
   int v = 0;         // [stages][tile_kv][dim_vo]; f8: [stages][dim_vo][tile_kv]
   int raw_v = 0;     // f8: [raw_stages][tile_kv][dim_vo], before it is transposed
+  int raw_mask = 0;  // mask_bits: [raw_stages] tiles [64][tile_kv] of the mask
+  int bits = 0;      // mask_bits: [stages][tile_q][tile_kv / 8]
   int score = 0;     // [stages][tile_q / 64] tiles [64][tile_kv] of bias, then of mask
   int o = 0;         // [tile_q][o_columns]
   int barriers = 0;  // ForwardBarriers, then the published tiles
@@ -41,7 +45,9 @@ constexpr ForwardShared ForwardSharedOf(const ForwardTiles& t) {
   s.k = t.q_stages * t.tile_q * t.dim_qk * t.element_bytes;
   s.v = s.k + t.stages * t.tile_kv * t.dim_qk * t.element_bytes;
   s.raw_v = s.v + t.stages * t.tile_kv * t.dim_vo * t.element_bytes;
-  s.score = s.raw_v + t.raw_stages * t.tile_kv * t.dim_vo * t.element_bytes;
+  s.raw_mask = s.raw_v + (t.mask_bits ? 0 : t.raw_stages * t.tile_kv * t.dim_vo * t.element_bytes);
+  s.bits = s.raw_mask + (t.mask_bits ? t.raw_stages * 64 * t.tile_kv : 0);
+  s.score = s.bits + (t.mask_bits ? t.stages * t.tile_q * t.tile_kv / 8 : 0);
   s.o = s.score + t.stages * t.tile_q * t.tile_kv * t.score_bytes;
   s.barriers = s.o + t.tile_q * t.o_columns * kStagedBytes;
   s.bytes = s.barriers + kBarrierBytes;

@@ -21,7 +21,7 @@ struct Transposer {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
-  int warp;  // 0 to kTransposers - 1
+  int warp;  // 0 to kHelpers - 1
   int lane;
   int kv = 0;  // tiles of keys transposed for earlier tiles of queries
 
@@ -67,7 +67,7 @@ struct Transposer {
     const int matrix = lane / 8;
     const int r = lane % 8;
 #pragma unroll 1
-    for (int block = warp; block < kTileKv / 16; block += kTransposers) {
+    for (int block = warp; block < kTileKv / 16; block += kHelpers) {
       // Matrices: keys 0 to 7 and 8 to 15 of 16 dims, then the same of the next 16 dims.
       const int row = 16 * block + matrix % 2 * 8 + r;
       // Rows: even dims, odd dims, then the same of the next 16 dims.

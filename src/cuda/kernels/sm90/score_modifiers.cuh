@@ -116,6 +116,23 @@ struct ScoreModifiers {
     }
   }
 
+  // The same from bits, in the order of forward_mask_packer.cuh.
+  __device__ __forceinline__ void HideByBits(unsigned tile, Scores& s) const {
+    if constexpr (kMaskBits) {
+      const Place place = PlaceInTile();
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned at =
+            tile + static_cast<unsigned>((place.row + 8 * h) * kBitsRow + place.column * kTileKv / 64);
+        const unsigned keeps = kTileKv == 128 ? ptx::LoadShared32(at) : ptx::LoadShared16(at);
+#pragma unroll
+        for (int i = 0; i < kTileKv / 4; ++i) {
+          if ((keeps >> i & 1) == 0) s[i / 2 * 4 + 2 * h + i % 2] = -shared::kInfinity;
+        }
+      }
+    }
+  }
+
   // Rounds P to the fragments of A for P V. Dropped elements are 0; what is kept grows in the
   // epilogue. The warp's first query is a multiple of 16.
   __device__ __forceinline__ void Pack(int j, const Scores& s, PackedP& packed) const {
