@@ -185,8 +185,8 @@ TEST_F(CudaSm90Call, MapsBiasAndMask) {
   arguments.mask = make(DType::u8, {2, 1, 304, 160});
   const ForwardParams with_mask = launched(describe(arguments), workspace).params;
   EXPECT_EQ(dims(with_mask.mask), (Dims{160, 304, 1, 2}));
-  EXPECT_EQ(box(with_mask.mask), (Box{64, 64, 1, 1})) << "64 bytes of keys";
-  EXPECT_EQ(map_of(with_mask.mask).swizzle, abi::kTensorMapSwizzle64);
+  EXPECT_EQ(box(with_mask.mask), (Box{128, 64, 1, 1})) << "128 bytes of keys";
+  EXPECT_EQ(map_of(with_mask.mask).swizzle, abi::kTensorMapSwizzle128);
 }
 
 TEST_F(CudaSm90Call, GivesTheBackwardItsParameters) {

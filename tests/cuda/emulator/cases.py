@@ -28,6 +28,18 @@ FORWARD = (
         " bias=hqk mask=bhqk",
     ),
     ("", "heads_q=2 heads_kv=2 batch=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 mask=qk causal"),
+    # A mask alone becomes bits: tiles that warpgroups leave out, published tiles, 64 keys.
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=520 len_kv=1040 dim_qk=64 dim_vo=64 mask=qk window_left=100"
+        " window_right=20",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 mask=bhqk kv_begin kv_end",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 mask=hqk causal"),
     ("", "heads_q=3 heads_kv=3 len_q=520 len_kv=520 dim_qk=128 dim_vo=128 causal"),
     (
         "softcap=5",

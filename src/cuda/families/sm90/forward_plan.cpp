@@ -148,9 +148,7 @@ Tiles mask_tiles_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   if (dim > 128) return kDim256Mask;
   if (dim > 64) return kDim128Mask;
-  const bool wide = has_row_ranges(p) ||
-                    (lengths_of(p) == kPacked &&
-                     (p.softcap || p.dropout || p.alibi || has_left_bound(p)));
+  const bool wide = has_row_ranges(p) || lengths_of(p) == kPacked;
   return wide ? kDim64MaskWide : kDim64Mask;
 }
 
@@ -192,19 +190,18 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
 
 int shared_bytes_of(const Problem& p, const Tiles& tiles) {
   const auto bias_bytes = p.bias.given ? size_of(p.bias_type()) : 0;
-  return device::sm90::ForwardSharedOf(
-             {.tile_q = tiles.tile_q,
-              .tile_kv = tiles.tile_kv,
-              .stages = tiles.stages,
-              .q_stages = tiles.q_stages,
-              .dim_qk = tiles.dim,
-              .dim_vo = tiles.dim,
-              .o_columns = tiles.o_columns,
-              .score_bytes =
-                  static_cast<int>(bias_bytes) + (p.mask.given && !has_mask_bits(p) ? 1 : 0),
-              .element_bytes = static_cast<int>(size_of(p.dtype)),
-              .raw_stages = tiles.raw_stages,
-              .mask_bits = has_mask_bits(p)})
+  return device::sm90::ForwardSharedOf({.tile_q = tiles.tile_q,
+                                        .tile_kv = tiles.tile_kv,
+                                        .stages = tiles.stages,
+                                        .q_stages = tiles.q_stages,
+                                        .dim_qk = tiles.dim,
+                                        .dim_vo = tiles.dim,
+                                        .o_columns = tiles.o_columns,
+                                        .score_bytes = static_cast<int>(bias_bytes) +
+                                                       (p.mask.given && !has_mask_bits(p) ? 1 : 0),
+                                        .element_bytes = static_cast<int>(size_of(p.dtype)),
+                                        .raw_stages = tiles.raw_stages,
+                                        .mask_bits = has_mask_bits(p)})
       .bytes;
 }
 

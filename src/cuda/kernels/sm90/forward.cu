@@ -33,8 +33,8 @@ __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory)
   producer.Run();
 }
 
-// The tile at step t, for a Consumer, Transposer or MaskPacker; false if nothing is left. Tiles without rows
-// have seq.rows_q <= row.
+// The tile at step t, for a Consumer, Transposer or MaskPacker; false if nothing is left. Tiles
+// without rows have seq.rows_q <= row.
 template <class Role>
 __device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) {
   const TileScheduler scheduler{c.p};

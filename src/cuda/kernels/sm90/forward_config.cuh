@@ -96,8 +96,8 @@ inline constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups =
 static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
 static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages && kRawStages <= kMaxRawStages);
 static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));
-static_assert(!kMaskBits || ((kTileKv == 64 || kTileKv == 128) && !kProducerWarp &&
-                             kRawStages > 0));
+static_assert(!kMaskBits ||
+              ((kTileKv == 64 || kTileKv == 128) && !kProducerWarp && kRawStages > 0));
 static_assert(!kF8 || config::dropout == 0);
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);

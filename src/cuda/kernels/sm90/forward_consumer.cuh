@@ -302,9 +302,10 @@ struct Consumer {
                          s);
     if constexpr (kMaskBits) {
       barriers.Wait(ForwardBarriers::kBitsReady + Stage(i), Phase(i));
-      modifiers.HideByBits(base + kShared.bits + static_cast<unsigned>(Stage(i) * kBitsBytes +
-                                                                       64 * warpgroup * kBitsRow),
-                           s);
+      modifiers.HideByBits(
+          base + kShared.bits +
+              static_cast<unsigned>(Stage(i) * kBitsBytes + 64 * warpgroup * kBitsRow),
+          s);
     }
     if (partial) modifiers.Hide(Key(i), s);
   }

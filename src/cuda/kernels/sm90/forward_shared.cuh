@@ -17,9 +17,9 @@ struct ForwardTiles {
   int dim_qk = 0;
   int dim_vo = 0;
   int o_columns = 0;
-  int score_bytes = 0;    // of one element of the tiles of bias and mask together
-  int element_bytes = 2;  // of q, k and v
-  int raw_stages = 0;     // f8: of V; mask_bits: tiles of a warpgroup's mask
+  int score_bytes = 0;     // of one element of the tiles of bias and mask together
+  int element_bytes = 2;   // of q, k and v
+  int raw_stages = 0;      // f8: of V; mask_bits: tiles of a warpgroup's mask
   bool mask_bits = false;  // the mask is turned into bits
 };
 

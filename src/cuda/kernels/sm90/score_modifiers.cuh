@@ -122,8 +122,8 @@ struct ScoreModifiers {
       const Place place = PlaceInTile();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned at =
-            tile + static_cast<unsigned>((place.row + 8 * h) * kBitsRow + place.column * kTileKv / 64);
+        const unsigned at = tile + static_cast<unsigned>((place.row + 8 * h) * kBitsRow +
+                                                         place.column * kTileKv / 64);
         const unsigned keeps = kTileKv == 128 ? ptx::LoadShared32(at) : ptx::LoadShared16(at);
 #pragma unroll
         for (int i = 0; i < kTileKv / 4; ++i) {
