@@ -74,7 +74,7 @@ struct MaskPacker {
   __device__ __forceinline__ static void Insert(unsigned x, unsigned& bits) {
     const unsigned signs = (((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) & 0x80808080u;
     // Bits 7, 15, 23 and 31 to 28, 29, 30 and 31.
-    bits = __funnelshift_l(signs * 0x00204081u, bits, 4);
+    bits = bits << 4 | signs * 0x00204081u >> 28;
   }
 
   __device__ __forceinline__ static void PackRow(unsigned from, unsigned to, int row) {
