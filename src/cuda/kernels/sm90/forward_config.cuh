@@ -63,7 +63,7 @@ inline constexpr bool kPublished = config::schedule == kDynamic || kRowRanges;
 inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
                                   : config::bias_type == config::f32 ? 4
                                                                      : 2;
-// The mask as bits (forward_mask_packer.cuh), or else as bytes beside the bias.
+// The mask as bits (forward_mask_packer.cuh), or else as bytes next to the bias.
 inline constexpr bool kMaskBits = config::mask != 0 && kBiasBytes == 0 && !kF8;
 inline constexpr int kMaskBytes = config::mask != 0 && !kMaskBits ? 1 : 0;
 inline constexpr int kRawMaskBytes = 64 * kTileKv;
