@@ -58,7 +58,8 @@ build_conan() {
   local kind
   for kind in True False; do
     conan create packaging/conan --profile:all packaging/conan/system.profile \
-      -o "&:shared=$kind" -c tools.build:jobs="$jobs"
+      -o "&:shared=$kind" -c tools.build:jobs="$jobs" \
+      -c tools.cmake.cmake_layout:test_folder="$CONAN_HOME/test"
   done
 }
 
