@@ -50,8 +50,13 @@ TEST(CudaSm90F8Plan, TypesAndTiles) {
     bool elements;
     int tile_q, tile_kv, accumulate;
   };
-  const std::string d128 = "len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 ";
+  const std::string d128 = "len_q=2047 len_kv=2047 dim_qk=128 dim_vo=128 ";
+  const std::string d128_long = "len_q=2048 len_kv=2048 dim_qk=128 dim_vo=128 ";
   const Expected expected[] = {
+      {d128_long, DType::f8e4m3, DType::bf16, false, 192, 64, 0},
+      {d128_long + "causal", DType::f8e4m3, DType::bf16, false, 192, 64, 0},
+      {d128_long + "softcap", DType::f8e4m3, DType::bf16, false, 128, 128, 0},
+      {d128_long + "window_right=5", DType::f8e4m3, DType::bf16, false, 128, 128, 0},
       {d128, DType::f8e4m3, DType::bf16, false, 128, 128, 0},
       {d128 + "dtype_out=f16 dtype_kv=f8e5m2", DType::f8e5m2, DType::f16, false, 128, 128, 0},
       {d128 + "dtype_out=f32", DType::f8e4m3, DType::bf16, true, 128, 128, 0},

@@ -92,6 +92,15 @@ constexpr Tiles kF8Dim128{.dim = 128,
                           .q_stages = 2,
                           .o_columns = 128,
                           .raw_stages = 2};
+// Three warpgroups instead of two: faster from 2048 keys on.
+constexpr std::int64_t kF8ManyKeys = 2048;
+constexpr Tiles kF8Dim128Long{.dim = 128,
+                              .tile_q = 192,
+                              .tile_kv = 64,
+                              .stages = 3,
+                              .q_stages = 1,
+                              .o_columns = 128,
+                              .raw_stages = 2};
 constexpr Tiles kF8Dim128Scores{.dim = 128,
                                 .tile_q = 128,
                                 .tile_kv = 64,
@@ -115,10 +124,14 @@ Lengths lengths_of(const Problem& p) {
   if (p.layout_q == Layout::packed) return kPacked;
   return p.lengths_q || p.lengths_kv ? kPadded : kNoLengths;
 }
-// Causal and nothing else: the Configs for short rows were measured for it alone.
+// Full or causal and nothing else: some Configs were measured for these alone.
+bool is_plain(const Problem& p) {
+  return !p.window_right && !has_left_bound(p) && !has_row_ranges(p) &&
+         lengths_of(p) == kNoLengths && !p.softcap && !p.alibi && !p.bias.given && !p.mask.given &&
+         !p.dropout;
+}
 bool is_plain_causal(const Problem& p) {
-  return p.causal && !has_left_bound(p) && !has_row_ranges(p) && lengths_of(p) == kNoLengths &&
-         !p.softcap && !p.alibi && !p.bias.given && !p.mask.given && !p.dropout;
+  return p.causal && is_plain(p);
 }
 
 // f8: tiles of keys whose P V the tensor cores sum up; 0: all. At dim 256 no registers are left for
@@ -132,7 +145,11 @@ Tiles f8_tiles_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
   if (dim > 128) return kF8Dim256;
-  if (dim > 64) return scores ? kF8Dim128Scores : kF8Dim128;
+  if (dim > 64) {
+    if (scores) return kF8Dim128Scores;
+    const bool many_keys = p.len_kv >= kF8ManyKeys && accumulate_tiles(p) == 0;
+    return is_plain(p) && many_keys ? kF8Dim128Long : kF8Dim128;
+  }
   if (scores) return kF8Dim64Scores;
   const bool wide = has_row_ranges(p) || accumulate_tiles(p) > 0 ||
                     (lengths_of(p) == kPacked && (p.softcap || p.alibi || has_left_bound(p)));

@@ -1,6 +1,6 @@
 // Constants of sm90/backward.cu. In addition to backward_common_config.cuh its Config has
 //   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the tensor's with zeros)
-//   dbias  kDbiasStored, kDbiasSummed, or 0: not by this kernel
+//   dbias  kDbiasStored, or 0: not by this kernel
 #pragma once
 #include "sm90/backward_common_config.cuh"
 
@@ -11,7 +11,6 @@ inline constexpr int kStages = attn::device::sm90::kBackwardStages;
 inline constexpr int kWarpgroups = attn::device::sm90::kBackwardWarpgroups;  // consumers
 inline constexpr int kThreads = 128 * (1 + kWarpgroups);
 inline constexpr bool kStoresDbias = config::dbias == attn::device::sm90::kDbiasStored;
-inline constexpr bool kSumsDbias = config::dbias == attn::device::sm90::kDbiasSummed;
 inline constexpr attn::device::sm90::BackwardShared kShared =
     attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kTilesOfScores.bytes);
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V

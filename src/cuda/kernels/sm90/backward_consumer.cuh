@@ -95,7 +95,6 @@ struct Consumer {
     ptx::WgmmaWait<0>();
     ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
     if constexpr (kRereadsBias) Release(BackwardBarriers::kScoresFree);
-    if constexpr (kSumsDbias) AddDbias(head, i0, dp, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
     IssueKeyGradient(p_pairs, dout, dv);
@@ -277,10 +276,9 @@ struct Consumer {
 
   // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
   // The rounded P and dS take the registers of P and dP.
-  // With kSumsDbias dS stays in f32, in the registers of dP.
   // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
   __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, const Scores& s,
-                                            Scores& dp, Fragments& p_pairs,
+                                            const Scores& dp, Fragments& p_pairs,
                                             Fragments& ds_pairs) const {
     float bias[8] = {};
 #pragma unroll
@@ -326,26 +324,8 @@ struct Consumer {
         }
         const float ds_x = x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x);
         const float ds_y = y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y);
-        if constexpr (kSumsDbias) {
-          dp[4 * i + 2 * h] = ds_x;
-          dp[4 * i + 2 * h + 1] = ds_y;
-        } else {
-          ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds_x, ds_y);
-        }
+        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds_x, ds_y);
       }
-    }
-  }
-
-  // Adds dS to the sums of dbias, and rounds it. After all of dS is computed: the rounded P takes
-  // half the registers of P, which is room for the addresses.
-  __device__ __forceinline__ void AddDbias(int head, int i0, const Scores& ds,
-                                           Fragments& ds_pairs) const {
-    DbiasSum sum(p.common, keys.seq, head, i0, keys.j0 + WarpKey());
-#pragma unroll
-    for (int i = 0; i < kTileQ / 8; ++i) {
-      sum.Add(p.common, i, ds + 4 * i);
-      ds_pairs[2 * i] = ptx::Pack<kDtype>(ds[4 * i], ds[4 * i + 1]);
-      ds_pairs[2 * i + 1] = ptx::Pack<kDtype>(ds[4 * i + 2], ds[4 * i + 3]);
     }
   }
 
