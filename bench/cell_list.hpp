@@ -57,6 +57,8 @@ class OptionList {
 void add_device_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_device_options(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_device_decode(DType dtype, std::vector<Cell>& out);
+// The suite pair (pair_cells.cpp), for any device.
+void add_pair(Device device, DType dtype, Pass pass, std::vector<Cell>& out);
 // The lists for WebGPU (webgpu_cells.cpp).
 void add_webgpu_plain(DType dtype, Pass pass, std::vector<Cell>& out);
 void add_webgpu_decode(DType dtype, std::vector<Cell>& out);

@@ -204,9 +204,9 @@ const char* pass_name(Pass pass) {
 std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
                         const std::vector<std::string>& passes, Device device) {
   if (suite != "all" && suite != "plain" && suite != "options" && suite != "decode" &&
-      suite != "quick") {
+      suite != "quick" && suite != "pair") {
     throw std::invalid_argument("suite '" + suite +
-                                "' is none of all, plain, options, decode, quick");
+                                "' is none of all, plain, options, decode, pair, quick");
   }
   for (const std::string& pass : passes) {
     if (pass != "fwd" && pass != "bwd" && pass != "decode") {
@@ -237,6 +237,9 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
     });
   };
   if (suite == "quick") add_plain(kQuick);
+  if (suite == "pair") {
+    for_passes([&](DType dtype, Pass pass) { add_pair(device, dtype, pass, out); });
+  }
   const bool plain = suite == "all" || suite == "plain";
   const bool options = suite == "all" || suite == "options";
   const bool decode = (suite == "all" || suite == "decode") && has(passes, "decode");

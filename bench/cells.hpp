@@ -12,7 +12,7 @@ namespace attn::bench {
 
 struct Cell {
   std::string name;   // "option/softcap/bf16/fwd"; unique
-  std::string suite;  // plain, options, decode
+  std::string suite;  // plain, options, decode, pair
   Pass pass = Pass::forward;
   Problem problem;
 

@@ -172,7 +172,7 @@ void Inputs::make_options(const Cell& cell) {
   const Problem& p = cell.problem;
   const auto extent = [&](const Extent& e, DType dtype, Fill fill) {
     return make(dtype,
-                {dim_of(e.batch, p.batch), dim_of(e.head, p.heads_q), dim_of(e.q, p.len_q),
+                {e.entries(p.batch), dim_of(e.head, p.heads_q), dim_of(e.q, p.len_q),
                  dim_of(e.kv, p.len_kv)},
                 fill);
   };

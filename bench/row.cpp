@@ -23,6 +23,7 @@ json options_of(const Cell& cell) {
     if (!e.given) return;
     std::string letters;
     if (e.batch) letters += 'b';
+    if (e.per_entry != 1) letters += '/' + std::to_string(e.per_entry);
     if (e.head) letters += 'h';
     if (e.q) letters += 'q';
     if (e.kv) letters += 'k';

@@ -16,9 +16,11 @@ std::vector<CacheRequest::Call> shipped_calls() {
     if (problem.dtype != DType::f16 && problem.dtype != DType::bf16) return;
     if (known[pass].insert(problem).second) calls.push_back({pass, problem});
   };
-  for (const Cell& cell : cells("all", {"f16", "bf16"}, {}, Device::cuda)) {
-    add(cell.pass, cell.problem);
-    if (cell.against != nullptr) add(cell.against->pass, cell.against->problem);
+  for (const char* suite : {"all", "pair"}) {
+    for (const Cell& cell : cells(suite, {"f16", "bf16"}, {}, Device::cuda)) {
+      add(cell.pass, cell.problem);
+      if (cell.against != nullptr) add(cell.against->pass, cell.against->problem);
+    }
   }
   // f8 has no other cells: the case list would add a Config for every option.
   for (const Cell& cell : cells("plain", {"f8e4m3"}, {"fwd"}, Device::cuda)) {

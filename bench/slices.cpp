@@ -55,9 +55,9 @@ void take_statistic(TensorView& view, bool packed, std::int64_t start, std::int6
   narrow(view, 2, row, count);
 }
 
-void take_extent(TensorView& view, std::int64_t b, std::int64_t head, std::int64_t heads,
+void take_extent(TensorView& view, std::int64_t entry, std::int64_t head, std::int64_t heads,
                  std::int64_t row, std::int64_t rows, std::int64_t key, std::int64_t keys) {
-  narrow(view, 0, b, 1);
+  narrow(view, 0, entry, 1);
   narrow(view, 1, head, heads);
   narrow(view, 2, row, rows);
   narrow(view, 3, key, keys);
@@ -128,9 +128,12 @@ Slice slice_of(const Cell& cell, const Inputs& inputs, const Cut& cut) {
   for (TensorView* view : {&a.lse, &a.dlse, &a.delta}) {
     take_statistic(*view, packed_q, start_q, cut.b, cut.row, cut.rows, cut.head, cut.heads);
   }
-  for (TensorView* view : {&a.bias, &a.mask, &a.dbias}) {
-    take_extent(*view, cut.b, cut.head, cut.heads, cut.row, cut.rows, cut.key, cut.keys);
+  for (const auto& [view, extent] :
+       {std::pair{&a.bias, p.bias}, {&a.mask, p.mask}, {&a.dbias, p.bias}}) {
+    take_extent(*view, extent.entry_of(cut.b), cut.head, cut.heads, cut.row, cut.rows, cut.key,
+                cut.keys);
   }
+  p.bias.per_entry = p.mask.per_entry = 1;
   for (TensorView* view : {&a.kv_begin, &a.kv_end, &a.rope_pos_q}) {
     take_bounds(*view, packed_q, start_q, cut.b, cut.row, cut.rows);
   }

@@ -262,9 +262,10 @@ void verify_dbias(const Cell& cell, const Inputs& inputs, Error& error) {
   for (int sample = 0; sample < kSamples; ++sample) {
     const std::int64_t h = place(sample, 1, p.heads_q);
     const std::int64_t i = place(sample, 2, p.len_q);
-    const std::int64_t entry = p.bias.batch ? place(sample, 0, p.batch) : 0;
+    const std::int64_t entry = place(sample, 0, p.bias.entries(p.batch));
+    const std::int64_t first = entry * p.bias.sharers(p.batch);
     std::vector<Slice> slices;
-    for (std::int64_t b = entry; b < (p.bias.batch ? entry + 1 : p.batch); ++b) {
+    for (std::int64_t b = first; b < first + p.bias.sharers(p.batch); ++b) {
       // Sequences with different lengths have rows of different shapes.
       if (inputs.lengths_q[static_cast<std::size_t>(b)] != p.len_q ||
           inputs.lengths_kv[static_cast<std::size_t>(b)] != p.len_kv) {

@@ -32,7 +32,7 @@ double pairs_of_row(const Problem& p, const TensorView& mask, std::int64_t b, st
   for (std::int64_t h = 0; h < heads; ++h) {
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       const auto* at = static_cast<const std::uint8_t*>(mask.address());
-      at += (p.mask.batch ? b * mask.strides[0] : 0) + (p.mask.head ? h * mask.strides[1] : 0) +
+      at += p.mask.entry_of(b) * mask.strides[0] + (p.mask.head ? h * mask.strides[1] : 0) +
             (p.mask.q ? i * mask.strides[2] : 0) + (p.mask.kv ? j * mask.strides[3] : 0);
       count += *at != 0 ? 1 : 0;
     }

@@ -30,7 +30,7 @@ Command add_bench(CLI::App& root) {
   CLI::App& app = *root.add_subcommand("bench", "Time cases; JSON lines out");
   app.footer(kExamples);
   app.add_option("--suite", o.suite, "which cells (default: all)")
-      ->type_name("all|plain|options|decode|quick");
+      ->type_name("all|plain|options|decode|pair|quick");
   app.add_option("--filter", o.filter, "only cells whose name contains one of these")
       ->type_name("TEXT,TEXT");
   app.add_option("--dtype", o.dtypes,

@@ -348,8 +348,6 @@ class Maker {
     const std::array<bool, 4> full{e.batch, e.head, e.q, e.kv};
     const std::array<std::int64_t, 4> size{p_.batch, p_.heads_q, p_.len_q, p_.len_kv};
     TensorView view = make(name, dtype, extent_shape(p_, e), false);
-    const std::int64_t most_q = most(in_.q);
-    const std::int64_t most_kv = most(in_.kv) + p_.len_new;
     for (std::int64_t n = 0; n < num_elements(view); ++n) {
       std::array<std::int64_t, 4> at{};
       std::int64_t rest = n;
@@ -357,10 +355,8 @@ class Maker {
         at[dim] = rest % view.shape[dim];
         rest /= view.shape[dim];
       }
-      const auto entry = static_cast<std::size_t>(at[0]);
-      const bool reached =
-          (!full[2] || at[2] < (full[0] ? in_.q.length[entry] : most_q)) &&
-          (!full[3] || at[3] < (full[0] ? in_.kv.length[entry] + p_.len_new : most_kv));
+      const bool reached = (!full[2] || at[2] < most_of(in_.q, e, at[0])) &&
+                           (!full[3] || at[3] < most_of(in_.kv, e, at[0]) + p_.len_new);
       if (reached) store(view, value(static_cast<std::uint64_t>(n)), at[0], at[1], at[2], at[3]);
     }
     for (std::size_t dim = 0; dim < 4; ++dim) {
@@ -371,8 +367,12 @@ class Maker {
     return view;
   }
 
-  static std::int64_t most(const Rows& rows) {
-    return rows.length.empty() ? 0 : *std::max_element(rows.length.begin(), rows.length.end());
+  // The largest length of the sequences that share an entry of a bias or mask.
+  static std::int64_t most_of(const Rows& rows, const Extent& extent, std::int64_t entry) {
+    if (rows.length.empty()) return 0;
+    const auto sequences = static_cast<std::int64_t>(rows.length.size());
+    const auto begin = rows.length.begin() + entry * extent.sharers(sequences);
+    return *std::max_element(begin, begin + extent.sharers(sequences));
   }
 
   // kv_begin and kv_end of query i of sequence b.

@@ -150,9 +150,9 @@ class Naive {
     return view.shape[dim] == 1 ? 0 : index;
   }
 
-  static double at_extent(const TensorView& view, std::int64_t b, std::int64_t h, std::int64_t i,
-                          std::int64_t j) {
-    return load(view, broadcast(view, 0, b), broadcast(view, 1, h), broadcast(view, 2, i),
+  static double at_extent(const TensorView& view, const Extent& extent, std::int64_t b,
+                          std::int64_t h, std::int64_t i, std::int64_t j) {
+    return load(view, extent.entry_of(b), broadcast(view, 1, h), broadcast(view, 2, i),
                 broadcast(view, 3, j));
   }
 
@@ -196,14 +196,15 @@ class Naive {
     band(x, i, low, high);
     for (std::int64_t j = low; j < high; ++j) {
       const auto n = static_cast<std::size_t>(j);
-      if (x.hidden[n] || (p_.mask.given && at_extent(a_.mask, x.b, x.h, i, j) == 0.0)) continue;
+      if (x.hidden[n] || (p_.mask.given && at_extent(a_.mask, p_.mask, x.b, x.h, i, j) == 0.0))
+        continue;
       T score = scale * raw[n];
       if (p_.softcap) {
         r.ratio[n] = std::tanh(score / cap);
         score = cap * r.ratio[n];
       }
       if (p_.alibi) score -= x.slope * static_cast<T>(std::abs(i + x.diag - j));
-      if (p_.bias.given) score += static_cast<T>(at_extent(a_.bias, x.b, x.h, i, j));
+      if (p_.bias.given) score += static_cast<T>(at_extent(a_.bias, p_.bias, x.b, x.h, i, j));
       r.score[n] = score;
       const double size = std::max(std::fabs(static_cast<double>(score)), dot_size * x.k_norm[n]);
       r.size[n] = std::isfinite(size) ? size : 0.0;
@@ -352,7 +353,7 @@ class Naive {
                                       delta_size);
         if (dbias != nullptr) {
           const std::size_t at =
-              dbias->at(broadcast(dbias->view, 0, x.b), broadcast(dbias->view, 1, x.h),
+              dbias->at(p_.bias.entry_of(x.b), broadcast(dbias->view, 1, x.h),
                         broadcast(dbias->view, 2, i), broadcast(dbias->view, 3, key));
           dbias->value[at] += ds;
           dbias->magnitude[at] += size;

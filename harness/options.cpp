@@ -13,7 +13,7 @@ namespace {
 using enum Passes;
 
 Extent extent(bool batch, bool head, bool q, bool kv) {
-  return {true, batch, head, q, kv};
+  return {true, batch, head, q, kv, 1};
 }
 
 void bias(Case& c, Extent e, bool own_type = false) {
@@ -22,6 +22,12 @@ void bias(Case& c, Extent e, bool own_type = false) {
   if (own_type && c.problem.dtype != DType::f64) {
     c.problem.dtype_bias = c.problem.dtype == DType::f16 ? DType::f16 : DType::bf16;
   }
+}
+
+// Two sequences share an entry.
+void in_pairs(Case& c, Extent& extent) {
+  extent.per_entry = 2;
+  c.problem.batch = (c.problem.batch + 1) / 2 * 2;
 }
 
 void sink(Case& c, Sinks kind) {
@@ -110,6 +116,11 @@ std::vector<Option> visibility_options() {
          c.problem.mask = extent(false, false, true, true);
          c.mask_density = 0.02;
        }},
+      {"mask_groups", "boolean mask [b/2, 1, n, m]", "mask", any,
+       [](Case& c, Draw&) {
+         c.problem.mask = extent(true, false, true, true);
+         in_pairs(c, c.problem.mask);
+       }},
       {"mask_queries", "boolean mask [1, h, n, 1]: empty rows", "mask", any,
        [](Case& c, Draw&) { c.problem.mask = extent(false, true, true, false); }},
   };
@@ -121,6 +132,11 @@ std::vector<Option> score_options() {
        [](Case& c, Draw&) { bias(c, extent(true, true, true, true)); }},
       {"bias_shared", "bias [1, h, n, m] in a 16-bit type", "bias", any,
        [](Case& c, Draw&) { bias(c, extent(false, true, true, true), true); }},
+      {"bias_groups", "bias [b/2, h, n, m] with its gradient", "bias", any,
+       [](Case& c, Draw&) {
+         bias(c, extent(true, true, true, true), true);
+         in_pairs(c, c.problem.bias);
+       }},
       {"bias_keys", "bias [b, 1, 1, m], gradient in f32", "bias", any,
        [](Case& c, Draw&) {
          bias(c, extent(true, false, false, true), true);
@@ -345,7 +361,8 @@ void shrink(Case& c) {
     return p.batch * p.heads_q * p.len_q * p.len_kv * (p.dim_qk + p.dim_vo);
   };
   const bool entries = p.lengths_q || p.lengths_kv || p.layout_q == Layout::packed ||
-                       p.layout_kv == Layout::packed || c.expanded == Expanded::batch;
+                       p.layout_kv == Layout::packed || c.expanded == Expanded::batch ||
+                       p.bias.per_entry > 1 || p.mask.per_entry > 1;
   if (cost() > kMost) p.batch = std::min<std::int64_t>(p.batch, entries ? 2 : 1);
   if (cost() > kMost && p.len_q > 263) p.len_q = 257 + p.len_q % 7;
   if (cost() > kMost && p.len_kv > 270) p.len_kv = 257 + p.len_kv % 13;

@@ -188,7 +188,7 @@ const TensorView* OutputSet::find(const std::string& name) const {
 }
 
 std::vector<std::int64_t> extent_shape(const Problem& p, const Extent& e) {
-  return {e.batch ? p.batch : 1, e.head ? p.heads_q : 1, e.q ? p.len_q : 1, e.kv ? p.len_kv : 1};
+  return {e.entries(p.batch), e.head ? p.heads_q : 1, e.q ? p.len_q : 1, e.kv ? p.len_kv : 1};
 }
 
 }  // namespace attn::harness

@@ -46,7 +46,7 @@ struct Arguments {
   TensorView lse{};  // [b, h, n], packed [h, total_q]; natural log: output, then input
 
   // options
-  TensorView bias{};          // [b|1, h|1, n|1, m|1]
+  TensorView bias{};          // [b|b/s|1, h|1, n|1, m|1]
   TensorView mask{};          // the same shape, u8: non-zero = may attend
   TensorView alibi_slopes{};  // [h] or [b, h]
   TensorView sinks{};         // [h]; -inf = no sink for that head
@@ -76,7 +76,7 @@ struct Arguments {
   TensorView dq{};     // outputs, shaped like q, k, v
   TensorView dk{};
   TensorView dv{};
-  TensorView dbias{};  // [b|1, h|1, n|1, m|1]: the broadcast shape of bias
+  TensorView dbias{};  // [b|b/s|1, h|1, n|1, m|1]: the broadcast shape of bias
   TensorView dsink{};  // [h], statistics type
 
   // numbers

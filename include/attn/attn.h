@@ -61,7 +61,9 @@ enum { ATTN_TF32X3 = 0, ATTN_TF32 = 1, ATTN_IEEE = 2 };
 enum { ATTN_ROPE_NONE = 0, ATTN_ROPE_INTERLEAVED = 1, ATTN_ROPE_HALF = 2 };
 
 /* Bits of attn_problem.mask and .bias: which dimensions of [b|1, h|1, n|1, m|1] are full; the
- * others are broadcast (size 1 or stride 0). 0 = not given. */
+ * others are broadcast (size 1 or stride 0). 0 = not given. n sequences can share an
+ * entry of the batch dimension, which has b/n of them: attn_problem.mask_per_entry and
+ * .bias_per_entry. */
 enum {
   ATTN_EXTENT_GIVEN = 1,
   ATTN_EXTENT_BATCH = 2,
@@ -143,11 +145,13 @@ typedef struct attn_problem {
   int64_t total_kv;
   int64_t window_left;
   int64_t window_right;
-  int64_t rot_dim;    /* even; 0 = dim_qk */
-  int64_t page_size;  /* 0 = not paged */
-  int64_t len_new;    /* decode: rows to append */
-  int64_t split_keys; /* decode: cut every n keys, ATTN_SPLIT_AUTO or ATTN_SPLIT_NONE */
-  uint64_t reserved[4];
+  int64_t rot_dim;        /* even; 0 = dim_qk */
+  int64_t page_size;      /* 0 = not paged */
+  int64_t len_new;        /* decode: rows to append */
+  int64_t split_keys;     /* decode: cut every n keys, ATTN_SPLIT_AUTO or ATTN_SPLIT_NONE */
+  int64_t mask_per_entry; /* sequences of an entry of the mask's batch dimension; 0 = 1 */
+  int64_t bias_per_entry; /* likewise of the bias */
+  uint64_t reserved[2];
 } attn_problem;
 
 /* Whether to end the running call: not 0 = yes. */
@@ -166,7 +170,7 @@ typedef struct attn_arguments {
   const attn_tensor* o;   /* [b, n, h, dim_vo], packed: output of forward, input of backward */
   const attn_tensor* lse; /* [b, h, n], packed [h, total_q]: output, then input */
 
-  const attn_tensor* bias;         /* [b|1, h|1, n|1, m|1] */
+  const attn_tensor* bias;         /* [b|b/s|1, h|1, n|1, m|1] */
   const attn_tensor* mask;         /* the same shape, u8 */
   const attn_tensor* alibi_slopes; /* [h] or [b, h] */
   const attn_tensor* sinks;        /* [h] */

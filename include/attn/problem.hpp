@@ -31,14 +31,28 @@ enum class Precision : std::int32_t { tf32x3 = 0, tf32 = 1, ieee = 2 };
 // Rotary pairs: interleaved rotates (2m, 2m+1), half rotates (m, m + rot_dim/2).
 enum class Rope : std::int32_t { none = 0, interleaved = 1, half = 2 };
 
-// Shape of a bias or mask [b|1, h|1, len_q|1, len_kv|1]: which of its dimensions are full. A
-// dimension that is not full is broadcast (size 1 or stride 0).
+// Shape of a bias or mask [b|b/n|1, h|1, len_q|1, len_kv|1]: which of its dimensions are full. A
+// dimension that is not full is broadcast (size 1 or stride 0). With b/n entries, sequences n * i
+// to n * i + n - 1 share entry i.
 struct Extent {
   bool given = false;
   bool batch = false;
   bool head = false;
   bool q = false;
   bool kv = false;
+  std::int64_t per_entry = 1;  // n: sequences of an entry; 1 unless `batch`
+
+  // Entries of the batch dimension, sequences that share one, and the entry of a sequence.
+  [[nodiscard]] constexpr std::int64_t entries(std::int64_t sequences) const {
+    return batch ? sequences / per_entry : 1;
+  }
+  [[nodiscard]] constexpr std::int64_t sharers(std::int64_t sequences) const {
+    return batch ? per_entry : sequences;
+  }
+  [[nodiscard]] constexpr std::int64_t entry_of(std::int64_t sequence) const {
+    if (!batch) return 0;
+    return per_entry == 1 ? sequence : sequence / per_entry;
+  }
   bool operator==(const Extent&) const = default;
 };
 
@@ -138,7 +152,8 @@ ATTN_API std::size_t hash_value(const Problem& problem);
 
 // One line of key=value words; fields at their default are left out, switches are bare words:
 // "dtype=bf16 batch=2 heads_q=8 heads_kv=2 len_q=128 len_kv=256 causal window_left=64 bias=hqk".
-// Extents print the letters of their full dimensions ("1" when all are broadcast).
+// Extents print the letters of their full dimensions ("1" when all are broadcast); "b/4": 4
+// sequences share an entry of the batch dimension.
 ATTN_API std::string to_string(const Problem& problem);
 // The inverse of to_string. Throws Error (invalid_argument) that names the word it can't read.
 ATTN_API Problem parse_problem(const std::string& text);

@@ -115,7 +115,7 @@ def _checked(name: str, x: Any) -> Any:
 
 
 def pairs(name: str, x: Any) -> Any:
-    """A mask or bias as [b|1, h|1, n|1, m|1] whose last dimension has stride 1 or 0."""
+    """A mask or bias as [b|b/s|1, h|1, n|1, m|1] whose last dimension has stride 1 or 0."""
     family = family_of(name, x)
     if family is None:
         if is_dlpack_of_cuda(x):
@@ -129,8 +129,8 @@ def pairs(name: str, x: Any) -> Any:
         return x
     if x.ndim not in (2, 4):
         raise ValueError(
-            f"{name}: found shape {list(x.shape)}; accepted [b|1, h|1, n|1, m|1], or [n|1, m|1] "
-            "for all b and h"
+            f"{name}: found shape {list(x.shape)}; accepted [b|b/s|1, h|1, n|1, m|1], or "
+            "[n|1, m|1] for all b and h"
         )
     if x.ndim == 2:
         x = x[None, None]

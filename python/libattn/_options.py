@@ -61,7 +61,8 @@ class Options(TypedDict, total=False):
     diagonal: "bottom_right" (diag = len_kv - len_q), "top_left" (0), "origin", or diag as an int.
     window: (left, right), each >= 0 or None = unlimited: i + diag - left <= j <= i + diag + right.
     kv_begin, kv_end: i32 [b|1, n], packed [total_q]: kv_begin[i] <= j < kv_end[i].
-    mask: u8 or bool [b|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h; non-zero = may attend.
+    mask: u8 or bool [b|b/s|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h; non-zero = may attend.
+        With b/s entries, s sequences that follow each other share one.
         Copied if the last dimension is strided.
     bias: f32, f16 or bf16 (f64 with f64), shaped like mask: is added to the score. Copied if the
         last dimension is strided.

@@ -148,9 +148,11 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Result:
         apart = np.arange(n)[:, None] + diag.reshape(b, 1, 1, 1) - np.arange(m)[None]
         raw = raw - slopes * np.abs(apart)
     if take("bias") is not None:
-        raw = raw + np.asarray(options["bias"], np.float64)
+        raw = raw + _each(options["bias"], b)
     names = ("window", "kv_begin", "kv_end", "mask")
     rules = {name: take(name) for name in names}
+    if rules["mask"] is not None:
+        rules["mask"] = _each(rules["mask"], b).astype(bool)
     seen = visible(raw.shape, lens, diag, causal=bool(take("causal", False)), **rules)
     score = np.where(seen, raw, -np.inf)
     if take("sinks") is not None:
@@ -174,6 +176,13 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Result:
         h,
     )
     return Result(np.einsum("bhij,bjhd->bihd", p * kept, v), lse, p, kept, slope)
+
+
+def _each(pairs: Any, batch: int) -> Floats:
+    """A bias or mask [b|b/s|1, ...] with the entry of each sequence, or one for all."""
+    pairs = np.asarray(pairs, np.float64)
+    entries = pairs.shape[0]
+    return pairs if entries <= 1 else np.repeat(pairs, batch // entries, 0)
 
 
 def gradients(
@@ -204,8 +213,11 @@ def gradients(
         "dv": dv.reshape(b, m, g, h // g, v.shape[-1]).sum(3),
     }
     if take("bias") is not None:
-        axes = tuple(a for a, size in enumerate(np.shape(options["bias"])) if size == 1)
+        shape = np.shape(options["bias"])
+        axes = tuple(a for a, size in enumerate(shape) if size == 1)
         found["dbias"] = ds.sum(axes, keepdims=True)
+        if shape[0] > 1:  # of groups of sequences
+            found["dbias"] = found["dbias"].reshape(shape[0], -1, *shape[1:]).sum(1)
     if take("sinks") is not None:
         sinks = np.asarray(options["sinks"], np.float64)[None, :, None]
         weight = np.exp(sinks - np.where(np.isneginf(result.lse), np.inf, result.lse))

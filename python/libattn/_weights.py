@@ -128,7 +128,8 @@ class Call:
         rows: list[tuple[int, ...]] = [(b, n), (1, n)]
         if self.packed:
             rows = [(self.totals[0],)]
-        pairs = [tuple(sizes) for sizes in itertools.product((b, 1), (h, 1), (n, 1), (m, 1))]
+        entries = {1, b, *(b // s for s in range(1, b + 1) if b % s == 0)}
+        pairs = [tuple(sizes) for sizes in itertools.product(entries, (h, 1), (n, 1), (m, 1))]
         pairs += [tuple(sizes) for sizes in itertools.product((n, 1), (m, 1))]
         accepted: dict[str, list[tuple[int, ...]]] = {
             "mask": pairs,
@@ -146,7 +147,7 @@ class Call:
             if shape is not None and shape not in shapes:
                 found = " or ".join(map(str, shapes))
                 if shapes is pairs:
-                    found = f"[{b}|1, {h}|1, {n}|1, {m}|1] or [{n}|1, {m}|1]"
+                    found = f"[{b}|a divisor, {h}|1, {n}|1, {m}|1] or [{n}|1, {m}|1]"
                 raise _refuse(f"shape of {name}", shape, found)
 
     def _longest(self, field: int) -> int:
@@ -214,7 +215,7 @@ class Call:
         x = self.options[name]
         if len(x.shape) == 2:
             x = x[None, None]
-        x = x[one.at if x.shape[0] > 1 else 0][head if x.shape[1] > 1 else 0]
+        x = x[one.at * x.shape[0] // self.batch][head if x.shape[1] > 1 else 0]
         if x.shape[0] > 1:
             x = x[np.minimum(rows, x.shape[0] - 1)]
         x = host(x)

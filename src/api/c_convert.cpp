@@ -24,7 +24,7 @@ void check_reserved(const char* type, const std::uint64_t (&reserved)[n]) {
 }
 
 // Every field of Problem with its C field: plain fields as (C member, C++ member), windows with
-// their has_ flag.
+// their has_ flag, extents with the sequences of an entry.
 template <class Visit>
 void visit_problem(Visit&& visit) {
   using C = attn_problem;
@@ -54,10 +54,10 @@ void visit_problem(Visit&& visit) {
   visit(&C::window_right, &Problem::window_right, &C::has_window_right);
   visit(&C::kv_begin, &Problem::kv_begin);
   visit(&C::kv_end, &Problem::kv_end);
-  visit(&C::mask, &Problem::mask);
+  visit(&C::mask, &Problem::mask, &C::mask_per_entry);
   visit(&C::softcap, &Problem::softcap);
   visit(&C::alibi, &Problem::alibi);
-  visit(&C::bias, &Problem::bias);
+  visit(&C::bias, &Problem::bias, &C::bias_per_entry);
   visit(&C::sink, &Problem::sink);
   visit(&C::dropout, &Problem::dropout);
   visit(&C::rope, &Problem::rope);
@@ -113,9 +113,7 @@ struct ReadProblem {
 
   template <class C, class T>
   void operator()(C attn_problem::* c, T Problem::* member) {
-    if constexpr (std::same_as<T, Extent>) {
-      to.*member = extent_of(from.*c);
-    } else if constexpr (std::same_as<T, bool>) {
+    if constexpr (std::same_as<T, bool>) {
       to.*member = from.*c != 0;
     } else {
       to.*member = static_cast<T>(from.*c);
@@ -125,6 +123,11 @@ struct ReadProblem {
                   std::int32_t attn_problem::* has) {
     if (from.*has != 0) to.*member = from.*c;
   }
+  void operator()(std::uint32_t attn_problem::* c, Extent Problem::* member,
+                  std::int64_t attn_problem::* per_entry) {
+    to.*member = extent_of(from.*c);
+    if (from.*per_entry != 0) (to.*member).per_entry = from.*per_entry;
+  }
 };
 
 struct WriteProblem {
@@ -133,16 +136,18 @@ struct WriteProblem {
 
   template <class C, class T>
   void operator()(C attn_problem::* c, T Problem::* member) {
-    if constexpr (std::same_as<T, Extent>) {
-      to.*c = bits_of(from.*member);
-    } else {
-      to.*c = static_cast<C>(from.*member);
-    }
+    to.*c = static_cast<C>(from.*member);
   }
   void operator()(std::int64_t attn_problem::* c, std::optional<std::int64_t> Problem::* member,
                   std::int32_t attn_problem::* has) {
     to.*has = (from.*member).has_value() ? 1 : 0;
     to.*c = (from.*member).value_or(0);
+  }
+  void operator()(std::uint32_t attn_problem::* c, Extent Problem::* member,
+                  std::int64_t attn_problem::* per_entry) {
+    const Extent& extent = from.*member;
+    to.*c = bits_of(extent);
+    to.*per_entry = extent.per_entry == 1 ? 0 : extent.per_entry;
   }
 };
 

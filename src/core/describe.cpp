@@ -28,16 +28,20 @@ DType unless(DType dtype, DType usual) {
   return dtype == usual ? DType::none : dtype;
 }
 
-Extent extent_of(const char* name, const TensorView& view) {
+Extent extent_of(const char* name, const TensorView& view, std::int64_t batch) {
   Extent extent;
   if (!view.given()) return extent;
-  need_rank(name, view, {4}, "[b|1, h|1, n|1, m|1]");
+  need_rank(name, view, {4}, "[b|b/s|1, h|1, n|1, m|1]");
   const auto full = [&](std::size_t d) { return view.shape[d] != 1 && view.strides[d] != 0; };
   extent.given = true;
   extent.batch = full(0);
   extent.head = full(1);
   extent.q = full(2);
   extent.kv = full(3);
+  const std::int64_t entries = view.shape[0];
+  if (extent.batch && entries > 0 && batch % entries == 0 && batch > entries) {
+    extent.per_entry = batch / entries;
+  }
   return extent;
 }
 
@@ -109,8 +113,8 @@ Problem describe(const Arguments& arguments) {
   describe_types(a, p);
   p.kv_begin = a.kv_begin.given();
   p.kv_end = a.kv_end.given();
-  p.mask = extent_of("mask", a.mask);
-  p.bias = extent_of("bias", a.bias);
+  p.mask = extent_of("mask", a.mask, p.batch);
+  p.bias = extent_of("bias", a.bias, p.batch);
   p.softcap = a.softcap > 0.0;
   p.alibi = a.alibi_slopes.given();
   p.sink = a.sinks.given();

@@ -49,7 +49,9 @@ std::string print(const Extent& extent) {
   if (!extent.given) return "none";
   std::string text;
   for (const auto& entry : kExtentLetters) {
-    if (extent.*entry.member) text += entry.letter;
+    if (!(extent.*entry.member)) continue;
+    text += entry.letter;
+    if (entry.letter == 'b' && extent.per_entry != 1) text += "/" + print(extent.per_entry);
   }
   return text.empty() ? "1" : text;
 }
@@ -83,15 +85,22 @@ bool read(std::string_view text, Extent& extent) {
   if (text == "none") return true;
   extent.given = true;
   if (text == "1") return true;
-  for (const char letter : text) {
+  if (text.empty()) return false;
+  while (!text.empty()) {
+    const char letter = text.front();
+    text.remove_prefix(1);
     bool known = false;
     for (const auto& entry : kExtentLetters) {
       if (entry.letter != letter || extent.*entry.member) continue;
       extent.*entry.member = known = true;
     }
     if (!known) return false;
+    if (letter != 'b' || !text.starts_with('/')) continue;
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789", 1), text.size());
+    if (!read(text.substr(1, digits - 1), extent.per_entry) || extent.per_entry < 1) return false;
+    text.remove_prefix(digits);
   }
-  return !text.empty();
+  return true;
 }
 
 template <class T>
@@ -99,7 +108,7 @@ std::string accepted() {
   if constexpr (std::same_as<T, bool>) return "on or off";
   if constexpr (std::same_as<T, std::int64_t>) return "a whole number";
   if constexpr (std::same_as<T, std::optional<std::int64_t>>) return "a whole number or none";
-  if constexpr (std::same_as<T, Extent>) return "letters of bhqk, 1 or none";
+  if constexpr (std::same_as<T, Extent>) return "letters of bhqk, b/N for b, 1 or none";
   if constexpr (Enum<T>) {
     std::string names;
     for (const auto& entry : core::names_of(T{})) {
@@ -152,9 +161,10 @@ std::uint64_t word_of(const T& value) {
   if constexpr (std::same_as<T, std::optional<std::int64_t>>) {
     return value ? static_cast<std::uint64_t>(*value) : 0x9E3779B97F4A7C15u;
   } else if constexpr (std::same_as<T, Extent>) {
+    constexpr int kBits = 1 + static_cast<int>(std::size(kExtentLetters));
     std::uint64_t bits = value.given ? 1u : 0u;
     for (const auto& entry : kExtentLetters) bits = bits << 1 | (value.*entry.member ? 1u : 0u);
-    return bits;
+    return bits ^ static_cast<std::uint64_t>(value.per_entry - 1) << kBits;
   } else {
     return static_cast<std::uint64_t>(value);
   }

@@ -67,8 +67,8 @@ class Builder {
       return Dim{size, is_full ? Fit::full : Fit::reduced};
     };
     return {dtype,
-            {dim(p_.batch, extent.batch), dim(p_.heads_q, extent.head), dim(p_.len_q, extent.q),
-             dim(p_.len_kv, extent.kv)}};
+            {dim(extent.batch ? extent.entries(p_.batch) : p_.batch, extent.batch),
+             dim(p_.heads_q, extent.head), dim(p_.len_q, extent.q), dim(p_.len_kv, extent.kv)}};
   }
 
   void inputs() {
@@ -152,7 +152,7 @@ class Builder {
     agree("dv", &Arguments::dv, p_.dv, "dv", rows_kv(grad, p_.dim_vo), true);
     const Extent& extent = p_.bias;
     const Shape dbias{p_.dbias_type(),
-                      {{extent.batch ? p_.batch : 1},
+                      {{extent.entries(p_.batch)},
                        {extent.head ? p_.heads_q : 1},
                        {extent.q ? p_.len_q : 1},
                        {extent.kv ? p_.len_kv : 1}}};

@@ -22,7 +22,8 @@ struct StridedTensor {
   [[nodiscard]] bool given() const { return base != nullptr; }
 };
 
-// bias, mask, dbias. Strides in bytes; a broadcast dimension has stride 0.
+// bias, mask, dbias. Strides in bytes; a broadcast dimension has stride 0. Sequence b has the entry
+// b / per_entry of the batch dimension.
 struct ScoreTensor {
   char* base = nullptr;
   DType dtype = DType::none;
@@ -30,7 +31,11 @@ struct ScoreTensor {
   std::int64_t stride_head = 0;
   std::int64_t stride_q = 0;
   std::int64_t stride_kv = 0;
+  std::int64_t per_entry = 1;
   [[nodiscard]] bool given() const { return base != nullptr; }
+  [[nodiscard]] std::int64_t entry_of(std::int64_t b) const {
+    return per_entry == 1 ? b : b / per_entry;
+  }
 };
 
 // Lengths or cumulative lengths, i32. The stride is in elements.
@@ -83,7 +88,7 @@ inline StridedTensor indices_of(const TensorView& view) {
   return to;
 }
 
-// [batch|1, heads|1, len_q|1, len_kv|1]; `extent` says which dimensions are full.
+// [batch|batch/n|1, heads|1, len_q|1, len_kv|1]; `extent` says which dimensions are full.
 inline ScoreTensor scores_of(const TensorView& view, const Extent& extent) {
   ScoreTensor to;
   if (!view.given()) return to;
@@ -93,6 +98,7 @@ inline ScoreTensor scores_of(const TensorView& view, const Extent& extent) {
   if (extent.head) to.stride_head = stride_bytes(view, 1);
   if (extent.q) to.stride_q = stride_bytes(view, 2);
   if (extent.kv) to.stride_kv = stride_bytes(view, 3);
+  to.per_entry = extent.per_entry;
   return to;
 }
 

@@ -228,6 +228,16 @@ Status check_options(Pass pass, const Problem& p) {
       return refuse(f, "extent", std::string("full dimensions in ") + name + ", which is not given",
                     std::string(name) + ".given, or no full dimensions");
     }
+    if (e.per_entry == 1) continue;
+    if (!e.batch) {
+      return refuse(f, "extent",
+                    assignment("per_entry", e.per_entry) + " in " + name + " without a batch",
+                    "per_entry=1, or a full batch dimension");
+    }
+    if (e.per_entry < 1 || p.batch % e.per_entry != 0) {
+      return refuse(f, "extent", assignment("per_entry", e.per_entry) + " in " + name,
+                    "1 and more, a divisor of batch=" + std::to_string(p.batch));
+    }
   }
   if (p.rope == Rope::none) {
     if (p.rot_dim == 0 && !p.rope_tables && !p.rope_positions) return {};

@@ -19,13 +19,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Sums that run over batch entries or heads, in the tensors' contiguous order; written at the end.
 struct Sums {
-  Row dbias;  // [b|1, h|1, n|1, m|1]
+  Row dbias;  // [b|b/s|1, h|1, n|1, m|1]
   Row dsink;  // [heads_q]
 };
 
 TensorView sums_view(const Problem& problem, Row& memory) {
   const Extent& full = problem.bias;
-  const std::int64_t batch = full.batch ? problem.batch : 1;
+  const std::int64_t batch = full.batch ? problem.batch / full.per_entry : 1;
   const std::int64_t heads = full.head ? problem.heads_q : 1;
   const std::int64_t len_q = full.q ? problem.len_q : 1;
   const std::int64_t len_kv = full.kv ? problem.len_kv : 1;

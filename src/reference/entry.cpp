@@ -121,8 +121,8 @@ std::optional<std::int64_t> key_descale_at(const Problem& problem, const Argumen
 
 std::int64_t pair_at(const Extent& extent, const TensorView& view, const Entry& entry,
                      std::int64_t head_q, std::int64_t i, std::int64_t j) {
-  return position_of(view, {extent.batch ? entry.batch : 0, extent.head ? head_q : 0,
-                            extent.q ? i : 0, extent.kv ? j : 0});
+  return position_of(view, {extent.batch ? entry.batch / extent.per_entry : 0,
+                            extent.head ? head_q : 0, extent.q ? i : 0, extent.kv ? j : 0});
 }
 
 }  // namespace attn::reference

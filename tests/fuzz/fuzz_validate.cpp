@@ -32,7 +32,8 @@ DType any_type(FuzzedDataProvider& in) {
 Extent any_extent(FuzzedDataProvider& in) {
   const auto bits = in.ConsumeIntegral<std::uint8_t>();
   if ((bits & 1) == 0) return {};
-  return {true, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
+  const std::int64_t per_entry = (bits & 32) == 0 ? 1 : any_size(in);
+  return {true, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0, per_entry};
 }
 
 std::optional<std::int64_t> any_window(FuzzedDataProvider& in) {
@@ -139,9 +140,9 @@ TensorView rows(Addresses& at, DType type, const Problem& p, bool q, std::int64_
 }
 
 TensorView extent(Addresses& at, DType type, const Problem& p, const Extent& e) {
-  return made(
-      at, type,
-      {e.batch ? p.batch : 1, e.head ? p.heads_q : 1, e.q ? p.len_q : 1, e.kv ? p.len_kv : 1});
+  return made(at, type,
+              {e.per_entry == 0 ? 1 : e.entries(p.batch), e.head ? p.heads_q : 1, e.q ? p.len_q : 1,
+               e.kv ? p.len_kv : 1});
 }
 
 Arguments matching_arguments(Pass pass, const Problem& p) {

@@ -152,9 +152,9 @@ void check_alone(const Sample& whole, std::int64_t b, std::int64_t h) {
   const auto pairs = [&](TensorView view, Extent& extent, std::int64_t bytes) {
     if (!view.given()) return view;
     view.offset_bytes +=
-        ((extent.batch ? b : 0) * view.strides[0] + (extent.head ? h : 0) * view.strides[1]) *
-        bytes;
+        (extent.entry_of(b) * view.strides[0] + (extent.head ? h : 0) * view.strides[1]) * bytes;
     extent.batch = extent.head = false;
+    extent.per_entry = 1;
     view.shape = {1, 1, extent.q ? len_q : 1, extent.kv ? len_kv : 1};
     return view;
   };

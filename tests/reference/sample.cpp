@@ -40,7 +40,7 @@ TensorView view_of(const std::vector<T>& memory, DType dtype,
 }
 
 std::vector<std::int64_t> pair_shape(const Problem& p, const Extent& extent) {
-  return {extent.batch ? p.batch : 1, extent.head ? p.heads_q : 1, extent.q ? p.len_q : 1,
+  return {extent.entries(p.batch), extent.head ? p.heads_q : 1, extent.q ? p.len_q : 1,
           extent.kv ? p.len_kv : 1};
 }
 

@@ -49,6 +49,14 @@ TEST(Describe, ExpandedDimensionsAreBroadcast) {
   EXPECT_EQ(describe(call.arguments).bias, (Extent{true, true, false, true, true}));
 }
 
+TEST(Describe, SequencesShareEntries) {
+  test::CallMemory call = test::make_call(Pass::forward, "batch=6 len_q=4 len_kv=5 bias=b/2qk");
+  EXPECT_EQ(call.arguments.bias.shape[0], 3);
+  EXPECT_EQ(describe(call.arguments).bias, (Extent{true, true, false, true, true, 2}));
+  call.arguments.bias.shape[0] = 4;  // no divisor: refused as the shape of a whole batch
+  EXPECT_EQ(describe(call.arguments).bias, (Extent{true, true, false, true, true}));
+}
+
 TEST(Describe, RefusesShapesItCantRead) {
   const auto message = [](auto change) -> std::string {
     test::CallMemory call = test::make_call(Pass::forward, "len_q=3 len_kv=5");

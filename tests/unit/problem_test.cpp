@@ -96,6 +96,21 @@ TEST(Problem, ReadsAsDocumented) {
   EXPECT_EQ(to_string(problem), text);
 }
 
+TEST(Problem, SequencesOfAnEntryGoThereAndBack) {
+  const Problem problem = parse_problem("batch=12 mask=b/3k bias=b/4hqk");
+  EXPECT_EQ(problem.mask, (Extent{true, true, false, false, true, 3}));
+  EXPECT_EQ(problem.bias, (Extent{true, true, true, true, true, 4}));
+  EXPECT_EQ(to_string(problem), "batch=12 mask=b/3k bias=b/4hqk");
+  EXPECT_NE(hash_value(problem), hash_value(parse_problem("batch=12 mask=b/3k bias=b/2hqk")));
+  EXPECT_EQ(problem.bias.entries(12), 3);
+  EXPECT_EQ(problem.bias.sharers(12), 4);
+  EXPECT_EQ(problem.bias.entry_of(11), 2);
+  for (const char* text : {"bias=b/", "bias=b/x", "bias=/4", "bias=h/4", "bias=b/4/4", "bias=b/-1",
+                           "bias=b/99999999999999999999", "bias=b/0hqk"}) {
+    EXPECT_THROW(static_cast<void>(parse_problem(text)), Error) << text;
+  }
+}
+
 TEST(Problem, ExtremesGoThereAndBack) {
   Problem problem;
   problem.len_q = std::numeric_limits<std::int64_t>::max();
@@ -126,8 +141,11 @@ TEST(Problem, RefusalsNameTheWord) {
        "parse_problem: word 'dtype=f31': can't be read; accepted none, f32, f16, bf16, "
        "f64, f8e4m3, f8e5m2, i32, u8, i8"},
       {"bias=qq",
-       "parse_problem: word 'bias=qq': can't be read; accepted letters of bhqk, 1 or none"},
-      {"mask=", "parse_problem: word 'mask=': can't be read; accepted letters of bhqk, 1 or none"},
+       "parse_problem: word 'bias=qq': can't be read; accepted letters of bhqk, b/N for b, 1 or "
+       "none"},
+      {"mask=",
+       "parse_problem: word 'mask=': can't be read; accepted letters of bhqk, b/N for b, 1 or "
+       "none"},
       {"window_left=x",
        "parse_problem: word 'window_left=x': can't be read; accepted a whole number or none"}};
   for (const auto& [text, message] : bad) {

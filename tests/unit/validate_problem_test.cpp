@@ -184,6 +184,24 @@ TEST(ValidateProblem, RefusesWhatNoTextCanSay) {
   EXPECT_EQ(message([](Problem& p) { p.mask.head = true; }),
             "forward: extent: found full dimensions in mask, which is not given; accepted "
             "mask.given, or no full dimensions");
+  EXPECT_EQ(
+      message([](Problem& p) { p.bias = {true, false, true, true, true, 2}; }),
+      "forward: extent: found per_entry=2 in bias without a batch; accepted per_entry=1, or a "
+      "full batch dimension");
+  const auto groups = [](std::int64_t batch, std::int64_t per_entry) {
+    Problem p;
+    p.batch = batch;
+    p.len_q = p.len_kv = 1;
+    p.mask = {true, true, false, false, true, per_entry};
+    return core::validate_problem(Pass::forward, p).message;
+  };
+  EXPECT_EQ(groups(6, 3), "");
+  EXPECT_EQ(groups(0, 3), "");
+  for (const std::int64_t per_entry : {0, -2, 4, 12}) {
+    EXPECT_EQ(groups(6, per_entry),
+              "forward: extent: found per_entry=" + std::to_string(per_entry) +
+                  " in mask; accepted 1 and more, a divisor of batch=6");
+  }
   EXPECT_EQ(core::validate_problem(static_cast<Pass>(7), Problem{}).message,
             "validate: value of pass: found 7; accepted forward, backward, decode");
 }

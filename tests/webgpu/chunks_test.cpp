@@ -38,7 +38,7 @@ class Layer {
                                                 {problem.batch, problem.heads_q, problem.len_q}),
                          q);
     if (!problem.bias.given) return;
-    const std::int64_t entries = problem.bias.batch ? problem.batch : 1;
+    const std::int64_t entries = problem.bias.entries(problem.batch);
     const auto pairs = TensorView::contiguous(
         nullptr, DType::f32, {entries, problem.heads_q, problem.len_q, problem.len_kv});
     const std::int64_t count = entries * problem.heads_q * problem.len_q * problem.len_kv;

@@ -74,10 +74,10 @@ def _integers(name: str, x: Any) -> Any:
 
 
 def _pairs(name: str, x: Any) -> Any:
-    """A mask or bias as [b|1, h|1, n|1, m|1]."""
+    """A mask or bias as [b|b/s|1, h|1, n|1, m|1]."""
     x = array(name, x)
     if x.ndim not in (2, 4):
-        accepted = "[b|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h"
+        accepted = "[b|b/s|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h"
         raise _refuse(f"shape of {name}", list(x.shape), accepted)
     return x[None, None] if x.ndim == 2 else x
 

@@ -24,6 +24,7 @@ from ._ffi import SEEDS, Arrays, Call, launch
 _ROWS = ("q", "k", "v", "o", "lse", "dout", "dlse", "dq", "dk", "dv")
 _BY_BATCH = (*_ROWS, "len_q", "len_kv", "descale_q", "descale_k", "descale_v")
 _BROADCAST = ("bias", "mask", "kv_begin", "kv_end", "rope_pos_q", "rope_pos_k")
+_PAIRS = ("bias", "mask")
 _ONE_EACH = ("sinks", "rope_cos", "rope_sin")
 
 
@@ -98,13 +99,15 @@ def _fold(call: Call, size: int, arrays: Arrays, is_mapped: dict[str, bool]) -> 
         name: _folded(name, x, size, batch, is_mapped[name], whole_bias)
         for name, x in arrays.items()
     }
-    narrow = whole_bias and arrays["bias"].shape[int(is_mapped["bias"])] != batch
+    entries = arrays["bias"].shape[int(is_mapped["bias"])] if whole_bias else batch
+    narrow = entries != batch
     if narrow and jnp.dtype(arrays["bias"].dtype).itemsize < 4:
         wanted["dbias"] = dtype_code("dbias", "float32")
     outputs = run(call._replace(wanted=tuple(wanted.items())), folded)
     made = {name: x.reshape(size, batch, *x.shape[1:]) for name, x in outputs.items()}
     if narrow:
-        total = made["dbias"].sum(1, keepdims=True)
+        each = made["dbias"]
+        total = each.reshape(size, entries, batch // entries, *each.shape[2:]).sum(2)
         made["dbias"] = total.astype(arrays["bias"].dtype)
     return made
 
@@ -122,5 +125,7 @@ def _folded(name: str, x: Any, size: int, batch: int, mapped: bool, whole_bias: 
     elif name not in _BY_BATCH:
         return x
     x = x.reshape(size if mapped else 1, *shape)
+    if name in _PAIRS and 1 < shape[0] < batch:  # sequences share its entries
+        x = jnp.repeat(x, batch // shape[0], axis=1)
     x = jnp.broadcast_to(x, (size, batch, *shape[1:]))
     return x.reshape(size * batch, *shape[1:])

@@ -98,7 +98,7 @@ def _pairs(function: str, name: str, x: Any) -> Tensor:
     if given.dim() == 2:
         given = given[None, None]
     elif given.dim() != 4:
-        accepted = "[b|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h"
+        accepted = "[b|b/s|1, h|1, n|1, m|1], or [n|1, m|1] for all b and h"
         raise _refuse(function, f"shape of {name}", tuple(given.shape), accepted)
     if given.size(-1) <= 1 or given.stride(-1) in (0, 1):
         return given

@@ -106,13 +106,21 @@ class _Split:
         x = x.redistribute(self.mesh, self.placements(batch, heads))
         return x.to_local(grad_placements=self.placements(batch, heads, gradient=learned))
 
+    def _check_entries(self, entries: int) -> None:
+        """Sequences that share an entry of a bias or mask must be on one rank."""
+        ranks = math.prod(self.mesh.size(at) for at, kind in enumerate(self.kinds) if kind == BATCH)
+        if entries not in (1, self.batch) and entries % ranks:
+            accepted = f"1, {self.batch}, or a multiple of the {ranks} ranks that split the batch"
+            raise _refuse("entries of a bias or mask", entries, accepted)
+
     def option(self, at: int, x: Any) -> Any:
         """This rank's part of a tensor among the options."""
         if x is None:
             return None
         batch = heads = None
         if at in _PAIRS:
-            batch = 0 if x.size(0) == self.batch and x.size(0) > 1 else None
+            batch = 0 if x.size(0) > 1 else None
+            self._check_entries(x.size(0))
             heads = 1 if x.size(1) == self.heads_q and x.size(1) > 1 else None
         elif at == SINKS:
             heads = 0

@@ -22,7 +22,7 @@ ERRORS = {
     "q: dtype: found int32; accepted float32": {"q": Q.astype(jnp.int32)},
     "shape of q: found f32[5]": {"q": jnp.ones(5)},
     "shape of bias: found f32[3, 1, 5, 7]": {"bias": jnp.ones((3, 1, 5, 7))},
-    "shape of bias: found [7]; accepted [b|1, h|1, n|1, m|1]": {"bias": jnp.ones(7)},
+    "shape of bias: found [7]; accepted [b|b/s|1, h|1, n|1, m|1]": {"bias": jnp.ones(7)},
     "mask: dtype: found float32; accepted bool": {"mask": jnp.ones((5, 7))},
     "sinks: dtype: found bfloat16": {"sinks": jnp.ones(4, jnp.bfloat16)},
     "shape of sinks: found f32[3]": {"sinks": jnp.ones(3)},

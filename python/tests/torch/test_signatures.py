@@ -27,7 +27,7 @@ def required(*names):
     return [(name, REQUIRED) for name in names]
 
 
-# Written down from flash-attention 2.8.3 and PyTorch 2.15.
+# Written down from flash-attention 2.8.3, PyTorch 2.15, cuEquivariance 0.10 and DeepSpeed 0.18.
 LENGTHS = required("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 RECORDED = {
     "flash_attn_func": required("q", "k", "v") + SHARED,
@@ -55,6 +55,14 @@ RECORDED = {
         ("num_splits", 0),
         ("return_softmax_lse", False),
     ],
+    "triangle_attention": [
+        *required("q", "k", "v", "bias"),
+        ("mask", None),
+        ("scale", None),
+        ("return_aux", False),
+        ("kv_lengths", None),
+    ],
+    "evoformer_attention": required("Q", "K", "V", "biases"),
     "scaled_dot_product_attention": [
         *required("query", "key", "value"),
         ("attn_mask", None),
@@ -64,7 +72,10 @@ RECORDED = {
         ("enable_gqa", False),
     ],
 }
-KEYWORD_ONLY = {"scaled_dot_product_attention": ("scale", "enable_gqa")}
+KEYWORD_ONLY = {
+    "scaled_dot_product_attention": ("scale", "enable_gqa"),
+    "triangle_attention": ("kv_lengths",),
+}
 
 
 @pytest.mark.parametrize("name", RECORDED)

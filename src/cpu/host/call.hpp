@@ -136,8 +136,8 @@ inline std::int64_t index_at(const core::StridedTensor& indices, std::int64_t b,
 
 inline char* pair_address(const core::ScoreTensor& pairs, std::int64_t b, std::int64_t head,
                           std::int64_t i, std::int64_t j) {
-  return pairs.base + b * pairs.stride_batch + head * pairs.stride_head + i * pairs.stride_q +
-         j * pairs.stride_kv;
+  return pairs.base + pairs.entry_of(b) * pairs.stride_batch + head * pairs.stride_head +
+         i * pairs.stride_q + j * pairs.stride_kv;
 }
 
 // The keys of this entry that causal, window and kv ranges leave to query i; mask, bias and missing

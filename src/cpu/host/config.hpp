@@ -59,7 +59,7 @@ inline bool dq_in_place(const Problem& p) {
 }
 // How many (batch, key head) add to the same dbias.
 inline std::int64_t dbias_terms(const Problem& p) {
-  return (p.bias.batch ? 1 : p.batch) * (p.bias.head ? 1 : p.heads_kv);
+  return p.bias.sharers(p.batch) * (p.bias.head ? 1 : p.heads_kv);
 }
 // Row length and elements of a key head's sums of dbias in the workspace: [heads_per_kv * len_q,
 // len_kv padded].

@@ -130,7 +130,7 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const std::int64_t kv_tile = task % grid.kv_tiles;
   const std::int64_t q_tile = task / grid.kv_tiles % grid.q_tiles;
   const std::int64_t bias_head = task / (grid.kv_tiles * grid.q_tiles) % grid.heads;
-  const std::int64_t bias_batch = task / (grid.kv_tiles * grid.q_tiles * grid.heads);
+  const std::int64_t bias_entry = task / (grid.kv_tiles * grid.q_tiles * grid.heads);
   core::KeyRange queries{0, p.len_q};
   core::KeyRange keys{0, p.len_kv};
   if (p.bias.q)
@@ -143,14 +143,16 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   const std::int64_t rows = p.bias.q ? queries.end - queries.begin : 1;
   const std::int64_t cols = p.bias.kv ? keys.end - keys.begin : 1;
   std::fill_n(x.dbias, rows * config.tile_kv, T(0));
-  for (std::int64_t b = bias_batch; b < (p.bias.batch ? bias_batch + 1 : p.batch); ++b) {
+  const std::int64_t sharers = p.bias.sharers(p.batch);
+  const std::int64_t first = bias_entry * sharers;
+  for (std::int64_t b = first; b < first + sharers; ++b) {
     const Entry entry = entry_of(call, b);
     for (std::int64_t h = bias_head; h < (p.bias.head ? bias_head + 1 : p.heads_q); ++h) {
       BiasPart(call, config, sums, entry, h, queries, keys, x);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    char* address = pair_address(call.dbias, bias_batch, bias_head, queries.begin + r, keys.begin);
+    char* address = pair_address(call.dbias, first, bias_head, queries.begin + r, keys.begin);
     count_nonfinite(call, StoreRow(call.dbias.dtype, address, x.dbias + r * config.tile_kv, cols,
                                    p.accumulate, p.nonfinite_zero));
   }

@@ -120,7 +120,11 @@ struct KeyHeadPlace {
   std::int64_t b, head;
 };
 inline KeyHeadPlace key_head_at(const Problem& p, const Config& config, std::int64_t n) {
-  if (config.dbias_with_keys && p.bias.head && !p.bias.batch) return {n % p.batch, n / p.batch};
+  if (config.dbias_with_keys && p.bias.head) {
+    const std::int64_t sharers = p.bias.sharers(p.batch);
+    const std::int64_t place = n / sharers;  // entry of the bias, then head
+    return {place / p.heads_kv * sharers + n % sharers, place % p.heads_kv};
+  }
   return {n / p.heads_kv, n % p.heads_kv};
 }
 
@@ -179,7 +183,7 @@ struct BiasGrid {
   [[nodiscard]] std::int64_t tasks() const { return batches * heads * q_tiles * kv_tiles; }
 };
 inline BiasGrid bias_grid(const Problem& p, const Config& config) {
-  return {p.bias.batch ? p.batch : 1, p.bias.head ? p.heads_q : 1,
+  return {p.bias.entries(p.batch), p.bias.head ? p.heads_q : 1,
           p.bias.q ? divide_up(p.len_q, config.tile_rows) : 1,
           p.bias.kv ? divide_up(p.len_kv, config.tile_kv) : 1};
 }

@@ -13,6 +13,11 @@
 namespace attn::cuda {
 namespace {
 
+// Blocks of the kernel for each block that runs at a time: narrow tiles are short, so that few
+// waves would end unevenly.
+constexpr std::int64_t kWaves = 1;
+constexpr std::int64_t kNarrowWaves = 4;
+
 // sm80/bias_gradient.cu
 struct Apart {
   sm80::Shape shape;
@@ -28,11 +33,13 @@ Apart plan_apart(const Problem& p, const DeviceFacts& facts) {
   std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
   std::int64_t blocks = 1;
   const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
-  dimension(p.bias.batch, p.batch);
+  blocks *= p.bias.entries(p.batch);
+  visits *= p.bias.sharers(p.batch);
   dimension(p.bias.head, p.heads_q);
   dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
   dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
-  const std::int64_t wanted = std::int64_t{2} * facts.num_sms;
+  const std::int64_t waves = sm80::is_narrow(p) ? kNarrowWaves : kWaves;
+  const std::int64_t wanted = waves * 2 * facts.num_sms;
   if (blocks > 0 && blocks < wanted) {
     made.splits = static_cast<int>(
         std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
@@ -46,7 +53,7 @@ Apart plan_apart(const Problem& p, const DeviceFacts& facts) {
 bool can_sum_bias_gradient(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias || !(p.dq || p.dk || p.dv)) return false;
   if (!p.bias.q || !p.bias.kv || facts.capability() < 90) return false;
-  const bool summed = (!p.bias.batch && p.batch > 1) || (!p.bias.head && p.heads_q > 1);
+  const bool summed = p.bias.sharers(p.batch) > 1 || (!p.bias.head && p.heads_q > 1);
   return !(summed && p.deterministic) && dbias_accum_fits(p, facts.memory_bytes / 8);
 }
 

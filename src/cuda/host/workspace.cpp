@@ -40,12 +40,12 @@ device::StridedTensor rows_at(char* base, const Problem& p, std::int64_t row_byt
 }  // namespace
 
 std::int64_t dbias_elements(const Problem& p) {
-  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * (p.bias.q ? p.len_q : 1) *
+  return p.bias.entries(p.batch) * (p.bias.head ? p.heads_q : 1) * (p.bias.q ? p.len_q : 1) *
          (p.bias.kv ? p.len_kv : 1);
 }
 
 std::int64_t dbias_accum_rows(const Problem& p) {
-  return (p.bias.batch ? p.batch : 1) * (p.bias.head ? p.heads_q : 1) * core::round_up(p.len_q, 8);
+  return p.bias.entries(p.batch) * (p.bias.head ? p.heads_q : 1) * core::round_up(p.len_q, 8);
 }
 
 std::int64_t dbias_accum_elements(const Problem& p) {

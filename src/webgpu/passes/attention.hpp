@@ -97,7 +97,8 @@ struct Workload {
 };
 
 // Chunks with bindings that the device accepts and work that fits a submission. Chunks of the same
-// workgroups follow each other in the order of their loops.
+// workgroups follow each other in the order of their loops. Where sequences share an entry of the
+// bias or of the mask, those of a chunk share one.
 core::Status cut(const PreparedCall& prepared, const Workload& workload,
                  std::vector<Chunk>& chunks);
 // An upper bound: 2 per visible pair, dimension and matrix product over dim_qk or dim_vo.
@@ -108,6 +109,9 @@ double flops_of(const PreparedCall& prepared, double products_qk, double product
 // The parameters of a chunk, without the positions of its tensors.
 AttentionParameters parameters_of(const PreparedCall& prepared, const Chunk& chunk,
                                   const Tiles& tiles);
+// The block of a bias, mask or dbias. Where sequences share an entry, cut() leaves those of one
+// entry.
+Block block_of_entries(const Extent& extent, const Block& block);
 Binding bind(const PreparedCall& prepared, const View& view, const Block& block, std::int64_t unit);
 // Binds a block of a tensor under the kernel's name for it; `place` receives its position in units
 // of `unit` bytes. An absent input is replaced by bytes that the kernel never uses.

@@ -17,7 +17,7 @@ U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
 }
 
-// The bias may be broadcast along sequences only. These then add to dbias in order, in a dispatch
+// The bias may be shared by sequences only. These then add to dbias in order, in a dispatch
 // each, which must still fill the device (CPUs have few threads). The kernel has no binding left
 // for a mask.
 bool can_write_dbias(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
@@ -28,8 +28,8 @@ bool can_write_dbias(const Problem& p, const Tiles& tiles, const DeviceFacts& fa
       !is_full(p.bias.head, p.heads_q)) {
     return false;
   }
-  return is_full(p.bias.batch, p.batch) || facts.type == AdapterType::cpu ||
-         p.heads_q * tiles.count_q(p) >= kLeastGroups;
+  return is_full(p.bias.batch && p.bias.per_entry == 1, p.batch) ||
+         facts.type == AdapterType::cpu || p.heads_q * tiles.count_q(p) >= kLeastGroups;
 }
 
 PlannedKernel plan_kernel(BackwardKernel of, const char* name, const Problem& p,
@@ -146,8 +146,11 @@ core::Status add_dq(const PreparedCall& prepared, Work& work) {
     if (with_bias) {
       bind_rows(prepared, chunk, dispatch, p);
       bind_bias(prepared, chunk.q, dispatch, p);
-      bind_tensor(prepared, dispatch, "dbias", staged, chunk.q, 16, p.dbias);
-      p.accumulate = workload.sequences_apart && chunk.q.batch > 0 ? 1 : 0;
+      const Extent& extent = prepared.problem().bias;
+      bind_tensor(prepared, dispatch, "dbias", staged, block_of_entries(extent, chunk.q), 16,
+                  p.dbias);
+      const std::int64_t sharers = extent.sharers(prepared.problem().batch);
+      p.accumulate = workload.sequences_apart && chunk.q.batch % sharers > 0 ? 1 : 0;
     } else {
       bind_inputs(prepared, chunk, dispatch, p);
     }
@@ -256,7 +259,9 @@ core::Status add_dbias(const PreparedCall& prepared, Work& work) {
   const View dbias = score_view(prepared.arguments.dbias);
   if (!dbias.given()) return {};
   const Problem& problem = prepared.problem();
-  const Extent& full = problem.bias;
+  Extent full = problem.bias;
+  // Where sequences share an entry, so do those of a chunk.
+  if (full.per_entry > 1) full.batch = false;
   const std::int64_t elements = dbias.batch * dbias.heads * dbias.rows * dbias.dim;
   std::vector<Chunk> chunks;
   core::Status status = cut(prepared, workload_of(prepared, 1, flops_of(prepared, 1, 1)), chunks);
@@ -288,7 +293,7 @@ core::Status add_dbias(const PreparedCall& prepared, Work& work) {
     bind_inputs(prepared, chunk, dispatch, p);
     dispatch.bind("dbias", staged);
     p.dbias = {0, u32(written.stride_batch), u32(written.stride_row), u32(written.stride_head)};
-    p.dbias.base = u32((full.batch ? chunk.q.batch * written.stride_batch : 0) +
+    p.dbias.base = u32(problem.bias.entry_of(chunk.q.batch) * written.stride_batch +
                        (full.head ? chunk.q.head * written.stride_head : 0));
     p.dbias_part = u32(elements);
     p.dbias_full =
@@ -296,7 +301,8 @@ core::Status add_dbias(const PreparedCall& prepared, Work& work) {
     p.split_tiles = u32(split);
     p.batch = u32(chunk.q.batches);
     p.heads = u32(chunk.q.heads);
-    p.accumulate = (chunk.q.batch > 0 && !full.batch) || (chunk.q.head > 0 && !full.head) ? 1 : 0;
+    const bool added = chunk.q.batch % problem.bias.sharers(problem.batch) > 0;
+    p.accumulate = added || (chunk.q.head > 0 && !full.head) ? 1 : 0;
     dispatch.grid = {
         u32(places(full.kv, tiles_kv)), u32(places(full.q, tiles_q)),
         u32(parts * places(full.head, chunk.q.heads) * places(full.batch, chunk.q.batches))};

@@ -7,12 +7,20 @@ namespace attn::webgpu {
 namespace {
 
 void bind_scores(const PreparedCall& prepared, Dispatch& dispatch, std::string_view name,
-                 const View& view, const Block& block, StridedTensor& place, U32& stride_kv) {
-  bind_tensor(prepared, dispatch, name, view, block, size_of(view.dtype), place);
+                 const View& view, const Extent& extent, const Block& block, StridedTensor& place,
+                 U32& stride_kv) {
+  const Block entries = block_of_entries(extent, block);
+  bind_tensor(prepared, dispatch, name, view, entries, size_of(view.dtype), place);
+  if (extent.per_entry > 1) place.batch = 0;
   if (view.given()) stride_kv = static_cast<U32>(view.stride_dim);
 }
 
 }  // namespace
+
+Block block_of_entries(const Extent& extent, const Block& block) {
+  if (extent.per_entry == 1) return block;
+  return {extent.entry_of(block.batch), 1, block.head, block.heads};
+}
 
 AttentionParameters parameters_of(const PreparedCall& prepared, const Chunk& chunk,
                                   const Tiles& tiles) {
@@ -59,12 +67,14 @@ void bind_qkv(const PreparedCall& prepared, const Block& queries, const Block& k
 
 void bind_bias(const PreparedCall& prepared, const Block& block, Dispatch& dispatch,
                AttentionParameters& p) {
-  bind_scores(prepared, dispatch, "bias", prepared.bias, block, p.bias, p.bias_kv);
+  bind_scores(prepared, dispatch, "bias", prepared.bias, prepared.problem().bias, block, p.bias,
+              p.bias_kv);
 }
 
 void bind_mask(const PreparedCall& prepared, const Block& block, Dispatch& dispatch,
                AttentionParameters& p) {
-  bind_scores(prepared, dispatch, "mask", prepared.mask, block, p.mask, p.mask_kv);
+  bind_scores(prepared, dispatch, "mask", prepared.mask, prepared.problem().mask, block, p.mask,
+              p.mask_kv);
 }
 
 }  // namespace attn::webgpu

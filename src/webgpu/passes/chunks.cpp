@@ -1,5 +1,6 @@
 // Cuts a pass into chunks that a device accepts; see attention.hpp and limits.hpp.
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -33,6 +34,13 @@ double visible_pairs(const PreparedCall& prepared) {
          static_cast<double>(rows * p.heads_q);
 }
 
+// The number of sequences, from a multiple of it on, that share entries of bias and mask; the batch
+// if no entry is shared by some only.
+std::int64_t sequences_together(const Problem& p) {
+  return std::gcd(p.bias.per_entry == 1 ? p.batch : p.bias.per_entry,
+                  p.mask.per_entry == 1 ? p.batch : p.mask.per_entry);
+}
+
 // The largest block that bindings and grids allow: sequences and key heads.
 struct Largest {
   std::int64_t batches = 0;
@@ -45,7 +53,8 @@ core::Status largest_block(const PreparedCall& prepared, const Workload& workloa
   const DeviceFacts& facts = prepared.facts();
   const std::int64_t heads_per_kv = prepared.numbers.heads_per_kv;
   auto& [batches, heads] = largest;
-  batches = std::min<std::int64_t>(p.batch, facts.max_grid / workload.groups_per_sequence);
+  batches =
+      std::min<std::int64_t>(sequences_together(p), facts.max_grid / workload.groups_per_sequence);
   if (workload.sequences_apart) batches = std::min<std::int64_t>(batches, 1);
   if (batches == 0) {
     return core::Status::unsupported(
@@ -105,7 +114,8 @@ core::Status cut(const PreparedCall& prepared, const Workload& workload,
                        static_cast<double>(workload.tiles);
   Extents num = num_chunks({batches, heads, tiles, workload.visits}, workload.flops * share,
                            facts.submission_flops);
-  num.batches *= core::divide_up(p.batch, batches);
+  const std::int64_t together = sequences_together(p);
+  num.batches *= core::divide_up(together, batches) * (p.batch / together);
   num.heads *= core::divide_up(p.heads_kv, heads);
   num.tiles *= core::divide_up(workload.tiles, tiles);
   const double flops = workload.flops / static_cast<double>(num.batches * num.heads) /

@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 
+#include "core/signature.hpp"
 #include "cuda/families/sm80/rules.hpp"
 #include "cuda/families/sm80/tuned.hpp"
 #include "cuda/kernels/sm80/backward_shared.cuh"
@@ -15,7 +16,8 @@ namespace attn::cuda::sm80 {
 namespace {
 
 constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
-constexpr int kMaxRegisters = 255;              // of a thread
+constexpr int kNarrowDim = 32;
+constexpr int kMaxRegisters = 255;  // of a thread
 // Addresses, ranges, statistics and the fragments of one step, in addition to the accumulators.
 constexpr int kOtherRegisters = 40;
 
@@ -134,6 +136,13 @@ bool is_wide(const Problem& problem) {
   return std::max(problem.dim_qk, problem.dim_vo) > kMaxValueDim;
 }
 
+bool is_narrow(const Problem& problem) {
+  if (!problem.bias.given || problem.softcap || problem.alibi || problem.dropout) return false;
+  if (core::is_f8(problem.dtype) || problem.kv_type() != problem.dtype) return false;
+  return std::max(problem.dim_qk, problem.dim_vo) <= kNarrowDim && problem.dim_qk % 8 == 0 &&
+         problem.dim_vo % 8 == 0;
+}
+
 Shape shape_of(Pass pass, const Problem& problem) {
   Shape shape;
   shape.pass = pass == Pass::decode ? Pass::forward : pass;
@@ -149,6 +158,11 @@ Shape shape_of(Pass pass, const Problem& problem) {
     shape.dim_qk = 512;
     shape.dim_vo = kMaxValueDim;
     shape.element_bytes = problem.dtype == DType::f32 ? 4 : 2;
+    return shape;
+  }
+  if (is_narrow(problem)) {
+    shape.dim_qk = shape.dim_vo = kNarrowDim;
+    shape.element_bytes = static_cast<int>(size_of(problem.dtype));
     return shape;
   }
   if (problem.dtype == DType::f32) {

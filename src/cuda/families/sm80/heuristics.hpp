@@ -25,12 +25,15 @@ struct Shape {
   int element_bytes = 2;  // of q, k and v: f32 has kernels and tiles of its own
 };
 Shape shape_of(Pass pass, const Problem& problem);
-// 64, 96, 128, 192, 256 or 512.
+// 64, 96, 128, 192, 256 or 512; where is_narrow(), shape_of() has 32.
 int rounded_dim(std::int64_t dim);
 // Above 256 a forward is a launch for each 256 columns of v and o: each computes all scores, and
 // has registers for these columns.
 inline constexpr int kMaxValueDim = 256;
 bool is_wide(const Problem& problem);
+// Whether both dims are at most 32 and there is a bias without other score options, as in models
+// with a pair bias. Others would be many kernels.
+bool is_narrow(const Problem& problem);
 
 // Tiles of the forward, or of the backward's main kernel.
 struct Tiles {

@@ -117,6 +117,10 @@ CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Til
   return plan;
 }
 
+// Narrow heads that as many sequences or more share a bias of have the bias's gradient apart: each
+// dS costs 4 bytes of additions in memory, which takes longer there than the two products.
+constexpr std::int64_t kManySharers = 16;
+
 // Statistics of rows; then dk, dv and dq_accum; then dq, dbias and dsink.
 CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
                        const DeviceFacts& facts, bool element_access) {
@@ -126,7 +130,8 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
   // The derivative of softcap is in the main kernel's ds; problems that load by elements are too
   // rare for a kernel more. Decided by the problem, not by the call's access, so that the workspace
   // is the same for every access.
-  const bool adds_bias = !p.softcap && p.dtype != DType::f32 &&
+  const bool many_additions = is_narrow(p) && p.bias.sharers(p.batch) >= kManySharers;
+  const bool adds_bias = !p.softcap && p.dtype != DType::f32 && !many_additions &&
                          core::best_access(Pass::backward, p) != core::Access::element &&
                          can_sum_bias_gradient(p, facts);
   const bool bias_apart = p.dbias && !adds_bias;

@@ -57,6 +57,10 @@ inline constexpr Tiles k8Warps{.tile_q = 128, .tile_kv = 64, .warps = 8, .stages
 inline constexpr Tiles k2Warps{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 2, .blocks = 1};
 
 inline constexpr std::array kForward{
+    Rule{.largest_dim = 32,
+         .tiles = with_blocks(k32Rows, 3),
+         .when = When::one_pair,
+         .reason = "narrow heads leave registers for three blocks; Q is loaded again per tile"},
     Rule{.largest_dim = 64,
          .tiles = with_q_in_registers(k32Rows),
          .when = When::registers_left,
@@ -221,6 +225,10 @@ constexpr Tiles with_queries(Tiles tiles, int tile_q) {
 }
 
 inline constexpr std::array kBackward{
+    Rule{.largest_dim = 32,
+         .tiles = with_blocks(with_chunk(kKeysOfWarps, 16), 3),
+         .when = When::one_pair,
+         .reason = "narrow heads leave registers for three blocks"},
     Rule{.largest_dim = 64,
          .tiles = with_chunk(kKeysOfWarps, 16),
          .when = When::costly,

@@ -124,7 +124,7 @@ static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
 Dbias dbias_of(const Problem& p) {
   if (!p.dbias) return Dbias::none;
   const bool one_owner =
-      p.bias.q && (p.bias.batch || p.batch == 1) && (p.bias.head || p.heads_q == 1);
+      p.bias.q && p.bias.sharers(p.batch) == 1 && (p.bias.head || p.heads_q == 1);
   const bool as_rounded = p.dbias_type() == p.dtype && !p.accumulate && !p.nonfinite_zero;
   // With softcap, dS is that of the scores before the cap; the bias is added after it.
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
