@@ -2,6 +2,7 @@
 
 Plain cells have 16384 tokens in total: dims 64, 128 and 256 with heads x dim = 2048, and GQA 32/8.
 Options are measured at batch 4, 16 heads, length 4096, each with the plain cell of the same work.
+Pair biases: n sequences of length n share a bias, whose gradient is summed over them.
 The suite errors uses several draws of small cells.
 """
 
@@ -18,6 +19,8 @@ PLAIN_HEADS = ((64, 32, 32), (128, 16, 16), (128, 32, 8), (256, 8, 8))
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 OPTION_DIMS = (64, 128)
 DOCUMENTS = 16
+PAIR_LENGTHS = (256, 512, 1024)
+PAIR_DIMS = (32, 16)
 # Bytes of q, k, v, o and do in all sets: an L2 of 50 MB has evicted a set before it is reused.
 SETS_BYTES = 200 << 20
 
@@ -54,6 +57,8 @@ class Cell:
     def base(self) -> str:
         if self.suite in ("memory", "latency", "errors"):
             return f"{self.suite}/{self.shape.name()}"
+        if self.suite == "pair":  # as `attn bench --suite pair` names them
+            return f"pair/bias-n{self.shape.length}-d{self.shape.dim}"
         if not self.option:
             return f"plain/{self.shape.name()}"
         return f"option/{self.option}-d{self.shape.dim}"
@@ -139,6 +144,16 @@ def option_cells(divisor: int = 1) -> list[Cell]:
     return cells
 
 
+def pair_cells(divisor: int = 1) -> list[Cell]:
+    cells = []
+    for dim in PAIR_DIMS:
+        for n in PAIR_LENGTHS:
+            shape = Shape(max(2, n // divisor), 4, 4, n, dim, False)
+            cells.append(Cell("pair", shape, "bias", passes=("fwd",)))
+            cells.append(Cell("pair", shape, "bias-gradient", passes=("bwd",)))
+    return cells
+
+
 def memory_cells() -> list[Cell]:
     return [Cell("memory", Shape(1, 8, 8, n, 64, True)) for n in (32768, 65536, 131072)]
 
@@ -158,6 +173,7 @@ def cells_of(suite: str, divisor: int) -> list[Cell]:
     cells = {
         "plain": plain_cells,
         "options": lambda: option_cells(divisor),
+        "pair": lambda: pair_cells(divisor),
         "memory": memory_cells,
         "errors": error_cells,
     }[suite]()

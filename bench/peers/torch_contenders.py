@@ -313,6 +313,7 @@ PEERS: dict[str, type[Any]] = {
 USUAL = {
     "plain": ("cudnn", "fa2"),
     "options": tuple(PEERS),
+    "pair": ("mem_efficient",),
     "memory": (),
     "latency": ("fa2",),
     "errors": ("fa2",),

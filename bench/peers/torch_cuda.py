@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measures libattn and PyTorch's attentions on one GPU, in one process and one run.
 
-usage: bench/peers/torch_cuda.py --out ROWS.jsonl [--suite plain|options|memory|latency|errors|all]
-           [--pass fwd,bwd] [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
+usage: bench/peers/torch_cuda.py --out ROWS.jsonl
+           [--suite plain|options|pair|memory|latency|errors|all] [--pass fwd,bwd]
+           [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
 
 libattn is called through its Python package (PYTHONPATH, ATTN_LIBRARY). The peers are cuDNN,
 flash-attention 2 and the memory-efficient kernel through scaled_dot_product_attention, and compiled
@@ -13,6 +14,8 @@ wrong result is not timed. Then all contenders alternate. Times are between CUDA
 call, over rotating sets of inputs so that L2 does not hold them; the median counts. Each row is
 appended to --out at once (fields: bench/README.md), and a table is printed at the end.
 `error.ratio_to_fa2` is the largest error divided by flash-attention 2's on the same inputs.
+
+"all" is every suite but pair: biases that n sequences of length n share.
 
 Suites without times of kernels:
 memory   no peers: one long sequence, forward and backward through autograd; peak bytes that are not
@@ -425,7 +428,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, type=pathlib.Path)
-    parser.add_argument("--suite", default="all", choices=(*SUITES, "all"))
+    parser.add_argument("--suite", default="all", choices=(*SUITES, "pair", "all"))
     parser.add_argument("--pass", dest="passes", default="fwd,bwd", type=lambda t: t.split(","))
     parser.add_argument("--filter", default="", help="cells whose name has one of these texts")
     parser.add_argument("--seconds", type=float, default=0.25, help="of each contender and pass")
