@@ -314,12 +314,14 @@ TEST_F(CudaBackwardCall, BiasGradientInTheMainKernel) {
   EXPECT_EQ(entries(kernels_of({1, 4, 300, 300}, softcap)), apart);
 }
 
-// 8.0 has no reductions of 16 bytes; a device's memory has room for other things than sums.
+// Sums of sm80: 8.0 has no reductions of 16 bytes; memory has room for other things than sums.
+// sums.
 TEST(CudaBiasGradient, SumsNeedTheDevice) {
   const Problem problem = parse_problem(
       "dtype=bf16 batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 bias=hqk dbias");
   const auto has_sums = [&](const Problem& of, DeviceFacts facts) {
-    const core::Result<CudaPlan> plan = make_plan(Pass::backward, of, facts);
+    const core::Result<CudaPlan> plan = make_plan(
+        Pass::backward, of, facts, core::best_access(Pass::backward, of), FamilyChoice::sm80);
     EXPECT_TRUE(plan.ok()) << plan.reason();
     return plan.ok() && plan.value().workspace.dbias_accum.bytes > 0;
   };

@@ -95,26 +95,27 @@ TEST(CudaPlan, NamesItsFamily) {
   EXPECT_EQ(hopper.summary().refusals, "");
 }
 
-// Narrow heads with a bias have tiles of sm80. The gradient of a bias that many sequences share is
-// apart.
+// Narrow heads with a bias have tiles of sm80, which forwards take on every device. The gradient of
+// a bias that many sequences share is apart.
 TEST(CudaPlan, PairBiases) {
-  const auto plan_of = [](const std::string& problem, Pass pass) {
+  const auto plan_of = [](const std::string& problem, Pass pass,
+                          FamilyChoice choice = FamilyChoice::automatic) {
     const Problem parsed = parse_problem("dtype=bf16 heads_q=4 heads_kv=4 " + problem);
-    return make_plan(pass, parsed, h200()).value();
+    return make_plan(pass, parsed, h200(), core::best_access(pass, parsed), choice).value();
   };
   const std::string pair = "batch=256 len_q=256 len_kv=256 bias=hqk dtype_bias=bf16 ";
   for (const char* dims : {"dim_qk=32 dim_vo=32", "dim_qk=16 dim_vo=16"}) {
     const CudaPlan forward = plan_of(pair + dims, Pass::forward);
     EXPECT_STREQ(forward.family_name, "sm80") << dims;
     EXPECT_EQ(forward.kernels[forward.main].config.get("dim_qk"), 32) << dims;
-    const CudaPlan backward = plan_of(pair + dims + " dbias", Pass::backward);
-    EXPECT_STREQ(backward.family_name, "sm80") << dims;
-    EXPECT_EQ(backward.workspace.dbias_accum.bytes, 0) << dims;
+    EXPECT_STREQ(plan_of(pair + dims + " dbias", Pass::backward).family_name, "sm90") << dims;
     EXPECT_STREQ(plan_of(pair + dims, Pass::backward).family_name, "sm90") << dims;
+    const CudaPlan backward = plan_of(pair + dims + " dbias", Pass::backward, FamilyChoice::sm80);
+    EXPECT_EQ(backward.kernels[backward.main].config.get("dim_qk"), 32) << dims;
+    EXPECT_EQ(backward.workspace.dbias_accum.bytes, 0) << dims;
   }
   const std::string few = "batch=2 len_q=256 len_kv=256 bias=bqk dim_qk=32 dim_vo=32 dbias";
-  const CudaPlan summed = plan_of(few, Pass::backward);
-  EXPECT_STREQ(summed.family_name, "sm80");
+  const CudaPlan summed = plan_of(few, Pass::backward, FamilyChoice::sm80);
   EXPECT_EQ(summed.workspace.dbias_accum.bytes, 2 * 256 * 256 * 4);
   EXPECT_STREQ(plan_of(pair + "dim_qk=32 dim_vo=32 softcap", Pass::forward).family_name, "sm90");
   EXPECT_STREQ(plan_of("dtype=f8e4m3 dtype_out=bf16 len_q=512 len_kv=512 bias=hqk dtype_bias=bf16 "
