@@ -315,7 +315,6 @@ TEST_F(CudaBackwardCall, BiasGradientInTheMainKernel) {
 }
 
 // Sums of sm80: 8.0 has no reductions of 16 bytes; memory has room for other things than sums.
-// sums.
 TEST(CudaBiasGradient, SumsNeedTheDevice) {
   const Problem problem = parse_problem(
       "dtype=bf16 batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 bias=hqk dbias");
