@@ -217,7 +217,8 @@ def gradients(
         axes = tuple(a for a, size in enumerate(shape) if size == 1)
         found["dbias"] = ds.sum(axes, keepdims=True)
         if shape[0] > 1:  # of groups of sequences
-            found["dbias"] = found["dbias"].reshape(shape[0], -1, *shape[1:]).sum(1)
+            groups = (shape[0], b // shape[0])
+            found["dbias"] = found["dbias"].reshape(*groups, *shape[1:]).sum(1)
     if take("sinks") is not None:
         sinks = np.asarray(options["sinks"], np.float64)[None, :, None]
         weight = np.exp(sinks - np.where(np.isneginf(result.lse), np.inf, result.lse))

@@ -93,7 +93,7 @@ def _precision(q: Tensor) -> dict[str, Any]:
     return {"precision": "tf32"} if torch.backends.cuda.matmul.allow_tf32 else {}
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def _maxima(q: Tensor, k: Tensor, scale: float | None, options: dict[str, Any]) -> Tensor:
     """The largest visible score of each row, [b, h, n], by matrix products of some sequences."""
     scale = q.size(-1) ** -0.5 if scale is None else scale

@@ -248,7 +248,7 @@ def test_what_torch_refuses_is_refused(case):
     [
         ((Q, torch.zeros(2, 4, 7, 9), V), "k"),
         ((Q, K, V[:, :, :6]), "v"),
-        ((torch.zeros(1, 1, 2, 300),) * 3, "256"),
+        ((torch.zeros(1, 1, 2, 600),) * 3, "512"),
         ((Q.int(), K.int(), V.int()), "type"),
     ],
 )
