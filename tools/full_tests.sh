@@ -70,15 +70,15 @@ step_tsan() {
 }
 
 # Every CUDA kernel that plans choose, compiled without a GPU: those that have changed since
-# tests/cuda/resources.txt was written (`--write`), and one of 16 of the others. The tests with that
-# compiler are part of `./dev test`.
+# tests/cuda/kernel_resources.record was written (`--write`), and one of 16 of the others. The tests with
+# that compiler are part of `./dev test`.
 step_cuda() {
   local wheel
   wheel=$(ls -d .venv/lib/python3*/site-packages/nvidia/cu13 2>/dev/null)
   [ -z "$wheel" ] || local -x ATTN_NVRTC=${ATTN_NVRTC:-$PWD/${wheel%/nvidia/cu13}}
   ./dev build release &&
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs \
-      --record tests/cuda/resources.txt --check 16
+      --record tests/cuda/kernel_resources.record --check 16
 }
 
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the case list, one process per

@@ -47,7 +47,7 @@ constexpr std::size_t kMostConfigs = 360;
 // In addition, of the kernels whose sources begin with these words.
 constexpr std::pair<std::string_view, std::size_t> kMostConfigsOf[] = {{"sm80/decode.cu", 145},
                                                                        {"sm90/forward", 217},
-                                                                       {"sm90/backward", 234},
+                                                                       {"sm90/backward", 237},
                                                                        {"passes/merge.cu", 1},
                                                                        {"passes/rope.cu", 1}};
 // Bytes that a thread spills, stores plus loads, in the worst of today's kernels, once for each
@@ -55,6 +55,9 @@ constexpr std::pair<std::string_view, std::size_t> kMostConfigsOf[] = {{"sm80/de
 constexpr int kMostSpilled = 540;
 // The same of the two-warp tiles that dims above 128 take where shared memory is smallest.
 constexpr int kMostSpilledOfLastResort = 3840;
+
+// Reason of calls that only the family sm90 computes.
+constexpr std::string_view kNeedsSm90 = "no kernel for q of f8 types";
 
 struct Options {
   std::vector<int> architectures{90, 80, 120};
@@ -211,7 +214,9 @@ bool collect(const std::vector<CacheRequest::Call>& calls, int capability, const
   const auto everywhere = refusals(calls, *typical_facts(90));
   for (const auto& [reason, count] : refusals(calls, *facts)) {
     std::printf("  %zu calls: %s\n", count, reason.c_str());
-    expect(everywhere.contains(reason), "these have a kernel on other devices");
+    const bool needs_sm90 = reason.find(kNeedsSm90) != std::string::npos;
+    expect(everywhere.contains(reason) || (needs_sm90 && capability != 90),
+           "these have a kernel on other devices");
   }
   expect(num_configs > 0, "some Configs are to be needed");
   std::size_t others = num_configs;

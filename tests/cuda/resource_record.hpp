@@ -1,5 +1,6 @@
 // What the assembler said of kernels that were compiled before, in a file that is committed
-// (tests/cuda/resources.txt), so that attn_cuda_configs compiles what has changed alone. A line:
+// (tests/cuda/kernel_resources.record), so that attn_cuda_configs compiles what has changed alone.
+// A line:
 //   KEY ENTRY REGISTERS STACK SPILL_STORES SPILL_LOADS SHARED [ENTRY ...]
 // KEY: hash of all sources of a kernel, its constants, the compiler's version and options, and the
 // architecture. Kernels with notes (wgmma serialized) are never recorded.

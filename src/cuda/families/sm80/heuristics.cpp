@@ -198,10 +198,16 @@ int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
 }
 
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts) {
-  const bool small = std::max(shape.dim_qk, shape.dim_vo) <= 64;
+  const int dim = std::max(shape.dim_qk, shape.dim_vo);
   for (const BiasGradientTiles& tiles : kBiasGradient) {
-    // Where there is no shared memory for two stages: 32 rows a warp with a mask spill in the loop.
-    if (shape.mask && small && tiles.stages == 1 && tiles.tile_q / tiles.warps == 32) continue;
+    // 32 rows a warp with a mask spill in the loop for narrow heads, and where there is no shared
+    // memory for two stages.
+    const bool spills = dim <= kNarrowDim || (dim <= 64 && tiles.stages == 1);
+    if (shape.mask && spills && tiles.tile_q / tiles.warps == 32) continue;
+    // The sums take the place of the tiles of q, dout, k and v.
+    const int tile_bytes = tiles.stages * (tiles.tile_q + tiles.tile_kv) *
+                           (shape.dim_qk + shape.dim_vo) * shape.element_bytes;
+    if (tiles.tile_q * tiles.tile_kv * 4 > tile_bytes) continue;
     const std::int64_t shared = shared_bytes_of(shape, tiles);
     if (shared <= facts.shared_per_block &&
         tiles.blocks * (shared + kReservedShared) <= facts.shared_per_sm) {

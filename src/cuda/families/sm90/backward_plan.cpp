@@ -67,6 +67,11 @@ std::string option_refusal(const Problem& p) {
   if (p.softcap && f32_tile && !needs_wide_backward(p)) {
     return "has no backward with softcap and an f32 bias up to dim 128";
   }
+  // ptxas finds too few registers for wgmma in flight and serializes it (C7512).
+  const bool f16_row = p.bias.given && !p.bias.q && p.bias_type() == DType::f16;
+  if (f16_row && p.dtype == DType::f16 && !needs_wide_backward(p) && tiles_of(p).dim == 128) {
+    return "has no backward in f16 with an f16 bias that broadcasts queries from dim 65 to 128";
+  }
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && !extent->kv) return "takes no bias or mask that broadcasts keys";
   }
