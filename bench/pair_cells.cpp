@@ -1,5 +1,5 @@
 // The cells of a pair bias, as in AlphaFold's triangle attention: n sequences of length n share a
-// bias [1, h, n, n], whose gradient is summed over them.
+// bias [1, h, n, n]. The gradient of the bias is the sum over the sequences.
 #include "bench/cell_list.hpp"
 
 namespace attn::bench {

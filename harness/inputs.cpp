@@ -76,7 +76,8 @@ class Maker {
     }
   }
 
-  // For half of the cases in f8; always with i8, whose numbers are large, and for rows and pages.
+  // Half of the f8 cases have descales. Cases in i8 always do, because their values are large, and
+  // so do cases with a factor per row or page.
   void descales() {
     const bool integers = p_.kv_type() == DType::i8;
     if ((c_.seed & 1u) != 0 && !integers && !p_.descale_rows) return;

@@ -2,7 +2,7 @@
 
 Plain cells have 16384 tokens in total: dims 64, 128 and 256 with heads x dim = 2048, and GQA 32/8.
 Options are measured at batch 4, 16 heads, length 4096, each with the plain cell of the same work.
-Pair biases: n sequences of length n share a bias, whose gradient is summed over them.
+Pair biases: n sequences of length n share a bias; its gradient is the sum over the sequences.
 The suite errors uses several draws of small cells.
 """
 

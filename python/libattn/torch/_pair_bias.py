@@ -54,7 +54,7 @@ def _once(x: Tensor) -> Tensor:
 
 
 def _pair_bias(function: str, name: str, bias: Any, q: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A bias [B, 1, H, Q, K] as [B, H, Q, K], whose entries groups of sequences share."""
+    """A bias [B, 1, H, Q, K] as [B, H, Q, K]; a group of sequences shares each entry."""
     _tensors(function, (5,), **{name: bias})
     if not bias.is_floating_point():
         raise _refuse(function, f"type of {name}", bias.dtype, "a floating-point type")

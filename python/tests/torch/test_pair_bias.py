@@ -1,5 +1,5 @@
 """triangle_attention and evoformer_attention against textbook attention in float64, and a bias or
-mask whose entries groups of sequences share."""
+mask with an entry per group of sequences."""
 
 import pytest
 
