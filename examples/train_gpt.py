@@ -191,6 +191,9 @@ class Trainer:
         with torch.autocast(kind, torch.bfloat16, enabled=self.options.bf16):
             return self.model(*inputs).float()
 
+    def complete_gradients(self) -> None:
+        """Called between the backward and the optimiser."""
+
     def train_step(self) -> dict[str, float]:
         """One step; its row of the log. The text depends only on the seed and the step."""
         began = time.perf_counter()
@@ -202,6 +205,7 @@ class Trainer:
         loss = self.loss(self.train_text, self.options.batch, (self.options.seed << 32) + self.step)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        self.complete_gradients()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         row = {"step": self.step, "loss": loss.item(), "learning_rate": rate}

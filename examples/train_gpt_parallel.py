@@ -40,16 +40,38 @@ class SplitTrainer(train_gpt.Trainer):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         self.model.attention = self.attention
+        self.sums: list[dist.Work] = []
         for parameter in self.model.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+            parameter.register_post_accumulate_grad_hook(self.start_sum)
+
+    def start_sum(self, parameter: Tensor) -> None:
+        """The sum over all processes, under the rest of the backward."""
+        self.sums.append(dist.all_reduce(parameter.grad, async_op=True))
+
+    def complete_gradients(self) -> None:
+        for pending in self.sums:
+            pending.wait()
+        self.sums.clear()
 
     def attention(self, kv_begin: Tensor, dropout: float) -> Attend:
         if self.scheme == "all_to_all":
             return lambda q, k, v: parallel.all_to_all_attention(
                 q, k, v, causal=True, kv_begin=kv_begin, dropout_p=dropout
             )
+        # With the rows of all processes, no call waits to compare them. (The processes draw a
+        # seed of dropout together, so that calls with dropout exchange something in any case.)
+        ranks, rows = dist.get_world_size(), None
+        if self.context % (2 * ranks) == 0 and dropout == 0:
+            rows = [self.context // ranks] * ranks
         return lambda q, k, v: parallel.ring_attention(
-            q, k, v, layout=self.layout, causal=True, kv_begin=kv_begin, dropout_p=dropout
+            q,
+            k,
+            v,
+            layout=self.layout,
+            lengths=rows,
+            causal=True,
+            kv_begin=kv_begin,
+            dropout_p=dropout,
         )
 
     def loss(self, text: Stream, rows: int, seed: int) -> Tensor:
@@ -82,6 +104,7 @@ def main() -> int:
             options.device = f"cuda:{os.environ['LOCAL_RANK']}"
             torch.cuda.set_device(options.device)
         dist.init_process_group("gloo" if options.device == "cpu" else "nccl")
+        dist.barrier()  # NCCL's first messages need all processes
         if dist.get_rank() == 0:
             options.out.mkdir(parents=True, exist_ok=True)
             trainer, summary = train_gpt.train(options, SplitTrainer)

@@ -4,10 +4,11 @@
 usage: torchrun --nproc-per-node N bench/peers/torch_distributed.py [--out ROWS.jsonl]
            [--length 131072] [--heads-q 32] [--heads-kv 8] [--dim 128] [--calls 3] [--profile]
 
-A cell is a scheme, a layout and full or causal attention, forward and backward. Its efficiency is
-TFLOP/s of one of the N GPUs divided by TFLOP/s of a GPU that computes the whole sequence alone.
-Times are those of the slowest rank, by its host's clock around calls that it waits for; the median
-of the calls counts. `peak_bytes` is the most memory that a rank allocated in forward and backward.
+A cell is a scheme, a layout and full or causal attention, forward and backward. From 4 GPUs on
+there is a mesh too, of N / 2 groups of two. A cell's efficiency is TFLOP/s of one of the N GPUs
+divided by TFLOP/s of a GPU that computes the whole sequence alone. Times are those of the slowest
+rank, by its host's clock around calls that it waits for; the median of the calls counts.
+`peak_bytes` is the most memory that a rank allocated in forward and backward.
 --profile adds what rank 0's kernels did in one forward and backward (torch.profiler): milliseconds
 with a kernel of NCCL (`nccl_ms`), with another one (`compute_ms`), and with both (`both_ms`). Time
 of NCCL without compute is communication that nothing hides.
@@ -31,6 +32,7 @@ import libattn.torch
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch_cuda import machine
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -45,12 +47,25 @@ def schemes() -> dict[str, tuple[str, bool, Function]]:
     def heads(causal: bool) -> Function:
         return lambda q, k, v: parallel.all_to_all_attention(q, k, v, causal=causal)
 
-    return {
+    found = {
         "ring-contiguous": ("contiguous", False, ring("contiguous", False)),
         "ring-zigzag-causal": ("zigzag", True, ring("zigzag", True)),
         "all-to-all": ("contiguous", False, heads(False)),
         "all-to-all-causal": ("contiguous", True, heads(True)),
     }
+    ranks = dist.get_world_size()
+    if ranks >= 4 and ranks % 2 == 0:
+        # Groups of two exchange heads; these groups form a ring.
+        mesh = init_device_mesh("cuda", (ranks // 2, 2))
+
+        def both(layout: str, causal: bool) -> Function:
+            return lambda q, k, v: parallel.mesh_attention(
+                q, k, v, mesh=mesh, layout=layout, causal=causal
+            )
+
+        found["mesh"] = ("contiguous", False, both("contiguous", False))
+        found["mesh-zigzag-causal"] = ("zigzag", True, both("zigzag", True))
+    return found
 
 
 def leaves(args: argparse.Namespace, rows: int) -> list[Tensor]:

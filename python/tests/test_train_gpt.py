@@ -242,8 +242,9 @@ def test_help_explains_every_option(capsys):
         assert option in text
 
 
-def test_two_processes_have_the_losses_of_one(tmp_path, short_files):
-    words = [str(short_files), *TINY.split(), "--steps", "5", "--batch", "2", "--dropout", "0.1"]
+@pytest.mark.parametrize("dropout", ["0.1", "0"])  # with 0 the calls are given all ranks' rows
+def test_two_processes_have_the_losses_of_one(tmp_path, short_files, dropout):
+    words = [str(short_files), *TINY.split(), "--steps", "5", "--batch", "2", "--dropout", dropout]
     one, two = tmp_path / "one", tmp_path / "two"
     assert train_gpt.main([*words, "--out", str(one)]) == 0
     program = [str(EXAMPLES / "train_gpt_parallel.py"), *words, "--out", str(two)]
