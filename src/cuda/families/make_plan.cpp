@@ -29,18 +29,8 @@ std::string grid_refusal(const CudaPlan& plan) {
   return {};
 }
 
-// Why kernels can't take a bias or mask; "" if they can.
-std::string entries_refusal(const Problem& problem) {
-  if (problem.bias.per_entry == 1 && problem.mask.per_entry == 1) return {};
-  return "no kernel for sequences that share entries of a bias or mask on CUDA yet; accepted an "
-         "entry for each sequence, or one for all";
-}
-
 core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& problem,
                            const DeviceFacts& facts, core::Access access) {
-  if (std::string why = entries_refusal(problem); !why.empty()) {
-    return core::Result<CudaPlan>::none(std::move(why));
-  }
   const bool rotates = problem.rope != Rope::none;
   if (rotates) {
     if (std::string why = rotary_refusal(pass, problem); !why.empty()) {

@@ -62,6 +62,13 @@ device::ScoreTensor scores_of(const TensorView& view, const Extent& extent) {
   return scores;
 }
 
+// EntryOf() in kernels/shared/score_entries.cuh divides by it.
+unsigned long long entry_factor(const Extent& extent) {
+  constexpr std::uint64_t kOne = std::uint64_t{1} << 63;
+  const auto sharers = static_cast<std::uint64_t>(extent.per_entry);
+  return (kOne + sharers - 1) / sharers;
+}
+
 device::LengthArray lengths_of(const TensorView& view) {
   const core::LengthArray lengths = core::lengths_of(view);
   return {lengths.base, lengths.stride};
@@ -172,6 +179,8 @@ void fill_gradients(const Problem& p, const Arguments& from, device::Arguments& 
   a.dlse = rows_of(core::statistics_of(from.dlse));
   a.delta = rows_of(core::statistics_of(from.delta));
   a.dbias = scores_of(from.dbias, p.bias);
+  a.dbias_entries = static_cast<int>(p.bias.entries(p.batch));
+  a.dbias_sharers = static_cast<int>(p.bias.sharers(p.batch));
   a.dbias_full =
       (p.bias.batch ? 8 : 0) | (p.bias.head ? 4 : 0) | (p.bias.q ? 2 : 0) | (p.bias.kv ? 1 : 0);
   if (from.dsink.given()) {
@@ -204,6 +213,8 @@ device::Arguments device_arguments(Pass pass, const Problem& p, const Arguments&
   a.lse = rows_of(core::statistics_of(from.lse));
   a.bias = scores_of(from.bias, p.bias);
   a.mask = scores_of(from.mask, p.mask);
+  a.bias_factor = entry_factor(p.bias);
+  a.mask_factor = entry_factor(p.mask);
   a.kv_begin = rows_of(core::indices_of(from.kv_begin));
   a.kv_end = rows_of(core::indices_of(from.kv_end));
   a.len_q = lengths_of(from.len_q);

@@ -262,6 +262,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
       .set("softcap", p.softcap)
       .set("alibi", options)
       .set("bias_type", static_cast<int>(options ? DType::f32 : DType::none))
+      .set("shared_entries", options)
       .set("element_access", by_element);
   return plan;
 }

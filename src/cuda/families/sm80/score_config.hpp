@@ -3,6 +3,7 @@
 
 #include <attn/problem.hpp>
 
+#include "cuda/families/shared_entries.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/host/config.hpp"
 
@@ -17,6 +18,7 @@ inline void set_problem(Config& config, const Problem& p, const Shape& shape, bo
       .set("alibi", shape.alibi)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", shape.mask)
+      .set("shared_entries", has_shared_entries(p))
       .set("dropout", shape.dropout)
       .set("element_access", element_access);
 }

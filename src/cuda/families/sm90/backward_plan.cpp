@@ -6,6 +6,7 @@
 #include "core/divide_up.hpp"
 #include "core/visibility.hpp"
 #include "cuda/families/bias_gradient.hpp"
+#include "cuda/families/shared_entries.hpp"
 #include "cuda/families/sm90/backward_wide_plan.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
@@ -185,6 +186,7 @@ void set_options(Config& config, const Problem& p) {
       .set("bias_row", p.bias.given && !p.bias.q)
       .set("mask", p.mask.given)
       .set("mask_row", p.mask.given && !p.mask.q)
+      .set("shared_entries", has_shared_entries(p))
       .set("element_access", false);
 }
 

@@ -7,6 +7,7 @@
 #include "core/signature.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
+#include "cuda/families/shared_entries.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
 #include "cuda/kernels/sm90/forward_shared.cuh"
 
@@ -297,6 +298,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles, Schedul
       .set("dropout", p.dropout)
       .set("bias_type", p.bias.given ? static_cast<int>(p.bias_type()) : 0)
       .set("mask", p.mask.given)
+      .set("shared_entries", has_shared_entries(p))
       .set("store_elements", store_elements)
       .set("element_access", false);
 }

@@ -2,7 +2,7 @@
 // in its own type and strides, rounded once, added to the stored values or with non-finite elements
 // replaced if the call asks for it.
 //
-// Grid: one block per (1024 keys, 8 queries, head of the bias, sequence of the bias), keys fastest.
+// Grid: one block per (1024 keys, 8 queries, head of the bias, entry of the bias), keys fastest.
 // Bound by memory: a lane converts 8 keys of two queries, so that a warp loads 256 contiguous bytes
 // and stores 128 of a row; two such steps are in flight. Config: none.
 #include "config.cuh"

@@ -9,7 +9,7 @@
 extern "C" __global__ void __launch_bounds__(attn::device::bias_gradient_sum::kThreads)
     attn_bias_gradient_sum(const __grid_constant__ attn::device::Arguments a) {
   ptx::WaitForPrimary();
-  const long long batch = (a.dbias_full & 8) != 0 ? a.batch : 1;
+  const long long batch = a.dbias_entries;
   const long long heads = (a.dbias_full & 4) != 0 ? a.heads_q : 1;
   const long long len_q = (a.dbias_full & 2) != 0 ? a.max_len_q : 1;
   const long long len_kv = (a.dbias_full & 1) != 0 ? a.max_len_kv : 1;

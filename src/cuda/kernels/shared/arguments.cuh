@@ -23,7 +23,8 @@ struct StridedTensor {
   int vector = 0;  // rows can be loaded 16 bytes at a time; 256 rows span less than 2^31 bytes
 };
 
-// bias, mask, dbias: [b|1, h|1, n|1, m|1]; a broadcast dimension has stride 0.
+// bias, mask, dbias: [b|b/s|1, h|1, n|1, m|1]; a broadcast dimension has stride 0. With b/s entries
+// sequences share them (shared/score_entries.cuh).
 struct ScoreTensor {
   char* base = nullptr;
   long long stride_batch = 0;
@@ -119,6 +120,11 @@ struct Arguments {
   float* partials = nullptr;  // of dbias, [splits][dbias's own shape]; null: not needed
   int splits = 1;
   int dbias_full = 0;  // dimensions that dbias does not broadcast: batch 8, head 4, query 2, key 1
+  int dbias_entries = 1;  // of its batch dimension
+  int dbias_sharers = 1;  // sequences that add to an entry
+  // 2^63 / the sequences of an entry, rounded up.
+  unsigned long long bias_factor = 1ull << 63;
+  unsigned long long mask_factor = 1ull << 63;
 };
 
 }  // namespace attn::device

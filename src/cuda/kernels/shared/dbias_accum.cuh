@@ -1,7 +1,7 @@
 // dbias_accum: the f32 sums of dbias that the backward adds to. The layout is that of mma.sync
 // accumulators, so that a lane adds its four elements with one instruction and a warp adds 512
 // contiguous bytes:
-//   [sequences of the bias][heads of the bias][n / 8][m / 16][32 lanes][4]   (rounded up)
+//   [entries of the bias][heads of the bias][n / 8][m / 16][32 lanes][4]   (rounded up)
 // Each block of 128 elements is an accumulator of 16 keys x 8 queries, in the lanes' own order.
 // A broadcast batch or head dimension has size 1.
 #pragma once
@@ -15,9 +15,9 @@ __device__ __forceinline__ long long DbiasAccumStride(const Arguments& a) {
 }
 
 // The accumulator of queries [i, i + 8) and keys [j, j + 16). The next 16 keys are 512 bytes on.
-__device__ __forceinline__ char* DbiasAccumAddress(const Arguments& a, int seq_idx, int head, int i,
+__device__ __forceinline__ char* DbiasAccumAddress(const Arguments& a, int entry, int head, int i,
                                                    int j) {
-  return a.dbias_accum + seq_idx * a.dbias_accum_stride_batch + head * a.dbias_accum_stride_head +
+  return a.dbias_accum + entry * a.dbias_accum_stride_batch + head * a.dbias_accum_stride_head +
          i / 8 * DbiasAccumStride(a) + j / 16 * 512ll;
 }
 

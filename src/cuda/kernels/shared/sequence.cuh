@@ -57,9 +57,9 @@ __device__ __forceinline__ char* RowAddress(const StridedTensor& tensor, int seq
          head * tensor.stride_head;
 }
 
-__device__ __forceinline__ char* ScoreAddress(const ScoreTensor& tensor, int seq_idx, int head,
+__device__ __forceinline__ char* ScoreAddress(const ScoreTensor& tensor, int entry, int head,
                                               long long i, long long j) {
-  return tensor.base + seq_idx * tensor.stride_batch + head * tensor.stride_head +
+  return tensor.base + entry * tensor.stride_batch + head * tensor.stride_head +
          i * tensor.stride_q + j * tensor.stride_kv;
 }
 

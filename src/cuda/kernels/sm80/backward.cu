@@ -23,8 +23,8 @@
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; p_ds_in_smem,
 // split_dk_dv, split_s_dp; chunk (queries whose scores are computed at once, 16 or 32);
 // kv_in_registers (without p_ds_in_smem: K and V fragments); softcap, alibi, bias_type,
-// bias_gradient, mask, dropout, element_access. Shared memory: backward_shared.cuh. Measurements:
-// docs/kernels/sm80.md.
+// bias_gradient, mask, shared_entries, dropout, element_access. Shared memory: backward_shared.cuh.
+// Measurements: docs/kernels/sm80.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/backward_accum.cuh"

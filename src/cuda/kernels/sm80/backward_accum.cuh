@@ -87,7 +87,8 @@ __device__ __forceinline__ void AddDbias(const Arguments& a, const ScoreContext&
                                          const Sequence& seq, int head, int query,
                                          const Scores& ds) {
   const int lane = ptx::RereadThreadIdx() % 32;
-  char* accum = DbiasAccumAddress(a, seq.idx, head, context.i0 + query, context.j0) + 16 * lane;
+  char* accum =
+      DbiasAccumAddress(a, BiasEntry(a, seq.idx), head, context.i0 + query, context.j0) + 16 * lane;
 #pragma unroll
   for (int n = 0; n < kBlocksN; ++n, accum += DbiasAccumStride(a)) {
     if (query + 8 * n >= context.num_queries) continue;

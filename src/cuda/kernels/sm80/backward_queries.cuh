@@ -14,17 +14,16 @@ struct Block {
 
 __device__ __forceinline__ Block BlockOf(const Arguments& a) {
   const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
-  // Sequences that share dbias_accum are scheduled consecutively, so that L2 has what they add to;
-  // then tiles.
-  const bool share = config::bias_gradient != 0 && a.dbias_accum_stride_batch == 0;
-  const unsigned sharing = share ? static_cast<unsigned>(a.batch) : 1;
+  // Sequences that share an entry of dbias_accum are scheduled consecutively, so that L2 has what
+  // they add to; then tiles.
+  const unsigned sharing = config::bias_gradient != 0 ? static_cast<unsigned>(a.dbias_sharers) : 1;
   const unsigned tile = blockIdx.x / sharing % tiles;
   const unsigned heads = blockIdx.x / sharing / tiles;
   const int tile_idx = static_cast<int>(a.dq_semaphore != nullptr ? tiles - 1 - tile : tile);
   const int j0 = tile_idx * kTileKv;
   const int head_kv = static_cast<int>(heads % static_cast<unsigned>(a.heads_kv));
   const int seq_idx =
-      static_cast<int>(heads / static_cast<unsigned>(a.heads_kv) + blockIdx.x % sharing);
+      static_cast<int>(heads / static_cast<unsigned>(a.heads_kv) * sharing + blockIdx.x % sharing);
   return {SequenceOf(a, seq_idx), tile_idx, j0, head_kv};
 }
 
@@ -146,11 +145,13 @@ class QueryPipeline {
       if (wanted) {
         const int i = tile * kTileQ + context.query;
         if constexpr (kHasBias) {
-          BiasTile::Load(context.bias, a.bias, ScoreAddress(a.bias, seq_.idx, head, i, context.j0),
+          BiasTile::Load(context.bias, a.bias,
+                         ScoreAddress(a.bias, BiasEntry(a, seq_.idx), head, i, context.j0),
                          seq_.len_q - i, seq_.len_kv - context.j0);
         }
         if constexpr (kHasMask) {
-          MaskTile::Load(context.mask, a.mask, ScoreAddress(a.mask, seq_.idx, head, i, context.j0),
+          MaskTile::Load(context.mask, a.mask,
+                         ScoreAddress(a.mask, MaskEntry(a, seq_.idx), head, i, context.j0),
                          seq_.len_q - i, seq_.len_kv - context.j0);
         }
       }

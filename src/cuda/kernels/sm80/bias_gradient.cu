@@ -12,7 +12,8 @@
 // and k as soon as S is done, dout and v while S is computed.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; softcap,
-// alibi, bias_type, mask, dropout, element_access. Shared memory: bias_gradient_shared.cuh.
+// alibi, bias_type, mask, shared_entries, dropout, element_access. Shared memory:
+// bias_gradient_shared.cuh.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/bias_gradient_loads.cuh"

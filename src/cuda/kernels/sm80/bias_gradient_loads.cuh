@@ -47,7 +47,7 @@ struct BiasMask {
   // The warp's lanes have read the tiles of before.
   __device__ __forceinline__ void Load(const Arguments& a, const Visit& visit) {
     const Sequence seq = SequenceOf(a, visit.seq_idx);
-    const char* bias = ScoreAddress(a.bias, seq.idx, visit.head, visit.i0, visit.j0);
+    const char* bias = ScoreAddress(a.bias, BiasEntry(a, seq.idx), visit.head, visit.i0, visit.j0);
     const bool complete = visit.i0 + kRows <= seq.len_q && visit.j0 + kTileKv <= seq.len_kv;
     if (!complete || bias != loaded) {
       BiasTile::Load(bias_tile, a.bias, bias, seq.len_q - visit.i0, seq.len_kv - visit.j0);
@@ -55,7 +55,7 @@ struct BiasMask {
     loaded = complete ? bias : nullptr;
     if constexpr (config::mask != 0) {
       MaskTile::Load(mask_tile, a.mask,
-                     ScoreAddress(a.mask, seq.idx, visit.head, visit.i0, visit.j0),
+                     ScoreAddress(a.mask, MaskEntry(a, seq.idx), visit.head, visit.i0, visit.j0),
                      seq.len_q - visit.i0, seq.len_kv - visit.j0);
     }
   }

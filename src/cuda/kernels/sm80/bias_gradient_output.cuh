@@ -132,13 +132,13 @@ __device__ __forceinline__ void WriteSums(const Arguments& a, const Share& share
   Target to;
   if (a.partials != nullptr) {
     // [split][batch][head][query][key] of dbias's own shape.
-    const long long plane = (1ll * share.split * (share.full_batch ? a.batch : 1) + share.seq_idx) *
-                                (share.full_head ? a.heads_q : 1) +
-                            share.head;
+    const long long plane =
+        (1ll * share.split * a.dbias_entries + share.entry) * (share.full_head ? a.heads_q : 1) +
+        share.head;
     to = {reinterpret_cast<char*>(a.partials + (plane * len_q + q0) * len_kv + j0), len_kv * 4, 4,
           config::f32, len_kv % 4 == 0};
   } else {
-    to = {ScoreAddress(a.dbias, share.seq_idx, share.head, q0, j0), a.dbias.stride_q,
+    to = {ScoreAddress(a.dbias, share.entry, share.head, q0, j0), a.dbias.stride_q,
           a.dbias.stride_kv, a.dbias.type, a.dbias.vector != 0};
   }
   const int rows = static_cast<int>(min(len_q - q0, static_cast<long long>(kTileQ)));

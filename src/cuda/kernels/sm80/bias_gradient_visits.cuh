@@ -95,7 +95,7 @@ __device__ __forceinline__ void LoadRow(const Arguments& a, Visit& visit) {
 // The tile of dbias that the block computes and its share of the sum: visits [begin, begin +
 // count). Indices of broadcast dimensions are 0.
 struct Share {
-  int kv_tile, q_tile, head, seq_idx;
+  int kv_tile, q_tile, head, entry;
   int split;
   int num_q_tiles, num_kv_tiles;                // of the problem
   bool full_batch, full_head, full_q, full_kv;  // not broadcast by the bias
@@ -120,7 +120,7 @@ __device__ __forceinline__ Share ShareOf(const Arguments& a) {
   share.kv_tile = next(share.full_kv, share.num_kv_tiles);
   share.q_tile = next(share.full_q, share.num_q_tiles);
   share.head = next(share.full_head, a.heads_q);
-  share.seq_idx = next(share.full_batch, a.batch);
+  share.entry = next(share.full_batch, a.dbias_entries);
   share.split = static_cast<int>(rest);
   return share;
 }
@@ -130,11 +130,14 @@ __device__ __forceinline__ Share ShareOf(const Arguments& a) {
 class Visits {
  public:
   __device__ __forceinline__ Visits(const Arguments& a, const Share& share)
-      : kv_tile_(share.kv_tile), q_tile_(share.q_tile), head_(share.head), seq_idx_(share.seq_idx) {
+      : kv_tile_(share.kv_tile),
+        q_tile_(share.q_tile),
+        head_(share.head),
+        seq_idx_(share.entry * a.dbias_sharers) {
     num_kv_ = share.full_kv ? 1 : share.num_kv_tiles;
     num_q_ = share.full_q ? 1 : share.num_q_tiles;
     num_h_ = share.full_head ? 1 : a.heads_q;
-    const long long visits = 1ll * num_kv_ * num_q_ * num_h_ * (share.full_batch ? 1 : a.batch);
+    const long long visits = 1ll * num_kv_ * num_q_ * num_h_ * a.dbias_sharers;
     const long long begin = visits * share.split / a.splits;
     left_ = visits * (share.split + 1) / a.splits - begin;
     if (left_ <= 0) return;  // without keys, counts are 0

@@ -5,6 +5,7 @@
 // bank conflicts.
 #pragma once
 #include "ptx/memory.cuh"
+#include "shared/score_entries.cuh"
 #include "shared/sequence.cuh"
 
 namespace sm80 {

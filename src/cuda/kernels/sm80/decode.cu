@@ -9,7 +9,7 @@
 // Config: dtype; kv_type, of K and V in memory: dtype or an 8-bit type (decode_cache.cuh);
 // descale_rows: a factor for each row of K and V; dim_qk =
 // dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows; tile_kv keys; warps,
-// stages, blocks (per SM); paged; options (decode_rows.cuh; alibi and bias_type, of
+// stages, blocks (per SM); paged; options (decode_rows.cuh; alibi, bias_type and shared_entries, of
 // shared/score.cuh, go with it), softcap; element_access (see sm80/tile.cuh). Shared memory:
 // decode_params.cuh. docs/kernels/decode.md.
 #include "config.cuh"

@@ -33,8 +33,8 @@ struct ScoreInputs {
         if (row.i >= block.seq.len_q) row.i = 0;
         if (a.slopes != nullptr) params[r] = ScoreParamsOf(a, block.seq.idx, row.head);
         diagonal[r] = row.i + block.seq.diag;
-        bias[r] = ScoreAddress(a.bias, block.seq.idx, row.head, row.i, 0);
-        mask[r] = ScoreAddress(a.mask, block.seq.idx, row.head, row.i, 0);
+        bias[r] = ScoreAddress(a.bias, BiasEntry(a, block.seq.idx), row.head, row.i, 0);
+        mask[r] = ScoreAddress(a.mask, MaskEntry(a, block.seq.idx), row.head, row.i, 0);
       }
     }
   }

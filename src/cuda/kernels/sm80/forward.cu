@@ -12,8 +12,8 @@
 //
 // Config: dtype; dim_qk, dim_vo (rounded up; columns past the tensor's are zeros); tile_q, tile_kv,
 // warps, stages, blocks (per SM, for the register budget), q_in_registers; precision (of f32);
-// softcap, alibi, bias_type, mask, dropout; element_access (see sm80/tile.cuh). Shared memory:
-// forward_shared.cuh. Measurements: docs/kernels/sm80.md.
+// softcap, alibi, bias_type, mask, shared_entries, dropout; element_access (see sm80/tile.cuh).
+// Shared memory: forward_shared.cuh. Measurements: docs/kernels/sm80.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/forward_softmax.cuh"
@@ -38,7 +38,8 @@ __device__ __forceinline__ Block BlockOf(const Arguments& a) {
   const unsigned tiles = static_cast<unsigned>((a.max_len_q + kTileQ - 1) / kTileQ);
   const unsigned heads = blockIdx.x / tiles;
   const int q0 = static_cast<int>(tiles - 1 - blockIdx.x % tiles) * kTileQ;
-  const bool sequences_first = kHasBias && a.bias.stride_batch == 0;
+  const bool sequences_first =
+      kHasBias && (a.bias.stride_batch == 0 || config::shared_entries != 0);
   const unsigned count = static_cast<unsigned>(sequences_first ? a.batch : a.heads_q);
   const int inner = static_cast<int>(heads % count);
   const int outer = static_cast<int>(heads / count);

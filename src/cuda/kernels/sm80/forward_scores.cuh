@@ -38,11 +38,11 @@ struct ScoreInputs {
     if constexpr (kHasBias || kHasMask) {
       if (wanted) {
         if constexpr (kHasBias) {
-          BiasTile::Load(bias_tile, a.bias, ScoreAddress(a.bias, seq.idx, head, i, j),
+          BiasTile::Load(bias_tile, a.bias, ScoreAddress(a.bias, BiasEntry(a, seq.idx), head, i, j),
                          seq.len_q - i, seq.len_kv - j);
         }
         if constexpr (kHasMask) {
-          MaskTile::Load(mask_tile, a.mask, ScoreAddress(a.mask, seq.idx, head, i, j),
+          MaskTile::Load(mask_tile, a.mask, ScoreAddress(a.mask, MaskEntry(a, seq.idx), head, i, j),
                          seq.len_q - i, seq.len_kv - j);
         }
       }

@@ -2,7 +2,7 @@
 //   dtype; dim; tile_q; tile_kv; left_bound (rows begin at keys of their own);
 //   lengths     sequences have lengths of their own: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
-//   softcap, alibi, dropout, bias_type, mask
+//   softcap, alibi, dropout, bias_type, mask, shared_entries
 //   bias_row, mask_row  it broadcasts queries
 //   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
 #pragma once

@@ -53,11 +53,12 @@ struct TileLoads {
     ptx::BarrierExpect(ready,
                        ScoreBytes<kBiasBytes, kBiasRow>() + ScoreBytes<kMaskBytes, kMaskRow>());
     if constexpr (kBiasBytes > 0) {
-      ScoresOf<kBiasBytes, kBiasRow>(&p.bias, p.common.bias, to, ready, head, i0);
+      ScoresOf<kBiasBytes, kBiasRow>(&p.bias, BiasPlace(p.common, head, keys.seq.idx), to, ready,
+                                     i0);
     }
     if constexpr (kMaskBytes > 0) {
-      ScoresOf<kMaskBytes, kMaskRow>(&p.mask, p.common.mask, to + kTilesOfScores.mask, ready, head,
-                                     i0);
+      ScoresOf<kMaskBytes, kMaskRow>(&p.mask, MaskPlace(p.common, head, keys.seq.idx),
+                                     to + kTilesOfScores.mask, ready, i0);
     }
   }
 
@@ -67,12 +68,10 @@ struct TileLoads {
     return (one_row ? 1 : kTileQ) * kTileKv * bytes;
   }
   template <int bytes, bool one_row>
-  __device__ __forceinline__ void ScoresOf(const void* map, const attn::device::ScoreTensor& tensor,
-                                           int to, unsigned ready, int head, int i0) const {
-    const int map_head = tensor.stride_head == 0 ? 0 : head;
-    const int entry = tensor.stride_batch == 0 ? 0 : keys.seq.idx;
+  __device__ __forceinline__ void ScoresOf(const void* map, const ScorePlace& place, int to,
+                                           unsigned ready, int i0) const {
     if constexpr (one_row) {
-      ptx::TmaLoad(base + to, map, ready, keys.j0, 0, map_head, entry, ptx::kEvictLast);
+      ptx::TmaLoad(base + to, map, ready, keys.j0, 0, place.head, place.entry, ptx::kEvictLast);
     } else {
       using Layout = ScoreTile<bytes, kTileKv>;
 #pragma unroll
@@ -80,8 +79,8 @@ struct TileLoads {
 #pragma unroll
         for (int c = 0; c < Layout::kBoxes; ++c) {
           ptx::TmaLoad(base + to + n * Layout::kBytes + c * Layout::kBoxBytes, map, ready,
-                       keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, map_head, entry,
-                       ptx::kEvictFirst);
+                       keys.j0 + c * (Layout::kRowBytes / bytes), i0 + 64 * n, place.head,
+                       place.entry, ptx::kEvictFirst);
         }
       }
     }

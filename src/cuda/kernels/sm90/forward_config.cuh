@@ -16,7 +16,7 @@
 //   right_bound, left_bound   rows end or begin at keys of their own (causal, windows)
 //   row_ranges     kv_begin or kv_end are given
 //   lengths        kNoLengths, kPadded, kPacked
-//   softcap, alibi, dropout, bias_type, mask
+//   softcap, alibi, dropout, bias_type, mask, shared_entries
 //   store_elements  O is of another type than Q, or non-finite results are replaced
 #pragma once
 #include "config.cuh"

@@ -106,10 +106,11 @@ struct Producer {
     LoadTile<kDimQk, kQkRowBytes>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
     const int scores = kShared.score + stage * kTileQ * kTileKv * (kBiasBytes + kMaskBytes);
     if constexpr (kBiasBytes > 0) {
-      LoadScores<kBiasBytes>(tile, i, &p.bias, p.common.bias, scores, ready);
+      LoadScores<kBiasBytes>(tile, i, &p.bias, BiasPlace(p.common, tile.head, tile.seq.idx), scores,
+                             ready);
     }
     if constexpr (kMaskBytes > 0) {
-      LoadScores<kMaskBytes>(tile, i, &p.mask, p.common.mask,
+      LoadScores<kMaskBytes>(tile, i, &p.mask, MaskPlace(p.common, tile.head, tile.seq.idx),
                              scores + kTileQ * kTileKv * kBiasBytes, ready);
     }
   }
@@ -144,8 +145,8 @@ struct Producer {
     if (leader) {
       const unsigned ready = barriers.At(ForwardBarriers::kRawReady + raw);
       ptx::BarrierExpect(ready, kRawMaskBytes);
-      LoadScoreTile<1>(tile, i, w, &p.mask, p.common.mask, kShared.raw_mask + raw * kRawMaskBytes,
-                       ready);
+      LoadScoreTile<1>(tile, i, w, &p.mask, MaskPlace(p.common, tile.head, tile.seq.idx),
+                       kShared.raw_mask + raw * kRawMaskBytes, ready);
     }
     if (++raw == kRawStages) {
       raw = 0;
@@ -156,27 +157,24 @@ struct Producer {
   // A tile of bias or mask for each warpgroup.
   template <int bytes>
   __device__ __forceinline__ void LoadScores(const QueryTile& tile, int i, const void* map,
-                                             const attn::device::ScoreTensor& tensor, int to,
+                                             const ScorePlace& place, int to,
                                              unsigned ready) const {
 #pragma unroll
     for (int w = 0; w < kWarpgroups; ++w) {
-      LoadScoreTile<bytes>(tile, i, w, map, tensor, to + w * ScoreTile<bytes, kTileKv>::kBytes,
+      LoadScoreTile<bytes>(tile, i, w, map, place, to + w * ScoreTile<bytes, kTileKv>::kBytes,
                            ready);
     }
   }
   template <int bytes>
   __device__ __forceinline__ void LoadScoreTile(const QueryTile& tile, int i, int w,
-                                                const void* map,
-                                                const attn::device::ScoreTensor& tensor, int to,
+                                                const void* map, const ScorePlace& place, int to,
                                                 unsigned ready) const {
     using Layout = ScoreTile<bytes, kTileKv>;
-    const int head = tensor.stride_head == 0 ? 0 : tile.head;
-    const int batch = tensor.stride_batch == 0 ? 0 : tile.seq.idx;
 #pragma unroll
     for (int c = 0; c < Layout::kBoxes; ++c) {
       ptx::TmaLoad(base + to + c * Layout::kBoxBytes, map, ready,
                    (tile.kv_end - 1 - i) * kTileKv + c * (Layout::kRowBytes / bytes),
-                   tile.row + 64 * w, head, batch, ptx::kEvictFirst);
+                   tile.row + 64 * w, place.head, place.entry, ptx::kEvictFirst);
     }
   }
 

@@ -3,8 +3,28 @@
 #include "config.cuh"
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
+#include "shared/score_entries.cuh"
 
 namespace sm90 {
+
+// Where the tensor map of a bias or mask has a head of a sequence; broadcast dimensions have
+// size 1.
+struct ScorePlace {
+  int head;
+  int entry;
+};
+__device__ __forceinline__ ScorePlace PlaceOf(const attn::device::ScoreTensor& tensor, int head,
+                                              int entry) {
+  return {tensor.stride_head == 0 ? 0 : head, tensor.stride_batch == 0 ? 0 : entry};
+}
+__device__ __forceinline__ ScorePlace BiasPlace(const attn::device::Arguments& a, int head,
+                                                int seq_idx) {
+  return PlaceOf(a.bias, head, shared::BiasEntry(a, seq_idx));
+}
+__device__ __forceinline__ ScorePlace MaskPlace(const attn::device::Arguments& a, int head,
+                                                int seq_idx) {
+  return PlaceOf(a.mask, head, shared::MaskEntry(a, seq_idx));
+}
 
 // Reads through the addresses of a layout.
 template <class Layout>
