@@ -1,6 +1,7 @@
 // sm80/decode.cu: scores of a tile and the online softmax (Milakov and Gimelshein 2018) of a warp's
 // 16 rows. Rows have heads of their own.
 #pragma once
+#include "shared/score_entries.cuh"
 #include "sm80/decode_cache.cuh"
 #include "sm80/decode_queries.cuh"
 
