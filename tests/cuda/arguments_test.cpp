@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -176,6 +178,25 @@ TEST(CudaArguments, Pairs) {
   EXPECT_EQ(fill("bhqk", [](TensorView& bias) { bias.strides[2] = 25; }).vector, 0);
   EXPECT_EQ(fill("bhqk", [](TensorView& bias) { bias.strides[3] = 2; }).vector, 0);
   EXPECT_EQ(fill("bhqk", same, DType::f32).type, static_cast<int>(DType::f32));
+}
+
+// As kernels divide (kernels/shared/score_entries.cuh), of the largest batch too.
+TEST(CudaArguments, EntriesThatSequencesShare) {
+  for (const std::int64_t batch : {std::int64_t{30030}, (std::int64_t{1} << 31) - 1}) {
+    for (std::int64_t sharers = 1; sharers <= batch; sharers += sharers < 50 ? 1 : batch / 7) {
+      Given given;
+      given.problem.bias = {true, true, true, true, true, sharers};
+      const std::uint64_t factor = given.fill().bias_factor;
+      for (std::int64_t b = sharers - 1; b < batch; b += sharers * (1 + batch / sharers / 50)) {
+        for (const std::int64_t at : {b, std::min(b + 1, batch - 1)}) {
+          const auto sequence = static_cast<std::uint64_t>(at);
+          const std::uint64_t low = sequence * (factor & 0xffffffff) >> 32;
+          const std::uint64_t entry = (sequence * (factor >> 32) + low) >> 31;
+          ASSERT_EQ(entry, static_cast<std::uint64_t>(at / sharers)) << sharers;
+        }
+      }
+    }
+  }
 }
 
 // Scores of raw products by the series that softcap gets, up to where it reaches.

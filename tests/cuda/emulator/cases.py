@@ -28,6 +28,16 @@ FORWARD = (
         " bias=hqk mask=bhqk",
     ),
     ("", "heads_q=2 heads_kv=2 batch=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 mask=qk causal"),
+    # Two or three sequences share an entry of the bias or mask.
+    (
+        "",
+        "heads_q=2 heads_kv=2 batch=4 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 mask=b/2hqk causal",
+    ),
+    (
+        "",
+        "heads_q=2 heads_kv=1 batch=6 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=b/3hqk"
+        " mask=b/2qk",
+    ),
     # A mask alone becomes bits: tiles that warpgroups leave out, published tiles, 64 keys.
     (
         "",
@@ -267,6 +277,22 @@ BACKWARD = (
     (
         "softcap=5",
         "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=256 dim_vo=256 bias=hqk softcap dropout",
+    ),
+    # Two or three sequences share an entry of the bias or mask.
+    (
+        "",
+        "batch=4 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=b/2hqk"
+        " dtype_bias=bf16 dbias",
+    ),
+    (
+        "lengths=varied",
+        "batch=6 heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=b/3hqk"
+        " mask=b/2qk dtype_bias=f16 dbias lengths_q lengths_kv causal",
+    ),
+    (
+        "",
+        "batch=4 heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=256 dim_vo=256 bias=b/2hk"
+        " mask=b/2k dbias",
     ),
     # A bias or mask that broadcasts queries.
     (
