@@ -52,8 +52,8 @@ def _merged_pairs(x: Tensor, dim: int | None, size: int, batch: int) -> Tensor |
     if dim is None:
         return x if x.size(0) == 1 else None
     entries = x.size(1 if dim == 0 else 0)
-    if entries == 0 or batch % entries != 0 or (x.is_cuda and entries != batch):
-        return None  # CUDA has no kernels for sequences that share entries
+    if entries == 0 or batch % entries != 0:
+        return None
     x = _merged(x, dim, size)
     return x if x.size(-1) <= 1 or x.stride(-1) in (0, 1) else x.contiguous()
 
