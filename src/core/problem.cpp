@@ -164,7 +164,7 @@ std::uint64_t word_of(const T& value) {
     constexpr int kBits = 1 + static_cast<int>(std::size(kExtentLetters));
     std::uint64_t bits = value.given ? 1u : 0u;
     for (const auto& entry : kExtentLetters) bits = bits << 1 | (value.*entry.member ? 1u : 0u);
-    return bits ^ static_cast<std::uint64_t>(value.per_entry - 1) << kBits;
+    return bits ^ (static_cast<std::uint64_t>(value.per_entry) - 1) << kBits;
   } else {
     return static_cast<std::uint64_t>(value);
   }

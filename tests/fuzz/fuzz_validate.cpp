@@ -141,7 +141,7 @@ TensorView rows(Addresses& at, DType type, const Problem& p, bool q, std::int64_
 
 TensorView extent(Addresses& at, DType type, const Problem& p, const Extent& e) {
   return made(at, type,
-              {e.per_entry == 0 ? 1 : e.entries(p.batch), e.head ? p.heads_q : 1, e.q ? p.len_q : 1,
+              {e.per_entry < 1 ? 1 : e.entries(p.batch), e.head ? p.heads_q : 1, e.q ? p.len_q : 1,
                e.kv ? p.len_kv : 1});
 }
 
