@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes plots (PNG) from benchmark rows: plain cells with their peers, and the cost of options.
+"""Makes plots (PNG) from benchmark rows: plain cells with their peers, speed by length, options.
 
 usage: bench/plot.py ROWS.jsonl [...] [--out FOLDER]      needs matplotlib (./dev setup)
 """
@@ -59,6 +59,43 @@ def plot_plain(rows, path):
     plt.close(figure)
 
 
+def plot_lengths(rows, path):
+    """One row of axes for each type and pass, one column for each dim and mask."""
+    kinds = list(dict.fromkeys((r["dtype"], r["pass"]) for r in rows))
+    shapes = sorted({(r["dim_qk"], r["causal"]) for r in rows})
+    peers = list(dict.fromkeys(name for r in rows for name in r["peers"]))
+    figure, axes = plt.subplots(
+        len(kinds),
+        len(shapes),
+        figsize=(3.2 * len(shapes), 2.6 * len(kinds)),
+        squeeze=False,
+        layout="constrained",
+    )
+    for line, kind in zip(axes, kinds, strict=True):
+        for axis, (dim, causal) in zip(line, shapes, strict=True):
+            part = [r for r in rows if (r["dtype"], r["pass"]) == kind]
+            part = [r for r in part if (r["dim_qk"], r["causal"]) == (dim, causal)]
+            part.sort(key=lambda r: r["len_q"])
+            lengths = [r["len_q"] for r in part]
+            axis.plot(lengths, [r["tflops"] for r in part], marker="o", label="libattn")
+            for peer in peers:
+                speeds = [r["peers"].get(peer) for r in part]
+                axis.plot(lengths, speeds, marker=".", label=LABELS.get(peer, peer))
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(lengths, [f"{n // 1024}K" for n in lengths])
+            axis.set_ylim(bottom=0)
+            axis.set_title(
+                f"{kind[0]} {PASSES[kind[1]]}, dim {dim}, {'causal' if causal else 'full'}",
+                fontsize=9,
+            )
+        line[0].set_ylabel("TFLOP/s")
+    axes[0, 0].legend(fontsize=8)
+    about = f"batch {rows[0]['batch']}, {rows[0]['heads_q']} heads"
+    figure.suptitle(f"{title(rows[0])} ({about}; by length)")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def plot_options(rows, path):
     kinds = sorted({(r["dtype"], r["pass"]) for r in rows}, key=lambda k: (k[0] != "f32", k[1]))
     names = list(dict.fromkeys(r["cell"].split("/")[1] for r in rows))
@@ -96,9 +133,11 @@ def main():
         here = [r for r in rows if (r["device"], r["threads"]) == (device, threads)]
         stem = "".join(c if c.isalnum() else "-" for c in f"{device}-{threads}t".lower())
         plain = [r for r in here if is_plain(r)]
+        lengths = [r for r in here if r["cell"].startswith("lengths/")]
         options = [r for r in here if "against" in r]
         for part, kind, draw in (
             (plain, "plain", plot_plain),
+            (lengths, "lengths", plot_lengths),
             (options, "options", plot_options),
         ):
             if part:

@@ -1,6 +1,7 @@
 """Cells of torch_cuda.py: shapes, options, counted pairs, and inputs.
 
 Plain cells have 16384 tokens in total: dims 64, 128 and 256 with heads x dim = 2048, and GQA 32/8.
+The suite lengths has batch 4 and 32 heads at every length, in bf16 and f16: the tokens grow too.
 Options are measured at batch 4, 16 heads, length 4096, each with the plain cell of the same work.
 Pair biases: n sequences of length n share a bias; its gradient is the sum over the sequences.
 The suite errors uses several draws of small cells.
@@ -17,12 +18,14 @@ import torch
 TOKENS = 16384
 PLAIN_HEADS = ((64, 32, 32), (128, 16, 16), (128, 32, 8), (256, 8, 8))
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+GROWING_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 OPTION_DIMS = (64, 128)
 DOCUMENTS = 16
 PAIR_LENGTHS = (256, 512, 1024)
 PAIR_DIMS = (32, 16)
 # Bytes of q, k, v, o and do in all sets: an L2 of 50 MB has evicted a set before it is reused.
 SETS_BYTES = 200 << 20
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +56,10 @@ class Cell:
     option: str = ""
     against: str = ""  # base name of the plain cell of the same work
     passes: tuple[str, ...] = ("fwd", "bwd")
+    dtype: str = "bf16"
 
     def base(self) -> str:
-        if self.suite in ("memory", "latency", "errors"):
+        if self.suite in ("lengths", "memory", "latency", "errors"):
             return f"{self.suite}/{self.shape.name()}"
         if self.suite == "pair":  # as `attn bench --suite pair` names them
             return f"pair/bias-n{self.shape.length}-d{self.shape.dim}"
@@ -64,7 +68,7 @@ class Cell:
         return f"option/{self.option}-d{self.shape.dim}"
 
     def name(self, pass_: str) -> str:
-        return f"{self.base()}/bf16/{pass_}"
+        return f"{self.base()}/{self.dtype}/{pass_}"
 
     def window(self) -> int:
         return min(int(self.option.removeprefix("window")), self.shape.length - 1)
@@ -115,6 +119,16 @@ def plain_cells() -> list[Cell]:
                 shape = Shape(TOKENS // length, heads_q, heads_kv, length, dim, causal)
                 cells.append(Cell("plain", shape))
     return cells
+
+
+def length_cells() -> list[Cell]:
+    return [
+        Cell("lengths", Shape(4, 32, 32, length, dim, causal), dtype=dtype)
+        for dtype in DTYPES
+        for dim in (64, 128)
+        for causal in (True, False)
+        for length in GROWING_LENGTHS
+    ]
 
 
 def option_cells(divisor: int = 1) -> list[Cell]:
@@ -172,6 +186,7 @@ def cells_of(suite: str, divisor: int) -> list[Cell]:
     """The cells of a suite. `divisor` divides all lengths, for a trial without a GPU."""
     cells = {
         "plain": plain_cells,
+        "lengths": length_cells,
         "options": lambda: option_cells(divisor),
         "pair": lambda: pair_cells(divisor),
         "memory": memory_cells,
@@ -182,7 +197,7 @@ def cells_of(suite: str, divisor: int) -> list[Cell]:
 
 @dataclasses.dataclass
 class Inputs:
-    """Sets of q, k, v, do [b, n, h, d] in bf16, in rotation, and the option's tensors."""
+    """Sets of q, k, v, do [b, n, h, d] of the cell, in rotation, and the option's tensors."""
 
     q: list[torch.Tensor]
     k: list[torch.Tensor]
@@ -202,7 +217,7 @@ def inputs_of(cell: Cell, device: str, draw: int = 0) -> Inputs:
     s = cell.shape
     generator = torch.Generator(device).manual_seed(zlib.crc32(cell.base().encode()) + draw)
 
-    def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    def normal(*shape: int, dtype: torch.dtype = DTYPES[cell.dtype]) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
 
     set_bytes = 2 * s.batch * s.length * s.dim * (3 * s.heads_q + 2 * s.heads_kv)

@@ -312,6 +312,7 @@ PEERS: dict[str, type[Any]] = {
 # FlexAttention and the memory-efficient kernel are much slower where the others support the cell.
 USUAL = {
     "plain": ("cudnn", "fa2"),
+    "lengths": ("cudnn", "fa2"),
     "options": tuple(PEERS),
     "pair": ("mem_efficient",),
     "memory": (),

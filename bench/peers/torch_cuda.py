@@ -2,12 +2,12 @@
 """Measures libattn and PyTorch's attentions on one GPU, in one process and one run.
 
 usage: bench/peers/torch_cuda.py --out ROWS.jsonl
-           [--suite plain|options|pair|memory|latency|errors|all] [--pass fwd,bwd]
+           [--suite plain|lengths|options|pair|memory|latency|errors|all] [--pass fwd,bwd]
            [--filter TEXT,TEXT] [--seconds 0.25] [--peers cudnn,fa2] [--no-peers]
 
 libattn is called through its Python package (PYTHONPATH, ATTN_LIBRARY). The peers are cuDNN,
 flash-attention 2 and the memory-efficient kernel through scaled_dot_product_attention, and compiled
-FlexAttention. All read the same bf16 tensors.
+FlexAttention. All read the same tensors, in bf16; the suite lengths has bf16 and f16.
 
 libattn's results for each cell are first compared with float64 (torch_oracle.py). A cell with a
 wrong result is not timed. Then all contenders alternate. Times are between CUDA events around every
@@ -15,7 +15,8 @@ call, over rotating sets of inputs so that L2 does not hold them; the median cou
 appended to --out at once (fields: bench/README.md), and a table is printed at the end.
 `error.ratio_to_fa2` is the largest error divided by flash-attention 2's on the same inputs.
 
-"all" is every suite but pair: biases that n sequences of length n share.
+"all" is every suite but pair (biases that n sequences of length n share) and lengths (batch 4, 32
+heads, lengths 1024 to 16384).
 
 Suites without times of kernels:
 memory   no peers: one long sequence, forward and backward through autograd; peak bytes that are not
@@ -48,62 +49,14 @@ import libattn.torch
 import torch
 import torch_cells
 from torch_cells import Cell, Inputs
+from torch_clock import Clock, measure
 from torch_contenders import PEERS, Call, Contender, Libattn, peers_of
 from torch_errors import Errors, error_of, errors_over_draws
 from torch_oracle import Oracle
 
 SUITES = ("plain", "options", "memory", "latency", "errors")
-ROUNDS = 3
 MOST_ERROR = 1.1  # limit of error.ratio_to_fa2 over several draws
 HOST_CALLS = 200  # less than the capacity of a stream's queue
-QUEUE_AHEAD_CYCLES = 3_000_000  # the device waits about 2 ms, so that calls are queued ahead of it
-
-
-class Clock:
-    """Times calls by events on a GPU and by the clock on a CPU."""
-
-    def __init__(self, device: str) -> None:
-        self.cuda = device == "cuda"
-
-    def wait(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-
-    def sample(self, calls: list[Call], count: int) -> list[float]:
-        """Seconds of `count` calls, rotating over the sets."""
-        if not self.cuda:
-            found = []
-            for at in range(count):
-                start = time.perf_counter()
-                calls[at % len(calls)]()
-                found.append(time.perf_counter() - start)
-            return found
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-        torch.cuda._sleep(QUEUE_AHEAD_CYCLES)
-        for at, (start, end) in enumerate(events):
-            start.record()
-            calls[at % len(calls)]()
-            end.record()
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) * 1e-3 for start, end in events]
-
-
-def measure(
-    clock: Clock, contenders: dict[str, tuple[Contender, list[Call]]], seconds: float
-) -> dict[str, float]:
-    """The median time of each contender's calls in seconds; the contenders alternate."""
-    counts = {}
-    for name, (contender, calls) in contenders.items():
-        with contender.turn():
-            clock.sample(calls, len(calls))  # warm
-            once = statistics.median(clock.sample(calls, 3))
-        counts[name] = min(max(5, round(seconds / ROUNDS / once)), 300)
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
-        for name, (contender, calls) in contenders.items():
-            with contender.turn():
-                found[name] += clock.sample(calls, counts[name])
-    return {name: statistics.median(times) for name, times in found.items()}
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -140,7 +93,7 @@ def described(cell: Cell, pass_: str) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "cell": cell.name(pass_),
         "pass": pass_,
-        "dtype": "bf16",
+        "dtype": cell.dtype,
         "batch": s.batch,
         "heads_q": s.heads_q,
         "heads_kv": s.heads_kv,
@@ -237,7 +190,7 @@ class Run:
             errors[peer.name] = peer.errors(pass_)
             if theirs and peer.contender is not None:
                 contenders[peer.name] = (peer.contender, theirs)
-        times = measure(self.clock, contenders, self.args.seconds)
+        times, clocks = measure(self.clock, contenders, self.args.seconds)
         flop = cell.flop(pass_)
         s = cell.shape
         row = {
@@ -250,8 +203,11 @@ class Run:
             "extra_bytes": extra_bytes(self.clock, calls[0]),
             "error": error_of(oracle, ours.results(pass_), errors.get("fa2")),
             "peers": {n: flop / t * 1e-12 for n, t in times.items() if n != "libattn"},
+            **({"clock_mhz": clocks} if clocks else {}),
         }
-        plain = next((r for r in self.rows if r["cell"] == f"{cell.against}/bf16/{pass_}"), None)
+        plain = next(
+            (r for r in self.rows if r["cell"] == f"{cell.against}/{cell.dtype}/{pass_}"), None
+        )
         if plain is not None:
             ratio = row["tflops"] / plain["tflops"]
             row["against"] = {"cell": plain["cell"], "tflops": plain["tflops"], "ratio": ratio}
@@ -428,7 +384,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, type=pathlib.Path)
-    parser.add_argument("--suite", default="all", choices=(*SUITES, "pair", "all"))
+    parser.add_argument("--suite", default="all", choices=(*SUITES, "lengths", "pair", "all"))
     parser.add_argument("--pass", dest="passes", default="fwd,bwd", type=lambda t: t.split(","))
     parser.add_argument("--filter", default="", help="cells whose name has one of these texts")
     parser.add_argument("--seconds", type=float, default=0.25, help="of each contender and pass")

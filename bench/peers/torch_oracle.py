@@ -1,7 +1,7 @@
 """The reference of torch_cuda.py: attention in float64 on PyTorch, one head at a time.
 
 Plain formulas of docs/semantics.md on blocks of rows; it shares no code with the library. The naive
-evaluation uses the same formulas in float32 with the roundings of a kernel with bf16 products (P,
+evaluation uses the same formulas in float32 with the roundings of a kernel with 16-bit products (P,
 dS and the results). Its error is the cost of the precision itself.
 
 The naive error is one random draw of the operands' rounding errors. A kernel scales its operands
@@ -19,14 +19,14 @@ import math
 from typing import Any
 
 import torch
-from torch_cells import Cell, Inputs
+from torch_cells import DTYPES, Cell, Inputs
 
 SOFTCAP = 30.0
 DROPOUT = 0.1
 SEED = 0x1234_5678_9ABC
 OFFSET = 7
 BLOCK_ELEMENTS = 1 << 26  # elements of one matrix of scores
-UNIT = 2.0**-8  # unit roundoff of bf16
+UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11}  # unit roundoffs
 
 
 def philox(key: tuple[int, int], counter: tuple[Any, Any, int, int]) -> list[torch.Tensor]:
@@ -66,7 +66,7 @@ class Part:
     dv: torch.Tensor
     dbias: torch.Tensor | None  # [group, n, m]: of this sequence alone
     dsink: torch.Tensor | None  # [group]
-    squares: dict[str, torch.Tensor]  # variance * 3 / UNIT^2; empty for naive results
+    squares: dict[str, torch.Tensor]  # variance * 3 / unit roundoff^2; empty for naive results
 
 
 def scores_of(
@@ -95,7 +95,7 @@ def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, back
     heads = slice(g * group, (g + 1) * group)
 
     def rounded(t: torch.Tensor) -> torch.Tensor:
-        return t.to(torch.bfloat16).to(work) if naive else t
+        return t.to(DTYPES[cell.dtype]).to(work) if naive else t
 
     q, dout = (t[at][b, :, heads].transpose(0, 1).to(work) for t in (x.q, x.dout))  # [r, n, d]
     k, v = (t[at][b, :, g].to(work) for t in (x.k, x.v))
@@ -178,6 +178,7 @@ class Oracle:
 
     def __init__(self, cell: Cell, x: Inputs, *, backward: bool, all_heads: bool = False) -> None:
         s = cell.shape
+        self.unit = UNIT[cell.dtype]
         # The gradients of a bias and of sinks are sums over the batch.
         if all_heads:
             self.places = [(b, g) for b in range(s.batch) for g in range(s.heads_kv)]
@@ -197,7 +198,7 @@ class Oracle:
         for name in parts[0].squares:
             squares = [p.squares[name] for p in parts]
             square = sum(squares) if name in ("dbias", "dsink") else torch.stack(squares)
-            self.deviation[name] = UNIT / math.sqrt(3) * square.sqrt()
+            self.deviation[name] = self.unit / math.sqrt(3) * square.sqrt()
         found = {name: torch.stack([getattr(p, name) for p in parts]) for name in ("o", "lse")}
         if backward:
             for name in ("dq", "dk", "dv"):
@@ -206,7 +207,7 @@ class Oracle:
                 if getattr(parts[0], name) is not None:
                     found[name] = sum(getattr(p, name) for p in parts)
             if naive and "dbias" in found:
-                found["dbias"] = found["dbias"].to(torch.bfloat16)
+                found["dbias"] = found["dbias"].to(DTYPES[cell.dtype])
         return found
 
     def chosen(self, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -244,7 +245,7 @@ class Oracle:
         elif name == "dsink":
             limit = 2 * naive + 6 * self.deviation[name] + 2.0**-17 * (1 + size)
         else:
-            terms = 2 * naive, 6 * self.deviation[name], 2 * UNIT * size
+            terms = 2 * naive, 6 * self.deviation[name], 2 * self.unit * size
             limit = 2.0**-20 * exact.square().mean().sqrt()  # error of f32 sums
             limit = limit + sum(t.amax(-1, keepdim=True) for t in terms)
         bad = ~(error <= limit)

@@ -21,7 +21,7 @@ def measured(tmp_path, *words):
     out = tmp_path / "rows.jsonl"
     usual = ("--device", "cpu", "--divide", "64", "--seconds", "0", "--no-peers")
     run = peers.Run(peers.parsed(["--out", str(out), *usual, *words]))
-    for suite in ("plain", "options"):
+    for suite in ("plain", "lengths", "options"):
         for cell in peers.torch_cells.cells_of(suite, 64):
             run.cell(cell)
     lines = out.read_text().splitlines() if out.exists() else []
@@ -54,6 +54,17 @@ def test_plain_cells_are_the_recorded_ones(tmp_path):
     cells = peers.torch_cells.cells_of("plain", 1)
     assert len(cells) == 48 == len({cell.base() for cell in cells})
     assert {cell.shape.batch * cell.shape.length for cell in cells} == {16384}
+
+
+def test_lengths_are_measured_in_both_types(tmp_path):
+    cells = peers.torch_cells.cells_of("lengths", 1)
+    assert len(cells) == 40
+    assert {(cell.shape.batch, cell.shape.heads_q) for cell in cells} == {(4, 32)}
+    run, rows = measured(tmp_path, "--filter", "lengths/b4-h32-n64-d64-causal/")
+    assert not run.failures
+    assert [(row["dtype"], row["pass"]) for row in rows.values()] == [
+        (dtype, pass_) for dtype in ("bf16", "f16") for pass_ in ("fwd", "bwd")
+    ]
 
 
 @pytest.mark.parametrize("name", ("attention", "attention_backward"))
