@@ -12,8 +12,7 @@
 #include "core/divide_up.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
-#include "cuda/host/arguments.hpp"
-#include "cuda/kernels/passes/append_rows.cuh"
+#include "cuda/families/sm80/cache_params.hpp"
 #include "cuda/kernels/sm80/decode_params.cuh"
 
 namespace attn::cuda::sm80 {
@@ -23,8 +22,6 @@ constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver 
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
 constexpr std::int64_t kRowsOfWarp = 16;
 constexpr int kSmallSlice = 4096;  // bytes of K and V of a tile that a warp loads
-
-constexpr const char* kAppendEntry = "attn_append_rows";
 
 // Parameters of a call's kernels.
 struct Blocks {
@@ -182,31 +179,6 @@ PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
   return layout;
 }
 
-device::Cache cache_of(const Problem& p, const Arguments& tensors) {
-  device::Cache cache;
-  if (p.page_size > 0) {
-    const TensorView& table = tensors.block_table;
-    cache.table = static_cast<const int*>(table.address());
-    cache.table_stride_batch = table.strides[0];
-    cache.table_stride_page = table.strides[1];
-    cache.page_size = static_cast<int>(p.page_size);
-    cache.num_pages = static_cast<int>(tensors.k.shape[0]);
-  }
-  if (p.len_new > 0) {
-    cache.len_new = static_cast<int>(p.len_new);
-    cache.k_new = device_rows(tensors.k_new);
-    cache.v_new = device_rows(tensors.v_new);
-  }
-  return cache;
-}
-
-device::Descale descale_of(const TensorView& view) {
-  if (!view.given()) return {};
-  const auto* base = static_cast<const float*>(view.address());
-  if (view.rank == 2) return {base, view.strides[0], 0, view.strides[1]};
-  return {base, view.strides[0], view.shape[1] == 1 ? 0 : view.strides[1], view.strides[2]};
-}
-
 }  // namespace
 
 bool takes_decode(Pass pass, const Problem& p) {
@@ -231,10 +203,7 @@ std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
 CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core::Access access) {
   CudaPlan plan(pass, p);
   add_uncovered_rows(plan, p);
-  if (p.len_new > 0) {
-    plan.add("passes/append_rows.cu", kAppendEntry, device::append_rows::kThreads,
-             core::divide_up(p.batch * p.len_new * p.heads_kv, device::append_rows::kRows));
-  }
+  add_append(plan, p);
   const Tiles tiles = *tiles_of(p, facts);
   const bool by_element = access == core::Access::element;
   const bool options = has_options(p) || by_element;

@@ -12,7 +12,9 @@
 #include "cuda/families/bias_gradient.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
+#include "cuda/families/sm80/cache_params.hpp"
 #include "cuda/families/sm80/decode_plan.hpp"
+#include "cuda/families/sm80/forward_cache_plan.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/families/sm80/score_config.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
@@ -38,7 +40,7 @@ std::string wide_refusal(Pass pass, const Problem& p) {
   if (!is_wide(p)) return {};
   if (pass == Pass::backward)
     return "no kernel for the backward of head dims above 256 on CUDA yet";
-  if (has_cache(p) || has_quantized_cache(p)) {
+  if (has_cache(p) || p.kv_type() != p.dtype) {
     return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA "
            "yet";
   }
@@ -78,11 +80,6 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   }
   if (is_f8(p.dtype)) return "no kernel for q of f8 types";
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f32, f16 and bf16 are supported";
-  if (p.kv_type() != p.dtype && !has_quantized_cache(p))
-    return "no kernel for k and v of another type than q on CUDA yet";
-  if (p.dtype == DType::f32 && has_cache(p)) {
-    return "no kernel for paged caches and appending in f32 on CUDA yet";
-  }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
            "; kernels on CUDA take lengths below 2^30";
@@ -106,12 +103,17 @@ KernelSpec& add_main(CudaPlan& plan, const char* source, const char* entry, cons
 CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Tiles& tiles,
                       bool element_access) {
   CudaPlan plan(pass, p);
+  const bool of_cache = takes_forward_cache(pass, p);
   add_uncovered_rows(plan, p);
+  add_append(plan, p);
   const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   const auto add_slice = [&] {
-    KernelSpec& main = add_main(plan, "sm80/forward.cu", kForwardEntry, shape, tiles, blocks);
+    KernelSpec& main =
+        add_main(plan, of_cache ? "sm80/forward_cache.cu" : "sm80/forward.cu",
+                 of_cache ? kForwardCacheEntry : kForwardEntry, shape, tiles, blocks);
     set_problem(main.config, p, shape, element_access);
     main.config.set("q_in_registers", tiles.q_in_registers);
+    if (of_cache) main.config.set("kv_type", static_cast<int>(p.kv_type()));
   };
   for (std::int64_t first = 0; first < p.dim_vo; first += kMaxValueDim) add_slice();
   return plan;
@@ -217,6 +219,9 @@ class Sm80 final : public Family {
                               ParameterMemory& memory) const override {
     if (from.plan.pass != Pass::backward && is_wide(from.plan.problem)) {
       return set_value_slices(from, launches, memory);
+    }
+    if (takes_forward_cache(from.plan.pass, from.plan.problem)) {
+      return set_forward_cache_params(from, launches, memory);
     }
     if (from.plan.decode.tiles == 0) return {};
     return set_decode_params(from, launches, memory);

@@ -8,13 +8,12 @@
 #include "passes/append_rows.cuh"
 #include "ptx/grid.cuh"
 #include "shared/element.cuh"
-#include "shared/sequence.cuh"
+#include "shared/page_table.cuh"
 
 namespace {
 
 using namespace shared;
 
-using attn::device::Cache;
 using attn::device::append_rows::kRows;
 using attn::device::append_rows::kThreads;
 using attn::device::append_rows::Params;
@@ -42,12 +41,8 @@ __device__ __forceinline__ void CopyRow(const StridedTensor& to, const StridedTe
 // Key j of the sequence; null if it has no page.
 __device__ __forceinline__ char* KeyAddress(const Cache& cache, const StridedTensor& tensor,
                                             const Sequence& seq, int j, int head) {
-  if (cache.table == nullptr) return RowAddress(tensor, seq.idx, seq.first_kv + j, head);
-  const int column = j / cache.page_size;
-  const int page =
-      cache.table[seq.idx * cache.table_stride_batch + column * cache.table_stride_page];
-  if (page < 0 || page >= cache.num_pages) return nullptr;
-  return RowAddress(tensor, page, j - column * cache.page_size, head);
+  const CacheRow at = CacheRowOf(cache, seq.idx, j);
+  return at.block < 0 ? nullptr : RowAddress(tensor, at.block, at.row, head);
 }
 
 }  // namespace

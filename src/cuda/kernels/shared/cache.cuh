@@ -16,4 +16,13 @@ struct Cache {
   StridedTensor k_new, v_new;  // [b, len_new, head_kv]
 };
 
+// Factors of K or V of 8 bits: one for each (sequence, key head), or for each row or page
+// (descale_rows). Null: 1. Strides in elements.
+struct Descale {
+  const float* base = nullptr;
+  long long stride_batch = 0;  // or of a page
+  long long stride_row = 0;
+  long long stride_head = 0;
+};
+
 }  // namespace attn::device

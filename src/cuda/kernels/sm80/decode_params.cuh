@@ -6,15 +6,6 @@
 
 namespace attn::device {
 
-// Factors of K or V: one for each (sequence, key head), or for each row or page (descale_rows).
-// Null: 1. Strides in elements.
-struct Descale {
-  const float* base = nullptr;
-  long long stride_batch = 0;  // or of a page
-  long long stride_row = 0;
-  long long stride_head = 0;
-};
-
 struct DecodeParams {
   Arguments common;
   Cache cache;

@@ -4,6 +4,7 @@
 // r / heads_per_kv of query head head_kv * heads_per_kv + r % heads_per_kv.
 #pragma once
 #include "config.cuh"
+#include "shared/page_table.cuh"
 #include "shared/score.cuh"
 #include "shared/sequence.cuh"
 #include "sm80/decode_params.cuh"
@@ -77,14 +78,10 @@ __device__ __forceinline__ Block BlockOf(const DecodeParams& p) {
   block.split = static_cast<int>(rest % static_cast<unsigned>(p.splits));
   rest /= static_cast<unsigned>(p.splits);
   block.head_kv = static_cast<int>(rest % static_cast<unsigned>(a.heads_kv));
-  block.seq = SequenceOf(a, static_cast<int>(rest / static_cast<unsigned>(a.heads_kv)));
-  Sequence& seq = block.seq;
-  if (p.cache.len_new > 0) {
-    seq.len_kv = min(seq.len_kv + p.cache.len_new, a.max_len_kv);
-    if (a.bottom_right != 0) seq.diag = seq.len_kv - seq.len_q;
-  }
+  block.seq = WithNewRows(
+      a, p.cache, SequenceOf(a, static_cast<int>(rest / static_cast<unsigned>(a.heads_kv))));
   block.first_row = static_cast<int>(row_tile) * kTileQ;
-  block.num_rows = min(kTileQ, seq.rows_q * a.heads_per_kv - block.first_row);
+  block.num_rows = min(kTileQ, block.seq.rows_q * a.heads_per_kv - block.first_row);
   block.tile = static_cast<int>(rest) * p.row_tiles + static_cast<int>(row_tile);
   return block;
 }

@@ -1,0 +1,47 @@
+// Plans of sm80/forward_cache.cu; see forward_cache_plan.hpp.
+#include "cuda/families/sm80/forward_cache_plan.hpp"
+
+#include <memory>
+#include <string_view>
+
+#include "cuda/families/few_queries.hpp"
+#include "cuda/families/sm80/cache_params.hpp"
+#include "cuda/kernels/sm80/forward_cache_params.cuh"
+
+namespace attn::cuda::sm80 {
+namespace {
+
+// Parameters of a call's kernels.
+struct Blocks {
+  device::ForwardCacheParams forward;
+  device::append_rows::Params append;
+};
+static_assert(sizeof(Blocks) <= sizeof(ParameterMemory) && alignof(Blocks) <= 64);
+
+}  // namespace
+
+bool takes_forward_cache(Pass pass, const Problem& p) {
+  return pass != Pass::backward && p.dtype == DType::f32 &&
+         (has_cache(p) || p.kv_type() == DType::i8);
+}
+
+core::Status set_forward_cache_params(const ParameterSources& from,
+                                      std::span<KernelLaunch> launches, ParameterMemory& memory) {
+  const Problem& p = from.plan.problem;
+  Blocks& blocks = *std::construct_at(reinterpret_cast<Blocks*>(memory.bytes.data()));
+  device::ForwardCacheParams& params = blocks.forward;
+  params.common = from.common;
+  params.cache = cache_of(p, from.tensors);
+  params.descale_k = descale_of(from.tensors.descale_k);
+  params.descale_v = descale_of(from.tensors.descale_v);
+  params.descale_rows = p.descale_rows ? 1 : 0;
+  blocks.append = {params.common, params.cache};
+  for (KernelLaunch& launch : launches) {
+    const std::string_view entry = launch.kernel->spec.entry;
+    if (entry == kForwardCacheEntry) launch.parameters = block_of(params);
+    if (entry == kAppendEntry) launch.parameters = block_of(blocks.append);
+  }
+  return {};
+}
+
+}  // namespace attn::cuda::sm80
