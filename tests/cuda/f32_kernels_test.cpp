@@ -36,6 +36,12 @@ std::vector<std::string> problems() {
                                "softcap alibi dropout") +
                    dims);
   }
+  for (const char* dims : {"", " dim_qk=128 dim_vo=128", " dim_qk=256 dim_vo=256"}) {
+    list.push_back(std::string("dtype=f32 len_q=64 len_kv=4096 page_size=16") + dims);
+    list.push_back(std::string("dtype=f32 len_q=64 len_kv=4096 dtype_kv=i8 bias=hqk dtype_bias=f32 "
+                               "mask=qk softcap alibi dropout") +
+                   dims);
+  }
   return list;
 }
 

@@ -44,8 +44,9 @@ TEST(CudaPlan, RefusesWithReasons) {
             "");
   EXPECT_EQ(reason("dtype=f64 len_q=8 len_kv=8"),
             "no kernel for f64 on CUDA; f32, f16 and bf16 are supported");
-  EXPECT_EQ(reason("dtype=f32 len_q=1 len_kv=64 page_size=16", h200(), Pass::decode),
-            "no kernel for paged caches and appending in f32 on CUDA yet");
+  EXPECT_EQ(reason("dtype=f32 dtype_kv=i8 dim_qk=512 dim_vo=512 len_q=8 len_kv=8"),
+            "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA "
+            "yet");
   EXPECT_EQ(reason("dtype=bf16 len_q=1 len_kv=64 page_size=16 dropout", h200(), Pass::decode),
             "no kernel with dropout for paged and 8-bit caches and appending on CUDA yet");
   EXPECT_EQ(reason("dtype=bf16 dim_qk=512 dim_vo=300 len_q=8 len_kv=8"), "");
@@ -157,7 +158,8 @@ void expect_consistent(const CudaPlan& plan, const std::string& what) {
   ASSERT_GE(plan.num_kernels, 1u) << what;
   const auto main = std::find_if(plan.specs().begin(), plan.specs().end(), [](const auto& spec) {
     const std::string_view entry = spec.entry;
-    return entry == "attn_forward" || entry == "attn_decode" || entry == "attn_backward";
+    return entry == "attn_forward" || entry == "attn_forward_cache" || entry == "attn_decode" ||
+           entry == "attn_backward";
   });
   ASSERT_NE(main, plan.specs().end()) << what;
   EXPECT_EQ(main->threads, 32 * main->config.get("warps").value_or(0)) << what;
@@ -306,6 +308,31 @@ TEST(CudaPlan, F32OfFewQueriesIsAForward) {
   const CudaPlan plan =
       make_plan(Pass::decode, parse_problem("dtype=f32 len_q=1 len_kv=640"), h200()).value();
   EXPECT_EQ(plan.summary().kernel, "cuda_forward");
+}
+
+// Pages, new rows and int8 have a kernel that no other call in f32 takes; its tiles fit every
+// device.
+TEST(CudaPlan, F32CachesHaveAForward) {
+  for (const DeviceFacts& facts : devices()) {
+    for (const char* dims : {"", " dim_qk=128 dim_vo=72", " dim_qk=7 dim_vo=256"}) {
+      for (const char* cache :
+           {" page_size=16", " dtype_kv=i8", " dtype_kv=i8 descale_rows page_size=3",
+            " page_size=16 dropout softcap alibi mask=bhqk bias=bhqk"}) {
+        const std::string text = std::string("dtype=f32 len_q=3 len_kv=640") + dims + cache;
+        const CudaPlan plan = make_plan(Pass::forward, parse_problem(text), facts).value();
+        expect_consistent(plan, text);
+        EXPECT_STREQ(plan.kernels[plan.main].entry, "attn_forward_cache") << text;
+        EXPECT_LE(plan.kernels[plan.main].shared_bytes, facts.shared_per_block) << text;
+      }
+    }
+  }
+  const CudaPlan plan =
+      make_plan(Pass::decode,
+                parse_problem("dtype=f32 batch=3 len_q=1 len_kv=640 lengths_kv len_new=5"), h200())
+          .value();
+  ASSERT_EQ(plan.num_kernels, 2u);
+  EXPECT_STREQ(plan.kernels[0].entry, "attn_append_rows");
+  EXPECT_STREQ(plan.kernels[1].entry, "attn_forward_cache");
 }
 
 TEST(CudaPlan, PrecisionIsAConstantOfF32) {

@@ -15,7 +15,7 @@ inline constexpr const char* kAppendEntry = "attn_append_rows";
 void add_append(CudaPlan& plan, const Problem& p);
 
 device::Cache cache_of(const Problem& p, const Arguments& tensors);
-// Of descale_k or descale_v.
+// From descale_k or descale_v.
 device::Descale descale_of(const TensorView& view);
 
 }  // namespace attn::cuda::sm80

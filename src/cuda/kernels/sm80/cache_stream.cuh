@@ -6,8 +6,8 @@
 namespace sm80 {
 
 // Consecutive tiles of kRows keys. Keys without a page, rows past the length and columns past the
-// tensor's are zeros. f32 is copied asynchronously, int8 (config::kv_type) and config::element_access
-// are stored at once.
+// tensor's are zeros. f32 is copied asynchronously, int8 (config::kv_type) and
+// config::element_access are stored at once.
 template <int kDim, int kRows, int kThreads>
 class CacheStream {
   using Layout = TileLayout<kDim>;
@@ -71,8 +71,8 @@ class CacheStream {
         values[e] = 0.0f;
         if (!there || column + e >= dim_) continue;
         if constexpr (kInt8) {
-          values[e] = factor * static_cast<float>(
-                                   reinterpret_cast<const signed char*>(from)[column + e]);
+          values[e] =
+              factor * static_cast<float>(reinterpret_cast<const signed char*>(from)[column + e]);
         } else {
           values[e] = reinterpret_cast<const float*>(from)[column + e];
         }

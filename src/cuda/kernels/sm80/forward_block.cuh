@@ -81,10 +81,10 @@ __device__ __forceinline__ unsigned VTile(unsigned base, int tile) {
   return base + kShared.v + static_cast<unsigned>(tile % kStages * kTileKv * VLayout::kRowBytes);
 }
 
-// The ring of tiles of K and V, loaded by all threads of the block from two streams: Load<unroll>(to,
-// left) loads the next tile, of which `left` rows exist. Each load commits one group per
-// tile, empty past the last tile, so that the count of groups says which tiles have arrived. With
-// one stage K and V are separate groups: K's load overlaps PV and V's load overlaps QK^T.
+// The ring of tiles of K and V, loaded by all threads of the block from two streams:
+// Load<unroll>(to, left) loads the next tile, where `left` rows exist. Each load commits one group
+// per tile, empty past the last tile, so that the count of groups says which tiles have arrived.
+// With one stage K and V are separate groups: K's load overlaps PV and V's load overlaps QK^T.
 template <class KStream, class VStream>
 class KvPipeline {
  public:
