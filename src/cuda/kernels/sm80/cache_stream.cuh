@@ -18,44 +18,45 @@ class CacheStream {
   static_assert(kInt8 || config::kv_type == config::f32);
 
  public:
-  // What follows is the same for both tensors. `tensor` and `dim` are kernel parameters; keys come
-  // from `first` on.
+  // All but the sequence and the head are kernel parameters.
   __device__ __forceinline__ CacheStream(const Cache& cache, const Sequence& seq, int head_kv,
-                                         int first, const StridedTensor& tensor, const int& dim,
-                                         const Descale& descale, bool descale_rows)
+                                         const StridedTensor& tensor, const int& dim,
+                                         const Descale& descale, const int& descale_rows)
       : cache_(cache),
         tensor_(tensor),
         dim_(dim),
         descale_(descale),
         descale_rows_(descale_rows),
         seq_idx_(seq.idx),
-        key_(first),
-        from_(RowAddress(tensor, 0, seq.first_kv, head_kv)),
-        factors_(descale.base + head_kv * descale.stride_head) {}
+        len_kv_(seq.len_kv),
+        first_kv_(static_cast<int>(seq.first_kv)),
+        head_kv_(head_kv) {}
 
-  // Loads the next tile; `left` of its keys exist.
+  // Loads the tile that begins `left` keys before the sequence's last. Addresses are computed in
+  // every tile: with all options at dim 256 there are no registers to keep them.
   template <int unroll>
   __device__ __forceinline__ void Load(unsigned to, int left) {
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = ptx::RereadThreadIdx();
+    const char* const head = RowAddress(tensor_, 0, first_kv_, head_kv_);
 #pragma unroll 1
     for (int row = thread / kSide; row < kRows; row += kStep) {
       CacheRow at{-1, 0};
-      if (row < left) at = CacheRowOf(cache_, seq_idx_, key_ + row);
-      const char* from = from_ + at.block * tensor_.stride_batch + at.row * tensor_.stride_row;
+      if (row < left) at = CacheRowOf(cache_, seq_idx_, len_kv_ - left + row);
+      const char* from = head + at.block * tensor_.stride_batch + at.row * tensor_.stride_row;
       const float factor = kInt8 && at.block >= 0 ? FactorOf(at) : 0.0f;
 #pragma unroll 1
       for (int chunk = thread % kSide; chunk < Layout::kChunks; chunk += kSide) {
         LoadChunk(to + Layout::At(row, chunk), from, chunk * kChunkElements, at.block >= 0, factor);
       }
     }
-    key_ += kRows;
   }
 
  private:
   __device__ __forceinline__ float FactorOf(CacheRow at) const {
     if (descale_.base == nullptr) return 1.0f;
-    if (!descale_rows_) return factors_[seq_idx_ * descale_.stride_batch];
-    return factors_[at.block * descale_.stride_batch + at.row * descale_.stride_row];
+    const float* const factors = descale_.base + head_kv_ * descale_.stride_head;
+    if (descale_rows_ == 0) return factors[seq_idx_ * descale_.stride_batch];
+    return factors[at.block * descale_.stride_batch + at.row * descale_.stride_row];
   }
 
   // Columns [column, column + 4) of the row at `from`, or zeros if it is not `there`.
@@ -85,11 +86,11 @@ class CacheStream {
   const StridedTensor& tensor_;
   const int& dim_;
   const Descale& descale_;
-  bool descale_rows_;
+  const int& descale_rows_;
   int seq_idx_;
-  int key_;           // the next tile's first
-  const char* from_;  // key 0 of the sequence, or of page 0 or sequence 0
-  const float* factors_;
+  int len_kv_;
+  int first_kv_;
+  int head_kv_;
 };
 
 }  // namespace sm80

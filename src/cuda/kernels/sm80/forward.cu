@@ -21,6 +21,17 @@
 using namespace sm80;
 using namespace sm80::forward;
 
+namespace {
+
+// The first row of the tiles of keys that the block visits.
+__device__ __forceinline__ const char* FirstRow(const StridedTensor& tensor, const Block& block,
+                                                int head_kv, const Visibility& visibility) {
+  return RowAddress(tensor, block.seq.idx,
+                    block.seq.first_kv + 1ll * visibility.tile_begin * kTileKv, head_kv);
+}
+
+}  // namespace
+
 extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     attn_forward(const __grid_constant__ Arguments a) {
   ptx::WaitForPrimary();
@@ -38,14 +49,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
 
   const Visibility visibility(a, block, warp, reinterpret_cast<KeyRange*>(memory + kShared.ranges));
   const int tile_end = visibility.tile_end;
-  const auto first = [&](const StridedTensor& tensor) {
-    return RowAddress(tensor, seq.idx, seq.first_kv + 1ll * visibility.tile_begin * kTileKv,
-                      head_kv);
-  };
   using KStream = TileStream<config::dim_qk, kTileKv, kThreads, kDtype>;
   using VStream = TileStream<config::dim_vo, kTileKv, kThreads, kDtype>;
-  KvPipeline pipeline(block, visibility, base, KStream(a.k, a.dim_qk, first(a.k)),
-                      VStream(a.v, a.dim_vo, first(a.v)));
+  KvPipeline pipeline(block, visibility, base,
+                      KStream(a.k, a.dim_qk, FirstRow(a.k, block, head_kv, visibility)),
+                      VStream(a.v, a.dim_vo, FirstRow(a.v, block, head_kv, visibility)));
   const ScoreInputs inputs(a, seq, block.head, block.q0, warp, base);
   const auto load_inputs = [&](int tile) {
     inputs.Load(a, seq, block.head, block.q0 + warp * kRows, tile * kTileKv, tile < tile_end);
