@@ -13,7 +13,7 @@ inline bool has_few_queries(const Problem& p) {
   return p.len_q <= kFewQueries && !p.dropout;
 }
 
-// Calls that only the decode kernel computes: pages, rows that are appended, caches of 8 bits.
+// Pages and rows that are appended: the decode kernel computes them, in f32 sm80/forward_cache.cu.
 inline bool has_cache(const Problem& p) {
   return p.page_size > 0 || p.len_new > 0;
 }

@@ -63,10 +63,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const Visibility visibility(a, block, warp, reinterpret_cast<KeyRange*>(memory + kShared.ranges));
   using KStream = CacheStream<config::dim_qk, kTileKv, kThreads>;
   using VStream = CacheStream<config::dim_vo, kTileKv, kThreads>;
-  KvPipeline pipeline(
-      block, visibility, base,
-      KStream(p.cache, seq, head_kv, a.k, a.dim_qk, p.descale_k, p.descale_rows),
-      VStream(p.cache, seq, head_kv, a.v, a.dim_vo, p.descale_v, p.descale_rows));
+  KvPipeline pipeline(block, visibility, base,
+                      KStream(p.cache, seq, head_kv, a.k, a.dim_qk, p.descale_k, p.descale_rows),
+                      VStream(p.cache, seq, head_kv, a.v, a.dim_vo, p.descale_v, p.descale_rows));
   const ScoreInputs inputs(a, seq, block.head, block.q0, warp, base);
   const int i0 = block.q0 + warp * kRows;
   const auto load_inputs = [&](int tile) {
