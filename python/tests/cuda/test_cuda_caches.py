@@ -57,15 +57,17 @@ def paged(x, order):
 
 
 def near(o, want, q_type):
-    tolerance = 2.0**-6 if q_type == torch.bfloat16 else 2.0**-9
+    tolerance = {torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9, torch.float32: 2.0**-16}[q_type]
     torch.testing.assert_close(o.cpu().double(), want, rtol=tolerance, atol=tolerance / 2)
 
 
 @pytest.mark.parametrize("kv_type", (*TYPES, torch.int8))
-@pytest.mark.parametrize("q_type", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("q_type", (torch.bfloat16, torch.float16, torch.float32))
 @pytest.mark.parametrize("dim", (40, 64, 128, 256))
 @pytest.mark.parametrize("len_q", (1, 20))
 def test_decode_of_a_cache(device, kv_type, q_type, dim, len_q):
+    if q_type == torch.float32 and kv_type != torch.int8:
+        pytest.skip("f8 keys have a 16-bit q")
     q, k, v, descales, k64, v64 = make(device, kv_type, q_type, dim, len_q)
     lengths = [M, 123, 40]
     lens = torch.tensor(lengths, dtype=torch.int32, device=device)
@@ -134,10 +136,13 @@ def test_factors_of_rows_and_pages(device, kv_type, each, len_q, spread):
     assert bool(o.isfinite().all())
 
 
-@pytest.mark.parametrize("kv_type", TYPES)
-def test_hostile_tables_and_lengths(device, kv_type):
+@pytest.mark.parametrize(
+    ("kv_type", "q_type"),
+    [(kv_type, torch.bfloat16) for kv_type in TYPES] + [(torch.int8, torch.float32)],
+)
+def test_hostile_tables_and_lengths(device, kv_type, q_type):
     """Missing pages hide their keys; lengths are clamped; other sequences stay as they are."""
-    q, k, v, descales, k64, v64 = make(device, kv_type, torch.bfloat16, 64)
+    q, k, v, descales, k64, v64 = make(device, kv_type, q_type, 64)
     width = -(-M // PAGE)
     order = torch.arange(B * width)
     pages = [paged(x, order.to(device)) for x in (k, v)]
@@ -146,7 +151,7 @@ def test_hostile_tables_and_lengths(device, kv_type):
     # Lengths on the host are checked instead.
     lens = torch.tensor([2**31 - 1, 77, -9] if device == "cuda" else [M, 77, 0], dtype=torch.int32)
     o = libattn.decode(q, *pages, block_table=table.to(device), len_kv=lens.to(device), **descales)
-    near(o, attention64(q, k64, v64, [3 * PAGE, 77, 0]), torch.bfloat16)
+    near(o, attention64(q, k64, v64, [3 * PAGE, 77, 0]), q_type)
 
 
 @pytest.mark.parametrize("name", ("descale_k", "descale_v"))
