@@ -128,6 +128,7 @@ def main():
     args = parser.parse_args()
     rows = read_rows(args.rows)
     args.out.mkdir(parents=True, exist_ok=True)
+    drawn = 0
     machines = dict.fromkeys((r["device"], r["threads"]) for r in rows)
     for device, threads in machines:
         here = [r for r in rows if (r["device"], r["threads"]) == (device, threads)]
@@ -144,6 +145,9 @@ def main():
                 path = args.out / f"{stem}-{kind}.png"
                 draw(part, path)
                 print(path)
+                drawn += 1
+    if drawn == 0:
+        raise SystemExit("plot: no rows of plain cells or of cells with an option")
 
 
 if __name__ == "__main__":

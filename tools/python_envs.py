@@ -85,6 +85,7 @@ ENVIRONMENTS = {
     "py3.11": Spec("3.11", fresh=True, sample=4),
     "py3.12": Spec("3.12", fresh=True, sample=4),
     "py3.13": Spec("3.13", fresh=True, sample=4),
+    "py3.14": Spec("3.14", fresh=True, sample=4),
     # torch 2.4 is older than NumPy 2.3 and does not work with it; its compiler needs setuptools.
     "torch2.4": Spec(
         "3.11",

@@ -1,7 +1,7 @@
 """The command `attn` of an installed package, and `python -m libattn`, which is the same.
 
-`doctor` and `plot` are written in Python. Every other word goes to the compiled command, which the
-package holds.
+`doctor`, `plot` and the plots of `bench --plot` are written in Python. Every other word goes to the
+compiled command, which the package holds.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ def _run(words: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    from . import _bench
+
+    if words[:1] == ["bench"] and _bench.wants_plot(words):
+        return _bench.main(file, words[1:])
     # The programs that time peers lie in the package.
-    environment = dict(os.environ)
-    environment.setdefault("ATTN_BENCH_FOLDER", str(pathlib.Path(__file__).parent / "bench"))
+    environment = {**os.environ, "ATTN_BENCH_FOLDER": str(_bench.folder())}
     sys.stdout.flush()
     sys.stderr.flush()
     try:

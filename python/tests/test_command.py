@@ -54,6 +54,23 @@ def test_every_command_runs(tmp_path):
     assert run("cache", "list", ATTN_CACHE_DIR=folder).returncode == 0
 
 
+def test_bench_draws_plots(tmp_path):
+    if not _doctor._command().ok:
+        pytest.skip("built without the command")
+    pytest.importorskip("matplotlib")
+    words = ["bench", "--suite", "plain", "--dtype", "f32", "--pass", "fwd", "--divide", "64"]
+    few = ["--filter", "512", "--seconds", "0.01", "--no-verify"]
+    done = run(*words, *few, "--plot", str(tmp_path / "plots"), "--out", str(tmp_path / "rows"))
+    assert done.returncode == 0, done.stderr
+    (picture,) = (tmp_path / "plots").iterdir()
+    assert picture.name.endswith("-plain.png") and picture.read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "rows").read_text().splitlines()[0])["us"] > 0
+    done = run(*words, "--out", "auto", f"--plot={tmp_path}")
+    assert done.returncode == 2 and "--out auto" in done.stderr
+    done = run(*words, "--list", "--plot", str(tmp_path / "none"))
+    assert done.returncode == 0 and not (tmp_path / "none").exists()
+
+
 def test_bad_words_end_with_one_line():
     if not _doctor._command().ok:
         pytest.skip("built without the command")
