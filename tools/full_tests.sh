@@ -56,8 +56,8 @@ step_asan() {
 # In the build of asan.
 step_fuzz() { tests/fuzz/run.sh 40; }
 
-# The site; python/tests/test_docs.py checks what its pages say.
-step_docs() { ./dev docs; }
+# The site, and each of its pages in a browser; python/tests/test_docs.py checks what they say.
+step_docs() { ./dev docs && { [ "${ATTN_BROWSER:-}" = off ] || python3 tools/docs/browse.py; }; }
 
 # Data races: clang and its OpenMP. OpenMP's tool library tells the sanitizer what OpenMP orders.
 # Modules that are not instrumented are ignored; otherwise the runtime itself causes false reports.

@@ -62,7 +62,9 @@ def _amx(engine: str) -> Row:
     try:
         flags = set(pathlib.Path("/proc/cpuinfo").read_text().split())
     except OSError:
-        return Row("amx", False, "libattn uses AMX on Linux only")
+        linux = sys.platform == "linux"
+        unknown = "unknown: /proc/cpuinfo can't be read; AMX is not in use"
+        return Row("amx", False, unknown if linux else "libattn uses AMX on Linux only")
     if "amx_bf16" not in flags:
         return Row("amx", False, "the processor or its hypervisor has no amx_bf16")
     named = os.environ.get("ATTN_CPU_ENGINE") or os.environ.get("ATTN_CPU_TARGET")

@@ -111,7 +111,7 @@ def error_ratios() -> Drawing:
     for file in sorted(RESULTS.glob("*/*.jsonl")):
         for row in rows_of(file):
             ratio = (row.get("error") or {}).get("ratio_to_naive")
-            if ratio and not file.stem.endswith("_before_after"):
+            if ratio and not file.stem.endswith("before_after"):
                 name = f"{row['backend']} {row['dtype']} {PASSES[row['pass']]}"
                 groups.setdefault(name, []).append(ratio)
     title = "Largest error of each benchmark cell over that of a naive evaluation"
@@ -203,14 +203,14 @@ def page() -> tuple[str, dict[str, Drawing]]:
     parts = [
         "# Measurements",
         "Every row that is committed in `bench/results`, the slow ones included, except "
-        "comparisons of two versions (`*_before_after.jsonl`); nothing on this page is typed in by "
+        "comparisons of two versions (`*before_after.jsonl`); nothing on this page is typed in by "
         "hand. [The method](development/benchmarks.md) says what is timed, "
         "how each cell is verified first, and how FLOP are counted. Peers ran in the same run on "
         "the same machine. In the names: b batch, h heads (of q/of k), n length, d head dim.",
     ]
     plots: dict[str, Drawing] = {}
     for file in sorted(RESULTS.glob("*/*.jsonl")):
-        if file.stem.endswith("_before_after"):
+        if file.stem.endswith("before_after"):
             continue
         more, drawn = section(file)
         parts += more
