@@ -27,20 +27,24 @@ bool loads_evenly(int row_bytes, int rows, int threads) {
   return rows % (threads / (row_bytes % 128 == 0 ? 8 : 4)) == 0;
 }
 
-// Keys of a warp's scores.
+// Keys and queries of a warp's scores.
 int score_keys_of(const Tiles& tiles) {
-  return tiles.p_ds_in_smem ? 32 : tiles.tile_kv / tiles.warps;
+  return device::BackwardScoreKeys(tiles.tile_kv, tiles.warps, tiles.p_ds_in_smem);
+}
+int score_queries_of(const Tiles& tiles) {
+  return device::BackwardScoreQueries(tiles.tile_q, tiles.tile_kv, tiles.warps,
+                                      tiles.p_ds_in_smem);
 }
 
 // Why split_dk_dv and split_s_dp are not possible; "" if they are.
 std::string split_misfit(const Shape& shape, const Tiles& tiles) {
   if (shape.dim_qk != shape.dim_vo) return "dK and dV by different warps are of the same dims";
-  const int parts = tiles.tile_kv % 64 == 0 ? tiles.warps / (tiles.tile_kv / 64) / 2 : 0;
+  const int keys = std::min(tiles.tile_kv, 64);
+  const int parts = tiles.tile_kv % keys == 0 ? tiles.warps / (tiles.tile_kv / keys) / 2 : 0;
   if (parts == 0 || shape.dim_qk % (16 * parts) != 0) {
-    return "half of the warps share out 64 keys and whole 16 dims";
+    return "half of the warps share out up to 64 keys and whole 16 dims";
   }
-  const int queries = tiles.tile_q / (tiles.warps / (tiles.tile_kv / score_keys_of(tiles)));
-  if (tiles.split_s_dp && (queries != 16 || tiles.chunk != 16)) {
+  if (tiles.split_s_dp && (score_queries_of(tiles) != 16 || tiles.chunk != 16)) {
     return "S and dP by different warps are of 16 queries each";
   }
   return {};
@@ -49,7 +53,8 @@ std::string split_misfit(const Shape& shape, const Tiles& tiles) {
 // What sm80/backward.cu can be compiled for; as its assertions.
 std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const int threads = 32 * tiles.warps;
-  const bool one_stage = tiles.stages == 1 && !tiles.p_ds_in_smem;
+  const bool wide = shape.dim_qk > kMaxValueDim;
+  const bool one_stage = tiles.stages == 1 && (!tiles.p_ds_in_smem || wide);
   if (tiles.warps < 2 || (tiles.stages != 2 && !one_stage)) return "at least 2 warps and 2 stages";
   if (shape.element_bytes == 4 && (tiles.p_ds_in_smem || tiles.kv_in_registers)) {
     return "f32 keeps P in registers and K and V in shared memory";
@@ -64,7 +69,14 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
     return "a warp has 16 or 32 keys";
   }
   const int parts = tiles.warps / (tiles.tile_kv / keys);
-  if (tiles.tile_q % (parts * tiles.chunk) != 0) return "a warp has whole chunks of queries";
+  const int queries = score_queries_of(tiles);
+  if (queries % tiles.chunk != 0 || tiles.tile_q % queries != 0 ||
+      (!wide && queries * parts != tiles.tile_q)) {
+    return "a warp has whole chunks of queries";
+  }
+  if (tiles.p_ds_in_smem && tiles.tile_kv < 64 && !tiles.split_dk_dv) {
+    return "dK and dV of less than 64 keys are of different warps";
+  }
   if (shape.dim_qk % (16 * parts) != 0 || shape.dim_vo % (16 * parts) != 0) {
     return "the warps share out whole 16 dims";
   }
@@ -156,7 +168,7 @@ Shape shape_of(Pass pass, const Problem& problem) {
   shape.dim_vo = rounded_dim(problem.dim_vo);
   if (is_wide(problem)) {
     shape.dim_qk = 512;
-    shape.dim_vo = kMaxValueDim;
+    shape.dim_vo = pass == Pass::backward ? 512 : kMaxValueDim;
     shape.element_bytes = problem.dtype == DType::f32 ? 4 : 2;
     return shape;
   }
@@ -199,6 +211,10 @@ int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
 
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts) {
   const int dim = std::max(shape.dim_qk, shape.dim_vo);
+  if (dim > kMaxValueDim &&
+      shared_bytes_of(shape, kWideBiasGradient) <= facts.shared_per_block) {
+    return kWideBiasGradient;
+  }
   for (const BiasGradientTiles& tiles : kBiasGradient) {
     // 32 rows a warp with a mask spill in the loop for narrow heads, and where there is no shared
     // memory for two stages.

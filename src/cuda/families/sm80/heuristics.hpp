@@ -28,7 +28,7 @@ Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192, 256 or 512; where is_narrow(), shape_of() has 32.
 int rounded_dim(std::int64_t dim);
 // Above 256 a forward is a launch for each 256 columns of v and o: each computes all scores, and
-// has registers for these columns.
+// has registers for these columns. A backward has them for dk and dv of fewer keys.
 inline constexpr int kMaxValueDim = 256;
 bool is_wide(const Problem& problem);
 // Whether both dims are at most 32 and there is a bias without other score options, as in models

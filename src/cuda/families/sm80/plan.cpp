@@ -38,8 +38,8 @@ constexpr const char* kForwardEntry = "attn_forward";
 
 std::string wide_refusal(Pass pass, const Problem& p) {
   if (!is_wide(p)) return {};
-  if (pass == Pass::backward)
-    return "no kernel for the backward of head dims above 256 on CUDA yet";
+  if (pass == Pass::backward && p.dtype == DType::f32)
+    return "no kernel for the backward of head dims above 256 in f32 on CUDA yet";
   if (has_cache(p) || p.kv_type() != p.dtype) {
     return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA "
            "yet";

@@ -274,6 +274,34 @@ inline constexpr std::array kBackward{
          .tiles = with_chunk(k2Warps, 16),
          .when = When::always,
          .reason = "the least shared memory; spills"},
+    Rule{.largest_dim = 512,
+         .tiles = with_stages(through_shared({.tile_kv = 32,
+                                              .chunk = 16,
+                                              .split_dk_dv = true,
+                                              .split_s_dp = true}),
+                              1),
+         .when = When::always,
+         .reason = "dK and dV of 32 keys fit the registers; not timed"},
+    Rule{.largest_dim = 512,
+         .tiles = with_queries(with_stages(through_shared({.tile_kv = 32,
+                                                           .chunk = 16,
+                                                           .split_dk_dv = true,
+                                                           .split_s_dp = true}),
+                                           1),
+                               32),
+         .when = When::always,
+         .reason = "less shared memory; half of the warps have scores"},
+    Rule{.largest_dim = 512,
+         .tiles = {.tile_q = 32,
+                   .tile_kv = 16,
+                   .warps = 4,
+                   .stages = 1,
+                   .blocks = 1,
+                   .chunk = 16,
+                   .p_ds_in_smem = true,
+                   .split_dk_dv = true},
+         .when = When::always,
+         .reason = "the least shared memory"},
 };
 
 // f32: a warp keeps dK and dV of 16 keys.
@@ -306,6 +334,8 @@ inline constexpr std::array kBackwardF32{
 };
 
 // Two stages if shared memory allows them at two blocks per SM, then one; smaller tiles last.
+inline constexpr BiasGradientTiles kWideBiasGradient{
+    .tile_q = 64, .tile_kv = 32, .warps = 4, .stages = 1, .blocks = 1};
 inline constexpr std::array kBiasGradient{
     BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2},
     BiasGradientTiles{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},

@@ -17,9 +17,10 @@ constexpr device::BackwardSplit kSplits[] = {
 
 std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& facts) {
   std::vector<Tiles> list;
+  const bool wide = shape.dim_qk > kMaxValueDim;
   for (const int warps : {4, 8}) {
     for (const int tile_q : {32, 64, 128}) {
-      for (const int tile_kv : {64, 128}) {
+      for (const int tile_kv : wide ? std::array{16, 32} : std::array{64, 128}) {
         for (const int blocks : {1, 2}) {
           for (const int chunk : {16, 32}) {
             for (const device::BackwardSplit& split : kSplits) {
@@ -28,7 +29,7 @@ std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& fa
                 const Tiles tiles{.tile_q = tile_q,
                                   .tile_kv = tile_kv,
                                   .warps = warps,
-                                  .stages = 2,
+                                  .stages = wide ? 1 : 2,
                                   .blocks = blocks,
                                   .chunk = chunk,
                                   .p_ds_in_smem = split.p_ds_in_smem,

@@ -144,11 +144,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     return;
   }
-  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
-  if (column >= a.dim_qk) return;
-  if (plain) {
-    ConvertRows<true>(a, b, head, row, num_rows, kThreads / lanes, column);
-  } else {
-    ConvertRows<false>(a, b, head, row, num_rows, kThreads / lanes, column);
+#pragma unroll 1
+  for (int column = static_cast<int>(threadIdx.x) % lanes * 8; column < a.dim_qk;
+       column += 8 * lanes) {
+    if (plain) {
+      ConvertRows<true>(a, b, head, row, num_rows, kThreads / lanes, column);
+    } else {
+      ConvertRows<false>(a, b, head, row, num_rows, kThreads / lanes, column);
+    }
   }
 }

@@ -115,6 +115,12 @@ __device__ __forceinline__ void WriteLseDelta(const Arguments& a, const Sequence
     float delta[kInFlight<kVector>] = {};
     if (a.delta.base == nullptr) {
       Dots<kVector>(a, seq, head, i0 + first, rows, column, delta);
+      if (a.dim_vo > 8 * lanes) {
+        float more[kInFlight<kVector>];
+        Dots<kVector>(a, seq, head, i0 + first, rows, column + 8 * lanes, more);
+#pragma unroll
+        for (int n = 0; n < kInFlight<kVector>; ++n) delta[n] += more[n];
+      }
       for (int distance = lanes / 2; distance > 0; distance /= 2) {
 #pragma unroll
         for (float& sum : delta) sum += __shfl_xor_sync(~0u, sum, distance);

@@ -12,9 +12,10 @@
 //                     so that S and dP take few registers next to dK and dV.
 //   p_ds_in_smem = 1  P and dS pass through shared memory, and the warps share keys and dims of dK
 //                     and dV: for dims above 64, where dK and dV of 32 keys exceed a warp's
-//                     registers.
-//   split_dk_dv       half of the warps accumulate dV, the others dK, of 64 keys each, so that each
-//                     fragment feeds more products.
+//                     registers. Small tiles of dims above 256 leave scores to the first
+//                     warps, and one stage is loaded while dQ is computed.
+//   split_dk_dv       half of the warps accumulate dV, the others dK, of up to 64 keys each, so
+//                     that each fragment feeds more products.
 //   split_s_dp        likewise S and dP are computed by different warps.
 // dQ of each step is added to dq_accum in global memory (passes/backward_postprocess.cu converts
 // it); deterministic: in the order of dq_semaphore. bias_gradient: dS is added to dbias_accum
@@ -63,6 +64,7 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
   const unsigned ds_tile = base + kShared.ds;
   const int score_key = context.key;
   const int score_query = context.query;
+  if (kScoringWarps < kWarps && Warp() >= kScoringWarps) return;
   KvFragments kv;
   kv.Load(k_tile, v_tile, score_key);
 #pragma unroll 1
@@ -194,22 +196,32 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       __syncthreads();  // dS (and P) of all keys are stored, and so are the sums of the last step
       semaphore.Release();
       pipeline.LoadScoreInputs(a, context, next_head, window + next_tile, next_head < head_end);
-      pipeline.LoadOf<1>(a, next_head, window + next_tile, 0, next_head < head_end);
+      const auto load_next = [&] {
+        pipeline.LoadOf<1>(a, next_head, window + next_tile, 0, next_head < head_end);
+      };
+      if constexpr (!kPDsInSmem) load_next();
       ptx::CopyCommit();
       if constexpr (kPDsInSmem) AccumulateDkDv(base, q_tile, dout_tile, dk, dv);
+      if constexpr (kPDsInSmem && kStages == 1) {
+        __syncthreads();  // Q and dO of all warps have been read
+        load_next();
+      }
       if (dq_accum != nullptr) {
         float* const accum = reinterpret_cast<float*>(dq_accum + i0 * (kDimQk * 4ll) +
                                                       head * a.dq_accum.stride_head);
-        DqTile dq;
-        MultiplyDq(base + kShared.ds, base + kShared.k, dq);
-        if (semaphore.enabled()) {
-          // The later tiles of keys that see the queries come first.
-          semaphore.Acquire(
-              a.dq_semaphore + (1ll * seq.idx * a.heads_q + head) * tiles.num_tiles() + window +
-                  tile,
-              static_cast<unsigned>(tiles.NumKeyTiles(window + tile) - 1 - block.tile_idx));
+#pragma unroll 1
+        for (int first_dim = 0; first_dim < kDqDims; first_dim += kDqDimsAtOnce) {
+          DqTile dq;
+          MultiplyDq(base + kShared.ds, base + kShared.k, first_dim, dq);
+          if (semaphore.enabled() && first_dim == 0) {
+            // The later tiles of keys that see the queries come first.
+            semaphore.Acquire(
+                a.dq_semaphore + (1ll * seq.idx * a.heads_q + head) * tiles.num_tiles() + window +
+                    tile,
+                static_cast<unsigned>(tiles.NumKeyTiles(window + tile) - 1 - block.tile_idx));
+          }
+          AddDq(accum, seq.len_q - i0, first_dim, dq);
         }
-        AddDq(accum, seq.len_q - i0, dq);
       }
       head = next_head;
       tile = next_tile;

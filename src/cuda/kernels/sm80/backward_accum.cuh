@@ -7,10 +7,11 @@
 
 namespace sm80::backward {
 
-// Part of dQ = dS K of the block's keys: a warp's queries and dims of the tile. The thread index is
-// re-read each time, because dK and dV leave no registers to keep values derived from it.
+// Part of dQ = dS K of the block's keys: a warp's queries and dims of the tile, from `first_dim` of
+// the warp's. The thread index is re-read each time, because dK and dV leave no registers to keep
+// values derived from it.
 constexpr int kDqBlocksM = kDqQueries / 16;
-constexpr int kDqBlocksN = kDqDims / 8;
+constexpr int kDqBlocksN = kDqDimsAtOnce / 8;
 using DqTile = float[kDqBlocksM][kDqBlocksN][4];
 
 __device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
@@ -44,13 +45,14 @@ __device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile,
   }
 }
 
-__device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
+__device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, int first_dim,
+                                           DqTile& dq) {
   if constexpr (kF32) return MultiplyDqF32(ds_tile, k_tile, dq);
   const int thread = ptx::RereadThreadIdx();
   const int lane = thread % 32;
   const int query = thread / 32 % kDqWarps * kDqQueries;
-  const int dim = thread / 32 / kDqWarps * kDqDims;
-  constexpr bool kFoldsChunk = IsPowerOfTwo(kDqDims);
+  const int dim = thread / 32 / kDqWarps * kDqDims + first_dim;
+  constexpr bool kFoldsChunk = IsPowerOfTwo(kDqDimsAtOnce);
   const auto ds_lane = FragmentLane<kTileQ>::ColumnsFirst(lane).StartingAt(query / 8);
   const auto k_lane = FragmentLane<kDimQk>::RowsFirst(lane).StartingAt(kFoldsChunk ? dim / 8 : 0);
 #pragma unroll
@@ -66,10 +68,11 @@ __device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, Dq
 
 // Adds dq to the accumulators of the tile's queries; `num_queries` of them exist. The scale is
 // applied later.
-__device__ __forceinline__ void AddDq(float* accum, int num_queries, const DqTile& dq) {
+__device__ __forceinline__ void AddDq(float* accum, int num_queries, int first_dim,
+                                      const DqTile& dq) {
   const int thread = ptx::RereadThreadIdx();
   const int query = thread / 32 % kDqWarps * kDqQueries;
-  const int dim = thread / 32 / kDqWarps * kDqDims;
+  const int dim = thread / 32 / kDqWarps * kDqDims + first_dim;
   accum += query * kDimQk + dim * 16 + thread % 32 * 4;
 #pragma unroll
   for (int m = 0; m < kDqBlocksM; ++m) {

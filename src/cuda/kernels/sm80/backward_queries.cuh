@@ -142,7 +142,7 @@ class QueryPipeline {
           exists);
     }
     if constexpr (kHasBias || kHasMask) {
-      if (wanted) {
+      if (wanted && (kScoringWarps == kWarps || Warp() < kScoringWarps)) {
         const int i = tile * kTileQ + context.query;
         if constexpr (kHasBias) {
           BiasTile::Load(context.bias, a.bias,

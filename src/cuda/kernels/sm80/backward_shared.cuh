@@ -16,6 +16,15 @@ struct BackwardSplit {
   bool operator==(const BackwardSplit&) const = default;
 };
 
+// Keys and queries of a warp's scores.
+constexpr int BackwardScoreKeys(int tile_kv, int warps, bool p_ds_in_smem) {
+  return !p_ds_in_smem ? tile_kv / warps : tile_kv < 64 ? 16 : 32;
+}
+constexpr int BackwardScoreQueries(int tile_q, int tile_kv, int warps, bool p_ds_in_smem) {
+  const int queries = tile_q * (tile_kv / BackwardScoreKeys(tile_kv, warps, p_ds_in_smem)) / warps;
+  return p_ds_in_smem && queries < 16 ? 16 : queries;
+}
+
 // Offsets in bytes; tiles begin at multiples of 128.
 struct BackwardShared {
   int k = 0;          // [tile_kv][dim_qk]; after the loop dK, then dV overlay all tiles

@@ -31,13 +31,15 @@ constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
 
 // Scores: a warp computes kScoreKeys x kScoreQueries of a tile, kChunk queries at a time.
 constexpr int kChunk = config::chunk;
-constexpr int kScoreKeys = kPDsInSmem ? 32 : kTileKv / kWarps;
+constexpr int kScoreKeys = attn::device::BackwardScoreKeys(kTileKv, kWarps, kPDsInSmem);
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
-constexpr int kScoreQueries = kTileQ / (kWarps / kScoreWarps);
+constexpr int kScoreQueries = attn::device::BackwardScoreQueries(kTileQ, kTileKv, kWarps, kPDsInSmem);
+// The first warps have all scores of small tiles.
+constexpr int kScoringWarps = kScoreWarps * (kTileQ / kScoreQueries);
 constexpr int kBlocksS = kScoreKeys / 16;
 constexpr int kBlocksN = kChunk / 8;  // accumulators of 8 queries
 // dK and dV: a warp has kOutKeys keys and a part of the dims.
-constexpr int kOutKeys = kSplitDkDv ? 64 : kPDsInSmem ? 32 : kScoreKeys;
+constexpr int kOutKeys = kSplitDkDv ? (kTileKv < 64 ? kTileKv : 64) : kPDsInSmem ? 32 : kScoreKeys;
 constexpr int kOutWarps = kTileKv / kOutKeys;
 constexpr int kOutParts = kWarps / kOutWarps / (kSplitDkDv ? 2 : 1);
 constexpr int kPartQk = kDimQk / kOutParts;
@@ -47,6 +49,9 @@ constexpr int kBlocksM = kOutKeys / 16;
 constexpr int kDqWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  // along the queries
 constexpr int kDqQueries = kTileQ / kDqWarps;
 constexpr int kDqDims = kDimQk / (kWarps / kDqWarps);
+// Dims of a warp's dQ that are computed at once: 64 registers of a thread above dim 256.
+constexpr int kDqDimsAtOnce = kDimQk > 256 ? 2048 / kDqQueries : kDqDims;
+static_assert(kDqDims % kDqDimsAtOnce == 0);
 static_assert(kScoreKeys % 16 == 0 && kScoreQueries % kChunk == 0 && kDqQueries % 16 == 0);
 static_assert(kChunk == 16 || kChunk == 32);
 static_assert(kTileKv * (kSplitDkDv ? 2 : 1) * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <=
@@ -67,7 +72,7 @@ using Scores = float[kBlocksS][kBlocksN][4];
 constexpr int kFragments = kF32 ? kBlocksN * kParts : kBlocksN / 2;
 using Fragments = unsigned[kFragments][kBlocksS][4];
 static_assert(!kF32 || (!kPDsInSmem && config::kv_in_registers == 0));
-static_assert(kStages == 2 || (kStages == 1 && !kPDsInSmem));
+static_assert(kStages == 1 || kStages == 2);
 template <int dims>
 using Accumulator = float[kBlocksM][dims / 8][4];
 
