@@ -32,8 +32,7 @@ int score_keys_of(const Tiles& tiles) {
   return device::BackwardScoreKeys(tiles.tile_kv, tiles.warps, tiles.p_ds_in_smem);
 }
 int score_queries_of(const Tiles& tiles) {
-  return device::BackwardScoreQueries(tiles.tile_q, tiles.tile_kv, tiles.warps,
-                                      tiles.p_ds_in_smem);
+  return device::BackwardScoreQueries(tiles.tile_q, tiles.tile_kv, tiles.warps, tiles.p_ds_in_smem);
 }
 
 // Why split_dk_dv and split_s_dp are not possible; "" if they are.
@@ -211,8 +210,7 @@ int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles) {
 
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts) {
   const int dim = std::max(shape.dim_qk, shape.dim_vo);
-  if (dim > kMaxValueDim &&
-      shared_bytes_of(shape, kWideBiasGradient) <= facts.shared_per_block) {
+  if (dim > kMaxValueDim && shared_bytes_of(shape, kWideBiasGradient) <= facts.shared_per_block) {
     return kWideBiasGradient;
   }
   for (const BiasGradientTiles& tiles : kBiasGradient) {

@@ -69,8 +69,8 @@ __device__ __forceinline__ void WriteRanges(const Arguments& a, const Sequence& 
   }
 }
 
-// This lane's part of dot(dout, o), over its 8 columns, of rows i, i + rows, ... Nothing outside
-// the sequence is read.
+// This lane's part of dot(dout, o), over 8 columns, of rows i, i + rows, ...; added to `dots`
+// unless kVector. Nothing outside the sequence is read.
 template <bool kVector>
 __device__ __forceinline__ void Dots(const Arguments& a, const Sequence& seq, int head, int i,
                                      int rows, int column, float (&dots)[kInFlight<kVector>]) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void Dots(const Arguments& a, const Sequence& seq, in
       LoadChunk(a.o, RowAddress(a.o, seq.idx, row, head), column, dim, o);
       LoadChunk(a.dout, RowAddress(a.dout, seq.idx, row, head), column, dim, dout);
     }
-    dots[n] = 0.0f;
+    if (kVector) dots[n] = 0.0f;
 #pragma unroll
     for (int e = 0; e < 8; ++e) dots[n] = fmaf(o[e], dout[e], dots[n]);
   }
@@ -114,12 +114,13 @@ __device__ __forceinline__ void WriteLseDelta(const Arguments& a, const Sequence
   for (int first = row_in_step; first - row_in_step < end; first += kInFlight<kVector> * rows) {
     float delta[kInFlight<kVector>] = {};
     if (a.delta.base == nullptr) {
-      Dots<kVector>(a, seq, head, i0 + first, rows, column, delta);
-      if (a.dim_vo > 8 * lanes) {
-        float more[kInFlight<kVector>];
-        Dots<kVector>(a, seq, head, i0 + first, rows, column + 8 * lanes, more);
-#pragma unroll
-        for (int n = 0; n < kInFlight<kVector>; ++n) delta[n] += more[n];
+      if constexpr (kVector) {
+        Dots<kVector>(a, seq, head, i0 + first, rows, column, delta);
+      } else {
+#pragma unroll 1
+        for (int from = column; from < a.dim_vo; from += 8 * lanes) {
+          Dots<kVector>(a, seq, head, i0 + first, rows, from, delta);
+        }
       }
       for (int distance = lanes / 2; distance > 0; distance /= 2) {
 #pragma unroll
@@ -159,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
   const Sequence seq = SequenceOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_q)));
   if (head == 0) WriteRanges(a, seq, tile, tiles);
-  if (a.o.vector != 0 && a.dout.vector != 0) {
+  // A lane has 8 columns of a row, and more above dim 256, in turn.
+  if (a.o.vector != 0 && a.dout.vector != 0 && a.dim_vo <= 8 * LanesOfRow(a.dim_vo)) {
     WriteLseDelta<true>(a, seq, head, tile * kTileQ);
   } else {
     WriteLseDelta<false>(a, seq, head, tile * kTileQ);

@@ -33,7 +33,8 @@ constexpr attn::device::BackwardShared kShared = attn::device::BackwardSharedOf(
 constexpr int kChunk = config::chunk;
 constexpr int kScoreKeys = attn::device::BackwardScoreKeys(kTileKv, kWarps, kPDsInSmem);
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
-constexpr int kScoreQueries = attn::device::BackwardScoreQueries(kTileQ, kTileKv, kWarps, kPDsInSmem);
+constexpr int kScoreQueries =
+    attn::device::BackwardScoreQueries(kTileQ, kTileKv, kWarps, kPDsInSmem);
 // The first warps have all scores of small tiles.
 constexpr int kScoringWarps = kScoreWarps * (kTileQ / kScoreQueries);
 constexpr int kBlocksS = kScoreKeys / 16;

@@ -16,13 +16,14 @@ template <int kRows, int kColumns, int kBytes>
 struct BiasMaskTile {
   static constexpr int kRowBytes = kColumns * kBytes;
   static constexpr int kChunks = kRowBytes / 16;
+  static constexpr int kLanes = kRows * kChunks < 32 ? kRows * kChunks : 32;  // that load
+  static_assert((kChunks & (kChunks - 1)) == 0 && (kRows * kChunks) % kLanes == 0);
   // Rows that share 128 bytes share a swizzle.
   static constexpr int kShare = kChunks >= 8 ? 1 : 8 / kChunks;
-  static_assert((kChunks & (kChunks - 1)) == 0 && kRows * kChunks % 32 == 0);
 
-  static constexpr int kElements = 16 / kBytes;              // per chunk
-  static constexpr int kSide = kChunks < 32 ? kChunks : 32;  // lanes per row
-  static constexpr int kStep = 32 / kSide;                   // rows loaded per pass
+  static constexpr int kElements = 16 / kBytes;                      // per chunk
+  static constexpr int kSide = kChunks < kLanes ? kChunks : kLanes;  // lanes per row
+  static constexpr int kStep = kLanes / kSide;                       // rows loaded per pass
 
   __device__ static __forceinline__ unsigned At(int row, int column) {
     const unsigned chunk = static_cast<unsigned>(column * kBytes / 16);
@@ -36,6 +37,7 @@ struct BiasMaskTile {
   __device__ static __forceinline__ void Load(unsigned to, const ScoreTensor& tensor,
                                               const char* from, int rows, int columns) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (kLanes < 32 && lane >= kLanes) return;
     if (tensor.vector != 0 && rows >= kRows && columns >= kColumns) {
       from += lane / kSide * tensor.stride_q + lane % kSide * 16;
 #pragma unroll
@@ -48,7 +50,7 @@ struct BiasMaskTile {
       return;
     }
 #pragma unroll 1
-    for (int n = lane; n < kRows * kChunks; n += 32) {
+    for (int n = lane; n < kRows * kChunks; n += kLanes) {
       const int row = n / kChunks;
       const int column = n % kChunks * kElements;
       const int there = row < rows ? columns - column : 0;
