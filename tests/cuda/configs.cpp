@@ -31,6 +31,7 @@
 
 #include "bench/cells.hpp"
 #include "bench/shipped.hpp"
+#include "core/names.hpp"
 #include "cuda/aot.hpp"
 #include "cuda/host/architectures.hpp"
 #include "cuda/host/hash.hpp"
@@ -42,7 +43,7 @@ namespace attn::cuda::test {
 namespace {
 
 // Configs of one architecture for the case list in every type and the benchmark. The list alone
-// needs at most 439 (plan_test.cpp).
+// needs at most 440 (plan_test.cpp).
 constexpr std::size_t kMostConfigs = 447;
 // In addition, of the kernels whose sources begin with these words.
 constexpr std::pair<std::string_view, std::size_t> kMostConfigsOf[] = {{"sm80/decode.cu", 145},
@@ -297,15 +298,20 @@ std::size_t print_problems(const std::vector<Job>& jobs, const std::vector<Outco
   return failed;
 }
 
-// The numbers of the element types, then "90 sm80/forward.cu alibi=0 ..." for each Config, in the
-// order in which calls need them, so that a line stays a kernel's when its constants are renamed.
+// The numbers of the element types and precisions, then "90 sm80/forward.cu alibi=0 ..." for each
+// Config, in the order in which calls need them, so that a line stays a kernel's when its constants
+// are renamed.
 int list_configs(const Options& options) {
   std::printf("types");
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::f8e4m3,
                             DType::f8e5m2, DType::i32, DType::u8, DType::i8}) {
     std::printf(" %s=%d", to_string(dtype), static_cast<int>(dtype));
   }
-  std::printf(" none=%d\n", static_cast<int>(DType::none));
+  std::printf(" none=%d", static_cast<int>(DType::none));
+  for (const Precision precision : {Precision::tf32x3, Precision::tf32, Precision::ieee}) {
+    std::printf(" %s=%d", core::name_of(precision), static_cast<int>(precision));
+  }
+  std::printf("\n");
   const std::vector<CacheRequest::Call> calls = bench::shipped_calls();
   for (const int capability : options.architectures) {
     const DeviceFacts* facts = typical_facts(capability);

@@ -38,10 +38,10 @@ int score_queries_of(const Tiles& tiles) {
 // Why split_dk_dv and split_s_dp are not possible; "" if they are.
 std::string split_misfit(const Shape& shape, const Tiles& tiles) {
   if (shape.dim_qk != shape.dim_vo) return "dK and dV by different warps are of the same dims";
-  const int keys = std::min(tiles.tile_kv, 64);
+  const int keys = shape.dim_qk > kMaxValueDim ? std::min(tiles.tile_kv, 64) : 64;
   const int parts = tiles.tile_kv % keys == 0 ? tiles.warps / (tiles.tile_kv / keys) / 2 : 0;
   if (parts == 0 || shape.dim_qk % (16 * parts) != 0) {
-    return "half of the warps share out up to 64 keys and whole 16 dims";
+    return "half of the warps share out 64 keys and whole 16 dims";
   }
   if (tiles.split_s_dp && (score_queries_of(tiles) != 16 || tiles.chunk != 16)) {
     return "S and dP by different warps are of 16 queries each";
