@@ -154,35 +154,6 @@ TEST(CudaPlan, EntriesThatSequencesShare) {
   EXPECT_EQ(backward("batch=6 bias=b/3qk", FamilyChoice::automatic).workspace.dbias_accum.bytes, 0);
 }
 
-// Above dim 256 a backward's block has the keys whose dk and dv its registers hold.
-TEST(CudaPlan, WideBackwards) {
-  const auto plan_of = [](const std::string& options, const DeviceFacts& facts) {
-    const Problem problem =
-        parse_problem("dtype=bf16 dim_qk=512 dim_vo=300 len_q=99 len_kv=99 " + options);
-    return make_plan(Pass::backward, problem, facts);
-  };
-  struct Expected {
-    int capability, tile_q, tile_kv, warps, split_s_dp;
-  };
-  for (const Expected& expected :
-       {Expected{90, 64, 32, 8, 1}, Expected{80, 32, 32, 8, 1}, Expected{120, 32, 16, 4, 0}}) {
-    const DeviceFacts& facts = *typical_facts(expected.capability);
-    const core::Result<CudaPlan> planned = plan_of("causal", facts);
-    ASSERT_TRUE(planned.ok()) << planned.reason();
-    const Config& config = planned.value().kernels[planned.value().main].config;
-    EXPECT_EQ(config.get("dim_qk"), 512);
-    EXPECT_EQ(config.get("dim_vo"), 512);
-    EXPECT_EQ(config.get("stages"), 1);
-    EXPECT_EQ(config.get("tile_q"), expected.tile_q) << facts.name;
-    EXPECT_EQ(config.get("tile_kv"), expected.tile_kv) << facts.name;
-    EXPECT_EQ(config.get("warps"), expected.warps) << facts.name;
-    EXPECT_EQ(config.get("split_s_dp"), expected.split_s_dp) << facts.name;
-    // The least shared memory has no place for a bias.
-    EXPECT_EQ(plan_of("bias=hqk dtype_bias=f32 mask=qk dbias softcap", facts).ok(),
-              expected.capability != 120);
-  }
-}
-
 // What a kernel is launched with is what its Config was compiled for.
 void expect_consistent(const CudaPlan& plan, const std::string& what) {
   ASSERT_GE(plan.num_kernels, 1u) << what;

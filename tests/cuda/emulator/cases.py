@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs cases of the family sm90 on the emulator of CUDA kernels.
+"""Runs cases of the family sm90, and of sm80 above dim 256, on the emulator of CUDA kernels.
 
 usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--list]
 
@@ -403,7 +403,22 @@ F8 = (
     ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16400 dim_qk=128 dim_vo=128"),
     ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16500 dim_qk=64 dim_vo=64 causal"),
 )
-PASSES = (("forward", FORWARD), ("backward", BACKWARD))
+# Backwards of dims above 256, which the family sm80 computes.
+WIDE = (
+    ("", "heads_q=2 heads_kv=1 len_q=130 len_kv=100 dim_qk=320 dim_vo=512 causal deterministic"),
+    (
+        "lengths=varied softcap=5",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=90 len_kv=100"
+        " dim_qk=512 dim_vo=264 softcap dropout window_left=40",
+    ),
+    (
+        "lengths=varied",
+        "batch=4 heads_q=2 heads_kv=1 len_q=70 len_kv=100 dim_qk=512 dim_vo=512 bias=b/2hqk"
+        " dtype_bias=bf16 mask=b/4qk dbias lengths_q lengths_kv causal",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=66 len_kv=70 dim_qk=321 dim_vo=511 bias=k dbias accumulate"),
+)
+PASSES = (("forward", FORWARD), ("backward", BACKWARD), ("backward", WIDE))
 
 
 def cases() -> list[str]:
@@ -412,7 +427,8 @@ def cases() -> list[str]:
     for attention_pass, listed in PASSES:
         for data, problem in listed:
             for dtype in ("bf16", "f16"):
-                head = f"{attention_pass} name=sm90 seed={len(found) + 1} {data}".rstrip()
+                name = "wide" if listed is WIDE else "sm90"
+                head = f"{attention_pass} name={name} seed={len(found) + 1} {data}".rstrip()
                 found.append(f"{head} : dtype={dtype} {problem}")
     types = ("f8e4m3", "f8e5m2")
     for data, problem in F8:
@@ -439,9 +455,10 @@ def run(attn: Path, case: str, seed: int) -> bool:
         print(f"FAILED with seed {seed}: {case}\n  no end in {TIMEOUT_SECONDS} s", flush=True)
         return False
     # The expected kernel ran. With a bias, the forward of sm90 exceeds shared memory, and the plan
-    # uses sm80.
+    # uses sm80, as above dim 256.
     attention_pass = case.split()[0]
     sm80 = attention_pass == "forward" and "bias=" in case and "dtype=f8" not in case
+    sm80 |= "name=wide " in case
     kernel = f"attn_{attention_pass}" + ("" if sm80 else "_sm90")
     passed = (
         done.returncode == 0

@@ -73,6 +73,17 @@ core::Status set_value_slices(const ParameterSources& from, std::span<KernelLaun
   return {};
 }
 
+std::string no_tiles(Pass pass, const Problem& p, const DeviceFacts& facts) {
+  const std::string device = "cuda:" + std::to_string(facts.ordinal) + ", " + to_string(facts) +
+                             ", with " + std::to_string(facts.shared_per_block) +
+                             " bytes of shared memory for a block";
+  if (pass == Pass::backward && is_wide(p) && p.bias.given) {
+    return "no tiles of the backward with a bias and head dims above 256 fit " + device +
+           "; without a bias they do";
+  }
+  return "no tiles fit " + device;
+}
+
 std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (facts.capability() < kLeastCapability) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
@@ -203,11 +214,7 @@ class Sm80 final : public Family {
     }
     const Shape shape = shape_of(pass, problem);
     const auto tiles = choose_tiles(shape, facts);
-    if (!tiles) {
-      return Planned::none("no tiles fit cuda:" + std::to_string(facts.ordinal) + ", " +
-                           to_string(facts) + ", with " + std::to_string(facts.shared_per_block) +
-                           " bytes of shared memory for a block");
-    }
+    if (!tiles) return Planned::none(no_tiles(pass, problem, facts));
     const bool element_access = access == core::Access::element;
     if (pass == Pass::backward) {
       return plan_backward(problem, shape, *tiles, facts, element_access);

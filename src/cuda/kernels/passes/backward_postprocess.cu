@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
   const int b = static_cast<int>(heads / static_cast<unsigned>(a.heads_q));
   const bool plain = a.dq.vector != 0 && a.accumulate == 0 && a.nonfinite_count == nullptr;
-  const int lanes = LanesOfRow(a.dim_qk);
+  const int lanes = a.dim_qk > 256 ? 64 : LanesOfRow(a.dim_qk);
   const long long row = 1ll * tile * kRows + static_cast<int>(threadIdx.x) / lanes;
   if (plain && a.packed_q == 0 && a.dq.type != config::f32) {
     const int row0 = tile * kRows + static_cast<int>(threadIdx.x) / 32 * 16;
@@ -144,13 +144,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     return;
   }
-#pragma unroll 1
-  for (int column = static_cast<int>(threadIdx.x) % lanes * 8; column < a.dim_qk;
-       column += 8 * lanes) {
-    if (plain) {
-      ConvertRows<true>(a, b, head, row, num_rows, kThreads / lanes, column);
-    } else {
-      ConvertRows<false>(a, b, head, row, num_rows, kThreads / lanes, column);
-    }
+  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
+  if (column >= a.dim_qk) return;
+  if (plain) {
+    ConvertRows<true>(a, b, head, row, num_rows, kThreads / lanes, column);
+  } else {
+    ConvertRows<false>(a, b, head, row, num_rows, kThreads / lanes, column);
   }
 }

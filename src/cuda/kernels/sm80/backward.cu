@@ -202,26 +202,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       if constexpr (!kPDsInSmem) load_next();
       ptx::CopyCommit();
       if constexpr (kPDsInSmem) AccumulateDkDv(base, q_tile, dout_tile, dk, dv);
-      if constexpr (kPDsInSmem && kStages == 1) {
-        __syncthreads();  // Q and dO of all warps have been read
-        load_next();
-      }
+      if constexpr (kPDsInSmem && kStages == 1) __syncthreads();  // all warps have read Q and dO
+      if constexpr (kPDsInSmem) load_next();
       if (dq_accum != nullptr) {
         float* const accum = reinterpret_cast<float*>(dq_accum + i0 * (kDimQk * 4ll) +
                                                       head * a.dq_accum.stride_head);
-#pragma unroll 1
-        for (int first_dim = 0; first_dim < kDqDims; first_dim += kDqDimsAtOnce) {
-          DqTile dq;
-          MultiplyDq(base + kShared.ds, base + kShared.k, first_dim, dq);
-          if (semaphore.enabled() && first_dim == 0) {
-            // The later tiles of keys that see the queries come first.
-            semaphore.Acquire(
-                a.dq_semaphore + (1ll * seq.idx * a.heads_q + head) * tiles.num_tiles() + window +
-                    tile,
-                static_cast<unsigned>(tiles.NumKeyTiles(window + tile) - 1 - block.tile_idx));
-          }
-          AddDq(accum, seq.len_q - i0, first_dim, dq);
-        }
+        AddDqOfTile(base, accum, seq.len_q - i0, [&] {
+          if (!semaphore.enabled()) return;
+          // The later tiles of keys that see the queries come first.
+          semaphore.Acquire(
+              a.dq_semaphore + (1ll * seq.idx * a.heads_q + head) * tiles.num_tiles() + window +
+                  tile,
+              static_cast<unsigned>(tiles.NumKeyTiles(window + tile) - 1 - block.tile_idx));
+        });
       }
       head = next_head;
       tile = next_tile;

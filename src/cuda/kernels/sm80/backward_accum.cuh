@@ -85,6 +85,20 @@ __device__ __forceinline__ void AddDq(float* accum, int num_queries, int first_d
   }
 }
 
+// dQ of a tile of queries and the block's keys, added to the sums at `accum` once `acquire`
+// returns.
+template <class Acquire>
+__device__ __forceinline__ void AddDqOfTile(unsigned base, float* accum, int num_queries,
+                                            const Acquire& acquire) {
+#pragma unroll 1
+  for (int first_dim = 0; first_dim < kDqDims; first_dim += kDqDimsAtOnce) {
+    DqTile dq;
+    MultiplyDq(base + kShared.ds, base + kShared.k, first_dim, dq);
+    if (first_dim == 0) acquire();
+    AddDq(accum, num_queries, first_dim, dq);
+  }
+}
+
 // Adds ds of kChunk queries from `query` to dbias_accum.
 __device__ __forceinline__ void AddDbias(const Arguments& a, const ScoreContext& context,
                                          const Sequence& seq, int head, int query,
