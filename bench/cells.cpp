@@ -74,6 +74,21 @@ DType parse_dtype(const std::string& name) {
   throw std::invalid_argument("type '" + name + "' is none of f32, f16, bf16, f64, f8e4m3, f8e5m2");
 }
 
+void add_masks(DType dtype, Pass pass, OptionList& list, std::vector<Cell>& out) {
+  const Extent of_pairs{.given = true, .batch = false, .head = false, .q = true, .kv = true};
+  list.add("mask", kOption, false, kOption, [of_pairs](Cell& c) { c.problem.mask = of_pairs; });
+  list.add("mask-documents16", kLongRow, false, {16, 12, 12, 256, 64}, [of_pairs](Cell& c) {
+    c.problem.mask = of_pairs;
+    c.mask_fill = MaskFill::documents;
+    c.documents = 16;
+  });
+  list.add("mask-causal", kOption, false, kOption, [of_pairs](Cell& c) {
+    c.problem.mask = of_pairs;
+    c.mask_fill = MaskFill::causal;
+  });
+  out.back().against = std::make_shared<const Cell>(plain_cell(kOption, dtype, pass, true));
+}
+
 void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
   OptionList list(dtype, pass, "", out);
   const auto add = [&list](const char* option, bool causal, auto change) {
@@ -106,9 +121,7 @@ void add_options(DType dtype, Pass pass, std::vector<Cell>& out) {
     c.problem.dropout = true;
     c.dropout_p = 0.1;
   });
-  add("mask", false, [](Cell& c) {
-    c.problem.mask = {.given = true, .batch = false, .head = false, .q = true, .kv = true};
-  });
+  add_masks(dtype, pass, list, out);
   add("bias", false, [dtype](Cell& c) {
     c.problem.bias = {.given = true, .batch = false, .head = true, .q = true, .kv = true};
     c.problem.dtype_bias = dtype;

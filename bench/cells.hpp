@@ -10,6 +10,10 @@
 
 namespace attn::bench {
 
+// What a mask [queries, keys] hides: a quarter of the pairs at random, all but equal documents, or
+// what causal hides.
+enum class MaskFill { random, documents, causal };
+
 struct Cell {
   std::string name;   // "option/softcap/bf16/fwd"; unique
   std::string suite;  // plain, options, decode, pair
@@ -17,7 +21,9 @@ struct Cell {
   Problem problem;
 
   // How the tensors are filled beyond hashed normal numbers.
-  std::int64_t documents = 0;         // number of equal documents in kv_begin (and kv_end if on)
+  // Number of equal documents in kv_begin (and kv_end if on), or in the mask.
+  std::int64_t documents = 0;
+  MaskFill mask_fill = MaskFill::random;
   std::vector<std::int64_t> lengths;  // len_* or cu_len_* of each sequence; empty = the largest
   double softcap = 0.0;
   double dropout_p = 0.0;

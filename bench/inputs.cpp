@@ -49,6 +49,18 @@ void in_parallel(std::int64_t count, Body body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+void fill_mask(const Cell& cell, const TensorView& mask) {
+  auto* at = static_cast<std::uint8_t*>(mask.address());
+  const std::int64_t documents = std::max<std::int64_t>(cell.documents, 1);
+  const std::int64_t size = (mask.shape[3] + documents - 1) / documents;
+  for (std::int64_t i = 0; i < mask.shape[2]; ++i) {
+    for (std::int64_t j = 0; j < mask.shape[3]; ++j, ++at) {
+      const bool seen = cell.mask_fill == MaskFill::causal ? j <= i : j / size == i / size;
+      *at = seen ? 1 : 0;
+    }
+  }
+}
+
 }  // namespace
 
 void Inputs::Free::operator()(void* memory) const {
@@ -178,6 +190,7 @@ void Inputs::make_options(const Cell& cell) {
   };
   if (p.bias.given) arguments.bias = extent(p.bias, p.bias_type(), Fill::normal);
   if (p.mask.given) arguments.mask = extent(p.mask, DType::u8, Fill::mask);
+  if (p.mask.given && cell.mask_fill != MaskFill::random) fill_mask(cell, arguments.mask);
   if (p.sink) arguments.sinks = make(statistics(p), {p.heads_q}, Fill::normal);
   if (p.alibi) {
     arguments.alibi_slopes = make(statistics(p), {p.heads_q}, Fill::zeros);

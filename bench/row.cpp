@@ -40,6 +40,8 @@ json options_of(const Cell& cell) {
   flag("dsink", p.dsink);
   if (p.dropout) out["dropout"] = cell.dropout_p;
   extent("mask", p.mask);
+  if (cell.mask_fill == MaskFill::causal) out["mask_fill"] = "causal";
+  if (cell.mask_fill == MaskFill::documents) out["mask_fill"] = "documents";
   extent("bias", p.bias);
   if (p.bias.given) out["bias_type"] = to_string(p.bias_type());
   flag("dbias", p.dbias);

@@ -232,6 +232,34 @@ TEST(Order, StreamingEqualsOneBlock) {
   }
 }
 
+// A mask that hides whole tiles of keys, and the same pairs hidden by causal.
+TEST(Order, CausalAsAMaskEqualsCausal) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const std::int64_t len : {90, 333}) {
+      Context context(threads_of(2));
+      Arena arena;
+      Problem causal = plain_problem(dtype, len, len);
+      causal.causal = true;
+      const Arguments a = make_layer(arena, causal);
+      forward(context, causal, a);
+      backward(context, causal, a);
+      Problem masked = plain_problem(dtype, len, len);
+      masked.mask = {true, false, false, true, true};
+      const Arguments b = make_layer(arena, masked);
+      const auto n = static_cast<std::uint64_t>(len);
+      fill_all(b.mask, [n](std::uint64_t at) { return at % n <= at / n % n ? 1.0 : 0.0; });
+      forward(context, masked, b);
+      backward(context, masked, b);
+      const double bound = dtype == DType::bf16 ? 0x1p-7 : close(dtype);
+      EXPECT_LE(difference(b.o, a.o), bound);
+      EXPECT_LE(difference(b.lse, a.lse), bound);
+      EXPECT_LE(difference(b.dq, a.dq), bound);
+      EXPECT_LE(difference(b.dk, a.dk), bound);
+      EXPECT_LE(difference(b.dv, a.dv), bound);
+    }
+  }
+}
+
 TEST(Rope, AndItsInverseAreTheIdentity) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const Rope style : {Rope::half, Rope::interleaved}) {

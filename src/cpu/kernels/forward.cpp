@@ -131,6 +131,12 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
     const std::int64_t rows = std::min(config.strip_rows, count - strip);
     KeySpan span = Ops::SpanOf(x.rows + strip, rows, j0, keys);
     if (span.keys == 0) continue;
+    NextScores next{config.strip_rows, j0, keys};
+    if (strip + config.strip_rows >= count) {
+      next = {-strip, j0 + config.tile_kv,
+              std::min(config.tile_kv, entry.len_kv - j0 - config.tile_kv)};
+    }
+    if (!ops.Sees(entry, span, next, strip, rows)) continue;
     const bool paged = call.problem.page_size > 0;
     if (!loaded) {
       ops.LoadKeys(entry, head_kv, j0, keys);
@@ -140,11 +146,6 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
       loaded = true;
     }
     if (paged) span.missing = x.missing + span.first;
-    NextScores next{config.strip_rows, j0, keys};
-    if (strip + config.strip_rows >= count) {
-      next = {-strip, j0 + config.tile_kv,
-              std::min(config.tile_kv, entry.len_kv - j0 - config.tile_kv)};
-    }
     ops.AttendStrip(entry, span, next, strip, rows);
   }
 }

@@ -70,6 +70,49 @@ HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T
   }
 }
 
+// What the gradients of a row of scores are computed from.
+template <class T>
+struct GradientRow {
+  T scale;  // of x.s
+  T lse;
+  T delta;
+  const std::uint8_t* random = nullptr;  // null: no dropout
+  bool of_raw = false;                   // through softcap
+};
+
+// s = drop * P, dp = gradient, for the row's `cols` pairs.
+template <bool kHidden, class T>
+HWY_INLINE void MakeGradientRow(const Call& call, const GradientRow<T>& row, std::int64_t cols,
+                                const RowVisible& visible, const T* HWY_RESTRICT tanh,
+                                T* HWY_RESTRICT s, T* HWY_RESTRICT dp) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const auto factor = hn::Set(d, kept_factor<T>(call));
+  const auto scale = hn::Set(d, row.scale);
+  const auto lse = hn::Set(d, row.lse);
+  const auto delta = hn::Set(d, row.delta);
+  for (std::int64_t c = 0; c < cols; c += kLanes) {
+    auto prob = ExpKeepNan(d, hn::MulSub(hn::Load(d, s + c), scale, lse));
+    if constexpr (kHidden) prob = hn::IfThenElseZero(VisibleLanes(d, visible, c), prob);
+    auto dropped = prob;
+    auto grad = hn::Load(d, dp + c);
+    if (row.random != nullptr) {
+      const auto kept = KeptLanes(d, row.random + c, call.numbers.dropout_threshold);
+      dropped = hn::IfThenElseZero(kept, hn::Mul(prob, factor));
+      grad = hn::IfThenElseZero(kept, hn::Mul(grad, factor));
+    }
+    grad = hn::Mul(prob, hn::Sub(grad, delta));
+    if (row.of_raw) {
+      const auto t = hn::Load(d, tanh + c);
+      grad = hn::Mul(grad, hn::NegMulAdd(t, t, hn::Set(d, T(1))));
+    }
+    // A hidden pair has no gradient even where dP or its score is not finite.
+    grad = hn::IfThenZeroElse(hn::Eq(prob, hn::Zero(d)), grad);
+    hn::Store(dropped, d, s + c);
+    hn::Store(grad, d, dp + c);
+  }
+}
+
 // For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the
 // raw product (of the score itself where `of_score`).
 template <class T>
@@ -88,36 +131,26 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
   const std::uint8_t* random =
       p.dropout ? DropoutBytes(call, entry, x.rows + row0, count, span.j0, cols, x.random)
                 : nullptr;
-
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  const auto factor = hn::Set(d, kept_factor<T>(call));
+  const bool raw = softmax_takes_raw(call);
+  RowVisible visible;
   for (std::int64_t r = 0; r < count; ++r) {
+    const TileRow& row = x.rows[row0 + r];
     T* s = x.s + r * cols;
     T* dp = x.dp + r * cols;
-    PrefetchScores(call, entry, x.rows[row0 + r], next);
-    ScoreRow<T>(call, entry, x.rows[row0 + r], span, s, x.tanh, x.row_buffer);
-    const auto lse = hn::Set(d, x.lse[row0 + r]);
-    const auto delta = hn::Set(d, x.delta[row0 + r]);
-    for (std::int64_t c = 0; c < cols; c += kLanes) {
-      const auto prob = ExpKeepNan(d, hn::Sub(hn::Load(d, s + c), lse));
-      auto dropped = prob;
-      auto grad = hn::Load(d, dp + c);
-      if (p.dropout) {
-        const auto kept =
-            KeptLanes(d, random + r * kDropoutRow + c, call.numbers.dropout_threshold);
-        dropped = hn::IfThenElseZero(kept, hn::Mul(prob, factor));
-        grad = hn::IfThenElseZero(kept, hn::Mul(grad, factor));
-      }
-      grad = hn::Mul(prob, hn::Sub(grad, delta));
-      if (p.softcap && !of_score) {
-        const auto t = hn::Load(d, x.tanh + c);
-        grad = hn::Mul(grad, hn::NegMulAdd(t, t, hn::Set(d, T(1))));
-      }
-      // A hidden pair has no gradient even where dP or its score is not finite.
-      grad = hn::IfThenZeroElse(hn::Eq(prob, hn::Zero(d)), grad);
-      hn::Store(dropped, d, s + c);
-      hn::Store(grad, d, dp + c);
+    PrefetchScores(call, entry, row, next);
+    if (raw) {
+      FindRowVisible(call, entry, row, span, visible);
+    } else {
+      ScoreRow<T>(call, entry, row, span, s, x.tanh, x.row_buffer);
+    }
+    const GradientRow<T> of{raw ? static_cast<T>(call.numbers.scale) : T(1), x.lse[row0 + r],
+                            x.delta[row0 + r],
+                            random == nullptr ? nullptr : random + r * kDropoutRow,
+                            call.numbers.softcap > 0.0 && !of_score};
+    if (visible.all) {
+      MakeGradientRow<false>(call, of, cols, visible, x.tanh, s, dp);
+    } else {
+      MakeGradientRow<true>(call, of, cols, visible, x.tanh, s, dp);
     }
   }
 }

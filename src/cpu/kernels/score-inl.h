@@ -17,49 +17,11 @@
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/rows-inl.h"
 #include "cpu/kernels/tile.hpp"
-#include "cpu/kernels/tile_ops/bf16_engine.hpp"
+#include "cpu/kernels/visible-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// The keys that a strip is computed against: [j0, j0 + keys), which are columns first... of the
-// loaded tile. Rows of scores are `cols` wide, whole vectors; columns past `keys` are hidden.
-struct KeySpan {
-  std::int64_t j0 = 0;
-  std::int64_t keys = 0;
-  std::int64_t cols = 0;
-  std::int64_t first = 0;
-  const std::uint8_t* missing = nullptr;  // [keys] non-zero: no page; null: all are there
-};
-
-// The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, cut at multiples of
-// kStep, by default whole cache lines; no keys when none does. What is left out is neither computed
-// nor masked.
-template <class T, std::int64_t kStep = static_cast<std::int64_t>(64 / sizeof(T))>
-HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_t j0,
-                            std::int64_t keys) {
-  const core::KeyRange seen = seen_by(rows, count, j0, j0 + keys);
-  if (seen.empty()) return {};
-  const std::int64_t first = (seen.begin - j0) / kStep * kStep;
-  const std::int64_t width = seen.end - j0 - first;
-  return {j0 + first, width, round_up(width, kStep), first, nullptr};
-}
-
-// The columns of the span that a row sees, but for what bias, mask and missing pages hide.
-HWY_INLINE core::KeyRange SeenColumns(const TileRow& row, const KeySpan& span) {
-  const std::int64_t begin = std::clamp<std::int64_t>(row.keys.begin - span.j0, 0, span.cols);
-  return {begin,
-          std::clamp<std::int64_t>(std::min(row.keys.end - span.j0, span.keys), begin, span.cols)};
-}
-
-// Hides the columns that a row doesn't see.
-template <class T>
-HWY_INLINE void HideOutside(core::KeyRange seen, std::int64_t cols, T* HWY_RESTRICT s) {
-  constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  std::fill(s, s + seen.begin, kHidden);
-  std::fill(s + seen.end, s + cols, kHidden);
-}
 
 // Whether a softmax that applies a scale > 0 by itself can take raw products: the largest belongs
 // to the largest score, and what is hidden is -inf before the scale too.
@@ -163,83 +125,6 @@ HWY_INLINE void CapRow(const Call& call, std::int64_t cols, T* HWY_RESTRICT s,
   }
 }
 
-// Hides the columns of [begin, end) whose byte is 0, or is not 0 where `hidden` says so.
-template <bool kHiddenWhereSet, class T>
-HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t begin,
-                            std::int64_t end, T* HWY_RESTRICT s) {
-  constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  std::int64_t c = begin;
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (sizeof(T) == 4) {
-    const hn::ScalableTag<T> d;
-    const hn::RebindToSigned<decltype(d)> d32;
-    const hn::Rebind<std::uint8_t, decltype(d)> d8;
-    constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const auto hidden = hn::Set(d, kHidden);
-    for (; c + kLanes <= end; c += kLanes) {
-      const auto byte = hn::PromoteTo(d32, hn::LoadU(d8, bytes + c));
-      const auto is_zero = hn::RebindMask(d, hn::Eq(byte, hn::Zero(d32)));
-      const auto score = hn::LoadU(d, s + c);
-      hn::StoreU(kHiddenWhereSet ? hn::IfThenElse(is_zero, score, hidden)
-                                 : hn::IfThenElse(is_zero, hidden, score),
-                 d, s + c);
-    }
-  }
-#endif
-  for (; c < end; ++c) s[c] = (bytes[c] != 0) == kHiddenWhereSet ? kHidden : s[c];
-}
-
-// What a row sees of a span: a range of its columns, but for what mask and missing pages hide.
-HWY_INLINE Bf16SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& row,
-                              const KeySpan& span) {
-  const core::KeyRange seen = SeenColumns(row, span);
-  Bf16SeenRow of{seen.begin, seen.end, nullptr, span.missing};
-  if (!call.mask.given() || seen.empty()) return of;
-  of.mask = reinterpret_cast<const std::uint8_t*>(
-      pair_address(call.mask, entry.b, row.head, row.i, span.j0));
-  if (call.mask.stride_kv != 0) return of;
-  if (*of.mask == 0) of.end = of.begin;
-  of.mask = nullptr;
-  return of;
-}
-
-// Hides what the row doesn't see: by mask, missing pages, and ranges of keys.
-template <class T>
-HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row,
-                        const KeySpan& span, T* HWY_RESTRICT s) {
-  const Bf16SeenRow seen = SeenOf(call, entry, row, span);
-  if (seen.mask != nullptr) HideByBytes<false>(seen.mask, seen.begin, seen.end, s);
-  if (seen.missing != nullptr) HideByBytes<true>(seen.missing, seen.begin, seen.end, s);
-  HideOutside({seen.begin, seen.end}, span.cols, s);
-}
-
-// Which pairs of a strip are visible, as a bf16 engine reads it. No words where all are, or where
-// scores hide them: options then write -inf (HideRow). `any`: whether the strip sees anything.
-struct StripVisible {
-  Bf16Visible visible;
-  bool any = true;
-};
-inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine& engine,
-                                             const Entry& entry, const TileRow* rows,
-                                             std::int64_t count, const KeySpan& span,
-                                             std::uint32_t* words) {
-  bool all = !call.mask.given() && span.missing == nullptr && span.keys == span.cols;
-  for (std::int64_t r = 0; all && r < count; ++r) {
-    all = rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
-  }
-  if (all) return {};
-  constexpr std::int64_t kRows = 16;
-  Bf16SeenRow seen[kRows];
-  const std::int64_t row_words = span.cols / kVisibleBits;
-  StripVisible found{{words, row_words}, false};
-  for (std::int64_t r = 0; r < count; r += kRows) {
-    const std::int64_t some = std::min(kRows, count - r);
-    for (std::int64_t n = 0; n < some; ++n) seen[n] = SeenOf(call, entry, rows[r + n], span);
-    found.any = engine.find_visible(seen, some, span.cols, words + r * row_words) || found.any;
-  }
-  return found;
-}
-
 // The pairs whose bias and mask are needed next: rows `rows_ahead` further, keys [j0, j0 + keys).
 struct NextScores {
   std::int64_t rows_ahead = 0;
@@ -302,26 +187,33 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   HideRow(call, entry, row, span, s);
 }
 
-template <class T>
-HWY_INLINE T RowMax(const T* HWY_RESTRICT s, std::int64_t cols) {
+// The largest visible value; -inf if none is visible.
+template <bool kHidden, class T>
+HWY_INLINE T RowMax(const T* HWY_RESTRICT s, std::int64_t cols, const RowVisible& visible) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  auto largest = hn::Load(d, s);
-  for (std::int64_t c = kLanes; c < cols; c += kLanes) {
-    largest = hn::Max(largest, hn::Load(d, s + c));
+  const auto least = hn::Set(d, -std::numeric_limits<T>::infinity());
+  auto largest = least;
+  for (std::int64_t c = 0; c < cols; c += kLanes) {
+    auto value = hn::Load(d, s + c);
+    if constexpr (kHidden) value = hn::IfThenElse(VisibleLanes(d, visible, c), value, least);
+    largest = hn::Max(largest, value);
   }
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// s = exp(s - shift); returns the sum.
-template <class T>
-HWY_INLINE T ExpRow(T* HWY_RESTRICT s, T shift, std::int64_t cols) {
+// s = exp(factor s - shift), 0 where hidden; returns the sum.
+template <bool kHidden, class T>
+HWY_INLINE T ExpRow(T* HWY_RESTRICT s, T factor, T shift, std::int64_t cols,
+                    const RowVisible& visible) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   auto sum = hn::Zero(d);
+  const auto scale = hn::Set(d, factor);
   const auto subtract = hn::Set(d, shift);
   for (std::int64_t c = 0; c < cols; c += kLanes) {
-    const auto p = ExpKeepNan(d, hn::Sub(hn::Load(d, s + c), subtract));
+    auto p = ExpKeepNan(d, hn::MulSub(hn::Load(d, s + c), scale, subtract));
+    if constexpr (kHidden) p = hn::IfThenElseZero(VisibleLanes(d, visible, c), p);
     sum = hn::Add(sum, p);
     hn::Store(p, d, s + c);
   }

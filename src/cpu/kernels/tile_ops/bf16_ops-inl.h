@@ -85,6 +85,11 @@ class Bf16Ops {
     return SeenSpan<float, kPackedDepth>(rows, count, j0, keys);
   }
 
+  // AttendStrip finds out, with the bits that it needs.
+  static bool Sees(const Entry&, const KeySpan&, const NextScores&, std::int64_t, std::int64_t) {
+    return true;
+  }
+
   void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
     if (packed_.k != nullptr) {
       const std::int64_t tile = packed_.tile_idx(call_.problem, config_, entry.b, head, j0);

@@ -62,6 +62,15 @@ class FloatOps {
     return SeenSpan<T>(rows, count, j0, keys);
   }
 
+  // Whether the strip sees anything of the span, asked before its keys are loaded.
+  bool Sees(const Entry& entry, const KeySpan& span, const NextScores& next, std::int64_t row0,
+            std::int64_t count) const {
+    const TileRow* rows = x_.rows + row0;
+    if (MaskLeavesAny(call_, entry, rows, count, span)) return true;
+    for (std::int64_t r = 0; r < count; ++r) PrefetchScores(call_, entry, rows[r], next);
+    return false;
+  }
+
   // Keys and values [j0, j0 + keys) of a key head.
   void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
     const Problem& p = call_.problem;
@@ -96,11 +105,22 @@ class FloatOps {
     const std::uint8_t* random =
         call_.problem.dropout ? DropoutBytes(call_, entry, rows, count, span.j0, cols, x.random)
                               : nullptr;
+    const bool raw = softmax_takes_raw(call_);
+    RowVisible visible;
     for (std::int64_t r = 0; r < count; ++r) {
       T* s = x.s + r * cols;
       PrefetchScores(call_, entry, rows[r], next);
-      ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.row_buffer);
-      SoftmaxRow(s, cols, row0 + r, vo);
+      if (raw) {
+        FindRowVisible(call_, entry, rows[r], span, visible);
+      } else {
+        ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.row_buffer);
+      }
+      const T scale = raw ? static_cast<T>(call_.numbers.scale) : T(1);
+      if (visible.all) {
+        SoftmaxRow<false>(s, scale, cols, row0 + r, visible);
+      } else {
+        SoftmaxRow<true>(s, scale, cols, row0 + r, visible);
+      }
       if (random != nullptr) DropRow(call_, random + r * kDropoutRow, cols, s);
     }
     Gemm<T>(
@@ -108,22 +128,25 @@ class FloatOps {
   }
 
  private:
-  void SoftmaxRow(T* s, std::int64_t cols, std::int64_t row, std::int64_t vo) {
+  // s: products, `scale` times which are the scores.
+  template <bool kHidden>
+  void SoftmaxRow(T* s, T scale, std::int64_t cols, std::int64_t row, const RowVisible& visible) {
     constexpr T kNothing = -std::numeric_limits<T>::infinity();
     const hn::ScalableTag<T> d;
     T& row_max = x_.row_max[row];
     T& row_sum = x_.row_sum[row];
-    const T tile_max = RowMax(s, cols);
+    const T tile_max = scale * RowMax<kHidden>(s, cols, visible);
     const T largest = tile_max > row_max ? tile_max : row_max;
     // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
     const T shift = largest == kNothing ? T(0) : largest;
     if (!(largest == row_max)) {
       const T rescale = hn::GetLane(ExpKeepNan(d, hn::Set(d, row_max - shift)));
+      const std::int64_t vo = padded<T>(call_.problem.dim_vo);
       row_sum *= rescale;
       ScaleRow(x_.o + row * vo, rescale, vo);
       row_max = largest;
     }
-    row_sum += ExpRow(s, shift, cols);
+    row_sum += ExpRow<kHidden>(s, scale, shift, cols, visible);
   }
 
   const Call& call_;
