@@ -142,6 +142,11 @@ class Tuner {
     report(group, choices, found);
     tune_use(context_, first.pass, first.problem, choices[found.best], device_);
     if (!options_.print_table || choices[found.best].empty()) return;
+    if (key.starts_with("sm90")) {
+      std::printf("  Tiles{%s};  // %.3fx: %s\n", fields_of(choices[found.best]).c_str(),
+                  found.gain, key.c_str());
+      return;
+    }
     std::printf("  Rule{.largest_dim = %lld, .tiles = {%s}, .reason = \"%.3fx\"},  // %s\n",
                 static_cast<long long>(std::max(first.problem.dim_qk, first.problem.dim_vo)),
                 fields_of(choices[found.best]).c_str(), found.gain, key.c_str());

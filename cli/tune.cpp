@@ -66,7 +66,7 @@ Command add_tune(CLI::App& root) {
       ->type_name("N");
   app.add_flag_callback("--dry-run", [&o] { o.keep = false; }, "keep nothing");
   app.add_flag("--print-table", o.print_table,
-               "print rules for src/cuda/families/sm80/heuristics.cpp");
+               "print the tiles as C++ for the families' heuristics");
   return [options] { return tune(*options); };
 }
 

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "cuda/families/sm80/tuned.hpp"
+#include "cuda/families/tuned.hpp"
 #include "cuda/host/architectures.hpp"
 #include "cuda/operations.hpp"
 
@@ -19,7 +19,7 @@ std::optional<DeviceFacts> facts_for(int capability) {
   if (const Driver* driver = Driver::get(reason)) {
     for (int ordinal = 0; ordinal < driver->num_devices(); ++ordinal) {
       DeviceFacts facts;
-      if (sm80::tuned_facts(*driver, ordinal, facts).ok() && facts.capability() == capability) {
+      if (tuned_facts(*driver, ordinal, facts).ok() && facts.capability() == capability) {
         return facts;
       }
     }

@@ -9,8 +9,8 @@
 
 #include "cuda/aot.hpp"
 #include "cuda/call.hpp"
-#include "cuda/families/sm80/search_space.hpp"
-#include "cuda/families/sm80/tuned.hpp"
+#include "cuda/families/candidates.hpp"
+#include "cuda/families/tuned.hpp"
 #include "cuda/host/scratch.hpp"
 #include "cuda/operations.hpp"
 
@@ -27,7 +27,7 @@ std::string describe_machine(const Driver& driver) {
   }
   text += ", CUDA driver " + version_text(driver.version());
   if (status.ok()) {
-    const sm80::Tuned& tuned = sm80::Tuned::of(facts->name);
+    const Tuned& tuned = Tuned::of(facts->name);
     if (tuned.size() > 0) {
       text += ", tiles of " + std::to_string(tuned.size()) + " kernels by attn tune";
     }
@@ -39,16 +39,18 @@ std::string describe_machine(const Driver& driver) {
   return text + ", NVRTC " + version_text(nvrtc->version());
 }
 
-// The tuner's tiles are those of sm80: another family that runs the problem would not use them.
-core::Status has_tiles_to_tune(Pass pass, const Problem& problem, const DeviceFacts& facts) {
+// The family that runs the problem, if it has tiles to tune.
+core::Status family_to_tune(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                            const Family*& family) {
   const core::Result<CudaPlan> plan =
       make_plan(pass, problem, facts, core::Access::tma, family_choice());
   if (!plan.ok()) return core::Status::unsupported("cuda: tune: " + plan.reason());
-  const std::string family = plan.value().family_name;
-  if (family == "sm80") return {};
-  return core::Status::unsupported("cuda: tune: the kernels of " + family +
-                                   ", which runs this problem, have no tiles to tune; accepted "
-                                   "problems that sm80 runs, or ATTN_CUDA_FAMILY=sm80");
+  family = plan.value().family;
+  if (!family->tune_key(pass, problem).empty()) return {};
+  return core::Status::unsupported(std::string("cuda: tune: the kernels of ") + family->name() +
+                                   ", which runs this " + to_string(pass) +
+                                   ", have no tiles to tune; accepted problems that sm80 runs, or "
+                                   "ATTN_CUDA_FAMILY=sm80");
 }
 
 class CudaBackend final : public core::Backend {
@@ -142,50 +144,47 @@ class CudaBackend final : public core::Backend {
                                  "; accepted a folder that can be written");
   }
 
-  core::Status tune_key(Pass pass, const Problem& problem, const core::Executor&,
+  core::Status tune_key(Pass pass, const Problem& problem, const core::Executor& executor,
                         std::string& key) const override {
-    key = sm80::to_string(sm80::shape_of(pass, problem));
-    return {};
+    DeviceFacts facts;
+    const Family* family = nullptr;
+    core::Status status = facts_of(executor.ordinal, facts);
+    if (status.ok()) status = family_to_tune(pass, problem, facts, family);
+    if (status.ok()) key = family->tune_key(pass, problem);
+    return status;
   }
   core::Status tune_candidates(Pass pass, const Problem& problem, const core::Executor& executor,
                                std::vector<TuneCandidate>& candidates) const override {
     DeviceFacts facts;
+    const Family* family = nullptr;
     core::Status status = facts_of(executor.ordinal, facts);
-    if (status.ok()) status = has_tiles_to_tune(pass, problem, facts);
+    if (status.ok()) status = family_to_tune(pass, problem, facts, family);
     if (!status.ok()) return status;
     std::string reason;
     Binaries& binaries = Modules::of(*Driver::get(reason), executor.cache_dir).binaries();
-    std::vector<sm80::Candidate> compiled;
-    status = sm80::compile_candidates(pass, problem, facts, binaries, 0, compiled);
-    for (const sm80::Candidate& one : compiled)
-      candidates.push_back({to_string(one.tiles), one.flaw});
-    return status;
+    return compile_candidates(*family, pass, problem, facts, binaries, 0, candidates);
   }
   core::Status tune_use(Pass pass, const Problem& problem, const std::string& tiles,
                         const core::Executor& executor) const override {
     DeviceFacts facts;
+    const Family* family = nullptr;
     core::Status status = facts_of(executor.ordinal, facts);
-    if (status.ok()) status = has_tiles_to_tune(pass, problem, facts);
+    if (status.ok()) status = family_to_tune(pass, problem, facts, family);
     if (!status.ok()) return status;
-    const sm80::Shape shape = sm80::shape_of(pass, problem);
-    const std::optional<sm80::Tiles> parsed = sm80::parse_tiles(tiles);
-    if (!parsed && !tiles.empty()) {
-      return core::Status::invalid("cuda: tune_use: tiles: found '" + tiles +
-                                   "'; accepted as of tune_candidates()");
+    const std::string why = tiles.empty() ? "" : family->tune_misfit(pass, problem, tiles, facts);
+    if (!why.empty()) {
+      return core::Status::invalid("cuda: tune_use: tiles: found '" + tiles + "': " + why +
+                                   "; accepted as of tune_candidates()");
     }
-    if (parsed) {
-      const std::string why = sm80::misfit(shape, *parsed, facts);
-      if (!why.empty()) return core::Status::invalid("cuda: tune_use: " + tiles + ": " + why);
-    }
-    sm80::Tuned::of(facts.name).use(shape, parsed);
+    Tuned::of(facts.name).use(family->tune_key(pass, problem), tiles);
     return {};
   }
   core::Status tune_store(const core::Executor& executor, std::string& path) const override {
     DeviceFacts facts;
     core::Status status = facts_of(executor.ordinal, facts);
     if (!status.ok()) return status;
-    path = sm80::Tuned::of(facts.name).path();
-    return sm80::Tuned::of(facts.name).store();
+    path = Tuned::of(facts.name).path();
+    return Tuned::of(facts.name).store();
   }
 
  private:
@@ -197,7 +196,7 @@ class CudaBackend final : public core::Backend {
     std::string reason;
     const Driver* driver = Driver::get(reason);
     if (driver == nullptr) return core::Status::unsupported("cuda: " + reason);
-    return sm80::tuned_facts(*driver, ordinal, facts);
+    return tuned_facts(*driver, ordinal, facts);
   }
 };
 

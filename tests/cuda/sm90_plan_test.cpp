@@ -8,6 +8,7 @@
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/family.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
+#include "cuda/families/sm90/forward_tiles.hpp"
 #include "facts.hpp"
 #include "harness/case.hpp"
 

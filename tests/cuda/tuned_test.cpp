@@ -1,12 +1,15 @@
 // Tiles that were measured: which are worth it, what is kept of them, and that plans take them.
-#include "cuda/families/sm80/tuned.hpp"
+#include "cuda/families/tuned.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "cuda/families/candidates.hpp"
 #include "cuda/families/make_plan.hpp"
+#include "cuda/families/sm80/plan.hpp"
 #include "cuda/families/sm80/search_space.hpp"
+#include "cuda/families/sm80/tiles_text.hpp"
 #include "facts.hpp"
 #include "folder.hpp"
 
@@ -51,7 +54,7 @@ TEST(CudaTuned, PlansTakeWhatWasMeasured) {
   facts.tuned = &tuned;
   const Shape shape = shape_of(Pass::forward, kProblem);
   ASSERT_NE(choose_tiles(shape, facts), kTiles);
-  tuned.use(shape, kTiles);
+  tuned.use(to_string(shape), to_string(kTiles));
   EXPECT_EQ(choose_tiles(shape, facts), kTiles);
   const CudaPlan plan = plan_of_sm80(facts);
   EXPECT_EQ(plan.summary().tile_kv, 32);
@@ -60,25 +63,25 @@ TEST(CudaTuned, PlansTakeWhatWasMeasured) {
   softcap.softcap = true;
   EXPECT_NE(choose_tiles(shape_of(Pass::forward, softcap), facts), kTiles) << "of another shape";
   // What does not fit (a file of another version) is passed over.
-  tuned.use(shape, Tiles{128, 32, 8, 2, 9, false});
+  tuned.use(to_string(shape), to_string(Tiles{128, 32, 8, 2, 9, false}));
   EXPECT_EQ(plan_of_sm80(facts).kernels[0], table.kernels[0]);
-  tuned.use(shape, std::nullopt);
+  tuned.use(to_string(shape), "");
   EXPECT_EQ(tuned.size(), 0u);
   EXPECT_EQ(plan_of_sm80(facts).kernels[0], table.kernels[0]);
 }
 
 TEST(CudaTuned, IsKeptPerDevice) {
   const Folder folder;
-  const Shape shape = shape_of(Pass::forward, kProblem);
+  const std::string shape = to_string(shape_of(Pass::forward, kProblem));
   Tuned first(folder.path(), "NVIDIA H200");
   EXPECT_EQ(first.problem(), "");
   EXPECT_EQ(first.path(), folder.path() + "/cuda/tuned-NVIDIA_H200.txt");
-  first.use(shape, kTiles);
+  first.use(shape, to_string(kTiles));
   const core::Status stored = first.store();
   ASSERT_TRUE(stored.ok()) << stored.message;
   const Tuned second(folder.path(), "NVIDIA H200");
   EXPECT_EQ(second.problem(), "");
-  EXPECT_EQ(second.find(shape), kTiles);
+  EXPECT_EQ(second.find(shape), to_string(kTiles));
   EXPECT_EQ(Tuned(folder.path(), "NVIDIA A100").find(shape), std::nullopt);
 
   const std::string good = read_text(first.path());
@@ -89,8 +92,8 @@ TEST(CudaTuned, IsKeptPerDevice) {
     EXPECT_EQ(read.problem().find(first.path() + " is not used: "), 0u) << read.problem();
     return read.problem().substr(std::min(read.problem().size(), first.path().size() + 14));
   };
-  EXPECT_EQ(problem_of("junk"), "its first line is not 'attn-tuned 4'");
-  EXPECT_EQ(problem_of("attn-tuned 4\ndevice=NVIDIA A100\n"), "it is not of NVIDIA H200");
+  EXPECT_EQ(problem_of("junk"), "its first line is not 'attn-tuned 5'");
+  EXPECT_EQ(problem_of("attn-tuned 5\ndevice=NVIDIA A100\n"), "it is not of NVIDIA H200");
   EXPECT_EQ(problem_of(good + "forward : tile_q=1\n"), "can't read 'forward : tile_q=1'");
   EXPECT_EQ(problem_of(good + "\n"), "can't read ''");
   std::filesystem::remove(first.path());
@@ -130,18 +133,18 @@ TEST(CudaTuned, CandidatesAreCompiled) {
   small.shared_per_sm = 57 << 10;
   small.registers_per_sm = 32768;
   Binaries binaries(Cache(""), 0, nvrtc, "");
-  std::vector<Candidate> candidates;
+  std::vector<TuneCandidate> candidates;
   const core::Status status =
-      compile_candidates(Pass::forward, kProblem, small, binaries, 0, candidates);
+      compile_candidates(family(), Pass::forward, kProblem, small, binaries, 0, candidates);
   ASSERT_TRUE(status.ok()) << status.message;
   ASSERT_FALSE(candidates.empty());
   bool some = false;
-  for (const Candidate& one : candidates) some = some || one.flaw.empty();
+  for (const TuneCandidate& one : candidates) some = some || one.flaw.empty();
   EXPECT_TRUE(some) << candidates[0].flaw;
   // Where nothing can be compiled, that is the answer.
   Binaries none(Cache(""), 0, nullptr, "no NVRTC");
   candidates.clear();
-  EXPECT_EQ(compile_candidates(Pass::forward, kProblem, small, none, 0, candidates).code,
+  EXPECT_EQ(compile_candidates(family(), Pass::forward, kProblem, small, none, 0, candidates).code,
             ErrorCode::unsupported);
 }
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "cuda/host/launch.hpp"
 #include "cuda/host/plan.hpp"
@@ -42,6 +44,20 @@ class Family {
                                       std::span<KernelLaunch> /*launches*/,
                                       ParameterMemory& /*memory*/) const {
     return {};
+  }
+
+  // Tuning (attn/tune.hpp), of problems that plan() takes. The key of the choice that problems like
+  // this share; empty: its kernels have no tiles to choose.
+  [[nodiscard]] virtual std::string tune_key(Pass, const Problem&) const { return {}; }
+  // The tiles worth measuring, which fit the device by the model of tune_misfit(); as text.
+  [[nodiscard]] virtual std::vector<std::string> tune_candidates(Pass, const Problem&,
+                                                                 const DeviceFacts&) const {
+    return {};
+  }
+  // Why these tiles can't be taken on the device; empty where they can.
+  [[nodiscard]] virtual std::string tune_misfit(Pass, const Problem&, const std::string& /*tiles*/,
+                                                const DeviceFacts&) const {
+    return "no tiles to choose";
   }
 
  protected:

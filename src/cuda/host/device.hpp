@@ -9,9 +9,7 @@
 
 namespace attn::cuda {
 
-namespace sm80 {
 class Tuned;
-}
 
 // The facts that plans and compilation are pure functions of. Sizes in bytes.
 struct DeviceFacts {
@@ -26,8 +24,8 @@ struct DeviceFacts {
   std::int64_t shared_per_block = 0;  // with opt-in: what a kernel may ask for, static and dynamic
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
-  // Tiles that were measured on it (families/sm80/tuned.hpp); null: none.
-  const sm80::Tuned* tuned = nullptr;
+  // Tiles that were measured on it (families/tuned.hpp); null: none.
+  const Tuned* tuned = nullptr;
 
   // 90 of 9.0.
   [[nodiscard]] int capability() const { return 10 * major + minor; }

@@ -7,7 +7,8 @@
 
 #include "core/signature.hpp"
 #include "cuda/families/sm80/rules.hpp"
-#include "cuda/families/sm80/tuned.hpp"
+#include "cuda/families/sm80/tiles_text.hpp"
+#include "cuda/families/tuned.hpp"
 #include "cuda/kernels/sm80/backward_shared.cuh"
 #include "cuda/kernels/sm80/bias_gradient_shared.cuh"
 #include "cuda/kernels/sm80/forward_shared.cuh"
@@ -289,8 +290,9 @@ std::span<const Rule> rules_of(bool backward, bool f32) {
 }  // namespace
 
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts) {
-  if (facts.tuned != nullptr) {
-    const auto tuned = facts.tuned->find(shape);
+  if (facts.tuned != nullptr && facts.tuned->size() > 0) {
+    const auto text = facts.tuned->find(to_string(shape));
+    const auto tuned = text ? parse_tiles(*text) : std::nullopt;
     if (tuned && misfit(shape, *tuned, facts).empty()) return tuned;
   }
   const std::span<const Rule> rules =

@@ -17,6 +17,8 @@
 #include "cuda/families/sm80/forward_cache_plan.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/families/sm80/score_config.hpp"
+#include "cuda/families/sm80/search_space.hpp"
+#include "cuda/families/sm80/tiles_text.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
 #include "cuda/kernels/passes/sink_gradient.cuh"
@@ -232,6 +234,24 @@ class Sm80 final : public Family {
     }
     if (from.plan.decode.tiles == 0) return {};
     return set_decode_params(from, launches, memory);
+  }
+
+  std::string tune_key(Pass pass, const Problem& problem) const override {
+    if (!is_wide(problem) && takes_decode(pass, problem)) return {};
+    return to_string(shape_of(pass, problem));
+  }
+  std::vector<std::string> tune_candidates(Pass pass, const Problem& problem,
+                                           const DeviceFacts& facts) const override {
+    std::vector<std::string> list;
+    for (const Tiles& tiles : candidate_tiles(shape_of(pass, problem), facts)) {
+      list.push_back(to_string(tiles));
+    }
+    return list;
+  }
+  std::string tune_misfit(Pass pass, const Problem& problem, const std::string& text,
+                          const DeviceFacts& facts) const override {
+    const std::optional<Tiles> tiles = parse_tiles(text);
+    return tiles ? misfit(shape_of(pass, problem), *tiles, facts) : "can't read the tiles";
   }
 };
 

@@ -1,16 +1,8 @@
 // Tiles worth measuring; see search_space.hpp.
 #include "cuda/families/sm80/search_space.hpp"
 
-#include <utility>
-
-#include "cuda/families/sm80/tuned.hpp"
-#include "cuda/host/occupancy.hpp"
-
 namespace attn::cuda::sm80 {
 namespace {
-
-// Bytes of a thread, stored and loaded: a few outside of the loops cost less than smaller tiles do.
-constexpr int kMostSpilled = 512;
 
 constexpr device::BackwardSplit kSplits[] = {
     {}, {true, false, false}, {true, true, false}, {true, true, true}};
@@ -67,42 +59,6 @@ std::vector<Tiles> candidate_tiles(const Shape& shape, const DeviceFacts& facts)
     }
   }
   return list;
-}
-
-core::Status compile_candidates(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                                Binaries& binaries, int threads, std::vector<Candidate>& out) {
-  const Shape shape = shape_of(pass, problem);
-  Tuned tuned("", facts.name);
-  DeviceFacts with = facts;
-  with.tuned = &tuned;
-  std::vector<CudaPlan> plans;
-  std::vector<Config> configs;
-  for (const Tiles& tiles : candidate_tiles(shape, facts)) {
-    tuned.use(shape, tiles);
-    core::Result<CudaPlan> plan =
-        family().plan(pass, problem, with, core::best_access(pass, problem));
-    if (!plan.ok()) return core::Status::unsupported("cuda: " + plan.reason());
-    out.push_back({tiles, ""});
-    plans.push_back(std::move(plan).value());
-    for (const KernelSpec& spec : plans.back().specs()) configs.push_back(spec.config);
-  }
-  // One that does not compile is a flaw of its own, unless none does.
-  core::Status status = binaries.get_all(configs, facts.capability(), threads);
-  bool some = status.ok();
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    for (const KernelSpec& spec : plans[i].specs()) {
-      const Binary* binary = nullptr;
-      const core::Status one = binaries.get(spec.config, facts.capability(), binary);
-      some = some || one.ok();
-      if (!out[i].flaw.empty()) continue;
-      if (!one.ok()) {
-        out[i].flaw = one.message.substr(0, one.message.find('\n'));
-      } else if (!binary->log.empty()) {  // from the disk: not known
-        out[i].flaw = flaw_of(read_resources(binary->log), spec, facts, kMostSpilled);
-      }
-    }
-  }
-  return some ? core::Status{} : status;
 }
 
 }  // namespace attn::cuda::sm80

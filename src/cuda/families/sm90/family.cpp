@@ -8,6 +8,7 @@
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/forward_params.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
+#include "cuda/families/sm90/forward_tuning.hpp"
 
 namespace attn::cuda::sm90 {
 namespace {
@@ -41,6 +42,23 @@ class Sm90 final : public Family {
                               ParameterMemory& memory) const override {
     if (from.plan.pass == Pass::backward) return set_backward_params(from, launches, memory);
     return set_forward_params(from, launches, memory);
+  }
+
+  std::string tune_key(Pass pass, const Problem& problem) const override {
+    return pass == Pass::forward ? tuning_key(problem) : "";
+  }
+  std::vector<std::string> tune_candidates(Pass, const Problem& problem,
+                                           const DeviceFacts& facts) const override {
+    std::vector<std::string> list;
+    for (const Tiles& tiles : candidate_tiles(problem, facts)) list.push_back(to_string(tiles));
+    return list;
+  }
+  std::string tune_misfit(Pass, const Problem& problem, const std::string& text,
+                          const DeviceFacts& facts) const override {
+    std::optional<Tiles> tiles = parse_tiles(text);
+    if (!tiles) return "can't read the tiles";
+    tiles->dim = rounded_dim(problem);
+    return misfit(problem, *tiles, facts);
   }
 };
 

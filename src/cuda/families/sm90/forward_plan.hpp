@@ -12,10 +12,6 @@ namespace attn::cuda::sm90 {
 inline constexpr const char* kForwardEntry = "attn_forward_sm90";
 inline constexpr const char* kCounterEntry = "attn_tile_counter";
 
-// As in kernels/sm90/forward_config.cuh.
-enum Schedule { kStatic, kPaired, kDynamic };
-enum Lengths { kNoLengths, kPadded, kPacked };
-
 // Tiles of queries per head, for the longest sequence, and of all heads.
 struct TileCounts {
   std::int64_t q_tiles = 0;

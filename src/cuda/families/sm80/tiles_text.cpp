@@ -1,17 +1,10 @@
-// Measured tiles; see tuned.hpp.
-#include "cuda/families/sm80/tuned.hpp"
+// Shapes and tiles as text; see tiles_text.hpp.
+#include "cuda/families/sm80/tiles_text.hpp"
 
-#include <map>
-#include <memory>
-#include <mutex>
-
-#include "cuda/host/cache.hpp"
 #include "tuned/tiles_text.hpp"
 
 namespace attn::cuda::sm80 {
 namespace {
-
-constexpr int kVersion = 4;  // of Shape and Tiles as text
 
 // The fields in addition to the pass, in the order in which they are written.
 template <class Visit>
@@ -58,38 +51,6 @@ std::string to_string(const Tiles& tiles) {
 
 std::optional<Tiles> parse_tiles(const std::string& text) {
   return tuned::parse_tiles_text<Tiles>(text, [](const auto& visit) { visit_tiles(visit); });
-}
-
-Tuned::Tuned(const std::string& root, std::string device)
-    : file_({root, "cuda", std::move(device), kVersion},
-            [](const std::string& tiles) { return parse_tiles(tiles).has_value(); }) {}
-
-Tuned& Tuned::of(const std::string& device) {
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::string, std::unique_ptr<Tuned>>;  // plans may be made late
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Tuned>& tuned = all[device];
-  if (tuned == nullptr) tuned = std::make_unique<Tuned>(Cache::default_root(), device);
-  return *tuned;
-}
-
-core::Status tuned_facts(const Driver& driver, int ordinal, DeviceFacts& facts) {
-  const DeviceFacts* known = nullptr;
-  core::Status status = device_facts(driver, ordinal, known);
-  if (!status.ok()) return status;
-  facts = *known;
-  facts.tuned = &Tuned::of(facts.name);
-  return {};
-}
-
-std::optional<Tiles> Tuned::find(const Shape& shape) const {
-  if (file_.size() == 0) return std::nullopt;
-  const std::optional<std::string> found = file_.find(to_string(shape));
-  return found ? parse_tiles(*found) : std::nullopt;
-}
-
-void Tuned::use(const Shape& shape, const std::optional<Tiles>& tiles) {
-  file_.use(to_string(shape), tiles ? to_string(*tiles) : "");
 }
 
 }  // namespace attn::cuda::sm80

@@ -1,21 +1,16 @@
 // Tuned: tiles that were measured on a device (attn::tune_*), which take precedence over the
-// heuristics. Kept in a file for each device, see tuned/tuned_file.hpp.
+// heuristics of every family. Kept in a file for each device, see tuned/tuned_file.hpp. Keys and
+// tiles are texts of the families (Family::tune_key, tune_candidates).
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "core/status.hpp"
-#include "cuda/families/sm80/heuristics.hpp"
+#include "cuda/host/device.hpp"
 #include "tuned/tuned_file.hpp"
 
-namespace attn::cuda::sm80 {
-
-// "forward dim_qk=64 dim_vo=64 bias_bytes=0 mask=0 ..."
-std::string to_string(const Shape& shape);
-// "tile_q=128 tile_kv=64 warps=4 ...", and back; every field has to be there.
-std::string to_string(const Tiles& tiles);
-std::optional<Tiles> parse_tiles(const std::string& text);
+namespace attn::cuda {
 
 class Tuned {
  public:
@@ -24,9 +19,11 @@ class Tuned {
   // The process's, by name of the device; kept for good.
   static Tuned& of(const std::string& device);
 
-  [[nodiscard]] std::optional<Tiles> find(const Shape& shape) const;
-  // For plans made from now on; none: the heuristics choose.
-  void use(const Shape& shape, const std::optional<Tiles>& tiles);
+  [[nodiscard]] std::optional<std::string> find(const std::string& key) const {
+    return file_.find(key);
+  }
+  // For plans made from now on; empty tiles: the heuristics choose.
+  void use(const std::string& key, const std::string& tiles) { file_.use(key, tiles); }
   [[nodiscard]] core::Status store() const { return file_.store(); }
 
   [[nodiscard]] const std::string& path() const { return file_.path(); }  // empty: nowhere
@@ -41,4 +38,4 @@ class Tuned {
 // The facts of a device with the tiles that were measured on it.
 core::Status tuned_facts(const Driver& driver, int ordinal, DeviceFacts& facts);
 
-}  // namespace attn::cuda::sm80
+}  // namespace attn::cuda

@@ -1,0 +1,54 @@
+// Candidates of the tuner; see candidates.hpp.
+#include "cuda/families/candidates.hpp"
+
+#include <utility>
+
+#include "cuda/families/tuned.hpp"
+#include "cuda/host/occupancy.hpp"
+
+namespace attn::cuda {
+namespace {
+
+// Bytes of a thread, stored and loaded: a few outside of the loops cost less than smaller tiles do.
+constexpr int kMostSpilled = 512;
+
+}  // namespace
+
+core::Status compile_candidates(const Family& family, Pass pass, const Problem& problem,
+                                const DeviceFacts& facts, Binaries& binaries, int threads,
+                                std::vector<TuneCandidate>& out) {
+  const std::string key = family.tune_key(pass, problem);
+  Tuned tuned("", facts.name);
+  DeviceFacts with = facts;
+  with.tuned = &tuned;
+  std::vector<CudaPlan> plans;
+  std::vector<Config> configs;
+  for (std::string& tiles : family.tune_candidates(pass, problem, facts)) {
+    tuned.use(key, tiles);
+    core::Result<CudaPlan> plan =
+        family.plan(pass, problem, with, core::best_access(pass, problem));
+    if (!plan.ok()) return core::Status::unsupported("cuda: " + plan.reason());
+    out.push_back({std::move(tiles), ""});
+    plans.push_back(std::move(plan).value());
+    for (const KernelSpec& spec : plans.back().specs()) configs.push_back(spec.config);
+  }
+  // One that does not compile is a flaw of its own, unless none does.
+  core::Status status = binaries.get_all(configs, facts.capability(), threads);
+  bool some = status.ok();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (const KernelSpec& spec : plans[i].specs()) {
+      const Binary* binary = nullptr;
+      const core::Status one = binaries.get(spec.config, facts.capability(), binary);
+      some = some || one.ok();
+      if (!out[i].flaw.empty()) continue;
+      if (!one.ok()) {
+        out[i].flaw = one.message.substr(0, one.message.find('\n'));
+      } else if (!binary->log.empty()) {  // from the disk: not known
+        out[i].flaw = flaw_of(read_resources(binary->log), spec, facts, kMostSpilled);
+      }
+    }
+  }
+  return some ? core::Status{} : status;
+}
+
+}  // namespace attn::cuda

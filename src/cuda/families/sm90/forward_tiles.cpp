@@ -1,0 +1,214 @@
+// Tiles of sm90/forward.cu; see forward_tiles.hpp.
+#include "cuda/families/sm90/forward_tiles.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/signature.hpp"
+#include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/forward_tuning.hpp"
+#include "cuda/families/tuned.hpp"
+#include "cuda/kernels/sm90/forward_shared.cuh"
+
+namespace attn::cuda::sm90 {
+namespace {
+
+// Causal rows of fewer keys leave too little work for large tiles (dim 64), or too little to pay
+// for the counter (dim 128).
+constexpr std::int64_t kShortCausalDim64 = 2048;
+constexpr std::int64_t kShortCausalDim128 = 1024;
+// f8: tensor cores keep about 14 bits of a sum, and cut off the rest with every 32 keys. In rows of
+// more keys than this P V is added up in f32 after every kF8AccumulateTiles tiles (docs: "f8").
+constexpr std::int64_t kF8LongRow = 16384;
+constexpr int kF8AccumulateTiles = 8;
+
+// Measurements: docs/kernels/sm90_forward.md, "Configs and resources" and "Tried".
+constexpr Tiles kDim64{.dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2};
+constexpr Tiles kDim64Short{.dim = 64,
+                            .tile_q = 128,
+                            .tile_kv = 64,
+                            .stages = 3,
+                            .q_stages = 2,
+                            .blocks = 2,
+                            .producer_warp = true};
+constexpr Tiles kDim64Scores{.dim = 64, .tile_q = 192, .tile_kv = 64, .stages = 3, .q_stages = 2};
+// With 128 queries a thread has 232 registers instead of 160: with ranges of keys 71 us instead of
+// 99 (16 documents in 4096 rows, H100). With 192 queries packed lengths and an option together
+// spill 500 to 1100 bytes, ranges of keys and lengths, a bias or a mask 560 to 840.
+constexpr Tiles kDim64Wide{.dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2};
+constexpr Tiles kDim64ScoresWide{
+    .dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 2};
+constexpr Tiles kDim128{
+    .dim = 128, .tile_q = 128, .tile_kv = 128, .stages = 2, .q_stages = 2, .o_columns = 128};
+// Tiles of bias and mask take the second stage of Q.
+constexpr Tiles kDim128Scores{
+    .dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .o_columns = 128};
+// A mask alone: bytes wait in raw stages of 64 queries until they are bits.
+constexpr Tiles kDim64Mask{
+    .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 6};
+constexpr Tiles kDim64MaskWide{
+    .dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 6};
+constexpr Tiles kDim128Mask{.dim = 128,
+                            .tile_q = 128,
+                            .tile_kv = 128,
+                            .stages = 2,
+                            .q_stages = 1,
+                            .o_columns = 128,
+                            .raw_stages = 3};
+constexpr Tiles kDim256Mask{
+    .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1, .raw_stages = 4};
+// O takes 128 registers of a thread and Q 64 KB.
+constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
+
+// f8: half the bytes, one buffer more for V, and P takes half the registers.
+constexpr Tiles kF8Dim64{
+    .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 2};
+constexpr Tiles kF8Dim64Wide{
+    .dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 2};
+constexpr Tiles kF8Dim64Scores{
+    .dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 2, .raw_stages = 2};
+constexpr Tiles kF8Dim128{.dim = 128,
+                          .tile_q = 128,
+                          .tile_kv = 128,
+                          .stages = 3,
+                          .q_stages = 2,
+                          .o_columns = 128,
+                          .raw_stages = 2};
+// Three warpgroups instead of two: faster from 2048 keys on.
+constexpr std::int64_t kF8ManyKeys = 2048;
+constexpr Tiles kF8Dim128Long{.dim = 128,
+                              .tile_q = 192,
+                              .tile_kv = 64,
+                              .stages = 3,
+                              .q_stages = 1,
+                              .o_columns = 128,
+                              .raw_stages = 2};
+constexpr Tiles kF8Dim128Scores{.dim = 128,
+                                .tile_q = 128,
+                                .tile_kv = 64,
+                                .stages = 2,
+                                .q_stages = 1,
+                                .o_columns = 128,
+                                .raw_stages = 2};
+constexpr Tiles kF8Dim256{
+    .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .raw_stages = 2};
+
+bool is_plain_causal(const Problem& p) {
+  return p.causal && is_plain(p);
+}
+
+Tiles f8_tiles_of(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  const bool scores = p.bias.given || p.mask.given;
+  if (dim > 128) return kF8Dim256;
+  if (dim > 64) {
+    if (scores) return kF8Dim128Scores;
+    const bool many_keys = p.len_kv >= kF8ManyKeys && accumulate_tiles(p) == 0;
+    return is_plain(p) && many_keys ? kF8Dim128Long : kF8Dim128;
+  }
+  if (scores) return kF8Dim64Scores;
+  const bool wide = has_row_ranges(p) || accumulate_tiles(p) > 0 ||
+                    (lengths_of(p) == kPacked && (p.softcap || p.alibi || has_left_bound(p)));
+  return wide ? kF8Dim64Wide : kF8Dim64;
+}
+
+Tiles mask_tiles_of(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  if (dim > 128) return kDim256Mask;
+  if (dim > 64) return kDim128Mask;
+  const bool wide = has_row_ranges(p) || lengths_of(p) == kPacked;
+  return wide ? kDim64MaskWide : kDim64Mask;
+}
+
+Tiles tiles_of(const Problem& p) {
+  if (core::is_f8(p.dtype)) return f8_tiles_of(p);
+  if (has_mask_bits(p)) return mask_tiles_of(p);
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  const bool scores = p.bias.given || p.mask.given;
+  if (dim > 128) return kDim256;
+  if (dim > 64) return scores ? kDim128Scores : kDim128;
+  if (scores) return has_row_ranges(p) ? kDim64ScoresWide : kDim64Scores;
+  if (lengths_of(p) == kPacked && (p.softcap || p.dropout || p.alibi || has_left_bound(p))) {
+    return kDim64Wide;
+  }
+  if (has_row_ranges(p)) return kDim64Wide;
+  return is_plain_causal(p) && p.len_kv < kShortCausalDim64 ? kDim64Short : kDim64;
+}
+
+// Rows of equal work need no counter; the counter balances all others. Pairs of a long and a short
+// row tile win in short causal rows of dim 128.
+Schedule schedule_of(const Problem& p, const Tiles& tiles) {
+  const bool equal_rows = !has_left_bound(p) && !has_right_bound(p) && !has_row_ranges(p) &&
+                          lengths_of(p) == kNoLengths;
+  if (equal_rows && tiles.dim > 64) return kStatic;
+  if (is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 &&
+      p.len_kv < kShortCausalDim128) {
+    return kPaired;
+  }
+  return kDynamic;
+}
+
+}  // namespace
+
+bool has_left_bound(const Problem& p) {
+  return p.window_left.has_value();
+}
+bool has_right_bound(const Problem& p) {
+  return p.causal || p.window_right.has_value();
+}
+Lengths lengths_of(const Problem& p) {
+  if (p.layout_q == Layout::packed) return kPacked;
+  return p.lengths_q || p.lengths_kv ? kPadded : kNoLengths;
+}
+bool is_plain(const Problem& p) {
+  return !p.window_right && !has_left_bound(p) && !has_row_ranges(p) &&
+         lengths_of(p) == kNoLengths && !p.softcap && !p.alibi && !p.bias.given && !p.mask.given &&
+         !p.dropout;
+}
+
+bool has_mask_bits(const Problem& p) {
+  return p.mask.given && !p.bias.given && !core::is_f8(p.dtype);
+}
+
+int accumulate_tiles(const Problem& p) {
+  const bool long_rows = core::is_f8(p.dtype) && p.len_kv > kF8LongRow;
+  return long_rows && std::max(p.dim_qk, p.dim_vo) <= 128 ? kF8AccumulateTiles : 0;
+}
+
+int rounded_dim(const Problem& p) {
+  const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
+  return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+}
+
+int shared_bytes_of(const Problem& p, const Tiles& tiles) {
+  const auto bias_bytes = p.bias.given ? size_of(p.bias_type()) : 0;
+  return device::sm90::ForwardSharedOf({.tile_q = tiles.tile_q,
+                                        .tile_kv = tiles.tile_kv,
+                                        .stages = tiles.stages,
+                                        .q_stages = tiles.q_stages,
+                                        .dim_qk = tiles.dim,
+                                        .dim_vo = tiles.dim,
+                                        .o_columns = tiles.o_columns,
+                                        .score_bytes = static_cast<int>(bias_bytes) +
+                                                       (p.mask.given && !has_mask_bits(p) ? 1 : 0),
+                                        .element_bytes = static_cast<int>(size_of(p.dtype)),
+                                        .raw_stages = tiles.raw_stages,
+                                        .mask_bits = has_mask_bits(p)})
+      .bytes;
+}
+
+Tiles choose_tiles(const Problem& p, const DeviceFacts& facts) {
+  if (facts.tuned != nullptr && facts.tuned->size() > 0) {
+    const auto text = facts.tuned->find(tuning_key(p));
+    auto tuned = text ? parse_tiles(*text) : std::nullopt;
+    if (tuned) {
+      tuned->dim = rounded_dim(p);
+      if (misfit(p, *tuned, facts).empty()) return *tuned;
+    }
+  }
+  Tiles tiles = tiles_of(p);
+  tiles.schedule = schedule_of(p, tiles);
+  return tiles;
+}
+
+}  // namespace attn::cuda::sm90

@@ -1,0 +1,48 @@
+// Tiles of sm90/forward.cu: the measured choice of them, and what of a problem it depends on.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <string>
+
+#include "cuda/host/device.hpp"
+
+namespace attn::cuda::sm90 {
+
+// As in kernels/sm90/forward_config.cuh.
+enum Schedule { kStatic, kPaired, kDynamic };
+enum Lengths { kNoLengths, kPadded, kPacked };
+
+struct Tiles {
+  int dim = 0;  // of q, k, v and o, rounded up to 64, 128 or 256
+  int tile_q = 0;
+  int tile_kv = 0;
+  int stages = 0;      // of K and of V
+  int q_stages = 0;    // tiles of Q
+  int blocks = 1;      // of an SM
+  int o_columns = 64;  // of O in shared memory at once
+  bool producer_warp = false;
+  int raw_stages = 0;  // f8: tiles of V before the transposition; mask: of a warpgroup, as bytes
+  int schedule = kDynamic;
+
+  bool operator==(const Tiles&) const = default;
+};
+
+bool has_left_bound(const Problem& problem);
+bool has_right_bound(const Problem& problem);
+Lengths lengths_of(const Problem& problem);
+// Full or causal and nothing else: some Configs were measured for these alone.
+bool is_plain(const Problem& problem);
+// The kernel turns the mask into bits.
+bool has_mask_bits(const Problem& problem);
+// f8: tiles of keys whose P V the tensor cores sum up; 0: all. At dim 256 no registers are left for
+// the sums in f32.
+int accumulate_tiles(const Problem& problem);
+// 64, 128 or 256.
+int rounded_dim(const Problem& problem);
+
+// Dynamic shared memory of a block.
+int shared_bytes_of(const Problem& problem, const Tiles& tiles);
+// What was measured on the device (attn::tune_*), if it fits, else the heuristics' choice.
+Tiles choose_tiles(const Problem& problem, const DeviceFacts& facts);
+
+}  // namespace attn::cuda::sm90
