@@ -32,6 +32,8 @@ TEST(CudaDecodePlan, TakesFewQueriesAndPages) {
   EXPECT_EQ(kernel("dtype=bf16 len_q=17 len_kv=64"), "cuda_forward");
   EXPECT_EQ(kernel("dtype=bf16 len_q=17 len_kv=64 page_size=16"), "cuda_decode");
   EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout"), "cuda_forward");
+  EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout page_size=16"), "cuda_decode");
+  EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout dtype_kv=i8"), "cuda_decode");
 }
 
 // One wave of blocks, at most two on an SM, where there are few key heads; no split where there are
@@ -121,7 +123,7 @@ TEST(CudaDecodePlan, FitsEveryDevice) {
                              "dim_qk=7 dim_vo=255"}) {
       for (const char* rows : {"len_q=1", "len_q=16 heads_q=16", "len_q=300 page_size=16"}) {
         for (const char* options : {"", " softcap bias=hqk", " alibi", " dtype_kv=f8e4m3",
-                                    " dtype_kv=f8e5m2 softcap alibi"}) {
+                                    " dtype_kv=f8e5m2 softcap alibi", " dtype_kv=i8 dropout"}) {
           const std::string text =
               std::string("dtype=f16 len_kv=5000 ") + dims + " " + rows + options;
           const CudaPlan plan = decode_plan(text, facts);

@@ -7,7 +7,8 @@
 namespace attn::cuda {
 
 // 16 queries are far fewer than a forward's tile has rows, and too few tiles to fill the device:
-// the decode kernel splits their keys over blocks. It has no dropout.
+// the decode kernel splits their keys over blocks. With dropout the forward needs a quarter of its
+// random numbers, so the decode kernel has dropout only for what the forward can't read.
 inline constexpr std::int64_t kFewQueries = 16;
 inline bool has_few_queries(const Problem& p) {
   return p.len_q <= kFewQueries && !p.dropout;

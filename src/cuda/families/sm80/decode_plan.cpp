@@ -61,7 +61,7 @@ bool may_load_vectors(const Problem& p) {
 
 // What takes the kernel with every option.
 bool has_options(const Problem& p) {
-  return p.softcap || p.alibi || p.bias.given || p.mask.given;
+  return p.softcap || p.alibi || p.bias.given || p.mask.given || p.dropout;
 }
 
 // Each is a kernel: dim 64 is one for plain calls.
@@ -188,8 +188,6 @@ bool takes_decode(Pass pass, const Problem& p) {
 }
 
 std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
-  if (p.dropout)
-    return "no kernel with dropout for paged and 8-bit caches and appending on CUDA yet";
   if (num_rows(p) > kMostRows) {
     return "found len_q * heads_q / heads_kv=" + std::to_string(num_rows(p)) +
            "; paged and 8-bit caches take fewer than 2^30 on CUDA";
@@ -229,6 +227,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
       .set("paged", p.page_size > 0 || options)
       .set("options", options)
       .set("softcap", p.softcap)
+      .set("dropout", p.dropout)
       .set("alibi", options)
       .set("bias_type", static_cast<int>(options ? DType::f32 : DType::none))
       .set("shared_entries", options)

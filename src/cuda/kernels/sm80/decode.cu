@@ -10,10 +10,11 @@
 // descale_rows: a factor for each row of K and V; dim_qk =
 // dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows; tile_kv keys; warps,
 // stages, blocks (per SM); paged; options (decode_rows.cuh; alibi, bias_type and shared_entries, of
-// shared/score.cuh, go with it), softcap; element_access (see sm80/tile.cuh). Shared memory:
-// decode_params.cuh. docs/kernels/decode.md.
+// shared/score.cuh, go with it), softcap, dropout (with options); element_access (see
+// sm80/tile.cuh). Shared memory: decode_params.cuh. docs/kernels/decode.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
+#include "sm80/decode_dropout.cuh"
 #include "sm80/decode_keys.cuh"
 #include "sm80/decode_merge.cuh"
 #include "sm80/decode_scores.cuh"
@@ -30,7 +31,8 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
                                           ValueUnit& value_unit, Output& o) {
   constexpr int kStep = kGroups * kTileKv;  // from one tile of the group to its next
   KeyStream stream(p, block, base);
-  int j_load = span.begin + GroupIdx() * kTileKv;
+  const int first = FirstKey(span) + GroupIdx() * kTileKv;
+  int j_load = first;
   int stage_load = 0;
   // Commits one group per tile, empty past the last, so that the count of groups says which tiles
   // have arrived.
@@ -48,9 +50,10 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
   QFragments q;
   const QueryUnits units = LoadQ(p.common, block, base, q);
   const ScoreInputs inputs(p, block, units);
+  const RowDropout dropout(p.common, block);
   int stage = 0;
 #pragma unroll 1
-  for (int j0 = span.begin + GroupIdx() * kTileKv; j0 < span.end; j0 += kStep) {
+  for (int j0 = first; j0 < span.end; j0 += kStep) {
     ptx::CopyWait<kStages - 2>();
     SyncGroup();  // the tile has arrived, and all have left the one that the next load replaces
     load_next();
@@ -59,6 +62,7 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
     if constexpr (kPaged) stream.HideMissing(stage, s);
     if (visibility.IsPartial(j0)) visibility.Hide(j0, s);
     softmax.Update(s, o);
+    dropout.Apply(p.common, j0, s);
     if constexpr (kDescaleRows) value_unit.Apply(stream.ScalesAt(stage) + kTileKv * 4, s, o);
     MultiplyPV(s, stream.VTile(stage), o);
     stage = stage + 1 == kStages ? 0 : stage + 1;

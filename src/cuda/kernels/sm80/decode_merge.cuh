@@ -203,6 +203,7 @@ __device__ __forceinline__ void WriteRow(const Arguments& a, const Block& block,
   // Not "sum > 0", which NaN would fail.
   const bool empty = !exists || part.sum == 0.0f;
   factor = empty ? 0.0f : factor / part.sum;
+  if constexpr (kHasDropout) factor *= a.keep_scale;
   const long long i = block.seq.first_q + row.i;
   if (column == 0 && a.lse.base != nullptr) {
     *reinterpret_cast<float*>(RowAddress(a.lse, block.seq.idx, i, row.head)) =

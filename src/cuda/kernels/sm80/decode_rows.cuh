@@ -35,12 +35,13 @@ constexpr int kBlocksD = kDim / 8;
 // used if their tensors are given.
 constexpr bool kOptions = config::options != 0;
 constexpr bool kPaged = config::paged != 0;
+constexpr bool kHasDropout = config::dropout != 0;
 constexpr attn::device::DecodeShared kShared =
     attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim, kQuantized, kDescaleRows);
 // Whether the softmax sees scores in units of log2, else raw products.
 constexpr bool kScaledScores = kHasScoreMod || kQuantized;
 static_assert(!kDescaleRows || kQuantized);
-static_assert(!kOptions || (kPaged && kHasScoreMod));
+static_assert(kOptions ? kPaged && kHasScoreMod : !kHasDropout);
 static_assert(config::dim_vo == kDim && kDim % 64 == 0 && kTileQ % 16 == 0);
 static_assert(kWarps % kWarpsM == 0 && kTileKv % (16 * kWarpsM) == 0 && kStages >= 2);
 static_assert(kSlice == attn::device::DecodeSliceOf(kDim, kTileQ, kQuantized) && kSlice <= 32);
@@ -149,6 +150,8 @@ class Visibility {
       begin_[r] = max(__shfl_sync(~0u, keys_.begin, row), span.begin);
       end_[r] = min(__shfl_sync(~0u, keys_.end, row), span.end);
     }
+    // Tiles begin before the span (decode_dropout.cuh).
+    if constexpr (kHasDropout) warp_.all_begin = max(warp_.all_begin, span.begin);
     warp_.all_end = min(warp_.all_end, span.end);
   }
 
