@@ -1,5 +1,5 @@
-// sm80/decode.cu: dropout. Rows have heads of their own, so a lane computes the Philox calls of its
-// two rows alone, one for each 16 keys, of which it uses a quarter.
+// sm80/decode.cu: dropout. Rows have heads of their own, so for each 16 keys a lane computes a
+// Philox call for each of its two rows, and uses a quarter of its bits.
 #pragma once
 #include "shared/dropout.cuh"
 #include "sm80/decode_rows.cuh"
