@@ -48,6 +48,11 @@ TEST(CudaRotary, PassesAreAroundTheFamilysKernels) {
                 .summary()
                 .kernels,
             (Names{"attn_rope", "attn_append_rows", "attn_decode"}));
+  EXPECT_EQ(plan_of(Pass::decode,
+                    "dtype=f32 dtype_kv=i8 len_q=1 len_kv=64 len_new=1 lengths_kv rope=half")
+                .summary()
+                .kernels,
+            (Names{"attn_rope", "attn_append_rows", "attn_forward_cache"}));
 }
 
 TEST(CudaRotary, TheSummaryIsOfTheMainKernelAndTheProblemAsGiven) {
@@ -73,6 +78,11 @@ TEST(CudaRotary, CopiesAreInTheWorkspace) {
       << "and dv";
   EXPECT_EQ(bytes(Pass::decode, " rope=half") - bytes(Pass::decode, " "), 2 * q)
       << "cached keys are rotated already";
+  const char* appends = " lengths_kv len_new=3 dtype_kv=f8e5m2";
+  EXPECT_EQ(bytes(Pass::decode, (std::string(" rope=half") + appends).c_str()) -
+                bytes(Pass::decode, appends),
+            2 * q + 2 * 3 * 2 * 64)
+      << "new keys in their type";
 }
 
 TEST(CudaRotary, RefusesWithReasons) {

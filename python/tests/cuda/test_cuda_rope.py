@@ -122,6 +122,36 @@ def test_new_keys_are_rotated_as_they_are_appended(device, paged):
     assert (got - want).abs().max() < 0.03
 
 
+@pytest.mark.parametrize("kv_type", (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2))
+@pytest.mark.parametrize("style", ("half", "interleaved"))
+def test_new_keys_of_8_bits_are_rounded_once(device, kv_type, style):
+    """They are rotated as their codes; those too large become what the type has for them."""
+    rope = {"style": style, "pos_offset": 2}
+    unit = 60.0 if kv_type == torch.int8 else 100.0
+    draws = [
+        _normal(2, m, 2, 50, device="cpu", seed=n).float() * unit for n, m in enumerate((40, 3))
+    ]
+    if kv_type == torch.int8:
+        draws = [x.round().clamp(-128, 127) for x in draws]
+    cache, new = (x.to(kv_type).to(device) for x in draws)
+    q = _normal(2, 1, 4, 50, device=device, seed=9)
+    lens = torch.tensor([30, 0], dtype=torch.int32, device=device)
+    want = cache.clone().cpu()
+    for b, length in enumerate(lens.tolist()):
+        at = {**rope, "pos_offset": 2 + length}
+        turned = libattn.rope(new[b : b + 1].cpu().float(), **at)[0]
+        if kv_type == torch.int8:
+            turned = turned.round().clamp(-128, 127)
+        want[b, length : length + 3] = turned.to(kv_type)
+    k, v = cache.clone(), cache.clone()
+    libattn.decode(q, k, v, rope=libattn.Rope(**rope), k_new=new, v_new=new, len_kv=lens)
+    got, want = (t.cpu().view(torch.uint8).int() for t in (k, want))
+    assert (got - want).abs().remainder(255).max() <= 1, "neighbours where the rotation is a tie"
+    assert (got != want).float().mean() < 0.01
+    values = v.cpu().view(torch.uint8)
+    assert torch.equal(values[0, 30:33], new[0].cpu().view(torch.uint8))
+
+
 def test_forward_and_backward_replay_with_changed_inputs():
     leaves = [_normal(2, 150, 2, 64, device="cuda", seed=n).requires_grad_() for n in range(3)]
     dout = _normal(2, 150, 2, 64, device="cuda", seed=4)

@@ -73,8 +73,9 @@ std::string rotary_refusal(Pass pass, const Problem& p) {
            "rotated";
   }
   if (core::is_f8(p.dtype)) return "no rotary embedding of f8 queries on CUDA";
-  if (p.kv_type() != p.dtype && (pass != Pass::decode || p.len_new > 0)) {
-    return "no rotary embedding of keys in 8-bit types on CUDA; decode rotates q alone";
+  if (p.kv_type() != p.dtype && pass != Pass::decode) {
+    return "no forward with rotary embedding of keys in 8-bit types on CUDA; decode takes its keys "
+           "as rotated";
   }
   if (p.rotary_dim() > 2 * device::rope::kMaxPairs) {
     return "found " + std::to_string(p.rotary_dim()) +

@@ -9,6 +9,7 @@
 #include "config.cuh"
 #include "passes/rope.cuh"
 #include "ptx/grid.cuh"
+#include "shared/element_8bit.cuh"
 #include "shared/gradient.cuh"
 #include "shared/row_chunk.cuh"
 
@@ -132,6 +133,17 @@ __device__ __forceinline__ void Rotate(const float* cosines, const float* sines,
   }
 }
 
+// Loads columns [column, column + 8) below `end`. Keys that are appended can be of 8 bits.
+__device__ __forceinline__ void Load(const StridedTensor& from, const char* row, int column,
+                                     int end, float (&values)[8]) {
+  if (!Is8Bit(from.type)) return LoadChunk(from, row, column, end, values);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const auto* const at = reinterpret_cast<const unsigned char*>(row) + column + e;
+    values[e] = column + e < end ? From8Bit(*at, from.type) : 0.0f;
+  }
+}
+
 // Stores columns [column, column + 8) below `end`; of a gradient as the call asks for it.
 __device__ __forceinline__ void Store(const Params& p, const Job& job, char* to, int column,
                                       int end, float (&values)[8]) {
@@ -143,7 +155,13 @@ __device__ __forceinline__ void Store(const Params& p, const Job& job, char* to,
       if (column + e < end) values[e] = Finite(p.common, values[e] + old[e]);
     }
   }
-  StoreChunk(job.to, to, column, end, values);
+  if (!Is8Bit(job.to.type)) return StoreChunk(job.to, to, column, end, values);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    if (column + e < end) {
+      reinterpret_cast<unsigned char*>(to)[column + e] = To8Bit(values[e], job.to.type);
+    }
+  }
 }
 
 }  // namespace
@@ -191,8 +209,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     float y[8] = {};
     if (fate == kRotate) {
       const char* from = RowAddress(job.from, b, row0 + row, head);
-      LoadChunk(job.from, from, chunk.first, chunk.first_end, x);
-      LoadChunk(job.from, from, chunk.second, chunk.second_end, y);
+      Load(job.from, from, chunk.first, chunk.first_end, x);
+      Load(job.from, from, chunk.second, chunk.second_end, y);
       if (8 * index < job.pairs) {
         Rotate(&cosines[row][8 * index], &sines[row][8 * index], interleaved, x, y);
       }

@@ -1,0 +1,49 @@
+// Elements of 8-bit types as f32, one at a time, for small passes. f8: Micikevicius et al. 2022, "FP8
+// Formats for Deep Learning", section 3.
+#pragma once
+#include "config.cuh"
+#include "ptx/math.cuh"
+
+namespace shared {
+
+__device__ __forceinline__ constexpr bool Is8Bit(int type) {
+  return type == config::f8e4m3 || type == config::f8e5m2 || type == config::i8;
+}
+
+// Exact.
+__device__ __forceinline__ float From8Bit(unsigned char bits, int type) {
+  if (type == config::i8) return static_cast<float>(static_cast<signed char>(bits));
+  if (type == config::f8e5m2) return ptx::Low<config::f16>(static_cast<unsigned>(bits) << 8);
+  // The exponent's bias is 7, f32's 127. The code of NaN is all ones.
+  const unsigned magnitude = bits & 0x7fu;
+  const float value = __uint_as_float(magnitude << 20) * 0x1p120f;
+  const unsigned sign = (bits & 0x80u) << 24;
+  return __uint_as_float((magnitude == 0x7fu ? 0x7fc00000u : __float_as_uint(value)) | sign);
+}
+
+// The nearest value, ties to even. i8 saturates, and NaN becomes 0; f8 overflows to NaN (e4m3, which
+// has no infinity) or to infinity.
+__device__ __forceinline__ unsigned char To8Bit(float value, int type) {
+  if (type == config::i8) {
+    const float clamped = value == value ? fminf(fmaxf(value, -128.0f), 127.0f) : 0.0f;
+    return static_cast<unsigned char>(static_cast<int>(rintf(clamped)));
+  }
+  const bool e4m3 = type == config::f8e4m3;
+  const int fraction_bits = e4m3 ? 3 : 2;
+  const int smallest = e4m3 ? 121 : 113;  // exponent, as f32 has it
+  const int overflow = e4m3 ? 0x7f : 0x7c;
+  const unsigned bits = __float_as_uint(value) & 0x7fffffffu;
+  const unsigned sign = __float_as_uint(value) >> 24 & 0x80u;
+  int code = bits > 0x7f800000u && !e4m3 ? 0x7e : overflow;
+  if (bits < 0x7f800000u) {
+    // In units of the last place: 2^fraction_bits or more unless subnormal. A carry into the next
+    // exponent is right as it is.
+    const int exponent = max(static_cast<int>(bits >> 23), smallest);
+    const float unit = __uint_as_float(static_cast<unsigned>(254 + fraction_bits - exponent) << 23);
+    const int units = static_cast<int>(rintf(__uint_as_float(bits) * unit));
+    code = min(units + ((exponent - smallest) << fraction_bits), overflow);
+  }
+  return static_cast<unsigned char>(sign | static_cast<unsigned>(code));
+}
+
+}  // namespace shared
