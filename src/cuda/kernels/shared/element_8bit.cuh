@@ -1,8 +1,6 @@
-// Elements of 8-bit types as f32, one at a time, for small passes. f8: Micikevicius et al. 2022, "FP8
-// Formats for Deep Learning", section 3.
+// Elements of 8-bit types as f32, one at a time, for small passes. f8 as in Micikevicius et al.
+// 2022 (FP8 Formats for Deep Learning), section 3. Included after config.cuh.
 #pragma once
-#include "config.cuh"
-#include "ptx/math.cuh"
 
 namespace shared {
 
@@ -13,16 +11,19 @@ __device__ __forceinline__ constexpr bool Is8Bit(int type) {
 // Exact.
 __device__ __forceinline__ float From8Bit(unsigned char bits, int type) {
   if (type == config::i8) return static_cast<float>(static_cast<signed char>(bits));
-  if (type == config::f8e5m2) return ptx::Low<config::f16>(static_cast<unsigned>(bits) << 8);
-  // The exponent's bias is 7, f32's 127. The code of NaN is all ones.
+  // The bias of the exponent is 7 or 15, f32's is 127. The code of infinity in e5m2 is that of the
+  // largest exponent without a fraction; codes above it are NaN. e4m3 has one NaN, all ones.
+  const bool e4m3 = type == config::f8e4m3;
   const unsigned magnitude = bits & 0x7fu;
-  const float value = __uint_as_float(magnitude << 20) * 0x1p120f;
-  const unsigned sign = (bits & 0x80u) << 24;
-  return __uint_as_float((magnitude == 0x7fu ? 0x7fc00000u : __float_as_uint(value)) | sign);
+  const float value = e4m3 ? __uint_as_float(magnitude << 20) * 0x1p120f
+                           : __uint_as_float(magnitude << 21) * 0x1p112f;
+  unsigned word = __float_as_uint(value);
+  if (magnitude >= (e4m3 ? 0x7fu : 0x7cu)) word = magnitude == 0x7cu ? 0x7f800000u : 0x7fc00000u;
+  return __uint_as_float(word | (bits & 0x80u) << 24);
 }
 
-// The nearest value, ties to even. i8 saturates, and NaN becomes 0; f8 overflows to NaN (e4m3, which
-// has no infinity) or to infinity.
+// The nearest value, ties to even. i8 saturates, and NaN becomes 0. e5m2 overflows to infinity,
+// e4m3, without infinities, to NaN.
 __device__ __forceinline__ unsigned char To8Bit(float value, int type) {
   if (type == config::i8) {
     const float clamped = value == value ? fminf(fmaxf(value, -128.0f), 127.0f) : 0.0f;
