@@ -1,5 +1,5 @@
-// Conversions of 8-bit elements in kernels, compiled for the host: every code, and numbers around every
-// one, against core's.
+// Conversions of 8-bit elements in kernels, compiled for the host: every code, and numbers around
+// every one, against core's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,9 +54,9 @@ TEST(Cuda8Bit, ConversionsAreThoseOfTheHost) {
       const auto bits = static_cast<std::uint8_t>(code);
       const float value = shared::From8Bit(bits, type);
       const float expected = expected_from(bits, type);
-      EXPECT_TRUE(std::isnan(expected) ? std::isnan(value)
-                                       : std::bit_cast<unsigned>(value) ==
-                                             std::bit_cast<unsigned>(expected))
+      EXPECT_TRUE(std::isnan(expected)
+                      ? std::isnan(value)
+                      : std::bit_cast<unsigned>(value) == std::bit_cast<unsigned>(expected))
           << code << " of type " << type << ": " << value << ", not " << expected;
       for (const float fraction : {1.0f, 1.0625f, 1.03125f, 0.9375f, 0.97f, 1.25f, 0.5f, 2.0f}) {
         for (const float direction : {-kInf, 0.0f, kInf}) {
