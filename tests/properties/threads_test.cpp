@@ -144,6 +144,30 @@ TEST(Threads, DecodeGivesTheSameBits) {
   }
 }
 
+// With few threads a task has all key heads, which take turns.
+TEST(Threads, DecodeOfAllHeadsInOneTaskGivesTheSameBits) {
+  for (const bool softcap : {false, true}) {
+    Arena arena;
+    Problem p = parse_problem(
+        "dtype=bf16 batch=2 heads_q=6 heads_kv=3 len_q=2 len_kv=300 dim_qk=40 dim_vo=24 causal");
+    p.window_left = 200;
+    p.split_keys = 110;
+    p.softcap = softcap;
+    const Arguments a = make_layer(arena, p);
+    Context single(threads_of(1));
+    EXPECT_NE(plan(single, Pass::decode, p).config.find("heads_of_task=3"), std::string::npos);
+    decode(single, p, a);
+    Arguments b = a;
+    b.o = arena.copy(a.o);
+    set_zero(b.o);
+    Context context(threads_of(8));
+    EXPECT_EQ(plan(context, Pass::decode, p).config.find("heads_of_task"), std::string::npos);
+    decode(context, p, b);
+    EXPECT_TRUE(same_bits(a.o, b.o));
+    EXPECT_TRUE(same_bits(a.lse, b.lse));
+  }
+}
+
 TEST(Threads, OneContextServesMany) {
   Context context(threads_of(2));
   harness::Filter filter;

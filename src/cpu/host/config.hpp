@@ -25,8 +25,9 @@ struct Config {
   std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
   std::int64_t strip_rows = 0;  // rows of them whose scores are in L1 together
   std::int64_t tile_kv = 0;
-  std::int64_t gemv = 0;        // 1: scores by dot products with row-major keys
-  std::int64_t split_keys = 0;  // keys of one split
+  std::int64_t gemv = 0;           // 1: scores by dot products with row-major keys
+  std::int64_t heads_of_task = 1;  // with gemv: key heads that take turns at each tile of keys
+  std::int64_t split_keys = 0;     // keys of one split
   std::int64_t splits = 1;
   // Backward, dk and dv: rows are loaded once for a block of keys, which is whole tiles.
   std::int64_t block_kv = 0;
@@ -95,6 +96,7 @@ class Arena {
 // Tiles of one worker. A pass uses some of them; those it doesn't are null.
 template <class T>
 struct Scratch {
+  // With gemv, rows, q, row_max, row_sum and o are of heads_of_task key heads.
   TileRow* rows = nullptr;          // [tile_rows]
   std::uint8_t* missing = nullptr;  // [tile_kv]
   T* q = nullptr;                   // [tile_rows x dim_qk]
@@ -159,10 +161,11 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
   const bool backward = phase != Phase::forward;
+  const std::int64_t rows = c.tile_rows * c.heads_of_task;
   Scratch<T> x;
-  x.rows = arena.take<TileRow>(c.tile_rows);
+  x.rows = arena.take<TileRow>(rows);
   x.missing = arena.take<std::uint8_t>(c.tile_kv);
-  x.q = arena.take<T>(c.tile_rows * qk);
+  x.q = arena.take<T>(rows * qk);
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
   const std::int64_t keys = phase == Phase::backward_kv ? c.block_kv : c.tile_kv;
@@ -176,7 +179,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);
   x.row_buffer = arena.take<T>(std::max({4 * qk, 4 * vo, c.tile_kv}));
   switch (phase) {
-    case Phase::forward: x.o = arena.take<T>(c.tile_rows * vo); break;
+    case Phase::forward: x.o = arena.take<T>(rows * vo); break;
     case Phase::backward_kv:
       x.dk = arena.take<T>(keys * qk);
       x.dv = arena.take<T>(keys * vo);
@@ -189,8 +192,8 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
     case Phase::backward_q: x.dq = arena.take<T>(c.tile_rows * qk); break;
     case Phase::backward_bias: x.dbias = arena.take<T>(c.tile_rows * c.tile_kv); break;
   }
-  (backward ? x.lse : x.row_max) = arena.take<T>(c.tile_rows);
-  (backward ? x.delta : x.row_sum) = arena.take<T>(c.tile_rows);
+  (backward ? x.lse : x.row_max) = arena.take<T>(rows);
+  (backward ? x.delta : x.row_sum) = arena.take<T>(rows);
   return x;
 }
 

@@ -230,7 +230,7 @@ class Launch {
                    w_.forward, config, groups * key_tiles(p, config));
       case Step::forward:
         return run(is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16,
-                   w_.forward, config, groups * row_tiles(p, config) * config.splits);
+                   w_.forward, config, forward_tasks(p, config));
       case Step::merge_splits:
         return run(forward_kernels<T>().merge_splits, w_.forward, config, p.batch * p.heads_q);
       case Step::row_sums:

@@ -150,11 +150,38 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
   }
 }
 
+// The rows of a tile that have seen all keys of the split.
+template <class Ops>
+void FinishRows(const Call& call, const Config& config, const Partials<typename Ops::T>& partials,
+                const Entry& entry, std::int64_t split, std::int64_t count, const Ops& ops) {
+  using T = typename Ops::T;
+  const Problem& p = call.problem;
+  const auto& x = ops.state();
+  const std::int64_t vo = padded<T>(p.dim_vo);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const TileRow& row = x.rows[r];
+    T* o = x.o + r * vo;
+    if (r + kRowsAhead < count) {
+      const TileRow& ahead = x.rows[r + kRowsAhead];
+      PrefetchRow<true>(row_address(call, call.o, entry.b, entry.first_q, ahead.i, ahead.head),
+                        p.dim_vo * core::element_size(p.out_type()));
+    }
+    if (ops.o_scale() != T(1)) ScaleRow(o, ops.o_scale(), vo);
+    if (config.splits == 1) {
+      FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], o);
+    } else {
+      const std::int64_t at = partials.index(call, entry, row.head, row.i) + split;
+      std::copy_n(o, vo, partials.o + at * vo);
+      partials.row_max[at] = x.row_max[r];
+      partials.row_sum[at] = x.row_sum[r];
+    }
+  }
+}
+
 template <class Ops>
 void ForwardTask(const Call& call, const Config& config,
                  const ForwardShared<typename Ops::T>& shared, char* memory, std::int64_t task) {
   using T = typename Ops::T;
-  const Partials<T>& partials = shared.partials;
   const Problem& p = call.problem;
   const std::int64_t tiles = row_tiles(p, config);
   const std::int64_t split = task % config.splits;
@@ -185,25 +212,49 @@ void ForwardTask(const Call& call, const Config& config,
     AttendTile(call, config, entry, head_kv, count, ranges, j0, std::min(config.tile_kv, end - j0),
                ops);
   }
+  FinishRows(call, config, shared.partials, entry, split, count, ops);
+}
 
-  const std::int64_t vo = padded<T>(p.dim_vo);
-  for (std::int64_t r = 0; r < count; ++r) {
-    const TileRow& row = x.rows[r];
-    T* o = x.o + r * vo;
-    if (r + kRowsAhead < count) {
-      const TileRow& ahead = x.rows[r + kRowsAhead];
-      PrefetchRow<true>(row_address(call, call.o, entry.b, entry.first_q, ahead.i, ahead.head),
-                        p.dim_vo * core::element_size(p.out_type()));
+// Task with gemv: all rows of config.heads_of_task key heads, against one split of the keys.
+template <class T>
+void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& shared, char* memory,
+               std::int64_t task) {
+  const std::int64_t heads = config.heads_of_task;
+  const std::int64_t groups = call.problem.heads_kv / heads;
+  const std::int64_t split = task % config.splits;
+  const std::int64_t head = task / config.splits % groups * heads;
+  const Entry entry = entry_of(call, task / (config.splits * groups));
+  const std::int64_t count = call.numbers.heads_per_kv * entry.rows_q;
+  if (count <= 0) return;
+
+  FloatOps<T> ops(call, config, shared.packed, memory);
+  const std::int64_t split_begin = split * config.split_keys;
+  core::KeyRange keys{entry.len_kv, 0};
+  for (std::int64_t n = 0; n < heads; ++n) {
+    ops.SelectHead(n);
+    const core::KeyRange seen = LoadRows(call, entry, head + n, 0, count, ops);
+    keys.begin = std::min(keys.begin, seen.begin);
+    keys.end = std::max(keys.end, seen.end);
+  }
+  keys.begin = std::max(keys.begin / config.tile_kv * config.tile_kv, split_begin);
+  keys.end = std::min(keys.end, split_begin + config.split_keys);
+  RowsAhead ahead{call, entry, head, heads, keys.end, keys.begin};
+  ahead.Step(4 * 2 * heads * config.tile_kv);
+  ops.SetAhead(&ahead);
+  StripRanges ranges;
+  for (std::int64_t j0 = keys.begin; j0 < keys.end; j0 += config.tile_kv) {
+    if (j0 / config.tile_kv % 4 == 3 && core::interrupted(call.interrupt)) return;
+    ahead.Restart(j0 + config.tile_kv);
+    for (std::int64_t n = 0; n < heads; ++n) {
+      ops.SelectHead(n);
+      FindRanges(config, ops.state().rows, count, ranges);
+      AttendTile(call, config, entry, head + n, count, ranges, j0,
+                 std::min(config.tile_kv, keys.end - j0), ops);
     }
-    if (ops.o_scale() != T(1)) ScaleRow(o, ops.o_scale(), vo);
-    if (config.splits == 1) {
-      FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], o);
-    } else {
-      const std::int64_t at = partials.index(call, entry, row.head, row.i) + split;
-      std::copy_n(o, vo, partials.o + at * vo);
-      partials.row_max[at] = x.row_max[r];
-      partials.row_sum[at] = x.row_sum[r];
-    }
+  }
+  for (std::int64_t n = 0; n < heads; ++n) {
+    ops.SelectHead(n);
+    FinishRows(call, config, shared.partials, entry, split, count, ops);
   }
 }
 
@@ -271,7 +322,8 @@ void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>&
 
 void ForwardTaskF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
-  ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
+  config.heads_of_task > 1 ? HeadsTask(call, config, shared, memory, task)
+                           : ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
 }
 void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared<float>& shared,
                      char* memory, std::int64_t task) {
@@ -279,7 +331,8 @@ void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared
 }
 void ForwardTaskF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
                     char* memory, std::int64_t task) {
-  ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
+  config.heads_of_task > 1 ? HeadsTask(call, config, shared, memory, task)
+                           : ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
 }
 void PackKeysF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                  char* memory, std::int64_t task) {

@@ -109,10 +109,11 @@ HWY_NOINLINE void Gemm(const GemmOperands<T>& op) {
 
 // S[rows x keys] = Q K^T for few rows: both row-major [. x dim], dim padded with zeros to the
 // vector width. Reads each key once, which is what bounds decode; four keys share the loads of q.
-template <class T>
+// after_four() is called after each four keys.
+template <class T, class AfterFour>
 HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const T* k,
                           std::int64_t ldk, std::int64_t keys, std::int64_t dim, T* s,
-                          std::int64_t lds) {
+                          std::int64_t lds, AfterFour&& after_four) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   for (std::int64_t j = 0; j < keys; j += 4) {
@@ -133,6 +134,7 @@ HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const
       out[2] = hn::GetLane(hn::SumOfLanes(d, sum2));
       out[3] = hn::GetLane(hn::SumOfLanes(d, sum3));
     }
+    after_four();
   }
 }
 

@@ -16,6 +16,9 @@ namespace attn::cpu {
 inline std::int64_t row_tiles(const Problem& p, const Config& config) {
   return divide_up(p.heads_q / p.heads_kv * p.len_q, config.tile_rows);
 }
+inline std::int64_t forward_tasks(const Problem& p, const Config& config) {
+  return p.batch * (p.heads_kv / config.heads_of_task) * row_tiles(p, config) * config.splits;
+}
 inline std::int64_t key_tiles(const Problem& p, const Config& config) {
   return divide_up(p.len_kv, config.tile_kv);
 }
@@ -87,7 +90,7 @@ struct ForwardKernels {
                         std::int64_t task);
   Task pack_keys;       // batch * heads_kv * key_tiles tasks, for forward ...
   Task pack_keys_bf16;  // ... and forward_bf16; null for f64
-  Task forward;         // batch * heads_kv * row_tiles * splits tasks
+  Task forward;         // forward_tasks()
   Task forward_bf16;    // the same, by a bf16 engine; null for f64
   Task merge_splits;    // batch * heads_q tasks
 };

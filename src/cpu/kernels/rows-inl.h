@@ -247,12 +247,49 @@ HWY_INLINE void TransposeFourRows(const T* HWY_RESTRICT rows, std::int64_t padde
   }
 }
 
-// The same for decode; `more`: how many rows come after them.
+inline constexpr std::int64_t kQuartersOfLoad = 2;    // of a row are requested while one is loaded
+inline constexpr std::int64_t kQuartersOfScores = 4;  // and while its scores are computed
+
+// Keys and values of `heads` key heads from `head` on, requested in the order of their addresses
+// where heads are next to each other: little by little, so that memory works while a core computes.
+struct RowsAhead {
+  const Call& call;
+  const Entry& entry;
+  std::int64_t head;
+  std::int64_t heads;
+  std::int64_t end;           // of the rows
+  std::int64_t j = 0;         // the next row,
+  std::int64_t n = 0;         // of its 2 * heads parts the next one
+  std::int64_t quarters = 0;  // of a part that may be requested
+
+  void Restart(std::int64_t row) {
+    if (j != row) n = 0;
+    j = row;
+    quarters = 0;
+  }
+  HWY_INLINE void Step(std::int64_t count) {
+    quarters += count;
+    for (; quarters >= 4 && j < end; quarters -= 4) {
+      const bool of_k = n < heads;
+      const StridedTensor& rows = of_k ? call.k : call.v;
+      const std::int64_t dim = of_k ? call.problem.dim_qk : call.problem.dim_vo;
+      PrefetchRowToL2(row_address(call, rows, entry.b, entry.first_kv, j, head + n % heads),
+                      dim * core::element_size(rows.dtype));
+      if (++n == 2 * heads) {
+        n = 0;
+        ++j;
+      }
+    }
+  }
+};
+
+// The same as LoadKeyTile for decode; `more`: how many rows come after them. `others`: asks for
+// what is needed next, instead of that.
 template <class T>
 HWY_INLINE void LoadDecodeTile(const Call& call, const StridedTensor& rows, const Entry& entry,
                                std::int64_t head, std::int64_t j0, std::int64_t count,
                                std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out,
-                               std::int64_t more) {
+                               std::int64_t more, RowsAhead* others) {
   const float of_all = rows.descale_rows ? 1.0f : rows.descale(entry.b, head);
   const std::int64_t bytes = dim * core::element_size(rows.dtype);
   const std::int64_t ahead = std::max(kRowsAhead, kBytesAhead / std::max<std::int64_t>(bytes, 1));
@@ -260,7 +297,11 @@ HWY_INLINE void LoadDecodeTile(const Call& call, const StridedTensor& rows, cons
     return row_address(call, rows, entry.b, entry.first_kv, j0 + j, head);
   };
   for (std::int64_t j = 0; j < count; ++j) {
-    if (j + ahead < count + more) PrefetchRowToL2(address(j + ahead), bytes);
+    if (others != nullptr) {
+      others->Step(kQuartersOfLoad);
+    } else if (j + ahead < count + more) {
+      PrefetchRowToL2(address(j + ahead), bytes);
+    }
     const char* source = address(j);
     LoadRow(rows.dtype, source, dim, padded, out + j * padded,
             rows.descale_rows && source != nullptr ? row_descale(call, rows, entry.b, j0 + j, head)

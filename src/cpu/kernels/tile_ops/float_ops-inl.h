@@ -42,7 +42,20 @@ class FloatOps {
   FloatOps(const Call& call, const Config& config, const PackedKeys& packed, char* memory)
       : call_(call), config_(config), packed_(packed), qk_(padded<T>(call.problem.dim_qk)) {
     Arena arena(memory);
-    x_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
+    x_ = all_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
+  }
+
+  // What to ask for while keys are loaded and multiplied, where tasks have several heads.
+  void SetAhead(RowsAhead* ahead) { ahead_ = ahead; }
+
+  // The state of the n-th of heads_of_task key heads.
+  void SelectHead(std::int64_t n) {
+    const std::int64_t rows = n * config_.tile_rows;
+    x_.rows = all_.rows + rows;
+    x_.q = all_.q + rows * qk_;
+    x_.o = all_.o + rows * padded<T>(call_.problem.dim_vo);
+    x_.row_max = all_.row_max + rows;
+    x_.row_sum = all_.row_sum + rows;
   }
 
   // State of the rows: rows, missing, o, row_max and row_sum.
@@ -81,9 +94,10 @@ class FloatOps {
       x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
     } else if (config_.gemv != 0) {
       const std::int64_t more = entry.len_kv - j0 - keys;
-      LoadDecodeTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, more);
+      LoadDecodeTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, more,
+                     ahead_);
       LoadDecodeTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
-                     x_.v, more);
+                     x_.v, more, ahead_);
     } else {
       ConvertTile(call_, config_, entry, head, j0, keys, x_.row_buffer, x_.k_t, x_.v);
     }
@@ -97,7 +111,10 @@ class FloatOps {
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
     if (config_.gemv != 0) {
-      DotRows(x.q + row0 * qk_, qk_, count, x.k + span.first * qk_, qk_, cols, qk_, x.s, cols);
+      DotRows(x.q + row0 * qk_, qk_, count, x.k + span.first * qk_, qk_, cols, qk_, x.s, cols,
+              [this] {
+                if (ahead_ != nullptr) ahead_->Step(4 * kQuartersOfScores);
+              });
     } else {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
                cols, call_.problem.dim_qk, false});
@@ -154,6 +171,8 @@ class FloatOps {
   const PackedKeys& packed_;
   std::int64_t qk_;
   Scratch<T> x_;
+  Scratch<T> all_;  // x_ of the first head
+  RowsAhead* ahead_ = nullptr;
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE
