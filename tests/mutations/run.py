@@ -77,8 +77,10 @@ def flags():
         cpu = Path("/proc/cpuinfo").read_text()
     except OSError:
         cpu = ""
-    wide = all(f" {name}" in cpu for name in ("avx2", "fma", "bmi2", "f16c"))
-    return "-O1 -DHWY_COMPILE_ONLY_STATIC" + (" -march=x86-64-v3" if wide else "")
+    # Highway's AVX2 needs all of these; without one of them it would be its scalar target.
+    wide = all(f" {name}" in cpu for name in ("avx2", "fma", "bmi2", "f16c", "aes", "pclmulqdq"))
+    options = "-march=x86-64-v3 -maes -mpclmul" if wide else ""
+    return f"-O1 -DHWY_COMPILE_ONLY_STATIC {options}".rstrip()
 
 
 def configure(tree, build):
