@@ -170,13 +170,13 @@ def tools_of(target: Target, zig: Path) -> Path:
 def shared_headers() -> Path:
     """A folder with INCLUDED and the CMake modules that find them."""
     folder = WORK / "headers"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)  # another build may be reading it
     for name in INCLUDED:
         source = Path("/usr/include") / name
         if not source.exists():
             raise SystemExit(f"wheels: {source} is missing; ./dev setup installs it")
-        (folder / name).symlink_to(source)
+        if not (folder / name).exists():
+            (folder / name).symlink_to(source)
     for name, (target, definition) in MODULES.items():
         lines = [f"add_library({target} INTERFACE IMPORTED)"]
         include = f'"{folder}"'
@@ -238,11 +238,32 @@ def compile_smoke(name: str, target: Target, library: Path) -> Path:
     program = library.parent / ("smoke.exe" if windows else "smoke")
     linked = library
     if windows:
-        (linked,) = (WORK / "cmake" / name).rglob("attn.dll.a")
+        (linked,) = (WORK / "cmake" / name).rglob("libattn.dll.a")
     compiler = WORK / "tools" / target.zig / "cc"
     words = [compiler, "-O1", f"-I{ROOT}/include", ROOT / "tests/wheels/smoke.c", linked, "-lm"]
     run([*words, "-o", program, f"-Wl,-rpath,{library.parent}"])
     return program
+
+
+def wanted_engine(target: Target) -> str:
+    """What computes bf16 on this machine, by Linux's flags of the processor."""
+    text = Path("/proc/cpuinfo").read_text()
+    flags = set(text.split())
+    if not target.zig.startswith("x86_64"):
+        return "f32"
+    if "amx_bf16" in flags and "linux" in target.zig:
+        return "amx_bf16"
+    return "bf16_dot" if "avx512_bf16" in flags and "AuthenticAMD" in text else "f32"
+
+
+def check_engine(target: Target, command: list[str | Path], variables: dict[str, str]) -> str:
+    """Whether the wheel finds the processor's bf16 instructions. Returns what to report."""
+    words = [*command, "info"]
+    done = subprocess.run(words, capture_output=True, text=True, env=variables, check=True)
+    found = re.search(r"bf16 by (\w+)", done.stdout)
+    if found is None or found[1] != wanted_engine(target):
+        raise SystemExit(f"wheels: bf16 by {wanted_engine(target)} was expected:\n{done.stdout}")
+    return found[0]
 
 
 def test(name: str, target: Target, wheel: Path) -> str:
@@ -284,6 +305,7 @@ def test(name: str, target: Target, wheel: Path) -> str:
         if done.returncode != 0:
             raise SystemExit(f"wheels: {name}: {shlex.join(map(str, words))}\n{done.stdout}")
         reports.append(done.stdout.strip().splitlines()[-1])
+    reports.append(check_engine(target, [*target.runner, command], variables))
     return "; ".join(reports)
 
 
