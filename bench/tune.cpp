@@ -1,13 +1,12 @@
 // Measures tiles; see tune.hpp.
 #include "bench/tune.hpp"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 
@@ -28,8 +27,12 @@ constexpr double kLongerRound = 5.0;  // multiple of the first round's seconds
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "attn-tune-XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("can't make " + path_);
+    namespace fs = std::filesystem;
+    std::random_device random;
+    const std::string name = "attn-tune-" + std::to_string(random()) + std::to_string(random());
+    path_ = (fs::temp_directory_path() / name).string();
+    if (!fs::create_directory(path_)) throw std::runtime_error("can't make " + path_);
+    fs::permissions(path_, fs::perms::owner_all);
   }
   ~TemporaryFolder() {
     std::error_code error;

@@ -214,7 +214,7 @@ class Checker {
     const bool on_host = place_.device == Device::host;  // whose backends have threads of their own
     const std::int64_t jobs = options_.jobs > 0 ? options_.jobs : on_host ? 1 : processors;
     std::vector<std::thread> threads;
-    for (std::int64_t n = 1; n < std::min(jobs, std::ssize(list_)); ++n) {
+    for (std::int64_t n = 1; n < std::min<std::int64_t>(jobs, std::ssize(list_)); ++n) {
       threads.emplace_back([this] { work(); });
     }
     work();

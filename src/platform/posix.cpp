@@ -10,6 +10,9 @@
 #include <unistd.h>
 
 #include "platform/platform.hpp"
+#if defined(__APPLE__)
+#include <crt_externs.h>
+#endif
 #if defined(__linux__)
 #include <link.h>
 #include <linux/futex.h>
@@ -290,6 +293,15 @@ std::string output_of(const std::string& command) {
 
 namespace {
 
+// The variables of this process. macOS has no `environ` in libraries.
+char** environment() {
+#if defined(__APPLE__)
+  return *_NSGetEnviron();
+#else
+  return environ;
+#endif
+}
+
 // Starts a program with these ends of pipes as its input and output. 0, or the error's number.
 int spawn(char* const* arguments, int in, int out, pid_t& id) {
   posix_spawn_file_actions_t files;
@@ -297,7 +309,8 @@ int spawn(char* const* arguments, int in, int out, pid_t& id) {
   if (error != 0) return error;
   error = posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
   if (error == 0) error = posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-  if (error == 0) error = posix_spawnp(&id, arguments[0], &files, nullptr, arguments, environ);
+  if (error == 0)
+    error = posix_spawnp(&id, arguments[0], &files, nullptr, arguments, environment());
   posix_spawn_file_actions_destroy(&files);
   return error;
 }
