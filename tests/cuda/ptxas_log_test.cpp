@@ -20,7 +20,9 @@ TEST(CudaResources, AreReadFromTheLog) {
       "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async serialized\n"
       "ptxas info    : Function properties for spilly\n"
       "    880 bytes stack frame, 1192 bytes spill stores, 1216 bytes spill loads\n"
-      "ptxas info    : Used 32 registers, used 0 barriers, 880 bytes cumulative stack size");
+      "ptxas info    : Used 32 registers, used 0 barriers, 880 bytes cumulative stack size\n"
+      "ptxas info    : Function properties for called\n"
+      "    16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n");
   ASSERT_EQ(report.kernels.size(), 2u);
   EXPECT_EQ(report.kernels[0].entry, "second");
   EXPECT_EQ(report.kernels[0].registers, 10);
@@ -29,8 +31,8 @@ TEST(CudaResources, AreReadFromTheLog) {
   EXPECT_EQ(report.kernels[1].entry, "spilly");
   EXPECT_EQ(report.kernels[1].registers, 32);
   EXPECT_EQ(report.kernels[1].stack_bytes, 880);
-  EXPECT_EQ(report.kernels[1].spill_stores, 1192);
-  EXPECT_EQ(report.kernels[1].spill_loads, 1216);
+  EXPECT_EQ(report.kernels[1].spill_stores, 1200);
+  EXPECT_EQ(report.kernels[1].spill_loads, 1220);
   ASSERT_EQ(report.notes.size(), 1u);
   EXPECT_NE(report.notes[0].find("C7510"), std::string::npos);
   EXPECT_TRUE(read_resources("").kernels.empty());

@@ -70,6 +70,16 @@ TEST(CudaTuned, PlansTakeWhatWasMeasured) {
   EXPECT_EQ(plan_of_sm80(facts).kernels[0], table.kernels[0]);
 }
 
+// Tiles measured with a cache would else serve forwards of contiguous keys, which have its shape.
+TEST(CudaTuned, CachesHaveNoKey) {
+  const Problem f32 = parse_problem("dtype=f32 len_q=512 len_kv=512");
+  EXPECT_EQ(family().tune_key(Pass::forward, f32), to_string(shape_of(Pass::forward, f32)));
+  for (const char* cache : {" page_size=16", " dtype_kv=i8"}) {
+    const Problem problem = parse_problem(std::string("dtype=f32 len_q=512 len_kv=512") + cache);
+    EXPECT_EQ(family().tune_key(Pass::forward, problem), "") << cache;
+  }
+}
+
 TEST(CudaTuned, IsKeptPerDevice) {
   const Folder folder;
   const std::string shape = to_string(shape_of(Pass::forward, kProblem));

@@ -43,9 +43,10 @@ ResourceReport read_resources(std::string_view log) {
     if (report.kernels.empty()) continue;
     Resources& kernel = report.kernels.back();
     if (line.find(" bytes stack frame") != std::string_view::npos) {
-      kernel.stack_bytes = number_before(line, " bytes stack frame");
-      kernel.spill_stores = number_before(line, " bytes spill stores");
-      kernel.spill_loads = number_before(line, " bytes spill loads");
+      // The kernel's own line, then one of each function that it calls and that is not inlined.
+      kernel.stack_bytes = std::max(kernel.stack_bytes, number_before(line, " bytes stack frame"));
+      kernel.spill_stores += number_before(line, " bytes spill stores");
+      kernel.spill_loads += number_before(line, " bytes spill loads");
     }
     if (line.find(": Used ") != std::string_view::npos) {
       kernel.registers = number_before(line, " registers");

@@ -11,8 +11,8 @@ namespace attn::cuda {
 struct Resources {
   std::string entry;
   int registers = 0;     // of a thread at launch
-  int stack_bytes = 0;   // of a thread
-  int spill_stores = 0;  // bytes
+  int stack_bytes = 0;   // of a thread: the largest frame of the kernel and the functions it calls
+  int spill_stores = 0;  // bytes, of the kernel and the functions it calls
   int spill_loads = 0;
   int shared_bytes = 0;  // static, of a block
   bool operator==(const Resources&) const = default;

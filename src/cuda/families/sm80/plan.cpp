@@ -238,6 +238,7 @@ class Sm80 final : public Family {
 
   std::string tune_key(Pass pass, const Problem& problem) const override {
     if (!is_wide(problem) && takes_decode(pass, problem)) return {};
+    if (takes_forward_cache(pass, problem)) return {};  // its shape is that of contiguous keys
     return to_string(shape_of(pass, problem));
   }
   std::vector<std::string> tune_candidates(Pass pass, const Problem& problem,
