@@ -30,12 +30,22 @@ struct StridedTensor : core::StridedTensor {
   }
 };
 
+// What a row of the mask leaves visible: keys of [begin, end), all of them unless it has holes. The
+// last is said by a negative number, to keep it small: there is one for each query.
+struct MaskRow {
+  std::int32_t begin = 0;
+  std::int32_t end_or_holes = 0;  // end, or -1 - end: there are holes
+  [[nodiscard]] bool holes() const { return end_or_holes < 0; }
+  [[nodiscard]] std::int32_t end() const { return holes() ? -1 - end_or_holes : end_or_holes; }
+};
+
 struct Call {
   Problem problem;
   core::CallNumbers numbers;
   StridedTensor q, k, v, o, dout, dq, dk, dv, k_new, v_new;
   core::StridedTensor lse, dlse, delta;
   core::ScoreTensor bias, mask, dbias;
+  MaskRow* mask_rows = nullptr;  // [entries, heads, queries of the mask]; null: not found out
   core::StridedTensor kv_begin, kv_end, pos_q, pos_k;
   core::LengthArray len_q, len_kv, cu_len_q, cu_len_kv;
 
@@ -138,6 +148,16 @@ inline char* pair_address(const core::ScoreTensor& pairs, std::int64_t b, std::i
                           std::int64_t i, std::int64_t j) {
   return pairs.base + pairs.entry_of(b) * pairs.stride_batch + head * pairs.stride_head +
          i * pairs.stride_q + j * pairs.stride_kv;
+}
+
+// Null where rows weren't scanned.
+inline const MaskRow* mask_row_of(const Call& call, std::int64_t b, std::int64_t head,
+                                  std::int64_t i) {
+  if (call.mask_rows == nullptr) return nullptr;
+  const Problem& p = call.problem;
+  const std::int64_t heads = p.mask.head ? p.heads_q : 1;
+  const std::int64_t row = p.mask.entry_of(b) * heads + (p.mask.head ? head : 0);
+  return call.mask_rows + (p.mask.q ? row * p.len_q + i : row);
 }
 
 // The keys of this entry that causal, window and kv ranges leave to query i; mask, bias and missing

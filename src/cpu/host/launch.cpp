@@ -93,6 +93,16 @@ void append(const Call& call, const core::Executor& executor) {
   run_rotary(call, job, executor, p.batch, p.len_new, rows_of);
 }
 
+// Tasks of about 256 KiB of mask.
+void find_mask_rows(const Call& call, const core::Executor& executor) {
+  const std::int64_t rows = mask_rows(call.problem);
+  const std::int64_t of_task =
+      std::max<std::int64_t>((std::int64_t{256} << 10) / std::max<std::int64_t>(call.problem.len_kv, 1), 1);
+  run_tasks(executor, divide_up(rows, of_task), [&](std::int64_t task, std::int32_t) {
+    scan_mask(call, task * of_task, std::min(rows, (task + 1) * of_task));
+  });
+}
+
 // Rows of packed tensors that no entry covers: calls gap(begin, end) for each run of them.
 template <class Gap>
 void each_gap(const Call& call, bool queries, std::int64_t total, Gap&& gap) {
@@ -222,6 +232,9 @@ class Launch {
       case Step::append: return append(call_, executor_);
       case Step::rotate_q: return rotate(q_);
       case Step::rotate_k: return rotate(k_);
+      case Step::scan_mask:
+        call_.mask_rows = w_.mask_rows;
+        return find_mask_rows(call_, executor_);
       case Step::fill_gaps:
         if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
         return write_query_gaps<T>(call_);

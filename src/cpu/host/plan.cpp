@@ -234,6 +234,7 @@ const char* to_string(Step step) {
     case Step::append: return "append";
     case Step::rotate_q: return "rotate_q";
     case Step::rotate_k: return "rotate_k";
+    case Step::scan_mask: return "scan_mask";
     case Step::fill_gaps: return "fill_gaps";
     case Step::pack_keys: return "pack_keys";
     case Step::forward: return "forward";
@@ -291,6 +292,7 @@ void CpuPlan::add_rotations() {
 void CpuPlan::add_forward() {
   if (problem.len_new > 0) add(Step::append);
   add_rotations();
+  if (mask_rows(problem) > 0) add(Step::scan_mask);
   if (problem.layout_q == Layout::packed) add(Step::fill_gaps);
   if (config.pack_keys) add(Step::pack_keys);
   add(Step::forward);
@@ -303,6 +305,7 @@ void CpuPlan::add_backward() {
       (p.layout_q == Layout::packed && p.dq) || (p.layout_kv == Layout::packed && (p.dk || p.dv));
   if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
   add_rotations();
+  if (mask_rows(p) > 0) add(Step::scan_mask);
   add(Step::row_sums);
   if (dq_with_keys(p)) {
     add(Step::backward_qkv);

@@ -19,6 +19,7 @@ enum class Step : std::uint8_t {
   append,         // decode: k_new and v_new into the cache
   rotate_q,       // rope, into the workspace
   rotate_k,       //
+  scan_mask,      // the range of keys that each row of the mask leaves
   fill_gaps,      // packed: rows that no sequence covers
   pack_keys,      // bf16 engines: keys and values, into the workspace
   forward,        // o, or partial results of each split of the keys

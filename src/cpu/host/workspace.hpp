@@ -15,6 +15,7 @@ struct Workspace {
   std::int64_t scratch_bytes = 0;
   RowSums<T> sums;  // backward
   ForwardShared<T> forward;
+  MaskRow* mask_rows = nullptr;
   T* rotated_q = nullptr;  // rope: q and k rotated, [rows, heads, dim_qk]
   T* rotated_k = nullptr;
   T* gradient_q = nullptr;  // rope: dq and dk before they are rotated back
@@ -111,6 +112,7 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
     partials.row_max = arena.take<T>(count);
     partials.row_sum = arena.take<T>(count);
   }
+  if (mask_rows(p) > 0) w.mask_rows = arena.take<MaskRow>(mask_rows(p));
   if (p.rope != Rope::none) {
     const std::int64_t q_count = rows * p.heads_q * p.dim_qk;
     const std::int64_t k_count = all_key_rows(p) * p.heads_kv * p.dim_qk;

@@ -191,6 +191,14 @@ inline BiasGrid bias_grid(const Problem& p, const Config& config) {
           p.bias.kv ? divide_up(p.len_kv, config.tile_kv) : 1};
 }
 
+// Rows of the mask that a call reads, each a MaskRow. None where all keys share one byte.
+inline std::int64_t mask_rows(const Problem& p) {
+  if (!p.mask.given || !p.mask.kv) return 0;
+  return p.mask.entries(p.batch) * (p.mask.head ? p.heads_q : 1) * (p.mask.q ? p.len_q : 1);
+}
+// Rows [begin, end) of call.mask_rows.
+void scan_mask(const Call& call, std::int64_t begin, std::int64_t end);
+
 // Rows of one tensor to rotate, of a call or on their own.
 struct RotaryJob {
   StridedTensor in, out;

@@ -137,7 +137,7 @@ struct NextScores {
 // 2048].
 inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& row,
                            const NextScores& next) {
-  if (!call.bias.given() && !call.mask.given()) return;
+  if (!call.bias.given() && !row.masked) return;
   const std::int64_t i = row.i + next.rows_ahead;
   if (next.keys <= 0 || i < 0 || i >= entry.len_q) return;
   const auto prefetch = [&](const core::ScoreTensor& scores) {
@@ -150,7 +150,7 @@ inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& 
     }
   };
   prefetch(call.bias);
-  prefetch(call.mask);
+  if (row.masked) prefetch(call.mask);
 }
 
 // s: raw products, then scores, [cols]. tanh: where not null, tanh(raw / softcap), which the

@@ -20,8 +20,21 @@ inline constexpr std::int64_t kMostTilesOfBlock = 64;  // of keys: KeyBlock::loa
 struct TileRow {
   std::int64_t head = 0;
   std::int64_t i = 0;
-  core::KeyRange keys;  // what causal, window and kv ranges leave
+  core::KeyRange keys;  // what causal, window, kv ranges and the mask's own range leave
+  bool masked = false;  // the mask hides some of them
 };
+
+// Leaves a row the keys between the first and the last one that the mask leaves.
+inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
+  row.masked = call.mask.given();
+  if (!row.masked || row.keys.empty()) return;
+  const MaskRow* mask = mask_row_of(call, entry.b, row.head, row.i);
+  if (mask == nullptr) return;
+  row.masked = mask->holes();
+  row.keys.begin = std::max<std::int64_t>(row.keys.begin, mask->begin);
+  row.keys.end = std::min<std::int64_t>(row.keys.end, mask->end());
+  if (row.keys.empty()) row.keys = {0, 0};
+}
 
 // Fills rows[0, count) and returns the smallest range that holds all their keys.
 inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64_t head_kv,
@@ -32,6 +45,7 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
     row.head = head_kv * call.numbers.heads_per_kv + (row0 + r) / entry.rows_q;
     row.i = (row0 + r) % entry.rows_q;
     row.keys = keys_of(call, entry, row.i);
+    cut_to_mask(call, entry, row);
     if (row.keys.empty()) continue;
     all.begin = std::min(all.begin, row.keys.begin);
     all.end = std::max(all.end, row.keys.end);

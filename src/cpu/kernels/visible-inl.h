@@ -90,7 +90,7 @@ HWY_INLINE Bf16SeenRow SeenOf(const Call& call, const Entry& entry, const TileRo
                               const KeySpan& span) {
   const core::KeyRange seen = SeenColumns(row, span);
   Bf16SeenRow of{seen.begin, seen.end, nullptr, span.missing};
-  if (!call.mask.given() || seen.empty()) return of;
+  if (!row.masked || seen.empty()) return of;
   of.mask = reinterpret_cast<const std::uint8_t*>(
       pair_address(call.mask, entry.b, row.head, row.i, span.j0));
   if (call.mask.stride_kv != 0) return of;
@@ -204,9 +204,9 @@ inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine&
                                              const Entry& entry, const TileRow* rows,
                                              std::int64_t count, const KeySpan& span,
                                              std::uint32_t* words) {
-  bool all = !call.mask.given() && span.missing == nullptr && span.keys == span.cols;
+  bool all = span.missing == nullptr && span.keys == span.cols;
   for (std::int64_t r = 0; all && r < count; ++r) {
-    all = rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
+    all = !rows[r].masked && rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
   }
   if (all) return {};
   constexpr std::int64_t kRows = 16;

@@ -1,0 +1,73 @@
+// What rows of the mask leave visible, found once a call. A mask says what causal, a window, padding
+// or documents hide as one run of visible keys a row; then the kernels' ranges of keys say the same
+// and nobody reads the mask again, neither once a head nor once a tile.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/kernels/mask_rows.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target comes first.
+#include <hwy/highway.h>
+
+#include <bit>
+
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/visible-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr std::int64_t kWord = 64;  // keys a word of bits
+
+// The first key from `begin` on that is visible (hidden: `kVisible` false); `count` if none is.
+template <bool kVisible>
+std::int64_t FirstKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count) {
+  for (std::int64_t j = begin; j < count; j += kWord) {
+    const std::int64_t some = std::min(kWord, count - j);
+    const std::uint64_t visible = BitsOfBytes(mask + j, some);
+    const std::uint64_t bits = kVisible ? visible : ~visible & BitsBelow(some);
+    if (bits != 0) return j + std::countr_zero(bits);
+  }
+  return count;
+}
+
+// Past the last key of [begin, count) that is visible; `begin` if none is.
+std::int64_t PastLastKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count) {
+  for (std::int64_t end = count; end > begin; end -= kWord) {
+    const std::int64_t some = std::min(kWord, end - begin);
+    const std::uint64_t bits = BitsOfBytes(mask + end - some, some);
+    if (bits != 0) return end - some + kWord - std::countl_zero(bits);
+  }
+  return begin;
+}
+
+}  // namespace
+
+void ScanMask(const Call& call, std::int64_t begin, std::int64_t end) {
+  const Problem& p = call.problem;
+  const std::int64_t queries = p.mask.q ? p.len_q : 1;
+  const std::int64_t heads = p.mask.head ? p.heads_q : 1;
+  for (std::int64_t n = begin; n < end; ++n) {
+    const std::int64_t at = n / (queries * heads) * call.mask.stride_batch +
+                            n / queries % heads * call.mask.stride_head +
+                            n % queries * call.mask.stride_q;
+    const auto* mask = reinterpret_cast<const std::uint8_t*>(call.mask.base + at);
+    const std::int64_t first = FirstKey<true>(mask, 0, p.len_kv);
+    const std::int64_t hidden = FirstKey<false>(mask, first, p.len_kv);
+    const std::int64_t end = PastLastKey(mask, hidden, p.len_kv);
+    call.mask_rows[n] = {static_cast<std::int32_t>(first),
+                         static_cast<std::int32_t>(end > hidden ? -1 - end : end)};
+  }
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attn::cpu {
+HWY_EXPORT(ScanMask);
+
+void scan_mask(const Call& call, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(ScanMask)(call, begin, end);
+}
+}  // namespace attn::cpu
+#endif
