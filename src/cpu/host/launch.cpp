@@ -96,8 +96,8 @@ void append(const Call& call, const core::Executor& executor) {
 // Tasks of about 256 KiB of mask.
 void find_mask_rows(const Call& call, const core::Executor& executor) {
   const std::int64_t rows = mask_rows(call.problem);
-  const std::int64_t of_task =
-      std::max<std::int64_t>((std::int64_t{256} << 10) / std::max<std::int64_t>(call.problem.len_kv, 1), 1);
+  const std::int64_t of_task = std::max<std::int64_t>(
+      (std::int64_t{256} << 10) / std::max<std::int64_t>(call.problem.len_kv, 1), 1);
   run_tasks(executor, divide_up(rows, of_task), [&](std::int64_t task, std::int32_t) {
     scan_mask(call, task * of_task, std::min(rows, (task + 1) * of_task));
   });
@@ -233,6 +233,7 @@ class Launch {
       case Step::rotate_q: return rotate(q_);
       case Step::rotate_k: return rotate(k_);
       case Step::scan_mask:
+        if (call_.mask.stride_kv != 1) return;  // expanded
         call_.mask_rows = w_.mask_rows;
         return find_mask_rows(call_, executor_);
       case Step::fill_gaps:

@@ -1,6 +1,6 @@
-// What rows of the mask leave visible, found once a call. A mask says what causal, a window, padding
-// or documents hide as one run of visible keys a row; then the kernels' ranges of keys say the same
-// and nobody reads the mask again, neither once a head nor once a tile.
+// What rows of the mask leave visible, found once a call. A mask says what causal, a window,
+// padding or documents hide as one run of visible keys a row; then the kernels' ranges of keys say
+// the same and nobody reads the mask again, neither once a head nor once a tile.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/mask_rows.cpp"
 #include <hwy/foreach_target.h>
