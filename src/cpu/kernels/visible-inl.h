@@ -206,7 +206,8 @@ inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine&
                                              std::uint32_t* words) {
   bool all = span.missing == nullptr && span.keys == span.cols;
   for (std::int64_t r = 0; all && r < count; ++r) {
-    all = !rows[r].masked && rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
+    all =
+        !rows[r].masked && rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
   }
   if (all) return {};
   constexpr std::int64_t kRows = 16;
