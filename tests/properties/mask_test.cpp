@@ -17,7 +17,7 @@ namespace {
 
 using harness::fill_all;
 
-// Of query i and key j, of `n`: entry times heads, plus head.
+// Whether query i sees key j; n: entry of the mask times heads, plus head.
 using Visible = std::function<bool(std::uint64_t n, std::uint64_t i, std::uint64_t j)>;
 struct Pattern {
   std::string name;
