@@ -15,7 +15,7 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr std::int64_t kMaxDim = 256;
+constexpr std::int64_t kMaxDim = 512;
 constexpr std::int64_t kMaxBiasDim = 128;
 // Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
@@ -28,7 +28,9 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
   const std::int64_t head_bytes = p.len_kv * (p.dim_qk + p.dim_vo) * size_of(p.dtype);
   const std::int64_t kv_heads =
       std::max<std::int64_t>(1, facts.l2_bytes / 8 * kL2PartsForKv / head_bytes);
-  return static_cast<int>(std::min(kv_heads * (p.heads_q / p.heads_kv), p.heads_q * p.batch));
+  const std::int64_t heads =
+      std::min(kv_heads * (p.heads_q / p.heads_kv), p.heads_q * p.batch);
+  return static_cast<int>(heads * std::max(1, value_parts(p)));
 }
 
 std::string type_refusal(const Problem& p) {
@@ -41,7 +43,8 @@ std::string type_refusal(const Problem& p) {
 }
 
 std::string option_refusal(const Problem& p) {
-  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no kernel above dim 256";
+  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) return "has no kernel above dim 512";
+  if (is_wide(p) && core::is_f8(p.dtype)) return "has no kernel for f8 types above dim 256";
   if (p.page_size > 0) return "has no kernel for paged caches";
   if (p.len_new > 0) return "has no kernel that appends to a cache";
   if (p.dropout && core::is_f8(p.dtype)) return "has no kernel for dropout with f8 types";
@@ -55,6 +58,7 @@ std::string option_refusal(const Problem& p) {
   if (p.bias.given && std::max(p.dim_qk, p.dim_vo) > kMaxBiasDim) {
     return "has no shared memory for a bias above dim 128";
   }
+  if (p.mask.given && is_wide(p)) return "has no shared memory for a mask above dim 256";
   return {};
 }
 
@@ -86,7 +90,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
       .set("raw_stages", tiles.raw_stages)
       .set("accumulate_tiles", accumulate_tiles(p))
       .set("dim_qk", tiles.dim)
-      .set("dim_vo", tiles.dim)
+      .set("dim_vo", value_columns(p))
       .set("tile_q", tiles.tile_q)
       .set("tile_kv", tiles.tile_kv)
       .set("stages", tiles.stages)
@@ -94,8 +98,9 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
       .set("blocks", tiles.blocks)
       .set("o_columns", tiles.o_columns)
       .set("producer_warp", tiles.producer_warp)
+      .set("value_parts", value_parts(p))
       .set("overlap", alone)
-      .set("pingpong", alone)
+      .set("pingpong", alone && !is_wide(p))
       .set("schedule", tiles.schedule)
       .set("left_bound", has_left_bound(p))
       .set("right_bound", has_right_bound(p))
@@ -115,7 +120,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
 
 TileCounts tile_counts(const Problem& p, std::int64_t tile_q) {
   const std::int64_t q_tiles = core::divide_up(p.len_q, tile_q);
-  return {q_tiles, q_tiles * p.heads_q * p.batch};
+  return {q_tiles, q_tiles * p.heads_q * p.batch * std::max(1, value_parts(p))};
 }
 
 std::string forward_refusal(const Problem& p, const DeviceFacts& facts, core::Access access) {

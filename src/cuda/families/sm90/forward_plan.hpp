@@ -12,7 +12,7 @@ namespace attn::cuda::sm90 {
 inline constexpr const char* kForwardEntry = "attn_forward_sm90";
 inline constexpr const char* kCounterEntry = "attn_tile_counter";
 
-// Tiles of queries per head, for the longest sequence, and of all heads.
+// Tiles of queries per head, for the longest sequence, and of all heads; wide: of each part of O.
 struct TileCounts {
   std::int64_t q_tiles = 0;
   std::int64_t num_tiles = 0;

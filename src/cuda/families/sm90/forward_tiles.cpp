@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/divide_up.hpp"
 #include "core/signature.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/forward_tuning.hpp"
@@ -59,6 +60,20 @@ constexpr Tiles kDim256Mask{
     .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1, .raw_stages = 4};
 // O takes 128 registers of a thread and Q 64 KB.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
+
+// Dims above 256: a thread holds 256 columns of O; the scores of 96 keys are the most that fit next
+// to them. Stages of K have 64 columns.
+constexpr std::int64_t kMaxNarrowDim = 256;
+constexpr std::int64_t kMostColumns = 256;
+constexpr Tiles kWide{.tile_q = 128, .tile_kv = 96, .stages = 4, .q_stages = 1};
+
+Tiles wide_tiles_of(const Problem& p) {
+  Tiles tiles = kWide;
+  tiles.dim = rounded_dim(p);
+  // O is staged in Q's memory.
+  tiles.o_columns = value_columns(p) <= tiles.dim ? value_columns(p) : 64;
+  return tiles;
+}
 
 // f8: half the bytes, one buffer more for V, and P takes half the registers.
 constexpr Tiles kF8Dim64{
@@ -121,6 +136,7 @@ Tiles mask_tiles_of(const Problem& p) {
 }
 
 Tiles tiles_of(const Problem& p) {
+  if (is_wide(p)) return wide_tiles_of(p);
   if (core::is_f8(p.dtype)) return f8_tiles_of(p);
   if (has_mask_bits(p)) return mask_tiles_of(p);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
@@ -141,7 +157,7 @@ Schedule schedule_of(const Problem& p, const Tiles& tiles) {
   const bool equal_rows = !has_left_bound(p) && !has_right_bound(p) && !has_row_ranges(p) &&
                           lengths_of(p) == kNoLengths;
   if (equal_rows && tiles.dim > 64) return kStatic;
-  if (is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 &&
+  if (is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 && !is_wide(p) &&
       p.len_kv < kShortCausalDim128) {
     return kPaired;
   }
@@ -175,7 +191,19 @@ int accumulate_tiles(const Problem& p) {
   return long_rows && std::max(p.dim_qk, p.dim_vo) <= 128 ? kF8AccumulateTiles : 0;
 }
 
+bool is_wide(const Problem& p) {
+  return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowDim;
+}
+int value_parts(const Problem& p) {
+  return is_wide(p) ? static_cast<int>(core::divide_up(p.dim_vo, kMostColumns)) : 0;
+}
+int value_columns(const Problem& p) {
+  if (!is_wide(p)) return rounded_dim(p);
+  return static_cast<int>(core::divide_up(p.dim_vo, 64 * value_parts(p)) * 64);
+}
+
 int rounded_dim(const Problem& p) {
+  if (is_wide(p)) return static_cast<int>(core::divide_up(p.dim_qk, 64) * 64);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
@@ -187,18 +215,19 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
                                         .stages = tiles.stages,
                                         .q_stages = tiles.q_stages,
                                         .dim_qk = tiles.dim,
-                                        .dim_vo = tiles.dim,
+                                        .dim_vo = value_columns(p),
                                         .o_columns = tiles.o_columns,
                                         .score_bytes = static_cast<int>(bias_bytes) +
                                                        (p.mask.given && !has_mask_bits(p) ? 1 : 0),
                                         .element_bytes = static_cast<int>(size_of(p.dtype)),
                                         .raw_stages = tiles.raw_stages,
-                                        .mask_bits = has_mask_bits(p)})
+                                        .mask_bits = has_mask_bits(p),
+                                        .wide = is_wide(p)})
       .bytes;
 }
 
 Tiles choose_tiles(const Problem& p, const DeviceFacts& facts) {
-  if (facts.tuned != nullptr && facts.tuned->size() > 0) {
+  if (!is_wide(p) && facts.tuned != nullptr && facts.tuned->size() > 0) {
     const auto text = facts.tuned->find(tuning_key(p));
     auto tuned = text ? parse_tiles(*text) : std::nullopt;
     if (tuned) {

@@ -13,7 +13,7 @@ enum Schedule { kStatic, kPaired, kDynamic };
 enum Lengths { kNoLengths, kPadded, kPacked };
 
 struct Tiles {
-  int dim = 0;  // of q, k, v and o, rounded up to 64, 128 or 256
+  int dim = 0;  // of q, k, v and o, rounded up to 64, 128 or 256; wide: of q and k
   int tile_q = 0;
   int tile_kv = 0;
   int stages = 0;      // of K and of V
@@ -37,8 +37,14 @@ bool has_mask_bits(const Problem& problem);
 // f8: tiles of keys whose P V the tensor cores sum up; 0: all. At dim 256 no registers are left for
 // the sums in f32.
 int accumulate_tiles(const Problem& problem);
-// 64, 128 or 256.
+// Dims above 256.
+bool is_wide(const Problem& problem);
+// Wide: the parts that O's columns are computed in; else 0.
+int value_parts(const Problem& problem);
+// 64, 128 or 256; wide: that of q and k, a multiple of 64.
 int rounded_dim(const Problem& problem);
+// Columns of O that a block computes: rounded_dim(); wide: those of a part, a multiple of 64.
+int value_columns(const Problem& problem);
 
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Problem& problem, const Tiles& tiles);

@@ -126,6 +126,7 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
 }
 
 std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
+  if (is_wide(p)) return {};  // one choice alone
   const bool f8 = core::is_f8(p.dtype);
   const bool bits = has_mask_bits(p);
   std::vector<Tiles> list;

@@ -18,6 +18,7 @@
 #include "sm90/forward_mask_packer.cuh"
 #include "sm90/forward_producer.cuh"
 #include "sm90/forward_transposer.cuh"
+#include "sm90/forward_wide_consumer.cuh"
 
 namespace {
 
@@ -56,17 +57,32 @@ __device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) 
   return true;
 }
 
-__device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory, int warpgroup) {
-  Consumer consumer(p, memory, warpgroup);
+template <class BlockConsumer>
+__device__ __forceinline__ void ConsumeAs(const ForwardParams& p, unsigned memory, int warpgroup) {
+  BlockConsumer consumer(p, memory, warpgroup);
   // The first turn is the first warpgroup's.
   if (kPingPong && warpgroup == kWarpgroups - 1) ptx::NamedBarrierArrive(1, 256);
   QueryTile tile;
   for (int t = 0; NextTile(consumer, t, tile); ++t) {
     if (!tile.has_rows) continue;
     consumer.Compute(tile);
-    Epilogue(consumer, tile).Run();
+    if constexpr (kWide) consumer.BeginEpilogue();
+    Epilogue<BlockConsumer>(consumer, tile).Run();
+    if constexpr (kWide) consumer.EndEpilogue();
   }
   if (consumer.lane == 0) ptx::TmaStoreWait();
+}
+
+template <bool wide>
+struct ConsumerOf {
+  using Type = Consumer;
+};
+template <>
+struct ConsumerOf<true> {
+  using Type = WideConsumer;
+};
+__device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory, int warpgroup) {
+  ConsumeAs<ConsumerOf<kWide>::Type>(p, memory, warpgroup);
 }
 
 // By a helper warp, as a Transposer or MaskPacker.

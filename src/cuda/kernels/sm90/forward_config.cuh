@@ -17,6 +17,9 @@
 //   row_ranges     kv_begin or kv_end are given
 //   lengths        kNoLengths, kPadded, kPacked
 //   softcap, alibi, dropout, bias_type, mask, shared_entries
+//   value_parts    0, or for dims above 256 (forward_wide_consumer.cuh) the parts that O's columns
+//                  are computed in, dim_vo each, by blocks of their own: K comes in stages of 64
+//                  columns, V has one stage
 //   store_elements  O is of another type than Q, or non-finite results are replaced
 #pragma once
 #include "config.cuh"
@@ -45,6 +48,8 @@ inline constexpr int kTileQ = config::tile_q;
 inline constexpr int kTileKv = config::tile_kv;
 inline constexpr int kStages = config::stages;
 inline constexpr int kWarpgroups = kTileQ / 64;  // consumers
+inline constexpr int kParts = config::value_parts;
+inline constexpr bool kWide = kParts > 0;
 inline constexpr bool kProducerWarp = config::producer_warp != 0;
 inline constexpr int kThreads = 128 * kWarpgroups + (kProducerWarp ? 32 : 128);
 inline constexpr bool kOverlap = config::overlap != 0;
@@ -66,6 +71,8 @@ inline constexpr int kBiasBytes = config::bias_type == config::none  ? 0
 // The mask as bits (forward_mask_packer.cuh), or else as bytes next to the bias.
 inline constexpr bool kMaskBits = config::mask != 0 && kBiasBytes == 0 && !kF8;
 inline constexpr int kMaskBytes = config::mask != 0 && !kMaskBits ? 1 : 0;
+// Keys of a tile of bias or mask: kTileKv where there is one.
+inline constexpr int kScoreKeys = kTileKv % 64 == 0 ? kTileKv : 64;
 inline constexpr int kRawMaskBytes = 64 * kTileKv;
 inline constexpr int kBitsRow = kTileKv / 8;
 inline constexpr int kBitsBytes = kTileQ * kBitsRow;
@@ -74,9 +81,9 @@ inline constexpr int kBitsBytes = kTileQ * kBitsRow;
 inline constexpr int kHelpers = kF8 || kMaskBits ? 3 : 0;
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
     {kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes,
-     kElementBytes, kRawStages, kMaskBits});
+     kElementBytes, kRawStages, kMaskBits, kWide});
 inline constexpr int kQBytes = kTileQ * kDimQk * kElementBytes;
-inline constexpr int kKBytes = kTileKv * kDimQk * kElementBytes;
+inline constexpr int kKBytes = kTileKv * (kWide ? 64 : kDimQk) * kElementBytes;  // of a stage
 inline constexpr int kVBytes = kTileKv * kDimVo * kElementBytes;
 // Rows of a chunk in shared memory: of Q and K; of V as TMA writes it; of V transposed (f8).
 inline constexpr int kQkRowBytes = kDimQk * kElementBytes < 128 ? 64 : 128;
@@ -99,6 +106,9 @@ static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));
 static_assert(!kMaskBits ||
               ((kTileKv == 64 || kTileKv == 128) && !kProducerWarp && kRawStages > 0));
 static_assert(!kF8 || config::dropout == 0);
+static_assert(kScoreKeys == kTileKv || kBiasBytes + config::mask == 0);
+static_assert(!kWide || (!kF8 && kBiasBytes == 0 && config::mask == 0 && kQStages == 1 &&
+                         (kOColumns == 64 || kOColumns <= kDimQk)));
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);
 

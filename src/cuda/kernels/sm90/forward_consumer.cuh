@@ -43,6 +43,23 @@ struct WarpgroupTiles {
   }
 };
 
+// Rows of V past the sequence's end may hold anything, and 0 * NaN is NaN. Every warpgroup writes
+// the same zeros, so they need not wait for each other. `tile`: of V; `rows` of it are the
+// sequence's.
+__device__ __forceinline__ void ZeroRowsPastEnd(unsigned tile, int rows, int warpgroup, int warp,
+                                                int lane) {
+  if (rows >= kTileKv) return;
+#pragma unroll 1
+  for (int n = rows * 8 + 32 * warp + lane; n < kTileKv * 8; n += 128) {
+#pragma unroll
+    for (int c = 0; c < kDimVo / 64; ++c) {
+      ptx::StoreShared128(tile + static_cast<unsigned>(c * kTileKv * 128 + n * 16), 0, 0, 0, 0);
+    }
+  }
+  ptx::FenceAsyncProxy();
+  ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
+}
+
 struct Consumer {
   const ForwardParams& p;
   unsigned base;  // shared memory
@@ -188,7 +205,9 @@ struct Consumer {
     }
   }
   __device__ __forceinline__ void IssueOutput16(int i) {
-    if constexpr (config::lengths != kNoLengths) ZeroRowsPastEnd(i);
+    if constexpr (config::lengths != kNoLengths) {
+      ZeroRowsPastEnd(VTile(i), len_kv - Key(i), warpgroup, warp, lane);
+    }
     const ptx::MatrixDescriptor v(VTile(i), kTileKv * 128);
     ptx::WgmmaFence();
 #pragma unroll
@@ -229,23 +248,6 @@ struct Consumer {
 #pragma unroll
       for (int n = 0; n < kDimVo / 2; ++n) o[n] += sums[n];
     }
-  }
-
-  // Rows of V past the sequence's end may hold anything, and 0 * NaN is NaN. Every warpgroup writes
-  // the same zeros, so they need not wait for each other.
-  __device__ __forceinline__ void ZeroRowsPastEnd(int i) const {
-    const int rows = len_kv - Key(i);
-    if (rows >= kTileKv) return;
-#pragma unroll 1
-    for (int n = rows * 8 + 32 * warp + lane; n < kTileKv * 8; n += 128) {
-#pragma unroll
-      for (int c = 0; c < kDimVo / 64; ++c) {
-        ptx::StoreShared128(VTile(i) + static_cast<unsigned>(c * kTileKv * 128 + n * 16), 0, 0, 0,
-                            0);
-      }
-    }
-    ptx::FenceAsyncProxy();
-    ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
   }
 
   __device__ __forceinline__ void FinishOutput(int i) {

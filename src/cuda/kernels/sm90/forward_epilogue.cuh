@@ -6,13 +6,14 @@
 
 namespace sm90 {
 
+template <class BlockConsumer>
 struct Epilogue {
-  Consumer& c;
+  BlockConsumer& c;
   const QueryTile& tile;
   Sequence seq;
 
   // The lengths are read again, so that they are not kept in registers through the loop over keys.
-  __device__ __forceinline__ Epilogue(Consumer& consumer, const QueryTile& query_tile)
+  __device__ __forceinline__ Epilogue(BlockConsumer& consumer, const QueryTile& query_tile)
       : c(consumer),
         tile(query_tile),
         seq(config::lengths == kNoLengths
@@ -33,14 +34,17 @@ struct Epilogue {
       __syncwarp();
       Stage(factor, column);
       if (config::lengths == kPacked && row + 16 > seq.rows_q) {
-        StoreRows(row, column);
+        StoreRows(row, PartColumn() + column);
       } else {
-        StoreTile(row, column);
+        StoreTile(row, PartColumn() + column);
       }
     }
   }
 
  private:
+  // The first column of O that the block computes.
+  __device__ __forceinline__ int PartColumn() const { return kParts > 1 ? tile.part * kDimVo : 0; }
+
   // Also computes what each row of O is multiplied by: 0 if it sees no key or is past the length.
   __device__ __forceinline__ void WriteLse(int first, float (&factor)[2]) const {
     const auto& a = c.p.common;
@@ -56,7 +60,8 @@ struct Epilogue {
       float lse;
       c.softmax.Finalize(h, sink, factor[h], lse);
       if constexpr (config::dropout != 0) factor[h] *= a.keep_scale * shared::kKeptScale<kDtype>;
-      if (a.lse.base != nullptr && c.lane % 4 == 0 && i < seq.rows_q) {
+      if (a.lse.base != nullptr && c.lane % 4 == 0 && i < seq.rows_q &&
+          (kParts <= 1 || tile.part == 0)) {
         *reinterpret_cast<float*>(shared::RowAddress(a.lse, seq.idx, seq.first_q + i, tile.head)) =
             i < seq.len_q ? lse : -shared::kInfinity;
       }
@@ -83,7 +88,7 @@ struct Epilogue {
       }
 #pragma unroll
       for (int n = 0; n < kDimVo / 8; ++n) {
-        const int column = 8 * n + 2 * (c.lane % 4);
+        const int column = PartColumn() + 8 * n + 2 * (c.lane % 4);
         const float2 value = {empty ? 0.0f : c.o[4 * n + 2 * h] * factor[h],
                               empty ? 0.0f : c.o[4 * n + 2 * h + 1] * factor[h]};
         if (pairs && column + 1 < a.dim_vo) {

@@ -81,7 +81,7 @@ struct MaskPacker {
     unsigned bits[4]{};
 #pragma unroll
     for (int c = kTileKv / 16 - 1; c >= 0; --c) {
-      const uint4 keys = ptx::LoadShared128(from + ScoreTile<1, kTileKv>::At(row, 16 * c));
+      const uint4 keys = ptx::LoadShared128(from + ScoreTile<1, kScoreKeys>::At(row, 16 * c));
       Insert(ptx::PermuteBytes(keys.x, keys.z, 0x5410), bits[0]);
       Insert(ptx::PermuteBytes(keys.x, keys.z, 0x7632), bits[1]);
       Insert(ptx::PermuteBytes(keys.y, keys.w, 0x5410), bits[2]);

@@ -65,6 +65,10 @@ struct Producer {
   // K of the first tile of keys and Q come first, as the first product needs them; then each K
   // before the V of the tile before it.
   __device__ __forceinline__ void Load(const QueryTile& tile) {
+    if constexpr (kWide) {
+      LoadWide(tile);
+      return;
+    }
     if (tile.kv_count > 0) LoadK(tile, 0);
     for (int w = 0; w < kWarpgroups; ++w) LoadQ(tile, w);
     for (int i = 1; i < tile.kv_count; ++i) {
@@ -74,6 +78,32 @@ struct Producer {
     if (tile.kv_count > 0) LoadV(tile, tile.kv_count - 1);
     kv += tile.kv_count;
     ++tile_idx;
+  }
+
+  // For dims above 256. V of a tile waits for that of the tile before, which is free when the
+  // consumers begin with the next S: the chunks of K that have room are issued before it.
+  __device__ __forceinline__ void LoadWide(const QueryTile& tile) {
+    constexpr int kChunks = kDimQk / 64;
+    constexpr int kBefore = kChunks < kStages ? kChunks : kStages;
+    for (int w = 0; w < kWarpgroups; ++w) LoadQ(tile, w);
+    for (int i = 0; i < tile.kv_count; ++i) {
+      for (int c = 0; c < kBefore; ++c) LoadChunk(tile, i, c, (kv + i) * kChunks + c);
+      if (i > 0) LoadV(tile, i - 1);
+      for (int c = kBefore; c < kChunks; ++c) LoadChunk(tile, i, c, (kv + i) * kChunks + c);
+    }
+    if (tile.kv_count > 0) LoadV(tile, tile.kv_count - 1);
+    kv += tile.kv_count;
+    ++tile_idx;
+  }
+
+  // The n-th chunk of K: 64 columns.
+  __device__ __forceinline__ void LoadChunk(const QueryTile& tile, int i, int c, int n) const {
+    const int stage = n % kStages;
+    WaitTogether(ForwardBarriers::kKFree + stage, n / kStages + 1);
+    if (!leader) return;
+    const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
+    ptx::BarrierExpect(ready, kKBytes);
+    LoadTile<64, 128>(tile, i, &p.k, kShared.k + stage * kKBytes, ready, c * 64);
   }
 
   __device__ __forceinline__ void LoadQ(const QueryTile& tile, int w) const {
@@ -116,7 +146,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ void LoadV(const QueryTile& tile, int i) const {
-    constexpr int kRing = kF8 ? kRawStages : kStages;
+    constexpr int kRing = kWide ? 1 : kF8 ? kRawStages : kStages;
     const int stage = (kv + i) % kRing;
     WaitTogether((kF8 ? ForwardBarriers::kRawFree : ForwardBarriers::kVFree) + stage,
                  (kv + i) / kRing + 1);
@@ -125,17 +155,18 @@ struct Producer {
         barriers.At((kF8 ? ForwardBarriers::kRawReady : ForwardBarriers::kVReady) + stage);
     ptx::BarrierExpect(ready, kVBytes);
     LoadTile<kDimVo, kVRowBytes>(tile, i, &p.v, (kF8 ? kShared.raw_v : kShared.v) + stage * kVBytes,
-                                 ready);
+                                 ready, kParts > 1 ? tile.part * kDimVo : 0);
   }
 
+  // `dim` columns from `column` on.
   template <int dim, int row_bytes>
   __device__ __forceinline__ void LoadTile(const QueryTile& tile, int i, const void* map, int to,
-                                           unsigned ready) const {
+                                           unsigned ready, int column = 0) const {
     const int row = static_cast<int>(tile.seq.first_kv) + (tile.kv_end - 1 - i) * kTileKv;
 #pragma unroll
     for (int c = 0; c < dim * kElementBytes / row_bytes; ++c) {
-      ptx::TmaLoad(base + to + c * kTileKv * row_bytes, map, ready, c * (row_bytes / kElementBytes),
-                   row, tile.head / p.common.heads_per_kv, Batch(tile), ptx::kEvictLast);
+      ptx::TmaLoad(base + to + c * kTileKv * row_bytes, map, ready,
+                   column + c * (row_bytes / kElementBytes), row, tile.head / p.common.heads_per_kv, Batch(tile), ptx::kEvictLast);
     }
   }
 
@@ -161,7 +192,7 @@ struct Producer {
                                              unsigned ready) const {
 #pragma unroll
     for (int w = 0; w < kWarpgroups; ++w) {
-      LoadScoreTile<bytes>(tile, i, w, map, place, to + w * ScoreTile<bytes, kTileKv>::kBytes,
+      LoadScoreTile<bytes>(tile, i, w, map, place, to + w * ScoreTile<bytes, kScoreKeys>::kBytes,
                            ready);
     }
   }
@@ -169,7 +200,7 @@ struct Producer {
   __device__ __forceinline__ void LoadScoreTile(const QueryTile& tile, int i, int w,
                                                 const void* map, const ScorePlace& place, int to,
                                                 unsigned ready) const {
-    using Layout = ScoreTile<bytes, kTileKv>;
+    using Layout = ScoreTile<bytes, kScoreKeys>;
 #pragma unroll
     for (int c = 0; c < Layout::kBoxes; ++c) {
       ptx::TmaLoad(base + to + c * Layout::kBoxBytes, map, ready,

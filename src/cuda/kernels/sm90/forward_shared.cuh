@@ -21,14 +21,15 @@ struct ForwardTiles {
   int element_bytes = 2;   // of q, k and v
   int raw_stages = 0;      // f8: of V; mask_bits: tiles of a warpgroup's mask
   bool mask_bits = false;  // the mask is turned into bits
+  bool wide = false;       // dims above 256: stages of K of 64 columns, one of V, O staged in Q
 };
 
 // Offsets in bytes. Tiles lie in chunks of columns, [chunk][row][128 bytes] with 128-byte swizzle
 // (64 bytes where a row has no more), and begin at multiples of 1024.
 struct ForwardShared {
   int q = 0;         // [q_stages][tile_q][dim_qk]
-  int k = 0;         // [stages][tile_kv][dim_qk]
-  int v = 0;         // [stages][tile_kv][dim_vo]; f8: [stages][dim_vo][tile_kv]
+  int k = 0;         // [stages][tile_kv][dim_qk]; wide: [stages][tile_kv][64]
+  int v = 0;         // [stages][tile_kv][dim_vo]; wide: of one stage; f8: [stages][dim_vo][tile_kv]
   int raw_v = 0;     // f8: [raw_stages][tile_kv][dim_vo], before it is transposed
   int raw_mask = 0;  // mask_bits: [raw_stages] tiles [64][tile_kv] of the mask
   int bits = 0;      // mask_bits: [stages][tile_q][tile_kv / 8]
@@ -43,13 +44,14 @@ inline constexpr int kBarrierBytes = 512;
 constexpr ForwardShared ForwardSharedOf(const ForwardTiles& t) {
   ForwardShared s;
   s.k = t.q_stages * t.tile_q * t.dim_qk * t.element_bytes;
-  s.v = s.k + t.stages * t.tile_kv * t.dim_qk * t.element_bytes;
-  s.raw_v = s.v + t.stages * t.tile_kv * t.dim_vo * t.element_bytes;
+  s.v = s.k + t.stages * t.tile_kv * (t.wide ? 64 : t.dim_qk) * t.element_bytes;
+  s.raw_v = s.v + (t.wide ? 1 : t.stages) * t.tile_kv * t.dim_vo * t.element_bytes;
   s.raw_mask = s.raw_v + (t.mask_bits ? 0 : t.raw_stages * t.tile_kv * t.dim_vo * t.element_bytes);
   s.bits = s.raw_mask + (t.mask_bits ? t.raw_stages * 64 * t.tile_kv : 0);
   s.score = s.bits + (t.mask_bits ? t.stages * t.tile_q * t.tile_kv / 8 : 0);
-  s.o = s.score + t.stages * t.tile_q * t.tile_kv * t.score_bytes;
-  s.barriers = s.o + t.tile_q * t.o_columns * kStagedBytes;
+  const int scores_end = s.score + t.stages * t.tile_q * t.tile_kv * t.score_bytes;
+  s.o = t.wide ? s.q : scores_end;
+  s.barriers = scores_end + (t.wide ? 0 : t.tile_q * t.o_columns * kStagedBytes);
   s.bytes = s.barriers + kBarrierBytes;
   return s;
 }

@@ -26,6 +26,8 @@ inline constexpr float kLargestP = kF8 ? 32.0f : 1.0f;  // where the max is exac
 inline constexpr float kRescaleThreshold = 8.0f * kLargestP;
 // The max of a row that has seen no key: finite, so that exp2(-inf - max) is 0.
 inline constexpr float kNoMax = -1.0e30f;
+// Raise(): the max may lag behind by this much, so that P <= 8.
+inline constexpr float kMaxRise = 3.0f;
 // Above this P cannot be rescaled: the factor would be flushed to 0.
 inline constexpr float kOverflow = 0x1p100f;
 
@@ -149,6 +151,27 @@ struct OnlineSoftmax {
     for (int h = 0; h < 2; ++h) next[h] = fmaxf(max[h], top[h] * unit - kPExponent);
     Rescale(next, o, sums, alpha);
     Update(unit, s);
+  }
+
+  // Before Update(), where scores cannot be computed again: takes the exact max of scores if one of
+  // the warp's rows has risen by more than kMaxRise. True if so; O times `alpha` is then left to
+  // the caller. Warp-uniform.
+  __device__ __forceinline__ bool Raise(float unit, const Scores& s, float (&alpha)[2]) {
+    float top[2];
+    RowMax(s, top);
+    top[0] *= unit;
+    top[1] *= unit;
+    if (__any_sync(~0u, top[0] > max[0] + kMaxRise || top[1] > max[1] + kMaxRise) == 0) {
+      return false;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(max[h], top[h]);
+      alpha[h] = ptx::Exp2(max[h] - next);
+      max[h] = next;
+      sum[h] *= alpha[h];
+    }
+    return true;
   }
 
   // After the last tile: adds the lanes and the sink up. `factor` is what O is multiplied by.

@@ -108,7 +108,7 @@ struct ScoreModifiers {
       const Place place = PlaceInTile();
 #pragma unroll
       for (int i = 0; i < kTileKv / 2; i += 2) {
-        const unsigned pair = ScoreTile<1, kTileKv>::Bytes(mask_tile, place.row + i / 2 % 2 * 8,
+        const unsigned pair = ScoreTile<1, kScoreKeys>::Bytes(mask_tile, place.row + i / 2 % 2 * 8,
                                                            i / 4 * 8 + place.column);
         if ((pair & 0xff) == 0) s[i] = -shared::kInfinity;
         if ((pair & 0xff00) == 0) s[i + 1] = -shared::kInfinity;
@@ -211,7 +211,7 @@ struct ScoreModifiers {
       const int column = i / 4 * 8;
       float2 bias{};
       if constexpr (kBiasBytes > 0) {
-        bias = ScoreTile<kBiasBytes, kTileKv>::template Floats<config::bias_type>(
+        bias = ScoreTile<kBiasBytes, kScoreKeys>::template Floats<config::bias_type>(
             bias_tile, place.row + 8 * h, column + place.column);
       }
       float distance = 0.0f;

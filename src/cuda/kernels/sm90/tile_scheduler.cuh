@@ -20,7 +20,8 @@ using shared::TileRange;
 struct QueryTile {
   Sequence seq;
   int head = 0;
-  int row = 0;  // first query
+  int row = 0;   // first query
+  int part = 0;  // of O's columns
   bool has_rows = false;
   TileRange keys;
   int kv_end = 0;
@@ -75,7 +76,7 @@ struct TileScheduler {
   // False if the tile has no rows. `keys` and the tiles of keys are not set.
   __device__ __forceinline__ bool Locate(int index, QueryTile& tile) const {
     int row_tile;
-    int head;  // of batch * heads_q
+    int head;  // of batch * heads_q, and each part is a head of its own
     if constexpr (config::schedule == kPaired) {
       const int pair = index / 2 / p.q_tiles;
       row_tile = index / 2 - pair * p.q_tiles;
@@ -92,6 +93,10 @@ struct TileScheduler {
     } else {
       head = index / p.q_tiles;
       row_tile = index - head * p.q_tiles;
+    }
+    if constexpr (kParts > 1) {
+      tile.part = head % kParts;
+      head /= kParts;
     }
     const int seq_idx = head / p.common.heads_q;
     tile.head = head - seq_idx * p.common.heads_q;

@@ -1,0 +1,192 @@
+// A consumer warpgroup of sm90/forward.cu for head dims above 256: 64 queries of each tile, and
+// kDimVo of O's columns (a part).
+//
+// K comes in stages of 64 columns, which are freed while S is still being computed, so that the
+// scores cannot be computed again: every tile takes its own max, and O is rescaled once that has
+// risen by kMaxRise. A step issues S of tile i, then O += P V of tile i - 1, and computes P of tile
+// i while the latter runs.
+#pragma once
+#include "sm90/forward_consumer.cuh"
+
+namespace sm90 {
+
+struct WideConsumer {
+  const ForwardParams& p;
+  unsigned base;  // shared memory
+  ForwardBarriers barriers;
+  int warpgroup;
+  int warp;  // of the warpgroup
+  int lane;
+  int kv = 0;        // tiles of keys that the block visited for earlier tiles of queries
+  int tile_idx = 0;  // tiles of queries computed before
+  int kv_end = 0;
+  int len_kv = 0;
+  int first = 0;  // the first tile of keys that this warpgroup computes
+  OnlineSoftmax softmax;
+  ScoreModifiers modifiers;
+  Scores s;
+  Output o;
+  PackedP packed;
+
+  __device__ __forceinline__ WideConsumer(const ForwardParams& params, unsigned memory, int group)
+      : p(params),
+        base(memory),
+        barriers(memory),
+        warpgroup(group),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        modifiers(params) {}
+
+  // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
+  __device__ __forceinline__ void Compute(const QueryTile& tile) {
+    const int row = tile.row + 64 * warpgroup;
+    const WarpgroupTiles tiles(tile, kRowRanges ? tile.keys : RangeOfRows(p, tile.seq, row, 64));
+    modifiers.Start(tile, row + 16 * warp + lane / 4);
+    kv_end = tile.kv_end;
+    len_kv = tile.seq.len_kv;
+    first = tiles.skip_first;
+    const int last = first + tiles.count - 1;
+    barriers.Wait(ForwardBarriers::QReady(warpgroup, 0), tile_idx);
+#pragma unroll 1
+    for (int i = 0; i < first; ++i) Skip(i);
+    if (tiles.count > 0) {
+      ComputeTiles(tiles, last);
+    } else {
+      softmax.Clear();
+    }
+    if constexpr (kLeftBound && !kRowRanges) {
+#pragma unroll 1
+      for (int i = last + 1; i < tile.kv_count; ++i) Skip(i);
+    }
+    kv += tile.kv_count;
+    ++tile_idx;
+  }
+
+  // O is staged where Q was, which all warps of the warpgroup read.
+  __device__ __forceinline__ void BeginEpilogue() const {
+    if constexpr (config::store_elements == 0) {
+      ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
+    }
+  }
+  __device__ __forceinline__ void EndEpilogue() const {
+    if (lane == 0) ptx::TmaStoreWaitRead();
+    Release(ForwardBarriers::QFree(warpgroup, 0));
+  }
+
+  // One lane arrives for the warp, behind the reads of all its lanes.
+  __device__ __forceinline__ void Release(int barrier) const {
+    __syncwarp();
+    if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
+  }
+
+ private:
+  static constexpr int kChunks = kDimQk / 64;  // of K, a stage each
+
+  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+  // Number of a chunk of K in the ring.
+  __device__ __forceinline__ int Chunk(int i, int c) const { return (kv + i) * kChunks + c; }
+
+  __device__ __forceinline__ void WaitK(int n) const {
+    barriers.Wait(ForwardBarriers::kKReady + n % kStages, n / kStages);
+  }
+  __device__ __forceinline__ void ReleaseK(int n) const {
+    Release(ForwardBarriers::kKFree + n % kStages);
+  }
+
+  // A tile that only the other warpgroup needs.
+  __device__ __forceinline__ void Skip(int i) const {
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c) {
+      WaitK(Chunk(i, c));
+      ReleaseK(Chunk(i, c));
+    }
+    barriers.Wait(ForwardBarriers::kVReady, kv + i);
+    Release(ForwardBarriers::kVFree);
+  }
+
+  // s = Q K^T; all chunks but the last are released.
+  __device__ __forceinline__ void IssueScores(int i) {
+    const ptx::SwizzledDescriptor<128> q(
+        base + kShared.q + static_cast<unsigned>(warpgroup * 64 * 128), 16);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int n = Chunk(i, c);
+      WaitK(n);
+      const ptx::SwizzledDescriptor<128> k(
+          base + kShared.k + static_cast<unsigned>(n % kStages * kKBytes), 16);
+      ptx::WgmmaFence();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        ptx::WgmmaShared<kDtype, kTileKv>(s, q.At(c * kTileQ * 128 + j * 32), k.At(j * 32),
+                                          c > 0 || j > 0);
+      }
+      ptx::WgmmaCommit();
+      if (c > 0) {
+        ptx::WgmmaWait<1>();
+        ReleaseK(n - 1);
+      }
+    }
+  }
+
+  // o += P V, or o = P V
+  __device__ __forceinline__ void IssueOutput(int i) {
+    barriers.Wait(ForwardBarriers::kVReady, kv + i);
+    const unsigned tile = base + kShared.v;
+    if constexpr (config::lengths != kNoLengths) {
+      ZeroRowsPastEnd(tile, len_kv - Key(i), warpgroup, warp, lane);
+    }
+    const ptx::MatrixDescriptor v(tile, kTileKv * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n) {
+      ptx::WgmmaRegisters<kDtype, kDimVo>(o, packed + 4 * n, v.At(n * 2048), n > 0 || i > first);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // S of tile i, which is complete, becomes P.
+  __device__ __forceinline__ void StartSoftmax(int i, bool partial) {
+    ReleaseK(Chunk(i, kChunks - 1));
+    ModifyScores(i, partial);
+    softmax.Start(modifiers.unit, s);
+    modifiers.Pack(Key(i), s, packed);
+  }
+  // The same for later tiles, while P V of the tile before runs.
+  __device__ __forceinline__ void UpdateSoftmax(int i, bool partial) {
+    ReleaseK(Chunk(i, kChunks - 1));
+    ModifyScores(i, partial);
+    float alpha[2];
+    const bool rescale = softmax.Raise(modifiers.unit, s, alpha);
+    softmax.Update(modifiers.unit, s);
+    softmax.AddTile();
+    ptx::WgmmaWait<0>();
+    Release(ForwardBarriers::kVFree);
+    if (rescale) {
+#pragma unroll
+      for (int n = 0; n < kDimVo / 2; ++n) o[n] *= alpha[n / 2 % 2];
+    }
+    modifiers.Pack(Key(i), s, packed);
+  }
+  __device__ __forceinline__ void ModifyScores(int i, bool partial) {
+    modifiers.Modify(Key(i), 0, s);
+    if (partial) modifiers.Hide(Key(i), s);
+  }
+
+  __device__ __forceinline__ void ComputeTiles(const WarpgroupTiles& tiles, int last) {
+    IssueScores(first);
+    ptx::WgmmaWait<0>();
+    StartSoftmax(first, tiles.IsPartial(0));
+#pragma unroll 1
+    for (int i = first + 1; i <= last; ++i) {
+      IssueScores(i);
+      IssueOutput(i - 1);
+      ptx::WgmmaWait<1>();
+      UpdateSoftmax(i, tiles.IsPartial(i - first));
+    }
+    IssueOutput(last);
+    ptx::WgmmaWait<0>();
+    Release(ForwardBarriers::kVFree);
+  }
+};
+
+}  // namespace sm90
