@@ -61,17 +61,18 @@ constexpr Tiles kDim256Mask{
 // O takes 128 registers of a thread and Q 64 KB.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 
-// Dims above 256: a thread holds 256 columns of O; the scores of 96 keys are the most that fit next
-// to them. Stages of K have 64 columns.
+// Dims above 256: a thread holds up to 256 columns of O, next to which the scores of 96 keys have
+// room.
 constexpr std::int64_t kMaxNarrowDim = 256;
 constexpr std::int64_t kMostColumns = 256;
-constexpr Tiles kWide{.tile_q = 128, .tile_kv = 96, .stages = 4, .q_stages = 1};
+constexpr std::int64_t kSharedPerBlock = 232448;
+constexpr Tiles kWide{.tile_q = 128, .tile_kv = 96, .q_stages = 1};
 
 Tiles wide_tiles_of(const Problem& p) {
   Tiles tiles = kWide;
   tiles.dim = rounded_dim(p);
-  // O is staged in Q's memory.
-  tiles.o_columns = value_columns(p) <= tiles.dim ? value_columns(p) : 64;
+  tiles.o_columns = wide_o_columns(p);
+  tiles.stages = most_wide_stages(p, tiles, kSharedPerBlock);
   return tiles;
 }
 
@@ -202,6 +203,16 @@ int value_columns(const Problem& p) {
   return static_cast<int>(core::divide_up(p.dim_vo, 64 * value_parts(p)) * 64);
 }
 
+int wide_o_columns(const Problem& p) {
+  return value_columns(p) <= rounded_dim(p) ? value_columns(p) : 64;
+}
+int most_wide_stages(const Problem& p, const Tiles& tiles, std::int64_t shared_bytes) {
+  Tiles tried = tiles;
+  tried.stages = device::sm90::kMaxWideStages;
+  while (tried.stages > 1 && shared_bytes_of(p, tried) > shared_bytes) --tried.stages;
+  return tried.stages;
+}
+
 int rounded_dim(const Problem& p) {
   if (is_wide(p)) return static_cast<int>(core::divide_up(p.dim_qk, 64) * 64);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
@@ -227,7 +238,7 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
 }
 
 Tiles choose_tiles(const Problem& p, const DeviceFacts& facts) {
-  if (!is_wide(p) && facts.tuned != nullptr && facts.tuned->size() > 0) {
+  if (facts.tuned != nullptr && facts.tuned->size() > 0) {
     const auto text = facts.tuned->find(tuning_key(p));
     auto tuned = text ? parse_tiles(*text) : std::nullopt;
     if (tuned) {

@@ -45,6 +45,9 @@ int value_parts(const Problem& problem);
 int rounded_dim(const Problem& problem);
 // Columns of O that a block computes: rounded_dim(); wide: those of a part, a multiple of 64.
 int value_columns(const Problem& problem);
+// Wide: columns of O that are staged at once, in Q's memory; stages of K that fit.
+int wide_o_columns(const Problem& problem);
+int most_wide_stages(const Problem& problem, const Tiles& tiles, std::int64_t shared_bytes);
 
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Problem& problem, const Tiles& tiles);

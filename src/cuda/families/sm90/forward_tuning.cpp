@@ -18,6 +18,7 @@ constexpr std::uint64_t kMostKeys = 16384;
 constexpr int kThreadsPerSm = 2048;
 constexpr int kReservedShared = 1024;  // of a block, by the driver
 constexpr int kMostRawMaskStages = 6;
+constexpr int kColumnsWith128Keys = 192;  // of O, above dim 256
 
 template <class Visit>
 void visit_tiles(Visit visit) {
@@ -40,7 +41,7 @@ bool has_equal_rows(const Problem& p) {
 
 std::vector<int> schedules_of(const Problem& p) {
   if (has_equal_rows(p)) return {kStatic, kDynamic};
-  if (p.causal && is_plain(p)) return {kPaired, kDynamic};
+  if (p.causal && is_plain(p) && !is_wide(p)) return {kPaired, kDynamic};
   return {kDynamic};
 }
 
@@ -52,6 +53,60 @@ int threads_of(const Tiles& tiles) {
   return tiles.tile_q / 64 * 128 + (tiles.producer_warp ? 32 : 128);
 }
 
+bool fits_schedule(const Problem& p, const Tiles& tiles) {
+  const std::vector<int> schedules = schedules_of(p);
+  return std::find(schedules.begin(), schedules.end(), tiles.schedule) != schedules.end();
+}
+
+std::string out_of_range(const char* name, int value, const char* accepted) {
+  return std::string(name) + "=" + std::to_string(value) + "; accepted " + accepted;
+}
+
+// Dims above 256.
+std::string wide_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
+  if (tiles.tile_q != 128) return out_of_range("tile_q", tiles.tile_q, "128 above dim 256");
+  // O takes half a register of a thread for each column, the scores and P three quarters for a key.
+  const bool many_columns = value_columns(p) > kColumnsWith128Keys;
+  if (!is_one_of(tiles.tile_kv, {64, 80, 96, 128}) || (tiles.tile_kv == 128 && many_columns)) {
+    return out_of_range("tile_kv", tiles.tile_kv,
+                        many_columns ? "64, 80, 96" : "64, 80, 96, 128");
+  }
+  if (tiles.stages < 2 || tiles.stages > device::sm90::kMaxWideStages) {
+    return out_of_range("stages", tiles.stages, "2 to 8");
+  }
+  if (tiles.q_stages != 1) return out_of_range("q_stages", tiles.q_stages, "1 above dim 256");
+  if (tiles.blocks != 1 || tiles.producer_warp) {
+    return out_of_range("blocks", tiles.blocks, "1, and producer_warp=0, above dim 256");
+  }
+  if (!is_one_of(tiles.o_columns, {64, wide_o_columns(p)})) {
+    return out_of_range("o_columns", tiles.o_columns, "64 or the columns of a part");
+  }
+  if (tiles.raw_stages != 0) return out_of_range("raw_stages", tiles.raw_stages, "0");
+  if (!fits_schedule(p, tiles)) {
+    return out_of_range("schedule", tiles.schedule, "2; 0 if rows are equal");
+  }
+  const int shared = shared_bytes_of(p, tiles);
+  if (shared <= facts.shared_per_block) return {};
+  return "needs " + std::to_string(shared) + " bytes of shared memory";
+}
+
+std::vector<Tiles> wide_candidates(const Problem& p, const DeviceFacts& facts) {
+  std::vector<Tiles> list;
+  for (const int tile_kv : {64, 80, 96, 128}) {
+    for (const int schedule : schedules_of(p)) {
+      Tiles tiles{.dim = rounded_dim(p),
+                  .tile_q = 128,
+                  .tile_kv = tile_kv,
+                  .q_stages = 1,
+                  .o_columns = wide_o_columns(p),
+                  .schedule = schedule};
+      tiles.stages = most_wide_stages(p, tiles, facts.shared_per_block);
+      if (wide_misfit(p, tiles, facts).empty()) list.push_back(tiles);
+    }
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string tuning_key(const Problem& p) {
@@ -60,6 +115,10 @@ std::string tuning_key(const Problem& p) {
     key.append(" ").append(name).append("=").append(std::to_string(value));
   };
   add("dim", rounded_dim(p));
+  if (is_wide(p)) {
+    add("columns", value_columns(p));
+    add("parts", value_parts(p));
+  }
   add("f8", core::is_f8(p.dtype));
   add("left_bound", has_left_bound(p));
   add("right_bound", has_right_bound(p));
@@ -86,9 +145,7 @@ std::optional<Tiles> parse_tiles(const std::string& text) {
 std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
   namespace limits = device::sm90;
   const bool raw = core::is_f8(p.dtype) || has_mask_bits(p);
-  const auto out_of_range = [&](const char* name, int value, const char* accepted) {
-    return std::string(name) + "=" + std::to_string(value) + "; accepted " + accepted;
-  };
+  if (is_wide(p)) return wide_misfit(p, tiles, facts);
   if (!is_one_of(tiles.tile_q, {64, 128, 192, 256})) {
     return out_of_range("tile_q", tiles.tile_q, "64, 128, 192, 256");
   }
@@ -111,8 +168,7 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
   if (tiles.raw_stages > most_raw || (raw && tiles.raw_stages < 1)) {
     return out_of_range("raw_stages", tiles.raw_stages, raw ? "1 to 8" : "0 without f8 or mask");
   }
-  const std::vector<int> schedules = schedules_of(p);
-  if (std::find(schedules.begin(), schedules.end(), tiles.schedule) == schedules.end()) {
+  if (!fits_schedule(p, tiles)) {
     return out_of_range("schedule", tiles.schedule, "2; 0 if rows are equal; 1 if plain causal");
   }
   const int shared = shared_bytes_of(p, tiles);
@@ -126,7 +182,7 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
 }
 
 std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
-  if (is_wide(p)) return {};  // one choice alone
+  if (is_wide(p)) return wide_candidates(p, facts);
   const bool f8 = core::is_f8(p.dtype);
   const bool bits = has_mask_bits(p);
   std::vector<Tiles> list;

@@ -23,8 +23,9 @@ struct ForwardBarriers {
   enum {
     kQReady,
     kQFree = 8,
-    kKReady = 16,
-    kKFree = 20,
+    // Dims above 256: K has up to 8 stages, where others have the barriers of raw stages.
+    kKReady = kWide ? 36 : 16,
+    kKFree = kWide ? 44 : 20,
     kVReady = 24,
     kVFree = 28,
     kTileReady = 32,
@@ -86,9 +87,11 @@ struct ForwardBarriers {
     for (int i = 0; i < kStages; ++i) {
       ptx::BarrierInit(At(kKReady + i), 1);
       ptx::BarrierInit(At(kKFree + i), 4 * kWarpgroups);
+      if constexpr (kMaskBits) ptx::BarrierInit(At(kBitsReady + i), kHelpers);
+    }
+    for (int i = 0; i < (kWide ? 1 : kStages); ++i) {
       ptx::BarrierInit(At(kVReady + i), kF8 ? kHelpers : 1);
       ptx::BarrierInit(At(kVFree + i), 4 * kWarpgroups);
-      if constexpr (kMaskBits) ptx::BarrierInit(At(kBitsReady + i), kHelpers);
     }
     for (int i = 0; i < 2; ++i) {
       ptx::BarrierInit(At(kTileReady + i), 1);

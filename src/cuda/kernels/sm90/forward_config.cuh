@@ -32,6 +32,7 @@ using attn::device::sm90::ForwardParams;
 using attn::device::sm90::kMaxRawStages;
 using attn::device::sm90::kMaxStages;
 using attn::device::sm90::kMaxWarpgroups;
+using attn::device::sm90::kMaxWideStages;
 
 enum Schedule { kStatic, kPaired, kDynamic };
 enum Lengths { kNoLengths, kPadded, kPacked };
@@ -101,7 +102,8 @@ inline constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : kWarpgroups ==
 inline constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups == 3 ? 160 : 232;
 
 static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
-static_assert(kTileKv % 16 == 0 && kStages <= kMaxStages && kRawStages <= kMaxRawStages);
+static_assert(kTileKv % 16 == 0 && kRawStages <= kMaxRawStages);
+static_assert(kStages <= (kWide ? kMaxWideStages : kMaxStages));
 static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));
 static_assert(!kMaskBits ||
               ((kTileKv == 64 || kTileKv == 128) && !kProducerWarp && kRawStages > 0));

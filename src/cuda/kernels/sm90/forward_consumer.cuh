@@ -222,11 +222,12 @@ struct Consumer {
     const bool accumulate = TilesInOutput(i) > 0;
     ptx::WgmmaFence();
     constexpr int kPerChunk = kKeyRowBytes / 32;
+    constexpr int kColumns = kF8 ? kDimVo : 64;  // 192, of dims above 256, is none of f8
 #pragma unroll
     for (int n = 0; n < kTileKv / 32; ++n) {
       const unsigned v_at = n / kPerChunk * kDimVo * kKeyRowBytes + n % kPerChunk * 32;
-      ptx::WgmmaRegistersF8<config::f8e4m3, kDtypeKv, kDimVo>(o, packed + 4 * n, v.At(v_at),
-                                                              n > 0 || accumulate);
+      ptx::WgmmaRegistersF8<config::f8e4m3, kDtypeKv, kColumns>(o, packed + 4 * n, v.At(v_at),
+                                                                n > 0 || accumulate);
     }
     ptx::WgmmaCommit();
   }

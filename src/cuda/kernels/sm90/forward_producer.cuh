@@ -85,10 +85,16 @@ struct Producer {
   __device__ __forceinline__ void LoadWide(const QueryTile& tile) {
     constexpr int kChunks = kDimQk / 64;
     constexpr int kBefore = kChunks < kStages ? kChunks : kStages;
-    for (int w = 0; w < kWarpgroups; ++w) LoadQ(tile, w);
-    for (int i = 0; i < tile.kv_count; ++i) {
-      for (int c = 0; c < kBefore; ++c) LoadChunk(tile, i, c, (kv + i) * kChunks + c);
-      if (i > 0) LoadV(tile, i - 1);
+    for (int i = 0; i < max(tile.kv_count, 1); ++i) {
+      if (tile.kv_count > 0) {
+        for (int c = 0; c < kBefore; ++c) LoadChunk(tile, i, c, (kv + i) * kChunks + c);
+      }
+      if (i > 0) {
+        LoadV(tile, i - 1);
+      } else {
+        for (int w = 0; w < kWarpgroups; ++w) LoadQ(tile, w);
+      }
+      if (tile.kv_count == 0) break;
       for (int c = kBefore; c < kChunks; ++c) LoadChunk(tile, i, c, (kv + i) * kChunks + c);
     }
     if (tile.kv_count > 0) LoadV(tile, tile.kv_count - 1);

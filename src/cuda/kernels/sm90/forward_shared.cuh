@@ -7,6 +7,7 @@ inline constexpr int kStagedBytes = 2;  // an element of O: f16 or bf16
 inline constexpr int kMaxWarpgroups = 4;
 inline constexpr int kMaxStages = 4;
 inline constexpr int kMaxRawStages = 8;
+inline constexpr int kMaxWideStages = 8;  // of K, for dims above 256
 
 // What the offsets follow from: constants of the Config.
 struct ForwardTiles {

@@ -70,6 +70,7 @@ struct WideConsumer {
   }
   __device__ __forceinline__ void EndEpilogue() const {
     if (lane == 0) ptx::TmaStoreWaitRead();
+    ptx::FenceAsyncProxy();  // packed rows are read by threads
     Release(ForwardBarriers::QFree(warpgroup, 0));
   }
 
