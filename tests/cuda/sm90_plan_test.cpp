@@ -62,6 +62,12 @@ TEST(CudaSm90Plan, RefusesWithReasons) {
             "sm90: takes no bias or mask that broadcasts queries or keys");
   EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=bf16 dim_qk=192 dim_vo=192"),
             "sm90: has no shared memory for a bias above dim 128");
+  const std::string d512 = kLong + "dim_qk=512 dim_vo=512 ";
+  EXPECT_EQ(reason(d512 + "bias=hqk dtype_bias=bf16"),
+            "sm90: has no shared memory for a bias above dim 128");
+  EXPECT_EQ(reason(d512 + "mask=hqk"), "sm90: has no shared memory for a mask above dim 256");
+  EXPECT_EQ(reason(kLong + "dim_qk=257 dim_vo=257"),
+            "sm90: needs the access tma, the call's is element");
   EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=f32"),
             "sm90: needs 270848 bytes of shared memory, a block has 232448");
   EXPECT_EQ(reason("batch=2 heads_q=4 heads_kv=4 layout_q=packed total_q=600 len_q=400 len_kv=400"),
@@ -360,6 +366,45 @@ TEST(CudaSm90Plan, ConstantsFollowTheProblem) {
   EXPECT_EQ(get("softcap", "softcap"), 1);
   EXPECT_EQ(get("alibi", "alibi"), 1);
   EXPECT_EQ(get("dropout", "dropout"), 1);
+}
+
+// Dims above 256: a block computes up to 256 columns of O.
+TEST(CudaSm90Plan, ForwardsAboveDim256) {
+  struct Expected {
+    std::string options;
+    int parts;
+    int dim_qk;
+    int columns;
+    int stages;
+    int o_columns;
+    unsigned shared_bytes;
+  };
+  const Expected expected[] = {
+      {"dim_qk=512 dim_vo=512", 2, 512, 256, 4, 256, 229888},
+      {"dim_qk=512 dim_vo=512 causal lengths_kv softcap dropout alibi sink", 2, 512, 256, 4, 256,
+       229888},
+      {"dim_qk=264 dim_vo=264 kv_begin", 2, 320, 192, 8, 192, 217600},
+      {"dim_qk=512 dim_vo=128", 1, 512, 128, 6, 128, 229888},
+      {"dim_qk=64 dim_vo=512 window_left=9", 2, 64, 256, 8, 64, 164352}};
+  for (const Expected& e : expected) {
+    const CudaPlan plan = plan_of(kLong + e.options);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
+    const KernelSpec& spec = plan.kernels[plan.main];
+    EXPECT_STREQ(spec.entry, sm90::kForwardEntry);
+    EXPECT_EQ(spec.config.get("value_parts"), e.parts) << e.options;
+    EXPECT_EQ(spec.config.get("dim_qk"), e.dim_qk) << e.options;
+    EXPECT_EQ(spec.config.get("dim_vo"), e.columns) << e.options;
+    EXPECT_EQ(spec.config.get("stages"), e.stages) << e.options;
+    EXPECT_EQ(spec.config.get("o_columns"), e.o_columns) << e.options;
+    EXPECT_EQ(spec.config.get("pingpong"), 0) << e.options;
+    EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.options;
+  }
+  // A tile of 128 queries for each part.
+  EXPECT_EQ(sm90::tile_counts(parse_problem("dtype=bf16 heads_q=2 heads_kv=1 len_q=300 len_kv=8 "
+                                            "dim_qk=512 dim_vo=512"),
+                              128)
+                .num_tiles,
+            3 * 2 * 2);
 }
 
 // Every plan of the case list is one that the device can launch.

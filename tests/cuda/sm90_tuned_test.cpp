@@ -79,6 +79,19 @@ TEST(CudaSm90Tuned, MisfitsSayWhatIsAccepted) {
   EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=2 q_stages=1 blocks=1" + rest,
                 problem_of("dim_qk=128 dim_vo=128 mask=hqk")),
             "raw_stages=0; accepted 1 to 8");
+  const Problem d512 = problem_of("dim_qk=512 dim_vo=512");
+  const std::string wide = " q_stages=1 blocks=1 o_columns=256 producer_warp=0 raw_stages=0";
+  EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=8" + wide + " schedule=0", d512), "");
+  EXPECT_EQ(why("tile_q=192 tile_kv=64 stages=8" + wide + " schedule=0", d512),
+            "tile_q=192; accepted 128 above dim 256");
+  EXPECT_EQ(why("tile_q=128 tile_kv=128 stages=2" + wide + " schedule=0", d512),
+            "tile_kv=128; accepted 64, 80, 96");
+  EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=9" + wide + " schedule=0", d512),
+            "stages=9; accepted 2 to 8");
+  EXPECT_EQ(why("tile_q=128 tile_kv=96 stages=8" + wide + " schedule=0", d512),
+            "needs 279040 bytes of shared memory");
+  EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=8" + wide + " schedule=1", d512),
+            "schedule=1; accepted 2; 0 if rows are equal");
   EXPECT_EQ(family().tune_key(Pass::backward, kCausal), "");
 }
 
@@ -89,7 +102,8 @@ TEST(CudaSm90Tuned, CandidatesFitTheDevice) {
         "dim_qk=128 dim_vo=128", "dim_qk=128 dim_vo=128 causal len_q=512 len_kv=512",
         "dim_qk=256 dim_vo=256 causal", "dim_qk=128 dim_vo=128 softcap window_left=256",
         "dim_qk=64 dim_vo=64 kv_begin", "dim_qk=64 dim_vo=64 mask=hqk",
-        "dim_qk=128 dim_vo=128 bias=hqk dtype_bias=bf16"}) {
+        "dim_qk=128 dim_vo=128 bias=hqk dtype_bias=bf16", "dim_qk=512 dim_vo=512",
+        "dim_qk=512 dim_vo=512 causal", "dim_qk=320 dim_vo=320 kv_end"}) {
     const Problem problem = problem_of(words);
     const std::vector<Tiles> list = candidate_tiles(problem, h200());
     EXPECT_GE(list.size(), 2u) << words;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs cases of the family sm90, and of sm80 above dim 256, on the emulator of CUDA kernels.
+"""Runs cases of the family sm90, and of sm80's backward above dim 256, on the emulator of CUDA kernels.
 
 usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--list]
 
@@ -106,6 +106,27 @@ FORWARD = (
         "lengths=varied",
         "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 nonfinite_zero"
         " lengths_q lengths_kv",
+    ),
+    # Dims above 256: O in one or two parts, stages of K that wrap, tiles that a warpgroup leaves
+    # out, O staged in parts because Q is small, scores that outgrow the max.
+    ("", "heads_q=2 heads_kv=1 len_q=200 len_kv=330 dim_qk=512 dim_vo=512 causal"),
+    ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=200 dim_qk=512 dim_vo=128 causal sink"),
+    ("", "heads_q=2 heads_kv=1 len_q=136 len_kv=400 dim_qk=64 dim_vo=320"),
+    ("scale=30", "heads_q=1 heads_kv=1 len_q=136 len_kv=500 dim_qk=320 dim_vo=488"),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=136 len_kv=336 dim_qk=512 dim_vo=512"
+        " lengths_q lengths_kv causal",
+    ),
+    (
+        "lengths=varied softcap=5",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=164 len_kv=236"
+        " dim_qk=320 dim_vo=384 softcap dropout alibi window_left=100 window_right=20",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=164 len_kv=236"
+        " dim_qk=384 dim_vo=512 kv_begin kv_end dtype_out=f32",
     ),
 )
 BACKWARD = (
@@ -455,7 +476,7 @@ def run(attn: Path, case: str, seed: int) -> bool:
         print(f"FAILED with seed {seed}: {case}\n  no end in {TIMEOUT_SECONDS} s", flush=True)
         return False
     # The expected kernel ran. With a bias, the forward of sm90 exceeds shared memory, and the plan
-    # uses sm80, as above dim 256.
+    # uses sm80, as the backward does above dim 256.
     attention_pass = case.split()[0]
     sm80 = attention_pass == "forward" and "bias=" in case and "dtype=f8" not in case
     sm80 |= "name=wide " in case
