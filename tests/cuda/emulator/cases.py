@@ -108,10 +108,10 @@ FORWARD = (
         " lengths_q lengths_kv",
     ),
     # Dims above 256: O in one or two parts, stages of K that wrap, tiles that a warpgroup leaves
-    # out, O staged in parts because Q is small, scores that outgrow the max.
+    # out, blocks with two tiles of queries whose O is larger than Q, scores that outgrow the max.
     ("", "heads_q=2 heads_kv=1 len_q=200 len_kv=330 dim_qk=512 dim_vo=512 causal"),
     ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=200 dim_qk=512 dim_vo=128 causal sink"),
-    ("", "heads_q=2 heads_kv=1 len_q=136 len_kv=400 dim_qk=64 dim_vo=320"),
+    ("", "heads_q=72 heads_kv=2 len_q=70 len_kv=160 dim_qk=64 dim_vo=320 causal"),
     ("scale=30", "heads_q=1 heads_kv=1 len_q=136 len_kv=500 dim_qk=320 dim_vo=488"),
     (
         "lengths=varied",

@@ -44,20 +44,21 @@ struct WarpgroupTiles {
 };
 
 // Rows of V past the sequence's end may hold anything, and 0 * NaN is NaN. Every warpgroup writes
-// the same zeros, so they need not wait for each other. `tile`: of V; `rows` of it are the
-// sequence's.
-__device__ __forceinline__ void ZeroRowsPastEnd(unsigned tile, int rows, int warpgroup, int warp,
-                                                int lane) {
+// the same zeros, so they need not wait for each other.
+template <class BlockConsumer>
+__device__ __forceinline__ void ZeroRowsPastEnd(const BlockConsumer& c, int i) {
+  const int rows = c.len_kv - c.Key(i);
   if (rows >= kTileKv) return;
 #pragma unroll 1
-  for (int n = rows * 8 + 32 * warp + lane; n < kTileKv * 8; n += 128) {
+  for (int n = rows * 8 + 32 * c.warp + c.lane; n < kTileKv * 8; n += 128) {
 #pragma unroll
-    for (int c = 0; c < kDimVo / 64; ++c) {
-      ptx::StoreShared128(tile + static_cast<unsigned>(c * kTileKv * 128 + n * 16), 0, 0, 0, 0);
+    for (int chunk = 0; chunk < kDimVo / 64; ++chunk) {
+      ptx::StoreShared128(c.VTile(i) + static_cast<unsigned>(chunk * kTileKv * 128 + n * 16), 0, 0,
+                          0, 0);
     }
   }
   ptx::FenceAsyncProxy();
-  ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
+  ptx::NamedBarrierWait(1 + kMaxWarpgroups + c.warpgroup, 128);
 }
 
 struct Consumer {
@@ -136,10 +137,15 @@ struct Consumer {
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
 
+  // The first key of the i-th tile of keys, and its V.
+  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+  __device__ __forceinline__ unsigned VTile(int i) const {
+    return base + kShared.v + static_cast<unsigned>(Stage(i) * kVBytes);
+  }
+
  private:
   __device__ __forceinline__ int Stage(int i) const { return (kv + i) % kStages; }
   __device__ __forceinline__ int Phase(int i) const { return (kv + i) / kStages; }
-  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
 
   // Named barriers 1 to kWarpgroups: it is this warpgroup's turn.
   __device__ __forceinline__ void BeginTurn() const {
@@ -165,9 +171,6 @@ struct Consumer {
 
   __device__ __forceinline__ unsigned KTile(int i) const {
     return base + kShared.k + static_cast<unsigned>(Stage(i) * kKBytes);
-  }
-  __device__ __forceinline__ unsigned VTile(int i) const {
-    return base + kShared.v + static_cast<unsigned>(Stage(i) * kVBytes);
   }
   __device__ __forceinline__ unsigned QTile() const {
     return base + kShared.q +
@@ -205,9 +208,7 @@ struct Consumer {
     }
   }
   __device__ __forceinline__ void IssueOutput16(int i) {
-    if constexpr (config::lengths != kNoLengths) {
-      ZeroRowsPastEnd(VTile(i), len_kv - Key(i), warpgroup, warp, lane);
-    }
+    if constexpr (config::lengths != kNoLengths) ZeroRowsPastEnd(*this, i);
     const ptx::MatrixDescriptor v(VTile(i), kTileKv * 128);
     ptx::WgmmaFence();
 #pragma unroll

@@ -80,10 +80,13 @@ struct WideConsumer {
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
 
+  // The first key of the i-th tile of keys, and its V, which has one stage.
+  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+  __device__ __forceinline__ unsigned VTile(int /*i*/) const { return base + kShared.v; }
+
  private:
   static constexpr int kChunks = kDimQk / 64;  // of K, a stage each
 
-  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
   // Number of a chunk of K in the ring.
   __device__ __forceinline__ int Chunk(int i, int c) const { return (kv + i) * kChunks + c; }
 
@@ -132,11 +135,8 @@ struct WideConsumer {
   // o += P V, or o = P V
   __device__ __forceinline__ void IssueOutput(int i) {
     barriers.Wait(ForwardBarriers::kVReady, kv + i);
-    const unsigned tile = base + kShared.v;
-    if constexpr (config::lengths != kNoLengths) {
-      ZeroRowsPastEnd(tile, len_kv - Key(i), warpgroup, warp, lane);
-    }
-    const ptx::MatrixDescriptor v(tile, kTileKv * 128);
+    if constexpr (config::lengths != kNoLengths) ZeroRowsPastEnd(*this, i);
+    const ptx::MatrixDescriptor v(VTile(i), kTileKv * 128);
     ptx::WgmmaFence();
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n) {
