@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs cases of the family sm90, and of sm80's backward above dim 256, on the emulator of CUDA kernels.
+"""Runs cases of the family sm90, and of sm80 above dim 256, on the emulator of CUDA kernels.
 
 usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--list]
 

@@ -28,8 +28,7 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
   const std::int64_t head_bytes = p.len_kv * (p.dim_qk + p.dim_vo) * size_of(p.dtype);
   const std::int64_t kv_heads =
       std::max<std::int64_t>(1, facts.l2_bytes / 8 * kL2PartsForKv / head_bytes);
-  const std::int64_t heads =
-      std::min(kv_heads * (p.heads_q / p.heads_kv), p.heads_q * p.batch);
+  const std::int64_t heads = std::min(kv_heads * (p.heads_q / p.heads_kv), p.heads_q * p.batch);
   return static_cast<int>(heads * std::max(1, value_parts(p)));
 }
 

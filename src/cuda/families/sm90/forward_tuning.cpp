@@ -68,8 +68,7 @@ std::string wide_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts&
   // O takes half a register of a thread for each column, the scores and P three quarters for a key.
   const bool many_columns = value_columns(p) > kColumnsWith128Keys;
   if (!is_one_of(tiles.tile_kv, {64, 80, 96, 128}) || (tiles.tile_kv == 128 && many_columns)) {
-    return out_of_range("tile_kv", tiles.tile_kv,
-                        many_columns ? "64, 80, 96" : "64, 80, 96, 128");
+    return out_of_range("tile_kv", tiles.tile_kv, many_columns ? "64, 80, 96" : "64, 80, 96, 128");
   }
   if (tiles.stages < 2 || tiles.stages > device::sm90::kMaxWideStages) {
     return out_of_range("stages", tiles.stages, "2 to 8");

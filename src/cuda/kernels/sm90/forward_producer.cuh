@@ -172,7 +172,8 @@ struct Producer {
 #pragma unroll
     for (int c = 0; c < dim * kElementBytes / row_bytes; ++c) {
       ptx::TmaLoad(base + to + c * kTileKv * row_bytes, map, ready,
-                   column + c * (row_bytes / kElementBytes), row, tile.head / p.common.heads_per_kv, Batch(tile), ptx::kEvictLast);
+                   column + c * (row_bytes / kElementBytes), row, tile.head / p.common.heads_per_kv,
+                   Batch(tile), ptx::kEvictLast);
     }
   }
 

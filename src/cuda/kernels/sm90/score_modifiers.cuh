@@ -109,7 +109,7 @@ struct ScoreModifiers {
 #pragma unroll
       for (int i = 0; i < kTileKv / 2; i += 2) {
         const unsigned pair = ScoreTile<1, kScoreKeys>::Bytes(mask_tile, place.row + i / 2 % 2 * 8,
-                                                           i / 4 * 8 + place.column);
+                                                              i / 4 * 8 + place.column);
         if ((pair & 0xff) == 0) s[i] = -shared::kInfinity;
         if ((pair & 0xff00) == 0) s[i + 1] = -shared::kInfinity;
       }
