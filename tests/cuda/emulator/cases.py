@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import wide_cases
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 TIMEOUT_SECONDS = 900  # with the compilation of a kernel
@@ -106,27 +108,6 @@ FORWARD = (
         "lengths=varied",
         "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=256 dim_vo=256 nonfinite_zero"
         " lengths_q lengths_kv",
-    ),
-    # Dims above 256: O in one or two parts, stages of K that wrap, tiles that a warpgroup leaves
-    # out, blocks with two tiles of queries whose O is larger than Q, scores that outgrow the max.
-    ("", "heads_q=2 heads_kv=1 len_q=200 len_kv=330 dim_qk=512 dim_vo=512 causal"),
-    ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=200 dim_qk=512 dim_vo=128 causal sink"),
-    ("", "heads_q=72 heads_kv=2 len_q=70 len_kv=160 dim_qk=64 dim_vo=320 causal"),
-    ("scale=30", "heads_q=1 heads_kv=1 len_q=136 len_kv=500 dim_qk=320 dim_vo=488"),
-    (
-        "lengths=varied",
-        "batch=3 heads_q=2 heads_kv=1 len_q=136 len_kv=336 dim_qk=512 dim_vo=512"
-        " lengths_q lengths_kv causal",
-    ),
-    (
-        "lengths=varied softcap=5",
-        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=164 len_kv=236"
-        " dim_qk=320 dim_vo=384 softcap dropout alibi window_left=100 window_right=20",
-    ),
-    (
-        "lengths=varied",
-        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=164 len_kv=236"
-        " dim_qk=384 dim_vo=512 kv_begin kv_end dtype_out=f32",
     ),
 )
 BACKWARD = (
@@ -424,22 +405,11 @@ F8 = (
     ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16400 dim_qk=128 dim_vo=128"),
     ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16500 dim_qk=64 dim_vo=64 causal"),
 )
-# Backwards of dims above 256, which the family sm80 computes.
-WIDE = (
-    ("", "heads_q=2 heads_kv=1 len_q=130 len_kv=100 dim_qk=320 dim_vo=512 causal deterministic"),
-    (
-        "lengths=varied softcap=5",
-        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=90 len_kv=100"
-        " dim_qk=512 dim_vo=264 softcap dropout window_left=40",
-    ),
-    (
-        "lengths=varied",
-        "batch=4 heads_q=2 heads_kv=1 len_q=70 len_kv=100 dim_qk=512 dim_vo=512 bias=b/2hqk"
-        " dtype_bias=bf16 mask=b/4qk dbias lengths_q lengths_kv causal",
-    ),
-    ("", "heads_q=2 heads_kv=1 len_q=66 len_kv=70 dim_qk=321 dim_vo=511 bias=k dbias accumulate"),
+PASSES = (
+    ("forward", FORWARD + wide_cases.FORWARD),
+    ("backward", BACKWARD),
+    ("backward", wide_cases.BACKWARD),
 )
-PASSES = (("forward", FORWARD), ("backward", BACKWARD), ("backward", WIDE))
 
 
 def cases() -> list[str]:
@@ -448,7 +418,7 @@ def cases() -> list[str]:
     for attention_pass, listed in PASSES:
         for data, problem in listed:
             for dtype in ("bf16", "f16"):
-                name = "wide" if listed is WIDE else "sm90"
+                name = "wide" if listed is wide_cases.BACKWARD else "sm90"
                 head = f"{attention_pass} name={name} seed={len(found) + 1} {data}".rstrip()
                 found.append(f"{head} : dtype={dtype} {problem}")
     types = ("f8e4m3", "f8e5m2")
