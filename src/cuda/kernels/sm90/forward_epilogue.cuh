@@ -33,17 +33,20 @@ struct Epilogue {
       if (c.lane == 0) ptx::TmaStoreWaitRead();  // what was staged before has left
       __syncwarp();
       Stage(factor, column);
-      if (config::lengths == kPacked && row + 16 > seq.rows_q) {
-        StoreRows(row, PartColumn() + column);
-      } else {
-        StoreTile(row, PartColumn() + column);
-      }
+      Store(row, column);
     }
   }
 
  private:
-  // The first column of O that the block computes.
-  __device__ __forceinline__ int PartColumn() const { return kParts > 1 ? tile.part * kDimVo : 0; }
+  // What is staged of the columns from `column` of the block's part on.
+  __device__ __forceinline__ void Store(int row, int column) const {
+    if constexpr (kParts > 1) column += tile.part * kDimVo;
+    if (config::lengths == kPacked && row + 16 > seq.rows_q) {
+      StoreRows(row, column);
+    } else {
+      StoreTile(row, column);
+    }
+  }
 
   // Also computes what each row of O is multiplied by: 0 if it sees no key or is past the length.
   __device__ __forceinline__ void WriteLse(int first, float (&factor)[2]) const {
@@ -88,7 +91,8 @@ struct Epilogue {
       }
 #pragma unroll
       for (int n = 0; n < kDimVo / 8; ++n) {
-        const int column = PartColumn() + 8 * n + 2 * (c.lane % 4);
+        int column = 8 * n + 2 * (c.lane % 4);
+        if constexpr (kParts > 1) column += tile.part * kDimVo;
         const float2 value = {empty ? 0.0f : c.o[4 * n + 2 * h] * factor[h],
                               empty ? 0.0f : c.o[4 * n + 2 * h + 1] * factor[h]};
         if (pairs && column + 1 < a.dim_vo) {
