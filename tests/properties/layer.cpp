@@ -43,10 +43,11 @@ TensorView Arena::numbers(DType dtype, const std::vector<double>& values) {
   return view;
 }
 
-TensorView Arena::copy(const TensorView& from) {
+TensorView Arena::copy(const TensorView& from, DType dtype) {
   TensorView view = from;
+  if (dtype != DType::none) view.dtype = dtype;
   const std::vector<double> values = read_all(from);
-  memory_.emplace_back(values.size() * static_cast<std::size_t>(size_of(from.dtype)) + 1);
+  memory_.emplace_back(values.size() * static_cast<std::size_t>(size_of(view.dtype)) + 1);
   view.data = memory_.back().data();
   view.offset_bytes = 0;
   std::int64_t stride = 1;

@@ -21,7 +21,7 @@ class Arena {
                     const std::string& name);
   TensorView numbers(DType dtype, const std::vector<double>& values);
   // A contiguous copy; `dtype` none keeps the type.
-  TensorView copy(const TensorView& from);
+  TensorView copy(const TensorView& from, DType dtype = DType::none);
 
  private:
   std::deque<std::vector<std::byte>> memory_;

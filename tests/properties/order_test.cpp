@@ -284,6 +284,56 @@ TEST(Rope, AndItsInverseAreTheIdentity) {
   }
 }
 
+// A row gets the same bits alone as among others, by an explicit position as by its place, and they
+// are those of exact angles.
+TEST(Rope, DependsOnThePositionAlone) {
+  for (const Rope style : {Rope::half, Rope::interleaved}) {
+    for (const std::int64_t first : {0, 7, -40, (1 << 20) - 61}) {
+      for (const std::int64_t rot_dim : {0, 6, 34}) {
+        Context context(threads_of(2));
+        Arena arena;
+        RopeArguments r;
+        r.x = arena.normal(DType::f32, {1, 150, 2, 72}, "x");
+        r.out = arena.empty(DType::f32, {1, 150, 2, 72});
+        r.style = style;
+        r.rot_dim = rot_dim;
+        r.pos_offset = first;
+        rope(context, r);
+
+        RopeArguments reversed = r;
+        reversed.out = arena.empty(DType::f32, {1, 150, 2, 72});
+        reversed.x = arena.copy(r.x);
+        std::vector<double> positions(150);
+        for (std::int64_t i = 0; i < 150; ++i) {
+          positions[static_cast<std::size_t>(149 - i)] = static_cast<double>(first + i);
+          for (std::int64_t n = 0; n < 2 * 72; ++n) {
+            store(reversed.x, load(r.x, 0, i, n / 72, n % 72), 0, 149 - i, n / 72, n % 72);
+          }
+        }
+        TensorView order = arena.numbers(DType::i32, positions);
+        order.rank = 2;
+        order.shape[0] = 1;
+        order.shape[1] = 150;
+        order.strides[0] = 150;
+        order.strides[1] = 1;
+        reversed.positions = order;
+        reversed.pos_offset = 0;
+        rope(context, reversed);
+
+        RopeArguments exact = r;
+        exact.x = arena.copy(r.x, DType::f64);
+        exact.out = arena.empty(DType::f64, {1, 150, 2, 72});
+        rope(context, exact);
+        for (std::int64_t i = 0; i < 150; ++i) {
+          EXPECT_TRUE(same_bits(slice(r.out, 1, i, 1), slice(reversed.out, 1, 149 - i, 1)))
+              << first << " " << i;
+        }
+        EXPECT_LE(difference(r.out, exact.out), 1e-7);
+      }
+    }
+  }
+}
+
 // Angles are relative: the start of positions does not matter, and rotating before the call is the
 // same.
 TEST(Rope, InAttentionIsRelativeAndTheSameAsAhead) {

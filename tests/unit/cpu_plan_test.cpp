@@ -49,6 +49,21 @@ TEST(CpuPlan, DqIsSummedWithDkAndDvOrAlone) {
   }
 }
 
+// Copies of q and k in bf16 where an engine multiplies in bf16: a rotation changes no kernel.
+TEST(CpuPlan, RotatedQueriesAndKeysHaveTheEngineOfTheType) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    const std::string plain = std::string("heads_q=2 heads_kv=2 len_q=300 len_kv=300 dtype=") +
+                              dtype + " dim_qk=64 dim_vo=64";
+    const PlanSummary without = backward_plan(plain, 2);
+    const PlanSummary with = backward_plan(plain + " rope=half", 2);
+    EXPECT_EQ(with.kernel, without.kernel);
+    EXPECT_TRUE(has_step(with, "rotate_q") && has_step(with, "rotate_dk"));
+    // Copies, and f32 gradients of them, next to what the plain call needs.
+    const std::int64_t bytes = with.kernel == "cpu_backward" ? 4 : 2;
+    EXPECT_LE(with.workspace_bytes - without.workspace_bytes, 2 * 300 * 2 * 64 * (bytes + 4) + 256);
+  }
+}
+
 // A bias without queries or keys of its own sums them: a step of its own.
 TEST(CpuPlan, DbiasComesWithDkAndDvIfItHasEveryPair) {
   const std::string plain = "heads_q=4 heads_kv=2 len_q=300 len_kv=300 dim_qk=64 dim_vo=64 dbias ";

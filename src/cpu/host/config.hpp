@@ -228,7 +228,11 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.f32.row_buffer = arena.take<float>(std::max(kPackedCols * std::max(qk, vo), c.tile_kv));
   x.f32.lse = arena.take<float>(kBf16StripRows);
   x.f32.delta = arena.take<float>(kBf16StripRows);
-  if (p.dq && c.dq_slots == 0) x.f32.dq = arena.take<float>(dq_accum_size<float>(p));
+  if (p.dq && dq_in_place(p)) {
+    x.f32.dq = arena.take<float>(kBf16StripRows * padded<float>(p.dim_qk));
+  } else if (p.dq && c.dq_slots == 0) {
+    x.f32.dq = arena.take<float>(dq_accum_size<float>(p));
+  }
   x.q = arena.take<Bf16Bits>(kBf16StripRows * qk);
   x.dout = arena.take<Bf16Bits>(kBf16StripRows * vo);
   x.q_t = arena.take<Bf16Bits>(kBf16StripRows * qk);

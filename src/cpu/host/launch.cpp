@@ -15,16 +15,15 @@ namespace {
 
 constexpr std::int64_t kRowsOfTask = 64;  // rows of a rotary or merge task
 
-// Contiguous rows [rows, heads, dim] of the workspace, in the layout of `like`.
-template <class T>
-StridedTensor workspace_rows(T* memory, Layout layout, std::int64_t len, std::int64_t heads,
-                             std::int64_t dim) {
+// Contiguous rows [rows, heads, dim] of the workspace.
+StridedTensor workspace_rows(char* memory, DType dtype, Layout layout, std::int64_t len,
+                             std::int64_t heads, std::int64_t dim) {
   StridedTensor rows;
-  rows.base = reinterpret_cast<char*>(memory);
-  rows.dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  rows.base = memory;
+  rows.dtype = dtype;
   rows.packed = layout == Layout::packed;
   rows.workspace = true;
-  rows.stride_head = dim * static_cast<std::int64_t>(sizeof(T));
+  rows.stride_head = dim * core::element_size(dtype);
   rows.stride_row = rows.stride_head * heads;
   rows.stride_batch = rows.packed ? 0 : rows.stride_row * len;
   return rows;
@@ -178,7 +177,7 @@ struct RotatedInput {
   const core::StridedTensor& positions;
   Layout layout;
   std::int64_t len, heads;
-  T* rotated;
+  char* rotated;
   T* rotated_gradient;  // null: there is none
   std::int64_t (*rows)(const Call& call, std::int64_t b, bool all, RotaryEntry& rotary);
   StridedTensor caller_gradient = {};
@@ -270,14 +269,15 @@ class Launch {
     });
   }
 
-  StridedTensor in_workspace(const RotatedInput<T>& x, T* memory) const {
-    return workspace_rows(memory, x.layout, x.len, x.heads, plan_.problem.dim_qk);
+  StridedTensor in_workspace(const RotatedInput<T>& x, char* memory, DType dtype) const {
+    return workspace_rows(memory, dtype, x.layout, x.len, x.heads, plan_.problem.dim_qk);
   }
 
   // From here on the call's kernels read the rotated copy, and write the copy's gradient into the
   // workspace.
   void rotate(RotatedInput<T>& x) {
-    const StridedTensor rotated = in_workspace(x, x.rotated);
+    const StridedTensor rotated =
+        in_workspace(x, x.rotated, rotated_type(plan_.problem, plan_.config));
     RotaryJob job = rotary_job(call_, x.tensor, rotated, x.heads);
     job.positions = x.positions;
     run_rotary(
@@ -285,7 +285,9 @@ class Launch {
         [&](std::int64_t b, RotaryEntry& rotary) { return x.rows(call_, b, false, rotary); });
     x.tensor = rotated;
     x.caller_gradient = x.gradient;
-    if (x.rotated_gradient != nullptr) x.gradient = in_workspace(x, x.rotated_gradient);
+    if (x.rotated_gradient == nullptr) return;
+    x.gradient = in_workspace(x, reinterpret_cast<char*>(x.rotated_gradient),
+                              plan_.problem.statistics_type());
   }
 
   // Padding gets zeros, or is left alone when accumulating.

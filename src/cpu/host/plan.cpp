@@ -108,10 +108,9 @@ constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
 constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
 
-// Few rows read each key once: memory's speed bounds them, not the products'. Rotated queries and
-// keys are f32.
+// Few rows read each key once: memory's speed bounds them, not the products'.
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
-  if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16 || p.rope != Rope::none) return false;
+  if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16) return false;
   if (rows <= kMostGemvRows) return false;
   // The backward's keys' phase. dout has the type of o.
   return pass != Pass::backward ||

@@ -16,8 +16,8 @@ struct Workspace {
   RowSums<T> sums;  // backward
   ForwardShared<T> forward;
   MaskRow* mask_rows = nullptr;
-  T* rotated_q = nullptr;  // rope: q and k rotated, [rows, heads, dim_qk]
-  T* rotated_k = nullptr;
+  char* rotated_q = nullptr;  // rope: q and k rotated, [rows, heads, dim_qk] of rotated_type()
+  char* rotated_k = nullptr;
   T* gradient_q = nullptr;  // rope: dq and dk before they are rotated back
   T* gradient_k = nullptr;
   std::int64_t bytes = 0;
@@ -32,6 +32,11 @@ inline Config keys_config(Config config) {
 // Whether several tasks add to one dq.
 inline bool dq_is_shared(const Problem& p, const Config& config) {
   return dq_with_keys(p) && key_tasks(p, keys_config(config)) > 1;
+}
+
+// Of rotated q and k: the type that the engine multiplies.
+inline DType rotated_type(const Problem& p, const Config& config) {
+  return config.engine == Engine::float_simd ? p.statistics_type() : DType::bf16;
 }
 
 inline std::int64_t all_key_rows(const Problem& p) {
@@ -116,8 +121,9 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
   if (p.rope != Rope::none) {
     const std::int64_t q_count = rows * p.heads_q * p.dim_qk;
     const std::int64_t k_count = all_key_rows(p) * p.heads_kv * p.dim_qk;
-    w.rotated_q = arena.take<T>(q_count);
-    if (pass != Pass::decode) w.rotated_k = arena.take<T>(k_count);
+    const std::int64_t size = core::element_size(rotated_type(p, config));
+    w.rotated_q = arena.take<char>(q_count * size);
+    if (pass != Pass::decode) w.rotated_k = arena.take<char>(k_count * size);
     if (pass == Pass::backward && p.dq) w.gradient_q = arena.take<T>(q_count);
     if (pass == Pass::backward && p.dk) w.gradient_k = arena.take<T>(k_count);
   }
