@@ -96,13 +96,14 @@ class Angles {
 
 // Vectors of pairs in f64, from rows of T and back with one rounding.
 template <class T>
-class Pairs {
+class RowRotation {
  public:
   static constexpr hn::ScalableTag<double> d{};
   static constexpr std::int64_t kLanes = hn::MaxLanes(d);
   using V = hn::Vec<hn::ScalableTag<double>>;
 
-  Pairs(Rope style, std::int64_t half) : interleaved_(style == Rope::interleaved), half_(half) {}
+  RowRotation(Rope style, std::int64_t half)
+      : interleaved_(style == Rope::interleaved), half_(half) {}
 
   // Turns pairs [m, m + kLanes).
   void Rotate(T* row, std::int64_t m, const double* cosines, const double* sines) const {
@@ -163,12 +164,12 @@ class Pairs {
 template <class T>
 void Rotate(const RotaryJob& job, const Angles& angles, T* row) {
   const std::int64_t half = job.rot_dim / 2;
-  const Pairs<T> pairs(job.style, half);
+  const RowRotation<T> turn(job.style, half);
   std::int64_t m = 0;
-  for (; m + Pairs<T>::kLanes <= half; m += Pairs<T>::kLanes) {
-    pairs.Rotate(row, m, angles.cosines(), angles.sines());
+  for (; m + RowRotation<T>::kLanes <= half; m += RowRotation<T>::kLanes) {
+    turn.Rotate(row, m, angles.cosines(), angles.sines());
   }
-  for (; m < half; ++m) pairs.RotateOne(row, m, angles.cosines()[m], angles.sines()[m]);
+  for (; m < half; ++m) turn.RotateOne(row, m, angles.cosines()[m], angles.sines()[m]);
 }
 
 template <class T>
