@@ -34,7 +34,7 @@ inline bool dq_is_shared(const Problem& p, const Config& config) {
   return dq_with_keys(p) && key_tasks(p, keys_config(config)) > 1;
 }
 
-// Of rotated q and k: the type that the engine multiplies.
+// The type of rotated q and k: what the engine multiplies.
 inline DType rotated_type(const Problem& p, const Config& config) {
   return config.engine == Engine::float_simd ? p.statistics_type() : DType::bf16;
 }

@@ -21,9 +21,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using core::kMaxDim;
 
-// Cosines and sines of a row. Of 16 positions, the first one's come from the library, 25 ns each;
-// the others' are turned on from it, which is off by a few 1e-16. So they depend on the position
-// alone. `exact`: f64 rows take all from the library.
+// Cosines and sines of a row. The library is asked at every 16th position, which takes 25 ns each;
+// those of the next 15 are turned on from it, which is off by a few 1e-16. So they depend on the
+// position alone. `exact`: f64 rows take all from the library.
 class Angles {
  public:
   Angles(const RotaryJob& job, bool exact)
