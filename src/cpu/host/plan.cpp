@@ -146,14 +146,15 @@ std::int64_t rows_of_head(const Problem& p) {
 }
 
 // A strip computes the keys that any of its rows sees: those of a window and its own height. 24
-// rows waste half as much as 48. With dims up to 64 more rows share a load of more keys, if there
-// are tasks enough. docs/kernels/cpu.md has the figures.
-void set_window_tiles(const Problem& p, std::int64_t rows, Config& config) {
+// rows waste half as much as 48. In forwards with dims up to 64 more rows share a load of more
+// keys, if there are tasks enough. docs/kernels/cpu.md has the figures.
+void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
   constexpr std::int64_t kNarrow = 512;
   if (!p.window_left || (!p.causal && !p.window_right)) return;
   const std::int64_t right = p.causal ? 0 : *p.window_right;
   if (*p.window_left > kNarrow || right > kNarrow - *p.window_left) return;
   config.strip_rows = std::min(config.strip_rows, kStripRows / 2);
+  if (pass == Pass::backward) return;
   const bool many = p.batch * p.heads_kv * (rows / (2 * kTileRows)) >= 2 * kWantedTasks;
   if (!many || p.dim_qk > 64 || p.dim_vo > 64) return;
   config.tile_rows = 2 * kTileRows;
@@ -197,7 +198,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, kTileKv);
     config.tile_rows = config.gemv != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
     config.strip_rows = std::min(config.tile_rows, kStripRows);
-    if (pass != Pass::backward && config.gemv == 0) set_window_tiles(p, rows, config);
+    if (config.gemv == 0) set_window_tiles(pass, p, rows, config);
   }
   if (tuned) set_tiles(*tuned, p, rows, config);
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
