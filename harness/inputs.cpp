@@ -154,7 +154,9 @@ class Maker {
     if (p_.mask.given) {
       a_.mask = extent("mask", DType::u8, p_.mask, [this](std::uint64_t n) {
         const bool attend = hash_uniform(c_.seed, stream_of("mask"), n) < c_.mask_density;
-        return attend ? static_cast<double>(1 + hash(c_.seed, stream_of("mask.value"), n) % 255)
+        // Odd seeds use 1 alone, as boolean tensors do.
+        const std::uint64_t values = c_.seed % 2 == 0 ? 255 : 1;
+        return attend ? static_cast<double>(1 + hash(c_.seed, stream_of("mask.value"), n) % values)
                       : 0;
       });
     }
