@@ -360,7 +360,7 @@ TEST(CudaSm90Plan, ConstantsFollowTheProblem) {
   EXPECT_EQ(get("lengths_kv", "lengths"), sm90::kPadded);
   EXPECT_EQ(get("mask=qk", "mask"), 1);
   EXPECT_EQ(get("mask=qk", "tile_kv"), 128);
-  EXPECT_EQ(get("mask=qk", "raw_stages"), 6);
+  EXPECT_EQ(get("mask=qk", "raw_stages"), 5);
   EXPECT_EQ(get("bias=hqk dtype_bias=f16", "raw_stages"), 0);
   EXPECT_EQ(get("bias=hqk dtype_bias=bf16", "bias_type"), static_cast<int>(DType::bf16));
   EXPECT_EQ(get("softcap", "softcap"), 1);

@@ -78,7 +78,7 @@ TEST(CudaSm90Tuned, MisfitsSayWhatIsAccepted) {
             std::string::npos);
   EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=2 q_stages=1 blocks=1" + rest,
                 problem_of("dim_qk=128 dim_vo=128 mask=hqk")),
-            "raw_stages=0; accepted 1 to 8");
+            "raw_stages=0; accepted 1 to 6");
   const Problem d512 = problem_of("dim_qk=512 dim_vo=512");
   const std::string wide = " q_stages=1 blocks=1 o_columns=256 producer_warp=0 raw_stages=0";
   EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=8" + wide + " schedule=0", d512), "");

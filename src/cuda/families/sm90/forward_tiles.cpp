@@ -46,7 +46,7 @@ constexpr Tiles kDim128Scores{
     .dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .o_columns = 128};
 // A mask alone: bytes wait in raw stages of 64 queries until they are bits.
 constexpr Tiles kDim64Mask{
-    .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 6};
+    .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 5};
 constexpr Tiles kDim64MaskWide{
     .dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 6};
 constexpr Tiles kDim128Mask{.dim = 128,
@@ -57,7 +57,7 @@ constexpr Tiles kDim128Mask{.dim = 128,
                             .o_columns = 128,
                             .raw_stages = 3};
 constexpr Tiles kDim256Mask{
-    .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1, .raw_stages = 4};
+    .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1, .raw_stages = 3};
 // O takes 128 registers of a thread and Q 64 KB.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 

@@ -16,8 +16,7 @@ namespace {
 constexpr std::uint64_t kFewestKeys = 256;
 constexpr std::uint64_t kMostKeys = 16384;
 constexpr int kThreadsPerSm = 2048;
-constexpr int kReservedShared = 1024;  // of a block, by the driver
-constexpr int kMostRawMaskStages = 6;
+constexpr int kReservedShared = 1024;     // of a block, by the driver
 constexpr int kColumnsWith128Keys = 192;  // of O, above dim 256
 
 template <class Visit>
@@ -163,9 +162,13 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
   if (!is_one_of(tiles.o_columns, {64, tiles.dim})) {
     return out_of_range("o_columns", tiles.o_columns, "64 or the dim");
   }
-  const int most_raw = raw ? limits::kMaxRawStages : 0;
+  const bool bits = has_mask_bits(p);
+  const int most_raw = bits ? limits::kMaxRawMaskStages : raw ? limits::kMaxRawStages : 0;
   if (tiles.raw_stages > most_raw || (raw && tiles.raw_stages < 1)) {
-    return out_of_range("raw_stages", tiles.raw_stages, raw ? "1 to 8" : "0 without f8 or mask");
+    return out_of_range("raw_stages", tiles.raw_stages,
+                        bits  ? "1 to 6"
+                        : raw ? "1 to 8"
+                              : "0 without f8 or mask");
   }
   if (!fits_schedule(p, tiles)) {
     return out_of_range("schedule", tiles.schedule, "2; 0 if rows are equal; 1 if plain causal");
@@ -189,7 +192,7 @@ std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
   const auto add = [&](Tiles tiles) {
     for (const int o_columns : {tiles.dim, 64}) {
       for (const int q_stages : {2, 1}) {
-        const int most_raw = f8 ? 2 : bits ? kMostRawMaskStages : 0;
+        const int most_raw = f8 ? 2 : bits ? device::sm90::kMaxRawMaskStages : 0;
         for (int raw = most_raw; raw >= (f8 || bits ? 2 : 0); --raw) {
           tiles.o_columns = o_columns;
           tiles.q_stages = q_stages;

@@ -2,7 +2,7 @@
 //
 // A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
 // loads Q, K and V through rings in shared memory (forward_producer.cuh). With f8 three others
-// transpose V (forward_transposer.cuh), with a mask they turn bytes into bits
+// transpose V (forward_transposer.cuh), with a mask they load its bytes and turn them into bits
 // (forward_mask_packer.cuh). 1 to 4 consumer warpgroups own 64 queries each (forward_consumer.cuh;
 // above dim 256 forward_wide_consumer.cuh) and never exchange anything but these tiles. S and P
 // stay in registers; the softmax renews its max only when sums of P ask for it
@@ -34,8 +34,8 @@ __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory)
   producer.Run();
 }
 
-// The tile at step t, for a Consumer, Transposer or MaskPacker; false if nothing is left. Tiles
-// without rows have seq.rows_q <= row.
+// The tile at step t, for a Consumer, Transposer, MaskLoader or MaskPacker; false if nothing is
+// left. Tiles without rows have seq.rows_q <= row.
 template <class Role>
 __device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) {
   const TileScheduler scheduler{c.p};
@@ -85,7 +85,7 @@ __device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory,
   ConsumeAs<ConsumerOf<kWide>::Type>(p, memory, warpgroup);
 }
 
-// By a helper warp, as a Transposer or MaskPacker.
+// By a helper warp, as a Transposer, MaskLoader or MaskPacker.
 template <class Role>
 __device__ __forceinline__ void Help(const ForwardParams& p, unsigned memory, int warp) {
   Role helper(p, memory, warp);
@@ -119,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
       if (warp > 0) Help<Transposer>(p, memory, warp - 1);
     }
     if constexpr (kMaskBits) {
-      if (warp > 0) Help<MaskPacker>(p, memory, warp - 1);
+      if (warp == 1) Help<MaskLoader>(p, memory, 0);
+      if (warp > 1) Help<MaskPacker>(p, memory, warp - 2);
     }
   } else {
     ptx::AcquireRegisters<kConsumerRegisters>();

@@ -1,8 +1,9 @@
 // Barriers of sm90/forward.cu and the slots through which the producer publishes tiles.
 //
 // `ready`: TMA has written the data (one arrival and its bytes). `free`: every consumer warp has
-// read it (one arrival per warp). A ring's n-th use is stage n % stages in phase n / stages;
-// consumers wait for that phase of `ready`, the producer for the phase before of `free`.
+// read it (one arrival per warp; one per thread for the mask's bits and bytes, which threads write
+// and read). A ring's n-th use is stage n % stages in phase n / stages; consumers wait for that
+// phase of `ready`, the producer for the phase before of `free`.
 #pragma once
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -30,12 +31,16 @@ struct ForwardBarriers {
     kVFree = 28,
     kTileReady = 32,
     kTileFree = 34,
-    // f8: V as TMA wrote it; kVReady and kVFree are those of V transposed. Else the mask's bytes.
+    // f8: V as TMA wrote it; kVReady and kVFree are those of V transposed. Otherwise the mask's
+    // bytes, with fewer stages, then its bits.
     kRawReady = 36,
-    kRawFree = 44,
-    kBitsReady = 52,  // the mask's bits; they are free with K
+    kRawFree = kMaskBits ? 42 : 44,
+    kBitsReady = 48,
+    kBitsFree = 52,
     kCount = 56
   };
+  static_assert(!kMaskBits ||
+                (kRawStages <= attn::device::sm90::kMaxRawMaskStages && kBitsStages <= 4));
   // Q is loaded and released per warpgroup.
   __device__ __forceinline__ static int QReady(int warpgroup, int stage) {
     return kQReady + kQStages * warpgroup + stage;
@@ -87,11 +92,16 @@ struct ForwardBarriers {
     for (int i = 0; i < kStages; ++i) {
       ptx::BarrierInit(At(kKReady + i), 1);
       ptx::BarrierInit(At(kKFree + i), 4 * kWarpgroups);
-      if constexpr (kMaskBits) ptx::BarrierInit(At(kBitsReady + i), kHelpers);
     }
     for (int i = 0; i < (kWide ? 1 : kStages); ++i) {
       ptx::BarrierInit(At(kVReady + i), kF8 ? kHelpers : 1);
       ptx::BarrierInit(At(kVFree + i), 4 * kWarpgroups);
+    }
+    if constexpr (kMaskBits) {
+      for (int i = 0; i < kBitsStages; ++i) {
+        ptx::BarrierInit(At(kBitsReady + i), 32 * kPackers);
+        ptx::BarrierInit(At(kBitsFree + i), 128 * kWarpgroups);
+      }
     }
     for (int i = 0; i < 2; ++i) {
       ptx::BarrierInit(At(kTileReady + i), 1);
@@ -99,7 +109,7 @@ struct ForwardBarriers {
     }
     for (int i = 0; i < kRawStages; ++i) {
       ptx::BarrierInit(At(kRawReady + i), 1);
-      ptx::BarrierInit(At(kRawFree + i), kHelpers);
+      ptx::BarrierInit(At(kRawFree + i), kMaskBits ? 32 * kPackers : kHelpers);
     }
     ptx::BarrierInitFence();
   }

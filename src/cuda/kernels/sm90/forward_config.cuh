@@ -77,9 +77,11 @@ inline constexpr int kScoreKeys = kTileKv % 64 == 0 ? kTileKv : 64;
 inline constexpr int kRawMaskBytes = 64 * kTileKv;
 inline constexpr int kBitsRow = kTileKv / 8;
 inline constexpr int kBitsBytes = kTileQ * kBitsRow;
-// Warps of the producer warpgroup that transpose V (f8) or pack the mask: all but the one that
-// loads.
+inline constexpr int kBitsStages = attn::device::sm90::kBitsStages;
+// Warps of the producer warpgroup that transpose V (f8), or load and pack the mask: all but the one
+// that loads Q, K and V.
 inline constexpr int kHelpers = kF8 || kMaskBits ? 3 : 0;
+inline constexpr int kPackers = 2;  // of the mask: one per 32 rows of a raw stage
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
     {kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes,
      kElementBytes, kRawStages, kMaskBits, kWide});

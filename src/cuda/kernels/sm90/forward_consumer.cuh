@@ -147,6 +147,20 @@ struct Consumer {
   __device__ __forceinline__ int Stage(int i) const { return (kv + i) % kStages; }
   __device__ __forceinline__ int Phase(int i) const { return (kv + i) / kStages; }
 
+  // The scores of tile i are complete: its keys, and its part of bias or mask.
+  __device__ __forceinline__ void ReleaseKeys(int i) const {
+    Release(ForwardBarriers::kKFree + Stage(i));
+  }
+
+  // The mask's bits have a ring of their own, so that packers run ahead of K.
+  __device__ __forceinline__ int BitsStage(int i) const { return (kv + i) % kBitsStages; }
+  __device__ __forceinline__ void WaitForBits(int i) const {
+    barriers.Wait(ForwardBarriers::kBitsReady + BitsStage(i), (kv + i) / kBitsStages);
+  }
+  __device__ __forceinline__ void ReleaseBits(int i) const {
+    ptx::BarrierArrive(barriers.At(ForwardBarriers::kBitsFree + BitsStage(i)));
+  }
+
   // Named barriers 1 to kWarpgroups: it is this warpgroup's turn.
   __device__ __forceinline__ void BeginTurn() const {
     if constexpr (kPingPong) ptx::NamedBarrierWait(1 + warpgroup, 256);
@@ -162,9 +176,12 @@ struct Consumer {
       EndTurn();
     }
     barriers.Wait(ForwardBarriers::kKReady + Stage(i), Phase(i));
-    // So that no phase of kKFree ends before the mask packers have seen it.
-    if constexpr (kMaskBits) barriers.Wait(ForwardBarriers::kBitsReady + Stage(i), Phase(i));
-    Release(ForwardBarriers::kKFree + Stage(i));
+    // So that no phase of kBitsFree ends before the mask packers have seen it.
+    if constexpr (kMaskBits) {
+      WaitForBits(i);
+      ReleaseBits(i);
+    }
+    ReleaseKeys(i);
     barriers.Wait(ForwardBarriers::kVReady + Stage(i), Phase(i));
     Release(ForwardBarriers::kVFree + Stage(i));
   }
@@ -290,34 +307,49 @@ struct Consumer {
 #pragma unroll
       for (int e = 0; e < 8; ++e) s[8 * n + e] = product[e / 4][e % 4];
     }
-    ModifyScores(i, true);
+    if constexpr (kBiasBytes == 2) modifiers.LoadBias(BiasTile(i));
+    ModifyScores<false>(i, true);
     softmax.UpdateWithMax(modifiers.unit, s, o, sums);
   }
 
-  // What options do to the scores of tile i; hides keys of a partial tile.
-  __device__ __forceinline__ void ModifyScores(int i, bool partial) {
-    const unsigned tile =
-        base + kShared.score +
-        static_cast<unsigned>(Stage(i) * kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
-    modifiers.Modify(Key(i), tile + static_cast<unsigned>(64 * warpgroup * kTileKv * kBiasBytes),
-                     s);
-    modifiers.HideByMask(tile + static_cast<unsigned>(kTileQ * kTileKv * kBiasBytes +
-                                                      64 * warpgroup * kTileKv * kMaskBytes),
-                         s);
+  // Tiles of bias of all warpgroups, then those of the mask.
+  __device__ __forceinline__ unsigned ScoreTiles(int i) const {
+    return base + kShared.score +
+           static_cast<unsigned>(Stage(i) * kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
+  }
+  __device__ __forceinline__ unsigned BiasTile(int i) const {
+    return ScoreTiles(i) + static_cast<unsigned>(64 * warpgroup * kTileKv * kBiasBytes);
+  }
+
+  // Loads what options need of tile i in addition to its scores, while these are being computed.
+  __device__ __forceinline__ void Prepare(int i) {
+    if constexpr (kBiasBytes == 2) modifiers.LoadBias(BiasTile(i));
     if constexpr (kMaskBits) {
-      barriers.Wait(ForwardBarriers::kBitsReady + Stage(i), Phase(i));
-      modifiers.HideByBits(
+      WaitForBits(i);
+      modifiers.LoadBits(
           base + kShared.bits +
-              static_cast<unsigned>(Stage(i) * kBitsBytes + 64 * warpgroup * kBitsRow),
-          s);
+          static_cast<unsigned>(BitsStage(i) * kBitsBytes + 64 * warpgroup * kBitsRow));
+      ReleaseBits(i);
     }
+  }
+
+  // What options do to the scores of tile i; hides keys of a partial tile. `relative`: the scores
+  // become those less the row's max.
+  template <bool relative>
+  __device__ __forceinline__ void ModifyScores(int i, bool partial) {
+    modifiers.Modify<relative>(Key(i), BiasTile(i), softmax.max, s);
+    modifiers.HideByMask(
+        ScoreTiles(i) + static_cast<unsigned>(kTileQ * kTileKv * kBiasBytes +
+                                              64 * warpgroup * kTileKv * kMaskBytes),
+        s);
+    if constexpr (kMaskBits) modifiers.HideByBits(s);
     if (partial) modifiers.Hide(Key(i), s);
   }
 
   // S of tile i, which is complete, becomes P.
   __device__ __forceinline__ void StartSoftmax(int i, bool partial) {
-    ModifyScores(i, partial);
-    Release(ForwardBarriers::kKFree + Stage(i));
+    ModifyScores<false>(i, partial);
+    ReleaseKeys(i);
     softmax.Start(modifiers.unit, s);
     modifiers.Pack(Key(i), s, packed);
   }
@@ -325,10 +357,10 @@ struct Consumer {
   // The same for later tiles. With kOverlap the product before has to be waited for, since its O is
   // rescaled with the max.
   __device__ __forceinline__ void UpdateSoftmax(int i, bool partial) {
-    ModifyScores(i, partial);
-    softmax.Update(modifiers.unit, s);
+    ModifyScores<kRelativeScores>(i, partial);
+    softmax.Update<kRelativeScores>(modifiers.unit, s);
     const bool within = softmax.WithinThreshold();
-    if (within) Release(ForwardBarriers::kKFree + Stage(i));
+    if (within) ReleaseKeys(i);
     if constexpr (kOverlap) {
       ptx::WgmmaWait<0>();
       Release(ForwardBarriers::kVFree + Stage(i - 1));
@@ -336,7 +368,7 @@ struct Consumer {
     AddToSums(i - 1);
     if (!within) {
       if (!softmax.Renew(s, o, sums)) Redo(i);
-      Release(ForwardBarriers::kKFree + Stage(i));
+      ReleaseKeys(i);
     }
     softmax.AddTile();
     modifiers.Pack(Key(i), s, packed);
@@ -344,6 +376,7 @@ struct Consumer {
 
   __device__ __forceinline__ void ComputeOverlapped(const WarpgroupTiles& tiles, int last) {
     IssueScores(first);
+    Prepare(first);
     ptx::WgmmaWait<0>();
     StartSoftmax(first, tiles.IsPartial(0));
     for (int i = first + 1; i <= last; ++i) {
@@ -351,6 +384,7 @@ struct Consumer {
       IssueScores(i);
       IssueOutput(i - 1);
       EndTurn();
+      Prepare(i);
       ptx::WgmmaWait<1>();
       UpdateSoftmax(i, tiles.IsPartial(i - first));
     }
@@ -365,6 +399,7 @@ struct Consumer {
     BeginTurn();
     for (int i = first; i <= last; ++i) {
       IssueScores(i);
+      Prepare(i);
       ptx::WgmmaWait<0>();
       EndTurn();
       if (i == first) {

@@ -7,6 +7,20 @@
 
 namespace sm90 {
 
+// The tile of bias or mask of warpgroup w and the i-th tile of keys, by one thread.
+template <int bytes>
+__device__ __forceinline__ void LoadScoreTile(const QueryTile& tile, int i, int w, const void* map,
+                                              const ScorePlace& place, unsigned to,
+                                              unsigned ready) {
+  using Layout = ScoreTile<bytes, kScoreKeys>;
+#pragma unroll
+  for (int c = 0; c < Layout::kBoxes; ++c) {
+    ptx::TmaLoad(to + c * Layout::kBoxBytes, map, ready,
+                 (tile.kv_end - 1 - i) * kTileKv + c * (Layout::kRowBytes / bytes),
+                 tile.row + 64 * w, place.head, place.entry, ptx::kEvictFirst);
+  }
+}
+
 struct Producer {
   const ForwardParams& p;
   unsigned base;  // shared memory
@@ -14,8 +28,6 @@ struct Producer {
   bool leader;       // the lane that issues
   int kv = 0;        // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries loaded before
-  int raw = 0;       // the next raw stage of the mask, and its phase
-  int raw_phase = 0;
 
   __device__ __forceinline__ Producer(const ForwardParams& params, unsigned memory)
       : p(params), base(memory), barriers(memory), leader(threadIdx.x % 32 == 0) {}
@@ -131,12 +143,7 @@ struct Producer {
   __device__ __forceinline__ void LoadK(const QueryTile& tile, int i) {
     const int stage = (kv + i) % kStages;
     WaitTogether(ForwardBarriers::kKFree + stage, (kv + i) / kStages + 1);
-    if (leader) IssueK(tile, i, stage);
-    if constexpr (kMaskBits) {
-      for (int w = 0; w < kWarpgroups; ++w) LoadRawMask(tile, i, w);
-    }
-  }
-  __device__ __forceinline__ void IssueK(const QueryTile& tile, int i, int stage) const {
+    if (!leader) return;
     const unsigned ready = barriers.At(ForwardBarriers::kKReady + stage);
     ptx::BarrierExpect(ready, kKBytes + kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
     LoadTile<kDimQk, kQkRowBytes>(tile, i, &p.k, kShared.k + stage * kKBytes, ready);
@@ -177,21 +184,6 @@ struct Producer {
     }
   }
 
-  // The mask's bytes of a warpgroup.
-  __device__ __forceinline__ void LoadRawMask(const QueryTile& tile, int i, int w) {
-    WaitTogether(ForwardBarriers::kRawFree + raw, raw_phase + 1);
-    if (leader) {
-      const unsigned ready = barriers.At(ForwardBarriers::kRawReady + raw);
-      ptx::BarrierExpect(ready, kRawMaskBytes);
-      LoadScoreTile<1>(tile, i, w, &p.mask, MaskPlace(p.common, tile.head, tile.seq.idx),
-                       kShared.raw_mask + raw * kRawMaskBytes, ready);
-    }
-    if (++raw == kRawStages) {
-      raw = 0;
-      raw_phase ^= 1;
-    }
-  }
-
   // A tile of bias or mask for each warpgroup.
   template <int bytes>
   __device__ __forceinline__ void LoadScores(const QueryTile& tile, int i, const void* map,
@@ -199,23 +191,10 @@ struct Producer {
                                              unsigned ready) const {
 #pragma unroll
     for (int w = 0; w < kWarpgroups; ++w) {
-      LoadScoreTile<bytes>(tile, i, w, map, place, to + w * ScoreTile<bytes, kScoreKeys>::kBytes,
-                           ready);
+      LoadScoreTile<bytes>(tile, i, w, map, place,
+                           base + to + w * ScoreTile<bytes, kScoreKeys>::kBytes, ready);
     }
   }
-  template <int bytes>
-  __device__ __forceinline__ void LoadScoreTile(const QueryTile& tile, int i, int w,
-                                                const void* map, const ScorePlace& place, int to,
-                                                unsigned ready) const {
-    using Layout = ScoreTile<bytes, kScoreKeys>;
-#pragma unroll
-    for (int c = 0; c < Layout::kBoxes; ++c) {
-      ptx::TmaLoad(base + to + c * Layout::kBoxBytes, map, ready,
-                   (tile.kv_end - 1 - i) * kTileKv + c * (Layout::kRowBytes / bytes),
-                   tile.row + 64 * w, place.head, place.entry, ptx::kEvictFirst);
-    }
-  }
-
   __device__ __forceinline__ static int Batch(const QueryTile& tile) {
     return config::lengths == kPacked ? 0 : tile.seq.idx;
   }

@@ -7,7 +7,9 @@ inline constexpr int kStagedBytes = 2;  // an element of O: f16 or bf16
 inline constexpr int kMaxWarpgroups = 4;
 inline constexpr int kMaxStages = 4;
 inline constexpr int kMaxRawStages = 8;
-inline constexpr int kMaxWideStages = 8;  // of K, for dims above 256
+inline constexpr int kMaxWideStages = 8;     // of K, for dims above 256
+inline constexpr int kMaxRawMaskStages = 6;  // with mask_bits
+inline constexpr int kBitsStages = 4;        // tiles of the mask's bits
 
 // What the offsets follow from: constants of the Config.
 struct ForwardTiles {
@@ -33,7 +35,7 @@ struct ForwardShared {
   int v = 0;         // [stages][tile_kv][dim_vo]; wide: of one stage; f8: [stages][dim_vo][tile_kv]
   int raw_v = 0;     // f8: [raw_stages][tile_kv][dim_vo], before it is transposed
   int raw_mask = 0;  // mask_bits: [raw_stages] tiles [64][tile_kv] of the mask
-  int bits = 0;      // mask_bits: [stages][tile_q][tile_kv / 8]
+  int bits = 0;      // mask_bits: [kBitsStages][tile_q][tile_kv / 8]
   int score = 0;     // [stages][tile_q / 64] tiles [64][tile_kv] of bias, then of mask
   int o = 0;         // [tile_q][o_columns]
   int barriers = 0;  // ForwardBarriers, then the published tiles
@@ -49,7 +51,7 @@ constexpr ForwardShared ForwardSharedOf(const ForwardTiles& t) {
   s.raw_v = s.v + (t.wide ? 1 : t.stages) * t.tile_kv * t.dim_vo * t.element_bytes;
   s.raw_mask = s.raw_v + (t.mask_bits ? 0 : t.raw_stages * t.tile_kv * t.dim_vo * t.element_bytes);
   s.bits = s.raw_mask + (t.mask_bits ? t.raw_stages * 64 * t.tile_kv : 0);
-  s.score = s.bits + (t.mask_bits ? t.stages * t.tile_q * t.tile_kv / 8 : 0);
+  s.score = s.bits + (t.mask_bits ? kBitsStages * t.tile_q * t.tile_kv / 8 : 0);
   const int scores_end = s.score + t.stages * t.tile_q * t.tile_kv * t.score_bytes;
   s.o = t.wide ? s.q : scores_end;
   s.barriers = scores_end + (t.wide ? 0 : t.tile_q * t.o_columns * kStagedBytes);

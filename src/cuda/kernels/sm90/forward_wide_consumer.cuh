@@ -169,7 +169,7 @@ struct WideConsumer {
     modifiers.Pack(Key(i), s, packed);
   }
   __device__ __forceinline__ void ModifyScores(int i, bool partial) {
-    modifiers.Modify(Key(i), 0, s);
+    modifiers.Modify<false>(Key(i), 0, softmax.max, s);
     if (partial) modifiers.Hide(Key(i), s);
   }
 

@@ -63,11 +63,15 @@ struct OnlineSoftmax {
     top[1] = ReduceRow(top[1]);
   }
 
-  // s becomes P against the current max: s * unit is in units of log2. Sums are taken in groups of
-  // at most 8, whose max stands for the max of P at an eighth of its cost.
+  // s becomes P against the current max: s * unit is in units of log2, and `relative` scores are
+  // those already, less the max. Sums are taken in groups of at most 8, whose max stands for the
+  // max of P at an eighth of its cost.
+  template <bool relative = false>
   __device__ __forceinline__ void Update(float unit, Scores& s) {
 #pragma unroll
-    for (int i = 0; i < kTileKv / 2; ++i) s[i] = ptx::Exp2(fmaf(s[i], unit, -max[i / 2 % 2]));
+    for (int i = 0; i < kTileKv / 2; ++i) {
+      s[i] = ptx::Exp2(relative ? s[i] : fmaf(s[i], unit, -max[i / 2 % 2]));
+    }
     largest_group = 0.0f;
 #pragma unroll
     for (int n = 0; n < kTileKv / 2; n += 16) {

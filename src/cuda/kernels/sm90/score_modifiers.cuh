@@ -19,6 +19,21 @@ __device__ __forceinline__ float DescaleOf(const attn::device::sm90::Descales& d
   return descales.data[seq * descales.stride_batch + head_kv * descales.stride_head];
 }
 
+// The score of a row that bit n of a lane's word of the mask is for (forward_mask_packer.cuh).
+// Bytes hold one pair (u, e) for all blocks of 16 keys; with 64 keys half a byte is enough.
+__device__ __forceinline__ constexpr int ScoreOfMaskBit(int n) {
+  constexpr int kBlocks = kTileKv / 16;
+  const int block = n % kBlocks;
+  const int part = n / kBlocks;  // 128 keys: 2 u + e; 64: 2 e + u
+  const int u = kBlocks == 8 ? part / 2 : part % 2;
+  const int e = kBlocks == 8 ? part % 2 : part / 2;
+  return 8 * block + 4 * u + e;
+}
+
+// Score modifiers subtract the row's max with their last term. With dropout as well registers would
+// spill.
+inline constexpr bool kRelativeScores = kHasScoreMod && config::dropout == 0;
+
 struct ScoreModifiers {
   const ForwardParams& p;
   shared::ScoreParams score;
@@ -29,6 +44,8 @@ struct ScoreModifiers {
   int diagonal;  // ALiBi: row + diag
   int begin[2];  // keys that they see
   int end[2];
+  unsigned biases[kBiasBytes == 2 ? kTileKv / 4 : 1];
+  unsigned keeps[2];  // the mask's bits of the latest tile
 
   __device__ __forceinline__ explicit ScoreModifiers(const ForwardParams& params) : p(params) {}
 
@@ -59,9 +76,28 @@ struct ScoreModifiers {
     }
   }
 
-  // Softcap, ALiBi and bias: raw products of keys from j on become scores in units of log2.
-  // `score_tiles`: the warpgroup's tile of bias, then that of the mask, in shared memory.
-  __device__ __forceinline__ void Modify(int j, unsigned score_tiles, Scores& s) const {
+  // A bias of 16 bits: this thread's elements of a tile, as pairs.
+  __device__ __forceinline__ void LoadBias(unsigned bias_tile) {
+    using Tile = ScoreTile<2, kScoreKeys>;
+    const Place place = PlaceInTile();
+    const unsigned first = Tile::First(bias_tile, place.row, place.column);
+#pragma unroll
+    for (int i = 0; i < kTileKv / 4; ++i) {
+      biases[i] = ptx::LoadShared32(Tile::Next(first, i / 2, i % 2));
+    }
+  }
+
+  // That of score i.
+  __device__ __forceinline__ float Bias(int i) const {
+    const unsigned pair = biases[i / 2];
+    return i % 2 == 0 ? ptx::Low<config::bias_type>(pair) : ptx::High<config::bias_type>(pair);
+  }
+
+  // Softcap, ALiBi and bias: raw products of keys from j on become scores in units of log2;
+  // `relative`: less `max`. `bias_tile`: the warpgroup's, in shared memory.
+  template <bool relative>
+  __device__ __forceinline__ void Modify(int j, unsigned bias_tile, const float (&max)[2],
+                                         Scores& s) const {
     if constexpr (kF8) {
       if (factor != 1.0f) {
 #pragma unroll
@@ -77,9 +113,9 @@ struct ScoreModifiers {
         in_series = __all_sync(~0u, !(most > p.common.cap_reach)) != 0;
       }
       if (in_series) {
-        ModifyAll<true>(j, score_tiles, s);
+        ModifyAll<true, relative>(j, bias_tile, max, s);
       } else {
-        ModifyAll<false>(j, score_tiles, s);
+        ModifyAll<false, relative>(j, bias_tile, max, s);
       }
     }
   }
@@ -88,49 +124,55 @@ struct ScoreModifiers {
   __device__ __forceinline__ void Hide(int j, Scores& s) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int from = begin[h] - j - Column();
-      const unsigned width = static_cast<unsigned>(max(end[h] - begin[h], 0));
       const int limit = end[h] - j - Column();
+      if constexpr (kLeftBound) {
+        // Two comparisons per row instead of two per score.
+        const unsigned keep = ScoresBelow(limit) & ~ScoresBelow(begin[h] - j - Column());
 #pragma unroll
-      for (int i = 0; i < kTileKv / 8; ++i)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const bool hidden =
-              kLeftBound ? static_cast<unsigned>(8 * i + e - from) >= width : 8 * i + e >= limit;
-          if (hidden) s[4 * i + 2 * h + e] = -shared::kInfinity;
+        for (int n = 0; n < kTileKv / 4; ++n) {
+          if ((keep >> n & 1) == 0) s[n / 2 * 4 + 2 * h + n % 2] = -shared::kInfinity;
         }
+      } else {
+#pragma unroll
+        for (int n = 0; n < kTileKv / 4; ++n) {
+          if (n / 2 * 8 + n % 2 >= limit) s[n / 2 * 4 + 2 * h + n % 2] = -shared::kInfinity;
+        }
+      }
     }
   }
 
   // Hides what the mask hides.
   __device__ __forceinline__ void HideByMask(unsigned mask_tile, Scores& s) const {
     if constexpr (kMaskBytes > 0) {
+      using Tile = ScoreTile<1, kScoreKeys>;
       const Place place = PlaceInTile();
+      const unsigned first = Tile::First(mask_tile, place.row, place.column);
 #pragma unroll
       for (int i = 0; i < kTileKv / 2; i += 2) {
-        const unsigned pair = ScoreTile<1, kScoreKeys>::Bytes(mask_tile, place.row + i / 2 % 2 * 8,
-                                                              i / 4 * 8 + place.column);
+        const unsigned pair = ptx::LoadShared16(Tile::Next(first, i / 4, i / 2 % 2));
         if ((pair & 0xff) == 0) s[i] = -shared::kInfinity;
         if ((pair & 0xff00) == 0) s[i + 1] = -shared::kInfinity;
       }
     }
   }
 
-  // The same from bits, in the order of forward_mask_packer.cuh.
-  __device__ __forceinline__ void HideByBits(unsigned tile, Scores& s) const {
-    if constexpr (kMaskBits) {
-      const Place place = PlaceInTile();
+  // The same from bits, in the order of forward_mask_packer.cuh: this thread's of two rows.
+  __device__ __forceinline__ void LoadBits(unsigned tile) {
+    const Place place = PlaceInTile();
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const unsigned at = tile + static_cast<unsigned>((place.row + 8 * h) * kBitsRow +
-                                                         place.column * kTileKv / 64);
-        const unsigned keeps = kTileKv == 128 ? ptx::LoadShared32(at) : ptx::LoadShared16(at);
-#pragma unroll
-        for (int i = 0; i < kTileKv / 4; ++i) {
-          if ((keeps >> i & 1) == 0) s[i / 2 * 4 + 2 * h + i % 2] = -shared::kInfinity;
-        }
-      }
+    for (int h = 0; h < 2; ++h) {
+      const unsigned at = tile + (place.row + 8 * static_cast<unsigned>(h)) * kBitsRow +
+                          place.column * (kTileKv / 64);
+      keeps[h] = kTileKv == 128 ? ptx::LoadShared32(at) : ptx::LoadShared16(at);
     }
+  }
+  __device__ __forceinline__ void HideByBits(Scores& s) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int n = 0; n < kTileKv / 4; ++n) {
+        if ((keeps[h] >> n & 1) == 0) s[ScoreOfMaskBit(n) + 2 * h] = -shared::kInfinity;
+      }
   }
 
   // Rounds P to the fragments of A for P V. Dropped elements are 0; what is kept grows in the
@@ -165,6 +207,13 @@ struct ScoreModifiers {
     }
   }
 
+  // Bit 2 n + e: whether column 8 n + e of a tile is below x.
+  __device__ __forceinline__ static unsigned ScoresBelow(int x) {
+    const unsigned columns = static_cast<unsigned>(min(max(x, 0), kTileKv));
+    const unsigned scores = columns / 8 * 2 + min(columns % 8, 2u);
+    return scores < 32 ? (1u << scores) - 1 : ~0u;
+  }
+
   // The descales belong to the scale. Where they make it zero or negative, which the softmax does
   // not expect, the products are multiplied first.
   __device__ __forceinline__ void SetFactors(const QueryTile& tile) {
@@ -194,35 +243,41 @@ struct ScoreModifiers {
   // This thread's first row of the warpgroup's 64 and first column, computed from %tid.x again so
   // that no addresses of score tiles are kept in registers through the loop over keys.
   struct Place {
-    int row;
-    int column;
+    unsigned row;
+    unsigned column;
   };
   __device__ __forceinline__ static Place PlaceInTile() {
-    const int thread = ptx::RereadThreadIdx();
+    const unsigned thread = static_cast<unsigned>(ptx::RereadThreadIdx());
     return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 
-  template <bool in_series>
-  __device__ __forceinline__ void ModifyAll(int j, unsigned bias_tile, Scores& s) const {
+  template <bool in_series, bool relative>
+  __device__ __forceinline__ void ModifyAll(int j, unsigned bias_tile, const float (&max)[2],
+                                            Scores& s) const {
     const Place place = PlaceInTile();
 #pragma unroll
     for (int i = 0; i < kTileKv / 2; i += 2) {
       const int h = i / 2 % 2;
       const int column = i / 4 * 8;
       float2 bias{};
-      if constexpr (kBiasBytes > 0) {
-        bias = ScoreTile<kBiasBytes, kScoreKeys>::template Floats<config::bias_type>(
-            bias_tile, place.row + 8 * h, column + place.column);
+      if constexpr (kBiasBytes == 2) {
+        bias = {Bias(i), Bias(i + 1)};
+      } else if constexpr (kBiasBytes == 4) {
+        using Tile = ScoreTile<kBiasBytes, kScoreKeys>;
+        const unsigned first = Tile::First(bias_tile, place.row, place.column);
+        const uint2 pair = ptx::LoadShared64(Tile::Next(first, i / 4, h));
+        bias = {__uint_as_float(pair.x), __uint_as_float(pair.y)};
       }
       float distance = 0.0f;
       if constexpr (config::alibi != 0) {
-        distance =
-            static_cast<float>(diagonal + 8 * h - j - place.column) - static_cast<float>(column);
+        distance = static_cast<float>(diagonal + 8 * h - j - static_cast<int>(place.column)) -
+                   static_cast<float>(column);
       }
+      const float addend = relative ? -max[h] : 0.0f;
       float slope;
-      s[i] = shared::ModifyScore<in_series>(p.common, score, s[i], distance, bias.x, 0.0f, slope);
+      s[i] = shared::ModifyScore<in_series>(p.common, score, s[i], distance, bias.x, addend, slope);
       s[i + 1] = shared::ModifyScore<in_series>(p.common, score, s[i + 1], distance - 1.0f, bias.y,
-                                                0.0f, slope);
+                                                addend, slope);
     }
   }
 };

@@ -62,6 +62,18 @@ struct ScoreTile : ScoreReads<ScoreTile<bytes, keys>> {
     return static_cast<unsigned>(byte / kRowBytes * kBoxBytes + row * kRowBytes + (chunk << 4) +
                                  byte % 16);
   }
+
+  // Elements (row, column) and (row, column + 1) of `tile` for a thread's even column below 8, and
+  // from it those 8 n columns and 8 h rows further, by one exclusive or.
+  __device__ static __forceinline__ unsigned First(unsigned tile, unsigned row, unsigned column) {
+    return tile + row * kRowBytes +
+           ((kRowBytes == 128 ? row & 7 : row >> 1 & 3) << 4 ^ column * bytes);
+  }
+  __device__ static __forceinline__ unsigned Next(unsigned first, int n, int h) {
+    const int byte = 8 * n * bytes;
+    return (first ^ static_cast<unsigned>(byte % kRowBytes)) +
+           static_cast<unsigned>(byte / kRowBytes * kBoxBytes + 8 * h * kRowBytes);
+  }
 };
 
 // [keys], of a bias or mask that broadcasts queries.

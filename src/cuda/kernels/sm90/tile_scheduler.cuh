@@ -73,6 +73,21 @@ struct TileScheduler {
     return p.num_tiles;
   }
 
+  // The sequence of `index` in batch * heads_q, and its head. Sequences that share a bias or mask
+  // are scheduled consecutively, so that all but the first hit in L2.
+  __device__ __forceinline__ int SplitHead(int index, int& head) const {
+    if constexpr (kBiasBytes > 0 || config::mask != 0) {
+      if ((kBiasBytes > 0 ? p.common.bias : p.common.mask).stride_batch == 0) {
+        const int batch = p.num_tiles / (p.q_tiles * p.common.heads_q);
+        head = index / batch;
+        return index - head * batch;
+      }
+    }
+    const int seq_idx = index / p.common.heads_q;
+    head = index - seq_idx * p.common.heads_q;
+    return seq_idx;
+  }
+
   // False if the tile has no rows. `keys` and the tiles of keys are not set.
   __device__ __forceinline__ bool Locate(int index, QueryTile& tile) const {
     int row_tile;
@@ -98,8 +113,7 @@ struct TileScheduler {
       tile.part = head % kParts;
       head /= kParts;
     }
-    const int seq_idx = head / p.common.heads_q;
-    tile.head = head - seq_idx * p.common.heads_q;
+    const int seq_idx = SplitHead(head, tile.head);
     tile.row = row_tile * kTileQ;
     if constexpr (config::lengths == kNoLengths) {
       const int len_q = p.common.max_len_q;
