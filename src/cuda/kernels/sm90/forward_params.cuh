@@ -27,6 +27,9 @@ struct ForwardParams {
   int heads_at_once = 1;          // dynamic schedule: query heads whose K and V share L2
   unsigned* next_tile = nullptr;  // dynamic schedule: 0 before the launch and after it
   Descales descale_q, descale_k, descale_v;
+  // Softcap: like Arguments::cap_series and cap_reach, with fewer terms for smaller products.
+  float cap_short[3] = {};
+  float cap_short_reach = -1.0f;
 };
 
 }  // namespace attn::device::sm90
