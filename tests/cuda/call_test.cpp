@@ -431,7 +431,7 @@ TEST(CudaWorkspace, PartsDoNotOverlap) {
                                                 .tile_counter = turns});
           std::int64_t end = 0;
           for (const Part& part : {w.lse_delta, w.row_ranges, w.q_ranges, w.dq_accum,
-                                   w.dq_semaphore, w.dbias_accum, w.partials, w.tile_counter}) {
+                                   w.dq_semaphore, w.dbias_accum, w.tile_counter, w.partials}) {
             EXPECT_GE(part.offset, end) << text;
             EXPECT_EQ(part.offset % 256, 0) << text;
             end = part.offset + part.bytes;

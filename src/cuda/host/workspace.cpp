@@ -69,6 +69,7 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   w.splits = needs.splits;
   w.dq_ordered = needs.dq_ordered;
   w.dq_first_stores = needs.dq_first_stores;
+  w.kv_heads_at_once = needs.kv_heads_at_once;
   add(w.lse_delta, rows * p.heads_q * 8);
   add(w.row_ranges, rows * 8);
   add(w.q_ranges, tiles * 16);
@@ -76,8 +77,8 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   add(w.dq_accum, dq_accum_rows(p) * sums * needs.dim * 4);
   add(w.dq_semaphore, tiles * p.heads_q * needs.dq_semaphores * 4);
   add(w.dbias_accum, needs.dbias_accum ? dbias_accum_elements(p) * 4 : 0);
-  add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   add(w.tile_counter, needs.tile_counter ? std::int64_t{sizeof(unsigned)} : 0);
+  add(w.partials, needs.splits > 1 ? needs.splits * dbias_elements(p) * 4 : 0);
   return w;
 }
 
@@ -96,6 +97,7 @@ void place(const Workspace& w, const Problem& p, void* memory, device::Arguments
   a.dq_semaphore = reinterpret_cast<unsigned*>(at(w.dq_semaphore));
   a.dq_ordered = w.dq_ordered ? 1 : 0;
   a.dq_first_stores = w.dq_first_stores ? 1 : 0;
+  a.kv_heads_at_once = w.kv_heads_at_once;
   a.dbias_accum = at(w.dbias_accum);
   if (a.dbias_accum != nullptr) {
     const std::int64_t head = core::round_up(p.len_q, 8) * dbias_accum_columns(p) * 4;

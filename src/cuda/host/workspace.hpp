@@ -30,8 +30,9 @@ struct Workspace {
   std::int64_t bytes = 0;
   bool dq_ordered = false;
   bool dq_first_stores = false;
-  // dq_accum (unless dq_first_stores), dq_semaphore and dbias_accum begin as zeros. They are
-  // adjacent, padding included.
+  int kv_heads_at_once = 1;
+  // dq_accum (unless dq_first_stores), dq_semaphore, dbias_accum and tile_counter begin as zeros in
+  // backwards. They are adjacent, padding included.
   [[nodiscard]] std::int64_t zeros_offset() const {
     return (dq_first_stores ? dq_semaphore : dq_accum).offset;
   }
@@ -45,6 +46,7 @@ struct WorkspaceNeeds {
   int dq_semaphores = 0;         // of a tile of queries, for one of the next two
   bool dq_ordered = false;       // blocks add to dq_accum in order
   bool dq_first_stores = false;  // the first block stores, so that dq_accum needs no zeros
+  int kv_heads_at_once = 1;      // of sm90 backwards: see kernels/sm90/backward_keys.cuh
   int splits = 1;                // partial sums of the bias gradient; 1: none
   bool dbias_accum = false;
   bool tile_counter = false;

@@ -115,6 +115,15 @@ BACKWARD = (
     ("", "heads_q=2 heads_kv=2 len_q=256 len_kv=256 dim_qk=128 dim_vo=128"),
     ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=64 dim_vo=64 causal"),
     ("", "heads_q=4 heads_kv=2 batch=2 len_q=203 len_kv=301 dim_qk=128 dim_vo=128 causal"),
+    # More tiles of keys than multiprocessors: blocks take one after another. Last: some have no
+    # queries.
+    ("", "heads_q=45 heads_kv=45 len_q=64 len_kv=300 dim_qk=64 dim_vo=64 causal"),
+    ("", "heads_q=70 heads_kv=35 len_q=80 len_kv=500 dim_qk=128 dim_vo=128 window_left=90"),
+    (
+        "",
+        "heads_q=35 heads_kv=35 len_q=64 len_kv=500 dim_qk=64 dim_vo=64 causal diagonal=top_left"
+        " deterministic",
+    ),
     ("", "heads_q=2 heads_kv=1 len_q=333 len_kv=130 dim_qk=32 dim_vo=64 causal dlse"),
     ("", "heads_q=2 heads_kv=2 len_q=264 len_kv=336 dim_qk=80 dim_vo=96 sink dsink causal"),
     ("", "heads_q=4 heads_kv=2 len_q=300 len_kv=650 dim_qk=64 dim_vo=64 deterministic"),

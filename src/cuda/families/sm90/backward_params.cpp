@@ -36,6 +36,11 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   }
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
+  if (const Part& counter = plan.workspace.tile_counter; counter.bytes > 0) {
+    params.num_items = static_cast<unsigned>(num_key_tiles(plan.problem));
+    params.num_taken =
+        reinterpret_cast<unsigned*>(static_cast<char*>(from.workspace) + counter.offset);
+  }
   for (KernelLaunch& launch : launches) {
     if (std::string_view(launch.kernel->spec.entry) == kBackwardEntry) {
       launch.parameters = block_of(params);

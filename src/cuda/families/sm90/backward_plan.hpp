@@ -21,6 +21,8 @@ inline bool has_lengths(const Problem& p) {
 inline bool has_row_ranges(const Problem& p) {
   return p.kv_begin || p.kv_end;
 }
+// Tiles of keys of sm90/backward.cu, of all key heads and sequences.
+std::int64_t num_key_tiles(const Problem& problem);
 // Bytes of a tile of the bias and one of the mask.
 int score_bytes_of(const Problem& problem, int tile_q, int tile_kv);
 // With kv_begin or kv_end: bytes of a block's list of the tiles of queries.

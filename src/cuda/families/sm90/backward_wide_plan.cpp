@@ -62,6 +62,10 @@ int wide_backward_dim(const Problem& p) {
   return candidate_of(p).tiles.dim;
 }
 
+int wide_backward_tile_kv(const Problem& p) {
+  return candidate_of(p).tiles.tile_kv;
+}
+
 bool takes_backward_dims(const Problem& p) {
   return std::max(p.dim_qk, p.dim_vo) <= kMaxDim;
 }

@@ -17,6 +17,8 @@ bool takes_backward_dims(const Problem& problem);
 int wide_backward_shared_bytes(const Problem& problem);
 // dim of its Config.
 int wide_backward_dim(const Problem& problem);
+// tile_kv of its Config.
+int wide_backward_tile_kv(const Problem& problem);
 // Adds the kernel.
 void add_wide_backward(const Problem& problem, CudaPlan& plan);
 

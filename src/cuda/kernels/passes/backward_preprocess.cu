@@ -28,7 +28,15 @@ constexpr int kWarps = kThreads / 32;
 // Rows of a lane in flight; one without vector access, which keeps compilation short.
 template <bool kVector>
 constexpr int kInFlight = kVector ? 4 : 1;
-constexpr int kBlocks = 6;  // per SM: 9 to 16 % faster than 4 with more registers; 8 spill
+// Blocks per SM: 6 are 9 to 16 % faster than 4 with more registers; 8 spill. Rows of a lane in
+// flight of 16-bit tensors.
+#if __CUDA_ARCH__ >= 900
+constexpr int kBlocks = 5;
+constexpr int kInFlight16 = 8;
+#else
+constexpr int kBlocks = 6;
+constexpr int kInFlight16 = 4;
+#endif
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
@@ -147,6 +155,69 @@ __device__ __forceinline__ void WriteLseDelta(const Arguments& a, const Sequence
   }
 }
 
+// The same where o and dout are of the 16-bit type kDtype with vector access and no delta is given.
+// All loads of kRows rows a lane are issued before the first is used, and each of the first kRows
+// lanes of a row writes one of the rows.
+template <int kDtype>
+__device__ __forceinline__ void WriteLseDelta16(const Arguments& a, const Sequence& seq, int head,
+                                                int i0) {
+  constexpr int kRows = kInFlight16;
+  const int lanes = LanesOfRow(a.dim_vo);
+  const int rows = kThreads / lanes;  // per step of the block
+  const int row_in_step = static_cast<int>(threadIdx.x) / lanes;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const int end = min(kTileQ, seq.rows_q - i0);
+  const int valid = min(end, seq.len_q - i0);  // rows with values
+  const int of_lane = lane * 8 < a.dim_vo ? valid : 0;
+  const int step_o = rows * static_cast<int>(a.o.stride_row);
+  const int step_dout = rows * static_cast<int>(a.dout.stride_row);
+#pragma unroll 1
+  for (int begin = 0; begin < end; begin += kRows * rows) {
+    const int first = begin + row_in_step;
+    const long long row = seq.first_q + i0 + first;
+    const char* const from_o = RowAddress(a.o, seq.idx, row, head) + 16 * lane;
+    const char* const from_dout = RowAddress(a.dout, seq.idx, row, head) + 16 * lane;
+    uint4 o[kRows];
+    uint4 dout[kRows];
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      o[n] = dout[n] = uint4{};
+      if (first + n * rows < of_lane) {
+        o[n] = *reinterpret_cast<const uint4*>(from_o + n * step_o);
+        dout[n] = *reinterpret_cast<const uint4*>(from_dout + n * step_dout);
+      }
+    }
+    const int mine = first + lane * rows;
+    float lse = -kInfinity;
+    float dlse = 0.0f;
+    if (lane < kRows && mine < valid) {
+      lse = FloatAt(a.lse, seq, i0 + mine, head);
+      if (a.dlse.base != nullptr) dlse = FloatAt(a.dlse, seq, i0 + mine, head);
+    }
+    float delta = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      const unsigned x[4] = {o[n].x, o[n].y, o[n].z, o[n].w};
+      const unsigned y[4] = {dout[n].x, dout[n].y, dout[n].z, dout[n].w};
+      float sum = 0.0f;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        sum = fmaf(ptx::Low<kDtype>(x[e]), ptx::Low<kDtype>(y[e]), sum);
+        sum = fmaf(ptx::High<kDtype>(x[e]), ptx::High<kDtype>(y[e]), sum);
+      }
+      for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, distance);
+      }
+      if (lane == n) delta = sum;
+    }
+    if (lane >= kRows || mine >= end) continue;
+    float2 value{kInfinity, 0.0f};
+    if (lse != -kInfinity) value = {lse * kLog2E, delta - dlse};
+    *reinterpret_cast<float2*>(RowAddress(a.lse_delta, seq.idx, seq.first_q + i0 + mine, head)) =
+        value;
+  }
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
@@ -161,7 +232,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const Sequence seq = SequenceOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_q)));
   if (head == 0) WriteRanges(a, seq, tile, tiles);
   // A lane has 8 columns of a row, and more above dim 256, in turn.
-  if (a.o.vector != 0 && a.dout.vector != 0 && a.dim_vo <= 8 * LanesOfRow(a.dim_vo)) {
+  const bool vector = a.o.vector != 0 && a.dout.vector != 0 && a.dim_vo <= 8 * LanesOfRow(a.dim_vo);
+  if (vector && a.o.type == a.dout.type && a.o.type != config::f32 && a.delta.base == nullptr) {
+    if (a.o.type == config::bf16) {
+      WriteLseDelta16<config::bf16>(a, seq, head, tile * kTileQ);
+    } else {
+      WriteLseDelta16<config::f16>(a, seq, head, tile * kTileQ);
+    }
+  } else if (vector) {
     WriteLseDelta<true>(a, seq, head, tile * kTileQ);
   } else {
     WriteLseDelta<false>(a, seq, head, tile * kTileQ);

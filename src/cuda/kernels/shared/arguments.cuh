@@ -114,6 +114,7 @@ struct Arguments {
   unsigned* dq_semaphore = nullptr;  // [b, h, tiles of queries, n]; null: sums in any order
   int dq_ordered = 0;                // blocks add to dq_accum from the last tile of keys on
   int dq_first_stores = 0;           // the first block stores: dq_accum does not begin as zeros
+  int kv_heads_at_once = 1;          // whose tiles of keys alternate: sm90/backward_keys.cuh
   char* dbias_accum = nullptr;       // shared/dbias_accum.cuh; null: dbias has a kernel of its own
   long long dbias_accum_stride_batch = 0;
   long long dbias_accum_stride_head = 0;

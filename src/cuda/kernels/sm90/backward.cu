@@ -1,12 +1,12 @@
 // The backward on Hopper (sm_90a): dK and dV of a tile of keys, and its part of dQ, by wgmma and
 // TMA, with warp specialization.
 //
-// Grid: one block per (tile of 128 keys, key head, sequence), tiles fastest. A block keeps K, V and
-// f32 dK, dV of its keys and visits the tiles of queries that see them, for each query head of the
-// key head, so no sum over heads remains. The producer warpgroup loads (backward_producer.cuh); two
-// consumer warpgroups own 64 keys each (backward_consumer.cuh). dQ of each step is added to
-// dq_accum in global memory by bulk reductions; passes/backward_postprocess.cu converts it. dbias:
-// backward_dbias.cuh.
+// Grid: one block per (tile of 128 keys, key head, sequence), in the order of BlockPlace. A block
+// keeps K, V and f32 dK, dV of its keys and visits the tiles of queries that see them, for each
+// query head of the key head, so no sum over heads remains. The producer warpgroup loads
+// (backward_producer.cuh); two consumer warpgroups own 64 keys each (backward_consumer.cuh). dQ of
+// each step is added to dq_accum in global memory by bulk reductions;
+// passes/backward_postprocess.cu converts it. dbias: backward_dbias.cuh.
 //
 // Config: backward_config.cuh. Shared memory: backward_shared.cuh.
 #include "config.cuh"
@@ -14,27 +14,54 @@
 #include "sm90/backward_consumer.cuh"
 #include "sm90/backward_dbias.cuh"
 #include "sm90/backward_epilogue.cuh"
+#include "sm90/backward_items.cuh"
 #include "sm90/backward_producer.cuh"
 
 namespace {
 
 using namespace sm90;
 
+// From a shuffle, so that the compiler knows that roles are warp-uniform.
+__device__ __forceinline__ int Warp() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+}
+
 __device__ __forceinline__ void Produce(const BackwardParams& p, const KeyTile& keys,
                                         unsigned memory, int warp) {
   const BackwardBarriers barriers(memory);
   if (warp == 3) {
-    RowLoader{p, keys, memory, barriers}.Run();
+    RowLoader::Drain(RowLoader{p, keys, memory, barriers}.Run());
   } else if (warp == 0) {
     if (threadIdx.x % 32 == 0) TileLoader{p, keys, memory, barriers}.Run();
   } else {
     const DbiasStore dbias{p, keys, memory, warp - 1};
-    if (threadIdx.x % 32 == 0) DqAdder{p, keys, memory, barriers, warp - 1, dbias}.Run();
+    if (threadIdx.x % 32 == 0) {
+      DqAdder{p, keys, memory, barriers, warp - 1, dbias}.Run();
+      ptx::TmaStoreWait();
+    }
     if constexpr (kStoresDbias) {
       __syncwarp();
       ptx::NamedBarrierWait(DqStaged(warp - 1), kDqStagedThreads);
       dbias.ZeroTilesNotVisited();
     }
+  }
+}
+
+__device__ __forceinline__ void RunItems(const BackwardParams& p, unsigned memory, int warp) {
+  if (warp >= 4) {
+    ptx::AcquireRegisters<kConsumerRegisters>();
+    ComputeItems(p, memory, warp / 4 - 1);
+    return;
+  }
+  ptx::ReleaseRegisters<kProducerRegisters>();
+  if (warp == 3) {
+    LoadRowsOfItems(p, memory);
+  } else if (threadIdx.x % 32 != 0) {
+    return;
+  } else if (warp == 0) {
+    LoadItems(p, memory);
+  } else {
+    AddItems(p, memory, warp - 1);
   }
 }
 
@@ -47,6 +74,10 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   if (threadIdx.x == 0) BackwardBarriers(memory).Init();
   __syncthreads();
   ptx::WaitForPrimary();
+  if constexpr (kPersistent) {
+    RunItems(p, memory, Warp());
+    return;
+  }
   const KeyTile keys(p.common, p.common.dq_ordered != 0,
                      shared::SequenceOf(p.common, KeyTile::SequenceIdx(p.common)),
                      memory + kShared.visits);
@@ -56,8 +87,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
     keys.List(p.common);
     __syncthreads();
   }
-  // From a shuffle, so that the compiler knows that roles are warp-uniform.
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  const int warp = Warp();
   if (warp < 4) {
     ptx::ReleaseRegisters<kProducerRegisters>();
     Produce(p, keys, memory, warp);

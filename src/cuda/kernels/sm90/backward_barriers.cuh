@@ -24,6 +24,12 @@ __device__ __forceinline__ int DqStaged(int warpgroup) {
   return 1 + kStages + warpgroup;
 }
 
+// persistent: the tiles of keys that the block computes next (backward_items.cuh), behind the
+// barriers.
+inline constexpr int kItemSlots = 4;
+inline constexpr int kItemsAt = attn::device::sm90::kBackwardBarrierBytes - 4 * kItemSlots;
+inline constexpr int kItemReaders = 4 * kWarpgroups + 3;  // warps, TileLoader's excepted
+
 struct BackwardBarriers {
   unsigned base;
 
@@ -40,9 +46,12 @@ struct BackwardBarriers {
     kDqFree = kDqReady + kWarpgroups,
     kScoresReady = kDqFree + kWarpgroups,  // bias and mask
     kScoresFree,
-    kCount
+    kKvFree,     // persistent: K and V
+    kItemReady,  // persistent: slots of ItemQueue
+    kItemFree = kItemReady + kItemSlots,
+    kCount = kItemFree + kItemSlots
   };
-  static_assert(kCount * 8 <= attn::device::sm90::kBackwardBarrierBytes);
+  static_assert(kCount * 8 <= kItemsAt);
 
   // `memory`: the block's shared memory.
   __device__ __forceinline__ explicit BackwardBarriers(unsigned memory)
@@ -76,6 +85,13 @@ struct BackwardBarriers {
     if constexpr (kScoreTiles) {
       ptx::BarrierInit(At(kScoresReady), 1);
       ptx::BarrierInit(At(kScoresFree), kConsumerWarps);
+    }
+    if constexpr (kPersistent) {
+      ptx::BarrierInit(At(kKvFree), kConsumerWarps);
+      for (int i = 0; i < kItemSlots; ++i) {
+        ptx::BarrierInit(At(kItemReady + i), 1);
+        ptx::BarrierInit(At(kItemFree + i), kItemReaders);
+      }
     }
     ptx::BarrierInitFence();
   }

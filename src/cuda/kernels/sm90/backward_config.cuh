@@ -1,6 +1,8 @@
 // Constants of sm90/backward.cu. In addition to backward_common_config.cuh its Config has
 //   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the tensor's with zeros)
 //   dbias  kDbiasStored, or 0: not by this kernel
+//   persistent  a block computes one tile of keys after another (backward_items.cuh); without
+//               `lengths`, row_ranges and dbias
 #pragma once
 #include "sm90/backward_common_config.cuh"
 
@@ -10,9 +12,11 @@ static_assert(kTileKv == attn::device::sm90::kBackwardTileKv);
 inline constexpr int kStages = attn::device::sm90::kBackwardStages;
 inline constexpr int kWarpgroups = attn::device::sm90::kBackwardWarpgroups;  // consumers
 inline constexpr int kThreads = 128 * (1 + kWarpgroups);
+inline constexpr bool kPersistent = config::persistent != 0;
 inline constexpr bool kStoresDbias = config::dbias == attn::device::sm90::kDbiasStored;
 inline constexpr attn::device::sm90::BackwardShared kShared =
     attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kTilesOfScores.bytes);
+static_assert(!kPersistent || (!kLengths && !kRowRanges && !kStoresDbias));
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
 inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;

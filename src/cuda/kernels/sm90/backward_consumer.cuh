@@ -33,12 +33,13 @@ struct Consumer {
   int warpgroup;
   int warp;  // of the warpgroup
   int lane;
+  int item;     // of the block's tiles of keys: 0, 1, ...
   float scale;  // of raw products, times log2(e)
   KeyGradient dk{};
   KeyGradient dv{};
 
   __device__ __forceinline__ Consumer(const BackwardParams& params, const KeyTile& tile,
-                                      unsigned memory, int group)
+                                      unsigned memory, int group, int item_idx = 0)
       : p(params),
         keys(tile),
         base(memory),
@@ -46,19 +47,27 @@ struct Consumer {
         warpgroup(group),
         warp(static_cast<int>(threadIdx.x) / 32 % 4),
         lane(static_cast<int>(threadIdx.x) % 32),
+        item(item_idx),
         scale(params.common.scale * shared::kLog2E) {}
 
   // Computes dk (before the scale) and dv (before the factor of its own), and hands on dq.
-  __device__ __forceinline__ void Run() {
-    barriers.Wait(BackwardBarriers::kKReady, 0);
-    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+  // Returns the step after the last.
+  __device__ __forceinline__ int Run(int first_step = 0) {
+    barriers.Wait(BackwardBarriers::kKReady, item);
+    const auto visit = [&](int step, int head, int i0) {
       if (keys.IsFull(i0)) {
         Step<false>(step, head, i0);
       } else {
         Step<true>(step, head, i0);
       }
-    });
+    };
+    const int end = ForEachTile(p.common, keys, visit, first_step);
+    if constexpr (kPersistent) {
+      if (end == first_step) barriers.Wait(BackwardBarriers::kVReady, item);
+      Release(BackwardBarriers::kKvFree);
+    }
     if constexpr (kStoresDbias) ptx::NamedBarrierArrive(DqStaged(warpgroup), kDqStagedThreads);
+    return end;
   }
 
  private:
@@ -82,7 +91,7 @@ struct Consumer {
     }
     barriers.Wait(BackwardBarriers::kQReady + stage, phase);
     IssueScores(kShared.k, q, s);
-    barriers.Wait(BackwardBarriers::kVReady, 0);
+    barriers.Wait(BackwardBarriers::kVReady, item);
     barriers.Wait(BackwardBarriers::kDoutReady + stage, phase);
     IssueScores(kShared.v, dout, dp);
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);

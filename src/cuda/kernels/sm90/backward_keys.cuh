@@ -46,6 +46,26 @@ struct TileList {
   }
 };
 
+// The block's tile of keys and its head, of those of all sequences. Blocks of kv_heads_at_once
+// heads come together, the first tiles of all of them first: under causal the longest, so that no
+// long block begins when the others end. Heads that are left over join the last ones.
+struct BlockPlace {
+  unsigned tile;
+  unsigned head;
+
+  __device__ __forceinline__ BlockPlace(const Arguments& a, unsigned block) {
+    const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
+    const unsigned heads = static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch);
+    const unsigned at_once = static_cast<unsigned>(a.kv_heads_at_once);
+    const unsigned last_group = heads / at_once - 1;
+    const unsigned group = min(block / (at_once * tiles), last_group);
+    const unsigned size = group == last_group ? heads - group * at_once : at_once;
+    const unsigned rest = block - group * at_once * tiles;
+    tile = rest / size;
+    head = group * at_once + rest % size;
+  }
+};
+
 struct KeyTile {
   Sequence seq;
   Band band;
@@ -60,13 +80,12 @@ struct KeyTile {
   // `deterministic`: the last tile first, so that blocks wait only for blocks that started before
   // them. `block_seq`: sequence SequenceIdx(). `visits`: shared memory of the list.
   __device__ __forceinline__ KeyTile(const Arguments& a, bool deterministic,
-                                     const Sequence& block_seq, unsigned visits)
-      : KeyTile(
-            a, block_seq,
-            deterministic ? NumTiles(a) - 1 - blockIdx.x % NumTiles(a) : blockIdx.x % NumTiles(a),
-            blockIdx.x / NumTiles(a), visits) {}
-  __device__ __forceinline__ static int SequenceIdx(const Arguments& a) {
-    return static_cast<int>(blockIdx.x / NumTiles(a) / static_cast<unsigned>(a.heads_kv));
+                                     const Sequence& block_seq, unsigned visits,
+                                     unsigned block = blockIdx.x)
+      : KeyTile(a, block_seq, deterministic, BlockPlace(a, block), visits) {}
+  __device__ __forceinline__ static int SequenceIdx(const Arguments& a,
+                                                    unsigned block = blockIdx.x) {
+    return static_cast<int>(BlockPlace(a, block).head / static_cast<unsigned>(a.heads_kv));
   }
 
   // With row_ranges: lists the tiles to visit. By all threads; the block's barrier must follow.
@@ -113,12 +132,12 @@ struct KeyTile {
   __device__ __forceinline__ static unsigned NumTiles(const Arguments& a) {
     return static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
   }
-  __device__ __forceinline__ KeyTile(const Arguments& a, const Sequence& block_seq, unsigned tile,
-                                     unsigned head, unsigned visits)
+  __device__ __forceinline__ KeyTile(const Arguments& a, const Sequence& block_seq, bool backwards,
+                                     const BlockPlace& at, unsigned visits)
       : seq(block_seq),
         band(a, seq),
-        head_kv(static_cast<int>(head % static_cast<unsigned>(a.heads_kv))),
-        j0(static_cast<int>(tile) * kTileKv),
+        head_kv(static_cast<int>(at.head % static_cast<unsigned>(a.heads_kv))),
+        j0(static_cast<int>(backwards ? NumTiles(a) - 1 - at.tile : at.tile) * kTileKv),
         list{visits} {
     if constexpr (kRowRanges) {
       tile_begin = 0;
@@ -138,13 +157,13 @@ struct KeyTile {
 };
 
 // Calls visit(step, head, i0) for each tile of queries that sees the block's keys, in the order
-// that all roles share: heads outside, tiles inside, from keys.Rotation() on and around.
+// that all roles share: heads outside, tiles inside, from keys.Rotation() on and around. Steps
+// count from `step`; returns the one after the last.
 template <class Visit>
-__device__ __forceinline__ void ForEachTile(const Arguments& a, const KeyTile& keys,
-                                            const Visit& visit) {
+__device__ __forceinline__ int ForEachTile(const Arguments& a, const KeyTile& keys,
+                                           const Visit& visit, int step = 0) {
   const int first_head = keys.head_kv * a.heads_per_kv;
   const int rotation = keys.Rotation(a);
-  int step = 0;
 #pragma unroll 1
   for (int head = first_head; head < first_head + a.heads_per_kv; ++head) {
     const auto next = [&](int tile) {
@@ -161,6 +180,7 @@ __device__ __forceinline__ void ForEachTile(const Arguments& a, const KeyTile& k
       visit(step, head, tile * kTileQ);
     }
   }
+  return step;
 }
 
 }  // namespace sm90

@@ -13,6 +13,9 @@ struct BackwardParams {
   // Likewise: 64 queries, and 128 bytes of keys.
   TensorMap bias, mask;
   TensorMap dbias;  // with kDbiasStored
+  // persistent: tiles of keys, and how many blocks have taken after their first; zeroed before.
+  unsigned num_items = 0;
+  unsigned* num_taken = nullptr;
 };
 
 }  // namespace attn::device::sm90

@@ -21,15 +21,17 @@ struct TileLoader {
   unsigned base;  // shared memory
   BackwardBarriers barriers;
 
-  __device__ __forceinline__ void Run() const {
+  // The block's item-th tile of keys, the steps from first_step on; returns the next.
+  __device__ __forceinline__ int Run(int item = 0, int first_step = 0) const {
     const TileLoads loads{p, keys, base};
-    loads.Keys<kDim>(&p.k, kShared.k, barriers.At(BackwardBarriers::kKReady));
-    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+    const bool is_first = !kPersistent || item == 0;
+    if (is_first) loads.Keys<kDim>(&p.k, kShared.k, barriers.At(BackwardBarriers::kKReady));
+    const auto visit = [&](int step, int head, int i0) {
       const int stage = step % kStages;
       barriers.Wait(BackwardBarriers::kQFree + stage, step / kStages + 1);
       loads.Queries<kDim>(&p.q, kShared.q + stage * kQBytes,
                           barriers.At(BackwardBarriers::kQReady + stage), head, i0);
-      if (step == 0) {
+      if (is_first && step == first_step) {
         loads.Keys<kDim>(&p.v, kShared.v, barriers.At(BackwardBarriers::kVReady));
       }
       if constexpr (kScoreTiles) {  // one stage, which is free early in a step
@@ -39,7 +41,25 @@ struct TileLoader {
       barriers.Wait(BackwardBarriers::kDoutFree + stage, step / kStages + 1);
       loads.Queries<kDim>(&p.dout, kShared.dout + stage * kQBytes,
                           barriers.At(BackwardBarriers::kDoutReady + stage), head, i0);
-    });
+      if (!is_first && step == first_step) ReplaceKeys(loads, item);
+    };
+    const int end = ForEachTile(p.common, keys, visit, first_step);
+    if (kPersistent && end == first_step) {  // consumers wait for K and V all the same
+      if (is_first) {
+        loads.Keys<kDim>(&p.v, kShared.v, barriers.At(BackwardBarriers::kVReady));
+      } else {
+        ReplaceKeys(loads, item);
+      }
+    }
+    return end;
+  }
+
+ private:
+  // K and V, once those of the item before are free.
+  __device__ __forceinline__ void ReplaceKeys(const TileLoads& loads, int item) const {
+    barriers.Wait(BackwardBarriers::kKvFree, item - 1);
+    loads.Keys<kDim>(&p.k, kShared.k, barriers.At(BackwardBarriers::kKReady));
+    loads.Keys<kDim>(&p.v, kShared.v, barriers.At(BackwardBarriers::kVReady));
   }
 };
 
@@ -51,11 +71,10 @@ struct RowLoader {
   unsigned base;  // shared memory
   BackwardBarriers barriers;
 
-  __device__ __forceinline__ void Run() const {
+  // Returns the step after the last.
+  __device__ __forceinline__ int Run(int first_step = 0) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    int num_steps = 0;
-    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
-      num_steps = step + 1;
+    const auto visit = [&](int step, int head, int i0) {
       constexpr int kRows = kTileQ / 32;
       const int stage = step % kStages;
       float2 rows[kRows];
@@ -83,8 +102,11 @@ struct RowLoader {
       }
       if constexpr (kLengths) ZeroPastEnd(step, i0);
       barriers.Arrive(BackwardBarriers::kRowsReady + stage);  // each lane, behind its own stores
-    });
-    // No barrier is left half full.
+    };
+    return ForEachTile(p.common, keys, visit, first_step);
+  }
+  // At the end, so that no barrier is left half full.
+  __device__ __forceinline__ static void Drain(int num_steps) {
     for (int step = max(num_steps - kStages, 0); step < num_steps; ++step) {
       ptx::NamedBarrierWait(RowsFree(step % kStages), kRowsFreeThreads);
     }
@@ -141,8 +163,9 @@ struct DqAdder {
   int warpgroup;
   DbiasStore dbias;
 
-  __device__ __forceinline__ void Run() const {
-    ForEachTile(p.common, keys, [&](int step, int head, int i0) {
+  // Returns the step after the last. TmaStoreWait() must follow.
+  __device__ __forceinline__ int Run(int first_step = 0) const {
+    const auto visit = [&](int step, int head, int i0) {
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
       if constexpr (kStoresDbias) dbias.Store(step % kStages, head, i0);
       Turn turn;
@@ -158,8 +181,8 @@ struct DqAdder {
       ptx::TmaStoreWaitRead();
       barriers.Arrive(BackwardBarriers::kDqFree + warpgroup);
       if (turn.semaphore != nullptr) Release(turn);
-    });
-    ptx::TmaStoreWait();
+    };
+    return ForEachTile(p.common, keys, visit, first_step);
   }
 
  private:

@@ -1,0 +1,116 @@
+// Persistent blocks of sm90/backward.cu (Config: persistent): as many as multiprocessors, each with
+// one tile of keys, an item, after another. So the next item's Q and dO are there when consumers
+// end one, and its K and V come while they store dK and dV.
+//
+// A block begins with item blockIdx.x; TileLoader takes the others in order, one ahead, from a
+// counter in global memory and hands them to the other warps.
+#pragma once
+#include "ptx/memory.cuh"
+#include "sm90/backward_consumer.cuh"
+#include "sm90/backward_epilogue.cuh"
+#include "sm90/backward_producer.cuh"
+
+namespace sm90 {
+
+struct ItemQueue {
+  const BackwardParams& p;
+  BackwardBarriers barriers;
+
+  // By TileLoader's thread: the item after the block's n-th.
+  __device__ __forceinline__ unsigned Take() const {
+    return gridDim.x + atomicAdd(p.num_taken, 1u);
+  }
+  __device__ __forceinline__ void Publish(int n, unsigned item) const {
+    const int slot = n % kItemSlots;
+    barriers.Wait(BackwardBarriers::kItemFree + slot, n / kItemSlots + 1);
+    ptx::StoreShared32(Slot(slot), item);
+    barriers.Arrive(BackwardBarriers::kItemReady + slot);
+  }
+  // By a thread of the other warps, and by a whole one. Where a warp reads, one lane does and then
+  // frees the slot: reads of other lanes would be ordered by __syncwarp alone, which racecheck does
+  // not see.
+  __device__ __forceinline__ unsigned Read(int n) const {
+    const int slot = n % kItemSlots;
+    barriers.Wait(BackwardBarriers::kItemReady + slot, n / kItemSlots);
+    const unsigned item = ptx::LoadShared32(Slot(slot));
+    barriers.Arrive(BackwardBarriers::kItemFree + slot);
+    return item;
+  }
+  __device__ __forceinline__ unsigned ReadByWarp(int n) const {
+    unsigned item = 0;
+    if (threadIdx.x % 32 == 0) item = Read(n);
+    return __shfl_sync(~0u, item, 0);
+  }
+  __device__ __forceinline__ KeyTile KeysOf(unsigned item) const {
+    const Arguments& a = p.common;
+    return {a, a.dq_ordered != 0, shared::SequenceOf(a, KeyTile::SequenceIdx(a, item)), 0, item};
+  }
+
+ private:
+  __device__ __forceinline__ unsigned Slot(int slot) const {
+    return barriers.base + static_cast<unsigned>(kItemsAt + 4 * slot);
+  }
+};
+
+// One thread.
+__device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memory) {
+  const BackwardBarriers barriers(memory);
+  const ItemQueue queue{p, barriers};
+  int step = 0;
+  unsigned item = blockIdx.x;
+#pragma unroll 1
+  for (int n = 0; item < p.num_items; ++n) {
+    const unsigned next = queue.Take();
+    step = TileLoader{p, queue.KeysOf(item), memory, barriers}.Run(n, step);
+    queue.Publish(n, next);
+    item = next;
+  }
+}
+
+// One thread for each consumer warpgroup.
+__device__ __forceinline__ void AddItems(const BackwardParams& p, unsigned memory, int warpgroup) {
+  const BackwardBarriers barriers(memory);
+  const ItemQueue queue{p, barriers};
+  int step = 0;
+  unsigned item = blockIdx.x;
+#pragma unroll 1
+  for (int n = 0; item < p.num_items; ++n) {
+    const KeyTile keys = queue.KeysOf(item);
+    const DbiasStore none{p, keys, memory, warpgroup};
+    step = DqAdder{p, keys, memory, barriers, warpgroup, none}.Run(step);
+    item = queue.Read(n);
+  }
+  ptx::TmaStoreWait();
+}
+
+// A warp.
+__device__ __forceinline__ void LoadRowsOfItems(const BackwardParams& p, unsigned memory) {
+  const BackwardBarriers barriers(memory);
+  const ItemQueue queue{p, barriers};
+  int step = 0;
+  unsigned item = blockIdx.x;
+#pragma unroll 1
+  for (int n = 0; item < p.num_items; ++n) {
+    step = RowLoader{p, queue.KeysOf(item), memory, barriers}.Run(step);
+    item = queue.ReadByWarp(n);
+  }
+  RowLoader::Drain(step);
+}
+
+// A consumer warpgroup.
+__device__ __forceinline__ void ComputeItems(const BackwardParams& p, unsigned memory,
+                                             int warpgroup) {
+  const ItemQueue queue{p, BackwardBarriers(memory)};
+  int step = 0;
+  unsigned item = blockIdx.x;
+#pragma unroll 1
+  for (int n = 0; item < p.num_items; ++n) {
+    const KeyTile keys = queue.KeysOf(item);
+    Consumer consumer(p, keys, memory, warpgroup, n);
+    step = consumer.Run(step);
+    BackwardEpilogue{consumer}.Run();
+    item = queue.ReadByWarp(n);
+  }
+}
+
+}  // namespace sm90
