@@ -282,7 +282,7 @@ BACKWARD = (
     ),
     (
         "softcap=5",
-        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=k dtype_bias=f16"
+        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=k dtype_bias=bf16"
         " softcap alibi dropout",
     ),
     (
