@@ -86,10 +86,10 @@ HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t
 }
 
 // What a row sees of a span: a range of its columns, but for what mask and missing pages hide.
-HWY_INLINE Bf16SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& row,
-                              const KeySpan& span) {
+HWY_INLINE SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& row,
+                          const KeySpan& span) {
   const core::KeyRange seen = SeenColumns(row, span);
-  Bf16SeenRow of{seen.begin, seen.end, nullptr, span.missing};
+  SeenRow of{seen.begin, seen.end, nullptr, span.missing};
   if (!row.masked || seen.empty()) return of;
   of.mask = reinterpret_cast<const std::uint8_t*>(
       pair_address(call.mask, entry.b, row.head, row.i, span.j0));
@@ -128,7 +128,7 @@ HWY_INLINE std::uint64_t BitsBelow(std::int64_t n) {
 }
 
 // The columns [c, c + 64) of a row that are visible.
-HWY_INLINE std::uint64_t VisibleBits(const Bf16SeenRow& row, std::int64_t c) {
+HWY_INLINE std::uint64_t VisibleBits(const SeenRow& row, std::int64_t c) {
   std::uint64_t seen = BitsBelow(row.end - c) & ~BitsBelow(row.begin - c);
   const std::int64_t count = std::min<std::int64_t>(row.end - c, 64);
   if (row.mask != nullptr && seen != 0) seen &= BitsOfBytes(row.mask + c, count);
@@ -143,7 +143,7 @@ struct RowVisible {
 };
 HWY_INLINE void FindRowVisible(const Call& call, const Entry& entry, const TileRow& row,
                                const KeySpan& span, RowVisible& to) {
-  const Bf16SeenRow seen = SeenOf(call, entry, row, span);
+  const SeenRow seen = SeenOf(call, entry, row, span);
   to.all =
       seen.mask == nullptr && seen.missing == nullptr && seen.begin == 0 && seen.end == span.cols;
   if (to.all) return;
@@ -175,7 +175,7 @@ inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const Entry& entry, con
                                        std::int64_t count, const KeySpan& span) {
   if (!call.mask.given()) return true;
   for (std::int64_t r = 0; r < count; ++r) {
-    const Bf16SeenRow seen = SeenOf(call, entry, rows[r], span);
+    const SeenRow seen = SeenOf(call, entry, rows[r], span);
     if (seen.begin < seen.end && seen.mask == nullptr) return true;
     for (std::int64_t c = 0; c < seen.end; c += 64) {
       if (VisibleBits(seen, c) != 0) return true;
@@ -188,7 +188,7 @@ inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const Entry& entry, con
 template <class T>
 HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row,
                         const KeySpan& span, T* HWY_RESTRICT s) {
-  const Bf16SeenRow seen = SeenOf(call, entry, row, span);
+  const SeenRow seen = SeenOf(call, entry, row, span);
   if (seen.mask != nullptr) HideByBytes<false>(seen.mask, seen.begin, seen.end, s);
   if (seen.missing != nullptr) HideByBytes<true>(seen.missing, seen.begin, seen.end, s);
   HideOutside({seen.begin, seen.end}, span.cols, s);
@@ -211,7 +211,7 @@ inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine&
   }
   if (all) return {};
   constexpr std::int64_t kRows = 16;
-  Bf16SeenRow seen[kRows];
+  SeenRow seen[kRows];
   const std::int64_t row_words = span.cols / kVisibleBits;
   StripVisible found{{words, row_words}, false};
   for (std::int64_t r = 0; r < count; r += kRows) {

@@ -282,7 +282,7 @@ BACKWARD = (
     ),
     (
         "softcap=5",
-        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=k dtype_bias=bf16"
+        "heads_q=2 heads_kv=1 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=k dtype_bias=f16"
         " softcap alibi dropout",
     ),
     (
@@ -459,6 +459,8 @@ def run(attn: Path, case: str, seed: int) -> bool:
     attention_pass = case.split()[0]
     sm80 = attention_pass == "forward" and "bias=" in case and "dtype=f8" not in case
     sm80 |= "name=wide " in case
+    # An f16 bias that broadcasts queries, with q in f16: ptxas serializes wgmma there.
+    sm80 |= "dtype=f16 " in case and "dim_vo=128 bias=k dtype_bias=f16" in case
     kernel = f"attn_{attention_pass}" + ("" if sm80 else "_sm90")
     passed = (
         done.returncode == 0

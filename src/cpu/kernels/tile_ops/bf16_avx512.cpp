@@ -355,7 +355,7 @@ void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out
   }
 }
 
-bool find_visible_avx512(const Bf16SeenRow* rows, std::int64_t count, std::int64_t cols,
+bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t cols,
                          std::uint32_t* words) {
   std::uint64_t any = 0;
   const auto bits_below = [](std::int64_t n) {
@@ -363,7 +363,7 @@ bool find_visible_avx512(const Bf16SeenRow* rows, std::int64_t count, std::int64
     return n <= 0 ? 0 : (std::uint64_t{1} << n) - 1;
   };
   for (std::int64_t r = 0; r < count; ++r) {
-    const Bf16SeenRow& row = rows[r];
+    const SeenRow& row = rows[r];
     for (std::int64_t c = 0; c < cols; c += 64) {
       __mmask64 seen = bits_below(row.end - c) & ~bits_below(row.begin - c);
       if (row.mask != nullptr) {

@@ -13,7 +13,7 @@ namespace attn::cpu {
 bool has_avx512_bf16();
 void pack_keys_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
 void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
-bool find_visible_avx512(const Bf16SeenRow* rows, std::int64_t count, std::int64_t cols,
+bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t cols,
                          std::uint32_t* words);
 void softmax_avx512(const Bf16Softmax& x);
 void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);

@@ -42,7 +42,7 @@ struct Bf16Dropout {
 };
 
 // What a row sees of a strip's columns: [begin, end), but for what two lists hide.
-struct Bf16SeenRow {
+struct SeenRow {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   const std::uint8_t* mask = nullptr;     // of column 0: hidden where 0; null: none is
@@ -105,7 +105,7 @@ struct Bf16Engine {
   // up to 32.
   void (*pack_values)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
   // Writes the words of `count` rows of `cols` columns; returns whether any pair is visible.
-  bool (*find_visible)(const Bf16SeenRow* rows, std::int64_t count, std::int64_t cols,
+  bool (*find_visible)(const SeenRow* rows, std::int64_t count, std::int64_t cols,
                        std::uint32_t* words);
   void (*softmax)(const Bf16Softmax&);
   // Transposes 32 rows of `dim` elements, null = zeros: out[dim rounded up to 32][32].

@@ -168,12 +168,11 @@ bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64
       dbias != Dbias::none || num_key_tiles(p) <= num_sms) {
     return false;
   }
+  // Four query heads to a key head, 512 keys, dim 128, H100: 209 TFLOP/s, else 237.
+  if (p.heads_q > p.heads_kv && is_causal_alone(p)) return false;
   const core::Band band = core::band_of(p, 0);
-  const bool window = band.left != core::Band::kUnlimited;
-  // Causal, four query heads to a key head, 512 keys, dim 128, H100: 209 TFLOP/s, else 237.
-  if (p.heads_q > p.heads_kv && !window && band.right != core::Band::kUnlimited) return false;
   std::int64_t queries = p.len_q;  // that a tile of keys visits, at most
-  if (window && band.right != core::Band::kUnlimited) {
+  if (band.left != core::Band::kUnlimited && band.right != core::Band::kUnlimited) {
     const std::int64_t width = std::min(band.left, p.len_q) + std::min(band.right, p.len_q);
     queries = std::min(queries, width + device::sm90::kBackwardTileKv);
   }
@@ -273,7 +272,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
              core::divide_up(p.total_kv, device::uncovered_rows::kRows));
   }
   plan.main = plan.num_kernels;
-  if (needs_wide_backward(p)) {
+  if (wide) {
     add_wide_backward(p, plan);
   } else {
     add_narrow_backward(p, tiles, dbias, persistent ? facts.num_sms : 0, plan);

@@ -67,50 +67,49 @@ __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memo
   }
 }
 
-// One thread for each consumer warpgroup.
-__device__ __forceinline__ void AddItems(const BackwardParams& p, unsigned memory, int warpgroup) {
-  const BackwardBarriers barriers(memory);
-  const ItemQueue queue{p, barriers};
+// Calls visit(n, keys, step) for each of the block's items, which returns the next step. Returns
+// the step after the last. By a thread of a warp, or by whole warps.
+template <bool by_warp, class Visit>
+__device__ __forceinline__ int ForEachItem(const BackwardParams& p, const ItemQueue& queue,
+                                           const Visit& visit) {
   int step = 0;
   unsigned item = blockIdx.x;
 #pragma unroll 1
   for (int n = 0; item < p.num_items; ++n) {
-    const KeyTile keys = queue.KeysOf(item);
-    const DbiasStore none{p, keys, memory, warpgroup};
-    step = DqAdder{p, keys, memory, barriers, warpgroup, none}.Run(step);
-    item = queue.Read(n);
+    step = visit(n, queue.KeysOf(item), step);
+    item = by_warp ? queue.ReadByWarp(n) : queue.Read(n);
   }
+  return step;
+}
+
+// One thread for each consumer warpgroup.
+__device__ __forceinline__ void AddItems(const BackwardParams& p, unsigned memory, int warpgroup) {
+  const BackwardBarriers barriers(memory);
+  ForEachItem<false>(p, {p, barriers}, [&](int, const KeyTile& keys, int step) {
+    const DbiasStore none{p, keys, memory, warpgroup};
+    return DqAdder{p, keys, memory, barriers, warpgroup, none}.Run(step);
+  });
   ptx::TmaStoreWait();
 }
 
 // A warp.
 __device__ __forceinline__ void LoadRowsOfItems(const BackwardParams& p, unsigned memory) {
   const BackwardBarriers barriers(memory);
-  const ItemQueue queue{p, barriers};
-  int step = 0;
-  unsigned item = blockIdx.x;
-#pragma unroll 1
-  for (int n = 0; item < p.num_items; ++n) {
-    step = RowLoader{p, queue.KeysOf(item), memory, barriers}.Run(step);
-    item = queue.ReadByWarp(n);
-  }
-  RowLoader::Drain(step);
+  const int end = ForEachItem<true>(p, {p, barriers}, [&](int, const KeyTile& keys, int step) {
+    return RowLoader{p, keys, memory, barriers}.Run(step);
+  });
+  RowLoader::Drain(end);
 }
 
 // A consumer warpgroup.
 __device__ __forceinline__ void ComputeItems(const BackwardParams& p, unsigned memory,
                                              int warpgroup) {
-  const ItemQueue queue{p, BackwardBarriers(memory)};
-  int step = 0;
-  unsigned item = blockIdx.x;
-#pragma unroll 1
-  for (int n = 0; item < p.num_items; ++n) {
-    const KeyTile keys = queue.KeysOf(item);
+  ForEachItem<true>(p, {p, BackwardBarriers(memory)}, [&](int n, const KeyTile& keys, int step) {
     Consumer consumer(p, keys, memory, warpgroup, n);
-    step = consumer.Run(step);
+    const int end = consumer.Run(step);
     BackwardEpilogue{consumer}.Run();
-    item = queue.ReadByWarp(n);
-  }
+    return end;
+  });
 }
 
 }  // namespace sm90

@@ -61,7 +61,8 @@ __device__ __forceinline__ void ZeroRowsPastEnd(const BlockConsumer& c, int i) {
   ptx::NamedBarrierWait(1 + kMaxWarpgroups + c.warpgroup, 128);
 }
 
-struct Consumer {
+// What both consumers hold: of the block's walk over tiles of queries, and of the current tile.
+struct ConsumerState {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
@@ -70,7 +71,6 @@ struct Consumer {
   int lane;
   int kv = 0;        // tiles of keys that the block visited for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries computed before
-  int q_stage = 0;   // of the current tile of queries
   int kv_end = 0;
   int len_kv = 0;
   int first = 0;  // the first tile of keys that this warpgroup computes
@@ -78,10 +78,9 @@ struct Consumer {
   ScoreModifiers modifiers;
   Scores s;
   Output o;
-  Sums sums;
   PackedP packed;
 
-  __device__ __forceinline__ Consumer(const ForwardParams& params, unsigned memory, int group)
+  __device__ __forceinline__ ConsumerState(const ForwardParams& params, unsigned memory, int group)
       : p(params),
         base(memory),
         barriers(memory),
@@ -90,14 +89,36 @@ struct Consumer {
         lane(static_cast<int>(threadIdx.x) % 32),
         modifiers(params) {}
 
-  // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
-  __device__ __forceinline__ void Compute(const QueryTile& tile) {
+  // One lane arrives for the warp, behind the reads of all its lanes.
+  __device__ __forceinline__ void Release(int barrier) const {
+    __syncwarp();
+    if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
+  }
+
+  // The first key of the i-th tile of keys.
+  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+
+  // Begins a tile of queries; returns the tiles of keys that this warpgroup computes.
+  __device__ __forceinline__ WarpgroupTiles Begin(const QueryTile& tile) {
     const int row = tile.row + 64 * warpgroup;
     const WarpgroupTiles tiles(tile, kRowRanges ? tile.keys : RangeOfRows(p, tile.seq, row, 64));
     modifiers.Start(tile, row + 16 * warp + lane / 4);
     kv_end = tile.kv_end;
     len_kv = tile.seq.len_kv;
     first = tiles.skip_first;
+    return tiles;
+  }
+};
+
+struct Consumer : ConsumerState {
+  int q_stage = 0;  // of the current tile of queries
+  Sums sums;
+
+  using ConsumerState::ConsumerState;
+
+  // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
+  __device__ __forceinline__ void Compute(const QueryTile& tile) {
+    const WarpgroupTiles tiles = Begin(tile);
     const int last = first + tiles.count - 1;
     q_stage = tile_idx % kQStages;
     barriers.Wait(ForwardBarriers::QReady(warpgroup, q_stage), tile_idx / kQStages);
@@ -131,14 +152,7 @@ struct Consumer {
     ++tile_idx;
   }
 
-  // One lane arrives for the warp, behind the reads of all its lanes.
-  __device__ __forceinline__ void Release(int barrier) const {
-    __syncwarp();
-    if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
-  }
-
-  // The first key of the i-th tile of keys, and its V.
-  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+  // V of the i-th tile of keys.
   __device__ __forceinline__ unsigned VTile(int i) const {
     return base + kShared.v + static_cast<unsigned>(Stage(i) * kVBytes);
   }

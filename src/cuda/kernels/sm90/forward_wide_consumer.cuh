@@ -10,41 +10,12 @@
 
 namespace sm90 {
 
-struct WideConsumer {
-  const ForwardParams& p;
-  unsigned base;  // shared memory
-  ForwardBarriers barriers;
-  int warpgroup;
-  int warp;  // of the warpgroup
-  int lane;
-  int kv = 0;        // tiles of keys that the block visited for earlier tiles of queries
-  int tile_idx = 0;  // tiles of queries computed before
-  int kv_end = 0;
-  int len_kv = 0;
-  int first = 0;  // the first tile of keys that this warpgroup computes
-  OnlineSoftmax softmax;
-  ScoreModifiers modifiers;
-  Scores s;
-  Output o;
-  PackedP packed;
-
-  __device__ __forceinline__ WideConsumer(const ForwardParams& params, unsigned memory, int group)
-      : p(params),
-        base(memory),
-        barriers(memory),
-        warpgroup(group),
-        warp(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane(static_cast<int>(threadIdx.x) % 32),
-        modifiers(params) {}
+struct WideConsumer : ConsumerState {
+  using ConsumerState::ConsumerState;
 
   // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
   __device__ __forceinline__ void Compute(const QueryTile& tile) {
-    const int row = tile.row + 64 * warpgroup;
-    const WarpgroupTiles tiles(tile, kRowRanges ? tile.keys : RangeOfRows(p, tile.seq, row, 64));
-    modifiers.Start(tile, row + 16 * warp + lane / 4);
-    kv_end = tile.kv_end;
-    len_kv = tile.seq.len_kv;
-    first = tiles.skip_first;
+    const WarpgroupTiles tiles = Begin(tile);
     const int last = first + tiles.count - 1;
     barriers.Wait(ForwardBarriers::QReady(warpgroup, 0), tile_idx);
 #pragma unroll 1
@@ -74,14 +45,7 @@ struct WideConsumer {
     Release(ForwardBarriers::QFree(warpgroup, 0));
   }
 
-  // One lane arrives for the warp, behind the reads of all its lanes.
-  __device__ __forceinline__ void Release(int barrier) const {
-    __syncwarp();
-    if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
-  }
-
-  // The first key of the i-th tile of keys, and its V, which has one stage.
-  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+  // V has one stage.
   __device__ __forceinline__ unsigned VTile(int /*i*/) const { return base + kShared.v; }
 
  private:

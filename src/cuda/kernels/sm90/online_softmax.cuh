@@ -63,9 +63,9 @@ struct OnlineSoftmax {
     top[1] = ReduceRow(top[1]);
   }
 
-  // s becomes P against the current max: s * unit is in units of log2, and `relative` scores are
-  // those already, less the max. Sums are taken in groups of at most 8, whose max stands for the
-  // max of P at an eighth of its cost.
+  // s becomes P against the current max. s * unit is in units of log2; `relative` scores are in
+  // these units, and the max is already subtracted. Sums are taken in groups of at most 8: the
+  // largest group stands for the largest P at an eighth of its cost.
   template <bool relative = false>
   __device__ __forceinline__ void Update(float unit, Scores& s) {
 #pragma unroll

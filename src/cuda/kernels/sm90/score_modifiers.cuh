@@ -35,7 +35,7 @@ __device__ __forceinline__ constexpr int ScoreOfMaskBit(int n) {
 inline constexpr bool kRelativeScores = kHasScoreMod && config::dropout == 0;
 
 // Softcap alone uses a shorter series for products that are small relative to the cap. The first
-// tile of keys, whose scores are not relative, does not, which keeps the kernel shorter.
+// tile of keys always uses the longer one: a second copy would make the kernel larger.
 inline constexpr bool kShortSeries =
     config::softcap != 0 && config::alibi == 0 && config::bias_type == config::none;
 
