@@ -190,18 +190,18 @@ TEST_F(Bf16Engines, FindsVisiblePairs) {
   std::vector<std::uint8_t> missing(kCols);
   for (std::uint8_t& byte : mask) byte = static_cast<std::uint8_t>(random() % 3 * 100);
   for (std::uint8_t& byte : missing) byte = static_cast<std::uint8_t>(random() % 4 == 0 ? 255 : 0);
-  const Bf16SeenRow rows[kSeenRows] = {{0, kCols, nullptr, nullptr},
-                                       {7, 71, mask.data(), nullptr},
-                                       {0, 33, mask.data(), missing.data()},
-                                       {64, 65, nullptr, missing.data()},
-                                       {40, 40, mask.data(), nullptr}};
+  const SeenRow rows[kSeenRows] = {{0, kCols, nullptr, nullptr},
+                                   {7, 71, mask.data(), nullptr},
+                                   {0, 33, mask.data(), missing.data()},
+                                   {64, 65, nullptr, missing.data()},
+                                   {40, 40, mask.data(), nullptr}};
   for (const Bf16Engine* engine : engines()) {
     std::vector<std::uint32_t> words(kSeenRows * kCols / kVisibleBits, 0xAAAAAAAAU);
     EXPECT_TRUE(engine->find_visible(rows, kSeenRows, kCols, words.data()));
     for (std::int64_t r = 0; r < kSeenRows; ++r) {
       for (std::int64_t c = 0; c < kCols; ++c) {
         const auto at = static_cast<std::size_t>(c);
-        const Bf16SeenRow& row = rows[r];
+        const SeenRow& row = rows[r];
         const bool seen = c >= row.begin && c < row.end && (row.mask == nullptr || mask[at] != 0) &&
                           (row.missing == nullptr || missing[at] == 0);
         const std::uint32_t word = words[static_cast<std::size_t>((r * kCols + c) / kVisibleBits)];
