@@ -121,42 +121,45 @@ constexpr Variant kVariants[] = {
     {"d256 bias and mask", Pass::backward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 bias=hqk mask=qk lengths_kv", 0}};
 
-// The kernels that plans choose for them.
-std::vector<KernelSpec> main_kernels() {
-  std::vector<KernelSpec> specs;
-  for (const Variant& variant : kVariants) {
-    const CudaPlan plan = make_plan(variant.pass, parse_problem(variant.problem), h200(),
-                                    core::Access::tma, FamilyChoice::sm90)
-                              .value();
-    EXPECT_STREQ(plan.family_name, "sm90") << variant.name << ": " << plan.refusals;
-    specs.push_back(plan.kernels[plan.main]);
-  }
-  return specs;
-}
+// Compiling all of them takes a minute or two, so each test takes one of kShards, which run in
+// parallel.
+constexpr std::size_t kShards = 4;
 
-TEST(CudaSm90Kernels, ConfigsCompileWithoutWarningsOrMoreStack) {
+class CudaSm90Kernels : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(CudaSm90Kernels, CompileWithoutWarningsOrMoreStack) {
   std::string reason;
   const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
   const Folder folder;
   Binaries binaries(Cache(folder.path()), nvrtc->version(), nvrtc, "");
-  const std::vector<KernelSpec> specs = main_kernels();
+  std::vector<Variant> variants;
+  std::vector<KernelSpec> specs;  // that plans choose for them
   std::vector<Config> configs;
-  for (const KernelSpec& spec : specs) configs.push_back(spec.config);
+  for (std::size_t i = GetParam(); i < std::size(kVariants); i += kShards) {
+    const Variant& variant = variants.emplace_back(kVariants[i]);
+    const CudaPlan plan = make_plan(variant.pass, parse_problem(variant.problem), h200(),
+                                    core::Access::tma, FamilyChoice::sm90)
+                              .value();
+    EXPECT_STREQ(plan.family_name, "sm90") << variant.name << ": " << plan.refusals;
+    configs.push_back(specs.emplace_back(plan.kernels[plan.main]).config);
+  }
   const core::Status all = binaries.get_all(configs, 90, 0);
   ASSERT_TRUE(all.ok()) << all.message;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    SCOPED_TRACE(std::string(to_string(kVariants[i].pass)) + " " + kVariants[i].name);
+    SCOPED_TRACE(std::string(to_string(variants[i].pass)) + " " + variants[i].name);
     const Binary* binary = nullptr;
     ASSERT_TRUE(binaries.get(specs[i].config, 90, binary).ok());
     const ResourceReport report = read_resources(binary->log);
     ASSERT_EQ(report.kernels.size(), 1u);
-    EXPECT_LE(report.kernels[0].stack_bytes, kVariants[i].max_stack_bytes);
+    EXPECT_LE(report.kernels[0].stack_bytes, variants[i].max_stack_bytes);
     EXPECT_EQ(report.notes, std::vector<std::string>{});
     constexpr int kMostSpilled = 540;
     EXPECT_EQ(flaw_of(report, specs[i], h200(), kMostSpilled), "");
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shards, CudaSm90Kernels, testing::Range(std::size_t{0}, kShards));
 
 }  // namespace
 }  // namespace attn::cuda::test
