@@ -20,8 +20,8 @@ namespace {
 using namespace attn::cli;  // NOLINT: this file is the command
 
 constexpr const char* kFooter = R"(
-attn COMMAND --help lists a command's flags, with examples. The Python package has one more command,
-attn doctor: what runs on this machine, why the rest does not, and how to get it.
+attn COMMAND --help lists a command's flags, with examples. The Python package adds attn doctor (what
+runs on this machine, why the rest does not, how to get it) and attn plot (pictures of attention).
 
 Exit codes:
   0  ok

@@ -30,8 +30,8 @@ struct StridedTensor : core::StridedTensor {
   }
 };
 
-// What a row of the mask leaves visible: keys of [begin, end), all of them unless it has holes. The
-// last is said by a negative number, to keep it small: there is one for each query.
+// The keys [begin, end) that a row of the mask leaves visible: all of them, unless the row has
+// holes. A negative number encodes holes, to keep the struct small: there is one for each query.
 struct MaskRow {
   std::int32_t begin = 0;
   std::int32_t end_or_holes = 0;  // end, or -1 - end: there are holes
@@ -45,7 +45,7 @@ struct Call {
   StridedTensor q, k, v, o, dout, dq, dk, dv, k_new, v_new;
   core::StridedTensor lse, dlse, delta;
   core::ScoreTensor bias, mask, dbias;
-  MaskRow* mask_rows = nullptr;  // [entries, heads, queries of the mask]; null: not found out
+  MaskRow* mask_rows = nullptr;  // [entries, heads, queries of the mask]; null: not scanned
   core::StridedTensor kv_begin, kv_end, pos_q, pos_k;
   core::LengthArray len_q, len_kv, cu_len_q, cu_len_kv;
 
@@ -150,7 +150,7 @@ inline char* pair_address(const core::ScoreTensor& pairs, std::int64_t b, std::i
          i * pairs.stride_q + j * pairs.stride_kv;
 }
 
-// Null where rows weren't scanned.
+// Null if rows were not scanned.
 inline const MaskRow* mask_row_of(const Call& call, std::int64_t b, std::int64_t head,
                                   std::int64_t i) {
   if (call.mask_rows == nullptr) return nullptr;

@@ -108,7 +108,7 @@ constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
 constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
 
-// Few rows read each key once: memory's speed bounds them, not the products'.
+// Few rows read each key once, so memory bandwidth is their limit, not the products.
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
   if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16) return false;
   if (rows <= kMostGemvRows) return false;
@@ -146,8 +146,8 @@ std::int64_t rows_of_head(const Problem& p) {
 }
 
 // A strip computes the keys that any of its rows sees: those of a window and its own height. 24
-// rows waste half as much as 48. In forwards with dims up to 64 more rows share a load of more
-// keys, if there are tasks enough. docs/kernels/cpu.md has the figures.
+// rows waste half as much as 48. Forwards with dims up to 64 and enough tasks take larger tiles, so
+// that more rows share a load of keys. docs/kernels/cpu.md has the figures.
 void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
   constexpr std::int64_t kNarrow = 512;
   if (!p.window_left || (!p.causal && !p.window_right)) return;

@@ -1,6 +1,6 @@
-// What rows of the mask leave visible, found once a call. A mask says what causal, a window,
-// padding or documents hide as one run of visible keys a row; then the kernels' ranges of keys say
-// the same and nobody reads the mask again, neither once a head nor once a tile.
+// Finds once per call which keys each row of the mask leaves visible. Masks of causality, windows,
+// padding and documents leave one run of keys per row. The kernels then use that range of keys and
+// do not read the mask again for each head and tile.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/mask_rows.cpp"
 #include <hwy/foreach_target.h>
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr std::int64_t kWord = 64;  // keys a word of bits
+constexpr std::int64_t kWord = 64;  // keys per word of bits
 
 // The first key from `begin` on that is visible (hidden: `kVisible` false); `count` if none is.
 template <bool kVisible>

@@ -1,5 +1,5 @@
-// Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2). One pass over the rows; cosines and
-// sines are made once a row, from f64 angles, for all its heads; the rotation itself is in f64 too.
+// Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2). One pass over the rows. Cosines and
+// sines are computed once per row, from f64 angles, for all its heads. The rotation is in f64 too.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/rotary.cpp"
 #include <hwy/foreach_target.h>
@@ -21,9 +21,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using core::kMaxDim;
 
-// Cosines and sines of a row. The library is asked at every 16th position, which takes 25 ns each;
-// those of the next 15 are turned on from it, which is off by a few 1e-16. So they depend on the
-// position alone. `exact`: f64 rows take all from the library.
+// Cosines and sines of a row. At every 16th position they come from the standard library (25 ns
+// each); the next 15 positions rotate them on, with an error of a few 1e-16. Chains begin at
+// multiples of 16, so the values depend on the position alone. `exact`, for f64 rows: all come from
+// the standard library.
 class Angles {
  public:
   Angles(const RotaryJob& job, bool exact)

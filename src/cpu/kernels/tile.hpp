@@ -24,7 +24,7 @@ struct TileRow {
   bool masked = false;  // the mask hides some of them
 };
 
-// Leaves a row the keys between the first and the last one that the mask leaves.
+// Narrows a row's keys to the first and the last one that the mask leaves visible.
 inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
   row.masked = call.mask.given();
   if (!row.masked || row.keys.empty()) return;

@@ -1,6 +1,6 @@
-// Whether this processor has AVX-512's bf16 instructions: by CPUID, for __builtin_cpu_supports
-// needs a runtime library that fills in the processor's features, and that of zig, which builds the
-// wheels, answers 0 to every question. Not in bf16_avx512.cpp, which is compiled for AVX-512.
+// Whether this processor has AVX-512's bf16 instructions, by CPUID. __builtin_cpu_supports() relies
+// on the compiler's run-time library, and that of zig, which builds the wheels, always answers 0.
+// Not in bf16_avx512.cpp, which is compiled for AVX-512.
 #include <hwy/highway.h>
 
 #include "cpu/kernels/tile_ops/bf16_avx512.hpp"

@@ -117,18 +117,19 @@ bool is_causal_alone(const Problem& p) {
   return band.right != core::Band::kUnlimited && band.left == core::Band::kUnlimited;
 }
 
-// In order the first block is known, and storing saves the zeros: up to 1.2 times as fast with few
-// keys. In any order blocks ask who is first, which costs up to 8 % at dim 128 with many keys, less
-// under causal, where they begin at different queries.
+// Whether the first block of a tile of dq stores instead of adding, so that dq_accum needs no
+// zeros: up to 1.2 times as fast with few keys. In deterministic order the first block is known.
+// Otherwise blocks find it by a semaphore, which costs up to 8 % at dim 128 with many keys, less
+// under causal, where blocks begin at different queries.
 bool pays_to_store_first(const Problem& p) {
   if (p.deterministic || std::max(p.dim_qk, p.dim_vo) <= 64) return true;
   return p.len_kv <= (is_causal_alone(p) ? 2048 : 1024);
 }
 
-// Causal tiles of keys differ in length, so blocks of several heads come longest first: with one
-// head after the other, multiprocessors idle at the end for up to the longest block. As many heads
-// as give each multiprocessor 1.5 blocks, so that L2 still holds their queries. In order blocks of
-// a head begin with the shortest.
+// Under causal, tiles of keys differ in their number of queries. Blocks of several heads are
+// interleaved, longest first; one head after the other would leave SMs idle at the end for up to
+// the longest block. As many heads as give each SM 1.5 blocks, so that L2 still holds their
+// queries. Deterministic order starts with a head's shortest blocks instead.
 int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
   if (!is_causal_alone(p) || has_row_ranges(p) || p.deterministic) return 1;
   const std::int64_t tiles = core::divide_up(p.len_kv, std::int64_t{tile_kv});
@@ -159,8 +160,8 @@ Dbias dbias_of(const Problem& p) {
 
 constexpr std::int64_t kMostPersistentQueries = 2048;
 
-// Persistent blocks save the start of each tile of keys, which takes as long as a step or two.
-// Other options spill more in their steps.
+// Persistent blocks hide the prologue of each tile of keys, which takes as long as one or two
+// steps. Not with other options, because they spill more.
 bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64_t num_sms) {
   const bool options = p.softcap || p.alibi || p.dropout || p.bias.given || p.mask.given;
   const bool stores_elements = p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype;
@@ -168,7 +169,7 @@ bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64
       dbias != Dbias::none || num_key_tiles(p) <= num_sms) {
     return false;
   }
-  // Four query heads to a key head, 512 keys, dim 128, H100: 209 TFLOP/s, else 237.
+  // Slower there: 209 TFLOP/s instead of 237 (4 query heads per key head, 512 keys, dim 128, H100).
   if (p.heads_q > p.heads_kv && is_causal_alone(p)) return false;
   const core::Band band = core::band_of(p, 0);
   std::int64_t queries = p.len_q;  // that a tile of keys visits, at most

@@ -44,7 +44,7 @@ constexpr Tiles kDim128{
 // Tiles of bias and mask take the second stage of Q.
 constexpr Tiles kDim128Scores{
     .dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .o_columns = 128};
-// A mask alone: bytes wait in raw stages of 64 queries until they are bits.
+// A mask alone: raw stages of 64 queries hold its bytes until they are packed into bits.
 constexpr Tiles kDim64Mask{
     .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 5};
 constexpr Tiles kDim64MaskWide{
@@ -61,8 +61,7 @@ constexpr Tiles kDim256Mask{
 // O takes 128 registers of a thread and Q 64 KB.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 
-// Dims above 256: a thread holds up to 256 columns of O, next to which the scores of 96 keys have
-// room.
+// Dims above 256: next to up to 256 columns of O, registers suffice for the scores of 96 keys.
 constexpr std::int64_t kMaxNarrowDim = 256;
 constexpr std::int64_t kMostColumns = 256;
 constexpr std::int64_t kSharedPerBlock = 232448;

@@ -64,7 +64,7 @@ std::string out_of_range(const char* name, int value, const char* accepted) {
 // Dims above 256.
 std::string wide_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
   if (tiles.tile_q != 128) return out_of_range("tile_q", tiles.tile_q, "128 above dim 256");
-  // O takes half a register of a thread for each column, the scores and P three quarters for a key.
+  // Registers of a thread: half of one per column of O; three quarters of one per key, for S and P.
   const bool many_columns = value_columns(p) > kColumnsWith128Keys;
   if (!is_one_of(tiles.tile_kv, {64, 80, 96, 128}) || (tiles.tile_kv == 128 && many_columns)) {
     return out_of_range("tile_kv", tiles.tile_kv, many_columns ? "64, 80, 96" : "64, 80, 96, 128");
