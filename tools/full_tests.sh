@@ -38,7 +38,11 @@ run_ctest() {
 
 step_setup() { ./dev setup --full; }
 step_format() { ./dev lint; }
-step_consumers() { ./dev build release && tests/consumers/run.sh build/release; }
+
+# The release build as an installed library, and vcpkg's port, which takes its objects from ccache.
+step_consumers() {
+  ./dev build release && tests/consumers/run.sh build/release && packaging/build.sh vcpkg
+}
 
 # Address and undefined-behaviour sanitizers. With WebGPU, Mesa's drivers are kept loaded: on some
 # processors they hold memory until the end, and LeakSanitizer reports it when their module is gone.
