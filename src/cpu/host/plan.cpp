@@ -24,6 +24,7 @@ constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;  // bytes
 constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
 constexpr std::int64_t kLeastSharedKeys = 4;  // tiles of rows; with 3, packing apart costs 5 %
 constexpr std::int64_t kWantedTasks = 32;     // a plan with fewer splits the keys ...
+constexpr std::int64_t kWantedGemv = 128;     // ... or than these, of tasks with few rows
 constexpr std::int64_t kLeastSplit = 512;     // ... but not below this many
 constexpr std::int64_t kMostHeadsOfTask = 16;
 constexpr std::int64_t kMostAhead = std::int64_t{256}
@@ -210,11 +211,12 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   }
 
   const std::int64_t tasks = p.batch * p.heads_kv * row_tiles(p, config);
+  const std::int64_t wanted = config.gemv != 0 ? kWantedGemv : kWantedTasks;
   if (p.split_keys > 0) {
     config.split_keys = std::min(p.split_keys, config.split_keys);
-  } else if (p.split_keys == kSplitAuto && row_tiles(p, config) == 1 && tasks < kWantedTasks) {
+  } else if (p.split_keys == kSplitAuto && row_tiles(p, config) == 1 && tasks < wanted) {
     const std::int64_t keys =
-        divide_up(p.len_kv, divide_up(kWantedTasks, std::max<std::int64_t>(tasks, 1)));
+        divide_up(p.len_kv, divide_up(wanted, std::max<std::int64_t>(tasks, 1)));
     config.split_keys = std::max(kLeastSplit, round_up(keys, kTileKv));
   }
   config.splits = std::max<std::int64_t>(divide_up(p.len_kv, config.split_keys), 1);

@@ -140,9 +140,7 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
     const bool paged = call.problem.page_size > 0;
     if (!loaded) {
       ops.LoadKeys(entry, head_kv, j0, keys);
-      for (std::int64_t j = 0; paged && j < keys; ++j) {
-        x.missing[j] = has_page(call, entry.b, j0 + j) ? 0 : 1;
-      }
+      if (paged) FindMissing(call, entry, j0, keys, x.missing);
       loaded = true;
     }
     if (paged) span.missing = x.missing + span.first;
@@ -205,10 +203,7 @@ void ForwardTask(const Call& call, const Config& config,
   std::int64_t j0 = split_begin;
   if (seen.begin > j0) j0 += (seen.begin - j0) / config.tile_kv * config.tile_kv;
   for (; j0 < end; j0 += config.tile_kv) {
-    // A tile of keys takes one row about a microsecond, 192 rows about a hundred.
-    if ((count > 16 || j0 / config.tile_kv % 32 == 31) && core::interrupted(call.interrupt)) {
-      return;
-    }
+    if (core::interrupted(call.interrupt)) return;
     AttendTile(call, config, entry, head_kv, count, ranges, j0, std::min(config.tile_kv, end - j0),
                ops);
   }
@@ -236,10 +231,12 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
     keys.begin = std::min(keys.begin, seen.begin);
     keys.end = std::max(keys.end, seen.end);
   }
-  keys.begin = std::max(keys.begin / config.tile_kv * config.tile_kv, split_begin);
+  // Whole tiles of the split are skipped, so that the bits don't depend on the other heads.
+  const std::int64_t skipped = std::max<std::int64_t>(keys.begin - split_begin, 0);
+  keys.begin = split_begin + skipped / config.tile_kv * config.tile_kv;
   keys.end = std::min(keys.end, split_begin + config.split_keys);
-  RowsAhead ahead{call, entry, head, heads, keys.end, keys.begin};
-  ahead.Step(4 * 2 * heads * config.tile_kv);
+  RowsAhead ahead(call, entry, head, heads, keys);
+  ahead.Step(heads * config.tile_kv);
   ops.SetAhead(&ahead);
   StripRanges ranges;
   for (std::int64_t j0 = keys.begin; j0 < keys.end; j0 += config.tile_kv) {
@@ -322,8 +319,8 @@ void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>&
 
 void ForwardTaskF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
-  config.heads_of_task > 1 ? HeadsTask(call, config, shared, memory, task)
-                           : ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
+  config.gemv != 0 ? HeadsTask(call, config, shared, memory, task)
+                   : ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
 }
 void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared<float>& shared,
                      char* memory, std::int64_t task) {
@@ -331,8 +328,8 @@ void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared
 }
 void ForwardTaskF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
                     char* memory, std::int64_t task) {
-  config.heads_of_task > 1 ? HeadsTask(call, config, shared, memory, task)
-                           : ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
+  config.gemv != 0 ? HeadsTask(call, config, shared, memory, task)
+                   : ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
 }
 void PackKeysF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                  char* memory, std::int64_t task) {

@@ -107,37 +107,6 @@ HWY_NOINLINE void Gemm(const GemmOperands<T>& op) {
   }
 }
 
-// S[rows x keys] = Q K^T for few rows: both row-major [. x dim], dim padded with zeros to the
-// vector width. Reads each key once, which is what bounds decode; four keys share the loads of q.
-// after_four() is called after each four keys.
-template <class T, class AfterFour>
-HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const T* k,
-                          std::int64_t ldk, std::int64_t keys, std::int64_t dim, T* s,
-                          std::int64_t lds, AfterFour&& after_four) {
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  for (std::int64_t j = 0; j < keys; j += 4) {
-    const T* k0 = k + j * ldk;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const T* qr = q + r * ldq;
-      auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
-      for (std::int64_t c = 0; c < dim; c += kLanes) {
-        const auto value = hn::Load(d, qr + c);
-        sum0 = hn::MulAdd(value, hn::Load(d, k0 + c), sum0);
-        sum1 = hn::MulAdd(value, hn::Load(d, k0 + ldk + c), sum1);
-        sum2 = hn::MulAdd(value, hn::Load(d, k0 + 2 * ldk + c), sum2);
-        sum3 = hn::MulAdd(value, hn::Load(d, k0 + 3 * ldk + c), sum3);
-      }
-      T* out = s + r * lds + j;
-      out[0] = hn::GetLane(hn::SumOfLanes(d, sum0));
-      out[1] = hn::GetLane(hn::SumOfLanes(d, sum1));
-      out[2] = hn::GetLane(hn::SumOfLanes(d, sum2));
-      out[3] = hn::GetLane(hn::SumOfLanes(d, sum3));
-    }
-    after_four();
-  }
-}
-
 }  // namespace attn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif  // ATTN_CPU_GEMM_INL_H_

@@ -90,6 +90,41 @@ HWY_INLINE std::int64_t LoadF8Vectors(DType dtype, const char* source, float des
   return c;
 }
 
+// Whether elements of a type become T's vectors as they are loaded. The emulated conversion of f16
+// loses infinities.
+template <class T>
+constexpr bool loads_as_vectors(DType dtype) {
+  if (dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) return true;
+  constexpr bool kHalves = HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64;
+  return sizeof(T) == 4 && (dtype == DType::bf16 || (kHalves && dtype == DType::f16));
+}
+
+// Elements [c, c + lanes) of a row, of a type that loads_as_vectors().
+template <DType kType, class D>
+HWY_INLINE hn::Vec<D> LoadVector(D d, const char* row, std::int64_t c) {
+  static_assert(loads_as_vectors<hn::TFromD<D>>(kType));
+  if constexpr (kType == DType::bf16) {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::Rebind<std::uint32_t, D> d32;
+    const auto* bits = reinterpret_cast<const std::uint16_t*>(row) + c;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, bits))));
+  } else if constexpr (kType == DType::f16) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(row) + c));
+  } else {
+    return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(row) + c);
+  }
+}
+template <DType kType>
+HWY_INLINE std::int64_t LoadVectors(const char* source, std::int64_t count,
+                                    float* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  std::int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) hn::Store(LoadVector<kType>(d, source, c), d, out + c);
+  return c;
+}
+
 // out[0, count) = the row's elements, times descale where they are of an 8-bit type; out[count,
 // padded) = 0. A null source is a row of zeros.
 template <class T>
@@ -101,27 +136,10 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
     std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(T));
     c = count;
   } else if constexpr (std::is_same_v<T, float>) {
-    const hn::ScalableTag<float> df;
-    constexpr std::int64_t kLanes = hn::MaxLanes(df);
-    if (dtype == DType::bf16) {
-      const hn::Rebind<std::uint16_t, decltype(df)> d16;
-      const hn::Rebind<std::uint32_t, decltype(df)> d32;
-      const auto* bits = reinterpret_cast<const std::uint16_t*>(source);
-      for (; c + kLanes <= count; c += kLanes) {
-        const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, bits + c));
-        hn::Store(hn::BitCast(df, hn::ShiftLeft<16>(wide)), df, out + c);
-      }
+    if (dtype == DType::bf16) c = LoadVectors<DType::bf16>(source, count, out);
+    if constexpr (loads_as_vectors<T>(DType::f16)) {
+      if (dtype == DType::f16) c = LoadVectors<DType::f16>(source, count, out);
     }
-#if HWY_TARGET <= HWY_AVX2 || \
-    HWY_ARCH_ARM_A64  // hardware conversion; the emulated one loses infinities
-    if (dtype == DType::f16) {
-      const hn::Rebind<hwy::float16_t, decltype(df)> d16;
-      const auto* halves = reinterpret_cast<const hwy::float16_t*>(source);
-      for (; c + kLanes <= count; c += kLanes) {
-        hn::Store(hn::PromoteTo(df, hn::LoadU(d16, halves + c)), df, out + c);
-      }
-    }
-#endif
     if (dtype == DType::f8e4m3 || dtype == DType::f8e5m2) {
       c = LoadF8Vectors(dtype, source, descale, count, out);
     }
@@ -185,15 +203,6 @@ HWY_INLINE void PrefetchRow(const char* row, std::int64_t bytes) {
 }
 inline constexpr std::int64_t kRowsAhead = 8;
 
-// Decode reads each key once, so memory bounds it: as many bytes ahead as keep a core's requests
-// busy, into L2, because L1 can wait for fewer lines.
-inline constexpr std::int64_t kBytesAhead = std::int64_t{8} << 10;
-HWY_INLINE void PrefetchRowToL2(const char* row, std::int64_t bytes) {
-  if (row == nullptr) return;
-  asm volatile("");  // as PrefetchRow
-  for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
-}
-
 // A tile of keys or values of one key head: rows [j0, j0 + count) of the entry, then zeros up to
 // `tile` rows. Row-major [tile x padded]. `more`: rows after them that are read next.
 template <class T>
@@ -245,69 +254,6 @@ HWY_INLINE void TransposeFourRows(const T* HWY_RESTRICT rows, std::int64_t padde
   for (; c < dim; ++c) {
     for (std::int64_t j = 0; j < 4; ++j) out[c * ld + j] = rows[j * padded + c];
   }
-}
-
-inline constexpr std::int64_t kQuartersOfLoad = 2;    // of a row are requested while one is loaded
-inline constexpr std::int64_t kQuartersOfScores = 4;  // and while its scores are computed
-
-// Keys and values of `heads` key heads from `head` on, requested in the order of their addresses
-// where heads are next to each other: little by little, so that memory works while a core computes.
-struct RowsAhead {
-  const Call& call;
-  const Entry& entry;
-  std::int64_t head;
-  std::int64_t heads;
-  std::int64_t end;           // of the rows
-  std::int64_t j = 0;         // the next row,
-  std::int64_t n = 0;         // of its 2 * heads parts the next one
-  std::int64_t quarters = 0;  // of a part that may be requested
-
-  void Restart(std::int64_t row) {
-    if (j != row) n = 0;
-    j = row;
-    quarters = 0;
-  }
-  HWY_INLINE void Step(std::int64_t count) {
-    quarters += count;
-    for (; quarters >= 4 && j < end; quarters -= 4) {
-      const bool of_k = n < heads;
-      const StridedTensor& rows = of_k ? call.k : call.v;
-      const std::int64_t dim = of_k ? call.problem.dim_qk : call.problem.dim_vo;
-      PrefetchRowToL2(row_address(call, rows, entry.b, entry.first_kv, j, head + n % heads),
-                      dim * core::element_size(rows.dtype));
-      if (++n == 2 * heads) {
-        n = 0;
-        ++j;
-      }
-    }
-  }
-};
-
-// The same as LoadKeyTile for decode; `more`: how many rows come after them. `others`: asks for
-// what is needed next, instead of that.
-template <class T>
-HWY_INLINE void LoadDecodeTile(const Call& call, const StridedTensor& rows, const Entry& entry,
-                               std::int64_t head, std::int64_t j0, std::int64_t count,
-                               std::int64_t tile, std::int64_t dim, std::int64_t padded, T* out,
-                               std::int64_t more, RowsAhead* others) {
-  const float of_all = rows.descale_rows ? 1.0f : rows.descale(entry.b, head);
-  const std::int64_t bytes = dim * core::element_size(rows.dtype);
-  const std::int64_t ahead = std::max(kRowsAhead, kBytesAhead / std::max<std::int64_t>(bytes, 1));
-  const auto address = [&](std::int64_t j) {
-    return row_address(call, rows, entry.b, entry.first_kv, j0 + j, head);
-  };
-  for (std::int64_t j = 0; j < count; ++j) {
-    if (others != nullptr) {
-      others->Step(kQuartersOfLoad);
-    } else if (j + ahead < count + more) {
-      PrefetchRowToL2(address(j + ahead), bytes);
-    }
-    const char* source = address(j);
-    LoadRow(rows.dtype, source, dim, padded, out + j * padded,
-            rows.descale_rows && source != nullptr ? row_descale(call, rows, entry.b, j0 + j, head)
-                                                   : of_all);
-  }
-  std::fill(out + count * padded, out + tile * padded, T(0));
 }
 
 // The transpose of LoadKeyTile's result: out[dim x tile]. `rows` holds four converted rows.

@@ -50,17 +50,7 @@ HWY_INLINE hn::Vec<D> LoadBias(D d, const char* row, std::int64_t c, std::int64_
             row_buffer);
     return hn::Load(d, row_buffer);
   }
-  if constexpr (kType == DType::bf16) {
-    const hn::Rebind<std::uint16_t, D> d16;
-    const hn::Rebind<std::uint32_t, D> d32;
-    const auto* bits = reinterpret_cast<const std::uint16_t*>(row) + c;
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, bits))));
-  } else if constexpr (kType == DType::f16) {
-    const hn::Rebind<hwy::float16_t, D> d16;
-    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(row) + c));
-  } else {
-    return hn::LoadU(d, reinterpret_cast<const T*>(row) + c);
-  }
+  return LoadVector<kType>(d, row, c);
 }
 
 // s = scale s - slope |distance| + bias, in one loop: the row is read and written once.
@@ -96,11 +86,11 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
     if (add.dtype == DType::bf16) {
       return AddToRow<kSlope, DType::bf16>(add, factor, span, s, row_buffer);
     }
-#if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64  // as LoadRow's
-    if (add.dtype == DType::f16) {
-      return AddToRow<kSlope, DType::f16>(add, factor, span, s, row_buffer);
+    if constexpr (loads_as_vectors<T>(DType::f16)) {
+      if (add.dtype == DType::f16) {
+        return AddToRow<kSlope, DType::f16>(add, factor, span, s, row_buffer);
+      }
     }
-#endif
   }
   LoadRow(add.dtype, add.bias, span.keys, span.cols, row_buffer);
   Addend<T> converted = add;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpu/kernels/decode-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/kernels.hpp"
@@ -33,8 +34,8 @@ HWY_INLINE void ConvertTile(const Call& call, const Config& config, const Entry&
               v);
 }
 
-// Keys and values are converted to T once for a tile of rows, K transposed; few rows (decode) keep
-// K row-major and make S of dot products.
+// Keys and values are converted to T once for a tile of rows, K transposed; few rows (decode) read
+// them where they lie, if no more than a conversion is to be done, and make S of dot products.
 template <class T_>
 class FloatOps {
  public:
@@ -45,7 +46,7 @@ class FloatOps {
     x_ = all_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
   }
 
-  // What to ask for while keys are loaded and multiplied, where tasks have several heads.
+  // With gemv: what to ask for while keys and values are multiplied.
   void SetAhead(RowsAhead* ahead) { ahead_ = ahead; }
 
   // The state of the n-th of heads_of_task key heads.
@@ -93,11 +94,9 @@ class FloatOps {
       x_.k_t = static_cast<T*>(packed_.k) + first * qk_;
       x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
     } else if (config_.gemv != 0) {
-      const std::int64_t more = entry.len_kv - j0 - keys;
-      LoadDecodeTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, more,
-                     ahead_);
-      LoadDecodeTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
-                     x_.v, more, ahead_);
+      FindCacheTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, keys_);
+      FindCacheTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
+                    x_.v, values_);
     } else {
       ConvertTile(call_, config_, entry, head, j0, keys, x_.row_buffer, x_.k_t, x_.v);
     }
@@ -110,11 +109,11 @@ class FloatOps {
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
-    if (config_.gemv != 0) {
-      DotRows(x.q + row0 * qk_, qk_, count, x.k + span.first * qk_, qk_, cols, qk_, x.s, cols,
-              [this] {
-                if (ahead_ != nullptr) ahead_->Step(4 * kQuartersOfScores);
-              });
+    const bool gemv = config_.gemv != 0;
+    // Half of the next keys and values are requested in either product.
+    const auto ahead = [this](std::int64_t num_keys) { ahead_->Step(num_keys / 2); };
+    if (gemv) {
+      DotRows(x.q + row0 * qk_, qk_, count, keys_, span.first, cols, qk_, x.s, cols, ahead);
     } else {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
                cols, call_.problem.dim_qk, false});
@@ -140,8 +139,12 @@ class FloatOps {
       }
       if (random != nullptr) DropRow(call_, random + r * kDropoutRow, cols, s);
     }
-    Gemm<T>(
-        {x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys, true});
+    if (gemv) {
+      AddValues(x.s, cols, count, values_, span.first, span.keys, vo, x.o + row0 * vo, vo, ahead);
+    } else {
+      Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys,
+               true});
+    }
   }
 
  private:
@@ -173,6 +176,8 @@ class FloatOps {
   Scratch<T> x_;
   Scratch<T> all_;  // x_ of the first head
   RowsAhead* ahead_ = nullptr;
+  CacheTile keys_;  // with gemv
+  CacheTile values_;
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

@@ -1,0 +1,316 @@
+// Few query rows against a cache: memory bounds them, so keys and values are read once, from where
+// they lie, and requested a tile ahead.
+#if defined(ATTN_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTN_CPU_DECODE_INL_H_
+#undef ATTN_CPU_DECODE_INL_H_
+#else
+#define ATTN_CPU_DECODE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/kernels/gemm-inl.h"
+#include "cpu/kernels/rows-inl.h"
+#include "cpu/kernels/tile.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// How many of `count` rows of a cache from j on lie one stride apart: those of a page.
+inline std::int64_t RowsOfPage(const Call& call, const StridedTensor& rows, std::int64_t j,
+                               std::int64_t count) {
+  if (!rows.paged) return count;
+  return std::min(call.problem.page_size - j % call.problem.page_size, count);
+}
+
+// missing[j] = 1 where key j0 + j has no page, else 0.
+inline void FindMissing(const Call& call, const Entry& entry, std::int64_t j0, std::int64_t keys,
+                        std::uint8_t* missing) {
+  for (std::int64_t j = 0; j < keys;) {
+    const std::int64_t count = RowsOfPage(call, call.k, j0 + j, keys - j);
+    std::fill_n(missing + j, count, has_page(call, entry.b, j0 + j) ? 0 : 1);
+    j += count;
+  }
+}
+
+// Where the keys or values of a tile lie, in elements of `dtype`, which loads_as_vectors().
+struct CacheTile {
+  DType dtype = DType::none;
+  const char* rows[kMaxTileKv];
+};
+
+// Rows [j0, j0 + count) of a key head, then zeros up to `tile` rows. They are converted only if no
+// vector can be loaded from them. converted: [tile x padded].
+template <class T>
+HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const Entry& entry,
+                              std::int64_t head, std::int64_t j0, std::int64_t count,
+                              std::int64_t tile, std::int64_t dim, std::int64_t padded,
+                              T* converted, CacheTile& to) {
+  const auto* zeros = reinterpret_cast<const char*>(converted + (tile - 1) * padded);
+  const auto address = [&](std::int64_t j) {
+    return row_address(call, rows, entry.b, entry.first_kv, j0 + j, head);
+  };
+  if (loads_as_vectors<T>(rows.dtype) && dim == padded) {
+    to.dtype = rows.dtype;
+    for (std::int64_t j = 0; j < count;) {
+      const std::int64_t end = j + RowsOfPage(call, rows, j0 + j, count - j);
+      const char* row = address(j);
+      const std::int64_t stride = row == nullptr ? 0 : rows.stride_row;
+      if (row == nullptr) row = zeros;  // no page
+      for (; j < end; ++j, row += stride) to.rows[j] = row;
+    }
+    std::fill_n(converted + (tile - 1) * padded, padded, T(0));
+    std::fill(to.rows + count, to.rows + tile, zeros);
+    return;
+  }
+  const float of_all = rows.descale_rows ? 1.0f : rows.descale(entry.b, head);
+  for (std::int64_t j = 0; j < count; ++j) {
+    const char* source = address(j);
+    LoadRow(rows.dtype, source, dim, padded, converted + j * padded,
+            rows.descale_rows && source != nullptr ? row_descale(call, rows, entry.b, j0 + j, head)
+                                                   : of_all);
+  }
+  std::fill(converted + count * padded, converted + tile * padded, T(0));
+  to.dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  for (std::int64_t j = 0; j < tile; ++j) {
+    to.rows[j] = reinterpret_cast<const char*>(converted + j * padded);
+  }
+}
+
+// Rows [begin, end) of keys and values of `heads` key heads from `head` on, requested in the order
+// of their addresses where heads are next to each other: little by little, so that memory works
+// while a core computes, and into L2, because L1 can wait for fewer lines.
+class RowsAhead {
+ public:
+  RowsAhead(const Call& call, const Entry& entry, std::int64_t head, std::int64_t heads,
+            core::KeyRange rows)
+      : call_(call),
+        entry_(entry),
+        head_(head),
+        heads_(heads),
+        end_(rows.end),
+        j_(rows.begin),
+        k_bytes_(call.problem.dim_qk * core::element_size(call.k.dtype)),
+        v_bytes_(call.problem.dim_vo * core::element_size(call.v.dtype)) {}
+
+  void Restart(std::int64_t row) {
+    if (j_ == row) return;
+    j_ = row;
+    n_ = left_ = 0;
+  }
+  // `count`: of pairs of a key and its value.
+  HWY_INLINE void Step(std::int64_t count) {
+    for (; count > 0 && j_ < end_; --count) {
+      if (n_ == 0) Find();
+      if (k_ != nullptr) {
+        Prefetch(k_ + n_ * call_.k.stride_head, k_bytes_);
+        Prefetch(v_ + n_ * call_.v.stride_head, v_bytes_);
+      }
+      if (++n_ < heads_) continue;
+      n_ = 0;
+      ++j_;
+    }
+  }
+
+ private:
+  void Find() {
+    if (left_ > 0) {
+      --left_;
+      if (k_ == nullptr) return;
+      k_ += call_.k.stride_row;
+      v_ += call_.v.stride_row;
+      return;
+    }
+    k_ = row_address(call_, call_.k, entry_.b, entry_.first_kv, j_, head_);
+    v_ = row_address(call_, call_.v, entry_.b, entry_.first_kv, j_, head_);
+    left_ = RowsOfPage(call_, call_.k, j_, end_ - j_) - 1;
+  }
+  static HWY_INLINE void Prefetch(const char* row, std::int64_t bytes) {
+    asm volatile("");  // as PrefetchRow
+    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
+
+  const Call& call_;
+  const Entry& entry_;
+  std::int64_t head_, heads_, end_;
+  std::int64_t j_;         // the next row,
+  std::int64_t n_ = 0;     // and of its heads the next one
+  std::int64_t left_ = 0;  // rows after row j_ that lie one stride apart
+  std::int64_t k_bytes_, v_bytes_;
+  const char* k_ = nullptr;  // row j_ of the first head; null: it has no page
+  const char* v_ = nullptr;
+};
+
+#if HWY_TARGET != HWY_SCALAR
+// The sum of v's blocks of 128 bits.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE auto SumOfBlocks(D d, V v) {
+  if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= 16) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return SumOfBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+#endif
+
+// out[n] = the sum of lanes of v[n].
+template <class D, class V = hn::Vec<D>, class T = hn::TFromD<D>>
+HWY_INLINE void StoreFourSums(D d, const V* v, T* HWY_RESTRICT out) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(T) == 4) {
+    const hn::Repartition<double, D> wide;
+    const auto sum01 = hn::BitCast(
+        wide, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
+    const auto sum23 = hn::BitCast(
+        wide, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
+    // In each 128 bits the four sums of those bits.
+    const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, sum01, sum23)),
+                              hn::BitCast(d, hn::InterleaveUpper(wide, sum01, sum23)));
+    hn::Store(SumOfBlocks(d, sums), hn::FixedTag<T, 4>(), out);
+    return;
+  }
+#endif
+  for (int n = 0; n < 4; ++n) out[n] = hn::GetLane(hn::SumOfLanes(d, v[n]));
+}
+
+inline constexpr std::int64_t kKeysAtOnce = 4;
+
+// S of kRows rows and four keys, which share the loads of q.
+template <int kRows, DType kType, class T>
+HWY_INLINE void DotBlock(const T* HWY_RESTRICT q, std::int64_t ldq, const char* const* k,
+                         std::int64_t dim, T* HWY_RESTRICT s, std::int64_t lds) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  V sum[kRows][kKeysAtOnce];
+  for (int r = 0; r < kRows; ++r) {
+    for (int n = 0; n < kKeysAtOnce; ++n) sum[r][n] = hn::Zero(d);
+  }
+  for (std::int64_t c = 0; c < dim; c += static_cast<std::int64_t>(hn::MaxLanes(d))) {
+    V key[kKeysAtOnce];
+    for (int n = 0; n < kKeysAtOnce; ++n) key[n] = LoadVector<kType>(d, k[n], c);
+    for (int r = 0; r < kRows; ++r) {
+      const V value = hn::Load(d, q + r * ldq + c);
+      for (int n = 0; n < kKeysAtOnce; ++n) sum[r][n] = hn::MulAdd(value, key[n], sum[r][n]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) StoreFourSums(d, sum[r], s + r * lds);
+}
+
+// O of kRows rows and kVectors vectors of columns from c on, += P V.
+template <int kRows, int kVectors, DType kType, class T>
+HWY_INLINE void ValuesBlock(const T* HWY_RESTRICT p, std::int64_t ldp, const char* const* v,
+                            std::int64_t keys, std::int64_t c, T* HWY_RESTRICT o,
+                            std::int64_t ldo) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  V sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::Load(d, o + r * ldo + c + n * kLanes);
+  }
+  for (std::int64_t j = 0; j < keys; ++j) {
+    V value[kVectors];
+    for (int n = 0; n < kVectors; ++n) value[n] = LoadVector<kType>(d, v[j], c + n * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const V weight = hn::Set(d, p[r * ldp + j]);
+      for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::MulAdd(weight, value[n], sum[r][n]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int n = 0; n < kVectors; ++n) hn::Store(sum[r][n], d, o + r * ldo + c + n * kLanes);
+  }
+}
+
+// Calls body() with the type of a tile's elements as a constant.
+template <class T, class Body>
+HWY_INLINE void WithType(DType dtype, Body&& body) {
+  if constexpr (sizeof(T) == 4) {
+    if (dtype == DType::bf16) return body(std::integral_constant<DType, DType::bf16>());
+    if constexpr (loads_as_vectors<T>(DType::f16)) {
+      if (dtype == DType::f16) return body(std::integral_constant<DType, DType::f16>());
+    }
+  }
+  body(std::integral_constant < DType, sizeof(T) == 4 ? DType::f32 : DType::f64 > ());
+}
+
+// S[rows x keys] = Q K^T; q [rows x dim] is padded with zeros to whole vectors, `keys` a multiple
+// of four. ahead(n) is called with a number of keys after their scores.
+template <class T, class Ahead>
+HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const CacheTile& k,
+                          std::int64_t first, std::int64_t keys, std::int64_t dim, T* s,
+                          std::int64_t lds, Ahead&& ahead) {
+  constexpr int kMost = kGemmVectors == 4 ? 4 : 2;  // rows: 4 * kMost sums in registers
+  WithType<T>(k.dtype, [&](auto type) {
+    constexpr DType kType = type();
+    for (std::int64_t j = 0; j < keys; j += kKeysAtOnce) {
+      const char* const* key = k.rows + first + j;
+      std::int64_t r = 0;
+      for (; r + kMost <= rows; r += kMost) {
+        DotBlock<kMost, kType>(q + r * ldq, ldq, key, dim, s + r * lds + j, lds);
+      }
+      switch (rows - r) {
+        case 3:
+          DotBlock<std::min(3, kMost), kType>(q + r * ldq, ldq, key, dim, s + r * lds + j, lds);
+          break;
+        case 2: DotBlock<2, kType>(q + r * ldq, ldq, key, dim, s + r * lds + j, lds); break;
+        case 1: DotBlock<1, kType>(q + r * ldq, ldq, key, dim, s + r * lds + j, lds); break;
+        default: break;
+      }
+      ahead(kKeysAtOnce);
+    }
+  });
+}
+
+template <int kVectors, DType kType, class T>
+HWY_INLINE void ValuesColumns(const T* p, std::int64_t ldp, std::int64_t rows, const char* const* v,
+                              std::int64_t keys, std::int64_t c, T* o, std::int64_t ldo) {
+  constexpr int kMost = 4;
+  std::int64_t r = 0;
+  for (; r + kMost <= rows; r += kMost) {
+    ValuesBlock<kMost, kVectors, kType>(p + r * ldp, ldp, v, keys, c, o + r * ldo, ldo);
+  }
+  switch (rows - r) {
+    case 3: ValuesBlock<3, kVectors, kType>(p + r * ldp, ldp, v, keys, c, o + r * ldo, ldo); break;
+    case 2: ValuesBlock<2, kVectors, kType>(p + r * ldp, ldp, v, keys, c, o + r * ldo, ldo); break;
+    case 1: ValuesBlock<1, kVectors, kType>(p + r * ldp, ldp, v, keys, c, o + r * ldo, ldo); break;
+    default: break;
+  }
+}
+
+// O[rows x cols] += P V; cols is padded to whole vectors. Eight keys at a time, so that requests
+// of what comes next are spread over the products.
+template <class T, class Ahead>
+HWY_NOINLINE void AddValues(const T* p, std::int64_t ldp, std::int64_t rows, const CacheTile& v,
+                            std::int64_t first, std::int64_t keys, std::int64_t cols, T* o,
+                            std::int64_t ldo, Ahead&& ahead) {
+  constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
+  constexpr std::int64_t kColumns = kGemmVectors * kLanes;
+  constexpr std::int64_t kKeys = 8;
+  WithType<T>(v.dtype, [&](auto type) {
+    constexpr DType kType = type();
+    for (std::int64_t j = 0; j < keys; j += kKeys) {
+      const char* const* value = v.rows + first + j;
+      const std::int64_t some = std::min(kKeys, keys - j);
+      std::int64_t c = 0;
+      for (; c + kColumns <= cols; c += kColumns) {
+        ValuesColumns<kGemmVectors, kType>(p + j, ldp, rows, value, some, c, o, ldo);
+        if (c == 0) ahead(kKeys / 2);
+      }
+      for (; c < cols; c += kLanes) {
+        ValuesColumns<1, kType>(p + j, ldp, rows, value, some, c, o, ldo);
+      }
+      ahead(cols < kColumns ? kKeys : kKeys / 2);
+    }
+  });
+}
+
+}  // namespace attn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // ATTN_CPU_DECODE_INL_H_
