@@ -64,14 +64,13 @@ void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Confi
   }
 }
 
-// In which order the tasks of the keys' phase run. Causal, the threads would work on one head at a
-// time and wait: block n + 1 may begin once block n is past the rows that n + 1 does not see, so
-// that the last block ends when the first one does, and half of the threads' time is lost. On 16
-// threads and 12 heads causal took 0.92 of the time of full attention. Heads that take turns also
-// end with the shortest blocks.
+// In which order the tasks of the keys' phase run. Where blocks may be unequal, heads take turns, so
+// that the call ends with the shortest blocks of all heads. Causal on 16 threads (12 heads, len
+// 2048), simulated: threads are busy for 1.00 of the time instead of 0.89.
 void set_turns(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t heads = p.batch * p.heads_kv;
-  const bool unequal = p.causal || p.window_left || p.window_right;
+  const bool unequal = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end ||
+                       (p.mask.q && p.mask.kv);
   if (!dq_with_keys(p) || key_tasks(p, config) <= 1) return;
   if (unequal && !config.dbias_with_keys) {
     config.heads_at_once = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(heads, 1));

@@ -47,13 +47,13 @@ class BiasGradient {
   bool Begin(const KeyBlock& block, std::int64_t strip, std::int64_t count) {
     row0_ = strip * at_.config.strip_rows;
     count_ = count;
-    strip_ = strip;
+    done_ = divide_up(all_rows(), at_.config.strip_rows) - strip;
     if (at_.sums.dbias.strips_done == nullptr) return true;
     std::int64_t before = at_.index - 1;
     if (first_) before -= (at_.config.dbias_slots - 1) * terms_;  // those that had this slot
     if (before < 0 || (first_ && at_.config.dbias_slots == 0)) return true;
     const std::atomic_ref<std::int32_t> done(strips_done(before, block));
-    return wait_until([&] { return done.load(std::memory_order_acquire) > strip; },
+    return wait_until([&] { return done.load(std::memory_order_acquire) >= done_; },
                       at_.call.interrupt);
   }
 
@@ -88,10 +88,12 @@ class BiasGradient {
     if (block.owned > block.keys) AddNothing(block.j0 + block.keys, block.owned - block.keys);
     if (at_.sums.dbias.strips_done == nullptr) return;
     std::atomic_ref<std::int32_t>(strips_done(at_.index, block))
-        .store(static_cast<std::int32_t>(strip_ + 1), std::memory_order_release);
+        .store(static_cast<std::int32_t>(done_), std::memory_order_release);
   }
 
  private:
+  std::int64_t all_rows() const { return at_.call.numbers.heads_per_kv * at_.entry.rows_q; }
+
   std::int32_t& strips_done(std::int64_t index, const KeyBlock& block) const {
     return at_.sums.dbias
         .strips_done[index * key_blocks(at_.call.problem, at_.config) + block.index];
@@ -112,7 +114,7 @@ class BiasGradient {
   // 101 to 107 GFLOP/s for an f32 backward with a dbias [1, 12, 2048, 2048].
   void Prefetch(std::int64_t row, const NextScores& next) const {
     row += next.rows_ahead;
-    if (next.keys <= 0 || row >= at_.call.numbers.heads_per_kv * at_.entry.rows_q) return;
+    if (next.keys <= 0 || row < 0 || row >= all_rows()) return;
     const bool in_accum = at_.sums.dbias.accum != nullptr;
     const char* begin = in_accum ? reinterpret_cast<const char*>(accum_address(row, next.j0))
                                  : dbias_address(row, next.j0);
@@ -173,7 +175,7 @@ class BiasGradient {
   bool first_, last_;  // of those that add to the same dbias
   std::int64_t row0_ = 0;
   std::int64_t count_ = 0;
-  std::int64_t strip_ = 0;
+  std::int64_t done_ = 0;  // strips that come up to this one, itself included
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

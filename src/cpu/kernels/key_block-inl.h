@@ -121,11 +121,12 @@ struct KeyBlock {
   std::uint64_t loaded = 0;  // a bit a tile
 };
 
-// After the tile that begins at `begin`: the block's next tile, or the next strip's first one.
+// After the tile that begins at `begin`: the block's next tile, or the first one of the next strip,
+// which lies before this one.
 inline NextScores NextOf(const KeyBlock& block, std::int64_t begin, const Config& config) {
   const std::int64_t next = begin + config.tile_kv;
   if (next < block.keys) return {0, block.j0 + next, std::min(config.tile_kv, block.keys - next)};
-  return {config.strip_rows, block.j0, std::min(config.tile_kv, block.keys)};
+  return {-config.strip_rows, block.j0, std::min(config.tile_kv, block.keys)};
 }
 
 }  // namespace attn::cpu::HWY_NAMESPACE

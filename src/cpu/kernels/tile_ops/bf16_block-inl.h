@@ -55,11 +55,11 @@ class Bf16Block {
     }
     engine_.transpose(q, p.dim_qk, x_.q_t);
     engine_.transpose(dout, p.dim_vo, x_.dout_t);
-    // The next strip's rows, kilobytes apart.
+    // The next strip's rows, which lie before these, kilobytes apart.
     for (std::int64_t r = 0; r < count; ++r) {
       const TileRow& row = x_.f32.rows[r];
-      const std::int64_t i = row.i + kBf16StripRows;
-      if (i >= at_.entry.len_q) break;
+      const std::int64_t i = row.i - kBf16StripRows;
+      if (i < 0 || i >= at_.entry.len_q) continue;
       const auto prefetch = [&](const StridedTensor& rows, std::int64_t dim) {
         PrefetchRow(row_address(at_.call, rows, at_.entry.b, at_.entry.first_q, i, row.head),
                     2 * dim);
