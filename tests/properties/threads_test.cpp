@@ -108,7 +108,7 @@ TEST(Threads, FewHeadsGiveTheSameBits) {
   }
 }
 
-// Blocks of keys that see but a part of the rows, and strips of which two blocks see a part each.
+// Blocks of keys that see only some of the rows, and strips whose rows see two blocks.
 TEST(Threads, WindowsGiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     for (const bool accumulate : {false, true}) {

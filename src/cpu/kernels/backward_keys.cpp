@@ -89,16 +89,24 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     const std::uint64_t bit = std::uint64_t{1} << (begin / config.tile_kv);
     if ((block.loaded & bit) == 0) LoadKeys(at, x, j0, keys);
     block.loaded |= bit;
-    GradientStrip(call, config, entry, x, span, 0, count, false, NextOf(block, begin, config));
+    // dbias gets a value of each pair.
+    const RowSpan seeing =
+        dbias.active() ? RowSpan{0, count} : SeeingRows(all.rows, count, span, kGemmRows);
+    const std::int64_t row0 = seeing.first;
+    const std::int64_t rows = seeing.count;
+    GradientStrip(call, config, entry, x, span, row0, rows, false, NextOf(block, begin, config));
     if (dbias.active()) dbias.AddTile(j0, keys, span, x.dp, NextOf(block, begin, config));
     T* dv = x.dv + (begin + span.first) * vo;
     T* dk = x.dk + (begin + span.first) * qk;
-    if (p.dv) Gemm<T>({x.s, 1, span.cols, x.dout, vo, dv, vo, span.keys, vo, count, true});
-    if (p.dk) Gemm<T>({x.dp, 1, span.cols, x.q, qk, dk, qk, span.keys, qk, count, true});
+    const T* dout = x.dout + row0 * vo;
+    const T* q = x.q + row0 * qk;
+    if (p.dv) Gemm<T>({x.s, 1, span.cols, dout, vo, dv, vo, span.keys, vo, rows, true});
+    if (p.dk) Gemm<T>({x.dp, 1, span.cols, q, qk, dk, qk, span.keys, qk, rows, true});
     if (!p.dq) continue;
     if (dq == nullptr) dq = BeginDq(at, block.index, strip, count);
     if (dq == nullptr) return false;
-    Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, dq, qk, count, qk, span.keys, true});
+    Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, dq + row0 * qk, qk, rows, qk, span.keys,
+             true});
   }
   if (dbias.active()) dbias.End(block);
   if (!p.dq) return true;

@@ -237,7 +237,8 @@ HWY_INLINE void WithType(DType dtype, Body&& body) {
       if (dtype == DType::f16) return body(std::integral_constant<DType, DType::f16>());
     }
   }
-  body(std::integral_constant < DType, sizeof(T) == 4 ? DType::f32 : DType::f64 > ());
+  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  body(std::integral_constant<DType, kArithmetic>());
 }
 
 // S[rows x keys] = Q K^T; q [rows x dim] is padded with zeros to whole vectors, `keys` a multiple

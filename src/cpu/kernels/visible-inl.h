@@ -44,6 +44,25 @@ HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_
   return {j0 + first, width, round_up(width, kStep), first, nullptr};
 }
 
+// The rows of a strip from the first to the last one that sees any key of the span, the first cut
+// at a multiple of `step`, the rows that a product takes at once. Where a strip lies in two
+// documents, each sees but a part of its rows.
+struct RowSpan {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+HWY_INLINE RowSpan SeeingRows(const TileRow* rows, std::int64_t count, const KeySpan& span,
+                              std::int64_t step) {
+  const auto sees = [&](const TileRow& row) {
+    return row.keys.begin < span.j0 + span.keys && row.keys.end > span.j0;
+  };
+  std::int64_t first = 0;
+  while (first < count && !sees(rows[first])) ++first;
+  while (count > first && !sees(rows[count - 1])) --count;
+  first = first / step * step;
+  return {first, count - first};
+}
+
 // The columns of the span that a row sees, but for what bias, mask and missing pages hide.
 HWY_INLINE core::KeyRange SeenColumns(const TileRow& row, const KeySpan& span) {
   const std::int64_t begin = std::clamp<std::int64_t>(row.keys.begin - span.j0, 0, span.cols);

@@ -106,6 +106,9 @@ class FloatOps {
   void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
                    std::int64_t row0, std::int64_t count) {
     const Scratch<T>& x = x_;
+    const RowSpan seeing = SeeingRows(x.rows + row0, count, span, kGemmRows);
+    row0 += seeing.first;
+    count = seeing.count;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
