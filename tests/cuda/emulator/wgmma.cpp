@@ -57,23 +57,27 @@ int depth(const Wgmma& w) {
   return is_8_bit(w.type_a) ? 32 : 16;
 }
 
-// Products of 8-bit elements are added with 14 bits: they and the sum are cut off, towards zero, at
-// 2^-13 of the largest one's power of 2.
-float add_f8_products(const float* a, const float (*b)[256], int n, float sum) {
+// Products are added with 14 bits (8-bit elements) or 26 (16-bit elements): they and the sum are cut
+// off, towards zero, at 2^-13 or 2^-25 of the largest one's power of 2.
+float add_products(const float* a, const float (*b)[256], int n, float sum, int depth, int bits) {
   double largest = std::fabs(static_cast<double>(sum));
   double exact = static_cast<double>(sum);
-  for (int k = 0; k < 32; ++k) {
+  for (int k = 0; k < depth; ++k) {
     const double product = static_cast<double>(a[k]) * static_cast<double>(b[k][n]);
     largest = std::max(largest, std::fabs(product));
     exact += product;
   }
   if (!(largest > 0.0) || !std::isfinite(exact)) return static_cast<float>(exact);
-  const double unit = std::ldexp(1.0, std::ilogb(largest) - 13);
+  const double unit = std::ldexp(1.0, std::ilogb(largest) + 1 - bits);
   double units = std::trunc(static_cast<double>(sum) / unit);
-  for (int k = 0; k < 32; ++k) {
+  for (int k = 0; k < depth; ++k) {
     units += std::trunc(static_cast<double>(a[k]) * static_cast<double>(b[k][n]) / unit);
   }
-  return static_cast<float>(units * unit);
+  const double cut = units * unit;
+  const auto rounded = static_cast<float>(cut);
+  if (!std::isfinite(rounded)) return rounded;
+  return std::fabs(static_cast<double>(rounded)) > std::fabs(cut) ? std::nextafter(rounded, 0.0f)
+                                                                  : rounded;
 }
 
 void load_a(const Warp& warp, const Operation& operation, float tile[16][32]) {
@@ -113,14 +117,9 @@ void execute(Warp& warp, Operation& operation) {
   for (int i = 0; i < 16; ++i) {
     float* row = &accumulator.values[static_cast<std::size_t>(i * w.n)];
     if (!w.accumulate) std::fill(row, row + w.n, 0.0f);
-    if (is_8_bit(w.type_a)) {
-      for (int n = 0; n < w.n; ++n) row[n] = add_f8_products(a[i], b, n, row[n]);
-      continue;
-    }
-    for (int k = 0; k < 16; ++k) {
-      const float x = w.scale_a * a[i][k];
-      for (int n = 0; n < w.n; ++n) row[n] += x * b[k][n];
-    }
+    for (int k = 0; k < depth(w); ++k) a[i][k] *= w.scale_a;
+    const int bits = is_8_bit(w.type_a) ? 14 : 26;
+    for (int n = 0; n < w.n; ++n) row[n] = add_products(a[i], b, n, row[n], depth(w), bits);
   }
   operation.done = true;
 }

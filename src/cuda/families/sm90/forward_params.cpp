@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cuda/families/sm90/forward_plan.hpp"
+#include "cuda/families/sm90/forward_tiles.hpp"
 #include "cuda/families/sm90/map_encoder.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
 #include "cuda/kernels/sm90/forward_params.cuh"
@@ -62,9 +63,11 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
     return static_cast<std::uint32_t>(
         std::min<std::int64_t>(128, *config.get(dim) * size_of(p.dtype)));
   };
-  maps.rows("q", from.tensors.q, kQRows, params.q, row_bytes("dim_qk"));
-  maps.rows("k", from.tensors.k, kv_rows, params.k, row_bytes("dim_qk"));
-  maps.rows("v", from.tensors.v, kv_rows, params.v, row_bytes("dim_vo"));
+  if (!is_split(p)) {  // f32 is loaded by threads
+    maps.rows("q", from.tensors.q, kQRows, params.q, row_bytes("dim_qk"));
+    maps.rows("k", from.tensors.k, kv_rows, params.k, row_bytes("dim_qk"));
+    maps.rows("v", from.tensors.v, kv_rows, params.v, row_bytes("dim_vo"));
+  }
   if (config.get("store_elements") == 0) maps.rows("o", from.tensors.o, kStoredRows, params.o);
   maps.scores("bias", from.tensors.bias, p.bias, tile_kv, params.bias);
   maps.scores("mask", from.tensors.mask, p.mask, tile_kv, params.mask);

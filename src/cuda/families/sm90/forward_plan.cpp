@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kMaxDim = 512;
 constexpr std::int64_t kMaxBiasDim = 128;
+constexpr std::int64_t kMaxSplitDim = 128;
 // Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 30) - 1;
@@ -32,13 +33,23 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
   return static_cast<int>(heads * std::max(1, value_parts(p)));
 }
 
+// f32.
+std::string split_refusal(const Problem& p) {
+  if (p.precision != Precision::tf32x3) {
+    return "multiplies f32 with the precision tf32x3 alone";
+  }
+  if (std::max(p.dim_qk, p.dim_vo) > kMaxSplitDim) return "has no kernel for f32 above dim 128";
+  if (p.bias.given || p.mask.given) return "has no kernel for a bias or mask in f32";
+  return {};
+}
+
 std::string type_refusal(const Problem& p) {
   if (core::is_f8(p.dtype)) return {};  // k and v may be of the other f8 type
-  if (p.dtype != DType::f16 && p.dtype != DType::bf16) {
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16 && !is_split(p)) {
     return std::string("has no kernel for ") + to_string(p.dtype);
   }
   if (p.kv_type() != p.dtype) return "has no kernel for k and v of another type than q";
-  return {};
+  return is_split(p) ? split_refusal(p) : "";
 }
 
 std::string option_refusal(const Problem& p) {
@@ -81,7 +92,8 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
   const bool alone = tiles.blocks == 1;
   const bool is_f8 = core::is_f8(p.dtype);
   const bool store_elements =
-      p.nonfinite_zero || (is_f8 ? p.out_type() == DType::f32 : p.out_type() != p.dtype);
+      p.nonfinite_zero || is_split(p) ||
+      (is_f8 ? p.out_type() == DType::f32 : p.out_type() != p.dtype);
   const DType out = is_f8 && !store_elements ? p.out_type() : is_f8 ? DType::bf16 : p.dtype;
   config.set("dtype", static_cast<int>(p.dtype))
       .set("dtype_kv", static_cast<int>(p.kv_type()))
@@ -98,7 +110,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
       .set("o_columns", tiles.o_columns)
       .set("producer_warp", tiles.producer_warp)
       .set("value_parts", value_parts(p))
-      .set("overlap", alone)
+      .set("overlap", alone && (!is_split(p) || tiles.dim == 64))
       .set("pingpong", alone && !is_wide(p))
       .set("schedule", tiles.schedule)
       .set("left_bound", has_left_bound(p))

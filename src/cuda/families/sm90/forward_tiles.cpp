@@ -75,6 +75,10 @@ Tiles wide_tiles_of(const Problem& p) {
   return tiles;
 }
 
+// f32: three bf16 parts of each element; the ring of K and V has what Q leaves of shared memory.
+constexpr Tiles kSplitDim64{.dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 7, .q_stages = 1};
+constexpr Tiles kSplitDim128{.dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 5, .q_stages = 1};
+
 // f8: half the bytes, one buffer more for V, and P takes half the registers.
 constexpr Tiles kF8Dim64{
     .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 2};
@@ -138,6 +142,7 @@ Tiles mask_tiles_of(const Problem& p) {
 Tiles tiles_of(const Problem& p) {
   if (is_wide(p)) return wide_tiles_of(p);
   if (core::is_f8(p.dtype)) return f8_tiles_of(p);
+  if (is_split(p)) return rounded_dim(p) == 64 ? kSplitDim64 : kSplitDim128;
   if (has_mask_bits(p)) return mask_tiles_of(p);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
@@ -191,6 +196,10 @@ int accumulate_tiles(const Problem& p) {
   return long_rows && std::max(p.dim_qk, p.dim_vo) <= 128 ? kF8AccumulateTiles : 0;
 }
 
+bool is_split(const Problem& p) {
+  return p.dtype == DType::f32;
+}
+
 bool is_wide(const Problem& p) {
   return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowDim;
 }
@@ -232,7 +241,8 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
                                         .element_bytes = static_cast<int>(size_of(p.dtype)),
                                         .raw_stages = tiles.raw_stages,
                                         .mask_bits = has_mask_bits(p),
-                                        .wide = is_wide(p)})
+                                        .wide = is_wide(p),
+                                        .split = is_split(p)})
       .bytes;
 }
 

@@ -16,7 +16,7 @@ struct Tiles {
   int dim = 0;  // of q, k, v and o, rounded up to 64, 128 or 256; wide: of q and k
   int tile_q = 0;
   int tile_kv = 0;
-  int stages = 0;      // of K and of V
+  int stages = 0;      // of K and of V; f32: slots of one ring of both
   int q_stages = 0;    // tiles of Q
   int blocks = 1;      // of an SM
   int o_columns = 64;  // of O in shared memory at once
@@ -37,6 +37,8 @@ bool has_mask_bits(const Problem& problem);
 // f8: tiles of keys whose P V the tensor cores sum up; 0: all. At dim 256 no registers are left for
 // the sums in f32.
 int accumulate_tiles(const Problem& problem);
+// f32: operands are split into three bf16 parts.
+bool is_split(const Problem& problem);
 // Dims above 256.
 bool is_wide(const Problem& problem);
 // Wide: the parts that O's columns are computed in; else 0.

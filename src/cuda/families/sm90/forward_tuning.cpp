@@ -105,6 +105,55 @@ std::vector<Tiles> wide_candidates(const Problem& p, const DeviceFacts& facts) {
   return list;
 }
 
+// f32.
+std::string split_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
+  const bool narrow = tiles.dim == 64;
+  if (!is_one_of(tiles.tile_q, {128, 192}) || (tiles.tile_q == 192 && !narrow)) {
+    return out_of_range("tile_q", tiles.tile_q, narrow ? "128, 192" : "128 in f32 above dim 64");
+  }
+  if (!is_one_of(tiles.tile_kv, {32, 64})) {
+    return out_of_range("tile_kv", tiles.tile_kv, "32, 64 in f32");
+  }
+  // One tile of K and of V at least.
+  const int fewest = 2 * tiles.dim / 64;
+  if (tiles.stages < fewest || tiles.stages > device::sm90::kMaxWideStages) {
+    return out_of_range("stages", tiles.stages, narrow ? "2 to 8" : "4 to 8");
+  }
+  if (tiles.q_stages != 1) return out_of_range("q_stages", tiles.q_stages, "1 in f32");
+  if (tiles.blocks != 1 || tiles.producer_warp) {
+    return out_of_range("blocks", tiles.blocks, "1, and producer_warp=0, in f32");
+  }
+  if (tiles.o_columns != 64) return out_of_range("o_columns", tiles.o_columns, "64 in f32");
+  if (tiles.raw_stages != 0) return out_of_range("raw_stages", tiles.raw_stages, "0");
+  if (!fits_schedule(p, tiles)) {
+    return out_of_range("schedule", tiles.schedule, "2; 0 if rows are equal; 1 if plain causal");
+  }
+  const int shared = shared_bytes_of(p, tiles);
+  if (shared <= facts.shared_per_block) return {};
+  return "needs " + std::to_string(shared) + " bytes of shared memory";
+}
+
+std::vector<Tiles> split_candidates(const Problem& p, const DeviceFacts& facts) {
+  std::vector<Tiles> list;
+  for (const int tile_q : {128, 192}) {
+    for (const int tile_kv : {32, 64}) {
+      for (const int schedule : schedules_of(p)) {
+        Tiles tiles{.dim = rounded_dim(p),
+                    .tile_q = tile_q,
+                    .tile_kv = tile_kv,
+                    .stages = device::sm90::kMaxWideStages,
+                    .q_stages = 1,
+                    .schedule = schedule};
+        while (tiles.stages > 1 && shared_bytes_of(p, tiles) > facts.shared_per_block) {
+          --tiles.stages;
+        }
+        if (split_misfit(p, tiles, facts).empty()) list.push_back(tiles);
+      }
+    }
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string tuning_key(const Problem& p) {
@@ -118,6 +167,7 @@ std::string tuning_key(const Problem& p) {
     add("parts", value_parts(p));
   }
   add("f8", core::is_f8(p.dtype));
+  if (is_split(p)) add("f32", 1);
   add("left_bound", has_left_bound(p));
   add("right_bound", has_right_bound(p));
   add("row_ranges", has_row_ranges(p));
@@ -144,6 +194,7 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
   namespace limits = device::sm90;
   const bool raw = core::is_f8(p.dtype) || has_mask_bits(p);
   if (is_wide(p)) return wide_misfit(p, tiles, facts);
+  if (is_split(p)) return split_misfit(p, tiles, facts);
   if (!is_one_of(tiles.tile_q, {64, 128, 192, 256})) {
     return out_of_range("tile_q", tiles.tile_q, "64, 128, 192, 256");
   }
@@ -185,6 +236,7 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
 
 std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
   if (is_wide(p)) return wide_candidates(p, facts);
+  if (is_split(p)) return split_candidates(p, facts);
   const bool f8 = core::is_f8(p.dtype);
   const bool bits = has_mask_bits(p);
   std::vector<Tiles> list;

@@ -3,8 +3,9 @@
 // A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
 // loads Q, K and V through rings in shared memory (forward_producer.cuh). With f8 three others
 // transpose V (forward_transposer.cuh), with a mask they load its bytes and turn them into bits
-// (forward_mask_packer.cuh). 1 to 4 consumer warpgroups own 64 queries each (forward_consumer.cuh;
-// above dim 256 forward_wide_consumer.cuh) and never exchange anything but these tiles. S and P
+// (forward_mask_packer.cuh); with f32 all four split K and V (forward_splitter.cuh). 1 to 4 consumer
+// warpgroups own 64 queries each (forward_consumer.cuh; above dim 256 forward_wide_consumer.cuh; f32:
+// forward_split_consumer.cuh) and never exchange anything but these tiles. S and P
 // stay in registers; the softmax renews its max only when sums of P ask for it
 // (online_softmax.cuh). Tiles of keys that no query of a tile sees are never loaded, and a
 // warpgroup leaves out those that only others see; only partial tiles are masked.
@@ -17,6 +18,8 @@
 #include "sm90/forward_epilogue.cuh"
 #include "sm90/forward_mask_packer.cuh"
 #include "sm90/forward_producer.cuh"
+#include "sm90/forward_split_consumer.cuh"
+#include "sm90/forward_splitter.cuh"
 #include "sm90/forward_transposer.cuh"
 #include "sm90/forward_wide_consumer.cuh"
 
@@ -26,7 +29,7 @@ using namespace sm90;
 
 __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory) {
   Producer producer(p, memory);
-  if (producer.leader) {
+  if (!kSplit && producer.leader) {  // f32 has no maps
     ptx::TmaPrefetchMap(&p.q);
     ptx::TmaPrefetchMap(&p.k);
     ptx::TmaPrefetchMap(&p.v);
@@ -34,8 +37,8 @@ __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory)
   producer.Run();
 }
 
-// The tile at step t, for a Consumer, Transposer, MaskLoader or MaskPacker; false if nothing is
-// left. Tiles without rows have seq.rows_q <= row.
+// The tile at step t, for a Consumer, Transposer, Splitter, MaskLoader or MaskPacker; false if
+// nothing is left. Tiles without rows have seq.rows_q <= row.
 template <class Role>
 __device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) {
   const TileScheduler scheduler{c.p};
@@ -73,19 +76,23 @@ __device__ __forceinline__ void ConsumeAs(const ForwardParams& p, unsigned memor
   if (consumer.lane == 0) ptx::TmaStoreWait();
 }
 
-template <bool wide>
+template <bool wide, bool split>
 struct ConsumerOf {
   using Type = Consumer;
 };
 template <>
-struct ConsumerOf<true> {
+struct ConsumerOf<true, false> {
   using Type = WideConsumer;
 };
+template <>
+struct ConsumerOf<false, true> {
+  using Type = SplitConsumer;
+};
 __device__ __forceinline__ void Consume(const ForwardParams& p, unsigned memory, int warpgroup) {
-  ConsumeAs<ConsumerOf<kWide>::Type>(p, memory, warpgroup);
+  ConsumeAs<ConsumerOf<kWide, kSplit>::Type>(p, memory, warpgroup);
 }
 
-// By a helper warp, as a Transposer, MaskLoader or MaskPacker.
+// By a helper warp, as a Transposer, Splitter, MaskLoader or MaskPacker.
 template <class Role>
 __device__ __forceinline__ void Help(const ForwardParams& p, unsigned memory, int warp) {
   Role helper(p, memory, warp);
@@ -117,6 +124,9 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
     if (warp == 0) Produce(p, memory);
     if constexpr (kF8) {
       if (warp > 0) Help<Transposer>(p, memory, warp - 1);
+    }
+    if constexpr (kSplit) {
+      if (warp > 0) Help<Splitter>(p, memory, warp);
     }
     if constexpr (kMaskBits) {
       if (warp == 1) Help<MaskLoader>(p, memory, 0);

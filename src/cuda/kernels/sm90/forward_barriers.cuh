@@ -24,9 +24,10 @@ struct ForwardBarriers {
   enum {
     kQReady,
     kQFree = 8,
-    // Dims above 256: K has up to 8 stages, where others have the barriers of raw stages.
-    kKReady = kWide ? 36 : 16,
-    kKFree = kWide ? 44 : 20,
+    // Dims above 256: K has up to 8 stages, where others have the barriers of raw stages; f32: K
+    // and V together have slots.
+    kKReady = kWide || kSplit ? 36 : 16,
+    kKFree = kWide || kSplit ? 44 : 20,
     kVReady = 24,
     kVFree = 28,
     kTileReady = 32,
@@ -90,10 +91,10 @@ struct ForwardBarriers {
       ptx::BarrierInit(At(kQFree + i), 4);
     }
     for (int i = 0; i < kStages; ++i) {
-      ptx::BarrierInit(At(kKReady + i), 1);
+      ptx::BarrierInit(At(kKReady + i), kSplit ? 4 : 1);
       ptx::BarrierInit(At(kKFree + i), 4 * kWarpgroups);
     }
-    for (int i = 0; i < (kWide ? 1 : kStages); ++i) {
+    for (int i = 0; i < (kWide ? 1 : kSplit ? 0 : kStages); ++i) {
       ptx::BarrierInit(At(kVReady + i), kF8 ? kHelpers : 1);
       ptx::BarrierInit(At(kVFree + i), 4 * kWarpgroups);
     }

@@ -20,7 +20,9 @@
 //   value_parts    0, or for dims above 256 (forward_wide_consumer.cuh) the parts that O's columns
 //                  are computed in, dim_vo each, by blocks of their own: K comes in stages of 64
 //                  columns, V has one stage
-//   store_elements  O is of another type than Q, or non-finite results are replaced
+//   store_elements  O is of another type than Q or of f32, or non-finite results are replaced
+// f32 (forward_split_consumer.cuh): `stages` are slots of one ring of K and V; overlap: P V of a
+// tile and S of the next are in flight together
 #pragma once
 #include "config.cuh"
 #include "sm90/forward_params.cuh"
@@ -42,6 +44,8 @@ inline constexpr int kDtypeKv = config::dtype_kv;
 inline constexpr int kDtypeOut = config::dtype_out;
 // Products of 8-bit elements: B is K-major, so V is transposed in shared memory; P is e4m3.
 inline constexpr bool kF8 = kDtype == config::f8e4m3 || kDtype == config::f8e5m2;
+// f32: operands are split into three bf16 parts.
+inline constexpr bool kSplit = kDtype == config::f32;
 inline constexpr int kElementBytes = kF8 ? 1 : 2;
 inline constexpr int kDimQk = config::dim_qk;
 inline constexpr int kDimVo = config::dim_vo;
@@ -78,16 +82,24 @@ inline constexpr int kRawMaskBytes = 64 * kTileKv;
 inline constexpr int kBitsRow = kTileKv / 8;
 inline constexpr int kBitsBytes = kTileQ * kBitsRow;
 inline constexpr int kBitsStages = attn::device::sm90::kBitsStages;
-// Warps of the producer warpgroup that transpose V (f8), or load and pack the mask: all but the one
-// that loads Q, K and V.
-inline constexpr int kHelpers = kF8 || kMaskBits ? 3 : 0;
+// Warps of the producer warpgroup that transpose V (f8), load and pack the mask, or split K and V
+// (f32): all but the one that loads Q, K and V.
+inline constexpr int kHelpers = kF8 || kMaskBits || kSplit ? 3 : 0;
 inline constexpr int kPackers = 2;  // of the mask: one per 32 rows of a raw stage
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
     {kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes,
-     kElementBytes, kRawStages, kMaskBits, kWide});
+     kElementBytes, kRawStages, kMaskBits, kWide, kSplit});
 inline constexpr int kQBytes = kTileQ * kDimQk * kElementBytes;
 inline constexpr int kKBytes = kTileKv * (kWide ? 64 : kDimQk) * kElementBytes;  // of a stage
 inline constexpr int kVBytes = kTileKv * kDimVo * kElementBytes;
+// f32: slots of a tile's K (64 columns each) and V (kVSlotKeys keys each), and bytes of one part of
+// a slot and of Q.
+inline constexpr int kKSlots = kDimQk / 64;
+inline constexpr int kVSlots = kDimVo / 64;
+inline constexpr int kVSlotKeys = kSplit ? kTileKv / kVSlots : 16;
+inline constexpr int kPartBytes = 128 * kTileKv;
+inline constexpr int kSlotBytes = 3 * kPartBytes;
+inline constexpr int kQPartBytes = kTileQ * kDimQk * 2;
 // Rows of a chunk in shared memory: of Q and K; of V as TMA writes it; of V transposed (f8).
 inline constexpr int kQkRowBytes = kDimQk * kElementBytes < 128 ? 64 : 128;
 inline constexpr int kVRowBytes = kDimVo * kElementBytes < 128 ? 64 : 128;
@@ -100,12 +112,19 @@ __device__ __forceinline__ unsigned Swizzled(unsigned chunk, unsigned row) {
 
 // Registers after setmaxnreg. The launch gives 65536 / kThreads to each thread, rounded down to 8,
 // and no more can be shared out: 504 for 3 warpgroups, 512 for 4, 480 for 5.
-inline constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : kWarpgroups == 4 ? 24 : 40;
-inline constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups == 3 ? 160 : 232;
+// f32: a producer's thread loads 32 elements at once.
+inline constexpr int kProducerRegisters = kSplit             ? (kWarpgroups == 3 ? 80 : 88)
+                                          : kWarpgroups == 3 ? 32
+                                          : kWarpgroups == 4 ? 24
+                                                             : 40;
+inline constexpr int kConsumerRegisters = kSplit             ? (kWarpgroups == 3 ? 144 : 208)
+                                          : kWarpgroups == 4 ? 112
+                                          : kWarpgroups == 3 ? 160
+                                                             : 232;
 
 static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
 static_assert(kTileKv % 16 == 0 && kRawStages <= kMaxRawStages);
-static_assert(kStages <= (kWide ? kMaxWideStages : kMaxStages));
+static_assert(kStages <= (kWide || kSplit ? kMaxWideStages : kMaxStages));
 static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));
 static_assert(!kMaskBits ||
               ((kTileKv == 64 || kTileKv == 128) && !kProducerWarp && kRawStages > 0));
@@ -113,6 +132,10 @@ static_assert(!kF8 || config::dropout == 0);
 static_assert(kScoreKeys == kTileKv || kBiasBytes + config::mask == 0);
 static_assert(!kWide || (!kF8 && kBiasBytes == 0 && config::mask == 0 && kQStages == 1 &&
                          (kOColumns == 64 || kOColumns <= kDimQk)));
+static_assert(!kSplit || (kDimQk <= 128 && kDimVo <= 128 && kVSlotKeys % 16 == 0 && !kProducerWarp &&
+                          (kWarpgroups == 2 || kWarpgroups == 3) && kBiasBytes == 0 &&
+                          config::mask == 0 && config::store_elements != 0));
+static_assert(!kSplit || kStages >= kKSlots + kVSlots);
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);
 

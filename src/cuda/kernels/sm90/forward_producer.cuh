@@ -2,6 +2,7 @@
 // TMA, as far ahead of the consumers as the rings allow, also into the next tile of queries.
 #pragma once
 #include "ptx/tma.cuh"
+#include "sm90/forward_splitter.cuh"
 #include "sm90/score_tile.cuh"
 #include "sm90/tile_scheduler.cuh"
 
@@ -26,11 +27,16 @@ struct Producer {
   unsigned base;  // shared memory
   ForwardBarriers barriers;
   bool leader;       // the lane that issues
+  Splitter splitter;  // f32
   int kv = 0;        // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries loaded before
 
   __device__ __forceinline__ Producer(const ForwardParams& params, unsigned memory)
-      : p(params), base(memory), barriers(memory), leader(threadIdx.x % 32 == 0) {}
+      : p(params),
+        base(memory),
+        barriers(memory),
+        leader(threadIdx.x % 32 == 0),
+        splitter(params, memory, 0) {}
 
   __device__ __forceinline__ void Run() {
     const TileScheduler scheduler{p};
@@ -77,6 +83,10 @@ struct Producer {
   // K of the first tile of keys and Q come first, as the first product needs them; then each K
   // before the V of the tile before it.
   __device__ __forceinline__ void Load(const QueryTile& tile) {
+    if constexpr (kSplit) {
+      splitter.Run(tile);
+      return;
+    }
     if constexpr (kWide) {
       LoadWide(tile);
       return;

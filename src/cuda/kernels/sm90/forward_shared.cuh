@@ -7,7 +7,7 @@ inline constexpr int kStagedBytes = 2;  // an element of O: f16 or bf16
 inline constexpr int kMaxWarpgroups = 4;
 inline constexpr int kMaxStages = 4;
 inline constexpr int kMaxRawStages = 8;
-inline constexpr int kMaxWideStages = 8;     // of K, for dims above 256
+inline constexpr int kMaxWideStages = 8;     // of K, for dims above 256; f32: slots
 inline constexpr int kMaxRawMaskStages = 6;  // with mask_bits
 inline constexpr int kBitsStages = 4;        // tiles of the mask's bits
 
@@ -25,13 +25,14 @@ struct ForwardTiles {
   int raw_stages = 0;      // f8: of V; mask_bits: tiles of a warpgroup's mask
   bool mask_bits = false;  // the mask is turned into bits
   bool wide = false;       // dims above 256: stages of K of 64 columns, one of V, O staged in Q
+  bool split = false;      // f32: three bf16 parts; stages are slots of a ring of K and V
 };
 
 // Offsets in bytes. Tiles lie in chunks of columns, [chunk][row][128 bytes] with 128-byte swizzle
 // (64 bytes where a row has no more), and begin at multiples of 1024.
 struct ForwardShared {
-  int q = 0;         // [q_stages][tile_q][dim_qk]
-  int k = 0;         // [stages][tile_kv][dim_qk]; wide: [stages][tile_kv][64]
+  int q = 0;         // [q_stages][tile_q][dim_qk]; f32: [part][tile_q][dim_qk]
+  int k = 0;         // [stages][tile_kv][dim_qk]; wide: [stages][tile_kv][64]; f32: slots
   int v = 0;         // [stages][tile_kv][dim_vo]; wide: of one stage; f8: [stages][dim_vo][tile_kv]
   int raw_v = 0;     // f8: [raw_stages][tile_kv][dim_vo], before it is transposed
   int raw_mask = 0;  // mask_bits: [raw_stages] tiles [64][tile_kv] of the mask
@@ -44,7 +45,22 @@ struct ForwardShared {
 
 inline constexpr int kBarrierBytes = 512;
 
+// f32: a slot holds the parts of 64 tile_kv elements of K or V; O is stored from registers.
+constexpr int kSplitBytes = 6;  // of an element's three parts
+constexpr int SlotBytesOf(const ForwardTiles& t) {
+  return 64 * t.tile_kv * kSplitBytes;
+}
+constexpr ForwardShared SplitSharedOf(const ForwardTiles& t) {
+  ForwardShared s;
+  s.k = t.tile_q * t.dim_qk * kSplitBytes;
+  s.v = s.raw_v = s.raw_mask = s.bits = s.score = s.o = s.k;
+  s.barriers = s.k + t.stages * SlotBytesOf(t);
+  s.bytes = s.barriers + kBarrierBytes;
+  return s;
+}
+
 constexpr ForwardShared ForwardSharedOf(const ForwardTiles& t) {
+  if (t.split) return SplitSharedOf(t);
   ForwardShared s;
   s.k = t.q_stages * t.tile_q * t.dim_qk * t.element_bytes;
   s.v = s.k + t.stages * t.tile_kv * (t.wide ? 64 : t.dim_qk) * t.element_bytes;

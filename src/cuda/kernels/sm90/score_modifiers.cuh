@@ -196,6 +196,25 @@ struct ScoreModifiers {
     }
   }
 
+  // f32: P of dropped elements becomes 0.
+  __device__ __forceinline__ void Drop(int j, Scores& s) const {
+    if constexpr (config::dropout != 0) {
+      const int first = row - static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+      for (int k = 0; k < kTileKv / 16; k += 2) {
+        shared::DropoutBits bits[2];
+        shared::GenerateBits(dropout, first, j + 16 * k, bits[0], bits[1]);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          const unsigned keep = shared::KeepFactors<false>(dropout, bits[e / 4], e / 2 % 2, e % 2);
+          float* const pair = s + 8 * k + 2 * e;
+          pair[0] *= shared::KeepFactor(keep, 0);
+          pair[1] *= shared::KeepFactor(keep, 1);
+        }
+      }
+    }
+  }
+
  private:
   __device__ __forceinline__ void Pack16(int j, const Scores& s, PackedP& packed) const {
     constexpr int kPacked = sizeof(PackedP) / sizeof(unsigned);

@@ -1,0 +1,76 @@
+// f32 as the sum of three bf16, for tensor cores: 8 bits of the significand each.
+//
+// The first part is cut off: rounded, it would overflow near the largest f32. The others are
+// rounded, so that what products leave out (the second part times the third, and smaller) has either
+// sign. An infinite or NaN element has a NaN among its parts.
+#pragma once
+#include "ptx/math.cuh"
+#include "ptx/memory.cuh"
+
+namespace sm90 {
+
+inline constexpr int kBf16Parts = 3;
+// Products of parts of A and B, the smallest first: tensor cores cut their sums off, and small
+// sums lose little.
+inline constexpr int kPartProducts = 6;
+inline constexpr int kPartOfA[kPartProducts] = {2, 0, 1, 1, 0, 0};
+inline constexpr int kPartOfB[kPartProducts] = {0, 2, 1, 0, 1, 0};
+
+// The parts of x and y as pairs, x in the lower half.
+__device__ __forceinline__ void SplitPair(float x, float y, unsigned (&pairs)[kBf16Parts]) {
+  pairs[0] = ptx::PermuteBytes(__float_as_uint(x), __float_as_uint(y), 0x7632);
+  x -= __uint_as_float(__float_as_uint(x) & 0xffff0000u);
+  y -= __uint_as_float(__float_as_uint(y) & 0xffff0000u);
+  pairs[1] = ptx::Pack<config::bf16>(x, y);
+  x -= ptx::Low<config::bf16>(pairs[1]);
+  y -= ptx::High<config::bf16>(pairs[1]);
+  pairs[2] = ptx::Pack<config::bf16>(x, y);
+}
+
+// Four adjacent elements to shared memory, parts at a distance of part_bytes.
+__device__ __forceinline__ void StoreParts(unsigned to, int part_bytes, float4 x) {
+  unsigned low[kBf16Parts];
+  unsigned high[kBf16Parts];
+  SplitPair(x.x, x.y, low);
+  SplitPair(x.z, x.w, high);
+#pragma unroll
+  for (int part = 0; part < kBf16Parts; ++part) {
+    ptx::StoreShared64(to + static_cast<unsigned>(part * part_bytes), __uint_as_float(low[part]),
+                       __uint_as_float(high[part]));
+  }
+}
+
+// Rows of 64 columns, by 128 threads, from global memory to shared memory as wgmma reads them: rows
+// of 128 bytes in 128-byte swizzle. A thread has 4 columns of each 8th row.
+template <int kRows>
+struct RowBlock {
+  static_assert(kRows % 8 == 0);
+  float4 x[kRows / 8];
+
+  // `at`: the first row's first column. Rows from `rows` on and columns from `columns` on are 0;
+  // `columns` is a multiple of 4.
+  __device__ __forceinline__ void Load(const char* at, long long stride_row, int rows, int columns,
+                                       int thread) {
+    const int row = thread / 16;
+    const int column = thread % 16 * 4;
+    at += row * stride_row + column * 4;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      x[j] = {};
+      if (row + 8 * j < rows && column < columns) {
+        x[j] = *reinterpret_cast<const float4*>(at + 8 * j * stride_row);
+      }
+    }
+  }
+  __device__ __forceinline__ void Store(unsigned to, int part_bytes, int thread) const {
+    const unsigned row = static_cast<unsigned>(thread / 16);  // row % 8 of all this thread's rows
+    const unsigned column = static_cast<unsigned>(thread % 16);
+    to += row * 128 + ((column / 2 ^ row) << 4) + column % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      StoreParts(to + static_cast<unsigned>(j * 1024), part_bytes, x[j]);
+    }
+  }
+};
+
+}  // namespace sm90
