@@ -259,7 +259,7 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
             (Tiles{128, 32, 8, 2, 1, false}));
 }
 
-// f32 kernels take one rounded dim for q, k and v. Their tiles fit every device with every option.
+// The f32 kernels of sm80 take one rounded dim for q, k and v. Their tiles fit every device with every option.
 TEST(CudaPlan, F32HasKernelsOfItsOwn) {
   const std::string options = " bias=hqk dtype_bias=f32 mask=qk softcap alibi dropout";
   for (const DeviceFacts& facts : devices()) {
@@ -267,7 +267,9 @@ TEST(CudaPlan, F32HasKernelsOfItsOwn) {
       for (const std::string& with : {std::string(), options}) {
         const Problem problem = parse_problem(
             "dtype=f32 len_q=80 len_kv=80 dim_qk=" + std::to_string(dim) + " dim_vo=8" + with);
-        const core::Result<CudaPlan> plan = make_plan(Pass::forward, problem, facts);
+        const core::Result<CudaPlan> plan =
+            make_plan(Pass::forward, problem, facts, core::best_access(Pass::forward, problem),
+                      FamilyChoice::sm80);
         const std::string what = facts.name + " " + to_string(problem);
         ASSERT_TRUE(plan.ok()) << what << ": " << plan.reason();
         expect_consistent(plan.value(), what);

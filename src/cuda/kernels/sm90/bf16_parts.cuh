@@ -47,19 +47,25 @@ struct RowBlock {
   static_assert(kRows % 8 == 0);
   float4 x[kRows / 8];
 
-  // `at`: the first row's first column. Rows from `rows` on and columns from `columns` on are 0;
-  // `columns` is a multiple of 4.
+  // `at`: the first row's first column; a thread's offset from it fits 32 bits. Rows from `rows` on
+  // and columns from `columns` on, a multiple of 4, become 0; either number may be negative, if the
+  // tensor has an element before. Loads don't depend on either: a thread past the end loads the last
+  // row or columns, and Hide() replaces them once they are there.
   __device__ __forceinline__ void Load(const char* at, long long stride_row, int rows, int columns,
                                        int thread) {
-    const int row = thread / 16;
-    const int column = thread % 16 * 4;
-    at += row * stride_row + column * 4;
+    at += min(thread % 16 * 4, columns - 4) * 4;
+    const int stride = static_cast<int>(stride_row);
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
-      x[j] = {};
-      if (row + 8 * j < rows && column < columns) {
-        x[j] = *reinterpret_cast<const float4*>(at + 8 * j * stride_row);
-      }
+      const long long row = min(thread / 16 + 8 * j, rows - 1);
+      x[j] = *reinterpret_cast<const float4*>(at + row * stride);
+    }
+  }
+  __device__ __forceinline__ void Hide(int rows, int columns, int thread) {
+    if (rows >= kRows && columns >= 64) return;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      if (thread / 16 + 8 * j >= rows || thread % 16 * 4 >= columns) x[j] = {};
     }
   }
   __device__ __forceinline__ void Store(unsigned to, int part_bytes, int thread) const {

@@ -23,7 +23,6 @@ struct SplitConsumer : ConsumerState {
   __device__ __forceinline__ void Compute(const QueryTile& tile) {
     const WarpgroupTiles tiles = Begin(tile);
     const int last = first + tiles.count - 1;
-    SplitQueries(tile);
     softmax.Clear();
 #pragma unroll
     for (int n = 0; n < kDimVo / 2; ++n) o[n] = 0.0f;
@@ -32,6 +31,7 @@ struct SplitConsumer : ConsumerState {
 #pragma unroll 1
     for (int i = 0; i < first; ++i) Skip();
     if (tiles.count > 0) {
+      SplitQueries(tile);
       ComputeTiles(tile, tiles, last);
     } else {
       BeginTurn();
@@ -100,6 +100,7 @@ struct SplitConsumer : ConsumerState {
     for (int c = 0; c < kKSlots; ++c) {
       RowBlock<64> block;
       block.Load(at + c * 256, a.q.stride_row, tile.seq.len_q - row, a.dim_qk - 64 * c, thread);
+      block.Hide(tile.seq.len_q - row, a.dim_qk - 64 * c, thread);
       block.Store(QTile() + static_cast<unsigned>(c * kTileQ * 128), kQPartBytes, thread);
     }
     ptx::FenceAsyncProxy();

@@ -90,7 +90,10 @@ struct Splitter {
     __syncwarp();  // as in forward_producer.cuh
     const unsigned to = base + kShared.k + slot.Offset();
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) blocks[b].Store(to + b * kRows * 128, kPartBytes, thread);
+    for (int b = 0; b < kBlocks; ++b) {
+      blocks[b].Hide(rows, columns - 64 * b, thread);
+      blocks[b].Store(to + b * kRows * 128, kPartBytes, thread);
+    }
     ptx::FenceAsyncProxy();
     Release(ForwardBarriers::kKReady + slot.stage);
     slot.Next();
