@@ -259,7 +259,8 @@ TEST(CudaPlan, TilesOfTheUsualShapes) {
             (Tiles{128, 32, 8, 2, 1, false}));
 }
 
-// The f32 kernels of sm80 take one rounded dim for q, k and v. Their tiles fit every device with every option.
+// The f32 kernels of sm80 take one rounded dim for q, k and v. Their tiles fit every device with
+// every option.
 TEST(CudaPlan, F32HasKernelsOfItsOwn) {
   const std::string options = " bias=hqk dtype_bias=f32 mask=qk softcap alibi dropout";
   for (const DeviceFacts& facts : devices()) {

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import f32_cases
 import wide_cases
 
 HERE = Path(__file__).resolve().parent
@@ -414,53 +415,6 @@ F8 = (
     ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16400 dim_qk=128 dim_vo=128"),
     ("", "heads_q=1 heads_kv=1 len_q=128 len_kv=16500 dim_qk=64 dim_vo=64 causal"),
 )
-# Forwards in f32, with tiles that a warpgroup leaves out, elements that are not finite, and blocks
-# with several tiles of queries.
-F32 = (
-    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64"),
-    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 causal"),
-    ("", "heads_q=90 heads_kv=45 len_q=264 len_kv=130 dim_qk=64 dim_vo=64 causal"),
-    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=36 dim_vo=128 alibi sink"),
-    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=20 nonfinite_zero"),
-    ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=64 dim_vo=64"),
-    ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=128 dim_vo=128 causal"),
-    ("planted=inf_k", "heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=64 dim_vo=64"),
-    ("planted=nan_q", "heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=128 dim_vo=128"),
-    ("planted=nan_v", "heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=64 dim_vo=64"),
-    (
-        "softcap=5",
-        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap causal",
-    ),
-    (
-        "softcap=5",
-        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 softcap dropout alibi",
-    ),
-    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 dropout"),
-    (
-        "",
-        "heads_q=4 heads_kv=1 len_q=164 len_kv=1024 dim_qk=64 dim_vo=64 window_left=100"
-        " window_right=20",
-    ),
-    (
-        "",
-        "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 kv_begin kv_end",
-    ),
-    (
-        "lengths=varied",
-        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64"
-        " lengths_q lengths_kv causal",
-    ),
-    (
-        "lengths=varied",
-        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
-        " dim_qk=128 dim_vo=128 window_left=100",
-    ),
-    (
-        "lengths=varied",
-        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
-        " dim_qk=64 dim_vo=64 kv_end",
-    ),
-)
 PASSES = (
     ("forward", FORWARD + wide_cases.FORWARD),
     ("backward", BACKWARD),
@@ -482,7 +436,7 @@ def cases() -> list[str]:
         for dtype, other in (types, types[::-1]):
             head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
             found.append(f"{head} : dtype={dtype} {problem.format(other=other)}")
-    for data, problem in F32:
+    for data, problem in f32_cases.FORWARD:
         head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
         found.append(f"{head} : dtype=f32 {problem}")
     return found

@@ -57,8 +57,8 @@ int depth(const Wgmma& w) {
   return is_8_bit(w.type_a) ? 32 : 16;
 }
 
-// Products are added with 14 bits (8-bit elements) or 26 (16-bit elements): they and the sum are cut
-// off, towards zero, at 2^-13 or 2^-25 of the largest one's power of 2.
+// Products are added with 14 bits (8-bit elements) or 26 (16-bit elements): they and the sum are
+// cut off, towards zero, at 2^-13 or 2^-25 of the largest one's power of 2.
 float add_products(const float* a, const float (*b)[256], int n, float sum, int depth, int bits) {
   double largest = std::fabs(static_cast<double>(sum));
   double exact = static_cast<double>(sum);

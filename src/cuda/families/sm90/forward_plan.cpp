@@ -94,9 +94,8 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
   // warpgroups.
   const bool overlap = alone && (!is_split(p) || (tiles.dim == 64 && tiles.tile_q == 128));
   const bool is_f8 = core::is_f8(p.dtype);
-  const bool store_elements =
-      p.nonfinite_zero || is_split(p) ||
-      (is_f8 ? p.out_type() == DType::f32 : p.out_type() != p.dtype);
+  const bool store_elements = p.nonfinite_zero || is_split(p) ||
+                              (is_f8 ? p.out_type() == DType::f32 : p.out_type() != p.dtype);
   const DType out = is_f8 && !store_elements ? p.out_type() : is_f8 ? DType::bf16 : p.dtype;
   config.set("dtype", static_cast<int>(p.dtype))
       .set("dtype_kv", static_cast<int>(p.kv_type()))

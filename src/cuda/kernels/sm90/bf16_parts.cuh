@@ -1,8 +1,8 @@
 // f32 as the sum of three bf16, for tensor cores: 8 bits of the significand each.
 //
 // The first part is cut off: rounded, it would overflow near the largest f32. The others are
-// rounded, so that what products leave out (the second part times the third, and smaller) has either
-// sign. An infinite or NaN element has a NaN among its parts.
+// rounded, so that what products leave out (the second part times the third, and smaller) has
+// either sign. An infinite or NaN element has a NaN among its parts.
 #pragma once
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
@@ -49,8 +49,8 @@ struct RowBlock {
 
   // `at`: the first row's first column; a thread's offset from it fits 32 bits. Rows from `rows` on
   // and columns from `columns` on, a multiple of 4, become 0; either number may be negative, if the
-  // tensor has an element before. Loads don't depend on either: a thread past the end loads the last
-  // row or columns, and Hide() replaces them once they are there.
+  // tensor has an element before. Loads don't depend on either: a thread past the end loads the
+  // last row or columns, and Hide() replaces them once they are there.
   __device__ __forceinline__ void Load(const char* at, long long stride_row, int rows, int columns,
                                        int thread) {
     at += min(thread % 16 * 4, columns - 4) * 4;

@@ -3,10 +3,10 @@
 // A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
 // loads Q, K and V through rings in shared memory (forward_producer.cuh). With f8 three others
 // transpose V (forward_transposer.cuh), with a mask they load its bytes and turn them into bits
-// (forward_mask_packer.cuh); with f32 all four split K and V (forward_splitter.cuh). 1 to 4 consumer
-// warpgroups own 64 queries each (forward_consumer.cuh; above dim 256 forward_wide_consumer.cuh; f32:
-// forward_split_consumer.cuh) and never exchange anything but these tiles. S and P
-// stay in registers; the softmax renews its max only when sums of P ask for it
+// (forward_mask_packer.cuh); with f32 all four split K and V (forward_splitter.cuh). 1 to 4
+// consumer warpgroups own 64 queries each (forward_consumer.cuh; above dim 256
+// forward_wide_consumer.cuh; f32: forward_split_consumer.cuh) and never exchange anything but these
+// tiles. S and P stay in registers; the softmax renews its max only when sums of P ask for it
 // (online_softmax.cuh). Tiles of keys that no query of a tile sees are never loaded, and a
 // warpgroup leaves out those that only others see; only partial tiles are masked.
 //

@@ -132,9 +132,9 @@ static_assert(!kF8 || config::dropout == 0);
 static_assert(kScoreKeys == kTileKv || kBiasBytes + config::mask == 0);
 static_assert(!kWide || (!kF8 && kBiasBytes == 0 && config::mask == 0 && kQStages == 1 &&
                          (kOColumns == 64 || kOColumns <= kDimQk)));
-static_assert(!kSplit || (kDimQk <= 128 && kDimVo <= 128 && kVSlotKeys % 16 == 0 && !kProducerWarp &&
-                          (kWarpgroups == 2 || kWarpgroups == 3) && kBiasBytes == 0 &&
-                          config::mask == 0 && config::store_elements != 0));
+static_assert(!kSplit || (kDimQk <= 128 && kDimVo <= 128 && kVSlotKeys % 16 == 0 &&
+                          !kProducerWarp && (kWarpgroups == 2 || kWarpgroups == 3) &&
+                          kBiasBytes == 0 && config::mask == 0 && config::store_elements != 0));
 static_assert(!kSplit || kStages >= kKSlots + kVSlots);
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);

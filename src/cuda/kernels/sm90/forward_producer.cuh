@@ -26,10 +26,10 @@ struct Producer {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
-  bool leader;       // the lane that issues
+  bool leader;        // the lane that issues
   Splitter splitter;  // f32
-  int kv = 0;        // tiles of keys loaded for earlier tiles of queries
-  int tile_idx = 0;  // tiles of queries loaded before
+  int kv = 0;         // tiles of keys loaded for earlier tiles of queries
+  int tile_idx = 0;   // tiles of queries loaded before
 
   __device__ __forceinline__ Producer(const ForwardParams& params, unsigned memory)
       : p(params),

@@ -92,8 +92,7 @@ struct SplitConsumer : ConsumerState {
   __device__ __forceinline__ void SplitQueries(const QueryTile& tile) const {
     const attn::device::Arguments& a = p.common;
     const int row = tile.row + 64 * warpgroup;
-    const char* const at =
-        shared::RowAddress(a.q, tile.seq.idx, tile.seq.first_q + row, tile.head);
+    const char* const at = shared::RowAddress(a.q, tile.seq.idx, tile.seq.first_q + row, tile.head);
     const int thread = 32 * warp + lane;
     ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
 #pragma unroll

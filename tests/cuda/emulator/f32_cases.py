@@ -1,0 +1,49 @@
+"""The cases of cases.py in f32."""
+
+# Forwards in f32, with tiles that a warpgroup leaves out, elements that are not finite, and blocks
+# with several tiles of queries.
+FORWARD = (
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 causal"),
+    ("", "heads_q=90 heads_kv=45 len_q=264 len_kv=130 dim_qk=64 dim_vo=64 causal"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=36 dim_vo=128 alibi sink"),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=80 dim_vo=20 nonfinite_zero"),
+    ("scale=30", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=64 dim_vo=64"),
+    ("scale=8", "heads_q=2 heads_kv=2 len_q=264 len_kv=512 dim_qk=128 dim_vo=128 causal"),
+    ("planted=inf_k", "heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=64 dim_vo=64"),
+    ("planted=nan_q", "heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=128 dim_vo=128"),
+    ("planted=nan_v", "heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=64 dim_vo=64"),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap causal",
+    ),
+    (
+        "softcap=5",
+        "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 softcap dropout alibi",
+    ),
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 dropout"),
+    (
+        "",
+        "heads_q=4 heads_kv=1 len_q=164 len_kv=1024 dim_qk=64 dim_vo=64 window_left=100"
+        " window_right=20",
+    ),
+    (
+        "",
+        "batch=2 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 kv_begin kv_end",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64"
+        " lengths_q lengths_kv causal",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=128 dim_vo=128 window_left=100",
+    ),
+    (
+        "lengths=varied",
+        "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
+        " dim_qk=64 dim_vo=64 kv_end",
+    ),
+)
