@@ -7,6 +7,7 @@
 # usage: tools/full_tests.sh [STEP...]      default: the steps of CI; --list prints them
 #        tools/full_tests.sh distributed    libattn.distributed on up to 8 ranks, all cases: 2 minutes
 #        tools/full_tests.sh --all          those and zoo: every architecture of transformers against eager
+#        tools/full_tests.sh --build-ahead  only builds what the steps of CI test; .ci/run runs it in parallel
 #
 # CI has 40 minutes on two cores. What it samples for that runs completely on request:
 #   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
@@ -19,13 +20,30 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
-# Steps on one line run in parallel: neither uses more than one processor.
-groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "webgpu" "coverage" "aarch64" "python" "mutations")
+# Steps on one line run in parallel: neither uses more than one processor, or, as mutations, one has the
+# lowest priority and uses what the other leaves.
+groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "webgpu" "coverage" "aarch64" "python mutations")
 
 # asan and tsan are clang's builds, release is g++'s. Warnings are errors in all three.
 export ATTN_WERROR=ON
 # Shaders that Mesa's driver has compiled, for the tests of WebGPU in every step; the presets' too.
 export MESA_SHADER_CACHE_DIR=$PWD/build/mesa_shader_cache NODEVICE_SELECT=1
+
+# build PRESET: builds it, once --build-ahead no longer does.
+build() { flock "build/$1.lock" ./dev build "$@"; }
+
+# Builds the presets in the order of their steps, and the copies that mutations are seeded into. At the
+# lowest priority, because it runs next to tests: builds then use the processors that tests and downloads
+# leave idle. A build that fails here is repeated by its step, which shows the errors. It goes on after an
+# error (-k 0), because CMake allows 5 s to list the tests of a program.
+build_ahead() {
+  local preset
+  renice -n 19 $BASHPID
+  for preset in asan tsan coverage aarch64; do
+    build "$preset" -- -k 0
+  done
+  flock build/mutations.lock python3 tests/mutations/run.py --prepare
+}
 
 # run_ctest BUILD ARGUMENT...: ctest with a report of its own.
 run_ctest() {
@@ -51,7 +69,7 @@ step_asan() {
     LSAN_OPTIONS="suppressions=$PWD/tools/lsan.supp:print_suppressions=0"
   local webgpu='(webgpu\.|example\.webgpu)' mesa
   mesa=$(cd "/usr/lib/$(uname -m)-linux-gnu" && ls -d "$PWD"/{libvulkan_lvp.so,dri/swrast_dri.so} 2>/dev/null)
-  ./dev build asan &&
+  build asan &&
     ATTN_CASE_LIMIT=60 run_ctest asan \
       -E "^($webgpu|correctness\.(reference|target\.(SCALAR|AVX3|NEON))\$)" &&
     LD_PRELOAD=${mesa//$'\n'/:} run_ctest asan -R "^$webgpu"
@@ -67,7 +85,7 @@ step_docs() { ./dev docs && { [ "${ATTN_BROWSER:-}" = off ] || python3 tools/doc
 # Modules that are not instrumented are ignored; otherwise the runtime itself causes false reports.
 # The preset builds the folders of tests/ that run here.
 step_tsan() {
-  ./dev build tsan &&
+  build tsan &&
     ATTN_CASE_LIMIT=40 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
       OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so run_ctest tsan \
       -R '^(unit\.|cuda\.CudaGraphs|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
@@ -118,7 +136,7 @@ webgpu_cases() {
 # Executed lines of core and of the CPU kernels. Fewer cases for kernels without vectors (SCALAR): their
 # threads contend for the counters of the innermost loop.
 step_coverage() {
-  ./dev build coverage &&
+  build coverage &&
     find build/coverage -name '*.gcda' -delete &&
     ATTN_CASE_LIMIT=250 run_ctest coverage -E '^correctness\.(reference|target\.SCALAR)$' &&
     ATTN_CASE_LIMIT=80 run_ctest coverage -R '^correctness\.target\.SCALAR$' &&
@@ -131,7 +149,7 @@ step_coverage() {
 # so is the mirror of the complete case list, which takes minutes, and properties.threads: qemu keeps the
 # host's memory order, so it shows no more than the same test does natively and under the thread sanitizer.
 step_aarch64() {
-  ./dev build aarch64 &&
+  build aarch64 &&
     ATTN_CASE_LIMIT=40 run_ctest aarch64 \
       -E '^(properties\.threads|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
@@ -139,7 +157,7 @@ step_aarch64() {
 step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
 step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; }
 step_distributed() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s distributed; }
-step_mutations() { python3 tests/mutations/run.py; }
+step_mutations() { flock build/mutations.lock nice -n 19 python3 tests/mutations/run.py; }
 
 # Runs a step and writes "EXIT_STATUS SECONDS" to its .end file.
 run_step() {
@@ -154,6 +172,10 @@ run_step() {
 if [ "${1:-}" = --list ]; then
   printf '%s\n' "${groups[@]}"
   exit 0
+fi
+if [ "${1:-}" = --build-ahead ]; then
+  build_ahead >"$logs/build_ahead.log" 2>&1
+  exit
 fi
 if [ "${1:-}" = --all ]; then
   groups+=("zoo")

@@ -2,7 +2,7 @@
 """Tests the tests: seeds each bug of mutations.toml into a copy of the tree and checks that the
 quick part of the suite fails.
 
-    tests/mutations/run.py [--build DIR] [--only TEXT] [--check] [--jobs N]
+    tests/mutations/run.py [--build DIR] [--only TEXT] [--check | --prepare] [--jobs N]
 
 Each job has a copy of its own and seeds one bug at a time, because the compiler uses one processor
 per mutated file. Copies are built incrementally, for one instruction set of this machine; ccache,
@@ -108,7 +108,9 @@ def compile_copy(build, jobs):
     """The compiler's errors, or ""."""
     command = ["ninja", "-C", build, f"-j{jobs}", *TARGETS]
     # Paths below the copy's folder are hashed as relative ones: copies share what ccache holds.
-    environment = dict(os.environ, CCACHE_BASEDIR=str(build.parent), CCACHE_NOHASHDIR="1")
+    environment = dict(
+        os.environ, CCACHE_BASEDIR=str(build.parent), CCACHE_NOHASHDIR="1", CCACHE_DEPEND="1"
+    )
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return "" if done.returncode == 0 else done.stdout[-3000:]
 
@@ -217,6 +219,7 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/mutations")
     parser.add_argument("--only", default="", help="mutations with this text in the name")
     parser.add_argument("--check", action="store_true", help="only check that the list applies")
+    parser.add_argument("--prepare", action="store_true", help="only build the copies")
     cpus = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=min(cpus, 4), help="mutations at once")
     arguments = parser.parse_args()
@@ -231,9 +234,12 @@ def main():
         copies = [Copy(folder, threads) for folder in folders]
         for copy in copies:  # in order: the first fills ccache
             copy.prepare(cpus)
-        for name in PASSES:
-            if not copies[0].passes(name):
-                raise Setup(f"the unmutated copy fails: {name}")
+        if arguments.prepare:
+            return 0
+        with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
+            for name, good in zip(PASSES, pool.map(copies[0].passes, PASSES), strict=True):
+                if not good:
+                    raise Setup(f"the unmutated copy fails: {name}")
         print(f"unmutated: passes ({time.monotonic() - start:.0f} s)", flush=True)
         survivors = seed_all(mutations, copies)
     except Setup as problem:
