@@ -172,13 +172,16 @@ void PrepareDq(const Call& call, const Config& config, const RowSums<T>& sums, c
   }
   const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   std::fill_n(zeros, padded<T>(p.dim_qk), T(0));
-  for (std::int64_t r = 0; r < all_rows; ++r) {
-    if (!strip_keys[r / config.strip_rows].empty()) continue;
-    TileRow row;
-    make_rows(call, entry, head_kv, r, 1, &row);
-    StoreGradient(call, call.dq,
-                  row_address(call, call.dq, entry.b, entry.first_q, row.i, row.head), zeros, T(0),
-                  p.dim_qk, row.i < entry.len_q);
+  for (std::int64_t strip = 0; strip < strips; ++strip) {
+    if (!strip_keys[strip].empty()) continue;
+    const std::int64_t begin = strip * config.strip_rows;
+    RowPlace place(call, entry, head_kv, begin);
+    for (std::int64_t r = begin; r < std::min(begin + config.strip_rows, all_rows); ++r) {
+      StoreGradient(call, call.dq,
+                    row_address(call, call.dq, entry.b, entry.first_q, place.i, place.head), zeros,
+                    T(0), p.dim_qk, place.i < entry.len_q);
+      place.next(entry);
+    }
   }
 }
 
@@ -201,24 +204,24 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
               core::KeyRange{entry.len_kv, 0});
 
   const std::int64_t all_rows = call.numbers.heads_per_kv * entry.rows_q;
-  for (std::int64_t r = 0; r < all_rows; ++r) {
+  RowPlace place(call, entry, head_kv, 0);
+  RowPlace ahead(call, entry, head_kv, kRowsAhead);
+  std::int64_t strip = 0;
+  for (std::int64_t r = 0; r < all_rows; ++r, place.next(entry), ahead.next(entry)) {
     if (r % 64 == 63 && core::interrupted(call.interrupt)) return;
     if (r + kRowsAhead < all_rows && !call.delta.given()) {
-      const std::int64_t head =
-          head_kv * call.numbers.heads_per_kv + (r + kRowsAhead) / entry.rows_q;
-      const std::int64_t i = (r + kRowsAhead) % entry.rows_q;
-      for (const StridedTensor& rows : {call.dout, call.o}) {
-        PrefetchRow(row_address(call, rows, entry.b, entry.first_q, i, head),
-                    p.dim_vo * core::element_size(rows.dtype));
+      for (const StridedTensor* rows : {&call.dout, &call.o}) {
+        PrefetchRow(row_address(call, *rows, entry.b, entry.first_q, ahead.i, ahead.head),
+                    p.dim_vo * core::element_size(rows->dtype));
       }
     }
-    TileRow row;
-    make_rows(call, entry, head_kv, r, 1, &row);
+    if (r == (strip + 1) * config.strip_rows) ++strip;
+    const TileRow row = row_at(call, entry, place);
     T& delta = sums.delta_of(call, entry, row.head, row.i);
     delta = T(0);
     if (row.i >= entry.len_q) continue;
     if (!row.keys.empty()) {
-      core::KeyRange& keys = strip_keys[r / config.strip_rows];
+      core::KeyRange& keys = strip_keys[strip];
       keys.begin = std::min(keys.begin, row.keys.begin);
       keys.end = std::max(keys.end, row.keys.end);
     }

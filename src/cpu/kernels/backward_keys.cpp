@@ -31,14 +31,19 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace {
 
-// Keys [j0, j0 + keys) into tile x of the block.
+// Keys [j0, j0 + keys) into tile x of the block; K^T from the rows of K that dq needs.
 template <class T>
 void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
   const Problem& p = at.call.problem;
-  LoadTransposed(at.call, at.config, at.entry, at.head, x, j0, keys);
-  if (!p.dq) return;
-  LoadKeyTile(at.call, at.call.k, at.entry, at.head, j0, keys, at.config.tile_kv, p.dim_qk,
-              padded<T>(p.dim_qk), x.k);
+  if (!p.dq) return LoadTransposed(at.call, at.config, at.entry, at.head, x, j0, keys);
+  const std::int64_t tile = at.config.tile_kv;
+  const std::int64_t qk = padded<T>(p.dim_qk);
+  LoadKeyTile(at.call, at.call.k, at.entry, at.head, j0, keys, tile, p.dim_qk, qk, x.k);
+  for (std::int64_t j = 0; j < tile; j += 4) {
+    TransposeFourRows(x.k + j * qk, qk, p.dim_qk, x.k_t + j, tile);
+  }
+  LoadKeyTileTransposed(at.call, at.call.v, at.entry, at.head, j0, keys, tile, p.dim_vo,
+                        padded<T>(p.dim_vo), x.row_buffer, x.v_t);
 }
 
 // Rows [0, owned) of a block of keys; those from `keys` on are padding.

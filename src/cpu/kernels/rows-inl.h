@@ -115,10 +115,9 @@ HWY_INLINE hn::Vec<D> LoadVector(D d, const char* row, std::int64_t c) {
     return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(row) + c);
   }
 }
-template <DType kType>
-HWY_INLINE std::int64_t LoadVectors(const char* source, std::int64_t count,
-                                    float* HWY_RESTRICT out) {
-  const hn::ScalableTag<float> d;
+template <DType kType, class T>
+HWY_INLINE std::int64_t LoadVectors(const char* source, std::int64_t count, T* HWY_RESTRICT out) {
+  const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   std::int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) hn::Store(LoadVector<kType>(d, source, c), d, out + c);
@@ -132,9 +131,14 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
                         T* HWY_RESTRICT out, float descale = 1.0f) {
   if (source == nullptr) count = 0;
   std::int64_t c = 0;
-  if (count > 0 && dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) {
-    std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(T));
-    c = count;
+  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  if (dtype == kArithmetic) {
+    c = LoadVectors<kArithmetic>(source, count, out);
+    if (c < count) {
+      std::memcpy(out + c, source + c * std::int64_t{sizeof(T)},
+                  static_cast<std::size_t>(count - c) * sizeof(T));
+      c = count;
+    }
   } else if constexpr (std::is_same_v<T, float>) {
     if (dtype == DType::bf16) c = LoadVectors<DType::bf16>(source, count, out);
     if constexpr (loads_as_vectors<T>(DType::f16)) {
@@ -147,7 +151,7 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
   }
   const std::int64_t bytes = core::element_size(dtype);
   for (; c < count; ++c) out[c] = T(descale) * LoadElement<T>(dtype, source + c * bytes);
-  std::fill(out + c, out + padded, T(0));
+  if (c < padded) std::fill(out + c, out + padded, T(0));
 }
 
 // As core::f32_to_bf16, for whole vectors; returns how many elements they cover.
@@ -176,7 +180,13 @@ template <class T>
 HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTRICT values,
                                   std::int64_t count, bool accumulate, bool zero_nonfinite) {
   if (!accumulate && !zero_nonfinite && dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) {
-    std::memcpy(address, values, static_cast<std::size_t>(count) * sizeof(T));
+    const hn::ScalableTag<T> d;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    T* out = reinterpret_cast<T*>(address);
+    std::int64_t c = 0;
+    for (; c + kLanes <= count; c += kLanes) hn::StoreU(hn::LoadU(d, values + c), d, out + c);
+    if (c < count)
+      std::memcpy(out + c, values + c, static_cast<std::size_t>(count - c) * sizeof(T));
     return 0;
   }
   std::int64_t c = 0;

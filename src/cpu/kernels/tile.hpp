@@ -36,16 +36,33 @@ inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
   if (row.keys.empty()) row.keys = {0, 0};
 }
 
+// The head and query of row r of a group's rows; counted up, for a division a row costs as much as
+// the rest of a short sequence's row.
+struct RowPlace {
+  std::int64_t head, i;
+  RowPlace(const Call& call, const Entry& entry, std::int64_t head_kv, std::int64_t r)
+      : head(head_kv * call.numbers.heads_per_kv + r / std::max<std::int64_t>(entry.rows_q, 1)),
+        i(r % std::max<std::int64_t>(entry.rows_q, 1)) {}
+  void next(const Entry& entry) {
+    if (++i < entry.rows_q) return;
+    i = 0;
+    ++head;
+  }
+};
+
+inline TileRow row_at(const Call& call, const Entry& entry, const RowPlace& place) {
+  TileRow row{place.head, place.i, keys_of(call, entry, place.i)};
+  cut_to_mask(call, entry, row);
+  return row;
+}
+
 // Fills rows[0, count) and returns the smallest range that holds all their keys.
 inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64_t head_kv,
                                 std::int64_t row0, std::int64_t count, TileRow* rows) {
   core::KeyRange all{entry.len_kv, 0};
-  for (std::int64_t r = 0; r < count; ++r) {
-    TileRow& row = rows[r];
-    row.head = head_kv * call.numbers.heads_per_kv + (row0 + r) / entry.rows_q;
-    row.i = (row0 + r) % entry.rows_q;
-    row.keys = keys_of(call, entry, row.i);
-    cut_to_mask(call, entry, row);
+  RowPlace place(call, entry, head_kv, row0);
+  for (std::int64_t r = 0; r < count; ++r, place.next(entry)) {
+    const TileRow& row = rows[r] = row_at(call, entry, place);
     if (row.keys.empty()) continue;
     all.begin = std::min(all.begin, row.keys.begin);
     all.end = std::max(all.end, row.keys.end);

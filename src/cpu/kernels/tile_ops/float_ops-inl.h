@@ -162,7 +162,9 @@ class FloatOps {
     const T largest = tile_max > row_max ? tile_max : row_max;
     // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
     const T shift = largest == kNothing ? T(0) : largest;
-    if (!(largest == row_max)) {
+    if (row_max == kNothing) {
+      row_max = largest;  // o and row_sum are 0
+    } else if (!(largest == row_max)) {
       const T rescale = hn::GetLane(ExpKeepNan(d, hn::Set(d, row_max - shift)));
       const std::int64_t vo = padded<T>(call_.problem.dim_vo);
       row_sum *= rescale;
