@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cuda/families/sm90/backward_head_plan.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/map_encoder.hpp"
 #include "cuda/kernels/sm90/backward_params.cuh"
@@ -23,12 +24,15 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
       *std::construct_at(reinterpret_cast<BackwardParams*>(memory.bytes.data()));
   const Config& config = plan.kernels[plan.main].config;
   const auto q_rows = static_cast<std::uint32_t>(*config.get("tile_q"));
-  const auto kv_rows = static_cast<std::uint32_t>(*config.get("tile_kv"));
+  const bool owns_head = config.get("owns_head") == 1;
+  const auto kv_rows =
+      static_cast<std::uint32_t>(owns_head ? kHeadKeyRows : *config.get("tile_kv"));
   MapEncoder maps(from.driver);
   maps.rows("q", from.tensors.q, q_rows, params.q);
   maps.rows("k", from.tensors.k, kv_rows, params.k);
   maps.rows("v", from.tensors.v, kv_rows, params.v);
   maps.rows("dout", from.tensors.dout, q_rows, params.dout);
+  if (owns_head && !plan.problem.delta) maps.rows("o", from.tensors.o, q_rows, params.o);
   maps.scores("bias", from.tensors.bias, plan.problem.bias, kv_rows, params.bias);
   maps.scores("mask", from.tensors.mask, plan.problem.mask, kv_rows, params.mask);
   if (config.get("dbias") == device::sm90::kDbiasStored) {

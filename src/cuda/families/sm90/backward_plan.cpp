@@ -7,6 +7,7 @@
 #include "core/visibility.hpp"
 #include "cuda/families/bias_gradient.hpp"
 #include "cuda/families/shared_entries.hpp"
+#include "cuda/families/sm90/backward_head_plan.hpp"
 #include "cuda/families/sm90/backward_wide_plan.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
@@ -97,21 +98,6 @@ std::string size_refusal(const Problem& p) {
   return {};
 }
 
-// Whether causal and windows leave a key to each row, so that some block adds to each tile of dq.
-bool every_row_sees_a_key(const Problem& p) {
-  if (has_lengths(p) || has_row_ranges(p)) return false;
-  const core::Band band = core::band_of(p, 0);
-  const bool is_bounded =
-      band.left != core::Band::kUnlimited || band.right != core::Band::kUnlimited;
-  if (p.diagonal == Diagonal::explicit_value && is_bounded) return false;
-  const std::int64_t diag = band.bottom_right ? p.len_kv - p.len_q : 0;
-  const auto sees = [&](std::int64_t row) {
-    const core::KeyRange keys = core::keys_in(band, row, diag, p.len_kv);
-    return keys.begin < keys.end;
-  };
-  return sees(0) && sees(p.len_q - 1);
-}
-
 bool is_causal_alone(const Problem& p) {
   const core::Band band = core::band_of(p, 0);
   return band.right != core::Band::kUnlimited && band.left == core::Band::kUnlimited;
@@ -194,11 +180,26 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, int 
       // Ranges alone would spill 16 bytes at dim 64.
       .set("lengths", has_lengths(p) || has_row_ranges(p))
       .set("persistent", blocks > 0)
+      .set("owns_head", false)
       .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias));
   set_options(main.config, p);
 }
 
 }  // namespace
+
+bool every_row_sees_a_key(const Problem& p) {
+  if (has_lengths(p) || has_row_ranges(p)) return false;
+  const core::Band band = core::band_of(p, 0);
+  const bool is_bounded =
+      band.left != core::Band::kUnlimited || band.right != core::Band::kUnlimited;
+  if (p.diagonal == Diagonal::explicit_value && is_bounded) return false;
+  const std::int64_t diag = band.bottom_right ? p.len_kv - p.len_q : 0;
+  const auto sees = [&](std::int64_t row) {
+    const core::KeyRange keys = core::keys_in(band, row, diag, p.len_kv);
+    return keys.begin < keys.end;
+  };
+  return sees(0) && sees(p.len_q - 1);
+}
 
 std::int64_t num_key_tiles(const Problem& p) {
   return core::divide_up(p.len_kv, std::int64_t{device::sm90::kBackwardTileKv}) * p.heads_kv *
@@ -248,6 +249,10 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const Tiles tiles = tiles_of(p);
   const Dbias dbias = dbias_of(p);
   CudaPlan plan(Pass::backward, p);
+  if (pays_to_own_heads(p, facts)) {
+    add_head_backward(p, facts, plan);
+    return plan;
+  }
   const bool wide = needs_wide_backward(p);
   const bool ordered = p.dq && p.deterministic;
   const bool first_stores = p.dq && !wide && every_row_sees_a_key(p) && pays_to_store_first(p);

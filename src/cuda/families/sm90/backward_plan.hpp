@@ -21,6 +21,8 @@ inline bool has_lengths(const Problem& p) {
 inline bool has_row_ranges(const Problem& p) {
   return p.kv_begin || p.kv_end;
 }
+// Whether causal and windows leave a key to each row, so that some block adds to each tile of dq.
+bool every_row_sees_a_key(const Problem& problem);
 // Tiles of keys of sm90/backward.cu, of all key heads and sequences.
 std::int64_t num_key_tiles(const Problem& problem);
 // Bytes of a tile of the bias and one of the mask.

@@ -1,8 +1,9 @@
-// Constants of sm90/backward.cu. In addition to backward_common_config.cuh its Config has
+// Constants of sm90/backward.cu and sm90/backward_head.cu. In addition to backward_common_config.cuh
+// their Configs have
 //   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the tensor's with zeros)
 //   dbias  kDbiasStored, or 0: not by this kernel
 //   persistent  a block computes one tile of keys after another (backward_items.cuh); without
-//               `lengths`, row_ranges and dbias
+//               `lengths`, row_ranges and dbias; 0 in backward_head.cu
 #pragma once
 #include "sm90/backward_common_config.cuh"
 
@@ -15,7 +16,9 @@ inline constexpr int kThreads = 128 * (1 + kWarpgroups);
 inline constexpr bool kPersistent = config::persistent != 0;
 inline constexpr bool kStoresDbias = config::dbias == attn::device::sm90::kDbiasStored;
 inline constexpr attn::device::sm90::BackwardShared kShared =
-    attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kTilesOfScores.bytes);
+    kOwnsHead
+        ? attn::device::sm90::BackwardHeadShared()
+        : attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kTilesOfScores.bytes);
 static_assert(!kPersistent || (!kLengths && !kRowRanges && !kStoresDbias));
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
@@ -26,7 +29,10 @@ inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;
 inline constexpr int kDqRows = kTileQ == 128 ? 64 : 0;     // between the warpgroups' parts
 inline constexpr int kDqColumns = kTileQ == 128 ? 0 : 64;  // likewise
 inline constexpr int kDqPieceBytes = 16 * 64 * 4;          // of a warp
-static_assert((kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
+static_assert(kOwnsHead || (kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
+static_assert(!kOwnsHead || (kTileQ == attn::device::sm90::kHeadTileQ &&
+                             kDim == attn::device::sm90::kHeadDim && !kLengths && !kRowRanges &&
+                             !kScoreTiles && !kStoresDbias));
 
 using Scores = float[kTileQ / 2];  // of a thread: 64 keys x tile_q; see ptx/wgmma.cuh
 

@@ -1,54 +1,28 @@
 // A consumer warpgroup of sm90/backward.cu: 64 keys.
 //
-// S and dP are computed transposed (keys are rows), so that P^T and dS^T, packed pairwise, are the
-// register operands of dV += P^T dO and dK += dS^T Q. Only dS passes through shared memory, for dQ:
-// each warpgroup computes a part of dQ over all of the block's keys.
+// Of S, dP, P and dS only dS passes through shared memory, for dQ: each warpgroup computes a part of
+// dQ over all of the block's keys.
 //
 // A step issues S, dP | computes P, dS | issues dV, then, once both warpgroups have stored dS, dQ
 // and dK | stages dQ under dK. Other orders were slower: docs/kernels/sm90_backward.md.
 #pragma once
-#include "ptx/math.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
-#include "shared/score.cuh"
 #include "sm90/backward_barriers.cuh"
 #include "sm90/backward_dbias.cuh"
-#include "sm90/backward_keys.cuh"
-#include "sm90/backward_options.cuh"
+#include "sm90/backward_scores.cuh"
 
 namespace sm90 {
 
-// Accumulators of a thread; see ptx/wgmma.cuh.
-using KeyGradient = float[kDim / 2];  // 64 keys x dim
-using Fragments = unsigned[kTileQ / 4];
-using DqPart = float[64 / 2];  // 64 queries x 64 columns
-
-struct Consumer {
-  const BackwardParams& p;
-  const KeyTile& keys;
-  unsigned base;  // shared memory
+struct Consumer : KeyWarpgroup {
   BackwardBarriers barriers;
-  int warpgroup;
-  int warp;  // of the warpgroup
-  int lane;
-  int item;     // of the block's tiles of keys: 0, 1, ...
-  float scale;  // of raw products, times log2(e)
-  KeyGradient dk{};
-  KeyGradient dv{};
+  int item;  // of the block's tiles of keys: 0, 1, ...
 
   __device__ __forceinline__ Consumer(const BackwardParams& params, const KeyTile& tile,
                                       unsigned memory, int group, int item_idx = 0)
-      : p(params),
-        keys(tile),
-        base(memory),
-        barriers(memory),
-        warpgroup(group),
-        warp(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane(static_cast<int>(threadIdx.x) % 32),
-        item(item_idx),
-        scale(params.common.scale * shared::kLog2E) {}
+      : KeyWarpgroup(params, tile, memory, group), barriers(memory), item(item_idx) {}
 
   // Computes dk (before the scale) and dv (before the factor of its own), and hands on dq.
   // Returns the step after the last.
@@ -75,6 +49,7 @@ struct Consumer {
   __device__ __forceinline__ void Step(int step, int head, int i0) {
     const int stage = step % kStages;
     const int phase = step / kStages;
+    const int rows = stage * kTileQ;
     const ptx::MatrixDescriptor q(base + kShared.q + static_cast<unsigned>(stage * kQBytes),
                                   kTileQ * 128);
     const ptx::MatrixDescriptor dout(base + kShared.dout + static_cast<unsigned>(stage * kQBytes),
@@ -97,15 +72,16 @@ struct Consumer {
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     if constexpr (kScoreTiles) barriers.Wait(BackwardBarriers::kScoresReady, step);
     ptx::WgmmaWait<1>();
-    ModifyScores(options, stage, s);
-    ComputeP<kPartial>(stage, i0, s);
+    ModifyScores(options, rows, s);
+    ComputeP<kPartial>(rows, i0, s);
     if constexpr (kScoreTiles && !kRereadsBias) Release(BackwardBarriers::kScoresFree);
     options.GenerateBits(i0, keys.j0 + WarpKey(), s);
     ptx::WgmmaWait<0>();
-    ComputeDs(options, stage, s, dp, p_pairs, ds_pairs);
+    ComputeDs(options, rows, s, dp, p_pairs, ds_pairs);
     if constexpr (kRereadsBias) Release(BackwardBarriers::kScoresFree);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
+    Release(BackwardBarriers::kDsReady + stage);
     IssueKeyGradient(p_pairs, dout, dv);
     barriers.Wait(BackwardBarriers::kDsReady + stage, phase);
     IssueDq(stage, dq);
@@ -124,32 +100,6 @@ struct Consumer {
     if (lane == 0) barriers.Arrive(barrier);
   }
 
-  // s = K Q^T or dp = V dO^T of this warpgroup's keys; `keys_at`: K or V in shared memory.
-  __device__ __forceinline__ void IssueScores(int keys_at, const ptx::MatrixDescriptor& queries,
-                                              Scores& to) const {
-    const ptx::MatrixDescriptor rows(base + static_cast<unsigned>(keys_at + warpgroup * 64 * 128),
-                                     kTileQ * 128);
-    ptx::WgmmaFence();
-#pragma unroll
-    for (int n = 0; n < kDim / 16; ++n) {
-      ptx::WgmmaShared<kDtype, kTileQ>(to, rows.At(n / 4 * kTileKv * 128 + n % 4 * 32),
-                                       queries.At(n / 4 * kTileQ * 128 + n % 4 * 32), n > 0);
-    }
-    ptx::WgmmaCommit();
-  }
-
-  // dv += P^T dO or dk += dS^T Q
-  __device__ __forceinline__ void IssueKeyGradient(const Fragments& pairs,
-                                                   const ptx::MatrixDescriptor& queries,
-                                                   KeyGradient& to) const {
-    ptx::WgmmaFence();
-#pragma unroll
-    for (int n = 0; n < kTileQ / 16; ++n) {
-      ptx::WgmmaRegisters<kDtype, kDim>(to, pairs + 4 * n, queries.At(n * 16 * 128), 1);
-    }
-    ptx::WgmmaCommit();
-  }
-
   // dq = dS K, this warpgroup's part
   __device__ __forceinline__ void IssueDq(int stage, DqPart& dq) const {
     const ptx::MatrixDescriptor ds(
@@ -165,195 +115,6 @@ struct Consumer {
                                          k.At(n * 16 * 128), n > 0);
     }
     ptx::WgmmaCommit();
-  }
-
-  // The element pair of accumulators 4 i + 2 h and 4 i + 2 h + 1 is of queries 8 i + Query() and
-  // the next one, and of key Key(h).
-  __device__ __forceinline__ int Query() const { return 2 * (lane % 4); }
-  __device__ __forceinline__ int Key(int h) const {
-    return keys.j0 + 64 * warpgroup + 16 * warp + lane / 4 + 8 * h;
-  }
-  // The warp's first key, of the tile.
-  __device__ __forceinline__ int WarpKey() const { return 64 * warpgroup + 16 * warp; }
-  // f32 of queries 8 i + Query() and the next one, of lse or delta.
-  __device__ __forceinline__ float2 LoadRows(int rows_at, int stage, int i) const {
-    const uint2 pair = ptx::LoadShared64(
-        base + static_cast<unsigned>(rows_at + 4 * (stage * kTileQ + 8 * i + Query())));
-    return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
-  }
-
-  // {first key, number of keys} of the same queries.
-  __device__ __forceinline__ int4 LoadRanges(int stage, int i) const {
-    const uint4 pair = ptx::LoadShared128(
-        base + static_cast<unsigned>(kShared.ranges + 8 * (stage * kTileQ + 8 * i + Query())));
-    return {static_cast<int>(pair.x), static_cast<int>(pair.y), static_cast<int>(pair.z),
-            static_cast<int>(pair.w)};
-  }
-
-  // Softcap, ALiBi, bias: raw products become log2(P).
-  __device__ __forceinline__ void ModifyScores(const ScoreOptions& options, int stage,
-                                               Scores& s) const {
-    if constexpr (kHasScoreMod) {
-      if (ScoreTerms::InSeries(p.common, s)) {
-        ModifyAll<true>(options, stage, s);
-      } else {
-        ModifyAll<false>(options, stage, s);
-      }
-    }
-  }
-  template <bool in_series>
-  __device__ __forceinline__ void ModifyAll(const ScoreOptions& options, int stage,
-                                            Scores& s) const {
-    const BiasReader reader{base + kShared.score, WarpKey()};
-#pragma unroll
-    for (int k = 0; k < kTileQ / 16; ++k) {
-      float bias[8] = {};
-      reader.Load(k, bias);
-#pragma unroll
-      for (int i = 2 * k; i < 2 * k + 2; ++i) {
-        const float2 lse = LoadRows(kShared.lse, stage, i);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float& x = s[4 * i + 2 * h];
-          float& y = s[4 * i + 2 * h + 1];
-          const int n = i % 2 * 4 + 2 * h;
-          x = options.Score<in_series>(p.common, x, 8 * i, 8 * h, bias[n], -lse.x);
-          y = options.Score<in_series>(p.common, y, 8 * i + 1, 8 * h, bias[n + 1], -lse.y);
-        }
-      }
-    }
-  }
-
-  // s: raw products on entry, P in f32 on return; log2(P) with kHasScoreMod on entry and with
-  // softcap on return, since its derivative follows from it.
-  template <bool kPartial>
-  __device__ __forceinline__ void ComputeP(int stage, int i0, Scores& s) const {
-    // Bias past a sequence's end may hold anything, so lse does not make its P 0.
-    constexpr bool kHidesPastEnd = kLengths && kBiasBytes > 0;
-    constexpr bool kHidesAfter = config::left_bound != 0 || kHidesPastEnd;
-    constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
-    // A key is visible to queries [first, last], counted from this thread's query 0.
-    int first[2];
-    int last[2];
-#pragma unroll
-    for (int h = 0; h < 2 && kPartial && !kRowRanges; ++h) {
-      const int distance = Key(h) - i0 - Query();
-      first[h] = Key(h) < keys.seq.len_kv ? distance + keys.band.low : kTileQ;
-      last[h] = distance + keys.band.high;
-      if constexpr (kHidesPastEnd) {
-        const int rest = keys.seq.len_q - 1 - i0 - Query();
-        last[h] = config::left_bound != 0 ? min(last[h], rest) : rest;
-      }
-    }
-    const MaskReader mask(base + kShared.score + kTilesOfScores.mask, WarpKey());
-#pragma unroll
-    for (int i = 0; i < kTileQ / 8; ++i) {
-      float2 lse{};
-      if constexpr (!kHasScoreMod) lse = LoadRows(kShared.lse, stage, i);
-      int4 range{};
-      if constexpr (kPartial && kRowRanges) range = LoadRanges(stage, i);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float& x = s[4 * i + 2 * h];
-        float& y = s[4 * i + 2 * h + 1];
-        if constexpr (!kHasScoreMod) {
-          x = fmaf(x, scale, -lse.x);
-          y = fmaf(y, scale, -lse.y);
-        }
-        if constexpr (!kSoftcap) {
-          x = ptx::Exp2(x);
-          y = ptx::Exp2(y);
-        }
-        if constexpr (kPartial && kRowRanges) {
-          if (static_cast<unsigned>(Key(h) - range.x) >= static_cast<unsigned>(range.y))
-            x = kHidden;
-          if (static_cast<unsigned>(Key(h) - range.z) >= static_cast<unsigned>(range.w))
-            y = kHidden;
-        } else if constexpr (kPartial) {
-          if (8 * i < first[h]) x = kHidden;
-          if (8 * i + 1 < first[h]) y = kHidden;
-          if (kHidesAfter && 8 * i > last[h]) x = kHidden;
-          if (kHidesAfter && 8 * i + 1 > last[h]) y = kHidden;
-        }
-        if constexpr (kMaskBytes > 0) {
-          mask.Hide(i, h, 0, kHidden, x);
-          mask.Hide(i, h, 1, kHidden, y);
-        }
-      }
-    }
-  }
-
-  // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
-  // The rounded P and dS take the registers of P and dP.
-  // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
-  __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int stage, const Scores& s,
-                                            const Scores& dp, Fragments& p_pairs,
-                                            Fragments& ds_pairs) const {
-    float bias[8] = {};
-#pragma unroll
-    for (int i = 0; i < kTileQ / 8; ++i) {
-      const float2 delta = LoadRows(kShared.delta, stage, i);
-      float2 lse{};
-      if constexpr (kSoftcap) lse = LoadRows(kShared.lse, stage, i);
-      if constexpr (kRereadsBias) {
-        if (i % 2 == 0) BiasReader{base + kShared.score, WarpKey()}.Load(i / 2, bias);
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float x = s[4 * i + 2 * h];
-        float y = s[4 * i + 2 * h + 1];
-        float2 slope{1.0f, 1.0f};
-        if constexpr (kSoftcap) {
-          const int n = i % 2 * 4 + 2 * h;
-          slope = {options.Slope(p.common, x, lse.x, 8 * i, 8 * h, bias[n]),
-                   options.Slope(p.common, y, lse.y, 8 * i + 1, 8 * h, bias[n + 1])};
-          x = ptx::Exp2(x);
-          y = ptx::Exp2(y);
-        }
-        float2 factor{1 / kPScale, 1 / kPScale};
-        if constexpr (kSignedP) {
-          const float2 kept{options.Kept(x), options.Kept(y)};
-          const float scale_of_kept = p.common.keep_scale / kPScale;
-          x = fabsf(x);
-          y = fabsf(y);
-          factor = {kept.x * scale_of_kept, kept.y * scale_of_kept};
-          p_pairs[2 * i + h] = ptx::Pack<kDtype>(x * kept.x, y * kept.y);
-        } else {
-          p_pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
-        }
-        if constexpr (kDropout && !kSignedP) {
-          const unsigned keeps = options.Keeps(i, h);
-          p_pairs[2 * i + h] = shared::ApplyDropout<kDtype>(p_pairs[2 * i + h], keeps);
-          const float kept = p.common.keep_scale / kPScale;
-          factor = {shared::KeepFactor(keeps, 0) * kept, shared::KeepFactor(keeps, 1) * kept};
-        }
-        if constexpr (kSoftcap) {
-          x *= slope.x;
-          y *= slope.y;
-        }
-        const float ds_x = x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x);
-        const float ds_y = y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y);
-        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds_x, ds_y);
-      }
-    }
-  }
-
-  // Stores dS transposed, as [tile_q][tile_kv]: this warp's 16 keys of all queries.
-  __device__ __forceinline__ void StoreDs(int stage, const Fragments& pairs) const {
-    const int row = lane % 8;
-    const int matrix = lane / 8;
-    const unsigned to = base + kShared.ds +
-                        static_cast<unsigned>(stage * kDsBytes + warpgroup * kTileQ * 128 +
-                                              (8 * (matrix / 2) + row) * 128 +
-                                              ((2 * warp + matrix % 2) ^ row) * 16);
-#pragma unroll
-    for (int i = 0; i < kTileQ / 16; ++i) {
-      ptx::StoreMatrixTransposed(to + i * 16 * 128, pairs[4 * i], pairs[4 * i + 1],
-                                 pairs[4 * i + 2], pairs[4 * i + 3]);
-    }
-    ptx::FenceAsyncProxy();
-    __syncwarp();
-    Release(BackwardBarriers::kDsReady + stage);
   }
 
   // Hands this warp's 16 x 64 of dQ to DqAdder, in the layout of dq_accum.

@@ -127,11 +127,16 @@ struct KeyTile {
     const int last_key = min(last_query - band.low, seq.len_kv - 1);
     return last_key / kTileKv - j0 / kTileKv;
   }
-
- private:
+  // Whether no earlier tile of keys visits a tile of queries, from i0, that the block visits;
+  // without row_ranges.
+  __device__ __forceinline__ bool IsFirstVisitor(int i0) const {
+    return max(i0 - band.high, 0) / kTileKv == j0 / kTileKv;
+  }
   __device__ __forceinline__ static unsigned NumTiles(const Arguments& a) {
     return static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
   }
+
+ private:
   __device__ __forceinline__ KeyTile(const Arguments& a, const Sequence& block_seq, bool backwards,
                                      const BlockPlace& at, unsigned visits)
       : seq(block_seq),

@@ -1,5 +1,5 @@
-// Shared memory of sm90/backward.cu, and of options of sm90/backward_wide.cu too: offsets that host
-// and kernel compute alike.
+// Shared memory of sm90/backward.cu and sm90/backward_head.cu, and of options of
+// sm90/backward_wide.cu too: offsets that host and kernel compute alike.
 #pragma once
 #include "shared/operand.cuh"
 
@@ -22,6 +22,7 @@ struct BackwardShared {
   int dout = 0;    // [stages][tile_q][dim]
   int ds = 0;      // [stages][tile_q][tile_kv]
   int dq = 0;      // f32 [warpgroups][4 warps] pieces of 16 x 64 in dq_accum's layout
+  int o = 0;       // [tile_q][dim]; only of sm90/backward_head.cu
   int score = 0;   // [tile_q / 64] tiles of bias, then of the mask: score_tile.cuh
   int lse = 0;     // f32 [stages][tile_q], in units of log2
   int delta = 0;   // f32 [stages][tile_q]
@@ -76,6 +77,28 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, 
   s.barriers = s.ranges + (row_ranges ? kBackwardStages * tile_q * 8 : 0);
   s.visits = s.barriers + kBackwardBarrierBytes;
   s.bytes = s.visits;
+  return s;
+}
+
+// sm90/backward_head.cu: a block keeps dq, lse and delta of so many queries of a head, and computes
+// tiles of 64 queries and 128 keys of dim 64. One stage of dS; dq: f32 [rows / 16] pieces of 16 x 64;
+// lse, delta: f32 [rows].
+inline constexpr int kHeadRows = 512;
+inline constexpr int kHeadTileQ = 64;
+inline constexpr int kHeadDim = 64;
+constexpr BackwardShared BackwardHeadShared() {
+  constexpr int kTileBytes = kHeadTileQ * kHeadDim * kOperandBytes;
+  BackwardShared s;
+  s.v = kBackwardTileKv * kHeadDim * kOperandBytes;
+  s.q = 2 * s.v;
+  s.dout = s.q + kBackwardStages * kTileBytes;
+  s.ds = s.dout + kBackwardStages * kTileBytes;
+  s.o = s.ds + kHeadTileQ * kBackwardTileKv * kOperandBytes;
+  s.dq = s.o + kTileBytes;
+  s.lse = s.dq + kHeadRows * kHeadDim * 4;
+  s.delta = s.lse + kHeadRows * 4;
+  s.barriers = s.delta + kHeadRows * 4;
+  s.bytes = s.barriers + kBackwardBarrierBytes;
   return s;
 }
 

@@ -1,0 +1,57 @@
+// The backward on Hopper (sm_90a) of short rows: all gradients of a head by one block, in one launch,
+// by wgmma and TMA, with warp specialization.
+//
+// Where a head has at most 512 queries of dim 64, f32 dQ of all of them fits in shared memory. A
+// block visits the head's tiles of 128 keys one after the other, and for each the tiles of 64 queries
+// that see it. delta and lse are computed on the first visit of a tile of queries
+// (backward_head_producer.cuh), dq is written on the last (backward_head_consumer.cuh), so that no
+// kernel comes before or after. Sums have a fixed order.
+//
+// Grid: at most one block per (head, sequence); a block computes its head and every gridDim.x-th
+// after it. Config: backward_config.cuh. Shared memory: backward_shared.cuh.
+#include "config.cuh"
+#include "ptx/grid.cuh"
+#include "sm90/backward_head_consumer.cuh"
+#include "sm90/backward_head_producer.cuh"
+
+namespace {
+
+using namespace sm90;
+
+__device__ __forceinline__ void ComputeHeads(const BackwardParams& p, unsigned memory,
+                                             int warpgroup) {
+  const HeadBarriers barriers(memory);
+  const int last = static_cast<int>(KeyTile::NumTiles(p.common)) - 1;
+  int step = 0;
+  ForEachKeyTile(p.common, [&](const KeyTile& keys, int n, int tile) {
+    HeadConsumer consumer(p, keys, memory, warpgroup, n, tile);
+    step = consumer.Run(step);
+    if (keys.j0 / kTileKv == last) barriers.ArriveByWarp(HeadBarriers::kRowsFree);
+    BackwardEpilogue{consumer}.Run();
+  });
+  HeadConsumer::Drain(warpgroup, step);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
+    attn_backward_sm90(const __grid_constant__ sm90::BackwardParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const unsigned memory = ptx::SharedAddress(shared_memory);
+  if (threadIdx.x == 0) HeadBarriers(memory).Init();
+  __syncthreads();
+  ptx::WaitForPrimary();
+  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp >= 4) {
+    ptx::AcquireRegisters<kConsumerRegisters>();
+    ComputeHeads(p, memory, warp / 4 - 1);
+    return;
+  }
+  ptx::ReleaseRegisters<kProducerRegisters>();
+  if (warp == 0) {
+    if (threadIdx.x == 0) HeadLoader{p, memory, HeadBarriers(memory)}.Run();
+  } else if (warp <= kRowWarps) {
+    RowComputer{p, memory, HeadBarriers(memory), warp - 1}.Run();
+  }
+}

@@ -1,0 +1,99 @@
+// Barriers of sm90/backward_head.cu, and the order of its tiles of keys; see backward_barriers.cuh.
+#pragma once
+#include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward_config.cuh"
+#include "sm90/backward_keys.cuh"
+
+namespace sm90 {
+
+inline constexpr int kRowWarps = kTileQ / 32;  // compute delta: a lane a row
+inline constexpr int kQueryTiles = attn::device::sm90::kHeadRows / kTileQ;
+
+// The barrier of bar.sync by which a warp of a consumer warpgroup tells the same warp of the other
+// that it has added its dQ.
+inline constexpr int kDqAddedThreads = 64;
+__device__ __forceinline__ int DqAdded(int warpgroup, int warp) {
+  return 1 + 4 * warpgroup + warp;
+}
+
+struct HeadBarriers {
+  unsigned base;
+
+  enum {
+    kKReady,  // K, V, dS: of a consumer warpgroup each
+    kVReady = kKReady + kWarpgroups,
+    kKvFree = kVReady + kWarpgroups,
+    kDsReady = kKvFree + kWarpgroups,
+    kDsFree = kDsReady + kWarpgroups,
+    kQReady = kDsFree + kWarpgroups,
+    kQFree = kQReady + kStages,
+    kDoutReady = kQFree + kStages,
+    kDoutFree = kDoutReady + kStages,
+    kOReady = kDoutFree + kStages,
+    kOFree,
+    kRowsFree,   // lse and delta of a head
+    kRowsReady,  // of a tile of queries each
+    kCount = kRowsReady + kQueryTiles
+  };
+  static_assert(kCount * 8 <= attn::device::sm90::kBackwardBarrierBytes);
+
+  // `memory`: the block's shared memory.
+  __device__ __forceinline__ explicit HeadBarriers(unsigned memory)
+      : base(memory + kShared.barriers) {}
+
+  __device__ __forceinline__ unsigned At(int barrier) const {
+    return base + static_cast<unsigned>(8 * barrier);
+  }
+  __device__ __forceinline__ void Wait(int barrier, int phase) const {
+    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
+  }
+  // One lane arrives for the warp, behind the accesses of all its lanes.
+  __device__ __forceinline__ void ArriveByWarp(int barrier) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::BarrierArrive(At(barrier));
+  }
+
+  // By one thread; the block's barrier must follow.
+  __device__ __forceinline__ void Init() const {
+    for (int i = 0; i < kWarpgroups; ++i) {
+      ptx::BarrierInit(At(kKReady + i), 1);
+      ptx::BarrierInit(At(kVReady + i), 1);
+      ptx::BarrierInit(At(kKvFree + i), 4);
+      ptx::BarrierInit(At(kDsReady + i), 4);
+      ptx::BarrierInit(At(kDsFree + i), 4);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      ptx::BarrierInit(At(kQReady + i), 1);
+      ptx::BarrierInit(At(kQFree + i), 4 * kWarpgroups);
+      ptx::BarrierInit(At(kDoutReady + i), 1);
+      ptx::BarrierInit(At(kDoutFree + i), 4 * kWarpgroups + kRowWarps);
+    }
+    ptx::BarrierInit(At(kOReady), 1);
+    ptx::BarrierInit(At(kOFree), kRowWarps);
+    ptx::BarrierInit(At(kRowsFree), 4 * kWarpgroups);
+    for (int i = 0; i < kQueryTiles; ++i) ptx::BarrierInit(At(kRowsReady + i), 32 * kRowWarps);
+    ptx::BarrierInitFence();
+  }
+};
+
+// Calls visit(keys, n, tile) for the tiles of keys of the block's heads, in the order that all roles
+// share: the block's n-th head outside, and its tiles inside, `tile` of all heads.
+template <class Visit>
+__device__ __forceinline__ void ForEachKeyTile(const Arguments& a, const Visit& visit) {
+  const unsigned heads = static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch);
+  const unsigned tiles = KeyTile::NumTiles(a);
+  int tile = 0;
+  int n = 0;
+#pragma unroll 1
+  for (unsigned head = blockIdx.x; head < heads; head += gridDim.x, ++n) {
+#pragma unroll 1
+    for (unsigned of_head = 0; of_head < tiles; ++of_head, ++tile) {
+      const unsigned block = head * tiles + of_head;
+      visit(KeyTile(a, false, shared::SequenceOf(a, KeyTile::SequenceIdx(a, block)), 0, block), n,
+            tile);
+    }
+  }
+}
+
+}  // namespace sm90

@@ -1,0 +1,147 @@
+// A consumer warpgroup of sm90/backward_head.cu: 64 keys of a tile.
+//
+// A step issues S, dP | computes P, dS, stores dS | issues dV, dQ, dK | adds dQ under dK. A warpgroup
+// multiplies dS of its own keys with K, so it never waits for dS of the other; what runs on the
+// tensor cores then is the other's products. Both add to the same sums of dQ, each thread to the same
+// elements: the first warpgroup, then the second.
+#pragma once
+#include "ptx/memory.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/backward_epilogue.cuh"
+#include "sm90/backward_gradient.cuh"
+#include "sm90/backward_head_barriers.cuh"
+#include "sm90/backward_scores.cuh"
+
+namespace sm90 {
+
+struct HeadConsumer : KeyWarpgroup {
+  HeadBarriers barriers;
+  int head_idx;  // of the block's heads: 0, 1, ...
+  int tile;      // of the block's tiles of keys
+
+  __device__ __forceinline__ HeadConsumer(const BackwardParams& params, const KeyTile& key_tile,
+                                          unsigned memory, int group, int n, int tile_idx)
+      : KeyWarpgroup(params, key_tile, memory, group),
+        barriers(memory),
+        head_idx(n),
+        tile(tile_idx) {}
+
+  // Computes dk (before the scale) and dv (before the factor of its own), adds dq. Returns the step
+  // after the last.
+  __device__ __forceinline__ int Run(int first_step) {
+    barriers.Wait(HeadBarriers::kKReady + warpgroup, tile);
+    barriers.Wait(HeadBarriers::kVReady + warpgroup, tile);
+    const auto visit = [&](int step, int head, int i0) {
+      if (keys.IsFull(i0)) {
+        Step<false>(step, head, i0);
+      } else {
+        Step<true>(step, head, i0);
+      }
+    };
+    const int end = ForEachTile(p.common, keys, visit, first_step);
+    barriers.ArriveByWarp(HeadBarriers::kKvFree + warpgroup);
+    return end;
+  }
+  // After the last step, so that no barrier is left half full.
+  __device__ __forceinline__ static void Drain(int warpgroup, int num_steps) {
+    if (warpgroup == 0 && num_steps > 0) {
+      ptx::NamedBarrierWait(DqAdded(1, static_cast<int>(threadIdx.x) / 32 % 4), kDqAddedThreads);
+    }
+  }
+
+ private:
+  template <bool kPartial>
+  __device__ __forceinline__ void Step(int step, int head, int i0) {
+    const int stage = step % kStages;
+    const int phase = step / kStages;
+    const ptx::MatrixDescriptor q(base + kShared.q + static_cast<unsigned>(stage * kQBytes),
+                                  kTileQ * 128);
+    const ptx::MatrixDescriptor dout(base + kShared.dout + static_cast<unsigned>(stage * kQBytes),
+                                     kTileQ * 128);
+    Scores s;
+    Scores dp;
+    DqPart dq;
+    Fragments p_pairs;
+    Fragments ds_pairs;
+    ScoreOptions options;
+    options.Start(p.common, keys.seq, head, i0 + Query(), Key(0));
+    barriers.Wait(HeadBarriers::kQReady + stage, phase);
+    IssueScores(kShared.k, q, s);
+    barriers.Wait(HeadBarriers::kDoutReady + stage, phase);
+    IssueScores(kShared.v, dout, dp);
+    barriers.Wait(HeadBarriers::kRowsReady + i0 / kTileQ, head_idx);
+    ptx::WgmmaWait<1>();
+    ModifyScores(options, i0, s);
+    ComputeP<kPartial>(i0, i0, s);
+    options.GenerateBits(i0, keys.j0 + WarpKey(), s);
+    ptx::WgmmaWait<0>();
+    ComputeDs(options, i0, s, dp, p_pairs, ds_pairs);
+    barriers.Wait(HeadBarriers::kDsFree + warpgroup, step + 1);
+    StoreDs(0, ds_pairs);
+    barriers.ArriveByWarp(HeadBarriers::kDsReady + warpgroup);
+    IssueKeyGradient(p_pairs, dout, dv);
+    barriers.Wait(HeadBarriers::kDsReady + warpgroup, step);
+    IssueDq(dq);
+    ptx::WgmmaWait<1>();
+    barriers.ArriveByWarp(HeadBarriers::kDoutFree + stage);
+    IssueKeyGradient(ds_pairs, q, dk);
+    ptx::WgmmaWait<1>();
+    barriers.ArriveByWarp(HeadBarriers::kDsFree + warpgroup);
+    AddDq(step, head, i0, dq);
+    ptx::WgmmaWait<0>();
+    barriers.ArriveByWarp(HeadBarriers::kQFree + stage);
+  }
+
+  // dq = dS K of this warpgroup's keys
+  __device__ __forceinline__ void IssueDq(DqPart& dq) const {
+    const unsigned own = static_cast<unsigned>(warpgroup * 64 * 128);
+    const ptx::MatrixDescriptor ds(base + kShared.ds + own, kTileQ * 128);
+    const ptx::MatrixDescriptor k(base + kShared.k + own, kTileQ * 128);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int n = 0; n < 64 / 16; ++n) {
+      ptx::WgmmaShared<kDtype, 64, 0, 1>(dq, ds.At(n * 32), k.At(n * 16 * 128), n > 0);
+    }
+    ptx::WgmmaCommit();
+  }
+
+  // Adds this warp's 16 x 64 of dQ, in the layout of dq_accum; the first to come stores, the last
+  // writes dq. The other warpgroup adds before or after, also from step to step, which may be of the
+  // same tile of queries.
+  __device__ __forceinline__ void AddDq(int step, int head, int i0, DqPart& dq) const {
+    const unsigned at = base + kShared.dq +
+                        static_cast<unsigned>(i0 * kDim * 4 + warp * kDqPieceBytes + 16 * lane);
+    const bool is_first = warpgroup == 0;
+    if (!is_first || step > 0) {
+      ptx::NamedBarrierWait(DqAdded(1 - warpgroup, warp), kDqAddedThreads);
+    }
+    if (!is_first || !keys.IsFirstVisitor(i0)) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint4 sum = ptx::LoadShared128(at + i * 512);
+        dq[4 * i] += __uint_as_float(sum.x);
+        dq[4 * i + 1] += __uint_as_float(sum.y);
+        dq[4 * i + 2] += __uint_as_float(sum.z);
+        dq[4 * i + 3] += __uint_as_float(sum.w);
+      }
+    }
+    const bool is_last = !is_first && keys.NumLaterVisitors(p.common, i0) == 0;
+    if (!is_last) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        ptx::StoreShared128(at + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+      }
+    }
+    ptx::NamedBarrierArrive(DqAdded(warpgroup, warp), kDqAddedThreads);
+    if (is_last) WriteDq(head, i0, dq);
+  }
+  __device__ __forceinline__ void WriteDq(int head, int i0, const DqPart& dq) const {
+    const Arguments& a = p.common;
+    const GradientRows rows{a,       a.dq,  keys.seq.idx, head, keys.seq.first_q, keys.seq.rows_q,
+                            a.scale, a.dim_qk};
+    rows.Write(i0 + 16 * warp + lane / 4, dq);
+  }
+};
+
+}  // namespace sm90
