@@ -97,10 +97,15 @@ abi::Result cuDeviceGetName(char* name, int, abi::Device) {
   std::strcpy(name, ATTN_FAKE_NAME);
   return 0;
 }
+// Few multiprocessors let a small case fill them.
+int num_sms() {
+  const char* asked = std::getenv("ATTN_FAKE_SMS");
+  return asked != nullptr ? std::atoi(asked) : 132;
+}
 abi::Result cuDeviceGetAttribute(int* value, int attribute, abi::Device) {
   FAIL_IF_ASKED();
   switch (attribute) {
-    case abi::kMultiprocessorCount: *value = 132; return 0;
+    case abi::kMultiprocessorCount: *value = num_sms(); return 0;
     case abi::kL2CacheSize: *value = 50 << 20; return 0;
     case abi::kMaxThreadsPerMultiprocessor: *value = 2048; return 0;
     case abi::kComputeCapabilityMajor: *value = state.major; return 0;

@@ -215,6 +215,25 @@ TEST_F(CudaSm90Call, GivesTheBackwardItsParameters) {
   EXPECT_NE(p.common.dq_accum.base, nullptr);
 }
 
+TEST_F(CudaSm90Call, GivesTheBackwardOfShortRowsItsParameters) {
+  Arguments& a = arguments;
+  for (TensorView* view : {&a.q, &a.o, &a.dout, &a.dq}) *view = make(DType::bf16, {33, 304, 4, 64});
+  for (TensorView* view : {&a.k, &a.v, &a.dk, &a.dv}) *view = make(DType::bf16, {33, 160, 4, 64});
+  a.lse = make(DType::f32, {33, 4, 304});
+  const Seen seen = launched(describe(a), workspace, Pass::backward);
+  ASSERT_EQ(seen.entries, (Entries{"attn_backward_sm90"}));
+  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{132}));
+  const BackwardParams& p = seen.backward;
+  EXPECT_EQ(p.o.words[0], address(a.o));
+  for (const auto* map : {&p.q, &p.dout, &p.o}) EXPECT_EQ(dims(*map), (Dims{64, 304, 4, 33}));
+  for (const auto* map : {&p.k, &p.v}) EXPECT_EQ(dims(*map), (Dims{64, 160, 4, 33}));
+  for (const auto* map : {&p.q, &p.k, &p.v, &p.dout, &p.o}) {
+    EXPECT_EQ(box(*map), (Box{64, 64, 1, 1}));
+  }
+  EXPECT_EQ(p.common.dq.base, a.dq.data);
+  EXPECT_EQ(p.common.lse_delta.base, nullptr);
+}
+
 TEST_F(CudaSm90Call, MapsTheGradientOfABiasThatIsNoSum) {
   Arguments& a = arguments;
   a.dout = make(DType::bf16, {2, 304, 4, 64});

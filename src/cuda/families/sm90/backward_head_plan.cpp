@@ -36,9 +36,8 @@ bool pays_to_own_heads(const Problem& p, const DeviceFacts& facts) {
 
 void add_head_backward(const Problem& p, const DeviceFacts& facts, CudaPlan& plan) {
   constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
-  KernelSpec& kernel =
-      plan.add("sm90/backward_head.cu", kBackwardEntry, kThreads,
-               std::min<std::int64_t>(p.heads_q * p.batch, facts.num_sms));
+  KernelSpec& kernel = plan.add("sm90/backward_head.cu", kBackwardEntry, kThreads,
+                                std::min<std::int64_t>(p.heads_q * p.batch, facts.num_sms));
   kernel.shared_bytes = static_cast<unsigned>(device::sm90::BackwardHeadShared().bytes);
   kernel.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", device::sm90::kHeadDim)

@@ -10,8 +10,8 @@ namespace attn::cuda::sm90 {
 // Rows of k and v in the boxes of their tensor maps.
 inline constexpr int kHeadKeyRows = 64;
 
-// Whether the kernel takes the problem, which backward_refusal() does not refuse, and is faster than
-// sm90/backward.cu with the kernels around it.
+// Whether the kernel takes the problem, which backward_refusal() does not refuse, and is faster
+// than sm90/backward.cu with the kernels around it.
 bool pays_to_own_heads(const Problem& problem, const DeviceFacts& facts);
 // Adds the kernel, the only one of the plan.
 void add_head_backward(const Problem& problem, const DeviceFacts& facts, CudaPlan& plan);

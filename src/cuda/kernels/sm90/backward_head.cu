@@ -1,9 +1,9 @@
-// The backward on Hopper (sm_90a) of short rows: all gradients of a head by one block, in one launch,
-// by wgmma and TMA, with warp specialization.
+// The backward on Hopper (sm_90a) of short rows: all gradients of a head by one block, in one
+// launch, by wgmma and TMA, with warp specialization.
 //
 // Where a head has at most 512 queries of dim 64, f32 dQ of all of them fits in shared memory. A
-// block visits the head's tiles of 128 keys one after the other, and for each the tiles of 64 queries
-// that see it. delta and lse are computed on the first visit of a tile of queries
+// block visits the head's tiles of 128 keys one after the other, and for each the tiles of 64
+// queries that see it. delta and lse are computed on the first visit of a tile of queries
 // (backward_head_producer.cuh), dq is written on the last (backward_head_consumer.cuh), so that no
 // kernel comes before or after. Sums have a fixed order.
 //

@@ -77,8 +77,8 @@ struct HeadBarriers {
   }
 };
 
-// Calls visit(keys, n, tile) for the tiles of keys of the block's heads, in the order that all roles
-// share: the block's n-th head outside, and its tiles inside, `tile` of all heads.
+// Calls visit(keys, n, tile) for the tiles of keys of the block's heads, in the order that all
+// roles share: the block's n-th head outside, and its tiles inside, `tile` of all heads.
 template <class Visit>
 __device__ __forceinline__ void ForEachKeyTile(const Arguments& a, const Visit& visit) {
   const unsigned heads = static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch);

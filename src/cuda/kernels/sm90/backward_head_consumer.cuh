@@ -1,9 +1,9 @@
 // A consumer warpgroup of sm90/backward_head.cu: 64 keys of a tile.
 //
-// A step issues S, dP | computes P, dS, stores dS | issues dV, dQ, dK | adds dQ under dK. A warpgroup
-// multiplies dS of its own keys with K, so it never waits for dS of the other; what runs on the
-// tensor cores then is the other's products. Both add to the same sums of dQ, each thread to the same
-// elements: the first warpgroup, then the second.
+// A step issues S, dP | computes P, dS, stores dS | issues dV, dQ, dK | adds dQ under dK. A
+// warpgroup multiplies dS of its own keys with K, so it never waits for dS of the other; what runs
+// on the tensor cores then is the other's products. Both add to the same sums of dQ, each thread to
+// the same elements: the first warpgroup, then the second.
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/warpgroup.cuh"
@@ -107,11 +107,11 @@ struct HeadConsumer : KeyWarpgroup {
   }
 
   // Adds this warp's 16 x 64 of dQ, in the layout of dq_accum; the first to come stores, the last
-  // writes dq. The other warpgroup adds before or after, also from step to step, which may be of the
-  // same tile of queries.
+  // writes dq. The other warpgroup adds before or after, also from step to step, which may be of
+  // the same tile of queries.
   __device__ __forceinline__ void AddDq(int step, int head, int i0, DqPart& dq) const {
-    const unsigned at = base + kShared.dq +
-                        static_cast<unsigned>(i0 * kDim * 4 + warp * kDqPieceBytes + 16 * lane);
+    const unsigned at =
+        base + kShared.dq + static_cast<unsigned>(i0 * kDim * 4 + warp * kDqPieceBytes + 16 * lane);
     const bool is_first = warpgroup == 0;
     if (!is_first || step > 0) {
       ptx::NamedBarrierWait(DqAdded(1 - warpgroup, warp), kDqAddedThreads);
@@ -138,7 +138,7 @@ struct HeadConsumer : KeyWarpgroup {
   }
   __device__ __forceinline__ void WriteDq(int head, int i0, const DqPart& dq) const {
     const Arguments& a = p.common;
-    const GradientRows rows{a,       a.dq,  keys.seq.idx, head, keys.seq.first_q, keys.seq.rows_q,
+    const GradientRows rows{a,       a.dq,    keys.seq.idx, head, keys.seq.first_q, keys.seq.rows_q,
                             a.scale, a.dim_qk};
     rows.Write(i0 + 16 * warp + lane / 4, dq);
   }

@@ -28,8 +28,8 @@ struct HeadLoader {
             LoadQueries(keys, at, head, i0);
             if (p.common.delta.base == nullptr && keys.IsFirstVisitor(i0)) {
               barriers.Wait(HeadBarriers::kOFree, num_o + 1);
-              TileLoads{p, keys, base}.Queries<kDim>(
-                  &p.o, kShared.o, barriers.At(HeadBarriers::kOReady), head, i0);
+              TileLoads{p, keys, base}.Queries<kDim>(&p.o, kShared.o,
+                                                     barriers.At(HeadBarriers::kOReady), head, i0);
               ++num_o;
             }
             if (at == first) LoadKeys(keys, tile);
@@ -68,10 +68,10 @@ struct HeadLoader {
   }
 };
 
-// A warp of 32 rows of each tile of queries. They are computed for the first tile of keys that visits
-// them, and stay in shared memory for the others. Rows past the length get {inf, 0}, so that their P
-// and dS are 0, and rows that see no key too. The scale of P is folded in: lse - kPShift makes P
-// larger, and delta / kPScale is for dS.
+// A warp of 32 rows of each tile of queries. They are computed for the first tile of keys that
+// visits them, and stay in shared memory for the others. Rows past the length get {inf, 0}, so that
+// their P and dS are 0, and rows that see no key too. The scale of P is folded in: lse - kPShift
+// makes P larger, and delta / kPScale is for dS.
 struct RowComputer {
   const BackwardParams& p;
   unsigned base;  // shared memory

@@ -1,4 +1,5 @@
-// Parameters of sm90/backward.cu, backward_head.cu and backward_wide.cu: filled by the host, read by device code. Plain types only.
+// Parameters of sm90/backward.cu, backward_head.cu and backward_wide.cu: filled by the host, read
+// by device code. Plain types only.
 #pragma once
 #include "shared/arguments.cuh"
 #include "sm90/tensor_map.cuh"

@@ -78,8 +78,8 @@ struct KeyWarpgroup {
   __device__ __forceinline__ int WarpKey() const { return 64 * warpgroup + 16 * warp; }
   // f32 of queries 8 i + Query() and the next one, of lse or delta.
   __device__ __forceinline__ float2 LoadRows(int rows_at, int first, int i) const {
-    const uint2 pair = ptx::LoadShared64(
-        base + static_cast<unsigned>(rows_at + 4 * (first + 8 * i + Query())));
+    const uint2 pair =
+        ptx::LoadShared64(base + static_cast<unsigned>(rows_at + 4 * (first + 8 * i + Query())));
     return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
   }
 
