@@ -1,7 +1,7 @@
 // A consumer warpgroup of sm90/backward.cu: 64 keys.
 //
-// Of S, dP, P and dS only dS passes through shared memory, for dQ: each warpgroup computes a part
-// of dQ over all of the block's keys.
+// Only dS passes through shared memory, for dQ: each warpgroup computes a part of dQ over all of
+// the block's keys. P and dS are register operands of dV and dK.
 //
 // A step issues S, dP | computes P, dS | issues dV, then, once both warpgroups have stored dS, dQ
 // and dK | stages dQ under dK. Other orders were slower: docs/kernels/sm90_backward.md.

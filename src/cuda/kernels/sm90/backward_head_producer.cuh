@@ -113,7 +113,7 @@ struct RowComputer {
   }
 
  private:
-  // Of a tile.
+  // This lane's row of a tile.
   __device__ __forceinline__ int Row() const {
     return 32 * warp + static_cast<int>(threadIdx.x) % 32;
   }
@@ -134,7 +134,8 @@ struct RowComputer {
     if (lse == -shared::kInfinity) return {shared::kInfinity, 0.0f};
     return {lse * shared::kLog2E, delta};
   }
-  // Of this lane's row of dO and O. Swizzled rows of 8 lanes lie in different banks.
+  // The dot product of this lane's rows of dO and O. Swizzled rows of 8 lanes lie in different
+  // banks.
   __device__ __forceinline__ float Dot(int stage) const {
     const unsigned at = static_cast<unsigned>(Row() * 128);
     float dot = 0.0f;

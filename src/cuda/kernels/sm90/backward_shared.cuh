@@ -80,9 +80,9 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, 
   return s;
 }
 
-// sm90/backward_head.cu: a block keeps dq, lse and delta of so many queries of a head, and computes
-// tiles of 64 queries and 128 keys of dim 64. One stage of dS; dq: f32 [rows / 16] pieces of 16 x
-// 64; lse, delta: f32 [rows].
+// sm90/backward_head.cu: a block keeps dq, lse and delta of up to kHeadRows queries of a head, and
+// visits tiles of 64 queries and 128 keys. It has one stage of dS; dq: f32 [rows / 16] pieces of
+// 16 x 64; lse, delta: f32 [rows].
 inline constexpr int kHeadRows = 512;
 inline constexpr int kHeadTileQ = 64;
 inline constexpr int kHeadDim = 64;
