@@ -449,8 +449,7 @@ def run(attn: Path, case: str, seed: int) -> bool:
     """One case. What it printed is shown when it failed."""
     command = [HERE / "run.sh", attn, "check", "--device", "cuda", "--case", case]
     environment = os.environ | {"ATTN_EMULATOR_SEED": str(seed), "ATTN_EMULATOR_VERBOSE": "1"}
-    owned_heads = "name=owned_heads " in case
-    if owned_heads:
+    if owned_heads := "name=owned_heads " in case:
         environment["ATTN_FAKE_SMS"] = "2"
     try:
         done = subprocess.run(
