@@ -24,7 +24,7 @@ TEST(CudaSm90HeadPlan, BackwardsOfShortRows) {
   for (const std::string& problem :
        {rows, rows + "causal", rows + "causal deterministic", rows + "window_left=60",
         rows + "sink", rows + "dropout", rows + "softcap alibi", rows + "delta",
-        rows + "accumulate", heads + "len_q=1 len_kv=512 causal",
+        heads + "len_q=1 len_kv=512 causal",
         heads + "len_q=130 len_kv=200 dim_qk=24 dim_vo=40"}) {
     const CudaPlan made = plan(problem);
     EXPECT_EQ(made.num_kernels, 1u) << problem;
@@ -32,7 +32,6 @@ TEST(CudaSm90HeadPlan, BackwardsOfShortRows) {
     const KernelSpec& spec = made.kernels[made.main];
     EXPECT_STREQ(spec.config.source(), "sm90/backward_head.cu") << problem;
     EXPECT_STREQ(spec.entry, sm90::kBackwardEntry);
-    EXPECT_EQ(spec.config.get("owns_head"), 1);
     EXPECT_EQ(spec.config.get("tile_q"), 64);
     EXPECT_EQ(spec.threads, 384u);
     EXPECT_EQ(spec.shared_bytes, 225536u);
@@ -42,13 +41,12 @@ TEST(CudaSm90HeadPlan, BackwardsOfShortRows) {
   for (const std::string& problem :
        {heads + "len_q=513 len_kv=512", heads + "len_q=512 len_kv=513", rows + "dim_qk=72",
         rows + "dim_vo=128", rows + "lengths_q", rows + "kv_begin", rows + "mask=qk",
-        rows + "bias=hqk", rows + "sink dsink", heads + "len_q=512 len_kv=500 causal",
+        rows + "bias=hqk", rows + "sink dsink", rows + "accumulate", heads + "len_q=512 len_kv=500 causal",
         std::string("dtype=bf16 batch=32 heads_q=32 heads_kv=8 len_q=512 len_kv=512"),
         std::string("dtype=bf16 heads_q=90 heads_kv=90 len_q=512 len_kv=512"),
         std::string("dtype=bf16 heads_q=140 heads_kv=140 len_q=512 len_kv=512")}) {
     const CudaPlan made = plan(problem);
     EXPECT_STREQ(made.kernels[made.main].config.source(), "sm90/backward.cu") << problem;
-    EXPECT_EQ(made.kernels[made.main].config.get("owns_head"), 0) << problem;
   }
   Problem only_keys = parse_problem(rows);
   only_keys.dq = false;

@@ -20,6 +20,8 @@ bool takes(const Problem& p) {
   if (std::max(p.dim_qk, p.dim_vo) > device::sm90::kHeadDim) return false;
   if (p.len_q > device::sm90::kHeadRows || p.len_kv > kMaxKeys) return false;
   if (p.heads_q != p.heads_kv || !p.dq || p.dsink || p.dbias) return false;
+  // 512 keys: 1349 us, with f32 sums in global memory 964 (H200, 16384 tokens, 32 heads).
+  if (p.accumulate) return false;
   if (p.bias.given || p.mask.given || has_lengths(p) || has_row_ranges(p)) return false;
   return every_row_sees_a_key(p);
 }
@@ -36,7 +38,7 @@ bool pays_to_own_heads(const Problem& p, const DeviceFacts& facts) {
 
 void add_head_backward(const Problem& p, const DeviceFacts& facts, CudaPlan& plan) {
   constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
-  KernelSpec& kernel = plan.add("sm90/backward_head.cu", kBackwardEntry, kThreads,
+  KernelSpec& kernel = plan.add(kHeadBackwardSource, kBackwardEntry, kThreads,
                                 std::min<std::int64_t>(p.heads_q * p.batch, facts.num_sms));
   kernel.shared_bytes = static_cast<unsigned>(device::sm90::BackwardHeadShared().bytes);
   kernel.config.set("dtype", static_cast<int>(p.dtype))
@@ -46,7 +48,6 @@ void add_head_backward(const Problem& p, const DeviceFacts& facts, CudaPlan& pla
       .set("blocks", 1)
       .set("lengths", false)
       .set("persistent", false)
-      .set("owns_head", true)
       .set("dbias", 0);
   set_options(kernel.config, p);
 }

@@ -7,6 +7,8 @@
 
 namespace attn::cuda::sm90 {
 
+inline constexpr char kHeadBackwardSource[] = "sm90/backward_head.cu";
+
 // Rows of k and v in the boxes of their tensor maps.
 inline constexpr int kHeadKeyRows = 64;
 

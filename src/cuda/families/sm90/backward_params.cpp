@@ -24,7 +24,7 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
       *std::construct_at(reinterpret_cast<BackwardParams*>(memory.bytes.data()));
   const Config& config = plan.kernels[plan.main].config;
   const auto q_rows = static_cast<std::uint32_t>(*config.get("tile_q"));
-  const bool owns_head = config.get("owns_head") == 1;
+  const bool owns_head = std::string_view(config.source()) == kHeadBackwardSource;
   const auto kv_rows =
       static_cast<std::uint32_t>(owns_head ? kHeadKeyRows : *config.get("tile_kv"));
   MapEncoder maps(from.driver);

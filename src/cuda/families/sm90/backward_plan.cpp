@@ -180,7 +180,6 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, int 
       // Ranges alone would spill 16 bytes at dim 64.
       .set("lengths", has_lengths(p) || has_row_ranges(p))
       .set("persistent", blocks > 0)
-      .set("owns_head", false)
       .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias));
   set_options(main.config, p);
 }

@@ -92,7 +92,6 @@ void add_wide_backward(const Problem& p, CudaPlan& plan) {
       .set("split", split)
       .set("blocks", 1)
       .set("deterministic", p.dq && p.deterministic)
-      .set("owns_head", false)
       .set("lengths", has_lengths(p));
   set_options(kernel.config, p);
 }

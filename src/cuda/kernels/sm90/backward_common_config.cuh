@@ -2,7 +2,6 @@
 //   dtype; dim; tile_q; tile_kv; left_bound (rows begin at keys of their own);
 //   lengths     sequences have lengths of their own: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
-//   owns_head   a block computes all gradients of a head: sm90/backward_head.cu
 //   softcap, alibi, dropout, bias_type, mask, shared_entries
 //   bias_row, mask_row  it broadcasts queries
 //   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
@@ -32,7 +31,9 @@ inline constexpr attn::device::sm90::ScoreTiles kTilesOfScores = attn::device::s
 inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
-inline constexpr bool kOwnsHead = config::owns_head != 0;
+// A block computes all gradients of a head: sm90/backward_head.cu, whose tiles no other has.
+inline constexpr bool kOwnsHead =
+    kTileQ == attn::device::sm90::kHeadTileQ && kDim == attn::device::sm90::kHeadDim;
 // Few key tiles begin at different query tiles (backward_keys.cuh). Options have no registers left
 // for the tile to begin at: with it, their loops spill at dim 64.
 inline constexpr bool kBeginsApart = !kOwnsHead && !kRowRanges && !kLengths && !kScoreTiles &&

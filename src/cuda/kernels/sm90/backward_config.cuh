@@ -30,9 +30,7 @@ inline constexpr int kDqRows = kTileQ == 128 ? 64 : 0;     // between the warpgr
 inline constexpr int kDqColumns = kTileQ == 128 ? 0 : 64;  // likewise
 inline constexpr int kDqPieceBytes = 16 * 64 * 4;          // of a warp
 static_assert(kOwnsHead || (kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
-static_assert(!kOwnsHead ||
-              (kTileQ == attn::device::sm90::kHeadTileQ && kDim == attn::device::sm90::kHeadDim &&
-               !kLengths && !kRowRanges && !kScoreTiles && !kStoresDbias));
+static_assert(!kOwnsHead || (!kLengths && !kRowRanges && !kScoreTiles && !kStoresDbias));
 
 using Scores = float[kTileQ / 2];  // of a thread: 64 keys x tile_q; see ptx/wgmma.cuh
 

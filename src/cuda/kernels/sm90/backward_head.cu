@@ -26,10 +26,9 @@ __device__ __forceinline__ void ComputeHeads(const BackwardParams& p, unsigned m
   ForEachKeyTile(p.common, [&](const KeyTile& keys, int n, int tile) {
     HeadConsumer consumer(p, keys, memory, warpgroup, n, tile);
     step = consumer.Run(step);
-    if (keys.j0 / kTileKv == last) barriers.ArriveByWarp(HeadBarriers::kRowsFree);
+    if (keys.j0 / kTileKv == last) ptx::BarrierArrive(barriers.At(HeadBarriers::kRowsFree));
     BackwardEpilogue{consumer}.Run();
   });
-  HeadConsumer::Drain(warpgroup, step);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Barriers of sm90/backward_head.cu, and the order of its tiles of keys; see backward_barriers.cuh.
 #pragma once
 #include "ptx/mbarrier.cuh"
-#include "ptx/warpgroup.cuh"
 #include "sm90/backward_config.cuh"
 #include "sm90/backward_keys.cuh"
 
@@ -10,20 +9,12 @@ namespace sm90 {
 inline constexpr int kRowWarps = kTileQ / 32;  // compute delta: a lane a row
 inline constexpr int kQueryTiles = attn::device::sm90::kHeadRows / kTileQ;
 
-// The barrier of bar.sync by which a warp of a consumer warpgroup tells the same warp of the other
-// that it has added its dQ.
-inline constexpr int kDqAddedThreads = 64;
-__device__ __forceinline__ int DqAdded(int warpgroup, int warp) {
-  return 1 + 4 * warpgroup + warp;
-}
-
 struct HeadBarriers {
   unsigned base;
 
   enum {
-    kKReady,  // K, V, dS: of a consumer warpgroup each
-    kVReady = kKReady + kWarpgroups,
-    kKvFree = kVReady + kWarpgroups,
+    kKvReady,  // K and V, dS: of a consumer warpgroup each
+    kKvFree = kKvReady + kWarpgroups,
     kDsReady = kKvFree + kWarpgroups,
     kDsFree = kDsReady + kWarpgroups,
     kQReady = kDsFree + kWarpgroups,
@@ -34,7 +25,8 @@ struct HeadBarriers {
     kOFree,
     kRowsFree,   // lse and delta of a head
     kRowsReady,  // of a tile of queries each
-    kCount = kRowsReady + kQueryTiles
+    kDqAdded = kRowsReady + kQueryTiles,  // per warp: by the first warpgroup, by the second, ...
+    kCount = kDqAdded + 4
   };
   static_assert(kCount * 8 <= attn::device::sm90::kBackwardBarrierBytes);
 
@@ -57,8 +49,7 @@ struct HeadBarriers {
   // By one thread; the block's barrier must follow.
   __device__ __forceinline__ void Init() const {
     for (int i = 0; i < kWarpgroups; ++i) {
-      ptx::BarrierInit(At(kKReady + i), 1);
-      ptx::BarrierInit(At(kVReady + i), 1);
+      ptx::BarrierInit(At(kKvReady + i), 1);
       ptx::BarrierInit(At(kKvFree + i), 4);
       ptx::BarrierInit(At(kDsReady + i), 4);
       ptx::BarrierInit(At(kDsFree + i), 4);
@@ -71,8 +62,9 @@ struct HeadBarriers {
     }
     ptx::BarrierInit(At(kOReady), 1);
     ptx::BarrierInit(At(kOFree), kRowWarps);
-    ptx::BarrierInit(At(kRowsFree), 4 * kWarpgroups);
+    ptx::BarrierInit(At(kRowsFree), 128 * kWarpgroups);
     for (int i = 0; i < kQueryTiles; ++i) ptx::BarrierInit(At(kRowsReady + i), 32 * kRowWarps);
+    for (int i = 0; i < 4; ++i) ptx::BarrierInit(At(kDqAdded + i), 32);
     ptx::BarrierInitFence();
   }
 };

@@ -30,8 +30,7 @@ struct HeadConsumer : KeyWarpgroup {
   // Computes dk (before the scale) and dv (before the factor of its own), adds dq. Returns the step
   // after the last.
   __device__ __forceinline__ int Run(int first_step) {
-    barriers.Wait(HeadBarriers::kKReady + warpgroup, tile);
-    barriers.Wait(HeadBarriers::kVReady + warpgroup, tile);
+    barriers.Wait(HeadBarriers::kKvReady + warpgroup, tile);
     const auto visit = [&](int step, int head, int i0) {
       if (keys.IsFull(i0)) {
         Step<false>(step, head, i0);
@@ -42,12 +41,6 @@ struct HeadConsumer : KeyWarpgroup {
     const int end = ForEachTile(p.common, keys, visit, first_step);
     barriers.ArriveByWarp(HeadBarriers::kKvFree + warpgroup);
     return end;
-  }
-  // After the last step, so that no barrier is left half full.
-  __device__ __forceinline__ static void Drain(int warpgroup, int num_steps) {
-    if (warpgroup == 0 && num_steps > 0) {
-      ptx::NamedBarrierWait(DqAdded(1, static_cast<int>(threadIdx.x) / 32 % 4), kDqAddedThreads);
-    }
   }
 
  private:
@@ -88,7 +81,7 @@ struct HeadConsumer : KeyWarpgroup {
     IssueKeyGradient(ds_pairs, q, dk);
     ptx::WgmmaWait<1>();
     barriers.ArriveByWarp(HeadBarriers::kDsFree + warpgroup);
-    AddDq(step, head, i0, dq);
+    AddDq(head, i0, dq);
     ptx::WgmmaWait<0>();
     barriers.ArriveByWarp(HeadBarriers::kQFree + stage);
   }
@@ -107,15 +100,13 @@ struct HeadConsumer : KeyWarpgroup {
   }
 
   // Adds this warp's 16 x 64 of dQ, in the layout of dq_accum; the first to come stores, the last
-  // writes dq. The other warpgroup adds before or after, also from step to step, which may be of
-  // the same tile of queries.
-  __device__ __forceinline__ void AddDq(int step, int head, int i0, DqPart& dq) const {
+  // writes dq. The warpgroups take turns, also from step to step, which may be of the same tile of
+  // queries: a phase of the barrier is a turn, even ones are the first warpgroup's.
+  __device__ __forceinline__ void AddDq(int head, int i0, DqPart& dq) const {
     const unsigned at =
         base + kShared.dq + static_cast<unsigned>(i0 * kDim * 4 + warp * kDqPieceBytes + 16 * lane);
     const bool is_first = warpgroup == 0;
-    if (!is_first || step > 0) {
-      ptx::NamedBarrierWait(DqAdded(1 - warpgroup, warp), kDqAddedThreads);
-    }
+    barriers.Wait(HeadBarriers::kDqAdded + warp, 1 - warpgroup);
     if (!is_first || !keys.IsFirstVisitor(i0)) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -133,7 +124,8 @@ struct HeadConsumer : KeyWarpgroup {
         ptx::StoreShared128(at + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
       }
     }
-    ptx::NamedBarrierArrive(DqAdded(warpgroup, warp), kDqAddedThreads);
+    // Each lane, behind its own accesses.
+    ptx::BarrierArrive(barriers.At(HeadBarriers::kDqAdded + warp));
     if (is_last) WriteDq(head, i0, dq);
   }
   __device__ __forceinline__ void WriteDq(int head, int i0, const DqPart& dq) const {

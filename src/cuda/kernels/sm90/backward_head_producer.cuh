@@ -57,13 +57,14 @@ struct HeadLoader {
 #pragma unroll 1
     for (int w = 0; w < kWarpgroups; ++w) {
       barriers.Wait(HeadBarriers::kKvFree + w, tile + 1);
-      const auto load = [&](const void* map, int to, int ready) {
-        ptx::BarrierExpect(barriers.At(ready + w), kBytes);
-        ptx::TmaLoad(base + static_cast<unsigned>(to + w * kBytes), map, barriers.At(ready + w), 0,
-                     keys.j0 + 64 * w, keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
+      const unsigned ready = barriers.At(HeadBarriers::kKvReady + w);
+      ptx::BarrierExpect(ready, 2 * kBytes);
+      const auto load = [&](const void* map, int to) {
+        ptx::TmaLoad(base + static_cast<unsigned>(to + w * kBytes), map, ready, 0, keys.j0 + 64 * w,
+                     keys.head_kv, keys.seq.idx, ptx::kEvictFirst);
       };
-      load(&p.k, kShared.k, HeadBarriers::kKReady);
-      load(&p.v, kShared.v, HeadBarriers::kVReady);
+      load(&p.k, kShared.k);
+      load(&p.v, kShared.v);
     }
   }
 };
