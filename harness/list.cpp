@@ -184,10 +184,45 @@ class List {
     }
   }
 
+  // Short rows of as many heads as a large GPU has multiprocessors, and of twice as many: kernels
+  // whose blocks compute all gradients of a head are for these.
+  void short_rows() {
+    struct Rows {
+      std::int64_t batch, len_q, len_kv, dim;
+      void (*set)(Case&);
+    };
+    constexpr std::array<Rows, 6> kRows{{
+        {9, 70, 140, 32, [](Case&) {}},
+        {18, 70, 140, 16, [](Case& c) { c.problem.causal = c.problem.dlse = true; }},
+        {9, 140, 100, 24, [](Case& c) { c.problem.deterministic = c.problem.sink = true; }},
+        {18, 100, 150, 16,
+         [](Case& c) { c.problem.window_left = 40, c.problem.window_right = 10; }},
+        {9, 65, 129, 64, [](Case& c) { c.problem.dropout = true, c.dropout_p = 0.25; }},
+        {9, 100, 150, 16,
+         [](Case& c) { c.problem.softcap = c.problem.alibi = true, c.softcap = 2; }},
+    }};
+    for (std::size_t n = 0; n < kRows.size(); ++n) {
+      const Rows& rows = kRows[n];
+      for (std::size_t type = 0; type < kTypes.size(); ++type) {
+        if (!every_type_ && type != 1 + n % 2) continue;
+        Case c = plain(Pass::backward, kTypes[type], hash(17, 0, n) >> 40);
+        c.name = "short_rows";
+        Problem& p = c.problem;
+        p.batch = rows.batch;
+        p.heads_q = p.heads_kv = 12;
+        p.len_q = rows.len_q;
+        p.len_kv = rows.len_kv;
+        p.dim_qk = p.dim_vo = rows.dim;
+        rows.set(c);
+        if (settle(c)) cases.push_back(c);
+      }
+    }
+  }
+
   // One size is 0, but the bias and its gradient have elements: one per pair, and one per key.
   void nothing(Pass pass) {
     for (const DType dtype : kAllTypes) {
-      for (std::int64_t Problem::* const size :
+      for (std::int64_t Problem::*const size :
            {&Problem::batch, &Problem::len_q, &Problem::len_kv}) {
         for (const bool of_pairs : {true, false}) {
           Case c = plain(pass, dtype, seed_of("nothing"));
@@ -258,6 +293,7 @@ std::vector<Case> case_list(const Filter& filter) {
       list.nothing(pass);
       list.planted(pass);
     }
+    if (pass == Pass::backward) list.short_rows();
     if (pass == Pass::forward) list.sink_plus_inf();
   }
   std::vector<Case> wanted;

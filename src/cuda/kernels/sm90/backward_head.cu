@@ -11,6 +11,7 @@
 // after it. Config: backward_config.cuh. Shared memory: backward_shared.cuh.
 #include "config.cuh"
 #include "ptx/grid.cuh"
+#include "ptx/warpgroup.cuh"
 #include "sm90/backward_head_consumer.cuh"
 #include "sm90/backward_head_producer.cuh"
 

@@ -23,8 +23,8 @@ struct HeadBarriers {
     kDoutFree = kDoutReady + kStages,
     kOReady = kDoutFree + kStages,
     kOFree,
-    kRowsFree,   // lse and delta of a head
-    kRowsReady,  // of a tile of queries each
+    kRowsFree,                            // lse and delta of a head
+    kRowsReady,                           // of a tile of queries each
     kDqAdded = kRowsReady + kQueryTiles,  // per warp: by the first warpgroup, by the second, ...
     kCount = kDqAdded + 4
   };

@@ -6,7 +6,6 @@
 // the same elements: the first warpgroup, then the second.
 #pragma once
 #include "ptx/memory.cuh"
-#include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/backward_epilogue.cuh"
 #include "sm90/backward_gradient.cuh"
