@@ -14,7 +14,6 @@ BACKWARD = (
         " window_right=150",
     ),
     ("", "heads_q=2 heads_kv=2 len_q=200 len_kv=260 dim_qk=64 dim_vo=64 causal delta"),
-    ("", "heads_q=4 heads_kv=4 len_q=130 len_kv=200 dim_qk=64 dim_vo=64 accumulate"),
     (
         "",
         "heads_q=2 heads_kv=2 len_q=260 len_kv=200 dim_qk=48 dim_vo=64 dtype_grad=f32"
