@@ -192,14 +192,12 @@ class List {
       void (*set)(Case&);
     };
     constexpr std::array<Rows, 6> kRows{{
-        {9, 70, 140, 32, [](Case&) {}},
-        {18, 70, 140, 16, [](Case& c) { c.problem.causal = c.problem.dlse = true; }},
-        {9, 140, 100, 24, [](Case& c) { c.problem.deterministic = c.problem.sink = true; }},
-        {18, 100, 150, 16,
-         [](Case& c) { c.problem.window_left = 40, c.problem.window_right = 10; }},
-        {9, 65, 129, 64, [](Case& c) { c.problem.dropout = true, c.dropout_p = 0.25; }},
-        {9, 100, 150, 16,
-         [](Case& c) { c.problem.softcap = c.problem.alibi = true, c.softcap = 2; }},
+        {9, 70, 140, 8, [](Case&) {}},
+        {18, 40, 136, 8, [](Case& c) { c.problem.causal = c.problem.dlse = true; }},
+        {9, 140, 100, 8, [](Case& c) { c.problem.deterministic = c.problem.sink = true; }},
+        {18, 70, 140, 8, [](Case& c) { c.problem.window_left = 40, c.problem.window_right = 10; }},
+        {9, 40, 130, 16, [](Case& c) { c.problem.dropout = true, c.dropout_p = 0.25; }},
+        {9, 70, 140, 8, [](Case& c) { c.problem.softcap = c.problem.alibi = true, c.softcap = 2; }},
     }};
     for (std::size_t n = 0; n < kRows.size(); ++n) {
       const Rows& rows = kRows[n];
@@ -214,7 +212,7 @@ class List {
         p.len_kv = rows.len_kv;
         p.dim_qk = p.dim_vo = rows.dim;
         rows.set(c);
-        if (settle(c)) cases.push_back(c);
+        cases.push_back(c);  // settle() would leave fewer heads
       }
     }
   }
