@@ -220,7 +220,7 @@ class List {
   // One size is 0, but the bias and its gradient have elements: one per pair, and one per key.
   void nothing(Pass pass) {
     for (const DType dtype : kAllTypes) {
-      for (std::int64_t Problem::*const size :
+      for (std::int64_t Problem::* const size :
            {&Problem::batch, &Problem::len_q, &Problem::len_kv}) {
         for (const bool of_pairs : {true, false}) {
           Case c = plain(pass, dtype, seed_of("nothing"));
