@@ -197,7 +197,7 @@ class List {
         {9, 140, 100, 8, [](Case& c) { c.problem.deterministic = c.problem.sink = true; }},
         {18, 70, 140, 8, [](Case& c) { c.problem.window_left = 40, c.problem.window_right = 10; }},
         {9, 40, 130, 16, [](Case& c) { c.problem.dropout = true, c.dropout_p = 0.25; }},
-        {9, 70, 140, 8, [](Case& c) { c.problem.softcap = c.problem.alibi = true, c.softcap = 2; }},
+        {9, 70, 140, 8, [](Case& c) { c.problem.softcap = true, c.softcap = 2; }},
     }};
     for (std::size_t n = 0; n < kRows.size(); ++n) {
       const Rows& rows = kRows[n];
