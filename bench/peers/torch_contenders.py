@@ -306,15 +306,55 @@ class Flex(Peer):
         return o
 
 
+class Trifast(Peer):
+    """trifast's triangle attention (Triton), where it is installed. Its kernels read contiguous
+    tensors [1, h, sequence, row, d], so it gets those: its copies of others would be timed."""
+
+    name = "trifast"
+    options = frozenset(("bias", "bias-gradient"))
+
+    def __init__(self, cell: Cell, x: Inputs) -> None:
+        super().__init__(cell, x)
+        import trifast
+
+        self.attention = trifast.triangle_attention
+        self.leaves = [
+            [self._own(t[at]).requires_grad_() for t in (x.q, x.k, x.v)] for at in range(x.sets())
+        ]
+        self.dout = [self._own(t) for t in x.dout]
+        n = cell.shape.length
+        self.hidden = torch.zeros((1, n, n), dtype=torch.bool, device=x.q[0].device)
+
+    @staticmethod
+    def _own(t: torch.Tensor) -> torch.Tensor:
+        return t.permute(2, 0, 1, 3)[None].contiguous()
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        o: torch.Tensor = self.attention(q, k, v, self.bias, self.hidden)
+        return o
+
+    def _backward(self, at: int) -> Any:
+        inputs = [*self.leaves[at], *([self.bias] if self.cell.option == "bias-gradient" else [])]
+        return torch.autograd.grad(self.graphs[at], inputs, self.dout[at], retain_graph=True)
+
+    def results(self, pass_: str) -> dict[str, torch.Tensor]:
+        found = [self._forward(0)] if pass_ == "fwd" else self._backward(0)
+        names = ("o",) if pass_ == "fwd" else ("dq", "dk", "dv", "dbias")
+        return {
+            name: t if name == "dbias" else t[0].permute(1, 2, 0, 3)
+            for name, t in zip(names, found, strict=False)
+        }
+
+
 PEERS: dict[str, type[Any]] = {
-    peer.name: peer for peer in (Cudnn, FlashAttention2, Flex, MemoryEfficient)
+    peer.name: peer for peer in (Cudnn, FlashAttention2, Flex, MemoryEfficient, Trifast)
 }
 # FlexAttention and the memory-efficient kernel are much slower where the others support the cell.
 USUAL = {
     "plain": ("cudnn", "fa2"),
     "lengths": ("cudnn", "fa2"),
-    "options": tuple(PEERS),
-    "pair": ("mem_efficient",),
+    "options": ("cudnn", "fa2", "flex", "mem_efficient"),
+    "pair": ("mem_efficient", "trifast"),
     "memory": (),
     "latency": ("fa2",),
     "errors": ("fa2",),

@@ -7,7 +7,8 @@ usage: bench/peers/torch_cuda.py --out ROWS.jsonl
 
 libattn is called through its Python package (PYTHONPATH, ATTN_LIBRARY). The peers are cuDNN,
 flash-attention 2 and the memory-efficient kernel through scaled_dot_product_attention, and compiled
-FlexAttention. All read the same tensors, in bf16; the suite lengths has bf16 and f16.
+FlexAttention; in the suite pair also trifast, if it is installed. All read the same tensors, in
+bf16; the suite lengths has bf16 and f16.
 
 libattn's results for each cell are first compared with float64 (torch_oracle.py). A cell with a
 wrong result is not timed. Then all contenders alternate. Times are between CUDA events around every
