@@ -10,7 +10,8 @@ import torch
 from torch_contenders import Call, Contender
 
 ROUNDS = 3
-QUEUE_AHEAD_CYCLES = 3_000_000  # the device waits about 2 ms, so that calls are queued ahead of it
+QUEUE_AHEAD = 0.0015  # least seconds that the device waits, so that calls are queued ahead of it
+CYCLES_PER_SECOND = 2e9  # no multiprocessor of today has a faster clock
 CLOCK_SM = 1  # NVML_CLOCK_SM of nvml.h
 CLOCK_PERIOD = 0.005  # seconds between two readings
 
@@ -46,14 +47,19 @@ class Clock:
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
         self.sm = SmClock() if self.cuda else None
+        self.host = 0.0  # seconds that the host took to queue a call of the last sample
 
     def wait(self) -> None:
         if self.cuda:
             torch.cuda.synchronize()
 
-    def sample(self, calls: list[Call], count: int, clocks: list[int] | None = None) -> list[float]:
-        """Seconds of `count` calls, rotating over the sets. Adds readings of the device's clock,
-        taken while the calls run, to `clocks`."""
+    def sample(
+        self, calls: list[Call], count: int, clocks: list[int] | None = None, host: float = 0.0
+    ) -> list[float]:
+        """Seconds of `count` calls, rotating over the sets. The device begins when the host has
+        queued them, if that takes `host` seconds a call: otherwise short calls would be timed with
+        the host's time in them. Adds readings of the device's clock, taken while the calls run, to
+        `clocks`."""
         if not self.cuda:
             found = []
             for at in range(count):
@@ -62,11 +68,13 @@ class Clock:
                 found.append(time.perf_counter() - start)
             return found
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-        torch.cuda._sleep(QUEUE_AHEAD_CYCLES)
+        torch.cuda._sleep(int(max(QUEUE_AHEAD, count * host) * CYCLES_PER_SECOND))
+        began = time.perf_counter()
         for at, (start, end) in enumerate(events):
             start.record()
             calls[at % len(calls)]()
             end.record()
+        self.host = (time.perf_counter() - began) / count
         while clocks is not None and self.sm is not None and not events[-1][1].query():
             mhz = self.sm.read() if events[0][0].query() else None
             clocks += [] if mhz is None else [mhz]
@@ -80,17 +88,18 @@ def measure(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The median time of each contender's calls in seconds, and the median clock in MHz of those
     that ran long enough for a reading. The contenders alternate."""
-    counts = {}
+    counts, hosts = {}, {}
     for name, (contender, calls) in contenders.items():
         with contender.turn():
             clock.sample(calls, len(calls))  # warm
             once = statistics.median(clock.sample(calls, 3))
+        hosts[name] = clock.host
         counts[name] = min(max(5, round(seconds / ROUNDS / once)), 300)
     found: dict[str, list[float]] = {name: [] for name in contenders}
     clocks: dict[str, list[int]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
         for name, (contender, calls) in contenders.items():
             with contender.turn():
-                found[name] += clock.sample(calls, counts[name], clocks[name])
+                found[name] += clock.sample(calls, counts[name], clocks[name], hosts[name])
     times = {name: statistics.median(times) for name, times in found.items()}
     return times, {name: statistics.median(mhz) for name, mhz in clocks.items() if mhz}
