@@ -33,7 +33,8 @@ inline std::int64_t RowsOfPage(const Call& call, const StridedTensor& rows, std:
 inline void FindMissing(const Call& call, const Entry& entry, std::int64_t j0, std::int64_t keys,
                         std::uint8_t* missing) {
   for (std::int64_t j = 0; j < keys;) {
-    const std::int64_t count = RowsOfPage(call, call.k, j0 + j, keys - j);
+    // v has pages even where k is its rotated copy.
+    const std::int64_t count = RowsOfPage(call, call.v, j0 + j, keys - j);
     std::fill_n(missing + j, count, has_page(call, entry.b, j0 + j) ? 0 : 1);
     j += count;
   }
@@ -108,7 +109,7 @@ class RowsAhead {
   HWY_INLINE void Step(std::int64_t count) {
     for (; count > 0 && j_ < end_; --count) {
       if (n_ == 0) Find();
-      if (k_ != nullptr) {
+      if (v_ != nullptr) {
         Prefetch(k_ + n_ * call_.k.stride_head, k_bytes_);
         Prefetch(v_ + n_ * call_.v.stride_head, v_bytes_);
       }
@@ -122,14 +123,14 @@ class RowsAhead {
   void Find() {
     if (left_ > 0) {
       --left_;
-      if (k_ == nullptr) return;
+      if (v_ == nullptr) return;
       k_ += call_.k.stride_row;
       v_ += call_.v.stride_row;
       return;
     }
     k_ = row_address(call_, call_.k, entry_.b, entry_.first_kv, j_, head_);
     v_ = row_address(call_, call_.v, entry_.b, entry_.first_kv, j_, head_);
-    left_ = RowsOfPage(call_, call_.k, j_, end_ - j_) - 1;
+    left_ = RowsOfPage(call_, call_.v, j_, end_ - j_) - 1;
   }
   static HWY_INLINE void Prefetch(const char* row, std::int64_t bytes) {
     asm volatile("");  // as PrefetchRow
@@ -143,8 +144,9 @@ class RowsAhead {
   std::int64_t n_ = 0;     // and of its heads the next one
   std::int64_t left_ = 0;  // rows after row j_ that lie one stride apart
   std::int64_t k_bytes_, v_bytes_;
-  const char* k_ = nullptr;  // row j_ of the first head; null: it has no page
-  const char* v_ = nullptr;
+  const char* k_ = nullptr;  // row j_ of the first head
+  const char* v_ =
+      nullptr;  // null: it has no page, also where k is its rotated copy, without pages
 };
 
 #if HWY_TARGET != HWY_SCALAR
