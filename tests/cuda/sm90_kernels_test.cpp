@@ -120,6 +120,10 @@ constexpr Variant kVariants[] = {
     {"d64 bias", Pass::backward, "dtype=bf16 len_q=4096 len_kv=4096 bias=hqk dtype_bias=bf16", 8},
     {"d64 bias, its gradient stored", Pass::backward,
      "dtype=bf16 batch=2 len_q=4096 len_kv=4096 bias=bhqk dtype_bias=bf16 dbias causal", 8},
+    {"d64 bias, its gradient summed", Pass::backward,
+     "dtype=bf16 batch=8 len_q=1024 len_kv=1024 bias=hqk dtype_bias=bf16 dbias", 8},
+    {"d64 bias with a mask, its gradient summed", Pass::backward,
+     "dtype=bf16 batch=8 len_q=1024 len_kv=1024 bias=hqk dtype_bias=bf16 dbias mask=bk", 96},
     {"d128 bias and mask", Pass::backward,
      "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 bias=hqk dtype_bias=f16 mask=qk "
      "lengths_kv",

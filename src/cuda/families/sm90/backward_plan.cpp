@@ -127,11 +127,29 @@ int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
 enum class Dbias {
   none,
   stored,  // tiles of rounded dS, by TMA
+  summed,  // f32 sums in global memory, which a kernel converts
   apart,   // by a kernel of its own
 };
 static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
+static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
 
-Dbias dbias_of(const Problem& p) {
+// Sums in global memory save the two products of dbias apart, if L2 holds what a sequence adds to,
+// and if enough sequences share the cost of zeroing and converting. H200, summed and apart:
+//   512 sequences of 512 rows, 4 heads     dim 32: 1448, 1769 us; dim 64: 1548, 2221 us
+//   1024 sequences of 1024 rows, 4 heads   dim 32: 9813, 11760 us (16 MiB of sums)
+//   1536 sequences of 1536 rows, 4 heads   dim 32: 39659, 39786 us (36 MiB)
+//   4 sequences of 4096 rows, 16 heads     dim 64: 4716, 3527 us (1 GiB)
+// With 8 sharers, zeros and conversion are estimated to take half of what the sums save.
+bool pays_to_sum_dbias(const Problem& p, const DeviceFacts& facts) {
+  constexpr std::int64_t kLeastSharers = 8;
+  constexpr std::int64_t kMostDim = 64;
+  if (std::max(p.dim_qk, p.dim_vo) > kMostDim || p.bias.sharers(p.batch) < kLeastSharers) {
+    return false;
+  }
+  return dbias_accum_fits(p, p.bias.entries(p.batch) * facts.l2_bytes);
+}
+
+Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias) return Dbias::none;
   const bool one_owner =
       p.bias.q && p.bias.sharers(p.batch) == 1 && (p.bias.head || p.heads_q == 1);
@@ -139,9 +157,8 @@ Dbias dbias_of(const Problem& p) {
   // With softcap, dS is that of the scores before the cap; the bias is added after it.
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
-  // Sums in global memory, as sm80 has them, lose: 4716 us at dim 64 where dbias apart takes 3527,
-  // and 5261 against 5354 at dim 128 (H200, 4 sequences share the bias, 4096 rows, 16 heads).
-  return Dbias::apart;
+  return pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts) ? Dbias::summed
+                                                                         : Dbias::apart;
 }
 
 constexpr std::int64_t kMostPersistentQueries = 2048;
@@ -246,7 +263,7 @@ std::string backward_refusal(const Problem& p, core::Access access) {
 
 CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const Tiles tiles = tiles_of(p);
-  const Dbias dbias = dbias_of(p);
+  const Dbias dbias = dbias_of(p, facts);
   CudaPlan plan(Pass::backward, p);
   if (pays_to_own_heads(p, facts)) {
     add_head_backward(p, facts, plan);
@@ -265,6 +282,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
                                .dq_first_stores = first_stores,
                                .kv_heads_at_once = kv_heads_at_once(p, tile_kv, facts),
                                .splits = dbias == Dbias::apart ? bias_gradient_splits(p, facts) : 1,
+                               .dbias_accum = dbias == Dbias::summed,
                                .tile_counter = persistent});
   plan.workspace_bytes = plan.workspace.bytes;
   KernelSpec& before = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
@@ -291,6 +309,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
                  p.heads_q * (packed ? 1 : p.batch));
   }
   if (dbias == Dbias::apart) add_bias_gradient(plan, p, facts, false);
+  if (dbias == Dbias::summed) add_bias_gradient_convert(plan, p);
   if (p.dsink) {
     plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
              p.heads_q);

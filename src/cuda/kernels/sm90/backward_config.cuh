@@ -1,7 +1,7 @@
 // Constants of sm90/backward.cu and sm90/backward_head.cu. In addition to
 // backward_common_config.cuh their Configs have
 //   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the tensor's with zeros)
-//   dbias  kDbiasStored, or 0: not by this kernel
+//   dbias  kDbiasStored, kDbiasSummed, or 0: not by this kernel
 //   persistent  a block computes one tile of keys after another (backward_items.cuh); without
 //               `lengths`, row_ranges and dbias; 0 in backward_head.cu
 #pragma once
@@ -15,11 +15,12 @@ inline constexpr int kWarpgroups = attn::device::sm90::kBackwardWarpgroups;  // 
 inline constexpr int kThreads = 128 * (1 + kWarpgroups);
 inline constexpr bool kPersistent = config::persistent != 0;
 inline constexpr bool kStoresDbias = config::dbias == attn::device::sm90::kDbiasStored;
+inline constexpr bool kSumsDbias = config::dbias == attn::device::sm90::kDbiasSummed;
 inline constexpr attn::device::sm90::BackwardShared kShared =
     kOwnsHead
         ? attn::device::sm90::BackwardHeadShared()
         : attn::device::sm90::BackwardSharedOf(kTileQ, kDim, kRowRanges, kTilesOfScores.bytes);
-static_assert(!kPersistent || (!kLengths && !kRowRanges && !kStoresDbias));
+static_assert(!kPersistent || (!kLengths && !kRowRanges && config::dbias == 0));
 inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of K or V
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
 inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;
@@ -30,7 +31,7 @@ inline constexpr int kDqRows = kTileQ == 128 ? 64 : 0;     // between the warpgr
 inline constexpr int kDqColumns = kTileQ == 128 ? 0 : 64;  // likewise
 inline constexpr int kDqPieceBytes = 16 * 64 * 4;          // of a warp
 static_assert(kOwnsHead || (kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
-static_assert(!kOwnsHead || (!kLengths && !kRowRanges && !kScoreTiles && !kStoresDbias));
+static_assert(!kOwnsHead || (!kLengths && !kRowRanges && !kScoreTiles && config::dbias == 0));
 
 using Scores = float[kTileQ / 2];  // of a thread: 64 keys x tile_q; see ptx/wgmma.cuh
 

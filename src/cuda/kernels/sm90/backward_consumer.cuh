@@ -79,6 +79,7 @@ struct Consumer : KeyWarpgroup {
     ptx::WgmmaWait<0>();
     ComputeDs(options, rows, s, dp, p_pairs, ds_pairs);
     if constexpr (kRereadsBias) Release(BackwardBarriers::kScoresFree);
+    if constexpr (kSumsDbias) AddDbias(head, i0, dp, ds_pairs);
     ptx::NamedBarrierArrive(RowsFree(stage), kRowsFreeThreads);
     StoreDs(stage, ds_pairs);
     Release(BackwardBarriers::kDsReady + stage);
@@ -98,6 +99,19 @@ struct Consumer : KeyWarpgroup {
   __device__ __forceinline__ void Release(int barrier) const {
     __syncwarp();
     if (lane == 0) barriers.Arrive(barrier);
+  }
+
+  // Adds dS to the sums of dbias, and rounds it. After all of dS is computed: the rounded P takes
+  // half the registers of P, which leaves some for the addresses.
+  __device__ __forceinline__ void AddDbias(int head, int i0, const Scores& ds,
+                                           Fragments& ds_pairs) const {
+    DbiasSum sum(p.common, keys.seq, head, i0, keys.j0 + WarpKey());
+#pragma unroll
+    for (int i = 0; i < kTileQ / 8; ++i) {
+      sum.Add(p.common, i, ds + 4 * i);
+      ds_pairs[2 * i] = ptx::Pack<kDtype>(ds[4 * i], ds[4 * i + 1]);
+      ds_pairs[2 * i + 1] = ptx::Pack<kDtype>(ds[4 * i + 2], ds[4 * i + 3]);
+    }
   }
 
   // dq = dS K, this warpgroup's part

@@ -1,7 +1,13 @@
-// The gradient of a bias in sm90/backward.cu, if no other block adds to its tiles (kDbiasStored):
-// dS, rounded for dQ and dK, is the tile of dbias. DqAdder stores it by TMA from shared memory.
+// The gradient of a bias in sm90/backward.cu, from dS, in one of two ways (`dbias` of the Config):
+//   kDbiasStored  if no other block adds to the tile: dS, rounded for dQ and dK, is the tile of
+//                 dbias. DqAdder stores it by TMA from shared memory.
+//   kDbiasSummed  consumers add dS in f32, from registers, to dbias_accum in global memory;
+//                 passes/bias_gradient_convert.cu converts the sums.
 #pragma once
+#include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
+#include "shared/dbias_accum.cuh"
+#include "shared/score_entries.cuh"
 #include "sm90/backward_config.cuh"
 #include "sm90/backward_keys.cuh"
 
@@ -60,6 +66,28 @@ struct DbiasStore {
       ptx::TmaStore(&p.dbias, from + static_cast<unsigned>(n * 64 * 128), keys.j0 + 64 * warpgroup,
                     i0 + 64 * n, map_head, entry);
     }
+  }
+};
+
+// kDbiasSummed: where a warp's dS of a step is added, 16 keys x 8 queries at a time, in the order
+// of a thread's accumulators.
+struct DbiasSum {
+  char* to;
+  int num_queries;  // that exist, from the tile's first; 0 if no key does
+
+  // `i0`: the tile's first query; `j`: the warp's first key.
+  __device__ __forceinline__ DbiasSum(const Arguments& a, const Sequence& seq, int head, int i0,
+                                      int j)
+      : to(shared::DbiasAccumAddress(a, shared::BiasEntry(a, seq.idx), head, i0, j) +
+           16 * (ptx::RereadThreadIdx() % 32)),
+        num_queries(j < seq.len_kv ? seq.len_q - i0 : 0) {}
+
+  // dS of queries 8 i to 8 i + 7; called in ascending order of i.
+  __device__ __forceinline__ void Add(const Arguments& a, int i, const float* ds) {
+    if (8 * i < num_queries) {
+      ptx::AddGlobal(reinterpret_cast<float*>(to), ds[0], ds[1], ds[2], ds[3]);
+    }
+    to += shared::DbiasAccumStride(a);
   }
 };
 

@@ -46,9 +46,9 @@ struct TileList {
   }
 };
 
-// The block's tile of keys and its head, of those of all sequences. Blocks of kv_heads_at_once
-// heads come together, the first tiles of all of them first: under causal the longest, so that no
-// long block begins when the others end. Heads that are left over join the last ones.
+// The block's tile of keys and its head, of those of all sequences. The blocks of kv_heads_at_once
+// heads are interleaved: first the first tile of each head. Under causal these are the longest, so
+// that no long block starts when the others end. Heads left over join the last group.
 struct BlockPlace {
   unsigned tile;
   unsigned head;
@@ -162,8 +162,8 @@ struct KeyTile {
 };
 
 // Calls visit(step, head, i0) for each tile of queries that sees the block's keys, in the order
-// that all roles share: heads outside, tiles inside, from keys.Rotation() on and around. Steps
-// count from `step`; returns the one after the last.
+// that all roles share: heads outside, tiles inside. Tiles start at keys.Rotation() and wrap
+// around. Steps count from `step`; returns the one after the last.
 template <class Visit>
 __device__ __forceinline__ int ForEachTile(const Arguments& a, const KeyTile& keys,
                                            const Visit& visit, int step = 0) {

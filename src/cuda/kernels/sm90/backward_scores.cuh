@@ -186,9 +186,10 @@ struct KeyWarpgroup {
 
   // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
   // The rounded P and dS take the registers of P and dP.
+  // With kSumsDbias dS stays in f32, in the registers of dP.
   // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
   __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int rows, const Scores& s,
-                                            const Scores& dp, Fragments& p_pairs,
+                                            Scores& dp, Fragments& p_pairs,
                                             Fragments& ds_pairs) const {
     float bias[8] = {};
 #pragma unroll
@@ -234,7 +235,12 @@ struct KeyWarpgroup {
         }
         const float ds_x = x * fmaf(dp[4 * i + 2 * h], factor.x, -delta.x);
         const float ds_y = y * fmaf(dp[4 * i + 2 * h + 1], factor.y, -delta.y);
-        ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds_x, ds_y);
+        if constexpr (kSumsDbias) {
+          dp[4 * i + 2 * h] = ds_x;
+          dp[4 * i + 2 * h + 1] = ds_y;
+        } else {
+          ds_pairs[2 * i + h] = ptx::Pack<kDtype>(ds_x, ds_y);
+        }
       }
     }
   }

@@ -10,8 +10,10 @@ inline constexpr int kBackwardTileKv = 64 * kBackwardWarpgroups;
 inline constexpr int kBackwardStages = 2;  // of Q, dO, dS
 inline constexpr int kBackwardBarrierBytes = 256;
 
-// `dbias` of the Config: each tile of dS is one of dbias, of q's type.
+// `dbias` of the Config. Stored: each tile of dS is one of dbias, of q's type. Summed: dS is added
+// to f32 sums in global memory (shared/dbias_accum.cuh).
 inline constexpr int kDbiasStored = 1;
+inline constexpr int kDbiasSummed = 2;
 
 // Offsets in bytes. 16-bit tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte
 // swizzle, and begin at multiples of 1024.

@@ -254,7 +254,7 @@ struct Consumer : ConsumerState {
     const bool accumulate = TilesInOutput(i) > 0;
     ptx::WgmmaFence();
     constexpr int kPerChunk = kKeyRowBytes / 32;
-    constexpr int kColumns = kF8 ? kDimVo : 64;  // 192, of dims above 256, is none of f8
+    constexpr int kColumns = kF8 ? kDimVo : 64;  // f8 has no tile of 192 columns (dims above 256)
 #pragma unroll
     for (int n = 0; n < kTileKv / 32; ++n) {
       const unsigned v_at = n / kPerChunk * kDimVo * kKeyRowBytes + n % kPerChunk * 32;
