@@ -133,15 +133,19 @@ webgpu_cases() {
   return $failed
 }
 
-# Executed lines of core and of the CPU kernels. Fewer cases for kernels without vectors (SCALAR): their
-# threads contend for the counters of the innermost loop.
+# Executed lines of core and of the CPU kernels; of kernels with bf16 instructions only where the processor
+# has these. Fewer cases for kernels without vectors (SCALAR): their threads contend for the counters of
+# the innermost loop.
 step_coverage() {
+  local kernels='src/cpu/kernels/tile_ops' absent=()
+  grep -qw amx_bf16 /proc/cpuinfo || absent+=(--exclude "$kernels/amx_bf16")
+  grep -qw avx512_bf16 /proc/cpuinfo || absent+=(--exclude "$kernels/bf16_(avx512|block|ops)")
   build coverage &&
     find build/coverage -name '*.gcda' -delete &&
     ATTN_CASE_LIMIT=250 run_ctest coverage -E '^correctness\.(reference|target\.SCALAR)$' &&
     ATTN_CASE_LIMIT=80 run_ctest coverage -R '^correctness\.target\.SCALAR$' &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
-      --filter 'src/cpu/kernels/' --exclude-throw-branches --fail-under-line 95 \
+      --filter 'src/cpu/kernels/' "${absent[@]}" --exclude-throw-branches --fail-under-line 95 \
       --txt --print-summary -j "$jobs"
 }
 
@@ -159,14 +163,17 @@ step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; }
 step_distributed() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s distributed; }
 step_mutations() { flock build/mutations.lock nice -n 19 python3 tests/mutations/run.py; }
 
-# Runs a step and writes "EXIT_STATUS SECONDS" to its .end file.
+# Runs a step and writes "EXIT_STATUS SECONDS PROCESSOR_SECONDS" to its .end file. It runs in a subshell,
+# where `times` counts only the step's processes.
 run_step() {
   local name=$1 started=$SECONDS status=0
   reports=$logs/reports/$name
   rm -rf "$reports"
   mkdir -p "$reports"
   "step_$name" >"$logs/$name.log" 2>&1 || status=$?
-  echo "$status $((SECONDS - started))" >"$logs/$name.end"
+  times >"$logs/$name.times"
+  echo "$status $((SECONDS - started)) $(awk -F '[ms ]+' 'NR == 2 { print int(60 * ($1 + $3) + $2 + $4) }' \
+    "$logs/$name.times")" >"$logs/$name.end"
 }
 
 if [ "${1:-}" = --list ]; then
@@ -225,7 +232,7 @@ for group in "${groups[@]}"; do
   done
   wait
   for name in $group; do
-    read -r status seconds < <(cat "$logs/$name.end" || echo "1 0")
+    read -r status seconds processor < <(cat "$logs/$name.end" || echo "1 0 0")
     add_tests "$logs/reports/$name"
     if [ "$status" = 0 ]; then
       passed=$((passed + 1))
@@ -235,7 +242,7 @@ for group in "${groups[@]}"; do
       outcome=FAILED
       tail -n 120 "$logs/$name.log"
     fi
-    echo "== $name $outcome in $seconds s; $counted"
+    echo "== $name $outcome in $seconds s ($processor s of processors); $counted"
   done
 done
 echo "$passed passed, $failed failed"

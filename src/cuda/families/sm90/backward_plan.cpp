@@ -133,12 +133,13 @@ enum class Dbias {
 static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
 static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
 
-// Sums in global memory save the two products of dbias apart, if L2 holds what a sequence adds to,
-// and if enough sequences share the cost of zeroing and converting. H200, summed and apart:
-//   512 sequences of 512 rows, 4 heads     dim 32: 1448, 1769 us; dim 64: 1548, 2221 us
-//   1024 sequences of 1024 rows, 4 heads   dim 32: 9813, 11760 us (16 MiB of sums)
-//   1536 sequences of 1536 rows, 4 heads   dim 32: 39659, 39786 us (36 MiB)
-//   4 sequences of 4096 rows, 16 heads     dim 64: 4716, 3527 us (1 GiB)
+// Sums in global memory save the two products of dbias apart, if half of L2 holds what a sequence
+// adds to, and if enough sequences share the cost of zeroing and converting. Microseconds, summed and
+// apart:
+//   512 sequences of 512 rows, 4 heads     dim 32: 1448, 1769; dim 64: 1548, 2221 (H200)
+//   1024 sequences of 1024 rows, 4 heads   dim 32: 9813, 11760 (H200; 16 MiB of sums)
+//   1536 sequences of 1536 rows, 4 heads   dim 32: 39659, 39786 (H200; 36 MiB); summed 55935 (H100)
+//   4 sequences of 4096 rows, 16 heads     dim 64: 4716, 3527 (H200; 1 GiB)
 // With 8 sharers, zeros and conversion are estimated to take half of what the sums save.
 bool pays_to_sum_dbias(const Problem& p, const DeviceFacts& facts) {
   constexpr std::int64_t kLeastSharers = 8;
@@ -146,7 +147,7 @@ bool pays_to_sum_dbias(const Problem& p, const DeviceFacts& facts) {
   if (std::max(p.dim_qk, p.dim_vo) > kMostDim || p.bias.sharers(p.batch) < kLeastSharers) {
     return false;
   }
-  return dbias_accum_fits(p, p.bias.entries(p.batch) * facts.l2_bytes);
+  return dbias_accum_fits(p, p.bias.entries(p.batch) * facts.l2_bytes / 2);
 }
 
 Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
