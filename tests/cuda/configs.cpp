@@ -13,8 +13,8 @@
 // for both. --every-type compiles all.
 // --logs keeps the assembler's logs, so that only what changed is compiled the next time.
 // --record reads what the assembler said before from FILE (resource_record.hpp) and compiles what
-// is not in it, and with --check every N-th of what is, which must say the same again. --write
-// writes FILE again.
+// is not in it, and with --check every N-th of what is, which must say the same again. --write then
+// replaces FILE by what was compiled or found.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -340,7 +340,7 @@ int run(const Options& options) {
     good = collect(calls, capability, options, jobs) && good;
   }
   ResourceRecord record;
-  if (!options.record.empty() && !options.write && !record.read(options.record)) {
+  if (!options.record.empty() && !record.read(options.record)) {
     std::printf("FAILED: %s has a line that is no kernel's\n", options.record.c_str());
     return 1;
   }
@@ -357,8 +357,9 @@ int run(const Options& options) {
       compiled, version_text(nvrtc->version()).c_str(),
       static_cast<std::ptrdiff_t>(jobs.size()) - compiled, failed, seconds, options.jobs);
   if (options.write) {
-    for (const Outcome& one : outcomes) record.add(one.key, one.report);
-    good = record.write(options.record) && good;
+    ResourceRecord now;
+    for (const Outcome& one : outcomes) now.add(one.key, one.report);
+    good = now.write(options.record) && good;
   }
   return good && failed == 0 ? 0 : 1;
 }
