@@ -166,7 +166,7 @@ bool agree(const Result& a, const Result& b) {
     double difference = 0, largest = 0;
     for (std::size_t i = n * count; i < (n + 1) * count; ++i) {
       const double d = std::fabs(static_cast<double>(a.outputs[i]) - b.outputs[i]);
-      if (!(d <= difference)) difference = d;
+      if (std::isnan(d) || d > difference) difference = d;  // a NaN stays
       largest = std::max(largest, std::fabs(static_cast<double>(b.outputs[i])));
     }
     std::printf(" %s %.1e", kNames[n], difference / largest);

@@ -83,7 +83,7 @@ class Comparison {
       for (std::int64_t d = 0; d < width; ++d) {
         const double x = element(exact, row * width + d);
         const double error = distance(element(got, row * width + d), x);
-        if (!(error <= worst)) worst = error;
+        if (std::isnan(error) || error > worst) worst = error;  // a NaN stays
         largest = std::max(largest, std::fabs(x));
         if (naive != nullptr) {
           const auto at = static_cast<std::size_t>(row * width + d);
@@ -113,7 +113,7 @@ class Comparison {
   static double distance(double a, double b) { return a == b ? 0.0 : std::fabs(a - b); }
 
   void judge(const char* name, const std::string& where, double worst, double allowed) {
-    if (!(worst <= error_.max_abs)) error_.max_abs = worst;
+    if (std::isnan(worst) || worst > error_.max_abs) error_.max_abs = worst;
     if (!(worst <= allowed) && error_.problem.empty()) {
       char text[256];
       std::snprintf(text, sizeof text, "%s at %s: error %.3g, allowed %.3g", name, where.c_str(),
@@ -176,7 +176,7 @@ void for_samples(Error& error, Body body) {
   for (std::thread& thread : threads) thread.join();
   for (const Error& own : errors) {
     if (error.problem.empty()) error.problem = own.problem;
-    if (!(own.max_abs <= error.max_abs)) error.max_abs = own.max_abs;
+    if (std::isnan(own.max_abs) || own.max_abs > error.max_abs) error.max_abs = own.max_abs;
     error.ratio_to_naive = std::max(error.ratio_to_naive, own.ratio_to_naive);
     error.rows += own.rows;
   }

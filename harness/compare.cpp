@@ -17,7 +17,7 @@ namespace {
 // Contribution of terms with p = exp(score - lse) below the normal range of f32.
 constexpr double kFlushed = 0x1p-110;
 
-std::string print(double x) {
+std::string short_text(double x) {
   std::array<char, 40> text{};
   std::snprintf(text.data(), text.size(), "%.9g", x);
   return text.data();
@@ -79,7 +79,7 @@ std::vector<double> row_tolerances(const Comparands& x) {
       if (!std::isfinite(round_to(x.dtype, x.expected[n]))) continue;
       row.largest = std::max(row.largest, std::fabs(x.expected[n]));
       const double error = std::fabs(x.naive[n] - x.expected[n]);
-      if (!(error <= row.naive_error)) row.naive_error = error;
+      if (std::isnan(error) || error > row.naive_error) row.naive_error = error;
     }
     // No tolerance is known if a planted NaN reaches all terms of a row.
     const bool known = x.magnitude[number] > 0.0 || !x.has_planted;
@@ -89,9 +89,9 @@ std::vector<double> row_tolerances(const Comparands& x) {
     const double limit = naive_limit(x.dtype, x.in_double, row, x.operands);
     if (!(row.naive_error <= limit)) {
       throw Error(ErrorCode::internal, x.name + ": the naive evaluation itself is off by " +
-                                           print(row.naive_error) + " in the row of " +
+                                           short_text(row.naive_error) + " in the row of " +
                                            index_text(x.shape, begin) + ", at most " +
-                                           print(limit) + " expected");
+                                           short_text(limit) + " expected");
     }
     tolerances.push_back(row_tolerance(x.dtype, x.in_double, row));
   }
@@ -134,9 +134,9 @@ Comparison compare(const Comparands& x) {
   }
   result.passed = failures == 0;
   if (failures > 0) {
-    result.message = x.name + index_text(x.shape, worst_at) + " = " + print(x.actual[worst_at]) +
-                     ", expected " + print(x.expected[worst_at]) + " within " +
-                     print(tolerances[worst_at / width]) + "; " + std::to_string(failures) +
+    result.message = x.name + index_text(x.shape, worst_at) + " = " + short_text(x.actual[worst_at]) +
+                     ", expected " + short_text(x.expected[worst_at]) + " within " +
+                     short_text(tolerances[worst_at / width]) + "; " + std::to_string(failures) +
                      " of " + std::to_string(count) + " elements fail";
   }
   return result;

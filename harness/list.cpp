@@ -16,10 +16,10 @@ constexpr std::array kF8Types{DType::f8e4m3, DType::f8e5m2};
 constexpr std::array kAllTypes{DType::f32, DType::bf16, DType::f16, DType::f64};
 
 // Lengths around multiples of likely tiles, primes, and 1.
-constexpr std::array<std::int64_t, 32> kLengths{
+constexpr std::array<std::int64_t, 32> kDrawnLengths{
     1,  2,  3,  5,  7,   13,  15,  16,  17,  31,  32,  33,  47,  61,  63,  64,
     65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 251, 255, 256, 257, 263, 509};
-constexpr std::array<std::int64_t, 30> kDims{1,  2,  3,   4,   5,   7,   8,   9,   12,  15,
+constexpr std::array<std::int64_t, 30> kDrawnDims{1,  2,  3,   4,   5,   7,   8,   9,   12,  15,
                                              16, 17, 24,  31,  32,  33,  48,  63,  64,  65,
                                              80, 96, 100, 127, 128, 129, 160, 200, 255, 256};
 
@@ -152,12 +152,12 @@ class List {
       Problem& p = c.problem;
       p.batch = p.heads_q = p.heads_kv = 1;
       const auto length = [&] {
-        return kLengths[static_cast<std::size_t>(draw.range(0, kLengths.size() - 1))];
+        return kDrawnLengths[static_cast<std::size_t>(draw.range(0, kDrawnLengths.size() - 1))];
       };
       if (pass != Pass::decode) p.len_q = length();
       p.len_kv = n % 5 == 0 ? p.len_q : length();
-      p.dim_qk = kDims[n % kDims.size()];
-      p.dim_vo = n % 3 == 0 ? p.dim_qk : kDims[(n * 7 + 3) % kDims.size()];
+      p.dim_qk = kDrawnDims[n % kDrawnDims.size()];
+      p.dim_vo = n % 3 == 0 ? p.dim_qk : kDrawnDims[(n * 7 + 3) % kDrawnDims.size()];
       p.causal = draw.chance(0.6);
       if (settle(c)) cases.push_back(c);
     }

@@ -64,6 +64,13 @@ struct Slots {
 // For problems that validate_problem() accepted. Allocates nothing.
 Slots slots_of(Pass pass, const Problem& problem);
 
+inline bool is_half(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16;
+}
+// f64, f32, f16, bf16
+inline bool is_float(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || is_half(dtype);
+}
 inline bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }

@@ -12,10 +12,6 @@ namespace attn::core {
 
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 DType statistics_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }

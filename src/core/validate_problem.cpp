@@ -44,14 +44,6 @@ Status check_enums(Pass pass, const Problem& p) {
   return {};
 }
 
-bool is_half(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16;
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64 || is_half(dtype);
-}
-
 Status check_types(Pass pass, const Problem& p) {
   const char* f = to_string(pass);
   const std::string_view q = to_string(p.dtype);

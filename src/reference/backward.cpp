@@ -1,6 +1,5 @@
 // The backward (docs/semantics.md, "Backward").
 #include <cmath>
-#include <limits>
 
 #include "reference/dropout.hpp"
 #include "reference/elements.hpp"
@@ -14,8 +13,6 @@
 namespace attn::reference {
 
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Sums that run over batch entries or heads, in the tensors' contiguous order; written at the end.
 struct Sums {

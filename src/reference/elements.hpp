@@ -5,9 +5,12 @@
 #include <attn/tensor.hpp>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 namespace attn::reference {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A binary floating-point format of at most 16 bits: sign, exponent, mantissa.
 struct Format {

@@ -1,7 +1,6 @@
 // The forward and decode (docs/semantics.md, "Forward", "Empty row", "Decode").
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "reference/append.hpp"
 #include "reference/dropout.hpp"
@@ -15,8 +14,6 @@
 namespace attn::reference {
 
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // log( sum_j exp(score_ij) + exp(sink) ): -inf for an empty row, NaN when a score is NaN or +inf.
 double log_sum_exp(const std::vector<Pair>& pairs, double sink) {

@@ -1,7 +1,6 @@
 // Merging two partial results, and its gradient (docs/semantics.md, "Merge").
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "reference/elements.hpp"
 #include "reference/needs.hpp"
@@ -10,8 +9,6 @@
 namespace attn::reference {
 
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The position of one row: of o [b, n, h, dim] or packed [total, h, dim], and of lse [b, h, n] or
 // [h, total].

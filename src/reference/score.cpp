@@ -2,7 +2,6 @@
 #include "reference/score.hpp"
 
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "reference/rotary.hpp"
@@ -10,8 +9,6 @@
 namespace attn::reference {
 
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 void descale(const TensorView& descales, std::int64_t at, double* row, std::int64_t count) {
   const double factor = read(descales, at);

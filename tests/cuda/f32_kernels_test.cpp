@@ -8,10 +8,8 @@
 
 #include "cuda/families/make_plan.hpp"
 #include "cuda/host/architectures.hpp"
-#include "cuda/host/binaries.hpp"
 #include "cuda/host/occupancy.hpp"
-#include "cuda/host/ptxas_log.hpp"
-#include "folder.hpp"
+#include "kernel_reports.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -43,8 +41,6 @@ void expect_few_spills(int capability, std::span<const char* const> problems) {
   std::string reason;
   const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
-  const Folder folder;
-  Binaries binaries(Cache(folder.path()), nvrtc->version(), nvrtc, "");
   const DeviceFacts& facts = *typical_facts(capability);
   std::vector<KernelSpec> specs;
   std::vector<Config> configs;
@@ -54,13 +50,12 @@ void expect_few_spills(int capability, std::span<const char* const> problems) {
     specs.push_back(plan.kernels[plan.main]);
     configs.push_back(specs.back().config);
   }
-  const core::Status all = binaries.get_all(configs, capability, 0);
+  std::vector<ResourceReport> reports;
+  const core::Status all = kernel_reports(*nvrtc, configs, capability, reports);
   ASSERT_TRUE(all.ok()) << all.message;
-  for (const KernelSpec& spec : specs) {
-    SCOPED_TRACE(std::to_string(capability) + " " + to_string(spec.config));
-    const Binary* binary = nullptr;
-    ASSERT_TRUE(binaries.get(spec.config, capability, binary).ok());
-    EXPECT_EQ(flaw_of(read_resources(binary->log), spec, facts, kMostSpilled), "");
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    SCOPED_TRACE(std::to_string(capability) + " " + to_string(specs[i].config));
+    EXPECT_EQ(flaw_of(reports[i], specs[i], facts, kMostSpilled), "");
   }
 }
 
@@ -79,8 +74,6 @@ TEST(CudaF32Kernels, BackwardsCompileWithKnownSpills) {
   std::string reason;
   const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
-  const Folder folder;
-  Binaries binaries(Cache(folder.path()), nvrtc->version(), nvrtc, "");
   const DeviceFacts& facts = *typical_facts(80);
   std::vector<KernelSpec> specs;
   std::vector<Config> configs;
@@ -94,14 +87,13 @@ TEST(CudaF32Kernels, BackwardsCompileWithKnownSpills) {
       configs.push_back(spec.config);
     }
   }
-  const core::Status all = binaries.get_all(configs, 80, 0);
+  std::vector<ResourceReport> reports;
+  const core::Status all = kernel_reports(*nvrtc, configs, 80, reports);
   ASSERT_TRUE(all.ok()) << all.message;
-  for (const KernelSpec& spec : specs) {
-    SCOPED_TRACE(to_string(spec.config));
-    const Binary* binary = nullptr;
-    ASSERT_TRUE(binaries.get(spec.config, 80, binary).ok());
-    const int most = most_spilled_of_backward(spec);
-    EXPECT_EQ(flaw_of(read_resources(binary->log), spec, facts, most), "");
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    SCOPED_TRACE(to_string(specs[i].config));
+    const int most = most_spilled_of_backward(specs[i]);
+    EXPECT_EQ(flaw_of(reports[i], specs[i], facts, most), "");
   }
 }
 

@@ -5,6 +5,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "cuda/host/binaries.hpp"
+#include "cuda/host/hash.hpp"
+
 namespace attn::cuda::test {
 namespace {
 
@@ -30,6 +33,15 @@ std::string text_of(const ResourceReport& report) {
 }
 
 }  // namespace
+
+core::Status record_key(const Nvrtc& nvrtc, const Config& config, int capability,
+                        std::string& key) {
+  BinaryKey whole;
+  const core::Status status =
+      binary_key(config, choose_architecture(capability, nvrtc.capabilities()), whole);
+  if (status.ok()) key = hash(whole.text() + std::to_string(nvrtc.version()));
+  return status;
+}
 
 bool ResourceRecord::read(const std::string& path) {
   if (!std::filesystem::exists(path)) return true;

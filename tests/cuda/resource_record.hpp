@@ -1,5 +1,6 @@
-// What the assembler said of kernels that were compiled before, in a file that is committed
-// (tests/cuda/kernel_resources.record), so that attn_cuda_configs compiles what has changed alone.
+// What the assembler said of kernels that were compiled before, in a file that is committed, so that
+// only what has changed is compiled: kernel_resources.record of attn_cuda_configs, and
+// tested_kernels.record of tests.
 // A line:
 //   KEY ENTRY REGISTERS STACK SPILL_STORES SPILL_LOADS SHARED [ENTRY ...]
 // KEY: hash of all sources of a kernel, its constants, the compiler's version and options, and the
@@ -10,9 +11,14 @@
 #include <optional>
 #include <string>
 
+#include "cuda/host/config.hpp"
+#include "cuda/host/nvrtc.hpp"
 #include "cuda/host/ptxas_log.hpp"
 
 namespace attn::cuda::test {
+
+// The KEY of a Config's kernel on devices of `capability`.
+core::Status record_key(const Nvrtc& nvrtc, const Config& config, int capability, std::string& key);
 
 class ResourceRecord {
  public:

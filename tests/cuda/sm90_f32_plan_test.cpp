@@ -75,7 +75,8 @@ TEST(CudaSm90F32Plan, TilesAndConstants) {
     EXPECT_EQ(config.get("store_elements"), 1);
     EXPECT_EQ(main.threads, 384u);
     // Three bf16 of each element of Q and of the slots, and the barriers.
-    EXPECT_EQ(main.shared_bytes, static_cast<unsigned>(128 * e.dim * 6 + e.slots * 64 * 64 * 6 + 512));
+    EXPECT_EQ(main.shared_bytes,
+              static_cast<unsigned>(128 * e.dim * 6 + e.slots * 64 * 64 * 6 + 512));
     EXPECT_LE(main.shared_bytes, h200().shared_per_block);
   }
 }

@@ -7,11 +7,9 @@
 #include <vector>
 
 #include "cuda/families/make_plan.hpp"
-#include "cuda/host/binaries.hpp"
 #include "cuda/host/occupancy.hpp"
-#include "cuda/host/ptxas_log.hpp"
 #include "facts.hpp"
-#include "folder.hpp"
+#include "kernel_reports.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -148,8 +146,7 @@ constexpr Variant kVariants[] = {
     {"d256 bias and mask", Pass::backward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 bias=hqk mask=qk lengths_kv", 0}};
 
-// Compiling all of them takes a minute or two, so each test takes one of kShards, which run in
-// parallel.
+// Compiling all of them takes minutes, so each test takes one of kShards, which run in parallel.
 constexpr std::size_t kShards = 4;
 
 class CudaSm90Kernels : public testing::TestWithParam<std::size_t> {};
@@ -158,8 +155,6 @@ TEST_P(CudaSm90Kernels, CompileWithoutWarningsOrMoreStack) {
   std::string reason;
   const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
-  const Folder folder;
-  Binaries binaries(Cache(folder.path()), nvrtc->version(), nvrtc, "");
   std::vector<Variant> variants;
   std::vector<KernelSpec> specs;  // that plans choose for them
   std::vector<Config> configs;
@@ -171,13 +166,12 @@ TEST_P(CudaSm90Kernels, CompileWithoutWarningsOrMoreStack) {
     EXPECT_STREQ(plan.family_name, "sm90") << variant.name << ": " << plan.refusals;
     configs.push_back(specs.emplace_back(plan.kernels[plan.main]).config);
   }
-  const core::Status all = binaries.get_all(configs, 90, 0);
+  std::vector<ResourceReport> reports;
+  const core::Status all = kernel_reports(*nvrtc, configs, 90, reports);
   ASSERT_TRUE(all.ok()) << all.message;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     SCOPED_TRACE(std::string(to_string(variants[i].pass)) + " " + variants[i].name);
-    const Binary* binary = nullptr;
-    ASSERT_TRUE(binaries.get(specs[i].config, 90, binary).ok());
-    const ResourceReport report = read_resources(binary->log);
+    const ResourceReport& report = reports[i];
     ASSERT_EQ(report.kernels.size(), 1u);
     EXPECT_LE(report.kernels[0].stack_bytes, variants[i].max_stack_bytes);
     EXPECT_EQ(report.notes, std::vector<std::string>{});

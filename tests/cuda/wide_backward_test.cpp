@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "cuda/families/make_plan.hpp"
 #include "cuda/host/architectures.hpp"
-#include "cuda/host/binaries.hpp"
 #include "cuda/host/occupancy.hpp"
-#include "cuda/host/ptxas_log.hpp"
-#include "folder.hpp"
+#include "kernel_reports.hpp"
 
 namespace attn::cuda::test {
 namespace {
@@ -64,8 +63,6 @@ TEST(CudaWideBackward, ConfigsCompileWithFewSpills) {
   std::string reason;
   const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
   if (nvrtc == nullptr) GTEST_SKIP() << reason;
-  const Folder folder;
-  Binaries binaries(Cache(folder.path()), nvrtc->version(), nvrtc, "");
   for (const int capability : {90, 120}) {
     const DeviceFacts& facts = *typical_facts(capability);
     const std::string bias = capability == 120 ? "" : "bias=hqk dtype_bias=f32";
@@ -74,10 +71,10 @@ TEST(CudaWideBackward, ConfigsCompileWithFewSpills) {
     const CudaPlan plan = make_plan(Pass::backward, parse_problem(text), facts).value();
     const KernelSpec& spec = plan.kernels[plan.main];
     SCOPED_TRACE(to_string(spec.config));
-    const Binary* binary = nullptr;
-    const core::Status status = binaries.get(spec.config, capability, binary);
+    std::vector<ResourceReport> reports;
+    const core::Status status = kernel_reports(*nvrtc, {spec.config}, capability, reports);
     ASSERT_TRUE(status.ok()) << status.message;
-    EXPECT_EQ(flaw_of(read_resources(binary->log), spec, facts, kMostSpilled), "");
+    EXPECT_EQ(flaw_of(reports[0], spec, facts, kMostSpilled), "");
   }
 }
 

@@ -134,8 +134,8 @@ static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
 static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
 
 // Sums in global memory save the two products of dbias apart, if half of L2 holds what a sequence
-// adds to, and if enough sequences share the cost of zeroing and converting. Microseconds, summed and
-// apart:
+// adds to, and if enough sequences share the cost of zeroing and converting. Microseconds, summed
+// and apart:
 //   512 sequences of 512 rows, 4 heads     dim 32: 1448, 1769; dim 64: 1548, 2221 (H200)
 //   1024 sequences of 1024 rows, 4 heads   dim 32: 9813, 11760 (H200; 16 MiB of sums)
 //   1536 sequences of 1536 rows, 4 heads   dim 32: 39659, 39786 (H200; 36 MiB); summed 55935 (H100)
@@ -159,7 +159,7 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
   return pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts) ? Dbias::summed
-                                                                         : Dbias::apart;
+                                                                        : Dbias::apart;
 }
 
 constexpr std::int64_t kMostPersistentQueries = 2048;

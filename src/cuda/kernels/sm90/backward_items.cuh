@@ -3,7 +3,7 @@
 // end one, and its K and V come while they store dK and dV.
 //
 // A block begins with item blockIdx.x; TileLoader takes the others in order, one ahead, from a
-// counter in global memory and hands them to the other warps.
+// counter in global memory and passes them to the other warps.
 #pragma once
 #include "ptx/memory.cuh"
 #include "sm90/backward_consumer.cuh"
@@ -11,6 +11,12 @@
 #include "sm90/backward_producer.cuh"
 
 namespace sm90 {
+
+// When a block takes its next item: once it has loaded all of the current one, or before. A block
+// that takes it early may keep a long item waiting while other blocks have nothing left; late, the
+// counter's latency delays the next loads. Late takes 2.5 to 5 % less time at dim 128 under causal,
+// and 1 % more at dim 64, where items are short (H100).
+inline constexpr bool kTakesLate = kDim == 128;
 
 struct ItemQueue {
   const BackwardParams& p;
@@ -60,8 +66,9 @@ __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memo
   unsigned item = blockIdx.x;
 #pragma unroll 1
   for (int n = 0; item < p.num_items; ++n) {
-    const unsigned next = queue.Take();
+    unsigned next = kTakesLate ? 0 : queue.Take();
     step = TileLoader{p, queue.KeysOf(item), memory, barriers}.Run(n, step);
+    if constexpr (kTakesLate) next = queue.Take();
     queue.Publish(n, next);
     item = next;
   }

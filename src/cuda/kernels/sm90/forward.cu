@@ -8,7 +8,8 @@
 // forward_wide_consumer.cuh; f32: forward_split_consumer.cuh) and never exchange anything but these
 // tiles. S and P stay in registers; the softmax raises its running max only when sums of P exceed a
 // threshold (lazy rescaling, online_softmax.cuh). Tiles of keys that no query of a tile sees are
-// never loaded, and a warpgroup leaves out those that only others see; only partial tiles are masked.
+// never loaded, and a warpgroup leaves out those that only others see. Only partial tiles are
+// masked.
 //
 // Config: forward_config.cuh. Shared memory: forward_shared.cuh. Schedule as a picture, resources
 // and measurements: docs/kernels/sm90_forward.md.
