@@ -62,7 +62,7 @@ def tensor_of(name: str, facts: Facts) -> _abi.attn_tensor:
     tensor.ordinal = facts.ordinal
     tensor.rank = rank
     tensor.shape[:rank] = list(facts.shape)
-    # Makers write any stride for an axis of one element. The library checks that of the last axis.
+    # An axis of one element can have any stride. The library checks that of the last axis: write 1.
     strides: list[Any] = list(dense(facts.shape) if 0 in facts.shape else facts.strides)
     tensor.strides[:rank] = strides[:-1] + [1 if facts.shape[-1] == 1 else strides[-1]]
     return tensor
@@ -100,11 +100,11 @@ class Prepared:
             self.arguments.should_stop = self.watch.should_stop
         self.problem: Any = None
         self.tensors: dict[str, _abi.attn_tensor] = {}
-        # Outputs to be made: (name, shape, dtype, its view).
+        # Outputs to allocate: (name, shape, dtype, view).
         self.outputs: list[tuple[str, tuple[int, ...], int, _abi.attn_tensor]] = []
         self.workspace_bytes = 0
-        # Arrays of the caller that are written. Each call checks that they can be: the flag that
-        # makes an array read-only is no part of the kind.
+        # Arrays of the caller that are written. Each call checks that they are writable, because
+        # the read-only flag is not part of the kind.
         written = {*outputs, "nonfinite_count", *(("k", "v") if "k_new" in arrays else ())}
         self.written = [name for name in arrays if name in written]
         for name, x in arrays.items():

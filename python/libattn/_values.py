@@ -51,8 +51,8 @@ def _raised_here(error: BaseException) -> bool:
 def named(function: str, error: ValueError) -> ValueError:
     """The error with the name of the public function that was called.
 
-    What a signal handler or an object of the caller raised stays as it is: a frame outside of this
-    package tells it.
+    An error from a signal handler or from an object of the caller stays unchanged: its
+    traceback has a frame outside this package.
     """
     text = str(error)
     if text.startswith(function + ":") or not _raised_here(error):

@@ -1,7 +1,7 @@
 """libattn behind transformers' attention interface: one layer's attention.
 
-What arrives: query, key, value [batch, heads, length, dim] after rotary embedding and cache update,
-and the layer's options by name. What goes back: [batch, len_q, heads, dim]. Grouped heads are not
+Inputs: query, key, value [batch, heads, length, dim] after rotary embedding and cache update, and
+the layer's options by name. Result: [batch, len_q, heads, dim]. Grouped heads are not
 repeated and nothing is transposed in memory: libattn reads the strides as they are.
 """
 
@@ -222,6 +222,6 @@ def _rows(tensor: Tensor) -> Tensor:
 def _broadcast_rows(tensor: Tensor) -> Tensor:
     """As `_rows`, for what broadcasts: a row expanded from one element is that element.
 
-    T5's position_bias is such a one that is copied: made with the heads last.
+    T5's position_bias is copied, because it is computed with the heads last.
     """
     return tensor[..., :1] if tensor.stride(-1) == 0 else _rows(tensor)

@@ -1,4 +1,4 @@
-"""The batching rule of a pass: what jax.vmap makes of a call.
+"""The batching rule of a pass under jax.vmap.
 
 vmap must give what a loop over the mapped axis gives. Where the library can, the axis becomes a
 part of the batch, and there is one call. Otherwise there is a call for each index, in order:
@@ -91,7 +91,7 @@ def _loop(call: Call, size: int, arrays: Arrays, is_mapped: dict[str, bool]) -> 
 
 
 def _fold(call: Call, size: int, arrays: Arrays, is_mapped: dict[str, bool]) -> Arrays:
-    """One call, in whose batch the mapped axis is."""
+    """One call: the mapped axis becomes part of the batch."""
     batch = arrays["q"].shape[int(is_mapped["q"])]
     wanted = dict(call.wanted)
     whole_bias = "dbias" in wanted  # a gradient for each index

@@ -160,7 +160,7 @@ def _keep(
     tensors: Flat,
     numbers: Flat,
 ) -> None:
-    """Keeps for the backward what forward read and gave; _gradients takes it from there."""
+    """Saves the inputs and results of the forward for _gradients."""
     ctx.save_for_backward(q, k, v, *output, *(() if tensors is NO_TENSORS else tensors))
     ctx.numbers = numbers
     ctx.set_materialize_grads(False)
@@ -196,7 +196,8 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
     results = run(dout, dlse, q, k, v, o, lse, want, sizes, *tensors, *ctx.numbers)
     dq, dk, dv, dbias, dsink = (x if w else None for x, w in zip(results, want, strict=True))
     if dbias is not None and dbias.shape != bias.shape:
-        # autograd adds up an expanded tensor's gradient over its copies: each gets its share.
+        # autograd sums the gradient of an expanded tensor over its copies, so each copy gets an
+        # equal share of dbias.
         dbias = (dbias * (dbias.numel() / bias.numel())).expand(bias.shape)
     return (dq, dk, dv, None, dbias, dsink)
 

@@ -20,7 +20,7 @@ from ._schema import refuse_tracing
 __all__ = ["evoformer_attention", "triangle_attention"]
 
 _HIDES = -1e4  # additive masks hide keys with -1e9, with -6e4 in f16; no score reaches this
-_CHUNK_BYTES = 1 << 28  # of the scores whose maxima are computed at a time
+_CHUNK_BYTES = 1 << 28  # limit for the scores that _maxima holds at once
 
 
 def _refuse(function: str, rule: str, found: object, accepted: str) -> ValueError:
@@ -143,8 +143,8 @@ def triangle_attention(
     mask: [B, N, 1, 1, K] bool, True = may attend; other types are compared with 0. B, N can be 1.
     scale: None = 1 / sqrt(D).
     return_aux: return (o, lse, max): the natural logarithm of each row's sum of exponentials, and
-        its largest score, [B, N, H, Q, 1] f32. The maximum has no gradient and is computed by
-        matrix products of its own: ask for it only to compare.
+        its largest score, [B, N, H, Q, 1] f32. The maximum has no gradient and costs a second
+        product of q and k: request it only for comparisons.
     kv_lengths: integers [B, N, 1, 1, 1] or [B, N]: the keys of each sequence that are in use.
 
     All tensors can lack B if it is 1; the results then do too.

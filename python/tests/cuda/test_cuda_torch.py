@@ -100,7 +100,7 @@ def test_compiled_without_breaks(device, name):
     got = found(x, compiled)
     for one, t in eager.items():
         if name in ("sinks", "bias") and one in ("dsink", "dbias"):
-            continue  # sums whose order is free
+            continue  # the order of these sums is not fixed
         assert torch.allclose(got[one].float(), t.float(), rtol=2e-2, atol=2e-2), one
 
 

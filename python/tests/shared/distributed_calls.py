@@ -294,7 +294,7 @@ def _bytes_moved(ranks: int, g: int) -> None:
 
 def memory(rank: int, ranks: int) -> None:
     """Allocations of a rank: O(length / ranks). Peak of the storages that are alive."""
-    striped = {"layout": "striped", "dropout_p": 0.5, "seed": 1}  # whose rows move
+    striped = {"layout": "striped", "dropout_p": 0.5, "seed": 1}  # exchanges rows
     for options, limit in (({}, 32), (striped, 48)):
         peaks = []
         for n in (64, 128):
