@@ -1,4 +1,4 @@
-// The CPU backend behind the chain's interface.
+// Implements core::Backend on the CPU.
 #include "cpu/backend.hpp"
 
 #include <memory>
@@ -34,7 +34,7 @@ class CpuBackend final : public core::Backend {
   }
 
   core::Status prepare(const core::Plan&, const core::Executor&) const override {
-    target_name();  // the choice of instruction set is all that a first call would do
+    target_name();  // choosing the instruction set is all that a first call would add
     return {};
   }
 

@@ -12,16 +12,16 @@
 
 namespace attn::cpu {
 
-// Rows of a tensor, see core/strided.hpp, which may be in pages: then stride_batch is a page's.
+// A core::StridedTensor that may be paged. stride_batch is then the distance between pages.
 struct StridedTensor : core::StridedTensor {
   bool paged = false;
-  bool workspace = false;  // ours: written plainly, whatever the gradients' options say
+  bool workspace = false;  // in the workspace: stores ignore accumulate and nonfinite_zero
 
-  // 8-bit types: what elements are multiplied with, [b, heads_kv]; null: nothing. descale_rows: a
-  // factor for each row, see row_descale(). Strides in elements.
+  // 8-bit types: dequantization factors, [batch, heads_kv], or one per row if descale_rows is set
+  // (see row_descale()). Null: no factor. Strides in elements.
   const float* descales = nullptr;
   bool descale_rows = false;
-  std::int64_t descales_stride_batch = 0;  // or of a page
+  std::int64_t descales_stride_batch = 0;  // paged: the stride of a page
   std::int64_t descales_stride_row = 0;
   std::int64_t descales_stride_head = 0;
   [[nodiscard]] float descale(std::int64_t b, std::int64_t head_kv) const {
@@ -30,11 +30,12 @@ struct StridedTensor : core::StridedTensor {
   }
 };
 
-// The keys [begin, end) that a row of the mask leaves visible: all of them, unless the row has
-// holes. A negative number encodes holes, to keep the struct small: there is one for each query.
+// The smallest range [begin, end) with all keys that a row of the mask leaves visible. A row has
+// holes if the mask hides keys inside the range. Holes are encoded in the sign to keep the struct
+// at 8 bytes: there is one per row of the mask.
 struct MaskRow {
   std::int32_t begin = 0;
-  std::int32_t end_or_holes = 0;  // end, or -1 - end: there are holes
+  std::int32_t end_or_holes = 0;  // end, or -1 - end if there are holes
   [[nodiscard]] bool holes() const { return end_or_holes < 0; }
   [[nodiscard]] std::int32_t end() const { return holes() ? -1 - end_or_holes : end_or_holes; }
 };
@@ -45,7 +46,7 @@ struct Call {
   StridedTensor q, k, v, o, dout, dq, dk, dv, k_new, v_new;
   core::StridedTensor lse, dlse, delta;
   core::ScoreTensor bias, mask, dbias;
-  MaskRow* mask_rows = nullptr;  // [entries, heads, queries of the mask]; null: not scanned
+  MaskRow* mask_rows = nullptr;  // [sequences, heads, queries] of the mask; null: not scanned
   core::StridedTensor kv_begin, kv_end, pos_q, pos_k;
   core::LengthArray len_q, len_kv, cu_len_q, cu_len_kv;
 
@@ -74,7 +75,8 @@ struct Call {
   core::Interrupt* interrupt = nullptr;  // null = the call can't be interrupted
 };
 
-// A batch entry's own geometry, with lengths and cumulative lengths clamped to be harmless.
+// Geometry of one sequence. Lengths are clamped to the tensors, so that invalid ones read no memory
+// outside of them.
 struct Entry {
   std::int64_t b = 0;
   std::int64_t len_q = 0;
@@ -83,12 +85,12 @@ struct Entry {
   std::int64_t first_q = 0;     // packed: first row
   std::int64_t first_kv = 0;
   std::int64_t row0 = 0;    // first row among all_query_rows()
-  std::int64_t rows_q = 0;  // rows that outputs have: padded problem.len_q, packed len_q
+  std::int64_t rows_q = 0;  // rows in the outputs: padded problem.len_q, packed len_q
   std::int64_t rows_kv = 0;
   std::int64_t diag = 0;
 };
 
-// Query rows of all sequences together: the number of rows in workspace parts that have one a row.
+// Query rows of all sequences: the number of rows of workspace arrays that have one per query row.
 inline std::int64_t all_query_rows(const Problem& p) {
   return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
 }
@@ -101,14 +103,14 @@ inline std::int64_t page_of(const Call& call, std::int64_t b, std::int64_t j) {
                           (j / call.problem.page_size) * call.table_stride_page];
 }
 
-// A key whose page-table entry is negative or out of range has no memory and is hidden.
+// A key has no memory if its entry of the page table is negative or out of range. It is hidden.
 inline bool has_page(const Call& call, std::int64_t b, std::int64_t j) {
   const std::int64_t page = page_of(call, b, j);
   return page >= 0 && page < call.num_pages;
 }
 
-// Address of entry-local row `row` of a head; `first` is the entry's first row where packed. Null
-// for a key without a page.
+// Address of row `row` of a sequence and a head. `first`: the sequence's first row in packed
+// tensors. Null for a key without a page.
 inline char* row_address(const Call& call, const StridedTensor& rows, std::int64_t b,
                          std::int64_t first, std::int64_t row, std::int64_t head) {
   if (rows.paged) {
@@ -122,7 +124,7 @@ inline char* row_address(const Call& call, const StridedTensor& rows, std::int64
   return rows.base + at + head * rows.stride_head;
 }
 
-// The factor of row `row`, which has memory.
+// The dequantization factor of row `row`. A paged row must have a page.
 inline float row_descale(const Call& call, const StridedTensor& rows, std::int64_t b,
                          std::int64_t row, std::int64_t head) {
   const bool paged = rows.paged;
@@ -150,7 +152,7 @@ inline char* pair_address(const core::ScoreTensor& pairs, std::int64_t b, std::i
          i * pairs.stride_q + j * pairs.stride_kv;
 }
 
-// Null if rows were not scanned.
+// The scanned row of the mask for query i; null if the mask was not scanned.
 inline const MaskRow* mask_row_of(const Call& call, std::int64_t b, std::int64_t head,
                                   std::int64_t i) {
   if (call.mask_rows == nullptr) return nullptr;
@@ -160,8 +162,8 @@ inline const MaskRow* mask_row_of(const Call& call, std::int64_t b, std::int64_t
   return call.mask_rows + (p.mask.q ? row * p.len_q + i : row);
 }
 
-// The keys of this entry that causal, window and kv ranges leave to query i; mask, bias and missing
-// pages come on top. Rows past the entry's length see nothing.
+// Keys of the sequence that causal, window, kv_begin and kv_end leave to query i. Mask and missing
+// pages are applied later. Rows past the sequence's length see no key.
 core::KeyRange keys_of(const Call& call, const Entry& entry, std::int64_t i);
 
 }  // namespace attn::cpu

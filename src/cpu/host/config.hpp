@@ -1,5 +1,5 @@
 // Config: the tile sizes of a CPU plan, and the scratch memory that each pass lays out from them.
-// The same layout code measures (null base) and places, so sizes never have to agree by hand.
+// The same code measures a layout (null base) and places it, so that sizes always agree.
 #pragma once
 
 #include <algorithm>
@@ -13,70 +13,71 @@
 
 namespace attn::cpu {
 
-// What multiplies the tiles.
+// How matrix products are computed.
 enum class Engine : std::uint8_t {
-  float_simd,  // f32, or f64 for f64 problems, by Highway's vectors
-  bf16_dot,    // AVX-512's dot products of bf16 pairs
+  float_simd,  // Highway's vectors of f32 (of f64 for f64 problems)
+  bf16_dot,    // AVX-512 dot products of bf16 pairs (VDPBF16PS)
   amx_bf16,    // AMX tiles
 };
 
 struct Config {
   Engine engine = Engine::float_simd;
   std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
-  std::int64_t strip_rows = 0;  // rows of them whose scores are in L1 together
+  std::int64_t strip_rows = 0;  // rows of a tile with their scores in L1 at the same time
   std::int64_t tile_kv = 0;
   std::int64_t gemv = 0;           // 1: scores by dot products with row-major keys
-  std::int64_t heads_of_task = 1;  // with gemv: key heads that take turns at each tile of keys
+  std::int64_t heads_of_task = 1;  // with gemv: key heads that one task visits at each tile of keys
   std::int64_t split_keys = 0;     // keys of one split
   std::int64_t splits = 1;
-  // Backward, dk and dv: rows are loaded once for a block of keys, which is whole tiles.
+  // backward_kv: each load of rows serves a block of keys. A multiple of tile_kv.
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;
-  // Backward: how many (batch, key head)s take turns, a block each, before any goes on.
+  // backward_kv: number of (batch, key head) pairs whose tasks are interleaved.
   std::int64_t heads_at_once = 1;
-  std::int64_t dq_slots = 0;  // backward: sums of dq that the tasks share
-  // Backward: dbias comes with dk and dv, instead of by a step of its own. Slots: sums of dbias in
-  // the workspace; 0: dbias itself holds them.
+  std::int64_t dq_slots = 0;  // backward_kv: buffers of dq sums in the workspace
+  // backward_kv computes dbias too; otherwise the step bias_gradient does. dbias_slots: buffers of
+  // dbias sums in the workspace; 0: the sums are kept in dbias itself.
   bool dbias_with_keys = false;
   std::int64_t dbias_slots = 0;
-  bool pack_keys = false;  // bf16 engines: a step of its own packs all keys and values
+  bool pack_keys = false;  // a separate step packs all keys and values before the forward
 };
 
 using core::divide_up;
 using core::round_up;
-// A row of whole 64-byte vectors.
+// Length of a row that is padded to a multiple of 64 bytes.
 template <class T>
 constexpr std::int64_t padded(std::int64_t dim) {
   return round_up(dim, static_cast<std::int64_t>(64 / sizeof(T)));
 }
 
-// dk or dv come with dq: S and dP are computed once for all three.
+// Whether backward_qkv computes dq together with dk and dv: S and dP are then computed only once.
 inline bool dq_with_keys(const Problem& p) {
   return p.dq && (p.dk || p.dv);
 }
-// Whether sums of dq can lie in dq itself: it has the type of the arithmetic and is only written.
+// Whether dq itself can hold the sums: it has the type of the arithmetic and is not accumulated
+// into.
 inline bool dq_in_place(const Problem& p) {
   return p.rope != Rope::none || (p.grad_type() == p.statistics_type() && !p.accumulate);
 }
-// How many (batch, key head) add to the same dbias.
+// Number of (batch, key head) pairs that add to the same dbias.
 inline std::int64_t dbias_terms(const Problem& p) {
   return p.bias.sharers(p.batch) * (p.bias.head ? 1 : p.heads_kv);
 }
-// Row length and elements of a key head's sums of dbias in the workspace: [heads_per_kv * len_q,
-// len_kv padded].
+// Row length and size, in elements, of one key head's dbias sums in the workspace: [heads_per_kv *
+// len_q, len_kv padded].
 inline std::int64_t dbias_accum_row(const Problem& p) {
   return round_up(p.len_kv, 16);
 }
 inline std::int64_t dbias_accum_size(const Problem& p) {
   return p.heads_q / p.heads_kv * p.len_q * dbias_accum_row(p);
 }
-// Elements that the sums of dq of one (batch, key head) take: whole strips of a bf16 engine.
+// Elements of the dq sums of one (batch, key head), padded to full strips of a bf16 engine.
 template <class T>
 std::int64_t dq_accum_size(const Problem& p) {
   return round_up(p.heads_q / p.heads_kv * p.len_q, kBf16StripRows) * padded<T>(p.dim_qk);
 }
 
-// Hands out 64-byte aligned pieces of a block; with a null base it only counts.
+// Bump allocator with an alignment of 64 bytes. With a null base it only counts.
 class Arena {
  public:
   explicit Arena(char* base) : base_(base) {}
@@ -93,41 +94,41 @@ class Arena {
   std::int64_t used_ = 0;
 };
 
-// Tiles of one worker. A pass uses some of them; those it doesn't are null.
+// Tiles of one worker. Those that a pass does not use are null.
 template <class T>
 struct Scratch {
-  // With gemv, rows, q, row_max, row_sum and o are of heads_of_task key heads.
+  // With gemv: rows, q, row_max, row_sum and o hold heads_of_task key heads.
   TileRow* rows = nullptr;          // [tile_rows]
   std::uint8_t* missing = nullptr;  // [tile_kv]
   T* q = nullptr;                   // [tile_rows x dim_qk]
   T* dout = nullptr;                // [tile_rows x dim_vo]
-  T* k = nullptr;                   // [tile_kv x dim_qk]; k, k_t and v_t of a block: tile by tile
+  T* k = nullptr;                   // [tile_kv x dim_qk]; backward_kv: k, k_t, v_t of all tiles
   T* k_t = nullptr;                 // [dim_qk x tile_kv]
   T* v = nullptr;                   // [tile_kv x dim_vo]
   T* v_t = nullptr;                 // [dim_vo x tile_kv]
   T* s = nullptr;                   // [strip_rows x tile_kv] scores, then probabilities
-  T* dp = nullptr;                  // [strip_rows x tile_kv] gradients
-  std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] dropout's bytes
+  T* dp = nullptr;                  // [strip_rows x tile_kv] dP, then score gradients
+  std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] random bytes of dropout
   T* tanh = nullptr;                // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
-  T* row_buffer = nullptr;          // [four rows of keys or values, or a row of scores]
-  T* row_max = nullptr;             // [tile_rows] forward: running maximum ...
-  T* row_sum = nullptr;             // ... and sum of exponentials
+  T* row_buffer = nullptr;          // [max(4 * dim_qk, 4 * dim_vo, tile_kv)]
+  T* row_max = nullptr;             // [tile_rows] forward: running maximum
+  T* row_sum = nullptr;             // [tile_rows] forward: running sum of exponentials
   T* lse = nullptr;                 // [tile_rows] backward
-  T* delta = nullptr;               // likewise
-  // Sums of what the pass writes.
+  T* delta = nullptr;               // [tile_rows] backward
+  // Accumulators of the outputs.
   T* o = nullptr;      // [tile_rows x dim_vo]
   T* dk = nullptr;     // [block_kv x dim_qk]
   T* dv = nullptr;     // [block_kv x dim_vo]
-  T* dq = nullptr;     // [rows x dim_qk]: tile_rows; with dk and dv strip_rows, or a key head's
+  T* dq = nullptr;     // [rows x dim_qk]; rows: tile_rows, strip_rows, or all of a key head
   T* dbias = nullptr;  // [tile_rows x tile_kv]
 };
 
-// Tiles of one worker in the forward of a bf16 engine. Rows come in multiples of kBf16Rows, dims
-// and keys in whole packed blocks.
+// Tiles of one worker in the forward of a bf16 engine. Rows are padded to a multiple of kBf16Rows,
+// dims and keys to full packed blocks.
 struct Bf16Scratch {
   Scratch<float> f32;                // rows, missing, s, random, row_buffer, o, row_max, row_sum
   Bf16Bits* q = nullptr;             // [tile_rows x dim_qk]
-  std::uint32_t* visible = nullptr;  // [strip_rows x tile_kv / 32], as Bf16Visible
+  std::uint32_t* visible = nullptr;  // [strip_rows x tile_kv / 32], see Bf16Visible
   // A tile of keys, packed here or, with pack_keys, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
   Bf16Bits* v = nullptr;    // V: [tile_kv / 32][dim_vo / 16] blocks
@@ -197,20 +198,20 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   return x;
 }
 
-// The same for the keys' phase of the backward. dK^T and dV^T are summed with dims as rows.
+// Tiles of one worker in backward_kv of a bf16 engine. dk_t and dv_t accumulate dK^T and dV^T.
 struct Bf16KeysScratch {
   Scratch<float> f32;          // rows, s, dp, random, tanh, row_buffer, dq, lse, delta
   Bf16Bits* q = nullptr;       // [32 x dim_qk]
   Bf16Bits* dout = nullptr;    // [32 x dim_vo]
   Bf16Bits* q_t = nullptr;     // [dim_qk x 32]
   Bf16Bits* dout_t = nullptr;  // [dim_vo x 32]
-  Bf16Bits* k_t = nullptr;     // a block of keys: K^T and V^T packed as by pack_keys,
+  Bf16Bits* k_t = nullptr;     // K^T and V^T of a block of keys, packed by pack_keys
   Bf16Bits* v_t = nullptr;
-  Bf16Bits* k = nullptr;             // K packed as by pack_values
+  Bf16Bits* k = nullptr;             // K of the block, packed by pack_values
   Bf16Bits* p = nullptr;             // [32 x tile_kv] packed
   Bf16Bits* ds = nullptr;            // likewise
   Bf16Bits* ds_rows = nullptr;       // [32 x tile_kv]
-  std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], as Bf16Visible
+  std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], see Bf16Visible
   float* dk_t = nullptr;             // [dim_qk x block_kv]
   float* dv_t = nullptr;             // [dim_vo x block_kv]
 };
@@ -249,7 +250,7 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   return x;
 }
 
-// Rows that row_sums works on.
+// Row buffers of the step row_sums.
 template <class T>
 struct RowSumsScratch {
   T* dout = nullptr;   // [dim_vo]

@@ -1,4 +1,4 @@
-// Launch: resolves the call and runs its plan's steps in order.
+// Resolves a call and runs the steps of its plan in order.
 #include "cpu/host/launch.hpp"
 
 #include <algorithm>
@@ -48,7 +48,8 @@ RotaryJob rotary_job(const Call& call, const StridedTensor& in, const StridedTen
   return job;
 }
 
-// Runs a job over all entries; rows_of gives an entry's RotaryEntry and its number of rows.
+// Runs a job over all sequences. rows_of(b, entry) fills in the RotaryEntry and returns the number
+// of rows.
 template <class RowsOf>
 void run_rotary(const Call& call, const RotaryJob& job, const core::Executor& executor,
                 std::int64_t batch, std::int64_t most_rows, RowsOf&& rows_of) {
@@ -61,7 +62,7 @@ void run_rotary(const Call& call, const RotaryJob& job, const core::Executor& ex
   });
 }
 
-// Entry geometry of queries (or keys) for a rotation inside attention.
+// For run_rotary: a sequence's rows of q (or k). `all` includes the padding.
 std::int64_t query_rows(const Call& call, std::int64_t b, bool all, RotaryEntry& rotary) {
   const Entry entry = entry_of(call, b);
   rotary = {b, entry.first_q, entry.first_q, 0, entry.diag + call.rope_pos_offset};
@@ -73,7 +74,7 @@ std::int64_t key_rows(const Call& call, std::int64_t b, bool all, RotaryEntry& r
   return all ? entry.rows_kv : entry.len_kv;
 }
 
-// Writes the new rows behind each entry's cached ones; rows without room are dropped.
+// Appends the new rows to the cache. Rows that exceed its capacity are dropped.
 void append(const Call& call, const core::Executor& executor) {
   const Problem& p = call.problem;
   const auto rows_of = [&](std::int64_t b, RotaryEntry& rotary) {
@@ -92,7 +93,7 @@ void append(const Call& call, const core::Executor& executor) {
   run_rotary(call, job, executor, p.batch, p.len_new, rows_of);
 }
 
-// Tasks of about 256 KiB of mask.
+// Scans the mask in tasks of about 256 KiB.
 void find_mask_rows(const Call& call, const core::Executor& executor) {
   const std::int64_t rows = mask_rows(call.problem);
   const std::int64_t of_task = std::max<std::int64_t>(
@@ -102,7 +103,7 @@ void find_mask_rows(const Call& call, const core::Executor& executor) {
   });
 }
 
-// Rows of packed tensors that no entry covers: calls gap(begin, end) for each run of them.
+// Calls gap(begin, end) for each run of rows of a packed tensor that belongs to no sequence.
 template <class Gap>
 void each_gap(const Call& call, bool queries, std::int64_t total, Gap&& gap) {
   std::int64_t covered = 0;
@@ -125,7 +126,7 @@ void zero_gap(const Call& call, const StridedTensor& rows, std::int64_t heads, s
   }
 }
 
-// They are written like padding: o = 0, lse = -inf.
+// Rows of no sequence are written like padding: o = 0, lse = -inf.
 template <class T>
 void write_query_gaps(const Call& call) {
   const Problem& p = call.problem;
@@ -141,7 +142,7 @@ void write_query_gaps(const Call& call) {
   });
 }
 
-// Gradients there: 0, or left alone when accumulating.
+// Gradients of rows of no sequence: 0, or unchanged when accumulating.
 void write_gradient_gaps(const Call& call) {
   const Problem& p = call.problem;
   if (p.accumulate) return;
@@ -158,7 +159,7 @@ void write_gradient_gaps(const Call& call) {
   }
 }
 
-// dq or dk of rotated inputs, rotated back into the caller's gradient.
+// Rotates dq or dk of a rotated input back into the caller's gradient.
 RotaryJob gradient_job(const Call& call, const StridedTensor& in, const StridedTensor& out,
                        std::int64_t heads, const core::StridedTensor& positions) {
   RotaryJob job = rotary_job(call, in, out, heads);
@@ -183,7 +184,7 @@ struct RotatedInput {
   StridedTensor caller_gradient = {};
 };
 
-// One launch. Rotated inputs and their gradients take the place of the caller's in `call_`.
+// Runs one call. In `call_`, rotated inputs and their gradients replace the caller's.
 template <class T>
 class Launch {
  public:
@@ -232,7 +233,7 @@ class Launch {
       case Step::rotate_q: return rotate(q_);
       case Step::rotate_k: return rotate(k_);
       case Step::scan_mask:
-        if (call_.mask.stride_kv != 1) return;  // expanded
+        if (call_.mask.stride_kv != 1) return;  // scan_mask() needs contiguous keys
         call_.mask_rows = w_.mask_rows;
         return find_mask_rows(call_, executor_);
       case Step::fill_gaps:
@@ -273,8 +274,7 @@ class Launch {
     return workspace_rows(memory, dtype, x.layout, x.len, x.heads, plan_.problem.dim_qk);
   }
 
-  // From here on the call's kernels read the rotated copy, and write the copy's gradient into the
-  // workspace.
+  // After this the kernels read the rotated copy and write the copy's gradient to the workspace.
   void rotate(RotatedInput<T>& x) {
     const StridedTensor rotated =
         in_workspace(x, x.rotated, rotated_type(plan_.problem, plan_.config));
@@ -290,7 +290,7 @@ class Launch {
                               plan_.problem.statistics_type());
   }
 
-  // Padding gets zeros, or is left alone when accumulating.
+  // Padding becomes 0, or is unchanged when accumulating.
   void rotate_gradient(const RotatedInput<T>& x) {
     const RotaryJob job = gradient_job(call_, x.gradient, x.caller_gradient, x.heads, x.positions);
     const bool all = !plan_.problem.accumulate;
@@ -305,7 +305,8 @@ class Launch {
   RotatedInput<T> q_, k_;
 };
 
-// All rows (batch x len, or total) of a tensor [b, n, h, d] or [total, h, d], in blocks.
+// Runs block(begin, end) over all rows (batch x len, or total) of a tensor [b, n, h, d] or [total,
+// h, d].
 template <class Block>
 void run_row_blocks(const TensorView& o, const core::Executor& executor, Block&& block) {
   const std::int64_t rows = o.rank == 3 ? o.shape[0] : o.shape[0] * o.shape[1];
@@ -338,7 +339,7 @@ void launch_merge_backward(const MergeBackwardArguments& arguments,
 
 void launch_rope(const RopeArguments& a, const core::Executor& executor) {
   const bool packed = a.x.rank == 3;
-  // The rotation reads its geometry from a call that has no attention in it.
+  // rotate_rows() reads its geometry from a call, so this builds one without attention.
   Problem problem;
   problem.layout_q = problem.layout_kv = packed ? Layout::packed : Layout::padded;
   problem.batch = packed ? (a.cu_len.given() ? a.cu_len.shape[0] - 1 : 1) : a.x.shape[0];

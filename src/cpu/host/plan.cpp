@@ -9,30 +9,31 @@
 namespace attn::cpu {
 namespace {
 
-// Measured on 2 cores of a Xeon with AVX-512 (2 MiB L2): one load of keys serves 192 rows, 48 rows
-// of scores against 64 keys lie in L1. 48 and 192 are whole blocks of the matrix product's 6 rows.
+// Measured on 2 cores of a Xeon with AVX-512 (2 MiB of L2). A tile of 192 rows shares each load of
+// keys. The scores of 48 rows against 64 keys fit in L1. 48 and 192 are multiples of the 6 rows
+// that the matrix product computes at a time.
 constexpr std::int64_t kTileRows = 192;
 constexpr std::int64_t kStripRows = 48;
 constexpr std::int64_t kTileKv = 64;
-// In the backward one load of 48 rows and of their dq serves 256 keys: 256 for 64 keys were 10 to
-// 25 % faster, 512 no more than 3 % faster than that (Xeon with AVX-512, 2 MiB L2; dims 64 and
-// 128).
+// Backward: 48 rows and their dq are loaded once for a block of 256 keys. That was 10 to 25 %
+// faster than 64 keys; 512 keys gained at most another 3 % (same Xeon, dims 64 and 128).
 constexpr std::int64_t kBlockTiles = 4;
-constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;      // bytes of its K, V, dk and dv
-constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;     // bytes a worker
+constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;   // bytes of a block's K, V, dk and dv
+constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes per worker
 constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;  // bytes
 constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
-constexpr std::int64_t kLeastSharedKeys = 4;  // tiles of rows; with 3, packing apart costs 5 %
-constexpr std::int64_t kWantedTasks = 32;     // a plan with fewer splits the keys ...
-constexpr std::int64_t kWantedGemv = 128;     // ... or than these, of tasks with few rows
-constexpr std::int64_t kLeastSplit = 512;     // ... but not below this many
+constexpr std::int64_t kLeastSharedKeys = 4;  // row tiles; with 3, separate packing costs 5 %
+constexpr std::int64_t kWantedTasks = 32;     // keys are split if there are fewer tasks than this,
+constexpr std::int64_t kWantedGemv = 128;     // or than this with few rows (gemv),
+constexpr std::int64_t kLeastSplit = 512;     // into splits of at least this many keys
 constexpr std::int64_t kMostHeadsOfTask = 16;
-constexpr std::int64_t kMostAhead = std::int64_t{256}
-                                    << 10;  // bytes of a tile of these heads, in L2
+// Bytes of one tile of K and V of all heads_of_task heads: they must fit in L2.
+constexpr std::int64_t kMostAhead = std::int64_t{256} << 10;
 
-// Whether one task owns all keys of a (batch, key head) and their dq: dq stays in its worker's
-// cache and it waits for nobody. That needs enough of them for all threads, of equal work, and room
-// for sums that don't fit into dq. Results have the same bits either way.
+// Whether one task processes all keys of a (batch, key head). dq then stays in the cache of its
+// worker, and the task never waits for another. This needs enough heads with equal work for all
+// threads, and memory for the dq sums unless dq itself can hold them. The results are bitwise the
+// same either way.
 bool tasks_own_heads(const Problem& p, std::int64_t threads) {
   if (!dq_with_keys(p)) return false;
   const std::int64_t heads = p.batch * p.heads_kv;
@@ -44,7 +45,7 @@ bool tasks_own_heads(const Problem& p, std::int64_t threads) {
   return dq_in_place(p) || bytes <= kMostOwnedDq;
 }
 
-// How the keys' phase of the backward is cut. `most`: keys of a block, by measurements; 0: none.
+// Chooses the blocks of keys of backward_kv. `most`: keys of a block, if measured; 0: not measured.
 void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
   const std::int64_t key_bytes =
       (3 * padded<float>(p.dim_qk) + 2 * padded<float>(p.dim_vo)) * size_of(p.statistics_type());
@@ -64,9 +65,9 @@ void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Confi
   }
 }
 
-// In which order the tasks of the keys' phase run. Where blocks may be unequal, heads take turns,
-// so that the call ends with the shortest blocks of all heads. Causal on 16 threads (12 heads, len
-// 2048), simulated: threads are busy for 1.00 of the time instead of 0.89.
+// Chooses the order of the tasks of backward_kv. Where blocks may have unequal work, heads are
+// interleaved, so that the short blocks of all heads run last. Causal on 16 threads (12 heads, len
+// 2048), simulated: threads are busy 100 % of the time instead of 89 %.
 void set_turns(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t heads = p.batch * p.heads_kv;
   const bool unequal = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end ||
@@ -76,22 +77,22 @@ void set_turns(const Problem& p, std::int64_t threads, Config& config) {
     config.heads_at_once = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(heads, 1));
   }
   if (dq_in_place(p)) return;
-  // As many as the tasks of all threads may spread over at a time.
+  // The number of heads that the running tasks may belong to at a time.
   const std::int64_t spread = divide_up(threads, key_tasks(p, config)) + 1;
   config.dq_slots = std::max(std::min({threads, spread, heads}), config.heads_at_once);
 }
 
-// Whether dbias comes with dk and dv, and where it is summed.
+// Decides whether backward_kv computes dbias, and where it is summed.
 void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
   const bool every_pair = p.bias.q && p.bias.kv && p.layout_q == Layout::padded &&
                           p.layout_kv == Layout::padded && !p.softcap;
   const bool own_head = p.bias.head || p.heads_q == p.heads_kv;
   if (!p.dbias || !(p.dk || p.dv) || !every_pair || !own_head) return;
-  // No block of keys would write the zeros.
+  // Without a block of keys, no task would write the zeros of dbias.
   if (p.batch <= 0 || p.heads_kv <= 0 || p.len_kv <= 0 || p.len_q <= 0) return;
   const std::int64_t terms = dbias_terms(p);
   if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
-    // Sums of as many key heads as the tasks of all threads may spread over at a time.
+    // One buffer for each bias that the running tasks may belong to at a time.
     const std::int64_t slots = std::min(divide_up(threads, terms * key_tasks(p, config)) + 1,
                                         p.batch * p.heads_kv / terms);
     if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) return;
@@ -100,19 +101,19 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
   config.dbias_with_keys = true;
 }
 
-// bf16 engines. A strip of 16 rows is one AMX tile high, so that the packed K and V of a tile of
-// keys, their S, and O of the strip lie in L1 together.
+// bf16 engines. A strip of 16 rows is the height of one AMX tile. Packed K and V of a tile of keys,
+// S, and O of the strip then fit in L1 together.
 constexpr std::int64_t kStripRowsBf16 = 16;
-constexpr std::int64_t kPackedBytes = 32 << 10;  // of K and V in L1
+constexpr std::int64_t kPackedBytes = 32 << 10;  // packed K and V in L1
 constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
-constexpr std::int64_t kWantedTasksBf16 = 64;  // they keep 16 cores busy
+constexpr std::int64_t kWantedTasksBf16 = 64;  // enough to keep 16 cores busy
 
-// Few rows read each key once, so memory bandwidth is their limit, not the products.
+// With few rows memory bandwidth is the limit, not the products: each key is read once.
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
   if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16) return false;
   if (rows <= kMostGemvRows) return false;
-  // The backward's keys' phase. dout has the type of o.
+  // In the backward, only backward_kv has a bf16 kernel. dout has the type of o.
   return pass != Pass::backward ||
          (p.out_type() == DType::bf16 && p.grad_type() == DType::bf16 && (p.dk || p.dv));
 }
@@ -126,12 +127,12 @@ void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv, 1);
   const std::int64_t wanted = divide_up(kWantedTasksBf16, groups);
   const std::int64_t shared = std::clamp(divide_up(rows, wanted), kLeastRowsBf16, kMostRowsBf16);
-  // Tiles of equal height.
+  // All tiles get about the same height.
   config.tile_rows = round_up(divide_up(rows, divide_up(rows, shared)), kBf16Rows);
   config.strip_rows = kStripRowsBf16;
 }
 
-// Tiles of rows that see one key, at most.
+// Upper bound on the row tiles that see one key.
 std::int64_t row_tiles_of_key(const Problem& p, const Config& config) {
   const std::int64_t all = row_tiles(p, config);
   const std::int64_t left = p.window_left.value_or(p.len_q);
@@ -145,9 +146,9 @@ std::int64_t rows_of_head(const Problem& p) {
   return std::max<std::int64_t>(p.heads_q / p.heads_kv * p.len_q, 1);
 }
 
-// A strip computes the keys that any of its rows sees: those of a window and its own height. 24
-// rows waste half as much as 48. Forwards with dims up to 64 and enough tasks take larger tiles, so
-// that more rows share a load of keys. docs/kernels/cpu.md has the figures.
+// A strip computes all keys that any of its rows sees: the window plus the height of the strip. 24
+// rows waste half as many as 48. A forward with dims up to 64 and enough tasks uses larger tiles,
+// so that more rows share a load of keys. Measured in docs/kernels/cpu.md.
 void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
   constexpr std::int64_t kNarrow = 512;
   if (!p.window_left || (!p.causal && !p.window_right)) return;
@@ -161,10 +162,11 @@ void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& co
   config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, 2 * kTileKv);
 }
 
-// Few rows: memory bounds them. Rows of a cache are mostly those of all heads, one next to the
-// other, so a task may take a tile of keys for all heads, in turn, and ask for the next tile in the
-// order of memory. The bits are the same, for no sum is cut. Measured on Zen 4: 16-bit caches 1.0
-// to 1.2 times as fast, but f32 0.75 to 1.15.
+// With few rows the limit is memory bandwidth. A cache usually stores the heads of a key next to
+// each other. So one task processes a tile of keys for all heads in turn and prefetches the next
+// tile in the order of its addresses. Results are bitwise the same, because the order of sums does
+// not change. Measured on Zen 4: 1.0 to 1.2 times the speed with 16-bit caches, but 0.75 to 1.15
+// times with f32.
 void set_heads_of_task(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t size = core::element_size(p.kv_type());
   const std::int64_t tile_bytes = p.heads_kv * config.tile_kv * (p.dim_qk + p.dim_vo) * size;
@@ -173,7 +175,7 @@ void set_heads_of_task(const Problem& p, std::int64_t threads, Config& config) {
   config.heads_of_task = std::max<std::int64_t>(p.heads_kv, 1);
 }
 
-// Measured tiles, cut to the problem as those of the rules are.
+// Uses measured tiles, clamped to the problem like the default ones.
 void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t step_kv = config.engine == Engine::float_simd ? 16 : kPackedDepth;
   const std::int64_t step_rows = config.engine == Engine::float_simd ? 6 : config.strip_rows;
@@ -220,8 +222,8 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   }
   config.splits = std::max<std::int64_t>(divide_up(p.len_kv, config.split_keys), 1);
   if (config.gemv != 0) set_heads_of_task(p, threads, config);
-  // Packing before pays where enough tasks share keys. Packed sequences have no place for tiles of
-  // their own without one for the longest sequence, batch times.
+  // Packing in a separate step pays where enough tasks share keys. Packed sequences are excluded:
+  // their tiles would need a workspace of batch times the longest sequence.
   const std::int64_t least = config.engine == Engine::float_simd ? kLeastSharedKeys : 2;
   config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
                      config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;

@@ -1,6 +1,6 @@
-// The CPU plan: a pure function of pass, problem, threads and measured tiles. What a result's bits
-// depend on (tiles, splits) never depends on the threads; what changes no bit (the backward's
-// blocks, tasks and slots of sums) may.
+// The CPU plan: a pure function of pass, problem, threads and measured tiles. Tiles and splits
+// change the bits of a result, so they never depend on the number of threads. The backward's
+// blocks, tasks and buffers of sums change no bits, so they may.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -14,45 +14,44 @@
 
 namespace attn::cpu {
 
-// One set of independent tasks.
+// A step is one set of independent tasks.
 enum class Step : std::uint8_t {
-  append,         // decode: k_new and v_new into the cache
-  rotate_q,       // rope, into the workspace
-  rotate_k,       //
-  scan_mask,      // the range of keys that each row of the mask leaves
-  fill_gaps,      // packed: rows that no sequence covers
-  pack_keys,      // bf16 engines: keys and values, into the workspace
-  forward,        // o, or partial results of each split of the keys
-  merge_splits,   //
-  row_sums,       // backward: delta, and the keys that strips of rows see
-  backward_kv,    // dk and dv
-  backward_qkv,   // dk, dv and dq
-  backward_q,     // dq
-  bias_gradient,  //
-  sink_gradient,  //
-  rotate_dq,      // rope: gradients of the rotated q and k, rotated back
+  append,    // decode: k_new and v_new into the cache
+  rotate_q,  // rope: a rotated copy in the workspace
+  rotate_k,
+  scan_mask,  // finds the range of keys that each row of the mask leaves
+  fill_gaps,  // packed: rows that no sequence covers
+  pack_keys,  // packs all keys and values into the workspace
+  forward,    // o, or partial results of each split of the keys
+  merge_splits,
+  row_sums,      // backward: delta, and the range of keys that each strip of rows sees
+  backward_kv,   // dk and dv
+  backward_qkv,  // dk, dv and dq
+  backward_q,    // dq
+  bias_gradient,
+  sink_gradient,
+  rotate_dq,  // rope: rotates the gradients of the rotated q and k back
   rotate_dk,
 };
 // "forward", "backward_kv", ...
 const char* to_string(Step step);
 
-// What multiplies the problem's tiles; nothing where its plan has no tiles to choose: with few
-// query rows.
+// The engine of the problem; nullopt if its plan has no tiles to choose (few query rows).
 std::optional<Engine> engine_with_tiles(Pass pass, const Problem& problem, Engine bf16);
 
 struct CpuPlan final : core::Plan {
   // `bf16`: the engine for bf16 problems on this machine. `tuned`: tiles that were measured for the
-  // problem; those that don't fit are passed over.
+  // problem; they are ignored if they do not fit.
   CpuPlan(Pass pass, const Problem& problem, std::int32_t threads, Engine bf16,
           const std::optional<Tiles>& tuned = std::nullopt);
   [[nodiscard]] PlanSummary summary() const override;
-  // In the order of their launch.
+  // In launch order.
   [[nodiscard]] std::span<const Step> steps() const { return {steps_.data(), num_steps_}; }
 
   Config config;
-  bool tuned = false;  // tiles were measured
+  bool tuned = false;  // the measured tiles are in use
   std::int32_t threads;
-  std::int64_t scratch_bytes = 0;  // of one worker
+  std::int64_t scratch_bytes = 0;  // per worker
 
  private:
   template <class T>

@@ -1,5 +1,5 @@
-// Independent tasks spread over the executor's workers; which worker takes which task never changes
-// a result.
+// Spreads independent tasks over the executor's workers. Which worker runs a task never changes a
+// result.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@
 
 namespace attn::cpu {
 
-// The calling thread waits here for tasks of other workers, so that a long one can be interrupted:
-// inside of parallel_for nobody would ask. Sleeps for 1/16 of the time waited, at most 1 ms.
+// The calling thread waits here, not in parallel_for, for the tasks of other workers. It polls for
+// interrupts while it waits, so that a long call can be interrupted. Sleeps for 1/16 of the time
+// waited so far, at most 1 ms.
 inline void wait_for_tasks(core::Interrupt& interrupt, const std::atomic<std::int64_t>& done,
                            std::int64_t count) {
   using Clock = std::chrono::steady_clock;
@@ -24,7 +25,7 @@ inline void wait_for_tasks(core::Interrupt& interrupt, const std::atomic<std::in
   }
 }
 
-// Calls task(index, worker) for every index in [0, count), in ascending order of start. An
+// Calls task(index, worker) for every index in [0, count). Tasks start in ascending order. An
 // interrupted call starts no further task.
 template <class Task>
 void run_tasks(const core::Executor& executor, std::int64_t count, Task&& task) {
@@ -49,7 +50,7 @@ void run_tasks(const core::Executor& executor, std::int64_t count, Task&& task) 
           mine.task(index, worker);
           if (interrupt != nullptr) mine.done.fetch_add(1, std::memory_order_relaxed);
         }
-        // Every task was taken by a thread that runs it now, so this ends.
+        // This wait ends: each of the remaining tasks is already running on a thread.
         if (interrupt != nullptr && interrupt->is_caller() && interrupt->is_long()) {
           wait_for_tasks(*interrupt, mine.done, mine.count);
         }

@@ -11,7 +11,7 @@
 namespace attn::cpu {
 namespace {
 
-constexpr int kVersion = 1;  // of keys and tiles as text
+constexpr int kVersion = 1;  // format of the text of keys and tiles
 constexpr std::int64_t kMostForwardRows = 1024;
 constexpr std::int64_t kMostBlockKv = 4096;
 
@@ -28,7 +28,7 @@ std::int64_t rounded(std::int64_t length) {
       std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(length, 1, 1 << 30))));
 }
 
-// Keys that a row sees in its window; 0: no window.
+// Number of keys in the window of a row; 0: no window.
 std::int64_t window_of(const Problem& p) {
   if (!p.window_left && (p.causal || !p.window_right)) return 0;
   const std::int64_t left = std::min(p.window_left.value_or(p.len_kv), p.len_kv);
@@ -113,7 +113,7 @@ std::vector<Tiles> candidate_tiles(Pass pass, const Problem& p, Engine engine) {
   std::vector<std::int64_t> rows{96, 192, 384, 768};
   std::vector<std::int64_t> strips{12, 24, 48, 96};
   if (packed) strips = {16, 32, 48};
-  if (backward) rows = {kMostTileRows};  // only dq alone and the step for dbias have such tiles
+  if (backward) rows = {kMostTileRows};  // only backward_q and bias_gradient use tile_rows
   if (backward && !by_blocks) rows = {48, 96, 192};
   if (packed && backward) strips = {kBf16StripRows};
   std::vector<Tiles> list;
@@ -123,7 +123,7 @@ std::vector<Tiles> candidate_tiles(Pass pass, const Problem& p, Engine engine) {
         for (const std::int64_t block : {64, 128, 256, 512, 1024}) {
           Tiles tiles{tile_rows, strip_rows, tile_kv, backward ? round_up(block, tile_kv) : 0};
           if (!misfit(pass, engine, tiles).empty()) continue;
-          // A larger tile would be the same as one that is cut to the problem.
+          // A plan clamps tiles to the problem, so larger ones would repeat a smaller candidate.
           if (tile_rows >= 2 * all_rows && tile_rows > rows[0]) continue;
           if (tile_kv >= 2 * p.len_kv && tile_kv > 32) continue;
           if (backward && block >= 2 * p.len_kv && block > 64) continue;
@@ -137,7 +137,7 @@ std::vector<Tiles> candidate_tiles(Pass pass, const Problem& p, Engine engine) {
 }
 
 tuned::TunedFile& my_tuned_tiles() {
-  // Never destroyed: plans may be made late.
+  // Never destroyed: plans may be made while the process exits.
   static auto& file = *new tuned::TunedFile(
       {tuned::cache_root(), "cpu", platform::processor_name() + " " + target_name(), kVersion},
       [](const std::string& tiles) { return parse_tiles(tiles).has_value(); });

@@ -1,6 +1,7 @@
-// Tiles: the sizes of a CPU plan that `attn tune` may choose. What it found on this machine takes
-// precedence over the rules of plan.cpp (my_tuned_tiles()); results then have other bits, as sums
-// are cut elsewhere. The key has no number of threads, so that bits don't depend on it.
+// Tiles: the sizes of a CPU plan that `attn tune` may choose. Tiles measured on this machine
+// (my_tuned_tiles()) replace the defaults of plan.cpp. They change the order of sums, and so the
+// last bits of a result. The key leaves out the number of threads, so that the bits don't depend on
+// it.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -14,7 +15,7 @@
 
 namespace attn::cpu {
 
-// As the fields of Config with these names. block_kv is 0 but in the backward.
+// The same fields as in Config. block_kv is 0 except in the backward.
 struct Tiles {
   std::int64_t tile_rows = 0;
   std::int64_t strip_rows = 0;
@@ -23,21 +24,22 @@ struct Tiles {
   bool operator==(const Tiles&) const = default;
 };
 
-// "tile_rows=192 strip_rows=48 tile_kv=64 block_kv=0", and back; every field has to be there.
+// Conversion to and from "tile_rows=192 strip_rows=48 tile_kv=64 block_kv=0". All fields are
+// required.
 std::string to_string(const Tiles& tiles);
 std::optional<Tiles> parse_tiles(const std::string& text);
 
-// What shares tiles, with lengths rounded up to powers of 2:
+// Problems with the same key share tiles. Lengths are rounded up to powers of 2:
 // "forward engine=f32 dtype=bf16 dim_qk=64 ... rows=4096 keys=4096 window=256 ..."
 std::string tune_key(Pass pass, const Problem& problem, Engine engine);
 
-// Why a plan can't have these tiles; empty: it can.
+// Why a plan can't use these tiles; empty if it can.
 std::string misfit(Pass pass, Engine engine, const Tiles& tiles);
 
-// All tiles worth measuring. A pure function.
+// All tiles that are worth measuring. A pure function.
 std::vector<Tiles> candidate_tiles(Pass pass, const Problem& problem, Engine engine);
 
-// The process's tiles for this processor and instruction set.
+// The measured tiles for this processor and instruction set.
 tuned::TunedFile& my_tuned_tiles();
 
 }  // namespace attn::cpu

@@ -1,5 +1,5 @@
-// The workspace of a call, laid out from its plan: all the memory that a call uses besides its
-// tensors. With a null base only `bytes` means anything.
+// The workspace of a call: all memory that it uses in addition to its tensors, laid out from the
+// plan. With a null base only `bytes` is meaningful.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,19 @@ namespace attn::cpu {
 
 template <class T>
 struct Workspace {
-  char* scratch = nullptr;  // one block a worker
+  char* scratch = nullptr;  // one block per worker
   std::int64_t scratch_bytes = 0;
   RowSums<T> sums;  // backward
   ForwardShared<T> forward;
   MaskRow* mask_rows = nullptr;
-  char* rotated_q = nullptr;  // rope: q and k rotated, [rows, heads, dim_qk] of rotated_type()
+  char* rotated_q = nullptr;  // rope: rotated q and k, [rows, heads, dim_qk] of rotated_type()
   char* rotated_k = nullptr;
   T* gradient_q = nullptr;  // rope: dq and dk before they are rotated back
   T* gradient_k = nullptr;
   std::int64_t bytes = 0;
 };
 
-// The keys' phase of the backward works on one strip of rows at a time.
+// Config for backward_kv, which processes one strip of rows at a time.
 inline Config keys_config(Config config) {
   config.tile_rows = config.strip_rows;
   return config;
@@ -34,7 +34,7 @@ inline bool dq_is_shared(const Problem& p, const Config& config) {
   return dq_with_keys(p) && key_tasks(p, keys_config(config)) > 1;
 }
 
-// The type of rotated q and k: what the engine multiplies.
+// The type of rotated q and k: the input type of the engine's products.
 inline DType rotated_type(const Problem& p, const Config& config) {
   return config.engine == Engine::float_simd ? p.statistics_type() : DType::bf16;
 }
@@ -73,7 +73,7 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
   return most;
 }
 
-// `scratch_bytes`: of one worker, as the function of that name says.
+// `scratch_bytes`: per worker, from the function of that name.
 template <class T>
 Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int64_t scratch_bytes,
                      std::int32_t threads, char* base) {
