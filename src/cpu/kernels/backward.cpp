@@ -1,10 +1,10 @@
-// Backward attention (Dao 2023, FlashAttention-2, section 3.1.2), P recomputed from lse. Every
-// output tile has one owner, or owners in a fixed order: no atomic sums, no quadratic memory, the
-// same bits for any number of threads.
-//   keys:    dk, dv of a tile of keys, and dq with them: backward_keys.cpp
-//   queries: dq alone, of a tile of rows; loops over tiles of keys
-//   bias:    dbias of a tile of the bias where it doesn't come with the keys; loops over what the
-//            bias broadcasts
+// Backward attention (Dao 2023, FlashAttention-2, section 3.1.2), P recomputed from lse. Each
+// output tile has one owner, or several that add in a fixed order. So there are no atomic sums and
+// no quadratic memory, and results have the same bits for any number of threads.
+//   keys:    dk and dv of a block of keys, and dq with them: backward_keys.cpp
+//   queries: dq alone, for a tile of rows; loops over tiles of keys
+//   bias:    dbias of a tile of the bias, if the keys task does not compute it; loops over the
+//            dimensions that the bias broadcasts
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/backward.cpp"
 #include <hwy/foreach_target.h>
@@ -74,7 +74,7 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
   }
 }
 
-// Adds a strip's score gradients to the tile of dbias they reach: [tile_rows or 1][tile_kv or 1].
+// Adds a strip's score gradients to the tile of dbias, [tile_rows or 1][tile_kv or 1].
 template <class T>
 void ReduceStrip(const Problem& p, const Config& config, const Scratch<T>& x, const KeySpan& span,
                  std::int64_t row0, std::int64_t count) {
@@ -91,7 +91,7 @@ void ReduceStrip(const Problem& p, const Config& config, const Scratch<T>& x, co
   }
 }
 
-// One (batch, head)'s part of a bias tile: queries [i0, i1) against keys [j_begin, j_end).
+// Adds one (batch, head)'s contribution to a bias tile: queries against keys.
 template <class T>
 void BiasPart(const Call& call, const Config& config, const RowSums<T>& sums, const Entry& entry,
               std::int64_t head, core::KeyRange queries, core::KeyRange keys, const Scratch<T>& x) {
@@ -158,8 +158,8 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   }
 }
 
-// What backward_qkv needs of a (batch, key head) before its first task. Strips that see no key have
-// no task that reaches them: their dq is written here.
+// Initializes what backward_qkv needs of a (batch, key head) before its first task. A strip that
+// sees no key is visited by no task, so its dq is written here.
 template <class T>
 void PrepareDq(const Call& call, const Config& config, const RowSums<T>& sums, const Entry& entry,
                std::int64_t head_kv, T* zeros) {
@@ -185,7 +185,7 @@ void PrepareDq(const Call& call, const Config& config, const RowSums<T>& sums, c
   }
 }
 
-// delta = dot(dout, o) - dlse, and the keys that each strip of rows may see.
+// delta = dot(dout, o) - dlse, and the range of keys that each strip of rows may see.
 template <class T>
 void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums, char* memory,
                  std::int64_t task) {

@@ -1,19 +1,19 @@
-// dk and dv of blocks of keys, and dq with them where it is wanted. For each block, the strips of
-// rows that see it; for each strip, the block's tiles of keys: S = Q K^T, dP = dO V^T,
+// dk and dv of blocks of keys, and dq with them if it is needed. A task loops over its blocks, over
+// the strips of rows that see a block, and over the block's tiles of keys: S = Q K^T, dP = dO V^T,
 // dV += P^T dO, dK += dS^T Q, dQ += dS K.
 //
-// A task owns the dk and dv of its blocks. A strip's dq is summed over keys in ascending order: one
-// task owns all blocks of a (batch, key head), or the tasks wait for their turn, strip by strip.
-// Sums lie in dq itself where its type allows, else in f32 (f64 for f64) next to it. So the bits
-// never depend on how keys are cut into blocks and tasks, nor on the threads.
+// A task owns dk and dv of its blocks. A strip's dq is summed over keys in ascending order. Either
+// one task owns all blocks of a (batch, key head), or tasks wait strip by strip until the preceding
+// block has been added. The sums are kept in dq itself if its type allows that, else in f32 (f64
+// for f64) in the workspace. So the bits depend neither on the split into blocks and tasks nor on
+// the threads.
 //
-// Strips come in descending order. Where blocks see but a part of the rows (documents, windows,
-// causal), the strips that a block shares with the next one are then the first that it is done with
-// and the last that the next one waits for. Ascending, 16 documents were computed one after the
-// other.
+// Strips are visited in descending order. With documents, windows or causal, a block sees only a
+// part of the rows. Its first strips are then those that it shares with the next block, which waits
+// for them last. In ascending order, 16 documents were computed one after another.
 //
-// Waiting ends: tasks start in ascending order and wait only for those before them, which have
-// either ended or run on a thread of their own.
+// There is no deadlock: tasks start in ascending order and wait only for tasks before them. Those
+// have ended or are running on another thread.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/backward_keys.cpp"
 #include <hwy/foreach_target.h>
@@ -31,7 +31,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace {
 
-// Keys [j0, j0 + keys) into tile x of the block; K^T from the rows of K that dq needs.
+// Loads keys [j0, j0 + keys) into tile x of the block. With dq, K^T is transposed from the K that
+// dq needs.
 template <class T>
 void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
   const Problem& p = at.call.problem;
@@ -46,7 +47,7 @@ void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::i
                         padded<T>(p.dim_vo), x.row_buffer, x.v_t);
 }
 
-// Rows [0, owned) of a block of keys; those from `keys` on are padding.
+// Stores rows [0, owned) of a block of keys; those from `keys` on are padding.
 template <class T>
 void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned,
                        std::int64_t keys) {
@@ -69,7 +70,7 @@ void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned
   }
 }
 
-// The block's products with the loaded strip. False: interrupted.
+// Computes the block's products with the loaded strip. Returns false if interrupted.
 template <class T>
 bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count,
                BiasGradient<T>& dbias) {
@@ -94,7 +95,7 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     const std::uint64_t bit = std::uint64_t{1} << (begin / config.tile_kv);
     if ((block.loaded & bit) == 0) LoadKeys(at, x, j0, keys);
     block.loaded |= bit;
-    // dbias gets a value of each pair.
+    // dbias needs a value for each pair, so no rows are skipped.
     const RowSpan seeing =
         dbias.active() ? RowSpan{0, count} : SeeingRows(all.rows, count, span, kGemmRows);
     const std::int64_t row0 = seeing.first;
@@ -121,7 +122,7 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
   return true;
 }
 
-// The products of a block in f32 or f64.
+// Computes the products of a block in f32 or f64.
 template <class T>
 class FloatBlock {
  public:
@@ -134,7 +135,7 @@ class FloatBlock {
   void Load(std::int64_t row0, std::int64_t count) {
     LoadRows(at_.call, at_.entry, at_.sums, at_.head, row0, count, at_.x);
   }
-  // False: interrupted.
+  // Returns false if interrupted.
   bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
     return KeysStrip(at_, block, strip, count, dbias_);
   }
@@ -147,7 +148,7 @@ class FloatBlock {
   BiasGradient<T> dbias_;
 };
 
-// False: interrupted.
+// Computes one block of keys. Returns false if interrupted.
 template <class T, class Block>
 bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
   const Call& call = at.call;

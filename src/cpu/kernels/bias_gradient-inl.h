@@ -1,9 +1,9 @@
-// dbias of a strip of rows against a block of keys, from the gradients of scores that dk and dq
-// need anyway. A (batch, key head) has a dbias of its own, or several add to one: in the order of
-// their tasks, strip by strip, so that the sums have the same bits for any number of threads.
-// Waiting ends as it does for dq (backward_keys.cpp): only for tasks that started before.
+// dbias of a strip of rows against a block of keys, from the score gradients that dk and dq need
+// anyway. If several (batch, key head) pairs share a dbias, they add to it strip by strip in the
+// order of their tasks, so that the sums have the same bits for any number of threads. There is no
+// deadlock, as for dq (backward_keys.cpp): a task waits only for tasks that started before it.
 //
-// Every pair is written, those that no row of a strip sees too: as zeros, unless others add to
+// Every pair is written. Pairs that no row of a strip sees get zeros, unless another task adds to
 // them.
 #if defined(ATTN_CPU_BIAS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_BIAS_GRADIENT_INL_H_
@@ -35,30 +35,31 @@ class BiasGradient {
         first_(at.index % terms_ == 0),
         last_(at.index % terms_ == terms_ - 1) {}
 
-  // Whether there is anything to do; if not, no other member is called.
+  // If false, no other member may be called.
   [[nodiscard]] bool active() const { return active_; }
-  // Whether the gradients of scores are dbias as they are, but for its type.
+  // Whether dbias is a copy of the score gradients, apart from its type.
   [[nodiscard]] bool is_plain_copy() const {
     const Problem& p = at_.call.problem;
     return terms_ == 1 && !p.accumulate && !p.nonfinite_zero;
   }
 
-  // Before a strip's first tile: waits until those before have added to it. False: interrupted.
+  // Call before a strip's first tile. Waits until the preceding tasks have added to it. Returns
+  // false if interrupted.
   bool Begin(const KeyBlock& block, std::int64_t strip, std::int64_t count) {
     row0_ = strip * at_.config.strip_rows;
     count_ = count;
     done_ = divide_up(all_rows(), at_.config.strip_rows) - strip;
     if (at_.sums.dbias.strips_done == nullptr) return true;
     std::int64_t before = at_.index - 1;
-    if (first_) before -= (at_.config.dbias_slots - 1) * terms_;  // those that had this slot
+    if (first_) before -= (at_.config.dbias_slots - 1) * terms_;  // the last user of this slot
     if (before < 0 || (first_ && at_.config.dbias_slots == 0)) return true;
     const std::atomic_ref<std::int32_t> done(strips_done(before, block));
     return wait_until([&] { return done.load(std::memory_order_acquire) >= done_; },
                       at_.call.interrupt);
   }
 
-  // Adds the strip's gradients of scores [count x span.cols] to dbias of the keys [j0, j0 + keys).
-  // `next`: the tile that comes after it.
+  // Adds the strip's score gradients [count x span.cols] to dbias of keys [j0, j0 + keys). `next`:
+  // the tile after this one.
   template <class Value>
   void AddTile(std::int64_t j0, std::int64_t keys, const KeySpan& span, const Value* ds,
                const NextScores& next = {}) {
@@ -76,14 +77,14 @@ class BiasGradient {
     count_nonfinite(at_.call, replaced);
   }
 
-  // The same where no row of the strip sees any of the keys.
+  // The same if no row of the strip sees any of the keys.
   void AddNothing(std::int64_t j0, std::int64_t keys) {
     for (std::int64_t end = j0 + keys; j0 < end; j0 += at_.config.tile_kv) {
       AddTile<T>(j0, std::min(at_.config.tile_kv, end - j0), KeySpan{.j0 = j0}, at_.x.s);
     }
   }
 
-  // After the last tile.
+  // Call after the last tile of the strip.
   void End(const KeyBlock& block) {
     if (block.owned > block.keys) AddNothing(block.j0 + block.keys, block.owned - block.keys);
     if (at_.sums.dbias.strips_done == nullptr) return;
@@ -99,7 +100,7 @@ class BiasGradient {
         .strips_done[index * key_blocks(at_.call.problem, at_.config) + block.index];
   }
 
-  // Row `row` of the key head's rows, from key j.
+  // Address of key j in row `row`, counted over all heads of the key head's group.
   char* dbias_address(std::int64_t row, std::int64_t j) const {
     const std::int64_t head = at_.head * at_.call.numbers.heads_per_kv + row / at_.entry.rows_q;
     return pair_address(at_.call.dbias, at_.entry.b, head, row % at_.entry.rows_q, j);
@@ -110,8 +111,8 @@ class BiasGradient {
     return at_.sums.dbias.accum + slot * dbias_accum_size(p) + row * dbias_accum_row(p) + j;
   }
 
-  // Asks for the lines of the next tile that will be written: their rows are kilobytes apart.
-  // 101 to 107 GFLOP/s for an f32 backward with a dbias [1, 12, 2048, 2048].
+  // Prefetches the lines of the next tile for writing: its rows are kilobytes apart. Raises an f32
+  // backward with a dbias [1, 12, 2048, 2048] from 101 to 107 GFLOP/s.
   void Prefetch(std::int64_t row, const NextScores& next) const {
     row += next.rows_ahead;
     if (next.keys <= 0 || row < 0 || row >= all_rows()) return;
@@ -120,7 +121,7 @@ class BiasGradient {
                                  : dbias_address(row, next.j0);
     const std::int64_t size =
         in_accum ? std::int64_t{sizeof(T)} : core::element_size(at_.call.dbias.dtype);
-    asm volatile("");  // as PrefetchScores
+    asm volatile("");  // see PrefetchScores
     for (std::int64_t at = 0; at < next.keys * size; at += 64) __builtin_prefetch(begin + at, 1, 3);
   }
 
@@ -172,10 +173,10 @@ class BiasGradient {
   const KeyHead<T>& at_;
   bool active_;
   std::int64_t terms_;
-  bool first_, last_;  // of those that add to the same dbias
+  bool first_, last_;  // of the pairs that add to the same dbias
   std::int64_t row0_ = 0;
   std::int64_t count_ = 0;
-  std::int64_t done_ = 0;  // strips that come up to this one, itself included
+  std::int64_t done_ = 0;  // number of strips visited up to and including this one
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

@@ -1,5 +1,5 @@
-// Few query rows against a cache: memory bounds them, so keys and values are read once, from where
-// they lie, and requested a tile ahead.
+// Few query rows against a cache. Memory bandwidth is the limit, so keys and values are read once,
+// in place, and prefetched one tile ahead.
 #if defined(ATTN_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_DECODE_INL_H_
 #undef ATTN_CPU_DECODE_INL_H_
@@ -22,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How many of `count` rows of a cache from j on lie one stride apart: those of a page.
+// How many of the `count` rows from j on are one stride apart, that is, on the same page.
 inline std::int64_t RowsOfPage(const Call& call, const StridedTensor& rows, std::int64_t j,
                                std::int64_t count) {
   if (!rows.paged) return count;
@@ -33,21 +33,21 @@ inline std::int64_t RowsOfPage(const Call& call, const StridedTensor& rows, std:
 inline void FindMissing(const Call& call, const Entry& entry, std::int64_t j0, std::int64_t keys,
                         std::uint8_t* missing) {
   for (std::int64_t j = 0; j < keys;) {
-    // v has pages even where k is its rotated copy.
+    // Tests the pages of v: k may be a rotated copy, which has no pages.
     const std::int64_t count = RowsOfPage(call, call.v, j0 + j, keys - j);
     std::fill_n(missing + j, count, has_page(call, entry.b, j0 + j) ? 0 : 1);
     j += count;
   }
 }
 
-// Where the keys or values of a tile lie, in elements of `dtype`, which loads_as_vectors().
+// Addresses of the keys or values of a tile. `dtype` is a type that loads_as_vectors().
 struct CacheTile {
   DType dtype = DType::none;
   const char* rows[kMaxTileKv];
 };
 
-// Rows [j0, j0 + count) of a key head, then zeros up to `tile` rows. They are converted only if no
-// vector can be loaded from them. converted: [tile x padded].
+// Finds rows [j0, j0 + count) of a key head, then zeros up to `tile` rows. Rows are converted only
+// if their type can't be loaded as vectors. converted: [tile x padded].
 template <class T>
 HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const Entry& entry,
                               std::int64_t head, std::int64_t j0, std::int64_t count,
@@ -84,9 +84,9 @@ HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const
   }
 }
 
-// Rows [begin, end) of keys and values of `heads` key heads from `head` on, requested in the order
-// of their addresses where heads are next to each other: little by little, so that memory works
-// while a core computes, and into L2, because L1 can wait for fewer lines.
+// Prefetches rows [begin, end) of keys and values of `heads` key heads from `head` on. The order is
+// that of the addresses if heads are next to each other. It advances in small steps, so that memory
+// works while the core computes. It prefetches into L2, because L1 has fewer line fill buffers.
 class RowsAhead {
  public:
   RowsAhead(const Call& call, const Entry& entry, std::int64_t head, std::int64_t heads,
@@ -105,7 +105,7 @@ class RowsAhead {
     j_ = row;
     n_ = left_ = 0;
   }
-  // `count`: of pairs of a key and its value.
+  // Prefetches `count` pairs of a key and its value.
   HWY_INLINE void Step(std::int64_t count) {
     for (; count > 0 && j_ < end_; --count) {
       if (n_ == 0) Find();
@@ -133,24 +133,24 @@ class RowsAhead {
     left_ = RowsOfPage(call_, call_.v, j_, end_ - j_) - 1;
   }
   static HWY_INLINE void Prefetch(const char* row, std::int64_t bytes) {
-    asm volatile("");  // as PrefetchRow
+    asm volatile("");  // see PrefetchRow
     for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
 
   const Call& call_;
   const Entry& entry_;
   std::int64_t head_, heads_, end_;
-  std::int64_t j_;         // the next row,
-  std::int64_t n_ = 0;     // and of its heads the next one
-  std::int64_t left_ = 0;  // rows after row j_ that lie one stride apart
+  std::int64_t j_;         // the next row
+  std::int64_t n_ = 0;     // the next head of row j_
+  std::int64_t left_ = 0;  // rows after j_ that are one stride apart
   std::int64_t k_bytes_, v_bytes_;
   const char* k_ = nullptr;  // row j_ of the first head
-  const char* v_ =
-      nullptr;  // null: it has no page, also where k is its rotated copy, without pages
+  // Null if the row has no page. k_ does not tell: k may be a rotated copy, which has no pages.
+  const char* v_ = nullptr;
 };
 
 #if HWY_TARGET != HWY_SCALAR
-// The sum of v's blocks of 128 bits.
+// The sum of the 128-bit blocks of v.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE auto SumOfBlocks(D d, V v) {
   if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= 16) {
@@ -172,7 +172,7 @@ HWY_INLINE void StoreFourSums(D d, const V* v, T* HWY_RESTRICT out) {
         wide, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
     const auto sum23 = hn::BitCast(
         wide, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
-    // In each 128 bits the four sums of those bits.
+    // Each 128-bit block holds the four sums over its own lanes.
     const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, sum01, sum23)),
                               hn::BitCast(d, hn::InterleaveUpper(wide, sum01, sum23)));
     hn::Store(SumOfBlocks(d, sums), hn::FixedTag<T, 4>(), out);
@@ -184,7 +184,7 @@ HWY_INLINE void StoreFourSums(D d, const V* v, T* HWY_RESTRICT out) {
 
 inline constexpr std::int64_t kKeysAtOnce = 4;
 
-// S of kRows rows and four keys, which share the loads of q.
+// S of kRows rows and four keys. The keys share each load of q.
 template <int kRows, DType kType, class T>
 HWY_INLINE void DotBlock(const T* HWY_RESTRICT q, std::int64_t ldq, const char* const* k,
                          std::int64_t dim, T* HWY_RESTRICT s, std::int64_t lds) {
@@ -205,7 +205,7 @@ HWY_INLINE void DotBlock(const T* HWY_RESTRICT q, std::int64_t ldq, const char* 
   for (int r = 0; r < kRows; ++r) StoreFourSums(d, sum[r], s + r * lds);
 }
 
-// O of kRows rows and kVectors vectors of columns from c on, += P V.
+// O += P V for kRows rows and kVectors vectors of columns from c on.
 template <int kRows, int kVectors, DType kType, class T>
 HWY_INLINE void ValuesBlock(const T* HWY_RESTRICT p, std::int64_t ldp, const char* const* v,
                             std::int64_t keys, std::int64_t c, T* HWY_RESTRICT o,
@@ -230,7 +230,7 @@ HWY_INLINE void ValuesBlock(const T* HWY_RESTRICT p, std::int64_t ldp, const cha
   }
 }
 
-// Calls body() with the type of a tile's elements as a constant.
+// Calls body() with the element type of a tile as a compile-time constant.
 template <class T, class Body>
 HWY_INLINE void WithType(DType dtype, Body&& body) {
   if constexpr (sizeof(T) == 4) {
@@ -243,13 +243,13 @@ HWY_INLINE void WithType(DType dtype, Body&& body) {
   body(std::integral_constant<DType, kArithmetic>());
 }
 
-// S[rows x keys] = Q K^T; q [rows x dim] is padded with zeros to whole vectors, `keys` a multiple
-// of four. ahead(n) is called with a number of keys after their scores.
+// S[rows x keys] = Q K^T. q [rows x dim] is padded with zeros to full vectors; `keys` is a multiple
+// of four. ahead(n) is called after the scores of each n keys.
 template <class T, class Ahead>
 HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const CacheTile& k,
                           std::int64_t first, std::int64_t keys, std::int64_t dim, T* s,
                           std::int64_t lds, Ahead&& ahead) {
-  constexpr int kMost = kGemmVectors == 4 ? 4 : 2;  // rows: 4 * kMost sums in registers
+  constexpr int kMost = kGemmVectors == 4 ? 4 : 2;  // rows: 4 * kMost accumulators in registers
   WithType<T>(k.dtype, [&](auto type) {
     constexpr DType kType = type();
     for (std::int64_t j = 0; j < keys; j += kKeysAtOnce) {
@@ -287,8 +287,8 @@ HWY_INLINE void ValuesColumns(const T* p, std::int64_t ldp, std::int64_t rows, c
   }
 }
 
-// O[rows x cols] += P V; cols is padded to whole vectors. Eight keys at a time, so that requests
-// of what comes next are spread over the products.
+// O[rows x cols] += P V; cols is padded to full vectors. Takes eight keys at a time, so that the
+// prefetches in ahead() are spread over the products.
 template <class T, class Ahead>
 HWY_NOINLINE void AddValues(const T* p, std::int64_t ldp, std::int64_t rows, const CacheTile& v,
                             std::int64_t first, std::int64_t keys, std::int64_t cols, T* o,

@@ -1,10 +1,10 @@
-// Dropout's random bytes of a strip: a pair whose byte is below t is kept and multiplied with
-// 256/t.
+// Random bytes of dropout for a strip. A pair is kept if its byte is below the threshold t, and
+// then multiplied by 256/t.
 //
-// One Philox call serves rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8, j+9} of placed indices,
-// so calls are made for blocks of 16 x 16 aligned in placed indices and spread to the rows of the
-// strip. Each 32-bit quantity sits in a 64-bit lane, whose low half the widening multiply reads.
-// The high half holds whatever the round before left there.
+// One Philox call serves rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8, j+9} of global indices.
+// So calls are made for blocks of 16 x 16 that are aligned in global indices, and their bytes are
+// copied to the rows of the strip. Each 32-bit value is in a 64-bit lane; the widening multiply
+// reads only the low half. The high half is not cleared between rounds.
 #if defined(ATTN_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_DROPOUT_INL_H_
 #undef ATTN_CPU_DROPOUT_INL_H_
@@ -39,7 +39,7 @@ struct DropoutWords {
 HWY_INLINE void DropoutCalls(core::PhiloxKey key, std::uint32_t row, std::uint32_t first_column,
                              std::uint32_t head, std::uint32_t offset_lo, std::int64_t calls,
                              DropoutWords& out) {
-  // Blocks of 16 columns take 4 calls, at columns 0, 2, 4 and 6 of the block.
+  // A block of 16 columns takes 4 calls, at its columns 0, 2, 4 and 6.
   const auto column_of = [&](std::int64_t call) {
     return first_column + static_cast<std::uint32_t>((call >> 2) * 16 + (call & 3) * 2);
   };
@@ -85,8 +85,8 @@ HWY_INLINE void DropoutCalls(core::PhiloxKey key, std::uint32_t row, std::uint32
 #endif
 }
 
-// A row's bytes of whole blocks of 16 columns, from the row's word of 4 calls for each block. Bytes
-// 0 and 1 of call n's word are columns 2 n and 2 n + 1 of the block, bytes 2 and 3 are 8 further.
+// Writes a row's bytes for full blocks of 16 columns, from 4 words per block. Bytes 0 and 1 of word
+// n belong to columns 2 n and 2 n + 1 of the block, bytes 2 and 3 to the columns 8 further.
 HWY_INLINE void SpreadWords(const std::uint32_t* HWY_RESTRICT words, std::int64_t blocks,
                             std::uint8_t* HWY_RESTRICT bytes) {
   HWY_ALIGN static constexpr std::uint8_t kOrder[16] = {0, 1, 4, 5, 8,  9,  12, 13,
@@ -108,14 +108,14 @@ HWY_INLINE void SpreadWords(const std::uint32_t* HWY_RESTRICT words, std::int64_
 #endif
 }
 
-// The factor of a pair that is kept; 1 without dropout.
+// The factor of a kept pair; 1 without dropout.
 template <class T>
 HWY_INLINE T kept_factor(const Call& call) {
   return call.problem.dropout ? static_cast<T>(256.0 / call.numbers.dropout_threshold) : T(1);
 }
 
-// The bytes of strip rows against keys [j0, j0 + cols). Row r's are at the result + r *
-// kDropoutRow, somewhere in `bytes` [rows x kDropoutRow].
+// Computes the bytes of strip rows against keys [j0, j0 + cols). The bytes of row r start at the
+// returned pointer + r * kDropoutRow, inside `bytes` [rows x kDropoutRow].
 inline HWY_NOINLINE const std::uint8_t* DropoutBytes(const Call& call, const Entry& entry,
                                                      const TileRow* rows, std::int64_t count,
                                                      std::int64_t j0, std::int64_t cols,
@@ -127,7 +127,7 @@ inline HWY_NOINLINE const std::uint8_t* DropoutBytes(const Call& call, const Ent
   DropoutWords words;
 
   for (std::int64_t r = 0; r < count;) {
-    // A run of rows of one head with consecutive queries.
+    // A run of rows of one head. Their queries are consecutive.
     std::int64_t run = 1;
     while (r + run < count && rows[r + run].head == rows[r].head) ++run;
     const auto head = static_cast<std::uint32_t>((entry.b + call.numbers.origin.batch) *
@@ -155,7 +155,7 @@ inline HWY_NOINLINE const std::uint8_t* DropoutBytes(const Call& call, const Ent
   return bytes + shift;
 }
 
-// For a bf16 engine.
+// The parameters of dropout for a bf16 engine.
 HWY_INLINE Bf16Dropout DropoutOf(const Call& call, const std::uint8_t* bytes) {
   return {.bytes = bytes,
           .row = kDropoutRow,
@@ -163,7 +163,7 @@ HWY_INLINE Bf16Dropout DropoutOf(const Call& call, const std::uint8_t* bytes) {
           .factor = kept_factor<float>(call)};
 }
 
-// Which of the lanes' pairs are kept.
+// The lanes whose pairs are kept.
 template <class D>
 HWY_INLINE hn::Mask<D> KeptLanes(D d, const std::uint8_t* HWY_RESTRICT bytes,
                                  std::uint32_t threshold) {
@@ -180,7 +180,7 @@ HWY_INLINE hn::Mask<D> KeptLanes(D d, const std::uint8_t* HWY_RESTRICT bytes,
   }
 }
 
-// A row of probabilities: kept ones times the factor, zeros for the others.
+// Multiplies the kept probabilities of a row by the factor and sets the others to 0.
 template <class T>
 HWY_INLINE void DropRow(const Call& call, const std::uint8_t* HWY_RESTRICT bytes, std::int64_t cols,
                         T* HWY_RESTRICT p) {

@@ -1,4 +1,4 @@
-// Single elements of any type, read to and written from the type of arithmetic.
+// Loads and stores of single elements of any type, converted to and from the type of arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ inline T LoadElement(DType dtype, const char* address) {
   }
 }
 
-// Writes an element with one rounding. accumulate: reads, adds, rounds once. Returns whether it
-// replaced a non-finite value by 0, which only `zero_nonfinite` asks for.
+// Writes an element with one rounding. accumulate: adds to the stored value before it rounds.
+// zero_nonfinite: replaces a non-finite value by 0. Returns whether it did.
 template <class T>
 inline bool StoreElement(DType dtype, char* address, T value, bool accumulate,
                          bool zero_nonfinite) {
@@ -63,7 +63,7 @@ inline bool StoreElement(DType dtype, char* address, T value, bool accumulate,
           keep((v & 0x7F80u) != 0x7F80u) ? v : std::uint16_t{0};
       break;
     }
-    // Rows appended to a cache, the only ones of these types that are written.
+    // 8-bit types are written only when rows are appended to a cache.
     case DType::f8e4m3:
       *reinterpret_cast<std::uint8_t*>(address) = core::f8e4m3_from(static_cast<double>(value));
       break;

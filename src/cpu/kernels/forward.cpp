@@ -1,11 +1,11 @@
 // Forward attention with online softmax (Milakov and Gimelshein 2018; Dao 2023, FlashAttention-2,
-// section 3.1): o and lse of a tile of query rows in one pass over its keys.
+// section 3.1): computes o and lse of a tile of query rows in one pass over its keys.
 //
-// Task: one tile of rows of one (batch, key head), against one split of the keys. Keys and values
-// are loaded once for a tile of rows; then each strip of rows computes S = Q K^T in L1, its
-// softmax, and O += P V. Tiles of keys that no row of a strip sees are skipped. How tiles are
-// stored and multiplied is the engine's: FloatOps or Bf16Ops in tile_ops/. With splits, partial o
-// and lse go to the workspace and MergeSplits combines them through their lse.
+// A task is one tile of rows of one (batch, key head) against one split of the keys. Each tile of
+// keys and values is loaded once for the tile of rows. Then each strip of rows computes S = Q K^T
+// in L1, its softmax, and O += P V. Tiles of keys that no row of a strip sees are skipped. The
+// engine defines how tiles are stored and multiplied: FloatOps or Bf16Ops in tile_ops/. With
+// splits, partial o, maxima and sums go to the workspace, and MergeSplits combines them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/forward.cpp"
 #include <hwy/foreach_target.h>
@@ -28,7 +28,7 @@ namespace {
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-// A finished row: o and lse to the tensors, with the sink where this is the whole row.
+// Folds in the sink, normalizes o, and stores o and lse of a row that has seen all its keys.
 template <class T>
 void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_max, T row_sum,
                T* o) {
@@ -60,7 +60,7 @@ void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_m
   }
 }
 
-// Loads the tile's rows; returns the keys that any of them sees.
+// Loads the tile's rows and clears their state. Returns the range of keys that any row sees.
 template <class Ops>
 core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_kv,
                         std::int64_t row0, std::int64_t count, Ops& ops) {
@@ -89,8 +89,8 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
   return seen;
 }
 
-// Asks for all keys and values of a short sequence, before its queries are loaded: its few rows are
-// at an end before a prefetch some rows ahead is of use.
+// Prefetches all keys and values of a short sequence before its queries are loaded. Its loops over
+// rows are too short for a prefetch a few rows ahead.
 inline void PrefetchShort(const Call& call, const Config& config, const Entry& entry,
                           std::int64_t head_kv) {
   if (config.pack_keys || entry.len_kv > config.tile_kv) return;
@@ -103,9 +103,9 @@ inline void PrefetchShort(const Call& call, const Config& config, const Entry& e
   }
 }
 
-// For each strip of a tile of rows, the smallest range that holds all keys that its rows see. Most
-// strips of a tile with a window see nothing of a tile of keys, and that shouldn't take a look at
-// each row.
+// For each strip of a tile of rows, the smallest range with all keys that its rows see. With a
+// window, most strips see nothing of a tile of keys. The range tells so without a loop over the
+// rows.
 struct StripRanges {
   core::KeyRange strips[kMostStrips];
 };
@@ -118,7 +118,7 @@ inline void FindRanges(const Config& config, const TileRow* rows, std::int64_t c
   }
 }
 
-// All strips of the tile's rows against keys [j0, j0 + keys).
+// Processes all strips of the tile's rows against keys [j0, j0 + keys).
 template <class Ops>
 void AttendTile(const Call& call, const Config& config, const Entry& entry, std::int64_t head_kv,
                 std::int64_t count, const StripRanges& ranges, std::int64_t j0, std::int64_t keys,
@@ -148,7 +148,7 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
   }
 }
 
-// The rows of a tile that have seen all keys of the split.
+// Stores the rows of a tile after the last key of the split.
 template <class Ops>
 void FinishRows(const Call& call, const Config& config, const Partials<typename Ops::T>& partials,
                 const Entry& entry, std::int64_t split, std::int64_t count, const Ops& ops) {
@@ -210,7 +210,7 @@ void ForwardTask(const Call& call, const Config& config,
   FinishRows(call, config, shared.partials, entry, split, count, ops);
 }
 
-// Task with gemv: all rows of config.heads_of_task key heads, against one split of the keys.
+// A task with gemv: all rows of config.heads_of_task key heads against one split of the keys.
 template <class T>
 void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& shared, char* memory,
                std::int64_t task) {
@@ -231,7 +231,7 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
     keys.begin = std::min(keys.begin, seen.begin);
     keys.end = std::max(keys.end, seen.end);
   }
-  // Whole tiles of the split are skipped, so that the bits don't depend on the other heads.
+  // Only full tiles of the split are skipped, so that the bits do not depend on the other heads.
   const std::int64_t skipped = std::max<std::int64_t>(keys.begin - split_begin, 0);
   keys.begin = split_begin + skipped / config.tile_kv * config.tile_kv;
   keys.end = std::min(keys.end, split_begin + config.split_keys);
@@ -255,7 +255,7 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
   }
 }
 
-// Task: one tile of keys of one (batch, key head), for the tasks above. pack(entry, head, j0,
+// A task packs one tile of keys of one (batch, key head) for the tasks above. pack(entry, head, j0,
 // keys).
 template <class Pack>
 void PackKeysTask(const Call& call, const Config& config, std::int64_t task, Pack&& pack) {
@@ -280,7 +280,7 @@ void PackKeys(const Call& call, const Config& config, const ForwardShared<T>& sh
                });
 }
 
-// Task: the rows of one (batch, query head).
+// A task merges the splits of the rows of one (batch, query head).
 template <class T>
 void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>& shared,
                  char* memory, std::int64_t task) {

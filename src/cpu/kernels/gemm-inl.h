@@ -1,13 +1,14 @@
 // C (+)= A * B for tiles that stay in cache: the matrix product of every pass.
 //
-// C[rows x cols] row-major; B[depth x cols] row-major, cols a multiple of the vector width, both
-// 64-byte aligned with aligned leading dimensions. A is read one element at a time and broadcast,
-// so any pair of strides will do: (ld, 1) reads A, (1, ld) reads its transpose. Each element of C
-// is one chain of fused multiply-adds over depth in ascending order, whatever block it falls into:
+// C[rows x cols] and B[depth x cols] are row-major, 64-byte aligned with aligned leading
+// dimensions; cols is a multiple of the vector width. Elements of A are broadcast one at a time, so
+// A may have any pair of strides: (ld, 1) reads A, (1, ld) reads its transpose. Each element of C
+// is one chain of fused multiply-adds over depth in ascending order, in whichever block it is. So
 // results do not depend on how rows are grouped.
 //
-// Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16: per step
-// of depth 10 loads feed 24 multiply-adds, so the two load ports keep ahead of the two FMA ports.
+// Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16. With 6 x
+// 4, a step of depth has 10 loads for 24 multiply-adds, so two load ports keep up with two FMA
+// ports.
 #if defined(ATTN_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_GEMM_INL_H_
 #undef ATTN_CPU_GEMM_INL_H_

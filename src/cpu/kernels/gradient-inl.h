@@ -1,5 +1,5 @@
-// Steps that every phase of the backward shares: rows of a strip in, gradients of its scores, one
-// row of a gradient out.
+// Steps that all phases of the backward share: load the rows of a strip, compute its score
+// gradients, store a row of a gradient.
 #if defined(ATTN_CPU_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_GRADIENT_INL_H_
 #undef ATTN_CPU_GRADIENT_INL_H_
@@ -26,9 +26,9 @@ HWY_INLINE T LoadStat(const core::StridedTensor& stats, const Entry& entry, cons
   return *reinterpret_cast<const T*>(stat_address(stats, entry.b, entry.first_q, row.i, row.head));
 }
 
-// Rows [row0, row0 + count) of a key head's group: lse, delta, and where q and dout lie. A row
-// whose lse is -inf sees nothing: it gives and takes no gradient, whatever its dout and dlse hold,
-// and its addresses stay null.
+// Rows [row0, row0 + count) of a key head's group: lse, delta, and the addresses of q and dout. A
+// row with lse = -inf sees no key. It has no gradient, whatever its dout and dlse contain, and its
+// addresses are null.
 template <class T>
 HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T>& sums,
                            std::int64_t head_kv, std::int64_t row0, std::int64_t count,
@@ -53,7 +53,7 @@ HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T
   }
 }
 
-// The same, with q and dout converted.
+// The same, and loads q and dout converted to T.
 template <class T>
 HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T>& sums,
                            std::int64_t head_kv, std::int64_t row0, std::int64_t count,
@@ -70,17 +70,17 @@ HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T
   }
 }
 
-// What the gradients of a row of scores are computed from.
+// Parameters of MakeGradientRow for one row of scores.
 template <class T>
 struct GradientRow {
-  T scale;  // of x.s
+  T scale;  // s * scale is the score
   T lse;
   T delta;
   const std::uint8_t* random = nullptr;  // null: no dropout
-  bool of_raw = false;                   // through softcap
+  bool of_raw = false;                   // multiply by the derivative of softcap
 };
 
-// s = drop * P, dp = gradient, for the row's `cols` pairs.
+// In: s = scores / scale, dp = dP. Out: s = dropout(P), dp = the score gradient.
 template <bool kHidden, class T>
 HWY_INLINE void MakeGradientRow(const Call& call, const GradientRow<T>& row, std::int64_t cols,
                                 const RowVisible& visible, const T* HWY_RESTRICT tanh,
@@ -113,8 +113,8 @@ HWY_INLINE void MakeGradientRow(const Call& call, const GradientRow<T>& row, std
   }
 }
 
-// For a strip against a tile of keys (K^T and V^T loaded): x.s = drop * P, x.dp = gradient of the
-// raw product (of the score itself where `of_score`).
+// Computes a strip against a tile of keys with K^T and V^T loaded. x.s = dropout(P); x.dp = the
+// gradient of the raw product, or of the score if `of_score`.
 template <class T>
 HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry,
                                 const Scratch<T>& x, const KeySpan& span, std::int64_t row0,
@@ -155,7 +155,7 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
   }
 }
 
-// K^T and V^T of keys [j0, j0 + keys) of a key head.
+// Loads K^T and V^T of keys [j0, j0 + keys) of a key head.
 template <class T>
 HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Entry& entry,
                                std::int64_t head_kv, const Scratch<T>& x, std::int64_t j0,
@@ -167,8 +167,8 @@ HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Ent
                         padded<T>(p.dim_vo), x.row_buffer, x.v_t);
 }
 
-// A row of dq, dk or dv: scaled, then written or added, non-finite values counted. Padding gets
-// zeros, or is left alone when accumulating.
+// Scales a row of dq, dk or dv, then writes or accumulates it and counts non-finite values. Padding
+// becomes 0, or is unchanged when accumulating.
 template <class T>
 HWY_INLINE void StoreGradient(const Call& call, const StridedTensor& rows, char* address, T* values,
                               T factor, std::int64_t dim, bool inside) {

@@ -1,6 +1,7 @@
-// Entry points of the kernels, each compiled for every instruction set and chosen at run time. T is
-// the type of all arithmetic: float, or double for f64 problems. Kernels run one task at a time;
-// the host spreads tasks over workers. `memory` is the worker's scratch, laid out by make_scratch.
+// Entry points of the kernels. Each is compiled for every instruction set; the best one is chosen
+// at run time. T is the type of all arithmetic: float, or double for f64 problems. A kernel runs
+// one task; the host distributes tasks over workers. `memory` is the worker's scratch memory, laid
+// out by make_scratch.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@
 
 namespace attn::cpu {
 
-// Tiles of query rows of one (batch, key head).
+// Number of tiles of query rows of one (batch, key head).
 inline std::int64_t row_tiles(const Problem& p, const Config& config) {
   return divide_up(p.heads_q / p.heads_kv * p.len_q, config.tile_rows);
 }
@@ -23,7 +24,7 @@ inline std::int64_t key_tiles(const Problem& p, const Config& config) {
   return divide_up(p.len_kv, config.tile_kv);
 }
 
-// The keys' phase of the backward: blocks and tasks of one (batch, key head).
+// backward_kv: number of blocks and tasks of one (batch, key head).
 inline std::int64_t key_blocks(const Problem& p, const Config& config) {
   return divide_up(p.len_kv, config.block_kv);
 }
@@ -31,12 +32,12 @@ inline std::int64_t key_tasks(const Problem& p, const Config& config) {
   return divide_up(key_blocks(p, config), config.blocks_of_task);
 }
 
-// Task n of the keys' phase. (batch, key head)s take turns in groups of heads_at_once: first the
-// first blocks of all of them, then the second ones. Ascending for each, as its tasks wait for one
-// another.
+// Task n of backward_kv. The (batch, key head) pairs are interleaved in groups of heads_at_once:
+// the first task of each, then the second of each. The tasks of one pair stay in ascending order,
+// because each may wait for the ones before it.
 struct KeyTaskPlace {
-  std::int64_t index;  // of the (batch, key head); see key_head_at
-  std::int64_t task;   // of its key_tasks()
+  std::int64_t index;  // of the (batch, key head); see key_head_at()
+  std::int64_t task;   // among its key_tasks()
 };
 inline KeyTaskPlace key_task_at(const Problem& p, const Config& config, std::int64_t n) {
   const std::int64_t tasks = key_tasks(p, config);
@@ -53,7 +54,7 @@ inline void count_nonfinite(const Call& call, std::uint32_t replaced) {
   }
 }
 
-// Results of each split of the keys, before they are merged: o not yet divided by the row sum.
+// Results of each split of the keys before the merge. o is not yet divided by the row sum.
 template <class T>
 struct Partials {
   T* o = nullptr;        // [rows x splits x dim_vo, padded]
@@ -66,10 +67,10 @@ struct Partials {
   std::int64_t splits = 1;
 };
 
-// Keys and values of the whole problem as the engine multiplies them: [batch, heads_kv, key_tiles]
-// tiles, of bf16 in packed blocks or of T, K transposed.
+// Keys and values of all sequences, packed for the engine: [batch, heads_kv, key_tiles] tiles. bf16
+// engines: packed blocks. Otherwise T, with K transposed.
 struct PackedKeys {
-  void* k = nullptr;  // null: each task packs its own
+  void* k = nullptr;  // null: each task packs its own tiles
   void* v = nullptr;
   static std::int64_t tile_idx(const Problem& p, const Config& config, std::int64_t b,
                                std::int64_t head, std::int64_t j0) {
@@ -77,7 +78,7 @@ struct PackedKeys {
   }
 };
 
-// What the tasks of a forward share.
+// Shared by the tasks of a forward.
 template <class T>
 struct ForwardShared {
   Partials<T> partials;
@@ -91,47 +92,47 @@ struct ForwardKernels {
   Task pack_keys;       // batch * heads_kv * key_tiles tasks, for forward ...
   Task pack_keys_bf16;  // ... and forward_bf16; null for f64
   Task forward;         // forward_tasks()
-  Task forward_bf16;    // the same, by a bf16 engine; null for f64
+  Task forward_bf16;    // the same with a bf16 engine; null for f64
   Task merge_splits;    // batch * heads_q tasks
 };
 template <class T>
 ForwardKernels<T> forward_kernels();
 
-// How the tasks of one (batch, key head) add to the same dq. Null where one task owns it all.
+// How the tasks of one (batch, key head) add to the same dq. Null if one task owns all of it.
 template <class T>
 struct SharedDq {
-  std::int32_t* next_block = nullptr;  // as RowSums::strips: the block of keys that may add now
+  std::int32_t* next_block = nullptr;  // indexed like RowSums::strips: the block that may add next
   std::int64_t* tasks_left = nullptr;  // [batch, heads_kv]: unfinished tasks
-  // [dq_slots, heads_per_kv * len_q, dim_qk padded]: sums of the (batch, key head) n are in slot
-  // n % dq_slots. Null where dq itself holds them.
+  // [dq_slots, heads_per_kv * len_q, dim_qk padded]. The n-th (batch, key head) uses slot n %
+  // dq_slots. Null if dq itself holds the sums.
   T* accum = nullptr;
 };
 
-// How (batch, key head)s add to the same dbias, one after the other in the order of their tasks.
-// Null where each has a dbias of its own.
+// How (batch, key head) pairs add to the same dbias, in the order of their tasks. Null if each pair
+// has its own dbias.
 template <class T>
 struct SharedDbias {
   std::int32_t* strips_done = nullptr;  // [batch * heads_kv in task order, key_blocks]
-  // [dbias_slots, heads_per_kv * len_q, dbias_accum_row]: the sums of the n-th dbias_terms()
-  // (batch, key head)s are in slot n % dbias_slots. Null where dbias itself holds them.
+  // [dbias_slots, heads_per_kv * len_q, dbias_accum_row]. The n-th group of dbias_terms() pairs
+  // uses slot n % dbias_slots. Null if dbias itself holds the sums.
   T* accum = nullptr;
 };
 
-// The n-th (batch, key head) in the order of tasks. Those that share a dbias follow one
-// another, so that few sums are unfinished at a time.
+// The n-th (batch, key head) in task order. Pairs that share a dbias are consecutive, so that few
+// sums are unfinished at a time.
 struct KeyHeadPlace {
   std::int64_t b, head;
 };
 inline KeyHeadPlace key_head_at(const Problem& p, const Config& config, std::int64_t n) {
   if (config.dbias_with_keys && p.bias.head) {
     const std::int64_t sharers = p.bias.sharers(p.batch);
-    const std::int64_t place = n / sharers;  // entry of the bias, then head
+    const std::int64_t place = n / sharers;  // sequence of the bias, then head
     return {place / p.heads_kv * sharers + n % sharers, place % p.heads_kv};
   }
   return {n / p.heads_kv, n % p.heads_kv};
 }
 
-// What a backward pass computes once for each query row and strip of rows.
+// Computed once per backward, for each query row and each strip of rows.
 template <class T>
 struct RowSums {
   T* delta = nullptr;                // [heads_q, all_query_rows]
@@ -142,8 +143,8 @@ struct RowSums {
                             std::int64_t i) const {
     return delta[head * all_query_rows(call.problem) + entry.row0 + i];
   }
-  // An entry's strips of one key head. Each entry begins a strip of its own, so there is one more
-  // for each entry than the rows would fill.
+  // A sequence's strips of one key head. Each sequence starts a new strip. So there is one more
+  // strip per sequence than the rows would fill.
   [[nodiscard]] core::KeyRange* strips_of(const Call& call, const Entry& entry,
                                           std::int64_t head_kv, std::int64_t strip_rows) const {
     return strips + first_strip(call, entry, head_kv, strip_rows);
@@ -167,20 +168,20 @@ struct BackwardKernels {
   using Task = void (*)(const Call&, const Config&, const RowSums<T>&, char* memory,
                         std::int64_t task);
   Task row_sums;   // batch * heads_kv tasks: delta and the strips' key ranges
-  Task keys_bf16;  // the same as keys, by a bf16 engine; null for f64
-  Task keys;       // batch * heads_kv * key_tasks: dk and dv of blocks of keys, dq with them
+  Task keys_bf16;  // the same as keys with a bf16 engine; null for f64
+  Task keys;       // batch * heads_kv * key_tasks: dk and dv of blocks of keys, and dq
   Task queries;    // batch * heads_kv * row_tiles: dq of a tile of rows
-  Task bias;       // bias_tasks(): dbias of a tile of the bias
+  Task bias;       // bias_grid().tasks(): dbias of a tile of the bias
   Task sinks;      // heads_q: dsink of a head
 };
 template <class T>
 BackwardKernels<T> backward_kernels();
-// keys, and keys_bf16.
+// The members keys and keys_bf16.
 template <class T>
 BackwardKernels<T>::Task keys_kernel();
 BackwardKernels<float>::Task keys_bf16_kernel();
 
-// Tiles of the bias gradient: full dimensions are cut into single entries, heads and tiles.
+// Tiles of bias_gradient. Dimensions that broadcast have one tile.
 struct BiasGrid {
   std::int64_t batches, heads, q_tiles, kv_tiles;
   [[nodiscard]] std::int64_t tasks() const { return batches * heads * q_tiles * kv_tiles; }
@@ -191,15 +192,15 @@ inline BiasGrid bias_grid(const Problem& p, const Config& config) {
           p.bias.kv ? divide_up(p.len_kv, config.tile_kv) : 1};
 }
 
-// Rows of the mask that a call reads, each a MaskRow. None where all keys share one byte.
+// Number of MaskRows of a call. 0 without a mask, or if all keys share one byte.
 inline std::int64_t mask_rows(const Problem& p) {
   if (!p.mask.given || !p.mask.kv) return 0;
   return p.mask.entries(p.batch) * (p.mask.head ? p.heads_q : 1) * (p.mask.q ? p.len_q : 1);
 }
-// Rows [begin, end) of call.mask_rows.
+// Fills rows [begin, end) of call.mask_rows.
 void scan_mask(const Call& call, std::int64_t begin, std::int64_t end);
 
-// Rows of one tensor to rotate, of a call or on their own.
+// A rotation of the rows of one tensor: part of an attention call, or of rope().
 struct RotaryJob {
   StridedTensor in, out;
   std::int64_t heads = 0;
@@ -208,46 +209,44 @@ struct RotaryJob {
   std::int64_t rot_dim = 0;
   bool inverse = false;
   double base = 0.0;
-  const char* cos = nullptr;  // tables instead of base; strides in bytes
+  const char* cos = nullptr;  // tables, used instead of base; strides in bytes
   const char* sin = nullptr;
   std::int64_t cos_stride = 0;
   std::int64_t sin_stride = 0;
   DType table_dtype = DType::f32;
   std::int64_t table_rows = 0;
-  core::StridedTensor positions;  // instead of row + position0
+  core::StridedTensor positions;  // used instead of row + position0
   bool accumulate = false;
   bool zero_nonfinite = false;
 };
-// The rows of one batch entry.
+// The rows of one sequence.
 struct RotaryEntry {
   std::int64_t b = 0;
   std::int64_t first_in = 0;  // packed: first row
   std::int64_t first_out = 0;
-  std::int64_t out_row0 = 0;  // added to the row where it is written (append)
+  std::int64_t out_row0 = 0;  // added to the row index of the output (append)
   std::int64_t position0 = 0;
 };
-// Rotates rows [begin, end) of an entry; T is the type of the tables and of the arithmetic. A
-// source without a page is skipped.
+// Rotates rows [begin, end) of a sequence. A row without a page is skipped.
 void rotate_rows(const Call& call, const RotaryJob& job, const RotaryEntry& entry,
                  std::int64_t begin, std::int64_t end);
 
-// Rows [begin, end) of all rows (batch x len, or total) of a merge.
+// Merges rows [begin, end) of all rows (batch x len, or total).
 void merge_rows(const MergeArguments& arguments, std::int64_t begin, std::int64_t end);
 void merge_backward_rows(const MergeBackwardArguments& arguments, std::int64_t begin,
                          std::int64_t end);
 
-// The engines that this process may use, the best one for bf16 problems first. ATTN_CPU_ENGINE
-// (f32, bf16_dot, amx_bf16) leaves only that one and f32; a name that isn't usable here changes
-// nothing.
+// The engine for bf16 problems in this process: the fastest one that is usable. ATTN_CPU_ENGINE
+// (f32, bf16_dot, amx_bf16) selects another. A name that is not usable here is ignored.
 Engine bf16_problems_engine();
-// "f32", "bf16_dot" or "amx_bf16"; the engine of f64 problems has the name of f32's.
+// "f32", "bf16_dot" or "amx_bf16". float_simd is "f32" for f64 problems too.
 const char* to_string(Engine engine);
-// Takes an engine that bf16_problems_engine() returned, but not float_simd.
+// `engine`: a result of bf16_problems_engine() other than float_simd.
 const Bf16Engine& bf16_engine(Engine engine);
 
 // Name of the instruction set that the kernels of this process use: "AVX3", "NEON", ...
 const char* target_name();
-// The instruction sets that are compiled in and that this machine has, best first, by spaces.
+// The instruction sets that are compiled in and usable here, best first, separated by spaces.
 const std::string& usable_target_names();
 
 }  // namespace attn::cpu

@@ -1,5 +1,5 @@
-// What the products of a block of keys share, whatever multiplies them: whose keys they are, and
-// the order in which blocks add to dq.
+// Shared by all engines of backward_kv: the task's (batch, key head), and the order in which blocks
+// of keys add to dq.
 #if defined(ATTN_CPU_KEY_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_KEY_BLOCK_INL_H_
 #undef ATTN_CPU_KEY_BLOCK_INL_H_
@@ -26,12 +26,12 @@ struct KeyHead {
   const Config& config;
   const RowSums<T>& sums;
   Entry entry;
-  std::int64_t index;  // in the order of tasks
+  std::int64_t index;  // in task order
   std::int64_t head;
   Scratch<T> x;
 };
 
-// The loaded strip's sums of dq, [count x dim_qk padded], before the block adds to them.
+// Returns the loaded strip's dq sums, [count x dim_qk padded], for the block to add to.
 template <class T>
 T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool first) {
   const Problem& p = at.call.problem;
@@ -53,7 +53,8 @@ T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool fir
   return at.x.dq;
 }
 
-// After it: the gradient if it was the last one, else the sums, if they lie in dq.
+// Call after the block has added to dq. The last block stores the gradient. Others store the sums
+// if they are kept in dq.
 template <class T>
 void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
   const Call& call = at.call;
@@ -72,7 +73,7 @@ void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
   }
 }
 
-// Whether `block` is the first and the last one whose keys the strip may see.
+// Whether `block` is the first and whether it is the last one with keys that the strip may see.
 struct Ends {
   bool first, last;
 };
@@ -84,14 +85,15 @@ Ends EndsOf(const KeyHead<T>& at, std::int64_t block, std::int64_t strip) {
   return {first, block == (seen.end - 1) / at.config.block_kv};
 }
 
-// The strip's sums of dq once it is the block's turn to add to them. Null: interrupted.
+// Waits until the preceding blocks have added to the strip's dq. Returns its sums; null if
+// interrupted.
 template <class T>
 T* BeginDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count) {
   const Call& call = at.call;
   const bool first = EndsOf(at, block, strip).first;
   if (at.sums.dq.next_block != nullptr) {
     std::int32_t* next = at.sums.next_blocks_of(call, at.entry, at.head, at.config.strip_rows);
-    const std::int64_t before = at.index - at.config.dq_slots;  // had this slot of sums
+    const std::int64_t before = at.index - at.config.dq_slots;  // used this slot before
     if (at.config.dq_slots > 0 && before >= 0 &&
         !wait_for_zero(at.sums.dq.tasks_left[before], call.interrupt)) {
       return nullptr;
@@ -112,17 +114,17 @@ void EndDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::in
   pass_turn(next[strip], static_cast<std::int32_t>(block + 1));
 }
 
-// A block of keys. Those inside the sequence are [j0, j0 + keys).
+// A block of keys. Those inside of the sequence are [j0, j0 + keys).
 struct KeyBlock {
   std::int64_t index = 0;
   std::int64_t j0 = 0;
   std::int64_t keys = 0;
-  std::int64_t owned = 0;    // with padding behind the sequence
-  std::uint64_t loaded = 0;  // a bit a tile
+  std::int64_t owned = 0;    // including the padding after the sequence
+  std::uint64_t loaded = 0;  // one bit per tile
 };
 
-// After the tile that begins at `begin`: the block's next tile, or the first one of the next strip,
-// which lies before this one.
+// The tile after the one that begins at `begin`: the block's next tile, or its first tile for the
+// next strip. Strips descend, so that one has lower rows.
 inline NextScores NextOf(const KeyBlock& block, std::int64_t begin, const Config& config) {
   const std::int64_t next = begin + config.tile_kv;
   if (next < block.keys) return {0, block.j0 + next, std::min(config.tile_kv, block.keys - next)};

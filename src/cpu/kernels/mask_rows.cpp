@@ -1,6 +1,6 @@
-// Finds once per call which keys each row of the mask leaves visible. Masks of causality, windows,
-// padding and documents leave one run of keys per row. The kernels then use that range of keys and
-// do not read the mask again for each head and tile.
+// Finds once per call which keys each row of the mask leaves visible. In causal, window, padding
+// and document masks these are one run of keys per row. The kernels then use that range and do not
+// read the mask again for each head and tile.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/mask_rows.cpp"
 #include <hwy/foreach_target.h>
@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::int64_t kWord = 64;  // keys per word of bits
 
-// The first key from `begin` on that is visible (hidden: `kVisible` false); `count` if none is.
+// Index of the first visible key (hidden, if not `kVisible`) from `begin` on; `count` if there is
+// none.
 template <bool kVisible>
 std::int64_t FirstKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count) {
   for (std::int64_t j = begin; j < count; j += kWord) {
@@ -30,7 +31,7 @@ std::int64_t FirstKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t
   return count;
 }
 
-// Past the last key of [begin, count) that is visible; `begin` if none is.
+// One past the last visible key in [begin, count); `begin` if there is none.
 std::int64_t PastLastKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count) {
   for (std::int64_t end = count; end > begin; end -= kWord) {
     const std::int64_t some = std::min(kWord, end - begin);

@@ -1,4 +1,4 @@
-// exp and tanh on vectors of f32 or f64. NaN stays NaN: a visible NaN score must reach its row.
+// exp and tanh on vectors of f32 or f64. NaN stays NaN: a visible NaN score must reach its output.
 #if defined(ATTN_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_MATH_INL_H_
 #undef ATTN_CPU_MATH_INL_H_
@@ -49,7 +49,7 @@ HWY_INLINE V ExpKeepNan(D d, V x) {
   series = hn::MulAdd(series, r, hn::Set(d, T(1.0)));
   series = hn::MulAdd(series, r, hn::Set(d, T(1.0)));
 
-  // The low bits of `shifted` hold n; in the exponent field they make 2^n.
+  // The low bits of `shifted` hold n. Shifted into the exponent field, they give 2^n.
   const hn::RebindToSigned<D> di;
   constexpr int kMantissa = kF32 ? 23 : 52;
   const auto exponent = hn::Add(hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted)),
@@ -61,7 +61,8 @@ HWY_INLINE V ExpKeepNan(D d, V x) {
 }
 
 // n / d for d > 0 that is neither tiny nor huge. AVX-512 divides 16 f32 in 16 cycles, which would
-// double a row of bf16 scores; its reciprocal of 14 bits, refined once, is off by one rounding.
+// double the time of a row of bf16 scores. Its 14-bit reciprocal, refined once, is off by at most
+// one rounding.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V DivideModerate(D d, V numerator, V denominator) {
 #if HWY_TARGET <= HWY_AVX3
@@ -75,10 +76,10 @@ HWY_INLINE V DivideModerate(D d, V numerator, V denominator) {
   return hn::Div(numerator, denominator);
 }
 
-// f32: |x| P(x^2) / Q(x^2) with P and Q of degree 4, whose relative error is at most 2.3e-8 up to
-// 9.1 (minimax by reweighted least squares), where tanh rounds to 1; with the roundings of f32 at
-// most 3.2e-7 (measured on 2.2 million arguments). All coefficients are positive, so nothing
-// cancels. f64: Highway's.
+// tanh. f32: |x| P(x^2) / Q(x^2) with P and Q of degree 4. The relative error is at most 2.3e-8 up
+// to 9.1, where tanh rounds to 1 (minimax by reweighted least squares), and at most 3.2e-7 with f32
+// rounding (measured on 2.2 million arguments). All coefficients are positive, so nothing cancels.
+// f64: Highway's tanh.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V TanhKeepNan(D d, V x) {
   using T = hn::TFromD<D>;

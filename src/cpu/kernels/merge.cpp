@@ -1,5 +1,5 @@
 // Merge of two partial results over disjoint keys, and its gradient (docs/semantics.md, "Merge").
-// Row by row, bound by memory.
+// Scalar code: it is bound by memory bandwidth.
 #include <cmath>
 #include <limits>
 
@@ -9,7 +9,7 @@
 namespace attn::cpu {
 namespace {
 
-// Row `row` (b * len + i, or the packed row) and head of a tensor or of a statistic.
+// Position of a row and head in a tensor or statistic. Packed: b is 0, i is the packed row.
 struct Place {
   std::int64_t b = 0;
   std::int64_t i = 0;
@@ -52,7 +52,7 @@ Weights<T> weights_of(T lse1, T lse2) {
   return {largest + std::log(e1 + e2), e1 / (e1 + e2), e2 / (e1 + e2)};
 }
 
-// Element c of a partial; not read where its weight is 0 or where it is not given.
+// Element c of a partial. Returns 0 without reading it if its weight is 0 or it was not given.
 template <class T>
 T partial_element(const TensorView& o, const char* row, T weight, std::int64_t c) {
   if (row == nullptr || weight == T(0)) return T(0);

@@ -1,5 +1,6 @@
-// Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2). One pass over the rows. Cosines and
-// sines are computed once per row, from f64 angles, for all its heads. The rotation is in f64 too.
+// Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2) in one pass over the rows. Cosines and
+// sines are computed once per row, from f64 angles, and shared by its heads. The rotation is in f64
+// too.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/rotary.cpp"
 #include <hwy/foreach_target.h>
@@ -21,10 +22,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using core::kMaxDim;
 
-// Cosines and sines of a row. At every 16th position they come from the standard library (25 ns
-// each); the next 15 positions rotate them on, with an error of a few 1e-16. Chains begin at
-// multiples of 16, so the values depend on the position alone. `exact`, for f64 rows: all come from
-// the standard library.
+// Cosines and sines of a row. Every 16th position calls the standard library (25 ns for each). The
+// next 15 positions are computed from it by rotation, with an error of a few 1e-16. Chains begin at
+// multiples of 16, so the values depend only on the position. `exact` (f64 rows): every position
+// calls the standard library.
 class Angles {
  public:
   Angles(const RotaryJob& job, bool exact)
@@ -87,7 +88,7 @@ class Angles {
   const RotaryJob& job_;
   std::int64_t pairs_;
   bool chained_;
-  std::int64_t last_ = std::int64_t{1} << 62;  // no position
+  std::int64_t last_ = std::int64_t{1} << 62;  // no valid position
   double frequency_[kMaxDim / 2];
   double step_cos_[kMaxDim / 2];
   double step_sin_[kMaxDim / 2];
@@ -95,7 +96,7 @@ class Angles {
   double sin_[kMaxDim / 2];
 };
 
-// Vectors of pairs in f64, from rows of T and back with one rounding.
+// Rotates pairs of elements of type T in f64, with one rounding of the result.
 template <class T>
 class RowRotation {
  public:
@@ -106,7 +107,7 @@ class RowRotation {
   RowRotation(Rope style, std::int64_t half)
       : interleaved_(style == Rope::interleaved), half_(half) {}
 
-  // Turns pairs [m, m + kLanes).
+  // Rotates pairs [m, m + kLanes).
   void Rotate(T* row, std::int64_t m, const double* cosines, const double* sines) const {
     const hn::Rebind<T, decltype(d)> dt;
     auto x = hn::Zero(dt);
@@ -131,7 +132,7 @@ class RowRotation {
     }
   }
 
-  // Turns pair m.
+  // Rotates pair m.
   void RotateOne(T* row, std::int64_t m, double cos, double sin) const {
     T& x = row[interleaved_ ? 2 * m : m];
     T& y = row[interleaved_ ? 2 * m + 1 : m + half_];

@@ -1,5 +1,5 @@
-// Rows between memory (any type, any place) and tiles of f32 or f64: convert, zero-fill, transpose,
-// store with one rounding.
+// Moves rows between memory (any type, strided or paged) and tiles of f32 or f64: converts,
+// zero-fills, transposes, and stores with one rounding.
 #if defined(ATTN_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_ROWS_INL_H_
 #undef ATTN_CPU_ROWS_INL_H_
@@ -22,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As core::f8e4m3_to_f32. The conversion to float makes subnormals without reading one of f32's,
-// which callers may have set to flush.
+// Same as core::f8e4m3_to_f32. Subnormals are converted from integers. That reads no f32 subnormal,
+// which the caller may have set to flush to zero.
 template <class D>
 HWY_INLINE hn::VFromD<D> FromF8e4m3(D df, hn::VFromD<hn::RebindToUnsigned<D>> bits) {
   const hn::RebindToUnsigned<D> du;
@@ -39,7 +39,7 @@ HWY_INLINE hn::VFromD<D> FromF8e4m3(D df, hn::VFromD<hn::RebindToUnsigned<D>> bi
   return hn::BitCast(df, hn::Or(sign, value));
 }
 
-// As core::f8e5m2_to_f32.
+// Same as core::f8e5m2_to_f32.
 template <class D>
 HWY_INLINE hn::VFromD<D> FromF8e5m2(D df, hn::VFromD<hn::RebindToUnsigned<D>> bits) {
   const hn::RebindToUnsigned<D> du;
@@ -52,12 +52,12 @@ HWY_INLINE hn::VFromD<D> FromF8e5m2(D df, hn::VFromD<hn::RebindToUnsigned<D>> bi
   const auto normal = hn::Add(shifted, hn::Set(du, 112u << 23));
   auto value =
       hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 4u)), hn::BitCast(du, subnormal), normal);
-  const auto infinite = hn::Or(shifted, hn::Set(du, 0x7F800000u));  // or NaN
+  const auto infinite = hn::Or(shifted, hn::Set(du, 0x7F800000u));  // infinity or NaN
   value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7Bu)), infinite, value);
   return hn::BitCast(df, hn::Or(sign, value));
 }
 
-// Whole vectors of an 8-bit type, times descale; returns how many elements they cover.
+// Converts full vectors of an 8-bit type, times descale. Returns the number of elements converted.
 HWY_INLINE std::int64_t LoadI8Vectors(const char* source, float descale, std::int64_t count,
                                       float* HWY_RESTRICT out) {
   const hn::ScalableTag<float> df;
@@ -90,8 +90,8 @@ HWY_INLINE std::int64_t LoadF8Vectors(DType dtype, const char* source, float des
   return c;
 }
 
-// Whether elements of a type become T's vectors as they are loaded. The emulated conversion of f16
-// loses infinities.
+// Whether LoadVector() supports the type. f16 needs a native conversion: Highway's emulation loses
+// infinities.
 template <class T>
 constexpr bool loads_as_vectors(DType dtype) {
   if (dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) return true;
@@ -99,7 +99,7 @@ constexpr bool loads_as_vectors(DType dtype) {
   return sizeof(T) == 4 && (dtype == DType::bf16 || (kHalves && dtype == DType::f16));
 }
 
-// Elements [c, c + lanes) of a row, of a type that loads_as_vectors().
+// Elements [c, c + lanes) of a row. The type must be one that loads_as_vectors().
 template <DType kType, class D>
 HWY_INLINE hn::Vec<D> LoadVector(D d, const char* row, std::int64_t c) {
   static_assert(loads_as_vectors<hn::TFromD<D>>(kType));
@@ -124,8 +124,8 @@ HWY_INLINE std::int64_t LoadVectors(const char* source, std::int64_t count, T* H
   return c;
 }
 
-// out[0, count) = the row's elements, times descale where they are of an 8-bit type; out[count,
-// padded) = 0. A null source is a row of zeros.
+// out[0, count) = the row's elements, times descale for 8-bit types; out[count, padded) = 0. A null
+// source is a row of zeros.
 template <class T>
 HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std::int64_t padded,
                         T* HWY_RESTRICT out, float descale = 1.0f) {
@@ -154,7 +154,7 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
   if (c < padded) std::fill(out + c, out + padded, T(0));
 }
 
-// As core::f32_to_bf16, for whole vectors; returns how many elements they cover.
+// Same as core::f32_to_bf16, for full vectors. Returns the number of elements stored.
 HWY_INLINE std::int64_t StoreBf16Vectors(char* address, const float* HWY_RESTRICT values,
                                          std::int64_t count) {
   const hn::ScalableTag<float> df;
@@ -175,7 +175,7 @@ HWY_INLINE std::int64_t StoreBf16Vectors(char* address, const float* HWY_RESTRIC
   return c;
 }
 
-// Stores values[0, count) as a row; returns how many non-finite ones it replaced.
+// Stores values[0, count) as a row. Returns how many non-finite values it replaced.
 template <class T>
 HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTRICT values,
                                   std::int64_t count, bool accumulate, bool zero_nonfinite) {
@@ -203,18 +203,19 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
   return replaced;
 }
 
-// Asks for a row of memory before it is read (or written). Rows of a head are kilobytes apart,
-// which no prefetcher of the processor follows.
+// Prefetches a row before it is read (or written). Rows of a head are kilobytes apart, a pattern
+// that hardware prefetchers do not follow.
 template <bool kWrite = false>
 HWY_INLINE void PrefetchRow(const char* row, std::int64_t bytes) {
   if (row == nullptr) return;  // a key without a page
-  asm volatile("");  // GCC 12 takes a function that only prefetches for one without effect
+  asm volatile("");            // GCC 12 drops calls of a function that only prefetches
   for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, kWrite ? 1 : 0, 3);
 }
 inline constexpr std::int64_t kRowsAhead = 8;
 
-// A tile of keys or values of one key head: rows [j0, j0 + count) of the entry, then zeros up to
-// `tile` rows. Row-major [tile x padded]. `more`: rows after them that are read next.
+// Loads a tile of keys or values of one key head, row-major [tile x padded]: rows [j0, j0 + count)
+// of the sequence, then zeros. `more`: number of rows after these that are read next, for
+// prefetching.
 template <class T>
 HWY_INLINE void LoadKeyTile(const Call& call, const StridedTensor& rows, const Entry& entry,
                             std::int64_t head, std::int64_t j0, std::int64_t count,
@@ -266,7 +267,7 @@ HWY_INLINE void TransposeFourRows(const T* HWY_RESTRICT rows, std::int64_t padde
   }
 }
 
-// The transpose of LoadKeyTile's result: out[dim x tile]. `rows` holds four converted rows.
+// Loads the transpose of LoadKeyTile(): out[dim x tile]. `rows` is scratch for four converted rows.
 template <class T>
 HWY_INLINE void LoadKeyTileTransposed(const Call& call, const StridedTensor& view,
                                       const Entry& entry, std::int64_t head, std::int64_t j0,

@@ -1,4 +1,4 @@
-// Which instruction sets the kernels were compiled for and which one runs.
+// The instruction sets that the kernels were compiled for, and the one in use.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/targets.cpp"
 #include <hwy/foreach_target.h>
@@ -37,8 +37,8 @@ const std::string& usable_target_names() {
   return names;
 }
 
-// ATTN_CPU_TARGET (for example AVX2) leaves only that set to choose from. Read once, before the
-// first kernel is chosen; a name that is not usable here changes nothing.
+// ATTN_CPU_TARGET (for example AVX2) selects an instruction set. It is read once, before the first
+// kernel is chosen. A name that is not usable here is ignored.
 const char* target_name() {
   static const char* const name = [] {
     usable_target_names();

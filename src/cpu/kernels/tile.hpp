@@ -1,6 +1,6 @@
-// Rows of a tile: queries of all heads that share a key head, one after the other, so that short
-// queries of a group fill a tile together (GQA packing). Row r of a group's rows is head
-// g * group + r / n, query r % n, n being the entry's rows.
+// Rows of a tile (GQA packing). The query heads that share a key head are stacked, so that short
+// queries fill a tile together. In a sequence with n query rows, row r of key head h is query r % n
+// of head h * heads_per_kv + r / n.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,20 @@
 namespace attn::cpu {
 
 inline constexpr std::int64_t kMaxTileKv = 128;
-// Dropout's bytes of a row: any alignment of the first key to 16.
+// Random bytes of one row: kMaxTileKv keys, and 16 for the alignment of the first key.
 inline constexpr std::int64_t kDropoutRow = kMaxTileKv + 16;
-inline constexpr std::int64_t kMostTileRows = 192;     // in the backward
-inline constexpr std::int64_t kMostStrips = 64;        // of a forward's tile
+inline constexpr std::int64_t kMostTileRows = 192;     // backward only
+inline constexpr std::int64_t kMostStrips = 64;        // strips of a tile in the forward
 inline constexpr std::int64_t kMostTilesOfBlock = 64;  // of keys: KeyBlock::loaded has 64 bits
 
 struct TileRow {
   std::int64_t head = 0;
   std::int64_t i = 0;
-  core::KeyRange keys;  // what causal, window, kv ranges and the mask's own range leave
-  bool masked = false;  // the mask hides some of them
+  core::KeyRange keys;  // visible by causal, window, kv_begin, kv_end and the range of the mask row
+  bool masked = false;  // the mask hides some of `keys`
 };
 
-// Narrows a row's keys to the first and the last one that the mask leaves visible.
+// Narrows a row's keys to the range that the mask leaves visible.
 inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
   row.masked = call.mask.given();
   if (!row.masked || row.keys.empty()) return;
@@ -36,8 +36,8 @@ inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
   if (row.keys.empty()) row.keys = {0, 0};
 }
 
-// The head and query of row r of a group's rows; counted up, for a division a row costs as much as
-// the rest of a short sequence's row.
+// Head and query of row r of a key head. next() counts up instead of dividing: one division per row
+// costs as much as the rest of the row in a short sequence.
 struct RowPlace {
   std::int64_t head, i;
   RowPlace(const Call& call, const Entry& entry, std::int64_t head_kv, std::int64_t r)
@@ -56,7 +56,7 @@ inline TileRow row_at(const Call& call, const Entry& entry, const RowPlace& plac
   return row;
 }
 
-// Fills rows[0, count) and returns the smallest range that holds all their keys.
+// Fills rows[0, count) and returns the smallest range with all keys that they see.
 inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64_t head_kv,
                                 std::int64_t row0, std::int64_t count, TileRow* rows) {
   core::KeyRange all{entry.len_kv, 0};
@@ -70,7 +70,7 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
   return all;
 }
 
-// The smallest range of keys of [begin, end) that holds all that the rows see there.
+// The smallest range in [begin, end) with all keys that the rows see there.
 inline core::KeyRange seen_by(const TileRow* rows, std::int64_t count, std::int64_t begin,
                               std::int64_t end) {
   core::KeyRange seen{end, begin};

@@ -1,4 +1,4 @@
-// Waits between the tasks of one step. All of them end when the call is interrupted.
+// Waits between the tasks of one step. Every wait ends if the call is interrupted.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@
 
 namespace attn::cpu {
 
-// Spins, then lets others run, until `reached`. False: interrupted.
+// Spins until `reached()`, and yields the processor after some spins. Returns false if interrupted.
 template <class Reached>
 bool wait_until(const Reached& reached, core::Interrupt* interrupt) {
-  constexpr int kSpins = 256;  // some microseconds: a strip takes 10 to 50
+  constexpr int kSpins = 256;  // a few microseconds; a strip takes 10 to 50
   for (int n = 0; !reached(); ++n) {
     if (n < kSpins) continue;
     if (core::interrupted(interrupt)) return false;
@@ -21,8 +21,9 @@ bool wait_until(const Reached& reached, core::Interrupt* interrupt) {
   return true;
 }
 
-// `next` counts up through the tiles that may add to a strip. Lengths that overlap, which no caller
-// should give, make two sequences share it: so a turn is over when `next` is at it or past it.
+// A semaphore that orders the sums of a strip. wait_for_turn acquires it: it waits until `next` >=
+// turn. `next` may be larger, because overlapping packed lengths (invalid input) make two sequences
+// share it. pass_turn releases it.
 inline bool wait_for_turn(std::int32_t& next, std::int32_t turn, core::Interrupt* interrupt) {
   return wait_until(
       [&] { return std::atomic_ref<std::int32_t>(next).load(std::memory_order_acquire) >= turn; },

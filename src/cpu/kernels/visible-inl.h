@@ -1,4 +1,5 @@
-// Which pairs of a strip are visible: ranges of columns, and what mask and missing pages hide.
+// Which pairs of a strip are visible: ranges of columns, minus those that mask and missing pages
+// hide.
 #if defined(ATTN_CPU_VISIBLE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_VISIBLE_INL_H_
 #undef ATTN_CPU_VISIBLE_INL_H_
@@ -21,19 +22,20 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The keys that a strip is computed against: [j0, j0 + keys), which are columns first... of the
-// loaded tile. Rows of scores are `cols` wide, whole vectors; columns past `keys` are hidden.
+// The keys that a strip is computed against: [j0, j0 + keys), from column `first` of the loaded
+// tile. Rows of scores have `cols` columns, a multiple of the vector width. Columns past `keys` are
+// hidden.
 struct KeySpan {
   std::int64_t j0 = 0;
   std::int64_t keys = 0;
   std::int64_t cols = 0;
   std::int64_t first = 0;
-  const std::uint8_t* missing = nullptr;  // [keys] non-zero: no page; null: all are there
+  const std::uint8_t* missing = nullptr;  // [keys], not 0: no page; null: all have one
 };
 
-// The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, cut at multiples of
-// kStep, by default whole cache lines; no keys when none does. What is left out is neither computed
-// nor masked.
+// The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, extended to multiples
+// of kStep (by default cache lines). `keys` is 0 if no row sees any. Columns outside of it are
+// neither computed nor masked.
 template <class T, std::int64_t kStep = static_cast<std::int64_t>(64 / sizeof(T))>
 HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_t j0,
                             std::int64_t keys) {
@@ -44,9 +46,9 @@ HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_
   return {j0 + first, width, round_up(width, kStep), first, nullptr};
 }
 
-// The rows of a strip from the first to the last one that sees any key of the span, the first cut
-// at a multiple of `step`, the rows that a product takes at once. Where a strip lies in two
-// documents, each sees but a part of its rows.
+// The rows of a strip from the first to the last that sees any key of the span. The first is
+// rounded down to a multiple of `step`, the rows that a product computes at a time. This skips rows
+// where a strip spans two documents.
 struct RowSpan {
   std::int64_t first = 0;
   std::int64_t count = 0;
@@ -63,14 +65,14 @@ HWY_INLINE RowSpan SeeingRows(const TileRow* rows, std::int64_t count, const Key
   return {first, count - first};
 }
 
-// The columns of the span that a row sees, but for what bias, mask and missing pages hide.
+// The columns of the span that a row sees, before bias, mask and missing pages hide some.
 HWY_INLINE core::KeyRange SeenColumns(const TileRow& row, const KeySpan& span) {
   const std::int64_t begin = std::clamp<std::int64_t>(row.keys.begin - span.j0, 0, span.cols);
   return {begin,
           std::clamp<std::int64_t>(std::min(row.keys.end - span.j0, span.keys), begin, span.cols)};
 }
 
-// Hides the columns that a row doesn't see.
+// Writes -inf to the columns outside of `seen`.
 template <class T>
 HWY_INLINE void HideOutside(core::KeyRange seen, std::int64_t cols, T* HWY_RESTRICT s) {
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
@@ -78,7 +80,7 @@ HWY_INLINE void HideOutside(core::KeyRange seen, std::int64_t cols, T* HWY_RESTR
   std::fill(s + seen.end, s + cols, kHidden);
 }
 
-// Hides the columns of [begin, end) whose byte is 0, or is not 0 where `hidden` says so.
+// Writes -inf to the columns of [begin, end) whose byte is 0 (not 0, if kHiddenWhereSet).
 template <bool kHiddenWhereSet, class T>
 HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t begin,
                             std::int64_t end, T* HWY_RESTRICT s) {
@@ -104,7 +106,7 @@ HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t
   for (; c < end; ++c) s[c] = (bytes[c] != 0) == kHiddenWhereSet ? kHidden : s[c];
 }
 
-// What a row sees of a span: a range of its columns, but for what mask and missing pages hide.
+// What a row sees of a span: a range of columns, and pointers to what mask and missing pages hide.
 HWY_INLINE SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& row,
                           const KeySpan& span) {
   const core::KeyRange seen = SeenColumns(row, span);
@@ -118,7 +120,7 @@ HWY_INLINE SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& r
   return of;
 }
 
-// Bit n: whether bytes[n] is not 0, for `count` bytes, at most 64.
+// Bit n is set if bytes[n] is not 0. `count` is at most 64.
 HWY_INLINE std::uint64_t BitsOfBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t count) {
   std::uint64_t bits = 0;
 #if HWY_TARGET == HWY_SCALAR
@@ -146,7 +148,7 @@ HWY_INLINE std::uint64_t BitsBelow(std::int64_t n) {
   return n <= 0 ? 0 : (std::uint64_t{1} << n) - 1;
 }
 
-// The columns [c, c + 64) of a row that are visible.
+// The visible columns of [c, c + 64), one bit each.
 HWY_INLINE std::uint64_t VisibleBits(const SeenRow& row, std::int64_t c) {
   std::uint64_t seen = BitsBelow(row.end - c) & ~BitsBelow(row.begin - c);
   const std::int64_t count = std::min<std::int64_t>(row.end - c, 64);
@@ -155,7 +157,7 @@ HWY_INLINE std::uint64_t VisibleBits(const SeenRow& row, std::int64_t c) {
   return seen;
 }
 
-// One bit a column of a row, set where it is visible.
+// One bit per column of a row, set if it is visible.
 struct RowVisible {
   std::uint64_t bits[kMaxTileKv / 64];
   bool all = true;
@@ -175,10 +177,10 @@ HWY_INLINE void FindRowVisible(const Call& call, const Entry& entry, const TileR
   to.all = hidden == 0;
 }
 
-// The bits of columns [c, c + lanes) as a mask.
+// The bits of columns [c, c + lanes) as a vector mask.
 template <class D>
 HWY_INLINE hn::Mask<D> VisibleLanes(D d, const RowVisible& visible, std::int64_t c) {
-  // Little-endian: bit n is that of byte n / 8.
+  // Little-endian: bit n is in byte n / 8.
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(visible.bits) + c / 8;
   if constexpr (hn::MaxLanes(d) >= 8) {
     return hn::LoadMaskBits(d, bytes);
@@ -188,8 +190,7 @@ HWY_INLINE hn::Mask<D> VisibleLanes(D d, const RowVisible& visible, std::int64_t
   }
 }
 
-// Whether the mask leaves the strip anything of the span. A strip that sees something of it mostly
-// says so in its first row.
+// Whether the mask leaves the strip any key of the span. If it does, the first row mostly shows it.
 inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const Entry& entry, const TileRow* rows,
                                        std::int64_t count, const KeySpan& span) {
   if (!call.mask.given()) return true;
@@ -203,7 +204,7 @@ inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const Entry& entry, con
   return false;
 }
 
-// Hides what the row doesn't see: by mask, missing pages, and ranges of keys.
+// Writes -inf to all columns that the row does not see: by ranges of keys, mask or missing pages.
 template <class T>
 HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row,
                         const KeySpan& span, T* HWY_RESTRICT s) {
@@ -213,8 +214,9 @@ HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row
   HideOutside({seen.begin, seen.end}, span.cols, s);
 }
 
-// Which pairs of a strip are visible, as a bf16 engine reads it. No words where all are, or where
-// scores hide them: options then write -inf (HideRow). `any`: whether the strip sees anything.
+// The visible pairs of a strip, in the format of the bf16 engines. There are no words if all pairs
+// are visible, or if options made scores of the products: hidden ones are then -inf (HideRow).
+// `any`: whether the strip sees anything.
 struct StripVisible {
   Bf16Visible visible;
   bool any = true;

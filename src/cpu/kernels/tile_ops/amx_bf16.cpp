@@ -1,4 +1,5 @@
-// bf16 products by AMX tiles (TDPBF16PS): 16 x 16 f32 sums of 16 x 32 by 32 x 16 bf16.
+// bf16 products with AMX tiles. TDPBF16PS adds a 16 x 32 by 32 x 16 bf16 product to 16 x 16 f32
+// sums.
 #include <hwy/highway.h>
 
 #include "cpu/kernels/tile_ops/bf16_avx512.hpp"
@@ -27,12 +28,12 @@ constexpr TileConfig kTileConfig;
 void Begin() {
   _tile_loadconfig(&kTileConfig);
 }
-// Gives the tiles back: a thread that keeps them has 8 KiB more to save when it is switched out.
+// Releases the tiles. A thread that keeps them has 8 KiB more state to save at a context switch.
 void End() {
   _tile_release();
 }
 
-// 16 rows by kCols blocks of columns: tiles 0 to 3 are C, 4 is A, 5 and 6 B.
+// 16 rows by kCols blocks of 16 columns. Tiles 0 to 3 are C, 4 is A, 5 and 6 are B.
 template <int kCols>
 HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64_t col) {
   const Bf16Bits* a = x.a + row * x.lda;
@@ -74,8 +75,8 @@ HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64
   if constexpr (kCols > 3) _tile_stored(3, c + 48, c_stride);
 }
 
-// Blocks of 16 x 64. 32 x 32 would load less, but strips of 16 rows leave more keys in L1, which is
-// what counts (docs/kernels/cpu.md).
+// Blocks of 16 x 64. Blocks of 32 x 32 would need fewer loads. But with strips of 16 rows more keys
+// fit in L1, which matters more (docs/kernels/cpu.md).
 void Multiply(const Bf16Product& x) {
   for (std::int64_t row = 0; row < x.rows; row += kBf16Rows) {
     std::int64_t col = 0;
@@ -97,7 +98,7 @@ bool has_amx_bf16() {
   return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0;
 }
 
-// Linux gives a process the tiles' state on request only (arch_prctl(2)).
+// Linux allows a process to use the tile state only on request (arch_prctl(2)).
 bool request_tiles() {
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr int kTileData = 18;               // XFEATURE_XTILEDATA

@@ -1,4 +1,4 @@
-// bf16 on AVX-512: packing, the softmax that ends in bf16, and products by VDPBF16PS.
+// bf16 with AVX-512: packing, softmax with a bf16 result, and products with VDPBF16PS.
 #include "cpu/kernels/tile_ops/bf16_avx512.hpp"
 
 #include <hwy/highway.h>
@@ -25,7 +25,7 @@ HWY_INLINE __m512i LoadPart(const char* row, std::int64_t begin, std::int64_t di
   return _mm512_maskz_loadu_epi16(mask, row + 2 * begin);
 }
 
-// The transpose of 16 x 16 words.
+// Transposes 16 x 16 32-bit words.
 HWY_INLINE void Transpose(__m512i (&rows)[16]) {
   __m512i pairs[16];
   for (int n = 0; n < 16; n += 2) {
@@ -51,8 +51,8 @@ HWY_INLINE void Transpose(__m512i (&rows)[16]) {
   for (int n = 0; n < 16; ++n) rows[n] = pairs[n];
 }
 
-// 2^x: 2^(x - floor x), by a polynomial that is 1 at 0 and off by at most 1e-7 (minimax on [0, 1)),
-// times 2^(floor x). 2^-inf = 0, NaN stays.
+// 2^x = 2^(x - floor x) * 2^(floor x). The first factor is a polynomial that is exactly 1 at 0 and
+// has an error of at most 1e-7 (minimax on [0, 1)). 2^-inf = 0; NaN stays NaN.
 HWY_INLINE __m512 Exp2(__m512 x) {
   constexpr int kMinusFloor = 0x09;  // no fraction bits, rounded down, without exceptions
   const __m512 r = _mm512_reduce_ps(x, kMinusFloor);
@@ -65,7 +65,7 @@ HWY_INLINE __m512 Exp2(__m512 x) {
   return _mm512_scalef_ps(y, x);
 }
 
-// Which of the 32 pairs from row r, column c on are kept.
+// The pairs that dropout keeps among the 32 from row r, column c on.
 HWY_INLINE __mmask32 Kept(const Bf16Dropout& x, std::int64_t r, std::int64_t c) {
   const auto* bytes = reinterpret_cast<const __m256i*>(x.bytes + r * x.row + c);
   return _mm256_cmple_epu8_mask(_mm256_loadu_si256(bytes),
@@ -84,7 +84,7 @@ HWY_INLINE __m512 JoinLanes(__m512 x, __m512 y) {
   return Join()(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
 }
 
-// Lane n: all lanes of rows[n] together.
+// Lane n of the result is the reduction of all lanes of rows[n].
 template <class Join>
 HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
   constexpr Join join;
@@ -92,7 +92,7 @@ HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
     rows[n] =
         join(_mm512_unpacklo_ps(rows[n], rows[n + 1]), _mm512_unpackhi_ps(rows[n], rows[n + 1]));
   }
-  for (int n = 0; n < 16; n += 4) {  // then four rows in each 128 bits
+  for (int n = 0; n < 16; n += 4) {  // then four rows per 128-bit lane
     const __m512d low = _mm512_castps_pd(rows[n]);
     const __m512d high = _mm512_castps_pd(rows[n + 2]);
     rows[n] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
@@ -101,7 +101,7 @@ HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
   return JoinLanes<Join>(JoinLanes<Join>(rows[0], rows[4]), JoinLanes<Join>(rows[8], rows[12]));
 }
 
-// The largest of a row's visible values is that of the lanes; -inf if none is visible.
+// The maximum over the returned lanes is the row's largest visible value; -inf if none is visible.
 template <bool kHidden>
 HWY_INLINE __m512 RowMax(const float* s, std::int64_t cols, const std::uint32_t* visible) {
   __m512 even = _mm512_set1_ps(-kInfinity);
@@ -121,8 +121,8 @@ HWY_INLINE __m512 RowMax(const float* s, std::int64_t cols, const std::uint32_t*
   return _mm512_max_ps(even, odd);
 }
 
-// s = exp(scale s - shift), 0 where hidden, rounded to bf16 in the first half of the row; the
-// sum of the lanes that are returned is the f32 sum.
+// s = exp(scale s - shift), 0 where hidden, rounded to bf16 in the first half of the row. The sum
+// over the returned lanes is the row sum, before rounding to bf16.
 template <bool kDropout, bool kHidden>
 HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, float scale, float shift,
                                   const Bf16Dropout& dropout, std::int64_t row,
@@ -152,8 +152,8 @@ HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, float scale, floa
   return _mm512_add_ps(even, odd);
 }
 
-// Rows [row0, row0 + count), at most 16. What is one number a row is computed for all of them at
-// once: 16 horizontal maxima or sums one by one are 16 chains of dependent steps.
+// Rows [row0, row0 + count), at most 16. Per-row maxima and sums are reduced for all rows together:
+// 16 separate horizontal reductions would be 16 chains of dependent instructions.
 template <bool kDropout, bool kHidden>
 HWY_INLINE void SoftmaxRows(const Bf16Softmax& x, std::int64_t row0, std::int64_t count) {
   const auto visible = [&](std::int64_t r) {
@@ -170,7 +170,7 @@ HWY_INLINE void SoftmaxRows(const Bf16Softmax& x, std::int64_t row0, std::int64_
   const __m512 before = _mm512_maskz_loadu_ps(exists, x.row_max + row0);
   const __mmask16 grows = _mm512_mask_cmp_ps_mask(exists, tile_max, before, _CMP_GT_OQ);
   const __m512 largest = _mm512_mask_mov_ps(before, grows, tile_max);
-  // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
+  // If nothing is visible yet, the shift is 0: exp(-inf - 0) = 0, and a NaN stays NaN.
   const __mmask16 seen = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(-kInfinity), _CMP_NEQ_UQ);
   const __m512 shift = _mm512_maskz_mov_ps(seen, largest);
   const __m512 rescale = Exp2(_mm512_mul_ps(_mm512_sub_ps(before, shift), _mm512_set1_ps(kLog2E)));
@@ -206,7 +206,7 @@ HWY_INLINE void Softmax(const Bf16Softmax& x) {
   }
 }
 
-// Interleaves two rows of 16 f32, rounded to bf16: a row pair of a packed block.
+// Rounds two rows of 16 f32 to bf16 and interleaves them: a pair of rows of a packed block.
 HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
   alignas(64) static constexpr std::uint16_t kOrder[32] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -218,8 +218,8 @@ HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
 struct ProbGradient {
   __m512 p, ds;
 };
-// The 16 pairs of row r from column c; `kept`: those that aren't dropped, `seen`: that aren't
-// hidden.
+// P and dS of the 16 pairs of row r from column c on. `kept`: pairs that dropout keeps. `seen`:
+// visible pairs.
 template <bool kDropout>
 HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c,
                                    __mmask16 kept, __mmask16 seen) {
@@ -276,7 +276,7 @@ HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r) {
   }
 }
 
-// kRows rows by kVectors blocks of columns of a product.
+// Computes kRows rows by kVectors blocks of 16 columns of a product.
 template <int kRows, int kVectors>
 HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64_t col) {
   const Bf16Bits* a = x.a + row * x.lda;

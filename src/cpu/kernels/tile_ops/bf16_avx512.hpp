@@ -3,7 +3,7 @@
 
 #include "cpu/kernels/tile_ops/bf16_engine.hpp"
 
-// What the code of these engines is compiled for, at least.
+// The instruction sets that the code of these engines is compiled for.
 #define ATTN_AVX512_BF16 "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"
 
 namespace attn::cpu {

@@ -1,7 +1,7 @@
-// The backward's products of a block of keys by a bf16 engine: Q, K, V, dO, P and dS in bf16, sums
-// in f32. dK^T and dV^T are summed with dims as rows, so that P and dS are the packed operands of
-// dV^T += dO^T P and dK^T += Q^T dS: two rows at a time are rounded and interleaved, which is how
-// they are packed. Only Q and dO are transposed, once for all keys of the block.
+// Products of the backward for a block of keys with a bf16 engine: Q, K, V, dO, P and dS in bf16,
+// sums in f32. It accumulates dK^T and dV^T, so that P and dS are the packed operands in dV^T +=
+// dO^T P and dK^T += Q^T dS. Packing them only rounds and interleaves two rows at a time. Only Q
+// and dO are transposed, once for all keys of the block.
 #if defined(ATTN_CPU_BF16_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_BF16_BLOCK_INL_H_
 #undef ATTN_CPU_BF16_BLOCK_INL_H_
@@ -43,7 +43,8 @@ class Bf16Block {
     std::fill_n(x_.dv_t, at_.config.block_kv * vo_, 0.0F);
   }
 
-  // Rows of q and dout, as they are and transposed, with lse and delta; zeros up to whole strips.
+  // Loads rows of q and dout, row-major and transposed, with lse and delta. Pads with zeros to full
+  // strips.
   void Load(std::int64_t row0, std::int64_t count) {
     const Problem& p = at_.call.problem;
     const char* q[kBf16StripRows] = {};
@@ -55,7 +56,8 @@ class Bf16Block {
     }
     engine_.transpose(q, p.dim_qk, x_.q_t);
     engine_.transpose(dout, p.dim_vo, x_.dout_t);
-    // The next strip's rows, which lie before these, kilobytes apart.
+    // Prefetches the next strip's rows. Strips descend, so these have lower indices; they are
+    // kilobytes apart.
     for (std::int64_t r = 0; r < count; ++r) {
       const TileRow& row = x_.f32.rows[r];
       const std::int64_t i = row.i - kBf16StripRows;
@@ -69,7 +71,7 @@ class Bf16Block {
     }
   }
 
-  // False: interrupted.
+  // Returns false if interrupted.
   bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
     const Problem& p = at_.call.problem;
     float* dq = nullptr;
@@ -133,7 +135,7 @@ class Bf16Block {
     std::fill(to + count, to + width, Bf16Bits{0});
   }
 
-  // Keys [j0, j0 + keys), which begin at `begin` of the block.
+  // Loads keys [j0, j0 + keys) to offset `begin` of the block.
   void LoadKeys(std::int64_t begin, std::int64_t j0, std::int64_t keys) {
     const Call& call = at_.call;
     const Problem& p = call.problem;
@@ -158,7 +160,7 @@ class Bf16Block {
     }
   }
 
-  // out[32 x cols] = rows[32 x width] B of the keys that begin at `first` of the block.
+  // out[32 x cols] = rows[32 x width] times the packed keys from offset `first` of the block.
   void MultiplyRows(const Bf16Bits* rows, const Bf16Bits* packed, std::int64_t width,
                     std::int64_t first, std::int64_t cols, float* out) {
     engine_.multiply({.a = rows,
@@ -174,7 +176,7 @@ class Bf16Block {
                       .accumulate = false});
   }
 
-  // out[width x block_kv], from column `first`, += rows[width x 32] packed[32 x cols].
+  // out[width x block_kv], from column `first` on, += rows[width x 32] packed[32 x cols].
   void AddTransposed(const Bf16Bits* rows, const Bf16Bits* packed, std::int64_t width,
                      std::int64_t first, std::int64_t cols, float* out) {
     engine_.multiply({.a = rows,
@@ -190,7 +192,7 @@ class Bf16Block {
                       .accumulate = true});
   }
 
-  // Everything but dq, against the tile's keys that begin at `first` of the block.
+  // Computes everything except dq, against the tile's keys from offset `first` of the block.
   void MultiplyTile(const KeySpan& span, const NextScores& next, std::int64_t first,
                     std::int64_t count, const Bf16Visible& visible) {
     const Call& call = at_.call;
@@ -239,9 +241,9 @@ class Bf16Block {
     }
   }
 
-  // Rows [j, end) of the block's dk or dv, at most 16, from sums [dim x block_kv]: the rows of sums
-  // are a power of two apart, so that single elements would take a cache miss each. Keys from
-  // `keys` on are padding.
+  // Stores rows [j, end) of the block's dk or dv, at most 16, from sums [dim x block_kv]. It
+  // transposes 16 x 16 blocks: rows of `sums` are a power of two apart, so reading single elements
+  // would miss the cache each time. Keys from `keys` on are padding.
   void StoreKeys(const StridedTensor& to, std::int64_t j0, std::int64_t j, std::int64_t end,
                  std::int64_t keys, const float* sums, float factor, std::int64_t dim) {
     const std::int64_t width = round_up(dim, kPackedCols);
@@ -264,7 +266,7 @@ class Bf16Block {
   std::int64_t qk_;
   std::int64_t vo_;
   BiasGradient<float> dbias_;
-  bool dbias_of_rows_;  // dS rounded to bf16 is dbias
+  bool dbias_of_rows_;  // dbias is dS rounded to bf16
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

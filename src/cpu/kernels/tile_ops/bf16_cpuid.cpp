@@ -1,6 +1,6 @@
-// Whether this processor has AVX-512's bf16 instructions, by CPUID. __builtin_cpu_supports() relies
-// on the compiler's run-time library, and that of zig, which builds the wheels, always answers 0.
-// Not in bf16_avx512.cpp, which is compiled for AVX-512.
+// Detects AVX-512's bf16 instructions with CPUID. __builtin_cpu_supports() relies on the compiler's
+// run-time library, and the one of zig, which builds the wheels, always returns 0. This is not in
+// bf16_avx512.cpp because that file is compiled for AVX-512.
 #include <hwy/highway.h>
 
 #include "cpu/kernels/tile_ops/bf16_avx512.hpp"
@@ -25,7 +25,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
   return r;
 }
 
-// Which registers the operating system saves when it switches threads: XCR0.
+// XCR0: the register state that the operating system saves at a context switch.
 std::uint32_t saved_state() {
   constexpr unsigned kOsXsave = 1U << 27;
   if ((cpuid(1, 0).ecx & kOsXsave) == 0) return 0;

@@ -1,6 +1,6 @@
-// Engines that multiply bf16 tiles with f32 sums on x86: AMX tiles, or AVX-512's dot products of
-// bf16 pairs. Leaf code with instruction sets of its own, called by the kernels of any Highway
-// target.
+// Engines that multiply bf16 tiles with f32 sums on x86: AMX tiles, or AVX-512 dot products of bf16
+// pairs. They are leaf code with instruction sets of their own, callable by the kernels of any
+// Highway target.
 //
 // B operands are packed: blocks of 32 rows (depth) by 16 columns in which pairs of rows are
 // interleaved, so that a 32-bit word holds B[2 k][n] and B[2 k + 1][n]. Both instructions read B
@@ -33,94 +33,94 @@ struct Bf16Product {
   bool accumulate;
 };
 
-// Which pairs are dropped.
+// Random bytes of dropout, and how to use them.
 struct Bf16Dropout {
-  const std::uint8_t* bytes = nullptr;  // random, of row 0; null: no dropout
-  std::int64_t row = 0;                 // bytes from one row to the next
-  std::uint8_t last_kept = 255;         // pairs with a byte of at most this are kept ...
-  float factor = 1.0F;                  // ... and multiplied with this
+  const std::uint8_t* bytes = nullptr;  // row 0's random bytes; null: no dropout
+  std::int64_t row = 0;                 // stride of a row in bytes
+  std::uint8_t last_kept = 255;         // pairs with a byte of at most this are kept
+  float factor = 1.0F;                  // kept pairs are multiplied by this
 };
 
-// What a row sees of a strip's columns: [begin, end), but for what two lists hide.
+// The columns of a strip that a row sees: [begin, end), minus those that `mask` and `missing` hide.
 struct SeenRow {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  const std::uint8_t* mask = nullptr;     // of column 0: hidden where 0; null: none is
-  const std::uint8_t* missing = nullptr;  // likewise: hidden where not 0
+  const std::uint8_t* mask = nullptr;     // at column 0: 0 = hidden; null: hides nothing
+  const std::uint8_t* missing = nullptr;  // at column 0: not 0 = hidden; null: hides nothing
 };
 
-// One bit a pair, set where it is visible: a word for each 32 columns.
+// One bit per pair, set if it is visible. One word per 32 columns.
 inline constexpr std::int64_t kVisibleBits = 32;
 struct Bf16Visible {
   const std::uint32_t* words = nullptr;  // of row 0; null: all pairs are visible
-  std::int64_t row = 0;                  // words from one row to the next
+  std::int64_t row = 0;                  // stride of a row in words
 };
 
 // One step of the online softmax for a strip of rows.
 struct Bf16Softmax {
-  float* s;  // [rows x cols] scores / scale. Afterwards each row starts with its P in bf16
+  float* s;  // [rows x cols] scores / scale in; each row starts with its bf16 P out
   std::int64_t lds;
   std::int64_t rows;
   std::int64_t cols;  // a multiple of 32
   float scale;        // > 0
-  float* row_max;     // [rows] running maximum of the scores, and sum of exponentials
+  float* row_max;     // [rows] running maximum of the scores
   float* row_sum;
-  float* o;          // [rows x ldo] o so far, rescaled where a maximum grows
+  float* o;          // [rows x ldo] accumulated o, rescaled if a maximum grows
   std::int64_t ldo;  // a multiple of 16
-  // P is 0 where dropped; the factor of the others comes later, because rounded P times it would be
-  // off by the same part in all elements of o.
+  // P is 0 where dropped. The factor of kept pairs is applied to o at the end: the rounded product
+  // P * factor would have the same relative error in all elements of o.
   Bf16Dropout dropout;
   Bf16Visible visible;
 };
 
-// P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
+// Computes P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
 struct Bf16Gradient {
   const float* s;      // [count x cols] scores / scale
   const float* dp;     // [count x cols]
-  std::int64_t count;  // rows that exist; the others' P and dS are 0
+  std::int64_t count;  // valid rows; P and dS of the others are 0
   std::int64_t cols;   // a multiple of 32
   float scale;         // > 0
   const float* lse;    // [count]
   const float* delta;  // [count]
-  const float* tanh;   // [count x cols] softcap's; null: no softcap
+  const float* tanh;   // [count x cols] of softcap; null: no softcap
   Bf16Dropout dropout;
   Bf16Visible visible;
-  Bf16Bits* p;        // 0 where dropped, else without the factor; packed along the columns
-  Bf16Bits* ds;       // packed likewise
+  Bf16Bits* p;        // 0 where dropped, without the factor elsewhere; packed
+  Bf16Bits* ds;       // packed
   Bf16Bits* ds_rows;  // [kBf16StripRows x cols] row-major
-  float* ds_f32;      // [count x cols], may be dp; null: not wanted
+  float* ds_f32;      // [count x cols], may alias dp; null: not needed
 };
-inline constexpr std::int64_t kBf16StripRows = 32;  // in the backward
+inline constexpr std::int64_t kBf16StripRows = 32;  // backward only
 
 struct Bf16Engine {
   const char* name;
-  // Before and after the products of a task, on its thread.
+  // Called before and after the products of a task, on its thread.
   void (*begin)();
   void (*end)();
   void (*multiply)(const Bf16Product&);
-  // Packs K^T of 16 keys. rows[n]: the `dim` elements of key n; null: zeros. `out`: blocks along
+  // Packs K^T of 16 keys. rows[n]: the `dim` elements of key n, null for zeros. `out`: blocks along
   // the depth, which is dim rounded up to 32.
   void (*pack_keys)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
-  // Packs V of 32 keys. rows[k]: as above. `out`: blocks along the columns, which are dim rounded
-  // up to 32.
+  // Packs V of 32 keys. rows[k] as above. `out`: blocks along the columns, dim rounded up to 32.
   void (*pack_values)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
-  // Writes the words of `count` rows of `cols` columns; returns whether any pair is visible.
+  // Writes the visibility words of `count` rows of `cols` columns. Returns whether any pair is
+  // visible.
   bool (*find_visible)(const SeenRow* rows, std::int64_t count, std::int64_t cols,
                        std::uint32_t* words);
   void (*softmax)(const Bf16Softmax&);
-  // Transposes 32 rows of `dim` elements, null = zeros: out[dim rounded up to 32][32].
+  // Transposes 32 rows of `dim` elements (null: zeros): out[dim rounded up to 32][32].
   void (*transpose)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
   void (*gradient)(const Bf16Gradient&);
   // to[j * ld_to + c] = from[c * ld_from + j] for 16 x 16 values; `from` is aligned to 64 bytes.
   void (*transpose_sums)(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
 };
 
-// Null where the processor or the operating system lacks what the engine needs.
-const Bf16Engine* amx_bf16_engine();  // AMX, AVX-512 and its bf16 conversions
+// Null if the processor or the operating system lacks a feature that the engine needs.
+const Bf16Engine* amx_bf16_engine();  // AMX, and AVX-512 with bf16 conversions
 const Bf16Engine* bf16_dot_engine();  // AVX-512 with VDPBF16PS
-// Whether VDPBF16PS multiplies more pairs in a cycle than FMA does: on AMD's cores from Zen 4 on it
-// takes one cycle for 32 pairs, twice as many as FMA. Intel's take two cycles, while FMA has two
-// ports: measured on a Xeon of the fourth generation, bf16_dot is at 0.65 to 0.85 of f32's speed.
+// Whether VDPBF16PS has a higher throughput than FMA. AMD cores from Zen 4 on take one cycle for 32
+// pairs, twice the throughput of FMA. Intel cores take two cycles and have two FMA ports: on a 4th
+// generation Xeon, bf16_dot reaches 0.65 to 0.85 of the speed of f32 (measured).
 bool bf16_dot_is_fast();
 
 }  // namespace attn::cpu

@@ -1,4 +1,4 @@
-// The products and softmax of forward tiles by a bf16 engine: Q, K, V and P in bf16, sums in f32.
+// Products and softmax of forward tiles with a bf16 engine: Q, K, V and P in bf16, sums in f32.
 #if defined(ATTN_CPU_BF16_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_BF16_OPS_INL_H_
 #undef ATTN_CPU_BF16_OPS_INL_H_
@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 
-// Packs keys and values [j0, j0 + keys) of a key head; zeros up to a multiple of 32 keys.
+// Packs keys and values [j0, j0 + keys) of a key head. Pads with zeros to a multiple of 32 keys.
 HWY_INLINE void PackTile(const Call& call, const Bf16Engine& engine, const Entry& entry,
                          std::int64_t head, std::int64_t j0, std::int64_t keys, Bf16Bits* k_t,
                          Bf16Bits* v) {
@@ -48,8 +48,8 @@ HWY_INLINE void PackTile(const Call& call, const Bf16Engine& engine, const Entry
   }
 }
 
-// The interface of FloatOps. K and V are packed once for a tile of rows, or before. Options other
-// than ranges of keys turn raw products into scores in f32 first, as for every engine.
+// Has the interface of FloatOps. K and V are packed once per tile of rows, or by pack_keys. Score
+// modifiers first turn the raw products into f32 scores, as in FloatOps.
 class Bf16Ops {
  public:
   using T = float;
@@ -69,7 +69,7 @@ class Bf16Ops {
   Bf16Ops& operator=(const Bf16Ops&) = delete;
 
   [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
-  // What o lacks: the factor of pairs that dropout keeps.
+  // The factor of pairs that dropout keeps. o does not include it yet.
   [[nodiscard]] float o_scale() const { return kept_factor<float>(call_); }
   static std::int64_t o_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
 
@@ -85,7 +85,7 @@ class Bf16Ops {
     return SeenSpan<float, kPackedDepth>(rows, count, j0, keys);
   }
 
-  // AttendStrip finds out, with the bits that it needs.
+  // AttendStrip tests this, because it needs the bits anyway.
   static bool Sees(const Entry&, const KeySpan&, const NextScores&, std::int64_t, std::int64_t) {
     return true;
   }
@@ -105,7 +105,8 @@ class Bf16Ops {
     const Scratch<float>& x = x_.f32;
     const std::int64_t rows = o_rows(count);
     const std::int64_t cols = span.cols;
-    // A quarter of the rows before each step: about as many lines as a core can wait for at once.
+    // Prefetches for a quarter of the rows before each step: about as many lines as a core has fill
+    // buffers.
     const auto prefetch = [&](std::int64_t quarter) {
       for (std::int64_t r = count * quarter / 4; r < count * (quarter + 1) / 4; ++r) {
         PrefetchScores(call_, entry, x.rows[row0 + r], next);

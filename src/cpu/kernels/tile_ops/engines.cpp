@@ -1,4 +1,4 @@
-// Which engine computes bf16 problems on this machine.
+// Chooses the engine for bf16 problems on this machine.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -18,7 +18,7 @@ const Bf16Engine* usable(Engine engine) {
 }
 
 Engine choose() {
-  // A process that is held to an older instruction set (ATTN_CPU_TARGET) stays there altogether.
+  // If ATTN_CPU_TARGET forces an older instruction set, no bf16 engine is used either.
   if (std::strncmp(target_name(), "AVX3", 4) != 0) return Engine::float_simd;
   const char* wanted = std::getenv("ATTN_CPU_ENGINE");
   if (wanted != nullptr) {

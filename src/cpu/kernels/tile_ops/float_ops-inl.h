@@ -1,4 +1,4 @@
-// The products and softmax of forward tiles in f32 or f64, by Highway's vectors.
+// Products and softmax of forward tiles in f32 or f64, with Highway's vectors.
 #if defined(ATTN_CPU_FLOAT_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_FLOAT_OPS_INL_H_
 #undef ATTN_CPU_FLOAT_OPS_INL_H_
@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Converts keys and values [j0, j0 + keys) of a key head, K transposed; zeros up to tile_kv keys.
-// `row_buffer`: four rows of keys.
+// Converts keys and values [j0, j0 + keys) of a key head, K transposed. Pads with zeros to tile_kv
+// keys. `row_buffer`: scratch for four rows of keys.
 template <class T>
 HWY_INLINE void ConvertTile(const Call& call, const Config& config, const Entry& entry,
                             std::int64_t head, std::int64_t j0, std::int64_t keys, T* row_buffer,
@@ -34,8 +34,8 @@ HWY_INLINE void ConvertTile(const Call& call, const Config& config, const Entry&
               v);
 }
 
-// Keys and values are converted to T once for a tile of rows, K transposed; few rows (decode) read
-// them where they lie, if no more than a conversion is to be done, and make S of dot products.
+// Keys and values are converted to T once per tile of rows, K transposed. With few rows (gemv) they
+// are read in place if loading only needs a type conversion, and S is computed by dot products.
 template <class T_>
 class FloatOps {
  public:
@@ -46,10 +46,10 @@ class FloatOps {
     x_ = all_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
   }
 
-  // With gemv: what to ask for while keys and values are multiplied.
+  // With gemv: what to prefetch during the products.
   void SetAhead(RowsAhead* ahead) { ahead_ = ahead; }
 
-  // The state of the n-th of heads_of_task key heads.
+  // Selects the state of the n-th of heads_of_task key heads.
   void SelectHead(std::int64_t n) {
     const std::int64_t rows = n * config_.tile_rows;
     x_.rows = all_.rows + rows;
@@ -59,14 +59,14 @@ class FloatOps {
     x_.row_sum = all_.row_sum + rows;
   }
 
-  // State of the rows: rows, missing, o, row_max and row_sum.
+  // State of the tile: rows, missing, o, row_max and row_sum.
   [[nodiscard]] const Scratch<T>& state() const { return x_; }
-  // What o has still to be multiplied with.
+  // A factor that o does not include yet.
   static T o_scale() { return T(1); }
-  // How many rows of o a tile of `count` rows uses.
+  // Number of rows of o that a tile of `count` rows uses.
   static std::int64_t o_rows(std::int64_t count) { return count; }
 
-  // Row r of the tile, times descale; a null source is zeros.
+  // Loads row r of the tile, times descale. A null source is a row of zeros.
   void LoadQuery(std::int64_t r, const char* source, float descale = 1.0f) {
     LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_, descale);
   }
@@ -76,7 +76,7 @@ class FloatOps {
     return SeenSpan<T>(rows, count, j0, keys);
   }
 
-  // Whether the strip sees anything of the span, asked before its keys are loaded.
+  // Whether the strip sees any key of the span. Called before its keys are loaded.
   bool Sees(const Entry& entry, const KeySpan& span, const NextScores& next, std::int64_t row0,
             std::int64_t count) const {
     const TileRow* rows = x_.rows + row0;
@@ -85,7 +85,7 @@ class FloatOps {
     return false;
   }
 
-  // Keys and values [j0, j0 + keys) of a key head.
+  // Loads keys and values [j0, j0 + keys) of a key head.
   void LoadKeys(const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
     const Problem& p = call_.problem;
     const std::int64_t tile = config_.tile_kv;
@@ -102,7 +102,7 @@ class FloatOps {
     }
   }
 
-  // One strip against one tile of keys: scores, running maximum and sum, O += P V.
+  // Processes one strip against one tile of keys: scores, online softmax, O += P V.
   void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
                    std::int64_t row0, std::int64_t count) {
     const Scratch<T>& x = x_;
@@ -113,7 +113,7 @@ class FloatOps {
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
     const bool gemv = config_.gemv != 0;
-    // Half of the next keys and values are requested in either product.
+    // Each of the two products prefetches half of the next keys and values.
     const auto ahead = [this](std::int64_t num_keys) { ahead_->Step(num_keys / 2); };
     if (gemv) {
       DotRows(x.q + row0 * qk_, qk_, count, keys_, span.first, cols, qk_, x.s, cols, ahead);
@@ -151,7 +151,7 @@ class FloatOps {
   }
 
  private:
-  // s: products, `scale` times which are the scores.
+  // s holds products; scale * s are the scores.
   template <bool kHidden>
   void SoftmaxRow(T* s, T scale, std::int64_t cols, std::int64_t row, const RowVisible& visible) {
     constexpr T kNothing = -std::numeric_limits<T>::infinity();
@@ -160,7 +160,7 @@ class FloatOps {
     T& row_sum = x_.row_sum[row];
     const T tile_max = scale * RowMax<kHidden>(s, cols, visible);
     const T largest = tile_max > row_max ? tile_max : row_max;
-    // Nothing visible yet: exp(-inf - 0) = 0 hides all, and a NaN stays one.
+    // If nothing is visible yet, the shift is 0: exp(-inf - 0) = 0, and a NaN stays NaN.
     const T shift = largest == kNothing ? T(0) : largest;
     if (row_max == kNothing) {
       row_max = largest;  // o and row_sum are 0
@@ -179,7 +179,7 @@ class FloatOps {
   const PackedKeys& packed_;
   std::int64_t qk_;
   Scratch<T> x_;
-  Scratch<T> all_;  // x_ of the first head
+  Scratch<T> all_;  // x_ of head 0
   RowsAhead* ahead_ = nullptr;
   CacheTile keys_;  // with gemv
   CacheTile values_;
