@@ -1,4 +1,5 @@
-// What <attn/webgpu.hpp> stands on: an engine's device and calls on it, with errors as values.
+// The implementation of <attn/webgpu.hpp>: an engine's device and calls on it, with errors as
+// values.
 #pragma once
 
 #include <attn/webgpu.hpp>
@@ -12,7 +13,7 @@ namespace attn::webgpu {
 core::Status wrap(const Handles& handles, std::shared_ptr<Device>& device);
 std::string text_of(const Device& device);
 
-// A call's steps with compiled kernels; see Recording.
+// The dispatches of a call with compiled kernels; see Recording.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -23,7 +24,7 @@ class Recorder {
   virtual core::Status submit() const = 0;
 };
 
-// For validated problems and arguments. `unsupported` comes with the reason.
+// Problems and arguments must have been validated. An `unsupported` status has the reason.
 core::Status make_recorder(std::shared_ptr<Device> device, Pass pass, const Problem& problem,
                            const Arguments& arguments, std::unique_ptr<Recorder>& recorder);
 core::Status make_recorder(std::shared_ptr<Device> device, const MergeArguments& arguments,

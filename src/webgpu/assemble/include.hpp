@@ -11,9 +11,9 @@ namespace attn::webgpu {
 // Returns the text of a part, or nullopt if there is no part of that name.
 using ReadPart = std::function<std::optional<std::string>(std::string_view name)>;
 
-// Replaces each line `//! include NAME` of a source by the part's text, depth first, each part
-// once: a later line that names the same part is dropped. Nothing else is interpreted. On failure
-// the result is empty and `error` names the text and the line that is wrong.
+// Replaces each line `//! include NAME` of a source by the part's text, depth first. Each part is
+// included once: later lines that name it are dropped. Nothing else is interpreted. On failure the
+// result is empty and `error` names the source and the line.
 std::string assembled(std::string_view name, std::string_view source, const ReadPart& read_part,
                       std::string& error);
 

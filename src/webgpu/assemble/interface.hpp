@@ -1,5 +1,5 @@
-// Interface of a kernel: what the host must know of its source, read from the assembled WGSL, so
-// that parameters and binding numbers are written down once.
+// Interface of a kernel: its parameters and bindings, read from the assembled WGSL. So parameters
+// and binding numbers are defined in one place.
 #pragma once
 
 #include <map>
@@ -26,11 +26,12 @@ struct Interface {
   std::map<std::string, std::vector<StructMember>> structs;
 };
 
-// Reads the interface of an assembled kernel. On failure `error` says what is missing or not known.
+// Reads the interface of an assembled kernel. On failure `error` says what is missing or unknown.
 Interface interface_of(std::string_view source, std::string& error);
 
-// A C++ structure with the layout that WGSL gives a uniform structure. Fails where WGSL would
-// insert padding, which a C++ structure could miss: the source then needs a spare member.
+// Returns a C++ structure with the layout of the WGSL uniform structure. Fails where WGSL would
+// insert padding, because the C++ structure might not: the source then needs an explicit padding
+// member.
 std::string cpp_struct(const std::string& name, const Interface& interface, std::string& error);
 
 }  // namespace attn::webgpu

@@ -1,4 +1,4 @@
-// Unroll; see unroll.hpp.
+// Implements unroll.hpp.
 #include "webgpu/assemble/unroll.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ constexpr std::string_view kFor = "for (var ";
 constexpr std::string_view kMark = "{  // unrolled";
 constexpr std::string_view kTo = " to ";
 
-// The number that a text begins with.
+// Parses the number that a text begins with.
 std::optional<unsigned> number_of(std::string_view text) {
   unsigned value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -47,7 +47,7 @@ std::optional<Head> head_of(std::string_view line) {
   return head;
 }
 
-// Without comments, in one line.
+// Joins lines into one and removes comments.
 std::string flat(std::string_view text) {
   std::string line;
   while (!text.empty()) {
@@ -60,7 +60,7 @@ std::string flat(std::string_view text) {
   return line;
 }
 
-// From behind a `{` to the `}` that belongs to it; comments have no braces.
+// Number of characters up to the `}` that closes the block. Assumes that comments have no braces.
 std::size_t body_size(std::string_view text) {
   int depth = 1;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -85,10 +85,10 @@ std::string unrolled(std::string_view source) {
   while (true) {
     const std::size_t mark = source.find(kMark);
     if (mark == std::string_view::npos) return text.append(source);
-    const std::size_t start = source.rfind('\n', mark) + 1;  // 0 where there is none
+    const std::size_t start = source.rfind('\n', mark) + 1;  // 0 if this is the first line
     const std::size_t end = std::min(source.find('\n', mark), source.size());
     const std::optional<Head> head = head_of(source.substr(start, end - start));
-    if (!head) {  // no loop that this knows: it stays one
+    if (!head) {  // not in the form above: the loop is kept
       text.append(source.substr(0, end));
       source.remove_prefix(end);
       continue;

@@ -1,14 +1,14 @@
-// Unroll: loops of a WGSL source, written out.
+// Unrolls marked loops of a WGSL source.
 //
-// Arrays of a thread stay in registers only where every index is a constant, and drivers do not
-// unroll all loops that would make it one. So a loop like
+// Private arrays stay in registers only if every index is a constant, and drivers do not unroll all
+// loops that would make it one. So a loop such as
 //
 //   for (var n = 0u; n < LIMIT; n += 1u) {  // unrolled to 4
 //
-// becomes four copies of `if (0u < LIMIT) { const n = 0u; ... }`. Where LIMIT is a number such as
-// 4u,
-// `// unrolled` will do and the copies have no condition. Bodies without break and continue. The
-// text is valid, and means the same, with its loops.
+// becomes four copies of `if (0u < LIMIT) { const n = 0u; ... }`. If LIMIT is a number such as 4u,
+// the mark `// unrolled` is enough and the copies have no condition. Loop bodies must not contain
+// break or continue. The source is also valid, with the same meaning, if its loops are not
+// unrolled.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace attn::webgpu {
 
-// Copies after the first stand in one line, so that lines keep their numbers in what compilers say.
+// The copies after the first are in one line, so that line numbers in compiler messages stay valid.
 std::string unrolled(std::string_view source);
 
 }  // namespace attn::webgpu

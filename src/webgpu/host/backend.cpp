@@ -1,5 +1,5 @@
-// The WebGPU backend behind the chain's interface. Tensors of the host are copied to the process's
-// device and back; those of an engine's device go through attn::webgpu::Recording.
+// Implements core::Backend with WebGPU. Host tensors are copied to the process's device and back.
+// Tensors on an engine's device go through attn::webgpu::Recording.
 #include "webgpu/backend.hpp"
 
 #include <initializer_list>
@@ -19,7 +19,7 @@
 namespace attn::webgpu {
 namespace {
 
-// Who asks for reasons names the backend.
+// Removes the backend name from a message: the caller adds it.
 std::string without_name(std::string message) {
   constexpr std::string_view kName = "webgpu: ";
   return message.starts_with(kName) ? message.substr(kName.size()) : message;
@@ -124,7 +124,7 @@ class WebgpuBackend final : public core::Backend {
         "webgpu: keeps no compiled kernels on disk; the driver has its own cache of them");
   }
 
-  // An operation on host tensors.
+  // Runs an operation on host tensors.
   template <class A>
   static core::Status operate(const A& arguments, std::initializer_list<TensorView A::*> inputs,
                               std::initializer_list<TensorView A::*> outputs) {

@@ -16,7 +16,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
 core::Status Buffer::create(Device& device, std::uint64_t bytes, WGPUBufferUsage usage,
                             Buffer& buffer) {
   buffer.reset();
-  // Refused here, since not every provider survives being asked.
+  // Checked here because some providers abort the process instead of reporting an error.
   const std::uint64_t most = device.facts().max_buffer_bytes;
   if (bytes > most) {
     return {ErrorCode::out_of_memory, "webgpu: a buffer of " + std::to_string(bytes) + " bytes; " +

@@ -1,4 +1,4 @@
-// Buffers: memory of a device, owned; a pool that keeps it between calls; copies to and from the
+// Buffers: owned memory of a device; a pool that keeps it between calls; copies to and from the
 // host.
 #pragma once
 
@@ -14,13 +14,14 @@
 
 namespace attn::webgpu {
 
-// What libattn's own buffers are for: storage and copies both ways, or parameters.
+// Usages of libattn's own buffers: storage with copies both ways, parameters, and read-back.
 inline constexpr WGPUBufferUsage kStorageUsage =
     WGPUBufferUsage_Storage | WGPUBufferUsage_CopySrc | WGPUBufferUsage_CopyDst;
 inline constexpr WGPUBufferUsage kUniformUsage = WGPUBufferUsage_Uniform | WGPUBufferUsage_CopyDst;
 inline constexpr WGPUBufferUsage kReadBackUsage = WGPUBufferUsage_MapRead | WGPUBufferUsage_CopyDst;
 
-// Owns a buffer; given back to the device's pool, or destroyed, with it. The device outlives it.
+// Owns a buffer. Its destructor returns it to the device's pool or releases it. The device must
+// outlive it.
 class Buffer {
  public:
   Buffer() = default;
@@ -32,17 +33,17 @@ class Buffer {
     return *this;
   }
 
-  // `bytes` is rounded up to a multiple of 16 (at least 16). Too large for the device or for its
-  // memory: out_of_memory.
+  // `bytes` is rounded up to a multiple of 16 (at least 16). Returns out_of_memory if it exceeds
+  // the device's limit or memory.
   static core::Status create(Device& device, std::uint64_t bytes, WGPUBufferUsage usage,
                              Buffer& buffer);
 
   [[nodiscard]] WGPUBuffer handle() const { return handle_; }
-  [[nodiscard]] std::uint64_t size() const { return size_; }  // of the memory, not what was asked
+  [[nodiscard]] std::uint64_t size() const { return size_; }  // allocated, not requested
   [[nodiscard]] WGPUBufferUsage usage() const { return usage_; }
   explicit operator bool() const { return handle_ != nullptr; }
-  void reset();    // gives it back or lets go of it
-  void discard();  // lets go of it, for one in an unknown state
+  void reset();    // returns it to the pool, or releases it
+  void discard();  // releases it; for buffers in an unknown state
 
  private:
   friend class Pool;
@@ -56,8 +57,8 @@ class Buffer {
   bool pooled_ = false;
 };
 
-// Keeps buffers that calls gave back. One that a submission still uses may be handed out again: the
-// queue runs in order, so what the next user submits comes after.
+// Keeps released buffers for reuse. A buffer may be reused while a submission still uses it: the
+// queue runs submissions in order.
 class Pool {
  public:
   explicit Pool(Device& device, std::uint64_t max_bytes = std::uint64_t{256} << 20)
@@ -66,7 +67,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // A buffer of at least that size (at most twice), with what was in it before.
+  // Returns a buffer of at least `bytes` and at most twice as many. Its content is undefined.
   core::Status take(std::uint64_t bytes, WGPUBufferUsage usage, Buffer& buffer);
   void clear();
   [[nodiscard]] std::uint64_t kept_bytes() const;
@@ -82,12 +83,12 @@ class Pool {
   std::multimap<std::pair<WGPUBufferUsage, std::uint64_t>, WGPUBuffer> kept_;  // by usage and size
 };
 
-// Copies bytes of the host into a buffer with CopyDst, before whatever is submitted later. `offset`
-// is a multiple of 4; where the size is not, up to 3 bytes behind are zeroed.
+// Copies bytes of the host into a buffer with CopyDst, before any later submission. `offset` must
+// be a multiple of 4. If the size is not a multiple of 4, up to 3 bytes after it are zeroed.
 core::Status upload(Device& device, WGPUBuffer buffer, std::uint64_t offset,
                     std::span<const std::byte> bytes);
-// Waits for what was submitted and copies bytes of a buffer with CopySrc to the host. `offset` is a
-// multiple of 4.
+// Waits for all submissions and copies bytes of a buffer with CopySrc to the host. `offset` must be
+// a multiple of 4.
 core::Status download(Device& device, WGPUBuffer buffer, std::uint64_t offset,
                       std::span<std::byte> bytes);
 

@@ -12,11 +12,12 @@
 namespace attn::webgpu {
 namespace {
 
-// What writeBuffer copies waits, with its staging memory, for the next submission; from here on the
-// staging memory is ours, and is submitted and let go of at each step. Equally fast (lavapipe, 64
-// MiB and its way back: 150 to 200 ms against 130 to 320, 2026-11).
+// wgpuQueueWriteBuffer keeps its staging memory until the next submission. From this size on,
+// libattn uses its own staging memory, which it submits and releases at each step. The speed is
+// about the same (lavapipe, 64 MiB to the device and back: 150 to 200 ms, writeBuffer 130 to 320
+// ms; 2026-11).
 constexpr std::uint64_t kMappedFrom = std::uint64_t{1} << 20;
-// The staging memory of one step of a long copy.
+// Bytes of staging memory per step of a long copy.
 constexpr std::uint64_t kStep = std::uint64_t{64} << 20;
 
 core::Status check_range(Device& device, WGPUBuffer buffer, std::uint64_t offset,
@@ -61,7 +62,7 @@ core::Status upload_mapped(Device& device, WGPUBuffer buffer, std::uint64_t offs
     staging = api.wgpuDeviceCreateBuffer(device.handle(), &descriptor);
   });
   if (status.ok()) {
-    // Only of a buffer that was made: the mapped range of another aborts the process.
+    // Only if the buffer was created: asking for the mapped range of another aborts the process.
     status = device.scopes().run("writing staging memory", [&] {
       auto* to = static_cast<std::byte*>(api.wgpuBufferGetMappedRange(staging, 0, descriptor.size));
       if (to == nullptr) return;
@@ -97,7 +98,7 @@ struct Mapped {
   std::string message;
 };
 
-// May come after the wait was given up.
+// May be called after the wait was given up, so it owns a reference to the result.
 void on_mapped(WGPUMapAsyncStatus status, WGPUStringView message, void* result, void*) {
   const std::unique_ptr<std::shared_ptr<Mapped>> owned(
       static_cast<std::shared_ptr<Mapped>*>(result));

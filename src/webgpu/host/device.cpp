@@ -1,4 +1,4 @@
-// Devices: opening, wrapping, losing; see device.hpp.
+// Opens and wraps devices and tracks their loss; see device.hpp.
 #include "webgpu/host/device.hpp"
 
 #include <chrono>
@@ -62,7 +62,7 @@ void on_device(WGPURequestDeviceStatus status, WGPUDevice device, WGPUStringView
   got.done = true;
 }
 
-// wgpu-native lists its adapters; from Dawn one of each power preference is requested.
+// wgpu-native lists its adapters. From Dawn, a regular and a fallback adapter are requested.
 std::vector<Adapter> list_adapters(const Device& device) {
   const Provider& provider = device.provider();
   const ProviderApi& api = provider.api();
@@ -167,7 +167,7 @@ core::Status Device::take_uncaptured() const {
 
 core::Status Device::wait_for(WGPUFuture future, const std::atomic<bool>& done) const {
   if (provider_.native()) {
-    // The queue may be empty while another thread's poll has yet to call back.
+    // The queue may be empty before another thread's poll has run its callbacks.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (!done) {
       core::Status lost = alive();
@@ -186,7 +186,7 @@ core::Status Device::wait_for(WGPUFuture future, const std::atomic<bool>& done) 
         "webgpu: instance: found null; accepted the WGPUInstance of the "
         "device, without which Dawn can't wait");
   }
-  // Timeouts other than 0 need a feature of the instance.
+  // Polls, because timeouts other than 0 need a feature of the instance.
   while (!done) {
     WGPUFutureWaitInfo info{future, WGPU_FALSE};
     const WGPUWaitStatus status = api().wgpuInstanceWaitAny(instance_, 1, &info, 0);
@@ -199,7 +199,7 @@ core::Status Device::wait_for(WGPUFuture future, const std::atomic<bool>& done) 
 }
 
 core::Status Device::create_instance() {
-  // Without OpenGL: it prints where there is no display, and is no better than the others.
+  // Without OpenGL: it prints messages if there is no display, and offers nothing over the others.
   WGPUInstanceExtras extras{};
   extras.chain.sType = static_cast<WGPUSType>(WGPUSType_InstanceExtras);
   extras.backends = kBackends;
@@ -218,7 +218,7 @@ core::Status Device::open(const Provider& provider, std::string_view adapter,
   core::Status status = opened->create_instance();
   if (!status.ok()) return status;
   const std::vector<Adapter> adapters = list_adapters(*opened);
-  const Adapter* chosen = nullptr;  // the first of the most preferred
+  const Adapter* chosen = nullptr;  // the first adapter of the best type
   for (const Adapter& one : adapters) {
     if (!contains(one.name, adapter)) continue;
     if (chosen == nullptr || rank(one.type) < rank(chosen->type)) chosen = &one;
@@ -329,8 +329,8 @@ core::Status Device::wrap(const Handles& handles, std::shared_ptr<Device>& devic
 
 core::Status Device::process(std::shared_ptr<Device>& device) {
   static std::mutex mutex;
-  static auto& kept = *new std::shared_ptr<Device>;  // never freed: used until the end
-  static auto& refusal = *new core::Status;          // not asked again
+  static auto& kept = *new std::shared_ptr<Device>;  // never freed: used until the process ends
+  static auto& refusal = *new core::Status;          // kept: later calls do not search again
   const std::lock_guard<std::mutex> lock(mutex);
   if (!refusal.ok()) return refusal;
   if (kept == nullptr || !kept->alive().ok()) {
@@ -350,7 +350,7 @@ core::Status Device::process(std::shared_ptr<Device>& device) {
 }
 
 void Device::start_caches() {
-  // Compilers of drivers for a CPU take several times as long over loops that are written out.
+  // Shader compilers of CPU drivers take several times as long for unrolled loops.
   const char* unroll = std::getenv("ATTN_WEBGPU_UNROLL");
   facts_.unrolls =
       unroll == nullptr ? facts_.type != AdapterType::cpu : std::string_view(unroll) != "0";
@@ -362,7 +362,7 @@ void Device::start_caches() {
   const char* subgroups = std::getenv("ATTN_WEBGPU_SUBGROUPS");
   if (subgroups != nullptr && std::string_view(subgroups) == "0") facts_.has_subgroups = false;
   if (facts_.has_subgroups) probe_subgroups();
-  // Only GPUs are measured: on a CPU the measurement could take seconds.
+  // Measured on GPUs only: on a CPU the measurement could take seconds.
   const bool is_gpu =
       facts_.type == AdapterType::discrete || facts_.type == AdapterType::integrated;
   facts_.submission_flops = flops_of_submission(facts_.type, is_gpu ? measure_rate() : 0.0);

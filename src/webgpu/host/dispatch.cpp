@@ -1,4 +1,4 @@
-// Dispatches, checked and recorded; see dispatch.hpp.
+// Checks and records dispatches; see dispatch.hpp.
 #include "webgpu/host/dispatch.hpp"
 
 #include <string>
@@ -12,7 +12,7 @@ namespace {
 
 using std::to_string;
 
-// Checks one dispatch; a refusal is a message.
+// Checks one dispatch. A refusal is a status with a message.
 class Checker {
  public:
   Checker(const Device& device, const BoundDispatch& dispatch, int index)
@@ -102,8 +102,8 @@ class Checker {
                         facts.max_storage_binding_bytes});
   }
 
-  // WebGPU's usage scopes: a buffer that a dispatch writes to is bound in no other way, and what is
-  // written through two bindings does not overlap.
+  // WebGPU's usage scopes: a buffer that a dispatch writes must not be bound as read too, and
+  // ranges that are written through two bindings must not overlap.
   [[nodiscard]] core::Status check_alias(std::size_t i) const {
     const auto& access = dispatch_.pipeline->spec.bindings;
     const Bound& a = dispatch_.bound[i];
@@ -136,7 +136,7 @@ bool is_empty(const BoundDispatch& dispatch) {
   return dispatch.grid[0] == 0 || dispatch.grid[1] == 0 || dispatch.grid[2] == 0;
 }
 
-// To be called inside of a scope.
+// Must be called inside of an error scope.
 WGPUBindGroup create_bind_group(const Device& device, const BoundDispatch& dispatch) {
   std::array<WGPUBindGroupEntry, 1 + kMaxBindings> entries{};
   const auto num_entries = 1 + static_cast<std::size_t>(dispatch.pipeline->spec.num_bindings);
@@ -198,8 +198,8 @@ core::Status record_pass(Device& device, std::span<const BoundDispatch> dispatch
     }
   });
   if (status.ok()) {
-    // Errors inside of a pass are reported when the encoder is finished. An encoder that is already
-    // finished, or has an open pass, reports at once.
+    // Errors inside of a pass are reported when the encoder is finished. Errors of an encoder that
+    // is already finished or has an open pass are reported at once.
     status = device.scopes().run(
         "recording a call", [&] { encode_pass(api, dispatches, groups, encoder, timestamps); });
   }

@@ -1,4 +1,4 @@
-// Calls on an engine's device; see embedding.hpp.
+// Implements calls on an engine's device; see embedding.hpp.
 #include "webgpu/embedding.hpp"
 
 #include <array>

@@ -1,4 +1,4 @@
-// Stands in for embedding.cpp where the backend is not built: there are no devices.
+// Replaces embedding.cpp if the backend is not built. There are no devices.
 #include "webgpu/embedding.hpp"
 
 namespace attn::webgpu {

@@ -1,5 +1,6 @@
-// Command encoders of libattn's own: recorded, finished and submitted inside of error scopes. What
-// could not be finished is never submitted, since wgpu-native aborts the process at that.
+// libattn's own command encoders, recorded, finished and submitted inside of error scopes. An
+// encoder that could not be finished is never submitted, because wgpu-native would abort the
+// process.
 #pragma once
 
 #include <span>
@@ -10,11 +11,11 @@
 
 namespace attn::webgpu {
 
-// Takes the encoder.
+// Takes ownership of the encoder.
 core::Status finish_and_submit(Device& device, std::string_view tried, WGPUCommandEncoder encoder);
 core::Status create_encoder(Device& device, WGPUCommandEncoder& encoder);
 
-// record() with timestamps at both ends of the pass; null: without.
+// record() with optional timestamps at both ends of the pass (null: none).
 core::Status record_pass(Device& device, std::span<const BoundDispatch> dispatches,
                          WGPUCommandEncoder encoder, const WGPUPassTimestampWrites* timestamps);
 

@@ -1,4 +1,4 @@
-// DeviceFacts; see device.hpp.
+// Reads and prints DeviceFacts; see device.hpp.
 #include <string>
 
 #include "webgpu/host/device.hpp"
@@ -55,7 +55,7 @@ std::string to_string(const DeviceFacts& facts) {
 }
 
 WGPUFeatureName subgroups_feature(const Provider& provider) {
-  // wgpu-native takes the standard number without a word and enables nothing.
+  // wgpu-native accepts the standard number without an error, but enables nothing.
   return provider.native() ? static_cast<WGPUFeatureName>(WGPUNativeFeature_Subgroup)
                            : WGPUFeatureName_Subgroups;
 }

@@ -1,4 +1,4 @@
-// Host tensors; see host_tensors.hpp.
+// Implements host_tensors.hpp.
 #include "webgpu/host/host_tensors.hpp"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::pair<std::byte*, std::byte*> span_of(const TensorView& tensor) {
   return {base + low * size, base + (high + 1) * size};
 }
 
-// Calls visit(address, bytes) for every run of neighbouring elements.
+// Calls visit(address, bytes) for every run of contiguous elements.
 void each_run(const TensorView& tensor, const std::function<void(std::byte*, std::size_t)>& visit) {
   const auto rank = static_cast<std::size_t>(tensor.rank);
   const std::int64_t size = size_of(tensor.dtype);

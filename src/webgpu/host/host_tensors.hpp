@@ -1,5 +1,5 @@
 // Host tensors: a call's tensors in host memory, copied to the device and back. Tensors that share
-// memory there share it on the device too.
+// host memory share device memory too.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,14 @@ class HostTensors {
  public:
   explicit HostTensors(Device& device) : device_(device) {}
 
-  // Before upload().
+  // Adds a tensor. Call before upload().
   void add(const TensorView& tensor, bool written);
   core::Status upload();
-  // The same tensor on the device; of one that was added. Not given or without elements: as it is.
+  // The device copy of an added tensor. Tensors that are not given or have no elements have no
+  // memory.
   [[nodiscard]] TensorView on_device(const TensorView& tensor) const;
-  // Waits for the work and writes the elements of written tensors, and no other byte, to the host.
-  // internal: a kernel wrote between them.
+  // Waits for the work and copies the elements of written tensors, and no other byte, to the host.
+  // Returns `internal` if a kernel wrote between the elements.
   core::Status download();
 
  private:

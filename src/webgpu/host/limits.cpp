@@ -1,4 +1,4 @@
-// Limits; see limits.hpp.
+// Implements limits.hpp.
 #include "webgpu/host/limits.hpp"
 
 #include <algorithm>
@@ -10,13 +10,13 @@ namespace attn::webgpu {
 namespace {
 
 constexpr double kSeconds = 0.1;
-// The share of the rate of pure fused multiply-adds that kernels reach: 0.2 to 0.35 on an H200.
+// The fraction of the FMA rate that kernels reach: 0.2 to 0.35 on an H200. Chosen lower.
 constexpr double kReached = 0.16;
-// Iterations of a loop that a dispatch must do at least, so that loading and storing its sums costs
-// little.
+// Minimum number of loop iterations per dispatch, so that loading and storing its accumulators
+// costs little.
 constexpr std::int64_t kLeastVisits = 8;
 
-// Calls try(chunks) for the numbers of chunks of n that differ in the size of the largest.
+// Calls attempt(chunks) for each number of chunks that changes the size of the largest chunk.
 template <class Try>
 void for_each_cut(std::int64_t n, Try&& attempt) {
   for (std::int64_t chunks = 1; chunks <= n;) {
@@ -47,7 +47,7 @@ Extents num_chunks(const Extents& whole, double flops, double most) {
   if (!(left > most)) return chunks;
 
   const auto turns = static_cast<double>(whole.batches * whole.heads * whole.tiles);
-  const double room = most / (left / turns);  // workgroups of a chunk
+  const double room = most / (left / turns);  // workgroups per chunk
   std::int64_t fewest = 0;
   for_each_cut(whole.batches, [&](std::int64_t batches) {
     for_each_cut(whole.heads, [&](std::int64_t heads) {
@@ -59,7 +59,7 @@ Extents num_chunks(const Extents& whole, double flops, double most) {
       const std::int64_t of_tiles = core::divide_up(whole.tiles, std::min(tiles, whole.tiles));
       const std::int64_t count = batches * heads * of_tiles;
       if (fewest != 0 && count > fewest) return;
-      // Among equal numbers prefers cuts along batches, then heads, which keep a tensor together.
+      // For equal counts, prefers chunks along batches, then heads: these keep a tensor contiguous.
       fewest = count;
       chunks.batches = batches;
       chunks.heads = heads;

@@ -1,5 +1,5 @@
-// Limits: how much work one submission may hold, and into how many chunks a call is cut.
-// Pure functions.
+// Limits: how much work one submission may have, and into how many chunks a call is divided. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace attn::webgpu {
 
-// Work of one submission, in floating-point operations. It stays under about 100 ms, so that a
+// Work of one submission, in floating-point operations. It takes less than about 100 ms, so that a
 // desktop stays responsive and no watchdog (about 2 s on Windows) resets the device. `fma_rate`:
-// operations per second that Device::probe_rate measured; 0: the rate of the slowest of each kind.
+// operations per second from Device::measure_rate(). 0: assumes a slow device of the type.
 double flops_of_submission(AdapterType type, double fma_rate);
 
-// The work of a call: workgroups for `batches` x `heads` x `tiles`, each with `visits` iterations
-// of a loop that may continue in a later dispatch (1: it may not).
+// The work of a call: `batches` x `heads` x `tiles` workgroups, each with `visits` iterations of a
+// loop that a later dispatch can continue (1: it can't).
 struct Extents {
   std::int64_t batches = 1;
   std::int64_t heads = 1;
@@ -24,12 +24,13 @@ struct Extents {
   bool operator==(const Extents&) const = default;
 };
 
-// Into how many chunks to cut each of `whole`, which costs `flops`, so that no chunk costs more
-// than `most` (but for one of a single workgroup's turn). Workgroups are what fills a device, so
-// their loops are cut first, then as few chunks are made as will do.
+// The number of chunks in each extent of `whole`, which costs `flops`, so that no chunk costs more
+// than `most` (except for a single workgroup with its smallest loop). Loops are divided first,
+// because the number of workgroups keeps a device busy. Then it uses as few chunks as possible.
 Extents num_chunks(const Extents& whole, double flops, double most);
 
-// Where chunk n of `chunks` begins; it ends where the next begins. None is longer than the first.
+// Start of chunk n of `chunks`; it ends where the next one starts. No chunk is longer than the
+// first.
 inline std::int64_t begin_of_chunk(std::int64_t n, std::int64_t whole, std::int64_t chunks) {
   return (whole * n + chunks - 1) / chunks;
 }

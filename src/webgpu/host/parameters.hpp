@@ -1,5 +1,5 @@
-// What kernels read from their uniform buffer: the structures of the kernels' sources, which
-// attn_assemble_kernels turns into C++.
+// The uniform parameters of kernels. attn_assemble_kernels generates the structures from the WGSL
+// sources.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace attn::webgpu {
 
 using U32 = std::uint32_t;
 
-inline constexpr std::size_t kParameterBytes = 512;  // of a dispatch; uniform_alignment divides it
+inline constexpr std::size_t kParameterBytes = 512;  // per dispatch; multiple of uniform_alignment
 static_assert(sizeof(AttentionParameters) <= kParameterBytes);
 static_assert(sizeof(PrepareParameters) <= kParameterBytes);
 

@@ -1,4 +1,4 @@
-// Pipelines; see pipelines.hpp.
+// Implements pipelines.hpp.
 #include "webgpu/host/pipelines.hpp"
 
 #include <algorithm>
@@ -142,7 +142,7 @@ WGPUShaderModule Pipelines::find_module(std::string_view source) const {
   return found == modules_.end() ? nullptr : found->second;
 }
 
-// Another thread may have been faster: then the one that is there stays.
+// Another thread may have built the same pipeline meanwhile. Then that one is kept.
 const Pipeline* Pipelines::keep(std::unique_ptr<Pipeline> pipeline) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   const KernelSpec spec = pipeline->spec;
@@ -174,13 +174,14 @@ WGPUShaderModule Pipelines::create_module(const Source& source) const {
   descriptor.nextInChain = &wgsl.chain;
   descriptor.label = view_of(label);
   const ProviderApi& api = device_.api();
-  // Loops of our kernels end; a counter in each made them a third slower, and ten times as slow to
-  // compile (lavapipe, 2026-11). Indices are within their arrays: those of workgroup and private
-  // arrays follow from a tiling's constants, those of tensors from shapes and strides that were
-  // checked against the ranges that are bound (dispatch.cpp), and what arrays of the device say
-  // (lengths, ranges, positions, pages, split sizes) is clamped where it is read. The compiler's
-  // own checks, a min() on each index, took 5 to 13 % (H200, 2026-11). Compilers for CPUs keep
-  // them, so that tests without a GPU would show an index that is not.
+  // Runtime checks are off where they are not needed. All loops of our kernels terminate: a counter
+  // in each loop made kernels a third slower and compilation ten times as slow (lavapipe, 2026-11).
+  // All indices are in bounds. Those of workgroup and private arrays follow from the constants of a
+  // tiling. Those of tensors follow from shapes and strides that were checked against the bound
+  // ranges (dispatch.cpp). Values from device arrays (lengths, ranges, positions, pages, split
+  // sizes) are clamped where they are read. The compiler's own bounds checks, a min() per index,
+  // cost 5 to 13 % (H200, 2026-11). CPU devices keep them, so that tests without a GPU find an
+  // index that is out of bounds.
   const WGPUShaderRuntimeChecks checks =
       device_.facts().checks ? WGPUShaderRuntimeChecks_BoundsChecks : WGPUShaderRuntimeChecks_None;
   return api.wgpuDeviceCreateShaderModuleTrusted != nullptr
@@ -270,7 +271,7 @@ core::Status Pipelines::get(const KernelSpec& spec, const Pipeline*& pipeline) {
   return status;
 }
 
-// The sources in parallel, in one scope: what it catches may be of any of them.
+// Compiles the sources in parallel in one error scope, so an error may be of any of them.
 core::Status Pipelines::get_modules(std::span<const KernelSpec> missing, int threads) {
   std::vector<const Source*> wanted;
   for (const KernelSpec& spec : missing) {
@@ -323,7 +324,7 @@ core::Status Pipelines::get_all(std::span<const KernelSpec> specs, int threads) 
     if (status.ok()) status = get_pipelines(missing, threads);
     if (status.ok()) return status;
   }
-  // One by one; after a failure above, to learn which it is.
+  // Builds them one by one. After a failure above, this finds the one that fails.
   for (const KernelSpec& spec : missing) {
     const Pipeline* pipeline = nullptr;
     core::Status status = get(spec, pipeline);

@@ -1,4 +1,4 @@
-// Pipelines: compute pipelines of a device, built once for each kernel and its constants.
+// Pipelines: compute pipelines of a device, built once per kernel and set of constants.
 #pragma once
 
 #include <array>
@@ -16,17 +16,17 @@
 
 namespace attn::webgpu {
 
-inline constexpr int kMaxBindings = 8;  // storage buffers that every device has
+inline constexpr int kMaxBindings = 8;  // storage buffers per stage that every device supports
 inline constexpr int kMaxConstants = 32;
 
-// An `override` of the source. Names are string literals.
+// Value of an `override` of the source. Names are string literals.
 struct Constant {
   const char* name = nullptr;
   double value = 0;
 };
 
-// Which kernel, compiled how. Group 0 has the uniform Parameters at binding 0 and the storage
-// buffers at 1, 2, ...
+// A kernel and how it is compiled. In bind group 0, the uniform parameters are at binding 0 and the
+// storage buffers at 1, 2, ...
 struct KernelSpec {
   const char* source = "";  // "forward" of forward.wgsl
   const char* entry = "";
@@ -54,22 +54,23 @@ struct Pipeline {
 
 class Pipelines {
  public:
-  // `sources` outlives this; the library's own are kernel_sources().
+  // `sources` must outlive this; the library uses kernel_sources().
   Pipelines(Device& device, std::span<const Source> sources);
   ~Pipelines();
   Pipelines(const Pipelines&) = delete;
   Pipelines& operator=(const Pipelines&) = delete;
 
-  // The pipeline, built where it was not; `pipeline` lives as long as the device. Found again, it
-  // allocates nothing. A source that the compiler refuses: device_error, with "forward.wgsl:12:5".
+  // Finds the pipeline, or builds it. `pipeline` lives as long as the device. Finding allocates
+  // nothing. If the compiler refuses a source: device_error with its position
+  // ("forward.wgsl:12:5").
   core::Status get(const KernelSpec& spec, const Pipeline*& pipeline);
-  // Builds those that are missing on `threads` threads.
+  // Builds the missing ones on `threads` threads.
   core::Status get_all(std::span<const KernelSpec> specs, int threads);
-  // Null where it was not built yet.
+  // Null if it was not built yet.
   [[nodiscard]] const Pipeline* find(const KernelSpec& spec) const;
 
-  // A source that begins with the line `// enable subgroups` is compiled with that directive where
-  // the provider asks for it: Dawn does, wgpu-native refuses it. For the probe, which tries both.
+  // A source whose first line is `// enable subgroups` is compiled with that directive if the
+  // provider requires it: Dawn does, wgpu-native refuses it. The probe uses this to try both.
   void flip_enable_line() { enable_line_ = !enable_line_; }
 
  private:
@@ -82,7 +83,7 @@ class Pipelines {
   core::Status get_module(const Source& source, WGPUShaderModule& module);
   core::Status get_modules(std::span<const KernelSpec> missing, int threads);
   core::Status get_pipelines(std::span<const KernelSpec> missing, int threads);
-  // To be called inside of a scope; what they make may be invalid until it is closed.
+  // Must be called inside of an error scope. The result may be invalid until the scope is closed.
   [[nodiscard]] WGPUShaderModule create_module(const Source& source) const;
   [[nodiscard]] std::unique_ptr<Pipeline> create_pipeline(const KernelSpec& spec,
                                                           WGPUShaderModule module) const;

@@ -1,4 +1,4 @@
-// Plans; see plan.hpp.
+// Implements plan.hpp.
 #include "webgpu/host/plan.hpp"
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace attn::webgpu {
 namespace {
 
-// Rows, so that 32-bit arithmetic on positions holds.
+// Limit on rows, so that 32-bit arithmetic on positions does not overflow.
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 28;
-// The registers of the forward and the backward of a thread, and lanes of decode.
+// Limited by the registers per thread of forward and backward, and by the lanes of decode.
 constexpr std::int64_t kMaxDim = 256;
 constexpr std::uint64_t kNeededWorkgroupBytes = 16384;
 
@@ -23,7 +23,7 @@ bool is_stored(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-// What a tensor of this shape is when it has a buffer of its own, named by `number`.
+// A contiguous tensor of this shape in a buffer of its own. `number` selects the (dummy) buffer.
 TensorView contiguous(const core::Shape& shape, std::size_t number) {
   TensorView view;
   static std::array<char, 64> names;
@@ -32,8 +32,8 @@ TensorView contiguous(const core::Shape& shape, std::size_t number) {
   view.device = attn::Device::webgpu;
   view.rank = shape.rank;
   for (std::size_t d = 0; d < static_cast<std::size_t>(shape.rank); ++d) {
-    // A cache may have any number of pages; a tensor without elements would be left out of the
-    // plan.
+    // A cache may have any number of pages. Use at least 1, because a tensor without elements would
+    // be left out of the plan.
     const bool any = shape.dims[d].fit == core::Fit::any;
     view.shape[d] = any ? std::max<std::int64_t>(shape.dims[d].size, 1) : shape.dims[d].size;
   }

@@ -13,9 +13,9 @@
 
 namespace attn::webgpu {
 
-// `attention` is what launch runs. A call's dispatches also depend on where its tensors lie: launch
-// adds copies of tensors that kernels cannot read or write in place (strides, buffers that inputs
-// and outputs share) and cuts the work into chunks that the device's bindings hold. The summary
+// `attention` is what launch runs. The dispatches of a call also depend on its tensors: launch adds
+// copies of tensors that kernels cannot read or write in place (strides, buffers that inputs and
+// outputs share), and divides the work into chunks that fit the device's bindings. The summary
 // therefore describes calls with contiguous tensors, each in a buffer of its own.
 struct WebGpuPlan final : core::Plan {
   WebGpuPlan(Pass of_pass, const Problem& of_problem, const DeviceFacts& facts)
@@ -23,14 +23,14 @@ struct WebGpuPlan final : core::Plan {
   [[nodiscard]] PlanSummary summary() const override;
 
   AttentionPlan attention;
-  // For the summary.
+  // Used by the summary.
   std::int64_t tasks = 0;             // workgroups of the main kernel
   std::vector<KernelSpec> kernels{};  // of each dispatch, in order
 };
 
-// The plan, or why there is none. Both for problems that validate_problem() accepted.
+// The plan, or the reason why there is none. The problem must have passed validate_problem().
 core::Result<WebGpuPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts);
-// What the device or the kernels lack for the problem; "" where nothing.
+// What the device or the kernels lack for the problem; empty if nothing.
 std::string refusal(const Problem& problem, const DeviceFacts& facts);
 // The dispatches of a call with contiguous tensors, each in a buffer of its own.
 core::Status work_of_problem(const WebGpuPlan& plan, Work& work);

@@ -1,6 +1,6 @@
-// Probes, dispatches that ask a device what adapters don't say, or say wrong (wgpu-native tells
-// sizes of subgroups 0 to 0): the size of subgroups and whether lanes follow local indices, and how
-// fast the device is.
+// Probes: dispatches that measure what adapters don't report or report wrongly (wgpu-native reports
+// subgroup sizes of 0 to 0). These are the size of subgroups, whether lanes follow local indices,
+// and the speed of the device.
 #include <algorithm>
 #include <chrono>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::uint32_t kThreads = 128;  // of a workgroup, as probe.wgsl says
+constexpr std::uint32_t kThreads = 128;  // per workgroup, as in probe.wgsl
 constexpr std::uint32_t kGroups = 4;
 
 struct Seen {
@@ -52,14 +52,15 @@ core::Status run_probe(Device& device, const Pipeline& pipeline, std::vector<See
   return download(device, words.handle(), 0, std::as_writable_bytes(std::span(seen)));
 }
 
-constexpr std::uint32_t kRateThreads = 256;  // of a workgroup, as rate.wgsl says
-constexpr std::uint32_t kRateGroups = 4096;  // several waves of the largest devices
-constexpr double kStepFlops = 128.0;         // of a thread in each step
-constexpr double kLongEnough = 1e-3;         // seconds, against which a submission's cost is small
+constexpr std::uint32_t kRateThreads = 256;  // per workgroup, as in rate.wgsl
+constexpr std::uint32_t kRateGroups = 4096;  // several waves on the largest devices
+constexpr double kStepFlops = 128.0;         // per thread and step
+constexpr double kLongEnough = 1e-3;         // seconds; the cost of a submission is then small
 constexpr std::uint32_t kMostSteps = 8192;
 
-// Operations a second; 0 where it fails. Each attempt takes 8 times the steps of the one before,
-// until two took long enough: one may have waited for the driver's compiler, or for clocks to rise.
+// Operations per second; 0 if it fails. Each attempt takes 8 times the steps of the previous one,
+// until two attempts were long enough: one alone may include the driver's compilation or a low
+// clock rate.
 double measured_rate(Device& device, const Pipeline& pipeline) {
   Buffer words;
   Buffer uniform;
@@ -91,8 +92,8 @@ double measured_rate(Device& device, const Pipeline& pipeline) {
 
 }  // namespace
 
-// By the host's clock, for not every device has another. What else runs meanwhile makes it slower,
-// which is on the safe side.
+// Uses the host's clock, because not every device has timestamps. Other load makes the result
+// lower, which is on the safe side.
 double Device::measure_rate() {
   KernelSpec spec;
   spec.source = "rate";
@@ -106,7 +107,7 @@ double Device::measure_rate() {
 void Device::probe_subgroups() {
   const Pipeline* pipeline = nullptr;
   core::Status status = pipelines_->get(probe_spec(), pipeline);
-  if (!status.ok()) {  // a provider of another mind about the line than those we know
+  if (!status.ok()) {  // an unknown provider may need the other form of the directive
     pipelines_->flip_enable_line();
     status = pipelines_->get(probe_spec(), pipeline);
   }

@@ -1,4 +1,4 @@
-// The provider of webgpu.h; see provider.hpp.
+// Implements provider.hpp.
 #include "webgpu/host/provider.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names that libraries of wgpu-native (the wheel's, a release's) and of Dawn have.
+// File names of wgpu-native (from the wheel, from a release) and of Dawn.
 std::vector<std::string> files() {
   std::vector<std::string> list;
   for (const char* name : {"wgpu_native-release", "wgpu_native", "webgpu_dawn"}) {
@@ -35,7 +35,7 @@ void* loaded_function(const char* name) {
   return platform::find_symbol(nullptr, name);
 }
 
-// Fills the table and tells the kind; the name of the first function that is missing, or null.
+// Fills the table and sets the kind. Returns the name of the first missing function, or null.
 template <class Find>
 const char* load(ProviderApi& api, ProviderKind& kind, Find&& find) {
   const char* missing = nullptr;
@@ -65,7 +65,7 @@ std::string version_text(std::uint32_t version) {
   return text;
 }
 
-// Too old for our webgpu.h.
+// Returns a reason if the library is too old for our webgpu.h.
 std::optional<std::string> refusal(const ProviderApi& api, std::uint32_t& version) {
   if (api.wgpuGetVersion == nullptr) return std::nullopt;
   version = api.wgpuGetVersion();
@@ -106,7 +106,7 @@ Provider::Opened Provider::open(std::span<const std::string> libraries) {
     passed_over.append(passed_over.empty() ? "" : "; ").append(text);
   };
   for (const std::string& library : libraries) {
-    // Stays loaded: its threads and drivers can't be unloaded safely.
+    // Never unloaded: its threads and drivers can't be unloaded safely.
     std::string error;
     void* const handle = library.empty() ? nullptr : platform::open_library(library.c_str(), error);
     if (!library.empty() && handle == nullptr) {
@@ -138,7 +138,7 @@ Provider::Opened Provider::open(std::span<const std::string> libraries) {
 }
 
 const Provider* Provider::get(std::string& reason) {
-  static const Opened& opened = *new Opened(open(candidates()));  // never freed: used until the end
+  static const Opened& opened = *new Opened(open(candidates()));  // never freed: used until exit
   if (opened.provider == nullptr) reason = opened.reason;
   return opened.provider.get();
 }

@@ -1,11 +1,11 @@
-// Provider: an implementation of webgpu.h, opened at run time into a table of typed functions:
-// wgpu-native, or Dawn where its symbols match. It is searched in this order: the file or folder
-// that ATTN_WGPU names; what the process has loaded; its name (the loader's path); the `wgpu` wheel
-// in the folder that has libattn's package. Where there is none, there is a reason.
+// Provider: an implementation of webgpu.h (wgpu-native, or Dawn if its symbols match), opened at
+// run time into a table of typed functions. It is searched in this order: the file or folder in
+// ATTN_WGPU; libraries that the process has loaded; its name on the loader's path; the `wgpu` wheel
+// next to libattn's package. If none is found, there is a reason.
 #pragma once
 
 #include <webgpu.h>
-// After webgpu.h: what wgpu-native adds to it.
+// Must come after webgpu.h, which it extends.
 #include <wgpu.h>
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace attn::webgpu {
 
-// What both providers must have. wgpu-native 29 has more functions of webgpu.h by name, but aborts
-// the process in them, so they are not here: wgpu*SetLabel, wgpuBufferGetMapState,
+// Functions that both providers must have. wgpu-native 29 exports more functions of webgpu.h but
+// aborts the process in them, so they are left out: wgpu*SetLabel, wgpuBufferGetMapState,
 // wgpuBufferReadMappedRange, wgpuBufferWriteMappedRange, wgpuDeviceCreateComputePipelineAsync,
 // wgpuDeviceGetLostFuture, wgpuGetInstanceFeatures, wgpuHasInstanceFeature, wgpuGetProcAddress,
 // wgpuShaderModuleGetCompilationInfo.
@@ -81,7 +81,7 @@ namespace attn::webgpu {
   X(wgpuQueueWriteBuffer)                     \
   X(wgpuShaderModuleRelease)
 
-// What only wgpu-native has (wgpu.h); null on Dawn.
+// Functions that only wgpu-native has (wgpu.h); null with Dawn.
 #define ATTN_WEBGPU_NATIVE_FUNCTIONS(X)  \
   X(wgpuDeviceCreateShaderModuleTrusted) \
   X(wgpuDevicePoll)                      \
@@ -90,7 +90,7 @@ namespace attn::webgpu {
   X(wgpuQueueGetTimestampPeriod)         \
   X(wgpuQueueSubmitForIndex)
 
-// What only Dawn may be asked; null on wgpu-native, which aborts the process there.
+// Functions used only with Dawn; null with wgpu-native, which aborts the process in them.
 #define ATTN_WEBGPU_DAWN_FUNCTIONS(X) \
   X(wgpuDeviceGetAdapterInfo)         \
   X(wgpuInstanceWaitAny)
@@ -105,10 +105,10 @@ struct ProviderApi {
 
 enum class ProviderKind { wgpu_native, dawn };
 
-// 29 brought the layout of today's webgpu.h and modules without loop counters.
+// Version 29 has the layout of our webgpu.h and shader modules without loop counters.
 inline constexpr std::uint32_t kNeededWgpuMajor = 29;
 
-// The address of a function of webgpu.h, or null: dlsym's, or an engine's own.
+// Returns the address of a function of webgpu.h, or null. dlsym or an engine's own.
 using Lookup = void* (*)(const char* name);
 
 class Provider {
@@ -116,22 +116,22 @@ class Provider {
   struct Opened;
   // The process's provider, opened by the first call and kept; null with the reason.
   static const Provider* get(std::string& reason);
-  // Opens the first usable one of these library names and paths; get() does so once.
+  // Opens the first usable library of this list. get() calls it once.
   static Opened open(std::span<const std::string> libraries);
-  // A provider of the caller's, who keeps it loaded; null stands for what the process has loaded.
-  // The same lookup gives the same provider.
+  // A provider from the caller's lookup, whose library the caller keeps loaded. Null: what the
+  // process has loaded. The same lookup returns the same provider.
   static const Provider* of(Lookup lookup, std::string& reason);
-  // The functions that `lookup` finds, as they are; for tests a table of their own.
+  // A provider from the functions that `lookup` finds, or, in tests, from a given table.
   static Opened from(Lookup lookup);
   static Opened from(const ProviderApi& api, ProviderKind kind);
-  // Where get() looks, in order. An empty string stands for what the process has loaded.
+  // Where get() looks, in order. An empty string: what the process has loaded.
   static std::vector<std::string> candidates();
 
   [[nodiscard]] const ProviderApi& api() const { return api_; }
   [[nodiscard]] ProviderKind kind() const { return kind_; }
   [[nodiscard]] bool native() const { return kind_ == ProviderKind::wgpu_native; }
   [[nodiscard]] std::uint32_t version() const { return version_; }  // 0x1d000101; 0 on Dawn
-  [[nodiscard]] const std::string& path() const { return path_; }   // "" = not by a file
+  [[nodiscard]] const std::string& path() const { return path_; }   // empty if not from a file
 
  private:
   Provider() = default;
@@ -150,7 +150,7 @@ struct Provider::Opened {
 // "wgpu-native 29.0.1.1", "Dawn"
 std::string to_string(const Provider& provider);
 
-// WGPUStringView to and fro.
+// Conversions from and to WGPUStringView.
 inline std::string_view text_of(WGPUStringView text) {
   if (text.data == nullptr) return {};
   return text.length == WGPU_STRLEN ? std::string_view(text.data)

@@ -1,4 +1,4 @@
-// Running work; see run.hpp.
+// Implements run.hpp.
 #include "webgpu/host/run.hpp"
 
 #include <algorithm>
@@ -26,7 +26,8 @@ bool reads(const Dispatch& dispatch, Memory memory) {
 
 }  // namespace
 
-// An absent output goes after the parts of a scratch buffer that the dispatch does not read.
+// An absent output is placed after the used part of a scratch buffer that the dispatch does not
+// read.
 Bound placed(const Work& work, const Dispatch& dispatch, const Operand& operand,
              const ScratchBuffers& scratch) {
   const auto in = [&](const Bound& whole, std::uint64_t at) {

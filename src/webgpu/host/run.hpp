@@ -1,4 +1,4 @@
-// Run: gives the dispatches of a call memory and pipelines, and submits them.
+// Assigns memory and pipelines to the dispatches of a call and submits them.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace attn::webgpu {
 
-// The scratch memory of a call, as large as needs_of() says.
+// The scratch memory of a call, with at least the sizes of needs_of().
 struct ScratchBuffers {
   Bound info, prepared, staged, parameters;
 };
@@ -19,7 +19,7 @@ struct ScratchBuffers {
 // parameters per dispatch followed by the constants.
 Needs needs_of(const Work& work);
 
-// Where an operand of one of the work's dispatches lies.
+// The memory of an operand of one of the work's dispatches.
 Bound placed(const Work& work, const Dispatch& dispatch, const Operand& operand,
              const ScratchBuffers& scratch);
 Bound parameters_at(std::size_t dispatch, const ScratchBuffers& scratch);
@@ -27,13 +27,13 @@ Bound parameters_at(std::size_t dispatch, const ScratchBuffers& scratch);
 // Compiles missing pipelines and places the operands of every dispatch.
 core::Status resolve(Device& device, const Work& work, const ScratchBuffers& scratch,
                      std::vector<BoundDispatch>& bound);
-// The content of the buffer of parameters.
+// The content of the parameter buffer.
 std::vector<std::byte> parameters_of(const Work& work);
 
-// How many dispatches each submission holds, in order.
+// Number of dispatches in each submission, in order.
 std::vector<std::size_t> submission_sizes(const Work& work, const DeviceFacts& facts);
 
-// Queues the work in scratch memory of the device's pool, without waiting.
+// Submits the work with scratch memory from the device's pool. Does not wait.
 core::Status run(Device& device, const Work& work);
 
 }  // namespace attn::webgpu

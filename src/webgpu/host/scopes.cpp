@@ -1,4 +1,4 @@
-// Error scopes; see scopes.hpp.
+// Implements scopes.hpp.
 #include "webgpu/host/scopes.hpp"
 
 #include <atomic>
@@ -9,7 +9,7 @@
 namespace attn::webgpu {
 namespace {
 
-// wgpu-native aborts the process at the last.
+// wgpu-native aborts the process at the last one.
 constexpr WGPUErrorFilter kFilters[] = {WGPUErrorFilter_OutOfMemory, WGPUErrorFilter_Validation,
                                         WGPUErrorFilter_Internal};
 
@@ -56,7 +56,7 @@ Scopes::Open::Open(Scopes& scopes, std::string_view tried) : scopes_(scopes), tr
 }
 
 Scopes::Open::~Open() {
-  // Only where body() threw.
+  // Needed only if body() threw.
   while (depth_ > 0) {
     Popped ignored;
     --depth_;
@@ -93,7 +93,7 @@ std::string shader_line(std::string_view label, std::string_view message) {
     while (at < message.size() && std::isdigit(static_cast<unsigned char>(message[at])) != 0) ++at;
     return message.substr(begin, at - begin);
   };
-  // naga: "wgsl:12:5", tint: ":12:5".
+  // Formats of the position: "wgsl:12:5" (naga), ":12:5" (tint).
   for (std::size_t at = message.find(':'); at != std::string_view::npos;
        at = message.find(':', at)) {
     const std::string_view line = number(++at);

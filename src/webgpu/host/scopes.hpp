@@ -1,5 +1,6 @@
-// Scopes: a device's error scopes as core::Status. Scopes belong to the device, not to the thread:
-// they are opened by one thread at a time, and no call that may fail is made outside of one.
+// Scopes: a device's error scopes as core::Status. Error scopes belong to the device, not to the
+// thread. So only one thread at a time opens them, and each call that may fail is made inside of
+// one.
 #pragma once
 
 #include <mutex>
@@ -19,9 +20,9 @@ class Scopes {
   Scopes(const Scopes&) = delete;
   Scopes& operator=(const Scopes&) = delete;
 
-  // Runs body() with scopes for validation, memory and internal errors open, and gives the first
-  // error they caught, as of what was `tried` ("building forward.wgsl"). Errors that the caller's
-  // engine makes on the same device meanwhile are caught too. Not to be nested.
+  // Runs body() inside of scopes for validation, memory and internal errors. Returns the first
+  // error, with `tried` in its message ("building forward.wgsl"). Errors that the caller's engine
+  // causes on the same device meanwhile are caught too. Must not be nested.
   template <class Body>
   core::Status run(std::string_view tried, Body&& body) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -49,8 +50,8 @@ class Scopes {
   std::mutex mutex_;
 };
 
-// "forward.wgsl:12:5: " of a compiler's message about the source `label`; empty where the message
-// names no line.
+// The position ("forward.wgsl:12:5: ") in a compiler's message about the source `label`. Empty if
+// the message names no line.
 std::string shader_line(std::string_view label, std::string_view message);
 
 }  // namespace attn::webgpu

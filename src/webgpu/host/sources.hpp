@@ -1,6 +1,6 @@
-// The kernels' assembled sources, embedded when libattn is built. A source is named as its file in
-// src/webgpu/kernels, without ".wgsl"; kernels with marked loops have a second source with these
-// loops written out, named "unrolled/" and the kernel's name.
+// The assembled sources of the kernels, embedded at build time. A source has the name of its file
+// in src/webgpu/kernels, without ".wgsl". A kernel with marked loops has a second source,
+// "unrolled/NAME", with these loops unrolled.
 #pragma once
 
 #include <span>
@@ -20,7 +20,8 @@ std::span<const Source> kernel_sources();
 
 enum class Access { read, write };  // var<storage, read>, var<storage, read_write>
 
-// A storage buffer of a kernel. Two entry points of a source may give one number different names.
+// A storage buffer of a kernel. Two entry points of a source may use one number for different
+// buffers.
 struct BindingName {
   std::string_view source;
   std::string_view name;
@@ -28,7 +29,7 @@ struct BindingName {
   Access access;
 };
 
-// Those of all kernels, sorted by source. Generated.
+// The bindings of all kernels, sorted by source. Generated.
 std::span<const BindingName> binding_names();
 
 }  // namespace attn::webgpu

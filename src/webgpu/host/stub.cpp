@@ -1,4 +1,4 @@
-// Stands in for the WebGPU backend where it is not built.
+// Replaces the WebGPU backend if it is not built.
 #include "core/not_built.hpp"
 #include "webgpu/backend.hpp"
 

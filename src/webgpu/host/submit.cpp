@@ -1,4 +1,4 @@
-// Submissions of libattn's own, waiting for them, and their time on the device; see dispatch.hpp.
+// libattn's own submissions: encoding, waiting, and time on the device; see dispatch.hpp.
 #include <array>
 
 #include "webgpu/host/buffers.hpp"
@@ -8,7 +8,7 @@
 namespace attn::webgpu {
 namespace {
 
-// Timestamps at both ends of a pass.
+// Timestamps at the begin and end of a pass.
 class PassTime {
  public:
   explicit PassTime(Device& device) : device_(device) {}
@@ -124,7 +124,7 @@ core::Status wait(Device& device) {
   if (!status.ok()) return status;
   const ProviderApi& api = device.api();
   if (device.provider().native()) {
-    // Only the low byte of the answer is set.
+    // Only the low byte of the result is valid.
     while ((api.wgpuDevicePoll(device.handle(), WGPU_TRUE, nullptr) & 1) == 0) {
       status = device.alive();
       if (!status.ok()) return status;

@@ -1,4 +1,4 @@
-// Dispatches by the names of their source; see work.hpp.
+// Binds operands by the names in the kernel source; see work.hpp.
 #include "webgpu/host/work.hpp"
 
 namespace attn::webgpu {

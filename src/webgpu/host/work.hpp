@@ -1,5 +1,5 @@
-// Work: the dispatches of a call before it has memory. A tensor is named by its buffer, scratch
-// memory by a position in one of the scratch buffers. Pure values.
+// Work: the dispatches of a call before memory is assigned. A tensor is identified by its buffer,
+// scratch memory by an offset in one of the scratch buffers. Pure values.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 
 namespace attn::webgpu {
 
-// Where an operand lies. There are three scratch buffers because no dispatch may both read and
-// write a buffer: the first kernels of a call write `info` (prepare.wgsl) and `prepared` (inputs in
-// another layout), later kernels only read them; `staged` holds results before they are copied out.
-// `constants` come from the host and follow the parameters; `spare` replaces absent outputs.
+// The memory of an operand. There are three scratch buffers because no dispatch may both read and
+// write a buffer. The first kernels of a call write `info` (prepare.wgsl) and `prepared` (inputs in
+// another layout); later kernels only read them. `staged` holds results before they are copied out.
+// `constants` come from the host and follow the parameters. `spare` replaces absent outputs.
 enum class Memory { tensor, info, prepared, staged, constants, spare };
 
 struct Operand {
@@ -38,9 +38,9 @@ struct Dispatch {
   std::array<Operand, kMaxBindings> operands{};  // the first spec.num_bindings
   std::array<std::byte, kParameterBytes> parameters{};
   std::array<std::uint32_t, 3> grid{1, 1, 1};
-  double flops = 0.0;  // a rough count that decides what one submission holds
+  double flops = 0.0;  // a rough count, for the division into submissions
 
-  // The entry point is named as the source unless said otherwise.
+  // The default entry point has the name of the source.
   explicit Dispatch(const char* source, const char* entry = nullptr);
   // Runs a planned kernel; nothing is bound yet.
   explicit Dispatch(const KernelSpec& kernel) : spec(kernel) {}
@@ -51,7 +51,8 @@ struct Dispatch {
     std::memcpy(parameters.data(), &value, sizeof(T));
   }
   void add_constant(const char* name, double value) { spec.add_constant(name, value); }
-  // One workgroup per `lines_per_group` lines, in two dimensions, because one may be too short.
+  // One workgroup per `lines_per_group` lines. The grid has two dimensions, because one may be too
+  // small.
   void set_lines(std::int64_t lines, std::int64_t lines_per_group, std::int64_t batches) {
     const std::int64_t groups = core::divide_up(lines, lines_per_group);
     const std::int64_t high = core::divide_up(groups, kMaxGrid);
@@ -64,8 +65,8 @@ struct Dispatch {
     grid = {static_cast<std::uint32_t>(std::min(groups, kMaxGrid)),
             static_cast<std::uint32_t>(core::divide_up(groups, kMaxGrid)), 1};
   }
-  // Binds to the variable of that name in the source. A name that the source lacks makes the
-  // dispatch invalid: Pipelines refuses it.
+  // Binds an operand to the variable of that name in the source. An unknown name makes the dispatch
+  // invalid: Pipelines refuses it.
   void bind(std::string_view name, const Operand& operand);
 };
 

@@ -1,8 +1,8 @@
-// Attention: what the passes share. A plan and the call's arguments become a PreparedCall (plain
-// values) and a list of dispatches (Work). The plan has chosen the kernels; what is decided here
-// follows from where the tensors lie: copies of those that kernels cannot read or write in place,
-// and chunks that fit the device's bindings. Every function is pure: it reads its arguments and
-// appends to `work`.
+// Shared by the passes of attention. A plan and the call's arguments become a PreparedCall (plain
+// values) and a list of dispatches (Work). The plan has already chosen the kernels. This code
+// decides what depends on the tensors of a call: copies of those that kernels cannot read or write
+// in place, and chunks that fit the device's bindings. Every function is pure: it reads its
+// arguments and appends to `work`.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -85,20 +85,20 @@ struct Chunk {
   double flops = 0.0;
 };
 
-// What is cut into chunks: the tensors that must fit the device's bindings, and the amount of work.
+// What is divided into chunks: the tensors that must fit the bindings, and the amount of work.
 struct Workload {
   std::vector<const View*> by_heads_q;
   std::vector<const View*> by_heads_kv;
   std::int64_t tiles = 0;
   double flops = 0.0;
   std::int64_t groups_per_sequence = 1;  // workgroups along the grid's third dimension
-  std::int64_t visits = 1;       // iterations of a workgroup's loop; over 1 if it can be cut
-  bool sequences_apart = false;  // a chunk holds one sequence
+  std::int64_t visits = 1;       // iterations of a workgroup's loop; above 1 if it can be split
+  bool sequences_apart = false;  // a chunk has only one sequence
 };
 
 // Chunks with bindings that the device accepts and work that fits a submission. Chunks of the same
-// workgroups follow each other in the order of their loops. Where sequences share an entry of the
-// bias or of the mask, those of a chunk share one.
+// workgroups are consecutive, in the order of their loops. If sequences share an entry of the bias
+// or mask, all sequences of a chunk share the same entry.
 core::Status cut(const PreparedCall& prepared, const Workload& workload,
                  std::vector<Chunk>& chunks);
 // An upper bound: 2 per visible pair, dimension and matrix product over dim_qk or dim_vo.
@@ -109,8 +109,8 @@ double flops_of(const PreparedCall& prepared, double products_qk, double product
 // The parameters of a chunk, without the positions of its tensors.
 AttentionParameters parameters_of(const PreparedCall& prepared, const Chunk& chunk,
                                   const Tiles& tiles);
-// The block of a bias, mask or dbias. Where sequences share an entry, cut() leaves those of one
-// entry.
+// The block of a bias, mask or dbias. If sequences share an entry, cut() keeps those of different
+// entries in different chunks.
 Block block_of_entries(const Extent& extent, const Block& block);
 Binding bind(const PreparedCall& prepared, const View& view, const Block& block, std::int64_t unit);
 // Binds a block of a tensor under the kernel's name for it; `place` receives its position in units
@@ -124,7 +124,7 @@ void bind_bias(const PreparedCall& prepared, const Block& block, Dispatch& dispa
                AttentionParameters& p);
 void bind_mask(const PreparedCall& prepared, const Block& block, Dispatch& dispatch,
                AttentionParameters& p);
-// Stands for absent inputs: bytes of one of the caller's inputs, because the dispatch may write
+// Replaces absent inputs: some bytes of one of the caller's inputs, because the dispatch may write
 // scratch memory.
 Operand stand_in(const PreparedCall& prepared);
 

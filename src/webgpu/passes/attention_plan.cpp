@@ -1,4 +1,4 @@
-// Plans of attention; see attention_plan.hpp.
+// Implements attention_plan.hpp.
 #include "webgpu/passes/attention_plan.hpp"
 
 #include <numbers>
@@ -44,7 +44,7 @@ void set_score_modifiers(const Problem& p, AttentionParameters& to) {
   to.to_log2 = p.bias.given ? kLog2E : 1.0f;
 }
 
-// Lays out `info`: where prepare.wgsl writes what. No part begins at 0, which means absent.
+// Lays out `info`, which prepare.wgsl writes. No part starts at 0, because 0 means absent.
 void lay_out_info(const Problem& p, AttentionPlan& plan) {
   AttentionParameters& common = plan.common;
   PrepareParameters& prepare = plan.prepare;
@@ -90,7 +90,7 @@ void add_input_constants(Pass pass, const Problem& p, KernelSpec& spec) {
 }
 
 std::uint32_t score_options(const Problem& p, const DeviceFacts& facts) {
-  // Compilers of CPU drivers take long, so one kernel serves all options there.
+  // CPU drivers compile slowly, so one kernel serves all options there.
   const bool any = p.bias.given || p.mask.given || !facts.unrolls;
   return any ? 2 : p.softcap || p.alibi ? 1 : 0;
 }

@@ -1,5 +1,5 @@
-// AttentionPlan: what all calls of a pass and problem on a device share: the kernels with their
-// constants, the splits of decode, and where `info` holds what. Pure functions.
+// AttentionPlan: what all calls of a pass and problem on a device have in common: kernels and their
+// constants, splits of decode, and the layout of `info`. Pure functions.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -35,7 +35,7 @@ struct PlannedKernel {
   std::uint32_t tile_kv = 0;  // keys of a tile, for summaries
 };
 
-// The keys of decode are cut into `count` splits of `keys` keys each; the last may be shorter.
+// Decode splits the keys into `count` splits of `keys` keys; the last may be shorter.
 struct Splits {
   std::int64_t keys = 0;
   std::int64_t count = 1;
@@ -55,7 +55,7 @@ struct AttentionPlan {
   PlannedKernel dbias;
   bool dq_writes_dbias = false;  // the kernel of dq computes dbias, too
 
-  // Parameters that are the same for all calls: the others are numbers of a call and positions of
+  // Parameters that are the same for all calls. The others are numbers of a call and positions of
   // its tensors.
   AttentionParameters common{};
   PrepareParameters prepare{};
@@ -74,13 +74,13 @@ AttentionPlan plan_attention(Pass pass, const Problem& problem, const DeviceFact
 
 // forward.cpp, decode.cpp, backward.cpp: the kernels of each path.
 
-// Whether decode.wgsl computes it: few rows per key head, a paged cache, or splits by the caller.
+// Whether decode.wgsl is used: few rows per key head, a paged cache, or splits set by the caller.
 bool takes_decode(const Problem& problem);
 void plan_forward(Pass pass, const Problem& problem, AttentionPlan& plan);
 void plan_decode(Pass pass, const Problem& problem, AttentionPlan& plan);
 void plan_backward(const Problem& problem, AttentionPlan& plan);
 
-// The kernel without constants. The entry point is named as the source unless said otherwise.
+// A kernel without constants. The default entry point has the name of the source.
 KernelSpec kernel_spec(const char* source, const char* entry = nullptr);
 // Adds the constants of kernels that read q, k and v: types and dropout.
 void add_input_constants(Pass pass, const Problem& problem, KernelSpec& spec);

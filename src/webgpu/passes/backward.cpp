@@ -8,17 +8,17 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::uint32_t kDeltaRows = 8;      // of a workgroup of delta.wgsl
-constexpr std::int64_t kWantedGroups = 512;  // of bias_gradient.wgsl, to fill a device
-constexpr std::int64_t kLeastGroups = 256;   // of a dispatch of backward_q_bias.wgsl, likewise
+constexpr std::uint32_t kDeltaRows = 8;      // per workgroup of delta.wgsl
+constexpr std::int64_t kWantedGroups = 512;  // workgroups of bias_gradient.wgsl that fill a device
+constexpr std::int64_t kLeastGroups = 256;   // the same per dispatch of backward_q_bias.wgsl
 constexpr std::int64_t kMostPartElements = std::int64_t{1} << 24;
 
 U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
 }
 
-// The bias may be shared by sequences only. These then add to dbias in order, in a dispatch
-// each, which must still fill the device (CPUs have few threads). The kernel has no binding left
+// Only sequences may share the bias here. They then add to dbias in order, one dispatch each, and
+// each dispatch must still fill the device (CPUs have few threads). The kernel has no binding left
 // for a mask.
 bool can_write_dbias(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
   const bool has_rows = (p.layout_q == Layout::packed ? p.total_q : p.batch) > 0 && p.dim_qk > 0;
@@ -233,8 +233,8 @@ core::Status add_dkv(const PreparedCall& prepared, Work& work) {
                      : status;
 }
 
-// How many parts of dbias different workgroups sum: enough to fill a device, within the limit on
-// memory.
+// Number of partial sums of dbias, each computed by different workgroups: enough to fill a device,
+// within a limit on memory.
 std::int64_t parts_of(std::int64_t places, std::int64_t visits, std::int64_t elements) {
   const std::int64_t wanted = core::divide_up(kWantedGroups, std::max<std::int64_t>(places, 1));
   const std::int64_t most = std::max<std::int64_t>(kMostPartElements / elements, 1);
@@ -260,7 +260,7 @@ core::Status add_dbias(const PreparedCall& prepared, Work& work) {
   if (!dbias.given()) return {};
   const Problem& problem = prepared.problem();
   Extent full = problem.bias;
-  // Where sequences share an entry, so do those of a chunk.
+  // If sequences share an entry, all sequences of a chunk share the same one.
   if (full.per_entry > 1) full.batch = false;
   const std::int64_t elements = dbias.batch * dbias.heads * dbias.rows * dbias.dim;
   std::vector<Chunk> chunks;

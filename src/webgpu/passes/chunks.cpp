@@ -1,4 +1,4 @@
-// Cuts a pass into chunks that a device accepts; see attention.hpp and limits.hpp.
+// Divides a pass into chunks that a device accepts; see attention.hpp and limits.hpp.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -12,8 +12,8 @@
 namespace attn::webgpu {
 namespace {
 
-// An upper bound, from the key ranges of up to 64 queries, which change linearly. A sequence that
-// is shorter than the longest sees less, but only the device may know its length.
+// Upper bound on visible pairs, from the key ranges of up to 64 queries (the range is piecewise
+// linear in the query). Shorter sequences see fewer, but only the device may know their lengths.
 double visible_pairs(const PreparedCall& prepared) {
   constexpr std::int64_t kSamples = 64;
   const Problem& p = prepared.problem();
@@ -34,8 +34,8 @@ double visible_pairs(const PreparedCall& prepared) {
          static_cast<double>(rows * p.heads_q);
 }
 
-// The number of sequences, from a multiple of it on, that share entries of bias and mask; the batch
-// if no entry is shared by some only.
+// Number of consecutive sequences (starting at a multiple of it) that share an entry of bias and
+// mask; the batch size if none is shared by only a part of the sequences.
 std::int64_t sequences_together(const Problem& p) {
   return std::gcd(p.bias.per_entry == 1 ? p.batch : p.bias.per_entry,
                   p.mask.per_entry == 1 ? p.batch : p.mask.per_entry);
@@ -108,7 +108,7 @@ core::Status cut(const PreparedCall& prepared, const Workload& workload,
   if (!status.ok()) return status;
   const auto [batches, heads] = largest;
   const std::int64_t tiles = std::min<std::int64_t>(workload.tiles, facts.max_grid);
-  // The largest block is cut further until it fits a submission.
+  // The largest block is divided further until it fits a submission.
   const double share = static_cast<double>(batches * heads) /
                        static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(tiles) /
                        static_cast<double>(workload.tiles);

@@ -10,7 +10,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kLines = 8;  // of a block of the grid
+constexpr std::int64_t kLines = 8;  // per workgroup
 
 U32 u32(std::int64_t value) {
   return static_cast<U32>(value);
@@ -40,7 +40,7 @@ void add_constants(const Copy& copy, bool in_place, Dispatch& dispatch) {
   dispatch.add_constant("IN_PLACE", in_place ? 1 : 0);
 }
 
-// Whether they are the same elements in the same places.
+// Whether both views have the same elements at the same addresses.
 bool same_place(const View& a, const View& b) {
   return a.memory == b.memory && a.buffer == b.buffer && a.offset_bytes == b.offset_bytes &&
          a.stride_batch == b.stride_batch && a.stride_row == b.stride_row &&
@@ -57,7 +57,7 @@ void set_rotation(const Rotation& rotation, CopyParameters& p) {
   p.rot_dim = rotation.style == Rope::none ? 0 : u32(rotation.rot_dim);
 }
 
-// Sequences and heads that one dispatch can bind; 0 sequences: not even one head of one fits.
+// Sequences and heads that one dispatch can bind; no sequences if not even one head of one fits.
 Block largest_block(const Copy& copy, std::int64_t batch, const DeviceFacts& facts) {
   Block block{0, std::min(batch, kMaxGrid), 0, copy.from.heads};
   const auto fits = [&](const View& view) {
@@ -72,7 +72,7 @@ Block largest_block(const Copy& copy, std::int64_t batch, const DeviceFacts& fac
   return block;
 }
 
-// Binds the tensors of a copy. `frequencies` are those of the rotation if it has no tables.
+// Binds the tensors of a copy. `frequencies`: of the rotation, if it has no tables.
 void bind_copy(const Copy& copy, const Block& block, const Operand& frequencies,
                std::uint32_t alignment, Dispatch& dispatch, CopyParameters& p) {
   const auto bind_block = [&](const View& view, const Block& of, StridedTensor& place) {
@@ -80,13 +80,13 @@ void bind_copy(const Copy& copy, const Block& block, const Operand& frequencies,
     place = binding.place;
     return binding.operand;
   };
-  // Any sequence may use any page, so pages and their table are bound whole.
+  // Any sequence may use any page, so all pages and their complete table are bound.
   const auto bind_either = [&](const View& view, bool pages, StridedTensor& place) {
     return bind_block(view, pages ? Block{0, view.batch, block.head, block.heads} : block, place);
   };
   const Operand source = bind_either(copy.from, copy.paged == Copy::Paged::from, p.source);
   const Operand to = bind_either(copy.to, copy.paged == Copy::Paged::to, p.to);
-  // Stands for absent inputs. In place, the source is written, so the constants stand for it.
+  // Replaces absent inputs. In place, the source is written, so the constants replace them.
   const Operand absent =
       same_place(copy.from, copy.to) ? Operand{Memory::constants, nullptr, 0, 16} : source;
   const auto bind_input = [&](const char* name, const View& view, bool pages,

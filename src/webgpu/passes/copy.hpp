@@ -11,15 +11,15 @@
 
 namespace attn::webgpu {
 
-// Rotary embedding of the copied rows. The position of row i of a sequence is i + offset, plus what
-// `from` names; or positions[i], with or without the offset.
+// Rotary embedding of the copied rows. The position of row i of a sequence is i + offset plus the
+// value that `from` selects; or positions[i], with or without the offset.
 struct Rotation {
   enum class From : U32 { row = 0, diagonal = 1, cached = 2 };
   Rope style = Rope::none;
   std::int64_t rot_dim = 0;
   bool inverse = false;
   double base = 10000.0;
-  View cosines{.rows = 0}, sines{.rows = 0};  // [positions, rot_dim / 2], instead of base
+  View cosines{.rows = 0}, sines{.rows = 0};  // [positions, rot_dim / 2]; replace base
   View positions{.rows = 0};                  // i32, rows of one element
   bool from_positions = false;                // positions are added to the offset
   std::int64_t offset = 0;
@@ -29,18 +29,18 @@ struct Rotation {
 struct Copy {
   View from, to;
   bool accumulate = false;      // adds to the destination
-  bool nonfinite_zero = false;  // writes 0 for non-finite elements ...
-  View count{.rows = 0};        // ... and adds their number to this
+  bool nonfinite_zero = false;  // writes 0 for non-finite elements
+  View count{.rows = 0};        // their number is added to this
   Rotation rotation{};
 
-  // Which rows of each sequence in `info`; whether rows past the length become 0.
+  // Selects rows of each sequence by `info`. zero_past: rows past the length become 0.
   enum class Which : U32 { all = 0, queries = 1, keys = 2, new_keys = 3 };
   Which which = Which::all;
   bool zero_past = false;
   Operand info{};
   U32 sequences_at = 0;
-  std::int64_t batch = 0;  // sequences; 0: those of the tensors
-  std::int64_t rows = 0;   // of the longest sequence; 0: those of `from`
+  std::int64_t batch = 0;  // sequences; 0: as in the tensors
+  std::int64_t rows = 0;   // of the longest sequence; 0: as in `from`
 
   // Which tensor is paged; its view is [pages, page_size, heads, dim].
   enum class Paged : U32 { none = 0, from = 1, to = 2 };

@@ -10,7 +10,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kFewRows = 16;         // of a key head
+constexpr std::int64_t kFewRows = 16;         // per key head
 constexpr std::int64_t kLeastSplit = 512;     // keys
 constexpr std::int64_t kWantedGroups = 2000;  // to fill a large device
 constexpr std::int64_t kWantedGroupsCpu = 8;
@@ -40,7 +40,7 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
   return {keys, core::divide_up(len, keys)};
 }
 
-// Partial o [splits, dim_vo], then lse [splits], of each row.
+// Partial results of each row: o [splits, dim_vo], then lse [splits].
 struct Partials {
   View view;
   std::int64_t lse_at = 0;  // word of a row at which lse begins

@@ -1,4 +1,4 @@
-// Geometry; see geometry.hpp.
+// Implements geometry.hpp.
 #include "webgpu/passes/geometry.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::int64_t size_at(const TensorView& tensor, int dim) {
   return tensor.shape[static_cast<std::size_t>(dim)];
 }
 
-// 0 where there is but one: what it says is never used.
+// 0 for dimensions of size 1, where the stride is never used.
 std::int64_t stride_at(const TensorView& tensor, int dim) {
   return size_at(tensor, dim) > 1 ? tensor.strides[static_cast<std::size_t>(dim)] : 0;
 }
@@ -63,7 +63,7 @@ View score_view(const TensorView& tensor) {
   const auto take = [&](int dim, std::int64_t& size, std::int64_t& stride) {
     size = size_at(tensor, dim);
     stride = stride_at(tensor, dim);
-    if (stride == 0 && size > 1) size = 1;  // expanded
+    if (stride == 0 && size > 1) size = 1;  // broadcast by a stride of 0
   };
   take(0, view.batch, view.stride_batch);
   take(1, view.heads, view.stride_head);

@@ -1,4 +1,4 @@
-// Geometry: where the elements of a tensor lie, and how a block of it is bound to a kernel.
+// Geometry: addresses of the elements of a tensor, and how a block of it is bound to a kernel.
 #pragma once
 
 #include <attn/tensor.hpp>
@@ -9,8 +9,8 @@
 
 namespace attn::webgpu {
 
-// A tensor as rows: element x of row i, head h, sequence b. Strides in elements; packed
-// tensors have one sequence.
+// A tensor as rows: element x of row i, head h, sequence b. Strides in elements. Packed tensors
+// have one sequence.
 struct View {
   Memory memory = Memory::tensor;
   void* buffer = nullptr;
@@ -34,14 +34,15 @@ View row_scalars_view(const TensorView& tensor);
 View scratch_view(const Operand& part, DType dtype, std::int64_t batch, std::int64_t heads,
                   std::int64_t rows, std::int64_t dim);
 
-// Bias, mask and their like: [b|1, h|1, len_q|1, len_kv|1], the last as `dim`; 0 where broadcast.
+// Bias, mask and dbias: [b|1, h|1, len_q|1, len_kv|1] with the last as `dim`. Broadcast strides are
+// 0.
 View score_view(const TensorView& tensor);
 // [n] or [batch, n]: rows of one element.
 View list_view(const TensorView& tensor);
 // [n, m]: rows of m elements.
 View table_view(const TensorView& tensor);
 
-// Whether offset, strides and rows are multiples of `unit_bytes`.
+// Whether offset, strides and row length are multiples of `unit_bytes`.
 bool in_units(const View& view, std::int64_t unit_bytes);
 
 // Sequences [batch, batch + batches) and heads [head, head + heads) of a call. A tensor with one
@@ -51,7 +52,7 @@ struct Block {
   std::int64_t head = 0, heads = 1;
 };
 
-// The bytes of the block, from a multiple of `alignment` on, and the position of its first row in
+// The bytes of a block, starting at a multiple of `alignment`, and the position of its first row in
 // them, in units of `unit_bytes`.
 struct Binding {
   Operand operand;

@@ -1,4 +1,5 @@
-// The inputs of a call: parameters, `info`, copies of what kernels cannot read in place.
+// Prepares the inputs of a call: parameters, `info`, and copies of what kernels cannot read in
+// place.
 #include <algorithm>
 #include <limits>
 #include <string_view>
@@ -36,7 +37,7 @@ void set_band(const core::Band& band, PrepareParameters& to) {
 void set_numbers(const Problem& p, const core::CallNumbers& numbers, AttentionParameters& to) {
   to.heads_per_kv = u32(numbers.heads_per_kv);
   to.scale = to_float(numbers.scale);
-  // In f32 a smaller cap is 0, and a larger one has no effect.
+  // Clamped because smaller caps underflow f32, and larger ones have no effect.
   if (p.softcap) to.softcap = to_float(std::clamp(numbers.softcap, 1e-20, 1e20));
   to.keep_below = numbers.dropout_threshold;
   to.keep_scale = static_cast<float>(256.0 / numbers.dropout_threshold);

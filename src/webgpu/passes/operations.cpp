@@ -1,4 +1,4 @@
-// Operations; see operations.hpp.
+// Implements operations.hpp.
 #include "webgpu/passes/operations.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kLines = 16;        // of a workgroup
+constexpr std::int64_t kLines = 16;        // per workgroup
 constexpr std::int64_t kMaxRotated = 256;  // elements of a row: kMaxDim of kernels/copy.wgsl
 
 U32 u32(std::int64_t value) {
@@ -73,7 +73,7 @@ core::Status separate(Work& work, const DeviceFacts& facts, View& input,
   return add_copy(work, facts, copy);
 }
 
-// Sequences per dispatch, so that the largest tensor can be bound; 0: one sequence is too large.
+// Sequences per dispatch, so that the largest tensor can be bound; 0 if one sequence is too large.
 std::int64_t entries_of(const View& largest, const DeviceFacts& facts) {
   std::int64_t batches = std::min(largest.batch, kMaxGrid);
   const auto bytes = [&] {
@@ -93,7 +93,7 @@ core::Status too_large(const char* function, const DeviceFacts& facts) {
                                    std::to_string(facts.max_storage_binding_bytes) + " at once");
 }
 
-// The positions of packed rows in their sequences, by prepare.wgsl.
+// The position of each packed row in its sequence, computed by prepare.wgsl.
 View packed_positions(const RopeArguments& arguments, const View& x, const DeviceFacts& facts,
                       Work& work) {
   const Operand part = work.reserve(Memory::info, static_cast<std::uint64_t>(x.rows * 4));

@@ -1,13 +1,13 @@
-// The outputs of a call: where kernels write them, and what is done to them afterwards.
+// Outputs of a call: where kernels write them, and the copies that follow.
 #include "webgpu/passes/attention.hpp"
 
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kFillRows = 256;  // of a workgroup of fill.wgsl
+constexpr std::int64_t kFillRows = 256;  // per workgroup of fill.wgsl
 constexpr U32 kMinusInfinity = 0xff800000u;
 
-// Whether an input lies in the tensor's buffer.
+// Whether an input is in the tensor's buffer.
 bool is_read(const PreparedCall& prepared, const View& tensor) {
   for (const View* input :
        {&prepared.q, &prepared.k, &prepared.v, &prepared.dout, &prepared.bias, &prepared.mask}) {

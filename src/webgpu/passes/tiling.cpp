@@ -1,4 +1,4 @@
-// Tiles; see tiling.hpp.
+// Chooses tile sizes; see tiling.hpp.
 #include "webgpu/passes/tiling.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ std::uint32_t divided_up(std::int64_t n, std::uint32_t by) {
   return static_cast<std::uint32_t>(core::divide_up(n, by));
 }
 
-// Threads that share a key, 8 dimensions each. Few values, because each needs a pipeline.
+// Threads per key, 8 dimensions each. Rounded to few values, because each needs a pipeline.
 std::uint32_t lanes_of(std::int64_t dim) {
   return std::max(std::bit_ceil(divided_up(dim, 8)), 4u);
 }
@@ -167,7 +167,7 @@ DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   t.lanes = lanes_of(std::max(problem.dim_qk, problem.dim_vo));
   const std::int64_t rows = problem.len_q * (problem.heads_q / problem.heads_kv);
   if (t.lanes <= 8) t.threads = 64;  // 2606 GB/s to 2488 on an H200 (2026-11; f16, 64 x 4096 keys)
-  if (facts.type == AdapterType::cpu) {  // its compiler takes seconds for other values
+  if (facts.type == AdapterType::cpu) {  // CPU drivers compile other values for seconds
     t.threads = 32;
     t.unroll = 1;
   }

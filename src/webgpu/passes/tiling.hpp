@@ -1,5 +1,5 @@
-// Tiling: the tile sizes of a kernel on a device, the fastest of a few that fit its workgroup
-// memory. Pure functions.
+// Tiling: the tile sizes of a kernel on a device. Chooses the fastest of a few that fit its
+// workgroup memory. Pure functions.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -14,7 +14,7 @@ namespace attn::webgpu {
 struct Tiling {
   std::uint32_t rows = 8;     // threads along queries; a thread owns 8 queries
   std::uint32_t columns = 8;  // threads along keys and dimensions
-  std::uint32_t keys = 2;     // of a thread, in groups of 4
+  std::uint32_t keys = 2;     // groups of 4 keys per thread
   std::uint32_t slice = 32;   // dimensions of Q and K in workgroup memory at once
   std::uint32_t depth = 32;   // keys of V in workgroup memory at once
   bool keep_q = false;        // all of Q stays in workgroup memory
@@ -32,7 +32,7 @@ void add_tiling_constants(const Tiling& tiling, const Problem& problem, KernelSp
 // bias_gradient.wgsl.
 enum class BackwardKernel { q, kv, bias };
 struct BackwardTiling {
-  std::uint32_t r = 8;  // rows of a thread
+  std::uint32_t r = 8;  // rows per thread
   std::uint32_t rows = 8;
   std::uint32_t columns = 8;
   std::uint32_t slice = 32;
@@ -51,7 +51,7 @@ void add_tiling_constants(BackwardKernel kernel, const BackwardTiling& tiling,
 // The constants of decode.wgsl.
 struct DecodeTiling {
   std::uint32_t threads = 128;
-  std::uint32_t rows = 4;    // of a workgroup: 1, 2, 4 or 8
+  std::uint32_t rows = 4;    // per workgroup: 1, 2, 4 or 8
   std::uint32_t unroll = 4;  // keys in flight per group of lanes
   std::uint32_t lanes = 8;   // threads that share a key
   bool subgroups = false;    // decode_subgroups.wgsl
