@@ -184,8 +184,8 @@ std::string reason_of(Context& context, const std::string& reasons, const std::s
   return reasons.substr(begin, end - begin);
 }
 
-// The call; returns why CUDA has no kernel for it, or "". Its f8 kernels take tensors that TMA can
-// load and no others, which only the strides of the call tell.
+// Runs the call. Returns the reason if CUDA has no kernel for it, else "". CUDA's f8 kernels accept
+// only tensors that TMA can load, which depends on the strides of the call.
 std::string execute(Context& context, const Case& c, DeviceQueue* device, Run& run) {
   const bool may_refuse = device != nullptr && is_f8(c.problem.dtype);
   try {

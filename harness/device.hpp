@@ -27,8 +27,7 @@ class DeviceQueue {
   [[nodiscard]] std::string device_name() const;     // "NVIDIA H200"
   [[nodiscard]] std::string driver_version() const;  // "13.0"
   [[nodiscard]] std::int64_t l2_bytes() const;
-  [[nodiscard]] std::int64_t free_bytes()
-      const;  // free memory of the device as reported by the driver
+  [[nodiscard]] std::int64_t free_bytes() const;  // as reported by the driver
 
   // While the returned object lives, the device is current in this thread. The library's answers to
   // queries without tensors are about the current device.

@@ -76,8 +76,8 @@ class Maker {
     }
   }
 
-  // Half of the f8 cases have descales. Cases in i8 always do, because their values are large, and
-  // so do cases with a factor per row or page.
+  // Half of the f8 cases have descales. i8 cases always do, because their values are large, and so
+  // do cases with a factor per row or page.
   void descales() {
     const bool integers = p_.kv_type() == DType::i8;
     if ((c_.seed & 1u) != 0 && !integers && !p_.descale_rows) return;
@@ -100,7 +100,7 @@ class Maker {
     if ((c_.seed & 4u) == 0) a_.descale_v = descale_rows("descale_v", value);
   }
 
-  // [b, m|1, g] or [pages, page_size|1, g]: NaN where no key is.
+  // [b, m|1, g] or [pages, page_size|1, g]. Elements that belong to no key are NaN.
   template <class Value>
   TensorView descale_rows(const std::string& name, const Value& value) {
     const bool paged = p_.page_size > 0;
@@ -263,7 +263,7 @@ class Maker {
   }
 
   void give_by_pointer(const std::string& name, Value<std::uint64_t>& value) {
-    // 64 bits, always aligned.
+    // Two i32 elements hold the 64 bits. Storage is always aligned.
     const TensorView view = in_.tensors.make(name, DType::i32, {2}, Memory::bshd, false);
     std::memcpy(view.address(), &value.host, sizeof value.host);
     value = static_cast<const std::uint64_t*>(view.address());
@@ -306,7 +306,7 @@ class Maker {
     return view;
   }
 
-  // The deviation of k and v.
+  // Standard deviation of i8 keys and values.
   static constexpr double kIntegers = 32.0;
   [[nodiscard]] double of_keys() const { return p_.kv_type() == DType::i8 ? kIntegers : 1.0; }
 
@@ -344,8 +344,8 @@ class Maker {
     return view;
   }
 
-  // Mask and bias: a broadcast dimension has size 1, or stride 0 in expanded cases. Elements beyond
-  // every sequence's length hold NaN (in a mask: any value).
+  // Mask and bias: a broadcast dimension has size 1, or stride 0 in expanded cases. Elements past
+  // the length of all their sequences are NaN (in a mask: any value).
   template <class Value>
   TensorView extent(const std::string& name, DType dtype, const Extent& e, Value value) {
     const std::array<bool, 4> full{e.batch, e.head, e.q, e.kv};

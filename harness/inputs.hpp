@@ -58,8 +58,8 @@ struct Inputs {
   explicit Inputs(const Case& c);
 
   TensorSet tensors;
-  Arguments
-      arguments;  // inputs and numbers; a backward's o, lse, delta hold NaN until they are filled
+  // Inputs and numbers. A backward's o, lse and delta are NaN until give_forward().
+  Arguments arguments;
   Rows q, kv;
 
   // Backward: the forward's outputs, row-major in the shapes of o and lse.

@@ -54,7 +54,7 @@ std::uint64_t seed_of(const std::string& text) {
   return hash(1, stream_of(text), 0) >> 40;
 }
 
-// The options on a plain problem; nullopt if they cannot be combined.
+// A plain problem with the options applied; nullopt if they cannot be combined.
 std::optional<Case> combine(Pass pass, DType dtype, std::uint64_t seed,
                             const std::vector<const Option*>& on) {
   Case c = plain(pass, dtype, seed);
@@ -163,7 +163,7 @@ class List {
     }
   }
 
-  // Head dims above 256, at the ends of what kernels may cut them into.
+  // Head dims above 256, at the boundaries of the slices that kernels split them into.
   void wide(Pass pass) {
     constexpr std::array<std::array<std::int64_t, 2>, 5> kWide{
         {{257, 64}, {512, 512}, {64, 320}, {512, 256}, {321, 511}}};
@@ -184,8 +184,8 @@ class List {
     }
   }
 
-  // Short rows of as many heads as a large GPU has multiprocessors, and of twice as many: kernels
-  // whose blocks compute all gradients of a head are for these.
+  // Short sequences with as many (batch, head) pairs as a large GPU has SMs, and with twice as
+  // many. For these there are kernels in which one block computes all gradients of a head.
   void short_rows() {
     struct Rows {
       std::int64_t batch, len_q, len_kv, dim;

@@ -83,8 +83,8 @@ class Operand {
     return unit_ / std::sqrt(3.0) * std::sqrt(square);
   }
   [[nodiscard]] double flushed(double size) const { return smallest_ / 2.0 * size; }
-  // How much larger than that of f32 the rounding error of a sum of products is: tensor cores keep
-  // 14 bits of a sum of 8-bit products and cut off 33 addends at once, sqrt(33) units on average.
+  // Rounding error of a sum of products, relative to that of f32. Tensor cores keep 14 bits of a
+  // sum of 8-bit products and truncate 33 addends at once: sqrt(33) units on average.
   [[nodiscard]] double sum_error() const { return is_f8(type_) ? 0x1p13 : 1.0; }
 
  private:
@@ -311,8 +311,8 @@ class Naive {
     Sum<T>* dv = sum("dv");
     Sum<T>* dbias = sum("dbias");
     Sum<T>* dsink = sum("dsink");
-    std::vector<T> operand_grad =
-        x.grad;  // rounded for the products; delta uses the unrounded values
+    // Rounded for the products; delta uses the unrounded values.
+    std::vector<T> operand_grad = x.grad;
     for (T& element : operand_grad) element = operand_.rounded(element);
     for (std::int64_t i = 0; i < x.len_q; ++i) {
       const T lse = statistic(a_.lse, x.b, i, x.h);
@@ -458,7 +458,8 @@ DType operand_type(const Problem& problem, Device device, std::string_view kerne
   if (problem.dtype == DType::f32 && problem.precision == Precision::tf32) {
     return device == Device::cuda ? DType::f32 : DType::none;
   }
-  if (is_f8(problem.dtype)) return device == Device::cuda ? DType::f8e4m3 : DType::none;  // P's
+  if (is_f8(problem.dtype))
+    return device == Device::cuda ? DType::f8e4m3 : DType::none;  // the type of P
   const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
   // The names of the CPU's bf16 engines have "bf16" in them.
   const bool rounds = device == Device::cuda ||

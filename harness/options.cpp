@@ -24,7 +24,7 @@ void bias(Case& c, Extent e, bool own_type = false) {
   }
 }
 
-// Two sequences share an entry.
+// Makes each two consecutive sequences share an entry of a bias or mask.
 void in_pairs(Case& c, Extent& extent) {
   extent.per_entry = 2;
   c.problem.batch = (c.problem.batch + 1) / 2 * 2;
@@ -353,7 +353,7 @@ std::vector<Option> cache_options() {
   };
 }
 
-// The reference needs about a second for 10^9 multiplications; cases stay far below.
+// Limits the cost of a case: the reference needs about a second for 10^9 multiplications.
 void shrink(Case& c) {
   constexpr std::int64_t kMost = 12'000'000;
   Problem& p = c.problem;

@@ -68,7 +68,7 @@ std::uint16_t encode_f16(double x) {
   return static_cast<std::uint16_t>(sign | static_cast<unsigned>(exponent + 14) << 10 | mantissa);
 }
 
-// The value of a code without its sign, in order: multiples of the smallest, then of 2^exponent.
+// The magnitude of a code without its sign bit. Codes are in ascending order.
 double value_of_code(const Format& format, int code) {
   const int codes = 1 << (format.bits - 1);  // of one exponent
   const int exponent = std::max(code / codes, 1) - 1;
@@ -76,7 +76,7 @@ double value_of_code(const Format& format, int code) {
   return std::ldexp(units, format.min_exponent - (format.bits - 1) + exponent);
 }
 
-// e4m3fn: the last code is NaN. e5m2: f16's upper half.
+// e4m3fn: the last code is NaN. e5m2: the upper byte of an f16.
 double decode_f8(DType dtype, std::uint8_t bits) {
   if (dtype == DType::f8e5m2) return decode_f16(static_cast<std::uint16_t>(bits << 8));
   const int code = bits & 127;
@@ -85,7 +85,7 @@ double decode_f8(DType dtype, std::uint8_t bits) {
   return (bits & 128) != 0 ? -value : value;
 }
 
-// x must be representable in the format, or infinite where it is too large.
+// x must be representable in the format, or infinite if it was out of range.
 std::uint8_t encode_f8(DType dtype, double x) {
   if (dtype == DType::f8e5m2) return static_cast<std::uint8_t>(encode_f16(x) >> 8);
   int code = 127;

@@ -19,7 +19,7 @@ double hash_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index
 std::int64_t hash_range(std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t low, std::int64_t high);
 
-// The 8-bit types: q, k and v of a forward or a decode, or a cache of a 16-bit q.
+// The 8-bit float types: of q, k and v in a forward or decode, or of a cache with a 16-bit q.
 bool is_f8(DType dtype);
 
 // x rounded to the type (ties to even); infinity beyond its range.

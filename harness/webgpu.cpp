@@ -81,7 +81,7 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  // The completion time of everything recorded before: the end of an empty pass.
+  // Records the time when everything before has completed: the end of an empty pass.
   void mark(std::uint32_t index, WGPUCommandEncoder encoder) const {
     WGPUPassTimestampWrites writes = WGPU_PASS_TIMESTAMP_WRITES_INIT;
     writes.querySet = queries_;
@@ -97,7 +97,7 @@ class Marks {
     device_.api().wgpuCommandEncoderResolveQuerySet(encoder, queries_, 0, kCount, ticks_.handle(),
                                                     0);
   }
-  // Waits.
+  // Waits for the device.
   [[nodiscard]] double seconds() const {
     std::array<std::uint64_t, kCount> ticks{};
     check(webgpu::download(device_, ticks_.handle(), 0, std::as_writable_bytes(std::span(ticks))));
@@ -125,7 +125,7 @@ struct WebgpuQueue::State {
   std::unique_ptr<Marks> marks;  // null = the device has no timestamps
   double best_rate = 0.0;        // best rate measured by warm_up()
 
-  // At least this large. The previous one lives as long as the calls that use it.
+  // Returns scratch buffers of at least this size. Calls that use smaller ones keep those alive.
   std::shared_ptr<Scratch> scratch_for(const webgpu::Needs& needs) {
     if (scratch != nullptr && scratch->info.size() >= needs.info &&
         scratch->prepared.size() >= needs.prepared && scratch->staged.size() >= needs.staged) {
@@ -204,7 +204,7 @@ double WebgpuQueue::seconds(std::span<const WebgpuCalls* const> turns) {
   for (const WebgpuCalls* turn : turns) {
     const webgpu::Recording& recording = turn->state_->calls.back().recording;
     for (int chunk = 0; chunk < recording.num_chunks(); ++chunk) {
-      // A chunk has the maximum size of a submission.
+      // A chunk already has the maximum size of a submission.
       if (recording.num_chunks() > 1) encoders.add();
       recording.record(chunk, encoders.last());
     }

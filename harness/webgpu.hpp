@@ -55,11 +55,10 @@ class WebgpuCalls {
   WebgpuCalls(const WebgpuCalls&) = delete;
   WebgpuCalls& operator=(const WebgpuCalls&) = delete;
 
-  void run();                                // each call once, in order
-  void download();                           // waits and copies the outputs to the host
-  [[nodiscard]] std::int64_t bytes() const;  // size of the tensors
-  [[nodiscard]] std::int64_t extra_bytes()
-      const;  // memory of the last call in addition to the tensors
+  void run();                                      // each call once, in order
+  void download();                                 // waits and copies the outputs to the host
+  [[nodiscard]] std::int64_t bytes() const;        // size of the tensors
+  [[nodiscard]] std::int64_t extra_bytes() const;  // scratch memory of the last call
 
  private:
   friend class WebgpuQueue;
