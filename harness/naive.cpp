@@ -458,8 +458,8 @@ DType operand_type(const Problem& problem, Device device, std::string_view kerne
   if (problem.dtype == DType::f32 && problem.precision == Precision::tf32) {
     return device == Device::cuda ? DType::f32 : DType::none;
   }
-  if (is_f8(problem.dtype))
-    return device == Device::cuda ? DType::f8e4m3 : DType::none;  // the type of P
+  // The type of P.
+  if (is_f8(problem.dtype)) return device == Device::cuda ? DType::f8e4m3 : DType::none;
   const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
   // The names of the CPU's bf16 engines have "bf16" in them.
   const bool rounds = device == Device::cuda ||
