@@ -58,8 +58,8 @@ std::int64_t num_sets(const Cell& cell, std::int64_t covered, std::int64_t bytes
   return std::max(std::clamp<std::int64_t>(sets, 2, 64), cell.layers);
 }
 
-// Calls rotate over sets of the same tensors. There are enough sets that L2 has evicted a set
-// before it is used again.
+// Calls rotate over several sets of tensors, enough that L2 has evicted a set before it is used
+// again.
 class DeviceRun final : public CellRun {
  public:
   DeviceRun(Context& context, const Cell& cell, const Inputs& inputs, harness::DeviceQueue& queue)

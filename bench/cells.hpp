@@ -10,8 +10,8 @@
 
 namespace attn::bench {
 
-// What a mask [queries, keys] hides: a quarter of the pairs at random, all but equal documents, or
-// what causal hides.
+// Content of a mask [queries, keys]. random: hides a quarter of the pairs. documents: hides pairs
+// of different documents, which have equal lengths. causal: hides what causal hides.
 enum class MaskFill { random, documents, causal };
 
 struct Cell {
@@ -43,7 +43,7 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
 // A cell for any problem text of parse_problem(); `decode` for the decode pass.
 Cell custom_cell(const std::string& text, Pass pass);
 
-// The cell with lengths and all sizes in keys divided by a factor, which its name states.
+// Divides the lengths and all sizes in keys by a factor, and adds the factor to the name.
 Cell divided(Cell cell, std::int64_t by);
 
 const char* pass_name(Pass pass);  // "fwd", "bwd", "decode"

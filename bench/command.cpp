@@ -49,7 +49,7 @@ class Run {
 
   [[nodiscard]] const Opened& opened() const { return opened_; }
 
-  // The device and sources of these rows.
+  // The name of the backend, for the path of `--out auto`.
   [[nodiscard]] std::string backend() const {
     const std::string asked = harness::backend_for(place_, options_.backend);
     return asked.empty() ? "cpu" : asked;

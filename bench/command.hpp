@@ -1,4 +1,4 @@
-// The benchmark command: what `attn bench` parses its flags into, and the function that runs it.
+// The benchmark command: the options of `attn bench`, and the function that runs it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace attn::bench {
 
 struct BenchOptions {
   // Which cells. Names are printed by `list`; "plain/f32/fwd/b1-h12-n1024-d64-causal" is one.
-  std::string suite = "all";          // all (but pair), plain, options, decode, pair, quick
+  std::string suite = "all";          // all (without pair), plain, options, decode, pair, quick
   std::string filter;                 // comma-separated substrings of names; empty = every cell
   std::vector<std::string> dtypes;    // "f32", "bf16", "f16", "f64"; empty = see cells()
   std::vector<std::string> passes;    // "fwd", "bwd", "decode"; empty = all

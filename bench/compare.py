@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints benchmark rows as ratios: plain cells to PyTorch in the same run, options to the plain
-cell of the same work in the same run.
+"""Prints benchmark rows as ratios: the speed of plain cells divided by PyTorch's, and the speed of
+options divided by that of the plain cell with the same work. Both were measured in the same run.
 
 usage: bench/compare.py ROWS.jsonl [...] [--peer torch] [--floor 0] [--geomean 0] [--option-floor 0]
 

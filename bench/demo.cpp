@@ -26,8 +26,8 @@ constexpr std::size_t kHeads = 2;
 constexpr std::size_t kDim = 64;
 constexpr std::size_t kOutputs = 4;  // o, dq, dk, dv
 constexpr std::array<const char*, kOutputs> kNames{"o", "dq", "dk", "dv"};
-constexpr double kAllowed =
-    1e-4;  // relative to the largest value: two f32 sums in different orders
+// Relative to the largest value: two f32 sums in different orders.
+constexpr double kAllowed = 1e-4;
 
 struct Times {
   double forward = 0;
@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: attn_demo [LEN], 1 to 65536\n");
     return 2;
   }
-  // The matrix of each head and one gradient of it, with a margin.
+  // The matrix of each head and the gradient of one of them, with a margin.
   const double available = available_mib();
   const auto matrices = [](std::size_t n) {
     return (kHeads + 1) * static_cast<double>(n) * static_cast<double>(n) * 4 / 1048576;

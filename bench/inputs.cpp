@@ -140,7 +140,7 @@ void Inputs::make_lengths(const Cell& cell) {
 void Inputs::make_cache(const Cell& cell) {
   const Problem& p = cell.problem;
   const bool packed = p.layout_kv == Layout::packed;
-  const double spread = p.kv_type() == DType::i8 ? 32.0 : 1.0;  // integers times 1 / spread
+  const double spread = p.kv_type() == DType::i8 ? 32.0 : 1.0;  // standard deviation of the values
   if (p.page_size == 0) {
     arguments.k = make_rows(p.kv_type(), packed, p.len_kv, p.total_kv, p.heads_kv, p.dim_qk,
                             Fill::normal, spread);
@@ -168,7 +168,7 @@ void Inputs::make_cache(const Cell& cell) {
   }
   if (p.kv_type() != DType::i8 && !p.descale_rows) return;
   for (TensorView* view : {&arguments.descale_k, &arguments.descale_v}) {
-    const std::int64_t rows = p.page_size > 0 ? 1 : p.len_kv;  // of pages, or of rows
+    const std::int64_t rows = p.page_size > 0 ? 1 : p.len_kv;  // a factor per page, or per row
     *view = p.descale_rows ? make(DType::f32, {arguments.k.shape[0], rows, p.heads_kv}, Fill::zeros)
                            : make(DType::f32, {batch_, p.heads_kv}, Fill::zeros);
     auto* out = static_cast<float*>(view->address());

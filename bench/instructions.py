@@ -3,9 +3,10 @@
 
 usage: bench/instructions.py --attn build/release/cli/attn [--compiler "GNU 12.2.0"] [--write]
 
-Unlike times, the counts are the same in every run and on every x86-64 machine: one thread, AVX2, in
-valgrind's callgrind, the last of several calls of the same problem. They depend on the compiler, so
-counts of another one than the recorded (--compiler) are not compared. --write records them.
+Unlike times, the counts are the same in every run and on every x86-64 machine. They are those of
+one thread with AVX2 in valgrind's callgrind, for the last of several calls of the same problem.
+They depend on the compiler, so they are compared only if --compiler is the recorded one. --write
+records them.
 
 Exit status 0: no count is more than 5 % above the recorded one. 1: some are, or a call failed.
 77: not measured (no valgrind, another compiler or instruction set).
@@ -28,7 +29,7 @@ RECORDED = Path(__file__).resolve().parent / "results" / "instructions.json"
 TARGET = "AVX2"
 MOST_GROWTH = 1.05
 NOT_MEASURED = 77
-SECONDS = 300  # a call that hangs
+SECONDS = 300  # timeout of a command
 
 # name: (pass, function of the library, problem)
 CELLS = {
@@ -53,7 +54,7 @@ DIMS = "dim_qk=64 dim_vo=64"
 
 
 class NotMeasured(Exception):
-    """Why nothing is measured."""
+    """The reason why nothing is measured."""
 
 
 def count(attn, cell):
@@ -63,7 +64,7 @@ def count(attn, cell):
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={folder}/counts"]
-            # A file for each call: counting starts at its entry and ends at its return.
+            # Counts are reset when the function is entered and written to a file when it returns.
             + [f"--zero-before={symbol}", f"--dump-after={symbol}"]
             + [attn, "bench", "--backend", "cpu", "--threads", "1", "--pass", name_of_pass]
             + ["--problem", f"{problem} {DIMS}", "--seconds", "0", "--no-verify", "--json"],
@@ -75,7 +76,7 @@ def count(attn, cell):
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not rows:
             raise RuntimeError(f"{cell}: exit status {done.returncode}\n{done.stderr}")
-        # counts.1 is the first call's, which plans; `counts` is what came after the last.
+        # counts.1 is the first call, which also plans. `counts` is what follows the last call.
         files = sorted(Path(folder).glob("counts.*"), key=lambda f: int(f.suffix[1:]))
         if len(files) < 2:
             raise RuntimeError(f"{cell}: no calls of {symbol} were seen")
@@ -91,7 +92,7 @@ def count(attn, cell):
 def check_machine(attn):
     if shutil.which("valgrind") is None:
         raise NotMeasured("valgrind is not installed")
-    # In valgrind, which has no AVX-512, AVX2 is the best on every processor that has it.
+    # Valgrind has no AVX-512, so inside of it AVX2 is the best set of every processor that has it.
     info = subprocess.run([attn, "info"], capture_output=True, text=True, timeout=SECONDS).stdout
     if not re.search(rf"^ *cpu .*\b{TARGET}\b", info, re.MULTILINE):
         raise NotMeasured(f"this processor has no {TARGET}")
@@ -119,7 +120,7 @@ def compare(recorded, counts):
 
 
 def check_comparison(counts):
-    """The comparison must find growth of 6 %."""
+    """Checks that compare() finds a growth of 6 % in every cell."""
     less = {
         cell: one | {"instructions": int(one["instructions"] / 1.06)}
         for cell, one in counts.items()

@@ -216,7 +216,7 @@ class Report {
     if (!options.json) std::printf("%s, %s\n", machine_.device.c_str(), machine_.driver.c_str());
   }
 
-  // `line` is printed.
+  // Stores a row. Prints `line`, or the row with --json.
   void add(const std::string& cell, const std::string& line, const json& more) {
     json row = {{"backend", "cuda"},         {"device", machine_.device},
                 {"driver", machine_.driver}, {"threads", 1},
@@ -305,9 +305,9 @@ PeerTimes peer_times(const BenchOptions& options, const std::string& folder) {
   return times;
 }
 
-// The total host time and its parts: the library's own work (measured by a call with batch 0), the
-// driver's pointer queries, and launching: the driver's launch plus finding and updating the graph
-// that launches the kernels.
+// The host time of a call and its parts. library: its own work, measured by a call with batch 0.
+// pointers: the driver's pointer queries. launches: the driver's launch, and finding and updating
+// the graph that launches the kernels.
 void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Report& report) {
   Caller empty(setting, kEmpty, pass);
   empty.to_result();

@@ -75,8 +75,8 @@ void describe_host(Machine& machine) {
   machine.driver = platform::system_name();
 }
 
-// A binary that was copied to another machine finds no repository there: the environment gives the
-// commit. A wheel's has no sources either: its version stands for the commit.
+// ATTN_BENCH_COMMIT overrides the commit, because a binary that was copied to another machine finds
+// no repository. A wheel has no sources either; its version replaces the commit.
 std::string commit() {
   if (const char* given = std::getenv("ATTN_BENCH_COMMIT"); given != nullptr) return given;
   const std::string found = trim(

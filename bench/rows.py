@@ -1,4 +1,4 @@
-"""Reads benchmark rows (JSON lines, see bench/README.md). The last row of a cell counts."""
+"""Reads benchmark rows (JSON lines, see bench/README.md). The last row of a cell is used."""
 
 import json
 import pathlib
@@ -24,6 +24,6 @@ def is_plain(row):
 
 
 def ratio_to_peer(row, peer):
-    """This row's speed over the peer's in the same run; None when the peer was not measured."""
+    """This row's speed over the peer's in the same run; None if the peer was not measured."""
     speed = row["peers"].get(peer)
     return row["tflops"] / speed if speed else None

@@ -17,9 +17,9 @@ struct Trial {
 using Measure = std::function<Trial(std::size_t choice, std::size_t workload, int round)>;
 
 struct Choice {
-  std::vector<double>
-      seconds;          // per workload, from the last round that measured it; 0: not measured
-  std::string problem;  // of the first workload that had one
+  // Per workload, from the last round that measured it; 0: not measured.
+  std::vector<double> seconds;
+  std::string problem;  // of the first workload with one
 };
 
 struct Found {
@@ -30,7 +30,7 @@ struct Found {
 
 inline constexpr std::size_t kFinalists = 6;
 inline constexpr double kLeastGain = 1.01;        // smaller gains are noise
-inline constexpr double kLeastGainOnHost = 1.03;  // where other programs run next to it
+inline constexpr double kLeastGainOnHost = 1.03;  // other programs use the processor too
 
 // Choice 0 is the current one. Round 0: every choice on workload 0. Round 1: choice 0 and the
 // fastest others on all workloads. A choice with a problem is dropped. If choice 0 has a problem,

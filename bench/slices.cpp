@@ -79,7 +79,8 @@ void take_bounds(TensorView& view, bool packed, std::int64_t start, std::int64_t
   narrow(view, 1, row, count);
 }
 
-// Factors [b, heads_kv], or of rows [b, len_kv|1, heads_kv], or of pages, which stay.
+// Descales: [b, heads_kv], per row [b, len_kv|1, heads_kv], or per page. All pages are kept, so
+// those stay unchanged.
 void take_descale(TensorView& view, bool paged, std::int64_t b, std::int64_t key, std::int64_t keys,
                   std::int64_t head, std::int64_t heads) {
   if (!view.given()) return;

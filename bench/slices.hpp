@@ -1,5 +1,5 @@
-// Slices: one query row, or one key, of a call as a separate small problem. Slices allow a result
-// of any size to be compared with the float64 reference, a few rows at a time.
+// Slices: one query row or one key of a call as a separate small problem. With slices, a few rows
+// of a result of any size are compared with the float64 reference.
 #pragma once
 
 #include <attn/attn.hpp>

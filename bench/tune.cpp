@@ -104,7 +104,7 @@ class Tuner {
     return groups;
   }
 
-  // Empty: its plan has no tiles to choose.
+  // Empty if the plan of the cell has no tiles to choose.
   std::string key_of(const Cell& cell) {
     try {
       return tune_key(context_, cell.pass, cell.problem, device_);
@@ -168,7 +168,7 @@ class Tuner {
       if (!trial.problem.empty()) return trial;
       std::vector<double> seconds;
       run->sample(seconds_ * (round > 0 ? kLongerRound : 1.0), seconds);
-      // Other programs on the processor only ever add to a time.
+      // Other programs on the processor can only make a call slower.
       trial.seconds =
           on_host() ? *std::min_element(seconds.begin(), seconds.end()) : median(seconds);
     } catch (const attn::Error& error) {

@@ -150,7 +150,7 @@ void check(const Slice& slice, Pass pass, const std::vector<Named>& names, const
   }
 }
 
-// `count` positions over sequences, heads and rows: the corners, then hashed ones.
+// Index of a sample in a dimension of this size: the first, the last, then hashed ones.
 std::int64_t place(int sample, int dim, std::int64_t size) {
   if (size <= 1 || sample == 0) return 0;
   if (sample == 1) return size - 1;
@@ -222,9 +222,9 @@ class Bounds {
   std::vector<std::int32_t> shifted_[2];
 };
 
-// A gradient that several slices contribute to: the sums of the reference's and of the naive
-// values. Such gradients (dbias, dsink) are sums of dS itself, which is not rounded for a matrix
-// product.
+// Checks a gradient that several slices contribute to: compares it with the sums of the reference's
+// and of the naive values. Such gradients (dbias, dsink) are sums of dS itself, which is not
+// rounded for a matrix product.
 void check_sum(std::vector<Slice>& slices, const Named& output, const std::string& where,
                Error& error) {
   Exact memory;

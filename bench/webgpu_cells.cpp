@@ -36,7 +36,7 @@ void add_webgpu_decode(DType dtype, std::vector<Cell>& out) {
   };
   out.push_back(decode_cell("contiguous", {1, 32, 8, 16384, 128}, dtype));
   for (const std::int64_t dim : {64, 128}) {
-    const std::int64_t large = 256 * 64 / dim;  // 1 GiB of keys in 16 bits, and of values
+    const std::int64_t large = 256 * 64 / dim;  // 1 GiB of keys and 1 GiB of values in 16 bits
     for (const std::int64_t batch : {std::int64_t{16}, std::int64_t{64}, large}) {
       out.push_back(decode_cell("contiguous", {batch, 32, 8, 4096, dim}, dtype));
     }

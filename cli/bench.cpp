@@ -1,4 +1,4 @@
-// attn bench: the flags of the benchmark, which lives in bench/.
+// attn bench: its flags. The benchmark itself is in bench/.
 #include <memory>
 
 #include "bench/command.hpp"

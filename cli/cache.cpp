@@ -75,8 +75,8 @@ std::vector<CacheRequest::Call> calls_of(const CacheOptions& options) {
   return calls;
 }
 
-// Builds one architecture at a time, so that each is reported when it is done; all at once if none
-// is named.
+// Builds one architecture at a time, so that each is reported when it is done. All devices of this
+// machine together if none is named.
 int build(const CacheOptions& options) {
   Context context(context_options(options));
   CacheRequest request;
@@ -118,7 +118,7 @@ int build(const CacheOptions& options) {
   }
   if (!options.json) fmt::print("in {}\n", cache_folder(context));
   if (options.problems.empty() || refused.empty()) return kOk;
-  // A named architecture must exist.
+  // If --problem names the calls, a call without a kernel is an error.
   throw Error(ErrorCode::unsupported, refused);
 }
 

@@ -86,8 +86,8 @@ void check_option(const std::string& option) {
                              core::did_you_mean(option, names)));
 }
 
-// Rows of packed tensors follow from the lengths that a case draws by its seed: taken where they
-// are left out or the seed is another one.
+// total_q and total_kv of packed tensors follow from the lengths that a case draws from its seed.
+// Sets them if they were left out or the seed was changed; else checks them.
 void settle_totals(harness::Case& c, bool drawn_anew) {
   const Problem said = c.problem;
   harness::set_totals(c);
@@ -211,7 +211,7 @@ class Checker {
 
   Totals run() {
     const std::int64_t processors = std::max(1u, std::thread::hardware_concurrency());
-    const bool on_host = place_.device == Device::host;  // whose backends have threads of their own
+    const bool on_host = place_.device == Device::host;  // backends on the host use several threads
     const std::int64_t jobs = options_.jobs > 0 ? options_.jobs : on_host ? 1 : processors;
     std::vector<std::thread> threads;
     for (std::int64_t n = 1; n < std::min<std::int64_t>(jobs, std::ssize(list_)); ++n) {
@@ -279,7 +279,7 @@ class Checker {
     if (options_.json) {
       print_json(options_, c, report);
     } else if (failed) {
-      progress_.reset();  // cleared while something is printed on stdout
+      progress_.reset();  // removed while stdout is printed to
       fmt::print("FAILED {}\n  {}\n  {}\n", harness::to_string(c), report.message,
                  repeat_command(options_, c));
       if (report.device_lost) fmt::print("  the device can't be used any more: stopped\n");
@@ -294,7 +294,7 @@ class Checker {
   harness::Place place_;
   std::unique_ptr<Progress> progress_;
   Context context_;
-  std::string asked_;  // its reasons are reported; empty: those of every backend
+  std::string asked_;  // the only backend whose reasons are reported; empty: all
   std::atomic<std::size_t> next_{0};
   std::mutex mutex_;
   Totals totals_;

@@ -1,4 +1,4 @@
-// How the command ends: exit codes, and the exception for what the user has to change.
+// Exit codes of the command, and the exception for errors that the user has to fix.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +11,7 @@ enum Exit : int {
   kOk = 0,
   kCheckFailed = 1,
   kBadInput = 2,     // bad file, bad tensor, bad flag
-  kUnsupported = 3,  // valid, but no usable backend does it
+  kUnsupported = 3,  // valid, but no usable backend supports it
   kInternal = 4,     // out of memory, device error, bug
 };
 

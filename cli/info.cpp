@@ -65,8 +65,8 @@ std::span<const DType> types_of(Pass pass) {
   return pass == Pass::backward ? all.first(4) : all;
 }
 
-// An option that a pass doesn't have gives no cell: validate refuses it, which is no lack of the
-// backend.
+// An option that a pass does not have has an empty cell: validate refuses it, so the backend lacks
+// nothing.
 Cell cell_of(Context& context, const std::string& option, Pass pass) {
   Cell cell;
   for (const DType dtype : types_of(pass)) {
@@ -116,7 +116,7 @@ void print_table(const std::string& backend, const std::vector<SupportRow>& rows
       "-: the pass has no such option)\n",
       backend);
   fmt::print("  {:<20} {:<13} {:<13} {:<13}\n", "option", "forward", "backward", "decode");
-  std::map<std::string, std::string> reasons;  // reason -> where first
+  std::map<std::string, std::string> reasons;  // reason -> its first case
   for (const SupportRow& row : rows) {
     fmt::print("  {:<20} {:<13} {:<13} {:<13} {}\n", row.option.empty() ? "(plain)" : row.option,
                cell_text(row.passes[0]), cell_text(row.passes[1]), cell_text(row.passes[2]),
@@ -130,7 +130,8 @@ void print_table(const std::string& backend, const std::vector<SupportRow>& rows
   for (const auto& [reason, where] : reasons) fmt::print("  no ({}): {}\n", where, reason);
 }
 
-// One line a backend: of how many options it has each pass, and the types of plain attention.
+// One line per backend: the number of supported options of each pass, and the types of plain
+// attention.
 void print_summary(const std::string& backend, const std::vector<SupportRow>& rows) {
   std::string line;
   for (std::size_t n = 0; n < kPasses.size(); ++n) {
@@ -173,7 +174,7 @@ int explain_problem(const InfoOptions& options) {
       device == place.device ? options.backend : harness::backend_for(place, options.backend);
   const QuietStderr quiet;
   Context context(context_options);
-  // A device that is not there has a verdict too: that of the backend. One that is becomes current.
+  // A device that does not exist has a verdict too: the backend's. One that exists becomes current.
   std::unique_ptr<harness::DeviceQueue> queue;
   if (place.ordinal > 0) queue = std::make_unique<harness::DeviceQueue>(place.ordinal);
   const auto current = queue ? queue->current() : nullptr;
@@ -202,7 +203,7 @@ struct Findings {
   std::vector<std::pair<std::string, std::vector<SupportRow>>> support;  // of the usable ones
 };
 
-// Drivers are loaded here and write to stderr what the user did not ask for.
+// Drivers are loaded here and write to stderr, which is hidden.
 Findings findings_of(const InfoOptions& options) {
   const QuietStderr quiet;
   const std::string only =

@@ -45,7 +45,7 @@ OwnedTensor parse_list(const std::string& name, const std::string& text, const c
   return out;
 }
 
-// safetensors' spelling of "bf16".
+// The name of a type in safetensors: "BF16" for "bf16".
 std::string float_type(const std::string& name) {
   const auto dtype = core::value_of<DType>(name);
   for (const DType accepted : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
@@ -153,7 +153,7 @@ const FileTensor* Inputs::find(const std::string& name) {
 
 const FileTensor* Inputs::find_slot(const Slot& slot) {
   for (const std::string& name : slot.names) {
-    // What a decode calls lengths is how much of the cache is filled.
+    // In a decode, "lengths" means how much of the cache is filled: len_kv, not len_q.
     if (decode_ && name == "lengths" && slot.names[0] == "len_q") continue;
     if (const FileTensor* tensor = find(name)) return tensor;
   }
@@ -203,7 +203,7 @@ void Inputs::fill(const Slot& slot) {
 Arguments Inputs::with_own_cache() {
   Arguments out = arguments;
   for (TensorView* view : {&out.k, &out.v}) {
-    // Every cache here is a whole file tensor, in one piece whatever the order of its dimensions.
+    // A cache is always a complete file tensor: contiguous, in whatever order of dimensions.
     std::int64_t elements = 1;
     for (std::int32_t d = 0; d < view->rank; ++d)
       elements *= view->shape[static_cast<std::size_t>(d)];

@@ -1,4 +1,4 @@
-// Reads the tensors of a run from files and gives them to the library as Arguments.
+// Reads the tensors of a run from files and passes them to the library as Arguments.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -24,14 +24,14 @@ const char* to_string(FileLayout layout);
 
 struct InputOptions {
   std::string file;                          // .safetensors; empty = none
-  std::map<std::string, std::string> given;  // by name of the slot: a .npy file, or a list "1,2,3"
+  std::map<std::string, std::string> given;  // by slot name: a .npy file, or a list "1,2,3"
   std::vector<std::string> renames;          // "q=blk.0.q": slot or expected output = tensor
-  std::vector<std::string> ignored;          // tensors of the file that are left alone
+  std::vector<std::string> ignored;          // tensors of the file that are not used
   FileLayout layout = FileLayout::bshd;
   bool layout_given = false;
-  std::string dtype;  // "f32", ...: q, k, v, do and bias are converted to it; empty = as they are
-  DType dtype_out = DType::none;  // o and do are converted to it; none = like q
-  std::set<When> wanted;          // which slots are filled, if their tensor is there
+  std::string dtype;  // "f32", ...: type for q, k, v, do and bias; empty = as in the file
+  DType dtype_out = DType::none;  // type for o and do; none = like q
+  std::set<When> wanted;          // slots that are filled if their tensor exists
 };
 
 class Inputs {
@@ -41,13 +41,14 @@ class Inputs {
 
   Arguments arguments;
 
-  // A tensor as the file holds it, by the name that the run knows it by; null when there is none.
+  // A tensor as it is in the file, by its name in the run (after --name); null if there is none.
   const files::FileTensor* find(const std::string& name);
-  // The same tensors with k and v in memory of their own, for an append that must not be seen.
+  // The same arguments with copies of k and v, so that an append does not change the file's
+  // tensors.
   Arguments with_own_cache();
-  // "q F32[2, 12, 256, 32]", one for each tensor given to the library.
+  // "q F32[2, 12, 256, 32]", one for each tensor that the library receives.
   [[nodiscard]] const std::vector<std::string>& used() const { return used_; }
-  // What the file's metadata has under this key; "" = nothing, or no file.
+  // The value of this key in the file's metadata; empty if there is none, or no file.
   [[nodiscard]] std::string metadata(const std::string& key) const;
   // Tensors of the file that neither find() nor a slot used.
   [[nodiscard]] std::vector<std::string> unused() const;
@@ -75,11 +76,11 @@ class Inputs {
   std::set<std::string> seen_;
 };
 
-// The view that the library gets of rows [b, h, n, d] in a file, and back. Throws BadInput when the
-// rank doesn't fit the layout.
+// The library's view of rows [b, n, h, d] of a tensor in this layout. Throws BadInput if the rank
+// does not fit the layout.
 TensorView rows_view(const files::FileTensor& tensor, FileLayout layout);
 
-// The value; BadInput with its error when there is none.
+// Returns the value, or throws BadInput with the error.
 template <class T>
 T take(files::Result<T> result) {
   if (!result) throw BadInput(result.error());

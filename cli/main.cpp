@@ -1,4 +1,4 @@
-// The attn command: picks the subcommand; reports an error as one line and an exit code.
+// The attn command: runs a subcommand; reports an error as one line and an exit code.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -63,7 +63,7 @@ int run_command(const std::function<int()>& command) {
   }
 }
 
-// What is wrong with the words that no command took, or with a missing one, and what may be meant.
+// Message for an unknown argument or a missing command, with suggestions.
 std::string unknown_argument(const CLI::App& app) {
   const CLI::App* command = &app;
   std::string path;
@@ -115,7 +115,7 @@ int parse_and_run(int argc, char** argv) {
     return app.exit(answer);
   } catch (const CLI::ExtrasError&) {
     return fail(kBadInput, unknown_argument(app));
-  } catch (const CLI::RequiredError&) {  // of a command: no flag is required
+  } catch (const CLI::RequiredError&) {  // a missing command: no flag is required
     return fail(kBadInput, unknown_argument(app));
   } catch (const CLI::ParseError& error) {
     return fail(kBadInput, fmt::format("{} (see attn {} --help)", error.what(), first));

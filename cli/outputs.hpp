@@ -1,4 +1,4 @@
-// The tensors that a run writes: memory in the layout of the files, given to the library as views.
+// The output tensors of a run: memory in the file's layout, passed to the library as views.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -12,9 +12,9 @@ namespace attn::cli {
 
 class Outputs {
  public:
-  // Makes what `pass` writes for `problem` and puts the views into `arguments`; `dtype` none = the
-  // problem's own types, else that type for all. With accumulate the gradients start as `inputs`
-  // say. Tensors of the same name that exist are kept (a backward's o and lse).
+  // Allocates the outputs of `pass` for `problem` and puts their views into `arguments`. `dtype`
+  // none: the problem's own types, else this type for all. With accumulate, gradients start with
+  // the values in `inputs`. Existing tensors of the same name are kept (o and lse for a backward).
   void make(Pass pass, const Problem& problem, DType dtype, FileLayout layout, Inputs& inputs,
             Arguments& arguments);
 
@@ -25,8 +25,7 @@ class Outputs {
   std::deque<files::OwnedTensor> tensors_;
 };
 
-// One file (.safetensors), or one .npy for each tensor in a folder that must exist. Throws
-// BadInput.
+// Writes one file (.safetensors), or one .npy per tensor into an existing folder. Throws BadInput.
 void write_outputs(const std::string& target, const std::vector<files::FileTensor>& tensors,
                    const files::Metadata& metadata);
 

@@ -1,4 +1,4 @@
-// Layouts and lengths: see plausible.hpp.
+// Implements plausible.hpp.
 #include "cli/plausible.hpp"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ void check_cumulative(const char* name, const TensorView& view, std::int64_t tot
   }
 }
 
-// "[batch, len, heads, dim] has 3 query heads and 2 key heads": what the shapes mean as they are.
+// Sizes of q and k under one interpretation of their shapes.
 struct Reading {
   std::int64_t rows_q, rows_kv, heads_q, heads_kv;
   [[nodiscard]] bool divisible() const { return heads_kv > 0 && heads_q % heads_kv == 0; }

@@ -1,4 +1,4 @@
-// Input that the library would compute, but that can't be what the user means.
+// Refuses input that the library accepts but that is almost certainly a mistake.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -7,12 +7,13 @@
 
 namespace attn::cli {
 
-// Without --layout: refuses a file whose metadata names another layout, heads that do not divide,
-// and more heads than rows in q and k alike. Says what to pass. Throws BadInput.
+// Without --layout: refuses a file with another layout in its metadata, head counts that do not
+// divide, and more heads than rows in both q and k. The error says which flag to pass. Throws
+// BadInput.
 void check_layout(const InputOptions& options, const Inputs& inputs);
 
-// Refuses lengths outside of their tensors and cumulative lengths that go down, which kernels
-// clamp: they may not read lengths on the host. Throws BadInput.
+// Refuses lengths that exceed their tensors and cumulative lengths that decrease. The library
+// clamps them instead, because it may not read lengths on the host. Throws BadInput.
 void check_lengths(const Problem& problem, const Arguments& arguments);
 
 }  // namespace attn::cli

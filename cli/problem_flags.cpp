@@ -1,4 +1,4 @@
-// One row a field: its flag and help, or that the tensors decide it.
+// One row per field: its flag and help, or that the tensors determine it.
 #include "cli/problem_flags.hpp"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr const char* kFromTensors = nullptr;
 struct FieldRow {
   const char* field;
   const char* help;
-  const char* flag = nullptr;  // where it isn't the field's name
+  const char* flag = nullptr;  // if it is not the name of the field
 };
 
 constexpr FieldRow kRows[] = {
@@ -99,7 +99,7 @@ std::string type_name() {
     std::string names;
     for (const auto& entry : core::names_of(T{})) {
       if constexpr (std::same_as<T, DType>) {
-        // Nor u8 or i8: i8 is a type of k and v alone, which tensors have.
+        // u8 and i8 are left out too: i8 is a type of k and v only, which come from tensors.
         if (entry.value == DType::none || entry.value >= DType::i32) continue;
       }
       names += (names.empty() ? "" : "|");

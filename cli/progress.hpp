@@ -1,4 +1,4 @@
-// A progress line on stderr: what runs, and for how long.
+// A progress line on stderr: the current work and its time.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +12,9 @@ enum class ShowProgress { on_terminal, always };
 
 class Progress {
  public:
-  // On a terminal a line for work that takes more than half a second. Elsewhere nothing, unless
-  // `always`: then plain lines, the first at once if there is a text, the next some seconds apart.
+  // On a terminal: one line, for work that takes more than half a second. Elsewhere: nothing, or
+  // with `always` plain lines some seconds apart. The first of these is printed at once if there is
+  // a text.
   Progress(ShowProgress show, std::string text);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -1,12 +1,12 @@
-// Hides what drivers and their loaders write to stderr (Mesa, the Vulkan loader, wgpu-native).
+// Hides the output of drivers and their loaders on stderr (Mesa, the Vulkan loader, wgpu-native).
 #pragma once
 
 #include "platform/platform.hpp"
 
 namespace attn::cli {
 
-// While it lives, what the process writes to stderr is dropped. Errors travel as exceptions and
-// are printed after it.
+// Drops everything that the process writes to stderr during its lifetime. Errors are exceptions and
+// are printed afterwards.
 class QuietStderr {
  public:
   QuietStderr() : kept_(platform::silence_stderr()) {}

@@ -28,7 +28,7 @@ void call(Context& context, Pass pass, const Problem& problem, const Arguments& 
   }
 }
 
-// The numbers as arguments, and the switches that they imply.
+// Copies the numbers to the arguments and sets the flags that they imply.
 void apply(const RunNumbers& numbers, Arguments& arguments, ProblemFlags& flags) {
   arguments.scale = numbers.scale;
   if (numbers.softcap) {
@@ -53,7 +53,7 @@ void apply(const RunNumbers& numbers, Arguments& arguments, ProblemFlags& flags)
   if (numbers.rope_pos_offset) arguments.rope_pos_offset = *numbers.rope_pos_offset;
 }
 
-// What the tensors say, with the outputs that a Problem asks for by default, and the flags on top.
+// The problem that the tensors describe, with the default outputs of Problem, changed by the flags.
 Problem problem_of(const Arguments& arguments, const ProblemFlags& flags) {
   const Problem defaults;
   Problem problem = describe(arguments);
@@ -76,7 +76,7 @@ std::vector<double> seconds_on_host(Context& context, Pass pass, const Problem& 
   return seconds;
 }
 
-// The tensors go to the device and what was written comes back; the device's times.
+// Copies the tensors to the device and the written ones back. Returns device times.
 std::vector<double> seconds_on_device(Context& context, Pass pass, const Problem& problem,
                                       const Arguments& arguments, std::int64_t repeat,
                                       harness::DeviceQueue& queue) {

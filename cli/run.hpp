@@ -1,4 +1,4 @@
-// attn run: tensors from files in, attention, tensors out, with what was done said on stdout.
+// attn run: reads tensors from files, computes attention, writes tensors, and reports on stdout.
 #pragma once
 
 #include <attn/attn.hpp>
@@ -23,7 +23,7 @@ struct RunNumbers {
   std::optional<std::uint64_t> seed;
   std::optional<std::uint64_t> offset;
   std::optional<std::int64_t> diag;
-  std::vector<std::int64_t> origin;  // batch, head, q, kv and maybe heads_q
+  std::vector<std::int64_t> origin;  // batch, head, q, kv and optionally heads_q
   std::optional<double> rope_base;
   std::optional<std::int64_t> rope_pos_offset;
 };
@@ -60,14 +60,14 @@ struct RunReport {
   std::int32_t threads = 0;
   std::string device;  // "cuda:0", "webgpu"; empty on the host
   std::vector<PassReport> passes;
-  std::optional<std::int64_t> nonfinite;  // elements replaced
+  std::optional<std::int64_t> nonfinite;  // number of replaced elements
   std::vector<TensorComparison> checks;
 };
 
 int run(const RunOptions& options);
 
-// --check: the float64 reference on the same inputs, then the tensors of the file that are named
-// like outputs. `written` is what the run made.
+// --check: compares `written`, the outputs of the run, with the float64 reference on the same
+// inputs, then with tensors of the file that have the names of outputs.
 std::vector<TensorComparison> verify(const RunOptions& options, const Problem& problem,
                                      Inputs& inputs, const Arguments& arguments,
                                      const Outputs& written);

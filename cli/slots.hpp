@@ -1,5 +1,5 @@
-// The tensors that `attn run` reads: the member of Arguments, the accepted names and the conversion
-// of each.
+// The tensors that `attn run` reads: for each one the member of Arguments, the accepted names and
+// the conversion.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -10,10 +10,10 @@
 namespace attn::cli {
 
 enum class Kind {
-  rows,        // [b, n, h, d] or packed: transposed by --layout, converted by --dtype
-  out_rows,    // the same, of the type of o
-  statistics,  // floats in the problem's statistics type
-  values,      // floats in their own type (bias; converted by --dtype)
+  rows,        // [b, n, h, d] or packed; transposed by --layout, converted by --dtype
+  out_rows,    // the same, with the type of o
+  statistics,  // floats, converted to the problem's statistics type
+  values,      // floats in their own type (bias), converted by --dtype
   bytes,       // u8
   indices,     // i32
 };
@@ -24,9 +24,9 @@ struct Slot {
   TensorView Arguments::* member;
   Kind kind;
   When when;
-  std::vector<std::string> names;  // first the slot's own, then others that tensors go by
+  std::vector<std::string> names;  // the slot's own name first, then other accepted names
   const char* help;
-  bool listed = false;  // short vectors that a flag can list: 1,2,3
+  bool listed = false;  // short vectors that may be listed in the flag: 1,2,3
 };
 
 std::span<const Slot> slots();

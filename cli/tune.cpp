@@ -1,4 +1,4 @@
-// attn tune: the flags of the tuner, which lives in bench/.
+// attn tune: its flags. The tuner itself is in bench/.
 #include "bench/tune.hpp"
 
 #include <memory>

@@ -1,4 +1,4 @@
-// --check of attn run.
+// Implements --check of attn run.
 #include <algorithm>
 #include <string>
 
@@ -12,7 +12,7 @@ void require(const std::string& problem) {
   if (!problem.empty()) throw Error(ErrorCode::internal, "reference: " + problem);
 }
 
-// The f64 results of the reference for the same inputs.
+// Computes the f64 results of the reference for the same inputs.
 Outputs reference_outputs(const RunOptions& options, const Problem& problem, Inputs& inputs,
                           Arguments arguments) {
   const FileLayout layout = options.input.layout;
@@ -43,7 +43,7 @@ std::vector<TensorComparison> verify(const RunOptions& options, const Problem& p
                                      Inputs& inputs, const Arguments& arguments,
                                      const Outputs& written) {
   const Progress progress(options.progress, "check against the float64 reference");
-  // The inputs as they were before the run: new outputs, and the caches of the file.
+  // The inputs before the run: the file's caches, without the append. Outputs are new.
   Arguments fresh = arguments;
   fresh.k = inputs.arguments.k;
   fresh.v = inputs.arguments.v;

@@ -1,7 +1,8 @@
 """Cells of torch_cuda.py: shapes, options, counted pairs, and inputs.
 
 Plain cells have 16384 tokens in total: dims 64, 128 and 256 with heads x dim = 2048, and GQA 32/8.
-The suite lengths has batch 4 and 32 heads at every length, in bf16 and f16: the tokens grow too.
+The suite lengths has batch 4 and 32 heads at every length, in bf16 and f16, so the number of tokens
+grows with the length.
 Options are measured at batch 4, 16 heads, length 4096, each with the plain cell of the same work.
 Pair biases: n sequences of length n share a bias; its gradient is the sum over the sequences.
 The suite errors uses several draws of small cells.
@@ -23,7 +24,7 @@ OPTION_DIMS = (64, 128)
 DOCUMENTS = 16
 PAIR_LENGTHS = (256, 512, 1024)
 PAIR_DIMS = (32, 16)
-# Bytes of q, k, v, o and do in all sets: an L2 of 50 MB has evicted a set before it is reused.
+# Bytes of q, k, v, o and do in all sets. An L2 of 50 MB has evicted a set before it is reused.
 SETS_BYTES = 200 << 20
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -74,7 +75,7 @@ class Cell:
         return min(int(self.option.removeprefix("window")), self.shape.length - 1)
 
     def row_options(self, pass_: str) -> dict[str, Any]:
-        """The options that are on, in the form of rows."""
+        """The options that are on, in the format of rows."""
         backward = {"dbias": True} if self.option == "bias-gradient" and pass_ == "bwd" else {}
         if self.option.startswith("window"):
             return {"window_left": self.window()}
@@ -197,7 +198,7 @@ def cells_of(suite: str, divisor: int) -> list[Cell]:
 
 @dataclasses.dataclass
 class Inputs:
-    """Sets of q, k, v, do [b, n, h, d] of the cell, in rotation, and the option's tensors."""
+    """Sets of q, k, v, do [b, n, h, d], used in rotation, and the tensors of the option."""
 
     q: list[torch.Tensor]
     k: list[torch.Tensor]

@@ -1,4 +1,4 @@
-"""Times of calls on PyTorch's device, and the clock of its multiprocessors meanwhile."""
+"""Times calls on PyTorch's device and reads the clock of its SMs while they run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch_contenders import Call, Contender
 
 ROUNDS = 3
-QUEUE_AHEAD = 0.0015  # least seconds that the device waits, so that calls are queued ahead of it
-CYCLES_PER_SECOND = 2e9  # no multiprocessor of today has a faster clock
+QUEUE_AHEAD = 0.0015  # minimum seconds that the device waits while the host queues calls
+CYCLES_PER_SECOND = 2e9  # upper limit of the SM clock of today's GPUs
 CLOCK_SM = 1  # NVML_CLOCK_SM of nvml.h
 CLOCK_PERIOD = 0.005  # seconds between two readings
 
 
 class SmClock:
-    """Reads the clock of the current CUDA device's multiprocessors through NVML, in MHz."""
+    """Reads the SM clock of the current CUDA device through NVML, in MHz."""
 
     def __init__(self) -> None:
         self.nvml: ctypes.CDLL | None = None
@@ -42,12 +42,12 @@ class SmClock:
 
 
 class Clock:
-    """Times calls by events on a GPU and by the clock on a CPU."""
+    """Times calls with events on a GPU and with the host's clock on a CPU."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
         self.sm = SmClock() if self.cuda else None
-        self.host = 0.0  # seconds that the host took to queue a call of the last sample
+        self.host = 0.0  # host seconds to queue one call, in the last sample
 
     def wait(self) -> None:
         if self.cuda:
@@ -56,10 +56,10 @@ class Clock:
     def sample(
         self, calls: list[Call], count: int, clocks: list[int] | None = None, host: float = 0.0
     ) -> list[float]:
-        """Seconds of `count` calls, rotating over the sets. The device begins when the host has
-        queued them, if that takes `host` seconds a call: otherwise short calls would be timed with
-        the host's time in them. Adds readings of the device's clock, taken while the calls run, to
-        `clocks`."""
+        """Seconds of `count` calls, rotating over the sets. The device waits until the host has
+        queued all calls, which is estimated to take `host` seconds per call. Otherwise the times of
+        short calls would include host time. Appends readings of the SM clock, taken while the calls
+        run, to `clocks`."""
         if not self.cuda:
             found = []
             for at in range(count):
@@ -86,8 +86,8 @@ class Clock:
 def measure(
     clock: Clock, contenders: dict[str, tuple[Contender, list[Call]]], seconds: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The median time of each contender's calls in seconds, and the median clock in MHz of those
-    that ran long enough for a reading. The contenders alternate."""
+    """Each contender's median seconds per call, and the median SM clock in MHz of those that ran
+    long enough for a reading. The contenders alternate."""
     counts, hosts = {}, {}
     for name, (contender, calls) in contenders.items():
         with contender.turn():

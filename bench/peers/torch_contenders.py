@@ -2,7 +2,7 @@
 
 A contender provides, for a cell and its inputs, one call per set and pass. All read the same memory
 [b, n, h, d]; PyTorch's functions read it as views [b, h, n, d], so no contender pays for a copy.
-Backwards are timed alone: libattn's reads existing outputs, PyTorch's runs on a retained graph.
+The backward is timed alone: libattn's reads existing outputs, PyTorch's runs on a retained graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Contender:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """A context around its calls; its set-up is not timed."""
+        """A context for its calls. Entering and leaving it is not timed."""
         yield
 
 
@@ -291,7 +291,7 @@ class Flex(Peer):
         return None
 
     def _forward(self, at: int) -> torch.Tensor:
-        # With a graph, which the backward needs; compiled once for both passes.
+        # Records a graph, as the backward needs one, so that one compilation serves both passes.
         return self.attend(*self.leaves[at]).detach()
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -307,8 +307,9 @@ class Flex(Peer):
 
 
 class Trifast(Peer):
-    """trifast's triangle attention (Triton), where it is installed. Its kernels read contiguous
-    tensors [1, h, sequence, row, d], so it gets those: its copies of others would be timed."""
+    """trifast's triangle attention (Triton), if it is installed. Its kernels read contiguous
+    tensors [1, h, sequence, row, d]. It receives those, because otherwise its copies would be
+    timed."""
 
     name = "trifast"
     options = frozenset(("bias", "bias-gradient"))

@@ -12,11 +12,11 @@ bf16; the suite lengths has bf16 and f16.
 
 libattn's results for each cell are first compared with float64 (torch_oracle.py). A cell with a
 wrong result is not timed. Then all contenders alternate. Times are between CUDA events around every
-call, over rotating sets of inputs so that L2 does not hold them; the median counts. Each row is
+call, over rotating sets of inputs so that L2 does not hold them; the median is used. Each row is
 appended to --out at once (fields: bench/README.md), and a table is printed at the end.
 `error.ratio_to_fa2` is the largest error divided by flash-attention 2's on the same inputs.
 
-"all" is every suite but pair (biases that n sequences of length n share) and lengths (batch 4, 32
+"all" is every suite except pair (n sequences of length n share a bias) and lengths (batch 4, 32
 heads, lengths 1024 to 16384).
 
 Suites without times of kernels:

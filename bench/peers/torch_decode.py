@@ -4,10 +4,11 @@
 usage: bench/peers/torch_decode.py [--out ROWS.jsonl] [--splits] [--filter TEXT,TEXT]
            [--seconds 0.05]
 
-A graph holds one call for each of several sets of tensors, four times the size of L2 together (at
-most 64 sets), so no call finds its cache in L2. A time is that of a replay divided by the number of
-sets, so that neither the host nor events between calls count; contenders alternate, and the median
-of all replays counts. Results are compared with the peers' before anything is timed.
+A graph has one call for each of several sets of tensors. Together they have four times the size of
+L2 (at most 64 sets), so no call finds its cache in L2. The time of a call is that of a replay
+divided by the number of sets, so it includes neither host time nor events. The contenders
+alternate, and the median of all replays is used. Results are compared with the peers' before
+anything is timed.
 
 --splits also times libattn with other numbers of splits (split_keys), to check what its plan chose.
 """
@@ -30,8 +31,8 @@ from torch_cuda import machine
 
 ROUNDS = 5
 MOST_SETS = 64
-# Two kernels round bf16 results once each (2^-8), and their probabilities: with 1024 keys an o
-# near 0 then moves by up to 2^-10.
+# Both kernels round their bf16 results once (2^-8), and their probabilities. With 1024 keys, the
+# latter changes an o near 0 by up to 2^-10.
 RELATIVE_ERROR, ABSOLUTE_ERROR = 1.2e-2, 1e-3
 SPLITS = (1, 2, 3, 4, 6, 8, 11, 12, 16, 20, 24, 32, 33, 48, 64, 128)
 
@@ -74,7 +75,7 @@ class Replays:
     def __init__(self, function: Function, sets: Sets) -> None:
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            self.first = function(*sets[0])  # compiles, and takes what memory it keeps
+            self.first = function(*sets[0])  # compiles, and allocates memory that it keeps
         torch.cuda.synchronize()
         self.calls = len(sets)
         self.graph = torch.cuda.CUDAGraph()
@@ -85,7 +86,7 @@ class Replays:
         torch.cuda.synchronize()
 
     def sample(self, seconds: float) -> None:
-        """Replays for about so long."""
+        """Replays for about `seconds` and stores the mean seconds of a call."""
         replays = 2
         while True:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Times libattn.distributed on the GPUs of one machine, next to one GPU with the whole sequence.
+"""Times libattn.distributed on the GPUs of one machine, compared with one GPU.
 
 usage: torchrun --nproc-per-node N bench/peers/torch_distributed.py [--out ROWS.jsonl]
            [--length 131072] [--heads-q 32] [--heads-kv 8] [--dim 128] [--calls 3] [--profile]
 
-A cell is a scheme, a layout and full or causal attention, forward and backward. From 4 GPUs on
-there is a mesh too, of N / 2 groups of two. A cell's efficiency is TFLOP/s of one of the N GPUs
-divided by TFLOP/s of a GPU that computes the whole sequence alone. Times are those of the slowest
-rank, by its host's clock around calls that it waits for; the median of the calls counts.
-`peak_bytes` is the most memory that a rank allocated in forward and backward.
---profile adds what rank 0's kernels did in one forward and backward (torch.profiler): milliseconds
-with a kernel of NCCL (`nccl_ms`), with another one (`compute_ms`), and with both (`both_ms`). Time
-of NCCL without compute is communication that nothing hides.
+A cell is a scheme, a layout, and full or causal attention, forward and backward. With 4 or more
+GPUs there is also a mesh of N / 2 groups of two. The efficiency of a cell is the TFLOP/s of one of
+the N GPUs divided by the TFLOP/s of one GPU that computes the complete sequence alone. Times are
+those of the slowest rank: the host's clock around a call and the wait for it, median of the calls.
+`peak_bytes` is the peak memory of any rank in forward and backward.
+--profile adds the times of rank 0's kernels in one forward and backward (torch.profiler):
+milliseconds with an NCCL kernel (`nccl_ms`), with any other kernel (`compute_ms`), and with both at
+once (`both_ms`). NCCL time without compute is communication that is not overlapped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def schemes() -> dict[str, tuple[str, bool, Function]]:
-    """By name: the layout of rows, whether causal, and the call."""
+    """By name: the layout of rows, whether it is causal, and the function."""
 
     def ring(layout: str, causal: bool) -> Function:
         return lambda q, k, v: parallel.ring_attention(q, k, v, layout=layout, causal=causal)
@@ -112,7 +112,7 @@ def length_of(spans: list[tuple[float, float]]) -> float:
 
 
 def profile(function: Function, x: list[Tensor]) -> dict[str, dict[str, float]]:
-    """By step: milliseconds of NCCL's kernels, of others and of both at once."""
+    """By step: milliseconds with NCCL kernels, with other kernels, and with both at once."""
     found = {}
     o = None
     for step in ("fwd", "bwd"):
@@ -129,7 +129,7 @@ def profile(function: Function, x: list[Tensor]) -> dict[str, dict[str, float]]:
             if event.device_type == torch.autograd.DeviceType.CUDA:
                 span = (event.time_range.start, event.time_range.end)  # microseconds
                 spans["nccl" in event.name].append(span)
-        spans[True] = sorted(spans[True])[1:]  # without the barrier's kernel
+        spans[True] = sorted(spans[True])[1:]  # leaves out the barrier's kernel
         nccl, compute = length_of(spans[True]), length_of(spans[False])
         both = nccl + compute - length_of(spans[True] + spans[False])
         times = {"nccl_ms": nccl, "compute_ms": compute, "both_ms": both}
@@ -138,7 +138,7 @@ def profile(function: Function, x: list[Tensor]) -> dict[str, dict[str, float]]:
 
 
 def flop(args: argparse.Namespace, causal: bool, step: str) -> float:
-    """As bench/README.md counts: two products forward, five backward, half of them if causal."""
+    """As in bench/README.md: two products forward, five backward, half of that if causal."""
     pairs = args.length**2 * (0.5 if causal else 1.0)
     return 4.0 * pairs * args.dim * args.heads_q * (1.0 if step == "fwd" else 2.5)
 

@@ -1,6 +1,6 @@
 """Errors of results against float64, compared with flash-attention 2's on the same inputs.
 
-The largest error of millions of elements is one random draw: it differs by a few tenths between
+The largest error of millions of elements is one random draw: it differs by tens of percent between
 kernels with the same roundings. To compare two kernels, use the root mean square or the largest
 error of many draws.
 """
@@ -13,7 +13,7 @@ import torch
 from torch_cells import Cell, inputs_of
 from torch_oracle import Oracle
 
-Errors = dict[str, tuple[float, float]]  # of each result: the largest, the root mean square
+Errors = dict[str, tuple[float, float]]  # by result: the largest error, the root mean square
 DRAWS = 16
 
 
@@ -48,7 +48,7 @@ def error_of(
 def errors_over_draws(
     cell: Cell, device: str, makers: list[type[Any]], draws: int = DRAWS
 ) -> dict[str, dict[str, Any]]:
-    """Errors by pass: of all heads over this many draws of the inputs. The first contender is
+    """Errors of all heads over this many draws of the inputs, by pass. The first contender is
     libattn; one of the others may be flash-attention 2."""
     found: dict[tuple[str, str], list[Errors]] = {}
     for draw in range(draws):

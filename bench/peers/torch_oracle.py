@@ -72,7 +72,7 @@ class Part:
 def scores_of(
     cell: Cell, x: Inputs, heads: slice, s: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Scores of scaled products s [r, rows, keys], and their derivative by s where it is not 1."""
+    """Scores of scaled products s [r, rows, keys], and their derivative by s; None if it is 1."""
     slope = None
     if cell.option == "softcap":
         bent = torch.tanh(s / SOFTCAP)
@@ -144,7 +144,7 @@ def part_of(cell: Cell, x: Inputs, at: int, b: int, g: int, *, naive: bool, back
             continue
         of_delta = (used * dp).square().sum(-1, keepdim=True)
         of_delta += (part_do * part_o).square().sum(-1, keepdim=True)
-        steep = p if slope is None else p * slope  # times the error of delta gives the error of dS
+        steep = p if slope is None else p * slope  # error of dS per error of delta
         squares["dq"][:, part] = scale**2 * (
             draw.square() @ k.square() + of_delta * (steep @ k).square()
         )

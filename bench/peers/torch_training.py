@@ -5,12 +5,12 @@ usage: bench/peers/torch_training.py [--out ROWS.jsonl] [--attention libattn,cud
            [--shapes 32x1024,8x4096] [--compile] [--steps 10] [--loss-steps 200]
 
 The model is GPT-2 small (Radford et al. 2019: 12 layers, 12 heads of 64, learned positions, tied
-embeddings; vocabulary rounded up to 50304) under autocast, with AdamW. A row has the median of the
-steps' times, after three that are not timed, and the most memory allocated. libattn reads q, k and
-v as the projection wrote them, [b, n, h, d]; PyTorch's kernels read them as views [b, h, n, d].
+embeddings; vocabulary rounded up to 50304) under autocast, with AdamW. A row has the median time of
+a step, after three that are not timed, and the peak of allocated memory. libattn reads q, k and v
+as the projection wrote them, [b, n, h, d]; PyTorch's kernels read them as views [b, h, n, d].
 
---loss-steps trains from the same start on the same text (this repository's sources, as bytes) with
-each kind, at batch 4 and length 1024, and stores the losses.
+--loss-steps trains with each kind from the same initial weights on the same text (this repository's
+sources, as bytes), at batch 4 and length 1024, and stores the losses.
 --device cpu --tiny tries everything without a GPU.
 """
 
@@ -49,7 +49,7 @@ def sdpa(backend: SDPBackend) -> Attend:
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """All scores are in memory."""
+    """Plain attention, which stores all scores."""
     rows = q.shape[1]
     scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[3])
     hidden = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1)
