@@ -17,7 +17,8 @@
 namespace attn {
 
 // A number that the host passes with the call, or that the kernel reads from device memory when it
-// runs, so that a replayed graph sees a new value. For host tensors the pointer is host memory.
+// runs, so that a replayed graph sees a new value. With host tensors, the pointer is to host
+// memory.
 template <class T>
 struct Value {
   T host{};
@@ -27,8 +28,9 @@ struct Value {
   constexpr Value(const T* pointer) : device(pointer) {}  // NOLINT: implicit on purpose
 };
 
-// Places a call that is one chunk of a larger problem: indices of its first batch entry, head,
-// query and key there. Dropout uses the placed indices; Diagonal::explicit_value takes q - kv.
+// Position of a call that computes one chunk of a larger problem: the indices of its first
+// sequence, head, query and key in that problem. Dropout adds them to its own indices. With
+// Diagonal::explicit_value, diag defaults to q - kv.
 struct Origin {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -56,23 +58,25 @@ struct Arguments {
   TensorView cu_len_kv{};     // i32 [b + 1], packed layouts
   TensorView kv_begin{};      // i32 [b|1, n], packed [total_q]: first visible key of each query
   TensorView kv_end{};        // i32 [b|1, n], packed [total_q]: one past the last visible key
-  TensorView block_table{};   // i32 [b, pages per entry]; negative or out of range = no page
+  TensorView block_table{};   // i32 [b, pages per sequence]; negative or out of range = no page
   TensorView k_new{};         // [b, len_new, g, dim_qk]: rows to append to the cache
   TensorView v_new{};         // [b, len_new, g, dim_vo]
   TensorView descale_q{};     // f32 [b, g], f8 types
+  // f32 [b, g]; with Problem::descale_rows [b, m|1, g], paged [pages, page_size|1, g].
   TensorView descale_k{};
   TensorView descale_v{};
   TensorView rope_cos{};    // [positions, rot_dim / 2], statistics type
   TensorView rope_sin{};    // the same shape
   TensorView rope_pos_q{};  // i32 [b|1, n], packed [total_q]
-  TensorView rope_pos_k{};  // i32 [b|1, m], packed [total_kv]
-  // u32 [1] as i32: the number of non-finite elements replaced is added to it (nonfinite_zero).
+  TensorView rope_pos_k{};  // i32 [b|1, m], packed [total_kv]; decode [b|1, len_new]
+  // u32 counter in an i32 tensor [1]. With nonfinite_zero, the number of replaced elements is
+  // added.
   TensorView nonfinite_count{};
 
   // backward
   TensorView dout{};   // gradient of o, shaped like o
   TensorView dlse{};   // gradient of lse, shaped like lse
-  TensorView delta{};  // caller-made dot(dout, o) - dlse, shaped like lse
+  TensorView delta{};  // dot(dout, o) - dlse by the caller, shaped like lse
   TensorView dq{};     // outputs, shaped like q, k, v
   TensorView dk{};
   TensorView dv{};
@@ -91,21 +95,21 @@ struct Arguments {
   std::int64_t rope_pos_offset = 0;
 
   // Scratch memory on the device of the tensors, at least workspace_bytes() long, 64-byte aligned.
-  // Not given: the Context's pool.
+  // If null, the call takes memory from the Context's pool.
   void* workspace = nullptr;
   std::int64_t workspace_size = 0;
-  // CUDA: the stream to queue on (0 is a valid stream). Host tensors: must not be given.
+  // CUDA: the stream to queue on (0 is a valid stream). Must be empty for host tensors.
   std::optional<void*> stream{};
 
-  // Interrupts a long call on the CPU or the reference backend. The call asks should_stop(user) in
-  // the thread that made it, first after 20 ms and then about every 20 ms. After an answer other
-  // than 0 the call throws Error with ErrorCode::interrupted, within milliseconds. All that it
-  // writes is then unspecified: outputs, gradients that it accumulates into, rows that it appends
-  // to a cache, counts. The next call is not affected.
+  // Interrupts a long call on the CPU or the reference backend. The call runs should_stop(user)
+  // on the calling thread, first after 20 ms and then about every 20 ms. If it returns a value
+  // other than 0, the call throws Error with ErrorCode::interrupted within milliseconds. All memory
+  // that the call writes is then unspecified: outputs, accumulated gradients, rows appended to a
+  // cache, counters. The next call is not affected.
   //   - should_stop must not throw. It may make other calls on the same Context.
-  //   - A parallel_for that runs no worker in the calling thread asks between phases only.
-  //   - CUDA calls return when their work is queued, WebGPU calls wait in the driver: they never
-  //     ask. Nor do merge and rope, which take linear time.
+  //   - If parallel_for runs no worker on the calling thread, should_stop runs only between phases.
+  //   - CUDA calls return when their work is queued, and WebGPU calls wait in the driver, so they
+  //     never run should_stop. Neither do merge and rope, which take linear time.
   ShouldStop should_stop = nullptr;  // null = never stop
   void* should_stop_user = nullptr;
 };
@@ -118,16 +122,16 @@ ATTN_API Problem describe(const Arguments& arguments);
 // Combines two partial results over disjoint keys. o*: [b, n, h, dim] or [total, h, dim], f32 or
 // the type of o; lse*: [b, h, n] or [h, total].
 //   lse = logaddexp(lse1, lse2), o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
-// A partial with lse = -inf is not read. o2 not given stands for zeros: a sink merged last. o and
-// lse may be the same views as o1 and lse1 (in place).
+// If the lse of a partial result is -inf, its o is not read. If o2 is not given, it counts as
+// zeros: this merges a sink last. o and lse may be the same views as o1 and lse1 (in place).
 struct MergeArguments {
   TensorView o1{}, lse1{}, o2{}, lse2{};  // inputs
   TensorView o{}, lse{};                  // outputs; lse may be left out
   std::optional<void*> stream{};
 };
 
-// do_n = w_n do, dlse_n = w_n (dlse + dot(do, o_n - o)), w_n = exp(lse_n - lse). dlse is optional
-// (zeros); each output is optional.
+// The gradients of merge. dlse is optional (zeros); each output is optional.
+//   do_n = w_n do, dlse_n = w_n (dlse + dot(do, o_n - o)), w_n = exp(lse_n - lse)
 struct MergeBackwardArguments {
   TensorView o1{}, lse1{}, o2{}, lse2{}, o{}, lse{}, dout{}, dlse{};  // inputs
   TensorView dout1{}, dlse1{}, dout2{}, dlse2{};                      // outputs
@@ -144,7 +148,7 @@ struct RopeArguments {
   bool inverse = false;         // rotate by the negative angle: the gradient
   std::int64_t pos_offset = 0;  // position = row + pos_offset ...
   TensorView positions{};       // ... or explicit i32 [b|1, n] or [total]
-  TensorView cu_len{};          // packed: i32 [b + 1], rows count from their entry's start
+  TensorView cu_len{};          // packed: i32 [b + 1]; rows are counted within each sequence
   TensorView cos{}, sin{};      // [positions, rot_dim / 2] instead of base; positions are clamped
   std::optional<void*> stream{};
 };

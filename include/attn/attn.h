@@ -10,10 +10,10 @@
  * - Enums and switches are int32_t; a switch is on when it is not 0.
  * - A NULL tensor pointer means "not given"; numbers that may be absent have a has_ flag.
  * - Functions return ATTN_OK or an error code; attn_last_error() names in one line the broken rule,
- *   what was found and what is accepted. Nothing was launched or written then, except after
+ *   what was found and what is accepted. A failed call launches and writes nothing, except after
  *   ATTN_INTERRUPTED.
  * - Text goes into the caller's buffer: at most `size` bytes with the final 0; *needed (may be
- * NULL) is set to the bytes that the complete text needs.
+ *   NULL) is set to the bytes that the complete text needs.
  * - Nothing here prints, exits, synchronizes a device or picks a stream. One context may serve many
  *   threads at once.
  */
@@ -32,9 +32,9 @@ extern "C" {
 enum {
   ATTN_OK = 0,
   ATTN_INVALID_ARGUMENT = 1, /* the input breaks a rule */
-  ATTN_UNSUPPORTED = 2,      /* valid, but no usable backend does it */
+  ATTN_UNSUPPORTED = 2,      /* valid, but no usable backend supports it */
   ATTN_OUT_OF_MEMORY = 3,
-  ATTN_DEVICE_ERROR = 4, /* a driver or runtime refused */
+  ATTN_DEVICE_ERROR = 4, /* a call of a driver or runtime failed */
   ATTN_INTERNAL = 5,     /* a bug in libattn */
   ATTN_INTERRUPTED = 6   /* attn_arguments.should_stop ended the call; outputs are unspecified */
 };
@@ -50,7 +50,7 @@ enum {
   ATTN_F8E5M2 = 6,
   ATTN_I32 = 7,
   ATTN_U8 = 8,
-  ATTN_I8 = 9 /* k and v alone */
+  ATTN_I8 = 9 /* only k and v */
 };
 
 enum { ATTN_HOST = 0, ATTN_CUDA = 1, ATTN_WEBGPU = 2 };
@@ -61,8 +61,8 @@ enum { ATTN_TF32X3 = 0, ATTN_TF32 = 1, ATTN_IEEE = 2 };
 enum { ATTN_ROPE_NONE = 0, ATTN_ROPE_INTERLEAVED = 1, ATTN_ROPE_HALF = 2 };
 
 /* Bits of attn_problem.mask and .bias: which dimensions of [b|1, h|1, n|1, m|1] are full; the
- * others are broadcast (size 1 or stride 0). 0 = not given. n sequences can share an
- * entry of the batch dimension, which has b/n of them: attn_problem.mask_per_entry and
+ * others are broadcast (size 1 or stride 0). 0 = not given. The batch dimension may have b/n
+ * entries, each shared by n consecutive sequences: n is attn_problem.mask_per_entry or
  * .bias_per_entry. */
 enum {
   ATTN_EXTENT_GIVEN = 1,
@@ -98,7 +98,7 @@ typedef struct attn_problem {
   uint32_t struct_size;
   int32_t dtype;       /* of q */
   int32_t dtype_kv;    /* k, v and the KV cache */
-  int32_t dtype_out;   /* o and dout: dtype or f32; of f8 inputs bf16, f16 or f32 */
+  int32_t dtype_out;   /* o and dout: dtype or f32; with f8 inputs bf16, f16 or f32 */
   int32_t dtype_grad;  /* dq, dk, dv: dtype or f32 */
   int32_t dtype_bias;  /* f32, f16, bf16 (f64 with f64 inputs); none = f32 (f64) */
   int32_t dtype_dbias; /* f32 or the bias's type; none = the bias's type */
@@ -148,13 +148,13 @@ typedef struct attn_problem {
   int64_t rot_dim;        /* even; 0 = dim_qk */
   int64_t page_size;      /* 0 = not paged */
   int64_t len_new;        /* decode: rows to append */
-  int64_t split_keys;     /* decode: cut every n keys, ATTN_SPLIT_AUTO or ATTN_SPLIT_NONE */
-  int64_t mask_per_entry; /* sequences of an entry of the mask's batch dimension; 0 = 1 */
-  int64_t bias_per_entry; /* likewise of the bias */
+  int64_t split_keys;     /* decode: split every n keys, ATTN_SPLIT_AUTO or ATTN_SPLIT_NONE */
+  int64_t mask_per_entry; /* sequences that share an entry of the mask's batch; 0 = 1 */
+  int64_t bias_per_entry; /* the same for the bias */
   uint64_t reserved[2];
 } attn_problem;
 
-/* Whether to end the running call: not 0 = yes. */
+/* Returns a value other than 0 to end the running call. */
 typedef int32_t (*attn_should_stop)(void* user);
 
 /* What may change from call to call. */
@@ -180,11 +180,11 @@ typedef struct attn_arguments {
   const attn_tensor* cu_len_kv;    /* i32 [b + 1] */
   const attn_tensor* kv_begin;     /* i32 [b|1, n], packed [total_q] */
   const attn_tensor* kv_end;       /* i32 [b|1, n], packed [total_q] */
-  const attn_tensor* block_table;  /* i32 [b, pages per entry] */
+  const attn_tensor* block_table;  /* i32 [b, pages per sequence] */
   const attn_tensor* k_new;        /* [b, len_new, g, dim_qk] */
   const attn_tensor* v_new;        /* [b, len_new, g, dim_vo] */
   const attn_tensor* descale_q;    /* f32 [b, g], f8 types */
-  const attn_tensor* descale_k;
+  const attn_tensor* descale_k;    /* f32 [b, g]; see attn::Arguments for descale_rows */
   const attn_tensor* descale_v;
   const attn_tensor* rope_cos;        /* [positions, rot_dim / 2] */
   const attn_tensor* rope_sin;        /* the same shape */
@@ -204,12 +204,12 @@ typedef struct attn_arguments {
   double scale;
   double softcap;               /* > 0 with attn_problem.softcap */
   double dropout_p;             /* 0 or [1/512, 1) with attn_problem.dropout */
-  uint64_t seed;                /* read from *seed_pointer where that is not NULL */
-  uint64_t offset;              /* read from *offset_pointer where that is not NULL */
+  uint64_t seed;                /* used if seed_pointer is NULL */
+  uint64_t offset;              /* used if offset_pointer is NULL */
   const uint64_t* seed_pointer; /* memory of the tensors' device, read when the work runs */
   const uint64_t* offset_pointer;
   int64_t diag;
-  int64_t origin_batch; /* first batch entry, head, query and key of a larger problem */
+  int64_t origin_batch; /* first sequence, head, query and key in a larger problem */
   int64_t origin_head;
   int64_t origin_q;
   int64_t origin_kv;
@@ -217,24 +217,25 @@ typedef struct attn_arguments {
   double rope_base;       /* default 10000 */
   int64_t rope_pos_offset;
 
-  void* workspace; /* 64-byte aligned, of the tensors' device; NULL = the context's pool */
+  void* workspace; /* 64-byte aligned, on the tensors' device; NULL = the context's pool */
   int64_t workspace_size;
   void* stream;
   /* Interrupts a long call on the CPU or the reference backend, see attn::Arguments. NULL = never.
-   * Asked in the calling thread, first after 20 ms and then about every 20 ms. After an answer
-   * other than 0 the call returns ATTN_INTERRUPTED; all that it writes is then unspecified. */
+   * It runs on the calling thread, first after 20 ms and then about every 20 ms. If it returns a
+   * value other than 0, the call returns ATTN_INTERRUPTED, and all that it writes is unspecified.
+   */
   attn_should_stop should_stop;
   void* should_stop_user;
   uint64_t reserved[2];
 } attn_arguments;
 
-/* Two partial results over disjoint keys into one. o and lse may be o1 and lse1. */
+/* Combines two partial results over disjoint keys. o and lse may be o1 and lse1. */
 typedef struct attn_merge_arguments {
   uint32_t struct_size;
   int32_t has_stream;
   const attn_tensor* o1;   /* [b, n, h, dim] or [total, h, dim]: f32 or the type of o */
   const attn_tensor* lse1; /* [b, h, n] or [h, total] */
-  const attn_tensor* o2;   /* may be NULL: zeros (a sink merged last) */
+  const attn_tensor* o2;   /* NULL = zeros: merges a sink last */
   const attn_tensor* lse2;
   const attn_tensor* o;   /* output */
   const attn_tensor* lse; /* output, may be NULL */
@@ -287,7 +288,7 @@ typedef void (*attn_parallel_for)(void* user, int32_t workers,
 
 typedef struct attn_context_options {
   uint32_t struct_size;
-  int32_t threads;                /* 0 = ATTN_NUM_THREADS, else all that the process may run on */
+  int32_t threads;                /* 0 = ATTN_NUM_THREADS, else one per available processor */
   attn_parallel_for parallel_for; /* NULL = OpenMP */
   void* parallel_for_user;
   const char* backend;   /* the one backend to use; NULL = by device */
@@ -299,15 +300,15 @@ typedef struct attn_context_options {
 typedef struct attn_outputs {
   uint32_t struct_size;
   uint32_t reserved;
-  attn_tensor o, lse, dq, dk, dv, dbias, dsink; /* without memory; rank 0 = not made */
+  attn_tensor o, lse, dq, dk, dv, dbias, dsink; /* data is NULL; rank 0 = no such output */
 } attn_outputs;
 
-/* Texts in these structs are cut where they are longer. */
+/* Longer texts are truncated to fit these structs. */
 typedef struct attn_verdict {
   uint32_t struct_size;
   int32_t supported;
-  char backend[32];  /* who would run it */
-  char reason[1024]; /* of every backend asked; empty when supported */
+  char backend[32];  /* the backend that would run the call */
+  char reason[1024]; /* why not, for each backend; empty when supported */
 } attn_verdict;
 
 typedef struct attn_plan_summary {
@@ -339,16 +340,16 @@ typedef struct attn_cache_request {
   int32_t num_architectures;
   const int32_t* passes;        /* [num_calls] ATTN_FORWARD, ... */
   const attn_problem* problems; /* [num_calls] */
-  const int32_t* architectures; /* compute capabilities, times 10; none: this machine's */
-  int32_t threads;              /* of the compilation; 0 = one per processor */
+  const int32_t* architectures; /* compute capability times 10; none: this machine's devices */
+  int32_t threads;              /* that compile; 0 = one per processor */
   uint32_t reserved;            /* 0 */
 } attn_cache_request;
 
 typedef struct attn_cache_result {
   uint32_t struct_size;
   uint32_t reserved;
-  int64_t binaries; /* that the calls need */
-  int64_t compiled; /* in this build; the others were in the cache */
+  int64_t binaries; /* number that the calls need */
+  int64_t compiled; /* number compiled now; the others were in the cache */
   int64_t refused;  /* calls without a kernel, counted for each architecture */
   char reason[256]; /* why the first one was refused */
 } attn_cache_result;
@@ -356,7 +357,7 @@ typedef struct attn_cache_result {
 /* One file of the cache. */
 typedef struct attn_cache_entry {
   uint32_t struct_size;
-  int32_t valid; /* 0: damaged, or of another version; rebuilt when it is needed */
+  int32_t valid; /* 0: damaged, or of another version; recompiled when needed */
   int64_t bytes;
   char architecture[16];
   char compiler[16];
@@ -381,7 +382,7 @@ typedef struct attn_context attn_context;
 
 /* options may be NULL: defaults. attn_context_destroy frees *context. */
 ATTN_API int32_t attn_context_create(const attn_context_options* options, attn_context** context);
-ATTN_API void attn_context_destroy(attn_context* context); /* NULL is fine */
+ATTN_API void attn_context_destroy(attn_context* context); /* NULL is allowed */
 ATTN_API int32_t attn_context_threads(const attn_context* context);
 
 ATTN_API int32_t attn_forward(attn_context* context, const attn_problem* problem,
@@ -399,8 +400,8 @@ ATTN_API int32_t attn_rope(attn_context* context, const attn_rope_arguments* arg
  * problem->struct_size must be set. */
 ATTN_API int32_t attn_describe(const attn_arguments* arguments, attn_problem* problem);
 
-/* Fails where such a call would fail because the problem, a tensor's type or shape, or a number
- * breaks a rule. Nothing is launched, and no memory that a tensor names is read. */
+/* Returns the error that such a call would return if the problem, a tensor's type or shape, or a
+ * number breaks a rule. Launches nothing and reads no tensor's data. */
 ATTN_API int32_t attn_validate(int32_t pass, const attn_problem* problem,
                                const attn_arguments* arguments);
 
@@ -418,27 +419,28 @@ ATTN_API int32_t attn_supports(attn_context* context, int32_t pass, const attn_p
                                int32_t device, attn_verdict* verdict);
 ATTN_API int32_t attn_plan(attn_context* context, int32_t pass, const attn_problem* problem,
                            int32_t device, attn_plan_summary* summary);
-/* The backend at `index`, in order of preference; *count (may be NULL) is how many there are. */
+/* The backend at `index`, in order of preference; *count (may be NULL) is their number. */
 ATTN_API int32_t attn_backend_at(attn_context* context, int32_t index, attn_backend_info* info,
                                  int32_t* count);
 
-/* The cache of compiled kernels in attn_context_options.cache_dir, of a device that has one
- * (ATTN_CUDA). Building needs the compiler, but no device and no driver. */
+/* The cache of compiled kernels in attn_context_options.cache_dir, for devices that have one
+ * (ATTN_CUDA). attn_cache_build needs the compiler, but no device and no driver. */
 ATTN_API int32_t attn_cache_build(attn_context* context, const attn_cache_request* request,
                                   attn_cache_result* result);
 ATTN_API int32_t attn_cache_folder(attn_context* context, int32_t device, char* buffer, size_t size,
                                    size_t* needed);
-/* Fills the first `capacity` of entries, sorted by path, whose struct_size the caller has set in
- * each; *count (may be NULL) is how many files there are. */
+/* Fills up to `capacity` entries, sorted by path. The caller sets struct_size in each. *count (may
+ * be NULL) is the number of files in the cache. */
 ATTN_API int32_t attn_cache_list(attn_context* context, int32_t device, attn_cache_entry* entries,
                                  int32_t capacity, int32_t* count);
-/* *removed (may be NULL) is how many files there were. */
+/* *removed (may be NULL) is the number of removed files. */
 ATTN_API int32_t attn_cache_clear(attn_context* context, int32_t device, int64_t* removed);
 
-/* The chain of a call as text: rules, verdict of each backend, plan. */
+/* How a call is dispatched, as text: validation, verdict of each backend, plan. */
 ATTN_API int32_t attn_explain(attn_context* context, int32_t pass, const attn_problem* problem,
                               int32_t device, char* buffer, size_t size, size_t* needed);
-/* A problem as one line of key=value words, and back. problem->struct_size must be set. */
+/* Prints a problem as one line of key=value words, and parses it. problem->struct_size must be set.
+ */
 ATTN_API int32_t attn_problem_print(const attn_problem* problem, char* buffer, size_t size,
                                     size_t* needed);
 ATTN_API int32_t attn_problem_parse(const char* text, attn_problem* problem);
@@ -450,7 +452,7 @@ ATTN_API void* attn_xla_forward_host(void* call_frame);
 ATTN_API void* attn_xla_backward_host(void* call_frame);
 ATTN_API void* attn_xla_forward_cuda(void* call_frame);
 ATTN_API void* attn_xla_backward_cuda(void* call_frame);
-/* The threads that later calls of these handlers use on the CPU; 0 = as
+/* Sets the number of CPU threads for later calls of these handlers; 0 = the default of
  * attn_context_options.threads. */
 ATTN_API int32_t attn_xla_set_threads(int32_t threads);
 

@@ -12,10 +12,10 @@ namespace attn {
 
 enum class ErrorCode : std::int32_t {
   ok = 0,
-  invalid_argument = 1,  // the input breaks a rule: what, what was found, what is accepted
-  unsupported = 2,       // valid, but no usable backend does it: the reason of each
+  invalid_argument = 1,  // the input breaks a rule; the message names it
+  unsupported = 2,       // valid, but no usable backend supports it; the message says why
   out_of_memory = 3,
-  device_error = 4,  // a driver or runtime refused: what was tried
+  device_error = 4,  // a call of a driver or runtime failed; the message names it
   internal = 5,      // a bug in libattn
   interrupted = 6,   // Arguments::should_stop ended the call; its outputs are unspecified
 };
@@ -31,17 +31,18 @@ class ATTN_API Error : public std::runtime_error {
 };
 
 // Runs body(body_data, worker) once for every worker in [0, workers) and returns when all have
-// returned. Order and threads are free: one thread may run all workers in turn.
+// returned. It may use any order and any threads, even one thread for all workers.
 using ParallelFor = void (*)(void* user, std::int32_t workers,
                              void (*body)(void* body_data, std::int32_t worker), void* body_data);
 
-// Whether to end the running call: not 0 = yes. See Arguments::should_stop.
+// Returns a value other than 0 to end the running call. See Arguments::should_stop.
 using ShouldStop = std::int32_t (*)(void* user);
 
 struct ContextOptions {
-  // Threads of the CPU backend; 0 = ATTN_NUM_THREADS, else all that the process may run on.
+  // Threads of the CPU backend; 0 = ATTN_NUM_THREADS, else one per processor that the process may
+  // run on.
   std::int32_t threads = 0;
-  // How to run on several threads; null = OpenMP (or one thread where it was built without).
+  // Runs workers on several threads; null = OpenMP (one thread if libattn was built without it).
   ParallelFor parallel_for = nullptr;
   void* parallel_for_user = nullptr;
   // Name of the one backend to use ("cpu", "reference", "cuda", "webgpu"); empty = by device.
@@ -61,7 +62,7 @@ class Context {
 
   [[nodiscard]] ATTN_API std::int32_t threads() const;
 
-  class State;  // the library's own
+  class State;  // internal
   [[nodiscard]] State& state() const { return *state_; }
 
  private:

@@ -16,12 +16,12 @@ namespace attn {
 enum class Pass : std::int32_t { forward = 0, backward = 1, decode = 2 };
 ATTN_API const char* to_string(Pass pass);
 
-// padded: tensors [batch, len, heads, dim] with optional lengths per batch entry.
+// padded: tensors [batch, len, heads, dim] with an optional length per sequence.
 // packed: tensors [total, heads, dim] with cumulative lengths [batch + 1].
 enum class Layout : std::int32_t { padded = 0, packed = 1 };
 
-// Where the diagonal of causal, window and ALiBi lies: query i stands at key i + diag.
-// bottom_right: diag = len_kv - len_q of the batch entry. top_left: 0. explicit_value:
+// The diagonal of causal, window and ALiBi: query i is aligned with key i + diag.
+// bottom_right: diag = len_kv - len_q of the sequence. top_left: 0. explicit_value:
 // Arguments::diag, or origin.q - origin.kv when that is not given.
 enum class Diagonal : std::int32_t { bottom_right = 0, top_left = 1, explicit_value = 2 };
 
@@ -40,9 +40,9 @@ struct Extent {
   bool head = false;
   bool q = false;
   bool kv = false;
-  std::int64_t per_entry = 1;  // n: sequences of an entry; 1 unless `batch`
+  std::int64_t per_entry = 1;  // n: sequences that share an entry; 1 unless `batch`
 
-  // Entries of the batch dimension, sequences that share one, and the entry of a sequence.
+  // The size of the batch dimension, the sequences per entry, and the entry of a sequence.
   [[nodiscard]] constexpr std::int64_t entries(std::int64_t sequences) const {
     return batch ? sequences / per_entry : 1;
   }
@@ -60,12 +60,12 @@ inline constexpr std::int64_t kSplitAuto = 0;   // the plan decides
 inline constexpr std::int64_t kSplitNone = -1;  // never split
 
 struct Problem {
-  // Types. `dtype` is that of q; DType::none stands for it in the others.
+  // Types. `dtype` is the type of q, and the default (DType::none) of the others unless noted.
   DType dtype = DType::f32;
-  DType dtype_kv = DType::none;     // k, v and the KV cache
-  DType dtype_out = DType::none;    // o and dout: dtype or f32; of f8 inputs bf16, f16 or f32
-  DType dtype_grad = DType::none;   // dq, dk, dv: dtype or f32
-  DType dtype_bias = DType::none;   // f32, f16, bf16 (and f64 with f64 inputs)
+  DType dtype_kv = DType::none;    // k, v and the KV cache
+  DType dtype_out = DType::none;   // o and dout: dtype or f32; with f8 inputs bf16 (none), f16, f32
+  DType dtype_grad = DType::none;  // dq, dk, dv: dtype or f32
+  DType dtype_bias = DType::none;  // f32, f16, bf16 (f64 with f64 inputs); none = f32 (f64)
   DType dtype_dbias = DType::none;  // f32 or the bias's type; none = the bias's type
   Precision precision = Precision::tf32x3;
 
@@ -110,7 +110,7 @@ struct Problem {
   // KV cache (forward and decode: page_size; decode alone: len_new, split_keys).
   std::int64_t page_size = 0;            // 0: not paged
   std::int64_t len_new = 0;              // rows to append before attending; 0: none
-  std::int64_t split_keys = kSplitAuto;  // cut every n keys, kSplitAuto or kSplitNone
+  std::int64_t split_keys = kSplitAuto;  // split every n keys, kSplitAuto or kSplitNone
   bool descale_rows = false;  // descale_k and descale_v have a factor for each row or page
 
   // Outputs.

@@ -21,7 +21,7 @@ enum class DType : std::int32_t {
   f8e5m2 = 6,
   i32 = 7,
   u8 = 8,
-  i8 = 9,  // k and v alone: descale times an integer
+  i8 = 9,  // only k and v: value = descale * integer
 };
 
 // Bytes of one element; 0 for DType::none and for values outside the enum.
@@ -52,8 +52,8 @@ struct TensorView {
   [[nodiscard]] bool given() const { return rank > 0; }
   [[nodiscard]] void* address() const { return static_cast<char*>(data) + offset_bytes; }
 
-  // Contiguous (row-major) view of host memory. The pointer may be const; the caller answers for
-  // outputs being writable.
+  // Contiguous (row-major) view of host memory. The pointer may be const; the caller
+  // ensures that outputs are writable.
   ATTN_API static TensorView contiguous(const void* data, DType dtype,
                                         std::initializer_list<std::int64_t> shape);
   // The view with two dimensions exchanged: [b, h, n, d] memory seen as [b, n, h, d] is

@@ -1,8 +1,8 @@
 // Tuning: chooses the tiles of a kernel by measurements on the device instead of by the built-in
 // heuristics. The choices are stored in the user's cache folder (ATTN_CACHE_DIR, not
 // ContextOptions::cache_dir), and every process on the device reads them. `attn tune` drives it.
-// The CUDA backend has tiles to tune, and the CPU backend: its results then have other bits, the
-// same for any number of threads.
+// The CUDA and CPU backends have tiles to tune. On the CPU, other tiles round results differently;
+// results still do not depend on the number of threads.
 #pragma once
 
 #include <attn/export.h>
@@ -14,23 +14,23 @@
 
 namespace attn {
 
-// All take the calling thread's current device, and throw Error (unsupported: no such choice, or no
-// kernel for the problem; with reasons).
+// All functions use the current device of the calling thread. They throw Error (unsupported) with
+// the reason if the backend has no tiles to tune or no kernel for the problem.
 
-// The key of one choice, in words: problems with the same key share it.
+// The key under which tiles are stored, as text. Problems with the same key share their tiles.
 ATTN_API std::string tune_key(Context& context, Pass pass, const Problem& problem,
                               Device device = Device::cuda);
 
 struct TuneCandidate {
   std::string tiles{};  // "tile_q=128 tile_kv=64 ..."
-  std::string flaw{};   // why measuring it is not worthwhile (it spills, ...); empty: it is
+  std::string flaw{};   // why not to measure it (register spills, ...); empty = none
 };
-// Every choice that fits the device, compiled.
+// All tiles that fit the device. Compiles their kernels.
 ATTN_API std::vector<TuneCandidate> tune_candidates(Context& context, Pass pass,
                                                     const Problem& problem,
                                                     Device device = Device::cuda);
-// Uses these tiles in later plans of this process; "" = those of the heuristics. Not while other
-// threads make calls. Throws invalid_argument if they do not fit.
+// Uses these tiles in later plans of this process; "" restores the choice of the heuristics. No
+// other thread may make calls meanwhile. Throws invalid_argument if the tiles do not fit.
 ATTN_API void tune_use(Context& context, Pass pass, const Problem& problem,
                        const std::string& tiles, Device device = Device::cuda);
 // Stores the tiles in use and returns the path of the file.

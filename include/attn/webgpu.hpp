@@ -3,13 +3,13 @@
 //
 //   auto device = attn::webgpu::adopt({.device = wgpu_device, .queue = wgpu_queue});
 //   attn::Arguments a;
-//   a.q = ...;  // TensorView{.data = WGPUBuffer, .offset_bytes, .device = attn::Device::webgpu,
-//   ...} attn::webgpu::Recording call(device, attn::Pass::forward, attn::describe(a), a);
+//   a.q = ...;  // TensorView: data = WGPUBuffer, offset_bytes, device = Device::webgpu
+//   attn::webgpu::Recording call(device, attn::Pass::forward, attn::describe(a), a);
 //   call.use(scratch);  // four ranges of the engine's buffers, as large as call.needs() says
 //   for (int chunk = 0; chunk < call.num_chunks(); ++chunk) call.record(chunk, encoder);
 //
-// Functions throw attn::Error: on bad input before anything is recorded, and device_error with the
-// provider's words where it refuses or the device was lost.
+// Functions throw attn::Error: on bad input, before anything is recorded; and device_error with the
+// WebGPU implementation's message if it reports an error or the device was lost.
 #pragma once
 
 #include <attn/export.h>
@@ -22,24 +22,24 @@
 
 namespace attn::webgpu {
 
-// A device with its compiled kernels; the library's own. Serves many threads at once.
+// A WebGPU device with its compiled kernels. Many threads may use it at once.
 class Device;
 
-// The engine's. libattn keeps references to device and queue while its Device lives.
+// Handles of the engine. libattn keeps references to device and queue while its Device lives.
 struct Handles {
   void* device = nullptr;  // WGPUDevice
-  void* queue = nullptr;   // WGPUQueue; null: the device's
-  // WGPUAdapter; wgpu-native reads the device's name and kind from it. Without it, chunks are small
-  // enough for the slowest device, which leaves a fast one partly idle.
+  void* queue = nullptr;   // WGPUQueue; null: the device's default queue
+  // WGPUAdapter; wgpu-native reads the device's name and kind from it. Without it, chunks are sized
+  // for the slowest device, so a fast one is partly idle.
   void* adapter = nullptr;
-  void* instance = nullptr;  // WGPUInstance, kept by the engine; Dawn needs it for waiting
-  // The function of webgpu.h by this name, from the library that made the device; null: what the
-  // process has loaded.
+  void* instance = nullptr;  // WGPUInstance, owned by the engine; Dawn needs it to wait
+  // Returns the function of webgpu.h with this name, from the library that created the device.
+  // null: libattn looks in the libraries that the process has loaded.
   void* (*lookup)(const char* name) = nullptr;
 };
-// Queries the features of the device and measures the speed of a GPU: submits a few dispatches of
-// some milliseconds in total and waits for them. libattn runs without subgroups, shader-f16 and
-// larger limits if the engine did not request them when it created the device.
+// Queries the features of the device and measures the speed of a GPU: submits a few dispatches that
+// take some milliseconds in total, and waits for them. libattn runs without subgroups, shader-f16
+// and larger limits if the engine did not request them when it created the device.
 ATTN_API std::shared_ptr<Device> adopt(const Handles& handles);
 
 // "NVIDIA H200 (vulkan, discrete, 48 KiB, subgroups of 32, f16)"
@@ -82,8 +82,8 @@ class Recording {
   ATTN_API Recording& operator=(Recording&&) noexcept;
 
   [[nodiscard]] ATTN_API Needs needs() const;
-  // Sets the scratch memory and writes the parameters through the queue (wgpuQueueWriteBuffer):
-  // before whatever is submitted next.
+  // Sets the scratch memory and writes the parameters with wgpuQueueWriteBuffer, so that they are
+  // in place for later submissions.
   ATTN_API void use(const Scratch& scratch);
 
   // Chunks of at most about 100 ms. Record them in order, into one encoder or several.
@@ -91,11 +91,11 @@ class Recording {
   // One compute pass into `encoder` (a WGPUCommandEncoder without an open pass). Allocates no
   // buffer and submits nothing.
   ATTN_API void record(int chunk, void* encoder) const;
-  // Records and submits all chunks, in as many submissions as it takes, to the device's queue.
+  // Records and submits all chunks, in one or more submissions, to the device's queue.
   // Does not wait.
   ATTN_API void submit() const;
 
-  class State;  // the library's own
+  class State;  // internal
 
  private:
   std::unique_ptr<State> state_;
