@@ -17,13 +17,13 @@ constexpr std::int64_t kMaxTmaStride = std::int64_t{1} << 40;
 // Dropout draws one Philox block for 16 x 16 scores (docs/semantics.md).
 constexpr std::int64_t kDropoutBlock = 16;
 
-// Elements of 16 bytes, a power of 2. Sizes and strides are compared in elements, not in bytes: a
-// call's are not validated yet, so products could overflow.
+// The number of elements in 16 bytes, a power of 2. Sizes and strides are compared in elements, not
+// in bytes: the call is not validated yet, so products could overflow.
 std::int64_t vector_elements(DType dtype) {
   return kVectorBytes / std::max<std::int64_t>(element_size(dtype), 1);
 }
 
-// Whether TMA takes tiles of a bias, its gradient or a mask [b|1, h|1, len_q|1, len_kv|1].
+// Whether TMA can copy tiles of a bias, its gradient or a mask [b|1, h|1, len_q|1, len_kv|1].
 bool tma_takes_scores_of(const TensorView& view) {
   constexpr std::size_t kKeys = 3;
   if (view.rank != 4 || reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes != 0) {
@@ -32,7 +32,7 @@ bool tma_takes_scores_of(const TensorView& view) {
   const std::int64_t vector = vector_elements(view.dtype);
   for (std::size_t d = 0; d <= kKeys; ++d) {
     if (view.shape[d] <= 0) return false;
-    if (view.shape[d] == 1) continue;  // never stepped
+    if (view.shape[d] == 1) continue;  // the stride is not used
     const std::int64_t stride = view.strides[d];
     if (d == kKeys ? stride != 1 : (stride & (vector - 1)) != 0) return false;
     if (stride < 0 || stride >= kMaxTmaStride / kVectorBytes * vector) return false;
@@ -40,8 +40,9 @@ bool tma_takes_scores_of(const TensorView& view) {
   return true;
 }
 
-// What kernels that load by TMA require in addition to tensors of rows. The forward's fold the
-// scale into the exponent, unless a score modifier multiplies by it.
+// Requirements of TMA kernels on other arguments than q, k, v, o and their gradients. Forward
+// kernels fold the scale into the exponent, so it must be positive unless a score modifier applies
+// it.
 bool tma_takes_scores(Pass pass, const Problem& p, const Arguments& a) {
   const bool has_modifier = p.softcap || p.alibi || p.bias.given;
   const bool folds_scale = pass != Pass::backward && !has_modifier;
@@ -83,11 +84,11 @@ Access access_of_rows(const TensorView& view) {
   bool mappable = view.shape[rank - 1] > 0;
   for (std::size_t d = 0; d + 1 < rank; ++d) {
     mappable = mappable && view.shape[d] > 0;
-    if (view.shape[d] <= 1) continue;  // never stepped
+    if (view.shape[d] <= 1) continue;  // the stride is not used
     const std::int64_t stride = view.strides[d];
     if ((stride & (vector - 1)) != 0) return Access::element;
     if (d == rank - 3 && stride >= kMaxRowStride / kVectorBytes * vector) return Access::element;
-    // Expanded tensors are not mapped: cuTensorMapEncodeTiled says nothing of strides of 0.
+    // No TMA for expanded tensors: cuTensorMapEncodeTiled does not document strides of 0.
     mappable = mappable && stride > 0 && stride < kMaxTmaStride / kVectorBytes * vector;
   }
   return mappable ? Access::tma : Access::vector;
@@ -96,14 +97,15 @@ Access access_of_rows(const TensorView& view) {
 Access access_of(Pass pass, const Problem& p, const Arguments& a) {
   Access access = best_access(pass, p);
   if (access == Access::element) return access;
-  // Dropout that begins within a Philox block is drawn element by element.
+  // If the origin is inside a Philox block, only the element kernels draw the right bits.
   if (p.dropout && ((a.origin.q | a.origin.kv) % kDropoutBlock) != 0) return Access::element;
   for (const TensorView* view : {&a.q, &a.k, &a.v}) {
     access = std::min(access, access_of_rows(*view));
   }
   if (pass == Pass::backward) access = std::min(access, access_of_rows(a.dout));
   if (access != Access::tma) return access;
-  // Outputs, and inputs that kernels around the main one read, never force loads by elements.
+  // Outputs, and inputs that only pre- and postprocessing kernels read, never require
+  // Access::element.
   const auto also = [&](const TensorView& view) {
     if (view.given() && access_of_rows(view) != Access::tma) access = Access::vector;
   };

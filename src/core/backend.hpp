@@ -24,16 +24,16 @@ struct LaunchObserver {
   void* user = nullptr;
 };
 
-// Where a call runs. Threads: fn runs body once for each worker in [0, workers), see
+// Where a call runs. parallel_for runs body once for each worker in [0, workers), see
 // attn::ParallelFor.
 struct Executor {
   std::int32_t threads = 1;
   ParallelFor parallel_for = nullptr;  // never null when a backend is called
   void* user = nullptr;
-  std::int32_t ordinal = 0;    // which device, of backends that have several
-  const char* cache_dir = "";  // of compiled kernels; "" = as ContextOptions::cache_dir says
-  // The call's; null = the call can't be interrupted. A backend that finds it stopped returns
-  // early, with any status: the api reports the interruption.
+  std::int32_t ordinal = 0;    // index of the device, for backends with several
+  const char* cache_dir = "";  // of compiled kernels; "" = the default of ContextOptions::cache_dir
+  // Null = the call can't be interrupted. If interrupt->stopped(), the backend returns early with
+  // any status; src/api reports the interruption.
   Interrupt* interrupt = nullptr;
   const LaunchObserver* observer = nullptr;
 
@@ -47,27 +47,27 @@ class Backend {
   virtual ~Backend() = default;
   [[nodiscard]] virtual const char* name() const = 0;
   [[nodiscard]] virtual Device device() const = 0;
-  // Whether automatic choice may take it (the reference only runs when forced).
+  // Whether it may be chosen automatically (the reference runs only if requested by name).
   [[nodiscard]] virtual bool automatic() const { return true; }
-  // False for the stub of a folder that this build leaves out.
+  // False for the stub of a backend that this build omits.
   [[nodiscard]] virtual bool built() const { return true; }
-  // Whether calls on tensors of the host may be forced onto it: it copies them to its device and
+  // Whether it runs calls on host tensors if requested by name: it copies them to its device and
   // back.
   [[nodiscard]] virtual bool copies_host_tensors() const { return false; }
-  // Whether it can run on this machine; detail says on what, or why not.
+  // Whether it can run on this machine; `detail` names the device, or the reason why not.
   [[nodiscard]] virtual bool usable(std::string& detail) const = 0;
-  // The device that questions without tensors are about.
+  // The index of the device for queries without tensors.
   [[nodiscard]] virtual std::int32_t current_ordinal() const { return 0; }
 
-  // The plan of calls whose tensors allow `access`, or what this backend lacks for them. For
-  // problems that validate_problem() accepted.
+  // The plan of calls whose tensors allow `access`, or the reason why there is none. For problems
+  // that validate_problem() accepted.
   [[nodiscard]] virtual Result<PlanPointer> plan(Pass pass, const Problem& problem, Access access,
                                                  const Executor& executor) const = 0;
-  // Both take plans that this backend made for an equal executor.
+  // prepare() and launch() require a plan that this backend made for an equal executor.
   virtual Status prepare(const Plan& plan, const Executor& executor) const = 0;
-  // The arguments were validated, and access_of() them is the plan's. arguments.workspace holds
-  // plan.workspace_bytes, 64-byte aligned. Where it is null, the backend of a device other than the
-  // host allocates memory of that device itself.
+  // The arguments are validated, and their access_of() is the one that the plan was made for.
+  // arguments.workspace has plan.workspace_bytes, 64-byte aligned. If it is null, the backend of a
+  // device other than the host allocates memory on that device.
   virtual Status launch(const Plan& plan, const Arguments& arguments,
                         const Executor& executor) const = 0;
 
@@ -76,8 +76,8 @@ class Backend {
                                 const Executor& executor) const = 0;
   virtual Status rope(const RopeArguments& arguments, const Executor& executor) const = 0;
 
-  // The cache of compiled kernels in executor.cache_dir, see attn/cache.hpp; the defaults serve
-  // backends that have none. cache_build() takes calls that validate_problem() accepted.
+  // The cache of compiled kernels in executor.cache_dir, see attn/cache.hpp. The defaults are for
+  // backends without a cache. cache_build() requires problems that validate_problem() accepted.
   // `entries` may be null; cache_list() then fills in the folder alone.
   virtual Status cache_build(const CacheRequest&, const Executor&, CacheResult&) const {
     return no_cache();
@@ -90,8 +90,8 @@ class Backend {
     return no_cache();
   }
 
-  // Tuning, see attn/tune.hpp, of problems that plan() takes; the defaults are of backends that
-  // have no such choice.
+  // Tuning, see attn/tune.hpp, for problems that plan() supports. The defaults are for backends
+  // without tiles to tune.
   virtual Status tune_key(Pass, const Problem&, const Executor&, std::string& /*key*/) const {
     return no_tuning();
   }

@@ -23,7 +23,7 @@ std::int64_t size(const TensorView& view, int dim) {
   return view.shape[static_cast<std::size_t>(dim)];
 }
 
-// The type as a field that is none where it says what would be taken anyway.
+// DType::none if `dtype` is the default `usual`, so that equal problems compare equal.
 DType unless(DType dtype, DType usual) {
   return dtype == usual ? DType::none : dtype;
 }

@@ -1,11 +1,12 @@
-// Bytes of an element, where a call asks for them many times.
+// element_size: an inline attn::size_of.
 #pragma once
 
 #include <attn/tensor.hpp>
 
 namespace attn::core {
 
-// As attn::size_of, whose symbol of the library can't be expanded in place.
+// The same as attn::size_of. Each call needs it many times, and an exported function can't be
+// inlined.
 constexpr std::int64_t element_size(DType dtype) {
   switch (dtype) {
     case DType::f64: return 8;

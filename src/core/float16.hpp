@@ -22,10 +22,10 @@ inline float f16_to_f32(std::uint16_t bits) {
   if (magnitude >= 0x7C00u) {  // infinity, NaN
     return std::bit_cast<float>(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
   }
-  if (magnitude >= 0x400u) {  // the exponent's bias goes from 15 to 127
+  if (magnitude >= 0x400u) {  // the exponent's bias changes from 15 to 127
     return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
   }
-  // Subnormal: units of 2^-24. No f32 here is subnormal, as callers may run with those flushed.
+  // Subnormal: units of 2^-24. No intermediate f32 is subnormal: callers may flush those to zero.
   const float scaled = static_cast<float>(magnitude) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
 }

@@ -16,7 +16,7 @@ inline float f8e4m3_to_f32(std::uint8_t bits) {
   const std::uint32_t sign = (bits & 0x80u) << 24;
   const std::uint32_t magnitude = bits & 0x7Fu;
   if (magnitude == 0x7Fu) return std::numeric_limits<float>::quiet_NaN();
-  // Subnormal: a multiple of 2^-9. Else the exponent's bias is 7, f32's 127.
+  // Subnormal: a multiple of 2^-9. Else the exponent's bias changes from 7 to 127.
   const std::uint32_t value =
       magnitude < 8 ? std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-9f)
                     : (magnitude << 20) + (120u << 23);
@@ -29,7 +29,8 @@ inline float f8e5m2_to_f32(std::uint8_t bits) {
 
 namespace detail {
 
-// The nearest value of a format, ties to even. `overflow`: the code of what is above `largest`.
+// Rounds to the nearest value of the format, ties to even. `overflow` encodes values above
+// `largest`.
 inline std::uint8_t to_float8(double value, int fraction_bits, int bias, double largest,
                               std::uint8_t overflow, std::uint8_t nan) {
   const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80u : 0u);
@@ -39,8 +40,8 @@ inline std::uint8_t to_float8(double value, int fraction_bits, int bias, double 
   if (std::isinf(magnitude)) return sign | overflow;
   const int smallest_exponent = 1 - bias;
   const int exponent = std::max(std::ilogb(magnitude), smallest_exponent);
-  // In units of the last place: 2^fraction_bits or more unless subnormal. A carry into the next
-  // exponent is right as it is.
+  // In units of the last place: 2^fraction_bits or more unless subnormal. If rounding carries into
+  // the exponent bits, the code is still correct.
   const double units = std::nearbyint(std::ldexp(magnitude, fraction_bits - exponent));
   if (std::ldexp(units, exponent - fraction_bits) > largest) return sign | overflow;
   const int code = static_cast<int>(units) + ((exponent - smallest_exponent) << fraction_bits);

@@ -10,15 +10,14 @@
 
 namespace attn::core {
 
-// Lives as long as its call. poll() costs other threads one relaxed load, and the calling thread a
-// look at the coarse clock (5 ns, steps of 1 to 4 ms; the fine clock takes 25 to 150 ns): call it
-// between pieces of work of 10 us to 10 ms.
+// One per call. poll() is one relaxed load, on the calling thread also a read of the coarse clock
+// (5 ns, in steps of 1 to 4 ms; the fine clock takes 25 to 150 ns). Poll every 10 us to 10 ms.
 class Interrupt {
  public:
-  // The first question comes after this time, so short calls never ask.
+  // should_stop first runs after this time, so short calls never run it.
   static constexpr std::chrono::milliseconds kInterval{20};
 
-  // Belongs to the thread that makes it: only that one asks should_stop.
+  // Only the thread that constructs the object runs should_stop.
   Interrupt(ShouldStop should_stop, void* user)
       : should_stop_(should_stop), user_(user), caller_(std::this_thread::get_id()) {}
 
@@ -29,11 +28,11 @@ class Interrupt {
   }
   [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool is_caller() const { return std::this_thread::get_id() == caller_; }
-  // Whether the call runs for longer than kInterval. For the calling thread.
+  // Whether the call has run for longer than kInterval. Only for the calling thread.
   [[nodiscard]] bool is_long() const { return asked_; }
 
  private:
-  // Since any fixed time.
+  // Time since an arbitrary fixed point.
   static std::chrono::nanoseconds now() {
 #if defined(CLOCK_MONOTONIC_COARSE)
     timespec time{};
@@ -58,7 +57,7 @@ class Interrupt {
   void* const user_;
   const std::thread::id caller_;
   std::atomic<bool> stopped_{false};
-  // The calling thread's own.
+  // Only the calling thread uses these.
   std::chrono::nanoseconds next_{0};
   bool asked_ = false;
 };

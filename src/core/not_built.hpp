@@ -1,4 +1,4 @@
-// NotBuilt: the backend of a folder that this build leaves out. It answers, with a reason.
+// NotBuilt: the stub of a backend that this build omits. All calls return the reason.
 #pragma once
 
 #include <string>

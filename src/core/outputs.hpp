@@ -1,4 +1,4 @@
-// The outputs that a call makes, as views without memory.
+// The shapes of a call's outputs, as views without memory.
 #pragma once
 
 #include <attn/attn.hpp>

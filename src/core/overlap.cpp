@@ -1,9 +1,9 @@
 // Overlap of strided views, as a bounded search for small integer combinations: see overlap.hpp.
 //
-// Elements of a view lie at base + sum x_d * stride_d. Two views meet when some combination of
-// their indices makes the difference of two addresses small, so every question here is: is there a
-// sum of x_t * c_t within [low, high], each x_t within its bounds? With strides that nest, each
-// level of the search has one or two candidates.
+// Elements of a view lie at base + sum x_d * stride_d. Two views overlap if the addresses of two of
+// their elements are close enough, so every check has the form: is there a sum of x_t * stride_t
+// within [low, high], with each x_t within its bounds? If strides nest, each level of the search
+// has one or two candidates.
 #include "core/overlap.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Term {
   std::int64_t high = 0;
 };
 
-// By falling stride.
+// Sorted by descending stride.
 class Terms {
  public:
   void add(const Term& term) {
@@ -56,7 +56,8 @@ class Search {
     }
   }
 
-  // Whether the terms from `at` on can sum to a value in [low, high]; true when out of patience.
+  // Whether the terms from `at` on can sum to a value in [low, high]. Also true if the search takes
+  // too many steps.
   bool reaches(int at, std::int64_t low, std::int64_t high) {
     const auto index = static_cast<std::size_t>(at);
     if (high < least_[index] || low > most_[index]) return false;
@@ -98,7 +99,7 @@ bool touches_other_memory(const TensorView& a, const TensorView& b) {
   return a.device == Device::webgpu && a.data != b.data;
 }
 
-// False when address and offset together pass what 64 bits hold.
+// False if address + offset overflows 64 bits.
 bool begin_of(const TensorView& view, std::int64_t& begin) {
   const auto data = static_cast<std::int64_t>(
       view.device == Device::webgpu ? 0 : reinterpret_cast<std::uintptr_t>(view.data));
@@ -152,14 +153,14 @@ bool share_bytes(const TensorView& a, const TensorView& b) {
   if (range_a.begin == range_a.end || range_b.begin == range_b.end) return false;
   if (range_a.end <= range_b.begin || range_b.end <= range_a.begin) return false;
 
-  // The difference of two addresses is a sum over a's strides minus one over b's; equal strides
-  // make one term.
+  // The difference of two addresses is a sum over a's strides minus a sum over b's. Equal strides
+  // of a and b are merged into one term.
   const Runs runs_a = runs_of(a);
   const Runs runs_b = runs_of(b);
   Terms terms;
   for (int d = 0; d < runs_a.outer; ++d) {
     const auto at = static_cast<std::size_t>(d);
-    if (a.shape[at] <= 1 || a.strides[at] == 0) continue;  // an unused stride may be any number
+    if (a.shape[at] <= 1 || a.strides[at] == 0) continue;  // the stride is not used
     terms.add({a.strides[at] * element_size(a.dtype), 0, a.shape[at] - 1});
   }
   for (int d = 0; d < runs_b.outer; ++d) {
@@ -198,8 +199,8 @@ bool overlaps_itself(const TensorView& view) {
   }
   if (nests) return false;
 
-  // A difference of two distinct index tuples that is shorter than a run, by its first non-zero
-  // index, which may be taken positive.
+  // Searches for two different index tuples that are less than a run apart. `lead` is the first
+  // dimension where they differ; that difference is positive without loss of generality.
   for (int lead = 0; lead < terms.size(); ++lead) {
     Terms differences;
     differences.add({terms[lead].stride, 1, terms[lead].high});

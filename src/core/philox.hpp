@@ -31,27 +31,29 @@ constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-// Keep when byte < t; t / 256 is the probability to keep. p in [0, 1).
+// A probability is kept if its random byte is below the threshold t, so with probability t / 256.
+// p is the probability to drop, in [0, 1).
 inline std::uint32_t dropout_threshold(double p) {
   const double t = std::floor(256.0 * (1.0 - p) + 0.5);
   return t < 1.0 ? 1u : static_cast<std::uint32_t>(t);
 }
 
-// Key of a call; the counter's last word is the low half of offset.
+// The Philox key of a call. The low half of `offset` is the counter's last word.
 constexpr PhiloxKey dropout_key(std::uint64_t seed, std::uint64_t offset) {
   return {static_cast<std::uint32_t>(seed),
           static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)};
 }
 
-// One call serves the 2 x 2 x 2 x 2 block of rows {i, i+1, i+8, i+9} and columns {j, j+1, j+8,
-// j+9}: bits 0 and 3 of i and j choose the byte.
+// One Philox block covers the 2 x 2 x 2 x 2 scores of rows {i, i+1, i+8, i+9} and columns {j, j+1,
+// j+8, j+9}: bits 0 and 3 of i and j choose the byte.
 inline constexpr std::uint32_t kDropoutIndexMask = ~std::uint32_t{9};
 
 constexpr std::uint32_t dropout_byte_index(std::uint32_t i, std::uint32_t j) {
   return ((i >> 3) & 1u) << 3 | (i & 1u) << 2 | ((j >> 3) & 1u) << 1 | (j & 1u);
 }
 
-// The byte drawn for placed query i, placed key j; head = placed b * heads_q + h.
+// The random byte of query i and key j, with head = b * heads_q + h. All indices are those of the
+// larger problem (attn::Origin).
 constexpr std::uint32_t dropout_byte(PhiloxKey key, std::uint32_t offset_lo, std::uint32_t head,
                                      std::uint32_t i, std::uint32_t j) {
   const PhiloxCounter bits =

@@ -27,7 +27,7 @@ struct Plan {
   Plan() = default;
   Plan(Pass of_pass, const Problem& of_problem) : pass(of_pass), problem(of_problem) {}
   virtual ~Plan() = default;
-  // What is printed, generated from what launch uses; `backend` is filled in by the caller.
+  // Generated from the values that launch uses. The caller fills in `backend`.
   [[nodiscard]] virtual PlanSummary summary() const = 0;
 
   Pass pass = Pass::forward;

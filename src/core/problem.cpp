@@ -56,7 +56,7 @@ std::string print(const Extent& extent) {
   return text.empty() ? "1" : text;
 }
 
-// Each read() returns whether the text was understood, all of it.
+// Each read() returns whether it could parse the entire text.
 bool read(std::string_view text, bool& value) {
   value = text == "on" || text == "1";
   return value || text == "off" || text == "0";
@@ -155,7 +155,7 @@ constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A word in which equal values, and only few others, agree.
+// The value as hash input: equal values give equal words, other values rarely do.
 template <class T>
 std::uint64_t word_of(const T& value) {
   if constexpr (std::same_as<T, std::optional<std::int64_t>>) {
@@ -180,13 +180,14 @@ const char* to_string(ErrorCode code) {
   return core::name_of(code);
 }
 
-// Multilinear: each field times a constant of its own, none waiting for the one before.
+// A multilinear hash: each field is multiplied by its own constant. The products do not depend on
+// each other, so the processor overlaps them.
 std::size_t hash_value(const Problem& problem) {
   std::uint64_t sum = 0;
   std::uint64_t factor = 0x9E3779B97F4A7C15u;
   core::visit_fields([&](const char*, auto member) {
     sum += word_of(problem.*member) * factor;
-    factor = mix(factor) | 1;  // known when this is compiled
+    factor = mix(factor) | 1;  // folded into a constant by the compiler
   });
   return static_cast<std::size_t>(mix(sum));
 }

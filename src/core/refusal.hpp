@@ -1,4 +1,4 @@
-// How a refusal reads: "forward: type of k: found f16; accepted bf16".
+// The format of a refusal: "forward: type of k: found f16; accepted bf16".
 #pragma once
 
 #include <cstdint>

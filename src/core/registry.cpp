@@ -5,7 +5,7 @@ namespace attn::core {
 
 namespace {
 
-// Whether the backend works on tensors where they are, or was asked to copy them.
+// Whether the backend runs on the tensors' device, or was requested by name and copies them.
 bool reaches(const Backend& backend, const Demand& demand) {
   return backend.device() == demand.device ||
          (demand.device == Device::host && demand.forced == backend.name() &&

@@ -21,22 +21,23 @@ struct PlanRequest {
   const Executor& executor;
 };
 
-// What a call requires. `forced` names the one backend to use; empty = the first that can.
+// What a call requires. `forced` names the one backend to use; empty = the first that
+// supports the call.
 struct Demand {
   std::string_view forced;
   Device device = Device::host;
-  // Without one (merge, rope) any usable backend of the device will do.
+  // Null (merge, rope): any usable backend of the device.
   const PlanRequest* request = nullptr;
 };
 
 struct Answer {
   const Backend* backend = nullptr;  // null: choose() found none
   bool can = false;
-  std::string reason;  // why not, or on what it runs
-  PlanPointer plan;    // for a request, where it can
+  std::string reason;  // why not, or the device that it runs on
+  PlanPointer plan;    // set if `can`, and the demand has a request
 };
 
-// The first that can.
+// The answer of the first backend that supports the call.
 Answer choose(Backends backends, const Demand& demand);
 // Every backend's answer, in order.
 std::vector<Answer> ask_all(Backends backends, const Demand& demand);

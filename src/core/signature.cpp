@@ -28,7 +28,7 @@ class Builder {
     slots_.items[static_cast<std::size_t>(slots_.count++)] =
         Slot{name, view, use, written, because, shape};
   }
-  // Given exactly when the switch is on.
+  // The tensor must be given if and only if the switch is on.
   void agree(const char* name, TensorView Arguments::* view, bool on, const char* because,
              const Shape& shape, bool written = false) {
     add(name, view, on ? Use::needed : Use::absent, because, shape, written);

@@ -1,5 +1,5 @@
 // Signature: which tensors a call takes, with which type and shape, and which of them it writes.
-// The one place that knows: validate checks calls against it, output_shapes is read from it.
+// This is the only definition: validate checks calls against it, output_shapes derives from it.
 #pragma once
 
 #include <array>
@@ -11,10 +11,10 @@
 
 namespace attn::core {
 
-// What a dimension of a given view may be.
+// Which sizes a dimension of a view may have.
 enum class Fit : std::uint8_t {
   exact,     // the size
-  any,       // whatever is there
+  any,       // any size
   at_least,  // the size or more
   one_or,    // 1 or the size
   full,      // the size, and not expanded: stride 0 only where the size is 1
@@ -37,10 +37,10 @@ struct Shape {
   }
 };
 
-// "[2, 1|8, 128, >=4]": what is accepted.
+// The accepted shapes as text: "[2, 1|8, 128, >=4]".
 std::string to_string(const Shape& shape);
 
-// `absent` is refused when given; `ignored` is not looked at.
+// `absent`: refused if given. `ignored`: not checked.
 enum class Use : std::uint8_t { ignored, absent, optional, needed };
 
 struct Slot {
@@ -48,7 +48,7 @@ struct Slot {
   TensorView Arguments::* view = nullptr;
   Use use = Use::ignored;
   bool written = false;
-  const char* because = "";  // the field of Problem that decides on use; "" for always
+  const char* because = "";  // the field of Problem that decides `use`; "" = always
   Shape shape;
 };
 
@@ -74,7 +74,7 @@ inline bool is_float(DType dtype) {
 inline bool is_f8(DType dtype) {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
-// Types with descales.
+// Types that may have descale factors.
 inline bool is_8_bit(DType dtype) {
   return is_f8(dtype) || dtype == DType::i8;
 }

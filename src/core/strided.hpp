@@ -1,4 +1,4 @@
-// Strided views: tensors as kernels address them, with the same roles of strides for every layout.
+// Strided views: tensors as kernels address them, with the same named strides for every layout.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -22,7 +22,7 @@ struct StridedTensor {
   [[nodiscard]] bool given() const { return base != nullptr; }
 };
 
-// bias, mask, dbias. Strides in bytes; a broadcast dimension has stride 0. Sequence b has the entry
+// bias, mask, dbias. Strides in bytes; a broadcast dimension has stride 0. Sequence b uses entry
 // b / per_entry of the batch dimension.
 struct ScoreTensor {
   char* base = nullptr;
@@ -50,7 +50,7 @@ inline std::int64_t stride_bytes(const TensorView& view, int dim) {
   return view.strides[static_cast<std::size_t>(dim)] * element_size(view.dtype);
 }
 
-// Dimensions of a padded tensor: [batch, row, head] in this order; -1: there is none.
+// Which dimension of a padded tensor is batch, row and head; -1: none.
 struct Roles {
   int batch = 0;
   int row = 1;

@@ -71,7 +71,7 @@ std::string to_string(const TensorView& view) {
 namespace core {
 
 void set_contiguous_strides(TensorView& view) {
-  // Unsigned: absurd shapes wrap here and are refused by validate.
+  // Unsigned, because the product may overflow. validate refuses such shapes later.
   std::uint64_t stride = 1;
   for (int d = view.rank - 1; d >= 0; --d) {
     const auto at = static_cast<std::size_t>(d);

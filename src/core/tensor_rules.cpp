@@ -92,10 +92,10 @@ bool TensorRules::is_usual(const TensorView& view, const Shape& shape, bool writ
       view.device != first.device || view.ordinal != first.ordinal || view.offset_bytes < 0) {
     return false;
   }
-  constexpr std::int64_t kMaxSpan = kMaxBytes / 8;  // of the largest elements
-  std::int64_t span = 1;  // elements around those of the dimensions from d on
+  constexpr std::int64_t kMaxSpan = kMaxBytes / 8;  // in elements of up to 8 bytes
+  std::int64_t span = 1;                            // elements spanned by the dimensions from d on
   bool empty = false;
-  bool nests = true;  // dimensions don't interleave, so that elements can't overlap
+  bool nests = true;  // dimensions don't interleave, so elements can't overlap
   for (int d = view.rank - 1; d >= 0; --d) {
     const auto at = static_cast<std::size_t>(d);
     const std::int64_t size = view.shape[at];
@@ -221,7 +221,7 @@ Status TensorRules::check_aliases() const {
     if (!written.written) continue;
     for (std::size_t r = 0; r < count_; ++r) {
       const Entry& other = entries_[r];
-      if (r == w || (other.written && r < w)) continue;  // pairs of outputs once
+      if (r == w || (other.written && r < w)) continue;  // checks each pair of outputs once
       if (written.bytes.end <= other.bytes.begin || other.bytes.end <= written.bytes.begin) {
         continue;
       }

@@ -1,4 +1,4 @@
-// The rules on single tensors and on memory that tensors share, for every function alike.
+// Rules on single tensors and on aliases between tensors, shared by all functions.
 #pragma once
 
 #include <array>
@@ -12,21 +12,21 @@
 
 namespace attn::core {
 
-// Checks the tensors of one call, one after the other, then what they share.
+// Checks the tensors of one call in order, then their aliases.
 class TensorRules {
  public:
   explicit TensorRules(const char* function) : function_(function) {}
 
-  // `use` and `because` as in Slot. The first given tensor settles the device for all.
+  // `use` and `because` as in Slot. The first given tensor determines the device of all.
   Status check(const char* name, const TensorView& view, const Shape& shape, bool written, Use use,
                const char* because = "");
   // Scratch memory that no tensor may touch.
   void add_workspace(const void* data, std::int64_t bytes);
-  // `written` may be the very view `read`.
+  // `written` may be the same view as `read`.
   void allow_in_place(const TensorView& written, const TensorView& read);
   // Host tensors take no stream.
   Status check_stream(const std::optional<void*>& stream) const;
-  // To be asked last.
+  // Must be called after all other checks.
   Status check_aliases() const;
 
  private:
@@ -41,8 +41,8 @@ class TensorRules {
     const TensorView* read;
   };
 
-  // Whether a given view of the right type keeps all rules, decided in one pass over its
-  // dimensions. Where the answer is no, the rules below are checked one by one. Fills in `bytes`.
+  // Fast path for a given view of the right type: one pass over its dimensions. If this returns
+  // false, the checks below decide and name the broken rule. Fills in `bytes`.
   [[nodiscard]] bool is_usual(const TensorView& view, const Shape& shape, bool written,
                               ByteRange& bytes) const;
   Status check_shape(const char* name, const TensorView& view, const Shape& shape) const;

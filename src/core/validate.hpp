@@ -1,7 +1,7 @@
-// validate: every rule of docs/semantics.md, "What is refused", asked once before anything runs.
+// validate: checks every rule of docs/semantics.md, "What is refused", once, before anything runs.
 //
 // A refusal reads "<function>: <rule>: found <what>; accepted <what>". Nothing is allocated unless
-// something is refused. Capability (what a backend lacks) is not asked here.
+// something is refused. Capability (what a backend lacks) is not checked here.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -21,10 +21,10 @@ inline constexpr std::int64_t kMaxDim = 512;
 Status validate_problem(Pass pass, const Problem& problem);
 // The rules on a call's tensors and numbers, for a problem that validate_problem() accepted.
 Status validate_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
-// The same, where the problem's slots_of() are kept.
+// The same, with the cached slots_of(pass, problem).
 Status validate_arguments(Pass pass, const Problem& problem, std::span<const Slot> slots,
                           const Arguments& arguments);
-// Both.
+// Checks both.
 Status validate(Pass pass, const Problem& problem, const Arguments& arguments);
 
 Status validate(const MergeArguments& arguments);

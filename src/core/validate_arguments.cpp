@@ -12,13 +12,13 @@ namespace attn::core {
 
 namespace {
 
-// i + diag - j stays inside 64 bits for all lengths.
+// Keeps i + diag - j within 64 bits for all lengths.
 constexpr std::int64_t kMaxDiag = std::int64_t{1} << 62;
-// Positions stay exact in f64.
+// Keeps positions exact in f64.
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 53;
 constexpr std::int64_t kMaxOrigin = std::int64_t{0x7FFFFFFF};
 
-// The switch and the number agree.
+// Checks numbers, and that softcap and dropout agree with their switches in Problem.
 Status check_numbers(const char* f, const Problem& p, const Arguments& a) {
   if (a.scale && !std::isfinite(*a.scale)) {
     return refuse(f, "scale", std::to_string(*a.scale), "a finite number");
@@ -99,7 +99,8 @@ Status check_workspace(const char* f, const Arguments& a) {
   return {};
 }
 
-// A page of the table is one of k, of v and of their factors.
+// The block table indexes the pages of k, v and their descale factors, so they must be equally
+// many.
 Status check_pages(const char* f, const Problem& p, const Arguments& a) {
   if (p.page_size == 0) return {};
   for (const auto& [name, view, paged] :

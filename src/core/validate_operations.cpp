@@ -16,7 +16,7 @@ DType statistics_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
 
-// [b, n, h, dim] or [total, h, dim] as it is.
+// Accepts any [b, n, h, dim] or [total, h, dim] of a floating-point type.
 Status check_rows(const char* f, const char* name, const TensorView& view) {
   if (!view.given()) {
     return refuse(f, std::string(name) + " is needed", "none", "[b, n, h, dim] or [total, h, dim]");
@@ -53,7 +53,7 @@ Shape statistics_like(const TensorView& rows) {
   return {dtype, {{rows.shape[0]}, {rows.shape[2]}, {rows.shape[1]}}};
 }
 
-// A tensor that may have the type of o or f32, shaped like o.
+// A partial result or its gradient: shaped like o, with the type of o or f32.
 Status check_partial(const char* f, TensorRules& rules, const char* name, const TensorView& view,
                      const TensorView& o, bool written, Use use, const char* because = "") {
   if (view.given() && view.dtype != o.dtype && view.dtype != DType::f32) {

@@ -122,7 +122,7 @@ Status check_sizes(Pass pass, const Problem& p) {
   return {};
 }
 
-// Numbers of elements, each to stay within what 64 bits of bytes can address.
+// Limits the number of elements of each tensor, so that offsets in bytes fit 64 bits.
 Status check_products(Pass pass, const Problem& p) {
   constexpr std::int64_t kMaxElements = std::int64_t{1} << 57;
   struct Product {

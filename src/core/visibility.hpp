@@ -1,5 +1,5 @@
-// Who sees whom (docs/semantics.md, "Diagonal" and "Visible"): pure functions on entry-local
-// indices.
+// Which keys a query sees (docs/semantics.md, "Diagonal" and "Visible"): pure functions of indices
+// within a sequence.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace attn::core {
 
-// Query i of a batch entry stands at key i + diag.
+// Query i of a sequence is aligned with key i + diag.
 inline std::int64_t diagonal_of(Diagonal diagonal, std::int64_t explicit_value, std::int64_t len_q,
                                 std::int64_t len_kv) {
   switch (diagonal) {
@@ -21,7 +21,7 @@ inline std::int64_t diagonal_of(Diagonal diagonal, std::int64_t explicit_value, 
   return explicit_value;
 }
 
-// Diagonal::explicit_value: what the call gives, else where its origin places it.
+// For Diagonal::explicit_value: the call's diag if given, else the diagonal of its origin.
 inline std::int64_t explicit_diagonal(const Arguments& arguments) {
   return arguments.diag ? *arguments.diag : arguments.origin.q - arguments.origin.kv;
 }
@@ -41,21 +41,21 @@ struct KeyRange {
   [[nodiscard]] bool empty() const { return begin >= end; }
 };
 
-// Where a call's queries stand and how far they see, causal and windows in one.
+// The diagonal of a call, and how many keys left and right of it queries see (causal and windows).
 struct Band {
   static constexpr std::int64_t kUnlimited = -1;
 
-  // Query i of a sequence stands at key i + diag(len_q, len_kv).
+  // Query i of a sequence is aligned with key i + diag(len_q, len_kv).
   bool bottom_right = true;  // diag is the sequence's len_kv - len_q ...
   std::int64_t fixed = 0;    // ... or this
-  // It sees keys from there - left to there + right; causal is right = 0.
+  // Query i sees the keys from i + diag - left to i + diag + right; causal sets right = 0.
   std::int64_t left = kUnlimited;
   std::int64_t right = kUnlimited;
 
   [[nodiscard]] std::int64_t diag(std::int64_t len_q, std::int64_t len_kv) const {
     return bottom_right ? len_kv - len_q : fixed;
   }
-  // fixed - left and fixed + right, saturated; the ends of 64 bits where unlimited.
+  // fixed - left and fixed + right, saturated; the limits of 64 bits if unlimited.
   [[nodiscard]] std::int64_t low() const {
     if (left == kUnlimited) return std::numeric_limits<std::int64_t>::min();
     return saturating_add(fixed, -left);
@@ -76,8 +76,8 @@ inline Band band_of(const Problem& problem, std::int64_t explicit_diag) {
   return band;
 }
 
-// The keys of [0, len_kv) that causal and windows leave to query i, which stands at i + diag. Kv
-// ranges, mask and bias come on top.
+// The keys of [0, len_kv) that query i sees under causal and windows. kv_begin, kv_end, mask and
+// bias may hide more.
 inline KeyRange keys_in(const Band& band, std::int64_t i, std::int64_t diag, std::int64_t len_kv) {
   const std::int64_t at = saturating_add(i, diag);
   KeyRange range{0, len_kv};
@@ -96,7 +96,8 @@ inline KeyRange keys_in(const Problem& problem, std::int64_t i, std::int64_t dia
   return keys_in(band_of(problem, diag), i, diag, len_kv);
 }
 
-// A length or cumulative length read from memory, made harmless.
+// Clamps a length or cumulative length read from memory, so that a bad value can't cause an access
+// out of bounds.
 inline std::int64_t clamp_length(std::int64_t value, std::int64_t limit) {
   return std::clamp<std::int64_t>(value, 0, limit);
 }
