@@ -134,8 +134,9 @@ Comparison compare(const Comparands& x) {
   }
   result.passed = failures == 0;
   if (failures > 0) {
-    result.message = x.name + index_text(x.shape, worst_at) + " = " + short_text(x.actual[worst_at]) +
-                     ", expected " + short_text(x.expected[worst_at]) + " within " +
+    result.message = x.name + index_text(x.shape, worst_at) + " = " +
+                     short_text(x.actual[worst_at]) + ", expected " +
+                     short_text(x.expected[worst_at]) + " within " +
                      short_text(tolerances[worst_at / width]) + "; " + std::to_string(failures) +
                      " of " + std::to_string(count) + " elements fail";
   }

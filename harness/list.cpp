@@ -20,8 +20,8 @@ constexpr std::array<std::int64_t, 32> kDrawnLengths{
     1,  2,  3,  5,  7,   13,  15,  16,  17,  31,  32,  33,  47,  61,  63,  64,
     65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 251, 255, 256, 257, 263, 509};
 constexpr std::array<std::int64_t, 30> kDrawnDims{1,  2,  3,   4,   5,   7,   8,   9,   12,  15,
-                                             16, 17, 24,  31,  32,  33,  48,  63,  64,  65,
-                                             80, 96, 100, 127, 128, 129, 160, 200, 255, 256};
+                                                  16, 17, 24,  31,  32,  33,  48,  63,  64,  65,
+                                                  80, 96, 100, 127, 128, 129, 160, 200, 255, 256};
 
 // A plain problem. Three of four span several tiles of keys and of queries in every plan.
 Case plain(Pass pass, DType dtype, std::uint64_t seed) {

@@ -1,5 +1,5 @@
-// What the assembler said of kernels that were compiled before, in a file that is committed, so that
-// only what has changed is compiled: kernel_resources.record of attn_cuda_configs, and
+// What the assembler said of kernels that were compiled before, in a file that is committed, so
+// that only what has changed is compiled: kernel_resources.record of attn_cuda_configs, and
 // tested_kernels.record of tests.
 // A line:
 //   KEY ENTRY REGISTERS STACK SPILL_STORES SPILL_LOADS SHARED [ENTRY ...]
