@@ -55,6 +55,21 @@ TEST(CudaRotary, PassesAreAroundTheFamilysKernels) {
             (Names{"attn_rope", "attn_append_rows", "attn_forward_cache"}));
 }
 
+// sm90's main kernel stores a dbias that is no sum. With rotary embedding it could neither add to
+// it nor replace what is not finite, so another family computes it.
+TEST(CudaRotary, OptionsOfGradientsApplyToDbiasToo) {
+  const std::string problem =
+      "dtype=bf16 batch=2 len_q=512 len_kv=512 bias=bhqk dtype_bias=bf16 dbias rope=half ";
+  const auto family_of = [&](const std::string& option) {
+    return std::string(
+        plan_of(Pass::backward, (problem + option).c_str(), FamilyChoice::automatic).family_name);
+  };
+  EXPECT_EQ(family_of(""), "sm90");
+  EXPECT_EQ(family_of("accumulate"), "sm80");
+  EXPECT_EQ(family_of("nonfinite_zero"), "sm80");
+  EXPECT_EQ(family_of("accumulate softcap"), "sm90") << "dbias has its own kernel";
+}
+
 TEST(CudaRotary, TheSummaryIsOfTheMainKernelAndTheProblemAsGiven) {
   const CudaPlan plan = plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half");
   const CudaPlan plain = plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512");

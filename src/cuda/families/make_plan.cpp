@@ -29,6 +29,17 @@ std::string grid_refusal(const CudaPlan& plan) {
   return {};
 }
 
+// The main kernel of a rotated backward has neither `accumulate` nor `nonfinite_zero`: a pass after
+// it applies them, and kernels of dbias apply them themselves. Whether the main kernel writes
+// dbias.
+bool loses_dbias_options(Pass pass, const Problem& p, const CudaPlan& plan) {
+  if (pass != Pass::backward || !p.dbias || !(p.accumulate || p.nonfinite_zero)) return false;
+  const auto specs = plan.specs();
+  return std::none_of(specs.begin(), specs.end(), [](const KernelSpec& spec) {
+    return std::string_view(spec.entry).starts_with("attn_bias_gradient");
+  });
+}
+
 core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& problem,
                            const DeviceFacts& facts, core::Access access) {
   const bool rotates = problem.rope != Rope::none;
@@ -43,6 +54,11 @@ core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& probl
   if (!planned.ok()) return planned;
   if (rotates) {
     CudaPlan plan = std::move(planned).value();
+    if (loses_dbias_options(pass, problem, plan)) {
+      return core::Result<CudaPlan>::none(
+          "writes dbias in the main kernel, which has neither accumulate nor nonfinite_zero with "
+          "rotary embedding");
+    }
     add_rotary(pass, problem, plan);
     planned = std::move(plan);
   }

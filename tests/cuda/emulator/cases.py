@@ -210,8 +210,8 @@ BACKWARD = (
         "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=hqk dtype_bias=f32"
         " dropout causal",
     ),
-    # dbias: stored by TMA if it is of q's type and no sum, summed in global memory if many sequences
-    # share it, else by a kernel of its own.
+    # dbias: stored by TMA if it is of q's type and no sum, summed in global memory if many
+    # sequences share it, else by a kernel of its own.
     (
         "",
         "batch=2 heads_q=4 heads_kv=2 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=bhqk"

@@ -232,7 +232,8 @@ class Sm80 final : public Family {
     if (takes_forward_cache(from.plan.pass, from.plan.problem)) {
       return set_forward_cache_params(from, launches, memory);
     }
-    if (from.plan.decode.tiles == 0) return {};
+    // Without queries a decode has no tiles, but appends new rows.
+    if (from.plan.decode.tiles == 0 && from.plan.problem.len_new == 0) return {};
     return set_decode_params(from, launches, memory);
   }
 
