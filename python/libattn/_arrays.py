@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from . import _abi
@@ -157,6 +159,16 @@ class TorchFamily(Family):
             return None
         return self.torch.cuda.current_stream(x.device).cuda_stream  # type: ignore[no-any-return]
 
+    def on_stream(self, x: Any, stream: int) -> AbstractContextManager[object]:
+        if x.device.type != "cuda":
+            return super().on_stream(x, stream)
+        cuda = self.torch.cuda
+        if stream in (0, LEGACY_STREAM):  # ExternalStream(0) would be a new stream
+            given = cuda.default_stream(x.device)
+        else:
+            given = cuda.ExternalStream(stream, device=x.device)
+        return cuda.stream(given)  # type: ignore[no-any-return]
+
     def scratch(self, like: Any, size: int) -> Any:
         return self.torch.empty(size, dtype=self.torch.uint8, device=like.device)
 
@@ -187,6 +199,11 @@ class CupyFamily(Family):
     def stream(self, x: Any) -> int | None:
         with x.device:
             return self.cupy.cuda.get_current_stream().ptr  # type: ignore[no-any-return]
+
+    @contextmanager
+    def on_stream(self, x: Any, stream: int) -> Iterator[None]:
+        with x.device, self.cupy.cuda.ExternalStream(stream):
+            yield
 
     def scratch(self, like: Any, size: int) -> Any:
         return self.empty(like, (size,), _abi.ATTN_U8)

@@ -5,11 +5,15 @@
   for the device; the library clamps them again to what they index.
 - Masks and biases: [n, m] becomes the view [1, 1, n, m]. One with a strided last dimension is
   copied; dimensions of stride 0 (expanded) stay expanded.
+
+With stream= the copies are made on that stream. A copy on the maker's current stream could be
+unfinished when the kernel reads it, and its memory could be used again too early.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ._arrays import family_of, opened
@@ -25,15 +29,29 @@ _LARGEST_COPIED = 1 << 28  # elements
 _LARGEST_READ = 1 << 24  # elements; larger arrays of these arguments have a wrong shape
 
 
-def convert(arrays: dict[str, Any], like: Any) -> None:
-    """Converts the arrays that need it, in place. like: the array that decides device and maker."""
+def convert(arrays: dict[str, Any], like: Any, stream: int | None) -> None:
+    """Converts the arrays that need it, in place. like: the array that decides device and maker.
+    stream: the one that the caller gave for the call."""
     for name, x in arrays.items():
         if name in INTEGERS:
-            arrays[name] = _integers(name, x, like)
+            with _on(stream, name, like if isinstance(x, _LISTS) else x):
+                arrays[name] = _integers(name, x, like)
         elif name in PAIRS:
-            arrays[name] = pairs(name, x)
+            with _on(stream, name, x):
+                arrays[name] = pairs(name, x)
         if name in _VALUES:
             arrays[name] = _checked(name, arrays[name])
+
+
+_CURRENT: AbstractContextManager[object] = nullcontext()
+
+
+def _on(stream: int | None, name: str, x: Any) -> AbstractContextManager[object]:
+    """A context in which the maker of x computes and allocates on `stream`."""
+    if stream is None:
+        return _CURRENT
+    family = family_of(name, x)
+    return _CURRENT if family is None else family.on_stream(x, stream)
 
 
 def _integers(name: str, x: Any, like: Any) -> Any:
@@ -116,6 +134,19 @@ def _checked(name: str, x: Any) -> Any:
 
 def pairs(name: str, x: Any) -> Any:
     """A mask or bias as [b|b/s|1, h|1, n|1, m|1] whose last dimension has stride 1 or 0."""
+    x = four_axes(name, x)
+    if family_of(name, x) is None or not hasattr(x, "ndim"):
+        return x
+    strides = x.stride() if hasattr(x, "stride") else x.strides
+    unit = 1 if hasattr(x, "stride") else x.dtype.itemsize
+    if (x.shape[-1] <= 1 or strides[-1] in (0, unit)) and all(step >= 0 for step in strides):
+        return x
+    return compact(x, strides)
+
+
+def four_axes(name: str, x: Any) -> Any:
+    """A view of a mask, a bias or its gradient with 4 axes, never a copy. Device arrays that show
+    their shape through DLPack or __cuda_array_interface__ alone are returned as they are."""
     family = family_of(name, x)
     if family is None:
         if is_dlpack_of_cuda(x):
@@ -132,13 +163,7 @@ def pairs(name: str, x: Any) -> Any:
             f"{name}: found shape {list(x.shape)}; accepted [b|b/s|1, h|1, n|1, m|1], or "
             "[n|1, m|1] for all b and h"
         )
-    if x.ndim == 2:
-        x = x[None, None]
-    strides = x.stride() if hasattr(x, "stride") else x.strides
-    unit = 1 if hasattr(x, "stride") else x.dtype.itemsize
-    if (x.shape[-1] <= 1 or strides[-1] in (0, unit)) and all(step >= 0 for step in strides):
-        return x
-    return compact(x, strides)
+    return x[None, None] if x.ndim == 2 else x
 
 
 def compact(x: Any, strides: Any) -> Any:
@@ -158,4 +183,12 @@ def without_expansion(x: Any, strides: Any) -> Any:
 
 def gradient_like(bias: Any, gradient: Any) -> Any:
     """The gradient of a bias [n, m] without the two dimensions that `pairs` put before it."""
-    return gradient[0, 0] if getattr(bias, "ndim", 4) == 2 else gradient
+    return gradient[0, 0] if is_matrix("bias", bias) else gradient
+
+
+def is_matrix(name: str, x: Any) -> bool:
+    """Whether x has two dimensions. False for device arrays that `four_axes` leaves as they are."""
+    rank = getattr(x, "ndim", None)
+    if rank is None and family_of(name, x) is None and not is_dlpack_of_cuda(x):
+        rank = len(opened(name, x)[0].facts.shape)
+    return bool(rank == 2)

@@ -8,6 +8,7 @@ a new array.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from . import _abi
@@ -186,6 +187,11 @@ class Family:
     def stream(self, x: Any) -> int | None:
         """The maker's current stream on the device of x; None on the host, or where it has none."""
         return None
+
+    def on_stream(self, x: Any, stream: int) -> AbstractContextManager[object]:
+        """A context in which the maker computes and allocates on `stream`, on the device of x.
+        Memory that it allocates there is used again only in the order of that stream."""
+        return nullcontext()
 
     def scratch(self, like: Any, size: int) -> Any:
         """Bytes on the device of `like`. They can be freed once the work that uses them is on the

@@ -19,7 +19,7 @@ from ._calls import (
     run,
     settle,
 )
-from ._convert import gradient_like, pairs
+from ._convert import four_axes, gradient_like, is_matrix
 from ._facts import Facts, Family, dtype_code
 from ._options import Options, apply, need_seed, split
 from ._types import Array, ArrayT, ElementType, Integers
@@ -85,9 +85,10 @@ class Kind:
         self.plan_outputs(prepared, like)
         if like.device != _abi.ATTN_HOST:
             needed = ctypes.c_int64()
+            context = _library.context()
             _library.check(
                 LIBRARY.attn_workspace_bytes(
-                    _library.context().handle,
+                    context.handle,
                     PASSES[self.pass_],
                     ctypes.byref(problem),
                     like.device,
@@ -421,8 +422,8 @@ def attention_backward(
         if accumulate and not arrays.keys() >= set(names):
             missing = next(name for name in names if name not in arrays)
             raise ValueError(f"accumulate: found no array {missing}=; accepted one to add to")
-        if dbias is not None and getattr(dbias, "ndim", 4) == 2:
-            arrays["dbias"] = pairs("dbias", dbias)
+        if dbias is not None and is_matrix("dbias", dbias):
+            arrays["dbias"] = four_axes("dbias", dbias)
         arrays.update(q=q, k=k, v=v, lse=lse, dout=dout)
         optional = {"o": o, "dlse": dlse, "delta": delta}
         arrays.update({name: x for name, x in optional.items() if x is not None})

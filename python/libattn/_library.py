@@ -136,7 +136,10 @@ _threads_set = 0  # by set_num_threads; 0 = not set
 
 def context(threads: int = 0, backend: str | None = None, function: str | None = None) -> Context:
     """The context of calls on this many threads; set_num_threads has precedence. backend: the name
-    of the one to use, None = the library chooses. function: named by errors."""
+    of the one to use, None = the library chooses. function: named by errors.
+
+    Callers keep the result in a variable until the C function returns: if another thread empties
+    the cache in the meantime, that reference alone keeps the handle valid."""
     wanted = _threads_set or threads, backend
     found = _contexts.get(wanted)
     if found is None:

@@ -8,7 +8,7 @@ from . import _abi
 from ._calls import Arrays, Prepared, Settings, refuse_recording, run
 from ._convert import convert
 from ._facts import Family
-from ._options import STYLES, device_of
+from ._options import STYLES, device_of, rotary_dim
 from ._types import Array, ArrayT, Integers
 from ._values import boolean, choice, integer, named, real
 
@@ -29,11 +29,11 @@ def _shaped_like(
         for name in wanted.values():
             if name not in arrays:
                 raise ValueError(f"{name}: found None; accepted an array")
-        convert(arrays, arrays[lead])
         if device is not None:
             changing |= device_of(device)
         if stream is not None:
             changing["stream"] = integer("stream", stream)
+        convert(arrays, arrays[lead], changing.get("stream"))
     except ValueError as error:
         raise named(function, error) from None
     refuse_recording(function, arrays)
@@ -150,7 +150,7 @@ def rope(
 
     x: [b, n, h, dim] or packed [total, h, dim]; f32, f16, bf16 or f64.
     style: "half" rotates the pairs (m, m + rot_dim/2), "interleaved" (2m, 2m + 1).
-    rot_dim: even, at most dim; None = dim. The rest of a row is copied.
+    rot_dim: even, 2 to dim; None = dim. The rest of a row is copied.
     base: of the angles, above 0.
     pos_offset: the position of a row is row + pos_offset, unless positions are given.
     positions: i32 [b|1, n] or [total].
@@ -167,7 +167,7 @@ def rope(
     try:
         settings = {
             "style": choice("style", style, STYLES),
-            "rot_dim": 0 if rot_dim is None else integer("rot_dim", rot_dim),
+            "rot_dim": rotary_dim("rot_dim", rot_dim),
             "base": real("base", base),
             "pos_offset": integer("pos_offset", pos_offset),
             "inverse": int(boolean("inverse", inverse)),

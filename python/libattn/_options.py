@@ -33,7 +33,7 @@ class Rope:
     """Rotary embedding of q and k inside attention (Su et al. 2021, RoFormer, section 3.4.2).
 
     style: "half" rotates the pairs (m, m + rot_dim/2), "interleaved" (2m, 2m + 1).
-    rot_dim: even, at most dim_qk; None = dim_qk. The angle is position * base^(-2m/rot_dim).
+    rot_dim: even, 2 to dim_qk; None = dim_qk. The angle is position * base^(-2m/rot_dim).
     pos_offset: added to the positions j of keys and i + diag of queries.
     cos, sin: [positions, rot_dim/2] f32, tables instead of `base`.
     positions_q, positions_kv: i32 [b|1, n], [b|1, m] (packed [total]; decode: [b|1, len_new]).
@@ -245,7 +245,7 @@ def split(
             else:
                 changing.update(device_of(value))
         if arrays:
-            convert(arrays, q)
+            convert(arrays, q, changing.get("stream"))
     except ValueError as error:
         raise named(function, error) from None
     return arrays, settings, changing
@@ -262,12 +262,26 @@ def need_seed(function: str, settings: Settings, changing: Settings) -> None:
         )
 
 
+def rotary_dim(name: str, value: Any) -> int:
+    """rot_dim for the C ABI, where 0 means every dimension: here that is None. A model without
+    rotary dimensions that passes 0 must not be rotated."""
+    if value is None:
+        return 0
+    number = integer(name, value)
+    if number == 0:
+        raise ValueError(
+            f"{name}: found 0; accepted even numbers from 2, or None = every dimension (leave the "
+            "rotation out where none is rotated)"
+        )
+    return number
+
+
 def rope_parts(rope: Any, arrays: Arrays, settings: Settings, changing: Settings) -> None:
     if not isinstance(rope, Rope):
         raise ValueError(f"rope: found {shown(rope)}; accepted libattn.Rope")
     settings["rope"] = (
         choice("rope.style", rope.style, STYLES),
-        0 if rope.rot_dim is None else integer("rope.rot_dim", rope.rot_dim),
+        rotary_dim("rope.rot_dim", rope.rot_dim),
         real("rope.base", rope.base),
     )
     changing["rope_pos_offset"] = integer("rope.pos_offset", rope.pos_offset)

@@ -66,9 +66,10 @@ def supports(problem: str, pass_: str = "forward", device: str = "host") -> Verd
     """
     number, value, place = _question("supports", problem, pass_, device)
     verdict = init(_abi.attn_verdict, size_only=True)
+    context = _library.context()
     _library.check(
         LIBRARY.attn_supports(
-            _library.context().handle, number, ctypes.byref(value), place, ctypes.byref(verdict)
+            context.handle, number, ctypes.byref(value), place, ctypes.byref(verdict)
         ),
         "supports",
     )
@@ -79,10 +80,11 @@ def explain(problem: str, pass_: str = "forward", device: str = "host") -> str:
     """The steps of such a call as text: its rules, each backend's verdict, the plan. Arguments and
     errors are those of supports."""
     number, value, place = _question("explain", problem, pass_, device)
+    context = _library.context()
 
     def fill(buffer: Any, size: int, needed: Any) -> Any:
         return LIBRARY.attn_explain(
-            _library.context().handle, number, ctypes.byref(value), place, buffer, size, needed
+            context.handle, number, ctypes.byref(value), place, buffer, size, needed
         )
 
     return _library.text_of(fill, "explain")
@@ -93,9 +95,10 @@ def workspace_bytes(problem: str, pass_: str = "forward", device: str = "host") 
     raises Unsupported if no backend supports it."""
     number, value, place = _question("workspace_bytes", problem, pass_, device)
     needed = ctypes.c_int64()
+    context = _library.context()
     _library.check(
         LIBRARY.attn_workspace_bytes(
-            _library.context().handle, number, ctypes.byref(value), place, ctypes.byref(needed)
+            context.handle, number, ctypes.byref(value), place, ctypes.byref(needed)
         ),
         "workspace_bytes",
     )

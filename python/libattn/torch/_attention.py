@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import Options, Rope
 from .._convert import PAIRS, without_expansion
 from .._facts import FLOATS, INTEGERS
-from .._options import STYLES, VALUES, unknown
+from .._options import STYLES, VALUES, rotary_dim, unknown
 from .._values import boolean, chosen, integer, named, real, shown
 from . import _counting, _ops, _schema, _sharding
 from . import _decode_merge_rope as _decode_merge_rope  # registers its operators
@@ -87,7 +87,7 @@ def integers(function: str, name: str, x: Any, like: Tensor) -> Tensor:
         made = torch.tensor(x, device=like.device)
     except (TypeError, ValueError, RuntimeError):
         raise _refuse(function, name, shown(x), accepted) from None
-    if made.numel() and (made.is_floating_point() or made.dtype in (torch.bool, torch.complex64)):
+    if made.numel() and (made.is_floating_point() or made.is_complex() or made.dtype == torch.bool):
         raise _refuse(function, name, shown(x), accepted)
     return made.to(torch.int64)
 
@@ -215,7 +215,7 @@ def _flatten_rope(function: str, rope: Any, q: Tensor, flat: list[Any]) -> None:
     checked(function, chosen(STYLES), "rope.style", rope.style)
     flat[index["rope_style"]] = rope.style
     if rope.rot_dim is not None:
-        flat[index["rope_rot_dim"]] = checked(function, integer, "rope.rot_dim", rope.rot_dim)
+        flat[index["rope_rot_dim"]] = checked(function, rotary_dim, "rope.rot_dim", rope.rot_dim)
     flat[index["rope_base"]] = checked(function, real, "rope.base", rope.base)
     flat[index["rope_pos_offset"]] = checked(function, integer, "rope.pos_offset", rope.pos_offset)
     for name in ("cos", "sin"):
@@ -426,7 +426,7 @@ def rope(
 
     x: [b, n, h, dim] or packed [total, h, dim]; f32, f16, bf16 or f64.
     style: "half" rotates the pairs (m, m + rot_dim/2), "interleaved" (2m, 2m + 1).
-    rot_dim: even, at most dim; None = dim. The rest of a row is copied.
+    rot_dim: even, 2 to dim; None = dim. The rest of a row is copied.
     base: of the angles, above 0.
     pos_offset: the position of a row is row + pos_offset, unless positions are given.
     positions: i32 [b|1, n] or [total]; int64 tensors and lists are copied.
@@ -439,7 +439,7 @@ def rope(
     """
     x = tensor("rope", "x", x)
     checked("rope", chosen(STYLES), "style", style)
-    rot_dim = None if rot_dim is None else checked("rope", integer, "rot_dim", rot_dim)
+    rot_dim = None if rot_dim is None else checked("rope", rotary_dim, "rot_dim", rot_dim)
     base = checked("rope", real, "base", base)
     pos_offset = checked("rope", integer, "pos_offset", pos_offset)
     inverse = checked("rope", boolean, "inverse", inverse)

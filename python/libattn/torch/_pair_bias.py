@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._values import boolean, real, shown
-from ._attention import attention
+from ._attention import attention, checked
 from ._schema import refuse_tracing
 
 __all__ = ["evoformer_attention", "triangle_attention"]
@@ -158,8 +158,8 @@ def triangle_attention(
     name = "triangle_attention"
     if not torch.compiler.is_compiling():
         refuse_tracing(name)
-    return_aux = boolean("return_aux", return_aux)
-    scale = None if scale is None else real("scale", scale)
+    return_aux = checked(name, boolean, "return_aux", return_aux)
+    scale = None if scale is None else checked(name, real, "scale", scale)
     _tensors(name, (4, 5), q=q, k=k, v=v)
     without_batch = q.dim() == 4
     given = {"k": k, "v": v, "bias": bias, "mask": mask}
