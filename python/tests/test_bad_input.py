@@ -132,6 +132,12 @@ BAD = {
     "rope: found 'half'": lambda q, k, v: (q, k, v, {"rope": "half"}),
     "rope.style": lambda q, k, v: (q, k, v, {"rope": libattn.Rope(style="neox")}),
     "rot_dim": lambda q, k, v: (q, k, v, {"rope": libattn.Rope(rot_dim=3)}),
+    "rope.rot_dim: found 0; accepted even numbers": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"rope": libattn.Rope(rot_dim=0)},
+    ),
     "precision": lambda q, k, v: (q, k, v, {"precision": "fp8"}),
     "out: found a read-only": lambda q, k, v: (q, k, v, {"out": readonly(q)}),
     "shape of out": lambda q, k, v: (q, k, v, {"out": f(2, 4, 2, 7)}),
@@ -302,6 +308,13 @@ def test_questions_refuse_clearly():
         libattn.explain("len_q=3 len_kv=3", device="tpu")
     with pytest.raises(ValueError, match="supports: problem: found 3"):
         libattn.supports(3)  # type: ignore[arg-type]
+
+
+def test_rope_refuses_to_rotate_no_dimension():
+    x = arrays()[0]
+    with pytest.raises(ValueError, match="rope: rot_dim: found 0; accepted even numbers from 2"):
+        libattn.rope(x, rot_dim=0)
+    assert (libattn.rope(x, rot_dim=None) == libattn.rope(x, rot_dim=x.shape[-1])).all()
 
 
 def random_array(rng):

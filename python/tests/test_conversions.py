@@ -134,6 +134,44 @@ def test_biases_of_two_dimensions_or_with_strides(form):
     assert_close(given, want + 1, "float32", scale=4.0)
 
 
+@pytest.mark.parametrize("maker", ("numpy", "torch", "DLPack"))
+def test_a_gradient_of_two_dimensions_is_written_in_place_or_refused(maker):
+    """A copy of a strided array would lose the gradient."""
+    makers = {"numpy": lambda x: x, "DLPack": Exported}
+    make = makers[maker] if maker in makers else pytest.importorskip("torch").from_numpy
+    q, k, v = arrays()
+    bias = np.random.default_rng(7).standard_normal((N, M)).astype(np.float32)
+    o, lse = libattn.attention(q, k, v, bias=bias, return_lse=True)
+    want = libattn.attention_backward(o, q, k, v, o, lse, bias=bias).dbias
+
+    def backward(memory, view, **options):
+        made = view(make(memory)) if maker == "torch" else make(view(memory))
+        options |= {"bias": make(bias), "dbias": made, "want": ("dbias",)}
+        found = libattn.attention_backward(*map(make, (o, q, k, v, o, lse)), **options)
+        assert found.dbias is made
+
+    for accumulate in (False, True):
+        for view in (lambda x: x, lambda x: x[:N, :M]):
+            memory = np.ones((N, M) if view(o) is o else (N + 1, M + 2), np.float32)
+            backward(memory, view, accumulate=accumulate)
+            assert_close(view(memory), want + accumulate, "float32", scale=4.0)
+        for shape, view in (((M, N), lambda x: x.T), ((N, 2 * M), lambda x: x[:, ::2])):
+            memory = np.ones(shape, np.float32)
+            refused = "attention_backward: last dimension of dbias: found .*; accepted a contiguous"
+            with pytest.raises(ValueError, match=refused):
+                backward(memory, view, accumulate=accumulate)
+            assert (memory == 1).all()
+
+
+def test_the_gradient_of_a_bias_of_dlpack_has_its_shape():
+    q, k, v = arrays()
+    bias = np.random.default_rng(7).standard_normal((N, M)).astype(np.float32)
+    o, lse = libattn.attention(q, k, v, bias=bias, return_lse=True)
+    want = libattn.attention_backward(o, q, k, v, o, lse, bias=bias).dbias
+    found = libattn.attention_backward(o, q, k, v, o, lse, bias=Exported(bias)).dbias
+    assert found.shape == (N, M) and (found == want).all()
+
+
 def test_dropout_needs_a_seed():
     """A fixed default would draw the same mask in each call, and the backward could not use a fresh
     one again."""

@@ -4,13 +4,14 @@ The tests check which stream each array's producer receives, and what is read of
 """
 
 import ctypes
+import gc
 import sys
 import types
 
 import libattn
 import numpy as np
 import pytest
-from libattn import _abi, _arrays, _calls, _dlpack
+from libattn import _abi, _arrays, _calls, _convert, _dlpack, _library
 
 ADDRESS = 0x7F00_0000_0000
 SHAPE = (2, 3, 4, 8)
@@ -113,6 +114,13 @@ class FakeCupy(types.ModuleType):
             self.data = types.SimpleNamespace(ptr=values.ctypes.data)
             self.device = FakeCupy.Device(1)
 
+        def clip(self, least, most):
+            FakeCupy.converted_on.append((FakeCupy.Device.current, FakeCupy.external))
+            return FakeCupy.ndarray(self.values.clip(least, most))
+
+        def astype(self, dtype):
+            return FakeCupy.ndarray(self.values.astype(dtype))
+
     class Device:
         current = 0
 
@@ -125,10 +133,25 @@ class FakeCupy(types.ModuleType):
         def __exit__(self, *error):
             FakeCupy.Device.current = self.before
 
+    external = None  # the stream of ExternalStream that is current
+    converted_on: list[tuple[int, int | None]] = []
+
+    class ExternalStream:
+        def __init__(self, address):
+            self.address = address
+
+        def __enter__(self):
+            FakeCupy.external = self.address
+
+        def __exit__(self, *error):
+            FakeCupy.external = None
+
     def __init__(self):
         super().__init__("cupy")
+        FakeCupy.converted_on = []
         self.cuda = types.SimpleNamespace(
-            get_current_stream=lambda: types.SimpleNamespace(ptr=100 + FakeCupy.Device.current)
+            ExternalStream=self.ExternalStream,
+            get_current_stream=lambda: types.SimpleNamespace(ptr=100 + FakeCupy.Device.current),
         )
 
     def empty(self, shape, dtype):
@@ -204,6 +227,43 @@ def test_a_call_takes_stream_and_scratch_of_the_maker_of_q(cupy, calls):
     assert (given["stream"], given["workspace_size"]) == (101, 5000)
     assert given["workspace"] == workspace.data.ptr
     assert again["workspace_size"] == 4096
+
+
+def test_indices_are_converted_on_the_stream_of_the_call(cupy, calls):
+    x = cupy.ndarray(np.zeros(SHAPE, np.float16))
+    lengths = cupy.ndarray(np.array([2, 3]))
+    libattn.attention(x, x, x, len_kv=lengths)
+    libattn.attention(x, x, x, len_kv=lengths, stream=4660)
+    positions = cupy.ndarray(np.zeros(SHAPE[:2], np.int64))
+    arrays = {"x": x, "positions": positions}
+    _convert.convert(arrays, x, 7)
+    assert arrays["positions"].dtype == np.int32
+    assert FakeCupy.converted_on == [(0, None), (1, 4660), (1, 7)]
+    assert [c["stream"] for c in calls] == [101, 4660]
+
+
+def test_the_context_of_a_question_about_memory_lives_as_long_as_it(cupy, calls, monkeypatch):
+    destroyed = []
+    ask = _calls.LIBRARY.attn_workspace_bytes
+    destroy = _calls.LIBRARY.attn_context_destroy
+
+    def noted(handle):
+        destroyed.append(handle.value)
+        destroy(handle)
+
+    def interrupted(handle, *arguments):
+        destroyed.clear()
+        _library._contexts.clear()  # as another thread can do
+        gc.collect()
+        assert handle.value not in destroyed
+        return ask(handle, *arguments)
+
+    monkeypatch.setattr(_library, "_contexts", {})
+    monkeypatch.setattr(_calls.LIBRARY, "attn_context_destroy", noted)
+    monkeypatch.setattr(_calls.LIBRARY, "attn_workspace_bytes", interrupted)
+    x = cupy.ndarray(np.zeros(SHAPE, np.float16))
+    libattn.attention(x, x, x)
+    assert len(calls) == 1
 
 
 def test_a_stream_of_an_earlier_call_is_forgotten(cupy, calls):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import threading
 import libattn
 import numpy as np
 import pytest
-from libattn import _arrays, _facts
+from libattn import _arrays, _facts, _library
 
 
 class Exporter:
@@ -115,6 +116,30 @@ def test_questions():
     assert "plan: kernel=" in libattn.explain(line)
     assert libattn.workspace_bytes(line, "backward") >= 0
     assert libattn.info()["version"] == libattn.__version__
+
+
+@pytest.mark.parametrize("function", ("supports", "explain", "workspace_bytes"))
+def test_a_context_lives_as_long_as_the_call(function, monkeypatch):
+    """Another thread can empty the cache of contexts during a call."""
+    name = f"attn_{function}"
+    call, destroy = getattr(_library.LIBRARY, name), _library.LIBRARY.attn_context_destroy
+    destroyed = []
+
+    def noted(handle):
+        destroyed.append(handle.value)
+        destroy(handle)
+
+    def interrupted(handle, *arguments):
+        destroyed.clear()  # an address can be used again
+        _library._contexts.clear()
+        gc.collect()
+        assert handle.value not in destroyed
+        return call(handle, *arguments)
+
+    monkeypatch.setattr(_library, "_contexts", {})
+    monkeypatch.setattr(_library.LIBRARY, "attn_context_destroy", noted)
+    monkeypatch.setattr(_library.LIBRARY, name, interrupted)
+    getattr(libattn, function)("len_q=3 len_kv=3")
 
 
 def test_many_threads_at_once(rng):

@@ -40,6 +40,7 @@ ERRORS = {
     "seed: found -1; accepted 0 to 2**64 - 1": {"dropout_p": 0.5, "seed": -1},
     "seed: found ArrayImpl of float32 [2]": {"dropout_p": 0.5, "seed": jnp.ones(2)},
     "rope: found 1; accepted libattn.Rope": {"rope": 1},
+    "rope.rot_dim: found 0; accepted even numbers from 2": {"rope": libattn.Rope(rot_dim=0)},
     "out_dtype: found 'int8'": {"out_dtype": "int8"},
     "workspace: found one; accepted none": {"workspace": jnp.ones(3)},
     "device: found one; accepted none: XLA decides": {"device": "host"},

@@ -275,6 +275,29 @@ def test_arguments_that_are_no_tensors_are_named():
             call()
 
 
+def test_rot_dim_0_is_refused():
+    """0 is not None: it would rotate every dimension."""
+    q, k, v = tensors()
+    turn = libattn.torch.rope
+    with pytest.raises(ValueError, match="attention: rope.rot_dim: found 0; accepted even"):
+        libattn.torch.attention(q, k, v, rope=libattn.Rope(rot_dim=0))
+    with pytest.raises(ValueError, match="rope: rot_dim: found 0; accepted even"):
+        turn(q, rot_dim=0)
+    compiled = torch.compile(lambda x, d: turn(x, rot_dim=d), dynamic=True, backend="eager")
+    for rot_dim in (4, 6):
+        assert torch.equal(compiled(q, rot_dim), turn(q, rot_dim=rot_dim))
+    with pytest.raises(ValueError, match="rope: rot_dim: found 0; accepted even"):
+        compiled(q, 0)
+
+
+@pytest.mark.parametrize("dtype", (torch.complex64, torch.complex128))
+def test_complex_numbers_are_no_lengths(dtype):
+    q, k, v = tensors()
+    lengths = [torch.tensor(1 + 2j, dtype=dtype)] * B
+    with pytest.raises(ValueError, match="len_kv: found .*; accepted a list of whole numbers"):
+        libattn.torch.attention(q, k, v, len_kv=lengths)
+
+
 def test_a_seed_on_the_host_is_a_number():
     q, k, v = tensors()
     o = libattn.attention(q, k, v, dropout_p=0.5, seed=torch.tensor([7]))

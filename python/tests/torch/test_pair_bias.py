@@ -218,6 +218,19 @@ def test_groups_of_sequences_under_vmap(entries):
         torch.testing.assert_close(shared[n], loss(q[n], k[n], v[n], bias[0]))
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    (
+        ({"return_aux": 1}, "return_aux: found 1; accepted True or False"),
+        ({"scale": "x"}, "scale: found 'x'; accepted a number"),
+    ),
+)
+def test_errors_name_the_function(option, message):
+    q, k, v, bias = inputs(1, 3, 2, 8, 8, 8)
+    with pytest.raises(ValueError, match=f"^triangle_attention: {message}"):
+        at.triangle_attention(q, k, v, bias, **option)
+
+
 def test_compiled():
     q, k, v, bias = (x.float() for x in inputs(2, 3, 2, 8, 8, 8))
     mask = torch.rand(2, 3, 1, 1, 8) < 0.7
