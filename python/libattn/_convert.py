@@ -187,7 +187,7 @@ def gradient_like(bias: Any, gradient: Any) -> Any:
 
 
 def is_matrix(name: str, x: Any) -> bool:
-    """Whether x has two dimensions. False for device arrays that `four_axes` leaves as they are."""
+    """Whether x has two dimensions. False if only opening an array on a device would tell."""
     rank = getattr(x, "ndim", None)
     if rank is None and family_of(name, x) is None and not is_dlpack_of_cuda(x):
         rank = len(opened(name, x)[0].facts.shape)
