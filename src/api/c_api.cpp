@@ -1,4 +1,4 @@
-// The C entry points: convert structs, and exceptions to codes and a message of the thread.
+// The C entry points: convert structs, and exceptions to error codes and a message per thread.
 #include <attn/attn.h>
 
 #include <algorithm>
@@ -98,7 +98,7 @@ void copy_text(const std::string& text, char* buffer, std::size_t size, std::siz
   buffer[length] = '\0';
 }
 
-// An init function: the caller's size is checked, then all is zero but what `fill` sets.
+// Checks the caller's size, sets all fields to zero, then the defaults that `fill` sets.
 template <class Struct, class Fill>
 std::int32_t init(const char* type, Struct* pointer, std::uint32_t struct_size,
                   Fill fill) noexcept {

@@ -1,4 +1,4 @@
-// Fields of the C structs and where they go: see c_convert.hpp.
+// The fields of the C structs and their C++ counterparts: see c_convert.hpp.
 #include "api/c_convert.hpp"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void check_reserved(const char* type, const std::uint64_t (&reserved)[n]) {
 }
 
 // Every field of Problem with its C field: plain fields as (C member, C++ member), windows with
-// their has_ flag, extents with the sequences of an entry.
+// their has_ flag, extents with the number of sequences per entry.
 template <class Visit>
 void visit_problem(Visit&& visit) {
   using C = attn_problem;

@@ -1,5 +1,5 @@
-// Between the structs of the C ABI and the C++ values: each pair of fields is listed once.
-// All throw Error (invalid_argument): wrong struct_size, reserved fields that are not zero.
+// Conversions between the structs of the C ABI and C++ values. Each pair of fields is listed once.
+// from_c() throws Error (invalid_argument) on a wrong struct_size or a non-zero reserved field.
 #pragma once
 
 #include <attn/attn.h>
@@ -18,7 +18,7 @@ MergeArguments from_c(const attn_merge_arguments& arguments);
 MergeBackwardArguments from_c(const attn_merge_backward_arguments& arguments);
 RopeArguments from_c(const attn_rope_arguments& arguments);
 ContextOptions from_c(const attn_context_options& options);
-CacheRequest from_c(const attn_cache_request& request);  // but its device
+CacheRequest from_c(const attn_cache_request& request);  // without its device
 
 attn_tensor to_c(const TensorView& view);
 attn_problem to_c(const Problem& problem);

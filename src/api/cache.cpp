@@ -1,4 +1,4 @@
-// The cache of compiled kernels: calls the backend of a device, whether it can run here or not.
+// The cache of compiled kernels: calls the backend of a device, even if it can't run here.
 #include <attn/cache.hpp>
 #include <string>
 

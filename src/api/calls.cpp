@@ -49,7 +49,7 @@ void run(Context& context, Pass pass, const Problem& problem, const Arguments& a
   if (known == nullptr) {
     api::check(core::validate(pass, problem, arguments));
     known = state.planned(pass, problem, place, access);
-  } else {  // a plan that exists is one of a problem that was accepted
+  } else {  // plans exist only for problems that validate_problem() accepted
     api::check(core::validate_arguments(pass, problem, known->slots, arguments));
   }
   const api::Planned& planned = *known;

@@ -1,4 +1,4 @@
-// Finds the process's OpenMP runtime and opens regions in it, without having been linked with it.
+// Finds the process's OpenMP runtime and runs parallel regions in it, without linking to it.
 //
 // A second runtime in a process would mean twice as many threads as CPUs, spinning against each
 // other, and with some pairs of runtimes an abort. GOMP_parallel is what compilers call for a
@@ -29,7 +29,7 @@ constinit Workers own_workers;
 std::atomic<const Runtime*> bound{nullptr};  // never freed: the runtime stays loaded
 std::atomic<std::uint64_t> adds_seen{0};
 
-// "libgomp-a34b3233.so.1" and "libomp.so.5" are runtimes; "libomptarget.so" is none.
+// "libgomp-a34b3233.so.1" and "libomp.so.5" are runtimes; "libomptarget.so" is not.
 bool names_a_runtime(std::string_view path) {
   const std::string_view file = path.substr(path.rfind('/') + 1);
   for (const std::string_view stem : {"libgomp", "libomp", "libiomp5"}) {
@@ -65,7 +65,7 @@ const Runtime* bind() {
   return nullptr;
 }
 
-// The runtime, or null. While there is none, looks again whenever a library was loaded.
+// The runtime, or null. While there is none, searches again after each newly loaded library.
 const Runtime* find() {
   if (const Runtime* runtime = bound.load(std::memory_order_acquire)) return runtime;
   const std::uint64_t adds = platform::libraries_added();
@@ -92,7 +92,7 @@ void run_share(void* data) {
   }
 }
 
-// True; the helpers of a process that forks are not in its child.
+// Resets own_workers in forked children, which do not inherit the helper threads. Returns true.
 bool forget_helpers_in_children() {
   platform::at_fork_in_child([] { own_workers.forget(); });
   return true;

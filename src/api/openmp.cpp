@@ -1,11 +1,11 @@
-// Parallel regions of contexts that were given no parallel-for, and what a fork needs. ATTN_OPENMP
-// says how they run: through the OpenMP that is linked, through one that is loaded, or not at all.
+// Parallel regions of contexts without a parallel_for of the caller, and their handling of forks.
+// The build option ATTN_OPENMP selects the linked OpenMP, one that the process has loaded, or none.
 //
 // libgomp keeps a pool of threads for each thread that opened a region. After a fork the child has
-// one thread, whose pool still names threads that are gone: its next region waits for them for
-// ever. A new thread has no pool yet, so in a child that one thread opens its regions from a new
-// thread and runs worker 0 itself. libomp recovers from a fork by itself and works with the new
-// thread too.
+// one thread, and its pool still refers to threads that no longer exist: its next region would
+// never end. A new thread has no pool yet. So in a child, the surviving thread opens its regions
+// from a new thread and runs worker 0 itself. libomp recovers from a fork by itself and works with
+// the new thread too.
 #include <algorithm>
 #include <atomic>
 #include <attn/context.hpp>
@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::int32_t kMaxThreads = 4096;
 
-// The thread that called fork, in the child; any other thread there is new.
+// is_survivor: this is the thread that called fork. All other threads of the child are new.
 std::atomic<bool> in_child{false};
 thread_local bool is_survivor = false;
 
@@ -59,7 +59,7 @@ void run_region(std::int32_t workers, void (*body)(void*, std::int32_t), void* b
   }
 }
 
-// Workers 1 to the last in a region of a new thread, worker 0 in this one.
+// Runs worker 0 on this thread, and the others in a region that a new thread opens.
 void run_region_of_new_thread(std::int32_t workers, void (*body)(void*, std::int32_t),
                               void* body_data) {
   struct Others {

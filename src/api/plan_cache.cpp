@@ -8,7 +8,7 @@ namespace attn::api {
 
 namespace {
 
-// Bounds the memory under many different lengths; plans are cheap to compute again.
+// Bounds the memory if many lengths occur. Plans are cheap to compute again.
 constexpr std::size_t kMaxPlans = 4096;
 
 }  // namespace

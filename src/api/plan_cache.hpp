@@ -1,5 +1,5 @@
-// The plans of a Context: made once for each pass, device, problem and access. The Context's
-// threads and forced backend, which plans depend on too, never change.
+// The plans of a Context: made once for each pass, device, problem and access. Plans also depend on
+// the Context's number of threads and forced backend, but those never change.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct Planned {
 
 class PlanCache {
  public:
-  // Null where there is none. Allocates nothing.
+  // Null if there is none. Allocates nothing.
   [[nodiscard]] std::shared_ptr<const Planned> find(const PlanKey& key) const;
   void insert(const PlanKey& key, std::shared_ptr<const Planned> planned);
   void clear();

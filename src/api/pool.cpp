@@ -34,8 +34,8 @@ Pool::Block Pool::take(std::int64_t bytes) {
   void* outgrown = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    // Takes the shortest block that is long enough. If none is, replaces the longest, so that there
-    // are never more blocks than calls that ran at once.
+    // Takes the smallest block that is large enough. If there is none, replaces the largest, so
+    // that there are never more blocks than concurrent calls.
     auto best = idle_.end();
     for (auto it = idle_.begin(); it != idle_.end(); ++it) {
       if (it->bytes >= bytes && (best == idle_.end() || it->bytes < best->bytes)) best = it;

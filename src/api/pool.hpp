@@ -1,5 +1,5 @@
-// Pool: scratch memory of a Context, one block for each call in flight, each exactly as long as the
-// largest call that it has served.
+// Pool: scratch memory of a Context, one block per concurrent call. A block is as large as the
+// largest workspace that it has served.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ inline constexpr std::size_t kWorkspaceAlignment = 64;
 
 class Pool {
  public:
-  // Idle blocks are kept up to `limit` bytes in all.
+  // Keeps idle blocks of up to `limit` bytes in total.
   explicit Pool(std::int64_t limit);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -24,7 +24,7 @@ class Pool {
     std::int64_t bytes = 0;
   };
 
-  // A block while it is in use. Without data: there was not enough memory (or bytes was 0).
+  // A block in use. data() is null if there was not enough memory, or bytes was 0.
   class Lease {
    public:
     Lease(Pool& pool, std::int64_t bytes) : pool_(pool), block_(pool.take(bytes)) {}
@@ -43,7 +43,7 @@ class Pool {
   void put(Block block);
 
   std::mutex mutex_;
-  std::vector<Block> idle_;  // with room for kMaxIdle: never grows
+  std::vector<Block> idle_;  // capacity kMaxIdle, so push_back never allocates
   std::int64_t idle_bytes_ = 0;
   std::int64_t limit_;
 };

@@ -1,5 +1,5 @@
-// The calls that answer: validate, supports, plan, explain, workspace_bytes, output_shapes,
-// backends, version.
+// The functions that run no kernel: prepare, validate, supports, plan, explain, workspace_bytes,
+// output_shapes, backends, version.
 #include <attn/attn.hpp>
 #include <string>
 #include <utility>
@@ -75,7 +75,7 @@ std::string explain(Context& context, Pass pass, const Problem& problem, Device 
   core::Demand demand = state.demand(place);
   demand.request = &request;
   const std::vector<core::Answer> answers = core::ask_all(state.backends, demand);
-  const core::Answer* chosen = nullptr;  // the first that can, as core::choose()
+  const core::Answer* chosen = nullptr;  // the first that supports the call, as in choose()
   for (const core::Answer& answer : answers) {
     if (chosen == nullptr && answer.can) chosen = &answer;
     const char* verdict = &answer == chosen ? "runs it" : answer.can ? "could run it" : "no";

@@ -1,4 +1,4 @@
-// What a Context holds.
+// Context::State: the contents of a Context.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@ namespace attn {
 
 namespace api {
 
-// A device and which one of its kind.
+// A kind of device, and the index of the device of that kind.
 struct Place {
   Device device = Device::host;
   std::int32_t ordinal = 0;
 };
 
-// Where a tensor is.
+// The place of a tensor's memory.
 Place place_of(const TensorView& view);
 
 }  // namespace api
@@ -30,19 +30,19 @@ class __attribute__((visibility("hidden"))) Context::State {
  public:
   State(const ContextOptions& options, core::Backends all);
 
-  // The device of queries without tensors: the requested one, else that of a forced backend; among
-  // several of its kind the calling thread's current one.
+  // The device for queries without tensors: the requested kind, or for Device::host the kind of the
+  // forced backend. Its index is that of the calling thread's current device.
   [[nodiscard]] api::Place place_for(Device asked) const;
   // Finds or makes the plan of calls whose tensors allow `access`. Throws Error: invalid_argument,
   // unsupported.
   [[nodiscard]] std::shared_ptr<const api::Planned> planned(Pass pass, const Problem& problem,
                                                             api::Place place, core::Access access);
-  // The same for questions without tensors: with the best access that the problem allows.
+  // The same for queries without tensors: assumes the best access that the problem allows.
   [[nodiscard]] std::shared_ptr<const api::Planned> planned(Pass pass, const Problem& problem,
                                                             api::Place place) {
     return planned(pass, problem, place, core::best_access(pass, problem));
   }
-  // Keeps a plan that a backend has made.
+  // Stores a plan that a backend has made.
   std::shared_ptr<const api::Planned> keep(const api::PlanKey& key, core::Answer answer);
   // The backend for work that has no Problem. Throws Error: unsupported.
   [[nodiscard]] const core::Backend& backend_for(const char* function, api::Place place);
@@ -59,16 +59,16 @@ class __attribute__((visibility("hidden"))) Context::State {
   std::string cache_dir;
 
  private:
-  // The answers of backend_for, by device; null until asked.
+  // Results of backend_for, by device; null until the first call.
   std::array<std::atomic<const core::Backend*>, 3> usable_{};
 };
 
 namespace api {
 
-// All that this build knows of, in order of preference.
+// All backends and stubs of this build, in order of preference.
 core::Backends all_backends();
 
-// Throws Error where the status is not ok.
+// Throws Error if the status is not ok.
 void check(const core::Status& status);
 
 }  // namespace api

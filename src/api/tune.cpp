@@ -9,7 +9,7 @@ namespace attn {
 
 namespace {
 
-// The backend that runs the problem, and where.
+// The backend that runs the problem, with its executor.
 struct Tuned {
   const core::Backend& backend;
   core::Executor executor;

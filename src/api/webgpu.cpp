@@ -26,7 +26,7 @@ class __attribute__((visibility("hidden"))) Recording::State {
 
 namespace {
 
-// A call's tensors are in buffers of the device, or it is refused.
+// Refuses a call if its tensors are not in WebGPU buffers.
 void check_place(const std::shared_ptr<Device>& device, const TensorView& tensor) {
   if (device == nullptr) {
     api::check(core::refuse("Recording", "device", "null", "one that adopt() gave"));

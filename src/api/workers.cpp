@@ -11,7 +11,7 @@ namespace attn::api {
 
 namespace {
 
-// Longer than the serial parts between the regions of one call, and short next to a scheduler's
+// Longer than the serial code between the regions of one call, and short compared with a scheduler
 // tick.
 constexpr std::chrono::microseconds kSpin{30};
 
@@ -26,7 +26,7 @@ void pause() {
 #endif
 }
 
-// Whether ready() came true within the time of spinning.
+// Returns whether ready() became true while spinning for kSpin.
 template <class Ready>
 bool spin_until(Ready ready) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -41,8 +41,8 @@ bool spin_until(Ready ready) {
 
 }  // namespace
 
-// Takes the next worker of the call in hand. What the caller wrote before state_ is then visible,
-// and stays as it is: the call can't end before this worker has run.
+// Takes the next worker of the current call. Afterwards, this thread sees what the caller wrote
+// before state_. It does not change meanwhile, since the call can't end before this worker has run.
 bool Workers::take(std::uint32_t* worker, std::uint32_t* workers) {
   std::uint64_t state = state_.load(std::memory_order_acquire);
   for (;;) {
@@ -86,7 +86,7 @@ void Workers::help() {
   }
 }
 
-// Helpers take no signals: those are for the threads of the program.
+// Helpers block all signals, so that the threads of the program handle them.
 void Workers::start_helpers(std::int32_t wanted) {
   std::int32_t helpers = helpers_.load(std::memory_order_relaxed);
   if (helpers >= wanted) return;
@@ -123,8 +123,9 @@ void Workers::run(std::int32_t workers, void (*body)(void*, std::int32_t), void*
   body_data_ = body_data;
   done_.store(0, std::memory_order_relaxed);
   const std::uint64_t call = (state_.load(std::memory_order_relaxed) >> 32) + 1;
-  // Worker 0 is the caller's: only the caller asks whether to stop (core::Interrupt). If helpers of
-  // earlier, wider calls could take every worker, nobody would ask until the call is done.
+  // The caller runs worker 0, because only the calling thread runs should_stop (core::Interrupt).
+  // If helpers of earlier, wider calls took every worker, should_stop would not run during the
+  // call.
   state_.store(call << 32 | std::uint64_t{count} << 16 | 1, std::memory_order_release);
   wake_.fetch_add(1, std::memory_order_seq_cst);
   if (asleep_.load(std::memory_order_seq_cst) > 0) platform::wake(wake_, count - 1);

@@ -1,4 +1,4 @@
-// A thread pool for a library that links no OpenMP, in a process that has none loaded.
+// A thread pool for a libattn that links no OpenMP, in a process that has loaded none.
 #pragma once
 
 #include <atomic>
@@ -6,11 +6,11 @@
 
 namespace attn::api {
 
-// Runs one call at a time on the caller and on helper threads, which start when a call first needs
-// them and then live as long as the process. Helpers wait spinning for a moment, then asleep. A
-// call that finds the helpers at work on another (from a second thread, or from inside a body) runs
-// all its workers in its own thread. Objects are never destroyed: helpers would be left without
-// theirs.
+// Runs one call at a time on the calling thread and on helper threads. Helpers start when a call
+// first needs them and live as long as the process. They spin for a moment between calls, then
+// sleep. If the helpers are busy with another call (from a second thread, or from inside a body), a
+// call runs all its workers on its own thread. An object must never be destroyed, because helpers
+// keep using it.
 class Workers {
  public:
   constexpr Workers() = default;
@@ -19,7 +19,7 @@ class Workers {
   // The calling thread runs worker 0.
   void run(std::int32_t workers, void (*body)(void*, std::int32_t), void* body_data);
 
-  // In a forked child: the helpers are gone. No other thread may be using this.
+  // For a forked child, which does not inherit the helpers. No other thread may use the object.
   void forget();
 
   std::int32_t helpers() const { return helpers_.load(std::memory_order_relaxed); }
@@ -32,8 +32,8 @@ class Workers {
   void work();
   void wait_for_others(std::uint32_t workers);
 
-  // Which call this is, how many workers it has, and the next one to run: in one word, so that a
-  // helper that comes late can't take a worker of a call other than the one it looked at.
+  // The number of the call, its number of workers and the next worker, in one word, so that a late
+  // helper can't take a worker of another call than the one it has read.
   std::atomic<std::uint64_t> state_{0};
   std::atomic<std::uint32_t> done_{0};  // workers of this call that have run
   std::atomic<std::uint32_t> wake_{0};  // counts calls; helpers sleep on it
@@ -41,7 +41,7 @@ class Workers {
   std::atomic<bool> busy_{false};
   std::atomic<bool> caller_asleep_{false};
   std::atomic<std::int32_t> helpers_{0};
-  // Written by the caller before state_, read by those who took a worker.
+  // The caller writes these before state_. A thread reads them after it took a worker.
   void (*body_)(void*, std::int32_t) = nullptr;
   void* body_data_ = nullptr;
 };

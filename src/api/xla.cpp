@@ -1,11 +1,11 @@
 // Handlers for XLA's foreign function interface, which libattn.jax registers: attn_xla_*.
 //
 // A call's attributes:
-//   problem            text: the Problem, as to_string(Problem) prints it
-//   inputs, outputs    text: names of the tensors in Arguments, in the order of the buffers
+//   problem            string: the Problem, as to_string(Problem) prints it
+//   inputs, outputs    string: names of the tensors in Arguments, in the order of the buffers
 //   scale, softcap, dropout_p, rope_base                           f64
 //   diag, rope_pos_offset, origin_batch, _head, _q, _kv, _heads_q  i64
-// Numbers that are left out keep their defaults. seed and offset are inputs: 8 bytes each.
+// Absent numbers keep their defaults. seed and offset are input buffers of 8 bytes each.
 //
 // On CUDA the work is queued on XLA's stream, and the workspace comes from XLA's allocator.
 #include "api/xla.hpp"
@@ -87,12 +87,12 @@ auto* find(const Table& table, std::string_view name) {
   return static_cast<decltype(&table[0].second)>(nullptr);
 }
 
-// What all calls share. It is never destroyed: XLA's threads may run until the process ends.
+// State shared by all calls. Never destroyed: XLA's threads may run until the process ends.
 struct Shared {
   std::mutex mutex{};
   std::int32_t threads = 0;
   std::shared_ptr<attn::Context> context{};  // made by the first call
-  // Problems by their text: a call of 10 us has no time to read the text again.
+  // Parsed problems by their text, because parsing is slow compared with a call of 10 us.
   std::unordered_map<std::string, Problem> problems{};
 };
 
@@ -165,7 +165,7 @@ TensorView view_of(std::string_view name, const Buffer& buffer, Device device,
   return view;
 }
 
-// Attributes of a call as texts and numbers.
+// The attributes of a call.
 class Reader {
  public:
   explicit Reader(const Attributes& attributes) {
@@ -244,7 +244,7 @@ void place(std::string_view name, const Buffer& buffer, Device device, std::int3
   arguments.*(*member) = view_of(name, buffer, device, ordinal);
 }
 
-// Puts buffers into the tensors of these names, which a space separates.
+// Assigns buffers to the tensors of these names. `names` is separated by spaces.
 void place(std::string_view names, const Buffers& buffers, Device device, std::int32_t ordinal,
            Arguments& arguments) {
   const auto count = names.empty() ? 0 : 1 + std::count(names.begin(), names.end(), ' ');
@@ -278,7 +278,7 @@ Error* fail(const Api& api, ErrorCode code, const char* message) {
   return api.create_error(&arguments);
 }
 
-// An error of one of XLA's functions, which goes back to XLA as it is.
+// An error of one of XLA's functions. The handler returns it to XLA unchanged.
 struct Failed {
   Error* error;
 };
@@ -287,7 +287,7 @@ void check(Error* error) {
   if (error != nullptr) throw Failed{error};
 }
 
-// Memory of XLA's allocator for one call. The allocator orders its reuse behind the work on the
+// Memory of XLA's allocator for one call. The allocator reuses it only after the work queued on the
 // stream.
 class Workspace {
  public:
@@ -319,7 +319,7 @@ class Workspace {
   void* data_ = nullptr;
 };
 
-// Which CUDA device runs this call. An XLA without the function has one device.
+// The CUDA device that runs this call. Assumes device 0 if XLA lacks get_ordinal.
 std::int32_t ordinal_of(const CallFrame& frame) {
   if (frame.api->struct_size < offsetof(Api, get_ordinal) + sizeof(frame.api->get_ordinal)) {
     return 0;
@@ -362,7 +362,7 @@ Error* handle(CallFrame& frame, Pass pass, Device device) noexcept {
     Metadata& metadata = *reinterpret_cast<MetadataExtension*>(one)->metadata;
     metadata.version.major = kMajor;
     metadata.version.minor = kMinor;
-    // Not a call that XLA may record in a CUDA graph: the first one may compile kernels.
+    // No trait that lets XLA record the call in a CUDA graph: the first call may compile kernels.
     metadata.traits = 0;
     return nullptr;
   }
@@ -393,7 +393,7 @@ void set_threads(std::int32_t threads) {
   Shared& all = shared();
   const std::lock_guard lock(all.mutex);
   all.threads = threads;
-  all.context.reset();  // calls that run keep theirs
+  all.context.reset();  // running calls hold a reference to the old one
 }
 
 }  // namespace attn::api::xla

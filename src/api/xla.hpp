@@ -5,7 +5,7 @@
 
 namespace attn::api::xla {
 
-// Later calls on the CPU use this many threads; 0 = as a Context chooses.
+// Later calls on the CPU use this many threads; 0 = the default of a Context.
 void set_threads(std::int32_t threads);
 
 }  // namespace attn::api::xla

@@ -1,10 +1,10 @@
-// The part of XLA's foreign function interface (FFI) that the handlers in xla.cpp use: its
-// structures as the C ABI of version 0.1 lays them out, with the numbers of its enumerations.
+// The part of XLA's foreign function interface (FFI) that the handlers in xla.cpp use: structures
+// in the layout of its C ABI, version 0.1, and the values of its enumerations.
 //
 // XLA calls a handler with a CallFrame. A non-null Error tells XLA that the call failed. Later
-// minor versions only append fields, which struct_size tells, so a handler that reports 0.1 and
-// reads these fields runs in every later 0.x. python/tests/jax/test_jax_abi.py compares each
-// offset and number with the header that a jaxlib brings (xla/ffi/api/c_api.h).
+// minor versions only append fields, and struct_size shows which fields exist. So a handler that
+// reports 0.1 and reads these fields runs in every later 0.x. python/tests/jax/test_jax_abi.py
+// compares each offset and value with the header in jaxlib (xla/ffi/api/c_api.h).
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace attn::api::xla {
 inline constexpr int kMajor = 0;
 inline constexpr int kMinor = 1;
 
-struct Error;    // XLA's own
-struct Context;  // of one invocation
+struct Error;    // opaque
+struct Context;  // opaque; of one invocation
 
 enum class ErrorCode : int {
   invalid_argument = 3,
@@ -151,7 +151,7 @@ struct DestroyArguments {
   Error* error;
 };
 
-// XLA's functions. Those that are not used are addresses without a type.
+// XLA's functions. Those that libattn does not use have type const void*.
 struct Api {
   std::size_t struct_size;
   Extension* extension;
@@ -175,7 +175,7 @@ struct Api {
   const void* set_future;
   const void* set_future_error;
   const void* get_run_id;
-  Error* (*get_ordinal)(OrdinalArguments*);  // since 0.2: struct_size tells whether it is there
+  Error* (*get_ordinal)(OrdinalArguments*);  // since 0.2: struct_size shows whether it exists
 };
 
 struct CallFrame {

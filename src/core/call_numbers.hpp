@@ -18,7 +18,7 @@ struct CallNumbers {
 
   // Dropout keeps a probability if its random byte is below the threshold; 256: off. The Philox key
   // and the counter's last word come from the seed and offset that the host can read, by value or
-  // through host pointers. Backends replace them if seed or offset is in device memory.
+  // through host pointers. Values in device memory are not read here.
   std::uint32_t dropout_threshold = 256;
   PhiloxKey philox_key{};
   std::uint32_t philox_offset = 0;

@@ -1,4 +1,4 @@
-// The kernels of a bias's gradient in a plan; see bias_gradient.hpp.
+// The kernels of dbias in a plan; see bias_gradient.hpp.
 #include "cuda/families/bias_gradient.hpp"
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace attn::cuda {
 namespace {
 
-// Blocks of the kernel for each block that runs at a time: narrow tiles are short, so that few
-// waves would end unevenly.
+// The waves to split the work into if there are too few blocks. Tiles of narrow heads are short,
+// and with few waves SMs would finish at different times.
 constexpr std::int64_t kWaves = 1;
 constexpr std::int64_t kNarrowWaves = 4;
 
@@ -30,7 +30,7 @@ Apart plan_apart(const Problem& p, const DeviceFacts& facts) {
   Apart made;
   made.shape = sm80::shape_of(Pass::backward, p);
   made.tiles = sm80::choose_bias_gradient_tiles(made.shape, facts);
-  std::int64_t visits = 1;  // tiles of scores that add to one of the gradient
+  std::int64_t visits = 1;  // tiles of scores that are summed into one tile of dbias
   std::int64_t blocks = 1;
   const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
   blocks *= p.bias.entries(p.batch);

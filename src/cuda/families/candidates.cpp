@@ -9,7 +9,8 @@
 namespace attn::cuda {
 namespace {
 
-// Bytes of a thread, stored and loaded: a few outside of the loops cost less than smaller tiles do.
+// Bytes of spills per thread, stored plus loaded. A few spills outside of the loops cost less than
+// smaller tiles.
 constexpr int kMostSpilled = 512;
 
 }  // namespace
@@ -32,7 +33,7 @@ core::Status compile_candidates(const Family& family, Pass pass, const Problem& 
     plans.push_back(std::move(plan).value());
     for (const KernelSpec& spec : plans.back().specs()) configs.push_back(spec.config);
   }
-  // One that does not compile is a flaw of its own, unless none does.
+  // A candidate that does not compile has a flaw. It is an error only if no candidate compiles.
   core::Status status = binaries.get_all(configs, facts.capability(), threads);
   bool some = status.ok();
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -43,7 +44,7 @@ core::Status compile_candidates(const Family& family, Pass pass, const Problem& 
       if (!out[i].flaw.empty()) continue;
       if (!one.ok()) {
         out[i].flaw = one.message.substr(0, one.message.find('\n'));
-      } else if (!binary->log.empty()) {  // from the disk: not known
+      } else if (!binary->log.empty()) {  // a binary from disk has no log
         out[i].flaw = flaw_of(read_resources(binary->log), spec, facts, kMostSpilled);
       }
     }

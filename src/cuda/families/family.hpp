@@ -1,5 +1,5 @@
-// Family: the kernels of one generation of instructions, and what the host knows of them.
-// make_plan.hpp asks them in order.
+// Family: the kernels for one instruction set, and their host side. make_plan.hpp tries the
+// families in order.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace attn::cuda {
 
-// Memory for the parameters of a call's launches. Tensor maps in it have to be 64-byte aligned.
+// Memory for the parameters of a call's launches. Aligned for tensor maps.
 struct alignas(64) ParameterMemory {
   std::array<std::byte, kMaxParameterBytes> bytes;
 };
 
-// What the parameters of a call are computed from. The tensors were validated.
+// The inputs of set_parameters(). The tensors are validated.
 struct ParameterSources {
   const Driver& driver;
   const CudaPlan& plan;
@@ -30,31 +30,31 @@ struct ParameterSources {
 class Family {
  public:
   virtual ~Family() = default;
-  // As in explain() and in the names of folders.
+  // The name in explain() and of the folders.
   [[nodiscard]] virtual const char* name() const = 0;
-  // The plan of calls whose tensors allow `access`, or why this family has none: a pure function.
-  // The problem has no rotary embedding, which passes do for every family (rotary.hpp).
-  // Tensors, name and limits of the grid are left to make_plan().
+  // The plan of calls whose tensors allow `access`, or why this family has none. A pure function.
+  // The problem has no rotary embedding: separate kernels apply it for every family (rotary.hpp).
+  // make_plan() fills in tensors and the family's name, and checks the limits of the grid.
   [[nodiscard]] virtual core::Result<CudaPlan> plan(Pass pass, const Problem& problem,
                                                     const DeviceFacts& facts,
                                                     core::Access access) const = 0;
-  // For launches of this family's plan, one per kernel, each with the common Arguments as its
-  // parameters: gives kernels that take another structure theirs, built in `memory`.
+  // `launches` has one launch per kernel of the plan, with the common Arguments as parameters. For
+  // kernels with another parameter structure, builds it in `memory` and sets it in their launch.
   virtual core::Status set_parameters(const ParameterSources& /*from*/,
                                       std::span<KernelLaunch> /*launches*/,
                                       ParameterMemory& /*memory*/) const {
     return {};
   }
 
-  // Tuning (attn/tune.hpp), of problems that plan() takes. The key of the choice that problems like
-  // this share; empty: its kernels have no tiles to choose.
+  // Tuning (attn/tune.hpp), for problems that plan() supports. The key under which problems share
+  // their tiles; empty: the problem's kernels have no tiles to tune.
   [[nodiscard]] virtual std::string tune_key(Pass, const Problem&) const { return {}; }
-  // The tiles worth measuring, which fit the device by the model of tune_misfit(); as text.
+  // The tiles worth measuring, as text. They fit the device according to tune_misfit().
   [[nodiscard]] virtual std::vector<std::string> tune_candidates(Pass, const Problem&,
                                                                  const DeviceFacts&) const {
     return {};
   }
-  // Why these tiles can't be taken on the device; empty where they can.
+  // Why these tiles can't be used on the device; empty if they can.
   [[nodiscard]] virtual std::string tune_misfit(Pass, const Problem&, const std::string& /*tiles*/,
                                                 const DeviceFacts&) const {
     return "no tiles to choose";

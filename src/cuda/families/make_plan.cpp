@@ -68,16 +68,17 @@ core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& probl
   return planned;
 }
 
-// Why a family does not take what it has a kernel for; "" if it does. In forwards sm80's tiles for
-// narrow heads are 1.1 to 1.3 times as fast as those of sm90, which computes 64 dims for them; in
-// backwards sm90 is 1.2 times as fast (H200).
+// Why a family leaves a problem that it supports to a faster one; "" if it does not. For narrow
+// heads, forwards of sm80 are 1.1 to 1.3 times as fast as those of sm90, which pads them to dim 64.
+// Backwards of sm90 are 1.2 times as fast as those of sm80 (H200).
 std::string leaves(const Family& family, Pass pass, const Problem& problem, FamilyChoice choice) {
   const bool left = choice == FamilyChoice::automatic && &family == &sm90::family() &&
                     pass == Pass::forward && sm80::is_narrow(problem);
   return left ? "leaves dims up to 32 with a bias to sm80 (ATTN_CUDA_FAMILY=sm90 does not)" : "";
 }
 
-// Bytes that suffice whichever family runs a call of the problem, which depends on its access.
+// The workspace that suffices for every family. The call's access decides which family runs it, but
+// workspace_bytes() must answer without tensors.
 std::int64_t most_workspace(Pass pass, const Problem& problem, const DeviceFacts& facts,
                             FamilyChoice choice) {
   std::int64_t bytes = 0;
@@ -122,7 +123,7 @@ std::span<const Family* const> families(FamilyChoice choice) {
 core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
                                  core::Access access, FamilyChoice choice) {
   std::string refusals;
-  std::string last;  // the reason of the family that takes most
+  std::string last;  // the reason of the last family, which supports the most problems
   for (const Family* family : families(choice)) {
     std::string left = leaves(*family, pass, problem, choice);
     core::Result<CudaPlan> planned = left.empty() ? ask(*family, pass, problem, facts, access)

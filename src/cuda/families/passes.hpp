@@ -1,4 +1,4 @@
-// Kernels of kernels/passes/ that plans of several families have.
+// Kernels of kernels/passes/ that several families use.
 #pragma once
 
 #include "core/divide_up.hpp"

@@ -28,14 +28,15 @@ Size queries_of(const Problem& p) {
   const bool packed = p.layout_q == Layout::packed;
   return {packed, p.batch, packed ? p.total_q : p.len_q, p.heads_q, p.dim_qk};
 }
-// Keys, or in decode the new ones; `dim` for values.
+// The keys, in decode the appended ones. For values, `dim` is dim_vo.
 Size keys_of(Pass pass, const Problem& p, std::int64_t dim) {
   if (pass == Pass::decode) return {false, p.batch, p.len_new, p.heads_kv, dim};
   const bool packed = p.layout_kv == Layout::packed;
   return {packed, p.batch, packed ? p.total_kv : p.len_kv, p.heads_kv, dim};
 }
 
-// Whether the last pass adds to gradients or replaces their elements, dv's too.
+// Whether the last pass writes dv too, because it accumulates gradients or replaces non-finite
+// elements.
 bool last_pass_stores_dv(const Problem& p) {
   return p.dv && (p.accumulate || p.nonfinite_zero);
 }
@@ -44,7 +45,8 @@ bool has_last_pass(Pass pass, const Problem& p) {
   return pass == Pass::backward && (p.dq || p.dk || last_pass_stores_dv(p));
 }
 
-// A copy in the workspace, heads first, so that rows of a head are adjacent.
+// A copy in the workspace, [batch, heads, rows, dim] in memory, so that rows of a head are
+// adjacent.
 TensorView copy_at(void* workspace, const Part& part, DType dtype, const Size& size,
                    const TensorView& like) {
   TensorView view;

@@ -13,7 +13,7 @@
 namespace attn::cuda {
 namespace {
 
-constexpr int kVersion = 5;  // of the families' keys and tiles as text
+constexpr int kVersion = 5;  // of the text format of keys and tiles
 
 }  // namespace
 
@@ -24,7 +24,8 @@ Tuned::Tuned(const std::string& root, std::string device)
 
 Tuned& Tuned::of(const std::string& device) {
   static std::mutex mutex;
-  static auto& all = *new std::map<std::string, std::unique_ptr<Tuned>>;  // plans may be made late
+  static auto& all =
+      *new std::map<std::string, std::unique_ptr<Tuned>>;  // never freed: plans refer to it
   const std::lock_guard lock(mutex);
   std::unique_ptr<Tuned>& tuned = all[device];
   if (tuned == nullptr) tuned = std::make_unique<Tuned>(Cache::default_root(), device);

@@ -1,6 +1,6 @@
 // Tuned: tiles that were measured on a device (attn::tune_*), which take precedence over the
-// heuristics of every family. Kept in a file for each device, see tuned/tuned_file.hpp. Keys and
-// tiles are texts of the families (Family::tune_key, tune_candidates).
+// heuristics of every family. Kept in a file for each device, see tuned/tuned_file.hpp. The
+// families define keys and tiles as text (Family::tune_key, tune_candidates).
 #pragma once
 
 #include <optional>
@@ -14,28 +14,28 @@ namespace attn::cuda {
 
 class Tuned {
  public:
-  // Reads the file of the device where there is one. An empty root: none, and nothing is stored.
+  // Reads the device's file, if it exists. With an empty root, nothing is read or stored.
   Tuned(const std::string& root, std::string device);
-  // The process's, by name of the device; kept for good.
+  // The instance of this process for a device name; never freed.
   static Tuned& of(const std::string& device);
 
   [[nodiscard]] std::optional<std::string> find(const std::string& key) const {
     return file_.find(key);
   }
-  // For plans made from now on; empty tiles: the heuristics choose.
+  // Affects later plans. Empty tiles restore the heuristics.
   void use(const std::string& key, const std::string& tiles) { file_.use(key, tiles); }
   [[nodiscard]] core::Status store() const { return file_.store(); }
 
-  [[nodiscard]] const std::string& path() const { return file_.path(); }  // empty: nowhere
+  [[nodiscard]] const std::string& path() const { return file_.path(); }  // empty: not stored
   [[nodiscard]] std::size_t size() const { return file_.size(); }
-  // Why the file was not used; empty where it was, or where there is none.
+  // Why the file was not used; empty if it was used or does not exist.
   [[nodiscard]] const std::string& problem() const { return file_.problem(); }
 
  private:
   tuned::TunedFile file_;
 };
 
-// The facts of a device with the tiles that were measured on it.
+// The facts of a device, including the tiles that were measured on it.
 core::Status tuned_facts(const Driver& driver, int ordinal, DeviceFacts& facts);
 
 }  // namespace attn::cuda

@@ -1,13 +1,12 @@
-// ApartFromCaptures: lets a thread take and free memory while a stream captures.
+// ApartFromCaptures: lets a thread allocate and free memory while some stream captures.
 #pragma once
 
 #include "cuda/host/driver.hpp"
 
 namespace attn::cuda {
 
-// Calls that take or free memory (those that make and destroy graphs too) break captures that other
-// streams may be in the middle of, unless the thread says that its calls have nothing to do with
-// them.
+// Driver calls that allocate or free memory, or create or destroy graphs, invalidate a capture that
+// is in progress on another stream. The relaxed capture mode of the calling thread prevents that.
 class ApartFromCaptures {
  public:
   explicit ApartFromCaptures(const DriverApi& api) : api_(api) { exchange(); }

@@ -1,5 +1,5 @@
 // Architectures: facts of a device for each compute capability, for plans and binaries that are
-// made where there is no such device, and how many blocks of a kernel fit on a multiprocessor.
+// made on a machine without such a device.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace attn::cuda {
 
-// The facts of a common device of that capability (90: an H200); null where none is known. Limits
-// as in CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+// The facts of a common device of that capability (90: an H200); null if none is known. Limits are
+// from CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 const DeviceFacts* typical_facts(int capability);
-// "80, 86, ...": what typical_facts() knows.
+// The capabilities that typical_facts() knows: "80, 86, ...".
 std::string known_capabilities();
 
 }  // namespace attn::cuda

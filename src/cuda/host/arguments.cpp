@@ -26,7 +26,7 @@ bool aligned(const void* base) {
   return aligned(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(base)));
 }
 
-// The kernels' form of the same view; `type` is the number of the DType.
+// Converts a view to the device struct; `type` is the value of the DType.
 device::StridedTensor rows_of(const core::StridedTensor& from, bool vector = false) {
   device::StridedTensor rows;
   rows.base = from.base;
@@ -62,7 +62,8 @@ device::ScoreTensor scores_of(const TensorView& view, const Extent& extent) {
   return scores;
 }
 
-// EntryOf() in kernels/shared/score_entries.cuh divides by it.
+// The multiplier by which EntryOf() in kernels/shared/score_entries.cuh divides by per_entry:
+// ceil(2^63 / per_entry).
 unsigned long long entry_factor(const Extent& extent) {
   constexpr std::uint64_t kOne = std::uint64_t{1} << 63;
   const auto sharers = static_cast<std::uint64_t>(extent.per_entry);
@@ -74,7 +75,7 @@ device::LengthArray lengths_of(const TensorView& view) {
   return {lengths.base, lengths.stride};
 }
 
-// In f32, within its finite numbers.
+// Rounds to f32; clamps to its finite range.
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   return static_cast<float>(std::clamp(value, -kMax, kMax));
@@ -95,8 +96,8 @@ void fill_sizes(const Problem& p, const core::CallNumbers& numbers, device::Argu
   a.dim_vo = static_cast<int>(p.dim_vo);
 }
 
-// Sides of the window are counted from the clamped diagonal, so that an end at diag +- a side is
-// where it was before the clamping.
+// The window is measured from the clamped diagonal, so that its ends, diag - left and diag + right,
+// do not move when diag is clamped.
 void fill_visibility(const core::Band& band, device::Arguments& a) {
   const auto clamped = [](std::int64_t value) {
     return std::clamp<std::int64_t>(value, -kUnlimited, kUnlimited);
@@ -107,7 +108,7 @@ void fill_visibility(const core::Band& band, device::Arguments& a) {
   a.window_right = clamped(band.high()) - a.diag;
 }
 
-// tanh(x) / x = sum of c_n x^2n to 7e-8 for |x| up to 0.6: fitted to the relative error by iterated
+// tanh(x) / x = sum of c_n x^2n with a relative error of 7e-8 for |x| up to 0.6: fitted by iterated
 // least squares. The coefficients include scale and cap, so that kernels apply them to raw
 // products.
 void fill_cap_series(double scale, double softcap, device::Arguments& a) {
@@ -121,7 +122,7 @@ void fill_cap_series(double scale, double softcap, device::Arguments& a) {
     fits = fits && std::abs(factor) < 1e37;
     a.cap_series[n] = to_float(kSeries[n] * factor);
   }
-  // Squares of products within reach are finite.
+  // The limit 1e18 keeps squares of raw products finite.
   a.cap_reach = fits ? to_float(std::min(kReach / std::abs(ratio), 1e18)) : -1.0f;
   a.cap_unit = to_float(1.0 / (softcap * kLog2E));
 }
@@ -130,11 +131,11 @@ void fill_scores(const Problem& p, const core::CallNumbers& numbers, const Argum
                  device::Arguments& a) {
   const double scale = numbers.scale;
   a.scale = to_float(scale);
-  // Not 0: a hidden score, -inf, is multiplied by it.
+  // Not 0, because kernels multiply hidden scores (-inf) by it: -inf * 0 would be NaN.
   a.scale_log2 = to_float(std::max(std::abs(scale) * kLog2E, 1.2e-38));
   a.negative_scale = scale < 0.0 ? 1 : 0;
   if (p.softcap) {
-    // Smaller caps are 0 in f32, and larger ones none.
+    // Smaller caps would flush to 0 in f32; larger ones have no effect.
     const double softcap = std::clamp(numbers.softcap, 1e-20, 1e20);
     a.softcap = to_float(softcap);
     a.inverse_cap = to_float(scale / softcap);

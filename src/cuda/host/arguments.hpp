@@ -1,4 +1,4 @@
-// The structure that every kernel is given (kernels/shared/arguments.cuh), of a call's tensors and
+// Fills the common parameters of kernels (kernels/shared/arguments.cuh) from a call's tensors and
 // numbers.
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace attn::cuda {
 
-// For arguments that were validated, of a problem that make_plan() takes.
+// For validated arguments of a problem that make_plan() supports.
 device::Arguments device_arguments(Pass pass, const Problem& problem, const Arguments& arguments);
 
-// For tensors that the structure lacks: rows [b, len, heads, dim] or [total, heads, dim];
-// statistics [b, heads, len] or [heads, total]; indices [b|1, len] or [total].
+// For tensors that device::Arguments has no field for: rows [b, len, heads, dim] or [total, heads,
+// dim]; statistics [b, heads, len] or [heads, total]; indices [b|1, len] or [total].
 device::StridedTensor device_rows(const TensorView& view);
 device::StridedTensor device_statistics(const TensorView& view);
 device::StridedTensor device_indices(const TensorView& view);

@@ -31,7 +31,7 @@ bool is_cubin(const std::string& bytes) {
 }  // namespace
 
 std::span<const std::string> compile_options() {
-  // -v: registers, spills and notes of the assembler are in the log.
+  // -v: ptxas logs registers, spills and warnings.
   static const std::vector<std::string> kOptions{"--std=c++20", "-default-device",
                                                  "--ptxas-options=-v"};
   return kOptions;
@@ -75,7 +75,7 @@ std::shared_ptr<Binaries::Slot> Binaries::slot_of(const Config& config, int capa
 
 core::Status Binaries::get(const Config& config, int capability, const Binary*& binary) {
   const std::shared_ptr<Slot> slot = slot_of(config, capability);
-  // Failures are not kept: memory or disk may be there the next time.
+  // Failures are not stored, because memory or disk space may be available next time.
   const std::lock_guard<std::mutex> lock(slot->mutex);
   if (slot->binary == nullptr) {
     auto made = std::make_unique<Binary>();
@@ -115,7 +115,7 @@ core::Status Binaries::get_all(std::span<const Config> configs, int capability, 
   try {
     for (std::size_t i = 1; i < workers; ++i) others.emplace_back(work);
   } catch (const std::system_error&) {
-    // The system has no more threads: those that started do the work.
+    // No more threads can be created; the existing ones do the work.
   }
   work();
   for (std::thread& other : others) other.join();

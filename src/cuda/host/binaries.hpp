@@ -1,6 +1,6 @@
-// Binaries: a Config and a device's compute capability -> the binary, from this process, from the
-// cache on disk, or compiled. Each is made once even where many threads ask for it at once, and
-// different ones are made side by side.
+// Binaries: finds the binary of a Config and a compute capability in this process or in the cache
+// on disk, or compiles it. Each binary is made once, even if many threads request it at once;
+// different binaries are made concurrently.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@
 
 namespace attn::cuda {
 
-// What every kernel is compiled with.
+// The compiler options of every kernel.
 std::span<const std::string> compile_options();
 
-// What names a binary on disk.
+// The key of a binary on disk.
 core::Status binary_key(const Config& config, const std::string& architecture, BinaryKey& key);
 
 struct Binary {
@@ -28,23 +28,23 @@ struct Binary {
   From from = From::compiler;
   std::string cubin;
   std::string architecture;
-  std::string log;       // the compiler's; empty from the disk
-  bool kept = false;     // it is on the disk
-  double seconds = 0.0;  // to compile or to read
+  std::string log;       // of the compiler; empty if read from disk
+  bool kept = false;     // whether it is on disk
+  double seconds = 0.0;  // time to compile or read it
 };
 
 class Binaries {
  public:
-  // `driver_version` as of Nvrtc::get(); `nvrtc` null: only what is in the cache, and for what is
-  // not, no_nvrtc is the reason.
+  // `driver_version` as in Nvrtc::get(). If `nvrtc` is null, only cached binaries are found, and
+  // no_nvrtc is the reason given for others.
   Binaries(Cache cache, int driver_version, const Nvrtc* nvrtc, std::string no_nvrtc);
-  // The process's, by folder (empty: Cache::default_root()) and driver.
+  // The instance of this process for a folder (empty: Cache::default_root()) and driver.
   static Binaries& of(const std::string& cache_root, int driver_version);
 
-  // `binary` stays where it is.
+  // The pointer stays valid while this object lives.
   core::Status get(const Config& config, int capability, const Binary*& binary);
-  // For a binary that the driver refused to load. If it came from the disk, it is compiled again,
-  // replaced on the disk, and `binary` is the new one. Otherwise `binary` is unchanged.
+  // For a binary that the driver refused to load. If it came from disk, it is compiled again and
+  // replaced on disk, and `binary` is the new one. Otherwise `binary` is unchanged.
   core::Status replace(const Config& config, int capability, const Binary*& binary);
   // get() for many on `threads` threads (0: one for each processor). Returns the first failure.
   core::Status get_all(std::span<const Config> configs, int capability, int threads);
@@ -55,7 +55,7 @@ class Binaries {
   struct Slot {
     std::mutex mutex;
     std::unique_ptr<const Binary> binary;
-    std::unique_ptr<const Binary> replaced;  // others may be reading it
+    std::unique_ptr<const Binary> replaced;  // kept, since other threads may read it
   };
   std::shared_ptr<Slot> slot_of(const Config& config, int capability);
   core::Status make(const Config& config, int capability, bool read_disk, Binary& binary) const;

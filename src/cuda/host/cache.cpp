@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kOpening = "attn-cubin 2\nxxh3=";
 constexpr std::string_view kSuffix = ".cubin";
 constexpr std::string_view kTemporary = ".attn-";
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;  // a larger file is none of ours
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;  // larger files are not ours
 
 // "<32 digits of the key>-nvrtc"
 std::string stem_of(const BinaryKey& key) {
@@ -33,7 +33,7 @@ std::string name_of(const BinaryKey& key, int compiler) {
   return stem_of(key) + std::to_string(compiler) + std::string(kSuffix);
 }
 
-// What follows the line of the checksum.
+// The text after the checksum's line.
 std::string content_of(const BinaryKey& key, int compiler) {
   return "compiler=" + std::to_string(compiler) + "\n" + key.text() + "\n";
 }
@@ -42,7 +42,7 @@ std::optional<std::string> read_file(const std::string& path) {
   return platform::read_file(path, kMostBytes);
 }
 
-// The part after the checksum's line, where the checksum is right.
+// The part after the checksum's line, if the checksum is correct.
 std::optional<std::string_view> checked(std::string_view file) {
   if (!file.starts_with(kOpening) || file.size() <= kOpening.size() + kHashDigits)
     return std::nullopt;
@@ -54,7 +54,7 @@ std::optional<std::string_view> checked(std::string_view file) {
   return file;
 }
 
-// The value of a line "name=value"; empty where there is none.
+// The value of a line "name=value"; empty if there is none.
 std::string value_of(std::string_view text, const std::string& name) {
   const std::size_t at = text.find(name + "=");
   if (at == std::string_view::npos || (at > 0 && text[at - 1] != '\n')) return {};
@@ -67,7 +67,7 @@ bool is_number(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// The compiler's version in a name made by name_of; 0 where it is none.
+// The compiler's version in a file name of name_of(); 0 for other names.
 int compiler_in(std::string_view name) {
   constexpr std::string_view kMark = "-nvrtc";
   if (!name.ends_with(kSuffix)) return 0;
@@ -148,7 +148,7 @@ bool Cache::store(const BinaryKey& key, int compiler, const std::string& cubin) 
                                 std::to_string(count++) + "-" + name_of(key, compiler).substr(0, 8);
   std::string file(kOpening);
   file.append(hash(content)).append("\n").append(content);
-  platform::remove_file(temporary);  // of a process that died and had this id
+  platform::remove_file(temporary);  // left by a dead process with the same id
   if (!platform::write_new_file(temporary, file)) return false;
   if (platform::replace_file(temporary, folder_ + "/" + name_of(key, compiler))) return true;
   platform::remove_file(temporary);
@@ -189,7 +189,7 @@ int Cache::clear(std::string& failed) const {
     const std::string path = folder_ + "/" + name;
     if (platform::remove_file(path)) {
       removed += entry ? 1 : 0;
-    } else if (errno != ENOENT) {  // another process was quicker
+    } else if (errno != ENOENT) {  // unless another process removed it
       failed = path + ": " + std::strerror(errno);
     }
   }

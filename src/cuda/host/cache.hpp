@@ -1,13 +1,12 @@
-// Cache: compiled kernels on disk, one file each. A file is named after all that made it, and opens
-// with it in plain text:
+// Cache: compiled kernels on disk, one file each. The file name is a hash of everything that the
+// binary depends on. The file begins with the same data as plain text:
 //   attn-cubin 2
 //   xxh3=<hash of everything after this line>
 //   compiler=13000
 //   kernel=..., sources=..., config=..., options=..., architecture=..., each on a line
 //   <an empty line, then the binary>
-// A file that does not match to the last byte is not used and is written again. Files appear by
-// rename, so that several processes may fill one folder. A folder that can't be written is still
-// read.
+// A file with a mismatch is not used and is replaced. Files are created by rename, so that several
+// processes may fill one folder. A folder that can't be written is still read.
 #pragma once
 
 #include <attn/cache.hpp>
@@ -17,7 +16,7 @@
 
 namespace attn::cuda {
 
-// All that makes a binary but the compiler's version. No value may contain a line break.
+// Everything that a binary depends on except the compiler's version. Values contain no line breaks.
 struct BinaryKey {
   std::string kernel;        // to_string(Config)
   std::string sources;       // Unit::hash
@@ -30,24 +29,24 @@ struct BinaryKey {
 
 class Cache {
  public:
-  // Keeps its files in the folder `cuda` of `root`. An empty root: nothing is kept.
+  // Stores files in the folder `cuda` of `root`. If root is empty, stores nothing.
   explicit Cache(const std::string& root);
-  // ATTN_CACHE_DIR, else libattn in XDG_CACHE_HOME or ~/.cache; empty where none is known.
+  // ATTN_CACHE_DIR, else libattn in XDG_CACHE_HOME or ~/.cache; empty if none is known.
   static std::string default_root();
 
   [[nodiscard]] const std::string& folder() const { return folder_; }  // empty: none
-  // The binary made by this version of the compiler.
+  // The binary that this version of the compiler made.
   [[nodiscard]] std::optional<std::string> load(const BinaryKey& key, int compiler) const;
-  // The one made by the latest compiler of at most this major version: for machines without one.
+  // The binary of the latest compiler of at most this major version, for machines without NVRTC.
   [[nodiscard]] std::optional<std::string> load_any(const BinaryKey& key, int major) const;
-  // Makes the folder and writes a file to it; why that can't be done, empty where it can.
+  // Tries to create the folder and a file in it. Returns why that fails, or "".
   [[nodiscard]] std::string unwritable() const;
-  // False where it could not be written; never throws for that.
+  // False if the file could not be written; does not throw.
   bool store(const BinaryKey& key, int compiler, const std::string& cubin) const;
-  // Every file that looks like one of ours, sorted by path.
+  // Every file that has a name of this cache, sorted by path.
   [[nodiscard]] std::vector<CacheEntry> list() const;
-  // Removes them and left-overs of writers that died; how many entries were removed. `failed`: why
-  // one could not be, empty where all could.
+  // Removes them, and temporary files of processes that died. Returns the number of removed
+  // entries. `failed` says why a file could not be removed; empty if all were.
   int clear(std::string& failed) const;
 
  private:

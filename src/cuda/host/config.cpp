@@ -11,7 +11,7 @@
 namespace attn::cuda {
 namespace {
 
-// FNV-1a, and of a constant with its value mixed in.
+// FNV-1a of the name, mixed with the value.
 std::size_t hash_of(std::string_view name, std::int64_t value) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -35,7 +35,7 @@ Config& Config::set(const char* name, std::int64_t value) {
     at->value = value;
     return *this;
   }
-  assert(size_ < kMaxConstants);  // a kernel with more of them: raise kMaxConstants
+  assert(size_ < kMaxConstants);  // for a kernel with more constants, raise kMaxConstants
   if (size_ == kMaxConstants) return *this;
   std::move_backward(at, end, end + 1);
   *at = {name, value};
@@ -75,7 +75,7 @@ std::string header_text(const Config& config) {
   const auto add = [&](const char* name, std::int64_t value) {
     const bool small = value >= std::numeric_limits<std::int32_t>::min() &&
                        value <= std::numeric_limits<std::int32_t>::max();
-    // The most negative numbers are no literals.
+    // C++ has no literals for the most negative numbers.
     std::string literal = std::to_string(value);
     if (value == std::numeric_limits<std::int64_t>::min()) literal = "-9223372036854775807ll - 1";
     if (value == std::numeric_limits<std::int32_t>::min()) literal = "-2147483647 - 1";

@@ -1,5 +1,5 @@
-// Config: what a kernel is compiled for: a source and named constants, only those that change its
-// code. A plain value without heap memory; the key of compiled kernels.
+// Config: the source of a kernel and the named constants that it is compiled with. A plain value
+// without heap memory, and the key of compiled kernels.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxConstants = 48;
 class Config {
  public:
   Config() = default;
-  // A name of kernel_sources(). This and the constants' names are string literals.
+  // `source` is a name in kernel_sources(). All names must be string literals.
   explicit Config(const char* source);
 
   [[nodiscard]] const char* source() const { return source_; }
@@ -31,22 +31,22 @@ class Config {
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] const core::ConfigEntry& operator[](std::size_t i) const { return entries_[i]; }
 
-  // Kept as constants are set, so that a call that looks a kernel up need not compute it.
+  // Updated by set(), so that a call that looks up a kernel need not compute it.
   [[nodiscard]] std::size_t hash() const { return hash_; }
-  // The same source and constants, in whatever order they were set.
+  // Compares source and constants. The order of set() does not matter.
   bool operator==(const Config& other) const;
 
  private:
   const char* source_ = "";
   std::array<core::ConfigEntry, kMaxConstants> entries_{};  // sorted by name
   std::size_t size_ = 0;
-  std::size_t hash_ = 0;  // a sum over source and constants: of whatever order
+  std::size_t hash_ = 0;  // a sum over source and constants, so their order does not matter
 };
 
 // "sm80/forward.cu alibi=0 bias_type=0 blocks=2 ..."
 std::string to_string(const Config& config);
-// The text of config.cuh: the constants in namespace config, as int where they fit, else as long
-// long, and the numbers of the element types (config::f16, ...).
+// The text of config.cuh: the constants in namespace config, as int if they fit, else as long long,
+// and the values of the element types (config::f16, ...).
 std::string header_text(const Config& config);
 
 }  // namespace attn::cuda

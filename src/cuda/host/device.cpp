@@ -22,8 +22,8 @@ core::Status check_ordinal(const Driver& driver, int ordinal) {
       (driver.num_devices() == 1 ? std::string() : " to " + device_text(driver.num_devices() - 1)));
 }
 
-// The primary context of each device in use, retained for as long as the process lives:
-// a release at exit would run after the driver's own clean-up.
+// The primary context of each device in use. Never released, because a release at exit would run
+// after the driver's own clean-up.
 core::Status primary_context(const Driver& driver, int ordinal, abi::Context& context) {
   static std::mutex mutex;
   static auto& contexts = *new std::map<std::pair<const Driver*, int>, abi::Context>;
@@ -85,7 +85,7 @@ core::Status read_facts(const Driver& driver, int ordinal, DeviceFacts& facts) {
 
 core::Status device_facts(const Driver& driver, int ordinal, const DeviceFacts*& facts) {
   static std::mutex mutex;
-  // Never freed, as above: threads may ask until the end of the process.
+  // Never freed: threads may use it until the process ends.
   static auto& known =
       *new std::map<std::pair<const Driver*, int>, std::unique_ptr<const DeviceFacts>>;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -115,7 +115,7 @@ core::Status CurrentContext::enter() {
   if (result != abi::kSuccess) return failed(result, "cuCtxGetCurrent");
   unsigned long long id = 0;
   if (context != nullptr) {
-    // Ids are never used again, so that the device of the one seen last needs no asking.
+    // Ids are never reused, so the device of the last seen context is cached per thread.
     thread_local unsigned long long known = 0;
     thread_local abi::Device known_device = -1;
     thread_local const Driver* known_driver = nullptr;
@@ -159,7 +159,7 @@ int CurrentContext::current_ordinal(const Driver& driver) {
 
 core::Status check_pointer(const Driver& driver, const char* name, const void* pointer,
                            int ordinal) {
-  // This call sets what a pointer that CUDA doesn't know lacks to zero and succeeds.
+  // For a pointer that CUDA doesn't know, this driver call succeeds and sets the values to zero.
   std::array<int, 3> attributes{abi::kPointerMemoryType, abi::kPointerDeviceOrdinal,
                                 abi::kPointerIsManaged};
   unsigned type = 0;
@@ -170,7 +170,7 @@ core::Status check_pointer(const Driver& driver, const char* name, const void* p
     return driver.api().cuPointerGetAttributes(count, attributes.data(), values.data(),
                                                reinterpret_cast<std::uintptr_t>(pointer));
   };
-  abi::Result result = ask(2);  // of each tensor of each call: no more than that
+  abi::Result result = ask(2);  // two attributes only: this runs for each tensor of each call
   if (result == abi::kSuccess && type == abi::kMemoryDevice && device == ordinal) return {};
   if (result == abi::kSuccess) result = ask(3);
   std::string found;

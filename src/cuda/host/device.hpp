@@ -1,5 +1,5 @@
-// Devices: what a plan needs to know of one, which context a call works in, and whether a pointer
-// is memory of that device.
+// Devices: the facts that plans depend on, the context that a call runs in, and the check that a
+// pointer is memory of the device.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace attn::cuda {
 
 class Tuned;
 
-// The facts that plans and compilation are pure functions of. Sizes in bytes.
+// Plans and compilation are pure functions of these facts. Sizes in bytes.
 struct DeviceFacts {
   std::string name;
   int ordinal = 0;
@@ -21,27 +21,27 @@ struct DeviceFacts {
   int registers_per_sm = 0;
   int threads_per_sm = 0;
   std::int64_t shared_per_sm = 0;
-  std::int64_t shared_per_block = 0;  // with opt-in: what a kernel may ask for, static and dynamic
+  std::int64_t shared_per_block = 0;  // the opt-in limit, static plus dynamic
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
-  // Tiles that were measured on it (families/tuned.hpp); null: none.
+  // Tiles that were measured on the device (families/tuned.hpp); null: none.
   const Tuned* tuned = nullptr;
 
-  // 90 of 9.0.
+  // 90 for 9.0.
   [[nodiscard]] int capability() const { return 10 * major + minor; }
 };
 
 // "NVIDIA H200 (9.0, 132 SMs, 139.8 GiB)"
 std::string to_string(const DeviceFacts& facts);
 
-// Asks the driver.
+// Queries the driver.
 core::Status read_facts(const Driver& driver, int ordinal, DeviceFacts& facts);
-// The same, asked once in a process; `facts` points to memory that stays.
+// The same, queried once per process. `facts` stays valid until the process ends.
 core::Status device_facts(const Driver& driver, int ordinal, const DeviceFacts*& facts);
 
-// Makes a context of a device current while it lives: the thread's own where that is one of the
-// device (PyTorch's and every runtime user's is the device's primary context), else the primary
-// one, which is retained once and kept.
+// Makes a context of the device current during its lifetime. If the thread's current context
+// belongs to the device, it is used (PyTorch and all users of the CUDA runtime use the primary
+// context). Otherwise it is the primary context, which is retained once and never released.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, int ordinal);
@@ -50,12 +50,12 @@ class CurrentContext {
   CurrentContext& operator=(const CurrentContext&) = delete;
 
   [[nodiscard]] const core::Status& status() const { return status_; }
-  // Unique in the process, also after a context at the same address was destroyed.
+  // Unique in the process. Never reused, even if a new context gets the address of a destroyed one.
   [[nodiscard]] std::uint64_t id() const { return id_; }
   [[nodiscard]] int ordinal() const { return ordinal_; }
   [[nodiscard]] const Driver& driver() const { return driver_; }
 
-  // The ordinal of the thread's current context; 0 where it has none.
+  // The ordinal of the thread's current context; 0 if there is none.
   static int current_ordinal(const Driver& driver);
 
  private:
@@ -68,8 +68,8 @@ class CurrentContext {
   core::Status status_;
 };
 
-// invalid_argument where `pointer`, the tensor `name`, is not memory of the device (managed memory
-// is memory of every device).
+// Returns invalid_argument if `pointer`, the data of tensor `name`, is not memory of the device.
+// Managed memory counts as memory of every device.
 core::Status check_pointer(const Driver& driver, const char* name, const void* pointer,
                            int ordinal);
 

@@ -1,5 +1,5 @@
-// Driver: NVIDIA's library, opened at run time into a table of typed functions. Where it is
-// missing, too old or without a device, there is no Driver but a reason.
+// Driver: NVIDIA's library, opened at run time into a table of typed functions. If it is
+// missing, too old or without a device, there is no Driver, but a reason.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace attn::cuda {
 
-// 12.0 brought tensor maps and ids of contexts. It came with version 525 of the driver.
+// CUDA 12.0 (driver 525) introduced tensor maps and context ids.
 inline constexpr int kNeededDriver = 12000;
 
 #if defined(_WIN32)
@@ -20,7 +20,7 @@ inline constexpr const char* kDriverFile = "nvcuda.dll";
 inline constexpr const char* kDriverFile = "libcuda.so.1";
 #endif
 
-// "12.4" of 12040.
+// 12040 -> "12.4".
 std::string version_text(int version);
 
 struct DriverApi {
@@ -32,16 +32,17 @@ struct DriverApi {
 class Driver {
  public:
   struct Opened;
-  // Opens, checks the version and initializes. Never throws.
+  // Opens the library, checks its version and initializes it. Never throws.
   static Opened open(const char* library = kDriverFile);
-  // The process's driver, opened by the first call and kept; null with the reason.
+  // The driver of this process, opened by the first call and never closed; null with the reason.
   static const Driver* get(std::string& reason);
 
   [[nodiscard]] const DriverApi& api() const { return api_; }
   [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] int num_devices() const { return num_devices_; }
 
-  // The error of `call`, which was made for `tried` ("loading sm80/forward.cu on cuda:0").
+  // Converts the result of the driver function `call`. `tried` describes the purpose ("loading
+  // sm80/forward.cu on cuda:0").
   [[nodiscard]] core::Status status(abi::Result result, std::string_view call,
                                     std::string_view tried) const;
 

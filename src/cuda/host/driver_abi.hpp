@@ -71,7 +71,7 @@ inline constexpr int kCaptureNone = 0;
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kCaptureModeRelaxed = 2;
 
-// CU_STREAM_PER_THREAD: one handle that is another stream in each thread.
+// CU_STREAM_PER_THREAD: the same handle means a different stream in each thread.
 inline constexpr std::uintptr_t kStreamPerThread = 2;
 
 union LaunchAttributeValue {
@@ -105,11 +105,11 @@ struct KernelNodeParams {
   unsigned shared_bytes;
   void** parameters;
   void** extra;
-  void* kernel;     // read where function is null
+  void* kernel;     // used if function is null
   Context context;  // likewise
 };
 
-// 128 bytes that a kernel takes as __grid_constant__.
+// 128 bytes, passed to a kernel as __grid_constant__.
 struct alignas(64) TensorMap {
   std::uint64_t opaque[16];
 };

@@ -14,8 +14,9 @@
 namespace attn::cuda {
 namespace {
 
-// Kernels of a graph run in the context that they were loaded into. A stream of another one (a
-// green context, which has some of the multiprocessors) makes only plain launches run in its own.
+// Whether the stream belongs to the context. Kernels of a graph run in the context that they were
+// loaded into. Only plain launches run in the context of a stream that belongs to another one, such
+// as a green context, which has a subset of the multiprocessors.
 bool is_of(abi::Stream stream, const CurrentContext& context) {
   const DriverApi& api = context.driver().api();
   abi::Context owner = nullptr;
@@ -29,8 +30,8 @@ bool captures(const DriverApi& api, abi::Stream stream) {
   return api.cuStreamIsCapturing(stream, &status) != abi::kSuccess || status != abi::kCaptureNone;
 }
 
-// `pointers`: room for the addresses of the parameters, which the driver reads when it is given
-// them.
+// `pointers` holds the address of the parameters. The driver reads them before the call that takes
+// the node's parameters returns.
 abi::KernelNodeParams node_params(const KernelLaunch& launch, void* (&pointers)[1]) {
   const auto& [kernel, grid, parameters] = launch;
   pointers[0] = const_cast<void*>(parameters.data);  // the driver only reads
@@ -59,18 +60,18 @@ core::Status failed(const CurrentContext& context, abi::Result result,
 
 }  // namespace
 
-// One thread at a time calls it, under `mutex`: neither a graph nor its parameters are thread-safe.
+// Callers must hold `mutex`: neither a graph nor the update of its parameters is thread-safe.
 class Graphs::Graph {
  public:
   explicit Graph(const DriverApi& api) : api_(api) {}
-  // What is queued or runs still ends. The context is current.
+  // Queued and running launches still complete. The context must be current.
   ~Graph() { clear(); }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
   [[nodiscard]] bool made() const { return exec_ != nullptr; }
   bool make(std::span<const KernelLaunch> launches, abi::Stream stream);
-  // For the launches to come; those that are queued keep what they have.
+  // Sets grids and parameters of later launches. Queued launches keep their own.
   bool set(std::span<const KernelLaunch> launches);
   abi::Result launch(abi::Stream stream) { return api_.cuGraphLaunch(exec_, stream); }
 
@@ -80,7 +81,7 @@ class Graphs::Graph {
   void clear();
 
   const DriverApi& api_;
-  abi::Graph graph_ = nullptr;  // nodes_ are its, so that it lives as long as they are named
+  abi::Graph graph_ = nullptr;  // owns nodes_, so it lives as long as they are used
   std::array<abi::GraphNode, kMaxKernels> nodes_{};
   abi::GraphExec exec_ = nullptr;
 };
@@ -99,7 +100,7 @@ bool Graphs::Graph::make(std::span<const KernelLaunch> launches, abi::Stream str
     result = api_.cuGraphInstantiateWithFlags(&exec_, graph_, 0);
     if (result != abi::kSuccess) exec_ = nullptr;
   }
-  // Else the first launch uploads it, and fails where there is no memory left.
+  // Without this, the first launch would upload the graph, and fail if no memory is left.
   if (result == abi::kSuccess) result = api_.cuGraphUpload(exec_, stream);
   if (result != abi::kSuccess) clear();
   return result == abi::kSuccess;
@@ -182,8 +183,8 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   Key key{stream, {}};
   std::ranges::transform(launches, key.functions.begin(),
                          [](const KernelLaunch& launch) { return launch.kernel->function; });
-  // A graph from the second call on: making one costs more than a few calls save, which streams
-  // of one call, or more pairs in turn than are kept, would pay at each.
+  // A graph is created on the second call, because creating one costs more than it saves in a few
+  // calls. Streams with a single call, and more keys in turn than are kept, would pay on each call.
   const std::shared_ptr<Graph> graph = find_or_note(key);
   if (graph == nullptr) return std::nullopt;
   const std::lock_guard<std::mutex> lock(graph->mutex);
@@ -195,7 +196,7 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   }
   const abi::Result result = graph->launch(stream);
   if (result == abi::kSuccess) return core::Status{};
-  // Some of the kernels may be queued, so that this is an error and no case for plain launches.
+  // Some of the kernels may be queued, so launching them one by one could run them twice.
   drop(key, graph.get());
   return failed(context, result, launches);
 }
@@ -222,7 +223,7 @@ core::Status launch_in_order(const CurrentContext& context, std::span<const Kern
   for (const KernelLaunch& launch : launches) {
     if (launch.grid.empty()) continue;
     kept[count++] = launch;
-    plain = plain || launch.kernel->spec.cluster > 1;  // an attribute, which nodes don't get here
+    plain = plain || launch.kernel->spec.cluster > 1;  // node_params() sets no cluster
   }
   if (count == 0) return {};
   const std::span<const KernelLaunch> chain = std::span(kept).first(count);
@@ -230,7 +231,7 @@ core::Status launch_in_order(const CurrentContext& context, std::span<const Kern
     auto status = Graphs::of(context).launch(context, chain, stream);
     if (status.has_value()) return *std::move(status);
   }
-  bool overlap = false;  // the first kernel waits for the caller's work
+  bool overlap = false;  // the first kernel must wait for earlier work of the caller
   for (const KernelLaunch& launch : chain) {
     core::Status status = launch_kernel(context, launch, stream, overlap);
     if (!status.ok()) return status;

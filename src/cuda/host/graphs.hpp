@@ -1,6 +1,7 @@
-// Graphs: the kernels of a call launched together, by an executable graph that each call gives its
-// own grids and parameters. A launch takes the driver about 3 us a kernel, that of a graph of three
-// kernels less than 2, their parameters set before included (H200, driver 580, 2026-11).
+// Graphs: launches the kernels of a call together, by an executable graph. Each call sets its own
+// grids and parameters in the graph's nodes. A kernel launch takes the driver about 3 us. Setting
+// the parameters of three kernels and launching their graph takes less than 2 us in total (H200,
+// driver 580, 2026-11).
 #pragma once
 
 #include <array>
@@ -16,23 +17,23 @@
 
 namespace attn::cuda {
 
-// Executable graphs of a context, found by what they stand for: a stream and the kernels in order.
-// By stream, since launches of one executable graph run one after the other wherever they are
-// queued, so that streams which shared one would wait for each other.
+// Executable graphs of a context, by stream and sequence of kernels. Streams do not share a graph,
+// because launches of one executable graph run in sequence on whatever streams they are queued, so
+// streams would wait for each other.
 class Graphs {
  public:
-  // Pairs of stream and kernels that are kept; the one used longest ago makes room.
+  // The most graphs to keep. The least recently used one is evicted.
   static constexpr std::size_t kMaxGraphs = 64;
 
   explicit Graphs(const Driver& driver) : driver_(driver) {}
-  // The context's. Never freed: a destroyed context took its graphs with it, and as its id doesn't
-  // come again, nobody asks for them.
+  // The instance of a context. Never freed: destroying a context destroys its graphs, and no other
+  // context gets its id.
   static Graphs& of(const CurrentContext& context);
 
-  // Launches all; none of the grids is empty, and the context is that of `of`. Without a status
-  // nothing was launched, and the kernels are to be launched one by one: at the first call for such
-  // a pair, where no graph can be made (for lack of memory, say), and where it doesn't take what a
-  // call gives it.
+  // Launches all kernels. No grid may be empty, and the context must be the one passed to of().
+  // Returns nullopt if nothing was launched; the caller then launches the kernels one by one. This
+  // happens on the first call for a stream and sequence of kernels, if the graph can't be created
+  // (for example, without memory), and if the driver rejects the new parameters.
   std::optional<core::Status> launch(const CurrentContext& context,
                                      std::span<const KernelLaunch> launches, abi::Stream stream);
 
@@ -48,10 +49,10 @@ class Graphs {
   class Graph;
   struct Entry {
     std::shared_ptr<Graph> graph;
-    std::uint64_t used = 0;  // when: see clock_
+    std::uint64_t used = 0;  // value of clock_ at the last use
   };
 
-  // Null for a key that is new.
+  // Null for a new key, which is added.
   std::shared_ptr<Graph> find_or_note(const Key& key);
   void drop(const Key& key, const Graph* graph);
 
@@ -62,14 +63,14 @@ class Graphs {
 };
 
 // How a call's kernels are launched: by a graph; one by one; or one by one with programmatic
-// dependent launch, for which each kernel begins with ptx::WaitForPrimary() (needs 9.0). For
-// measurements: the environment variable ATTN_CUDA_LAUNCH, read once, names one.
+// dependent launch, where each kernel begins with ptx::WaitForPrimary() (needs 9.0). The
+// environment variable ATTN_CUDA_LAUNCH, read once, selects a mode for measurements.
 enum class LaunchMode { graphs, kernels, overlap };
-LaunchMode parse_launch_mode(const char* text);  // anything else, and null: graphs
+LaunchMode parse_launch_mode(const char* text);  // null or an unknown name: graphs
 LaunchMode launch_mode();
 
-// The kernels of a call, kMaxKernels at most, in order; empty grids are skipped. By a graph if
-// possible; a stream that captures records kernels.
+// Launches the kernels of a call in order, at most kMaxKernels; skips empty grids. Uses a graph if
+// possible. On a capturing stream, the kernels are recorded one by one.
 core::Status launch_in_order(const CurrentContext& context, std::span<const KernelLaunch> launches,
                              abi::Stream stream);
 

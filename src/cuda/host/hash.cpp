@@ -1,5 +1,4 @@
-// The hash of hash.hpp by xxHash, compiled in: the library does not depend on libxxhash at run
-// time.
+// Implements hash.hpp with xxHash, inlined: the library does not depend on libxxhash at run time.
 #include "cuda/host/hash.hpp"
 
 #define XXH_INLINE_ALL

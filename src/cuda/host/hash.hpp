@@ -8,7 +8,7 @@ namespace attn::cuda {
 
 inline constexpr std::size_t kHashDigits = 32;
 
-// The hash of bytes as kHashDigits hexadecimal digits.
+// The hash of `bytes`, as kHashDigits hexadecimal digits.
 std::string hash(std::string_view bytes);
 
 // Appends the length of a field and the field, so that ("ab", "c") and ("a", "bc") differ.

@@ -1,5 +1,5 @@
-// Launch: a loaded kernel onto the caller's stream. Allocates nothing, waits for nothing and is
-// recorded where the stream captures. The kernels of a call are launched together: graphs.hpp.
+// Launch: queues a loaded kernel on the caller's stream. Allocates nothing and waits for nothing. A
+// capturing stream records the kernel. graphs.hpp launches the kernels of a call together.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ struct Grid {
   [[nodiscard]] bool empty() const { return x == 0 || y == 0 || z == 0; }
 };
 
-// What every device and driver takes for one kernel.
+// The limit of every supported device and driver for one kernel.
 inline constexpr std::size_t kMaxParameterBytes = 4096;
 
 // The parameters of a launch: one structure, which the kernel takes by `const __grid_constant__`.
-// The driver copies it when it is given the launch.
+// The driver copies it during the launch call.
 struct ParameterBlock {
   const void* data = nullptr;
   std::size_t bytes = 0;
@@ -35,7 +35,7 @@ ParameterBlock block_of(const Parameters& parameters) {
   return {&parameters, sizeof(Parameters)};
 }
 
-// A kernel, and the grid and parameters that a call gives it.
+// A kernel with the grid and parameters of a call.
 struct KernelLaunch {
   const Kernel* kernel = nullptr;
   Grid grid;
@@ -49,15 +49,14 @@ inline abi::Stream stream_of(void* stream) {
   return static_cast<abi::Stream>(stream);
 }
 
-// The kernels of a call, `kernels` for each of `specs`, loaded where they were not, and compiled
-// side by side; while the stream captures that is refused, as compiling and loading can't be
-// recorded.
+// Finds the kernels of a call, one for each of `specs`. Compiles (concurrently) and loads those
+// that are missing, but refuses to do so if the stream captures, because loading can't be recorded.
 core::Status find_or_load(Modules& modules, const CurrentContext& context,
                           std::span<const KernelSpec> specs, abi::Stream stream,
                           std::span<const Kernel*> kernels);
 
-// `overlap`: the kernel may start before the one ahead of it in the stream has ended and waits for
-// it itself (griddepcontrol; needs 9.0).
+// `overlap`: programmatic dependent launch. The kernel may start before the previous kernel of the
+// stream has ended, and waits for it by griddepcontrol (needs 9.0).
 core::Status launch_kernel(const CurrentContext& context, const KernelLaunch& launch,
                            abi::Stream stream, bool overlap = false);
 

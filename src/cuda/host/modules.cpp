@@ -16,7 +16,7 @@ std::string tried_for(const CurrentContext& context, const KernelSpec& spec) {
 }  // namespace
 
 std::size_t Modules::Hash::of(std::uint64_t context, const KernelSpec& spec) {
-  // Entry points of one Config are few.
+  // Ignores the other fields, because a Config has few entry points.
   return spec.config.hash() + static_cast<std::size_t>(context) * 0x9e3779b9;
 }
 
@@ -58,7 +58,7 @@ core::Status Modules::load(const CurrentContext& context, const KernelSpec& spec
     if (kept == nullptr) kept = std::make_shared<Slot>();
     slot = kept;
   }
-  // One thread loads; others that want this Config wait, those that want another do not.
+  // One thread loads this Config while others wait for it. Other Configs load concurrently.
   const std::lock_guard<std::mutex> loading(slot->mutex);
   kernel = find(context, spec);
   if (kernel != nullptr) return {};
@@ -139,7 +139,7 @@ core::Status Modules::load_kernel(const CurrentContext& context, const KernelSpe
   attribute(abi::kFunctionLocalBytes, kernel.local_bytes);
   attribute(abi::kFunctionStaticSharedBytes, kernel.static_shared_bytes);
   attribute(abi::kFunctionMaxThreads, max_threads);
-  // Only ever raised: another KernelSpec may use the same function with more.
+  // The limit is never lowered: another KernelSpec may use the same function with more.
   int allowed = 0;
   attribute(abi::kFunctionMaxDynamicSharedBytes, allowed);
   if (spec.shared_bytes > static_cast<unsigned>(allowed)) {

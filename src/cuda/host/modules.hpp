@@ -1,5 +1,5 @@
-// Modules: kernels loaded into a context, found again without a lock that writers hold for long.
-// What is loaded stays loaded; a context that is destroyed takes its modules with it.
+// Modules: kernels loaded into contexts. Lookups share a lock, which writers hold only briefly.
+// Kernels are never unloaded; destroying a context unloads its modules.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace attn::cuda {
 
-// What a plan says of one kernel: the code, the entry point and what a block needs.
+// One kernel of a plan: the code, the entry point and the resources of a block.
 struct KernelSpec {
   Config config;
   const char* entry = "";     // extern "C" __global__, a string literal
-  unsigned threads = 0;       // of a block
-  unsigned shared_bytes = 0;  // dynamic shared memory of a block
+  unsigned threads = 0;       // per block
+  unsigned shared_bytes = 0;  // dynamic shared memory per block
   unsigned cluster = 1;       // blocks along x that form a cluster
 
   bool operator==(const KernelSpec& other) const {
@@ -31,24 +31,24 @@ struct KernelSpec {
   }
 };
 
-// A loaded kernel and what the driver says of it.
+// A loaded kernel and its attributes as the driver reports them.
 struct Kernel {
   abi::Function function = nullptr;
   KernelSpec spec;
-  int registers = 0;            // of a thread
-  int local_bytes = 0;          // of a thread: spills and arrays
-  int static_shared_bytes = 0;  // of a block
-  int blocks_per_sm = 0;        // that fit at once
+  int registers = 0;            // per thread
+  int local_bytes = 0;          // per thread: spills and arrays
+  int static_shared_bytes = 0;  // per block
+  int blocks_per_sm = 0;        // occupancy in blocks
 };
 
 class Modules {
  public:
   explicit Modules(Binaries& binaries) : binaries_(binaries) {}
-  // The process's, by cache folder and driver; see Binaries::of. Allocates nothing if the thread's
-  // previous call had the same arguments.
+  // The instance of this process for a cache folder and driver; see Binaries::of. Allocates nothing
+  // if the thread's previous call had the same arguments.
   static Modules& of(const Driver& driver, std::string_view cache_root);
 
-  // The kernels in this context; null where one was not loaded yet. Allocates nothing.
+  // Finds the kernels of this context; null for those not loaded yet. Allocates nothing.
   void find_all(const CurrentContext& context, std::span<const KernelSpec> specs,
                 std::span<const Kernel*> kernels) const;
   [[nodiscard]] const Kernel* find(const CurrentContext& context, const KernelSpec& spec) const {
@@ -56,10 +56,10 @@ class Modules {
     find_all(context, {&spec, 1}, {&kernel, 1});
     return kernel;
   }
-  // Finds it, or compiles and loads it. `kernel` stays where it is. Not to be called while the
-  // stream of the call captures: see launch.hpp, find_or_load.
+  // Finds the kernel, or compiles and loads it. The pointer stays valid. Must not be called while
+  // the stream of the call captures: see find_or_load in launch.hpp.
   core::Status load(const CurrentContext& context, const KernelSpec& spec, const Kernel*& kernel);
-  // The same of several, compiled side by side.
+  // The same for several kernels. Compiles them concurrently.
   core::Status load_all(const CurrentContext& context, std::span<const KernelSpec> specs,
                         std::span<const Kernel*> kernels);
 
@@ -71,7 +71,7 @@ class Modules {
     KernelSpec spec;
     bool operator==(const Key&) const = default;
   };
-  struct KeyRef {  // a Key without the copy
+  struct KeyRef {  // looks up a Key without copying the spec
     std::uint64_t context;
     const KernelSpec& spec;
   };

@@ -28,7 +28,7 @@ const char* const kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 constexpr const char* kFolderInWheel = "lib";
 #endif
 
-// The files that are there, later versions first.
+// Appends the libraries that exist in the folders, later versions first.
 void add_files(std::vector<std::string>& list, const std::vector<fs::path>& folders) {
   for (const char* name : kNames) {
     for (const fs::path& folder : folders) {
@@ -38,7 +38,7 @@ void add_files(std::vector<std::string>& list, const std::vector<fs::path>& fold
   }
 }
 
-// <site-packages>/nvidia/*/lib (or bin), where NVIDIA's wheels lie.
+// Searches <site-packages>/nvidia/*/lib (or bin), the folders of NVIDIA's wheels.
 void add_wheels(std::vector<std::string>& list, const fs::path& site_packages) {
   std::error_code error;
   std::vector<fs::path> folders;
@@ -185,7 +185,7 @@ Nvrtc::Opened Nvrtc::open(std::span<const std::string> libraries, int driver_ver
 
 const Nvrtc* Nvrtc::get(int driver_version, std::string& reason) {
   static std::mutex mutex;
-  // By what decides, the driver's major version. Never freed: threads may compile until the end.
+  // By the driver's major version. Never freed: threads may compile until the process ends.
   static auto& opened = *new std::map<int, Opened>;
   const std::lock_guard<std::mutex> lock(mutex);
   auto found = opened.find(driver_version / 1000);

@@ -1,5 +1,6 @@
 // Blocks on a multiprocessor; see occupancy.hpp. Rules: CUDA C++ Programming Guide, "Technical
-// Specifications per Compute Capability"; pieces as in NVIDIA's occupancy calculator.
+// Specifications per Compute Capability"; allocation granularity as in NVIDIA's occupancy
+// calculator.
 #include "cuda/host/occupancy.hpp"
 
 #include <algorithm>
@@ -10,8 +11,8 @@ namespace attn::cuda {
 namespace {
 
 constexpr std::int64_t kWarp = 32;
-constexpr std::int64_t kRegisterPiece = 256;    // of a warp
-constexpr std::int64_t kSharedOfSystem = 1024;  // of a block
+constexpr std::int64_t kRegisterPiece = 256;    // granularity per warp
+constexpr std::int64_t kSharedOfSystem = 1024;  // bytes per block that the driver reserves
 
 }  // namespace
 

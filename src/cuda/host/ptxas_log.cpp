@@ -7,7 +7,7 @@
 namespace attn::cuda {
 namespace {
 
-// The number that stands before `unit` in the line ("0 bytes spill stores"); 0 where none does.
+// The number before `unit` in the line ("0 bytes spill stores"); 0 if there is none.
 int number_before(std::string_view line, std::string_view unit) {
   const std::size_t at = line.find(unit);
   if (at == std::string_view::npos) return 0;
@@ -43,7 +43,8 @@ ResourceReport read_resources(std::string_view log) {
     if (report.kernels.empty()) continue;
     Resources& kernel = report.kernels.back();
     if (line.find(" bytes stack frame") != std::string_view::npos) {
-      // The kernel's own line, then one of each function that it calls and that is not inlined.
+      // ptxas prints one line for the kernel, then one for each called function that is not
+      // inlined.
       kernel.stack_bytes = std::max(kernel.stack_bytes, number_before(line, " bytes stack frame"));
       kernel.spill_stores += number_before(line, " bytes spill stores");
       kernel.spill_loads += number_before(line, " bytes spill loads");

@@ -1,5 +1,5 @@
-// Scratch: memory for one call whose caller gave none, ordered on the call's stream: taken from the
-// device's memory pool and given back behind the call's kernels, also in a captured graph.
+// Scratch: memory for one call without a workspace of the caller. It is allocated from the device's
+// memory pool and freed after the call's kernels, in stream order, also in a captured graph.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace attn::cuda {
 
 class Scratch {
  public:
-  // Nothing is taken for 0 bytes. The context is current for as long as this lives.
+  // Allocates nothing for 0 bytes. The context must be current during the object's lifetime.
   Scratch(const CurrentContext& context, std::int64_t bytes, abi::Stream stream);
   ~Scratch();
   Scratch(const Scratch&) = delete;

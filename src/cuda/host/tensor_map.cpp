@@ -50,7 +50,7 @@ std::string_view unmappable(const TensorView& view) {
   for (int d = 0; d < view.rank; ++d) {
     const auto i = static_cast<std::size_t>(d);
     if (view.shape[i] <= 0 || view.shape[i] > kDimLimit) return "a size is 0 or above 2^32";
-    if (d == view.rank - 1 || view.shape[i] == 1) continue;  // contiguous, or never stepped
+    if (d == view.rank - 1 || view.shape[i] == 1) continue;  // the stride is 1, or not used
     const std::int64_t bytes = view.strides[i] * size_of(view.dtype);
     if (bytes < 0 || bytes >= kStrideLimit || bytes % kAlignment != 0) {
       return "a stride is negative, above 2^40 bytes or no multiple of 16 bytes";
@@ -80,7 +80,7 @@ core::Status encode(const Driver& driver, std::string_view name, const RowTiles&
   for (std::size_t i = 0; i < rank; ++i) {
     dims[i] = static_cast<std::uint64_t>(view.shape[order[i]]);
     if (i == 0) continue;
-    // The stride of a size of 1 is never used, but has to follow the rules.
+    // The stride of a dimension of size 1 is not used, but the driver checks it.
     strides[i - 1] = view.shape[order[i]] == 1
                          ? static_cast<std::uint64_t>(kAlignment)
                          : static_cast<std::uint64_t>(view.strides[order[i]] * size_of(view.dtype));

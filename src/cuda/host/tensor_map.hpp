@@ -1,5 +1,5 @@
-// Tensor maps: how the Tensor Memory Accelerator (compute capability 9.0) finds the tiles of a
-// tensor. Rules: CUDA Driver API, cuTensorMapEncodeTiled.
+// Tensor maps: describe the tiles of a tensor to the Tensor Memory Accelerator (compute capability
+// 9.0). Rules: CUDA Driver API, cuTensorMapEncodeTiled.
 #pragma once
 
 #include <array>
@@ -11,21 +11,21 @@
 
 namespace attn::cuda {
 
-// Rows of a tensor [b, n, h, d] or [total, h, d] in tiles of `rows` times `columns` elements: the
-// map's coordinates are (column, row, head, batch), so that a tile stays inside of its head and
-// entry, and rows past n read as zeros. Packed tensors have one entry, whose rows are all.
+// A tensor [b, n, h, d] or [total, h, d] in tiles of `rows` x `columns` elements. The map's
+// coordinates are (column, row, head, batch), so that a tile stays within its head and sequence,
+// and rows past n read as zeros. In packed tensors, all rows belong to one batch entry.
 struct RowTiles {
   TensorView view;
   std::uint32_t rows = 0;     // at most 256
-  std::uint32_t columns = 0;  // whose bytes are at most swizzle_bytes, where that is not 0
+  std::uint32_t columns = 0;  // at most `swizzle` bytes, unless `swizzle` is 0
   std::uint32_t swizzle = 0;  // bytes: 0, 32, 64 or 128
 };
 
-// Why the tensor can't be read by tensor maps (types, alignment, strides); empty where it can.
-// A plan's other kernels read such tensors.
+// Why no tensor map can describe the tensor (type, alignment, strides); empty if one can. Plans use
+// other kernels for such tensors.
 std::string_view unmappable(const TensorView& view);
 
-// internal where the tile breaks a rule, invalid_argument where the tensor does.
+// Returns ErrorCode::internal if the tile breaks a rule, invalid_argument if the tensor does.
 core::Status encode(const Driver& driver, std::string_view name, const RowTiles& tiles,
                     abi::TensorMap& map);
 

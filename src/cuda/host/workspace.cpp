@@ -8,13 +8,13 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 
-// Rows of q's tensors.
+// Rows of q over all sequences, for one head.
 std::int64_t rows_of(const Problem& p) {
   return p.layout_q == Layout::packed ? p.total_q : p.batch * p.len_q;
 }
 
-// Rows of dq's sums for each head (and entry, if padded): fragments are of 16 rows, and every
-// packed entry begins one of its own.
+// Rows of dq_accum for each head (and sequence, if padded). Fragments have 16 rows, and each packed
+// sequence begins a new fragment.
 std::int64_t dq_accum_rows(const Problem& p) {
   if (p.layout_q == Layout::packed) return (p.total_q / 16 + 1 + p.batch) * 16;
   return (p.len_q + 15) / 16 * 16;

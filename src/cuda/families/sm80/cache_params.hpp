@@ -1,4 +1,4 @@
-// What kernels know of a call's cache: its pages, rows to append, factors of 8-bit keys and values.
+// Kernel parameters of a KV cache: pages, rows to append, descale factors of 8-bit keys and values.
 #pragma once
 
 #include <attn/arguments.hpp>
@@ -11,7 +11,8 @@ namespace attn::cuda::sm80 {
 
 inline constexpr const char* kAppendEntry = "attn_append_rows";
 
-// Adds the kernel that appends, which runs before the one that attends, if there are new rows.
+// If there are new rows, adds the kernel that appends them. Must be called before the main kernel
+// is added.
 void add_append(CudaPlan& plan, const Problem& p);
 
 device::Cache cache_of(const Problem& p, const Arguments& tensors);

@@ -18,10 +18,10 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
+constexpr std::int64_t kReservedShared = 1024;  // bytes per block, by the driver (8.0 and later)
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
 constexpr std::int64_t kRowsOfWarp = 16;
-constexpr int kSmallSlice = 4096;  // bytes of K and V of a tile that a warp loads
+constexpr int kSmallSlice = 4096;  // bytes of K and V that a warp loads per tile
 
 // Parameters of a call's kernels.
 struct Blocks {
@@ -44,35 +44,35 @@ struct Tiles {
     return device::DecodeSharedOf(tile_q, tile_kv, warps, stages, dim, quantized, descale_rows)
         .bytes;
   }
-  // Keys that a block takes at a time.
+  // Keys that a block processes per step.
   [[nodiscard]] int step() const { return warps / (tile_q / 16) * tile_kv; }
 };
 
-// The rows of an entry's key head.
+// Rows of one key head of one sequence: its queries times the query heads that share it.
 std::int64_t num_rows(const Problem& p) {
   return p.len_q * (p.heads_q / p.heads_kv);
 }
 
-// Whether tensors allow loads of 16 bytes, decided by the problem alone: tiles are the same for
-// every access, so that the workspace is.
+// Whether tensors may allow loads of 16 bytes. Depends on the problem alone, not on the call's
+// access, so that tiles and workspace are the same for every access.
 bool may_load_vectors(const Problem& p) {
   return core::best_access(Pass::decode, p) != core::Access::element;
 }
 
-// What takes the kernel with every option.
+// Whether the problem needs the kernel that is compiled with all options.
 bool has_options(const Problem& p) {
   return p.softcap || p.alibi || p.bias.given || p.mask.given || p.dropout;
 }
 
-// Each is a kernel: dim 64 is one for plain calls.
+// Each dim is a kernel. Dim 64 exists for plain calls only, to limit their number.
 int dim_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   if (dim <= 64 && !has_options(p) && may_load_vectors(p)) return 64;
   return dim <= 128 ? 128 : 256;
 }
 
-// Bytes in flight decide: two blocks of three tiles a group, if they fit an SM, else one of as many
-// as fit. Small tiles have twice the stages.
+// Throughput depends on the bytes in flight. So these are two blocks per SM with three stages, or
+// one block with as many stages as fit. Small tiles get twice the stages.
 std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
   constexpr std::array kRings{
       Tiles{.warps = 4, .stages = 3, .blocks = 2}, Tiles{.warps = 4, .stages = 4, .blocks = 1},
@@ -96,7 +96,7 @@ std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
   return std::nullopt;
 }
 
-// The most keys that a tile of rows can see.
+// The most keys that the rows of a tile can see together.
 std::int64_t most_keys(const Problem& p) {
   std::int64_t keys = p.len_kv;
   const bool bounded = p.causal || p.window_right.has_value();
@@ -107,10 +107,11 @@ std::int64_t most_keys(const Problem& p) {
   return std::max<std::int64_t>(keys, 1);
 }
 
-// The number of splits by a model of the time, in keys that an SM reads. Measured on an H100 with 1
-// to 128 splits of 8, 32 and 128 tiles (bench/results/h100/decode_replay.jsonl): one block on every
-// SM is best, which already reads at the memory's rate; two on each cost 3 %, uneven ones 10 to 15
-// % (an SM with two blocks reads a quarter faster than one); a split costs the merge 0.05 us.
+// Chooses the number of splits by a model of the run time. The unit is the time in which an SM
+// reads one key. Measured on an H100 with 1 to 128 splits of 8, 32 and 128 tiles
+// (bench/results/h100/decode_replay.jsonl): one block per SM is best and already reaches the memory
+// bandwidth. Two blocks per SM cost 3 %, unequal numbers of blocks 10 to 15 % (an SM with two
+// blocks reads a quarter faster than one with one). Each split adds 0.05 us to the merge.
 std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of,
                            const DeviceFacts& facts) {
   constexpr double kStart = 64.0;
@@ -122,7 +123,7 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of
   constexpr std::int64_t kLeastKeys = 256;
   constexpr std::int64_t kMostSplits = 256;
   if (tiles == 0) return 1;
-  // An SM reads twice as many keys of 8 bits in the same time.
+  // An SM reads twice as many 8-bit keys in the same time.
   const double unit = of.quantized ? 2.0 : 1.0;
   const std::int64_t keys = most_keys(p);
   const std::int64_t sms = std::max(facts.num_sms, 1);
@@ -162,7 +163,8 @@ DecodeGrid grid_of(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
   return grid;
 }
 
-// Partial results in the workspace: rows of o, their statistics, arrivals.
+// Offsets in bytes of the partial results in the workspace: rows of o, their statistics, arrival
+// counters.
 struct PartialsLayout {
   std::int64_t stats = 0;
   std::int64_t arrivals = 0;

@@ -16,19 +16,19 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr std::int64_t kReservedShared = 1024;  // of each block, by the driver (8.0 and later)
+constexpr std::int64_t kReservedShared = 1024;  // bytes per block, by the driver (8.0 and later)
 constexpr int kNarrowDim = 32;
-constexpr int kMaxRegisters = 255;  // of a thread
-// Addresses, ranges, statistics and the fragments of one step, in addition to the accumulators.
+constexpr int kMaxRegisters = 255;  // per thread
+// Estimate for addresses, key ranges, row statistics and the operand fragments of one step.
 constexpr int kOtherRegisters = 40;
 
-// Rows of K and V are loaded by 8 threads each, by 4 where they are no multiples of 128 bytes, all
-// threads at once (kernels/shared/tile.cuh).
+// Whether the threads of a block load a tile in a whole number of steps. 8 threads load a row, or 4
+// if a row is not a multiple of 128 bytes (kernels/shared/tile.cuh).
 bool loads_evenly(int row_bytes, int rows, int threads) {
   return rows % (threads / (row_bytes % 128 == 0 ? 8 : 4)) == 0;
 }
 
-// Keys and queries of a warp's scores.
+// The keys and queries of the scores that a warp computes.
 int score_keys_of(const Tiles& tiles) {
   return device::BackwardScoreKeys(tiles.tile_kv, tiles.warps, tiles.p_ds_in_smem);
 }
@@ -50,7 +50,7 @@ std::string split_misfit(const Shape& shape, const Tiles& tiles) {
   return {};
 }
 
-// What sm80/backward.cu can be compiled for; as its assertions.
+// Why sm80/backward.cu can't be compiled for the tiles: the same conditions as its static_asserts.
 std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const int threads = 32 * tiles.warps;
   const bool wide = shape.dim_qk > kMaxValueDim;
@@ -91,7 +91,7 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
       shape.dim_qk % (16 * (tiles.warps / sum_warps)) != 0) {
     return "the warps share out dq by 16 queries and dims";
   }
-  const int results = tiles.split_dk_dv ? 2 : 1;  // in shared memory at once
+  const int results = tiles.split_dk_dv ? 2 : 1;  // dK and dV in shared memory at once
   if (tiles.tile_kv * results * std::max(shape.dim_qk, shape.dim_vo) * 4 >
       shared_bytes_of(shape, tiles)) {
     return "results of a tile are no more than all tiles";
@@ -125,11 +125,12 @@ bool holds(When when, const Shape& shape) {
   return false;
 }
 
-// Registers of a thread: the accumulators of S and O, and Q if it is kept; 0 if not known.
+// Estimated registers per thread: accumulators of S and O, and Q if it stays in registers. 0 for
+// the backward, which has no estimate.
 int registers_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) return 0;
   const int rows = tiles.tile_q / tiles.warps;
-  // f32: P is in two parts, and 32 columns are added up apart from the accumulators.
+  // f32: P is split into two parts, and 32 columns of P V are summed in separate accumulators.
   const int parts = shape.element_bytes == 4 ? rows * (tiles.tile_kv + 32) / 32 : 0;
   const int q = tiles.q_in_registers ? rows * shape.dim_qk / 64 : 0;
   return rows * (tiles.tile_kv + shape.dim_vo) / 32 + q + parts + kOtherRegisters;
@@ -178,23 +179,23 @@ Shape shape_of(Pass pass, const Problem& problem) {
     return shape;
   }
   if (problem.dtype == DType::f32) {
-    // One dim for both: each is a kernel for every precision.
+    // Both dims are the same, to limit the number of kernels: each dim has one per precision.
     const int largest = std::max(shape.dim_qk, shape.dim_vo);
     shape.dim_qk = shape.dim_vo = largest == 96 ? 128 : largest;
     shape.element_bytes = 4;
     return shape;
   }
-  // Each pair of dims is a kernel, but together with something else only each multiple of 64, for
-  // both: there would be hundreds.
+  // Plain problems have a kernel for each pair of dims. With options or dims that are no multiple
+  // of 8, both dims are rounded up to the same value, to avoid hundreds of kernels.
   const bool odd = problem.dim_qk % 8 != 0 || problem.dim_vo % 8 != 0;
   const bool options =
       shape.bias_bytes > 0 || shape.mask || shape.softcap || shape.alibi || shape.dropout;
   const int larger = std::max(shape.dim_qk, shape.dim_vo);
-  // The backward of 256 and 256 asks for more shared memory than every device has.
+  // The backward with both dims 256 needs more shared memory than some devices have.
   if ((options || odd) && !(pass == Pass::backward && larger > 192)) {
     shape.dim_qk = shape.dim_vo = larger == 96 ? 128 : larger;
   }
-  // 96 is for the forward of models that have it in both: elsewhere it would be many kernels.
+  // 96 is only for forwards with both dims 96, as some models have, to limit the number of kernels.
   if (shape.dim_qk != shape.dim_vo || pass == Pass::backward) {
     shape.dim_qk = shape.dim_qk == 96 ? 128 : shape.dim_qk;
     shape.dim_vo = shape.dim_vo == 96 ? 128 : shape.dim_vo;
@@ -215,11 +216,11 @@ BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFac
     return kWideBiasGradient;
   }
   for (const BiasGradientTiles& tiles : kBiasGradient) {
-    // 32 rows a warp with a mask spill in the loop for narrow heads, and where there is no shared
-    // memory for two stages.
+    // With a mask, 32 rows per warp spill in the loop for narrow heads, and up to dim 64 with one
+    // stage.
     const bool spills = dim <= kNarrowDim || (dim <= 64 && tiles.stages == 1);
     if (shape.mask && spills && tiles.tile_q / tiles.warps == 32) continue;
-    // The sums take the place of the tiles of q, dout, k and v.
+    // The sums reuse the shared memory of the tiles of q, dout, k and v.
     const int tile_bytes = tiles.stages * (tiles.tile_q + tiles.tile_kv) *
                            (shape.dim_qk + shape.dim_vo) * shape.element_bytes;
     if (tiles.tile_q * tiles.tile_kv * 4 > tile_bytes) continue;

@@ -1,5 +1,5 @@
-// Heuristics: the measured choice of tiles, and the model of what a block needs, which says where a
-// rule can hold. Pure functions of shape and device facts.
+// Heuristics: the measured choice of tiles, and a model of a block's resources that decides whether
+// tiles fit. Pure functions of shape and device facts.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -11,28 +11,30 @@
 
 namespace attn::cuda::sm80 {
 
-// What of a problem the choice depends on: what is compiled in, apart from the element type.
+// The part of a problem that the choice depends on: the compile-time constants, except the element
+// type.
 struct Shape {
-  Pass pass = Pass::forward;  // decode without a cache's options is a forward
-  int dim_qk = 64;            // rounded up to what kernels are compiled for
+  Pass pass = Pass::forward;  // decode counts as a forward
+  int dim_qk = 64;            // rounded up to a dim that kernels are compiled for
   int dim_vo = 64;
-  int bias_bytes = 0;  // of an element; 0: no bias
+  int bias_bytes = 0;  // per element; 0: no bias
   bool mask = false;
   bool softcap = false;
   bool alibi = false;
   bool dropout = false;
   bool banded = false;    // causal or with a window
-  int element_bytes = 2;  // of q, k and v: f32 has kernels and tiles of its own
+  int element_bytes = 2;  // of q, k and v; f32 has other kernels and tiles
 };
 Shape shape_of(Pass pass, const Problem& problem);
-// 64, 96, 128, 192, 256 or 512; where is_narrow(), shape_of() has 32.
+// 64, 96, 128, 192, 256 or 512. If is_narrow(), shape_of() uses 32 instead.
 int rounded_dim(std::int64_t dim);
-// Above 256 a forward is a launch for each 256 columns of v and o: each computes all scores, and
-// has registers for these columns. A backward has them for dk and dv of fewer keys.
+// Above 256, a forward is one launch for each 256 columns of v and o, because registers hold no
+// more columns of o. Each launch computes all scores. A backward uses tiles of fewer keys instead,
+// so that dk and dv fit the registers.
 inline constexpr int kMaxValueDim = 256;
 bool is_wide(const Problem& problem);
 // Whether both dims are at most 32 and there is a bias without other score options, as in models
-// with a pair bias. Others would be many kernels.
+// with a pair bias. Other combinations would need too many kernels.
 bool is_narrow(const Problem& problem);
 
 // Tiles of the forward, or of the backward's main kernel.
@@ -40,8 +42,8 @@ struct Tiles {
   int tile_q = 0;
   int tile_kv = 0;
   int warps = 0;
-  int stages = 0;               // of the ring that tiles come through
-  int blocks = 0;               // of an SM
+  int stages = 0;               // of the pipeline that loads tiles
+  int blocks = 0;               // per SM
   bool q_in_registers = false;  // forward
   // backward, see kernels/sm80/backward.cu
   int chunk = 0;
@@ -59,7 +61,7 @@ struct Tiles {
 // Dynamic shared memory of a block.
 int shared_bytes_of(const Shape& shape, const Tiles& tiles);
 
-// Tiles of the kernel of the bias's gradient. Some of them fit every device.
+// Tiles of sm80/bias_gradient.cu. The smallest fit every device.
 struct BiasGradientTiles {
   int tile_q = 0;
   int tile_kv = 0;
@@ -69,9 +71,9 @@ struct BiasGradientTiles {
 };
 BiasGradientTiles choose_bias_gradient_tiles(const Shape& shape, const DeviceFacts& facts);
 int shared_bytes_of(const Shape& shape, const BiasGradientTiles& tiles);
-// Why the tiles can't be taken on the device; "" where they can.
+// Why the tiles can't be used on the device; "" if they can.
 std::string misfit(const Shape& shape, const Tiles& tiles, const DeviceFacts& facts);
-// The first rule that fits; none where the device is too small for all of them.
+// The tiles of the first rule that applies and fits; nullopt if the device is too small for all.
 std::optional<Tiles> choose_tiles(const Shape& shape, const DeviceFacts& facts);
 
 }  // namespace attn::cuda::sm80

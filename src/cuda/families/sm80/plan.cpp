@@ -49,7 +49,8 @@ std::string wide_refusal(Pass pass, const Problem& p) {
   return {};
 }
 
-// The launches of a wide forward: the columns of v and o of each; the first writes lse.
+// The parameters of a wide forward's launches. Each launch has its columns of v and o; the first
+// writes lse.
 struct ValueSlices {
   std::array<device::Arguments, 2> of;
 };
@@ -132,19 +133,20 @@ CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Til
   return plan;
 }
 
-// Narrow heads that as many sequences or more share a bias of have the bias's gradient apart: each
-// dS costs 4 bytes of additions in memory, which takes longer there than the two products.
+// For narrow heads, dbias has its own kernel if at least this many sequences share the bias. In the
+// main kernel, each dS would be a reduction of 4 bytes in global memory, which takes longer than
+// the two matrix products of the separate kernel.
 constexpr std::int64_t kManySharers = 16;
 
-// Statistics of rows; then dk, dv and dq_accum; then dq, dbias and dsink.
+// Kernels: row statistics; then dk, dv and dq_accum; then dq, dbias and dsink.
 CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
                        const DeviceFacts& facts, bool element_access) {
   CudaPlan plan(Pass::backward, p);
   const bool packed_q = p.layout_q == Layout::packed;
   const bool main_wanted = p.dq || p.dk || p.dv;
-  // The derivative of softcap is in the main kernel's ds; problems that load by elements are too
-  // rare for a kernel more. Decided by the problem, not by the call's access, so that the workspace
-  // is the same for every access.
+  // Not with softcap, because the main kernel's dS includes its derivative. Not with element
+  // access, which is too rare for another kernel. The problem decides this, not the call's access,
+  // so that the workspace is the same for every access.
   const bool many_additions = is_narrow(p) && p.bias.sharers(p.batch) >= kManySharers;
   const bool adds_bias = !p.softcap && p.dtype != DType::f32 && !many_additions &&
                          core::best_access(Pass::backward, p) != core::Access::element &&
@@ -159,7 +161,8 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
   plan.workspace_bytes = plan.workspace.bytes;
 
   const std::int64_t tiles_q = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
-  // Without queries there may be sums all the same, of rows that no entry has or of a bias.
+  // Even without queries, there may be sums to set to zero: dq of packed rows that belong to no
+  // sequence, or dbias.
   const std::int64_t least = plan.workspace.zeros_bytes() > 0 ? 1 : 0;
   KernelSpec& prepare = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
                                  device::backward_preprocess::kThreads, std::max(tiles_q, least));
@@ -239,7 +242,7 @@ class Sm80 final : public Family {
 
   std::string tune_key(Pass pass, const Problem& problem) const override {
     if (!is_wide(problem) && takes_decode(pass, problem)) return {};
-    if (takes_forward_cache(pass, problem)) return {};  // its shape is that of contiguous keys
+    if (takes_forward_cache(pass, problem)) return {};  // its Shape equals that of sm80/forward.cu
     return to_string(shape_of(pass, problem));
   }
   std::vector<std::string> tune_candidates(Pass pass, const Problem& problem,

@@ -1,4 +1,4 @@
-// Rules: the tiles that were measured to be best, in the order in which heuristics.cpp tries them.
+// Rules: the fastest measured tiles, in the order in which heuristics.cpp tries them.
 #pragma once
 
 #include <array>
@@ -11,18 +11,18 @@ enum class When {
   always,
   no_pairs,        // no bias or mask
   pairs,           // bias or mask, without ALiBi
-  one_pair,        // one of both and nothing else that acts on scores or P
+  one_pair,        // either bias or mask, and no other option on scores or P
   registers_left,  // no bias, mask or softcap; or one_pair
   costly,          // dropout or softcap
 };
 
-// Rules are tried in order; the first that holds and fits the device is used. A rule holds up to
-// `largest_dim`, the larger of dim_qk and dim_vo. Measurements: docs/kernels/sm80.md, "Tried".
+// The first rule that applies and fits the device is used. A rule applies if both dims are at most
+// `largest_dim` and `when` holds. Measurements: docs/kernels/sm80.md, "Tried".
 struct Rule {
   int largest_dim;
   Tiles tiles;
   When when = When::always;
-  const char* reason;  // why the tiles are best, or where those before do not fit
+  const char* reason;  // why the tiles are best, or when the previous rules do not fit
 };
 
 constexpr Tiles with_keys(Tiles tiles, int tile_kv) {
@@ -46,11 +46,11 @@ constexpr Tiles with_chunk(Tiles tiles, int chunk) {
   return tiles;
 }
 
-// 32 queries per warp halve the reads of shared memory per product, and two blocks per SM hide each
-// other's barriers: both as long as registers and shared memory last.
+// 32 queries per warp halve the reads of shared memory per product. Two blocks per SM hide each
+// other's barriers. Both need enough registers and shared memory.
 inline constexpr Tiles k32Rows{.tile_q = 128, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
-// 16 queries per warp leave registers for softcap and ALiBi, allow more blocks, and compute less
-// that a causal mask hides.
+// 16 queries per warp leave registers for softcap and ALiBi, allow more blocks per SM, and compute
+// fewer scores that a causal mask hides.
 inline constexpr Tiles k16Rows{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2};
 // 16 queries per warp in one large block.
 inline constexpr Tiles k8Warps{.tile_q = 128, .tile_kv = 64, .warps = 8, .stages = 2, .blocks = 1};
@@ -155,9 +155,9 @@ inline constexpr std::array kForward{
          .reason = "the least shared memory"},
 };
 
-// f32: tiles are twice as large, and products take so long that 32 keys are enough. A warp has 32
-// queries where registers last, because parts of K and V are computed from shared memory for each
-// 16 queries.
+// f32: tiles take twice the bytes, and products take long enough that 32 keys per tile suffice. A
+// warp has 32 queries if registers suffice, because each warp splits K and V from shared memory
+// into parts itself: with 16 queries per warp, twice as often.
 inline constexpr Tiles k32RowsF32 = with_keys(k32Rows, 32);
 inline constexpr Tiles k16RowsF32 = with_keys(k16Rows, 32);
 
@@ -204,8 +204,8 @@ inline constexpr std::array kForwardF32{
          .reason = "the least shared memory"},
 };
 
-// Up to dim 64 dK and dV of 32 keys fit a warp's registers, so P and dS^T stay there. Above it they
-// do not: P and dS pass through shared memory, and warps divide keys and dims.
+// Up to dim 64, dK and dV of 32 keys fit a warp's registers, so P and dS^T stay in registers. Above
+// dim 64 they do not: P and dS pass through shared memory, and warps divide keys and dims.
 inline constexpr Tiles kKeysOfWarps{
     .tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32};
 inline constexpr Tiles kKeysOfFewWarps = with_blocks(with_keys(kKeysOfWarps, 64), 1);
@@ -301,7 +301,7 @@ inline constexpr std::array kBackward{
          .reason = "the least shared memory"},
 };
 
-// f32: a warp keeps dK and dV of 16 keys.
+// f32: a warp accumulates dK and dV of 16 keys in registers.
 inline constexpr Tiles kKeysOfWarpsF32{
     .tile_q = 32, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2, .chunk = 16};
 inline constexpr Tiles kKeysOfFewWarpsF32{
@@ -330,7 +330,7 @@ inline constexpr std::array kBackwardF32{
          .reason = "the least shared memory; spills above dim 128"},
 };
 
-// Two stages if shared memory allows them at two blocks per SM, then one; smaller tiles last.
+// Two stages if shared memory suffices for two blocks per SM, else one stage, else smaller tiles.
 inline constexpr BiasGradientTiles kWideBiasGradient{
     .tile_q = 64, .tile_kv = 32, .warps = 4, .stages = 1, .blocks = 1};
 inline constexpr std::array kBiasGradient{

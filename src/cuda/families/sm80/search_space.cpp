@@ -17,7 +17,7 @@ std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& fa
           for (const int chunk : {16, 32}) {
             for (const device::BackwardSplit& split : kSplits) {
               for (const bool kv_in_registers : {false, true}) {
-                if (split.p_ds_in_smem && kv_in_registers) continue;  // the same as without
+                if (split.p_ds_in_smem && kv_in_registers) continue;  // the kernel ignores it
                 const Tiles tiles{.tile_q = tile_q,
                                   .tile_kv = tile_kv,
                                   .warps = warps,

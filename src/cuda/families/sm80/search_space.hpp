@@ -7,7 +7,7 @@
 
 namespace attn::cuda::sm80 {
 
-// All tiles that fit the device by the model of misfit(). A pure function.
+// All tiles for which misfit() is empty. A pure function.
 std::vector<Tiles> candidate_tiles(const Shape& shape, const DeviceFacts& facts);
 
 }  // namespace attn::cuda::sm80

@@ -6,7 +6,7 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-// The fields in addition to the pass, in the order in which they are written.
+// All fields except the pass, in the order of the text.
 template <class Visit>
 void visit_shape(Visit visit) {
   visit("dim_qk", &Shape::dim_qk);

@@ -12,15 +12,17 @@ namespace {
 
 constexpr std::int64_t kMaxKeys = 512;
 
-// The least part of the multiprocessors' time that heads fill, one each in turn: 100 heads on 132
-// multiprocessors fill 76 %, 140 heads 53 %. sm90/backward.cu cuts heads into tiles of keys.
+// The lowest utilization of multiprocessors with one head on each at a time: 100 heads on 132
+// multiprocessors use 76 %, 140 heads 53 % (two waves). Below that, sm90/backward.cu is used,
+// because it splits heads into tiles of keys.
 constexpr double kLeastFilled = 0.75;
 
 bool takes(const Problem& p) {
   if (std::max(p.dim_qk, p.dim_vo) > device::sm90::kHeadDim) return false;
   if (p.len_q > device::sm90::kHeadRows || p.len_kv > kMaxKeys) return false;
   if (p.heads_q != p.heads_kv || !p.dq || p.dsink || p.dbias) return false;
-  // 512 keys: 1349 us, with f32 sums in global memory 964 (H200, 16384 tokens, 32 heads).
+  // Slower: 1349 us with 512 keys; sm90/backward.cu with dq_accum takes 964 us (H200, 16384 tokens,
+  // 32 heads).
   if (p.accumulate) return false;
   if (p.bias.given || p.mask.given || has_lengths(p) || has_row_ranges(p)) return false;
   return every_row_sees_a_key(p);

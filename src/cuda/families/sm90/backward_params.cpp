@@ -1,4 +1,4 @@
-// The parameters of sm90/backward.cu; see backward_params.hpp.
+// The parameters of the sm90 backward kernels; see backward_params.hpp.
 #include "cuda/families/sm90/backward_params.hpp"
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The parameters of sm90/backward.cu for a call: tensor maps.
+// The parameters of the sm90 backward kernels for a call: tensor maps and the tile counter.
 #pragma once
 
 #include "cuda/families/family.hpp"

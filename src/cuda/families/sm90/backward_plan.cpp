@@ -21,7 +21,7 @@ namespace {
 // The kernel adds distances to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
 
-// With kv_begin or kv_end a block lists the tiles of queries that it visits in shared memory.
+// With kv_begin or kv_end, a block keeps a list in shared memory of the tiles of queries to visit.
 constexpr std::int64_t kMaxRangedTiles = 1 << 16;
 
 struct Tiles {
@@ -41,9 +41,10 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
          visit_bytes_of(p, tiles.tile_q);
 }
 
-// dim 64: 64 queries are 8 % slower than 128. dim 128: more than 64 exceed shared memory. Softcap
-// with ALiBi, a bias or dropout exceeds the registers of 128 queries, some biases and masks shared
-// memory: these use the tiles of dim 128 and multiply zeros in the columns past 64.
+// At dim 64, tiles of 64 queries are 8 % slower than tiles of 128. At dim 128, more than 64 queries
+// exceed shared memory. With 128 queries, softcap with ALiBi, a bias or dropout exceeds the
+// registers, and some biases and masks exceed shared memory. Those problems use the tiles of dim
+// 128, at the cost of products with zeros in the columns past 64.
 Tiles tiles_of(const Problem& p) {
   constexpr Tiles kDim64{.dim = 64, .tile_q = 128};
   constexpr Tiles kDim128{.dim = 128, .tile_q = 64};
@@ -64,12 +65,13 @@ std::string type_refusal(const Problem& p) {
 
 std::string option_refusal(const Problem& p) {
   if (p.dbias && !(p.dq || p.dk || p.dv)) return "has no kernel for the gradient of a bias alone";
-  // The loads of a tile take registers that the derivative of softcap needs: 772 bytes would spill.
+  // Loading the f32 tile and the derivative of softcap need more registers than there are: 772
+  // bytes would spill.
   const bool f32_tile = p.bias.given && p.bias.q && p.bias_type() == DType::f32;
   if (p.softcap && f32_tile && !needs_wide_backward(p)) {
     return "has no backward with softcap and an f32 bias up to dim 128";
   }
-  // ptxas finds too few registers for wgmma in flight and serializes it (C7512).
+  // ptxas has too few registers for asynchronous wgmma and serializes it (C7512).
   const bool f16_row = p.bias.given && !p.bias.q && p.bias_type() == DType::f16;
   if (f16_row && p.dtype == DType::f16 && !needs_wide_backward(p) && tiles_of(p).dim == 128) {
     return "has no backward in f16 with an f16 bias that broadcasts queries from dim 65 to 128";
@@ -103,19 +105,20 @@ bool is_causal_alone(const Problem& p) {
   return band.right != core::Band::kUnlimited && band.left == core::Band::kUnlimited;
 }
 
-// Whether the first block of a tile of dq stores instead of adding, so that dq_accum needs no
-// zeros: up to 1.2 times as fast with few keys. In deterministic order the first block is known.
-// Otherwise blocks find it by a semaphore, which costs up to 8 % at dim 128 with many keys, less
-// under causal, where blocks begin at different queries.
+// Whether the first block of a tile of dq stores instead of adding, so that dq_accum need not be
+// set to zero: up to 1.2 times as fast with few keys. In deterministic order, the first block is
+// known. Otherwise blocks determine it by a semaphore. That costs up to 8 % at dim 128 with many
+// keys, and less with causal, where blocks begin at different queries.
 bool pays_to_store_first(const Problem& p) {
   if (p.deterministic || std::max(p.dim_qk, p.dim_vo) <= 64) return true;
   return p.len_kv <= (is_causal_alone(p) ? 2048 : 1024);
 }
 
-// Under causal, tiles of keys differ in their number of queries. Blocks of several heads are
-// interleaved, longest first; one head after the other would leave SMs idle at the end for up to
-// the longest block. As many heads as give each SM 1.5 blocks, so that L2 still holds their
-// queries. Deterministic order starts with a head's shortest blocks instead.
+// The number of key heads that are scheduled together. With causal, tiles of keys have different
+// numbers of queries, so blocks of several heads are interleaved, longest first. If heads ran one
+// after another, SMs could be idle at the end for as long as the longest block runs. Each SM
+// gets 1.5 blocks, so that L2 still holds the queries of these heads. Deterministic order starts
+// with a head's shortest blocks, so it uses 1.
 int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
   if (!is_causal_alone(p) || has_row_ranges(p) || p.deterministic) return 1;
   const std::int64_t tiles = core::divide_up(p.len_kv, std::int64_t{tile_kv});
@@ -126,21 +129,22 @@ int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
 // How dbias is computed.
 enum class Dbias {
   none,
-  stored,  // tiles of rounded dS, by TMA
-  summed,  // f32 sums in global memory, which a kernel converts
-  apart,   // by a kernel of its own
+  stored,  // the main kernel stores tiles of rounded dS by TMA
+  summed,  // the main kernel adds to f32 sums in global memory; another kernel converts them
+  apart,   // a separate kernel computes it
 };
 static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
 static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
 
-// Sums in global memory save the two products of dbias apart, if half of L2 holds what a sequence
-// adds to, and if enough sequences share the cost of zeroing and converting. Microseconds, summed
-// and apart:
+// Whether Dbias::summed is faster than Dbias::apart. It saves the two matrix products of the
+// separate kernel. It pays off if half of L2 holds the sums that one sequence adds to, and if
+// enough sequences share the cost of zeroing and converting the sums. Microseconds, summed then
+// apart:
 //   512 sequences of 512 rows, 4 heads     dim 32: 1448, 1769; dim 64: 1548, 2221 (H200)
 //   1024 sequences of 1024 rows, 4 heads   dim 32: 9813, 11760 (H200; 16 MiB of sums)
 //   1536 sequences of 1536 rows, 4 heads   dim 32: 39659, 39786 (H200; 36 MiB); summed 55935 (H100)
 //   4 sequences of 4096 rows, 16 heads     dim 64: 4716, 3527 (H200; 1 GiB)
-// With 8 sharers, zeros and conversion are estimated to take half of what the sums save.
+// With 8 sequences per entry, zeroing and converting are estimated to take half of the saved time.
 bool pays_to_sum_dbias(const Problem& p, const DeviceFacts& facts) {
   constexpr std::int64_t kLeastSharers = 8;
   constexpr std::int64_t kMostDim = 64;
@@ -155,7 +159,7 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   const bool one_owner =
       p.bias.q && p.bias.sharers(p.batch) == 1 && (p.bias.head || p.heads_q == 1);
   const bool as_rounded = p.dbias_type() == p.dtype && !p.accumulate && !p.nonfinite_zero;
-  // With softcap, dS is that of the scores before the cap; the bias is added after it.
+  // With softcap, the kernel's dS is the gradient before the cap; the bias is added after the cap.
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
   return pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts) ? Dbias::summed
@@ -164,8 +168,8 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
 
 constexpr std::int64_t kMostPersistentQueries = 2048;
 
-// Persistent blocks hide the prologue of each tile of keys, which takes as long as one or two
-// steps. Not with other options, because they spill more.
+// Whether blocks are persistent, which hides the prologue of each tile of keys. A prologue takes as
+// long as one or two steps of the main loop. Not with options, because they would spill more.
 bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64_t num_sms) {
   const bool options = p.softcap || p.alibi || p.dropout || p.bias.given || p.mask.given;
   const bool stores_elements = p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype;
@@ -173,10 +177,11 @@ bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64
       dbias != Dbias::none || num_key_tiles(p) <= num_sms) {
     return false;
   }
-  // Slower there: 209 TFLOP/s instead of 237 (4 query heads per key head, 512 keys, dim 128, H100).
+  // Grouped query heads with causal are slower: 209 TFLOP/s instead of 237 (4 query heads per key
+  // head, 512 keys, dim 128, H100).
   if (p.heads_q > p.heads_kv && is_causal_alone(p)) return false;
   const core::Band band = core::band_of(p, 0);
-  std::int64_t queries = p.len_q;  // that a tile of keys visits, at most
+  std::int64_t queries = p.len_q;  // the most that a tile of keys visits
   if (band.left != core::Band::kUnlimited && band.right != core::Band::kUnlimited) {
     const std::int64_t width = std::min(band.left, p.len_q) + std::min(band.right, p.len_q);
     queries = std::min(queries, width + device::sm90::kBackwardTileKv);
@@ -195,7 +200,7 @@ void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, int 
       .set("tile_q", tiles.tile_q)
       .set("tile_kv", device::sm90::kBackwardTileKv)
       .set("blocks", 1)
-      // Ranges alone would spill 16 bytes at dim 64.
+      // kv_begin or kv_end without `lengths` would spill 16 bytes at dim 64.
       .set("lengths", has_lengths(p) || has_row_ranges(p))
       .set("persistent", blocks > 0)
       .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias));

@@ -19,7 +19,7 @@ struct Candidate {
   device::sm90::WideTiles tiles;  // dim, dim_vo, keys, stages of dO
   bool split;
 };
-// Plans use the one that kCandidate names.
+// Measured alternatives. Plans use the one at index kCandidate.
 constexpr Candidate k192x128[] = {{{192, 128, 96, 2}, true},
                                   {{192, 128, 96, 2}, false},
                                   {{192, 128, 64, 2}, true},
@@ -34,13 +34,14 @@ constexpr Candidate k256[] = {{{256, 256, 80, 1}, true},
                               {{256, 256, 64, 1}, false}};
 constexpr std::size_t kCandidate = 0;
 constexpr std::size_t kFewerKeys = 2;
-// A tile of bias or mask is loaded in rows of 64 or 128 bytes, for which 80 or 96 keys are none.
+// With a tile of bias or mask, tiles have 64 keys: TMA loads it in rows of 64 or 128 bytes, and 80
+// or 96 keys are no multiple of that.
 constexpr Candidate kScores192x128 = {{192, 128, 64, 2}, true};
 constexpr Candidate kScores192 = {{192, 192, 64, 2}, true};
 constexpr Candidate kScores256 = {{256, 256, 64, 1}, true};
 
-// Softcap and dropout spill with more keys: 292 bytes of softcap with 80 of dim 256, 240 with 96 of
-// dim 192.
+// Softcap and dropout use fewer keys, because they would spill: softcap 292 bytes with 80 keys at
+// dim 256, and 240 bytes with 96 keys at dim 192.
 const Candidate& candidate_of(const Problem& p) {
   const bool scores = (p.bias.given && p.bias.q) || (p.mask.given && p.mask.q);
   const bool registers = p.softcap || p.dropout;

@@ -11,15 +11,15 @@ inline constexpr int kWideTileQ = 64;
 
 // Whether the problem's dims are too large for sm90/backward.cu.
 bool needs_wide_backward(const Problem& problem);
-// Whether the kernel takes them, or they need no such kernel.
+// Whether the dims are at most 256, the limit of this kernel.
 bool takes_backward_dims(const Problem& problem);
 // Dynamic shared memory of a block.
 int wide_backward_shared_bytes(const Problem& problem);
-// dim of its Config.
+// The constant `dim` of its Config.
 int wide_backward_dim(const Problem& problem);
-// tile_kv of its Config.
+// The constant `tile_kv` of its Config.
 int wide_backward_tile_kv(const Problem& problem);
-// Adds the kernel.
+// Adds the kernel to the plan.
 void add_wide_backward(const Problem& problem, CudaPlan& plan);
 
 }  // namespace attn::cuda::sm90

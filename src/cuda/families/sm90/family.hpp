@@ -1,5 +1,5 @@
-// The family sm90: wgmma, TMA and warp specialization, for compute capability 9.0 alone. It takes
-// the problems that forward_refusal() and backward_refusal() let pass.
+// The family sm90: wgmma, TMA and warp specialization, only for compute capability 9.0. It supports
+// the problems that forward_refusal() and backward_refusal() do not refuse.
 #pragma once
 
 #include "cuda/families/family.hpp"

@@ -17,16 +17,16 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr std::uint32_t kQRows = 64;       // of a warpgroup
-constexpr std::uint32_t kStoredRows = 16;  // of O, by a warp
+constexpr std::uint32_t kQRows = 64;       // rows of Q per warpgroup
+constexpr std::uint32_t kStoredRows = 16;  // rows of O that a warp stores
 
 device::sm90::Descales descales(const TensorView& view) {
   if (!view.given()) return {};
   return {static_cast<const float*>(view.address()), view.strides[0], view.strides[1]};
 }
 
-// tanh(x) / x = sum of c_n x^2n to 7e-8 for |x| up to 0.185, fitted like kSeries in
-// host/arguments.cpp.
+// tanh(x) / x = sum of c_n x^2n with a relative error of 7e-8 for |x| up to 0.185, fitted like
+// kSeries in host/arguments.cpp.
 void fill_short_series(device::sm90::ForwardParams& params) {
   constexpr double kReach = 0.185;
   constexpr double kSeries[] = {0.9999999338546951, -0.33329849489056507, 0.13060591538018715};
@@ -63,7 +63,7 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
     return static_cast<std::uint32_t>(
         std::min<std::int64_t>(128, *config.get(dim) * size_of(p.dtype)));
   };
-  if (!is_split(p)) {  // f32 is loaded by threads
+  if (!is_split(p)) {  // threads load f32, without TMA
     maps.rows("q", from.tensors.q, kQRows, params.q, row_bytes("dim_qk"));
     maps.rows("k", from.tensors.k, kv_rows, params.k, row_bytes("dim_qk"));
     maps.rows("v", from.tensors.v, kv_rows, params.v, row_bytes("dim_vo"));

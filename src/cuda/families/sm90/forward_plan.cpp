@@ -21,10 +21,10 @@ constexpr std::int64_t kMaxSplitDim = 128;
 // Kernels add tiles to lengths, and blocks to tiles, in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 30) - 1;
-// Keys and values of the heads in work may fill 5/8 of L2; Q, O and scores use the rest.
+// K and V of the heads in flight may fill 5/8 of L2. Q, O, bias and mask use the rest.
 constexpr std::int64_t kL2PartsForKv = 5;
 
-// Query heads whose keys and values fit L2 together.
+// The query heads to schedule together, so that L2 holds their K and V.
 int heads_at_once(const Problem& p, const DeviceFacts& facts) {
   const std::int64_t head_bytes = p.len_kv * (p.dim_qk + p.dim_vo) * size_of(p.dtype);
   const std::int64_t kv_heads =
@@ -33,7 +33,7 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
   return static_cast<int>(heads * std::max(1, value_parts(p)));
 }
 
-// f32.
+// Why the kernel does not run an f32 problem.
 std::string split_refusal(const Problem& p) {
   if (p.precision != Precision::tf32x3) {
     return "multiplies f32 with the precision tf32x3 alone";
@@ -44,7 +44,7 @@ std::string split_refusal(const Problem& p) {
 }
 
 std::string type_refusal(const Problem& p) {
-  if (core::is_f8(p.dtype)) return {};  // k and v may be of the other f8 type
+  if (core::is_f8(p.dtype)) return {};  // k and v may have the other f8 type
   if (p.dtype != DType::f16 && p.dtype != DType::bf16 && !is_split(p)) {
     return std::string("has no kernel for ") + to_string(p.dtype);
   }
@@ -90,7 +90,7 @@ std::string size_refusal(const Problem& p, const DeviceFacts& facts) {
 void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
   // Blocks that share an SM hide each other's latency, so their warpgroups need not overlap.
   const bool alone = tiles.blocks == 1;
-  // f32: P V and the next S together take more registers than are left at dim 128 or in three
+  // f32: P V and the next S in flight together need too many registers at dim 128, and with three
   // warpgroups.
   const bool overlap = alone && (!is_split(p) || (tiles.dim == 64 && tiles.tile_q == 128));
   const bool is_f8 = core::is_f8(p.dtype);
@@ -159,7 +159,7 @@ CudaPlan plan_forward(const Problem& p, const DeviceFacts& facts) {
   }
   plan.main = plan.num_kernels;
   const TileCounts counts = tile_counts(p, tiles.tile_q);
-  // Paired tiles are taken in twos.
+  // The unit of the paired schedule is two tiles.
   const std::int64_t units = tiles.schedule == kPaired
                                  ? core::divide_up(p.heads_q * p.batch, 2) * counts.q_tiles
                                  : counts.num_tiles;

@@ -1,4 +1,4 @@
-// The plan of sm90/forward.cu: which problems it takes, its Config, grid and workspace.
+// The plan of sm90/forward.cu: supported problems, Config, grid and workspace.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -12,7 +12,8 @@ namespace attn::cuda::sm90 {
 inline constexpr const char* kForwardEntry = "attn_forward_sm90";
 inline constexpr const char* kCounterEntry = "attn_tile_counter";
 
-// Tiles of queries per head, for the longest sequence, and of all heads; wide: of each part of O.
+// q_tiles: tiles of queries per head of the longest sequence. num_tiles: of all heads and
+// sequences; above dim 256, also of all parts of O's columns.
 struct TileCounts {
   std::int64_t q_tiles = 0;
   std::int64_t num_tiles = 0;

@@ -14,12 +14,13 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-// Causal rows of fewer keys leave too little work for large tiles (dim 64), or too little to pay
-// for the counter (dim 128).
+// Causal problems with fewer keys have too little work for large tiles (dim 64), or too little to
+// make up for the tile counter (dim 128).
 constexpr std::int64_t kShortCausalDim64 = 2048;
 constexpr std::int64_t kShortCausalDim128 = 1024;
-// f8: tensor cores keep about 14 bits of a sum, and cut off the rest with every 32 keys. In rows of
-// more keys than this P V is added up in f32 after every kF8AccumulateTiles tiles (docs: "f8").
+// f8: tensor cores keep about 14 bits of a sum and truncate it after every 32 keys. With more keys
+// than this, P V is added to f32 sums after every kF8AccumulateTiles tiles
+// (docs/kernels/sm90_forward.md, "f8").
 constexpr std::int64_t kF8LongRow = 16384;
 constexpr int kF8AccumulateTiles = 8;
 
@@ -33,18 +34,18 @@ constexpr Tiles kDim64Short{.dim = 64,
                             .blocks = 2,
                             .producer_warp = true};
 constexpr Tiles kDim64Scores{.dim = 64, .tile_q = 192, .tile_kv = 64, .stages = 3, .q_stages = 2};
-// With 128 queries a thread has 232 registers instead of 160: with ranges of keys 71 us instead of
-// 99 (16 documents in 4096 rows, H100). With 192 queries packed lengths and an option together
-// spill 500 to 1100 bytes, ranges of keys and lengths, a bias or a mask 560 to 840.
+// With 128 queries, a thread has 232 registers instead of 160. That takes 71 us instead of 99 with
+// kv_begin and kv_end (16 documents in 4096 rows, H100). With 192 queries, packed lengths with an
+// option spill 500 to 1100 bytes; kv_begin or kv_end with lengths, a bias or a mask 560 to 840.
 constexpr Tiles kDim64Wide{.dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2};
 constexpr Tiles kDim64ScoresWide{
     .dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 2};
 constexpr Tiles kDim128{
     .dim = 128, .tile_q = 128, .tile_kv = 128, .stages = 2, .q_stages = 2, .o_columns = 128};
-// Tiles of bias and mask take the second stage of Q.
+// Tiles of bias and mask use the shared memory of Q's second stage.
 constexpr Tiles kDim128Scores{
     .dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 1, .o_columns = 128};
-// A mask alone: raw stages of 64 queries hold its bytes until they are packed into bits.
+// A mask without bias: raw stages of 64 queries hold mask bytes until they are packed into bits.
 constexpr Tiles kDim64Mask{
     .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 5};
 constexpr Tiles kDim64MaskWide{
@@ -58,10 +59,10 @@ constexpr Tiles kDim128Mask{.dim = 128,
                             .raw_stages = 3};
 constexpr Tiles kDim256Mask{
     .dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1, .raw_stages = 3};
-// O takes 128 registers of a thread and Q 64 KB.
+// O takes 128 registers per thread, and Q 64 KB of shared memory.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 
-// Dims above 256: next to up to 256 columns of O, registers suffice for the scores of 96 keys.
+// Dims above 256: besides up to 256 columns of O, registers suffice for the scores of 96 keys.
 constexpr std::int64_t kMaxNarrowDim = 256;
 constexpr std::int64_t kMostColumns = 256;
 constexpr std::int64_t kSharedPerBlock = 232448;
@@ -75,11 +76,11 @@ Tiles wide_tiles_of(const Problem& p) {
   return tiles;
 }
 
-// f32: three bf16 parts of each element; the ring of K and V has what Q leaves of shared memory.
+// f32: each element is three bf16 parts. The ring of K and V uses the shared memory that Q leaves.
 constexpr Tiles kSplitDim64{.dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 7, .q_stages = 1};
 constexpr Tiles kSplitDim128{.dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 5, .q_stages = 1};
 
-// f8: half the bytes, one buffer more for V, and P takes half the registers.
+// f8: tiles take half the bytes, V needs one more buffer, and P takes half the registers.
 constexpr Tiles kF8Dim64{
     .dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2, .raw_stages = 2};
 constexpr Tiles kF8Dim64Wide{
@@ -93,7 +94,7 @@ constexpr Tiles kF8Dim128{.dim = 128,
                           .q_stages = 2,
                           .o_columns = 128,
                           .raw_stages = 2};
-// Three warpgroups instead of two: faster from 2048 keys on.
+// With at least this many keys, three warpgroups are faster than two.
 constexpr std::int64_t kF8ManyKeys = 2048;
 constexpr Tiles kF8Dim128Long{.dim = 128,
                               .tile_q = 192,
@@ -156,8 +157,8 @@ Tiles tiles_of(const Problem& p) {
   return is_plain_causal(p) && p.len_kv < kShortCausalDim64 ? kDim64Short : kDim64;
 }
 
-// Rows of equal work need no counter; the counter balances all others. Pairs of a long and a short
-// row tile win in short causal rows of dim 128.
+// If all tiles have equal work, no tile counter is needed. Otherwise the counter balances the load.
+// For short causal problems at dim 128, pairs of a long and a short tile are faster.
 Schedule schedule_of(const Problem& p, const Tiles& tiles) {
   const bool equal_rows = !has_left_bound(p) && !has_right_bound(p) && !has_row_ranges(p) &&
                           lengths_of(p) == kNoLengths;

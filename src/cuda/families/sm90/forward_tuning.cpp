@@ -12,12 +12,12 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-// Lengths beyond these have the tiles of the nearest one.
+// Fewer or more keys use the tiles of the nearer limit.
 constexpr std::uint64_t kFewestKeys = 256;
 constexpr std::uint64_t kMostKeys = 16384;
 constexpr int kThreadsPerSm = 2048;
-constexpr int kReservedShared = 1024;     // of a block, by the driver
-constexpr int kColumnsWith128Keys = 192;  // of O, above dim 256
+constexpr int kReservedShared = 1024;     // bytes per block, by the driver
+constexpr int kColumnsWith128Keys = 192;  // most columns of O with 128 keys, above dim 256
 
 template <class Visit>
 void visit_tiles(Visit visit) {
@@ -32,7 +32,7 @@ void visit_tiles(Visit visit) {
   visit("schedule", &Tiles::schedule);
 }
 
-// Every tile of queries sees all keys.
+// Whether every tile of queries sees all keys.
 bool has_equal_rows(const Problem& p) {
   return !has_left_bound(p) && !has_right_bound(p) && !has_row_ranges(p) &&
          lengths_of(p) == kNoLengths;
@@ -61,10 +61,10 @@ std::string out_of_range(const char* name, int value, const char* accepted) {
   return std::string(name) + "=" + std::to_string(value) + "; accepted " + accepted;
 }
 
-// Dims above 256.
+// misfit() for dims above 256.
 std::string wide_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
   if (tiles.tile_q != 128) return out_of_range("tile_q", tiles.tile_q, "128 above dim 256");
-  // Registers of a thread: half of one per column of O; three quarters of one per key, for S and P.
+  // Registers per thread: 1/2 per column of O, and 3/4 per key for S and P.
   const bool many_columns = value_columns(p) > kColumnsWith128Keys;
   if (!is_one_of(tiles.tile_kv, {64, 80, 96, 128}) || (tiles.tile_kv == 128 && many_columns)) {
     return out_of_range("tile_kv", tiles.tile_kv, many_columns ? "64, 80, 96" : "64, 80, 96, 128");
@@ -105,7 +105,7 @@ std::vector<Tiles> wide_candidates(const Problem& p, const DeviceFacts& facts) {
   return list;
 }
 
-// f32.
+// misfit() for f32.
 std::string split_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
   const bool narrow = tiles.dim == 64;
   if (!is_one_of(tiles.tile_q, {128, 192}) || (tiles.tile_q == 192 && !narrow)) {
@@ -114,7 +114,7 @@ std::string split_misfit(const Problem& p, const Tiles& tiles, const DeviceFacts
   if (!is_one_of(tiles.tile_kv, {32, 64})) {
     return out_of_range("tile_kv", tiles.tile_kv, "32, 64 in f32");
   }
-  // One tile of K and of V at least.
+  // At least one tile of K and one of V. A slot holds 64 columns.
   const int fewest = 2 * tiles.dim / 64;
   if (tiles.stages < fewest || tiles.stages > device::sm90::kMaxWideStages) {
     return out_of_range("stages", tiles.stages, narrow ? "2 to 8" : "4 to 8");
@@ -240,7 +240,7 @@ std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
   const bool f8 = core::is_f8(p.dtype);
   const bool bits = has_mask_bits(p);
   std::vector<Tiles> list;
-  // The first of the fillings that fits.
+  // Adds the tiles with the first combination of o_columns, q_stages and raw_stages that fits.
   const auto add = [&](Tiles tiles) {
     for (const int o_columns : {tiles.dim, 64}) {
       for (const int q_stages : {2, 1}) {
@@ -259,7 +259,7 @@ std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
   for (const int tile_q : {64, 128, 192}) {
     for (const int tile_kv : {64, 128}) {
       for (const int blocks : {1, 2}) {
-        if (tile_q == 64 && blocks == 1) continue;  // one warpgroup would compute
+        if (tile_q == 64 && blocks == 1) continue;  // only one warpgroup would compute
         for (const int stages : {2, 3, 4}) {
           for (const int schedule : schedules_of(p)) {
             add({.dim = rounded_dim(p),

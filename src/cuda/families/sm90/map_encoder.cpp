@@ -11,7 +11,7 @@ constexpr std::uint32_t kScoreRows = 64;
 
 static_assert(sizeof(device::sm90::TensorMap) == sizeof(abi::TensorMap));
 
-// [batch, rows, heads, dim]; packed tensors are one batch entry.
+// The view as [batch, rows, heads, dim]; packed tensors get batch 1.
 TensorView padded(const TensorView& view) {
   if (view.rank == 4) return view;
   TensorView padded = view;
@@ -25,8 +25,8 @@ TensorView padded(const TensorView& view) {
   return padded;
 }
 
-// A bias or mask [batch, head, query, key] as rows [batch, query, head, key]; dimensions that are
-// broadcast have size 1.
+// A bias or mask [batch, head, query, key] seen as [batch, query, head, key]. Broadcast batch and
+// head get size 1.
 TensorView score_rows(const TensorView& view, const Extent& extent) {
   TensorView rows = view;
   std::swap(rows.shape[1], rows.shape[2]);

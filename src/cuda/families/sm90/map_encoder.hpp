@@ -1,4 +1,5 @@
-// Tensor maps of a call's tensors for the parameters of kernels; keeps the first error.
+// MapEncoder: encodes tensor maps of a call's tensors into kernel parameters. Keeps the first
+// error.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -14,11 +15,12 @@ class MapEncoder {
  public:
   explicit MapEncoder(const Driver& driver) : driver_(driver) {}
 
-  // q, k, v, o, dout: tiles of `num_rows` rows and `row_bytes` of columns, with the swizzle of that
-  // width (128 or 64).
+  // q, k, v, o, dout: tiles of `num_rows` rows of `row_bytes` bytes (128 or 64), which is also the
+  // width of the swizzle.
   void rows(std::string_view name, const TensorView& view, std::uint32_t num_rows,
             device::sm90::TensorMap& map, std::uint32_t row_bytes = 128);
-  // A bias or mask: tiles of 64 queries, and of tile_kv keys or 128 bytes of them.
+  // A bias or mask: tiles of 64 queries and up to 128 bytes of keys; without queries (broadcast),
+  // of tile_kv keys.
   void scores(std::string_view name, const TensorView& view, const Extent& extent,
               std::int64_t tile_kv, device::sm90::TensorMap& map);
   [[nodiscard]] core::Status& status() { return status_; }

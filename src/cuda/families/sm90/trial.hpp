@@ -1,5 +1,5 @@
-// The host side of kernels/sm90/trial.cu: plans and launches of kernels with their own parameters,
-// clusters and programmatic dependent launch.
+// The host side of kernels/sm90/trial.cu: small test kernels with their own parameters, clusters
+// and programmatic dependent launch.
 #pragma once
 
 #include "cuda/host/launch.hpp"
@@ -12,9 +12,10 @@ struct TrialPlan {
   Grid grid;
 };
 
-// A copy of `from`, 16-bit [batch, rows, heads, 64], or why the device or tensor is not supported.
+// Plans a copy of `from`, 16-bit [batch, rows, heads, 64], or returns why the device or tensor is
+// not supported.
 core::Status plan_trial_copy(const DeviceFacts& facts, const TensorView& from, TrialPlan& plan);
-// `to`: contiguous, of the same shape.
+// `to` is contiguous and has the shape of `from`.
 core::Status launch_trial_copy(const CurrentContext& context, const Kernel& kernel,
                                const TrialPlan& plan, const TensorView& from, void* to,
                                abi::Stream stream);
