@@ -11,8 +11,7 @@
 
 namespace attn::cuda::sm80 {
 
-// The part of a problem that the choice depends on: the compile-time constants, except the element
-// type.
+// The part of a problem that the choice of tiles depends on.
 struct Shape {
   Pass pass = Pass::forward;  // decode counts as a forward
   int dim_qk = 64;            // rounded up to a dim that kernels are compiled for
