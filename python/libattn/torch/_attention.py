@@ -102,6 +102,8 @@ def _pairs(function: str, name: str, x: Any) -> Tensor:
         raise _refuse(function, f"shape of {name}", tuple(given.shape), accepted)
     if given.size(-1) <= 1 or given.stride(-1) in (0, 1):
         return given
+    if torch.is_grad_enabled() and given.requires_grad:
+        return given.contiguous()  # each element of an expanded bias gets its own gradient
     made: Tensor = without_expansion(given, given.stride())
     return made.contiguous().expand(given.shape)
 

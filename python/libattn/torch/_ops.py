@@ -17,7 +17,6 @@ import libattn
 from . import _counting, _plain, _sharding, _transforms
 from ._counting import profiling, recorded
 from ._schema import (
-    BIAS,
     FLAT,
     NO_TENSORS,
     OPTIONS,
@@ -66,9 +65,14 @@ def _forward_fake(
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
 
 
-def _broadcast_sizes(bias: Tensor) -> list[int]:
-    """Sizes of the gradient of a bias: 1 where it is broadcast, also by a stride of 0."""
-    return [1 if step == 0 else size for size, step in zip(bias.shape, bias.stride(), strict=True)]
+def _without_sharing(bias: Tensor) -> Tensor:
+    """A bias whose elements share no memory. The library sums dbias over dimensions of stride 0,
+    but autograd needs a gradient for each element of an expanded tensor."""
+    sizes_and_steps = zip(bias.shape, bias.stride(), strict=True)
+    if any(step == 0 and size != 1 for size, step in sizes_and_steps):
+        # Not contiguous(), which keeps strides of 0 where a size is 0.
+        return bias.clone(memory_format=torch.contiguous_format)
+    return bias
 
 
 def backward_kernel(
@@ -80,10 +84,9 @@ def backward_kernel(
     o: Tensor,
     lse: Tensor,
     want: Sequence[bool],
-    dbias_sizes: Sequence[int] | None,
     *flat: Any,
 ) -> tuple[Tensor, ...]:
-    arguments = (dout, dlse, q, k, v, o, lse, want, dbias_sizes, *flat)
+    arguments = (dout, dlse, q, k, v, o, lse, want, *flat)
     if profiling():
         with recorded("backward", q, flat):
             return _backward_kernel(*arguments)
@@ -99,16 +102,11 @@ def _backward_kernel(
     o: Tensor,
     lse: Tensor,
     want: Sequence[bool],
-    dbias_sizes: Sequence[int] | None,
     *flat: Any,
 ) -> tuple[Tensor, ...]:
     options = keywords(complete(flat))
-    if dbias_sizes is not None:
-        # Compilers may have written out an expanded bias; the traced sizes decide.
-        bias = options["bias"]
-        for dim, size in enumerate(dbias_sizes):
-            bias = bias.narrow(dim, 0, size)
-        options["bias"] = bias
+    if want[3]:
+        options["bias"] = _without_sharing(options["bias"])
     found = libattn.attention_backward(
         last_contiguous(dout),
         q,
@@ -132,17 +130,14 @@ def _backward_fake(
     o: Tensor,
     lse: Tensor,
     want: Sequence[bool],
-    dbias_sizes: Sequence[int] | None,
     *flat: Any,
 ) -> tuple[Tensor, ...]:
     same_device("attention_backward", "q", q, dout=dout, dlse=dlse, k=k, v=v, o=o, lse=lse)
     same_device_options("attention_backward", q, flat)
-    bias, sinks = complete(flat)[:2]
-    shapes: list[tuple[Tensor, Any]] = [(x, x.shape) for x in (q, k, v)]
-    shapes += [(bias, dbias_sizes), (sinks, () if sinks is None else sinks.shape)]
+    inputs = (q, k, v, *complete(flat)[:2])
     return tuple(
-        like.new_empty(shape) if wanted else q.new_empty(0)
-        for (like, shape), wanted in zip(shapes, want, strict=True)
+        x.new_empty(x.shape) if wanted else q.new_empty(0)
+        for x, wanted in zip(inputs, want, strict=True)
     )
 
 
@@ -188,17 +183,11 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Flat:
             made = [next(found) if needed else None for needed in need[:3]]
         return (*made, None, None, None)
     tensors = rest or NO_TENSORS
-    bias: Any = tensors[BIAS]
     # The dispatcher leaves out trailing arguments that are at their defaults.
     want = [*need[:3], *(*need[4:6], False, False)[:2]]
-    sizes = _broadcast_sizes(bias) if want[3] else None
     run = backward_kernel if direct else _backward
-    results = run(dout, dlse, q, k, v, o, lse, want, sizes, *tensors, *ctx.numbers)
+    results = run(dout, dlse, q, k, v, o, lse, want, *tensors, *ctx.numbers)
     dq, dk, dv, dbias, dsink = (x if w else None for x, w in zip(results, want, strict=True))
-    if dbias is not None and dbias.shape != bias.shape:
-        # autograd sums the gradient of an expanded tensor over its copies, so each copy gets an
-        # equal share of dbias.
-        dbias = (dbias * (dbias.numel() / bias.numel())).expand(bias.shape)
     return (dq, dk, dv, None, dbias, dsink)
 
 
@@ -382,7 +371,7 @@ define(
 define(
     "backward",
     "Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool[] want, "
-    f"SymInt[]? dbias_sizes, {FLAT}",
+    f"{FLAT}",
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
     backward_kernel,
     _backward_fake,

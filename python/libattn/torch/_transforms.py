@@ -157,13 +157,13 @@ def backward_rule(
 ) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
     """libattn::backward over V entries; each entry gets gradients of its own, also for arguments
     without the vmapped dimension. differentiate takes the operator's arguments."""
-    dout, dlse, q, k, v, o, lse, want, sizes, *flat = arguments
+    dout, dlse, q, k, v, o, lse, want, *flat = arguments
     tensors, numbers = list(flat[:TENSORS]), tuple(flat[TENSORS:])
-    dims = list(in_dims[9 : 9 + TENSORS])
+    dims = list(in_dims[8 : 8 + TENSORS])
     shape = _logical(q, in_dims[2])
     rows = (dout, dlse, q, k, v, o, lse)
     if size and want[3]:  # one entry of the bias for each entry of its gradient
-        tensors[BIAS], dims[BIAS] = _own_bias(tensors[BIAS], dims[BIAS], size, sizes), 0
+        tensors[BIAS], dims[BIAS] = _first(tensors[BIAS], dims[BIAS], size).contiguous(), 0
     looped = len(shape) != 4 or size == 0 or (want[4] and tensors[SINKS] is not None)
     options = None if looped else _merged_options(tuple(tensors), tuple(dims), size, *shape[:3:2])
     out_dims = tuple(0 if wanted else None for wanted in want)
@@ -172,9 +172,7 @@ def backward_rule(
             None if x is None else last_contiguous(_merged(x, dim, size))
             for x, dim in zip(rows, in_dims[:7], strict=True)
         ]
-        if want[3]:
-            sizes = list(options[BIAS].shape)  # type: ignore[union-attr]
-        found = differentiate(*merged, want, sizes, *options, *numbers)
+        found = differentiate(*merged, want, *options, *numbers)
         results = [_split(x, size) if w else x for x, w in zip(found, want, strict=True)]
         return tuple(results), out_dims
     if size == 0:
@@ -183,26 +181,18 @@ def backward_rule(
     for at in range(size):
         one = [_contiguous_entry(x, d, at) for x, d in zip(rows, in_dims[:7], strict=True)]
         given = [_entry(x, dim, at) for x, dim in zip(tensors, dims, strict=True)]
-        each.append(differentiate(*one, want, sizes, *given, *numbers))
+        each.append(differentiate(*one, want, *given, *numbers))
     stacked = [
         torch.stack([one[i] for one in each]) if w else each[0][i] for i, w in enumerate(want)
     ]
     return tuple(stacked), out_dims
 
 
-def _own_bias(bias: Tensor, dim: int | None, size: int, sizes: Sequence[int]) -> Tensor:
-    """[V, ...] with memory of its own for each entry, in the sizes of the gradient."""
-    bias = _first(bias, dim, size)
-    for axis, length in enumerate(sizes):
-        bias = bias.narrow(axis + 1, 0, length)
-    return bias.contiguous()
-
-
 def _no_gradients(arguments: Sequence[Any], in_dims: Sequence[Any]) -> tuple[Tensor, ...]:
     """Gradients of no entries."""
-    want, sizes, bias, sinks = arguments[7], arguments[8], arguments[9], arguments[10]
-    q = arguments[2]
-    made = [q.new_empty((0, *_logical(arguments[i], in_dims[i]))) for i in (2, 3, 4)]
-    made.append(bias.new_empty((0, *sizes)) if want[3] else q.new_empty(0))
-    made.append(sinks.new_empty((0, *_logical(sinks, in_dims[10]))) if want[4] else q.new_empty(0))
-    return tuple(x if w else q.new_empty(0) for x, w in zip(made, want, strict=True))
+    want, q = arguments[7], arguments[2]
+    inputs = (2, 3, 4, 8, 9)  # q, k, v, bias, sinks
+    return tuple(
+        arguments[i].new_empty((0, *_logical(arguments[i], in_dims[i]))) if w else q.new_empty(0)
+        for i, w in zip(inputs, want, strict=True)
+    )

@@ -79,6 +79,63 @@ def test_finite_differences_of_an_expanded_bias():
     assert torch.autograd.gradcheck(run, (bias,))
 
 
+def by_sdpa(q, k, v, bias):
+    heads_first = (x.transpose(1, 2) for x in (q, k, v))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = torch.nn.functional.scaled_dot_product_attention(*heads_first, attn_mask=bias)
+    return out.transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "expand",
+    [
+        lambda base: base.expand(2, 4, 5, 7),
+        lambda base: base[:, :1].expand(2, 4, 5, 7),
+        lambda base: base[0, 0].expand(5, 7),
+        lambda base: base.repeat(1, 1, 7, 2)[..., ::2].expand(2, 4, 7, 7)[:, :, :5],
+    ],
+    ids=["rows", "heads", "two dimensions", "strided"],
+)
+def test_each_element_of_an_expanded_bias_has_its_own_gradient(expand):
+    q, k, v = qkv(g=4)
+    base = leaf(1, 4, 1, 7)
+    expanded = expand(base)
+    weights = torch.randn(2, 5, 4, 2, dtype=F64)
+    found, want = (
+        torch.autograd.grad((out * weights).sum(), (expanded, base))
+        for out in (attention(q, k, v, bias=expanded), by_sdpa(q, k, v, expanded))
+    )
+    for x, y in zip(found, want, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_f16_gradient_of_a_bias_that_is_expanded_to_many():
+    """Where gradients of both signs cancel, their mean is below the range of f16, their sum not."""
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(8, 64, 8, 8).half() for _ in range(3))
+    weights = torch.randn(8, 64, 8, 8, dtype=F64) * 1e-4
+    base = torch.randn(1, 1, 1, 64).half()
+
+    def gradient(function, dtype):
+        bias = base.to(dtype).requires_grad_()
+        out = function(*(x.to(dtype) for x in (q, k, v)), bias.expand(8, 8, 64, 64))
+        return torch.autograd.grad((out * weights).sum(), bias)[0].double()
+
+    found = gradient(lambda q, k, v, bias: attention(q, k, v, bias=bias), torch.float16)
+    want = gradient(by_sdpa, F64)
+    assert ((found - want).abs().max() < 0.01 * want.abs().max()).item()
+
+
+@pytest.mark.parametrize("b, n, m", [(0, 5, 7), (2, 0, 7), (2, 5, 0)])
+@pytest.mark.parametrize("each_key", [False, True])
+def test_gradient_of_an_expanded_bias_without_elements(b, n, m, each_key):
+    q, k, v = leaf(b, n, 4, 3), leaf(b, m, 4, 3), leaf(b, m, 4, 2)
+    base = leaf(1, 4, 1, m if each_key else 1)
+    expanded = base.expand(b, 4, n, m)
+    gradients = torch.autograd.grad(attention(q, k, v, bias=expanded).sum(), (expanded, base))
+    assert gradients[0].shape == expanded.shape and torch.equal(gradients[1], base * 0)
+
+
 def test_finite_differences_of_sinks():
     run = lambda q, k, v, sinks: attention(  # noqa: E731
         q, k, v, sinks=sinks, window=(1, 0), return_lse=True
