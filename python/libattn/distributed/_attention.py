@@ -85,8 +85,9 @@ def _to_rows(ctx: Any, heads: Heads, found: list[Tensor | None]) -> None:
     if dq is not None:
         found[0] = heads.results(dq.to(ctx.types[0]))
     if dk is not None or dv is not None:
-        dk = torch.zeros_like(ctx.saved_tensors[1], dtype=wide(ctx.types[1])) if dk is None else dk
-        dv = torch.zeros_like(ctx.saved_tensors[2], dtype=wide(ctx.types[2])) if dv is None else dv
+        _, k, v, *_ = ctx.saved_tensors
+        dk = _zero_gradient(k, dv) if dk is None else dk
+        dv = _zero_gradient(v, dk) if dv is None else dv
         found[1:3] = heads.key_gradients(dk, dv, ctx.types[1])
     if dbias is not None:
         found[3] = heads.pairs_gradient(dbias, ctx.bias_shape)
@@ -95,6 +96,13 @@ def _to_rows(ctx: Any, heads: Heads, found: list[Tensor | None]) -> None:
         whole = dsink.new_zeros(heads.heads_q)
         whole[begin:end] = dsink
         found[4] = whole
+
+
+def _zero_gradient(x: Tensor, other: Tensor | None) -> Tensor:
+    """A gradient of 0 for k or v, given that of the other. It has the other's heads: where head
+    groups are uneven, the kernels get a copy of a key head for each query head (Heads.expand)."""
+    assert other is not None
+    return x.new_zeros((*other.shape[:3], x.size(3)), dtype=wide(x.dtype))
 
 
 def delta_of(dout: Tensor, o: Tensor, lse: Tensor, dlse: Tensor | None) -> Tensor:
@@ -163,9 +171,14 @@ def run(call: Call, heads: Heads | None, a: Arguments, return_lse: bool) -> Any:
 
 def _given_lengths(function: str, group: Group, lengths: Any, lengths_kv: Any) -> Lengths | None:
     if lengths is None:
+        if lengths_kv is not None:
+            raise _arguments.refuse(
+                function, "lengths_kv", "it without lengths", "both, or lengths"
+            )
         return None
     pair = []
-    for name, value in (("lengths", lengths), ("lengths_kv", lengths_kv or lengths)):
+    lengths_kv = lengths if lengths_kv is None else lengths_kv
+    for name, value in (("lengths", lengths), ("lengths_kv", lengths_kv)):
         rows = tuple(int(x) for x in value)
         if len(rows) != group.size or min(rows) < 0:
             raise _arguments.refuse(function, name, rows, f"the rows of {group.size} ranks")

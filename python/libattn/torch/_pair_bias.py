@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._values import boolean, real, shown
-from ._attention import attention, checked
+from ._attention import _autocast_type, _cast, attention, checked
 from ._schema import refuse_tracing
 
 __all__ = ["evoformer_attention", "triangle_attention"]
@@ -98,6 +98,25 @@ def _maxima(q: Tensor, k: Tensor, scale: float | None, options: dict[str, Any]) 
     """The largest visible score of each row, [b, h, n], by matrix products of some sequences."""
     scale = q.size(-1) ** -0.5 if scale is None else scale
     bias, mask, lengths = (options.get(name) for name in ("bias", "mask", "len_kv"))
+    dtype = _autocast_type(q)
+    if dtype is not None:
+        # Autocast rounds the inputs as for attention, so that the maximum belongs to its lse. The
+        # product stays in f32.
+        q, k = _cast(q, dtype), _cast(k, dtype)
+        bias = None if bias is None else _cast(bias, dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            return _largest(q, k, scale, bias, mask, lengths)
+    return _largest(q, k, scale, bias, mask, lengths)
+
+
+def _largest(
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+) -> Tensor:
     batch, n, heads = q.shape[:3]
     found = q.new_empty((batch, heads, n), dtype=torch.promote_types(q.dtype, torch.float32))
     step = max(1, _CHUNK_BYTES // max(1, heads * n * k.size(1) * found.element_size()))

@@ -7,6 +7,7 @@ Each check runs in forked ranks of its own (distributed_cases.fork).
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -143,6 +144,9 @@ def errors(rank: int, ranks: int) -> None:
     refused("shape of bias", ring, row, row, row, **packed, bias=random(2, 4, 6, 7))
     refused("kv_begin", ring, row, row, row, **packed, kv_begin=bounds)
     refused("rope", ring, q, k, v, rope=libattn.Rope())
+    counts = _lengths(12, ranks)
+    refused("lengths_kv: found it without lengths", ring, q, k, v, lengths_kv=counts)
+    refused("lengths_kv: found ()", ring, q, k, v, lengths=counts, lengths_kv=())
     refused("layout: found 'spiral'", ring, q, k, v, layout="spiral")
     rows = q.size(1) - 2 * (rank == 0)
     refused("rows of q on the ranks", ring, q[:, :rows], k[:, :rows], v[:, :rows], layout="zigzag")
@@ -164,10 +168,10 @@ def forms(rank: int, ranks: int) -> None:
     whole = qkv(20)
     want = libattn.torch.attention(*whole, causal=True)
     q, k, v = parts(whole)
-    close(
-        ring(q, k, v, causal=True, lengths=[x for x in _lengths(20, ranks)]),
-        distributed.shard(want),
-    )
+    counts = _lengths(20, ranks)
+    both = dict.fromkeys(("lengths", "lengths_kv"), torch.tensor(counts))
+    for lengths in ({"lengths": counts}, both):
+        close(ring(q, k, v, causal=True, **lengths), distributed.shard(want))
 
     narrow = [x.to(torch.bfloat16) for x in whole]
     leaves = parts(narrow)
@@ -181,9 +185,11 @@ def forms(rank: int, ranks: int) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert ring(*parts(qkv(20, dtype=torch.float32))).dtype == torch.bfloat16
 
-    for wanted in range(3):  # gradients of one tensor alone, on a mesh of one dimension
-        leaves = [x.detach() for x in parts(whole)]
-        full = [x.clone() for x in whole]
+    # Gradients of one tensor alone, on a mesh of one dimension. With 6 query heads on 2 ranks,
+    # groups of heads are uneven.
+    for wanted, inputs in itertools.product(range(3), (whole, qkv(20, h=6, g=3))):
+        leaves = [x.detach() for x in parts(inputs)]
+        full = [x.clone() for x in inputs]
         leaves[wanted].requires_grad_()
         full[wanted].requires_grad_()
         line = init_device_mesh("cpu", (ranks,))

@@ -95,6 +95,19 @@ def test_auxiliary_results_and_lengths():
         torch.testing.assert_close(most, scores.amax(-1, keepdim=True))
 
 
+def test_auxiliary_results_under_autocast():
+    """Autocast rounds the inputs; the maximum is the f32 product of those."""
+    q, k, v, bias = (x.float() for x in inputs(2, 3, 2, 9, 7, 64))
+    seen = torch.ones(1, dtype=torch.bool)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, lse, most = at.triangle_attention(q, k, v, bias, return_aux=True)
+    _, scores = textbook(*(x.bfloat16().double() for x in (q, k, v, bias)), seen)
+    assert out.dtype == torch.bfloat16 and lse.dtype == most.dtype == torch.float32
+    want = scores.amax(-1, keepdim=True).float()
+    torch.testing.assert_close(most, want, rtol=1e-5, atol=1e-5)
+    assert (lse >= most).all()
+
+
 def test_strides_expanded_biases_and_mask_types():
     q, k, v, bias = inputs(2, 3, 2, 8, 8, 8)
     mask = torch.rand(2, 1, 1, 1, 8) < 0.7
