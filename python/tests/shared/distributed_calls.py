@@ -185,8 +185,7 @@ def forms(rank: int, ranks: int) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert ring(*parts(qkv(20, dtype=torch.float32))).dtype == torch.bfloat16
 
-    # Gradients of one tensor alone, on a mesh of one dimension. With 6 query heads on 2 ranks,
-    # groups of heads are uneven.
+    # Gradients of one tensor alone, on a mesh of one dimension; also with uneven groups of heads.
     for wanted, inputs in itertools.product(range(3), (whole, qkv(20, h=6, g=3))):
         leaves = [x.detach() for x in parts(inputs)]
         full = [x.clone() for x in inputs]
