@@ -103,7 +103,7 @@ def forward_flop(
 
 
 def backward_flop(
-    dout: Any, dlse: Any, q: Tensor, k: Tensor, v: Tensor, o: Any, lse: Any, want: Any, sizes: Any,
+    dout: Any, dlse: Any, q: Tensor, k: Tensor, v: Tensor, o: Any, lse: Any, want: Any,
     *flat: Any, **_: Any,
 ) -> int:  # fmt: skip
     pairs = _pairs(q, int(k.size(-3)), _named(flat))
