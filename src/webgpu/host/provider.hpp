@@ -118,7 +118,7 @@ class Provider {
   static const Provider* get(std::string& reason);
   // Opens the first usable library of this list. get() calls it once.
   static Opened open(std::span<const std::string> libraries);
-  // A provider from the caller's lookup, whose library the caller keeps loaded. Null: what the
+  // A provider from the caller's lookup. The caller keeps its library loaded. Null: what the
   // process has loaded. The same lookup returns the same provider.
   static const Provider* of(Lookup lookup, std::string& reason);
   // A provider from the functions that `lookup` finds, or, in tests, from a given table.
