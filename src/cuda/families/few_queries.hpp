@@ -4,6 +4,8 @@
 #include <attn/problem.hpp>
 #include <cstdint>
 
+#include "core/signature.hpp"
+
 namespace attn::cuda {
 
 // Up to 16 queries leave most rows of a forward's tile empty, and give too few tiles to fill the
@@ -22,9 +24,7 @@ inline bool has_cache(const Problem& p) {
 
 // Whether K and V have an 8-bit type and q a 16-bit one.
 inline bool has_quantized_cache(const Problem& p) {
-  const auto is_half = [](DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; };
-  const DType kv = p.kv_type();
-  return is_half(p.dtype) && (kv == DType::f8e4m3 || kv == DType::f8e5m2 || kv == DType::i8);
+  return core::is_half(p.dtype) && core::is_8_bit(p.kv_type());
 }
 
 }  // namespace attn::cuda

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/divide_up.hpp"
+#include "core/signature.hpp"
 #include "cuda/families/bias_gradient.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
@@ -31,10 +32,6 @@ namespace {
 constexpr int kLeastCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
-
-bool is_f8(DType dtype) {
-  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
-}
 
 constexpr const char* kForwardEntry = "attn_forward";
 
@@ -92,7 +89,7 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
   }
-  if (is_f8(p.dtype)) return "no kernel for q of f8 types";
+  if (core::is_f8(p.dtype)) return "no kernel for q of f8 types";
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f32, f16 and bf16 are supported";
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
