@@ -104,9 +104,8 @@ def _maxima(q: Tensor, k: Tensor, scale: float | None, options: dict[str, Any]) 
         # product stays in f32.
         q, k = _cast(q, dtype), _cast(k, dtype)
         bias = None if bias is None else _cast(bias, dtype)
-        with torch.autocast(q.device.type, enabled=False):
-            return _largest(q, k, scale, bias, mask, lengths)
-    return _largest(q, k, scale, bias, mask, lengths)
+    with torch.autocast(q.device.type, enabled=False):
+        return _largest(q, k, scale, bias, mask, lengths)
 
 
 def _largest(
