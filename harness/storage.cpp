@@ -49,10 +49,10 @@ std::string Storage::changed() const {
     const auto element = static_cast<std::size_t>(size_of(view.dtype));
     const auto base =
         static_cast<std::size_t>(static_cast<unsigned char*>(view.address()) - bytes_.data());
-    for (std::int64_t n = 0; n < num_elements(view); ++n) {
-      const std::size_t at = base + static_cast<std::size_t>(element_offset(view, n)) * element;
+    for_each_element(view, [&](std::int64_t, std::int64_t offset) {
+      const std::size_t at = base + static_cast<std::size_t>(offset) * element;
       std::memcpy(now.data() + at, sealed_.data() + at, element);
-    }
+    });
   }
   const auto where = std::mismatch(now.begin(), now.end(), sealed_.begin()).first;
   if (where == now.end()) return {};

@@ -42,15 +42,27 @@ void store(const TensorView& view, double x, std::int64_t i0, std::int64_t i1 = 
 std::int64_t num_elements(const TensorView& view);
 std::int64_t element_offset(const TensorView& view, std::int64_t linear);
 
+// Calls visit(n, offset) for each element in row-major order. Offsets are divided out once per row,
+// not once per element as by element_offset.
+template <class Visit>
+void for_each_element(const TensorView& view, Visit visit) {
+  const std::int64_t count = num_elements(view);
+  if (count == 0) return;
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  for (std::int64_t n = 0; n < count;) {
+    const std::int64_t row = element_offset(view, n);
+    for (std::int64_t d = 0; d < view.shape[last]; ++d) visit(n++, row + d * view.strides[last]);
+  }
+}
+
 // Reads all elements in row-major order; the inverse writes value(n) to element n.
 std::vector<double> read_all(const TensorView& view);
 template <class Value>
 void fill_all(const TensorView& view, Value value) {
-  for (std::int64_t n = 0; n < num_elements(view); ++n) {
-    store(view.dtype,
-          static_cast<char*>(view.address()) + element_offset(view, n) * size_of(view.dtype),
+  for_each_element(view, [&](std::int64_t n, std::int64_t offset) {
+    store(view.dtype, static_cast<char*>(view.address()) + offset * size_of(view.dtype),
           value(static_cast<std::uint64_t>(n)));
-  }
+  });
 }
 
 }  // namespace attn::harness

@@ -2,11 +2,22 @@
 #include "reference/elements.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 namespace attn::reference {
+
+namespace {
+
+// 2^exponent, a normal double: std::ldexp takes several times as long, and every element is
+// decoded.
+double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+}  // namespace
 
 double decode_bits(std::uint32_t bits, const Format& format) {
   const int mantissa_bits = format.mantissa_bits;
@@ -25,9 +36,9 @@ double decode_bits(std::uint32_t bits, const Format& format) {
   } else if (exponent == top_exponent && mantissa == top_mantissa) {
     magnitude = std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {  // subnormal: no hidden one
-    magnitude = std::ldexp(mantissa, 1 - bias - mantissa_bits);
+    magnitude = mantissa * power_of_two(1 - bias - mantissa_bits);
   } else {
-    magnitude = std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+    magnitude = (mantissa + (1 << mantissa_bits)) * power_of_two(exponent - bias - mantissa_bits);
   }
   return negative ? -magnitude : magnitude;
 }

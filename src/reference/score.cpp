@@ -1,6 +1,7 @@
 // The scores of one query and what hides keys from it: see score.hpp.
 #include "reference/score.hpp"
 
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -46,9 +47,14 @@ double alibi_slope(const Arguments& arguments, const Entry& entry, std::int64_t 
 }  // namespace
 
 double dot(const double* a, const double* b, std::int64_t count) {
-  double sum = 0.0;
-  for (std::int64_t c = 0; c < count; ++c) sum += a[c] * b[c];
-  return sum;
+  // Four sums, so that an addition need not wait for the one before it.
+  std::array<double, 4> sums{};
+  std::int64_t c = 0;
+  for (; c + 4 <= count; c += 4) {
+    for (std::int64_t n = 0; n < 4; ++n) sums[static_cast<std::size_t>(n)] += a[c + n] * b[c + n];
+  }
+  for (; c < count; ++c) sums[0] += a[c] * b[c];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 double scale_of(const Problem& problem, const Arguments& arguments) {

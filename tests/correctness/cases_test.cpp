@@ -155,7 +155,32 @@ void run_pass(Pass pass) {
   run_list(case_list(filter));
 }
 
+// What the CPU backend says of itself: the instruction set and the engine of bf16 problems.
+std::string cpu_detail() {
+  Context context;
+  for (const BackendInfo& info : backends(context)) {
+    if (info.name == "cpu") return info.detail;
+  }
+  return "";
+}
+
+bool has_bf16_instructions() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
 TEST(Cases, Forward) {
+  const std::string engine = environment("ATTN_CPU_ENGINE", "");
+  const std::string detail = cpu_detail();
+  if (!engine.empty() && detail.find("bf16 by " + engine) == std::string::npos) {
+    GTEST_SKIP() << engine << " is not usable here: " << detail;
+  }
+  if (engine == "f32" && !has_bf16_instructions()) {
+    GTEST_SKIP() << "without bf16 instructions f32 is the only engine, which the slices use";
+  }
   run_pass(Pass::forward);
 }
 TEST(Cases, Backward) {
@@ -168,12 +193,9 @@ TEST(Cases, Decode) {
 // A part of all passes, for another backend or for one instruction set (ATTN_CPU_TARGET).
 TEST(Cases, Everything) {
   const std::string target = environment("ATTN_CPU_TARGET", "");
-  Context context;
-  for (const BackendInfo& info : backends(context)) {
-    if (info.name != "cpu" || target.empty()) continue;
-    if (info.detail.compare(0, target.size() + 1, target + " ") != 0) {
-      GTEST_SKIP() << target << " is not usable here: " << info.detail;
-    }
+  const std::string detail = cpu_detail();
+  if (!target.empty() && detail.compare(0, target.size() + 1, target + " ") != 0) {
+    GTEST_SKIP() << target << " is not usable here: " << detail;
   }
   Filter filter = filter_from_environment();
   if (filter.limit == 0) filter.limit = 240;
