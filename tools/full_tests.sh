@@ -10,8 +10,9 @@
 #        tools/full_tests.sh --build-ahead  only builds what the steps of CI test; .ci/run runs it in parallel
 #
 # CI has 40 minutes on two cores, on slow ones an hour: with ATTN_FULL_SECONDS, seconds since
-# ATTN_FULL_START (of `date +%s`), the last step, aarch64, is left out if it is not expected to end by then.
-# What CI samples runs completely on request:
+# ATTN_FULL_START (of `date +%s`), a step that is not expected to end by then is left out, mutations are
+# seeded as long as the steps after them have their time, and WebGPU runs fewer cases. Lines say what was
+# left out. What CI samples runs completely on request:
 #   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
 #                                                     step webgpu of gpu_tests.sh runs it on a GPU
 #   tests/fuzz/run.sh SECONDS                         longer fuzzing
@@ -24,7 +25,15 @@ jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
 # Steps on one line run in parallel: neither uses more than one processor, or, as mutations, one has the
 # lowest priority and uses what the other leaves.
-groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "webgpu" "coverage" "python mutations" "aarch64")
+groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "python mutations" "coverage" "webgpu" "aarch64")
+# Seconds that steps take on slow processors.
+declare -A slow_seconds=([asan]=900 [fuzz]=115 [tsan]=430 [cuda]=115 [python]=600 [coverage]=250 [webgpu]=400
+  [aarch64]=900)
+
+# The time at which all steps have to have ended, of `date +%s`; without a limit a time far away.
+deadline=$(($(date +%s) + 1000000))
+[ -z "${ATTN_FULL_SECONDS:-}" ] || deadline=$((ATTN_FULL_START + ATTN_FULL_SECONDS))
+
 
 # asan and tsan are clang's builds, release is g++'s. Warnings are errors in all three.
 export ATTN_WERROR=ON
@@ -120,9 +129,14 @@ step_webgpu() {
 }
 
 # 3001 of about 8000 cases, evenly spread: each option in each pass and type, and 2400 of 5500 pairs.
-# The number has no common factor with the periods of the list.
+# The number has no common factor with the periods of the list. All of these take up to 800 s; with less
+# time left, a third of them.
 webgpu_cases() {
   local limit=${ATTN_CASE_LIMIT:-3001} shard process processes=() failed=0
+  if (($(date +%s) + 800 > deadline)); then
+    limit=1001
+    echo "1001 cases in place of 3001: less than 800 s are left"
+  fi
   for ((shard = 0; shard < jobs; ++shard)); do
     build/release/cli/attn check --json --device webgpu --limit "${limit/all/0}" \
       --shard "$shard/$jobs" --jobs 1 >"$reports/cases$shard.jsonl" &
@@ -163,7 +177,10 @@ step_aarch64() {
 step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
 step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; }
 step_distributed() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s distributed; }
-step_mutations() { flock build/mutations.lock nice -n 19 python3 tests/mutations/run.py; }
+step_mutations() {
+  flock build/mutations.lock nice -n 19 python3 tests/mutations/run.py \
+    --until $((deadline - slow_seconds[coverage] - slow_seconds[webgpu]))
+}
 
 # Runs a step and writes "EXIT_STATUS SECONDS PROCESSOR_SECONDS" to its .end file. It runs in a subshell,
 # where `times` counts only the step's processes.
@@ -226,15 +243,13 @@ if [ -n "${ATTN_REPORTS:-}" ]; then
   add_tests "$ATTN_REPORTS"
   echo "== ./dev test: $counted"
 fi
-# Seconds that the step aarch64 takes on slow processors.
-aarch64_seconds=900
-too_late() {
-  [ "$1" = aarch64 ] && [ -n "${ATTN_FULL_SECONDS:-}" ] &&
-    (($(date +%s) + aarch64_seconds > ATTN_FULL_START + ATTN_FULL_SECONDS))
-}
 for group in "${groups[@]}"; do
-  if too_late "$group"; then
-    echo "== $group SKIPPED: it takes up to $aarch64_seconds s, more than are left; tools/full_tests.sh $group"
+  needed=0
+  for name in $group; do
+    needed=$((needed > ${slow_seconds[$name]:-0} ? needed : ${slow_seconds[$name]:-0}))
+  done
+  if (($(date +%s) + needed > deadline)); then
+    echo "== $group SKIPPED: up to $needed s, more than are left; tools/full_tests.sh $group"
     continue
   fi
   echo "== $group"
@@ -255,6 +270,7 @@ for group in "${groups[@]}"; do
       tail -n 120 "$logs/$name.log"
     fi
     echo "== $name $outcome in $seconds s ($processor s of processors); $counted"
+    grep -hE 'cases in place of|mutations left out' "$logs/$name.log"
   done
 done
 echo "$passed passed, $failed failed"

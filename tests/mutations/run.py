@@ -3,6 +3,7 @@
 quick part of the suite fails.
 
     tests/mutations/run.py [--build DIR] [--only TEXT] [--check | --prepare] [--jobs N]
+                           [--until SECONDS]
 
 Each job has a copy of its own and seeds one bug at a time, because the compiler uses one processor
 per mutated file. Copies are built incrementally, for one instruction set of this machine; ccache,
@@ -32,6 +33,7 @@ PASSES = {
     "decode": ("correctness", "Cases.Decode", "150"),
     "properties": ("properties", "*", ""),
 }
+LEFT_OUT = "left out"
 # The first limit, of processor time, ends endless loops; the second, of the clock, ends deadlocks.
 CPU_SECONDS_OF_A_RUN = 480
 SECONDS_OF_A_RUN = 1200
@@ -185,8 +187,9 @@ class Copy:
             path.write_text(original)
 
 
-def seed_all(mutations, copies):
-    """Seeds every mutation, one in each copy at a time; returns the names of the survivors."""
+def seed_all(mutations, copies, until):
+    """Seeds every mutation, one in each copy at a time, none after the time `until`; returns the
+    names of those that were not seeded and of the survivors."""
     free = queue.SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -195,15 +198,20 @@ def seed_all(mutations, copies):
         copy = free.get()
         began = time.monotonic()
         try:
+            if time.time() > until:
+                return LEFT_OUT, 0.0
             return copy.seed(mutation), time.monotonic() - began
         finally:
             free.put(copy)
 
-    survivors = []
+    left_out, survivors = [], []
     with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
         for number, (mutation, (caught, seconds)) in enumerate(
             zip(mutations, pool.map(one, mutations), strict=True), 1
         ):
+            if caught == LEFT_OUT:
+                left_out.append(mutation["name"])
+                continue
             verdict = f"caught by {caught}" if caught else "SURVIVED"
             print(
                 f"{number:3}/{len(mutations)} {verdict:34} {seconds:4.0f} s  {mutation['name']}",
@@ -211,7 +219,15 @@ def seed_all(mutations, copies):
             )
             if not caught:
                 survivors.append(mutation["name"])
-    return survivors
+    return left_out, survivors
+
+
+def rotated(mutations):
+    """The list from a place on that the commit chooses: where time is short, each commit seeds
+    others."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    first = int(done.stdout.strip() or "0", 16) % max(len(mutations), 1)
+    return mutations[first:] + mutations[:first]
 
 
 def main():
@@ -219,6 +235,9 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/mutations")
     parser.add_argument("--only", default="", help="mutations with this text in the name")
     parser.add_argument("--check", action="store_true", help="only check that the list applies")
+    parser.add_argument(
+        "--until", type=float, default=float("inf"), help="seed none after this time (date +%%s)"
+    )
     parser.add_argument("--prepare", action="store_true", help="only build the copies")
     cpus = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=min(cpus, 4), help="mutations at once")
@@ -241,14 +260,14 @@ def main():
                 if not good:
                     raise Setup(f"the unmutated copy fails: {name}")
         print(f"unmutated: passes ({time.monotonic() - start:.0f} s)", flush=True)
-        survivors = seed_all(mutations, copies)
+        left_out, survivors = seed_all(rotated(mutations), copies, arguments.until)
     except Setup as problem:
         print(f"mutations: {problem}", file=sys.stderr)
         return 2
-    print(
-        f"{len(mutations) - len(survivors)} of {len(mutations)} caught in "
-        f"{time.monotonic() - start:.0f} s"
-    )
+    seeded = len(mutations) - len(left_out)
+    print(f"{seeded - len(survivors)} of {seeded} caught in {time.monotonic() - start:.0f} s")
+    if left_out:
+        print(f"{len(left_out)} of {len(mutations)} mutations left out: their time was over")
     return 1 if survivors else 0
 
 
