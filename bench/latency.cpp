@@ -202,7 +202,7 @@ class Caller {
 };
 
 // Rounds to the precision of rows, in microseconds or milliseconds.
-double rounded(double seconds, double unit) {
+double rounded_time(double seconds, double unit) {
   return std::round(seconds / unit * 1e3) / 1e3;
 }
 
@@ -236,9 +236,9 @@ class Report {
 };
 
 void start_up(const harness::StartUp& start, Report& report) {
-  const json row = {{"driver_ms", rounded(start.driver, 1e-3)},
-                    {"context_ms", rounded(start.context, 1e-3)},
-                    {"compiler_ms", rounded(start.compiler, 1e-3)},
+  const json row = {{"driver_ms", rounded_time(start.driver, 1e-3)},
+                    {"context_ms", rounded_time(start.context, 1e-3)},
+                    {"compiler_ms", rounded_time(start.compiler, 1e-3)},
                     {"compiler", "NVRTC " + start.compiler_version}};
   report.add("start",
              print("driver %.1f ms, context %.1f ms, compiler %.1f ms", start.driver * 1e3,
@@ -270,9 +270,9 @@ void first_calls(const Setting& setting, const Named& problem, Pass pass, Report
     name = caller.name();
   }
   const double slowest = *std::max_element(compiled.begin(), compiled.end());
-  row["first_call_ms"] = rounded(median(compiled), 1e-3);
-  row["first_call_slowest_ms"] = rounded(slowest, 1e-3);
-  row["cached_ms"] = rounded(median(found), 1e-3);
+  row["first_call_ms"] = rounded_time(median(compiled), 1e-3);
+  row["first_call_slowest_ms"] = rounded_time(slowest, 1e-3);
+  row["cached_ms"] = rounded_time(median(found), 1e-3);
   report.add("first_call" + name,
              print("first call %.1f ms (slowest %.1f), cached %.2f ms", median(compiled) * 1e3,
                    slowest * 1e3, median(found) * 1e3),
@@ -318,11 +318,11 @@ void host_calls(const Setting& setting, const PeerTimes& peers, Pass pass, Repor
   const double pointers = caller.pointers() * caller.of_pointer().least;
   const double launches = all.least - own - pointers;
   json row = caller.about();
-  row["host_us"] = rounded(all.least, 1e-6);
-  row["host_median_us"] = rounded(all.median, 1e-6);
-  row["host_parts_us"] = {{"library", rounded(own, 1e-6)},
-                          {"pointers", rounded(pointers, 1e-6)},
-                          {"launches", rounded(launches, 1e-6)}};
+  row["host_us"] = rounded_time(all.least, 1e-6);
+  row["host_median_us"] = rounded_time(all.median, 1e-6);
+  row["host_parts_us"] = {{"library", rounded_time(own, 1e-6)},
+                          {"pointers", rounded_time(pointers, 1e-6)},
+                          {"launches", rounded_time(launches, 1e-6)}};
   std::string line = print(
       "host %.2f us (median %.2f): library %.2f, %d pointers %.2f, launches %.2f", all.least * 1e6,
       all.median * 1e6, own * 1e6, caller.pointers(), pointers * 1e6, launches * 1e6);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSamples = 6;
 
-using Named = std::pair<const char*, TensorView Arguments::*>;
+using NamedTensor = std::pair<const char*, TensorView Arguments::*>;
 
 // Float64 memory shaped like a view.
 class Exact {
@@ -126,8 +126,8 @@ class Comparison {
 };
 
 // Runs the reference on a slice and compares the outputs of `names`.
-void check(const Slice& slice, Pass pass, const std::vector<Named>& names, const std::string& where,
-           DType operands, Error& error) {
+void check(const Slice& slice, Pass pass, const std::vector<NamedTensor>& names,
+           const std::string& where, DType operands, Error& error) {
   Exact memory;
   Slice exact = slice;
   for (const auto& [name, member] : names) {
@@ -225,7 +225,7 @@ class Bounds {
 // Checks a gradient that several slices contribute to: compares it with the sums of the reference's
 // and of the naive values. Such gradients (dbias, dsink) are sums of dS itself, which is not
 // rounded for a matrix product.
-void check_sum(std::vector<Slice>& slices, const Named& output, const std::string& where,
+void check_sum(std::vector<Slice>& slices, const NamedTensor& output, const std::string& where,
                Error& error) {
   Exact memory;
   const TensorView got = slices.front().arguments.*output.second;
@@ -294,7 +294,7 @@ void verify_dsink(const Cell& cell, const Inputs& inputs, Error& error) {
 void verify_queries(const Cell& cell, const Inputs& inputs, DType operands, Error& error) {
   const Problem& p = cell.problem;
   const bool backward = cell.pass == Pass::backward;
-  std::vector<Named> names;
+  std::vector<NamedTensor> names;
   if (backward) {
     if (p.dq) names.emplace_back("dq", &Arguments::dq);
   } else {
@@ -317,7 +317,7 @@ void verify_queries(const Cell& cell, const Inputs& inputs, DType operands, Erro
 
 void verify_keys(const Cell& cell, const Inputs& inputs, DType operands, Error& error) {
   const Problem& p = cell.problem;
-  std::vector<Named> names;
+  std::vector<NamedTensor> names;
   if (p.dk) names.emplace_back("dk", &Arguments::dk);
   if (p.dv) names.emplace_back("dv", &Arguments::dv);
   if (names.empty()) return;

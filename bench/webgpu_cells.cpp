@@ -5,7 +5,7 @@
 namespace attn::bench {
 namespace {
 
-constexpr std::int64_t kTokens = 16384;
+constexpr std::int64_t kLongestTokens = 16384;
 constexpr Shape kLong{1, 1, 1, 65536, 64};
 
 // All layers of a GPT-2 with grouped heads in one measurement.
@@ -17,8 +17,8 @@ constexpr std::int64_t kModelLayers = 12;
 void add_webgpu_plain(DType dtype, Pass pass, std::vector<Cell>& out) {
   for (const std::int64_t dim : {64, 128}) {
     for (const bool causal : {true, false}) {
-      for (std::int64_t len = 1024; len <= kTokens; len *= 2) {
-        out.push_back(plain_cell({kTokens / len, 32, 8, len, dim}, dtype, pass, causal));
+      for (std::int64_t len = 1024; len <= kLongestTokens; len *= 2) {
+        out.push_back(plain_cell({kLongestTokens / len, 32, 8, len, dim}, dtype, pass, causal));
       }
     }
   }

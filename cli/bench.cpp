@@ -7,7 +7,7 @@
 namespace attn::cli {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kBenchExamples = R"(
 Examples:
   attn bench --suite quick                         a few cells, in a minute
   attn bench --suite options --dtype bf16 --pass fwd
@@ -28,7 +28,7 @@ Command add_bench(CLI::App& root) {
   auto options = std::make_shared<bench::BenchOptions>();
   bench::BenchOptions& o = *options;
   CLI::App& app = *root.add_subcommand("bench", "Time cases; JSON lines out");
-  app.footer(kExamples);
+  app.footer(kBenchExamples);
   app.add_option("--suite", o.suite, "which cells (default: all)")
       ->type_name("all|plain|options|decode|pair|quick");
   app.add_option("--filter", o.filter, "only cells whose name contains one of these")

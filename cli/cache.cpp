@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kExamples = R"(
+constexpr const char* kCacheExamples = R"(
 Examples:
   attn cache build --arch 80,90,120      kernels of all that is tested and measured, for A100, H200
                                          and RTX 50; needs NVRTC, but no GPU and no driver
@@ -169,7 +169,7 @@ Command add_cache(CLI::App& root) {
   auto options = std::make_shared<CacheOptions>();
   CacheOptions& o = *options;
   CLI::App& app = *root.add_subcommand("cache", "Compiled kernels: make ahead, list, remove");
-  app.footer(kExamples);
+  app.footer(kCacheExamples);
   app.require_subcommand(1);
   CLI::App& make =
       *app.add_subcommand("build", "Compile kernels ahead, for machines without NVRTC");

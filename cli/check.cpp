@@ -32,7 +32,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kExamples = R"(
+constexpr const char* kCheckExamples = R"(
 Examples:
   attn check                                  every case
   attn check --limit 200                      200 of them, evenly spread
@@ -329,7 +329,7 @@ Command add_check(CLI::App& root) {
   CheckOptions& o = *options;
   CLI::App& app =
       *root.add_subcommand("check", "Compare this machine's results with the reference");
-  app.footer(kExamples);
+  app.footer(kCheckExamples);
   app.add_option("--case", o.texts, "run this case, as printed by --list or by a failure")
       ->take_all()
       ->type_name("TEXT");

@@ -25,7 +25,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kExamples = R"(
+constexpr const char* kInfoExamples = R"(
 Examples:
   attn info                        version, threads, backends, what they support in short
   attn info --support              the table: each option, pass and type, and why not
@@ -264,7 +264,7 @@ int info(const InfoOptions& options) {
 Command add_info(CLI::App& root) {
   auto options = std::make_shared<InfoOptions>();
   CLI::App& app = *root.add_subcommand("info", "Version, backends, what is supported and why");
-  app.footer(kExamples);
+  app.footer(kInfoExamples);
   app.add_option("--explain", options->explain, "the chain for a problem")->type_name("PROBLEM");
   app.add_option("--pass", options->pass, "of --explain (default: forward)")
       ->type_name("forward|backward|decode");

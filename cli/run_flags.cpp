@@ -12,7 +12,7 @@ namespace attn::cli {
 namespace {
 
 constexpr const char* kComputed = "What is computed";
-constexpr const char* kExamples = R"(
+constexpr const char* kRunExamples = R"(
 Examples:
   attn run --input layer.safetensors --causal --output out.safetensors
       o and lse of the tensors q, k, v [batch, len, heads, dim] in the file.
@@ -101,7 +101,7 @@ Command add_run(CLI::App& root) {
   auto options = std::make_shared<RunOptions>();
   RunOptions& o = *options;
   CLI::App& app = *root.add_subcommand("run", "Attention on tensors from files");
-  app.footer(kExamples);
+  app.footer(kRunExamples);
 
   app.add_option("-i,--input", o.input.file, "a .safetensors file with q, k, v, ...")
       ->type_name("FILE");

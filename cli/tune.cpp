@@ -10,7 +10,7 @@
 namespace attn::cli {
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kTuneExamples = R"(
 Examples:
   attn tune                                    every kernel of the benchmark's cells, in bf16
   attn tune --pass fwd --filter d128
@@ -40,7 +40,7 @@ Command add_tune(CLI::App& root) {
   bench::TuneOptions& o = *options;
   o.cells.device = "cuda";
   CLI::App& app = *root.add_subcommand("tune", "Choose the tiles of kernels by measuring");
-  app.footer(kExamples);
+  app.footer(kTuneExamples);
   app.add_option("--device", o.cells.device, "default: cuda")->type_name("cuda|cuda:N|host");
   app.add_option("--threads", o.cells.threads, "of --device host (default: all)")
       ->check(from_to(0, 65536))

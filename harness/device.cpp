@@ -8,16 +8,13 @@
 
 #include "cuda/host/binaries.hpp"
 #include "cuda/host/device.hpp"
+#include "throw_if_failed.hpp"
 
 namespace attn::harness {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;        // alignment of cuMemAlloc
-constexpr std::int64_t kMostKept = 64ll << 20;  // larger blocks are freed at once
-
-void check(const core::Status& status) {
-  if (!status.ok()) throw Error(status.code, status.message);
-}
+constexpr std::int64_t kAllocationAlignment = 256;  // alignment of cuMemAlloc
+constexpr std::int64_t kMostKept = 64ll << 20;      // larger blocks are freed at once
 
 const cuda::Driver& driver_of_process() {
   std::string reason;
@@ -47,14 +44,14 @@ struct DeviceQueue::State {
   std::size_t marks = 0;  // number of events since spans() was called
 
   void call(cuda::abi::Result result, std::string_view name, const std::string& tried) const {
-    check(driver.status(result, name, tried + " on cuda:" + std::to_string(ordinal)));
+    throw_if_failed(driver.status(result, name, tried + " on cuda:" + std::to_string(ordinal)));
   }
 };
 
 DeviceQueue::DeviceQueue(std::int32_t ordinal, bool exact)
     : state_(std::make_unique<State>(ordinal, exact)) {
   State& s = *state_;
-  check(cuda::device_facts(s.driver, ordinal, s.facts));
+  throw_if_failed(cuda::device_facts(s.driver, ordinal, s.facts));
   const auto here = current();
   s.call(s.driver.api().cuStreamCreate(&s.stream, cuda::abi::kStreamNonBlocking), "cuStreamCreate",
          "making a stream");
@@ -106,7 +103,7 @@ std::int64_t DeviceQueue::free_bytes() const {
 
 std::shared_ptr<const void> DeviceQueue::current() const {
   auto context = std::make_shared<const cuda::CurrentContext>(state_->driver, state_->ordinal);
-  check(context->status());
+  throw_if_failed(context->status());
   return context;
 }
 
@@ -114,7 +111,7 @@ void* DeviceQueue::take(std::int64_t bytes) {
   State& s = *state_;
   std::int64_t capacity = std::max<std::int64_t>(bytes, 1);
   if (!s.exact) {
-    capacity = (capacity + kAlignment - 1) / kAlignment * kAlignment;
+    capacity = (capacity + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
     // Not a much larger block, so that a small tensor does not occupy a large one's memory.
     const auto found = s.idle.lower_bound(capacity);
     if (found != s.idle.end() && found->first <= 2 * capacity) {
@@ -178,7 +175,7 @@ double DeviceQueue::pointer_seconds(const void* pointer) const {
   const auto here = current();
   const auto start = Clock::now();
   for (int n = 0; n < kQuestions; ++n) {
-    check(cuda::check_pointer(state_->driver, "q", pointer, state_->ordinal));
+    throw_if_failed(cuda::check_pointer(state_->driver, "q", pointer, state_->ordinal));
   }
   return std::chrono::duration<double>(Clock::now() - start).count() / kQuestions;
 }
@@ -224,10 +221,10 @@ StartUp time_start_up(std::int32_t ordinal) {
   const cuda::Driver& driver = driver_of_process();
   result.driver = lap();
   const cuda::CurrentContext context(driver, ordinal);
-  check(context.status());
+  throw_if_failed(context.status());
   result.context = lap();
   const cuda::DeviceFacts* facts = nullptr;
-  check(cuda::device_facts(driver, ordinal, facts));
+  throw_if_failed(cuda::device_facts(driver, ordinal, facts));
   lap();
   std::string reason;
   const cuda::Nvrtc* nvrtc = cuda::Nvrtc::get(driver.version(), reason);
@@ -235,7 +232,7 @@ StartUp time_start_up(std::int32_t ordinal) {
   const std::string architecture =
       cuda::choose_architecture(facts->capability(), nvrtc->capabilities());
   const cuda::Unit empty{{"empty.cu", "extern \"C\" __global__ void empty() {}"}, {}, ""};
-  check(
+  throw_if_failed(
       nvrtc->compile(empty, "namespace config {}\n", cuda::compile_options(), architecture).status);
   result.compiler = lap();
   result.compiler_version = cuda::version_text(nvrtc->version());

@@ -10,7 +10,7 @@ namespace attn::harness {
 namespace {
 
 constexpr std::int64_t kGuardBytes = 256;
-constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kStorageAlignment = 64;
 
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides(shape.size(), 1);
@@ -33,9 +33,9 @@ std::int64_t span_of(const std::vector<std::int64_t>& shape,
 }  // namespace
 
 Storage::Storage(std::int64_t bytes) : size_(bytes) {
-  bytes_.assign(static_cast<std::size_t>(bytes + 2 * kGuardBytes + kAlignment), 0xFF);
+  bytes_.assign(static_cast<std::size_t>(bytes + 2 * kGuardBytes + kStorageAlignment), 0xFF);
   const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data()) + kGuardBytes;
-  front_ = kGuardBytes + (kAlignment - address % kAlignment) % kAlignment;
+  front_ = kGuardBytes + (kStorageAlignment - address % kStorageAlignment) % kStorageAlignment;
 }
 
 void Storage::seal(std::vector<TensorView> views) {

@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "core/signature.hpp"
+#include "throw_if_failed.hpp"
 #include "values.hpp"
 #include "webgpu/host/buffers.hpp"
 #include "webgpu/host/dispatch.hpp"
@@ -18,10 +19,6 @@ namespace attn::harness {
 namespace {
 
 using webgpu::Buffer;
-
-void check(const core::Status& status) {
-  if (!status.ok()) throw Error(status.code, status.message);
-}
 
 // Workspace shared by the calls of a queue, which run in order.
 struct Scratch {
@@ -45,7 +42,7 @@ class Encoders {
 
   void add() {
     WGPUCommandEncoder encoder = nullptr;
-    check(create_encoder(device_, encoder));
+    throw_if_failed(create_encoder(device_, encoder));
     left_.push_back(encoder);
   }
   [[nodiscard]] WGPUCommandEncoder last() const { return left_.back(); }
@@ -53,7 +50,7 @@ class Encoders {
     while (!left_.empty()) {
       WGPUCommandEncoder encoder = left_.front();
       left_.pop_front();
-      check(finish_and_submit(device_, "running the recorded calls", encoder));
+      throw_if_failed(finish_and_submit(device_, "running the recorded calls", encoder));
     }
   }
 
@@ -69,11 +66,11 @@ class Marks {
     WGPUQuerySetDescriptor descriptor = WGPU_QUERY_SET_DESCRIPTOR_INIT;
     descriptor.type = WGPUQueryType_Timestamp;
     descriptor.count = kCount;
-    check(device.scopes().run("creating timestamps", [&] {
+    throw_if_failed(device.scopes().run("creating timestamps", [&] {
       queries_ = device.api().wgpuDeviceCreateQuerySet(device.handle(), &descriptor);
     }));
-    check(Buffer::create(device, kCount * sizeof(std::uint64_t),
-                         WGPUBufferUsage_QueryResolve | WGPUBufferUsage_CopySrc, ticks_));
+    throw_if_failed(Buffer::create(device, kCount * sizeof(std::uint64_t),
+                                   WGPUBufferUsage_QueryResolve | WGPUBufferUsage_CopySrc, ticks_));
   }
   ~Marks() {
     if (queries_ != nullptr) device_.api().wgpuQuerySetRelease(queries_);
@@ -100,7 +97,8 @@ class Marks {
   // Waits for the device.
   [[nodiscard]] double seconds() const {
     std::array<std::uint64_t, kCount> ticks{};
-    check(webgpu::download(device_, ticks_.handle(), 0, std::as_writable_bytes(std::span(ticks))));
+    throw_if_failed(
+        webgpu::download(device_, ticks_.handle(), 0, std::as_writable_bytes(std::span(ticks))));
     const webgpu::ProviderApi& api = device_.api();
     const double period =
         api.wgpuQueueGetTimestampPeriod != nullptr
@@ -132,9 +130,10 @@ struct WebgpuQueue::State {
       return scratch;
     }
     auto larger = std::make_shared<Scratch>();
-    check(Buffer::create(*device, needs.info, webgpu::kStorageUsage, larger->info));
-    check(Buffer::create(*device, needs.prepared, webgpu::kStorageUsage, larger->prepared));
-    check(Buffer::create(*device, needs.staged, webgpu::kStorageUsage, larger->staged));
+    throw_if_failed(Buffer::create(*device, needs.info, webgpu::kStorageUsage, larger->info));
+    throw_if_failed(
+        Buffer::create(*device, needs.prepared, webgpu::kStorageUsage, larger->prepared));
+    throw_if_failed(Buffer::create(*device, needs.staged, webgpu::kStorageUsage, larger->staged));
     scratch = larger;
     return larger;
   }
@@ -215,7 +214,7 @@ double WebgpuQueue::seconds(std::span<const WebgpuCalls* const> turns) {
   }
   const auto start = Clock::now();
   encoders.submit();
-  check(wait(device));
+  throw_if_failed(wait(device));
   const double on_host = std::chrono::duration<double>(Clock::now() - start).count();
   return marks != nullptr ? marks->seconds() : on_host;
 }
@@ -239,7 +238,7 @@ WebgpuCalls::WebgpuCalls(WebgpuQueue& queue, const Arguments& host,
       s.bytes += num_elements(view) * size_of(view.dtype);
     });
   }
-  check(s.tensors.upload());
+  throw_if_failed(s.tensors.upload());
   for (const auto& [pass, problem] : calls) {
     Arguments there = host;
     for (const core::Slot& slot : core::slots_of(pass, problem)) there.*slot.view = TensorView{};
@@ -250,8 +249,9 @@ WebgpuCalls::WebgpuCalls(WebgpuQueue& queue, const Arguments& host,
         State::Call{webgpu::Recording(s.queue.device, pass, problem, there), nullptr, {}});
     const webgpu::Needs needs = call.recording.needs();
     call.scratch = s.queue.scratch_for(needs);
-    check(Buffer::create(*s.queue.device, needs.parameters,
-                         webgpu::kUniformUsage | WGPUBufferUsage_Storage, call.parameters));
+    throw_if_failed(Buffer::create(*s.queue.device, needs.parameters,
+                                   webgpu::kUniformUsage | WGPUBufferUsage_Storage,
+                                   call.parameters));
     call.recording.use({.info = all_of(call.scratch->info),
                         .prepared = all_of(call.scratch->prepared),
                         .staged = all_of(call.scratch->staged),
@@ -266,7 +266,7 @@ void WebgpuCalls::run() {
 }
 
 void WebgpuCalls::download() {
-  check(state_->tensors.download());
+  throw_if_failed(state_->tensors.download());
 }
 
 std::int64_t WebgpuCalls::bytes() const {

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <initializer_list>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -18,8 +17,6 @@ namespace {
 
 // bf16 of cvt.
 constexpr int kLeastCapability = 80;
-constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
-
 struct Named {
   const char* name;
   const TensorView& view;

@@ -170,11 +170,11 @@ Case case_of(Pass pass, DType dtype, std::int64_t len_kv, double value_scale,
   return c;
 }
 
-constexpr DType kTypes[] = {DType::f16, DType::bf16};
+constexpr DType kNarrowTypes[] = {DType::f16, DType::bf16};
 
 // f32 results show the operands' rounding; the rounding of 16-bit results would hide it.
 TEST(Operands, AKernelThatRoundsPPasses) {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kNarrowTypes) {
     for (const DType out : {DType::none, DType::f32}) {
       for (const std::int64_t len : {1, 2, 7, 64, 301}) {
         for (const double scale : {0.1, 1.0, 3.0}) {
@@ -190,7 +190,7 @@ TEST(Operands, AKernelThatRoundsPPasses) {
 }
 
 TEST(Operands, AKernelThatRoundsPAndDsPasses) {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kNarrowTypes) {
     for (const DType out : {DType::none, DType::f32}) {
       for (const std::int64_t len : {2, 64, 301}) {
         for (const double scale : {0.1, 1.0, 3.0}) {
@@ -210,7 +210,7 @@ TEST(Operands, AKernelThatRoundsPAndDsPasses) {
 }
 
 TEST(Operands, TheToleranceIsNotTooWide) {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kNarrowTypes) {
     Emulation wrong;
     wrong.drops_last_key = true;
     Case c = case_of(Pass::forward, dtype, 301, 1.0);
@@ -230,7 +230,7 @@ TEST(Operands, TheToleranceIsNotTooWide) {
 // The same results must fail under the tolerance of f32 products: a backend with f32 products may
 // not round operands.
 TEST(Operands, IsForThoseThatRoundAlone) {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kNarrowTypes) {
     const Case c = case_of(Pass::forward, dtype, 301, 1.0, DType::f32);
     const Setting without(c, DType::none);
     EXPECT_FALSE(without.judge(0, Kernel(c, without.inputs, {}).forward()).passed);

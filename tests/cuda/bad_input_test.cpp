@@ -27,8 +27,8 @@ ContextOptions options_of(const std::string& cache_dir) {
 }
 
 // A forward and a backward of device memory that nobody follows.
-struct Call {
-  Call() {
+struct BackwardCall {
+  BackwardCall() {
     for (TensorView* view : {&a.q, &a.k, &a.v, &a.o, &a.dout, &a.dq, &a.dk, &a.dv}) {
       *view = make(DType::bf16, {1, 64, 1, 16});
     }
@@ -57,10 +57,10 @@ class CudaBadInput : public WithFakeDriver {
     context_.emplace(options_of(ATTN_TEST_CACHE));  // kept: what is not compiled is quick
   }
 
-  void run(const Call& call) { backward(*context_, call.problem, call.a); }
+  void run(const BackwardCall& call) { backward(*context_, call.problem, call.a); }
   // The message of what a call throws that `change` made bad; the next one works.
-  std::string refused(ErrorCode code, const std::function<void(Call&)>& change) {
-    Call call;
+  std::string refused(ErrorCode code, const std::function<void(BackwardCall&)>& change) {
+    BackwardCall call;
     change(call);
     const int launches = fake().launches;
     std::string message = "nothing was thrown";
@@ -72,7 +72,7 @@ class CudaBadInput : public WithFakeDriver {
     }
     EXPECT_EQ(fake().launches, launches) << message;
     fake().failing = nullptr;
-    EXPECT_NO_THROW(run(Call())) << "after: " << message;
+    EXPECT_NO_THROW(run(BackwardCall())) << "after: " << message;
     EXPECT_EQ(fake().launches, launches + 3) << message;
     return message;
   }
@@ -82,7 +82,9 @@ class CudaBadInput : public WithFakeDriver {
 
 TEST_F(CudaBadInput, Addresses) {
   const auto at = [](TensorView Arguments::* view, std::uintptr_t address) {
-    return [view, address](Call& call) { (call.a.*view).data = reinterpret_cast<void*>(address); };
+    return [view, address](BackwardCall& call) {
+      (call.a.*view).data = reinterpret_cast<void*>(address);
+    };
   };
   static const int on_host = 0;
   const auto host = reinterpret_cast<std::uintptr_t>(&on_host);
@@ -99,24 +101,26 @@ TEST_F(CudaBadInput, Addresses) {
     EXPECT_NE(refused(ErrorCode::invalid_argument, at(view, 0)).find(name), std::string::npos);
   }
   EXPECT_NE(refused(ErrorCode::invalid_argument,
-                    [](Call& call) { call.a.k.data = reinterpret_cast<char*>(call.a.k.data) + 1; })
+                    [](BackwardCall& call) {
+                      call.a.k.data = reinterpret_cast<char*>(call.a.k.data) + 1;
+                    })
                 .find("alignment of k"),
             std::string::npos);
   // A multiple of the element's size is enough, on a path of its own.
-  Call shifted;
+  BackwardCall shifted;
   shifted.a.k.data = reinterpret_cast<char*>(shifted.a.k.data) + 2;
   EXPECT_NO_THROW(run(shifted));
-  Call managed;
+  BackwardCall managed;
   managed.a.k.data = reinterpret_cast<void*>(kManagedMemory);
   EXPECT_NO_THROW(run(managed));
 }
 
 TEST_F(CudaBadInput, Devices) {
-  EXPECT_NE(refused(ErrorCode::invalid_argument, [](Call& call) { call.a.v.ordinal = 0; })
+  EXPECT_NE(refused(ErrorCode::invalid_argument, [](BackwardCall& call) { call.a.v.ordinal = 0; })
                 .find("device of v: found cuda:0; accepted cuda:1, where q is"),
             std::string::npos);
   const auto all = [](Device device, std::int32_t ordinal) {
-    return [=](Call& call) {
+    return [=](BackwardCall& call) {
       Arguments& a = call.a;
       for (TensorView* view : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dout, &a.dq, &a.dk, &a.dv}) {
         view->device = device;
@@ -134,9 +138,9 @@ TEST_F(CudaBadInput, Devices) {
 
 TEST_F(CudaBadInput, WorkspaceAndNumbers) {
   const std::int64_t needed =
-      workspace_bytes(*context_, Pass::backward, Call().problem, Device::cuda);
+      workspace_bytes(*context_, Pass::backward, BackwardCall().problem, Device::cuda);
   const auto workspace = [&](std::uintptr_t address, std::int64_t bytes) {
-    return [address, bytes](Call& call) {
+    return [address, bytes](BackwardCall& call) {
       call.a.workspace = reinterpret_cast<void*>(address);
       call.a.workspace_size = bytes;
     };
@@ -150,11 +154,11 @@ TEST_F(CudaBadInput, WorkspaceAndNumbers) {
   EXPECT_EQ(refused(ErrorCode::invalid_argument, workspace(kDeviceMemory, needed)),
             "cuda: data of workspace: found memory of cuda:0; accepted memory of cuda:1");
   EXPECT_NE(refused(ErrorCode::invalid_argument,
-                    workspace(reinterpret_cast<std::uintptr_t>(Call().a.dq.data), needed))
+                    workspace(reinterpret_cast<std::uintptr_t>(BackwardCall().a.dq.data), needed))
                 .find("aliases"),
             std::string::npos);
   const std::uint64_t on_host = 7;
-  const auto seed = [&on_host](Call& call) {
+  const auto seed = [&on_host](BackwardCall& call) {
     call.problem.dropout = true;
     call.a.dropout_p = 0.5;
     call.a.seed = &on_host;
@@ -164,9 +168,9 @@ TEST_F(CudaBadInput, WorkspaceAndNumbers) {
 }
 
 TEST_F(CudaBadInput, OutOfMemory) {
-  run(Call());  // loaded
+  run(BackwardCall());  // loaded
   const auto failing = [](const char* function, int result) {
-    return [=](Call&) {
+    return [=](BackwardCall&) {
       fake().failing = function;
       fake().failing_result = result;
     };
@@ -191,7 +195,7 @@ TEST_F(CudaBadInput, OutOfMemory) {
                 .find("a process forked after CUDA was initialized"),
             std::string::npos);
   EXPECT_EQ(fake().allocations, 0);
-  const std::function<void(Call&)> unloaded = [](Call& call) {
+  const std::function<void(BackwardCall&)> unloaded = [](BackwardCall& call) {
     call.problem.causal = true;
     call.problem.window_left = 3;
     call.problem.softcap = true;
@@ -214,7 +218,7 @@ class CudaBadCache : public CudaBadInput {
       if (!as_root && ::geteuid() == 0 && ::seteuid(65534) != 0) ::_exit(2);
       try {
         Context context(options_of(cache_dir));
-        Call call;
+        BackwardCall call;
         // Runs as one kernel, on every device: in f32 by FFMA.
         for (TensorView* view : {&call.a.q, &call.a.k, &call.a.v, &call.a.o}) {
           *view = call.make(DType::f32, {1, 64, 1, 16});

@@ -12,6 +12,9 @@
 
 namespace attn::cuda::test {
 
+// Bytes that a thread spills, stores plus loads, where a test has no limit of its own.
+inline constexpr int kMostSpilled = 540;
+
 // A report for each of `configs`, compiled for a device of `capability`.
 core::Status kernel_reports(const Nvrtc& nvrtc, const std::vector<Config>& configs, int capability,
                             std::vector<ResourceReport>& reports);

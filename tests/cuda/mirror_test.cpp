@@ -36,8 +36,8 @@ class CudaMirror : public WithFakeDriver {
 };
 
 // A call's memory, as run_case() has it.
-struct Call {
-  explicit Call(const Case& c, std::int64_t bytes)
+struct MirroredCall {
+  explicit MirroredCall(const Case& c, std::int64_t bytes)
       : inputs(c), outputs(c, DType::none), workspace(bytes) {
     inputs.arguments.workspace = workspace.begin();
     inputs.arguments.workspace_size = bytes;
@@ -83,7 +83,7 @@ Arguments for_the_cpu(const Case& c, Arguments arguments) {
   return arguments;
 }
 
-void expect_same(const Call& host, const Call& device, const std::string& name) {
+void expect_same(const MirroredCall& host, const MirroredCall& device, const std::string& name) {
   for (const auto& [output, view] : host.outputs.views) {
     const std::vector<double> a = harness::read_all(view);
     const std::vector<double> b = harness::read_all(*device.outputs.find(output));
@@ -110,8 +110,8 @@ TEST_F(CudaMirror, CallsFindEverythingInTheirPlaces) {
       filter.limit = 120;
       for (const Case& c : harness::case_list(filter)) {
         const std::int64_t bytes = attn::workspace_bytes(context, pass, c.problem);
-        Call on_host(c, bytes);
-        Call on_device(c, bytes);
+        MirroredCall on_host(c, bytes);
+        MirroredCall on_device(c, bytes);
         compute(context, c, on_host.inputs.arguments);
         Mirror mirror(queue);
         on_device.add_to(mirror);
@@ -149,7 +149,7 @@ TEST_F(CudaMirror, WhatTheDeviceWroteOutsideIsSeen) {
   DeviceQueue queue(0);
   const Case c = small_case();
   for (const std::int64_t past : {-1, 8 * 2, 5 * (8 + 5) * 2 * 2 + 100}) {  // guard, gap, guard
-    Call call(c, 0);
+    MirroredCall call(c, 0);
     Mirror mirror(queue);
     call.add_to(mirror);
     const Arguments a = mirror.arguments(c.pass, c.problem, call.inputs.arguments);
@@ -159,7 +159,7 @@ TEST_F(CudaMirror, WhatTheDeviceWroteOutsideIsSeen) {
     mirror.download();
     EXPECT_NE(call.outputs.tensors.changed(), "") << past;
   }
-  Call call(c, 0);
+  MirroredCall call(c, 0);
   Mirror mirror(queue);
   call.add_to(mirror);
   static_cast<unsigned char*>(
@@ -171,7 +171,7 @@ TEST_F(CudaMirror, WhatTheDeviceWroteOutsideIsSeen) {
 TEST_F(CudaMirror, PointersOfNoStorageAreRefused) {
   DeviceQueue queue(0);
   const Case c = small_case();
-  Call call(c, 0);
+  MirroredCall call(c, 0);
   Mirror mirror(queue);
   EXPECT_THROW((void)mirror.arguments(c.pass, c.problem, call.inputs.arguments), Error);
 }
@@ -222,7 +222,7 @@ TEST_F(CudaMirror, TensorsAreCopiedEachByItself) {
 
 TEST_F(CudaMirror, ExactQueuesTakeNoByteMore) {
   const Case c = small_case();
-  Call call(c, 640);
+  MirroredCall call(c, 640);
   DeviceQueue queue(0, true);
   Mirror mirror(queue);
   const std::uint64_t before = fake().allocated_bytes;

@@ -20,7 +20,7 @@ namespace {
 using device::rope::Params;
 using Names = std::vector<std::string>;
 
-CudaPlan plan_of(Pass pass, const char* text, FamilyChoice choice = FamilyChoice::sm80) {
+CudaPlan rotary_plan_of(Pass pass, const char* text, FamilyChoice choice = FamilyChoice::sm80) {
   const core::Result<CudaPlan> made =
       make_plan(pass, parse_problem(text), h200(), core::Access::tma, choice);
   EXPECT_TRUE(made.ok()) << made.reason();
@@ -28,28 +28,32 @@ CudaPlan plan_of(Pass pass, const char* text, FamilyChoice choice = FamilyChoice
 }
 
 TEST(CudaRotary, PassesAreAroundTheFamilysKernels) {
-  EXPECT_EQ(plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half").summary().kernels,
-            (Names{"attn_rope", "attn_forward"}));
   EXPECT_EQ(
-      plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half", FamilyChoice::automatic)
-          .summary()
-          .kernels,
-      (Names{"attn_rope", "attn_tile_counter", "attn_forward_sm90"}));
-  EXPECT_EQ(plan_of(Pass::backward, "dtype=bf16 len_q=512 len_kv=512 rope=half").summary().kernels,
-            (Names{"attn_rope", "attn_backward_preprocess", "attn_backward",
-                   "attn_backward_postprocess", "attn_rope"}));
-  EXPECT_EQ(plan_of(Pass::backward,
-                    "dtype=bf16 batch=64 len_q=64 len_kv=64 rope=half sink dsink bias=qk dbias "
-                    "layout_kv=packed total_kv=900 deterministic")
-                .num_kernels,
-            9u);
-  EXPECT_EQ(plan_of(Pass::decode,
-                    "dtype=bf16 len_q=1 len_kv=64 page_size=16 len_new=1 lengths_kv rope=half")
+      rotary_plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half").summary().kernels,
+      (Names{"attn_rope", "attn_forward"}));
+  EXPECT_EQ(rotary_plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half",
+                           FamilyChoice::automatic)
                 .summary()
                 .kernels,
-            (Names{"attn_rope", "attn_append_rows", "attn_decode"}));
-  EXPECT_EQ(plan_of(Pass::decode,
-                    "dtype=f32 dtype_kv=i8 len_q=1 len_kv=64 len_new=1 lengths_kv rope=half")
+            (Names{"attn_rope", "attn_tile_counter", "attn_forward_sm90"}));
+  EXPECT_EQ(
+      rotary_plan_of(Pass::backward, "dtype=bf16 len_q=512 len_kv=512 rope=half").summary().kernels,
+      (Names{"attn_rope", "attn_backward_preprocess", "attn_backward", "attn_backward_postprocess",
+             "attn_rope"}));
+  EXPECT_EQ(
+      rotary_plan_of(Pass::backward,
+                     "dtype=bf16 batch=64 len_q=64 len_kv=64 rope=half sink dsink bias=qk dbias "
+                     "layout_kv=packed total_kv=900 deterministic")
+          .num_kernels,
+      9u);
+  EXPECT_EQ(
+      rotary_plan_of(Pass::decode,
+                     "dtype=bf16 len_q=1 len_kv=64 page_size=16 len_new=1 lengths_kv rope=half")
+          .summary()
+          .kernels,
+      (Names{"attn_rope", "attn_append_rows", "attn_decode"}));
+  EXPECT_EQ(rotary_plan_of(Pass::decode,
+                           "dtype=f32 dtype_kv=i8 len_q=1 len_kv=64 len_new=1 lengths_kv rope=half")
                 .summary()
                 .kernels,
             (Names{"attn_rope", "attn_append_rows", "attn_forward_cache"}));
@@ -62,7 +66,8 @@ TEST(CudaRotary, OptionsOfGradientsApplyToDbiasToo) {
       "dtype=bf16 batch=2 len_q=512 len_kv=512 bias=bhqk dtype_bias=bf16 dbias rope=half ";
   const auto family_of = [&](const std::string& option) {
     return std::string(
-        plan_of(Pass::backward, (problem + option).c_str(), FamilyChoice::automatic).family_name);
+        rotary_plan_of(Pass::backward, (problem + option).c_str(), FamilyChoice::automatic)
+            .family_name);
   };
   EXPECT_EQ(family_of(""), "sm90");
   EXPECT_EQ(family_of("accumulate"), "sm80");
@@ -71,8 +76,8 @@ TEST(CudaRotary, OptionsOfGradientsApplyToDbiasToo) {
 }
 
 TEST(CudaRotary, TheSummaryIsOfTheMainKernelAndTheProblemAsGiven) {
-  const CudaPlan plan = plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half");
-  const CudaPlan plain = plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512");
+  const CudaPlan plan = rotary_plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half");
+  const CudaPlan plain = rotary_plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512");
   EXPECT_EQ(plan.problem.rope, Rope::half);
   EXPECT_EQ(plan.summary().config, plain.summary().config);
   EXPECT_EQ(plan.summary().tile_q, plain.summary().tile_q);
@@ -84,7 +89,7 @@ TEST(CudaRotary, CopiesAreInTheWorkspace) {
   const std::int64_t k = 2 * 2 * 700 * 64;
   const std::string sizes = "dtype=bf16 batch=2 heads_q=8 heads_kv=2 len_q=512 len_kv=700";
   const auto bytes = [&](Pass pass, const char* options) {
-    return plan_of(pass, (sizes + options).c_str()).workspace_bytes;
+    return rotary_plan_of(pass, (sizes + options).c_str()).workspace_bytes;
   };
   EXPECT_EQ(bytes(Pass::forward, " rope=half"), 2 * (q + k));
   const std::int64_t plain = bytes(Pass::backward, " ");

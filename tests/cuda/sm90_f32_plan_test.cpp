@@ -16,8 +16,8 @@ namespace {
 
 using core::Access;
 
-core::Result<CudaPlan> plan_of(const std::string& problem, Access access = Access::tma,
-                               FamilyChoice choice = FamilyChoice::sm90) {
+core::Result<CudaPlan> f32_plan_of(const std::string& problem, Access access = Access::tma,
+                                   FamilyChoice choice = FamilyChoice::sm90) {
   const Problem parsed = parse_problem("dtype=f32 len_q=512 len_kv=512 " + problem);
   const core::Status status = core::validate_problem(Pass::forward, parsed);
   EXPECT_TRUE(status.ok()) << status.message;
@@ -27,7 +27,7 @@ core::Result<CudaPlan> plan_of(const std::string& problem, Access access = Acces
 // What sm90 refuses runs on sm80.
 TEST(CudaSm90F32Plan, RefusesWithReasons) {
   const auto refusal = [](const std::string& problem, Access access = Access::tma) -> std::string {
-    const core::Result<CudaPlan> plan = plan_of(problem, access);
+    const core::Result<CudaPlan> plan = f32_plan_of(problem, access);
     EXPECT_TRUE(plan.ok()) << plan.reason();
     if (!plan.ok()) return plan.reason();
     EXPECT_STREQ(plan.value().family_name, "sm80") << problem;
@@ -60,7 +60,7 @@ TEST(CudaSm90F32Plan, TilesAndConstants) {
   };
   for (const Expected& e : expected) {
     SCOPED_TRACE(e.problem);
-    const core::Result<CudaPlan> planned = plan_of(e.problem);
+    const core::Result<CudaPlan> planned = f32_plan_of(e.problem);
     ASSERT_TRUE(planned.ok()) << planned.reason();
     const CudaPlan& plan = planned.value();
     EXPECT_STREQ(plan.family_name, "sm90") << plan.refusals;

@@ -14,8 +14,8 @@ namespace {
 
 using core::Access;
 
-core::Result<CudaPlan> plan_of(const std::string& problem, Access access = Access::tma,
-                               Pass pass = Pass::forward) {
+core::Result<CudaPlan> f8_plan_of(const std::string& problem, Access access = Access::tma,
+                                  Pass pass = Pass::forward) {
   const Problem parsed = parse_problem(problem);
   const core::Status status = core::validate_problem(pass, parsed);
   EXPECT_TRUE(status.ok()) << status.message;
@@ -25,7 +25,7 @@ core::Result<CudaPlan> plan_of(const std::string& problem, Access access = Acces
 TEST(CudaSm90F8Plan, RefusesWithReasons) {
   const auto reason = [](const std::string& problem, Access access = Access::tma,
                          Pass pass = Pass::forward) {
-    return plan_of("dtype=f8e4m3 len_q=64 len_kv=64 " + problem, access, pass).reason();
+    return f8_plan_of("dtype=f8e4m3 len_q=64 len_kv=64 " + problem, access, pass).reason();
   };
   const std::string sm80 = "; sm80: no kernel for q of f8 types";
   EXPECT_EQ(reason("", Access::vector), "sm90: needs the access tma, the call's is vector" + sm80);
@@ -70,7 +70,7 @@ TEST(CudaSm90F8Plan, TypesAndTiles) {
   };
   for (const Expected& e : expected) {
     SCOPED_TRACE(e.problem);
-    const core::Result<CudaPlan> planned = plan_of("dtype=f8e4m3 " + e.problem);
+    const core::Result<CudaPlan> planned = f8_plan_of("dtype=f8e4m3 " + e.problem);
     ASSERT_TRUE(planned.ok()) << planned.reason();
     const CudaPlan& plan = planned.value();
     EXPECT_STREQ(plan.family_name, "sm90");

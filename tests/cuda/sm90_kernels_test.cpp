@@ -175,7 +175,6 @@ TEST_P(CudaSm90Kernels, CompileWithoutWarningsOrMoreStack) {
     ASSERT_EQ(report.kernels.size(), 1u);
     EXPECT_LE(report.kernels[0].stack_bytes, variants[i].max_stack_bytes);
     EXPECT_EQ(report.notes, std::vector<std::string>{});
-    constexpr int kMostSpilled = 540;
     EXPECT_EQ(flaw_of(report, specs[i], h200(), kMostSpilled), "");
   }
 }

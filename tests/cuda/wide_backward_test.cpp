@@ -55,9 +55,6 @@ TEST(CudaWideBackward, PlansOfGenerations) {
   }
 }
 
-// Bytes that a thread spills, stores plus loads.
-constexpr int kMostSpilled = 540;
-
 // attn_cuda_configs has the plain ones; here are those with most options.
 TEST(CudaWideBackward, ConfigsCompileWithFewSpills) {
   std::string reason;

@@ -16,7 +16,7 @@ namespace {
 namespace xla = attn::api::xla;
 using xla::test::Frame;
 
-constexpr std::int32_t kOrdinal = 1;
+constexpr std::int32_t kXlaOrdinal = 1;
 
 class CudaXla : public WithFakeDriver {
  protected:
@@ -26,7 +26,7 @@ class CudaXla : public WithFakeDriver {
     if (Nvrtc::get(0, reason) == nullptr) GTEST_SKIP() << reason;
     setenv("ATTN_CACHE_DIR", ATTN_TEST_CACHE, 1);
     frame.emplace();
-    Frame::last().ordinal = kOrdinal;
+    Frame::last().ordinal = kXlaOrdinal;
     Frame::last().stream = this;
     Frame::last().memory = memory(64);
     Arguments a;
@@ -43,7 +43,7 @@ class CudaXla : public WithFakeDriver {
   }
 
   static void* memory(std::uintptr_t block) {
-    return reinterpret_cast<void*>((kOrdinal + 1) * kDeviceMemory + (block << 20));
+    return reinterpret_cast<void*>((kXlaOrdinal + 1) * kDeviceMemory + (block << 20));
   }
   void add_inputs(std::initializer_list<const char*> names) {
     for (const char* name : names) {

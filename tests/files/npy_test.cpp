@@ -16,7 +16,7 @@ using test::bytes;
 using test::npy;
 using test::TemporaryFile;
 
-std::string error_of(const std::string& content) {
+std::string npy_error_of(const std::string& content) {
   const auto file = NpyFile::parse(bytes(content));
   return file ? "(accepted)" : file.error();
 }
@@ -125,7 +125,7 @@ TEST(Npy, RefusesInOneLine) {
       {at(good + std::string(1, '\0')), at_byte + std::to_string(good.size())},
   };
   for (const Row& row : rows) {
-    const std::string error = error_of(row.content);
+    const std::string error = npy_error_of(row.content);
     EXPECT_EQ(error, row.error);
     EXPECT_EQ(error.find('\n'), error.npos);
   }
@@ -134,9 +134,9 @@ TEST(Npy, RefusesInOneLine) {
 TEST(Npy, EveryPrefixOfAFileIsRefused) {
   const std::string content = npy(header("'<f4'", "False", "(2,)"), 8);
   for (std::size_t n = 0; n < content.size(); ++n) {
-    EXPECT_NE(error_of(content.substr(0, n)), "(accepted)") << n;
+    EXPECT_NE(npy_error_of(content.substr(0, n)), "(accepted)") << n;
   }
-  EXPECT_EQ(error_of(content), "(accepted)");
+  EXPECT_EQ(npy_error_of(content), "(accepted)");
 }
 
 TEST(Npy, NamesTheFileThatCantBeRead) {

@@ -18,7 +18,7 @@ using test::bytes;
 using test::safetensors;
 using test::TemporaryFile;
 
-std::string error_of(const std::string& content) {
+std::string safetensors_error_of(const std::string& content) {
   const auto file = SafetensorsFile::parse(bytes(content));
   return file ? "(accepted)" : file.error();
 }
@@ -66,7 +66,7 @@ struct Refused {
 
 void expect_refused(std::span<const Refused> rows) {
   for (const Refused& row : rows) {
-    const std::string error = error_of(row.content);
+    const std::string error = safetensors_error_of(row.content);
     EXPECT_EQ(error, row.error);
     EXPECT_EQ(error.find('\n'), error.npos) << "one line";
   }
@@ -174,7 +174,7 @@ TEST(Safetensors, RefusesBadTensors) {
 
 TEST(Safetensors, RefusesLongHeadersBeforeReadingThem) {
   const std::string header = "{" + std::string(100'000'000, ' ');
-  EXPECT_EQ(error_of(safetensors(header, 0)),
+  EXPECT_EQ(safetensors_error_of(safetensors(header, 0)),
             "the header is to have 100000001 bytes; at most 100000000 are accepted");
 }
 
@@ -192,9 +192,9 @@ TEST(Safetensors, NamesTheFileThatCantBeRead) {
 TEST(Safetensors, EveryPrefixOfAFileIsRefused) {
   const std::string content = safetensors(with(R"("F32")", "[2]", "[0,8]"), 8);
   for (std::size_t n = 0; n < content.size(); ++n) {
-    EXPECT_NE(error_of(content.substr(0, n)), "(accepted)") << n;
+    EXPECT_NE(safetensors_error_of(content.substr(0, n)), "(accepted)") << n;
   }
-  EXPECT_EQ(error_of(content), "(accepted)");
+  EXPECT_EQ(safetensors_error_of(content), "(accepted)");
 }
 
 TEST(Safetensors, WritesWhatItReads) {

@@ -12,7 +12,7 @@
 namespace attn::reference::test {
 namespace {
 
-constexpr std::int64_t kBatch = 2, kHeads = 2, kGroups = 1, kCapacity = 10, kDim = 4;
+constexpr std::int64_t kCacheBatch = 2, kCacheHeads = 2, kGroups = 1, kCapacity = 10, kCacheDim = 4;
 
 // Random tensors of a decode step with 3 queries; caches [2, 10, 1, 4].
 struct Step {
@@ -29,21 +29,24 @@ struct Step {
   Step() {
     Problem& p = problem;
     p.dtype = DType::f64;
-    p.batch = kBatch;
-    p.heads_q = kHeads;
+    p.batch = kCacheBatch;
+    p.heads_q = kCacheHeads;
     p.heads_kv = kGroups;
     p.len_q = 3;
     p.len_kv = kCapacity;
-    p.dim_qk = p.dim_vo = kDim;
+    p.dim_qk = p.dim_vo = kCacheDim;
     p.causal = true;
     p.lengths_kv = true;
     Arguments& a = arguments;
-    a.q = memory.f64({kBatch, 3, kHeads, kDim}, numbers(kBatch * 3 * kHeads * kDim));
-    a.k = memory.f64({kBatch, kCapacity, 1, kDim}, numbers(kBatch * kCapacity * kDim));
-    a.v = memory.f64({kBatch, kCapacity, 1, kDim}, numbers(kBatch * kCapacity * kDim));
-    a.o = memory.filled({kBatch, 3, kHeads, kDim}, 777.0);
-    a.lse = memory.filled({kBatch, kHeads, 3}, 777.0);
-    a.len_kv = memory.integers({kBatch}, {6, 9});
+    a.q = memory.f64({kCacheBatch, 3, kCacheHeads, kCacheDim},
+                     numbers(kCacheBatch * 3 * kCacheHeads * kCacheDim));
+    a.k = memory.f64({kCacheBatch, kCapacity, 1, kCacheDim},
+                     numbers(kCacheBatch * kCapacity * kCacheDim));
+    a.v = memory.f64({kCacheBatch, kCapacity, 1, kCacheDim},
+                     numbers(kCacheBatch * kCapacity * kCacheDim));
+    a.o = memory.filled({kCacheBatch, 3, kCacheHeads, kCacheDim}, 777.0);
+    a.lse = memory.filled({kCacheBatch, kCacheHeads, 3}, 777.0);
+    a.len_kv = memory.integers({kCacheBatch}, {6, 9});
   }
   [[nodiscard]] Numbers o() const { return values_of(arguments.o); }
   [[nodiscard]] Numbers lse() const { return values_of(arguments.lse); }
@@ -51,18 +54,18 @@ struct Step {
   // Moves the cache into pages of this size, in scattered order; unused slots hold NaN.
   void make_paged(std::int64_t page_size) {
     const std::int64_t pages = (kCapacity + page_size - 1) / page_size;
-    const Shape shape{kBatch * pages + 1, page_size, 1, kDim};
+    const Shape shape{kCacheBatch * pages + 1, page_size, 1, kCacheDim};
     const TensorView k = memory.filled(shape, kNaN);
     const TensorView v = memory.filled(shape, kNaN);
     std::vector<std::int32_t> table;
-    for (std::int64_t b = 0; b < kBatch; ++b) {
+    for (std::int64_t b = 0; b < kCacheBatch; ++b) {
       for (std::int64_t n = 0; n < pages; ++n) {
-        const std::int64_t page = kBatch * pages - (n * kBatch + b);
+        const std::int64_t page = kCacheBatch * pages - (n * kCacheBatch + b);
         table.push_back(static_cast<std::int32_t>(page));
         for (std::int64_t j = n * page_size; j < std::min((n + 1) * page_size, kCapacity); ++j) {
-          for (std::int64_t c = 0; c < kDim; ++c) {
-            const std::int64_t from = (b * kCapacity + j) * kDim + c;
-            const std::int64_t to = (page * page_size + j % page_size) * kDim + c;
+          for (std::int64_t c = 0; c < kCacheDim; ++c) {
+            const std::int64_t from = (b * kCapacity + j) * kCacheDim + c;
+            const std::int64_t to = (page * page_size + j % page_size) * kCacheDim + c;
             write(k, to, read(arguments.k, from));
             write(v, to, read(arguments.v, from));
           }
@@ -71,13 +74,15 @@ struct Step {
     }
     arguments.k = k;
     arguments.v = v;
-    arguments.block_table = memory.integers({kBatch, pages}, table);
+    arguments.block_table = memory.integers({kCacheBatch, pages}, table);
     problem.page_size = page_size;
   }
   void add_new_rows(std::int64_t count) {
     problem.len_new = count;
-    arguments.k_new = memory.f64({kBatch, count, 1, kDim}, numbers(kBatch * count * kDim));
-    arguments.v_new = memory.f64({kBatch, count, 1, kDim}, numbers(kBatch * count * kDim));
+    arguments.k_new =
+        memory.f64({kCacheBatch, count, 1, kCacheDim}, numbers(kCacheBatch * count * kCacheDim));
+    arguments.v_new =
+        memory.f64({kCacheBatch, count, 1, kCacheDim}, numbers(kCacheBatch * count * kCacheDim));
   }
 };
 
@@ -101,17 +106,17 @@ TEST(Cache, AppendEqualsRowsAlreadyThere) {
     Step there;
     const TensorView k_new = appended.arguments.k_new;
     const TensorView v_new = appended.arguments.v_new;
-    for (std::int64_t b = 0; b < kBatch; ++b) {
+    for (std::int64_t b = 0; b < kCacheBatch; ++b) {
       const std::int64_t start = b == 0 ? 6 : 9;
       for (std::int64_t t = 0; t < (b == 0 ? 3 : 1); ++t) {
-        for (std::int64_t c = 0; c < kDim; ++c) {
-          const std::int64_t at = (b * kCapacity + start + t) * kDim + c;
-          write(there.arguments.k, at, read(k_new, (b * 3 + t) * kDim + c));
-          write(there.arguments.v, at, read(v_new, (b * 3 + t) * kDim + c));
+        for (std::int64_t c = 0; c < kCacheDim; ++c) {
+          const std::int64_t at = (b * kCapacity + start + t) * kCacheDim + c;
+          write(there.arguments.k, at, read(k_new, (b * 3 + t) * kCacheDim + c));
+          write(there.arguments.v, at, read(v_new, (b * 3 + t) * kCacheDim + c));
         }
       }
     }
-    there.arguments.len_kv = there.memory.integers({kBatch}, {9, 10});
+    there.arguments.len_kv = there.memory.integers({kCacheBatch}, {9, 10});
     if (page_size > 0) there.make_paged(page_size);
     ASSERT_EQ(decode(appended.problem, appended.arguments), "");
     ASSERT_EQ(decode(there.problem, there.arguments), "");
@@ -126,7 +131,7 @@ TEST(Cache, AppendToMissingPageIsDropped) {
   Step s;
   s.make_paged(4);
   s.add_new_rows(1);
-  s.arguments.len_kv = s.memory.integers({kBatch}, {8, 3});
+  s.arguments.len_kv = s.memory.integers({kCacheBatch}, {8, 3});
   std::int32_t* table = static_cast<std::int32_t*>(s.arguments.block_table.data);
   table[2] = -1;  // sequence 0: keys 8 to 11
   const Numbers before = values_of(s.arguments.k);
@@ -142,7 +147,7 @@ TEST(Cache, AppendToMissingPageIsDropped) {
 // Rotating the complete cache first and then decoding equals the forward with rope on raw keys.
 TEST(Cache, RopeInDecode) {
   Step raw;
-  raw.arguments.len_kv = raw.memory.integers({kBatch}, {8, 9});
+  raw.arguments.len_kv = raw.memory.integers({kCacheBatch}, {8, 9});
   raw.problem.rope = Rope::half;
   raw.arguments.rope_pos_offset = 3;
   ASSERT_EQ(forward(raw.problem, raw.arguments), "");
@@ -152,19 +157,19 @@ TEST(Cache, RopeInDecode) {
   cached.arguments.rope_pos_offset = 3;
   // The last 2 rows of each sequence are appended; the others are rotated in place.
   cached.problem.len_new = 2;
-  cached.arguments.len_kv = cached.memory.integers({kBatch}, {6, 7});
+  cached.arguments.len_kv = cached.memory.integers({kCacheBatch}, {6, 7});
   Numbers k_new, v_new;
-  for (std::int64_t b = 0; b < kBatch; ++b) {
-    for (std::int64_t e = 0; e < 2 * kDim; ++e) {
-      const std::int64_t at = (b * kCapacity + (b == 0 ? 6 : 7)) * kDim + e;
+  for (std::int64_t b = 0; b < kCacheBatch; ++b) {
+    for (std::int64_t e = 0; e < 2 * kCacheDim; ++e) {
+      const std::int64_t at = (b * kCapacity + (b == 0 ? 6 : 7)) * kCacheDim + e;
       k_new.push_back(read(cached.arguments.k, at));
       v_new.push_back(read(cached.arguments.v, at));
       write(cached.arguments.k, at, kNaN);
       write(cached.arguments.v, at, kNaN);
     }
   }
-  cached.arguments.k_new = cached.memory.f64({kBatch, 2, 1, kDim}, k_new);
-  cached.arguments.v_new = cached.memory.f64({kBatch, 2, 1, kDim}, v_new);
+  cached.arguments.k_new = cached.memory.f64({kCacheBatch, 2, 1, kCacheDim}, k_new);
+  cached.arguments.v_new = cached.memory.f64({kCacheBatch, 2, 1, kCacheDim}, v_new);
   RopeArguments r;
   r.x = r.out = cached.arguments.k;
   r.pos_offset = 3;
@@ -184,8 +189,8 @@ TEST(Cache, RopeInDecode) {
   a.v = cached.arguments.v;
   a.k_new = cached.arguments.k_new;
   a.v_new = cached.arguments.v_new;
-  a.rope_pos_q = positions.memory.integers({kBatch, 3}, {8, 9, 10, 9, 10, 11});
-  a.rope_pos_k = positions.memory.integers({kBatch, 2}, {9, 10, 10, 11});
+  a.rope_pos_q = positions.memory.integers({kCacheBatch, 3}, {8, 9, 10, 9, 10, 11});
+  a.rope_pos_k = positions.memory.integers({kCacheBatch, 2}, {9, 10, 10, 11});
   ASSERT_EQ(decode(positions.problem, a), "");
   EXPECT_TRUE(near(positions.o(), raw.o(), 1e-14));
 }

@@ -5,13 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include "memory.hpp"
 #include "reference/reference.hpp"
 
 namespace attn::reference::test {
 
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 std::int64_t integer(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
   return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));

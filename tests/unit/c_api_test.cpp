@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "api/c_convert.hpp"
-#include "core/names.hpp"
 #include "core/problem_fields.hpp"
+#include "other_than.hpp"
 
 extern "C" int attn_test_from_c(void);
 
@@ -28,20 +28,6 @@ static_assert(static_cast<int>(Diagonal::explicit_value) == ATTN_EXPLICIT);
 static_assert(static_cast<int>(Precision::ieee) == ATTN_IEEE);
 static_assert(static_cast<int>(Rope::half) == ATTN_ROPE_HALF);
 static_assert(kSplitNone == ATTN_SPLIT_NONE);
-
-template <class T>
-T other_than(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) return !value;
-  if constexpr (std::is_same_v<T, std::int64_t>) return value + 3;
-  if constexpr (std::is_same_v<T, std::optional<std::int64_t>>) return std::int64_t{0};
-  if constexpr (std::is_same_v<T, Extent>) return Extent{true, false, true, true, false};
-  if constexpr (std::is_enum_v<T>) {
-    for (const auto& entry : core::names_of(T{})) {
-      if (entry.value != value) return entry.value;
-    }
-  }
-  return value;
-}
 
 TEST(CApi, WorksFromC) {
   EXPECT_EQ(attn_test_from_c(), 0) << attn_last_error();

@@ -14,12 +14,12 @@
 namespace attn {
 namespace {
 
-constexpr const char* kText =
+constexpr const char* kProblemText =
     "batch=2 heads_q=8 heads_kv=8 len_q=256 len_kv=256 dim_qk=16 dim_vo=16";
 
 // Uniform v = 1 gives o = 1.
 bool computes(Context& context) {
-  const Problem problem = parse_problem(kText);
+  const Problem problem = parse_problem(kProblemText);
   test::CallMemory call = test::make_call(Pass::forward, problem);
   auto* v = static_cast<float*>(call.arguments.v.data);
   auto* o = static_cast<float*>(call.arguments.o.data);

@@ -7,26 +7,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/names.hpp"
 #include "core/problem_fields.hpp"
+#include "other_than.hpp"
 
 namespace attn {
 namespace {
-
-// A value of the field that differs from its default.
-template <class T>
-T other_than(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) return !value;
-  if constexpr (std::is_same_v<T, std::int64_t>) return value + 3;
-  if constexpr (std::is_same_v<T, std::optional<std::int64_t>>) return std::int64_t{0};
-  if constexpr (std::is_same_v<T, Extent>) return Extent{true, false, true, true, false};
-  if constexpr (std::is_enum_v<T>) {
-    for (const auto& entry : core::names_of(T{})) {
-      if (entry.value != value) return entry.value;
-    }
-  }
-  return value;
-}
 
 // Converts to any type that a field may have, so that aggregate initialization counts the fields.
 struct Anything {

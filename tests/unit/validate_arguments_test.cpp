@@ -8,6 +8,7 @@
 #include "allocations.hpp"
 #include "call.hpp"
 #include "core/validate.hpp"
+#include "passes.hpp"
 
 namespace attn {
 namespace {
@@ -39,10 +40,6 @@ void accepts(Pass pass, const std::string& words, Change change) {
   const core::Status status = after(pass, words, change);
   EXPECT_TRUE(status.ok()) << words << ": " << status.message;
 }
-
-constexpr Pass kF = Pass::forward;
-constexpr Pass kB = Pass::backward;
-constexpr Pass kD = Pass::decode;
 
 TEST(ValidateArguments, AcceptsCallsOfEveryKindWithoutAllocating) {
   const std::pair<Pass, const char*> good[] = {

@@ -5,6 +5,7 @@
 
 #include "allocations.hpp"
 #include "core/validate.hpp"
+#include "passes.hpp"
 
 namespace attn {
 namespace {
@@ -14,10 +15,6 @@ struct Refusal {
   const char* problem;
   const char* message;
 };
-
-constexpr Pass kF = Pass::forward;
-constexpr Pass kB = Pass::backward;
-constexpr Pass kD = Pass::decode;
 
 const Refusal kRefusals[] = {
     // types

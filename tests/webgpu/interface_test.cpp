@@ -31,7 +31,7 @@ struct Outer {
 @group(0) @binding(1) var<storage, read> from: array<vec4<u32>>;
 )";
 
-std::string error_of(std::string_view members) {
+std::string error_of_members(std::string_view members) {
   std::string error;
   const Interface interface =
       interface_of("struct Inner {\n  a: u32,\n}\nstruct P {\n" + std::string(members) +
@@ -68,13 +68,13 @@ TEST(Interface, BecomesACppStructure) {
 }
 
 TEST(Interface, RefusesWhatCppWouldLayOutDifferently) {
-  EXPECT_EQ(error_of("  a: u32,\n  b: vec2<u32>,\n"),
+  EXPECT_EQ(error_of_members("  a: u32,\n  b: vec2<u32>,\n"),
             "P.b needs a spare member before it: its offset is 4, its alignment 8");
-  EXPECT_EQ(error_of("  a: u32,\n  b: vec4<u32>,\n"),
+  EXPECT_EQ(error_of_members("  a: u32,\n  b: vec4<u32>,\n"),
             "P.b needs a spare member before it: its offset is 4, its alignment 16");
-  EXPECT_EQ(error_of("  a: Inner,\n"),
+  EXPECT_EQ(error_of_members("  a: Inner,\n"),
             "P.a needs a spare member before it: its offset is 0, its alignment 16");
-  EXPECT_EQ(error_of("  a: mat2x2<f32>,\n"),
+  EXPECT_EQ(error_of_members("  a: mat2x2<f32>,\n"),
             "has a member of a type that the host does not know: mat2x2<f32>");
 }
 

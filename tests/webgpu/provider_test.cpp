@@ -36,14 +36,14 @@ TEST(Provider, ComesFromTheFileOrFolderThatIsNamed) {
   EXPECT_EQ(list[0], "") << "what the process has loaded comes first";
 }
 
-const Provider* real = nullptr;
+const Provider* opened = nullptr;
 std::set<std::string>* asked = nullptr;
 
 void* function_of(const char* name) {
   if (asked != nullptr) asked->insert(name);
   const std::string_view wanted(name);
 #define ATTN_FIND(function) \
-  if (wanted == #function) return reinterpret_cast<void*>(real->api().function);  // NOLINT
+  if (wanted == #function) return reinterpret_cast<void*>(opened->api().function);  // NOLINT
   ATTN_WEBGPU_FUNCTIONS(ATTN_FIND)
   ATTN_WEBGPU_NATIVE_FUNCTIONS(ATTN_FIND)
   ATTN_WEBGPU_DAWN_FUNCTIONS(ATTN_FIND)
@@ -59,8 +59,8 @@ class LookupTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string reason;
-    real = Provider::get(reason);
-    if (real == nullptr) GTEST_SKIP() << reason;
+    opened = Provider::get(reason);
+    if (opened == nullptr) GTEST_SKIP() << reason;
   }
 };
 
@@ -81,11 +81,11 @@ TEST_F(LookupTest, IsAskedOnce) {
   const Provider* first = Provider::of(function_of, reason);
   ASSERT_NE(first, nullptr) << reason;
   EXPECT_EQ(first, Provider::of(function_of, reason));
-  EXPECT_EQ(to_string(*first), to_string(*real));
+  EXPECT_EQ(to_string(*first), to_string(*opened));
 }
 
 TEST_F(LookupTest, RefusesTooOld) {
-  if (!real->native()) GTEST_SKIP() << "only wgpu-native tells its version";
+  if (!opened->native()) GTEST_SKIP() << "only wgpu-native tells its version";
   const auto old = [](const char* name) {
     return std::string_view(name) == "wgpuGetVersion"
                ? reinterpret_cast<void*>(version_28)  // NOLINT
@@ -96,7 +96,7 @@ TEST_F(LookupTest, RefusesTooOld) {
 
 // Those in which wgpu-native 29 aborts the process.
 TEST_F(LookupTest, NeverAsksForWhatAborts) {
-  if (!real->native()) GTEST_SKIP() << "they don't abort on Dawn";
+  if (!opened->native()) GTEST_SKIP() << "they don't abort on Dawn";
   std::set<std::string> names;
   asked = &names;
   const Provider::Opened opened = Provider::from(function_of);

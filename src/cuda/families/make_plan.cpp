@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,8 +15,6 @@
 
 namespace attn::cuda {
 namespace {
-
-constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
 // Why the kernels can't be launched; "" if they can.
 std::string grid_refusal(const CudaPlan& plan) {

@@ -6,7 +6,7 @@
 namespace attn::cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // of the address and of strides, in bytes
+constexpr std::int64_t kTensorMapAlignment = 16;  // of the address and of strides, in bytes
 constexpr std::int64_t kStrideLimit = std::int64_t{1} << 40;
 constexpr std::int64_t kDimLimit = std::int64_t{1} << 32;
 
@@ -35,7 +35,7 @@ int swizzle_of(std::uint32_t bytes) {
 bool tile_fits(const RowTiles& tiles) {
   const std::int64_t bytes = tiles.columns * size_of(tiles.view.dtype);
   return tiles.rows > 0 && tiles.rows <= 256 && tiles.columns > 0 && tiles.columns <= 256 &&
-         bytes % kAlignment == 0 && swizzle_of(tiles.swizzle) >= 0 &&
+         bytes % kTensorMapAlignment == 0 && swizzle_of(tiles.swizzle) >= 0 &&
          (tiles.swizzle == 0 || bytes <= tiles.swizzle);
 }
 
@@ -44,7 +44,7 @@ bool tile_fits(const RowTiles& tiles) {
 std::string_view unmappable(const TensorView& view) {
   if (type_of(view.dtype) < 0) return "its type has no tensor map";
   if (view.rank != 3 && view.rank != 4) return "it is not [b, n, h, d] or [total, h, d]";
-  if (reinterpret_cast<std::uintptr_t>(view.address()) % kAlignment != 0) {
+  if (reinterpret_cast<std::uintptr_t>(view.address()) % kTensorMapAlignment != 0) {
     return "its address is no multiple of 16 bytes";
   }
   for (int d = 0; d < view.rank; ++d) {
@@ -52,7 +52,7 @@ std::string_view unmappable(const TensorView& view) {
     if (view.shape[i] <= 0 || view.shape[i] > kDimLimit) return "a size is 0 or above 2^32";
     if (d == view.rank - 1 || view.shape[i] == 1) continue;  // the stride is 1, or not used
     const std::int64_t bytes = view.strides[i] * size_of(view.dtype);
-    if (bytes < 0 || bytes >= kStrideLimit || bytes % kAlignment != 0) {
+    if (bytes < 0 || bytes >= kStrideLimit || bytes % kTensorMapAlignment != 0) {
       return "a stride is negative, above 2^40 bytes or no multiple of 16 bytes";
     }
   }
@@ -82,7 +82,7 @@ core::Status encode(const Driver& driver, std::string_view name, const RowTiles&
     if (i == 0) continue;
     // The stride of a dimension of size 1 is not used, but the driver checks it.
     strides[i - 1] = view.shape[order[i]] == 1
-                         ? static_cast<std::uint64_t>(kAlignment)
+                         ? static_cast<std::uint64_t>(kTensorMapAlignment)
                          : static_cast<std::uint64_t>(view.strides[order[i]] * size_of(view.dtype));
   }
   const std::array<std::uint32_t, 4> box{tiles.columns, tiles.rows, 1, 1};

@@ -6,7 +6,7 @@
 namespace attn::cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;
+constexpr std::int64_t kWorkspaceAlignment = 256;
 
 // Rows of q over all sequences, for one head.
 std::int64_t rows_of(const Problem& p) {
@@ -60,7 +60,7 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   Workspace w;
   const auto add = [&](Part& part, std::int64_t bytes) {
     part = {w.bytes, bytes};
-    w.bytes += core::round_up(bytes, kAlignment);
+    w.bytes += core::round_up(bytes, kWorkspaceAlignment);
   };
   const bool by_rows = needs.tile_q > 0;
   const std::int64_t rows = by_rows ? rows_of(p) : 0;

@@ -18,7 +18,7 @@ std::string file_of(std::string_view source) {
   return std::string(source) + ".wgsl";
 }
 
-std::string text_of(double value) {
+std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g", value);
   return text;
@@ -77,7 +77,7 @@ std::string to_string(const KernelSpec& spec) {
   for (int i = 0; i < spec.num_constants; ++i) {
     const Constant& constant = spec.constants[static_cast<std::size_t>(i)];
     text.append(i == 0 ? " (" : ", ").append(constant.name).append("=");
-    text.append(text_of(constant.value));
+    text.append(number_text(constant.value));
   }
   return spec.num_constants > 0 ? text + ")" : text;
 }

@@ -10,10 +10,6 @@ namespace {
 
 constexpr std::uint32_t kSequenceWords = 8;  // of `info`, per sequence
 
-U32 u32(std::int64_t value) {
-  return static_cast<U32>(value);
-}
-
 void set_sizes(const Problem& p, AttentionPlan& plan) {
   AttentionParameters& common = plan.common;
   common.dim_qk = u32(p.dim_qk);

@@ -13,10 +13,6 @@ constexpr std::int64_t kWantedGroups = 512;  // workgroups of bias_gradient.wgsl
 constexpr std::int64_t kLeastGroups = 256;   // the same per dispatch of backward_q_bias.wgsl
 constexpr std::int64_t kMostPartElements = std::int64_t{1} << 24;
 
-U32 u32(std::int64_t value) {
-  return static_cast<U32>(value);
-}
-
 // Only sequences may share the bias here. They then add to dbias in order, one dispatch each, and
 // each dispatch must still fill the device (CPUs have few threads). The kernel has no binding left
 // for a mask.

@@ -10,11 +10,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kLines = 8;  // per workgroup
-
-U32 u32(std::int64_t value) {
-  return static_cast<U32>(value);
-}
+constexpr std::int64_t kCopiedLines = 8;  // per workgroup
 
 // base^(-2m / rot_dim) / (2 pi), turns per position, as 64 fraction bits, low word first. The
 // relative error of 2^-53 is 1e-9 of a turn at position 2^20.
@@ -35,7 +31,7 @@ void add_constants(const Copy& copy, bool in_place, Dispatch& dispatch) {
   const Rotation& rotation = copy.rotation;
   dispatch.add_constant("TYPE_SOURCE", number_of(copy.from.dtype));
   dispatch.add_constant("TYPE_TO", number_of(copy.to.dtype));
-  dispatch.add_constant("LINES", kLines);
+  dispatch.add_constant("LINES", kCopiedLines);
   dispatch.add_constant("ROPE", static_cast<double>(rotation.style));
   dispatch.add_constant("IN_PLACE", in_place ? 1 : 0);
 }
@@ -154,7 +150,7 @@ core::Status add_copy(Work& work, const DeviceFacts& facts, const Copy& copy) {
       set_rotation(copy.rotation, p);
       p.accumulate = copy.accumulate ? 1 : 0;
       p.nonfinite_zero = copy.nonfinite_zero ? 1 : 0;
-      dispatch.set_lines(rows * block.heads, kLines, block.batches);
+      dispatch.set_lines(rows * block.heads, kCopiedLines, block.batches);
       dispatch.set_parameters(p);
       work.dispatches.push_back(dispatch);
     }

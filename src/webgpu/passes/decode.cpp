@@ -10,14 +10,10 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kFewRows = 16;         // per key head
-constexpr std::int64_t kLeastSplit = 512;     // keys
-constexpr std::int64_t kWantedGroups = 2000;  // to fill a large device
+constexpr std::int64_t kFewRows = 16;            // per key head
+constexpr std::int64_t kLeastSplit = 512;        // keys
+constexpr std::int64_t kWantedGroupsGpu = 2000;  // to fill a large device
 constexpr std::int64_t kWantedGroupsCpu = 8;
-
-U32 u32(std::int64_t value) {
-  return static_cast<U32>(value);
-}
 
 // Tiles of the rows that share a key head.
 std::int64_t num_tiles(const Problem& p, std::uint32_t rows) {
@@ -32,7 +28,8 @@ Splits split(const Problem& p, const DecodeTiling& tiling, std::int64_t tiles,
     keys = std::min(p.split_keys, len);
   } else if (p.split_keys == kSplitAuto) {
     const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv * tiles, 1);
-    const std::int64_t wanted = facts.type == AdapterType::cpu ? kWantedGroupsCpu : kWantedGroups;
+    const std::int64_t wanted =
+        facts.type == AdapterType::cpu ? kWantedGroupsCpu : kWantedGroupsGpu;
     const std::int64_t even = core::divide_up(len, core::divide_up(wanted, groups));
     const auto tile = static_cast<std::int64_t>(tiling.tile());
     keys = std::max(kLeastSplit, core::divide_up(even, tile) * tile);

@@ -23,10 +23,6 @@ std::int32_t clamped(std::int64_t value) {
   return static_cast<std::int32_t>(std::clamp(value, -kFarthest, kFarthest));
 }
 
-U32 u32(std::int64_t value) {
-  return static_cast<U32>(value);
-}
-
 void set_band(const core::Band& band, PrepareParameters& to) {
   to.bottom_right = band.bottom_right ? 1 : 0;
   to.diag = clamped(band.fixed);

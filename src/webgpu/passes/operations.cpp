@@ -14,10 +14,6 @@ namespace {
 constexpr std::int64_t kLines = 16;        // per workgroup
 constexpr std::int64_t kMaxRotated = 256;  // elements of a row: kMaxDim of kernels/copy.wgsl
 
-U32 u32(std::int64_t value) {
-  return static_cast<U32>(value);
-}
-
 // Binds the tensors of an operation for a block of sequences.
 class Bindings {
  public:

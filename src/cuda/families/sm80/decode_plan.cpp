@@ -18,19 +18,18 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr std::int64_t kReservedShared = 1024;  // bytes per block, by the driver (8.0 and later)
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
 constexpr std::int64_t kRowsOfWarp = 16;
 constexpr int kSmallSlice = 4096;  // bytes of K and V that a warp loads per tile
 
 // Parameters of a call's kernels.
-struct Blocks {
+struct DecodeBlocks {
   device::DecodeParams decode;
   device::append_rows::Params append;
 };
-static_assert(sizeof(Blocks) <= sizeof(ParameterMemory) && alignof(Blocks) <= 64);
+static_assert(sizeof(DecodeBlocks) <= sizeof(ParameterMemory) && alignof(DecodeBlocks) <= 64);
 
-struct Tiles {
+struct DecodeTiles {
   int tile_q = 0;
   int tile_kv = 0;
   int warps = 0;
@@ -73,12 +72,14 @@ int dim_of(const Problem& p) {
 
 // Throughput depends on the bytes in flight. So these are two blocks per SM with three stages, or
 // one block with as many stages as fit. Small tiles get twice the stages.
-std::optional<Tiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
-  constexpr std::array kRings{
-      Tiles{.warps = 4, .stages = 3, .blocks = 2}, Tiles{.warps = 4, .stages = 4, .blocks = 1},
-      Tiles{.warps = 4, .stages = 3, .blocks = 1}, Tiles{.warps = 4, .stages = 2, .blocks = 1},
-      Tiles{.warps = 2, .stages = 3, .blocks = 1}, Tiles{.warps = 2, .stages = 2, .blocks = 1}};
-  for (Tiles tiles : kRings) {
+std::optional<DecodeTiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
+  constexpr std::array kRings{DecodeTiles{.warps = 4, .stages = 3, .blocks = 2},
+                              DecodeTiles{.warps = 4, .stages = 4, .blocks = 1},
+                              DecodeTiles{.warps = 4, .stages = 3, .blocks = 1},
+                              DecodeTiles{.warps = 4, .stages = 2, .blocks = 1},
+                              DecodeTiles{.warps = 2, .stages = 3, .blocks = 1},
+                              DecodeTiles{.warps = 2, .stages = 2, .blocks = 1}};
+  for (DecodeTiles tiles : kRings) {
     const int rows = num_rows(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
     tiles.dim = dim_of(p);
     tiles.quantized = has_quantized_cache(p);
@@ -112,7 +113,7 @@ std::int64_t most_keys(const Problem& p) {
 // (bench/results/h100/decode_replay.jsonl): one block per SM is best and already reaches the memory
 // bandwidth. Two blocks per SM cost 3 %, unequal numbers of blocks 10 to 15 % (an SM with two
 // blocks reads a quarter faster than one with one). Each split adds 0.05 us to the merge.
-std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of,
+std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const DecodeTiles& of,
                            const DeviceFacts& facts) {
   constexpr double kStart = 64.0;
   constexpr double kMerge = 40.0;
@@ -148,7 +149,7 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const Tiles& of
   return best;
 }
 
-DecodeGrid grid_of(const Problem& p, const Tiles& tiles, const DeviceFacts& facts) {
+DecodeGrid grid_of(const Problem& p, const DecodeTiles& tiles, const DeviceFacts& facts) {
   DecodeGrid grid;
   const std::int64_t rows = num_rows(p);
   grid.row_tiles = core::divide_up(rows, tiles.tile_q);
@@ -204,7 +205,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
   CudaPlan plan(pass, p);
   add_uncovered_rows(plan, p);
   add_append(plan, p);
-  const Tiles tiles = *tiles_of(p, facts);
+  const DecodeTiles tiles = *tiles_of(p, facts);
   const bool by_element = access == core::Access::element;
   const bool options = has_options(p) || by_element;
   plan.decode = grid_of(p, tiles, facts);
@@ -242,7 +243,7 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
   const CudaPlan& plan = from.plan;
   const Problem& p = plan.problem;
   const DecodeGrid& grid = plan.decode;
-  Blocks& blocks = *std::construct_at(reinterpret_cast<Blocks*>(memory.bytes.data()));
+  DecodeBlocks& blocks = *std::construct_at(reinterpret_cast<DecodeBlocks*>(memory.bytes.data()));
   device::DecodeParams& params = blocks.decode;
   params.common = from.common;
   params.cache = cache_of(p, from.tensors);

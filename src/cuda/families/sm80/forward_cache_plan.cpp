@@ -12,11 +12,12 @@ namespace attn::cuda::sm80 {
 namespace {
 
 // Parameters of a call's kernels.
-struct Blocks {
+struct ForwardCacheBlocks {
   device::ForwardCacheParams forward;
   device::append_rows::Params append;
 };
-static_assert(sizeof(Blocks) <= sizeof(ParameterMemory) && alignof(Blocks) <= 64);
+static_assert(sizeof(ForwardCacheBlocks) <= sizeof(ParameterMemory) &&
+              alignof(ForwardCacheBlocks) <= 64);
 
 }  // namespace
 
@@ -28,7 +29,8 @@ bool takes_forward_cache(Pass pass, const Problem& p) {
 core::Status set_forward_cache_params(const ParameterSources& from,
                                       std::span<KernelLaunch> launches, ParameterMemory& memory) {
   const Problem& p = from.plan.problem;
-  Blocks& blocks = *std::construct_at(reinterpret_cast<Blocks*>(memory.bytes.data()));
+  ForwardCacheBlocks& blocks =
+      *std::construct_at(reinterpret_cast<ForwardCacheBlocks*>(memory.bytes.data()));
   device::ForwardCacheParams& params = blocks.forward;
   params.common = from.common;
   params.cache = cache_of(p, from.tensors);

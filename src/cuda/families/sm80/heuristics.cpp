@@ -16,7 +16,6 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr std::int64_t kReservedShared = 1024;  // bytes per block, by the driver (8.0 and later)
 constexpr int kNarrowDim = 32;
 constexpr int kMaxRegisters = 255;  // per thread
 // Estimate for addresses, key ranges, row statistics and the operand fragments of one step.

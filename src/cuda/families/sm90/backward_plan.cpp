@@ -19,12 +19,12 @@ namespace attn::cuda::sm90 {
 namespace {
 
 // The kernel adds distances to lengths in 32 bits.
-constexpr std::int64_t kMaxLength = (std::int64_t{1} << 29) - 1;
+constexpr std::int64_t kMaxBackwardLength = (std::int64_t{1} << 29) - 1;
 
 // With kv_begin or kv_end, a block keeps a list in shared memory of the tiles of queries to visit.
 constexpr std::int64_t kMaxRangedTiles = 1 << 16;
 
-struct Tiles {
+struct BackwardTiles {
   int dim;
   int tile_q;
 };
@@ -32,7 +32,7 @@ struct Tiles {
 bool is_packed(Layout layout) {
   return layout == Layout::packed;
 }
-int shared_bytes_of(const Problem& p, const Tiles& tiles) {
+int shared_bytes_of(const Problem& p, const BackwardTiles& tiles) {
   if (needs_wide_backward(p)) return wide_backward_shared_bytes(p);
   return device::sm90::BackwardSharedOf(
              tiles.tile_q, tiles.dim, has_row_ranges(p),
@@ -45,16 +45,16 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
 // exceed shared memory. With 128 queries, softcap with ALiBi, a bias or dropout exceeds the
 // registers, and some biases and masks exceed shared memory. Those problems use the tiles of dim
 // 128, at the cost of products with zeros in the columns past 64.
-Tiles tiles_of(const Problem& p) {
-  constexpr Tiles kDim64{.dim = 64, .tile_q = 128};
-  constexpr Tiles kDim128{.dim = 128, .tile_q = 64};
+BackwardTiles backward_tiles_of(const Problem& p) {
+  constexpr BackwardTiles kDim64{.dim = 64, .tile_q = 128};
+  constexpr BackwardTiles kDim128{.dim = 128, .tile_q = 64};
   if (needs_wide_backward(p)) return {.dim = wide_backward_dim(p), .tile_q = kWideTileQ};
   if (std::max(p.dim_qk, p.dim_vo) > 64) return kDim128;
   if (p.softcap && (p.alibi || p.dropout || p.bias.given)) return kDim128;
   return shared_bytes_of(p, kDim64) <= kSharedPerBlock ? kDim64 : kDim128;
 }
 
-std::string type_refusal(const Problem& p) {
+std::string backward_type_refusal(const Problem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) {
     return std::string("has no kernel for ") + to_string(p.dtype);
   }
@@ -63,7 +63,7 @@ std::string type_refusal(const Problem& p) {
   return {};
 }
 
-std::string option_refusal(const Problem& p) {
+std::string backward_option_refusal(const Problem& p) {
   if (p.dbias && !(p.dq || p.dk || p.dv)) return "has no kernel for the gradient of a bias alone";
   // Loading the f32 tile and the derivative of softcap need more registers than there are: 772
   // bytes would spill.
@@ -73,7 +73,8 @@ std::string option_refusal(const Problem& p) {
   }
   // ptxas has too few registers for asynchronous wgmma and serializes it (C7512).
   const bool f16_row = p.bias.given && !p.bias.q && p.bias_type() == DType::f16;
-  if (f16_row && p.dtype == DType::f16 && !needs_wide_backward(p) && tiles_of(p).dim == 128) {
+  if (f16_row && p.dtype == DType::f16 && !needs_wide_backward(p) &&
+      backward_tiles_of(p).dim == 128) {
     return "has no backward in f16 with an f16 bias that broadcasts queries from dim 65 to 128";
   }
   for (const Extent* extent : {&p.bias, &p.mask}) {
@@ -87,12 +88,13 @@ std::string size_refusal(const Problem& p) {
       (is_packed(p.layout_q) && p.total_q <= 0) || (is_packed(p.layout_kv) && p.total_kv <= 0)) {
     return "takes no sizes of 0";
   }
-  if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^29";
-  const std::int64_t most = kMaxRangedTiles * tiles_of(p).tile_q;
+  if (p.len_q > kMaxBackwardLength || p.len_kv > kMaxBackwardLength)
+    return "takes lengths below 2^29";
+  const std::int64_t most = kMaxRangedTiles * backward_tiles_of(p).tile_q;
   if (has_row_ranges(p) && p.len_q > most) {
     return "takes up to " + std::to_string(most) + " queries with kv_begin or kv_end";
   }
-  const int shared = shared_bytes_of(p, tiles_of(p));
+  const int shared = shared_bytes_of(p, backward_tiles_of(p));
   if (shared > kSharedPerBlock) {
     return "needs " + std::to_string(shared) + " bytes of shared memory, a block has " +
            std::to_string(kSharedPerBlock);
@@ -170,7 +172,8 @@ constexpr std::int64_t kMostPersistentQueries = 2048;
 
 // Whether blocks are persistent, which hides the prologue of each tile of keys. A prologue takes as
 // long as one or two steps of the main loop. Not with options, because they would spill more.
-bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64_t num_sms) {
+bool is_persistent(const Problem& p, const BackwardTiles& tiles, Dbias dbias,
+                   std::int64_t num_sms) {
   const bool options = p.softcap || p.alibi || p.dropout || p.bias.given || p.mask.given;
   const bool stores_elements = p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype;
   if (options || stores_elements || has_lengths(p) || has_row_ranges(p) || tiles.dim > 128 ||
@@ -189,7 +192,7 @@ bool is_persistent(const Problem& p, const Tiles& tiles, Dbias dbias, std::int64
   return queries * (p.heads_q / p.heads_kv) <= kMostPersistentQueries;
 }
 
-void add_narrow_backward(const Problem& p, const Tiles& tiles, Dbias dbias, int blocks,
+void add_narrow_backward(const Problem& p, const BackwardTiles& tiles, Dbias dbias, int blocks,
                          CudaPlan& plan) {
   constexpr int kThreads = 128 * (1 + device::sm90::kBackwardWarpgroups);
   KernelSpec& main = plan.add("sm90/backward.cu", kBackwardEntry, kThreads,
@@ -259,8 +262,8 @@ void set_options(Config& config, const Problem& p) {
 }
 
 std::string backward_refusal(const Problem& p, core::Access access) {
-  if (std::string why = type_refusal(p); !why.empty()) return why;
-  if (std::string why = option_refusal(p); !why.empty()) return why;
+  if (std::string why = backward_type_refusal(p); !why.empty()) return why;
+  if (std::string why = backward_option_refusal(p); !why.empty()) return why;
   if (!takes_backward_dims(p)) return "has no backward above dim 256";
   if (std::string why = size_refusal(p); !why.empty()) return why;
   if (access == core::Access::tma) return {};
@@ -268,7 +271,7 @@ std::string backward_refusal(const Problem& p, core::Access access) {
 }
 
 CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
-  const Tiles tiles = tiles_of(p);
+  const BackwardTiles tiles = backward_tiles_of(p);
   const Dbias dbias = dbias_of(p, facts);
   CudaPlan plan(Pass::backward, p);
   if (pays_to_own_heads(p, facts)) {

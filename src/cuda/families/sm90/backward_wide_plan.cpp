@@ -11,8 +11,8 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr std::int64_t kMaxNarrowDim = 128;
-constexpr std::int64_t kMaxDim = 256;
+constexpr std::int64_t kMaxNarrowBackwardDim = 128;
+constexpr std::int64_t kMaxBackwardDim = 256;
 static_assert(kWideTileQ == device::sm90::kWideTileQ);
 
 struct Candidate {
@@ -56,7 +56,7 @@ const Candidate& candidate_of(const Problem& p) {
 }  // namespace
 
 bool needs_wide_backward(const Problem& p) {
-  return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowDim;
+  return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowBackwardDim;
 }
 
 int wide_backward_dim(const Problem& p) {
@@ -68,7 +68,7 @@ int wide_backward_tile_kv(const Problem& p) {
 }
 
 bool takes_backward_dims(const Problem& p) {
-  return std::max(p.dim_qk, p.dim_vo) <= kMaxDim;
+  return std::max(p.dim_qk, p.dim_vo) <= kMaxBackwardDim;
 }
 
 int wide_backward_shared_bytes(const Problem& p) {

@@ -16,7 +16,6 @@ namespace {
 constexpr std::uint64_t kFewestKeys = 256;
 constexpr std::uint64_t kMostKeys = 16384;
 constexpr int kThreadsPerSm = 2048;
-constexpr int kReservedShared = 1024;     // bytes per block, by the driver
 constexpr int kColumnsWith128Keys = 192;  // most columns of O with 128 keys, above dim 256
 
 template <class Visit>
