@@ -1,4 +1,4 @@
-"""What the tests of the Python package share: random numbers, and runs of a part of the tests."""
+"""Shared by the tests of the package: random numbers, and the option to run a part of the tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of the package on CUDA tensors. They are skipped, with the reason, where PyTorch or libattn
-finds no device. ATTN_CUDA_TESTS_ON=cpu runs those that compute on the host instead, which tries the
-tests themselves."""
+"""Tests of the package on CUDA tensors. They are skipped, with the reason, if PyTorch or libattn
+finds no device. With ATTN_CUDA_TESTS_ON=cpu, the tests that use the fixture `device` run on the
+CPU: this checks the tests themselves on a machine without a GPU."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 def _reason():
-    """Why nothing can run here, or ""."""
+    """The reason why no test can run on this machine, or ""."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         return "PyTorch finds no CUDA device"
@@ -35,5 +35,5 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def device():
-    """Where tensors are made."""
+    """The device on which a test creates its tensors."""
     return os.environ.get("ATTN_CUDA_TESTS_ON", "cuda")

@@ -1,5 +1,5 @@
-"""Arrays of other makers on CUDA: DLPack and `__cuda_array_interface__` alone, CuPy, JAX, and mixed
-calls, also where a stream must wait for another."""
+"""CUDA arrays of other libraries: arrays that offer only DLPack or only `__cuda_array_interface__`,
+CuPy, JAX, and calls that mix them, including calls in which one stream must wait for another."""
 
 import os
 
@@ -9,7 +9,7 @@ import torch
 from against_float64 import compare, expected, inputs
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the memory
-DTYPE = torch.float16  # which __cuda_array_interface__ can say
+DTYPE = torch.float16  # __cuda_array_interface__ cannot describe bf16
 DELAY_CYCLES = 200_000_000
 
 
@@ -80,11 +80,12 @@ def test_a_mixed_call(x):
 
 
 def test_dlpack_makes_the_call_wait_for_the_maker(x):
-    """Values that another stream makes, behind a delay."""
+    """The inputs are written on another stream after a delay: a call that did not wait would read
+    the old values."""
     want = expected(x)
     o, lse = _results(x)
     good = [t.clone() for t in (x.q, x.k, x.v)]
-    libattn.attention(x.q, x.k, x.v, causal=True, out=o, lse_out=lse)  # compiled and loaded
+    libattn.attention(x.q, x.k, x.v, causal=True, out=o, lse_out=lse)  # compiles the kernels
     for t in (x.q, x.k, x.v):
         t.zero_()
     torch.cuda.synchronize()
@@ -112,7 +113,7 @@ def test_cupy(x):
     side = cupy.cuda.Stream(non_blocking=True)
     torch.cuda.synchronize()
     with side:
-        q = q * 1  # made on that stream
+        q = q * 1  # computed on that stream
         o, lse = libattn.attention(q, k, v, causal=True, return_lse=True)
         found = libattn.attention_backward(dout, q, k, v, o, lse, dlse=dlse, causal=True)
         side.synchronize()
@@ -127,10 +128,10 @@ def test_jax(x):
         jax.devices("cuda")
     except RuntimeError as error:
         pytest.skip(f"JAX has no CUDA device: {error}")
-    torch.cuda.set_device(x.q.device)  # JAX leaves the last device of several current
+    torch.cuda.set_device(x.q.device)  # with several devices, JAX leaves the last one current
     want = expected(x)
     o, lse = _results(x)
-    # Contiguous copies of JAX's own, in its memory and on its streams.
+    # JAX makes contiguous copies in its own memory, on its own streams.
     q, k, v = (jax.device_put(jax.dlpack.from_dlpack(t)) * 1 for t in (x.q, x.k, x.v))
     torch.cuda.synchronize()
     libattn.attention(q, k, v, causal=True, out=OnlyDlpack(o), lse_out=OnlyDlpack(lse))

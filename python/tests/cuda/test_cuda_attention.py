@@ -1,5 +1,5 @@
-"""Forward and backward on CUDA tensors against float64: options, dims, strides, packed batches, and
-what is not there yet is refused."""
+"""Forward and backward on CUDA tensors against float64: options, dims, strides, packed batches; and
+what CUDA does not support is refused."""
 
 import math
 
@@ -25,9 +25,9 @@ def test_options(device, name, dtype):
 @pytest.mark.parametrize("name", ("causal", "softcap", "dropout", "bias", "mask"))
 @pytest.mark.parametrize("dim", (64, 128))
 def test_scores_that_rise(device, dim, name, rise, every, dtype):
-    """By powers of 2, for every third query and all or a few of the keys from 200 on: so little
-    that P is taken against the maximum before, about as much, more, past what float16 holds, past
-    float32."""
+    """For every third query, all or a few of the keys from 200 on are 2^rise times as probable as
+    the earlier ones. With 5, lazy rescaling keeps the old row maximum; 9 is about its threshold and
+    above. 2^20 is beyond the range of float16, 2^200 beyond that of float32."""
     x = inputs(name, device, dtype, (dim, dim))
     if name == "softcap":
         x.options["softcap"] = 300.0
@@ -53,7 +53,7 @@ def test_lengths(device, lengths):
 
 
 def _embedded(x, offset):
-    """The same values as a part of a larger tensor, `offset` elements into it."""
+    """A view with the same values that begins `offset` elements into a larger tensor."""
     b, n, h, d = x.shape
     whole = torch.full((b, h, n + 3, d + 7), torch.nan, dtype=x.dtype, device=x.device).flatten()
     whole = torch.cat((whole.new_full((offset,), torch.nan), whole))
@@ -65,7 +65,8 @@ def _embedded(x, offset):
 
 @pytest.mark.parametrize("offset", (0, 1, 3, 8))
 def test_strides_and_odd_offsets(device, offset):
-    """Rows that begin anywhere: padding between them is NaN, and offsets are no multiples of 8."""
+    """Rows may begin at any address: offsets are not multiples of 8 elements. The padding between
+    rows is NaN, so that a read of it shows in the result."""
     x = inputs("causal", device, torch.bfloat16)
     want = expected(x)
     x.q, x.k, x.v, x.dout = (_embedded(t, offset) for t in (x.q, x.k, x.v, x.dout))
@@ -73,7 +74,7 @@ def test_strides_and_odd_offsets(device, offset):
 
 
 def test_packed_equals_padded(device):
-    """Entries end to end give what each gives alone."""
+    """Packed sequences give the same results as separate calls."""
     x = inputs("causal", device, torch.bfloat16)
     lens = ((N, M), (61, 150))
 
@@ -137,7 +138,7 @@ def test_gradients_are_added_to(device):
 
 @pytest.mark.parametrize("attend", (libattn.torch.attention, libattn.torch.decode))
 def test_few_queries_of_a_cache(device, attend):
-    """Without a table, and with nothing to append."""
+    """A contiguous cache (no block_table), without new keys to append."""
     x = inputs("causal", device, torch.bfloat16, lengths=(3, 400))
     lens = torch.tensor([400, 129], dtype=torch.int32, device=device)
     x.options = {"len_kv": lens, "causal": True}
@@ -147,7 +148,7 @@ def test_few_queries_of_a_cache(device, attend):
 
 
 def test_what_is_not_there_is_refused_with_a_reason():
-    """On CUDA only: no silent copy to the host, no other meaning."""
+    """CUDA must refuse, with a reason, rather than copy to the host or compute something else."""
     q = torch.randn(B, 16, G, 32, device="cuda")
     for dtype in (torch.float32, torch.float64):
         x = q.to(dtype)
@@ -166,8 +167,9 @@ def test_what_is_not_there_is_refused_with_a_reason():
 
 
 def test_lse_of_long_rows(device):
-    """A maximum that stays brings sums down by exactly 1, tile after tile: any other factor adds up
-    in rows of many tiles, where lse (8 to 10) is to be right to a few units of rounding of f32."""
+    """If the row maximum does not change, the running sum must be rescaled by exactly 1. An error
+    in this factor would accumulate over the many tiles of a long row. lse is 8 to 10 here and must
+    be right to a few units of rounding of f32."""
     n = 32768
     generator = torch.Generator(device=device).manual_seed(5)
     draw = dict(dtype=torch.bfloat16, device=device, generator=generator)

@@ -1,5 +1,5 @@
-"""What goes wrong on a device: memory of elsewhere, numbers on the device that are out of bounds,
-too little memory. Each is a clear error or a documented result, and the next call works."""
+"""Bad input on CUDA: memory that is not the device's, values on the device that are out of bounds,
+too little memory. Each gives a clear error or a documented result, and the next call works."""
 
 import libattn
 import libattn.torch
@@ -12,7 +12,7 @@ DTYPE = torch.bfloat16
 
 @pytest.fixture
 def x():
-    """Inputs; afterwards the device still works, and the same call is right."""
+    """Inputs. After the test, a valid call must still work on the device and be right."""
     x = inputs("causal", "cuda", DTYPE)
     yield x
     torch.cuda.synchronize()
@@ -24,7 +24,7 @@ def _int(rows):
 
 
 class Elsewhere:
-    """A tensor that says of its address and device what is not so, by __cuda_array_interface__."""
+    """A tensor with a false address or device in its __cuda_array_interface__."""
 
     def __init__(self, tensor, pointer):
         self._tensor = tensor
@@ -37,7 +37,7 @@ class Elsewhere:
 
 
 def test_a_host_tensor_next_to_device_tensors(x):
-    libattn.torch.attention(*(t.cpu() for t in (x.q, x.k, x.v)))  # whose structures are kept
+    libattn.torch.attention(*(t.cpu() for t in (x.q, x.k, x.v)))  # its structures are reused
     for arguments in ((x.q.cpu(), x.k, x.v), (x.q, x.k.cpu(), x.v)):
         with pytest.raises(ValueError, match="device of (q|k): found"):
             libattn.torch.attention(*arguments)
@@ -71,7 +71,7 @@ def test_tensors_of_two_devices(x):
     other = x.k.to("cuda:1")
     with pytest.raises(ValueError, match="device.*cuda:1"):
         libattn.torch.attention(x.q, other, x.v)
-    # All of the second device, while the first one is current.
+    # All tensors are on the second device, while the first one is current.
     moved = inputs("causal", "cuda:1", DTYPE)
     compare(found(moved), expected(moved), DTYPE)
 
@@ -103,7 +103,7 @@ def test_ranges_out_of_bounds_are_clamped(x):
     "sums", ([0, 10**9, 2 * 10**9], [-50, -7, 2**31 - 1], [100, 30, 90], [5, 5, 5])
 )
 def test_sums_of_lengths_out_of_bounds_touch_nothing_else(x, sums):
-    """Values are up to what the sums say; memory around the outputs stays as it was."""
+    """Out-of-bounds cu_len may give any values, but must not change memory around the outputs."""
     guard = 4096
     q, k, v, dout = (t.flatten(0, 1) for t in (x.q, x.k, x.v, x.dout))
     cu = _int(sums)

@@ -1,4 +1,4 @@
-"""Caches of 8 bits: decode against float64 on what the codes stand for, and bad input."""
+"""8-bit caches: decode against float64 on the decoded values of the codes, and bad input."""
 
 import libattn
 import pytest
@@ -45,7 +45,7 @@ def attention64(q, k, v, lengths):
 
 
 def paged(x, order):
-    """[pages, PAGE, G, dim]: pages in the order of the table, NaN past the last key."""
+    """[pages, PAGE, G, dim]: pages in the order of the block table; NaN past the last key."""
     pages = -(-M // PAGE)
     whole = torch.zeros(B, pages * PAGE, *x.shape[2:], dtype=torch.uint8, device=x.device)
     whole.fill_(0x7F)
@@ -86,13 +86,14 @@ def test_decode_of_a_cache(device, kv_type, q_type, dim, len_q):
 @pytest.mark.parametrize("len_q", (1, 20))
 @pytest.mark.parametrize("spread", (0.0, 8.0))
 def test_factors_of_rows_and_pages(device, kv_type, each, len_q, spread):
-    """Factors that differ by many powers of 2; NaN where no key is."""
+    """Descales that differ by many powers of 2, one per row (`each`) or per page. They are NaN
+    where there is no key."""
     q, k, v, _, _, _ = make(device, kv_type, torch.float16, 128, len_q)
     lengths, width = [M, 123, 40], -(-M // PAGE)
     lens = torch.tensor(lengths, dtype=torch.int32, device=device)
-    factors = [  # of rows, then of pages: of all their rows the same if not each
+    factors = [  # [batch, page, row or 1, head]
         draw(B, width, PAGE if each else 1, G, seed=n).mul(power).exp2().div(32)
-        for n, power in ((6, 0.5), (7, spread))  # large scores would lose bits of their own
+        for n, power in ((6, 0.5), (7, spread))  # k: larger scores add errors
     ]
     of_rows = [f.expand(B, width, PAGE, G).reshape(B, -1, G)[:, :M].contiguous() for f in factors]
     k64, v64 = (
@@ -105,7 +106,7 @@ def test_factors_of_rows_and_pages(device, kv_type, each, len_q, spread):
             f[b, length:] = torch.nan
     rows = {n: f.to(device) for n, f in zip(("descale_k", "descale_v"), of_rows, strict=True)}
     o = libattn.decode(q, k, v, len_kv=lens, causal=True, out_dtype=torch.float32, **rows)
-    scale = want.abs().max()  # a sum of values whose factors differ
+    scale = want.abs().max()  # terms differ in size: the largest sets the error
 
     def close(o):
         torch.testing.assert_close(o.cpu().double(), want, rtol=2.0**-9, atol=float(scale) * 2e-3)
@@ -131,7 +132,7 @@ def test_factors_of_rows_and_pages(device, kv_type, each, len_q, spread):
     )
     close(o)
     missing = table.clone()
-    missing[0, 1] = -1  # no factor is read for it
+    missing[0, 1] = -1  # a missing page: its descale must not be read
     o = libattn.decode(q, *pages, block_table=missing, len_kv=lens, descale_k=of_pages[0])
     assert bool(o.isfinite().all())
 
@@ -148,7 +149,7 @@ def test_hostile_tables_and_lengths(device, kv_type, q_type):
     pages = [paged(x, order.to(device)) for x in (k, v)]
     table = order.view(B, -1).int().clone()
     table[0, 3:] = torch.tensor([-1, 2**31 - 1, -(2**31), B * width] * 4)
-    # Lengths on the host are checked instead.
+    # On the host, lengths are checked and refused instead of clamped.
     lens = torch.tensor([2**31 - 1, 77, -9] if device == "cuda" else [M, 77, 0], dtype=torch.int32)
     o = libattn.decode(q, *pages, block_table=table.to(device), len_kv=lens.to(device), **descales)
     near(o, attention64(q, k64, v64, [3 * PAGE, 77, 0]), q_type)
@@ -160,7 +161,7 @@ def test_a_descale_of_nan_makes_its_rows_nan(device, name):
     descales[name][1, 0] = torch.nan
     lengths = [M, 100, 0]
     lens = torch.tensor(lengths, dtype=torch.int32, device=device)
-    descales[name][2] = torch.nan  # no key is visible: zeros
+    descales[name][2] = torch.nan  # this sequence sees no key, so its o is 0 even with NaN
     o = libattn.decode(q, k, v, len_kv=lens, **descales)
     assert bool(o[1, :, : H // G].isnan().all())
     want = attention64(q, k64, v64, lengths)
@@ -172,7 +173,7 @@ def test_a_descale_of_nan_makes_its_rows_nan(device, name):
 
 
 def test_every_code_is_read(device):
-    """One key has all the weight: o is v, NaN, infinities and subnormals included."""
+    """One key has all the weight, so o equals v, also for NaN, infinities and subnormals."""
     codes = torch.arange(256, dtype=torch.uint8)
     for kv_type in (*TYPES, torch.int8):
         v = codes.view(kv_type).view(1, 1, 1, 256).to(device)

@@ -26,7 +26,7 @@ def _exact(q, k, v, *, causal):
 
 @pytest.fixture
 def hopper(device):
-    """Where f8 tensors are made."""
+    """The device on which a test creates its f8 tensors."""
     if device != "cpu" and torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("only Hopper has kernels for f8")
     return device
@@ -50,12 +50,13 @@ def test_is_close_to_float64(hopper, dtype, dim, causal):
         for x, s in zip((k, v), scales[1:], strict=True)
     ]
     expected = _exact(*wide, causal=causal)
-    # P has 4 bits: its error is 2.6 % rms of each term, and of a sum of terms of both signs.
+    # P has 4 significant bits: the rms error is 2.6 % of each term. It is the same share of the
+    # sum, because the terms have both signs.
     assert (o.double() - expected).norm() / expected.norm() < 0.05
 
 
 def test_long_rows(hopper):
-    """Sums of terms of one sign, which lose most where the sums have few bits."""
+    """All terms have the same sign: such sums lose most if the accumulator has few bits."""
     q, k = (_draw(hopper, 1, n, 1, 128, dtype=F8[0]) for n in (128, 20000))
     generator = torch.Generator().manual_seed(1)
     v = (torch.rand(1, 20000, 1, 128, generator=generator) + 0.5).to(F8[0]).to(hopper)

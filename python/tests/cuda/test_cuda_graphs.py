@@ -1,6 +1,10 @@
-"""CUDA graphs and streams: captures compile nothing, replays see changed inputs, work waits for
-what is queued before it on the stream of the call, and of calls that are queued at once, which the
-library launches by graphs of its own, each has its own inputs."""
+"""CUDA graphs and streams:
+
+- a capture compiles nothing, and a replay sees changed inputs
+- a call waits for earlier work on its stream
+- the library launches some calls by graphs of its own; calls that are queued at the same time must
+  still each use their own inputs
+"""
 
 import threading
 
@@ -22,7 +26,7 @@ def _refill(x, seed):
 
 
 def _replay_with_changed_inputs(graph, got, x, names=None):
-    """What is expected of these names, or of all."""
+    """Replays with two sets of inputs and checks the results of these names (default: all)."""
     for seed in (1, 2):
         _refill(x, seed)
         graph.replay()
@@ -39,7 +43,7 @@ def _refilled(count):
 
 
 def _in_threads(work, cases, others):
-    """work(case, other) of each pair in a thread of its own, all at once."""
+    """Runs work(case, other) for all pairs at once, each in a separate thread."""
     errors = []
 
     def caught(*pair):
@@ -59,7 +63,7 @@ def _in_threads(work, cases, others):
 
 
 def _captured(call):
-    """A graph of a call that ran once before, and what the call returned while it was captured."""
+    """(graph, result): the call runs once, then is captured; the result is that of the capture."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -111,7 +115,7 @@ def test_replays_with_a_seed_on_the_device_draw_anew():
 
 
 def test_replays_without_a_seed_draw_anew():
-    """The seed comes from PyTorch's generator, which graphs step."""
+    """The seed comes from PyTorch's generator, and each replay of a graph advances it."""
     x = inputs("plain", "cuda", DTYPE)
     graph, o = _captured(lambda: libattn.torch.attention(x.q, x.k, x.v, dropout_p=0.5))
     graph.replay()
@@ -131,7 +135,7 @@ def test_a_capture_that_would_compile_is_refused():
             o = libattn.torch.attention(q, q, q, window=(17, 5), softcap=3.0, dropout_p=0.5, seed=1)
         except (libattn.Error, ValueError) as error:
             message = str(error)
-    if not message:  # it was loaded before: then it must be right
+    if not message:  # the kernel was loaded before, so the result must be right
         graph.replay()
         want = libattn.torch.attention(q, q, q, window=(17, 5), softcap=3.0, dropout_p=0.5, seed=1)
         assert torch.equal(o, want)
@@ -140,7 +144,7 @@ def test_a_capture_that_would_compile_is_refused():
 
 
 def _on_a_side_stream(call, fill):
-    """A call on a stream where its inputs come only after a delay."""
+    """A call on a stream that writes its inputs only after a delay."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -158,7 +162,7 @@ def test_a_side_stream_behind_a_delay():
     x = inputs("causal", "cuda", DTYPE)
     want = expected(x)
     good = [t.clone() for t in (x.q, x.k, x.v, x.dout)]
-    found(x)  # compiled and loaded
+    found(x)  # compiles and loads the kernels
     for t in (x.q, x.k, x.v, x.dout):
         t.zero_()
     torch.cuda.synchronize()
@@ -171,7 +175,7 @@ def test_a_side_stream_behind_a_delay():
 
 
 def test_a_stream_given_by_address():
-    """The library takes its own scratch memory on that stream; outputs are the caller's."""
+    """The library allocates its scratch memory on that stream; the caller passes the outputs."""
     x = inputs("causal", "cuda", DTYPE)
     want = expected(x)
     o, lse = libattn.attention(x.q, x.k, x.v, causal=True, return_lse=True)
@@ -207,7 +211,7 @@ def test_threads_on_streams_of_their_own():
 
 
 def _same(results, want):
-    """All of them are right, and bit for bit the first."""
+    """All results are right and have the same bits as the first."""
     compare(results[0], want, DTYPE)
     for other in results[1:]:
         for name, value in other.items():
@@ -215,9 +219,9 @@ def _same(results, want):
 
 
 def test_calls_that_wait_on_two_streams_have_their_own_inputs():
-    """Queued in turn behind a delay, so that none has begun when the last is queued."""
+    """A delay comes first on both streams, so that no call has begun when the last is queued."""
     cases, wants = _refilled(4)
-    found(cases[0])  # compiled and loaded
+    found(cases[0])  # compiles and loads the kernels
     streams = [torch.cuda.Stream() for _ in range(2)]
     results = [[] for _ in cases]
     torch.cuda.synchronize()
@@ -269,7 +273,7 @@ def test_a_capture_on_a_stream_of_earlier_and_later_calls():
 
 
 def test_calls_on_another_stream_while_one_captures():
-    """The library makes a graph of its own for that stream; that must not break the capture."""
+    """The library builds its own graph for that stream; this must not break the capture."""
     x = inputs("causal", "cuda", DTYPE)
     o, lse = libattn.attention(x.q, x.k, x.v, causal=True, return_lse=True)
     compare({"o": o, "lse": lse}, {n: expected(x)[n] for n in ("o", "lse")}, DTYPE)

@@ -1,5 +1,5 @@
-"""Much memory and too little of it on CUDA: views and outputs beyond 2^31 elements, and errors when
-there is no more. They want the device for themselves."""
+"""Memory limits on CUDA: views and outputs beyond 2^31 elements, and errors when memory runs out.
+These tests need most of the device's memory, so nothing else should use the device."""
 
 import against_float64
 import libattn
@@ -18,7 +18,7 @@ def _room(size):
 
 
 def test_views_beyond_2_31_elements():
-    """Strides that put rows, heads and batch entries billions of elements apart."""
+    """The strides put rows, heads and sequences up to billions of elements apart."""
     _room(12 << 30)
     whole = torch.empty(5 << 30, dtype=DTYPE, device="cuda")  # 10 GiB
     x = inputs("causal", "cuda", DTYPE)
@@ -36,7 +36,7 @@ def test_views_beyond_2_31_elements():
 
 
 def test_outputs_beyond_2_31_elements():
-    """o of more than 2^31 elements; the rows at its end are looked at."""
+    """o has more than 2^31 elements; its last rows are checked."""
     _room(20 << 30)
     n, h, d = 8_400_000, 4, 64
     q = torch.randn(1, n, h, d, dtype=DTYPE, device="cuda")
@@ -56,7 +56,7 @@ def test_too_little_memory_for_outputs():
 
 
 def test_too_little_memory_for_scratch():
-    """The library's own scratch memory, which it takes where the stream is not PyTorch's."""
+    """The library allocates scratch memory itself if the stream is not PyTorch's."""
     n = 1 << 20
     q, dout, o, dq = (torch.zeros(1, n, 1, 64, dtype=DTYPE, device="cuda") for _ in range(4))
     k, v, dk, dv = (torch.zeros(1, 64, 1, 64, dtype=DTYPE, device="cuda") for _ in range(4))

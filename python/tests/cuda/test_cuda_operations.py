@@ -1,5 +1,5 @@
-"""merge and its gradient on CUDA tensors: against float64, in place, captured in a graph, and of
-attention over parts of the keys."""
+"""merge and its gradient on CUDA tensors: against float64, in place, captured in a graph, and on
+the partial results of attention over parts of the keys."""
 
 import libattn
 import libattn.torch
@@ -11,7 +11,8 @@ SHAPES = ((2, 37, 3, 64), (70, 2, 20), (1, 5, 4, 256), (3, 1, 8, 7))
 
 
 def _partials(shape, dtype, device, seed=0):
-    """o1, lse1, o2, lse2; some rows of each have no keys, and NaN in o."""
+    """o1, lse1, o2, lse2. Some rows of each have no keys; o is NaN there, because merge must not
+    read it."""
     generator = torch.Generator().manual_seed(seed + shape[-1])
     made = []
     for first in (0, 1):
@@ -29,7 +30,7 @@ def _partials(shape, dtype, device, seed=0):
 
 
 def _rows(lse):
-    """[b, h, n] or [h, total] as a factor of [b, n, h, dim] or [total, h, dim]."""
+    """[b, h, n] as [b, n, h, 1], or [h, total] as [total, h, 1], to multiply rows of o."""
     return lse.transpose(-1, -2).unsqueeze(-1)
 
 
@@ -83,7 +84,7 @@ def test_gradients(device, shape, dtype):
     """Against autograd in float64."""
     o1, lse1, o2, lse2 = _partials(shape, dtype, device)
     for o, lse in ((o1, lse1), (o2, lse2)):
-        o[_rows(lse).expand_as(o).isneginf()] = 0.0  # autograd of the formula reads them
+        o[_rows(lse).expand_as(o).isneginf()] = 0.0  # autograd reads o even if its weight is 0
     both = (lse1.isneginf() & lse2.isneginf()).cpu()
     generator = torch.Generator().manual_seed(1)
     dout = torch.randn(shape, generator=generator).to(device, dtype)
@@ -100,7 +101,7 @@ def test_gradients(device, shape, dtype):
         (o * _rows(keep), lse * keep), exact, (dout.double().cpu(), dlse.double().cpu())
     )
     for one, other in zip(got, want, strict=True):
-        # dlse is a sum over the rounded o.
+        # dlse is a sum over o, which was rounded: hence the wider tolerance.
         _close(one, other, 4 * UNIT[dtype] * (shape[-1] ** 0.5 if one.shape == lse1.shape else 1))
 
 
@@ -124,7 +125,7 @@ def test_parts_of_the_keys_give_the_result_of_all(device):
 
 def test_merge_replays_with_changed_inputs():
     parts = _partials((2, 37, 3, 64), torch.bfloat16, "cuda")
-    libattn.merge(*parts)  # compiled and loaded
+    libattn.merge(*parts)  # compiles and loads the kernel
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

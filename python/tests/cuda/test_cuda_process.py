@@ -1,5 +1,5 @@
-"""New processes and the cache of compiled kernels: cold and warm, two at once, damaged, read-only,
-without a compiler. What a process says is a line of JSON."""
+"""New processes and the cache of compiled kernels: cold, warm, shared by two processes, damaged,
+read-only, and without a compiler. Each process reports its result as a line of JSON."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_damaged_files_are_made_again(cache, damage):
 
 
 def test_a_cache_that_can_not_be_written(tmp_path):
-    """A file where the folder should be, which root can't write into either."""
+    """A file stands where the folder should be. (Root could write to a read-only folder.)"""
     place = tmp_path / "file"
     place.write_text("")
     place.chmod(stat.S_IRUSR)

@@ -1,4 +1,5 @@
-"""The same bits again: many runs of a forward and of a deterministic backward, among other work."""
+"""Many runs of a forward and of a deterministic backward give the same bits, also while other work
+runs on the device."""
 
 import libattn
 import pytest
@@ -10,12 +11,12 @@ OPTIONS = {"causal": True, "softcap": 20.0}
 
 
 def _large(dtype=torch.bfloat16):
-    """Enough tiles that several share a multiprocessor and finish in any order."""
+    """Inputs of enough tiles that several share a multiprocessor and finish in any order."""
     return inputs("causal", "cuda", dtype, dims=(128, 128), heads=(8, 2), lengths=(1100, 1100))
 
 
 def _differences(first, again):
-    """How many elements differ in bits, NaN included, counted on the device."""
+    """The number of elements that differ in bits (NaN included), counted on the device."""
     return sum(
         (a.view(torch.int16) != b.view(torch.int16)).sum()
         for a, b in zip(first, again, strict=True)

@@ -1,5 +1,5 @@
-"""Rotary embedding on CUDA tensors: the operation against float64, and attention that rotates
-inside against attention of rotated tensors, with gradients, on a cache, captured in a graph."""
+"""Rotary embedding on CUDA tensors: the operation against float64, and attention with the option
+`rope` against attention on rotated tensors: with gradients, on a cache, and captured in a graph."""
 
 import libattn
 import libattn.torch
@@ -58,7 +58,8 @@ def test_packed_rows_count_from_their_sequence(device):
 
 
 def _rope(device, kind):
-    """An option of attention with 150 queries and 150 keys, and the same for q and k alone."""
+    """Rotation for 150 queries and 150 keys: as an option of attention, and as the arguments with
+    which `rope` rotates q and k separately."""
     if kind == "tables":
         angle = torch.rand(400, 32, generator=torch.Generator().manual_seed(3)) * 6
         tables = {"cos": angle.cos().to(device), "sin": angle.sin().to(device)}
@@ -77,7 +78,7 @@ def _rope(device, kind):
 
 @pytest.mark.parametrize("kind", (*STYLES, "tables", "positions"))
 def test_attention_rotates_as_the_operation_does(device, kind):
-    """With gradients. Outside, dq and dk are rounded once more."""
+    """With gradients. A separate rotation rounds dq and dk once more, within the tolerance."""
     q = _normal(2, 150, 4, 64, device=device, seed=1).requires_grad_()
     k = _normal(2, 150, 2, 64, device=device, seed=2).requires_grad_()
     v = _normal(2, 150, 2, 64, device=device, seed=3).requires_grad_()
@@ -87,7 +88,7 @@ def test_attention_rotates_as_the_operation_does(device, kind):
     rotated = (libattn.torch.rope(q, **of_q), libattn.torch.rope(k, **of_k))
     want = libattn.torch.attention(*rotated, v, causal=True)
     if device == "cuda":
-        assert torch.equal(got, want), "the same rotation, the same kernels"
+        assert torch.equal(got, want), "the same kernels must give the same bits"
     assert (got - want).abs().max() < 0.05
     found = torch.autograd.grad(got, (q, k, v), dout)
     for one, other in zip(found, torch.autograd.grad(want, (q, k, v), dout), strict=True):
@@ -97,7 +98,7 @@ def test_attention_rotates_as_the_operation_does(device, kind):
 
 @pytest.mark.parametrize("paged", (False, True))
 def test_new_keys_are_rotated_as_they_are_appended(device, paged):
-    """Cached keys are rotated already."""
+    """Only the new keys are rotated: cached keys were rotated when they were appended."""
     rope = {"style": "half", "pos_offset": 2}
     cache_k, cache_v = (_normal(2, 128, 2, 64, device=device, seed=n) for n in (5, 6))
     k_new, v_new = (_normal(2, 3, 2, 64, device=device, seed=n) for n in (7, 8))
@@ -125,7 +126,8 @@ def test_new_keys_are_rotated_as_they_are_appended(device, paged):
 @pytest.mark.parametrize("kv_type", (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2))
 @pytest.mark.parametrize("style", ("half", "interleaved"))
 def test_new_keys_of_8_bits_are_rounded_once(device, kv_type, style):
-    """They are rotated as their codes; those too large become what the type has for them."""
+    """The codes are rotated without their descale and rounded once. A value that is too large
+    becomes what the type's conversion gives for it."""
     rope = {"style": style, "pos_offset": 2}
     unit = 60.0 if kv_type == torch.int8 else 100.0
     draws = [
@@ -146,7 +148,7 @@ def test_new_keys_of_8_bits_are_rounded_once(device, kv_type, style):
     k, v = cache.clone(), cache.clone()
     libattn.decode(q, k, v, rope=libattn.Rope(**rope), k_new=new, v_new=new, len_kv=lens)
     got, want = (t.cpu().view(torch.uint8).int() for t in (k, want))
-    assert (got - want).abs().remainder(255).max() <= 1, "neighbours where the rotation is a tie"
+    assert (got - want).abs().remainder(255).max() <= 1, "only ties may round to the next code"
     assert (got != want).float().mean() < 0.01
     values = v.cpu().view(torch.uint8)
     assert torch.equal(values[0, 30:33], new[0].cpu().view(torch.uint8))
@@ -163,7 +165,7 @@ def test_forward_and_backward_replay_with_changed_inputs():
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        call()  # compiled and loaded
+        call()  # compiles and loads the kernels
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

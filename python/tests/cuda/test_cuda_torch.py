@@ -15,7 +15,7 @@ def _heads_first(*tensors):
 
 @pytest.mark.parametrize("masked", ("causal", "mask", "bias", "plain"))
 def test_scaled_dot_product_attention(device, masked):
-    """Compared with PyTorch's own in float64, with gradients."""
+    """Results and gradients against PyTorch's own function in float64."""
     generator = torch.Generator().manual_seed(5)
     q, k, v, dout = (
         torch.randn(2, 4, n, 64, generator=generator).to(device, DTYPE)
@@ -50,7 +50,7 @@ def test_scaled_dot_product_attention(device, masked):
 
 
 def _errors(q, k, v, dout, options):
-    """Errors of o, dq, dk, dv; the tensors are [batch, heads, len, dim], as in PyTorch."""
+    """The errors of o, dq, dk, dv. The tensors are [batch, heads, len, dim], as in PyTorch."""
     words = {"causal": options.get("is_causal", False), "diagonal": "top_left"}
     if "scale" in options:
         words["scale"] = options["scale"]
@@ -71,7 +71,7 @@ def test_replace_sdpa(device):
 
 
 def test_flash_attn_functions(device):
-    """Each spells the same call as libattn.torch.attention."""
+    """Each function gives the result of the equivalent call of libattn.torch.attention."""
     x = inputs("causal", device, DTYPE, heads=(4, 4), lengths=(128, 128))
     slopes = torch.rand(4, device=device)
     want = libattn.torch.attention(
