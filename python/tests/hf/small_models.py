@@ -1,4 +1,4 @@
-"""Small models with random weights, each twice: eager and libattn, with the same weights."""
+"""Small models with random weights. Each exists twice with the same weights: eager and libattn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mistral():
 
 
 def gemma2():
-    """Softcap in every layer, a window in every other, a scale of its own."""
+    """Softcap in every layer, a window in every other layer, and a scale other than the default."""
     config = transformers.Gemma2Config(
         **_DECODER,
         sliding_window=WINDOW,
@@ -49,7 +49,7 @@ def gemma2():
 
 
 def gpt_oss():
-    """Sinks in every layer, a window in every other, mixtures of experts between them."""
+    """Sinks in every layer, a window in every other layer, mixture-of-experts MLPs."""
     config = transformers.GptOssConfig(
         **_DECODER,
         sliding_window=WINDOW,
@@ -73,7 +73,7 @@ MODELS = {**DECODERS, "bert": bert}
 
 
 def pair(make):
-    """(eager, libattn): one model and its copy, in evaluation mode, scores spread out."""
+    """(eager, libattn): a model and its copy in evaluation mode. Large weights spread the scores."""
     torch.manual_seed(1)
     eager = make().eval()
     with torch.no_grad():
@@ -104,7 +104,7 @@ def relative_error(found, expected):
 
 
 def assert_linear(calls, layers, passes=1):
-    """Every layer called libattn, and the masks were linear in the lengths."""
+    """Checks that every layer called libattn and that memory of masks was linear in the lengths."""
     assert len(calls) == layers * passes
     assert sorted(call.layer for call in calls) == sorted(list(range(layers)) * passes)
     for call in calls:

@@ -75,7 +75,8 @@ def trained(model):
 
 
 def skip_where_eager_fails_too(eager, arguments, error):
-    """PyTorch up to 2.7 writes a guard for transformers' code that names torch, without torch."""
+    """PyTorch up to 2.7 generates a guard for transformers' code that uses the name torch without
+    importing it, so the error also occurs without libattn."""
     if PYTORCH >= (2, 8):
         return
     torch._dynamo.reset()
@@ -93,7 +94,7 @@ LAYERS = [
 
 @pytest.mark.parametrize(("make", "lengths", "backend"), LAYERS)
 def test_compiled_layer(make, lengths, backend):
-    """The mask is made outside of the graph and is guarded there; the layer alone is compiled."""
+    """Only the layer is compiled. Its mask is created and guarded outside of the graph."""
     _, ours = pair(make)
     tokens, padding = batch(lengths, "left")
     layer = next(m for name, m in ours.named_modules() if name.endswith((".h.0", ".layers.0")))

@@ -1,4 +1,4 @@
-"""Bounds and restarting positions of packed documents as intervals of keys."""
+"""Packed documents, given by boundaries or by positions that restart, become intervals of keys."""
 
 from __future__ import annotations
 

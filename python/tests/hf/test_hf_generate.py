@@ -1,4 +1,4 @@
-"""generate() with libattn gives eager's tokens, whatever the cache, the padding and the search."""
+"""generate() with libattn gives the same tokens as eager, for every cache, padding and search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import transformers
 from small_models import DECODERS, LAYERS, WINDOW, assert_linear, batch, llama, pair
 
-NEW = 10  # beyond the window, with the prompt
+NEW = 10  # with the prompt, longer than the window
 
 
 def generate(model, tokens, mask, **options):
@@ -20,7 +20,8 @@ def generate(model, tokens, mask, **options):
 @pytest.mark.parametrize("cache", ["dynamic", "static", "none"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_greedy(name, cache, padded):
-    """Mistral's and half of Gemma 2's and GPT-OSS's layers have sliding caches, of either kind."""
+    """All layers of Mistral, and half of those of Gemma 2 and GPT-OSS, have sliding caches, dynamic
+    or static."""
     eager, ours = pair(DECODERS[name])
     tokens, mask = batch([9, 9, 9] if padded == "whole" else [9, 4, 7], "left")
     options = {"use_cache": False} if cache == "none" else {"cache_implementation": cache}
@@ -38,7 +39,7 @@ def test_greedy(name, cache, padded):
 @pytest.mark.parametrize("name", ["mistral", "gemma2"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_long_prompt_through_sliding_cache(name, cache):
-    """A prompt longer than the window, and than decode takes at a time."""
+    """The prompt is longer than the window, and longer than one decode call accepts."""
     eager, ours = pair(DECODERS[name])
     tokens, mask = batch([3 * WINDOW + 5, 11], "left")
     expected = generate(eager, tokens, mask, cache_implementation=cache)
@@ -60,7 +61,8 @@ def test_beams(name):
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_prompt_in_pieces(name, cache):
-    """Several queries after a filled cache, then none of the cache's room left unwritten."""
+    """The prompt comes in chunks: some chunks have several queries after cached keys, and in the
+    end a sliding cache has no free entry left."""
     models = pair(DECODERS[name])
     tokens, _ = batch([12, 12], "right")
     logits = []
@@ -79,7 +81,7 @@ def test_prompt_in_pieces(name, cache):
 
 
 def test_sampling_under_bf16():
-    """bf16 weights: tokens may differ from eager's, shapes and calls may not."""
+    """bf16 rounding may change the sampled tokens, so only shapes and calls are checked."""
     _, ours = pair(llama)
     tokens, mask = batch([9, 5], "left")
     with libattn.hf.record() as calls:
@@ -89,7 +91,7 @@ def test_sampling_under_bf16():
 
 
 def test_autocast():
-    """Under autocast the keys may be of another type than the queries; nothing is refused."""
+    """Under autocast, keys and queries may have different types; libattn must not refuse that."""
     eager, ours = pair(llama)
     tokens, mask = batch([9, 5], "left")
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():

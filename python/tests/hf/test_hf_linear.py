@@ -1,4 +1,5 @@
-"""The operators that a model with libattn runs: ours in every layer, and nothing quadratic."""
+"""The operators that a model with libattn runs: every layer calls libattn, and no operator needs
+memory quadratic in the length."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_nothing_quadratic(name, kind):
     assert found.largest < LENGTH * LENGTH
     assert found.count["libattn::forward"] == found.count["libattn::backward"] == LAYERS
     softmax = [operator for operator in found.count if "softmax" in operator]
-    assert not softmax or name == "gpt_oss"  # its experts' router
+    assert not softmax or name == "gpt_oss"  # the router of its experts uses softmax
     if kind == "right":
         assert run(eager, kind).largest >= 2 * 4 * LENGTH * LENGTH
 
@@ -55,7 +56,7 @@ def test_nothing_quadratic(name, kind):
     ("name", "kind"), [("llama", "whole"), ("gemma2", "left"), ("gemma2", "packed")]
 )
 def test_compiled_without_breaks(name, kind):
-    """One graph, in which libattn's operator is called by every layer and nothing is quadratic."""
+    """The model is one graph: every layer calls libattn's operator, and nothing is quadratic."""
     graphs = []
 
     def backend(graph, inputs):

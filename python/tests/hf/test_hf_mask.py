@@ -38,7 +38,8 @@ PADDINGS = {
 
 @pytest.fixture
 def no_evaluation(monkeypatch):
-    """Fails the test if a pattern is evaluated pair by pair: transformers' own are recognized."""
+    """Makes a test fail if a pattern is evaluated pair by pair: libattn must recognize the patterns
+    of transformers."""
     monkeypatch.delattr(_intervals, "evaluate")
 
 
@@ -74,13 +75,14 @@ def as_boolean(mask, len_q, len_kv, batch=3, *, causal):
 
 
 def both(*, q_length, kv_length, **arguments):
-    """What libattn returned, and its and transformers' boolean masks."""
+    """libattn's result, the boolean mask that it stands for, and transformers' boolean mask."""
     sizes = {"batch_size": 3, "q_length": q_length, "kv_length": kv_length}
     skips = {"allow_is_causal_skip": True, "allow_is_bidirectional_skip": False}
     skips.update({name: arguments.pop(name) for name in tuple(arguments) if name in skips})
     ours = _mask.visible_keys(**sizes, **skips, **arguments)
     causal = not skips["allow_is_bidirectional_skip"]
-    # With PyTorch 2.4 transformers shows all keys to a query that sees none; not with this option.
+    # With PyTorch 2.4, transformers lets a query without visible keys see all of them. This option
+    # prevents that.
     fix = {"allow_torch_fix": False} if torch.__version__.startswith("2.4.") else {}
     theirs = masking_utils.sdpa_mask(**sizes, **arguments, **fix, allow_is_causal_skip=False)
     return ours, as_boolean(ours, q_length, kv_length, causal=causal), theirs[:, 0]
@@ -92,8 +94,8 @@ def test_equals_transformers_mask(name, padding, no_evaluation):
     rows = PADDINGS[padding]
     seen = None if rows is None else torch.tensor(rows).bool()
     bidirectional = name in ("bidirectional", "two-sided window")
-    # (queries, keys, position of the first query, of the first key): whole rows, one and more
-    # queries after a cache, a static cache longer than what was seen, a sliding cache.
+    # (queries, keys, position of the first query, of the first key): complete rows, one or more
+    # queries after cached keys, a static cache longer than the tokens so far, a sliding cache.
     for q_length, kv_length, q_offset, kv_offset in (
         (9, 9, 0, 0),
         (1, 9, 8, 0),
@@ -120,7 +122,7 @@ def test_equals_transformers_mask(name, padding, no_evaluation):
 
 
 def test_offset_as_a_tensor():
-    """A static cache's layers tell the number of seen tokens as a tensor."""
+    """A static cache reports the number of tokens so far as a tensor."""
     _, got, expected = both(
         q_length=3, kv_length=16, q_offset=torch.tensor(4), mask_function=PATTERNS["window"]
     )
@@ -143,7 +145,8 @@ def test_packed_documents(name, no_evaluation):
 
 
 def test_plain_masks_take_one_number():
-    """Whether attention is causal is in the mask; it is never left to a layer's flag."""
+    """A plain mask is one number that says whether attention is causal. It does not depend on the
+    layer's flag is_causal, which some models set wrong."""
 
     def kind(**arguments):
         ours, got, expected = both(**arguments)
@@ -162,7 +165,7 @@ def test_plain_masks_take_one_number():
     assert kind(mask_function=wide, **plain) == _mask.CAUSAL
     assert kind(mask_function=PATTERNS["window"], **plain) == _mask.INTERVALS
     assert kind(mask_function=CAUSAL, q_length=1, kv_length=6, q_offset=5) == _mask.EVERYTHING
-    # A static cache: the keys after the query exist, unwritten.
+    # A static cache: keys after the query exist, but are not written yet.
     assert kind(mask_function=CAUSAL, q_length=1, kv_length=8, q_offset=5) == _mask.INTERVALS
     assert kind(mask_function=CAUSAL, q_length=6, kv_length=8) == _mask.INTERVALS
     one = {"q_length": 1, "kv_length": 1, "allow_is_causal_skip": False}
@@ -170,7 +173,8 @@ def test_plain_masks_take_one_number():
 
 
 def test_unknown_function_is_evaluated(monkeypatch):
-    """A block of two-sided tokens over a causal mask: intervals, found a few rows at a time."""
+    """Tokens of a group see each other, on top of a causal mask. libattn evaluates this mask
+    function a few rows at a time and finds intervals."""
     monkeypatch.setattr(_intervals, "_EVALUATED_AT_ONCE", 60)
     groups = torch.tensor([-1, -1, 0, 0, 0, -1, 1, 1, -1]).expand(3, -1)
 
@@ -179,7 +183,7 @@ def test_unknown_function_is_evaluated(monkeypatch):
         return (one == other) & (one >= 0)
 
     function = masking_utils.or_masks(CAUSAL, same_group)
-    # With PyTorch 2.4 transformers takes no mask functions of a caller, nor vmap.
+    # With PyTorch 2.4, transformers accepts neither a caller's mask functions nor vmap.
     for use_vmap in (False, True)[: 1 if torch.__version__.startswith("2.4.") else 2]:
         ours, got, expected = both(
             q_length=9,

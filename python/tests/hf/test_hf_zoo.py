@@ -1,5 +1,5 @@
-"""A slice of the zoo: architectures of each kind, refused ones, and those that were wrong once. And
-that the committed results and the table in the documentation belong together.
+"""A slice of the zoo: architectures of each kind, refused ones, and ones that were wrong once. Also
+checks that the committed results match the table in the documentation.
 
 All architectures: tools/noxfile.py, session "zoo".
 """
@@ -75,7 +75,7 @@ def test_no_third_outcome():
 
 
 def test_every_architecture_is_in_the_results():
-    """For the version of transformers that they are of."""
+    """Checked only with the version of transformers that produced the results."""
     if transformers.__version__ != table.read()[0]["transformers"]:
         pytest.skip("results of another version of transformers")
     assert committed().keys() == build.classes().keys()

@@ -1,4 +1,4 @@
-"""src/api/xla_abi.hpp against the header that jaxlib brings: sizes, offsets and numbers."""
+"""Compares src/api/xla_abi.hpp with the header that jaxlib ships: sizes, offsets and constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not OURS.exists(), reason="the sources are not next to these tests"),
 ]
 
-# Our struct -> XLA's, and fields in XLA's words where they differ.
+# Our struct -> XLA's struct, and XLA's names of the fields that have other names there.
 STRUCTS = {
     "Extension": ("XLA_FFI_InternalExtension|XLA_FFI_Extension_Base", {}),
     "Version": ("XLA_FFI_Api_Version", {"major": "major_version", "minor": "minor_version"}),
@@ -63,7 +63,7 @@ ENUMS = {
 
 
 def fields_of(text, struct):
-    """Fields of one of our structs that XLA has too; addresses without a type are fillers."""
+    """The fields of one of our structs that XLA has too. Untyped addresses are placeholders."""
     body = re.search(rf"struct {struct} {{(.*?)\n}};", text, re.DOTALL)[1]
     body = re.sub(r"//.*", "", body)
     found = []
@@ -75,7 +75,7 @@ def fields_of(text, struct):
 
 
 def theirs(name, header):
-    """The first of several names that the header has."""
+    """The first of these names that occurs in the header: names differ between versions."""
     return next(one for one in name.split("|") if re.search(rf"\b{one}\b", header))
 
 

@@ -1,4 +1,4 @@
-"""libattn.jax.dot_product_attention next to jax.nn.dot_product_attention."""
+"""libattn.jax.dot_product_attention compared with jax.nn.dot_product_attention."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def inputs(dtype=jnp.float64, dim_vo=DIM):
     return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
 
 
-# jax.nn's function ignores a window where nothing else hides keys.
+# jax.nn's function ignores a window if no other option hides keys.
 IGNORES_WINDOW = jax.__version_info__ < (0, 7)
 
 

@@ -1,4 +1,4 @@
-"""Errors of libattn.jax: when a function is traced, and from the handlers when it runs."""
+"""Errors of libattn.jax: those raised while tracing, and those of the handlers at run time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ GOOD = {
     "inputs": "q k v",
     "outputs": "o",
 }
-# What only a program that another version traced can have: attributes -> the error's text.
+# Attributes that only a program traced by another version of libattn can have -> the error's text.
 BAD_ATTRIBUTES = {
     "parse_problem: word 'colour=red'": {"problem": "colour=red"},
     "xla: tensor: found 'w'": {"inputs": "q k w"},
@@ -138,7 +138,8 @@ def test_8_bit_gradients():
 
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
 def test_cuda_handlers_say_what_they_lack(pass_):
-    """On this platform they would be called with the host's memory."""
+    """The CUDA handlers are registered for the CPU here, so XLA passes them host memory. They must
+    return an error."""
     from libattn import _library
 
     handler = jax.ffi.pycapsule(getattr(_library.LIBRARY, f"attn_xla_{pass_}_cuda"))

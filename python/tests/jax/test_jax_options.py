@@ -18,7 +18,7 @@ from libattn.jax._attention import _REFUSED  # noqa: E402
 
 
 def in_type(options, dtype):
-    """Options with floating-point arrays in the type of statistics."""
+    """The options, with floating-point arrays in the type of lse: f64 for f64 inputs, else f32."""
     wide = np.float64 if dtype == np.float64 else np.float32
     return {
         name: x.astype(wide) if getattr(x, "dtype", None) == np.float64 else x
@@ -53,7 +53,7 @@ def found(one, dtype, *, compiled=True):
 
 
 def test_every_option_is_tested():
-    """In a case here, or in the tests of packed sequences and 8-bit types below."""
+    """Every option occurs in a case, or in the tests of packed sequences and 8-bit types below."""
     elsewhere = {"cu_len_q", "cu_len_kv", "max_len_q", "max_len_kv"}
     elsewhere |= {"descale_q", "descale_k", "descale_v"}
     cases = [case(name) for name in (OPTIONS | MORE)]
@@ -80,7 +80,7 @@ def test_float64(name, x64):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_float32(name, compiled):
     one = case(name)
-    for key, x in one.leaves.items():  # what the call computes from
+    for key, x in one.leaves.items():  # expected() must see the rounded values
         one.leaves[key] = x.astype(np.float32).astype(np.float64)
     one.dout = one.dout.astype(np.float32).astype(np.float64)
     got = found(one, np.float32, compiled=compiled)
@@ -100,7 +100,7 @@ def test_16_bits(name, dtype):
     for key, want in one.expected().items():
         wide = key in ("lse", "dsink")
         assert got[key].dtype == (np.float32 if wide else dtype)
-        # Operands of products (P, dS) may be rounded to the type of q.
+        # An engine may round operands of products (P, dS) to the type of q.
         work = "float32" if key == "lse" else np.dtype(dtype).name
         assert_close(got[key], want, work, scale=8.0, steps=2)
 
@@ -131,7 +131,7 @@ def test_16_bit_bias_of_wider_inputs():
 
 @pytest.mark.parametrize("packed", ["q", "kv"])
 def test_one_side_packed(packed, x64):
-    """The other side is padded: [b, len, heads, dim] with lengths."""
+    """Either q or k and v are packed; the others are padded, [b, len, heads, dim] with lengths."""
     rng = np.random.default_rng(5)
     lengths_q, lengths_kv = i32(3, 0, 6), i32(4, 2, 7)
     q, k, v, dout = (

@@ -1,4 +1,4 @@
-"""libattn.jax in a process: what it imports, threads, and the host's time for a call."""
+"""libattn.jax in a process: its imports, its threads, and the host's time per call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print('torch' in sys.modules, bool(xla_bridge._backends))"""
 
 
 def test_threads():
-    """The result is the same on any number of threads, also of one that is set later."""
+    """The result does not depend on the number of threads, also if the number is set later."""
     x = jnp.ones((2, 64, 4, 16)) * jnp.arange(64.0)[:, None, None]
     run = jax.jit(lambda x: attention(x, x, x, causal=True))
     before = run(x)
@@ -52,7 +52,7 @@ def test_threads():
 
 
 def test_calls_at_the_same_time():
-    """XLA runs independent calls of one program, and programs of several threads, in parallel."""
+    """XLA runs independent calls of a program in parallel, and also programs of several threads."""
     x = jnp.ones((2, 32, 4, 16)) * jnp.arange(32.0)[:, None, None]
     scales = [0.1 * (i + 1) for i in range(8)]
     one = jax.jit(lambda x: [attention(x, x, x, scale=s) for s in scales])
@@ -62,7 +62,7 @@ def test_calls_at_the_same_time():
 
 
 def microseconds(function, x):
-    """The processor time of a call: the least of several batches, since other programs run too."""
+    """The processor time per call: the minimum over several batches, because other programs run."""
     times = []
     for _ in range(20):
         start = time.process_time()

@@ -81,7 +81,7 @@ def test_vmap_of_shards():
 
 
 def test_sharded_arrays_without_shard_map():
-    """XLA gathers the operands: right, on every device the same work."""
+    """XLA gathers the operands. The result is right, but every device does the same work."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 6, 2, 8)), jnp.float32)
     there = jax.device_put(x, NamedSharding(mesh(), ROWS))
     got = jax.jit(lambda x: attention(x, x, x, causal=True))(there)
@@ -90,7 +90,7 @@ def test_sharded_arrays_without_shard_map():
 
 @pytest.mark.skipif(not hasattr(jax, "reshard"), reason="this JAX has no jax.reshard")
 def test_explicit_axes():
-    """A gradient has the sharding of its array, which explicit axes make a part of the type."""
+    """With explicit axes, sharding is part of the type: a gradient must have that of its array."""
     kinds = (jax.sharding.AxisType.Explicit,) * 2
     x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 6, 2, 8)), jnp.float32)
     gradient = jax.jit(jax.grad(lambda x: (attention(x, x, x, causal=True) ** 2).sum()))

@@ -1,4 +1,4 @@
-"""libattn.jax.attention under vmap (as a loop computes it), checkpoint, scan, partial gradients."""
+"""libattn.jax.attention under vmap (equal to a loop), checkpoint, scan and partial gradients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SIZE = 3
 
 
 def weighed(o, lse, weights):
-    """A sum in which every element of o and lse has a weight of its own."""
+    """A weighted sum of o and lse in which all elements have different weights."""
     return (o * weights[0]).sum() + (jnp.where(jnp.isinf(lse), 0, lse) * weights[1]).sum()
 
 
 def stacked(name):
-    """Cases that differ in everything random, stacked: (leaves, array options, other options,
-    weights)."""
+    """Cases with different random values, stacked along a new first axis: (leaves, array options,
+    other options, weights)."""
     cases = [case(name, seed) for seed in range(SIZE)]
     first = cases[0]
     leaves = {k: np.stack([c.leaves[k] for c in cases]) for k in first.leaves}
@@ -41,7 +41,7 @@ def compare(fast, slow, limit=1e-12):
         assert jnp.abs(off).max(initial=0) <= limit
 
 
-# What all indices share, by option.
+# (option, arrays without the axis of vmap: all indices share them).
 SHARED = [(name, ()) for name in OPTIONS]
 SHARED += [(name, ("k",)) for name in ("plain", "lengths", "dropout", "rope")]
 SHARED += [(name, ("bias",)) for name in ("bias", "bias by batch", "bias of all")]

@@ -31,7 +31,7 @@ _placeholders: dict[tuple[str, int, int], int] = {}
 
 
 def _field(config: Any, *names: str) -> int | None:
-    """The first of these fields that the config or its audio encoder's config has."""
+    """The value of the first of these fields in the config or in its audio encoder's config."""
     owners = [config, *(getattr(config, key, None) for key in ("encoder_config", "audio_config"))]
     for name in names:
         for owner in owners:
@@ -63,7 +63,7 @@ def bins_first(model: Any) -> bool:
 def features(model: Any, mask: Tensor) -> dict[str, Tensor]:
     """Random audio, 0 where mask [batch, frames or samples] is 0."""
     parameters = _parameters(model)
-    if type(model).__name__.startswith("AST"):  # a spectrogram by another name
+    if type(model).__name__.startswith("AST"):  # its field for a spectrogram has another name
         return {"input_values": torch.randn(len(mask), FRAMES, model.config.num_mel_bins)}
     if "input_values" in parameters:
         made = torch.randn(mask.shape) * mask
@@ -90,7 +90,8 @@ def mask_name(model: Any, *, with_text: bool) -> str | None:
 
 
 def placeholders(model: Any, mask: Tensor) -> int:
-    """How many audio tokens one audio with this mask [1, frames] takes: what the model accepts."""
+    """The number of audio tokens for one audio with this mask [1, frames]: the smallest one that
+    the model accepts."""
     key = (type(model).__name__, mask.shape[1], int(mask.sum()))
     if key in _placeholders:
         return _placeholders[key]

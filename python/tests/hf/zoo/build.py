@@ -1,8 +1,8 @@
-"""Tiny configs of transformers' architectures: one rule that shrinks the fields that it knows, by
-name, in a config and in the configs inside it; and a table of what the rule can't guess.
+"""Tiny configs of transformers' architectures. One rule shrinks the fields that it knows by name,
+in a config and in the configs inside it. A table (exceptions.py) has what the rule can't guess.
 
-A config is taken apart to a dict, shrunk and made again, so that transformers validates it and
-computes what it derives from other fields.
+A config is converted to a dict, shrunk and constructed again, so that transformers validates it and
+computes the fields that it derives from others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGEST_DEFAULT = 120e6  # parameters; a smaller model is built with its default
 MOST_LAYERS = 6
 
 
-# What stands for None in some default configs; -1 is the number of heads.
+# Values in place of None in some default configs; -1 means the number of heads.
 _GIVEN = {"head_dim": HEAD_DIM, "num_key_value_heads": -1, "vocab_size": VOCABULARY}
 _GIVEN["pad_token_id"] = 0
 
@@ -32,7 +32,7 @@ _STAGES = ("stage_names", "out_features", "out_indices")
 
 
 class NotBuilt(Exception):
-    """No tiny model of this class, with the reason."""
+    """There is no tiny model of this class; the message is the reason."""
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -95,7 +95,7 @@ def _number(name: str, value: int, fields: dict[str, Any], heads: int) -> int:
 
 
 def _few_layers(fields: dict[str, Any]) -> None:
-    """Keeps one layer of each kind, at least 2, in the lists that have an entry a layer."""
+    """Keeps one layer of each kind (at least 2 layers) in the lists with an entry per layer."""
     for name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
         count = fields.get(name)
         if isinstance(count, int) and count > 2:
@@ -157,7 +157,7 @@ def _shrink(fields: dict[str, Any], heads: int, free_tokens: list[int]) -> dict[
 
 
 def _token(value: Any, free: list[int]) -> Any:
-    """A token's number inside the tiny vocabulary; a list keeps its first."""
+    """A token's number within the tiny vocabulary; of a list, only the first token is kept."""
     if isinstance(value, list | tuple):
         return [_token(one, free) for one in value[:1]]
     return free.pop() if isinstance(value, int) and value >= 20 else value
@@ -205,7 +205,7 @@ def default_config(model_class: type) -> Any:
 
 
 def spread(model: torch.nn.Module) -> None:
-    """Random weights with which attention matters: the usual ones of 0.02 make flat scores."""
+    """Random weights large enough that attention matters: the usual 0.02 makes flat scores."""
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         last = name.rsplit(".", 1)[-1]
@@ -220,18 +220,18 @@ def spread(model: torch.nn.Module) -> None:
             elif last == "bias":
                 parameter.add_(0.05 * torch.randn_like(parameter))
             elif parameter.numel() and parameter.abs().max() < 1e-2:
-                parameter.normal_(0.0, 0.5)  # gates and scales that begin at 0
+                parameter.normal_(0.0, 0.5)  # gates and scales that are initialized to 0
 
 
 def make(model_class: type, config: Any, implementation: str) -> Any:
-    """A model in evaluation mode by transformers' constructor."""
+    """A model in evaluation mode, made by transformers' constructor."""
     config = copy.deepcopy(config)
     model = model_class._from_config(config, attn_implementation=implementation)
     return model.eval().float()
 
 
 def classes() -> dict[str, tuple[str, str]]:
-    """Name of each model class in the five kinds of mappings: (kind, model type)."""
+    """{model class: (kind, model type)} of the five kinds of mappings."""
     from transformers.models.auto import modeling_auto
 
     found: dict[str, tuple[str, str]] = {}

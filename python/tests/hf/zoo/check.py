@@ -28,14 +28,14 @@ from zoo.exceptions import REFERENCES
 
 LOGITS = 1e-4  # largest difference, over the largest logit
 GRADIENTS = 1e-3  # in each parameter, over its largest gradient or a tenth of the model's
-INFLUENCE = 1e-3  # how much logits change at least without attention
+INFLUENCE = 1e-3  # the least change of logits when attention's output is 0
 NEW_TOKENS = 8
 WITHOUT = "zoo_without_attention"
 
 
 @dataclass
 class Row:
-    """What was found. The numbers are the largest over all runs."""
+    """The results of one architecture. Numbers are the largest over all runs."""
 
     model: str
     kind: str
@@ -59,12 +59,12 @@ class NoAttention(Exception):
 
 
 def refusal(error: BaseException) -> bool:
-    """Whether an error is libattn's own answer that it doesn't compute this."""
+    """Whether libattn raised this error on purpose, to refuse a model."""
     return isinstance(error, libattn.Unsupported) or str(error).startswith("libattn.hf: ")
 
 
 def prepare() -> None:
-    """Makes libattn, and a version of it whose result is 0, known to transformers."""
+    """Registers libattn in transformers, and a version of it that returns 0."""
     from libattn.hf._attention import attention_forward
 
     def without(*arguments: Any, **options: Any) -> tuple[Tensor, None]:
@@ -105,7 +105,7 @@ def run(
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference over the largest expected value; 1 where either isn't finite."""
+    """The largest difference over the largest expected value; 1 if any value is not finite."""
     if found.shape != expected.shape:
         raise Wrong(f"shapes {list(found.shape)} and {list(expected.shape)}")
     if not bool(expected.isfinite().all() & found.isfinite().all()):
@@ -159,12 +159,12 @@ def compare_generated(eager: Any, ours: Any, given: inputs.Inputs) -> bool:
             top = other.topk(2).values
             if bool(((top[:, 0] - top[:, 1]) > LOGITS * other.abs().max()).all()):
                 raise Wrong(f"generated token {step} differs")
-            return True  # two best tokens closer than rounding: the rest may differ
+            return True  # a tie within rounding: later tokens may differ
     return True
 
 
 def is_causal(model: Any, given: inputs.Inputs) -> bool:
-    """Whether another last token leaves the logits before it as they are."""
+    """Whether the earlier logits stay the same if the last token changes."""
     name = given.tokens
     changed = dict(given.arguments)
     changed[name] = changed[name].clone()
@@ -242,7 +242,7 @@ def check_heads(row: Row, model_class: type, heads: int) -> None:
     if not difference(found, plain) <= LOGITS:
         raise Wrong("by the constructor, logits differ")
     if not calls and ours.config._attn_implementation == "eager":
-        ours, calls = constructed, constructed_calls  # transformers left it as it was, and said so
+        ours, calls = constructed, constructed_calls  # transformers warned and kept eager
     if len(calls) != len(constructed_calls):
         raise Wrong("other layers call libattn by the constructor than by set_attn_implementation")
     if not calls:
@@ -278,7 +278,7 @@ def compare_step(row: Row, eager: Any, ours: Any, padding: str) -> None:
         if padding == "none":
             raise
         print(f"{row.model}: eager, padding {padding}: {error!r:.300}", file=sys.stderr)
-        return  # eager doesn't take this padding
+        return  # eager does not support this padding
     if padding != "none" and not bool(expected.isfinite().all()):
         print(f"{row.model}: eager isn't finite, padding {padding}", file=sys.stderr)
         return

@@ -1,4 +1,4 @@
-"""What the rule of build.py can't guess of single architectures."""
+"""Settings of single architectures that the rule of build.py can't guess."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ FIELDS: dict[str, Any] = {
     "Mamba2Config": lambda heads: {"num_heads": heads, "head_dim": 32, "n_groups": 1},
 }
 
-# Model class: what it is compared with in place of eager, and why.
+# Model class: the implementation that it is compared with instead of eager, and why.
 REFERENCES: dict[str, tuple[str, str]] = {
     "SeamlessM4Tv2ForSpeechToText": (
         "sdpa",

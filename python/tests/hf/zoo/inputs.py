@@ -1,5 +1,5 @@
-"""Inputs of the zoo's models: text, images, spectrograms and waveforms, without padding, padded on
-the left and on the right. Audio is padded on the right only, text with it on both sides."""
+"""Inputs of the zoo's models: text, images, spectrograms and waveforms, without padding or padded
+on the left or the right. Audio is padded on the right only; the text with it, on either side."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def mask_of(lengths: tuple[int, ...], padding: str, unit: int = 1) -> Tensor:
 
 
 def tokens(vocabulary: int, mask: Tensor, pad: int) -> Tensor:
-    """Random tokens, none of the special ones at both ends of the tiny vocabulary."""
+    """Random tokens, without the special ones at both ends of the tiny vocabulary."""
     drawn = torch.randint(10, max(min(vocabulary, 78), 11), mask.shape)
     return torch.where(mask == 1, drawn, pad)
 
@@ -71,7 +71,7 @@ def _with_placeholders(model: Any, padding: str) -> Inputs:
     name = audio.mask_name(model, with_text=True)
     audio_mask = _audio_mask(model, padding if name is not None else "none")
     counts = [audio.placeholders(model, one[None]) for one in audio_mask]
-    torch.manual_seed(2)  # the search for these numbers draws, too
+    torch.manual_seed(2)  # the search above uses the generator too
     rows = []
     for count in counts:
         text = torch.randint(10, 78, (6,)).tolist()

@@ -31,7 +31,7 @@ def _child(name: str, kind: str, pipe: Any) -> None:
 
 
 def rows(names: list[str], jobs: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """The rows of the architectures, as they are done; a process is ended after `seconds`."""
+    """Yields each architecture's row when it is done; ends a process after `seconds`."""
     import transformers
     from zoo import build, check
 

@@ -29,7 +29,7 @@ def read() -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def write(rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
-    """Replaces the rows of the same models, then the table."""
+    """Writes the rows, in place of earlier ones of the same models, and then the table."""
     kept = {row["model"]: row for row in (read()[1] if RESULTS.exists() else [])}
     kept.update({row["model"]: row for row in rows})
     ordered = sorted(kept.values(), key=lambda row: (row["kind"], row["model"].lower()))
@@ -42,7 +42,7 @@ def _models(rows: list[dict[str, Any]]) -> str:
 
 
 def _by_reason(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Rows with the same reason together; a model's own name in its reason doesn't count."""
+    """Groups rows by reason. Reasons that differ only in the model's own name are the same."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         reason = row["reason"].replace(row["model"], "the model").removeprefix("libattn.hf: ")
