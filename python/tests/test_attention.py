@@ -22,7 +22,7 @@ WORK = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloa
 
 @st.composite
 def problems(draw):
-    """(q, k, v, dout, dlse, options), any of the options that do not exclude each other."""
+    """(q, k, v, dout, dlse, options) with any set of options that do not exclude each other."""
     size = lambda low, high: draw(st.integers(low, high))  # noqa: E731
     flip = lambda: draw(st.booleans())  # noqa: E731
     dtype = TYPES[draw(st.sampled_from(sorted(TYPES)))]
@@ -84,13 +84,14 @@ def test_attention_and_gradients(problem):
     expected = reference.attention(q, k, v, **options)
     o, lse = libattn.attention(q, k, v, return_lse=True, **options)
     biggest = max(1.0, *(float(np.abs(x.astype(float)).max(initial=0)) for x in (q, k, v, dout)))
-    # Engines of the CPU for bf16 round P, and dS in the backward, as the gradients' o below.
+    # CPU engines for bf16 round P (and dS in the backward), with the same effect as the rounded o
+    # below.
     rounding = (UNIT[q.dtype.name] if q.dtype.name == "bfloat16" else 0) / UNIT[work]
     assert_close(o, expected.o, work, biggest**3, steps=64 + rounding)
     assert_close(lse, expected.lse, work, biggest**2 * q.shape[-1])
     assert o.dtype == q.dtype
 
-    # The gradients of the same o and lse that the library is given.
+    # Both compute gradients; the library uses the o and lse of the forward above.
     grads = libattn.attention_backward(dout, q, k, v, o, lse, dlse=dlse, **options)
     found = {name: x for name, x in grads._asdict().items() if x is not None}
     wanted = reference.gradients(dout, q, k, v, dlse=dlse, **options)

@@ -215,7 +215,7 @@ def workspace(size):
 
 @pytest.mark.parametrize("warm", (False, True), ids=("first call", "repeated call"))
 def test_what_is_written_must_not_be_read_only(warm):
-    """Also in calls whose structures are left from a call with an array that could be written."""
+    """The check must also run in a call that reuses the structures of one with a writable array."""
     q, k, v = arrays()
     bias, sinks = f(1, 1, 4, 6), f(2)
     options = {"bias": bias, "sinks": sinks}
@@ -261,7 +261,7 @@ def test_what_is_written_must_not_be_read_only(warm):
 
 
 def test_read_only_memory_of_dlpack_is_refused():
-    """DLPack 1.0 has a flag for it, NumPy 2.1 and later set it."""
+    """DLPack 1.0 has a flag for read-only memory; NumPy 2.1 and later set it."""
 
     class Exported:
         def __init__(self, x):
@@ -339,7 +339,7 @@ def random_array(rng):
 
 
 def test_random_bad_calls_never_crash():
-    """The process living to the end is the test; what is refused must say so by an exception."""
+    """The test passes if the process survives. A refused call must raise an exception."""
     rng = random.Random(20241)
     odd = [
         None,
@@ -369,7 +369,7 @@ def test_random_bad_calls_never_crash():
                 good[at] = random_array(rng) if rng.random() < 0.8 else rng.choice(odd)
         options = {}
         for name in rng.sample(names, rng.randrange(4)):
-            if name == "stream":  # an address that the caller vouches for
+            if name == "stream":  # libattn can't check this address, so the caller must be right
                 continue
             options[name] = random_array(rng) if rng.random() < 0.5 else rng.choice(odd)
         try:

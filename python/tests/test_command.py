@@ -1,4 +1,4 @@
-"""The command `attn` of the package: every word of the compiled one, and doctor."""
+"""The package's command `attn`: every subcommand of the compiled command, and `doctor`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def arrays():
 
 
 class Exported:
-    """An array that speaks DLPack alone."""
+    """An array that offers only DLPack."""
 
     def __init__(self, x):
         self.x = x
@@ -173,8 +173,8 @@ def test_the_gradient_of_a_bias_of_dlpack_has_its_shape():
 
 
 def test_dropout_needs_a_seed():
-    """A fixed default would draw the same mask in each call, and the backward could not use a fresh
-    one again."""
+    """There is no good default: a fixed seed would give every call the same mask, and a random one
+    would be unknown to the backward."""
     q, k, v = arrays()
     o, lse = libattn.attention(q, k, v, return_lse=True)
     calls = {

@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device as the package sees them, with makers of our own: no device is needed.
+"""CUDA arrays as the package sees them. The array classes are defined here: no device is needed.
 
 The tests check which stream each array's producer receives, and what is read of an array.
 """
@@ -81,7 +81,7 @@ def test_managed_memory_is_the_devices_and_pinned_memory_the_hosts():
 def test_an_array_is_opened_once_and_not_before_the_stream_is_known():
     q, k, v, out, workspace = (Exporter() for _ in range(5))
     lengths = Exporter((2,))
-    # No GPU, or one that such an address is not of: what matters is what was asked before.
+    # The call fails: there is no GPU, or the address is not on it. Only the streams matter here.
     with pytest.raises((libattn.Error, ValueError)):
         libattn.attention(q, k, v, out=out, len_kv=lengths, workspace=workspace, stream=4660)
     assert [x.streams for x in (q, k, v, out, lengths)] == [[4660]] * 5
@@ -105,7 +105,8 @@ def test_arrays_of_two_streams_are_refused(first):
 
 
 class FakeCupy(types.ModuleType):
-    """What of CuPy is used, on host memory: arrays of device 1 and a current stream a device."""
+    """The part of CuPy that the package uses, on host memory: arrays on device 1, and one current
+    stream per device."""
 
     class ndarray:  # noqa: N801 (CuPy's name)
         def __init__(self, values):
@@ -222,7 +223,7 @@ def test_a_call_takes_stream_and_scratch_of_the_maker_of_q(cupy, calls):
     usual, elsewhere, given, again = calls
     assert (usual["stream"], usual["has_stream"], usual["workspace_size"]) == (101, 1, 4096)
     assert usual["workspace"]
-    # Memory of the maker's would be used again on the maker's stream while the call still runs.
+    # CuPy's pool could reuse a workspace on CuPy's stream while the call still runs on another one.
     assert elsewhere == {"stream": 4660, "has_stream": 1, "workspace": None, "workspace_size": 0}
     assert (given["stream"], given["workspace_size"]) == (101, 5000)
     assert given["workspace"] == workspace.data.ptr
@@ -267,7 +268,7 @@ def test_the_context_of_a_question_about_memory_lives_as_long_as_it(cupy, calls,
 
 
 def test_a_stream_of_an_earlier_call_is_forgotten(cupy, calls):
-    """Calls of one kind share their structures."""
+    """Calls of one kind reuse their structures, which must not keep an earlier call's stream."""
     out = cupy.ndarray(np.empty(SHAPE, np.float16))
     for stream in (7, None, 0x123):
         x = Interface(stream)

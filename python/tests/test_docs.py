@@ -1,5 +1,5 @@
-"""The pages of the documentation: links lead somewhere, blocks of code run or compile, help() and
-the site show the same.
+"""The pages of the documentation: links have targets, blocks of code run or compile, and help() and
+the site show the same text.
 
 The words after the language of a code fence (tools/docs/blocks.py) say what a block needs. Python
 blocks of a page run in order, in one namespace; those that import what is not installed are left
@@ -177,7 +177,7 @@ def test_every_public_name_is_in_the_reference():
 
 @pytest.mark.parametrize("entry", PUBLIC, ids=lambda entry: f"{entry.module}.{entry.name}")
 def test_docstrings_name_every_parameter(entry):
-    """Each parameter, or the function that has the same one, is in the text."""
+    """A docstring mentions each parameter, or a function that documents the same parameter."""
     text = entry.docstring
     assert text, "no docstring"
     if not hasattr(entry.node, "args"):

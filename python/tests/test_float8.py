@@ -89,7 +89,7 @@ def test_refusals():
 @pytest.mark.parametrize("each", [True, False])
 @pytest.mark.parametrize("page", [0, 4])
 def test_factors_of_rows_and_pages(kv_type, each, page):
-    """The same as k and v that were multiplied beforehand; what no key has doesn't matter."""
+    """Equal to k and v multiplied by their descales first; descales without a key are not used."""
     b, m, g, d = 2, 20, 2, 16
     q = draw((b, 3, 2 * g, d), np.float16, 0)
     k, v = ((draw((b, m, g, d), np.float32, n) * 20).astype(kv_type) for n in (1, 2))

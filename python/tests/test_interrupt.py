@@ -1,4 +1,4 @@
-"""Signals during a call: handlers run while C computes, and what they raise ends the call soon."""
+"""Signals during a call: handlers run while C code computes, and their exceptions end it soon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ LONG = 1 << 18  # queries and keys of a call that would take minutes
 
 @pytest.fixture
 def long_call():
-    """q, k and v of a call that only a signal ends. The library is loaded before, for the times."""
+    """q, k and v of a call that only a signal ends. Loads the library first, so that measured times
+    do not include loading."""
     small_call_works()
     return [np.full((1, LONG, 1, 64), 0.1, np.float32) for _ in range(3)]
 
@@ -42,12 +43,12 @@ def small_call_works():
 
 
 def slack():
-    """Seconds from a signal to its exception; more where the machine has other work."""
+    """The longest accepted seconds from a signal to its exception; more on a busy machine."""
     return 0.3 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Alarmed(ValueError):
-    """A kind of error that the library raises itself: a handler's goes through as it is."""
+    """A kind of error that the library raises too: a handler's must pass through unchanged."""
 
 
 def test_alarm_raises_during_a_call(long_call, alarm):

@@ -1,4 +1,5 @@
-"""The package around the functions: arrays of other makers, questions, threads."""
+"""The package apart from its computations: arrays of other libraries, queries such as supports(),
+threads."""
 
 from __future__ import annotations
 

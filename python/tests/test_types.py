@@ -1,4 +1,4 @@
-"""What a type checker says of calls: results have the type of q, and mistakes are found."""
+"""A type checker infers that results have the type of q, and it reports wrong calls."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ MODELS = {**DECODERS, "bert": bert}
 
 
 def pair(make):
-    """(eager, libattn): a model and its copy in evaluation mode. Large weights spread the scores."""
+    """(eager, libattn): a model and its copy in evaluation mode; large weights spread scores."""
     torch.manual_seed(1)
     eager = make().eval()
     with torch.no_grad():

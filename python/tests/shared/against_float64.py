@@ -1,12 +1,14 @@
-"""Attention on 16-bit PyTorch tensors of any device held against float64 (libattn._reference): the
+"""Compares attention on 16-bit PyTorch tensors of any device with float64 (libattn._reference): the
 options by name, a call with its gradients, and the comparison row by row.
 
-The tolerance is that of docs/semantics.md for products of 16-bit operands, as
-harness/compare.hpp derives it, without a naive evaluation: a result is rounded once, and its
-terms have an operand (P, dS) that was rounded to 16 bit, which changes it by a factor 1 + e, e even
-in [-u, u], of variance u^2 / 3. Here o comes from the same call, so that the gradients also have
-the errors of o, by way of delta = do . o: those of its terms and of its own rounding. They are the
-same for all keys of a row. Six standard deviations of all that are allowed.
+The tolerance is that of docs/semantics.md for products of 16-bit operands, derived as in
+harness/compare.hpp, without a naive evaluation. It allows six standard deviations of these errors:
+
+- A result is rounded once.
+- Each of its terms has an operand (P, dS) that was rounded to 16 bits. This changes the term by a
+  factor 1 + e, where e is uniform in [-u, u] and has the variance u^2 / 3.
+- o comes from the same call, so the gradients also have the errors of o (of its terms, and of its
+  own rounding) through delta = do . o. These are the same for all keys of a row.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Inputs:
     options: dict
 
     def leaves(self):
-        """What gets a gradient, by name."""
+        """The tensors that get a gradient, by name."""
         named = {"q": self.q, "k": self.k, "v": self.v}
         return named | {n: self.options[n] for n in DIFFERENTIABLE if n in self.options}
 
@@ -125,14 +127,14 @@ def _array(x):
 
 
 class Expected(NamedTuple):
-    """A result in float64, and how far off 16-bit operands may leave an element of it."""
+    """A result in float64, and the error of each element that 16-bit operands may cause."""
 
     value: Any
     error: Any
 
 
 def expected(x: Inputs) -> dict[str, Expected]:
-    """What found() should be, by name."""
+    """The expected results of found(), by name."""
     arrays = {name: _array(t) for name, t in x.options.items()}
     for name in ("kv_begin", "kv_end", "len_q", "len_kv"):
         if name in arrays:
@@ -148,8 +150,8 @@ def expected(x: Inputs) -> dict[str, Expected]:
 
 
 def _errors(result: Any, tensors: Any, options: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """Six standard deviations of what rounding P, dS and o to `dtype` changes, and what operands
-    may be off that are below its normal range, whose roundings are absolute."""
+    """The allowed errors by name: six standard deviations of the effect of rounding P, dS and o to
+    `dtype`; plus, for operands below its normal range, an absolute rounding error."""
     q, k, v, dout, dlse = tensors
     (b, _, h, dim), (m, g) = q.shape, k.shape[1:3]
     scale = abs(options.get("scale", dim**-0.5))
@@ -203,17 +205,17 @@ def _errors(result: Any, tensors: Any, options: Any, dtype: torch.dtype) -> dict
 
 
 def compare(got: dict[str, Any], want: dict[str, Expected], dtype: torch.dtype) -> float:
-    """By name, each row within the error of its operands and a few roundings; returns the largest
-    share of that which was needed."""
+    """Compares by name: the error of each row must be within that of its operands plus a few
+    roundings. Returns the largest error as a share of its limit."""
     assert sorted(got) == sorted(want)
     worst = 0.0
     for name, (exact, error) in want.items():
         one = got[name].detach().double().cpu().numpy()
         assert one.shape == exact.shape, f"{name}: shape {one.shape}, not {exact.shape}"
         hidden = np.isneginf(exact)
-        assert (np.isneginf(one) == hidden).all(), f"{name}: -inf elsewhere"
+        assert (np.isneginf(one) == hidden).all(), f"{name}: -inf at other positions than expected"
         one, exact = np.where(hidden, 0, one), np.where(hidden, 0, exact)
-        # f32 results and sums; dbias and gradients may be of 16 bits, and are rounded once.
+        # lse and dsink are f32; the other results may have 16 bits and are rounded once.
         unit = 0.0 if name in ("lse", "dsink") else 2 * UNIT[dtype]
         size = np.abs(exact)
         limit = error.max(-1, keepdims=True) + unit * size.max(-1, keepdims=True, initial=0)

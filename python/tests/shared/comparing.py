@@ -1,4 +1,4 @@
-"""How the tests of the Python package compare results."""
+"""The comparison of results that the tests of the Python package share."""
 
 from __future__ import annotations
 

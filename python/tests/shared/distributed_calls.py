@@ -238,7 +238,7 @@ def _lengths(rows: int, ranks: int) -> list[int]:
 
 
 def bytes_moved(rank: int, ranks: int) -> None:
-    """The bytes of docs/distributed.md, exactly."""
+    """The number of bytes moved is exactly that of docs/distributed.md."""
     for g in (8, 2):
         _bytes_moved(ranks, g)
 
@@ -275,7 +275,7 @@ def _bytes_moved(ranks: int, g: int) -> None:
         assert dropped == [forward, backward], (dropped, forward, backward)
     forward, _ = moved(ring, causal=True)  # contiguous: half of the blocks are visible
     assert forward == (ranks - 1) / 2 * block
-    forward, _ = moved(ring, causal=True, window=(n // ranks, None))  # the neighbour's block
+    forward, _ = moved(ring, causal=True, window=(n // ranks, None))  # one neighbour's block
     assert forward == (ranks - 1) / ranks * block
     forward, backward = moved(distributed.all_to_all_attention)
     each = n // ranks * d * size * (ranks - 1) / ranks
@@ -320,7 +320,7 @@ def memory(rank: int, ranks: int) -> None:
 
 
 class _Peak(TorchDispatchMode):
-    """The most bytes of storages that were alive at the same time, of those made inside."""
+    """The peak number of bytes in storages that are allocated inside the context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,7 +366,8 @@ class _Until:
 
 
 def overlap(rank: int, ranks: int) -> None:
-    """A step takes the longer of computing and transport, within 15 %; both are sleeps."""
+    """A step takes as long as the slower of computing and transport, within 15 %. Both are replaced
+    by sleeps, so that the expected time is known."""
     leaves = [x.detach() for x in parts(qkv(8 * ranks))]
     kernel, inner = _ring._attention, _transport.start
 
@@ -404,7 +405,7 @@ def overlap(rank: int, ranks: int) -> None:
 
 
 def killed(rank: int, call: Any, backward: bool = False) -> None:
-    """A rank ends in the middle: the others raise within the timeout of the group."""
+    """A rank dies during a call: the others raise within the timeout of the group."""
     q, k, v = parts(qkv(30))
     call(q, k, v).sum().backward()
     began = time.perf_counter()
@@ -439,7 +440,7 @@ def killed(rank: int, call: Any, backward: bool = False) -> None:
 
 
 def silent(rank: int, ranks: int) -> None:
-    """A rank lives and goes no further: the others raise when the timeout has passed."""
+    """A rank stays alive but stops responding: the others raise after the timeout."""
     q, k, v = parts(qkv(30))
     distributed.ring_attention(q, k, v)
     began = time.perf_counter()

@@ -71,8 +71,8 @@ class Case:
 
 
 def case(number: int) -> Case:
-    """Every option alone in every layout first, then random sets of them; past the list with
-    lengths that no number of ranks divides."""
+    """The first cases have every option alone in every layout, the next ones random sets of
+    options. Numbers past the end of the list give lengths that no number of ranks divides."""
     chance, listed = random.Random(number), number < CASES
     layout = LAYOUTS[number % 3]
     alone = 3 * (len(OPTIONS) + 1)
@@ -103,13 +103,13 @@ def case(number: int) -> Case:
 
 
 POSITIONAL = {"causal", "window", "alibi", "diagonal", "cross"}
-# Count from the start of a packed sequence, and take blocks of consecutive rows.
+# Options that count from the start of a packed sequence and use blocks of consecutive rows.
 FROM_STARTS = {"packed", "dropout", "bias", "mask"}
 
 
 def cover() -> list[Case]:
-    """Few cases of the list with every option in every layout and scheme, and pairs of those that
-    depend on positions, in a ring or of packed sequences."""
+    """A small subset of the list that has every option in every layout and scheme. In every layout
+    it also has the pairs of options within POSITIONAL and within FROM_STARTS."""
     left = [case(number) for number in range(CASES)]
     random.Random(1).shuffle(left)
     left.sort(key=lambda one: -len(one.options))  # stable: many options first
@@ -206,10 +206,10 @@ class Inputs:
         self.options["diagonal"] = chance.choice(("top_left", -3, 2))
 
     def add_cross(self, chance: Any, s: Any) -> None:
-        """Other numbers of keys than of queries: in `sizes`."""
+        """The numbers of keys and queries differ; `sizes` handles this."""
 
     def add_uneven(self, chance: Any, s: Any) -> None:
-        """Parts of any sizes: in `lengths`."""
+        """Ranks have parts of any size; `lengths` handles this."""
 
     def lengths(self, rows: int, ranks: int) -> list[int] | None:
         """The parts of a contiguous layout that differ, some of them empty."""
@@ -227,7 +227,7 @@ ROWS = {"bias": 2, "mask": 2, "kv_begin": 1, "kv_end": 1}
 
 
 def typed(name: str, x: Any, dtype: torch.dtype) -> Any:
-    """An option in the type that it has with inputs of `dtype`."""
+    """An option, converted to the type that it must have next to inputs of `dtype`."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         return x
     if name in ("sinks", "alibi_slopes") and dtype != torch.float64:
@@ -305,7 +305,7 @@ class Split:
         return self.cut(x, 2) if name == "dbias" and not self.is_complete(name, x) else x
 
     def is_complete(self, name: str, x: torch.Tensor) -> bool:
-        """Whether each rank passes all of an option with rows of q."""
+        """Whether each rank passes an option with rows of q completely, not only its own rows."""
         return ROWS[name.removeprefix("d")] == 2 and (self.packed or x.size(2) == 1)
 
     def run(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -368,7 +368,7 @@ def join(rank: int, ranks: int, store: str, seconds: float, backend: str = "gloo
 def leave() -> None:
     """Waits for the other ranks; the process then ends.
 
-    The groups are not destroyed: PyTorch 2.6's gloo at times waits forever in that, also in a
+    The groups are not destroyed: with PyTorch 2.6 and gloo that sometimes waits forever, also in a
     program without libattn (3 of 4 processes within 12 rounds; PyTorch 2.15: none in 400 rounds).
     """
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Dropout of split calls drops what one device drops, bit for bit.
+"""Calls that are split over ranks drop the same (query, key) pairs as one device.
 
 usage: python distributed_masks.py RANKS... [--few]     --few: the slice of CI
 

@@ -1,8 +1,10 @@
 """Hostile calls of all public functions of libattn and libattn.torch: a good call in which one
 argument is replaced by a value of hostile_values.py.
 
-usage: python hostile_calls.py BEGIN END     calls number BEGIN to END - 1, a JSON line before and
-                                             after each: so a crash is known by its call
+usage: python hostile_calls.py BEGIN END
+
+Makes calls BEGIN to END - 1 and prints a JSON line before and after each, so that a crash can be
+attributed to its call.
 
 A call passes if it raises a documented exception whose text names the function and an argument,
 what was found and what is accepted, or if its result is that of the float64 reference for a value
@@ -331,7 +333,7 @@ def wrong_count(rng, good, maker):
 
 
 def decode_right(options):
-    """Pages of one sequence each are that sequence."""
+    """With one page per sequence, block_table changes nothing, so the reference ignores it."""
     return attended({n: x for n, x in options.items() if n != "block_table"})
 
 
@@ -349,7 +351,7 @@ ALIASES = ("k_cache", "v_cache", "rope", "size", "workspace", "dim_", "heads", "
 
 
 def made(x, maker):
-    """A good value for a call by a maker: a copy."""
+    """A copy of a good value, as an array of the call's library."""
     if isinstance(x, np.ndarray):
         return torch.from_numpy(x.copy()) if maker == "torch" else x.copy()
     return {np.float32: torch.float32}.get(x, x) if maker == "torch" and isinstance(x, type) else x
@@ -397,7 +399,7 @@ def wrong_result(function, found, options):
 
 
 def is_no_error(function, name, value):
-    """Whether a value of a wrong form for most functions is right for this one."""
+    """Whether this function accepts a value that most functions must refuse."""
     if function.name in ALWAYS_TEXT or (name == "problem" and value == ""):
         return True
     if name == "window_size" and value == (-1, -1):  # flash-attention's unlimited

@@ -14,7 +14,7 @@ REFUSED = object()
 
 
 class Exported:
-    """An array that speaks DLPack alone."""
+    """An array that offers only DLPack."""
 
     def __init__(self, x):
         self.x = x

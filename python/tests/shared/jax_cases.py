@@ -81,8 +81,8 @@ def _partly_hidden(rng):
     return {"bias": bias}
 
 
-# Other values, shapes and sizes of these options. "sizes" are not an option: those of the call that
-# differ from the sizes above, and a factor for q.
+# More values, shapes and sizes of these options. "sizes" is not an option: it has the sizes that
+# differ from those above, and a factor for q.
 MORE = {
     "right window": lambda rng: {"window": (None, 1)},
     "bounds out of range": lambda rng: {

@@ -110,7 +110,7 @@ def main():
             assert check(name, mesh, [[Shard(heads)]] * 3, options_too) == (Shard(heads),)
             if not packed:
                 assert check(name, mesh, [[Shard(0)]] * 3, options_too) == (Shard(0),)
-    # What lies otherwise is redistributed; a key head is never shared by two ranks.
+    # Tensors with another placement are redistributed. A key head is never split over two ranks.
     mixed = [[Shard(2)], [Replicate()], [Shard(0)]]
     assert check("plain", mesh, mixed, False) == (Shard(2),)
     assert check("plain", mesh, [[Shard(1)]] * 3, False) == (Replicate(),)

@@ -79,9 +79,9 @@ def turned(x, cos, sin, positions, interleaved):
 def check_close(got, want, rough, what, dtype=None):
     """Row by row (the last dimension): |got - want| <= 2 x that of `rough` + rounding.
 
-    The last part of the rounding is that of sums of about unit size that cancel, in which `rough`
-    may have been lucky: a query with one key has a gradient of 0, of equal numbers' difference.
-    dtype: that of the call's inputs, where `got` has a wider one.
+    The last part of the rounding is for sums whose terms of about unit size cancel, where `rough`
+    may be exact by luck: with a single key, dq is the difference of equal numbers, 0.
+    dtype: that of the call's inputs, if `got` has a wider one.
     """
     assert got.shape == want.shape, f"{what}: {tuple(got.shape)} instead of {tuple(want.shape)}"
     eps = torch.finfo(dtype or got.dtype).eps

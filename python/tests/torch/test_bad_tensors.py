@@ -1,5 +1,5 @@
-"""PyTorch tensors and flags that a call can't use are refused with a clear text, or computed right:
-none gives a result of uninitialized memory, a lost gradient or another meaning."""
+"""Unusual PyTorch tensors and flags are refused with a clear message or give a right result: never
+uninitialized memory, a lost gradient or another meaning."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_flags_of_drop_ins_are_booleans(call, name):
 
 
 def test_a_pending_negation_is_resolved_or_refused():
-    """Also in a call whose structures are left from plain tensors of the same sizes."""
+    """Also in a call that reuses the structures of one with plain tensors of the same sizes."""
     q, k, v = tensors()
     minus = torch._neg_view(q)
     wanted = libattn.torch.attention(-q, k, v)
@@ -276,7 +276,7 @@ def test_arguments_that_are_no_tensors_are_named():
 
 
 def test_rot_dim_0_is_refused():
-    """0 is not None: it would rotate every dimension."""
+    """0 must not be treated as None, which rotates every dimension."""
     q, k, v = tensors()
     turn = libattn.torch.rope
     with pytest.raises(ValueError, match="attention: rope.rot_dim: found 0; accepted even"):

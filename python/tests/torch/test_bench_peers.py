@@ -1,5 +1,5 @@
-"""bench/peers/torch_cuda.py on the CPU: what it measures it has checked, and what is wrong is not
-timed."""
+"""bench/peers/torch_cuda.py on the CPU: it checks every result that it measures, and does not time
+wrong ones."""
 
 import json
 import pathlib

@@ -146,7 +146,7 @@ def test_dynamic_shapes_do_not_recompile(packed):
         return o.sum() + lse.sum()
 
     compiled = torch.compile(run, fullgraph=True, backend=counter, dynamic=True)
-    # Sizes that are equal in the first call are taken for one: here none are by chance.
+    # torch.compile treats sizes that are equal in the first call as one symbol: here, all differ.
     counts = []
     for b, n in ((5, 7), (3, 9), (6, 4), (4, 17)):
         q, k, v = qkv(b=b, n=n, m=n)

@@ -109,7 +109,7 @@ def test_tensors_without_data():
 
 
 def test_a_counter_that_is_imported_later(monkeypatch):
-    """Without its module at the import of libattn.torch nothing was registered."""
+    """The formulas are registered even if the counter is imported after libattn.torch."""
     operators = [getattr(torch.ops.libattn, name) for name in _counting._FORMULAS]
     for operator in operators:
         monkeypatch.delitem(flop_counter.flop_registry, operator)

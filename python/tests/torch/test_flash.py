@@ -154,7 +154,7 @@ def test_stacked_qkv(case):
 @pytest.mark.parametrize("kvpacked", [False, True])
 @pytest.mark.parametrize("case", sweep(12, 2), ids=str)
 def test_packed_sequences(case, kvpacked):
-    """Entries of different lengths, one of them empty, each compared on its own."""
+    """Sequences of different lengths, one of them empty, each compared separately."""
     n, m = case["lengths"]
     lens_q, lens_k = (n, 0, max(1, n // 3), n // 2), (m, min(m, 5), m // 2, 0)
     full = random_inputs(case, batch=4)

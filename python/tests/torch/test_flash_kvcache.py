@@ -54,7 +54,8 @@ def sweep(count):
 
 
 class Cache:
-    """A cache [entries, capacity, g, d] in one of its placements; memory outside it is poison."""
+    """A cache [entries, capacity, g, d]: contiguous, indexed or paged. The last two are part of a
+    larger tensor; a call must not change the rest of it."""
 
     def __init__(self, case, batch, capacity, heads, dim):
         self.batch, self.capacity = batch, capacity
@@ -115,7 +116,7 @@ def test_against_float64(case):
     moving = case["causal"] or case["window"] != (-1, -1)
     before = [x.clone() for x in (cache.k, cache.v)]
 
-    # What it should do: rotate, write, attend, entry by entry.
+    # The expected result: rotate, write and attend, one sequence at a time.
     steps_q = torch.arange(n) * int(moving)
     turned_q, turned_k = q.double(), None if k is None else k.double()
     if cos is not None:

@@ -110,7 +110,8 @@ def test_each_element_of_an_expanded_bias_has_its_own_gradient(expand):
 
 
 def test_f16_gradient_of_a_bias_that_is_expanded_to_many():
-    """Where gradients of both signs cancel, their mean is below the range of f16, their sum not."""
+    """Gradients of both signs cancel. Their sum is in the range of f16, but their mean is below it,
+    so the sum must not be computed from a rounded mean."""
     torch.manual_seed(5)
     q, k, v = (torch.randn(8, 64, 8, 8).half() for _ in range(3))
     weights = torch.randn(8, 64, 8, 8, dtype=F64) * 1e-4

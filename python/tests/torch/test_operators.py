@@ -342,8 +342,8 @@ def test_empty_sizes():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mask_that_hides_tiles_of_keys(dtype):
-    """A causal mask, which leaves nothing of many tiles, gives what causal does; rows without a key
-    are 0."""
+    """A mask that is causal hides many tiles completely and must give the result of causal=True.
+    Rows without a key are 0."""
     n, empty = 300, slice(64, 160)
     mask = torch.ones(n, n, dtype=torch.bool).tril()
     leaves = qkv(n=n, m=n, dim=64, dtype=dtype)

@@ -96,7 +96,7 @@ def test_auxiliary_results_and_lengths():
 
 
 def test_auxiliary_results_under_autocast():
-    """Autocast rounds the inputs; the maximum is the f32 product of those."""
+    """Autocast rounds the inputs; the row maximum is that of their products in f32."""
     q, k, v, bias = (x.float() for x in inputs(2, 3, 2, 9, 7, 64))
     seen = torch.ones(1, dtype=torch.bool)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""One process with PyTorch: whose threads work, at the same time as PyTorch's, and after forks."""
+"""libattn and PyTorch in one process: which threads compute, calls in parallel, and forks."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_window_takes_negatives_and_tensors():
 
 
 def test_each_length_parameter():
-    """Packed lengths: where entries begin, and maxima, which cut what is longer."""
+    """Packed lengths: cu_seqlens move the sequences, and a smaller max_seqlen cuts longer ones."""
     q, k, v = (x.flatten(0, 1) for x in inputs())
     k, v = k[: len(q)], v[: len(q)]
     given = {

@@ -1,5 +1,5 @@
-"""The tolerances of the GPU tests and of bench/peers, held against an emulation of a kernel on
-tensor cores: right results pass, wrong ones do not.
+"""Checks the tolerances of the GPU tests and of bench/peers with an emulation of a kernel on tensor
+cores: right results must pass, wrong ones must fail.
 
 The emulation takes float64 scores and rounds what such a kernel rounds: P relative to the maximum
 so far, P and dS before they are multiplied, and results.
@@ -26,7 +26,7 @@ BUGS = ("a key dropped", "diagonal off by one", "dk without a query head", "a ro
 
 
 def emulated(x, bug=""):
-    """What such a kernel computes, by name, wrong in one way where `bug` says so."""
+    """The results of such a kernel by name. `bug` names one defect to add."""
     dtype = x.q.dtype
 
     def rounded(a):

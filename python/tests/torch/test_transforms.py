@@ -27,7 +27,7 @@ TABLES = {"cos": random(20, 4).cos(), "sin": random(20, 4).sin()}
 BEGIN = torch.arange(N, dtype=torch.int32) // 2
 KEYS = torch.arange(M, dtype=torch.int32)[None]
 PACKED = {"cu_len_q": i32(0, 2, N), "cu_len_kv": i32(0, 4, M), "max_len_q": 4, "max_len_kv": 5}
-# Options that are the same for all entries.
+# Options that all indices of vmap share.
 SHARED = {
     "plain": {},
     "causal": {"causal": True},
@@ -63,7 +63,7 @@ SHARED = {
     "packed causal": {**PACKED, "causal": True, "sinks": random(H)},
     "deterministic": {"deterministic": True, "precision": "ieee"},
 }
-# Tensors among the options that differ from entry to entry: [V, ...].
+# Options with tensors [V, ...] that differ from index to index of vmap.
 VARYING = {
     "documents": {"kv_begin": torch.stack([BEGIN, 2 - BEGIN, 0 * BEGIN])[:, None]},
     "ranges": {"kv_end": torch.arange(V * B * N, dtype=torch.int32).reshape(V, B, N) % 11},
@@ -191,7 +191,7 @@ def test_where_the_vmapped_dimension_is(dims):
     for at in range(V):
         one = [x if d is None else x[at] for x, d in zip(given, dims, strict=True)]
         close(found[:, at], attention(*one, causal=True))
-    # The gradient of what entries share is the sum over them.
+    # The gradient of a shared tensor is the sum over the indices of vmap.
     total = grad(lambda *x: torch.vmap(attention, dims)(*x).square().sum(), (0, 1, 2))(*moved)
     leaves = [x.clone().requires_grad_() for x in moved]
     pairs = list(zip(leaves, dims, strict=True))
