@@ -20,7 +20,7 @@ attn::TensorView rows(const float* data, std::int64_t len) {
 int main() {
   const std::vector<std::int64_t> lengths = {70, 5, 200, 125};
   std::int64_t len = 0;
-  std::vector<std::int32_t> begin;  // of each row: where its document starts
+  std::vector<std::int32_t> begin;  // for each row: the row at which its document starts
   for (const std::int64_t length : lengths) {
     begin.insert(begin.end(), static_cast<std::size_t>(length), static_cast<std::int32_t>(len));
     len += length;

@@ -54,20 +54,20 @@ def c_functions(code: str) -> Iterator[tuple[str, int, int]]:
 
 
 def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same for a Python source."""
+    """(name, first line, lines) of a Python source's functions."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def shell_functions(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same for a shell script."""
+    """(name, first line, lines) of a shell script's functions."""
     for found in _SHELL_FUNCTION.finditer(text):
         yield found[1], line_of(text, found.start()), found[0].count("\n") + 1
 
 
 def lengths(name: str) -> dict[str, int]:
-    """What is longer than it may be in a file: "path" or "path function" -> lines."""
+    """The violations in a file: "path" or "path function" -> its number of lines."""
     text = (ROOT / name).read_text()
     of_kind = kind(name)
     found: dict[str, int] = {}

@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 
-# Folder -> folders it may include from. Public headers (attn/...) and a folder's own are always
-# allowed.
+# Folder -> folders that it may include from. Public headers (attn/...) and headers of the same
+# folder are always allowed.
 PLATFORM = {"src/platform"}
 CORE = {"src/core"}
 TUNED = {"src/tuned"}

@@ -136,13 +136,14 @@ def sections(cubin: bytes) -> dict[str, bytes]:
     for name, _, _, _, at, length in heads:
         text = cubin[start + name : cubin.index(b"\0", start + name)].decode()
         if text.startswith(".text"):
-            # A function of an anonymous namespace has the compilation's hash in its name.
+            # The name of a function in an anonymous namespace contains a hash of the compilation.
             found[re.sub(r"_GLOBAL__N__[0-9a-f_]+", "", text)] = cubin[at : at + length]
     return found
 
 
 def opcodes(code: bytes) -> list[int]:
-    """The lowest 12 bits of each instruction (16 bytes since 7.0), no padding NOPs."""
+    """The lowest 12 bits of each instruction (16 bytes from capability 7.0 on), without padding
+    NOPs."""
     nop = 0x918
     found = [struct.unpack_from("<Q", code, at)[0] & 0xFFF for at in range(0, len(code), 16)]
     while found and found[-1] == nop:

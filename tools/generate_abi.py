@@ -7,7 +7,7 @@ in declarations (apart from ATTN_API). Names stay as they are in C. The module h
 ctypes.Structure for each struct, a CFUNCTYPE for each function type and PROTOTYPES: the result and
 the arguments of each function. Pointers are plain addresses (c_void_p), which are the quickest to
 set and take byref() as well; texts that are read are c_char_p.
-What the header says and this script can't read is an error, never left out.
+A declaration that this script can't read is an error: it is never left out.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@
 # usage: tools/gpu_bundle.sh BUILD OUTDIR [ARCH]
 #
 # BUILD: a release build with its tests. OUTDIR is replaced. ARCH, such as 90: OUTDIR/cache holds the
-# kernels for that compute capability, compiled here (`attn cache build`), which tools/gpu_tests.sh
-# takes where its machine has the same version of NVRTC, or none. With ATTN_CUDA_FAMILY=sm90 the kernels
-# of that family are compiled in addition, for the step family_sm90.
+# kernels for that compute capability, compiled here (`attn cache build`). tools/gpu_tests.sh uses them
+# if its machine has the same version of NVRTC, or none. With ATTN_CUDA_FAMILY=sm90 the kernels of that
+# family are compiled in addition, for the step family_sm90.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 most_mib=48

@@ -28,9 +28,12 @@
 #   wgpu_bench cells through WebGPU: plain, options, a model's layers, decode with and without
 #              subgroups; rows in webgpu.jsonl
 #
-# Each prints its verdict and time; ends with a table and "N passed, N failed". A step that can't
-# run on this machine is skipped with its reason; one in which no test ran has failed. A step that
-# is over its limit is ended, and the next one runs; what was printed and measured until then stays.
+# Each step prints its verdict and time. The last output is a table and "N passed, N failed".
+#
+# - A step that can't run on this machine is skipped, with the reason.
+# - A step in which no test ran has failed.
+# - A step that exceeds its limit is ended, and the next one runs. Its output and its rows until then
+#   are kept.
 #
 # usage: tools/gpu_tests.sh BUNDLE [STEP...]   BUNDLE: made by tools/gpu_bundle.sh; default: all
 #        tools/gpu_tests.sh --list             steps, the seconds they take on an H200, their limits
@@ -119,7 +122,7 @@ check() {
   return 1
 }
 
-# A slice of its own for the sanitizer, because which block of decode merges depends on their order.
+# Decode has a separate slice for the sanitizer: which block merges depends on the order of blocks.
 step_decode() {
   local status=0 check_seconds=60
   if "$bundle/run" attn check --device cuda --pass decode; then
@@ -176,7 +179,7 @@ step_memory() { peers memory; }
 # Without the driver's cache, in which NVRTC finds what an earlier step has compiled.
 step_latency() { CUDA_CACHE_DISABLE=1 "$bundle/run" attn bench --device cuda --latency --peer "$python" --out "$rows"; }
 
-# In a folder of its own: the other steps are to see the tiles that ship. The tuner knows sm80.
+# In a separate folder, because the other steps must use the shipped heuristics. The tuner knows sm80.
 step_tune() {
   local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096' bad=0 status
   local seconds=${ATTN_TUNE_SECONDS:-40}
@@ -268,8 +271,8 @@ END
   return $bad
 }
 
-# The loader of Vulkan, and where it does not find NVIDIA's driver the file that tells it of it, which
-# containers may lack.
+# Installs the Vulkan loader. If the loader does not find NVIDIA's driver, also writes the file that
+# names the driver: containers may lack it.
 find_vulkan() {
   local root=$PWD/build/gpu/vulkan deb
   mkdir -p "$root"

@@ -66,7 +66,7 @@ def fresh(session: nox.Session, name: str) -> Path:
     session.run(*install, str(wheel()), external=True)
     in_process(session, python, FIRST_RESULT)
     seconds = time.monotonic() - began
-    # The fastest: other processes only add to it.
+    # The minimum, because other processes only make it slower.
     milliseconds = min(float(in_process(session, python, IMPORT)) for _ in range(5))
     session.log(f"install and first result {seconds:.1f} s, import {milliseconds:.0f} ms more")
     if seconds > SECONDS_TO_FIRST_RESULT:

@@ -41,7 +41,7 @@ class Browser:
             os.dup2(from_us, 3)
             os.dup2(to_us, 4)
 
-        # Ends above 4, so that neither dup2 closes what the other needs.
+        # Descriptors above 4, so that neither dup2 closes one that the other still needs.
         from_us, to_us = (os.dup2(fd, fd + 100) for fd in (from_us, to_us))
         words = [program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
         words += [f"--user-data-dir={folder}", "--remote-debugging-pipe", "--window-size=1400,1500"]
@@ -99,7 +99,7 @@ class Browser:
 
 
 def complaint(event: dict[str, Any], origin: str) -> str:
-    """What is wrong by this event; "" where nothing is."""
+    """The error that this event reports, or ""."""
     method, values = event.get("method"), event.get("params", {})
     if method == "Runtime.exceptionThrown":
         return f"exception: {values['exceptionDetails']['text']}"

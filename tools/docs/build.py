@@ -41,8 +41,8 @@ def write(name: str, text: str) -> None:
 
 
 def for_the_site(text: str) -> str:
-    """Without the words after a fence's language, and without what only GitHub needs: a backslash
-    before | in code in a table."""
+    """The page without the words after a fence's language, and without a syntax that only GitHub
+    needs: a backslash before | in code in a table."""
     text = blocks.FENCE.sub(
         lambda fence: fence[0].replace(fence["info"], (fence["info"].split() or [""])[0], 1), text
     )

@@ -1,7 +1,8 @@
 """The refusals in the sources, which docs/errors.md must list, each once.
 
-A refusal is `refuse(function, rule, found, accepted)` in src/core. What a rule takes from a
-variable is NAME. Reasons of backends without a kernel are on the generated page of support instead.
+A refusal is a call `refuse(function, rule, found, accepted)` in src/core. NAME stands for the parts
+of a rule that come from variables. If a backend has no kernel, its reason is on the generated page
+of support instead.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def arguments(text: str, start: int) -> list[str]:
 
 
 def in_words(expression: str) -> str:
-    """The text that a C++ expression makes, with NAME for what is no literal."""
+    """The text of a C++ expression, with NAME in place of everything but literals."""
     of = re.fullmatch(r'rule\("([^"]*)", \w+\)', expression)
     if of:
         return f"{of[1]} of NAME"
@@ -59,7 +60,7 @@ def documented() -> list[str]:
 
 
 def differences() -> list[str]:
-    """What the page lacks, and what it has that no source says."""
+    """Refusals that the page lacks, and those of the page that are not in the sources."""
     sources = {text.replace("|", "\\|") for text in rules()}
     page = documented()
     wrong = [f"docs/errors.md lacks: {text}" for text in sorted(sources - set(page))]

@@ -48,9 +48,8 @@ def command_line(release: Path) -> str:
 
 
 def tables(release: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
-    """The table of each backend, and why others have none. CUDA's comes from its plans for a device
-    that a test driver reports, so that no GPU is needed: what is supported is a function of the
-    device's facts."""
+    """A table for each backend, or the reason why there is none. No GPU is needed: CUDA's support
+    depends only on properties of the device, and a test driver reports these."""
     shown = json.loads(attn(release, "info", "--json"))
     found, details = shown["support"], {b["name"]: b["detail"] for b in shown["backends"]}
     driver = release / "tests" / "cuda"
@@ -69,7 +68,7 @@ def tables(release: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, st
 
 
 def cell(row: dict[str, Any]) -> str:
-    """What a backend supports of an option: one text where it is the same for every pass."""
+    """How far a backend supports an option: a single text if it is the same for every pass."""
     texts = {}
     for pass_ in PASSES:
         types, reasons = row[pass_]["types"], row[pass_]["reasons"]
@@ -89,7 +88,7 @@ def cell(row: dict[str, Any]) -> str:
 
 
 def reason_of(reason: str, backend: str) -> str:
-    """The words of this backend in a verdict, which has those of all."""
+    """This backend's part of a verdict, which has the reasons of all backends."""
     for part in reason.split("; "):
         name, _, why = part.partition(": ")
         if name == backend:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 HEADERS = Path(__file__).resolve().parents[2] / "include" / "attn"
-# Not for callers: the compiler's attributes, and the C interface on the page of C++.
+# Left out, because callers don't need it: compiler attributes; on the page of C++, the C interface.
 CPP = ("attn.hpp", "arguments.hpp", "problem.hpp", "tensor.hpp", "context.hpp", "cache.hpp")
 CPP += ("tune.hpp", "webgpu.hpp")
 LINE = re.compile(r"^\s*//\s?(.*)$")

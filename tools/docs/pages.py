@@ -194,14 +194,14 @@ class Linker:
         for name in notebooks.names():
             path = (notebooks.FOLDER / f"{name}.ipynb").relative_to(ROOT)
             self.pages[str(path)] = f"notebooks/{name}.md"
-        self.files: set[Path] = set()  # to copy into files/
+        self.files: set[Path] = set()  # to be copied into files/
 
     def relink(self, text: str, page: str) -> str:
         folder = (ROOT / page).parent
         here = Path(self.pages[page]).parent
 
         def target_of(target: str) -> str | None:
-            """None: not a link in the site."""
+            """The target of a link on the site; None if it does not lead to the site."""
             if re.match(r"[a-z]+:|#", target):
                 return target
             name, mark, anchor = target.partition("#")

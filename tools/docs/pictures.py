@@ -1,4 +1,4 @@
-"""The pictures of the options: what libattn itself computes on small inputs.
+"""The pictures of the options, from results that libattn computes on small inputs.
 
 A picture of probabilities is the output of attention where v is the identity: row i of o is then
 row i of P. Nothing here knows a rule of visibility or a formula of a score.
@@ -157,7 +157,7 @@ def bias() -> Drawing:
 
 
 def sinks() -> Drawing:
-    """Probabilities of one row, and what the sink takes of them."""
+    """The probabilities of one row, and the share that goes to the sink."""
     import numpy as np
 
     q, k = vectors(8, 1.0)
@@ -251,7 +251,7 @@ def decode_window() -> Drawing:
 
 
 def skipped_tiles() -> Drawing:
-    """Tiles of 4 x 4 of a causal window: full, partial, and those that nobody sees."""
+    """Tiles of 4 x 4 of a causal window: full, partial, and skipped because no query sees them."""
     n, tile = 24, 4
     p = probabilities(n, n, window=(9, 0))[0] > 0
     drawing = Drawing(60 + n * CELL + 150, 60 + n * CELL, "Tiles that are skipped")

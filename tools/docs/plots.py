@@ -19,7 +19,7 @@ def main() -> None:
     matplotlib.use("Agg")
     rng = np.random.default_rng(3)
     n = 160
-    # Waves of the position: keys at a multiple of 40 before the query are the likeliest.
+    # Waves of the position: the most probable keys are multiples of 40 before the query.
     angle = np.arange(n)[:, None] * 2 * np.pi / np.array([40, 20, 13, 8])
     waves = np.concatenate([np.cos(angle), np.sin(angle)], 1) * 1.8
     q, k = (

@@ -1,6 +1,6 @@
 // bias_gradient: dbias, the sum of dS over the axes that the bias broadcasts. dS is recomputed from q, k,
-// v, dout and lse: two more matrix products, but no atomics, so the order of the sum is fixed for
-// any shape of bias.
+// v, dout and lse. This costs two more matrix products but needs no atomics, so the order of the sum is
+// fixed for any shape of bias.
 //
 // Grid: x tiles of keys, y tiles of queries, z (part, sequence, head), heads fastest. An axis along which
 // dbias is broadcast (dbias_full) counts once. A workgroup adds the tiles that map to its place in

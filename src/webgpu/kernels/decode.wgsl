@@ -2,12 +2,12 @@
 // results; combine.wgsl merges them.
 //
 // Grid: x tiles of ROWS rows (from first_tile_q), y key heads, z sequences * splits, splits fastest. The
-// rows of a key head are its queries' heads: row n is head n % heads_per_kv of query
+// rows of a key head are all its pairs of query and query head: row n is head n % heads_per_kv of query
 // n / heads_per_kv. A split is the keys [n, n + 1) * split_keys. Splits are counted from the one in which
 // the tile's rows see their first key, so that a row's result does not depend on other sequences.
 // Threads: LANES threads share a key and its value, 8 dimensions each, loaded straight into registers; a
-// thread has UNROLL keys in flight. The lanes' partial products meet in workgroup memory, where one
-// thread adds those of a key and row and computes the score. Each group of lanes runs its own online
+// thread has UNROLL keys in flight. The lanes store their partial products in workgroup memory; for each
+// key and row, one thread adds them and computes the score. Each group of lanes runs its own online
 // softmax, in the units of forward.wgsl; the groups are merged at the end.
 // Workgroup memory, f32:
 //   parts  [TILE, ROWS, LANES + 1], at the end [8, THREADS + 4] of o

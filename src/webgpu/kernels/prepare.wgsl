@@ -1,4 +1,4 @@
-// prepare: computes what the kernels of a call must know of its sequences, in words of `info`:
+// prepare: computes the data about sequences that the other kernels of a call read, in words of `info`:
 //   sequences   {len_q, len_kv, first_q, first_kv, first_row, diag, cached, 0} per sequence: struct
 //               Sequence, and the number of cached keys before len_new are appended
 //   slopes      f32 per (sequence, head); sinks: f32 per head
@@ -6,9 +6,9 @@
 //               for all heads; low = high if there are none
 //   tiles       {low, high} per tile of queries: the hull of its rows' ranges
 //   keys        {first, end} per tile of keys: the tiles of queries whose hulls touch it
-// These are four sequence points, dispatched in this order. A fifth, `positions`, is for rope: the position of
-// each packed row in its sequence. One thread per element, 64 per workgroup. Indices and lengths from
-// memory are clamped, so that no value leads outside a tensor.
+// Four entry points compute them and are dispatched in this order. A fifth, `positions`, is for rope: the
+// position of each packed row in its sequence. One thread per element, 64 per workgroup. Indices and
+// lengths from memory are clamped, so that no value leads to an access outside a tensor.
 //
 // Strides of lists: `batch` from sequence to sequence, `row` from element to element; head is 0.
 

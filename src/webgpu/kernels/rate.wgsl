@@ -1,5 +1,5 @@
-// rate: how fast a device does nothing but fused multiply-adds in f32. Each thread runs 4 chains of vec4,
-// which depend on each other as little as possible.
+// rate: measures the peak rate of fused multiply-adds in f32. Each thread runs 4 chains of vec4 that
+// depend on each other as little as possible, so that latency does not limit the rate.
 // Grid: (workgroups, 1, 1), 256 threads each.
 
 struct RateParameters {

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 TIMEOUT_SECONDS = 900  # with the compilation of a kernel
 
-# What a case says before and after its colon; each is run in bf16 and in f16.
+# The text of a case before and after its colon. Each case runs in bf16 and in f16.
 FORWARD = (
     ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 bias=bhqk"),
     ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 mask=bhqk"),
@@ -43,7 +43,7 @@ FORWARD = (
         "heads_q=2 heads_kv=1 batch=6 len_q=136 len_kv=208 dim_qk=128 dim_vo=128 bias=b/3hqk"
         " mask=b/2qk",
     ),
-    # A mask alone becomes bits: tiles that warpgroups leave out, published tiles, 64 keys.
+    # A mask without a bias is read as bits: tiles that warpgroups skip, published tiles, 64 keys.
     (
         "",
         "heads_q=2 heads_kv=1 len_q=520 len_kv=1040 dim_qk=64 dim_vo=64 mask=qk window_left=100"

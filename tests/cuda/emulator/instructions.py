@@ -73,7 +73,7 @@ def values(operand: str, name: str, kind: str = "unsigned") -> str:
 
 
 def flag(condition: bool) -> str:
-    """A bool of C++."""
+    """A Python bool as a C++ literal."""
     return "true" if condition else "false"
 
 
@@ -272,7 +272,7 @@ def function(name: str) -> Callable[[str, list[str]], str]:
 
 
 def nothing(_op: str, _o: list[str]) -> str:
-    """An instruction that the emulator needs not do."""
+    """An instruction that needs no emulation."""
     return ";"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def end_of_string(text: str, begin: int) -> int:
-    """The place after the string that begins there."""
+    """The position after the string that begins at this position."""
     at = begin + 1
     while text[at] != '"':
         at += 2 if text[at] == "\\" else 1
@@ -32,7 +32,7 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def closing(text: str, opening: int) -> int:
-    """The place of the parenthesis that closes the one there."""
+    """The position of the parenthesis that closes the one at this position."""
     depth = 0
     at = opening
     while True:

@@ -106,7 +106,7 @@ def asm_block(body: str, site: int) -> str:
 
 
 def translate_asm(text: str) -> str:
-    """Replaces every asm statement. Line numbers stay."""
+    """Replaces every asm statement. Line numbers do not change."""
     pattern = re.compile(r"\basm\b(?:\s+volatile)?\s*\(")
     result, begin, site = "", 0, 0
     while match := pattern.search(text, begin):

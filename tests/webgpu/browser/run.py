@@ -79,7 +79,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def wait_for_end(server: Server, deadline: float, browser: subprocess.Popen[bytes] | None) -> bool:
-    """Prints reports until the last; whether all passed."""
+    """Prints reports until the last one; returns whether all passed."""
     counts = {True: 0, False: 0}
     cases = 0
     started = time.monotonic()

@@ -1,4 +1,4 @@
-// What the backward reads: bindings 0 to 6.
+// Inputs of the backward: bindings 0 to 6.
 //! include qkv
 
 @group(0) @binding(4) var<storage, read> dout: array<vec4<u32>>;

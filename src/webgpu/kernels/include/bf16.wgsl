@@ -1,6 +1,6 @@
-// bf16: the nearest, ties to even.
+// Conversion of f32 to bf16.
 
-// Nearest even.
+// Rounds to nearest, ties to even.
 fn bf16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {

@@ -1,4 +1,4 @@
-// What both decode kernels do: their part of the work, the merge of groups of lanes.
+// Code of both decode kernels: a workgroup's part of the work, and the merge of groups of lanes.
 //! include decode_tile
 //! include decode_cache
 //! include dropout_pair

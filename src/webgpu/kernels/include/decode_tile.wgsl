@@ -1,4 +1,4 @@
-// What both decode kernels bind, are compiled for and keep in registers.
+// Bindings, overrides and registers of both decode kernels.
 //! include load_words
 //! include mask
 

@@ -1,6 +1,6 @@
 // exp2 that is exactly 0 for very small arguments.
 
-// 2^x; 0 below -200. Not written with max(), which may drop NaN.
+// 2^x; 0 below -200. Not written with max(): max(x, -200) may return -200 for NaN.
 fn exp_of(x: f32) -> f32 {
   return select(exp2(x), 0.0, x < -200.0);
 }

@@ -2,7 +2,7 @@
 //! include hidden
 //! include tanh
 
-// What turns products into scores.
+// The data that turn products into scores.
 struct Scores {
   bias: u32,  // position of (query 0, key 0)
   mask: u32,

@@ -1,4 +1,4 @@
-// The mask, of kernels that bind one.
+// The mask, for kernels that have a binding for it.
 
 fn has_mask() -> bool {
   return p.mask_given != 0u;

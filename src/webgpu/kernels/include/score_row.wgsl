@@ -1,4 +1,4 @@
-// What the scores of a row need.
+// Per-row inputs of the scores.
 //! include sequence
 
 // A query's positions in bias and mask, its ALiBi slope, the key on its diagonal, its key range.
