@@ -271,8 +271,8 @@ END
   return $bad
 }
 
-# Installs the Vulkan loader. If the loader does not find NVIDIA's driver, also writes the file that
-# names the driver: containers may lack it.
+# Unpacks the Vulkan loader if it is missing. If the loader does not find NVIDIA's driver, also writes
+# the file that names the driver: containers may lack it.
 find_vulkan() {
   local root=$PWD/build/gpu/vulkan deb
   mkdir -p "$root"

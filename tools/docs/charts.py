@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def rows_of(file: Path) -> list[Row]:
-    """The rows with a throughput. If a cell has several rows, the last one is used, as in bench/."""
+    """The rows with a throughput. If a cell has several rows, the last one counts, as in bench/."""
     found: dict[str, Row] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line) if line.strip() else {}
