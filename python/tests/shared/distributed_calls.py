@@ -366,8 +366,7 @@ class _Until:
 
 
 def overlap(rank: int, ranks: int) -> None:
-    """A step takes as long as the slower of computing and transport, within 15 %. Both are replaced
-    by sleeps, so that the expected time is known."""
+    """A step takes as long as the slower of computing and transport (sleeps here), within 15 %."""
     leaves = [x.detach() for x in parts(qkv(8 * ranks))]
     kernel, inner = _ring._attention, _transport.start
 
