@@ -27,7 +27,7 @@ mkdir -p "$logs"
 # lowest priority and uses what the other leaves.
 groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "python mutations" "coverage" "webgpu" "aarch64")
 # Seconds that steps take on slow processors.
-declare -A slow_seconds=([asan]=900 [fuzz]=115 [tsan]=430 [cuda]=115 [python]=600 [coverage]=250 [webgpu]=400
+declare -A slow_seconds=([asan]=900 [fuzz]=115 [tsan]=430 [cuda]=115 [python]=800 [coverage]=250 [webgpu]=400
   [aarch64]=900)
 
 # The time at which all steps have to have ended, of `date +%s`; without a limit a time far away.
