@@ -7,6 +7,7 @@
 
 #include "core/signature.hpp"
 #include "harness/check.hpp"
+#include "harness/throw_if_failed.hpp"
 #include "operation_work.hpp"
 #include "webgpu/host/plan.hpp"
 #include "webgpu/passes/attention.hpp"
@@ -35,8 +36,7 @@ CaseWork::CaseWork(const harness::Case& c, const DeviceFacts& facts, bool with_f
   }
   if (a.seed.device != nullptr) there.seed = *a.seed.device;
   if (a.offset.device != nullptr) there.offset = *a.offset.device;
-  const core::Status status = make_work(WebGpuPlan(c.pass, c.problem, facts), there, run.work);
-  if (!status.ok()) throw Error(status.code, status.message);
+  harness::throw_if_failed(make_work(WebGpuPlan(c.pass, c.problem, facts), there, run.work));
 }
 
 std::vector<Output> CaseWork::outputs(const harness::Case& c) const {

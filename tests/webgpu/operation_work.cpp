@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "harness/throw_if_failed.hpp"
 #include "harness/values.hpp"
 #include "reference/reference.hpp"
 #include "webgpu/passes/operations.hpp"
@@ -60,8 +61,7 @@ class Builder {
                    const DeviceFacts& facts) {
     it_.run.add(it_.tensors);
     for (const auto member : members) arguments.*member = it_.run.moved(arguments.*member);
-    const core::Status status = make_work(arguments, facts, it_.run.work);
-    if (!status.ok()) throw Error(status.code, status.message);
+    harness::throw_if_failed(make_work(arguments, facts, it_.run.work));
     for (std::size_t n = 0; n < results_.size(); ++n) judge(it_.outputs[n], results_[n]);
     return std::move(it_);
   }
