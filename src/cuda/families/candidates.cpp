@@ -44,9 +44,12 @@ core::Status compile_candidates(const Family& family, Pass pass, const Problem& 
       if (!out[i].flaw.empty()) continue;
       if (!one.ok()) {
         out[i].flaw = one.message.substr(0, one.message.find('\n'));
-      } else if (!binary->log.empty()) {  // a binary from disk has no log
-        out[i].flaw = flaw_of(read_resources(binary->log), spec, facts, kMostSpilled);
+        continue;
       }
+      // A binary from our cache on disk has no log; in the log of one from NVRTC's cache there are
+      // no figures. Such a candidate is measured.
+      const ResourceReport report = read_resources(binary->log);
+      if (!report.kernels.empty()) out[i].flaw = flaw_of(report, spec, facts, kMostSpilled);
     }
   }
   return some ? core::Status{} : status;

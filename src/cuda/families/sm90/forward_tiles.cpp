@@ -14,10 +14,15 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-// Causal problems with fewer keys have too little work for large tiles (dim 64), or too little to
-// make up for the tile counter (dim 128).
+// Dim 64: rows that see fewer keys have too little work for large tiles. Measured: windows of 256
+// keys are faster with small tiles, of 512 level.
 constexpr std::int64_t kShortCausalDim64 = 2048;
-constexpr std::int64_t kShortCausalDim128 = 1024;
+constexpr std::int64_t kShortWindow = 384;
+// Dim 128, causal: up to this number of keys, pairs of a long and a short tile are 1 to 2 % faster
+// than the tile counter, which needs a launch of its own. With 16384 keys the counter is 4 %
+// faster.
+constexpr std::int64_t kMostPairedKeys = 4096;
+constexpr std::int64_t kMostPairedKeysOtherTypes = 1023;  // f8 and f32
 // f8: tensor cores keep about 14 bits of a sum and truncate it after every 32 keys. With more keys
 // than this, P V is added to f32 sums after every kF8AccumulateTiles tiles
 // (docs/kernels/sm90_forward.md, "f8").
@@ -26,6 +31,7 @@ constexpr int kF8AccumulateTiles = 8;
 
 // Measurements: docs/kernels/sm90_forward.md, "Configs and resources" and "Tried".
 constexpr Tiles kDim64{.dim = 64, .tile_q = 192, .tile_kv = 128, .stages = 3, .q_stages = 2};
+// For rows that see few keys. Two blocks per SM hide the start and end of a tile of queries.
 constexpr Tiles kDim64Short{.dim = 64,
                             .tile_q = 128,
                             .tile_kv = 64,
@@ -34,9 +40,8 @@ constexpr Tiles kDim64Short{.dim = 64,
                             .blocks = 2,
                             .producer_warp = true};
 constexpr Tiles kDim64Scores{.dim = 64, .tile_q = 192, .tile_kv = 64, .stages = 3, .q_stages = 2};
-// With 128 queries, a thread has 232 registers instead of 160. That takes 71 us instead of 99 with
-// kv_begin and kv_end (16 documents in 4096 rows, H100). With 192 queries, packed lengths with an
-// option spill 500 to 1100 bytes; kv_begin or kv_end with lengths, a bias or a mask 560 to 840.
+// With 192 queries, packed lengths with an option spill 500 to 1100 bytes; kv_begin or kv_end with
+// a bias or a mask 560 to 840.
 constexpr Tiles kDim64Wide{.dim = 64, .tile_q = 128, .tile_kv = 128, .stages = 3, .q_stages = 2};
 constexpr Tiles kDim64ScoresWide{
     .dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 3, .q_stages = 2};
@@ -117,6 +122,16 @@ bool is_plain_causal(const Problem& p) {
   return p.causal && is_plain(p);
 }
 
+// Whether each query sees few keys. kv_begin and kv_end do not tell the number. They are used for
+// documents, and most documents are short.
+bool has_short_rows(const Problem& p) {
+  if (has_row_ranges(p) || (p.causal && p.len_kv < kShortCausalDim64)) return true;
+  if (!p.window_left || !(p.causal || p.window_right)) return false;
+  const auto clamped = [](std::int64_t n) { return std::clamp(n, -kShortWindow, kShortWindow); };
+  const std::int64_t right = p.causal ? 0 : clamped(*p.window_right);
+  return clamped(*p.window_left) + right < kShortWindow;
+}
+
 Tiles f8_tiles_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
@@ -150,24 +165,23 @@ Tiles tiles_of(const Problem& p) {
   if (dim > 128) return kDim256;
   if (dim > 64) return scores ? kDim128Scores : kDim128;
   if (scores) return has_row_ranges(p) ? kDim64ScoresWide : kDim64Scores;
+  if (has_short_rows(p)) return kDim64Short;
   if (lengths_of(p) == kPacked && (p.softcap || p.dropout || p.alibi || has_left_bound(p))) {
     return kDim64Wide;
   }
-  if (has_row_ranges(p)) return kDim64Wide;
-  return is_plain_causal(p) && p.len_kv < kShortCausalDim64 ? kDim64Short : kDim64;
+  return kDim64;
 }
 
 // If all tiles have equal work, no tile counter is needed. Otherwise the counter balances the load.
-// For short causal problems at dim 128, pairs of a long and a short tile are faster.
 Schedule schedule_of(const Problem& p, const Tiles& tiles) {
   const bool equal_rows = !has_left_bound(p) && !has_right_bound(p) && !has_row_ranges(p) &&
                           lengths_of(p) == kNoLengths;
   if (equal_rows && tiles.dim > 64) return kStatic;
-  if (is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 && !is_wide(p) &&
-      p.len_kv < kShortCausalDim128) {
-    return kPaired;
-  }
-  return kDynamic;
+  const bool is_16_bit = size_of(p.dtype) == 2;
+  const std::int64_t most_keys = is_16_bit ? kMostPairedKeys : kMostPairedKeysOtherTypes;
+  const bool paired = is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 &&
+                      !is_wide(p) && p.len_kv <= most_keys;
+  return paired ? kPaired : kDynamic;
 }
 
 }  // namespace

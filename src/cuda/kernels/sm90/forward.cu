@@ -38,27 +38,36 @@ __device__ __forceinline__ void Produce(const ForwardParams& p, unsigned memory)
   producer.Run();
 }
 
-// The tile at step t, for a Consumer, Transposer, Splitter, MaskLoader or MaskPacker; false if
-// nothing is left. Tiles without rows have seq.rows_q <= row.
+// The next tile with rows, for a Consumer, Transposer, Splitter, MaskLoader or MaskPacker; false if
+// nothing is left. `t`: what `tile` was before, -1 at first; of a static schedule it counts tiles
+// without rows, too.
 template <class Role>
-__device__ __forceinline__ bool NextTile(const Role& c, int t, QueryTile& tile) {
+__device__ __forceinline__ bool NextTile(const Role& c, int warpgroup, int& t, QueryTile& tile) {
   const TileScheduler scheduler{c.p};
-  int index = 0;
+  ++t;
   if constexpr (kPublished) {
-    c.barriers.Wait(ForwardBarriers::kTileReady + t % 2, t / 2);
-    const TileSlot slot = c.barriers.LoadSlot(t);
-    c.Release(ForwardBarriers::kTileFree + t % 2);
-    index = slot.index;
-    tile.keys = slot.keys;
-  } else {
-    index = scheduler.StaticTile(t);
+    c.barriers.Wait(ForwardBarriers::kTileReady + t % ForwardBarriers::kTileSlots,
+                    t / ForwardBarriers::kTileSlots);
+    const bool left = TileSlot{c.barriers.SlotAt(t)}.Load(warpgroup, tile);
+    tile.seq = scheduler.SequenceAt(tile.seq.idx);
+    return left;
   }
-  if (index >= scheduler.End()) return false;
-  tile.has_rows = scheduler.Locate(index, tile);
-  if (tile.has_rows) {
-    scheduler.SetKeys(kRowRanges ? tile.keys : RangeOfRows(c.p, tile.seq, tile.row, kTileQ), tile);
+  for (;; ++t) {
+    const int index = scheduler.StaticTile(t);
+    if (index >= scheduler.End()) return false;
+    if (scheduler.Locate(index, tile)) break;
   }
+  scheduler.SetKeys(RangeOfRows(tile, tile.row, kTileQ), tile);
+  tile.own = WarpgroupTiles(tile, RangeOfRows(tile, tile.row + 64 * warpgroup, 64));
   return true;
+}
+
+// Nothing reads the slot of tile t after this.
+template <class Role>
+__device__ __forceinline__ void ReleaseTile(const Role& c, int t) {
+  if constexpr (kPublished) {
+    c.Release(ForwardBarriers::kTileFree + t % ForwardBarriers::kTileSlots);
+  }
 }
 
 template <class BlockConsumer>
@@ -67,11 +76,17 @@ __device__ __forceinline__ void ConsumeAs(const ForwardParams& p, unsigned memor
   // The first turn is the first warpgroup's.
   if (kPingPong && warpgroup == kWarpgroups - 1) ptx::NamedBarrierArrive(1, 256);
   QueryTile tile;
-  for (int t = 0; NextTile(consumer, t, tile); ++t) {
-    if (!tile.has_rows) continue;
+  for (int t = -1; NextTile(consumer, warpgroup, t, tile);) {
     consumer.Compute(tile);
+    // Read again, so that it takes no registers in Compute().
+    if constexpr (kPublished) TileSlot{consumer.barriers.SlotAt(t)}.LoadPlace(tile);
+    consumer.kv += tile.kv_count;
+    ReleaseTile(consumer, t);
     if constexpr (kWide) consumer.BeginEpilogue();
     Epilogue<BlockConsumer>(consumer, tile).Run();
+    // One lane stores the tile. Without this, the compiler assumes that the others have gone on to
+    // the next tile, and keeps nothing in uniform registers.
+    __syncwarp();
     if constexpr (kWide) consumer.EndEpilogue();
   }
   if (consumer.lane == 0) ptx::TmaStoreWait();
@@ -98,8 +113,9 @@ template <class Role>
 __device__ __forceinline__ void Help(const ForwardParams& p, unsigned memory, int warp) {
   Role helper(p, memory, warp);
   QueryTile tile;
-  for (int t = 0; NextTile(helper, t, tile); ++t) {
-    if (tile.has_rows) helper.Run(tile);
+  for (int t = -1; NextTile(helper, 0, t, tile);) {
+    ReleaseTile(helper, t);
+    helper.Run(tile);
   }
 }
 

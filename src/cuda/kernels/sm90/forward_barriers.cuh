@@ -7,16 +7,9 @@
 #pragma once
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
-#include "shared/sequence.cuh"
 #include "sm90/forward_config.cuh"
 
 namespace sm90 {
-
-// A tile of queries as the producer publishes it.
-struct TileSlot {
-  int index;  // past the end: nothing is left
-  shared::TileRange keys;
-};
 
 struct ForwardBarriers {
   unsigned base;
@@ -26,19 +19,19 @@ struct ForwardBarriers {
     kQFree = 8,
     // Dims above 256: K has up to 8 stages, where others have the barriers of raw stages; f32: K
     // and V together have slots.
-    kKReady = kWide || kSplit ? 36 : 16,
-    kKFree = kWide || kSplit ? 44 : 20,
+    kKReady = kWide || kSplit ? 40 : 16,
+    kKFree = kWide || kSplit ? 48 : 20,
     kVReady = 24,
     kVFree = 28,
     kTileReady = 32,
-    kTileFree = 34,
+    kTileFree = 36,
     // f8: V as TMA wrote it; kVReady and kVFree are those of V transposed. Otherwise the mask's
     // bytes, with fewer stages, then its bits.
-    kRawReady = 36,
-    kRawFree = kMaskBits ? 42 : 44,
-    kBitsReady = 48,
-    kBitsFree = 52,
-    kCount = 56
+    kRawReady = 40,
+    kRawFree = kMaskBits ? 46 : 48,
+    kBitsReady = 52,
+    kBitsFree = 56,
+    kCount = 60
   };
   static_assert(!kMaskBits ||
                 (kRawStages <= attn::device::sm90::kMaxRawMaskStages && kBitsStages <= 4));
@@ -50,8 +43,12 @@ struct ForwardBarriers {
     return kQFree + kQStages * warpgroup + stage;
   }
   static_assert(kMaxStages == 4 && kMaxRawStages == 8 && kMaxWarpgroups * kQStages <= 8);
-  static constexpr int kSlotBytes = 32;
-  static_assert(kCount * 8 + 2 * kSlotBytes <= attn::device::sm90::kBarrierBytes);
+  // Published tiles of queries (TileSlot in tile_scheduler.cuh). Consumers keep theirs until its
+  // epilogue.
+  static constexpr int kTileSlots = 4;
+  static constexpr int kSlotBytes = 128;
+  static_assert(kMaxWarpgroups <= 6);
+  static_assert(kCount * 8 + kTileSlots * kSlotBytes <= attn::device::sm90::kBarrierBytes);
 
   // `memory`: the block's shared memory.
   __device__ __forceinline__ explicit ForwardBarriers(unsigned memory)
@@ -65,23 +62,7 @@ struct ForwardBarriers {
   }
 
   __device__ __forceinline__ unsigned SlotAt(int t) const {
-    return base + static_cast<unsigned>(kCount * 8 + t % 2 * kSlotBytes);
-  }
-  __device__ __forceinline__ void StoreSlot(int t, const TileSlot& slot) const {
-    const int words[] = {slot.index, slot.keys.any_begin, slot.keys.any_end, slot.keys.all_begin,
-                         slot.keys.all_end};
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      ptx::StoreShared32(SlotAt(t) + static_cast<unsigned>(4 * i), static_cast<unsigned>(words[i]));
-    }
-  }
-  __device__ __forceinline__ TileSlot LoadSlot(int t) const {
-    int words[5];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      words[i] = static_cast<int>(ptx::LoadShared32(SlotAt(t) + static_cast<unsigned>(4 * i)));
-    }
-    return {words[0], {words[1], words[2], words[3], words[4]}};
+    return base + static_cast<unsigned>(kCount * 8 + t % kTileSlots * kSlotBytes);
   }
 
   // By one thread; the block's barrier must follow.
@@ -104,8 +85,8 @@ struct ForwardBarriers {
         ptx::BarrierInit(At(kBitsFree + i), 128 * kWarpgroups);
       }
     }
-    for (int i = 0; i < 2; ++i) {
-      ptx::BarrierInit(At(kTileReady + i), 1);
+    for (int i = 0; i < kTileSlots; ++i) {
+      ptx::BarrierInit(At(kTileReady + i), kWarpgroups);
       ptx::BarrierInit(At(kTileFree + i), 4 * kWarpgroups + kHelpers);
     }
     for (int i = 0; i < kRawStages; ++i) {

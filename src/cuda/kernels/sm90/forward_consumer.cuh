@@ -13,36 +13,6 @@
 
 namespace sm90 {
 
-// The tiles of keys that a warpgroup computes: of those that the block visits, from the last key
-// down, it leaves out the first `skip_first` and all after the next `count`. The first
-// `partial_first` and the last `partial_last` of the `count` hide keys from some rows.
-struct WarpgroupTiles {
-  int skip_first = 0;
-  int count = 0;
-  int partial_first = 0;
-  int partial_last = 0;
-
-  __device__ __forceinline__ WarpgroupTiles(const QueryTile& tile, const TileRange& keys) {
-    if (tile.kv_count == 0 || keys.any_begin >= keys.any_end) {
-      skip_first = tile.kv_count;
-      return;
-    }
-    const int end = (keys.any_end + kTileKv - 1) / kTileKv;
-    count = end - keys.any_begin / kTileKv;
-    skip_first = tile.kv_end - end;
-    // Tiles [all_first, all_end) are full.
-    const int all_first = (keys.all_begin + kTileKv - 1) / kTileKv;
-    const int all_end = max(keys.all_end / kTileKv, all_first);
-    partial_first = min(max(end - all_end, 0), count);
-    partial_last = kLeftBound ? max(count - max(end - all_first, partial_first), 0) : 0;
-  }
-
-  // Whether the n-th of the `count` hides keys.
-  __device__ __forceinline__ bool IsPartial(int n) const {
-    return n < partial_first || (kLeftBound && n >= count - partial_last);
-  }
-};
-
 // Rows of V past the sequence's end may hold anything, and 0 * NaN is NaN. Every warpgroup writes
 // the same zeros, so they need not wait for each other.
 template <class BlockConsumer>
@@ -71,9 +41,14 @@ struct ConsumerState {
   int lane;
   int kv = 0;        // tiles of keys that the block visited for earlier tiles of queries
   int tile_idx = 0;  // tiles of queries computed before
-  int kv_end = 0;
+  // Tiles of keys are counted over all tiles of queries of the block. The next ones belong to the
+  // current tile of queries.
+  int zero = 0;         // the tile that begins with key 0; the block need not visit it
+  int first = 0;        // this warpgroup computes the tiles from `first`
+  int last = -1;        // to `last`; none if last < first
+  int partial_end = 0;  // tiles before `partial_end` hide keys from some rows,
+  int full_end = 0;     // and so do tiles from `full_end` on
   int len_kv = 0;
-  int first = 0;  // the first tile of keys that this warpgroup computes
   OnlineSoftmax softmax;
   ScoreModifiers modifiers;
   Scores s;
@@ -95,18 +70,21 @@ struct ConsumerState {
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
 
-  // The first key of the i-th tile of keys.
-  __device__ __forceinline__ int Key(int i) const { return (kv_end - 1 - i) * kTileKv; }
+  // The first key of tile i.
+  __device__ __forceinline__ int Key(int i) const { return (zero - i) * kTileKv; }
+  __device__ __forceinline__ bool IsPartial(int i) const {
+    return i < partial_end || (kLeftBound && i >= full_end);
+  }
 
-  // Begins a tile of queries; returns the tiles of keys that this warpgroup computes.
-  __device__ __forceinline__ WarpgroupTiles Begin(const QueryTile& tile) {
-    const int row = tile.row + 64 * warpgroup;
-    const WarpgroupTiles tiles(tile, kRowRanges ? tile.keys : RangeOfRows(p, tile.seq, row, 64));
-    modifiers.Start(tile, row + 16 * warp + lane / 4);
-    kv_end = tile.kv_end;
+  // Begins a tile of queries.
+  __device__ __forceinline__ void Begin(const QueryTile& tile) {
+    modifiers.Start(tile, tile.row + 64 * warpgroup + 16 * warp + lane / 4);
     len_kv = tile.seq.len_kv;
-    first = tiles.skip_first;
-    return tiles;
+    zero = kv + tile.kv_end - 1;
+    first = kv + tile.own.skip_first;
+    last = first + tile.own.count - 1;
+    partial_end = first + tile.own.partial_first;
+    full_end = last + 1 - tile.own.partial_last;
   }
 };
 
@@ -118,23 +96,23 @@ struct Consumer : ConsumerState {
 
   // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
   __device__ __forceinline__ void Compute(const QueryTile& tile) {
-    const WarpgroupTiles tiles = Begin(tile);
-    const int last = first + tiles.count - 1;
+    Begin(tile);
+    const bool any = first <= last;
     q_stage = tile_idx % kQStages;
     barriers.Wait(ForwardBarriers::QReady(warpgroup, q_stage), tile_idx / kQStages);
     // All warpgroups take the same number of turns, whichever tiles they leave out: with kOverlap
     // one fewer than the block visits tiles of keys, else one more.
 #pragma unroll 1
-    for (int i = 0; i < first; ++i) Skip(i, !kOverlap || i > 0 || tiles.count > 0);
+    for (int i = kv; i < first; ++i) Skip(i, !kOverlap || i > kv || any);
     if constexpr (kAccumulateTiles > 0) {
 #pragma unroll
       for (int n = 0; n < kDimVo / 2; ++n) sums[n] = 0.0f;
     }
-    if (tiles.count > 0) {
+    if (any) {
       if constexpr (kOverlap) {
-        ComputeOverlapped(tiles, last);
+        ComputeOverlapped();
       } else {
-        ComputeInOrder(tiles, last);
+        ComputeInOrder();
       }
     } else {
       if constexpr (!kOverlap) {
@@ -144,11 +122,10 @@ struct Consumer : ConsumerState {
       Release(ForwardBarriers::QFree(warpgroup, q_stage));
       softmax.Clear();
     }
-    if constexpr (kLeftBound && !kRowRanges) {
+    if constexpr (kLeftBound) {
 #pragma unroll 1
-      for (int i = last + 1; i < tile.kv_count; ++i) Skip(i, true);
+      for (int i = last + 1; i < kv + tile.kv_count; ++i) Skip(i, true);
     }
-    kv += tile.kv_count;
     ++tile_idx;
   }
 
@@ -158,8 +135,8 @@ struct Consumer : ConsumerState {
   }
 
  private:
-  __device__ __forceinline__ int Stage(int i) const { return (kv + i) % kStages; }
-  __device__ __forceinline__ int Phase(int i) const { return (kv + i) / kStages; }
+  __device__ __forceinline__ static int Stage(int i) { return i % kStages; }
+  __device__ __forceinline__ static int Phase(int i) { return i / kStages; }
 
   // The scores of tile i are complete: its keys, and its part of bias or mask.
   __device__ __forceinline__ void ReleaseKeys(int i) const {
@@ -167,9 +144,9 @@ struct Consumer : ConsumerState {
   }
 
   // The mask's bits have a ring of their own, so that packers run ahead of K.
-  __device__ __forceinline__ int BitsStage(int i) const { return (kv + i) % kBitsStages; }
+  __device__ __forceinline__ static int BitsStage(int i) { return i % kBitsStages; }
   __device__ __forceinline__ void WaitForBits(int i) const {
-    barriers.Wait(ForwardBarriers::kBitsReady + BitsStage(i), (kv + i) / kBitsStages);
+    barriers.Wait(ForwardBarriers::kBitsReady + BitsStage(i), i / kBitsStages);
   }
   __device__ __forceinline__ void ReleaseBits(int i) const {
     ptx::BarrierArrive(barriers.At(ForwardBarriers::kBitsFree + BitsStage(i)));
@@ -388,11 +365,11 @@ struct Consumer : ConsumerState {
     modifiers.Pack(Key(i), s, packed);
   }
 
-  __device__ __forceinline__ void ComputeOverlapped(const WarpgroupTiles& tiles, int last) {
+  __device__ __forceinline__ void ComputeOverlapped() {
     IssueScores(first);
     Prepare(first);
     ptx::WgmmaWait<0>();
-    StartSoftmax(first, tiles.IsPartial(0));
+    StartSoftmax(first, IsPartial(first));
     for (int i = first + 1; i <= last; ++i) {
       BeginTurn();
       IssueScores(i);
@@ -400,7 +377,7 @@ struct Consumer : ConsumerState {
       EndTurn();
       Prepare(i);
       ptx::WgmmaWait<1>();
-      UpdateSoftmax(i, tiles.IsPartial(i - first));
+      UpdateSoftmax(i, IsPartial(i));
     }
     Release(ForwardBarriers::QFree(warpgroup, q_stage));
     FinishOutput(last);
@@ -409,7 +386,7 @@ struct Consumer : ConsumerState {
 
   // For few registers: P is gone before S is written again. A turn lasts until the products are
   // complete.
-  __device__ __forceinline__ void ComputeInOrder(const WarpgroupTiles& tiles, int last) {
+  __device__ __forceinline__ void ComputeInOrder() {
     BeginTurn();
     for (int i = first; i <= last; ++i) {
       IssueScores(i);
@@ -417,9 +394,9 @@ struct Consumer : ConsumerState {
       ptx::WgmmaWait<0>();
       EndTurn();
       if (i == first) {
-        StartSoftmax(i, tiles.IsPartial(0));
+        StartSoftmax(i, IsPartial(i));
       } else {
-        UpdateSoftmax(i, tiles.IsPartial(i - first));
+        UpdateSoftmax(i, IsPartial(i));
       }
       BeginTurn();
       FinishOutput(i);

@@ -24,6 +24,7 @@ struct Epilogue {
     const int row = tile.row + 64 * c.warpgroup + 16 * c.warp;  // the warp's first
     float factor[2];
     WriteLse(row + c.lane / 4, factor);
+    ClearEmptyRows(factor);
     if constexpr (config::store_elements != 0) {
       StoreElements(row + c.lane / 4, factor);
       return;
@@ -38,6 +39,15 @@ struct Epilogue {
   }
 
  private:
+  // O of a row that sees no key may not have been written, and 0 * NaN is NaN. Such rows are rare.
+  __device__ __forceinline__ void ClearEmptyRows(const float (&factor)[2]) const {
+    if (__any_sync(~0u, factor[0] == 0.0f || factor[1] == 0.0f) == 0) return;
+#pragma unroll
+    for (int i = 0; i < kDimVo / 2; ++i) {
+      if (factor[i / 2 % 2] == 0.0f) c.o[i] = 0.0f;
+    }
+  }
+
   // What is staged of the columns from `column` of the block's part on.
   __device__ __forceinline__ void Store(int row, int column) const {
     if constexpr (kParts > 1) column += tile.part * kDimVo;
@@ -83,18 +93,16 @@ struct Epilogue {
     for (int h = 0; h < 2; ++h) {
       const int i = first + 8 * h;
       if (i >= seq.rows_q) continue;
-      const bool empty = factor[h] == 0.0f;  // as in Stage
       char* const row = shared::RowAddress(a.o, seq.idx, seq.first_q + i, tile.head);
       if constexpr (kF8) {
-        StoreElementsF8(row, h, empty ? 0.0f : factor[h], pairs);
+        StoreElementsF8(row, h, factor[h], pairs);
         continue;
       }
 #pragma unroll
       for (int n = 0; n < kDimVo / 8; ++n) {
         int column = 8 * n + 2 * (c.lane % 4);
         if constexpr (kParts > 1) column += tile.part * kDimVo;
-        const float2 value = {empty ? 0.0f : c.o[4 * n + 2 * h] * factor[h],
-                              empty ? 0.0f : c.o[4 * n + 2 * h + 1] * factor[h]};
+        const float2 value = {c.o[4 * n + 2 * h] * factor[h], c.o[4 * n + 2 * h + 1] * factor[h]};
         if (pairs && column + 1 < a.dim_vo) {
           *reinterpret_cast<float2*>(row + 4 * column) = value;
         } else {
@@ -104,10 +112,8 @@ struct Epilogue {
       }
     }
   }
-  // The four columns of a lane in each 16, 16 n + 4 (lane % 4) and on (forward_transposer.cuh); 0
-  // if the row is empty, whose O was not written.
+  // The four columns of a lane in each 16, 16 n + 4 (lane % 4) and on (forward_transposer.cuh).
   __device__ __forceinline__ float4 Columns(int n, int h, float factor) const {
-    if (factor == 0.0f) return {};
     const float* const o = c.o + 8 * n + 2 * h;
     return {o[0] * factor, o[4] * factor, o[1] * factor, o[5] * factor};
   }
@@ -152,10 +158,7 @@ struct Epilogue {
       unsigned pairs[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        // O of a row that sees no key was not written, and 0 * NaN is NaN.
-        const bool empty = factor[e % 2] == 0.0f;
-        pairs[e] = ptx::Pack<kDtypeOut>(empty ? 0.0f : o[2 * e] * factor[e % 2],
-                                        empty ? 0.0f : o[2 * e + 1] * factor[e % 2]);
+        pairs[e] = ptx::Pack<kDtypeOut>(o[2 * e] * factor[e % 2], o[2 * e + 1] * factor[e % 2]);
       }
       const unsigned chunk = static_cast<unsigned>((n % 4 * 2 + c.lane / 16) ^ (r & 7));
       ptx::StoreMatrix(to + n / 4 * kTileQ * 128 + (chunk << 4), pairs[0], pairs[1], pairs[2],

@@ -30,6 +30,8 @@ struct Producer {
   Splitter splitter;  // f32
   int kv = 0;         // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;   // tiles of queries loaded before
+  int published = 0;  // and published
+  int head_kv = 0;    // of the current tile of queries
 
   __device__ __forceinline__ Producer(const ForwardParams& params, unsigned memory)
       : p(params),
@@ -43,34 +45,60 @@ struct Producer {
     int index = static_cast<int>(blockIdx.x);
     for (int t = 0;; ++t) {
       if constexpr (config::schedule != kDynamic) index = scheduler.StaticTile(t);
+      if (index >= scheduler.End()) break;
       QueryTile tile;
-      const bool left = index < scheduler.End();
-      const bool rows = left && scheduler.Locate(index, tile);
-      if (rows) SetKeys(scheduler, tile);
-      if constexpr (kPublished) Publish(t, left ? index : scheduler.End(), tile.keys);
-      if (!left) break;
-      if (rows) Load(tile);
+      const bool rows = scheduler.Locate(index, tile);
+      // Before the loads, so that its latency is hidden.
       if constexpr (config::schedule == kDynamic) {
         if (leader) index = scheduler.TakeTile();
-        index = __shfl_sync(~0u, index, 0);
       }
+      if (rows) {
+        SetKeys(scheduler, tile);
+        if constexpr (kPublished) Publish(&tile);
+        Load(tile);
+      }
+      if constexpr (config::schedule == kDynamic) index = __shfl_sync(~0u, index, 0);
     }
+    if constexpr (kPublished) Publish(nullptr);
   }
 
  private:
+  // Sets the tiles of keys that the block visits; in lane w, `own` of warpgroup w.
   __device__ __forceinline__ void SetKeys(const TileScheduler& scheduler, QueryTile& tile) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    TileRange block;
+    TileRange own;
     if constexpr (kRowRanges) {
-      scheduler.SetKeys(scheduler.ReadRange(tile), tile);
+#pragma unroll
+      for (int w = 0; w < kWarpgroups; ++w) {
+        const TileRange rows = scheduler.ReadRange(tile, tile.row + 64 * w);
+        block.any_begin = min(block.any_begin, rows.any_begin);
+        block.any_end = max(block.any_end, rows.any_end);
+        if (lane == w) own = rows;
+      }
     } else {
-      scheduler.SetKeys(RangeOfRows(p, tile.seq, tile.row, kTileQ), tile);
+      block = RangeOfRows(tile, tile.row, kTileQ);
+      own = RangeOfRows(tile, tile.row + 64 * lane, 64);
     }
+    scheduler.SetKeys(block, tile);
+    tile.own = WarpgroupTiles(tile, own);
   }
 
-  __device__ __forceinline__ void Publish(int t, int index, const TileRange& keys) const {
-    WaitTogether(ForwardBarriers::kTileFree + t % 2, t / 2 + 1);
-    if (!leader) return;
-    barriers.StoreSlot(t, {index, keys});
-    ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + t % 2));
+  // Null: nothing is left.
+  __device__ __forceinline__ void Publish(const QueryTile* tile) {
+    const int slot = published % ForwardBarriers::kTileSlots;
+    WaitTogether(ForwardBarriers::kTileFree + slot, published / ForwardBarriers::kTileSlots + 1);
+    const TileSlot to{barriers.SlotAt(slot)};
+    if (tile != nullptr) {
+      to.Store(*tile);
+    } else {
+      to.StoreEnd();
+    }
+    // Each lane that stores arrives.
+    if (threadIdx.x % 32 < kWarpgroups) {
+      ptx::BarrierArrive(barriers.At(ForwardBarriers::kTileReady + slot));
+    }
+    ++published;
   }
 
   // Every lane waits, and none goes on before all have: one that fell behind the leader could miss
@@ -83,6 +111,7 @@ struct Producer {
   // K of the first tile of keys and Q come first, as the first product needs them; then each K
   // before the V of the tile before it.
   __device__ __forceinline__ void Load(const QueryTile& tile) {
+    head_kv = tile.head / p.common.heads_per_kv;
     if constexpr (kSplit) {
       splitter.Run(tile);
       return;
@@ -189,8 +218,8 @@ struct Producer {
 #pragma unroll
     for (int c = 0; c < dim * kElementBytes / row_bytes; ++c) {
       ptx::TmaLoad(base + to + c * kTileKv * row_bytes, map, ready,
-                   column + c * (row_bytes / kElementBytes), row, tile.head / p.common.heads_per_kv,
-                   Batch(tile), ptx::kEvictLast);
+                   column + c * (row_bytes / kElementBytes), row, head_kv, Batch(tile),
+                   ptx::kEvictLast);
     }
   }
 

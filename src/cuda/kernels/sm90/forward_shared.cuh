@@ -43,7 +43,7 @@ struct ForwardShared {
   int bytes = 0;
 };
 
-inline constexpr int kBarrierBytes = 512;
+inline constexpr int kBarrierBytes = 1024;
 
 // f32: a slot holds the parts of 64 tile_kv elements of K or V; O is stored from registers.
 constexpr int kSplitBytes = 6;  // of an element's three parts

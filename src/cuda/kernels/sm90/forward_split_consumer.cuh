@@ -21,25 +21,24 @@ struct SplitConsumer : ConsumerState {
 
   // Computes `softmax` and `o` of the tile of queries.
   __device__ __forceinline__ void Compute(const QueryTile& tile) {
-    const WarpgroupTiles tiles = Begin(tile);
-    const int last = first + tiles.count - 1;
+    Begin(tile);
     softmax.Clear();
 #pragma unroll
     for (int n = 0; n < kDimVo / 2; ++n) o[n] = 0.0f;
     // All warpgroups take one turn more than the block visits tiles of keys, whichever they leave
     // out.
 #pragma unroll 1
-    for (int i = 0; i < first; ++i) Skip();
-    if (tiles.count > 0) {
+    for (int i = kv; i < first; ++i) Skip();
+    if (first <= last) {
       SplitQueries(tile);
-      ComputeTiles(tile, tiles, last);
+      ComputeTiles(tile);
     } else {
       BeginTurn();
       EndTurn();
     }
-    if constexpr (kLeftBound && !kRowRanges) {
+    if constexpr (kLeftBound) {
 #pragma unroll 1
-      for (int i = last + 1; i < tile.kv_count; ++i) Skip();
+      for (int i = last + 1; i < kv + tile.kv_count; ++i) Skip();
     }
   }
 
@@ -209,25 +208,23 @@ struct SplitConsumer : ConsumerState {
     }
   }
 
-  __device__ __forceinline__ void ComputeTiles(const QueryTile& tile, const WarpgroupTiles& tiles,
-                                               int last) {
+  __device__ __forceinline__ void ComputeTiles(const QueryTile& tile) {
     BeginTurn();
     IssueScores();
     EndTurn();
     ptx::WgmmaWait<0>();
     ReleaseSlots<kKSlots>();
     if constexpr (kOverlap) {
-      ComputeOverlapped(tile, tiles, last);
+      ComputeOverlapped(tile);
     } else {
-      ComputeInOrder(tile, tiles, last);
+      ComputeInOrder(tile);
     }
   }
 
-  __device__ __forceinline__ void ComputeOverlapped(const QueryTile& tile,
-                                                    const WarpgroupTiles& tiles, int last) {
+  __device__ __forceinline__ void ComputeOverlapped(const QueryTile& tile) {
 #pragma unroll 1
     for (int i = first; i < last; ++i) {
-      UpdateSoftmax(tile, i, tiles.IsPartial(i - first));
+      UpdateSoftmax(tile, i, IsPartial(i));
       BeginTurn();
       IssueOutput();
       IssueScores();
@@ -238,7 +235,7 @@ struct SplitConsumer : ConsumerState {
       ptx::WgmmaWait<0>();
       ReleaseSlots<kKSlots>();
     }
-    UpdateSoftmax(tile, last, tiles.IsPartial(last - first));
+    UpdateSoftmax(tile, last, IsPartial(last));
     BeginTurn();
     IssueOutput();
     EndTurn();
@@ -248,11 +245,10 @@ struct SplitConsumer : ConsumerState {
   }
 
   // One copy of the softmax: no product is in flight where the loop ends.
-  __device__ __forceinline__ void ComputeInOrder(const QueryTile& tile, const WarpgroupTiles& tiles,
-                                                 int last) {
+  __device__ __forceinline__ void ComputeInOrder(const QueryTile& tile) {
 #pragma unroll 1
     for (int i = first;; ++i) {
-      UpdateSoftmax(tile, i, tiles.IsPartial(i - first));
+      UpdateSoftmax(tile, i, IsPartial(i));
       BeginTurn();
       IssueOutput();
       ptx::WgmmaWait<0>();

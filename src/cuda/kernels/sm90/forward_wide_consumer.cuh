@@ -15,21 +15,19 @@ struct WideConsumer : ConsumerState {
 
   // Computes `softmax` and `o` of the tile of queries; o is not written if no key is visible.
   __device__ __forceinline__ void Compute(const QueryTile& tile) {
-    const WarpgroupTiles tiles = Begin(tile);
-    const int last = first + tiles.count - 1;
+    Begin(tile);
     barriers.Wait(ForwardBarriers::QReady(warpgroup, 0), tile_idx);
 #pragma unroll 1
-    for (int i = 0; i < first; ++i) Skip(i);
-    if (tiles.count > 0) {
-      ComputeTiles(tiles, last);
+    for (int i = kv; i < first; ++i) Skip(i);
+    if (first <= last) {
+      ComputeTiles();
     } else {
       softmax.Clear();
     }
-    if constexpr (kLeftBound && !kRowRanges) {
+    if constexpr (kLeftBound) {
 #pragma unroll 1
-      for (int i = last + 1; i < tile.kv_count; ++i) Skip(i);
+      for (int i = last + 1; i < kv + tile.kv_count; ++i) Skip(i);
     }
-    kv += tile.kv_count;
     ++tile_idx;
   }
 
@@ -52,7 +50,7 @@ struct WideConsumer : ConsumerState {
   static constexpr int kChunks = kDimQk / 64;  // of K, a stage each
 
   // Number of a chunk of K in the ring.
-  __device__ __forceinline__ int Chunk(int i, int c) const { return (kv + i) * kChunks + c; }
+  __device__ __forceinline__ static int Chunk(int i, int c) { return i * kChunks + c; }
 
   __device__ __forceinline__ void WaitK(int n) const {
     barriers.Wait(ForwardBarriers::kKReady + n % kStages, n / kStages);
@@ -68,7 +66,7 @@ struct WideConsumer : ConsumerState {
       WaitK(Chunk(i, c));
       ReleaseK(Chunk(i, c));
     }
-    barriers.Wait(ForwardBarriers::kVReady, kv + i);
+    barriers.Wait(ForwardBarriers::kVReady, i);
     Release(ForwardBarriers::kVFree);
   }
 
@@ -98,7 +96,7 @@ struct WideConsumer : ConsumerState {
 
   // o += P V, or o = P V
   __device__ __forceinline__ void IssueOutput(int i) {
-    barriers.Wait(ForwardBarriers::kVReady, kv + i);
+    barriers.Wait(ForwardBarriers::kVReady, i);
     if constexpr (config::lengths != kNoLengths) ZeroRowsPastEnd(*this, i);
     const ptx::MatrixDescriptor v(VTile(i), kTileKv * 128);
     ptx::WgmmaFence();
@@ -137,16 +135,16 @@ struct WideConsumer : ConsumerState {
     if (partial) modifiers.Hide(Key(i), s);
   }
 
-  __device__ __forceinline__ void ComputeTiles(const WarpgroupTiles& tiles, int last) {
+  __device__ __forceinline__ void ComputeTiles() {
     IssueScores(first);
     ptx::WgmmaWait<0>();
-    StartSoftmax(first, tiles.IsPartial(0));
+    StartSoftmax(first, IsPartial(first));
 #pragma unroll 1
     for (int i = first + 1; i <= last; ++i) {
       IssueScores(i);
       IssueOutput(i - 1);
       ptx::WgmmaWait<1>();
-      UpdateSoftmax(i, tiles.IsPartial(i - first));
+      UpdateSoftmax(i, IsPartial(i));
     }
     IssueOutput(last);
     ptx::WgmmaWait<0>();

@@ -75,8 +75,8 @@ struct ScoreModifiers {
         begin[h] = keys.begin;
         end[h] = keys.end;
       } else {
-        begin[h] = KeyBegin(p, tile.seq, row + 8 * h);
-        end[h] = KeyEnd(p, tile.seq, row + 8 * h);
+        begin[h] = KeyBegin(tile, row + 8 * h);
+        end[h] = KeyEnd(tile, row + 8 * h);
       }
     }
   }
