@@ -18,9 +18,9 @@ namespace {
 // keys are faster with small tiles, of 512 level.
 constexpr std::int64_t kShortCausalDim64 = 2048;
 constexpr std::int64_t kShortWindow = 384;
-// Dim 128, causal: up to this number of keys, pairs of a long and a short tile are 1 to 2 % faster
-// than the tile counter, which needs a launch of its own. With 16384 keys the counter is 4 %
-// faster.
+// Dims 128 and 256, causal: up to this number of keys, pairs of a long and a short tile are faster
+// than the tile counter, which needs a launch of its own: by 1 to 2 % (dim 128) and 2 to 8 % (dim
+// 256). With 16384 keys the counter is 4 % faster.
 constexpr std::int64_t kMostPairedKeys = 4096;
 constexpr std::int64_t kMostPairedKeysOtherTypes = 1023;  // f8 and f32
 // f8: tensor cores keep about 14 bits of a sum and truncate it after every 32 keys. With more keys
@@ -179,8 +179,9 @@ Schedule schedule_of(const Problem& p, const Tiles& tiles) {
   if (equal_rows && tiles.dim > 64) return kStatic;
   const bool is_16_bit = size_of(p.dtype) == 2;
   const std::int64_t most_keys = is_16_bit ? kMostPairedKeys : kMostPairedKeysOtherTypes;
-  const bool paired = is_plain_causal(p) && p.len_q == p.len_kv && tiles.dim == 128 &&
-                      !is_wide(p) && p.len_kv <= most_keys;
+  const bool pairs = tiles.dim == 128 || (tiles.dim == 256 && is_16_bit);
+  const bool paired =
+      is_plain_causal(p) && p.len_q == p.len_kv && pairs && !is_wide(p) && p.len_kv <= most_keys;
   return paired ? kPaired : kDynamic;
 }
 
