@@ -43,9 +43,10 @@ constexpr Variant kVariants[] = {
      "dtype=bf16 dtype_out=f32 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128", 0},
     {"d256 non-finite replaced", Pass::forward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 nonfinite_zero", 0},
-    {"d512 f16", Pass::forward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=512 dim_vo=512 causal", 0},
+    {"d512 f16", Pass::forward, "dtype=f16 len_q=4096 len_kv=4096 dim_qk=512 dim_vo=512 causal",
+     24},
     {"d512 padded, softcap", Pass::forward,
-     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=512 dim_vo=512 lengths_kv softcap", 0},
+     "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=512 dim_vo=512 lengths_kv softcap", 16},
     {"d512 packed, window", Pass::forward,
      "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
      "len_kv=4096 dim_qk=512 dim_vo=512 causal window_left=99",

@@ -78,8 +78,8 @@ __device__ __forceinline__ void ConsumeAs(const ForwardParams& p, unsigned memor
   QueryTile tile;
   for (int t = -1; NextTile(consumer, warpgroup, t, tile);) {
     consumer.Compute(tile);
-    // Read again, so that it takes no registers in Compute().
-    if constexpr (kPublished) TileSlot{consumer.barriers.SlotAt(t)}.LoadPlace(tile);
+    // Read again, so that it takes no registers in Compute(). f32 needs it there.
+    if constexpr (kPublished && !kSplit) TileSlot{consumer.barriers.SlotAt(t)}.LoadPlace(tile);
     consumer.kv += tile.kv_count;
     ReleaseTile(consumer, t);
     if constexpr (kWide) consumer.BeginEpilogue();
