@@ -15,15 +15,15 @@ Examples:
   attn tune                                    every kernel of the benchmark's cells, in bf16
   attn tune --pass fwd --filter d128
   attn tune --problem "dtype=f16 heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 dim_qk=96 dim_vo=96"
-  attn tune --print-table --dry-run            rules for the heuristics; nothing is kept
+  attn tune --print-table --dry-run            prints rules for the heuristics; stores nothing
   attn tune --device host --threads 8 --problem "dtype=bf16 heads_q=8 heads_kv=8 len_q=4096 len_kv=4096 causal"
       For the CPU, with as many threads as the calls will have.
 
-GPU: tiles that could hold on the device are compiled; those that spill much are left out. Each of the others
-is compared with the float64 reference, then timed; the fastest few are timed again on more cells. What is
-found goes before the built-in rules in every process that uses the device (attn info tells), from
-ATTN_CACHE_DIR or the user's cache folder. Exit codes: 0 measured and kept, 1 some tiles gave a wrong
-result, 2 bad options, 3 no such device.)";
+On a GPU, attn tune compiles all tiles that fit the device and leaves out those that spill too much. It compares
+the results of the others with the float64 reference and times them, then times the fastest few again on more
+cells. The tiles that it chooses are stored in ATTN_CACHE_DIR or the user's cache folder. Every process that uses
+the device loads them, and they take precedence over the built-in rules (attn info reports this). Exit codes:
+0 measured and stored, 1 some tiles gave a wrong result, 2 bad options, 3 no such device.)";
 
 int tune(const bench::TuneOptions& options) {
   try {

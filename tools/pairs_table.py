@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/versions.md from the JUnit reports of the pairs of a PyTorch and a transformers.
+"""Writes docs/versions.md from the JUnit reports of the tested pairs of PyTorch and transformers.
 
 usage: tools/pairs_table.py REPORTS
 
@@ -19,16 +19,16 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "versions.md"
 HEAD = """# Tested pairs of PyTorch and transformers
 
 Written by `tools/pairs_table.py`; the pairs and the reason for each are in `tools/python_envs.py`.
-To run all or some of them and to write this file again:
+To run the pairs and regenerate this file:
 
 ```
 ATTN_REPORTS=$PWD/build/reports tools/python_tests.sh $(tools/python_envs.py pairs)
 tools/pairs_table.py build/reports
 ```
 
-Each pair registers libattn and runs the tests of masks, of routing and of `torch.compile` with
-GPT-2 and Llama, padded and not. The last pair of each PyTorch also runs them with the compiler's
-default backend, and tests of `libattn.torch`.
+For each pair, libattn is registered in transformers, and the tests of masks, routing and
+`torch.compile` run with GPT-2 and Llama, with and without padding. The last pair of each PyTorch
+version also runs them with the compiler's default backend, and runs the tests of `libattn.torch`.
 
 | PyTorch | transformers | passed | failed | skipped |
 | --- | --- | --- | --- | --- |

@@ -13,7 +13,7 @@
 namespace attn::cuda {
 namespace {
 
-// Facts of a device of this machine, else of a common one; none if neither is known.
+// Facts of a device of this machine, else of a common device; nullopt if neither is known.
 std::optional<DeviceFacts> facts_for(int capability) {
   std::string reason;
   if (const Driver* driver = Driver::get(reason)) {
@@ -39,7 +39,7 @@ std::vector<std::int32_t> own_architectures(const Driver& driver) {
   return list;
 }
 
-// Compiles what is not there; adds to the counts of `result`.
+// Compiles the binaries that are missing; adds to the counts of `result`.
 core::Status build(std::span<const KernelSpec> kernels, int capability, int threads,
                    Binaries& binaries, CacheResult& result) {
   std::unordered_set<Config> distinct;
@@ -49,7 +49,7 @@ core::Status build(std::span<const KernelSpec> kernels, int capability, int thre
   if (!status.ok()) return status;
   for (const Config& config : configs) {
     const Binary* binary = nullptr;
-    status = binaries.get(config, capability, binary);  // is there
+    status = binaries.get(config, capability, binary);  // found, since get_all() succeeded
     if (!status.ok()) return status;
     if (!binary->kept) {
       return {ErrorCode::device_error, "cuda: cache_build: " + to_string(config) +
@@ -108,7 +108,8 @@ core::Status build_ahead_of_time(const CacheRequest& request, const std::string&
   if (nvrtc == nullptr) {
     return core::Status::unsupported("cuda: cache_build: nothing to compile with: " + reason);
   }
-  // Not the process's: what that found or made may not be on the disk any more.
+  // Not the instance of the process: binaries that it found or compiled may have been deleted from
+  // disk.
   Binaries binaries(Cache(cache_root), driver_version, nvrtc, "");
   if (const std::string why = binaries.cache().unwritable(); !why.empty()) {
     return refuse("folder: found " + why + "; accepted one that can be written");

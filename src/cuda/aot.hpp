@@ -1,4 +1,4 @@
-// Ahead of time: binaries compiled before they are needed, also for devices that are not here.
+// Compiles binaries ahead of time, also for devices that this machine does not have.
 #pragma once
 
 #include <attn/cache.hpp>
@@ -11,18 +11,18 @@
 
 namespace attn::cuda {
 
-// What calls need on a device.
+// The kernels that calls need on a device.
 struct Wanted {
-  std::vector<KernelSpec> kernels;  // each once
-  std::int64_t refused = 0;         // calls that no kernel is for
-  std::string reason;               // of the first of them
+  std::vector<KernelSpec> kernels;  // without duplicates
+  std::int64_t refused = 0;         // number of calls that no kernel supports
+  std::string reason;               // why the first of them was refused
 };
 
-// A pure function, like the plans that it collects. The calls were validated.
+// A pure function, like the plans that it collects. The calls must be validated.
 Wanted kernels_for(std::span<const CacheRequest::Call> calls, const DeviceFacts& facts,
                    FamilyChoice choice = FamilyChoice::automatic);
 
-// See attn/cache.hpp. `cache_root` as of Binaries::of.
+// See attn/cache.hpp. `cache_root` as for Binaries::of.
 core::Status build_ahead_of_time(const CacheRequest& request, const std::string& cache_root,
                                  CacheResult& result);
 

@@ -1,4 +1,4 @@
-// The CUDA backend behind the chain's interface.
+// The CUDA backend as an implementation of core::Backend.
 #include "cuda/backend.hpp"
 
 #include <array>

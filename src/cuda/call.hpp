@@ -1,5 +1,4 @@
-// A call on a device: what the host twin of each kernel is given, and the checks that only a driver
-// can make.
+// A call on a device: the inputs of a launch, and the checks that need the driver.
 #pragma once
 
 #include <array>
@@ -12,19 +11,19 @@
 
 namespace attn::cuda {
 
-// The kernels are loaded, the context is current.
+// The kernels must be loaded, and the context must be current.
 struct DeviceCall {
   const CurrentContext& context;
   const Arguments& tensors;
   const CudaPlan& plan;
   const core::Executor& executor;
-  std::array<const Kernel*, kMaxKernels> kernels;  // of plan.kernels
+  std::array<const Kernel*, kMaxKernels> kernels;  // one per kernel of the plan
   abi::Stream stream;
-  void* workspace;  // plan.workspace_bytes; the caller's or the call's own
+  void* workspace;  // plan.workspace_bytes; from the caller or allocated for the call
 };
 
-// invalid_argument where a tensor of the plan, the workspace or a number given as a device pointer
-// is not memory of the device; see check_pointer. Arguments were validated.
+// Returns invalid_argument if a tensor of the plan, the workspace or a number passed as a device
+// pointer is not in memory of the device; see check_pointer. Arguments must be validated.
 core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Arguments& arguments,
                             int ordinal);
 

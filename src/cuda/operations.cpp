@@ -15,15 +15,15 @@
 namespace attn::cuda {
 namespace {
 
-// bf16 of cvt.
-constexpr int kLeastCapability = 80;
+// cvt to bf16 needs compute capability 8.0.
+constexpr int kMinCapability = 80;
 struct Named {
   const char* name;
   const TensorView& view;
 };
 using Tensors = std::initializer_list<Named>;
 
-// What an operation launches.
+// A launch of an operation: a kernel and the number of blocks.
 struct Operation {
   const char* name;
   const KernelSpec& kernel;
@@ -48,7 +48,7 @@ core::Status check(const Operation& operation, const Tensors& tensors, const Dri
   const DeviceFacts* facts = nullptr;
   core::Status status = device_facts(driver, ordinal, facts);
   if (!status.ok()) return status;
-  if (facts->capability() < kLeastCapability) {
+  if (facts->capability() < kMinCapability) {
     return unsupported(operation.name, "needs compute capability 8.0 or later, cuda:" +
                                            std::to_string(ordinal) + " is " + to_string(*facts));
   }
@@ -88,7 +88,7 @@ core::Status launch(const Operation& operation, const Tensors& tensors,
   return status;
 }
 
-// A warp holds a row, 8 elements a lane.
+// A warp processes a row with 8 elements per lane, so at most 256 elements.
 core::Status check_dim(const char* operation, const TensorView& o) {
   constexpr std::int64_t kMost = 256;
   const std::int64_t dim = o.shape[static_cast<std::size_t>(o.rank - 1)];
@@ -126,7 +126,7 @@ std::span<const KernelSpec> operation_kernels() {
 }
 
 std::int64_t merge_blocks(const device::merge::Sizes& sizes) {
-  // An output has an element for each line in memory, so the product fits.
+  // The output has an element for each line, so the product does not overflow.
   const std::int64_t lines = std::int64_t{sizes.batch} * sizes.rows * sizes.heads;
   return core::divide_up(lines, device::merge::kLines);
 }
@@ -165,7 +165,8 @@ device::rope::Params rope_params(const RopeArguments& a) {
   params.jobs[0] = rope_job(a.x, a.out, a.positions, a.style, rot_dim, device::rope::kQueries);
   params.inverse = a.inverse ? 1 : 0;
   params.every_row = 1;
-  // Rows count from the start of their sequence. Without cu_len a packed tensor has none.
+  // Positions count from the start of a sequence. A packed tensor without cu_len has no sequences,
+  // so its rows are counted from the start of the tensor.
   device::Arguments& lengths = params.common;
   lengths.packed_q = packed ? 1 : 0;
   lengths.batch = packed ? 0 : static_cast<int>(a.x.shape[0]);

@@ -16,7 +16,7 @@ namespace attn::tuned {
 namespace {
 
 constexpr const char* kSeparator = " : ";
-constexpr std::int64_t kMostBytes = 1 << 20;  // a larger file is none of ours
+constexpr std::int64_t kMostBytes = 1 << 20;  // larger files are not from the tuner
 
 }  // namespace
 
@@ -40,7 +40,8 @@ TunedFile::TunedFile(Origin origin, bool (*readable)(const std::string& tiles))
   if (!std::filesystem::exists(path_, error)) return;
   const std::optional<std::string> text = platform::read_file(path_, kMostBytes);
   if (!text) {
-    problem_ = path_ + " is not used: it is no file of ours";
+    problem_ = path_ + " is not used: it is not a readable file of at most " +
+               std::to_string(kMostBytes) + " bytes";
     return;
   }
   if (const std::string wrong = read(*text, readable); !wrong.empty()) {

@@ -109,7 +109,7 @@ TEST(CudaTuned, IsKeptPerDevice) {
   std::filesystem::remove(first.path());
   std::filesystem::create_directory(first.path());
   const Tuned of_a_folder(folder.path(), "NVIDIA H200");
-  EXPECT_NE(of_a_folder.problem().find("it is no file of ours"), std::string::npos);
+  EXPECT_NE(of_a_folder.problem().find("it is not a readable file of at most"), std::string::npos);
   EXPECT_EQ(first.store().code, ErrorCode::invalid_argument);
   write_text(folder.path() + "/file", "");
   const Tuned nowhere(folder.path() + "/file", "NVIDIA H200");

@@ -18,34 +18,34 @@ namespace {
 constexpr std::int64_t kWaves = 1;
 constexpr std::int64_t kNarrowWaves = 4;
 
-// sm80/bias_gradient.cu
-struct Apart {
+// The launch of sm80/bias_gradient.cu.
+struct SeparateKernel {
   sm80::Shape shape;
   sm80::BiasGradientTiles tiles;
   std::int64_t blocks = 0;
   int splits = 1;
 };
 
-Apart plan_apart(const Problem& p, const DeviceFacts& facts) {
-  Apart made;
-  made.shape = sm80::shape_of(Pass::backward, p);
-  made.tiles = sm80::choose_bias_gradient_tiles(made.shape, facts);
+SeparateKernel plan_separate_kernel(const Problem& p, const DeviceFacts& facts) {
+  SeparateKernel planned;
+  planned.shape = sm80::shape_of(Pass::backward, p);
+  planned.tiles = sm80::choose_bias_gradient_tiles(planned.shape, facts);
   std::int64_t visits = 1;  // tiles of scores that are summed into one tile of dbias
   std::int64_t blocks = 1;
   const auto dimension = [&](bool full, std::int64_t count) { (full ? blocks : visits) *= count; };
   blocks *= p.bias.entries(p.batch);
   visits *= p.bias.sharers(p.batch);
   dimension(p.bias.head, p.heads_q);
-  dimension(p.bias.q, core::divide_up(p.len_q, made.tiles.tile_q));
-  dimension(p.bias.kv, core::divide_up(p.len_kv, made.tiles.tile_kv));
+  dimension(p.bias.q, core::divide_up(p.len_q, planned.tiles.tile_q));
+  dimension(p.bias.kv, core::divide_up(p.len_kv, planned.tiles.tile_kv));
   const std::int64_t waves = sm80::is_narrow(p) ? kNarrowWaves : kWaves;
   const std::int64_t wanted = waves * 2 * facts.num_sms;
   if (blocks > 0 && blocks < wanted) {
-    made.splits = static_cast<int>(
+    planned.splits = static_cast<int>(
         std::max<std::int64_t>(1, std::min(core::divide_up(wanted, blocks), visits)));
   }
-  made.blocks = blocks * made.splits;
-  return made;
+  planned.blocks = blocks * planned.splits;
+  return planned;
 }
 
 }  // namespace
@@ -65,23 +65,23 @@ void add_bias_gradient_convert(CudaPlan& plan, const Problem& p) {
 }
 
 int bias_gradient_splits(const Problem& p, const DeviceFacts& facts) {
-  return plan_apart(p, facts).splits;
+  return plan_separate_kernel(p, facts).splits;
 }
 
 void add_bias_gradient(CudaPlan& plan, const Problem& p, const DeviceFacts& facts,
                        bool element_access) {
-  const Apart made = plan_apart(p, facts);
-  const sm80::BiasGradientTiles& tiles = made.tiles;
+  const SeparateKernel planned = plan_separate_kernel(p, facts);
+  const sm80::BiasGradientTiles& tiles = planned.tiles;
   KernelSpec& spec = plan.add("sm80/bias_gradient.cu", "attn_bias_gradient",
-                              static_cast<unsigned>(32 * tiles.warps), made.blocks);
-  spec.shared_bytes = static_cast<unsigned>(sm80::shared_bytes_of(made.shape, tiles));
-  sm80::set_problem(spec.config, p, made.shape, element_access);
+                              static_cast<unsigned>(32 * tiles.warps), planned.blocks);
+  spec.shared_bytes = static_cast<unsigned>(sm80::shared_bytes_of(planned.shape, tiles));
+  sm80::set_problem(spec.config, p, planned.shape, element_access);
   spec.config.set("tile_q", tiles.tile_q)
       .set("tile_kv", tiles.tile_kv)
       .set("warps", tiles.warps)
       .set("stages", tiles.stages)
       .set("blocks", tiles.blocks);
-  if (made.splits > 1) {
+  if (planned.splits > 1) {
     plan.add("passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
              device::bias_gradient_sum::kThreads,
              core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));

@@ -9,8 +9,8 @@
 namespace attn::cuda {
 namespace {
 
-// Bytes of spills per thread, stored plus loaded. A few spills outside of the loops cost less than
-// smaller tiles.
+// Limit of spills in bytes per thread, stored plus loaded. A few spills outside of the loops cost
+// less than smaller tiles.
 constexpr int kMostSpilled = 512;
 
 }  // namespace

@@ -9,9 +9,9 @@
 namespace attn::cuda {
 
 // Up to 16 queries leave most rows of a forward's tile empty, and give too few tiles to fill the
-// device. The decode kernel splits their keys over blocks. Not with dropout: the forward draws a
-// quarter of the random numbers, so the decode kernel has dropout only for caches that the forward
-// can't read.
+// device. The decode kernel splits their keys over blocks. Not with dropout: the forward uses every
+// Philox call completely and needs a quarter as many, so the decode kernel has dropout only for
+// caches that the forward can't read.
 inline constexpr std::int64_t kFewQueries = 16;
 inline bool has_few_queries(const Problem& p) {
   return p.len_q <= kFewQueries && !p.dropout;

@@ -26,9 +26,9 @@ std::string grid_refusal(const CudaPlan& plan) {
   return {};
 }
 
-// The main kernel of a rotated backward has neither `accumulate` nor `nonfinite_zero`: a pass after
-// it applies them, and kernels of dbias apply them themselves. Whether the main kernel writes
-// dbias.
+// With rotary embedding, the backward's main kernel has neither `accumulate` nor `nonfinite_zero`:
+// the rope pass after it applies them to dq, dk and dv, and separate kernels of dbias apply them to
+// dbias. Returns whether the main kernel writes dbias, which would then lack them.
 bool loses_dbias_options(Pass pass, const Problem& p, const CudaPlan& plan) {
   if (pass != Pass::backward || !p.dbias || !(p.accumulate || p.nonfinite_zero)) return false;
   const auto specs = plan.specs();
@@ -37,8 +37,8 @@ bool loses_dbias_options(Pass pass, const Problem& p, const CudaPlan& plan) {
   });
 }
 
-core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& problem,
-                           const DeviceFacts& facts, core::Access access) {
+core::Result<CudaPlan> plan_with(const Family& family, Pass pass, const Problem& problem,
+                                 const DeviceFacts& facts, core::Access access) {
   const bool rotates = problem.rope != Rope::none;
   if (rotates) {
     if (std::string why = rotary_refusal(pass, problem); !why.empty()) {
@@ -65,24 +65,25 @@ core::Result<CudaPlan> ask(const Family& family, Pass pass, const Problem& probl
   return planned;
 }
 
-// Why a family leaves a problem that it supports to a faster one; "" if it does not. For narrow
+// Why a family leaves a problem that it supports to a faster family; "" if it does not. For narrow
 // heads, forwards of sm80 are 1.1 to 1.3 times as fast as those of sm90, which pads them to dim 64.
 // Backwards of sm90 are 1.2 times as fast as those of sm80 (H200).
-std::string leaves(const Family& family, Pass pass, const Problem& problem, FamilyChoice choice) {
-  const bool left = choice == FamilyChoice::automatic && &family == &sm90::family() &&
-                    pass == Pass::forward && sm80::is_narrow(problem);
-  return left ? "leaves dims up to 32 with a bias to sm80 (ATTN_CUDA_FAMILY=sm90 does not)" : "";
+std::string speed_refusal(const Family& family, Pass pass, const Problem& problem,
+                          FamilyChoice choice) {
+  const bool slower = choice == FamilyChoice::automatic && &family == &sm90::family() &&
+                      pass == Pass::forward && sm80::is_narrow(problem);
+  return slower ? "leaves dims up to 32 with a bias to sm80 (ATTN_CUDA_FAMILY=sm90 does not)" : "";
 }
 
 // The workspace that suffices for every family. The call's access decides which family runs it, but
 // workspace_bytes() must answer without tensors.
-std::int64_t most_workspace(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                            FamilyChoice choice) {
+std::int64_t max_workspace(Pass pass, const Problem& problem, const DeviceFacts& facts,
+                           FamilyChoice choice) {
   std::int64_t bytes = 0;
   if (families(choice).size() == 1) return bytes;
   for (const Family* family : families(choice)) {
     const core::Result<CudaPlan> planned =
-        ask(*family, pass, problem, facts, core::best_access(pass, problem));
+        plan_with(*family, pass, problem, facts, core::best_access(pass, problem));
     if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
   }
   return bytes;
@@ -122,14 +123,15 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
   std::string refusals;
   std::string last;  // the reason of the last family, which supports the most problems
   for (const Family* family : families(choice)) {
-    std::string left = leaves(*family, pass, problem, choice);
-    core::Result<CudaPlan> planned = left.empty() ? ask(*family, pass, problem, facts, access)
-                                                  : core::Result<CudaPlan>::none(std::move(left));
+    std::string slower = speed_refusal(*family, pass, problem, choice);
+    core::Result<CudaPlan> planned = slower.empty()
+                                         ? plan_with(*family, pass, problem, facts, access)
+                                         : core::Result<CudaPlan>::none(std::move(slower));
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();
       finish(*family, std::move(refusals), plan);
       plan.workspace_bytes =
-          std::max(plan.workspace_bytes, most_workspace(pass, problem, facts, choice));
+          std::max(plan.workspace_bytes, max_workspace(pass, problem, facts, choice));
       return plan;
     }
     last = planned.reason();

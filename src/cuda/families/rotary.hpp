@@ -34,8 +34,8 @@ class RotaryCall {
 
   // The arguments with q, k (or k_new) and gradients replaced by the copies.
   [[nodiscard]] const Arguments& tensors() const { return tensors_; }
-  // `common` must be made from tensors(). Removes accumulation and the replacement of non-finite
-  // elements from it, which the last pass does.
+  // `common` must be computed from tensors(). Removes accumulation and the replacement of
+  // non-finite elements from it, because the last pass does both.
   void take_gradients(device::Arguments& common);
   // Sets the parameters of the rope kernels, and of the kernels that write dbias and dsink.
   void set_parameters(std::span<KernelLaunch> launches);

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kOpening = "attn-cubin 2\nxxh3=";
 constexpr std::string_view kSuffix = ".cubin";
 constexpr std::string_view kTemporary = ".attn-";
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;  // larger files are not ours
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;  // larger files are not from this cache
 
 // "<32 digits of the key>-nvrtc"
 std::string stem_of(const BinaryKey& key) {

@@ -35,7 +35,7 @@ class Cache {
   static std::string default_root();
 
   [[nodiscard]] const std::string& folder() const { return folder_; }  // empty: none
-  // The binary that this version of the compiler made.
+  // The binary that this version of the compiler produced.
   [[nodiscard]] std::optional<std::string> load(const BinaryKey& key, int compiler) const;
   // The binary of the latest compiler of at most this major version, for machines without NVRTC.
   [[nodiscard]] std::optional<std::string> load_any(const BinaryKey& key, int major) const;

@@ -11,7 +11,7 @@ namespace attn::cuda {
 
 class Tuned;
 
-// Bytes of shared memory that the driver takes of each block (8.0 and later).
+// Shared memory that the driver reserves per block, in bytes (8.0 and later).
 inline constexpr std::int64_t kReservedShared = 1024;
 // Blocks of a grid, by CUDA's limit of its x dimension.
 inline constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;

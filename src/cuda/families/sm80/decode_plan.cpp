@@ -18,8 +18,8 @@
 namespace attn::cuda::sm80 {
 namespace {
 
-constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
-constexpr std::int64_t kRowsOfWarp = 16;
+constexpr std::int64_t kMaxRows = (std::int64_t{1} << 30) - 1;  // kernels count rows in 32 bits
+constexpr std::int64_t kRowsPerWarp = 16;
 constexpr int kSmallSlice = 4096;  // bytes of K and V that a warp loads per tile
 
 // Parameters of a call's kernels.
@@ -63,15 +63,16 @@ bool has_options(const Problem& p) {
   return p.softcap || p.alibi || p.bias.given || p.mask.given || p.dropout;
 }
 
-// Each dim is a kernel. Dim 64 exists for plain calls only, to limit their number.
+// Every dim needs its own kernel. Dim 64 exists for plain calls only, to limit the number of
+// kernels.
 int dim_of(const Problem& p) {
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   if (dim <= 64 && !has_options(p) && may_load_vectors(p)) return 64;
   return dim <= 128 ? 128 : 256;
 }
 
-// Throughput depends on the bytes in flight. So these are two blocks per SM with three stages, or
-// one block with as many stages as fit. Small tiles get twice the stages.
+// Throughput depends on the bytes in flight. The list therefore prefers two blocks per SM with
+// three stages, then one block with as many stages as fit. Small tiles get twice the stages.
 std::optional<DecodeTiles> tiles_of(const Problem& p, const DeviceFacts& facts) {
   constexpr std::array kRings{DecodeTiles{.warps = 4, .stages = 3, .blocks = 2},
                               DecodeTiles{.warps = 4, .stages = 4, .blocks = 1},
@@ -80,7 +81,7 @@ std::optional<DecodeTiles> tiles_of(const Problem& p, const DeviceFacts& facts) 
                               DecodeTiles{.warps = 2, .stages = 3, .blocks = 1},
                               DecodeTiles{.warps = 2, .stages = 2, .blocks = 1}};
   for (DecodeTiles tiles : kRings) {
-    const int rows = num_rows(p) <= kRowsOfWarp && may_load_vectors(p) ? 1 : tiles.warps;
+    const int rows = num_rows(p) <= kRowsPerWarp && may_load_vectors(p) ? 1 : tiles.warps;
     tiles.dim = dim_of(p);
     tiles.quantized = has_quantized_cache(p);
     tiles.descale_rows = p.descale_rows;
@@ -98,7 +99,7 @@ std::optional<DecodeTiles> tiles_of(const Problem& p, const DeviceFacts& facts) 
 }
 
 // The most keys that the rows of a tile can see together.
-std::int64_t most_keys(const Problem& p) {
+std::int64_t max_visible_keys(const Problem& p) {
   std::int64_t keys = p.len_kv;
   const bool bounded = p.causal || p.window_right.has_value();
   if (p.window_left && bounded) {
@@ -117,30 +118,30 @@ std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const DecodeTil
                            const DeviceFacts& facts) {
   constexpr double kStart = 64.0;
   constexpr double kMerge = 40.0;
-  constexpr double kMergeOfSplit = 4.0;
+  constexpr double kMergePerSplit = 4.0;
   constexpr double kOneBlock = 1.1;
   constexpr double kMoreBlocks = 1.25;
   constexpr double kSharedSm = 1.03;
-  constexpr std::int64_t kLeastKeys = 256;
-  constexpr std::int64_t kMostSplits = 256;
+  constexpr std::int64_t kMinKeys = 256;
+  constexpr std::int64_t kMaxSplits = 256;
   if (tiles == 0) return 1;
   // An SM reads twice as many 8-bit keys in the same time.
   const double unit = of.quantized ? 2.0 : 1.0;
-  const std::int64_t keys = most_keys(p);
+  const std::int64_t keys = max_visible_keys(p);
   const std::int64_t sms = std::max(facts.num_sms, 1);
   const double all = static_cast<double>(tiles * keys) / static_cast<double>(sms);
   double best_time = std::numeric_limits<double>::infinity();
   std::int64_t best = 1;
-  for (std::int64_t wanted = 1; wanted <= std::min(kMostSplits, keys / kLeastKeys + 1); ++wanted) {
+  for (std::int64_t wanted = 1; wanted <= std::min(kMaxSplits, keys / kMinKeys + 1); ++wanted) {
     const std::int64_t each = core::round_up(core::divide_up(keys, wanted), of.step());
     const std::int64_t splits = core::divide_up(keys, each);
     const std::int64_t blocks = tiles * splits;
-    const bool alone = blocks <= sms;
+    const bool one_block_per_sm = blocks <= sms;
     const double busiest = static_cast<double>(core::divide_up(blocks, sms) * each);
-    double time = std::max(all, busiest / (alone ? kOneBlock : kMoreBlocks));
-    if (!alone) time *= kSharedSm;
+    double time = std::max(all, busiest / (one_block_per_sm ? kOneBlock : kMoreBlocks));
+    if (!one_block_per_sm) time *= kSharedSm;
     time += unit * kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
-    if (splits > 1) time += unit * (kMerge + kMergeOfSplit * static_cast<double>(splits));
+    if (splits > 1) time += unit * (kMerge + kMergePerSplit * static_cast<double>(splits));
     if (time < best_time) {
       best_time = time;
       best = splits;
@@ -184,14 +185,14 @@ PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
 
 }  // namespace
 
-bool takes_decode(Pass pass, const Problem& p) {
+bool uses_decode_kernel(Pass pass, const Problem& p) {
   if (pass == Pass::backward || p.batch <= 0 || p.dtype == DType::f32) return false;
   if (has_cache(p) || has_quantized_cache(p)) return true;
-  return has_few_queries(p) && num_rows(p) <= kMostRows;
+  return has_few_queries(p) && num_rows(p) <= kMaxRows;
 }
 
 std::string decode_refusal(const Problem& p, const DeviceFacts& facts) {
-  if (num_rows(p) > kMostRows) {
+  if (num_rows(p) > kMaxRows) {
     return "found len_q * heads_q / heads_kv=" + std::to_string(num_rows(p)) +
            "; paged and 8-bit caches take fewer than 2^30 on CUDA";
   }

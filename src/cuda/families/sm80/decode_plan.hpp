@@ -10,7 +10,7 @@ namespace attn::cuda::sm80 {
 inline constexpr const char* kDecodeEntry = "attn_decode";
 
 // Whether the decode kernel runs the problem. Otherwise a forward kernel does.
-bool takes_decode(Pass pass, const Problem& problem);
+bool uses_decode_kernel(Pass pass, const Problem& problem);
 // Why the decode kernel can't run the problem; "" if it can.
 std::string decode_refusal(const Problem& problem, const DeviceFacts& facts);
 CudaPlan plan_decode(Pass pass, const Problem& problem, const DeviceFacts& facts,

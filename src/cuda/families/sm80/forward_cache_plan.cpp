@@ -21,7 +21,7 @@ static_assert(sizeof(ForwardCacheBlocks) <= sizeof(ParameterMemory) &&
 
 }  // namespace
 
-bool takes_forward_cache(Pass pass, const Problem& p) {
+bool uses_forward_cache_kernel(Pass pass, const Problem& p) {
   return pass != Pass::backward && p.dtype == DType::f32 &&
          (has_cache(p) || p.kv_type() == DType::i8);
 }

@@ -9,7 +9,7 @@ namespace attn::cuda::sm80 {
 inline constexpr const char* kForwardCacheEntry = "attn_forward_cache";
 
 // Whether the problem is f32 with pages, rows to append, or k and v in int8.
-bool takes_forward_cache(Pass pass, const Problem& p);
+bool uses_forward_cache_kernel(Pass pass, const Problem& p);
 
 core::Status set_forward_cache_params(const ParameterSources& from,
                                       std::span<KernelLaunch> launches, ParameterMemory& memory);

@@ -22,7 +22,7 @@ constexpr int kMaxRegisters = 255;  // per thread
 constexpr int kOtherRegisters = 40;
 
 // Whether the threads of a block load a tile in a whole number of steps. 8 threads load a row, or 4
-// if a row is not a multiple of 128 bytes (kernels/shared/tile.cuh).
+// if a row is not a multiple of 128 bytes (kernels/sm80/tile.cuh).
 bool loads_evenly(int row_bytes, int rows, int threads) {
   return rows % (threads / (row_bytes % 128 == 0 ? 8 : 4)) == 0;
 }
@@ -110,16 +110,16 @@ std::string forward_misfit(const Shape& shape, const Tiles& tiles) {
 }
 
 bool holds(When when, const Shape& shape) {
-  const bool pairs = shape.bias_bytes > 0 || shape.mask;
-  const bool one_pair =
+  const bool bias_or_mask = shape.bias_bytes > 0 || shape.mask;
+  const bool bias_xor_mask =
       (shape.bias_bytes > 0) != shape.mask && !shape.alibi && !shape.softcap && !shape.dropout;
   switch (when) {
     case When::always: return true;
-    case When::no_pairs: return !pairs;
-    case When::pairs: return pairs && !shape.alibi;
-    case When::one_pair: return one_pair;
-    case When::registers_left: return one_pair || (!pairs && !shape.softcap);
-    case When::costly: return shape.dropout || shape.softcap;
+    case When::no_bias_or_mask: return !bias_or_mask;
+    case When::bias_or_mask: return bias_or_mask && !shape.alibi;
+    case When::bias_xor_mask: return bias_xor_mask;
+    case When::spare_registers: return bias_xor_mask || (!bias_or_mask && !shape.softcap);
+    case When::dropout_or_softcap: return shape.dropout || shape.softcap;
   }
   return false;
 }

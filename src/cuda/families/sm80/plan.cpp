@@ -29,7 +29,7 @@ namespace attn::cuda::sm80 {
 namespace {
 
 // Ampere: cp.async and mma.sync of bf16.
-constexpr int kLeastCapability = 80;
+constexpr int kMinCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 
@@ -85,7 +85,7 @@ std::string no_tiles(Pass pass, const Problem& p, const DeviceFacts& facts) {
 }
 
 std::string refusal(const Problem& p, const DeviceFacts& facts) {
-  if (facts.capability() < kLeastCapability) {
+  if (facts.capability() < kMinCapability) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
   }
@@ -114,17 +114,17 @@ KernelSpec& add_main(CudaPlan& plan, const char* source, const char* entry, cons
 CudaPlan plan_forward(Pass pass, const Problem& p, const Shape& shape, const Tiles& tiles,
                       bool element_access) {
   CudaPlan plan(pass, p);
-  const bool of_cache = takes_forward_cache(pass, p);
+  const bool reads_cache = uses_forward_cache_kernel(pass, p);
   add_uncovered_rows(plan, p);
   add_append(plan, p);
   const std::int64_t blocks = core::divide_up(p.len_q, tiles.tile_q) * p.heads_q * p.batch;
   const auto add_slice = [&] {
     KernelSpec& main =
-        add_main(plan, of_cache ? "sm80/forward_cache.cu" : "sm80/forward.cu",
-                 of_cache ? kForwardCacheEntry : kForwardEntry, shape, tiles, blocks);
+        add_main(plan, reads_cache ? "sm80/forward_cache.cu" : "sm80/forward.cu",
+                 reads_cache ? kForwardCacheEntry : kForwardEntry, shape, tiles, blocks);
     set_problem(main.config, p, shape, element_access);
     main.config.set("q_in_registers", tiles.q_in_registers);
-    if (of_cache) main.config.set("kv_type", static_cast<int>(p.kv_type()));
+    if (reads_cache) main.config.set("kv_type", static_cast<int>(p.kv_type()));
   };
   for (std::int64_t first = 0; first < p.dim_vo; first += kMaxValueDim) add_slice();
   return plan;
@@ -140,7 +140,7 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
                        const DeviceFacts& facts, bool element_access) {
   CudaPlan plan(Pass::backward, p);
   const bool packed_q = p.layout_q == Layout::packed;
-  const bool main_wanted = p.dq || p.dk || p.dv;
+  const bool needs_main = p.dq || p.dk || p.dv;
   // Not with softcap, because the main kernel's dS includes its derivative. Not with element
   // access, which is too rare for another kernel. The problem decides this, not the call's access,
   // so that the workspace is the same for every access.
@@ -148,12 +148,12 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
   const bool adds_bias = !p.softcap && p.dtype != DType::f32 && !many_additions &&
                          core::best_access(Pass::backward, p) != core::Access::element &&
                          can_sum_bias_gradient(p, facts);
-  const bool bias_apart = p.dbias && !adds_bias;
+  const bool separate_dbias = p.dbias && !adds_bias;
   plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
                                .dim = p.dq ? shape.dim_qk : 0,
                                .dq_semaphores = p.dq && p.deterministic ? 1 : 0,
                                .dq_ordered = p.dq && p.deterministic,
-                               .splits = bias_apart ? bias_gradient_splits(p, facts) : 1,
+                               .splits = separate_dbias ? bias_gradient_splits(p, facts) : 1,
                                .dbias_accum = adds_bias});
   plan.workspace_bytes = plan.workspace.bytes;
 
@@ -161,16 +161,17 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
   // Even without queries, there may be sums to set to zero: dq of packed rows that belong to no
   // sequence, or dbias.
   const std::int64_t least = plan.workspace.zeros_bytes() > 0 ? 1 : 0;
-  KernelSpec& prepare = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
-                                 device::backward_preprocess::kThreads, std::max(tiles_q, least));
-  prepare.config.set("tile_q", tiles.tile_q);
+  KernelSpec& preprocess =
+      plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
+               device::backward_preprocess::kThreads, std::max(tiles_q, least));
+  preprocess.config.set("tile_q", tiles.tile_q);
   if (p.layout_kv == Layout::packed && (p.dk || p.dv) && !p.accumulate) {
     plan.add("passes/uncovered_rows.cu", "attn_uncovered_gradients",
              device::uncovered_rows::kThreads,
              core::divide_up(p.total_kv, device::uncovered_rows::kRows));
   }
   const std::int64_t blocks =
-      main_wanted ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
+      needs_main ? core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch : 0;
   KernelSpec& main = add_main(plan, "sm80/backward.cu", "attn_backward", shape, tiles, blocks);
   set_problem(main.config, p, shape, element_access);
   main.config.set("chunk", tiles.chunk)
@@ -186,7 +187,7 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
              core::divide_up(rows, device::backward_postprocess::kRows) * p.heads_q *
                  (packed_q ? 1 : p.batch));
   }
-  if (bias_apart) add_bias_gradient(plan, p, facts, element_access);
+  if (separate_dbias) add_bias_gradient(plan, p, facts, element_access);
   if (adds_bias) add_bias_gradient_convert(plan, p);
   if (p.dsink) {
     plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,
@@ -208,7 +209,7 @@ class Sm80 final : public Family {
     if (std::string why = wide_refusal(pass, problem); !why.empty()) {
       return Planned::none(std::move(why));
     }
-    if (!is_wide(problem) && takes_decode(pass, problem)) {
+    if (!is_wide(problem) && uses_decode_kernel(pass, problem)) {
       if (std::string why = decode_refusal(problem, facts); !why.empty()) {
         return Planned::none(std::move(why));
       }
@@ -229,7 +230,7 @@ class Sm80 final : public Family {
     if (from.plan.pass != Pass::backward && is_wide(from.plan.problem)) {
       return set_value_slices(from, launches, memory);
     }
-    if (takes_forward_cache(from.plan.pass, from.plan.problem)) {
+    if (uses_forward_cache_kernel(from.plan.pass, from.plan.problem)) {
       return set_forward_cache_params(from, launches, memory);
     }
     // Without queries a decode has no tiles, but appends new rows.
@@ -238,8 +239,9 @@ class Sm80 final : public Family {
   }
 
   std::string tune_key(Pass pass, const Problem& problem) const override {
-    if (!is_wide(problem) && takes_decode(pass, problem)) return {};
-    if (takes_forward_cache(pass, problem)) return {};  // its Shape equals that of sm80/forward.cu
+    if (!is_wide(problem) && uses_decode_kernel(pass, problem)) return {};
+    // The Shape does not tell this kernel from sm80/forward.cu.
+    if (uses_forward_cache_kernel(pass, problem)) return {};
     return to_string(shape_of(pass, problem));
   }
   std::vector<std::string> tune_candidates(Pass pass, const Problem& problem,

@@ -9,11 +9,11 @@ namespace attn::cuda::sm80 {
 
 enum class When {
   always,
-  no_pairs,        // no bias or mask
-  pairs,           // bias or mask, without ALiBi
-  one_pair,        // either bias or mask, and no other option on scores or P
-  registers_left,  // no bias, mask or softcap; or one_pair
-  costly,          // dropout or softcap
+  no_bias_or_mask,
+  bias_or_mask,     // a bias, a mask or both, without ALiBi
+  bias_xor_mask,    // either bias or mask, and no other option on scores or P
+  spare_registers,  // no bias, mask or softcap; or bias_xor_mask
+  dropout_or_softcap,
 };
 
 // The first rule that applies and fits the device is used. A rule applies if both dims are at most
@@ -59,15 +59,15 @@ inline constexpr Tiles k2Warps{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages 
 inline constexpr std::array kForward{
     Rule{.largest_dim = 32,
          .tiles = with_blocks(k32Rows, 3),
-         .when = When::one_pair,
+         .when = When::bias_xor_mask,
          .reason = "narrow heads leave registers for three blocks; Q is loaded again per tile"},
     Rule{.largest_dim = 64,
          .tiles = with_q_in_registers(k32Rows),
-         .when = When::registers_left,
+         .when = When::spare_registers,
          .reason = "32 rows per warp: 305 TFLOP/s instead of 260 (plain)"},
     Rule{.largest_dim = 64,
          .tiles = k32Rows,
-         .when = When::pairs,
+         .when = When::bias_or_mask,
          .reason = "Q is loaded again per tile: 256 TFLOP/s instead of 235 (bias)"},
     Rule{.largest_dim = 64,
          .tiles = with_blocks(with_q_in_registers(k16Rows), 3),
@@ -79,15 +79,15 @@ inline constexpr std::array kForward{
          .reason = "less shared memory"},
     Rule{.largest_dim = 128,
          .tiles = with_stages(k32Rows, 1),
-         .when = When::no_pairs,
+         .when = When::no_bias_or_mask,
          .reason = "two stages spill"},
     Rule{.largest_dim = 128,
          .tiles = k32Rows,
-         .when = When::one_pair,
+         .when = When::bias_xor_mask,
          .reason = "a bias or a mask fits next to two stages"},
     Rule{.largest_dim = 128,
          .tiles = with_keys(k32Rows, 32),
-         .when = When::pairs,
+         .when = When::bias_or_mask,
          .reason = "bias and mask, or less shared memory"},
     Rule{.largest_dim = 128,
          .tiles = with_q_in_registers(k16Rows),
@@ -111,11 +111,11 @@ inline constexpr std::array kForward{
          .reason = "at dim 96, 8 warps can't divide the loads of 32 rows"},
     Rule{.largest_dim = 256,
          .tiles = with_stages(k16Rows, 1),
-         .when = When::no_pairs,
+         .when = When::no_bias_or_mask,
          .reason = "one stage lets two blocks fit"},
     Rule{.largest_dim = 256,
          .tiles = k8Warps,
-         .when = When::no_pairs,
+         .when = When::no_bias_or_mask,
          .reason = "less shared memory per SM"},
     Rule{.largest_dim = 256,
          .tiles = with_keys(k8Warps, 32),
@@ -206,11 +206,11 @@ inline constexpr std::array kForwardF32{
 
 // Up to dim 64, dK and dV of 32 keys fit a warp's registers, so P and dS^T stay in registers. Above
 // dim 64 they do not: P and dS pass through shared memory, and warps divide keys and dims.
-inline constexpr Tiles kKeysOfWarps{
+inline constexpr Tiles kWarpOwnsKeys{
     .tile_q = 64, .tile_kv = 128, .warps = 4, .stages = 2, .blocks = 2, .chunk = 32};
-inline constexpr Tiles kKeysOfFewWarps = with_blocks(with_keys(kKeysOfWarps, 64), 1);
+inline constexpr Tiles kWarpOwnsKeysSmall = with_blocks(with_keys(kWarpOwnsKeys, 64), 1);
 
-constexpr Tiles through_shared(Tiles tiles) {
+constexpr Tiles with_p_ds_in_smem(Tiles tiles) {
   tiles.tile_q = 64;
   tiles.warps = 8;
   tiles.stages = 2;
@@ -226,48 +226,48 @@ constexpr Tiles with_queries(Tiles tiles, int tile_q) {
 
 inline constexpr std::array kBackward{
     Rule{.largest_dim = 32,
-         .tiles = with_blocks(with_chunk(kKeysOfWarps, 16), 3),
-         .when = When::one_pair,
+         .tiles = with_blocks(with_chunk(kWarpOwnsKeys, 16), 3),
+         .when = When::bias_xor_mask,
          .reason = "narrow heads leave registers for three blocks"},
     Rule{.largest_dim = 64,
-         .tiles = with_chunk(kKeysOfWarps, 16),
-         .when = When::costly,
+         .tiles = with_chunk(kWarpOwnsKeys, 16),
+         .when = When::dropout_or_softcap,
          .reason = "a chunk of 16 queries leaves registers for dropout and softcap"},
     Rule{.largest_dim = 64,
-         .tiles = kKeysOfWarps,
+         .tiles = kWarpOwnsKeys,
          .when = When::always,
          .reason = "a chunk of 32 queries as long as registers last"},
     Rule{.largest_dim = 128,
-         .tiles = through_shared({.tile_kv = 128, .chunk = 32, .split_dk_dv = true}),
+         .tiles = with_p_ds_in_smem({.tile_kv = 128, .chunk = 32, .split_dk_dv = true}),
          .when = When::always,
          .reason = "dV and dK by different warps: 233 TFLOP/s instead of 229"},
     Rule{.largest_dim = 128,
-         .tiles = through_shared({.tile_kv = 128, .chunk = 32}),
+         .tiles = with_p_ds_in_smem({.tile_kv = 128, .chunk = 32}),
          .when = When::always,
          .reason = "different dims of QK and VO"},
     Rule{.largest_dim = 128,
-         .tiles = kKeysOfFewWarps,
-         .when = When::no_pairs,
+         .tiles = kWarpOwnsKeysSmall,
+         .when = When::no_bias_or_mask,
          .reason = "less shared memory"},
     Rule{.largest_dim = 128,
-         .tiles = with_chunk(kKeysOfFewWarps, 16),
+         .tiles = with_chunk(kWarpOwnsKeysSmall, 16),
          .when = When::always,
          .reason = "less shared memory; a bias or mask"},
     Rule{.largest_dim = 128,
-         .tiles = with_queries(kKeysOfFewWarps, 32),
+         .tiles = with_queries(kWarpOwnsKeysSmall, 32),
          .when = When::always,
          .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles =
-             through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
+         .tiles = with_p_ds_in_smem(
+             {.tile_kv = 64, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
          .when = When::always,
          .reason = "S and dP by different warps: 204 TFLOP/s instead of 195"},
     Rule{.largest_dim = 256,
-         .tiles = through_shared({.tile_kv = 64, .chunk = 16, .split_dk_dv = true}),
+         .tiles = with_p_ds_in_smem({.tile_kv = 64, .chunk = 16, .split_dk_dv = true}),
          .when = When::always,
          .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles = through_shared({.tile_kv = 64, .chunk = 16}),
+         .tiles = with_p_ds_in_smem({.tile_kv = 64, .chunk = 16}),
          .when = When::always,
          .reason = "different dims of QK and VO"},
     Rule{.largest_dim = 256,
@@ -275,14 +275,15 @@ inline constexpr std::array kBackward{
          .when = When::always,
          .reason = "the least shared memory; spills"},
     Rule{.largest_dim = 512,
-         .tiles = with_stages(
-             through_shared({.tile_kv = 32, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
-             1),
+         .tiles =
+             with_stages(with_p_ds_in_smem(
+                             {.tile_kv = 32, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
+                         1),
          .when = When::always,
          .reason = "dK and dV of 32 keys fit the registers; not timed"},
     Rule{.largest_dim = 512,
          .tiles = with_queries(
-             with_stages(through_shared(
+             with_stages(with_p_ds_in_smem(
                              {.tile_kv = 32, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
                          1),
              32),
@@ -302,30 +303,30 @@ inline constexpr std::array kBackward{
 };
 
 // f32: a warp accumulates dK and dV of 16 keys in registers.
-inline constexpr Tiles kKeysOfWarpsF32{
+inline constexpr Tiles kWarpOwnsKeysF32{
     .tile_q = 32, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2, .chunk = 16};
-inline constexpr Tiles kKeysOfFewWarpsF32{
+inline constexpr Tiles kWarpOwnsKeysSmallF32{
     .tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1, .chunk = 16};
 
 inline constexpr std::array kBackwardF32{
     Rule{.largest_dim = 64,
-         .tiles = kKeysOfWarpsF32,
+         .tiles = kWarpOwnsKeysF32,
          .when = When::always,
          .reason = "two blocks hide each other's barriers"},
     Rule{.largest_dim = 128,
-         .tiles = with_stages(kKeysOfWarpsF32, 1),
+         .tiles = with_stages(kWarpOwnsKeysF32, 1),
          .when = When::always,
          .reason = "one stage lets two blocks fit"},
     Rule{.largest_dim = 128,
-         .tiles = with_blocks(kKeysOfWarpsF32, 1),
+         .tiles = with_blocks(kWarpOwnsKeysF32, 1),
          .when = When::always,
          .reason = "less shared memory per SM"},
     Rule{.largest_dim = 128,
-         .tiles = with_blocks(with_stages(kKeysOfWarpsF32, 1), 1),
+         .tiles = with_blocks(with_stages(kWarpOwnsKeysF32, 1), 1),
          .when = When::always,
          .reason = "less shared memory"},
     Rule{.largest_dim = 256,
-         .tiles = kKeysOfFewWarpsF32,
+         .tiles = kWarpOwnsKeysSmallF32,
          .when = When::always,
          .reason = "the least shared memory; spills above dim 128"},
 };

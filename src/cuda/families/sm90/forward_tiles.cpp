@@ -67,7 +67,7 @@ constexpr Tiles kDim256Mask{
 // O takes 128 registers per thread, and Q 64 KB of shared memory.
 constexpr Tiles kDim256{.dim = 256, .tile_q = 128, .tile_kv = 64, .stages = 2, .q_stages = 1};
 
-// Dims above 256: besides up to 256 columns of O, registers suffice for the scores of 96 keys.
+// Dims above 256: next to up to 256 columns of O, registers suffice for the scores of 96 keys.
 constexpr std::int64_t kMaxNarrowDim = 256;
 constexpr std::int64_t kMostColumns = 256;
 constexpr std::int64_t kSharedPerBlock = 232448;

@@ -1,8 +1,8 @@
-// Appends rows of k_new and v_new to a cache, contiguous or in pages, at the sequences' lengths
-// (docs/semantics.md, "Decode"). Rows past the capacity or without a page are dropped. Launched
-// before the kernel that attends.
+// Appends rows of k_new and v_new to a contiguous or paged cache, at the sequences' lengths
+// (docs/semantics.md, "Decode"). Rows beyond the capacity or without a page are dropped. Launched
+// before the attention kernel.
 //
-// Grid: a warp for each (sequence, new row, key head).
+// Grid: one warp per (sequence, new row, key head).
 // Config: none.
 #include "config.cuh"
 #include "passes/append_rows.cuh"

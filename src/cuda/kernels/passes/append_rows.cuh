@@ -5,7 +5,7 @@
 namespace attn::device::append_rows {
 
 inline constexpr int kThreads = 128;
-inline constexpr int kRows = kThreads / 32;  // of a block, one per warp
+inline constexpr int kRows = kThreads / 32;  // rows per block, one per warp
 
 struct Params {
   Arguments common;

@@ -1,12 +1,12 @@
-// After the backward: dq = scale * dq_accum, rounded once, added to the stored values or with
-// non-finite elements replaced if the call asks for it. Writes all rows of the tensor; rows that
-// belong to no sequence become 0.
+// Runs after the backward: dq = scale * dq_accum, rounded once. If the call requests it, dq is
+// added to the stored values, or non-finite elements are replaced. Writes all rows of the tensor;
+// rows that belong to no sequence become 0.
 //
-// Grid: one block per (64 rows, query head, sequence), rows fastest. A packed tensor is one
-// sequence; each of its rows looks up the sequence that it belongs to (shared/dq_accum.cuh). Bound
-// by memory. Padded rows: a warp converts 16 rows in the accumulators' own layout, and four lanes
-// exchange their parts of a row. Packed rows, which may begin anywhere in an accumulator: 8
-// elements per lane, 4 rows in flight.
+// Grid: one block per (64 rows, query head, sequence), rows fastest. A packed tensor counts as one
+// sequence, and each of its rows looks up the sequence that it belongs to (shared/dq_accum.cuh).
+// The kernel is memory-bound. Padded rows: a warp converts 16 rows in the layout of the
+// accumulators, and the four lanes of a row exchange their parts. Packed rows, which may begin
+// anywhere in an accumulator: 8 elements per lane, 4 rows in flight.
 // Config: none.
 #include "config.cuh"
 #include "passes/backward_postprocess.cuh"
@@ -23,11 +23,11 @@ using namespace shared;
 using attn::device::backward_postprocess::kRows;
 using attn::device::backward_postprocess::kThreads;
 
-constexpr int kInFlight = 4;  // rows or accumulators of a lane
+constexpr int kInFlight = 4;  // rows or accumulators that a lane loads before it stores
 static_assert(kRows == 16 * kThreads / 32);
 constexpr int kBlocks = 8;  // per SM: up to 8 % faster than 5 with more registers
 
-// The row of dq_accum for a row of packed tensors; -1 if it belongs to no sequence.
+// Returns the row of dq_accum that holds a row of packed tensors; -1 if it belongs to no sequence.
 __device__ __forceinline__ long long AccumRowOfPacked(const Arguments& a, long long row) {
   if (a.batch == 0) return -1;
   const auto begin = [&](int b) { return a.cu_len_q.data[b * a.cu_len_q.stride]; };
@@ -42,9 +42,9 @@ __device__ __forceinline__ long long AccumRowOfPacked(const Arguments& a, long l
   return i >= 0 && i < seq.rows_q ? DqAccumFirstRow(a, seq) + i : -1;
 }
 
-// Converts rows row0, row0 + step, ...: this lane's 8 columns. kPlain: dq has vector access, does
-// not accumulate and counts no non-finite results; else one row at a time, which keeps compilation
-// short.
+// Converts rows row0, row0 + step, ...: 8 columns per lane. kPlain: dq has vector access, does not
+// accumulate, and non-finite results are not counted. Otherwise one row at a time, to keep
+// compilation short.
 template <bool kPlain>
 __device__ __forceinline__ void ConvertRows(const Arguments& a, int b, int head, long long row0,
                                             long long num_rows, int step, int column) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void ConvertRows(const Arguments& a, int b, int head,
 }
 
 // A warp converts rows [row0, row0 + 16) of padded dq of type kDtype, kInFlight accumulators at a
-// time. Conditions as for kPlain.
+// time. Same conditions as kPlain.
 template <int kDtype>
 __device__ __forceinline__ void ConvertFragments(const Arguments& a, int b, int head, int row0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
   const int b = static_cast<int>(heads / static_cast<unsigned>(a.heads_q));
   const bool plain = a.dq.vector != 0 && a.accumulate == 0 && a.nonfinite_count == nullptr;
-  const int lanes = a.dim_qk > 256 ? 64 : LanesOfRow(a.dim_qk);
+  const int lanes = a.dim_qk > 256 ? 64 : LanesPerRow(a.dim_qk);
   const long long row = 1ll * tile * kRows + static_cast<int>(threadIdx.x) / lanes;
   if (plain && a.packed_q == 0 && a.dq.type != config::f32) {
     const int row0 = tile * kRows + static_cast<int>(threadIdx.x) / 32 * 16;

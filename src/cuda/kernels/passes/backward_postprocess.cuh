@@ -5,6 +5,6 @@
 namespace attn::device::backward_postprocess {
 
 inline constexpr int kThreads = 128;
-inline constexpr int kRows = 64;  // of a block
+inline constexpr int kRows = 64;  // rows per block
 
 }  // namespace attn::device::backward_postprocess

@@ -1,16 +1,15 @@
-// Before the backward: computes what its kernels need of each query, in the workspace
-// (host/workspace.hpp).
-//   lse_delta   {lse in units of log2, delta}; delta = dot(dout, o) - dlse unless the caller gave
-//   it.
-//               {inf, 0} for rows that see no key or are past the length: their p and ds are 0
-//               whatever their dlse is
+// Runs before the backward: computes what the backward's kernels need for each query, in the
+// workspace (host/workspace.hpp).
+//   lse_delta   {lse in units of log2, delta}; delta = dot(dout, o) - dlse unless the caller passed
+//               delta. {inf, 0} for rows that see no key and have no sink, and for rows past the
+//               length: their p and ds are then 0, whatever their dlse is
 //   row_ranges  KeyRange of each row, {0, 0} past the length; the same for all heads
 //   q_ranges    TileRange of each tile of the backward's tile_q queries
 //   zeros       zeroed: sums and semaphores (host/workspace.hpp)
 //
-// Grid: one block per (tile of queries, query head, sequence), tiles fastest; at least one. Bound
-// by memory: as many lanes share a row as it has chunks of 16 bytes, 4 rows of a lane are in
-// flight. Each block zeroes its share of `zeros`. Config: tile_q.
+// Grid: one block per (tile of queries, query head, sequence), tiles fastest; at least one block.
+// The kernel is memory-bound: 8 to 32 lanes share a row, and a lane has 4 or 8 rows in flight. Each
+// block zeroes its share of `zeros`. Config: tile_q.
 #include "config.cuh"
 #include "passes/backward_preprocess.cuh"
 #include "ptx/grid.cuh"
@@ -25,11 +24,11 @@ using attn::device::backward_preprocess::kThreads;
 
 constexpr int kTileQ = config::tile_q;
 constexpr int kWarps = kThreads / 32;
-// Rows of a lane in flight; one without vector access, which keeps compilation short.
+// Rows that a lane has in flight. Only one without vector access, to keep compilation short.
 template <bool kVector>
 constexpr int kInFlight = kVector ? 4 : 1;
-// Blocks per SM: 6 are 9 to 16 % faster than 4 with more registers; 8 spill. Rows of a lane in
-// flight of 16-bit tensors.
+// Blocks per SM, and rows of 16-bit tensors that a lane has in flight. With 4 rows, 6 blocks are 9
+// to 16 % faster than 4 blocks with more registers, and 8 spill.
 #if __CUDA_ARCH__ >= 900
 constexpr int kBlocks = 5;
 constexpr int kInFlight16 = 8;
@@ -77,8 +76,8 @@ __device__ __forceinline__ void WriteRanges(const Arguments& a, const Sequence& 
   }
 }
 
-// This lane's part of dot(dout, o), over 8 columns, of rows i, i + rows, ...; added to `dots`
-// unless kVector. Nothing outside the sequence is read.
+// Computes this lane's part of dot(dout, o), 8 columns of rows i, i + rows, ... With kVector it
+// replaces `dots`, otherwise it is added to `dots`. Reads nothing outside of the sequence.
 template <bool kVector>
 __device__ __forceinline__ void Dots(const Arguments& a, const Sequence& seq, int head, int i,
                                      int rows, int column, float (&dots)[kInFlight<kVector>]) {
@@ -114,7 +113,7 @@ __device__ __forceinline__ void Dots(const Arguments& a, const Sequence& seq, in
 template <bool kVector>
 __device__ __forceinline__ void WriteLseDelta(const Arguments& a, const Sequence& seq, int head,
                                               int i0) {
-  const int lanes = LanesOfRow(a.dim_vo);
+  const int lanes = LanesPerRow(a.dim_vo);
   const int rows = kThreads / lanes;  // per step of the block
   const int row_in_step = static_cast<int>(threadIdx.x) / lanes;
   const int column = static_cast<int>(threadIdx.x) % lanes * 8;
@@ -155,19 +154,19 @@ __device__ __forceinline__ void WriteLseDelta(const Arguments& a, const Sequence
   }
 }
 
-// The same where o and dout are of the 16-bit type kDtype with vector access and no delta is given.
-// All loads of kRows rows a lane are issued before the first is used, and each of the first kRows
-// lanes of a row writes one of the rows.
+// The same for o and dout of the 16-bit type kDtype with vector access, if no delta is given. A
+// lane issues all loads of kRows rows before it uses the first. Each of the first kRows lanes of a
+// row writes one of the rows.
 template <int kDtype>
 __device__ __forceinline__ void WriteLseDelta16(const Arguments& a, const Sequence& seq, int head,
                                                 int i0) {
   constexpr int kRows = kInFlight16;
-  const int lanes = LanesOfRow(a.dim_vo);
+  const int lanes = LanesPerRow(a.dim_vo);
   const int rows = kThreads / lanes;  // per step of the block
   const int row_in_step = static_cast<int>(threadIdx.x) / lanes;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int end = min(kTileQ, seq.rows_q - i0);
-  const int valid = min(end, seq.len_q - i0);  // rows with values
+  const int valid = min(end, seq.len_q - i0);  // rows below it have values
   const int of_lane = lane * 8 < a.dim_vo ? valid : 0;
   const int step_o = rows * static_cast<int>(a.o.stride_row);
   const int step_dout = rows * static_cast<int>(a.dout.stride_row);
@@ -187,12 +186,12 @@ __device__ __forceinline__ void WriteLseDelta16(const Arguments& a, const Sequen
         dout[n] = *reinterpret_cast<const uint4*>(from_dout + n * step_dout);
       }
     }
-    const int mine = first + lane * rows;
+    const int own_row = first + lane * rows;
     float lse = -kInfinity;
     float dlse = 0.0f;
-    if (lane < kRows && mine < valid) {
-      lse = FloatAt(a.lse, seq, i0 + mine, head);
-      if (a.dlse.base != nullptr) dlse = FloatAt(a.dlse, seq, i0 + mine, head);
+    if (lane < kRows && own_row < valid) {
+      lse = FloatAt(a.lse, seq, i0 + own_row, head);
+      if (a.dlse.base != nullptr) dlse = FloatAt(a.dlse, seq, i0 + own_row, head);
     }
     float delta = 0.0f;
 #pragma unroll
@@ -210,10 +209,10 @@ __device__ __forceinline__ void WriteLseDelta16(const Arguments& a, const Sequen
       }
       if (lane == n) delta = sum;
     }
-    if (lane >= kRows || mine >= end) continue;
+    if (lane >= kRows || own_row >= end) continue;
     float2 value{kInfinity, 0.0f};
     if (lse != -kInfinity) value = {lse * kLog2E, delta - dlse};
-    *reinterpret_cast<float2*>(RowAddress(a.lse_delta, seq.idx, seq.first_q + i0 + mine, head)) =
+    *reinterpret_cast<float2*>(RowAddress(a.lse_delta, seq.idx, seq.first_q + i0 + own_row, head)) =
         value;
   }
 }
@@ -231,8 +230,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const int head = static_cast<int>(heads % static_cast<unsigned>(a.heads_q));
   const Sequence seq = SequenceOf(a, static_cast<int>(heads / static_cast<unsigned>(a.heads_q)));
   if (head == 0) WriteRanges(a, seq, tile, tiles);
-  // A lane has 8 columns of a row, and more above dim 256, in turn.
-  const bool vector = a.o.vector != 0 && a.dout.vector != 0 && a.dim_vo <= 8 * LanesOfRow(a.dim_vo);
+  // Up to dim 256 a lane has 8 columns of a row. Above, it loops over several chunks of 8.
+  const bool vector =
+      a.o.vector != 0 && a.dout.vector != 0 && a.dim_vo <= 8 * LanesPerRow(a.dim_vo);
   if (vector && a.o.type == a.dout.type && a.o.type != config::f32 && a.delta.base == nullptr) {
     if (a.o.type == config::bf16) {
       WriteLseDelta16<config::bf16>(a, seq, head, tile * kTileQ);

@@ -1,10 +1,10 @@
-// Converts the f32 sums of a backward that accumulated dbias (shared/dbias_accum.cuh): writes dbias
-// in its own type and strides, rounded once, added to the stored values or with non-finite elements
-// replaced if the call asks for it.
+// Converts dbias_accum (shared/dbias_accum.cuh) to dbias in its own type and strides, rounded once.
+// If the call requests it, dbias is added to the stored values, or non-finite elements are
+// replaced.
 //
 // Grid: one block per (1024 keys, 8 queries, head of the bias, entry of the bias), keys fastest.
-// Bound by memory: a lane converts 8 keys of two queries, so that a warp loads 256 contiguous bytes
-// and stores 128 of a row; two such steps are in flight. Config: none.
+// The kernel is memory-bound: a lane converts 8 keys of two queries, so that a warp loads 256
+// contiguous bytes and stores 128 bytes of a row. Two such steps are in flight. Config: none.
 #include "config.cuh"
 #include "passes/bias_gradient_convert.cuh"
 #include "ptx/grid.cuh"
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const int h = static_cast<int>(blockIdx.x / key_blocks / query_blocks % heads);
   const int b = static_cast<int>(blockIdx.x / key_blocks / query_blocks / heads);
   const int thread = static_cast<int>(threadIdx.x);
-  // Lane 4 g + i / 2 of an accumulator has queries i and i + 1 of keys g and g + 8.
+  // Lane 4 g + i / 2 of an accumulator holds queries i and i + 1 of keys g and g + 8.
   const int pair = thread % 4;
   const int half = thread / 4 % 2;
   const int first = static_cast<int>(blockIdx.x % key_blocks) * kKeys + thread / 8 * 16;

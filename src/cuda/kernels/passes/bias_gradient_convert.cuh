@@ -5,7 +5,7 @@
 namespace attn::device::bias_gradient_convert {
 
 inline constexpr int kThreads = 128;
-inline constexpr int kKeys = 1024;  // of a block
-inline constexpr int kQueries = 8;  // of a block
+inline constexpr int kKeys = 1024;  // keys per block
+inline constexpr int kQueries = 8;  // queries per block
 
 }  // namespace attn::device::bias_gradient_convert

@@ -1,6 +1,6 @@
-// The last step of dbias if bias_gradient.cu split its sums: adds the splits of a.partials in order
-// and writes the gradient in its own type and strides.
-// Grid: one thread per element of dbias's own shape.
+// Last step of dbias if bias_gradient.cu computed it in splits: adds the splits of a.partials in
+// order and writes the gradient in its own type and strides. Grid: one thread per element of
+// dbias's own shape.
 #include "config.cuh"
 #include "passes/bias_gradient_sum.cuh"
 #include "ptx/grid.cuh"

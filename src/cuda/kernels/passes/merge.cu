@@ -1,8 +1,9 @@
-// Merges two partial results over disjoint keys, and the gradient of that (docs/semantics.md,
-// "Merge").
+// Merges two partial results over disjoint keys, and computes the gradient of this operation
+// (docs/semantics.md, "Merge").
 //
-// Grid: one block per 32 lines, rows fastest. Bound by memory: as many lanes share a line as it has
-// chunks of 8 elements, and each element is read and written once.
+// Grid: one block per 32 lines, rows fastest; a line is a row of one head of one sequence. The
+// kernel is memory-bound: 8 to 32 lanes share a line, 8 elements each, and each element is read and
+// written once.
 // Config: none.
 #include "config.cuh"
 #include "passes/merge.cuh"
@@ -29,7 +30,8 @@ struct Line {
   bool valid = false;
 };
 
-// Line `n` of this block. Their number may exceed 32 bits, a quotient within a block does not.
+// Returns line `n` of this block. The number of lines may exceed 32 bits, quotients within a block
+// do not.
 __device__ __forceinline__ Line LineOf(const Sizes& sizes, int n) {
   const auto rows = static_cast<unsigned>(sizes.rows);
   const auto heads = static_cast<unsigned>(sizes.heads);
@@ -55,7 +57,7 @@ struct Weights {
   float w2 = 0.0f;
 };
 
-// lse = logaddexp(lse1, lse2), w_n = exp(lse_n - lse); 0 for a partial without keys.
+// lse = logaddexp(lse1, lse2), w_n = exp(lse_n - lse); w_n = 0 for a partial result without keys.
 __device__ __forceinline__ Weights WeightsOf(float lse1, float lse2) {
   if (lse1 == -kInfinity) return {lse2, 0.0f, lse2 == -kInfinity ? 0.0f : 1.0f};
   if (lse2 == -kInfinity) return {lse1, 1.0f, 0.0f};
@@ -65,8 +67,8 @@ __device__ __forceinline__ Weights WeightsOf(float lse1, float lse2) {
   return {largest + logf(e1 + e2), e1 / (e1 + e2), e2 / (e1 + e2)};
 }
 
-// This lane's 8 elements of a partial result. A partial without keys, and one that is not given
-// (zeros), is not read.
+// Loads this lane's 8 elements of a partial result. Returns zeros, without reading, if the partial
+// result has no keys or is not given.
 __device__ __forceinline__ void LoadPartial(const StridedTensor& o, const Line& line, float lse,
                                             int column, int dim, float (&values)[8]) {
 #pragma unroll
@@ -74,7 +76,7 @@ __device__ __forceinline__ void LoadPartial(const StridedTensor& o, const Line& 
   if (o.base != nullptr && lse != -kInfinity) LoadChunk(o, At(o, line), column, dim, values);
 }
 
-// The sum over the lanes of a line; every lane of the warp takes part.
+// Sums over the lanes of a line. All lanes of the warp must call it.
 __device__ __forceinline__ float SumOfLine(float value, int lanes) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(~0u, value, distance);
@@ -82,15 +84,15 @@ __device__ __forceinline__ float SumOfLine(float value, int lanes) {
   return value;
 }
 
-// What a lane knows of a line of the merged result.
+// This lane's values of a line of the merged result and of its gradient.
 struct Gradient {
   float o[8] = {};
   float dout[8] = {};
   float dlse = 0.0f;
 };
 
-// dout_n = w dout and dlse_n = w (dlse + dot(dout, o_n - o)); zeros for a partial without keys,
-// whatever dout and dlse are.
+// Writes dout_n = w dout and dlse_n = w (dlse + dot(dout, o_n - o)). Writes zeros for a partial
+// result without keys, whatever dout and dlse are.
 __device__ __forceinline__ void WriteGradient(const Gradient& of, const StridedTensor& o,
                                               const StridedTensor& dout, const StridedTensor& dlse,
                                               const Line& line, float lse, float weight, int lanes,
@@ -119,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     attn_merge(const __grid_constant__ Params p) {
   ptx::WaitForPrimary();
   const int dim = p.sizes.dim;
-  const int lanes = LanesOfRow(dim);
+  const int lanes = LanesPerRow(dim);
   const int column = static_cast<int>(threadIdx.x) % lanes * 8;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x) / lanes; n < kLines; n += kThreads / lanes) {
@@ -137,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
       for (int e = 0; e < 8; ++e) merged[e] = weights.w1 * merged[e] + weights.w2 * other[e];
       StoreChunk(p.o, At(p.o, line), column, dim, merged);
     }
-    // lse may be lse1: all lanes of the line have read it.
+    // lse may alias lse1, so it is written after all lanes of the line have read lse1.
     __syncwarp();
     if (line.valid && column == 0 && p.lse.base != nullptr) FloatAt(p.lse, line) = weights.lse;
   }
@@ -147,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     attn_merge_backward(const __grid_constant__ BackwardParams p) {
   ptx::WaitForPrimary();
   const int dim = p.sizes.dim;
-  const int lanes = LanesOfRow(dim);
+  const int lanes = LanesPerRow(dim);
   const int column = static_cast<int>(threadIdx.x) % lanes * 8;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x) / lanes; n < kLines; n += kThreads / lanes) {

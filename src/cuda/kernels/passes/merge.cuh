@@ -5,9 +5,9 @@
 namespace attn::device::merge {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kLines = 32;  // of a block; a line is a row of one head of one sequence
+inline constexpr int kLines = 32;  // lines per block; a line is a row of one head of one sequence
 
-// The sizes of o, [batch, rows, heads, dim]; a packed tensor is one sequence.
+// Sizes of o, [batch, rows, heads, dim]. A packed tensor counts as one sequence.
 struct Sizes {
   int batch = 0;
   int rows = 0;
@@ -15,7 +15,7 @@ struct Sizes {
   int dim = 0;
 };
 
-// Statistics (lse, dlse) are rows of one f32. A null base: not given.
+// Statistics (lse, dlse) are rows of one f32. A null base means that a tensor is not given.
 struct Params {
   StridedTensor o1, lse1, o2, lse2;
   StridedTensor o, lse;

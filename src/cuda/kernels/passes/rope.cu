@@ -1,10 +1,11 @@
-// Rotary embedding of rows (docs/semantics.md, "Rotary embedding"): q and k before attention, dq
-// and dk after its backward, rows that are appended to a cache, and the operation rope.
+// Rotary embedding of rows (docs/semantics.md, "Rotary embedding"): of q and k before attention, of
+// dq and dk after its backward, of rows that are appended to a cache, and for the operation rope.
 //
-// Grid: one block per (8 rows, sequence), jobs one after the other. A packed tensor is one
-// sequence; its rows look up the sequence that they belong to. A block computes the cosines and
-// sines of its rows once for all heads. Then each thread rotates chunks of 8 pairs: two chunks of 8
-// elements, which it reads before it writes, so that `to` may be `from`.
+// Grid: one block per (8 rows, sequence) of a tensor; the blocks of each job (tensor) follow those
+// of the previous one. A packed tensor counts as one sequence, and its rows look up the sequence
+// that they belong to. A block computes the cosines and sines of its rows once for all heads. Then
+// each thread rotates chunks of 8 pairs, two chunks of 8 elements. It reads both before it writes,
+// so `to` may equal `from`.
 // Config: none.
 #include "config.cuh"
 #include "passes/rope.cuh"
@@ -29,15 +30,15 @@ using attn::device::rope::Params;
 
 constexpr int kBlocks = 4;  // per SM: at most 64 registers
 
-// What becomes of a row.
-enum Fate { kSkip, kZero, kRotate };
+// How a row is processed: not written, set to 0, or rotated.
+enum RowAction { kSkip, kZero, kRotate };
 
 struct Row {
   long long position = 0;
-  int fate = kSkip;
+  int action = kSkip;
 };
 
-// The last sequence of a packed tensor that begins at or before the row.
+// Returns the last sequence of a packed tensor that begins at or before the row.
 __device__ __forceinline__ int SequenceOfRow(const LengthArray& cumulative, int batch,
                                              long long row) {
   int low = 0;
@@ -62,9 +63,9 @@ __device__ __forceinline__ Row RowOf(const Params& p, const Job& job, int b, lon
     if (job.packed != 0) i -= of_queries ? seq.first_q : seq.first_kv;
     inside = job.kind == kNewKeys || (i >= 0 && i < (of_queries ? seq.len_q : seq.len_kv));
   }
-  of.fate = inside || p.every_row != 0              ? kRotate
-            : p.gradients != 0 && a.accumulate == 0 ? kZero
-                                                    : kSkip;
+  of.action = inside || p.every_row != 0              ? kRotate
+              : p.gradients != 0 && a.accumulate == 0 ? kZero
+                                                      : kSkip;
   of.position = (inside ? i : row) + p.offset;
   if (job.kind == kNewKeys) of.position += seq.len_kv;
   if (of_queries) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ Row RowOf(const Params& p, const Job& job, int b, lon
   return of;
 }
 
-// x is the cosine, y the sine.
+// Returns the cosine in x and the sine in y.
 __device__ __forceinline__ float2 Rotation(const Params& p, long long position, int pair) {
   float2 of;
   if (p.cosines != nullptr) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ float2 Rotation(const Params& p, long long position, 
     of.y = reinterpret_cast<const float*>(p.sines + row * p.sines_stride)[pair];
   } else {
     const unsigned long long turns = static_cast<unsigned long long>(position) * p.frequency[pair];
-    // The upper half as a signed fraction: from -0.5 to 0.5 turns.
+    // The upper half as a signed fraction of a turn, in [-0.5, 0.5).
     const int fraction = static_cast<int>(static_cast<unsigned>(turns >> 32));
     sincospif(static_cast<float>(fraction) * 0x1p-31f, &of.y, &of.x);
   }
@@ -94,7 +95,7 @@ __device__ __forceinline__ float2 Rotation(const Params& p, long long position, 
   return of;
 }
 
-// A chunk of 8 pairs of a row: the columns of its two halves, and where these end.
+// A chunk of 8 pairs of a row: the first columns of its two halves, and the ends of the columns.
 struct Chunk {
   int first = 0;
   int first_end = 0;
@@ -102,7 +103,7 @@ struct Chunk {
   int second_end = 0;
 };
 
-// Chunks of pairs come first, then those of elements that are not rotated.
+// Chunk n of a row. The chunks of pairs come first, then those of elements that are not rotated.
 __device__ __forceinline__ Chunk ChunkOf(const Job& job, bool interleaved, int n) {
   const int rotated = 2 * job.pairs;
   const int of_pairs = (job.pairs + 7) / 8;
@@ -133,7 +134,7 @@ __device__ __forceinline__ void Rotate(const float* cosines, const float* sines,
   }
 }
 
-// Loads columns [column, column + 8) below `end`. Keys that are appended can be of 8 bits.
+// Loads columns [column, column + 8) that are below `end`. Appended keys can have an 8-bit type.
 __device__ __forceinline__ void Load(const StridedTensor& from, const char* row, int column,
                                      int end, float (&values)[8]) {
   if (!Is8Bit(from.type)) return LoadChunk(from, row, column, end, values);
@@ -144,7 +145,8 @@ __device__ __forceinline__ void Load(const StridedTensor& from, const char* row,
   }
 }
 
-// Stores columns [column, column + 8) below `end`; of a gradient as the call asks for it.
+// Stores columns [column, column + 8) that are below `end`. Gradients are added to the stored
+// values, or non-finite elements replaced, if the call requests it.
 __device__ __forceinline__ void Store(const Params& p, const Job& job, char* to, int column,
                                       int end, float (&values)[8]) {
   if (p.gradients != 0) {
@@ -196,18 +198,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   const bool interleaved = p.interleaved != 0;
   const auto chunks =
       static_cast<unsigned>((job.pairs + 7) / 8 + (job.dim - 2 * job.pairs + 7) / 8);
-  const unsigned of_row = chunks * static_cast<unsigned>(job.heads);
+  const unsigned chunks_per_row = chunks * static_cast<unsigned>(job.heads);
 #pragma unroll 1
-  for (unsigned at = threadIdx.x; at < of_row * static_cast<unsigned>(num_rows); at += kThreads) {
-    const int row = static_cast<int>(at / of_row);
-    const int head = static_cast<int>(at % of_row / chunks);
+  for (unsigned at = threadIdx.x; at < chunks_per_row * static_cast<unsigned>(num_rows);
+       at += kThreads) {
+    const int row = static_cast<int>(at / chunks_per_row);
+    const int head = static_cast<int>(at % chunks_per_row / chunks);
     const int index = static_cast<int>(at % chunks);
-    const int fate = rows[row].fate;
-    if (fate == kSkip) continue;
+    const int action = rows[row].action;
+    if (action == kSkip) continue;
     const Chunk chunk = ChunkOf(job, interleaved, index);
     float x[8] = {};
     float y[8] = {};
-    if (fate == kRotate) {
+    if (action == kRotate) {
       const char* from = RowAddress(job.from, b, row0 + row, head);
       Load(job.from, from, chunk.first, chunk.first_end, x);
       Load(job.from, from, chunk.second, chunk.second_end, y);

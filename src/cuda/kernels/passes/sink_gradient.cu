@@ -1,9 +1,9 @@
-// dsink_h = -sum over all rows of exp(sink_h - lse) * delta, from backward_preprocess.cu's
-// lse_delta. A row that sees no key has lse = sink_h and contributes its dlse. Summed in a fixed
-// order.
+// dsink_h = -sum over all rows of exp(sink_h - lse) * delta, with lse_delta from
+// backward_preprocess.cu. A row that sees no key has lse = sink_h and contributes its dlse. The
+// order of the sum is fixed.
 //
-// Grid: one block per query head. As many threads as a sequence's length needs share its rows; the
-// other threads process other sequences.
+// Grid: one block per query head. Up to kThreads threads, as many as a sequence has rows, share the
+// rows of a sequence; the other threads process other sequences.
 // Config: none.
 #include "config.cuh"
 #include "passes/sink_gradient.cuh"

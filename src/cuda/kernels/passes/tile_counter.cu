@@ -1,4 +1,4 @@
-// Zeroes the counter of a dynamic tile scheduler, in order before the kernel that counts.
+// Zeroes the counter of a dynamic tile scheduler. Runs on the stream before the kernel that counts.
 // Grid: one block. Config: none.
 #include "config.cuh"
 #include "passes/tile_counter.cuh"
@@ -6,7 +6,7 @@
 
 extern "C" __global__ void __launch_bounds__(attn::device::tile_counter::kThreads)
     attn_tile_counter(const __grid_constant__ attn::device::tile_counter::Params p) {
-  // The workspace may still be in use by the kernel before.
+  // The previous kernel on the stream may still use the workspace.
   ptx::WaitForPrimary();
   if (threadIdx.x == 0) *p.counter = 0;
 }

@@ -1,9 +1,9 @@
-// Writes the rows of packed tensors that belong to no sequence, as empty rows (docs/semantics.md,
-// "Lengths"). Launched before the kernels that write the sequences' rows; these rows are not
-// touched here.
+// Writes the rows of packed tensors that belong to no sequence, with the values of empty rows
+// (docs/semantics.md, "Lengths"). Launched before the kernels that write the sequences' rows; this
+// kernel does not touch those.
 //
-// Grid: one block per 256 consecutive rows. The threads mark the rows of all sequences first
-// (cumulative lengths need not rise, so every sequence is checked); then one warp fills each
+// Grid: one block per 256 consecutive rows. First the threads mark the rows of all sequences
+// (cumulative lengths need not be monotonic, so every sequence is checked). Then a warp fills each
 // unmarked row, all heads.
 // Config: none.
 #include "config.cuh"
@@ -39,8 +39,8 @@ __device__ __forceinline__ void ZeroRow(const StridedTensor& tensor, int dim, in
   }
 }
 
-// Calls fill(row) with whole warps for the rows of [first, first + kRows) below `total` that belong
-// to no sequence. max_len: of a sequence.
+// Calls fill(row), with all lanes of a warp, for the rows of [first, first + kRows) below `total`
+// that belong to no sequence. max_len: limit of a sequence's length.
 template <class Fill>
 __device__ __forceinline__ void ForEachUncovered(const Arguments& a, const LengthArray& cumulative,
                                                  int max_len, int total, int first, Fill fill) {
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                    });
 }
 
-// dk and dv, unless gradients accumulate. backward_postprocess.cu writes dq.
+// Writes dk and dv, unless gradients accumulate. backward_postprocess.cu writes dq.
 extern "C" __global__ void __launch_bounds__(kThreads)
     attn_uncovered_gradients(const __grid_constant__ Arguments a) {
   ptx::WaitForPrimary();

@@ -4,6 +4,6 @@
 namespace attn::device::uncovered_rows {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kRows = 256;  // of a block, one per thread
+inline constexpr int kRows = 256;  // rows per block, one per thread
 
 }  // namespace attn::device::uncovered_rows

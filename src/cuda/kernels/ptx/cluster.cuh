@@ -1,4 +1,4 @@
-// Thread block clusters (9.0): one function an instruction.
+// Thread block clusters (compute capability 9.0): one function per instruction.
 #pragma once
 
 namespace ptx {
@@ -14,13 +14,13 @@ __device__ __forceinline__ void ClusterBarrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The address in block `rank` of the cluster for an address of own shared memory.
+// Maps an address in this block's shared memory to the same address in block `rank` of the cluster.
 __device__ __forceinline__ unsigned MapShared(unsigned address, unsigned rank) {
   unsigned mapped;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
-// Loads from the shared memory of any block of the cluster.
+// Loads from the shared memory of any block of the cluster; `address` comes from MapShared().
 __device__ __forceinline__ unsigned LoadCluster32(unsigned address) {
   unsigned value;
   asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");

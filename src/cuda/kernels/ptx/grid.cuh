@@ -1,5 +1,5 @@
-// Programmatic dependent launch (9.0): one function an instruction. Nothing on older devices, where
-// kernels of a stream never overlap.
+// Programmatic dependent launch (compute capability 9.0): one function per instruction. The
+// functions do nothing on older devices, where kernels of a stream never overlap.
 #pragma once
 
 namespace ptx {

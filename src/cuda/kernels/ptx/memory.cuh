@@ -1,5 +1,5 @@
-// Memory: shared addresses, asynchronous copies, loads, stores and reductions, one function an
-// instruction. Addresses of shared memory are 32-bit.
+// Memory: shared-memory addresses, asynchronous copies, loads, stores and reductions, one function
+// per instruction. Addresses of shared memory are 32-bit.
 #pragma once
 
 namespace ptx {
@@ -15,25 +15,25 @@ __device__ __forceinline__ int RereadThreadIdx() {
   return thread;
 }
 
-// Copies 16 bytes to shared memory: the first `bytes` are read, the others are zero.
+// Copies 16 bytes to shared memory: reads the first `bytes` bytes and fills the rest with zeros.
 __device__ __forceinline__ void CopyAsync(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :
                : "r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
-// Copies 4 or 8 bytes, or writes zeros if not `there`.
+// Copies 4 or 8 bytes, or writes zeros if the source does not exist.
 template <int bytes>
-__device__ __forceinline__ void CopyAsyncSmall(unsigned to, const void* from, bool there) {
+__device__ __forceinline__ void CopyAsyncSmall(unsigned to, const void* from, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                :
-               : "r"(to), "l"(from), "n"(bytes), "r"(there ? bytes : 0)
+               : "r"(to), "l"(from), "n"(bytes), "r"(exists ? bytes : 0)
                : "memory");
 }
 __device__ __forceinline__ void CopyCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most n of this thread's groups are in flight.
+// Waits until at most n of this thread's groups are pending.
 template <int n>
 __device__ __forceinline__ void CopyWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
@@ -93,12 +93,12 @@ __device__ __forceinline__ void StoreShared64(unsigned address, float x, float y
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
-// Barrier of two warps; they alone use the barrier `id` (1 to 15).
-__device__ __forceinline__ void BarrierOfTwo(int id) {
+// Barrier of two warps. Only these two use the barrier `id` (1 to 15).
+__device__ __forceinline__ void SyncTwoWarps(int id) {
   asm volatile("bar.sync %0, 64;" ::"r"(id) : "memory");
 }
 
-// Adds to two adjacent f32 in global memory, 8-byte aligned: one instruction on 9.0 and later.
+// Adds to two adjacent f32 in global memory, 8-byte aligned. One instruction on 9.0 and later.
 __device__ __forceinline__ void AddGlobal(float* to, float x, float y) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.global.add.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(x), "f"(y) : "memory");
@@ -120,7 +120,8 @@ __device__ __forceinline__ void AddGlobal(float* to, float x, float y, float z, 
 #endif
 }
 
-// Loads from L2: what other blocks of the kernel wrote.
+// Loads from L2. L1 is bypassed, because it may hold old values of what other blocks wrote during
+// this kernel.
 __device__ __forceinline__ float4 LoadGlobalL2(const float4* from) {
   float4 value;
   asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"

@@ -1,14 +1,14 @@
-// Tensor-core instructions of 8.0 and later: one function an instruction.
+// Tensor-core instructions of compute capability 8.0 and later: one function per instruction.
 //
 // Fragments of lane l, g = l / 4, t = l % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
 //   A 16 x 16: a0 (g, 2t..), a1 (g + 8, 2t..), a2 (g, 2t + 8..), a3 (g + 8, 2t + 8..)
 //   B 16 x 8:  b0 (2t.., g), b1 (2t + 8.., g)
 //   C 16 x 8:  c0 c1 (g, 2t..), c2 c3 (g + 8, 2t..)
-// so that the C of two neighbouring 16 x 8 tiles, packed pairwise, is the A of a 16 x 16 tile.
+// The C of two adjacent 16 x 8 tiles, packed pairwise, is therefore the A of a 16 x 16 tile.
 // m16n8k8 of 32-bit elements has the same C, and
 //   A 16 x 8: a0 (g, t), a1 (g + 8, t), a2 (g, t + 4), a3 (g + 8, t + 4)
 //   B 8 x 8:  b0 (t, g), b1 (t + 4, g)
-// Its fragments are what LoadMatrix() makes of rows of 32-bit elements.
+// LoadMatrix() loads these fragments from rows of 32-bit elements.
 #pragma once
 #include "config.cuh"
 
@@ -68,7 +68,7 @@ __device__ __forceinline__ void MmaFirst(float (&d)[4], const unsigned (&a)[4], 
   }
 }
 
-// The nearest tf32: an f32 of 11 significant bits.
+// Rounds to the nearest tf32, an f32 with 11 significant bits.
 __device__ __forceinline__ unsigned RoundToTf32(float x) {
   unsigned rounded;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
@@ -94,7 +94,8 @@ __device__ __forceinline__ void MmaTf32First(float (&d)[4], const unsigned (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// Four 8 x 8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8.
+// Loads four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l /
+// 8.
 __device__ __forceinline__ void LoadMatrix(unsigned (&r)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

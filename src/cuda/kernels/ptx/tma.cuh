@@ -1,6 +1,6 @@
-// The Tensor Memory Accelerator (9.0): copies of tiles between global and shared memory, one
-// function an instruction. A tile's coordinates are (column, row, head, batch), as
-// host/tensor_map.hpp describes tensors; elements outside of the tensor are read as zeros and never
+// The Tensor Memory Accelerator (compute capability 9.0): copies of tiles between global and shared
+// memory, one function per instruction. A tile's coordinates are (column, row, head, batch), as
+// host/tensor_map.hpp describes tensors. Elements outside of the tensor are read as zeros and never
 // written.
 #pragma once
 
@@ -13,7 +13,8 @@ inline constexpr unsigned long long kEvictLast = 0x14F0000000000000ull;
 __device__ __forceinline__ void TmaPrefetchMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Adds the tile's bytes, clipped or not, to the barrier.
+// Loads a tile. The barrier counts the bytes of the complete tile, even where it exceeds the
+// tensor.
 __device__ __forceinline__ void TmaLoad(unsigned to, const void* map, unsigned barrier, int column,
                                         int row, int head, int batch, unsigned long long priority) {
   asm volatile(
@@ -33,7 +34,7 @@ __device__ __forceinline__ void TmaStore(const void* map, unsigned from, int col
 __device__ __forceinline__ void TmaStoreCommit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Copies contiguous bytes to shared memory and adds them to the barrier; addresses and size are
+// Copies contiguous bytes to shared memory; the barrier counts them. Addresses and size are
 // multiples of 16 bytes.
 __device__ __forceinline__ void BulkLoad(unsigned to, const void* from, int bytes,
                                          unsigned barrier) {
@@ -43,13 +44,13 @@ __device__ __forceinline__ void BulkLoad(unsigned to, const void* from, int byte
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Copies contiguous bytes from shared to global memory; TmaStoreCommit() ends the group.
+// Copies contiguous bytes from shared to global memory. TmaStoreCommit() closes the group.
 __device__ __forceinline__ void BulkStore(float* to, unsigned from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
                : "memory");
 }
-// Adds contiguous f32 from shared to global memory; TmaStoreCommit() ends the group.
+// Adds contiguous f32 in shared memory to global memory. TmaStoreCommit() closes the group.
 __device__ __forceinline__ void BulkAdd(float* to, unsigned from, int bytes) {
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
@@ -64,11 +65,11 @@ __device__ __forceinline__ void TmaStoreWaitRead() {
 __device__ __forceinline__ void TmaStoreWait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-// Orders this thread's ordinary stores to shared memory before later reads of TMA and wgmma.
+// Orders this thread's ordinary stores to shared memory before later reads by TMA and wgmma.
 __device__ __forceinline__ void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Orders accesses to global memory of TMA with this thread's ordinary ones, both before and after.
+// Orders TMA's accesses to global memory and this thread's ordinary ones, in both directions.
 __device__ __forceinline__ void FenceAsyncProxyGlobal() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -1,13 +1,14 @@
-// Warpgroup matrix products (9.0, target sm_90a): d[64 x n] (+)= A[64 x 16] B, one function an
-// instruction, asynchronous.
+// Warpgroup matrix products (wgmma, target sm_90a): d[64 x n] (+)= A[64 x 16] B, asynchronous, one
+// function per instruction.
 //
-// Rules (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply"): WgmmaFence() before the first
-// product and after any access to the accumulators; until WgmmaWait() says that a product's group
-// is complete, neither its accumulators nor its register fragments of A may be touched.
+// Rules (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply"): WgmmaFence() must precede the
+// first product and follow any access to the accumulators. Until WgmmaWait() reports that a
+// product's group is complete, neither its accumulators nor its register fragments of A may be
+// accessed.
 //
-// Accumulators: register 4 i + 2 h + e of lane l in warp w of the warpgroup is row
-// 16 w + l / 4 + 8 h, column 8 i + 2 (l % 4) + e. Packed pairwise, registers 8 k .. 8 k + 7 are the
-// fragment of A for columns 16 k .. 16 k + 15.
+// Accumulators: register 4 i + 2 h + e of lane l in warp w of the warpgroup is row 16 w + l / 4 + 8
+// h, column 8 i + 2 (l % 4) + e. Packed pairwise, registers 8 k .. 8 k + 7 are the fragment of A
+// for columns 16 k .. 16 k + 15.
 #pragma once
 #include "config.cuh"
 
@@ -19,21 +20,21 @@ __device__ __forceinline__ void WgmmaFence() {
 __device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most `groups` of this warpgroup's groups are in flight.
+// Waits until at most `groups` of this warpgroup's groups are pending.
 template <int groups>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// A matrix in shared memory in swizzled rows of 128 or 64 bytes, 8 rows in one block of 1024 or 512
-// bytes. Matrices begin at multiples of 1024 bytes. K-major operands (rows of the matrix are
-// contiguous along K) ignore `chunk_bytes`; for others it is the distance of blocks of 64 columns.
-// Offsets are added to the low word: descriptors that are built from addresses product by product
-// are kept as loop invariants and spill.
+// Descriptor of a matrix in shared memory: swizzled rows of 128 or 64 bytes, 8 rows per block of
+// 1024 or 512 bytes. Matrices begin at multiples of 1024 bytes. `chunk_bytes` is the distance
+// between blocks of 64 columns; K-major operands (rows of the matrix are contiguous along K) ignore
+// it. At() adds an offset to the low word. If each product built its descriptor from an address,
+// the compiler would keep all of them as loop invariants and spill.
 template <int row_bytes>
 struct SwizzledDescriptor {
   static_assert(row_bytes == 128 || row_bytes == 64);
-  // Distance of 8 rows; 128-byte or 64-byte swizzle.
+  // Distance between groups of 8 rows, and the swizzle mode (128-byte or 64-byte).
   static constexpr unsigned kHigh = 8 * row_bytes / 16 | (row_bytes == 128 ? 1u : 2u) << 30;
   unsigned low;
 
@@ -45,7 +46,7 @@ struct SwizzledDescriptor {
 };
 using MatrixDescriptor = SwizzledDescriptor<128>;
 
-// Operand lists. %0 to %(n/2 - 1) are the accumulators.
+// Operand lists of the instructions. %0 to %(n/2 - 1) are the accumulators.
 #define ATTN_R8_0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define ATTN_R8_1 "%8,%9,%10,%11,%12,%13,%14,%15"
 #define ATTN_R8_2 "%16,%17,%18,%19,%20,%21,%22,%23"
@@ -96,8 +97,8 @@ using MatrixDescriptor = SwizzledDescriptor<128>;
   if constexpr (n == N && dtype == config::bf16) WGMMA(N, "bf16", __VA_ARGS__); \
   if constexpr (n == N && dtype == config::f16) WGMMA(N, "f16", __VA_ARGS__);
 
-// d[64 x n] (+)= A[64 x 16] B[n x 16]^T; a and b are descriptors of K-major matrices.
-// a_transposed: A is M-major in memory; b_transposed: B is N-major.
+// d[64 x n] (+)= A[64 x 16] B[n x 16]^T; a and b are descriptors. Both matrices are K-major in
+// memory, unless a_transposed (A is M-major) or b_transposed (B is N-major) is set.
 template <int dtype, int n, int a_transposed = 0, int b_transposed = 0>
 __device__ __forceinline__ void WgmmaShared(float* d, unsigned long long a, unsigned long long b,
                                             int accumulate) {

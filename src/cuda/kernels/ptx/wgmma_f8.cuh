@@ -1,10 +1,11 @@
-// Warpgroup matrix products of 8-bit elements (9.0, target sm_90a): d[64 x n] (+)= A[64 x 32] B,
-// one function an instruction. Rules and accumulators: ptx/wgmma.cuh. Both operands are K-major.
+// Warpgroup matrix products of 8-bit elements (wgmma, target sm_90a): d[64 x n] (+)= A[64 x 32] B,
+// one function per instruction. Rules and accumulators: ptx/wgmma.cuh. Both operands are K-major.
 //
-// Fragments of A, lane l of warp w: four bytes of k = 4 (l % 4) .. + 3 in row 16 w + l / 4; then
-// those 8 rows below; then both for k + 16.
+// Fragments of A in lane l of warp w: register 0 has four bytes, k = 4 (l % 4) .. + 3, of row 16 w
+// + l / 4. Register 1 has the same k of the row 8 below. Registers 2 and 3 have the same rows for k
+// + 16.
 //
-// Sums: the tensor cores of 9.0 keep about 14 bits of an accumulator of 8-bit products
+// Precision: the tensor cores of 9.0 keep about 14 bits in accumulators of 8-bit products
 // (docs/kernels/sm90_forward.md, "f8").
 #pragma once
 #include "ptx/wgmma.cuh"

@@ -1,5 +1,6 @@
-// Arguments: the parameters of every attention kernel, one `const __grid_constant__` structure. The
-// host fills it (host/arguments.cpp, host/workspace.cpp); device code reads it: plain types only.
+// Arguments: the parameters that all attention kernels share, passed as one `const
+// __grid_constant__` structure. The host fills it (host/arguments.cpp, host/workspace.cpp) and
+// device code reads it, so it has plain types only.
 //
 // Symbols as in attn/arguments.hpp: b batch, h heads_q, g heads_kv, n len_q, m len_kv. Strides are
 // in bytes.
@@ -9,10 +10,10 @@ namespace attn::device {
 
 inline constexpr long long kUnlimited = 1LL << 60;
 
-// Rows of [batch, row, head]: row i of head h of a sequence is at
+// A tensor [batch, row, head] of rows: row i of head h of a sequence is at
 //   base + b * stride_batch + (first + i) * stride_row + h * stride_head,
 // where `first` is the sequence's first row (Sequence, sequence.cuh). Packed tensors have
-// stride_batch 0, padded tensors have first 0. Row statistics (lse, delta) and indices (kv_begin)
+// stride_batch 0; padded tensors have first 0. Row statistics (lse, delta) and indices (kv_begin)
 // are rows of one element.
 struct StridedTensor {
   char* base = nullptr;
@@ -23,8 +24,8 @@ struct StridedTensor {
   int vector = 0;  // rows can be loaded 16 bytes at a time; 256 rows span less than 2^31 bytes
 };
 
-// bias, mask, dbias: [b|b/s|1, h|1, n|1, m|1]; a broadcast dimension has stride 0. With b/s entries
-// sequences share them (shared/score_entries.cuh).
+// bias, mask, dbias: [b|b/s|1, h|1, n|1, m|1]; a broadcast dimension has stride 0. b/s: each entry
+// of the batch dimension serves s consecutive sequences (shared/score_entries.cuh).
 struct ScoreTensor {
   char* base = nullptr;
   long long stride_batch = 0;
@@ -35,7 +36,7 @@ struct ScoreTensor {
   int vector = 0;  // keys are contiguous, rows are 16-byte aligned
 };
 
-// len_q and the like; null if not given. stride in elements.
+// Lengths of sequences (len_q, cu_len_q, ...); null if not given. `stride` is in elements.
 struct LengthArray {
   const int* data = nullptr;
   long long stride = 0;
@@ -43,9 +44,9 @@ struct LengthArray {
 
 struct Arguments {
   StridedTensor q, k, v, o, lse;
-  // Backward. In the workspace: lse_delta, f32 pairs [b, h, n] {lse in units of log2, delta},
-  // {inf, 0} for rows that see no key or are past the length; dq_accum, f32 dq before the scale
-  // (shared/dq_accum.cuh).
+  // Backward. lse_delta and dq_accum are in the workspace. lse_delta: f32 pairs [b, h, n] {lse in
+  // units of log2, delta}; {inf, 0} for rows that see no key and have no sink, and for rows past
+  // the length. dq_accum: f32 dq before the scale is applied (shared/dq_accum.cuh).
   StridedTensor dout, dlse, delta, dq, dk, dv, lse_delta, dq_accum;
   ScoreTensor bias, mask, dbias;
   StridedTensor kv_begin, kv_end;  // i32, the same for all heads
@@ -61,7 +62,7 @@ struct Arguments {
   float* dsink = nullptr;
   long long dsink_stride = 0;
   unsigned* nonfinite_count = nullptr;  // null: non-finite results are kept
-  int accumulate = 0;                   // gradients are added to the tensors' values
+  int accumulate = 0;                   // gradients are added to the tensors' old values
 
   int batch = 0;
   int heads_q = 0;
@@ -76,9 +77,9 @@ struct Arguments {
   int dim_qk = 0;
   int dim_vo = 0;
 
-  // The diagonal of query i is key i + diag; `bottom_right`: diag is the sequence's len_kv - len_q.
-  // The query sees keys from diagonal - window_left to diagonal + window_right; causal is
-  // window_right = 0. All within +- kUnlimited.
+  // The diagonal of query i is key i + diag; with `bottom_right`, diag is the sequence's len_kv -
+  // len_q. The query sees keys from diagonal - window_left to diagonal + window_right; causal means
+  // window_right = 0. All values are within +- kUnlimited.
   int bottom_right = 0;
   long long diag = 0;
   long long window_left = kUnlimited;
@@ -89,15 +90,17 @@ struct Arguments {
   int negative_scale = 0;    // scale < 0
   float softcap = 0.0f;      // in f32
   float inverse_cap = 0.0f;  // scale / softcap
-  // For raw products |x| <= cap_reach the score in units of log2 is x times a polynomial in x^2.
+  // Softcap: for raw products |x| <= cap_reach, the score in units of log2 is x times a polynomial
+  // in x^2.
   float cap_series[5] = {};
   float cap_reach = -1.0f;
   float cap_unit = 0.0f;  // 1 / softcap, for a score in units of log2
 
-  // Dropout: an element is kept if its byte < keep_threshold; kept elements grow by keep_scale.
+  // Dropout: an element is kept if its random byte < keep_threshold; kept elements are multiplied
+  // by keep_scale.
   unsigned keep_threshold = 256;
   float keep_scale = 1.0f;
-  const unsigned long long* seed_at = nullptr;  // on the device, instead of seed
+  const unsigned long long* seed_at = nullptr;  // device address that replaces seed
   const unsigned long long* offset_at = nullptr;
   unsigned long long seed = 0;
   unsigned long long offset = 0;
@@ -107,23 +110,23 @@ struct Arguments {
   unsigned origin_heads = 0;  // heads of the larger problem
 
   // Workspace of the backward; see passes/backward_preprocess.cu.
-  char* zeros = nullptr;  // what begins as zeros: host/workspace.hpp
+  char* zeros = nullptr;  // buffers that the preprocess zeroes: host/workspace.hpp
   long long zeros_bytes = 0;
   int* q_ranges = nullptr;           // [b, tiles of queries] TileRange
   int* row_ranges = nullptr;         // [b, n] KeyRange
   unsigned* dq_semaphore = nullptr;  // [b, h, tiles of queries, n]; null: sums in any order
   int dq_ordered = 0;                // blocks add to dq_accum from the last tile of keys on
-  int dq_first_stores = 0;           // the first block stores: dq_accum does not begin as zeros
-  int kv_heads_at_once = 1;          // whose tiles of keys alternate: sm90/backward_keys.cuh
-  char* dbias_accum = nullptr;       // shared/dbias_accum.cuh; null: dbias has a kernel of its own
+  int dq_first_stores = 0;           // the first block stores, so dq_accum needs no zeroing
+  int kv_heads_at_once = 1;          // key heads with interleaved tiles: sm90/backward_keys.cuh
+  char* dbias_accum = nullptr;  // shared/dbias_accum.cuh; null: a separate kernel computes dbias
   long long dbias_accum_stride_batch = 0;
   long long dbias_accum_stride_head = 0;
-  float* partials = nullptr;  // of dbias, [splits][dbias's own shape]; null: not needed
+  float* partials = nullptr;  // [splits][dbias's own shape] partial sums of dbias, or null
   int splits = 1;
   int dbias_full = 0;  // dimensions that dbias does not broadcast: batch 8, head 4, query 2, key 1
-  int dbias_entries = 1;  // of its batch dimension
-  int dbias_sharers = 1;  // sequences that add to an entry
-  // 2^63 / the sequences of an entry, rounded up.
+  int dbias_entries = 1;  // entries in its batch dimension
+  int dbias_sharers = 1;  // sequences that share an entry
+  // 2^63 / (sequences that share an entry), rounded up: see EntryOf() in score_entries.cuh.
   unsigned long long bias_factor = 1ull << 63;
   unsigned long long mask_factor = 1ull << 63;
 };

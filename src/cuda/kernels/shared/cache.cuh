@@ -1,4 +1,5 @@
-// A KV cache: where its rows are, and rows to append. For the host, which fills it, and kernels.
+// A KV cache: the location of its rows, and rows to append. Included by the host, which fills it,
+// and by kernels.
 #pragma once
 #include "shared/arguments.cuh"
 
@@ -6,7 +7,8 @@ namespace attn::device {
 
 struct Cache {
   // Pages: key j of sequence b is row j % page_size of page table[b][j / page_size], and
-  // stride_batch of k and v is a page's. Null: not paged. Strides in elements.
+  // stride_batch of k and v is the distance of pages. A null table: not paged. Strides of the table
+  // are in elements.
   const int* table = nullptr;
   long long table_stride_batch = 0;
   long long table_stride_page = 0;
@@ -16,11 +18,11 @@ struct Cache {
   StridedTensor k_new, v_new;  // [b, len_new, head_kv]
 };
 
-// Factors of K or V of 8 bits: one for each (sequence, key head), or for each row or page
-// (descale_rows). Null: 1. Strides in elements.
+// Descale factors of 8-bit K or V: one per (sequence, key head), or one per row or page
+// (descale_rows). A null base: all factors are 1. Strides are in elements.
 struct Descale {
   const float* base = nullptr;
-  long long stride_batch = 0;  // or of a page
+  long long stride_batch = 0;  // or of pages
   long long stride_row = 0;
   long long stride_head = 0;
 };

@@ -1,9 +1,10 @@
-// dq_accum: the f32 sums of dq, before the scale. The layout is that of mma.sync accumulators, so
-// that a lane adds its four elements with one instruction and a warp adds 512 contiguous bytes:
+// dq_accum: f32 sums of dq before the scale is applied. The layout is that of mma.sync
+// accumulators, so that a lane adds its four elements with one instruction and a warp adds 512
+// contiguous bytes:
 //   [batch (padded only)][head][rows / 16][dim_qk of the Config / 8][32 lanes][4]
-// Each block of 128 elements is an accumulator of 16 rows x 8 columns, in the lanes' own order.
-// Rows are those of a sequence, rounded up to 16. A packed sequence begins at DqAccumFirstRow(),
-// which no earlier sequence reaches.
+// Each block of 128 elements is an accumulator of 16 rows x 8 columns, in the order of the lanes.
+// The rows of a sequence are rounded up to 16. A packed sequence begins at DqAccumFirstRow(), which
+// is past the rounded-up rows of all earlier sequences.
 #pragma once
 #include "config.cuh"
 #include "shared/row_chunk.cuh"
@@ -11,12 +12,13 @@
 
 namespace shared {
 
-// The sequence's first row in dq_accum.
+// Returns the sequence's first row in dq_accum.
 __device__ __forceinline__ long long DqAccumFirstRow(const Arguments& a, const Sequence& seq) {
   return a.packed_q != 0 ? (seq.first_q / 16 + seq.idx) * 16 : 0;
 }
 
-// Columns [column, column + 8) of a row. dq_accum has whole chunks for any dim.
+// Loads columns [column, column + 8) of a row. dq_accum is padded to complete chunks of 8 columns,
+// whatever the dim.
 __device__ __forceinline__ RawChunk LoadDqAccum(const StridedTensor& accum, int seq_idx, int head,
                                                 long long row, int column) {
   const char* from = RowAddress(accum, seq_idx, row / 16 * 16, head) + column / 8 * 512 +

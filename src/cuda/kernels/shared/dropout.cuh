@@ -1,7 +1,7 @@
-// Dropout: bytes of Philox4x32-10 (Salmon et al. 2011) indexed by position (docs/semantics.md,
-// "Dropout"). One call yields rows {i, i+1, i+8, i+9} x columns {j, j+1, j+8, j+9}. Lanes l and
-// l ^ 4 of a fragment hold half of these each, so each lane computes the call of one of two
-// adjacent 16 x 16 blocks and they exchange halves.
+// Dropout: random bytes of Philox4x32-10 (Salmon et al. 2011), indexed by position
+// (docs/semantics.md, "Dropout"). One call yields the bytes of rows {i, i+1, i+8, i+9} x columns
+// {j, j+1, j+8, j+9}. In a fragment, lanes l and l ^ 4 hold half of these elements each. So each of
+// the two lanes makes the call of one of two adjacent 16 x 16 blocks, and they exchange halves.
 #pragma once
 #include "config.cuh"
 #include "ptx/math.cuh"
@@ -13,7 +13,7 @@ struct Dropout {
   unsigned key0, key1, offset, head;
   unsigned limit;        // f16 pair {1024 + threshold, 1024}: see KeepFactors()
   unsigned row, column;  // position of query 0 and key 0 in the larger problem
-  bool aligned;          // that position is a multiple of 16; always unless element_access
+  bool aligned;          // both are multiples of 16; always true unless element_access
 };
 
 __device__ __forceinline__ Dropout DropoutOf(const attn::device::Arguments& a, int b, int head) {
@@ -36,7 +36,7 @@ inline constexpr unsigned kPhiloxM1 = 0xCD9E8D57u;
 inline constexpr unsigned kPhiloxW0 = 0x9E3779B9u;
 inline constexpr unsigned kPhiloxW1 = 0xBB67AE85u;
 
-// Rounds [first, 10).
+// Computes rounds [first, 10) of Philox.
 template <int first>
 __device__ __forceinline__ uint4 PhiloxFrom(const Dropout& d, uint4 c) {
 #pragma unroll
@@ -54,7 +54,7 @@ __device__ __forceinline__ uint4 Philox(const Dropout& d, unsigned row, unsigned
 }
 
 // The part of the first three rounds that depends on the row alone: four of their six products, a
-// fifth of the work, hoisted out of a loop over columns.
+// fifth of all products. Computed once, outside of the loop over columns.
 struct PhiloxRow {
   unsigned first;    // after round 0: x without the column
   unsigned second;   // after round 1: z without a product of the column
@@ -68,24 +68,24 @@ __device__ __forceinline__ PhiloxRow PhiloxRowOf(const Dropout& d, unsigned row)
   return {z.y ^ d.key0, x.x ^ (d.key1 + kPhiloxW1), z1.x ^ (d.key0 + 2 * kPhiloxW0),
           x2.y ^ (d.key1 + 2 * kPhiloxW1), x2.x};
 }
-// Equals Philox() of that row.
+// Equals Philox() for the row that PhiloxRowOf() was called with.
 __device__ __forceinline__ uint4 Philox(const Dropout& d, const PhiloxRow& row, unsigned column) {
   const uint2 x = ptx::MultiplyWide(kPhiloxM0, row.first ^ column);
   const uint2 z = ptx::MultiplyWide(kPhiloxM1, row.second ^ x.y);
   return PhiloxFrom<3>(d, {row.x ^ z.y, z.x, row.z ^ x.x, row.w});
 }
 
-// A lane's bytes of a 16 x 16 block in fragment layout.
+// A lane's random bytes of a 16 x 16 block in fragment layout.
 //   S             word: row l / 4 or l / 4 + 8; byte: 2 * (column is in 8-15) + (column is odd)
 //   S transposed  word: columns 0-7 or 8-15; byte: 2 * (row is l / 4 + 8) + (column is odd)
 struct DropoutBits {
   unsigned words[2];
 };
 
-// Two adjacent elements of the 16 x 8 tile `half`, row l / 4 + 8 r: f16 1 if kept, else 0.
-// Inserting a byte into the bits of f16 1024 gives 1024 + byte; 1024 + threshold - that, saturated,
-// is 1 or 0. Two bytes take one integer and one float instruction; comparisons took 4 integer
-// instructions, and Philox already saturates the integer unit.
+// Returns the keep factors, f16 1 (kept) or 0, of two adjacent elements of the 16 x 8 tile `half`,
+// in row l / 4 + 8 r. Inserting a byte into the bits of f16 1024 gives 1024 + byte. 1024 +
+// threshold minus that, saturated, is 1 or 0. Two bytes take one integer and one float instruction.
+// Comparisons took 4 integer instructions, and Philox already saturates the integer unit.
 template <bool transposed>
 __device__ __forceinline__ unsigned KeepFactors(const Dropout& d, const DropoutBits& draws,
                                                 int half, int r) {
@@ -94,8 +94,8 @@ __device__ __forceinline__ unsigned KeepFactors(const Dropout& d, const DropoutB
   return ptx::SubtractSaturated(d.limit, __byte_perm(word, d.limit, pick));
 }
 
-// Multiplies a pair of P with its KeepFactors(). Read as bf16 the bits of f16 1 are 2^-7, so the
-// final result is multiplied by kKeptScale.
+// Multiplies a pair of P by its KeepFactors(). The bits of f16 1, read as bf16, are 2^-7, so the
+// final result must be multiplied by kKeptScale.
 template <int dtype>
 __device__ __forceinline__ unsigned ApplyDropout(unsigned pair, unsigned keeps) {
   return ptx::MultiplyPair<dtype>(pair, keeps);
@@ -103,12 +103,13 @@ __device__ __forceinline__ unsigned ApplyDropout(unsigned pair, unsigned keeps) 
 template <int dtype>
 inline constexpr float kKeptScale = dtype == config::bf16 ? 128.0f : 1.0f;
 
-// 1 or 0 for one of the two elements.
+// Returns 1 or 0 for one of the two elements.
 __device__ __forceinline__ float KeepFactor(unsigned keeps, int odd) {
   return odd == 0 ? ptx::Low<config::f16>(keeps) : ptx::High<config::f16>(keeps);
 }
 
-// Two blocks of S: `first` begins at (query i, key j), `second` at key j + 16.
+// Generates the bytes of two blocks of S: `first` begins at (query i, key j), `second` at key j +
+// 16.
 __device__ __forceinline__ void GenerateBlocks(const Dropout& d, int i, int j, DropoutBits& first,
                                                DropoutBits& second) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -116,15 +117,15 @@ __device__ __forceinline__ void GenerateBlocks(const Dropout& d, int i, int j, D
   const bool odd = (row & 1) != 0;
   const uint4 bits = Philox(d, d.row + static_cast<unsigned>(i + (row & 6)),
                             d.column + static_cast<unsigned>(j + (odd ? 16 : 0) + lane % 4 * 2));
-  // bits.x, bits.z belong to the even row, bits.y, bits.w to the odd row.
+  // bits.x and bits.z belong to the even row, bits.y and bits.w to the odd row.
   const unsigned low = __shfl_xor_sync(~0u, odd ? bits.x : bits.y, 4);
   const unsigned high = __shfl_xor_sync(~0u, odd ? bits.z : bits.w, 4);
   first = {odd ? low : bits.x, odd ? high : bits.z};
   second = {odd ? bits.y : low, odd ? bits.w : high};
 }
 
-// Two blocks of S transposed: `first` begins at (key j, query i), `second` 16 keys (by_keys) or 16
-// queries on.
+// Generates the bytes of two blocks of S transposed: `first` begins at (key j, query i), `second`
+// 16 keys (by_keys) or 16 queries later.
 template <bool by_keys>
 __device__ __forceinline__ void GenerateBlocksTransposed(const Dropout& d, int i, int j,
                                                          DropoutBits& first, DropoutBits& second) {
@@ -135,17 +136,20 @@ __device__ __forceinline__ void GenerateBlocksTransposed(const Dropout& d, int i
   const uint4 bits =
       Philox(d, d.row + static_cast<unsigned>(i + (by_keys ? 0 : next) + lane % 4 * 2),
              d.column + static_cast<unsigned>(j + (by_keys ? next : 0) + (row & 6)));
-  // Word (query + 8, odd query) has bytes (key + 8, odd key): selects the even or the odd key.
-  const unsigned mine = odd ? 0x7351u : 0x6240u;
-  const unsigned others = odd ? 0x6240u : 0x7351u;
-  const unsigned low = __shfl_xor_sync(~0u, __byte_perm(bits.x, bits.y, others), 4);
-  const unsigned high = __shfl_xor_sync(~0u, __byte_perm(bits.z, bits.w, others), 4);
-  const DropoutBits own{__byte_perm(bits.x, bits.y, mine), __byte_perm(bits.z, bits.w, mine)};
+  // A word (query + 0 or 8, even or odd query) has bytes (key + 0 or 8, even or odd key). These
+  // selectors pick the bytes of the even or of the odd key.
+  const unsigned own_bytes = odd ? 0x7351u : 0x6240u;
+  const unsigned partner_bytes = odd ? 0x6240u : 0x7351u;
+  const unsigned low = __shfl_xor_sync(~0u, __byte_perm(bits.x, bits.y, partner_bytes), 4);
+  const unsigned high = __shfl_xor_sync(~0u, __byte_perm(bits.z, bits.w, partner_bytes), 4);
+  const DropoutBits own{__byte_perm(bits.x, bits.y, own_bytes),
+                        __byte_perm(bits.z, bits.w, own_bytes)};
   first = odd ? DropoutBits{low, high} : own;
   second = odd ? own : DropoutBits{low, high};
 }
 
-// The byte of one element, by its position. Not inlined: a loop would hold many copies.
+// Returns the byte of one element, by its position. Not inlined, because a loop would contain many
+// copies.
 __device__ __noinline__ unsigned GenerateElement(unsigned key0, unsigned key1, unsigned offset,
                                                  unsigned head, unsigned i, unsigned j) {
   const Dropout d{key0, key1, offset, head, 0, 0, 0, false};
@@ -156,8 +160,8 @@ __device__ __noinline__ unsigned GenerateElement(unsigned key0, unsigned key1, u
   return word >> (8 * (((j >> 3) & 1) << 1 | (j & 1))) & 0xffu;
 }
 
-// One block of S, or `transposed`, whose position is no multiple of 16: element by element.
-// `first`: this lane's first row.
+// Generates one block of S, or of S transposed, element by element: for positions that are not
+// multiples of 16. `first`: this lane's first row.
 template <bool transposed>
 __device__ __forceinline__ DropoutBits GenerateElements(const Dropout& d, int i, int j, int first) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -177,7 +181,7 @@ __device__ __forceinline__ DropoutBits GenerateElements(const Dropout& d, int i,
   return draws;
 }
 
-// Two blocks at any position.
+// Generates two blocks at any position.
 __device__ __forceinline__ void GenerateBits(const Dropout& d, int i, int j, DropoutBits& first,
                                              DropoutBits& second) {
   if (config::element_access == 0 || d.aligned) {
@@ -200,9 +204,9 @@ __device__ __forceinline__ void GenerateBitsTransposed(const Dropout& d, int i, 
   }
 }
 
-// Two blocks of S, `even` and `odd`, of 32 queries whose index has bits 0 and 4 swapped, and keys
-// [j, j + 16): a lane's four rows are those of one call, so lanes exchange nothing. `first`: this
-// lane's first row, of `even`.
+// Generates two blocks of S, `even` and `odd`, of keys [j, j + 16) and of 32 queries with bits 0
+// and 4 of their index swapped. One call then covers a lane's four rows, so lanes exchange nothing.
+// `first`: this lane's first row of `even`.
 __device__ __forceinline__ void GenerateRowPairs(const Dropout& d, const PhiloxRow& row, int i,
                                                  int j, int first, DropoutBits& even,
                                                  DropoutBits& odd) {

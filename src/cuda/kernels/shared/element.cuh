@@ -1,4 +1,5 @@
-// Elements of tensors as f32, one at a time: for tile edges, odd strides and small passes.
+// Elements of tensors as f32, one at a time: for edges of tiles, unaligned strides and small
+// passes.
 #pragma once
 #include "config.cuh"
 #include "ptx/math.cuh"
@@ -9,7 +10,7 @@ __device__ __forceinline__ constexpr int ElementBytes(int type) {
   return type == config::f32 ? 4 : 2;
 }
 
-// Loads an element of type f32, f16 or bf16, known at run time only.
+// Loads an element of type f32, f16 or bf16; the type is known only at run time.
 __device__ __forceinline__ float LoadElement(const char* at, int type) {
   if (type == config::f32) return *reinterpret_cast<const float*>(at);
   const unsigned bits = *reinterpret_cast<const unsigned short*>(at);

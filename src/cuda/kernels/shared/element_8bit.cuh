@@ -1,5 +1,5 @@
-// Elements of 8-bit types as f32, one at a time, for small passes. f8 as in Micikevicius et al.
-// 2022 (FP8 Formats for Deep Learning), section 3. Included after config.cuh.
+// Elements of 8-bit types as f32, one at a time, for small passes. f8 formats: Micikevicius et al.
+// 2022 (FP8 Formats for Deep Learning), section 3. Include after config.cuh.
 #pragma once
 
 namespace shared {
@@ -8,11 +8,11 @@ __device__ __forceinline__ constexpr bool Is8Bit(int type) {
   return type == config::f8e4m3 || type == config::f8e5m2 || type == config::i8;
 }
 
-// Exact.
+// Converts exactly.
 __device__ __forceinline__ float From8Bit(unsigned char bits, int type) {
   if (type == config::i8) return static_cast<float>(static_cast<signed char>(bits));
-  // The bias of the exponent is 7 or 15, f32's is 127. The code of infinity in e5m2 is that of the
-  // largest exponent without a fraction; codes above it are NaN. e4m3 has one NaN, all ones.
+  // The exponent bias is 7 (e4m3) or 15 (e5m2), and 127 in f32. e5m2 encodes infinity as the
+  // largest exponent with fraction 0, and NaN with other fractions. e4m3 has one NaN, all ones.
   const bool e4m3 = type == config::f8e4m3;
   const unsigned magnitude = bits & 0x7fu;
   const float value = e4m3 ? __uint_as_float(magnitude << 20) * 0x1p120f
@@ -22,8 +22,8 @@ __device__ __forceinline__ float From8Bit(unsigned char bits, int type) {
   return __uint_as_float(word | (bits & 0x80u) << 24);
 }
 
-// The nearest value, ties to even. i8 saturates, and NaN becomes 0. e5m2 overflows to infinity,
-// e4m3, without infinities, to NaN.
+// Rounds to the nearest value, ties to even. i8 saturates and converts NaN to 0. e5m2 overflows to
+// infinity; e4m3 has no infinity and overflows to NaN.
 __device__ __forceinline__ unsigned char To8Bit(float value, int type) {
   if (type == config::i8) {
     const float clamped = value == value ? fminf(fmaxf(value, -128.0f), 127.0f) : 0.0f;
@@ -31,14 +31,14 @@ __device__ __forceinline__ unsigned char To8Bit(float value, int type) {
   }
   const bool e4m3 = type == config::f8e4m3;
   const int fraction_bits = e4m3 ? 3 : 2;
-  const int smallest = e4m3 ? 121 : 113;  // exponent, as f32 has it
+  const int smallest = e4m3 ? 121 : 113;  // the smallest normal exponent, as f32 encodes it
   const int overflow = e4m3 ? 0x7f : 0x7c;
   const unsigned bits = __float_as_uint(value) & 0x7fffffffu;
   const unsigned sign = __float_as_uint(value) >> 24 & 0x80u;
   int code = bits > 0x7f800000u && !e4m3 ? 0x7e : overflow;
   if (bits < 0x7f800000u) {
-    // In units of the last place: 2^fraction_bits or more unless subnormal. A carry into the next
-    // exponent is right as it is.
+    // `units` counts units of the last place, at least 2^fraction_bits unless the value is
+    // subnormal. A carry out of the fraction increments the exponent, as it should.
     const int exponent = max(static_cast<int>(bits >> 23), smallest);
     const float unit = __uint_as_float(static_cast<unsigned>(254 + fraction_bits - exponent) << 23);
     const int units = static_cast<int>(rintf(__uint_as_float(bits) * unit));

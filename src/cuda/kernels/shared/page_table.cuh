@@ -1,4 +1,4 @@
-// Where the keys of a cache are, and how many a sequence has after an append.
+// Locates the keys of a cache, and computes a sequence's number of keys after an append.
 #pragma once
 #include "shared/cache.cuh"
 #include "shared/sequence.cuh"
@@ -8,13 +8,13 @@ namespace shared {
 using attn::device::Cache;
 using attn::device::Descale;
 
-// A row of a cache: of a page, or of a sequence where there are no pages.
+// A row of a cache: of a page, or of a sequence if the cache is not paged.
 struct CacheRow {
   int block;  // the page or the sequence; -1: the key has no page
   int row;
 };
 
-// Key j of the sequence, inside of its length.
+// Locates key j of the sequence; j must be below its length.
 __device__ __forceinline__ CacheRow CacheRowOf(const Cache& cache, int seq_idx, int j) {
   if (cache.table == nullptr) return {seq_idx, j};
   const int column = j / cache.page_size;
@@ -23,7 +23,7 @@ __device__ __forceinline__ CacheRow CacheRowOf(const Cache& cache, int seq_idx, 
   return {page >= 0 && page < cache.num_pages ? page : -1, j - column * cache.page_size};
 }
 
-// The sequence with the rows that the call appends.
+// Returns the sequence with the rows included that the call appends.
 __device__ __forceinline__ Sequence WithNewRows(const Arguments& a, const Cache& cache,
                                                 Sequence seq) {
   if (cache.len_new > 0) {

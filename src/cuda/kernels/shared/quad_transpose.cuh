@@ -1,5 +1,5 @@
-// From accumulators to rows: the four lanes that share a row of an accumulator exchange words, so
-// that each stores 16 contiguous bytes.
+// Converts accumulators to rows: the four lanes that share a row of an accumulator exchange words,
+// so that each lane stores 16 contiguous bytes.
 #pragma once
 
 namespace shared {

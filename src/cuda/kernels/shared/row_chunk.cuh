@@ -1,6 +1,6 @@
-// Rows of global memory in chunks of 8 elements per lane, for passes that touch each element once
-// and are bound by memory. Loads are separate from conversions, so that several loads are in
-// flight.
+// Access to rows of global memory in chunks of 8 elements per lane, for passes that touch each
+// element once and are memory-bound. Loads are separate from conversions, so that several loads can
+// be in flight.
 #pragma once
 #include "ptx/math.cuh"
 #include "shared/element.cuh"
@@ -9,17 +9,17 @@
 namespace shared {
 
 // Lanes that share a row of `dim` elements: 8, 16 or 32, so that a warp holds complete rows.
-__device__ __forceinline__ int LanesOfRow(int dim) {
+__device__ __forceinline__ int LanesPerRow(int dim) {
   return dim <= 64 ? 8 : dim <= 128 ? 16 : 32;
 }
 
-// Elements [column, column + 8) of a row, zeros past its end; `high` is used by f32 only.
+// Elements [column, column + 8) of a row; zeros past its end. Only f32 uses `high`.
 struct RawChunk {
   uint4 low;
   uint4 high;
 };
 
-// For tensors with vector access: a row is a multiple of 16 bytes.
+// Only for tensors with vector access, where a row is a multiple of 16 bytes.
 __device__ __forceinline__ RawChunk LoadRaw(const StridedTensor& tensor, const char* row,
                                             int column, int dim) {
   const bool wide = tensor.type == config::f32;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void ToFloats(const RawChunk& raw, int type, float (&
   }
 }
 
-// Loads and converts a chunk of any tensor.
+// Loads and converts a chunk of any tensor, with or without vector access.
 __device__ __forceinline__ void LoadChunk(const StridedTensor& tensor, const char* row, int column,
                                           int dim, float (&values)[8]) {
   if (tensor.vector != 0) {

@@ -1,6 +1,6 @@
-// Score modifiers (softcap, ALiBi, bias): raw products in, scores in units of log2 out
-// (docs/semantics.md, "Forward"), so that exp(score) is one ex2. The caller names the query and key
-// of an element, so S and its transpose share this code.
+// Score modifiers (softcap, ALiBi, bias): convert raw products to scores in units of log2
+// (docs/semantics.md, "Forward"), so that exp(score) is one ex2. The caller passes the query and
+// key of an element, so S and its transpose share this code.
 #pragma once
 #include "config.cuh"
 #include "ptx/math.cuh"
@@ -16,10 +16,12 @@ inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 inline constexpr bool kHasScoreMod =
     config::softcap != 0 || config::alibi != 0 || config::bias_type != config::none;
 
-// tanh to 4e-7: x P(x^2) / Q(x^2) on [-9, 9], fitted by iterated least squares to the relative
-// error (2e-8 before rounding). The error of tanh.approx is 5e-4: times a cap of 30 that is 4 times
-// the rounding of bf16. Through ex2 the error is 3e-7 of the cap, which is visible in lse (f32).
-// In f32 4e-7 of the cap shows in o: CUDA's own is right to 2 ulp and takes twice the time.
+// tanh with a relative error of 4e-7: x P(x^2) / Q(x^2) on [-9, 9], fitted by iterated least
+// squares (2e-8 before rounding). Alternatives:
+//   tanh.approx  error 5e-4. With a cap of 30 this is 4 times the rounding error of bf16.
+//   by ex2       error 3e-7 of the cap, which is visible in lse (f32).
+//   tanhf        error 2 ulp, twice the time. Used in f32, where 4e-7 of the cap would be visible
+//                in o.
 __device__ __forceinline__ float Tanh(float x) {
   if constexpr (config::dtype == config::f32) return tanhf(x);
   x = ptx::MinKeepNan(ptx::MaxKeepNan(x, -9.0f), 9.0f);
@@ -35,7 +37,7 @@ __device__ __forceinline__ float Tanh(float x) {
   return x * p * ptx::Reciprocal(q);
 }
 
-// Factors of the scores of one head.
+// Factors of one head's scores.
 struct ScoreParams {
   float raw;    // scale log2(e), signed
   float cap;    // softcap log2(e)
@@ -53,8 +55,8 @@ __device__ __forceinline__ ScoreParams ScoreParamsOf(const attn::device::Argumen
   return scale;
 }
 
-// Softcap: whether the series (host/arguments.cpp) holds for all raw products, of this thread or of
-// the warp. It allargest always does; otherwise scores use Tanh(). NaN stays NaN in the series too.
+// Softcap: whether the series (host/arguments.cpp) is valid for all raw products of this thread or
+// of the warp. It almost always is; otherwise scores use Tanh(). NaN stays NaN in the series too.
 template <int kM, int kN>
 __device__ __forceinline__ bool CapSeriesHoldsInThread(const attn::device::Arguments& a,
                                                        const float (&s)[kM][kN][4]) {
@@ -74,8 +76,8 @@ __device__ __forceinline__ bool CapSeriesHolds(const attn::device::Arguments& a,
   return __all_sync(~0u, CapSeriesHoldsInThread(a, s)) != 0;
 }
 
-// With kHasScoreMod: the modified score + `addend`. `distance`: i + diag - j; `bias`: in natural
-// units. Sets `slope` to the derivative of softcap. in_series: CapSeriesHolds().
+// With kHasScoreMod: returns the modified score + `addend`. `distance`: i + diag - j. `bias`: in
+// natural units. Sets `slope` to the derivative of softcap. in_series: CapSeriesHolds().
 template <bool in_series>
 __device__ __forceinline__ float ModifyScore(const attn::device::Arguments& a,
                                              const ScoreParams& scale, float raw, float distance,
@@ -97,7 +99,8 @@ __device__ __forceinline__ float ModifyScore(const attn::device::Arguments& a,
   } else {
     score = fmaf(raw, scale.raw, addend);
   }
-  // Added last: ahead of the product they cost the forward with a bias 3 % (dim 64) to 6 % (128).
+  // ALiBi and bias are added last. Adding them before the product slowed the forward with a bias by
+  // 3 % (dim 64) to 6 % (dim 128).
   if constexpr (config::alibi != 0) score = fmaf(-scale.slope, fabsf(distance), score);
   if constexpr (config::bias_type != config::none) score = fmaf(bias, kLog2E, score);
   return score;

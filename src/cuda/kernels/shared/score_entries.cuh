@@ -1,13 +1,13 @@
-// The entry of a bias or mask that a sequence has: entries of their batch dimension can be shared
-// by sequences that follow each other (docs/semantics.md, "Options' shapes"). Config:
-// shared_entries, 1 if entries of the bias or of the mask are.
+// Finds the entry of a bias or mask that a sequence uses: consecutive sequences can share an entry
+// of its batch dimension (docs/semantics.md, "Options' shapes"). Config: shared_entries, 1 if
+// entries of the bias or of the mask are shared.
 #pragma once
 #include "config.cuh"
 #include "shared/arguments.cuh"
 
 namespace shared {
 
-// seq_idx / n, exactly, for factor = 2^63 / n rounded up.
+// Returns seq_idx / n exactly, for factor = 2^63 / n rounded up.
 __device__ __forceinline__ int EntryOf(int seq_idx, unsigned long long factor) {
   const auto sequence = static_cast<unsigned long long>(static_cast<unsigned>(seq_idx));
   const unsigned long long low = sequence * static_cast<unsigned>(factor) >> 32;

@@ -1,7 +1,7 @@
 // Sequence: one batch entry with its own lengths; and the keys that a query sees
 // (docs/semantics.md, "Diagonal", "Visible", "Lengths"). Every visibility rule except mask and bias
-// is a range of keys for each query, so comparing a tile's ends with the ranges of its rows tells
-// whether it is hidden, full (every row sees every key) or partial.
+// gives each query one range of keys. Comparing a tile's ends with the ranges of its rows therefore
+// tells whether it is hidden, full (every row sees every key) or partial.
 #pragma once
 #include "shared/arguments.cuh"
 
@@ -69,7 +69,7 @@ struct KeyRange {
   int end = 0;
 };
 
-// The keys that query i < seq.len_q sees; {0, 0} if none.
+// Returns the keys that query i < seq.len_q sees; {0, 0} if none.
 __device__ __forceinline__ KeyRange VisibleKeys(const Arguments& a, const Sequence& seq, int i) {
   const long long diagonal = i + seq.diag;
   long long begin = max(diagonal - a.window_left, 0ll);
@@ -86,8 +86,8 @@ __device__ __forceinline__ KeyRange VisibleKeys(const Arguments& a, const Sequen
   return {static_cast<int>(begin), static_cast<int>(end)};
 }
 
-// The key ranges of a tile of queries: some query sees keys in [any_begin, any_end), every query
-// sees all of [all_begin, all_end).
+// The key ranges of a tile of queries. Keys that some query sees are in [any_begin, any_end); every
+// query sees all keys of [all_begin, all_end).
 struct TileRange {
   int any_begin = 0x7fffffff;
   int any_end = 0;
@@ -104,14 +104,14 @@ __device__ __forceinline__ void Include(TileRange& tile, KeyRange keys) {
   tile.all_end = min(tile.all_end, keys.end);
 }
 
-// Combines the lanes' ranges; every lane gets the result.
+// Combines the ranges of a warp's lanes; every lane gets the result.
 __device__ __forceinline__ TileRange ReduceWarp(TileRange lane) {
   return {__reduce_min_sync(~0u, lane.any_begin), __reduce_max_sync(~0u, lane.any_end),
           __reduce_max_sync(~0u, lane.all_begin), __reduce_min_sync(~0u, lane.all_end)};
 }
 
-// Combines the warps' ranges; all threads take part and get the result. `scratch`: shared memory,
-// 4 integers per warp, that nothing else uses from here to the next __syncthreads().
+// Combines the ranges of the block's warps. All threads call it and get the result. `scratch`: 4
+// integers per warp in shared memory, which nothing else may use until the next __syncthreads().
 template <int kWarps>
 __device__ __forceinline__ TileRange ReduceBlock(TileRange warp, int* scratch) {
   if (threadIdx.x % 32 == 0) {

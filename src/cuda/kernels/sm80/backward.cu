@@ -1,31 +1,33 @@
-// The backward: dK and dV of a tile of keys, and its part of dQ, by mma.sync and cp.async (8.0 and
-// later). FlashAttention-2 (Dao 2023), section 3.1.2, with every option of docs/semantics.md that a
-// Config enables.
+// Backward: dK and dV of one tile of keys, and its contribution to dQ, with mma.sync and cp.async
+// (compute capability 8.0 and later). Algorithm: FlashAttention-2 (Dao 2023), section 3.1.2, with
+// the options of docs/semantics.md that the Config enables.
 //
-// Grid: one block per (tile of keys, key head, sequence), the first tile first, or the last if
-// deterministic. A block keeps K, V and f32 dK, dV of its keys and visits the tiles of queries that
-// see them, for each query head of the key head, so no sum over heads remains.
-// S and dP are computed transposed (keys are rows), because then P^T and dS^T, packed pairwise, are
-// the A fragments of dV += P^T dO and dK += dS^T Q. How the warps share the work:
-//   p_ds_in_smem = 0  a warp owns 16 or 32 keys with all of their dims. Only dS passes through
-//                     shared memory, for dQ. Scores are computed for a chunk of queries at a time,
-//                     so that S and dP take few registers next to dK and dV.
-//   p_ds_in_smem = 1  P and dS pass through shared memory, and the warps share keys and dims of dK
-//                     and dV: for dims above 64, where dK and dV of 32 keys exceed a warp's
-//                     registers. Small tiles of dims above 256 leave scores to the first
-//                     warps, and one stage is loaded while dQ is computed.
-//   split_dk_dv       half of the warps accumulate dV, the others dK, of up to 64 keys each, so
+// Grid: one block per (tile of keys, key head, sequence). Tiles of keys run from first to last, or
+// from last to first if the call is deterministic. A block keeps K, V and f32 dK, dV of its keys
+// and visits the tiles of queries that see them, for each query head of the key head, so dK and dV
+// need no further sum over heads. S and dP are computed transposed (keys are rows), because P^T and
+// dS^T, packed pairwise, are then the A fragments of dV += P^T dO and dK += dS^T Q. The Config
+// decides how warps share the work:
+//   p_ds_in_smem = 0  A warp owns 16 or 32 keys with all of their dims. Only dS passes through
+//                     shared memory, for dQ. Scores are computed for one chunk of queries at a
+//                     time, so that S and dP take few registers next to dK and dV.
+//   p_ds_in_smem = 1  P and dS pass through shared memory, and warps divide the keys and dims of
+//                     dK and dV. Used above dim 64, where dK and dV of 32 keys exceed a warp's
+//                     registers. Above dim 256 tiles are small: only the first warps may have
+//                     scores to compute, and the single stage is reloaded while dQ is computed.
+//   split_dk_dv       Half of the warps accumulate dV, the others dK, of up to 64 keys each, so
 //                     that each fragment feeds more products.
-//   split_s_dp        likewise S and dP are computed by different warps.
-// dQ of each step is added to dq_accum in global memory (passes/backward_postprocess.cu converts
-// it); deterministic: in the order of dq_semaphore. bias_gradient: dS is added to dbias_accum
-// likewise (passes/bias_gradient_convert.cu), for biases whose sums need no order.
+//   split_s_dp        S and dP are computed by different warps, for the same reason.
+// After each tile of queries, its dQ is added to dq_accum in global memory, in the order of
+// dq_semaphore if the call is deterministic (passes/backward_postprocess.cu converts dq_accum to
+// dq). With bias_gradient, dS is added to dbias_accum (passes/bias_gradient_convert.cu), only for
+// biases that do not need a fixed order of sums.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; p_ds_in_smem,
-// split_dk_dv, split_s_dp; chunk (queries whose scores are computed at once, 16 or 32);
-// kv_in_registers (without p_ds_in_smem: K and V fragments); softcap, alibi, bias_type,
-// bias_gradient, mask, shared_entries, dropout, element_access. Shared memory: backward_shared.cuh.
-// Measurements: docs/kernels/sm80.md.
+// split_dk_dv, split_s_dp; chunk (queries per chunk of scores, 16 or 32); kv_in_registers (keeps K
+// and V fragments; only without p_ds_in_smem); softcap, alibi, bias_type, bias_gradient, mask,
+// shared_entries, dropout, element_access. Shared memory: backward_shared.cuh. Measurements:
+// docs/kernels/sm80.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/backward_accum.cuh"
@@ -37,8 +39,9 @@ namespace {
 using namespace sm80;
 using namespace sm80::backward;
 
-// dV is accumulated before dP is computed, so that exponentials and products overlap: worth it with
-// softcap, which adds arithmetic.
+// Accumulates dV before dP is computed, so that exponentials overlap with products. Used with
+// softcap only: its extra arithmetic makes this 13 to 14 % faster; without softcap it changes
+// nothing.
 constexpr bool kEarlyDv = config::softcap != 0 && !kSplitSDp;
 
 // Loads K and V of the block, once.
@@ -53,8 +56,9 @@ __device__ __forceinline__ void LoadKeys(const Arguments& a, const Block& block,
   ptx::CopyCommit();
 }
 
-// P and dS of the warp's part of a tile, chunk by chunk, to shared memory or, without p_ds_in_smem,
-// to dk and dv (dS also to shared memory, for dQ).
+// Computes P and dS of the warp's part of a tile, one chunk of queries at a time. With p_ds_in_smem
+// both are stored to shared memory. Otherwise the warp multiplies them into dv and dk at once and
+// stores only dS, for dQ.
 __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreContext& context,
                                               const Sequence& seq, int head, unsigned base,
                                               unsigned q_tile, unsigned dout_tile,
@@ -113,17 +117,17 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
   }
 }
 
-// With p_ds_in_smem: dV += P^T dO and dK += dS^T Q from shared memory. With split_dk_dv a warp has
-// one of both, in `dk`.
+// With p_ds_in_smem: dV += P^T dO and dK += dS^T Q, with P and dS from shared memory. With
+// split_dk_dv a warp accumulates only one of the two, in `dk`.
 __device__ __forceinline__ void AccumulateDkDv(unsigned base, unsigned q_tile, unsigned dout_tile,
                                                Accumulator<kPartQk>& dk, Accumulator<kPartVo>& dv) {
   const unsigned p_tile = base + kShared.p;
   const unsigned ds_tile = base + kShared.ds;
   const auto lane = FragmentLane<kTileQ>::RowsFirst();
-  const int key = OutWarp() / kOutParts * kOutKeys;
-  const int part = OutWarp() % kOutParts;
-  const unsigned x_tile = HasDv() ? p_tile : ds_tile;
-  const unsigned y_tile = HasDv() ? dout_tile : q_tile;
+  const int key = DkDvWarp() / kDkDvParts * kDkDvKeys;
+  const int part = DkDvWarp() % kDkDvParts;
+  const unsigned x_tile = AccumulatesDv() ? p_tile : ds_tile;
+  const unsigned y_tile = AccumulatesDv() ? dout_tile : q_tile;
 #pragma unroll
   for (int k = 0; k < kTileQ / 16; ++k) {
     unsigned x[kBlocksM][4];
@@ -163,14 +167,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     dq_accum = RowAddress(a.dq_accum, seq.idx, DqAccumFirstRow(a, seq), 0);
   }
   const DqSemaphore semaphore(a, memory);
-  Accumulator<kPartQk> dk{};  // with split_dk_dv: or dV
+  Accumulator<kPartQk> dk{};  // with split_dk_dv: dV in the first half of the warps
   Accumulator<kPartVo> dv{};
   const long long first_row = a.packed_q != 0 ? seq.first_q : 1ll * seq.idx * a.max_len_q;
 
   for (int window = 0; window < tiles.num_tiles(); window += attn::device::kBackwardWindow) {
     const int count = min(attn::device::kBackwardWindow, tiles.num_tiles() - window);
     tiles.List(window, count);
-    // Visits: query heads outside, tiles inside.
+    // Visits all tiles of the window for one query head, then for the next one.
     int head = block.head_kv * a.heads_per_kv;
     const int head_end = head + a.heads_per_kv;
     int tile = tiles.Next(0, count);
@@ -185,19 +189,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         ++next_head;
       }
       ptx::CopyWait<0>();
-      __syncthreads();  // the tile has arrived; the next stage and dS of the last step are free
-      pipeline.LoadOf<2>(a, next_head, window + next_tile, stage ^ 1, next_head < head_end);
+      __syncthreads();  // the tile has arrived; the next stage and the last dS are free
+      pipeline.LoadIfStages<2>(a, next_head, window + next_tile, stage ^ 1, next_head < head_end);
       const int i0 = (window + tile) * kTileQ;
       const unsigned q_tile = pipeline.QTile(stage);
       const unsigned dout_tile = pipeline.DoutTile(stage);
       context.SetTile(a, seq, head, i0, first_row, base, tiles.IsPartial(tile));
       ComputeScores(a, context, seq, head, base, q_tile, dout_tile, dk, dv);
       semaphore.Fence();
-      __syncthreads();  // dS (and P) of all keys are stored, and so are the sums of the last step
+      __syncthreads();  // all dS (and P) are stored; the last step's sums are visible
       semaphore.Release();
       pipeline.LoadScoreInputs(a, context, next_head, window + next_tile, next_head < head_end);
       const auto load_next = [&] {
-        pipeline.LoadOf<1>(a, next_head, window + next_tile, 0, next_head < head_end);
+        pipeline.LoadIfStages<1>(a, next_head, window + next_tile, 0, next_head < head_end);
       };
       if constexpr (!kPDsInSmem) load_next();
       ptx::CopyCommit();
@@ -209,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
                                                       head * a.dq_accum.stride_head);
         AddDqOfTile(base, accum, seq.len_q - i0, [&] {
           if (!semaphore.enabled()) return;
-          // The later tiles of keys that see the queries come first.
+          // Blocks of later key tiles that see these queries add first.
           semaphore.Acquire(
               a.dq_semaphore + (1ll * seq.idx * a.heads_q + head) * tiles.num_tiles() + window +
                   tile,

@@ -1,5 +1,5 @@
-// sm80/backward.cu: what it adds to f32 sums in global memory, dq_accum and dbias_accum, and the
-// semaphore that orders these sums if they must be deterministic.
+// sm80/backward.cu: additions to the f32 sums in global memory, dq_accum and dbias_accum, and the
+// semaphore that orders the additions to dq_accum in deterministic calls.
 #pragma once
 #include "shared/dbias_accum.cuh"
 #include "shared/dq_accum.cuh"
@@ -7,11 +7,11 @@
 
 namespace sm80::backward {
 
-// Part of dQ = dS K of the block's keys: a warp's queries and dims of the tile, from `first_dim` of
-// the warp's. The thread index is re-read each time, because dK and dV leave no registers to keep
-// values derived from it.
+// The contribution of the block's keys to dQ = dS K. A warp computes kDqQueries queries and kDqDims
+// dims of the tile, kDqDimsPerPass of the dims at a time, starting at `first_dim`. Each function
+// re-reads the thread index: dK and dV leave no registers to keep values derived from it.
 constexpr int kDqBlocksM = kDqQueries / 16;
-constexpr int kDqBlocksN = kDqDimsAtOnce / 8;
+constexpr int kDqBlocksN = kDqDimsPerPass / 8;
 using DqTile = float[kDqBlocksM][kDqBlocksN][4];
 
 __device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, in
   const int lane = thread % 32;
   const int query = thread / 32 % kDqWarps * kDqQueries;
   const int dim = thread / 32 / kDqWarps * kDqDims + first_dim;
-  constexpr bool kFoldsChunk = IsPowerOfTwo(kDqDimsAtOnce);
+  constexpr bool kFoldsChunk = IsPowerOfTwo(kDqDimsPerPass);
   const auto ds_lane = FragmentLane<kTileQ>::ColumnsFirst(lane).StartingAt(query / 8);
   const auto k_lane = FragmentLane<kDimQk>::RowsFirst(lane).StartingAt(kFoldsChunk ? dim / 8 : 0);
 #pragma unroll
@@ -66,8 +66,8 @@ __device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, in
   }
 }
 
-// Adds dq to the accumulators of the tile's queries; `num_queries` of them exist. The scale is
-// applied later.
+// Adds dq to the accumulators of a tile of queries; the first `num_queries` queries exist.
+// backward_postprocess applies the scale.
 __device__ __forceinline__ void AddDq(float* accum, int num_queries, int first_dim,
                                       const DqTile& dq) {
   const int thread = ptx::RereadThreadIdx();
@@ -85,13 +85,13 @@ __device__ __forceinline__ void AddDq(float* accum, int num_queries, int first_d
   }
 }
 
-// dQ of a tile of queries and the block's keys, added to the sums at `accum` once `acquire`
-// returns.
+// Adds dQ of a tile of queries and the block's keys to the sums at `accum`. Calls `acquire` before
+// the first addition.
 template <class Acquire>
 __device__ __forceinline__ void AddDqOfTile(unsigned base, float* accum, int num_queries,
                                             const Acquire& acquire) {
 #pragma unroll 1
-  for (int first_dim = 0; first_dim < kDqDims; first_dim += kDqDimsAtOnce) {
+  for (int first_dim = 0; first_dim < kDqDims; first_dim += kDqDimsPerPass) {
     DqTile dq;
     MultiplyDq(base + kShared.ds, base + kShared.k, first_dim, dq);
     if (first_dim == 0) acquire();
@@ -99,7 +99,7 @@ __device__ __forceinline__ void AddDqOfTile(unsigned base, float* accum, int num
   }
 }
 
-// Adds ds of kChunk queries from `query` to dbias_accum.
+// Adds ds of kChunk queries, from `query` of the warp's part on, to dbias_accum.
 __device__ __forceinline__ void AddDbias(const Arguments& a, const ScoreContext& context,
                                          const Sequence& seq, int head, int query,
                                          const Scores& ds) {
@@ -118,12 +118,12 @@ __device__ __forceinline__ void AddDbias(const Arguments& a, const ScoreContext&
   }
 }
 
-// dq_semaphore: orders the blocks that add to a tile of dq_accum, from the last tile of keys to the
-// first, which under a causal mask is the order in which they reach a tile of queries. A semaphore
-// counts the blocks that have added. Does nothing unless the call is deterministic.
-// A block releases one step late, when its sums have long reached memory and nobody waits for them:
-// Acquire() notes the semaphore in shared memory, Release() must follow a __threadfence() of all
-// threads and a barrier of the block.
+// dq_semaphore: one counter per tile of dq_accum, of the blocks that have added to it. It orders
+// their additions from the last tile of keys to the first; under a causal mask this is the order in
+// which blocks reach a tile of queries. Used only if the call is deterministic. A block releases a
+// semaphore one step after its additions. By then they have reached memory, so the fence does not
+// stall. Acquire() notes the semaphore in shared memory; Release() must follow a __threadfence() of
+// all threads and a barrier of the block.
 class DqSemaphore {
  public:
   __device__ __forceinline__ DqSemaphore(const Arguments& a, unsigned char* memory)
@@ -131,7 +131,7 @@ class DqSemaphore {
     if (threadIdx.x == 0) *held_ = nullptr;
   }
 
-  // Waits until `num_before` blocks have added; each warp for itself. Only if enabled().
+  // Waits until `num_before` blocks have added; lane 0 of every warp polls. Call only if enabled().
   __device__ __forceinline__ void Acquire(unsigned* semaphore, unsigned num_before) const {
     if (Lane() == 0) {
       while (ptx::LoadAcquire(semaphore) != num_before) {

@@ -1,39 +1,41 @@
-// sm80/backward.cu: dK and dV of the block's keys to global memory, through shared memory that
-// overlays the tiles.
+// sm80/backward.cu: writes dK and dV of the block's keys to global memory, through shared memory
+// that overlays the tiles.
 #pragma once
 #include "sm80/backward_tile.cuh"
 #include "sm80/tile_output.cuh"
 
 namespace sm80::backward {
 
-// With split_dk_dv each half of the threads writes the result that it has, so that the code exists
-// once (3 % of the time of short rows). Not with bias or mask, where that spills in the loop.
-constexpr bool kHalvesWrite = kSplitDkDv && !kHasBias && !kHasMask;
+// With split_dk_dv each half of the threads writes the gradient that it accumulated, with the same
+// code. The code then exists once, which makes short rows 3 % faster. Not used with a bias or a
+// mask, where it makes the main loop spill.
+constexpr bool kWriteByHalves = kSplitDkDv && !kHasBias && !kHasMask;
 
-// Stores the warp's part of dK or dV, if `wanted`, times `factor`, to rows in shared memory.
+// Stores the warp's part of dK or dV, times `factor`, to rows in shared memory, if `enabled`.
 template <int kPart, int kColumns, class Staged>
-__device__ __forceinline__ void PutKeyGradient(const float (&sums)[kBlocksM][kColumns][4],
-                                               float factor, bool wanted, const Staged& staged) {
+__device__ __forceinline__ void StageKeyGradient(const float (&sums)[kBlocksM][kColumns][4],
+                                                 float factor, bool enabled, const Staged& staged) {
   static_assert(kColumns == kPart / 8);
-  if (!wanted) return;
-  const auto part = staged.template PartAt<kPart>(OutWarp() / kOutParts * kOutKeys,
-                                                  OutWarp() % kOutParts * kPart);
+  if (!enabled) return;
+  const auto part = staged.template PartAt<kPart>(DkDvWarp() / kDkDvParts * kDkDvKeys,
+                                                  DkDvWarp() % kDkDvParts * kPart);
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int d = 0; d < kPart / 8; ++d) {
-        part.Put(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor, sums[m][d][2 * r + 1] * factor);
+        part.Store(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor,
+                   sums[m][d][2 * r + 1] * factor);
       }
 }
 
-// Keys of the block that outputs have, and the factor of dV.
+// The rows of dk and dv that the block writes, and the factor of dV.
 struct KeyGradientRows {
   Sequence seq;
   int j0, head_kv, num_rows;
   float dv_factor;
-  bool packed;  // PackedRows can write both
+  bool packed;  // PackedRows can write both dk and dv
 
   __device__ __forceinline__ KeyGradientRows(const Arguments& a, const Sequence& seq, int j0,
                                              int head_kv)
@@ -48,39 +50,40 @@ struct KeyGradientRows {
   }
 };
 
-// With kHalvesWrite: `sums` is dV in the first half of the threads, dK in the second.
+// With kWriteByHalves: `sums` is dV in the first half of the threads and dK in the second half.
 __device__ __forceinline__ void WriteByHalves(const Arguments& a, const KeyGradientRows& rows,
                                               const Accumulator<kPartQk>& sums, unsigned base) {
   constexpr int kHalf = kThreads / 2;
   const int thread = ptx::RereadThreadIdx();
   const bool has_dv = thread < kHalf;
   const StridedTensor& tensor = has_dv ? a.dv : a.dk;
-  const bool wanted = tensor.base != nullptr;
+  const bool enabled = tensor.base != nullptr;
   const float factor = has_dv ? rows.dv_factor : a.scale;
   const int dim = has_dv ? a.dim_vo : a.dim_qk;
   char* const to = rows.AddressIn(tensor);
   if (rows.packed) {
     const PackedRows<kDimQk, kDtype, kTileKv, kHalf> packed{base +
                                                             (has_dv ? kShared.v : kShared.k)};
-    PutKeyGradient<kPartQk>(sums, factor, wanted, packed);
+    StageKeyGradient<kPartQk>(sums, factor, enabled, packed);
     __syncthreads();
-    if (wanted) packed.Write(tensor.stride_row, to, rows.num_rows, dim, thread % kHalf);
+    if (enabled) packed.Write(tensor.stride_row, to, rows.num_rows, dim, thread % kHalf);
   } else {
     const StagedRows<kDimQk, kDtype> staged{base + (has_dv ? kTileKv * kDimQk * 4 : 0)};
-    PutKeyGradient<kPartQk>(sums, factor, wanted, staged);
+    StageKeyGradient<kPartQk>(sums, factor, enabled, staged);
     __syncthreads();
-    if (wanted) {
+    if (enabled) {
       staged.Write(a, tensor, to, rows.num_rows, dim, a.accumulate != 0, thread % kHalf, kHalf);
     }
   }
 }
 
-// dK and dV by all threads. With split_dk_dv a warp has one of both, and `dk` is also dV.
+// All threads write dK and dV. With split_dk_dv a warp has only one of the two, and `dk` holds
+// either.
 __device__ __forceinline__ void WriteByAll(const Arguments& a, const KeyGradientRows& rows,
                                            const Accumulator<kPartQk>& dk,
                                            const Accumulator<kPartVo>& dv, unsigned base) {
-  const bool has_dk = a.dk.base != nullptr && (!kSplitDkDv || !HasDv());
-  const bool has_dv = a.dv.base != nullptr && (!kSplitDkDv || HasDv());
+  const bool has_dk = a.dk.base != nullptr && (!kSplitDkDv || !AccumulatesDv());
+  const bool has_dv = a.dv.base != nullptr && (!kSplitDkDv || AccumulatesDv());
   const auto& dv_sums = [&]() -> const auto& {
     if constexpr (kSplitDkDv) {
       return dk;
@@ -94,8 +97,8 @@ __device__ __forceinline__ void WriteByAll(const Arguments& a, const KeyGradient
   if (rows.packed) {
     const PackedRows<kDimQk, kDtype, kTileKv, kThreads> packed_dk{base + kShared.k};
     const PackedRows<kDimVo, kDtype, kTileKv, kThreads> packed_dv{base + kShared.v};
-    PutKeyGradient<kPartQk>(dk, a.scale, has_dk, packed_dk);
-    PutKeyGradient<kPartVo>(dv_sums, rows.dv_factor, has_dv, packed_dv);
+    StageKeyGradient<kPartQk>(dk, a.scale, has_dk, packed_dk);
+    StageKeyGradient<kPartVo>(dv_sums, rows.dv_factor, has_dv, packed_dv);
     __syncthreads();
     if (a.dk.base != nullptr) {
       packed_dk.Write(a.dk.stride_row, dk_rows, rows.num_rows, a.dim_qk, thread);
@@ -107,13 +110,13 @@ __device__ __forceinline__ void WriteByAll(const Arguments& a, const KeyGradient
   }
   const StagedRows<kDimQk, kDtype> staged_dk{base};
   const StagedRows<kDimVo, kDtype> staged_dv{base};
-  PutKeyGradient<kPartQk>(dk, a.scale, has_dk, staged_dk);
+  StageKeyGradient<kPartQk>(dk, a.scale, has_dk, staged_dk);
   __syncthreads();
   if (a.dk.base != nullptr) {
     staged_dk.Write(a, a.dk, dk_rows, rows.num_rows, a.dim_qk, a.accumulate != 0, thread, kThreads);
   }
   __syncthreads();
-  PutKeyGradient<kPartVo>(dv_sums, rows.dv_factor, has_dv, staged_dv);
+  StageKeyGradient<kPartVo>(dv_sums, rows.dv_factor, has_dv, staged_dv);
   __syncthreads();
   if (a.dv.base != nullptr) {
     staged_dv.Write(a, a.dv, dv_rows, rows.num_rows, a.dim_vo, a.accumulate != 0, thread, kThreads);
@@ -125,7 +128,7 @@ __device__ __forceinline__ void WriteKeyGradients(const Arguments& a, const Sequ
                                                   int head_kv, const Accumulator<kPartQk>& dk,
                                                   const Accumulator<kPartVo>& dv, unsigned base) {
   const KeyGradientRows rows(a, seq, j0, head_kv);
-  if constexpr (kHalvesWrite) {
+  if constexpr (kWriteByHalves) {
     WriteByHalves(a, rows, dk, base);
   } else {
     WriteByAll(a, rows, dk, dv, base);

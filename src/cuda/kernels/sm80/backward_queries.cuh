@@ -14,8 +14,8 @@ struct Block {
 
 __device__ __forceinline__ Block BlockOf(const Arguments& a) {
   const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
-  // Sequences that share an entry of dbias_accum are scheduled consecutively, so that L2 has what
-  // they add to; then tiles.
+  // Sequences that share a slice of dbias_accum are scheduled consecutively, so that their sums
+  // stay in L2. Tiles of keys come next.
   const unsigned sharing = config::bias_gradient != 0 ? static_cast<unsigned>(a.dbias_sharers) : 1;
   const unsigned tile = blockIdx.x / sharing % tiles;
   const unsigned heads = blockIdx.x / sharing / tiles;
@@ -27,8 +27,8 @@ __device__ __forceinline__ Block BlockOf(const Arguments& a) {
   return {SequenceOf(a, seq_idx), tile_idx, j0, head_kv};
 }
 
-// The tiles of queries of a window that see keys of the block, as two bit sets in shared memory,
-// read from q_ranges of passes/backward_preprocess.cu.
+// The tiles of queries in a window that see keys of the block, as two bit sets in shared memory.
+// Computed from q_ranges (passes/backward_preprocess.cu).
 class TilesToVisit {
  public:
   __device__ __forceinline__ TilesToVisit(const Arguments& a, const Block& block,
@@ -38,14 +38,16 @@ class TilesToVisit {
         j0_(block.j0) {
     num_tiles_ = (a.max_len_q + kTileQ - 1) / kTileQ;
     ranges_ = reinterpret_cast<const int4*>(a.q_ranges) + 1ll * block.seq.idx * num_tiles_;
-    // The first window is read before the loads of K and V, which take long.
+    // Reads the ranges of the first window before the loads of K and V are issued, so that they do
+    // not wait for those.
     first_ = static_cast<int>(threadIdx.x) < num_tiles_ ? ranges_[threadIdx.x] : int4{};
   }
 
-  // Lists the `count` tiles of the window; all threads. Contains barriers of the block.
+  // Lists the `count` tiles of the window. All threads call it; it contains barriers of the block.
   __device__ __forceinline__ void List(int window, int count) const {
-    __syncthreads();  // the bits of the window before have been read
-                      // Rolled where that leaves less to spill; unrolled else.
+    // After the barrier the bits of the previous window have been read. The loop stays rolled where
+    // unrolling spills more.
+    __syncthreads();
 #pragma unroll(kPDsInSmem || kWarps == 2 ? 1 : attn::device::kBackwardWindow / kThreads)
     for (int n = static_cast<int>(threadIdx.x); n < (count + 31) / 32 * 32; n += kThreads) {
       bool sees = false;
@@ -65,7 +67,7 @@ class TilesToVisit {
     __syncthreads();
   }
 
-  // The first tile to visit from `from` on, or `count`.
+  // Returns the first tile to visit at or after `from`, or `count` if there is none.
   __device__ __forceinline__ int Next(int from, int count) const {
     while (from < count) {
       const unsigned rest = bits_[from / 32] >> (from % 32);
@@ -77,7 +79,7 @@ class TilesToVisit {
   __device__ __forceinline__ bool IsPartial(int tile) const {
     return (partial_[tile / 32] >> (tile % 32) & 1) != 0;
   }
-  // How many tiles of keys see some query of the tile, counted from the first.
+  // The number of key tiles from the first one to the last one that some query of the tile sees.
   __device__ __forceinline__ int NumKeyTiles(int tile) const {
     return (ranges_[tile].y + kTileKv - 1) / kTileKv;
   }
@@ -92,9 +94,9 @@ class TilesToVisit {
   int4 first_;
 };
 
-// The tiles of Q and dO, through a ring of two stages, and what only scores need: lse_delta, bias
-// and mask have one buffer, which is free once all warps have their scores. All loads are part of
-// one group at a time.
+// Loads Q and dO of a tile through a ring of kStages stages. lse_delta, bias and mask, which only
+// the scores need, have one buffer each; it is free once all warps have computed their scores.
+// CopyWait<0>() at the start of each step waits for all of these loads.
 class QueryPipeline {
  public:
   __device__ __forceinline__ QueryPipeline(const Arguments& a, const Block& block, unsigned base)
@@ -111,10 +113,10 @@ class QueryPipeline {
     return base_ + kShared.dout + static_cast<unsigned>(stage * kTileQ * kDimVo * kElementBytes);
   }
 
-  // Loads Q and dO of a tile of queries of a head, if `wanted`; commits the group.
+  // Loads Q and dO of a tile of queries of one head, if `enabled`. Always commits a group.
   __device__ __forceinline__ void Load(const Arguments& a, int head, int tile, int stage,
-                                       bool wanted) const {
-    if (wanted) {
+                                       bool enabled) const {
+    if (enabled) {
       const int i = tile * kTileQ;
       const int num_queries = seq_.len_q - i;
       q_.Load(QTile(stage), i * a.q.stride_row + head * a.q.stride_head, num_queries);
@@ -122,18 +124,18 @@ class QueryPipeline {
     }
     ptx::CopyCommit();
   }
-  // The same if the ring has that many stages: the next tile is loaded while the current one is
-  // used, or with one stage as soon as it is free.
-  template <int kOfStages>
-  __device__ __forceinline__ void LoadOf(const Arguments& a, int head, int tile, int stage,
-                                         bool wanted) const {
-    if constexpr (kStages == kOfStages) Load(a, head, tile, stage, wanted);
+  // Calls Load() if the ring has kNumStages stages. With two stages the next tile is loaded while
+  // the current one is used; with one stage, as soon as the current one has been read.
+  template <int kNumStages>
+  __device__ __forceinline__ void LoadIfStages(const Arguments& a, int head, int tile, int stage,
+                                               bool enabled) const {
+    if constexpr (kStages == kNumStages) Load(a, head, tile, stage, enabled);
   }
-  // Loads lse_delta, and bias and mask of the warp's part, if `wanted`.
+  // Loads lse_delta, and the warp's part of bias and mask, if `enabled`.
   __device__ __forceinline__ void LoadScoreInputs(const Arguments& a, const ScoreContext& context,
-                                                  int head, int tile, bool wanted) const {
+                                                  int head, int tile, bool enabled) const {
     const int row = static_cast<int>(threadIdx.x);
-    if (wanted && row < kTileQ) {
+    if (enabled && row < kTileQ) {
       const int i = tile * kTileQ;
       const bool exists = i + row < seq_.len_q;
       ptx::CopyAsyncSmall<8>(
@@ -142,7 +144,7 @@ class QueryPipeline {
           exists);
     }
     if constexpr (kHasBias || kHasMask) {
-      if (wanted && (kScoringWarps == kWarps || Warp() < kScoringWarps)) {
+      if (enabled && (kScoringWarps == kWarps || Warp() < kScoringWarps)) {
         const int i = tile * kTileQ + context.query;
         if constexpr (kHasBias) {
           BiasTile::Load(context.bias, a.bias,

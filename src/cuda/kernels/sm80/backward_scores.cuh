@@ -8,12 +8,12 @@ namespace sm80::backward {
 struct ScoreContext {
   ScoreParams params;
   Dropout dropout;
-  int key, query;        // the part's first key and query, of the tile
+  int key, query;        // the part's first key and query, in the tile
   unsigned lse_delta;    // of the part's queries, in shared memory
   const int2* ranges;    // of the part's queries, in global memory
-  int num_queries;       // of the part that exist
+  int num_queries;       // queries of the part that exist
   unsigned bias, mask;   // the warp's buffers, in shared memory
-  int i0, j0;            // the part's first query and key, of the sequence
+  int i0, j0;            // the part's first query and key, in the sequence
   float first_diagonal;  // ALiBi: i0 + diag - j0
   bool partial;          // some row does not see every key of the tile
 
@@ -26,8 +26,8 @@ struct ScoreContext {
     j0 = tile_j0 + key;
   }
 
-  // For the tile of queries from tile_i0. Row r of the sequence has its range at row_ranges +
-  // 2 * (first_row + r).
+  // Moves to the tile of queries that starts at tile_i0. Row r of the sequence has its range at
+  // row_ranges + 2 * (first_row + r).
   __device__ __forceinline__ void SetTile(const Arguments& a, const Sequence& seq, int head,
                                           int tile_i0, long long first_row, unsigned base,
                                           bool is_partial) {
@@ -42,8 +42,8 @@ struct ScoreContext {
   }
 };
 
-// Bias of 16 queries from `query` and 16 keys from 16 m of the warp's part, as the fragment's
-// elements: queries 0-7, then 8-15.
+// Loads the bias of 16 queries from `query` and 16 keys from 16 m of the warp's part, in the order
+// of the fragment's elements: queries 0-7, then 8-15.
 __device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float (&bias)[2][4]) {
   if constexpr (config::bias_type == config::f32) {
 #pragma unroll
@@ -53,7 +53,7 @@ __device__ __forceinline__ void LoadBias(unsigned tile, int query, int m, float 
           __uint_as_float(ptx::LoadShared32(tile + BiasTile::At(row, KeyOf(m, (e >> 1) & 1))));
     }
   } else if constexpr (kHasBias) {
-    // Tiles (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed by the load.
+    // Four 8 x 8 matrices, (queries 0-7, 8-15) x (keys 0-7, 8-15); ldmatrix.trans transposes them.
     const int row = query + Lane() % 8 + (Lane() / 16) * 8;
     const int column = 16 * m + (Lane() / 8) % 2 * 8;
     unsigned pairs[4];
@@ -81,8 +81,8 @@ __device__ __forceinline__ void LoadLseDelta(const ScoreContext& context, int qu
   }
 }
 
-// Score modifiers and mask: turns raw products of kChunk queries, from `query` of the warp's part,
-// into log2(P). `slope` becomes the derivative of softcap.
+// Applies score modifiers and mask: turns raw products of kChunk queries, from `query` of the
+// warp's part on, into log2(P). Sets `slope` to the derivative of softcap.
 template <bool in_series>
 __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreContext& context,
                                                int query, const LseDelta& lse_delta, Scores& s,
@@ -120,7 +120,7 @@ __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreCo
   }
 }
 
-// Hides keys that the queries don't see: for partial tiles.
+// Sets the scores of keys that a query does not see to -inf. Only partial tiles need it.
 __device__ __forceinline__ void HideByRange(const ScoreContext& context, int query, Scores& s) {
 #pragma unroll
   for (int n = 0; n < kBlocksN; ++n) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void GenerateChunkBits(const ScoreContext& context, i
   }
 }
 
-// f32: the fragment of accumulator (m, n).
+// f32: splits accumulator (m, n) into the parts of its fragment.
 __device__ __forceinline__ void SplitBlock(const float (&c)[4], int m, int n,
                                            Fragments& fragments) {
   unsigned parts[kParts][4];
@@ -170,8 +170,9 @@ __device__ __forceinline__ void SplitBlock(const float (&c)[4], int m, int n,
     for (int e = 0; e < 4; ++e) fragments[n * kParts + part][m][e] = parts[part][e];
 }
 
-// From raw products s of kChunk queries to P^T: rounded in p_pairs, with dropout applied; in f32 in
-// s, without dropout, times the derivative of softcap.
+// Turns raw products s of kChunk queries into P^T. p_pairs receives P with dropout applied, as
+// operands of dV: rounded to 16 bits, or in f32 split into parts. s becomes P without dropout,
+// times the derivative of softcap.
 __device__ __forceinline__ void ComputeP(const Arguments& a, const ScoreContext& context, int query,
                                          const LseDelta& lse_delta, const ChunkBits& bits,
                                          Scores& s, Fragments& p_pairs) {
@@ -217,8 +218,8 @@ __device__ __forceinline__ void ComputeP(const Arguments& a, const ScoreContext&
     }
 }
 
-// From ComputeP()'s s, here `p`, and raw products dp to dS^T: rounded in ds_pairs, in f32 in
-// dp.
+// Computes dS^T from ComputeP()'s s, here `p`, and from raw products dp. ds_pairs receives dS as
+// operands of dK; dp becomes dS in f32.
 __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext& context,
                                           int query, const LseDelta& lse_delta,
                                           const ChunkBits& bits, const Scores& p, Scores& dp,
@@ -251,7 +252,7 @@ __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext
     }
 }
 
-// f32: stores accumulators to a tile [keys][queries], at the warp's part.
+// f32: stores accumulators to the warp's part of a tile [keys][queries].
 __device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned tile, int key,
                                                    int query) {
 #pragma unroll
@@ -267,7 +268,7 @@ __device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned ti
       }
 }
 
-// Stores fragments to a tile [keys][queries], at the warp's part.
+// Stores fragments to the warp's part of a tile [keys][queries].
 __device__ __forceinline__ void StoreTransposed(const Fragments& pairs, unsigned tile, int key,
                                                 int query) {
   static_assert(kTileQ % kChunk == 0 && IsPowerOfTwo(kChunk));
@@ -276,7 +277,7 @@ __device__ __forceinline__ void StoreTransposed(const Fragments& pairs, unsigned
       const auto lane =
           FragmentLane<kTileQ>::Pair(ptx::RereadThreadIdx() % 32).StartingAt(query / 8);
       return lane.At(tile, key + 16 * m + 8 * r, n);
-    } else {  // recomputed for each: kept, it spills
+    } else {  // recomputed for each store: keeping it spills
       return tile + PDsLayout::At(key + KeyOf(m, r), query / 8 + n) + Lane() % 4 * 4;
     }
   };

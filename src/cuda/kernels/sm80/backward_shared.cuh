@@ -4,7 +4,7 @@
 
 namespace attn::device {
 
-// Tiles of queries whose visibility is listed at once.
+// Tiles of queries in a window: the block lists their visibility in one step.
 inline constexpr int kBackwardWindow = 512;
 
 // How the warps share the work; see sm80/backward.cu.
@@ -16,7 +16,7 @@ struct BackwardSplit {
   bool operator==(const BackwardSplit&) const = default;
 };
 
-// Keys and queries of a warp's scores.
+// The keys and queries of the scores that one warp computes.
 constexpr int BackwardScoreKeys(int tile_kv, int warps, bool p_ds_in_smem) {
   return !p_ds_in_smem ? tile_kv / warps : tile_kv < 64 ? 16 : 32;
 }
@@ -34,11 +34,11 @@ struct BackwardShared {
   int ds = 0;         // [tile_kv][tile_q]: dS transposed
   int p = 0;          // [tile_kv][tile_q]: P transposed; only with p_ds_in_smem
   int bias = 0;       // [warps][queries of a warp][keys of a warp]
-  int mask = 0;       // likewise, bytes
+  int mask = 0;       // the same shape, 1 byte per element
   int swap = 0;       // [warps][keys of a warp][16] f32 that warps exchange; only with split_s_dp
   int lse_delta = 0;  // [tile_q] {lse in units of log2, delta}
-  int tiles_to_visit = 0;  // a bit per tile of queries of the window: some row sees a key of ours
-  int partial = 0;         // a bit likewise: not every row sees every key
+  int tiles_to_visit = 0;  // one bit per query tile of the window: some row sees a key
+  int partial = 0;         // one bit per query tile: some row does not see every key
   int semaphore = 0;       // address of the dq_semaphore to release next; only if deterministic
   int bytes = 0;
 };

@@ -35,24 +35,24 @@ constexpr int kScoreKeys = attn::device::BackwardScoreKeys(kTileKv, kWarps, kPDs
 constexpr int kScoreWarps = kTileKv / kScoreKeys;  // along the keys
 constexpr int kScoreQueries =
     attn::device::BackwardScoreQueries(kTileQ, kTileKv, kWarps, kPDsInSmem);
-// The first warps have all scores of small tiles.
+// A small tile has scores for some of the warps only: the first kScoringWarps compute them.
 constexpr int kScoringWarps = kScoreWarps * (kTileQ / kScoreQueries);
 constexpr int kBlocksS = kScoreKeys / 16;
 constexpr int kBlocksN = kChunk / 8;  // accumulators of 8 queries
-// dK and dV: a warp has kOutKeys keys and a part of the dims.
-constexpr int kOutKeys = kSplitDkDv ? (kTileKv < 64 ? kTileKv : 64) : kPDsInSmem ? 32 : kScoreKeys;
-constexpr int kOutWarps = kTileKv / kOutKeys;
-constexpr int kOutParts = kWarps / kOutWarps / (kSplitDkDv ? 2 : 1);
-constexpr int kPartQk = kDimQk / kOutParts;
-constexpr int kPartVo = kDimVo / kOutParts;
-constexpr int kBlocksM = kOutKeys / 16;
-// dQ: a warp has a part of the queries and of the dims.
+// dK and dV: a warp accumulates kDkDvKeys keys and one of kDkDvParts parts of the dims.
+constexpr int kDkDvKeys = kSplitDkDv ? (kTileKv < 64 ? kTileKv : 64) : kPDsInSmem ? 32 : kScoreKeys;
+constexpr int kDkDvWarps = kTileKv / kDkDvKeys;
+constexpr int kDkDvParts = kWarps / kDkDvWarps / (kSplitDkDv ? 2 : 1);
+constexpr int kPartQk = kDimQk / kDkDvParts;
+constexpr int kPartVo = kDimVo / kDkDvParts;
+constexpr int kBlocksM = kDkDvKeys / 16;
+// dQ: a warp computes a part of the queries and a part of the dims.
 constexpr int kDqWarps = kDimQk % (8 * kWarps) == 0 && kTileQ >= 32 ? 2 : 4;  // along the queries
 constexpr int kDqQueries = kTileQ / kDqWarps;
 constexpr int kDqDims = kDimQk / (kWarps / kDqWarps);
-// Dims of a warp's dQ that are computed at once: 64 registers of a thread above dim 256.
-constexpr int kDqDimsAtOnce = kDimQk > 256 ? 2048 / kDqQueries : kDqDims;
-static_assert(kDqDims % kDqDimsAtOnce == 0);
+// Dims of a warp's dQ that are computed at once. Above dim 256 they take 64 registers of a thread.
+constexpr int kDqDimsPerPass = kDimQk > 256 ? 2048 / kDqQueries : kDqDims;
+static_assert(kDqDims % kDqDimsPerPass == 0);
 static_assert(kScoreKeys % 16 == 0 && kScoreQueries % kChunk == 0 && kDqQueries % 16 == 0);
 static_assert(kChunk == 16 || kChunk == 32);
 static_assert(kTileKv * (kSplitDkDv ? 2 : 1) * (kDimQk > kDimVo ? kDimQk : kDimVo) * 4 <=
@@ -69,7 +69,8 @@ using MaskTile = BiasMaskTile<kScoreQueries, kScoreKeys, kHasMask ? 1 : 2>;
 
 // kChunk queries of a warp's keys, transposed.
 using Scores = float[kBlocksS][kBlocksN][4];
-// The same, rounded: A fragments of 16 x 16. In f32 the parts of kBlocksN fragments of 16 x 8.
+// The same scores as operands of a product: A fragments of 16 x 16, rounded. In f32: kParts
+// fragments of 16 x 8 for each of the kBlocksN blocks.
 constexpr int kFragments = kF32 ? kBlocksN * kParts : kBlocksN / 2;
 using Fragments = unsigned[kFragments][kBlocksS][4];
 static_assert(!kF32 || (!kPDsInSmem && config::kv_in_registers == 0));
@@ -83,15 +84,16 @@ __device__ __forceinline__ int Lane() {
 __device__ __forceinline__ int Warp() {
   return static_cast<int>(threadIdx.x) / 32;
 }
-// The warp's index among those that share dK or dV.
-__device__ __forceinline__ int OutWarp() {
+// The warp's index among the warps that accumulate the same gradient.
+__device__ __forceinline__ int DkDvWarp() {
   return kSplitDkDv ? Warp() % (kWarps / 2) : Warp();
 }
 // With split_dk_dv: whether the warp accumulates dV, else dK.
-__device__ __forceinline__ bool HasDv() {
+__device__ __forceinline__ bool AccumulatesDv() {
   return Warp() < kWarps / 2;
 }
-// This lane's two keys and four queries of a fragment, from its corner.
+// This lane's elements in the warp's part: keys KeyOf(m, 0) and KeyOf(m, 1), queries QueryOf(n) and
+// QueryOf(n) + 1.
 __device__ __forceinline__ int KeyOf(int m, int r) {
   return 16 * m + Lane() / 4 + 8 * r;
 }
@@ -124,8 +126,8 @@ struct KvFragments {
   }
 };
 
-// c = X Y^T over kDim columns: X rows from x_row of its tile, or `kept` fragments; kChunk rows of
-// Y.
+// c = X Y^T over kDim columns. X: rows from x_row of its tile, or the fragments in `kept`. Y:
+// kChunk rows from y_row.
 template <int kDim, int kKept>
 __device__ __forceinline__ void MultiplyChunk(const unsigned (&kept)[kKept][kBlocksS][4],
                                               unsigned x_tile, int x_row, unsigned y_tile,
@@ -150,9 +152,10 @@ __device__ __forceinline__ void MultiplyChunk(const unsigned (&kept)[kKept][kBlo
   }
 }
 
-// With split_s_dp: two warps of the same keys have adjacent groups of 16 queries. One computes S of
-// both groups, the other dP, so that each fragment of K or V feeds twice the products; then they
-// exchange the other's group through shared memory at `swap`.
+// With split_s_dp: two warps with the same keys have adjacent groups of 16 queries. One warp
+// computes S of both groups and the other dP, so that each fragment of K or V feeds twice as many
+// products. Each then passes the results for the other's group to it, through shared memory at
+// `swap`.
 __device__ __forceinline__ void MultiplySplit(unsigned k_tile, unsigned v_tile, int key,
                                               unsigned q_tile, unsigned dout_tile, int query,
                                               unsigned swap, Scores& s, Scores& dp) {
@@ -189,7 +192,7 @@ __device__ __forceinline__ void MultiplySplit(unsigned k_tile, unsigned v_tile, 
         }
       }
   }
-  // The partner's queries are 16 away, so its index differs by kScoreWarps.
+  // The partner's queries are 16 away, so its warp index differs by kScoreWarps.
   const int partner = Warp() ^ kScoreWarps;
   const auto slot = [&](int warp, int i) {
     return swap + static_cast<unsigned>(warp * kBlocksS * 1024 + i * 512 + Lane() * 16);
@@ -199,7 +202,7 @@ __device__ __forceinline__ void MultiplySplit(unsigned k_tile, unsigned v_tile, 
     const float(&c)[4] = other[i / 2][i % 2];
     ptx::StoreShared128(slot(Warp(), i), c[0], c[1], c[2], c[3]);
   }
-  ptx::BarrierOfTwo(1 + min(Warp(), partner) / kScoreWarps / 2 * kScoreWarps +
+  ptx::SyncTwoWarps(1 + min(Warp(), partner) / kScoreWarps / 2 * kScoreWarps +
                     Warp() % kScoreWarps);
 #pragma unroll
   for (int i = 0; i < 2 * kBlocksS; ++i) {
@@ -215,8 +218,8 @@ __device__ __forceinline__ void MultiplySplit(unsigned k_tile, unsigned v_tile, 
   }
 }
 
-// sums += X Y: X has 16 columns in kBlocksM fragments; Y: 16 rows from `row`, columns of part
-// `part` of kPart.
+// sums += X Y. X: 16 columns in kBlocksM fragments. Y: 16 rows from `row`, kPart columns from part
+// * kPart.
 template <int kDim, int kPart>
 __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_tile, int row,
                                            int part, Accumulator<kPart>& sums) {
@@ -225,7 +228,7 @@ __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_ti
   Multiply<kDtype>(x, lane, y_tile, row, kFoldsChunk ? 0 : part * kPart / 8, sums);
 }
 
-// The same for all fragments of a chunk: Y has kChunk rows from `row`. Without p_ds_in_smem.
+// The same for all fragments of a chunk: Y has kChunk rows from `row`. Only without p_ds_in_smem.
 template <int kDim, int kPart>
 __device__ __forceinline__ void AccumulateChunk(const Fragments& x, unsigned y_tile, int row,
                                                 Accumulator<kPart>& sums) {

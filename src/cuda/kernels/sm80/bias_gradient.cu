@@ -1,15 +1,18 @@
-// dbias if backward.cu does not accumulate it: the sum of dS over the dimensions that the bias
-// broadcasts, recomputed from q, k, v, dout and lse_delta. Two more products, but no atomics, so it
-// is deterministic for any broadcast shape and needs no memory beyond the gradient's own shape.
+// dbias where backward.cu does not accumulate it: recomputes dS from q, k, v, dout and lse_delta
+// and sums it over the dimensions that the bias broadcasts. This takes two more matrix products but
+// no atomics, so it is deterministic for any broadcast shape. It needs no workspace other than the
+// partial sums of the splits.
 //
 // Grid: one block per (split of the sum, tile of the bias's queries and keys, head and sequence of
-// the bias); a broadcast dimension counts once. A block sums dS of its tile over the visits
-// (sequence, head, tile of queries, tile of keys) that share the tile; a warp owns 32 queries. If
-// queries or keys are broadcast, rows or columns are summed at the end. With several splits the
-// sums go to a.partials, which passes/bias_gradient_sum.cu adds.
+// the bias); a dimension that the bias broadcasts counts as one. A block sums dS of its tile over
+// all visits: a visit is one (sequence, head, tile of queries, tile of keys) that the tile of the
+// bias applies to. A warp owns 16 or 32 queries. If queries or keys are broadcast, rows or columns
+// of the tile are summed at the end. With several splits the sums go to a.partials, and
+// passes/bias_gradient_sum.cu adds them.
 //
-// Tiles of the next visit are loaded while one is computed: with two stages all of them; with one q
-// and k as soon as S is done, dout and v while S is computed.
+// The tiles of the next visit are loaded during the current one. With two stages, all of them are
+// loaded at its start. With one stage, dout and v of the current visit are loaded while S is
+// computed, and q and k of the next visit after that.
 //
 // Config: dtype; dim_qk, dim_vo (rounded up); tile_q, tile_kv, warps, stages, blocks; softcap,
 // alibi, bias_type, mask, shared_entries, dropout, element_access. Shared memory:
@@ -29,8 +32,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned base = ptx::SharedAddress(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const Share share = ShareOf(a);
-  Visits visits(a, share);
+  const BlockWork work = BlockWorkOf(a);
+  Visits visits(a, work);
   BiasMask bias_mask(base, warp);
   Scores sums{};
   Visit visit;
@@ -87,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
     found = found_next;
   }
   ptx::CopyWait<0>();
-  __syncthreads();  // all have read the tiles, which the sums overlay
-  ReduceBroadcast(share.full_q, share.full_kv, warp, reinterpret_cast<float*>(memory), sums);
-  WriteSums(a, share, warp, sums, base);
+  __syncthreads();  // all warps have read the tiles; the sums overlay them
+  ReduceBroadcast(work.full_q, work.full_kv, warp, reinterpret_cast<float*>(memory), sums);
+  WriteSums(a, work, warp, sums, base);
 }

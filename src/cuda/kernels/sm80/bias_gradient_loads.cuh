@@ -33,18 +33,17 @@ __device__ __forceinline__ void LoadDoutV(const Arguments& a, const Visit& visit
       .Load(base + kShared.v + static_cast<unsigned>(stage * kVBytes), 0, seq.len_kv - visit.j0);
 }
 
-// The warp's rows of bias and mask. A broadcast bias that is already in shared memory is not loaded
-// again.
+// Loads the warp's rows of bias and mask. Skips a broadcast bias that is already in shared memory.
 struct BiasMask {
   unsigned bias_tile, mask_tile;
-  const char* loaded = nullptr;  // the address of the bias in shared memory, if complete
+  const char* loaded = nullptr;  // global address of the bias in shared memory, if complete
 
   __device__ __forceinline__ BiasMask(unsigned base, int warp) {
     bias_tile = base + kShared.bias + static_cast<unsigned>(warp * kRows * BiasTile::kRowBytes);
     mask_tile = base + kShared.mask + static_cast<unsigned>(warp * kRows * kTileKv);
   }
 
-  // The warp's lanes have read the tiles of before.
+  // All lanes of the warp must have read the previous tiles.
   __device__ __forceinline__ void Load(const Arguments& a, const Visit& visit) {
     const Sequence seq = SequenceOf(a, visit.seq_idx);
     const char* bias = ScoreAddress(a.bias, BiasEntry(a, seq.idx), visit.head, visit.i0, visit.j0);

@@ -1,4 +1,4 @@
-// sm80/bias_gradient.cu: sums to the gradient, or to the split's partial sums.
+// sm80/bias_gradient.cu: writes the sums to the gradient, or to the split's partial sums.
 #pragma once
 #include "ptx/memory.cuh"
 #include "shared/gradient.cuh"
@@ -8,7 +8,7 @@
 
 namespace sm80::bias_gradient {
 
-// Where an element of the result goes: dbias, or the split's partial sums.
+// Where the result goes: dbias, or the split's partial sums.
 struct Target {
   char* base;
   long long stride_q, stride_kv;
@@ -25,7 +25,8 @@ __device__ __forceinline__ void StoreSum(const Arguments& a, const Target& to, l
   }
 }
 
-// Stores a tile through shared memory that nothing else uses; a warp has 16 kM of its rows.
+// Stores a tile through shared memory at `tile`, which nothing else uses; a warp has 16 kM of its
+// rows.
 __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, int rows,
                                           int columns, const Scores& sums, unsigned tile) {
   constexpr int kM = kBlocksM;
@@ -38,7 +39,7 @@ __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, 
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          part.Put(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1]);
+          part.Store(16 * m + 8 * r, 8 * n, sums[m][n][2 * r], sums[m][n][2 * r + 1]);
         }
     __syncthreads();
   };
@@ -77,9 +78,9 @@ __device__ __forceinline__ void StoreTile(const Arguments& a, const Target& to, 
   }
 }
 
-// Sums over the tile's keys if the bias broadcasts them, into sums[m][0][2 r]; over its queries
-// likewise, into sums[0][n][e]. In a fixed order: lanes, then warps through shared memory,
-// `column_sums` [warps][kTileKv], that nothing else uses.
+// If the bias broadcasts keys, sums over the tile's keys into sums[m][0][2 r]. If it broadcasts
+// queries, sums over the tile's queries into sums[0][n][e]. The order is fixed: lanes first, then
+// warps through `column_sums` [warps][kTileKv] in shared memory, which nothing else uses.
 __device__ __forceinline__ void ReduceBroadcast(bool full_q, bool full_kv, int warp,
                                                 float* column_sums, Scores& sums) {
   if (!full_kv) {
@@ -122,30 +123,30 @@ __device__ __forceinline__ void ReduceBroadcast(bool full_q, bool full_kv, int w
   }
 }
 
-// The block's result, from what ReduceBroadcast() left, to dbias or to the partial sums.
-__device__ __forceinline__ void WriteSums(const Arguments& a, const Share& share, int warp,
+// Writes the block's result, as ReduceBroadcast() left it, to dbias or to the partial sums.
+__device__ __forceinline__ void WriteSums(const Arguments& a, const BlockWork& work, int warp,
                                           const Scores& sums, unsigned base) {
-  const long long len_q = share.full_q ? a.max_len_q : 1;
-  const long long len_kv = share.full_kv ? a.max_len_kv : 1;
-  const long long q0 = 1ll * share.q_tile * kTileQ;
-  const long long j0 = 1ll * share.kv_tile * kTileKv;
+  const long long len_q = work.full_q ? a.max_len_q : 1;
+  const long long len_kv = work.full_kv ? a.max_len_kv : 1;
+  const long long q0 = 1ll * work.q_tile * kTileQ;
+  const long long j0 = 1ll * work.kv_tile * kTileKv;
   Target to;
   if (a.partials != nullptr) {
     // [split][batch][head][query][key] of dbias's own shape.
     const long long plane =
-        (1ll * share.split * a.dbias_entries + share.entry) * (share.full_head ? a.heads_q : 1) +
-        share.head;
+        (1ll * work.split * a.dbias_entries + work.entry) * (work.full_head ? a.heads_q : 1) +
+        work.head;
     to = {reinterpret_cast<char*>(a.partials + (plane * len_q + q0) * len_kv + j0), len_kv * 4, 4,
           config::f32, len_kv % 4 == 0};
   } else {
-    to = {ScoreAddress(a.dbias, share.entry, share.head, q0, j0), a.dbias.stride_q,
-          a.dbias.stride_kv, a.dbias.type, a.dbias.vector != 0};
+    to = {ScoreAddress(a.dbias, work.entry, work.head, q0, j0), a.dbias.stride_q, a.dbias.stride_kv,
+          a.dbias.type, a.dbias.vector != 0};
   }
   const int rows = static_cast<int>(min(len_q - q0, static_cast<long long>(kTileQ)));
   const int columns = static_cast<int>(min(len_kv - j0, static_cast<long long>(kTileKv)));
-  if (share.full_q && share.full_kv) {
+  if (work.full_q && work.full_kv) {
     StoreTile(a, to, rows, columns, sums, base);
-  } else if (share.full_q) {
+  } else if (work.full_q) {
 #pragma unroll
     for (int m = 0; m < kBlocksM; ++m)
 #pragma unroll

@@ -4,7 +4,7 @@
 
 namespace sm80::bias_gradient {
 
-// Score modifiers and mask: turns raw products s into log2(P).
+// Applies score modifiers and mask: turns raw products s into log2(P).
 template <bool in_series>
 __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const Visit& visit,
                                                unsigned bias_tile, unsigned mask_tile, Scores& s) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const Visit& 
     }
 }
 
-// Hides keys outside the range that each row sees: for partial tiles.
+// Sets scores outside of each row's key range to -inf. Only partial tiles need it.
 __device__ __forceinline__ void HideByRange(const Visit& visit, Scores& s) {
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
@@ -63,7 +63,7 @@ __device__ __forceinline__ void ComputeLogP(const Arguments& a, const Visit& vis
   if (visit.partial) HideByRange(visit, s);
 }
 
-// Adds dS of the tile to `sums`; s: log2(P), dp: raw products.
+// Adds dS of the tile to `sums`. s: log2(P). dp: raw products.
 __device__ __forceinline__ void AddGradient(const Arguments& a, const Visit& visit, const Scores& s,
                                             const Scores& dp, Scores& sums) {
   Dropout dropout{};

@@ -51,10 +51,10 @@ __device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, S
   }
 }
 
-// A tile of scores that adds to the block's tile of dbias: its place, and what belongs to one of
-// the warp's rows, i0 + OwnRow(). Lanes get other rows by shuffles: if each lane held all its rows,
-// or the Sequence instead of its index, of this visit and the next, the kernel would spill
-// (docs/kernels/sm80.md).
+// One tile of scores that contributes to the block's tile of dbias. Each lane holds keys, lse and
+// delta of one row only, i0 + OwnRow(); lanes read other rows by shuffles. If each lane held all of
+// its rows, or the Sequence instead of its index, for this visit and the next, the kernel would
+// spill (docs/kernels/sm80.md).
 struct Visit {
   int seq_idx, head;
   int i0 = 0, j0 = 0;  // the warp's first query, the tile's first key
@@ -74,13 +74,13 @@ __device__ __forceinline__ KeyRange FromRow(const KeyRange& own_value, int row) 
   return {__shfl_sync(~0u, own_value.begin, row), __shfl_sync(~0u, own_value.end, row)};
 }
 
-// Loads what belongs to OwnRow().
+// Loads keys, lse and delta of row i0 + OwnRow().
 __device__ __forceinline__ void LoadRow(const Arguments& a, Visit& visit) {
   const Sequence seq = SequenceOf(a, visit.seq_idx);
   const long long first_row = a.packed_q != 0 ? seq.first_q : 1ll * seq.idx * a.max_len_q;
   const int i = visit.i0 + OwnRow();
   visit.keys = {0, 0};
-  visit.lse = kInfinity;  // p = 0
+  visit.lse = kInfinity;  // so that p = 0
   visit.delta = 0.0f;
   if (i < seq.len_q) {
     const int2 range = reinterpret_cast<const int2*>(a.row_ranges)[first_row + i];
@@ -92,23 +92,23 @@ __device__ __forceinline__ void LoadRow(const Arguments& a, Visit& visit) {
   }
 }
 
-// The tile of dbias that the block computes and its share of the sum: visits [begin, begin +
-// count). Indices of broadcast dimensions are 0.
-struct Share {
+// The tile of dbias that the block computes, and the block's split of the sum. Indices of
+// dimensions that the bias broadcasts are 0.
+struct BlockWork {
   int kv_tile, q_tile, head, entry;
   int split;
   int num_q_tiles, num_kv_tiles;                // of the problem
   bool full_batch, full_head, full_q, full_kv;  // not broadcast by the bias
 };
 
-__device__ __forceinline__ Share ShareOf(const Arguments& a) {
-  Share share;
-  share.full_batch = (a.dbias_full & 8) != 0;
-  share.full_head = (a.dbias_full & 4) != 0;
-  share.full_q = (a.dbias_full & 2) != 0;
-  share.full_kv = (a.dbias_full & 1) != 0;
-  share.num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
-  share.num_kv_tiles = (a.max_len_kv + kTileKv - 1) / kTileKv;
+__device__ __forceinline__ BlockWork BlockWorkOf(const Arguments& a) {
+  BlockWork work;
+  work.full_batch = (a.dbias_full & 8) != 0;
+  work.full_head = (a.dbias_full & 4) != 0;
+  work.full_q = (a.dbias_full & 2) != 0;
+  work.full_kv = (a.dbias_full & 1) != 0;
+  work.num_q_tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+  work.num_kv_tiles = (a.max_len_kv + kTileKv - 1) / kTileKv;
   // The last dimension is fastest.
   unsigned rest = blockIdx.x;
   const auto next = [&](bool full, int count) {
@@ -117,37 +117,39 @@ __device__ __forceinline__ Share ShareOf(const Arguments& a) {
     rest /= static_cast<unsigned>(count);
     return index;
   };
-  share.kv_tile = next(share.full_kv, share.num_kv_tiles);
-  share.q_tile = next(share.full_q, share.num_q_tiles);
-  share.head = next(share.full_head, a.heads_q);
-  share.entry = next(share.full_batch, a.dbias_entries);
-  share.split = static_cast<int>(rest);
-  return share;
+  work.kv_tile = next(work.full_kv, work.num_kv_tiles);
+  work.q_tile = next(work.full_q, work.num_q_tiles);
+  work.head = next(work.full_head, a.heads_q);
+  work.entry = next(work.full_batch, a.dbias_entries);
+  work.split = static_cast<int>(rest);
+  return work;
 }
 
-// The tiles of scores (sequence, head, tile of queries, tile of keys) that share the block's tile
-// of dbias and belong to its split, keys fastest; those in which no row sees a key are skipped.
+// Iterates over the tiles of scores (sequence, head, tile of queries, tile of keys) that contribute
+// to the block's tile of dbias and belong to its split; tiles of keys vary fastest. Skips tiles in
+// which no row sees a key.
 class Visits {
  public:
-  __device__ __forceinline__ Visits(const Arguments& a, const Share& share)
-      : kv_tile_(share.kv_tile),
-        q_tile_(share.q_tile),
-        head_(share.head),
-        seq_idx_(share.entry * a.dbias_sharers) {
-    num_kv_ = share.full_kv ? 1 : share.num_kv_tiles;
-    num_q_ = share.full_q ? 1 : share.num_q_tiles;
-    num_h_ = share.full_head ? 1 : a.heads_q;
+  __device__ __forceinline__ Visits(const Arguments& a, const BlockWork& work)
+      : kv_tile_(work.kv_tile),
+        q_tile_(work.q_tile),
+        head_(work.head),
+        seq_idx_(work.entry * a.dbias_sharers) {
+    num_kv_ = work.full_kv ? 1 : work.num_kv_tiles;
+    num_q_ = work.full_q ? 1 : work.num_q_tiles;
+    num_h_ = work.full_head ? 1 : a.heads_q;
     const long long visits = 1ll * num_kv_ * num_q_ * num_h_ * a.dbias_sharers;
-    const long long begin = visits * share.split / a.splits;
-    left_ = visits * (share.split + 1) / a.splits - begin;
-    if (left_ <= 0) return;  // without keys, counts are 0
+    const long long begin = visits * work.split / a.splits;
+    left_ = visits * (work.split + 1) / a.splits - begin;
+    if (left_ <= 0) return;  // a call without keys has no visits, and its counts are 0
     at_kv_ = static_cast<int>(begin % num_kv_);
     at_q_ = static_cast<int>(begin / num_kv_ % num_q_);
     at_h_ = static_cast<int>(begin / num_kv_ / num_q_ % num_h_);
     at_b_ = static_cast<int>(begin / num_kv_ / num_q_ / num_h_);
   }
 
-  // Begins to load the rows of the next visit, visible or not. Past the last: no row sees a key.
+  // Begins to load the rows of the next visit, whether it is visible or not, and steps past it.
+  // After the last visit it leaves an empty range of keys.
   __device__ __forceinline__ void BeginLoad(const Arguments& a, int warp, Visit& visit) {
     visit.keys = {0, 0};
     if (left_ <= 0) return;
@@ -168,8 +170,9 @@ class Visits {
     }
   }
 
-  // From the visit whose load has begun, advances to the next visible one; false if there is none.
-  // Contains a barrier of the block: all threads are done with shared memory that they read before.
+  // Advances from the visit that BeginLoad() began to the first visible one; returns false if there
+  // is none. Contains a barrier of the block, after which all threads have finished their earlier
+  // reads of shared memory.
   __device__ __forceinline__ bool Find(const Arguments& a, int warp, Visit& visit) {
     const auto is_visible = [&] {
       return __syncthreads_or(visit.keys.begin < visit.j0 + kTileKv && visit.keys.end > visit.j0) !=
@@ -188,8 +191,8 @@ class Visits {
 
  private:
   int kv_tile_, q_tile_, head_, seq_idx_;
-  int num_kv_, num_q_, num_h_;                      // how many share the tile
-  long long left_;                                  // visits from the next one
+  int num_kv_, num_q_, num_h_;                      // visits per dimension of the tile
+  long long left_;                                  // visits that remain, from the next one on
   int at_kv_ = 0, at_q_ = 0, at_h_ = 0, at_b_ = 0;  // the next visit
 };
 

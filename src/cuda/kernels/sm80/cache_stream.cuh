@@ -1,24 +1,25 @@
-// Tiles of K and V in f32 from a cache: contiguous or in pages, f32 or int8 with factors.
+// Loads tiles of K and V in f32 from a cache that is contiguous or paged, in f32 or in int8 with
+// descale factors.
 #pragma once
 #include "shared/page_table.cuh"
 #include "sm80/tile.cuh"
 
 namespace sm80 {
 
-// Consecutive tiles of kRows keys. Keys without a page, rows past the length and columns past the
-// tensor's are zeros. f32 is copied asynchronously, int8 (config::kv_type) and
-// config::element_access are stored at once.
+// Loads consecutive tiles of kRows keys. Keys without a page, rows past the length and columns past
+// the end of the tensor become zeros. f32 is copied asynchronously; int8 (config::kv_type) and
+// config::element_access are loaded and stored synchronously.
 template <int kDim, int kRows, int kThreads>
 class CacheStream {
   using Layout = TileLayout<kDim>;
   static constexpr bool kInt8 = config::kv_type == config::i8;
-  static constexpr int kSide = Layout::kWide ? 8 : 4;  // threads of a row
-  static constexpr int kStep = kThreads / kSide;       // rows per pass
+  static constexpr int kThreadsPerRow = Layout::kWide ? 8 : 4;
+  static constexpr int kStep = kThreads / kThreadsPerRow;  // rows per pass
   static_assert(config::dtype == config::f32 && kRows % kStep == 0);
   static_assert(kInt8 || config::kv_type == config::f32);
 
  public:
-  // All but the sequence and the head are kernel parameters.
+  // All arguments but `seq` and `head_kv` must be kernel parameters: references to them are kept.
   __device__ __forceinline__ CacheStream(const Cache& cache, const Sequence& seq, int head_kv,
                                          const StridedTensor& tensor, const int& dim,
                                          const Descale& descale, const int& descale_rows)
@@ -32,21 +33,21 @@ class CacheStream {
         first_kv_(static_cast<int>(seq.first_kv)),
         head_kv_(head_kv) {}
 
-  // Loads the tile that begins `left` keys before the sequence's last. Not inlined: int8
-  // at dim 64 then spills 336 bytes instead of 560. Addresses are computed in
-  // every tile: with all options at dim 256 there are no registers to keep them.
+  // Loads the tile that begins `left` keys before the end of the sequence. Not inlined: int8 at dim
+  // 64 then spills 336 bytes instead of 560. Recomputes addresses in every tile: with all options
+  // at dim 256 there are no registers to keep them.
   template <int unroll>
   __device__ __noinline__ void Load(unsigned to, int left) {
     const int thread = ptx::RereadThreadIdx();
     const char* const head = RowAddress(tensor_, 0, first_kv_, head_kv_);
 #pragma unroll 1
-    for (int row = thread / kSide; row < kRows; row += kStep) {
+    for (int row = thread / kThreadsPerRow; row < kRows; row += kStep) {
       CacheRow at{-1, 0};
       if (row < left) at = CacheRowOf(cache_, seq_idx_, len_kv_ - left + row);
       const char* from = head + at.block * tensor_.stride_batch + at.row * tensor_.stride_row;
       const float factor = kInt8 && at.block >= 0 ? FactorOf(at) : 0.0f;
 #pragma unroll 1
-      for (int chunk = thread % kSide; chunk < Layout::kChunks; chunk += kSide) {
+      for (int chunk = thread % kThreadsPerRow; chunk < Layout::kChunks; chunk += kThreadsPerRow) {
         LoadChunk(to + Layout::At(row, chunk), from, chunk * kChunkElements, at.block >= 0, factor);
       }
     }
@@ -60,10 +61,10 @@ class CacheStream {
     return factors[at.block * descale_.stride_batch + at.row * descale_.stride_row];
   }
 
-  // Columns [column, column + 4) of the row at `from`, or zeros if it is not `there`.
-  __device__ __forceinline__ void LoadChunk(unsigned to, const char* from, int column, bool there,
+  // Loads columns [column, column + 4) of the row at `from`, or zeros if the row does not exist.
+  __device__ __forceinline__ void LoadChunk(unsigned to, const char* from, int column, bool exists,
                                             float factor) const {
-    const bool inside = there && column < dim_;
+    const bool inside = exists && column < dim_;
     if constexpr (!kInt8 && config::element_access == 0) {
       ptx::CopyAsync(to, inside ? from + column * 4 : tensor_.base, inside ? 16 : 0);
       return;

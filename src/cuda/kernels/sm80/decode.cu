@@ -1,17 +1,19 @@
-// Decode: o and lse of few queries that attend to many keys, contiguous or in pages, by mma.sync
-// and cp.async (8.0 and later). Bound by the memory that holds K and V, which are read once.
+// Decode: o and lse of few queries that attend to many keys, in a contiguous or paged cache, with
+// mma.sync and cp.async (compute capability 8.0 and later). Bound by memory bandwidth: K and V are
+// read once.
 //
-// Grid: one block for each (tile of rows, split of the keys, key head, sequence). The queries of a
-// key head's group of query heads are the rows of one tile (decode_rows.cuh). A block's groups of
-// warps take tiles of keys in turn, each with a softmax and a ring of its own (decode_keys.cuh). At
-// the end the groups' results are merged, and by the last block the splits' (decode_merge.cuh).
+// Grid: one block per (tile of rows, split of the keys, key head, sequence). The rows of a tile are
+// the queries of all query heads that share the key head (decode_rows.cuh). The warps of a block
+// form groups. Each group has its own ring of stages and its own softmax, and processes every
+// kGroups-th tile of keys (decode_keys.cuh). At the end the groups' results are merged in the
+// block; the last block to finish merges the splits (decode_merge.cuh).
 //
-// Config: dtype; kv_type, of K and V in memory: dtype or an 8-bit type (decode_cache.cuh);
-// descale_rows: a factor for each row of K and V; dim_qk =
-// dim_vo (rounded up; columns past the tensor's are zeros); tile_q rows; tile_kv keys; warps,
-// stages, blocks (per SM); paged; options (decode_rows.cuh; alibi, bias_type and shared_entries, of
-// shared/score.cuh, go with it), softcap, dropout (with options); element_access (see
-// sm80/tile.cuh). Shared memory: decode_params.cuh. docs/kernels/decode.md.
+// Config: dtype; kv_type (of K and V in memory: dtype or an 8-bit type, decode_cache.cuh);
+// descale_rows (a factor for each row of K and V); dim_qk = dim_vo (rounded up; columns past the
+// end of the tensor are zeros); tile_q rows; tile_kv keys; warps, stages, blocks (per SM); paged;
+// options (decode_rows.cuh; requires alibi, bias_type and shared_entries of shared/score.cuh),
+// softcap, dropout (requires options); element_access (see sm80/tile.cuh). Shared memory:
+// decode_params.cuh. Measurements: docs/kernels/decode.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/decode_dropout.cuh"
@@ -24,18 +26,18 @@ namespace {
 using namespace sm80;
 using namespace sm80::decode;
 
-// The group's tiles of the span, one after the other.
+// The main loop: visits the group's tiles of the span in order.
 __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& block,
                                           const Span& span, const Visibility& visibility,
                                           unsigned base, OnlineSoftmax& softmax,
                                           ValueUnit& value_unit, Output& o) {
-  constexpr int kStep = kGroups * kTileKv;  // from one tile of the group to its next
+  constexpr int kStep = kGroups * kTileKv;  // keys between two tiles of a group
   KeyStream stream(p, block, base);
   const int first = FirstKey(span) + GroupIdx() * kTileKv;
   int j_load = first;
   int stage_load = 0;
-  // Commits one group per tile, empty past the last, so that the count of groups says which tiles
-  // have arrived.
+  // Commits one group of copies per tile, empty past the last tile, so that the number of pending
+  // groups tells which tiles have arrived.
   const auto load_next = [&] {
     if (j_load < span.end) stream.Load(j_load, stage_load);
     ptx::CopyCommit();
@@ -55,7 +57,7 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
 #pragma unroll 1
   for (int j0 = first; j0 < span.end; j0 += kStep) {
     ptx::CopyWait<kStages - 2>();
-    SyncGroup();  // the tile has arrived, and all have left the one that the next load replaces
+    SyncGroup();  // the tile has arrived; all warps have read the tile that is replaced next
     load_next();
     Scores s;
     ComputeScores(p.common, inputs, q, base, stream.KTile(stage), stream.ScalesAt(stage), j0, s);
@@ -88,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   OnlineSoftmax softmax(p.common);
   ValueUnit value_unit;
   VisitKeys(p, block, span, visibility, base, softmax, value_unit, o);
-  __syncthreads();  // all warps have left the tiles, which o replaces
-  const float factor_v = kDescaleRows ? value_unit.OfOutput() : DescaleOf(p.descale_v, block);
+  __syncthreads();  // all warps have read the tiles; o overlays them
+  const float factor_v = kDescaleRows ? value_unit.OutputFactor() : DescaleOf(p.descale_v, block);
   StageRows(p.common, base, softmax, factor_v, o);
   __syncthreads();
   Finish(p, block, span, base);

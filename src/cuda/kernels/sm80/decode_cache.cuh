@@ -1,18 +1,18 @@
-// sm80/decode.cu: K and V of 8 bits, which become f16 in registers, and their products. Descales
-// are applied to scores, and to o or P, not to elements.
+// sm80/decode.cu: products with 8-bit K and V, which are converted to f16 in registers. Descale
+// factors multiply the scores, and o or P, instead of each element.
 //
-// A row of K or V in shared memory is a row of pairs of elements to ldmatrix (KvLayout), so that
-// lane l, g = l / 4, t = l % 4, gets of 8 rows and 16 columns
+// ldmatrix reads a row of K or V in shared memory as a row of pairs of bytes (KvLayout). From 8
+// rows and 16 columns, lane l (g = l / 4, t = l % 4) gets
 //   of K:              columns 4t .. 4t + 3 of row g
 //   of V, transposed:  columns 2g, 2g + 1 of rows 2t and 2t + 1
-// The order of columns of Q K^T doesn't matter as long as Q has the same (QueryColumn()). Columns
-// of P V come out in the order 0 2 4 .. 14, 1 3 5 .. 15, which StageQuantizedRow() undoes.
+// Q K^T does not depend on the order of columns, as long as Q has the same order (QueryColumn()).
+// The columns of P V have the order 0 2 4 .. 14, 1 3 5 .. 15, which StageQuantizedRow() undoes.
 #pragma once
 #include "sm80/decode_rows.cuh"
 
 namespace sm80::decode {
 
-// The factor of K or V of the block.
+// Returns the descale factor of K or V for the block's sequence and key head.
 __device__ __forceinline__ float DescaleOf(const attn::device::Descale& descale,
                                            const Block& block) {
   if (descale.base == nullptr) return 1.0f;
@@ -22,14 +22,15 @@ __device__ __forceinline__ float DescaleOf(const attn::device::Descale& descale,
 static_assert(!kQuantized || kKvType == config::f8e4m3 || kKvType == config::f8e5m2 ||
               kKvType == config::i8);
 
-// Bytes 0 and 1 of the word as f16 in pairs[0], bytes 2 and 3 in pairs[1]. Exact; NaN and infinity
-// stay what they are.
+// Converts bytes 0 and 1 of the word to f16 in pairs[0], bytes 2 and 3 to pairs[1]. The conversion
+// is exact and keeps NaN and infinity.
 __device__ __forceinline__ void Dequantize(unsigned word, unsigned (&pairs)[2]) {
   if constexpr (kKvType == config::f8e5m2) {
     pairs[0] = __byte_perm(word, 0, 0x1404);  // the upper byte of f16
     pairs[1] = __byte_perm(word, 0, 0x3424);
   } else if constexpr (kKvType == config::i8) {
-    // The byte plus 128 as the fraction of an f16 of 1024 + [0, 256).
+    // The byte plus 128 becomes the low mantissa bits of an f16: 1024 + [0, 256). Then 1152 is
+    // subtracted.
     const unsigned shifted = word ^ 0x80808080u;
     pairs[0] = ptx::SubtractF16(__byte_perm(shifted, 0x64646464u, 0x4140), 0x64806480u);
     pairs[1] = ptx::SubtractF16(__byte_perm(shifted, 0x64646464u, 0x4342), 0x64806480u);
@@ -38,7 +39,7 @@ __device__ __forceinline__ void Dequantize(unsigned word, unsigned (&pairs)[2]) 
   }
 }
 
-// s = Q K^T before any factor. load_q(k, fragment): fragment k of Q.
+// s = Q K^T before any factor is applied. load_q(k, fragment) loads fragment k of Q.
 template <class LoadQ>
 __device__ __forceinline__ void MultiplyQuantizedK(const LoadQ& load_q, unsigned k_tile,
                                                    Scores& s) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ void MultiplyQuantizedK(const LoadQ& load_q, unsigned
   }
 }
 
-// o += P V of the 16 keys from `row` of the tile.
+// o += P V for the 16 keys from `row` of the tile.
 __device__ __forceinline__ void MultiplyQuantizedV(const unsigned (&p)[4], unsigned v_tile, int row,
                                                    Output& o) {
   const auto lane = FragmentLane<kDim / 2>::RowsFirst();
@@ -86,7 +87,7 @@ __device__ __forceinline__ void MultiplyQuantizedV(const unsigned (&p)[4], unsig
   }
 }
 
-// Factors of the keys that this lane's scores belong to.
+// Descale factors of the keys of this lane's scores.
 using KeyFactors = float[kBlocksN][2];
 __device__ __forceinline__ void LoadKeyFactors(unsigned from, KeyFactors& factors) {
 #pragma unroll
@@ -98,13 +99,14 @@ __device__ __forceinline__ void LoadKeyFactors(unsigned from, KeyFactors& factor
   }
 }
 
-// kDescaleRows: P times the factors of V, as f16. They are relative to `unit`, a power of 2 above
-// the largest factor so far, times 2^15, the largest power of 2 that f16 holds. So P is exact to
-// f16 for factors down to 2^-29 of the largest. o is relative to the same.
+// kDescaleRows: multiplies P by the factors of V before P is rounded to f16. The factors are
+// divided by `unit`, a power of 2 above the largest factor so far, and multiplied by 2^15, the
+// largest power of 2 in f16. Factors down to 2^-29 of the largest therefore keep the full precision
+// of f16. o is scaled in the same way.
 struct ValueUnit {
   float unit = 0x1p-100f;
 
-  // The tile's P in s; `from`: the tile's factors.
+  // Multiplies the tile's P, in s, by the tile's factors, which are at `from`.
   __device__ __forceinline__ void Apply(unsigned from, Scores& s, Output& o) {
     KeyFactors factors;
     LoadKeyFactors(from, factors);
@@ -115,7 +117,7 @@ struct ValueUnit {
       for (int e = 0; e < 2; ++e) largest = fmaxf(largest, fabsf(factors[n][e]));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-    if (largest > unit) {  // for the whole warp
+    if (largest > unit) {  // the same in all four lanes of a row
       const unsigned above = (__float_as_uint(largest) & 0x7f800000u) + 0x800000u;
       const float raised = __uint_as_float(min(above, 0x7e800000u));
       const float rescale = unit / raised;
@@ -131,7 +133,7 @@ struct ValueUnit {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[0][n][e] *= factors[n][e % 2] * inverse;
   }
-  __device__ __forceinline__ float OfOutput() const { return unit * 0x1p-15f; }
+  __device__ __forceinline__ float OutputFactor() const { return unit * 0x1p-15f; }
 };
 
 }  // namespace sm80::decode

@@ -1,12 +1,12 @@
-// sm80/decode.cu: dropout. Rows have heads of their own, so for each 16 keys a lane computes a
-// Philox call for each of its two rows, and uses a quarter of its bits.
+// sm80/decode.cu: dropout. The rows of a tile belong to different heads, so for each 16 keys a lane
+// makes one Philox call for each of its two rows and uses a quarter of the bits.
 #pragma once
 #include "shared/dropout.cuh"
 #include "sm80/decode_rows.cuh"
 
 namespace sm80::decode {
 
-// Keys that a call covers begin at multiples of 16, and so do tiles.
+// A Philox call covers 16 keys from a multiple of 16, so tiles begin at multiples of 16 too.
 __device__ __forceinline__ int FirstKey(const Span& span) {
   return kHasDropout ? span.begin & ~15 : span.begin;
 }
@@ -25,12 +25,12 @@ class RowDropout {
     }
   }
 
-  // Drops elements of the tile's P; WriteRow() applies the factor of those that are kept.
+  // Drops elements of the tile's P. WriteRow() later multiplies o by the factor of kept elements.
   __device__ __forceinline__ void Apply(const Arguments& a, int j0, Scores& s) const {
     if constexpr (kHasDropout) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        Dropout dropout = DropoutOf(a, 0, 0);  // read again: there are few registers
+        Dropout dropout = DropoutOf(a, 0, 0);  // reloaded per tile to save registers
         dropout.head = head_[r];
 #pragma unroll
         for (int k = 0; k < kTileKv / 16; ++k) {
@@ -48,7 +48,8 @@ class RowDropout {
   }
 
  private:
-  // The row's bytes of this lane's keys of [j, j + 16), in the order of DropoutBits.
+  // Returns the random bytes of the row for this lane's keys in [j, j + 16), in the order of
+  // DropoutBits.
   __device__ __forceinline__ static unsigned WordOf(const Dropout& dropout, unsigned row, int j) {
     const unsigned first = dropout.column + static_cast<unsigned>(j + LaneIdx() % 4 * 2);
     if (config::element_access == 0 || dropout.aligned) {

@@ -1,6 +1,5 @@
-// sm80/decode.cu: the stream of K and V. Each group of warps has a ring of kStages tiles of its
-// own, and each warp loads its slice of kSlice keys of a tile, so that groups never wait for each
-// other.
+// sm80/decode.cu: loads K and V. Each group of warps has its own ring of kStages tiles, and each
+// warp loads its own kSlice keys of a tile, so groups never wait for each other.
 #pragma once
 #include "sm80/decode_rows.cuh"
 
@@ -14,7 +13,7 @@ __device__ __forceinline__ void SyncGroup() {
   } else if constexpr (kGroups == 1) {
     __syncthreads();
   } else {
-    ptx::BarrierOfTwo(1 + GroupIdx());
+    ptx::SyncTwoWarps(1 + GroupIdx());
   }
 }
 
@@ -36,7 +35,8 @@ class KeyStream {
     v_from_ = RowAddress(p.common.v, of, block.seq.first_kv, block.head_kv);
   }
 
-  // Pages: looks up where this lane's key of the tile is, ahead of its Load().
+  // Pages: looks up the page of this lane's key of the tile from j0. Called before Load() of that
+  // tile, so that the lookup's latency is hidden.
   __device__ __forceinline__ void LookUp(int j0) {
     if constexpr (kPaged) {
       const int j = j0 + WarpM() * kSlice + LaneIdx();
@@ -57,8 +57,8 @@ class KeyStream {
     }
   }
 
-  // Starts to load the tile of keys from j0. Keys past the length or without a page are zeros, and
-  // so are columns past the tensor's. Does not commit.
+  // Starts to load the tile of keys from j0. Keys past the length or without a page become zeros,
+  // and so do columns past the end of the tensor. The caller commits.
   __device__ __forceinline__ void Load(int j0, int stage) {
     const unsigned to = static_cast<unsigned>(stage * kTileBytes) +
                         static_cast<unsigned>(WarpM() * kSlice * Layout::kRowBytes);
@@ -85,11 +85,11 @@ class KeyStream {
   __device__ __forceinline__ unsigned VTile(int stage) const {
     return v_ring_ + static_cast<unsigned>(stage * kTileBytes);
   }
-  // kDescaleRows: the factors of K; those of V follow.
+  // kDescaleRows: address of the tile's factors of K; those of V follow.
   __device__ __forceinline__ unsigned ScalesAt(int stage) const {
     return scales_ + static_cast<unsigned>(stage * kScalesBytes);
   }
-  // Hides keys that have no page.
+  // Sets the scores of keys that have no page to -inf.
   __device__ __forceinline__ void HideMissing(int stage, Scores& s) const {
 #pragma unroll
     for (int w = 0; w < kWarpsM; ++w) {
@@ -111,15 +111,16 @@ class KeyStream {
   static constexpr int kChunkColumns = 16 / kKvBytes;
   static constexpr int kTileBytes = kTileKv * Layout::kRowBytes;
   static constexpr int kScalesBytes = kTileKv * 8;
-  static constexpr int kSide = Layout::kChunks < 32 ? Layout::kChunks : 32;  // lanes per row
-  static constexpr int kStep = 32 / kSide;                                   // rows per pass
-  static_assert(Layout::kChunks == kSide && kSlice % kStep == 0 && (Layout::kWide || kStep == 8));
+  static constexpr int kLanesPerRow = Layout::kChunks < 32 ? Layout::kChunks : 32;
+  static constexpr int kStep = 32 / kLanesPerRow;  // rows per pass
+  static_assert(Layout::kChunks == kLanesPerRow && kSlice % kStep == 0 &&
+                (Layout::kWide || kStep == 8));
 
   __device__ __forceinline__ unsigned PresentAt(int stage, int warp) const {
     return present_ + static_cast<unsigned>((stage * kWarpsM + warp) * 4);
   }
 
-  // The factor of this lane's key of the tile; 0 if there is no such key.
+  // Loads the descale factor of this lane's key of the tile; 0 if there is no such key.
   __device__ __forceinline__ void LoadScale(const attn::device::Descale& descale, const float* from,
                                             int j0, unsigned to) const {
     if (LaneIdx() >= kSlice) return;
@@ -129,13 +130,14 @@ class KeyStream {
       ptx::StoreShared32(at, 1.0f);
       return;
     }
-    const bool there = kPaged ? page_ >= 0 : j < len_kv_;
+    const bool exists = kPaged ? page_ >= 0 : j < len_kv_;
     const float* source = from + (kPaged ? page_ : seq_idx_) * descale.stride_batch +
                           (kPaged ? slot_ : j) * descale.stride_row;
-    ptx::CopyAsyncSmall<4>(at, there ? source : descale.base, there);
+    ptx::CopyAsyncSmall<4>(at, exists ? source : descale.base, exists);
   }
 
-  // Row r of the slice, of the tile from j0; null if there is none. All lanes of the warp ask.
+  // Address of row r of the warp's slice of the tile from j0; null if there is no such key. All
+  // lanes of the warp must call it.
   __device__ __forceinline__ const char* SourceOf(const StridedTensor& tensor, const char* from,
                                                   int j0, int r) const {
     if constexpr (kPaged) {
@@ -151,16 +153,16 @@ class KeyStream {
 
   __device__ __forceinline__ void LoadChunks(unsigned to, const StridedTensor& tensor,
                                              const char* from, const int& dim, int j0) const {
-    const int row = LaneIdx() / kSide;
-    const int chunk = LaneIdx() % kSide;
+    const int row = LaneIdx() / kLanesPerRow;
+    const int chunk = LaneIdx() % kLanesPerRow;
     const unsigned own = Layout::At(row, chunk);
     const bool inside = chunk * kChunkColumns < dim;
 #pragma unroll
     for (int pass = 0; pass < kSlice / kStep; ++pass) {
       const char* source = SourceOf(tensor, from, j0, pass * kStep + row);
       const bool exists = inside && source != nullptr;
-      // The swizzle of row r + kStep pass: kStep divides 8. Narrow rows have a kStep of 8 and the
-      // same swizzle in all passes.
+      // Applies the swizzle of row r + kStep * pass by an XOR, because kStep divides 8. Narrow rows
+      // have a kStep of 8, and thus the same swizzle in all passes.
       const unsigned at = to + static_cast<unsigned>(pass * kStep * Layout::kRowBytes) +
                           (own ^ Layout::Swizzle(pass * kStep));
       ptx::CopyAsync(at, exists ? source + chunk * 16 : tensor.base, exists ? 16 : 0);
@@ -195,9 +197,9 @@ class KeyStream {
   unsigned k_ring_, v_ring_, present_, scales_;
   const float* k_scale_ = nullptr;  // of the key head
   const float* v_scale_ = nullptr;
-  const char* k_from_;  // key 0 of the sequence; kPaged: of page 0, or of the first sequence
+  const char* k_from_;  // key 0 of the sequence; kPaged: of page 0 or sequence 0
   const char* v_from_;
-  int page_ = -1;  // or sequence, of the lane's key of the tile loaded next; -1: none
+  int page_ = -1;  // page (or sequence) of this lane's key of the next tile; -1: none
   int slot_ = 0;
 };
 

@@ -1,11 +1,12 @@
-// sm80/decode.cu: after the loop. The groups' results become one; then o and lse, or a partial
-// result of the split. The last block of a tile to arrive merges the splits in the same launch.
+// sm80/decode.cu: epilogue. Merges the results of the block's groups, then writes o and lse, or the
+// split's partial result. The last block of a tile to finish merges the splits in the same launch.
 //
-// Who is last: each block stores kArrived into a word of its own in the workspace and then looks at
-// the words of all splits. With the fence between both, one block at least sees all, and of those
-// that do, the one that swaps the first word back merges; it clears the others. Words need no
-// initial value, so nothing runs ahead of the kernel and a captured launch can be replayed: memory
-// holds kArrived by accident once in 2^64 words.
+// How the last block is found: each block stores kArrived into its own word in the workspace and
+// then reads the words of all splits. Because of the fence between the two, at least one block sees
+// all words set. Among the blocks that do, the one that swaps the first word back to 0 merges, and
+// clears the other words. Words need no initial value, so no earlier kernel has to clear them, and
+// a captured launch can be replayed. The probability that memory contains kArrived by accident is
+// 2^-64.
 #pragma once
 #include "sm80/decode_scores.cuh"
 #include "sm80/tile_output.cuh"
@@ -13,20 +14,20 @@
 namespace sm80::decode {
 
 constexpr unsigned long long kArrived = 0x9e3779b97f4a7c15ull;
-constexpr int kColumns = 4;  // that a thread merges and writes at once
+constexpr int kColumns = 4;  // that a thread merges and writes in one iteration
 constexpr int kItemsPerRow = kDim / kColumns;
-constexpr int kMergedAtOnce = 8;  // splits whose loads are in flight together
+constexpr int kSplitsInFlight = 8;  // splits whose loads are in flight together
 
 using Staged = StagedRows<kDim, kDtype>;
 
-// A part of a row of o before the division, relative to `max` in units of log2.
+// kColumns elements of a row of o, not yet divided by `sum`; relative to `max` in units of log2.
 struct RowPart {
   float max = -kInfinity;
   float sum = 0.0f;
   float o[kColumns]{};
 };
 
-// The weight of a result with this max in one with the max `merged`.
+// The weight of a partial result with running max `max` in a result with the max `merged`.
 __device__ __forceinline__ float WeightOf(float max, float merged) {
   return ptx::Exp2(max - (merged == -kInfinity ? 0.0f : merged));
 }
@@ -38,8 +39,8 @@ __device__ __forceinline__ void Add(const float4& o, float sum, float weight, Ro
   to.o[3] = fmaf(o.w, weight, to.o[3]);
 }
 
-// Row `row` of o, this lane's row r, times the factor: MultiplyQuantizedV() has even columns in
-// accumulator 2 d and odd ones in 2 d + 1.
+// Stores row r of this lane to row `row` of shared memory, times the factor. Restores the order of
+// columns: MultiplyQuantizedV() leaves even columns in accumulator 2 d and odd ones in 2 d + 1.
 __device__ __forceinline__ void StageQuantizedRow(unsigned tile, int row, int r, float factor,
                                                   const Output& o) {
 #pragma unroll
@@ -51,8 +52,8 @@ __device__ __forceinline__ void StageQuantizedRow(unsigned tile, int row, int r,
     }
 }
 
-// Each warp's o and statistics into shared memory, over the tiles of keys. factor_v: of o, with
-// kQuantized.
+// Stores each warp's o and (max, sum) to shared memory that overlays the tiles. factor_v: descale
+// factor of o, with kQuantized.
 __device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
                                           const OnlineSoftmax& softmax, float factor_v,
                                           const Output& o) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
       ptx::StoreShared64(base + kShared.stats + static_cast<unsigned>(8 * row), stats.x, stats.y);
     }
     if constexpr (kQuantized) {
-      // A row that has seen nothing stays 0 if the factor is not finite.
+      // A row that saw no key stays 0 even if the factor is not finite.
       const float factor = stats.y == 0.0f ? 0.0f : factor_v;
       StageQuantizedRow(base + kShared.k, row, r, factor, o);
     } else {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void StageRows(const Arguments& a, unsigned base,
   }
 }
 
-// Row r of the tile from `column`, of all groups.
+// Merges row r of the tile, columns from `column`, over all groups.
 __device__ __forceinline__ RowPart MergeGroups(unsigned base, int r, int column) {
   RowPart merged;
   float2 stats[kGroups];
@@ -97,10 +98,10 @@ __device__ __forceinline__ RowPart MergeGroups(unsigned base, int r, int column)
   return merged;
 }
 
-// Where partial results of the tile are.
+// The partial results of the tile's splits in the workspace.
 struct Partials {
   const DecodeParams& p;
-  long long first;  // split 0 of the tile, in splits
+  long long first;  // index of the tile's split 0 among all splits
   __device__ __forceinline__ Partials(const DecodeParams& params, const Block& block)
       : p(params), first(1ll * block.tile * params.splits) {}
 
@@ -120,15 +121,15 @@ struct Partials {
     if (column == 0) *Stats(split, r) = {part.max, part.sum};
   }
 
-  // In the order of splits, so that the bits don't depend on who merges.
+  // Merges splits in their order, so that the bits do not depend on which block merges.
   __device__ __forceinline__ RowPart Merge(int num_splits, int r, int column) const {
     RowPart merged;
 #pragma unroll 1
-    for (int s0 = 0; s0 < num_splits; s0 += kMergedAtOnce) {
-      float2 stats[kMergedAtOnce];
-      float4 o[kMergedAtOnce];
+    for (int s0 = 0; s0 < num_splits; s0 += kSplitsInFlight) {
+      float2 stats[kSplitsInFlight];
+      float4 o[kSplitsInFlight];
 #pragma unroll
-      for (int n = 0; n < kMergedAtOnce; ++n) {
+      for (int n = 0; n < kSplitsInFlight; ++n) {
         stats[n] = {-kInfinity, 0.0f};
         o[n] = {};
         if (s0 + n >= num_splits) continue;
@@ -137,14 +138,14 @@ struct Partials {
       }
       float max = merged.max;
 #pragma unroll
-      for (int n = 0; n < kMergedAtOnce; ++n) max = fmaxf(max, stats[n].x);
+      for (int n = 0; n < kSplitsInFlight; ++n) max = fmaxf(max, stats[n].x);
       const float before = WeightOf(merged.max, max);
       merged.max = max;
       merged.sum *= before;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) merged.o[c] *= before;
 #pragma unroll
-      for (int n = 0; n < kMergedAtOnce; ++n) {
+      for (int n = 0; n < kSplitsInFlight; ++n) {
         Add(o[n], stats[n].y, WeightOf(stats[n].x, max), merged);
       }
     }
@@ -152,10 +153,10 @@ struct Partials {
   }
 };
 
-// Announces the block's partial result. True in all threads of the one block that merges.
+// Announces the block's partial result. Returns true in all threads of the one block that merges.
 __device__ __forceinline__ bool IsLast(const Partials& partials, const Span& span, unsigned base) {
   __threadfence();
-  __syncthreads();  // the partial result is written
+  __syncthreads();  // all threads have written their part of the partial result
   if (threadIdx.x < 32) {
     if (threadIdx.x == 0) {
       *partials.Arrival(span.split) = kArrived;
@@ -182,8 +183,8 @@ __device__ __forceinline__ bool IsLast(const Partials& partials, const Span& spa
   return true;
 }
 
-// Writes a part of row r of o, and lse if it is the row's first part. A row that has seen nothing,
-// without a sink, gets 0 and -inf, as do rows past the length.
+// Writes a part of row r of o, and lse if it is the row's first part. A row that saw no key and has
+// no sink gets o = 0 and lse = -inf, and so do rows past the length.
 __device__ __forceinline__ void WriteRow(const Arguments& a, const Block& block, int r, int column,
                                          RowPart part) {
   const Row row = RowOf(a, block, r);
@@ -200,7 +201,7 @@ __device__ __forceinline__ void WriteRow(const Arguments& a, const Block& block,
       part.max = with_sink;
     }
   }
-  // Not "sum > 0", which NaN would fail.
+  // Not "sum > 0": a NaN sum must not count as empty.
   const bool empty = !exists || part.sum == 0.0f;
   factor = empty ? 0.0f : factor / part.sum;
   if constexpr (kHasDropout) factor *= a.keep_scale;
@@ -228,7 +229,7 @@ __device__ __forceinline__ void WriteRow(const Arguments& a, const Block& block,
   }
 }
 
-// What follows the loop. All warps have left the tiles of keys.
+// The epilogue. Requires that StageRows() has overlaid the tiles and a barrier has followed.
 __device__ __forceinline__ void Finish(const DecodeParams& p, const Block& block, const Span& span,
                                        unsigned base) {
   const int items = block.num_rows * kItemsPerRow;

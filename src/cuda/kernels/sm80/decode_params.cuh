@@ -11,14 +11,15 @@ struct DecodeParams {
   Cache cache;
   Descale descale_k, descale_v;
 
-  // Blocks: ((b * heads_kv + head_kv) * splits + split) * row_tiles + tile.
+  // Index of a block: ((b * heads_kv + head_kv) * splits + split) * row_tiles + tile.
   int row_tiles = 1;
-  int tile_rows = 0;  // of a tile in partials
+  int tile_rows = 0;  // rows per tile in the partial results
   int splits = 1;
-  int split_keys = 0;  // keys of a split; 0: what a tile sees is cut evenly
+  int split_keys = 0;  // keys per split; 0: the keys that a tile sees are divided evenly
 
-  // Workspace, for each (b, head_kv, tile) and split: rows of f32 o before the division by the sum,
-  // [tile_rows][dim]; pairs {max in units of log2, sum} of each row; and an arrival (decode_merge).
+  // Workspace, for each (b, head_kv, tile) and split: f32 rows of o before the division by the sum,
+  // [tile_rows][dim]; {max in units of log2, sum} of each row; and a word that marks arrival
+  // (decode_merge.cuh).
   char* partial_o = nullptr;
   char* partial_stats = nullptr;
   unsigned long long* arrivals = nullptr;
@@ -28,7 +29,7 @@ struct DecodeParams {
 struct DecodeShared {
   int k = 0;        // [groups][stages][tile_kv][dim]; after the loop f32 o [groups][tile_q][dim]
   int v = 0;        // [groups][stages][tile_kv][dim]
-  int present = 0;  // [groups][stages][warps of a group]: bit r: row r of the slice has a page
+  int present = 0;  // [groups][stages][warps of a group] bit r: row r of the slice has a page
   int scales = 0;   // descale_rows: factors of K and of V [groups][stages][2][tile_kv]
   int stats = 0;    // [groups][tile_q] {max, sum}
   int q = 0;        // dims above 128: fragments of Q [warps][dim / 16][lane][4]
@@ -36,7 +37,7 @@ struct DecodeShared {
   int bytes = 0;
 };
 
-// Bytes of an element of K and V.
+// Size of an element of K and V in bytes.
 constexpr int KvBytes(bool quantized) {
   return quantized ? 1 : kOperandBytes;
 }
@@ -58,8 +59,8 @@ constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int st
   return s;
 }
 
-// Keys of a tile that each warp loads: mostly 8 KB of K and V. Tiles of 64 rows have no registers
-// for more scores.
+// Keys of a tile that each warp loads, in most cases 8 KB of K and V. 8-bit tiles of 64 rows load
+// fewer, because they have no registers for more scores.
 constexpr int DecodeSliceOf(int dim, int tile_q, bool quantized) {
   return dim <= 64 || (quantized && dim <= 128 && tile_q == 16) ? 32 : 16;
 }

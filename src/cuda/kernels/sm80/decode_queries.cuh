@@ -1,23 +1,23 @@
-// sm80/decode.cu: the warp's rows of Q as fragments.
+// sm80/decode.cu: loads the warp's rows of Q as fragments.
 #pragma once
 #include "sm80/decode_rows.cuh"
 
 namespace sm80::decode {
 
-// What the fragments of this lane's two rows are to be multiplied by.
+// Factors that undo the scaling of Q (ConvertQ()), for this lane's two rows.
 struct QueryUnits {
-  float of_row[2]{1.0f, 1.0f};
+  float row_factor[2]{1.0f, 1.0f};
 };
 
-// The first of the two columns of register e of fragment k. With K of 8 bits a lane has four
-// adjacent columns of a row of K (decode_cache.cuh); Q follows.
+// Returns the first of the two columns in register e of fragment k. With 8-bit K a lane holds four
+// adjacent columns of a row of K (decode_cache.cuh), and Q uses the same order.
 __device__ __forceinline__ int QueryColumn(int k, int e) {
   const int pair = LaneIdx() % 4;
   return 16 * k + (kQuantized ? 4 * pair + e / 2 * 2 : 2 * pair + e / 2 * 8);
 }
 
-// Fragments stay in registers. Above dim 128 they are kept in shared memory, where each lane reads
-// what it wrote.
+// Fragments of Q stay in registers up to dim 128. Above, they are kept in shared memory, where each
+// lane reads only what it wrote.
 constexpr bool kQInShared = kDim > 128;
 __device__ __forceinline__ unsigned SharedQ(unsigned base) {
   return base + kShared.q + threadIdx.x / 32 * (32 * kDim) + static_cast<unsigned>(16 * LaneIdx());
@@ -40,9 +40,10 @@ __device__ __forceinline__ void LoadFragment(unsigned base, int k, const QFragme
   }
 }
 
-// Q of bf16 becomes f16 times a power of 2 for each row that puts its largest element into [2^14,
-// 2^15): elements above 2^-28 of it keep all their bits, and those below 2^-38 become 0.
-// `largest`: the exponent field of this lane's elements of its rows.
+// Converts Q from bf16 to f16. Each row is multiplied by a power of 2 that moves its largest
+// element into [2^14, 2^15). Elements above 2^-28 of the largest then keep all their bits, and
+// those below 2^-38 become 0. `largest`: the largest exponent field among this lane's elements of
+// each row.
 __device__ __forceinline__ QueryUnits ConvertQ(unsigned base, const unsigned (&largest)[2],
                                                QFragments& q) {
   QueryUnits units;
@@ -52,9 +53,9 @@ __device__ __forceinline__ QueryUnits ConvertQ(unsigned base, const unsigned (&l
     unsigned exponent = largest[r];
     exponent = max(exponent, __shfl_xor_sync(~0u, exponent, 1));
     exponent = max(exponent, __shfl_xor_sync(~0u, exponent, 2));
-    const unsigned of_factor = min(268 - exponent, 253u);  // biased by 127
+    const unsigned of_factor = min(268 - exponent, 253u);  // exponent field, biased by 127
     factor[r] = __uint_as_float(of_factor << 23);
-    units.of_row[r] = __uint_as_float((254 - of_factor) << 23);
+    units.row_factor[r] = __uint_as_float((254 - of_factor) << 23);
   }
 #pragma unroll
   for (int k = 0; k < kBlocksK; ++k) {
@@ -75,7 +76,8 @@ __device__ __forceinline__ QueryUnits ConvertQ(unsigned base, const unsigned (&l
   return units;
 }
 
-// From global memory: once per block, and without a barrier.
+// Loads Q from global memory, once per block. Needs no barrier, because each lane loads its own
+// fragments.
 __device__ __forceinline__ QueryUnits LoadQ(const Arguments& a, const Block& block, unsigned base,
                                             QFragments& q) {
   const char* rows[2];
@@ -87,7 +89,7 @@ __device__ __forceinline__ QueryUnits LoadQ(const Arguments& a, const Block& blo
     rows[r] =
         exists ? RowAddress(a.q, block.seq.idx, block.seq.first_q + row.i, row.head) : nullptr;
   }
-  // The running max is of raw products, so the sign of the scale goes to Q.
+  // The running max is taken over raw products, so a negative scale flips the sign of Q instead.
   const unsigned sign = !kScaledScores && a.negative_scale != 0 ? 0x80008000u : 0u;
   unsigned largest[2]{};
 #pragma unroll

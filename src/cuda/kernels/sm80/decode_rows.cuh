@@ -1,7 +1,7 @@
-// sm80/decode.cu: which rows a block has, which keys they see, and how the keys are split.
+// sm80/decode.cu: the rows of a block, the keys that they see, and how the keys are split.
 //
-// A key head's group of query heads and its queries share one tile: row r of (b, head_kv) is query
-// r / heads_per_kv of query head head_kv * heads_per_kv + r % heads_per_kv.
+// All queries of all query heads that share a key head are rows of the same tiles: row r of (b,
+// head_kv) is query r / heads_per_kv of query head head_kv * heads_per_kv + r % heads_per_kv.
 #pragma once
 #include "config.cuh"
 #include "shared/page_table.cuh"
@@ -17,28 +17,28 @@ namespace sm80::decode {
 using attn::device::DecodeParams;
 
 constexpr int kDim = config::dim_qk;
-// K and V of 8 bits are f16 in the products, and so are Q and P: f16 holds every value of the 8-bit
-// types (decode_cache.cuh).
+// 8-bit K and V are converted to f16 for the products, and so are Q and P: f16 represents every
+// value of the 8-bit types (decode_cache.cuh).
 constexpr int kKvType = config::kv_type;
 constexpr bool kQuantized = kKvType != kDtype;
 constexpr bool kDescaleRows = config::descale_rows != 0;
 constexpr int kMmaType = kQuantized ? config::f16 : kDtype;
 constexpr int kKvBytes = attn::device::KvBytes(kQuantized);
 using KvLayout = TileLayout<kDim * kKvBytes / kOperandBytes>;  // of rows of K and V
-constexpr int kWarpsM = kTileQ / 16;       // warps of a group: 16 rows each, the same keys
-constexpr int kGroups = kWarps / kWarpsM;  // of warps, which take tiles of keys in turn
+constexpr int kWarpsM = kTileQ / 16;       // warps per group: 16 rows each, the same keys
+constexpr int kGroups = kWarps / kWarpsM;  // of warps; group g processes tiles g, g + kGroups, ...
 constexpr int kSlice = kTileKv / kWarpsM;  // rows of a tile that a warp loads
 constexpr int kBlocksN = kTileKv / 8;      // accumulators of 8 keys
 constexpr int kBlocksK = kDim / 16;
 constexpr int kBlocksD = kDim / 8;
-// One kernel has every option, so that there are few kernels. ALiBi, bias, mask and pages are then
-// used if their tensors are given.
+// One kernel supports all options, to limit the number of kernels. At run time it applies ALiBi,
+// bias, mask and pages if their tensors are given.
 constexpr bool kOptions = config::options != 0;
 constexpr bool kPaged = config::paged != 0;
 constexpr bool kHasDropout = config::dropout != 0;
 constexpr attn::device::DecodeShared kShared =
     attn::device::DecodeSharedOf(kTileQ, kTileKv, kWarps, kStages, kDim, kQuantized, kDescaleRows);
-// Whether the softmax sees scores in units of log2, else raw products.
+// If true, the softmax receives scores in units of log2, otherwise raw products.
 constexpr bool kScaledScores = kHasScoreMod || kQuantized;
 static_assert(!kDescaleRows || kQuantized);
 static_assert(kOptions ? kPaged && kHasScoreMod : !kHasDropout);
@@ -54,7 +54,7 @@ using QFragments = unsigned[kDim > 128 ? 1 : kBlocksK][4];
 __device__ __forceinline__ int LaneIdx() {
   return static_cast<int>(threadIdx.x) % 32;
 }
-// The warp's rows of the tile are 16 WarpM() + [0, 16).
+// The warp's rows of the tile are [16 WarpM(), 16 WarpM() + 16).
 __device__ __forceinline__ int WarpM() {
   return static_cast<int>(threadIdx.x) / 32 % kWarpsM;
 }
@@ -66,9 +66,9 @@ struct Block {
   Sequence seq;
   int head_kv;
   int first_row;  // of the tile, among the rows of (b, head_kv)
-  int num_rows;   // of the tile that outputs have; none: <= 0
+  int num_rows;   // rows of the tile that outputs have; <= 0 if none
   int split;
-  int tile;  // in partials
+  int tile;  // index of the tile among all partial results
 };
 
 __device__ __forceinline__ Block BlockOf(const DecodeParams& p) {
@@ -98,16 +98,16 @@ __device__ __forceinline__ Row RowOf(const Arguments& a, const Block& block, int
   return {i, block.head_kv * a.heads_per_kv + row - i * a.heads_per_kv};
 }
 
-// The keys [begin, end) of the block's split.
+// The keys [begin, end) that the block's split covers.
 struct Span {
   int begin;
   int end;
   int split;       // of num_splits
-  int num_splits;  // that have keys, at least 1. Other blocks have nothing to do.
+  int num_splits;  // splits that have keys, at least 1; blocks of other splits exit
 };
 
-// Cuts every split_keys keys are at multiples of it, so that neither other entries nor the length
-// move them.
+// With split_keys, splits begin at multiples of split_keys, so that they depend neither on other
+// sequences of the batch nor on the length.
 __device__ __forceinline__ Span SpanOf(const DecodeParams& p, int split, TileRange seen) {
   const int begin = min(seen.any_begin, seen.any_end);
   const int end = seen.any_end;
@@ -124,10 +124,10 @@ __device__ __forceinline__ Span SpanOf(const DecodeParams& p, int split, TileRan
   return {from, min(end, from + each), split, max(count, 1)};
 }
 
-// What the warp's rows see.
+// The keys that the warp's rows see.
 class Visibility {
  public:
-  // No barrier of the block: every warp computes the range of the tile's rows.
+  // Every warp computes the range of the tile's rows itself, which avoids a barrier of the block.
   __device__ __forceinline__ Visibility(const DecodeParams& p, const Block& block) {
     TileRange of_lane;
     const int own = 16 * WarpM() + LaneIdx();
@@ -142,7 +142,7 @@ class Visibility {
     }
   }
 
-  // Keeps of each row's range what is inside of the span.
+  // Intersects each row's range with the span.
   __device__ __forceinline__ void Clip(const Span& span) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -150,7 +150,7 @@ class Visibility {
       begin_[r] = max(__shfl_sync(~0u, keys_.begin, row), span.begin);
       end_[r] = min(__shfl_sync(~0u, keys_.end, row), span.end);
     }
-    // Tiles begin before the span (decode_dropout.cuh).
+    // With dropout the first tile may begin before the span (FirstKey()).
     if constexpr (kHasDropout) warp_.all_begin = max(warp_.all_begin, span.begin);
     warp_.all_end = min(warp_.all_end, span.end);
   }

@@ -1,5 +1,5 @@
-// sm80/decode.cu: scores of a tile and the online softmax (Milakov and Gimelshein 2018) of a warp's
-// 16 rows. Rows have heads of their own.
+// sm80/decode.cu: scores of a tile, and the online softmax (Milakov and Gimelshein 2018) of a
+// warp's 16 rows. The rows belong to different heads.
 #pragma once
 #include "shared/score_entries.cuh"
 #include "sm80/decode_cache.cuh"
@@ -7,13 +7,13 @@
 
 namespace sm80::decode {
 
-// What acts on the scores of this lane's two rows.
+// Inputs of the score modifiers and the mask for this lane's two rows.
 struct ScoreInputs {
   ScoreParams params[2];
-  long long diagonal[2];  // of the row's query
-  const char* bias[2];    // the row's first element
+  long long diagonal[2];  // i + diag of the row's query i
+  const char* bias[2];    // address of the row's first element
   const char* mask[2];
-  float factor[2];  // kQuantized: of the products
+  float factor[2];  // kQuantized: factor of the products
   int len_kv;
 
   __device__ __forceinline__ ScoreInputs(const DecodeParams& p, const Block& block,
@@ -23,12 +23,12 @@ struct ScoreInputs {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if constexpr (kQuantized) {
-        factor[r] = units.of_row[r] * (kDescaleRows ? 1.0f : DescaleOf(p.descale_k, block));
+        factor[r] = units.row_factor[r] * (kDescaleRows ? 1.0f : DescaleOf(p.descale_k, block));
         if constexpr (!kHasScoreMod) factor[r] *= a.scale * kLog2E;
       }
       params[r] = {a.scale * kLog2E, a.softcap * kLog2E, 0.0f};
       if constexpr (kOptions) {
-        // Rows that don't exist take the inputs of the tile's first.
+        // Rows that do not exist use valid addresses: those of the tile's first row or of query 0.
         const int in_tile = 16 * WarpM() + LaneIdx() / 4 + 8 * r;
         Row row = RowOf(a, block, in_tile < block.num_rows ? in_tile : 0);
         if (row.i >= block.seq.len_q) row.i = 0;
@@ -41,7 +41,8 @@ struct ScoreInputs {
   }
 };
 
-// The tile's elements of bias and mask that belong to this lane, read ahead of the product.
+// This lane's elements of bias and mask for a tile. They are loaded before the product, which hides
+// their latency.
 struct ScoreTile {
   float bias[kOptions ? kBlocksN : 1][4]{};
   unsigned hidden[(kBlocksN + 7) / 8]{};  // bit 4 n + e
@@ -88,8 +89,8 @@ __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreIn
   }
 }
 
-// s = Q K^T, modified, with masked keys hidden. Ranges of keys and pages are not applied. k_scales:
-// factors of the tile's keys, with kDescaleRows.
+// Computes s = Q K^T, applies score modifiers, and sets masked scores to -inf. Key ranges and
+// missing pages are applied by the caller. k_scales: factors of the tile's keys, with kDescaleRows.
 __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInputs& inputs,
                                               const QFragments& q, unsigned base, unsigned k_tile,
                                               unsigned k_scales, int j0, Scores& s) {
@@ -131,17 +132,17 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInp
   }
 }
 
-// Running max and sum of this lane's two rows. With kScaledScores the max is in units of log2; else
-// it is of raw products, and `unit` converts it.
+// Running max and sum of this lane's two rows. With kScaledScores the max is in units of log2.
+// Otherwise it is a raw product, and `unit` converts it.
 struct OnlineSoftmax {
   float max[2];
-  float sum[2];  // this lane's part
+  float sum[2];  // this lane's part of the row's sum
   float unit;
 
   __device__ __forceinline__ explicit OnlineSoftmax(const Arguments& a)
       : max{-kInfinity, -kInfinity}, sum{0.0f, 0.0f}, unit(kScaledScores ? 1.0f : a.scale_log2) {}
 
-  // Replaces s by P relative to the new max; rescales o and the sums to it.
+  // Replaces s by P relative to the new max; rescales o and the sums to that max.
   __device__ __forceinline__ void Update(Scores& s, Output& o) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -151,8 +152,8 @@ struct OnlineSoftmax {
         new_max = fmaxf(new_max, fmaxf(s[0][n][2 * r], s[0][n][2 * r + 1]));
       new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
       new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 2));
-      // A row that has seen nothing keeps exp2(-inf - 0) = 0. Products are rounded, so that an
-      // unchanged max rescales by 1.
+      // A row that has seen no key keeps exp2(-inf - 0) = 0. __fmul_rn rounds the products (no
+      // fma), so that an unchanged max rescales by exactly 1.
       const float reference = new_max == -kInfinity ? 0.0f : __fmul_rn(new_max, unit);
       const float rescale = ptx::Exp2(__fmul_rn(max[r], unit) - reference);
       max[r] = new_max;
@@ -174,8 +175,9 @@ struct OnlineSoftmax {
     }
   }
 
-  // Max in units of log2 and sum of the whole row. With a scale of 0 `unit` is the smallest number,
-  // so that hidden scores stay -inf.
+  // Returns {max in units of log2, sum} of the complete row. With a scale of 0, `unit` is the
+  // smallest normal number, so that hidden scores stay -inf; the max is then multiplied by 0
+  // instead.
   __device__ __forceinline__ float2 Stats(const Arguments& a, int r) const {
     float total = sum[r];
     total += __shfl_xor_sync(~0u, total, 1);

@@ -1,19 +1,18 @@
-// The forward: o and lse of a tile of queries, by mma.sync and cp.async (8.0 and later).
-// FlashAttention-2 (Dao 2023), section 3.1, with every option of docs/semantics.md that a Config
-// enables.
+// Forward: o and lse of one tile of queries, with mma.sync and cp.async (compute capability 8.0 and
+// later). Algorithm: FlashAttention-2 (Dao 2023), section 3.1, with the options of
+// docs/semantics.md that the Config enables.
 //
-// Grid: one block per (tile of queries, query head, sequence). The last tiles come first: under a
-// causal mask they have the most keys. Sequences that share a broadcast bias are scheduled
-// consecutively, so all but the first hit in L2.
-// A warp owns 16 or 32 of the block's queries. Warps share nothing but the tiles of K and V, which
-// pass through a ring of config::stages in shared memory. With 32 queries per warp each fragment of
-// K and V feeds two products; with 16, shared memory bandwidth bounds the kernel
-// (docs/kernels/sm80.md).
+// Grid: one block per (tile of queries, query head, sequence). The last tiles come first, because
+// under a causal mask they have the most keys. Sequences that share a broadcast bias are scheduled
+// consecutively, so all but the first hit in L2. A warp owns 16 or 32 of the block's queries. Warps
+// share only the tiles of K and V, which pass through a ring of config::stages in shared memory.
+// With 32 queries per warp each fragment of K and V feeds two products. With 16, shared-memory
+// bandwidth bounds the kernel (docs/kernels/sm80.md).
 //
-// Config: dtype; dim_qk, dim_vo (rounded up; columns past the tensor's are zeros); tile_q, tile_kv,
-// warps, stages, blocks (per SM, for the register budget), q_in_registers; precision (of f32);
-// softcap, alibi, bias_type, mask, shared_entries, dropout; element_access (see sm80/tile.cuh).
-// Shared memory: forward_shared.cuh. Measurements: docs/kernels/sm80.md.
+// Config: dtype; dim_qk, dim_vo (rounded up; columns past the end of the tensor are zeros); tile_q,
+// tile_kv, warps, stages, blocks (per SM, for the register budget), q_in_registers; precision (of
+// f32); softcap, alibi, bias_type, mask, shared_entries, dropout; element_access (see
+// sm80/tile.cuh). Shared memory: forward_shared.cuh. Measurements: docs/kernels/sm80.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/forward_block.cuh"
@@ -23,7 +22,7 @@ using namespace sm80::forward;
 
 namespace {
 
-// The first row of the tiles of keys that the block visits.
+// Address of the first key of the first tile that the block visits.
 __device__ __forceinline__ const char* FirstRow(const StridedTensor& tensor, const Block& block,
                                                 int head_kv, const Visibility& visibility) {
   return RowAddress(tensor, block.seq.idx,
@@ -89,7 +88,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
       }
       if (!done) {
         ComputeScores(a, inputs, q, q_tile, KTile(base, tile), i0, j0, bits, s);
-        // After the barrier s and the p of UpdateLazily() would need separate registers.
+        // Exponentiating after the barrier would need separate registers for s and for the p of
+        // UpdateLazily().
         if constexpr (kLazyRescale) exponentiate();
       }
     }

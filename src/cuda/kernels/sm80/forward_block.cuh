@@ -1,5 +1,5 @@
-// sm80/forward.cu and sm80/forward_cache.cu: what surrounds the loop over tiles of keys. Which rows
-// a block has and what they see, the ring of tiles of K and V, and the output.
+// sm80/forward.cu and sm80/forward_cache.cu: everything around the loop over tiles of keys: the
+// block's rows and the keys that they see, the ring of K and V, and the output.
 #pragma once
 #include "sm80/forward_softmax.cuh"
 #include "sm80/output_f32.cuh"
@@ -9,7 +9,7 @@ namespace sm80::forward {
 
 static_assert(kTileQ * StagedRows<config::dim_vo, kDtype>::kRowBytes <= kShared.bytes);
 
-// What the block computes.
+// The block's work: one tile of queries of one head.
 struct Block {
   Sequence seq;
   int head;
@@ -29,8 +29,8 @@ __device__ __forceinline__ Block BlockOf(const Arguments& a) {
   return {SequenceOf(a, sequences_first ? inner : outer), head, q0};
 }
 
-// Prologue: the key ranges of the block's rows, in shared memory, and what follows from them.
-// Contains barriers of the block.
+// Prologue: computes the key ranges of the block's rows, in shared memory, and from them the tiles
+// to visit. Contains barriers of the block.
 struct Visibility {
   TileRange warp;            // of the warp's rows
   TileRange block;           // of the block's rows
@@ -42,7 +42,8 @@ struct Visibility {
     TileRange of_thread;
     KeyRange keys;  // of the thread's row; stays empty past the length
     const int thread = static_cast<int>(threadIdx.x);
-    // Both forms agree for 32 rows per warp; with dropout each spills where the other does not.
+    // Both forms give the same row for 32 rows per warp. With dropout each form spills in the
+    // Configs where the other does not.
     const int own_row = kRows == 32 && !kOneStage ? thread : warp_idx * kRows + thread % 32;
     const bool owns = kRows == 32 || thread % 32 < kRows;
     if (owns && block_of.q0 + own_row < block_of.seq.len_q) {
@@ -58,7 +59,8 @@ struct Visibility {
     tile_end = (block.any_end + kTileKv - 1) / kTileKv;
   }
 
-  // Whether some row of the warp sees a key of the tile.
+  // Whether some row of the warp sees a key of the tile. Always true if hidden tiles are not
+  // skipped.
   __device__ __forceinline__ bool IsVisible(int j0) const {
     return !kSkipsHiddenTiles || (j0 < warp.any_end && j0 + kTileKv > warp.any_begin);
   }
@@ -68,12 +70,12 @@ struct Visibility {
   }
 };
 
-// How often the passes of a load are unrolled: fully in the loop; not before it, where fetching
-// code that runs once costs more.
+// Unroll factors of the passes of a load. In the loop loads are unrolled completely. Before the
+// loop they run once, and fetching unrolled code would cost more than it saves.
 constexpr int kRolled = 1;
 constexpr int kUnrolled = 64;
 
-// Where a tile of K or V is in shared memory.
+// Address of a tile of K or V in shared memory.
 __device__ __forceinline__ unsigned KTile(unsigned base, int tile) {
   return base + kShared.k + static_cast<unsigned>(tile % kStages * kTileKv * QLayout::kRowBytes);
 }
@@ -81,10 +83,11 @@ __device__ __forceinline__ unsigned VTile(unsigned base, int tile) {
   return base + kShared.v + static_cast<unsigned>(tile % kStages * kTileKv * VLayout::kRowBytes);
 }
 
-// The ring of tiles of K and V, loaded by all threads of the block from two streams:
-// Load<unroll>(to, left) loads the next tile, where `left` rows exist. Each load commits one group
-// per tile, empty past the last tile, so that the count of groups says which tiles have arrived.
-// With one stage K and V are separate groups: K's load overlaps PV and V's load overlaps QK^T.
+// The ring of tiles of K and V. All threads of the block load them from two streams, where
+// Load<unroll>(to, left) loads the next tile and `left` of its rows exist. One group is committed
+// per tile, empty past the last tile, so that the number of pending groups tells which tiles have
+// arrived. With one stage, K and V are separate groups: K's load overlaps PV and V's load overlaps
+// QK^T.
 template <class KStream, class VStream>
 class KvPipeline {
  public:
@@ -96,20 +99,20 @@ class KvPipeline {
         k_stream_(k),
         v_stream_(v) {}
 
-  // Loads the first kStages - 1 tiles, or K of the first.
+  // Starts the loads of the first kStages - 1 tiles; with one stage, of K of the first tile.
   __device__ __forceinline__ void Start(int tile) {
 #pragma unroll 1
     for (int ahead = 0; ahead < kStages - 1; ++ahead) Load<kRolled>(tile + ahead);
     if constexpr (kOneStage) Load<kRolled>(tile, true, false);
   }
-  // Waits for Q, the first group.
+  // Waits for Q, which is the first group.
   __device__ __forceinline__ static void WaitForQ() {
     ptx::CopyWait<kOneStage ? 1 : kStages - 1>();
     __syncthreads();
   }
-  // Waits for the tile (K, with one stage) and its bias and mask, which are loaded one tile ahead,
-  // so that only the stages beyond may be in flight. All warps have left the stage loaded next.
-  // Then starts the next load.
+  // Waits for the tile (with one stage, for its K) and for its bias and mask. Bias and mask are
+  // loaded one tile ahead and committed last, so with them no group may stay in flight. After the
+  // barrier all warps have read the stage that is loaded next; then starts its load.
   __device__ __forceinline__ void Advance(int tile) {
     ptx::CopyWait<kHasBias || kHasMask || kOneStage ? 0 : kStages - 2>();
     __syncthreads();
@@ -119,7 +122,8 @@ class KvPipeline {
       Load<kUnrolled>(tile + kStages - 1);
     }
   }
-  // Between QK^T and PV. With one stage: waits for V; all warps have left K; loads the next K.
+  // Called between QK^T and PV. With one stage it waits for V and, after a barrier (all warps have
+  // read K), starts the load of the next K.
   __device__ __forceinline__ void AfterScores(int tile) {
     if constexpr (kOneStage) {
       ptx::CopyWait<0>();
@@ -145,8 +149,8 @@ class KvPipeline {
   VStream v_stream_;
 };
 
-// Epilogue, first part: writes lse; o becomes the output of the warp's rows. Rows past the length
-// become zeros whatever they hold.
+// Epilogue, part 1: writes lse and turns o into the output of the warp's rows. Rows past the length
+// become zeros, whatever o holds.
 __device__ __forceinline__ void FinalizeRows(const Arguments& a, const Block& block, int i0,
                                              OnlineSoftmax& softmax, Output& o) {
   const Sequence& seq = block.seq;
@@ -179,7 +183,7 @@ __device__ __forceinline__ void FinalizeRows(const Arguments& a, const Block& bl
     }
 }
 
-// Epilogue, second part: o through shared memory that the warp alone uses to global memory.
+// Epilogue, part 2: writes o to global memory, through shared memory that only this warp uses.
 __device__ __forceinline__ void WriteOutput(const Arguments& a, const Block& block, int i0,
                                             int warp, unsigned base, const Output& o) {
   const auto put = [&](const auto& part) {
@@ -189,7 +193,7 @@ __device__ __forceinline__ void WriteOutput(const Arguments& a, const Block& blo
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int d = 0; d < kBlocksD; ++d) {
-          part.Put(16 * m + 8 * r, 8 * d, o[m][d][2 * r], o[m][d][2 * r + 1]);
+          part.Store(16 * m + 8 * r, 8 * d, o[m][d][2 * r], o[m][d][2 * r + 1]);
         }
     __syncwarp();
   };

@@ -1,8 +1,9 @@
-// The forward in f32 on a cache: pages, appended rows, and k and v in int8 with their factors. It
-// serves decode too. sm80/forward.cu describes the algorithm and the grid; only K and V come in
-// another way (cache_stream.cuh), and keys without a page are hidden.
+// Forward in f32 on a cache: pages, appended rows, and int8 k and v with descale factors. It also
+// serves decode. sm80/forward.cu describes the algorithm and the grid. The differences: K and V are
+// loaded from the cache (cache_stream.cuh), and keys without a page are hidden.
 //
-// int8 becomes f32 times its factor when it is loaded, so that products are those of f32.
+// int8 is converted to f32 and multiplied by its factor when it is loaded, so the products are
+// those of f32.
 //
 // Config: that of sm80/forward.cu with dtype f32; kv_type, f32 or i8.
 #include "config.cuh"
@@ -20,7 +21,7 @@ using attn::device::ForwardCacheParams;
 
 static_assert(kF32 && !kLazyRescale && kTileKv % 32 == 0);
 
-// Hides keys of the tile from j0 that have no page.
+// Sets the scores of keys that have no page to -inf, in the tile from j0.
 __device__ __forceinline__ void HideMissing(const Cache& cache, const Sequence& seq, int j0,
                                             Scores& s) {
   if (cache.table == nullptr) return;

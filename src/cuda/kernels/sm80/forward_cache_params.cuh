@@ -8,7 +8,7 @@ struct ForwardCacheParams {
   Arguments common;
   Cache cache;
   Descale descale_k, descale_v;
-  int descale_rows = 0;  // factors are of rows or pages
+  int descale_rows = 0;  // 1: one factor per row or page; 0: per sequence
 };
 
 }  // namespace attn::device

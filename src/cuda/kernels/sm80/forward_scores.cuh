@@ -1,4 +1,5 @@
-// sm80/forward.cu: what acts on scores (modifiers, mask, visibility) and on P (dropout).
+// sm80/forward.cu: score modifiers, mask and visibility, applied to scores, and dropout, applied to
+// P.
 #pragma once
 #include "sm80/forward_tile.cuh"
 
@@ -30,13 +31,13 @@ struct ScoreInputs {
     }
   }
 
-  // Loads bias and mask of queries from i and keys from j. The warp's lanes have read the tiles of
-  // before. `wanted`: uniform; else commits an empty group, so that the count of groups stays
-  // known.
+  // Loads bias and mask of queries from i and keys from j. All lanes of the warp must have read the
+  // previous tiles. `enabled` is uniform in the warp; if false, an empty group is committed, so
+  // that the number of groups does not depend on it.
   __device__ __forceinline__ void Load(const Arguments& a, const Sequence& seq, int head, int i,
-                                       int j, bool wanted) const {
+                                       int j, bool enabled) const {
     if constexpr (kHasBias || kHasMask) {
-      if (wanted) {
+      if (enabled) {
         if constexpr (kHasBias) {
           BiasTile::Load(bias_tile, a.bias, ScoreAddress(a.bias, BiasEntry(a, seq.idx), head, i, j),
                          seq.len_q - i, seq.len_kv - j);
@@ -51,7 +52,8 @@ struct ScoreInputs {
   }
 };
 
-// Softcap, ALiBi, bias: turns raw products of keys from j0 + 8 n0 into scores in units of log2.
+// Applies softcap, ALiBi and bias: turns raw products of keys from j0 + 8 n0 into scores in units
+// of log2.
 template <bool in_series, int kN>
 __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreInputs& inputs,
                                                int j0, int n0, float (&s)[kBlocksM][kN][4]) {
@@ -77,7 +79,7 @@ __device__ __forceinline__ void ApplyScoreMods(const Arguments& a, const ScoreIn
     }
 }
 
-// Hides masked keys from j0 + 8 n0.
+// Sets masked scores to -inf, for keys from j0 + 8 n0.
 template <int kN>
 __device__ __forceinline__ void HideByMask(unsigned mask_tile, int n0,
                                            float (&s)[kBlocksM][kN][4]) {
@@ -93,7 +95,7 @@ __device__ __forceinline__ void HideByMask(unsigned mask_tile, int n0,
       }
 }
 
-// Hides keys outside the range that each row sees: for partial tiles.
+// Sets scores outside of each row's key range to -inf. Only partial tiles need it.
 __device__ __forceinline__ void HideByRange(const KeyRange* ranges, int j0, Scores& s) {
 #pragma unroll
   for (int m = 0; m < kBlocksM; ++m)
@@ -111,7 +113,7 @@ __device__ __forceinline__ void HideByRange(const KeyRange* ranges, int j0, Scor
     }
 }
 
-// Dropout bytes of queries from i0 and keys from j.
+// Generates the dropout bytes of queries from i0 and keys from j.
 template <int kN>
 __device__ __forceinline__ void GenerateTileBits(const ScoreInputs& inputs, int i0, int j,
                                                  TileBits<kN>& bits) {
@@ -132,7 +134,7 @@ __device__ __forceinline__ void GenerateTileBits(const ScoreInputs& inputs, int 
   }
 }
 
-// P of f32 as fragments from accumulator n0; likewise.
+// f32: PackP() for accumulators n0 and following; splits P into the parts of its fragments.
 template <int kN>
 __device__ __forceinline__ void PackP32(const float (&s)[kBlocksM][kN][4], const Dropout& dropout,
                                         const TileBits<kN / 2>& bits, int n0, PackedP& p) {
@@ -151,8 +153,8 @@ __device__ __forceinline__ void PackP32(const float (&s)[kBlocksM][kN][4], const
     }
 }
 
-// Rounds P to fragments from k0; with dropout drops elements. The epilogue applies the factor of
-// the kept elements once.
+// Packs P into A fragments k0 and following: applies dropout and rounds. The epilogue multiplies by
+// the factor of kept elements, once.
 template <int kN>
 __device__ __forceinline__ void PackP(const float (&s)[kBlocksM][kN][4], const Dropout& dropout,
                                       const TileBits<kN / 2>& bits, int k0, PackedP& p) {
@@ -176,7 +178,8 @@ __device__ __forceinline__ void PackP(const float (&s)[kBlocksM][kN][4], const D
   }
 }
 
-// Scores of a tile: QK^T, score modifiers, mask; and its dropout bytes. Visibility is not applied.
+// Computes the scores of a tile (QK^T, score modifiers, mask) and its dropout bytes. Key ranges are
+// not applied.
 __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreInputs& inputs,
                                               const QFragments& q, unsigned q_tile, unsigned k_tile,
                                               int i0, int j0, TileBits<kTileKv / 16>& bits,

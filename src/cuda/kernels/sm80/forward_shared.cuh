@@ -9,7 +9,7 @@ struct ForwardShared {
   int q = 0;       // [tile_q][dim_qk]; after the loop O overlays all tiles
   int k = 0;       // [stages][tile_kv][dim_qk]
   int v = 0;       // [stages][tile_kv][dim_vo]
-  int bias = 0;    // [tile_q][tile_kv], of the bias's type; a warp's rows are its own
+  int bias = 0;    // [tile_q][tile_kv], of the bias's type; a warp uses only its own rows
   int mask = 0;    // [tile_q][tile_kv] bytes, likewise
   int ranges = 0;  // [tile_q] KeyRange; before that the scratch of ReduceBlock()
   int bytes = 0;

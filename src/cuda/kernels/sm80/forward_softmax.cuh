@@ -4,21 +4,23 @@
 
 namespace sm80::forward {
 
-// How far, in units of log2, scores may exceed the max that a row's P is relative to.
+// How far scores may exceed the max that a row's P is relative to, in units of log2.
 constexpr float kRescaleThreshold = kLazyRescale ? 8.0f : 0.0f;
-// Bound of a lane's sum of P over a lazy tile. A larger sum has an element beyond
-// kRescaleThreshold, so the max is updated and the next tile is lazy again. Below it P is at most
-// 2^13, and the products with V are represented in f16 and f32 as well as those of P up to 1.
+// Limit of a lane's sum of P over a tile that is updated lazily. A larger sum proves that an
+// element exceeds kRescaleThreshold, so the max is updated, and the next tile can be lazy again.
+// Below the limit, P is at most 2^13, where f16 and f32 represent P and its products with V as well
+// as below 1.
 constexpr float kMaxLazySum = 260.0f * (kTileKv / 4);
-// Accumulators computed at once in a lazy tile. 16 keys, those of one Philox call, if rows are
-// permuted: the integer unit, exponentials and products alternate. Else all, for lack of registers.
+// Accumulators that a lazy update computes at once. If rows are permuted: 16 keys, those of one
+// Philox call, so that the integer unit, exponentials and products alternate. Otherwise all of
+// them, for lack of registers.
 constexpr int kLazyBlocksN = kPermutesRows ? 2 : kBlocksN;
 
-// The running max and sum of the warp's rows. With kHasScoreMod the max is in units of log2; else
-// it is of raw products, and `unit` converts it.
+// Running max and sum of the warp's rows. With kHasScoreMod the max is in units of log2. Otherwise
+// it is a raw product, and `unit` converts it.
 struct OnlineSoftmax {
-  float max[kBlocksM][2];  // what P is relative to: the max so far or up to kRescaleThreshold less
-  float sum[kBlocksM][2];  // this lane's part
+  float max[kBlocksM][2];  // P is relative to it: the true max, or up to kRescaleThreshold less
+  float sum[kBlocksM][2];  // this lane's part of the row's sum
   float unit;
   bool all_rows_seen = false;  // every row has seen a key
 
@@ -33,14 +35,15 @@ struct OnlineSoftmax {
       }
   }
 
-  // A max in units of log2. The product is rounded: fused with a difference, an unchanged max would
-  // rescale by 2^(rounding error) in every tile instead of by 1. With kHasScoreMod `unit` is 1, but
-  // without the product ALiBi at dim 128 spills (312 TFLOP/s become 288).
+  // Converts a max to units of log2. __fmul_rn rounds the product: if it were fused into the
+  // difference, an unchanged max would rescale by 2^(rounding error) in every tile instead of by 1.
+  // With kHasScoreMod `unit` is 1, but leaving the product out makes ALiBi at dim 128 spill (288
+  // instead of 312 TFLOP/s).
   __device__ __forceinline__ float InLog2(float value) const {
     return kHasScoreMod && kLazyRescale ? value : __fmul_rn(value, unit);
   }
 
-  // Replaces s by P relative to the new max; rescales o and the sums to it.
+  // Replaces s by P relative to the new max; rescales o and the sums to that max.
   __device__ __forceinline__ void Update(Scores& s, Output& o) {
     bool seen = true;
 #pragma unroll
@@ -59,7 +62,7 @@ struct OnlineSoftmax {
         }
         max[m][r] = new_max;
         seen = seen && new_max > -kInfinity;
-        // A row that has seen nothing keeps exp2(-inf - 0) = 0.
+        // A row that has seen no key keeps exp2(-inf - 0) = 0.
         const float reference = new_max == -kInfinity ? 0.0f : InLog2(new_max);
         const float rescale = ptx::Exp2(InLog2(old_max) - reference);
         float row_sum = sum[m][r] * rescale;
@@ -80,9 +83,9 @@ struct OnlineSoftmax {
     all_rows_seen = kLazyRescale && __all_sync(~0u, seen);
   }
 
-  // P of a full tile relative to the running max, in chunks of keys, without updating the max or
-  // rescaling o. Requires all_rows_seen. Returns false if the max has risen too far; then only p
-  // has changed, and the caller computes the tile with Update().
+  // Computes P of a full tile relative to the running max, in chunks of keys, without updating the
+  // max or rescaling o. Requires all_rows_seen. Returns false if scores exceed the max too far.
+  // Then only p has changed, and the caller processes the tile with Update().
   __device__ __forceinline__ bool UpdateLazily(const Arguments& a, const ScoreInputs& inputs,
                                                const QFragments& q, unsigned q_tile,
                                                unsigned k_tile, int i0, int j0, PackedP& p) {
@@ -127,15 +130,16 @@ struct OnlineSoftmax {
     return true;
   }
 
-  // Folds the sink into row (m, r); computes the factor of o, 1 / sum, and lse = max + log(sum). A
-  // row that has seen nothing gets 0 and -inf.
+  // Folds the sink into row (m, r). Computes the factor of o, 1 / sum, and lse = max + log(sum). A
+  // row that has seen no key and has no sink gets 0 and -inf.
   __device__ __forceinline__ void Finalize(const Arguments& a, int head, int m, int r,
                                            float& factor, float& lse) {
     float& row_max = max[m][r];
     float& row_sum = sum[m][r];
     row_sum += __shfl_xor_sync(~0u, row_sum, 1);
     row_sum += __shfl_xor_sync(~0u, row_sum, 2);
-    // With a scale of 0 `unit` is the smallest number, so that hidden scores stay -inf.
+    // With a scale of 0, `unit` is the smallest normal number, so that hidden scores stay -inf; the
+    // max is then multiplied by 0 instead.
     if (row_max > -kInfinity) row_max *= a.scale == 0.0f && !kHasScoreMod ? 0.0f : unit;
     factor = 1.0f;
     if (a.sinks != nullptr) {
@@ -149,7 +153,7 @@ struct OnlineSoftmax {
         row_max = with_sink;
       }
     }
-    // Not "sum > 0", which NaN would fail.
+    // Not "sum > 0": a NaN sum must not count as empty.
     factor = row_sum == 0.0f ? 0.0f : factor / row_sum;
     lse = row_sum == 0.0f ? -kInfinity : row_max * kLn2 + logf(row_sum);
   }

@@ -1,7 +1,7 @@
-// sm80/forward.cu: how a tile is shared among warps and lanes, and the two products.
+// sm80/forward.cu: how warps and lanes divide a tile, and the two matrix products.
 //
 // A warp owns kRows queries of the block, 16 or 32. S and P stay in registers: the accumulators of
-// S, packed pairwise, are the A fragments of P V; in f32 see product_f32.cuh.
+// S, packed pairwise, are the A fragments of P V. product_f32.cuh describes f32.
 #pragma once
 #include "config.cuh"
 #include "ptx/memory.cuh"
@@ -27,8 +27,8 @@ constexpr bool kHasBias = config::bias_type != config::none;
 constexpr bool kHasMask = config::mask != 0;
 constexpr bool kHasDropout = config::dropout != 0;
 
-// A warp skips tiles in which its rows see nothing. Not with two stages, where skipping separates
-// loads from products and costs more than it saves; not with dropout, where it spills.
+// A warp skips tiles in which its rows see no key. Not with two stages, where skipping separates
+// loads from products and costs more than it saves. Not with dropout, where it spills.
 constexpr bool kSkipsHiddenTiles = kOneStage && !kHasDropout && kTileQ > kTileKv;
 
 // Lazy rescaling: full tiles are exponentiated against the running max without updating it. Worth
@@ -40,7 +40,8 @@ constexpr bool kLazyRescale = !kF32 &&
                               (kHasDropout || config::softcap != 0 || kHasBias || kHasMask) &&
                               config::alibi == 0 && config::dim_qk <= 128 && config::dim_vo <= 128;
 
-// Whether a tile is partial is decided by the warp's own rows, else by the block's.
+// If true, the warp's own rows decide whether a tile is partial; otherwise all rows of the block
+// do.
 constexpr bool kPartialByWarp = kOneStage || !kHasDropout;
 
 constexpr int kBiasBytes = kHasBias ? ElementBytes(config::bias_type) : 0;
@@ -56,23 +57,23 @@ using MaskTile = BiasMaskTile<kRows, kHasMask ? kTileKv : 64, 1>;
 using Scores = float[kBlocksM][kBlocksN][4];
 using Output = float[kBlocksM][kBlocksD][4];
 using QFragments = unsigned[kBlocksM][kBlocksK][4];
-// P rounded: the A fragments of P V.
+// P rounded, as A fragments of P V.
 constexpr int kBlocksP = kF32 ? kBlocksN * kParts : kTileKv / 16;
 using PackedP = unsigned[kBlocksM][kBlocksP][4];
 static_assert(!kF32 || config::q_in_registers == 0);
 
-// With dropout and 32 rows per warp, bits 0 and 4 of a row's index are swapped, so that a lane's
-// four rows are those of one Philox call. If Q is reloaded for each tile there are no registers for
-// it.
+// With dropout and 32 rows per warp, bits 0 and 4 of a row's index are swapped, so that one Philox
+// call covers the four rows of a lane. Not if Q is reloaded for each tile: registers do not
+// suffice.
 constexpr bool kPermutesRows = kHasDropout && kRows == 32 && config::q_in_registers != 0;
 __device__ __forceinline__ int PermuteRow(int row) {
   return kPermutesRows ? (row & ~17) | (row & 1) << 4 | (row >> 4 & 1) : row;
 }
-// Query, within the warp's, of this lane's half r of fragment m.
+// The query, among the warp's, that this lane holds in half r of fragment m.
 __device__ __forceinline__ int RowOf(int m, int r) {
   return PermuteRow(16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r);
 }
-// First of this lane's two keys of accumulator n.
+// The first of this lane's two keys in accumulator n.
 __device__ __forceinline__ int ColumnOf(int n) {
   return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2;
 }
@@ -89,10 +90,10 @@ __device__ __forceinline__ void LoadQ(unsigned q_tile, int m, int k, unsigned (&
   }
 }
 
-// Once the tile of Q has arrived: loads the warp's fragments if they are kept in registers.
+// Called when the tile of Q has arrived: loads the warp's fragments if they are kept in registers.
 __device__ __forceinline__ void LoadQFragments(const Arguments& a, unsigned q_tile, QFragments& q) {
   if (!kHasScoreMod && a.negative_scale != 0) {
-    // The running max is of raw products, so the sign of the scale goes to Q.
+    // The running max is taken over raw products, so a negative scale flips the sign of Q instead.
     for (int n = static_cast<int>(threadIdx.x) % 32; n < kRows * QLayout::kRowBytes / 4; n += 32) {
       const unsigned at = q_tile + static_cast<unsigned>(4 * n);
       ptx::StoreShared32(at, ptx::LoadShared32(at) ^ (kF32 ? 0x80000000u : 0x80008000u));
@@ -107,7 +108,7 @@ __device__ __forceinline__ void LoadQFragments(const Arguments& a, unsigned q_ti
   }
 }
 
-// s = Q K^T for 8 kN keys from k_row.
+// s = Q K^T for 8 kN keys from k_row of the tile.
 template <int kN>
 __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile, unsigned k_tile,
                                            int k_row, float (&s)[kBlocksM][kN][4]) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
   }
 }
 
-// o += P V. A template, so that only one of the products is instantiated.
+// o += P V. A template, so that only the product for this Config's type is instantiated.
 template <class P>
 __device__ __forceinline__ void MultiplyPV(const P& p, unsigned v_tile, Output& o) {
   if constexpr (kF32) {

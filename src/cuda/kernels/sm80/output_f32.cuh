@@ -1,5 +1,6 @@
-// Rows of results from the accumulators of MultiplyF32() to global memory. A lane has 8 adjacent
-// columns of each 32, so that it stores 16 bytes at a time without a way through shared memory.
+// Writes rows of results from the accumulators of MultiplyF32() to global memory. A lane holds 8
+// adjacent columns of each 32, so it can store 16 bytes at a time without passing through shared
+// memory.
 #pragma once
 #include "shared/gradient.cuh"
 #include "shared/sequence.cuh"
@@ -8,8 +9,8 @@ namespace sm80 {
 
 using namespace shared;
 
-// Row n of the warp's 16 kM is written to `to` + n rows; num_rows of them exist. `accumulate`: adds
-// to the stored values.
+// Writes row n of the warp's 16 kM rows to `to` + n * stride_row; the first num_rows rows exist.
+// `accumulate`: adds to the stored values.
 template <int kM, int kN>
 __device__ __forceinline__ void WriteRowsF32(const Arguments& a, const StridedTensor& rows,
                                              char* to, int num_rows, int dim,

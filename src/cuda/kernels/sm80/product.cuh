@@ -1,4 +1,4 @@
-// The two products of attention: fragments in registers times tiles in shared memory.
+// The two matrix products of attention: fragments in registers times tiles in shared memory.
 #pragma once
 #include "ptx/mma.cuh"
 #include "sm80/tile.cuh"
@@ -33,8 +33,8 @@ __device__ __forceinline__ void MultiplyTransposed(const LoadX& load_x, unsigned
   }
 }
 
-// c += X Y (c = X Y if `first`). X: 16 columns in kM fragments; Y: 16 rows of a tile from y_row, 8
-// kN columns from chunk y_chunk. y_lane: FragmentLane::RowsFirst(), maybe StartingAt() a chunk.
+// c += X Y, or c = X Y if `first`. X: 16 columns in kM fragments. Y: 16 rows of a tile from y_row,
+// 8 kN columns from chunk y_chunk. y_lane: FragmentLane::RowsFirst(), optionally with StartingAt().
 template <int dtype, int kDim, int kM, int kN>
 __device__ __forceinline__ void Multiply(const unsigned (*x)[4], FragmentLane<kDim> y_lane,
                                          unsigned y_tile, int y_row, int y_chunk,

@@ -1,30 +1,32 @@
-// The two products of attention in f32. Config: precision (attn::Precision)
-//   tf32    operands rounded to tf32, on tensor cores
-//   tf32x3  operands as sums of two tf32; the smallest of the four products is left out. 22 bits of
-//           each operand count, and the error of a sum of products is that of f32
-//   ieee    f32 operands, FFMA
+// The two matrix products of attention in f32. Config: precision (attn::Precision)
+//   tf32    Operands are rounded to tf32; tensor cores multiply.
+//   tf32x3  Each operand is the sum of two tf32 (22 bits). Three of the four products are computed,
+//           the product of the two small parts is left out. The error of a sum of products is that
+//           of f32.
+//   ieee    f32 operands, FFMA.
 //
-// Tensor cores cut the sums that they add to off, towards zero: over many columns or keys that
-// error would be far larger than that of rounded additions. So they add up 8 columns or 16 keys,
-// the smaller products first, and an addition of f32 takes the sum from there.
+// Tensor cores truncate the sums that they accumulate, while f32 additions round. Over many columns
+// or keys, truncation would add up to a far larger error. A sum inside the tensor core therefore
+// covers only 8 columns or 16 keys, smaller products first, and an f32 addition adds it to the
+// total.
 //
-// Fragments: those of Q and K are what ldmatrix makes of the tiles. P is not moved between lanes:
-// lane t of a row has keys 2t and 2t + 1 of 8 as an accumulator of S, but A takes t and t + 4. So
-// the product's k index is a permutation of the keys, and V's rows are read in the same order. V's
-// columns are permuted too: a lane reads 4 adjacent ones at once, for four accumulators. Thus lane
-// (g, t) has columns 32 i + 8 t to 32 i + 8 t + 7 of rows g and g + 8 of the result: element c of
-// accumulator 4 i + s is column 32 i + 8 t + 4 c + s.
+// Fragments: ldmatrix loads those of Q and K directly. P is not moved between lanes. Lane t of a
+// row holds keys 2t and 2t + 1 of each 8 keys, as accumulators of S, but fragment A expects keys t
+// and t + 4. The k index of the product is therefore a permutation of the keys, and the rows of V
+// are read in the same order. The columns of V are permuted too: a lane reads 4 adjacent columns at
+// once, for four accumulators. Lane (g, t) thus holds columns 32 i + 8 t to 32 i + 8 t + 7 of rows
+// g and g + 8 of the result: element c of accumulator 4 i + s is column 32 i + 8 t + 4 c + s.
 #pragma once
 #include "ptx/mma.cuh"
 #include "sm80/tile.cuh"
 
 namespace sm80 {
 
-// Numbers that an operand is the sum of.
+// Number of parts that each operand is split into.
 inline constexpr int kParts = config::precision == config::tf32x3 ? 2 : 1;
 inline constexpr bool kIeee = config::precision == config::ieee;
 
-// The parts of x.
+// Splits x into its parts: x is their sum, up to rounding.
 __device__ __forceinline__ void Split(float x, unsigned (&parts)[kParts]) {
   if constexpr (kIeee) {
     parts[0] = __float_as_uint(x);
@@ -34,7 +36,7 @@ __device__ __forceinline__ void Split(float x, unsigned (&parts)[kParts]) {
   }
 }
 
-// Turns an accumulator into fragment A. Its k index is that of the permuted columns.
+// Turns an accumulator into fragment A. The k index of the product follows the permuted columns.
 __device__ __forceinline__ void SplitFragment(const float (&c)[4], unsigned (*fragment)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
@@ -45,7 +47,7 @@ __device__ __forceinline__ void SplitFragment(const float (&c)[4], unsigned (*fr
   }
 }
 
-// d += a b, or d = a b if `first`; b0 and b1 split; the smaller products first.
+// d += a b, or d = a b if `first`. All operands are split; the smaller products are added first.
 template <bool first>
 __device__ __forceinline__ void MmaF32(float (&d)[4], const unsigned (*a)[4],
                                        const unsigned (&b0)[kParts], const unsigned (&b1)[kParts]) {
@@ -70,7 +72,7 @@ __device__ __forceinline__ float Dot(float4 x, float4 y, float sum) {
   return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-// c = X Y^T with FFMA: 16 kM rows of a tile from x_tile, 8 kN rows from y_tile.
+// c = X Y^T with FFMA. X: 16 kM rows of the tile at x_tile. Y: 8 kN rows of the tile at y_tile.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void MultiplyTransposedIeee(unsigned x_tile, unsigned y_tile,
                                                        float (&c)[kM][kN][4]) {
@@ -104,8 +106,8 @@ __device__ __forceinline__ void MultiplyTransposedIeee(unsigned x_tile, unsigned
   }
 }
 
-// An infinite operand has no sum of parts: elements that became NaN are computed again, in f32. One
-// test finds out whether there are any.
+// An infinite operand is not a sum of parts (inf - inf is NaN), so elements that became NaN are
+// computed again in f32. One test of the sum of all elements finds out whether there are any.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void RepeatNan(unsigned x_tile, unsigned y_tile, float (&c)[kM][kN][4]) {
   float all = 0.0f;
@@ -136,7 +138,7 @@ __device__ __forceinline__ void RepeatNan(unsigned x_tile, unsigned y_tile, floa
 }
 
 // c = X Y^T over kDim columns. X: load_x(k, x) loads the fragments of columns [8 k, 8 k + 8), which
-// are those of the tile at x_tile. Y: 8 kN rows of a tile from y_row.
+// must equal those of the tile at x_tile. Y: 8 kN rows of a tile from y_row.
 template <int kDim, int kM, int kN, class LoadX>
 __device__ __forceinline__ void MultiplyTransposedF32(const LoadX& load_x, unsigned x_tile,
                                                       unsigned y_tile, int y_row,
@@ -182,7 +184,7 @@ __device__ __forceinline__ void MultiplyTransposedF32(const LoadX& load_x, unsig
   if constexpr (kParts == 2) RepeatNan<kDim>(x_tile, y_tile, c);
 }
 
-// c += X Y with FFMA; as MultiplyF32().
+// c += X Y with FFMA; arguments as for MultiplyF32().
 template <int kDim, int kRows, int kM>
 __device__ __forceinline__ void MultiplyIeee(const unsigned (&x)[kM][kRows / 8][4], unsigned y_tile,
                                              float (&c)[kM][kDim / 8][4]) {
@@ -221,8 +223,8 @@ __device__ __forceinline__ void MultiplyIeee(const unsigned (&x)[kM][kRows / 8][
   }
 }
 
-// c += X Y. X: kRows columns, the accumulators of kRows / 8 blocks as SplitFragment() made them. Y:
-// a tile of kRows rows. The columns of c are permuted, see above.
+// c += X Y. X: kRows columns, the accumulators of kRows / 8 blocks after SplitFragment(). Y: a tile
+// of kRows rows. The columns of c are permuted as described at the top of this file.
 template <int kDim, int kRows, int kM>
 __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * kParts][4],
                                             unsigned y_tile, float (&c)[kM][kDim / 8][4]) {
@@ -264,13 +266,14 @@ __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * 
   }
 }
 
-// c += X Y for 8 columns of X, 8 rows of Y from y_row and 8 kN columns of Y from `column`. X's k
-// index is permuted as above, Y's columns are not. x[n][m]: part n of fragment m.
+// c += X Y for 8 columns of X, 8 rows of Y from y_row and 8 kN columns of Y from `column`. The k
+// index of X is permuted as described at the top, the columns of Y are not. x[n][m]: part n of
+// fragment m.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void MultiplyStepF32(const unsigned (*x)[kM][4], unsigned y_tile,
                                                 int y_row, int column, float (&c)[kM][kN][4]) {
   using Layout = TileLayout<kDim>;
-  const int lane = ptx::RereadThreadIdx() % 32;  // kept from step to step, it spills
+  const int lane = ptx::RereadThreadIdx() % 32;  // re-read: keeping it spills
   const auto at = [&](int row, int from) {
     return y_tile + Layout::At(y_row + row, from / 4) + static_cast<unsigned>(from % 4 * 4);
   };

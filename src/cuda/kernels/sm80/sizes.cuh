@@ -1,4 +1,4 @@
-// What all kernels that compute scores take from their Config.
+// Constants that all kernels of scores read from their Config.
 #pragma once
 #include "config.cuh"
 

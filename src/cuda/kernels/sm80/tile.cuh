@@ -1,9 +1,9 @@
 // Tiles: rows of elements of config::dtype in shared memory, swizzled for ldmatrix, and their
 // loads.
 //
-// A row has chunks of 16 bytes. Chunk c of row r is stored at c ^ x(r), so that the same
-// chunk of 8 adjacent rows hits different banks: x(r) = r & 7 if a row is a multiple of 128 bytes,
-// else (r >> 1) & 3 (a multiple of 64: two rows share 128 bytes).
+// A row consists of 16-byte chunks. Chunk c of row r is stored at position c ^ x(r), so that the
+// same chunk of 8 adjacent rows lies in different banks. x(r) is r & 7 if a row is a multiple of
+// 128 bytes. Otherwise (a multiple of 64, two rows share 128 bytes) it is (r >> 1) & 3.
 #pragma once
 #include "config.cuh"
 #include "ptx/memory.cuh"
@@ -36,8 +36,8 @@ struct TileLayout {
 };
 
 // Loads a tile element by element: for dims, strides or addresses that are not 16-byte aligned, and
-// for f32 rows (of dout), which are rounded to `dtype`. `from`: the tile's first row, `rows`: how
-// many exist.
+// for f32 rows (of dout), which are rounded to `dtype`. `from`: the tile's first row. The first
+// `rows` rows exist; the others become zeros.
 template <int kDim, int kRows, int kThreads, int dtype>
 __device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from,
                                                    long long stride_row, int rows, int dim,
@@ -61,31 +61,35 @@ __device__ __forceinline__ void LoadTileByElements(unsigned to, const char* from
   }
 }
 
-// How the threads of a block share a tile of kRows rows: kSide adjacent chunks, kStep rows per
-// pass.
+// How the threads of a block divide the loads of a tile of kRows rows: in each pass, kThreadsPerRow
+// threads load adjacent chunks of each of kStep rows.
 template <int kDim, int kRows, int kThreads>
-struct TileShares {
+struct TilePartition {
   using Layout = TileLayout<kDim>;
-  static constexpr int kSide = Layout::kWide ? 8 : 4;
-  static constexpr int kStep = kThreads / kSide;
+  static constexpr int kThreadsPerRow = Layout::kWide ? 8 : 4;
+  static constexpr int kStep = kThreads / kThreadsPerRow;
   static constexpr int kPasses = kRows / kStep;
-  static constexpr int kColumns = Layout::kChunks / kSide;
+  static constexpr int kColumns = Layout::kChunks / kThreadsPerRow;
   static_assert(kRows % kStep == 0 && (kStep % 8 == 0 || (kStep == 4 && Layout::kWide)));
 
-  __device__ static __forceinline__ int Row() { return static_cast<int>(threadIdx.x) / kSide; }
-  __device__ static __forceinline__ int Chunk() { return static_cast<int>(threadIdx.x) % kSide; }
+  __device__ static __forceinline__ int Row() {
+    return static_cast<int>(threadIdx.x) / kThreadsPerRow;
+  }
+  __device__ static __forceinline__ int Chunk() {
+    return static_cast<int>(threadIdx.x) % kThreadsPerRow;
+  }
 
-  // Copies this thread's chunks to the tile at `to`; chunk c of pass i is at from(i, c).
-  // Rows from
-  // `left` on and columns from `dim` on become zeros; `any` is some address of
-  // the tensor. Passes are unrolled `unroll` times: fetching the code of a load
-  // that a block runs once costs more than running it.
+  // Copies this thread's chunks to the tile at `to`; chunk c of pass i is at from(i, c). Rows from
+  // `left` on and columns from `dim` on become zeros; `any` is some valid address of the tensor.
+  // Passes are unrolled `unroll` times: fetching the instructions of a load that a block runs once
+  // costs more time than running it.
   template <int unroll, class From>
   __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
                                               const From& from) {
     to += Layout::At(Row(), Chunk());
     const auto place = [&](int i, int c) {
-      const auto at = to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kSide * 16);
+      const auto at =
+          to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kThreadsPerRow * 16);
       return kStep == 4 && i % 2 != 0 ? at ^ 64 : at;  // rows 4 apart differ in bit 2 of x(r)
     };
     if (left >= kRows && dim == kDim) {
@@ -100,40 +104,42 @@ struct TileShares {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         const bool inside =
-            Row() + i * kStep < left && (Chunk() + c * kSide) * kChunkElements < dim;
+            Row() + i * kStep < left && (Chunk() + c * kThreadsPerRow) * kChunkElements < dim;
         ptx::CopyAsync(place(i, c), inside ? from(i, c) : any, inside ? 16 : 0);
       }
   }
 };
 
-// Loads of tiles are asynchronous and end with ptx::CopyCommit(), except with
-// config::element_access (one kernel with both runs out of registers). Rows and columns past the
-// tensor's are zeros.
+// Loads of tiles are asynchronous; the caller commits them (ptx::CopyCommit()). With
+// config::element_access they are synchronous. That is a separate kernel, because one kernel with
+// both runs out of registers. Rows and columns past the end of the tensor become zeros.
 
-// Consecutive tiles of kRows rows. Each thread keeps and advances the address of its first chunk,
-// which is faster in a short loop than recomputing it.
+// Loads consecutive tiles of kRows rows. Each thread keeps and advances the address of its first
+// chunk, which is faster in a short loop than recomputing it.
 template <int kDim, int kRows, int kThreads, int dtype>
 class TileStream {
-  using Shares = TileShares<kDim, kRows, kThreads>;
+  using Partition = TilePartition<kDim, kRows, kThreads>;
 
  public:
-  // `tensor` and `dim` are kernel parameters; `from`: the first row of the first tile.
+  // `tensor` and `dim` must be kernel parameters, because references to them are kept. `from`: the
+  // first row of the first tile.
   __device__ __forceinline__ TileStream(const StridedTensor& tensor, const int& dim,
                                         const char* from)
       : tensor_(tensor),
         dim_(dim),
-        from_(from + Shares::Row() * tensor.stride_row + Shares::Chunk() * 16) {}
+        from_(from + Partition::Row() * tensor.stride_row + Partition::Chunk() * 16) {}
 
-  // Loads the next tile; `left` of its rows exist.
-  template <int unroll = Shares::kPasses>
+  // Loads the next tile; its first `left` rows exist.
+  template <int unroll = Partition::kPasses>
   __device__ __forceinline__ void Load(unsigned to, int left) {
     if constexpr (config::element_access != 0) {
       LoadTileByElements<kDim, kRows, kThreads, dtype>(
-          to, from_ - Shares::Row() * tensor_.stride_row - Shares::Chunk() * 16, tensor_.stride_row,
-          left, dim_, tensor_.type);
+          to, from_ - Partition::Row() * tensor_.stride_row - Partition::Chunk() * 16,
+          tensor_.stride_row, left, dim_, tensor_.type);
     } else {
-      Shares::template Copy<unroll>(to, left, dim_, tensor_.base, [&](int i, int c) {
-        return from_ + i * Shares::kStep * tensor_.stride_row + c * Shares::kSide * 16;
+      Partition::template Copy<unroll>(to, left, dim_, tensor_.base, [&](int i, int c) {
+        return from_ + i * Partition::kStep * tensor_.stride_row +
+               c * Partition::kThreadsPerRow * 16;
       });
     }
     from_ += kRows * tensor_.stride_row;
@@ -145,19 +151,20 @@ class TileStream {
   const char* from_;
 };
 
-// Tiles anywhere in a tensor. The tile's address is uniform; a thread's own part is a 32-bit offset
-// (StridedTensor::vector guarantees that it fits), which takes half the registers of an address.
+// Loads tiles from anywhere in a tensor. The tile's address is the same for all threads; a thread
+// adds a 32-bit offset (StridedTensor::vector guarantees that it fits), which takes half the
+// registers of an address.
 template <int kDim, int kRows, int kThreads, int dtype>
 class TileLoader {
-  using Shares = TileShares<kDim, kRows, kThreads>;
+  using Partition = TilePartition<kDim, kRows, kThreads>;
 
  public:
   __device__ __forceinline__ TileLoader(const StridedTensor& tensor, const int& dim,
                                         const char* from)
       : tensor_(tensor), dim_(dim), from_(from) {}
 
-  // Loads the tile `offset` bytes after `from`; `left` of its rows exist.
-  template <int unroll = Shares::kPasses>
+  // Loads the tile `offset` bytes after `from`; its first `left` rows exist.
+  template <int unroll = Partition::kPasses>
   __device__ __forceinline__ void Load(unsigned to, long long offset, int left) const {
     const char* from = from_ + offset;
     if constexpr (config::element_access != 0) {
@@ -165,11 +172,11 @@ class TileLoader {
                                                        tensor_.type);
     } else {
       const auto stride = static_cast<unsigned>(tensor_.stride_row);
-      const unsigned own = static_cast<unsigned>(Shares::Row()) * stride +
-                           static_cast<unsigned>(Shares::Chunk() * 16);
-      Shares::template Copy<unroll>(to, left, dim_, tensor_.base, [&](int i, int c) {
-        return from + (own + static_cast<unsigned>(i * Shares::kStep) * stride +
-                       static_cast<unsigned>(c * Shares::kSide * 16));
+      const unsigned own = static_cast<unsigned>(Partition::Row()) * stride +
+                           static_cast<unsigned>(Partition::Chunk() * 16);
+      Partition::template Copy<unroll>(to, left, dim_, tensor_.base, [&](int i, int c) {
+        return from + (own + static_cast<unsigned>(i * Partition::kStep) * stride +
+                       static_cast<unsigned>(c * Partition::kThreadsPerRow * 16));
       });
     }
   }
@@ -180,15 +187,16 @@ class TileLoader {
   const char* from_;
 };
 
-// If true, a part of `elements` begins at a chunk index that shares no bits with those within it.
+// If true, parts of `elements` begin at chunk indices that have no bits in common with the indices
+// of chunks within a part.
 constexpr bool IsPowerOfTwo(int elements) {
   return (elements & (elements - 1)) == 0;
 }
 
-// The part of an ldmatrix address that depends on the lane, for a tile that begins at a multiple
-// of 8 rows.
-//   A, and B of a transposed load: tiles (rows 0-7, rows 8-15) x (chunk, chunk + 1)
-//   B: tiles (chunk, chunk + 1) x (rows 0-7, rows 8-15)
+// The part of an ldmatrix address that depends on the lane, for a tile that begins at a multiple of
+// 8 rows. Order of the four 8 x 8 matrices:
+//   RowsFirst     (rows 0-7, rows 8-15) x (chunk, chunk + 1): for A, and for B of a transposed load
+//   ColumnsFirst  (chunk, chunk + 1) x (rows 0-7, rows 8-15): for B
 template <int kDim>
 struct FragmentLane {
   static constexpr int kLow = TileLayout<kDim>::kWide ? 7 : 3;  // swizzled bits of a chunk
@@ -205,20 +213,22 @@ struct FragmentLane {
     return {static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes),
             static_cast<unsigned>(((lane >> 3) & 1) << 4) ^ TileLayout<kDim>::Swizzle(row)};
   }
-  // The pair of elements that this lane holds in row l / 4 of an accumulator.
+  // The address of the pair of elements that lane l holds in row l / 4 of an accumulator.
   __device__ static __forceinline__ FragmentLane Pair(int lane = static_cast<int>(threadIdx.x) %
                                                                  32) {
     return {static_cast<unsigned>(lane / 4 * TileLayout<kDim>::kRowBytes + lane % 4 * 4),
             TileLayout<kDim>::Swizzle(lane / 4)};
   }
-  // The same, starting at `chunk`, for chunks that share no bits with it.
+  // The same, moved to `chunk`. Chunks that are then added in At() must have no bits in common with
+  // it.
   __device__ __forceinline__ FragmentLane StartingAt(int chunk) const {
     return {row + static_cast<unsigned>((chunk & ~kLow) << 4),
             swizzle ^ static_cast<unsigned>((chunk & kLow) << 4)};
   }
-  // The address for rows from first_row and chunks {chunk, chunk + 1}; first_row a multiple of 16,
-  // chunk even (Pair(): a multiple of 8, any chunk). Only the low bits of the chunk are swizzled;
-  // the others go to the instruction's immediate offset, which saves registers.
+  // Returns the address for rows from first_row and chunks {chunk, chunk + 1}. first_row is a
+  // multiple of 16 and chunk is even; with Pair(), first_row is a multiple of 8 and chunk is any.
+  // Only the low bits of the chunk are swizzled; the others become the instruction's immediate
+  // offset, which saves registers.
   __device__ __forceinline__ unsigned At(unsigned tile, int first_row, int chunk) const {
     return tile + row + ((static_cast<unsigned>(chunk & kLow) << 4) ^ swizzle) +
            static_cast<unsigned>(first_row * TileLayout<kDim>::kRowBytes + ((chunk & ~kLow) << 4));

@@ -1,11 +1,13 @@
-// Results through shared memory to global memory: rows of o, dk, dv.
-//   PackedRows  rounded in shared memory, written 16 bytes at a time
+// Writes rows of o, dk or dv through shared memory to global memory.
+//   PackedRows  Rounded in shared memory, written 16 bytes at a time.
 //   StagedRows  f32 in shared memory, written element by element: for tensors without vector
-//               access, for other types, gradients that accumulate, non-finite results replaced
+//               access, for other types, for gradients that accumulate, and if non-finite results
+//               are replaced.
 //
-// Both are filled from accumulators of 16 x 8: a lane has two adjacent elements of two rows that
-// are 8 apart. Put() takes the row and column at which an accumulator begins, relative to the
-// warp's corner. Write() copies row permute(n) of shared memory to row n of the result.
+// Both are filled from accumulators of 16 x 8, where a lane holds two adjacent elements of each of
+// two rows that are 8 apart. Store() takes the row and column at which the accumulator begins,
+// relative to the warp's part. Write() copies row permute(n) of shared memory to row n of the
+// result.
 #pragma once
 #include "ptx/memory.cuh"
 #include "shared/arguments.cuh"
@@ -26,22 +28,22 @@ struct NoPermutation {
   __device__ __forceinline__ int operator()(int row) const { return row; }
 };
 
-// kRows rows of a result, rounded to kDtype, in the layout of tile.cuh. A thread reads all its
-// chunks before it writes any: reading and writing chunk by chunk took a block of short rows 10 %
-// of its time.
+// kRows rows of a result, rounded to kDtype, in the layout of tile.cuh. Each thread reads all of
+// its chunks before it writes any. Reading and writing chunk by chunk took 10 % of the time of a
+// block with short rows.
 template <int kDim, int kDtype, int kRows, int kThreads>
 struct PackedRows {
   static constexpr int kBytes = kRows * kDim * kOperandBytes;
   unsigned tile;
 
-  // The part of a warp: kColumns columns from (row, column).
+  // A warp's part: kColumns columns from (row, column).
   template <int kColumns>
   struct Part {
     static constexpr bool kFoldsChunk = IsPowerOfTwo(kColumns);
     unsigned tile;
     int chunk;
     FragmentLane<kDim> lane;
-    __device__ __forceinline__ void Put(int row, int column, float x, float y) const {
+    __device__ __forceinline__ void Store(int row, int column, float x, float y) const {
       ptx::StoreShared32(lane.At(tile, row, column / 8 + (kFoldsChunk ? 0 : chunk)),
                          ptx::Pack<kDtype>(x, y));
     }
@@ -59,8 +61,11 @@ struct PackedRows {
                                         int thread, const Permute& permute = {}) const {
     constexpr int kChunks = kDim / 8;
     constexpr int kPasses = kRows * kChunks / kThreads;
-    constexpr int kAtOnce = kPasses % 8 == 0 ? 8 : kPasses % 6 == 0 ? 6 : kPasses % 4 == 0 ? 4 : 1;
-    // Rows per pass if a thread keeps its chunk, else 0.
+    constexpr int kPassesInFlight = kPasses % 8 == 0   ? 8
+                                    : kPasses % 6 == 0 ? 6
+                                    : kPasses % 4 == 0 ? 4
+                                                       : 1;
+    // Rows per pass if each thread keeps the same chunk in all passes, else 0.
     constexpr int kStep = kThreads % kChunks == 0 ? kThreads / kChunks : 0;
     static_assert(kRows * kChunks % kThreads == 0);
     const auto row_of = [&](int pass) {
@@ -70,15 +75,15 @@ struct PackedRows {
       return kStep > 0 ? thread % kChunks : (pass * kThreads + thread) % kChunks;
     };
 #pragma unroll 1
-    for (int pass = 0; pass < kPasses; pass += kAtOnce) {
-      uint4 chunks[kAtOnce];
+    for (int pass = 0; pass < kPasses; pass += kPassesInFlight) {
+      uint4 chunks[kPassesInFlight];
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
+      for (int n = 0; n < kPassesInFlight; ++n) {
         chunks[n] = ptx::LoadShared128(
             tile + TileLayout<kDim>::At(permute(row_of(pass + n)), chunk_of(pass + n)));
       }
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
+      for (int n = 0; n < kPassesInFlight; ++n) {
         const int row = row_of(pass + n);
         const int chunk = chunk_of(pass + n);
         if (row < num_rows && chunk * 8 < dim) {
@@ -95,8 +100,8 @@ struct StagedRows {
   static constexpr int kRowBytes = kDim * 4;
   unsigned tile;
 
-  // Chunks of 32 bytes are swizzled by the row, so that the 8 rows of a fragment hit different
-  // banks.
+  // Chunks of 32 bytes are swizzled by the row, so that the four rows of a half-warp's 8-byte
+  // stores hit different banks.
   __device__ static __forceinline__ unsigned At(int row, int column) {
     return static_cast<unsigned>(row * kRowBytes) +
            ((static_cast<unsigned>(column * 4)) ^ (static_cast<unsigned>(row & 3) << 5));
@@ -106,7 +111,7 @@ struct StagedRows {
     unsigned tile;
     int first_row;
     int first_column;
-    __device__ __forceinline__ void Put(int row, int column, float x, float y) const {
+    __device__ __forceinline__ void Store(int row, int column, float x, float y) const {
       ptx::StoreShared64(tile + At(first_row + row, first_column + column), x, y);
     }
   };

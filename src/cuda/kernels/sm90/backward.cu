@@ -1,12 +1,12 @@
-// The backward on Hopper (sm_90a): dK and dV of a tile of keys, and its part of dQ, by wgmma and
-// TMA, with warp specialization.
+// Backward on Hopper (sm_90a): dK and dV of one tile of keys, and its contribution to dQ, with
+// wgmma, TMA and warp specialization.
 //
 // Grid: one block per (tile of 128 keys, key head, sequence), in the order of BlockPlace. A block
 // keeps K, V and f32 dK, dV of its keys and visits the tiles of queries that see them, for each
-// query head of the key head, so no sum over heads remains. The producer warpgroup loads
-// (backward_producer.cuh); two consumer warpgroups own 64 keys each (backward_consumer.cuh). dQ of
-// each step is added to dq_accum in global memory by bulk reductions;
-// passes/backward_postprocess.cu converts it. dbias: backward_dbias.cuh.
+// query head of the key head, so dK and dV need no further sum over heads. A producer warpgroup
+// loads (backward_producer.cuh), and two consumer warpgroups own 64 keys each
+// (backward_consumer.cuh). After each step, dQ is added to dq_accum in global memory by bulk
+// reductions; passes/backward_postprocess.cu converts it. dbias: backward_dbias.cuh.
 //
 // Config: backward_config.cuh. Shared memory: backward_shared.cuh.
 #include "config.cuh"
@@ -21,7 +21,7 @@ namespace {
 
 using namespace sm90;
 
-// From a shuffle, so that the compiler knows that roles are warp-uniform.
+// The shuffle tells the compiler that roles are warp-uniform.
 __device__ __forceinline__ int Warp() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 }
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   const KeyTile keys(p.common, p.common.dq_ordered != 0,
                      shared::SequenceOf(p.common, KeyTile::SequenceIdx(p.common)),
                      memory + kShared.visits);
-  // Past the rows of dK and dV there may still be zeros of dbias to store.
+  // Past the last row of dK and dV, dbias may still need zeros.
   if (!kStoresDbias && keys.j0 >= keys.seq.rows_kv) return;
   if constexpr (kRowRanges) {
     keys.List(p.common);

@@ -1,4 +1,4 @@
-// The diagonals that a sequence's queries see.
+// The band of diagonals that a sequence's queries see.
 #pragma once
 #include "shared/sequence.cuh"
 

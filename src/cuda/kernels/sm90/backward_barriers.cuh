@@ -1,34 +1,34 @@
 // Barriers of sm90/backward.cu.
 //
-// `ready`: the data is in shared memory. `free`: everyone has read it. The n-th use of a ring is
-// stage n % 2 in phase n / 2: readers wait for that phase of `ready`, writers for the phase before
-// of `free`.
+// `ready`: the data is in shared memory. `free`: all readers have read it. The n-th use of a ring
+// is stage n % 2 in phase n / 2. Readers wait for this phase of `ready`, writers for the previous
+// phase of `free`.
 #pragma once
 #include "ptx/mbarrier.cuh"
 #include "sm90/backward_config.cuh"
 
 namespace sm90 {
 
-// The barrier of bar.sync by which consumers tell RowLoader that lse and delta of a stage are free.
-// Every lane that read them arrives, which costs an instruction a warp; arrivals of all lanes at an
-// mbarrier would be served one by one.
+// Named barrier by which consumers tell RowLoader that lse and delta of a stage are free. All lanes
+// that read them arrive with one instruction per warp. Arrivals of all lanes at an mbarrier would
+// be processed one by one.
 inline constexpr int kRowsFreeThreads = 32 + 128 * kWarpgroups;
 __device__ __forceinline__ int RowsFree(int stage) {
   return 1 + stage;
 }
 
-// kDbiasStored: consumers of a warpgroup tell DqAdder's warp that they stage no more dQ, so that
-// zeros may take its place. All lanes that staged dQ arrive.
+// kDbiasStored: named barrier by which a consumer warpgroup tells DqAdder's warp that it stages no
+// more dQ, so that zeros may overwrite it. All lanes that staged dQ arrive.
 inline constexpr int kDqStagedThreads = 32 + 128;
 __device__ __forceinline__ int DqStaged(int warpgroup) {
   return 1 + kStages + warpgroup;
 }
 
-// persistent: the tiles of keys that the block computes next (backward_items.cuh), behind the
-// barriers.
+// persistent: queue of the tiles of keys that the block computes next (backward_items.cuh). It is
+// stored after the barriers.
 inline constexpr int kItemSlots = 4;
 inline constexpr int kItemsAt = attn::device::sm90::kBackwardBarrierBytes - 4 * kItemSlots;
-inline constexpr int kItemReaders = 4 * kWarpgroups + 3;  // warps, TileLoader's excepted
+inline constexpr int kItemReaders = 4 * kWarpgroups + 3;  // warps, without TileLoader's
 
 struct BackwardBarriers {
   unsigned base;
@@ -65,7 +65,7 @@ struct BackwardBarriers {
   }
   __device__ __forceinline__ void Arrive(int barrier) const { ptx::BarrierArrive(At(barrier)); }
 
-  // By one thread; the block's barrier must follow.
+  // Called by one thread; a barrier of the block must follow.
   __device__ __forceinline__ void Init() const {
     constexpr int kConsumerWarps = 4 * kWarpgroups;
     ptx::BarrierInit(At(kKReady), 1);

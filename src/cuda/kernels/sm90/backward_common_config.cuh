@@ -1,10 +1,10 @@
 // Constants that sm90/backward.cu, backward_head.cu and backward_wide.cu share, from their Configs:
-//   dtype; dim; tile_q; tile_kv; left_bound (rows begin at keys of their own);
-//   lengths     sequences have lengths of their own: padded lengths or packed tensors
+//   dtype; dim; tile_q; tile_kv; left_bound (rows have a first visible key);
+//   lengths     sequences have their own lengths: padded lengths or packed tensors
 //   row_ranges  kv_begin or kv_end are given
 //   softcap, alibi, dropout, bias_type, mask, shared_entries
-//   bias_row, mask_row  it broadcasts queries
-//   store_elements (dK and dV accumulate, are of another type or replace non-finite results)
+//   bias_row, mask_row  the bias or mask broadcasts queries
+//   store_elements (dK and dV accumulate, have another type, or replace non-finite results)
 #pragma once
 #include "config.cuh"
 #include "shared/operand.cuh"
@@ -31,16 +31,18 @@ inline constexpr attn::device::sm90::ScoreTiles kTilesOfScores = attn::device::s
 inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
-// A block computes all gradients of a head: sm90/backward_head.cu, whose tiles no other has.
+// A block computes all gradients of a head (sm90/backward_head.cu). No other kernel has these
+// tiles.
 inline constexpr bool kOwnsHead =
     kTileQ == attn::device::sm90::kHeadTileQ && kDim == attn::device::sm90::kHeadDim;
-// Few key tiles begin at different query tiles (backward_keys.cuh). Options have no registers left
-// for the tile to begin at: with it, their loops spill at dim 64.
+// If a head has few key tiles, they begin at different query tiles (backward_keys.cuh). Not with
+// options: they leave no register for the first tile, and the loops would spill at dim 64.
 inline constexpr bool kBeginsApart = !kOwnsHead && !kRowRanges && !kLengths && !kScoreTiles &&
                                      config::left_bound == 0 && config::softcap == 0 &&
                                      config::alibi == 0 && config::dropout == 0;
 
-// P is 2^kPShift too large: the rounded P, an operand of dV, would be subnormal in f16 below 6e-5.
+// P is scaled by 2^kPShift. Without it, the rounded P, an operand of dV, would be subnormal in f16
+// below 6e-5.
 inline constexpr int kPShift = kDtype == config::f16 ? 8 : 0;
 inline constexpr float kPScale = 1 << kPShift;
 

@@ -1,9 +1,9 @@
 // Constants of sm90/backward.cu and sm90/backward_head.cu. In addition to
 // backward_common_config.cuh their Configs have
-//   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the tensor's with zeros)
-//   dbias  kDbiasStored, kDbiasSummed, or 0: not by this kernel
-//   persistent  a block computes one tile of keys after another (backward_items.cuh); without
-//               `lengths`, row_ranges and dbias; 0 in backward_head.cu
+//   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the end with zeros)
+//   dbias  kDbiasStored, kDbiasSummed, or 0: not computed by this kernel
+//   persistent  a block computes several tiles of keys in sequence (backward_items.cuh); requires
+//               no `lengths`, no row_ranges and no dbias; 0 in backward_head.cu
 #pragma once
 #include "sm90/backward_common_config.cuh"
 
@@ -25,15 +25,15 @@ inline constexpr int kKvBytes = kTileKv * kDim * kOperandBytes;  // of a tile of
 inline constexpr int kQBytes = kTileQ * kDim * kOperandBytes;    // of a tile of Q or dO
 inline constexpr int kDsBytes = kTileQ * kTileKv * kOperandBytes;
 
-// dQ of a step: a warpgroup computes 64 rows and 64 columns, a warp of it 16 rows. Which, depends
-// on the tile: 128 x 64 is split by rows, 64 x 128 by columns.
-inline constexpr int kDqRows = kTileQ == 128 ? 64 : 0;     // between the warpgroups' parts
+// dQ of a step: each warpgroup computes 64 rows and 64 columns, each of its warps 16 rows. A tile
+// of 128 queries x 64 dims is split by rows, one of 64 x 128 by columns.
+inline constexpr int kDqRows = kTileQ == 128 ? 64 : 0;     // distance between the warpgroups' parts
 inline constexpr int kDqColumns = kTileQ == 128 ? 0 : 64;  // likewise
 inline constexpr int kDqPieceBytes = 16 * 64 * 4;          // of a warp
 static_assert(kOwnsHead || (kTileQ == 128 && kDim == 64) || (kTileQ == 64 && kDim == 128));
 static_assert(!kOwnsHead || (!kLengths && !kRowRanges && !kScoreTiles && config::dbias == 0));
 
-using Scores = float[kTileQ / 2];  // of a thread: 64 keys x tile_q; see ptx/wgmma.cuh
+using Scores = float[kTileQ / 2];  // per thread, of 64 keys x tile_q; see ptx/wgmma.cuh
 
 // Registers after setmaxnreg; see forward_config.cuh.
 inline constexpr int kProducerRegisters = 40;

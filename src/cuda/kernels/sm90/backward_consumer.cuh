@@ -1,10 +1,15 @@
 // A consumer warpgroup of sm90/backward.cu: 64 keys.
 //
-// Only dS passes through shared memory, for dQ: each warpgroup computes a part of dQ over all of
-// the block's keys. P and dS are register operands of dV and dK.
+// Only dS passes through shared memory, for dQ: each warpgroup computes a part of dQ over all keys
+// of the block. P and dS are register operands of dV and dK.
 //
-// A step issues S, dP | computes P, dS | issues dV, then, once both warpgroups have stored dS, dQ
-// and dK | stages dQ under dK. Other orders were slower: docs/kernels/sm90_backward.md.
+// Order of a step:
+//   1. issue S and dP
+//   2. compute P and dS, store dS
+//   3. issue dV
+//   4. once both warpgroups have stored dS: issue dQ, then dK
+//   5. stage dQ while dK is computed
+// Other orders were slower: docs/kernels/sm90_backward.md.
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
@@ -18,14 +23,14 @@ namespace sm90 {
 
 struct Consumer : KeyWarpgroup {
   BackwardBarriers barriers;
-  int item;  // of the block's tiles of keys: 0, 1, ...
+  int item;  // index among the block's tiles of keys
 
   __device__ __forceinline__ Consumer(const BackwardParams& params, const KeyTile& tile,
                                       unsigned memory, int group, int item_idx = 0)
       : KeyWarpgroup(params, tile, memory, group), barriers(memory), item(item_idx) {}
 
-  // Computes dk (before the scale) and dv (before the factor of its own), and hands on dq.
-  // Returns the step after the last.
+  // Computes dk (before the scale) and dv (before its factor), and stages dq for DqAdder. Returns
+  // the step after the last.
   __device__ __forceinline__ int Run(int first_step = 0) {
     barriers.Wait(BackwardBarriers::kKReady, item);
     const auto visit = [&](int step, int head, int i0) {
@@ -95,14 +100,14 @@ struct Consumer : KeyWarpgroup {
     Release(BackwardBarriers::kQFree + stage);
   }
 
-  // One lane arrives for the warp, behind the reads of all its lanes.
+  // One lane arrives for the warp, after the reads of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
     __syncwarp();
     if (lane == 0) barriers.Arrive(barrier);
   }
 
-  // Adds dS to the sums of dbias, and rounds it. After all of dS is computed: the rounded P takes
-  // half the registers of P, which leaves some for the addresses.
+  // Adds dS to the sums of dbias, and rounds it. Called after all of dS is computed: by then P is
+  // rounded and takes half the registers, which leaves some for the addresses.
   __device__ __forceinline__ void AddDbias(int head, int i0, const Scores& ds,
                                            Fragments& ds_pairs) const {
     DbiasSum sum(p.common, keys.seq, head, i0, keys.j0 + WarpKey());
@@ -131,7 +136,7 @@ struct Consumer : KeyWarpgroup {
     ptx::WgmmaCommit();
   }
 
-  // Hands this warp's 16 x 64 of dQ to DqAdder, in the layout of dq_accum.
+  // Stages this warp's 16 x 64 of dQ for DqAdder, in the layout of dq_accum.
   __device__ __forceinline__ void StageDq(int step, const DqPart& dq) const {
     barriers.Wait(BackwardBarriers::kDqFree + warpgroup, step + 1);
     const unsigned to = base + kShared.dq +

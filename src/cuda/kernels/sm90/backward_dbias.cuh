@@ -1,7 +1,7 @@
 // The gradient of a bias in sm90/backward.cu, from dS, in one of two ways (`dbias` of the Config):
-//   kDbiasStored  if no other block adds to the tile: dS, rounded for dQ and dK, is the tile of
-//                 dbias. DqAdder stores it by TMA from shared memory.
-//   kDbiasSummed  consumers add dS in f32, from registers, to dbias_accum in global memory;
+//   kDbiasStored  No other block adds to the tile, so dS, rounded for dQ and dK, is the tile of
+//                 dbias. DqAdder stores it from shared memory by TMA.
+//   kDbiasSummed  Consumers add dS in f32, from registers, to dbias_accum in global memory;
 //                 passes/bias_gradient_convert.cu converts the sums.
 #pragma once
 #include "ptx/memory.cuh"
@@ -13,22 +13,22 @@
 
 namespace sm90 {
 
-// kDbiasStored: the part of a consumer warpgroup, 64 keys.
+// kDbiasStored: stores the part of one consumer warpgroup, 64 keys.
 struct DbiasStore {
   const BackwardParams& p;
   const KeyTile& keys;
   unsigned base;  // shared memory
   int warpgroup;
 
-  // The tile of queries from i0, whose dS is in `stage`. By the thread that commits the group; once
-  // its dQ is staged, dS is complete, and it stays until that dQ is released.
+  // Stores dS, from `stage`, of the tile of queries from i0. Called by the thread that commits the
+  // group. dS is complete once the tile's dQ is staged, and stays until that dQ is released.
   __device__ __forceinline__ void Store(int stage, int head, int i0) const {
     StoreFrom(base + kShared.ds + static_cast<unsigned>(stage * kDsBytes + warpgroup * kBytes),
               head, i0);
   }
 
-  // Zeros where no query of a tile sees a key of the block, also of queries and keys past the
-  // sequence's end. By a warp, after its last bulk addition of dQ.
+  // Stores zeros where no query of a tile sees a key of the block, also for queries and keys past
+  // the sequence's end. Called by a warp after its last bulk addition of dQ.
   __device__ __forceinline__ void ZeroTilesNotVisited() const {
     static_assert(kBytes <= 4 * kDqPieceBytes);
     const int lane = ptx::RereadThreadIdx() % 32;
@@ -69,11 +69,11 @@ struct DbiasStore {
   }
 };
 
-// kDbiasSummed: where a warp's dS of a step is added, 16 keys x 8 queries at a time, in the order
-// of a thread's accumulators.
+// kDbiasSummed: the address to which a warp's dS of a step is added, 16 keys x 8 queries at a time,
+// in the order of a thread's accumulators.
 struct DbiasSum {
   char* to;
-  int num_queries;  // that exist, from the tile's first; 0 if no key does
+  int num_queries;  // that exist, from the tile's first; 0 if no key exists
 
   // `i0`: the tile's first query; `j`: the warp's first key.
   __device__ __forceinline__ DbiasSum(const Arguments& a, const Sequence& seq, int head, int i0,
@@ -82,7 +82,7 @@ struct DbiasSum {
            16 * (ptx::RereadThreadIdx() % 32)),
         num_queries(j < seq.len_kv ? seq.len_q - i0 : 0) {}
 
-  // dS of queries 8 i to 8 i + 7; called in ascending order of i.
+  // Adds dS of queries 8 i to 8 i + 7; must be called in ascending order of i.
   __device__ __forceinline__ void Add(const Arguments& a, int i, const float* ds) {
     if (8 * i < num_queries) {
       ptx::AddGlobal(reinterpret_cast<float*>(to), ds[0], ds[1], ds[2], ds[3]);

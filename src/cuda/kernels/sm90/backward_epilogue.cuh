@@ -1,5 +1,5 @@
-// The end of a tile of keys in sm90/backward.cu and sm90/backward_head.cu: dK and dV of a consumer
-// warpgroup's keys, from registers.
+// Epilogue of a tile of keys in sm90/backward.cu and sm90/backward_head.cu: writes dK and dV of a
+// consumer warpgroup's keys from registers.
 #pragma once
 #include "sm90/backward_gradient.cuh"
 #include "sm90/backward_scores.cuh"
@@ -16,7 +16,7 @@ struct BackwardEpilogue {
   }
 
  private:
-  // What dV lacks: dropout's factor, and the scale that P had.
+  // The factor still missing in dV: dropout's factor, divided by the scale of P.
   __device__ __forceinline__ static float DvFactor(const Arguments& a) {
     if constexpr (kSignedP) return a.keep_scale / kPScale;
     if constexpr (kDropout) return a.keep_scale * (shared::kKeptScale<kDtype> / kPScale);

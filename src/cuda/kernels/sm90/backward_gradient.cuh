@@ -1,4 +1,4 @@
-// Rows of a gradient from a warp's accumulators to global memory; of sm90/backward.cu and
+// Writes rows of a gradient from a warp's accumulators to global memory, for sm90/backward.cu and
 // sm90/backward_head.cu.
 #pragma once
 #include "ptx/math.cuh"
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// The tensor's rows of one head that a sequence has.
+// The rows of one head and sequence in a tensor.
 struct GradientRows {
   const shared::Arguments& a;
   const shared::StridedTensor& tensor;
@@ -19,9 +19,9 @@ struct GradientRows {
   float factor;
   int dim;
 
-  // Writes rows `row` and row + 8 of a lane's accumulators, 16 rows x kDim of a warp: `row` is the
-  // warp's first + lane / 4. Four lanes exchange their parts of a row: each stores 8 columns of
-  // every 32.
+  // Writes rows `row` and row + 8 of a lane's accumulators; a warp has 16 rows x kDim. `row` is the
+  // warp's first row + lane / 4. The four lanes of a row exchange their parts, so that each stores
+  // 8 of every 32 columns.
   __device__ __forceinline__ void Write(int row, const float (&sums)[kDim / 2]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -50,7 +50,7 @@ struct GradientRows {
   }
 
  private:
-  // Other types, gradients that accumulate, non-finite results replaced.
+  // For other types, gradients that accumulate, and non-finite results that are replaced.
   __device__ __forceinline__ void WriteElements(char* to, const float (&sums)[kDim / 2],
                                                 int h) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;

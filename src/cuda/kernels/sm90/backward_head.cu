@@ -1,14 +1,14 @@
-// The backward on Hopper (sm_90a) of short rows: all gradients of a head by one block, in one
-// launch, by wgmma and TMA, with warp specialization.
+// Backward on Hopper (sm_90a) for short rows: one block computes all gradients of a head in one
+// launch, with wgmma, TMA and warp specialization.
 //
-// Where a head has at most 512 queries of dim 64, f32 dQ of all of them fits in shared memory. A
-// block visits the head's tiles of 128 keys one after the other, and for each the tiles of 64
-// queries that see it. delta and lse are computed on the first visit of a tile of queries
-// (backward_head_producer.cuh), dq is written on the last (backward_head_consumer.cuh), so that no
-// kernel comes before or after. Sums have a fixed order.
+// If a head has at most 512 queries of dim 64, f32 dQ of all of them fits in shared memory. A block
+// visits the head's tiles of 128 keys in sequence, and for each of them the tiles of 64 queries
+// that see it. It computes delta and lse at the first visit of a tile of queries
+// (backward_head_producer.cuh) and writes dq at the last (backward_head_consumer.cuh), so no pre-
+// or postprocess kernel is needed. The order of sums is fixed.
 //
-// Grid: at most one block per (head, sequence); a block computes its head and every gridDim.x-th
-// after it. Config: backward_config.cuh. Shared memory: backward_shared.cuh.
+// Grid: at most one block per (head, sequence). A block computes head blockIdx.x and every
+// gridDim.x-th head after it. Config: backward_config.cuh. Shared memory: backward_shared.cuh.
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/warpgroup.cuh"
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   if (threadIdx.x == 0) HeadBarriers(memory).Init();
   __syncthreads();
   ptx::WaitForPrimary();
-  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  // The shuffle tells the compiler that roles are warp-uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= 4) {
     ptx::AcquireRegisters<kConsumerRegisters>();

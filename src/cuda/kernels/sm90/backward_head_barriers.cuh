@@ -6,14 +6,14 @@
 
 namespace sm90 {
 
-inline constexpr int kRowWarps = kTileQ / 32;  // compute delta: a lane a row
+inline constexpr int kRowWarps = kTileQ / 32;  // compute delta, one row per lane
 inline constexpr int kQueryTiles = attn::device::sm90::kHeadRows / kTileQ;
 
 struct HeadBarriers {
   unsigned base;
 
   enum {
-    kKvReady,  // K and V, dS: of a consumer warpgroup each
+    kKvReady,  // K and V; here and for dS: one per consumer warpgroup
     kKvFree = kKvReady + kWarpgroups,
     kDsReady = kKvFree + kWarpgroups,
     kDsFree = kDsReady + kWarpgroups,
@@ -23,9 +23,9 @@ struct HeadBarriers {
     kDoutFree = kDoutReady + kStages,
     kOReady = kDoutFree + kStages,
     kOFree,
-    kRowsFree,                            // lse and delta of a head
-    kRowsReady,                           // of a tile of queries each
-    kDqAdded = kRowsReady + kQueryTiles,  // per warp: by the first warpgroup, by the second, ...
+    kRowsFree,                            // lse and delta of the head have been read
+    kRowsReady,                           // lse and delta; one per tile of queries
+    kDqAdded = kRowsReady + kQueryTiles,  // one per warp; phases alternate between the warpgroups
     kCount = kDqAdded + 4
   };
   static_assert(kCount * 8 <= attn::device::sm90::kBackwardBarrierBytes);
@@ -40,13 +40,13 @@ struct HeadBarriers {
   __device__ __forceinline__ void Wait(int barrier, int phase) const {
     ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
   }
-  // One lane arrives for the warp, behind the accesses of all its lanes.
+  // One lane arrives for the warp, after the accesses of all its lanes.
   __device__ __forceinline__ void ArriveByWarp(int barrier) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::BarrierArrive(At(barrier));
   }
 
-  // By one thread; the block's barrier must follow.
+  // Called by one thread; a barrier of the block must follow.
   __device__ __forceinline__ void Init() const {
     for (int i = 0; i < kWarpgroups; ++i) {
       ptx::BarrierInit(At(kKvReady + i), 1);
@@ -70,7 +70,7 @@ struct HeadBarriers {
 };
 
 // Calls visit(keys, n, tile) for the tiles of keys of the block's heads, in the order that all
-// roles share: the block's n-th head outside, and its tiles inside, `tile` of all heads.
+// roles share: for the block's n-th head, all of its tiles. `tile` counts the tiles of all heads.
 template <class Visit>
 __device__ __forceinline__ void ForEachKeyTile(const Arguments& a, const Visit& visit) {
   const unsigned heads = static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch);

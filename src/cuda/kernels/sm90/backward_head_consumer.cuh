@@ -1,9 +1,9 @@
 // A consumer warpgroup of sm90/backward_head.cu: 64 keys of a tile.
 //
-// A step issues S, dP | computes P, dS, stores dS | issues dV, dQ, dK | adds dQ under dK. A
-// warpgroup multiplies dS of its own keys with K, so it never waits for dS of the other; what runs
-// on the tensor cores then is the other's products. Both add to the same sums of dQ, each thread to
-// the same elements: the first warpgroup, then the second.
+// Order of a step: issue S and dP; compute P and dS and store dS; issue dV, dQ, dK; add dQ while dK
+// is computed. A warpgroup multiplies dS of its own keys by K, so it never waits for the other's
+// dS; meanwhile the tensor cores run the other's products. Both add to the same sums of dQ, where a
+// thread of each owns the same elements: first the first warpgroup, then the second.
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/wgmma.cuh"
@@ -16,8 +16,8 @@ namespace sm90 {
 
 struct HeadConsumer : KeyWarpgroup {
   HeadBarriers barriers;
-  int head_idx;  // of the block's heads: 0, 1, ...
-  int tile;      // of the block's tiles of keys
+  int head_idx;  // index among the block's heads
+  int tile;      // index among the tiles of keys of all the block's heads
 
   __device__ __forceinline__ HeadConsumer(const BackwardParams& params, const KeyTile& key_tile,
                                           unsigned memory, int group, int n, int tile_idx)
@@ -26,8 +26,8 @@ struct HeadConsumer : KeyWarpgroup {
         head_idx(n),
         tile(tile_idx) {}
 
-  // Computes dk (before the scale) and dv (before the factor of its own), adds dq. Returns the step
-  // after the last.
+  // Computes dk (before the scale) and dv (before its factor), and adds dq. Returns the step after
+  // the last.
   __device__ __forceinline__ int Run(int first_step) {
     barriers.Wait(HeadBarriers::kKvReady + warpgroup, tile);
     const auto visit = [&](int step, int head, int i0) {
@@ -98,9 +98,10 @@ struct HeadConsumer : KeyWarpgroup {
     ptx::WgmmaCommit();
   }
 
-  // Adds this warp's 16 x 64 of dQ, in the layout of dq_accum; the first to come stores, the last
-  // writes dq. The warpgroups take turns, also from step to step, which may be of the same tile of
-  // queries: a phase of the barrier is a turn, even ones are the first warpgroup's.
+  // Adds this warp's 16 x 64 of dQ, in the layout of dq_accum. The first addition to a tile stores
+  // instead; after the last one dq is written. The barrier makes the two warpgroups alternate,
+  // within a step and from one step to the next, which may have the same tile of queries: even
+  // phases belong to the first warpgroup, odd ones to the second.
   __device__ __forceinline__ void AddDq(int head, int i0, DqPart& dq) const {
     const unsigned at =
         base + kShared.dq + static_cast<unsigned>(i0 * kDim * 4 + warp * kDqPieceBytes + 16 * lane);
@@ -123,7 +124,7 @@ struct HeadConsumer : KeyWarpgroup {
         ptx::StoreShared128(at + i * 512, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
       }
     }
-    // Each lane, behind its own accesses.
+    // Every lane arrives, after its own accesses.
     ptx::BarrierArrive(barriers.At(HeadBarriers::kDqAdded + warp));
     if (is_last) WriteDq(head, i0, dq);
   }

@@ -1,6 +1,6 @@
 // The producer warpgroup of sm90/backward_head.cu:
-//   HeadLoader   warp 0: K, V of each tile of keys, Q, dO and O of each step, by TMA
-//   RowComputer  warps 1 and 2: delta = dot(dO, O) - dlse and lse of a head's queries
+//   HeadLoader   warp 0: loads K, V of each tile of keys, Q, dO and O of each step, by TMA
+//   RowComputer  warps 1 and 2: compute delta = dot(dO, O) - dlse and lse of a head's queries
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
@@ -51,7 +51,7 @@ struct HeadLoader {
     loads.Queries<kDim>(&p.dout, kShared.dout + stage * kQBytes,
                         barriers.At(HeadBarriers::kDoutReady + stage), head, i0);
   }
-  // K and V, 64 keys for each warpgroup, once it has read those of the tile before.
+  // Loads K and V, 64 keys for each warpgroup, once it has read those of the previous tile.
   __device__ __forceinline__ void LoadKeys(const KeyTile& keys, int tile) const {
     constexpr int kBytes = 64 * 128;
 #pragma unroll 1
@@ -69,10 +69,10 @@ struct HeadLoader {
   }
 };
 
-// A warp of 32 rows of each tile of queries. They are computed for the first tile of keys that
-// visits them, and stay in shared memory for the others. Rows past the length get {inf, 0}, so that
-// their P and dS are 0, and rows that see no key too. The scale of P is folded in: lse - kPShift
-// makes P larger, and delta / kPScale is for dS.
+// Each warp has 32 rows of each tile of queries. Rows are computed for the first tile of keys that
+// visits them, and stay in shared memory for the others. Rows that are past the length or see no
+// key get {inf, 0}, so that their P and dS are 0. The scale of P is folded in: lse - kPShift scales
+// P up, and delta / kPScale compensates for it in dS.
 struct RowComputer {
   const BackwardParams& p;
   unsigned base;  // shared memory
@@ -106,7 +106,7 @@ struct RowComputer {
             const unsigned to = base + static_cast<unsigned>(4 * (i0 + Row()));
             ptx::StoreShared32(to + kShared.lse, row.x - kPShift);
             ptx::StoreShared32(to + kShared.delta, row.y / kPScale);
-            // Each lane, behind its own stores.
+            // Every lane arrives, after its own stores.
             ptx::BarrierArrive(barriers.At(HeadBarriers::kRowsReady + i0 / kTileQ));
           },
           step);
@@ -114,11 +114,11 @@ struct RowComputer {
   }
 
  private:
-  // This lane's row of a tile.
+  // Index of this lane's row in a tile.
   __device__ __forceinline__ int Row() const {
     return 32 * warp + static_cast<int>(threadIdx.x) % 32;
   }
-  // {lse in units of log2, delta without dot(dO, O)}.
+  // Returns {lse in units of log2, delta without dot(dO, O)}.
   __device__ __forceinline__ float2 LoadRow(const KeyTile& keys, int head, int i) const {
     const Arguments& a = p.common;
     const auto at = [&](const shared::StridedTensor& tensor) {
@@ -135,8 +135,8 @@ struct RowComputer {
     if (lse == -shared::kInfinity) return {shared::kInfinity, 0.0f};
     return {lse * shared::kLog2E, delta};
   }
-  // The dot product of this lane's rows of dO and O. Swizzled rows of 8 lanes lie in different
-  // banks.
+  // The dot product of this lane's rows of dO and O. The swizzle puts the rows of 8 lanes into
+  // different banks.
   __device__ __forceinline__ float Dot(int stage) const {
     const unsigned at = static_cast<unsigned>(Row() * 128);
     float dot = 0.0f;

@@ -1,9 +1,9 @@
-// Persistent blocks of sm90/backward.cu (Config: persistent): as many as multiprocessors, each with
-// one tile of keys, an item, after another. So the next item's Q and dO are there when consumers
-// end one, and its K and V come while they store dK and dV.
+// Persistent blocks of sm90/backward.cu (Config: persistent): one block per multiprocessor, which
+// computes several tiles of keys (items) in sequence. Q and dO of the next item are loaded before
+// consumers finish the current one, and its K and V while they store dK and dV.
 //
-// A block begins with item blockIdx.x; TileLoader takes the others in order, one ahead, from a
-// counter in global memory and passes them to the other warps.
+// A block begins with item blockIdx.x. TileLoader takes further items in order from a counter in
+// global memory, one item ahead, and passes them to the other warps.
 #pragma once
 #include "ptx/memory.cuh"
 #include "sm90/backward_consumer.cuh"
@@ -12,17 +12,17 @@
 
 namespace sm90 {
 
-// When a block takes its next item: once it has loaded all of the current one, or before. A block
-// that takes it early may keep a long item waiting while other blocks have nothing left; late, the
-// counter's latency delays the next loads. Late takes 2.5 to 5 % less time at dim 128 under causal,
-// and 1 % more at dim 64, where items are short (H100).
+// When a block takes its next item: after (late) or before (early) it has issued all loads of the
+// current one. If it takes the item early, the item may wait while other blocks have nothing left
+// to do; if late, the counter's latency delays the next loads. Late is 2.5 to 5 % faster at dim 128
+// under a causal mask, and 1 % slower at dim 64, where items are short (H100).
 inline constexpr bool kTakesLate = kDim == 128;
 
 struct ItemQueue {
   const BackwardParams& p;
   BackwardBarriers barriers;
 
-  // By TileLoader's thread: the item after the block's n-th.
+  // Called by TileLoader's thread: takes the item after the block's n-th.
   __device__ __forceinline__ unsigned Take() const {
     return gridDim.x + atomicAdd(p.num_taken, 1u);
   }
@@ -32,9 +32,9 @@ struct ItemQueue {
     ptx::StoreShared32(Slot(slot), item);
     barriers.Arrive(BackwardBarriers::kItemReady + slot);
   }
-  // By a thread of the other warps, and by a whole one. Where a warp reads, one lane does and then
-  // frees the slot: reads of other lanes would be ordered by __syncwarp alone, which racecheck does
-  // not see.
+  // Read() is called by one thread, ReadByWarp() by all lanes of a warp. In ReadByWarp() one lane
+  // reads and frees the slot: if all lanes read, __syncwarp alone would order their reads, which
+  // racecheck does not recognize.
   __device__ __forceinline__ unsigned Read(int n) const {
     const int slot = n % kItemSlots;
     barriers.Wait(BackwardBarriers::kItemReady + slot, n / kItemSlots);
@@ -58,7 +58,7 @@ struct ItemQueue {
   }
 };
 
-// One thread.
+// Called by one thread.
 __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memory) {
   const BackwardBarriers barriers(memory);
   const ItemQueue queue{p, barriers};
@@ -74,8 +74,8 @@ __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memo
   }
 }
 
-// Calls visit(n, keys, step) for each of the block's items, which returns the next step. Returns
-// the step after the last. By a thread of a warp, or by whole warps.
+// Calls visit(n, keys, step) for each of the block's items; it returns the next step. Returns the
+// step after the last. Called by one thread of a warp, or with by_warp by all lanes.
 template <bool by_warp, class Visit>
 __device__ __forceinline__ int ForEachItem(const BackwardParams& p, const ItemQueue& queue,
                                            const Visit& visit) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ int ForEachItem(const BackwardParams& p, const ItemQu
   return step;
 }
 
-// One thread for each consumer warpgroup.
+// Called by one thread for each consumer warpgroup.
 __device__ __forceinline__ void AddItems(const BackwardParams& p, unsigned memory, int warpgroup) {
   const BackwardBarriers barriers(memory);
   ForEachItem<false>(p, {p, barriers}, [&](int, const KeyTile& keys, int step) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void AddItems(const BackwardParams& p, unsigned memor
   ptx::TmaStoreWait();
 }
 
-// A warp.
+// Called by a warp.
 __device__ __forceinline__ void LoadRowsOfItems(const BackwardParams& p, unsigned memory) {
   const BackwardBarriers barriers(memory);
   const int end = ForEachItem<true>(p, {p, barriers}, [&](int, const KeyTile& keys, int step) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void LoadRowsOfItems(const BackwardParams& p, unsigne
   RowLoader::Drain(end);
 }
 
-// A consumer warpgroup.
+// Called by a consumer warpgroup.
 __device__ __forceinline__ void ComputeItems(const BackwardParams& p, unsigned memory,
                                              int warpgroup) {
   ForEachItem<true>(p, {p, BackwardBarriers(memory)}, [&](int n, const KeyTile& keys, int step) {

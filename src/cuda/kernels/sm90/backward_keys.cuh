@@ -1,4 +1,4 @@
-// The block's tile of keys, and the tiles of queries that see it; of sm90/backward.cu and
+// The block's tile of keys and the tiles of queries that see it, for sm90/backward.cu and
 // sm90/backward_wide.cu.
 #pragma once
 #include "ptx/memory.cuh"
@@ -8,13 +8,14 @@
 
 namespace sm90 {
 
-// The tiles of queries that see some key of the block, where kv_begin or kv_end say it: pairs of
-// words in shared memory for 32 tiles each, {visited, partial}, from q_ranges of
-// passes/backward_preprocess.cu.
+// With kv_begin or kv_end: the tiles of queries that see some key of the block. A list of words in
+// shared memory, {visited, partial} for every 32 tiles, computed from q_ranges
+// (passes/backward_preprocess.cu).
 struct TileList {
   unsigned at;
 
-  // By all threads; the block's barrier must follow. `all_rows`: tiles from it on lack rows.
+  // Called by all threads; a barrier of the block must follow. `all_rows`: tiles from this one on
+  // are not complete.
   __device__ __forceinline__ void Fill(const int4* ranges, int num_tiles, int j0,
                                        int all_rows) const {
     const int num_threads = static_cast<int>(blockDim.x);
@@ -30,7 +31,7 @@ struct TileList {
       }
     }
   }
-  // The first tile to visit from `from` on, or num_tiles.
+  // Returns the first tile to visit at or after `from`, or num_tiles if there is none.
   __device__ __forceinline__ int Next(int from, int num_tiles) const {
     while (from < num_tiles) {
       const unsigned word = ptx::LoadShared32(at + static_cast<unsigned>(from / 32 * 8));
@@ -46,9 +47,10 @@ struct TileList {
   }
 };
 
-// The block's tile of keys and its head, of those of all sequences. The blocks of kv_heads_at_once
-// heads are interleaved: first the first tile of each head. Under causal these are the longest, so
-// that no long block starts when the others end. Heads left over join the last group.
+// The block's tile of keys and its key head, counted over all sequences. The blocks of
+// kv_heads_at_once heads are interleaved: the first tile of each head comes first. Under a causal
+// mask the first tiles take longest, so no long block starts while the others end. Heads that
+// remain at the end join the last group.
 struct BlockPlace {
   unsigned tile;
   unsigned head;
@@ -71,14 +73,15 @@ struct KeyTile {
   Band band;
   int head_kv;
   int j0;          // the first key
-  int tile_begin;  // tiles of queries that see some key; with row_ranges `list` says which do
+  int tile_begin;  // tiles of queries that see some key (row_ranges: see list)
   int tile_end;
   TileList list;
   int full_begin;  // with `lengths`: tiles from [full_begin, full_end) are full
   int full_end;
 
-  // `deterministic`: the last tile first, so that blocks wait only for blocks that started before
-  // them. `block_seq`: sequence SequenceIdx(). `visits`: shared memory of the list.
+  // `deterministic`: tiles run from last to first, so that blocks wait only for blocks that started
+  // before them. `block_seq`: the sequence with index SequenceIdx(). `visits`: shared memory of the
+  // list.
   __device__ __forceinline__ KeyTile(const Arguments& a, bool deterministic,
                                      const Sequence& block_seq, unsigned visits,
                                      unsigned block = blockIdx.x)
@@ -88,11 +91,12 @@ struct KeyTile {
     return static_cast<int>(BlockPlace(a, block).head / static_cast<unsigned>(a.heads_kv));
   }
 
-  // With row_ranges: lists the tiles to visit. By all threads; the block's barrier must follow.
+  // With row_ranges: lists the tiles to visit. Called by all threads; a barrier of the block must
+  // follow.
   __device__ __forceinline__ void List(const Arguments& a) const {
     list.Fill(QueryRanges(a), tile_end, j0, kLengths ? seq.len_q / kTileQ : tile_end);
   }
-  // With row_ranges: TileRange of each tile of queries of the sequence.
+  // With row_ranges: the TileRange of each tile of queries of the sequence.
   __device__ __forceinline__ const int4* QueryRanges(const Arguments& a) const {
     const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
     return reinterpret_cast<const int4*>(a.q_ranges) + seq.idx * tiles;
@@ -110,25 +114,27 @@ struct KeyTile {
     return j0 + kTileKv <= seq.len_kv && i0 >= j0 + kTileKv - 1 + band.low &&
            (config::left_bound == 0 || i0 + kTileQ - 1 <= j0 + band.high);
   }
-  // How many tiles after tile_begin the block begins. Few blocks of a head begin at different
-  // tiles, so that they do not add to the same dQ at a time: 4 % faster with 512 keys, no gain with
-  // 2048. Causal ones do so anyway. In order they must not: a block could wait for one that is not
-  // running. Where this is not 0, tile_begin is.
+  // The number of tiles after tile_begin at which the block begins. If a head has few blocks, they
+  // begin at different tiles, so that they do not add to the same dQ at the same time: 4 % faster
+  // with 512 keys, no gain with 2048. Causal blocks begin at different tiles anyway. In
+  // deterministic order they must not rotate: a block could wait for one that is not running. If
+  // the result is not 0, tile_begin is 0.
   __device__ __forceinline__ int Rotation(const Arguments& a) const {
     if (!kBeginsApart || a.dq_ordered != 0 || band.low != -Band::kLimit || NumTiles(a) > 8) {
       return 0;
     }
     return static_cast<int>(1ll * (j0 / kTileKv) * (tile_end - tile_begin) / NumTiles(a));
   }
-  // How many later tiles of keys visit a tile of queries, from i0, that the block visits.
+  // For a tile of queries from i0 that the block visits: the number of later tiles of keys that
+  // visit it.
   __device__ __forceinline__ int NumLaterVisitors(const Arguments& a, int i0) const {
     if constexpr (kRowRanges) return (QueryRanges(a)[i0 / kTileQ].y - 1) / kTileKv - j0 / kTileKv;
     const int last_query = min(i0 + kTileQ, seq.len_q) - 1;
     const int last_key = min(last_query - band.low, seq.len_kv - 1);
     return last_key / kTileKv - j0 / kTileKv;
   }
-  // Whether no earlier tile of keys visits a tile of queries, from i0, that the block visits;
-  // without row_ranges.
+  // For a tile of queries from i0 that the block visits: whether no earlier tile of keys visits it.
+  // Only without row_ranges.
   __device__ __forceinline__ bool IsFirstVisitor(int i0) const {
     return max(i0 - band.high, 0) / kTileKv == j0 / kTileKv;
   }
@@ -162,8 +168,8 @@ struct KeyTile {
 };
 
 // Calls visit(step, head, i0) for each tile of queries that sees the block's keys, in the order
-// that all roles share: heads outside, tiles inside. Tiles start at keys.Rotation() and wrap
-// around. Steps count from `step`; returns the one after the last.
+// that all roles share: for each head, all tiles. Tiles start at keys.Rotation() and wrap around.
+// Steps count from `step`; returns the step after the last.
 template <class Visit>
 __device__ __forceinline__ int ForEachTile(const Arguments& a, const KeyTile& keys,
                                            const Visit& visit, int step = 0) {
@@ -178,7 +184,7 @@ __device__ __forceinline__ int ForEachTile(const Arguments& a, const KeyTile& ke
     for (int n = next(keys.tile_begin + rotation); n < keys.tile_end + rotation;
          n = next(n + 1), ++step) {
       int tile = n;
-      // From the arguments, not keys.tile_end: a register less for the consumers.
+      // Computed from the arguments instead of keys.tile_end, which saves the consumers a register.
       if (kBeginsApart && tile >= (a.max_len_q + kTileQ - 1) / kTileQ) {
         tile -= (a.max_len_q + kTileQ - 1) / kTileQ;
       }

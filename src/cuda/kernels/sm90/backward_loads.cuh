@@ -1,4 +1,4 @@
-// Loads of tiles by TMA, and zeros where a sequence ends; of sm90/backward.cu and
+// Loads tiles by TMA and writes zeros past the end of a sequence, for sm90/backward.cu and
 // sm90/backward_wide.cu.
 #pragma once
 #include "ptx/memory.cuh"
@@ -9,13 +9,14 @@
 
 namespace sm90 {
 
-// By one thread. `to`: offset in shared memory; `ready`: the address of the barrier of the load.
+// Called by one thread. `to`: offset in shared memory. `ready`: address of the barrier that counts
+// the load.
 struct TileLoads {
   const BackwardParams& p;
   const KeyTile& keys;
   unsigned base;  // shared memory
 
-  // The block's keys of K or V, kColumns wide.
+  // Loads the block's keys of K or V, kColumns columns.
   template <int kColumns>
   __device__ __forceinline__ void Keys(const void* map, int to, unsigned ready) const {
     int row = keys.j0;
@@ -31,7 +32,7 @@ struct TileLoads {
                    ptx::kEvictFirst);
     }
   }
-  // The queries from i0 of Q or dO.
+  // Loads the queries from i0 of Q or dO.
   template <int kColumns>
   __device__ __forceinline__ void Queries(const void* map, int to, unsigned ready, int head,
                                           int i0) const {
@@ -48,7 +49,7 @@ struct TileLoads {
                    ptx::kEvictLast);
     }
   }
-  // A tile of bias and one of the mask.
+  // Loads a tile of the bias and one of the mask.
   __device__ __forceinline__ void Scores(int to, unsigned ready, int head, int i0) const {
     ptx::BarrierExpect(ready,
                        ScoreBytes<kBiasBytes, kBiasRow>() + ScoreBytes<kMaskBytes, kMaskRow>());
@@ -87,9 +88,9 @@ struct TileLoads {
   }
 };
 
-// Rows of q, k, v and dout past a sequence's length may hold anything, the next sequence's rows
-// too, and 0 * NaN is NaN: with `lengths` a warp overwrites them with zeros in shared memory, from
-// the tile's row `rows` on.
+// Rows of q, k, v and dout past a sequence's length may contain anything, even rows of the next
+// sequence, and 0 * NaN is NaN. With `lengths` a warp therefore overwrites them with zeros in
+// shared memory, from the tile's row `rows` on.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void ZeroRows(unsigned tile, int rows) {
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// Score options of sm90/backward.cu, in a consumer's registers: softcap, ALiBi, bias, mask,
-// dropout. Layout of scores, transposed: ptx/wgmma.cuh.
+// Score options of sm90/backward.cu, applied to a consumer's registers: softcap, ALiBi, bias, mask,
+// dropout. Layout of the transposed scores: ptx/wgmma.cuh.
 #pragma once
 #include "ptx/mma.cuh"
 #include "sm90/backward_config.cuh"
@@ -8,13 +8,15 @@
 
 namespace sm90 {
 
-// Where the sign of P says what dropout drops, and no dropout bytes are kept until dS is computed.
+// If true, the sign of P marks the elements that dropout drops, so that no dropout bytes are kept
+// until dS is computed.
 inline constexpr bool kSignedP = kDropout && !kSoftcap;
 
 struct ScoreOptions : ScoreTerms {
   shared::DropoutBits bits[kDropout && !kSignedP ? kTileQ / 16 : 1];
 
-  // The dropout bytes of a warp's 16 keys from j; with kSignedP into the signs of s, which is P.
+  // Generates the dropout bytes of the warp's 16 keys from j. With kSignedP they are stored in the
+  // signs of s, which holds P.
   __device__ __forceinline__ void GenerateBits(int i0, int j, Scores& s) {
     if constexpr (kDropout) {
 #pragma unroll
@@ -33,13 +35,13 @@ struct ScoreOptions : ScoreTerms {
     }
   }
 
-  // Pairs of queries 8 i + 0 and 1: f16 1 or 0, see shared/dropout.cuh. h: key 8 h.
+  // Keep factors (shared/dropout.cuh) of queries 8 i and 8 i + 1, and of key 8 h.
   __device__ __forceinline__ unsigned Keeps(int i, int h) const {
     return shared::KeepFactors<true>(dropout, bits[i / 2], i % 2, h);
   }
 
  private:
-  // `p`: of 16 queries. An element is kept if bit 13 of its f16 1 or 0 is set.
+  // `p`: P of 16 queries. An element is kept if bit 13 of its keep factor (f16 1 or 0) is set.
   __device__ __forceinline__ void SignDropped(const shared::DropoutBits& draws, float* p) const {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
@@ -50,13 +52,13 @@ struct ScoreOptions : ScoreTerms {
   }
 };
 
-// The tile of bias of a warp's 16 keys. `tile`: in shared memory, of the block.
+// Reads the bias of a warp's 16 keys. `tile`: the block's tile in shared memory.
 struct BiasReader {
   using Layout = ScoreTile<kBiasBytes == 0 ? 2 : kBiasBytes, kTileKv>;
   unsigned tile;
-  int key;  // the warp's first, of the tile
+  int key;  // the warp's first key, in the tile
 
-  // Loads 16 queries from 16 k on, in the order of scores.
+  // Loads the bias of 16 queries from 16 k on, in the order of scores.
   __device__ __forceinline__ void Load(int k, float (&bias)[8]) const {
     const int lane = ptx::RereadThreadIdx() % 32;
     if constexpr (kBiasBytes > 0 && kBiasRow) {
@@ -76,7 +78,8 @@ struct BiasReader {
             at + Layout::At(n / 4 * 8 + lane % 4 * 2 + n % 2, key + lane / 4 + n / 2 % 2 * 8)));
       }
     } else if constexpr (kBiasBytes > 0) {
-      // 8 x 8 matrices (queries 0-7, 8-15) x (keys 0-7, 8-15), transposed by the load.
+      // Four 8 x 8 matrices, (queries 0-7, 8-15) x (keys 0-7, 8-15); ldmatrix.trans transposes
+      // them.
       unsigned pairs[4];
       ptx::LoadMatrixTransposed(pairs,
                                 at + Layout::At(lane % 8 + lane / 16 * 8, key + lane / 8 % 2 * 8));
@@ -89,7 +92,7 @@ struct BiasReader {
   }
 
  private:
-  // If the bias broadcasts queries: of a key.
+  // Bias of one key, if the bias broadcasts queries.
   __device__ __forceinline__ float LoadOne(int column) const {
     const unsigned at = tile + ScoreRow<kBiasBytes>::At(0, column);
     if constexpr (config::bias_type == config::f32) return __uint_as_float(ptx::LoadShared32(at));
@@ -97,12 +100,12 @@ struct BiasReader {
   }
 };
 
-// Likewise of the mask.
+// The same for the mask.
 struct MaskReader {
   using Layout = ScoreTile<1, kTileKv>;
-  unsigned even;  // addresses of this lane's first key and even or odd query
+  unsigned even;  // address of this lane's first key, for even or odd queries
   unsigned odd;
-  unsigned keeps_row[2];  // if the mask broadcasts queries, of this lane's keys: all bits or none
+  unsigned keeps_row[2];  // if the mask broadcasts queries: ~0 or 0 for each of this lane's keys
 
   __device__ __forceinline__ MaskReader(unsigned tile, int key) {
     const int lane = ptx::RereadThreadIdx() % 32;
@@ -117,10 +120,11 @@ struct MaskReader {
     even = tile + Layout::At(lane % 4 * 2, key + lane / 4);
     odd = tile + Layout::At(lane % 4 * 2 + 1, key + lane / 4);
   }
-  // Hides key 8 h from query 8 i + `query` (0 or 1) if the mask does.
+  // Sets x to `hidden` if the mask hides key 8 h from query 8 i + `query` (0 or 1).
   __device__ __forceinline__ void Hide(int i, int h, int query, float hidden, float& x) const {
     if constexpr (kMaskRow) {
-      // By bits: conditions that many elements share become branches, which serialize wgmma.
+      // Selects by bits: the compiler turns conditions that many elements share into branches,
+      // which serialize wgmma.
       x = __uint_as_float((__float_as_uint(x) & keeps_row[h]) |
                           (__float_as_uint(hidden) & ~keeps_row[h]));
       return;

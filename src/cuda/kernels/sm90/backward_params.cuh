@@ -7,15 +7,16 @@
 namespace attn::device::sm90 {
 
 struct BackwardParams {
-  // Rank 4, (column, row, head, batch). Boxes: 64 columns in 128-byte swizzle, and tile_q rows of q
-  // and dout, tile_kv of k and v (backward_head.cu: 64).
+  // Tensor maps of rank 4, (column, row, head, batch). Boxes: 64 columns in 128-byte swizzle, and
+  // tile_q rows of q and dout, tile_kv rows of k and v (64 in backward_head.cu).
   TensorMap q, k, v, dout;
   Arguments common;
-  // Likewise: 64 queries, and 128 bytes of keys.
+  // The same rank. Boxes: 64 queries, and 128 bytes of keys.
   TensorMap bias, mask;
   TensorMap dbias;  // with kDbiasStored
-  TensorMap o;      // of sm90/backward_head.cu, unless delta is given; as q
-  // persistent: tiles of keys, and how many blocks have taken after their first; zeroed before.
+  TensorMap o;      // for sm90/backward_head.cu, unless delta is given; boxes as for q
+  // persistent: the number of tiles of keys, and a counter of the items that blocks have taken
+  // after their first. The counter is zeroed before the launch.
   unsigned num_items = 0;
   unsigned* num_taken = nullptr;
 };

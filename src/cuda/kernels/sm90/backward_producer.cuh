@@ -1,7 +1,7 @@
-// The producer warpgroup of sm90/backward.cu, a role per warp:
-//   TileLoader  warp 0: K, V once, then Q and dO of each step, by TMA
-//   DqAdder     warps 1 and 2: adds a consumer warpgroup's dQ to dq_accum, stores its dS to dbias
-//   RowLoader   warp 3: lse and delta of each step
+// The producer warpgroup of sm90/backward.cu, one role per warp:
+//   TileLoader  warp 0: loads K, V once, then Q and dO of each step, by TMA
+//   DqAdder     warps 1 and 2: add a consumer warpgroup's dQ to dq_accum, store its dS to dbias
+//   RowLoader   warp 3: loads lse and delta of each step
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
@@ -21,7 +21,8 @@ struct TileLoader {
   unsigned base;  // shared memory
   BackwardBarriers barriers;
 
-  // The block's item-th tile of keys, the steps from first_step on; returns the next.
+  // Loads the block's item-th tile of keys, and the steps from first_step on. Returns the step
+  // after the last.
   __device__ __forceinline__ int Run(int item = 0, int first_step = 0) const {
     const TileLoads loads{p, keys, base};
     const bool is_first = !kPersistent || item == 0;
@@ -34,7 +35,7 @@ struct TileLoader {
       if (is_first && step == first_step) {
         loads.Keys<kDim>(&p.v, kShared.v, barriers.At(BackwardBarriers::kVReady));
       }
-      if constexpr (kScoreTiles) {  // one stage, which is free early in a step
+      if constexpr (kScoreTiles) {  // a single stage, which becomes free early in a step
         barriers.Wait(BackwardBarriers::kScoresFree, step + 1);
         loads.Scores(kShared.score, barriers.At(BackwardBarriers::kScoresReady), head, i0);
       }
@@ -55,7 +56,7 @@ struct TileLoader {
   }
 
  private:
-  // K and V, once those of the item before are free.
+  // Loads K and V, once those of the previous item are free.
   __device__ __forceinline__ void ReplaceKeys(const TileLoads& loads, int item) const {
     barriers.Wait(BackwardBarriers::kKvFree, item - 1);
     loads.Keys<kDim>(&p.k, kShared.k, barriers.At(BackwardBarriers::kKReady));
@@ -64,7 +65,7 @@ struct TileLoader {
 };
 
 // Run() is called by a warp. Rows past the length get {inf, 0}, so that their P and dS are 0. The
-// scale of P is folded in: lse - kPShift makes P larger, and delta / kPScale is for dS.
+// scale of P is folded in: lse - kPShift scales P up, and delta / kPScale compensates for it in dS.
 struct RowLoader {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -101,11 +102,11 @@ struct RowLoader {
         }
       }
       if constexpr (kLengths) ZeroPastEnd(step, i0);
-      barriers.Arrive(BackwardBarriers::kRowsReady + stage);  // each lane, behind its own stores
+      barriers.Arrive(BackwardBarriers::kRowsReady + stage);  // every lane, after its own stores
     };
     return ForEachTile(p.common, keys, visit, first_step);
   }
-  // At the end, so that no barrier is left half full.
+  // Waits for the last arrivals, so that no named barrier is left with an incomplete phase.
   __device__ __forceinline__ static void Drain(int num_steps) {
     for (int step = max(num_steps - kStages, 0); step < num_steps; ++step) {
       ptx::NamedBarrierWait(RowsFree(step % kStages), kRowsFreeThreads);
@@ -113,7 +114,7 @@ struct RowLoader {
   }
 
  private:
-  // {first key, number of keys} of this lane's rows.
+  // Loads {first key, number of keys} of this lane's rows.
   __device__ __forceinline__ void LoadRanges(int i0,
                                              int2 (&ranges)[kRowRanges ? kTileQ / 32 : 1]) const {
     const Arguments& a = p.common;
@@ -144,7 +145,7 @@ struct RowLoader {
                        rows);
     }
   }
-  // Keeps the first `rows` of a tile of kRows.
+  // Zeroes a tile of kRows rows from row `rows` on.
   template <int kRows>
   __device__ __forceinline__ void ZeroFrom(int ready, int phase, int tile, int rows) const {
     barriers.Wait(ready, phase);
@@ -152,9 +153,8 @@ struct RowLoader {
   }
 };
 
-// Run() is called by one thread for each consumer warpgroup; it returns the number of steps. Blocks
-// take turns at a tile of queries where Arguments says so (dq_ordered, dq_first_stores), the two
-// warpgroups independently.
+// Run() is called by one thread for each consumer warpgroup. With dq_ordered or dq_first_stores
+// (Arguments), a semaphore per tile of queries and warpgroup orders the blocks.
 struct DqAdder {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -189,7 +189,7 @@ struct DqAdder {
   struct Turn {
     unsigned* semaphore = nullptr;  // null: no block waits for this one
     unsigned release = 0;           // what to add to it
-    bool is_first = false;          // stores: dq_accum holds nothing yet
+    bool is_first = false;          // stores instead of adding: dq_accum is not initialized yet
   };
   static constexpr unsigned kStored = 1u << 31;
 
@@ -215,9 +215,10 @@ struct DqAdder {
     }
   }
 
-  // In order: waits for the blocks that add to the tile of queries before this one, from the last
-  // tile of keys to the first; a semaphore counts them. In any order with dq_first_stores: the
-  // semaphore counts the blocks that have come, and is kStored larger once the first has stored.
+  // With dq_ordered: waits for the blocks that add to the tile of queries before this one, from the
+  // last tile of keys to the first; the semaphore counts them. With dq_first_stores alone, the
+  // order is free: the semaphore counts the blocks that have arrived, and grows by kStored once the
+  // first block has stored.
   __device__ __forceinline__ Turn Acquire(int head, int i0) const {
     const Arguments& a = p.common;
     if (a.dq_semaphore == nullptr) return {};

@@ -1,4 +1,4 @@
-// What score options change in the backward, element by element; of sm90/backward.cu and
+// Effects of score options in the backward, element by element, for sm90/backward.cu and
 // sm90/backward_wide.cu.
 #pragma once
 #include "shared/dropout.cuh"
@@ -12,11 +12,10 @@ using shared::kHasScoreMod;
 inline constexpr bool kSoftcap = config::softcap != 0;
 inline constexpr bool kAlibi = config::alibi != 0;
 inline constexpr bool kDropout = config::dropout != 0;
-// Whether the bias is read again for the derivative of softcap.
+// If true, the bias is read a second time, for the derivative of softcap.
 inline constexpr bool kRereadsBias = kSoftcap && kBiasBytes > 0;
 
-// The options of a step. Elements are named by their query and key, counted from this thread's
-// first.
+// The options of a step. Elements are addressed by query and key, relative to this thread's first.
 struct ScoreTerms {
   shared::ScoreParams score;
   shared::Dropout dropout;
@@ -30,7 +29,7 @@ struct ScoreTerms {
     if constexpr (kDropout) dropout = shared::DropoutOf(a, seq.idx, head);
   }
 
-  // The score of a raw product, in units of log2, + `addend`. in_series: shared/score.cuh.
+  // Returns the score of a raw product, in units of log2, + `addend`. in_series: shared/score.cuh.
   template <bool in_series>
   __device__ __forceinline__ float Score(const shared::Arguments& a, float raw, int query, int key,
                                          float bias, float addend) const {
@@ -38,8 +37,8 @@ struct ScoreTerms {
     return shared::ModifyScore<in_series>(a, score, raw, Distance(query, key), bias, addend,
                                           unused);
   }
-  // The derivative of softcap, from log2(P) and lse: log2(P) + lse is the score. Within [0, 1],
-  // also for hidden keys and rows without keys, where the sum is -inf or NaN.
+  // Returns the derivative of softcap, from log2(P) and lse: their sum is the score. The result is
+  // within [0, 1], also for hidden keys and rows without keys, where the sum is -inf or NaN.
   __device__ __forceinline__ float Slope(const shared::Arguments& a, float log2_p, float lse,
                                          int query, int key, float bias) const {
     float capped = log2_p + lse;
@@ -48,7 +47,7 @@ struct ScoreTerms {
     const float ratio = capped * a.cap_unit;
     return __saturatef(fmaf(-ratio, ratio, 1.0f));
   }
-  // Softcap: whether the series holds for all raw products of the warp; see shared/score.cuh.
+  // Softcap: whether the series is valid for all raw products of the warp; see shared/score.cuh.
   template <int n>
   __device__ __forceinline__ static bool InSeries(const shared::Arguments& a,
                                                   const float (&raw)[n]) {
@@ -59,11 +58,12 @@ struct ScoreTerms {
     return __all_sync(~0u, !(most > a.cap_reach)) != 0;
   }
 
-  // Dropout: the sign of P says what it drops. `kept`: bit 31 of a pair of f16 1 or 0, shifted.
+  // Dropout: sets the sign of P if the element is dropped. `kept`: the keep factor, shifted so that
+  // bit 31 is set if the element is kept.
   __device__ __forceinline__ static float WithSign(float x, unsigned kept) {
     return __uint_as_float(__float_as_uint(x) | (~kept & 0x80000000u));
   }
-  // 1 or 0.
+  // Returns 1 if P's sign marks the element as kept, else 0.
   __device__ __forceinline__ static float Kept(float p) {
     return __float_as_int(p) < 0 ? 0.0f : 1.0f;
   }

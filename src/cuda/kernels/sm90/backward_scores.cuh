@@ -1,8 +1,8 @@
-// What the consumer warpgroups of sm90/backward.cu and sm90/backward_head.cu share: the products of
-// 64 keys with a tile of queries, P and dS.
+// Code that the consumer warpgroups of sm90/backward.cu and sm90/backward_head.cu share: the
+// products of 64 keys with a tile of queries, P and dS.
 //
-// S and dP are computed transposed (keys are rows), so that P^T and dS^T, packed pairwise, are the
-// register operands of dV += P^T dO and dK += dS^T Q.
+// S and dP are computed transposed (keys are rows), because P^T and dS^T, packed pairwise, are then
+// the register operands of dV += P^T dO and dK += dS^T Q.
 #pragma once
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
@@ -20,7 +20,7 @@ using KeyGradient = float[kDim / 2];  // 64 keys x dim
 using Fragments = unsigned[kTileQ / 4];
 using DqPart = float[64 / 2];  // 64 queries x 64 columns
 
-// `rows`: where the tile's rows begin in lse, delta and ranges.
+// `rows` in the functions below: the index at which the tile's rows begin in lse, delta and ranges.
 struct KeyWarpgroup {
   const BackwardParams& p;
   const KeyTile& keys;
@@ -42,7 +42,8 @@ struct KeyWarpgroup {
         lane(static_cast<int>(threadIdx.x) % 32),
         scale(params.common.scale * shared::kLog2E) {}
 
-  // s = K Q^T or dp = V dO^T of this warpgroup's keys; `keys_at`: K or V in shared memory.
+  // s = K Q^T or dp = V dO^T for this warpgroup's keys. `keys_at`: offset of K or V in shared
+  // memory.
   __device__ __forceinline__ void IssueScores(int keys_at, const ptx::MatrixDescriptor& queries,
                                               Scores& to) const {
     const ptx::MatrixDescriptor rows(base + static_cast<unsigned>(keys_at + warpgroup * 64 * 128),
@@ -68,22 +69,22 @@ struct KeyWarpgroup {
     ptx::WgmmaCommit();
   }
 
-  // The element pair of accumulators 4 i + 2 h and 4 i + 2 h + 1 is of queries 8 i + Query() and
-  // the next one, and of key Key(h).
+  // Accumulators 4 i + 2 h and 4 i + 2 h + 1 belong to queries 8 i + Query() and the next one, and
+  // to key Key(h).
   __device__ __forceinline__ int Query() const { return 2 * (lane % 4); }
   __device__ __forceinline__ int Key(int h) const {
     return keys.j0 + 64 * warpgroup + 16 * warp + lane / 4 + 8 * h;
   }
-  // The warp's first key, of the tile.
+  // The warp's first key, in the tile.
   __device__ __forceinline__ int WarpKey() const { return 64 * warpgroup + 16 * warp; }
-  // f32 of queries 8 i + Query() and the next one, of lse or delta.
+  // Loads lse or delta of queries 8 i + Query() and the next one.
   __device__ __forceinline__ float2 LoadRows(int rows_at, int first, int i) const {
     const uint2 pair =
         ptx::LoadShared64(base + static_cast<unsigned>(rows_at + 4 * (first + 8 * i + Query())));
     return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
   }
 
-  // {first key, number of keys} of the same queries.
+  // Loads {first key, number of keys} of the same queries.
   __device__ __forceinline__ int4 LoadRanges(int first, int i) const {
     const uint4 pair = ptx::LoadShared128(
         base + static_cast<unsigned>(kShared.ranges + 8 * (first + 8 * i + Query())));
@@ -91,7 +92,7 @@ struct KeyWarpgroup {
             static_cast<int>(pair.w)};
   }
 
-  // Softcap, ALiBi, bias: raw products become log2(P).
+  // Applies softcap, ALiBi and bias: turns raw products into log2(P).
   __device__ __forceinline__ void ModifyScores(const ScoreOptions& options, int rows,
                                                Scores& s) const {
     if constexpr (kHasScoreMod) {
@@ -125,11 +126,11 @@ struct KeyWarpgroup {
     }
   }
 
-  // s: raw products on entry, P in f32 on return; log2(P) with kHasScoreMod on entry and with
-  // softcap on return, since its derivative follows from it.
+  // Turns s into P in f32. s is log2(P) on entry with kHasScoreMod, otherwise raw products. With
+  // softcap s stays log2(P), since the derivative follows from it.
   template <bool kPartial>
   __device__ __forceinline__ void ComputeP(int rows, int i0, Scores& s) const {
-    // Bias past a sequence's end may hold anything, so lse does not make its P 0.
+    // Bias past a sequence's end may contain anything, so lse = inf alone does not make P 0.
     constexpr bool kHidesPastEnd = kLengths && kBiasBytes > 0;
     constexpr bool kHidesAfter = config::left_bound != 0 || kHidesPastEnd;
     constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
@@ -184,10 +185,10 @@ struct KeyWarpgroup {
     }
   }
 
-  // dS = P (dP - delta), from P in f32: of the rounded P, its error is up to 1.2 times as large.
-  // The rounded P and dS take the registers of P and dP.
-  // With kSumsDbias dS stays in f32, in the registers of dP.
-  // With dropout the rounded P has it applied; with softcap dS is of the scores before the cap.
+  // dS = P (dP - delta), from P in f32: with the rounded P its error would be up to 1.2 times as
+  // large. The rounded P and dS reuse the registers of P and dP. With kSumsDbias dS stays in f32,
+  // in the registers of dP. With dropout, dropped elements of the rounded P are 0. With softcap, dS
+  // is the gradient of the scores before the cap.
   __device__ __forceinline__ void ComputeDs(const ScoreOptions& options, int rows, const Scores& s,
                                             Scores& dp, Fragments& p_pairs,
                                             Fragments& ds_pairs) const {
@@ -245,8 +246,8 @@ struct KeyWarpgroup {
     }
   }
 
-  // Stores dS transposed, as [tile_q][tile_kv]: this warp's 16 keys of all queries. An arrival at a
-  // barrier must follow.
+  // Stores dS transposed, as [tile_q][tile_kv]: this warp's 16 keys of all queries. The caller must
+  // then arrive at a barrier.
   __device__ __forceinline__ void StoreDs(int stage, const Fragments& pairs) const {
     const int row = lane % 8;
     const int matrix = lane / 8;

@@ -1,5 +1,5 @@
-// Shared memory of sm90/backward.cu and sm90/backward_head.cu, and of options of
-// sm90/backward_wide.cu too: offsets that host and kernel compute alike.
+// Shared memory of sm90/backward.cu and sm90/backward_head.cu, and of the bias and mask of
+// sm90/backward_wide.cu. Offsets that both host and kernel compute.
 #pragma once
 #include "shared/operand.cuh"
 
@@ -10,13 +10,13 @@ inline constexpr int kBackwardTileKv = 64 * kBackwardWarpgroups;
 inline constexpr int kBackwardStages = 2;  // of Q, dO, dS
 inline constexpr int kBackwardBarrierBytes = 256;
 
-// `dbias` of the Config. Stored: each tile of dS is one of dbias, of q's type. Summed: dS is added
+// `dbias` of the Config. Stored: a tile of dS is a tile of dbias, in q's type. Summed: dS is added
 // to f32 sums in global memory (shared/dbias_accum.cuh).
 inline constexpr int kDbiasStored = 1;
 inline constexpr int kDbiasSummed = 2;
 
-// Offsets in bytes. 16-bit tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte
-// swizzle, and begin at multiples of 1024.
+// Offsets in bytes. 16-bit tiles are stored in chunks of 64 columns, [chunk][row][64], with
+// 128-byte swizzle, and begin at multiples of 1024.
 struct BackwardShared {
   int k = 0;       // [tile_kv][dim]
   int v = 0;       // [tile_kv][dim]
@@ -30,17 +30,17 @@ struct BackwardShared {
   int delta = 0;   // f32 [stages][tile_q]
   int ranges = 0;  // [stages][tile_q] {first key, number of keys}; only with row_ranges
   int barriers = 0;
-  int visits = 0;  // TileList, as many bytes as BackwardVisitBytes says; only with row_ranges
+  int visits = 0;  // TileList, BackwardVisitBytes() bytes; only with row_ranges
   int bytes = 0;   // without `visits`
 };
 
-// A bias or mask: bytes of an element, 0 if there is none; whether it broadcasts queries, so
+// A bias or mask: bytes of an element (0 if there is none), and whether it broadcasts queries, so
 // that a tile is one row.
 struct ScoreOperand {
   int bytes = 0;
   bool one_row = false;
 };
-// A tile of bias, then one of the mask.
+// Layout of a tile of bias, followed by one of the mask.
 struct ScoreTiles {
   int mask = 0;  // offset
   int bytes = 0;
@@ -59,12 +59,12 @@ constexpr ScoreTiles ScoreTilesOf(int tile_q, int tile_kv, ScoreOperand bias, Sc
   return tiles;
 }
 
-// A bit for each tile of queries says whether the block visits it, another whether it is partial.
+// Two bits for each tile of queries: whether the block visits it, and whether it is partial.
 constexpr int BackwardVisitBytes(int tiles) {
   return (tiles + 31) / 32 * 8;
 }
 
-// `score_bytes`: of ScoreTiles.
+// `score_bytes`: ScoreTiles::bytes.
 constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, int score_bytes) {
   BackwardShared s;
   s.v = kBackwardTileKv * dim * kOperandBytes;
@@ -83,8 +83,8 @@ constexpr BackwardShared BackwardSharedOf(int tile_q, int dim, bool row_ranges, 
 }
 
 // sm90/backward_head.cu: a block keeps dq, lse and delta of up to kHeadRows queries of a head, and
-// visits tiles of 64 queries and 128 keys. It has one stage of dS; dq: f32 [rows / 16] pieces of
-// 16 x 64; lse, delta: f32 [rows].
+// visits tiles of 64 queries and 128 keys. It has one stage of dS. dq: f32 [rows / 16] pieces of 16
+// x 64. lse, delta: f32 [rows].
 inline constexpr int kHeadRows = 512;
 inline constexpr int kHeadTileQ = 64;
 inline constexpr int kHeadDim = 64;

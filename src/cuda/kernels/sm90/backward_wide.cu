@@ -1,14 +1,14 @@
-// The backward on Hopper (sm_90a) of dims 129 to 256: dK and dV of a tile of keys, and its part of
-// dQ, by wgmma and TMA, with warp specialization.
+// Backward on Hopper (sm_90a) for dims 129 to 256: dK and dV of one tile of keys, and its
+// contribution to dQ, with wgmma, TMA and warp specialization.
 //
-// As backward.cu, but dK and dV of 64 keys would take all registers of a warpgroup. Here the two
-// consumer warpgroups differ: one computes S, P and dV of all of the block's keys
+// In backward.cu a warpgroup owns 64 keys. Here their dK and dV would take all of its registers, so
+// the two consumer warpgroups do different work: one computes S, P and dV of all keys of the block
 // (backward_wide_values.cuh), the other dP, dS and dK (backward_wide_keys.cuh). P passes from the
 // first to the second through shared memory, in f32. Each computes half of dQ and adds it from
-// registers to dq_accum in global memory: staged, as in backward.cu, it would take the memory of 16
-// keys or more.
+// registers to dq_accum in global memory. Staging dQ as in backward.cu would take the shared memory
+// of 16 keys or more.
 //
-// Options change S in registers and P as it passes: backward_wide_values.cuh.
+// Options change S in registers, and P on its way through shared memory: backward_wide_values.cuh.
 //
 // Config: backward_wide_config.cuh. Shared memory: backward_wide_shared.cuh.
 #include "config.cuh"
@@ -34,9 +34,9 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
       __syncthreads();
     }
   }
-  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  // The shuffle tells the compiler that roles are warp-uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  // Each role computes the block's keys: shared by roles, they spill.
+  // Each role computes the block's keys itself: if roles share them, they spill.
   if (warp < 4) {
     ptx::ReleaseRegisters<kProducerRegisters>();
     const WideKeyTile keys(p.common, memory);

@@ -13,7 +13,7 @@ struct WideBarriers {
   enum {
     kKReady,
     kVReady,
-    kPReady,  // rounded P, of the warpgroup of dV alone
+    kPReady,  // rounded P; only the warpgroup of dV uses it
     kPFree,
     kExactFree,  // per warp: P in f32 has been read
     kDsReady = kExactFree + 4,
@@ -22,7 +22,7 @@ struct WideBarriers {
     kQFree = kQReady + kQStages,
     kDoutReady = kQFree + kQStages,
     kDoutFree = kDoutReady + kDoutStages,
-    kRowsReady = kDoutFree + kDoutStages,  // rows past the sequence's end are zeros; with lengths
+    kRowsReady = kDoutFree + kDoutStages,  // with lengths: rows past the sequence's end are zeroed
     kScoresReady = kRowsReady + kQStages,  // bias and mask
     kScoresFree,
     kCount
@@ -39,13 +39,13 @@ struct WideBarriers {
   __device__ __forceinline__ void Wait(int barrier, int phase) const {
     ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
   }
-  // One lane arrives for the warp, behind what all its lanes and its products have done.
+  // One lane arrives for the warp, after the accesses and products of all its lanes.
   __device__ __forceinline__ void WarpArrives(int barrier, int lane) const {
     __syncwarp();
     if (lane == 0) ptx::BarrierArrive(At(barrier));
   }
 
-  // By one thread; the block's barrier must follow.
+  // Called by one thread; a barrier of the block must follow.
   __device__ __forceinline__ void Init() const {
     ptx::BarrierInit(At(kKReady), 1);
     ptx::BarrierInit(At(kVReady), 1);
@@ -75,17 +75,18 @@ struct WideBarriers {
   }
 };
 
-// P in f32 passes from a warp of the warpgroup of dV to the same warp of the other. Every lane that
-// writes arrives at this barrier of bar.sync, every lane that reads at kExactFree: racecheck
-// reports later writes as hazards if readers arrive at one of bar.sync.
+// P in f32 passes from a warp of the warpgroup of dV to the same warp of the other warpgroup. Every
+// lane that writes arrives at this named barrier; every lane that reads arrives at the mbarrier
+// kExactFree. If readers arrived at a named barrier too, racecheck would report later writes as
+// hazards.
 inline constexpr int kThreadsOfTwoWarps = 64;
 __device__ __forceinline__ int ExactReady() {
   return 1 + ptx::RereadThreadIdx() / 32 % 4;
 }
-// At the end: warpgroup 0 waits at the first and arrives at the next, warpgroup 1 the other way
-// round. Both could not wait at one barrier: bar.sync wants all waiting warps at the same
-// instruction, and the warpgroups run code of their own.
+// Used in the epilogue: warpgroup 0 waits at the first barrier and arrives at the next one,
+// warpgroup 1 the reverse. They cannot both wait at one barrier: bar.sync requires all waiting
+// warps to be at the same instruction, and the warpgroups run different code.
 inline constexpr int kBarrierOfConsumers = 5;
-inline constexpr int kBarrierOfWarpgroup = 7;  // and the next
+inline constexpr int kBarrierOfWarpgroup = 7;  // and the next one
 
 }  // namespace sm90

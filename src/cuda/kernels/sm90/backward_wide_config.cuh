@@ -1,8 +1,8 @@
 // Constants of sm90/backward_wide.cu. In addition to backward_common_config.cuh its Config has
 //   dim, dim_vo    of q and k, rounded up to 64, and of v and dout, at most dim (TMA fills columns
-//                  past the tensor's with zeros)
-//   dout_stages
-//   split          dK and dV are issued in as many groups as the warpgroup has parts of dQ
+//                  past the end with zeros)
+//   dout_stages    stages of dO
+//   split          dK and dV are issued in several groups, one after each part of dQ
 //   deterministic  blocks add to dq_accum in a fixed order
 #pragma once
 #include "sm90/backward_common_config.cuh"

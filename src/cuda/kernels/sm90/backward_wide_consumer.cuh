@@ -1,6 +1,6 @@
-// What the two consumer warpgroups of sm90/backward_wide.cu share. Each sums one gradient of all of
-// the block's keys, transposed (dims are rows, keys are columns), and computes a part of the
-// columns of dQ.
+// Code that the two consumer warpgroups of sm90/backward_wide.cu share. Each accumulates one
+// gradient (dK or dV) of all keys of the block, transposed (dims are rows, keys are columns), and
+// computes some of the columns of dQ.
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
@@ -18,7 +18,7 @@ namespace sm90 {
 using Scores = float[kTileKv / 2];  // tile_q x keys
 using DqPart = float[64 / 2];       // tile_q x 64 columns
 
-// kOwnDim: of the gradient that the warpgroup sums.
+// kOwnDim: the dim of the gradient that the warpgroup accumulates.
 template <int kOwnDim>
 struct WideConsumer {
   static constexpr int kBlocks = kOwnDim / 64;  // of 64 dims
@@ -33,9 +33,9 @@ struct WideConsumer {
                                           unsigned memory)
       : p(params), keys(tile), base(memory), barriers(memory) {}
 
-  // Read again at each use: registers are scarce.
+  // Re-read at each use, because registers are scarce.
   __device__ __forceinline__ static int Lane() { return ptx::RereadThreadIdx() % 32; }
-  // In the warpgroup.
+  // Index within the warpgroup.
   __device__ __forceinline__ static int Warp() { return ptx::RereadThreadIdx() / 32 % 4; }
 
   __device__ __forceinline__ void Release(int barrier) const {
@@ -44,17 +44,17 @@ struct WideConsumer {
   __device__ __forceinline__ static int DsAt(int step) {
     return kShared.ds + step % kDsStages * kDsBytes;
   }
-  // The first of the thread's queries; the other is 8 later.
+  // The thread's first query; its second one is 8 rows later.
   __device__ __forceinline__ int Query(int i0) const { return i0 + 16 * Warp() + Lane() / 4; }
 
-  // lse (element 0) or delta (1) of a query; `otherwise` past the length.
+  // Loads lse (element 0) or delta (1) of a query; returns `otherwise` past the length.
   __device__ __forceinline__ float LoadRow(int element, int head, int i, float otherwise) const {
     if (i >= keys.seq.len_q) return otherwise;
     return reinterpret_cast<const float*>(
         shared::RowAddress(p.common.lse_delta, keys.seq.idx, keys.seq.first_q + i, head))[element];
   }
 
-  // Waits until rows past the sequence's end are zeros.
+  // Waits until rows past the sequence's end are zeroed.
   __device__ __forceinline__ void WaitForRows(const Visit& visit) const {
     if constexpr (kLengths) {
       barriers.Wait(WideBarriers::kRowsReady + visit.step % kQStages, visit.step / kQStages);
@@ -75,9 +75,9 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  // Issues, in order, the parts of dQ of a visit and the gradient of another (or the same), and
-  // adds dQ to dq_accum under the gradient. dV^T += dO^T P or dK^T += Q^T dS; `pairs_at`: P or dS.
-  // wait_for_operands(): of the gradient.
+  // Issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or dK^T += Q^T dS),
+  // whose visit may differ, in order. Adds dQ to dq_accum while the gradient is computed.
+  // `pairs_at`: P or dS. wait_for_operands() waits for the operands of the gradient.
   template <int kFirstPart, int kParts, class Wait>
   __device__ __forceinline__ void AddDqUnderGradient(const Visit& dq_of, int queries_at,
                                                      int pairs_at, const Wait& wait_for_operands) {
@@ -102,7 +102,7 @@ struct WideConsumer {
     ptx::WgmmaWait<0>();
   }
 
-  // 64-dim blocks [begin, end) of the gradient.
+  // Issues the 64-dim blocks [begin, end) of the gradient.
   __device__ __forceinline__ void IssueGradient(int begin, int end, int queries_at, int pairs_at) {
     const ptx::MatrixDescriptor a(base + static_cast<unsigned>(queries_at), kTileQ * 128);
     const ptx::MatrixDescriptor b(base + static_cast<unsigned>(pairs_at), kTileQ * 128);
@@ -117,7 +117,7 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  // Columns 64 part to 64 part + 63 of dQ = dS K.
+  // Issues columns 64 part to 64 part + 63 of dQ = dS K.
   __device__ __forceinline__ void IssueDq(int part, int ds_at, DqPart& dq) const {
     const ptx::MatrixDescriptor a(base + static_cast<unsigned>(ds_at), kTileQ * 128);
     const ptx::MatrixDescriptor b(base + static_cast<unsigned>(kShared.k + part * kTileKv * 128),
@@ -144,8 +144,8 @@ struct WideConsumer {
     }
   }
 
-  // With kDeterministic: waits for the blocks that add to the tile of queries before this one, from
-  // the last tile of keys to the first. A semaphore counts the warps that have added.
+  // With kDeterministic: waits for the blocks that add to the tile of queries before this one, in
+  // the order from the last tile of keys to the first. The semaphore counts warps that have added.
   __device__ __forceinline__ void WaitForTurn(const Visit& visit) const {
     if (!kDeterministic) return;
     if (Lane() == 0) {
@@ -162,21 +162,21 @@ struct WideConsumer {
     if (Lane() == 0) ptx::AddRelease(Semaphore(visit), 1);
   }
 
-  // Where the lane's row of an 8 x 8 matrix goes when StorePairs() stores accumulators 0 to 7
-  // transposed, as rows of 64 elements in 128-byte swizzle, from `to`.
+  // The lane's address for StorePairs(), which stores accumulators 0 to 7 transposed, as rows of 64
+  // elements in 128-byte swizzle, from `to`.
   __device__ __forceinline__ static unsigned PairsAt(unsigned to) {
     const int row = Lane() % 8;
     const int matrix = Lane() / 8;
     return to + static_cast<unsigned>((8 * (matrix / 2) + row) * 128 +
                                       ((2 * Warp() + matrix % 2) ^ row) * 16);
   }
-  // Accumulators 8 i to 8 i + 7, packed.
+  // Stores accumulators 8 i to 8 i + 7, packed.
   __device__ __forceinline__ static void StorePairs(unsigned pairs_at, int i,
                                                     const unsigned (&pairs)[4]) {
     ptx::StoreMatrixTransposed(pairs_at + static_cast<unsigned>(i * 16 * 128), pairs[0], pairs[1],
                                pairs[2], pairs[3]);
   }
-  // This thread's P in f32: accumulators 4 i to 4 i + 3 are at ExactAt() + kExactStep i.
+  // Address of this thread's P in f32: accumulators 4 i to 4 i + 3 are at ExactAt() + kExactStep i.
   static constexpr unsigned kExactStep = 128 * 16;
   __device__ __forceinline__ unsigned ExactAt() const {
     return base + static_cast<unsigned>(kShared.exact + ptx::RereadThreadIdx() % 128 * 16);

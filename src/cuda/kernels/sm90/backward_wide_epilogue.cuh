@@ -1,5 +1,6 @@
-// The end of sm90/backward_wide.cu: a consumer warpgroup writes its gradient. The accumulators have
-// a key's dims in different lanes; they pass through shared memory, which nobody reads any more.
+// Epilogue of sm90/backward_wide.cu: a consumer warpgroup writes its gradient. The accumulators
+// hold the dims of a key in different lanes, so they pass through shared memory, which no role
+// reads any more.
 #pragma once
 #include "shared/gradient.cuh"
 #include "sm90/backward_wide_consumer.cuh"
@@ -9,7 +10,7 @@ namespace sm90 {
 template <int kOwnDim>
 struct WideEpilogue {
   using Consumer = WideConsumer<kOwnDim>;
-  // f32 of a row: lanes that store together use different banks.
+  // f32 elements per row, padded so that lanes that store together use different banks.
   static constexpr int kPitch = kOwnDim + 4;
   static constexpr int kBytes = config::store_elements != 0
                                     ? kTileKv * kPitch * 4
@@ -19,7 +20,7 @@ struct WideEpilogue {
   const Consumer& c;
   int warpgroup;
 
-  // Called by both warpgroups; `base` null: the gradient isn't wanted.
+  // Both warpgroups must call it. A null `base` means that the gradient is not computed.
   __device__ __forceinline__ void Run(const shared::StridedTensor& tensor, float factor,
                                       int dim) const {
     ptx::NamedBarrierArrive(kBarrierOfConsumers + 1 - warpgroup, 256);
@@ -74,7 +75,7 @@ struct WideEpilogue {
     }
   }
 
-  // Other types, gradients that accumulate, non-finite results replaced.
+  // For other types, gradients that accumulate, and non-finite results that are replaced.
   __device__ __forceinline__ void WriteElements(const shared::StridedTensor& tensor, float factor,
                                                 int dim) const {
     const int key0 = 2 * (Consumer::Lane() % 4);

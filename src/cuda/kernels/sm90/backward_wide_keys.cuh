@@ -25,7 +25,7 @@ struct KeyConsumer : WideConsumer<kDim> {
     const int stage = step % kQStages;
     const int dout = step % kDoutStages;
     Scores dp;
-    WaitForRows(visit);  // of full tiles too: which are full would take registers
+    WaitForRows(visit);  // for full tiles too: testing for them takes registers
     barriers.Wait(WideBarriers::kVReady, 0);
     barriers.Wait(WideBarriers::kDoutReady + dout, step / kDoutStages);
     IssueScores<kDimVo>(kShared.dout + dout * kDoutBytes, kShared.v, dp);
@@ -43,8 +43,8 @@ struct KeyConsumer : WideConsumer<kDim> {
     Release(WideBarriers::kQFree + stage);
   }
 
-  // dS = P (dP - delta), rounded; see ValueConsumer::StoreP. 16 keys at a time: the compiler would
-  // load all of P at once.
+  // dS = P (dP - delta), rounded; P is from ValueConsumer::StoreP. Loads 16 keys at a time, because
+  // the compiler would otherwise load all of P at once.
   __device__ __forceinline__ void StoreDs(int step, const float (&delta)[2],
                                           const Scores& dp) const {
     ptx::NamedBarrierWait(ExactReady(), kThreadsOfTwoWarps);

@@ -1,6 +1,6 @@
-// The producer of sm90/backward_wide.cu, a role per warp:
-//   WideLoader  K, V once, then Q, dO, bias and mask of each step, by TMA
-//   WideZeroer  with lengths: zeros where a sequence ends
+// The producer of sm90/backward_wide.cu, one role per warp:
+//   WideLoader  loads K, V once, then Q, dO, bias and mask of each step, by TMA
+//   WideZeroer  with lengths: zeroes rows past the end of a sequence
 #pragma once
 #include "sm90/backward_loads.cuh"
 #include "sm90/backward_wide_barriers.cuh"
@@ -26,7 +26,7 @@ struct WideLoader {
       loads.Queries<kDim>(&p.q, kShared.q + stage * kQBytes,
                           barriers.At(WideBarriers::kQReady + stage), visit.head, visit.i0);
       if (step == 0) loads.Keys<kDimVo>(&p.v, kShared.v, barriers.At(WideBarriers::kVReady));
-      if constexpr (kScoreTiles) {  // one stage, which is free early in a step
+      if constexpr (kScoreTiles) {  // a single stage, which becomes free early in a step
         barriers.Wait(WideBarriers::kScoresFree, step + 1);
         loads.Scores(kShared.score, barriers.At(WideBarriers::kScoresReady), visit.head, visit.i0);
       }
@@ -55,7 +55,7 @@ struct WideZeroer {
         barriers.Wait(WideBarriers::kVReady, 0);
         ZeroRows<kTileKv, kDimVo>(base + kShared.v, rows);
       }
-      // Also of full tiles, so that this warp is never ahead of the loads.
+      // Waits for full tiles too, so that this warp never runs ahead of the loads.
       barriers.Wait(WideBarriers::kQReady + stage, visit.step / kQStages);
       if (visit.i0 + kTileQ > keys.seq.len_q) {
         const int rows = keys.seq.len_q - visit.i0;

@@ -1,4 +1,4 @@
-// Shared memory of sm90/backward_wide.cu: offsets that host and kernel compute alike.
+// Shared memory of sm90/backward_wide.cu: offsets that both host and kernel compute.
 #pragma once
 #include "shared/operand.cuh"
 
@@ -17,8 +17,8 @@ struct WideTiles {
   int dout_stages = 0;
 };
 
-// Offsets in bytes. 16-bit tiles lie in chunks of 64 columns, [chunk][row][64], with 128-byte
-// swizzle, and begin at multiples of 1024.
+// Offsets in bytes. 16-bit tiles are stored in chunks of 64 columns, [chunk][row][64], with
+// 128-byte swizzle, and begin at multiples of 1024.
 struct BackwardWideShared {
   int k = 0;      // [tile_kv][dim]
   int v = 0;      // [tile_kv][dim_vo]
@@ -26,14 +26,14 @@ struct BackwardWideShared {
   int dout = 0;   // [stages][tile_q][dim_vo]
   int p = 0;      // rounded, [tile_kv][tile_q]
   int ds = 0;     // rounded, [stages][tile_kv][tile_q]
-  int exact = 0;  // P in f32: [tile_kv / 8][128 threads][4], a thread's own accumulators
+  int exact = 0;  // P in f32: [tile_kv / 8][128 threads][4], each thread's accumulators
   int score = 0;  // a tile of bias, then one of the mask: score_tile.cuh
   int barriers = 0;
-  int visits = 0;  // TileList, as many bytes as BackwardVisitBytes says; only with row_ranges
+  int visits = 0;  // TileList, BackwardVisitBytes() bytes; only with row_ranges
   int bytes = 0;   // without `visits`
 };
 
-// `option_bytes`: of ScoreTiles.
+// `option_bytes`: ScoreTiles::bytes.
 constexpr BackwardWideShared BackwardWideSharedOf(const WideTiles& tiles, int option_bytes) {
   const int score_bytes = kWideTileQ * tiles.tile_kv * kOperandBytes;
   BackwardWideShared s;

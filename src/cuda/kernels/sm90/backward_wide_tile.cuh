@@ -5,14 +5,14 @@
 
 namespace sm90 {
 
-// The sizes of a sequence that has all rows of its tensors come from the parameters, where they
-// take no registers.
+// Without `lengths`, the sizes of a sequence are read from the parameters, where they take no
+// registers.
 __device__ __forceinline__ Sequence WideSequence(const Arguments& a) {
   const int idx = KeyTile::SequenceIdx(a);
   if constexpr (kLengths) {
     Sequence seq = shared::SequenceOf(a, idx);
-    // One register each: the first rows of packed sequences fit 32 bits, and so do diagonals of
-    // lengths below 2^29 (Band clamps others).
+    // The casts save a register each: the first rows of packed sequences fit in 32 bits, and so do
+    // diagonals of lengths below 2^29 (Band clamps others).
     seq.first_q = static_cast<int>(seq.first_q);
     seq.first_kv = static_cast<int>(seq.first_kv);
     return seq;
@@ -25,7 +25,7 @@ __device__ __forceinline__ Sequence WideSequence(const Arguments& a) {
   return seq;
 }
 
-// A tile of queries of a head, from query i0. Before the first: step -1.
+// A visit of a tile of queries of a head, from query i0. Step -1: before the first visit.
 struct Visit {
   int step;
   int head;
@@ -37,7 +37,7 @@ struct WideKeyTile : KeyTile {
       : KeyTile(a, kDeterministic, WideSequence(a), memory + kShared.visits) {}
 
   // Calls visit() for each tile of queries that sees the block's keys, in the order that all roles
-  // share: heads outside, tiles inside.
+  // share: for each head, all tiles.
   template <class Call>
   __device__ __forceinline__ void ForEachVisit(const Arguments& a, const Call& visit) const {
     if constexpr (kRowRanges) {
@@ -56,8 +56,8 @@ struct WideKeyTile : KeyTile {
       }
     }
   }
-  // Without row_ranges, computed instead of kept in registers: the visit before one, and the last
-  // of all.
+  // Without row_ranges: the visit before `visit`, and the last visit of all. They are computed,
+  // because keeping them would take registers.
   __device__ __forceinline__ Visit Previous(const Visit& visit) const {
     if (visit.i0 > tile_begin * kTileQ) return {visit.step - 1, visit.head, visit.i0 - kTileQ};
     return {visit.step - 1, visit.head - 1, (tile_end - 1) * kTileQ};

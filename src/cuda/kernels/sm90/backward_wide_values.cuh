@@ -7,15 +7,15 @@
 namespace sm90 {
 
 struct ValueConsumer : WideConsumer<kDimVo> {
-  static constexpr int kDqParts = kDim / 128;  // from column 0; KeyConsumer has the others
+  static constexpr int kDqParts = kDim / 128;  // from column 0; KeyConsumer computes the rest
   float scale;                                 // of raw products, times log2(e)
-  Visit last{-1, 0, 0};                        // with row_ranges: the visit before
+  Visit last{-1, 0, 0};                        // with row_ranges: the previous visit
 
   __device__ __forceinline__ ValueConsumer(const BackwardParams& params, const WideKeyTile& tile,
                                            unsigned memory)
       : WideConsumer(params, tile, memory), scale(params.common.scale * shared::kLog2E) {}
 
-  // Computes dV, times kPScale, in sums.
+  // Computes dV, times kPScale, in `sums`.
   __device__ __forceinline__ void Run() {
     barriers.Wait(WideBarriers::kKReady, 0);
     keys.ForEachVisit(p.common, [&](const Visit& visit) {
@@ -44,7 +44,8 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     barriers.Wait(WideBarriers::kDoutReady + visit.step % kDoutStages, visit.step / kDoutStages);
   }
 
-  // P and dV of a visit, and dQ of the one before: KeyConsumer has long stored its dS.
+  // Computes P and dV of a visit, and dQ of the previous one: KeyConsumer stored its dS long
+  // before.
   template <bool kHasPrevious>
   __device__ __forceinline__ void Step(const Visit& visit) {
     const int stage = visit.step % kQStages;
@@ -95,10 +96,11 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     EndTurn(visit);
   }
 
-  // Elements 4 i + 2 h + e of s are of query Query() + 8 h and key 8 i + Column() + e of the tile.
+  // Elements 4 i + 2 h + e of s belong to query Query() + 8 h and key 8 i + Column() + e of the
+  // tile.
   __device__ __forceinline__ static int Column() { return 2 * (Lane() % 4); }
 
-  // Softcap, ALiBi, bias: raw products become log2(P).
+  // Applies softcap, ALiBi and bias: turns raw products into log2(P).
   __device__ __forceinline__ void ModifyScores(const ScoreTerms& terms, const float (&lse)[2],
                                                Scores& s) const {
     if constexpr (kHasScoreMod) {
@@ -124,14 +126,14 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       }
   }
 
-  // For elements 4 i + 2 h and the next.
+  // Loads the bias of elements 4 i + 2 h and 4 i + 2 h + 1.
   __device__ __forceinline__ float2 LoadBias(int i, int h) const {
     if constexpr (kBiasBytes == 0) return {};
     return BiasLayout::Floats<config::bias_type>(base + kShared.score, Query(0) + 8 * h,
                                                  8 * i + Column());
   }
 
-  // P in f32; with softcap it stays log2(P), since the derivative follows from it.
+  // Computes P in f32. With softcap s stays log2(P), since the derivative follows from it.
   __device__ __forceinline__ void ComputeP(const float (&lse)[2], Scores& s) const {
 #pragma unroll
     for (int i = 0; i < kTileKv / 8; ++i)
@@ -145,7 +147,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
 
   static constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
 
-  // The keys that query i sees, counted from the tile's first.
+  // The keys that query i sees, relative to the tile's first key.
   __device__ __forceinline__ shared::KeyRange VisibleKeys(int i) const {
     const Sequence& seq = keys.seq;
     if constexpr (kRowRanges) {
@@ -156,11 +158,11 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       return {range.x - keys.j0, range.y - keys.j0};
     }
     int end = min(i - keys.band.low + 1, seq.len_kv) - keys.j0;
-    // Bias past a sequence's end may hold anything, so lse does not make its P 0.
+    // Bias past a sequence's end may contain anything, so lse = inf alone does not make P 0.
     if (kLengths && kBiasBytes > 0 && i >= seq.len_q) end = 0;
     return {i - keys.band.high - keys.j0, end};
   }
-  // Hides keys that a query does not see.
+  // Sets scores (or P) of keys that a query does not see to kHidden.
   __device__ __forceinline__ void HidePartial(int i0, Scores& s) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -190,8 +192,8 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       }
   }
 
-  // P in f32 for dS, times the derivative of softcap, its sign set where dropout drops it; and,
-  // rounded, for dV, 0 where dropout drops it.
+  // Stores P twice. For dS: in f32, times the derivative of softcap, with the sign set for elements
+  // that dropout drops. For dV: rounded, and 0 for dropped elements.
   __device__ __forceinline__ void StoreP(const ScoreTerms& terms, const Visit& visit,
                                          const float (&lse)[2], Scores& s) const {
     barriers.Wait(WideBarriers::kExactFree + Warp(), visit.step + 1);

@@ -1,8 +1,8 @@
-// f32 as the sum of three bf16, for tensor cores: 8 bits of the significand each.
+// f32 as the sum of three bf16 parts, for tensor cores: 8 bits of the significand each.
 //
-// The first part is cut off: rounded, it would overflow near the largest f32. The others are
-// rounded, so that what products leave out (the second part times the third, and smaller) has
-// either sign. An infinite or NaN element has a NaN among its parts.
+// The first part is truncated: rounding would overflow near the largest f32. The others are
+// rounded, so that the products that are left out (the second part times the third, and smaller
+// ones) have either sign. An infinite or NaN element has a NaN among its parts.
 #pragma once
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
@@ -10,13 +10,13 @@
 namespace sm90 {
 
 inline constexpr int kBf16Parts = 3;
-// Products of parts of A and B, the smallest first: tensor cores cut their sums off, and small
-// sums lose little.
+// Products of parts of A and B, smallest first: tensor cores truncate their sums, and small sums
+// lose little.
 inline constexpr int kPartProducts = 6;
 inline constexpr int kPartOfA[kPartProducts] = {2, 0, 1, 1, 0, 0};
 inline constexpr int kPartOfB[kPartProducts] = {0, 2, 1, 0, 1, 0};
 
-// The parts of x and y as pairs, x in the lower half.
+// Splits x and y into parts; each pair has x in its lower half.
 __device__ __forceinline__ void SplitPair(float x, float y, unsigned (&pairs)[kBf16Parts]) {
   pairs[0] = ptx::PermuteBytes(__float_as_uint(x), __float_as_uint(y), 0x7632);
   x -= __uint_as_float(__float_as_uint(x) & 0xffff0000u);
@@ -27,7 +27,7 @@ __device__ __forceinline__ void SplitPair(float x, float y, unsigned (&pairs)[kB
   pairs[2] = ptx::Pack<config::bf16>(x, y);
 }
 
-// Four adjacent elements to shared memory, parts at a distance of part_bytes.
+// Stores the parts of four adjacent elements to shared memory, at a distance of part_bytes.
 __device__ __forceinline__ void StoreParts(unsigned to, int part_bytes, float4 x) {
   unsigned low[kBf16Parts];
   unsigned high[kBf16Parts];
@@ -40,17 +40,18 @@ __device__ __forceinline__ void StoreParts(unsigned to, int part_bytes, float4 x
   }
 }
 
-// Rows of 64 columns, by 128 threads, from global memory to shared memory as wgmma reads them: rows
-// of 128 bytes in 128-byte swizzle. A thread has 4 columns of each 8th row.
+// A block of kRows rows x 64 columns, which 128 threads copy from global to shared memory in the
+// layout of wgmma operands: rows of 128 bytes in 128-byte swizzle. A thread has 4 columns of every
+// 8th row.
 template <int kRows>
 struct RowBlock {
   static_assert(kRows % 8 == 0);
   float4 x[kRows / 8];
 
-  // `at`: the first row's first column; a thread's offset from it fits 32 bits. Rows from `rows` on
-  // and columns from `columns` on, a multiple of 4, become 0; either number may be negative, if the
-  // tensor has an element before. Loads don't depend on either: a thread past the end loads the
-  // last row or columns, and Hide() replaces them once they are there.
+  // `at`: the first row's first column; a thread's offset from it fits in 32 bits. Rows from `rows`
+  // on and columns from `columns` (a multiple of 4) on become 0. Either number may be negative if
+  // the tensor has an element before `at`. The loads do not branch on them: a thread past the end
+  // loads the last row or columns, and Hide() zeroes them after they have arrived.
   __device__ __forceinline__ void Load(const char* at, long long stride_row, int rows, int columns,
                                        int thread) {
     at += min(thread % 16 * 4, columns - 4) * 4;
@@ -69,7 +70,7 @@ struct RowBlock {
     }
   }
   __device__ __forceinline__ void Store(unsigned to, int part_bytes, int thread) const {
-    const unsigned row = static_cast<unsigned>(thread / 16);  // row % 8 of all this thread's rows
+    const unsigned row = static_cast<unsigned>(thread / 16);  // row % 8 of each row of this thread
     const unsigned column = static_cast<unsigned>(thread % 16);
     to += row * 128 + ((column / 2 ^ row) << 4) + column % 2 * 8;
 #pragma unroll

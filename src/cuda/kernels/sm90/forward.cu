@@ -1,17 +1,19 @@
-// The forward on Hopper (sm_90a): o and lse by wgmma and TMA, with warp specialization.
+// Forward on Hopper (sm_90a): o and lse, with wgmma, TMA and warp specialization.
 //
-// A persistent block walks over tiles of tile_q queries (tile_scheduler.cuh). One producer warp
-// loads Q, K and V through rings in shared memory (forward_producer.cuh). With f8 three others
-// transpose V (forward_transposer.cuh), with a mask they load its bytes and turn them into bits
-// (forward_mask_packer.cuh); with f32 all four split K and V (forward_splitter.cuh). 1 to 4
-// consumer warpgroups own 64 queries each (forward_consumer.cuh; above dim 256
-// forward_wide_consumer.cuh; f32: forward_split_consumer.cuh) and never exchange anything but these
-// tiles. S and P stay in registers; the softmax raises its running max only when sums of P exceed a
+// A persistent block processes tiles of tile_q queries (tile_scheduler.cuh). Roles:
+//   producer warp   loads Q, K and V through rings in shared memory (forward_producer.cuh)
+//   helper warps    f8: three transpose V (forward_transposer.cuh). Mask: one loads its bytes, two
+//                   turn them into bits (forward_mask_packer.cuh). f32: all four warps of the
+//                   producer warpgroup split K and V (forward_splitter.cuh)
+//   consumers       1 to 4 warpgroups own 64 queries each (forward_consumer.cuh; above dim 256
+//                   forward_wide_consumer.cuh; f32: forward_split_consumer.cuh). They share only
+//                   the tiles of K and V
+// S and P stay in registers. The softmax updates its running max only when sums of P exceed a
 // threshold (lazy rescaling, online_softmax.cuh). Tiles of keys that no query of a tile sees are
-// never loaded, and a warpgroup leaves out those that only others see. Only partial tiles are
+// never loaded, and a warpgroup skips tiles that only other warpgroups see. Only partial tiles are
 // masked.
 //
-// Config: forward_config.cuh. Shared memory: forward_shared.cuh. Schedule as a picture, resources
+// Config: forward_config.cuh. Shared memory: forward_shared.cuh. Diagram of the schedule, resources
 // and measurements: docs/kernels/sm90_forward.md.
 #include "config.cuh"
 #include "ptx/grid.cuh"
@@ -73,7 +75,7 @@ __device__ __forceinline__ void ReleaseTile(const Role& c, int t) {
 template <class BlockConsumer>
 __device__ __forceinline__ void ConsumeAs(const ForwardParams& p, unsigned memory, int warpgroup) {
   BlockConsumer consumer(p, memory, warpgroup);
-  // The first turn is the first warpgroup's.
+  // The first warpgroup issues first.
   if (kPingPong && warpgroup == kWarpgroups - 1) ptx::NamedBarrierArrive(1, 256);
   QueryTile tile;
   for (int t = -1; NextTile(consumer, warpgroup, t, tile);) {
@@ -128,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, config::blocks)
   if (threadIdx.x == 0) ForwardBarriers(memory).Init();
   __syncthreads();
   ptx::WaitForPrimary();
-  // From a shuffle, so that the compiler knows that roles are warp-uniform.
+  // The shuffle tells the compiler that roles are warp-uniform.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if constexpr (kProducerWarp) {
     if (warp == 4 * kWarpgroups) {

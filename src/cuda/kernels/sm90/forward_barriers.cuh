@@ -2,8 +2,8 @@
 //
 // `ready`: TMA has written the data (one arrival and its bytes). `free`: every consumer warp has
 // read it (one arrival per warp; one per thread for the mask's bits and bytes, which threads write
-// and read). A ring's n-th use is stage n % stages in phase n / stages; consumers wait for that
-// phase of `ready`, the producer for the phase before of `free`.
+// and read). The n-th use of a ring is stage n % stages in phase n / stages. Consumers wait for
+// this phase of `ready`, the producer for the previous phase of `free`.
 #pragma once
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -65,7 +65,7 @@ struct ForwardBarriers {
     return base + static_cast<unsigned>(kCount * 8 + t % kTileSlots * kSlotBytes);
   }
 
-  // By one thread; the block's barrier must follow.
+  // Called by one thread; a barrier of the block must follow.
   __device__ __forceinline__ void Init() const {
     for (int i = 0; i < kWarpgroups * kQStages; ++i) {
       ptx::BarrierInit(At(kQReady + i), 1);

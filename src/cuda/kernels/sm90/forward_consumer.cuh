@@ -1,8 +1,8 @@
 // A consumer warpgroup of sm90/forward.cu: 64 queries of each tile.
 //
 // With kOverlap a step issues S of tile i and then O += P V of tile i - 1, and computes P of tile i
-// while the latter runs. With kPingPong the warpgroups issue in turns, so that one's softmax runs
-// under the other's products.
+// while O += P V runs. With kPingPong the warpgroups alternate in issuing products, so that the
+// softmax of one overlaps with the products of the other.
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
@@ -31,7 +31,7 @@ __device__ __forceinline__ void ZeroRowsPastEnd(const BlockConsumer& c, int i) {
   ptx::NamedBarrierWait(1 + kMaxWarpgroups + c.warpgroup, 128);
 }
 
-// What both consumers hold: of the block's walk over tiles of queries, and of the current tile.
+// State that all consumers have: the block's progress over tiles of queries, and the current tile.
 struct ConsumerState {
   const ForwardParams& p;
   unsigned base;  // shared memory
@@ -64,7 +64,7 @@ struct ConsumerState {
         lane(static_cast<int>(threadIdx.x) % 32),
         modifiers(params) {}
 
-  // One lane arrives for the warp, behind the reads of all its lanes.
+  // One lane arrives for the warp, after the reads of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
     __syncwarp();
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
@@ -100,8 +100,8 @@ struct Consumer : ConsumerState {
     const bool any = first <= last;
     q_stage = tile_idx % kQStages;
     barriers.Wait(ForwardBarriers::QReady(warpgroup, q_stage), tile_idx / kQStages);
-    // All warpgroups take the same number of turns, whichever tiles they leave out: with kOverlap
-    // one fewer than the block visits tiles of keys, else one more.
+    // All warpgroups must take the same number of turns, whichever tiles they skip. With kOverlap
+    // it is one less than the number of tiles of keys that the block visits, otherwise one more.
 #pragma unroll 1
     for (int i = kv; i < first; ++i) Skip(i, !kOverlap || i > kv || any);
     if constexpr (kAccumulateTiles > 0) {
@@ -129,7 +129,7 @@ struct Consumer : ConsumerState {
     ++tile_idx;
   }
 
-  // V of the i-th tile of keys.
+  // Address of V of the i-th tile of keys.
   __device__ __forceinline__ unsigned VTile(int i) const {
     return base + kShared.v + static_cast<unsigned>(Stage(i) * kVBytes);
   }
@@ -138,7 +138,7 @@ struct Consumer : ConsumerState {
   __device__ __forceinline__ static int Stage(int i) { return i % kStages; }
   __device__ __forceinline__ static int Phase(int i) { return i / kStages; }
 
-  // The scores of tile i are complete: its keys, and its part of bias or mask.
+  // Releases the keys of tile i, and its part of bias or mask, once its scores are complete.
   __device__ __forceinline__ void ReleaseKeys(int i) const {
     Release(ForwardBarriers::kKFree + Stage(i));
   }
@@ -152,7 +152,8 @@ struct Consumer : ConsumerState {
     ptx::BarrierArrive(barriers.At(ForwardBarriers::kBitsFree + BitsStage(i)));
   }
 
-  // Named barriers 1 to kWarpgroups: it is this warpgroup's turn.
+  // kPingPong: waits for this warpgroup's turn, or passes the turn on. Named barriers 1 to
+  // kWarpgroups.
   __device__ __forceinline__ void BeginTurn() const {
     if constexpr (kPingPong) ptx::NamedBarrierWait(1 + warpgroup, 256);
   }
@@ -160,14 +161,14 @@ struct Consumer : ConsumerState {
     if constexpr (kPingPong) ptx::NamedBarrierArrive(1 + (warpgroup + 1) % kWarpgroups, 256);
   }
 
-  // A tile that only other warpgroups need.
+  // Skips a tile that only other warpgroups see.
   __device__ __forceinline__ void Skip(int i, bool turn) const {
     if (turn) {
       BeginTurn();
       EndTurn();
     }
     barriers.Wait(ForwardBarriers::kKReady + Stage(i), Phase(i));
-    // So that no phase of kBitsFree ends before the mask packers have seen it.
+    // Releases the bits too: no phase of kBitsFree may end before the mask packers have seen it.
     if constexpr (kMaskBits) {
       WaitForBits(i);
       ReleaseBits(i);
@@ -225,7 +226,7 @@ struct Consumer : ConsumerState {
     }
     ptx::WgmmaCommit();
   }
-  // With V transposed: rows of keys.
+  // f8: V is transposed, so its rows have keys.
   __device__ __forceinline__ void IssueOutputF8(int i) {
     const ptx::SwizzledDescriptor<kKeyRowBytes> v(VTile(i), 16);
     const bool accumulate = TilesInOutput(i) > 0;
@@ -240,11 +241,11 @@ struct Consumer : ConsumerState {
     }
     ptx::WgmmaCommit();
   }
-  // Tiles whose P V is in O when that of tile i is issued.
+  // The number of tiles whose P V is in O when that of tile i is issued.
   __device__ __forceinline__ int TilesInOutput(int i) const {
     return kAccumulateTiles > 0 ? (i - first) % max(kAccumulateTiles, 1) : i - first;
   }
-  // P V of tile i is complete: adds O to the sums where the next product starts from 0.
+  // Called when P V of tile i is complete: adds O to the sums if the next product starts from 0.
   __device__ __forceinline__ void AddToSums(int i) {
     if constexpr (kAccumulateTiles > 0) {
       if (TilesInOutput(i + 1) != 0) return;
@@ -252,7 +253,7 @@ struct Consumer : ConsumerState {
       for (int n = 0; n < kDimVo / 2; ++n) sums[n] += o[n];
     }
   }
-  // The sums become O.
+  // Adds the sums to O.
   __device__ __forceinline__ void FinishSums() {
     if constexpr (kAccumulateTiles > 0) {
 #pragma unroll
@@ -266,8 +267,9 @@ struct Consumer : ConsumerState {
     Release(ForwardBarriers::kVFree + Stage(i));
   }
 
-  // The scores of a tile by mma.sync, a warp's 16 rows, for the rare tile whose P has overflowed.
-  // K and Q are still in shared memory; accumulators of both instructions have the same layout.
+  // Recomputes the scores of a warp's 16 rows by mma.sync, for the rare tile where P has
+  // overflowed. K and Q are still in shared memory, and accumulators of both instructions have the
+  // same layout.
   __device__ __forceinline__ void Redo(int i) {
     constexpr unsigned kPerChunk = kQkRowBytes / 32;
     const unsigned q_row = static_cast<unsigned>(16 * warp + lane % 16);
@@ -303,7 +305,7 @@ struct Consumer : ConsumerState {
     softmax.UpdateWithMax(modifiers.unit, s, o, sums);
   }
 
-  // Tiles of bias of all warpgroups, then those of the mask.
+  // Address of a stage of score tiles: tiles of bias of all warpgroups, then those of the mask.
   __device__ __forceinline__ unsigned ScoreTiles(int i) const {
     return base + kShared.score +
            static_cast<unsigned>(Stage(i) * kTileQ * kTileKv * (kBiasBytes + kMaskBytes));
@@ -312,7 +314,7 @@ struct Consumer : ConsumerState {
     return ScoreTiles(i) + static_cast<unsigned>(64 * warpgroup * kTileKv * kBiasBytes);
   }
 
-  // Loads what options need of tile i in addition to its scores, while these are being computed.
+  // Loads the inputs of score modifiers for tile i while its scores are being computed.
   __device__ __forceinline__ void Prepare(int i) {
     if constexpr (kBiasBytes == 2) modifiers.LoadBias(BiasTile(i));
     if constexpr (kMaskBits) {
@@ -324,8 +326,8 @@ struct Consumer : ConsumerState {
     }
   }
 
-  // What options do to the scores of tile i; hides keys of a partial tile. `relative`: the scores
-  // become those less the row's max.
+  // Applies options to the scores of tile i, and hides keys of a partial tile. `relative`: also
+  // subtracts the row's max.
   template <bool relative>
   __device__ __forceinline__ void ModifyScores(int i, bool partial) {
     modifiers.Modify<relative>(Key(i), BiasTile(i), softmax.max, s);
@@ -337,7 +339,7 @@ struct Consumer : ConsumerState {
     if (partial) modifiers.Hide(Key(i), s);
   }
 
-  // S of tile i, which is complete, becomes P.
+  // Turns the complete S of the first tile i into P.
   __device__ __forceinline__ void StartSoftmax(int i, bool partial) {
     ModifyScores<false>(i, partial);
     ReleaseKeys(i);
@@ -345,7 +347,7 @@ struct Consumer : ConsumerState {
     modifiers.Pack(Key(i), s, packed);
   }
 
-  // The same for later tiles. With kOverlap the product before has to be waited for, since its O is
+  // The same for later tiles. With kOverlap it waits for the previous product, because its O is
   // rescaled with the max.
   __device__ __forceinline__ void UpdateSoftmax(int i, bool partial) {
     ModifyScores<kRelativeScores>(i, partial);

@@ -1,5 +1,5 @@
-// The end of a tile of queries: O / sum and lse. A warp stores its 16 rows through shared memory of
-// its own, so that warps need not wait for each other; the store runs under the next tile.
+// Epilogue of a tile of queries: O / sum and lse. Each warp stores its 16 rows through its own part
+// of shared memory, so warps need not wait for each other. The store overlaps with the next tile.
 #pragma once
 #include "shared/gradient.cuh"
 #include "sm90/forward_consumer.cuh"
@@ -12,7 +12,7 @@ struct Epilogue {
   const QueryTile& tile;
   Sequence seq;
 
-  // The lengths are read again, so that they are not kept in registers through the loop over keys.
+  // Re-reads the lengths, so that they are not kept in registers through the loop over keys.
   __device__ __forceinline__ Epilogue(BlockConsumer& consumer, const QueryTile& query_tile)
       : c(consumer),
         tile(query_tile),
@@ -31,7 +31,7 @@ struct Epilogue {
     }
 #pragma unroll
     for (int column = 0; column < kDimVo; column += kOColumns) {
-      if (c.lane == 0) ptx::TmaStoreWaitRead();  // what was staged before has left
+      if (c.lane == 0) ptx::TmaStoreWaitRead();  // previous stores have read the staging memory
       __syncwarp();
       Stage(factor, column);
       Store(row, column);
@@ -58,7 +58,8 @@ struct Epilogue {
     }
   }
 
-  // Also computes what each row of O is multiplied by: 0 if it sees no key or is past the length.
+  // Writes lse, and computes the factor of each row of O: 0 if the row sees no key or is past the
+  // length.
   __device__ __forceinline__ void WriteLse(int first, float (&factor)[2]) const {
     const auto& a = c.p.common;
     float sink = -shared::kInfinity;
@@ -85,7 +86,7 @@ struct Epilogue {
     }
   }
 
-  // From registers: four lanes store 8 columns of a row, 32 bytes in f32.
+  // Stores from registers: the four lanes of a row store 8 columns at a time, 32 bytes in f32.
   __device__ __forceinline__ void StoreElements(int first, const float (&factor)[2]) const {
     const auto& a = c.p.common;
     const bool pairs = a.o.type == config::f32 && a.nonfinite_count == nullptr;
@@ -195,7 +196,8 @@ struct Epilogue {
     ptx::TmaStoreCommit();
   }
 
-  // The last rows of a packed sequence: what follows in memory is the next sequence.
+  // For the last rows of a packed sequence: TMA would overwrite the next sequence, which follows in
+  // memory.
   __device__ __forceinline__ void StoreRows(int row, int column) const {
     __syncwarp();
     const int rows = seq.rows_q - row;

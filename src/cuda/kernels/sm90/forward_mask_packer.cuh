@@ -1,11 +1,11 @@
 // A mask without a bias: three warps of the producer warpgroup turn its bytes into bits in the
-// order of a consumer's scores, so that a lane reads its bits of a tile by one load per row. One
-// loads the bytes by TMA, two pack them. Both run ahead of K as far as their own rings allow, since
-// the mask is the largest part of what a tile reads from memory.
+// order of a consumer's scores, so that a lane reads its bits of a tile with one load per row. One
+// warp loads the bytes by TMA, two pack them. They run ahead of K as far as their own rings allow,
+// because the mask is most of what a tile reads from memory.
 //
-// Raw stages are tiles [64][tile_kv] of one warpgroup (score_tile.cuh). Bits of a row: four words
-// of tile_kv / 4 bits; word t has keys 16 c + 8 u + 2 t + e, which lane % 4 = t holds. Key c is bit
-// c of byte 2 u + e; with 64 keys bit 4 u + c of byte e.
+// A raw stage is a tile [64][tile_kv] of one warpgroup (score_tile.cuh). The bits of a row are four
+// words of tile_kv / 4 bits. Word t has keys 16 c + 8 u + 2 t + e, which lane % 4 = t holds: key c
+// is bit c of byte 2 u + e, or with 64 keys bit 4 u + c of byte e.
 #pragma once
 #include "ptx/math.cuh"
 #include "ptx/warpgroup.cuh"
@@ -17,7 +17,7 @@ struct MaskHelper {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
-  int warp;  // of this role
+  int warp;  // index within this role
   int lane;
   int raw = 0;        // the next raw stage
   int raw_phase = 0;  // and its phase
@@ -29,12 +29,12 @@ struct MaskHelper {
         warp(warp_idx),
         lane(static_cast<int>(threadIdx.x) % 32) {}
 
-  // One lane arrives for the warp, behind the reads of all its lanes.
+  // One lane arrives for the warp, after the reads of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
     __syncwarp();
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
-  // As in forward_producer.cuh.
+  // See Producer::WaitTogether() in forward_producer.cuh.
   __device__ __forceinline__ void WaitTogether(int barrier, int phase) const {
     barriers.Wait(barrier, phase);
     __syncwarp();
@@ -95,20 +95,21 @@ struct MaskPacker : MaskHelper {
   }
 
  private:
-  // 1 for each nonzero byte.
+  // Turns each nonzero byte into 1.
   __device__ __forceinline__ static unsigned Ones(unsigned x) {
     return ((((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) & 0x80808080u) >> 7;
   }
 
-  // Bit c of a byte of bits[n]: that byte of the n-th word of 16-byte chunk c of the row. `any`:
-  // all bytes or-ed together. Bytes other than 0 and 1 need `normalize`.
+  // Gathers a row's bits: bit c of a byte of bits[n] is that byte of the n-th word of the row's
+  // 16-byte chunk c. `any`: the bitwise or of all bytes. If there are bytes other than 0 and 1,
+  // `normalize` is required.
   template <bool normalize>
   __device__ __forceinline__ static void Gather(unsigned from, int row, unsigned (&bits)[4],
                                                 unsigned& any) {
     any = 0;
 #pragma unroll
     for (int n = 0; n < 4; ++n) bits[n] = 0;
-    // Four loads at once: more exceed the registers of a producer.
+    // Four loads in flight; more exceed the registers of a producer.
     constexpr int kAtOnce = normalize ? 1 : 4;
 #pragma unroll kAtOnce
     for (int c = kTileKv / 16 - 1; c >= 0; --c) {
@@ -138,7 +139,7 @@ struct MaskPacker : MaskHelper {
       ptx::StoreShared128(at, __uint_as_float(words[0]), __uint_as_float(words[1]),
                           __uint_as_float(words[2]), __uint_as_float(words[3]));
     } else {
-      // Bytes have four bits each.
+      // Each byte has four bits.
 #pragma unroll
       for (int n = 0; n < 4; ++n) words[n] |= words[n] >> 12;
       ptx::StoreShared64(at, __uint_as_float(ptx::PermuteBytes(words[0], words[1], 0x5410)),

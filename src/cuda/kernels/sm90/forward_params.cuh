@@ -5,7 +5,7 @@
 
 namespace attn::device::sm90 {
 
-// f32 [batch, heads_kv] that f8 values are multiplied by; null: 1.
+// f32 [batch, heads_kv] factors of f8 values. A null `data`: all factors are 1.
 struct Descales {
   const float* data = nullptr;
   long long stride_batch = 0;  // in elements
@@ -27,7 +27,7 @@ struct ForwardParams {
   int heads_at_once = 1;          // dynamic schedule: query heads whose K and V share L2
   unsigned* next_tile = nullptr;  // dynamic schedule: 0 before the launch and after it
   Descales descale_q, descale_k, descale_v;
-  // Softcap: like Arguments::cap_series and cap_reach, with fewer terms for smaller products.
+  // Softcap: like Arguments::cap_series and cap_reach, with fewer terms, for smaller products.
   float cap_short[3] = {};
   float cap_short_reach = -1.0f;
 };

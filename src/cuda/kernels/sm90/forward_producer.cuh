@@ -1,5 +1,5 @@
-// The producer of sm90/forward.cu: one warp walks over the block's tiles and loads Q, K and V by
-// TMA, as far ahead of the consumers as the rings allow, also into the next tile of queries.
+// The producer of sm90/forward.cu: one warp loads Q, K and V of the block's tiles by TMA, as far
+// ahead of the consumers as the rings allow, also across tiles of queries.
 #pragma once
 #include "ptx/tma.cuh"
 #include "sm90/forward_splitter.cuh"
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// The tile of bias or mask of warpgroup w and the i-th tile of keys, by one thread.
+// Loads the tile of bias or mask of warpgroup w and the i-th tile of keys. Called by one thread.
 template <int bytes>
 __device__ __forceinline__ void LoadScoreTile(const QueryTile& tile, int i, int w, const void* map,
                                               const ScorePlace& place, unsigned to,
@@ -26,7 +26,7 @@ struct Producer {
   const ForwardParams& p;
   unsigned base;  // shared memory
   ForwardBarriers barriers;
-  bool leader;        // the lane that issues
+  bool leader;        // the lane that issues loads
   Splitter splitter;  // f32
   int kv = 0;         // tiles of keys loaded for earlier tiles of queries
   int tile_idx = 0;   // tiles of queries loaded before
@@ -101,8 +101,9 @@ struct Producer {
     ++published;
   }
 
-  // Every lane waits, and none goes on before all have: one that fell behind the leader could miss
-  // a phase of the barrier and wait forever. With the leader alone waiting, the compiler spills.
+  // All lanes wait, and none continues before all have waited: a lane that falls behind the leader
+  // could miss a phase of the barrier and wait forever. If only the leader waits, the compiler
+  // spills.
   __device__ __forceinline__ void WaitTogether(int barrier, int phase) const {
     barriers.Wait(barrier, phase);
     __syncwarp();
@@ -131,8 +132,9 @@ struct Producer {
     ++tile_idx;
   }
 
-  // For dims above 256. V of a tile waits for that of the tile before, which is free when the
-  // consumers begin with the next S: the chunks of K that have room are issued before it.
+  // For dims above 256. V has one stage, so V of a tile waits until V of the previous tile has been
+  // read, which is when the consumers begin with the next S. Chunks of K that fit into the ring are
+  // therefore issued before it.
   __device__ __forceinline__ void LoadWide(const QueryTile& tile) {
     constexpr int kChunks = kDimQk / 64;
     constexpr int kBefore = kChunks < kStages ? kChunks : kStages;
@@ -210,7 +212,7 @@ struct Producer {
                                  ready, kParts > 1 ? tile.part * kDimVo : 0);
   }
 
-  // `dim` columns from `column` on.
+  // Loads `dim` columns from `column` on.
   template <int dim, int row_bytes>
   __device__ __forceinline__ void LoadTile(const QueryTile& tile, int i, const void* map, int to,
                                            unsigned ready, int column = 0) const {

@@ -1,4 +1,4 @@
-// Shared memory of sm90/forward.cu: offsets that host and kernel compute alike.
+// Shared memory of sm90/forward.cu: offsets that both host and kernel compute.
 #pragma once
 
 namespace attn::device::sm90 {
@@ -11,7 +11,7 @@ inline constexpr int kMaxWideStages = 8;     // of K, for dims above 256; f32: s
 inline constexpr int kMaxRawMaskStages = 6;  // with mask_bits
 inline constexpr int kBitsStages = 4;        // tiles of the mask's bits
 
-// What the offsets follow from: constants of the Config.
+// Constants of the Config that determine the offsets.
 struct ForwardTiles {
   int tile_q = 0;
   int tile_kv = 0;
@@ -20,7 +20,7 @@ struct ForwardTiles {
   int dim_qk = 0;
   int dim_vo = 0;
   int o_columns = 0;
-  int score_bytes = 0;     // of one element of the tiles of bias and mask together
+  int score_bytes = 0;     // bytes per element of the tiles of bias and mask together
   int element_bytes = 2;   // of q, k and v
   int raw_stages = 0;      // f8: of V; mask_bits: tiles of a warpgroup's mask
   bool mask_bits = false;  // the mask is turned into bits
@@ -28,8 +28,8 @@ struct ForwardTiles {
   bool split = false;      // f32: three bf16 parts; stages are slots of a ring of K and V
 };
 
-// Offsets in bytes. Tiles lie in chunks of columns, [chunk][row][128 bytes] with 128-byte swizzle
-// (64 bytes where a row has no more), and begin at multiples of 1024.
+// Offsets in bytes. Tiles are stored in chunks of columns, [chunk][row][128 bytes] with 128-byte
+// swizzle (64 bytes if a row has no more), and begin at multiples of 1024.
 struct ForwardShared {
   int q = 0;         // [q_stages][tile_q][dim_qk]; f32: [part][tile_q][dim_qk]
   int k = 0;         // [stages][tile_kv][dim_qk]; wide: [stages][tile_kv][64]; f32: slots

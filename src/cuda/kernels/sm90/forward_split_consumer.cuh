@@ -1,12 +1,12 @@
 // A consumer warpgroup of sm90/forward.cu for f32: 64 queries of each tile.
 //
-// Each operand is the sum of three bf16 parts, and a product that of six products of parts
-// (bf16_parts.cuh): 24 bits of each operand count. The tensor cores cut their sums off, towards
-// zero; so they add up one tile of keys, and an addition of f32 takes its P V into O.
+// Each operand is the sum of three bf16 parts (24 bits), and each product is computed as six
+// products of parts (bf16_parts.cuh). Tensor cores truncate their sums, so a sum inside them covers
+// one tile of keys; an f32 addition adds its P V to O.
 //
-// A turn issues O's part of tile i and S of tile i + 1. With kOverlap both are in flight together;
-// else P's registers are free before S is written (dim 128). The softmax and the split of P run
-// under the products of the other warpgroups.
+// A turn issues P V of tile i and S of tile i + 1. With kOverlap both are in flight together;
+// otherwise (dim 128) the registers of P are free before S is written. The softmax and the
+// splitting of P overlap with the products of the other warpgroups.
 #pragma once
 #include "sm90/forward_consumer.cuh"
 #include "sm90/forward_splitter.cuh"
@@ -14,8 +14,8 @@
 namespace sm90 {
 
 struct SplitConsumer : ConsumerState {
-  SlotCursor issued;    // the ring's next slot to be read
-  SlotCursor released;  // and to be released
+  SlotCursor issued;    // the next slot of the ring to read
+  SlotCursor released;  // the next slot to release
 
   using ConsumerState::ConsumerState;
 
@@ -25,8 +25,8 @@ struct SplitConsumer : ConsumerState {
     softmax.Clear();
 #pragma unroll
     for (int n = 0; n < kDimVo / 2; ++n) o[n] = 0.0f;
-    // All warpgroups take one turn more than the block visits tiles of keys, whichever they leave
-    // out.
+    // All warpgroups must take one turn more than the block visits tiles of keys, whichever tiles
+    // they skip.
 #pragma unroll 1
     for (int i = kv; i < first; ++i) Skip();
     if (first <= last) {
@@ -42,7 +42,7 @@ struct SplitConsumer : ConsumerState {
     }
   }
 
-  // ZeroRowsPastEnd() is not needed: rows past the end are split as zeros.
+  // ZeroRowsPastEnd() is not needed: the splitter writes rows past the end as zeros.
   __device__ __forceinline__ unsigned VTile(int /*i*/) const { return 0; }
 
  private:
@@ -71,7 +71,7 @@ struct SplitConsumer : ConsumerState {
       released.Next();
     }
   }
-  // A tile that only other warpgroups need.
+  // Skips a tile that only other warpgroups see.
   __device__ __forceinline__ void Skip() {
     BeginTurn();
     EndTurn();
@@ -82,12 +82,14 @@ struct SplitConsumer : ConsumerState {
     }
   }
 
-  // From %tid.x again: else the descriptors of all parts of Q are kept through the loop and spill.
+  // Re-reads %tid.x: otherwise the descriptors of all parts of Q are kept live through the loop and
+  // spill.
   __device__ __forceinline__ unsigned QTile() const {
     const unsigned group = static_cast<unsigned>(ptx::RereadThreadIdx()) / 128 - 1;
     return base + kShared.q + group * (64 * 128);
   }
-  // Every warp's products with the rows of the tile before are complete when it gets here.
+  // The first barrier waits until every warp has completed its products with the previous tile's
+  // rows.
   __device__ __forceinline__ void SplitQueries(const QueryTile& tile) const {
     const attn::device::Arguments& a = p.common;
     const int row = tile.row + 64 * warpgroup;
@@ -152,7 +154,7 @@ struct SplitConsumer : ConsumerState {
     for (int n = 0; n < kDimVo / 2; ++n) o[n] += product[n];
   }
 
-  // S of tile i, which is complete, becomes P, and O is rescaled.
+  // Turns the complete S of tile i into P, and rescales O.
   __device__ __forceinline__ void UpdateSoftmax(const QueryTile& tile, int i, bool partial) {
     RepeatNan(tile, i);
     modifiers.Modify<false>(Key(i), 0, softmax.max, s);
@@ -174,15 +176,15 @@ struct SplitConsumer : ConsumerState {
     }
   }
 
-  // An infinite operand has no sum of parts: scores that became NaN are computed again, in f32. One
-  // test finds out whether there are any.
+  // An infinite operand is not a sum of parts (inf - inf is NaN), so scores that became NaN are
+  // computed again in f32. One test of the sum of all scores finds out whether there are any.
   __device__ __forceinline__ void RepeatNan(const QueryTile& tile, int i) {
     float all = 0.0f;
 #pragma unroll
     for (int n = 0; n < kTileKv / 2; ++n) all = fmaf(s[n], 0.0f, all);
     if (all == 0.0f) return;
     const attn::device::Arguments& a = p.common;
-    // Read again, so that it is not kept in registers through the loop over keys.
+    // Re-read, so that it is not kept in registers through the loop over keys.
     const Sequence seq = shared::SequenceOf(a, tile.seq.idx);
     const char* const q = shared::RowAddress(a.q, seq.idx, seq.first_q + modifiers.row, tile.head);
     const char* const k =
@@ -194,7 +196,7 @@ struct SplitConsumer : ConsumerState {
       float score = 0.0f;
 #pragma unroll
       for (int m = 0; m < kTileKv / 2; ++m) score = m == n ? s[m] : score;
-      // Rows past the end are not there, and nobody uses their scores.
+      // Rows past the end must not be read, and their scores are not used.
       if (score == score || modifiers.row + row >= seq.len_q || key >= seq.len_kv) {
         continue;
       }

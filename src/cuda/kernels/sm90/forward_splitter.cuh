@@ -1,8 +1,9 @@
 // f32: the four warps of the producer warpgroup load K and V from global memory and write them to
-// shared memory as three bf16 parts (bf16_parts.cuh), for consumers of forward_split_consumer.cuh.
+// shared memory as three bf16 parts (bf16_parts.cuh), for the consumers of
+// forward_split_consumer.cuh.
 //
-// One ring of slots holds both, in the order of use: K of a tile in kKSlots slots of 64 columns,
-// then its V in kVSlots slots of kVSlotKeys keys. Every slot has the same size.
+// One ring of slots, all of the same size, holds both in the order of use: K of a tile in kKSlots
+// slots of 64 columns, then its V in kVSlots slots of kVSlotKeys keys.
 //   K  [part][key][64 columns]
 //   V  [part][64 columns][key of the slot][column]
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace sm90 {
 
-// The n-th slot of the ring.
+// A position in the ring of slots.
 struct SlotCursor {
   int stage = 0;
   int phase = 0;
@@ -23,7 +24,7 @@ struct SlotCursor {
       phase ^= 1;
     }
   }
-  // In shared memory, from the ring's start.
+  // Offset in shared memory from the start of the ring.
   __device__ __forceinline__ unsigned Offset() const {
     return static_cast<unsigned>(stage * kSlotBytes);
   }
@@ -44,7 +45,7 @@ struct Splitter {
         warp(warp_idx),
         lane(static_cast<int>(threadIdx.x) % 32) {}
 
-  // All tiles of keys that the block visits.
+  // Splits all tiles of keys that the block visits.
   __device__ __forceinline__ void Run(const QueryTile& tile) {
     const attn::device::Arguments& a = p.common;
     const int head = tile.head / a.heads_per_kv;
@@ -68,14 +69,15 @@ struct Splitter {
     }
   }
 
-  // One lane arrives for the warp, behind the accesses of all its lanes.
+  // One lane arrives for the warp, after the accesses of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
     __syncwarp();
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
 
  private:
-  // The next slot: blocks of kRows rows, 64 columns each. Loads are issued before the wait.
+  // Fills the next slot with blocks of kRows rows and 64 columns. Issues the loads before it waits
+  // for the slot.
   template <int kRows>
   __device__ __forceinline__ void Fill(const char* at, long long stride_row, int rows,
                                        int columns) {

@@ -1,12 +1,12 @@
-// f8: three warps of the producer warpgroup transpose V in shared memory, because products of 8-bit
-// elements take K-major operands alone.
+// f8: three warps of the producer warpgroup transpose V in shared memory, because 8-bit products
+// take only K-major operands.
 //
-// From [key][dim], as TMA writes it, to [dim][key]: ldmatrix.trans moves pairs of dims, a byte
-// permutation splits them, stmatrix stores rows of 16 keys. Two orders follow from this, both
+// V changes from [key][dim], as TMA writes it, to [dim][key]: ldmatrix.trans moves pairs of dims, a
+// byte permutation separates them, and stmatrix stores rows of 16 keys. This determines two orders
 // within blocks of 16:
 //   keys  byte 4 t + 2 u + e is key 8 u + 2 t + e, as P has them in registers (score_modifiers.cuh)
 //   dims  row 8 u + g is dim 2 g + u, so that 8 rows are consecutive and stmatrix has no bank
-//         conflicts; an accumulator's lane then holds four adjacent columns of O
+//         conflicts; a lane's accumulators then hold four adjacent columns of O
 //         (forward_epilogue.cuh)
 #pragma once
 #include "ptx/math.cuh"
@@ -49,20 +49,21 @@ struct Transposer {
     kv += tile.kv_count;
   }
 
-  // One lane arrives for the warp, behind the accesses of all its lanes.
+  // One lane arrives for the warp, after the accesses of all its lanes.
   __device__ __forceinline__ void Release(int barrier) const {
     __syncwarp();
     if (lane == 0) ptx::BarrierArrive(barriers.At(barrier));
   }
 
  private:
-  // As in forward_producer.cuh.
+  // See Producer::WaitTogether() in forward_producer.cuh.
   __device__ __forceinline__ void WaitTogether(int barrier, int phase) const {
     barriers.Wait(barrier, phase);
     __syncwarp();
   }
 
-  // A warp takes every third block of 16 keys. `keys`: rows of the tile within the sequence.
+  // Transposes every third block of 16 keys, starting with block `warp`. `keys`: rows of the tile
+  // that are within the sequence.
   __device__ __forceinline__ void Transpose(unsigned from, unsigned to, int keys) const {
     const int matrix = lane / 8;
     const int r = lane % 8;
@@ -94,8 +95,8 @@ struct Transposer {
     }
   }
 
-  // Keys past the sequence's end may be anything, and 0 * NaN is NaN. `keys`: of these 16. A
-  // register has keys 2 t and 2 t + 1 of a matrix, t = lane % 4.
+  // Keys past the sequence's end may contain anything, and 0 * NaN is NaN. `keys`: how many of
+  // these 16 exist. A register has keys 2 t and 2 t + 1 of a matrix, t = lane % 4.
   __device__ __forceinline__ void HidePastEnd(int keys, unsigned (&pairs)[4]) const {
     if (keys >= 16) return;
 #pragma unroll

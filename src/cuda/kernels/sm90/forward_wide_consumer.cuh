@@ -1,10 +1,10 @@
-// A consumer warpgroup of sm90/forward.cu for head dims above 256: 64 queries of each tile, and
-// kDimVo of O's columns (a part).
+// A consumer warpgroup of sm90/forward.cu for head dims above 256: 64 queries of each tile, and one
+// part of O's columns (kDimVo).
 //
-// K comes in stages of 64 columns, which are freed while S is still being computed, so that the
-// scores cannot be computed again: every tile takes its own max, and O is rescaled once that has
-// risen by kMaxRise. A step issues S of tile i, then O += P V of tile i - 1, and computes P of tile
-// i while the latter runs.
+// K has stages of 64 columns, which are released while S is still being computed, so the scores
+// cannot be recomputed later. Every tile therefore computes its own max, and O is rescaled when the
+// max has risen by more than kMaxRise. A step issues S of tile i, then O += P V of tile i - 1, and
+// computes P of tile i while O += P V runs.
 #pragma once
 #include "sm90/forward_consumer.cuh"
 
@@ -31,7 +31,7 @@ struct WideConsumer : ConsumerState {
     ++tile_idx;
   }
 
-  // O is staged where Q was, which all warps of the warpgroup read.
+  // O is staged in the memory of Q, so all warps of the warpgroup must have read Q.
   __device__ __forceinline__ void BeginEpilogue() const {
     if constexpr (config::store_elements == 0) {
       ptx::NamedBarrierWait(1 + kMaxWarpgroups + warpgroup, 128);
@@ -39,7 +39,7 @@ struct WideConsumer : ConsumerState {
   }
   __device__ __forceinline__ void EndEpilogue() const {
     if (lane == 0) ptx::TmaStoreWaitRead();
-    ptx::FenceAsyncProxy();  // packed rows are read by threads
+    ptx::FenceAsyncProxy();  // threads, not TMA, read the last rows of packed sequences
     Release(ForwardBarriers::QFree(warpgroup, 0));
   }
 
@@ -59,7 +59,7 @@ struct WideConsumer : ConsumerState {
     Release(ForwardBarriers::kKFree + n % kStages);
   }
 
-  // A tile that only the other warpgroup needs.
+  // Skips a tile that only the other warpgroup sees.
   __device__ __forceinline__ void Skip(int i) const {
 #pragma unroll 1
     for (int c = 0; c < kChunks; ++c) {
@@ -70,7 +70,7 @@ struct WideConsumer : ConsumerState {
     Release(ForwardBarriers::kVFree);
   }
 
-  // s = Q K^T; all chunks but the last are released.
+  // s = Q K^T. Releases all chunks but the last.
   __device__ __forceinline__ void IssueScores(int i) {
     const ptx::SwizzledDescriptor<128> q(
         base + kShared.q + static_cast<unsigned>(warpgroup * 64 * 128), 16);
@@ -107,14 +107,14 @@ struct WideConsumer : ConsumerState {
     ptx::WgmmaCommit();
   }
 
-  // S of tile i, which is complete, becomes P.
+  // Turns the complete S of the first tile i into P.
   __device__ __forceinline__ void StartSoftmax(int i, bool partial) {
     ReleaseK(Chunk(i, kChunks - 1));
     ModifyScores(i, partial);
     softmax.Start(modifiers.unit, s);
     modifiers.Pack(Key(i), s, packed);
   }
-  // The same for later tiles, while P V of the tile before runs.
+  // The same for later tiles, while P V of the previous tile runs.
   __device__ __forceinline__ void UpdateSoftmax(int i, bool partial) {
     ReleaseK(Chunk(i, kChunks - 1));
     ModifyScores(i, partial);

@@ -1,19 +1,19 @@
-// Online softmax of a warpgroup's rows with a lazily renewed max.
+// Online softmax of a warpgroup's rows with lazy rescaling.
 //
 // A thread holds kTileKv / 4 scores of each of two rows (h = 0: lane / 4, h = 1: 8 rows below);
-// four lanes share a row. The first tile takes its exact max. Later tiles are exponentiated against
-// the max known so far without looking at their own: the sums of P, which are computed anyway, tell
-// whether it has risen too far. Only then is the max renewed, from P itself, and P, the sums and O
-// are rescaled. If P has overflowed, the caller has to compute the scores once more (Renew()).
+// four lanes share a row. The first tile uses its exact max. Later tiles are exponentiated against
+// the running max without computing their own: the sums of P, which are computed anyway, show
+// whether the max has risen too far. Only then is the max updated, from P itself, and P, the sums
+// and O are rescaled. If P has overflowed, the caller must recompute the scores (Renew()).
 //
-// P is 2^kPExponent times the exponential against the max: 1, and 32 for f8, whose range is small.
-// `max` is the exponent that P is relative to, so sums carry the factor, and lse does not.
+// P is 2^kPExponent times the exponential against the true max: a factor of 1, or of 32 for f8 with
+// its small range. `max` is the exponent that P is relative to, so the sums contain the factor, and
+// lse does not.
 //
-// Bounds: no group of 8 elements of P sums up to more than kRescaleThreshold, so P <= 8 (f8: 256,
-// e4m3 ends at 448). Rounding:
-// with a stale max the largest P is not exactly 1, which raises the error of o. Simulated with 1024
-// to 4096 keys and Q of standard deviation 1 to 8, the rms error of o in bf16 grows by at most 1.10
-// (docs/kernels/sm90_forward.md).
+// Bounds: no group of 8 elements of P sums up to more than kRescaleThreshold, so P <= 8 (f8: P <=
+// 256; e4m3 ends at 448). Rounding: with a stale max the largest P is not exactly 1, which raises
+// the error of o. In simulations with 1024 to 4096 keys and Q of standard deviation 1 to 8, the rms
+// error of o in bf16 grows by a factor of at most 1.10 (docs/kernels/sm90_forward.md).
 #pragma once
 #include "ptx/math.cuh"
 #include "shared/score.cuh"
@@ -22,18 +22,18 @@
 namespace sm90 {
 
 inline constexpr float kPExponent = kF8 ? 5.0f : 0.0f;
-inline constexpr float kLargestP = kF8 ? 32.0f : 1.0f;  // where the max is exact
+inline constexpr float kLargestP = kF8 ? 32.0f : 1.0f;  // the largest P when the max is exact
 inline constexpr float kRescaleThreshold = 8.0f * kLargestP;
 // The max of a row that has seen no key: finite, so that exp2(-inf - max) is 0.
 inline constexpr float kNoMax = -1.0e30f;
-// Raise(): the max may lag behind by this much, so that P <= 8.
+// Raise(): the max may be stale by this much, so that P <= 8.
 inline constexpr float kMaxRise = 3.0f;
-// Above this P cannot be rescaled: the factor would be flushed to 0.
+// If P exceeds this, it cannot be rescaled, because the factor would be flushed to 0.
 inline constexpr float kOverflow = 0x1p100f;
 
 using Scores = float[kTileKv / 2];
 using Output = float[kDimVo / 2];
-// O but for the latest tiles of keys, if the tensor cores sum up few (kAccumulateTiles).
+// kAccumulateTiles: O without the latest tiles of keys, which the tensor cores still accumulate.
 using Sums = float[kAccumulateTiles > 0 ? kDimVo / 2 : 1];
 
 struct OnlineSoftmax {
@@ -42,7 +42,7 @@ struct OnlineSoftmax {
   float tile_sum[2];    // the latest tile's part of `sum`, not added yet
   float largest_group;  // the largest sum of a group of 8 in the latest tile
 
-  // Rows that see no key.
+  // Initializes rows that see no key.
   __device__ __forceinline__ void Clear() {
     max[0] = max[1] = kNoMax;
     sum[0] = sum[1] = 0.0f;
@@ -63,9 +63,9 @@ struct OnlineSoftmax {
     top[1] = ReduceRow(top[1]);
   }
 
-  // s becomes P against the current max. s * unit is in units of log2; `relative` scores are in
-  // these units, and the max is already subtracted. Sums are taken in groups of at most 8: the
-  // largest group stands for the largest P at an eighth of its cost.
+  // Turns s into P relative to the current max. s * unit is in units of log2; `relative` scores are
+  // already in these units, with the max subtracted. Sums are computed in groups of at most 8: the
+  // largest group sum stands for the largest P, at an eighth of the cost.
   template <bool relative = false>
   __device__ __forceinline__ void Update(float unit, Scores& s) {
 #pragma unroll
@@ -85,7 +85,7 @@ struct OnlineSoftmax {
       }
     }
   }
-  // Whether the max need not be renewed; NaN says no. The same for all lanes of a warp.
+  // Whether the max need not be updated. NaN: false. The same for all lanes of a warp.
   __device__ __forceinline__ bool WithinThreshold() const {
     return __all_sync(~0u, largest_group <= kRescaleThreshold &&
                                tile_sum[0] + tile_sum[1] < kOverflow) != 0;
@@ -95,7 +95,7 @@ struct OnlineSoftmax {
     sum[1] += tile_sum[1];
   }
 
-  // The first tile.
+  // Update() for the first tile: uses its exact max.
   __device__ __forceinline__ void Start(float unit, Scores& s) {
     float top[2];
     RowMax(s, top);
@@ -108,7 +108,7 @@ struct OnlineSoftmax {
     sum[1] = tile_sum[1];
   }
 
-  // Replaces the max, and brings the sums and O down to it.
+  // Replaces the max, and rescales the sums and O to it.
   __device__ __forceinline__ void Rescale(const float (&next)[2], Output& o, Sums& sums,
                                           float (&alpha)[2]) {
 #pragma unroll
@@ -125,8 +125,8 @@ struct OnlineSoftmax {
     }
   }
 
-  // Renews the max from P and rescales. False, and nothing has changed, if P has overflowed or is
-  // NaN. Warp-uniform.
+  // Updates the max from P and rescales. Returns false and changes nothing if P has overflowed or
+  // is NaN. The result is warp-uniform.
   __device__ __forceinline__ bool Renew(Scores& s, Output& o, Sums& sums) {
     if (__all_sync(~0u, tile_sum[0] + tile_sum[1] < kOverflow) == 0) return false;
     float top[2];
@@ -145,7 +145,7 @@ struct OnlineSoftmax {
     return true;
   }
 
-  // Takes the exact max of scores and rescales.
+  // Updates the max to the exact max of the scores, rescales, and computes P.
   __device__ __forceinline__ void UpdateWithMax(float unit, Scores& s, Output& o, Sums& sums) {
     float top[2];
     RowMax(s, top);
@@ -157,9 +157,9 @@ struct OnlineSoftmax {
     Update(unit, s);
   }
 
-  // Before Update(), where scores cannot be computed again: takes the exact max of scores if one of
-  // the warp's rows has risen by more than kMaxRise. True if so; O times `alpha` is then left to
-  // the caller. Warp-uniform.
+  // Called before Update() where scores cannot be recomputed. If a row of the warp has risen by
+  // more than kMaxRise, updates the max to the exact max of the scores and returns true; the caller
+  // must then multiply O by `alpha`. The result is warp-uniform.
   __device__ __forceinline__ bool Raise(float unit, const Scores& s, float (&alpha)[2]) {
     float top[2];
     RowMax(s, top);
@@ -178,8 +178,8 @@ struct OnlineSoftmax {
     return true;
   }
 
-  // After the last tile: adds the lanes and the sink up. `factor` is what O is multiplied by.
-  // `sink`: in units of log2, -inf if there is none.
+  // Called after the last tile: sums over the lanes of a row and folds in the sink. `factor`:
+  // factor of O. `sink`: in units of log2, -inf if there is none.
   __device__ __forceinline__ void Finalize(int h, float sink, float& factor, float& lse) const {
     float total = sum[h];
     total += __shfl_xor_sync(~0u, total, 1);

@@ -1,4 +1,4 @@
-// What happens to the scores of a warpgroup's tile between Q K^T and P V, in registers: softcap,
+// Operations on the scores of a warpgroup's tile between Q K^T and P V, in registers: softcap,
 // ALiBi, bias, hidden keys, dropout. Layout of scores: ptx/wgmma.cuh.
 #pragma once
 #include "shared/dropout.cuh"
@@ -12,15 +12,16 @@ namespace sm90 {
 using shared::kHasScoreMod;
 using PackedP = unsigned[kTileKv / (kF8 ? 8 : 4)];
 
-// f8: what the values of a sequence's key head are multiplied by.
+// f8: returns the descale factor of a sequence's key head.
 __device__ __forceinline__ float DescaleOf(const attn::device::sm90::Descales& descales, int seq,
                                            int head_kv) {
   if (descales.data == nullptr) return 1.0f;
   return descales.data[seq * descales.stride_batch + head_kv * descales.stride_head];
 }
 
-// The score of a row that bit n of a lane's word of the mask is for (forward_mask_packer.cuh).
-// Bytes hold one pair (u, e) for all blocks of 16 keys; with 64 keys half a byte is enough.
+// Returns the score of a row to which bit n of a lane's word of the mask belongs
+// (forward_mask_packer.cuh). A byte has one pair (u, e) for all blocks of 16 keys; with 64 keys
+// half a byte.
 __device__ __forceinline__ constexpr int ScoreOfMaskBit(int n) {
   constexpr int kBlocks = kTileKv / 16;
   const int block = n % kBlocks;
@@ -30,12 +31,13 @@ __device__ __forceinline__ constexpr int ScoreOfMaskBit(int n) {
   return 8 * block + 4 * u + e;
 }
 
-// Score modifiers subtract the row's max with their last term. With dropout as well registers would
-// spill.
+// If true, score modifiers subtract the row's max in their last operation. Not with dropout, where
+// registers would spill.
 inline constexpr bool kRelativeScores = kHasScoreMod && config::dropout == 0;
 
-// Softcap alone uses a shorter series for products that are small relative to the cap. The first
-// tile of keys always uses the longer one: a second copy would make the kernel larger.
+// Softcap without ALiBi and bias uses a shorter series for products that are small relative to the
+// cap. The first tile of keys always uses the longer series: a second copy of the code would make
+// the kernel larger.
 inline constexpr bool kShortSeries =
     config::softcap != 0 && config::alibi == 0 && config::bias_type == config::none;
 
@@ -43,8 +45,8 @@ struct ScoreModifiers {
   const ForwardParams& p;
   shared::ScoreParams score;
   shared::Dropout dropout;
-  float unit;    // scores times this are in units of log2
-  float factor;  // f8: of the raw products, before options act on them
+  float unit;    // converts scores to units of log2
+  float factor;  // f8: factor of the raw products, applied before options
   int row;       // this thread's first query; the second is 8 below
   int diagonal;  // ALiBi: row + diag
   int begin[2];  // keys that they see
@@ -81,7 +83,7 @@ struct ScoreModifiers {
     }
   }
 
-  // A bias of 16 bits: this thread's elements of a tile, as pairs.
+  // 16-bit bias: loads this thread's elements of a tile, as pairs.
   __device__ __forceinline__ void LoadBias(unsigned bias_tile) {
     using Tile = ScoreTile<2, kScoreKeys>;
     const Place place = PlaceInTile();
@@ -92,14 +94,14 @@ struct ScoreModifiers {
     }
   }
 
-  // That of score i.
+  // The bias of score i.
   __device__ __forceinline__ float Bias(int i) const {
     const unsigned pair = biases[i / 2];
     return i % 2 == 0 ? ptx::Low<config::bias_type>(pair) : ptx::High<config::bias_type>(pair);
   }
 
-  // Softcap, ALiBi and bias: raw products of keys from j on become scores in units of log2;
-  // `relative`: less `max`. `bias_tile`: the warpgroup's, in shared memory.
+  // Applies softcap, ALiBi and bias: turns raw products of keys from j on into scores in units of
+  // log2; `relative`: minus `max`. `bias_tile`: the warpgroup's tile in shared memory.
   template <bool relative>
   __device__ __forceinline__ void Modify(int j, unsigned bias_tile, const float (&max)[2],
                                          Scores& s) const {
@@ -131,7 +133,7 @@ struct ScoreModifiers {
     }
   }
 
-  // Hides keys outside of the rows' ranges, for a tile from key j on.
+  // Sets scores of keys outside of the rows' ranges to -inf, for a tile from key j on.
   __device__ __forceinline__ void Hide(int j, Scores& s) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -152,7 +154,7 @@ struct ScoreModifiers {
     }
   }
 
-  // Hides what the mask hides.
+  // Sets the scores that the mask hides to -inf.
   __device__ __forceinline__ void HideByMask(unsigned mask_tile, Scores& s) const {
     if constexpr (kMaskBytes > 0) {
       using Tile = ScoreTile<1, kScoreKeys>;
@@ -167,7 +169,8 @@ struct ScoreModifiers {
     }
   }
 
-  // The same from bits, in the order of forward_mask_packer.cuh: this thread's of two rows.
+  // The same with bits, in the order of forward_mask_packer.cuh: loads this thread's bits of two
+  // rows.
   __device__ __forceinline__ void LoadBits(unsigned tile) {
     const Place place = PlaceInTile();
 #pragma unroll
@@ -186,8 +189,8 @@ struct ScoreModifiers {
       }
   }
 
-  // Rounds P to the fragments of A for P V. Dropped elements are 0; what is kept grows in the
-  // epilogue. The warp's first query is a multiple of 16.
+  // Rounds P to the A fragments of P V. Dropped elements become 0; the epilogue applies the factor
+  // of kept elements. The warp's first query must be a multiple of 16.
   __device__ __forceinline__ void Pack(int j, const Scores& s, PackedP& packed) const {
     if constexpr (kF8) {
       PackF8(s, packed);
@@ -196,7 +199,7 @@ struct ScoreModifiers {
     }
   }
 
-  // f32: P of dropped elements becomes 0.
+  // f32: sets P of dropped elements to 0.
   __device__ __forceinline__ void Drop(int j, Scores& s) const {
     if constexpr (config::dropout != 0) {
       const int first = row - static_cast<int>(threadIdx.x) % 32 / 4;
@@ -237,15 +240,15 @@ struct ScoreModifiers {
     }
   }
 
-  // Bit 2 n + e: whether column 8 n + e of a tile is below x.
+  // Bit 2 n + e of the result: whether column 8 n + e of a tile is below x.
   __device__ __forceinline__ static unsigned ScoresBelow(int x) {
     const unsigned columns = static_cast<unsigned>(min(max(x, 0), kTileKv));
     const unsigned scores = columns / 8 * 2 + min(columns % 8, 2u);
     return scores < 32 ? (1u << scores) - 1 : ~0u;
   }
 
-  // The descales belong to the scale. Where they make it zero or negative, which the softmax does
-  // not expect, the products are multiplied first.
+  // f8: folds the descales into the scale. If that makes the scale zero or negative, which the
+  // softmax does not support, the products are multiplied by it first.
   __device__ __forceinline__ void SetFactors(const QueryTile& tile) {
     const int head = tile.head / p.common.heads_per_kv;
     factor =
@@ -260,8 +263,8 @@ struct ScoreModifiers {
     }
   }
 
-  // Keys are renamed within each 16: a lane has keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 (t =
-  // lane % 4) where the fragment of A wants 4 t to 4 t + 3. V is transposed in the same order.
+  // Keys are permuted within each 16: a lane has keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 (t = lane %
+  // 4) where the A fragment expects 4 t to 4 t + 3. V is transposed in the same order.
   __device__ __forceinline__ static void PackF8(const Scores& s, PackedP& packed) {
 #pragma unroll
     for (int i = 0; i < kTileKv / 8; ++i) {
@@ -270,8 +273,8 @@ struct ScoreModifiers {
     }
   }
 
-  // This thread's first row of the warpgroup's 64 and first column, computed from %tid.x again so
-  // that no addresses of score tiles are kept in registers through the loop over keys.
+  // This thread's first row among the warpgroup's 64, and its first column. Recomputed from %tid.x,
+  // so that no addresses of score tiles are kept in registers through the loop over keys.
   struct Place {
     unsigned row;
     unsigned column;
@@ -281,7 +284,8 @@ struct ScoreModifiers {
     return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 
-  // Softcap alone, for small products, less the row's max: four instructions per score, not six.
+  // Softcap alone, for small products, minus the row's max: four instructions per score instead of
+  // six.
   __device__ __forceinline__ void CapInShortSeries(const float (&max)[2], Scores& s) const {
 #pragma unroll
     for (int i = 0; i < kTileKv / 2; ++i) {

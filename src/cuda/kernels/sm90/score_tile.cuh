@@ -7,8 +7,8 @@
 
 namespace sm90 {
 
-// Where the tensor map of a bias or mask has a head of a sequence; broadcast dimensions have
-// size 1.
+// Coordinates of a head of a sequence in the tensor map of a bias or mask. Broadcast dimensions
+// have size 1.
 struct ScorePlace {
   int head;
   int entry;
@@ -26,10 +26,10 @@ __device__ __forceinline__ ScorePlace MaskPlace(const attn::device::Arguments& a
   return PlaceOf(a.mask, head, shared::MaskEntry(a, seq_idx));
 }
 
-// Reads through the addresses of a layout.
+// Reads elements at the addresses of a layout.
 template <class Layout>
 struct ScoreReads {
-  // Elements (row, column) and (row, column + 1), column even; `type` of a float tile.
+  // Returns elements (row, column) and (row, column + 1); column is even. `type`: of a float tile.
   template <int type>
   __device__ static __forceinline__ float2 Floats(unsigned tile, int row, int column) {
     if constexpr (type == config::f32) {
@@ -40,14 +40,14 @@ struct ScoreReads {
       return {ptx::Low<type>(pair), ptx::High<type>(pair)};
     }
   }
-  // The first of two bytes is the low one.
+  // The same for a tile of bytes: element (row, column) is in the low byte.
   __device__ static __forceinline__ unsigned Bytes(unsigned tile, int row, int column) {
     return ptx::LoadShared16(tile + Layout::At(row, column));
   }
 };
 
-// [64 queries][keys]: boxes of 128 bytes (64 if the keys take no more) per query, with the swizzle
-// of that width, so that the 8 rows of a fragment are read without bank conflicts.
+// A tile [64 queries][keys]: boxes of 128 bytes (64 if the keys take no more) per query, with the
+// swizzle of that width, so that the 8 rows of a fragment are read without bank conflicts.
 template <int bytes, int keys>
 struct ScoreTile : ScoreReads<ScoreTile<bytes, keys>> {
   static constexpr int kRowBytes = keys * bytes % 128 == 0 ? 128 : 64;
@@ -63,8 +63,8 @@ struct ScoreTile : ScoreReads<ScoreTile<bytes, keys>> {
                                  byte % 16);
   }
 
-  // Elements (row, column) and (row, column + 1) of `tile` for a thread's even column below 8, and
-  // from it those 8 n columns and 8 h rows further, by one exclusive or.
+  // First(): address of elements (row, column) and (row, column + 1) of `tile`, for an even column
+  // below 8. Next(): from it, the address 8 n columns and 8 h rows further, with one XOR.
   __device__ static __forceinline__ unsigned First(unsigned tile, unsigned row, unsigned column) {
     return tile + row * kRowBytes +
            ((kRowBytes == 128 ? row & 7 : row >> 1 & 3) << 4 ^ column * bytes);
@@ -76,7 +76,7 @@ struct ScoreTile : ScoreReads<ScoreTile<bytes, keys>> {
   }
 };
 
-// [keys], of a bias or mask that broadcasts queries.
+// A row [keys] of a bias or mask that broadcasts queries.
 template <int bytes>
 struct ScoreRow : ScoreReads<ScoreRow<bytes>> {
   __device__ static __forceinline__ unsigned At(int /*row*/, int column) {

@@ -1,4 +1,4 @@
-// CUtensorMap, which no header that NVRTC can include declares.
+// CUtensorMap, declared again, because no header that NVRTC can include declares it.
 #pragma once
 
 namespace attn::device::sm90 {

@@ -1,11 +1,10 @@
-// Which tiles of queries a persistent block computes, and which keys they see.
+// Schedules tiles of queries on persistent blocks, and computes the keys that they see.
 //
-// kStatic: block b takes tiles b, b + blocks, ...; rows of a head are consecutive.
-// kPaired: the unit is two tiles: row tile r of one head and row tile q_tiles - 1 - r of the next
-//   head, so that every unit of a causal problem has the same work, whatever the number of row
-//   tiles.
-// kDynamic: the producer takes the next tile from a counter in global memory; the longest rows of
-//   the heads that share L2 come first.
+// kStatic: block b processes tiles b, b + blocks, ...; the tiles of a head are consecutive.
+// kPaired: the unit is two tiles, row tile q_tiles - 1 - r of one head and row tile r of the next,
+// so that every unit of a causal problem has the same work, whatever the number of row tiles.
+// kDynamic: the producer takes the next tile from a counter in global memory. Among heads that
+// share L2, the longest rows come first.
 #pragma once
 #include "shared/sequence.cuh"
 #include "sm90/forward_barriers.cuh"
@@ -86,20 +85,20 @@ __device__ __forceinline__ TileRange RangeOfRows(const QueryTile& tile, int row,
 struct TileScheduler {
   const ForwardParams& p;
 
-  // The t-th tile of this block for the static schedules; num_tiles or more: nothing is left.
+  // Static schedules: the t-th tile of this block. num_tiles or more means that none is left.
   __device__ __forceinline__ int StaticTile(int t) const {
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
     if constexpr (config::schedule == kPaired) return 2 * (block + t / 2 * blocks) + t % 2;
     return block + t * blocks;
   }
-  // Every block takes tiles until it sees an index past the end: num_tiles takes in all, after
-  // which the counter is 0 again.
+  // Takes the next tile. Every block takes tiles until it gets an index past the end, num_tiles in
+  // total, after which the counter is 0 again.
   __device__ __forceinline__ int TakeTile() const {
     return static_cast<int>(gridDim.x +
                             atomicInc(p.next_tile, static_cast<unsigned>(p.num_tiles - 1)));
   }
-  // Tiles come in twos if paired: of an odd number of heads the last has no partner.
+  // kPaired: tiles come in pairs. With an odd number of heads, the last head has no partner.
   __device__ __forceinline__ int End() const {
     if constexpr (config::schedule == kPaired) {
       return (p.num_tiles / p.q_tiles + 1) / 2 * 2 * p.q_tiles;
@@ -107,8 +106,8 @@ struct TileScheduler {
     return p.num_tiles;
   }
 
-  // The sequence of `index` in batch * heads_q, and its head. Sequences that share a bias or mask
-  // are scheduled consecutively, so that all but the first hit in L2.
+  // Splits `index` in batch * heads_q into sequence and head. Sequences that share a bias or mask
+  // are scheduled consecutively, so all but the first hit in L2.
   __device__ __forceinline__ int SplitHead(int index, int& head) const {
     if constexpr (kBiasBytes > 0 || config::mask != 0) {
       if ((kBiasBytes > 0 ? p.common.bias : p.common.mask).stride_batch == 0) {

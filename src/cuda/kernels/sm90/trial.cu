@@ -1,13 +1,15 @@
-// The trial of the family sm90: kernels that use what sm80 has not (TMA, mbarrier, clusters,
-// programmatic dependent launch), so that planning, launching and capturing them stays tested.
+// Trial kernels of the family sm90. They use what sm80 does not have (TMA, mbarrier, clusters,
+// programmatic dependent launch), so that planning, launching and capturing such kernels stays
+// tested.
 //
 // attn_trial_copy: grid: one block per (tile of kRows rows, head, batch), tiles fastest; clusters
-// of 2 along the tiles. A block loads its tile by TMA and writes the tile of the other block of its
-// cluster, which it reads from distributed shared memory.
+// of 2 along the tiles. A block loads its tile by TMA, and writes the tile of the other block of
+// its cluster, which it reads from distributed shared memory.
 //
 // attn_trial_primary, attn_trial_secondary: one block each, launched in this order. The primary
-// waits for a flag that the secondary raises before it waits for the primary. It sees the flag
-// before its timeout only if both run at the same time, which needs programmatic dependent launch.
+// waits for a flag, which the secondary raises before it waits for the primary. The primary sees
+// the flag before its timeout only if both run at the same time, which requires programmatic
+// dependent launch.
 // Config: none.
 #include "config.cuh"
 #include "ptx/cluster.cuh"

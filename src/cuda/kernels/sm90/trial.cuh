@@ -5,8 +5,8 @@ namespace attn::device::trial {
 
 inline constexpr int kThreads = 128;
 inline constexpr int kCluster = 2;
-inline constexpr int kRows = 64;     // of a tile
-inline constexpr int kColumns = 64;  // of a tile, 16-bit elements
+inline constexpr int kRows = 64;     // rows per tile
+inline constexpr int kColumns = 64;  // columns per tile, 16-bit elements
 inline constexpr int kTileBytes = kRows * kColumns * 2;
 
 // A tensor map as the driver encodes it.
@@ -14,8 +14,8 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// attn_trial_copy: the tensor [batch, rows, heads, kColumns] of `map`, rows a multiple of
-// kCluster * kRows, to `to`, contiguous.
+// attn_trial_copy copies the tensor [batch, rows, heads, kColumns] of `map` to `to`, contiguously.
+// `rows` is a multiple of kCluster * kRows.
 struct CopyParameters {
   TensorMap map;
   unsigned* to = nullptr;
