@@ -21,7 +21,8 @@ using namespace attn::cli;  // NOLINT: this file is the command
 
 constexpr const char* kFooter = R"(
 attn COMMAND --help lists a command's flags, with examples. The Python package adds attn doctor (what
-runs on this machine, why the rest does not, how to get it) and attn plot (pictures of attention).
+runs on this machine, why the rest does not, how to get it), attn plot (pictures of attention) and
+attn bench --plot FOLDER (pictures of what it measured).
 
 Exit codes:
   0  ok

@@ -212,6 +212,9 @@ def build(name: str, target: Target) -> Path:
         f"-DATTN_XXHASH_INCLUDE={headers}",
         f"-DCMAKE_MODULE_PATH={headers}",
         f"-DATTN_ASSEMBLE_KERNELS={assembler()}",
+        # Parsing takes most of the time.
+        "-DCMAKE_UNITY_BUILD=ON",
+        "-DCMAKE_UNITY_BUILD_BATCH_SIZE=16",
         "-DATTN_BUILD_CLI=ON",
         "-DATTN_CUDA=ON",
         "-DATTN_WEBGPU=ON",

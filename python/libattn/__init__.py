@@ -6,8 +6,9 @@
 
 Arrays are NumPy's (bfloat16 by ml_dtypes), PyTorch's, or anything with DLPack or
 `__cuda_array_interface__`. None is copied, except int64 indices and strided masks (see Options).
-`libattn.torch` has differentiable functions and drop-ins for PyTorch, `libattn.hf` the adapter for
-Hugging Face transformers.
+`libattn.torch` has differentiable functions and drop-ins for PyTorch, `libattn.distributed` splits
+sequences over devices, `libattn.hf` is the adapter for Hugging Face transformers, `libattn.jax` has
+the functions for JAX, and `libattn.plot` draws.
 """
 
 from ._functions import Gradients, attention, attention_backward, decode

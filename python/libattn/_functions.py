@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, overload
 
 from . import _abi, _library
 from ._arrays import family_of, opened
@@ -42,14 +42,25 @@ _TYPE_OF_OUTPUT = {
 }
 
 
-class Gradients(NamedTuple):
-    """The result of attention_backward: arrays of q's maker, None where not requested."""
+if TYPE_CHECKING:  # at run time a named tuple is generic from Python 3.11 on
 
-    dq: Any
-    dk: Any
-    dv: Any
-    dbias: Any
-    dsink: Any
+    class Gradients(NamedTuple, Generic[ArrayT]):
+        dq: ArrayT | None
+        dk: ArrayT | None
+        dv: ArrayT | None
+        dbias: ArrayT | None
+        dsink: ArrayT | None
+
+else:
+
+    class Gradients(NamedTuple):
+        """The result of attention_backward: arrays of q's maker, None where not requested."""
+
+        dq: ArrayT | None
+        dk: ArrayT | None
+        dv: ArrayT | None
+        dbias: ArrayT | None
+        dsink: ArrayT | None
 
 
 class Kind:
@@ -369,7 +380,7 @@ def decode(
 
 def attention_backward(
     dout: Array,
-    q: Array,
+    q: ArrayT,
     k: Array,
     v: Array,
     o: Array | None,
@@ -387,7 +398,7 @@ def attention_backward(
     dbias_dtype: ElementType | None = None,
     accumulate: bool = False,
     **options: Unpack[Options],
-) -> Gradients:
+) -> Gradients[ArrayT]:
     """The gradients of attention: FlashAttention-2 (Dao 2023), section 3.1.2.
 
     dout: the gradient of o, shaped like o.

@@ -144,7 +144,7 @@ def rope(
     stream: int | None = None,
     device: Literal["host", "webgpu"] | None = None,
 ) -> ArrayT:
-    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2).
+    """Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2).
 
     Pair m of a row turns by the angle position * base^(-2m/rot_dim).
 

@@ -30,7 +30,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rope:
-    """Rotary embedding of q and k inside attention (Su et al. 2021, RoFormer, section 3.4.2).
+    """Rotary embedding of q and k inside attention (Su et al. 2021, RoFormer, section 3.2.2).
 
     style: "half" rotates the pairs (m, m + rot_dim/2), "interleaved" (2m, 2m + 1).
     rot_dim: even, 2 to dim_qk; None = dim_qk. The angle is position * base^(-2m/rot_dim).

@@ -35,6 +35,9 @@ Array: TypeAlias = "DLPackArray | CudaArray"
 Integers: TypeAlias = "Array | Sequence[int] | Sequence[Sequence[int]]"
 """An i32 or int64 array, or a list, which is copied into a small i32 array."""
 
+Indices: TypeAlias = "int | slice | Sequence[int] | Array"
+"""Whole numbers that choose rows, heads or sequences: one, several, or a slice."""
+
 ElementType: TypeAlias = "str | type[Any] | np.dtype[Any] | torch.dtype"
 """An element type of NumPy, ml_dtypes or PyTorch, or its name: "float32"."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from ._functions import described
 from ._options import Options
 from ._queries import supports
-from ._types import Array, ArrayT
+from ._types import Array, ArrayT, Indices
 from ._values import integer, shown
 
 if TYPE_CHECKING:
@@ -295,9 +295,9 @@ def attention_weights(
     q: ArrayT,
     k: Array,
     *,
-    rows: Any,
-    batch: Any = None,
-    heads: Any = None,
+    rows: Indices,
+    batch: Indices | None = None,
+    heads: Indices | None = None,
     limit: int = LIMIT,
     **options: Unpack[Options],
 ) -> ArrayT:

@@ -19,11 +19,13 @@ import numpy as np
 from ._functions import described
 from ._options import Options
 from ._queries import explain
-from ._types import Array
+from ._types import Array, Indices
 from ._values import integer, shown
 from ._weights import Call, attention_weights, chosen, host
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from ._options import Unpack
 
 __all__ = ["entropies", "tiles", "weights"]
@@ -42,14 +44,14 @@ def _pyplot() -> Any:
     return plt
 
 
-def _axes(ax: Any, size: tuple[float, float]) -> Any:
+def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     plt = _pyplot()
     if ax is None:
         _, ax = plt.subplots(figsize=size, layout="constrained")
     return ax
 
 
-def _labels(ax: Any, title: str, of_rows: str) -> None:
+def _labels(ax: Axes, title: str, of_rows: str) -> None:
     ax.set_title(title, fontsize=10)
     ax.set_xlabel("key")
     ax.set_ylabel(of_rows)
@@ -77,17 +79,21 @@ def weights(
     q: Array,
     k: Array,
     *,
-    rows: Any,
+    rows: Indices,
     batch: int = 0,
     head: int = 0,
-    ax: Any = None,
+    ax: Axes | None = None,
     **options: Unpack[Options],
-) -> Any:
+) -> Axes:
     """One head's attention map: a line of the image for each chosen row, a column for each key.
 
-    q, k, rows and options: see libattn.attention_weights, whose errors these are. batch, head: one
-    sequence and one head of q. The colors are those of the square root of the weights, so that
-    small ones are visible. Returns the matplotlib axes `ax`.
+    q, k, rows, options: as for libattn.attention_weights.
+    batch, head: one sequence and one head of q.
+    ax: axes of matplotlib to draw into; None = a new figure.
+
+    The colors are those of the square root of the weights, so that small ones are visible.
+
+    Returns the axes. Raises what libattn.attention_weights raises.
     """
     found = attention_weights(q, k, rows=rows, batch=batch, heads=head, **options)
     found = host(found)[0, 0]
@@ -112,17 +118,22 @@ def entropies(
     q: Array,
     k: Array,
     *,
-    rows: Any,
+    rows: Indices,
     batch: int = 0,
-    heads: Any = None,
-    ax: Any = None,
+    heads: Indices | None = None,
+    ax: Axes | None = None,
     **options: Unpack[Options],
-) -> Any:
+) -> Axes:
     """The entropy of each chosen row, a line for each head: -sum p log2 p, in bits.
 
-    q, k, rows, heads and options: see libattn.attention_weights. 0 bits: all the weight is on one
-    key; log2(n) bits: n keys share it equally. A sink's share is left out: the weights of a row are
-    divided by their sum. Rows that see no key have none. Returns the matplotlib axes `ax`.
+    q, k, rows, heads, options: as for libattn.attention_weights.
+    batch: one sequence.
+    ax: axes of matplotlib to draw into; None = a new figure.
+
+    0 bits: all the weight is on one key; log2(n) bits: n keys share it equally. A sink's share is
+    left out: the weights of a row are divided by their sum. Rows that see no key have none.
+
+    Returns the axes. Raises what libattn.attention_weights raises.
     """
     found = host(attention_weights(q, k, rows=rows, batch=batch, heads=heads, **options))[0]
     call = Call(q, k, options)
@@ -182,15 +193,19 @@ def tiles(
     batch: int = 0,
     tile: tuple[int, int] | None = None,
     pass_: str = "forward",
-    ax: Any = None,
+    ax: Axes | None = None,
     **options: Unpack[Options],
-) -> Any:
+) -> Axes:
     """The tiles of scores that a call visits: full ones (every pair visible), partial, skipped.
 
-    q, k and options: see libattn.attention; only shapes, lengths and ranges are read. batch: one
-    sequence. tile: (queries, keys); None = those of the plan that libattn.explain shows, for
-    pass_ "forward" or "backward". The share of visited tiles is in the title. Returns the axes.
-    Raises ValueError for a broken rule, libattn.Unsupported if no backend supports the call.
+    q, k, options: as for libattn.attention; only shapes, lengths and ranges are read.
+    batch: one sequence.
+    tile: (queries, keys) of a tile; None = those of the plan that libattn.explain shows.
+    pass_: "forward" or "backward", for the plan's tiles.
+    ax: axes of matplotlib to draw into; None = a new figure.
+
+    Returns the axes; the title has the share of visited tiles. Raises ValueError for a broken rule,
+    libattn.Unsupported if no backend supports the call.
     """
     call = Call(q, k, {name: x for name, x in options.items() if name != "dropout_p"})
     batch = _one_of("batch", batch, call.batch)

@@ -37,6 +37,7 @@ MODULES = {
     "libattn.distributed": "torch",
     "libattn.hf": "transformers",
     "libattn.jax": "jax",
+    "libattn.plot": None,
 }  # and the package that each needs
 # docs/jax.md is for several devices; JAX reads their number when it starts.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -29,7 +31,8 @@ def calls(q: NDArray[np.float32], want_lse: bool) -> None:
     assert_type(libattn.rope(q, style="half"), NDArray[np.float32])
     assert_type(libattn.merge(o, lse, None, lse)[0], NDArray[np.float32])
     grads = libattn.attention_backward(o, q, q, q, o, lse, want=("dq",))
-    assert_type(grads, libattn.Gradients)
+    assert_type(grads, libattn.Gradients[NDArray[np.float32]])
+    assert_type(libattn.attention_weights(q, q, rows=slice(0, 4)), NDArray[np.float32])
 
 def mistakes(q: NDArray[np.float32]) -> None:
     libattn.attention("q", q, q)  # type: ignore[call-overload]
@@ -37,6 +40,23 @@ def mistakes(q: NDArray[np.float32]) -> None:
     libattn.attention(q, q, q, diagonal="left")  # type: ignore[call-overload]
     libattn.rope(q, style="full")  # type: ignore[arg-type]
 """
+
+
+@pytest.mark.parametrize(
+    "module", ["libattn", "libattn.torch", "libattn.distributed", "libattn.plot"]
+)
+def test_results_have_a_type(module):
+    if module in ("libattn.torch", "libattn.distributed"):
+        pytest.importorskip("torch")
+    found = importlib.import_module(module)
+    functions = [getattr(found, name) for name in found.__all__]
+    untyped = [
+        one.__name__
+        for one in functions
+        if inspect.isfunction(one)
+        and inspect.signature(one).return_annotation in ("Any", inspect.Signature.empty)
+    ]
+    assert untyped == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="no mypy")

@@ -76,6 +76,7 @@ def write_generated(release: Path) -> None:
     write("reference/distributed.md", python_reference.page("libattn.distributed", title))
     write("reference/huggingface.md", python_reference.page("libattn.hf", "Python: libattn.hf"))
     write("reference/jax.md", python_reference.page("libattn.jax", "Python: libattn.jax"))
+    write("reference/plot.md", python_reference.page("libattn.plot", "Python: libattn.plot"))
     write("reference/cpp.md", header_reference.cpp_page())
     write("reference/c.md", header_reference.c_page())
     write("reference/command_line.md", generated.command_line(release))

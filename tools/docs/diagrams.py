@@ -195,6 +195,23 @@ def split_keys() -> Drawing:
     return drawing
 
 
+def descales() -> Drawing:
+    """8-bit keys: stored numbers times one factor for each head, or one for each row."""
+    drawing = Drawing(640, 190, "Factors of 8-bit keys")
+    for x, title, rows in ((20, "[batch, heads_kv]", 1), (350, "[batch, len_kv, heads_kv]", 6)):
+        drawing.text(x, 22, title, 12, bold=True, code=True)
+        for n in range(6):
+            drawing.rect(x, 40 + 20 * n, 120, 17, shade(0.15 + 0.1 * (n % 3)))
+        drawing.text(x + 60, 178, "k8: 1 byte", 11, "middle", GREY)
+        drawing.text(x + 136, 104, "×", 20, "middle")
+        for n in range(rows):
+            height = 117 / rows - 3 * (rows > 1)
+            drawing.rect(x + 154, 40 + 20 * n, 26, height, shade(0.5, (217, 130, 43)))
+        drawing.text(x + 167, 178, "f32", 11, "middle", GREY)
+        drawing.text(x + 200, 104, "= k", 15, bold=True)
+    return drawing
+
+
 def backward() -> Drawing:
     """The five products of the backward, for one tile of keys."""
     drawing = Drawing(720, 250, "The backward of a tile of keys")
@@ -232,5 +249,6 @@ NAMES: dict[str, Callable[[], Drawing]] = {
     "pages": pages,
     "ring": ring,
     "split_keys": split_keys,
+    "descales": descales,
     "backward": backward,
 }

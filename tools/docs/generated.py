@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,21 @@ PASSES = ("forward", "backward", "decode")
 
 
 def attn(release: Path, *words: str, **environment: str) -> str:
+    return printed_by([release / "cli" / "attn", *words], environment)
+
+
+def of_package(*words: str) -> str:
+    """What the Python package's own commands print."""
+    environment = {"PYTHONPATH": str(ROOT / "python"), "COLUMNS": "100"}
+    return printed_by([sys.executable, "-m", "libattn", *words], environment)
+
+
+def printed_by(command: list[str | Path], environment: dict[str, str]) -> str:
     done = subprocess.run(
-        [release / "cli" / "attn", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | environment,
+        command, capture_output=True, text=True, timeout=120, env=os.environ | environment
     )
     if done.returncode:
-        raise SystemExit(f"attn {' '.join(words)}: {done.stderr}")
+        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr}")
     return done.stdout
 
 
@@ -44,6 +51,10 @@ def command_line(release: Path) -> str:
     for command in re.findall(r"^  (\w+)", listed, re.MULTILINE):
         text = attn(release, command, "--help").strip()
         parts.append(f"## attn {command} {{#{command}}}\n\n```text\n{text}\n```")
+    for command in ("doctor", "plot"):
+        text = of_package(command, "--help").strip()
+        parts.append(f"## attn {command} {{#{command}}}\n\nOnly in the Python package:")
+        parts.append(f"```text\n{text}\n```")
     return "\n\n".join(parts) + "\n"
 
 

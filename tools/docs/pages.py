@@ -28,6 +28,7 @@ GENERATED = (
     "reference/distributed.md",
     "reference/huggingface.md",
     "reference/jax.md",
+    "reference/plot.md",
     "reference/cpp.md",
     "reference/c.md",
     "reference/command_line.md",
@@ -78,6 +79,7 @@ NAV: Nav = [
             ("Python: libattn.distributed", "reference/distributed.md"),
             ("Python: libattn.hf", "reference/huggingface.md"),
             ("Python: libattn.jax", "reference/jax.md"),
+            ("Python: libattn.plot", "reference/plot.md"),
             ("C++", "reference/cpp.md"),
             ("C", "reference/c.md"),
             ("Command line", "reference/command_line.md"),
@@ -87,7 +89,7 @@ NAV: Nav = [
         ],
     ),
     (
-        "Devices",
+        "Devices and tools",
         [
             ("What runs where", "support.md"),
             ("PyTorch's tools", "torch.md"),

@@ -51,7 +51,8 @@ def module_docstring(module: str) -> str:
 
 
 def init_of(module: str) -> Path:
-    return PACKAGE.joinpath(*module.split(".")[1:]) / "__init__.py"
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def entries(module: str) -> list[Entry]:

@@ -18,10 +18,13 @@ import contextlib
 import importlib
 import inspect
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from libattn import Unsupported
 from libattn.hf._record import Call, record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["OLDEST_TRANSFORMERS", "Call", "record", "register", "sequence_parallel"]
 
@@ -64,7 +67,7 @@ def sequence_parallel(
     group: Any = None,
     mesh: Any = None,
     layout: Literal["contiguous", "zigzag", "striped"] = "contiguous",
-    kv_begin: Any = None,
+    kv_begin: Tensor | None = None,
 ) -> Iterator[None]:
     """Runs a model on sequences that are split over ranks: libattn.distributed in every layer.
 

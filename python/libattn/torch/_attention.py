@@ -24,6 +24,8 @@ from . import _decode_merge_rope as _decode_merge_rope  # registers its operator
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_counting.register()  # after all operators are defined
+
 # Options of libattn.attention that have no meaning here, and why.
 _REFUSED = {
     "workspace": "scratch memory comes from PyTorch's allocator or libattn's pool",
@@ -316,6 +318,38 @@ def attention(
     return (o, lse) if return_lse else o
 
 
+@overload
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    block_table: Tensor | None = None,
+    k_new: Tensor | None = None,
+    v_new: Tensor | None = None,
+    split_keys: int | None = None,
+    return_lse: Literal[False] = False,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor: ...
+
+
+@overload
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    block_table: Tensor | None = None,
+    k_new: Tensor | None = None,
+    v_new: Tensor | None = None,
+    split_keys: int | None = None,
+    return_lse: bool,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
 def decode(
     q: Tensor,
     k_cache: Tensor,
@@ -328,7 +362,7 @@ def decode(
     return_lse: bool = False,
     out_dtype: torch.dtype | None = None,
     **options: Unpack[Options],
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of few queries over a cache of keys and values, split over keys. No gradient.
 
     Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
@@ -422,7 +456,7 @@ def rope(
     cu_len: Tensor | None = None,
     inverse: bool = False,
 ) -> Tensor:
-    """Rotary embedding (Su et al. 2021, RoFormer, section 3.4.2), with gradients of any order.
+    """Rotary embedding (Su et al. 2021, RoFormer, section 3.2.2), with gradients of any order.
 
     Pair m of a row turns by the angle position * base^(-2m/rot_dim).
 

@@ -377,4 +377,3 @@ define(
     _backward_fake,
     differentiate=no_second_derivative("attention"),
 )
-_counting.register()

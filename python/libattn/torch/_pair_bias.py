@@ -150,7 +150,7 @@ def triangle_attention(
     return_aux: bool = False,
     *,
     kv_lengths: Tensor | None = None,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Attention with the signature of cuequivariance_torch.triangle_attention.
 
     Jumper et al. 2021 (AlphaFold 2), supplementary algorithms 13 and 14.
@@ -201,14 +201,14 @@ def triangle_attention(
     if kv_lengths is not None:
         options["len_kv"] = _lengths(name, kv_lengths, batch)
     rows = [_dense(x.flatten(0, 1).transpose(1, 2)) for x in (q, k, v)]
-    o, lse = attention(*rows, scale=scale, return_lse=True, **options)
-    o = o.transpose(1, 2).unflatten(0, batch)
-    o = o[0] if without_batch else o
+    found, lse = attention(*rows, scale=scale, return_lse=True, **options)
+    found = found.transpose(1, 2).unflatten(0, batch)
+    o: Tensor = found[0] if without_batch else found
     if not return_aux:
         return o
     most = _maxima(rows[0], rows[1], scale, options)
-    aux = (x.unflatten(0, batch)[..., None] for x in (lse, most))
-    return (o, *(x[0] if without_batch else x for x in aux))
+    lse, most = (x.unflatten(0, batch)[..., None] for x in (lse, most))
+    return (o, lse[0], most[0]) if without_batch else (o, lse, most)
 
 
 def _hides_only(mask: Tensor) -> bool:
@@ -245,7 +245,7 @@ def _evoformer_options(
     return {"bias": added}
 
 
-def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Any]) -> Tensor:
+def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
     """Attention with the signature of deepspeed.ops.deepspeed4science.DS4Sci_EvoformerAttention.
 
     Jumper et al. 2021 (AlphaFold 2), supplementary algorithms 7, 13 and 14.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -140,3 +143,13 @@ def test_profiler_names():
     }
     assert expected <= names, sorted(n for n in names if "libattn" in n)
     assert np.isfinite(o.detach().numpy()).all()
+
+
+def test_import_after_the_counter():
+    """The operators have formulas where PyTorch's counter was imported before libattn.torch."""
+    program = (
+        "import torch, torch.utils.flop_counter as f, libattn.torch\n"
+        "print(torch.ops.libattn.decode_append in f.flop_registry)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr

@@ -31,7 +31,7 @@ def test_two_ranks(tmp_path):
         for rank in range(2)
     ]
     try:
-        texts = [rank.communicate(timeout=90)[0] for rank in ranks]
+        texts = [rank.communicate(timeout=300)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
