@@ -36,7 +36,8 @@ function(vcpkg_cmake_configure)
   cmake_parse_arguments(PARSE_ARGV 0 given "" "SOURCE_PATH" "OPTIONS")
   call(${CMAKE_COMMAND} -S ${given_SOURCE_PATH} -B ${FOLDER} -G Ninja -DCMAKE_BUILD_TYPE=Release
        -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR}
-       -DATTN_WERROR=$ENV{ATTN_WERROR} ${given_OPTIONS}) # flags of the release build, for ccache
+       -DATTN_WERROR=$ENV{ATTN_WERROR} -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16
+       ${given_OPTIONS}) # flags and batches of the release build, for ccache
 endfunction()
 
 function(vcpkg_cmake_install)
