@@ -131,23 +131,29 @@ step_webgpu() {
 
 # 3001 of about 8000 cases, evenly spread: each option in each pass and type, and 2400 of 5500 pairs.
 # The number has no common factor with the periods of the list. All of these take up to 800 s; with less
-# time left, a third of them.
+# time left, a third of them. A process runs the cases of one pass and type (those of f64 and 8-bit types,
+# which are refused, with others): such cases share shaders, and two processes that need the same shader at
+# the same time would both compile it.
 webgpu_cases() {
-  local limit=${ATTN_CASE_LIMIT:-3001} shard process processes=() failed=0
+  local limit=${ATTN_CASE_LIMIT:-3001} lists=$logs/webgpu_cases status=0
   if [ -z "${ATTN_CASE_LIMIT:-}" ] && (($(date +%s) + 800 > deadline)); then
     limit=1001
     echo "1001 cases in place of 3001: less than 800 s are left"
   fi
-  for ((shard = 0; shard < jobs; ++shard)); do
-    build/release/cli/attn check --json --device webgpu --limit "${limit/all/0}" \
-      --shard "$shard/$jobs" --jobs 1 >"$reports/cases$shard.jsonl" &
-    processes+=($!)
-  done
-  for process in "${processes[@]}"; do
-    wait "$process" || failed=1
-  done
-  grep -h '"result":"failed"' "$reports"/cases*.jsonl | head -n 40
-  return $failed
+  [ "$limit" != all ] || limit=$((1 << 30))
+  rm -rf "$lists" && mkdir "$lists" || return 1
+  build/release/cli/attn check --list --limit "$limit" | awk -v lists="$lists" '{
+    type = match($0, / dtype=[a-z0-9]+/) ? substr($0, RSTART + 7, RLENGTH - 7) : "f32"
+    sub(/^f64$/, "f32", type)
+    sub(/^f8.*/, "f16", type)
+    print >(lists "/" $1 "." type)
+  }' || return 1
+  # Longest lists first.
+  (cd "$lists" && ls -S) | lists=$lists reports=$reports xargs -P "$jobs" -I GROUP bash -c '
+    mapfile -t cases <"$lists/GROUP" && build/release/cli/attn check --json --device webgpu --jobs 1 \
+      --case "${cases[@]}" >"$reports/cases.GROUP.jsonl"' || status=1
+  grep -h '"result":"failed"' "$reports"/cases.*.jsonl | head -n 40
+  return $status
 }
 
 # Executed lines of core and of the CPU kernels; of kernels with bf16 instructions only where the processor
