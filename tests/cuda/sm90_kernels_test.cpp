@@ -50,7 +50,7 @@ constexpr Variant kVariants[] = {
     {"d512 packed, window", Pass::forward,
      "dtype=bf16 batch=4 layout_q=packed layout_kv=packed total_q=4096 total_kv=4096 len_q=4096 "
      "len_kv=4096 dim_qk=512 dim_vo=512 causal window_left=99",
-     40},
+     48},
     {"d320 ranges", Pass::forward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=320 dim_vo=320 kv_begin kv_end", 0},
     {"f32 d64", Pass::forward, "dtype=f32 len_q=4096 len_kv=4096", 0},
