@@ -69,7 +69,7 @@ TEST(CudaSm90Plan, RefusesWithReasons) {
   EXPECT_EQ(reason(kLong + "dim_qk=257 dim_vo=257"),
             "sm90: needs the access tma, the call's is element");
   EXPECT_EQ(reason(kLong + "bias=hqk dtype_bias=f32"),
-            "sm90: needs 270848 bytes of shared memory, a block has 232448");
+            "sm90: needs 271360 bytes of shared memory, a block has 232448");
   EXPECT_EQ(reason("batch=2 heads_q=4 heads_kv=4 layout_q=packed total_q=600 len_q=400 len_kv=400"),
             "sm90: takes q, k and v that are all packed or all padded");
   EXPECT_EQ(reason("len_q=0 len_kv=8"), "sm90: takes no sizes of 0");
@@ -372,16 +372,22 @@ TEST(CudaSm90Plan, ConfigsOfTheUsualShapes) {
   };
   const std::string d128 = "dim_qk=128 dim_vo=128 ";
   const std::string d256 = "dim_qk=256 dim_vo=256 ";
+  const std::string kLonger = "batch=2 heads_q=16 heads_kv=16 len_q=4097 len_kv=4097 ";
   const Expected expected[] = {
-      {kLong, 192, 128, 512, 172544, 132, sm90::kDynamic},
-      {kLong + "causal", 192, 128, 512, 172544, 132, sm90::kDynamic},
-      {kShort + "causal", 128, 64, 288, 98816, 128, sm90::kDynamic},
-      {kShort + "heads_q=64 heads_kv=64 causal", 128, 64, 288, 98816, 264, sm90::kDynamic},
-      {kLong + d128, 128, 128, 384, 229888, 132, sm90::kStatic},
-      {kLong + d128 + "causal", 128, 128, 384, 229888, 132, sm90::kDynamic},
-      {kShort + d128 + "causal", 128, 128, 384, 229888, 64, sm90::kPaired},
-      {kLong + d256 + "causal", 128, 64, 384, 213504, 132, sm90::kDynamic},
-      {"len_q=24 len_kv=8 dim_qk=8 dim_vo=80", 128, 128, 384, 229888, 1, sm90::kStatic}};
+      {kLong, 192, 128, 512, 173056, 132, sm90::kDynamic},
+      {kLong + "causal", 192, 128, 512, 173056, 132, sm90::kDynamic},
+      {kShort + "causal", 128, 64, 288, 99328, 128, sm90::kDynamic},
+      {kShort + "heads_q=64 heads_kv=64 causal", 128, 64, 288, 99328, 264, sm90::kDynamic},
+      {kLong + "causal window_left=383", 128, 64, 288, 99328, 264, sm90::kDynamic},
+      {kLong + "causal window_left=384", 192, 128, 512, 173056, 132, sm90::kDynamic},
+      {kLong + "window_left=300 window_right=99", 192, 128, 512, 173056, 132, sm90::kDynamic},
+      {kLong + "kv_begin alibi", 128, 64, 288, 99328, 264, sm90::kDynamic},
+      {kLong + d128, 128, 128, 384, 230400, 132, sm90::kStatic},
+      {kLong + d128 + "causal", 128, 128, 384, 230400, 132, sm90::kPaired},
+      {kLonger + d128 + "causal", 128, 128, 384, 230400, 132, sm90::kDynamic},
+      {kShort + d128 + "causal", 128, 128, 384, 230400, 64, sm90::kPaired},
+      {kLong + d256 + "causal", 128, 64, 384, 214016, 132, sm90::kPaired},
+      {"len_q=24 len_kv=8 dim_qk=8 dim_vo=80", 128, 128, 384, 230400, 1, sm90::kStatic}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(e.problem);
     ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
@@ -432,12 +438,12 @@ TEST(CudaSm90Plan, ForwardsAboveDim256) {
     unsigned shared_bytes;
   };
   const Expected expected[] = {
-      {"dim_qk=512 dim_vo=512", 2, 512, 256, 4, 256, 229888},
+      {"dim_qk=512 dim_vo=512", 2, 512, 256, 4, 256, 230400},
       {"dim_qk=512 dim_vo=512 causal lengths_kv softcap dropout alibi sink", 2, 512, 256, 4, 256,
-       229888},
-      {"dim_qk=264 dim_vo=264 kv_begin", 2, 320, 192, 8, 192, 217600},
-      {"dim_qk=512 dim_vo=128", 1, 512, 128, 6, 128, 229888},
-      {"dim_qk=64 dim_vo=512 window_left=9", 2, 64, 256, 8, 64, 164352}};
+       230400},
+      {"dim_qk=264 dim_vo=264 kv_begin", 2, 320, 192, 8, 192, 218112},
+      {"dim_qk=512 dim_vo=128", 1, 512, 128, 6, 128, 230400},
+      {"dim_qk=64 dim_vo=512 window_left=9", 2, 64, 256, 8, 64, 164864}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(kLong + e.options);
     ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
