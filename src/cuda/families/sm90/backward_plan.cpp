@@ -180,9 +180,9 @@ bool is_persistent(const Problem& p, const BackwardTiles& tiles, Dbias dbias,
       dbias != Dbias::none || num_key_tiles(p) <= num_sms) {
     return false;
   }
-  // At dim 64 a block takes its next tile of keys early (backward_items.cuh). In deterministic order
-  // the blocks after it in the order wait until it has begun: 80 TFLOP/s instead of 322 without the
-  // order, at 1024 causal keys on an H200.
+  // At dim 64 a block takes its next tile of keys early (backward_items.cuh). In deterministic
+  // order, blocks then wait for tiles that others have taken but not begun: 80 TFLOP/s, without
+  // persistent blocks 283 (1024 causal keys, H200).
   if (p.dq && p.deterministic && tiles.dim == 64) return false;
   // Grouped query heads with causal are slower: 209 TFLOP/s instead of 237 (4 query heads per key
   // head, 512 keys, dim 128, H100).
