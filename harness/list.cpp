@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 #include <set>
+#include <span>
+#include <string_view>
 
 #include "case.hpp"
 #include "options.hpp"
@@ -52,6 +54,10 @@ Case plain(Pass pass, DType dtype, std::uint64_t seed) {
 
 std::uint64_t seed_of(const std::string& text) {
   return hash(1, stream_of(text), 0) >> 40;
+}
+
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // A plain problem with the options applied; nullopt if they cannot be combined.
@@ -165,8 +171,20 @@ class List {
 
   // Head dims above 256, at the boundaries of the slices that kernels split them into.
   void wide(Pass pass) {
-    constexpr std::array<std::array<std::int64_t, 2>, 5> kWide{
-        {{257, 64}, {512, 512}, {64, 320}, {512, 256}, {321, 511}}};
+    struct Wide {
+      std::int64_t dim_qk, dim_vo;
+      std::array<std::string_view, 4> options{};  // those that serve the pass are on
+    };
+    constexpr std::array<Wide, 8> kWide{{
+        {257, 64},
+        {512, 512},
+        {64, 320},
+        {512, 256},
+        {321, 511},
+        {64, 320, {"sink", "window", "paged_16"}},
+        {512, 512, {"rope", "bias", "dropout", "paged_16"}},
+        {512, 512, {"lengths_kv", "paged_3"}},
+    }};
     for (std::size_t n = 0; n < kWide.size(); ++n) {
       const std::uint64_t seed = hash(13, 0, n) >> 40;
       Case c = plain(pass, kTypes[n % kTypes.size()], seed);
@@ -177,9 +195,15 @@ class List {
       p.heads_kv = 1;
       if (pass != Pass::decode) p.len_q = 65;
       p.len_kv = 97;
-      p.dim_qk = kWide[n][0];
-      p.dim_vo = kWide[n][1];
+      p.dim_qk = kWide[n].dim_qk;
+      p.dim_vo = kWide[n].dim_vo;
       p.causal = n % 2 == 0;
+      Draw draw(seed + 1);
+      for (const Option& option : options()) {
+        if (!serves(option, pass) || !is_one_of(option.name, kWide[n].options)) continue;
+        option.apply(c, draw);
+        c.name += std::string("+") + option.name;
+      }
       if (settle(c)) cases.push_back(c);
     }
   }
@@ -212,6 +236,46 @@ class List {
         p.len_kv = rows.len_kv;
         p.dim_qk = p.dim_vo = rows.dim;
         rows.set(c);
+        cases.push_back(c);  // settle() would leave fewer heads
+      }
+    }
+  }
+
+  // Few queries and more heads than a large GPU computes at once. For these there are kernels in
+  // which a tile of queries holds several heads of a group, and, with few keys, smaller tiles.
+  void few_queries() {
+    struct Few {
+      std::int64_t batch, heads, group, len_q, len_kv, dim;
+      void (*set)(Case&);
+    };
+    constexpr std::array<Few, 12> kFew{{
+        {17, 16, 8, 20, 140, 16, [](Case& c) { c.problem.causal = true; }},
+        {17, 16, 8, 40, 90, 16, [](Case& c) { c.problem.softcap = true, c.softcap = 2; }},
+        {17, 8, 2, 33, 40, 72, [](Case& c) { c.problem.alibi = c.problem.causal = true; }},
+        {17, 8, 4, 70, 20, 80, [](Case& c) { c.problem.sink = c.problem.lengths_kv = true; }},
+        {17, 8, 4, 140, 15, 72, [](Case& c) { c.problem.causal = true; }},
+        {17, 8, 8, 20, 40, 136, [](Case& c) { c.problem.window_left = 7; }},
+        {15, 18, 6, 33, 70, 16, [](Case& c) { c.problem.lengths_q = true; }},
+        {17, 8, 8, 9, 140, 8, [](Case& c) { c.problem.dropout = true, c.dropout_p = 0.25; }},
+        {33, 16, 1, 33, 70, 8, [](Case& c) { c.problem.causal = true; }},
+        {33, 16, 1, 17, 33, 80, [](Case& c) { c.problem.softcap = true, c.softcap = 2; }},
+        {33, 16, 4, 20, 20, 8, [](Case& c) { c.problem.alibi = true; }},
+        {33, 16, 2, 20, 20, 72, [](Case& c) { c.problem.dropout = true, c.dropout_p = 0.25; }},
+    }};
+    for (std::size_t n = 0; n < kFew.size(); ++n) {
+      for (const DType type : {DType::bf16, DType::f16, DType::f32, DType::f8e4m3}) {
+        const DType usual = n % 3 == 0 ? DType::f8e4m3 : kTypes[1 + n % 2];
+        if (!every_type_ && type != usual) continue;
+        Case c = plain(Pass::forward, type, hash(19, 0, n) >> 40);
+        c.name = "few_queries";
+        Problem& p = c.problem;
+        p.batch = kFew[n].batch;
+        p.heads_q = kFew[n].heads;
+        p.heads_kv = kFew[n].heads / kFew[n].group;
+        p.len_q = kFew[n].len_q;
+        p.len_kv = kFew[n].len_kv;
+        p.dim_qk = p.dim_vo = kFew[n].dim;
+        kFew[n].set(c);
         cases.push_back(c);  // settle() would leave fewer heads
       }
     }
@@ -292,7 +356,10 @@ std::vector<Case> case_list(const Filter& filter) {
       list.planted(pass);
     }
     if (pass == Pass::backward) list.short_rows();
-    if (pass == Pass::forward) list.sink_plus_inf();
+    if (pass == Pass::forward) {
+      list.sink_plus_inf();
+      list.few_queries();
+    }
   }
   std::vector<Case> wanted;
   for (Case& c : list.cases) {

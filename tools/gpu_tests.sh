@@ -52,7 +52,7 @@
 set -uo pipefail
 # Step, expected seconds, limit.
 steps_known='cases 40 150
-python 60 200
+python 60 300
 graphs 35 120
 repeat 15 90
 decode 120 420
@@ -158,9 +158,10 @@ step_repeat() { pytest python/tests/cuda/test_cuda_repeat.py; }
 step_graphs() { pytest python/tests/cuda/test_cuda_graphs.py; }
 # Most of the time goes into compiling kernels, so that several processes at once are quicker.
 step_python() {
-  local here=python/tests/cuda several=() status
+  local here=python/tests/cuda drop_ins=python/tests/torch several=() status
   "$python" -c 'import xdist' 2>/dev/null && several=(-n 8)
   OMP_NUM_THREADS=2 pytest "${several[@]}" python/tests/test_device_arrays.py $here \
+    $drop_ins/test_flash_kvcache.py $drop_ins/test_compiled_dropins.py::test_cache \
     --deselect $here/test_cuda_repeat.py --deselect $here/test_cuda_graphs.py \
     --deselect $here/test_cuda_memory.py
   status=$?

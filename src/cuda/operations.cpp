@@ -93,8 +93,8 @@ core::Status check_dim(const char* operation, const TensorView& o) {
   constexpr std::int64_t kMost = 256;
   const std::int64_t dim = o.shape[static_cast<std::size_t>(o.rank - 1)];
   if (dim <= kMost) return {};
-  return unsupported(operation,
-                     "found rows of " + std::to_string(dim) + " elements; 256 at most on CUDA yet");
+  return unsupported(operation, "elements of a row: found " + std::to_string(dim) +
+                                    "; accepted up to 256 on CUDA");
 }
 
 // o is [batch, rows, heads, dim] or [rows, heads, dim].
@@ -213,12 +213,13 @@ core::Status run(const RopeArguments& a, const core::Executor& executor) {
   const bool packed = a.x.rank == 3;
   const std::int64_t heads = a.x.shape[packed ? 1 : 2];
   if (heads > device::rope::kMaxHeads) {
-    return unsupported("rope", "found " + std::to_string(heads) + " heads; 2^23 at most on CUDA");
+    return unsupported("rope",
+                       "heads: found " + std::to_string(heads) + "; accepted up to 2^23 on CUDA");
   }
   const std::int64_t rot_dim = a.rot_dim == 0 ? a.x.shape[packed ? 2 : 3] : a.rot_dim;
   if (rot_dim > 2 * device::rope::kMaxPairs) {
-    return unsupported("rope", "found " + std::to_string(rot_dim) +
-                                   " rotated elements of a row; 256 at most on CUDA yet");
+    return unsupported("rope", "rotated elements of a row: found " + std::to_string(rot_dim) +
+                                   "; accepted up to 256 on CUDA");
   }
   const std::int64_t blocks =
       rope_blocks(packed ? 1 : a.x.shape[0], a.x.shape[packed ? 0 : 1], heads);

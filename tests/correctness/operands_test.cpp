@@ -29,7 +29,17 @@ class Kernel {
         a_(inputs.arguments),
         how_(how),
         scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p_.dim_qk)))),
-        keys_(p_.len_kv - (how.drops_last_key ? 1 : 0)) {}
+        keys_(p_.len_kv - (how.drops_last_key ? 1 : 0)),
+        q_(rows(a_.q)),
+        k_(rows(a_.k)),
+        v_(rows(a_.v)) {
+    if (c.pass != Pass::backward) return;
+    o_ = rows(a_.o);
+    dout_ = rows(a_.dout);
+    operand_ = dout_;
+    if (!how.rounds_dout) return;
+    for (float& x : operand_) x = rounded(x);
+  }
 
   std::vector<double> forward() const {
     std::vector<double> result;
@@ -40,17 +50,21 @@ class Kernel {
       for (std::int64_t begin = 0; begin < keys_; begin += how_.tile) {
         const std::int64_t end = std::min(begin + how_.tile, keys_);
         float next = most;
-        for (std::int64_t j = begin; j < end; ++j) next = std::max(next, score(i, j));
+        std::vector<float> scores;
+        for (std::int64_t j = begin; j < end; ++j) {
+          scores.push_back(score(i, j));
+          next = std::max(next, scores.back());
+        }
         const float rescale = std::exp(most - next);
         most = next;
         total *= rescale;
         for (float& x : o) x *= rescale;
         for (std::int64_t j = begin; j < end; ++j) {
-          const float weight = std::exp(score(i, j) - most);
+          const float weight = std::exp(scores[static_cast<std::size_t>(j - begin)] - most);
           total += weight;
-          for (std::size_t d = 0; d < o.size(); ++d) {
-            o[d] += rounded(weight) * at(a_.v, j, static_cast<std::int64_t>(d));
-          }
+          const float p = rounded(weight);
+          const float* v = &v_[size(j, p_.dim_vo)];
+          for (std::size_t d = 0; d < o.size(); ++d) o[d] += p * v[d];
         }
       }
       for (const float x : o) result.push_back(round_to(p_.out_type(), x / total));
@@ -63,20 +77,23 @@ class Kernel {
     std::vector<double> dq(size(p_.len_q, p_.dim_qk)), dk(size(p_.len_kv, p_.dim_qk)),
         dv(size(p_.len_kv, p_.dim_vo));
     for (std::int64_t i = 0; i < p_.len_q; ++i) {
-      float delta = 0.0f;
-      for (std::int64_t d = 0; d < p_.dim_vo; ++d) delta += at(a_.dout, i, d) * at(a_.o, i, d);
+      const float* q = &q_[size(i, p_.dim_qk)];
+      const float* dout = &operand_[size(i, p_.dim_vo)];
+      const float delta = dot(&dout_[size(i, p_.dim_vo)], &o_[size(i, p_.dim_vo)], p_.dim_vo);
+      const double lse = load(a_.lse, 0, 0, i);
       for (std::int64_t j = 0; j < keys_; ++j) {
-        const auto p = static_cast<float>(std::exp(score(i, j) - load(a_.lse, 0, 0, i)));
-        float dp = 0.0f;
-        for (std::int64_t d = 0; d < p_.dim_vo; ++d) dp += dout(i, d) * at(a_.v, j, d);
-        const float ds = rounded(p * (dp - delta));
+        const float* k = &k_[size(j, p_.dim_qk)];
+        const auto p = static_cast<float>(std::exp(score(i, j) - lse));
+        const float rounded_p = rounded(p);
+        const float ds = rounded(p * (dot(dout, &v_[size(j, p_.dim_vo)], p_.dim_vo) - delta));
+        double* to_q = &dq[size(i, p_.dim_qk)];
+        double* to_k = &dk[size(j, p_.dim_qk)];
+        double* to_v = &dv[size(j, p_.dim_vo)];
         for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
-          dq[size(i, p_.dim_qk) + static_cast<std::size_t>(d)] += scale_ * ds * at(a_.k, j, d);
-          dk[size(j, p_.dim_qk) + static_cast<std::size_t>(d)] += scale_ * ds * at(a_.q, i, d);
+          to_q[d] += scale_ * ds * k[d];
+          to_k[d] += scale_ * ds * q[d];
         }
-        for (std::int64_t d = 0; d < p_.dim_vo; ++d) {
-          dv[size(j, p_.dim_vo) + static_cast<std::size_t>(d)] += rounded(p) * dout(i, d);
-        }
+        for (std::int64_t d = 0; d < p_.dim_vo; ++d) to_v[d] += rounded_p * dout[d];
       }
     }
     for (auto* all : {&dq, &dk, &dv}) {
@@ -89,19 +106,20 @@ class Kernel {
   static std::size_t size(std::int64_t rows, std::int64_t width) {
     return static_cast<std::size_t>(rows * width);
   }
-  [[nodiscard]] float at(const TensorView& view, std::int64_t row, std::int64_t d) const {
-    return static_cast<float>(load(view, 0, row, 0, d));
+  static std::vector<float> rows(const TensorView& view) {
+    const std::vector<double> values = read_all(view);
+    return {values.begin(), values.end()};
   }
-  [[nodiscard]] float dout(std::int64_t i, std::int64_t d) const {
-    return how_.rounds_dout ? rounded(at(a_.dout, i, d)) : at(a_.dout, i, d);
+  static float dot(const float* a, const float* b, std::int64_t count) {
+    float sum = 0.0f;
+    for (std::int64_t d = 0; d < count; ++d) sum += a[d] * b[d];
+    return sum;
   }
   [[nodiscard]] float rounded(float x) const {
     return static_cast<float>(round_to(p_.dtype, static_cast<double>(x)));
   }
   [[nodiscard]] float score(std::int64_t i, std::int64_t j) const {
-    float sum = 0.0f;
-    for (std::int64_t d = 0; d < p_.dim_qk; ++d) sum += at(a_.q, i, d) * at(a_.k, j, d);
-    return scale_ * sum;
+    return scale_ * dot(&q_[size(i, p_.dim_qk)], &k_[size(j, p_.dim_qk)], p_.dim_qk);
   }
 
   const Problem& p_;
@@ -109,6 +127,8 @@ class Kernel {
   Emulation how_;
   float scale_;
   std::int64_t keys_;
+  std::vector<float> q_, k_, v_, o_, dout_;
+  std::vector<float> operand_;  // dout as the products take it
 };
 
 // A case's inputs, the reference's results, and the naive evaluation.

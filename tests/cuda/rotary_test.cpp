@@ -115,7 +115,7 @@ TEST(CudaRotary, RefusesWithReasons) {
   EXPECT_NE(reason(Pass::forward, "dtype=f64 len_q=8 len_kv=64 rope=half"), "") << "the family's";
   EXPECT_EQ(
       reason(Pass::forward, "dtype=bf16 heads_q=8388609 heads_kv=1 len_q=8 len_kv=8 rope=half"),
-      "found 8388609 heads; rotary embedding takes 2^23 at most on CUDA");
+      "rotary embedding on CUDA: found 8388609 heads; accepted up to 2^23");
 }
 
 TEST(CudaRotary, FrequenciesAreTurnsIn64Bits) {

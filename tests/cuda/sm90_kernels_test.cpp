@@ -35,6 +35,24 @@ constexpr Variant kVariants[] = {
      0},
     {"d128 padded, dropout", Pass::forward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 lengths_kv dropout", 0},
+    {"d64 few keys", Pass::forward,
+     "dtype=bf16 batch=64 heads_q=16 heads_kv=16 len_q=64 len_kv=64 causal", 0},
+    {"d64 few keys, packed, softcap, dropout and ALiBi", Pass::forward,
+     "dtype=bf16 batch=64 heads_q=16 heads_kv=4 layout_q=packed layout_kv=packed total_q=2048 "
+     "total_kv=2048 len_q=32 len_kv=64 softcap dropout alibi",
+     0},
+    {"d128 few keys, padded, dropout", Pass::forward,
+     "dtype=f16 batch=64 heads_q=16 heads_kv=16 len_q=64 len_kv=64 dim_qk=128 dim_vo=128 dropout "
+     "lengths_q",
+     0},
+    {"d64 packed, heads in a tile, window", Pass::forward,
+     "dtype=bf16 batch=64 heads_q=32 heads_kv=8 layout_q=packed layout_kv=packed total_q=2048 "
+     "total_kv=8192 len_q=32 len_kv=4096 causal window_left=999",
+     0},
+    {"d128 heads in a tile, softcap, dropout and ALiBi", Pass::forward,
+     "dtype=bf16 batch=64 heads_q=32 heads_kv=8 len_q=32 len_kv=4096 dim_qk=128 dim_vo=128 softcap "
+     "dropout alibi",
+     8},
     {"d64 mask", Pass::forward, "dtype=bf16 len_q=4096 len_kv=4096 mask=qk", 16},
     {"d128 mask", Pass::forward, "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 mask=qk",
      0},

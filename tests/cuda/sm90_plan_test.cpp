@@ -461,7 +461,7 @@ TEST(CudaSm90Plan, ForwardsAboveDim256) {
   // A tile of 128 queries for each part.
   EXPECT_EQ(sm90::tile_counts(parse_problem("dtype=bf16 heads_q=2 heads_kv=1 len_q=300 len_kv=8 "
                                             "dim_qk=512 dim_vo=512"),
-                              128)
+                              128, 1)
                 .num_tiles,
             3 * 2 * 2);
 }

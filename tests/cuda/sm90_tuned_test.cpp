@@ -73,7 +73,7 @@ TEST(CudaSm90Tuned, MisfitsSayWhatIsAccepted) {
   EXPECT_EQ(why("tile_q=128 tile_kv=128 stages=9 q_stages=2 blocks=1" + rest),
             "stages=9; accepted 2 to 4");
   EXPECT_EQ(why("tile_q=128 tile_kv=128 stages=2 q_stages=2 blocks=2" + rest),
-            "producer_warp=0; accepted 1 with blocks=2, else 0");
+            "producer_warp=0; accepted 1 with blocks=2 or 3, else 0");
   EXPECT_NE(why("tile_q=128 tile_kv=128 stages=4 q_stages=2 blocks=1" + rest).find("do not fit"),
             std::string::npos);
   EXPECT_EQ(why("tile_q=128 tile_kv=64 stages=2 q_stages=1 blocks=1" + rest,

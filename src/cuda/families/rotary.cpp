@@ -80,12 +80,12 @@ std::string rotary_refusal(Pass pass, const Problem& p) {
            "as rotated";
   }
   if (p.rotary_dim() > 2 * device::rope::kMaxPairs) {
-    return "found " + std::to_string(p.rotary_dim()) +
-           " rotated elements of a row; rotary embedding takes 256 at most on CUDA yet";
+    return "rotary embedding on CUDA: found " + std::to_string(p.rotary_dim()) +
+           " rotated elements of a row; accepted up to 256";
   }
   const std::int64_t heads = std::max(p.heads_q, p.heads_kv);
   if (heads <= device::rope::kMaxHeads) return {};
-  return "found " + std::to_string(heads) + " heads; rotary embedding takes 2^23 at most on CUDA";
+  return "rotary embedding on CUDA: found " + std::to_string(heads) + " heads; accepted up to 2^23";
 }
 
 Problem without_rope(Pass pass, const Problem& p) {

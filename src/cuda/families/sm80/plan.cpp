@@ -37,11 +37,18 @@ constexpr const char* kForwardEntry = "attn_forward";
 
 std::string wide_refusal(Pass pass, const Problem& p) {
   if (!is_wide(p)) return {};
-  if (pass == Pass::backward && p.dtype == DType::f32)
-    return "no kernel for the backward of head dims above 256 in f32 on CUDA yet";
+  const std::string dims =
+      "dim_qk=" + std::to_string(p.dim_qk) + " dim_vo=" + std::to_string(p.dim_vo);
+  if (pass == Pass::backward && p.dtype == DType::f32) {
+    return "no kernel for the backward of head dims above 256 in f32 on CUDA: found " + dims +
+           "; accepted f16 and bf16, or head dims up to 256";
+  }
   if (has_cache(p) || p.kv_type() != p.dtype) {
-    return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA "
-           "yet";
+    return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA: "
+           "found " +
+           dims + " page_size=" + std::to_string(p.page_size) +
+           " len_new=" + std::to_string(p.len_new) + " and k and v of " + to_string(p.kv_type()) +
+           "; accepted contiguous k and v of q's type without new rows, or head dims up to 256";
   }
   return {};
 }

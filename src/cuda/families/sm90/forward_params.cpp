@@ -17,7 +17,7 @@
 namespace attn::cuda::sm90 {
 namespace {
 
-constexpr std::uint32_t kQRows = 64;       // rows of Q per warpgroup
+constexpr std::int64_t kQRows = 64;        // rows of Q per warpgroup
 constexpr std::uint32_t kStoredRows = 16;  // rows of O that a warp stores
 
 device::sm90::Descales descales(const TensorView& view) {
@@ -54,6 +54,7 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
   const Problem& p = plan.problem;
   const Config& config = plan.kernels[plan.main].config;
   const std::int64_t tile_q = *config.get("tile_q");
+  const std::int64_t tile_heads = *config.get("tile_heads");
   const std::int64_t tile_kv = *config.get("tile_kv");
   Blocks& blocks = *std::construct_at(reinterpret_cast<Blocks*>(memory.bytes.data()));
   device::sm90::ForwardParams& params = blocks.forward;
@@ -64,7 +65,8 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
         std::min<std::int64_t>(128, *config.get(dim) * size_of(p.dtype)));
   };
   if (!is_split(p)) {  // threads load f32, without TMA
-    maps.rows("q", from.tensors.q, kQRows, params.q, row_bytes("dim_qk"));
+    const auto q_rows = static_cast<std::uint32_t>(std::min(kQRows, tile_q / tile_heads));
+    maps.rows("q", from.tensors.q, q_rows, params.q, row_bytes("dim_qk"));
     maps.rows("k", from.tensors.k, kv_rows, params.k, row_bytes("dim_qk"));
     maps.rows("v", from.tensors.v, kv_rows, params.v, row_bytes("dim_vo"));
   }
@@ -77,7 +79,7 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
   params.descale_q = descales(from.tensors.descale_q);
   params.descale_k = descales(from.tensors.descale_k);
   params.descale_v = descales(from.tensors.descale_v);
-  const TileCounts counts = tile_counts(p, tile_q);
+  const TileCounts counts = tile_counts(p, tile_q, tile_heads);
   params.q_tiles = static_cast<int>(counts.q_tiles);
   params.num_tiles = static_cast<int>(counts.num_tiles);
   params.heads_at_once = plan.heads_at_once;

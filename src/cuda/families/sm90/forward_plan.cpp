@@ -80,7 +80,8 @@ std::string size_refusal(const Problem& p, const DeviceFacts& facts) {
   }
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) return "takes lengths below 2^30";
   const Tiles tiles = choose_tiles(p, facts);
-  if (tile_counts(p, tiles.tile_q).num_tiles > kMaxTiles) return "takes fewer than 2^30 tiles";
+  const TileCounts counts = tile_counts(p, tiles.tile_q, tiles.heads);
+  if (counts.num_tiles > kMaxTiles) return "takes fewer than 2^30 tiles";
   const int shared = shared_bytes_of(p, tiles);
   if (shared <= facts.shared_per_block) return {};
   return "needs " + std::to_string(shared) + " bytes of shared memory, a block has " +
@@ -105,6 +106,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
       .set("dim_qk", tiles.dim)
       .set("dim_vo", value_columns(p))
       .set("tile_q", tiles.tile_q)
+      .set("tile_heads", tiles.heads)
       .set("tile_kv", tiles.tile_kv)
       .set("stages", tiles.stages)
       .set("q_stages", tiles.q_stages)
@@ -131,9 +133,9 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
 
 }  // namespace
 
-TileCounts tile_counts(const Problem& p, std::int64_t tile_q) {
-  const std::int64_t q_tiles = core::divide_up(p.len_q, tile_q);
-  return {q_tiles, q_tiles * p.heads_q * p.batch * std::max(1, value_parts(p))};
+TileCounts tile_counts(const Problem& p, std::int64_t tile_q, std::int64_t tile_heads) {
+  const std::int64_t q_tiles = core::divide_up(p.len_q, tile_q / tile_heads);
+  return {q_tiles, q_tiles * p.heads_q / tile_heads * p.batch * std::max(1, value_parts(p))};
 }
 
 std::string forward_refusal(const Problem& p, const DeviceFacts& facts, core::Access access) {
@@ -155,10 +157,10 @@ CudaPlan plan_forward(const Problem& p, const DeviceFacts& facts) {
     plan.add("passes/tile_counter.cu", kCounterEntry, device::tile_counter::kThreads, 1);
     plan.workspace = lay_out(p, {.tile_counter = true});
     plan.workspace_bytes = plan.workspace.bytes;
-    plan.heads_at_once = heads_at_once(p, facts);
+    plan.heads_at_once = heads_at_once(p, facts) / tiles.heads;
   }
   plan.main = plan.num_kernels;
-  const TileCounts counts = tile_counts(p, tiles.tile_q);
+  const TileCounts counts = tile_counts(p, tiles.tile_q, tiles.heads);
   // The unit of the paired schedule is two tiles.
   const std::int64_t units = tiles.schedule == kPaired
                                  ? core::divide_up(p.heads_q * p.batch, 2) * counts.q_tiles

@@ -16,6 +16,7 @@ enum Lengths { kNoLengths, kPadded, kPacked };
 struct Tiles {
   int dim = 0;  // of q, k, v and o, rounded up to 64, 128 or 256; wide: only of q and k
   int tile_q = 0;
+  int heads = 1;  // query heads of one key head that share a tile of queries
   int tile_kv = 0;
   int stages = 0;      // of K and of V; f32: slots of one ring for both
   int q_stages = 0;    // of Q
@@ -33,6 +34,8 @@ bool has_right_bound(const Problem& problem);
 Lengths lengths_of(const Problem& problem);
 // Whether the problem has no option except causal. Some Configs were only measured for these.
 bool is_plain(const Problem& problem);
+// Whether there are many heads with so few queries and keys that a tile has one warpgroup.
+bool has_few_keys(const Problem& problem);
 // Whether the kernel packs the mask into bits.
 bool has_mask_bits(const Problem& problem);
 // f8: number of tiles of keys after which P V moves from the tensor cores' accumulators into f32

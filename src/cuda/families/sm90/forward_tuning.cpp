@@ -167,6 +167,7 @@ std::string tuning_key(const Problem& p) {
   }
   add("f8", core::is_f8(p.dtype));
   if (is_split(p)) add("f32", 1);
+  if (has_few_keys(p)) add("few", 1);
   add("left_bound", has_left_bound(p));
   add("right_bound", has_right_bound(p));
   add("row_ranges", has_row_ranges(p));
@@ -204,10 +205,11 @@ std::string misfit(const Problem& p, const Tiles& tiles, const DeviceFacts& fact
     return out_of_range("stages", tiles.stages, "2 to 4");
   }
   if (!is_one_of(tiles.q_stages, {1, 2})) return out_of_range("q_stages", tiles.q_stages, "1, 2");
-  if (!is_one_of(tiles.blocks, {1, 2})) return out_of_range("blocks", tiles.blocks, "1, 2");
+  if (!is_one_of(tiles.blocks, {1, 2, 3})) return out_of_range("blocks", tiles.blocks, "1, 2, 3");
   if (tiles.producer_warp != (tiles.blocks > 1) || (raw && tiles.producer_warp)) {
-    return out_of_range("producer_warp", tiles.producer_warp,
-                        raw ? "0, and blocks=1, with f8 or a mask" : "1 with blocks=2, else 0");
+    return out_of_range(
+        "producer_warp", tiles.producer_warp,
+        raw ? "0, and blocks=1, with f8 or a mask" : "1 with blocks=2 or 3, else 0");
   }
   if (!is_one_of(tiles.o_columns, {64, tiles.dim})) {
     return out_of_range("o_columns", tiles.o_columns, "64 or the dim");
@@ -257,8 +259,8 @@ std::vector<Tiles> candidate_tiles(const Problem& p, const DeviceFacts& facts) {
   };
   for (const int tile_q : {64, 128, 192}) {
     for (const int tile_kv : {64, 128}) {
-      for (const int blocks : {1, 2}) {
-        if (tile_q == 64 && blocks == 1) continue;  // only one warpgroup would compute
+      for (const int blocks : {1, 2, 3}) {
+        if (tile_q == 64 ? blocks == 1 : blocks == 3) continue;  // one warpgroup per SM, or six
         for (const int stages : {2, 3, 4}) {
           for (const int schedule : schedules_of(p)) {
             add({.dim = rounded_dim(p),

@@ -1,6 +1,7 @@
 // Forward on Hopper (sm_90a): o and lse, with wgmma, TMA and warp specialization.
 //
-// A persistent block processes tiles of tile_q queries (tile_scheduler.cuh). Roles:
+// A persistent block processes tiles of tile_q queries, of one head or of several heads that share
+// K and V (tile_scheduler.cuh). Roles:
 //   producer warp   loads Q, K and V through rings in shared memory (forward_producer.cuh)
 //   helper warps    f8: three transpose V (forward_transposer.cuh). Mask: one loads its bytes, two
 //                   turn them into bits (forward_mask_packer.cuh). f32: all four warps of the
@@ -59,8 +60,8 @@ __device__ __forceinline__ bool NextTile(const Role& c, int warpgroup, int& t, Q
     if (index >= scheduler.End()) return false;
     if (scheduler.Locate(index, tile)) break;
   }
-  scheduler.SetKeys(RangeOfRows(tile, tile.row, kTileQ), tile);
-  tile.own = WarpgroupTiles(tile, RangeOfRows(tile, tile.row + 64 * warpgroup, 64));
+  scheduler.SetKeys(RangeOfTile(tile), tile);
+  tile.own = WarpgroupTiles(tile, RangeOfGroup(tile, warpgroup));
   return true;
 }
 
@@ -79,9 +80,13 @@ __device__ __forceinline__ void ConsumeAs(const ForwardParams& p, unsigned memor
   if (kPingPong && warpgroup == kWarpgroups - 1) ptx::NamedBarrierArrive(1, 256);
   QueryTile tile;
   for (int t = -1; NextTile(consumer, warpgroup, t, tile);) {
+    SelectHead(warpgroup, consumer.warp, tile);
     consumer.Compute(tile);
     // Read again, so that it takes no registers in Compute(). f32 needs it there.
-    if constexpr (kPublished && !kSplit) TileSlot{consumer.barriers.SlotAt(t)}.LoadPlace(tile);
+    if constexpr (kPublished && !kSplit) {
+      TileSlot{consumer.barriers.SlotAt(t)}.LoadPlace(tile);
+      SelectHead(warpgroup, consumer.warp, tile);
+    }
     consumer.kv += tile.kv_count;
     ReleaseTile(consumer, t);
     if constexpr (kWide) consumer.BeginEpilogue();

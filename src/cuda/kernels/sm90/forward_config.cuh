@@ -6,6 +6,8 @@
 //                  added to O in f32; 0: all (accumulators of 8-bit products keep about 14 bits)
 //   dim_qk, dim_vo (rounded up to 64; TMA fills columns past the end with zeros);
 //   tile_q (64 per consumer warpgroup), tile_kv, stages (of K and of V), blocks (per SM);
+//   tile_heads     query heads of one key head that share a tile, with tile_q / tile_heads queries
+//                  each, a multiple of 16
 //   producer_warp  1: a single warp loads and setmaxnreg is not used, for several blocks per SM;
 //                  0: a warpgroup loads and releases registers to the consumers
 //   overlap        the softmax of a tile overlaps with P V of the previous tile
@@ -53,6 +55,11 @@ inline constexpr int kTileQ = config::tile_q;
 inline constexpr int kTileKv = config::tile_kv;
 inline constexpr int kStages = config::stages;
 inline constexpr int kWarpgroups = kTileQ / 64;  // consumers
+// Rows of a tile: those of its first head, then those of the next. The rows of a warp belong to one
+// head.
+inline constexpr int kTileHeads = config::tile_heads;
+inline constexpr int kHeadRows = kTileQ / kTileHeads;
+inline constexpr int kGroupHeadRows = kHeadRows < 64 ? kHeadRows : 64;  // in a warpgroup
 inline constexpr int kParts = config::value_parts;
 inline constexpr bool kWide = kParts > 0;
 inline constexpr bool kProducerWarp = config::producer_warp != 0;
@@ -125,6 +132,10 @@ inline constexpr int kConsumerRegisters = kSplit             ? (kWarpgroups == 3
                                                              : 232;
 
 static_assert(kTileQ % 64 == 0 && kWarpgroups >= 1 && kWarpgroups <= kMaxWarpgroups);
+static_assert(kTileQ % kTileHeads == 0 && kHeadRows % 16 == 0 &&
+              (kHeadRows % 64 == 0 || 64 % kHeadRows == 0));
+static_assert(kTileHeads == 1 || (config::bias_type == config::none && config::mask == 0 &&
+                                  !kRowRanges && !kSplit && !kWide && config::schedule != kPaired));
 static_assert(kTileKv % 16 == 0 && kRawStages <= kMaxRawStages);
 static_assert(kStages <= (kWide || kSplit ? kMaxWideStages : kMaxStages));
 static_assert(!kF8 || (kTileKv % 64 == 0 && !kProducerWarp && kRawStages > 0));

@@ -14,17 +14,18 @@ struct Descales {
 
 struct ForwardParams {
   // Rank 4, (column, row, head, batch); packed tensors have one batch entry. Boxes: 128 bytes of
-  // columns in 128-byte swizzle (f8 of dim 64: 64 bytes), and 64 rows of q, tile_kv of k and v, 16
-  // of o.
+  // columns in 128-byte swizzle (f8 of dim 64: 64 bytes), and 64 rows of q (a head's, if fewer),
+  // tile_kv of k and v, 16 of o.
   TensorMap q, k, v, o;
   // Rank 4, (key, query, head, batch); a broadcast dimension has size 1. Boxes: 64 queries and 128
   // bytes of keys in 128-byte swizzle; 64 bytes in 64-byte swizzle if tile_kv keys take no more.
   TensorMap bias, mask;
   Arguments common;
 
-  int q_tiles = 0;                // per head, for the longest sequence
-  int num_tiles = 0;              // q_tiles * heads_q * batch
-  int heads_at_once = 1;          // dynamic schedule: query heads whose K and V share L2
+  int q_tiles = 0;    // per head, for the longest sequence
+  int num_tiles = 0;  // q_tiles * heads_q / tile_heads * batch
+  // Dynamic schedule: query heads whose K and V share L2, divided by tile_heads.
+  int heads_at_once = 1;
   unsigned* next_tile = nullptr;  // dynamic schedule: 0 before the launch and after it
   Descales descale_q, descale_k, descale_v;
   // Softcap: like Arguments::cap_series and cap_reach, with fewer terms, for smaller products.

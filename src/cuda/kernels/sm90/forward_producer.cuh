@@ -77,8 +77,8 @@ struct Producer {
         if (lane == w) own = rows;
       }
     } else {
-      block = RangeOfRows(tile, tile.row, kTileQ);
-      own = RangeOfRows(tile, tile.row + 64 * lane, 64);
+      block = RangeOfTile(tile);
+      own = RangeOfGroup(tile, lane);
     }
     scheduler.SetKeys(block, tile);
     tile.own = WarpgroupTiles(tile, own);
@@ -171,13 +171,22 @@ struct Producer {
     if (!leader) return;
     const unsigned ready = barriers.At(ForwardBarriers::QReady(w, stage));
     ptx::BarrierExpect(ready, 64 * kDimQk * kElementBytes);
-    const int rows = kShared.q + stage * kQBytes + w * 64 * kQkRowBytes;
 #pragma unroll
-    for (int c = 0; c < kDimQk * kElementBytes / kQkRowBytes; ++c) {
-      ptx::TmaLoad(base + rows + c * kTileQ * kQkRowBytes, &p.q, ready,
-                   c * (kQkRowBytes / kElementBytes),
-                   static_cast<int>(tile.seq.first_q) + tile.row + w * 64, tile.head, Batch(tile),
-                   ptx::kEvictFirst);
+    for (int n = 0; n < 64 / kGroupHeadRows; ++n) {
+      int row = 64 * w + n * kGroupHeadRows;  // of the tile
+      const int to = kShared.q + stage * kQBytes + row * kQkRowBytes;
+      int head = tile.head;
+      if constexpr (kTileHeads > 1) {
+        head += row / kHeadRows;
+        row %= kHeadRows;
+      }
+#pragma unroll
+      for (int c = 0; c < kDimQk * kElementBytes / kQkRowBytes; ++c) {
+        ptx::TmaLoad(base + to + c * kTileQ * kQkRowBytes, &p.q, ready,
+                     c * (kQkRowBytes / kElementBytes),
+                     static_cast<int>(tile.seq.first_q) + tile.row + row, head, Batch(tile),
+                     ptx::kEvictFirst);
+      }
     }
   }
 

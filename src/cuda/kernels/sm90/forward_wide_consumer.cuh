@@ -2,9 +2,9 @@
 // part of O's columns (kDimVo).
 //
 // K has stages of 64 columns, which are released while S is still being computed, so the scores
-// cannot be recomputed later. Every tile therefore computes its own max, and O is rescaled when the
-// max has risen by more than kMaxRise. A step issues S of tile i, then O += P V of tile i - 1, and
-// computes P of tile i while O += P V runs.
+// cannot be recomputed later. Every tile therefore computes its own max, and O is rescaled when a P
+// would exceed its threshold. A step issues S of tile i, then O += P V of tile i - 1, and computes
+// P of tile i while O += P V runs.
 #pragma once
 #include "sm90/forward_consumer.cuh"
 

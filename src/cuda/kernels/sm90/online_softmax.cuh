@@ -12,8 +12,10 @@
 //
 // Bounds: no group of 8 elements of P sums up to more than kRescaleThreshold, so P <= 8 (f8: P <=
 // 256; e4m3 ends at 448). Rounding: with a stale max the largest P is not exactly 1, which raises
-// the error of o. In simulations with 1024 to 4096 keys and Q of standard deviation 1 to 8, the rms
-// error of o in bf16 grows by a factor of at most 1.10 (docs/kernels/sm90_forward.md).
+// the error of o most where one key has nearly all the weight. So a group's sum may not exceed
+// twice the sum of the row so far either: a key whose P is inexact has at most 2/3 of the weight
+// when it arrives. In simulations with 1024 keys and Q of standard deviation 1 to 16, the rms error
+// of o in bf16 grows by a factor of at most 1.07 (docs/kernels/sm90_forward.md).
 #pragma once
 #include "ptx/math.cuh"
 #include "shared/score.cuh"
@@ -24,10 +26,10 @@ namespace sm90 {
 inline constexpr float kPExponent = kF8 ? 5.0f : 0.0f;
 inline constexpr float kLargestP = kF8 ? 32.0f : 1.0f;  // the largest P when the max is exact
 inline constexpr float kRescaleThreshold = 8.0f * kLargestP;
+// A new P may be this many times the sum of the row's P so far.
+inline constexpr float kMostGrowth = 2.0f;
 // The max of a row that has seen no key: finite, so that exp2(-inf - max) is 0.
 inline constexpr float kNoMax = -1.0e30f;
-// Raise(): the max may be stale by this much, so that P <= 8.
-inline constexpr float kMaxRise = 3.0f;
 // If P exceeds this, it cannot be rescaled, because the factor would be flushed to 0.
 inline constexpr float kOverflow = 0x1p100f;
 
@@ -37,10 +39,10 @@ using Output = float[kDimVo / 2];
 using Sums = float[kAccumulateTiles > 0 ? kDimVo / 2 : 1];
 
 struct OnlineSoftmax {
-  float max[2];         // in units of log2
-  float sum[2];         // of this lane's columns
-  float tile_sum[2];    // the latest tile's part of `sum`, not added yet
-  float largest_group;  // the largest sum of a group of 8 in the latest tile
+  float max[2];            // in units of log2
+  float sum[2];            // of this lane's columns
+  float tile_sum[2];       // the latest tile's part of `sum`, not added yet
+  float largest_group[2];  // the largest sum of a group of 8 in the latest tile
 
   // Initializes rows that see no key.
   __device__ __forceinline__ void Clear() {
@@ -72,7 +74,6 @@ struct OnlineSoftmax {
     for (int i = 0; i < kTileKv / 2; ++i) {
       s[i] = ptx::Exp2(relative ? s[i] : fmaf(s[i], unit, -max[i / 2 % 2]));
     }
-    largest_group = 0.0f;
 #pragma unroll
     for (int n = 0; n < kTileKv / 2; n += 16) {
       float group[2] = {s[n] + s[n + 1], s[n + 2] + s[n + 3]};
@@ -80,14 +81,20 @@ struct OnlineSoftmax {
       for (int i = n + 4; i < n + 16 && i < kTileKv / 2; ++i) group[i / 2 % 2] += s[i];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        largest_group = fmaxf(largest_group, group[h]);
+        largest_group[h] = n == 0 ? group[h] : fmaxf(largest_group[h], group[h]);
         tile_sum[h] = n == 0 ? group[h] : tile_sum[h] + group[h];
       }
     }
   }
+
+  // The largest P that does not require a new max. This lane's part of the row's sum stands for the
+  // sum, which is at least as large.
+  __device__ __forceinline__ float Threshold(int h) const {
+    return fminf(fmaxf(kMostGrowth * sum[h], kLargestP), kRescaleThreshold);
+  }
   // Whether the max need not be updated. NaN: false. The same for all lanes of a warp.
   __device__ __forceinline__ bool WithinThreshold() const {
-    return __all_sync(~0u, largest_group <= kRescaleThreshold &&
+    return __all_sync(~0u, largest_group[0] <= Threshold(0) && largest_group[1] <= Threshold(1) &&
                                tile_sum[0] + tile_sum[1] < kOverflow) != 0;
   }
   __device__ __forceinline__ void AddTile() {
@@ -157,15 +164,16 @@ struct OnlineSoftmax {
     Update(unit, s);
   }
 
-  // Called before Update() where scores cannot be recomputed. If a row of the warp has risen by
-  // more than kMaxRise, updates the max to the exact max of the scores and returns true; the caller
-  // must then multiply O by `alpha`. The result is warp-uniform.
+  // Called before Update() where scores cannot be recomputed. If a P of the warp would exceed its
+  // threshold, updates the max to the exact max of the scores and returns true; the caller must
+  // then multiply O by `alpha`. The result is warp-uniform.
   __device__ __forceinline__ bool Raise(float unit, const Scores& s, float (&alpha)[2]) {
     float top[2];
     RowMax(s, top);
     top[0] *= unit;
     top[1] *= unit;
-    if (__any_sync(~0u, top[0] > max[0] + kMaxRise || top[1] > max[1] + kMaxRise) == 0) {
+    if (__any_sync(~0u, top[0] > max[0] + ptx::Log2(Threshold(0)) ||
+                            top[1] > max[1] + ptx::Log2(Threshold(1))) == 0) {
       return false;
     }
 #pragma unroll

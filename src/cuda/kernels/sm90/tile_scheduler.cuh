@@ -30,11 +30,12 @@ struct WarpgroupTiles {
   __device__ __forceinline__ WarpgroupTiles(const QueryTile& tile, const TileRange& keys);
 };
 
-// A tile of queries. The block visits the tiles of keys from kv_end - 1 down to kv_end - kv_count.
+// A tile of queries: kHeadRows queries, from `row` on, of each of kTileHeads heads, from `head` on.
+// The block visits the tiles of keys from kv_end - 1 down to kv_end - kv_count.
 struct QueryTile {
   Sequence seq;
   int head = 0;
-  int row = 0;   // first query
+  int row = 0;
   int part = 0;  // of O's columns
   // Query i sees keys from i + begin_shift to before i + end_shift, by causal and windows alone.
   int begin_shift = 0;
@@ -82,6 +83,26 @@ __device__ __forceinline__ TileRange RangeOfRows(const QueryTile& tile, int row,
   return {KeyBegin(tile, row), KeyEnd(tile, last), KeyBegin(tile, last), KeyEnd(tile, row)};
 }
 
+// The same for the rows of a tile, and for those of warpgroup w.
+__device__ __forceinline__ TileRange RangeOfTile(const QueryTile& tile) {
+  return RangeOfRows(tile, tile.row, kHeadRows);
+}
+__device__ __forceinline__ TileRange RangeOfGroup(const QueryTile& tile, int w) {
+  if constexpr (kTileHeads > 1) {
+    return RangeOfRows(tile, tile.row + 64 * w % kHeadRows, kGroupHeadRows);
+  }
+  return RangeOfRows(tile, tile.row + 64 * w, 64);
+}
+// Sets `head` and `row` for a warp's 16 rows, which begin at 64 w + 16 warp: so that query
+// row + 64 w + 16 warp of this head is the first.
+__device__ __forceinline__ void SelectHead(int w, int warp, QueryTile& tile) {
+  if constexpr (kTileHeads > 1) {
+    const int n = (64 * w + 16 * warp) / kHeadRows;
+    tile.head += n;
+    tile.row -= n * kHeadRows;
+  }
+}
+
 struct TileScheduler {
   const ForwardParams& p;
 
@@ -106,8 +127,8 @@ struct TileScheduler {
     return p.num_tiles;
   }
 
-  // Splits `index` in batch * heads_q into sequence and head. Sequences that share a bias or mask
-  // are scheduled consecutively, so all but the first hit in L2.
+  // Splits `index` in batch * heads_q / kTileHeads into sequence and first head. Sequences that
+  // share a bias or mask are scheduled consecutively, so all but the first hit in L2.
   __device__ __forceinline__ int SplitHead(int index, int& head) const {
     if constexpr (kBiasBytes > 0 || config::mask != 0) {
       if ((kBiasBytes > 0 ? p.common.bias : p.common.mask).stride_batch == 0) {
@@ -116,8 +137,9 @@ struct TileScheduler {
         return index - head * batch;
       }
     }
-    const int seq_idx = index / p.common.heads_q;
-    head = index - seq_idx * p.common.heads_q;
+    const int groups = p.common.heads_q / kTileHeads;
+    const int seq_idx = index / groups;
+    head = (index - seq_idx * groups) * kTileHeads;
     return seq_idx;
   }
 
@@ -132,7 +154,7 @@ struct TileScheduler {
   // False if the tile has no rows. The tiles of keys are not set.
   __device__ __forceinline__ bool Locate(int index, QueryTile& tile) const {
     int row_tile;
-    int head;  // of batch * heads_q, and each part is a head of its own
+    int head;  // of batch * heads_q / kTileHeads, and each part is a head of its own
     if constexpr (config::schedule == kPaired) {
       const int pair = index / 2 / p.q_tiles;
       row_tile = index / 2 - pair * p.q_tiles;
@@ -155,7 +177,7 @@ struct TileScheduler {
       head /= kParts;
     }
     const int seq_idx = SplitHead(head, tile.head);
-    tile.row = row_tile * kTileQ;
+    tile.row = row_tile * kHeadRows;
     tile.seq = SequenceAt(seq_idx);
     tile.begin_shift = ClampShift(tile.seq.diag - p.common.window_left);
     tile.end_shift = ClampShift(tile.seq.diag + p.common.window_right + 1);
