@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <initializer_list>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -62,19 +64,30 @@ Results results(Arena& arena, const Problem& p, const ContextOptions& options) {
   return r;
 }
 
+// `what` names the calls in a failure.
+void expect_same_bits(const Results& a, const Results& b, const std::string& what) {
+  ASSERT_EQ(a.views.size(), b.views.size());
+  for (std::size_t n = 0; n < a.views.size(); ++n) {
+    EXPECT_TRUE(same_bits(a.views[n], b.views[n])) << what << ", output " << n;
+  }
+}
+
+// Results with each of these numbers of threads have the bits of those with one.
+void expect_same_bits_with(std::initializer_list<std::int32_t> several, Arena& arena,
+                           const Problem& p) {
+  const Results one = results(arena, p, threads_of(1));
+  for (const std::int32_t threads : several) {
+    expect_same_bits(one, results(arena, p, threads_of(threads)),
+                     to_string(p) + ", " + std::to_string(threads) + " threads");
+  }
+}
+
 TEST(Threads, AnyNumberGivesTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     for (const Options options : {Options::none, Options::dbias_of_keys, Options::dbias_of_pairs}) {
       Arena arena;
       const Problem p = deterministic_problem(dtype, options);
-      const Results one = results(arena, p, threads_of(1));
-      for (const std::int32_t threads : {2, 3, 5}) {
-        const Results many = results(arena, p, threads_of(threads));
-        for (std::size_t n = 0; n < one.views.size(); ++n) {
-          EXPECT_TRUE(same_bits(one.views[n], many.views[n]))
-              << to_string(dtype) << " " << threads << " threads, output " << n;
-        }
-      }
+      expect_same_bits_with({2, 3, 5}, arena, p);
     }
   }
 }
@@ -94,16 +107,34 @@ TEST(Threads, FewHeadsGiveTheSameBits) {
         p.len_q = batch == 1 ? 613 : 130;
         p.len_kv = batch == 1 ? 700 : 190;
         p.accumulate = accumulate;
-        const Results one = results(arena, p, threads_of(1));
-        for (const std::int32_t threads : {3, 5, 8}) {
-          const Results many = results(arena, p, threads_of(threads));
-          for (std::size_t n = 0; n < one.views.size(); ++n) {
-            EXPECT_TRUE(same_bits(one.views[n], many.views[n]))
-                << to_string(dtype) << " batch " << batch << " " << threads << " threads, output "
-                << n;
-          }
-        }
+        expect_same_bits_with({3, 5, 8}, arena, p);
       }
+    }
+  }
+}
+
+// With few threads a task computes several small (batch, key head) pairs, and in the backward their
+// row sums too. The last task has fewer pairs.
+TEST(Threads, SeveralSmallPairsInOneTaskGiveTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const bool options : {false, true}) {
+      Arena arena;
+      Problem p = deterministic_problem(dtype, Options::none);
+      p.batch = 19;
+      p.len_q = 17;
+      p.len_kv = 32;
+      p.causal = options;
+      if (options) {
+        p.sink = p.dsink = p.dropout = p.dlse = p.accumulate = true;
+        p.rope = Rope::half;
+      }
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        Context few(threads_of(1));
+        Context many(threads_of(5));
+        EXPECT_NE(plan(few, pass, p).config.find("pairs_of_task=4"), std::string::npos);
+        EXPECT_EQ(plan(many, pass, p).config.find("pairs_of_task"), std::string::npos);
+      }
+      expect_same_bits_with({5}, arena, p);
     }
   }
 }
@@ -120,14 +151,7 @@ TEST(Threads, WindowsGiveTheSameBits) {
       p.window_left = 70;
       p.window_right = 30;
       p.accumulate = accumulate;
-      const Results one = results(arena, p, threads_of(1));
-      for (const std::int32_t threads : {3, 5, 8}) {
-        const Results many = results(arena, p, threads_of(threads));
-        for (std::size_t n = 0; n < one.views.size(); ++n) {
-          EXPECT_TRUE(same_bits(one.views[n], many.views[n]))
-              << to_string(dtype) << " " << threads << " threads, output " << n;
-        }
-      }
+      expect_same_bits_with({3, 5, 8}, arena, p);
     }
   }
 }
@@ -143,9 +167,7 @@ TEST(Threads, ACallersParallelForMayRunInReverseOneByOne) {
     custom.parallel_for_user = &calls;
     const Results reverse = results(arena, p, custom);
     EXPECT_GT(calls, 0);
-    for (std::size_t n = 0; n < one.views.size(); ++n) {
-      EXPECT_TRUE(same_bits(one.views[n], reverse.views[n])) << n;
-    }
+    expect_same_bits(one, reverse, "tasks in reverse");
   }
 }
 

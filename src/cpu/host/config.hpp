@@ -29,6 +29,10 @@ struct Config {
   std::int64_t heads_of_task = 1;  // with gemv: key heads that one task visits at each tile of keys
   std::int64_t split_keys = 0;     // keys of one split
   std::int64_t splits = 1;
+  // Small problems: (batch, key head) pairs that one task computes in order. Its worker prefetches
+  // the next pair. In the backward the task also computes row_sums, so that dout and o are read
+  // once.
+  std::int64_t pairs_of_task = 1;
   // backward_kv: each load of rows serves a block of keys. A multiple of tile_kv.
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;

@@ -243,6 +243,7 @@ class Launch {
         return run(is_float ? forward_kernels<T>().pack_keys : forward_kernels<T>().pack_keys_bf16,
                    w_.forward, config, groups * key_tiles(p, config));
       case Step::forward:
+        if (config.pairs_of_task > 1) return run_small_forward();
         return run(is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16,
                    w_.forward, config, forward_tasks(p, config));
       case Step::merge_splits:
@@ -251,6 +252,7 @@ class Launch {
         return run(backward_kernels<T>().row_sums, w_.sums, keys_config(config), groups);
       case Step::backward_kv:
       case Step::backward_qkv:
+        if (config.pairs_of_task > 1) return run_small_backward();
         return run(is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16, w_.sums,
                    keys_config(config), groups * key_tasks(p, keys_config(config)));
       case Step::backward_q:
@@ -267,6 +269,37 @@ class Launch {
   void run(Kernel kernel, const Shared& shared, const Config& config, std::int64_t tasks) {
     run_tasks(executor_, tasks, [&](std::int64_t task, std::int32_t worker) {
       kernel(call_, config, shared, w_.scratch + worker * w_.scratch_bytes, task);
+    });
+  }
+
+  // Calls pair(index, scratch) for every (batch, key head); each task has config.pairs_of_task.
+  template <class Pair>
+  void run_pairs(Pair&& pair) {
+    const std::int64_t pairs = plan_.problem.batch * plan_.problem.heads_kv;
+    const std::int64_t of_task = plan_.config.pairs_of_task;
+    run_tasks(executor_, divide_up(pairs, of_task), [&](std::int64_t task, std::int32_t worker) {
+      const std::int64_t end = std::min((task + 1) * of_task, pairs);
+      for (std::int64_t index = task * of_task; index < end; ++index) {
+        if (core::interrupted(call_.interrupt)) return;
+        pair(index, w_.scratch + worker * w_.scratch_bytes);
+      }
+    });
+  }
+  void run_small_forward() {
+    const bool is_float = plan_.config.engine == Engine::float_simd;
+    const auto kernel = is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16;
+    run_pairs([&](std::int64_t index, char* scratch) {
+      kernel(call_, plan_.config, w_.forward, scratch, index);
+    });
+  }
+  void run_small_backward() {
+    const bool is_float = plan_.config.engine == Engine::float_simd;
+    const auto kernel = is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16;
+    const auto row_sums = backward_kernels<T>().row_sums;
+    const Config config = keys_config(plan_.config);
+    run_pairs([&](std::int64_t index, char* scratch) {
+      row_sums(call_, config, w_.sums, scratch, index);
+      kernel(call_, config, w_.sums, scratch, index);
     });
   }
 

@@ -27,8 +27,9 @@ constexpr std::int64_t kWantedTasks = 32;     // keys are split if there are few
 constexpr std::int64_t kWantedGemv = 128;     // or than this with few rows (gemv),
 constexpr std::int64_t kLeastSplit = 512;     // into splits of at least this many keys
 constexpr std::int64_t kMostHeadsOfTask = 16;
-// Bytes of one tile of K and V of all heads_of_task heads: they must fit in L2.
-constexpr std::int64_t kMostAhead = std::int64_t{256} << 10;
+// Elements of one tile of K and V of all heads_of_task heads: with the next tile, which is
+// prefetched, 512 KiB in 16 bits and 1 MiB in f32 must fit in L2.
+constexpr std::int64_t kMostAhead = std::int64_t{128} << 10;
 
 // Whether one task processes all keys of a (batch, key head). dq then stays in the cache of its
 // worker, and the task never waits for another. This needs enough heads with equal work for all
@@ -165,14 +166,32 @@ void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& co
 // With few rows the limit is memory bandwidth. A cache usually stores the heads of a key next to
 // each other. So one task processes a tile of keys for all heads in turn and prefetches the next
 // tile in the order of its addresses. Results are bitwise the same, because the order of sums does
-// not change. Measured on Zen 4: 1.0 to 1.2 times the speed with 16-bit caches, but 0.75 to 1.15
+// not change. Measured on Zen 4, two cores: 1.0 to 1.2 times the speed with 16-bit caches, 1.0 to 2
 // times with f32.
 void set_heads_of_task(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t size = core::element_size(p.kv_type());
-  const std::int64_t tile_bytes = p.heads_kv * config.tile_kv * (p.dim_qk + p.dim_vo) * size;
+  const std::int64_t elements = p.heads_kv * config.tile_kv * (p.dim_qk + p.dim_vo);
   const bool few = p.batch * config.splits < 4 * threads;
-  if (size != 2 || few || p.heads_kv > kMostHeadsOfTask || tile_bytes > kMostAhead) return;
+  const bool in_place = size == 2 || size == 4;
+  if (!in_place || few || p.heads_kv > kMostHeadsOfTask || elements > kMostAhead) return;
   config.heads_of_task = std::max<std::int64_t>(p.heads_kv, 1);
+}
+
+// Gives a task several pairs if each is small: one tile or block of keys, and at most one tile of
+// rows. There stay at least kSmallTasks tasks for each thread.
+constexpr std::int64_t kMostPairs = 16;
+constexpr std::int64_t kSmallTasks = 8;
+void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
+  if (p.page_size > 0 || config.gemv != 0 || row_tiles(p, config) != 1) return;
+  if (pass == Pass::backward) {
+    // Tasks of a dbias are in another order than row_sums.
+    if (!(p.dk || p.dv) || (p.dq && !dq_with_keys(p)) || p.dbias) return;
+    if (key_blocks(p, config) != 1) return;
+  } else if (config.splits != 1 || p.len_kv > config.tile_kv || config.pack_keys) {
+    return;
+  }
+  const std::int64_t pairs = p.batch * p.heads_kv;
+  config.pairs_of_task = std::clamp<std::int64_t>(pairs / (kSmallTasks * threads), 1, kMostPairs);
 }
 
 // Uses measured tiles, clamped to the problem like the default ones.
@@ -208,6 +227,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     set_blocks(p, threads, tuned ? tuned->block_kv : 0, config);
     set_dbias(p, threads, config);
     set_turns(p, threads, config);
+    set_pairs_of_task(pass, p, threads, config);
     return config;
   }
 
@@ -227,6 +247,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   const std::int64_t least = config.engine == Engine::float_simd ? kLeastSharedKeys : 2;
   config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
                      config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
+  set_pairs_of_task(pass, p, threads, config);
   return config;
 }
 
@@ -309,7 +330,7 @@ void CpuPlan::add_backward() {
   if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
   add_rotations();
   if (mask_rows(p) > 0) add(Step::scan_mask);
-  add(Step::row_sums);
+  if (config.pairs_of_task == 1) add(Step::row_sums);  // else backward_kv does both
   if (dq_with_keys(p)) {
     add(Step::backward_qkv);
   } else if (p.dq) {
@@ -343,6 +364,9 @@ PlanSummary CpuPlan::summary() const {
   if (config.heads_of_task > 1) {
     core::append_config(to.config, "heads_of_task", config.heads_of_task);
   }
+  if (config.pairs_of_task > 1) {
+    core::append_config(to.config, "pairs_of_task", config.pairs_of_task);
+  }
   core::append_config(to.config, "split_keys", config.split_keys);
   core::append_config(to.config, "splits", config.splits);
   if (pass == Pass::backward) {
@@ -357,8 +381,9 @@ PlanSummary CpuPlan::summary() const {
   to.tile_q = config.tile_rows;
   to.tile_kv = config.tile_kv;
   const std::int64_t groups = problem.batch * problem.heads_kv;
-  to.tasks = pass == Pass::backward ? groups * key_tasks(problem, keys_config(config))
-                                    : forward_tasks(problem, config);
+  to.tasks = config.pairs_of_task > 1 ? divide_up(groups, config.pairs_of_task)
+             : pass == Pass::backward ? groups * key_tasks(problem, keys_config(config))
+                                      : forward_tasks(problem, config);
   to.workspace_bytes = workspace_bytes;
   for (const Step step : steps()) to.kernels.emplace_back(to_string(step));
   return to;

@@ -51,7 +51,7 @@ void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::i
 template <class T>
 void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned,
                        std::int64_t keys) {
-  const auto& [call, config, sums, entry, index, head_kv, x] = at;
+  const auto& [call, config, sums, entry, index, head_kv, x, ahead] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -74,7 +74,7 @@ void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned
 template <class T>
 bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count,
                BiasGradient<T>& dbias) {
-  const auto& [call, config, sums, entry, index, head_kv, all] = at;
+  const auto& [call, config, sums, entry, index, head_kv, all, ahead] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -100,7 +100,8 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
         dbias.active() ? RowSpan{0, count} : SeeingRows(all.rows, count, span, kGemmRows);
     const std::int64_t row0 = seeing.first;
     const std::int64_t rows = seeing.count;
-    GradientStrip(call, config, entry, x, span, row0, rows, false, NextOf(block, begin, config));
+    GradientStrip(call, config, entry, x, span, row0, rows, false, NextOf(block, begin, config),
+                  ahead);
     if (dbias.active()) dbias.AddTile(j0, keys, span, x.dp, NextOf(block, begin, config));
     T* dv = x.dv + (begin + span.first) * vo;
     T* dk = x.dk + (begin + span.first) * qk;
@@ -204,15 +205,40 @@ KeyHead<T> KeyHeadOf(const Call& call, const Config& config, const RowSums<T>& s
   const Problem& p = call.problem;
   const std::int64_t index = key_task_at(p, config, task).index;
   const KeyHeadPlace place = key_head_at(p, config, index);
-  return {call, config, sums, entry_of(call, place.b), index, place.head, x};
+  return {call, config, sums, entry_of(call, place.b), index, place.head, x, nullptr};
+}
+
+// Prefetches in `steps` steps what the next pair reads and where this one writes.
+template <class T>
+void SetPairAhead(KeyHead<T>& at, PairAhead& ahead, std::int64_t steps) {
+  const Call& call = at.call;
+  const Problem& p = call.problem;
+  const std::int64_t next = next_pair(p, at.config, at.index);
+  if (next >= 0) {
+    const Entry entry = entry_of(call, next / p.heads_kv);
+    const std::int64_t head = next % p.heads_kv;
+    ahead.add_queries(call, call.dout, entry, head, p.dim_vo);
+    if (!call.delta.given()) ahead.add_queries(call, call.o, entry, head, p.dim_vo);
+    ahead.add_queries(call, call.q, entry, head, p.dim_qk);
+    ahead.add_keys(call.k, entry, head, p.dim_qk);
+    ahead.add_keys(call.v, entry, head, p.dim_vo);
+  }
+  if (p.dq) ahead.add_queries(call, call.dq, at.entry, at.head, p.dim_qk);
+  if (p.dk) ahead.add_keys(call.dk, at.entry, at.head, p.dim_qk);
+  if (p.dv) ahead.add_keys(call.dv, at.entry, at.head, p.dim_vo);
+  ahead.spread(steps);
+  at.ahead = &ahead;
 }
 
 template <class T>
 void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, char* memory,
               std::int64_t task) {
   Arena arena(memory);
-  const KeyHead<T> at = KeyHeadOf(call, config, sums, task,
-                                  make_scratch<T>(arena, Phase::backward_kv, call.problem, config));
+  KeyHead<T> at = KeyHeadOf(call, config, sums, task,
+                            make_scratch<T>(arena, Phase::backward_kv, call.problem, config));
+  const std::int64_t rows = call.numbers.heads_per_kv * at.entry.rows_q;
+  PairAhead ahead;
+  if (config.pairs_of_task > 1) SetPairAhead(at, ahead, rows);
   FloatBlock<T> products(at);
   KeysOfTask(at, task, products);
 }
@@ -232,7 +258,13 @@ void KeysTaskBf16(const Call& call, const Config& config, const RowSums<float>& 
                   std::int64_t task) {
   Arena arena(memory);
   const Bf16KeysScratch x = make_bf16_keys_scratch(arena, call.problem, config);
-  const KeyHead<float> at = KeyHeadOf(call, config, sums, task, x.f32);
+  KeyHead<float> at = KeyHeadOf(call, config, sums, task, x.f32);
+  const std::int64_t rows = call.numbers.heads_per_kv * at.entry.rows_q;
+  PairAhead ahead;
+  constexpr std::int64_t kStepsOfStrip = 4;  // in Bf16Block
+  if (config.pairs_of_task > 1) {
+    SetPairAhead(at, ahead, kStepsOfStrip * divide_up(rows, config.strip_rows));
+  }
   Bf16Block products(at, x);
   KeysOfTask(at, task, products);
 }

@@ -18,6 +18,7 @@
 #include <limits>
 
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/tile_ops/bf16_ops-inl.h"
 #include "cpu/kernels/tile_ops/float_ops-inl.h"
 
@@ -101,6 +102,21 @@ inline void PrefetchShort(const Call& call, const Config& config, const Entry& e
                   dim * core::element_size(rows->dtype));
     }
   }
+}
+
+// What is prefetched while this pair is computed.
+inline void FindPairAhead(const Call& call, const Config& config, const Entry& entry,
+                          std::int64_t head_kv, std::int64_t pair, PairAhead& ahead) {
+  const Problem& p = call.problem;
+  const std::int64_t next = next_pair(p, config, pair);
+  if (next >= 0) {
+    const Entry of_next = entry_of(call, next / p.heads_kv);
+    const std::int64_t head = next % p.heads_kv;
+    ahead.add_keys(call.k, of_next, head, p.dim_qk);
+    ahead.add_keys(call.v, of_next, head, p.dim_vo);
+    ahead.add_queries(call, call.q, of_next, head, p.dim_qk);
+  }
+  ahead.add_queries(call, call.o, entry, head_kv, p.dim_vo);
 }
 
 // For each strip of a tile of rows, the smallest range with all keys that its rows see. With a
@@ -192,8 +208,13 @@ void ForwardTask(const Call& call, const Config& config,
       std::min(config.tile_rows, call.numbers.heads_per_kv * entry.rows_q - row0);
   if (count <= 0) return;
 
-  PrefetchShort(call, config, entry, head_kv);
+  if (task % config.pairs_of_task == 0) PrefetchShort(call, config, entry, head_kv);
   Ops ops(call, config, shared.packed, memory);
+  PairAhead pair_ahead;
+  if (config.pairs_of_task > 1) {
+    FindPairAhead(call, config, entry, head_kv, task, pair_ahead);
+    ops.SetPairAhead(&pair_ahead, count);
+  }
   const Scratch<T>& x = ops.state();
   const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, count, ops);
   StripRanges ranges;

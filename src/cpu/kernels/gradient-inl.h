@@ -15,6 +15,7 @@
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/score-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -118,7 +119,8 @@ HWY_INLINE void MakeGradientRow(const Call& call, const GradientRow<T>& row, std
 template <class T>
 HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry,
                                 const Scratch<T>& x, const KeySpan& span, std::int64_t row0,
-                                std::int64_t count, bool of_score, const NextScores& next = {}) {
+                                std::int64_t count, bool of_score, const NextScores& next = {},
+                                PairAhead* ahead = nullptr) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -138,6 +140,7 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
     T* s = x.s + r * cols;
     T* dp = x.dp + r * cols;
     PrefetchScores(call, entry, row, next);
+    if (ahead != nullptr) ahead->step();
     if (raw) {
       FindRowVisible(call, entry, row, span, visible);
     } else {

@@ -14,6 +14,7 @@
 
 #include "cpu/kernels/gradient-inl.h"
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/turns.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,6 +30,7 @@ struct KeyHead {
   std::int64_t index;  // in task order
   std::int64_t head;
   Scratch<T> x;
+  PairAhead* ahead = nullptr;  // what to prefetch meanwhile, if the task has several pairs
 };
 
 // Returns the loaded strip's dq sums, [count x dim_qk padded], for the block to add to.

@@ -24,7 +24,7 @@ struct TileRow {
   bool masked = false;  // the mask hides some of `keys`
 };
 
-// Narrows a row's keys to the range that the mask leaves visible.
+// Narrows a row's keys to the range that the mask leaves visible. Sets `masked`.
 inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
   row.masked = call.mask.given();
   if (!row.masked || row.keys.empty()) return;
@@ -62,10 +62,21 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
   core::KeyRange all{entry.len_kv, 0};
   RowPlace place(call, entry, head_kv, row0);
   for (std::int64_t r = 0; r < count; ++r, place.next(entry)) {
-    const TileRow& row = rows[r] = row_at(call, entry, place);
-    if (row.keys.empty()) continue;
-    all.begin = std::min(all.begin, row.keys.begin);
-    all.end = std::max(all.end, row.keys.end);
+    // Member by member: a TileRow that is copied is stored in parts and loaded as vectors, which
+    // waits until the stores are in L1. That took as long as all else that is done for a row.
+    TileRow& row = rows[r];
+    core::KeyRange keys = keys_of(call, entry, place.i);
+    row.head = place.head;
+    row.i = place.i;
+    row.keys = keys;
+    row.masked = false;
+    if (call.mask.given()) {
+      cut_to_mask(call, entry, row);
+      keys = row.keys;
+    }
+    if (keys.empty()) continue;
+    all.begin = std::min(all.begin, keys.begin);
+    all.end = std::max(all.end, keys.end);
   }
   return all;
 }

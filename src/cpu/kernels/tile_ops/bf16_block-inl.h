@@ -199,8 +199,13 @@ class Bf16Block {
     const Problem& p = call.problem;
     const Scratch<float>& x = x_.f32;
     const std::int64_t cols = span.cols;
+    const auto prefetch = [this] {
+      if (at_.ahead != nullptr) at_.ahead->step();
+    };
     MultiplyRows(x_.q, x_.k_t, qk_, first, cols, x.s);
+    prefetch();
     MultiplyRows(x_.dout, x_.v_t, vo_, first, cols, x.dp);
+    prefetch();
     Bf16Dropout dropout;
     if (p.dropout) {
       dropout =
@@ -229,7 +234,9 @@ class Bf16Block {
                       .ds = x_.ds,
                       .ds_rows = x_.ds_rows,
                       .ds_f32 = dbias_.active() && !dbias_of_rows_ ? x.dp : nullptr});
+    prefetch();
     if (p.dv) AddTransposed(x_.dout_t, x_.p, vo_, first, cols, x_.dv_t);
+    prefetch();
     if (p.dk) AddTransposed(x_.q_t, x_.ds, qk_, first, cols, x_.dk_t);
   }
 

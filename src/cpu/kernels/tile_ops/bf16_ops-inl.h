@@ -14,6 +14,7 @@
 
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/score-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,6 +69,11 @@ class Bf16Ops {
   Bf16Ops(const Bf16Ops&) = delete;
   Bf16Ops& operator=(const Bf16Ops&) = delete;
 
+  void SetPairAhead(PairAhead* ahead, std::int64_t count) {
+    pair_ahead_ = ahead;
+    ahead->spread(4 * divide_up(count, config_.strip_rows));
+  }
+
   [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
   // The factor of pairs that dropout keeps. o does not include it yet.
   [[nodiscard]] float o_scale() const { return kept_factor<float>(call_); }
@@ -111,6 +117,7 @@ class Bf16Ops {
       for (std::int64_t r = count * quarter / 4; r < count * (quarter + 1) / 4; ++r) {
         PrefetchScores(call_, entry, x.rows[row0 + r], next);
       }
+      if (pair_ahead_ != nullptr) pair_ahead_->step();
     };
     prefetch(0);
     const bool raw = softmax_takes_raw(call_);
@@ -177,6 +184,7 @@ class Bf16Ops {
   std::int64_t qk_;
   std::int64_t vo_packed_;
   Bf16Scratch x_;
+  PairAhead* pair_ahead_ = nullptr;
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

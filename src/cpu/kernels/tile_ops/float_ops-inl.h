@@ -15,6 +15,7 @@
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/score-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,6 +49,12 @@ class FloatOps {
 
   // With gemv: what to prefetch during the products.
   void SetAhead(RowsAhead* ahead) { ahead_ = ahead; }
+
+  // What to prefetch while the tile's `count` rows are computed.
+  void SetPairAhead(PairAhead* ahead, std::int64_t count) {
+    pair_ahead_ = ahead;
+    ahead->spread(count);
+  }
 
   // Selects the state of the n-th of heads_of_task key heads.
   void SelectHead(std::int64_t n) {
@@ -129,6 +136,7 @@ class FloatOps {
     for (std::int64_t r = 0; r < count; ++r) {
       T* s = x.s + r * cols;
       PrefetchScores(call_, entry, rows[r], next);
+      if (pair_ahead_ != nullptr) pair_ahead_->step();
       if (raw) {
         FindRowVisible(call_, entry, rows[r], span, visible);
       } else {
@@ -181,6 +189,7 @@ class FloatOps {
   Scratch<T> x_;
   Scratch<T> all_;  // x_ of head 0
   RowsAhead* ahead_ = nullptr;
+  PairAhead* pair_ahead_ = nullptr;
   CacheTile keys_;  // with gemv
   CacheTile values_;
 };
