@@ -60,6 +60,8 @@ namespace {
 // The cells that PyTorch is also measured on; the recorded peer files contain them too.
 constexpr Shape kPlain[] = {
     {1, 12, 12, 512, 64}, {1, 12, 12, 1024, 64}, {1, 12, 12, 4096, 64}, {1, 8, 8, 2048, 128}};
+// Many problems that are smaller than one tile: what a call costs in addition to its products.
+constexpr Shape kTiny{256, 4, 4, 32, 32};
 constexpr Shape kQuick[] = {{1, 4, 4, 256, 64}};
 
 // The shape for options: long enough for several tiles in both directions.
@@ -276,7 +278,11 @@ std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>
     }
     return out;
   }
-  if (plain) add_plain(kPlain);
+  if (plain) {
+    add_plain(kPlain);
+    for_passes(
+        [&](DType dtype, Pass pass) { out.push_back(plain_cell(kTiny, dtype, pass, false)); });
+  }
   if (options) for_passes([&](DType dtype, Pass pass) { add_options(dtype, pass, out); });
   for (const DType dtype : types) {
     if (decode) add_decode(dtype, out);

@@ -16,6 +16,7 @@
 #include "bench/latency.hpp"
 #include "bench/machine.hpp"
 #include "bench/peer.hpp"
+#include "bench/rates.hpp"
 #include "bench/row.hpp"
 #include "bench/timer.hpp"
 #include "bench/verify.hpp"
@@ -49,6 +50,16 @@ class Run {
 
   [[nodiscard]] const Opened& opened() const { return opened_; }
 
+  // Empty on a device other than the host.
+  [[nodiscard]] Rates rates() const {
+    if (place_.device != Device::host) return {};
+    return measure_rates(context_.threads(), options_.seconds, peer_.get());
+  }
+
+  [[nodiscard]] std::int32_t threads() const {
+    return place_.device != Device::host ? 1 : context_.threads();
+  }
+
   // The name of the backend, for the path of `--out auto`.
   [[nodiscard]] std::string backend() const {
     const std::string asked = harness::backend_for(place_, options_.backend);
@@ -60,7 +71,7 @@ class Run {
     const Device device = opened_.device;
     Measurement out;
     out.plan = plan(context_, cell.pass, cell.problem, device);
-    out.threads = place_.device != Device::host ? 1 : context_.threads();
+    out.threads = threads();
     const Inputs inputs(cell);
     out.work = work_of(cell, inputs);
     const std::unique_ptr<CellRun> own = ready(context_, cell, inputs, opened_);
@@ -131,10 +142,13 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
   const Machine machine = this_machine(run.opened());
   const std::string path = row_path(options.out, machine, run.backend());
   RowFile file(path);
+  const Rates rates = run.rates();
   if (!options.json) {
-    std::printf("%s%s%s\n%s\n", machine.device.c_str(),
-                run.peer_version().empty() ? "" : ", peer PyTorch ", run.peer_version().c_str(),
-                table_head().c_str());
+    std::printf("%s%s%s\n", machine.device.c_str(),
+                run.peer_version().empty() ? "" : ", peer PyTorch ", run.peer_version().c_str());
+    const std::string reached = rates_line(rates, run.threads());
+    if (!reached.empty()) std::printf("%s\n", reached.c_str());
+    std::printf("%s\n", table_head().c_str());
   }
   int failed = 0;
   std::size_t number = 0;
@@ -153,9 +167,9 @@ int run_cells(const BenchOptions& options, const std::vector<Cell>& cells) {
       ++failed;
       continue;
     }
-    const std::string row = row_of(machine, cell, measurement).dump();
+    const std::string row = row_of(machine, rates, cell, measurement).dump();
     file.append(row);
-    std::printf("%s\n", options.json ? row.c_str() : table_line(cell, measurement).c_str());
+    std::printf("%s\n", options.json ? row.c_str() : table_line(rates, cell, measurement).c_str());
     std::fflush(stdout);
   }
   if (!path.empty()) std::fprintf(stderr, "rows: %s\n", path.c_str());

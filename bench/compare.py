@@ -14,6 +14,11 @@ import sys
 from rows import is_plain, ratio_to_peer, read_rows
 
 
+def of_gemm(row):
+    share = row.get("share_of_gemm")
+    return f"  {share:.2f} of the matrix product" if share else ""
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -32,12 +37,12 @@ def main():
         ratio = ratio_to_peer(row, args.peer)
         gflops = row["tflops"] * 1e3
         if ratio is None:
-            print(f"{row['cell']:48s} {gflops:9.1f} GFLOP/s  no {args.peer}")
+            print(f"{row['cell']:48s} {gflops:9.1f} GFLOP/s  no {args.peer}{of_gemm(row)}")
             continue
         logs.append(math.log(ratio))
         print(
             f"{row['cell']:48s} {gflops:9.1f} GFLOP/s  {args.peer} "
-            f"{row['peers'][args.peer] * 1e3:9.1f}  ratio {ratio:5.2f}"
+            f"{row['peers'][args.peer] * 1e3:9.1f}  ratio {ratio:5.2f}{of_gemm(row)}"
         )
         if not ratio >= args.floor:
             short.append(f"{row['cell']}: {ratio:.2f} of {args.peer}")
@@ -53,7 +58,9 @@ def main():
             short.append(f"{row['cell']}: {ratio:.2f} of its plain cell")
     for row in rows:
         if row["pass"] == "decode":
-            print(f"{row['cell']:48s} {row['gbps']:9.1f} GB/s  {row['us']:9.1f} us")
+            share = row.get("share_of_read")
+            of_rate = f"  {share:.2f} of the read rate" if share else ""
+            print(f"{row['cell']:48s} {row['gbps']:9.1f} GB/s  {row['us']:9.1f} us{of_rate}")
     geomean = math.exp(sum(logs) / len(logs)) if logs else 0.0
     if logs:
         print(f"{len(logs)} plain cells, geometric mean {geomean:.3f} of {args.peer}")

@@ -13,6 +13,13 @@ namespace {
 
 using nlohmann::json;
 
+// Empty if the process failed.
+std::vector<double> seconds_of_answer(const std::string& line) {
+  const json answer = json::parse(line, nullptr, false);
+  if (!answer.is_object() || !answer.contains("seconds")) return {};
+  return answer["seconds"].get<std::vector<double>>();
+}
+
 }  // namespace
 
 TorchPeer::TorchPeer(const std::string& python, std::int32_t threads) {
@@ -59,9 +66,12 @@ bool TorchPeer::load(const Cell& cell) {
 
 std::vector<double> TorchPeer::sample(double budget, int least) {
   const json request = {{"do", "sample"}, {"budget", budget}, {"least", least}};
-  const json answer = json::parse(ask(request.dump()), nullptr, false);
-  if (!answer.is_object() || !answer.contains("seconds")) return {};
-  return answer["seconds"].get<std::vector<double>>();
+  return seconds_of_answer(ask(request.dump()));
+}
+
+std::vector<double> TorchPeer::sample_gemm(std::int64_t size, double budget, int least) {
+  const json request = {{"do", "gemm"}, {"size", size}, {"budget", budget}, {"least", least}};
+  return seconds_of_answer(ask(request.dump()));
 }
 
 }  // namespace attn::bench

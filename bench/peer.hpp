@@ -24,6 +24,8 @@ class TorchPeer {
   bool load(const Cell& cell);
   // Calls until the time budget is used; returns the seconds of each.
   std::vector<double> sample(double budget, int least);
+  // Likewise for an f32 matrix product of square matrices; empty if PyTorch fails.
+  std::vector<double> sample_gemm(std::int64_t size, double budget, int least);
 
  private:
   std::string ask(const std::string& request);

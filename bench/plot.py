@@ -24,8 +24,10 @@ LABELS = {
 
 
 def plain_label(row):
+    """Heads x length x dim, preceded by the batch if it is not 1."""
     kind = "causal" if row["causal"] else "full"
-    return f"{row['heads_q']}x\n{row['len_q']}x\n{row['dim_qk']}\n{kind}"
+    batch = f"{row['batch']}x\n" if row["batch"] > 1 else ""
+    return f"{batch}{row['heads_q']}x\n{row['len_q']}x\n{row['dim_qk']}\n{kind}"
 
 
 def title(row):
@@ -54,7 +56,10 @@ def plot_plain(rows, path):
         axis.set_title(f"{dtype} {PASSES[which]}")
         axis.legend(loc="upper left", fontsize=8, ncols=len(bars))
         axis.set_ylim(top=1.15 * axis.get_ylim()[1])  # room for the legend
-    figure.suptitle(f"{title(rows[0])} (heads x length x dim)")
+    sizes = "heads x length x dim"
+    if any(r["batch"] > 1 for r in rows):
+        sizes = f"batch x {sizes}; batch 1 is not named"
+    figure.suptitle(f"{title(rows[0])} ({sizes})")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -65,7 +65,15 @@ double rounded(double value, double unit) {
 
 }  // namespace
 
-json row_of(const Machine& machine, const Cell& cell, const Measurement& m) {
+double share_of_rate(const Rates& rates, const Cell& cell, const Measurement& m) {
+  if (cell.pass == Pass::decode) {
+    return rates.read_gbps > 0 ? m.gbps() / rates.read_gbps : 0.0;
+  }
+  const double gemm = rates.best_gemm();
+  return gemm > 0 ? m.gflops() / gemm : 0.0;
+}
+
+json row_of(const Machine& machine, const Rates& rates, const Cell& cell, const Measurement& m) {
   const Problem& p = cell.problem;
   json peers = json::object();
   for (const auto& [name, gflops] : m.peers) peers[name] = gflops * 1e-3;
@@ -94,6 +102,14 @@ json row_of(const Machine& machine, const Cell& cell, const Measurement& m) {
               {"gbps", rounded(m.gbps(), 0.001)},
               {"extra_bytes", m.extra_bytes},
               {"peers", peers}};
+  if (!rates.gemm.empty() || rates.read_gbps > 0) {
+    json gemm = json::object();
+    for (const auto& [name, gflops] : rates.gemm) gemm[name] = gflops * 1e-3;
+    row["rates"] = {{"gemm_tflops", gemm}, {"read_gbps", rounded(rates.read_gbps, 0.001)}};
+  }
+  if (const double share = share_of_rate(rates, cell, m); share > 0) {
+    row[cell.pass == Pass::decode ? "share_of_read" : "share_of_gemm"] = rounded(share, 1e-4);
+  }
   if (m.verified) {
     row["error"] = {{"max_abs", m.error.max_abs}, {"ratio_to_naive", m.error.ratio_to_naive}};
   } else {
@@ -126,12 +142,25 @@ void RowFile::append(const std::string& row) {
 
 std::string table_head() {
   char text[200];
-  std::snprintf(text, sizeof text, "%-44s %11s %10s %8s %8s %10s %9s", "cell", "us", "speed",
-                "/plain", "/torch", "extra KiB", "err/naive");
+  std::snprintf(text, sizeof text, "%-44s %11s %10s %8s %8s %8s %10s %9s", "cell", "us", "speed",
+                "/plain", "/torch", "/rate", "extra KiB", "err/naive");
   return text;
 }
 
-std::string table_line(const Cell& cell, const Measurement& m) {
+std::string rates_line(const Rates& rates, std::int32_t threads) {
+  std::string text;
+  const auto add = [&text](const char* name, double value, const char* unit) {
+    char part[64];
+    std::snprintf(part, sizeof part, "%s%s %.1f %s", text.empty() ? "" : ", ", name, value, unit);
+    text += part;
+  };
+  for (const auto& [name, gflops] : rates.gemm) add(("gemm of " + name).c_str(), gflops, "GF/s");
+  if (rates.read_gbps > 0) add("read", rates.read_gbps, "GB/s");
+  if (text.empty()) return text;
+  return "rates on " + std::to_string(threads) + (threads == 1 ? " thread: " : " threads: ") + text;
+}
+
+std::string table_line(const Rates& rates, const Cell& cell, const Measurement& m) {
   const auto ratio = [](double value) {
     char text[32];
     std::snprintf(text, sizeof text, value > 0 ? "%.2f" : "-", value);
@@ -150,8 +179,9 @@ std::string table_line(const Cell& cell, const Measurement& m) {
     std::snprintf(speed, sizeof speed, "%.1f GF/s", m.gflops());
   }
   char text[256];
-  std::snprintf(text, sizeof text, "%-44s %11.1f %10s %8s %8s %10.1f %9s", cell.name.c_str(),
+  std::snprintf(text, sizeof text, "%-44s %11.1f %10s %8s %8s %8s %10.1f %9s", cell.name.c_str(),
                 m.seconds * 1e6, speed, ratio(of_plain).c_str(), ratio(of_torch).c_str(),
+                ratio(share_of_rate(rates, cell, m)).c_str(),
                 static_cast<double>(m.extra_bytes) / 1024.0,
                 m.verified ? ratio(m.error.ratio_to_naive).c_str() : "-");
   return text;

@@ -8,6 +8,7 @@
 
 #include "bench/cells.hpp"
 #include "bench/machine.hpp"
+#include "bench/rates.hpp"
 #include "bench/verify.hpp"
 #include "bench/work.hpp"
 
@@ -28,7 +29,12 @@ struct Measurement {
   [[nodiscard]] double gbps() const { return seconds > 0 ? work.kv_bytes / seconds * 1e-9 : 0.0; }
 };
 
-nlohmann::json row_of(const Machine& machine, const Cell& cell, const Measurement& measurement);
+// The speed of a cell divided by the rate of the machine that bounds it: decode by the rate of
+// reading memory, other passes by the best matrix product. 0 without that rate.
+double share_of_rate(const Rates& rates, const Cell& cell, const Measurement& measurement);
+
+nlohmann::json row_of(const Machine& machine, const Rates& rates, const Cell& cell,
+                      const Measurement& measurement);
 
 // `out`, or bench/results/<device>/<backend>.jsonl if it is "auto".
 std::string row_path(const std::string& out, const Machine& machine, const std::string& backend);
@@ -43,8 +49,11 @@ class RowFile {
   std::ofstream file_;
 };
 
+// The rates as a line of text; "" if none was measured.
+std::string rates_line(const Rates& rates, std::int32_t threads);
+
 // One line of the table: name, time, speed, ratios, extra memory.
-std::string table_line(const Cell& cell, const Measurement& measurement);
+std::string table_line(const Rates& rates, const Cell& cell, const Measurement& measurement);
 std::string table_head();
 
 }  // namespace attn::bench

@@ -5,7 +5,9 @@ The suite lengths has batch 4 and 32 heads at every length, in bf16 and f16, so 
 grows with the length.
 Options are measured at batch 4, 16 heads, length 4096, each with the plain cell of the same work.
 Pair biases: n sequences of length n share a bias; its gradient is the sum over the sequences.
-The suite errors uses several draws of small cells.
+The suite errors uses several draws of small cells, of three kinds of numbers: normal; heavy-tailed,
+Student's t with 3 degrees of freedom, where single elements are a hundred times the usual one; and
+large, q times 16, where one key has most of a row's weight.
 """
 
 from __future__ import annotations
@@ -58,10 +60,12 @@ class Cell:
     against: str = ""  # base name of the plain cell of the same work
     passes: tuple[str, ...] = ("fwd", "bwd")
     dtype: str = "bf16"
+    numbers: str = "normal"  # or heavy, large
 
     def base(self) -> str:
         if self.suite in ("lengths", "memory", "latency", "errors"):
-            return f"{self.suite}/{self.shape.name()}"
+            kind = "" if self.numbers == "normal" else f"-{self.numbers}"
+            return f"{self.suite}/{self.shape.name()}{kind}"
         if self.suite == "pair":  # as `attn bench --suite pair` names them
             return f"pair/bias-n{self.shape.length}-d{self.shape.dim}"
         if not self.option:
@@ -174,8 +178,12 @@ def memory_cells() -> list[Cell]:
 
 
 def error_cells() -> list[Cell]:
-    shapes = (Shape(2, 8, 8, 1024, dim, kind) for dim in (64, 128, 256) for kind in (True, False))
-    return [Cell("errors", shape) for shape in shapes]
+    shapes = [Shape(2, 8, 8, 1024, dim, kind) for dim in (64, 128, 256) for kind in (True, False)]
+    return [
+        Cell("errors", shape, numbers=numbers)
+        for numbers in ("normal", "heavy", "large")
+        for shape in shapes
+    ]
 
 
 def latency_cell() -> Cell:
@@ -214,12 +222,18 @@ class Inputs:
 
 
 def inputs_of(cell: Cell, device: str, draw: int = 0) -> Inputs:
-    """Normal numbers, seeded by the cell's name and `draw`."""
+    """Numbers of the cell's kind, seeded by its name and `draw`."""
     s = cell.shape
     generator = torch.Generator(device).manual_seed(zlib.crc32(cell.base().encode()) + draw)
 
     def normal(*shape: int, dtype: torch.dtype = DTYPES[cell.dtype]) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        if cell.numbers != "heavy":
+            return normal(*shape)
+        squares = normal(3, *shape, dtype=torch.float32).square().sum(0)
+        return (normal(*shape, dtype=torch.float32) * (3 / squares).sqrt()).to(DTYPES[cell.dtype])
 
     set_bytes = 2 * s.batch * s.length * s.dim * (3 * s.heads_q + 2 * s.heads_kv)
     rotates = device != "cpu" and cell.suite not in ("latency", "errors")
@@ -232,7 +246,9 @@ def inputs_of(cell: Cell, device: str, draw: int = 0) -> Inputs:
             (inputs.v, s.heads_kv),
             (inputs.dout, s.heads_q),
         ):
-            list_.append(normal(s.batch, s.length, heads, s.dim))
+            list_.append(drawn(s.batch, s.length, heads, s.dim))
+        if cell.numbers == "large":
+            inputs.q[-1] *= 16  # exact
     if cell.option.startswith("bias"):
         inputs.bias = normal(1, s.heads_q, s.length, s.length)
     if cell.option == "alibi":

@@ -358,7 +358,7 @@ USUAL = {
     "pair": ("mem_efficient", "trifast"),
     "memory": (),
     "latency": ("fa2",),
-    "errors": ("fa2",),
+    "errors": ("fa2", "cudnn"),
 }
 
 

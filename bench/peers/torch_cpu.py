@@ -5,6 +5,7 @@ and answers each with one line on stdout. bench/peer.cpp drives it.
     {"do": "load", "dtype": "bf16", "batch": 1, "heads_q": 12, "heads_kv": 12, "len": 512,
      "dim": 64, "causal": true, "backward": false}     -> {"ok": true}
     {"do": "sample", "budget": 0.5, "least": 3}        -> {"seconds": [0.0123, ...]}
+    {"do": "gemm", "size": 2048, "budget": 0.3, "least": 3}   -> the same, of f32 matrix products
 
 Usage: torch_cpu.py THREADS
 """
@@ -63,6 +64,12 @@ def sample(call, budget, least):
     return seconds
 
 
+def gemm(size):
+    """Returns a function for one product of square matrices in f32."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return lambda: torch.mm(a, b)
+
+
 def main():
     torch.set_num_threads(int(sys.argv[1]))
     call = None
@@ -77,6 +84,10 @@ def main():
                 answer = {"ok": True}
             except (RuntimeError, TypeError) as error:
                 answer = {"ok": False, "error": str(error)}
+        elif request["do"] == "gemm":
+            product = gemm(request["size"])
+            product()
+            answer = {"seconds": sample(product, request["budget"], request["least"])}
         else:
             answer = {"seconds": sample(call, request["budget"], request["least"])}
         print(json.dumps(answer), flush=True)

@@ -1,4 +1,4 @@
-"""Errors of results against float64, compared with flash-attention 2's on the same inputs.
+"""Errors of results against float64, compared with those of peers on the same inputs.
 
 The largest error of millions of elements is one random draw: it differs by tens of percent between
 kernels with the same roundings. To compare two kernels, use the root mean square or the largest
@@ -49,7 +49,7 @@ def errors_over_draws(
     cell: Cell, device: str, makers: list[type[Any]], draws: int = DRAWS
 ) -> dict[str, dict[str, Any]]:
     """Errors of all heads over this many draws of the inputs, by pass. The first contender is
-    libattn; one of the others may be flash-attention 2."""
+    libattn, which is compared with flash-attention 2 if that is among the others."""
     found: dict[tuple[str, str], list[Errors]] = {}
     for draw in range(draws):
         x = inputs_of(cell, device, draw)
@@ -67,6 +67,10 @@ def errors_over_draws(
         error: dict[str, Any] = {"of": {name: largest for name, (largest, _) in ours.items()}}
         if (pass_, "fa2") in found:
             error |= compared(ours, joined(found[pass_, "fa2"]))
+        error["rms_of_peers"] = {
+            made.name: {name: rms for name, (_, rms) in joined(found[pass_, made.name]).items()}
+            for made in makers[1:]
+        }
         rows[pass_] = {"draws": draws, "error": error}
     return rows
 
