@@ -242,11 +242,11 @@ TEST(Tilings, FitEverySizeOfWorkgroupMemory) {
     DeviceFacts facts;
     facts.workgroup_bytes = bytes;
     facts.type = AdapterType::discrete;
-    for (const std::int64_t dim : {1, 8, 40, 64, 72, 128, 136, 200, 256}) {
+    for (const std::int64_t dim : {1, 8, 40, 64, 72, 128, 136, 200, 256, 257, 400, 512}) {
       for (const bool dropout : {false, true}) {
         Problem problem;
         problem.dim_qk = dim;
-        problem.dim_vo = 257 - dim;
+        problem.dim_vo = dim <= 256 ? 257 - dim : 769 - dim;
         problem.len_q = 4;
         problem.dropout = dropout;
         EXPECT_LE(forward_bytes(forward_tiling(problem, facts), problem), bytes) << dim;

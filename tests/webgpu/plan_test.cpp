@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "case_work.hpp"
 #include "core/access.hpp"
@@ -53,6 +54,20 @@ TEST(Support, RefusesLengthsThat32BitsCannotCount) {
   const std::int64_t most = std::int64_t{1} << 28;
   EXPECT_EQ(reason(long_problem(DType::f32, most + 1), least_facts()),
             "sequences of more than 2^28 rows");
+}
+
+TEST(Support, TakesEveryDimWithTheLeastWorkgroupMemory) {
+  for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
+    for (const auto& [dim_qk, dim_vo] : {std::pair{512, 512}, {257, 1}, {1, 257}}) {
+      Problem problem = long_problem(DType::f16, 100);
+      problem.dim_qk = dim_qk;
+      problem.dim_vo = dim_vo;
+      problem.dropout = true;
+      problem.rope = dim_qk == 512 && pass != Pass::decode ? Rope::half : Rope::none;
+      problem.dq = problem.dk = problem.dv = pass == Pass::backward;
+      EXPECT_EQ(reason(problem, least_facts(), pass), "") << dim_qk << " " << dim_vo;
+    }
+  }
 }
 
 TEST(Support, RefusesAHeadThatCannotBeBound) {

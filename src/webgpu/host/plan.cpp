@@ -15,8 +15,6 @@ namespace {
 
 // Limit on rows, so that 32-bit arithmetic on positions does not overflow.
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 28;
-// Limited by the registers per thread of forward and backward, and by the lanes of decode.
-constexpr std::int64_t kMaxDim = 256;
 constexpr std::uint64_t kNeededWorkgroupBytes = 16384;
 
 bool is_stored(DType dtype) {
@@ -53,10 +51,6 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength || p.total_q > kMaxLength ||
       p.total_kv > kMaxLength) {
     return "sequences of more than 2^28 rows";
-  }
-  if (std::max(p.dim_qk, p.dim_vo) > kMaxDim) {
-    return "no kernel for head dims above 256 on WebGPU yet, found dim_qk=" +
-           std::to_string(p.dim_qk) + " dim_vo=" + std::to_string(p.dim_vo);
   }
   if (facts.workgroup_bytes < kNeededWorkgroupBytes) {
     return "the device has " + std::to_string(facts.workgroup_bytes) +

@@ -64,15 +64,15 @@ struct CopyParameters {
 @group(0) @binding(8) var<storage, read_write> count: atomic<u32>;  // of elements replaced by 0
 
 const kThreads = 256u;
-const kMaxDim = 256u;
 
 override TYPE_SOURCE: u32 = 0u;  // 0: f32, 1: f16, 2: bf16
 override TYPE_TO: u32 = 0u;
 override LINES: u32 = 16u;
 override ROPE: u32 = 0u;  // 0: none, 1: interleaved, 2: half
+override MAX_ROT_DIM: u32 = 256u;  // at least rot_dim
 override IN_PLACE: bool = false;  // `source` is `to`; the types are equal
 
-override STAGED = select(1u, LINES * kMaxDim, ROPE != 0u);
+override STAGED = select(1u, LINES * MAX_ROT_DIM, ROPE != 0u);
 
 var<workgroup> s_rotated: array<f32, STAGED>;
 

@@ -2,7 +2,7 @@
 // decode_subgroups: decode.wgsl for devices whose subgroups hold at least LANES consecutive threads. Lanes
 // exchange data by shuffles; there is neither workgroup memory nor a barrier until the end.
 //
-// Grid, threads, results: decode.wgsl. LANES is at least ROWS. Each step of the sum over lanes halves
+// Grid, threads, results: decode.wgsl. LANES is at least ROWS and at most 32. Each step of the sum over lanes halves
 // the rows whose products a lane holds, until it owns one row (own_row). The lane computes the scores
 // and probabilities of that row for all keys of its group, and the other lanes read them by shuffles.
 // Workgroup memory, f32: [8, THREADS + 4] of o; {maximum, sum} [GROUPS, ROWS].

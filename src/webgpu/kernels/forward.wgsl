@@ -63,7 +63,7 @@ override ITEMS_V = DEPTH * V_STRIDE / 2u;
 override ROUNDS_QK = (ITEMS_QK + THREADS - 1u) / THREADS;  // 2 at most
 override ROUNDS_V = (ITEMS_V + THREADS - 1u) / THREADS;    // 8 at most
 override SWIZZLE = min(ROWS, 8u) - 1u;
-override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
+override KEEP_WORDS = select(1u, ((TILE_Q + 14u) / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 var<workgroup> s_operands: array<vec4<f32>, OPERANDS>;
 var<workgroup> s_p: array<vec4<f32>, TILE_KV * Q_STRIDE>;

@@ -7,10 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "core/validate.hpp"
+
 namespace attn::webgpu {
 namespace {
 
 constexpr std::int64_t kCopiedLines = 8;  // per workgroup
+static_assert(kCopiedLines * core::kMaxDim * 4 <= 16384, "rotated lines fit 16 KiB");
 
 // base^(-2m / rot_dim) / (2 pi), turns per position, as 64 fraction bits, low word first. The
 // relative error of 2^-53 is 1e-9 of a turn at position 2^20.
@@ -33,6 +36,10 @@ void add_constants(const Copy& copy, bool in_place, Dispatch& dispatch) {
   dispatch.add_constant("TYPE_TO", number_of(copy.to.dtype));
   dispatch.add_constant("LINES", kCopiedLines);
   dispatch.add_constant("ROPE", static_cast<double>(rotation.style));
+  // Two values, because each needs a pipeline. The larger one takes all of 16 KiB of workgroup
+  // memory.
+  const bool is_wide = rotation.style != Rope::none && rotation.rot_dim > core::kMaxDim / 2;
+  dispatch.add_constant("MAX_ROT_DIM", is_wide ? core::kMaxDim : core::kMaxDim / 2);
   dispatch.add_constant("IN_PLACE", in_place ? 1 : 0);
 }
 

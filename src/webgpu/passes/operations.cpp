@@ -11,8 +11,7 @@
 namespace attn::webgpu {
 namespace {
 
-constexpr std::int64_t kLines = 16;        // per workgroup
-constexpr std::int64_t kMaxRotated = 256;  // elements of a row: kMaxDim of kernels/copy.wgsl
+constexpr std::int64_t kLines = 16;  // per workgroup
 
 // Binds the tensors of an operation for a block of sequences.
 class Bindings {
@@ -121,10 +120,6 @@ core::Status make_work(const RopeArguments& a, const DeviceFacts& facts, Work& w
   Rotation& to = copy.rotation;
   to.style = a.style;
   to.rot_dim = a.rot_dim == 0 ? copy.from.dim : a.rot_dim;
-  if (to.rot_dim > kMaxRotated) {
-    return core::Status::unsupported("webgpu: rope: found rot_dim=" + std::to_string(to.rot_dim) +
-                                     "; 256 at most on WebGPU yet");
-  }
   to.inverse = a.inverse;
   to.base = a.base;
   to.offset = a.pos_offset;

@@ -7,13 +7,26 @@
 #include <span>
 
 #include "core/divide_up.hpp"
+#include "core/validate.hpp"
 #include "webgpu/passes/geometry.hpp"
 
 namespace attn::webgpu {
 namespace {
 
+static_assert(core::kMaxDim == 512, "the largest tiles hold 512 dims");
+
 std::uint32_t divided_up(std::int64_t n, std::uint32_t by) {
   return static_cast<std::uint32_t>(core::divide_up(n, by));
+}
+
+// decode_subgroups.wgsl adds over lanes in 5 steps.
+constexpr std::uint32_t kMostSubgroupLanes = 32;
+
+// Words of dropout bits: 16 per block of 16 x 16 that a tile touches. A tile may begin inside of a
+// block; tile_kv is a multiple of 16.
+std::uint64_t keep_words(const Problem& problem, std::uint32_t tile_q, std::uint32_t tile_kv) {
+  if (!problem.dropout) return 1;
+  return std::uint64_t{(tile_q + 14) / 16 + 1} * (tile_kv / 16 + 1) * 16;
 }
 
 // Threads per key, 8 dimensions each. Rounded to few values, because each needs a pipeline.
@@ -35,6 +48,10 @@ constexpr std::array<Tiling, 3> kForward128{
     {{8, 16, 1, 32, 32}, {4, 16, 1, 32, 16}, {2, 16, 1, 16, 8}}};
 constexpr std::array<Tiling, 3> kForward256{
     {{8, 16, 1, 32, 8}, {4, 16, 1, 32, 8}, {2, 16, 1, 16, 4}}};
+// Values above dim 256: 32 threads share a query's accumulators, so that each keeps as many as at
+// dim 256. Q and K are read in slices, so dim_qk does not matter. Not measured on a GPU.
+constexpr std::array<Tiling, 3> kForward512{
+    {{4, 32, 1, 32, 8}, {2, 32, 1, 16, 8}, {1, 32, 1, 8, 4}}};
 
 // Backward, per kernel and dimension, fastest first; the last fits 16 KiB. Accumulators in
 // registers: 32 floats per block for each of dk and dv, 4 * r per block for dq. Measured on an
@@ -55,22 +72,26 @@ constexpr std::array<BackwardTiling, 3> kKv128{
     {{8, 8, 16, 32, 8}, {4, 16, 8, 32, 8}, {2, 16, 8, 32, 8}}};
 constexpr std::array<BackwardTiling, 3> kKv256{
     {{4, 16, 8, 32, 4}, {2, 16, 8, 32, 4}, {2, 16, 8, 16, 4}}};
+// Above dim 256, twice as many threads share the accumulators. Not measured on a GPU.
+constexpr std::array<BackwardTiling, 2> kKv512{{{2, 32, 8, 32, 4}, {1, 32, 8, 16, 4}}};
 constexpr std::array<BackwardTiling, 2> kQ64{{{4, 16, 16, 32, 16}, {8, 8, 8, 32, 16}}};
 constexpr std::array<BackwardTiling, 2> kQ128{{{4, 16, 16, 32, 8}, {4, 8, 16, 32, 8}}};
 constexpr std::array<BackwardTiling, 3> kQ256{
     {{4, 8, 16, 32, 4}, {2, 8, 16, 32, 4}, {2, 8, 16, 16, 4}}};
+constexpr std::array<BackwardTiling, 2> kQ512{{{2, 16, 16, 32, 4}, {2, 8, 16, 32, 4}}};
 constexpr std::array<BackwardTiling, 2> kBias{{{4, 16, 16, 32, 16}, {8, 8, 8, 32, 16}}};
 
-std::span<const BackwardTiling> choices_of(BackwardKernel kernel, std::int64_t dim) {
+std::span<const BackwardTiling> choices_of(BackwardKernel kernel, const Problem& problem) {
+  const std::int64_t dim = std::max(problem.dim_qk, problem.dim_vo);
   switch (kernel) {
     case BackwardKernel::kv:
       if (dim <= 64) return kKv64;
       if (dim <= 128) return kKv128;
-      return kKv256;
-    case BackwardKernel::q:
-      if (dim <= 64) return kQ64;
-      if (dim <= 128) return kQ128;
-      return kQ256;
+      return dim <= 256 ? std::span<const BackwardTiling>(kKv256) : kKv512;
+    case BackwardKernel::q:  // accumulates dq alone; dO and V are read in slices
+      if (problem.dim_qk <= 64) return kQ64;
+      if (problem.dim_qk <= 128) return kQ128;
+      return problem.dim_qk <= 256 ? std::span<const BackwardTiling>(kQ256) : kQ512;
     case BackwardKernel::bias: break;
   }
   return kBias;
@@ -86,14 +107,16 @@ std::uint64_t forward_bytes(const Tiling& t, const Problem& problem) {
                                                    divided_up(problem.dim_vo, 4 * t.columns);
   const std::uint64_t pairs = std::uint64_t{t.tile_kv()} * t.rows * 2;
   const std::uint64_t part = std::uint64_t{t.columns} * t.rows * 2;
-  const std::uint64_t keep =
-      problem.dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
+  const std::uint64_t keep = keep_words(problem, t.tile_q(), t.tile_kv());
   return 16 * (std::max(k, v) + pairs + part) + 8 * t.tile_q() + 4 * (keep + 2);
 }
 
 Tiling forward_tiling(const Problem& problem, const DeviceFacts& facts) {
   const std::int64_t dim = std::max(problem.dim_qk, problem.dim_vo);
-  const auto& choices = dim > 128 ? kForward256 : dim > 64 ? kForward128 : kForward64;
+  const auto& choices = problem.dim_vo > 256 ? kForward512
+                        : dim > 128          ? kForward256
+                        : dim > 64           ? kForward128
+                                             : kForward64;
   for (const Tiling& t : choices) {
     if (forward_bytes(t, problem) <= facts.workgroup_bytes) return t;
   }
@@ -121,14 +144,13 @@ std::uint64_t backward_bytes(BackwardKernel kernel, const BackwardTiling& t,
     const std::int64_t dim = std::max(problem.dim_qk, problem.dim_vo);
     pairs += std::uint64_t{t.depth} * divided_up(dim, 8 * t.rows) * 2 * t.rows;
   }
-  const std::uint64_t keep =
-      problem.dropout ? std::uint64_t{t.tile_q() / 16 + 1} * (t.tile_kv() / 16 + 1) * 16 : 1;
+  const std::uint64_t keep = keep_words(problem, t.tile_q(), t.tile_kv());
   return 16 * (std::max(columns, pairs) + t.tile_q()) + 4 * keep;
 }
 
 BackwardTiling backward_tiling(BackwardKernel kernel, const Problem& problem,
                                const DeviceFacts& facts) {
-  const auto choices = choices_of(kernel, std::max(problem.dim_qk, problem.dim_vo));
+  const auto choices = choices_of(kernel, problem);
   for (const BackwardTiling& t : choices) {
     if (backward_bytes(kernel, t, problem) <= facts.workgroup_bytes) return t;
   }
@@ -168,13 +190,14 @@ DecodeTiling decode_tiling(const Problem& problem, const DeviceFacts& facts) {
   const std::int64_t rows = problem.len_q * (problem.heads_q / problem.heads_kv);
   if (t.lanes <= 8) t.threads = 64;  // 2606 GB/s to 2488 on an H200 (2026-11; f16, 64 x 4096 keys)
   if (facts.type == AdapterType::cpu) {  // CPU drivers compile other values for seconds
-    t.threads = 32;
+    t.threads = std::max(t.lanes, 32u);
     t.unroll = 1;
   }
   t.rows = rows > 4 ? 8 : rows > 2 ? 4 : rows > 1 ? 2 : 1;
   while (t.unroll > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.unroll /= 2;
   while (t.rows > 1 && decode_bytes(t, problem.dropout) > facts.workgroup_bytes) t.rows /= 2;
-  t.subgroups = facts.subgroup_linear && facts.subgroup_size >= t.lanes && t.lanes >= t.rows;
+  t.subgroups = facts.subgroup_linear && facts.subgroup_size >= t.lanes && t.lanes >= t.rows &&
+                t.lanes <= kMostSubgroupLanes;
   return t;
 }
 

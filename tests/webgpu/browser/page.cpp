@@ -31,6 +31,8 @@ constexpr std::array kCases{
     "forward lengths=varied dropout_p=0.25 : dtype=bf16 batch=2 heads_q=2 heads_kv=1 len_q=90 "
     "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout lse",
     "forward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 bias=hqk mask=bk lse",
+    "forward dropout_p=0.25 origin_q=11 origin_kv=5 origin_heads_q=12 : dtype=f16 heads_q=2 "
+    "heads_kv=1 len_q=20 len_kv=150 dim_qk=264 dim_vo=512 diagonal=explicit dropout rope=half lse",
     "decode : dtype=f16 batch=2 heads_q=4 heads_kv=2 len_q=1 len_kv=300 dim_qk=64 dim_vo=64 "
     "page_size=16 lse",
     "decode lengths=varied : dtype=bf16 batch=2 heads_q=2 heads_kv=2 len_q=3 len_kv=70 dim_qk=32 "
@@ -41,6 +43,8 @@ constexpr std::array kCases{
     "backward lengths=varied dropout_p=0.25 : dtype=bf16 batch=2 heads_q=2 heads_kv=1 len_q=90 "
     "len_kv=70 dim_qk=64 dim_vo=64 layout_q=packed layout_kv=packed causal kv_begin dropout "
     "accumulate",
+    "backward dropout_p=0.25 origin_q=11 origin_kv=5 origin_heads_q=12 : heads_q=2 heads_kv=1 "
+    "len_q=40 len_kv=70 dim_qk=512 dim_vo=264 diagonal=explicit dropout",
     "backward memory=padded : batch=2 len_q=33 len_kv=97 dim_qk=33 dim_vo=17 window_left=20 "
     "mask=bk bias=hqk dbias rope=interleaved rot_dim=16 nonfinite_zero",
 };

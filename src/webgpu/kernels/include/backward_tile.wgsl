@@ -20,7 +20,7 @@ override TILE_KV = COLUMNS * 4u;
 override ROWS_STRIDE = SLICE / 4u + 1u;  // of a slice of Q or dO
 override COLUMNS_AT = TILE_Q * ROWS_STRIDE;
 override PAIRS_STRIDE = COLUMNS + 1u;
-override KEEP_WORDS = select(1u, (TILE_Q / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
+override KEEP_WORDS = select(1u, ((TILE_Q + 14u) / 16u + 1u) * (TILE_KV / 16u + 1u) * 16u, DROPOUT);
 
 fn has_bias_or_mask() -> bool {
   return OPTIONS == 2u;
