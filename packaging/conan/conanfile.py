@@ -116,5 +116,7 @@ class LibattnConan(ConanFile):
             info.system_libs = ["m", "pthread", "dl"]
             if not self.options.shared:
                 info.system_libs.append("stdc++")
+                if "highway" not in self.dependencies:  # the system's (system.profile)
+                    info.system_libs.append("hwy")
                 if self.options.openmp:
                     info.exelinkflags = info.sharedlinkflags = ["-fopenmp"]

@@ -1,4 +1,4 @@
-"""Builds and runs the programs of tests/consumers against the package."""
+"""Builds and runs the programs of tests/consumers against the package, and its command."""
 
 import os
 
@@ -28,3 +28,5 @@ class LibattnTest(ConanFile):
         if can_run(self):
             for name in ("consumer_c", "consumer_cpp"):
                 self.run(os.path.join(self.cpp.build.bindir, name), env="conanrun")
+            if self.dependencies[self.tested_reference_str].options.command:
+                self.run("attn check --backend cpu --limit 10", env="conanrun")
