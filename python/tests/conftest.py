@@ -12,7 +12,8 @@ def pytest_addoption(parser):
         type=int,
         default=1,
         metavar="N",
-        help="of each test with parameters only every Nth set; tests without always run",
+        help="of each test with parameters only every Nth set, on each device; tests without "
+        "always run",
     )
 
 
@@ -23,7 +24,9 @@ def pytest_collection_modifyitems(config, items):
     seen: dict[object, int] = {}
     kept, left_out = [], []
     for item in items:
-        test = (item.path, getattr(item, "originalname", item.name))
+        name = getattr(item, "originalname", item.name)
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        test = (item.path, name, parameters.get("device"))
         at = seen[test] = seen.get(test, -1) + 1
         (kept if at % every == 0 else left_out).append(item)
     items[:] = kept

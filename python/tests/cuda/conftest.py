@@ -5,7 +5,6 @@ CPU: this checks the tests themselves on a machine without a GPU."""
 import os
 import pathlib
 
-import libattn
 import pytest
 
 _HERE = pathlib.Path(__file__).parent
@@ -13,11 +12,10 @@ _HERE = pathlib.Path(__file__).parent
 
 def _reason():
     """The reason why no test can run on this machine, or ""."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        return "PyTorch finds no CUDA device"
-    backend = next(one for one in libattn.info()["backends"] if one["name"] == "cuda")
-    return "" if backend["usable"] else f"libattn's backend cuda: {backend['detail']}"
+    pytest.importorskip("torch")
+    from cuda_device import reason_without_cuda
+
+    return reason_without_cuda()
 
 
 def pytest_collection_modifyitems(items):

@@ -94,7 +94,7 @@ def test_peers_take_turns_where_they_can(tmp_path):
 def test_errors_of_several_draws_are_beside_those_of_a_peer(tmp_path):
     (cell, *_) = peers.torch_cells.cells_of("errors", 32)
     out = tmp_path / "rows.jsonl"
-    run = peers.Run(peers.parsed(["--out", str(out), "--device", "cpu"]))
+    run = peers.Run(peers.parsed(["--out", str(out), "--device", "cpu", "--peers", "fa2"]))
     run.errors(cell)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["cell"] for row in rows] == [f"{cell.base()}/bf16/{p}" for p in ("fwd", "bwd")]
@@ -111,5 +111,21 @@ def test_errors_of_several_draws_are_beside_those_of_a_peer(tmp_path):
 def test_errors_above_those_of_a_peer_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "MOST_ERROR", 0.0)
     words = ["--suite", "errors", "--divide", "32", "--filter", "d64-causal", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["torch_cuda.py", *words, "--out", str(tmp_path / "rows")])
+    words += ["--peers", "fa2", "--out", str(tmp_path / "rows")]
+    monkeypatch.setattr(sys, "argv", ["torch_cuda.py", *words])
     assert peers.main() == 1
+
+
+def test_errors_are_of_three_kinds_of_numbers():
+    cells = peers.torch_cells.cells_of("errors", 64)
+    assert len(cells) == 18 == len({cell.base() for cell in cells})
+    largest = {}
+    for cell in cells[::6]:
+        x = peers.torch_cells.inputs_of(cell, "cpu")
+        largest[cell.numbers] = [float(t[0].float().abs().max()) for t in (x.q, x.k)]
+    assert max(largest["normal"]) < 6 < min(largest["heavy"])
+    assert largest["large"][0] > 32 > 6 > largest["large"][1]
+    makers = [peers.Libattn, *peers.peers_of(cells[12], ("fa2",))]
+    rows = peers.errors_over_draws(cells[12], "cpu", makers, draws=1)
+    assert 0 < rows["fwd"]["error"]["rms"]["o"] < 1
+    assert set(rows["bwd"]["error"]["rms_of_peers"]["fa2"]) >= {"dq", "dk", "dv"}

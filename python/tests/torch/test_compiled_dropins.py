@@ -73,7 +73,7 @@ def test_flash(dynamic):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_cache(dynamic):
+def test_cache(device, dynamic):
     def function(q, k_cache, v_cache, new, lengths, cos, sin, index):
         return at.flash_attn_with_kvcache(
             q,
@@ -91,12 +91,13 @@ def test_cache(dynamic):
 
     run = compiled(function, dynamic)
     for n in (1, 3):
-        caches = [torch.randn(3, 16, 2, 8) for _ in range(2)]
+        caches = [torch.randn(3, 16, 2, 8, device=device) for _ in range(2)]
         copies = [cache.clone() for cache in caches]
-        q, new = torch.randn(2, n, 2, 8), torch.randn(2, n, 2, 8)
-        lengths = torch.tensor([4, 6], dtype=torch.int32)
-        index = torch.tensor([2, 0], dtype=torch.int32)
-        rest = (new, lengths, torch.rand(16, 4), torch.rand(16, 4), index)
+        q, new = (torch.randn(2, n, 2, 8, device=device) for _ in range(2))
+        lengths = torch.tensor([4, 6], dtype=torch.int32, device=device)
+        index = torch.tensor([2, 0], dtype=torch.int32, device=device)
+        cos, sin = (torch.rand(16, 4, device=device) for _ in range(2))
+        rest = (new, lengths, cos, sin, index)
         out = run(q, *caches, *rest)
         assert same((out, *caches), (function(q, *copies, *rest), *copies))
 

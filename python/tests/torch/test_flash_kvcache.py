@@ -1,4 +1,7 @@
-"""flash_attn_with_kvcache against float64 math: append, rotation, pages, indices, left padding."""
+"""flash_attn_with_kvcache against float64 math: append, rotation, pages, indices, left padding.
+
+Tensors of a call are on `device`. They are drawn, and the expected results computed, on the CPU.
+"""
 
 import inspect
 import itertools
@@ -53,11 +56,16 @@ def sweep(count):
     ]
 
 
+def on(device, *tensors):
+    """The tensors on the device; None stays None."""
+    return [None if x is None else x.to(device) for x in tensors]
+
+
 class Cache:
     """A cache [entries, capacity, g, d]: contiguous, indexed or paged. The last two are part of a
-    larger tensor; a call must not change the rest of it."""
+    larger tensor; a call must not change the rest of it. k and v are on the device."""
 
-    def __init__(self, case, batch, capacity, heads, dim):
+    def __init__(self, device, case, batch, capacity, heads, dim):
         self.batch, self.capacity = batch, capacity
         self.idx = self.table = None
         dtype = case["dtype"]
@@ -73,16 +81,18 @@ class Cache:
             shape = (2 * batch, capacity, heads, dim)
         else:
             shape = (batch, capacity, heads, dim)
-        self.k, self.v = (torch.randn(shape).to(dtype) for _ in range(2))
+        self.k, self.v = (torch.randn(shape).to(device, dtype) for _ in range(2))
 
     def read(self, memory):
-        """[b, capacity, g, d]: what the entries hold."""
+        """[b, capacity, g, d] on the CPU: what the entries hold."""
+        memory = memory.cpu()
         if self.table is not None:
             return memory[self.table.long()].flatten(1, 2)
         return memory[self.idx.long()] if self.idx is not None else memory.clone()
 
     def untouched(self, before, after):
         """True where no entry of the batch lies in the memory and it is as before."""
+        before, after = before.cpu(), after.cpu()
         used = torch.zeros(len(before), dtype=torch.bool)
         rows = self.table.flatten() if self.table is not None else self.idx
         used[slice(None) if rows is None else rows.long()] = True
@@ -98,11 +108,11 @@ def tables(case, capacity):
 
 
 @pytest.mark.parametrize("case", sweep(48), ids=str)
-def test_against_float64(case):
+def test_against_float64(device, case):
     n, m = case["lengths"]
     batch, heads, dim, dtype = 2, 6, case["dim"], case["dtype"]
     torch.manual_seed(n * m + dim)
-    cache = Cache(case, batch, m, case["heads_kv"], dim)
+    cache = Cache(device, case, batch, m, case["heads_kv"], dim)
     q = torch.randn(batch, n, heads, dim).to(dtype)
     len_new = {"none": 0, "as queries": n, "fewer": max(1, n // 2)}[case["new"]]
     k = v = None
@@ -129,26 +139,22 @@ def test_against_float64(case):
             keys[b, start[b] : start[b] + len_new] = turned_k[b]
             values[b, start[b] : start[b] + len_new] = v[b].double()
 
-    out, lse = at.flash_attn_with_kvcache(
-        q,
+    leftpad = pad if case["leftpad"] else None
+    outputs = at.flash_attn_with_kvcache(
+        q.to(device),
         cache.k,
         cache.v,
-        k,
-        v,
-        rotary_cos=cos,
-        rotary_sin=sin,
-        cache_seqlens=start,
-        cache_batch_idx=cache.idx,
-        cache_leftpad=pad if case["leftpad"] else None,
-        block_table=cache.table,
+        *on(device, k, v, cos, sin, start, cache.idx, leftpad, cache.table),
         causal=case["causal"],
         window_size=case["window"],
         softcap=case["softcap"],
         rotary_interleaved=case["interleaved"],
-        alibi_slopes=slopes,
+        alibi_slopes=on(device, slopes)[0],
         num_splits=case["splits"],
         return_softmax_lse=True,
     )
+    assert all(x.device.type == device for x in outputs)
+    out, lse = on("cpu", *outputs)
 
     held = cache.read(cache.k).double()
     eps = torch.finfo(dtype).eps
@@ -174,8 +180,8 @@ def test_against_float64(case):
 Q, K_NEW = (1, 3, 4, 16), (1, 2, 2, 16)
 
 
-def step(seed=0, **options):
-    """A small call with new keys; returns (out, k_cache, v_cache)."""
+def step(device, seed=0, **options):
+    """A small call with new keys; returns (out, k_cache, v_cache). Options may be on the CPU."""
     torch.manual_seed(seed)
     q, k, v = torch.randn(Q), torch.randn(K_NEW), torch.randn(K_NEW)
     caches = torch.randn(3, 12, 2, 16), torch.randn(3, 12, 2, 16)
@@ -183,6 +189,8 @@ def step(seed=0, **options):
     given = {"k": k, "v": v, "cache_seqlens": 4, "rotary_cos": cos, "rotary_sin": sin}
     given["cache_batch_idx"] = torch.tensor([1], dtype=torch.int32)
     given |= options
+    given = {n: x.to(device) if torch.is_tensor(x) else x for n, x in given.items()}
+    q, *caches = on(device, q, *caches)
     return at.flash_attn_with_kvcache(q, *caches, **given), *caches
 
 
@@ -212,8 +220,8 @@ def test_every_parameter_is_tested():
 
 
 @pytest.mark.parametrize("name", [name for name, value in OTHER.items() if value is not None])
-def test_each_parameter_changes_the_result(name):
-    plain, other = step(), step(**{name: OTHER[name]})
+def test_each_parameter_changes_the_result(device, name):
+    plain, other = step(device), step(device, **{name: OTHER[name]})
     assert not torch.allclose(plain[0], other[0], atol=1e-4)
     k_changes = name in ("k", "rotary_cos", "rotary_sin", "rotary_interleaved", "cache_seqlens")
     moved = name in ("cache_batch_idx", "cache_seqlens")
@@ -221,42 +229,43 @@ def test_each_parameter_changes_the_result(name):
     assert torch.equal(plain[2], other[2]) != (name == "v" or moved)
 
 
-def test_number_of_splits():
-    plain = step()[0]
+def test_number_of_splits(device):
+    plain = step(device)[0]
     for splits in (1, 2, 5, 100):
-        assert torch.allclose(step(num_splits=splits)[0], plain, atol=1e-6)
+        assert torch.allclose(step(device, num_splits=splits)[0], plain, atol=1e-6)
     with pytest.raises(ValueError, match="num_splits"):
-        step(num_splits=-1)
+        step(device, num_splits=-1)
 
 
-def test_block_table():
+def test_block_table(device):
     """The same pages through a table and through an index; a table of other pages differs."""
-    plain = step()
+    plain = step(device)
     table = torch.tensor([[1]], dtype=torch.int32)
-    same = step(cache_batch_idx=None, block_table=table)
+    same = step(device, cache_batch_idx=None, block_table=table)
     assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
-    other = step(cache_batch_idx=None, block_table=torch.tensor([[2]], dtype=torch.int32))
+    other = step(device, cache_batch_idx=None, block_table=table + 1)
     assert not torch.allclose(other[0], plain[0], atol=1e-4)
 
 
-def test_lengths_as_number_tensor_or_whole():
+def test_lengths_as_number_tensor_or_whole(device):
     torch.manual_seed(0)
-    q, cache = torch.randn(2, 3, 4, 16), torch.randn(2, 12, 4, 16)
+    q, cache = on(device, torch.randn(2, 3, 4, 16), torch.randn(2, 12, 4, 16))
     whole = at.flash_attn_with_kvcache(q, cache, cache)
-    assert torch.equal(at.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=12), whole)
-    eight = torch.tensor([8, 8], dtype=torch.int32)
+    number = at.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=12)
+    # On CUDA, a call with lengths may run another kernel.
+    assert torch.allclose(number, whole, atol=1e-6) if device == "cuda" else number.equal(whole)
+    eight = torch.tensor([8, 8], dtype=torch.int32, device=device)
     part = at.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=eight)
     assert torch.equal(at.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=8), part)
     assert torch.allclose(part, at.flash_attn_func(q, cache[:, :8], cache[:, :8]), atol=1e-6)
 
 
-def test_without_causal_all_queries_turn_alike():
+def test_without_causal_all_queries_turn_alike(device):
     """Rotation takes every query to cache_seqlens when neither causal nor a window is set."""
-    zero = torch.zeros(1, 1, 2, 16)
+    zero = torch.zeros(1, 1, 2, 16, device=device)
     torch.manual_seed(0)
-    q = torch.randn(1, 1, 2, 16).expand(1, 3, 2, 16)
-    cache = torch.randn(1, 8, 2, 16)
-    cos, sin = torch.rand(8, 8), torch.rand(8, 8)
+    q = torch.randn(1, 1, 2, 16).to(device).expand(1, 3, 2, 16)
+    cache, cos, sin = on(device, torch.randn(1, 8, 2, 16), torch.rand(8, 8), torch.rand(8, 8))
     options = {"k": zero, "v": zero, "rotary_cos": cos, "rotary_sin": sin, "cache_seqlens": 4}
     out = at.flash_attn_with_kvcache(q, cache.clone(), cache.clone(), **options)
     assert torch.equal(out[:, :1].expand_as(out), out)
@@ -266,15 +275,15 @@ def test_without_causal_all_queries_turn_alike():
     assert not torch.allclose(wide[:, 0], wide[:, 1], atol=1e-3)
 
 
-def test_no_gradient_is_recorded():
-    q = torch.randn(1, 1, 2, 8, requires_grad=True)
-    cache = torch.randn(1, 4, 2, 8)
+def test_no_gradient_is_recorded(device):
+    q = torch.randn(1, 1, 2, 8, requires_grad=True, device=device)
+    cache = torch.randn(1, 4, 2, 8, device=device)
     assert not at.flash_attn_with_kvcache(q, cache, cache).requires_grad
 
 
-def test_empty_entry():
-    q, cache = torch.randn(2, 1, 2, 8), torch.randn(2, 4, 2, 8)
-    lengths = torch.tensor([0, 3], dtype=torch.int32)
+def test_empty_entry(device):
+    q, cache = on(device, torch.randn(2, 1, 2, 8), torch.randn(2, 4, 2, 8))
+    lengths = torch.tensor([0, 3], dtype=torch.int32, device=device)
     out, lse = at.flash_attn_with_kvcache(
         q, cache, cache, cache_seqlens=lengths, return_softmax_lse=True
     )
@@ -304,12 +313,12 @@ def test_empty_entry():
     ],
     ids=lambda options: ", ".join(options),
 )
-def test_bad_input_is_refused(options):
+def test_bad_input_is_refused(device, options):
     with pytest.raises(ValueError):
-        step(**options)
+        step(device, **options)
 
 
-def test_strided_cache_is_refused():
-    cache = torch.zeros(1, 4, 8, 2).transpose(-1, -2)
+def test_strided_cache_is_refused(device):
+    cache = torch.zeros(1, 4, 8, 2, device=device).transpose(-1, -2)
     with pytest.raises(ValueError, match="in place"):
-        at.flash_attn_with_kvcache(torch.zeros(1, 1, 2, 8), cache, cache)
+        at.flash_attn_with_kvcache(torch.zeros(1, 1, 2, 8, device=device), cache, cache)
