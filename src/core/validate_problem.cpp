@@ -77,9 +77,8 @@ Status check_types(Pass pass, const Problem& p) {
   }
   if (pass != Pass::backward) return {};
   if (is_f8(p.dtype) || is_8_bit(kv)) {
-    return Status::unsupported(
-        "backward: 8-bit inputs: found " + std::string(q) + " q and " + to_string(kv) +
-        " k, v; accepted f32, f16, bf16, f64: there is no 8-bit backward yet");
+    return Status::unsupported("backward: 8-bit inputs: found " + std::string(q) + " q and " +
+                               to_string(kv) + " k, v; accepted f32, f16, bf16, f64");
   }
   const DType grad = p.grad_type();
   if (grad != p.dtype && grad != DType::f32) {

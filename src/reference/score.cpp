@@ -72,7 +72,7 @@ KeysAndValues load_keys_and_values(const Problem& problem, const Arguments& argu
   const std::int64_t dim_vo = problem.dim_vo;
   const Rotation rotation = rotation_of(problem, arguments);
   KeysAndValues loaded;
-  loaded.present.assign(static_cast<std::size_t>(entry.len_kv), false);
+  loaded.present.assign(static_cast<std::size_t>(entry.len_kv), 0);
   loaded.k.assign(static_cast<std::size_t>(entry.len_kv * dim_qk), 0.0);
   loaded.v.assign(static_cast<std::size_t>(entry.len_kv * dim_vo), 0.0);
   for (std::int64_t j = 0; j < entry.len_kv; ++j) {
@@ -86,7 +86,7 @@ KeysAndValues load_keys_and_values(const Problem& problem, const Arguments& argu
     const auto k_factor = factor_at(arguments.descale_k);
     const auto v_factor = factor_at(arguments.descale_v);
     if (!k_factor || !v_factor) continue;
-    loaded.present[static_cast<std::size_t>(j)] = true;
+    loaded.present[static_cast<std::size_t>(j)] = 1;
     double* k = loaded.k.data() + j * dim_qk;
     double* v = loaded.v.data() + j * dim_vo;
     read_row(arguments.k, *k_at, k, dim_qk);
@@ -122,7 +122,7 @@ void visible_pairs(const Problem& problem, const Arguments& arguments, const Ent
 
   pairs.clear();
   for (std::int64_t j = 0; j < entry.len_kv; ++j) {
-    if (!keys.present[static_cast<std::size_t>(j)]) continue;
+    if (keys.present[static_cast<std::size_t>(j)] == 0) continue;
     if (!is_visible(problem, arguments, entry, head_q, i, j)) continue;
 
     Pair pair;

@@ -33,6 +33,14 @@ PASSES = {
     "decode": ("correctness", "Cases.Decode", "150"),
     "properties": ("properties", "*", ""),
 }
+# Kernels that a pass does not run. A bug in a header is first tested with these as they were. Only
+# if that does not catch it, they are compiled too.
+KERNELS_NOT_OF = {
+    "forward": ("backward", "backward_keys"),
+    "decode": ("backward", "backward_keys"),
+    "backward": ("forward",),
+    "properties": (),
+}
 LEFT_OUT = "left out"
 # The first limit, of processor time, ends endless loops; the second, of the clock, ends deadlocks.
 CPU_SECONDS_OF_A_RUN = 480
@@ -106,9 +114,9 @@ def configure(tree, build):
         raise Setup("the copy can't be configured:\n" + done.stdout + done.stderr)
 
 
-def compile_copy(build, jobs):
+def compile_copy(build, jobs, targets=TARGETS):
     """The compiler's errors, or ""."""
-    command = ["ninja", "-C", build, f"-j{jobs}", *TARGETS]
+    command = ["ninja", "-C", build, f"-j{jobs}", *targets]
     # Paths below the copy's folder are hashed as relative ones: copies share what ccache holds.
     environment = dict(
         os.environ, CCACHE_BASEDIR=str(build.parent), CCACHE_NOHASHDIR="1", CCACHE_DEPEND="1"
@@ -155,6 +163,8 @@ class Copy:
 
     def __init__(self, folder, threads):
         self.tree, self.build, self.threads = folder / "tree", folder / "out", threads
+        self.link = ""  # the command that links the library
+        self.objects_of = {}  # of a file of the tree: the objects in the library that include it
 
     def prepare(self, jobs):
         """Copies and builds the tree without a mutation."""
@@ -163,6 +173,23 @@ class Copy:
         errors = compile_copy(self.build, jobs)
         if errors:
             raise Setup("the unmutated copy does not build:\n" + errors)
+        self.read_build()
+
+    def ask(self, *words):
+        command = ["ninja", "-C", self.build, "-t", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def read_build(self):
+        commands = self.ask("commands", "src/api/libattn.so").splitlines()
+        self.link = next(line for line in commands if " -shared " in line)
+        in_library = set(self.link.split())
+        for block in self.ask("deps").split("\n\n"):
+            heading, *files = block.strip().splitlines() or [""]
+            found = heading.split(":")[0]
+            if found not in in_library:
+                continue
+            for file in files:
+                self.objects_of.setdefault((self.build / file.strip()).resolve(), []).append(found)
 
     def passes(self, name, option=""):
         return passes(self.build, name, self.threads, option)
@@ -172,11 +199,14 @@ class Copy:
         path = self.tree / mutation["file"]
         original = path.read_text()
         path.write_text(original.replace(mutation["search"], mutation["replace"]))
+        first = mutation["pass"]
+        objects = self.objects_of_pass(path, first)
+        built = objects
         try:
-            errors = compile_copy(self.build, self.threads)
-            if errors:
-                raise Setup(f"{mutation['name']}: the mutated tree does not build:\n{errors}")
-            first = mutation["pass"]
+            if objects and (caught := self.caught_early(mutation, objects)):
+                return caught
+            built = TARGETS
+            self.rebuild(mutation)
             if mutation.get("option") and not self.passes(first, mutation["option"]):
                 return f"{first} {mutation['option']}"
             for name in [first, *(n for n in PASSES if n != first)]:
@@ -184,7 +214,33 @@ class Copy:
                     return name
             return ""
         finally:
+            # The next bug finds no object with this one.
             path.write_text(original)
+            if errors := compile_copy(self.build, self.threads, built):
+                raise Setup(f"after {mutation['name']} the copy does not build:\n{errors}")
+
+    def objects_of_pass(self, path, name):
+        """The library's objects that include a file, without kernels that the pass does not run."""
+        kernels = [f"/kernels/{kernel}.cpp.o" for kernel in KERNELS_NOT_OF[name]]
+        objects = self.objects_of.get(path.resolve(), [])
+        return [one for one in objects if not one.endswith(tuple(kernels))]
+
+    def caught_early(self, mutation, objects):
+        """The tests that catch the bug in these objects of the library, or ""."""
+        self.rebuild(mutation, objects)
+        # They come first, so that the linker takes inline functions of them.
+        words = [word for word in self.link.split(" ") if word not in objects]
+        first = next(n for n, word in enumerate(words) if word.endswith(".o"))
+        link = " ".join(words[:first] + objects + words[first:])
+        subprocess.run(link, cwd=self.build, shell=True, check=True, capture_output=True)
+        first = mutation["pass"]
+        if mutation.get("option") and not self.passes(first, mutation["option"]):
+            return f"{first} {mutation['option']}"
+        return "" if self.passes(first) else first
+
+    def rebuild(self, mutation, targets=TARGETS):
+        if errors := compile_copy(self.build, self.threads, targets):
+            raise Setup(f"{mutation['name']}: the mutated tree does not build:\n{errors}")
 
 
 def seed_all(mutations, copies, until):

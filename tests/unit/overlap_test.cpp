@@ -15,9 +15,9 @@
 namespace attn::core {
 namespace {
 
-// How often each byte of a small arena is touched.
+// How often each byte of a small arena, large enough for all of Views, is touched.
 std::vector<int> touched(const TensorView& view) {
-  std::vector<int> bytes(4096, 0);
+  std::vector<int> bytes(1024, 0);
   std::array<std::int64_t, kMaxRank> at{};
   const auto& n = view.shape;
   for (at[0] = 0; at[0] < n[0]; ++at[0]) {

@@ -119,10 +119,12 @@ NAV: Nav = [
         "How it works",
         [
             ("CPU kernels", "kernels/cpu.md"),
+            ("CPU: decode and small problems", "kernels/cpu_decode.md"),
             ("CUDA: sm80", "kernels/sm80.md"),
             ("CUDA: decode", "kernels/decode.md"),
             ("CUDA: sm90 forward", "kernels/sm90_forward.md"),
             ("CUDA: sm90 forward in f32", "kernels/sm90_forward_f32.md"),
+            ("CUDA: sm90 forward above dim 256", "kernels/sm90_forward_wide.md"),
             ("CUDA: sm90 backward", "kernels/sm90_backward.md"),
             ("WebGPU kernels", "kernels/webgpu.md"),
             ("The source tree", "development/hacking.md"),
