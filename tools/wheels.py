@@ -252,8 +252,8 @@ def wanted_engine(target: Target) -> str:
     """What computes bf16 on this machine, by Linux's flags of the processor."""
     text = Path("/proc/cpuinfo").read_text()
     flags = set(text.split())
-    if not target.zig.startswith("x86_64"):
-        return "f32"
+    if not target.zig.startswith("x86_64"):  # qemu has all of ARM's instructions
+        return "bf16_mmla" if target.runner or "bf16" in flags else "f32"
     if "amx_bf16" in flags and "linux" in target.zig:
         return "amx_bf16"
     return "bf16_dot" if "avx512_bf16" in flags and "AuthenticAMD" in text else "f32"

@@ -28,7 +28,7 @@ PAIR_LENGTHS = (256, 512, 1024)
 PAIR_DIMS = (32, 16)
 # Bytes of q, k, v, o and do in all sets. An L2 of 50 MB has evicted a set before it is reused.
 SETS_BYTES = 200 << 20
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def plain_cells() -> list[Cell]:
 def length_cells() -> list[Cell]:
     return [
         Cell("lengths", Shape(4, 32, 32, length, dim, causal), dtype=dtype)
-        for dtype in DTYPES
+        for dtype in ("bf16", "f16")
         for dim in (64, 128)
         for causal in (True, False)
         for length in GROWING_LENGTHS
@@ -177,10 +177,10 @@ def memory_cells() -> list[Cell]:
     return [Cell("memory", Shape(1, 8, 8, n, 64, True)) for n in (32768, 65536, 131072)]
 
 
-def error_cells() -> list[Cell]:
+def error_cells(dtype: str) -> list[Cell]:
     shapes = [Shape(2, 8, 8, 1024, dim, kind) for dim in (64, 128, 256) for kind in (True, False)]
     return [
-        Cell("errors", shape, numbers=numbers)
+        Cell("errors", shape, dtype=dtype, numbers=numbers)
         for numbers in ("normal", "heavy", "large")
         for shape in shapes
     ]
@@ -191,15 +191,16 @@ def latency_cell() -> Cell:
     return Cell("latency", Shape(1, 1, 1, 64, 64, True))
 
 
-def cells_of(suite: str, divisor: int) -> list[Cell]:
-    """The cells of a suite. `divisor` divides all lengths, for a trial without a GPU."""
+def cells_of(suite: str, divisor: int, error_dtype: str = "bf16") -> list[Cell]:
+    """The cells of a suite. `divisor` divides all lengths, for a trial without a GPU. The suite
+    errors has cells of `error_dtype`."""
     cells = {
         "plain": plain_cells,
         "lengths": length_cells,
         "options": lambda: option_cells(divisor),
         "pair": lambda: pair_cells(divisor),
         "memory": memory_cells,
-        "errors": error_cells,
+        "errors": lambda: error_cells(error_dtype),
     }[suite]()
     return [dataclasses.replace(cell, shape=cell.shape.scaled(divisor)) for cell in cells]
 

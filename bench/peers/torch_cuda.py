@@ -392,6 +392,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peers", type=lambda t: tuple(t.split(",")), help=", ".join(PEERS))
     parser.add_argument("--no-peers", dest="peers", action="store_const", const=())
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--error-dtype", default="bf16", choices=torch_cells.DTYPES)
     parser.add_argument("--divide", type=int, default=1, help="all lengths by so much")
     args = parser.parse_args(words)
     for name in args.passes:
@@ -418,7 +419,7 @@ def main() -> int:
         if suite == "latency":
             run.latency()
             continue
-        for cell in torch_cells.cells_of(suite, args.divide):
+        for cell in torch_cells.cells_of(suite, args.divide, args.error_dtype):
             {"memory": run.memory, "errors": run.errors}.get(suite, run.cell)(cell)
             if run.clock.cuda:
                 torch.cuda.empty_cache()

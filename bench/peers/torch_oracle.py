@@ -26,7 +26,7 @@ DROPOUT = 0.1
 SEED = 0x1234_5678_9ABC
 OFFSET = 7
 BLOCK_ELEMENTS = 1 << 26  # elements of one matrix of scores
-UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11}  # unit roundoffs
+UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24}  # unit roundoffs
 
 
 def philox(key: tuple[int, int], counter: tuple[Any, Any, int, int]) -> list[torch.Tensor]:

@@ -33,7 +33,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::vector<const Bf16Engine*> engines() {
   std::vector<const Bf16Engine*> usable;
-  for (const Bf16Engine* engine : {amx_bf16_engine(), bf16_dot_engine()}) {
+  for (const Bf16Engine* engine : {amx_bf16_engine(), bf16_dot_engine(), bf16_mmla_engine()}) {
     if (engine != nullptr) usable.push_back(engine);
   }
   return usable;

@@ -11,7 +11,8 @@
 namespace attn::cpu {
 namespace {
 
-constexpr Engine kEngines[] = {Engine::float_simd, Engine::bf16_dot, Engine::amx_bf16};
+constexpr Engine kEngines[] = {Engine::float_simd, Engine::bf16_dot, Engine::bf16_mmla,
+                               Engine::amx_bf16};
 const Problem kProblem =
     parse_problem("heads_q=2 heads_kv=2 len_q=512 len_kv=512 dim_qk=64 dim_vo=64 causal");
 const Tiles kTiles{96, 24, 128, 0};

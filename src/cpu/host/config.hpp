@@ -17,6 +17,7 @@ namespace attn::cpu {
 enum class Engine : std::uint8_t {
   float_simd,  // Highway's vectors of f32 (of f64 for f64 problems)
   bf16_dot,    // AVX-512 dot products of bf16 pairs (VDPBF16PS)
+  bf16_mmla,   // NEON's products of 2 x 4 by 4 x 2 bf16 (BFMMLA)
   amx_bf16,    // AMX tiles
 };
 

@@ -347,15 +347,11 @@ void CpuPlan::add_backward() {
 
 PlanSummary CpuPlan::summary() const {
   PlanSummary to;
-  const bool amx = config.engine == Engine::amx_bf16;
-  if (config.engine == Engine::float_simd) {
-    to.kernel = pass == Pass::backward ? "cpu_backward"
-                : config.gemv != 0     ? "cpu_forward_gemv"
-                                       : "cpu_forward";
-  } else if (pass == Pass::backward) {
-    to.kernel = amx ? "cpu_backward_amx_bf16" : "cpu_backward_bf16_dot";
-  } else {
-    to.kernel = amx ? "cpu_forward_amx_bf16" : "cpu_forward_bf16_dot";
+  to.kernel = pass == Pass::backward ? "cpu_backward" : "cpu_forward";
+  if (config.engine != Engine::float_simd) {
+    to.kernel += std::string("_") + to_string(config.engine);
+  } else if (pass != Pass::backward && config.gemv != 0) {
+    to.kernel += "_gemv";
   }
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);

@@ -237,9 +237,9 @@ void merge_backward_rows(const MergeBackwardArguments& arguments, std::int64_t b
                          std::int64_t end);
 
 // The engine for bf16 problems in this process: the fastest one that is usable. ATTN_CPU_ENGINE
-// (f32, bf16_dot, amx_bf16) selects another. A name that is not usable here is ignored.
+// (f32, bf16_dot, bf16_mmla, amx_bf16) selects another. A name that is not usable here is ignored.
 Engine bf16_problems_engine();
-// "f32", "bf16_dot" or "amx_bf16". float_simd is "f32" for f64 problems too.
+// "f32", "bf16_dot", "bf16_mmla" or "amx_bf16". float_simd is "f32" for f64 problems too.
 const char* to_string(Engine engine);
 // `engine`: a result of bf16_problems_engine() other than float_simd.
 const Bf16Engine& bf16_engine(Engine engine);

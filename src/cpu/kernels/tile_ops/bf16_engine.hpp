@@ -1,10 +1,11 @@
-// Engines that multiply bf16 tiles with f32 sums on x86: AMX tiles, or AVX-512 dot products of bf16
-// pairs. They are leaf code with instruction sets of their own, callable by the kernels of any
-// Highway target.
+// Engines that multiply bf16 tiles with f32 sums: AMX tiles or AVX-512 dot products of bf16 pairs
+// on x86, BFMMLA on 64-bit ARM. They are leaf code with instruction sets of their own, callable by
+// the kernels of any Highway target.
 //
-// B operands are packed: blocks of 32 rows (depth) by 16 columns in which pairs of rows are
-// interleaved, so that a 32-bit word holds B[2 k][n] and B[2 k + 1][n]. Both instructions read B
-// like this (Intel 64 SDM, TDPBF16PS and VDPBF16PS).
+// B operands are packed: blocks of 32 rows (depth) by 16 columns. Within a block each engine has
+// the order that its instruction reads. On x86 pairs of rows are interleaved, so that a 32-bit word
+// holds B[2 k][n] and B[2 k + 1][n] (Intel 64 SDM, TDPBF16PS and VDPBF16PS). For BFMMLA see
+// bf16_neon.cpp.
 #pragma once
 
 #include <cstdint>
@@ -116,11 +117,16 @@ struct Bf16Engine {
 };
 
 // Null if the processor or the operating system lacks a feature that the engine needs.
-const Bf16Engine* amx_bf16_engine();  // AMX, and AVX-512 with bf16 conversions
-const Bf16Engine* bf16_dot_engine();  // AVX-512 with VDPBF16PS
+const Bf16Engine* amx_bf16_engine();   // AMX, and AVX-512 with bf16 conversions
+const Bf16Engine* bf16_dot_engine();   // AVX-512 with VDPBF16PS
+const Bf16Engine* bf16_mmla_engine();  // NEON with BFMMLA
 // Whether VDPBF16PS has a higher throughput than FMA. AMD cores from Zen 4 on take one cycle for 32
 // pairs, twice the throughput of FMA. Intel cores take two cycles and have two FMA ports: on a 4th
 // generation Xeon, bf16_dot reaches 0.65 to 0.85 of the speed of f32 (measured).
 bool bf16_dot_is_fast();
+// Whether bf16_mmla is used by default: on Linux. Arm's server cores that have BFMMLA (Neoverse V1,
+// N2 and later) issue as many per cycle as FMA, each with four times the products. On Apple's cores
+// it was not measured; ATTN_CPU_ENGINE selects it.
+bool bf16_mmla_is_fast();
 
 }  // namespace attn::cpu

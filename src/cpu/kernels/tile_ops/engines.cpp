@@ -12,6 +12,7 @@ const Bf16Engine* usable(Engine engine) {
   switch (engine) {
     case Engine::float_simd: return nullptr;
     case Engine::bf16_dot: return bf16_dot_engine();
+    case Engine::bf16_mmla: return bf16_mmla_engine();
     case Engine::amx_bf16: break;
   }
   return amx_bf16_engine();
@@ -19,15 +20,19 @@ const Bf16Engine* usable(Engine engine) {
 
 Engine choose() {
   // If ATTN_CPU_TARGET forces an older instruction set, no bf16 engine is used either.
-  if (std::strncmp(target_name(), "AVX3", 4) != 0) return Engine::float_simd;
+  const bool newest = std::strncmp(target_name(), "AVX3", 4) == 0 ||  // or AVX3_ZEN4, ...
+                      std::strncmp(target_name(), "NEON", 4) == 0;
+  if (!newest) return Engine::float_simd;
   const char* wanted = std::getenv("ATTN_CPU_ENGINE");
   if (wanted != nullptr) {
-    for (const Engine engine : {Engine::float_simd, Engine::bf16_dot, Engine::amx_bf16}) {
+    for (const Engine engine :
+         {Engine::float_simd, Engine::bf16_dot, Engine::bf16_mmla, Engine::amx_bf16}) {
       if (std::strcmp(wanted, to_string(engine)) != 0) continue;
       if (engine == Engine::float_simd || usable(engine) != nullptr) return engine;
     }
   }
   if (usable(Engine::amx_bf16) != nullptr) return Engine::amx_bf16;
+  if (bf16_mmla_is_fast()) return Engine::bf16_mmla;
   return bf16_dot_is_fast() ? Engine::bf16_dot : Engine::float_simd;
 }
 
@@ -37,6 +42,7 @@ const char* to_string(Engine engine) {
   switch (engine) {
     case Engine::float_simd: return "f32";
     case Engine::bf16_dot: return "bf16_dot";
+    case Engine::bf16_mmla: return "bf16_mmla";
     case Engine::amx_bf16: break;
   }
   return "amx_bf16";
