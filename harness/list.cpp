@@ -281,6 +281,27 @@ class List {
     }
   }
 
+  // Rows of a cache that are an odd number of vectors, which the CPU reads in place. There are
+  // enough sequences that one task has all heads.
+  void cache_rows() {
+    constexpr std::array<std::array<std::int64_t, 2>, 3> kDims{{{48, 80}, {80, 48}, {16, 112}}};
+    for (std::size_t n = 0; n < kDims.size(); ++n) {
+      for (const DType type : kTypes) {
+        Case c = plain(Pass::decode, type, hash(23, 0, n) >> 40);
+        c.name = "cache_rows";
+        Problem& p = c.problem;
+        p.batch = 9;
+        p.heads_q = 8;
+        p.heads_kv = 4;
+        p.len_q = 1;
+        p.len_kv = 70 + static_cast<std::int64_t>(n);
+        p.dim_qk = kDims[n][0];
+        p.dim_vo = kDims[n][1];
+        cases.push_back(c);  // settle() would leave fewer heads
+      }
+    }
+  }
+
   // One size is 0, but the bias and its gradient have elements: one per pair, and one per key.
   void nothing(Pass pass) {
     for (const DType dtype : kAllTypes) {
@@ -360,6 +381,7 @@ std::vector<Case> case_list(const Filter& filter) {
       list.sink_plus_inf();
       list.few_queries();
     }
+    if (pass == Pass::decode) list.cache_rows();
   }
   std::vector<Case> wanted;
   for (Case& c : list.cases) {

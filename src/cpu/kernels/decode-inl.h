@@ -46,6 +46,12 @@ struct CacheTile {
   const char* rows[kMaxTileKv];
 };
 
+// Whether rows are converted while they are multiplied, not before.
+template <class T>
+bool ReadsInPlace(const StridedTensor& rows, std::int64_t dim, std::int64_t padded) {
+  return loads_as_vectors<T>(rows.dtype) && dim == padded;
+}
+
 // Finds rows [j0, j0 + count) of a key head, then zeros up to `tile` rows. Rows are converted only
 // if their type can't be loaded as vectors. converted: [tile x padded].
 template <class T>
@@ -57,7 +63,7 @@ HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const
   const auto address = [&](std::int64_t j) {
     return row_address(call, rows, entry.b, entry.first_kv, j0 + j, head);
   };
-  if (loads_as_vectors<T>(rows.dtype) && dim == padded) {
+  if (ReadsInPlace<T>(rows, dim, padded)) {
     to.dtype = rows.dtype;
     for (std::int64_t j = 0; j < count;) {
       const std::int64_t end = j + RowsOfPage(call, rows, j0 + j, count - j);
@@ -184,17 +190,84 @@ HWY_INLINE void StoreFourSums(D d, const V* v, T* HWY_RESTRICT out) {
 
 inline constexpr std::int64_t kKeysAtOnce = 4;
 
+// Two vectors of a row are loaded at a time. For bf16 they are the elements with an even and those
+// with an odd index: a shift and an AND turn 32-bit words into them, while elements in order take
+// two loads that widen and two shifts. q and o then have this order too ("split"). Elements past
+// the last full pair of vectors stay in order.
+template <DType kType, class T>
+constexpr bool is_split() {
+  return kType == DType::bf16 && sizeof(T) == 4 && HWY_TARGET != HWY_SCALAR;
+}
+
+template <DType kType, class D, class V = hn::Vec<D>>
+HWY_INLINE void LoadPair(D d, const char* row, std::int64_t c, V& first, V& second) {
+  using T = hn::TFromD<D>;
+  if constexpr (is_split<kType, T>()) {
+    const hn::Repartition<std::uint16_t, D> d16;
+    const hn::Repartition<std::uint32_t, D> d32;
+    const auto words =
+        hn::BitCast(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(row) + c));
+    first = hn::BitCast(d, hn::ShiftLeft<16>(words));
+    second = hn::BitCast(d, hn::And(words, hn::Set(d32, 0xFFFF0000U)));
+  } else {
+    first = LoadVector<kType>(d, row, c);
+    second = LoadVector<kType>(d, row, c + static_cast<std::int64_t>(hn::MaxLanes(d)));
+  }
+}
+
+// Reorders a row of `dim` elements, a multiple of a vector, in place.
+template <bool kToSplit, class T>
+HWY_INLINE void ReorderRow(T* row, std::int64_t dim) {
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  for (std::int64_t c = 0; c + 2 * kLanes <= dim; c += 2 * kLanes) {
+    hn::Vec<decltype(d)> first;
+    hn::Vec<decltype(d)> second;
+    if constexpr (kToSplit) {
+      hn::LoadInterleaved2(d, row + c, first, second);
+      hn::Store(first, d, row + c);
+      hn::Store(second, d, row + c + kLanes);
+    } else {
+      first = hn::Load(d, row + c);
+      second = hn::Load(d, row + c + kLanes);
+      hn::StoreInterleaved2(first, second, d, row + c);
+    }
+  }
+#else
+  (void)row;
+  (void)dim;
+#endif
+}
+
 // S of kRows rows and four keys. The keys share each load of q.
 template <int kRows, DType kType, class T>
 HWY_INLINE void DotBlock(const T* HWY_RESTRICT q, std::int64_t ldq, const char* const* k,
                          std::int64_t dim, T* HWY_RESTRICT s, std::int64_t lds) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
   V sum[kRows][kKeysAtOnce];
   for (int r = 0; r < kRows; ++r) {
     for (int n = 0; n < kKeysAtOnce; ++n) sum[r][n] = hn::Zero(d);
   }
-  for (std::int64_t c = 0; c < dim; c += static_cast<std::int64_t>(hn::MaxLanes(d))) {
+  std::int64_t c = 0;
+  for (; c + 2 * kLanes <= dim; c += 2 * kLanes) {
+    V value[kRows][2];
+    for (int r = 0; r < kRows; ++r) {
+      value[r][0] = hn::Load(d, q + r * ldq + c);
+      value[r][1] = hn::Load(d, q + r * ldq + c + kLanes);
+    }
+    for (int n = 0; n < kKeysAtOnce; ++n) {
+      V first;
+      V second;
+      LoadPair<kType>(d, k[n], c, first, second);
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][n] = hn::MulAdd(value[r][1], second, hn::MulAdd(value[r][0], first, sum[r][n]));
+      }
+    }
+  }
+  for (; c < dim; c += kLanes) {
     V key[kKeysAtOnce];
     for (int n = 0; n < kKeysAtOnce; ++n) key[n] = LoadVector<kType>(d, k[n], c);
     for (int r = 0; r < kRows; ++r) {
@@ -219,7 +292,13 @@ HWY_INLINE void ValuesBlock(const T* HWY_RESTRICT p, std::int64_t ldp, const cha
   }
   for (std::int64_t j = 0; j < keys; ++j) {
     V value[kVectors];
-    for (int n = 0; n < kVectors; ++n) value[n] = LoadVector<kType>(d, v[j], c + n * kLanes);
+    if constexpr (kVectors % 2 == 0) {
+      for (int n = 0; n < kVectors; n += 2) {
+        LoadPair<kType>(d, v[j], c + n * kLanes, value[n], value[n + 1]);
+      }
+    } else {
+      for (int n = 0; n < kVectors; ++n) value[n] = LoadVector<kType>(d, v[j], c + n * kLanes);
+    }
     for (int r = 0; r < kRows; ++r) {
       const V weight = hn::Set(d, p[r * ldp + j]);
       for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::MulAdd(weight, value[n], sum[r][n]);
@@ -243,8 +322,8 @@ HWY_INLINE void WithType(DType dtype, Body&& body) {
   body(std::integral_constant<DType, kArithmetic>());
 }
 
-// S[rows x keys] = Q K^T. q [rows x dim] is padded with zeros to full vectors; `keys` is a multiple
-// of four. ahead(n) is called after the scores of each n keys.
+// S[rows x keys] = Q K^T. q [rows x dim] has the order of is_split() and is padded with zeros to
+// full vectors; `keys` is a multiple of four. ahead(n) is called after the scores of each n keys.
 template <class T, class Ahead>
 HWY_NOINLINE void DotRows(const T* q, std::int64_t ldq, std::int64_t rows, const CacheTile& k,
                           std::int64_t first, std::int64_t keys, std::int64_t dim, T* s,
@@ -287,8 +366,8 @@ HWY_INLINE void ValuesColumns(const T* p, std::int64_t ldp, std::int64_t rows, c
   }
 }
 
-// O[rows x cols] += P V; cols is padded to full vectors. Takes eight keys at a time, so that the
-// prefetches in ahead() are spread over the products.
+// O[rows x cols] += P V; o has the order of is_split(), cols is padded to full vectors. Takes eight
+// keys at a time, so that the prefetches in ahead() are spread over the products.
 template <class T, class Ahead>
 HWY_NOINLINE void AddValues(const T* p, std::int64_t ldp, std::int64_t rows, const CacheTile& v,
                             std::int64_t first, std::int64_t keys, std::int64_t cols, T* o,
@@ -305,6 +384,9 @@ HWY_NOINLINE void AddValues(const T* p, std::int64_t ldp, std::int64_t rows, con
       for (; c + kColumns <= cols; c += kColumns) {
         ValuesColumns<kGemmVectors, kType>(p + j, ldp, rows, value, some, c, o, ldo);
         if (c == 0) ahead(kKeys / 2);
+      }
+      for (; c + 2 * kLanes <= cols; c += 2 * kLanes) {
+        ValuesColumns<2, kType>(p + j, ldp, rows, value, some, c, o, ldo);
       }
       for (; c < cols; c += kLanes) {
         ValuesColumns<1, kType>(p + j, ldp, rows, value, some, c, o, ldo);

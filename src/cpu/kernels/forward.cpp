@@ -180,6 +180,7 @@ void FinishRows(const Call& call, const Config& config, const Partials<typename 
       PrefetchRow<true>(row_address(call, call.o, entry.b, entry.first_q, ahead.i, ahead.head),
                         p.dim_vo * core::element_size(p.out_type()));
     }
+    ops.OrderO(o);
     if (ops.o_scale() != T(1)) ScaleRow(o, ops.o_scale(), vo);
     if (config.splits == 1) {
       FinishRow(call, entry, row, x.row_max[r], x.row_sum[r], o);

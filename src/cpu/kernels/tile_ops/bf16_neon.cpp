@@ -215,8 +215,8 @@ struct ProbGradient {
 };
 
 // P and dS of 4 pairs. `kept`: pairs that dropout keeps; `tanh`: of the pairs; null: no softcap.
-HWY_INLINE void GradientOf(const Bf16Gradient& x, std::int64_t r, uint32x4_t kept, const float* tanh,
-                           float32x4_t dp, float32x4_t& p, float32x4_t& ds) {
+HWY_INLINE void GradientOf(const Bf16Gradient& x, std::int64_t r, uint32x4_t kept,
+                           const float* tanh, float32x4_t dp, float32x4_t& p, float32x4_t& ds) {
   // A hidden pair has no gradient even where dP is not finite.
   const uint32x4_t visible = vmvnq_u32(vceqzq_f32(p));
   if (x.dropout.bytes != nullptr) {
@@ -267,7 +267,7 @@ HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64
       sum[r][p + 1] = JoinHalves<1>(even, odd);
     }
   }
-  const auto multiply = [&](const uint16x8_t (&of_a)[kPairs], const Bf16Bits* of_b) {
+  const auto multiply = [&](const uint16x8_t(&of_a)[kPairs], const Bf16Bits* of_b) {
     for (int p = 0; p < kPairs; ++p) {
       const bfloat16x8_t columns = vreinterpretq_bf16_u16(vld1q_u16(of_b + 8 * p));
       for (int r = 0; r < kPairs; ++r) {
@@ -328,8 +328,7 @@ void Gradient(const Bf16Gradient& x) {
         }
         vst1q_u16(x.ds_rows + at, ds[row]);
       }
-      const std::int64_t at =
-          c / kPackedCols * kPackedBlock + r / 4 * kQuad + c % kPackedCols * 4;
+      const std::int64_t at = c / kPackedCols * kPackedBlock + r / 4 * kQuad + c % kPackedCols * 4;
       StoreQuad(p, x.p + at);
       StoreQuad(ds, x.ds + at);
     }
@@ -454,9 +453,9 @@ bool has_bf16() {
 }  // namespace
 
 const Bf16Engine* bf16_mmla_engine() {
-  static const Bf16Engine engine{"bf16_mmla",   Nothing,  Nothing,       Multiply,
-                                 PackKeys,      PackValues, FindVisible, Softmax,
-                                 TransposeRows, Gradient, TransposeSums};
+  static const Bf16Engine engine{"bf16_mmla",   Nothing,    Nothing,      Multiply,
+                                 PackKeys,      PackValues, FindVisible,  Softmax,
+                                 TransposeRows, Gradient,   TransposeSums};
   static const bool usable = has_bf16();
   return usable ? &engine : nullptr;
 }

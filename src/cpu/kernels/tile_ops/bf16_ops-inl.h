@@ -77,6 +77,7 @@ class Bf16Ops {
   [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
   // The factor of pairs that dropout keeps. o does not include it yet.
   [[nodiscard]] float o_scale() const { return kept_factor<float>(call_); }
+  static void OrderO(float*) {}  // rows of o are always in order
   static std::int64_t o_rows(std::int64_t count) { return round_up(count, kBf16Rows); }
 
   void LoadQuery(std::int64_t r, const char* source, float /*descale: for 8-bit types*/ = 1.0f) {

@@ -70,12 +70,18 @@ class FloatOps {
   [[nodiscard]] const Scratch<T>& state() const { return x_; }
   // A factor that o does not include yet.
   static T o_scale() { return T(1); }
+  // Puts the elements of a finished row of o in order.
+  void OrderO(T* o) const {
+    const std::int64_t vo = call_.problem.dim_vo;
+    if (SplitsRows(call_.v, vo)) ReorderRow<false>(o, vo);
+  }
   // Number of rows of o that a tile of `count` rows uses.
   static std::int64_t o_rows(std::int64_t count) { return count; }
 
   // Loads row r of the tile, times descale. A null source is a row of zeros.
   void LoadQuery(std::int64_t r, const char* source, float descale = 1.0f) {
     LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_, descale);
+    if (SplitsRows(call_.k, call_.problem.dim_qk)) ReorderRow<true>(x_.q + r * qk_, qk_);
   }
 
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
@@ -159,6 +165,12 @@ class FloatOps {
   }
 
  private:
+  // Whether the products read these rows as is_split() says.
+  [[nodiscard]] bool SplitsRows(const StridedTensor& rows, std::int64_t dim) const {
+    return config_.gemv != 0 && rows.dtype == DType::bf16 && is_split<DType::bf16, T>() &&
+           ReadsInPlace<T>(rows, dim, padded<T>(dim));
+  }
+
   // s holds products; scale * s are the scores.
   template <bool kHidden>
   void SoftmaxRow(T* s, T scale, std::int64_t cols, std::int64_t row, const RowVisible& visible) {
