@@ -288,7 +288,7 @@ HWY_INLINE void ValuesBlock(const T* HWY_RESTRICT p, std::int64_t ldp, const cha
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::Load(d, o + r * ldo + c + n * kLanes);
+    for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::Zero(d);
   }
   for (std::int64_t j = 0; j < keys; ++j) {
     V value[kVectors];
@@ -305,7 +305,10 @@ HWY_INLINE void ValuesBlock(const T* HWY_RESTRICT p, std::int64_t ldp, const cha
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int n = 0; n < kVectors; ++n) hn::Store(sum[r][n], d, o + r * ldo + c + n * kLanes);
+    for (int n = 0; n < kVectors; ++n) {
+      T* to = o + r * ldo + c + n * kLanes;
+      hn::Store(hn::Add(sum[r][n], hn::Load(d, to)), d, to);
+    }
   }
 }
 

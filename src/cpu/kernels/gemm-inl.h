@@ -2,9 +2,10 @@
 //
 // C[rows x cols] and B[depth x cols] are row-major, 64-byte aligned with aligned leading
 // dimensions; cols is a multiple of the vector width. Elements of A are broadcast one at a time, so
-// A may have any pair of strides: (ld, 1) reads A, (1, ld) reads its transpose. Each element of C
-// is one chain of fused multiply-adds over depth in ascending order, in whichever block it is. So
-// results do not depend on how rows are grouped.
+// A may have any pair of strides: (ld, 1) reads A, (1, ld) reads its transpose. Each element of
+// A B is one chain of fused multiply-adds over depth in ascending order, in whichever block it is. So
+// results do not depend on how rows are grouped. The chain starts at zero, and C is added to its
+// result: a chain that continued C over all tiles would have up to four times the rounding error.
 //
 // Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16. With 6 x
 // 4, a step of depth has 10 loads for 24 multiply-adds, so two load ports keep up with two FMA
@@ -55,9 +56,7 @@ HWY_INLINE void GemmBlock(const GemmOperands<T>& op, const T* HWY_RESTRICT a,
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = op.accumulate ? hn::Load(d, c + r * op.ldc + v * kLanes) : hn::Zero(d);
-    }
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
   for (std::int64_t k = 0; k < op.depth; ++k) {
     V row_b[kVectors];
@@ -68,6 +67,13 @@ HWY_INLINE void GemmBlock(const GemmOperands<T>& op, const T* HWY_RESTRICT a,
     }
     a += op.a_depth;
     b += op.ldb;
+  }
+  if (op.accumulate) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::Add(sum[r][v], hn::Load(d, c + r * op.ldc + v * kLanes));
+      }
+    }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, c + r * op.ldc + v * kLanes);
