@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "cpu/kernels/gemm-inl.h"
+#include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/rows-inl.h"
 #include "cpu/kernels/tile.hpp"
 
@@ -155,40 +156,7 @@ class RowsAhead {
   const char* v_ = nullptr;
 };
 
-#if HWY_TARGET != HWY_SCALAR
-// The sum of the 128-bit blocks of v.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE auto SumOfBlocks(D d, V v) {
-  if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= 16) {
-    return v;
-  } else {
-    const hn::Half<D> half;
-    return SumOfBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-  }
-}
-#endif
-
-// out[n] = the sum of lanes of v[n].
-template <class D, class V = hn::Vec<D>, class T = hn::TFromD<D>>
-HWY_INLINE void StoreFourSums(D d, const V* v, T* HWY_RESTRICT out) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (sizeof(T) == 4) {
-    const hn::Repartition<double, D> wide;
-    const auto sum01 = hn::BitCast(
-        wide, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
-    const auto sum23 = hn::BitCast(
-        wide, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
-    // Each 128-bit block holds the four sums over its own lanes.
-    const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, sum01, sum23)),
-                              hn::BitCast(d, hn::InterleaveUpper(wide, sum01, sum23)));
-    hn::Store(SumOfBlocks(d, sums), hn::FixedTag<T, 4>(), out);
-    return;
-  }
-#endif
-  for (int n = 0; n < 4; ++n) out[n] = hn::GetLane(hn::SumOfLanes(d, v[n]));
-}
-
-inline constexpr std::int64_t kKeysAtOnce = 4;
+inline constexpr std::int64_t kKeysAtOnce = kRowsAtOnce;
 
 // Two vectors of a row are loaded at a time. For bf16 they are the elements with an even and those
 // with an odd index: a shift and an AND turn 32-bit words into them, while elements in order take
@@ -275,7 +243,7 @@ HWY_INLINE void DotBlock(const T* HWY_RESTRICT q, std::int64_t ldq, const char* 
       for (int n = 0; n < kKeysAtOnce; ++n) sum[r][n] = hn::MulAdd(value, key[n], sum[r][n]);
     }
   }
-  for (int r = 0; r < kRows; ++r) StoreFourSums(d, sum[r], s + r * lds);
+  for (int r = 0; r < kRows; ++r) ReduceRows<Sum>(d, sum[r], s + r * lds);
 }
 
 // O += P V for kRows rows and kVectors vectors of columns from c on.

@@ -3,8 +3,8 @@
 // C[rows x cols] and B[depth x cols] are row-major, 64-byte aligned with aligned leading
 // dimensions; cols is a multiple of the vector width. Elements of A are broadcast one at a time, so
 // A may have any pair of strides: (ld, 1) reads A, (1, ld) reads its transpose. Each element of
-// A B is one chain of fused multiply-adds over depth in ascending order, in whichever block it is. So
-// results do not depend on how rows are grouped. The chain starts at zero, and C is added to its
+// A B is one chain of fused multiply-adds over depth in ascending order, in whichever block it is.
+// So results do not depend on how rows are grouped. The chain starts at zero, and C is added to its
 // result: a chain that continued C over all tiles would have up to four times the rounding error.
 //
 // Register block: 6 rows x 4 vectors (24 accumulators) with 32 registers, 6 x 2 with 16. With 6 x

@@ -177,39 +177,6 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   HideRow(call, entry, row, span, s);
 }
 
-// The largest visible value; -inf if none is visible.
-template <bool kHidden, class T>
-HWY_INLINE T RowMax(const T* HWY_RESTRICT s, std::int64_t cols, const RowVisible& visible) {
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  const auto least = hn::Set(d, -std::numeric_limits<T>::infinity());
-  auto largest = least;
-  for (std::int64_t c = 0; c < cols; c += kLanes) {
-    auto value = hn::Load(d, s + c);
-    if constexpr (kHidden) value = hn::IfThenElse(VisibleLanes(d, visible, c), value, least);
-    largest = hn::Max(largest, value);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, largest));
-}
-
-// s = exp(factor s - shift), 0 where hidden; returns the sum.
-template <bool kHidden, class T>
-HWY_INLINE T ExpRow(T* HWY_RESTRICT s, T factor, T shift, std::int64_t cols,
-                    const RowVisible& visible) {
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  auto sum = hn::Zero(d);
-  const auto scale = hn::Set(d, factor);
-  const auto subtract = hn::Set(d, shift);
-  for (std::int64_t c = 0; c < cols; c += kLanes) {
-    auto p = ExpKeepNan(d, hn::MulSub(hn::Load(d, s + c), scale, subtract));
-    if constexpr (kHidden) p = hn::IfThenElseZero(VisibleLanes(d, visible, c), p);
-    sum = hn::Add(sum, p);
-    hn::Store(p, d, s + c);
-  }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
 // values *= factor. cols is a multiple of the vector width.
 template <class T>
 HWY_INLINE void ScaleRow(T* HWY_RESTRICT values, T factor, std::int64_t cols) {

@@ -214,6 +214,16 @@ HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row
   HideOutside({seen.begin, seen.end}, span.cols, s);
 }
 
+// Whether all rows of a strip see all columns of the span.
+inline bool SeesAll(const TileRow* rows, std::int64_t count, const KeySpan& span) {
+  bool all = span.missing == nullptr && span.keys == span.cols;
+  for (std::int64_t r = 0; all && r < count; ++r) {
+    all =
+        !rows[r].masked && rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
+  }
+  return all;
+}
+
 // The visible pairs of a strip, in the format of the bf16 engines. There are no words if all pairs
 // are visible, or if options made scores of the products: hidden ones are then -inf (HideRow).
 // `any`: whether the strip sees anything.
@@ -225,12 +235,7 @@ inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine&
                                              const Entry& entry, const TileRow* rows,
                                              std::int64_t count, const KeySpan& span,
                                              std::uint32_t* words) {
-  bool all = span.missing == nullptr && span.keys == span.cols;
-  for (std::int64_t r = 0; all && r < count; ++r) {
-    all =
-        !rows[r].masked && rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
-  }
-  if (all) return {};
+  if (SeesAll(rows, count, span)) return {};
   constexpr std::int64_t kRows = 16;
   SeenRow seen[kRows];
   const std::int64_t row_words = span.cols / kVisibleBits;

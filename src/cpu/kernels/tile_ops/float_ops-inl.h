@@ -16,7 +16,7 @@
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/pair_ahead.hpp"
-#include "cpu/kernels/score-inl.h"
+#include "cpu/kernels/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -138,23 +138,26 @@ class FloatOps {
         call_.problem.dropout ? DropoutBytes(call_, entry, rows, count, span.j0, cols, x.random)
                               : nullptr;
     const bool raw = softmax_takes_raw(call_);
-    RowVisible visible;
-    for (std::int64_t r = 0; r < count; ++r) {
-      T* s = x.s + r * cols;
-      PrefetchScores(call_, entry, rows[r], next);
-      if (pair_ahead_ != nullptr) pair_ahead_->step();
-      if (raw) {
-        FindRowVisible(call_, entry, rows[r], span, visible);
-      } else {
-        ScoreRow<T>(call_, entry, rows[r], span, s, nullptr, x.row_buffer);
+    const T factor = raw ? static_cast<T>(call_.numbers.scale) : T(1);
+    const SoftmaxStrip<T> strip{
+        x.s, cols, factor, x.row_max + row0, x.row_sum + row0, x.o + row0 * vo, vo};
+    // Options hide pairs by a score of -inf.
+    const bool all = !raw || SeesAll(rows, count, span);
+    RowVisible visible[kRowsAtOnce];
+    for (std::int64_t first = 0; first < count; first += kRowsAtOnce) {
+      const std::int64_t some = std::min<std::int64_t>(kRowsAtOnce, count - first);
+      for (std::int64_t n = 0; n < some; ++n) {
+        const TileRow& row = rows[first + n];
+        PrefetchScores(call_, entry, row, next);
+        if (pair_ahead_ != nullptr) pair_ahead_->step();
+        if (!all) FindRowVisible(call_, entry, row, span, visible[n]);
+        if (raw) continue;
+        ScoreRow<T>(call_, entry, row, span, x.s + (first + n) * cols, nullptr, x.row_buffer);
       }
-      const T scale = raw ? static_cast<T>(call_.numbers.scale) : T(1);
-      if (visible.all) {
-        SoftmaxRow<false>(s, scale, cols, row0 + r, visible);
-      } else {
-        SoftmaxRow<true>(s, scale, cols, row0 + r, visible);
+      Softmax(strip, first, some, all ? nullptr : visible);
+      for (std::int64_t n = 0; random != nullptr && n < some; ++n) {
+        DropRow(call_, random + (first + n) * kDropoutRow, cols, x.s + (first + n) * cols);
       }
-      if (random != nullptr) DropRow(call_, random + r * kDropoutRow, cols, s);
     }
     if (gemv) {
       AddValues(x.s, cols, count, values_, span.first, span.keys, vo, x.o + row0 * vo, vo, ahead);
@@ -169,29 +172,6 @@ class FloatOps {
   [[nodiscard]] bool SplitsRows(const StridedTensor& rows, std::int64_t dim) const {
     return config_.gemv != 0 && rows.dtype == DType::bf16 && is_split<DType::bf16, T>() &&
            ReadsInPlace<T>(rows, dim, padded<T>(dim));
-  }
-
-  // s holds products; scale * s are the scores.
-  template <bool kHidden>
-  void SoftmaxRow(T* s, T scale, std::int64_t cols, std::int64_t row, const RowVisible& visible) {
-    constexpr T kNothing = -std::numeric_limits<T>::infinity();
-    const hn::ScalableTag<T> d;
-    T& row_max = x_.row_max[row];
-    T& row_sum = x_.row_sum[row];
-    const T tile_max = scale * RowMax<kHidden>(s, cols, visible);
-    const T largest = tile_max > row_max ? tile_max : row_max;
-    // If nothing is visible yet, the shift is 0: exp(-inf - 0) = 0, and a NaN stays NaN.
-    const T shift = largest == kNothing ? T(0) : largest;
-    if (row_max == kNothing) {
-      row_max = largest;  // o and row_sum are 0
-    } else if (!(largest == row_max)) {
-      const T rescale = hn::GetLane(ExpKeepNan(d, hn::Set(d, row_max - shift)));
-      const std::int64_t vo = padded<T>(call_.problem.dim_vo);
-      row_sum *= rescale;
-      ScaleRow(x_.o + row * vo, rescale, vo);
-      row_max = largest;
-    }
-    row_sum += ExpRow<kHidden>(s, scale, shift, cols, visible);
   }
 
   const Call& call_;
