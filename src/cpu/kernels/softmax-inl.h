@@ -100,8 +100,8 @@ HWY_INLINE void SoftmaxRows(const SoftmaxStrip<T>& x, std::int64_t row0,
   T shift[kRows];
   for (int r = 0; r < kRows; ++r) shift[r] = UpdateMax(x, row0 + r, x.factor * reduced[r]);
   for (int r = 0; r < kRowsAtOnce; ++r) {
-    lanes[r] = r < kRows ? ExpRow<kHidden>(d, row(r), x.factor, shift[r], x.cols, seen(r))
-                         : lanes[0];
+    lanes[r] =
+        r < kRows ? ExpRow<kHidden>(d, row(r), x.factor, shift[r], x.cols, seen(r)) : lanes[0];
   }
   ReduceRows<Sum>(d, lanes, reduced);
   for (int r = 0; r < kRows; ++r) x.row_sum[row0 + r] += reduced[r];
@@ -121,7 +121,8 @@ HWY_INLINE void Softmax(const SoftmaxStrip<T>& x, std::int64_t row0, std::int64_
     }
   }
   for (std::int64_t r = 0; r < count; ++r) {
-    if (visible[r].all) std::fill(std::begin(visible[r].bits), std::end(visible[r].bits), ~std::uint64_t{0});
+    if (visible[r].all)
+      std::fill(std::begin(visible[r].bits), std::end(visible[r].bits), ~std::uint64_t{0});
   }
   switch (count) {
     case 4: return SoftmaxRows<4, true>(x, row0, visible);
