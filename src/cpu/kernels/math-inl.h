@@ -18,69 +18,84 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2, exp(r) by its Taylor series to the
-// rounding of the type (terms up to r^7/7! for f32: 4e-9; r^13/13! for f64: 4e-18). ln 2 is split
-// in two so that n * high is exact. Below the smallest normal the result is 0, above the largest
-// +inf.
-//
-// f32 with AVX-512: exp(x) = 2^(t - f) * 2^f, t = x log2(e), f = floor(t). The first factor is a
-// polynomial of degree 6 (minimax on [0, 1), error 2e-9). VREDUCEPS computes t - f, VSCALEFPS
-// multiplies by 2^f: 11 instructions in place of 19. The rounding of t is as large as that of x,
-// which is a difference of rounded numbers.
+// 2^r by a polynomial of degree 6 that is exactly 1 at 0. c: the coefficients of r to r^6.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ExpKeepNan(D d, V x) {
-  using T = hn::TFromD<D>;
-  constexpr bool kF32 = sizeof(T) == 4;
+HWY_INLINE V PowerOfTwo(D d, V r, const float (&c)[6]) {
+  V y = hn::Set(d, c[5]);
+  for (int n = 4; n >= 0; --n) y = hn::MulAdd(y, r, hn::Set(d, c[n]));
+  return hn::MulAdd(y, r, hn::Set(d, 1.0F));
+}
+
+// f32: exp(x) = 2^t, t = x log2(e). 2^t is a power of an integer times one of the rest, for which
+// there are minimax polynomials with an error of 2e-9. Below the smallest normal the result is 0,
+// above the largest +inf.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOfF32(D d, V x) {
+  const V log2e = hn::Set(d, 1.44269504088896340736F);
 #if HWY_TARGET <= HWY_AVX3
-  if constexpr (kF32 && hn::MaxLanes(d) == 16) {
+  if constexpr (hn::MaxLanes(d) == 16) {
+    // VREDUCEPS computes t - floor(t), VSCALEFPS multiplies by 2^floor(t). The rounding of t is as
+    // large as that of x, which is a difference of rounded numbers.
+    constexpr float kUpToOne[6] = {0.6931470632553101F,    0.2402293086051941F,
+                                   0.055485282093286514F,  0.009675451554358006F,
+                                   0.0012467845808714628F, 0.00021612914861179888F};
     constexpr int kMinusFloor = 0x09;  // no fraction bits, rounded down, without exceptions
-    const V t = hn::Mul(x, hn::Set(d, T(1.44269504088896340736)));
-    const V r{_mm512_reduce_ps(t.raw, kMinusFloor)};
-    V power = hn::Set(d, T(0.00021612914861179888));
-    power = hn::MulAdd(power, r, hn::Set(d, T(0.0012467845808714628)));
-    power = hn::MulAdd(power, r, hn::Set(d, T(0.009675451554358006)));
-    power = hn::MulAdd(power, r, hn::Set(d, T(0.055485282093286514)));
-    power = hn::MulAdd(power, r, hn::Set(d, T(0.2402293086051941)));
-    power = hn::MulAdd(power, r, hn::Set(d, T(0.6931470632553101)));
-    power = hn::MulAdd(power, r, hn::Set(d, T(1)));
+    const V t = hn::Mul(x, log2e);
+    const V power = PowerOfTwo(d, V{_mm512_reduce_ps(t.raw, kMinusFloor)}, kUpToOne);
     const auto normal = _mm512_cmp_ps_mask(t.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
     return V{_mm512_maskz_scalef_ps(normal, power.raw, t.raw)};
   }
 #endif
-  const V magic = hn::Set(d, kF32 ? T(12582912.0) : T(6755399441055744.0));  // 1.5 * 2^mantissa
-  const V shifted = hn::MulAdd(x, hn::Set(d, T(1.44269504088896340736)), magic);
+  constexpr float kUpToHalf[6] = {0.6931471824645996F,    0.24022647738456726F,
+                                  0.055503323674201965F,  0.00961843691766262F,
+                                  0.0013398873852565885F, 0.00015353361959569156F};
+  const V magic = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
+  const V shifted = hn::MulAdd(x, log2e, magic);
   const V n = hn::Sub(shifted, magic);
-  const V high = hn::Set(d, kF32 ? T(0.693145751953125) : T(6.93147180369123816490e-01));
-  const V low = hn::Set(d, kF32 ? T(1.428606765330187045e-06) : T(1.90821492927058770002e-10));
-  const V r = hn::NegMulAdd(n, low, hn::NegMulAdd(n, high, x));
-
-  V series;
-  if constexpr (kF32) {
-    series = hn::Set(d, T(1.0 / 5040));
-  } else {
-    series = hn::Set(d, T(1.0 / 6227020800.0));
-    for (const double inverse_factorial :
-         {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040}) {
-      series = hn::MulAdd(series, r, hn::Set(d, static_cast<T>(inverse_factorial)));
-    }
-  }
-  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 720)));
-  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 120)));
-  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 24)));
-  series = hn::MulAdd(series, r, hn::Set(d, T(1.0 / 6)));
-  series = hn::MulAdd(series, r, hn::Set(d, T(0.5)));
-  series = hn::MulAdd(series, r, hn::Set(d, T(1.0)));
-  series = hn::MulAdd(series, r, hn::Set(d, T(1.0)));
-
-  // The low bits of `shifted` hold n. Shifted into the exponent field, they give 2^n.
+  const V power = PowerOfTwo(d, hn::MulSub(x, log2e, n), kUpToHalf);
+  // The low bits of `shifted` hold n. Added to the exponent field, they multiply by 2^n.
   const hn::RebindToSigned<D> di;
-  constexpr int kMantissa = kF32 ? 23 : 52;
-  const auto exponent = hn::Add(hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted)),
-                                hn::BitCast(di, hn::Set(d, T(1.0))));
+  const auto bits = hn::Add(hn::BitCast(di, power), hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
+  const V y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33F)), hn::BitCast(d, bits));
+  // x + inf is NaN if x is, whose bits were changed above.
+  const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  return hn::IfThenElse(hn::Le(x, hn::Set(d, 88.37F)), y, hn::Add(x, infinity));
+}
+
+// f64: exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2, exp(r) by its Taylor series to
+// the rounding of the type (terms up to r^13/13!: 4e-18). ln 2 is split in two so that n * high is
+// exact.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOfF64(D d, V x) {
+  const V magic = hn::Set(d, 6755399441055744.0);  // 1.5 * 2^52
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896340736), magic);
+  const V n = hn::Sub(shifted, magic);
+  const V high = hn::Set(d, 6.93147180369123816490e-01);
+  const V low = hn::Set(d, 1.90821492927058770002e-10);
+  const V r = hn::NegMulAdd(n, low, hn::NegMulAdd(n, high, x));
+  V series = hn::Set(d, 1.0 / 6227020800.0);
+  for (const double inverse_factorial :
+       {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+        1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0}) {
+    series = hn::MulAdd(series, r, hn::Set(d, inverse_factorial));
+  }
+  const hn::RebindToSigned<D> di;
+  const auto exponent =
+      hn::Add(hn::ShiftLeft<52>(hn::BitCast(di, shifted)), hn::BitCast(di, hn::Set(d, 1.0)));
   V y = hn::Mul(series, hn::BitCast(d, exponent));
-  y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kF32 ? T(-87.33) : T(-708.39))), y);
-  return hn::IfThenElse(hn::Gt(x, hn::Set(d, kF32 ? T(88.37) : T(709.43))),
-                        hn::Set(d, std::numeric_limits<T>::infinity()), y);
+  y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -708.39)), y);
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, 709.43)),
+                        hn::Set(d, std::numeric_limits<double>::infinity()), y);
+}
+
+// exp(x); NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpKeepNan(D d, V x) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return ExpOfF32(d, x);
+  } else {
+    return ExpOfF64(d, x);
+  }
 }
 
 // n / d for d > 0 that is neither tiny nor huge. AVX-512 divides 16 f32 in 16 cycles, which would
