@@ -201,13 +201,14 @@ step_aarch64() {
 }
 
 # With a limit of time, one of the two older versions of PyTorch.
+no_environment=
+[ -z "${ATTN_FULL_SECONDS:-}" ] || no_environment=torch2.$((16#${commit:4:1} % 2 ? 4 : 6))
+environments() { python3 tools/python_envs.py list | grep -vFx "$no_environment"; }
 step_python() {
-  local names=()
-  if [ -n "${ATTN_FULL_SECONDS:-}" ]; then
-    local older=torch2.$((16#${commit:4:1} % 2 ? 4 : 6))
-    mapfile -t names < <(python3 tools/python_envs.py list | grep -vFx "$older")
-    echo "$older skipped: it takes turns; tools/python_tests.sh $older"
-  fi
+  local names
+  mapfile -t names < <(environments)
+  [ -z "$no_environment" ] ||
+    echo "$no_environment skipped: it takes turns; tools/python_tests.sh $no_environment"
   ATTN_REPORTS=$reports tools/python_tests.sh "${names[@]}"
 }
 step_zoo() { ./dev wheel && .venv/bin/nox -f tools/noxfile.py -s zoo; }
@@ -253,7 +254,7 @@ done
 # subshell, so that no `wait` of the steps below waits for it.
 make_environments() {
   local name
-  for name in $(python3 tools/python_envs.py list | tac); do
+  for name in $(environments | tac); do
     case $name in
       py*) ;; # the step makes these
       *) nice -n 10 python3 tools/python_envs.py make "$name" ;;
