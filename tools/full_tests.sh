@@ -31,7 +31,7 @@ turns=("asan:fuzz docs" "python" "tsan:coverage" "webgpu:aarch64")
 last=("mutations")
 # Seconds that steps take on slow processors.
 declare -A slow_seconds=([asan]=700 [fuzz]=300 [tsan]=430 [cuda]=115 [python]=1250 [coverage]=250 [webgpu]=400
-  [aarch64]=900)
+  [aarch64]=900 [mutations]=300)
 
 # turn is the place in `turns` that is first, by the commit. groups: all steps in their order.
 commit=$(git rev-parse HEAD 2>/dev/null || echo 00000)
