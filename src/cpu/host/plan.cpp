@@ -2,6 +2,7 @@
 #include "cpu/host/plan.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "cpu/host/workspace.hpp"
 #include "cpu/kernels/kernels.hpp"

@@ -57,7 +57,7 @@ HWY_INLINE V ExpOfF32(D d, V x) {
   const hn::RebindToSigned<D> di;
   const auto bits = hn::Add(hn::BitCast(di, power), hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
   const V y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33F)), hn::BitCast(d, bits));
-  // x + inf is NaN if x is, whose bits were changed above.
+  // The integer addition can change the bits of a NaN. x + inf is a NaN again.
   const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
   return hn::IfThenElse(hn::Le(x, hn::Set(d, 88.37F)), y, hn::Add(x, infinity));
 }

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "cpu/host/config.hpp"
 #include "cpu/kernels/math-inl.h"

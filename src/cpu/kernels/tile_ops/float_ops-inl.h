@@ -8,8 +8,8 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "cpu/kernels/decode-inl.h"
 #include "cpu/kernels/dropout-inl.h"
