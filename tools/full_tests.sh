@@ -269,6 +269,7 @@ case " ${groups[*]:0:early} " in
 esac
 passed=0
 failed=0
+failures=()
 add_tests() {
   local good bad skipped
   read -r good bad skipped < <(python3 tools/count_tests.py "$1")
@@ -305,11 +306,17 @@ for group in "${groups[@]}"; do
     else
       failed=$((failed + 1))
       outcome=FAILED
+      failures+=("$name")
       tail -n 120 "$logs/$name.log"
     fi
     echo "== $name $outcome in $seconds s ($processor s of processors); $counted"
     grep -hE 'cases in place of|mutations left out|skipped: (needs|it takes)' "$logs/$name.log"
   done
+done
+# Once more at the end, for those who see only the last lines.
+for name in "${failures[@]}"; do
+  echo "== $name FAILED:"
+  python3 tools/count_tests.py --failures "$logs/reports/$name"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
