@@ -17,7 +17,6 @@ import xml.etree.ElementTree as xml
 from collections import Counter
 from pathlib import Path
 
-
 MOST_FAILURES = 5  # of a folder that are printed
 MOST_LINES = 40  # of one test's output
 
@@ -64,7 +63,7 @@ def count(folder: Path) -> Counter[str]:
 
 
 def failed_lines(output: str) -> list[str]:
-    """The part of a test's output that says what failed: without the lines of googletest's other tests."""
+    """The part of a test's output that says what failed, without googletest's tests that passed."""
     lines = [line for line in output.splitlines() if line.strip()]
     passed = ("[ RUN ", "[       OK ]", "[----------]", "[==========]")
     return [line for line in lines if not line.startswith(passed)][-MOST_LINES:]
