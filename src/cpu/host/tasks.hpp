@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/backend.hpp"
+#include "cpu/host/flush_subnormals.hpp"
 
 namespace attn::cpu {
 
@@ -44,6 +45,7 @@ void run_tasks(const core::Executor& executor, std::int64_t count, Task&& task) 
       [](void* data, std::int32_t worker) {
         Shared& mine = *static_cast<Shared*>(data);
         core::Interrupt* interrupt = mine.interrupt;
+        const FlushSubnormals flush;
         while (!core::interrupted(interrupt)) {
           const std::int64_t index = mine.next.fetch_add(1, std::memory_order_relaxed);
           if (index >= mine.count) break;
