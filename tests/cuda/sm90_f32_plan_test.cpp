@@ -33,9 +33,7 @@ TEST(CudaSm90F32Plan, RefusesWithReasons) {
     EXPECT_STREQ(plan.value().family_name, "sm80") << problem;
     return plan.value().refusals;
   };
-  const std::string one_precision = "sm90: multiplies f32 with the precision tf32x3 alone";
-  EXPECT_EQ(refusal("precision=ieee"), one_precision);
-  EXPECT_EQ(refusal("precision=tf32"), one_precision);
+  EXPECT_EQ(refusal("precision=ieee"), "sm90: has no kernel for the precision ieee");
   EXPECT_EQ(refusal("dim_qk=132 dim_vo=64"), "sm90: has no kernel for f32 above dim 128");
   EXPECT_EQ(refusal("dim_qk=64 dim_vo=256"), "sm90: has no kernel for f32 above dim 128");
   EXPECT_EQ(refusal("bias=hqk"), "sm90: has no kernel for a bias or mask in f32");
@@ -49,6 +47,7 @@ TEST(CudaSm90F32Plan, TilesAndConstants) {
     std::string problem;
     int dim, slots;
     bool overlap;
+    int parts = 3;
   };
   const Expected expected[] = {
       {"", 64, 7, true},
@@ -57,6 +56,8 @@ TEST(CudaSm90F32Plan, TilesAndConstants) {
       {"dim_qk=128 dim_vo=128", 128, 5, false},
       {"dim_qk=64 dim_vo=68 kv_begin window_left=9", 128, 5, false},
       {"nonfinite_zero lengths_q lengths_kv", 64, 7, true},
+      {"precision=tf32 causal", 64, 8, true, 2},
+      {"precision=tf32 dim_qk=128 dim_vo=128", 128, 8, false, 2},
   };
   for (const Expected& e : expected) {
     SCOPED_TRACE(e.problem);
@@ -74,9 +75,11 @@ TEST(CudaSm90F32Plan, TilesAndConstants) {
     EXPECT_EQ(config.get("overlap"), e.overlap ? 1 : 0);
     EXPECT_EQ(config.get("store_elements"), 1);
     EXPECT_EQ(main.threads, 384u);
-    // Three bf16 of each element of Q and of the slots, and the barriers.
+    EXPECT_EQ(config.get("bf16_parts"), e.parts);
+    // The parts of each element of Q and of the slots, and the barriers.
+    const int bytes = 2 * e.parts;
     EXPECT_EQ(main.shared_bytes,
-              static_cast<unsigned>(128 * e.dim * 6 + e.slots * 64 * 64 * 6 + 1024));
+              static_cast<unsigned>(128 * e.dim * bytes + e.slots * 64 * 64 * bytes + 1024));
     EXPECT_LE(main.shared_bytes, h200().shared_per_block);
   }
 }
@@ -118,6 +121,13 @@ TEST(CudaSm90F32Plan, CandidatesFitAndMisfitsAreNamed) {
   EXPECT_EQ(misfit(d64, [](sm90::Tiles& t) { t.raw_stages = 1; }), "raw_stages=1; accepted 0");
   EXPECT_EQ(misfit(d64, [](sm90::Tiles& t) { t.schedule = 0; }),
             "schedule=0; accepted 2; 0 if rows are equal; 1 if plain causal");
+}
+
+// Two parts leave room for other tiles than three, so winners of one are not those of the other.
+TEST(CudaSm90F32Plan, TwoPartsAreTunedApart) {
+  const Problem three = parse_problem("dtype=f32 len_q=4096 len_kv=4096");
+  const Problem two = parse_problem("dtype=f32 precision=tf32 len_q=4096 len_kv=4096");
+  EXPECT_NE(sm90::tuning_key(three), sm90::tuning_key(two));
 }
 
 }  // namespace

@@ -46,4 +46,16 @@ FORWARD = (
         "batch=3 heads_q=2 heads_kv=1 layout_q=packed layout_kv=packed len_q=264 len_kv=336"
         " dim_qk=64 dim_vo=64 kv_end",
     ),
+    # Two bf16 parts.
+    ("", "precision=tf32 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 causal"),
+    ("", "precision=tf32 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128"),
+    (
+        "planted=inf_k",
+        "precision=tf32 heads_q=2 heads_kv=2 len_q=200 len_kv=200 dim_qk=64 dim_vo=64",
+    ),
+    (
+        "softcap=5",
+        "precision=tf32 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap"
+        " dropout alibi",
+    ),
 )

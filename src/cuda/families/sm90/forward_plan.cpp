@@ -35,9 +35,7 @@ int heads_at_once(const Problem& p, const DeviceFacts& facts) {
 
 // Why the kernel does not run an f32 problem.
 std::string split_refusal(const Problem& p) {
-  if (p.precision != Precision::tf32x3) {
-    return "multiplies f32 with the precision tf32x3 alone";
-  }
+  if (p.precision == Precision::ieee) return "has no kernel for the precision ieee";
   if (std::max(p.dim_qk, p.dim_vo) > kMaxSplitDim) return "has no kernel for f32 above dim 128";
   if (p.bias.given || p.mask.given) return "has no kernel for a bias or mask in f32";
   return {};
@@ -114,6 +112,7 @@ void set_constants(Config& config, const Problem& p, const Tiles& tiles) {
       .set("o_columns", tiles.o_columns)
       .set("producer_warp", tiles.producer_warp)
       .set("value_parts", value_parts(p))
+      .set("bf16_parts", bf16_parts(p))
       .set("overlap", overlap)
       .set("pingpong", alone && !is_wide(p))
       .set("schedule", tiles.schedule)

@@ -104,9 +104,11 @@ Tiles wide_tiles_of(const Problem& p) {
   return tiles;
 }
 
-// f32: each element is three bf16 parts. The ring of K and V uses the shared memory that Q leaves.
+// f32: each element is three bf16 parts, or two. The ring of K and V uses the shared memory that Q
+// leaves.
 constexpr Tiles kSplitDim64{.dim = 64, .tile_q = 128, .tile_kv = 64, .stages = 7, .q_stages = 1};
 constexpr Tiles kSplitDim128{.dim = 128, .tile_q = 128, .tile_kv = 64, .stages = 5, .q_stages = 1};
+constexpr int kTwoPartStages = 8;
 
 // f8: tiles take half the bytes, V needs one more buffer, and P takes half the registers.
 constexpr Tiles kF8Dim64{
@@ -185,10 +187,16 @@ Tiles mask_tiles_of(const Problem& p) {
   return wide ? kDim64MaskWide : kDim64Mask;
 }
 
+Tiles split_tiles_of(const Problem& p) {
+  Tiles tiles = rounded_dim(p) == 64 ? kSplitDim64 : kSplitDim128;
+  if (bf16_parts(p) == 2) tiles.stages = kTwoPartStages;
+  return tiles;
+}
+
 Tiles tiles_of(const Problem& p) {
   if (is_wide(p)) return wide_tiles_of(p);
   if (core::is_f8(p.dtype)) return f8_tiles_of(p);
-  if (is_split(p)) return rounded_dim(p) == 64 ? kSplitDim64 : kSplitDim128;
+  if (is_split(p)) return split_tiles_of(p);
   if (has_mask_bits(p)) return mask_tiles_of(p);
   const std::int64_t dim = std::max(p.dim_qk, p.dim_vo);
   const bool scores = p.bias.given || p.mask.given;
@@ -286,6 +294,10 @@ int accumulate_tiles(const Problem& p) {
 bool is_split(const Problem& p) {
   return p.dtype == DType::f32;
 }
+int bf16_parts(const Problem& p) {
+  if (!is_split(p)) return 0;
+  return p.precision == Precision::tf32 ? 2 : 3;
+}
 
 bool is_wide(const Problem& p) {
   return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowDim;
@@ -329,7 +341,7 @@ int shared_bytes_of(const Problem& p, const Tiles& tiles) {
                                         .raw_stages = tiles.raw_stages,
                                         .mask_bits = has_mask_bits(p),
                                         .wide = is_wide(p),
-                                        .split = is_split(p)})
+                                        .bf16_parts = bf16_parts(p)})
       .bytes;
 }
 

@@ -41,8 +41,10 @@ bool has_mask_bits(const Problem& problem);
 // f8: number of tiles of keys after which P V moves from the tensor cores' accumulators into f32
 // sums; 0: never. Always 0 at dim 256, where registers for the sums are missing.
 int accumulate_tiles(const Problem& problem);
-// Whether operands are split into three bf16 parts (f32).
+// Whether operands are split into bf16 parts (f32), and into how many; else 0. Two parts have more
+// bits than tf32, and need half the products of three.
 bool is_split(const Problem& problem);
+int bf16_parts(const Problem& problem);
 // Whether a dim is above 256.
 bool is_wide(const Problem& problem);
 // Wide: the number of parts into which O's columns are split; else 0.

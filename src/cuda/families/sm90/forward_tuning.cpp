@@ -166,7 +166,7 @@ std::string tuning_key(const Problem& p) {
     add("parts", value_parts(p));
   }
   add("f8", core::is_f8(p.dtype));
-  if (is_split(p)) add("f32", 1);
+  if (is_split(p)) add("f32", bf16_parts(p));
   if (has_few_keys(p)) add("few", 1);
   add("left_bound", has_left_bound(p));
   add("right_bound", has_right_bound(p));

@@ -1,18 +1,21 @@
-// f32 as the sum of three bf16 parts, for tensor cores: 8 bits of the significand each.
+// f32 as the sum of bf16 parts, for tensor cores: 8 bits of the significand each. Three parts have
+// the accuracy of f32. Two (precision tf32) have 16 bits, tf32 has 11.
 //
 // The first part is truncated: rounding would overflow near the largest f32. The others are
-// rounded, so that the products that are left out (the second part times the third, and smaller
-// ones) have either sign. An infinite or NaN element has a NaN among its parts.
+// rounded, so that the products that are left out (of three parts, the second times the third and
+// smaller ones; of two, the second times the second) have either sign. An infinite or NaN element
+// has a NaN among its parts.
 #pragma once
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
 
 namespace sm90 {
 
-inline constexpr int kBf16Parts = 3;
+inline constexpr int kBf16Parts = config::bf16_parts == 2 ? 2 : 3;
 // Products of parts of A and B, smallest first: tensor cores truncate their sums, and small sums
-// lose little.
+// lose little. Two parts have the last three.
 inline constexpr int kPartProducts = 6;
+inline constexpr int kFirstProduct = kBf16Parts == 2 ? 3 : 0;
 inline constexpr int kPartOfA[kPartProducts] = {2, 0, 1, 1, 0, 0};
 inline constexpr int kPartOfB[kPartProducts] = {0, 2, 1, 0, 1, 0};
 
@@ -22,9 +25,11 @@ __device__ __forceinline__ void SplitPair(float x, float y, unsigned (&pairs)[kB
   x -= __uint_as_float(__float_as_uint(x) & 0xffff0000u);
   y -= __uint_as_float(__float_as_uint(y) & 0xffff0000u);
   pairs[1] = ptx::Pack<config::bf16>(x, y);
-  x -= ptx::Low<config::bf16>(pairs[1]);
-  y -= ptx::High<config::bf16>(pairs[1]);
-  pairs[2] = ptx::Pack<config::bf16>(x, y);
+  if constexpr (kBf16Parts == 3) {
+    x -= ptx::Low<config::bf16>(pairs[1]);
+    y -= ptx::High<config::bf16>(pairs[1]);
+    pairs[2] = ptx::Pack<config::bf16>(x, y);
+  }
 }
 
 // Stores the parts of four adjacent elements to shared memory, at a distance of part_bytes.

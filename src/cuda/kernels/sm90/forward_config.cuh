@@ -23,7 +23,9 @@
 //                  columns, dim_vo each, which different blocks compute. K then has stages of 64
 //                  columns, and V has one stage
 //   store_elements  O has another type than Q or is f32, or non-finite results are replaced
-// f32 (forward_split_consumer.cuh): `stages` is the number of slots in one ring of K and V;
+// f32 (forward_split_consumer.cuh): bf16_parts of an element, 3 or 2, else 0; `stages` is the
+// number
+//   of slots in one ring of K and V;
 // overlap: P V of a tile and S of the next are in flight together.
 #pragma once
 #include "config.cuh"
@@ -46,7 +48,7 @@ inline constexpr int kDtypeKv = config::dtype_kv;
 inline constexpr int kDtypeOut = config::dtype_out;
 // 8-bit products require a K-major B, so V is transposed in shared memory; P is e4m3.
 inline constexpr bool kF8 = kDtype == config::f8e4m3 || kDtype == config::f8e5m2;
-// f32: operands are split into three bf16 parts.
+// f32: operands are split into bf16 parts.
 inline constexpr bool kSplit = kDtype == config::f32;
 inline constexpr int kElementBytes = kF8 ? 1 : 2;
 inline constexpr int kDimQk = config::dim_qk;
@@ -95,7 +97,7 @@ inline constexpr int kHelpers = kF8 || kMaskBits || kSplit ? 3 : 0;
 inline constexpr int kPackers = 2;  // helpers that pack the mask, one per 32 rows of a raw stage
 inline constexpr attn::device::sm90::ForwardShared kShared = attn::device::sm90::ForwardSharedOf(
     {kTileQ, kTileKv, kStages, kQStages, kDimQk, kDimVo, config::o_columns, kBiasBytes + kMaskBytes,
-     kElementBytes, kRawStages, kMaskBits, kWide, kSplit});
+     kElementBytes, kRawStages, kMaskBits, kWide, config::bf16_parts});
 inline constexpr int kQBytes = kTileQ * kDimQk * kElementBytes;
 inline constexpr int kKBytes = kTileKv * (kWide ? 64 : kDimQk) * kElementBytes;  // of a stage
 inline constexpr int kVBytes = kTileKv * kDimVo * kElementBytes;
@@ -105,7 +107,7 @@ inline constexpr int kKSlots = kDimQk / 64;
 inline constexpr int kVSlots = kDimVo / 64;
 inline constexpr int kVSlotKeys = kSplit ? kTileKv / kVSlots : 16;
 inline constexpr int kPartBytes = 128 * kTileKv;
-inline constexpr int kSlotBytes = 3 * kPartBytes;
+inline constexpr int kSlotBytes = config::bf16_parts * kPartBytes;
 inline constexpr int kQPartBytes = kTileQ * kDimQk * 2;
 // Bytes of a row of a chunk in shared memory: of Q and K; of V as TMA writes it; of V transposed
 // (f8).
@@ -148,6 +150,7 @@ static_assert(!kWide || (!kF8 && kBiasBytes == 0 && config::mask == 0 && kQStage
 static_assert(!kSplit || (kDimQk <= 128 && kDimVo <= 128 && kVSlotKeys % 16 == 0 &&
                           !kProducerWarp && (kWarpgroups == 2 || kWarpgroups == 3) &&
                           kBiasBytes == 0 && config::mask == 0 && config::store_elements != 0));
+static_assert(kSplit == (config::bf16_parts > 0) && config::bf16_parts <= 3);
 static_assert(!kSplit || kStages >= kKSlots + kVSlots);
 static_assert(kDimQk % 64 == 0 && kDimVo % 64 == 0);
 static_assert(kDimVo % kOColumns == 0 && kOColumns % 64 == 0);

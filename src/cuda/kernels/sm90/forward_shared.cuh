@@ -25,7 +25,7 @@ struct ForwardTiles {
   int raw_stages = 0;      // f8: of V; mask_bits: tiles of a warpgroup's mask
   bool mask_bits = false;  // the mask is turned into bits
   bool wide = false;       // dims above 256: stages of K of 64 columns, one of V, O staged in Q
-  bool split = false;      // f32: three bf16 parts; stages are slots of a ring of K and V
+  int bf16_parts = 0;      // f32: of an element; stages are slots of a ring of K and V
 };
 
 // Offsets in bytes. Tiles are stored in chunks of columns, [chunk][row][128 bytes] with 128-byte
@@ -46,13 +46,12 @@ struct ForwardShared {
 inline constexpr int kBarrierBytes = 1024;
 
 // f32: a slot holds the parts of 64 tile_kv elements of K or V; O is stored from registers.
-constexpr int kSplitBytes = 6;  // of an element's three parts
 constexpr int SlotBytesOf(const ForwardTiles& t) {
-  return 64 * t.tile_kv * kSplitBytes;
+  return 64 * t.tile_kv * 2 * t.bf16_parts;
 }
 constexpr ForwardShared SplitSharedOf(const ForwardTiles& t) {
   ForwardShared s;
-  s.k = t.tile_q * t.dim_qk * kSplitBytes;
+  s.k = t.tile_q * t.dim_qk * 2 * t.bf16_parts;
   s.v = s.raw_v = s.raw_mask = s.bits = s.score = s.o = s.k;
   s.barriers = s.k + t.stages * SlotBytesOf(t);
   s.bytes = s.barriers + kBarrierBytes;
@@ -60,7 +59,7 @@ constexpr ForwardShared SplitSharedOf(const ForwardTiles& t) {
 }
 
 constexpr ForwardShared ForwardSharedOf(const ForwardTiles& t) {
-  if (t.split) return SplitSharedOf(t);
+  if (t.bf16_parts > 0) return SplitSharedOf(t);
   ForwardShared s;
   s.k = t.q_stages * t.tile_q * t.dim_qk * t.element_bytes;
   s.v = s.k + t.stages * t.tile_kv * (t.wide ? 64 : t.dim_qk) * t.element_bytes;

@@ -1,6 +1,6 @@
 // A consumer warpgroup of sm90/forward.cu for f32: 64 queries of each tile.
 //
-// Each operand is the sum of three bf16 parts (24 bits), and each product is computed as six
+// Each operand is the sum of three or two bf16 parts, and each product is computed as six or three
 // products of parts (bf16_parts.cuh). Tensor cores truncate their sums, so a sum inside them covers
 // one tile of keys; an f32 addition adds its P V to O.
 //
@@ -115,7 +115,7 @@ struct SplitConsumer : ConsumerState {
     const ptx::MatrixDescriptor q(QTile(), 16);
     ptx::WgmmaFence();
 #pragma unroll
-    for (int n = 0; n < kPartProducts; ++n)
+    for (int n = kFirstProduct; n < kPartProducts; ++n)
 #pragma unroll
       for (int c = 0; c < kKSlots; ++c) {
         const ptx::MatrixDescriptor k(slots[c], 16);
@@ -123,7 +123,7 @@ struct SplitConsumer : ConsumerState {
         for (int j = 0; j < 4; ++j) {
           ptx::WgmmaShared<config::bf16, kTileKv>(
               s, q.At(kPartOfA[n] * kQPartBytes + c * kTileQ * 128 + j * 32),
-              k.At(kPartOfB[n] * kPartBytes + j * 32), n > 0 || c > 0 || j > 0);
+              k.At(kPartOfB[n] * kPartBytes + j * 32), n > kFirstProduct || c > 0 || j > 0);
         }
       }
     ptx::WgmmaCommit();
@@ -136,7 +136,7 @@ struct SplitConsumer : ConsumerState {
     for (int c = 0; c < kVSlots; ++c) slots[c] = TakeSlot();
     ptx::WgmmaFence();
 #pragma unroll
-    for (int n = 0; n < kPartProducts; ++n)
+    for (int n = kFirstProduct; n < kPartProducts; ++n)
 #pragma unroll
       for (int c = 0; c < kVSlots; ++c) {
         const ptx::MatrixDescriptor v(slots[c], kVSlotKeys * 128);
@@ -144,7 +144,7 @@ struct SplitConsumer : ConsumerState {
         for (int j = 0; j < kVSlotKeys / 16; ++j) {
           ptx::WgmmaRegisters<config::bf16, kDimVo>(
               product, parts[kPartOfA[n]] + c * (kVSlotKeys / 4) + 4 * j,
-              v.At(kPartOfB[n] * kPartBytes + j * 2048), n > 0 || c > 0 || j > 0);
+              v.At(kPartOfB[n] * kPartBytes + j * 2048), n > kFirstProduct || c > 0 || j > 0);
         }
       }
     ptx::WgmmaCommit();

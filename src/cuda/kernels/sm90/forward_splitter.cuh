@@ -1,5 +1,5 @@
 // f32: the four warps of the producer warpgroup load K and V from global memory and write them to
-// shared memory as three bf16 parts (bf16_parts.cuh), for the consumers of
+// shared memory as bf16 parts (bf16_parts.cuh), for the consumers of
 // forward_split_consumer.cuh.
 //
 // One ring of slots, all of the same size, holds both in the order of use: K of a tile in kKSlots
