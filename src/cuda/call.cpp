@@ -48,7 +48,8 @@ core::Status run(const DeviceCall& call) {
   }
   ParameterMemory memory;
   core::Status status = plan.family->set_parameters(
-      {call.context.driver(), plan, tensors, common, call.workspace}, launches, memory);
+      {call.context.driver(), plan, plan.rotates ? plan.unrotated : plan.problem, tensors, common,
+       call.workspace}, launches, memory);
   if (!status.ok()) return status;
   if (rotary) rotary->set_parameters(launches);
   status = launch_in_order(call.context, launches, call.stream);

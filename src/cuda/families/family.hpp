@@ -15,13 +15,14 @@ namespace attn::cuda {
 
 // Memory for the parameters of a call's launches. Aligned for tensor maps.
 struct alignas(64) ParameterMemory {
-  std::array<std::byte, kMaxParameterBytes> bytes;
+  std::array<std::byte, 2 * kMaxParameterBytes> bytes;
 };
 
 // The inputs of set_parameters(). The tensors are validated.
 struct ParameterSources {
   const Driver& driver;
   const CudaPlan& plan;
+  const Problem& problem;  // that the family planned, without rotary embedding
   const Arguments& tensors;
   const device::Arguments& common;
   void* workspace;  // plan.workspace_bytes

@@ -2,10 +2,12 @@
 #include "cuda/families/rotary.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "core/divide_up.hpp"
 #include "core/signature.hpp"
+#include "cuda/families/sm80/cache_params.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -33,6 +35,25 @@ Size keys_of(Pass pass, const Problem& p, std::int64_t dim) {
   if (pass == Pass::decode) return {false, p.batch, p.len_new, p.heads_kv, dim};
   const bool packed = p.layout_kv == Layout::packed;
   return {packed, p.batch, packed ? p.total_kv : p.len_kv, p.heads_kv, dim};
+}
+
+// Whether the forward's k and v are copied, in the type of q: attention on a cache does not rotate
+// its keys.
+bool copies_cache(Pass pass, const Problem& p) {
+  return pass == Pass::forward && p.rope != Rope::none &&
+         (p.page_size > 0 || p.kv_type() != p.dtype);
+}
+// Rows of a page of the copy. A page that is longer than the sequences is shortened.
+std::int64_t copied_page_size(const Problem& p) {
+  return std::min(p.page_size, std::max<std::int64_t>(p.len_kv, 1));
+}
+std::int64_t pages_per_sequence(const Problem& p) {
+  return core::divide_up(p.len_kv, copied_page_size(p));
+}
+// The copy of k or v. A page counts as a sequence.
+Size copied_keys_of(Pass pass, const Problem& p, std::int64_t dim) {
+  if (p.page_size == 0) return keys_of(pass, p, dim);
+  return {false, p.batch * pages_per_sequence(p), copied_page_size(p), p.heads_kv, dim};
 }
 
 // Whether the last pass writes dv too, because it accumulates gradients or replaces non-finite
@@ -70,18 +91,16 @@ TensorView copy_at(void* workspace, const Part& part, DType dtype, const Size& s
 }  // namespace
 
 std::string rotary_refusal(Pass pass, const Problem& p) {
-  if (pass == Pass::forward && p.page_size > 0) {
-    return "no forward with rotary embedding on a paged cache on CUDA; decode takes its keys as "
-           "rotated";
-  }
   if (core::is_f8(p.dtype)) return "no rotary embedding of f8 queries on CUDA";
-  if (p.kv_type() != p.dtype && pass != Pass::decode) {
-    return "no forward with rotary embedding of keys in 8-bit types on CUDA; decode takes its keys "
-           "as rotated";
-  }
   if (p.rotary_dim() > 2 * device::rope::kMaxPairs) {
     return "rotary embedding on CUDA: found " + std::to_string(p.rotary_dim()) +
-           " rotated elements of a row; accepted up to 256";
+           " rotated elements of a row; accepted up to 512";
+  }
+  if (copies_cache(pass, p) && p.page_size > 0 &&
+      p.batch * pages_per_sequence(p) > std::numeric_limits<std::int32_t>::max()) {
+    return "rotary embedding of a paged cache on CUDA: found " +
+           std::to_string(p.batch * pages_per_sequence(p)) +
+           " pages of all sequences; accepted fewer than 2^31";
   }
   const std::int64_t heads = std::max(p.heads_q, p.heads_kv);
   if (heads <= device::rope::kMaxHeads) return {};
@@ -94,6 +113,11 @@ Problem without_rope(Pass pass, const Problem& p) {
   plain.rot_dim = 0;
   plain.rope_tables = false;
   plain.rope_positions = false;
+  if (copies_cache(pass, p)) {
+    plain.dtype_kv = DType::none;
+    plain.descale_rows = false;
+    if (p.page_size > 0) plain.page_size = copied_page_size(p);
+  }
   if (pass == Pass::backward) {
     plain.dtype_grad = DType::f32;
     plain.accumulate = false;
@@ -114,16 +138,26 @@ void add_rotary(Pass pass, const Problem& p, CudaPlan& plan) {
   };
   RotaryParts& parts = plan.rotary;
   parts.q = add(queries, p.dtype);
-  parts.k = add(keys, p.kv_type());
+  const bool copies = copies_cache(pass, p);
+  if (copies) {
+    parts.k = add(copied_keys_of(pass, p, p.dim_qk), p.dtype);
+    parts.v = add(copied_keys_of(pass, p, p.dim_vo), p.dtype);
+    if (p.page_size > 0) {
+      parts.table = add({false, p.batch, pages_per_sequence(p), 1, 1}, DType::i32);
+    }
+  } else {
+    parts.k = add(keys, p.kv_type());
+  }
   if (pass == Pass::backward) {
     if (p.dq) parts.dq = add(queries, DType::f32);
     if (p.dk) parts.dk = add(keys, DType::f32);
     if (last_pass_stores_dv(p)) parts.dv = add(keys_of(pass, p, p.dim_vo), DType::f32);
   }
   plan.workspace_bytes = bytes;
+  plan.unrotated = plan.problem;
   plan.problem = p;
   plan.rotates = true;
-  plan.add_first(rope_kernel(), queries.blocks() + keys.blocks());
+  plan.add_first(rope_kernel(), queries.blocks() + (copies ? 2 : 1) * keys.blocks());
   if (!has_last_pass(pass, p)) return;
   const std::int64_t blocks = (p.dq ? queries.blocks() : 0) + (p.dk ? keys.blocks() : 0) +
                               (last_pass_stores_dv(p) ? keys.blocks() : 0);
@@ -141,7 +175,16 @@ RotaryCall::RotaryCall(const CudaPlan& plan, const Arguments& arguments, void* w
   const Size queries = queries_of(p);
   const Size keys = keys_of(plan.pass, p, p.dim_qk);
   tensors_.q = copy(parts.q, p.dtype, queries);
-  if (plan.pass != Pass::decode) {
+  if (copies_cache(plan.pass, p)) {
+    tensors_.k = copy(parts.k, p.dtype, copied_keys_of(plan.pass, p, p.dim_qk));
+    tensors_.v = copy(parts.v, p.dtype, copied_keys_of(plan.pass, p, p.dim_vo));
+    tensors_.descale_k = tensors_.descale_v = {};
+    if (p.page_size > 0) {
+      tensors_.block_table = TensorView::contiguous(
+          static_cast<char*>(workspace) + parts.table.offset, DType::i32,
+          {p.batch, pages_per_sequence(p)});
+    }
+  } else if (plan.pass != Pass::decode) {
     tensors_.k = copy(parts.k, p.kv_type(), keys);
   } else if (p.len_new > 0) {
     tensors_.k_new = copy(parts.k, p.kv_type(), keys);
@@ -159,6 +202,27 @@ void RotaryCall::take_gradients(device::Arguments& common) {
   if (plan_.pass != Pass::backward) return;
   common.accumulate = 0;
   common.nonfinite_count = nullptr;
+}
+
+// The jobs that copy the cache: keys rotated, values not.
+void RotaryCall::set_cache_jobs() {
+  using device::rope::Job;
+  const Problem& p = plan_.problem;
+  const Arguments& a = given_;
+  Job& keys = before_.jobs[1];
+  Job& values = before_.jobs[2];
+  keys = rope_job(a.k, tensors_.k, a.rope_pos_k, p.rope, p.rotary_dim(), device::rope::kKeys);
+  values = rope_job(a.v, tensors_.v, {}, p.rope, 0, device::rope::kKeys);
+  keys.descale = sm80::descale_of(a.descale_k);
+  values.descale = sm80::descale_of(a.descale_v);
+  keys.descale_rows = values.descale_rows = p.descale_rows ? 1 : 0;
+  if (p.page_size == 0) return;
+  before_.cache = sm80::cache_of(p, a);
+  keys.new_table = static_cast<int*>(tensors_.block_table.address());
+  for (Job* job : {&keys, &values}) {
+    job->num_rows = p.len_kv;
+    job->blocks = static_cast<unsigned>(rope_blocks(p.batch, p.len_kv, p.heads_kv));
+  }
 }
 
 void RotaryCall::set_parameters(std::span<KernelLaunch> launches) {
@@ -189,7 +253,9 @@ void RotaryCall::set_parameters(std::span<KernelLaunch> launches) {
     launches.back().parameters = block_of(after_);
   }
   before_.jobs[0] = job(a.q, tensors_.q, true);
-  if (plan_.pass != Pass::decode) {
+  if (copies_cache(plan_.pass, p)) {
+    set_cache_jobs();
+  } else if (plan_.pass != Pass::decode) {
     before_.jobs[1] = job(a.k, tensors_.k, false);
   } else if (p.len_new > 0) {
     before_.jobs[1] = job(a.k_new, tensors_.k_new, false);

@@ -27,9 +27,11 @@ struct DecodeGrid {
 };
 
 // Copies in the workspace for rotary embedding (families/rotary.hpp): q and k, or k_new,
-// after the rotation; gradients in f32 before the inverse rotation.
+// after the rotation; v and the block table of a cache that the forward copies; gradients in f32
+// before the inverse rotation.
 struct RotaryParts {
   Part q, k;
+  Part v, table;
   Part dq, dk, dv;
 };
 
@@ -53,6 +55,7 @@ struct CudaPlan final : core::Plan {
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;
   bool rotates = false;  // the first kernel applies rotary embedding; in a backward, also the last
+  Problem unrotated;  // that the family planned, if `rotates`
   RotaryParts rotary;
   DecodeGrid decode;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V fit L2 together

@@ -13,6 +13,7 @@
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/families/sm80/cache_params.hpp"
+#include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/kernels/sm80/decode_params.cuh"
 
 namespace attn::cuda::sm80 {
@@ -186,7 +187,8 @@ PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
 }  // namespace
 
 bool uses_decode_kernel(Pass pass, const Problem& p) {
-  if (pass == Pass::backward || p.batch <= 0 || p.dtype == DType::f32) return false;
+  if (pass == Pass::backward || p.batch <= 0) return false;
+  if (p.dtype == DType::f32 || is_wide(p)) return false;
   if (has_cache(p) || has_quantized_cache(p)) return true;
   return has_few_queries(p) && num_rows(p) <= kMaxRows;
 }
@@ -242,7 +244,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
 core::Status set_decode_params(const ParameterSources& from, std::span<KernelLaunch> launches,
                                ParameterMemory& memory) {
   const CudaPlan& plan = from.plan;
-  const Problem& p = plan.problem;
+  const Problem& p = from.problem;
   const DecodeGrid& grid = plan.decode;
   DecodeBlocks& blocks = *std::construct_at(reinterpret_cast<DecodeBlocks*>(memory.bytes.data()));
   device::DecodeParams& params = blocks.decode;

@@ -11,7 +11,6 @@
 #include "core/divide_up.hpp"
 #include "core/signature.hpp"
 #include "cuda/families/bias_gradient.hpp"
-#include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
 #include "cuda/families/sm80/cache_params.hpp"
 #include "cuda/families/sm80/decode_plan.hpp"
@@ -20,6 +19,7 @@
 #include "cuda/families/sm80/score_config.hpp"
 #include "cuda/families/sm80/search_space.hpp"
 #include "cuda/families/sm80/tiles_text.hpp"
+#include "cuda/families/sm80/value_slices.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
 #include "cuda/kernels/passes/sink_gradient.cuh"
@@ -43,21 +43,11 @@ std::string wide_refusal(Pass pass, const Problem& p) {
     return "no kernel for the backward of head dims above 256 in f32 on CUDA: found " + dims +
            "; accepted f16 and bf16, or head dims up to 256";
   }
-  if (has_cache(p) || p.kv_type() != p.dtype) {
-    return "no kernel for paged and 8-bit caches and appending with head dims above 256 on CUDA: "
-           "found " +
-           dims + " page_size=" + std::to_string(p.page_size) +
-           " len_new=" + std::to_string(p.len_new) + " and k and v of " + to_string(p.kv_type()) +
-           "; accepted contiguous k and v of q's type without new rows, or head dims up to 256";
-  }
   return {};
 }
 
-// The parameters of a wide forward's launches. Each launch has its columns of v and o; the first
-// writes lse.
-struct ValueSlices {
-  std::array<device::Arguments, 2> of;
-};
+// The parameters of a wide forward's launches.
+using ValueSlices = std::array<device::Arguments, kMaxValueSlices>;
 static_assert(sizeof(ValueSlices) <= sizeof(ParameterMemory));
 
 core::Status set_value_slices(const ParameterSources& from, std::span<KernelLaunch> launches,
@@ -66,16 +56,8 @@ core::Status set_value_slices(const ParameterSources& from, std::span<KernelLaun
   std::size_t n = 0;
   for (KernelLaunch& launch : launches) {
     if (launch.kernel->spec.entry != std::string_view(kForwardEntry)) continue;
-    const std::int64_t first = kMaxValueDim * static_cast<std::int64_t>(n);
-    device::Arguments& slice = slices.of[n++];
-    slice = from.common;
-    slice.dim_vo = static_cast<int>(std::min<std::int64_t>(slice.dim_vo - first, kMaxValueDim));
-    if (first > 0) {
-      slice.v.base += first * size_of(from.tensors.v.dtype);
-      slice.o.base += first * size_of(from.tensors.o.dtype);
-      slice.lse.base = nullptr;
-    }
-    launch.parameters = block_of(slice);
+    slices[n] = value_slice(from, n);
+    launch.parameters = block_of(slices[n++]);
   }
   return {};
 }
@@ -216,7 +198,7 @@ class Sm80 final : public Family {
     if (std::string why = wide_refusal(pass, problem); !why.empty()) {
       return Planned::none(std::move(why));
     }
-    if (!is_wide(problem) && uses_decode_kernel(pass, problem)) {
+    if (uses_decode_kernel(pass, problem)) {
       if (std::string why = decode_refusal(problem, facts); !why.empty()) {
         return Planned::none(std::move(why));
       }
@@ -234,19 +216,19 @@ class Sm80 final : public Family {
 
   core::Status set_parameters(const ParameterSources& from, std::span<KernelLaunch> launches,
                               ParameterMemory& memory) const override {
-    if (from.plan.pass != Pass::backward && is_wide(from.plan.problem)) {
-      return set_value_slices(from, launches, memory);
-    }
-    if (uses_forward_cache_kernel(from.plan.pass, from.plan.problem)) {
+    if (uses_forward_cache_kernel(from.plan.pass, from.problem)) {
       return set_forward_cache_params(from, launches, memory);
     }
+    if (from.plan.pass != Pass::backward && is_wide(from.problem)) {
+      return set_value_slices(from, launches, memory);
+    }
     // Without queries a decode has no tiles, but appends new rows.
-    if (from.plan.decode.tiles == 0 && from.plan.problem.len_new == 0) return {};
+    if (from.plan.decode.tiles == 0 && from.problem.len_new == 0) return {};
     return set_decode_params(from, launches, memory);
   }
 
   std::string tune_key(Pass pass, const Problem& problem) const override {
-    if (!is_wide(problem) && uses_decode_kernel(pass, problem)) return {};
+    if (uses_decode_kernel(pass, problem)) return {};
     // The Shape does not tell this kernel from sm80/forward.cu.
     if (uses_forward_cache_kernel(pass, problem)) return {};
     return to_string(shape_of(pass, problem));

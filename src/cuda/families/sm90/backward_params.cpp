@@ -32,16 +32,16 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   maps.rows("k", from.tensors.k, kv_rows, params.k);
   maps.rows("v", from.tensors.v, kv_rows, params.v);
   maps.rows("dout", from.tensors.dout, q_rows, params.dout);
-  if (owns_head && !plan.problem.delta) maps.rows("o", from.tensors.o, q_rows, params.o);
-  maps.scores("bias", from.tensors.bias, plan.problem.bias, kv_rows, params.bias);
-  maps.scores("mask", from.tensors.mask, plan.problem.mask, kv_rows, params.mask);
+  if (owns_head && !from.problem.delta) maps.rows("o", from.tensors.o, q_rows, params.o);
+  maps.scores("bias", from.tensors.bias, from.problem.bias, kv_rows, params.bias);
+  maps.scores("mask", from.tensors.mask, from.problem.mask, kv_rows, params.mask);
   if (config.get("dbias") == device::sm90::kDbiasStored) {
-    maps.scores("dbias", from.tensors.dbias, plan.problem.bias, kv_rows, params.dbias);
+    maps.scores("dbias", from.tensors.dbias, from.problem.bias, kv_rows, params.dbias);
   }
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
   if (const Part& counter = plan.workspace.tile_counter; counter.bytes > 0) {
-    params.num_items = static_cast<unsigned>(num_key_tiles(plan.problem));
+    params.num_items = static_cast<unsigned>(num_key_tiles(from.problem));
     params.num_taken =
         reinterpret_cast<unsigned*>(static_cast<char*>(from.workspace) + counter.offset);
   }

@@ -51,7 +51,7 @@ static_assert(sizeof(Blocks) <= sizeof(ParameterMemory) && alignof(Blocks) <= 64
 core::Status set_forward_params(const ParameterSources& from, std::span<KernelLaunch> launches,
                                 ParameterMemory& memory) {
   const CudaPlan& plan = from.plan;
-  const Problem& p = plan.problem;
+  const Problem& p = from.problem;
   const Config& config = plan.kernels[plan.main].config;
   const std::int64_t tile_q = *config.get("tile_q");
   const std::int64_t tile_heads = *config.get("tile_heads");

@@ -1,5 +1,7 @@
 // Rotary embedding of rows (docs/semantics.md, "Rotary embedding"): of q and k before attention, of
 // dq and dk after its backward, of rows that are appended to a cache, and for the operation rope.
+// Also copies a cache that is paged or of an 8-bit type, in the type of q, before a forward that
+// rotates its keys: keys rotated, values (0 pairs) not.
 //
 // Grid: one block per (8 rows, sequence) of a tensor; the blocks of each job (tensor) follow those
 // of the previous one. A packed tensor counts as one sequence, and its rows look up the sequence
@@ -12,6 +14,7 @@
 #include "ptx/grid.cuh"
 #include "shared/element_8bit.cuh"
 #include "shared/gradient.cuh"
+#include "shared/page_table.cuh"
 #include "shared/row_chunk.cuh"
 
 namespace {
@@ -35,7 +38,11 @@ enum RowAction { kSkip, kZero, kRotate };
 
 struct Row {
   long long position = 0;
+  long long idx = 0;  // in `from` and `to`, of the sequence or of the page
   int action = kSkip;
+  int from = 0;  // sequence or page
+  int to = 0;
+  const float* factors = nullptr;  // of an 8-bit row, per head; null: all are 1
 };
 
 // Returns the last sequence of a packed tensor that begins at or before the row.
@@ -50,10 +57,31 @@ __device__ __forceinline__ int SequenceOfRow(const LengthArray& cumulative, int 
   return low;
 }
 
+// Locates key j of a paged cache and of its copy. In the copy, pages are in the order of the keys.
+__device__ __forceinline__ void LocateInPages(const Params& p, const Job& job, int b, int j,
+                                              Row& of) {
+  const CacheRow at = CacheRowOf(p.cache, b, j);
+  const int pages = (p.common.max_len_kv - 1) / p.cache.page_size + 1;
+  of.to = b * pages + j / p.cache.page_size;
+  of.from = at.block;
+  of.idx = at.row;
+  if (at.block < 0) of.action = kSkip;
+  if (job.new_table != nullptr && at.row == 0) job.new_table[of.to] = at.block < 0 ? -1 : of.to;
+}
+
+__device__ __forceinline__ const float* FactorsOf(const Job& job, int seq_idx, const Row& of) {
+  const Descale& descale = job.descale;
+  if (descale.base == nullptr) return nullptr;
+  if (job.descale_rows == 0) return descale.base + seq_idx * descale.stride_batch;
+  return descale.base + of.from * descale.stride_batch + of.idx * descale.stride_row;
+}
+
 __device__ __forceinline__ Row RowOf(const Params& p, const Job& job, int b, long long row) {
   const Arguments& a = p.common;
   const bool of_queries = job.kind == kQueries;
   Row of;
+  of.idx = row;
+  of.from = of.to = b;
   long long i = row;
   bool inside = false;
   Sequence seq;
@@ -75,6 +103,10 @@ __device__ __forceinline__ Row RowOf(const Params& p, const Job& job, int b, lon
   if (job.positions.base != nullptr) {
     of.position = *reinterpret_cast<const int*>(RowAddress(job.positions, b, row, 0));
   }
+  if (job.kind == kKeys && p.cache.table != nullptr) {
+    LocateInPages(p, job, b, static_cast<int>(row), of);
+  }
+  if (of.action == kRotate) of.factors = FactorsOf(job, seq.idx, of);
   return of;
 }
 
@@ -134,14 +166,19 @@ __device__ __forceinline__ void Rotate(const float* cosines, const float* sines,
   }
 }
 
-// Loads columns [column, column + 8) that are below `end`. Appended keys can have an 8-bit type.
-__device__ __forceinline__ void Load(const StridedTensor& from, const char* row, int column,
-                                     int end, float (&values)[8]) {
+// Loads columns [column, column + 8) that are below `end`. 8-bit elements are multiplied by `factor`.
+__device__ __forceinline__ void Load(const StridedTensor& from, const char* row, float factor,
+                                     int column, int end, float (&values)[8]) {
   if (!Is8Bit(from.type)) return LoadChunk(from, row, column, end, values);
+  const auto* const at = reinterpret_cast<const unsigned char*>(row) + column;
+  uint2 bytes{};
+  if (from.vector != 0 && column < end) bytes = *reinterpret_cast<const uint2*>(at);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const auto* const at = reinterpret_cast<const unsigned char*>(row) + column + e;
-    values[e] = column + e < end ? From8Bit(*at, from.type) : 0.0f;
+    if (column + e >= end) continue;
+    const unsigned word = e < 4 ? bytes.x : bytes.y;
+    const auto byte = from.vector != 0 ? static_cast<unsigned char>(word >> (8 * (e % 4))) : at[e];
+    values[e] = factor * From8Bit(byte, from.type);
   }
 }
 
@@ -211,14 +248,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     float x[8] = {};
     float y[8] = {};
     if (action == kRotate) {
-      const char* from = RowAddress(job.from, b, row0 + row, head);
-      Load(job.from, from, chunk.first, chunk.first_end, x);
-      Load(job.from, from, chunk.second, chunk.second_end, y);
+      const Row& of = rows[row];
+      const char* from = RowAddress(job.from, of.from, of.idx, head);
+      const float factor =
+          of.factors != nullptr ? of.factors[head * job.descale.stride_head] : 1.0f;
+      Load(job.from, from, factor, chunk.first, chunk.first_end, x);
+      Load(job.from, from, factor, chunk.second, chunk.second_end, y);
       if (8 * index < job.pairs) {
         Rotate(&cosines[row][8 * index], &sines[row][8 * index], interleaved, x, y);
       }
     }
-    char* const to = RowAddress(job.to, b, row0 + row, head);
+    char* const to = RowAddress(job.to, rows[row].to, rows[row].idx, head);
     Store(p, job, to, chunk.first, chunk.first_end, x);
     Store(p, job, to, chunk.second, chunk.second_end, y);
   }

@@ -1,12 +1,12 @@
 // Launch constants and parameters of passes/rope.cu, for the host and the kernel.
 #pragma once
-#include "shared/arguments.cuh"
+#include "shared/cache.cuh"
 
 namespace attn::device::rope {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kRows = 8;        // rows per block, with all heads
-inline constexpr int kMaxPairs = 128;  // pairs per row: at most 256 elements are rotated
+inline constexpr int kMaxPairs = 256;  // pairs per row: at most 512 elements are rotated
 inline constexpr int kMaxJobs = 3;
 // Limit of a tensor's heads: a block counts its chunks in 32 bits.
 inline constexpr int kMaxHeads = 1 << 23;
@@ -22,18 +22,24 @@ enum RowKind {
 struct Job {
   StridedTensor from, to;   // [batch, row, head]; may be the same
   StridedTensor positions;  // i32, the same for all heads; null: computed from `kind`
+  Descale descale;          // of an 8-bit `from`
+  // Paged keys: the block table of the copies [batch, pages per sequence], which the job writes.
+  // Page i of sequence b is copied to page b * pages + i; -1: it is missing. Null: not written.
+  int* new_table = nullptr;
   long long num_rows = 0;   // of a sequence, or of the packed tensor
   int heads = 0;
   int dim = 0;
   int pairs = 0;  // rotated pairs; elements from 2 * pairs on are copied
   int kind = kQueries;
   int packed = 0;
+  int descale_rows = 0;  // 1: one factor per row or page; 0: per sequence
   unsigned blocks = 0;  // one per kRows rows and sequence; 0: the job is not used
 };
 
 struct Params {
   // Provides lengths, the diagonal, and for gradients `accumulate` and `nonfinite_count`.
   Arguments common;
+  Cache cache;  // the pages of jobs of kKeys, in `from`
   Job jobs[kMaxJobs];  // in the order of their blocks in the grid
   long long offset = 0;
   int len_new = 0;  // keys that are appended after the cached ones

@@ -1,11 +1,13 @@
-// Forward in f32 on a cache: pages, appended rows, and int8 k and v with descale factors. It also
-// serves decode. sm80/forward.cu describes the algorithm and the grid. The differences: K and V are
-// loaded from the cache (cache_stream.cuh), and keys without a page are hidden.
+// Forward on a cache that sm80/forward.cu can't read: pages, appended rows, and 8-bit k and v with
+// descale factors. It also serves decode. In f32, and in 16-bit types for dims above 256, which
+// sm80/decode.cu does not have. sm80/forward.cu describes the algorithm and the grid. The
+// differences: K and V are loaded from the cache (cache_stream.cuh), and keys without a page are
+// hidden.
 //
-// int8 is converted to f32 and multiplied by its factor when it is loaded, so the products are
-// those of f32.
+// 8-bit elements are converted and multiplied by their factor when they are loaded, so the products
+// are those of q's type. In 16-bit types this rounds them.
 //
-// Config: that of sm80/forward.cu with dtype f32; kv_type, f32 or i8.
+// Config: that of sm80/forward.cu; kv_type, dtype or an 8-bit type (f32: only i8).
 #include "config.cuh"
 #include "ptx/grid.cuh"
 #include "sm80/cache_stream.cuh"
@@ -19,7 +21,7 @@ using namespace sm80::forward;
 
 using attn::device::ForwardCacheParams;
 
-static_assert(kF32 && !kLazyRescale && kTileKv % 32 == 0);
+static_assert(!kLazyRescale && kTileKv % 32 == 0);
 
 // Sets the scores of keys that have no page to -inf, in the tile from j0.
 __device__ __forceinline__ void HideMissing(const Cache& cache, const Sequence& seq, int j0,
