@@ -198,13 +198,43 @@ class List {
       p.dim_qk = kWide[n].dim_qk;
       p.dim_vo = kWide[n].dim_vo;
       p.causal = n % 2 == 0;
-      Draw draw(seed + 1);
-      for (const Option& option : options()) {
-        if (!serves(option, pass) || !is_one_of(option.name, kWide[n].options)) continue;
-        option.apply(c, draw);
-        c.name += std::string("+") + option.name;
+      add_with(c, kWide[n].options);
+    }
+  }
+
+  // Caches with rotary embedding or head dims above 256: on CUDA such a forward copies k and v, and
+  // kernels of wide heads convert them. One page is longer than the sequences.
+  void caches(Pass pass) {
+    struct Cache {
+      std::int64_t dim_qk, dim_vo, len_kv;
+      std::array<std::string_view, 4> options{};  // those that serve the pass are on
+    };
+    constexpr std::array<Cache, 8> kCaches{{
+        {32, 48, 97, {"rope", "paged_16", "descale_rows", "decode_rope"}},
+        {20, 20, 40, {"rope_interleaved", "paged_64", "cache_i8", "lengths"}},
+        {64, 32, 97, {"rope_positions", "packed_kv", "cache_e4m3", "window"}},
+        {512, 512, 97, {"paged_16", "descale_rows", "softcap", "append_1"}},
+        {300, 270, 97, {"cache_i8", "append_5", "decode_rope", "bias"}},
+        {272, 512, 97, {"paged_16", "append_5", "decode_rope", "dropout"}},
+        {512, 64, 97, {"rope_interleaved", "descale_rows", "lengths_kv", "append_1"}},
+        {64, 320, 97, {"rope", "paged_3", "cache_e5m2", "mask"}},
+    }};
+    for (std::size_t n = 0; n < kCaches.size(); ++n) {
+      for (std::size_t type = 0; type < kTypes.size(); ++type) {
+        if (!every_type_ && type != n % kTypes.size()) continue;
+        Case c = plain(pass, kTypes[type], hash(29, 0, n) >> 40);
+        c.name = "cache";
+        Problem& p = c.problem;
+        p.batch = 2;
+        p.heads_q = 4;
+        p.heads_kv = 2;
+        if (pass != Pass::decode) p.len_q = 33;
+        p.len_kv = kCaches[n].len_kv;
+        p.dim_qk = kCaches[n].dim_qk;
+        p.dim_vo = kCaches[n].dim_vo;
+        p.causal = n % 2 == 0;
+        add_with(c, kCaches[n].options);
       }
-      if (settle(c)) cases.push_back(c);
     }
   }
 
@@ -353,6 +383,17 @@ class List {
   std::vector<Case> cases;
 
  private:
+  // Adds the case with those of the options that serve its pass.
+  void add_with(Case c, std::span<const std::string_view> names) {
+    Draw draw(c.seed + 1);
+    for (const Option& option : options()) {
+      if (!serves(option, c.pass) || !is_one_of(option.name, names)) continue;
+      option.apply(c, draw);
+      c.name += std::string("+") + option.name;
+    }
+    if (settle(c)) cases.push_back(c);
+  }
+
   bool every_type_;
 };
 
@@ -372,6 +413,7 @@ std::vector<Case> case_list(const Filter& filter) {
     list.several(pass, pass == Pass::decode ? 60 : 120);
     list.sizes(pass, pass == Pass::decode ? 60 : 160);
     list.wide(pass);
+    if (pass != Pass::backward) list.caches(pass);
     if (pass != Pass::decode) {
       list.nothing(pass);
       list.planted(pass);

@@ -1,9 +1,10 @@
 // A naive evaluation of a case in a backend's precision (f32; f64 for f64 inputs): a complete row
 // of scores at a time, sums in index order, outputs rounded once. If the backend multiplies 16-bit
 // operands on tensor cores, this evaluation rounds the same operands to that type: P (relative to
-// the row's largest score in the forward, normalised in the backward), dS, an f32 dout, and q and k
-// after the rotary embedding. Sums stay f32. The tolerance of docs/semantics.md is a multiple of
-// its error against the reference. It shares no code with any backend.
+// the row's largest score in the forward, normalised in the backward), dS, an f32 dout, q and k
+// after the rotary embedding, and converted 8-bit k and v. Sums stay f32. The tolerance of
+// docs/semantics.md is a multiple of its error against the reference. It shares no code with any
+// backend.
 #pragma once
 
 #include <string>

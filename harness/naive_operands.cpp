@@ -22,6 +22,14 @@ std::int64_t diagonal(const Case& c, const Inputs& in, std::size_t b) {
   return c.diag ? *c.diag : c.origin.q - c.origin.kv;
 }
 
+// Whether 8-bit k and v, times their factors, are rounded to the type of a 16-bit q.
+bool converts_cache(const Case& c) {
+  const Problem& p = c.problem;
+  const bool is_quantized = p.dtype_kv == DType::i8 || is_f8(p.dtype_kv);
+  const bool rotates_keys = c.pass == Pass::forward && p.rope != Rope::none;
+  return is_quantized && !is_f8(p.dtype) && (rotates_keys || std::max(p.dim_qk, p.dim_vo) > 256);
+}
+
 // Position of row i of sequence b: a query, a key, or (in decode) an appended key.
 std::int64_t position(const Case& c, const Inputs& in, bool queries, std::size_t b,
                       std::int64_t i) {
@@ -110,6 +118,7 @@ class Gatherer {
         in_(in),
         a_(in.arguments),
         operands_(operands),
+        converts_(converts_cache(c)),
         x_(x),
         b_(static_cast<std::size_t>(x.b)) {}
 
@@ -151,6 +160,7 @@ class Gatherer {
                               : static_cast<T>(element(a_.v, a_.v_new, j, before, d)) *
                                     key_descale(a_.descale_v, j));
       }
+      if (converts_) round_from(x_.v, x_.v.size() - static_cast<std::size_t>(p_.dim_vo), operands_);
     }
     const auto rows = static_cast<std::size_t>(x_.len_kv);
     x_.k_by_dim = transposed(x_.k, rows, static_cast<std::size_t>(p_.dim_qk));
@@ -189,6 +199,7 @@ class Gatherer {
     raw_key(start, j, before, hidden);
     const T factor = hidden ? T(1) : key_descale(a_.descale_k, j);
     for (std::size_t at = start; at < x_.k.size(); ++at) x_.k[at] *= factor;
+    if (converts_) round_from(x_.k, start, operands_);
   }
 
   void raw_key(std::size_t start, std::int64_t j, std::int64_t before, bool hidden) {
@@ -198,7 +209,7 @@ class Gatherer {
     if (p_.rope == Rope::none) return;
     if (c_.pass != Pass::decode) {
       rotate(c_, in_, position(c_, in_, false, b_, j), 1.0, x_.k.data() + start);
-      round_from(x_.k, start, operands_);
+      if (!converts_) round_from(x_.k, start, operands_);
     } else if (j >= before) {
       rotate(c_, in_, position(c_, in_, false, b_, j - before), 1.0, x_.k.data() + start);
       round_from(x_.k, start, p_.kv_type());  // it is stored and read back
@@ -217,6 +228,7 @@ class Gatherer {
   const Inputs& in_;
   const Arguments& a_;
   const DType operands_;
+  const bool converts_;
   Operands<T>& x_;
   std::size_t b_;
 };

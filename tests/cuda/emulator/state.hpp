@@ -127,7 +127,7 @@ struct AsyncCopy {
 
 constexpr u32 kPoison = 0x7fbad0adu;  // a NaN that arithmetic never returns
 constexpr u32 kSharedBase = 1024;
-constexpr u32 kMaxStaticBytes = 16384;
+constexpr u32 kMaxStaticBytes = 32768;
 
 // scheduler.cpp
 extern Fiber* current;
