@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "cuda/families/make_plan.hpp"
 #include "cuda/host/architectures.hpp"
@@ -34,6 +36,36 @@ TEST(CudaDecodePlan, TakesFewQueriesAndPages) {
   EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout"), "cuda_forward");
   EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout page_size=16"), "cuda_decode");
   EXPECT_EQ(kernel("dtype=bf16 len_q=1 len_kv=64 dropout dtype_kv=i8"), "cuda_decode");
+}
+
+// Dims above 256 have no decode kernel. Contiguous caches of q's type go to the forward, others to
+// the forward on caches. Its tiles of f32 need more than 100 KB of shared memory, as all of wide f32.
+TEST(CudaDecodePlan, WideCachesHaveAForward) {
+  const auto kernels = [](const std::string& text, const DeviceFacts& facts = h200()) {
+    const core::Result<CudaPlan> made = make_plan(Pass::decode, parse_problem(text), facts,
+                                                  core::Access::tma, FamilyChoice::sm80);
+    EXPECT_TRUE(made.ok()) << text << ": " << made.reason();
+    if (!made.ok()) return std::vector<std::string>{};
+    const CudaPlan& plan = made.value();
+    EXPECT_LE(plan.kernels[plan.main].shared_bytes, facts.shared_per_block) << text;
+    return plan.summary().kernels;
+  };
+  using Names = std::vector<std::string>;
+  for (const DeviceFacts& facts : {h200(), *typical_facts(80), *typical_facts(120)}) {
+    for (const char* type : {"dtype=f16", "dtype=bf16", "dtype=f32"}) {
+      if (facts.capability() == 120 && std::string_view(type) == "dtype=f32") continue;
+      const std::string one = std::string(type) + " dim_qk=512 dim_vo=200 len_q=1 len_kv=64 ";
+      const std::string two = std::string(type) + " dim_qk=64 dim_vo=512 len_q=1 len_kv=64 ";
+      EXPECT_EQ(kernels(one, facts), (Names{"attn_forward"}));
+      EXPECT_EQ(kernels(one + "page_size=16", facts), (Names{"attn_forward_cache"}));
+      EXPECT_EQ(kernels(two + "dtype_kv=i8", facts),
+                (Names{"attn_forward_cache", "attn_forward_cache"}));
+      EXPECT_EQ(kernels(two + "lengths_kv len_new=2", facts),
+                (Names{"attn_append_rows", "attn_forward_cache", "attn_forward_cache"}));
+      EXPECT_EQ(kernels(two + "page_size=3 softcap alibi mask=bhqk bias=bhqk dropout", facts),
+                (Names{"attn_forward_cache", "attn_forward_cache"}));
+    }
+  }
 }
 
 // One wave of blocks, at most two on an SM, where there are few key heads; no split where there are

@@ -11,6 +11,8 @@
 #include "core/validate.hpp"
 #include "cuda/call.hpp"
 #include "cuda/families/make_plan.hpp"
+#include "cuda/kernels/passes/append_rows.cuh"
+#include "cuda/kernels/sm80/forward_cache_params.cuh"
 #include "facts.hpp"
 #include "fake.hpp"
 
@@ -59,6 +61,32 @@ TEST(CudaRotary, PassesAreAroundTheFamilysKernels) {
             (Names{"attn_rope", "attn_append_rows", "attn_forward_cache"}));
 }
 
+// A forward rotates the keys of a cache, so it copies paged and 8-bit k and v in the type of q. The
+// family then plans a call on the copies.
+TEST(CudaRotary, ForwardsOnCachesAreAroundCopies) {
+  const auto plan_of = [](const char* text, FamilyChoice choice = FamilyChoice::sm80) {
+    return rotary_plan_of(Pass::forward, text, choice);
+  };
+  const CudaPlan paged =
+      plan_of("dtype=bf16 dtype_kv=i8 len_q=99 len_kv=99 page_size=16 descale_rows rope=half");
+  EXPECT_EQ(paged.summary().kernels, (Names{"attn_rope", "attn_decode"}));
+  EXPECT_EQ(paged.kernels[paged.main].config.get("kv_type"), static_cast<int>(DType::bf16));
+  EXPECT_EQ(paged.kernels[paged.main].config.get("descale_rows"), 0);
+  EXPECT_EQ(plan_of("len_q=99 len_kv=99 page_size=16 rope=half").summary().kernels,
+            (Names{"attn_rope", "attn_forward_cache"}));
+  EXPECT_EQ(
+      plan_of("dtype=f16 dtype_kv=f8e5m2 len_q=99 len_kv=99 rope=half", FamilyChoice::automatic)
+          .summary()
+          .kernels,
+      (Names{"attn_rope", "attn_tile_counter", "attn_forward_sm90"}));
+  EXPECT_EQ(plan_of("dtype_kv=i8 len_q=99 len_kv=99 rope=half").summary().kernels,
+            (Names{"attn_rope", "attn_forward"}));
+  EXPECT_EQ(plan_of("dtype=bf16 dim_qk=512 dim_vo=512 len_q=9 len_kv=99 page_size=3 rope=half")
+                .summary()
+                .kernels,
+            (Names{"attn_rope", "attn_forward_cache", "attn_forward_cache"}));
+}
+
 // sm90's main kernel stores a dbias that is no sum. With rotary embedding it could neither add to
 // it nor replace what is not finite, so another family computes it.
 TEST(CudaRotary, OptionsOfGradientsApplyToDbiasToo) {
@@ -98,6 +126,17 @@ TEST(CudaRotary, CopiesAreInTheWorkspace) {
       << "and dv";
   EXPECT_EQ(bytes(Pass::decode, " rope=half") - bytes(Pass::decode, " "), 2 * q)
       << "cached keys are rotated already";
+  const std::int64_t v = k;
+  EXPECT_EQ(bytes(Pass::forward, " rope=half dtype_kv=f8e4m3 descale_rows"), 2 * (q + k + v));
+  // 44 pages of 16 rows for a sequence, and a block table, each part at a multiple of 256 bytes.
+  const std::int64_t pool = 2 * 2 * 44 * 16 * 64;
+  EXPECT_EQ(bytes(Pass::forward, " rope=half page_size=16 dtype_kv=i8 ") -
+                bytes(Pass::forward, " page_size=16 "),
+            2 * (q + pool + pool) + 4 * 2 * 44 + (256 - bytes(Pass::forward, " page_size=16 ") % 256) % 256);
+  EXPECT_EQ(bytes(Pass::forward, " rope=half page_size=1000000 ") -
+                bytes(Pass::forward, " page_size=700 "),
+            2 * (q + k + v) + 4 * 2)
+      << "a page of the copy is no longer than the sequences";
   const char* appends = " lengths_kv len_new=3 dtype_kv=f8e5m2";
   EXPECT_EQ(bytes(Pass::decode, (std::string(" rope=half") + appends).c_str()) -
                 bytes(Pass::decode, appends),
@@ -109,9 +148,13 @@ TEST(CudaRotary, RefusesWithReasons) {
   const auto reason = [](Pass pass, const char* text) {
     return make_plan(pass, parse_problem(text), h200()).reason();
   };
-  EXPECT_EQ(reason(Pass::forward, "dtype=bf16 len_q=8 len_kv=64 page_size=16 rope=half"),
-            "no forward with rotary embedding on a paged cache on CUDA; decode takes its keys as "
-            "rotated");
+  EXPECT_EQ(reason(Pass::forward, "dtype=f8e4m3 len_q=8 len_kv=64 rope=half"),
+            "sm90: no rotary embedding of f8 queries on CUDA; sm80: no rotary embedding of f8 "
+            "queries on CUDA");
+  EXPECT_EQ(reason(Pass::forward,
+                   "dtype=bf16 batch=4096 len_q=8 len_kv=1048576 page_size=1 rope=half"),
+            "rotary embedding of a paged cache on CUDA: found 4294967296 pages of all sequences; "
+            "accepted fewer than 2^31");
   EXPECT_NE(reason(Pass::forward, "dtype=f64 len_q=8 len_kv=64 rope=half"), "") << "the family's";
   EXPECT_EQ(
       reason(Pass::forward, "dtype=bf16 heads_q=8388609 heads_kv=1 len_q=8 len_kv=8 rope=half"),
@@ -159,8 +202,13 @@ class CudaRotaryCall : public WithFakeDriver {
       kernels[i].spec = plan_.kernels[i];
       kernels[i].function = reinterpret_cast<abi::Function>(i + 1);
       call.kernels[i] = &kernels[i];
-      if (std::string_view(plan_.kernels[i].entry) == "attn_rope") {
-        fake().parameter_bytes_of[i + 1] = sizeof(Params);
+      const std::string_view entry = plan_.kernels[i].entry;
+      if (entry == "attn_rope") fake().parameter_bytes_of[i + 1] = sizeof(Params);
+      if (entry == "attn_append_rows") {
+        fake().parameter_bytes_of[i + 1] = sizeof(device::append_rows::Params);
+      }
+      if (entry == "attn_forward_cache") {
+        fake().parameter_bytes_of[i + 1] = sizeof(device::ForwardCacheParams);
       }
     }
     const core::Status status = run(call);
@@ -247,7 +295,6 @@ TEST_F(CudaRotaryCall, ADecodeRotatesQueriesAndNewKeys) {
   problem.lse = false;
   problem.rope = Rope::interleaved;
   problem.split_keys = kSplitNone;
-  fake().parameter_bytes_of[2] = 64;
   const auto list = launched(Pass::decode, problem, a);
   ASSERT_EQ(list.size(), 3u);
   const auto before = as<Params>(list[0]);
@@ -259,6 +306,80 @@ TEST_F(CudaRotaryCall, ADecodeRotatesQueriesAndNewKeys) {
   EXPECT_EQ(before.cosines_stride, 32 * 4);
   EXPECT_EQ(before.table_rows, 1000);
   EXPECT_EQ(before.interleaved, 1);
+}
+
+TEST_F(CudaRotaryCall, AForwardCopiesAPagedCache) {
+  Arguments a;
+  for (TensorView* view : {&a.q, &a.o}) *view = make(DType::f32, {2, 9, 4, 64});
+  for (TensorView* view : {&a.k, &a.v}) *view = make(DType::i8, {30, 16, 2, 64});
+  for (TensorView* view : {&a.descale_k, &a.descale_v}) *view = make(DType::f32, {30, 1, 2});
+  a.block_table = make(DType::i32, {2, 5});
+  Problem problem = describe(a);
+  problem.lse = false;
+  problem.rope = Rope::half;
+  problem.len_kv = 70;
+  const auto list = launched(Pass::forward, problem, a);
+  ASSERT_EQ(list.size(), 2u);
+  const auto before = as<Params>(list[0]);
+  EXPECT_EQ(static_cast<const void*>(before.cache.table), a.block_table.data);
+  EXPECT_EQ(before.cache.num_pages, 30);
+  const device::rope::Job& keys = before.jobs[1];
+  const device::rope::Job& values = before.jobs[2];
+  EXPECT_EQ(keys.from.base, a.k.data);
+  EXPECT_EQ(keys.to.base, at(plan_.rotary.k));
+  EXPECT_EQ(keys.num_rows, 70);
+  EXPECT_EQ(keys.blocks, 2u * 9) << "8 rows each";
+  EXPECT_EQ(keys.pairs, 32);
+  EXPECT_EQ(static_cast<const void*>(keys.descale.base), a.descale_k.data);
+  EXPECT_EQ(keys.descale.stride_row, 0) << "one factor for a page";
+  EXPECT_EQ(keys.descale_rows, 1);
+  EXPECT_EQ(reinterpret_cast<char*>(keys.new_table), at(plan_.rotary.table));
+  EXPECT_EQ(values.from.base, a.v.data);
+  EXPECT_EQ(values.to.base, at(plan_.rotary.v));
+  EXPECT_EQ(values.pairs, 0);
+  EXPECT_EQ(values.blocks, keys.blocks);
+  EXPECT_EQ(values.new_table, nullptr) << "one job writes it";
+  const auto main = as<device::ForwardCacheParams>(list[1]);
+  EXPECT_EQ(main.common.k.base, at(plan_.rotary.k));
+  EXPECT_EQ(main.common.v.base, at(plan_.rotary.v));
+  EXPECT_EQ(main.common.v.type, static_cast<int>(DType::f32));
+  EXPECT_EQ(reinterpret_cast<const char*>(main.cache.table), at(plan_.rotary.table));
+  EXPECT_EQ(main.cache.table_stride_batch, 5);
+  EXPECT_EQ(main.cache.num_pages, 2 * 5);
+  EXPECT_EQ(main.descale_k.base, nullptr) << "the copy has the factors";
+  EXPECT_EQ(main.descale_rows, 0);
+  EXPECT_EQ(plan_.rotary.table.offset + plan_.rotary.table.bytes, plan_.workspace_bytes);
+}
+
+// Above dim 256: new keys are rotated and appended once, then each launch has 256 columns of v.
+TEST_F(CudaRotaryCall, AWideDecodeAppendsRotatedKeys) {
+  Arguments a;
+  for (TensorView* view : {&a.q, &a.o}) *view = make(DType::bf16, {2, 1, 4, 320});
+  for (TensorView* view : {&a.k, &a.v}) *view = make(DType::i8, {30, 16, 2, 320});
+  for (TensorView* view : {&a.k_new, &a.v_new}) *view = make(DType::i8, {2, 3, 2, 320});
+  a.descale_v = make(DType::f32, {2, 2});
+  a.block_table = make(DType::i32, {2, 5});
+  a.len_kv = make(DType::i32, {2});
+  a.lse = make(DType::f32, {2, 4, 1});
+  Problem problem = describe(a);
+  problem.rope = Rope::half;
+  const auto list = launched(Pass::decode, problem, a);
+  ASSERT_EQ(list.size(), 4u);
+  const auto appended = as<device::append_rows::Params>(list[1]);
+  EXPECT_EQ(appended.cache.k_new.base, at(plan_.rotary.k));
+  EXPECT_EQ(appended.common.v.base, a.v.data);
+  EXPECT_EQ(appended.common.dim_vo, 320);
+  for (std::size_t n = 0; n < 2; ++n) {
+    const auto slice = as<device::ForwardCacheParams>(list[2 + n]);
+    EXPECT_EQ(slice.common.dim_vo, n == 0 ? 256 : 64);
+    EXPECT_EQ(slice.common.k.base, a.k.data);
+    EXPECT_EQ(slice.common.v.base, static_cast<char*>(a.v.data) + n * 256);
+    EXPECT_EQ(slice.common.o.base, static_cast<char*>(a.o.data) + n * 512);
+    EXPECT_EQ(slice.common.lse.base, n == 0 ? a.lse.data : nullptr);
+    EXPECT_EQ(slice.cache.len_new, 3);
+    EXPECT_EQ(static_cast<const void*>(slice.descale_v.base), a.descale_v.data);
+    EXPECT_EQ(slice.descale_k.base, nullptr);
+  }
 }
 
 }  // namespace
