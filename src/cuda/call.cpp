@@ -49,7 +49,8 @@ core::Status run(const DeviceCall& call) {
   ParameterMemory memory;
   core::Status status = plan.family->set_parameters(
       {call.context.driver(), plan, plan.rotates ? plan.unrotated : plan.problem, tensors, common,
-       call.workspace}, launches, memory);
+       call.workspace},
+      launches, memory);
   if (!status.ok()) return status;
   if (rotary) rotary->set_parameters(launches);
   status = launch_in_order(call.context, launches, call.stream);

@@ -39,11 +39,12 @@ TEST(CudaDecodePlan, TakesFewQueriesAndPages) {
 }
 
 // Dims above 256 have no decode kernel. Contiguous caches of q's type go to the forward, others to
-// the forward on caches. Its tiles of f32 need more than 100 KB of shared memory, as all of wide f32.
+// the forward on caches. Its tiles of f32 need more than 100 KB of shared memory, as all of wide
+// f32.
 TEST(CudaDecodePlan, WideCachesHaveAForward) {
   const auto kernels = [](const std::string& text, const DeviceFacts& facts = h200()) {
-    const core::Result<CudaPlan> made = make_plan(Pass::decode, parse_problem(text), facts,
-                                                  core::Access::tma, FamilyChoice::sm80);
+    const core::Result<CudaPlan> made =
+        make_plan(Pass::decode, parse_problem(text), facts, core::Access::tma, FamilyChoice::sm80);
     EXPECT_TRUE(made.ok()) << text << ": " << made.reason();
     if (!made.ok()) return std::vector<std::string>{};
     const CudaPlan& plan = made.value();

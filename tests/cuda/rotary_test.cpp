@@ -132,7 +132,8 @@ TEST(CudaRotary, CopiesAreInTheWorkspace) {
   const std::int64_t pool = 2 * 2 * 44 * 16 * 64;
   EXPECT_EQ(bytes(Pass::forward, " rope=half page_size=16 dtype_kv=i8 ") -
                 bytes(Pass::forward, " page_size=16 "),
-            2 * (q + pool + pool) + 4 * 2 * 44 + (256 - bytes(Pass::forward, " page_size=16 ") % 256) % 256);
+            2 * (q + pool + pool) + 4 * 2 * 44 +
+                (256 - bytes(Pass::forward, " page_size=16 ") % 256) % 256);
   EXPECT_EQ(bytes(Pass::forward, " rope=half page_size=1000000 ") -
                 bytes(Pass::forward, " page_size=700 "),
             2 * (q + k + v) + 4 * 2)
@@ -151,10 +152,10 @@ TEST(CudaRotary, RefusesWithReasons) {
   EXPECT_EQ(reason(Pass::forward, "dtype=f8e4m3 len_q=8 len_kv=64 rope=half"),
             "sm90: no rotary embedding of f8 queries on CUDA; sm80: no rotary embedding of f8 "
             "queries on CUDA");
-  EXPECT_EQ(reason(Pass::forward,
-                   "dtype=bf16 batch=4096 len_q=8 len_kv=1048576 page_size=1 rope=half"),
-            "rotary embedding of a paged cache on CUDA: found 4294967296 pages of all sequences; "
-            "accepted fewer than 2^31");
+  EXPECT_EQ(
+      reason(Pass::forward, "dtype=bf16 batch=4096 len_q=8 len_kv=1048576 page_size=1 rope=half"),
+      "rotary embedding of a paged cache on CUDA: found 4294967296 pages of all sequences; "
+      "accepted fewer than 2^31");
   EXPECT_NE(reason(Pass::forward, "dtype=f64 len_q=8 len_kv=64 rope=half"), "") << "the family's";
   EXPECT_EQ(
       reason(Pass::forward, "dtype=bf16 heads_q=8388609 heads_kv=1 len_q=8 len_kv=8 rope=half"),

@@ -20,9 +20,8 @@ TEST(CudaWide, RefusesWithReasons) {
   EXPECT_EQ(reason(Pass::backward, "dtype=f32 dim_qk=257 dim_vo=64 len_q=8 len_kv=8"),
             "no kernel for the backward of head dims above 256 in f32 on CUDA: found dim_qk=257 "
             "dim_vo=64; accepted f16 and bf16, or head dims up to 256");
-  for (const char* text :
-       {"dtype=bf16 dim_qk=512 dim_vo=300 len_q=8 len_kv=8",
-        "dtype=bf16 dim_qk=512 dim_vo=512 len_q=8 len_kv=8 rope=half"}) {
+  for (const char* text : {"dtype=bf16 dim_qk=512 dim_vo=300 len_q=8 len_kv=8",
+                           "dtype=bf16 dim_qk=512 dim_vo=512 len_q=8 len_kv=8 rope=half"}) {
     EXPECT_EQ(reason(Pass::forward, text), "");
   }
 }

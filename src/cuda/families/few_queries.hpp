@@ -17,7 +17,8 @@ inline bool has_few_queries(const Problem& p) {
   return p.len_q <= kFewQueries && !p.dropout;
 }
 
-// Paged caches and appended rows: the decode kernel runs them, or sm80/forward_cache.cu in f32.
+// Paged caches and appended rows: the decode kernel runs them; in f32 and above dim 256,
+// sm80/forward_cache.cu.
 inline bool has_cache(const Problem& p) {
   return p.page_size > 0 || p.len_new > 0;
 }

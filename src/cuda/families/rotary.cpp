@@ -180,9 +180,9 @@ RotaryCall::RotaryCall(const CudaPlan& plan, const Arguments& arguments, void* w
     tensors_.v = copy(parts.v, p.dtype, copied_keys_of(plan.pass, p, p.dim_vo));
     tensors_.descale_k = tensors_.descale_v = {};
     if (p.page_size > 0) {
-      tensors_.block_table = TensorView::contiguous(
-          static_cast<char*>(workspace) + parts.table.offset, DType::i32,
-          {p.batch, pages_per_sequence(p)});
+      tensors_.block_table =
+          TensorView::contiguous(static_cast<char*>(workspace) + parts.table.offset, DType::i32,
+                                 {p.batch, pages_per_sequence(p)});
     }
   } else if (plan.pass != Pass::decode) {
     tensors_.k = copy(parts.k, p.kv_type(), keys);

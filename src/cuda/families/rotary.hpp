@@ -1,7 +1,8 @@
 // Rotary embedding inside attention, by passes/rope.cu before and after the kernels of any family.
 // Families plan the problem without it. Their q, k and gradients are copies in the workspace.
 //
-//   forward    q, k -> rotated copies; the family's kernels. If k and v are paged or of an 8-bit type,
+//   forward    q, k -> rotated copies; the family's kernels. If k and v are paged or of an 8-bit
+//   type,
 //              both are copied in the type of q: a paged cache into pages in the order of the keys,
 //              with a block table in which missing pages stay missing
 //   decode     q, k_new -> rotated copies; the family's kernels. Cached keys are rotated already

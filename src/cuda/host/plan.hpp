@@ -55,7 +55,7 @@ struct CudaPlan final : core::Plan {
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;
   bool rotates = false;  // the first kernel applies rotary embedding; in a backward, also the last
-  Problem unrotated;  // that the family planned, if `rotates`
+  Problem unrotated;     // that the family planned, if `rotates`
   RotaryParts rotary;
   DecodeGrid decode;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V fit L2 together

@@ -8,8 +8,8 @@ namespace attn::cuda::sm80 {
 
 inline constexpr const char* kForwardCacheEntry = "attn_forward_cache";
 
-// Whether the problem has pages, rows to append, or 8-bit k and v, and is f32 or has dims above 256.
-// Above dim 256 there is one launch for each kMaxValueDim columns of v and o.
+// Whether the problem has pages, rows to append, or 8-bit k and v, and is f32 or has dims above
+// 256. Above dim 256 there is one launch for each kMaxValueDim columns of v and o.
 bool uses_forward_cache_kernel(Pass pass, const Problem& p);
 
 core::Status set_forward_cache_params(const ParameterSources& from,

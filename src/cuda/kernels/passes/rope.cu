@@ -166,7 +166,8 @@ __device__ __forceinline__ void Rotate(const float* cosines, const float* sines,
   }
 }
 
-// Loads columns [column, column + 8) that are below `end`. 8-bit elements are multiplied by `factor`.
+// Loads columns [column, column + 8) that are below `end`. 8-bit elements are multiplied by
+// `factor`.
 __device__ __forceinline__ void Load(const StridedTensor& from, const char* row, float factor,
                                      int column, int end, float (&values)[8]) {
   if (!Is8Bit(from.type)) return LoadChunk(from, row, column, end, values);

@@ -26,20 +26,20 @@ struct Job {
   // Paged keys: the block table of the copies [batch, pages per sequence], which the job writes.
   // Page i of sequence b is copied to page b * pages + i; -1: it is missing. Null: not written.
   int* new_table = nullptr;
-  long long num_rows = 0;   // of a sequence, or of the packed tensor
+  long long num_rows = 0;  // of a sequence, or of the packed tensor
   int heads = 0;
   int dim = 0;
   int pairs = 0;  // rotated pairs; elements from 2 * pairs on are copied
   int kind = kQueries;
   int packed = 0;
   int descale_rows = 0;  // 1: one factor per row or page; 0: per sequence
-  unsigned blocks = 0;  // one per kRows rows and sequence; 0: the job is not used
+  unsigned blocks = 0;   // one per kRows rows and sequence; 0: the job is not used
 };
 
 struct Params {
   // Provides lengths, the diagonal, and for gradients `accumulate` and `nonfinite_count`.
   Arguments common;
-  Cache cache;  // the pages of jobs of kKeys, in `from`
+  Cache cache;         // the pages of jobs of kKeys, in `from`
   Job jobs[kMaxJobs];  // in the order of their blocks in the grid
   long long offset = 0;
   int len_new = 0;  // keys that are appended after the cached ones
