@@ -216,11 +216,6 @@ core::Status run(const RopeArguments& a, const core::Executor& executor) {
     return unsupported("rope",
                        "heads: found " + std::to_string(heads) + "; accepted up to 2^23 on CUDA");
   }
-  const std::int64_t rot_dim = a.rot_dim == 0 ? a.x.shape[packed ? 2 : 3] : a.rot_dim;
-  if (rot_dim > 2 * device::rope::kMaxPairs) {
-    return unsupported("rope", "rotated elements of a row: found " + std::to_string(rot_dim) +
-                                   "; accepted up to 512 on CUDA");
-  }
   const std::int64_t blocks =
       rope_blocks(packed ? 1 : a.x.shape[0], a.x.shape[packed ? 0 : 1], heads);
   const device::rope::Params params = rope_params(a);

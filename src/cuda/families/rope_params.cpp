@@ -5,10 +5,13 @@
 
 #include "core/divide_up.hpp"
 #include "core/strided.hpp"
+#include "core/validate.hpp"
 #include "cuda/host/arguments.hpp"
 
 namespace attn::cuda {
 namespace {
+
+static_assert(2 * device::rope::kMaxPairs == core::kMaxDim);
 
 // x modulo 1 in units of 2^-64.
 unsigned long long fraction_of(long double x) {

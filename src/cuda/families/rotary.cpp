@@ -92,10 +92,6 @@ TensorView copy_at(void* workspace, const Part& part, DType dtype, const Size& s
 
 std::string rotary_refusal(Pass pass, const Problem& p) {
   if (core::is_f8(p.dtype)) return "no rotary embedding of f8 queries on CUDA";
-  if (p.rotary_dim() > 2 * device::rope::kMaxPairs) {
-    return "rotary embedding on CUDA: found " + std::to_string(p.rotary_dim()) +
-           " rotated elements of a row; accepted up to 512";
-  }
   if (copies_cache(pass, p) && p.page_size > 0 &&
       p.batch * pages_per_sequence(p) > std::numeric_limits<std::int32_t>::max()) {
     return "rotary embedding of a paged cache on CUDA: found " +

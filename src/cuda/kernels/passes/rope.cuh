@@ -6,7 +6,7 @@ namespace attn::device::rope {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kRows = 8;        // rows per block, with all heads
-inline constexpr int kMaxPairs = 256;  // pairs per row: at most 512 elements are rotated
+inline constexpr int kMaxPairs = 256;  // of a row: dims are at most 512
 inline constexpr int kMaxJobs = 3;
 // Limit of a tensor's heads: a block counts its chunks in 32 bits.
 inline constexpr int kMaxHeads = 1 << 23;
