@@ -7,7 +7,7 @@
 
 #include "core/divide_up.hpp"
 #include "core/signature.hpp"
-#include "cuda/families/sm80/cache_params.hpp"
+#include "cuda/families/cache_params.hpp"
 
 namespace attn::cuda {
 namespace {
@@ -209,11 +209,11 @@ void RotaryCall::set_cache_jobs() {
   Job& values = before_.jobs[2];
   keys = rope_job(a.k, tensors_.k, a.rope_pos_k, p.rope, p.rotary_dim(), device::rope::kKeys);
   values = rope_job(a.v, tensors_.v, {}, p.rope, 0, device::rope::kKeys);
-  keys.descale = sm80::descale_of(a.descale_k);
-  values.descale = sm80::descale_of(a.descale_v);
+  keys.descale = descale_of(a.descale_k);
+  values.descale = descale_of(a.descale_v);
   keys.descale_rows = values.descale_rows = p.descale_rows ? 1 : 0;
   if (p.page_size == 0) return;
-  before_.cache = sm80::cache_of(p, a);
+  before_.cache = cache_of(p, a);
   keys.new_table = static_cast<int*>(tensors_.block_table.address());
   for (Job* job : {&keys, &values}) {
     job->num_rows = p.len_kv;

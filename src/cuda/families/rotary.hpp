@@ -1,10 +1,9 @@
 // Rotary embedding inside attention, by passes/rope.cu before and after the kernels of any family.
 // Families plan the problem without it. Their q, k and gradients are copies in the workspace.
 //
-//   forward    q, k -> rotated copies; the family's kernels. If k and v are paged or of an 8-bit
-//   type,
-//              both are copied in the type of q: a paged cache into pages in the order of the keys,
-//              with a block table in which missing pages stay missing
+//   forward    q, k -> rotated copies; the family's kernels. k and v that are paged or of an 8-bit
+//              type are both copied, in the type of q. The copy of a paged cache has its pages in
+//              the order of the keys, and a block table in which missing pages stay missing
 //   decode     q, k_new -> rotated copies; the family's kernels. Cached keys are rotated already
 //   backward   q, k -> rotated copies; the family's kernels write dq and dk in f32; the last pass
 //              rotates them by the negative angle, rounds once and stores them. dv is a copy too

@@ -10,9 +10,9 @@
 
 #include "core/access.hpp"
 #include "core/divide_up.hpp"
+#include "cuda/families/cache_params.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
-#include "cuda/families/sm80/cache_params.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/kernels/sm80/decode_params.cuh"
 

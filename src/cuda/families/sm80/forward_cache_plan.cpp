@@ -6,8 +6,8 @@
 #include <memory>
 #include <string_view>
 
+#include "cuda/families/cache_params.hpp"
 #include "cuda/families/few_queries.hpp"
-#include "cuda/families/sm80/cache_params.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/families/sm80/value_slices.hpp"
 #include "cuda/kernels/sm80/forward_cache_params.cuh"

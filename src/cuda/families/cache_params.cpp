@@ -1,10 +1,10 @@
 // Parameters of caches; see cache_params.hpp.
-#include "cuda/families/sm80/cache_params.hpp"
+#include "cuda/families/cache_params.hpp"
 
 #include "core/divide_up.hpp"
 #include "cuda/host/arguments.hpp"
 
-namespace attn::cuda::sm80 {
+namespace attn::cuda {
 
 void add_append(CudaPlan& plan, const Problem& p) {
   if (p.len_new == 0) return;
@@ -37,4 +37,4 @@ device::Descale descale_of(const TensorView& view) {
   return {base, view.strides[0], view.shape[1] == 1 ? 0 : view.strides[1], view.strides[2]};
 }
 
-}  // namespace attn::cuda::sm80
+}  // namespace attn::cuda

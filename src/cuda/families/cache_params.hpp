@@ -7,7 +7,7 @@
 #include "cuda/families/family.hpp"
 #include "cuda/kernels/passes/append_rows.cuh"
 
-namespace attn::cuda::sm80 {
+namespace attn::cuda {
 
 inline constexpr const char* kAppendEntry = "attn_append_rows";
 
@@ -19,4 +19,4 @@ device::Cache cache_of(const Problem& p, const Arguments& tensors);
 // From descale_k or descale_v.
 device::Descale descale_of(const TensorView& view);
 
-}  // namespace attn::cuda::sm80
+}  // namespace attn::cuda
