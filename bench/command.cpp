@@ -78,8 +78,7 @@ class Run {
     own->call_once();
     out.extra_bytes = own->extra_bytes();
     if (options_.verify) {
-      out.error =
-          verify(cell, inputs, harness::operand_type(cell.problem, device, out.plan.kernel));
+      out.error = verify(cell, inputs, harness::operand_type(cell.problem, device, out.plan));
       out.verified = true;
       if (!out.error.problem.empty()) return out;
     }

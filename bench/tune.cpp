@@ -162,8 +162,8 @@ class Tuner {
       tune_use(context_, cell.pass, cell.problem, tiles, device_);
       const std::unique_ptr<CellRun> run = ready(context_, cell, workload.inputs, opened_);
       run->call_once();
-      const std::string kernel = plan(context_, cell.pass, cell.problem, device_).kernel;
-      const DType operands = harness::operand_type(cell.problem, device_, kernel);
+      const DType operands = harness::operand_type(
+          cell.problem, device_, plan(context_, cell.pass, cell.problem, device_));
       trial.problem = verify(cell, workload.inputs, operands).problem;
       if (!trial.problem.empty()) return trial;
       std::vector<double> seconds;

@@ -454,16 +454,21 @@ double operand_unit(DType operands) {
   return operands == DType::f32 ? 0x1p-11 : unit_roundoff(operands);
 }
 
-DType operand_type(const Problem& problem, Device device, std::string_view kernel) {
+DType operand_type(const Problem& problem, Device device, const PlanSummary& plan) {
   if (problem.dtype == DType::f32 && problem.precision == Precision::tf32) {
     return device == Device::cuda ? DType::f32 : DType::none;
   }
-  // The type of P.
-  if (is_f8(problem.dtype)) return device == Device::cuda ? DType::f8e4m3 : DType::none;
+  if (is_f8(problem.dtype)) {
+    if (device != Device::cuda) return DType::none;
+    // Kernels for f8 queries round P to e4m3. Other kernels run on a 16-bit copy of q.
+    const auto copies = std::count(plan.kernels.begin(), plan.kernels.end(), "attn_rope");
+    if (copies == 0) return DType::f8e4m3;
+    return problem.out_type() == DType::f16 ? DType::f16 : DType::bf16;
+  }
   const bool is_16_bit = problem.dtype == DType::f16 || problem.dtype == DType::bf16;
   // The names of the CPU's bf16 engines have "bf16" in them.
   const bool rounds = device == Device::cuda ||
-                      (device == Device::host && kernel.find("bf16") != std::string_view::npos);
+                      (device == Device::host && plan.kernel.find("bf16") != std::string::npos);
   return rounds && is_16_bit ? problem.dtype : DType::none;
 }
 

@@ -37,8 +37,8 @@ struct NaiveOutput {
 std::vector<NaiveOutput> naive(const Case& c, const Inputs& inputs, const OutputSet& old,
                                DType operands = DType::none);
 
-// The type that the planned kernel rounds P and dS to for its products; none = it doesn't.
-DType operand_type(const Problem& problem, Device device, std::string_view kernel);
+// The type that the planned kernels round P and dS to for their products; none = they don't.
+DType operand_type(const Problem& problem, Device device, const PlanSummary& plan);
 // Unit roundoff of operands rounded to that type.
 double operand_unit(DType operands);
 

@@ -22,12 +22,20 @@ std::int64_t diagonal(const Case& c, const Inputs& in, std::size_t b) {
   return c.diag ? *c.diag : c.origin.q - c.origin.kv;
 }
 
-// Whether 8-bit k and v, times their factors, are rounded to the type of a 16-bit q.
+// Whether 8-bit k and v, times their factors, are rounded to the type of a 16-bit q, or to that of
+// the copy of an f8 q.
 bool converts_cache(const Case& c) {
   const Problem& p = c.problem;
-  const bool is_quantized = p.dtype_kv == DType::i8 || is_f8(p.dtype_kv);
+  const bool is_quantized = p.kv_type() == DType::i8 || is_f8(p.kv_type());
   const bool rotates_keys = c.pass == Pass::forward && p.rope != Rope::none;
-  return is_quantized && !is_f8(p.dtype) && (rotates_keys || std::max(p.dim_qk, p.dim_vo) > 256);
+  return is_quantized && (rotates_keys || std::max(p.dim_qk, p.dim_vo) > 256);
+}
+
+// Whether an f8 q, times its factor, is rounded to the type of its copy. Elsewhere the copy is
+// exact and the factor multiplies the scores.
+bool rounds_queries(const Problem& p) {
+  return is_f8(p.dtype) &&
+         (std::max(p.dim_qk, p.dim_vo) > 256 || (p.page_size > 0 && p.descale_rows));
 }
 
 // Position of row i of sequence b: a query, a key, or (in decode) an appended key.
@@ -132,6 +140,8 @@ class Gatherer {
       if (p_.rope != Rope::none) {
         rotate(c_, in_, position(c_, in_, true, b_, i), 1.0,
                x_.q.data() + static_cast<std::size_t>(i) * dim);
+      }
+      if (p_.rope != Rope::none || rounds_queries(p_)) {
         round_from(x_.q, static_cast<std::size_t>(i) * dim, operands_);
       }
       if (c_.pass != Pass::backward) continue;

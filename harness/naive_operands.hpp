@@ -37,8 +37,8 @@ struct Operands {
   }
 };
 
-// `operands`: the type that rotated q and k are rounded to before they are multiplied, and 8-bit k
-// and v that are rotated or have dims above 256; none = they are not.
+// `operands`: the type that rotated q and k are rounded to before they are multiplied, and 8-bit q,
+// k and v that are rotated or have dims above 256; none = they are not.
 template <class T>
 Operands<T> gather(const Case& c, const Inputs& inputs, std::int64_t b, std::int64_t h,
                    DType operands);

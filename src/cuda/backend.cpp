@@ -46,7 +46,8 @@ core::Status family_to_tune(Pass pass, const Problem& problem, const DeviceFacts
       make_plan(pass, problem, facts, core::Access::tma, family_choice());
   if (!plan.ok()) return core::Status::unsupported("cuda: tune: " + plan.reason());
   family = plan.value().family;
-  if (!family->tune_key(pass, problem).empty()) return {};
+  const bool copies_f8 = core::is_f8(problem.dtype) && plan.value().runs_on_copies;
+  if (!copies_f8 && !family->tune_key(pass, problem).empty()) return {};
   return core::Status::unsupported(std::string("cuda: tune: the kernels of ") + family->name() +
                                    ", which runs this " + to_string(pass) +
                                    ", have no tiles to tune; accepted problems that sm80 runs, or "
@@ -106,8 +107,8 @@ class CudaBackend final : public core::Backend {
     call.stream = stream_of(arguments.stream.value_or(nullptr));
     status = find_or_load(modules, context, plan.specs(), call.stream, call.kernels);
     if (!status.ok()) return status;
-    if (arguments.workspace != nullptr || plan.workspace_bytes == 0) return run(call);
-    const Scratch scratch(context, plan.workspace_bytes, call.stream);
+    if (arguments.workspace != nullptr || plan.scratch_bytes == 0) return run(call);
+    const Scratch scratch(context, plan.scratch_bytes, call.stream);
     if (!scratch.status().ok()) return scratch.status();
     call.workspace = scratch.data();
     return run(call);

@@ -36,7 +36,7 @@ core::Status check_pointers(const Driver& driver, const CudaPlan& plan, const Ar
 core::Status run(const DeviceCall& call) {
   const CudaPlan& plan = call.plan;
   std::optional<RotaryCall> rotary;
-  if (plan.rotates) rotary.emplace(plan, call.tensors, call.workspace);
+  if (plan.runs_on_copies) rotary.emplace(plan, call.tensors, call.workspace);
   const Arguments& tensors = rotary ? rotary->tensors() : call.tensors;
   device::Arguments common = device_arguments(plan.pass, plan.problem, tensors);
   place(plan.workspace, plan.problem, call.workspace, common);
@@ -48,8 +48,8 @@ core::Status run(const DeviceCall& call) {
   }
   ParameterMemory memory;
   core::Status status = plan.family->set_parameters(
-      {call.context.driver(), plan, plan.rotates ? plan.unrotated : plan.problem, tensors, common,
-       call.workspace},
+      {call.context.driver(), plan, plan.runs_on_copies ? plan.on_copies : plan.problem, tensors,
+       common, call.workspace},
       launches, memory);
   if (!status.ok()) return status;
   if (rotary) rotary->set_parameters(launches);

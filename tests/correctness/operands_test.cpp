@@ -258,18 +258,31 @@ TEST(Operands, IsForThoseThatRoundAlone) {
     for (const double flushed : without.naives[0].flushed) EXPECT_EQ(flushed, 0.0);
   }
   Problem problem;
+  const auto type_of = [&](Device device, const char* kernel,
+                           std::vector<std::string> kernels = {}) {
+    PlanSummary plan;
+    plan.kernel = kernel;
+    plan.kernels = std::move(kernels);
+    return operand_type(problem, device, plan);
+  };
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
     problem.dtype = dtype;
     const bool is_16_bit = size_of(dtype) == 2;
-    EXPECT_EQ(operand_type(problem, Device::host, "cpu_forward"), DType::none);
-    EXPECT_EQ(operand_type(problem, Device::host, "cpu_forward_amx_bf16"),
-              is_16_bit ? dtype : DType::none);
-    EXPECT_EQ(operand_type(problem, Device::cuda, "cuda_forward"), is_16_bit ? dtype : DType::none);
+    EXPECT_EQ(type_of(Device::host, "cpu_forward"), DType::none);
+    EXPECT_EQ(type_of(Device::host, "cpu_forward_amx_bf16"), is_16_bit ? dtype : DType::none);
+    EXPECT_EQ(type_of(Device::cuda, "cuda_forward"), is_16_bit ? dtype : DType::none);
   }
   problem.dtype = DType::f32;
   problem.precision = Precision::tf32;
-  EXPECT_EQ(operand_type(problem, Device::cuda, "cuda_forward"), DType::f32) << "stands for tf32";
-  EXPECT_EQ(operand_type(problem, Device::host, "cpu_forward"), DType::none);
+  EXPECT_EQ(type_of(Device::cuda, "cuda_forward"), DType::f32) << "stands for tf32";
+  EXPECT_EQ(type_of(Device::host, "cpu_forward"), DType::none);
+  problem.precision = Precision::ieee;
+  problem.dtype = DType::f8e5m2;
+  EXPECT_EQ(type_of(Device::host, "cpu_forward"), DType::none);
+  EXPECT_EQ(type_of(Device::cuda, "cuda_forward", {"attn_forward_sm90"}), DType::f8e4m3);
+  EXPECT_EQ(type_of(Device::cuda, "cuda_decode", {"attn_rope", "attn_decode"}), DType::bf16);
+  problem.dtype_out = DType::f16;
+  EXPECT_EQ(type_of(Device::cuda, "cuda_decode", {"attn_rope", "attn_decode"}), DType::f16);
 }
 
 // delta uses the f32 dout, the products use the rounded one; the naive evaluation does the same.

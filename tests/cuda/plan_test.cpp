@@ -29,9 +29,7 @@ std::string reason(const char* problem, const DeviceFacts& facts = h200(),
 
 TEST(CudaPlan, RefusesWithReasons) {
   EXPECT_EQ(reason("dtype=f8e4m3 dtype_out=bf16 len_q=8 len_kv=8"), "");
-  EXPECT_EQ(reason("dtype=f8e4m3 len_q=8 len_kv=8", *typical_facts(80)),
-            "sm90: needs compute capability 9.0, cuda:0 is " + to_string(*typical_facts(80)) +
-                "; sm80: no kernel for q of f8 types");
+  EXPECT_EQ(reason("dtype=f8e4m3 len_q=8 len_kv=8", *typical_facts(80)), "");
   EXPECT_EQ(reason("dtype=bf16 dtype_kv=f8e4m3 len_q=100 len_kv=100"), "");
   EXPECT_EQ(reason("dtype=bf16 dtype_kv=f8e4m3 len_q=1 len_kv=64 dropout", h200(), Pass::decode),
             "");
@@ -420,7 +418,7 @@ TEST(CudaPlan, CaseListNeedsFewConfigs) {
       ++planned;
     }
     EXPECT_GE(planned, 500) << facts.name;
-    EXPECT_LE(configs.size(), 463u) << facts.name;
+    EXPECT_LE(configs.size(), 480u) << facts.name;
     EXPECT_LE(configs_f32.size(), 173u) << facts.name;
     RecordProperty(std::string(facts.name) + " f32", static_cast<int>(configs_f32.size()));
     RecordProperty(facts.name, static_cast<int>(configs.size()));

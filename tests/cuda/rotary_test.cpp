@@ -12,6 +12,7 @@
 #include "cuda/call.hpp"
 #include "cuda/families/make_plan.hpp"
 #include "cuda/kernels/passes/append_rows.cuh"
+#include "cuda/kernels/sm80/decode_params.cuh"
 #include "cuda/kernels/sm80/forward_cache_params.cuh"
 #include "facts.hpp"
 #include "fake.hpp"
@@ -149,9 +150,9 @@ TEST(CudaRotary, RefusesWithReasons) {
   const auto reason = [](Pass pass, const char* text) {
     return make_plan(pass, parse_problem(text), h200()).reason();
   };
-  EXPECT_EQ(reason(Pass::forward, "dtype=f8e4m3 len_q=8 len_kv=64 rope=half"),
-            "sm90: no rotary embedding of f8 queries on CUDA; sm80: no rotary embedding of f8 "
-            "queries on CUDA");
+  EXPECT_EQ(reason(Pass::forward, "dtype=f8e4m3 len_q=8 len_kv=64 rope=half"), "");
+  EXPECT_EQ(reason(Pass::decode, "dtype=f8e4m3 heads_q=8388609 heads_kv=1 len_q=8 len_kv=8"),
+            "f8 queries on CUDA: found 8388609 heads; accepted up to 2^23");
   EXPECT_EQ(
       reason(Pass::forward, "dtype=bf16 batch=4096 len_q=8 len_kv=1048576 page_size=1 rope=half"),
       "rotary embedding of a paged cache on CUDA: found 4294967296 pages of all sequences; "
@@ -208,6 +209,9 @@ class CudaRotaryCall : public WithFakeDriver {
       if (entry == "attn_append_rows") {
         fake().parameter_bytes_of[i + 1] = sizeof(device::append_rows::Params);
       }
+      if (entry == "attn_decode") {
+        fake().parameter_bytes_of[i + 1] = sizeof(device::DecodeParams);
+      }
       if (entry == "attn_forward_cache") {
         fake().parameter_bytes_of[i + 1] = sizeof(device::ForwardCacheParams);
       }
@@ -216,7 +220,8 @@ class CudaRotaryCall : public WithFakeDriver {
     EXPECT_TRUE(status.ok()) << status.message;
     std::vector<std::vector<unsigned char>> list;
     for (std::size_t i = 0; i < fake().launched.size(); ++i) {
-      EXPECT_EQ(fake().launched[i].blocks, plan_.blocks[fake().launched[i].function - 1]);
+      const std::int64_t planned = plan_.blocks[fake().launched[i].function - 1];
+      if (expects_all_blocks_) EXPECT_EQ(fake().launched[i].blocks, planned);
       list.push_back(fake().launched[i].parameters);
     }
     return list;
@@ -234,6 +239,7 @@ class CudaRotaryCall : public WithFakeDriver {
 
   static constexpr std::uintptr_t kWorkspace = kDeviceMemory + (std::uintptr_t{1} << 36);
   CudaPlan plan_;
+  bool expects_all_blocks_ = true;
 
  private:
   std::uintptr_t next_ = kDeviceMemory;
@@ -307,6 +313,55 @@ TEST_F(CudaRotaryCall, ADecodeRotatesQueriesAndNewKeys) {
   EXPECT_EQ(before.cosines_stride, 32 * 4);
   EXPECT_EQ(before.table_rows, 1000);
   EXPECT_EQ(before.interleaved, 1);
+}
+
+// An f8 q is copied in bf16. Its factors become those of the keys, unless the kernel rounds the
+// keys times their factors.
+TEST_F(CudaRotaryCall, QueriesOfF8AreCopied) {
+  Arguments a;
+  a.q = make(DType::f8e4m3, {2, 3, 4, 64});
+  a.o = make(DType::bf16, {2, 3, 4, 64});
+  for (TensorView* view : {&a.k, &a.v}) *view = make(DType::f8e5m2, {2, 70, 2, 64});
+  a.descale_q = a.descale_k = make(DType::f32, {2, 2});
+  Problem problem = describe(a);
+  problem.lse = false;
+  problem.split_keys = kSplitNone;
+  auto list = launched(Pass::decode, problem, a);
+  ASSERT_EQ(list.size(), 2u);
+  auto before = as<Params>(list[0]);
+  EXPECT_EQ(before.jobs[0].from.base, a.q.data);
+  EXPECT_EQ(before.jobs[0].to.base, at(plan_.rotary.q));
+  EXPECT_EQ(before.jobs[0].to.type, static_cast<int>(DType::bf16));
+  EXPECT_EQ(before.jobs[0].pairs, 0);
+  EXPECT_EQ(before.jobs[0].descale.base, nullptr);
+  const device::rope::Job& products = before.jobs[1];
+  EXPECT_EQ(products.from.base, a.descale_k.data);
+  EXPECT_EQ(static_cast<const void*>(products.descale.base), a.descale_q.data);
+  EXPECT_EQ(products.to.base, at(plan_.rotary.descales));
+  EXPECT_EQ(products.heads, 2);
+  EXPECT_EQ(products.num_rows, 1);
+  EXPECT_EQ(products.dim, 1);
+  EXPECT_EQ(products.kind, device::rope::kNewKeys) << "also where no key is cached";
+  EXPECT_EQ(before.jobs[2].blocks, 0u);
+  auto main = as<device::DecodeParams>(list[1]);
+  EXPECT_EQ(main.common.q.base, at(plan_.rotary.q));
+  EXPECT_EQ(main.common.k.base, a.k.data);
+  EXPECT_EQ(reinterpret_cast<const char*>(main.descale_k.base), at(plan_.rotary.descales));
+
+  a.descale_k = {};
+  expects_all_blocks_ = false;
+  list = launched(Pass::decode, problem, a);
+  EXPECT_EQ(fake().launched[0].blocks, plan_.blocks[0] - 2) << "no products";
+  main = as<device::DecodeParams>(list[1]);
+  EXPECT_EQ(static_cast<const void*>(main.descale_k.base), a.descale_q.data);
+
+  problem.rope = Rope::half;
+  list = launched(Pass::decode, problem, a);
+  before = as<Params>(list[0]);
+  EXPECT_EQ(before.jobs[0].pairs, 32);
+  EXPECT_EQ(static_cast<const void*>(before.jobs[0].descale.base), a.descale_q.data);
+  EXPECT_EQ(before.jobs[0].heads_per_descale, 2);
+  EXPECT_EQ(as<device::DecodeParams>(list[1]).descale_k.base, nullptr);
 }
 
 TEST_F(CudaRotaryCall, AForwardCopiesAPagedCache) {

@@ -1,7 +1,9 @@
-// Plans of f8 forwards on the family sm90, which alone has kernels for them.
+// Plans of calls with f8 queries. The family sm90 alone has kernels for them; other calls run on a
+// 16-bit copy of q.
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "core/access.hpp"
 #include "core/validate.hpp"
@@ -22,24 +24,64 @@ core::Result<CudaPlan> f8_plan_of(const std::string& problem, Access access = Ac
   return make_plan(pass, parsed, h200(), access, FamilyChoice::sm90);
 }
 
-TEST(CudaSm90F8Plan, RefusesWithReasons) {
-  const auto reason = [](const std::string& problem, Access access = Access::tma,
-                         Pass pass = Pass::forward) {
-    return f8_plan_of("dtype=f8e4m3 len_q=64 len_kv=64 " + problem, access, pass).reason();
+TEST(CudaSm90F8Plan, LeavesOtherCallsToSm80) {
+  const auto refusal = [](const std::string& problem, Access access = Access::tma,
+                          Pass pass = Pass::forward) {
+    const core::Result<CudaPlan> planned =
+        f8_plan_of("dtype=f8e4m3 len_q=64 len_kv=64 " + problem, access, pass);
+    EXPECT_TRUE(planned.ok()) << planned.reason();
+    if (!planned.ok()) return std::string();
+    EXPECT_EQ(planned.value().runs_on_copies, !planned.value().refusals.empty());
+    return planned.value().refusals;
   };
-  const std::string sm80 = "; sm80: no kernel for q of f8 types";
-  EXPECT_EQ(reason("", Access::vector), "sm90: needs the access tma, the call's is vector" + sm80);
-  EXPECT_EQ(reason("dim_qk=40 dim_vo=40"),
-            "sm90: needs the access tma, the call's is element" + sm80);
-  EXPECT_EQ(reason("dropout"), "sm90: has no kernel for dropout with f8 types" + sm80);
-  EXPECT_EQ(reason("", Access::tma, Pass::decode), "sm90: has no kernel for the decode" + sm80);
-  EXPECT_EQ(reason("bias=hk"),
-            "sm90: takes no bias or mask that broadcasts queries or keys" + sm80);
-  EXPECT_EQ(reason("bias=hqk dim_qk=256 dim_vo=256"),
-            "sm90: has no shared memory for a bias above dim 128" + sm80);
-  const std::string rope = "no rotary embedding of f8 queries on CUDA";
-  EXPECT_EQ(reason("rope=half"), "sm90: " + rope + "; sm80: " + rope);
-  EXPECT_EQ(reason("len_q=1"), "") << "no decode kernel takes few queries";
+  EXPECT_EQ(refusal("", Access::vector), "sm90: needs the access tma, the call's is vector");
+  EXPECT_EQ(refusal("dim_qk=40 dim_vo=40"), "sm90: needs the access tma, the call's is element");
+  EXPECT_EQ(refusal("dropout"), "sm90: has no kernel for dropout with f8 types");
+  EXPECT_EQ(refusal("", Access::tma, Pass::decode), "sm90: has no kernel for the decode");
+  EXPECT_EQ(refusal("bias=hk"), "sm90: takes no bias or mask that broadcasts queries or keys");
+  EXPECT_EQ(refusal("bias=hqk dim_qk=256 dim_vo=256"),
+            "sm90: has no shared memory for a bias above dim 128");
+  EXPECT_EQ(refusal("dim_qk=512 dim_vo=512"), "sm90: has no kernel for f8 types above dim 256");
+  EXPECT_EQ(refusal("page_size=16"), "sm90: has no kernel for paged caches");
+  EXPECT_EQ(refusal("descale_rows"), "sm90: has no kernel with a factor for each row of k and v");
+  EXPECT_EQ(refusal("len_q=1"), "") << "no decode kernel takes few queries";
+}
+
+TEST(CudaSm90F8Plan, CopiesOfQueries) {
+  const auto plan_of = [](const std::string& problem, FamilyChoice choice = FamilyChoice::sm80) {
+    const Problem parsed = parse_problem("dtype=f8e5m2 len_q=64 len_kv=64 " + problem);
+    return make_plan(Pass::forward, parsed, h200(), Access::tma, choice).value();
+  };
+  const auto type_of = [](const CudaPlan& plan, const char* name) {
+    return plan.kernels[plan.main].config.get(name);
+  };
+  for (const DType out : {DType::bf16, DType::f16, DType::f32}) {
+    const CudaPlan plan = plan_of(std::string("dtype_kv=f8e4m3 dtype_out=") + to_string(out));
+    EXPECT_EQ(plan.summary().kernels, (std::vector<std::string>{"attn_rope", "attn_decode"}));
+    const DType type = out == DType::f16 ? DType::f16 : DType::bf16;
+    EXPECT_EQ(type_of(plan, "dtype"), static_cast<int>(type)) << to_string(out);
+    EXPECT_EQ(type_of(plan, "kv_type"), static_cast<int>(DType::f8e4m3));
+    EXPECT_EQ(plan.on_copies.out_type(), out);
+    EXPECT_EQ(plan.problem.dtype, DType::f8e5m2);
+    EXPECT_EQ(plan.rotary.q.bytes, 64 * 64 * 2);
+    EXPECT_EQ(plan.rotary.descales.bytes, 4);
+    EXPECT_EQ(plan.rotary.k.bytes, 0);
+  }
+  EXPECT_EQ(plan_of("descale_rows").rotary.descales.bytes, 4 * 64);
+  EXPECT_EQ(plan_of("descale_rows page_size=16").rotary.descales.bytes, 0);
+  EXPECT_EQ(plan_of("dim_qk=512 dim_vo=512").rotary.descales.bytes, 0);
+  const CudaPlan rotated = plan_of("rope=half", FamilyChoice::sm90);
+  EXPECT_STREQ(rotated.family_name, "sm90") << "k and v are copied too";
+  EXPECT_EQ(type_of(rotated, "dtype"), static_cast<int>(DType::bf16));
+  EXPECT_EQ(rotated.rotary.v.bytes, 64 * 64 * 2);
+}
+
+// A call without a workspace allocates what its own kernels need.
+TEST(CudaSm90F8Plan, NeedsNoScratchForOtherFamilies) {
+  const CudaPlan plan = f8_plan_of("dtype=f8e4m3 len_q=512 len_kv=512").value();
+  EXPECT_FALSE(plan.runs_on_copies);
+  EXPECT_GE(plan.workspace_bytes, 512 * 64 * 2);
+  EXPECT_EQ(plan.scratch_bytes, plan.workspace.bytes);
 }
 
 TEST(CudaSm90F8Plan, TypesAndTiles) {

@@ -37,19 +37,25 @@ bool loses_dbias_options(Pass pass, const Problem& p, const CudaPlan& plan) {
   });
 }
 
+// Whether the rope pass runs before the family's kernels, which then read copies: it rotates q and
+// k, and copies f8 queries in a 16-bit type for all families but sm90.
+bool runs_on_copies(const Family& family, const Problem& problem) {
+  return problem.rope != Rope::none || (core::is_f8(problem.dtype) && &family != &sm90::family());
+}
+
 core::Result<CudaPlan> plan_with(const Family& family, Pass pass, const Problem& problem,
                                  const DeviceFacts& facts, core::Access access) {
-  const bool rotates = problem.rope != Rope::none;
-  if (rotates) {
+  const bool copies = runs_on_copies(family, problem);
+  if (copies) {
     if (std::string why = rotary_refusal(pass, problem); !why.empty()) {
       return core::Result<CudaPlan>::none(std::move(why));
     }
   }
   core::Result<CudaPlan> planned =
-      family.plan(pass, rotates ? without_rope(pass, problem) : problem, facts,
+      family.plan(pass, copies ? problem_on_copies(pass, problem) : problem, facts,
                   std::min(access, core::best_access(pass, problem)));
   if (!planned.ok()) return planned;
-  if (rotates) {
+  if (copies) {
     CudaPlan plan = std::move(planned).value();
     if (loses_dbias_options(pass, problem, plan)) {
       return core::Result<CudaPlan>::none(
@@ -130,6 +136,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();
       finish(*family, std::move(refusals), plan);
+      plan.scratch_bytes = plan.workspace_bytes;
       plan.workspace_bytes =
           std::max(plan.workspace_bytes, max_workspace(pass, problem, facts, choice));
       return plan;
@@ -137,9 +144,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
     last = planned.reason();
     refusals += (refusals.empty() ? "" : "; ") + std::string(family->name()) + ": " + last;
   }
-  // The family sm80 has no kernel for f8, so what sm90 refuses is the reason.
-  return core::Result<CudaPlan>::none(core::is_f8(problem.dtype) ? std::move(refusals)
-                                                                 : std::move(last));
+  return core::Result<CudaPlan>::none(std::move(last));
 }
 
 }  // namespace attn::cuda

@@ -1,4 +1,4 @@
-// Rotary embedding inside attention; see rotary.hpp.
+// Rotary embedding inside attention and copies of f8 queries; see rotary.hpp.
 #include "cuda/families/rotary.hpp"
 
 #include <algorithm>
@@ -41,7 +41,36 @@ Size keys_of(Pass pass, const Problem& p, std::int64_t dim) {
 // its keys.
 bool copies_cache(Pass pass, const Problem& p) {
   return pass == Pass::forward && p.rope != Rope::none &&
-         (p.page_size > 0 || p.kv_type() != p.dtype);
+         (p.page_size > 0 || p.kv_type() != p.dtype || core::is_f8(p.dtype));
+}
+// The type of the copies of q, and of a cache. A 16-bit q must have the type of o, unless o is f32.
+// bf16 and f16 hold every value of f8; bf16 also holds its products with descales.
+DType type_of_copies(const Problem& p) {
+  if (!core::is_f8(p.dtype)) return p.dtype;
+  return p.out_type() == DType::f16 ? DType::f16 : DType::bf16;
+}
+
+// Dims above this are run by kernels that round k times its descale to the type of q.
+constexpr std::int64_t kMaxExactDim = 256;
+
+// Whether descale_q becomes a factor of descale_k, so that the copy of f8 queries is exact. Not
+// with a factor for each row of a page, because sequences may share pages.
+bool folds_descale_q(const Problem& p) {
+  return core::is_f8(p.dtype) && p.rope == Rope::none &&
+         std::max(p.dim_qk, p.dim_vo) <= kMaxExactDim && !(p.page_size > 0 && p.descale_rows);
+}
+// The products of descale_q and descale_k: [batch, rows, heads_kv].
+Size descales_of(const Problem& p) {
+  return {false, p.batch, p.descale_rows ? p.len_kv : 1, p.heads_kv, 1};
+}
+// Descale factors [batch, heads] or [batch, rows, heads] as rows of dim 1.
+TensorView rows_of_descales(const TensorView& view) {
+  TensorView rows = view;
+  const bool per_row = view.rank == 3;
+  rows.rank = 4;
+  rows.shape = {view.shape[0], per_row ? view.shape[1] : 1, view.shape[per_row ? 2 : 1], 1};
+  rows.strides = {view.strides[0], per_row ? view.strides[1] : 0, view.strides[per_row ? 2 : 1], 1};
+  return rows;
 }
 // Rows of a page of the copy. A page that is longer than the sequences is shortened.
 std::int64_t copied_page_size(const Problem& p) {
@@ -54,6 +83,17 @@ std::int64_t pages_per_sequence(const Problem& p) {
 Size copied_keys_of(Pass pass, const Problem& p, std::int64_t dim) {
   if (p.page_size == 0) return keys_of(pass, p, dim);
   return {false, p.batch * pages_per_sequence(p), copied_page_size(p), p.heads_kv, dim};
+}
+// The products of descale_q and descale_k, in the shape of descale_k.
+TensorView products_at(void* address, const TensorView& descale_k) {
+  const auto& shape = descale_k.shape;
+  return descale_k.rank == 2
+             ? TensorView::contiguous(address, DType::f32, {shape[0], shape[1]})
+             : TensorView::contiguous(address, DType::f32, {shape[0], shape[1], shape[2]});
+}
+
+std::int64_t rotated_dim(const Problem& p) {
+  return p.rope == Rope::none ? 0 : p.rotary_dim();
 }
 
 // Whether the last pass writes dv too, because it accumulates gradients or replaces non-finite
@@ -91,7 +131,6 @@ TensorView copy_at(void* workspace, const Part& part, DType dtype, const Size& s
 }  // namespace
 
 std::string rotary_refusal(Pass pass, const Problem& p) {
-  if (core::is_f8(p.dtype)) return "no rotary embedding of f8 queries on CUDA";
   if (copies_cache(pass, p) && p.page_size > 0 &&
       p.batch * pages_per_sequence(p) > std::numeric_limits<std::int32_t>::max()) {
     return "rotary embedding of a paged cache on CUDA: found " +
@@ -100,15 +139,21 @@ std::string rotary_refusal(Pass pass, const Problem& p) {
   }
   const std::int64_t heads = std::max(p.heads_q, p.heads_kv);
   if (heads <= device::rope::kMaxHeads) return {};
-  return "rotary embedding on CUDA: found " + std::to_string(heads) + " heads; accepted up to 2^23";
+  const std::string what = p.rope != Rope::none ? "rotary embedding" : "f8 queries";
+  return what + " on CUDA: found " + std::to_string(heads) + " heads; accepted up to 2^23";
 }
 
-Problem without_rope(Pass pass, const Problem& p) {
+Problem problem_on_copies(Pass pass, const Problem& p) {
   Problem plain = p;
   plain.rope = Rope::none;
   plain.rot_dim = 0;
   plain.rope_tables = false;
   plain.rope_positions = false;
+  if (core::is_f8(p.dtype)) {
+    plain.dtype = type_of_copies(p);
+    plain.dtype_kv = p.kv_type();
+    plain.dtype_out = p.out_type();
+  }
   if (copies_cache(pass, p)) {
     plain.dtype_kv = DType::none;
     plain.descale_rows = false;
@@ -133,27 +178,31 @@ void add_rotary(Pass pass, const Problem& p, CudaPlan& plan) {
     return part;
   };
   RotaryParts& parts = plan.rotary;
-  parts.q = add(queries, p.dtype);
+  parts.q = add(queries, type_of_copies(p));
+  const bool rotates = p.rope != Rope::none;
   const bool copies = copies_cache(pass, p);
   if (copies) {
-    parts.k = add(copied_keys_of(pass, p, p.dim_qk), p.dtype);
-    parts.v = add(copied_keys_of(pass, p, p.dim_vo), p.dtype);
+    parts.k = add(copied_keys_of(pass, p, p.dim_qk), type_of_copies(p));
+    parts.v = add(copied_keys_of(pass, p, p.dim_vo), type_of_copies(p));
     if (p.page_size > 0) {
       parts.table = add({false, p.batch, pages_per_sequence(p), 1, 1}, DType::i32);
     }
-  } else {
+  } else if (rotates) {
     parts.k = add(keys, p.kv_type());
   }
+  if (folds_descale_q(p)) parts.descales = add(descales_of(p), DType::f32);
   if (pass == Pass::backward) {
     if (p.dq) parts.dq = add(queries, DType::f32);
     if (p.dk) parts.dk = add(keys, DType::f32);
     if (last_pass_stores_dv(p)) parts.dv = add(keys_of(pass, p, p.dim_vo), DType::f32);
   }
   plan.workspace_bytes = bytes;
-  plan.unrotated = plan.problem;
+  plan.on_copies = plan.problem;
   plan.problem = p;
-  plan.rotates = true;
-  plan.add_first(rope_kernel(), queries.blocks() + (copies ? 2 : 1) * keys.blocks());
+  plan.runs_on_copies = true;
+  const std::int64_t key_blocks = (copies ? 2 : rotates ? 1 : 0) * keys.blocks();
+  const std::int64_t descale_blocks = folds_descale_q(p) ? descales_of(p).blocks() : 0;
+  plan.add_first(rope_kernel(), queries.blocks() + key_blocks + descale_blocks);
   if (!has_last_pass(pass, p)) return;
   const std::int64_t blocks = (p.dq ? queries.blocks() : 0) + (p.dk ? keys.blocks() : 0) +
                               (last_pass_stores_dv(p) ? keys.blocks() : 0);
@@ -170,15 +219,25 @@ RotaryCall::RotaryCall(const CudaPlan& plan, const Arguments& arguments, void* w
   };
   const Size queries = queries_of(p);
   const Size keys = keys_of(plan.pass, p, p.dim_qk);
-  tensors_.q = copy(parts.q, p.dtype, queries);
+  const DType type = type_of_copies(p);
+  tensors_.q = copy(parts.q, type, queries);
+  tensors_.descale_q = {};
   if (copies_cache(plan.pass, p)) {
-    tensors_.k = copy(parts.k, p.dtype, copied_keys_of(plan.pass, p, p.dim_qk));
-    tensors_.v = copy(parts.v, p.dtype, copied_keys_of(plan.pass, p, p.dim_vo));
+    tensors_.k = copy(parts.k, type, copied_keys_of(plan.pass, p, p.dim_qk));
+    tensors_.v = copy(parts.v, type, copied_keys_of(plan.pass, p, p.dim_vo));
     tensors_.descale_k = tensors_.descale_v = {};
     if (p.page_size > 0) {
       tensors_.block_table =
           TensorView::contiguous(static_cast<char*>(workspace) + parts.table.offset, DType::i32,
                                  {p.batch, pages_per_sequence(p)});
+    }
+  } else if (p.rope == Rope::none) {
+    if (folds_descale_q(p) && arguments.descale_q.given()) {
+      tensors_.descale_k = arguments.descale_q;
+      if (arguments.descale_k.given()) {
+        tensors_.descale_k =
+            products_at(static_cast<char*>(workspace) + parts.descales.offset, arguments.descale_k);
+      }
     }
   } else if (plan.pass != Pass::decode) {
     tensors_.k = copy(parts.k, p.kv_type(), keys);
@@ -207,7 +266,7 @@ void RotaryCall::set_cache_jobs() {
   const Arguments& a = given_;
   Job& keys = before_.jobs[1];
   Job& values = before_.jobs[2];
-  keys = rope_job(a.k, tensors_.k, a.rope_pos_k, p.rope, p.rotary_dim(), device::rope::kKeys);
+  keys = rope_job(a.k, tensors_.k, a.rope_pos_k, p.rope, rotated_dim(p), device::rope::kKeys);
   values = rope_job(a.v, tensors_.v, {}, p.rope, 0, device::rope::kKeys);
   keys.descale = descale_of(a.descale_k);
   values.descale = descale_of(a.descale_v);
@@ -221,20 +280,41 @@ void RotaryCall::set_cache_jobs() {
   }
 }
 
+// descale_q: a factor of descale_k, or of q's copy.
+void RotaryCall::set_queries_descale(std::span<KernelLaunch> launches) {
+  using device::rope::Job;
+  const Problem& p = plan_.problem;
+  const Arguments& a = given_;
+  Job& queries = before_.jobs[0];
+  if (!folds_descale_q(p)) {
+    queries.descale = descale_of(a.descale_q);
+    queries.heads_per_descale = static_cast<int>(p.heads_q / p.heads_kv);
+    return;
+  }
+  Job& products = before_.jobs[1];
+  if (a.descale_q.given() && a.descale_k.given()) {
+    products = rope_job(rows_of_descales(a.descale_k), rows_of_descales(tensors_.descale_k), {},
+                        Rope::none, 0, device::rope::kNewKeys);
+    products.from.vector = products.to.vector = 0;
+    products.descale = descale_of(a.descale_q);
+  }
+  launches.front().grid = {queries.blocks + products.blocks};
+}
+
 void RotaryCall::set_parameters(std::span<KernelLaunch> launches) {
   using device::rope::Job;
   const Problem& p = plan_.problem;
   const Arguments& a = given_;
   const auto job = [&](const TensorView& from, const TensorView& to, bool of_queries) {
     const bool is_new = plan_.pass == Pass::decode;
-    return rope_job(from, to, of_queries ? a.rope_pos_q : a.rope_pos_k, p.rope, p.rotary_dim(),
+    return rope_job(from, to, of_queries ? a.rope_pos_q : a.rope_pos_k, p.rope, rotated_dim(p),
                     of_queries ? device::rope::kQueries
                     : is_new   ? device::rope::kNewKeys
                                : device::rope::kKeys);
   };
   before_.common = common_;
   before_.len_new = static_cast<int>(p.len_new);
-  set_rotation({p.rope, p.rotary_dim(), a.rope_base, a.rope_pos_offset, a.rope_cos, a.rope_sin},
+  set_rotation({p.rope, rotated_dim(p), a.rope_base, a.rope_pos_offset, a.rope_cos, a.rope_sin},
                before_);
   if (has_last_pass(plan_.pass, p)) {
     after_ = before_;
@@ -251,11 +331,14 @@ void RotaryCall::set_parameters(std::span<KernelLaunch> launches) {
   before_.jobs[0] = job(a.q, tensors_.q, true);
   if (copies_cache(plan_.pass, p)) {
     set_cache_jobs();
+  } else if (p.rope == Rope::none) {
+    // k is not copied.
   } else if (plan_.pass != Pass::decode) {
     before_.jobs[1] = job(a.k, tensors_.k, false);
   } else if (p.len_new > 0) {
     before_.jobs[1] = job(a.k_new, tensors_.k_new, false);
   }
+  if (core::is_f8(p.dtype)) set_queries_descale(launches);
   launches.front().parameters = block_of(before_);
   if (plan_.pass != Pass::backward) return;
   for (KernelLaunch& launch : launches) {

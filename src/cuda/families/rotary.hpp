@@ -1,6 +1,12 @@
-// Rotary embedding inside attention, by passes/rope.cu before and after the kernels of any family.
-// Families plan the problem without it. Their q, k and gradients are copies in the workspace.
+// Rotary embedding inside attention, and f8 queries where a family has no kernel for them: by
+// passes/rope.cu before and after the kernels of any family. Families plan the problem without
+// either. Their q, k and gradients are copies in the workspace.
 //
+//   f8 q       q -> a copy in bf16, or f16 if o is f16; the family's kernels, which read f8 k and
+//   v.
+//              descale_q becomes a factor of descale_k. Where the products would not have the shape
+//              of descale_k, or the family's kernel rounds k times its descale, the copy is
+//              q times descale_q, rounded
 //   forward    q, k -> rotated copies; the family's kernels. k and v that are paged or of an 8-bit
 //              type are both copied, in the type of q. The copy of a paged cache has its pages in
 //              the order of the keys, and a block table in which missing pages stay missing
@@ -20,10 +26,10 @@
 
 namespace attn::cuda {
 
-// Why passes/rope.cu can't apply the rotary embedding; "" if it can.
+// Why passes/rope.cu can't write the copies; "" if it can.
 std::string rotary_refusal(Pass pass, const Problem& problem);
 // The problem that the family plans.
-Problem without_rope(Pass pass, const Problem& problem);
+Problem problem_on_copies(Pass pass, const Problem& problem);
 // Adds the rope kernels and the copies to the family's plan.
 void add_rotary(Pass pass, const Problem& problem, CudaPlan& plan);
 
@@ -44,6 +50,7 @@ class RotaryCall {
 
  private:
   void set_cache_jobs();
+  void set_queries_descale(std::span<KernelLaunch> launches);
 
   const CudaPlan& plan_;
   const Arguments& given_;

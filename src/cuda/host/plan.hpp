@@ -26,12 +26,13 @@ struct DecodeGrid {
   std::int64_t split_keys = 0;  // keys per split; 0: split the keys that a tile sees evenly
 };
 
-// Copies in the workspace for rotary embedding (families/rotary.hpp): q and k, or k_new,
-// after the rotation; v and the block table of a cache that the forward copies; gradients in f32
-// before the inverse rotation.
+// Copies in the workspace that the rope pass writes (families/rotary.hpp): q and k, or k_new,
+// after the rotation; v and the block table of a cache that the forward copies; the products of
+// descale_q and descale_k; gradients in f32 before the inverse rotation.
 struct RotaryParts {
   Part q, k;
   Part v, table;
+  Part descales;
   Part dq, dk, dv;
 };
 
@@ -54,10 +55,14 @@ struct CudaPlan final : core::Plan {
   std::array<KernelSpec, kMaxKernels> kernels{};
   std::array<std::int64_t, kMaxKernels> blocks{};  // 0: nothing to do
   Workspace workspace;
-  bool rotates = false;  // the first kernel applies rotary embedding; in a backward, also the last
-  Problem unrotated;     // that the family planned, if `rotates`
+  // The rope pass runs first and writes copies for the other kernels; in a backward, it also runs
+  // last.
+  bool runs_on_copies = false;
+  Problem on_copies;  // the problem that the family planned, if `runs_on_copies`
   RotaryParts rotary;
   DecodeGrid decode;
+  // Of these kernels alone. workspace_bytes also suffices for the plans of other families.
+  std::int64_t scratch_bytes = 0;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V fit L2 together
   std::size_t num_kernels = 0;
   std::size_t main = 0;                           // the kernel that the summary describes

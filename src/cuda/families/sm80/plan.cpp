@@ -78,7 +78,6 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
     return "needs compute capability 8.0 or later, cuda:" + std::to_string(facts.ordinal) + " is " +
            to_string(facts);
   }
-  if (core::is_f8(p.dtype)) return "no kernel for q of f8 types";
   if (p.dtype == DType::f64) return "no kernel for f64 on CUDA; f32, f16 and bf16 are supported";
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +

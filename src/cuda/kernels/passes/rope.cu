@@ -1,7 +1,8 @@
 // Rotary embedding of rows (docs/semantics.md, "Rotary embedding"): of q and k before attention, of
 // dq and dk after its backward, of rows that are appended to a cache, and for the operation rope.
 // Also copies a cache that is paged or of an 8-bit type, in the type of q, before a forward that
-// rotates its keys: keys rotated, values (0 pairs) not.
+// rotates its keys: keys rotated, values (0 pairs) not. Copies f8 queries in a 16-bit type, and
+// multiplies descale_k by descale_q.
 //
 // Grid: one block per (8 rows, sequence) of a tensor; the blocks of each job (tensor) follow those
 // of the previous one. A packed tensor counts as one sequence, and its rows look up the sequence
@@ -42,7 +43,7 @@ struct Row {
   int action = kSkip;
   int from = 0;  // sequence or page
   int to = 0;
-  const float* factors = nullptr;  // of an 8-bit row, per head; null: all are 1
+  const float* factors = nullptr;  // per head or group of heads; null: all are 1
 };
 
 // Returns the last sequence of a packed tensor that begins at or before the row.
@@ -166,11 +167,16 @@ __device__ __forceinline__ void Rotate(const float* cosines, const float* sines,
   }
 }
 
-// Loads columns [column, column + 8) that are below `end`. 8-bit elements are multiplied by
-// `factor`.
+// Loads columns [column, column + 8) that are below `end`, multiplied by `factor`.
 __device__ __forceinline__ void Load(const StridedTensor& from, const char* row, float factor,
                                      int column, int end, float (&values)[8]) {
-  if (!Is8Bit(from.type)) return LoadChunk(from, row, column, end, values);
+  if (!Is8Bit(from.type)) {
+    LoadChunk(from, row, column, end, values);
+    if (factor == 1.0f) return;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) values[e] *= factor;
+    return;
+  }
   const auto* const at = reinterpret_cast<const unsigned char*>(row) + column;
   uint2 bytes{};
   if (from.vector != 0 && column < end) bytes = *reinterpret_cast<const uint2*>(at);
@@ -251,8 +257,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     if (action == kRotate) {
       const Row& of = rows[row];
       const char* from = RowAddress(job.from, of.from, of.idx, head);
-      const float factor =
-          of.factors != nullptr ? of.factors[head * job.descale.stride_head] : 1.0f;
+      const float factor = of.factors != nullptr
+                               ? of.factors[head / job.heads_per_descale * job.descale.stride_head]
+                               : 1.0f;
       Load(job.from, from, factor, chunk.first, chunk.first_end, x);
       Load(job.from, from, factor, chunk.second, chunk.second_end, y);
       if (8 * index < job.pairs) {

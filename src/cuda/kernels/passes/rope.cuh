@@ -22,7 +22,7 @@ enum RowKind {
 struct Job {
   StridedTensor from, to;   // [batch, row, head]; may be the same
   StridedTensor positions;  // i32, the same for all heads; null: computed from `kind`
-  Descale descale;          // of an 8-bit `from`
+  Descale descale;          // factors of `from`
   // Paged keys: the block table of the copies [batch, pages per sequence], which the job writes.
   // Page i of sequence b is copied to page b * pages + i; -1: it is missing. Null: not written.
   int* new_table = nullptr;
@@ -33,7 +33,8 @@ struct Job {
   int kind = kQueries;
   int packed = 0;
   int descale_rows = 0;  // 1: one factor per row or page; 0: per sequence
-  unsigned blocks = 0;   // one per kRows rows and sequence; 0: the job is not used
+  int heads_per_descale = 1;
+  unsigned blocks = 0;  // one per kRows rows and sequence; 0: the job is not used
 };
 
 struct Params {
