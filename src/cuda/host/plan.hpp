@@ -61,7 +61,7 @@ struct CudaPlan final : core::Plan {
   Problem on_copies;  // the problem that the family planned, if `runs_on_copies`
   RotaryParts rotary;
   DecodeGrid decode;
-  // Of these kernels alone. workspace_bytes also suffices for the plans of other families.
+  // What these kernels need. workspace_bytes also suffices for the plans of other families.
   std::int64_t scratch_bytes = 0;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V fit L2 together
   std::size_t num_kernels = 0;
