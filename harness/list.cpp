@@ -238,6 +238,44 @@ class List {
     }
   }
 
+  // f8 queries with descale factors for two key heads. CUDA copies q, and multiplies the copy or
+  // the factors of k by those of q.
+  void f8_queries(Pass pass) {
+    struct Queries {
+      DType dtype, dtype_kv, dtype_out;
+      std::int64_t dim_qk, dim_vo;
+      std::array<std::string_view, 4> options{};  // those that serve the pass are on
+    };
+    constexpr DType e4m3 = DType::f8e4m3;
+    constexpr DType e5m2 = DType::f8e5m2;
+    constexpr std::array<Queries, 6> kQueries{{
+        {e4m3, e4m3, DType::bf16, 64, 48, {"descale_rows", "append_5"}},
+        {e5m2, e4m3, DType::f16, 48, 64, {"paged_16", "descale_rows", "append_1"}},
+        {e4m3, e5m2, DType::f32, 128, 128, {"paged_3", "append_5"}},
+        {e5m2, e5m2, DType::f16, 272, 512, {"lengths_kv", "append_1"}},
+        {e4m3, e4m3, DType::bf16, 32, 32, {"rope", "paged_16", "descale_rows", "decode_rope"}},
+        {e5m2, e5m2, DType::f32, 33, 20, {"packed_q", "dropout"}},
+    }};
+    for (std::size_t n = 0; n < kQueries.size(); ++n) {
+      const Queries& of = kQueries[n];
+      // Even seeds have descale factors.
+      Case c = plain(pass, of.dtype, (hash(31, 0, n) >> 40) & ~std::uint64_t{1});
+      c.name = "f8_queries";
+      Problem& p = c.problem;
+      p.dtype_kv = of.dtype_kv;
+      p.dtype_out = of.dtype_out;
+      p.batch = 2;
+      p.heads_q = 4;
+      p.heads_kv = 2;
+      if (pass != Pass::decode) p.len_q = 33;
+      p.len_kv = 97;
+      p.dim_qk = of.dim_qk;
+      p.dim_vo = of.dim_vo;
+      p.causal = n % 2 == 0;
+      add_with(c, of.options);
+    }
+  }
+
   // Short sequences with as many (batch, head) pairs as a large GPU has SMs, and with twice as
   // many. For these there are kernels in which one block computes all gradients of a head.
   void short_rows() {
@@ -413,7 +451,10 @@ std::vector<Case> case_list(const Filter& filter) {
     list.several(pass, pass == Pass::decode ? 60 : 120);
     list.sizes(pass, pass == Pass::decode ? 60 : 160);
     list.wide(pass);
-    if (pass != Pass::backward) list.caches(pass);
+    if (pass != Pass::backward) {
+      list.caches(pass);
+      list.f8_queries(pass);
+    }
     if (pass != Pass::decode) {
       list.nothing(pass);
       list.planted(pass);
