@@ -203,13 +203,19 @@ class List {
   }
 
   // Caches with rotary embedding or head dims above 256: on CUDA such a forward copies k and v, and
-  // kernels of wide heads convert them. One page is longer than the sequences.
+  // kernels of wide heads convert them. One page is longer than the sequences. The last cases have
+  // f8 queries, which CUDA copies, and descale factors for two key heads (even seeds have them).
   void caches(Pass pass) {
     struct Cache {
       std::int64_t dim_qk, dim_vo, len_kv;
       std::array<std::string_view, 4> options{};  // those that serve the pass are on
+      DType dtype = DType::none;                  // none: types of 16 and 32 bits
+      DType dtype_kv = DType::none;
+      DType dtype_out = DType::none;
     };
-    constexpr std::array<Cache, 8> kCaches{{
+    constexpr DType e4m3 = DType::f8e4m3;
+    constexpr DType e5m2 = DType::f8e5m2;
+    constexpr std::array<Cache, 14> kCaches{{
         {32, 48, 97, {"rope", "paged_16", "descale_rows", "decode_rope"}},
         {20, 20, 40, {"rope_interleaved", "paged_64", "cache_i8", "lengths"}},
         {64, 32, 97, {"rope_positions", "packed_kv", "cache_e4m3", "window"}},
@@ -218,13 +224,24 @@ class List {
         {272, 512, 97, {"paged_16", "append_5", "decode_rope", "dropout"}},
         {512, 64, 97, {"rope_interleaved", "descale_rows", "lengths_kv", "append_1"}},
         {64, 320, 97, {"rope", "paged_3", "cache_e5m2", "mask"}},
+        {64, 48, 97, {"descale_rows", "append_5"}, e4m3, e4m3, DType::bf16},
+        {48, 64, 97, {"paged_16", "descale_rows", "append_1"}, e5m2, e4m3, DType::f16},
+        {128, 128, 97, {"paged_3", "append_5"}, e4m3, e5m2, DType::f32},
+        {272, 512, 97, {"lengths_kv", "append_1"}, e5m2, e5m2, DType::f16},
+        {32, 32, 97, {"rope", "paged_16", "descale_rows", "decode_rope"}, e4m3, e4m3, DType::bf16},
+        {33, 20, 97, {"packed_q", "dropout"}, e5m2, e5m2, DType::f32},
     }};
     for (std::size_t n = 0; n < kCaches.size(); ++n) {
       for (std::size_t type = 0; type < kTypes.size(); ++type) {
-        if (!every_type_ && type != n % kTypes.size()) continue;
-        Case c = plain(pass, kTypes[type], hash(29, 0, n) >> 40);
-        c.name = "cache";
+        const bool of_f8 = kCaches[n].dtype != DType::none;
+        if ((!every_type_ || of_f8) && type != n % kTypes.size()) continue;
+        const std::uint64_t seed = hash(29, 0, n) >> 40;
+        Case c =
+            of_f8 ? plain(pass, kCaches[n].dtype, seed / 2 * 2) : plain(pass, kTypes[type], seed);
+        c.name = of_f8 ? "f8_queries" : "cache";
         Problem& p = c.problem;
+        p.dtype_kv = kCaches[n].dtype_kv;
+        if (of_f8) p.dtype_out = kCaches[n].dtype_out;
         p.batch = 2;
         p.heads_q = 4;
         p.heads_kv = 2;
@@ -235,44 +252,6 @@ class List {
         p.causal = n % 2 == 0;
         add_with(c, kCaches[n].options);
       }
-    }
-  }
-
-  // f8 queries with descale factors for two key heads. CUDA copies q, and multiplies the copy or
-  // the factors of k by those of q.
-  void f8_queries(Pass pass) {
-    struct Queries {
-      DType dtype, dtype_kv, dtype_out;
-      std::int64_t dim_qk, dim_vo;
-      std::array<std::string_view, 4> options{};  // those that serve the pass are on
-    };
-    constexpr DType e4m3 = DType::f8e4m3;
-    constexpr DType e5m2 = DType::f8e5m2;
-    constexpr std::array<Queries, 6> kQueries{{
-        {e4m3, e4m3, DType::bf16, 64, 48, {"descale_rows", "append_5"}},
-        {e5m2, e4m3, DType::f16, 48, 64, {"paged_16", "descale_rows", "append_1"}},
-        {e4m3, e5m2, DType::f32, 128, 128, {"paged_3", "append_5"}},
-        {e5m2, e5m2, DType::f16, 272, 512, {"lengths_kv", "append_1"}},
-        {e4m3, e4m3, DType::bf16, 32, 32, {"rope", "paged_16", "descale_rows", "decode_rope"}},
-        {e5m2, e5m2, DType::f32, 33, 20, {"packed_q", "dropout"}},
-    }};
-    for (std::size_t n = 0; n < kQueries.size(); ++n) {
-      const Queries& of = kQueries[n];
-      // Even seeds have descale factors.
-      Case c = plain(pass, of.dtype, (hash(31, 0, n) >> 40) & ~std::uint64_t{1});
-      c.name = "f8_queries";
-      Problem& p = c.problem;
-      p.dtype_kv = of.dtype_kv;
-      p.dtype_out = of.dtype_out;
-      p.batch = 2;
-      p.heads_q = 4;
-      p.heads_kv = 2;
-      if (pass != Pass::decode) p.len_q = 33;
-      p.len_kv = 97;
-      p.dim_qk = of.dim_qk;
-      p.dim_vo = of.dim_vo;
-      p.causal = n % 2 == 0;
-      add_with(c, of.options);
     }
   }
 
@@ -451,10 +430,7 @@ std::vector<Case> case_list(const Filter& filter) {
     list.several(pass, pass == Pass::decode ? 60 : 120);
     list.sizes(pass, pass == Pass::decode ? 60 : 160);
     list.wide(pass);
-    if (pass != Pass::backward) {
-      list.caches(pass);
-      list.f8_queries(pass);
-    }
+    if (pass != Pass::backward) list.caches(pass);
     if (pass != Pass::decode) {
       list.nothing(pass);
       list.planted(pass);

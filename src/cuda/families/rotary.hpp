@@ -2,8 +2,7 @@
 // passes/rope.cu before and after the kernels of any family. Families plan the problem without
 // either. Their q, k and gradients are copies in the workspace.
 //
-//   f8 q       q -> a copy in bf16, or f16 if o is f16; the family's kernels, which read f8 k and
-//   v.
+//   f8 q       q -> a copy in bf16, or f16 if o is f16; the family's kernels read f8 k and v.
 //              descale_q becomes a factor of descale_k. Where the products would not have the shape
 //              of descale_k, or the family's kernel rounds k times its descale, the copy is
 //              q times descale_q, rounded
