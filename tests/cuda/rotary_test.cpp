@@ -221,7 +221,9 @@ class CudaRotaryCall : public WithFakeDriver {
     std::vector<std::vector<unsigned char>> list;
     for (std::size_t i = 0; i < fake().launched.size(); ++i) {
       const std::int64_t planned = plan_.blocks[fake().launched[i].function - 1];
-      if (expects_all_blocks_) EXPECT_EQ(fake().launched[i].blocks, planned);
+      if (expects_all_blocks_) {
+        EXPECT_EQ(fake().launched[i].blocks, planned);
+      }
       list.push_back(fake().launched[i].parameters);
     }
     return list;
