@@ -74,6 +74,7 @@ class Replays:
 
     def __init__(self, function: Function, sets: Sets) -> None:
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())  # which fills the sets
         with torch.cuda.stream(stream):
             self.first = function(*sets[0])  # compiles, and allocates memory that it keeps
         torch.cuda.synchronize()

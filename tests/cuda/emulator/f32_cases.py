@@ -58,4 +58,7 @@ FORWARD = (
         "precision=tf32 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=128 dim_vo=128 softcap"
         " dropout alibi",
     ),
+    # A warpgroup whose keys end tiles before those of the other.
+    ("ranges=empty", "batch=2 len_q=263 len_kv=257 dim_qk=8 dim_vo=72 kv_begin kv_end"),
+    ("ranges=empty", "len_q=140 len_kv=1000 dim_qk=128 dim_vo=128 kv_begin kv_end"),
 )

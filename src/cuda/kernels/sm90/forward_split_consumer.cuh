@@ -28,7 +28,11 @@ struct SplitConsumer : ConsumerState {
     // All warpgroups must take one turn more than the block visits tiles of keys, whichever tiles
     // they skip.
 #pragma unroll 1
-    for (int i = kv; i < first; ++i) Skip();
+    for (int i = kv; i < first; ++i) {
+      BeginTurn();
+      EndTurn();
+      PassTile();
+    }
     if (first <= last) {
       SplitQueries(tile);
       ComputeTiles(tile);
@@ -38,7 +42,11 @@ struct SplitConsumer : ConsumerState {
     }
     if constexpr (kLeftBound) {
 #pragma unroll 1
-      for (int i = last + 1; i < kv + tile.kv_count; ++i) Skip();
+      for (int i = last + 1; i < kv + tile.kv_count; ++i) {
+        PassTile();
+        BeginTurn();
+        EndTurn();
+      }
     }
   }
 
@@ -71,10 +79,12 @@ struct SplitConsumer : ConsumerState {
       released.Next();
     }
   }
-  // Skips a tile that only other warpgroups see.
-  __device__ __forceinline__ void Skip() {
-    BeginTurn();
-    EndTurn();
+  // Releases a tile that only other warpgroups see. The slots hold little more than one tile at dim
+  // 128, so no warpgroup may wait for a turn while it keeps a tile that another needs to have
+  // released before it can end that turn. Of tiles before `first`, another warpgroup issues S in
+  // the same turn and needs the next tile one turn later. After `last`, this warpgroup is one turn
+  // behind, because the last P V took one: it releases the tile first.
+  __device__ __forceinline__ void PassTile() {
 #pragma unroll 1
     for (int n = 0; n < kKSlots + kVSlots; ++n) {
       TakeSlot();
