@@ -1,10 +1,11 @@
 // f32 as the sum of bf16 parts, for tensor cores: 8 bits of the significand each. Three parts have
 // the accuracy of f32. Two (precision tf32) have 16 bits, tf32 has 11.
 //
-// The first part is truncated: rounding would overflow near the largest f32. The others are
-// rounded, so that the products that are left out (of three parts, the second times the third and
-// smaller ones; of two, the second times the second) have either sign. An infinite or NaN element
-// has a NaN among its parts.
+// Of three parts, the first is truncated, because rounding would overflow near the largest f32. The
+// others are rounded, so that the products that are left out (the second part times the third, and
+// smaller ones) have either sign. Of two parts, the product of both second parts is left out, so
+// the first is rounded too. It overflows within 0.2 % of the largest f32. An infinite or NaN
+// element has a NaN among its parts.
 #pragma once
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
@@ -21,9 +22,15 @@ inline constexpr int kPartOfB[kPartProducts] = {0, 2, 1, 0, 1, 0};
 
 // Splits x and y into parts; each pair has x in its lower half.
 __device__ __forceinline__ void SplitPair(float x, float y, unsigned (&pairs)[kBf16Parts]) {
-  pairs[0] = ptx::PermuteBytes(__float_as_uint(x), __float_as_uint(y), 0x7632);
-  x -= __uint_as_float(__float_as_uint(x) & 0xffff0000u);
-  y -= __uint_as_float(__float_as_uint(y) & 0xffff0000u);
+  if constexpr (kBf16Parts == 3) {
+    pairs[0] = ptx::PermuteBytes(__float_as_uint(x), __float_as_uint(y), 0x7632);
+    x -= __uint_as_float(__float_as_uint(x) & 0xffff0000u);
+    y -= __uint_as_float(__float_as_uint(y) & 0xffff0000u);
+  } else {
+    pairs[0] = ptx::Pack<config::bf16>(x, y);
+    x -= ptx::Low<config::bf16>(pairs[0]);
+    y -= ptx::High<config::bf16>(pairs[0]);
+  }
   pairs[1] = ptx::Pack<config::bf16>(x, y);
   if constexpr (kBf16Parts == 3) {
     x -= ptx::Low<config::bf16>(pairs[1]);
