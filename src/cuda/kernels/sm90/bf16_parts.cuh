@@ -1,9 +1,9 @@
 // f32 as the sum of bf16 parts, for tensor cores: 8 bits of the significand each. Three parts have
 // the accuracy of f32. Two (precision tf32) have 16 bits, tf32 has 11.
 //
-// Of three parts, the first is truncated, because rounding would overflow near the largest f32. The
+// The first of three parts is truncated, because rounding would overflow near the largest f32. The
 // others are rounded, so that the products that are left out (the second part times the third, and
-// smaller ones) have either sign. Of two parts, the product of both second parts is left out, so
+// smaller ones) have either sign. With two parts, the product of both second parts is left out, so
 // the first is rounded too. It overflows within 0.2 % of the largest f32. An infinite or NaN
 // element has a NaN among its parts.
 #pragma once

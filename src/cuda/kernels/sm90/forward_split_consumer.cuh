@@ -81,7 +81,7 @@ struct SplitConsumer : ConsumerState {
   }
   // Releases a tile that only other warpgroups see. The slots hold little more than one tile at dim
   // 128, so no warpgroup may wait for a turn while it keeps a tile that another needs to have
-  // released before it can end that turn. Of tiles before `first`, another warpgroup issues S in
+  // released before it can end that turn. Before `first`, another warpgroup issues S of a tile in
   // the same turn and needs the next tile one turn later. After `last`, this warpgroup is one turn
   // behind, because the last P V took one: it releases the tile first.
   __device__ __forceinline__ void PassTile() {
