@@ -222,7 +222,7 @@ step_nccl() {
 
 step_families() { "$bundle/run" attn_cuda_gpu_test; }
 
-# The case list asserts that what the plan names is what runs; refused calls run on sm80.
+# Calls that sm90 refuses run on sm80.
 step_family_sm90() {
   export ATTN_CUDA_FAMILY=sm90
   local problem='dtype=bf16 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096' status=0 check_seconds=90
