@@ -6,7 +6,7 @@ usage: tests/webgpu/browser/run.py BUILD [--seconds N]   BUILD is the folder of 
        tests/webgpu/browser/run.py BUILD --serve         leaves the browser to you: open the address
 
 Prints a line for each case and each kernel that failed, and a count in pytest's words. Exit
-status: 0 all passed; 1 something failed, or the end did not come within N seconds (default 300).
+status: 0 all passed; 1 something failed, or the end did not come within N seconds (default 600).
 The browser is `chromium`, or what ATTN_BROWSER names (`off`: left out, with a line that says so);
 what it says itself is in BUILD/browser/browser.log.
 """
@@ -138,7 +138,7 @@ def run_in_browser(server: Server, data: Path, seconds: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="The WebGPU kernels in a browser.")
     parser.add_argument("build", type=Path)
-    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--serve", action="store_true", help="leave the browser to you")
     arguments = parser.parse_args()
     if not arguments.serve and os.environ.get("ATTN_BROWSER") == "off":
