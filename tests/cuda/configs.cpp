@@ -1,6 +1,6 @@
 // attn_cuda_configs: compiles every Config that plans choose for the calls of bench/shipped.hpp
 // without a GPU, and holds what the assembler says of each against what its plan expects.
-//   attn_cuda_configs [--arch 80,90,120] [--every-type] [--jobs N] [--logs FOLDER]
+//   attn_cuda_configs [--arch 90,80,120,86,89,100] [--every-type] [--jobs N] [--logs FOLDER]
 //                     [--record FILE [--check N | --write]]
 //   attn_cuda_configs --list   prints the Configs instead: see tools/compare_sass.py
 // Exit status 1 where a kernel spills more than kMostSpilled, draws a note of the assembler (wgmma
@@ -42,7 +42,7 @@ namespace attn::cuda::test {
 namespace {
 
 // Configs of one architecture for the case list in every type and the benchmark. The list alone
-// needs at most 489 (plan_test.cpp).
+// needs at most 490 (plan_test.cpp).
 constexpr std::size_t kMostConfigs = 450;
 // In addition, of the kernels whose sources begin with these words.
 constexpr std::pair<std::string_view, std::size_t> kMostConfigsOf[] = {
@@ -56,7 +56,7 @@ constexpr int kMostSpilled = 540;
 constexpr int kMostSpilledOfLastResort = 3840;
 
 struct Options {
-  std::vector<int> architectures{90, 80, 120};
+  std::vector<int> architectures{90, 80, 120, 86, 89, 100};
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
   std::string logs;
   bool every_type = false;
@@ -356,7 +356,7 @@ int run(const Options& options) {
 
 int usage() {
   std::fprintf(stderr,
-               "usage: attn_cuda_configs [--arch 80,90,120] [--every-type] [--jobs N] "
+               "usage: attn_cuda_configs [--arch 90,80,120,86,89,100] [--every-type] [--jobs N] "
                "[--logs FOLDER] [--list] [--record FILE [--check N | --write]]\n");
   return 2;
 }

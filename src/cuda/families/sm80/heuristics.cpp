@@ -120,6 +120,8 @@ bool holds(When when, const Shape& shape) {
     case When::bias_xor_mask: return bias_xor_mask;
     case When::spare_registers: return bias_xor_mask || (!bias_or_mask && !shape.softcap);
     case When::dropout_or_softcap: return shape.dropout || shape.softcap;
+    case When::ieee: return shape.products == 0;
+    case When::tf32: return shape.products == 1 && shape.element_bytes == 4;
   }
   return false;
 }
@@ -129,8 +131,10 @@ bool holds(When when, const Shape& shape) {
 int registers_of(const Shape& shape, const Tiles& tiles) {
   if (shape.pass == Pass::backward) return 0;
   const int rows = tiles.tile_q / tiles.warps;
-  // f32: P is split into two parts, and 32 columns of P V are summed in separate accumulators.
-  const int parts = shape.element_bytes == 4 ? rows * (tiles.tile_kv + 32) / 32 : 0;
+  // f32 on tensor cores: P is split into two parts, and 32 columns of P V are summed in separate
+  // accumulators.
+  const int parts =
+      shape.element_bytes == 4 && shape.products > 0 ? rows * (tiles.tile_kv + 32) / 32 : 0;
   const int q = tiles.q_in_registers ? rows * shape.dim_qk / 64 : 0;
   return rows * (tiles.tile_kv + shape.dim_vo) / 32 + q + parts + kOtherRegisters;
 }
@@ -164,6 +168,9 @@ Shape shape_of(Pass pass, const Problem& problem) {
   shape.banded = problem.causal || problem.window_left || problem.window_right;
   shape.alibi = problem.alibi;
   shape.dropout = problem.dropout;
+  if (problem.dtype == DType::f32 && problem.precision != Precision::tf32) {
+    shape.products = problem.precision == Precision::ieee ? 0 : 3;
+  }
   shape.dim_qk = rounded_dim(problem.dim_qk);
   shape.dim_vo = rounded_dim(problem.dim_vo);
   if (is_wide(problem)) {

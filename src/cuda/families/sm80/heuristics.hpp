@@ -23,6 +23,7 @@ struct Shape {
   bool dropout = false;
   bool banded = false;    // causal or with a window
   int element_bytes = 2;  // of q, k and v; f32 has other kernels and tiles
+  int products = 1;       // tensor core products for one product: 1, 3 (tf32x3) or 0 (ieee)
 };
 Shape shape_of(Pass pass, const Problem& problem);
 // 64, 96, 128, 192, 256 or 512. If is_narrow(), shape_of() uses 32 instead.

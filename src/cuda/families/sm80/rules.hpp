@@ -14,6 +14,8 @@ enum class When {
   bias_xor_mask,    // either bias or mask, and no other option on scores or P
   spare_registers,  // no bias, mask or softcap; or bias_xor_mask
   dropout_or_softcap,
+  ieee,  // f32 without tensor cores
+  tf32,
 };
 
 // The first rule that applies and fits the device is used. A rule applies if both dims are at most
@@ -171,6 +173,11 @@ inline constexpr std::array kForwardF32{
          .when = When::always,
          .reason = "less shared memory: one block"},
     Rule{.largest_dim = 128,
+         .tiles = with_stages(k32RowsF32, 1),
+         .when = When::ieee,
+         .reason =
+             "32 rows per warp: FFMA waits for shared memory, which 16 rows read twice as much"},
+    Rule{.largest_dim = 128,
          .tiles = k16RowsF32,
          .when = When::always,
          .reason = "registers of O; two blocks hide each other's barriers"},
@@ -305,14 +312,50 @@ inline constexpr std::array kBackward{
 // f32: a warp accumulates dK and dV of 16 keys in registers.
 inline constexpr Tiles kWarpOwnsKeysF32{
     .tile_q = 32, .tile_kv = 64, .warps = 4, .stages = 2, .blocks = 2, .chunk = 16};
+// The same in one large block.
+inline constexpr Tiles k8WarpsOwnKeysF32{
+    .tile_q = 128, .tile_kv = 128, .warps = 8, .stages = 1, .blocks = 1, .chunk = 32};
 inline constexpr Tiles kWarpOwnsKeysSmallF32{
     .tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1, .chunk = 16};
 
 inline constexpr std::array kBackwardF32{
+    Rule{
+        .largest_dim = 32,
+        .tiles = with_queries(with_stages(with_keys(with_chunk(kWarpOwnsKeysF32, 32), 128), 1), 64),
+        .when = When::bias_or_mask,
+        .reason = "two blocks of 64 x 128 scores: 1.11 times as fast (tf32x3), 1.17 (tf32)"},
+    Rule{.largest_dim = 64,
+         .tiles = with_stages(with_keys(kWarpOwnsKeysF32, 128), 1),
+         .when = When::ieee,
+         .reason = "FFMA waits for shared memory: 32 keys per warp read it less"},
+    Rule{.largest_dim = 64,
+         .tiles = k8WarpsOwnKeysF32,
+         .when = When::always,
+         .reason = "dQ, its additions and barriers come once for 128 queries and keys"},
+    Rule{.largest_dim = 64,
+         .tiles = with_queries(with_stages(with_chunk(kWarpOwnsKeysF32, 32), 1), 64),
+         .when = When::tf32,
+         .reason = "a bias leaves less shared memory: 1.19 times as fast as 32 queries"},
+    Rule{.largest_dim = 64,
+         .tiles = with_queries(with_stages(kWarpOwnsKeysF32, 1), 64),
+         .when = When::always,
+         .reason = "the same; chunks of 32 queries spill"},
     Rule{.largest_dim = 64,
          .tiles = kWarpOwnsKeysF32,
          .when = When::always,
          .reason = "two blocks hide each other's barriers"},
+    Rule{.largest_dim = 128,
+         .tiles = with_queries(k8WarpsOwnKeysF32, 64),
+         .when = When::ieee,
+         .reason = "as above; chunks of 32 queries read K and V less"},
+    Rule{.largest_dim = 128,
+         .tiles = with_chunk(with_queries(k8WarpsOwnKeysF32, 64), 16),
+         .when = When::always,
+         .reason = "as above; chunks of 32 queries spill"},
+    Rule{.largest_dim = 128,
+         .tiles = with_chunk(with_stages(kWarpOwnsKeysF32, 1), 32),
+         .when = When::tf32,
+         .reason = "a bias leaves less shared memory: 1.14 times as fast as chunks of 16"},
     Rule{.largest_dim = 128,
          .tiles = with_stages(kWarpOwnsKeysF32, 1),
          .when = When::always,

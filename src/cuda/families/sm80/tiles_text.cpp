@@ -18,6 +18,7 @@ void visit_shape(Visit visit) {
   visit("dropout", &Shape::dropout);
   visit("banded", &Shape::banded);
   visit("element_bytes", &Shape::element_bytes);
+  visit("products", &Shape::products);
 }
 
 template <class Visit>

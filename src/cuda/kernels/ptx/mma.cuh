@@ -68,14 +68,7 @@ __device__ __forceinline__ void MmaFirst(float (&d)[4], const unsigned (&a)[4], 
   }
 }
 
-// Rounds to the nearest tf32, an f32 with 11 significant bits.
-__device__ __forceinline__ unsigned RoundToTf32(float x) {
-  unsigned rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
-  return rounded;
-}
-
-// d += a b of tf32, in f32.
+// d += a b of tf32, in f32. The last 13 bits of an operand are ignored.
 __device__ __forceinline__ void MmaTf32(float (&d)[4], const unsigned (&a)[4], unsigned b0,
                                         unsigned b1) {
   asm volatile(

@@ -26,22 +26,25 @@ __device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile,
 #pragma unroll
       for (int e = 0; e < 4; ++e) dq[m][n][e] = 0.0f;
 #pragma unroll 1
-  for (int k = 0; k < kTileKv / 8; ++k) {
-    unsigned x[kParts][kDqBlocksM][4];
+  for (int key = 0; key < kTileKv; key += 8 * kStepsF32) {
+    unsigned x[kStepsF32][kDqBlocksM][kParts][4];
 #pragma unroll
-    for (int m = 0; m < kDqBlocksM; ++m)
+    for (int step = 0; step < kStepsF32; ++step)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int column = query + 16 * m + e % 2 * 8 + lane / 4;
-        const unsigned raw = ptx::LoadShared32(
-            ds_tile + PDsLayout::At(8 * k + lane % 4 * 2 + e / 2, column / kChunkElements) +
-            static_cast<unsigned>(column % kChunkElements * kElementBytes));
-        unsigned parts[kParts];
-        Split(__uint_as_float(raw), parts);
+      for (int m = 0; m < kDqBlocksM; ++m)
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) x[part][m][e] = parts[part];
-      }
-    MultiplyStepF32<kDimQk>(x, k_tile, 8 * k, dim, dq);
+        for (int e = 0; e < 4; ++e) {
+          const int row = key + 8 * step + lane % 4 * 2 + e / 2;
+          const int column = query + 16 * m + e % 2 * 8 + lane / 4;
+          const unsigned raw =
+              ptx::LoadShared32(ds_tile + PDsLayout::At(row, column / kChunkElements) +
+                                static_cast<unsigned>(column % kChunkElements * kElementBytes));
+          unsigned parts[kParts];
+          Split<kRoundsTiles>(__uint_as_float(raw), parts);
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) x[step][m][part][e] = parts[part];
+        }
+    MultiplyStepsF32<kDimQk, kRoundsTiles>(x, k_tile, key, dim, dq);
   }
 }
 

@@ -25,8 +25,19 @@ __device__ __forceinline__ void StageKeyGradient(const float (&sums)[kBlocksM][k
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int d = 0; d < kPart / 8; ++d) {
-        part.Store(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor,
-                   sums[m][d][2 * r + 1] * factor);
+        if constexpr (kF32) {
+          // The lane's columns of each 32 are those of MultiplyF32(): 8 adjacent ones. Store() adds
+          // twice the lane's index of 4.
+          const int lane = static_cast<int>(threadIdx.x) % 4;
+          const int first = d / 4 * 4, pair = d % 4;
+          const float(&x)[4] = sums[m][first + pair % 2 * 2];
+          const float(&y)[4] = sums[m][first + pair % 2 * 2 + 1];
+          part.Store(16 * m + 8 * r, 8 * first + 6 * lane + 2 * pair, x[2 * r + pair / 2] * factor,
+                     y[2 * r + pair / 2] * factor);
+        } else {
+          part.Store(16 * m + 8 * r, 8 * d, sums[m][d][2 * r] * factor,
+                     sums[m][d][2 * r + 1] * factor);
+        }
       }
 }
 

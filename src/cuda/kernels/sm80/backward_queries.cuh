@@ -131,6 +131,13 @@ class QueryPipeline {
                                                bool enabled) const {
     if constexpr (kStages == kNumStages) Load(a, head, tile, stage, enabled);
   }
+  // Rounds the elements that this thread loaded, if kRoundsTiles. The loads have ended.
+  __device__ __forceinline__ void RoundOwn(int stage) const {
+    if constexpr (kRoundsTiles) {
+      q_.ChangeOwn(QTile(stage), RoundToTf32);
+      dout_.ChangeOwn(DoutTile(stage), RoundToTf32);
+    }
+  }
   // Loads lse_delta, and the warp's part of bias and mask, if `enabled`.
   __device__ __forceinline__ void LoadScoreInputs(const Arguments& a, const ScoreContext& context,
                                                   int head, int tile, bool enabled) const {

@@ -159,17 +159,6 @@ __device__ __forceinline__ void GenerateChunkBits(const ScoreContext& context, i
   }
 }
 
-// f32: splits accumulator (m, n) into the parts of its fragment.
-__device__ __forceinline__ void SplitBlock(const float (&c)[4], int m, int n,
-                                           Fragments& fragments) {
-  unsigned parts[kParts][4];
-  SplitFragment(c, parts);
-#pragma unroll
-  for (int part = 0; part < kParts; ++part)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) fragments[n * kParts + part][m][e] = parts[part][e];
-}
-
 // Turns raw products s of kChunk queries into P^T. p_pairs receives P with dropout applied, as
 // operands of dV: rounded to 16 bits, or in f32 split into parts. s becomes P without dropout,
 // times the derivative of softcap.
@@ -199,7 +188,7 @@ __device__ __forceinline__ void ComputeP(const Arguments& a, const ScoreContext&
                 KeepFactor(KeepFactors<true>(context.dropout, bits[n / 2][m], n % 2, e / 2), e % 2);
           }
         }
-        SplitBlock(kept, m, n, p_pairs);
+        SplitFragment(kept, &p_pairs[m][n * kParts]);
       } else {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -241,7 +230,7 @@ __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext
         dp[m][n][e] = p[m][n][e] * gradient;
       }
       if constexpr (kF32) {
-        SplitBlock(dp[m][n], m, n, ds_pairs);
+        SplitFragment(dp[m][n], &ds_pairs[m][n * kParts]);
       } else {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -252,9 +241,12 @@ __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext
     }
 }
 
-// f32: stores accumulators to the warp's part of a tile [keys][queries].
+// f32: stores accumulators to the warp's part of a tile [keys][queries], rounded if kRoundsTiles.
 __device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned tile, int key,
                                                    int query) {
+  const auto stored = [](float x) {
+    return kRoundsTiles ? __uint_as_float(RoundToTf32(__float_as_uint(x))) : x;
+  };
 #pragma unroll
   for (int n = 0; n < kBlocksN; ++n)
 #pragma unroll
@@ -264,7 +256,7 @@ __device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned ti
         const int column = query + QueryOf(n);
         ptx::StoreShared64(tile + PDsLayout::At(key + KeyOf(m, r), column / kChunkElements) +
                                static_cast<unsigned>(column % kChunkElements * kElementBytes),
-                           ds[m][n][2 * r], ds[m][n][2 * r + 1]);
+                           stored(ds[m][n][2 * r]), stored(ds[m][n][2 * r + 1]));
       }
 }
 

@@ -69,10 +69,13 @@ using MaskTile = BiasMaskTile<kScoreQueries, kScoreKeys, kHasMask ? 1 : 2>;
 
 // kChunk queries of a warp's keys, transposed.
 using Scores = float[kBlocksS][kBlocksN][4];
-// The same scores as operands of a product: A fragments of 16 x 16, rounded. In f32: kParts
-// fragments of 16 x 8 for each of the kBlocksN blocks.
+// The same scores as operands of a product: A fragments of 16 x 16, rounded. In f32, as
+// MultiplyF32() takes them: kParts fragments of 16 x 8 for each of the kBlocksN blocks.
 constexpr int kFragments = kF32 ? kBlocksN * kParts : kBlocksN / 2;
-using Fragments = unsigned[kFragments][kBlocksS][4];
+using Fragments = unsigned[kF32 ? kBlocksS : kFragments][kF32 ? kFragments : kBlocksS][4];
+// tf32: the block rounds Q, dO, K, V and dS in shared memory once, because each warp would round
+// them again for each product: two instructions for each operand of a lane.
+constexpr bool kRoundsTiles = kF32 && config::precision == config::tf32;
 static_assert(!kF32 || (!kPDsInSmem && config::kv_in_registers == 0));
 static_assert(kStages == 1 || kStages == 2);
 template <int dims>
@@ -146,7 +149,7 @@ __device__ __forceinline__ void MultiplyChunk(const unsigned (&kept)[kKept][kBlo
   };
   if constexpr (kF32) {
     const auto from = static_cast<unsigned>(x_row * TileLayout<kDim>::kRowBytes);
-    MultiplyTransposedF32<kDim>(load, x_tile + from, y_tile, y_row, c);
+    MultiplyTransposedF32<kDim, kRoundsTiles>(load, x_tile + from, y_tile, y_row, c);
   } else {
     MultiplyTransposed<kDtype, kDim>(load, y_tile, y_row, c);
   }
@@ -229,14 +232,14 @@ __device__ __forceinline__ void Accumulate(const unsigned (*x)[4], unsigned y_ti
 }
 
 // The same for all fragments of a chunk: Y has kChunk rows from `row`. Only without p_ds_in_smem.
+// In f32 the columns of the sums are those of MultiplyF32().
 template <int kDim, int kPart>
 __device__ __forceinline__ void AccumulateChunk(const Fragments& x, unsigned y_tile, int row,
                                                 Accumulator<kPart>& sums) {
   if constexpr (kF32) {
-#pragma unroll
-    for (int n = 0; n < kBlocksN; ++n) {
-      MultiplyStepF32<kDim>(&x[n * kParts], y_tile, row + 8 * n, 0, sums);
-    }
+    static_assert(kPart == kDim);
+    const auto from = static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes);
+    MultiplyF32<kDim, kChunk, kRoundsTiles>(x, y_tile + from, sums);
   } else {
 #pragma unroll
     for (int k = 0; k < kFragments; ++k) {

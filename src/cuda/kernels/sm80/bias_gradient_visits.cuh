@@ -45,7 +45,7 @@ __device__ __forceinline__ void MultiplyRows(unsigned x_tile, unsigned y_tile, S
     for (int m = 0; m < kBlocksM; ++m) ptx::LoadMatrix(a[m], x_lane.At(x_tile, 16 * m, 2 * k));
   };
   if constexpr (kF32) {
-    MultiplyTransposedF32<kDim>(load, x_tile, y_tile, 0, c);
+    MultiplyTransposedF32<kDim, false>(load, x_tile, y_tile, 0, c);
   } else {
     MultiplyTransposed<kDtype, kDim>(load, y_tile, 0, c);
   }

@@ -124,7 +124,7 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
     }
   };
   if constexpr (kF32) {
-    MultiplyTransposedF32<config::dim_qk>(load, q_tile, k_tile, k_row, s);
+    MultiplyTransposedF32<config::dim_qk, false>(load, q_tile, k_tile, k_row, s);
   } else {
     MultiplyTransposed<kDtype, config::dim_qk>(load, k_tile, k_row, s);
   }
@@ -134,7 +134,7 @@ __device__ __forceinline__ void MultiplyQK(const QFragments& q, unsigned q_tile,
 template <class P>
 __device__ __forceinline__ void MultiplyPV(const P& p, unsigned v_tile, Output& o) {
   if constexpr (kF32) {
-    MultiplyF32<config::dim_vo, kTileKv>(p, v_tile, o);
+    MultiplyF32<config::dim_vo, kTileKv, false>(p, v_tile, o);
   } else {
     const auto v_lane = FragmentLane<config::dim_vo>::RowsFirst();
 #pragma unroll

@@ -1,14 +1,15 @@
 // The two matrix products of attention in f32. Config: precision (attn::Precision)
 //   tf32    Operands are rounded to tf32; tensor cores multiply.
-//   tf32x3  Each operand is the sum of two tf32 (22 bits). Three of the four products are computed,
+//   tf32x3  Each operand is the sum of two tf32 (23 bits). Three of the four products are computed,
 //           the product of the two small parts is left out. The error of a sum of products is that
 //           of f32.
 //   ieee    f32 operands, FFMA.
 //
 // Tensor cores truncate the sums that they accumulate, while f32 additions round. Over many columns
-// or keys, truncation would add up to a far larger error. A sum inside the tensor core therefore
-// covers only 8 columns or 16 keys, smaller products first, and an f32 addition adds it to the
-// total.
+// or keys, truncation would add up to a far larger error. With tf32x3 a sum inside the tensor core
+// therefore covers only 8 columns or 16 keys, smaller products first, and an f32 addition adds it
+// to the total. With tf32, the rounding of operands is 4000 times coarser than a truncation: a sum
+// inside the tensor core covers all columns, or the keys of a tile.
 //
 // Fragments: ldmatrix loads those of Q and K directly. P is not moved between lanes. Lane t of a
 // row holds keys 2t and 2t + 1 of each 8 keys, as accumulators of S, but fragment A expects keys t
@@ -25,14 +26,30 @@ namespace sm80 {
 // Number of parts that each operand is split into.
 inline constexpr int kParts = config::precision == config::tf32x3 ? 2 : 1;
 inline constexpr bool kIeee = config::precision == config::ieee;
+// Half of the lowest bit that tensor cores read of a tf32 operand.
+inline constexpr unsigned kHalfOfIgnored = 0x1000;
 
-// Splits x into its parts: x is their sum, up to rounding.
+// tf32: rounds. Tensor cores ignore the last 13 bits of an operand, so that adding half of what
+// they ignore rounds to nearest; cvt.rna.tf32 takes an instruction more.
+__device__ __forceinline__ unsigned RoundToTf32(unsigned bits) {
+  const float x = __uint_as_float(bits);
+  return x == x ? bits + kHalfOfIgnored : bits;
+}
+
+// Splits x into its parts: x is their sum, up to rounding. Of two parts, the first is rounded, so
+// that the second has a sign of its own and 12 bits at most, of which tensor cores ignore the last:
+// the mean error is 0. A NaN may become -0 in the first part, but stays NaN in the second.
+// `rounded`: one part is x itself, because RoundToTf32() has been called for it.
+template <bool rounded = false>
 __device__ __forceinline__ void Split(float x, unsigned (&parts)[kParts]) {
-  if constexpr (kIeee) {
-    parts[0] = __float_as_uint(x);
+  const unsigned bits = __float_as_uint(x);
+  if constexpr (kIeee || (kParts == 1 && rounded)) {
+    parts[0] = bits;
+  } else if constexpr (kParts == 1) {
+    parts[0] = RoundToTf32(bits);
   } else {
-    parts[0] = ptx::RoundToTf32(x);
-    if constexpr (kParts == 2) parts[1] = ptx::RoundToTf32(x - __uint_as_float(parts[0]));
+    parts[0] = (bits + kHalfOfIgnored) & ~(2 * kHalfOfIgnored - 1);
+    parts[1] = __float_as_uint(x - __uint_as_float(parts[0]));
   }
 }
 
@@ -138,8 +155,9 @@ __device__ __forceinline__ void RepeatNan(unsigned x_tile, unsigned y_tile, floa
 }
 
 // c = X Y^T over kDim columns. X: load_x(k, x) loads the fragments of columns [8 k, 8 k + 8), which
-// must equal those of the tile at x_tile. Y: 8 kN rows of a tile from y_row.
-template <int kDim, int kM, int kN, class LoadX>
+// must equal those of the tile at x_tile. Y: 8 kN rows of a tile from y_row. `rounded`: both tiles
+// are.
+template <int kDim, bool rounded, int kM, int kN, class LoadX>
 __device__ __forceinline__ void MultiplyTransposedF32(const LoadX& load_x, unsigned x_tile,
                                                       unsigned y_tile, int y_row,
                                                       float (&c)[kM][kN][4]) {
@@ -156,7 +174,7 @@ __device__ __forceinline__ void MultiplyTransposedF32(const LoadX& load_x, unsig
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         unsigned parts[kParts];
-        Split(__uint_as_float(loaded[m][e]), parts);
+        Split<rounded>(__uint_as_float(loaded[m][e]), parts);
 #pragma unroll
         for (int n = 0; n < kParts; ++n) x[m][n][e] = parts[n];
       }
@@ -166,18 +184,20 @@ __device__ __forceinline__ void MultiplyTransposedF32(const LoadX& load_x, unsig
       ptx::LoadMatrix(raw, y_lane.At(y_tile, 8 * n, 2 * k));
       unsigned y[4][kParts];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) Split(__uint_as_float(raw[e]), y[e]);
+      for (int e = 0; e < 4; ++e) Split<rounded>(__uint_as_float(raw[e]), y[e]);
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
+          float(&total)[4] = c[m][n + half];
+          if (kParts == 1 && k > 0) {
+            MmaF32<false>(total, x[m], y[2 * half], y[2 * half + 1]);
+            continue;
+          }
           float sum[4];
           MmaF32<true>(sum, x[m], y[2 * half], y[2 * half + 1]);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float& total = c[m][n + half][e];
-            total = k == 0 ? sum[e] : total + sum[e];
-          }
+          for (int e = 0; e < 4; ++e) total[e] = k == 0 ? sum[e] : total[e] + sum[e];
         }
     }
   }
@@ -224,13 +244,16 @@ __device__ __forceinline__ void MultiplyIeee(const unsigned (&x)[kM][kRows / 8][
 }
 
 // c += X Y. X: kRows columns, the accumulators of kRows / 8 blocks after SplitFragment(). Y: a tile
-// of kRows rows. The columns of c are permuted as described at the top of this file.
-template <int kDim, int kRows, int kM>
+// of kRows rows. The columns of c are permuted as described at the top of this file. `rounded`: the
+// tile is.
+template <int kDim, int kRows, bool rounded, int kM>
 __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * kParts][4],
                                             unsigned y_tile, float (&c)[kM][kDim / 8][4]) {
   if constexpr (kIeee) {
     return MultiplyIeee<kDim, kRows>(x, y_tile, c);
   } else {
+    constexpr int kSteps = kParts == 1 ? kRows / 8 : 2;  // of 8 rows, in a sum of the tensor core
+    static_assert(kRows / 8 % kSteps == 0 && kDim % 32 == 0);
     using Layout = TileLayout<kDim>;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const unsigned even = y_tile + Layout::At(lane % 4 * 2, lane / 4);
@@ -248,15 +271,16 @@ __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * 
         for (int s = 0; s < 4; ++s) {
           unsigned b0[kParts];
           unsigned b1[kParts];
-          Split(ys[0][s], b0);
-          Split(ys[1][s], b1);
+          Split<rounded>(ys[0][s], b0);
+          Split<rounded>(ys[1][s], b1);
 #pragma unroll
           for (int m = 0; m < kM; ++m) {
-            if (k % 2 == 0) {
+            if (k % kSteps == 0) {
               MmaF32<true>(sum[m][s], &x[m][k * kParts], b0, b1);
-              continue;
+            } else {
+              MmaF32<false>(sum[m][s], &x[m][k * kParts], b0, b1);
             }
-            MmaF32<false>(sum[m][s], &x[m][k * kParts], b0, b1);
+            if (k % kSteps != kSteps - 1) continue;
 #pragma unroll
             for (int e = 0; e < 4; ++e) c[m][4 * i + s][e] += sum[m][s][e];
           }
@@ -266,12 +290,16 @@ __device__ __forceinline__ void MultiplyF32(const unsigned (&x)[kM][kRows / 8 * 
   }
 }
 
-// c += X Y for 8 columns of X, 8 rows of Y from y_row and 8 kN columns of Y from `column`. The k
-// index of X is permuted as described at the top, the columns of Y are not. x[n][m]: part n of
-// fragment m.
-template <int kDim, int kM, int kN>
-__device__ __forceinline__ void MultiplyStepF32(const unsigned (*x)[kM][4], unsigned y_tile,
-                                                int y_row, int column, float (&c)[kM][kN][4]) {
+// Steps of 8 rows in one call of MultiplyStepsF32().
+inline constexpr int kStepsF32 = kParts == 2 ? 2 : 1;
+
+// c += X Y for 8 kStepsF32 columns of X, as many rows of Y from y_row and 8 kN columns of Y from
+// `column`. The k index of X is permuted as described at the top, the columns of Y are not.
+// x[step][m][part]: fragment m. `rounded`: the tile is.
+template <int kDim, bool rounded, int kM, int kN>
+__device__ __forceinline__ void MultiplyStepsF32(const unsigned (&x)[kStepsF32][kM][kParts][4],
+                                                 unsigned y_tile, int y_row, int column,
+                                                 float (&c)[kM][kN][4]) {
   using Layout = TileLayout<kDim>;
   const int lane = ptx::RereadThreadIdx() % 32;  // re-read: keeping it spills
   const auto at = [&](int row, int from) {
@@ -286,7 +314,7 @@ __device__ __forceinline__ void MultiplyStepF32(const unsigned (*x)[kM][4], unsi
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           of_rows[m][r] =
-              __shfl_sync(~0u, __uint_as_float(x[0][m][row % 2 * 2 + r]), (lane & ~3) | row / 2);
+              __shfl_sync(~0u, __uint_as_float(x[0][m][0][row % 2 * 2 + r]), (lane & ~3) | row / 2);
         }
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
@@ -304,24 +332,32 @@ __device__ __forceinline__ void MultiplyStepF32(const unsigned (*x)[kM][4], unsi
   } else {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
-      unsigned y[2][kParts];
+      float sum[kM][4];
 #pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const unsigned raw = ptx::LoadShared32(at(lane % 4 * 2 + odd, column + 8 * n + lane / 4));
-        Split(__uint_as_float(raw), y[odd]);
+      for (int step = 0; step < kStepsF32; ++step) {
+        unsigned y[2][kParts];
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          const unsigned raw =
+              ptx::LoadShared32(at(8 * step + lane % 4 * 2 + odd, column + 8 * n + lane / 4));
+          Split<rounded>(__uint_as_float(raw), y[odd]);
+        }
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          if constexpr (kParts == 1) {
+            MmaF32<false>(c[m][n], x[step][m], y[0], y[1]);
+          } else if (step == 0) {
+            MmaF32<true>(sum[m], x[step][m], y[0], y[1]);
+          } else {
+            MmaF32<false>(sum[m], x[step][m], y[0], y[1]);
+          }
+        }
       }
+      if constexpr (kParts == 1) continue;
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        unsigned parts[kParts][4];
+      for (int m = 0; m < kM; ++m)
 #pragma unroll
-        for (int part = 0; part < kParts; ++part)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) parts[part][e] = x[part][m][e];
-        float sum[4];
-        MmaF32<true>(sum, parts, y[0], y[1]);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) c[m][n][e] += sum[e];
-      }
+        for (int e = 0; e < 4; ++e) c[m][n][e] += sum[m][e];
     }
   }
 }

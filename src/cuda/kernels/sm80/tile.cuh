@@ -78,6 +78,15 @@ struct TilePartition {
   __device__ static __forceinline__ int Chunk() {
     return static_cast<int>(threadIdx.x) % kThreadsPerRow;
   }
+  // This thread's first chunk in the tile at `to`; chunk c of pass i is at Place(first, i, c).
+  __device__ static __forceinline__ unsigned First(unsigned to) {
+    return to + Layout::At(Row(), Chunk());
+  }
+  __device__ static __forceinline__ unsigned Place(unsigned first, int i, int c) {
+    const auto at =
+        first + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kThreadsPerRow * 16);
+    return kStep == 4 && i % 2 != 0 ? at ^ 64 : at;  // rows 4 apart differ in bit 2 of x(r)
+  }
 
   // Copies this thread's chunks to the tile at `to`; chunk c of pass i is at from(i, c). Rows from
   // `left` on and columns from `dim` on become zeros; `any` is some valid address of the tensor.
@@ -86,17 +95,12 @@ struct TilePartition {
   template <int unroll, class From>
   __device__ static __forceinline__ void Copy(unsigned to, int left, int dim, const char* any,
                                               const From& from) {
-    to += Layout::At(Row(), Chunk());
-    const auto place = [&](int i, int c) {
-      const auto at =
-          to + static_cast<unsigned>(i * kStep * Layout::kRowBytes + c * kThreadsPerRow * 16);
-      return kStep == 4 && i % 2 != 0 ? at ^ 64 : at;  // rows 4 apart differ in bit 2 of x(r)
-    };
+    to = First(to);
     if (left >= kRows && dim == kDim) {
 #pragma unroll unroll
       for (int i = 0; i < kPasses; ++i)
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) ptx::CopyAsync(place(i, c), from(i, c), 16);
+        for (int c = 0; c < kColumns; ++c) ptx::CopyAsync(Place(to, i, c), from(i, c), 16);
       return;
     }
 #pragma unroll 1
@@ -105,7 +109,7 @@ struct TilePartition {
       for (int c = 0; c < kColumns; ++c) {
         const bool inside =
             Row() + i * kStep < left && (Chunk() + c * kThreadsPerRow) * kChunkElements < dim;
-        ptx::CopyAsync(place(i, c), inside ? from(i, c) : any, inside ? 16 : 0);
+        ptx::CopyAsync(Place(to, i, c), inside ? from(i, c) : any, inside ? 16 : 0);
       }
   }
 };
@@ -178,6 +182,31 @@ class TileLoader {
         return from + (own + static_cast<unsigned>(i * Partition::kStep) * stride +
                        static_cast<unsigned>(c * Partition::kThreadsPerRow * 16));
       });
+    }
+  }
+
+  // Replaces the elements of a tile in f32, that this thread loaded and whose load has ended, by
+  // change(element).
+  template <class Change>
+  __device__ static __forceinline__ void ChangeOwn(unsigned tile, const Change& change) {
+    if constexpr (config::element_access != 0) {
+      for (int n = static_cast<int>(threadIdx.x); n < kRows * kDim; n += kThreads) {
+        const int column = n % kDim;
+        const unsigned at = tile + Partition::Layout::At(n / kDim, column / kChunkElements) +
+                            static_cast<unsigned>(column % kChunkElements * 4);
+        ptx::StoreShared32(at, change(ptx::LoadShared32(at)));
+      }
+    } else {
+      const unsigned first = Partition::First(tile);
+#pragma unroll
+      for (int i = 0; i < Partition::kPasses; ++i)
+#pragma unroll
+        for (int c = 0; c < Partition::kColumns; ++c) {
+          const unsigned at = Partition::Place(first, i, c);
+          const uint4 x = ptx::LoadShared128(at);
+          ptx::StoreShared128(at, __uint_as_float(change(x.x)), __uint_as_float(change(x.y)),
+                              __uint_as_float(change(x.z)), __uint_as_float(change(x.w)));
+        }
     }
   }
 
