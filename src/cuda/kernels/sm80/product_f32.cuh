@@ -36,9 +36,10 @@ __device__ __forceinline__ unsigned RoundToTf32(unsigned bits) {
   return x == x ? bits + kHalfOfIgnored : bits;
 }
 
-// Splits x into its parts: x is their sum, up to rounding. Of two parts, the first is rounded, so
-// that the second has a sign of its own and 12 bits at most, of which tensor cores ignore the last:
-// the mean error is 0. A NaN may become -0 in the first part, but stays NaN in the second.
+// Splits x into its parts: x is their sum, up to rounding. If there are two parts, the first is
+// rounded. The second therefore has a sign of its own and at most 12 bits, and tensor cores ignore
+// only the last one: the mean error is 0. A NaN may become -0 in the first part, but stays NaN in
+// the second.
 // `rounded`: one part is x itself, because RoundToTf32() has been called for it.
 template <bool rounded = false>
 __device__ __forceinline__ void Split(float x, unsigned (&parts)[kParts]) {
