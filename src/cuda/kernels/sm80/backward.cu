@@ -56,14 +56,6 @@ __device__ __forceinline__ void LoadKeys(const Arguments& a, const Block& block,
   ptx::CopyCommit();
 }
 
-// Rounds the elements of K and V that this thread loaded, if kRoundsTiles. The loads have ended.
-__device__ __forceinline__ void RoundOwnKeys(unsigned base) {
-  if constexpr (kRoundsTiles) {
-    TileLoader<kDimQk, kTileKv, kThreads, kDtype>::ChangeOwn(base + kShared.k, RoundToTf32);
-    TileLoader<kDimVo, kTileKv, kThreads, kDtype>::ChangeOwn(base + kShared.v, RoundToTf32);
-  }
-}
-
 // Computes P and dS of the warp's part of a tile, one chunk of queries at a time. With p_ds_in_smem
 // both are stored to shared memory. Otherwise the warp multiplies them into dv and dk at once and
 // stores only dS, for dQ.
@@ -169,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const TilesToVisit tiles(a, block, memory);
   LoadKeys(a, block, base);
   ScoreContext context(block.j0, base);
-  const QueryPipeline pipeline(a, block, base);
+  QueryPipeline pipeline(a, block, base);
   char* dq_accum = nullptr;  // of the sequence
   if (a.dq_accum.base != nullptr) {
     dq_accum = RowAddress(a.dq_accum, seq.idx, DqAccumFirstRow(a, seq), 0);
@@ -177,7 +169,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
   const DqSemaphore semaphore(a, memory);
   Accumulator<kPartQk> dk{};  // with split_dk_dv: dV in the first half of the warps
   Accumulator<kPartVo> dv{};
-  bool keys_rounded = false;
   const long long first_row = a.packed_q != 0 ? seq.first_q : 1ll * seq.idx * a.max_len_q;
 
   for (int window = 0; window < tiles.num_tiles(); window += attn::device::kBackwardWindow) {
@@ -197,10 +188,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, config::blocks)
         next_tile = tiles.Next(0, count);
         ++next_head;
       }
-      ptx::CopyWait<0>();
-      pipeline.RoundOwn(stage);
-      if (kRoundsTiles && !keys_rounded) RoundOwnKeys(base);
-      keys_rounded = true;
+      pipeline.Wait(stage);
       __syncthreads();  // the tile has arrived; the next stage and the last dS are free
       pipeline.LoadIfStages<2>(a, next_head, window + next_tile, stage ^ 1, next_head < head_end);
       const int i0 = (window + tile) * kTileQ;

@@ -96,7 +96,7 @@ class TilesToVisit {
 
 // Loads Q and dO of a tile through a ring of kStages stages. lse_delta, bias and mask, which only
 // the scores need, have one buffer each; it is free once all warps have computed their scores.
-// CopyWait<0>() at the start of each step waits for all of these loads.
+// Wait() at the start of each step waits for all of these loads.
 class QueryPipeline {
  public:
   __device__ __forceinline__ QueryPipeline(const Arguments& a, const Block& block, unsigned base)
@@ -131,11 +131,17 @@ class QueryPipeline {
                                                bool enabled) const {
     if constexpr (kStages == kNumStages) Load(a, head, tile, stage, enabled);
   }
-  // Rounds the elements that this thread loaded, if kRoundsTiles. The loads have ended.
-  __device__ __forceinline__ void RoundOwn(int stage) const {
+  // Waits for all loads of this thread. If kRoundsTiles, then rounds what it loaded: Q and dO, and
+  // at the first call K and V.
+  __device__ __forceinline__ void Wait(int stage) {
+    ptx::CopyWait<0>();
     if constexpr (kRoundsTiles) {
       q_.ChangeOwn(QTile(stage), RoundToTf32);
       dout_.ChangeOwn(DoutTile(stage), RoundToTf32);
+      if (keys_rounded_) return;
+      TileLoader<kDimQk, kTileKv, kThreads, kDtype>::ChangeOwn(base_ + kShared.k, RoundToTf32);
+      TileLoader<kDimVo, kTileKv, kThreads, kDtype>::ChangeOwn(base_ + kShared.v, RoundToTf32);
+      keys_rounded_ = true;
     }
   }
   // Loads lse_delta, and the warp's part of bias and mask, if `enabled`.
@@ -173,6 +179,7 @@ class QueryPipeline {
   const char* lse_delta_;
   unsigned base_;
   Sequence seq_;
+  bool keys_rounded_ = false;
 };
 
 }  // namespace sm80::backward
