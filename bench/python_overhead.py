@@ -16,34 +16,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import platform
 import sys
-import time
 from collections.abc import Callable
 
 import libattn
 import libattn.torch
 import torch
+from alternating import best_of
 from torch.nn.functional import scaled_dot_product_attention
-
-BATCH = 10
-
-
-def best_of(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Microseconds per call: the minimum over `rounds` batches; the functions alternate."""
-    best = dict.fromkeys(functions, math.inf)
-    for function in functions.values():
-        for _ in range(5 * BATCH):
-            function()
-    for _ in range(rounds):
-        for name, function in functions.items():
-            function()  # brings its code and data back into the caches
-            start = time.perf_counter()
-            for _ in range(BATCH):
-                function()
-            best[name] = min(best[name], (time.perf_counter() - start) / BATCH * 1e6)
-    return best
 
 
 def cases(shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
