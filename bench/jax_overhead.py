@@ -2,9 +2,9 @@
 
 One process measures these functions alternately, each under jax.jit: a sum of three arrays (what
 JAX itself takes for a call with three inputs), jax.nn.dot_product_attention, libattn.jax.attention,
-and the gradients of the last two. A call ends when its result is ready. Each figure is the minimum over
-the means of many short batches, which removes most of the effect of other processes. Results are
-compared before anything is timed.
+and the gradients of the last two. A call ends when its result is ready. Each figure is the minimum
+over the means of many short batches, which removes most of the effect of other processes. Results
+are compared before anything is timed.
 
     python bench/jax_overhead.py [--shape 1,8,4,16] [--rounds 300] [--json]
 
