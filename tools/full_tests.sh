@@ -131,7 +131,7 @@ step_cuda() {
   [ -z "$wheel" ] || local -x ATTN_NVRTC=${ATTN_NVRTC:-$PWD/${wheel%/nvidia/cu13}}
   ./dev build release &&
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs \
-      --record tests/cuda/kernel_resources.record --check 16
+      --record tests/cuda/kernel_resources.record --check 24
 }
 
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the case list, one process per

@@ -18,7 +18,7 @@ namespace {
 // where dK and dV take 64, 128 and 256 of a thread's registers.
 int most_spilled_of_backward(const KernelSpec& spec) {
   const std::int64_t dim = spec.config.get("dim_qk").value_or(0);
-  return dim <= 64 ? 540 : dim <= 128 ? 2400 : 12200;
+  return dim <= 64 ? 540 : dim <= 128 ? 1200 : 4300;
 }
 
 // Those that spill most, of each precision and of caches, and one that must not (ieee).
