@@ -1,5 +1,5 @@
-// Head dims above 256: what is refused; the plans of the backward in f16 and bf16, and that its
-// kernels compile within the spills that docs/kernels/sm80.md allows.
+// Head dims above 256: what is refused; the plans of the backward, and that its kernels compile
+// within the spills that docs/kernels/sm80.md allows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,12 +14,14 @@ namespace attn::cuda::test {
 namespace {
 
 TEST(CudaWide, RefusesWithReasons) {
-  const auto reason = [](Pass pass, const char* text) {
-    return make_plan(pass, parse_problem(text), *typical_facts(90)).reason();
+  const auto reason = [](Pass pass, const char* text, int capability = 90) {
+    return make_plan(pass, parse_problem(text), *typical_facts(capability)).reason();
   };
-  EXPECT_EQ(reason(Pass::backward, "dtype=f32 dim_qk=257 dim_vo=64 len_q=8 len_kv=8"),
-            "no kernel for the backward of head dims above 256 in f32 on CUDA: found dim_qk=257 "
-            "dim_vo=64; accepted f16 and bf16, or head dims up to 256");
+  const char* const f32 = "dtype=f32 dim_qk=257 dim_vo=64 len_q=8 len_kv=8 bias=qk dbias";
+  for (const int capability : {90, 100}) EXPECT_EQ(reason(Pass::backward, f32, capability), "");
+  EXPECT_EQ(reason(Pass::backward, f32, 80),
+            "no tiles fit cuda:0, " + to_string(*typical_facts(80)) +
+                ", with 166912 bytes of shared memory for a block");
   for (const char* text : {"dtype=bf16 dim_qk=512 dim_vo=300 len_q=8 len_kv=8",
                            "dtype=bf16 dim_qk=512 dim_vo=512 len_q=8 len_kv=8 rope=half"}) {
     EXPECT_EQ(reason(Pass::forward, text), "");
@@ -85,6 +87,26 @@ TEST(CudaWideBackward, ConfigsCompileWithFewSpills) {
     const core::Status status = kernel_reports(*nvrtc, {spec.config}, capability, reports);
     ASSERT_TRUE(status.ok()) << status.message;
     EXPECT_EQ(flaw_of(reports[0], spec, facts, kMostSpilled), "");
+  }
+}
+
+// In f32 only where a block has 200 KB of shared memory. ieee spills most.
+TEST(CudaWideBackward, KernelsInF32Compile) {
+  constexpr int kMostSpilledInF32 = 1200;
+  std::string reason;
+  const Nvrtc* const nvrtc = Nvrtc::get(0, reason);
+  if (nvrtc == nullptr) GTEST_SKIP() << reason;
+  const DeviceFacts& facts = *typical_facts(90);
+  for (const char* const options : {"", " precision=ieee", " precision=tf32 bias=qk dbias"}) {
+    const std::string text =
+        std::string("dtype=f32 dim_qk=512 dim_vo=512 len_q=99 len_kv=99") + options;
+    const CudaPlan plan = make_plan(Pass::backward, parse_problem(text), facts).value();
+    const KernelSpec& spec = plan.kernels[plan.main];
+    SCOPED_TRACE(to_string(spec.config));
+    std::vector<ResourceReport> reports;
+    const core::Status status = kernel_reports(*nvrtc, {spec.config}, 90, reports);
+    ASSERT_TRUE(status.ok()) << status.message;
+    EXPECT_EQ(flaw_of(reports[0], spec, facts, kMostSpilledInF32), "");
   }
 }
 

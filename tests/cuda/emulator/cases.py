@@ -405,9 +405,12 @@ def cases() -> list[str]:
         for dtype, other in (types, types[::-1]):
             head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
             found.append(f"{head} : dtype={dtype} {problem.format(other=other)}")
-    for data, problem in f32_cases.FORWARD:
-        head = f"forward name=sm90 seed={len(found) + 1} {data}".rstrip()
-        found.append(f"{head} : dtype=f32 {problem}")
+    f32 = (("forward", f32_cases.FORWARD), ("backward", f32_cases.BACKWARD))
+    for attention_pass, listed in f32:
+        for data, problem in listed:
+            name = "sm90" if attention_pass == "forward" else "sm80"
+            head = f"{attention_pass} name={name} seed={len(found) + 1} {data}".rstrip()
+            found.append(f"{head} : dtype=f32 {problem}")
     return found
 
 

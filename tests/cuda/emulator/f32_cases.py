@@ -62,3 +62,28 @@ FORWARD = (
     ("ranges=empty", "batch=2 len_q=263 len_kv=257 dim_qk=8 dim_vo=72 kv_begin kv_end"),
     ("ranges=empty", "len_q=140 len_kv=1000 dim_qk=128 dim_vo=128 kv_begin kv_end"),
 )
+
+# Backwards, which the family sm80 computes: large tiles, rounded tiles (tf32), dK and dV by
+# different warps.
+BACKWARD = (
+    ("", "heads_q=2 heads_kv=1 len_q=264 len_kv=200 dim_qk=64 dim_vo=64 causal"),
+    ("", "precision=tf32 heads_q=2 heads_kv=1 len_q=150 len_kv=140 dim_qk=128 dim_vo=128"),
+    ("", "precision=ieee len_q=150 len_kv=140 dim_qk=64 dim_vo=64 deterministic"),
+    (
+        "",
+        "precision=tf32 heads_q=2 heads_kv=2 len_q=130 len_kv=140 dim_qk=64 dim_vo=40 bias=hqk"
+        " dtype_bias=f32 dbias",
+    ),
+    ("planted=nan_q", "precision=tf32 len_q=100 len_kv=80 dim_qk=256 dim_vo=192"),
+    ("", "len_q=70 len_kv=90 dim_qk=256 dim_vo=256 causal"),
+    (
+        "softcap=5",
+        "precision=tf32 heads_q=2 heads_kv=1 len_q=70 len_kv=50 dim_qk=300 dim_vo=512 softcap"
+        " dropout",
+    ),
+    (
+        "",
+        "heads_q=2 heads_kv=2 len_q=50 len_kv=70 dim_qk=512 dim_vo=260 bias=hqk dtype_bias=f32"
+        " dbias deterministic",
+    ),
+)

@@ -38,7 +38,8 @@ int score_queries_of(const Tiles& tiles) {
 // Why split_dk_dv and split_s_dp are not possible; "" if they are.
 std::string split_misfit(const Shape& shape, const Tiles& tiles) {
   if (shape.dim_qk != shape.dim_vo) return "dK and dV by different warps are of the same dims";
-  const int keys = shape.dim_qk > kMaxValueDim ? std::min(tiles.tile_kv, 64) : 64;
+  const bool small = shape.dim_qk > kMaxValueDim || shape.element_bytes == 4;
+  const int keys = small ? std::min(tiles.tile_kv, 64) : 64;
   const int parts = tiles.tile_kv % keys == 0 ? tiles.warps / (tiles.tile_kv / keys) / 2 : 0;
   if (parts == 0 || shape.dim_qk % (16 * parts) != 0) {
     return "half of the warps share out 64 keys and whole 16 dims";
@@ -53,10 +54,12 @@ std::string split_misfit(const Shape& shape, const Tiles& tiles) {
 std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const int threads = 32 * tiles.warps;
   const bool wide = shape.dim_qk > kMaxValueDim;
-  const bool one_stage = tiles.stages == 1 && (!tiles.p_ds_in_smem || wide);
+  const bool one_stage =
+      tiles.stages == 1 && (!tiles.p_ds_in_smem || wide || shape.element_bytes == 4);
   if (tiles.warps < 2 || (tiles.stages != 2 && !one_stage)) return "at least 2 warps and 2 stages";
-  if (shape.element_bytes == 4 && (tiles.p_ds_in_smem || tiles.kv_in_registers)) {
-    return "f32 keeps P in registers and K and V in shared memory";
+  if (shape.element_bytes == 4 && (tiles.kv_in_registers || tiles.split_s_dp ||
+                                   tiles.p_ds_in_smem != tiles.split_dk_dv)) {
+    return "f32 keeps P in registers, or in shared memory for dK and dV by different warps";
   }
   if (tiles.chunk != 16 && tiles.chunk != 32) return "a chunk is 16 or 32 queries";
   if (tiles.tile_q <= 0 || tiles.tile_q % 32 != 0 || tiles.tile_q > threads) {

@@ -35,17 +35,6 @@ constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
 
 constexpr const char* kForwardEntry = "attn_forward";
 
-std::string wide_refusal(Pass pass, const Problem& p) {
-  if (!is_wide(p)) return {};
-  const std::string dims =
-      "dim_qk=" + std::to_string(p.dim_qk) + " dim_vo=" + std::to_string(p.dim_vo);
-  if (pass == Pass::backward && p.dtype == DType::f32) {
-    return "no kernel for the backward of head dims above 256 in f32 on CUDA: found " + dims +
-           "; accepted f16 and bf16, or head dims up to 256";
-  }
-  return {};
-}
-
 // The parameters of a wide forward's launches.
 using ValueSlices = std::array<device::Arguments, kMaxValueSlices>;
 static_assert(sizeof(ValueSlices) <= sizeof(ParameterMemory));
@@ -66,7 +55,7 @@ std::string no_tiles(Pass pass, const Problem& p, const DeviceFacts& facts) {
   const std::string device = "cuda:" + std::to_string(facts.ordinal) + ", " + to_string(facts) +
                              ", with " + std::to_string(facts.shared_per_block) +
                              " bytes of shared memory for a block";
-  if (pass == Pass::backward && is_wide(p) && p.bias.given) {
+  if (pass == Pass::backward && is_wide(p) && p.bias.given && p.dtype != DType::f32) {
     return "no tiles of the backward with a bias and head dims above 256 fit " + device +
            "; without a bias they do";
   }
@@ -192,9 +181,6 @@ class Sm80 final : public Family {
                               core::Access access) const override {
     using Planned = core::Result<CudaPlan>;
     if (std::string why = refusal(problem, facts); !why.empty()) {
-      return Planned::none(std::move(why));
-    }
-    if (std::string why = wide_refusal(pass, problem); !why.empty()) {
       return Planned::none(std::move(why));
     }
     if (uses_decode_kernel(pass, problem)) {

@@ -318,6 +318,16 @@ inline constexpr Tiles k8WarpsOwnKeysF32{
 inline constexpr Tiles kWarpOwnsKeysSmallF32{
     .tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1, .chunk = 16};
 
+// Half of the warps accumulate dV, the others dK, from P and dS in shared memory.
+inline constexpr Tiles kDkDvByDifferentWarpsF32{.tile_q = 32,
+                                                .tile_kv = 16,
+                                                .warps = 4,
+                                                .stages = 1,
+                                                .blocks = 1,
+                                                .chunk = 16,
+                                                .p_ds_in_smem = true,
+                                                .split_dk_dv = true};
+
 inline constexpr std::array kBackwardF32{
     Rule{
         .largest_dim = 32,
@@ -369,9 +379,17 @@ inline constexpr std::array kBackwardF32{
          .when = When::always,
          .reason = "less shared memory"},
     Rule{.largest_dim = 256,
+         .tiles = with_keys(kDkDvByDifferentWarpsF32, 32),
+         .when = When::always,
+         .reason = "dK and dV of 32 keys by different warps fit the registers"},
+    Rule{.largest_dim = 256,
          .tiles = kWarpOwnsKeysSmallF32,
          .when = When::always,
          .reason = "the least shared memory; spills above dim 128"},
+    Rule{.largest_dim = 512,
+         .tiles = kDkDvByDifferentWarpsF32,
+         .when = When::always,
+         .reason = "dK and dV of 16 keys by different warps fit the registers"},
 };
 
 // Two stages if shared memory suffices for two blocks per SM, else one stage, else smaller tiles.
@@ -383,6 +401,8 @@ inline constexpr std::array kBiasGradient{
     BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 3},
     BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 2},
     BiasGradientTiles{.tile_q = 64, .tile_kv = 64, .warps = 4, .stages = 1, .blocks = 1},
-    BiasGradientTiles{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1}};
+    BiasGradientTiles{.tile_q = 32, .tile_kv = 32, .warps = 2, .stages = 1, .blocks = 1},
+    // f32 above dim 256.
+    BiasGradientTiles{.tile_q = 16, .tile_kv = 32, .warps = 1, .stages = 1, .blocks = 1}};
 
 }  // namespace attn::cuda::sm80

@@ -34,10 +34,11 @@ std::vector<Tiles> backward_candidates(const Shape& shape, const DeviceFacts& fa
       }
     }
   };
-  const bool wide = shape.dim_qk > kMaxValueDim;
+  const bool small = shape.dim_qk > (shape.element_bytes == 4 ? 128 : kMaxValueDim);
+  const std::array kv_tiles = small ? std::array{16, 32} : std::array{64, 128};
   for (const int warps : {4, 8}) {
     for (const int tile_q : {32, 64, 128}) {
-      for (const int tile_kv : wide ? std::array{16, 32} : std::array{64, 128}) {
+      for (const int tile_kv : kv_tiles) {
         for (const int blocks : {1, 2}) {
           for (const int chunk : {16, 32}) {
             add({.tile_q = tile_q,

@@ -92,7 +92,10 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
     LoadLseDelta(context, query, lse_delta);
     ComputeP(a, context, query, lse_delta, bits, s, p_pairs);
     const auto consume_p = [&] {
-      if constexpr (kPDsInSmem) {
+      if constexpr (kPDsInSmem && kF32) {
+        StoreTransposedF32([&](int m, int n, int e) { return p_pairs[m][n][e]; }, base + kShared.p,
+                           score_key, score_query + query);
+      } else if constexpr (kPDsInSmem) {
         StoreTransposed(p_pairs, base + kShared.p, score_key, score_query + query);
       } else {
         AccumulateChunk<kDimVo, kPartVo>(p_pairs, dout_tile, query, dv);
@@ -106,7 +109,8 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
     ComputeDs(a, context, query, lse_delta, bits, s, dp, ds_pairs);
     if constexpr (config::bias_gradient != 0) AddDbias(a, context, seq, head, query, dp);
     if constexpr (kF32) {
-      StoreTransposedF32(dp, ds_tile, score_key, score_query + query);
+      StoreTransposedF32([&](int m, int n, int e) { return __float_as_uint(dp[m][n][e]); }, ds_tile,
+                         score_key, score_query + query);
     } else {
       StoreTransposed(ds_pairs, ds_tile, score_key, score_query + query);
     }
@@ -114,6 +118,36 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
     if constexpr (!kPDsInSmem) {
       AccumulateChunk<kDimQk, kPartQk>(ds_pairs, q_tile, query, dk);
     }
+  }
+}
+
+// f32 with p_ds_in_smem: sums += X Y. X: the warp's keys, from `key`, in a tile [keys][queries]. Y:
+// the dims of sums, from `dim`, in a tile [queries][dims].
+__device__ __forceinline__ void AccumulateRowsF32(unsigned x_tile, int key, unsigned y_tile, int dim,
+                                                  Accumulator<kPartQk>& sums) {
+#pragma unroll 1
+  for (int query = 0; query < kTileQ; query += 8 * kStepsF32) {
+    unsigned x[kStepsF32][kBlocksM][kParts][4];
+#pragma unroll
+    for (int step = 0; step < kStepsF32; ++step)
+#pragma unroll
+      for (int m = 0; m < kBlocksM; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int column = query + 8 * step + Lane() % 4 * 2;
+          const uint2 pair = ptx::LoadShared64(
+              x_tile + PDsLayout::At(key + 16 * m + 8 * r + Lane() / 4, column / kChunkElements) +
+              static_cast<unsigned>(column % kChunkElements * kElementBytes));
+          unsigned parts[2][kParts];
+          Split<kRoundsTiles>(__uint_as_float(pair.x), parts[0]);
+          Split<kRoundsTiles>(__uint_as_float(pair.y), parts[1]);
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            x[step][m][part][r] = parts[0][part];
+            x[step][m][part][r + 2] = parts[1][part];
+          }
+        }
+    MultiplyStepsF32<kDimQk, kRoundsTiles>(x, y_tile, query, dim, sums);
   }
 }
 
@@ -128,6 +162,7 @@ __device__ __forceinline__ void AccumulateDkDv(unsigned base, unsigned q_tile, u
   const int part = DkDvWarp() % kDkDvParts;
   const unsigned x_tile = AccumulatesDv() ? p_tile : ds_tile;
   const unsigned y_tile = AccumulatesDv() ? dout_tile : q_tile;
+  if constexpr (kF32) return AccumulateRowsF32(x_tile, key, y_tile, part * kPartQk, dk);
 #pragma unroll
   for (int k = 0; k < kTileQ / 16; ++k) {
     unsigned x[kBlocksM][4];

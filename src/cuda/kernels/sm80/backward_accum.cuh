@@ -14,11 +14,12 @@ constexpr int kDqBlocksM = kDqQueries / 16;
 constexpr int kDqBlocksN = kDqDimsPerPass / 8;
 using DqTile = float[kDqBlocksM][kDqBlocksN][4];
 
-__device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile, DqTile& dq) {
+__device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile, int first_dim,
+                                              DqTile& dq) {
   const int thread = ptx::RereadThreadIdx();
   const int lane = thread % 32;
   const int query = thread / 32 % kDqWarps * kDqQueries;
-  const int dim = thread / 32 / kDqWarps * kDqDims;
+  const int dim = thread / 32 / kDqWarps * kDqDims + first_dim;
 #pragma unroll
   for (int m = 0; m < kDqBlocksM; ++m)
 #pragma unroll
@@ -50,7 +51,7 @@ __device__ __forceinline__ void MultiplyDqF32(unsigned ds_tile, unsigned k_tile,
 
 __device__ __forceinline__ void MultiplyDq(unsigned ds_tile, unsigned k_tile, int first_dim,
                                            DqTile& dq) {
-  if constexpr (kF32) return MultiplyDqF32(ds_tile, k_tile, dq);
+  if constexpr (kF32) return MultiplyDqF32(ds_tile, k_tile, first_dim, dq);
   const int thread = ptx::RereadThreadIdx();
   const int lane = thread % 32;
   const int query = thread / 32 % kDqWarps * kDqQueries;

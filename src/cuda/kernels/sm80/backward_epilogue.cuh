@@ -25,7 +25,7 @@ __device__ __forceinline__ void StageKeyGradient(const float (&sums)[kBlocksM][k
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int d = 0; d < kPart / 8; ++d) {
-        if constexpr (kF32) {
+        if constexpr (kF32 && !kPDsInSmem) {
           // The lane's columns of each 32 are those of MultiplyF32(): 8 adjacent ones. Store() adds
           // twice the lane's index of 4.
           const int lane = static_cast<int>(threadIdx.x) % 4;

@@ -159,6 +159,17 @@ __device__ __forceinline__ void GenerateChunkBits(const ScoreContext& context, i
   }
 }
 
+// f32: block n of accumulators as an operand, or as it is if it goes to shared memory.
+__device__ __forceinline__ void KeepFragment(const float (&c)[4], int n,
+                                             unsigned (*fragments)[4]) {
+  if constexpr (kPDsInSmem) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) fragments[n][e] = __float_as_uint(c[e]);
+  } else {
+    SplitFragment(c, &fragments[n * kParts]);
+  }
+}
+
 // Turns raw products s of kChunk queries into P^T. p_pairs receives P with dropout applied, as
 // operands of dV: rounded to 16 bits, or in f32 split into parts. s becomes P without dropout,
 // times the derivative of softcap.
@@ -188,7 +199,7 @@ __device__ __forceinline__ void ComputeP(const Arguments& a, const ScoreContext&
                 KeepFactor(KeepFactors<true>(context.dropout, bits[n / 2][m], n % 2, e / 2), e % 2);
           }
         }
-        SplitFragment(kept, &p_pairs[m][n * kParts]);
+        KeepFragment(kept, n, p_pairs[m]);
       } else {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -230,7 +241,7 @@ __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext
         dp[m][n][e] = p[m][n][e] * gradient;
       }
       if constexpr (kF32) {
-        SplitFragment(dp[m][n], &ds_pairs[m][n * kParts]);
+        KeepFragment(dp[m][n], n, ds_pairs[m]);
       } else {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -242,10 +253,13 @@ __device__ __forceinline__ void ComputeDs(const Arguments& a, const ScoreContext
 }
 
 // f32: stores accumulators to the warp's part of a tile [keys][queries], rounded if kRoundsTiles.
-__device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned tile, int key,
+// element(m, n, e) are the bits of an accumulator.
+template <class Element>
+__device__ __forceinline__ void StoreTransposedF32(const Element& element, unsigned tile, int key,
                                                    int query) {
-  const auto stored = [](float x) {
-    return kRoundsTiles ? __uint_as_float(RoundToTf32(__float_as_uint(x))) : x;
+  const auto stored = [&](int m, int n, int e) {
+    const unsigned bits = element(m, n, e);
+    return __uint_as_float(kRoundsTiles ? RoundToTf32(bits) : bits);
   };
 #pragma unroll
   for (int n = 0; n < kBlocksN; ++n)
@@ -256,7 +270,7 @@ __device__ __forceinline__ void StoreTransposedF32(const Scores& ds, unsigned ti
         const int column = query + QueryOf(n);
         ptx::StoreShared64(tile + PDsLayout::At(key + KeyOf(m, r), column / kChunkElements) +
                                static_cast<unsigned>(column % kChunkElements * kElementBytes),
-                           stored(ds[m][n][2 * r]), stored(ds[m][n][2 * r + 1]));
+                           stored(m, n, 2 * r), stored(m, n, 2 * r + 1));
       }
 }
 

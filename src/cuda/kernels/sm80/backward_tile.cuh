@@ -70,13 +70,14 @@ using MaskTile = BiasMaskTile<kScoreQueries, kScoreKeys, kHasMask ? 1 : 2>;
 // kChunk queries of a warp's keys, transposed.
 using Scores = float[kBlocksS][kBlocksN][4];
 // The same scores as operands of a product: A fragments of 16 x 16, rounded. In f32, as
-// MultiplyF32() takes them: kParts fragments of 16 x 8 for each of the kBlocksN blocks.
-constexpr int kFragments = kF32 ? kBlocksN * kParts : kBlocksN / 2;
+// MultiplyF32() takes them: kParts fragments of 16 x 8 for each of the kBlocksN blocks; with
+// p_ds_in_smem the accumulators themselves.
+constexpr int kFragments = kF32 ? kBlocksN * (kPDsInSmem ? 1 : kParts) : kBlocksN / 2;
 using Fragments = unsigned[kF32 ? kBlocksS : kFragments][kF32 ? kFragments : kBlocksS][4];
 // tf32: the block rounds Q, dO, K, V and dS in shared memory once, because each warp would round
 // them again for each product: two instructions for each operand of a lane.
 constexpr bool kRoundsTiles = kF32 && config::precision == config::tf32;
-static_assert(!kF32 || (!kPDsInSmem && config::kv_in_registers == 0));
+static_assert(!kF32 || (kPDsInSmem == kSplitDkDv && !kSplitSDp && config::kv_in_registers == 0));
 static_assert(kStages == 1 || kStages == 2);
 template <int dims>
 using Accumulator = float[kBlocksM][dims / 8][4];
@@ -237,7 +238,7 @@ template <int kDim, int kPart>
 __device__ __forceinline__ void AccumulateChunk(const Fragments& x, unsigned y_tile, int row,
                                                 Accumulator<kPart>& sums) {
   if constexpr (kF32) {
-    static_assert(kPart == kDim);
+    static_assert(kPart == kDim || kPDsInSmem);
     const auto from = static_cast<unsigned>(row * TileLayout<kDim>::kRowBytes);
     MultiplyF32<kDim, kChunk, kRoundsTiles>(x, y_tile + from, sums);
   } else {
