@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs cases of the family sm90, and of sm80 above dim 256, on the emulator of CUDA kernels.
+"""Runs cases of the family sm90, and of sm80 above dim 256 and in f32, on the emulator.
 
 usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--list]
 
@@ -433,10 +433,10 @@ def run(attn: Path, case: str, seed: int) -> bool:
         print(f"FAILED with seed {seed}: {case}\n  no end in {TIMEOUT_SECONDS} s", flush=True)
         return False
     # The expected kernel ran. With a bias, the forward of sm90 exceeds shared memory, and the plan
-    # uses sm80, as the backward does above dim 256.
+    # uses sm80, as the backward does above dim 256 and in f32.
     attention_pass = case.split()[0]
     sm80 = attention_pass == "forward" and "bias=" in case and "dtype=f8" not in case
-    sm80 |= "name=wide " in case
+    sm80 |= "name=wide " in case or "name=sm80 " in case
     # An f16 bias that broadcasts queries, with q in f16: ptxas serializes wgmma there.
     sm80 |= "dtype=f16 " in case and "dim_vo=128 bias=k dtype_bias=f16" in case
     kernel = f"attn_{attention_pass}" + ("" if sm80 else "_sm90")

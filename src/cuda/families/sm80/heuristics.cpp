@@ -57,8 +57,8 @@ std::string backward_misfit(const Shape& shape, const Tiles& tiles) {
   const bool one_stage =
       tiles.stages == 1 && (!tiles.p_ds_in_smem || wide || shape.element_bytes == 4);
   if (tiles.warps < 2 || (tiles.stages != 2 && !one_stage)) return "at least 2 warps and 2 stages";
-  if (shape.element_bytes == 4 && (tiles.kv_in_registers || tiles.split_s_dp ||
-                                   tiles.p_ds_in_smem != tiles.split_dk_dv)) {
+  if (shape.element_bytes == 4 &&
+      (tiles.kv_in_registers || tiles.split_s_dp || tiles.p_ds_in_smem != tiles.split_dk_dv)) {
     return "f32 keeps P in registers, or in shared memory for dK and dV by different warps";
   }
   if (tiles.chunk != 16 && tiles.chunk != 32) return "a chunk is 16 or 32 queries";

@@ -123,8 +123,8 @@ __device__ __forceinline__ void ComputeScores(const Arguments& a, const ScoreCon
 
 // f32 with p_ds_in_smem: sums += X Y. X: the warp's keys, from `key`, in a tile [keys][queries]. Y:
 // the dims of sums, from `dim`, in a tile [queries][dims].
-__device__ __forceinline__ void AccumulateRowsF32(unsigned x_tile, int key, unsigned y_tile, int dim,
-                                                  Accumulator<kPartQk>& sums) {
+__device__ __forceinline__ void AccumulateRowsF32(unsigned x_tile, int key, unsigned y_tile,
+                                                  int dim, Accumulator<kPartQk>& sums) {
 #pragma unroll 1
   for (int query = 0; query < kTileQ; query += 8 * kStepsF32) {
     unsigned x[kStepsF32][kBlocksM][kParts][4];

@@ -160,8 +160,7 @@ __device__ __forceinline__ void GenerateChunkBits(const ScoreContext& context, i
 }
 
 // f32: block n of accumulators as an operand, or as it is if it goes to shared memory.
-__device__ __forceinline__ void KeepFragment(const float (&c)[4], int n,
-                                             unsigned (*fragments)[4]) {
+__device__ __forceinline__ void KeepFragment(const float (&c)[4], int n, unsigned (*fragments)[4]) {
   if constexpr (kPDsInSmem) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) fragments[n][e] = __float_as_uint(c[e]);
