@@ -55,12 +55,13 @@ struct WideZeroer {
         barriers.Wait(WideBarriers::kVReady, 0);
         ZeroRows<kTileKv, kDimVo>(base + kShared.v, rows);
       }
-      // Waits for full tiles too, so that this warp never runs ahead of the loads.
+      // Waits for full tiles too: a barrier knows only whether a phase is even, so that a warp that
+      // left out a phase could take the one before for the one that it waits for.
       barriers.Wait(WideBarriers::kQReady + stage, visit.step / kQStages);
+      barriers.Wait(WideBarriers::kDoutReady + dout, visit.step / kDoutStages);
       if (visit.i0 + kTileQ > keys.seq.len_q) {
         const int rows = keys.seq.len_q - visit.i0;
         ZeroRows<kTileQ, kDim>(base + static_cast<unsigned>(kShared.q + stage * kQBytes), rows);
-        barriers.Wait(WideBarriers::kDoutReady + dout, visit.step / kDoutStages);
         ZeroRows<kTileQ, kDimVo>(base + static_cast<unsigned>(kShared.dout + dout * kDoutBytes),
                                  rows);
       }

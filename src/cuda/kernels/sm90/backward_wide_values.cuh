@@ -51,8 +51,11 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     const int stage = visit.step % kQStages;
     Scores s;
     ScoreTerms terms;
-    if (kLengths && !keys.IsFull(visit.i0)) WaitForRows(visit);
     barriers.Wait(WideBarriers::kQReady + stage, visit.step / kQStages);
+    // After the wait for Q: this warpgroup leaves out the waits of full tiles, so that until Q has
+    // arrived the zeroing of an earlier step may be outstanding, and a barrier knows only whether a
+    // phase is even.
+    if (kLengths && !keys.IsFull(visit.i0)) WaitForRows(visit);
     IssueScores<kDim>(kShared.q + stage * kQBytes, kShared.k, s);
     const int i = Query(visit.i0);
     const float lse[2] = {LoadRow(0, visit.head, i, shared::kInfinity) - kPShift,
