@@ -91,6 +91,7 @@ core::Status encode(const Driver& driver, std::string_view name, const RowTiles&
       &map, type_of(view.dtype), static_cast<std::uint32_t>(rank), view.address(), dims.data(),
       strides.data(), box.data(), steps.data(), abi::kTensorMapInterleaveNone,
       swizzle_of(tiles.swizzle), abi::kTensorMapPromotion256, abi::kTensorMapFillZero);
+  if (result == abi::kSuccess) return {};  // before the text below is built, on every call
   return driver.status(result, "cuTensorMapEncodeTiled",
                        "making the tensor map of " + std::string(name) + ", " + to_string(view));
 }
