@@ -7,6 +7,7 @@
 #include "cuda/call.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
+#include "cuda/host/tensor_map.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
 #include "cuda/kernels/sm90/backward_params.cuh"
 #include "cuda/kernels/sm90/forward_params.cuh"
@@ -74,6 +75,7 @@ class CudaSm90Call : public WithFakeDriver {
     fake().parameter_bytes = 1;
     fake().launched.clear();
     fake().maps.clear();
+    forget_encoded_maps();
     const core::Status status = run(call);
     EXPECT_TRUE(status.ok()) << status.message;
     Seen seen;
@@ -364,6 +366,7 @@ TEST_F(CudaSm90Call, TellsWhichMapFailed) {
     kernels[i].spec = plan.kernels[i];
     call.kernels[i] = &kernels[i];
   }
+  forget_encoded_maps();
   fake().failing = "cuTensorMapEncodeTiled";
   fake().failing_result = abi::kInvalidValue;
   const int before = fake().launches;

@@ -9,6 +9,7 @@
 #include "cuda/families/sm90/family.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/families/sm90/forward_tiles.hpp"
+#include "cuda/kernels/sm90/backward_shared.cuh"
 #include "facts.hpp"
 #include "harness/case.hpp"
 
@@ -111,7 +112,7 @@ TEST(CudaSm90Plan, RefusesBackwardsWithReasons) {
 TEST(CudaSm90Plan, OrderOfBackwardBlocks) {
   struct Expected {
     std::string problem;
-    bool persistent;
+    int persistent;
     std::int64_t blocks;
     int heads_at_once;
   };
@@ -119,30 +120,40 @@ TEST(CudaSm90Plan, OrderOfBackwardBlocks) {
   const std::string rows512 = "dtype=bf16 batch=32 heads_q=32 heads_kv=8 len_q=512 len_kv=512 ";
   const std::string rows4096 = "dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 ";
   const std::string dim128 = "dim_qk=128 dim_vo=128 ";
+  constexpr int kEarly = device::sm90::kTakesEarly;
+  constexpr int kLate = device::sm90::kTakesLate;
   const Expected expected[] = {
-      {rows1024 + dim128, true, 132, 1},
-      {rows1024 + dim128 + "causal", true, 132, 25},
-      {rows1024 + "causal", true, 132, 25},
-      {rows1024 + "causal deterministic", false, 8 * 256, 1},
-      {rows1024 + dim128 + "causal deterministic", true, 132, 1},
-      {rows1024 + "causal dropout", false, 8 * 256, 25},
-      {rows1024 + "accumulate", false, 8 * 256, 1},
-      {rows512 + dim128, true, 132, 1},
-      {rows512 + dim128 + "causal", false, 4 * 256, 50},
-      {rows4096 + "causal", false, 32 * 64, 7},
-      {rows4096 + "causal window_left=1024", true, 132, 1},
-      {rows4096 + "causal window_left=1024 kv_end", false, 32 * 64, 1},
-      {rows4096 + "dim_qk=256 dim_vo=256 causal", false, 52 * 64, 4},
-      {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal", false, 16, 2}};
+      {rows1024 + dim128, kLate, 132, 1},
+      {rows1024, kEarly, 132, 1},
+      {rows1024 + dim128 + "causal", kLate, 132, 25},
+      {rows1024 + "causal", kEarly, 132, 25},
+      {rows1024 + "causal deterministic", kLate, 132, 1},
+      {rows1024 + dim128 + "causal deterministic", kLate, 132, 1},
+      {rows1024 + "deterministic", kLate, 132, 16},
+      {rows1024 + "deterministic dq=0", kEarly, 132, 16},
+      {rows1024 + "deterministic softcap", 0, 8 * 256, 16},
+      {rows1024 + "deterministic kv_end", 0, 8 * 256, 1},
+      {rows1024 + "causal dropout", 0, 8 * 256, 25},
+      {rows1024 + "accumulate", 0, 8 * 256, 1},
+      {rows512 + dim128, kLate, 132, 1},
+      {rows512 + dim128 + "causal", 0, 4 * 256, 50},
+      {rows512 + dim128 + "causal deterministic", 0, 4 * 256, 1},
+      {rows4096 + "causal", 0, 32 * 64, 7},
+      {rows4096 + "deterministic", kLate, 132, 4},
+      {rows4096 + "causal window_left=1024", kEarly, 132, 1},
+      {rows4096 + "causal window_left=1024 deterministic", kLate, 132, 1},
+      {rows4096 + "causal window_left=1024 kv_end", 0, 32 * 64, 1},
+      {rows4096 + "dim_qk=256 dim_vo=256 causal", 0, 52 * 64, 4},
+      {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal", 0, 16, 2}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
     ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
     const KernelSpec& spec = plan.kernels[plan.main];
-    EXPECT_EQ(spec.config.get("persistent").value_or(0), e.persistent ? 1 : 0) << e.problem;
+    EXPECT_EQ(spec.config.get("persistent").value_or(0), e.persistent) << e.problem;
     EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
     EXPECT_EQ(plan.workspace.kv_heads_at_once, e.heads_at_once) << e.problem;
     const Part& counter = plan.workspace.tile_counter;
-    EXPECT_EQ(counter.bytes, e.persistent ? 4 : 0) << e.problem;
+    EXPECT_EQ(counter.bytes, e.persistent != 0 ? 4 : 0) << e.problem;
     const std::int64_t zeros = plan.workspace.zeros_offset();
     EXPECT_GE(counter.offset, zeros) << e.problem;
     EXPECT_LE(counter.offset + counter.bytes, zeros + plan.workspace.zeros_bytes()) << e.problem;

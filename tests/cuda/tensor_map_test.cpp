@@ -1,6 +1,8 @@
 // What tensor maps say of a tensor, and which tensors have none.
 #include "cuda/host/tensor_map.hpp"
 
+#include <cstring>
+
 #include "fake.hpp"
 
 namespace attn::cuda::test {
@@ -9,6 +11,7 @@ namespace {
 class CudaTensorMap : public WithFakeDriver {
  protected:
   CudaTensorMap() {
+    forget_encoded_maps();
     tiles.view = TensorView::contiguous(reinterpret_cast<void*>(kDeviceMemory), DType::bf16,
                                         {2, 1000, 8, 128});
     tiles.view.device = Device::cuda;
@@ -46,6 +49,41 @@ TEST_F(CudaTensorMap, CoordinatesAreColumnRowHeadBatch) {
   EXPECT_EQ(state.map_dims[2], 1u);
   EXPECT_EQ(state.map_strides[0], 128u);
   EXPECT_EQ(state.map_strides[1], 16u) << "never stepped";
+}
+
+TEST_F(CudaTensorMap, IsEncodedOnceForTheSameDescription) {
+  const auto num_encoded = [&] {
+    const std::size_t before = fake().maps.size();
+    EXPECT_TRUE(make().ok());
+    return fake().maps.size() - before;
+  };
+  EXPECT_EQ(num_encoded(), 1u);
+  const abi::TensorMap first = map;
+  map = {};
+  EXPECT_EQ(num_encoded(), 0u);
+  EXPECT_EQ(std::memcmp(&map, &first, sizeof map), 0);
+  const RowTiles same = tiles;
+  const auto num_with = [&](auto change) {
+    tiles = same;
+    change(tiles);
+    return num_encoded();
+  };
+  EXPECT_EQ(num_with([](RowTiles& t) { t.view.offset_bytes = 256; }), 1u);
+  EXPECT_EQ(num_with([](RowTiles& t) { t.view.shape[1] = 999; }), 1u);
+  EXPECT_EQ(num_with([](RowTiles& t) { t.view.strides[1] = 2048; }), 1u);
+  EXPECT_EQ(num_with([](RowTiles& t) { t.view.dtype = DType::f16; }), 1u);
+  EXPECT_EQ(num_with([](RowTiles& t) { t.rows = 64; }), 1u);
+  EXPECT_EQ(num_with([](RowTiles& t) { t.columns = 32; }), 1u);
+  EXPECT_EQ(num_with([](RowTiles& t) { t.columns = 32, t.swizzle = 64; }), 1u);
+}
+
+TEST_F(CudaTensorMap, AFailureIsNotKept) {
+  fake().failing = "cuTensorMapEncodeTiled";
+  fake().failing_result = abi::kInvalidValue;
+  EXPECT_FALSE(make().ok());
+  EXPECT_FALSE(make().ok());
+  fake().failing = "";
+  EXPECT_TRUE(make().ok());
 }
 
 TEST_F(CudaTensorMap, WhatHasNone) {

@@ -25,8 +25,11 @@ struct RowTiles {
 // other kernels for such tensors.
 std::string_view unmappable(const TensorView& view);
 
-// Returns ErrorCode::internal if the tile breaks a rule, invalid_argument if the tensor does.
+// Each thread keeps the maps that it encoded last. Returns ErrorCode::internal if the tile breaks a
+// rule, invalid_argument if the tensor does.
 core::Status encode(const Driver& driver, std::string_view name, const RowTiles& tiles,
                     abi::TensorMap& map);
+// Forgets the maps that the calling thread keeps: for tests, which replace the driver.
+void forget_encoded_maps();
 
 }  // namespace attn::cuda

@@ -2,8 +2,8 @@
 // backward_common_config.cuh their Configs have
 //   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the end with zeros)
 //   dbias  kDbiasStored, kDbiasSummed, or 0: not computed by this kernel
-//   persistent  a block computes several tiles of keys in sequence (backward_items.cuh); requires
-//               no `lengths`, no row_ranges and no dbias; 0 in backward_head.cu
+//   persistent  kTakesEarly or kTakesLate: a block computes several tiles of keys in sequence
+//               (backward_items.cuh); requires no `lengths`, no row_ranges and no dbias; else 0
 #pragma once
 #include "sm90/backward_common_config.cuh"
 

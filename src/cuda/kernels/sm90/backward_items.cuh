@@ -14,9 +14,10 @@ namespace sm90 {
 
 // When a block takes its next item: after (late) or before (early) it has issued all loads of the
 // current one. If it takes the item early, the item may wait while other blocks have nothing left
-// to do; if late, the counter's latency delays the next loads. Late is 2.5 to 5 % faster at dim 128
-// under a causal mask, and 1 % slower at dim 64, where items are short (H100).
-inline constexpr bool kTakesLate = kDim == 128;
+// to do, and blocks that add to the same dQ after it wait too; if late, the counter's latency
+// delays the next loads. Without an order of additions, late is 2.5 to 5 % faster at dim 128 under
+// a causal mask, and 1 % slower at dim 64, where items are short (H100).
+inline constexpr bool kTakesLate = config::persistent == attn::device::sm90::kTakesLate;
 
 struct ItemQueue {
   const BackwardParams& p;

@@ -15,6 +15,10 @@ inline constexpr int kBackwardBarrierBytes = 256;
 inline constexpr int kDbiasStored = 1;
 inline constexpr int kDbiasSummed = 2;
 
+// `persistent` of the Config: when a block takes its next tile of keys; see backward_items.cuh.
+inline constexpr int kTakesEarly = 1;
+inline constexpr int kTakesLate = 2;
+
 // Offsets in bytes. 16-bit tiles are stored in chunks of 64 columns, [chunk][row][64], with
 // 128-byte swizzle, and begin at multiples of 1024.
 struct BackwardShared {
