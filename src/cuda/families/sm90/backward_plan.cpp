@@ -14,6 +14,7 @@
 #include "cuda/kernels/passes/sink_gradient.cuh"
 #include "cuda/kernels/passes/uncovered_rows.cuh"
 #include "cuda/kernels/sm90/backward_shared.cuh"
+#include "cuda/kernels/sm90/backward_wide_shared.cuh"
 
 namespace attn::cuda::sm90 {
 namespace {
@@ -301,7 +302,8 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const bool ordered = p.dq && p.deterministic;
   const bool first_stores = p.dq && !wide && every_row_sees_a_key(p) && pays_to_store_first(p);
   const int tile_kv = wide ? wide_backward_tile_kv(p) : device::sm90::kBackwardTileKv;
-  const int num_semaphores = wide ? 1 : device::sm90::kBackwardWarpgroups;
+  const int num_semaphores =
+      wide ? device::sm90::kWideSemaphores : device::sm90::kBackwardWarpgroups;
   const bool persistent = !wide && is_persistent(p, tiles, dbias, facts.num_sms);
   plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
                                .dim = p.dq ? tiles.dim : 0,

@@ -152,19 +152,19 @@ CudaPlan plan_forward(const Problem& p, const DeviceFacts& facts) {
   const Tiles tiles = choose_tiles(p, facts);
   CudaPlan plan(Pass::forward, p);
   add_uncovered_rows(plan, p);
-  if (tiles.schedule == kDynamic) {
+  const TileCounts counts = tile_counts(p, tiles.tile_q, tiles.heads);
+  const std::int64_t resident = std::int64_t{facts.num_sms} * tiles.blocks;
+  if (tiles.schedule == kDynamic) plan.heads_at_once = heads_at_once(p, facts) / tiles.heads;
+  if (tiles.schedule == kDynamic && counts.num_tiles > resident) {
     plan.add("passes/tile_counter.cu", kCounterEntry, device::tile_counter::kThreads, 1);
     plan.workspace = lay_out(p, {.tile_counter = true});
     plan.workspace_bytes = plan.workspace.bytes;
-    plan.heads_at_once = heads_at_once(p, facts) / tiles.heads;
   }
   plan.main = plan.num_kernels;
-  const TileCounts counts = tile_counts(p, tiles.tile_q, tiles.heads);
   // The unit of the paired schedule is two tiles.
   const std::int64_t units = tiles.schedule == kPaired
                                  ? core::divide_up(p.heads_q * p.batch, 2) * counts.q_tiles
                                  : counts.num_tiles;
-  const std::int64_t resident = std::int64_t{facts.num_sms} * tiles.blocks;
   const int threads = tiles.tile_q / 64 * 128 + (tiles.producer_warp ? 32 : 128);
   KernelSpec& spec = plan.add("sm90/forward.cu", kForwardEntry, static_cast<unsigned>(threads),
                               std::min(units, resident));

@@ -75,9 +75,10 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  // Issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or dK^T += Q^T dS),
-  // whose visit may differ, in order. Adds dQ to dq_accum while the gradient is computed.
-  // `pairs_at`: P or dS. wait_for_operands() waits for the operands of the gradient.
+  // Waits for the turn, issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or
+  // dK^T += Q^T dS), whose visit may differ, in order. Adds dQ to dq_accum while the gradient is
+  // computed. EndTurn() must follow. `pairs_at`: P or dS. wait_for_operands() waits for the
+  // operands of the gradient.
   template <int kFirstPart, int kParts, class Wait>
   __device__ __forceinline__ void AddDqUnderGradient(const Visit& dq_of, int queries_at,
                                                      int pairs_at, const Wait& wait_for_operands) {
@@ -98,7 +99,6 @@ struct WideConsumer {
       if (n == 0) WaitForTurn(dq_of);
       AddDq(kFirstPart + n, dq_of, dq);
     }
-    EndTurn(dq_of);
     ptx::WgmmaWait<0>();
   }
 
@@ -144,18 +144,21 @@ struct WideConsumer {
     }
   }
 
-  // With kDeterministic: waits for the blocks that add to the tile of queries before this one, in
-  // the order from the last tile of keys to the first. The semaphore counts warps that have added.
+  // With kDeterministic: waits until the blocks before this one have added to the warp's rows and
+  // columns of a tile of dQ, in the order from the last tile of keys to the first. There is a
+  // semaphore for each warp: it counts blocks. A common one would make a warp wait for the warps
+  // of other columns too, which are a step later.
   __device__ __forceinline__ void WaitForTurn(const Visit& visit) const {
     if (!kDeterministic) return;
     if (Lane() == 0) {
       const unsigned* const semaphore = Semaphore(visit);
-      const auto num_before = static_cast<unsigned>(8 * keys.NumLaterVisitors(p.common, visit.i0));
+      const auto num_before = static_cast<unsigned>(keys.NumLaterVisitors(p.common, visit.i0));
       while (ptx::LoadAcquire(semaphore) < num_before) {
       }
     }
     __syncwarp();
   }
+  // Waits until the warp's additions are visible, so it is called as late as possible.
   __device__ __forceinline__ void EndTurn(const Visit& visit) const {
     if (!kDeterministic) return;
     __syncwarp();
@@ -186,8 +189,9 @@ struct WideConsumer {
   __device__ __forceinline__ unsigned* Semaphore(const Visit& visit) const {
     const Arguments& a = p.common;
     const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
-    return a.dq_semaphore + (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles +
-           visit.i0 / kTileQ;
+    const long long tile =
+        (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles + visit.i0 / kTileQ;
+    return a.dq_semaphore + kSemaphores * tile + ptx::RereadThreadIdx() / 32 % kSemaphores;
   }
 };
 

@@ -84,6 +84,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     }
     Release(WideBarriers::kDoutFree + dout_stage);
     Release(WideBarriers::kPFree);
+    if constexpr (kHasPrevious) EndTurn(kRowRanges ? last : keys.Previous(visit));
   }
 
   __device__ __forceinline__ void AddLastDq(const Visit& visit) const {

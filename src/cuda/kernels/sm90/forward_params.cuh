@@ -26,7 +26,8 @@ struct ForwardParams {
   int num_tiles = 0;  // q_tiles * heads_q / tile_heads * batch
   // Dynamic schedule: query heads whose K and V share L2, divided by tile_heads.
   int heads_at_once = 1;
-  unsigned* next_tile = nullptr;  // dynamic schedule: 0 before the launch and after it
+  // Dynamic schedule: 0 before the launch and after it. Null if every tile has a block of its own.
+  unsigned* next_tile = nullptr;
   Descales descale_q, descale_k, descale_v;
   // Softcap: like Arguments::cap_series and cap_reach, with fewer terms, for smaller products.
   float cap_short[3] = {};

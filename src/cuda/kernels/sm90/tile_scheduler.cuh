@@ -114,8 +114,9 @@ struct TileScheduler {
     return block + t * blocks;
   }
   // Takes the next tile. Every block takes tiles until it gets an index past the end, num_tiles in
-  // total, after which the counter is 0 again.
+  // total, after which the counter is 0 again. Without a counter, no block has a second tile.
   __device__ __forceinline__ int TakeTile() const {
+    if (p.next_tile == nullptr) return p.num_tiles;
     return static_cast<int>(gridDim.x +
                             atomicInc(p.next_tile, static_cast<unsigned>(p.num_tiles - 1)));
   }
