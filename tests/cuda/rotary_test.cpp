@@ -34,7 +34,7 @@ TEST(CudaRotary, PassesAreAroundTheFamilysKernels) {
   EXPECT_EQ(
       rotary_plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half").summary().kernels,
       (Names{"attn_rope", "attn_forward"}));
-  EXPECT_EQ(rotary_plan_of(Pass::forward, "dtype=bf16 len_q=512 len_kv=512 rope=half",
+  EXPECT_EQ(rotary_plan_of(Pass::forward, "dtype=bf16 batch=99 len_q=512 len_kv=512 rope=half",
                            FamilyChoice::automatic)
                 .summary()
                 .kernels,
@@ -79,7 +79,7 @@ TEST(CudaRotary, ForwardsOnCachesAreAroundCopies) {
       plan_of("dtype=f16 dtype_kv=f8e5m2 len_q=99 len_kv=99 rope=half", FamilyChoice::automatic)
           .summary()
           .kernels,
-      (Names{"attn_rope", "attn_tile_counter", "attn_forward_sm90"}));
+      (Names{"attn_rope", "attn_forward_sm90"}));
   EXPECT_EQ(plan_of("dtype_kv=i8 len_q=99 len_kv=99 rope=half").summary().kernels,
             (Names{"attn_rope", "attn_forward"}));
   EXPECT_EQ(plan_of("dtype=bf16 dim_qk=512 dim_vo=512 len_q=9 len_kv=99 page_size=3 rope=half")

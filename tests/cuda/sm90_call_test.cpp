@@ -104,6 +104,13 @@ class CudaSm90Call : public WithFakeDriver {
   static std::vector<std::uint32_t> box(const device::sm90::TensorMap& map) {
     return {map_of(map).box, map_of(map).box + map_of(map).rank};
   }
+  // As many queries as need more tiles than there are SMs.
+  void make_long() {
+    for (TensorView* view : {&arguments.q, &arguments.o}) {
+      *view = make(DType::bf16, {2, 17 * 192, 4, 64});
+    }
+    arguments.lse = make(DType::f32, {2, 4, 17 * 192});
+  }
   static std::uint64_t address(const TensorView& view) {
     return reinterpret_cast<std::uintptr_t>(view.address());
   }
@@ -122,11 +129,10 @@ using Box = std::vector<std::uint32_t>;
 
 TEST_F(CudaSm90Call, GivesTheKernelItsParameters) {
   const Seen seen = launched(describe(arguments), workspace);
-  ASSERT_EQ(seen.entries, (Entries{"attn_tile_counter", "attn_forward_sm90"}));
-  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{1, 2 * 2 * 4}));
-  EXPECT_EQ(seen.counter, workspace);
+  ASSERT_EQ(seen.entries, (Entries{"attn_forward_sm90"})) << "every tile has its block";
+  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{2 * 2 * 4}));
   const ForwardParams& p = seen.params;
-  EXPECT_EQ(p.next_tile, workspace);
+  EXPECT_EQ(p.next_tile, nullptr);
   EXPECT_EQ(p.q_tiles, 2) << "192 of 304 queries each";
   EXPECT_EQ(p.num_tiles, 2 * 2 * 4);
   EXPECT_EQ(p.heads_at_once, 8) << "all fit L2";
@@ -298,6 +304,16 @@ TEST_F(CudaSm90Call, MapsRowsOfABiasThatBroadcastsQueries) {
   }
 }
 
+TEST_F(CudaSm90Call, MoreTilesThanBlocksNeedACounter) {
+  make_long();
+  const Seen seen = launched(describe(arguments), workspace);
+  ASSERT_EQ(seen.entries, (Entries{"attn_tile_counter", "attn_forward_sm90"}));
+  EXPECT_EQ(seen.blocks, (std::vector<unsigned>{1, 132}));
+  EXPECT_EQ(seen.params.num_tiles, 17 * 2 * 4);
+  EXPECT_EQ(seen.counter, workspace);
+  EXPECT_EQ(seen.params.next_tile, workspace);
+}
+
 TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {
   Arguments& a = arguments;
   a.q = make(DType::bf16, {600, 4, 64});
@@ -310,8 +326,7 @@ TEST_F(CudaSm90Call, PackedTensorsAreOneBatchEntry) {
   Problem problem = describe(a);
   problem.len_q = problem.len_kv = 400;
   const Seen seen = launched(problem, workspace);
-  ASSERT_EQ(seen.entries,
-            (Entries{"attn_uncovered_rows", "attn_tile_counter", "attn_forward_sm90"}));
+  ASSERT_EQ(seen.entries, (Entries{"attn_uncovered_rows", "attn_forward_sm90"}));
   EXPECT_EQ(dims(seen.params.q), (Dims{64, 600, 4, 1}));
   EXPECT_EQ(dims(seen.params.k), (Dims{64, 500, 2, 1}));
   EXPECT_EQ(seen.params.num_tiles, 3 * 4 * 2);
@@ -329,6 +344,7 @@ TEST_F(CudaSm90Call, RowsOfEqualWorkNeedNoCounter) {
 
 // From the second call on by a graph, which each call gives its own parameters.
 TEST_F(CudaSm90Call, CallsInGraphsHaveTheirOwnCounterAndMaps) {
+  make_long();
   const Problem problem = describe(arguments);
   for (int n = 0; n < 4; ++n) {
     arguments.k = make(DType::bf16, {2, 160, 2, 64});
@@ -344,6 +360,7 @@ TEST_F(CudaSm90Call, CallsInGraphsHaveTheirOwnCounterAndMaps) {
 }
 
 TEST_F(CudaSm90Call, ACaptureRecordsBothKernels) {
+  make_long();
   fake().capturing = abi::kCaptureActive;
   for (int n = 0; n < 2; ++n) {
     const int before = fake().graph_launches;

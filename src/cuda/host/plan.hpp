@@ -36,6 +36,18 @@ struct RotaryParts {
   Part dq, dk, dv;
 };
 
+// sm90: what the parameters of a call need of the main kernel's Config. Kept here because a look-up
+// of a constant by its name takes 60 ns.
+struct TmaTiles {
+  std::int64_t q = 0;
+  std::int64_t heads = 1;
+  std::int64_t kv = 0;
+  std::uint32_t qk_bytes = 0;  // bytes of a row of q and k in shared memory
+  std::uint32_t vo_bytes = 0;  // likewise of v
+  bool stores_o = false;       // by TMA
+  bool stores_dbias = false;   // by TMA
+};
+
 // The kernels in order, each with a one-dimensional grid. A kernel's parameters are the common
 // Arguments (kernels/shared/arguments.cuh), unless the family has its own structure for it.
 struct CudaPlan final : core::Plan {
@@ -61,6 +73,7 @@ struct CudaPlan final : core::Plan {
   Problem on_copies;  // the problem that the family planned, if `runs_on_copies`
   RotaryParts rotary;
   DecodeGrid decode;
+  TmaTiles tma;
   // What these kernels need. workspace_bytes also suffices for the plans of other families.
   std::int64_t scratch_bytes = 0;
   int heads_at_once = 1;  // dynamic tile scheduler: query heads whose K and V fit L2 together

@@ -22,11 +22,10 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   const CudaPlan& plan = from.plan;
   BackwardParams& params =
       *std::construct_at(reinterpret_cast<BackwardParams*>(memory.bytes.data()));
-  const Config& config = plan.kernels[plan.main].config;
-  const auto q_rows = static_cast<std::uint32_t>(*config.get("tile_q"));
-  const bool owns_head = std::string_view(config.source()) == kHeadBackwardSource;
-  const auto kv_rows =
-      static_cast<std::uint32_t>(owns_head ? kHeadKeyRows : *config.get("tile_kv"));
+  const auto q_rows = static_cast<std::uint32_t>(plan.tma.q);
+  const char* const source = plan.kernels[plan.main].config.source();
+  const bool owns_head = std::string_view(source) == kHeadBackwardSource;
+  const auto kv_rows = static_cast<std::uint32_t>(owns_head ? kHeadKeyRows : plan.tma.kv);
   MapEncoder maps(from.driver);
   maps.rows("q", from.tensors.q, q_rows, params.q);
   maps.rows("k", from.tensors.k, kv_rows, params.k);
@@ -35,7 +34,7 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   if (owns_head && !from.problem.delta) maps.rows("o", from.tensors.o, q_rows, params.o);
   maps.scores("bias", from.tensors.bias, from.problem.bias, kv_rows, params.bias);
   maps.scores("mask", from.tensors.mask, from.problem.mask, kv_rows, params.mask);
-  if (config.get("dbias") == device::sm90::kDbiasStored) {
+  if (plan.tma.stores_dbias) {
     maps.scores("dbias", from.tensors.dbias, from.problem.bias, kv_rows, params.dbias);
   }
   if (!maps.status().ok()) return std::move(maps.status());

@@ -9,6 +9,7 @@
 #include "cuda/families/sm90/forward_params.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/families/sm90/forward_tuning.hpp"
+#include "cuda/families/sm90/map_encoder.hpp"
 
 namespace attn::cuda::sm90 {
 namespace {
@@ -34,8 +35,10 @@ class Sm90 final : public Family {
                               core::Access access) const override {
     std::string why = refusal(pass, problem, facts, access);
     if (!why.empty()) return core::Result<CudaPlan>::none(std::move(why));
-    if (pass == Pass::backward) return plan_backward(problem, facts);
-    return plan_forward(problem, facts);
+    CudaPlan plan =
+        pass == Pass::backward ? plan_backward(problem, facts) : plan_forward(problem, facts);
+    plan.tma = tma_tiles_of(plan.kernels[plan.main].config, problem.dtype);
+    return plan;
   }
 
   core::Status set_parameters(const ParameterSources& from, std::span<KernelLaunch> launches,

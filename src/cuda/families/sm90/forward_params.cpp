@@ -52,34 +52,27 @@ core::Status set_forward_params(const ParameterSources& from, std::span<KernelLa
                                 ParameterMemory& memory) {
   const CudaPlan& plan = from.plan;
   const Problem& p = from.problem;
-  const Config& config = plan.kernels[plan.main].config;
-  const std::int64_t tile_q = *config.get("tile_q");
-  const std::int64_t tile_heads = *config.get("tile_heads");
-  const std::int64_t tile_kv = *config.get("tile_kv");
+  const TmaTiles& tiles = plan.tma;
   Blocks& blocks = *std::construct_at(reinterpret_cast<Blocks*>(memory.bytes.data()));
   device::sm90::ForwardParams& params = blocks.forward;
-  const auto kv_rows = static_cast<std::uint32_t>(tile_kv);
+  const auto kv_rows = static_cast<std::uint32_t>(tiles.kv);
   MapEncoder maps(from.driver);
-  const auto row_bytes = [&](const char* dim) {
-    return static_cast<std::uint32_t>(
-        std::min<std::int64_t>(128, *config.get(dim) * size_of(p.dtype)));
-  };
   if (!is_split(p)) {  // threads load f32, without TMA
-    const auto q_rows = static_cast<std::uint32_t>(std::min(kQRows, tile_q / tile_heads));
-    maps.rows("q", from.tensors.q, q_rows, params.q, row_bytes("dim_qk"));
-    maps.rows("k", from.tensors.k, kv_rows, params.k, row_bytes("dim_qk"));
-    maps.rows("v", from.tensors.v, kv_rows, params.v, row_bytes("dim_vo"));
+    const auto q_rows = static_cast<std::uint32_t>(std::min(kQRows, tiles.q / tiles.heads));
+    maps.rows("q", from.tensors.q, q_rows, params.q, tiles.qk_bytes);
+    maps.rows("k", from.tensors.k, kv_rows, params.k, tiles.qk_bytes);
+    maps.rows("v", from.tensors.v, kv_rows, params.v, tiles.vo_bytes);
   }
-  if (config.get("store_elements") == 0) maps.rows("o", from.tensors.o, kStoredRows, params.o);
-  maps.scores("bias", from.tensors.bias, p.bias, tile_kv, params.bias);
-  maps.scores("mask", from.tensors.mask, p.mask, tile_kv, params.mask);
+  if (tiles.stores_o) maps.rows("o", from.tensors.o, kStoredRows, params.o);
+  maps.scores("bias", from.tensors.bias, p.bias, tiles.kv, params.bias);
+  maps.scores("mask", from.tensors.mask, p.mask, tiles.kv, params.mask);
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
   if (p.softcap) fill_short_series(params);
   params.descale_q = descales(from.tensors.descale_q);
   params.descale_k = descales(from.tensors.descale_k);
   params.descale_v = descales(from.tensors.descale_v);
-  const TileCounts counts = tile_counts(p, tile_q, tile_heads);
+  const TileCounts counts = tile_counts(p, tiles.q, tiles.heads);
   params.q_tiles = static_cast<int>(counts.q_tiles);
   params.num_tiles = static_cast<int>(counts.num_tiles);
   params.heads_at_once = plan.heads_at_once;

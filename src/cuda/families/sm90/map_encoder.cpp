@@ -1,8 +1,11 @@
 // Tensor maps of a call's tensors; see map_encoder.hpp.
 #include "cuda/families/sm90/map_encoder.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
+
+#include "cuda/kernels/sm90/backward_shared.cuh"
 
 namespace attn::cuda::sm90 {
 namespace {
@@ -37,6 +40,20 @@ TensorView score_rows(const TensorView& view, const Extent& extent) {
 }
 
 }  // namespace
+
+TmaTiles tma_tiles_of(const Config& config, DType dtype) {
+  const auto row_bytes = [&](const char* dim) {
+    const std::int64_t bytes = config.get(dim).value_or(0) * size_of(dtype);
+    return static_cast<std::uint32_t>(std::min<std::int64_t>(128, bytes));
+  };
+  return {.q = config.get("tile_q").value_or(0),
+          .heads = config.get("tile_heads").value_or(1),
+          .kv = config.get("tile_kv").value_or(0),
+          .qk_bytes = row_bytes("dim_qk"),
+          .vo_bytes = row_bytes("dim_vo"),
+          .stores_o = config.get("store_elements") == 0,
+          .stores_dbias = config.get("dbias") == device::sm90::kDbiasStored};
+}
 
 void MapEncoder::rows(std::string_view name, const TensorView& view, std::uint32_t num_rows,
                       device::sm90::TensorMap& map, std::uint32_t row_bytes) {

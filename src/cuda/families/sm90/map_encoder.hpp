@@ -6,10 +6,14 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cuda/host/plan.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernels/sm90/tensor_map.cuh"
 
 namespace attn::cuda::sm90 {
+
+// `config`: of the plan's main kernel.
+TmaTiles tma_tiles_of(const Config& config, DType dtype);
 
 class MapEncoder {
  public:
