@@ -14,7 +14,6 @@
 #include "cuda/kernels/passes/sink_gradient.cuh"
 #include "cuda/kernels/passes/uncovered_rows.cuh"
 #include "cuda/kernels/sm90/backward_shared.cuh"
-#include "cuda/kernels/sm90/backward_wide_shared.cuh"
 
 namespace attn::cuda::sm90 {
 namespace {
@@ -302,18 +301,17 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const bool ordered = p.dq && p.deterministic;
   const bool first_stores = p.dq && !wide && every_row_sees_a_key(p) && pays_to_store_first(p);
   const int tile_kv = wide ? wide_backward_tile_kv(p) : device::sm90::kBackwardTileKv;
-  const int num_semaphores =
-      wide ? device::sm90::kWideSemaphores : device::sm90::kBackwardWarpgroups;
   const bool persistent = !wide && is_persistent(p, tiles, dbias, facts.num_sms);
-  plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
-                               .dim = p.dq ? tiles.dim : 0,
-                               .dq_semaphores = ordered || first_stores ? num_semaphores : 0,
-                               .dq_ordered = ordered,
-                               .dq_first_stores = first_stores,
-                               .kv_heads_at_once = kv_heads_at_once(p, tile_kv, facts),
-                               .splits = dbias == Dbias::apart ? bias_gradient_splits(p, facts) : 1,
-                               .dbias_accum = dbias == Dbias::summed,
-                               .tile_counter = persistent});
+  plan.workspace =
+      lay_out(p, {.tile_q = tiles.tile_q,
+                  .dim = p.dq ? tiles.dim : 0,
+                  .dq_semaphores = ordered || first_stores ? device::sm90::kBackwardWarpgroups : 0,
+                  .dq_ordered = ordered,
+                  .dq_first_stores = first_stores,
+                  .kv_heads_at_once = kv_heads_at_once(p, tile_kv, facts),
+                  .splits = dbias == Dbias::apart ? bias_gradient_splits(p, facts) : 1,
+                  .dbias_accum = dbias == Dbias::summed,
+                  .tile_counter = persistent});
   plan.workspace_bytes = plan.workspace.bytes;
   KernelSpec& before = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
                                 device::backward_preprocess::kThreads,

@@ -41,6 +41,9 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
     ptx::ReleaseRegisters<kProducerRegisters>();
     const WideKeyTile keys(p.common, memory);
     if (threadIdx.x == 0) WideLoader{p, keys, memory, WideBarriers(memory)}.Run();
+    if (kDeterministic && (warp == 1 || warp == 2) && threadIdx.x % 32 == 0) {
+      WideOrderer{p, keys, WideBarriers(memory), warp - 1}.Run();
+    }
     if (kLengths && warp == 3) WideZeroer{p, keys, memory, WideBarriers(memory)}.Run();
   } else if (warp < 8) {
     ptx::AcquireRegisters<kConsumerRegisters>();

@@ -25,7 +25,9 @@ struct WideBarriers {
     kRowsReady = kDoutFree + kDoutStages,  // with lengths: rows past the sequence's end are zeroed
     kScoresReady = kRowsReady + kQStages,  // bias and mask
     kScoresFree,
-    kCount
+    kTurn,               // deterministic, per warpgroup: it may add dQ
+    kAdded = kTurn + 2,  // likewise: it has added
+    kCount = kAdded + 2
   };
   static_assert(kCount * 8 <= attn::device::sm90::kWideBarrierBytes);
 
@@ -70,6 +72,12 @@ struct WideBarriers {
     if constexpr (kScoreTiles) {
       ptx::BarrierInit(At(kScoresReady), 1);
       ptx::BarrierInit(At(kScoresFree), 4);
+    }
+    if constexpr (kDeterministic) {
+      for (int i = 0; i < 2; ++i) {
+        ptx::BarrierInit(At(kTurn + i), 1);
+        ptx::BarrierInit(At(kAdded + i), 4);
+      }
     }
     ptx::BarrierInitFence();
   }

@@ -18,7 +18,6 @@ inline constexpr int kDoutStages = config::dout_stages;
 inline constexpr int kDsStages = attn::device::sm90::kWideDsStages;
 inline constexpr bool kSplit = config::split != 0;
 inline constexpr bool kDeterministic = config::deterministic != 0;
-inline constexpr int kSemaphores = attn::device::sm90::kWideSemaphores;
 inline constexpr int kThreads = 128 * (1 + attn::device::sm90::kWideWarpgroups);
 inline constexpr attn::device::sm90::BackwardWideShared kShared =
     attn::device::sm90::BackwardWideSharedOf({kDim, kDimVo, kTileKv, kDoutStages},

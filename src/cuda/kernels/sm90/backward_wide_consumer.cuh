@@ -37,6 +37,8 @@ struct WideConsumer {
   __device__ __forceinline__ static int Lane() { return ptx::RereadThreadIdx() % 32; }
   // Index within the warpgroup.
   __device__ __forceinline__ static int Warp() { return ptx::RereadThreadIdx() / 32 % 4; }
+  // Among the consumers: 0 computes dV, 1 dK. The producer has the first four warps.
+  __device__ __forceinline__ static int Warpgroup() { return ptx::RereadThreadIdx() / 128 - 1; }
 
   __device__ __forceinline__ void Release(int barrier) const {
     barriers.WarpArrives(barrier, Lane());
@@ -75,7 +77,7 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  // Waits for the turn, issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or
+  // Issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or
   // dK^T += Q^T dS), whose visit may differ, in order. Adds dQ to dq_accum while the gradient is
   // computed. EndTurn() must follow. `pairs_at`: P or dS. wait_for_operands() waits for the
   // operands of the gradient.
@@ -99,6 +101,7 @@ struct WideConsumer {
       if (n == 0) WaitForTurn(dq_of);
       AddDq(kFirstPart + n, dq_of, dq);
     }
+    EndTurn();
     ptx::WgmmaWait<0>();
   }
 
@@ -144,25 +147,14 @@ struct WideConsumer {
     }
   }
 
-  // With kDeterministic: waits until the blocks before this one have added to the warp's rows and
-  // columns of a tile of dQ, in the order from the last tile of keys to the first. There is a
-  // semaphore for each warp: it counts blocks. A common one would make a warp wait for the warps
-  // of other columns too, which are a step later.
+  // With kDeterministic: the blocks before this one have added to the tile of dQ (WideOrderer).
   __device__ __forceinline__ void WaitForTurn(const Visit& visit) const {
-    if (!kDeterministic) return;
-    if (Lane() == 0) {
-      const unsigned* const semaphore = Semaphore(visit);
-      const auto num_before = static_cast<unsigned>(keys.NumLaterVisitors(p.common, visit.i0));
-      while (ptx::LoadAcquire(semaphore) < num_before) {
-      }
+    if constexpr (kDeterministic) {
+      barriers.Wait(WideBarriers::kTurn + Warpgroup(), visit.step);
     }
-    __syncwarp();
   }
-  // Waits until the warp's additions are visible, so it is called as late as possible.
-  __device__ __forceinline__ void EndTurn(const Visit& visit) const {
-    if (!kDeterministic) return;
-    __syncwarp();
-    if (Lane() == 0) ptx::AddRelease(Semaphore(visit), 1);
+  __device__ __forceinline__ void EndTurn() const {
+    if constexpr (kDeterministic) Release(WideBarriers::kAdded + Warpgroup());
   }
 
   // The lane's address for StorePairs(), which stores accumulators 0 to 7 transposed, as rows of 64
@@ -183,15 +175,6 @@ struct WideConsumer {
   static constexpr unsigned kExactStep = 128 * 16;
   __device__ __forceinline__ unsigned ExactAt() const {
     return base + static_cast<unsigned>(kShared.exact + ptx::RereadThreadIdx() % 128 * 16);
-  }
-
- private:
-  __device__ __forceinline__ unsigned* Semaphore(const Visit& visit) const {
-    const Arguments& a = p.common;
-    const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
-    const long long tile =
-        (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles + visit.i0 / kTileQ;
-    return a.dq_semaphore + kSemaphores * tile + ptx::RereadThreadIdx() / 32 % kSemaphores;
   }
 };
 

@@ -41,7 +41,6 @@ struct KeyConsumer : WideConsumer<kDim> {
     });
     Release(WideBarriers::kDsFree + step % kDsStages);
     Release(WideBarriers::kQFree + stage);
-    EndTurn(visit);
   }
 
   // dS = P (dP - delta), rounded; P is from ValueConsumer::StoreP. Loads 16 keys at a time, because

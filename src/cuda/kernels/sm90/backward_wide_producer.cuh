@@ -1,6 +1,7 @@
 // The producer of sm90/backward_wide.cu, one role per warp:
-//   WideLoader  loads K, V once, then Q, dO, bias and mask of each step, by TMA
-//   WideZeroer  with lengths: zeroes rows past the end of a sequence
+//   WideLoader   loads K, V once, then Q, dO, bias and mask of each step, by TMA
+//   WideOrderer  deterministic: waits until a consumer warpgroup may add dQ, a warp each
+//   WideZeroer   with lengths: zeroes rows past the end of a sequence
 #pragma once
 #include "sm90/backward_loads.cuh"
 #include "sm90/backward_wide_barriers.cuh"
@@ -33,6 +34,35 @@ struct WideLoader {
       barriers.Wait(WideBarriers::kDoutFree + dout, step / kDoutStages + 1);
       loads.Queries<kDimVo>(&p.dout, kShared.dout + dout * kDoutBytes,
                             barriers.At(WideBarriers::kDoutReady + dout), visit.head, visit.i0);
+    });
+  }
+};
+
+// With kDeterministic: blocks add to a tile of dQ in the order from the last tile of keys to the
+// first. A semaphore for each tile of queries and warpgroup counts the blocks that have added. The
+// consumers do not access it themselves: a read or a release at the scope of the device takes about
+// 1 us, a quarter of a step.
+//
+// Run() is called by one thread for each consumer warpgroup.
+struct WideOrderer {
+  const BackwardParams& p;
+  const WideKeyTile& keys;
+  WideBarriers barriers;
+  int warpgroup;
+
+  __device__ __forceinline__ void Run() const {
+    const Arguments& a = p.common;
+    const long long tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+    keys.ForEachVisit(a, [&](const Visit& visit) {
+      const long long tile =
+          (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles + visit.i0 / kTileQ;
+      unsigned* const semaphore = a.dq_semaphore + 2 * tile + warpgroup;
+      const auto num_before = static_cast<unsigned>(keys.NumLaterVisitors(a, visit.i0));
+      while (ptx::LoadAcquire(semaphore) < num_before) {
+      }
+      ptx::BarrierArrive(barriers.At(WideBarriers::kTurn + warpgroup));
+      barriers.Wait(WideBarriers::kAdded + warpgroup, visit.step);
+      ptx::AddRelease(semaphore, 1);
     });
   }
 };

@@ -6,8 +6,6 @@ namespace attn::device::sm90 {
 
 inline constexpr int kWideTileQ = 64;
 inline constexpr int kWideWarpgroups = 2;  // consumers
-inline constexpr int kWideSemaphores =
-    4 * kWideWarpgroups;  // per tile of queries, if deterministic
 inline constexpr int kWideQStages = 2;
 inline constexpr int kWideDsStages = 2;
 inline constexpr int kWideBarrierBytes = 256;

@@ -84,7 +84,6 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     }
     Release(WideBarriers::kDoutFree + dout_stage);
     Release(WideBarriers::kPFree);
-    if constexpr (kHasPrevious) EndTurn(kRowRanges ? last : keys.Previous(visit));
   }
 
   __device__ __forceinline__ void AddLastDq(const Visit& visit) const {
@@ -97,7 +96,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
       ptx::WgmmaWait<0>();
       AddDq(part, visit, dq);
     }
-    EndTurn(visit);
+    EndTurn();
   }
 
   // Elements 4 i + 2 h + e of s belong to query Query() + 8 h and key 8 i + Column() + e of the
