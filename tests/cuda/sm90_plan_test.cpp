@@ -144,6 +144,8 @@ TEST(CudaSm90Plan, OrderOfBackwardBlocks) {
       {rows4096 + "causal window_left=1024 deterministic", kLate, 132, 1},
       {rows4096 + "causal window_left=1024 kv_end", 0, 32 * 64, 1},
       {rows4096 + "dim_qk=256 dim_vo=256 causal", 0, 52 * 64, 4},
+      {rows4096 + "dim_qk=256 dim_vo=256 deterministic", 0, 52 * 64, 2},
+      {rows1024 + "dim_qk=256 dim_vo=256 deterministic", 0, 13 * 256, 4},
       {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal", 0, 16, 2}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
