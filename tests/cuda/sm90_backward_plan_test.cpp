@@ -1,0 +1,285 @@
+// The family sm90: plans of backwards.
+#include <gtest/gtest.h>
+
+#include "core/validate.hpp"
+#include "cuda/families/make_plan.hpp"
+#include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/family.hpp"
+#include "cuda/kernels/sm90/backward_shared.cuh"
+#include "facts.hpp"
+#include "harness/case.hpp"
+
+// A namespace of its own: a unity build joins files, and other tests have a plan_of() too.
+namespace attn::cuda::test::sm90_backward {
+namespace {
+
+using core::Access;
+
+CudaPlan plan_of(const std::string& problem, Access access = Access::tma,
+                 FamilyChoice choice = FamilyChoice::sm90, Pass pass = Pass::backward) {
+  const Problem parsed = parse_problem("dtype=bf16 " + problem);
+  const core::Status status = core::validate_problem(pass, parsed);
+  EXPECT_TRUE(status.ok()) << status.message;
+  core::Result<CudaPlan> plan = make_plan(pass, parsed, h200(), access, choice);
+  EXPECT_TRUE(plan.ok()) << plan.reason();
+  return std::move(plan).value();
+}
+
+const std::string kLong = "batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 ";
+const std::string kShort = "batch=2 heads_q=16 heads_kv=16 len_q=512 len_kv=512 ";
+
+TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
+  struct Expected {
+    std::string problem;
+    int persistent;
+    std::int64_t blocks;
+    int heads_at_once;
+  };
+  const std::string rows1024 = "dtype=bf16 batch=16 heads_q=16 heads_kv=16 len_q=1024 len_kv=1024 ";
+  const std::string rows512 = "dtype=bf16 batch=32 heads_q=32 heads_kv=8 len_q=512 len_kv=512 ";
+  const std::string rows4096 = "dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 ";
+  const std::string dim128 = "dim_qk=128 dim_vo=128 ";
+  constexpr int kEarly = device::sm90::kTakesEarly;
+  constexpr int kLate = device::sm90::kTakesLate;
+  const Expected expected[] = {
+      {rows1024 + dim128, kLate, 132, 1},
+      {rows1024, kEarly, 132, 1},
+      {rows1024 + dim128 + "causal", kLate, 132, 25},
+      {rows1024 + "causal", kEarly, 132, 25},
+      {rows1024 + "causal deterministic", kLate, 132, 1},
+      {rows1024 + dim128 + "causal deterministic", kLate, 132, 1},
+      {rows1024 + "deterministic", kLate, 132, 16},
+      {rows1024 + "deterministic dq=0", kEarly, 132, 16},
+      {rows1024 + "deterministic softcap", 0, 8 * 256, 16},
+      {rows1024 + "deterministic kv_end", 0, 8 * 256, 1},
+      {rows1024 + "causal dropout", 0, 8 * 256, 25},
+      {rows1024 + "accumulate", 0, 8 * 256, 1},
+      {rows512 + dim128, kLate, 132, 1},
+      {rows512 + dim128 + "causal", 0, 4 * 256, 50},
+      {rows512 + dim128 + "causal deterministic", 0, 4 * 256, 1},
+      {rows4096 + "causal", 0, 32 * 64, 7},
+      {rows4096 + "deterministic", kLate, 132, 4},
+      {rows4096 + "causal window_left=1024", kEarly, 132, 1},
+      {rows4096 + "causal window_left=1024 deterministic", kLate, 132, 1},
+      {rows4096 + "causal window_left=1024 kv_end", 0, 32 * 64, 1},
+      {rows4096 + "dim_qk=256 dim_vo=256 causal", 0, 52 * 64, 4},
+      {rows4096 + "dim_qk=256 dim_vo=256 deterministic", 0, 52 * 64, 2},
+      {rows1024 + "dim_qk=256 dim_vo=256 deterministic", 0, 13 * 256, 4},
+      {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal", 0, 16, 2}};
+  for (const Expected& e : expected) {
+    const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
+    const KernelSpec& spec = plan.kernels[plan.main];
+    EXPECT_EQ(spec.config.get("persistent").value_or(0), e.persistent) << e.problem;
+    EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
+    EXPECT_EQ(plan.workspace.kv_heads_at_once, e.heads_at_once) << e.problem;
+    const Part& counter = plan.workspace.tile_counter;
+    EXPECT_EQ(counter.bytes, e.persistent != 0 ? 4 : 0) << e.problem;
+    const std::int64_t zeros = plan.workspace.zeros_offset();
+    EXPECT_GE(counter.offset, zeros) << e.problem;
+    EXPECT_LE(counter.offset + counter.bytes, zeros + plan.workspace.zeros_bytes()) << e.problem;
+  }
+}
+
+TEST(CudaSm90BackwardPlan, BackwardsOfTheUsualShapes) {
+  struct Expected {
+    std::string problem;
+    int dim;
+    int tile_q;
+    unsigned shared_bytes;
+    std::int64_t blocks;
+  };
+  const std::string gqa = "batch=2 heads_q=16 heads_kv=4 len_q=512 len_kv=600 ";
+  const Expected expected[] = {
+      {kLong, 64, 128, 198912, 32 * 2 * 16},
+      {kLong + "dim_qk=128 dim_vo=128 causal", 128, 64, 197888, 32 * 2 * 16},
+      {kLong + "softcap causal", 64, 128, 198912, 32 * 2 * 16},
+      {kLong + "softcap dropout", 128, 64, 197888, 32 * 2 * 16},
+      {kLong + "softcap bias=hk", 128, 64, 197888 + 512, 32 * 2 * 16},
+      {kLong + "softcap bias=hqk dtype_bias=f16", 128, 64, 197888 + 16384, 32 * 2 * 16},
+      {kLong + "mask=qk", 64, 128, 198912 + 16384, 32 * 2 * 16},
+      {kLong + "bias=hqk dtype_bias=bf16", 64, 128, 198912 + 32768, 32 * 2 * 16},
+      {kLong + "bias=hqk dtype_bias=f32", 128, 64, 197888 + 32768, 32 * 2 * 16},
+      {kLong + "bias=hqk dtype_bias=f16 mask=qk", 128, 64, 197888 + 24576, 32 * 2 * 16},
+      {kLong + "mask=bk", 64, 128, 198912 + 128, 32 * 2 * 16},
+      {kLong + "bias=hk mask=qk", 64, 128, 198912 + 1024 + 16384, 32 * 2 * 16},
+      {kLong + "bias=hqk mask=bk dtype_bias=bf16", 64, 128, 198912 + 32768 + 128, 32 * 2 * 16},
+      {gqa + "dim_qk=40 dim_vo=64", 64, 128, 198912, 5 * 2 * 4},
+      {gqa + "dim_qk=64 dim_vo=72", 128, 64, 197888, 5 * 2 * 4}};
+  for (const Expected& e : expected) {
+    const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
+    ASSERT_EQ(plan.num_kernels, 3u);
+    const KernelSpec& spec = plan.kernels[plan.main];
+    EXPECT_STREQ(spec.entry, sm90::kBackwardEntry);
+    EXPECT_EQ(spec.config.get("dim"), e.dim) << e.problem;
+    EXPECT_EQ(spec.config.get("tile_q"), e.tile_q) << e.problem;
+    EXPECT_EQ(plan.kernels[0].config.get("tile_q"), e.tile_q) << e.problem;
+    EXPECT_EQ(plan.workspace.dim, e.dim) << e.problem;
+    EXPECT_EQ(spec.threads, 384u) << e.problem;
+    EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.problem;
+    EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
+  }
+  for (const char* options : {"accumulate", "nonfinite_zero", "dtype_grad=f32"}) {
+    const CudaPlan plan = plan_of(kLong + options, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << options << ": " << plan.refusals;
+    EXPECT_EQ(plan.kernels[plan.main].config.get("store_elements"), 1) << options;
+  }
+  const CudaPlan ranges =
+      plan_of(kLong + "kv_begin", Access::tma, FamilyChoice::sm90, Pass::backward);
+  ASSERT_STREQ(ranges.family_name, "sm90") << ranges.refusals;
+  EXPECT_EQ(ranges.kernels[ranges.main].shared_bytes, 198912u + 2 * 128 * 8 + 8);
+  EXPECT_GT(plan_of(kLong + "deterministic", Access::tma, FamilyChoice::sm90, Pass::backward)
+                .workspace.dq_semaphore.bytes,
+            0);
+  EXPECT_EQ(
+      plan_of(kLong + "sink dsink", Access::tma, FamilyChoice::sm90, Pass::backward).num_kernels,
+      4u);
+  Problem only_keys = parse_problem("dtype=bf16 len_q=64 len_kv=64");
+  only_keys.dq = false;
+  const CudaPlan no_dq =
+      make_plan(Pass::backward, only_keys, h200(), Access::tma, FamilyChoice::sm90).value();
+  EXPECT_EQ(no_dq.num_kernels, 2u) << "no sums to convert";
+  EXPECT_EQ(no_dq.workspace.dq_accum.bytes, 0);
+}
+
+TEST(CudaSm90BackwardPlan, BackwardsAboveDim128) {
+  struct Expected {
+    std::string problem;
+    int dim;
+    int tile_kv;
+    unsigned shared_bytes;
+    std::int64_t blocks;
+  };
+  const Expected expected[] = {
+      {kLong + "dim_qk=256 dim_vo=256", 256, 80, 231680, 52 * 2 * 16},
+      {kLong + "dim_qk=200 dim_vo=64 causal window_left=9", 256, 80, 231680, 52 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=128 deterministic", 192, 96, 205056, 43 * 2 * 16},
+      {kShort + "dim_qk=136 dim_vo=136", 192, 96, 209152, 6 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 lengths_kv alibi", 256, 80, 231680, 52 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 kv_end", 256, 80, 231680 + 16, 52 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 softcap", 256, 64, 205056, 64 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=192 dropout", 192, 80, 211200, 52 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=128 softcap dropout", 192, 96, 205056, 43 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 bias=hqk mask=qk softcap", 256, 64, 205056 + 20480,
+       64 * 2 * 16},
+      {kLong + "dim_qk=192 dim_vo=128 bias=hqk mask=qk", 192, 64, 184576, 64 * 2 * 16},
+      {kLong + "dim_qk=256 dim_vo=256 bias=hk mask=bk kv_end", 256, 80, 231680 + 512 + 16,
+       52 * 2 * 16}};
+  for (const Expected& e : expected) {
+    const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
+    ASSERT_EQ(plan.num_kernels, 3u);
+    const KernelSpec& spec = plan.kernels[plan.main];
+    EXPECT_STREQ(spec.config.source(), "sm90/backward_wide.cu");
+    EXPECT_STREQ(spec.entry, sm90::kBackwardEntry);
+    EXPECT_EQ(spec.config.get("dim"), e.dim) << e.problem;
+    EXPECT_EQ(spec.config.get("tile_kv"), e.tile_kv) << e.problem;
+    EXPECT_EQ(plan.kernels[0].config.get("tile_q"), 64) << e.problem;
+    EXPECT_EQ(plan.workspace.dim, e.dim) << e.problem;
+    EXPECT_EQ(spec.threads, 384u) << e.problem;
+    EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.problem;
+    EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
+  }
+}
+
+TEST(CudaSm90BackwardPlan, SummariesOfBackwardsNameTheTiles) {
+  const auto tiles = [](const std::string& dims) {
+    const PlanSummary plan =
+        plan_of(kLong + dims, Access::tma, FamilyChoice::automatic, Pass::backward).summary();
+    EXPECT_EQ(plan.family, "sm90");
+    return std::pair(plan.tile_q, plan.tile_kv);
+  };
+  using Pair = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(tiles("dim_qk=64 dim_vo=64"), Pair(128, 128));
+  EXPECT_EQ(tiles("dim_qk=128 dim_vo=128"), Pair(64, 128));
+  EXPECT_EQ(tiles("dim_qk=192 dim_vo=128"), Pair(64, 96));
+  EXPECT_EQ(tiles("dim_qk=256 dim_vo=256"), Pair(64, 80));
+}
+
+TEST(CudaSm90BackwardPlan, BackwardsWithOptions) {
+  const auto backward = [](const std::string& problem) {
+    CudaPlan plan = plan_of(problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    EXPECT_STREQ(plan.family_name, "sm90") << problem << ": " << plan.refusals;
+    return plan;
+  };
+  const auto constants = [&](const std::string& options) {
+    const CudaPlan plan = backward(kLong + options);
+    const Config& config = plan.kernels[plan.main].config;
+    return std::pair(config.get("lengths"), config.get("row_ranges"));
+  };
+  EXPECT_EQ(constants("causal"),
+            std::pair(std::optional<std::int64_t>(0), std::optional<std::int64_t>(0)));
+  for (const char* option : {"softcap", "alibi", "dropout"}) {
+    const CudaPlan plan = backward(kLong + option);
+    EXPECT_EQ(plan.kernels[plan.main].config.get(option), 1);
+  }
+  const CudaPlan scores = backward(kLong + "bias=hqk dtype_bias=f16 mask=qk");
+  const Config& constants_of_scores = scores.kernels[scores.main].config;
+  EXPECT_EQ(constants_of_scores.get("bias_type"), static_cast<int>(DType::f16));
+  EXPECT_EQ(constants_of_scores.get("mask"), 1);
+  EXPECT_EQ(constants("lengths_q").first, 1);
+  EXPECT_EQ(constants("kv_end").second, 1);
+  const CudaPlan packed = backward(
+      "batch=2 heads_q=4 heads_kv=4 layout_q=packed layout_kv=packed total_q=600 "
+      "total_kv=700 len_q=400 len_kv=400");
+  EXPECT_EQ(packed.kernels[packed.main].config.get("lengths"), 1);
+  ASSERT_EQ(packed.num_kernels, 4u);
+  EXPECT_STREQ(packed.kernels[1].entry, "attn_uncovered_gradients");
+  EXPECT_EQ(packed.blocks[packed.main], 4 * 2 * 4);
+  EXPECT_EQ(packed.blocks[3], 10 * 4) << "rows of the packed tensor";
+}
+
+// The main kernel stores tiles of dS, adds them to f32 sums, or leaves dbias to another kernel.
+TEST(CudaSm90BackwardPlan, GradientsOfABias) {
+  struct Expected {
+    std::string options;
+    int dbias;
+    std::vector<std::string> last;  // kernels after the main one
+  };
+  const std::string post = "attn_backward_postprocess";
+  const std::string apart = "attn_bias_gradient";
+  const std::string sum = "attn_bias_gradient_sum";
+  const std::string convert = "attn_bias_gradient_convert";
+  const std::string kPair = "bias=hqk heads_q=4 heads_kv=4 len_q=512 len_kv=512 ";
+  const Expected expected[] = {
+      {"bias=bhqk dtype_bias=bf16", 1, {post}},
+      {"bias=bhqk dtype_bias=bf16 deterministic", 1, {post}},
+      {"bias=bhqk dtype_bias=f16", 0, {post, apart}},
+      {"bias=bhqk dtype_bias=bf16 dtype_dbias=f32 deterministic", 0, {post, apart}},
+      {"bias=bhqk dtype_bias=bf16 accumulate", 0, {post, apart}},
+      {"bias=bhqk dtype_bias=bf16 nonfinite_zero", 0, {post, apart}},
+      {"bias=hqk dtype_bias=bf16", 0, {post, apart}},
+      {"bias=qk dtype_bias=f32", 0, {post, apart}},
+      {"bias=hqk dtype_bias=bf16 deterministic", 0, {post, apart}},
+      {"bias=bhk dtype_bias=bf16", 0, {post, apart}},
+      {"bias=bhqk dtype_bias=bf16 softcap", 0, {post, apart}},
+      {"bias=bhqk dtype_bias=bf16 dim_qk=256 dim_vo=256", 0, {post, apart}},
+      // A pair bias: 8 sequences and more share 4 MiB of sums.
+      {kPair + "batch=8", 2, {post, convert}},
+      {kPair + "batch=8 dtype_bias=bf16 accumulate", 2, {post, convert}},
+      {kPair + "batch=512 bias=b/128hqk", 2, {post, convert}},
+      {kPair + "batch=7", 0, {post, apart, sum}},
+      {kPair + "batch=8 deterministic", 0, {post, apart, sum}},
+      {kPair + "batch=8 dtype_bias=bf16 softcap", 0, {post, apart, sum}},
+      {kPair + "batch=8 dim_qk=128 dim_vo=128", 0, {post, apart, sum}},
+      {kPair + "batch=8 len_q=1536 len_kv=1536", 0, {post, apart}},
+      {"bias=qk deterministic batch=1 heads_q=1 heads_kv=1", 0, {post, apart}},
+      {"bias=qk deterministic len_q=128 len_kv=128", 0, {post, apart, sum}},
+  };
+  for (const Expected& e : expected) {
+    const CudaPlan plan =
+        plan_of(kLong + "dbias " + e.options, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
+    EXPECT_EQ(plan.kernels[plan.main].config.get("dbias").value_or(0), e.dbias) << e.options;
+    std::vector<std::string> last;
+    for (std::size_t i = plan.main + 1; i < plan.num_kernels; ++i) {
+      last.emplace_back(plan.kernels[i].entry);
+    }
+    EXPECT_EQ(last, e.last) << e.options;
+    EXPECT_EQ(plan.workspace.dbias_accum.bytes > 0, e.dbias == 2) << e.options;
+  }
+}
+
+}  // namespace
+}  // namespace attn::cuda::test::sm90_backward
