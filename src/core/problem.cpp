@@ -185,9 +185,10 @@ const char* to_string(ErrorCode code) {
 std::size_t hash_value(const Problem& problem) {
   std::uint64_t sum = 0;
   std::uint64_t factor = 0x9E3779B97F4A7C15u;
-  core::visit_fields([&](const char*, auto member) {
+  // Inlined, so that the compiler folds the factors into constants.
+  core::visit_fields([&](const char*, auto member) __attribute__((always_inline)) {
     sum += word_of(problem.*member) * factor;
-    factor = mix(factor) | 1;  // folded into a constant by the compiler
+    factor = mix(factor) | 1;
   });
   return static_cast<std::size_t>(mix(sum));
 }
