@@ -26,11 +26,11 @@ jobs=${ATTN_JOBS:-$(nproc)}
 mkdir -p "$logs"
 # Steps in one string run in parallel, because neither uses more than one processor. A colon separates
 # steps of one turn.
-first=("setup" "format consumers" "cuda")
+first=("setup" "format consumers" "cuda" "emulator")
 turns=("asan:fuzz docs" "python" "tsan:coverage" "webgpu:aarch64")
 last=("mutations")
 # Seconds that steps take on slow processors.
-declare -A slow_seconds=([asan]=700 [fuzz]=300 [tsan]=430 [cuda]=115 [python]=1250 [coverage]=250 [webgpu]=400
+declare -A slow_seconds=([asan]=700 [fuzz]=300 [tsan]=430 [cuda]=115 [emulator]=120 [python]=1250 [coverage]=250 [webgpu]=400
   [aarch64]=900 [mutations]=300)
 
 # turn is the place in `turns` that is first, by the commit. groups: all steps in their order.
@@ -132,6 +132,14 @@ step_cuda() {
   ./dev build release &&
     build/release/tests/cuda/attn_cuda_configs --jobs "$jobs" --logs build/cuda_logs \
       --record tests/cuda/kernel_resources.record --check 24
+}
+
+# Kernels for Hopper on the emulator: 16 cases of 314, which the commit chooses, and a seed, which orders
+# warps and asynchronous copies. tests/cuda/emulator/cases.py runs all of them, in 40 minutes.
+step_emulator() {
+  ./dev build release &&
+    tests/cuda/emulator/cases.py --seeds $((16#${commit:4:2})) --sample 16 --turn $((16#${commit:0:4})) \
+      --rows "$reports/cases.jsonl"
 }
 
 # The WebGPU backend on Mesa's CPU driver: every kernel compiled, then the case list, one process per

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs cases of the family sm90, and of sm80 above dim 256 and in f32, on the emulator.
 
-usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--list]
+usage: tests/cuda/emulator/cases.py [--attn FILE] [--seeds N...] [--only TEXT] [--sample N] [--list]
 
 A seed gives an order of warps and of asynchronous copies. Exit status 1 when a case fails.
 """
@@ -9,6 +9,7 @@ A seed gives an order of warps and of asynchronous copies. Exit status 1 when a 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -458,12 +459,21 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", default="", help="cases that contain this, such as dtype=f8")
     parser.add_argument("--list", action="store_true", help="print the cases, run none")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N cases, evenly spread")
+    parser.add_argument("--turn", type=int, default=0, help="which sample")
+    parser.add_argument("--rows", type=Path, help="write the results there, as JSON lines")
     arguments = parser.parse_args()
     if arguments.list:
         print(*cases(), sep="\n")
         return 0
     wanted = [case for case in cases() if arguments.only in case]
+    if arguments.sample:
+        step = -(-len(wanted) // arguments.sample)
+        wanted = wanted[arguments.turn % step :: step]
     results = [run(arguments.attn, case, seed) for seed in arguments.seeds for case in wanted]
+    if arguments.rows:
+        outcomes = [json.dumps({"result": "passed" if result else "failed"}) for result in results]
+        arguments.rows.write_text("\n".join(outcomes) + "\n")
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 
