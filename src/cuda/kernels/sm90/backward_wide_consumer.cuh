@@ -77,10 +77,9 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
-  // Issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or
-  // dK^T += Q^T dS), whose visit may differ, in order. Adds dQ to dq_accum while the gradient is
-  // computed. EndTurn() must follow. `pairs_at`: P or dS. wait_for_operands() waits for the
-  // operands of the gradient.
+  // Issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or dK^T += Q^T dS),
+  // whose visit may differ, in order. Adds dQ to dq_accum while the gradient is computed.
+  // `pairs_at`: P or dS. wait_for_operands() waits for the operands of the gradient.
   template <int kFirstPart, int kParts, class Wait>
   __device__ __forceinline__ void AddDqUnderGradient(const Visit& dq_of, int queries_at,
                                                      int pairs_at, const Wait& wait_for_operands) {
@@ -147,7 +146,8 @@ struct WideConsumer {
     }
   }
 
-  // With kDeterministic: the blocks before this one have added to the tile of dQ (WideOrderer).
+  // With kDeterministic: waits until the blocks before this one have added to the tile of dQ, and
+  // tells WideOrderer that this one has.
   __device__ __forceinline__ void WaitForTurn(const Visit& visit) const {
     if constexpr (kDeterministic) {
       barriers.Wait(WideBarriers::kTurn + Warpgroup(), visit.step);
