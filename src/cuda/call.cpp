@@ -62,7 +62,7 @@ core::Status launch(const DeviceCall& call, const Arguments& tensors, RotaryCall
 
 }  // namespace
 
-// RotaryCall has 12 KB. As an optional, which the compiler sets to zero, it took every call 0.2 us.
+// RotaryCall has 12 KB, which a std::optional of it would set to zero in every call.
 core::Status run(const DeviceCall& call) {
   if (!call.plan.runs_on_copies) return launch(call, call.tensors, nullptr);
   RotaryCall rotary(call.plan, call.tensors, call.workspace);
