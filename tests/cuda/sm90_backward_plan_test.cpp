@@ -1,32 +1,15 @@
 // The family sm90: plans of backwards.
 #include <gtest/gtest.h>
 
-#include "core/validate.hpp"
-#include "cuda/families/make_plan.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/family.hpp"
 #include "cuda/kernels/sm90/backward_shared.cuh"
-#include "facts.hpp"
-#include "harness/case.hpp"
+#include "sm90_plan.hpp"
 
-// A namespace of its own: a unity build joins files, and other tests have a plan_of() too.
-namespace attn::cuda::test::sm90_backward {
+namespace attn::cuda::test {
 namespace {
 
 using core::Access;
-
-CudaPlan plan_of(const std::string& problem, Access access = Access::tma,
-                 FamilyChoice choice = FamilyChoice::sm90, Pass pass = Pass::backward) {
-  const Problem parsed = parse_problem("dtype=bf16 " + problem);
-  const core::Status status = core::validate_problem(pass, parsed);
-  EXPECT_TRUE(status.ok()) << status.message;
-  core::Result<CudaPlan> plan = make_plan(pass, parsed, h200(), access, choice);
-  EXPECT_TRUE(plan.ok()) << plan.reason();
-  return std::move(plan).value();
-}
-
-const std::string kLong = "batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 ";
-const std::string kShort = "batch=2 heads_q=16 heads_kv=16 len_q=512 len_kv=512 ";
 
 TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
   struct Expected {
@@ -282,4 +265,4 @@ TEST(CudaSm90BackwardPlan, GradientsOfABias) {
 }
 
 }  // namespace
-}  // namespace attn::cuda::test::sm90_backward
+}  // namespace attn::cuda::test

@@ -3,33 +3,18 @@
 
 #include <map>
 
-#include "core/validate.hpp"
-#include "cuda/families/make_plan.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
 #include "cuda/families/sm90/family.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/families/sm90/forward_tiles.hpp"
 #include "cuda/kernels/sm90/backward_shared.cuh"
-#include "facts.hpp"
 #include "harness/case.hpp"
+#include "sm90_plan.hpp"
 
 namespace attn::cuda::test {
 namespace {
 
 using core::Access;
-
-CudaPlan plan_of(const std::string& problem, Access access = Access::tma,
-                 FamilyChoice choice = FamilyChoice::sm90, Pass pass = Pass::forward) {
-  const Problem parsed = parse_problem("dtype=bf16 " + problem);
-  const core::Status status = core::validate_problem(pass, parsed);
-  EXPECT_TRUE(status.ok()) << status.message;
-  core::Result<CudaPlan> plan = make_plan(pass, parsed, h200(), access, choice);
-  EXPECT_TRUE(plan.ok()) << plan.reason();
-  return std::move(plan).value();
-}
-
-const std::string kLong = "batch=2 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096 ";
-const std::string kShort = "batch=2 heads_q=16 heads_kv=16 len_q=512 len_kv=512 ";
 
 TEST(CudaSm90Plan, IsChosenUnlessAnotherIsNamed) {
   EXPECT_EQ(parse_family_choice(nullptr), FamilyChoice::automatic);
