@@ -1,4 +1,6 @@
 // The family sm90: when it is asked, what it refuses and why, and what its plans contain.
+#include "sm90_plan.hpp"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,7 +11,6 @@
 #include "cuda/families/sm90/forward_tiles.hpp"
 #include "cuda/kernels/sm90/backward_shared.cuh"
 #include "harness/case.hpp"
-#include "sm90_plan.hpp"
 
 namespace attn::cuda::test {
 namespace {
