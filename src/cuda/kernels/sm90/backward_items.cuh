@@ -2,8 +2,11 @@
 // computes several tiles of keys (items) in sequence. Q and dO of the next item are loaded before
 // consumers finish the current one, and its K and V while they store dK and dV.
 //
-// A block begins with item blockIdx.x. TileLoader takes further items in order from a counter in
-// global memory, one item ahead, and passes them to the other warps.
+// TileLoader takes items in order from a counter in global memory, one item ahead, and passes them
+// to the other warps. Without an order of additions to dQ, a block begins with item blockIdx.x,
+// which saves the counter's latency. With an order, the first item is taken from the counter too:
+// an item waits for items before it, which then are items of running blocks, also where fewer
+// blocks run at once than the grid has (in a green context).
 #pragma once
 #include "ptx/memory.cuh"
 #include "sm90/backward_consumer.cuh"
@@ -23,10 +26,14 @@ struct ItemQueue {
   const BackwardParams& p;
   BackwardBarriers barriers;
 
-  // Called by TileLoader's thread: takes the item after the block's n-th.
-  __device__ __forceinline__ unsigned Take() const {
-    return gridDim.x + atomicAdd(p.num_taken, 1u);
+  // Called by TileLoader's thread.
+  __device__ __forceinline__ unsigned TakeFirst() const {
+    return p.common.dq_ordered != 0 ? atomicAdd(p.num_taken, 1u) : blockIdx.x;
   }
+  __device__ __forceinline__ unsigned TakeNext() const {
+    return atomicAdd(p.num_taken, 1u) + (p.common.dq_ordered != 0 ? 0u : gridDim.x);
+  }
+  // Passes the block's n-th item to the other warps.
   __device__ __forceinline__ void Publish(int n, unsigned item) const {
     const int slot = n % kItemSlots;
     barriers.Wait(BackwardBarriers::kItemFree + slot, n / kItemSlots + 1);
@@ -64,13 +71,14 @@ __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memo
   const BackwardBarriers barriers(memory);
   const ItemQueue queue{p, barriers};
   int step = 0;
-  unsigned item = blockIdx.x;
+  unsigned item = queue.TakeFirst();
+  queue.Publish(0, item);
 #pragma unroll 1
   for (int n = 0; item < p.num_items; ++n) {
-    unsigned next = kTakesLate ? 0 : queue.Take();
+    unsigned next = kTakesLate ? 0 : queue.TakeNext();
     step = TileLoader{p, queue.KeysOf(item), memory, barriers}.Run(n, step);
-    if constexpr (kTakesLate) next = queue.Take();
-    queue.Publish(n, next);
+    if constexpr (kTakesLate) next = queue.TakeNext();
+    queue.Publish(n + 1, next);
     item = next;
   }
 }
@@ -80,12 +88,13 @@ __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memo
 template <bool by_warp, class Visit>
 __device__ __forceinline__ int ForEachItem(const BackwardParams& p, const ItemQueue& queue,
                                            const Visit& visit) {
+  const auto read = [&](int n) { return by_warp ? queue.ReadByWarp(n) : queue.Read(n); };
   int step = 0;
-  unsigned item = blockIdx.x;
+  unsigned item = read(0);
 #pragma unroll 1
   for (int n = 0; item < p.num_items; ++n) {
     step = visit(n, queue.KeysOf(item), step);
-    item = by_warp ? queue.ReadByWarp(n) : queue.Read(n);
+    item = read(n + 1);
   }
   return step;
 }
