@@ -2,6 +2,7 @@
 #include "core/access.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/element_size.hpp"
 #include "core/signature.hpp"
@@ -20,7 +21,8 @@ constexpr std::int64_t kDropoutBlock = 16;
 // The number of elements in 16 bytes, a power of 2. Sizes and strides are compared in elements, not
 // in bytes: the call is not validated yet, so products could overflow.
 std::int64_t vector_elements(DType dtype) {
-  return kVectorBytes / std::max<std::int64_t>(element_size(dtype), 1);
+  const auto size = static_cast<std::uint64_t>(std::max<std::int64_t>(element_size(dtype), 1));
+  return kVectorBytes >> std::countr_zero(size);
 }
 
 // Whether TMA can copy tiles of a bias, its gradient or a mask [b|1, h|1, len_q|1, len_kv|1].
@@ -73,23 +75,25 @@ Access best_access(Pass pass, const Problem& p) {
   return Access::tma;
 }
 
+// Each call needs it for each tensor, so there are no branches between dimensions.
 Access access_of_rows(const TensorView& view) {
   if (view.rank != 3 && view.rank != 4) return Access::element;
   const auto rank = static_cast<std::size_t>(view.rank);
   const std::int64_t vector = vector_elements(view.dtype);
-  if (reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes != 0 ||
-      (view.shape[rank - 1] & (vector - 1)) != 0) {
-    return Access::element;
-  }
+  std::int64_t unaligned = view.shape[rank - 1];  // the low bits are 0 if rows can be vectors
   bool mappable = view.shape[rank - 1] > 0;
   for (std::size_t d = 0; d + 1 < rank; ++d) {
-    mappable = mappable && view.shape[d] > 0;
-    if (view.shape[d] <= 1) continue;  // the stride is not used
-    const std::int64_t stride = view.strides[d];
-    if ((stride & (vector - 1)) != 0) return Access::element;
-    if (d == rank - 3 && stride >= kMaxRowStride / kVectorBytes * vector) return Access::element;
+    // The stride of a dimension of size 1 is not used.
+    const std::int64_t stride = view.shape[d] > 1 ? view.strides[d] : vector;
+    unaligned |= stride;
     // No TMA for expanded tensors: cuTensorMapEncodeTiled does not document strides of 0.
-    mappable = mappable && stride > 0 && stride < kMaxTmaStride / kVectorBytes * vector;
+    mappable &= view.shape[d] > 0 && stride > 0 && stride < kMaxTmaStride / kVectorBytes * vector;
+  }
+  const bool long_rows =
+      view.shape[rank - 3] > 1 && view.strides[rank - 3] >= kMaxRowStride / kVectorBytes * vector;
+  if (reinterpret_cast<std::uintptr_t>(view.address()) % kVectorBytes != 0 ||
+      (unaligned & (vector - 1)) != 0 || long_rows) {
+    return Access::element;
   }
   return mappable ? Access::tma : Access::vector;
 }

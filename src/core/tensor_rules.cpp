@@ -121,7 +121,7 @@ bool TensorRules::is_usual(const TensorView& view, const Shape& shape, bool writ
       __builtin_add_overflow(bytes.begin, span * element, &bytes.end)) {
     return false;
   }
-  return bytes.begin % element == 0 && (!written || nests || !overlaps_itself(view));
+  return (bytes.begin & (element - 1)) == 0 && (!written || nests || !overlaps_itself(view));
 }
 
 Status TensorRules::check_shape(const char* name, const TensorView& view,

@@ -105,8 +105,12 @@ class CudaBackend final : public core::Backend {
     Modules& modules = Modules::of(driver, executor.cache_dir);
     DeviceCall call{context, arguments, plan, executor, {}, nullptr, arguments.workspace};
     call.stream = stream_of(arguments.stream.value_or(nullptr));
-    status = find_or_load(modules, context, plan.specs(), call.stream, call.kernels);
-    if (!status.ok()) return status;
+    const auto kernels = std::span(call.kernels).first(plan.num_kernels);
+    if (!plan.loaded.find(modules, context.id(), kernels)) {
+      status = find_or_load(modules, context, plan.specs(), call.stream, kernels);
+      if (!status.ok()) return status;
+      plan.loaded.keep(modules, context.id(), kernels);
+    }
     if (arguments.workspace != nullptr || plan.scratch_bytes == 0) return run(call);
     const Scratch scratch(context, plan.scratch_bytes, call.stream);
     if (!scratch.status().ok()) return scratch.status();

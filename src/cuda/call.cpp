@@ -37,7 +37,8 @@ namespace {
 // `tensors`: those of the call, or with `rotary` its copies.
 core::Status launch(const DeviceCall& call, const Arguments& tensors, RotaryCall* rotary) {
   const CudaPlan& plan = call.plan;
-  device::Arguments common = device_arguments(plan.pass, plan.problem, tensors);
+  const core::Access access = rotary != nullptr ? core::Access::element : plan.access;
+  device::Arguments common = device_arguments(plan.pass, plan.problem, tensors, access);
   place(plan.workspace, plan.problem, call.workspace, common);
   if (rotary != nullptr) rotary->take_gradients(common);
   std::array<KernelLaunch, kMaxKernels> memory_of_launches;

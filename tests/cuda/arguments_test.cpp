@@ -41,7 +41,7 @@ struct Given {
     problem = describe(arguments);
   }
   [[nodiscard]] device::Arguments fill(Pass pass = Pass::forward) const {
-    return device_arguments(pass, problem, arguments);
+    return device_arguments(pass, problem, arguments, core::Access::element);
   }
 };
 

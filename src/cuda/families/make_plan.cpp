@@ -136,6 +136,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();
       finish(*family, std::move(refusals), plan);
+      plan.access = access;
       plan.scratch_bytes = plan.workspace_bytes;
       plan.workspace_bytes =
           std::max(plan.workspace_bytes, max_workspace(pass, problem, facts, choice));

@@ -8,12 +8,11 @@
 #include "core/backend.hpp"
 #include "core/plan.hpp"
 #include "core/signature.hpp"
+#include "cuda/host/loaded_kernels.hpp"
 #include "cuda/host/modules.hpp"
 #include "cuda/host/workspace.hpp"
 
 namespace attn::cuda {
-
-inline constexpr std::size_t kMaxKernels = 10;
 
 class Family;
 
@@ -24,6 +23,7 @@ struct DecodeGrid {
   std::int64_t tile_rows = 0;  // rows of a tile
   std::int64_t splits = 1;
   std::int64_t split_keys = 0;  // keys per split; 0: split the keys that a tile sees evenly
+  bool cluster = false;         // the splits of a tile form a cluster
 };
 
 // Copies in the workspace that the rope pass writes (families/rotary.hpp): q and k, or k_new,
@@ -81,8 +81,10 @@ struct CudaPlan final : core::Plan {
   std::size_t main = 0;                           // the kernel that the summary describes
   std::array<Tensor, core::kMaxSlots> tensors{};  // whose pointers the call checks
   std::size_t num_tensors = 0;
-  const Family* family = nullptr;  // that made the plan
+  core::Access access = core::Access::element;  // of the calls
+  const Family* family = nullptr;               // that made the plan
   const char* family_name = "";
+  mutable LoadedKernels loaded;
   std::string refusals;  // why preferred families have no plan: "sm90: needs ..."
 
   [[nodiscard]] std::span<const KernelSpec> specs() const { return {kernels.data(), num_kernels}; }
