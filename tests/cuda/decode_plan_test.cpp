@@ -83,6 +83,9 @@ TEST(CudaDecodePlan, SplitsFillTheDevice) {
                                std::to_string(plan.decode.splits);
       if (tiles >= 512) {
         EXPECT_EQ(plan.decode.splits, 1) << what;
+      } else if (plan.decode.cluster) {
+        EXPECT_LE(plan.decode.splits, 8) << what;
+        EXPECT_LE(plan.blocks[plan.main], 132) << what;
       } else {
         EXPECT_GE(2 * plan.blocks[plan.main], std::min<std::int64_t>(tiles * keys / 128, 132))
             << what;
@@ -95,15 +98,53 @@ TEST(CudaDecodePlan, SplitsFillTheDevice) {
 // What was fastest on an H100, or within 3 % of it (bench/results/h100/decode_replay.jsonl).
 TEST(CudaDecodePlan, SplitsAreTheMeasuredOnes) {
   const auto splits = [](const std::string& sizes) {
-    return decode_plan(large(sizes)).decode.splits;
+    const CudaPlan plan = decode_plan(large(sizes));
+    EXPECT_FALSE(plan.decode.cluster) << sizes;
+    return plan.decode.splits;
   };
-  EXPECT_EQ(splits("len_kv=4096"), 16);
   EXPECT_EQ(splits("len_kv=32768"), 16);
   EXPECT_EQ(splits("len_kv=131072"), 16);
-  EXPECT_EQ(splits("len_kv=4096 heads_kv=32"), 4);
   EXPECT_EQ(splits("len_kv=131072 heads_kv=32"), 4);
   EXPECT_EQ(splits("len_kv=4096 batch=16"), 1);
   EXPECT_EQ(splits("len_kv=4096 batch=16 heads_kv=32"), 1);
+}
+
+// What was faster on an H200 than splits whose results pass through the workspace
+// (docs/kernels/decode.md).
+TEST(CudaDecodePlan, FewKeysAreSplitInClusters) {
+  for (const auto& [sizes, splits] :
+       {std::pair("len_kv=512", 8), std::pair("len_kv=4096", 8),
+        std::pair("len_kv=4096 batch=2", 8), std::pair("len_kv=1024 batch=4", 4),
+        std::pair("len_kv=1000 split_keys=250", 4)}) {
+    const CudaPlan plan = decode_plan(large(sizes));
+    EXPECT_TRUE(plan.decode.cluster) << sizes;
+    EXPECT_EQ(plan.decode.splits, splits) << sizes;
+    EXPECT_EQ(plan.kernels[plan.main].cluster, static_cast<unsigned>(splits)) << sizes;
+    EXPECT_EQ(plan.workspace_bytes, 0) << sizes;
+    EXPECT_NE(plan.summary().config.find("cluster=" + std::to_string(splits)), std::string::npos);
+    for (const int capability : {80, 89, 100, 120}) {
+      const CudaPlan other = decode_plan(large(sizes), *typical_facts(capability));
+      EXPECT_FALSE(other.decode.cluster) << sizes;
+      EXPECT_EQ(other.kernels[other.main].cluster, 1u) << sizes;
+    }
+  }
+}
+
+// More warps, or smaller blocks. With `split_keys` the bits must not depend on the batch.
+TEST(CudaDecodePlan, RingsFollowTheWork) {
+  const auto warps = [](const std::string& sizes) {
+    const CudaPlan plan = decode_plan(large(sizes));
+    return *plan.kernels[plan.main].config.get("warps");
+  };
+  EXPECT_EQ(warps("len_kv=2048"), 4);
+  EXPECT_EQ(warps("len_kv=4096"), 8);
+  EXPECT_EQ(warps("len_kv=4096 batch=32"), 4);
+  EXPECT_EQ(warps("len_kv=4096 batch=64"), 1);
+  EXPECT_EQ(warps("len_kv=4096 batch=64 dtype_kv=i8"), 4);
+  for (const char* batch : {"batch=1", "batch=32", "batch=64"}) {
+    EXPECT_EQ(warps("len_kv=4096 split_keys=512 " + std::string(batch)), 4) << batch;
+    EXPECT_EQ(warps("len_kv=4096 split_keys=-1 " + std::string(batch)), 4) << batch;
+  }
 }
 
 TEST(CudaDecodePlan, CutsThatAreAskedForDependOnNothingElse) {

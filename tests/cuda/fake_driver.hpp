@@ -73,6 +73,7 @@ struct FakeDriver {
   unsigned shared_bytes = 0;
   void* stream = nullptr;
   unsigned num_attributes = 0;
+  unsigned graph_cluster = 0;  // of the last graph node that got one
   int first_attribute = 0;
   std::uint64_t map_dims[5] = {};  // of the last tensor map
   std::uint64_t map_strides[4] = {};

@@ -117,6 +117,13 @@ abi::Result cuGraphAddKernelNode_v2(abi::GraphNode* node, abi::Graph graph,
   *node = nodes.back().get();
   return 0;
 }
+abi::Result cuGraphKernelNodeSetAttribute(abi::GraphNode node, int attribute,
+                                          const abi::LaunchAttributeValue* value) {
+  FAIL_IF_ASKED();
+  if (!is_alive(node->graph) || attribute != abi::kLaunchClusterDimension) return misused();
+  state.graph_cluster = value->cluster.x;
+  return 0;
+}
 abi::Result cuGraphInstantiateWithFlags(abi::GraphExec* exec, abi::Graph graph,
                                         unsigned long long) {
   FAIL_IF_ASKED();

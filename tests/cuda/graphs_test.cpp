@@ -151,9 +151,18 @@ TEST_F(CudaGraphs, AreNotForEveryCall) {
   fake().foreign_streams = true;
   for (const int value : {1, 2, 3}) EXPECT_FALSE(launched_by_graph(stream(2), value));
   fake().foreign_streams = false;
-  kernels[1].spec.cluster = 2;
-  for (const int value : {1, 2, 3}) EXPECT_FALSE(launched_by_graph(stream(3), value));
   EXPECT_EQ(num_made(), 1);
+}
+
+TEST_F(CudaGraphs, LaunchClusters) {
+  for (const unsigned cluster : {2u, 4u}) {  // of the same function
+    kernels[1].spec.cluster = cluster;
+    for (const int value : {1, 2, 3}) {
+      EXPECT_EQ(launched_by_graph(stream(3), value), value > 1) << cluster;
+    }
+    EXPECT_EQ(fake().graph_cluster, cluster);
+  }
+  EXPECT_EQ(num_made(), 2);
 }
 
 TEST_F(CudaGraphs, ThatCanNotBeMadeAreDoneWithout) {

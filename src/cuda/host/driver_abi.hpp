@@ -166,6 +166,8 @@ inline constexpr int kTensorMapFillZero = 0;
   X(cuGraphAddKernelNode_v2,                                                                       \
     (abi::GraphNode * node, abi::Graph graph, const abi::GraphNode* dependencies,                  \
      std::size_t num_dependencies, const abi::KernelNodeParams* params))                           \
+  X(cuGraphKernelNodeSetAttribute,                                                                 \
+    (abi::GraphNode node, int attribute, const abi::LaunchAttributeValue* value))                  \
   X(cuGraphInstantiateWithFlags,                                                                   \
     (abi::GraphExec * exec, abi::Graph graph, unsigned long long flags))                           \
   X(cuGraphUpload, (abi::GraphExec exec, abi::Stream stream))                                      \

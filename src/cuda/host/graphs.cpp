@@ -95,6 +95,11 @@ bool Graphs::Graph::make(std::span<const KernelLaunch> launches, abi::Stream str
     const abi::KernelNodeParams params = node_params(launches[i], pointers);
     const abi::GraphNode* before = i > 0 ? &nodes_[i - 1] : nullptr;
     result = api_.cuGraphAddKernelNode_v2(&nodes_[i], graph_, before, i > 0 ? 1 : 0, &params);
+    const unsigned cluster = launches[i].kernel->spec.cluster;
+    if (result != abi::kSuccess || cluster == 1) continue;
+    abi::LaunchAttributeValue value{};
+    value.cluster = {cluster, 1, 1};
+    result = api_.cuGraphKernelNodeSetAttribute(nodes_[i], abi::kLaunchClusterDimension, &value);
   }
   if (result == abi::kSuccess) {
     result = api_.cuGraphInstantiateWithFlags(&exec_, graph_, 0);
@@ -180,9 +185,12 @@ void Graphs::drop(const Key& key, const Graph* graph) {
 std::optional<core::Status> Graphs::launch(const CurrentContext& context,
                                            std::span<const KernelLaunch> launches,
                                            abi::Stream stream) {
-  Key key{stream, {}};
-  std::ranges::transform(launches, key.functions.begin(),
-                         [](const KernelLaunch& launch) { return launch.kernel->function; });
+  Key key;
+  key.stream = stream;
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    key.functions[i] = launches[i].kernel->function;
+    key.clusters[i] = launches[i].kernel->spec.cluster;
+  }
   // A graph is created on the second call, because creating one costs more than it saves in a few
   // calls. Streams with a single call, and more keys in turn than are kept, would pay on each call.
   const std::shared_ptr<Graph> graph = find_or_note(key);
@@ -218,12 +226,11 @@ core::Status launch_in_order(const CurrentContext& context, std::span<const Kern
   std::array<KernelLaunch, kMaxKernels> kept;
   std::size_t count = 0;
   const LaunchMode mode = launch_mode();
-  bool plain = mode != LaunchMode::graphs ||
-               reinterpret_cast<std::uintptr_t>(stream) == abi::kStreamPerThread;
+  const bool plain = mode != LaunchMode::graphs ||
+                     reinterpret_cast<std::uintptr_t>(stream) == abi::kStreamPerThread;
   for (const KernelLaunch& launch : launches) {
     if (launch.grid.empty()) continue;
     kept[count++] = launch;
-    plain = plain || launch.kernel->spec.cluster > 1;  // node_params() sets no cluster
   }
   if (count == 0) return {};
   const std::span<const KernelLaunch> chain = std::span(kept).first(count);

@@ -41,6 +41,7 @@ class Graphs {
   struct Key {
     abi::Stream stream = nullptr;
     std::array<abi::Function, kMaxKernels> functions{};
+    std::array<unsigned, kMaxKernels> clusters{};  // set once, when the graph is created
     bool operator==(const Key&) const = default;
   };
   struct Hash {

@@ -41,6 +41,7 @@ PlanSummary CudaPlan::summary() const {
     core::append_config(to.config, config[i].name, config[i].value);
   }
   if (decode.tiles > 0) core::append_config(to.config, "splits", decode.splits);
+  if (decode.cluster) core::append_config(to.config, "cluster", decode.splits);
   to.tile_q = config.get("tile_q").value_or(0);
   to.tile_kv = config.get("tile_kv").value_or(0);
   to.tasks = blocks[main];

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "cuda/families/cache_params.hpp"
 #include "cuda/families/few_queries.hpp"
 #include "cuda/families/passes.hpp"
+#include "cuda/families/sm80/decode_splits.hpp"
 #include "cuda/families/sm80/heuristics.hpp"
 #include "cuda/kernels/sm80/decode_params.cuh"
 
@@ -110,60 +110,59 @@ std::int64_t max_visible_keys(const Problem& p) {
   return std::max<std::int64_t>(keys, 1);
 }
 
-// Chooses the number of splits by a model of the run time. The unit is the time in which an SM
-// reads one key. Measured on an H100 with 1 to 128 splits of 8, 32 and 128 tiles
-// (bench/results/h100/decode_replay.jsonl): one block per SM is best and already reaches the memory
-// bandwidth. Two blocks per SM cost 3 %, unequal numbers of blocks 10 to 15 % (an SM with two
-// blocks reads a quarter faster than one with one). Each split adds 0.05 us to the merge.
-std::int64_t choose_splits(std::int64_t tiles, const Problem& p, const DecodeTiles& of,
-                           const DeviceFacts& facts) {
-  constexpr double kStart = 64.0;
-  constexpr double kMerge = 40.0;
-  constexpr double kMergePerSplit = 4.0;
-  constexpr double kOneBlock = 1.1;
-  constexpr double kMoreBlocks = 1.25;
-  constexpr double kSharedSm = 1.03;
-  constexpr std::int64_t kMinKeys = 256;
-  constexpr std::int64_t kMaxSplits = 256;
-  if (tiles == 0) return 1;
-  // An SM reads twice as many 8-bit keys in the same time.
-  const double unit = of.quantized ? 2.0 : 1.0;
-  const std::int64_t keys = max_visible_keys(p);
-  const std::int64_t sms = std::max(facts.num_sms, 1);
-  const double all = static_cast<double>(tiles * keys) / static_cast<double>(sms);
-  double best_time = std::numeric_limits<double>::infinity();
-  std::int64_t best = 1;
-  for (std::int64_t wanted = 1; wanted <= std::min(kMaxSplits, keys / kMinKeys + 1); ++wanted) {
-    const std::int64_t each = core::round_up(core::divide_up(keys, wanted), of.step());
-    const std::int64_t splits = core::divide_up(keys, each);
-    const std::int64_t blocks = tiles * splits;
-    const bool one_block_per_sm = blocks <= sms;
-    const double busiest = static_cast<double>(core::divide_up(blocks, sms) * each);
-    double time = std::max(all, busiest / (one_block_per_sm ? kOneBlock : kMoreBlocks));
-    if (!one_block_per_sm) time *= kSharedSm;
-    time += unit * kStart * static_cast<double>(core::divide_up(blocks, sms * of.blocks));
-    if (splits > 1) time += unit * (kMerge + kMergePerSplit * static_cast<double>(splits));
-    if (time < best_time) {
-      best_time = time;
-      best = splits;
-    }
-  }
-  return best;
-}
-
 DecodeGrid grid_of(const Problem& p, const DecodeTiles& tiles, const DeviceFacts& facts) {
   DecodeGrid grid;
   const std::int64_t rows = num_rows(p);
   grid.row_tiles = core::divide_up(rows, tiles.tile_q);
   grid.tile_rows = std::min<std::int64_t>(rows, tiles.tile_q);
   grid.tiles = p.batch * p.heads_kv * grid.row_tiles;
+  DecodeWork work;
+  work.tiles = grid.tiles;
+  work.rows = grid.tile_rows;
+  work.keys = max_visible_keys(p);
+  work.key_bytes = 2 * tiles.dim * device::KvBytes(tiles.quantized);
+  work.step = tiles.step();
+  work.blocks = tiles.blocks;
+  work.sms = std::max(facts.num_sms, 1);
+  work.eight_bits = tiles.quantized;
+  // Blocks of a cluster have consecutive indices, as splits have if there is one tile of rows.
+  work.clusters = facts.capability() == 90 && grid.row_tiles == 1;
   if (p.split_keys > 0) {
     grid.split_keys = std::min(p.split_keys, std::max<std::int64_t>(p.len_kv, 1));
     grid.splits = std::max<std::int64_t>(core::divide_up(p.len_kv, grid.split_keys), 1);
+    grid.cluster = makes_cluster(work, grid.splits);
   } else if (p.split_keys == kSplitAuto) {
-    grid.splits = choose_splits(grid.tiles, p, tiles, facts);
+    const DecodeSplits chosen = choose_splits(work);
+    grid.splits = chosen.splits;
+    grid.cluster = chosen.cluster;
   }
   return grid;
+}
+
+// Other rings for 16 rows of 16-bit keys, once the splits are known. The number of warps changes
+// the order of additions, so calls with `split_keys`, whose results must not depend on the batch,
+// keep their ring.
+DecodeTiles refined(const Problem& p, const DecodeTiles& tiles, const DecodeGrid& grid,
+                    const DeviceFacts& facts) {
+  const bool usual = tiles.warps == 4 && tiles.stages == 3 && tiles.blocks == 2;
+  if (!usual || tiles.quantized || tiles.tile_q != 16 || p.split_keys != kSplitAuto) return tiles;
+  DecodeTiles other = tiles;
+  if (grid.cluster) {
+    // Other SMs are idle, so a block reads more if it has more loads in flight.
+    constexpr std::int64_t kManyBytes = 192 << 10;
+    const std::int64_t bytes = max_visible_keys(p) / grid.splits * 4 * tiles.dim;
+    if (bytes < kManyBytes) return tiles;
+    other.warps = 8;
+    other.blocks = 1;
+  } else if (grid.splits == 1 && 2 * grid.tiles >= 7 * facts.num_sms) {
+    // Several waves of blocks: while one starts or ends, seven others read.
+    other.warps = 1;
+    other.blocks = 8;
+  }
+  const std::int64_t shared = other.shared_bytes();
+  const bool fits = shared <= facts.shared_per_block &&
+                    other.blocks * (shared + kReservedShared) <= facts.shared_per_sm;
+  return fits ? other : tiles;
 }
 
 // Offsets in bytes of the partial results in the workspace: rows of o, their statistics, arrival
@@ -176,7 +175,7 @@ struct PartialsLayout {
 PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
   constexpr std::int64_t kAlignment = 256;
   PartialsLayout layout;
-  if (grid.splits == 1) return layout;
+  if (grid.splits == 1 || grid.cluster) return layout;
   const std::int64_t rows = grid.tiles * grid.splits * grid.tile_rows;
   layout.stats = core::round_up(rows * dim * 4, kAlignment);
   layout.arrivals = layout.stats + core::round_up(rows * 8, kAlignment);
@@ -208,10 +207,11 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
   CudaPlan plan(pass, p);
   add_uncovered_rows(plan, p);
   add_append(plan, p);
-  const DecodeTiles tiles = *tiles_of(p, facts);
+  DecodeTiles tiles = *tiles_of(p, facts);
   const bool by_element = access == core::Access::element;
   const bool options = has_options(p) || by_element;
   plan.decode = grid_of(p, tiles, facts);
+  tiles = refined(p, tiles, plan.decode, facts);
   plan.workspace.decode.bytes = partials_of(plan.decode, tiles.dim).bytes;
   plan.workspace.bytes = plan.workspace.decode.bytes;
   plan.workspace_bytes = plan.workspace.bytes;
@@ -220,6 +220,7 @@ CudaPlan plan_decode(Pass pass, const Problem& p, const DeviceFacts& facts, core
       plan.add("sm80/decode.cu", kDecodeEntry, static_cast<unsigned>(32 * tiles.warps),
                plan.decode.tiles * plan.decode.splits);
   spec.shared_bytes = static_cast<unsigned>(tiles.shared_bytes());
+  spec.cluster = plan.decode.cluster ? static_cast<unsigned>(plan.decode.splits) : 1;
   spec.config.set("dtype", static_cast<int>(p.dtype))
       .set("kv_type", static_cast<int>(p.kv_type()))
       .set("descale_rows", p.descale_rows)
@@ -256,7 +257,7 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
   params.tile_rows = static_cast<int>(grid.tile_rows);
   params.splits = static_cast<int>(grid.splits);
   params.split_keys = static_cast<int>(grid.split_keys);
-  if (grid.splits > 1) {
+  if (grid.splits > 1 && !grid.cluster) {
     const PartialsLayout layout = partials_of(grid, *plan.kernels[plan.main].config.get("dim_vo"));
     params.partial_o = static_cast<char*>(from.workspace);
     params.partial_stats = params.partial_o + layout.stats;

@@ -3,6 +3,18 @@
 
 namespace ptx {
 
+// Number of blocks of the cluster along x; 1 without clusters, and on devices before 9.0. There the
+// other functions must not be called.
+__device__ __forceinline__ unsigned ClusterBlocks() {
+#if __CUDA_ARCH__ >= 900
+  unsigned blocks;
+  asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+  return blocks;
+#else
+  return 1;
+#endif
+}
+#if __CUDA_ARCH__ >= 900
 // Index of the block in its cluster.
 __device__ __forceinline__ unsigned ClusterRank() {
   unsigned rank;
@@ -26,5 +38,22 @@ __device__ __forceinline__ unsigned LoadCluster32(unsigned address) {
   asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
+__device__ __forceinline__ float2 LoadCluster64(unsigned address) {
+  float2 value;
+  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];"
+               : "=f"(value.x), "=f"(value.y)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ float4 LoadCluster128(unsigned address) {
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+#endif
 
 }  // namespace ptx

@@ -1,5 +1,9 @@
 // sm80/decode.cu: epilogue. Merges the results of the block's groups, then writes o and lse, or the
-// split's partial result. The last block of a tile to finish merges the splits in the same launch.
+// split's partial result. Splits are merged in the same launch, in one of two ways:
+//
+// - If the blocks of a tile form a cluster (9.0; the rank of a block is its split), each block
+//   merges a part of the rows and columns from the shared memory of all blocks.
+// - Otherwise partial results pass through the workspace, and the last block to finish merges them.
 //
 // How the last block is found: each block stores kArrived into its own word in the workspace and
 // then reads the words of all splits. Because of the fence between the two, at least one block sees
@@ -8,6 +12,7 @@
 // a captured launch can be replayed. The probability that memory contains kArrived by accident is
 // 2^-64.
 #pragma once
+#include "ptx/cluster.cuh"
 #include "sm80/decode_scores.cuh"
 #include "sm80/tile_output.cuh"
 
@@ -99,12 +104,27 @@ __device__ __forceinline__ RowPart MergeGroups(unsigned base, int r, int column)
 }
 
 // The partial results of the tile's splits in the workspace.
-struct Partials {
+struct WorkspacePartials {
   const DecodeParams& p;
   long long first;  // index of the tile's split 0 among all splits
-  __device__ __forceinline__ Partials(const DecodeParams& params, const Block& block)
+  __device__ __forceinline__ WorkspacePartials(const DecodeParams& params, const Block& block)
       : p(params), first(1ll * block.tile * params.splits) {}
 
+  __device__ __forceinline__ void Store(int split, int r, int column, const RowPart& part) const {
+    *O(split, r, column) = {part.o[0], part.o[1], part.o[2], part.o[3]};
+    if (column == 0) *Stats(split, r) = {part.max, part.sum};
+  }
+  __device__ __forceinline__ float4 LoadO(int split, int r, int column) const {
+    return ptx::LoadGlobalL2(O(split, r, column));
+  }
+  __device__ __forceinline__ float2 LoadStats(int split, int r) const {
+    return ptx::LoadGlobalL2(Stats(split, r));
+  }
+  __device__ __forceinline__ volatile unsigned long long* Arrival(int split) const {
+    return p.arrivals + first + split;
+  }
+
+ private:
   __device__ __forceinline__ float4* O(int split, int r, int column) const {
     const long long row = (first + split) * p.tile_rows + r;
     return reinterpret_cast<float4*>(p.partial_o + row * (kDim * 4) + column * 4);
@@ -112,49 +132,71 @@ struct Partials {
   __device__ __forceinline__ float2* Stats(int split, int r) const {
     return reinterpret_cast<float2*>(p.partial_stats) + (first + split) * p.tile_rows + r;
   }
-  __device__ __forceinline__ volatile unsigned long long* Arrival(int split) const {
-    return p.arrivals + first + split;
-  }
-
-  __device__ __forceinline__ void Store(int split, int r, int column, const RowPart& part) const {
-    *O(split, r, column) = {part.o[0], part.o[1], part.o[2], part.o[3]};
-    if (column == 0) *Stats(split, r) = {part.max, part.sum};
-  }
-
-  // Merges splits in their order, so that the bits do not depend on which block merges.
-  __device__ __forceinline__ RowPart Merge(int num_splits, int r, int column) const {
-    RowPart merged;
-#pragma unroll 1
-    for (int s0 = 0; s0 < num_splits; s0 += kSplitsInFlight) {
-      float2 stats[kSplitsInFlight];
-      float4 o[kSplitsInFlight];
-#pragma unroll
-      for (int n = 0; n < kSplitsInFlight; ++n) {
-        stats[n] = {-kInfinity, 0.0f};
-        o[n] = {};
-        if (s0 + n >= num_splits) continue;
-        stats[n] = ptx::LoadGlobalL2(Stats(s0 + n, r));
-        o[n] = ptx::LoadGlobalL2(O(s0 + n, r, column));
-      }
-      float max = merged.max;
-#pragma unroll
-      for (int n = 0; n < kSplitsInFlight; ++n) max = fmaxf(max, stats[n].x);
-      const float before = WeightOf(merged.max, max);
-      merged.max = max;
-      merged.sum *= before;
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) merged.o[c] *= before;
-#pragma unroll
-      for (int n = 0; n < kSplitsInFlight; ++n) {
-        Add(o[n], stats[n].y, WeightOf(stats[n].x, max), merged);
-      }
-    }
-    return merged;
-  }
 };
 
+#if __CUDA_ARCH__ >= 900
+// The partial results in the shared memory of the cluster's blocks. They replace the staged rows of
+// group 0: the thread that stores a part of a row is the only one that has read it.
+struct ClusterPartials {
+  unsigned base;
+
+  __device__ __forceinline__ void Store(int r, int column, const RowPart& part) const {
+    ptx::StoreShared128(O(r, column), part.o[0], part.o[1], part.o[2], part.o[3]);
+    if (column == 0) ptx::StoreShared64(Stats(r), part.max, part.sum);
+  }
+  __device__ __forceinline__ float4 LoadO(int split, int r, int column) const {
+    return ptx::LoadCluster128(ptx::MapShared(O(r, column), static_cast<unsigned>(split)));
+  }
+  __device__ __forceinline__ float2 LoadStats(int split, int r) const {
+    return ptx::LoadCluster64(ptx::MapShared(Stats(r), static_cast<unsigned>(split)));
+  }
+
+ private:
+  __device__ __forceinline__ unsigned O(int r, int column) const {
+    return base + kShared.k + Staged::At(r, column);
+  }
+  __device__ __forceinline__ unsigned Stats(int r) const {
+    return base + kShared.merged_stats + static_cast<unsigned>(8 * r);
+  }
+};
+#endif
+
+// Merges splits in their order, so that the bits do not depend on which block merges.
+template <class Partials>
+__device__ __forceinline__ RowPart MergeSplits(const Partials& partials, int num_splits, int r,
+                                               int column) {
+  RowPart merged;
+#pragma unroll 1
+  for (int s0 = 0; s0 < num_splits; s0 += kSplitsInFlight) {
+    float2 stats[kSplitsInFlight];
+    float4 o[kSplitsInFlight];
+#pragma unroll
+    for (int n = 0; n < kSplitsInFlight; ++n) {
+      stats[n] = {-kInfinity, 0.0f};
+      o[n] = {};
+      if (s0 + n >= num_splits) continue;
+      stats[n] = partials.LoadStats(s0 + n, r);
+      o[n] = partials.LoadO(s0 + n, r, column);
+    }
+    float max = merged.max;
+#pragma unroll
+    for (int n = 0; n < kSplitsInFlight; ++n) max = fmaxf(max, stats[n].x);
+    const float before = WeightOf(merged.max, max);
+    merged.max = max;
+    merged.sum *= before;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) merged.o[c] *= before;
+#pragma unroll
+    for (int n = 0; n < kSplitsInFlight; ++n) {
+      Add(o[n], stats[n].y, WeightOf(stats[n].x, max), merged);
+    }
+  }
+  return merged;
+}
+
 // Announces the block's partial result. Returns true in all threads of the one block that merges.
-__device__ __forceinline__ bool IsLast(const Partials& partials, const Span& span, unsigned base) {
+__device__ __forceinline__ bool IsLast(const WorkspacePartials& partials, const Span& span,
+                                       unsigned base) {
   __threadfence();
   __syncthreads();  // all threads have written their part of the partial result
   if (threadIdx.x < 32) {
@@ -229,29 +271,55 @@ __device__ __forceinline__ void WriteRow(const Arguments& a, const Block& block,
   }
 }
 
+// Calls visit(r, column) for the thread's items: kColumns columns of row r of the tile. The items
+// are divided among `parts` blocks; this one is number `part`.
+template <class Visit>
+__device__ __forceinline__ void ForEachItem(int num_rows, int part, int parts, const Visit& visit) {
+  const int items = num_rows * kItemsPerRow;
+#pragma unroll 1
+  for (int item = static_cast<int>(threadIdx.x) * parts + part; item < items;
+       item += kThreads * parts) {
+    visit(item / kItemsPerRow, item % kItemsPerRow * kColumns);
+  }
+}
+
+#if __CUDA_ARCH__ >= 900
+// Called by all blocks of a cluster whose split has keys.
+__device__ __forceinline__ void FinishInCluster(const DecodeParams& p, const Block& block,
+                                                const Span& span, unsigned base) {
+  const ClusterPartials partials{base};
+  ForEachItem(block.num_rows, 0, 1,
+              [&](int r, int column) { partials.Store(r, column, MergeGroups(base, r, column)); });
+  ptx::ClusterBarrier();
+  ForEachItem(block.num_rows, span.split, span.num_splits, [&](int r, int column) {
+    WriteRow(p.common, block, r, column, MergeSplits(partials, span.num_splits, r, column));
+  });
+  ptx::ClusterBarrier();  // a block's shared memory must exist until all others have read it
+}
+#endif
+
 // The epilogue. Requires that StageRows() has overlaid the tiles and a barrier has followed.
 __device__ __forceinline__ void Finish(const DecodeParams& p, const Block& block, const Span& span,
                                        unsigned base) {
-  const int items = block.num_rows * kItemsPerRow;
-  const Partials partials(p, block);
-#pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x); item < items; item += kThreads) {
-    const int r = item / kItemsPerRow;
-    const int column = item % kItemsPerRow * kColumns;
+#if __CUDA_ARCH__ >= 900
+  if (span.num_splits > 1 && ptx::ClusterBlocks() > 1) {
+    FinishInCluster(p, block, span, base);
+    return;
+  }
+#endif
+  const WorkspacePartials partials(p, block);
+  ForEachItem(block.num_rows, 0, 1, [&](int r, int column) {
     const RowPart part = MergeGroups(base, r, column);
     if (span.num_splits == 1) {
       WriteRow(p.common, block, r, column, part);
     } else {
       partials.Store(span.split, r, column, part);
     }
-  }
+  });
   if (span.num_splits == 1 || !IsLast(partials, span, base)) return;
-#pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x); item < items; item += kThreads) {
-    const int r = item / kItemsPerRow;
-    const int column = item % kItemsPerRow * kColumns;
-    WriteRow(p.common, block, r, column, partials.Merge(span.num_splits, r, column));
-  }
+  ForEachItem(block.num_rows, 0, 1, [&](int r, int column) {
+    WriteRow(p.common, block, r, column, MergeSplits(partials, span.num_splits, r, column));
+  });
 }
 
 }  // namespace sm80::decode

@@ -32,8 +32,9 @@ struct DecodeShared {
   int present = 0;  // [groups][stages][warps of a group] bit r: row r of the slice has a page
   int scales = 0;   // descale_rows: factors of K and of V [groups][stages][2][tile_kv]
   int stats = 0;    // [groups][tile_q] {max, sum}
-  int q = 0;        // dims above 128: fragments of Q [warps][dim / 16][lane][4]
-  int merges = 0;   // whether the block merges the splits
+  int merged_stats = 0;  // [tile_q] {max, sum} of all groups, for the other blocks of the cluster
+  int q = 0;             // dims above 128: fragments of Q [warps][dim / 16][lane][4]
+  int merges = 0;        // whether the block merges the splits
   int bytes = 0;
 };
 
@@ -53,7 +54,8 @@ constexpr DecodeShared DecodeSharedOf(int tile_q, int tile_kv, int warps, int st
   if (s.present < o_bytes) s.present = o_bytes;
   s.scales = (s.present + warps * stages * 4 + 15) / 16 * 16;
   s.stats = s.scales + (descale_rows ? groups * stages * tile_kv * 8 : 0);
-  s.q = s.stats + groups * tile_q * 8;
+  s.merged_stats = s.stats + groups * tile_q * 8;
+  s.q = s.merged_stats + tile_q * 8;
   s.merges = s.q + (dim > 128 ? warps * 32 * dim : 0);
   s.bytes = s.merges + 16;
   return s;
