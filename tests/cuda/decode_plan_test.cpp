@@ -114,7 +114,7 @@ TEST(CudaDecodePlan, SplitsAreTheMeasuredOnes) {
 TEST(CudaDecodePlan, FewKeysAreSplitInClusters) {
   for (const auto& [sizes, splits] :
        {std::pair("len_kv=512", 8), std::pair("len_kv=4096", 8),
-        std::pair("len_kv=4096 batch=2", 8), std::pair("len_kv=1024 batch=4", 4),
+        std::pair("len_kv=4096 batch=2", 4), std::pair("len_kv=1024 batch=4", 2),
         std::pair("len_kv=1000 split_keys=250", 4)}) {
     const CudaPlan plan = decode_plan(large(sizes));
     EXPECT_TRUE(plan.decode.cluster) << sizes;
@@ -132,18 +132,25 @@ TEST(CudaDecodePlan, FewKeysAreSplitInClusters) {
 
 // More warps, or smaller blocks. With `split_keys` the bits must not depend on the batch.
 TEST(CudaDecodePlan, RingsFollowTheWork) {
-  const auto warps = [](const std::string& sizes) {
-    const CudaPlan plan = decode_plan(large(sizes));
+  const auto warps = [](const std::string& sizes, const char* dims = "dim_qk=128 dim_vo=128 ") {
+    const CudaPlan plan =
+        decode_plan("dtype=bf16 heads_q=32 heads_kv=8 len_q=1 " + std::string(dims) + sizes);
     return *plan.kernels[plan.main].config.get("warps");
   };
+  const char* const narrow = "dim_qk=64 dim_vo=64 ";
   EXPECT_EQ(warps("len_kv=2048"), 4);
   EXPECT_EQ(warps("len_kv=4096"), 8);
   EXPECT_EQ(warps("len_kv=4096 batch=32"), 4);
-  EXPECT_EQ(warps("len_kv=4096 batch=64"), 1);
-  EXPECT_EQ(warps("len_kv=4096 batch=64 dtype_kv=i8"), 4);
+  EXPECT_EQ(warps("len_kv=4096 batch=64"), 4);
+  EXPECT_EQ(warps("len_kv=4096 batch=64", narrow), 1);
+  EXPECT_EQ(warps("len_kv=4096 batch=64 page_size=1", narrow), 4);
+  EXPECT_EQ(warps("len_kv=4096 batch=64 dtype_kv=i8", narrow), 4);
   for (const char* batch : {"batch=1", "batch=32", "batch=64"}) {
-    EXPECT_EQ(warps("len_kv=4096 split_keys=512 " + std::string(batch)), 4) << batch;
-    EXPECT_EQ(warps("len_kv=4096 split_keys=-1 " + std::string(batch)), 4) << batch;
+    for (const char* split_keys : {"512 ", "-1 "}) {
+      const std::string sizes = "len_kv=4096 split_keys=" + std::string(split_keys) + batch;
+      EXPECT_EQ(warps(sizes), 4) << sizes;
+      EXPECT_EQ(warps(sizes, narrow), 4) << sizes;
+    }
   }
 }
 

@@ -24,6 +24,7 @@ struct DecodeGrid {
   std::int64_t splits = 1;
   std::int64_t split_keys = 0;  // keys per split; 0: split the keys that a tile sees evenly
   bool cluster = false;         // the splits of a tile form a cluster
+  bool wide = false;            // blocks of 8 warps instead of 4
 };
 
 // Copies in the workspace that the rope pass writes (families/rotary.hpp): q and k, or k_new,

@@ -110,6 +110,22 @@ std::int64_t max_visible_keys(const Problem& p) {
   return std::max<std::int64_t>(keys, 1);
 }
 
+// Whether the block may have other numbers of warps than tiles_of() chose: for 16 rows of 16-bit
+// keys. The number of warps changes the order of additions, so calls with `split_keys`, whose
+// results must not depend on the batch, keep it.
+bool may_change_ring(const Problem& p, const DecodeTiles& tiles, const DeviceFacts& facts) {
+  if (tiles.warps != 4 || tiles.stages != 3 || tiles.blocks != 2) return false;
+  if (tiles.quantized || tiles.tile_q != 16 || p.split_keys != kSplitAuto) return false;
+  const auto fits = [&](int warps, int blocks) {
+    DecodeTiles other = tiles;
+    other.warps = warps;
+    const std::int64_t shared = other.shared_bytes();
+    return shared <= facts.shared_per_block &&
+           blocks * (shared + kReservedShared) <= facts.shared_per_sm;
+  };
+  return fits(8, 1) && fits(1, 8);
+}
+
 DecodeGrid grid_of(const Problem& p, const DecodeTiles& tiles, const DeviceFacts& facts) {
   DecodeGrid grid;
   const std::int64_t rows = num_rows(p);
@@ -127,6 +143,7 @@ DecodeGrid grid_of(const Problem& p, const DecodeTiles& tiles, const DeviceFacts
   work.eight_bits = tiles.quantized;
   // Blocks of a cluster have consecutive indices, as splits have if there is one tile of rows.
   work.clusters = facts.capability() == 90 && grid.row_tiles == 1;
+  work.wide = may_change_ring(p, tiles, facts);
   if (p.split_keys > 0) {
     grid.split_keys = std::min(p.split_keys, std::max<std::int64_t>(p.len_kv, 1));
     grid.splits = std::max<std::int64_t>(core::divide_up(p.len_kv, grid.split_keys), 1);
@@ -135,34 +152,25 @@ DecodeGrid grid_of(const Problem& p, const DecodeTiles& tiles, const DeviceFacts
     const DecodeSplits chosen = choose_splits(work);
     grid.splits = chosen.splits;
     grid.cluster = chosen.cluster;
+    grid.wide = chosen.wide;
   }
   return grid;
 }
 
-// Other rings for 16 rows of 16-bit keys, once the splits are known. The number of warps changes
-// the order of additions, so calls with `split_keys`, whose results must not depend on the batch,
-// keep their ring.
-DecodeTiles refined(const Problem& p, const DecodeTiles& tiles, const DecodeGrid& grid,
+// The tiles once the splits are known.
+DecodeTiles refined(const Problem& p, DecodeTiles tiles, const DecodeGrid& grid,
                     const DeviceFacts& facts) {
-  const bool usual = tiles.warps == 4 && tiles.stages == 3 && tiles.blocks == 2;
-  if (!usual || tiles.quantized || tiles.tile_q != 16 || p.split_keys != kSplitAuto) return tiles;
-  DecodeTiles other = tiles;
-  if (grid.cluster) {
-    // Other SMs are idle, so a block reads more if it has more loads in flight.
-    constexpr std::int64_t kManyBytes = 192 << 10;
-    const std::int64_t bytes = max_visible_keys(p) / grid.splits * 4 * tiles.dim;
-    if (bytes < kManyBytes) return tiles;
-    other.warps = 8;
-    other.blocks = 1;
-  } else if (grid.splits == 1 && 2 * grid.tiles >= 7 * facts.num_sms) {
-    // Several waves of blocks: while one starts or ends, seven others read.
-    other.warps = 1;
-    other.blocks = 8;
+  if (grid.wide) {
+    tiles.warps = 8;
+    tiles.blocks = 1;
+  } else if (may_change_ring(p, tiles, facts) && tiles.dim == 64 && p.page_size == 0 &&
+             grid.splits == 1 && 2 * grid.tiles >= 7 * facts.num_sms) {
+    // Several waves of blocks: while one starts or ends, seven others read. At dim 128 it gains
+    // nothing, and pages of one key take 1.5 times as long.
+    tiles.warps = 1;
+    tiles.blocks = 8;
   }
-  const std::int64_t shared = other.shared_bytes();
-  const bool fits = shared <= facts.shared_per_block &&
-                    other.blocks * (shared + kReservedShared) <= facts.shared_per_sm;
-  return fits ? other : tiles;
+  return tiles;
 }
 
 // Offsets in bytes of the partial results in the workspace: rows of o, their statistics, arrival

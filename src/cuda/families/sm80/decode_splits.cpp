@@ -13,6 +13,9 @@
 namespace attn::cuda::sm80 {
 namespace {
 
+// Bytes of K and V of a split from which 8 warps are faster than 4.
+constexpr std::int64_t kWideBytes = 192 << 10;
+
 struct Choice {
   std::int64_t splits = 1;
   double time = std::numeric_limits<double>::infinity();
@@ -59,19 +62,24 @@ Choice through_workspace(const DecodeWork& work) {
   return best;
 }
 
-// One block per SM, which reads up to 1.4 times its share while other SMs are idle. Clusters do not
-// divide the SMs of a device evenly, which costs a quarter of the memory bandwidth.
-Choice in_clusters(const DecodeWork& work) {
+// Blocks of 4 or, if `wide`, 8 warps, one per SM. A block reads up to `rate` times its share while
+// other SMs are idle. Clusters do not divide the SMs of a device evenly: with many of them some SMs
+// have two blocks, or, if these are wide, some clusters start after others have ended.
+Choice in_clusters(const DecodeWork& work, bool wide) {
   constexpr double kStart = 64.0;
-  constexpr double kBlock = 1.4;
-  constexpr double kUneven = 1.25;
+  const double rate = wide ? 1.7 : 1.4;
+  const double uneven = wide ? 1.1 : 1.25;
+  DecodeWork blocks = work;
+  if (wide) blocks.step *= 2;
   Choice best;
   for (std::int64_t wanted = 2; wanted <= kMaxCluster; ++wanted) {
-    const std::int64_t each = keys_of_split(work, wanted);
+    const std::int64_t each = keys_of_split(blocks, wanted);
     const std::int64_t splits = core::divide_up(work.keys, each);
-    if (splits < 2 || work.tiles * splits > work.sms) continue;
+    const std::int64_t most = wide && splits > 2 ? work.sms / 2 : work.sms;
+    if (splits < 2 || work.tiles * splits > most) continue;
+    if (wide && each * work.key_bytes < kWideBytes) continue;
     const double time =
-        kStart + std::max(kUneven * all_keys(work), static_cast<double>(each) / kBlock);
+        kStart + std::max(uneven * all_keys(work), static_cast<double>(each) / rate);
     if (time <= best.time) best = {splits, time};
   }
   return best;
@@ -88,11 +96,19 @@ double exchange(const DecodeWork& work) {
 DecodeSplits choose_splits(const DecodeWork& work) {
   if (work.tiles == 0) return {};
   Choice apart = through_workspace(work);
-  if (!work.clusters) return {apart.splits, false};
+  const std::int64_t each = core::divide_up(work.keys, apart.splits);
+  const bool alone = apart.splits > 1 && work.tiles * apart.splits <= work.sms;
+  DecodeSplits best{apart.splits, false, work.wide && alone && each * work.key_bytes >= kWideBytes};
+  if (!work.clusters) return best;
   if (apart.splits > 1) apart.time += exchange(work);
-  const Choice together = in_clusters(work);
-  if (together.time < apart.time) return {together.splits, true};
-  return {apart.splits, false};
+  for (const bool wide : {false, true}) {
+    if (wide && !work.wide) continue;
+    const Choice together = in_clusters(work, wide);
+    if (together.time >= apart.time) continue;
+    apart.time = together.time;
+    best = {together.splits, true, wide};
+  }
+  return best;
 }
 
 bool makes_cluster(const DecodeWork& work, std::int64_t splits) {

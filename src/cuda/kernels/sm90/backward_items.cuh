@@ -88,15 +88,13 @@ __device__ __forceinline__ void LoadItems(const BackwardParams& p, unsigned memo
 template <bool by_warp, class Visit>
 __device__ __forceinline__ int ForEachItem(const BackwardParams& p, const ItemQueue& queue,
                                            const Visit& visit) {
-  const auto read = [&](int n) { return by_warp ? queue.ReadByWarp(n) : queue.Read(n); };
   int step = 0;
-  unsigned item = read(0);
 #pragma unroll 1
-  for (int n = 0; item < p.num_items; ++n) {
+  for (int n = 0;; ++n) {
+    const unsigned item = by_warp ? queue.ReadByWarp(n) : queue.Read(n);
+    if (item >= p.num_items) return step;
     step = visit(n, queue.KeysOf(item), step);
-    item = read(n + 1);
   }
-  return step;
 }
 
 // Called by one thread for each consumer warpgroup.
