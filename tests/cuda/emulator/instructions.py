@@ -250,6 +250,8 @@ def move(op: str, o: list[str]) -> str:
         return f"{value(o[0])} = emulator::timer();"
     if "cluster_ctarank" in o[1]:
         return f"{value(o[0])} = 0;"
+    if "cluster_nctaid" in o[1]:
+        return f"{value(o[0])} = 1;"
     half, width = ("unsigned short", 16) if op == "mov.b32" else ("unsigned", 32)
     if o[0].startswith("{"):
         low, high = items(o[0])

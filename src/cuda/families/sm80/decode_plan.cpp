@@ -174,7 +174,8 @@ DecodeTiles refined(const Problem& p, DecodeTiles tiles, const DecodeGrid& grid,
 }
 
 // Offsets in bytes of the partial results in the workspace: rows of o, their statistics, arrival
-// counters.
+// counters. A cluster needs none of them; they are there for launches that ignore clusters, as
+// those of the tests' emulator.
 struct PartialsLayout {
   std::int64_t stats = 0;
   std::int64_t arrivals = 0;
@@ -183,7 +184,7 @@ struct PartialsLayout {
 PartialsLayout partials_of(const DecodeGrid& grid, std::int64_t dim) {
   constexpr std::int64_t kAlignment = 256;
   PartialsLayout layout;
-  if (grid.splits == 1 || grid.cluster) return layout;
+  if (grid.splits == 1) return layout;
   const std::int64_t rows = grid.tiles * grid.splits * grid.tile_rows;
   layout.stats = core::round_up(rows * dim * 4, kAlignment);
   layout.arrivals = layout.stats + core::round_up(rows * 8, kAlignment);
@@ -265,7 +266,7 @@ core::Status set_decode_params(const ParameterSources& from, std::span<KernelLau
   params.tile_rows = static_cast<int>(grid.tile_rows);
   params.splits = static_cast<int>(grid.splits);
   params.split_keys = static_cast<int>(grid.split_keys);
-  if (grid.splits > 1 && !grid.cluster) {
+  if (grid.splits > 1) {
     const PartialsLayout layout = partials_of(grid, *plan.kernels[plan.main].config.get("dim_vo"));
     params.partial_o = static_cast<char*>(from.workspace);
     params.partial_stats = params.partial_o + layout.stats;
