@@ -2,10 +2,12 @@
 #include "cuda/families/sm90/family.hpp"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cuda/families/sm90/backward_params.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/families/sm90/forward_params.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/families/sm90/forward_tuning.hpp"
@@ -38,6 +40,9 @@ class Sm90 final : public Family {
     CudaPlan plan =
         pass == Pass::backward ? plan_backward(problem, facts) : plan_forward(problem, facts);
     plan.tma = tma_tiles_of(plan.kernels[plan.main].config, problem.dtype);
+    for (const KernelSpec& spec : plan.specs()) {
+      if (std::string_view(spec.entry) == kBiasGradientEntry) plan.tma.stores_dbias = true;
+    }
     return plan;
   }
 
