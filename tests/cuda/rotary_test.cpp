@@ -102,6 +102,8 @@ TEST(CudaRotary, OptionsOfGradientsApplyToDbiasToo) {
   EXPECT_EQ(family_of("accumulate"), "sm80");
   EXPECT_EQ(family_of("nonfinite_zero"), "sm80");
   EXPECT_EQ(family_of("accumulate softcap"), "sm90") << "dbias has its own kernel";
+  EXPECT_EQ(family_of("accumulate bias=hqk"), "sm80") << "sm90's own kernel of dbias";
+  EXPECT_EQ(family_of("accumulate bias=hqk batch=7"), "sm90") << "a kernel adds partial sums";
 }
 
 TEST(CudaRotary, TheSummaryIsOfTheMainKernelAndTheProblemAsGiven) {

@@ -28,7 +28,8 @@ std::string grid_refusal(const CudaPlan& plan) {
 
 // With rotary embedding, the backward's main kernel has neither `accumulate` nor `nonfinite_zero`:
 // the rope pass after it applies them to dq, dk and dv, and separate kernels of dbias apply them to
-// dbias. Returns whether the main kernel writes dbias, which would then lack them.
+// dbias, except that of sm90. Returns whether the main kernel or sm90's writes dbias, which would
+// then lack them.
 bool loses_dbias_options(Pass pass, const Problem& p, const CudaPlan& plan) {
   if (pass != Pass::backward || !p.dbias || !(p.accumulate || p.nonfinite_zero)) return false;
   const auto specs = plan.specs();
@@ -59,8 +60,8 @@ core::Result<CudaPlan> plan_with(const Family& family, Pass pass, const Problem&
     CudaPlan plan = std::move(planned).value();
     if (loses_dbias_options(pass, problem, plan)) {
       return core::Result<CudaPlan>::none(
-          "writes dbias in the main kernel, which has neither accumulate nor nonfinite_zero with "
-          "rotary embedding");
+          "writes dbias in a kernel that has neither accumulate nor nonfinite_zero with rotary "
+          "embedding");
     }
     add_rotary(pass, problem, plan);
     planned = std::move(plan);

@@ -146,9 +146,9 @@ int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
 // How dbias is computed.
 enum class Dbias {
   none,
-  stored,  // the main kernel stores tiles of rounded dS by TMA
-  summed,  // the main kernel adds to f32 sums in global memory; another kernel converts them
-  apart,   // sm80/bias_gradient.cu computes it
+  stored,      // the main kernel stores tiles of rounded dS by TMA
+  summed,      // the main kernel adds to f32 sums in global memory; another kernel converts them
+  apart,       // sm80/bias_gradient.cu computes it
   apart_sm90,  // sm90/bias_gradient.cu computes it
 };
 static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);

@@ -55,10 +55,9 @@ int bias_gradient_splits_sm90(const Problem& p, const DeviceFacts& facts) {
   std::int64_t best = 1;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (std::int64_t splits = 1; splits <= std::min(work.visits, kMaxSplits); ++splits) {
-    const std::int64_t waves =
-        core::divide_up(work.tiles * splits, std::int64_t{facts.num_sms});
-    const std::int64_t visits = core::divide_up(work.visits, splits) + kBlockVisits +
-                                (splits > 1 ? kPartialVisits : 0);
+    const std::int64_t waves = core::divide_up(work.tiles * splits, std::int64_t{facts.num_sms});
+    const std::int64_t visits =
+        core::divide_up(work.visits, splits) + kBlockVisits + (splits > 1 ? kPartialVisits : 0);
     if (waves * visits < least) {
       least = waves * visits;
       best = splits;

@@ -1,5 +1,5 @@
-// Parameters of sm90/backward.cu, backward_head.cu and backward_wide.cu: filled by the host, read
-// by device code. Plain types only.
+// Parameters of sm90/backward.cu, backward_head.cu, backward_wide.cu and bias_gradient.cu: filled by
+// the host, read by device code. Plain types only.
 #pragma once
 #include "shared/arguments.cuh"
 #include "sm90/tensor_map.cuh"
@@ -13,7 +13,7 @@ struct BackwardParams {
   Arguments common;
   // The same rank. Boxes: 64 queries, and 128 bytes of keys.
   TensorMap bias, mask;
-  TensorMap dbias;  // with kDbiasStored
+  TensorMap dbias;  // with kDbiasStored, and for sm90/bias_gradient.cu
   TensorMap o;      // for sm90/backward_head.cu, unless delta is given; boxes as for q
   // persistent: the number of tiles of keys, and a counter of the items that blocks have taken
   // after their first. The counter is zeroed before the launch.

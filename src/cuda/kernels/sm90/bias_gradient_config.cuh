@@ -31,7 +31,7 @@ inline constexpr attn::device::sm90::BiasGradientShared kShared =
 inline constexpr int kStagesQk = kShared.stages_qk;
 inline constexpr int kStagesVo = kShared.stages_vo;
 
-// Of the tiles of Q and K, and of those of dO and V.
+// Chunks and bytes of a tile of Q or K, and of one of dO or V.
 inline constexpr int kChunksQk = (config::dim_qk + 63) / 64;
 inline constexpr int kChunksVo = (config::dim_vo + 63) / 64;
 inline constexpr int kChunkBytes = kTile * 128;  // 64 columns

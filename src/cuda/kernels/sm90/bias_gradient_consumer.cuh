@@ -4,8 +4,8 @@
 // Meanwhile the tensor cores run the other warpgroup's products.
 #pragma once
 #include "ptx/math.cuh"
-#include "ptx/mma.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
 #include "shared/score.cuh"
 #include "sm90/bias_gradient_barriers.cuh"
@@ -137,8 +137,8 @@ struct Consumer {
 
   // Loads {lse, delta} of a query of the tile.
   __device__ __forceinline__ float2 LoadRow(int stage, int row) const {
-    const uint2 pair = ptx::LoadShared64(
-        base + static_cast<unsigned>(kShared.rows + 8 * (stage * kTile + row)));
+    const uint2 pair =
+        ptx::LoadShared64(base + static_cast<unsigned>(kShared.rows + 8 * (stage * kTile + row)));
     return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
   }
 

@@ -37,7 +37,8 @@ struct Output {
     const int lane = Consumer::Lane();
     if constexpr (kDbiasBytes == 2) {
       // Four 8 x 8 matrices, (keys 0-7, 8-15) x (queries 0-7, 8-15).
-      const unsigned first = Staged() + Layout::At(16 * Consumer::Warp() + lane % 16, lane / 16 * 8);
+      const unsigned first =
+          Staged() + Layout::At(16 * Consumer::Warp() + lane % 16, lane / 16 * 8);
 #pragma unroll
       for (int k = 0; k < kTile / 16; ++k) {
         unsigned pairs[4];
@@ -49,7 +50,8 @@ struct Output {
         ptx::StoreMatrix(Layout::Next(first, 2 * k, 0), pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     } else {
-      const unsigned first = Staged() + Layout::At(16 * Consumer::Warp() + lane / 4, Consumer::Column());
+      const unsigned first =
+          Staged() + Layout::At(16 * Consumer::Warp() + lane / 4, Consumer::Column());
 #pragma unroll
       for (int n = 0; n < kTile / 4; ++n) {
         const float* pair = sums.sums + 2 * n;
