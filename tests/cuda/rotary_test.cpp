@@ -95,13 +95,14 @@ TEST(CudaRotary, OptionsOfGradientsApplyToDbiasToo) {
       "dtype=bf16 batch=2 len_q=512 len_kv=512 bias=bhqk dtype_bias=bf16 dbias rope=half ";
   const auto family_of = [&](const std::string& option) {
     return std::string(
-        rotary_plan_of(Pass::backward, (problem + option).c_str(), FamilyChoice::automatic)
-            .family_name);
+        rotary_plan_of(Pass::backward, (problem + option).c_str(), FamilyChoice::sm90).family_name);
   };
   EXPECT_EQ(family_of(""), "sm90");
   EXPECT_EQ(family_of("accumulate"), "sm80");
   EXPECT_EQ(family_of("nonfinite_zero"), "sm80");
   EXPECT_EQ(family_of("accumulate softcap"), "sm90") << "dbias has its own kernel";
+  EXPECT_EQ(family_of("accumulate bias=hqk"), "sm80") << "sm90's own kernel of dbias";
+  EXPECT_EQ(family_of("accumulate bias=hqk batch=7"), "sm90") << "a kernel adds partial sums";
 }
 
 TEST(CudaRotary, TheSummaryIsOfTheMainKernelAndTheProblemAsGiven) {

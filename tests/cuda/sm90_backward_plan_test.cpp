@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/families/sm90/family.hpp"
 #include "cuda/kernels/sm90/backward_shared.cuh"
 #include "sm90_plan.hpp"
@@ -221,7 +222,8 @@ TEST(CudaSm90BackwardPlan, GradientsOfABias) {
     std::vector<std::string> last;  // kernels after the main one
   };
   const std::string post = "attn_backward_postprocess";
-  const std::string apart = "attn_bias_gradient";
+  const std::string apart = sm90::kBiasGradientEntry;
+  const std::string apart_sm80 = "attn_bias_gradient";
   const std::string sum = "attn_bias_gradient_sum";
   const std::string convert = "attn_bias_gradient_convert";
   const std::string kPair = "bias=hqk heads_q=4 heads_kv=4 len_q=512 len_kv=512 ";
@@ -229,24 +231,33 @@ TEST(CudaSm90BackwardPlan, GradientsOfABias) {
       {"bias=bhqk dtype_bias=bf16", 1, {post}},
       {"bias=bhqk dtype_bias=bf16 deterministic", 1, {post}},
       {"bias=bhqk dtype_bias=f16", 0, {post, apart}},
-      {"bias=bhqk dtype_bias=bf16 dtype_dbias=f32 deterministic", 0, {post, apart}},
-      {"bias=bhqk dtype_bias=bf16 accumulate", 0, {post, apart}},
-      {"bias=bhqk dtype_bias=bf16 nonfinite_zero", 0, {post, apart}},
+      {"bias=bhqk dtype_bias=bf16 dtype_dbias=f32 deterministic", 0, {post, apart_sm80}},
+      {"bias=bhqk dtype_bias=bf16 accumulate", 0, {post, apart_sm80}},
+      {"bias=bhqk dtype_bias=bf16 nonfinite_zero", 0, {post, apart_sm80}},
       {"bias=hqk dtype_bias=bf16", 0, {post, apart}},
       {"bias=qk dtype_bias=f32", 0, {post, apart}},
       {"bias=hqk dtype_bias=bf16 deterministic", 0, {post, apart}},
-      {"bias=bhk dtype_bias=bf16", 0, {post, apart}},
-      {"bias=bhqk dtype_bias=bf16 softcap", 0, {post, apart}},
-      {"bias=bhqk dtype_bias=bf16 dim_qk=256 dim_vo=256", 0, {post, apart}},
+      {"bias=bhk dtype_bias=bf16", 0, {post, apart_sm80}},
+      {"bias=bhqk dtype_bias=bf16 softcap", 0, {post, apart_sm80}},
+      {"bias=bhqk dtype_bias=bf16 dim_qk=256 dim_vo=256", 0, {post, apart_sm80}},
       // A pair bias: 8 sequences and more share 4 MiB of sums.
       {kPair + "batch=8", 2, {post, convert}},
       {kPair + "batch=8 dtype_bias=bf16 accumulate", 2, {post, convert}},
       {kPair + "batch=512 bias=b/128hqk", 2, {post, convert}},
       {kPair + "batch=7", 0, {post, apart, sum}},
       {kPair + "batch=8 deterministic", 0, {post, apart, sum}},
-      {kPair + "batch=8 dtype_bias=bf16 softcap", 0, {post, apart, sum}},
+      {kPair + "batch=8 dtype_bias=bf16 softcap", 0, {post, apart_sm80, sum}},
       {kPair + "batch=8 dim_qk=128 dim_vo=128", 0, {post, apart, sum}},
       {kPair + "batch=8 len_q=1536 len_kv=1536", 0, {post, apart}},
+      // Options of the scores, lengths and key ranges.
+      {"bias=hqk causal window_left=99 dlse sink", 0, {post, apart}},
+      {"bias=b/2hqk dtype_bias=f16", 0, {post, apart}},
+      {"bias=hqk dim_qk=40 dim_vo=128", 0, {post, apart}},
+      {"bias=hqk alibi", 0, {post, apart_sm80}},
+      {"bias=hqk dropout", 0, {post, apart_sm80}},
+      {"bias=hqk mask=bk", 0, {post, apart_sm80}},
+      {"bias=hqk lengths_kv", 0, {post, apart_sm80}},
+      {"bias=hqk kv_end", 0, {post, apart_sm80}},
       {"bias=qk deterministic batch=1 heads_q=1 heads_kv=1", 0, {post, apart}},
       {"bias=qk deterministic len_q=128 len_kv=128", 0, {post, apart, sum}},
   };
@@ -261,6 +272,67 @@ TEST(CudaSm90BackwardPlan, GradientsOfABias) {
     }
     EXPECT_EQ(last, e.last) << e.options;
     EXPECT_EQ(plan.workspace.dbias_accum.bytes > 0, e.dbias == 2) << e.options;
+  }
+}
+
+TEST(CudaSm90BackwardPlan, UnmeasuredKernelsRunOnlyIfTheyAreAskedFor) {
+  const std::string problem = kLong + "dbias bias=hqk dtype_bias=bf16";
+  const auto last = [&](FamilyChoice choice) {
+    const CudaPlan plan = plan_of(problem, Access::tma, choice, Pass::backward);
+    EXPECT_STREQ(plan.family_name, "sm90");
+    return std::string(plan.kernels[plan.num_kernels - 1].entry);
+  };
+  EXPECT_EQ(last(FamilyChoice::automatic), "attn_bias_gradient");
+  EXPECT_EQ(last(FamilyChoice::sm90), sm90::kBiasGradientEntry);
+}
+
+// sm90/bias_gradient.cu: tiles of 128 x 128, one block each, or several splits of their sums.
+TEST(CudaSm90BackwardPlan, TilesOfTheGradientOfABias) {
+  struct Expected {
+    std::string options;
+    std::int64_t blocks;
+    int splits;
+    unsigned shared_bytes;
+    std::int64_t box_q;  // of the main kernel's tensor maps
+  };
+  constexpr unsigned kTile = 128 * 64 * 2;  // bytes of a tile of Q, K, V or dO, 64 columns
+  constexpr unsigned kBias = 128 * 128 * 2;
+  constexpr unsigned kRows = 128 * 8;
+  constexpr unsigned kBarriers = 256;
+  const std::string kPair = "heads_q=4 heads_kv=4 len_q=512 len_kv=512 ";
+  const Expected expected[] = {
+      {"bias=hqk dtype_bias=bf16", 1024 * 16, 1, 8 * kTile + kBias + 2 * kRows + kBarriers, 128},
+      {"bias=qk dtype_bias=bf16", 1024, 1, 8 * kTile + kBias + 2 * kRows + kBarriers, 128},
+      {"bias=hqk", 1024 * 16, 1, 8 * kTile + 2 * kBias + 2 * kRows + kBarriers, 64},
+      {"bias=hqk dtype_bias=bf16 dim_qk=128 dim_vo=128", 1024 * 16, 1,
+       8 * kTile + 4 * kTile + kBias + kRows + kBarriers, 64},
+      {"bias=hqk dim_qk=128 dim_vo=128", 1024 * 16, 1,
+       4 * kTile + 4 * kTile + 2 * kBias + kRows + kBarriers, 64},
+      {"bias=hqk dtype_bias=bf16 dim_qk=96 dim_vo=64", 1024 * 16, 1,
+       8 * kTile + 4 * kTile + kBias + 2 * kRows + kBarriers, 64},
+      {"bias=b/2hqk dtype_bias=bf16 len_q=300 len_kv=520 batch=6", 15 * 3 * 16, 1,
+       8 * kTile + kBias + 2 * kRows + kBarriers, 128},
+      // 64 tiles on 132 multiprocessors. Two splits use 128 of them.
+      {kPair + "bias=hqk dtype_bias=bf16 deterministic batch=16", 64 * 2, 2,
+       8 * kTile + kBias + 2 * kRows + kBarriers, 128},
+      {kPair + "bias=hqk dtype_bias=bf16 deterministic batch=4", 64, 1,
+       8 * kTile + kBias + 2 * kRows + kBarriers, 128},
+  };
+  for (const Expected& e : expected) {
+    const CudaPlan plan =
+        plan_of(kLong + "dbias " + e.options, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
+    const std::size_t at = plan.num_kernels - (e.splits > 1 ? 2 : 1);
+    const KernelSpec& spec = plan.kernels[at];
+    ASSERT_STREQ(spec.entry, sm90::kBiasGradientEntry) << e.options;
+    EXPECT_EQ(spec.threads, 384u) << e.options;
+    EXPECT_EQ(plan.blocks[at], e.blocks) << e.options;
+    EXPECT_EQ(plan.workspace.splits, e.splits) << e.options;
+    EXPECT_EQ(spec.config.get("partials"), e.splits > 1) << e.options;
+    EXPECT_EQ(plan.workspace.partials.bytes > 0, e.splits > 1) << e.options;
+    EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.options;
+    EXPECT_EQ(spec.config.get("box_q"), e.box_q) << e.options;
+    EXPECT_EQ(plan.kernels[plan.main].config.get("tile_q"), e.box_q) << e.options;
   }
 }
 

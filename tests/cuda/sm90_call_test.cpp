@@ -6,6 +6,7 @@
 #include "core/validate.hpp"
 #include "cuda/call.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernels/passes/tile_counter.cuh"
@@ -257,10 +258,26 @@ TEST_F(CudaSm90Call, MapsTheGradientOfABiasThatIsNoSum) {
   a.dbias.strides[2] = 164;
   EXPECT_EQ(core::access_of(Pass::backward, describe(a), a), core::Access::vector)
       << "rows that begin at 8 bytes";
+}
+
+// sm90/bias_gradient.cu has the same parameters; sm80/bias_gradient.cu needs no tensor map.
+TEST_F(CudaSm90Call, MapsTheGradientOfABiasThatIsComputedApart) {
+  Arguments& a = arguments;
+  a.dout = make(DType::bf16, {2, 304, 4, 64});
+  a.dq = make(DType::bf16, {2, 304, 4, 64});
+  a.bias = make(DType::f32, {2, 4, 304, 160});
   a.dbias = make(DType::f32, {2, 4, 304, 160});
-  const BackwardParams apart = launched(describe(a), workspace, Pass::backward).backward;
-  EXPECT_EQ(apart.dbias.words[0], 0u);
-  EXPECT_EQ(apart.common.dbias_accum, nullptr);
+  Problem problem = describe(a);
+  const Seen apart = launched(problem, workspace, Pass::backward);
+  ASSERT_EQ(apart.entries.back(), sm90::kBiasGradientEntry);
+  EXPECT_EQ(apart.backward.dbias.words[0], address(a.dbias));
+  EXPECT_EQ(dims(apart.backward.dbias), (Dims{160, 304, 4, 2}));
+  EXPECT_EQ(box(apart.backward.dbias), (Box{32, 64, 1, 1}));
+  EXPECT_EQ(apart.backward.common.dbias_accum, nullptr);
+  problem.accumulate = true;
+  const Seen sm80 = launched(problem, workspace, Pass::backward);
+  ASSERT_EQ(sm80.entries.back(), "attn_bias_gradient");
+  EXPECT_EQ(sm80.backward.dbias.words[0], 0u);
 }
 
 // The block that comes first stores dQ, where every query sees a key; else sums begin as zeros.

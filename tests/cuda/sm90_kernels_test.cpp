@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/families/make_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/host/occupancy.hpp"
 #include "facts.hpp"
 #include "kernel_reports.hpp"
@@ -150,6 +152,14 @@ constexpr Variant kVariants[] = {
      "dtype=f16 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 bias=hqk dtype_bias=f16 mask=qk "
      "lengths_kv",
      0},
+    {"d64 dbias, f16", Pass::backward,
+     "dtype=f16 batch=4 len_q=4096 len_kv=4096 bias=qk dtype_bias=f16 dbias causal", 0},
+    {"d64 dbias, partial sums", Pass::backward,
+     "dtype=bf16 batch=16 len_q=512 len_kv=512 bias=qk dtype_bias=bf16 dbias deterministic", 0},
+    {"d128 dbias, partial sums of an f32 bias", Pass::backward,
+     "dtype=bf16 batch=16 len_q=512 len_kv=512 dim_qk=128 dim_vo=128 bias=qk dbias", 0},
+    {"d128 dbias, f32", Pass::backward,
+     "dtype=bf16 batch=4 len_q=4096 len_kv=4096 dim_qk=128 dim_vo=128 bias=qk dbias", 0},
     {"d192 window, f16", Pass::backward,
      "dtype=f16 len_q=4096 len_kv=4096 dim_qk=192 dim_vo=128 causal window_left=99", 0},
     {"d192 deterministic", Pass::backward,
@@ -170,6 +180,14 @@ constexpr Variant kVariants[] = {
     {"d256 bias and mask", Pass::backward,
      "dtype=bf16 len_q=4096 len_kv=4096 dim_qk=256 dim_vo=256 bias=hqk mask=qk lengths_kv", 0}};
 
+// The plan's main kernel, or the one that computes dbias after it.
+const KernelSpec& tested_kernel(const CudaPlan& plan) {
+  for (const KernelSpec& spec : plan.specs()) {
+    if (std::string_view(spec.entry) == sm90::kBiasGradientEntry) return spec;
+  }
+  return plan.kernels[plan.main];
+}
+
 // Compiling all of them takes minutes, so each test takes one of kShards, which run in parallel.
 constexpr std::size_t kShards = 4;
 
@@ -188,7 +206,7 @@ TEST_P(CudaSm90Kernels, CompileWithoutWarningsOrMoreStack) {
                                     core::Access::tma, FamilyChoice::sm90)
                               .value();
     EXPECT_STREQ(plan.family_name, "sm90") << variant.name << ": " << plan.refusals;
-    configs.push_back(specs.emplace_back(plan.kernels[plan.main]).config);
+    configs.push_back(specs.emplace_back(tested_kernel(plan)).config);
   }
   std::vector<ResourceReport> reports;
   const core::Status all = kernel_reports(*nvrtc, configs, 90, reports);

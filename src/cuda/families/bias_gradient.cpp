@@ -81,11 +81,13 @@ void add_bias_gradient(CudaPlan& plan, const Problem& p, const DeviceFacts& fact
       .set("warps", tiles.warps)
       .set("stages", tiles.stages)
       .set("blocks", tiles.blocks);
-  if (planned.splits > 1) {
-    plan.add("passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
-             device::bias_gradient_sum::kThreads,
-             core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
-  }
+  if (planned.splits > 1) add_bias_gradient_sum(plan, p);
+}
+
+void add_bias_gradient_sum(CudaPlan& plan, const Problem& p) {
+  plan.add("passes/bias_gradient_sum.cu", "attn_bias_gradient_sum",
+           device::bias_gradient_sum::kThreads,
+           core::divide_up(dbias_elements(p), device::bias_gradient_sum::kThreads));
 }
 
 }  // namespace attn::cuda

@@ -21,5 +21,7 @@ void add_bias_gradient_convert(CudaPlan& plan, const Problem& problem);
 int bias_gradient_splits(const Problem& problem, const DeviceFacts& facts);
 void add_bias_gradient(CudaPlan& plan, const Problem& problem, const DeviceFacts& facts,
                        bool element_access);
+// Adds the kernel that adds the partial sums of the splits.
+void add_bias_gradient_sum(CudaPlan& plan, const Problem& problem);
 
 }  // namespace attn::cuda

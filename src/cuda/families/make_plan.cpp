@@ -28,7 +28,8 @@ std::string grid_refusal(const CudaPlan& plan) {
 
 // With rotary embedding, the backward's main kernel has neither `accumulate` nor `nonfinite_zero`:
 // the rope pass after it applies them to dq, dk and dv, and separate kernels of dbias apply them to
-// dbias. Returns whether the main kernel writes dbias, which would then lack them.
+// dbias, except that of sm90. Returns whether the main kernel or sm90's writes dbias, which would
+// then lack them.
 bool loses_dbias_options(Pass pass, const Problem& p, const CudaPlan& plan) {
   if (pass != Pass::backward || !p.dbias || !(p.accumulate || p.nonfinite_zero)) return false;
   const auto specs = plan.specs();
@@ -44,23 +45,24 @@ bool runs_on_copies(const Family& family, const Problem& problem) {
 }
 
 core::Result<CudaPlan> plan_with(const Family& family, Pass pass, const Problem& problem,
-                                 const DeviceFacts& facts, core::Access access) {
+                                 const DeviceFacts& facts, core::Access access,
+                                 FamilyChoice choice) {
   const bool copies = runs_on_copies(family, problem);
   if (copies) {
     if (std::string why = rotary_refusal(pass, problem); !why.empty()) {
       return core::Result<CudaPlan>::none(std::move(why));
     }
   }
-  core::Result<CudaPlan> planned =
-      family.plan(pass, copies ? problem_on_copies(pass, problem) : problem, facts,
-                  std::min(access, core::best_access(pass, problem)));
+  core::Result<CudaPlan> planned = family.plan(
+      pass, copies ? problem_on_copies(pass, problem) : problem, facts,
+      std::min(access, core::best_access(pass, problem)), choice != FamilyChoice::automatic);
   if (!planned.ok()) return planned;
   if (copies) {
     CudaPlan plan = std::move(planned).value();
     if (loses_dbias_options(pass, problem, plan)) {
       return core::Result<CudaPlan>::none(
-          "writes dbias in the main kernel, which has neither accumulate nor nonfinite_zero with "
-          "rotary embedding");
+          "writes dbias in a kernel that has neither accumulate nor nonfinite_zero with rotary "
+          "embedding");
     }
     add_rotary(pass, problem, plan);
     planned = std::move(plan);
@@ -89,7 +91,7 @@ std::int64_t max_workspace(Pass pass, const Problem& problem, const DeviceFacts&
   if (families(choice).size() == 1) return bytes;
   for (const Family* family : families(choice)) {
     const core::Result<CudaPlan> planned =
-        plan_with(*family, pass, problem, facts, core::best_access(pass, problem));
+        plan_with(*family, pass, problem, facts, core::best_access(pass, problem), choice);
     if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
   }
   return bytes;
@@ -131,7 +133,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
   for (const Family* family : families(choice)) {
     std::string slower = speed_refusal(*family, pass, problem, choice);
     core::Result<CudaPlan> planned = slower.empty()
-                                         ? plan_with(*family, pass, problem, facts, access)
+                                         ? plan_with(*family, pass, problem, facts, access, choice)
                                          : core::Result<CudaPlan>::none(std::move(slower));
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();

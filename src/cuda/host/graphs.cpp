@@ -189,7 +189,7 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   key.stream = stream;
   for (std::size_t i = 0; i < launches.size(); ++i) {
     key.functions[i] = launches[i].kernel->function;
-    key.clusters[i] = launches[i].kernel->spec.cluster;
+    key.clusters[i] = static_cast<std::uint8_t>(launches[i].kernel->spec.cluster);
   }
   // A graph is created on the second call, because creating one costs more than it saves in a few
   // calls. Streams with a single call, and more keys in turn than are kept, would pay on each call.

@@ -41,7 +41,7 @@ class Graphs {
   struct Key {
     abi::Stream stream = nullptr;
     std::array<abi::Function, kMaxKernels> functions{};
-    std::array<unsigned, kMaxKernels> clusters{};  // set once, when the graph is created
+    std::array<std::uint8_t, kMaxKernels> clusters{};  // set once, when the graph is created
     bool operator==(const Key&) const = default;
   };
   struct Hash {

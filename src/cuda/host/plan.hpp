@@ -37,8 +37,8 @@ struct RotaryParts {
   Part dq, dk, dv;
 };
 
-// sm90: what the parameters of a call need of the main kernel's Config. Kept here because a look-up
-// of a constant by its name takes 60 ns.
+// sm90: what the parameters of a call need of the kernels' Configs, most of it of the main one's.
+// Kept here because a look-up of a constant by its name takes 60 ns.
 struct TmaTiles {
   std::int64_t q = 0;
   std::int64_t heads = 1;

@@ -7,6 +7,7 @@
 
 #include "cuda/families/sm90/backward_head_plan.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/families/sm90/map_encoder.hpp"
 #include "cuda/kernels/sm90/backward_params.cuh"
 #include "cuda/kernels/sm90/backward_shared.cuh"
@@ -45,7 +46,8 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
         reinterpret_cast<unsigned*>(static_cast<char*>(from.workspace) + counter.offset);
   }
   for (KernelLaunch& launch : launches) {
-    if (std::string_view(launch.kernel->spec.entry) == kBackwardEntry) {
+    const std::string_view entry = launch.kernel->spec.entry;
+    if (entry == kBackwardEntry || entry == kBiasGradientEntry) {
       launch.parameters = block_of(params);
     }
   }

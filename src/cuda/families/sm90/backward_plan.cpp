@@ -9,6 +9,7 @@
 #include "cuda/families/shared_entries.hpp"
 #include "cuda/families/sm90/backward_head_plan.hpp"
 #include "cuda/families/sm90/backward_wide_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/kernels/passes/backward_postprocess.cuh"
 #include "cuda/kernels/passes/backward_preprocess.cuh"
 #include "cuda/kernels/passes/sink_gradient.cuh"
@@ -145,9 +146,10 @@ int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
 // How dbias is computed.
 enum class Dbias {
   none,
-  stored,  // the main kernel stores tiles of rounded dS by TMA
-  summed,  // the main kernel adds to f32 sums in global memory; another kernel converts them
-  apart,   // a separate kernel computes it
+  stored,      // the main kernel stores tiles of rounded dS by TMA
+  summed,      // the main kernel adds to f32 sums in global memory; another kernel converts them
+  apart,       // sm80/bias_gradient.cu computes it
+  apart_sm90,  // sm90/bias_gradient.cu computes it
 };
 static_assert(static_cast<int>(Dbias::stored) == device::sm90::kDbiasStored);
 static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
@@ -170,7 +172,7 @@ bool pays_to_sum_dbias(const Problem& p, const DeviceFacts& facts) {
   return dbias_accum_fits(p, p.bias.entries(p.batch) * facts.l2_bytes / 2);
 }
 
-Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
+Dbias dbias_of(const Problem& p, const DeviceFacts& facts, bool asked) {
   if (!p.dbias) return Dbias::none;
   const bool one_owner =
       p.bias.q && p.bias.sharers(p.batch) == 1 && (p.bias.head || p.heads_q == 1);
@@ -178,8 +180,15 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   // With softcap, the kernel's dS is the gradient before the cap; the bias is added after the cap.
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
-  return pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts) ? Dbias::summed
-                                                                        : Dbias::apart;
+  if (pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts)) return Dbias::summed;
+  // Its speed is not measured yet.
+  return asked && takes_bias_gradient_sm90(p) ? Dbias::apart_sm90 : Dbias::apart;
+}
+
+// The partial sums of dbias.
+int dbias_splits(const Problem& p, const DeviceFacts& facts, Dbias dbias) {
+  if (dbias == Dbias::apart) return bias_gradient_splits(p, facts);
+  return dbias == Dbias::apart_sm90 ? bias_gradient_splits_sm90(p, facts) : 1;
 }
 
 constexpr std::int64_t kMostPersistentQueries = 2048;
@@ -218,6 +227,7 @@ void add_narrow_backward(const Problem& p, const BackwardTiles& tiles, Dbias dbi
   // backward_items.cuh. In deterministic order, blocks would wait for tiles that others have taken
   // early but not begun: 80 instead of 283 TFLOP/s (dim 64, 1024 causal keys, H200).
   const bool takes_late = tiles.dim == 128 || (p.dq && p.deterministic);
+  const bool stored_or_summed = dbias == Dbias::stored || dbias == Dbias::summed;
   const int takes = takes_late ? device::sm90::kTakesLate : device::sm90::kTakesEarly;
   main.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", tiles.dim)
@@ -227,7 +237,7 @@ void add_narrow_backward(const Problem& p, const BackwardTiles& tiles, Dbias dbi
       // kv_begin or kv_end without `lengths` would spill 16 bytes at dim 64.
       .set("lengths", has_lengths(p) || has_row_ranges(p))
       .set("persistent", blocks > 0 ? takes : 0)
-      .set("dbias", dbias == Dbias::apart ? 0 : static_cast<int>(dbias));
+      .set("dbias", stored_or_summed ? static_cast<int>(dbias) : 0);
   set_options(main.config, p);
 }
 
@@ -291,9 +301,9 @@ std::string backward_refusal(const Problem& p, core::Access access) {
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
 }
 
-CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
+CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts, bool asked) {
   const BackwardTiles tiles = backward_tiles_of(p);
-  const Dbias dbias = dbias_of(p, facts);
+  const Dbias dbias = dbias_of(p, facts, asked);
   CudaPlan plan(Pass::backward, p);
   if (pays_to_own_heads(p, facts)) {
     add_head_backward(p, facts, plan);
@@ -311,7 +321,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
                   .dq_ordered = ordered,
                   .dq_first_stores = first_stores,
                   .kv_heads_at_once = kv_heads_at_once(p, tile_kv, facts),
-                  .splits = dbias == Dbias::apart ? bias_gradient_splits(p, facts) : 1,
+                  .splits = dbias_splits(p, facts, dbias),
                   .dbias_accum = dbias == Dbias::summed,
                   .tile_counter = persistent});
   plan.workspace_bytes = plan.workspace.bytes;
@@ -339,6 +349,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
                  p.heads_q * (packed ? 1 : p.batch));
   }
   if (dbias == Dbias::apart) add_bias_gradient(plan, p, facts, false);
+  if (dbias == Dbias::apart_sm90) add_bias_gradient_sm90(plan, p, facts, tiles.tile_q);
   if (dbias == Dbias::summed) add_bias_gradient_convert(plan, p);
   if (p.dsink) {
     plan.add("passes/sink_gradient.cu", "attn_sink_gradient", device::sink_gradient::kThreads,

@@ -2,10 +2,12 @@
 #include "cuda/families/sm90/family.hpp"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cuda/families/sm90/backward_params.hpp"
 #include "cuda/families/sm90/backward_plan.hpp"
+#include "cuda/families/sm90/bias_gradient_plan.hpp"
 #include "cuda/families/sm90/forward_params.hpp"
 #include "cuda/families/sm90/forward_plan.hpp"
 #include "cuda/families/sm90/forward_tuning.hpp"
@@ -32,12 +34,15 @@ class Sm90 final : public Family {
   const char* name() const override { return "sm90"; }
 
   core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                              core::Access access) const override {
+                              core::Access access, bool asked) const override {
     std::string why = refusal(pass, problem, facts, access);
     if (!why.empty()) return core::Result<CudaPlan>::none(std::move(why));
-    CudaPlan plan =
-        pass == Pass::backward ? plan_backward(problem, facts) : plan_forward(problem, facts);
+    CudaPlan plan = pass == Pass::backward ? plan_backward(problem, facts, asked)
+                                           : plan_forward(problem, facts);
     plan.tma = tma_tiles_of(plan.kernels[plan.main].config, problem.dtype);
+    for (const KernelSpec& spec : plan.specs()) {
+      if (std::string_view(spec.entry) == kBiasGradientEntry) plan.tma.stores_dbias = true;
+    }
     return plan;
   }
 

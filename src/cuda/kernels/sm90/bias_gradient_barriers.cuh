@@ -1,0 +1,64 @@
+// Barriers of sm90/bias_gradient.cu.
+//
+// `ready`: the data is in shared memory. `free`: all readers have read it. The n-th use of a ring
+// is stage n % stages in phase n / stages. Readers wait for this phase of `ready`, writers for the
+// previous phase of `free`.
+#pragma once
+#include "ptx/mbarrier.cuh"
+#include "sm90/bias_gradient_config.cuh"
+
+namespace sm90::bias_gradient {
+
+// Named barriers: of all consumers, and of a warpgroup.
+inline constexpr int kConsumersBarrier = 1;
+__device__ __forceinline__ int WarpgroupBarrier(int warpgroup) {
+  return kConsumersBarrier + 1 + warpgroup;
+}
+
+struct Barriers {
+  unsigned base;
+
+  enum {
+    kBiasReady,
+    kQkReady,
+    kQkFree = kQkReady + kStagesQk,
+    kVoReady = kQkFree + kStagesQk,
+    kVoFree = kVoReady + kStagesVo,  // dO and V, and lse and delta
+    kRowsReady = kVoFree + kStagesVo,
+    kCount = kRowsReady + kStagesVo
+  };
+  static_assert(kCount * 8 <= attn::device::sm90::kBiasGradientBarrierBytes);
+
+  // `memory`: the block's shared memory.
+  __device__ __forceinline__ explicit Barriers(unsigned memory) : base(memory + kShared.barriers) {}
+
+  __device__ __forceinline__ unsigned At(int barrier) const {
+    return base + static_cast<unsigned>(8 * barrier);
+  }
+  __device__ __forceinline__ void Wait(int barrier, int phase) const {
+    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
+  }
+  // One lane arrives for the warp, after the reads of all its lanes.
+  __device__ __forceinline__ void ArriveByWarp(int barrier) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::BarrierArrive(At(barrier));
+  }
+
+  // Called by one thread; a barrier of the block must follow.
+  __device__ __forceinline__ void Init() const {
+    constexpr int kConsumerWarps = 4 * kWarpgroups;
+    ptx::BarrierInit(At(kBiasReady), 1);
+    for (int i = 0; i < kStagesQk; ++i) {
+      ptx::BarrierInit(At(kQkReady + i), 1);
+      ptx::BarrierInit(At(kQkFree + i), kConsumerWarps);
+    }
+    for (int i = 0; i < kStagesVo; ++i) {
+      ptx::BarrierInit(At(kVoReady + i), 1);
+      ptx::BarrierInit(At(kVoFree + i), kConsumerWarps);
+      ptx::BarrierInit(At(kRowsReady + i), 32);
+    }
+    ptx::BarrierInitFence();
+  }
+};
+
+}  // namespace sm90::bias_gradient
