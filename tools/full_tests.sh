@@ -119,7 +119,7 @@ step_tsan() {
   build tsan &&
     ATTN_CASE_LIMIT=40 ATTN_NUM_THREADS=4 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
       OMP_TOOL_LIBRARIES=/usr/lib/llvm-19/lib/libarcher.so run_ctest tsan \
-      -R '^(unit\.|cuda\.CudaGraphs|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
+      -R '^(unit\.|cuda\.Cuda(Graphs|LoadedKernels)|example\.|properties|correctness\.(forward\.0|backward\.0|decode)$)'
 }
 
 # Every CUDA kernel that plans choose, compiled without a GPU: those that have changed since
