@@ -134,7 +134,7 @@ step_cuda() {
       --record tests/cuda/kernel_resources.record --check 24
 }
 
-# Kernels for Hopper on the emulator: 16 cases of 314, which the commit chooses, and a seed, which orders
+# Kernels for Hopper on the emulator: 16 cases of 330, which the commit chooses, and a seed, which orders
 # warps and asynchronous copies. tests/cuda/emulator/cases.py runs all of them, in 40 minutes.
 step_emulator() {
   ./dev build release &&

@@ -126,6 +126,7 @@ NAV: Nav = [
             ("CUDA: sm90 forward in f32", "kernels/sm90_forward_f32.md"),
             ("CUDA: sm90 forward above dim 256", "kernels/sm90_forward_wide.md"),
             ("CUDA: sm90 backward", "kernels/sm90_backward.md"),
+            ("CUDA: sm90 gradient of a bias", "kernels/sm90_backward_dbias.md"),
             ("CUDA: sm90 backward above dim 128", "kernels/sm90_backward_wide.md"),
             ("WebGPU kernels", "kernels/webgpu.md"),
             ("The source tree", "development/hacking.md"),

@@ -13,6 +13,8 @@
 namespace attn::cuda::sm80 {
 namespace {
 
+constexpr double kStart = 64.0;  // of a block
+
 // Bytes of K and V of a split from which 8 warps are faster than 4.
 constexpr std::int64_t kWideBytes = 192 << 10;
 
@@ -35,7 +37,6 @@ double all_keys(const DecodeWork& work) {
 // 10 to 15 % (an SM with two blocks reads a quarter faster than one with one). Each split adds
 // 0.05 us to the merge, and more with more than four rows, because one block merges a tile.
 Choice through_workspace(const DecodeWork& work) {
-  constexpr double kStart = 64.0;
   constexpr double kMerge = 40.0;
   constexpr double kOneBlock = 1.1;
   constexpr double kMoreBlocks = 1.25;
@@ -66,7 +67,6 @@ Choice through_workspace(const DecodeWork& work) {
 // other SMs are idle. Clusters do not divide the SMs of a device evenly: with many of them some SMs
 // have two blocks, or, if these are wide, some clusters start after others have ended.
 Choice in_clusters(const DecodeWork& work, bool wide) {
-  constexpr double kStart = 64.0;
   const double rate = wide ? 1.7 : 1.4;
   const double uneven = wide ? 1.1 : 1.25;
   DecodeWork blocks = work;

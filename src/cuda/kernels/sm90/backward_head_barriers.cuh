@@ -1,17 +1,15 @@
 // Barriers of sm90/backward_head.cu, and the order of its tiles of keys; see backward_barriers.cuh.
 #pragma once
-#include "ptx/mbarrier.cuh"
 #include "sm90/backward_config.cuh"
 #include "sm90/backward_keys.cuh"
+#include "sm90/barrier_array.cuh"
 
 namespace sm90 {
 
 inline constexpr int kRowWarps = kTileQ / 32;  // compute delta, one row per lane
 inline constexpr int kQueryTiles = attn::device::sm90::kHeadRows / kTileQ;
 
-struct HeadBarriers {
-  unsigned base;
-
+struct HeadBarriers : BarrierArray {
   enum {
     kKvReady,  // K and V; here and for dS: one per consumer warpgroup
     kKvFree = kKvReady + kWarpgroups,
@@ -32,19 +30,7 @@ struct HeadBarriers {
 
   // `memory`: the block's shared memory.
   __device__ __forceinline__ explicit HeadBarriers(unsigned memory)
-      : base(memory + kShared.barriers) {}
-
-  __device__ __forceinline__ unsigned At(int barrier) const {
-    return base + static_cast<unsigned>(8 * barrier);
-  }
-  __device__ __forceinline__ void Wait(int barrier, int phase) const {
-    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
-  }
-  // One lane arrives for the warp, after the accesses of all its lanes.
-  __device__ __forceinline__ void ArriveByWarp(int barrier) const {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::BarrierArrive(At(barrier));
-  }
+      : BarrierArray{memory + kShared.barriers} {}
 
   // Called by one thread; a barrier of the block must follow.
   __device__ __forceinline__ void Init() const {

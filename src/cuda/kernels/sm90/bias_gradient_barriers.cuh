@@ -4,7 +4,7 @@
 // is stage n % stages in phase n / stages. Readers wait for this phase of `ready`, writers for the
 // previous phase of `free`.
 #pragma once
-#include "ptx/mbarrier.cuh"
+#include "sm90/barrier_array.cuh"
 #include "sm90/bias_gradient_config.cuh"
 
 namespace sm90::bias_gradient {
@@ -15,9 +15,7 @@ __device__ __forceinline__ int WarpgroupBarrier(int warpgroup) {
   return kConsumersBarrier + 1 + warpgroup;
 }
 
-struct Barriers {
-  unsigned base;
-
+struct Barriers : BarrierArray {
   enum {
     kBiasReady,
     kQkReady,
@@ -30,19 +28,8 @@ struct Barriers {
   static_assert(kCount * 8 <= attn::device::sm90::kBiasGradientBarrierBytes);
 
   // `memory`: the block's shared memory.
-  __device__ __forceinline__ explicit Barriers(unsigned memory) : base(memory + kShared.barriers) {}
-
-  __device__ __forceinline__ unsigned At(int barrier) const {
-    return base + static_cast<unsigned>(8 * barrier);
-  }
-  __device__ __forceinline__ void Wait(int barrier, int phase) const {
-    ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
-  }
-  // One lane arrives for the warp, after the reads of all its lanes.
-  __device__ __forceinline__ void ArriveByWarp(int barrier) const {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::BarrierArrive(At(barrier));
-  }
+  __device__ __forceinline__ explicit Barriers(unsigned memory)
+      : BarrierArray{memory + kShared.barriers} {}
 
   // Called by one thread; a barrier of the block must follow.
   __device__ __forceinline__ void Init() const {
