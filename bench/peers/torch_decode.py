@@ -2,13 +2,15 @@
 """Times one query on a cache as replays of CUDA graphs: libattn, cuDNN and flash-attention 2.
 
 usage: bench/peers/torch_decode.py [--out ROWS.jsonl] [--splits] [--filter TEXT,TEXT]
-           [--seconds 0.05]
+           [--seconds 0.05] [--warm]
 
 A graph has one call for each of several sets of tensors. Together they have four times the size of
 L2 (at most 64 sets), so no call finds its cache in L2. The time of a call is that of a replay
 divided by the number of sets, so it includes neither host time nor events. The contenders
 alternate, and the median of all replays is used. Results are compared with the peers' before
 anything is timed.
+
+--warm calls with one set of tensors again and again, so that L2 holds caches that fit.
 
 --splits also times libattn with other numbers of splits (split_keys), to check what its plan chose.
 """
@@ -31,6 +33,7 @@ from torch_cuda import machine
 
 ROUNDS = 5
 MOST_SETS = 64
+WARM_CALLS = 8  # of the one set, in a graph
 # Both kernels round their bf16 results once (2^-8), and their probabilities. With 1024 keys, the
 # latter changes an o near 0 by up to 2^-10.
 RELATIVE_ERROR, ABSOLUTE_ERROR = 1.2e-2, 1e-3
@@ -106,7 +109,7 @@ class Replays:
         return 1e6 * statistics.median(self.seconds)
 
 
-def sets_of(cell: tuple[int, ...]) -> Sets:
+def sets_of(cell: tuple[int, ...], warm: bool) -> Sets:
     dim, heads_q, heads_kv, batch, keys = cell
     bytes_of_set = 4 * batch * keys * heads_kv * dim
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
@@ -115,19 +118,21 @@ def sets_of(cell: tuple[int, ...]) -> Sets:
     def random(heads: int, length: int) -> torch.Tensor:
         return torch.randn(batch, length, heads, dim, device="cuda", dtype=torch.bfloat16)
 
-    return [
-        (random(heads_q, 1), random(heads_kv, keys), random(heads_kv, keys)) for _ in range(count)
-    ]
+    def one_set() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return random(heads_q, 1), random(heads_kv, keys), random(heads_kv, keys)
+
+    return [one_set()] * WARM_CALLS if warm else [one_set() for _ in range(count)]
 
 
-def name_of(cell: tuple[int, ...]) -> str:
+def name_of(cell: tuple[int, ...], warm: bool) -> str:
     dim, heads_q, heads_kv, batch, keys = cell
-    return f"decode-replay/b{batch}-h{heads_q}.{heads_kv}-n{keys}-d{dim}/bf16/decode"
+    suite = "decode-replay-warm" if warm else "decode-replay"
+    return f"{suite}/b{batch}-h{heads_q}.{heads_kv}-n{keys}-d{dim}/bf16/decode"
 
 
 def measure(cell: tuple[int, ...], args: argparse.Namespace) -> dict[str, object]:
     dim, heads_q, heads_kv, batch, keys = cell
-    sets = sets_of(cell)
+    sets = sets_of(cell, args.warm)
     functions: dict[str, Function] = {"libattn": ours()}
     functions["cudnn"] = peer(SDPBackend.CUDNN_ATTENTION)
     functions["fa2"] = peer(SDPBackend.FLASH_ATTENTION)
@@ -157,7 +162,7 @@ def measure(cell: tuple[int, ...], args: argparse.Namespace) -> dict[str, object
     bytes_read = 4 * batch * keys * heads_kv * dim
     times = {name: round(made.microseconds(), 3) for name, made in replays.items()}
     return {
-        "cell": name_of(cell),
+        "cell": name_of(cell, args.warm),
         "dtype": "bf16",
         "pass": "decode",
         "batch": batch,
@@ -178,12 +183,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--splits", action="store_true")
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--filter", default="")
     parser.add_argument("--seconds", type=float, default=0.05)
     args = parser.parse_args()
     about = machine("cuda")
     for cell in CELLS:
-        name = name_of(cell)
+        name = name_of(cell, args.warm)
         if not any(text in name for text in args.filter.split(",")):
             continue
         with torch.no_grad():

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "cuda/families/make_plan.hpp"
 #include "cuda/families/tuned.hpp"
 #include "cuda/host/occupancy.hpp"
 
@@ -27,8 +26,8 @@ core::Status compile_candidates(const Family& family, Pass pass, const Problem& 
   std::vector<Config> configs;
   for (std::string& tiles : family.tune_candidates(pass, problem, facts)) {
     tuned.use(key, tiles);
-    core::Result<CudaPlan> plan = family.plan(pass, problem, with, core::best_access(pass, problem),
-                                              family_choice() != FamilyChoice::automatic);
+    core::Result<CudaPlan> plan =
+        family.plan(pass, problem, with, core::best_access(pass, problem));
     if (!plan.ok()) return core::Status::unsupported("cuda: " + plan.reason());
     out.push_back({std::move(tiles), ""});
     plans.push_back(std::move(plan).value());

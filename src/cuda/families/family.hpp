@@ -35,12 +35,10 @@ class Family {
   [[nodiscard]] virtual const char* name() const = 0;
   // The plan of calls whose tensors allow `access`, or why this family has none. A pure function.
   // The problem has no rotary embedding: separate kernels apply it for every family (rotary.hpp).
-  // `asked`: the user asks for this family (ATTN_CUDA_FAMILY), so kernels may run that are not
-  // known to be the fastest. make_plan() fills in tensors and the family's name, and checks the
-  // limits of the grid.
+  // make_plan() fills in tensors and the family's name, and checks the limits of the grid.
   [[nodiscard]] virtual core::Result<CudaPlan> plan(Pass pass, const Problem& problem,
-                                                    const DeviceFacts& facts, core::Access access,
-                                                    bool asked) const = 0;
+                                                    const DeviceFacts& facts,
+                                                    core::Access access) const = 0;
   // `launches` has one launch per kernel of the plan, with the common Arguments as parameters. For
   // kernels with another parameter structure, builds it in `memory` and sets it in their launch.
   virtual core::Status set_parameters(const ParameterSources& /*from*/,

@@ -45,17 +45,16 @@ bool runs_on_copies(const Family& family, const Problem& problem) {
 }
 
 core::Result<CudaPlan> plan_with(const Family& family, Pass pass, const Problem& problem,
-                                 const DeviceFacts& facts, core::Access access,
-                                 FamilyChoice choice) {
+                                 const DeviceFacts& facts, core::Access access) {
   const bool copies = runs_on_copies(family, problem);
   if (copies) {
     if (std::string why = rotary_refusal(pass, problem); !why.empty()) {
       return core::Result<CudaPlan>::none(std::move(why));
     }
   }
-  core::Result<CudaPlan> planned = family.plan(
-      pass, copies ? problem_on_copies(pass, problem) : problem, facts,
-      std::min(access, core::best_access(pass, problem)), choice != FamilyChoice::automatic);
+  core::Result<CudaPlan> planned =
+      family.plan(pass, copies ? problem_on_copies(pass, problem) : problem, facts,
+                  std::min(access, core::best_access(pass, problem)));
   if (!planned.ok()) return planned;
   if (copies) {
     CudaPlan plan = std::move(planned).value();
@@ -91,7 +90,7 @@ std::int64_t max_workspace(Pass pass, const Problem& problem, const DeviceFacts&
   if (families(choice).size() == 1) return bytes;
   for (const Family* family : families(choice)) {
     const core::Result<CudaPlan> planned =
-        plan_with(*family, pass, problem, facts, core::best_access(pass, problem), choice);
+        plan_with(*family, pass, problem, facts, core::best_access(pass, problem));
     if (planned.ok()) bytes = std::max(bytes, planned.value().workspace_bytes);
   }
   return bytes;
@@ -133,7 +132,7 @@ core::Result<CudaPlan> make_plan(Pass pass, const Problem& problem, const Device
   for (const Family* family : families(choice)) {
     std::string slower = speed_refusal(*family, pass, problem, choice);
     core::Result<CudaPlan> planned = slower.empty()
-                                         ? plan_with(*family, pass, problem, facts, access, choice)
+                                         ? plan_with(*family, pass, problem, facts, access)
                                          : core::Result<CudaPlan>::none(std::move(slower));
     if (planned.ok()) {
       CudaPlan plan = std::move(planned).value();

@@ -43,4 +43,20 @@ BACKWARD = (
         "batch=24 heads_q=2 heads_kv=1 len_q=130 len_kv=200 dim_qk=16 dim_vo=32 bias=b/12hqk"
         " dtype_bias=f16 dbias deterministic sink",
     ),
+    # A mask that broadcasts queries.
+    (
+        "",
+        "batch=3 heads_q=2 heads_kv=1 len_q=264 len_kv=336 dim_qk=64 dim_vo=64 bias=hqk"
+        " dtype_bias=bf16 dbias mask=bk",
+    ),
+    (
+        "",
+        "batch=6 heads_q=2 heads_kv=2 len_q=200 len_kv=272 dim_qk=32 dim_vo=32 bias=b/3hqk"
+        " dtype_bias=bf16 dbias mask=b/2hk causal",
+    ),
+    (
+        "",
+        "batch=24 heads_q=2 heads_kv=2 len_q=130 len_kv=208 dim_qk=64 dim_vo=96 bias=b/12hqk"
+        " dtype_bias=f16 dbias mask=bk deterministic",
+    ),
 )

@@ -178,7 +178,7 @@ class Sm80 final : public Family {
   const char* name() const override { return "sm80"; }
 
   core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                              core::Access access, bool /*asked*/) const override {
+                              core::Access access) const override {
     using Planned = core::Result<CudaPlan>;
     if (std::string why = refusal(problem, facts); !why.empty()) {
       return Planned::none(std::move(why));

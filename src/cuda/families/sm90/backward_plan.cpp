@@ -156,8 +156,8 @@ static_assert(static_cast<int>(Dbias::summed) == device::sm90::kDbiasSummed);
 
 // Whether Dbias::summed is faster than Dbias::apart. It saves the two matrix products of the
 // separate kernel. It pays off if half of L2 holds the sums that one sequence adds to, and if
-// enough sequences share the cost of zeroing and converting the sums. Microseconds, summed then
-// apart:
+// enough sequences share the cost of zeroing and converting the sums. Dbias::apart_sm90 is faster
+// than both (docs/kernels/sm90_backward_dbias.md). Microseconds, summed then apart:
 //   512 sequences of 512 rows, 4 heads     dim 32: 1448, 1769; dim 64: 1548, 2221 (H200)
 //   1024 sequences of 1024 rows, 4 heads   dim 32: 9813, 11760 (H200; 16 MiB of sums)
 //   1536 sequences of 1536 rows, 4 heads   dim 32: 39659, 39786 (H200; 36 MiB); summed 55935 (H100)
@@ -172,7 +172,7 @@ bool pays_to_sum_dbias(const Problem& p, const DeviceFacts& facts) {
   return dbias_accum_fits(p, p.bias.entries(p.batch) * facts.l2_bytes / 2);
 }
 
-Dbias dbias_of(const Problem& p, const DeviceFacts& facts, bool asked) {
+Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   if (!p.dbias) return Dbias::none;
   const bool one_owner =
       p.bias.q && p.bias.sharers(p.batch) == 1 && (p.bias.head || p.heads_q == 1);
@@ -180,9 +180,9 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts, bool asked) {
   // With softcap, the kernel's dS is the gradient before the cap; the bias is added after the cap.
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
-  if (pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts)) return Dbias::summed;
-  // Its speed is not measured yet.
-  return asked && takes_bias_gradient_sm90(p) ? Dbias::apart_sm90 : Dbias::apart;
+  if (takes_bias_gradient_sm90(p)) return Dbias::apart_sm90;
+  const bool sums = pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts);
+  return sums ? Dbias::summed : Dbias::apart;
 }
 
 // The partial sums of dbias.
@@ -301,9 +301,9 @@ std::string backward_refusal(const Problem& p, core::Access access) {
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
 }
 
-CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts, bool asked) {
+CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const BackwardTiles tiles = backward_tiles_of(p);
-  const Dbias dbias = dbias_of(p, facts, asked);
+  const Dbias dbias = dbias_of(p, facts);
   CudaPlan plan(Pass::backward, p);
   if (pays_to_own_heads(p, facts)) {
     add_head_backward(p, facts, plan);

@@ -35,7 +35,7 @@ void set_options(Config& config, const Problem& problem);
 
 // Why the kernel does not run the problem; "" if it does.
 std::string backward_refusal(const Problem& problem, core::Access access);
-// For problems that are not refused. `asked` as in Family::plan().
-CudaPlan plan_backward(const Problem& problem, const DeviceFacts& facts, bool asked);
+// For problems that are not refused.
+CudaPlan plan_backward(const Problem& problem, const DeviceFacts& facts);
 
 }  // namespace attn::cuda::sm90

@@ -39,7 +39,7 @@ bool takes_bias_gradient_sm90(const Problem& p) {
   if (!p.dbias || !p.bias.q || !p.bias.kv || std::max(p.dim_qk, p.dim_vo) > kMaxBiasGradientDim) {
     return false;
   }
-  if (p.softcap || p.alibi || p.dropout || p.mask.given) return false;
+  if (p.softcap || p.alibi || p.dropout || (p.mask.given && p.mask.q)) return false;
   // An f32 dbias of a 16-bit bias would spill 560 bytes.
   if (p.dbias_type() != p.bias_type()) return false;
   if (has_lengths(p) || has_row_ranges(p) || p.accumulate || p.nonfinite_zero) return false;
@@ -86,9 +86,10 @@ void add_bias_gradient_sm90(CudaPlan& plan, const Problem& p, const DeviceFacts&
       .set("bias_type", static_cast<int>(p.bias_type()))
       .set("dbias_type", static_cast<int>(splits > 1 ? DType::f32 : p.dbias_type()))
       .set("partials", splits > 1)
+      .set("mask", p.mask.given)
       .set("softcap", 0)
       .set("alibi", 0)
-      .set("shared_entries", 0)
+      .set("shared_entries", p.mask.given && p.mask.per_entry > 1)
       .set("blocks", 1);
   if (splits > 1) add_bias_gradient_sum(plan, p);
 }

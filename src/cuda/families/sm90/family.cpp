@@ -34,11 +34,11 @@ class Sm90 final : public Family {
   const char* name() const override { return "sm90"; }
 
   core::Result<CudaPlan> plan(Pass pass, const Problem& problem, const DeviceFacts& facts,
-                              core::Access access, bool asked) const override {
+                              core::Access access) const override {
     std::string why = refusal(pass, problem, facts, access);
     if (!why.empty()) return core::Result<CudaPlan>::none(std::move(why));
-    CudaPlan plan = pass == Pass::backward ? plan_backward(problem, facts, asked)
-                                           : plan_forward(problem, facts);
+    CudaPlan plan =
+        pass == Pass::backward ? plan_backward(problem, facts) : plan_forward(problem, facts);
     plan.tma = tma_tiles_of(plan.kernels[plan.main].config, problem.dtype);
     for (const KernelSpec& spec : plan.specs()) {
       if (std::string_view(spec.entry) == kBiasGradientEntry) plan.tma.stores_dbias = true;

@@ -4,7 +4,9 @@
 //   bias_type
 //   partials    whether the sum has several splits: their sums go to a.partials
 //   dbias_type  of dbias, or f32 with `partials`
-// The Config also has constants that included headers read: softcap, alibi, shared_entries (0).
+//   mask        whether a mask hides keys; it broadcasts queries
+// The Config also has constants that included headers read: softcap, alibi (0), shared_entries (of
+// the mask).
 #pragma once
 #include "config.cuh"
 #include "shared/element.cuh"
@@ -25,6 +27,7 @@ inline constexpr int kThreads = attn::device::sm90::kBiasGradientThreads;
 inline constexpr int kBoxRows = config::box_q;
 inline constexpr int kBiasBytes = shared::ElementBytes(config::bias_type);
 inline constexpr bool kPartials = config::partials != 0;
+inline constexpr bool kHasMask = config::mask != 0;
 inline constexpr int kDbiasBytes = shared::ElementBytes(config::dbias_type);
 inline constexpr attn::device::sm90::BiasGradientShared kShared =
     attn::device::sm90::BiasGradientSharedOf(config::dim_qk, config::dim_vo, kBiasBytes);
@@ -45,7 +48,7 @@ static_assert(kTile * kTile * kDbiasBytes <= kShared.bias);
 using Scores = float[kTile / 2];  // per thread, of 64 queries x 128 keys; see ptx/wgmma.cuh
 
 // Registers after setmaxnreg; see forward_config.cuh.
-inline constexpr int kProducerRegisters = 24;
+inline constexpr int kProducerRegisters = kHasMask ? 32 : 24;  // of 512 in all
 inline constexpr int kConsumerRegisters = 240;
 
 }  // namespace sm90::bias_gradient

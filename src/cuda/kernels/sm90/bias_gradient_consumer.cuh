@@ -108,9 +108,10 @@ struct Consumer {
       IssueProduct<config::dim_vo>(kShared.dout + vo * kVoBytes, kShared.v + vo * kVoBytes, dp);
       barriers.Wait(Barriers::kRowsReady + vo, step / kStagesVo);
       const float2 rows[2] = {LoadRow(vo, row), LoadRow(vo, row + 8)};
+      const unsigned hidden = kHasMask ? LoadHidden(vo) : 0;
       ptx::WgmmaWait<1>();
       barriers.ArriveByWarp(Barriers::kQkFree + qk);
-      ComputeP<kPartial>(bias, rows, s);
+      ComputeP<kPartial>(bias, rows, hidden, s);
       ptx::WgmmaWait<0>();
       barriers.ArriveByWarp(Barriers::kVoFree + vo);
 #pragma unroll
@@ -142,10 +143,16 @@ struct Consumer {
     return {__uint_as_float(pair.x), __uint_as_float(pair.y)};
   }
 
+  // Loads the word of the mask that has the bits of this lane's keys.
+  __device__ __forceinline__ unsigned LoadHidden(int stage) const {
+    const int at = kShared.hidden + 4 * (4 * stage + Lane() % 4);
+    return ptx::LoadShared32(base + static_cast<unsigned>(at));
+  }
+
   // Turns raw products into P.
   template <bool kPartial>
   __device__ __forceinline__ void ComputeP(const BiasReader& bias_reader, const float2 (&rows)[2],
-                                           Scores& s) const {
+                                           unsigned hidden, Scores& s) const {
     // Query Row(h) sees keys [first, last], counted from Column().
     int first[2];
     int last[2];
@@ -169,6 +176,10 @@ struct Consumer {
           const int key = 16 * k + n / 4 * 8 + n % 2;
           if (key < first[h]) x = 0.0f;
           if (key > last[h]) x = 0.0f;
+        }
+        if constexpr (kHasMask) {
+          constexpr unsigned kBit = 1;
+          if ((hidden & kBit << (4 * k + n / 4 * 2 + n % 2)) != 0) x = 0.0f;
         }
       }
     }

@@ -1,10 +1,11 @@
 // The producer warps of sm90/bias_gradient.cu:
 //   TileLoader  warp 0: loads the bias once, Q, K, dO and V of each visit, by TMA
-//   RowLoader   warp 1: loads lse and delta of each visit
+//   RowLoader   warp 1: loads lse, delta and the mask of each visit
 #pragma once
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
 #include "shared/score.cuh"
+#include "shared/score_entries.cuh"
 #include "sm90/bias_gradient_barriers.cuh"
 #include "sm90/bias_gradient_tile.cuh"
 #include "sm90/score_tile.cuh"
@@ -82,6 +83,7 @@ struct RowLoader {
     tile.ForEachVisit(p.common, [&](int step, int seq_idx, int head) {
       constexpr int kRows = kTile / 32;
       const int stage = step % kStagesVo;
+      const unsigned hidden = kHasMask ? HiddenKeys(seq_idx, head) : 0;
       float2 rows[kRows];
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
@@ -98,9 +100,31 @@ struct RowLoader {
         const int at = kShared.rows + 8 * (stage * kTile + 32 * n + lane);
         ptx::StoreShared64(base + static_cast<unsigned>(at), rows[n].x, rows[n].y);
       }
+      if (kHasMask && lane < 4) {
+        const int at = kShared.hidden + 4 * (4 * stage + lane);
+        ptx::StoreShared32(base + static_cast<unsigned>(at), hidden);
+      }
       // Every lane arrives, after its own stores.
       ptx::BarrierArrive(barriers.At(Barriers::kRowsReady + stage));
     });
+  }
+
+ private:
+  // Returns word lane % 4 of the visit's mask. Bit 2 i + e of word c is set if key 8 i + 2 c + e of
+  // the tile is hidden, so a consumer's lane needs word lane % 4 alone.
+  __device__ __forceinline__ unsigned HiddenKeys(int seq_idx, int head) const {
+    const Arguments& a = p.common;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int first = tile.j0 + lane / 2 * 8 + lane % 2;
+    const char* row = shared::ScoreAddress(a.mask, shared::MaskEntry(a, seq_idx), head, 0, first);
+    unsigned word = 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const bool hides = first + 2 * c < a.max_len_kv && row[2 * c * a.mask.stride_kv] == 0;
+      const unsigned bits = __ballot_sync(~0u, hides);
+      if (lane % 4 == c) word = bits;
+    }
+    return word;
   }
 };
 

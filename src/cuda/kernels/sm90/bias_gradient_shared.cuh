@@ -16,13 +16,14 @@ inline constexpr int kBiasGradientMaxBytes = 232448;  // of a block, compute cap
 // overlays them from offset 0: [tile / 64] tiles of score_tile.cuh.
 struct BiasGradientShared {
   int stages_qk = 0;
-  int stages_vo = 0;  // also of `rows`
+  int stages_vo = 0;  // also of `rows` and `hidden`
   int q = 0;          // [stages_qk][tile][dim_qk]
   int k = 0;          // [stages_qk][tile][dim_qk]
   int dout = 0;       // [stages_vo][tile][dim_vo]
   int v = 0;          // [stages_vo][tile][dim_vo]
   int bias = 0;       // [tile / 64] tiles: score_tile.cuh
   int rows = 0;       // f32 pairs [stages_vo][tile] {lse in units of log2, delta}
+  int hidden = 0;     // [stages_vo][4] words, one bit per key: bias_gradient_producer.cuh
   int barriers = 0;
   int bytes = 0;
 };
@@ -39,7 +40,8 @@ constexpr BiasGradientShared BiasGradientSharedWith(int stages_qk, int stages_vo
   s.v = s.dout + stages_vo * vo_bytes;
   s.bias = s.v + stages_vo * vo_bytes;
   s.rows = s.bias + kBiasGradientTile * kBiasGradientTile * bias_bytes;
-  s.barriers = s.rows + stages_vo * kBiasGradientTile * 8;
+  s.hidden = s.rows + stages_vo * kBiasGradientTile * 8;
+  s.barriers = s.hidden + stages_vo * 16;
   s.bytes = s.barriers + kBiasGradientBarrierBytes;
   return s;
 }
