@@ -244,6 +244,8 @@ TEST(CudaSm90BackwardPlan, GradientsOfABias) {
       // sm90/bias_gradient.cu refuses the options.
       {kPair + "batch=8", 0, {post, apart, sum}},
       {kPair + "batch=8 lengths_kv", 2, {post, convert}},
+      {kPair + "batch=128 len_q=128 len_kv=128 dtype_bias=bf16", 2, {post, convert}},
+      {kPair + "batch=256 len_q=256 len_kv=256 dtype_bias=bf16", 0, {post, apart, sum}},
       {kPair + "batch=8 mask=bqk dtype_bias=bf16", 2, {post, convert}},
       {kPair + "batch=8 dtype_bias=bf16 accumulate", 2, {post, convert}},
       {kPair + "batch=512 bias=b/128hqk", 0, {post, apart}},

@@ -100,6 +100,22 @@ TEST_F(AccessOf, BiasAndMaskForTma) {
   EXPECT_EQ(access(), Access::vector) << "keys apart";
 }
 
+// TMA loads rows of any length, but stores multiples of 16 bytes.
+TEST_F(AccessOf, RowsOfDbiasForTma) {
+  a.bias = view(0x90000, DType::bf16, {2, 4, 10, 24});
+  a.dbias = view(0xa0000, DType::bf16, {2, 4, 10, 24});
+  EXPECT_EQ(access(Pass::backward), Access::tma);
+  a.bias.shape[3] = 20;
+  a.dbias.shape[3] = 20;
+  EXPECT_EQ(access(Pass::backward), Access::vector);
+  a.dbias = {};
+  EXPECT_EQ(access(Pass::backward), Access::tma);
+  a.bias = view(0x90000, DType::bf16, {2, 4, 1, 20});
+  a.bias.strides = {96, 24, 24, 1};
+  a.dbias = a.bias;
+  EXPECT_EQ(access(Pass::backward), Access::vector) << "a single row";
+}
+
 TEST_F(AccessOf, StridesThatOnlyTmaCannotTake) {
   a.k.strides[0] = -a.k.strides[0];
   EXPECT_EQ(access(), Access::vector);

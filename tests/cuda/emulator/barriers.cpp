@@ -89,6 +89,10 @@ void barrier_arrive(u32 id, u32 threads) {
 }
 
 // Threads that have ended do not count.
+void set_registers(u32 registers) {
+  current->warp->registers = registers;
+}
+
 void sync_threads() {
   Block& block = *current->block;
   NamedBarrier& barrier = block.named_barriers[0];

@@ -307,7 +307,8 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
         lambda op, o: (f"{value(o[0])} = emulator::mbarrier_wait({address(o[1])}, {value(o[2])});"),
     ),
     (r"fence\.proxy\.async", lambda op, o: "emulator::fence_proxy_async();"),
-    (r"fence\.|membar|griddepcontrol|setmaxnreg|prefetch|discard", nothing),
+    (r"setmaxnreg", lambda op, o: f"emulator::set_registers({value(o[0])});"),
+    (r"fence\.|membar|griddepcontrol|prefetch|discard", nothing),
     (r"cp\.(reduce\.)?async\.bulk\.tensor", tensor_copy),
     (r"cp\.async\.bulk\.commit_group", lambda op, o: "emulator::bulk_commit();"),
     (

@@ -60,6 +60,7 @@ bool mbarrier_wait(u32 address, u32 parity);
 void barrier_sync(u32 id, u32 threads);
 void barrier_arrive(u32 id, u32 threads);
 void sync_threads();
+void set_registers(u32 registers);
 enum class Vote { kOr, kAnd, kCount };
 int sync_threads_vote(Vote vote, int value);
 

@@ -2,6 +2,7 @@
 // asynchronous copy happens, is random, from ATTN_EMULATOR_SEED.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -191,6 +192,17 @@ bool run_block(Block& block, bool copied) {
   return false;
 }
 
+// setmaxnreg only redistributes the registers that the launch allocated: to acquire more waits
+// forever.
+void check_registers(const Block& block) {
+  const u32 each = std::min<u32>(65536 / block.threads / 8 * 8, 255);
+  u32 registers = 0;
+  for (const Warp& warp : block.warps) registers += warp.registers > 0 ? warp.registers : each;
+  if (registers <= each * block.warps.size()) return;
+  fail("%s: setmaxnreg acquires %u registers for the warps' threads, the launch allocated %zu",
+       current_launch->name, registers, each * block.warps.size());
+}
+
 // Removes a block when its threads have ended and its copies have happened.
 bool retire(std::size_t index) {
   Block& block = *blocks[index];
@@ -201,6 +213,7 @@ bool retire(std::size_t index) {
   for (const Warp& warp : block.warps) {
     if (!warp.operations.empty()) fail("%s: wgmma in flight at the end", current_launch->name);
   }
+  check_registers(block);
   for (const Fiber& fiber : block.fibers) free_stacks.push_back(fiber.stack);
   blocks.erase(blocks.begin() + static_cast<long>(index));
   return true;

@@ -66,6 +66,7 @@ struct Operation {
 struct Warp {
   Block* block = nullptr;
   int index = 0;
+  u32 registers = 0;  // of a thread after setmaxnreg; 0: those of the launch
   Fiber* lanes[32]{};
   // The collective in which lanes meet. Results of two generations: a fast lane may enter the next
   // collective before a slow one has read its result.

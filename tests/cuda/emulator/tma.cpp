@@ -141,6 +141,10 @@ void tma_store(u64 map_address, u32 from, const int* coordinates, int rank, bool
   const TensorMap map = *reinterpret_cast<const TensorMap*>(map_address);
   check_map(map, rank, from);
   if (add && map.element_bytes != 4) fail("a TMA reduction of other elements than f32");
+  if (map.dims[0] * map.element_bytes % 16 != 0) {
+    fail("a TMA store writes multiples of 16 bytes; rows have %llu elements of %d bytes",
+         static_cast<unsigned long long>(map.dims[0]), static_cast<int>(map.element_bytes));
+  }
   const Block* block = current->block;
   const u32 bytes = box_bytes(map);
   const std::vector<int> at(coordinates, coordinates + rank);

@@ -180,8 +180,10 @@ Dbias dbias_of(const Problem& p, const DeviceFacts& facts) {
   // With softcap, the kernel's dS is the gradient before the cap; the bias is added after the cap.
   if (needs_wide_backward(p) || p.softcap) return Dbias::apart;
   if (one_owner && as_rounded) return Dbias::stored;
-  if (takes_bias_gradient_sm90(p)) return Dbias::apart_sm90;
   const bool sums = pays_to_sum_dbias(p, facts) && can_sum_bias_gradient(p, facts);
+  if (takes_bias_gradient_sm90(p) && !(sums && has_few_bias_gradient_tiles(p))) {
+    return Dbias::apart_sm90;
+  }
   return sums ? Dbias::summed : Dbias::apart;
 }
 

@@ -46,6 +46,11 @@ bool takes_bias_gradient_sm90(const Problem& p) {
   return work_of(p).visits <= kMaxVisits;
 }
 
+bool has_few_bias_gradient_tiles(const Problem& p) {
+  constexpr std::int64_t kFewTiles = 8;
+  return work_of(p).tiles <= kFewTiles;
+}
+
 // If dbias has too few tiles to fill the device, the sums are split. The estimate counts visits: a
 // block runs alone on its multiprocessor, and its begin and end take as long as kBlockVisits. With
 // splits, each also writes f32 sums, which another kernel reads.

@@ -45,6 +45,7 @@ __device__ __forceinline__ void VisitKeys(const DecodeParams& p, const Block& bl
     stage_load = stage_load + 1 == kStages ? 0 : stage_load + 1;
     stream.LookUp(j_load);
   };
+  stream.LoadTable(span, base);
   stream.LookUp(j_load);
 #pragma unroll 1
   for (int ahead = 0; ahead < kStages - 1; ++ahead) load_next();

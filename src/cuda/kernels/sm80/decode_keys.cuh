@@ -35,6 +35,21 @@ class KeyStream {
     v_from_ = RowAddress(p.common.v, of, block.seq.first_kv, block.head_kv);
   }
 
+  // Pages: starts to load the span's part of the block table into L1, for LookUp(). Later, it would
+  // wait behind the loads of K and V. The copies of single words in shared memory are not used.
+  // They overlay the statistics, which are written after the loop.
+  __device__ __forceinline__ void LoadTable(const Span& span, unsigned base) const {
+    if constexpr (kPaged) {
+      constexpr int kSectorEntries = 8;  // in 32 bytes
+      if (span.begin >= span.end || (kOptions && p_.cache.table == nullptr)) return;
+      const int thread = static_cast<int>(threadIdx.x);
+      const int column = span.begin / p_.cache.page_size + thread * kSectorEntries;
+      if (column > (span.end - 1) / p_.cache.page_size) return;
+      ptx::CopyAsyncSmall<4>(base + static_cast<unsigned>(kShared.stats + 4 * thread),
+                             EntryAt(column), true);
+    }
+  }
+
   // Pages: looks up the page of this lane's key of the tile from j0. Called before Load() of that
   // tile, so that the lookup's latency is hidden.
   __device__ __forceinline__ void LookUp(int j0) {
@@ -50,9 +65,7 @@ class KeyStream {
       }
       const int column = j / p_.cache.page_size;
       slot_ = j - column * p_.cache.page_size;
-      const int page =
-          p_.cache
-              .table[seq_idx_ * p_.cache.table_stride_batch + column * p_.cache.table_stride_page];
+      const int page = *EntryAt(column);
       if (page >= 0 && page < p_.cache.num_pages) page_ = page;
     }
   }
@@ -107,6 +120,7 @@ class KeyStream {
   }
 
  private:
+  static_assert(kGroups * kTileQ * 8 >= kThreads * 4);  // LoadTable()
   using Layout = KvLayout;
   static constexpr int kChunkColumns = 16 / kKvBytes;
   static constexpr int kTileBytes = kTileKv * Layout::kRowBytes;
@@ -118,6 +132,12 @@ class KeyStream {
 
   __device__ __forceinline__ unsigned PresentAt(int stage, int warp) const {
     return present_ + static_cast<unsigned>((stage * kWarpsM + warp) * 4);
+  }
+
+  // The entry of the block table for the sequence's pages.
+  __device__ __forceinline__ const int* EntryAt(int column) const {
+    return p_.cache.table + seq_idx_ * p_.cache.table_stride_batch +
+           column * p_.cache.table_stride_page;
   }
 
   // Loads the descale factor of this lane's key of the tile; 0 if there is no such key.

@@ -21,9 +21,10 @@ struct Barriers : BarrierArray {
     kQkReady,
     kQkFree = kQkReady + kStagesQk,
     kVoReady = kQkFree + kStagesQk,
-    kVoFree = kVoReady + kStagesVo,  // dO and V, and lse and delta
-    kRowsReady = kVoFree + kStagesVo,
-    kCount = kRowsReady + kStagesVo
+    kVoFree = kVoReady + kStagesVo,
+    kRowsReady = kVoFree + kStagesVo,  // lse, delta and the mask
+    kRowsFree = kRowsReady + kStagesVo,
+    kCount = kRowsFree + kStagesVo
   };
   static_assert(kCount * 8 <= attn::device::sm90::kBiasGradientBarrierBytes);
 
@@ -42,7 +43,10 @@ struct Barriers : BarrierArray {
     for (int i = 0; i < kStagesVo; ++i) {
       ptx::BarrierInit(At(kVoReady + i), 1);
       ptx::BarrierInit(At(kVoFree + i), kConsumerWarps);
+      // Every lane arrives after its own accesses. racecheck does not know that __syncwarp() orders
+      // the accesses of other lanes before one lane's arrival.
       ptx::BarrierInit(At(kRowsReady + i), 32);
+      ptx::BarrierInit(At(kRowsFree + i), 128 * kWarpgroups);
     }
     ptx::BarrierInitFence();
   }

@@ -47,8 +47,11 @@ static_assert(kTile * kTile * kDbiasBytes <= kShared.bias);
 
 using Scores = float[kTile / 2];  // per thread, of 64 queries x 128 keys; see ptx/wgmma.cuh
 
-// Registers after setmaxnreg; see forward_config.cuh.
-inline constexpr int kProducerRegisters = kHasMask ? 32 : 24;  // of 512 in all
-inline constexpr int kConsumerRegisters = 240;
+// Registers after setmaxnreg; see forward_config.cuh. More than were allocated at launch would wait
+// forever.
+inline constexpr int kProducerRegisters = kHasMask ? 32 : 24;
+inline constexpr int kConsumerRegisters = kHasMask ? 232 : 240;
+static_assert(kProducerRegisters + kWarpgroups * kConsumerRegisters <=
+              (1 + kWarpgroups) * (65536 / kThreads / 8 * 8));
 
 }  // namespace sm90::bias_gradient

@@ -108,10 +108,10 @@ struct Consumer {
       IssueProduct<config::dim_vo>(kShared.dout + vo * kVoBytes, kShared.v + vo * kVoBytes, dp);
       barriers.Wait(Barriers::kRowsReady + vo, step / kStagesVo);
       const float2 rows[2] = {LoadRow(vo, row), LoadRow(vo, row + 8)};
-      const unsigned hidden = kHasMask ? LoadHidden(vo) : 0;
       ptx::WgmmaWait<1>();
       barriers.ArriveByWarp(Barriers::kQkFree + qk);
-      ComputeP<kPartial>(bias, rows, hidden, s);
+      ComputeP<kPartial>(bias, rows, vo, s);
+      ptx::BarrierArrive(barriers.At(Barriers::kRowsFree + vo));
       ptx::WgmmaWait<0>();
       barriers.ArriveByWarp(Barriers::kVoFree + vo);
 #pragma unroll
@@ -149,10 +149,10 @@ struct Consumer {
     return ptx::LoadShared32(base + static_cast<unsigned>(at));
   }
 
-  // Turns raw products into P.
+  // Turns raw products into P. `stage`: of the mask.
   template <bool kPartial>
   __device__ __forceinline__ void ComputeP(const BiasReader& bias_reader, const float2 (&rows)[2],
-                                           unsigned hidden, Scores& s) const {
+                                           int stage, Scores& s) const {
     // Query Row(h) sees keys [first, last], counted from Column().
     int first[2];
     int last[2];
@@ -166,6 +166,8 @@ struct Consumer {
     for (int k = 0; k < kTile / 16; ++k) {
       float bias[8];
       bias_reader.Load(k, bias);
+      // Read for each k, because there is no register to keep it.
+      const unsigned hidden = kHasMask ? LoadHidden(stage) : 0;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         const int h = n / 2 % 2;

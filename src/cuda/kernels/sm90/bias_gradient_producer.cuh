@@ -94,7 +94,7 @@ struct RowLoader {
               shared::RowAddress(p.common.lse_delta, seq_idx, i, head));
         }
       }
-      barriers.Wait(Barriers::kVoFree + stage, step / kStagesVo + 1);
+      barriers.Wait(Barriers::kRowsFree + stage, step / kStagesVo + 1);
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
         const int at = kShared.rows + 8 * (stage * kTile + 32 * n + lane);
@@ -104,7 +104,6 @@ struct RowLoader {
         const int at = kShared.hidden + 4 * (4 * stage + lane);
         ptx::StoreShared32(base + static_cast<unsigned>(at), hidden);
       }
-      // Every lane arrives, after its own stores.
       ptx::BarrierArrive(barriers.At(Barriers::kRowsReady + stage));
     });
   }
