@@ -18,6 +18,7 @@ TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
     int persistent;
     std::int64_t blocks;
     int heads_at_once;
+    int heads_reversed = 0;
   };
   const std::string rows1024 = "dtype=bf16 batch=16 heads_q=16 heads_kv=16 len_q=1024 len_kv=1024 ";
   const std::string rows512 = "dtype=bf16 batch=32 heads_q=32 heads_kv=8 len_q=512 len_kv=512 ";
@@ -30,8 +31,10 @@ TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
       {rows1024, kEarly, 132, 1},
       {rows1024 + dim128 + "causal", kLate, 132, 25},
       {rows1024 + "causal", kEarly, 132, 25},
-      {rows1024 + "causal deterministic", kLate, 132, 1},
-      {rows1024 + dim128 + "causal deterministic", kLate, 132, 1},
+      {rows1024 + "causal deterministic", kLate, 132, 1, 16},
+      {rows1024 + dim128 + "causal deterministic", kLate, 132, 1, 16},
+      {rows1024 + "causal deterministic dq=0", kEarly, 132, 1},
+      {rows1024 + "causal deterministic kv_end", 0, 8 * 256, 1},
       {rows1024 + "deterministic", kLate, 132, 16},
       {rows1024 + "deterministic dq=0", kEarly, 132, 16},
       {rows1024 + "deterministic softcap", 0, 8 * 256, 16},
@@ -40,7 +43,7 @@ TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
       {rows1024 + "accumulate", 0, 8 * 256, 1},
       {rows512 + dim128, kLate, 132, 1},
       {rows512 + dim128 + "causal", 0, 4 * 256, 50},
-      {rows512 + dim128 + "causal deterministic", 0, 4 * 256, 1},
+      {rows512 + dim128 + "causal deterministic", 0, 4 * 256, 1, 33},
       {rows4096 + "causal", 0, 32 * 64, 7},
       {rows4096 + "deterministic", kLate, 132, 4},
       {rows4096 + "causal window_left=1024", kEarly, 132, 1},
@@ -48,8 +51,11 @@ TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
       {rows4096 + "causal window_left=1024 kv_end", 0, 32 * 64, 1},
       {rows4096 + "dim_qk=256 dim_vo=256 causal", 0, 52 * 64, 4},
       {rows4096 + "dim_qk=256 dim_vo=256 deterministic", 0, 52 * 64, 2},
-      {rows1024 + "dim_qk=256 dim_vo=256 deterministic", 0, 13 * 256, 4},
-      {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal", 0, 16, 2}};
+      {rows1024 + "dim_qk=256 dim_vo=256 deterministic", 0, 13 * 256, 8},
+      {rows4096 + "dim_qk=256 dim_vo=256 causal deterministic", 0, 52 * 64, 1, 2},
+      {rows512 + "dim_qk=256 dim_vo=256 deterministic", 0, 7 * 256, 4},
+      {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal", 0, 16, 2},
+      {"dtype=bf16 heads_q=2 heads_kv=2 len_q=1024 len_kv=1024 causal deterministic", 0, 16, 1, 2}};
   for (const Expected& e : expected) {
     const CudaPlan plan = plan_of(e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
     ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
@@ -57,6 +63,7 @@ TEST(CudaSm90BackwardPlan, OrderOfBackwardBlocks) {
     EXPECT_EQ(spec.config.get("persistent").value_or(0), e.persistent) << e.problem;
     EXPECT_EQ(plan.blocks[plan.main], e.blocks) << e.problem;
     EXPECT_EQ(plan.workspace.kv_heads_at_once, e.heads_at_once) << e.problem;
+    EXPECT_EQ(plan.workspace.kv_heads_reversed, e.heads_reversed) << e.problem;
     const Part& counter = plan.workspace.tile_counter;
     EXPECT_EQ(counter.bytes, e.persistent != 0 ? 4 : 0) << e.problem;
     const std::int64_t zeros = plan.workspace.zeros_offset();

@@ -70,6 +70,7 @@ Workspace lay_out(const Problem& p, const WorkspaceNeeds& needs) {
   w.dq_ordered = needs.dq_ordered;
   w.dq_first_stores = needs.dq_first_stores;
   w.kv_heads_at_once = needs.kv_heads_at_once;
+  w.kv_heads_reversed = needs.kv_heads_reversed;
   add(w.lse_delta, rows * p.heads_q * 8);
   add(w.row_ranges, rows * 8);
   add(w.q_ranges, tiles * 16);

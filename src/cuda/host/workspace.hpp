@@ -31,6 +31,7 @@ struct Workspace {
   bool dq_ordered = false;
   bool dq_first_stores = false;
   int kv_heads_at_once = 1;
+  int kv_heads_reversed = 0;
   // A backward initializes dq_accum (unless dq_first_stores), dq_semaphore, dbias_accum and
   // tile_counter to zero. They are adjacent, so this range covers them, padding included.
   [[nodiscard]] std::int64_t zeros_offset() const {
@@ -47,6 +48,7 @@ struct WorkspaceNeeds {
   bool dq_ordered = false;       // blocks add to dq_accum in order
   bool dq_first_stores = false;  // the first block of a tile stores, so dq_accum need not be zero
   int kv_heads_at_once = 1;      // for sm90 backwards: see kernels/sm90/backward_keys.cuh
+  int kv_heads_reversed = 0;     // likewise
   int splits = 1;                // partial sums of the bias gradient; 1: none
   bool dbias_accum = false;
   bool tile_counter = false;

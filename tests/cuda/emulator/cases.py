@@ -18,6 +18,7 @@ from pathlib import Path
 import dbias_cases
 import f8_cases
 import f32_cases
+import ordered_cases
 import owned_heads_cases
 import wide_cases
 
@@ -390,11 +391,13 @@ PASSES = (
     ("backward", wide_cases.BACKWARD),
     ("backward", owned_heads_cases.BACKWARD),
     ("backward", dbias_cases.BACKWARD),
+    ("backward", ordered_cases.BACKWARD),
 )
 NAMES = {
     id(wide_cases.BACKWARD): "wide",
     id(owned_heads_cases.BACKWARD): "owned_heads",
     id(dbias_cases.BACKWARD): "dbias",
+    id(ordered_cases.BACKWARD): "ordered",
 }
 
 

@@ -40,6 +40,7 @@ core::Status set_backward_params(const ParameterSources& from, std::span<KernelL
   }
   if (!maps.status().ok()) return std::move(maps.status());
   params.common = from.common;
+  params.kv_heads_reversed = static_cast<unsigned>(plan.workspace.kv_heads_reversed);
   if (const Part& counter = plan.workspace.tile_counter; counter.bytes > 0) {
     params.num_items = static_cast<unsigned>(num_key_tiles(from.problem));
     params.num_taken =

@@ -129,8 +129,10 @@ bool pays_to_store_first(const Problem& p) {
 // interleaved that fill the SMs together. They end in the same order, tile by tile, and so the
 // tiles of the next heads start in theirs. One head after another: several tiles start where one
 // ended, and all but the first wait. 1024 rows, full: 493 TFLOP/s instead of 434 (dim 128, H200).
-// Above dim 128, more than 4 heads are slower: 341 instead of 359 with 10.
-constexpr std::int64_t kMostWideHeads = 4;
+// Above dim 128, the queries of these heads should take a third of L2 at most: 1024 rows, full, 8
+// heads 341 TFLOP/s, 4 heads 317; with 4 query heads per key head, 4 heads 359, 10 heads 345.
+constexpr std::int64_t kLeastWideHeads = 4;
+constexpr std::int64_t kMostWideQueries = 8192;
 int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
   const core::Band band = core::band_of(p, 0);
   const bool is_full = band.left == core::Band::kUnlimited && band.right == core::Band::kUnlimited;
@@ -139,7 +141,20 @@ int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
   const std::int64_t tiles = core::divide_up(p.len_kv, std::int64_t{tile_kv});
   std::int64_t heads = core::divide_up(std::int64_t{facts.num_sms} * 3 / 2, tiles);
   if (p.deterministic) heads = facts.num_sms / tiles;
-  if (p.deterministic && needs_wide_backward(p)) heads = std::min(heads, kMostWideHeads);
+  if (p.deterministic && needs_wide_backward(p)) {
+    const std::int64_t queries = p.len_q * (p.heads_q / p.heads_kv);  // of a key head
+    heads = std::min(heads, std::max(kLeastWideHeads, kMostWideQueries / queries));
+  }
+  return static_cast<int>(std::clamp<std::int64_t>(heads, 1, p.heads_kv * p.batch));
+}
+
+// With causal in deterministic order: the number of key heads at the end whose longest blocks start
+// first (BlockPlace in kernels/sm90/backward_keys.cuh). As many as fill the SMs once, so that no SM
+// waits for a long block at the end, and L2 holds their queries. In a model of the kernel one head
+// more or less costs 5 to 10 % where heads are few.
+int kv_heads_reversed(const Problem& p, int tile_kv, const DeviceFacts& facts) {
+  if (!p.dq || !p.deterministic || !is_causal_alone(p) || has_row_ranges(p)) return 0;
+  const std::int64_t heads = facts.num_sms / core::divide_up(p.len_kv, std::int64_t{tile_kv});
   return static_cast<int>(std::clamp<std::int64_t>(heads, 1, p.heads_kv * p.batch));
 }
 
@@ -323,6 +338,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
                   .dq_ordered = ordered,
                   .dq_first_stores = first_stores,
                   .kv_heads_at_once = kv_heads_at_once(p, tile_kv, facts),
+                  .kv_heads_reversed = kv_heads_reversed(p, tile_kv, facts),
                   .splits = dbias_splits(p, facts, dbias),
                   .dbias_accum = dbias == Dbias::summed,
                   .tile_counter = persistent});

@@ -78,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
     RunItems(p, memory, Warp());
     return;
   }
-  const KeyTile keys(p.common, p.common.dq_ordered != 0,
-                     shared::SequenceOf(p.common, KeyTile::SequenceIdx(p.common)),
+  const KeyTile keys(p, p.common.dq_ordered != 0,
+                     shared::SequenceOf(p.common, KeyTile::SequenceIdx(p)),
                      memory + kShared.visits);
   // Past the last row of dK and dV, dbias may still need zeros.
   if (!kStoresDbias && keys.j0 >= keys.seq.rows_kv) return;

@@ -24,7 +24,7 @@ __device__ __forceinline__ void ComputeHeads(const BackwardParams& p, unsigned m
   const HeadBarriers barriers(memory);
   const int last = static_cast<int>(KeyTile::NumTiles(p.common)) - 1;
   int step = 0;
-  ForEachKeyTile(p.common, [&](const KeyTile& keys, int n, int tile) {
+  ForEachKeyTile(p, [&](const KeyTile& keys, int n, int tile) {
     HeadConsumer consumer(p, keys, memory, warpgroup, n, tile);
     step = consumer.Run(step);
     if (keys.j0 / kTileKv == last) ptx::BarrierArrive(barriers.At(HeadBarriers::kRowsFree));

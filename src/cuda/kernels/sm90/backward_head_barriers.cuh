@@ -58,7 +58,8 @@ struct HeadBarriers : BarrierArray {
 // Calls visit(keys, n, tile) for the tiles of keys of the block's heads, in the order that all
 // roles share: for the block's n-th head, all of its tiles. `tile` counts the tiles of all heads.
 template <class Visit>
-__device__ __forceinline__ void ForEachKeyTile(const Arguments& a, const Visit& visit) {
+__device__ __forceinline__ void ForEachKeyTile(const BackwardParams& p, const Visit& visit) {
+  const Arguments& a = p.common;
   const unsigned heads = static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch);
   const unsigned tiles = KeyTile::NumTiles(a);
   int tile = 0;
@@ -68,7 +69,7 @@ __device__ __forceinline__ void ForEachKeyTile(const Arguments& a, const Visit& 
 #pragma unroll 1
     for (unsigned of_head = 0; of_head < tiles; ++of_head, ++tile) {
       const unsigned block = head * tiles + of_head;
-      visit(KeyTile(a, false, shared::SequenceOf(a, KeyTile::SequenceIdx(a, block)), 0, block), n,
+      visit(KeyTile(p, false, shared::SequenceOf(a, KeyTile::SequenceIdx(p, block)), 0, block), n,
             tile);
     }
   }

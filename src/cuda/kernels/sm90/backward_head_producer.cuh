@@ -20,7 +20,7 @@ struct HeadLoader {
   __device__ __forceinline__ void Run() const {
     int step = 0;
     int num_o = 0;
-    ForEachKeyTile(p.common, [&](const KeyTile& keys, int, int tile) {
+    ForEachKeyTile(p, [&](const KeyTile& keys, int, int tile) {
       const int first = step;
       step = ForEachTile(
           p.common, keys,
@@ -82,7 +82,7 @@ struct RowComputer {
   __device__ __forceinline__ void Run() const {
     int step = 0;
     int num_o = 0;
-    ForEachKeyTile(p.common, [&](const KeyTile& keys, int n, int) {
+    ForEachKeyTile(p, [&](const KeyTile& keys, int n, int) {
       step = ForEachTile(
           p.common, keys,
           [&](int at, int head, int i0) {

@@ -57,7 +57,7 @@ struct ItemQueue {
   }
   __device__ __forceinline__ KeyTile KeysOf(unsigned item) const {
     const Arguments& a = p.common;
-    return {a, a.dq_ordered != 0, shared::SequenceOf(a, KeyTile::SequenceIdx(a, item)), 0, item};
+    return {p, a.dq_ordered != 0, shared::SequenceOf(a, KeyTile::SequenceIdx(p, item)), 0, item};
   }
 
  private:

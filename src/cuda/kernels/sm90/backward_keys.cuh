@@ -47,17 +47,34 @@ struct TileList {
   }
 };
 
+inline constexpr bool kMayReverse = config::left_bound == 0 && !kRowRanges;
+
 // The block's tile of keys and its key head, counted over all sequences. The blocks of
 // kv_heads_at_once heads are interleaved: the first tile of each head comes first. Under a causal
 // mask the first tiles take longest, so no long block starts while the others end. Heads that
 // remain at the end join the last group.
+//
+// In deterministic order under a causal mask, tiles of keys run from the last to the first, one
+// head after the other, so the longest block of the last head would start last and run alone.
+// Therefore the blocks of the last kv_heads_reversed heads run from the first tile of keys to the
+// last, interleaved, and visit queries from the last to the first. Each still starts to add to dQ
+// one step after the block that it waits for.
 struct BlockPlace {
   unsigned tile;
   unsigned head;
+  bool reversed;
 
-  __device__ __forceinline__ BlockPlace(const Arguments& a, unsigned block) {
+  __device__ __forceinline__ BlockPlace(const BackwardParams& p, unsigned block) {
+    const Arguments& a = p.common;
     const unsigned tiles = static_cast<unsigned>((a.max_len_kv + kTileKv - 1) / kTileKv);
-    const unsigned heads = static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch);
+    const unsigned heads =
+        static_cast<unsigned>(a.heads_kv) * static_cast<unsigned>(a.batch) - p.kv_heads_reversed;
+    reversed = kMayReverse && block >= heads * tiles;
+    if (reversed) {
+      tile = (block - heads * tiles) / p.kv_heads_reversed;
+      head = heads + (block - heads * tiles) % p.kv_heads_reversed;
+      return;
+    }
     const unsigned at_once = static_cast<unsigned>(a.kv_heads_at_once);
     const unsigned last_group = heads / at_once - 1;
     const unsigned group = min(block / (at_once * tiles), last_group);
@@ -72,6 +89,7 @@ struct KeyTile {
   Sequence seq;
   Band band;
   int head_kv;
+  bool descends;   // visits tiles of queries from the last to the first: BlockPlace::reversed
   int j0;          // the first key
   int tile_begin;  // tiles of queries that see some key (row_ranges: see list)
   int tile_end;
@@ -79,16 +97,17 @@ struct KeyTile {
   int full_begin;  // with `lengths`: tiles from [full_begin, full_end) are full
   int full_end;
 
-  // `deterministic`: tiles run from last to first, so that blocks wait only for blocks that started
-  // before them. `block_seq`: the sequence with index SequenceIdx(). `visits`: shared memory of the
-  // list.
-  __device__ __forceinline__ KeyTile(const Arguments& a, bool deterministic,
+  // `deterministic`: tiles run from last to first, except for reversed heads, so that blocks wait
+  // only for blocks that started before them. `block_seq`: the sequence with index SequenceIdx().
+  // `visits`: shared memory of the list.
+  __device__ __forceinline__ KeyTile(const BackwardParams& p, bool deterministic,
                                      const Sequence& block_seq, unsigned visits,
                                      unsigned block = blockIdx.x)
-      : KeyTile(a, block_seq, deterministic, BlockPlace(a, block), visits) {}
-  __device__ __forceinline__ static int SequenceIdx(const Arguments& a,
+      : KeyTile(p.common, block_seq, deterministic, BlockPlace(p, block), visits) {}
+  __device__ __forceinline__ static int SequenceIdx(const BackwardParams& p,
                                                     unsigned block = blockIdx.x) {
-    return static_cast<int>(BlockPlace(a, block).head / static_cast<unsigned>(a.heads_kv));
+    const unsigned heads_kv = static_cast<unsigned>(p.common.heads_kv);
+    return static_cast<int>(BlockPlace(p, block).head / heads_kv);
   }
 
   // With row_ranges: lists the tiles to visit. Called by all threads; a barrier of the block must
@@ -133,6 +152,11 @@ struct KeyTile {
     const int last_key = min(last_query - band.low, seq.len_kv - 1);
     return last_key / kTileKv - j0 / kTileKv;
   }
+  // In deterministic order, for a tile of queries from i0 that the block visits: the number of
+  // blocks that add to its dQ before this one.
+  __device__ __forceinline__ int NumBefore(const Arguments& a, int i0) const {
+    return kMayReverse && descends ? j0 / kTileKv : NumLaterVisitors(a, i0);
+  }
   // For a tile of queries from i0 that the block visits: whether no earlier tile of keys visits it.
   // Only without row_ranges.
   __device__ __forceinline__ bool IsFirstVisitor(int i0) const {
@@ -148,7 +172,9 @@ struct KeyTile {
       : seq(block_seq),
         band(a, seq),
         head_kv(static_cast<int>(at.head % static_cast<unsigned>(a.heads_kv))),
-        j0(static_cast<int>(backwards ? NumTiles(a) - 1 - at.tile : at.tile) * kTileKv),
+        descends(at.reversed),
+        j0(static_cast<int>(backwards && !at.reversed ? NumTiles(a) - 1 - at.tile : at.tile) *
+           kTileKv),
         list{visits} {
     if constexpr (kRowRanges) {
       tile_begin = 0;
@@ -168,7 +194,8 @@ struct KeyTile {
 };
 
 // Calls visit(step, head, i0) for each tile of queries that sees the block's keys, in the order
-// that all roles share: for each head, all tiles. Tiles start at keys.Rotation() and wrap around.
+// that all roles share: for each head, all tiles, in descending order with keys.descends. Otherwise
+// tiles start at keys.Rotation() and wrap around.
 // Steps count from `step`; returns the step after the last.
 template <class Visit>
 __device__ __forceinline__ int ForEachTile(const Arguments& a, const KeyTile& keys,
@@ -183,7 +210,7 @@ __device__ __forceinline__ int ForEachTile(const Arguments& a, const KeyTile& ke
 #pragma unroll 1
     for (int n = next(keys.tile_begin + rotation); n < keys.tile_end + rotation;
          n = next(n + 1), ++step) {
-      int tile = n;
+      int tile = kMayReverse && keys.descends ? keys.tile_begin + keys.tile_end - 1 - n : n;
       // Computed from the arguments instead of keys.tile_end, which saves the consumers a register.
       if (kBeginsApart && tile >= (a.max_len_q + kTileQ - 1) / kTileQ) {
         tile -= (a.max_len_q + kTileQ - 1) / kTileQ;

@@ -19,6 +19,7 @@ struct BackwardParams {
   // after their first. The counter is zeroed before the launch.
   unsigned num_items = 0;
   unsigned* num_taken = nullptr;
+  unsigned kv_heads_reversed = 0;  // the last key heads, see BlockPlace in backward_keys.cuh
 };
 
 }  // namespace attn::device::sm90

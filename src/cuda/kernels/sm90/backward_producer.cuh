@@ -215,8 +215,8 @@ struct DqAdder {
     }
   }
 
-  // With dq_ordered: waits for the blocks that add to the tile of queries before this one, from the
-  // last tile of keys to the first; the semaphore counts them. With dq_first_stores alone, the
+  // With dq_ordered: waits for the blocks that add to the tile of queries before this one, in the
+  // order of BlockPlace; the semaphore counts them. With dq_first_stores alone, the
   // order is free: the semaphore counts the blocks that have arrived, and grows by kStored once the
   // first block has stored.
   __device__ __forceinline__ Turn Acquire(int head, int i0) const {
@@ -227,7 +227,7 @@ struct DqAdder {
     unsigned* const semaphore = a.dq_semaphore + kWarpgroups * tile + warpgroup;
     unsigned awaited = kStored;
     if (a.dq_ordered != 0) {
-      awaited = static_cast<unsigned>(keys.NumLaterVisitors(a, i0));
+      awaited = static_cast<unsigned>(keys.NumBefore(a, i0));
     } else if (atomicAdd(semaphore, 1u) == 0) {
       return {semaphore, kStored, true};
     }

@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   __syncthreads();
   ptx::WaitForPrimary();
   if constexpr (kLengths || kRowRanges) {
-    const WideKeyTile keys(p.common, memory);
+    const WideKeyTile keys(p, memory);
     if (keys.j0 >= keys.seq.rows_kv) return;
     if constexpr (kRowRanges) {
       keys.List(p.common);
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   // Each role computes the block's keys itself: if roles share them, they spill.
   if (warp < 4) {
     ptx::ReleaseRegisters<kProducerRegisters>();
-    const WideKeyTile keys(p.common, memory);
+    const WideKeyTile keys(p, memory);
     if (threadIdx.x == 0) WideLoader{p, keys, memory, WideBarriers(memory)}.Run();
     if (kDeterministic && (warp == 1 || warp == 2) && threadIdx.x % 32 == 0) {
       WideOrderer{p, keys, WideBarriers(memory), warp - 1}.Run();
@@ -47,14 +47,14 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
     if (kLengths && warp == 3) WideZeroer{p, keys, memory, WideBarriers(memory)}.Run();
   } else if (warp < 8) {
     ptx::AcquireRegisters<kConsumerRegisters>();
-    const WideKeyTile keys(p.common, memory);
+    const WideKeyTile keys(p, memory);
     ValueConsumer consumer(p, keys, memory);
     consumer.Run();
     WideEpilogue<kDimVo>{consumer, 0}.Run(
         p.common.dv, kDropout ? p.common.keep_scale / kPScale : 1 / kPScale, p.common.dim_vo);
   } else {
     ptx::AcquireRegisters<kConsumerRegisters>();
-    const WideKeyTile keys(p.common, memory);
+    const WideKeyTile keys(p, memory);
     KeyConsumer consumer(p, keys, memory);
     consumer.Run();
     WideEpilogue<kDim>{consumer, 1}.Run(p.common.dk, p.common.scale, p.common.dim_qk);

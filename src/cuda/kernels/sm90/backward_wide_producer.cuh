@@ -38,8 +38,8 @@ struct WideLoader {
   }
 };
 
-// With kDeterministic: blocks add to a tile of dQ in the order from the last tile of keys to the
-// first. A semaphore for each tile of queries and warpgroup counts the blocks that have added. The
+// With kDeterministic: blocks add to a tile of dQ in the order in which they start (BlockPlace). A
+// semaphore for each tile of queries and warpgroup counts the blocks that have added. The
 // consumers do not access it themselves: a read or a release at the scope of the device takes about
 // 1 us, a quarter of a step.
 //
@@ -57,7 +57,7 @@ struct WideOrderer {
       const long long tile =
           (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles + visit.i0 / kTileQ;
       unsigned* const semaphore = a.dq_semaphore + 2 * tile + warpgroup;
-      const auto num_before = static_cast<unsigned>(keys.NumLaterVisitors(a, visit.i0));
+      const auto num_before = static_cast<unsigned>(keys.NumBefore(a, visit.i0));
       while (ptx::LoadAcquire(semaphore) < num_before) {
       }
       ptx::BarrierArrive(barriers.At(WideBarriers::kTurn + warpgroup));

@@ -7,8 +7,9 @@ namespace sm90 {
 
 // Without `lengths`, the sizes of a sequence are read from the parameters, where they take no
 // registers.
-__device__ __forceinline__ Sequence WideSequence(const Arguments& a) {
-  const int idx = KeyTile::SequenceIdx(a);
+__device__ __forceinline__ Sequence WideSequence(const BackwardParams& p) {
+  const Arguments& a = p.common;
+  const int idx = KeyTile::SequenceIdx(p);
   if constexpr (kLengths) {
     Sequence seq = shared::SequenceOf(a, idx);
     // The casts save a register each: the first rows of packed sequences fit in 32 bits, and so do
@@ -33,11 +34,11 @@ struct Visit {
 };
 
 struct WideKeyTile : KeyTile {
-  __device__ __forceinline__ WideKeyTile(const Arguments& a, unsigned memory)
-      : KeyTile(a, kDeterministic, WideSequence(a), memory + kShared.visits) {}
+  __device__ __forceinline__ WideKeyTile(const BackwardParams& p, unsigned memory)
+      : KeyTile(p, kDeterministic, WideSequence(p), memory + kShared.visits) {}
 
   // Calls visit() for each tile of queries that sees the block's keys, in the order that all roles
-  // share: for each head, all tiles.
+  // share: for each head, all tiles, in descending order with `descends`.
   template <class Call>
   __device__ __forceinline__ void ForEachVisit(const Arguments& a, const Call& visit) const {
     if constexpr (kRowRanges) {
@@ -46,27 +47,40 @@ struct WideKeyTile : KeyTile {
     }
     const int num_visits = NumVisits(a);
     int head = head_kv * a.heads_per_kv;
-    int tile = tile_begin;
+    int tile = FirstTile();
 #pragma unroll 1
     for (int step = 0; step < num_visits; ++step) {
       visit(Visit{step, head, tile * kTileQ});
-      if (++tile == tile_end) {
-        tile = tile_begin;
+      if (tile == LastTile()) {
+        tile = FirstTile();
         ++head;
+      } else {
+        tile += Direction();
       }
     }
   }
   // Without row_ranges: the visit before `visit`, and the last visit of all. They are computed,
   // because keeping them would take registers.
   __device__ __forceinline__ Visit Previous(const Visit& visit) const {
-    if (visit.i0 > tile_begin * kTileQ) return {visit.step - 1, visit.head, visit.i0 - kTileQ};
-    return {visit.step - 1, visit.head - 1, (tile_end - 1) * kTileQ};
+    if (visit.i0 != FirstTile() * kTileQ) {
+      return {visit.step - 1, visit.head, visit.i0 - Direction() * kTileQ};
+    }
+    return {visit.step - 1, visit.head - 1, LastTile() * kTileQ};
   }
   __device__ __forceinline__ Visit Last(const Arguments& a) const {
-    return {NumVisits(a) - 1, (head_kv + 1) * a.heads_per_kv - 1, (tile_end - 1) * kTileQ};
+    return {NumVisits(a) - 1, (head_kv + 1) * a.heads_per_kv - 1, LastTile() * kTileQ};
   }
 
  private:
+  __device__ __forceinline__ bool Descends() const {
+    return kDeterministic && kMayReverse && descends;
+  }
+  // The first tile of queries of a head that the block visits, the last, and the step between two.
+  __device__ __forceinline__ int FirstTile() const {
+    return Descends() ? tile_end - 1 : tile_begin;
+  }
+  __device__ __forceinline__ int LastTile() const { return Descends() ? tile_begin : tile_end - 1; }
+  __device__ __forceinline__ int Direction() const { return Descends() ? -1 : 1; }
   __device__ __forceinline__ int NumVisits(const Arguments& a) const {
     return a.heads_per_kv * (tile_end - tile_begin);
   }
