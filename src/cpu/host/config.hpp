@@ -27,6 +27,7 @@ struct Config {
   std::int64_t strip_rows = 0;  // rows of a tile with their scores in L1 at the same time
   std::int64_t tile_kv = 0;
   std::int64_t gemv = 0;           // 1: scores by dot products with row-major keys
+  bool gemv_dots = false;          // with gemv: products of bf16 pairs, tile_ops/bf16_decode.hpp
   std::int64_t heads_of_task = 1;  // with gemv: key heads that one task visits at each tile of keys
   std::int64_t split_keys = 0;     // keys of one split
   std::int64_t splits = 1;

@@ -6,6 +6,7 @@
 
 #include "cpu/host/workspace.hpp"
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/tile_ops/bf16_decode.hpp"
 
 namespace attn::cpu {
 namespace {
@@ -124,6 +125,13 @@ bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
          (p.out_type() == DType::bf16 && p.grad_type() == DType::bf16 && (p.dk || p.dv));
 }
 
+static_assert(kMostGemvRows <= kMostDecodeRows);
+// Whether tile_ops/bf16_decode.hpp can read the rows. Rotated copies of q are f32.
+bool takes_gemv_dots(const Problem& p) {
+  return p.dtype == DType::bf16 && p.kv_type() == DType::bf16 && p.rope == Rope::none &&
+         p.dim_qk % kPackedDepth == 0 && p.dim_vo % kPackedDepth == 0;
+}
+
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t key_bytes =
       2 * (round_up(p.dim_qk, kPackedDepth) + round_up(p.dim_vo, 2 * kPackedCols));
@@ -214,6 +222,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   Config config;
   config.gemv = pass != Pass::backward && rows <= kMostGemvRows ? 1 : 0;
   if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
+  config.gemv_dots = config.gemv != 0 && bf16 == Engine::bf16_dot && takes_gemv_dots(p);
   if (config.engine != Engine::float_simd && pass == Pass::backward) {
     config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, kTileKv);
     config.tile_rows = std::min(kTileRows, round_up(rows, kBf16StripRows));
@@ -357,7 +366,7 @@ PlanSummary CpuPlan::summary() const {
   if (config.engine != Engine::float_simd) {
     to.kernel += std::string("_") + to_string(config.engine);
   } else if (pass != Pass::backward && config.gemv != 0) {
-    to.kernel += "_gemv";
+    to.kernel += config.gemv_dots ? "_gemv_bf16_dot" : "_gemv";
   }
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);

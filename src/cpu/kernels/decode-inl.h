@@ -90,8 +90,10 @@ HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const
   }
 }
 
-// Prefetches rows [begin, end) of keys and values of `heads` key heads from `head` on. The order is
-// that of the addresses if heads are next to each other. It advances in small steps, so that memory
+// Prefetches rows [begin, end) of keys and values of `heads` key heads from `head` on. If heads are
+// next to each other, all keys of a row are adjacent, and so are its values. It prefetches first
+// the ones, then the others: the longer such a run is, the closer memory gets to its highest rate
+// (docs/kernels/cpu_decode.md). It advances in small steps, so that memory
 // works while the core computes. It prefetches into L2, because L1 has fewer line fill buffers.
 class RowsAhead {
  public:
@@ -111,15 +113,16 @@ class RowsAhead {
     j_ = row;
     n_ = left_ = 0;
   }
-  // Prefetches `count` pairs of a key and its value.
+  // Prefetches as many rows as `count` keys and their values have.
   HWY_INLINE void Step(std::int64_t count) {
     for (; count > 0 && j_ < end_; --count) {
       if (n_ == 0) Find();
       if (v_ != nullptr) {
-        Prefetch(k_ + n_ * call_.k.stride_head, k_bytes_);
-        Prefetch(v_ + n_ * call_.v.stride_head, v_bytes_);
+        PrefetchNth(n_);
+        PrefetchNth(n_ + 1);
       }
-      if (++n_ < heads_) continue;
+      n_ += 2;
+      if (n_ < 2 * heads_) continue;
       n_ = 0;
       ++j_;
     }
@@ -138,6 +141,14 @@ class RowsAhead {
     v_ = row_address(call_, call_.v, entry_.b, entry_.first_kv, j_, head_);
     left_ = RowsOfPage(call_, call_.v, j_, end_ - j_) - 1;
   }
+  // Row j_ has the keys of all heads, then the values.
+  HWY_INLINE void PrefetchNth(std::int64_t n) const {
+    if (n < heads_) {
+      Prefetch(k_ + n * call_.k.stride_head, k_bytes_);
+    } else {
+      Prefetch(v_ + (n - heads_) * call_.v.stride_head, v_bytes_);
+    }
+  }
   static HWY_INLINE void Prefetch(const char* row, std::int64_t bytes) {
     asm volatile("");  // see PrefetchRow
     for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
@@ -147,7 +158,7 @@ class RowsAhead {
   const Entry& entry_;
   std::int64_t head_, heads_, end_;
   std::int64_t j_;         // the next row
-  std::int64_t n_ = 0;     // the next head of row j_
+  std::int64_t n_ = 0;     // what PrefetchNth() takes next, an even number
   std::int64_t left_ = 0;  // rows after j_ that are one stride apart
   std::int64_t k_bytes_, v_bytes_;
   const char* k_ = nullptr;  // row j_ of the first head

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "cpu/kernels/decode-inl.h"
 #include "cpu/kernels/dropout-inl.h"
@@ -17,6 +18,7 @@
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/softmax-inl.h"
+#include "cpu/kernels/tile_ops/bf16_decode.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -73,6 +75,9 @@ class FloatOps {
   // Puts the elements of a finished row of o in order.
   void OrderO(T* o) const {
     const std::int64_t vo = call_.problem.dim_vo;
+    if constexpr (kMayDot) {
+      if (config_.gemv_dots) return order_values_avx512(o, vo);
+    }
     if (SplitsRows(call_.v, vo)) ReorderRow<false>(o, vo);
   }
   // Number of rows of o that a tile of `count` rows uses.
@@ -80,6 +85,12 @@ class FloatOps {
 
   // Loads row r of the tile, times descale. A null source is a row of zeros.
   void LoadQuery(std::int64_t r, const char* source, float descale = 1.0f) {
+    if (config_.gemv_dots) {  // stays bf16
+      const auto bytes = static_cast<std::size_t>(2 * call_.problem.dim_qk);
+      if (source == nullptr) std::memset(x_.q + r * qk_, 0, bytes);
+      if (source != nullptr) std::memcpy(x_.q + r * qk_, source, bytes);
+      return;
+    }
     LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_, descale);
     if (SplitsRows(call_.k, call_.problem.dim_qk)) ReorderRow<true>(x_.q + r * qk_, qk_);
   }
@@ -125,11 +136,8 @@ class FloatOps {
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
-    const bool gemv = config_.gemv != 0;
-    // Each of the two products prefetches half of the next keys and values.
-    const auto ahead = [this](std::int64_t num_keys) { ahead_->Step(num_keys / 2); };
-    if (gemv) {
-      DotRows(x.q + row0 * qk_, qk_, count, keys_, span.first, cols, qk_, x.s, cols, ahead);
+    if (config_.gemv != 0) {
+      Dot(span, row0, count);
     } else {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
                cols, call_.problem.dim_qk, false});
@@ -159,8 +167,8 @@ class FloatOps {
         DropRow(call_, random + (first + n) * kDropoutRow, cols, x.s + (first + n) * cols);
       }
     }
-    if (gemv) {
-      AddValues(x.s, cols, count, values_, span.first, span.keys, vo, x.o + row0 * vo, vo, ahead);
+    if (config_.gemv != 0) {
+      AddValuesOf(span, row0, count);
     } else {
       Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys,
                true});
@@ -168,6 +176,43 @@ class FloatOps {
   }
 
  private:
+  // Whether products of bf16 pairs (config_.gemv_dots) exist for T.
+  static constexpr bool kMayDot = sizeof(T) == 4;
+
+  // Each of the two products prefetches half of the next keys and values.
+  static void StepAhead(void* ahead, std::int64_t num_keys) {
+    static_cast<RowsAhead*>(ahead)->Step(num_keys / 2);
+  }
+
+  // With gemv: scores of `count` rows from row0 on.
+  HWY_INLINE void Dot(const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    T* const q = x_.q + row0 * qk_;
+    if constexpr (kMayDot) {
+      if (config_.gemv_dots) {
+        const auto* bits = reinterpret_cast<const Bf16Bits*>(q);
+        return dot_rows_avx512({bits, 2 * qk_, count, keys_.rows + span.first, span.cols,
+                                call_.problem.dim_qk, x_.s, span.cols},
+                               {StepAhead, ahead_});
+      }
+    }
+    DotRows(q, qk_, count, keys_, span.first, span.cols, qk_, x_.s, span.cols,
+            [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
+  }
+  // With gemv: adds P V to o of `count` rows from row0 on.
+  HWY_INLINE void AddValuesOf(const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+    T* const o = x_.o + row0 * vo;
+    if constexpr (kMayDot) {
+      if (config_.gemv_dots) {
+        return add_values_avx512({x_.s, span.cols, count, values_.rows + span.first, span.keys,
+                                  call_.problem.dim_vo, o, vo},
+                                 {StepAhead, ahead_});
+      }
+    }
+    AddValues(x_.s, span.cols, count, values_, span.first, span.keys, vo, o, vo,
+              [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
+  }
+
   // Whether the products read these rows as is_split() says.
   [[nodiscard]] bool SplitsRows(const StridedTensor& rows, std::int64_t dim) const {
     return config_.gemv != 0 && rows.dtype == DType::bf16 && is_split<DType::bf16, T>() &&
