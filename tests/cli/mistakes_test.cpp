@@ -62,6 +62,7 @@ const std::vector<Mistake> kMistakes = {
     {2, "bench --suite quik", {"'quik'", "quick"}},
     {2, "bench --dtype f31 --suite quick", {"'f31'", "f32"}},
     {2, "bench --pass forward --suite quick", {"'forward'", "fwd"}},
+    {2, "bench --dtype bf16 --problem 'len_q=4'", {"--dtype", "'dtype=bf16"}},
     // Keys and values of problems and cases
     {2, "info --explain 'casual=on'", {"'casual=on'", "did you mean 'causal'?"}},
     {2, "info --explain 'heads=2'", {"'heads=2'", "not a field of Problem"}},

@@ -91,10 +91,10 @@ HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const
 }
 
 // Prefetches rows [begin, end) of keys and values of `heads` key heads from `head` on. If heads are
-// next to each other, all keys of a row are adjacent, and so are its values. It prefetches first
-// the ones, then the others: the longer such a run is, the closer memory gets to its highest rate
-// (docs/kernels/cpu_decode.md). It advances in small steps, so that memory
-// works while the core computes. It prefetches into L2, because L1 has fewer line fill buffers.
+// next to each other, all keys of a row are adjacent, and so are its values. It prefetches the keys
+// first, then the values: memory comes closer to its highest rate with longer runs
+// (docs/kernels/cpu_decode.md). It advances in small steps, so that memory works while the core
+// computes. It prefetches into L2, because L1 has fewer line fill buffers.
 class RowsAhead {
  public:
   RowsAhead(const Call& call, const Entry& entry, std::int64_t head, std::int64_t heads,

@@ -1,5 +1,5 @@
-// Products of a few query rows with a bf16 cache by VDPBF16PS, for decode-inl.h. Rows are read in
-// place. Compared with conversion to f32, the products take half of the instructions.
+// Products of a few query rows with a bf16 cache by VDPBF16PS, for float_ops-inl.h. Rows are read
+// in place. The products take half of the instructions that conversion to f32 takes (decode-inl.h).
 #pragma once
 
 #include "cpu/kernels/tile_ops/bf16_engine.hpp"
@@ -26,7 +26,8 @@ struct Bf16Scores {
   std::int64_t lds;
 };
 
-// O[rows x cols] += P V. P is rounded to bf16. order_values() puts a row of o in order.
+// O[rows x cols] += P V. P is rounded to bf16. Columns of o are in another
+// order until order_values_avx512().
 struct Bf16Values {
   const float* p;
   std::int64_t ldp;
@@ -38,7 +39,7 @@ struct Bf16Values {
   std::int64_t ldo;
 };
 
-// They need the features of bf16_dot_engine().
+// These functions need the features of bf16_dot_engine().
 void dot_rows_avx512(const Bf16Scores& x, const Bf16Ahead& ahead);
 void add_values_avx512(const Bf16Values& x, const Bf16Ahead& ahead);
 void order_values_avx512(float* o, std::int64_t cols);
