@@ -190,9 +190,8 @@ std::vector<Cell> wanted_cells(const BenchOptions& options) {
   }
   if (!options.dtypes.empty() || !options.filter.empty() || options.divide > 1) {
     throw std::invalid_argument(
-        "--dtype, --filter and --divide select cells of a suite; accepted with --problem: types "
-        "and "
-        "sizes in its text, such as 'dtype=bf16 len_q=64 len_kv=64'");
+        "--dtype, --filter and --divide select cells of a suite; accepted with --problem: "
+        "types and sizes in its text, such as 'dtype=bf16 len_q=64 len_kv=64'");
   }
   std::vector<Cell> out;
   for (const std::string& text : options.problems) {

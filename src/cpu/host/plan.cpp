@@ -116,10 +116,14 @@ constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
 constexpr std::int64_t kWantedTasksBf16 = 64;  // enough to keep 16 cores busy
 
-// With few rows memory bandwidth is the limit, not the products: each key is read once.
+bool multiplies_bf16(const Problem& p) {
+  return p.dtype == DType::bf16 && p.kv_type() == DType::bf16;
+}
+
+// With few rows memory bandwidth is the limit: each key is read once, in place, and packing it for
+// an engine would cost more than it gains.
 bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
-  if (p.dtype != DType::bf16 || p.kv_type() != DType::bf16) return false;
-  if (rows <= kMostGemvRows) return false;
+  if (!multiplies_bf16(p) || rows <= kMostGemvRows) return false;
   // In the backward, only backward_kv has a bf16 kernel. dout has the type of o.
   return pass != Pass::backward ||
          (p.out_type() == DType::bf16 && p.grad_type() == DType::bf16 && (p.dk || p.dv));
@@ -128,8 +132,8 @@ bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
 static_assert(kMostGemvRows <= kMostDecodeRows);
 // Whether tile_ops/bf16_decode.hpp can read the rows. Rotated copies of q are f32.
 bool takes_gemv_dots(const Problem& p) {
-  return p.dtype == DType::bf16 && p.kv_type() == DType::bf16 && p.rope == Rope::none &&
-         p.dim_qk % kPackedDepth == 0 && p.dim_vo % kPackedDepth == 0;
+  return multiplies_bf16(p) && p.rope == Rope::none && p.dim_qk % kPackedDepth == 0 &&
+         p.dim_vo % kPackedDepth == 0;
 }
 
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
