@@ -19,10 +19,11 @@ namespace {
 struct Kernel {
   abi::KernelNodeParams params;
   std::vector<unsigned char> parameters;
+  unsigned cluster = 1;
 };
 
 Kernel kernel_of(const abi::KernelNodeParams& params) {
-  return {params, parameters_of(params.function, params.parameters)};
+  return {params, parameters_of(params.function, params.parameters), 1};
 }
 
 std::mutex alive_mutex;
@@ -122,6 +123,7 @@ abi::Result cuGraphKernelNodeSetAttribute(abi::GraphNode node, int attribute,
   FAIL_IF_ASKED();
   if (!is_alive(node->graph) || attribute != abi::kLaunchClusterDimension) return misused();
   state.graph_cluster = value->cluster.x;
+  node->graph->kernels[node->place].cluster = value->cluster.x;
   return 0;
 }
 abi::Result cuGraphInstantiateWithFlags(abi::GraphExec* exec, abi::Graph graph,
@@ -143,7 +145,9 @@ abi::Result cuGraphExecKernelNodeSetParams_v2(abi::GraphExec exec, abi::GraphNod
   if (!is_alive(exec) || !is_alive(exec->graph) || node->graph != exec->graph) return misused();
   const Use use(exec);
   if (!use.alone()) return misused();
+  const unsigned cluster = exec->kernels[node->place].cluster;
   exec->kernels[node->place] = kernel_of(*params);
+  exec->kernels[node->place].cluster = cluster;
   return 0;
 }
 abi::Result cuGraphLaunch(abi::GraphExec exec, abi::Stream stream) {
@@ -154,8 +158,11 @@ abi::Result cuGraphLaunch(abi::GraphExec exec, abi::Stream stream) {
   ++state.graph_launches;
   for (const Kernel& kernel : exec->kernels) {
     const abi::KernelNodeParams& p = kernel.params;
+    abi::LaunchAttribute cluster{};
+    cluster.id = abi::kLaunchClusterDimension;
+    cluster.value.cluster = {kernel.cluster, 1, 1};
     record({p.grid_x, p.grid_y, p.grid_z, p.block_x, p.block_y, p.block_z, p.shared_bytes, stream,
-            nullptr, 0},
+            &cluster, 1},
            p.function, kernel.parameters);
   }
   return 0;

@@ -174,6 +174,48 @@ TEST(CudaSm90BackwardPlan, BackwardsAboveDim128) {
   }
 }
 
+// Clusters of two blocks: a block has half of the columns.
+TEST(CudaSm90BackwardPlan, BackwardsAboveDim256) {
+  struct Expected {
+    std::string problem;
+    int dim;
+    int dim_vo;
+    unsigned shared_bytes;
+  };
+  const Expected expected[] = {
+      {"dim_qk=512 dim_vo=512", 256, 256, 221696},
+      {"dim_qk=264 dim_vo=64 causal", 192, 128, 180736},
+      {"dim_qk=320 dim_vo=384 dropout", 192, 192, 205312},
+      {"dim_qk=64 dim_vo=400 kv_end", 256, 256, 221696 + 16},
+      {"dim_qk=512 dim_vo=512 deterministic bias=hqk dtype_bias=bf16", 256, 256, 221696 + 8192},
+  };
+  for (const Expected& e : expected) {
+    const CudaPlan plan =
+        plan_of(kLong + e.problem, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.problem << ": " << plan.refusals;
+    const KernelSpec& spec = plan.kernels[plan.main];
+    EXPECT_STREQ(spec.config.source(), "sm90/backward_wide.cu");
+    EXPECT_EQ(spec.cluster, 2u) << e.problem;
+    EXPECT_EQ(spec.config.get("cluster"), 2) << e.problem;
+    EXPECT_EQ(spec.config.get("dim"), e.dim) << e.problem;
+    EXPECT_EQ(spec.config.get("dim_vo"), e.dim_vo) << e.problem;
+    EXPECT_EQ(spec.config.get("tile_kv"), 64) << e.problem;
+    EXPECT_EQ(plan.workspace.dim, 2 * e.dim) << e.problem;
+    EXPECT_EQ(spec.shared_bytes, e.shared_bytes) << e.problem;
+    EXPECT_EQ(plan.blocks[plan.main], 2 * 64 * 2 * 16) << e.problem;
+  }
+  const std::string ordered = "dim_qk=512 dim_vo=512 deterministic";
+  EXPECT_EQ(plan_of(kLong + ordered, Access::tma, FamilyChoice::sm90, Pass::backward)
+                .workspace.dq_semaphore.bytes,
+            64 * 2 * 16 * 4 * 4)
+      << "a semaphore for each warpgroup of both blocks";
+  for (const char* options : {"bias=hqk dtype_bias=f32", "bias=hqk dtype_bias=bf16 mask=qk"}) {
+    const CudaPlan plan = plan_of(kLong + "dim_qk=512 dim_vo=512 " + options, Access::tma,
+                                  FamilyChoice::automatic, Pass::backward);
+    EXPECT_STREQ(plan.family_name, "sm80") << "shared memory: " << options;
+  }
+}
+
 TEST(CudaSm90BackwardPlan, SummariesOfBackwardsNameTheTiles) {
   const auto tiles = [](const std::string& dims) {
     const PlanSummary plan =
@@ -186,6 +228,7 @@ TEST(CudaSm90BackwardPlan, SummariesOfBackwardsNameTheTiles) {
   EXPECT_EQ(tiles("dim_qk=128 dim_vo=128"), Pair(64, 128));
   EXPECT_EQ(tiles("dim_qk=192 dim_vo=128"), Pair(64, 96));
   EXPECT_EQ(tiles("dim_qk=256 dim_vo=256"), Pair(64, 80));
+  EXPECT_EQ(tiles("dim_qk=512 dim_vo=512"), Pair(64, 64));
 }
 
 TEST(CudaSm90BackwardPlan, BackwardsWithOptions) {

@@ -63,7 +63,8 @@ void mbarrier_init(u32 address, u32 count) {
 }
 
 void mbarrier_arrive(u32 address, u32 count) {
-  Mbarrier& barrier = find_mbarrier(*current->block, address);
+  Block& block = block_of(address);
+  Mbarrier& barrier = find_mbarrier(block, address);
   if (barrier.pending < count) fail("mbarrier %#x: more arrivals than expected", address);
   barrier.pending -= count;
   complete_phase(barrier);
@@ -100,6 +101,26 @@ void sync_threads() {
   if (static_cast<int>(barrier.count) >= block.live) return release(barrier);
   barrier.waiting.push_back(current);
   yield(Wait::kCollective, "__syncthreads");
+}
+
+// Threads that have ended do not count.
+void leave_cluster_barrier(Cluster& cluster) {
+  std::size_t live = 0;
+  for (const Block* block : cluster.blocks) {
+    if (block != nullptr) live += static_cast<std::size_t>(block->live);
+  }
+  if (cluster.waiting.empty() || cluster.waiting.size() < live) return;
+  for (Fiber* fiber : cluster.waiting) fiber->woken = true;
+  cluster.waiting.clear();
+  ++progress;
+}
+
+void sync_cluster() {
+  Cluster& cluster = *current->block->cluster;
+  cluster.waiting.push_back(current);
+  current->woken = false;
+  leave_cluster_barrier(cluster);
+  if (!current->woken) yield(Wait::kCollective, "barrier.cluster");
 }
 
 int sync_threads_vote(Vote vote, int value) {

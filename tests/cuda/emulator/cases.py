@@ -387,7 +387,7 @@ BACKWARD = (
 )
 PASSES = (
     ("forward", FORWARD + wide_cases.FORWARD),
-    ("backward", BACKWARD),
+    ("backward", BACKWARD + wide_cases.CLUSTERS),
     ("backward", wide_cases.BACKWARD),
     ("backward", owned_heads_cases.BACKWARD),
     ("backward", dbias_cases.BACKWARD),
@@ -443,7 +443,7 @@ def run(attn: Path, case: str, seed: int) -> bool:
         print(f"FAILED with seed {seed}: {case}\n  no end in {TIMEOUT_SECONDS} s", flush=True)
         return False
     # The expected kernel ran. With a bias, the forward of sm90 exceeds shared memory, and the plan
-    # uses sm80, as the backward does above dim 256 and in f32.
+    # uses sm80, as the backward does in f32.
     attention_pass = case.split()[0]
     sm80 = attention_pass == "forward" and "bias=" in case and "dtype=f8" not in case
     sm80 |= "name=wide " in case or "name=sm80 " in case

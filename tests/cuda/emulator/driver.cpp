@@ -23,6 +23,14 @@ const Kernel& kernel_of(abi::Function function) {
   return *reinterpret_cast<const Kernel*>(function);
 }
 
+unsigned cluster_of(const abi::LaunchConfig& config) {
+  for (unsigned i = 0; i < config.num_attributes; ++i) {
+    const abi::LaunchAttribute& attribute = config.attributes[i];
+    if (attribute.id == abi::kLaunchClusterDimension) return attribute.value.cluster.x;
+  }
+  return 1;
+}
+
 }  // namespace
 
 std::vector<unsigned char> parameters_of(abi::Function function, void** parameters) {
@@ -40,7 +48,7 @@ void record(const abi::LaunchConfig& config, abi::Function function,
   if (posix_memalign(&parameter, 64, parameters.size() + 64) != 0) std::abort();
   std::memcpy(parameter, parameters.data(), parameters.size());
   emulator::run({kernel.name.c_str(), config.grid_x, config.grid_y, config.grid_z, config.block_x,
-                 config.shared_bytes, kernel.call, parameter});
+                 cluster_of(config), config.shared_bytes, kernel.call, parameter});
   std::free(parameter);
 }
 

@@ -148,7 +148,7 @@ def stmatrix(op: str, o: list[str]) -> str:
 
 
 def mbarrier_arrive(op: str, o: list[str]) -> str:
-    """mbarrier.arrive of this block's barrier."""
+    """mbarrier.arrive of this block's barrier, or of another's in the cluster."""
     if "remote" in op:
         raise UnknownInstructionError(op)
     return f"emulator::mbarrier_arrive({address(o[1])}, {value(o[2]) if len(o) > 2 else 1});"
@@ -249,9 +249,9 @@ def move(op: str, o: list[str]) -> str:
     if "globaltimer" in o[1] or "clock64" in o[1]:
         return f"{value(o[0])} = emulator::timer();"
     if "cluster_ctarank" in o[1]:
-        return f"{value(o[0])} = 0;"
+        return f"{value(o[0])} = emulator::cluster_rank();"
     if "cluster_nctaid" in o[1]:
-        return f"{value(o[0])} = 1;"
+        return f"{value(o[0])} = emulator::cluster_blocks();"
     half, width = ("unsigned short", 16) if op == "mov.b32" else ("unsigned", 32)
     if o[0].startswith("{"):
         low, high = items(o[0])
@@ -318,12 +318,11 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"cp\.(reduce\.)?async\.bulk", bulk_copy),
     (r"cp\.async\.(commit_group|wait_group|wait_all)", nothing),
     (r"cp\.async\.c", cp_async),
-    (r"barrier\.cluster\.wait", lambda op, o: "emulator::sync_threads();"),
+    (r"barrier\.cluster\.wait", lambda op, o: "emulator::sync_cluster();"),
     (r"barrier\.cluster", nothing),
     (r"bar(rier)?\.(sync|arrive)", barrier),
-    # A cluster has one block.
     (r"ld\.shared", load_shared),
-    (r"st\.shared(?!::cluster)", store_shared),
+    (r"st\.shared", store_shared),
     (r"ld\.(global|acquire|relaxed|volatile)", load_global),
     (r"st\.(global|release|relaxed)|red\.(\w+\.)*global\.(\w+\.)*add", store_global),
     (r"ex2\.approx\.ftz\.f32$", function("ex2")),
@@ -348,7 +347,8 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
         lambda op, o: f"{value(o[0])} = (unsigned long long){value(o[1])} * {value(o[2])};",
     ),
     (r"setp\.ne\.b32$", lambda op, o: f"{value(o[0])} = {value(o[1])} != {value(o[2])};"),
-    (r"mapa|mov\.", move),
+    (r"mapa\.", function("map_shared")),
+    (r"mov\.", move),
 )
 
 

@@ -52,6 +52,12 @@ void store_shared(u32 address, T value) {
   *reinterpret_cast<T*>(access(address, sizeof(T), true)) = value;
 }
 
+// Clusters: addresses in the shared memory of another block are those of map_shared().
+u32 cluster_rank();
+u32 cluster_blocks();
+u32 map_shared(u32 address, u32 rank);
+void sync_cluster();
+
 // Barriers.
 void mbarrier_init(u32 address, u32 count);
 void mbarrier_arrive(u32 address, u32 count);

@@ -9,6 +9,7 @@ struct Launch {
   const char* name;
   unsigned grid_x, grid_y, grid_z;
   unsigned threads;
+  unsigned cluster;  // blocks along x
   unsigned shared_bytes;
   void (*call)(void*);
   void* parameter;

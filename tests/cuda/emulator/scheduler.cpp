@@ -77,6 +77,7 @@ void enter_fiber() {
   current_launch->call(current_launch->parameter);
   fiber->wait = Wait::kExited;
   --fiber->block->live;
+  leave_cluster_barrier(*fiber->block->cluster);
   attn_emulator_switch(&fiber->stack_pointer, scheduler_stack);
   std::abort();
 }
@@ -135,6 +136,17 @@ std::unique_ptr<Block> make_block(const Launch& launch, u32 index) {
   }
   for (u32 thread = 0; thread < launch.threads; ++thread) prepare_fiber(*block, thread);
   return block;
+}
+
+// Starts the blocks of the next cluster.
+void add_cluster(const Launch& launch, u32 first) {
+  const auto cluster = std::make_shared<Cluster>();
+  for (u32 rank = 0; rank < launch.cluster; ++rank) {
+    blocks.push_back(make_block(launch, first + rank));
+    blocks.back()->cluster = cluster;
+    blocks.back()->rank = rank;
+    cluster->blocks.push_back(blocks.back().get());
+  }
 }
 
 bool is_ready(const Fiber& fiber) {
@@ -214,6 +226,7 @@ bool retire(std::size_t index) {
     if (!warp.operations.empty()) fail("%s: wgmma in flight at the end", current_launch->name);
   }
   check_registers(block);
+  block.cluster->blocks[block.rank] = nullptr;
   for (const Fiber& fiber : block.fibers) free_stacks.push_back(fiber.stack);
   blocks.erase(blocks.begin() + static_cast<long>(index));
   return true;
@@ -252,6 +265,9 @@ void run(const Launch& launch) {
   lanes_apart = setting("ATTN_EMULATOR_LANES", 0) != 0;
   const std::size_t resident = setting("ATTN_EMULATOR_RESIDENT", 3);
   const u32 total = launch.grid_x * launch.grid_y * launch.grid_z;
+  if (launch.grid_x % launch.cluster != 0) {
+    fail("%s: %u blocks along x in clusters of %u", launch.name, launch.grid_x, launch.cluster);
+  }
   if (setting("ATTN_EMULATOR_VERBOSE", 0) != 0) {
     std::fprintf(stderr, "emulator: %s %u x %u x %u blocks, %u threads, %u bytes\n", launch.name,
                  launch.grid_x, launch.grid_y, launch.grid_z, launch.threads, launch.shared_bytes);
@@ -260,7 +276,9 @@ void run(const Launch& launch) {
   long idle = 0;
   long last_progress = progress;
   while (next < total || !blocks.empty() || !copies.empty()) {
-    while (blocks.size() < resident && next < total) blocks.push_back(make_block(launch, next++));
+    for (; blocks.size() < resident && next < total; next += launch.cluster) {
+      add_cluster(launch, next);
+    }
     const bool ran = run_round();
     if (progress != last_progress) {
       last_progress = progress;

@@ -21,14 +21,37 @@ u32 epoch(const Fiber& fiber) {
 
 }  // namespace
 
+u32 cluster_rank() {
+  return current->block->rank;
+}
+u32 cluster_blocks() {
+  return static_cast<u32>(current->block->cluster->blocks.size());
+}
+u32 map_shared(u32 address, u32 rank) {
+  if (rank >= cluster_blocks())
+    fail("mapa of block %u, the cluster has %u", rank, cluster_blocks());
+  return address | (rank + 1) << kRankShift;
+}
+
+Block& block_of(u32& address) {
+  const u32 rank = address >> kRankShift;
+  if (rank == 0) return *current->block;
+  address &= (1u << kRankShift) - 1;
+  Block* const block = current->block->cluster->blocks[rank - 1];
+  if (block == nullptr) fail("access to the shared memory of a block that has ended");
+  return *block;
+}
+
 u8* access(u32 address, u32 bytes, bool write) {
-  Block& block = *current->block;
+  Block& block = block_of(address);
   if (!inside(block, address, bytes)) {
     fail("shared address %#x + %u is outside of [%#x, %#x)", address, bytes, kSharedBase,
          kSharedBase + block.bytes);
   }
   if (write) {
-    const u32 writer = static_cast<u32>(current->thread + 1) << 16 | epoch(*current);
+    // Fences of another block's thread are not followed.
+    const bool own = &block == current->block;
+    const u32 writer = own ? static_cast<u32>(current->thread + 1) << 16 | epoch(*current) : 0;
     for (u32 word = first_word(address); word <= last_word(address, bytes); ++word) {
       block.writer[word] = writer;
     }

@@ -97,7 +97,15 @@ struct NamedBarrier {
   std::vector<Fiber*> waiting;
 };
 
+// Blocks that run at the same time and reach each other's shared memory.
+struct Cluster {
+  std::vector<Block*> blocks;   // nullptr: has ended
+  std::vector<Fiber*> waiting;  // in barrier.cluster
+};
+
 struct Block {
+  std::shared_ptr<Cluster> cluster;
+  u32 rank = 0;  // in the cluster
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   ThreadIds ids;
@@ -129,6 +137,8 @@ struct AsyncCopy {
 constexpr u32 kPoison = 0x7fbad0adu;  // a NaN that arithmetic never returns
 constexpr u32 kSharedBase = 1024;
 constexpr u32 kMaxStaticBytes = 32768;
+// Bits of addresses from map_shared() above those of an offset: the rank in the cluster, plus 1.
+constexpr u32 kRankShift = 24;
 
 // scheduler.cpp
 extern Fiber* current;
@@ -143,12 +153,15 @@ void yield(Wait wait, const char* what, u32 a = 0, u32 b = 0);
 // report.cpp
 [[noreturn]] void report_deadlock();
 
-// shared_memory.cpp: no access of a fiber, so no writer is noted.
+// shared_memory.cpp. The block that an address of map_shared() is of, and the address there.
+Block& block_of(u32& address);
+// No access of a fiber, so no writer is noted.
 u8* shared_bytes(Block& block, u32 address, u32 bytes, const char* who);
 void check_fenced(Block& block, u32 address, u32 bytes, const char* who);
 void forget_writers(Block& block, u32 address, u32 bytes);
 
 // barriers.cpp
+void leave_cluster_barrier(Cluster& cluster);
 Mbarrier& find_mbarrier(Block& block, u32 address);
 void complete_bytes(Block& block, u32 address, u32 bytes);
 

@@ -133,14 +133,14 @@ bool pays_to_store_first(const Problem& p) {
 // heads 341 TFLOP/s, 4 heads 317; with 4 query heads per key head, 4 heads 359, 10 heads 345.
 constexpr std::int64_t kLeastWideHeads = 4;
 constexpr std::int64_t kMostWideQueries = 8192;
-int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
+int kv_heads_at_once(const Problem& p, int tile_kv, int num_slots) {
   const core::Band band = core::band_of(p, 0);
   const bool is_full = band.left == core::Band::kUnlimited && band.right == core::Band::kUnlimited;
   const bool interleaves = p.deterministic ? is_full : is_causal_alone(p);
   if (!interleaves || has_row_ranges(p)) return 1;
   const std::int64_t tiles = core::divide_up(p.len_kv, std::int64_t{tile_kv});
-  std::int64_t heads = core::divide_up(std::int64_t{facts.num_sms} * 3 / 2, tiles);
-  if (p.deterministic) heads = facts.num_sms / tiles;
+  std::int64_t heads = core::divide_up(std::int64_t{num_slots} * 3 / 2, tiles);
+  if (p.deterministic) heads = num_slots / tiles;
   if (p.deterministic && needs_wide_backward(p)) {
     const std::int64_t queries = p.len_q * (p.heads_q / p.heads_kv);  // of a key head
     heads = std::min(heads, std::max(kLeastWideHeads, kMostWideQueries / queries));
@@ -152,9 +152,9 @@ int kv_heads_at_once(const Problem& p, int tile_kv, const DeviceFacts& facts) {
 // first (BlockPlace in kernels/sm90/backward_keys.cuh). As many as fill the SMs once, so that no SM
 // waits for a long block at the end, and L2 holds their queries. In a model of the kernel one head
 // more or less costs 5 to 10 % where heads are few.
-int kv_heads_reversed(const Problem& p, int tile_kv, const DeviceFacts& facts) {
+int kv_heads_reversed(const Problem& p, int tile_kv, int num_slots) {
   if (!p.dq || !p.deterministic || !is_causal_alone(p) || has_row_ranges(p)) return 0;
-  const std::int64_t heads = facts.num_sms / core::divide_up(p.len_kv, std::int64_t{tile_kv});
+  const std::int64_t heads = num_slots / core::divide_up(p.len_kv, std::int64_t{tile_kv});
   return static_cast<int>(std::clamp<std::int64_t>(heads, 1, p.heads_kv * p.batch));
 }
 
@@ -312,7 +312,7 @@ void set_options(Config& config, const Problem& p) {
 std::string backward_refusal(const Problem& p, core::Access access) {
   if (std::string why = backward_type_refusal(p); !why.empty()) return why;
   if (std::string why = backward_option_refusal(p); !why.empty()) return why;
-  if (!takes_backward_dims(p)) return "has no backward above dim 256";
+  if (!takes_backward_dims(p)) return "has no backward above dim 512";
   if (std::string why = size_refusal(p); !why.empty()) return why;
   if (access == core::Access::tma) return {};
   return std::string("needs the access tma, the call's is ") + core::to_string(access);
@@ -330,18 +330,20 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const bool ordered = p.dq && p.deterministic;
   const bool first_stores = p.dq && !wide && every_row_sees_a_key(p) && pays_to_store_first(p);
   const int tile_kv = wide ? wide_backward_tile_kv(p) : device::sm90::kBackwardTileKv;
+  const int cluster = wide ? wide_backward_cluster(p) : 1;
+  const int num_slots = facts.num_sms / cluster;  // tiles of keys that run at a time
+  const int semaphores = device::sm90::kBackwardWarpgroups * cluster;
   const bool persistent = !wide && is_persistent(p, tiles, dbias, facts.num_sms);
-  plan.workspace =
-      lay_out(p, {.tile_q = tiles.tile_q,
-                  .dim = p.dq ? tiles.dim : 0,
-                  .dq_semaphores = ordered || first_stores ? device::sm90::kBackwardWarpgroups : 0,
-                  .dq_ordered = ordered,
-                  .dq_first_stores = first_stores,
-                  .kv_heads_at_once = kv_heads_at_once(p, tile_kv, facts),
-                  .kv_heads_reversed = kv_heads_reversed(p, tile_kv, facts),
-                  .splits = dbias_splits(p, facts, dbias),
-                  .dbias_accum = dbias == Dbias::summed,
-                  .tile_counter = persistent});
+  plan.workspace = lay_out(p, {.tile_q = tiles.tile_q,
+                               .dim = p.dq ? tiles.dim : 0,
+                               .dq_semaphores = ordered || first_stores ? semaphores : 0,
+                               .dq_ordered = ordered,
+                               .dq_first_stores = first_stores,
+                               .kv_heads_at_once = kv_heads_at_once(p, tile_kv, num_slots),
+                               .kv_heads_reversed = kv_heads_reversed(p, tile_kv, num_slots),
+                               .splits = dbias_splits(p, facts, dbias),
+                               .dbias_accum = dbias == Dbias::summed,
+                               .tile_counter = persistent});
   plan.workspace_bytes = plan.workspace.bytes;
   KernelSpec& before = plan.add("passes/backward_preprocess.cu", "attn_backward_preprocess",
                                 device::backward_preprocess::kThreads,

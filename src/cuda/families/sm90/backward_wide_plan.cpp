@@ -12,7 +12,8 @@ namespace attn::cuda::sm90 {
 namespace {
 
 constexpr std::int64_t kMaxNarrowBackwardDim = 128;
-constexpr std::int64_t kMaxBackwardDim = 256;
+constexpr std::int64_t kMaxBlockDim = 256;
+constexpr int kMaxCluster = 2;
 static_assert(kWideTileQ == device::sm90::kWideTileQ);
 
 struct Candidate {
@@ -42,13 +43,16 @@ constexpr Candidate kScores256 = {{256, 256, 64, 1}, true};
 
 // Softcap and dropout use fewer keys, because they would spill: softcap 292 bytes with 80 keys at
 // dim 256, and 240 bytes with 96 keys at dim 192.
+//
+// The blocks of a cluster have 64 keys: each keeps the other's part of dP in shared memory.
 const Candidate& candidate_of(const Problem& p) {
-  const bool scores = (p.bias.given && p.bias.q) || (p.mask.given && p.mask.q);
+  const int cluster = wide_backward_cluster(p);
+  const bool scores = (p.bias.given && p.bias.q) || (p.mask.given && p.mask.q) || cluster > 1;
   const bool registers = p.softcap || p.dropout;
-  if (std::max(p.dim_qk, p.dim_vo) > 192) {
+  if (std::max(p.dim_qk, p.dim_vo) > 192 * cluster) {
     return scores || registers ? kScores256 : k256[kCandidate];
   }
-  if (p.dim_vo <= 128) return scores ? kScores192x128 : k192x128[kCandidate];
+  if (p.dim_vo <= 128 * cluster) return scores ? kScores192x128 : k192x128[kCandidate];
   if (scores) return kScores192;
   return k192[registers ? kFewerKeys : kCandidate];
 }
@@ -59,8 +63,12 @@ bool needs_wide_backward(const Problem& p) {
   return std::max(p.dim_qk, p.dim_vo) > kMaxNarrowBackwardDim;
 }
 
+int wide_backward_cluster(const Problem& p) {
+  return std::max(p.dim_qk, p.dim_vo) > kMaxBlockDim ? kMaxCluster : 1;
+}
+
 int wide_backward_dim(const Problem& p) {
-  return candidate_of(p).tiles.dim;
+  return candidate_of(p).tiles.dim * wide_backward_cluster(p);
 }
 
 int wide_backward_tile_kv(const Problem& p) {
@@ -68,11 +76,12 @@ int wide_backward_tile_kv(const Problem& p) {
 }
 
 bool takes_backward_dims(const Problem& p) {
-  return std::max(p.dim_qk, p.dim_vo) <= kMaxBackwardDim;
+  return std::max(p.dim_qk, p.dim_vo) <= kMaxBlockDim * kMaxCluster;
 }
 
 int wide_backward_shared_bytes(const Problem& p) {
-  const device::sm90::WideTiles& tiles = candidate_of(p).tiles;
+  device::sm90::WideTiles tiles = candidate_of(p).tiles;
+  tiles.cluster = wide_backward_cluster(p);
   return device::sm90::BackwardWideSharedOf(tiles, score_bytes_of(p, kWideTileQ, tiles.tile_kv))
              .bytes +
          visit_bytes_of(p, kWideTileQ);
@@ -80,13 +89,16 @@ int wide_backward_shared_bytes(const Problem& p) {
 
 void add_wide_backward(const Problem& p, CudaPlan& plan) {
   const auto& [tiles, split] = candidate_of(p);
+  const int cluster = wide_backward_cluster(p);
   KernelSpec& kernel =
       plan.add("sm90/backward_wide.cu", kBackwardEntry, 128 * (1 + device::sm90::kWideWarpgroups),
-               core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch);
+               core::divide_up(p.len_kv, tiles.tile_kv) * p.heads_kv * p.batch * cluster);
+  kernel.cluster = static_cast<unsigned>(cluster);
   kernel.shared_bytes = static_cast<unsigned>(wide_backward_shared_bytes(p));
   kernel.config.set("dtype", static_cast<int>(p.dtype))
       .set("dim", tiles.dim)
       .set("dim_vo", tiles.dim_vo)
+      .set("cluster", cluster)
       .set("tile_q", device::sm90::kWideTileQ)
       .set("tile_kv", tiles.tile_kv)
       .set("dout_stages", tiles.dout_stages)

@@ -11,11 +11,13 @@ inline constexpr int kWideTileQ = 64;
 
 // Whether the problem's dims are too large for sm90/backward.cu.
 bool needs_wide_backward(const Problem& problem);
-// Whether the dims are at most 256, the limit of this kernel.
+// Whether the dims are at most 512, the limit of this kernel.
 bool takes_backward_dims(const Problem& problem);
 // Dynamic shared memory of a block.
 int wide_backward_shared_bytes(const Problem& problem);
-// The constant `dim` of its Config.
+// The blocks of a cluster, which share the columns.
+int wide_backward_cluster(const Problem& problem);
+// The columns of q and k of all blocks of a cluster, a multiple of 64.
 int wide_backward_dim(const Problem& problem);
 // The constant `tile_kv` of its Config.
 int wide_backward_tile_kv(const Problem& problem);

@@ -15,6 +15,7 @@ struct TileLoads {
   const BackwardParams& p;
   const KeyTile& keys;
   unsigned base;  // shared memory
+  int rank = 0;   // the block loads columns from rank * kColumns on
 
   // Loads the block's keys of K or V, kColumns columns.
   template <int kColumns>
@@ -28,8 +29,8 @@ struct TileLoads {
     ptx::BarrierExpect(ready, kTileKv * kColumns * kOperandBytes);
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileKv * 128, map, ready, c * 64, row, keys.head_kv, entry,
-                   ptx::kEvictFirst);
+      ptx::TmaLoad(base + to + c * kTileKv * 128, map, ready, rank * kColumns + c * 64, row,
+                   keys.head_kv, entry, ptx::kEvictFirst);
     }
   }
   // Loads the queries from i0 of Q or dO.
@@ -45,8 +46,8 @@ struct TileLoads {
     ptx::BarrierExpect(ready, kTileQ * kColumns * kOperandBytes);
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
-      ptx::TmaLoad(base + to + c * kTileQ * 128, map, ready, c * 64, row, head, entry,
-                   ptx::kEvictLast);
+      ptx::TmaLoad(base + to + c * kTileQ * 128, map, ready, rank * kColumns + c * 64, row, head,
+                   entry, ptx::kEvictLast);
     }
   }
   // Loads a tile of the bias and one of the mask.

@@ -1,4 +1,4 @@
-// Backward on Hopper (sm_90a) for dims 129 to 256: dK and dV of one tile of keys, and its
+// Backward on Hopper (sm_90a) for dims 129 to 512: dK and dV of one tile of keys, and its
 // contribution to dQ, with wgmma, TMA and warp specialization.
 //
 // In backward.cu a warpgroup owns 64 keys. Here their dK and dV would take all of its registers, so
@@ -7,6 +7,11 @@
 // first to the second through shared memory, in f32. Each computes half of dQ and adds it from
 // registers to dq_accum in global memory. Staging dQ as in backward.cu would take the shared memory
 // of 16 keys or more.
+//
+// Above dim 256, two blocks of a cluster share a tile of keys. Each has half of the columns of
+// every tensor, and so computes half of dK, dV and dQ, and the products of its columns for S and
+// dP. They exchange these parts of S and dP through distributed shared memory (AddPeersPart), and
+// both compute P and dS.
 //
 // Options change S in registers, and P on its way through shared memory: backward_wide_values.cuh.
 //
@@ -25,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
   const unsigned memory = ptx::SharedAddress(shared_memory);
   if (threadIdx.x == 0) WideBarriers(memory).Init();
   __syncthreads();
+  if constexpr (kCluster > 1) ptx::ClusterBarrier();
   ptx::WaitForPrimary();
   if constexpr (kLengths || kRowRanges) {
     const WideKeyTile keys(p, memory);
@@ -58,5 +64,10 @@ extern "C" __global__ void __launch_bounds__(sm90::kThreads, 1)
     KeyConsumer consumer(p, keys, memory);
     consumer.Run();
     WideEpilogue<kDim>{consumer, 1}.Run(p.common.dk, p.common.scale, p.common.dim_qk);
+  }
+  if constexpr (kCluster > 1) {
+    // A block's barriers must exist until the other has arrived there for the last time.
+    __syncwarp();
+    ptx::ClusterBarrier();
   }
 }

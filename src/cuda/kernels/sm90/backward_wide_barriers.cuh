@@ -27,9 +27,14 @@ struct WideBarriers {
     kScoresFree,
     kTurn,               // deterministic, per warpgroup: it may add dQ
     kAdded = kTurn + 2,  // likewise: it has added
-    kCount = kAdded + 2
+    // In a cluster, per warp. Only the same warp of the other block arrives at these, and at
+    // kExactFree: its P and what it received there has been read.
+    kSReady = kAdded + 2,    // its part of S has arrived
+    kDpReady = kSReady + 4,  // its part of dP has arrived
+    kDpFree = kDpReady + 4,  // it has read this block's part of dP
+    kCount = kCluster > 1 ? kDpFree + 4 : kSReady
   };
-  static_assert(kCount * 8 <= attn::device::sm90::kWideBarrierBytes);
+  static_assert(kCount * 8 <= kShared.visits - kShared.barriers);
 
   // `memory`: the block's shared memory.
   __device__ __forceinline__ explicit WideBarriers(unsigned memory)
@@ -41,13 +46,21 @@ struct WideBarriers {
   __device__ __forceinline__ void Wait(int barrier, int phase) const {
     ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
   }
+  // The same for barriers at which a warp of the other block arrives.
+  __device__ __forceinline__ void WaitForPeer(int barrier, int phase) const {
+    ptx::WaitCluster(At(barrier), static_cast<unsigned>(phase & 1));
+  }
+  // Every lane arrives at the other block's barrier, after its own accesses.
+  __device__ __forceinline__ void ArriveAtPeer(int barrier) const {
+    ptx::ArriveCluster(ptx::MapShared(At(barrier), ptx::ClusterRank() ^ 1));
+  }
   // One lane arrives for the warp, after the accesses and products of all its lanes.
   __device__ __forceinline__ void WarpArrives(int barrier, int lane) const {
     __syncwarp();
     if (lane == 0) ptx::BarrierArrive(At(barrier));
   }
 
-  // Called by one thread; a barrier of the block must follow.
+  // Called by one thread; a barrier of the block, or of the cluster, must follow.
   __device__ __forceinline__ void Init() const {
     ptx::BarrierInit(At(kKReady), 1);
     ptx::BarrierInit(At(kVReady), 1);
@@ -72,6 +85,13 @@ struct WideBarriers {
     if constexpr (kScoreTiles) {
       ptx::BarrierInit(At(kScoresReady), 1);
       ptx::BarrierInit(At(kScoresFree), 4);
+    }
+    if constexpr (kCluster > 1) {
+      for (int i = 0; i < 4; ++i) {
+        ptx::BarrierInit(At(kSReady + i), 32);
+        ptx::BarrierInit(At(kDpReady + i), 32);
+        ptx::BarrierInit(At(kDpFree + i), 32);
+      }
     }
     if constexpr (kDeterministic) {
       for (int i = 0; i < 2; ++i) {

@@ -77,6 +77,32 @@ struct WideConsumer {
     ptx::WgmmaCommit();
   }
 
+  // In a cluster: adds the other block's part of S or dP, the products of its columns. `at`: offset
+  // of the memory through which they pass, in both blocks. `ready`, `free`: the barriers of warp 0.
+  __device__ __forceinline__ void AddPeersPart(int at, int ready, int free, int step,
+                                               Scores& s) const {
+    if constexpr (kCluster > 1) {
+      const unsigned own = PartAt(at);
+      const unsigned peers = ptx::MapShared(own, ptx::ClusterRank() ^ 1);
+      barriers.WaitForPeer(free + Warp(), step + 1);
+#pragma unroll
+      for (int i = 0; i < kTileKv / 8; ++i) {
+        ptx::StoreCluster128(peers + kExactStep * i, s[4 * i], s[4 * i + 1], s[4 * i + 2],
+                             s[4 * i + 3]);
+      }
+      barriers.ArriveAtPeer(ready + Warp());
+      barriers.WaitForPeer(ready + Warp(), step);
+#pragma unroll
+      for (int i = 0; i < kTileKv / 8; ++i) {
+        const uint4 words = ptx::LoadShared128(own + kExactStep * i);
+        s[4 * i] += __uint_as_float(words.x);
+        s[4 * i + 1] += __uint_as_float(words.y);
+        s[4 * i + 2] += __uint_as_float(words.z);
+        s[4 * i + 3] += __uint_as_float(words.w);
+      }
+    }
+  }
+
   // Issues the parts of dQ of visit `dq_of` and the gradient (dV^T += dO^T P or dK^T += Q^T dS),
   // whose visit may differ, in order. Adds dQ to dq_accum while the gradient is computed.
   // `pairs_at`: P or dS. wait_for_operands() waits for the operands of the gradient.
@@ -139,7 +165,7 @@ struct WideConsumer {
     float* const to =
         reinterpret_cast<float*>(shared::RowAddress(
             a.dq_accum, keys.seq.idx, shared::DqAccumFirstRow(a, keys.seq) + row, visit.head)) +
-        1024 * part + 4 * Lane();
+        1024 * (Rank() * kDim / 64 + part) + 4 * Lane();
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       ptx::AddGlobal(to + 128 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
@@ -171,11 +197,14 @@ struct WideConsumer {
     ptx::StoreMatrixTransposed(pairs_at + static_cast<unsigned>(i * 16 * 128), pairs[0], pairs[1],
                                pairs[2], pairs[3]);
   }
-  // Address of this thread's P in f32: accumulators 4 i to 4 i + 3 are at ExactAt() + kExactStep i.
+  // Address of this thread's accumulators in f32, in memory from offset `at`: accumulators 4 i to
+  // 4 i + 3 are kExactStep i later.
   static constexpr unsigned kExactStep = 128 * 16;
-  __device__ __forceinline__ unsigned ExactAt() const {
-    return base + static_cast<unsigned>(kShared.exact + ptx::RereadThreadIdx() % 128 * 16);
+  __device__ __forceinline__ unsigned PartAt(int at) const {
+    return base + static_cast<unsigned>(at + ptx::RereadThreadIdx() % 128 * 16);
   }
+  // P in f32
+  __device__ __forceinline__ unsigned ExactAt() const { return PartAt(kShared.exact); }
 };
 
 }  // namespace sm90

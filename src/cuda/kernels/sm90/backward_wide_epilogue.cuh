@@ -67,11 +67,12 @@ struct WideEpilogue {
     for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kChunks; n += 128) {
       const int key = n / kChunks;
       const int chunk = n % kChunks;
-      if (8 * chunk >= dim) continue;
+      const int column = Rank() * kOwnDim + 8 * chunk;
+      if (column >= dim) continue;
       const uint4 words = ptx::LoadShared128(
           Memory() + static_cast<unsigned>(chunk / 8 * kTileKv * 128 + key * 128 +
                                            (chunk % 8 ^ key % 8) * 16));
-      *reinterpret_cast<uint4*>(RowOf(tensor, key) + 16 * chunk) = words;
+      *reinterpret_cast<uint4*>(RowOf(tensor, key) + kOperandBytes * column) = words;
     }
   }
 
@@ -95,10 +96,10 @@ struct WideEpilogue {
 #pragma unroll 1
     for (int n = ptx::RereadThreadIdx() % 128; n < num_keys * kOwnDim; n += 128) {
       const int key = n / kOwnDim;
-      const int column = n % kOwnDim;
+      const int column = Rank() * kOwnDim + n % kOwnDim;
       if (column >= dim) continue;
       const unsigned word =
-          ptx::LoadShared32(Memory() + static_cast<unsigned>(4 * (key * kPitch + column)));
+          ptx::LoadShared32(Memory() + static_cast<unsigned>(4 * (key * kPitch + n % kOwnDim)));
       shared::StoreGradient(c.p.common,
                             RowOf(tensor, key) + column * shared::ElementBytes(tensor.type),
                             tensor.type, __uint_as_float(word));

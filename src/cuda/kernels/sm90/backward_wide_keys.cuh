@@ -34,6 +34,8 @@ struct KeyConsumer : WideConsumer<kDim> {
                             LoadRow(1, visit.head, i + 8, 0.0f) / kPScale};
     ptx::WgmmaWait<0>();
     Release(WideBarriers::kDoutFree + dout);
+    AddPeersPart(kShared.dp, WideBarriers::kDpReady, WideBarriers::kDpFree, step, dp);
+    if constexpr (kCluster > 1) barriers.ArriveAtPeer(WideBarriers::kDpFree + Warp());
     StoreDs(step, delta, dp);
     barriers.Wait(WideBarriers::kDsReady + step % kDsStages, step / kDsStages);
     AddDqUnderGradient<kFirstDqPart, kDqParts>(visit, kShared.q + stage * kQBytes, DsAt(step), [&] {
@@ -61,6 +63,8 @@ struct KeyConsumer : WideConsumer<kDim> {
       if (i + 1 < kTileKv / 16) {
         words[0] = ptx::LoadShared128(exact + kExactStep * (2 * i + 2));
         words[1] = ptx::LoadShared128(exact + kExactStep * (2 * i + 3));
+      } else if constexpr (kCluster > 1) {
+        barriers.ArriveAtPeer(WideBarriers::kExactFree + Warp());
       } else {
         ptx::BarrierArrive(barriers.At(WideBarriers::kExactFree + Warp()));
       }

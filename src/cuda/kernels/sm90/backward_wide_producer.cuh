@@ -17,7 +17,7 @@ struct WideLoader {
   WideBarriers barriers;
 
   __device__ __forceinline__ void Run() const {
-    const TileLoads loads{p, keys, base};
+    const TileLoads loads{p, keys, base, Rank()};
     loads.Keys<kDim>(&p.k, kShared.k, barriers.At(WideBarriers::kKReady));
     keys.ForEachVisit(p.common, [&](const Visit& visit) {
       const int step = visit.step;
@@ -39,7 +39,8 @@ struct WideLoader {
 };
 
 // With kDeterministic: blocks add to a tile of dQ in the order in which they start (BlockPlace). A
-// semaphore for each tile of queries and warpgroup counts the blocks that have added. The
+// semaphore for each tile of queries, warpgroup and block of a cluster counts the blocks that have
+// added. The
 // consumers do not access it themselves: a read or a release at the scope of the device takes about
 // 1 us, a quarter of a step.
 //
@@ -56,7 +57,7 @@ struct WideOrderer {
     keys.ForEachVisit(a, [&](const Visit& visit) {
       const long long tile =
           (1ll * keys.seq.idx * a.heads_q + visit.head) * tiles + visit.i0 / kTileQ;
-      unsigned* const semaphore = a.dq_semaphore + 2 * tile + warpgroup;
+      unsigned* const semaphore = a.dq_semaphore + (2 * tile + warpgroup) * kCluster + Rank();
       const auto num_before = static_cast<unsigned>(keys.NumBefore(a, visit.i0));
       while (ptx::LoadAcquire(semaphore) < num_before) {
       }

@@ -1,4 +1,5 @@
-// The block's tile of keys in sm90/backward_wide.cu, and the tiles of queries that it visits.
+// The tile of keys of a block, or of a cluster, in sm90/backward_wide.cu, and the tiles of queries
+// that it visits.
 #pragma once
 #include "sm90/backward_keys.cuh"
 #include "sm90/backward_wide_config.cuh"
@@ -9,7 +10,7 @@ namespace sm90 {
 // registers.
 __device__ __forceinline__ Sequence WideSequence(const BackwardParams& p) {
   const Arguments& a = p.common;
-  const int idx = KeyTile::SequenceIdx(p);
+  const int idx = KeyTile::SequenceIdx(p, blockIdx.x / kCluster);
   if constexpr (kLengths) {
     Sequence seq = shared::SequenceOf(a, idx);
     // The casts save a register each: the first rows of packed sequences fit in 32 bits, and so do
@@ -35,7 +36,8 @@ struct Visit {
 
 struct WideKeyTile : KeyTile {
   __device__ __forceinline__ WideKeyTile(const BackwardParams& p, unsigned memory)
-      : KeyTile(p, kDeterministic, WideSequence(p), memory + kShared.visits) {}
+      : KeyTile(p, kDeterministic, WideSequence(p), memory + kShared.visits,
+                blockIdx.x / kCluster) {}
 
   // Calls visit() for each tile of queries that sees the block's keys, in the order that all roles
   // share: for each head, all tiles, in descending order with `descends`.

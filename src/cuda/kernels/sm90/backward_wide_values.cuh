@@ -64,6 +64,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     if constexpr (kScoreTiles) barriers.Wait(WideBarriers::kScoresReady, visit.step);
     ptx::WgmmaWait<0>();
     Release(WideBarriers::kQFree + stage);
+    AddPeersPart(kShared.exact, WideBarriers::kSReady, WideBarriers::kExactFree, visit.step, s);
     ModifyScores(terms, lse, s);
     ComputeP(lse, s);
     if (!keys.IsFull(visit.i0)) HidePartial(visit.i0, s);
@@ -199,7 +200,8 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   // that dropout drops. For dV: rounded, and 0 for dropped elements.
   __device__ __forceinline__ void StoreP(const ScoreTerms& terms, const Visit& visit,
                                          const float (&lse)[2], Scores& s) const {
-    barriers.Wait(WideBarriers::kExactFree + Warp(), visit.step + 1);
+    // In a cluster, the other block's part of S has arrived there, after P had been read.
+    if constexpr (kCluster == 1) barriers.Wait(WideBarriers::kExactFree + Warp(), visit.step + 1);
     const unsigned exact = ExactAt();
     shared::DropoutBits bits[2];
 #pragma unroll
