@@ -228,6 +228,16 @@ def store_shared(op: str, o: list[str]) -> str:
     return vector(kind, len(stored)) + store
 
 
+def store_async(op: str, o: list[str]) -> str:
+    """st.async, which counts its bytes at an mbarrier."""
+    kind, stored = element(op), items(o[1])
+    listed = ", ".join(f"({kind}){value(item)}" for item in stored)
+    return (
+        f"const {kind} stored[] = {{{listed}}}; "
+        f"emulator::store_async({address(o[0])}, stored, sizeof stored, {address(o[2])});"
+    )
+
+
 def load_global(op: str, o: list[str]) -> str:
     """ld.global. Loads that may poll let others run first."""
     polls = any(word in op.split(".") for word in ("acquire", "volatile", "relaxed"))
@@ -323,6 +333,7 @@ GROUPS: tuple[tuple[str, Callable[[str, list[str]], str]], ...] = (
     (r"bar(rier)?\.(sync|arrive)", barrier),
     (r"ld\.shared", load_shared),
     (r"st\.shared", store_shared),
+    (r"st\.async", store_async),
     (r"ld\.(global|acquire|relaxed|volatile)", load_global),
     (r"st\.(global|release|relaxed)|red\.(\w+\.)*global\.(\w+\.)*add", store_global),
     (r"ex2\.approx\.ftz\.f32$", function("ex2")),

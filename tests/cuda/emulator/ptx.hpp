@@ -57,6 +57,7 @@ u32 cluster_rank();
 u32 cluster_blocks();
 u32 map_shared(u32 address, u32 rank);
 void sync_cluster();
+void store_async(u32 to, const void* values, u32 bytes, u32 barrier);
 
 // Barriers.
 void mbarrier_init(u32 address, u32 count);

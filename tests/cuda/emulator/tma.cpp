@@ -137,6 +137,18 @@ void bulk_load(u32 to, u64 from, u32 bytes, u32 barrier) {
   copies.push_back({block, load});
 }
 
+void store_async(u32 to, const void* values, u32 bytes, u32 barrier) {
+  if (to % bytes != 0) fail("misaligned asynchronous store %#x", to);
+  Block* block = &block_of(to);
+  if (block != &block_of(barrier)) fail("st.async to one block, with the mbarrier of another");
+  shared_bytes(*block, to, bytes, "st.async");
+  std::vector<u8> stored(static_cast<const u8*>(values), static_cast<const u8*>(values) + bytes);
+  copies.push_back({block, [=] {
+                      std::memcpy(shared_at(*block, to), stored.data(), bytes);
+                      complete_bytes(*block, barrier, bytes);
+                    }});
+}
+
 void tma_store(u64 map_address, u32 from, const int* coordinates, int rank, bool add) {
   const TensorMap map = *reinterpret_cast<const TensorMap*>(map_address);
   check_map(map, rank, from);

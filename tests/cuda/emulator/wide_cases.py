@@ -27,7 +27,11 @@ FORWARD = (
 CLUSTERS = (
     ("", "heads_q=4 heads_kv=2 len_q=130 len_kv=100 dim_qk=320 dim_vo=512 causal deterministic"),
     ("", "heads_q=2 heads_kv=1 len_q=200 len_kv=330 dim_qk=512 dim_vo=512 causal"),
-    ("", "heads_q=2 heads_kv=1 len_q=200 len_kv=136 dim_qk=512 dim_vo=128 bias=hqk sink dsink"),
+    (
+        "",
+        "heads_q=2 heads_kv=1 len_q=200 len_kv=136 dim_qk=512 dim_vo=128 bias=hqk"
+        " dtype_bias=bf16 sink dsink",
+    ),
     ("", "heads_q=1 heads_kv=1 len_q=200 len_kv=144 dim_qk=288 dim_vo=264 mask=qk alibi"),
     ("", "heads_q=2 heads_kv=1 len_q=72 len_kv=72 dim_qk=64 dim_vo=504 bias=k dbias accumulate"),
     (

@@ -54,30 +54,6 @@ __device__ __forceinline__ float4 LoadCluster128(unsigned address) {
                : "memory");
   return value;
 }
-// Stores to the shared memory of any block of the cluster; `address` comes from MapShared().
-__device__ __forceinline__ void StoreCluster128(unsigned address, float x, float y, float z,
-                                                float w) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x), "f"(y),
-               "f"(z), "f"(w)
-               : "memory");
-}
-// Arrives at an mbarrier of any block of the cluster; earlier accesses of this thread happen before
-// what follows WaitCluster() there. `barrier` comes from MapShared().
-__device__ __forceinline__ void ArriveCluster(unsigned barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-// BarrierWait() for arrivals by ArriveCluster().
-__device__ __forceinline__ void WaitCluster(unsigned barrier, unsigned parity) {
-  asm volatile(
-      "{ .reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-      "@p bra done;\n"
-      "bra again;\n"
-      "done: }" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 #endif
 
 }  // namespace ptx

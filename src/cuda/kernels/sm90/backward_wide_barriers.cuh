@@ -27,11 +27,11 @@ struct WideBarriers {
     kScoresFree,
     kTurn,               // deterministic, per warpgroup: it may add dQ
     kAdded = kTurn + 2,  // likewise: it has added
-    // In a cluster, per warp. Only the same warp of the other block arrives at these, and at
-    // kExactFree: its P and what it received there has been read.
-    kSReady = kAdded + 2,    // its part of S has arrived
-    kDpReady = kSReady + 4,  // its part of dP has arrived
-    kDpFree = kDpReady + 4,  // it has read this block's part of dP
+    // In a cluster, per warp; the other block's warp is the same one. kExactFree then means that
+    // the other block has read its P, so this one may send its part of S there.
+    kSReady = kAdded + 2,    // the other block's part of S has arrived
+    kDpReady = kSReady + 4,  // the other block's part of dP has arrived
+    kDpFree = kDpReady + 4,  // the other block has read this one's part of dP
     kCount = kCluster > 1 ? kDpFree + 4 : kSReady
   };
   static_assert(kCount * 8 <= kShared.visits - kShared.barriers);
@@ -46,13 +46,9 @@ struct WideBarriers {
   __device__ __forceinline__ void Wait(int barrier, int phase) const {
     ptx::BarrierWait(At(barrier), static_cast<unsigned>(phase & 1));
   }
-  // The same for barriers at which a warp of the other block arrives.
-  __device__ __forceinline__ void WaitForPeer(int barrier, int phase) const {
-    ptx::WaitCluster(At(barrier), static_cast<unsigned>(phase & 1));
-  }
-  // Every lane arrives at the other block's barrier, after its own accesses.
+  // Every lane arrives at the other block's barrier, after its own loads.
   __device__ __forceinline__ void ArriveAtPeer(int barrier) const {
-    ptx::ArriveCluster(ptx::MapShared(At(barrier), ptx::ClusterRank() ^ 1));
+    ptx::ArriveAtBlock(ptx::MapShared(At(barrier), ptx::ClusterRank() ^ 1));
   }
   // One lane arrives for the warp, after the accesses and products of all its lanes.
   __device__ __forceinline__ void WarpArrives(int barrier, int lane) const {
@@ -88,8 +84,8 @@ struct WideBarriers {
     }
     if constexpr (kCluster > 1) {
       for (int i = 0; i < 4; ++i) {
-        ptx::BarrierInit(At(kSReady + i), 32);
-        ptx::BarrierInit(At(kDpReady + i), 32);
+        ptx::BarrierInit(At(kSReady + i), 1);
+        ptx::BarrierInit(At(kDpReady + i), 1);
         ptx::BarrierInit(At(kDpFree + i), 32);
       }
     }

@@ -7,7 +7,7 @@
 //   split          dK and dV are issued in several groups, one after each part of dQ
 //   deterministic  blocks add to dq_accum in a fixed order
 #pragma once
-#include "ptx/cluster.cuh"
+#include "ptx/cluster_stores.cuh"
 #include "sm90/backward_common_config.cuh"
 #include "sm90/backward_wide_shared.cuh"
 

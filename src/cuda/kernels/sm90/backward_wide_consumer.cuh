@@ -83,15 +83,17 @@ struct WideConsumer {
                                                Scores& s) const {
     if constexpr (kCluster > 1) {
       const unsigned own = PartAt(at);
-      const unsigned peers = ptx::MapShared(own, ptx::ClusterRank() ^ 1);
-      barriers.WaitForPeer(free + Warp(), step + 1);
+      const unsigned peer = ptx::ClusterRank() ^ 1;
+      const unsigned to = ptx::MapShared(own, peer);
+      const unsigned arrived = ptx::MapShared(barriers.At(ready + Warp()), peer);
+      if (Lane() == 0) ptx::BarrierExpect(barriers.At(ready + Warp()), kTileKv / 8 * 32 * 16);
+      barriers.Wait(free + Warp(), step + 1);
 #pragma unroll
       for (int i = 0; i < kTileKv / 8; ++i) {
-        ptx::StoreCluster128(peers + kExactStep * i, s[4 * i], s[4 * i + 1], s[4 * i + 2],
-                             s[4 * i + 3]);
+        ptx::StoreAsync128(to + kExactStep * i, arrived, s[4 * i], s[4 * i + 1], s[4 * i + 2],
+                           s[4 * i + 3]);
       }
-      barriers.ArriveAtPeer(ready + Warp());
-      barriers.WaitForPeer(ready + Warp(), step);
+      barriers.Wait(ready + Warp(), step);
 #pragma unroll
       for (int i = 0; i < kTileKv / 8; ++i) {
         const uint4 words = ptx::LoadShared128(own + kExactStep * i);
