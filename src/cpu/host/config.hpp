@@ -218,7 +218,7 @@ struct Bf16KeysScratch {
   Bf16Bits* ds = nullptr;            // likewise
   Bf16Bits* ds_rows = nullptr;       // [32 x tile_kv]
   std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], see Bf16Visible
-  float* dk_t = nullptr;             // [dim_qk x sums_row], of which block_kv columns are used
+  float* dk_t = nullptr;             // [dim_qk x sums_row]; the first block_kv columns are used
   float* dv_t = nullptr;             // [dim_vo x sums_row], likewise
 };
 

@@ -186,8 +186,8 @@ HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, const Exponent& e
   return _mm512_add_ps(even, odd);
 }
 
-// Rows [row0, row0 + count), at most 16, of `x`.
-struct Rows {
+// At most 16 rows of `x`: [row0, row0 + count).
+struct RowGroup {
   const Bf16Softmax& x;
   const Cap& cap;
   std::int64_t row0;
@@ -200,7 +200,7 @@ struct Rows {
 
 // The largest score of each row. sizes: with kCap, the largest |product| of each.
 template <bool kHidden, bool kCap>
-HWY_INLINE __m512 MaxScores(const Rows& of, float* sizes) {
+HWY_INLINE __m512 MaxScores(const RowGroup& of, float* sizes) {
   __m512 rows[16];
   __m512 row_sizes[16];
   for (std::int64_t r = 0; r < 16; ++r) {
@@ -224,7 +224,7 @@ HWY_INLINE __m512 MaxScores(const Rows& of, float* sizes) {
 }
 
 template <bool kDropout, bool kHidden, bool kCap>
-HWY_INLINE __m512 ExponentiateRow(const Rows& of, std::int64_t r, float shift, float size) {
+HWY_INLINE __m512 ExponentiateRow(const RowGroup& of, std::int64_t r, float shift, float size) {
   const Bf16Softmax& x = of.x;
   const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
   const std::uint32_t* visible = kHidden ? of.visible(r) : nullptr;
@@ -243,7 +243,7 @@ HWY_INLINE __m512 ExponentiateRow(const Rows& of, std::int64_t r, float shift, f
 // Per-row maxima and sums are reduced for all rows together: 16 separate horizontal reductions
 // would be 16 chains of dependent instructions.
 template <bool kDropout, bool kHidden, bool kCap>
-HWY_INLINE void SoftmaxRows(const Rows& of) {
+HWY_INLINE void SoftmaxRows(const RowGroup& of) {
   const Bf16Softmax& x = of.x;
   const std::int64_t row0 = of.row0;
   alignas(64) float sizes[16];
