@@ -181,6 +181,66 @@ TEST_F(Bf16Engines, Softmax) {
   }
 }
 
+// Rows: products far below the cap; some beyond it; nothing visible; a NaN. A second call has a cap
+// and a scale that are too far apart for the short polynomial.
+TEST_F(Bf16Engines, SoftmaxWithSoftcap) {
+  constexpr std::int64_t kRows = 4, kCols = 64, kDim = 16;
+  for (const Bf16Engine* engine : engines()) {
+    if (!engine->softmax_caps) continue;
+    SCOPED_TRACE(engine->name);
+    for (const float cap : {20.0F, 1e-4F}) {
+      const float scale = cap == 20.0F ? 0.25F : 1e2F;
+      std::vector<float> s(kRows * kCols);
+      for (std::int64_t n = 0; n < kRows * kCols; ++n) {
+        s[static_cast<std::size_t>(n)] = (static_cast<float>(n % 37) - 20.0F) * (n < kCols ? 2 : 9);
+      }
+      s[3 * kCols + 5] = std::numeric_limits<float>::quiet_NaN();
+      const std::vector<float> products = s;
+      const std::vector<std::uint32_t> words{~0U, ~0U, 0x7FFF0FFFU, ~0U, 0, 0, ~0U, ~0U};
+      std::vector<float> row_max(kRows, -kInfinity);
+      std::vector<float> row_sum(kRows, 0.0F);
+      std::vector<float> acc(kRows * kDim, 1.0F);
+      engine->softmax({.s = s.data(),
+                       .lds = kCols,
+                       .rows = kRows,
+                       .cols = kCols,
+                       .scale = scale,
+                       .row_max = row_max.data(),
+                       .row_sum = row_sum.data(),
+                       .o = acc.data(),
+                       .ldo = kDim,
+                       .dropout = {},
+                       .visible = {words.data(), kCols / kVisibleBits},
+                       .softcap = cap});
+      EXPECT_EQ(row_max[2], -kInfinity);
+      EXPECT_EQ(row_sum[2], 0.0F);
+      EXPECT_TRUE(std::isnan(row_sum[3]));
+      for (const std::int64_t r : {0, 1}) {
+        const auto score = [&](std::int64_t n) {
+          const double raw = products[static_cast<std::size_t>(r * kCols + n)];
+          return cap * std::tanh(scale * raw / cap);
+        };
+        const auto visible = [&](std::int64_t n) {
+          return ((words[static_cast<std::size_t>(2 * r + n / 32)] >> (n % 32)) & 1U) != 0;
+        };
+        double largest = -kInfinity;
+        for (std::int64_t n = 0; n < kCols; ++n) {
+          if (visible(n)) largest = std::max(largest, score(n));
+        }
+        EXPECT_NEAR(row_max[static_cast<std::size_t>(r)], largest, cap * 6e-7);
+        double sum = 0.0;
+        const auto* p = reinterpret_cast<const Bf16Bits*>(s.data() + r * kCols);
+        for (std::int64_t n = 0; n < kCols; ++n) {
+          const double expected = visible(n) ? std::exp(score(n) - largest) : 0.0;
+          EXPECT_NEAR(core::bf16_to_f32(p[n]), expected, expected * 0x1p-8);
+          sum += expected;
+        }
+        EXPECT_NEAR(row_sum[static_cast<std::size_t>(r)], sum, sum * 1e-5);
+      }
+    }
+  }
+}
+
 // Ranges, masks and missing pages as bits; lengths that are no multiple of 64 columns.
 TEST_F(Bf16Engines, FindsVisiblePairs) {
   constexpr std::int64_t kCols = 96;

@@ -112,6 +112,10 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
 // S, and O of the strip then fit in L1 together.
 constexpr std::int64_t kStripRowsBf16 = 16;
 constexpr std::int64_t kPackedBytes = 32 << 10;  // packed K and V in L1
+// Keys of a tile for AMX. 64 are 20 to 25 % faster than 128 at dim 64: with 128 keys, Q, S and O
+// evict K and V from L1 (measured in docs/kernels/cpu_amx.md). Dropout draws bytes for 128 keys at
+// a time.
+constexpr std::int64_t kMostKeysAmx = 64;
 constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
 constexpr std::int64_t kWantedTasksBf16 = 64;  // enough to keep 16 cores busy
@@ -139,8 +143,10 @@ bool takes_gemv_dots(const Problem& p) {
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t key_bytes =
       2 * (round_up(p.dim_qk, kPackedDepth) + round_up(p.dim_vo, 2 * kPackedCols));
+  const bool narrow = config.engine == Engine::amx_bf16 && !p.dropout;
+  const std::int64_t most = narrow ? kMostKeysAmx : kMaxTileKv;
   const std::int64_t tile =
-      std::clamp(kPackedBytes / key_bytes / kPackedDepth * kPackedDepth, kPackedDepth, kMaxTileKv);
+      std::clamp(kPackedBytes / key_bytes / kPackedDepth * kPackedDepth, kPackedDepth, most);
   config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, tile);
   const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv, 1);
   const std::int64_t wanted = divide_up(kWantedTasksBf16, groups);

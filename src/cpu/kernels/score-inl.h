@@ -28,6 +28,10 @@ inline bool softmax_takes_raw(const Call& call) {
   return call.numbers.scale > 0.0 && !(call.numbers.softcap > 0.0) && call.slopes == nullptr &&
          !call.bias.given();
 }
+// The same for a softmax that also applies softcap, which keeps the order of scores.
+inline bool softmax_takes_capped(const Call& call) {
+  return call.numbers.scale > 0.0 && call.slopes == nullptr && !call.bias.given();
+}
 
 // Terms that are added to the products of a row.
 template <class T>

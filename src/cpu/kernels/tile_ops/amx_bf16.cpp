@@ -33,60 +33,113 @@ void End() {
   _tile_release();
 }
 
-// 16 rows by kCols blocks of 16 columns. Tiles 0 to 3 are C, 4 is A, 5 and 6 are B.
-template <int kCols>
-HWY_INLINE void MultiplyBlock(const Bf16Product& x, std::int64_t row, std::int64_t col) {
-  const Bf16Bits* a = x.a + row * x.lda;
-  const Bf16Bits* b = x.b + col / kPackedCols * x.b_cols;
-  float* c = x.c + row * x.ldc + col;
-  const std::int64_t a_stride = x.lda * 2;
-  const std::int64_t c_stride = x.ldc * 4;
-  if (x.accumulate) {
-    _tile_loadd(0, c, c_stride);
-    if constexpr (kCols > 1) _tile_loadd(1, c + 16, c_stride);
-    if constexpr (kCols > 2) _tile_loadd(2, c + 32, c_stride);
-    if constexpr (kCols > 3) _tile_loadd(3, c + 48, c_stride);
-  } else {
-    _tile_zero(0);
-    if constexpr (kCols > 1) _tile_zero(1);
-    if constexpr (kCols > 2) _tile_zero(2);
-    if constexpr (kCols > 3) _tile_zero(3);
-  }
-  for (std::int64_t k = 0; k < x.depth; k += kPackedDepth, b += x.b_depth) {
-    _tile_loadd(4, a + k, a_stride);
-    _tile_loadd(5, b, 64);
-    _tile_dpbf16ps(0, 4, 5);
-    if constexpr (kCols > 1) {
-      _tile_loadd(6, b + x.b_cols, 64);
-      _tile_dpbf16ps(1, 4, 6);
-    }
-    if constexpr (kCols > 2) {
-      _tile_loadd(5, b + 2 * x.b_cols, 64);
-      _tile_dpbf16ps(2, 4, 5);
-    }
-    if constexpr (kCols > 3) {
-      _tile_loadd(6, b + 3 * x.b_cols, 64);
-      _tile_dpbf16ps(3, 4, 6);
-    }
-  }
-  _tile_stored(0, c, c_stride);
-  if constexpr (kCols > 1) _tile_stored(1, c + 16, c_stride);
-  if constexpr (kCols > 2) _tile_stored(2, c + 32, c_stride);
-  if constexpr (kCols > 3) _tile_stored(3, c + 48, c_stride);
+// GCC's intrinsics take literal tile numbers only.
+template <int kTile>
+HWY_INLINE void Load(const void* from, std::int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+template <int kTile>
+HWY_INLINE void Store(void* to, std::int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
+}
+template <int kTile>
+HWY_INLINE void Clear() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+}
+template <int kC, int kA, int kB>
+HWY_INLINE void AddProduct() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
 
-// Blocks of 16 x 64. Blocks of 32 x 32 would need fewer loads. But with strips of 16 rows more keys
-// fit in L1, which matters more (docs/kernels/cpu.md).
-void Multiply(const Bf16Product& x) {
+// Blocks of kPackedDepth of A that stay in tiles while all columns are computed.
+constexpr std::int64_t kMostBlocks = 4;
+// Tiles of C that take turns.
+template <int kBlocks>
+constexpr int kTilesOfC = kBlocks <= 2 ? 4 : 6 - kBlocks;
+
+// A block of 16 columns, the kNth of a group, of kBlocks blocks of A in tiles 0 to kBlocks - 1. Two
+// tiles of B take turns too.
+template <int kBlocks, int kN>
+HWY_INLINE void MultiplyColumns(const Bf16Bits* b, std::int64_t b_depth, float* c,
+                                std::int64_t c_stride, bool accumulate) {
+  constexpr int kC = kBlocks + 2 + kN;
+  constexpr int kEven = kBlocks + kN * kBlocks % 2;
+  constexpr int kOdd = kBlocks + (kN * kBlocks + 1) % 2;
+  if (accumulate) {
+    Load<kC>(c, c_stride);
+  } else {
+    Clear<kC>();
+  }
+  Load<kEven>(b, 64);
+  AddProduct<kC, 0, kEven>();
+  if constexpr (kBlocks > 1) {
+    Load<kOdd>(b + b_depth, 64);
+    AddProduct<kC, 1, kOdd>();
+  }
+  if constexpr (kBlocks > 2) {
+    Load<kEven>(b + 2 * b_depth, 64);
+    AddProduct<kC, 2, kEven>();
+  }
+  if constexpr (kBlocks > 3) {
+    Load<kOdd>(b + 3 * b_depth, 64);
+    AddProduct<kC, 3, kOdd>();
+  }
+  Store<kC>(c, c_stride);
+}
+
+// The part of a product with the kBlocks blocks of depth from `first` on. While a tile of C is
+// stored, which takes as long as TDPBF16PS (16 cycles), the next one is computed.
+template <int kBlocks>
+void MultiplyBlocks(const Bf16Product& x, std::int64_t first, bool accumulate) {
+  constexpr int kGroup = kTilesOfC<kBlocks>;
+  const std::int64_t b_depth = x.b_depth;
+  const std::int64_t b_cols = x.b_cols;
+  const std::int64_t c_stride = x.ldc * 4;
   for (std::int64_t row = 0; row < x.rows; row += kBf16Rows) {
-    std::int64_t col = 0;
-    for (; col + 4 * kPackedCols <= x.cols; col += 4 * kPackedCols) MultiplyBlock<4>(x, row, col);
-    switch ((x.cols - col) / kPackedCols) {
-      case 3: MultiplyBlock<3>(x, row, col); break;
-      case 2: MultiplyBlock<2>(x, row, col); break;
-      case 1: MultiplyBlock<1>(x, row, col); break;
-      default: break;
+    const Bf16Bits* a = x.a + row * x.lda + first * kPackedDepth;
+    const std::int64_t a_stride = x.lda * 2;
+    Load<0>(a, a_stride);
+    if constexpr (kBlocks > 1) Load<1>(a + kPackedDepth, a_stride);
+    if constexpr (kBlocks > 2) Load<2>(a + 2 * kPackedDepth, a_stride);
+    if constexpr (kBlocks > 3) Load<3>(a + 3 * kPackedDepth, a_stride);
+    const Bf16Bits* b = x.b + first * b_depth;
+    float* c = x.c + row * x.ldc;
+    std::int64_t left = x.cols / kPackedCols;
+    for (; left > 0; left -= kGroup) {
+      MultiplyColumns<kBlocks, 0>(b, b_depth, c, c_stride, accumulate);
+      b += b_cols, c += kPackedCols;
+      if (left == 1) break;
+      MultiplyColumns<kBlocks, 1>(b, b_depth, c, c_stride, accumulate);
+      b += b_cols, c += kPackedCols;
+      if constexpr (kGroup > 2) {
+        if (left == 2) break;
+        MultiplyColumns<kBlocks, 2>(b, b_depth, c, c_stride, accumulate);
+        b += b_cols, c += kPackedCols;
+      }
+      if constexpr (kGroup > 3) {
+        if (left == 3) break;
+        MultiplyColumns<kBlocks, 3>(b, b_depth, c, c_stride, accumulate);
+        b += b_cols, c += kPackedCols;
+      }
     }
+  }
+}
+
+// Strips of 16 rows and all columns in turn. Blocks of 32 x 32 would need fewer loads. But with
+// strips of 16 rows more keys fit in L1, which matters more (docs/kernels/cpu.md).
+void Multiply(const Bf16Product& x) {
+  const std::int64_t blocks = x.depth / kPackedDepth;
+  std::int64_t first = 0;
+  for (; first + kMostBlocks < blocks; first += kMostBlocks) {
+    MultiplyBlocks<kMostBlocks>(x, first, x.accumulate || first > 0);
+  }
+  const bool accumulate = x.accumulate || first > 0;
+  switch (blocks - first) {
+    case 4: MultiplyBlocks<4>(x, first, accumulate); break;
+    case 3: MultiplyBlocks<3>(x, first, accumulate); break;
+    case 2: MultiplyBlocks<2>(x, first, accumulate); break;
+    case 1: MultiplyBlocks<1>(x, first, accumulate); break;
+    default: break;
   }
 }
 
@@ -118,7 +171,8 @@ const Bf16Engine* amx_bf16_engine() {
                                  softmax_avx512,
                                  transpose_avx512,
                                  gradient_avx512,
-                                 transpose_sums_avx512};
+                                 transpose_sums_avx512,
+                                 true};
   static const bool usable = has_avx512_bf16() && has_amx_bf16() && request_tiles();
   return usable ? &engine : nullptr;
 }

@@ -1,21 +1,18 @@
-// bf16 with AVX-512: packing, softmax with a bf16 result, and products with VDPBF16PS.
-#include "cpu/kernels/tile_ops/bf16_avx512.hpp"
-
+// bf16 with AVX-512: packing, the gradient of scores, and products with VDPBF16PS.
 #include <hwy/highway.h>
+
+#include "cpu/kernels/tile_ops/bf16_exp2_avx512.hpp"
 
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
-
-#include <algorithm>
-#include <bit>
-#include <limits>
 
 HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
 namespace attn::cpu {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLog2E = 1.44269504088896340736F;
+using avx512::Exp2;
+using avx512::Kept;
+using avx512::kLog2E;
 
 // Elements [begin, begin + 32) of a row of `dim`; zeros past its end and for a null row.
 HWY_INLINE __m512i LoadPart(const char* row, std::int64_t begin, std::int64_t dim) {
@@ -49,161 +46,6 @@ HWY_INLINE void Transpose(__m512i (&rows)[16]) {
     pairs[12 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
   }
   for (int n = 0; n < 16; ++n) rows[n] = pairs[n];
-}
-
-// 2^x = 2^(x - floor x) * 2^(floor x). The first factor is a polynomial that is exactly 1 at 0 and
-// has an error of at most 1e-7 (minimax on [0, 1)). 2^-inf = 0; NaN stays NaN.
-HWY_INLINE __m512 Exp2(__m512 x) {
-  constexpr int kMinusFloor = 0x09;  // no fraction bits, rounded down, without exceptions
-  const __m512 r = _mm512_reduce_ps(x, kMinusFloor);
-  __m512 y = _mm512_set1_ps(1.8671305e-3F);
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(9.0170298e-3F));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(5.5799913e-2F));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(2.4016444e-1F));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(6.9315130e-1F));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0F));
-  return _mm512_scalef_ps(y, x);
-}
-
-// The pairs that dropout keeps among the 32 from row r, column c on.
-HWY_INLINE __mmask32 Kept(const Bf16Dropout& x, std::int64_t r, std::int64_t c) {
-  const auto* bytes = reinterpret_cast<const __m256i*>(x.bytes + r * x.row + c);
-  return _mm256_cmple_epu8_mask(_mm256_loadu_si256(bytes),
-                                _mm256_set1_epi8(static_cast<char>(x.last_kept)));
-}
-
-struct Larger {
-  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
-};
-struct Sum {
-  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_add_ps(a, b); }
-};
-
-template <class Join>
-HWY_INLINE __m512 JoinLanes(__m512 x, __m512 y) {
-  return Join()(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
-}
-
-// Lane n of the result is the reduction of all lanes of rows[n].
-template <class Join>
-HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
-  constexpr Join join;
-  for (int n = 0; n < 16; n += 2) {
-    rows[n] =
-        join(_mm512_unpacklo_ps(rows[n], rows[n + 1]), _mm512_unpackhi_ps(rows[n], rows[n + 1]));
-  }
-  for (int n = 0; n < 16; n += 4) {  // then four rows per 128-bit lane
-    const __m512d low = _mm512_castps_pd(rows[n]);
-    const __m512d high = _mm512_castps_pd(rows[n + 2]);
-    rows[n] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                   _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-  }
-  return JoinLanes<Join>(JoinLanes<Join>(rows[0], rows[4]), JoinLanes<Join>(rows[8], rows[12]));
-}
-
-// The maximum over the returned lanes is the row's largest visible value; -inf if none is visible.
-template <bool kHidden>
-HWY_INLINE __m512 RowMax(const float* s, std::int64_t cols, const std::uint32_t* visible) {
-  __m512 even = _mm512_set1_ps(-kInfinity);
-  __m512 odd = even;
-  for (std::int64_t c = 0; c < cols; c += 32) {
-    const __m512 low = _mm512_loadu_ps(s + c);
-    const __m512 high = _mm512_loadu_ps(s + c + 16);
-    if constexpr (kHidden) {
-      const std::uint32_t seen = visible[c / 32];
-      even = _mm512_mask_max_ps(even, static_cast<__mmask16>(seen), even, low);
-      odd = _mm512_mask_max_ps(odd, static_cast<__mmask16>(seen >> 16), odd, high);
-    } else {
-      even = _mm512_max_ps(even, low);
-      odd = _mm512_max_ps(odd, high);
-    }
-  }
-  return _mm512_max_ps(even, odd);
-}
-
-// s = exp(scale s - shift), 0 where hidden, rounded to bf16 in the first half of the row. The sum
-// over the returned lanes is the row sum, before rounding to bf16.
-template <bool kDropout, bool kHidden>
-HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, float scale, float shift,
-                                  const Bf16Dropout& dropout, std::int64_t row,
-                                  const std::uint32_t* visible) {
-  const __m512 by = _mm512_set1_ps(scale * kLog2E);
-  const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
-  __m512 even = _mm512_setzero_ps();
-  __m512 odd = _mm512_setzero_ps();
-  auto* out = reinterpret_cast<Bf16Bits*>(s);
-  for (std::int64_t c = 0; c < cols; c += 32) {
-    __m512 low = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(s + c), by, minus));
-    __m512 high = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(s + c + 16), by, minus));
-    if constexpr (kHidden) {
-      const std::uint32_t seen = visible[c / 32];
-      low = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen), low);
-      high = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen >> 16), high);
-    }
-    even = _mm512_add_ps(even, low);
-    odd = _mm512_add_ps(odd, high);
-    if constexpr (kDropout) {
-      const __mmask32 kept = Kept(dropout, row, c);
-      low = _mm512_maskz_mov_ps(static_cast<__mmask16>(kept), low);
-      high = _mm512_maskz_mov_ps(static_cast<__mmask16>(kept >> 16), high);
-    }
-    _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-  }
-  return _mm512_add_ps(even, odd);
-}
-
-// Rows [row0, row0 + count), at most 16. Per-row maxima and sums are reduced for all rows together:
-// 16 separate horizontal reductions would be 16 chains of dependent instructions.
-template <bool kDropout, bool kHidden>
-HWY_INLINE void SoftmaxRows(const Bf16Softmax& x, std::int64_t row0, std::int64_t count) {
-  const auto visible = [&](std::int64_t r) {
-    return kHidden ? x.visible.words + (row0 + r) * x.visible.row : nullptr;
-  };
-  float* s = x.s + row0 * x.lds;
-  __m512 rows[16];
-  for (std::int64_t r = 0; r < 16; ++r) {
-    rows[r] =
-        r < count ? RowMax<kHidden>(s + r * x.lds, x.cols, visible(r)) : _mm512_set1_ps(-kInfinity);
-  }
-  const __m512 tile_max = _mm512_mul_ps(_mm512_set1_ps(x.scale), ReduceRows<Larger>(rows));
-  const auto exists = static_cast<__mmask16>((1U << count) - 1);
-  const __m512 before = _mm512_maskz_loadu_ps(exists, x.row_max + row0);
-  const __mmask16 grows = _mm512_mask_cmp_ps_mask(exists, tile_max, before, _CMP_GT_OQ);
-  const __m512 largest = _mm512_mask_mov_ps(before, grows, tile_max);
-  // If nothing is visible yet, the shift is 0: exp(-inf - 0) = 0, and a NaN stays NaN.
-  const __mmask16 seen = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(-kInfinity), _CMP_NEQ_UQ);
-  const __m512 shift = _mm512_maskz_mov_ps(seen, largest);
-  const __m512 rescale = Exp2(_mm512_mul_ps(_mm512_sub_ps(before, shift), _mm512_set1_ps(kLog2E)));
-  alignas(64) float shifts[16];
-  alignas(64) float rescales[16];
-  _mm512_store_ps(shifts, shift);
-  _mm512_store_ps(rescales, rescale);
-  for (unsigned left = grows; left != 0; left &= left - 1) {
-    const int r = std::countr_zero(left);
-    const __m512 by = _mm512_set1_ps(rescales[r]);
-    float* o = x.o + (row0 + r) * x.ldo;
-    for (std::int64_t c = 0; c < x.ldo; c += 16) {
-      _mm512_storeu_ps(o + c, _mm512_mul_ps(_mm512_loadu_ps(o + c), by));
-    }
-  }
-  for (std::int64_t r = 0; r < 16; ++r) {
-    rows[r] = r < count
-                  ? ExponentiateRow<kDropout, kHidden>(s + r * x.lds, x.cols, x.scale, shifts[r],
-                                                       x.dropout, row0 + r, visible(r))
-                  : _mm512_setzero_ps();
-  }
-  const __m512 sum = ReduceRows<Sum>(rows);
-  __m512 total = _mm512_maskz_loadu_ps(exists, x.row_sum + row0);
-  total = _mm512_mask_mul_ps(total, grows, total, rescale);
-  _mm512_mask_storeu_ps(x.row_sum + row0, exists, _mm512_add_ps(total, sum));
-  _mm512_mask_storeu_ps(x.row_max + row0, exists, largest);
-}
-
-template <bool kDropout, bool kHidden>
-HWY_INLINE void Softmax(const Bf16Softmax& x) {
-  for (std::int64_t r = 0; r < x.rows; r += 16) {
-    SoftmaxRows<kDropout, kHidden>(x, r, std::min<std::int64_t>(16, x.rows - r));
-  }
 }
 
 // Rounds two rows of 16 f32 to bf16 and interleaves them: a pair of rows of a packed block.
@@ -382,15 +224,6 @@ bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t c
   return any != 0;
 }
 
-void softmax_avx512(const Bf16Softmax& x) {
-  const bool hidden = x.visible.words != nullptr;
-  if (x.dropout.bytes == nullptr) {
-    hidden ? Softmax<false, true>(x) : Softmax<false, false>(x);
-  } else {
-    hidden ? Softmax<true, true>(x) : Softmax<true, false>(x);
-  }
-}
-
 void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
   alignas(64) std::uint16_t first[32];
   for (std::uint16_t n = 0; n < 32; ++n) first[n] = static_cast<std::uint16_t>(2 * n);
@@ -441,7 +274,8 @@ const Bf16Engine* bf16_dot_engine() {
                                  softmax_avx512,
                                  transpose_avx512,
                                  gradient_avx512,
-                                 transpose_sums_avx512};
+                                 transpose_sums_avx512,
+                                 true};
   static const bool usable = has_avx512_bf16();
   return usable ? &engine : nullptr;
 }

@@ -39,8 +39,8 @@ class Bf16Block {
 
   BiasGradient<float>& dbias() { return dbias_; }
   void Clear(std::int64_t) {
-    std::fill_n(x_.dk_t, at_.config.block_kv * qk_, 0.0F);
-    std::fill_n(x_.dv_t, at_.config.block_kv * vo_, 0.0F);
+    std::fill_n(x_.dk_t, sums_row(at_.config) * qk_, 0.0F);
+    std::fill_n(x_.dv_t, sums_row(at_.config) * vo_, 0.0F);
   }
 
   // Loads rows of q and dout, row-major and transposed, with lse and delta. Pads with zeros to full
@@ -176,7 +176,7 @@ class Bf16Block {
                       .accumulate = false});
   }
 
-  // out[width x block_kv], from column `first` on, += rows[width x 32] packed[32 x cols].
+  // out[width x sums_row], from column `first` on, += rows[width x 32] packed[32 x cols].
   void AddTransposed(const Bf16Bits* rows, const Bf16Bits* packed, std::int64_t width,
                      std::int64_t first, std::int64_t cols, float* out) {
     engine_.multiply({.a = rows,
@@ -185,7 +185,7 @@ class Bf16Block {
                       .b_depth = kPackedBlock,
                       .b_cols = kPackedBlock,
                       .c = out + first,
-                      .ldc = at_.config.block_kv,
+                      .ldc = sums_row(at_.config),
                       .rows = width,
                       .cols = cols,
                       .depth = kBf16StripRows,
@@ -248,16 +248,16 @@ class Bf16Block {
     }
   }
 
-  // Stores rows [j, end) of the block's dk or dv, at most 16, from sums [dim x block_kv]. It
+  // Stores rows [j, end) of the block's dk or dv, at most 16, from sums [dim x sums_row]. It
   // transposes 16 x 16 blocks: rows of `sums` are a power of two apart, so reading single elements
   // would miss the cache each time. Keys from `keys` on are padding.
   void StoreKeys(const StridedTensor& to, std::int64_t j0, std::int64_t j, std::int64_t end,
                  std::int64_t keys, const float* sums, float factor, std::int64_t dim) {
     const std::int64_t width = round_up(dim, kPackedCols);
-    const std::int64_t block_kv = at_.config.block_kv;
+    const std::int64_t ld = sums_row(at_.config);
     float* rows = x_.f32.row_buffer;
     for (std::int64_t c = 0; c < width; c += kPackedCols) {
-      engine_.transpose_sums(sums + c * block_kv + j, block_kv, rows + c, width);
+      engine_.transpose_sums(sums + c * ld + j, ld, rows + c, width);
     }
     for (; j < end; ++j, rows += width) {
       std::fill(rows + dim, rows + width, 0.0F);

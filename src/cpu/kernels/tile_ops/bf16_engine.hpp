@@ -72,6 +72,8 @@ struct Bf16Softmax {
   // P * factor would have the same relative error in all elements of o.
   Bf16Dropout dropout;
   Bf16Visible visible;
+  // > 0: scores are softcap tanh(scale s / softcap). Only for engines with `softmax_caps`.
+  float softcap = 0.0F;
 };
 
 // Computes P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
@@ -114,6 +116,7 @@ struct Bf16Engine {
   void (*gradient)(const Bf16Gradient&);
   // to[j * ld_to + c] = from[c * ld_from + j] for 16 x 16 values; `from` is aligned to 64 bytes.
   void (*transpose_sums)(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
+  bool softmax_caps;  // whether `softmax` applies softcap
 };
 
 // Null if the processor or the operating system lacks a feature that the engine needs.

@@ -121,7 +121,7 @@ class Bf16Ops {
       if (pair_ahead_ != nullptr) pair_ahead_->step();
     };
     prefetch(0);
-    const bool raw = softmax_takes_raw(call_);
+    const bool raw = engine_.softmax_caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_);
     StripVisible seen;
     if (raw) {
       seen = FindVisible(call_, engine_, entry, x.rows + row0, count, span, x_.visible);
@@ -162,7 +162,8 @@ class Bf16Ops {
                      .o = x.o + row0 * vo,
                      .ldo = vo,
                      .dropout = dropout,
-                     .visible = seen.visible});
+                     .visible = seen.visible,
+                     .softcap = raw ? static_cast<float>(call_.numbers.softcap) : 0.0F});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,

@@ -1,0 +1,39 @@
+// 2^x and reductions for the bf16 engines with AVX-512.
+#pragma once
+
+#include <hwy/highway.h>
+
+#include "cpu/kernels/tile_ops/bf16_avx512.hpp"
+
+#if HWY_ARCH_X86_64
+#include <immintrin.h>
+
+HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
+namespace attn::cpu::avx512 {
+
+inline constexpr float kLog2E = 1.44269504088896340736F;
+
+// 2^x = 2^(x - floor x) * 2^(floor x). The first factor is a polynomial that is exactly 1 at 0 and
+// has an error of at most 1e-7 (minimax on [0, 1)). 2^-inf = 0; NaN stays NaN.
+HWY_INLINE __m512 Exp2(__m512 x) {
+  constexpr int kMinusFloor = 0x09;  // no fraction bits, rounded down, without exceptions
+  const __m512 r = _mm512_reduce_ps(x, kMinusFloor);
+  __m512 y = _mm512_set1_ps(1.8671305e-3F);
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(9.0170298e-3F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(5.5799913e-2F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(2.4016444e-1F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(6.9315130e-1F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0F));
+  return _mm512_scalef_ps(y, x);
+}
+
+// The pairs that dropout keeps among the 32 from row r, column c on.
+HWY_INLINE __mmask32 Kept(const Bf16Dropout& x, std::int64_t r, std::int64_t c) {
+  const auto* bytes = reinterpret_cast<const __m256i*>(x.bytes + r * x.row + c);
+  return _mm256_cmple_epu8_mask(_mm256_loadu_si256(bytes),
+                                _mm256_set1_epi8(static_cast<char>(x.last_kept)));
+}
+
+}  // namespace attn::cpu::avx512
+HWY_POP_ATTRIBUTES
+#endif
