@@ -1,6 +1,10 @@
 // The CPU plan; see plan.hpp.
 #include "cpu/host/plan.hpp"
 
+#ifdef __linux__
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <string>
 
@@ -112,10 +116,23 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
 // S, and O of the strip then fit in L1 together.
 constexpr std::int64_t kStripRowsBf16 = 16;
 constexpr std::int64_t kPackedBytes = 32 << 10;  // packed K and V in L1
-// Keys of a tile for AMX. 64 are 20 to 25 % faster than 128 at dim 64: with 128 keys, Q, S and O
-// evict K and V from L1 (measured in docs/kernels/cpu_amx.md). Dropout draws bytes for 128 keys at
-// a time.
-constexpr std::int64_t kMostKeysAmx = 64;
+// Keys of a tile in forwards with AMX (docs/kernels/cpu_amx.md). With a core for each thread, 64
+// are 20 to 25 % faster than 128 at dim 64: with 128 keys, Q, S and O evict K and V from L1. Where
+// two threads share a core, its L1 holds neither, AMX is the bound, and 128 keys are 5 to 15 %
+// faster. Virtual machines hide which processors share a core; on machines with many, some do. The
+// number of threads must not decide, because it must not change results. Dropout draws bytes for
+// 128 keys at a time.
+constexpr std::int64_t kFewKeysAmx = 64;
+constexpr long kFewProcessors = 4;
+bool pays_few_keys_amx(const Problem& p, Engine engine) {
+  if (engine != Engine::amx_bf16 || p.dropout) return false;
+#ifdef __linux__
+  static const long processors = sysconf(_SC_NPROCESSORS_CONF);
+  return processors <= kFewProcessors;
+#else
+  return false;
+#endif
+}
 constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
 constexpr std::int64_t kWantedTasksBf16 = 64;  // enough to keep 16 cores busy
@@ -143,8 +160,7 @@ bool takes_gemv_dots(const Problem& p) {
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t key_bytes =
       2 * (round_up(p.dim_qk, kPackedDepth) + round_up(p.dim_vo, 2 * kPackedCols));
-  const bool narrow = config.engine == Engine::amx_bf16 && !p.dropout;
-  const std::int64_t most = narrow ? kMostKeysAmx : kMaxTileKv;
+  const std::int64_t most = pays_few_keys_amx(p, config.engine) ? kFewKeysAmx : kMaxTileKv;
   const std::int64_t tile =
       std::clamp(kPackedBytes / key_bytes / kPackedDepth * kPackedDepth, kPackedDepth, most);
   config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, tile);
