@@ -74,13 +74,14 @@ struct Consumer : KeyWarpgroup {
     barriers.Wait(BackwardBarriers::kVReady, item);
     barriers.Wait(BackwardBarriers::kDoutReady + stage, phase);
     IssueScores(kShared.v, dout, dp);
+    if constexpr (kDropout) options.drops = DrawDrops(head, i0);
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     if constexpr (kScoreTiles) barriers.Wait(BackwardBarriers::kScoresReady, step);
     ptx::WgmmaWait<1>();
     ModifyScores(options, rows, s);
     ComputeP<kPartial>(rows, i0, s);
     if constexpr (kScoreTiles && !kRereadsBias) Release(BackwardBarriers::kScoresFree);
-    options.GenerateBits(i0, keys.j0 + WarpKey(), s);
+    options.MarkDropped(s);
     ptx::WgmmaWait<0>();
     ComputeDs(options, rows, s, dp, p_pairs, ds_pairs);
     if constexpr (kRereadsBias) Release(BackwardBarriers::kScoresFree);
