@@ -119,7 +119,7 @@ TEST(CudaSm90BackwardPlan, BackwardsOfTheUsualShapes) {
   const CudaPlan ranges =
       plan_of(kLong + "kv_begin", Access::tma, FamilyChoice::sm90, Pass::backward);
   ASSERT_STREQ(ranges.family_name, "sm90") << ranges.refusals;
-  EXPECT_EQ(ranges.kernels[ranges.main].shared_bytes, 198912u + 2 * 128 * 8 + 8);
+  EXPECT_EQ(ranges.kernels[ranges.main].shared_bytes, 198912u + 2 * 128 * 8 + 12);
   EXPECT_GT(plan_of(kLong + "deterministic", Access::tma, FamilyChoice::sm90, Pass::backward)
                 .workspace.dq_semaphore.bytes,
             0);
@@ -262,6 +262,56 @@ TEST(CudaSm90BackwardPlan, BackwardsWithOptions) {
   EXPECT_STREQ(packed.kernels[1].entry, "attn_uncovered_gradients");
   EXPECT_EQ(packed.blocks[packed.main], 4 * 2 * 4);
   EXPECT_EQ(packed.blocks[3], 10 * 4) << "rows of the packed tensor";
+}
+
+// Tiles of queries that see one tile of keys alone: the main kernel writes dq, and the postprocess
+// skips them.
+TEST(CudaSm90BackwardPlan, DqOfTilesOfOneVisitor) {
+  struct Expected {
+    std::string options;
+    int tile_q;  // 0: not done
+    bool first_stores;
+  };
+  const std::string dim128 = "dim_qk=128 dim_vo=128 ";
+  const Expected expected[] = {
+      {"kv_begin", 128, true},
+      {"kv_begin kv_end causal window_left=300", 128, true},
+      {"kv_end deterministic", 128, true},
+      {"kv_end heads_kv=4 dropout", 128, true},
+      {"kv_end bias=hqk dtype_bias=f32", 64, true},
+      // At dim 128 the first block stores up to 1024 keys.
+      {dim128 + "kv_begin", 64, false},
+      {dim128 + "kv_begin len_q=1024 len_kv=1024", 64, true},
+      {dim128 + "kv_begin deterministic", 64, true},
+      {"causal", 0, true},
+      {"kv_begin lengths_q", 0, false},
+      {"kv_begin lengths_kv", 0, false},
+      {"kv_begin mask=qk", 128, true},
+      {"kv_begin mask=bk", 0, false},
+      {"kv_begin dropout alibi", 0, false},
+      {"kv_begin softcap", 128, true},
+      {"kv_begin softcap alibi", 0, false},
+      {"kv_begin accumulate", 0, false},
+      {"kv_begin nonfinite_zero", 0, false},
+      {"kv_begin dtype_grad=f32", 0, false},
+      {"dim_qk=256 dim_vo=256 kv_begin", 0, false},
+  };
+  for (const Expected& e : expected) {
+    const CudaPlan plan =
+        plan_of(kLong + e.options, Access::tma, FamilyChoice::sm90, Pass::backward);
+    ASSERT_STREQ(plan.family_name, "sm90") << e.options << ": " << plan.refusals;
+    const Config& main = plan.kernels[plan.main].config;
+    EXPECT_EQ(main.get("writes_sole_dq"), e.tile_q != 0) << e.options;
+    const KernelSpec& last = plan.kernels[plan.num_kernels - 1];
+    ASSERT_STREQ(last.entry, "attn_backward_postprocess") << e.options;
+    EXPECT_EQ(last.config.get("sole_tile_q"), e.tile_q) << e.options;
+    EXPECT_EQ(last.config.get("sole_tile_kv"), e.tile_q != 0 ? 128 : 0) << e.options;
+    EXPECT_EQ(plan.workspace.dq_first_stores, e.first_stores) << e.options;
+    EXPECT_EQ(plan.workspace.dq_semaphore.bytes > 0, e.first_stores) << e.options;
+  }
+  const CudaPlan keys =
+      plan_of(kLong + "kv_begin dq=0", Access::tma, FamilyChoice::sm90, Pass::backward);
+  EXPECT_EQ(keys.kernels[keys.main].config.get("writes_sole_dq"), 0);
 }
 
 // The main kernel stores tiles of dS, adds them to f32 sums, or leaves dbias to another kernel.

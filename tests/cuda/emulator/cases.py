@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 
 import dbias_cases
+import documents_cases
+import dropout_cases
 import f8_cases
 import f32_cases
 import ordered_cases
@@ -392,12 +394,16 @@ PASSES = (
     ("backward", owned_heads_cases.BACKWARD),
     ("backward", dbias_cases.BACKWARD),
     ("backward", ordered_cases.BACKWARD),
+    ("backward", documents_cases.BACKWARD),
+    ("backward", dropout_cases.BACKWARD),
 )
 NAMES = {
     id(wide_cases.BACKWARD): "wide",
     id(owned_heads_cases.BACKWARD): "owned_heads",
     id(dbias_cases.BACKWARD): "dbias",
     id(ordered_cases.BACKWARD): "ordered",
+    id(documents_cases.BACKWARD): "documents",
+    id(dropout_cases.BACKWARD): "dropout",
 }
 
 

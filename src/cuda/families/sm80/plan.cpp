@@ -162,7 +162,9 @@ CudaPlan plan_backward(const Problem& p, const Shape& shape, const Tiles& tiles,
     plan.add("passes/backward_postprocess.cu", "attn_backward_postprocess",
              device::backward_postprocess::kThreads,
              core::divide_up(rows, device::backward_postprocess::kRows) * p.heads_q *
-                 (packed_q ? 1 : p.batch));
+                 (packed_q ? 1 : p.batch))
+        .config.set("sole_tile_q", 0)
+        .set("sole_tile_kv", 0);
   }
   if (separate_dbias) add_bias_gradient(plan, p, facts, element_access);
   if (adds_bias) add_bias_gradient_convert(plan, p);

@@ -33,6 +33,24 @@ struct BackwardTiles {
 bool is_packed(Layout layout) {
   return layout == Layout::packed;
 }
+
+// Whether gradients are stored element by element.
+bool stores_elements(const Problem& p) {
+  return p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype;
+}
+
+// Whether consumers write the final dq of tiles of queries that see one tile of keys alone, as most
+// do in documents, and the postprocess skips them. Not with lengths: dq of rows past a length
+// becomes 0 because their sums were zeroed. Not where gradients are stored by elements: the
+// postprocess converts such rows in a loop that knows no tiles. Not with options that would spill:
+// dropout with another one up to 384 bytes, softcap with ALiBi 60, a mask of keys 16.
+bool writes_sole_dq(const Problem& p) {
+  const bool mask_of_keys = p.mask.given && !p.mask.q;
+  const bool changes_scores = p.softcap || p.alibi || p.bias.given || p.mask.given;
+  const bool spills = (p.dropout && changes_scores) || (p.softcap && p.alibi) || mask_of_keys;
+  return p.dq && has_row_ranges(p) && !has_lengths(p) && !stores_elements(p) &&
+         !needs_wide_backward(p) && !spills;
+}
 int shared_bytes_of(const Problem& p, const BackwardTiles& tiles) {
   if (needs_wide_backward(p)) return wide_backward_shared_bytes(p);
   return device::sm90::BackwardSharedOf(
@@ -217,8 +235,7 @@ constexpr std::int64_t kMostPersistentQueries = 2048;
 bool is_persistent(const Problem& p, const BackwardTiles& tiles, Dbias dbias,
                    std::int64_t num_sms) {
   const bool options = p.softcap || p.alibi || p.dropout || p.bias.given || p.mask.given;
-  const bool stores_elements = p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype;
-  if (options || stores_elements || has_lengths(p) || has_row_ranges(p) || tiles.dim > 128 ||
+  if (options || stores_elements(p) || has_lengths(p) || has_row_ranges(p) || tiles.dim > 128 ||
       dbias != Dbias::none || num_key_tiles(p) <= num_sms) {
     return false;
   }
@@ -291,13 +308,15 @@ int score_bytes_of(const Problem& p, int tile_q, int tile_kv) {
 
 int visit_bytes_of(const Problem& p, std::int64_t tile_q) {
   if (!has_row_ranges(p)) return 0;
-  return device::sm90::BackwardVisitBytes(static_cast<int>(core::divide_up(p.len_q, tile_q)));
+  return device::sm90::BackwardVisitBytes(static_cast<int>(core::divide_up(p.len_q, tile_q)),
+                                          writes_sole_dq(p));
 }
 
 void set_options(Config& config, const Problem& p) {
   config.set("left_bound", p.window_left.has_value())
       .set("row_ranges", has_row_ranges(p))
-      .set("store_elements", p.accumulate || p.nonfinite_zero || p.grad_type() != p.dtype)
+      .set("store_elements", stores_elements(p))
+      .set("writes_sole_dq", writes_sole_dq(p))
       .set("softcap", p.softcap)
       .set("alibi", p.alibi)
       .set("dropout", p.dropout)
@@ -328,7 +347,9 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   }
   const bool wide = needs_wide_backward(p);
   const bool ordered = p.dq && p.deterministic;
-  const bool first_stores = p.dq && !wide && every_row_sees_a_key(p) && pays_to_store_first(p);
+  // The postprocess reads no sums of tiles without keys: see writes_sole_dq().
+  const bool sums_are_stored = every_row_sees_a_key(p) || writes_sole_dq(p);
+  const bool first_stores = p.dq && !wide && sums_are_stored && pays_to_store_first(p);
   const int tile_kv = wide ? wide_backward_tile_kv(p) : device::sm90::kBackwardTileKv;
   const int cluster = wide ? wide_backward_cluster(p) : 1;
   const int num_slots = facts.num_sms / cluster;  // tiles of keys that run at a time
@@ -366,7 +387,9 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
              device::backward_postprocess::kThreads,
              core::divide_up(packed ? p.total_q : p.len_q,
                              std::int64_t{device::backward_postprocess::kRows}) *
-                 p.heads_q * (packed ? 1 : p.batch));
+                 p.heads_q * (packed ? 1 : p.batch))
+        .config.set("sole_tile_q", writes_sole_dq(p) ? tiles.tile_q : 0)
+        .set("sole_tile_kv", writes_sole_dq(p) ? tile_kv : 0);
   }
   if (dbias == Dbias::apart) add_bias_gradient(plan, p, facts, false);
   if (dbias == Dbias::apart_sm90) add_bias_gradient_sm90(plan, p, facts, tiles.tile_q);

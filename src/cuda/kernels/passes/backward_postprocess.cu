@@ -7,12 +7,15 @@
 // The kernel is memory-bound. Padded rows: a warp converts 16 rows in the layout of the
 // accumulators, and the four lanes of a row exchange their parts. Packed rows, which may begin
 // anywhere in an accumulator: 8 elements per lane, 4 rows in flight.
-// Config: none.
+// Config: sole_tile_q, sole_tile_kv. 0, or tile_q and tile_kv of an sm90/backward.cu with
+// writes_sole_dq: tiles of queries whose keys are all in one tile of keys have their dq already,
+// and tiles of queries without keys may have no sums.
 #include "config.cuh"
 #include "passes/backward_postprocess.cuh"
 #include "ptx/grid.cuh"
 #include "shared/dq_accum.cuh"
 #include "shared/gradient.cuh"
+#include "shared/one_tile.cuh"
 #include "shared/quad_transpose.cuh"
 #include "shared/row_chunk.cuh"
 
@@ -81,10 +84,23 @@ __device__ __forceinline__ void ConvertRows(const Arguments& a, int b, int head,
   }
 }
 
+// Who has computed what of a tile of queries.
+enum class Sums { kStored, kNone, kConverted };
+__device__ __forceinline__ Sums SumsOf(const Arguments& a, int b, int row) {
+  if constexpr (config::sole_tile_q == 0) return Sums::kStored;
+  constexpr int kTileQ = config::sole_tile_q == 0 ? 1 : config::sole_tile_q;
+  constexpr int kTileKv = config::sole_tile_q == 0 ? 1 : config::sole_tile_kv;
+  const int tiles = (a.max_len_q + kTileQ - 1) / kTileQ;
+  const int4 keys = reinterpret_cast<const int4*>(a.q_ranges)[1ll * b * tiles + row / kTileQ];
+  if (keys.x >= keys.y) return Sums::kNone;
+  return attn::device::InOneTile(keys.x, keys.y, kTileKv) ? Sums::kConverted : Sums::kStored;
+}
+
 // A warp converts rows [row0, row0 + 16) of padded dq of type kDtype, kInFlight accumulators at a
-// time. Same conditions as kPlain.
+// time. Same conditions as kPlain. Without `has_sums` the rows become 0.
 template <int kDtype>
-__device__ __forceinline__ void ConvertFragments(const Arguments& a, int b, int head, int row0) {
+__device__ __forceinline__ void ConvertFragments(const Arguments& a, int b, int head, int row0,
+                                                 bool has_sums) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const char* sums = RowAddress(a.dq_accum, b, row0, head) + 16 * lane;
   const int row = row0 + lane / 4;
@@ -96,7 +112,7 @@ __device__ __forceinline__ void ConvertFragments(const Arguments& a, int b, int 
     for (int n = 0; n < kInFlight; ++n) {
       c[n] = float4{};
       const int from = column + 8 * n;
-      if (from < a.dim_qk) c[n] = *reinterpret_cast<const float4*>(sums + from * 64);
+      if (from < a.dim_qk && has_sums) c[n] = *reinterpret_cast<const float4*>(sums + from * 64);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -137,10 +153,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
   if (plain && a.packed_q == 0 && a.dq.type != config::f32) {
     const int row0 = tile * kRows + static_cast<int>(threadIdx.x) / 32 * 16;
     if (row0 >= a.max_len_q) return;
+    const Sums sums = SumsOf(a, b, row0);
+    if (sums == Sums::kConverted) return;
     if (a.dq.type == config::bf16) {
-      ConvertFragments<config::bf16>(a, b, head, row0);
+      ConvertFragments<config::bf16>(a, b, head, row0, sums == Sums::kStored);
     } else {
-      ConvertFragments<config::f16>(a, b, head, row0);
+      ConvertFragments<config::f16>(a, b, head, row0, sums == Sums::kStored);
     }
     return;
   }

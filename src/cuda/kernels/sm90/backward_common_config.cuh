@@ -5,6 +5,8 @@
 //   softcap, alibi, dropout, bias_type, mask, shared_entries
 //   bias_row, mask_row  the bias or mask broadcasts queries
 //   store_elements (dK and dV accumulate, have another type, or replace non-finite results)
+//   writes_sole_dq  consumers write the final dq of tiles of queries that see one tile of keys
+//                   alone; requires row_ranges, and neither lengths nor store_elements
 #pragma once
 #include "config.cuh"
 #include "shared/operand.cuh"
@@ -31,6 +33,8 @@ inline constexpr attn::device::sm90::ScoreTiles kTilesOfScores = attn::device::s
 inline constexpr bool kScoreTiles = kBiasBytes + kMaskBytes > 0;
 inline constexpr bool kLengths = config::lengths != 0;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
+inline constexpr bool kWritesSoleDq = config::writes_sole_dq != 0;
+static_assert(!kWritesSoleDq || (kRowRanges && config::store_elements == 0));
 // A block computes all gradients of a head (sm90/backward_head.cu). No other kernel has these
 // tiles.
 inline constexpr bool kOwnsHead =

@@ -17,6 +17,7 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/backward_barriers.cuh"
 #include "sm90/backward_dbias.cuh"
+#include "sm90/backward_gradient.cuh"
 #include "sm90/backward_scores.cuh"
 
 namespace sm90 {
@@ -74,13 +75,14 @@ struct Consumer : KeyWarpgroup {
     barriers.Wait(BackwardBarriers::kVReady, item);
     barriers.Wait(BackwardBarriers::kDoutReady + stage, phase);
     IssueScores(kShared.v, dout, dp);
+    if constexpr (kDropout) options.drops = DrawDrops(head, i0);
     barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     if constexpr (kScoreTiles) barriers.Wait(BackwardBarriers::kScoresReady, step);
     ptx::WgmmaWait<1>();
     ModifyScores(options, rows, s);
     ComputeP<kPartial>(rows, i0, s);
     if constexpr (kScoreTiles && !kRereadsBias) Release(BackwardBarriers::kScoresFree);
-    options.GenerateBits(i0, keys.j0 + WarpKey(), s);
+    options.MarkDropped(s);
     ptx::WgmmaWait<0>();
     ComputeDs(options, rows, s, dp, p_pairs, ds_pairs);
     if constexpr (kRereadsBias) Release(BackwardBarriers::kScoresFree);
@@ -95,7 +97,7 @@ struct Consumer : KeyWarpgroup {
     Release(BackwardBarriers::kDoutFree + stage);
     IssueKeyGradient(ds_pairs, q, dk);
     ptx::WgmmaWait<1>();
-    StageDq(step, dq);
+    StageDq(step, head, i0, dq);
     ptx::WgmmaWait<0>();
     Release(BackwardBarriers::kQFree + stage);
   }
@@ -136,9 +138,17 @@ struct Consumer : KeyWarpgroup {
     ptx::WgmmaCommit();
   }
 
-  // Stages this warp's 16 x 64 of dQ for DqAdder, in the layout of dq_accum.
-  __device__ __forceinline__ void StageDq(int step, const DqPart& dq) const {
+  // Stages this warp's 16 x 64 of dQ for DqAdder, in the layout of dq_accum. If no other block
+  // visits the tile, it is dq but for the scale, and DqAdder skips the step.
+  __device__ __forceinline__ void StageDq(int step, int head, int i0, const DqPart& dq) const {
     barriers.Wait(BackwardBarriers::kDqFree + warpgroup, step + 1);
+    if constexpr (kWritesSoleDq) {
+      if (keys.list.IsSole(i0 / kTileQ)) {
+        Release(BackwardBarriers::kDqReady + warpgroup);
+        WriteDq(head, i0, dq);
+        return;
+      }
+    }
     const unsigned to = base + kShared.dq +
                         static_cast<unsigned>((4 * warpgroup + warp) * kDqPieceBytes + 16 * lane);
 #pragma unroll
@@ -148,6 +158,12 @@ struct Consumer : KeyWarpgroup {
     ptx::FenceAsyncProxy();
     __syncwarp();
     Release(BackwardBarriers::kDqReady + warpgroup);
+  }
+  __device__ __forceinline__ void WriteDq(int head, int i0, const DqPart& dq) const {
+    const Arguments& a = p.common;
+    const Sequence& seq = keys.seq;
+    const GradientRows rows{a, a.dq, seq.idx, head, seq.first_q, seq.len_q, a.scale, a.dim_qk};
+    rows.Write(i0 + kDqRows * warpgroup + 16 * warp + lane / 4, dq, kDqColumns * warpgroup);
   }
 };
 

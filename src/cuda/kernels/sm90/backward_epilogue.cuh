@@ -18,9 +18,7 @@ struct BackwardEpilogue {
  private:
   // The factor still missing in dV: dropout's factor, divided by the scale of P.
   __device__ __forceinline__ static float DvFactor(const Arguments& a) {
-    if constexpr (kSignedP) return a.keep_scale / kPScale;
-    if constexpr (kDropout) return a.keep_scale * (shared::kKeptScale<kDtype> / kPScale);
-    return 1 / kPScale;
+    return kDropout ? a.keep_scale / kPScale : 1 / kPScale;
   }
 
   __device__ __forceinline__ void Write(const shared::StridedTensor& tensor,

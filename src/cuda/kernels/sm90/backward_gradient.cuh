@@ -19,21 +19,22 @@ struct GradientRows {
   float factor;
   int dim;
 
-  // Writes rows `row` and row + 8 of a lane's accumulators; a warp has 16 rows x kDim. `row` is the
-  // warp's first row + lane / 4. The four lanes of a row exchange their parts, so that each stores
-  // 8 of every 32 columns.
-  __device__ __forceinline__ void Write(int row, const float (&sums)[kDim / 2]) const {
+  // Writes rows `row` and row + 8 of a lane's accumulators; a warp has 16 rows x 2 kSums columns,
+  // from column `first` on. `row` is the warp's first row + lane / 4. The four lanes of a row
+  // exchange their parts, so that each stores 8 of every 32 columns.
+  template <int kSums>
+  __device__ __forceinline__ void Write(int row, const float (&sums)[kSums], int first = 0) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int i = row + 8 * h;
       char* const to = shared::RowAddress(tensor, seq_idx, first_row + i, head);
       if constexpr (config::store_elements != 0) {
-        if (i < num_rows) WriteElements(to, sums, h);
+        if (i < num_rows) WriteElements(to, sums, h, first);
         continue;
       }
 #pragma unroll
-      for (int g = 0; g < kDim / 32; ++g) {
+      for (int g = 0; g < kSums / 16; ++g) {
         unsigned words[4];
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
@@ -41,7 +42,7 @@ struct GradientRows {
           words[n] = ptx::Pack<kDtype>(sums[e] * factor, sums[e + 1] * factor);
         }
         shared::Transpose(words);
-        const int column = 32 * g + 8 * (lane % 4);
+        const int column = first + 32 * g + 8 * (lane % 4);
         if (i >= num_rows || column >= dim) continue;
         *reinterpret_cast<uint4*>(to + column * kOperandBytes) = {words[0], words[1], words[2],
                                                                   words[3]};
@@ -51,14 +52,15 @@ struct GradientRows {
 
  private:
   // For other types, gradients that accumulate, and non-finite results that are replaced.
-  __device__ __forceinline__ void WriteElements(char* to, const float (&sums)[kDim / 2],
-                                                int h) const {
+  template <int kSums>
+  __device__ __forceinline__ void WriteElements(char* to, const float (&sums)[kSums], int h,
+                                                int first) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
+    for (int n = 0; n < kSums / 4; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int column = 8 * n + 2 * (lane % 4) + e;
+        const int column = first + 8 * n + 2 * (lane % 4) + e;
         if (column >= dim) continue;
         shared::StoreGradient(a, to + column * shared::ElementBytes(tensor.type), tensor.type,
                               sums[4 * n + 2 * h + e] * factor);

@@ -62,11 +62,12 @@ struct HeadConsumer : KeyWarpgroup {
     IssueScores(kShared.k, q, s);
     barriers.Wait(HeadBarriers::kDoutReady + stage, phase);
     IssueScores(kShared.v, dout, dp);
+    if constexpr (kDropout) options.drops = DrawDrops(head, i0);
     barriers.Wait(HeadBarriers::kRowsReady + i0 / kTileQ, head_idx);
     ptx::WgmmaWait<1>();
     ModifyScores(options, i0, s);
     ComputeP<kPartial>(i0, i0, s);
-    options.GenerateBits(i0, keys.j0 + WarpKey(), s);
+    options.MarkDropped(s);
     ptx::WgmmaWait<0>();
     ComputeDs(options, i0, s, dp, p_pairs, ds_pairs);
     barriers.Wait(HeadBarriers::kDsFree + warpgroup, step + 1);

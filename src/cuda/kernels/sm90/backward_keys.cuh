@@ -2,6 +2,7 @@
 // sm90/backward_wide.cu.
 #pragma once
 #include "ptx/memory.cuh"
+#include "shared/one_tile.cuh"
 #include "shared/sequence.cuh"
 #include "sm90/backward_band.cuh"
 #include "sm90/backward_common_config.cuh"
@@ -9,9 +10,10 @@
 namespace sm90 {
 
 // With kv_begin or kv_end: the tiles of queries that see some key of the block. A list of words in
-// shared memory, {visited, partial} for every 32 tiles, computed from q_ranges
-// (passes/backward_preprocess.cu).
+// shared memory, {visited, partial} or {visited, partial, sole} for every 32 tiles, computed from
+// q_ranges (passes/backward_preprocess.cu). A sole tile is visited by no other block of the head.
 struct TileList {
+  static constexpr int kStride = attn::device::sm90::BackwardVisitStride(kWritesSoleDq);
   unsigned at;
 
   // Called by all threads; a barrier of the block must follow. `all_rows`: tiles from this one on
@@ -26,24 +28,36 @@ struct TileList {
       const unsigned visited = __ballot_sync(~0u, sees);
       const unsigned partial = __ballot_sync(~0u, !sees_all);
       if (n % 32 == 0) {
-        ptx::StoreShared32(at + static_cast<unsigned>(n / 32 * 8), visited);
-        ptx::StoreShared32(at + static_cast<unsigned>(n / 32 * 8 + 4), partial);
+        ptx::StoreShared32(At(n, 0), visited);
+        ptx::StoreShared32(At(n, 1), partial);
+      }
+      if constexpr (kWritesSoleDq) {
+        const bool is_sole = attn::device::InOneTile(range.x, range.y, kTileKv);
+        const unsigned sole = __ballot_sync(~0u, is_sole);
+        if (n % 32 == 0) ptx::StoreShared32(At(n, 2), sole);
       }
     }
   }
   // Returns the first tile to visit at or after `from`, or num_tiles if there is none.
   __device__ __forceinline__ int Next(int from, int num_tiles) const {
     while (from < num_tiles) {
-      const unsigned word = ptx::LoadShared32(at + static_cast<unsigned>(from / 32 * 8));
-      const unsigned rest = word >> (from % 32);
+      const unsigned rest = ptx::LoadShared32(At(from, 0)) >> (from % 32);
       if (rest != 0) return from + __ffs(static_cast<int>(rest)) - 1;
       from = (from | 31) + 1;
     }
     return num_tiles;
   }
-  __device__ __forceinline__ bool IsPartial(int tile) const {
-    const unsigned word = ptx::LoadShared32(at + static_cast<unsigned>(tile / 32 * 8 + 4));
-    return (word >> (tile % 32) & 1) != 0;
+  __device__ __forceinline__ bool IsPartial(int tile) const { return Bit(tile, 1); }
+  // Whether no other block of the head visits a tile that this block visits.
+  __device__ __forceinline__ bool IsSole(int tile) const { return kWritesSoleDq && Bit(tile, 2); }
+
+ private:
+  // Address of the n-th word that has a bit of the tile.
+  __device__ __forceinline__ unsigned At(int tile, int n) const {
+    return at + static_cast<unsigned>(tile / 32 * kStride + 4 * n);
+  }
+  __device__ __forceinline__ bool Bit(int tile, int n) const {
+    return (ptx::LoadShared32(At(tile, n)) >> (tile % 32) & 1) != 0;
   }
 };
 

@@ -8,46 +8,76 @@
 
 namespace sm90 {
 
-// If true, the sign of P marks the elements that dropout drops, so that no dropout bytes are kept
+// If true, the sign of P marks the elements that dropout drops, so that no dropout bits are kept
 // until dS is computed.
 inline constexpr bool kSignedP = kDropout && !kSoftcap;
 
+// One bit for each element of a lane, set if dropout drops it: two registers instead of a byte per
+// element, so that the bits can be drawn before S is there. The element of query 8 i + 2 (lane % 4)
+// + odd and key lane / 4 + 8 h is bit DropBit(i, h, odd) of word i / 2 % 2.
+struct DropBits {
+  unsigned words[2];
+};
+__device__ __forceinline__ constexpr int DropBit(int i, int h, int odd) {
+  return i / 4 * 4 + i % 2 * 2 + odd + 16 * h;
+}
+
+// Compares two bytes of `draws`, of keys 0 and 8, with the threshold, and adds the results to
+// `bits`, as bits `bit` and bit + 16. `selector` picks the bytes. `addend`: 256 - threshold, in
+// both halves; a byte's sum has bit 8 if the byte is dropped.
+__device__ __forceinline__ void AddDropBits(unsigned draws, unsigned selector, unsigned addend,
+                                            int bit, unsigned& bits) {
+  const unsigned sums = __byte_perm(draws, 0, selector) + addend;
+  const unsigned moved = bit <= 8 ? sums >> (8 - bit) : sums << (bit - 8);
+  bits |= moved & (0x10001u << bit);
+}
+__device__ __forceinline__ void AddDropBits(const uint4& draws, unsigned selector, unsigned addend,
+                                            int bit, unsigned& bits) {
+  AddDropBits(draws.x, selector, addend, bit, bits);
+  AddDropBits(draws.y, selector, addend, bit + 1, bits);
+  AddDropBits(draws.z, selector, addend, bit + 2, bits);
+  AddDropBits(draws.w, selector, addend, bit + 3, bits);
+}
+
+// Draws the bits of the tile of queries from i0 and the warp's 16 keys from j. The lane draws every
+// second block of 16 x 16 for itself and for lane ^ 4, and exchanges a word with it.
+__device__ __forceinline__ DropBits DrawDropBits(const shared::Dropout& d, unsigned threshold,
+                                                 int i0, int j) {
+  constexpr unsigned kEvenKeys = 0x4240;  // bytes 0 and 2
+  constexpr unsigned kOddKeys = 0x4341;   // bytes 1 and 3
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool odd = (lane / 4 & 1) != 0;
+  const unsigned addend = (256 - threshold) * 0x10001u;
+  const unsigned row = d.row + static_cast<unsigned>(i0 + (odd ? 16 : 0) + lane % 4 * 2);
+  const unsigned column = d.column + static_cast<unsigned>(j + (lane / 4 & 6));
+  unsigned own = 0;
+  unsigned partner = 0;
+#pragma unroll
+  for (int k = 0; k < kTileQ / 32; ++k) {
+    const uint4 draws = shared::Philox(d, row + 32 * k, column);
+    AddDropBits(draws, odd ? kOddKeys : kEvenKeys, addend, 4 * k, own);
+    AddDropBits(draws, odd ? kEvenKeys : kOddKeys, addend, 4 * k, partner);
+  }
+  partner = __shfl_xor_sync(~0u, partner, 4);
+  return odd ? DropBits{{partner, own}} : DropBits{{own, partner}};
+}
+
 struct ScoreOptions : ScoreTerms {
-  shared::DropoutBits bits[kDropout && !kSignedP ? kTileQ / 16 : 1];
+  DropBits drops;
 
-  // Generates the dropout bytes of the warp's 16 keys from j. With kSignedP they are stored in the
-  // signs of s, which holds P.
-  __device__ __forceinline__ void GenerateBits(int i0, int j, Scores& s) {
-    if constexpr (kDropout) {
+  // Whether dropout drops query 8 i + odd and key 8 h.
+  __device__ __forceinline__ bool Drops(int i, int h, int odd) const {
+    return (drops.words[i / 2 % 2] & (1u << DropBit(i, h, odd))) != 0;
+  }
+  // With kSignedP: sets the signs of dropped elements of P.
+  __device__ __forceinline__ void MarkDropped(Scores& p) const {
+    if constexpr (kSignedP) {
 #pragma unroll
-      for (int k = 0; k < kTileQ / 16; k += 2) {
-        shared::DropoutBits pair[2];
-        shared::GenerateBitsTransposed<false>(dropout, i0 + 16 * k, j, pair[0], pair[1]);
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          if constexpr (kSignedP) {
-            SignDropped(pair[n], s + 8 * (k + n));
-          } else {
-            bits[k + n] = pair[n];
-          }
-        }
+      for (int n = 0; n < kTileQ / 2; ++n) {
+        const int i = n / 4;
+        const unsigned bit = drops.words[i / 2 % 2] << (31 - DropBit(i, n / 2 % 2, n % 2));
+        p[n] = __uint_as_float(__float_as_uint(p[n]) | (bit & 0x80000000u));
       }
-    }
-  }
-
-  // Keep factors (shared/dropout.cuh) of queries 8 i and 8 i + 1, and of key 8 h.
-  __device__ __forceinline__ unsigned Keeps(int i, int h) const {
-    return shared::KeepFactors<true>(dropout, bits[i / 2], i % 2, h);
-  }
-
- private:
-  // `p`: P of 16 queries. An element is kept if bit 13 of its keep factor (f16 1 or 0) is set.
-  __device__ __forceinline__ void SignDropped(const shared::DropoutBits& draws, float* p) const {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const unsigned keeps = shared::KeepFactors<true>(dropout, draws, n / 2, n % 2);
-      p[2 * n] = WithSign(p[2 * n], keeps << 18);
-      p[2 * n + 1] = WithSign(p[2 * n + 1], keeps << 2);
     }
   }
 };

@@ -169,7 +169,7 @@ struct DqAdder {
       barriers.Wait(BackwardBarriers::kDqReady + warpgroup, step);
       if constexpr (kStoresDbias) dbias.Store(step % kStages, head, i0);
       Turn turn;
-      if (p.common.dq_accum.base != nullptr) {
+      if (p.common.dq_accum.base != nullptr && !keys.list.IsSole(i0 / kTileQ)) {
         turn = Acquire(head, i0);
         if (turn.is_first) {
           Copy<true>(head, i0);

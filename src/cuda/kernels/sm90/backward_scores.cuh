@@ -92,6 +92,13 @@ struct KeyWarpgroup {
             static_cast<int>(pair.w)};
   }
 
+  // Draws the dropout bits of the tile of queries from i0 and the warp's keys. It reads the seed
+  // again, because the copy in ScoreOptions would take registers while S and dP are issued.
+  __device__ __forceinline__ DropBits DrawDrops(int head, int i0) const {
+    return DrawDropBits(shared::DropoutOf(p.common, keys.seq.idx, head), p.common.keep_threshold,
+                        i0, keys.j0 + WarpKey());
+  }
+
   // Applies softcap, ALiBi and bias: turns raw products into log2(P).
   __device__ __forceinline__ void ModifyScores(const ScoreOptions& options, int rows,
                                                Scores& s) const {
@@ -221,14 +228,14 @@ struct KeyWarpgroup {
           y = fabsf(y);
           factor = {kept.x * scale_of_kept, kept.y * scale_of_kept};
           p_pairs[2 * i + h] = ptx::Pack<kDtype>(x * kept.x, y * kept.y);
+        } else if constexpr (kDropout) {
+          const float scale_of_kept = p.common.keep_scale / kPScale;
+          const bool drops_x = options.Drops(i, h, 0);
+          const bool drops_y = options.Drops(i, h, 1);
+          factor = {drops_x ? 0.0f : scale_of_kept, drops_y ? 0.0f : scale_of_kept};
+          p_pairs[2 * i + h] = ptx::Pack<kDtype>(drops_x ? 0.0f : x, drops_y ? 0.0f : y);
         } else {
           p_pairs[2 * i + h] = ptx::Pack<kDtype>(x, y);
-        }
-        if constexpr (kDropout && !kSignedP) {
-          const unsigned keeps = options.Keeps(i, h);
-          p_pairs[2 * i + h] = shared::ApplyDropout<kDtype>(p_pairs[2 * i + h], keeps);
-          const float kept = p.common.keep_scale / kPScale;
-          factor = {shared::KeepFactor(keeps, 0) * kept, shared::KeepFactor(keeps, 1) * kept};
         }
         if constexpr (kSoftcap) {
           x *= slope.x;

@@ -63,9 +63,12 @@ constexpr ScoreTiles ScoreTilesOf(int tile_q, int tile_kv, ScoreOperand bias, Sc
   return tiles;
 }
 
-// Two bits for each tile of queries: whether the block visits it, and whether it is partial.
-constexpr int BackwardVisitBytes(int tiles) {
-  return (tiles + 31) / 32 * 8;
+// TileList (backward_keys.cuh): two bits for each tile of queries, three with writes_sole_dq.
+constexpr int BackwardVisitStride(bool writes_sole_dq) {
+  return writes_sole_dq ? 12 : 8;
+}
+constexpr int BackwardVisitBytes(int tiles, bool writes_sole_dq) {
+  return (tiles + 31) / 32 * BackwardVisitStride(writes_sole_dq);
 }
 
 // `score_bytes`: ScoreTiles::bytes.
