@@ -351,7 +351,7 @@ CudaPlan plan_backward(const Problem& p, const DeviceFacts& facts) {
   const bool sums_are_stored = every_row_sees_a_key(p) || writes_sole_dq(p);
   const bool first_stores = p.dq && !wide && sums_are_stored && pays_to_store_first(p);
   const int tile_kv = wide ? wide_backward_tile_kv(p) : device::sm90::kBackwardTileKv;
-  const int cluster = wide ? wide_backward_cluster(p) : 1;
+  const int cluster = wide_backward_cluster(p);
   const int num_slots = facts.num_sms / cluster;  // tiles of keys that run at a time
   const int semaphores = device::sm90::kBackwardWarpgroups * cluster;
   const bool persistent = !wide && is_persistent(p, tiles, dbias, facts.num_sms);

@@ -37,9 +37,9 @@ constexpr std::size_t kCandidate = 0;
 constexpr std::size_t kFewerKeys = 2;
 // With a tile of bias or mask, tiles have 64 keys: TMA loads it in rows of 64 or 128 bytes, and 80
 // or 96 keys are no multiple of that.
-constexpr Candidate kScores192x128 = {{192, 128, 64, 2}, true};
-constexpr Candidate kScores192 = {{192, 192, 64, 2}, true};
-constexpr Candidate kScores256 = {{256, 256, 64, 1}, true};
+constexpr Candidate k192x128With64 = {{192, 128, 64, 2}, true};
+constexpr Candidate k192With64 = {{192, 192, 64, 2}, true};
+constexpr Candidate k256With64 = {{256, 256, 64, 1}, true};
 
 // Softcap and dropout use fewer keys, because they would spill: softcap 292 bytes with 80 keys at
 // dim 256, and 240 bytes with 96 keys at dim 192.
@@ -47,13 +47,13 @@ constexpr Candidate kScores256 = {{256, 256, 64, 1}, true};
 // The blocks of a cluster have 64 keys: each keeps the other's part of dP in shared memory.
 const Candidate& candidate_of(const Problem& p) {
   const int cluster = wide_backward_cluster(p);
-  const bool scores = (p.bias.given && p.bias.q) || (p.mask.given && p.mask.q) || cluster > 1;
+  const bool needs_64 = (p.bias.given && p.bias.q) || (p.mask.given && p.mask.q) || cluster > 1;
   const bool registers = p.softcap || p.dropout;
   if (std::max(p.dim_qk, p.dim_vo) > 192 * cluster) {
-    return scores || registers ? kScores256 : k256[kCandidate];
+    return needs_64 || registers ? k256With64 : k256[kCandidate];
   }
-  if (p.dim_vo <= 128 * cluster) return scores ? kScores192x128 : k192x128[kCandidate];
-  if (scores) return kScores192;
+  if (p.dim_vo <= 128 * cluster) return needs_64 ? k192x128With64 : k192x128[kCandidate];
+  if (needs_64) return k192With64;
   return k192[registers ? kFewerKeys : kCandidate];
 }
 
