@@ -53,6 +53,8 @@ constexpr Named kFirstCalls[] = {
      "dtype=bf16 heads_q=4 heads_kv=4 len_q=256 len_kv=256 dim_qk=64 dim_vo=64 causal softcap"},
     {"d256-causal-bf16",
      "dtype=bf16 heads_q=4 heads_kv=4 len_q=256 len_kv=256 dim_qk=256 dim_vo=256 causal"},
+    {"d512-causal-bf16",
+     "dtype=bf16 heads_q=4 heads_kv=4 len_q=256 len_kv=256 dim_qk=512 dim_vo=512 causal"},
 };
 // The problem of peers/torch_cuda.py's suite latency, and the same with batch 0.
 constexpr Named kSmall = {

@@ -5,7 +5,7 @@
 #   cases      the case list on CUDA, forward and backward in every option, against the reference
 #   python     the package on CUDA: options, drop-ins, other makers' arrays, bad input, the cache
 #   graphs     captures, replays with changed inputs, side streams behind a delay, threads
-#   repeat     1000 forwards and 1000 deterministic backwards: the same bits
+#   repeat     1000 forwards, and 1000 deterministic backwards of each kernel: the same bits
 #   decode     cases of decode, compute-sanitizer on a slice of them, cells of decode; rows
 #   sanitizer  compute-sanitizer's memcheck, initcheck, synccheck on a slice of the case list
 #   race       its racecheck on fewer cases, one after the other; a hang names its case
@@ -53,8 +53,8 @@ set -uo pipefail
 # Step, expected seconds, limit.
 steps_known='cases 100 250
 python 60 300
-graphs 35 120
-repeat 15 90
+graphs 150 250
+repeat 45 180
 decode 120 420
 sanitizer 5 150
 race 6 90

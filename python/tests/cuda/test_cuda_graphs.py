@@ -84,9 +84,15 @@ def test_forward_replays_with_changed_inputs(name):
     _replay_with_changed_inputs(graph, {"o": o, "lse": lse}, x, ("o", "lse"))
 
 
-@pytest.mark.parametrize("name", ("causal", "documents", "softcap", "sinks", "deterministic"))
-def test_forward_and_backward_replay_with_changed_inputs(name):
-    x = inputs(name, "cuda", DTYPE)
+# Dims choose the backward kernel: up to 128, up to 256, and clusters above.
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [(n, 64) for n in ("causal", "documents", "softcap", "sinks", "dropout", "deterministic")]
+    + [(n, 128) for n in ("documents", "dropout")]
+    + [(n, dim) for n in ("plain", "causal", "deterministic") for dim in (256, 512)],
+)
+def test_forward_and_backward_replay_with_changed_inputs(name, dim):
+    x = inputs(name, "cuda", DTYPE, dims=(dim, dim))
     graph, got = _captured(lambda: found(x))
     _replay_with_changed_inputs(graph, got, x)
 

@@ -23,6 +23,23 @@ def _differences(first, again):
     )
 
 
+def _differing_backwards(x, options, runs):
+    """The number of elements of all gradients that differ from those of the first run."""
+    o, lse = libattn.attention(x.q, x.k, x.v, return_lse=True, **options)
+
+    def run():
+        found = libattn.attention_backward(
+            x.dout, x.q, x.k, x.v, o, lse, deterministic=True, **options
+        )
+        return [t.view(torch.bfloat16) for t in found if t is not None]
+
+    first = run()
+    count = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(runs):
+        count += _differences(first, run())
+    return int(count)
+
+
 def test_forwards_are_bit_identical():
     x = _large()
 
@@ -44,16 +61,18 @@ def test_deterministic_backwards_are_bit_identical(grouped):
     bias = torch.randn(1, 8, 1100, 1100, device="cuda", dtype=torch.bfloat16)
     sinks = torch.randn(8, device="cuda")
     options = OPTIONS | {"bias": bias, "sinks": sinks}
-    o, lse = libattn.attention(x.q, x.k, x.v, return_lse=True, **options)
+    assert _differing_backwards(x, options, RUNS // (1 + grouped)) == 0
 
-    def run():
-        found = libattn.attention_backward(
-            x.dout, x.q, x.k, x.v, o, lse, deterministic=True, **options
-        )
-        return [t.view(torch.int16).view(torch.bfloat16) for t in found]
 
-    first = run()
-    count = torch.zeros((), dtype=torch.int64, device="cuda")
-    for _ in range(RUNS // (1 + grouped)):
-        count += _differences(first, run())
-    assert int(count) == 0
+def _options_by_name(name):
+    if name == "documents":  # of 137 rows
+        begin = torch.arange(1100, dtype=torch.int32, device="cuda") // 137 * 137
+        return {"causal": True, "kv_begin": begin[None]}
+    return {"dropout": {"causal": True, "dropout_p": 0.1, "seed": 7}, "plain": {}}[name]
+
+
+@pytest.mark.parametrize("dim", (64, 128, 256, 512))
+@pytest.mark.parametrize("name", ("plain", "documents", "dropout"))
+def test_deterministic_backwards_are_bit_identical_by_dim(name, dim):
+    x = inputs("plain", "cuda", torch.bfloat16, (dim, dim), heads=(8, 8), lengths=(1100, 1100))
+    assert _differing_backwards(x, _options_by_name(name), RUNS) == 0
