@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "core/float16.hpp"
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/tile_ops/bf16_decode.hpp"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <linux/audit.h>
@@ -293,6 +295,9 @@ TEST_F(Bf16Engines, TransposesSums) {
 // Runs in the child below.
 TEST(AmxEngine, DISABLED_IsMissing) {
   EXPECT_EQ(amx_bf16_engine(), nullptr);
+  EXPECT_EQ(amx_bf16_decode(), nullptr);
+  // A plan takes AMX for a decode only if it is the engine.
+  EXPECT_NE(bf16_problems_engine(), Engine::amx_bf16);
 }
 
 // A kernel that refuses AMX's state, as one without support does: there is no AMX engine then. The

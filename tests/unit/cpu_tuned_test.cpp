@@ -30,6 +30,40 @@ TEST(CpuTuned, TilesAsText) {
   }
 }
 
+// Which kernel a call of few rows has on each engine: the products of tile_ops/bf16_decode.hpp take
+// bf16 caches with dims that are multiples of 32. AMX leaves single rows to f32 arithmetic.
+TEST(CpuDecodePlan, KernelOfEachEngine) {
+  const std::string cache = "heads_kv=8 len_kv=4096 dtype=bf16 causal ";
+  const std::string plain = cache + "dim_qk=128 dim_vo=128 heads_q=32 ";
+  struct {
+    std::string problem;
+    const char* amx;
+    const char* dot;
+  } const cases[] = {
+      {plain + "len_q=1", "cpu_forward_gemv_amx_bf16", "cpu_forward_gemv_bf16_dot"},
+      {plain + "len_q=4", "cpu_forward_gemv_amx_bf16", "cpu_forward_gemv_bf16_dot"},
+      {plain + "len_q=5", "cpu_forward_amx_bf16", "cpu_forward_bf16_dot"},
+      {plain + "len_q=1 rope=half", "cpu_forward_gemv_amx_bf16", "cpu_forward_gemv_bf16_dot"},
+      {cache + "dim_qk=288 dim_vo=256 heads_q=32 len_q=1", "cpu_forward_gemv_amx_bf16",
+       "cpu_forward_gemv_bf16_dot"},
+      {cache + "dim_qk=128 dim_vo=128 heads_q=8 len_q=1", "cpu_forward_gemv",
+       "cpu_forward_gemv_bf16_dot"},
+      {cache + "dim_qk=80 dim_vo=128 heads_q=32 len_q=1", "cpu_forward_gemv", "cpu_forward_gemv"},
+      {plain + "len_q=1 dtype_kv=f8e4m3", "cpu_forward_gemv", "cpu_forward_gemv"},
+  };
+  for (const auto& x : cases) {
+    const auto kernel = [&](Engine engine, std::int32_t threads) {
+      return CpuPlan(Pass::decode, parse_problem(x.problem), threads, engine).summary().kernel;
+    };
+    for (const std::int32_t threads : {1, 16}) {
+      EXPECT_EQ(kernel(Engine::amx_bf16, threads), x.amx) << x.problem;
+      EXPECT_EQ(kernel(Engine::bf16_dot, threads), x.dot) << x.problem;
+      const bool few = x.problem.find("len_q=5") == std::string::npos;
+      EXPECT_EQ(kernel(Engine::float_simd, threads), few ? "cpu_forward_gemv" : "cpu_forward");
+    }
+  }
+}
+
 // The rules' own tiles fit, and so do all that are measured. Scratch memory is laid out for them.
 TEST(CpuTuned, CandidatesFit) {
   for (const Engine engine : kEngines) {

@@ -9,7 +9,7 @@
 #include "core/divide_up.hpp"
 #include "core/plan.hpp"
 #include "cpu/kernels/tile.hpp"
-#include "cpu/kernels/tile_ops/bf16_engine.hpp"
+#include "cpu/kernels/tile_ops/bf16_decode.hpp"
 
 namespace attn::cpu {
 
@@ -26,8 +26,9 @@ struct Config {
   std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
   std::int64_t strip_rows = 0;  // rows of a tile with their scores in L1 at the same time
   std::int64_t tile_kv = 0;
-  std::int64_t gemv = 0;           // 1: scores by dot products with row-major keys
-  bool gemv_dots = false;          // with gemv: products of bf16 pairs, tile_ops/bf16_decode.hpp
+  std::int64_t gemv = 0;  // 1: scores by dot products with row-major keys
+  // With gemv: the engine whose products read a bf16 cache in place (tile_ops/bf16_decode.hpp).
+  Engine gemv_engine = Engine::float_simd;
   std::int64_t heads_of_task = 1;  // with gemv: key heads that one task visits at each tile of keys
   std::int64_t split_keys = 0;     // keys of one split
   std::int64_t splits = 1;
@@ -161,6 +162,12 @@ inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Confi
   return x;
 }
 
+// Rows between the queries of two key heads of a task. With gemv_engine these are packed queries
+// and those that they are packed from. The last row spreads them over the sets of L1.
+inline std::int64_t query_rows(const Config& c) {
+  return c.gemv_engine == Engine::float_simd ? c.tile_rows : kMostDecodeRows + 1;
+}
+
 enum class Phase { forward, backward_kv, backward_q, backward_bias };
 
 template <class T>
@@ -172,7 +179,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   Scratch<T> x;
   x.rows = arena.take<TileRow>(rows);
   x.missing = arena.take<std::uint8_t>(c.tile_kv);
-  x.q = arena.take<T>(rows * qk);
+  x.q = arena.take<T>(query_rows(c) * c.heads_of_task * qk);
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
   const std::int64_t keys = phase == Phase::backward_kv ? c.block_kv : c.tile_kv;

@@ -151,10 +151,16 @@ bool takes_bf16_engine(Pass pass, const Problem& p, std::int64_t rows) {
 }
 
 static_assert(kMostGemvRows <= kMostDecodeRows);
-// Whether tile_ops/bf16_decode.hpp can read the rows. Rotated copies of q are f32.
-bool takes_gemv_dots(const Problem& p) {
-  return multiplies_bf16(p) && p.rope == Rope::none && p.dim_qk % kPackedDepth == 0 &&
-         p.dim_vo % kPackedDepth == 0;
+// The engine of tile_ops/bf16_decode.hpp that reads the rows of a call with gemv. An AMX product
+// takes as long for one row as for 16, so f32 arithmetic is as fast for one row
+// (docs/kernels/cpu_decode.md).
+constexpr std::int64_t kLeastAmxRows = 2;
+Engine choose_gemv_engine(const Problem& p, std::int64_t rows, Engine bf16) {
+  const bool has_products =
+      bf16 == Engine::bf16_dot || (bf16 == Engine::amx_bf16 && rows >= kLeastAmxRows);
+  const bool reads =
+      multiplies_bf16(p) && p.dim_qk % kPackedDepth == 0 && p.dim_vo % kPackedDepth == 0;
+  return has_products && reads ? bf16 : Engine::float_simd;
 }
 
 void set_bf16_tiles(const Problem& p, std::int64_t rows, Config& config) {
@@ -248,7 +254,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   Config config;
   config.gemv = pass != Pass::backward && rows <= kMostGemvRows ? 1 : 0;
   if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
-  config.gemv_dots = config.gemv != 0 && bf16 == Engine::bf16_dot && takes_gemv_dots(p);
+  if (config.gemv != 0) config.gemv_engine = choose_gemv_engine(p, rows, bf16);
   if (config.engine != Engine::float_simd && pass == Pass::backward) {
     config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, kTileKv);
     config.tile_rows = std::min(kTileRows, round_up(rows, kBf16StripRows));
@@ -392,7 +398,10 @@ PlanSummary CpuPlan::summary() const {
   if (config.engine != Engine::float_simd) {
     to.kernel += std::string("_") + to_string(config.engine);
   } else if (pass != Pass::backward && config.gemv != 0) {
-    to.kernel += config.gemv_dots ? "_gemv_bf16_dot" : "_gemv";
+    to.kernel += "_gemv";
+    if (config.gemv_engine != Engine::float_simd) {
+      to.kernel += std::string("_") + to_string(config.gemv_engine);
+    }
   }
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);

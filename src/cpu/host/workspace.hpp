@@ -36,7 +36,9 @@ inline bool dq_is_shared(const Problem& p, const Config& config) {
 
 // The type of rotated q and k: the input type of the engine's products.
 inline DType rotated_type(const Problem& p, const Config& config) {
-  return config.engine == Engine::float_simd ? p.statistics_type() : DType::bf16;
+  const bool is_float =
+      config.engine == Engine::float_simd && config.gemv_engine == Engine::float_simd;
+  return is_float ? p.statistics_type() : DType::bf16;
 }
 
 inline std::int64_t all_key_rows(const Problem& p) {

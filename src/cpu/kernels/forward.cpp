@@ -250,6 +250,7 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
   for (std::int64_t n = 0; n < heads; ++n) {
     ops.SelectHead(n);
     const core::KeyRange seen = LoadRows(call, entry, head + n, 0, count, ops);
+    ops.PackQueries(count);
     keys.begin = std::min(keys.begin, seen.begin);
     keys.end = std::max(keys.end, seen.end);
   }
@@ -260,6 +261,7 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
   RowsAhead ahead(call, entry, head, heads, keys);
   ahead.Step(heads * config.tile_kv);
   ops.SetAhead(&ahead);
+  ops.StartProducts(count);
   StripRanges ranges;
   for (std::int64_t j0 = keys.begin; j0 < keys.end; j0 += config.tile_kv) {
     if (j0 / config.tile_kv % 4 == 3 && core::interrupted(call.interrupt)) return;

@@ -13,6 +13,8 @@
 
 namespace attn::cpu {
 
+struct Bf16Decode;
+
 // Number of tiles of query rows of one (batch, key head).
 inline std::int64_t row_tiles(const Problem& p, const Config& config) {
   return divide_up(p.heads_q / p.heads_kv * p.len_q, config.tile_rows);
@@ -243,6 +245,8 @@ Engine bf16_problems_engine();
 const char* to_string(Engine engine);
 // `engine`: a result of bf16_problems_engine() other than float_simd.
 const Bf16Engine& bf16_engine(Engine engine);
+// Null if the engine has no products for a decode.
+const Bf16Decode* bf16_decode(Engine engine);
 
 // Name of the instruction set that the kernels of this process use: "AVX3", "NEON", ...
 const char* target_name();

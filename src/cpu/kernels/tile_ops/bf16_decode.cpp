@@ -1,9 +1,10 @@
-// See bf16_decode.hpp.
+// A decode with VDPBF16PS (bf16_decode.hpp).
 #include "cpu/kernels/tile_ops/bf16_decode.hpp"
 
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "cpu/kernels/tile_ops/bf16_avx512.hpp"
 
@@ -56,11 +57,11 @@ HWY_INLINE void DotBlock(const Bf16Scores& x, std::int64_t row, std::int64_t key
   for (auto& of_row : sums) {
     for (__m512& sum : of_row) sum = _mm512_setzero_ps();
   }
-  const Bf16Bits* const q = x.q + row * x.ldq;
+  const Bf16Bits* const q = x.q + row * x.dim;
   const char* const* const k = x.k + key;
   for (std::int64_t c = 0; c < x.dim; c += kPackedDepth) {
     __m512i query[count];
-    for (int r = 0; r < count; ++r) query[r] = Load(q + r * x.ldq + c);
+    for (int r = 0; r < count; ++r) query[r] = Load(q + r * x.dim + c);
     for (int n = 0; n < kKeys; ++n) {
       const __m512i elements = Load(k[n] + 2 * c);
       for (int r = 0; r < count; ++r) sums[r][n] = Dot(sums[r][n], query[r], elements);
@@ -133,9 +134,11 @@ HWY_INLINE void ValuesColumns(const Bf16Values& x, const RoundedP* pairs, std::i
   }
 }
 
-}  // namespace
+void PackQueries(const Bf16Bits* q, std::int64_t rows, std::int64_t dim, Bf16Bits* to) {
+  std::memcpy(to, q, static_cast<std::size_t>(2 * rows * dim));
+}
 
-void dot_rows_avx512(const Bf16Scores& x, const Bf16Ahead& ahead) {
+void DotRows(const Bf16Scores& x, const Bf16Ahead& ahead) {
   for (std::int64_t j = 0; j < x.keys; j += kKeys) {
     std::int64_t r = 0;
     for (; r + kRows <= x.rows; r += kRows) DotBlock<4>(x, r, j);
@@ -149,7 +152,7 @@ void dot_rows_avx512(const Bf16Scores& x, const Bf16Ahead& ahead) {
   }
 }
 
-void add_values_avx512(const Bf16Values& x, const Bf16Ahead& ahead) {
+void AddValues(const Bf16Values& x, const Bf16Ahead& ahead) {
   RoundedP pairs[kMostDecodeRows / kRows];
   for (std::int64_t j = 0; j < x.keys; j += kChunk) {
     const std::int64_t keys = std::min<std::int64_t>(kChunk, x.keys - j);
@@ -167,7 +170,7 @@ void add_values_avx512(const Bf16Values& x, const Bf16Ahead& ahead) {
   }
 }
 
-void order_values_avx512(float* o, std::int64_t cols) {
+void OrderValues(float* o, std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; c += 32) {
     const __m512 a = _mm512_load_ps(o + c);  // the first 4 columns of every 8
     const __m512 b = _mm512_load_ps(o + c + 16);
@@ -176,16 +179,23 @@ void order_values_avx512(float* o, std::int64_t cols) {
   }
 }
 
+}  // namespace
+
+const Bf16Decode* bf16_dot_decode() {
+  static const Bf16Decode decode{[](std::int64_t) {}, [] {},      PackQueries, DotRows,
+                                 AddValues,           OrderValues};
+  return bf16_dot_engine() != nullptr ? &decode : nullptr;
+}
+
 }  // namespace attn::cpu
 HWY_POP_ATTRIBUTES
 
 #else
 
-// Never called: bf16_dot_engine() is null.
 namespace attn::cpu {
-void dot_rows_avx512(const Bf16Scores&, const Bf16Ahead&) {}
-void add_values_avx512(const Bf16Values&, const Bf16Ahead&) {}
-void order_values_avx512(float*, std::int64_t) {}
+const Bf16Decode* bf16_dot_decode() {
+  return nullptr;
+}
 }  // namespace attn::cpu
 
 #endif

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/tile_ops/bf16_decode.hpp"
 
 namespace attn::cpu {
 namespace {
@@ -55,6 +56,16 @@ Engine bf16_problems_engine() {
 
 const Bf16Engine& bf16_engine(Engine engine) {
   return *usable(engine);
+}
+
+const Bf16Decode* bf16_decode(Engine engine) {
+  switch (engine) {
+    case Engine::float_simd:
+    case Engine::bf16_mmla: return nullptr;
+    case Engine::bf16_dot: return bf16_dot_decode();
+    case Engine::amx_bf16: break;
+  }
+  return amx_bf16_decode();
 }
 
 }  // namespace attn::cpu

@@ -47,6 +47,21 @@ class FloatOps {
       : call_(call), config_(config), packed_(packed), qk_(padded<T>(call.problem.dim_qk)) {
     Arena arena(memory);
     x_ = all_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
+    if (kMayMultiplyBf16 && config.gemv_engine != Engine::float_simd) {
+      decode_ = bf16_decode(config.gemv_engine);
+    }
+  }
+  ~FloatOps() {
+    if (started_) decode_->end();
+  }
+  FloatOps(const FloatOps&) = delete;
+  FloatOps& operator=(const FloatOps&) = delete;
+
+  // With gemv: called before the products of `count` rows of each key head.
+  void StartProducts(std::int64_t count) {
+    if (decode_ == nullptr) return;
+    decode_->begin(count);
+    started_ = true;
   }
 
   // With gemv: what to prefetch during the products.
@@ -62,7 +77,7 @@ class FloatOps {
   void SelectHead(std::int64_t n) {
     const std::int64_t rows = n * config_.tile_rows;
     x_.rows = all_.rows + rows;
-    x_.q = all_.q + rows * qk_;
+    x_.q = all_.q + n * query_rows(config_) * qk_;
     x_.o = all_.o + rows * padded<T>(call_.problem.dim_vo);
     x_.row_max = all_.row_max + rows;
     x_.row_sum = all_.row_sum + rows;
@@ -75,8 +90,8 @@ class FloatOps {
   // Puts the elements of a finished row of o in order.
   void OrderO(T* o) const {
     const std::int64_t vo = call_.problem.dim_vo;
-    if constexpr (kMayDot) {
-      if (config_.gemv_dots) return order_values_avx512(o, vo);
+    if constexpr (kMayMultiplyBf16) {
+      if (decode_ != nullptr) return decode_->order_values(o, vo);
     }
     if (SplitsRows(call_.v, vo)) ReorderRow<false>(o, vo);
   }
@@ -85,14 +100,21 @@ class FloatOps {
 
   // Loads row r of the tile, times descale. A null source is a row of zeros.
   void LoadQuery(std::int64_t r, const char* source, float descale = 1.0f) {
-    if (config_.gemv_dots) {  // stays bf16
+    if (decode_ != nullptr) {  // stays bf16
       const auto bytes = static_cast<std::size_t>(2 * call_.problem.dim_qk);
-      if (source == nullptr) std::memset(x_.q + r * qk_, 0, bytes);
-      if (source != nullptr) std::memcpy(x_.q + r * qk_, source, bytes);
+      Bf16Bits* to = loaded_queries() + r * call_.problem.dim_qk;
+      if (source == nullptr) std::memset(to, 0, bytes);
+      if (source != nullptr) std::memcpy(to, source, bytes);
       return;
     }
     LoadRow(call_.q.dtype, source, call_.problem.dim_qk, qk_, x_.q + r * qk_, descale);
     if (SplitsRows(call_.k, call_.problem.dim_qk)) ReorderRow<true>(x_.q + r * qk_, qk_);
+  }
+
+  // With gemv: called after LoadQuery() of all rows of a key head.
+  void PackQueries(std::int64_t count) {
+    if (decode_ == nullptr) return;
+    decode_->pack_queries(loaded_queries(), count, call_.problem.dim_qk, queries());
   }
 
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
@@ -130,9 +152,13 @@ class FloatOps {
   void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
                    std::int64_t row0, std::int64_t count) {
     const Scratch<T>& x = x_;
-    const RowSpan seeing = SeeingRows(x.rows + row0, count, span, kGemmRows);
-    row0 += seeing.first;
-    count = seeing.count;
+    if (decode_ == nullptr) {  // its products take all rows
+      const RowSpan seeing = SeeingRows(x.rows + row0, count, span, kGemmRows);
+      row0 += seeing.first;
+      count = seeing.count;
+    }
+    const bool raw = softmax_takes_raw(call_);
+    if (raw && Attend(span, row0, count)) return;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
@@ -145,7 +171,6 @@ class FloatOps {
     const std::uint8_t* random =
         call_.problem.dropout ? DropoutBytes(call_, entry, rows, count, span.j0, cols, x.random)
                               : nullptr;
-    const bool raw = softmax_takes_raw(call_);
     const T factor = raw ? static_cast<T>(call_.numbers.scale) : T(1);
     const SoftmaxStrip<T> strip{
         x.s, cols, factor, x.row_max + row0, x.row_sum + row0, x.o + row0 * vo, vo};
@@ -176,37 +201,63 @@ class FloatOps {
   }
 
  private:
-  // Whether products of bf16 pairs (config_.gemv_dots) exist for T.
-  static constexpr bool kMayDot = sizeof(T) == 4;
+  // Whether products in bf16 (config_.gemv_engine) exist for T.
+  static constexpr bool kMayMultiplyBf16 = sizeof(T) == 4;
+
+  // With gemv_engine: the first half of x_.q holds packed queries, the second those of LoadQuery().
+  [[nodiscard]] Bf16Bits* queries() const { return reinterpret_cast<Bf16Bits*>(x_.q); }
+  [[nodiscard]] Bf16Bits* loaded_queries() const {
+    return queries() + kMostDecodeRows * call_.problem.dim_qk;
+  }
 
   // Each of the two products prefetches half of the next keys and values.
   static void StepAhead(void* ahead, std::int64_t num_keys) {
     static_cast<RowsAhead*>(ahead)->Step(num_keys / 2);
   }
 
+  // With gemv_engine: the complete step for a strip that sees all keys of the span. Returns whether
+  // it was done.
+  HWY_INLINE bool Attend(const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    if constexpr (kMayMultiplyBf16) {
+      if (decode_ == nullptr || decode_->attend == nullptr || count <= decode_->attend_above ||
+          call_.problem.dropout || !SeesAll(x_.rows + row0, count, span)) {
+        return false;
+      }
+      const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+      decode_->attend({.scores = {queries(), count, keys_.rows + span.first, span.cols,
+                                  call_.problem.dim_qk, nullptr, 0},
+                       .values = {nullptr, 0, count, values_.rows + span.first, span.keys,
+                                  call_.problem.dim_vo, x_.o + row0 * vo, vo},
+                       .scale = static_cast<float>(call_.numbers.scale),
+                       .row_max = x_.row_max + row0,
+                       .row_sum = x_.row_sum + row0},
+                      {StepAhead, ahead_});
+      return true;
+    }
+    return false;
+  }
+
   // With gemv: scores of `count` rows from row0 on.
   HWY_INLINE void Dot(const KeySpan& span, std::int64_t row0, std::int64_t count) {
-    T* const q = x_.q + row0 * qk_;
-    if constexpr (kMayDot) {
-      if (config_.gemv_dots) {
-        const auto* bits = reinterpret_cast<const Bf16Bits*>(q);
-        return dot_rows_avx512({bits, 2 * qk_, count, keys_.rows + span.first, span.cols,
-                                call_.problem.dim_qk, x_.s, span.cols},
-                               {StepAhead, ahead_});
+    if constexpr (kMayMultiplyBf16) {
+      if (decode_ != nullptr) {
+        return decode_->dot_rows({queries(), count, keys_.rows + span.first, span.cols,
+                                  call_.problem.dim_qk, x_.s, span.cols},
+                                 {StepAhead, ahead_});
       }
     }
-    DotRows(q, qk_, count, keys_, span.first, span.cols, qk_, x_.s, span.cols,
+    DotRows(x_.q + row0 * qk_, qk_, count, keys_, span.first, span.cols, qk_, x_.s, span.cols,
             [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
   }
   // With gemv: adds P V to o of `count` rows from row0 on.
   HWY_INLINE void AddValuesOf(const KeySpan& span, std::int64_t row0, std::int64_t count) {
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     T* const o = x_.o + row0 * vo;
-    if constexpr (kMayDot) {
-      if (config_.gemv_dots) {
-        return add_values_avx512({x_.s, span.cols, count, values_.rows + span.first, span.keys,
-                                  call_.problem.dim_vo, o, vo},
-                                 {StepAhead, ahead_});
+    if constexpr (kMayMultiplyBf16) {
+      if (decode_ != nullptr) {
+        return decode_->add_values({x_.s, span.cols, count, values_.rows + span.first, span.keys,
+                                    call_.problem.dim_vo, o, vo},
+                                   {StepAhead, ahead_});
       }
     }
     AddValues(x_.s, span.cols, count, values_, span.first, span.keys, vo, o, vo,
@@ -227,6 +278,8 @@ class FloatOps {
   Scratch<T> all_;  // x_ of head 0
   RowsAhead* ahead_ = nullptr;
   PairAhead* pair_ahead_ = nullptr;
+  const Bf16Decode* decode_ = nullptr;  // with gemv_engine
+  bool started_ = false;
   CacheTile keys_;  // with gemv
   CacheTile values_;
 };
