@@ -233,6 +233,21 @@ void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config
   config.pairs_of_task = std::clamp<std::int64_t>(pairs / (kSmallTasks * threads), 1, kMostPairs);
 }
 
+// Whether small_forward.cpp or small_backward.cpp computes the problem: rows that are full vectors,
+// whatever the instruction set, and no option that changes scores.
+constexpr std::int64_t kMostSmallDim = 64;
+bool takes_small(Pass pass, const Problem& p, const Config& config) {
+  const auto fits = [](std::int64_t dim) { return dim % 16 == 0 && dim <= kMostSmallDim; };
+  const bool f32 = p.dtype == DType::f32 && p.kv_type() == DType::f32 &&
+                   p.out_type() == DType::f32 &&
+                   (pass != Pass::backward || p.grad_type() == DType::f32);
+  if (!f32 || !fits(p.dim_qk) || !fits(p.dim_vo)) return false;
+  if (p.len_q > kMostSmall || p.len_kv > kMostSmall || p.page_size > 0 || config.gemv != 0) return false;
+  if (p.mask.given || p.softcap || p.alibi || p.bias.given || p.sink || p.dropout) return false;
+  if (p.nonfinite_zero || p.accumulate || config.splits != 1) return false;
+  return pass != Pass::backward || ((p.dk || p.dv) && !p.dbias && !p.dsink);
+}
+
 // Uses measured tiles, clamped to the problem like the default ones.
 void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t step_kv = config.engine == Engine::float_simd ? 16 : kPackedDepth;
@@ -240,6 +255,16 @@ void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& 
   config.tile_kv = std::clamp(round_up(p.len_kv, step_kv), step_kv, tiles.tile_kv);
   config.tile_rows = std::min(tiles.tile_rows, round_up(rows, step_rows));
   config.strip_rows = std::min(tiles.strip_rows, config.tile_rows);
+}
+
+// Chooses the kernels of small problems. A task of theirs prefetches only what it computes itself,
+// so it has more pairs than tasks of tiles.
+constexpr std::int64_t kMostSmallPairs = 64;
+void set_small(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
+  if (!takes_small(pass, p, config)) return;
+  config.small = true;
+  config.pairs_of_task = std::clamp<std::int64_t>(
+      p.batch * p.heads_kv / (kSmallTasks * threads), 1, kMostSmallPairs);
 }
 
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16,
@@ -269,6 +294,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     set_dbias(p, threads, config);
     set_turns(p, threads, config);
     set_pairs_of_task(pass, p, threads, config);
+    if (!tuned) set_small(pass, p, threads, config);
     return config;
   }
 
@@ -289,6 +315,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
                      config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
   set_pairs_of_task(pass, p, threads, config);
+  if (!tuned) set_small(pass, p, threads, config);
   return config;
 }
 
@@ -371,7 +398,7 @@ void CpuPlan::add_backward() {
   if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
   add_rotations();
   if (mask_rows(p) > 0) add(Step::scan_mask);
-  if (config.pairs_of_task == 1) add(Step::row_sums);  // else backward_kv does both
+  if (config.pairs_of_task == 1 && !config.small) add(Step::row_sums);  // else backward_kv does both
   if (dq_with_keys(p)) {
     add(Step::backward_qkv);
   } else if (p.dq) {
@@ -394,6 +421,7 @@ PlanSummary CpuPlan::summary() const {
   } else if (pass != Pass::backward && config.gemv != 0) {
     to.kernel += config.gemv_dots ? "_gemv_bf16_dot" : "_gemv";
   }
+  if (config.small) to.kernel += "_small";
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);
   core::append_config(to.config, "tile_kv", config.tile_kv);
@@ -418,7 +446,7 @@ PlanSummary CpuPlan::summary() const {
   to.tile_q = config.tile_rows;
   to.tile_kv = config.tile_kv;
   const std::int64_t groups = problem.batch * problem.heads_kv;
-  to.tasks = config.pairs_of_task > 1 ? divide_up(groups, config.pairs_of_task)
+  to.tasks = config.pairs_of_task > 1 || config.small ? divide_up(groups, config.pairs_of_task)
              : pass == Pass::backward ? groups * key_tasks(problem, keys_config(config))
                                       : forward_tasks(problem, config);
   to.workspace_bytes = workspace_bytes;

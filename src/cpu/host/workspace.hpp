@@ -55,6 +55,11 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     make_bf16_scratch(arena, p, config);
     return arena.used();
   }
+  if (config.small) {
+    Arena arena(nullptr);
+    make_small_scratch(arena, pass, p);
+    return arena.used();
+  }
   if (pass != Pass::backward) return bytes(Phase::forward, config);
   Arena row_sums(nullptr);
   make_row_sums_scratch<T>(row_sums, p);
