@@ -257,14 +257,15 @@ void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& 
   config.strip_rows = std::min(tiles.strip_rows, config.tile_rows);
 }
 
-// Chooses the kernels of small problems. A task of theirs prefetches only what it computes itself,
-// so it has more pairs than tasks of tiles.
-constexpr std::int64_t kMostSmallPairs = 64;
+// Chooses the kernels of small problems. A task of theirs prefetches only pairs of its own, so it
+// has more of them than a task with tiles.
+constexpr std::int64_t kMostSmallPairs = 128;
+constexpr std::int64_t kTasksOfSmall = 4;  // for each thread
 void set_small(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
   if (!takes_small(pass, p, config)) return;
   config.small = true;
   config.pairs_of_task = std::clamp<std::int64_t>(
-      p.batch * p.heads_kv / (kSmallTasks * threads), 1, kMostSmallPairs);
+      p.batch * p.heads_kv / (kTasksOfSmall * threads), 1, kMostSmallPairs);
 }
 
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16,
