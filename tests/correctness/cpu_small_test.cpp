@@ -52,9 +52,10 @@ class SmallCpu : public testing::Test {
 };
 
 TEST_F(SmallCpu, Lengths) {
-  for (const int len_q : {17, 31, 32, 33, 64}) {
-    for (const int len_kv : {1, 7, 31, 32, 33, 64}) {
+  for (const int len_q : {8, 17, 31, 32, 33, 64, 128}) {
+    for (const int len_kv : {1, 7, 31, 32, 33, 64, 128}) {
       Run("", Sizes(4, len_q, len_kv, 32, 32));
+      if (len_q > 64 || len_kv > 64) continue;
       Run("", Sizes(4, len_q, len_kv, 16, 16) + " causal");
     }
   }
@@ -69,7 +70,7 @@ TEST_F(SmallCpu, Dims) {
 TEST_F(SmallCpu, QueryHeadsShareKeys) {
   for (const int heads_kv : {1, 2}) {
     Run("", Sizes(heads_kv, 31, 33, 32, 32));
-    Run("memory=sliced", Sizes(heads_kv, 64, 64, 64, 64) + " causal");
+    Run("memory=sliced", Sizes(heads_kv, 48, 64, 64, 64) + " causal");
   }
 }
 
@@ -110,6 +111,11 @@ TEST_F(SmallCpu, Numbers) {
   for (const char* planted : {"nan_q", "nan_v"}) {
     Run(std::string("planted=") + planted, Sizes(4, 33, 31, 32, 32));
   }
+}
+
+// q, k, dq and dk are copies in the workspace.
+TEST_F(SmallCpu, Rotated) {
+  Run("", Sizes(2, 33, 31, 32, 32) + " rope=half causal");
 }
 
 TEST_F(SmallCpu, OptionsOfTheBackward) {

@@ -234,15 +234,23 @@ void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config
 }
 
 // Whether small_forward.cpp or small_backward.cpp computes the problem: rows that are full vectors,
-// whatever the instruction set, and no option that changes scores.
+// whatever the instruction set, and no option that changes scores. Query heads that share a key
+// head fit in one tile of rows, so that the kernels of tiles would have no more tasks. Vectors hold
+// queries of one head, so heads with few queries are stacked in tiles instead. Hidden pairs are
+// computed too; with more than 64 keys that costs more than it gains.
 constexpr std::int64_t kMostSmallDim = 64;
+constexpr std::int64_t kLeastSmallQueries = 8;
 bool takes_small(Pass pass, const Problem& p, const Config& config) {
   const auto fits = [](std::int64_t dim) { return dim % 16 == 0 && dim <= kMostSmallDim; };
   const bool f32 = p.dtype == DType::f32 && p.kv_type() == DType::f32 &&
                    p.out_type() == DType::f32 &&
                    (pass != Pass::backward || p.grad_type() == DType::f32);
-  if (!f32 || !fits(p.dim_qk) || !fits(p.dim_vo)) return false;
-  if (p.len_q > kMostSmall || p.len_kv > kMostSmall || p.page_size > 0 || config.gemv != 0) return false;
+  if (!f32 || !fits(p.dim_qk) || !fits(p.dim_vo) || p.page_size > 0) return false;
+  const bool hides = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end;
+  const std::int64_t most = hides ? kMostSmallLen / 2 : kMostSmallLen;
+  if (p.len_q > most || p.len_kv > most || rows_of_head(p) > kTileRows) return false;
+  const bool alone = pass == Pass::backward && p.heads_q == p.heads_kv;
+  if (p.len_q < kLeastSmallQueries && !alone) return false;
   if (p.mask.given || p.softcap || p.alibi || p.bias.given || p.sink || p.dropout) return false;
   if (p.nonfinite_zero || p.accumulate || config.splits != 1) return false;
   return pass != Pass::backward || ((p.dk || p.dv) && !p.dbias && !p.dsink);
@@ -264,8 +272,10 @@ constexpr std::int64_t kTasksOfSmall = 4;  // for each thread
 void set_small(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
   if (!takes_small(pass, p, config)) return;
   config.small = true;
-  config.pairs_of_task = std::clamp<std::int64_t>(
-      p.batch * p.heads_kv / (kTasksOfSmall * threads), 1, kMostSmallPairs);
+  config.gemv = 0;
+  config.heads_of_task = 1;
+  config.pairs_of_task = std::clamp<std::int64_t>(p.batch * p.heads_kv / (kTasksOfSmall * threads),
+                                                  1, kMostSmallPairs);
 }
 
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16,
@@ -399,7 +409,8 @@ void CpuPlan::add_backward() {
   if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
   add_rotations();
   if (mask_rows(p) > 0) add(Step::scan_mask);
-  if (config.pairs_of_task == 1 && !config.small) add(Step::row_sums);  // else backward_kv does both
+  if (config.pairs_of_task == 1 && !config.small)
+    add(Step::row_sums);  // else backward_kv does both
   if (dq_with_keys(p)) {
     add(Step::backward_qkv);
   } else if (p.dq) {

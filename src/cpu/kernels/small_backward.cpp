@@ -56,7 +56,7 @@ HWY_NOINLINE void MakeGradients(const SmallGradients& x) {
 }
 
 // out[r] = dot(a row r, b row r). Writes up to kRowsAtOnce - 1 further values.
-void DotRows(const SmallRows& a, const SmallRows& b, float* HWY_RESTRICT out) {
+void DotEachRow(const SmallRows& a, const SmallRows& b, float* HWY_RESTRICT out) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
@@ -80,11 +80,10 @@ void DotRows(const SmallRows& a, const SmallRows& b, float* HWY_RESTRICT out) {
 bool LoadRowSums(const Call& call, const Entry& entry, std::int64_t head, const SmallRows& dout,
                  const SmallScratch& x) {
   if (!call.delta.given()) {
-    DotRows(dout, SmallQueries(call, call.o, entry, head, dout.dim), x.delta);
+    DotEachRow(dout, SmallQueries(call, call.o, entry, head, dout.dim), x.delta);
   }
   const auto load = [&](const core::StridedTensor& stats, std::int64_t i) {
-    return *reinterpret_cast<const float*>(
-        stat_address(stats, entry.b, entry.first_q, i, head));
+    return *reinterpret_cast<const float*>(stat_address(stats, entry.b, entry.first_q, i, head));
   };
   bool empty = false;
   for (std::int64_t i = 0; i < dout.count; ++i) {
@@ -136,8 +135,8 @@ void BackwardHead(const Call& call, const Entry& entry, const SmallRanges& range
   TransposeSmall(dout, x.dout_t, ld);
   MultiplySmall<false>({k.first, k.stride, x.q_t, ld, x.s, ld, k.count, ld, k.dim}, ahead);
   MultiplySmall<false>({v.first, v.stride, x.dout_t, ld, x.dp, ld, v.count, ld, v.dim}, ahead);
-  const SmallGradients gradients{x.s,   x.dp,    ld,     k.count, static_cast<float>(call.numbers.scale),
-                                 x.lse, x.delta, &ranges};
+  const SmallGradients gradients{
+      x.s, x.dp, ld, k.count, static_cast<float>(call.numbers.scale), x.lse, x.delta, &ranges};
   if (ranges.hidden) {
     MakeGradients<true>(gradients);
   } else {
@@ -149,14 +148,14 @@ void BackwardHead(const Call& call, const Entry& entry, const SmallRanges& range
                          ahead);
   }
   if (p.dk) {
-    MultiplySmall<false>({x.dp, ld, q.first, q.stride, dk.first, dk.stride, dk.count, dk.dim,
-                          q.count, nullptr, add},
-                         ahead);
+    MultiplySmall<false>(
+        {x.dp, ld, q.first, q.stride, dk.first, dk.stride, dk.count, dk.dim, q.count, nullptr, add},
+        ahead);
   }
   if (!p.dq) return;
   const SmallRows dq = SmallQueries(call, call.dq, entry, head, p.dim_qk);
-  MultiplySmall<true>(
-      {x.dp, ld, k.first, k.stride, dq.first, dq.stride, dq.count, dq.dim, k.count}, ahead);
+  MultiplySmall<true>({x.dp, ld, k.first, k.stride, dq.first, dq.stride, dq.count, dq.dim, k.count},
+                      ahead);
   for (std::int64_t i = 0; empty && i < q.count; ++i) {
     if (x.lse[i] == kInfinity) ClearRows(dq, i, i + 1);
   }
@@ -166,7 +165,9 @@ void BackwardPair(const Call& call, const Entry& entry, const SmallRanges& range
                   std::int64_t head_kv, const SmallScratch& x, SmallAhead& ahead) {
   const Problem& p = call.problem;
   SmallHeadKeys keys{SmallKeys(call, call.k, entry, head_kv, p.dim_qk),
-                     SmallKeys(call, call.v, entry, head_kv, p.dim_vo), {}, {}};
+                     SmallKeys(call, call.v, entry, head_kv, p.dim_vo),
+                     {},
+                     {}};
   if (p.dk) keys.dk = SmallKeys(call, call.dk, entry, head_kv, p.dim_qk);
   if (p.dv) keys.dv = SmallKeys(call, call.dv, entry, head_kv, p.dim_vo);
   const std::int64_t heads = call.numbers.heads_per_kv;

@@ -117,8 +117,9 @@ void StoreEmpty(const Call& call, const Entry& entry, std::int64_t head, std::in
 }
 
 // All keys of a sequence against one query head.
-void ForwardHead(const Call& call, const Entry& entry, const SmallRanges& ranges, const SmallRows& k,
-                 const SmallRows& v, std::int64_t head, const SmallScratch& x, SmallAhead& ahead) {
+void ForwardHead(const Call& call, const Entry& entry, const SmallRanges& ranges,
+                 const SmallRows& k, const SmallRows& v, std::int64_t head, const SmallScratch& x,
+                 SmallAhead& ahead) {
   const Problem& p = call.problem;
   const SmallRows q = SmallQueries(call, call.q, entry, head, p.dim_qk);
   const SmallRows o = SmallQueries(call, call.o, entry, head, p.dim_vo);

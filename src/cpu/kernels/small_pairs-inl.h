@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpu/host/config.hpp"
+#include "cpu/host/small_scratch.hpp"
 #include "cpu/kernels/small_rows.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,8 +21,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The keys that each query of a sequence sees.
 struct SmallRanges {
-  alignas(64) std::int32_t begin[kMostSmall];
-  alignas(64) std::int32_t end[kMostSmall];
+  alignas(64) std::int32_t begin[kMostSmallLen];
+  alignas(64) std::int32_t end[kMostSmallLen];
   bool hidden = false;  // some query does not see all keys
   bool empty = false;   // some query sees no key
 
@@ -30,8 +30,8 @@ struct SmallRanges {
     const Problem& p = call.problem;
     hidden = empty = entry.len_kv == 0;
     const bool all = !p.causal && !p.window_left && !p.window_right && !p.kv_begin && !p.kv_end;
-    std::fill_n(begin, kMostSmall, 0);
-    std::fill_n(end, kMostSmall, static_cast<std::int32_t>(entry.len_kv));
+    std::fill_n(begin, kMostSmallLen, 0);
+    std::fill_n(end, kMostSmallLen, static_cast<std::int32_t>(entry.len_kv));
     for (std::int64_t i = 0; !all && i < entry.len_q; ++i) {
       const core::KeyRange keys = keys_of(call, entry, i);
       begin[i] = static_cast<std::int32_t>(keys.begin);
