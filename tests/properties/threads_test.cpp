@@ -92,6 +92,16 @@ TEST(Threads, AnyNumberGivesTheSameBits) {
   }
 }
 
+// A task has several small problems, fewer with more threads.
+TEST(Threads, SmallProblemsGiveTheSameBits) {
+  Arena arena;
+  Problem p = deterministic_problem(DType::f32, Options::none);
+  p.batch = 70;
+  p.len_q = p.len_kv = 33;
+  p.dim_qk = 16;
+  expect_same_bits_with({2, 3, 5}, arena, p);
+}
+
 // Fewer (batch, key head) than threads: tasks take turns at the sums of dq, which lie in dq for f32
 // and f64, next to it for bf16 and where gradients are added to. Four sequences of few keys each
 // take turns at slots of sums too, and sequences at those of dbias.

@@ -145,5 +145,27 @@ TEST(CpuPlan, SumsOfDqTakeAtMostOneDqOfAHeadPerWorker) {
             2 * 2 * dq + std::int64_t{131072} * 16 * 4 + 8 * kMiB);
 }
 
+// Others have the kernels of tiles.
+TEST(CpuPlan, SmallProblemsOfF32HaveTheirOwnKernel) {
+  const auto kernel = [](const std::string& sizes, const std::string& options) {
+    return backward_plan("batch=9 heads_q=4 heads_kv=2 " + sizes + " " + options, 2).kernel;
+  };
+  const std::string small = "len_q=33 len_kv=33 dim_qk=32 dim_vo=64";
+  for (const char* options :
+       {"", "causal", "window_left=3", "lengths_kv", "dlse", "dk=off", "kv_begin", "rope=half"}) {
+    EXPECT_EQ(kernel(small, options), "cpu_backward_small") << options;
+  }
+  for (const char* options :
+       {"dtype=f64", "dtype=f16", "softcap", "alibi", "sink", "mask=qk", "bias=qk", "dropout",
+        "accumulate", "nonfinite_zero", "dk=off dv=off"}) {
+    EXPECT_EQ(kernel(small, options), "cpu_backward") << options;
+  }
+  for (const char* sizes :
+       {"len_q=33 len_kv=33 dim_qk=24 dim_vo=32", "len_q=33 len_kv=300 dim_qk=32 dim_vo=32",
+        "len_q=33 len_kv=33 dim_qk=128 dim_vo=32", "len_q=2 len_kv=33 dim_qk=32 dim_vo=32"}) {
+    EXPECT_EQ(kernel(sizes, ""), "cpu_backward") << sizes;
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -36,6 +36,8 @@ struct Config {
   // the next pair. In the backward the task also computes row_sums, so that dout and o are read
   // once.
   std::int64_t pairs_of_task = 1;
+  // The kernels small_forward.cpp and small_backward.cpp compute the pairs, not those of tiles.
+  bool small = false;
   // backward_kv: each load of rows serves a block of keys. A multiple of tile_kv.
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "cpu/host/plan.hpp"
 #include "cpu/host/tasks.hpp"
@@ -243,7 +244,8 @@ class Launch {
         return run(is_float ? forward_kernels<T>().pack_keys : forward_kernels<T>().pack_keys_bf16,
                    w_.forward, config, groups * key_tiles(p, config));
       case Step::forward:
-        if (config.pairs_of_task > 1) return run_small_forward();
+        if (config.small) return run_small(small_forward_kernel(), w_.forward);
+        if (config.pairs_of_task > 1) return run_pairs_forward();
         return run(is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16,
                    w_.forward, config, forward_tasks(p, config));
       case Step::merge_splits:
@@ -252,7 +254,8 @@ class Launch {
         return run(backward_kernels<T>().row_sums, w_.sums, keys_config(config), groups);
       case Step::backward_kv:
       case Step::backward_qkv:
-        if (config.pairs_of_task > 1) return run_small_backward();
+        if (config.small) return run_small(small_backward_kernel(), w_.sums);
+        if (config.pairs_of_task > 1) return run_pairs_backward();
         return run(is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16, w_.sums,
                    keys_config(config), groups * key_tasks(p, keys_config(config)));
       case Step::backward_q:
@@ -272,6 +275,16 @@ class Launch {
     });
   }
 
+  // A small problem is f32.
+  template <class Kernel, class Shared>
+  void run_small(Kernel kernel, const Shared& shared) {
+    if constexpr (std::is_same_v<T, float>) {
+      const Problem& p = plan_.problem;
+      run(kernel, shared, plan_.config,
+          divide_up(p.batch * p.heads_kv, plan_.config.pairs_of_task));
+    }
+  }
+
   // Calls pair(index, scratch) for every (batch, key head); each task has config.pairs_of_task.
   template <class Pair>
   void run_pairs(Pair&& pair) {
@@ -285,14 +298,14 @@ class Launch {
       }
     });
   }
-  void run_small_forward() {
+  void run_pairs_forward() {
     const bool is_float = plan_.config.engine == Engine::float_simd;
     const auto kernel = is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16;
     run_pairs([&](std::int64_t index, char* scratch) {
       kernel(call_, plan_.config, w_.forward, scratch, index);
     });
   }
-  void run_small_backward() {
+  void run_pairs_backward() {
     const bool is_float = plan_.config.engine == Engine::float_simd;
     const auto kernel = is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16;
     const auto row_sums = backward_kernels<T>().row_sums;

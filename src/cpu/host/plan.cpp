@@ -239,6 +239,29 @@ void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config
   config.pairs_of_task = std::clamp<std::int64_t>(pairs / (kSmallTasks * threads), 1, kMostPairs);
 }
 
+// Whether small_forward.cpp or small_backward.cpp computes the problem: rows that are full vectors,
+// whatever the instruction set, and no option that changes scores. Query heads that share a key
+// head fit in one tile of rows, so that the kernels of tiles would have no more tasks. Vectors hold
+// queries of one head, so heads with few queries are stacked in tiles instead. Hidden pairs are
+// computed too; with more than 64 keys that costs more than it gains.
+constexpr std::int64_t kMostSmallDim = 64;
+constexpr std::int64_t kLeastSmallQueries = 8;
+bool takes_small(Pass pass, const Problem& p, const Config& config) {
+  const auto fits = [](std::int64_t dim) { return dim % 16 == 0 && dim <= kMostSmallDim; };
+  const bool f32 = p.dtype == DType::f32 && p.kv_type() == DType::f32 &&
+                   p.out_type() == DType::f32 &&
+                   (pass != Pass::backward || p.grad_type() == DType::f32);
+  if (!f32 || !fits(p.dim_qk) || !fits(p.dim_vo) || p.page_size > 0) return false;
+  const bool hides = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end;
+  const std::int64_t most = hides ? kMostSmallLen / 2 : kMostSmallLen;
+  if (p.len_q > most || p.len_kv > most || rows_of_head(p) > kTileRows) return false;
+  const bool alone = pass == Pass::backward && p.heads_q == p.heads_kv;
+  if (p.len_q < kLeastSmallQueries && !alone) return false;
+  if (p.mask.given || p.softcap || p.alibi || p.bias.given || p.sink || p.dropout) return false;
+  if (p.nonfinite_zero || p.accumulate || config.splits != 1) return false;
+  return pass != Pass::backward || ((p.dk || p.dv) && !p.dbias && !p.dsink);
+}
+
 // Uses measured tiles, clamped to the problem like the default ones.
 void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& config) {
   const std::int64_t step_kv = config.engine == Engine::float_simd ? 16 : kPackedDepth;
@@ -246,6 +269,19 @@ void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& 
   config.tile_kv = std::clamp(round_up(p.len_kv, step_kv), step_kv, tiles.tile_kv);
   config.tile_rows = std::min(tiles.tile_rows, round_up(rows, step_rows));
   config.strip_rows = std::min(tiles.strip_rows, config.tile_rows);
+}
+
+// Chooses the kernels of small problems. A task of theirs prefetches only pairs of its own, so it
+// has more of them than a task with tiles.
+constexpr std::int64_t kMostSmallPairs = 128;
+constexpr std::int64_t kTasksOfSmall = 4;  // for each thread
+void set_small(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
+  if (!takes_small(pass, p, config)) return;
+  config.small = true;
+  config.gemv = 0;
+  config.heads_of_task = 1;
+  config.pairs_of_task = std::clamp<std::int64_t>(p.batch * p.heads_kv / (kTasksOfSmall * threads),
+                                                  1, kMostSmallPairs);
 }
 
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16,
@@ -275,6 +311,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     set_dbias(p, threads, config);
     set_turns(p, threads, config);
     set_pairs_of_task(pass, p, threads, config);
+    if (!tuned) set_small(pass, p, threads, config);
     return config;
   }
 
@@ -295,6 +332,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
                      config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
   set_pairs_of_task(pass, p, threads, config);
+  if (!tuned) set_small(pass, p, threads, config);
   return config;
 }
 
@@ -377,7 +415,8 @@ void CpuPlan::add_backward() {
   if (packed_gradients && !p.accumulate) add(Step::fill_gaps);
   add_rotations();
   if (mask_rows(p) > 0) add(Step::scan_mask);
-  if (config.pairs_of_task == 1) add(Step::row_sums);  // else backward_kv does both
+  if (config.pairs_of_task == 1 && !config.small)
+    add(Step::row_sums);  // else backward_kv does both
   if (dq_with_keys(p)) {
     add(Step::backward_qkv);
   } else if (p.dq) {
@@ -403,6 +442,7 @@ PlanSummary CpuPlan::summary() const {
       to.kernel += std::string("_") + to_string(config.gemv_engine);
     }
   }
+  if (config.small) to.kernel += "_small";
   core::append_config(to.config, "tile_rows", config.tile_rows);
   core::append_config(to.config, "strip_rows", config.strip_rows);
   core::append_config(to.config, "tile_kv", config.tile_kv);
@@ -427,7 +467,7 @@ PlanSummary CpuPlan::summary() const {
   to.tile_q = config.tile_rows;
   to.tile_kv = config.tile_kv;
   const std::int64_t groups = problem.batch * problem.heads_kv;
-  to.tasks = config.pairs_of_task > 1 ? divide_up(groups, config.pairs_of_task)
+  to.tasks = config.pairs_of_task > 1 || config.small ? divide_up(groups, config.pairs_of_task)
              : pass == Pass::backward ? groups * key_tasks(problem, keys_config(config))
                                       : forward_tasks(problem, config);
   to.workspace_bytes = workspace_bytes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cpu/host/config.hpp"
+#include "cpu/host/small_scratch.hpp"
 #include "cpu/kernels/kernels.hpp"
 
 namespace attn::cpu {
@@ -57,6 +58,11 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     make_bf16_scratch(arena, p, config);
     return arena.used();
   }
+  if (config.small) {
+    Arena arena(nullptr);
+    make_small_scratch(arena, pass, p);
+    return arena.used();
+  }
   if (pass != Pass::backward) return bytes(Phase::forward, config);
   Arena row_sums(nullptr);
   make_row_sums_scratch<T>(row_sums, p);
@@ -84,7 +90,9 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
   w.scratch_bytes = scratch_bytes;
   w.scratch = arena.take<char>(w.scratch_bytes * threads);
   const std::int64_t rows = all_query_rows(p);
-  if (pass == Pass::backward) {
+  if (config.small) {
+    // Needs nothing but its scratch.
+  } else if (pass == Pass::backward) {
     w.sums.delta = arena.take<T>(rows * p.heads_q);
     w.sums.strips =
         arena.take<core::KeyRange>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));

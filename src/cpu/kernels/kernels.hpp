@@ -99,6 +99,8 @@ struct ForwardKernels {
 };
 template <class T>
 ForwardKernels<T> forward_kernels();
+// config.small: a task is config.pairs_of_task pairs.
+ForwardKernels<float>::Task small_forward_kernel();
 
 // How the tasks of one (batch, key head) add to the same dq. Null if one task owns all of it.
 template <class T>
@@ -182,6 +184,8 @@ BackwardKernels<T> backward_kernels();
 template <class T>
 BackwardKernels<T>::Task keys_kernel();
 BackwardKernels<float>::Task keys_bf16_kernel();
+// config.small: a task is config.pairs_of_task pairs. Needs no row_sums.
+BackwardKernels<float>::Task small_backward_kernel();
 
 // Tiles of bias_gradient. Dimensions that broadcast have one tile.
 struct BiasGrid {

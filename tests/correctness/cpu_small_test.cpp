@@ -1,0 +1,128 @@
+// Problems that the CPU's kernels of small problems compute: sizes around vectors and blocks, with
+// each option that these kernels have. ATTN_CPU_TARGET selects an instruction set.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "harness/case.hpp"
+#include "harness/check.hpp"
+
+namespace attn::harness {
+namespace {
+
+ContextOptions cpu_options() {
+  ContextOptions options;
+  options.backend = "cpu";
+  options.threads = 2;
+  return options;
+}
+
+class SmallCpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* target = std::getenv("ATTN_CPU_TARGET");
+    if (target == nullptr) return;
+    for (const BackendInfo& info : backends(context_)) {
+      if (info.name != "cpu" || info.detail.starts_with(std::string(target) + " ")) continue;
+      GTEST_SKIP() << target << " is not usable here: " << info.detail;
+    }
+  }
+
+  // Runs a problem forward and backward in f32, 7 sequences of 4 query heads, with words of a Case
+  // before and of a Problem after the colon.
+  void Run(const std::string& of_case, const std::string& of_problem) {
+    RunPass("forward", of_case, of_problem);
+    RunPass("backward", of_case, of_problem);
+  }
+  void RunPass(const std::string& pass, const std::string& of_case, const std::string& of_problem) {
+    const std::string text =
+        pass + " name=small seed=5 " + of_case + " : dtype=f32 batch=7 heads_q=4 " + of_problem;
+    const CheckReport report = run_case(context_, parse_case(text));
+    EXPECT_TRUE(report.passed && !report.skipped) << report.message << "\n  " << text;
+    EXPECT_EQ(report.kernel, "cpu_" + pass + "_small") << text;
+  }
+  static std::string Sizes(int heads_kv, int len_q, int len_kv, int dim_qk, int dim_vo) {
+    return "heads_kv=" + std::to_string(heads_kv) + " len_q=" + std::to_string(len_q) +
+           " len_kv=" + std::to_string(len_kv) + " dim_qk=" + std::to_string(dim_qk) +
+           " dim_vo=" + std::to_string(dim_vo);
+  }
+
+  Context context_{cpu_options()};
+};
+
+TEST_F(SmallCpu, Lengths) {
+  for (const int len_q : {8, 17, 31, 32, 33, 64, 128}) {
+    for (const int len_kv : {1, 7, 31, 32, 33, 64, 128}) {
+      Run("", Sizes(4, len_q, len_kv, 32, 32));
+      if (len_q > 64 || len_kv > 64) continue;
+      Run("", Sizes(4, len_q, len_kv, 16, 16) + " causal");
+    }
+  }
+}
+
+TEST_F(SmallCpu, Dims) {
+  for (const int dim_qk : {16, 32, 48, 64}) {
+    for (const int dim_vo : {16, 32, 48, 64}) Run("", Sizes(4, 32, 41, dim_qk, dim_vo));
+  }
+}
+
+TEST_F(SmallCpu, QueryHeadsShareKeys) {
+  for (const int heads_kv : {1, 2}) {
+    Run("", Sizes(heads_kv, 31, 33, 32, 32));
+    Run("memory=sliced", Sizes(heads_kv, 48, 64, 64, 64) + " causal");
+  }
+}
+
+// Strides: heads before rows, a batch inside of a larger tensor, rows at any address.
+TEST_F(SmallCpu, Strides) {
+  for (const char* memory : {"bhsd", "fused_qkv", "sliced", "padded"}) {
+    Run(std::string("memory=") + memory, Sizes(4, 33, 33, 32, 32) + " causal");
+  }
+  for (const char* expanded : {"heads", "batch"}) {
+    Run(std::string("expanded=") + expanded, Sizes(4, 33, 31, 32, 32));
+  }
+}
+
+// Queries that see a part of the keys, or none.
+TEST_F(SmallCpu, Visible) {
+  Run("", Sizes(4, 50, 20, 32, 32) + " causal");  // the first 30 queries see no key
+  Run("", Sizes(4, 40, 40, 32, 32) + " causal diagonal=top_left");
+  Run("diag=-5", Sizes(4, 40, 40, 32, 32) + " causal diagonal=explicit");
+  Run("", Sizes(4, 40, 40, 32, 32) + " window_left=3 window_right=2");
+  for (const char* ranges : {"documents", "random", "empty"}) {
+    Run(std::string("ranges=") + ranges, Sizes(4, 40, 40, 32, 32) + " kv_begin kv_end");
+  }
+}
+
+TEST_F(SmallCpu, LengthsOfSequences) {
+  for (const char* lengths : {"varied", "zero", "hostile"}) {
+    Run(std::string("lengths=") + lengths, Sizes(4, 40, 40, 32, 32) + " lengths_q lengths_kv");
+    Run(std::string("lengths=") + lengths, Sizes(4, 40, 40, 32, 32) + " causal lengths_kv");
+  }
+}
+
+// A scale of 0 or less reverses the order of the products; a NaN or an infinity is not hidden.
+TEST_F(SmallCpu, Numbers) {
+  for (const char* scale : {"-0.3", "0", "2.5"}) {
+    Run(std::string("scale=") + scale, Sizes(4, 33, 31, 32, 32));
+    Run(std::string("scale=") + scale, Sizes(4, 33, 31, 32, 32) + " causal");
+  }
+  for (const char* planted : {"nan_q", "nan_v"}) {
+    Run(std::string("planted=") + planted, Sizes(4, 33, 31, 32, 32));
+  }
+}
+
+// q, k, dq and dk are copies in the workspace.
+TEST_F(SmallCpu, Rotated) {
+  Run("", Sizes(2, 33, 31, 32, 32) + " rope=half causal");
+}
+
+TEST_F(SmallCpu, OptionsOfTheBackward) {
+  for (const char* option : {"dlse", "delta", "dq=off", "dk=off", "dv=off causal"}) {
+    RunPass("backward", "", Sizes(2, 33, 31, 32, 32) + " " + option);
+  }
+}
+
+}  // namespace
+}  // namespace attn::harness
