@@ -162,6 +162,20 @@ TEST_P(Bf16DecodeOf, RowsPastTheLastKeyAreNotRead) {
   for (std::int64_t n = 0; n < 64; ++n) EXPECT_TRUE(std::isfinite(o.o[n])) << n;
 }
 
+TEST_P(Bf16DecodeOf, AnInfiniteValueAffectsItsColumnAlone) {
+  Decode x;
+  x.cache[static_cast<std::size_t>(5 * kRow + 9)] =
+      core::f32_to_bf16(std::numeric_limits<float>::infinity());
+  Decode::Rows o{};
+  decode->begin(2);
+  decode->add_values({x.p.data(), kKeys, 2, x.rows.data(), kKeys, 32, o.o, 32}, x.counter());
+  decode->end();
+  for (std::int64_t r = 0; r < 2; ++r) {
+    decode->order_values(o.o + 32 * r, 32);
+    for (std::int64_t c = 0; c < 32; ++c) EXPECT_EQ(std::isfinite(o.o[32 * r + c]), c != 9) << c;
+  }
+}
+
 // q, K, a running maximum and a running sum -> those after the tile, and P of the tile.
 struct SoftmaxRow {
   double most, sum, factor;  // factor: of the earlier sums

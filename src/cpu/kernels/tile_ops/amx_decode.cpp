@@ -3,10 +3,8 @@
 //
 // - S^T = K Q^T: a tile of A is 16 keys x 32 dims of the cache as they are in memory. B is Q^T,
 //   packed once per task.
-// - O += P V: a tile of B is 16 keys x 32 columns of the cache as they are in memory. TDPBF16PS
-//   takes each 32-bit word of B for a pair of rows, but here it is a pair of columns of one key. So
-//   the pairs of A are (P, 0), which gives the even columns of O, and (0, P) for the odd ones. That
-//   takes twice as many products as interleaved rows of V, and no time to interleave them.
+// - O += P V: B is 32 keys x 16 columns. Its pairs of rows are keys 16 apart, as interleaved by one
+//   instruction for 16 columns. A tile of A is P of the 32 keys in the same pairs.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -33,14 +31,15 @@ constexpr std::int64_t kAttendAbove = 8;  // measured: docs/kernels/cpu_decode.m
 constexpr std::int64_t kTileBytes = 64;   // of a row of a tile
 
 // Tiles. Those of P and O have as many rows as the task, which saves time if they are few.
-constexpr int kEvenO = 0;
-constexpr int kOddO = 1;
-constexpr int kEvenP = 2;
-constexpr int kOddP = 3;
-constexpr int kTilesOfRows = 4;  // the first four
-constexpr int kCache = 4;        // K or V
-constexpr int kQuery = 5;
-constexpr int kScores = 6;
+constexpr int kLowO = 0;
+constexpr int kHighO = 1;
+constexpr int kP = 2;
+constexpr int kTilesOfRows = 3;  // the first three
+constexpr int kKeys = 3;
+constexpr int kQuery = 4;
+constexpr int kScores = 5;
+constexpr int kLowV = 6;
+constexpr int kHighV = 7;
 
 void Begin(std::int64_t rows) {
   amx::TileConfig config;
@@ -51,15 +50,18 @@ void End() {
   _tile_release();
 }
 
-// 16 rows of a cache.
-struct CacheRows {
-  const char* const* rows;
-  std::int64_t count;   // the others are zeros
-  std::int64_t stride;  // of TILELOADD
-  bool in_place;        // all 16 exist and are `stride` bytes apart
-};
-HWY_INLINE CacheRows FindRows(const char* const* rows, std::int64_t count) {
-  if (count < kTileKeys) return {rows, count, 0, false};
+// Loads 64 bytes of 16 rows, from byte `at` on. `stride`: their distance, or 0 if they are not
+// equally spaced.
+template <int kTile>
+HWY_INLINE void LoadRows(const char* const* rows, std::int64_t stride, std::int64_t at) {
+  if (stride != 0) return Load<kTile>(rows[0] + at, stride);
+  alignas(64) char copy[kTileKeys * kTileBytes];
+  for (std::int64_t n = 0; n < kTileKeys; ++n) {
+    _mm512_store_si512(copy + n * kTileBytes, _mm512_loadu_si512(rows[n] + at));
+  }
+  Load<kTile>(copy, kTileBytes);
+}
+HWY_INLINE std::int64_t StrideOf(const char* const* rows) {
   const std::int64_t stride = rows[1] - rows[0];
   const __m512i step = _mm512_set1_epi64(stride);
   const auto distance = [&](int n) HWY_ATTR {
@@ -67,20 +69,7 @@ HWY_INLINE CacheRows FindRows(const char* const* rows, std::int64_t count) {
   };
   const auto differ = static_cast<unsigned>(_mm512_cmpneq_epi64_mask(distance(0), step)) |
                       static_cast<unsigned>(_mm512_cmpneq_epi64_mask(distance(7), step));
-  return {rows, count, stride, differ == 0};
-}
-
-// Loads 64 bytes of each row, from byte `at` on.
-template <int kTile>
-HWY_INLINE void LoadRows(const CacheRows& x, std::int64_t at) {
-  if (x.in_place) return Load<kTile>(x.rows[0] + at, x.stride);
-  alignas(64) char copy[kTileKeys * kTileBytes];
-  for (std::int64_t n = 0; n < kTileKeys; ++n) {
-    // No row past `count`: V may hold NaN there, and 0 * NaN is NaN.
-    const __m512i row = n < x.count ? _mm512_loadu_si512(x.rows[n] + at) : _mm512_setzero_si512();
-    _mm512_store_si512(copy + n * kTileBytes, row);
-  }
-  Load<kTile>(copy, kTileBytes);
+  return differ == 0 ? stride : 0;
 }
 
 // Calls emit(r, row) for each row: lane j of it is from[j][r].
@@ -108,12 +97,12 @@ HWY_INLINE void Transpose(const float (&from)[kTileKeys][16], std::int64_t rows,
 
 // Scores of 16 keys: s[key][row].
 HWY_INLINE void DotTile(const Bf16Scores& x, std::int64_t j, float (&s)[kTileKeys][16]) {
-  const CacheRows k = FindRows(x.k + j, kTileKeys);
+  const std::int64_t stride = StrideOf(x.k + j);
   Clear<kScores>();
   for (std::int64_t c = 0; c < x.dim; c += kPackedDepth) {
-    LoadRows<kCache>(k, 2 * c);
+    LoadRows<kKeys>(x.k + j, stride, 2 * c);
     Load<kQuery>(x.q + c * kMostDecodeRows, kTileBytes);
-    AddProduct<kScores, kCache, kQuery>();
+    AddProduct<kScores, kKeys, kQuery>();
   }
   Store<kScores>(s, kTileBytes);
 }
@@ -130,69 +119,91 @@ void DotRows(const Bf16Scores& x, const Bf16Ahead& ahead) {
   }
 }
 
-// Keys whose products with P are added to O together, in tiles of 16.
-constexpr std::int64_t kMostTiles = 4;
-constexpr std::int64_t kMostKeys = kMostTiles * kTileKeys;
-// P as pairs: (P, 0) and (0, P).
-struct alignas(64) PairsOfP {
-  std::uint32_t even[kMostDecodeRows][kTileKeys];
-  std::uint32_t odd[kMostDecodeRows][kTileKeys];
+// Keys whose products with P are added to O together, in groups of 32.
+constexpr std::int64_t kGroupKeys = 2 * kTileKeys;
+constexpr std::int64_t kMostGroups = 2;
+constexpr std::int64_t kMostKeys = kMostGroups * kGroupKeys;
+// P of a group, in bf16: pair n of a row is P of keys n and 16 + n.
+struct alignas(64) GroupOfP {
+  std::uint32_t pairs[kMostDecodeRows][kTileKeys];
+};
+// V of a group, columns [c, c + 32), in the same pairs. `low` has columns 0-3, 8-11, 16-19 and
+// 24-27, `high` the others.
+struct alignas(64) GroupOfV {
+  std::uint32_t low[kTileKeys][16];
+  std::uint32_t high[kTileKeys][16];
 };
 
+// Pairs of bf16 from two vectors of f32.
+HWY_INLINE __m512i RoundToPairs(__m512 first, __m512 second) {
+  const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i high = _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(16)), 16);
+  const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  return _mm512_permutexvar_epi16(_mm512_or_si512(low, high), rounded);
+}
+
 HWY_INLINE void RoundP(const float* p, std::int64_t ldp, std::int64_t rows, std::int64_t keys,
-                       PairsOfP& to) {
-  const auto exist = static_cast<__mmask16>((1U << keys) - 1);
+                       GroupOfP& to) {
+  const std::uint32_t exist = keys < kGroupKeys ? (1U << keys) - 1 : ~0U;
+  const auto first = static_cast<__mmask16>(exist);
+  const auto second = static_cast<__mmask16>(exist >> 16);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(exist, p + r * ldp));
-    const __m512i words = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(rounded));
-    _mm512_store_si512(to.even[r], words);
-    _mm512_store_si512(to.odd[r], _mm512_slli_epi32(words, 16));
+    const float* row = p + r * ldp;
+    _mm512_store_si512(to.pairs[r], RoundToPairs(_mm512_maskz_loadu_ps(first, row),
+                                                 _mm512_maskz_loadu_ps(second, row + kTileKeys)));
   }
 }
 
-// Columns [c, c + 32) of O, in `tiles` tiles of keys.
-HWY_INLINE void AddColumns(const PairsOfP* p, const CacheRows* v, std::int64_t tiles,
-                           std::int64_t c, float* o, std::int64_t ldo) {
-  const std::int64_t stride = 4 * ldo;
-  Load<kEvenO>(o + c, stride);
-  Load<kOddO>(o + c + 16, stride);
-  for (std::int64_t n = 0; n < tiles; ++n) {
-    Load<kEvenP>(p[n].even, kTileBytes);
-    Load<kOddP>(p[n].odd, kTileBytes);
-    LoadRows<kCache>(v[n], 2 * c);
-    AddProduct<kEvenO, kEvenP, kCache>();
-    AddProduct<kOddO, kOddP, kCache>();
+// Keys past `keys` become zeros without being read: V may hold NaN there, and 0 * NaN is NaN.
+HWY_INLINE void InterleaveV(const char* const* v, std::int64_t keys, std::int64_t at,
+                            GroupOfV& to) {
+  const auto row = [&](std::int64_t n) HWY_ATTR {
+    return n < keys ? _mm512_loadu_si512(v[n] + at) : _mm512_setzero_si512();
+  };
+  for (std::int64_t n = 0; n < kTileKeys; ++n) {
+    const __m512i first = row(n);
+    const __m512i second = row(kTileKeys + n);
+    _mm512_store_si512(to.low[n], _mm512_unpacklo_epi16(first, second));
+    _mm512_store_si512(to.high[n], _mm512_unpackhi_epi16(first, second));
   }
-  Store<kEvenO>(o + c, stride);
-  Store<kOddO>(o + c + 16, stride);
 }
 
-// O += P V for the `tiles` tiles of keys from key j on.
-HWY_INLINE void AddTiles(const Bf16Values& x, std::int64_t j, const PairsOfP* p, std::int64_t tiles,
-                         const Bf16Ahead& ahead) {
-  CacheRows v[kMostTiles];
-  for (std::int64_t n = 0; n < tiles; ++n) {
-    const std::int64_t first = j + n * kTileKeys;
-    v[n] = FindRows(x.v + first, std::min(kTileKeys, x.keys - first));
-  }
+// O += P V for `keys` keys from key j on.
+HWY_INLINE void AddGroups(const Bf16Values& x, std::int64_t j, std::int64_t keys, const GroupOfP* p,
+                          const Bf16Ahead& ahead) {
+  const std::int64_t stride = 4 * x.ldo;
+  const std::int64_t whole = (keys + kTileKeys - 1) / kTileKeys * kTileKeys;
   std::int64_t done = 0;  // keys reported to `ahead`, an even number
+  GroupOfV v[kMostGroups];
   for (std::int64_t c = 0; c < x.cols; c += kPackedDepth) {
-    AddColumns(p, v, tiles, c, x.o, x.ldo);
-    const std::int64_t due = tiles * kTileKeys * (c + kPackedDepth) / x.cols / 2 * 2;
+    for (std::int64_t n = 0; n * kGroupKeys < keys; ++n) {
+      InterleaveV(x.v + j + n * kGroupKeys, keys - n * kGroupKeys, 2 * c, v[n]);
+    }
+    Load<kLowO>(x.o + c, stride);
+    Load<kHighO>(x.o + c + 16, stride);
+    for (std::int64_t n = 0; n * kGroupKeys < keys; ++n) {
+      Load<kP>(p[n].pairs, kTileBytes);
+      Load<kLowV>(v[n].low, kTileBytes);
+      AddProduct<kLowO, kP, kLowV>();
+      Load<kHighV>(v[n].high, kTileBytes);
+      AddProduct<kHighO, kP, kHighV>();
+    }
+    Store<kLowO>(x.o + c, stride);
+    Store<kHighO>(x.o + c + 16, stride);
+    const std::int64_t due = whole * (c + kPackedDepth) / x.cols / 2 * 2;
     ahead.step(ahead.context, due - done);
     done = due;
   }
 }
 
 void AddValues(const Bf16Values& x, const Bf16Ahead& ahead) {
-  PairsOfP p[kMostTiles];
+  GroupOfP p[kMostGroups];
   for (std::int64_t j = 0; j < x.keys; j += kMostKeys) {
     const std::int64_t keys = std::min(kMostKeys, x.keys - j);
-    std::int64_t tiles = 0;
-    for (std::int64_t n = 0; n < keys; n += kTileKeys, ++tiles) {
-      RoundP(x.p + j + n, x.ldp, x.rows, std::min(kTileKeys, keys - n), p[tiles]);
+    for (std::int64_t n = 0; n < keys; n += kGroupKeys) {
+      RoundP(x.p + j + n, x.ldp, x.rows, keys - n, p[n / kGroupKeys]);
     }
-    AddTiles(x, j, p, tiles, ahead);
+    AddGroups(x, j, keys, p, ahead);
   }
 }
 
@@ -200,12 +211,7 @@ void AddValues(const Bf16Values& x, const Bf16Ahead& ahead) {
 // exist. Adds P to the sums of the rows.
 template <class Exponent>
 HWY_INLINE void Exponentiate(const float (*s)[kTileKeys][16], bool none, std::int64_t rows,
-                             const Exponent& exponent, __m512& row_sum, PairsOfP* to) {
-  // Interleaves the 16-bit elements of the halves.
-  const __m512i interleave = _mm512_or_si512(
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-      _mm512_slli_epi32(
-          _mm512_setr_epi32(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31), 16));
+                             const Exponent& exponent, __m512& row_sum, GroupOfP& to) {
   alignas(64) float pairs[kTileKeys][16];  // [key][row]: bf16 P of the first and the second tile
   __m512 second_sum = _mm512_setzero_ps();
   for (std::int64_t j = 0; j < kTileKeys; ++j) {
@@ -214,19 +220,11 @@ HWY_INLINE void Exponentiate(const float (*s)[kTileKeys][16], bool none, std::in
     if (!none) second = avx512::Exp2(exponent(_mm512_load_ps(s[1][j])));
     row_sum = _mm512_add_ps(row_sum, first);
     second_sum = _mm512_add_ps(second_sum, second);
-    const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-    _mm512_store_si512(pairs[j], _mm512_permutexvar_epi16(interleave, rounded));
+    _mm512_store_si512(pairs[j], RoundToPairs(first, second));
   }
   row_sum = _mm512_add_ps(row_sum, second_sum);
-  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
-  Transpose(pairs, rows, [&](std::int64_t r, __m512 row) HWY_ATTR {
-    const __m512i words = _mm512_castps_si512(row);
-    _mm512_store_si512(to[0].even[r], _mm512_andnot_si512(high, words));
-    _mm512_store_si512(to[0].odd[r], _mm512_slli_epi32(words, 16));
-    if (none) return;
-    _mm512_store_si512(to[1].even[r], _mm512_srli_epi32(words, 16));
-    _mm512_store_si512(to[1].odd[r], _mm512_and_si512(high, words));
-  });
+  Transpose(pairs, rows,
+            [&](std::int64_t r, __m512 row) HWY_ATTR { _mm512_store_ps(to.pairs[r], row); });
 }
 
 // Takes the maximum of a tile into the rows' state. Returns what is subtracted from their scores.
@@ -261,13 +259,14 @@ HWY_INLINE __m512 UpdateMax(const Bf16Attend& x, __m512 tile_max, __m512& row_su
 // S^T has a row for each key and a column for each query row. So maxima and sums are those of
 // vectors, without a reduction over lanes.
 void Attend(const Bf16Attend& x, const Bf16Ahead& ahead) {
-  alignas(64) float s[kMostTiles][kTileKeys][16];
-  PairsOfP p[kMostTiles];
+  alignas(64) float s[kMostKeys / kTileKeys][kTileKeys][16];
+  GroupOfP p[kMostGroups];
   const std::int64_t rows = x.scores.rows;
   const auto exist = static_cast<__mmask16>((1U << rows) - 1);
   __m512 row_sum = _mm512_maskz_loadu_ps(exist, x.row_sum);
   for (std::int64_t first = 0; first < x.scores.keys; first += kMostKeys) {
-    const std::int64_t tiles = std::min(kMostKeys, x.scores.keys - first) / kTileKeys;
+    const std::int64_t keys = std::min(kMostKeys, x.scores.keys - first);
+    const std::int64_t tiles = keys / kTileKeys;
     __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     for (std::int64_t n = 0; n < tiles; ++n) {
       DotTile(x.scores, first + n * kTileKeys, s[n]);
@@ -281,21 +280,21 @@ void Attend(const Bf16Attend& x, const Bf16Ahead& ahead) {
     const __m512 minus = _mm512_mul_ps(shift, _mm512_set1_ps(-avx512::kLog2E));
     const auto exponent = [&](__m512 score) HWY_ATTR { return _mm512_fmadd_ps(score, by, minus); };
     for (std::int64_t n = 0; n < tiles; n += 2) {
-      Exponentiate(s + n, n + 1 == tiles, rows, exponent, row_sum, p + n);
+      Exponentiate(s + n, n + 1 == tiles, rows, exponent, row_sum, p[n / 2]);
     }
-    AddTiles(x.values, first, p, tiles, ahead);
+    AddGroups(x.values, first, keys, p, ahead);
   }
   _mm512_mask_storeu_ps(x.row_sum, exist, row_sum);
 }
 
 void OrderValues(float* o, std::int64_t cols) {
-  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
   for (std::int64_t c = 0; c < cols; c += kPackedDepth) {
-    const __m512 even = _mm512_load_ps(o + c);
-    const __m512 odd = _mm512_load_ps(o + c + 16);
-    _mm512_store_ps(o + c, _mm512_permutex2var_ps(even, low, odd));
-    _mm512_store_ps(o + c + 16, _mm512_permutex2var_ps(even, high, odd));
+    const __m512 low = _mm512_load_ps(o + c);
+    const __m512 high = _mm512_load_ps(o + c + 16);
+    _mm512_store_ps(o + c, _mm512_permutex2var_ps(low, first, high));
+    _mm512_store_ps(o + c + 16, _mm512_permutex2var_ps(low, second, high));
   }
 }
 
