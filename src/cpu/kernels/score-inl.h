@@ -16,6 +16,7 @@
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/rows-inl.h"
 #include "cpu/kernels/tile.hpp"
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
 #include "cpu/kernels/visible-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,6 +32,44 @@ inline bool softmax_takes_raw(const Call& call) {
 // The same for a softmax that also applies softcap, which keeps the order of scores.
 inline bool softmax_takes_capped(const Call& call) {
   return call.numbers.scale > 0.0 && call.slopes == nullptr && !call.bias.given();
+}
+
+// What a bf16 engine adds to scores itself, so that they are not another pass over memory. Other
+// combinations of options are applied by ScoreRow.
+inline Bf16Addend::Kind engine_addend(const Call& call, const Bf16Engine& engine) {
+  using Kind = Bf16Addend::Kind;
+  if (!engine.adds || call.numbers.softcap > 0.0) return Kind::none;
+  if (call.slopes != nullptr) return call.bias.given() ? Kind::none : Kind::slope;
+  if (!call.bias.given() || call.bias.stride_kv == 0) return Kind::none;
+  if (call.bias.dtype == DType::bf16) return Kind::bias_bf16;
+  return call.bias.dtype == DType::f32 ? Kind::bias_f32 : Kind::none;
+}
+
+// The numbers of an addend for up to 32 rows.
+struct AddendRows {
+  const char* bias[kPackedDepth];
+  float slope[kPackedDepth];
+  float distance[kPackedDepth];
+};
+inline HWY_NOINLINE Bf16Addend FindAddend(const Call& call, const Entry& entry,
+                                          Bf16Addend::Kind kind, const TileRow* rows,
+                                          std::int64_t count, const KeySpan& span, AddendRows& to) {
+  using Kind = Bf16Addend::Kind;
+  if (kind == Kind::none) return {};
+  for (std::int64_t r = 0; r < round_up(count, 2); ++r) {
+    // `gradient` takes two rows at a time. Row `count` is not read.
+    const TileRow& row = rows[std::min(r, count - 1)];
+    if (kind == Kind::slope) {
+      to.slope[r] = *reinterpret_cast<const float*>(
+          call.slopes + entry.b * call.slopes_stride_batch + row.head * call.slopes_stride_head);
+      to.distance[r] = static_cast<float>(core::saturating_add(row.i - span.j0, entry.diag));
+    } else {
+      // A row that sees no key may be outside of the bias.
+      const std::int64_t i = row.keys.empty() ? 0 : row.i;
+      to.bias[r] = pair_address(call.bias, entry.b, row.head, i, span.j0);
+    }
+  }
+  return {kind, to.bias, to.slope, to.distance};
 }
 
 // Terms that are added to the products of a row.

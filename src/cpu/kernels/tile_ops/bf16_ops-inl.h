@@ -121,15 +121,18 @@ class Bf16Ops {
       if (pair_ahead_ != nullptr) pair_ahead_->step();
     };
     prefetch(0);
-    const bool raw = engine_.softmax_caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_);
-    StripVisible seen;
-    if (raw) {
-      seen = FindVisible(call_, engine_, entry, x.rows + row0, count, span, x_.visible);
-      if (!seen.any) {
-        for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
-        return;
-      }
+    const auto kind = engine_addend(call_, engine_);
+    const bool raw =
+        kind != Bf16Addend::Kind::none ||
+        (engine_.softmax_caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_));
+    const StripVisible seen =
+        FindVisible(call_, engine_, entry, x.rows + row0, count, span, x_.visible);
+    if (!seen.any) {
+      for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
+      return;
     }
+    AddendRows addends;
+    const Bf16Addend addend = FindAddend(call_, entry, kind, x.rows + row0, count, span, addends);
     engine_.multiply({.a = x_.q + row0 * qk_,
                       .lda = qk_,
                       .b = x_.k_t + span.first * qk_,
@@ -163,7 +166,8 @@ class Bf16Ops {
                      .ldo = vo,
                      .dropout = dropout,
                      .visible = seen.visible,
-                     .softcap = raw ? static_cast<float>(call_.numbers.softcap) : 0.0F});
+                     .softcap = raw ? static_cast<float>(call_.numbers.softcap) : 0.0F,
+                     .addend = addend});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,
