@@ -64,9 +64,7 @@ inline HWY_NOINLINE Bf16Addend FindAddend(const Call& call, const Entry& entry,
           call.slopes + entry.b * call.slopes_stride_batch + row.head * call.slopes_stride_head);
       to.distance[r] = static_cast<float>(core::saturating_add(row.i - span.j0, entry.diag));
     } else {
-      // A row that sees no key may be outside of the bias.
-      const std::int64_t i = row.keys.empty() ? 0 : row.i;
-      to.bias[r] = pair_address(call.bias, entry.b, row.head, i, span.j0);
+      to.bias[r] = row.bias + span.j0 * call.bias.stride_kv;
     }
   }
   return {kind, to.bias, to.slope, to.distance};
@@ -169,20 +167,20 @@ struct NextScores {
 // 161 to 118 ms.
 inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& row,
                            const NextScores& next) {
-  if (!call.bias.given() && !row.masked) return;
+  if (row.bias == nullptr && row.mask == nullptr) return;
   const std::int64_t i = row.i + next.rows_ahead;
   if (next.keys <= 0 || i < 0 || i >= entry.len_q) return;
-  const auto prefetch = [&](const core::ScoreTensor& scores) {
+  const auto prefetch = [&](const core::ScoreTensor& scores, const char* of_row) {
     // GCC 12 considers a function that only prefetches free of effects and drops its calls.
     asm volatile("");
-    if (!scores.given() || scores.stride_q == 0) return;
-    const char* begin = pair_address(scores, entry.b, row.head, i, next.j0);
+    if (of_row == nullptr || scores.stride_q == 0) return;
+    const char* begin = of_row + next.rows_ahead * scores.stride_q + next.j0 * scores.stride_kv;
     for (std::int64_t at = 0; at < next.keys * scores.stride_kv; at += 64) {
       __builtin_prefetch(begin + at, 0, 2);
     }
   };
-  prefetch(call.bias);
-  if (row.masked) prefetch(call.mask);
+  prefetch(call.bias, row.bias);
+  prefetch(call.mask, row.mask);
 }
 
 // s [cols]: raw products in, scores out. tanh: if not null, receives tanh(raw / softcap) for the
@@ -198,9 +196,7 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   }
   Addend<T> add;
   if (call.bias.given()) {
-    // A row that sees no key may be outside of the bias.
-    const std::int64_t i = row.keys.empty() ? 0 : row.i;
-    const char* bias = pair_address(call.bias, entry.b, row.head, i, span.j0);
+    const char* bias = row.bias + span.j0 * call.bias.stride_kv;
     if (call.bias.stride_kv == 0) {
       add.constant = LoadElement<T>(call.bias.dtype, bias);
     } else {
@@ -216,7 +212,7 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   } else if (call.bias.given() || !(call.numbers.softcap > 0.0)) {
     AddToRow<false>(add, factor, span, s, row_buffer);
   }
-  HideRow(call, entry, row, span, s);
+  HideRow(call, row, span, s);
 }
 
 // values *= factor. cols is a multiple of the vector width.

@@ -132,6 +132,16 @@ bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t c
   };
   for (std::int64_t r = 0; r < count; ++r) {
     const SeenRow& row = rows[r];
+    const bool all = row.begin <= 0 && row.end >= cols;
+    if (all && cols % 64 == 0 && row.mask != nullptr && row.missing == nullptr) {
+      for (std::int64_t c = 0; c < cols; c += 64, words += 2) {
+        const __m512i bytes = _mm512_loadu_si512(row.mask + c);
+        const std::uint64_t seen = _mm512_test_epi8_mask(bytes, bytes);
+        __builtin_memcpy(words, &seen, sizeof(seen));
+        any |= seen;
+      }
+      continue;
+    }
     for (std::int64_t c = 0; c < cols; c += 64) {
       __mmask64 seen = bits_below(row.end - c) & ~bits_below(row.begin - c);
       if (row.mask != nullptr) {

@@ -145,7 +145,7 @@ class Bf16Block {
       const TileRow* of_part = x_.f32.rows + rows.first;
       const KeySpan span = SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
       const StripVisible seen =
-          FindVisible(at_.call, engine_, at_.entry, of_part, rows.count, span, x_.visible);
+          FindVisible(at_.call, engine_, of_part, rows.count, span, x_.visible);
       if (span.keys == 0 || !seen.any) {
         if (dbias_.active()) dbias_.AddNothing(j0, keys, rows);
         continue;
