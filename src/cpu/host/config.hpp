@@ -45,6 +45,9 @@ struct Config {
   // dbias sums in the workspace; 0: the sums are kept in dbias itself.
   bool dbias_with_keys = false;
   std::int64_t dbias_slots = 0;
+  // backward_kv: (batch, key head) pairs that add to the same dbias, and whose n-th blocks one task
+  // computes in order. The block's sums of dbias then stay in the worker's L2.
+  std::int64_t terms_of_task = 1;
   bool pack_keys = false;  // a separate step packs all keys and values before the forward
 };
 

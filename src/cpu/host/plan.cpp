@@ -89,8 +89,23 @@ void set_turns(const Problem& p, std::int64_t threads, Config& config) {
   }
   if (dq_in_place(p)) return;
   // The number of heads that the running tasks may belong to at a time.
-  const std::int64_t spread = divide_up(threads, key_tasks(p, config)) + 1;
-  config.dq_slots = std::max(std::min({threads, spread, heads}), config.heads_at_once);
+  const std::int64_t spread =
+      std::min(threads, divide_up(threads, key_tasks(p, config)) + 1) * config.terms_of_task;
+  config.dq_slots = std::max(std::min(spread, heads), config.heads_at_once);
+}
+
+// Where several sequences share a dbias, a task computes one block of keys for all of them, so that
+// the block's sums of dbias stay in L2. Otherwise they pass from core to core for each sequence.
+void set_terms_of_task(const Problem& p, std::int64_t terms, std::int64_t threads, Config& config) {
+  constexpr std::int64_t kMostDbiasBlock = std::int64_t{1} << 20;  // bytes
+  constexpr std::int64_t kTasksOfThread = 3;
+  const std::int64_t blocks = key_blocks(p, config);
+  const std::int64_t bytes =
+      dbias_accum_size(p) / dbias_accum_row(p) * config.block_kv * size_of(p.statistics_type());
+  if (terms == 1 || bytes > kMostDbiasBlock) return;
+  if (p.batch * p.heads_kv / terms * blocks < kTasksOfThread * threads) return;
+  config.terms_of_task = terms;
+  config.blocks_of_task = 1;
 }
 
 // Decides whether backward_kv computes dbias, and where it is summed.
@@ -102,10 +117,12 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
   // Without a block of keys, no task would write the zeros of dbias.
   if (p.batch <= 0 || p.heads_kv <= 0 || p.len_kv <= 0 || p.len_q <= 0) return;
   const std::int64_t terms = dbias_terms(p);
+  set_terms_of_task(p, terms, threads, config);
   if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
     // One buffer for each bias that the running tasks may belong to at a time.
-    const std::int64_t slots = std::min(divide_up(threads, terms * key_tasks(p, config)) + 1,
-                                        p.batch * p.heads_kv / terms);
+    const std::int64_t of_group = terms / config.terms_of_task * key_tasks(p, config);
+    const std::int64_t slots =
+        std::min(divide_up(threads, of_group) + 1, p.batch * p.heads_kv / terms);
     if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) return;
     config.dbias_slots = slots;
   }
@@ -412,6 +429,9 @@ PlanSummary CpuPlan::summary() const {
     core::append_config(to.config, "heads_at_once", config.heads_at_once);
     core::append_config(to.config, "dq_slots", config.dq_slots);
     if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);
+    if (config.terms_of_task > 1) {
+      core::append_config(to.config, "terms_of_task", config.terms_of_task);
+    }
   }
   if (tuned) core::append_config(to.config, "tuned", 1);
   core::append_config(to.config, "threads", threads);
