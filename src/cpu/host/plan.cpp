@@ -28,8 +28,9 @@ constexpr std::int64_t kGemvTileKv = 32;
 // Backward: 48 rows and their dq are loaded once for a block of 256 keys. That was 10 to 25 %
 // faster than 64 keys; 512 keys gained at most another 3 % (same Xeon, dims 64 and 128).
 constexpr std::int64_t kBlockTiles = 4;
-constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;   // bytes of a block's K, V, dk and dv
-constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes per worker
+constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;  // bytes of a block's K, V, dk and dv
+constexpr std::int64_t kMostBlockBf16 = std::int64_t{1} << 20;
+constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;     // bytes per worker
 constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;  // bytes
 constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
 constexpr std::int64_t kLeastSharedKeys = 4;  // row tiles; with 3, separate packing costs 5 %
@@ -56,14 +57,53 @@ bool tasks_own_heads(const Problem& p, std::int64_t threads) {
   return dq_in_place(p) || bytes <= kMostOwnedDq;
 }
 
+// Machines with at most this many processors have a core for each of them. Virtual machines hide
+// which processors share a core; on machines with many, some do.
+constexpr long kFewProcessors = 4;
+bool has_few_processors() {
+#ifdef __linux__
+  static const long processors = sysconf(_SC_NPROCESSORS_CONF);
+  return processors <= kFewProcessors;
+#else
+  return false;
+#endif
+}
+
+// Windows that are narrower than this have tiles of their own.
+constexpr std::int64_t kNarrow = 512;
+bool has_narrow_window(const Problem& p) {
+  if (!p.window_left || (!p.causal && !p.window_right)) return false;
+  const std::int64_t right = p.causal ? 0 : *p.window_right;
+  return *p.window_left <= kNarrow && right <= kNarrow - *p.window_left;
+}
+
+// Tiles of a block of keys of backward_kv. With a bf16 engine, packed keys and sums of a block may
+// take half of what L2 has for a thread, as long as there are enough tasks. Each strip of rows is
+// then loaded for more keys: docs/kernels/cpu_amx.md, "Keys of a block".
+std::int64_t tiles_of_block(const Problem& p, std::int64_t threads, const Config& config) {
+  if (config.engine == Engine::float_simd) {
+    const std::int64_t key_bytes =
+        (3 * padded<float>(p.dim_qk) + 2 * padded<float>(p.dim_vo)) * size_of(p.statistics_type());
+    return std::clamp<std::int64_t>(kMostBlock / (key_bytes * config.tile_kv), 1, kBlockTiles);
+  }
+  const std::int64_t key_bytes =
+      8 * round_up(p.dim_qk, kPackedDepth) + 6 * round_up(p.dim_vo, kPackedDepth);
+  const std::int64_t most = has_few_processors() ? kMostBlockBf16 : kMostBlockBf16 / 2;
+  // Where rows may see few keys, strips would pass over large blocks for little work.
+  std::int64_t most_tiles = 4 * kBlockTiles;
+  if (has_narrow_window(p) || p.mask.given) most_tiles = 2 * kBlockTiles;
+  if (p.kv_begin || p.kv_end) most_tiles = kBlockTiles;
+  std::int64_t tiles = std::clamp<std::int64_t>(most / (key_bytes * config.tile_kv), 1, most_tiles);
+  const auto too_few = [&] {
+    return p.batch * p.heads_kv * divide_up(p.len_kv, tiles * config.tile_kv) < 4 * threads;
+  };
+  while (tiles > kBlockTiles && !tasks_own_heads(p, threads) && too_few()) tiles /= 2;
+  return tiles;
+}
+
 // Chooses the blocks of keys of backward_kv. `most`: keys of a block, if measured; 0: not measured.
 void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
-  const std::int64_t key_bytes =
-      (3 * padded<float>(p.dim_qk) + 2 * padded<float>(p.dim_vo)) * size_of(p.statistics_type());
-  const std::int64_t tiles =
-      most > 0
-          ? most / config.tile_kv
-          : std::clamp<std::int64_t>(kMostBlock / (key_bytes * config.tile_kv), 1, kBlockTiles);
+  const std::int64_t tiles = most > 0 ? most / config.tile_kv : tiles_of_block(p, threads, config);
   config.block_kv = std::min(tiles * config.tile_kv,
                              std::max(round_up(p.len_kv, config.tile_kv), config.tile_kv));
   if (tasks_own_heads(p, threads)) {
@@ -99,12 +139,16 @@ void set_turns(const Problem& p, std::int64_t threads, Config& config) {
 void set_terms_of_task(const Problem& p, std::int64_t terms, std::int64_t threads, Config& config) {
   constexpr std::int64_t kMostDbiasBlock = std::int64_t{1} << 20;  // bytes
   constexpr std::int64_t kTasksOfThread = 3;
-  const std::int64_t blocks = key_blocks(p, config);
-  const std::int64_t bytes =
-      dbias_accum_size(p) / dbias_accum_row(p) * config.block_kv * size_of(p.statistics_type());
-  if (terms == 1 || bytes > kMostDbiasBlock) return;
-  if (p.batch * p.heads_kv / terms * blocks < kTasksOfThread * threads) return;
+  constexpr std::int64_t kLeastBlock = 128;
+  const std::int64_t rows = p.heads_q / p.heads_kv * p.len_q;
+  const std::int64_t tiles =
+      kMostDbiasBlock / (rows * size_of(p.statistics_type()) * config.tile_kv);
+  const std::int64_t block = std::min(config.block_kv, tiles * config.tile_kv);
+  if (terms == 1 || block < std::min(config.block_kv, kLeastBlock)) return;
+  const std::int64_t groups = p.batch * p.heads_kv / terms;
+  if (groups * divide_up(p.len_kv, block) < kTasksOfThread * threads) return;
   config.terms_of_task = terms;
+  config.block_kv = block;
   config.blocks_of_task = 1;
 }
 
@@ -136,19 +180,11 @@ constexpr std::int64_t kPackedBytes = 32 << 10;  // packed K and V in L1
 // Keys of a tile in forwards with AMX (docs/kernels/cpu_amx.md). With a core for each thread, 64
 // are 20 to 25 % faster than 128 at dim 64: with 128 keys, Q, S and O evict K and V from L1. Where
 // two threads share a core, its L1 holds neither, AMX is the bound, and 128 keys are 5 to 15 %
-// faster. Virtual machines hide which processors share a core; on machines with many, some do. The
-// number of threads must not decide, because it must not change results. Dropout draws bytes for
-// 128 keys at a time.
+// faster. The number of threads must not decide, because it must not change results. Dropout draws
+// bytes for 128 keys at a time.
 constexpr std::int64_t kFewKeysAmx = 64;
-constexpr long kFewProcessors = 4;
 bool pays_few_keys_amx(const Problem& p, Engine engine) {
-  if (engine != Engine::amx_bf16 || p.dropout) return false;
-#ifdef __linux__
-  static const long processors = sysconf(_SC_NPROCESSORS_CONF);
-  return processors <= kFewProcessors;
-#else
-  return false;
-#endif
+  return engine == Engine::amx_bf16 && !p.dropout && has_few_processors();
 }
 constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
@@ -207,10 +243,7 @@ std::int64_t rows_of_head(const Problem& p) {
 // rows waste half as many as 48. A forward with dims up to 64 and enough tasks uses larger tiles,
 // so that more rows share a load of keys. Measured in docs/kernels/cpu.md.
 void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
-  constexpr std::int64_t kNarrow = 512;
-  if (!p.window_left || (!p.causal && !p.window_right)) return;
-  const std::int64_t right = p.causal ? 0 : *p.window_right;
-  if (*p.window_left > kNarrow || right > kNarrow - *p.window_left) return;
+  if (!has_narrow_window(p)) return;
   config.strip_rows = std::min(config.strip_rows, kStripRows / 2);
   if (pass == Pass::backward) return;
   const bool many = p.batch * p.heads_kv * (rows / (2 * kTileRows)) >= 2 * kWantedTasks;
