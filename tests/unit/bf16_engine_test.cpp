@@ -162,6 +162,8 @@ TEST_F(Bf16Engines, Softmax) {
                      acc.data(),
                      kDim,
                      {},
+                     {},
+                     0.0F,
                      {}});
     EXPECT_EQ(row_max[0], kScale * 16.0F);
     EXPECT_EQ(row_max[1], -kInfinity);
@@ -213,7 +215,8 @@ TEST_F(Bf16Engines, SoftmaxWithSoftcap) {
                        .ldo = kDim,
                        .dropout = {},
                        .visible = {words.data(), kCols / kVisibleBits},
-                       .softcap = cap});
+                       .softcap = cap,
+                       .addend = {}});
       EXPECT_EQ(row_max[2], -kInfinity);
       EXPECT_EQ(row_sum[2], 0.0F);
       EXPECT_TRUE(std::isnan(row_sum[3]));
@@ -274,18 +277,80 @@ TEST_F(Bf16Engines, FindsVisiblePairs) {
   }
 }
 
-TEST_F(Bf16Engines, TransposesSums) {
-  constexpr std::int64_t kFrom = 48;
-  constexpr std::int64_t kTo = 20;
-  alignas(64) float from[16 * kFrom];
-  float to[16 * kTo];
-  for (std::size_t n = 0; n < std::size(from); ++n) from[n] = static_cast<float>(n);
+// Keys of a tile are visited in the order of columns that `gradient` writes. Each key's sum is the
+// number of the key then.
+TEST_F(Bf16Engines, StoresSumsInTheOrderOfGradient) {
+  constexpr std::int64_t kKeys = kPackedDepth;
+  constexpr std::int64_t kFrom = kKeys + 16;
+  constexpr std::int64_t kDim = 16;
+  constexpr std::int64_t kTo = kDim + 4;
   for (const Bf16Engine* engine : engines()) {
-    std::fill(std::begin(to), std::end(to), -1.0F);
-    engine->transpose_sums(from + 16, kFrom, to, kTo);
-    for (std::int64_t j = 0; j < 16; ++j) {
+    // One row of P: P = 2^0 / (key + 1) by scores of -log(key + 1); the packed row has its order.
+    std::vector<float> s(kPackedDepth * kKeys), dp(kPackedDepth * kKeys, 0.0F);
+    for (std::int64_t j = 0; j < kKeys; ++j) {
+      s[static_cast<std::size_t>(j)] = -std::log(static_cast<float>(j + 1));
+    }
+    const float zero[kPackedDepth] = {};
+    std::vector<Bf16Bits> p(2 * kPackedBlock), ds(2 * kPackedBlock), rows(kPackedDepth * kKeys);
+    engine->gradient({.s = s.data(),
+                      .dp = dp.data(),
+                      .count = 1,
+                      .cols = kKeys,
+                      .scale = 1.0F,
+                      .addend = {},
+                      .lse = zero,
+                      .delta = zero,
+                      .tanh = nullptr,
+                      .dropout = {},
+                      .visible = {},
+                      .p = p.data(),
+                      .ds = ds.data(),
+                      .packed_cols = kPackedBlock,
+                      .ds_rows = rows.data(),
+                      .ds_f32 = nullptr});
+    std::vector<Bf16Bits> a(kBf16Rows * kPackedDepth, 0);
+    for (std::int64_t r = 0; r < kBf16Rows; ++r) {  // C is row 0 of P
+      a[static_cast<std::size_t>(r * kPackedDepth)] = 0x3F80;
+    }
+    alignas(64) float sums[kDim * 2 * kFrom] = {};
+    engine->begin();
+    engine->multiply({.a = a.data(),
+                      .lda = kPackedDepth,
+                      .b = p.data(),
+                      .b_depth = kPackedBlock,
+                      .b_cols = kPackedBlock,
+                      .c = sums + 16,
+                      .ldc = kFrom,
+                      .rows = kBf16Rows,
+                      .cols = kKeys,
+                      .depth = kPackedDepth,
+                      .accumulate = false});
+    engine->end();
+    std::vector<float> to(kKeys * kTo, -1.0F);
+    engine->transpose_sums(sums + 16, kFrom, to.data(), kTo);
+    for (std::int64_t j = 0; j < kKeys; ++j) {
       for (std::int64_t c = 0; c < kTo; ++c) {
-        EXPECT_EQ(to[j * kTo + c], c < 16 ? from[16 + c * kFrom + j] : -1.0F) << j << " " << c;
+        const float want = c < kDim ? 1.0F / static_cast<float>(j + 1) : -1.0F;
+        EXPECT_NEAR(to[static_cast<std::size_t>(j * kTo + c)], want, want > 0 ? want / 128 : 0)
+            << j << " " << c;
+      }
+    }
+    if (engine->store_sums == nullptr) continue;
+    std::vector<Bf16Bits> stored(kKeys * kTo, 7);
+    char* address[kKeys] = {};
+    for (std::int64_t j = 1; j < kKeys; ++j) {
+      address[j] = reinterpret_cast<char*>(stored.data() + j * kTo);
+    }
+    engine->store_sums(sums + 16, kFrom, 2.0F, kDim - 1, address);
+    for (std::int64_t j = 0; j < kKeys; ++j) {
+      for (std::int64_t c = 0; c < kTo; ++c) {
+        const Bf16Bits got = stored[static_cast<std::size_t>(j * kTo + c)];
+        if (j == 0 || c >= kDim - 1) {
+          EXPECT_EQ(got, 7) << j << " " << c;
+        } else {
+          const float want = 2 * to[static_cast<std::size_t>(j * kTo + c)];
+          EXPECT_EQ(got, core::f32_to_bf16(want)) << j << " " << c;
+        }
       }
     }
   }

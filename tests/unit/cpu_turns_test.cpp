@@ -36,5 +36,28 @@ TEST(CpuTurns, TasksOfAHeadAscend) {
   }
 }
 
+// A task with several pairs computes the same block of each, and all blocks are computed once.
+TEST(CpuTurns, TermsOfATask) {
+  Problem problem;
+  problem.batch = 4;
+  problem.heads_kv = 3;
+  problem.len_kv = 500;
+  Config config;
+  config.block_kv = 100;
+  config.terms_of_task = 4;
+  std::vector<int> visits(4 * 3 * 5, 0);
+  for (std::int64_t n = 0; n < 3 * 5; ++n) {
+    std::int64_t terms = 0;
+    each_key_task(problem, config, n, [&](std::int64_t task) {
+      const KeyTaskPlace place = key_task_at(problem, config, task);
+      EXPECT_EQ(place.task, n % 5);
+      EXPECT_EQ(place.index, n / 5 * 4 + terms++);
+      ++visits[static_cast<std::size_t>(place.index * 5 + place.task)];
+    });
+    EXPECT_EQ(terms, 4);
+  }
+  for (const int visited : visits) EXPECT_EQ(visited, 1);
+}
+
 }  // namespace
 }  // namespace attn::cpu

@@ -48,6 +48,9 @@ struct Config {
   // dbias sums in the workspace; 0: the sums are kept in dbias itself.
   bool dbias_with_keys = false;
   std::int64_t dbias_slots = 0;
+  // backward_kv: (batch, key head) pairs that add to the same dbias, and whose n-th blocks one task
+  // computes in order. The block's sums of dbias then stay in the worker's L2.
+  std::int64_t terms_of_task = 1;
   bool pack_keys = false;  // a separate step packs all keys and values before the forward
 };
 
@@ -213,19 +216,20 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   return x;
 }
 
-// Tiles of one worker in backward_kv of a bf16 engine. dk_t and dv_t accumulate dK^T and dV^T.
+// Tiles of one worker in backward_kv of a bf16 engine. strip: kBf16StripRows. dk_t and dv_t
+// accumulate dK^T and dV^T.
 struct Bf16KeysScratch {
   Scratch<float> f32;          // rows, s, dp, random, tanh, row_buffer, dq, lse, delta
-  Bf16Bits* q = nullptr;       // [32 x dim_qk]
-  Bf16Bits* dout = nullptr;    // [32 x dim_vo]
-  Bf16Bits* q_t = nullptr;     // [dim_qk x 32]
-  Bf16Bits* dout_t = nullptr;  // [dim_vo x 32]
+  Bf16Bits* q = nullptr;       // [strip x dim_qk]
+  Bf16Bits* dout = nullptr;    // [strip x dim_vo]
+  Bf16Bits* q_t = nullptr;     // [dim_qk x strip]
+  Bf16Bits* dout_t = nullptr;  // [dim_vo x strip]
   Bf16Bits* k_t = nullptr;     // K^T and V^T of a block of keys, packed by pack_keys
   Bf16Bits* v_t = nullptr;
   Bf16Bits* k = nullptr;             // K of the block, packed by pack_values
-  Bf16Bits* p = nullptr;             // [32 x tile_kv] packed
+  Bf16Bits* p = nullptr;             // [strip x tile_kv] packed: parts of 16 columns are adjacent
   Bf16Bits* ds = nullptr;            // likewise
-  Bf16Bits* ds_rows = nullptr;       // [32 x tile_kv]
+  Bf16Bits* ds_rows = nullptr;       // of each part [32 x columns that it sees]
   std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], see Bf16Visible
   float* dk_t = nullptr;             // [dim_qk x sums_row]; the first block_kv columns are used
   float* dv_t = nullptr;             // [dim_vo x sums_row], likewise
@@ -240,14 +244,14 @@ inline std::int64_t sums_row(const Config& c) {
 inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, const Config& c) {
   const std::int64_t qk = round_up(p.dim_qk, kPackedDepth);
   const std::int64_t vo = round_up(p.dim_vo, kPackedDepth);
-  const std::int64_t scores = kBf16StripRows * c.tile_kv;
+  const std::int64_t scores = kBf16PartRows * c.tile_kv;
   Bf16KeysScratch x;
   x.f32.rows = arena.take<TileRow>(kBf16StripRows);
   x.f32.s = arena.take<float>(scores);
   x.f32.dp = arena.take<float>(scores);
-  if (p.dropout) x.f32.random = arena.take<std::uint8_t>(kBf16StripRows * kDropoutRow);
+  if (p.dropout) x.f32.random = arena.take<std::uint8_t>(kBf16PartRows * kDropoutRow);
   if (p.softcap) x.f32.tanh = arena.take<float>(scores);
-  x.f32.row_buffer = arena.take<float>(std::max(kPackedCols * std::max(qk, vo), c.tile_kv));
+  x.f32.row_buffer = arena.take<float>(std::max(kPackedDepth * std::max(qk, vo), c.tile_kv));
   x.f32.lse = arena.take<float>(kBf16StripRows);
   x.f32.delta = arena.take<float>(kBf16StripRows);
   if (p.dq && dq_in_place(p)) {
@@ -262,9 +266,9 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.k_t = arena.take<Bf16Bits>(c.block_kv * qk);
   x.v_t = arena.take<Bf16Bits>(c.block_kv * vo);
   if (p.dq) x.k = arena.take<Bf16Bits>(c.block_kv * qk);
-  x.p = arena.take<Bf16Bits>(scores);
-  x.ds = arena.take<Bf16Bits>(scores);
-  x.ds_rows = arena.take<Bf16Bits>(scores);
+  x.p = arena.take<Bf16Bits>(kBf16Parts * scores);
+  x.ds = arena.take<Bf16Bits>(kBf16Parts * scores);
+  x.ds_rows = arena.take<Bf16Bits>(kBf16Parts * scores);
   x.visible = arena.take<std::uint32_t>(scores / kVisibleBits);
   x.dk_t = arena.take<float>(sums_row(c) * qk);
   x.dv_t = arena.take<float>(sums_row(c) * vo);

@@ -256,8 +256,7 @@ class Launch {
       case Step::backward_qkv:
         if (config.small) return run_small(small_backward_kernel(), w_.sums);
         if (config.pairs_of_task > 1) return run_pairs_backward();
-        return run(is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16, w_.sums,
-                   keys_config(config), groups * key_tasks(p, keys_config(config)));
+        return run_backward();
       case Step::backward_q:
         return run(backward_kernels<T>().queries, w_.sums, config, groups * row_tiles(p, config));
       case Step::bias_gradient:
@@ -303,6 +302,18 @@ class Launch {
     const auto kernel = is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16;
     run_pairs([&](std::int64_t index, char* scratch) {
       kernel(call_, plan_.config, w_.forward, scratch, index);
+    });
+  }
+  void run_backward() {
+    const bool is_float = plan_.config.engine == Engine::float_simd;
+    const auto kernel = is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16;
+    const Problem& p = plan_.problem;
+    const Config config = keys_config(plan_.config);
+    const std::int64_t tasks = p.batch * p.heads_kv * key_tasks(p, config) / config.terms_of_task;
+    run_tasks(executor_, tasks, [&](std::int64_t n, std::int32_t worker) {
+      each_key_task(p, config, n, [&](std::int64_t task) {
+        kernel(call_, config, w_.sums, w_.scratch + worker * w_.scratch_bytes, task);
+      });
     });
   }
   void run_pairs_backward() {

@@ -1,13 +1,11 @@
 // The CPU plan; see plan.hpp.
 #include "cpu/host/plan.hpp"
 
-#ifdef __linux__
-#include <unistd.h>
-#endif
-
 #include <algorithm>
 #include <string>
 
+#include "cpu/host/backward_blocks.hpp"
+#include "cpu/host/plan_traits.hpp"
 #include "cpu/host/workspace.hpp"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/tile_ops/bf16_decode.hpp"
@@ -25,12 +23,6 @@ constexpr std::int64_t kTileKv = 64;
 // more than the first level of address translation holds (Xeon: 96 pages). Measured:
 // docs/kernels/cpu_decode.md.
 constexpr std::int64_t kGemvTileKv = 32;
-// Backward: 48 rows and their dq are loaded once for a block of 256 keys. That was 10 to 25 %
-// faster than 64 keys; 512 keys gained at most another 3 % (same Xeon, dims 64 and 128).
-constexpr std::int64_t kBlockTiles = 4;
-constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;   // bytes of a block's K, V, dk and dv
-constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;  // bytes per worker
-constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;  // bytes
 constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
 constexpr std::int64_t kLeastSharedKeys = 4;  // row tiles; with 3, separate packing costs 5 %
 constexpr std::int64_t kWantedTasks = 32;     // keys are split if there are fewer tasks than this,
@@ -41,77 +33,6 @@ constexpr std::int64_t kMostHeadsOfTask = 16;
 // prefetched, 512 KiB in 16 bits and 1 MiB in f32 must fit in L2.
 constexpr std::int64_t kMostAhead = std::int64_t{128} << 10;
 
-// Whether one task processes all keys of a (batch, key head). dq then stays in the cache of its
-// worker, and the task never waits for another. This needs enough heads with equal work for all
-// threads, and memory for the dq sums unless dq itself can hold them. The results are bitwise the
-// same either way.
-bool tasks_own_heads(const Problem& p, std::int64_t threads) {
-  if (!dq_with_keys(p)) return false;
-  const std::int64_t heads = p.batch * p.heads_kv;
-  const bool varied = p.layout_q == Layout::packed || p.layout_kv == Layout::packed ||
-                      p.lengths_q || p.lengths_kv || p.kv_begin || p.kv_end;
-  const bool balanced = heads * 10 >= round_up(heads, threads) * 9 && (!varied || threads == 1);
-  if (!balanced && heads < 8 * threads) return false;
-  const std::int64_t bytes = dq_accum_size<float>(p) * size_of(p.statistics_type());
-  return dq_in_place(p) || bytes <= kMostOwnedDq;
-}
-
-// Chooses the blocks of keys of backward_kv. `most`: keys of a block, if measured; 0: not measured.
-void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
-  const std::int64_t key_bytes =
-      (3 * padded<float>(p.dim_qk) + 2 * padded<float>(p.dim_vo)) * size_of(p.statistics_type());
-  const std::int64_t tiles =
-      most > 0
-          ? most / config.tile_kv
-          : std::clamp<std::int64_t>(kMostBlock / (key_bytes * config.tile_kv), 1, kBlockTiles);
-  config.block_kv = std::min(tiles * config.tile_kv,
-                             std::max(round_up(p.len_kv, config.tile_kv), config.tile_kv));
-  if (tasks_own_heads(p, threads)) {
-    config.blocks_of_task = std::max<std::int64_t>(key_blocks(p, config), 1);
-    return;
-  }
-  const std::int64_t heads = p.batch * p.heads_kv;
-  while (config.block_kv > config.tile_kv && heads * key_blocks(p, config) < 4 * threads) {
-    config.block_kv -= config.tile_kv;
-  }
-}
-
-// Chooses the order of the tasks of backward_kv. Where blocks may have unequal work, heads are
-// interleaved, so that the short blocks of all heads run last. Causal on 16 threads (12 heads, len
-// 2048), simulated: threads are busy 100 % of the time instead of 89 %.
-void set_turns(const Problem& p, std::int64_t threads, Config& config) {
-  const std::int64_t heads = p.batch * p.heads_kv;
-  const bool unequal = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end ||
-                       (p.mask.given && p.mask.q && p.mask.kv);
-  if (!dq_with_keys(p) || key_tasks(p, config) <= 1) return;
-  if (unequal && !config.dbias_with_keys) {
-    config.heads_at_once = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(heads, 1));
-  }
-  if (dq_in_place(p)) return;
-  // The number of heads that the running tasks may belong to at a time.
-  const std::int64_t spread = divide_up(threads, key_tasks(p, config)) + 1;
-  config.dq_slots = std::max(std::min({threads, spread, heads}), config.heads_at_once);
-}
-
-// Decides whether backward_kv computes dbias, and where it is summed.
-void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
-  const bool every_pair = p.bias.q && p.bias.kv && p.layout_q == Layout::padded &&
-                          p.layout_kv == Layout::padded && !p.softcap;
-  const bool own_head = p.bias.head || p.heads_q == p.heads_kv;
-  if (!p.dbias || !(p.dk || p.dv) || !every_pair || !own_head) return;
-  // Without a block of keys, no task would write the zeros of dbias.
-  if (p.batch <= 0 || p.heads_kv <= 0 || p.len_kv <= 0 || p.len_q <= 0) return;
-  const std::int64_t terms = dbias_terms(p);
-  if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
-    // One buffer for each bias that the running tasks may belong to at a time.
-    const std::int64_t slots = std::min(divide_up(threads, terms * key_tasks(p, config)) + 1,
-                                        p.batch * p.heads_kv / terms);
-    if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) return;
-    config.dbias_slots = slots;
-  }
-  config.dbias_with_keys = true;
-}
-
 // bf16 engines. A strip of 16 rows is the height of one AMX tile. Packed K and V of a tile of keys,
 // S, and O of the strip then fit in L1 together.
 constexpr std::int64_t kStripRowsBf16 = 16;
@@ -119,19 +40,11 @@ constexpr std::int64_t kPackedBytes = 32 << 10;  // packed K and V in L1
 // Keys of a tile in forwards with AMX (docs/kernels/cpu_amx.md). With a core for each thread, 64
 // are 20 to 25 % faster than 128 at dim 64: with 128 keys, Q, S and O evict K and V from L1. Where
 // two threads share a core, its L1 holds neither, AMX is the bound, and 128 keys are 5 to 15 %
-// faster. Virtual machines hide which processors share a core; on machines with many, some do. The
-// number of threads must not decide, because it must not change results. Dropout draws bytes for
-// 128 keys at a time.
+// faster. The number of threads must not decide, because it must not change results. Dropout draws
+// bytes for 128 keys at a time.
 constexpr std::int64_t kFewKeysAmx = 64;
-constexpr long kFewProcessors = 4;
 bool pays_few_keys_amx(const Problem& p, Engine engine) {
-  if (engine != Engine::amx_bf16 || p.dropout) return false;
-#ifdef __linux__
-  static const long processors = sysconf(_SC_NPROCESSORS_CONF);
-  return processors <= kFewProcessors;
-#else
-  return false;
-#endif
+  return engine == Engine::amx_bf16 && !p.dropout && has_few_processors();
 }
 constexpr std::int64_t kMostRowsBf16 = 384;
 constexpr std::int64_t kLeastRowsBf16 = 96;
@@ -196,10 +109,7 @@ std::int64_t rows_of_head(const Problem& p) {
 // rows waste half as many as 48. A forward with dims up to 64 and enough tasks uses larger tiles,
 // so that more rows share a load of keys. Measured in docs/kernels/cpu.md.
 void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
-  constexpr std::int64_t kNarrow = 512;
-  if (!p.window_left || (!p.causal && !p.window_right)) return;
-  const std::int64_t right = p.causal ? 0 : *p.window_right;
-  if (*p.window_left > kNarrow || right > kNarrow - *p.window_left) return;
+  if (!has_narrow_window(p)) return;
   config.strip_rows = std::min(config.strip_rows, kStripRows / 2);
   if (pass == Pass::backward) return;
   const bool many = p.batch * p.heads_kv * (rows / (2 * kTileRows)) >= 2 * kWantedTasks;
@@ -308,8 +218,6 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);
   if (pass == Pass::backward) {
     set_blocks(p, threads, tuned ? tuned->block_kv : 0, config);
-    set_dbias(p, threads, config);
-    set_turns(p, threads, config);
     set_pairs_of_task(pass, p, threads, config);
     if (!tuned) set_small(pass, p, threads, config);
     return config;
@@ -461,6 +369,9 @@ PlanSummary CpuPlan::summary() const {
     core::append_config(to.config, "heads_at_once", config.heads_at_once);
     core::append_config(to.config, "dq_slots", config.dq_slots);
     if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);
+    if (config.terms_of_task > 1) {
+      core::append_config(to.config, "terms_of_task", config.terms_of_task);
+    }
   }
   if (tuned) core::append_config(to.config, "tuned", 1);
   core::append_config(to.config, "threads", threads);

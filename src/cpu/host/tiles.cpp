@@ -92,7 +92,9 @@ std::string misfit(Pass pass, Engine engine, const Tiles& t) {
   };
   if (!fits(t.tile_kv, step_kv, kMaxTileKv)) return outside("tile_kv", step_kv, kMaxTileKv);
   if (!fits(t.tile_rows, step_rows, most_rows)) return outside("tile_rows", step_rows, most_rows);
-  if (packed && backward && t.strip_rows != kBf16StripRows) return "strip_rows is not 32";
+  if (packed && backward && t.strip_rows != kBf16StripRows) {
+    return "strip_rows is not " + std::to_string(kBf16StripRows);
+  }
   if (!fits(t.strip_rows, step_rows, t.tile_rows)) {
     return outside("strip_rows", step_rows, t.tile_rows);
   }

@@ -55,7 +55,7 @@ void QueriesTask(const Call& call, const Config& config, const RowSums<T>& sums,
     for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
       const std::int64_t rows = std::min(config.strip_rows, count - strip);
       const KeySpan span = SeenSpan<T>(x.rows + strip, rows, j0, keys);
-      if (span.keys == 0 || !MaskLeavesAny(call, entry, x.rows + strip, rows, span)) continue;
+      if (span.keys == 0 || !MaskLeavesAny(call, x.rows + strip, rows, span)) continue;
       if (!loaded) {
         LoadTransposed(call, config, entry, head_kv, x, j0, keys);
         LoadKeyTile(call, call.k, entry, head_kv, j0, keys, config.tile_kv, p.dim_qk, qk, x.k);
@@ -110,7 +110,7 @@ void BiasPart(const Call& call, const Config& config, const RowSums<T>& sums, co
       for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
         const std::int64_t rows = std::min(config.strip_rows, count - strip);
         const KeySpan span = SeenSpan<T>(x.rows + strip, rows, j0, count_kv);
-        if (span.keys == 0 || !MaskLeavesAny(call, entry, x.rows + strip, rows, span)) continue;
+        if (span.keys == 0 || !MaskLeavesAny(call, x.rows + strip, rows, span)) continue;
         if (!loaded) {
           LoadTransposed(call, config, entry, head_kv, x, j0, count_kv);
           loaded = true;

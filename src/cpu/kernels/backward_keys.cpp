@@ -84,7 +84,7 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     const std::int64_t j0 = block.j0 + begin;
     const std::int64_t keys = std::min(config.tile_kv, block.keys - begin);
     const KeySpan span = SeenSpan<T>(all.rows, count, j0, keys);
-    if (span.keys == 0 || !MaskLeavesAny(call, entry, all.rows, count, span)) {
+    if (span.keys == 0 || !MaskLeavesAny(call, all.rows, count, span)) {
       if (dbias.active()) dbias.AddNothing(j0, keys);
       continue;
     }

@@ -58,14 +58,14 @@ class BiasGradient {
                       at_.call.interrupt);
   }
 
-  // Adds the strip's score gradients [count x span.cols] to dbias of keys [j0, j0 + keys). `next`:
-  // the tile after this one.
+  // Adds score gradients [rows x span.cols] of some rows of the strip to dbias of keys [j0, j0 +
+  // keys). `next`: the tile after this one.
   template <class Value>
   void AddTile(std::int64_t j0, std::int64_t keys, const KeySpan& span, const Value* ds,
-               const NextScores& next = {}) {
+               const NextScores& next, const RowSpan& rows) {
     std::uint32_t replaced = 0;
-    for (std::int64_t r = 0; r < count_; ++r) {
-      const std::int64_t row = row0_ + r;
+    for (std::int64_t r = 0; r < rows.count; ++r) {
+      const std::int64_t row = row0_ + rows.first + r;
       const Value* values = ds + r * span.cols;
       Prefetch(row, next);
       if constexpr (sizeof(Value) == sizeof(Bf16Bits)) {
@@ -77,12 +77,19 @@ class BiasGradient {
     count_nonfinite(at_.call, replaced);
   }
 
-  // The same if no row of the strip sees any of the keys.
-  void AddNothing(std::int64_t j0, std::int64_t keys) {
+  template <class Value>
+  void AddTile(std::int64_t j0, std::int64_t keys, const KeySpan& span, const Value* ds,
+               const NextScores& next) {
+    AddTile(j0, keys, span, ds, next, {0, count_});
+  }
+
+  // The same if none of the rows sees any of the keys.
+  void AddNothing(std::int64_t j0, std::int64_t keys, const RowSpan& rows) {
     for (std::int64_t end = j0 + keys; j0 < end; j0 += at_.config.tile_kv) {
-      AddTile<T>(j0, std::min(at_.config.tile_kv, end - j0), KeySpan{.j0 = j0}, at_.x.s);
+      AddTile(j0, std::min(at_.config.tile_kv, end - j0), KeySpan{.j0 = j0}, at_.x.s, {}, rows);
     }
   }
+  void AddNothing(std::int64_t j0, std::int64_t keys) { AddNothing(j0, keys, {0, count_}); }
 
   // Call after the last tile of the strip.
   void End(const KeyBlock& block) {

@@ -124,13 +124,20 @@ inline void FindPairAhead(const Call& call, const Config& config, const Entry& e
 // rows.
 struct StripRanges {
   core::KeyRange strips[kMostStrips];
+  core::KeyRange inner[kMostStrips];  // keys that all rows of the strip see
 };
 inline void FindRanges(const Config& config, const TileRow* rows, std::int64_t count,
                        StripRanges& to) {
   for (std::int64_t n = 0; n * config.strip_rows < count; ++n) {
     const std::int64_t row = n * config.strip_rows;
-    to.strips[n] = seen_by(rows + row, std::min(config.strip_rows, count - row), 0,
-                           std::numeric_limits<std::int64_t>::max());
+    const std::int64_t some = std::min(config.strip_rows, count - row);
+    to.strips[n] = seen_by(rows + row, some, 0, std::numeric_limits<std::int64_t>::max());
+    core::KeyRange& inner = to.inner[n];
+    inner = to.strips[n];
+    for (std::int64_t r = row; r < row + some; ++r) {
+      inner.begin = std::max(inner.begin, rows[r].keys.begin);
+      inner.end = rows[r].mask != nullptr ? 0 : std::min(inner.end, rows[r].keys.end);
+    }
   }
 }
 
@@ -145,7 +152,14 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
     const core::KeyRange seen = ranges.strips[strip / config.strip_rows];
     if (seen.end <= j0 || seen.begin >= j0 + keys) continue;
     const std::int64_t rows = std::min(config.strip_rows, count - strip);
-    KeySpan span = Ops::SpanOf(x.rows + strip, rows, j0, keys);
+    const core::KeyRange inner = ranges.inner[strip / config.strip_rows];
+    KeySpan span;
+    if (inner.begin <= j0 && inner.end >= j0 + keys) {
+      // Most tiles: without a loop over the rows.
+      span = {j0, keys, round_up(keys, Ops::kSpanStep), 0, nullptr, keys % Ops::kSpanStep == 0};
+    } else {
+      span = Ops::SpanOf(x.rows + strip, rows, j0, keys);
+    }
     if (span.keys == 0) continue;
     NextScores next{config.strip_rows, j0, keys};
     if (strip + config.strip_rows >= count) {

@@ -142,7 +142,7 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
     PrefetchScores(call, entry, row, next);
     if (ahead != nullptr) ahead->step();
     if (raw) {
-      FindRowVisible(call, entry, row, span, visible);
+      FindRowVisible(call, row, span, visible);
     } else {
       ScoreRow<T>(call, entry, row, span, s, x.tanh, x.row_buffer);
     }

@@ -49,6 +49,17 @@ inline KeyTaskPlace key_task_at(const Problem& p, const Config& config, std::int
   return {first + of_group % heads, of_group / heads};
 }
 
+// With terms_of_task > 1, task n of the launch is a block of all pairs that share a dbias. Calls
+// task(m) for each of its tasks m of backward_kv.
+template <class Task>
+void each_key_task(const Problem& p, const Config& config, std::int64_t n, Task&& task) {
+  const std::int64_t tasks = key_tasks(p, config);
+  const std::int64_t first = n / tasks * config.terms_of_task;
+  for (std::int64_t term = 0; term < config.terms_of_task; ++term) {
+    task((first + term) * tasks + n % tasks);
+  }
+}
+
 inline void count_nonfinite(const Call& call, std::uint32_t replaced) {
   if (replaced != 0 && call.nonfinite_count != nullptr) {
     std::atomic_ref<std::uint32_t>(*call.nonfinite_count)

@@ -16,6 +16,7 @@
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/rows-inl.h"
 #include "cpu/kernels/tile.hpp"
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
 #include "cpu/kernels/visible-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,6 +32,42 @@ inline bool softmax_takes_raw(const Call& call) {
 // The same for a softmax that also applies softcap, which keeps the order of scores.
 inline bool softmax_takes_capped(const Call& call) {
   return call.numbers.scale > 0.0 && call.slopes == nullptr && !call.bias.given();
+}
+
+// What a bf16 engine adds to scores itself, so that they are not another pass over memory. Other
+// combinations of options are applied by ScoreRow.
+inline Bf16Addend::Kind engine_addend(const Call& call, const Bf16Engine& engine) {
+  using Kind = Bf16Addend::Kind;
+  if (!engine.adds || call.numbers.softcap > 0.0) return Kind::none;
+  if (call.slopes != nullptr) return call.bias.given() ? Kind::none : Kind::slope;
+  if (!call.bias.given() || call.bias.stride_kv == 0) return Kind::none;
+  if (call.bias.dtype == DType::bf16) return Kind::bias_bf16;
+  return call.bias.dtype == DType::f32 ? Kind::bias_f32 : Kind::none;
+}
+
+// The numbers of an addend for up to 32 rows.
+struct AddendRows {
+  const char* bias[kPackedDepth];
+  float slope[kPackedDepth];
+  float distance[kPackedDepth];
+};
+inline HWY_NOINLINE Bf16Addend FindAddend(const Call& call, const Entry& entry,
+                                          Bf16Addend::Kind kind, const TileRow* rows,
+                                          std::int64_t count, const KeySpan& span, AddendRows& to) {
+  using Kind = Bf16Addend::Kind;
+  if (kind == Kind::none) return {};
+  for (std::int64_t r = 0; r < round_up(count, 2); ++r) {
+    // `gradient` takes two rows at a time. Row `count` is not read.
+    const TileRow& row = rows[std::min(r, count - 1)];
+    if (kind == Kind::slope) {
+      to.slope[r] = *reinterpret_cast<const float*>(
+          call.slopes + entry.b * call.slopes_stride_batch + row.head * call.slopes_stride_head);
+      to.distance[r] = static_cast<float>(core::saturating_add(row.i - span.j0, entry.diag));
+    } else {
+      to.bias[r] = row.bias + span.j0 * call.bias.stride_kv;
+    }
+  }
+  return {kind, to.bias, to.slope, to.distance};
 }
 
 // Terms that are added to the products of a row.
@@ -130,20 +167,20 @@ struct NextScores {
 // 161 to 118 ms.
 inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& row,
                            const NextScores& next) {
-  if (!call.bias.given() && !row.masked) return;
+  if (row.bias == nullptr && row.mask == nullptr) return;
   const std::int64_t i = row.i + next.rows_ahead;
   if (next.keys <= 0 || i < 0 || i >= entry.len_q) return;
-  const auto prefetch = [&](const core::ScoreTensor& scores) {
+  const auto prefetch = [&](const core::ScoreTensor& scores, const char* of_row) {
     // GCC 12 considers a function that only prefetches free of effects and drops its calls.
     asm volatile("");
-    if (!scores.given() || scores.stride_q == 0) return;
-    const char* begin = pair_address(scores, entry.b, row.head, i, next.j0);
+    if (of_row == nullptr || scores.stride_q == 0) return;
+    const char* begin = of_row + next.rows_ahead * scores.stride_q + next.j0 * scores.stride_kv;
     for (std::int64_t at = 0; at < next.keys * scores.stride_kv; at += 64) {
       __builtin_prefetch(begin + at, 0, 2);
     }
   };
-  prefetch(call.bias);
-  if (row.masked) prefetch(call.mask);
+  prefetch(call.bias, row.bias);
+  prefetch(call.mask, row.mask);
 }
 
 // s [cols]: raw products in, scores out. tanh: if not null, receives tanh(raw / softcap) for the
@@ -159,9 +196,7 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   }
   Addend<T> add;
   if (call.bias.given()) {
-    // A row that sees no key may be outside of the bias.
-    const std::int64_t i = row.keys.empty() ? 0 : row.i;
-    const char* bias = pair_address(call.bias, entry.b, row.head, i, span.j0);
+    const char* bias = row.bias + span.j0 * call.bias.stride_kv;
     if (call.bias.stride_kv == 0) {
       add.constant = LoadElement<T>(call.bias.dtype, bias);
     } else {
@@ -177,7 +212,7 @@ HWY_INLINE void ScoreRow(const Call& call, const Entry& entry, const TileRow& ro
   } else if (call.bias.given() || !(call.numbers.softcap > 0.0)) {
     AddToRow<false>(add, factor, span, s, row_buffer);
   }
-  HideRow(call, entry, row, span, s);
+  HideRow(call, row, span, s);
 }
 
 // values *= factor. cols is a multiple of the vector width.

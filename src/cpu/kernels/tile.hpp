@@ -21,19 +21,22 @@ struct TileRow {
   std::int64_t head = 0;
   std::int64_t i = 0;
   core::KeyRange keys;  // visible by causal, window, kv_begin, kv_end and the range of the mask row
-  bool masked = false;  // the mask hides some of `keys`
+  const char* mask = nullptr;  // address of key 0; null: the mask hides none of `keys`
+  const char* bias = nullptr;  // address of key 0; null: no bias
 };
 
-// Narrows a row's keys to the range that the mask leaves visible. Sets `masked`.
+// Narrows a row's keys to the range that the mask leaves visible. Sets `mask`.
 inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
-  row.masked = call.mask.given();
-  if (!row.masked || row.keys.empty()) return;
+  row.mask = nullptr;
+  if (!call.mask.given() || row.keys.empty()) return;
   const MaskRow* mask = mask_row_of(call, entry.b, row.head, row.i);
-  if (mask == nullptr) return;
-  row.masked = mask->holes();
-  row.keys.begin = std::max<std::int64_t>(row.keys.begin, mask->begin);
-  row.keys.end = std::min<std::int64_t>(row.keys.end, mask->end());
-  if (row.keys.empty()) row.keys = {0, 0};
+  if (mask != nullptr) {
+    row.keys.begin = std::max<std::int64_t>(row.keys.begin, mask->begin);
+    row.keys.end = std::min<std::int64_t>(row.keys.end, mask->end());
+    if (row.keys.empty()) row.keys = {0, 0};
+    if (!mask->holes()) return;
+  }
+  row.mask = pair_address(call.mask, entry.b, row.head, row.i, 0);
 }
 
 // Head and query of row r of a key head. next() counts up instead of dividing: one division per row
@@ -69,10 +72,15 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
     row.head = place.head;
     row.i = place.i;
     row.keys = keys;
-    row.masked = false;
+    row.mask = nullptr;
+    row.bias = nullptr;
     if (call.mask.given()) {
       cut_to_mask(call, entry, row);
       keys = row.keys;
+    }
+    if (call.bias.given()) {
+      // A row that sees no key may be outside of the bias.
+      row.bias = pair_address(call.bias, entry.b, row.head, keys.empty() ? 0 : row.i, 0);
     }
     if (keys.empty()) continue;
     all.begin = std::min(all.begin, keys.begin);

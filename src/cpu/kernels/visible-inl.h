@@ -31,6 +31,7 @@ struct KeySpan {
   std::int64_t cols = 0;
   std::int64_t first = 0;
   const std::uint8_t* missing = nullptr;  // [keys], not 0: no page; null: all have one
+  bool all = false;                       // known: all rows see all columns
 };
 
 // The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, extended to multiples
@@ -107,13 +108,11 @@ HWY_INLINE void HideByBytes(const std::uint8_t* HWY_RESTRICT bytes, std::int64_t
 }
 
 // What a row sees of a span: a range of columns, and pointers to what mask and missing pages hide.
-HWY_INLINE SeenRow SeenOf(const Call& call, const Entry& entry, const TileRow& row,
-                          const KeySpan& span) {
+HWY_INLINE SeenRow SeenOf(const Call& call, const TileRow& row, const KeySpan& span) {
   const core::KeyRange seen = SeenColumns(row, span);
   SeenRow of{seen.begin, seen.end, nullptr, span.missing};
-  if (!row.masked || seen.empty()) return of;
-  of.mask = reinterpret_cast<const std::uint8_t*>(
-      pair_address(call.mask, entry.b, row.head, row.i, span.j0));
+  if (row.mask == nullptr || seen.empty()) return of;
+  of.mask = reinterpret_cast<const std::uint8_t*>(row.mask + span.j0 * call.mask.stride_kv);
   if (call.mask.stride_kv != 0) return of;
   if (*of.mask == 0) of.end = of.begin;
   of.mask = nullptr;
@@ -162,9 +161,9 @@ struct RowVisible {
   std::uint64_t bits[kMaxTileKv / 64];
   bool all = true;
 };
-HWY_INLINE void FindRowVisible(const Call& call, const Entry& entry, const TileRow& row,
-                               const KeySpan& span, RowVisible& to) {
-  const SeenRow seen = SeenOf(call, entry, row, span);
+HWY_INLINE void FindRowVisible(const Call& call, const TileRow& row, const KeySpan& span,
+                               RowVisible& to) {
+  const SeenRow seen = SeenOf(call, row, span);
   to.all =
       seen.mask == nullptr && seen.missing == nullptr && seen.begin == 0 && seen.end == span.cols;
   if (to.all) return;
@@ -191,11 +190,11 @@ HWY_INLINE hn::Mask<D> VisibleLanes(D d, const RowVisible& visible, std::int64_t
 }
 
 // Whether the mask leaves the strip any key of the span. If it does, the first row mostly shows it.
-inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const Entry& entry, const TileRow* rows,
-                                       std::int64_t count, const KeySpan& span) {
+inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const TileRow* rows, std::int64_t count,
+                                       const KeySpan& span) {
   if (!call.mask.given()) return true;
   for (std::int64_t r = 0; r < count; ++r) {
-    const SeenRow seen = SeenOf(call, entry, rows[r], span);
+    const SeenRow seen = SeenOf(call, rows[r], span);
     if (seen.begin < seen.end && seen.mask == nullptr) return true;
     for (std::int64_t c = 0; c < seen.end; c += 64) {
       if (VisibleBits(seen, c) != 0) return true;
@@ -206,9 +205,9 @@ inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const Entry& entry, con
 
 // Writes -inf to all columns that the row does not see: by ranges of keys, mask or missing pages.
 template <class T>
-HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row,
-                        const KeySpan& span, T* HWY_RESTRICT s) {
-  const SeenRow seen = SeenOf(call, entry, row, span);
+HWY_INLINE void HideRow(const Call& call, const TileRow& row, const KeySpan& span,
+                        T* HWY_RESTRICT s) {
+  const SeenRow seen = SeenOf(call, row, span);
   if (seen.mask != nullptr) HideByBytes<false>(seen.mask, seen.begin, seen.end, s);
   if (seen.missing != nullptr) HideByBytes<true>(seen.missing, seen.begin, seen.end, s);
   HideOutside({seen.begin, seen.end}, span.cols, s);
@@ -216,25 +215,24 @@ HWY_INLINE void HideRow(const Call& call, const Entry& entry, const TileRow& row
 
 // Whether all rows of a strip see all columns of the span.
 inline bool SeesAll(const TileRow* rows, std::int64_t count, const KeySpan& span) {
+  if (span.all && span.missing == nullptr) return true;
   bool all = span.missing == nullptr && span.keys == span.cols;
   for (std::int64_t r = 0; all && r < count; ++r) {
-    all =
-        !rows[r].masked && rows[r].keys.begin <= span.j0 && rows[r].keys.end >= span.j0 + span.cols;
+    all = rows[r].mask == nullptr && rows[r].keys.begin <= span.j0 &&
+          rows[r].keys.end >= span.j0 + span.cols;
   }
   return all;
 }
 
 // The visible pairs of a strip, in the format of the bf16 engines. There are no words if all pairs
-// are visible, or if options made scores of the products: hidden ones are then -inf (HideRow).
-// `any`: whether the strip sees anything.
+// are visible. `any`: whether the strip sees anything.
 struct StripVisible {
   Bf16Visible visible;
   bool any = true;
 };
 inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine& engine,
-                                             const Entry& entry, const TileRow* rows,
-                                             std::int64_t count, const KeySpan& span,
-                                             std::uint32_t* words) {
+                                             const TileRow* rows, std::int64_t count,
+                                             const KeySpan& span, std::uint32_t* words) {
   if (SeesAll(rows, count, span)) return {};
   constexpr std::int64_t kRows = 16;
   SeenRow seen[kRows];
@@ -242,7 +240,7 @@ inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine&
   StripVisible found{{words, row_words}, false};
   for (std::int64_t r = 0; r < count; r += kRows) {
     const std::int64_t some = std::min(kRows, count - r);
-    for (std::int64_t n = 0; n < some; ++n) seen[n] = SeenOf(call, entry, rows[r + n], span);
+    for (std::int64_t n = 0; n < some; ++n) seen[n] = SeenOf(call, rows[r + n], span);
     found.any = engine.find_visible(seen, some, span.cols, words + r * row_words) || found.any;
   }
   return found;

@@ -150,6 +150,8 @@ const Bf16Engine* amx_bf16_engine() {
                                  transpose_avx512,
                                  gradient_avx512,
                                  transpose_sums_avx512,
+                                 store_sums_avx512,
+                                 true,
                                  true};
   static const bool usable = has_avx512_bf16() && has_amx_bf16() && request_tiles();
   return usable ? &engine : nullptr;

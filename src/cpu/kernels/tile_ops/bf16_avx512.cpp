@@ -1,7 +1,7 @@
-// bf16 with AVX-512: packing, the gradient of scores, and products with VDPBF16PS.
-#include <hwy/highway.h>
+// bf16 with AVX-512: packing, transposing, and products with VDPBF16PS.
+#include "cpu/kernels/tile_ops/bf16_avx512.hpp"
 
-#include "cpu/kernels/tile_ops/bf16_exp2_avx512.hpp"
+#include <hwy/highway.h>
 
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
@@ -9,10 +9,6 @@
 HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
 namespace attn::cpu {
 namespace {
-
-using avx512::Exp2;
-using avx512::Kept;
-using avx512::kLog2E;
 
 // Elements [begin, begin + 32) of a row of `dim`; zeros past its end and for a null row.
 HWY_INLINE __m512i LoadPart(const char* row, std::int64_t begin, std::int64_t dim) {
@@ -46,76 +42,6 @@ HWY_INLINE void Transpose(__m512i (&rows)[16]) {
     pairs[12 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
   }
   for (int n = 0; n < 16; ++n) rows[n] = pairs[n];
-}
-
-// Rounds two rows of 16 f32 to bf16 and interleaves them: a pair of rows of a packed block.
-HWY_INLINE void StorePair(__m512 first, __m512 second, Bf16Bits* out) {
-  alignas(64) static constexpr std::uint16_t kOrder[32] = {
-      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-  _mm512_storeu_si512(out, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), both));
-}
-
-struct ProbGradient {
-  __m512 p, ds;
-};
-// P and dS of the 16 pairs of row r from column c on. `kept`: pairs that dropout keeps. `seen`:
-// visible pairs.
-template <bool kDropout>
-HWY_INLINE ProbGradient GradientOf(const Bf16Gradient& x, std::int64_t r, std::int64_t c,
-                                   __mmask16 kept, __mmask16 seen) {
-  const __m512 by = _mm512_set1_ps(x.scale * kLog2E);
-  const __m512 minus = _mm512_set1_ps(-x.lse[r] * kLog2E);
-  const std::int64_t at = r * x.cols + c;
-  const __m512 exponential = Exp2(_mm512_fmadd_ps(_mm512_loadu_ps(x.s + at), by, minus));
-  const __m512 p = _mm512_maskz_mov_ps(seen, exponential);
-  __m512 dp = _mm512_loadu_ps(x.dp + at);
-  // A hidden pair has no gradient even where dP is not finite.
-  const __mmask16 visible = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-  __m512 dropped = p;
-  if constexpr (kDropout) {
-    dropped = _mm512_maskz_mov_ps(kept, p);
-    dp = _mm512_maskz_mul_ps(kept, dp, _mm512_set1_ps(x.dropout.factor));
-  }
-  dp = _mm512_sub_ps(dp, _mm512_set1_ps(x.delta[r]));
-  if (x.tanh != nullptr) {
-    const __m512 t = _mm512_loadu_ps(x.tanh + at);
-    dp = _mm512_mul_ps(dp, _mm512_fnmadd_ps(t, t, _mm512_set1_ps(1.0F)));
-  }
-  return {dropped, _mm512_maskz_mul_ps(visible, p, dp)};
-}
-
-template <bool kDropout>
-HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r) {
-  const ProbGradient none{_mm512_setzero_ps(), _mm512_setzero_ps()};
-  for (std::int64_t c = 0; c < x.cols; c += 32) {
-    ProbGradient rows[2][2] = {{none, none}, {none, none}};
-    for (std::int64_t row = 0; row < 2 && r + row < x.count; ++row) {
-      const __mmask32 kept = kDropout ? Kept(x.dropout, r + row, c) : __mmask32{0};
-      const std::uint32_t seen = x.visible.words != nullptr
-                                     ? x.visible.words[(r + row) * x.visible.row + c / 32]
-                                     : ~std::uint32_t{0};
-      for (std::int64_t half = 0; half < 2; ++half) {
-        rows[row][half] = GradientOf<kDropout>(x, r + row, c + 16 * half,
-                                               static_cast<__mmask16>(kept >> (16 * half)),
-                                               static_cast<__mmask16>(seen >> (16 * half)));
-        if (x.ds_f32 != nullptr) {
-          _mm512_storeu_ps(x.ds_f32 + (r + row) * x.cols + c + 16 * half, rows[row][half].ds);
-        }
-      }
-    }
-    for (std::int64_t half = 0; half < 2; ++half) {
-      const std::int64_t at = (c / kPackedCols + half) * kPackedBlock + r * kPackedCols;
-      StorePair(rows[0][half].p, rows[1][half].p, x.p + at);
-      StorePair(rows[0][half].ds, rows[1][half].ds, x.ds + at);
-    }
-    for (std::int64_t row = 0; row < 2; ++row) {
-      _mm512_storeu_si512(
-          x.ds_rows + (r + row) * x.cols + c,
-          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(rows[row][1].ds, rows[row][0].ds)));
-    }
-  }
 }
 
 // Computes kRows rows by kVectors blocks of 16 columns of a product.
@@ -206,6 +132,16 @@ bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t c
   };
   for (std::int64_t r = 0; r < count; ++r) {
     const SeenRow& row = rows[r];
+    const bool all = row.begin <= 0 && row.end >= cols;
+    if (all && cols % 64 == 0 && row.mask != nullptr && row.missing == nullptr) {
+      for (std::int64_t c = 0; c < cols; c += 64, words += 2) {
+        const __m512i bytes = _mm512_loadu_si512(row.mask + c);
+        const std::uint64_t seen = _mm512_test_epi8_mask(bytes, bytes);
+        __builtin_memcpy(words, &seen, sizeof(seen));
+        any |= seen;
+      }
+      continue;
+    }
     for (std::int64_t c = 0; c < cols; c += 64) {
       __mmask64 seen = bits_below(row.end - c) & ~bits_below(row.begin - c);
       if (row.mask != nullptr) {
@@ -224,41 +160,67 @@ bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t c
   return any != 0;
 }
 
-void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
+void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out, std::int64_t ld_out,
+                      Bf16Bits* copy) {
+  const std::int64_t width = (dim + 31) / 32 * 32;
   alignas(64) std::uint16_t first[32];
   for (std::uint16_t n = 0; n < 32; ++n) first[n] = static_cast<std::uint16_t>(2 * n);
   const __m512i even = _mm512_load_si512(first);
   const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
-  for (std::int64_t begin = 0; begin < dim; begin += 32, out += 32 * 32) {
+  for (std::int64_t begin = 0; begin < dim; begin += 32) {
     __m512i low[16];
     __m512i high[16];
     for (int n = 0; n < 16; ++n) {
       low[n] = LoadPart(rows[n], begin, dim);
       high[n] = LoadPart(rows[16 + n], begin, dim);
+      _mm512_storeu_si512(copy + n * width + begin, low[n]);
+      _mm512_storeu_si512(copy + (16 + n) * width + begin, high[n]);
     }
     Transpose(low);
     Transpose(high);
     for (int pair = 0; pair < 16; ++pair) {  // dims 2 pair and 2 pair + 1 of rows 0-15, 16-31
-      _mm512_storeu_si512(out + 64 * pair, _mm512_permutex2var_epi16(low[pair], even, high[pair]));
-      _mm512_storeu_si512(out + 64 * pair + 32,
-                          _mm512_permutex2var_epi16(low[pair], odd, high[pair]));
+      _mm512_storeu_si512(out, _mm512_permutex2var_epi16(low[pair], even, high[pair]));
+      out += ld_out;
+      _mm512_storeu_si512(out, _mm512_permutex2var_epi16(low[pair], odd, high[pair]));
+      out += ld_out;
     }
   }
 }
 
 void transpose_sums_avx512(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to) {
-  __m512i block[16];
-  for (int c = 0; c < 16; ++c) block[c] = _mm512_load_si512(from + c * ld_from);
-  Transpose(block);
-  for (int j = 0; j < 16; ++j) _mm512_storeu_si512(to + j * ld_to, block[j]);
+  // In gradient_avx512, four columns of each eight are in the first block, four in the second.
+  for (int half = 0; half < 2; ++half) {
+    __m512i block[16];
+    for (int c = 0; c < 16; ++c) block[c] = _mm512_load_si512(from + c * ld_from + 16 * half);
+    Transpose(block);
+    for (int j = 0; j < 16; ++j) {
+      _mm512_storeu_si512(to + (j / 4 * 8 + 4 * half + j % 4) * ld_to, block[j]);
+    }
+  }
 }
 
-void gradient_avx512(const Bf16Gradient& x) {
-  for (std::int64_t r = 0; r < kBf16StripRows; r += 2) {
-    if (x.dropout.bytes == nullptr) {
-      GradientRows<false>(x, r);
-    } else {
-      GradientRows<true>(x, r);
+void store_sums_avx512(const float* from, std::int64_t ld_from, float factor, std::int64_t dim,
+                       char* const* rows) {
+  const __m512 by = _mm512_set1_ps(factor);
+  for (std::int64_t begin = 0; begin < dim; begin += 32) {
+    const std::int64_t left = dim - begin;
+    const __mmask32 mask = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+    for (int half = 0; half < 2; ++half) {  // see transpose_sums_avx512
+      const float* at = from + begin * ld_from + 16 * half;
+      __m512i low[16];
+      __m512i high[16];
+      for (int c = 0; c < 16; ++c) low[c] = _mm512_load_si512(at + c * ld_from);
+      Transpose(low);
+      for (int c = 0; c < 16; ++c) high[c] = _mm512_load_si512(at + (16 + c) * ld_from);
+      Transpose(high);
+      for (int j = 0; j < 16; ++j) {
+        char* row = rows[j / 4 * 8 + 4 * half + j % 4];
+        if (row == nullptr) continue;
+        const auto rounded = reinterpret_cast<__m512i>(
+            _mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_castsi512_ps(high[j]), by),
+                                _mm512_mul_ps(_mm512_castsi512_ps(low[j]), by)));
+        _mm512_mask_storeu_epi16(row + 2 * begin, mask, rounded);
+      }
     }
   }
 }
@@ -275,6 +237,8 @@ const Bf16Engine* bf16_dot_engine() {
                                  transpose_avx512,
                                  gradient_avx512,
                                  transpose_sums_avx512,
+                                 store_sums_avx512,
+                                 true,
                                  true};
   static const bool usable = has_avx512_bf16();
   return usable ? &engine : nullptr;

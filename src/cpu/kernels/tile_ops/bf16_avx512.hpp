@@ -16,8 +16,11 @@ void pack_values_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out
 bool find_visible_avx512(const SeenRow* rows, std::int64_t count, std::int64_t cols,
                          std::uint32_t* words);
 void softmax_avx512(const Bf16Softmax& x);
-void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out, std::int64_t ld_out,
+                      Bf16Bits* copy);
 void gradient_avx512(const Bf16Gradient& x);
+void store_sums_avx512(const float* from, std::int64_t ld_from, float factor, std::int64_t dim,
+                       char* const* rows);
 void transpose_sums_avx512(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
 
 }  // namespace attn::cpu

@@ -57,6 +57,16 @@ struct Bf16Visible {
   std::int64_t row = 0;                  // stride of a row in words
 };
 
+// What is added to scores, after the scale: a bias of every pair, or ALiBi. Only for engines with
+// `adds`.
+struct Bf16Addend {
+  enum class Kind : std::uint8_t { none, bias_bf16, bias_f32, slope };
+  Kind kind = Kind::none;
+  const char* const* bias = nullptr;  // each row's address of column 0
+  const float* slope = nullptr;       // of each row: slope |distance| is subtracted
+  const float* distance = nullptr;    // of each row: that of column 0
+};
+
 // One step of the online softmax for a strip of rows.
 struct Bf16Softmax {
   float* s;  // [rows x cols] scores / scale in; each row starts with its bf16 P out
@@ -74,26 +84,37 @@ struct Bf16Softmax {
   Bf16Visible visible;
   // > 0: scores are softcap tanh(scale s / softcap). Only for engines with `softmax_caps`.
   float softcap = 0.0F;
+  Bf16Addend addend;  // without softcap. With it, `scale` may have any sign
 };
 
-// Computes P and dS of a strip of kBf16StripRows rows against `cols` keys, from scores and dP.
+// Rows whose scores are in L1 at the same time in the backward: the depth of a packed block.
+inline constexpr std::int64_t kBf16PartRows = kPackedDepth;
+// Rows of a strip in the backward: as many are loaded together, and added to dk and dv at a time.
+// With 32, each tile of the sums of dk and dv was loaded and stored for one product.
+inline constexpr std::int64_t kBf16Parts = 2;
+inline constexpr std::int64_t kBf16StripRows = kBf16Parts * kBf16PartRows;
+
+// Computes P and dS of kBf16PartRows rows against `cols` keys, from scores and dP.
 struct Bf16Gradient {
-  const float* s;      // [count x cols] scores / scale
-  const float* dp;     // [count x cols]
+  const float* s;      // [kBf16PartRows x cols] scores / scale
+  const float* dp;     // [kBf16PartRows x cols]
   std::int64_t count;  // valid rows; P and dS of the others are 0
   std::int64_t cols;   // a multiple of 32
-  float scale;         // > 0
-  const float* lse;    // [count]
-  const float* delta;  // [count]
+  float scale;
+  Bf16Addend addend;   // without softcap
+  const float* lse;    // [kBf16PartRows]
+  const float* delta;  // [kBf16PartRows]
   const float* tanh;   // [count x cols] of softcap; null: no softcap
   Bf16Dropout dropout;
   Bf16Visible visible;
-  Bf16Bits* p;        // 0 where dropped, without the factor elsewhere; packed
-  Bf16Bits* ds;       // packed
-  Bf16Bits* ds_rows;  // [kBf16StripRows x cols] row-major
+  // Packed blocks of 16 columns, `packed_cols` elements apart. The engine chooses the order of the
+  // columns among 32; transpose_sums() puts their sums in order.
+  Bf16Bits* p;  // 0 where dropped, without the factor elsewhere
+  Bf16Bits* ds;
+  std::int64_t packed_cols;
+  Bf16Bits* ds_rows;  // [kBf16PartRows x cols] row-major
   float* ds_f32;      // [count x cols], may alias dp; null: not needed
 };
-inline constexpr std::int64_t kBf16StripRows = 32;  // backward only
 
 struct Bf16Engine {
   const char* name;
@@ -111,12 +132,20 @@ struct Bf16Engine {
   bool (*find_visible)(const SeenRow* rows, std::int64_t count, std::int64_t cols,
                        std::uint32_t* words);
   void (*softmax)(const Bf16Softmax&);
-  // Transposes 32 rows of `dim` elements (null: zeros): out[dim rounded up to 32][32].
-  void (*transpose)(const char* const* rows, std::int64_t dim, Bf16Bits* out);
+  // Transposes 32 rows of `dim` elements (null: zeros): out[dim rounded up to 32][32], with rows
+  // `ld_out` apart. Copies them to copy[32][dim rounded up to 32].
+  void (*transpose)(const char* const* rows, std::int64_t dim, Bf16Bits* out, std::int64_t ld_out,
+                    Bf16Bits* copy);
   void (*gradient)(const Bf16Gradient&);
-  // to[j * ld_to + c] = from[c * ld_from + j] for 16 x 16 values; `from` is aligned to 64 bytes.
+  // to[j * ld_to + c] = from[c * ld_from + column of j] for 32 keys j and 16 dims c. Columns are in
+  // the order of `gradient`; `from` is aligned to 64 bytes.
   void (*transpose_sums)(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
+  // The same for all dims, times `factor` and rounded to bf16: rows[j], where it is not null.
+  // `from` has round_up(dim, 32) rows. Null: not implemented.
+  void (*store_sums)(const float* from, std::int64_t ld_from, float factor, std::int64_t dim,
+                     char* const* rows);
   bool softmax_caps;  // whether `softmax` applies softcap
+  bool adds;          // whether `softmax` and `gradient` apply an addend
 };
 
 // Null if the processor or the operating system lacks a feature that the engine needs.

@@ -13,9 +13,11 @@ namespace attn::cpu::avx512 {
 
 inline constexpr float kLog2E = 1.44269504088896340736F;
 
+// 2^x, and 0 where `kept` has no bit.
 // 2^x = 2^(x - floor x) * 2^(floor x). The first factor is a polynomial that is exactly 1 at 0 and
 // has an error of at most 1e-7 (minimax on [0, 1)). 2^-inf = 0; NaN stays NaN.
-HWY_INLINE __m512 Exp2(__m512 x) {
+template <bool kMasked>
+HWY_INLINE __m512 Exp2(__m512 x, __mmask16 kept) {
   constexpr int kMinusFloor = 0x09;  // no fraction bits, rounded down, without exceptions
   const __m512 r = _mm512_reduce_ps(x, kMinusFloor);
   __m512 y = _mm512_set1_ps(1.8671305e-3F);
@@ -24,7 +26,11 @@ HWY_INLINE __m512 Exp2(__m512 x) {
   y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(2.4016444e-1F));
   y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(6.9315130e-1F));
   y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0F));
+  if constexpr (kMasked) return _mm512_maskz_scalef_ps(kept, y, x);
   return _mm512_scalef_ps(y, x);
+}
+HWY_INLINE __m512 Exp2(__m512 x) {
+  return Exp2<false>(x, 0);
 }
 
 // The pairs that dropout keeps among the 32 from row r, column c on.

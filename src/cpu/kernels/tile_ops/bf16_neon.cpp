@@ -314,7 +314,7 @@ HWY_INLINE void StoreQuad(const uint16x8_t (&rows)[4], Bf16Bits* out) {
 }
 
 void Gradient(const Bf16Gradient& x) {
-  for (std::int64_t r = 0; r < kBf16StripRows; r += 4) {
+  for (std::int64_t r = 0; r < kBf16PartRows; r += 4) {
     for (std::int64_t c = 0; c < x.cols; c += 8) {
       uint16x8_t p[4] = {};
       uint16x8_t ds[4] = {};
@@ -328,7 +328,7 @@ void Gradient(const Bf16Gradient& x) {
         }
         vst1q_u16(x.ds_rows + at, ds[row]);
       }
-      const std::int64_t at = c / kPackedCols * kPackedBlock + r / 4 * kQuad + c % kPackedCols * 4;
+      const std::int64_t at = c / kPackedCols * x.packed_cols + r / 4 * kQuad + c % kPackedCols * 4;
       StoreQuad(p, x.p + at);
       StoreQuad(ds, x.ds + at);
     }
@@ -405,21 +405,26 @@ bool FindVisible(const SeenRow* rows, std::int64_t count, std::int64_t cols, std
   return any != 0;
 }
 
-void TransposeRows(const char* const* rows, std::int64_t dim, Bf16Bits* out) {
+void TransposeRows(const char* const* rows, std::int64_t dim, Bf16Bits* out, std::int64_t ld_out,
+                   Bf16Bits* copy) {
   constexpr std::int64_t kRows = 32;
-  for (std::int64_t begin = 0; begin < core::round_up(dim, kRows); begin += 8, out += 8 * kRows) {
+  const std::int64_t width = core::round_up(dim, kRows);
+  for (std::int64_t begin = 0; begin < width; begin += 8, out += 8 * ld_out) {
     for (int n = 0; n < kRows; n += 8) {
       uint16x8_t block[8];
-      for (int r = 0; r < 8; ++r) block[r] = LoadPart(rows[n + r], begin, dim);
+      for (int r = 0; r < 8; ++r) {
+        block[r] = LoadPart(rows[n + r], begin, dim);
+        vst1q_u16(copy + (n + r) * width + begin, block[r]);
+      }
       Transpose(block);
-      for (int c = 0; c < 8; ++c) vst1q_u16(out + c * kRows + n, block[c]);
+      for (int c = 0; c < 8; ++c) vst1q_u16(out + c * ld_out + n, block[c]);
     }
   }
 }
 
 void TransposeSums(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to) {
   for (std::int64_t c = 0; c < 16; c += 4) {
-    for (std::int64_t j = 0; j < 16; j += 4) {
+    for (std::int64_t j = 0; j < 32; j += 4) {
       float32x4_t x[4];
       for (int n = 0; n < 4; ++n) x[n] = vld1q_f32(from + (c + n) * ld_from + j);
       const float32x4_t even_low = vtrn1q_f32(x[0], x[1]);  // columns 0 and 2
@@ -453,9 +458,9 @@ bool has_bf16() {
 }  // namespace
 
 const Bf16Engine* bf16_mmla_engine() {
-  static const Bf16Engine engine{"bf16_mmla",   Nothing,    Nothing,       Multiply,
-                                 PackKeys,      PackValues, FindVisible,   Softmax,
-                                 TransposeRows, Gradient,   TransposeSums, false};
+  static const Bf16Engine engine{"bf16_mmla",   Nothing,     Nothing, Multiply,      PackKeys,
+                                 PackValues,    FindVisible, Softmax, TransposeRows, Gradient,
+                                 TransposeSums, nullptr,     false,   false};
   static const bool usable = has_bf16();
   return usable ? &engine : nullptr;
 }

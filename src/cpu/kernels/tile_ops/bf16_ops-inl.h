@@ -87,9 +87,10 @@ class Bf16Ops {
     std::fill(to + count, to + qk_, Bf16Bits{0});
   }
 
+  static constexpr std::int64_t kSpanStep = kPackedDepth;
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
                         std::int64_t keys) {
-    return SeenSpan<float, kPackedDepth>(rows, count, j0, keys);
+    return SeenSpan<float, kSpanStep>(rows, count, j0, keys);
   }
 
   // AttendStrip tests this, because it needs the bits anyway.
@@ -114,22 +115,26 @@ class Bf16Ops {
     const std::int64_t cols = span.cols;
     // Prefetches for a quarter of the rows before each step: about as many lines as a core has fill
     // buffers.
+    const bool reads_pairs = call_.bias.given() || call_.mask.given();
     const auto prefetch = [&](std::int64_t quarter) {
-      for (std::int64_t r = count * quarter / 4; r < count * (quarter + 1) / 4; ++r) {
+      for (std::int64_t r = count * quarter / 4; reads_pairs && r < count * (quarter + 1) / 4;
+           ++r) {
         PrefetchScores(call_, entry, x.rows[row0 + r], next);
       }
       if (pair_ahead_ != nullptr) pair_ahead_->step();
     };
     prefetch(0);
-    const bool raw = engine_.softmax_caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_);
-    StripVisible seen;
-    if (raw) {
-      seen = FindVisible(call_, engine_, entry, x.rows + row0, count, span, x_.visible);
-      if (!seen.any) {
-        for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
-        return;
-      }
+    const auto kind = engine_addend(call_, engine_);
+    const bool raw =
+        kind != Bf16Addend::Kind::none ||
+        (engine_.softmax_caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_));
+    const StripVisible seen = FindVisible(call_, engine_, x.rows + row0, count, span, x_.visible);
+    if (!seen.any) {
+      for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
+      return;
     }
+    AddendRows addends;
+    const Bf16Addend addend = FindAddend(call_, entry, kind, x.rows + row0, count, span, addends);
     engine_.multiply({.a = x_.q + row0 * qk_,
                       .lda = qk_,
                       .b = x_.k_t + span.first * qk_,
@@ -163,7 +168,8 @@ class Bf16Ops {
                      .ldo = vo,
                      .dropout = dropout,
                      .visible = seen.visible,
-                     .softcap = raw ? static_cast<float>(call_.numbers.softcap) : 0.0F});
+                     .softcap = raw ? static_cast<float>(call_.numbers.softcap) : 0.0F,
+                     .addend = addend});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,

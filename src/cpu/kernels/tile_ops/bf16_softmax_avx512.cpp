@@ -1,6 +1,7 @@
 // The softmax of the bf16 engines with AVX-512: one step for a strip, with a bf16 result.
 #include <hwy/highway.h>
 
+#include "cpu/kernels/tile_ops/bf16_addend_avx512.hpp"
 #include "cpu/kernels/tile_ops/bf16_exp2_avx512.hpp"
 
 #if HWY_ARCH_X86_64
@@ -167,13 +168,10 @@ HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, const Exponent& e
   __m512 odd = _mm512_setzero_ps();
   auto* out = reinterpret_cast<Bf16Bits*>(s);
   for (std::int64_t c = 0; c < cols; c += 32) {
-    __m512 low = Exp2(exponent(_mm512_loadu_ps(s + c)));
-    __m512 high = Exp2(exponent(_mm512_loadu_ps(s + c + 16)));
-    if constexpr (kHidden) {
-      const std::uint32_t seen = visible[c / 32];
-      low = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen), low);
-      high = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen >> 16), high);
-    }
+    const std::uint32_t seen = kHidden ? visible[c / 32] : 0;
+    __m512 low = Exp2<kHidden>(exponent(_mm512_loadu_ps(s + c)), static_cast<__mmask16>(seen));
+    __m512 high =
+        Exp2<kHidden>(exponent(_mm512_loadu_ps(s + c + 16)), static_cast<__mmask16>(seen >> 16));
     even = _mm512_add_ps(even, low);
     odd = _mm512_add_ps(odd, high);
     if constexpr (kDropout) {
@@ -185,6 +183,34 @@ HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, const Exponent& e
   }
   return _mm512_add_ps(even, odd);
 }
+
+// s = scores of products s. The largest visible one as in RowMax.
+template <bool kHidden, class Addend>
+HWY_INLINE __m512 ScoreRow(float* s, std::int64_t cols, float factor, const Addend& addend,
+                           const std::uint32_t* visible) {
+  const __m512 scale = _mm512_set1_ps(factor);
+  __m512 most[2] = {_mm512_set1_ps(-kInfinity), _mm512_set1_ps(-kInfinity)};
+  for (std::int64_t c = 0; c < cols; c += 32) {
+    const std::uint32_t words = kHidden ? visible[c / 32] : 0;
+    for (int half = 0; half < 2; ++half) {
+      const auto seen = static_cast<__mmask16>(words >> (16 * half));
+      float* at = s + c + 16 * half;
+      const __m512 score = _mm512_fmadd_ps(_mm512_loadu_ps(at), scale,
+                                           addend.template Value<kHidden>(c + 16 * half, seen));
+      _mm512_storeu_ps(at, score);
+      most[half] = kHidden ? _mm512_mask_max_ps(most[half], seen, most[half], score)
+                           : _mm512_max_ps(most[half], score);
+    }
+  }
+  return _mm512_max_ps(most[0], most[1]);
+}
+
+// What turns products into scores, besides the scale.
+template <bool kCap_, class Addend_>
+struct ScoresBy {
+  static constexpr bool kCap = kCap_;
+  using Addend = Addend_;
+};
 
 // At most 16 rows of `x`: [row0, row0 + count).
 struct RowGroup {
@@ -198,32 +224,42 @@ struct RowGroup {
   }
 };
 
-// The largest score of each row. sizes: with kCap, the largest |product| of each.
-template <bool kHidden, bool kCap>
+// The largest score of each row. With an addend, products become scores. sizes: with a cap, the
+// largest |product| of each.
+template <bool kHidden, class Scores>
 HWY_INLINE __m512 MaxScores(const RowGroup& of, float* sizes) {
+  using Addend = typename Scores::Addend;
+  constexpr bool kAdds = Addend::kAdds;
   __m512 rows[16];
   __m512 row_sizes[16];
   for (std::int64_t r = 0; r < 16; ++r) {
     Largest largest{_mm512_set1_ps(-kInfinity), _mm512_setzero_ps()};
-    if (r < of.count) {
-      largest = RowMax<kHidden, kCap>(of.s(r), of.x.cols, kHidden ? of.visible(r) : nullptr);
+    const std::uint32_t* visible = kHidden ? of.visible(r) : nullptr;
+    if (r >= of.count) {
+    } else if constexpr (kAdds) {
+      const Addend addend(of.x.addend, of.row0 + r, 1.0F);
+      largest.most = ScoreRow<kHidden>(of.s(r), of.x.cols, of.x.scale, addend, visible);
+    } else {
+      largest = RowMax<kHidden, Scores::kCap>(of.s(r), of.x.cols, visible);
     }
     rows[r] = largest.most;
     row_sizes[r] = largest.size;
   }
   const __m512 most = ReduceRows<Larger>(rows);
-  if constexpr (kCap) {
+  if constexpr (Scores::kCap) {
     _mm512_store_ps(sizes, ReduceRows<Larger>(row_sizes));
     const __m512 capped = _mm512_mul_ps(Tanh(_mm512_mul_ps(most, _mm512_set1_ps(of.cap.ratio))),
                                         _mm512_set1_ps(of.x.softcap));
     const __mmask16 none = _mm512_cmp_ps_mask(most, _mm512_set1_ps(-kInfinity), _CMP_EQ_OQ);
     return _mm512_mask_mov_ps(capped, none, most);
+  } else if constexpr (kAdds) {
+    return most;
   } else {
     return _mm512_mul_ps(_mm512_set1_ps(of.x.scale), most);
   }
 }
 
-template <bool kDropout, bool kHidden, bool kCap>
+template <bool kDropout, bool kHidden, class Scores>
 HWY_INLINE __m512 ExponentiateRow(const RowGroup& of, std::int64_t r, float shift, float size) {
   const Bf16Softmax& x = of.x;
   const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
@@ -232,22 +268,23 @@ HWY_INLINE __m512 ExponentiateRow(const RowGroup& of, std::int64_t r, float shif
     return ExponentiateRow<kDropout, kHidden>(of.s(r), x.cols, exponent, x.dropout, of.row0 + r,
                                               visible);
   };
-  if constexpr (kCap) {
+  if constexpr (Scores::kCap) {
     if (size <= of.cap.shortest) return row(CapSmall{of.cap, minus});
     return row(CapAny{_mm512_set1_ps(of.cap.ratio), _mm512_set1_ps(of.cap.factor), minus});
   } else {
-    return row(Scale{_mm512_set1_ps(x.scale * kLog2E), minus});
+    const float scale = Scores::Addend::kAdds ? 1.0F : x.scale;
+    return row(Scale{_mm512_set1_ps(scale * kLog2E), minus});
   }
 }
 
 // Per-row maxima and sums are reduced for all rows together: 16 separate horizontal reductions
 // would be 16 chains of dependent instructions.
-template <bool kDropout, bool kHidden, bool kCap>
+template <bool kDropout, bool kHidden, class Scores>
 HWY_INLINE void SoftmaxRows(const RowGroup& of) {
   const Bf16Softmax& x = of.x;
   const std::int64_t row0 = of.row0;
   alignas(64) float sizes[16];
-  const __m512 tile_max = MaxScores<kHidden, kCap>(of, sizes);
+  const __m512 tile_max = MaxScores<kHidden, Scores>(of, sizes);
   const auto exists = static_cast<__mmask16>((1U << of.count) - 1);
   const __m512 before = _mm512_maskz_loadu_ps(exists, x.row_max + row0);
   const __mmask16 grows = _mm512_mask_cmp_ps_mask(exists, tile_max, before, _CMP_GT_OQ);
@@ -272,7 +309,8 @@ HWY_INLINE void SoftmaxRows(const RowGroup& of) {
   for (std::int64_t r = 0; r < 16; ++r) {
     rows[r] = _mm512_setzero_ps();
     if (r < of.count) {
-      rows[r] = ExponentiateRow<kDropout, kHidden, kCap>(of, r, shifts[r], kCap ? sizes[r] : 0.0F);
+      rows[r] = ExponentiateRow<kDropout, kHidden, Scores>(of, r, shifts[r],
+                                                           Scores::kCap ? sizes[r] : 0.0F);
     }
   }
   const __m512 sum = ReduceRows<Sum>(rows);
@@ -282,20 +320,20 @@ HWY_INLINE void SoftmaxRows(const RowGroup& of) {
   _mm512_mask_storeu_ps(x.row_max + row0, exists, largest);
 }
 
-template <bool kDropout, bool kHidden, bool kCap>
+template <bool kDropout, bool kHidden, class Scores>
 HWY_INLINE void Softmax(const Bf16Softmax& x, const Cap& cap) {
   for (std::int64_t r = 0; r < x.rows; r += 16) {
-    SoftmaxRows<kDropout, kHidden, kCap>({x, cap, r, std::min<std::int64_t>(16, x.rows - r)});
+    SoftmaxRows<kDropout, kHidden, Scores>({x, cap, r, std::min<std::int64_t>(16, x.rows - r)});
   }
 }
 
-template <bool kCap>
+template <class Scores>
 HWY_INLINE void Softmax(const Bf16Softmax& x, const Cap& cap) {
   const bool hidden = x.visible.words != nullptr;
   if (x.dropout.bytes == nullptr) {
-    hidden ? Softmax<false, true, kCap>(x, cap) : Softmax<false, false, kCap>(x, cap);
+    hidden ? Softmax<false, true, Scores>(x, cap) : Softmax<false, false, Scores>(x, cap);
   } else {
-    hidden ? Softmax<true, true, kCap>(x, cap) : Softmax<true, false, kCap>(x, cap);
+    hidden ? Softmax<true, true, Scores>(x, cap) : Softmax<true, false, Scores>(x, cap);
   }
 }
 
@@ -304,7 +342,15 @@ HWY_INLINE void Softmax(const Bf16Softmax& x, const Cap& cap) {
 void softmax_avx512(const Bf16Softmax& x) {
   const bool capped = x.softcap > 0.0F;
   const Cap cap(x.scale, capped ? x.softcap : 1.0F);
-  capped ? Softmax<true>(x, cap) : Softmax<false>(x, cap);
+  if (capped) return Softmax<ScoresBy<true, avx512::NoAddend>>(x, cap);
+  switch (x.addend.kind) {
+    case Bf16Addend::Kind::none: return Softmax<ScoresBy<false, avx512::NoAddend>>(x, cap);
+    case Bf16Addend::Kind::bias_bf16:
+      return Softmax<ScoresBy<false, avx512::AddBias<true>>>(x, cap);
+    case Bf16Addend::Kind::bias_f32:
+      return Softmax<ScoresBy<false, avx512::AddBias<false>>>(x, cap);
+    case Bf16Addend::Kind::slope: return Softmax<ScoresBy<false, avx512::AddSlope>>(x, cap);
+  }
 }
 
 }  // namespace attn::cpu

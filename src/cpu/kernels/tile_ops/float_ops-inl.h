@@ -117,16 +117,17 @@ class FloatOps {
     decode_->pack_queries(loaded_queries(), count, call_.problem.dim_qk, queries());
   }
 
+  static constexpr std::int64_t kSpanStep = static_cast<std::int64_t>(64 / sizeof(T));
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
                         std::int64_t keys) {
-    return SeenSpan<T>(rows, count, j0, keys);
+    return SeenSpan<T, kSpanStep>(rows, count, j0, keys);
   }
 
   // Whether the strip sees any key of the span. Called before its keys are loaded.
   bool Sees(const Entry& entry, const KeySpan& span, const NextScores& next, std::int64_t row0,
             std::int64_t count) const {
     const TileRow* rows = x_.rows + row0;
-    if (MaskLeavesAny(call_, entry, rows, count, span)) return true;
+    if (MaskLeavesAny(call_, rows, count, span)) return true;
     for (std::int64_t r = 0; r < count; ++r) PrefetchScores(call_, entry, rows[r], next);
     return false;
   }
@@ -183,7 +184,7 @@ class FloatOps {
         const TileRow& row = rows[first + n];
         PrefetchScores(call_, entry, row, next);
         if (pair_ahead_ != nullptr) pair_ahead_->step();
-        if (!all) FindRowVisible(call_, entry, row, span, visible[n]);
+        if (!all) FindRowVisible(call_, row, span, visible[n]);
         if (raw) continue;
         ScoreRow<T>(call_, entry, row, span, x.s + (first + n) * cols, nullptr, x.row_buffer);
       }

@@ -1,0 +1,21 @@
+// What several choices of a CPU plan depend on.
+#pragma once
+
+#include <attn/problem.hpp>
+#include <cstdint>
+
+namespace attn::cpu {
+
+// Machines with at most this many processors have a core for each of them. Virtual machines hide
+// which processors share a core; on machines with many, some do.
+bool has_few_processors();
+
+// Windows that are narrower than this have tiles of their own.
+inline constexpr std::int64_t kNarrow = 512;
+inline bool has_narrow_window(const Problem& p) {
+  if (!p.window_left || (!p.causal && !p.window_right)) return false;
+  const std::int64_t right = p.causal ? 0 : *p.window_right;
+  return *p.window_left <= kNarrow && right <= kNarrow - *p.window_left;
+}
+
+}  // namespace attn::cpu
