@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "cpu/host/plan.hpp"
 #include "cpu/kernels/kernels.hpp"
 
 namespace attn::cpu {
@@ -57,6 +58,30 @@ TEST(CpuTurns, TermsOfATask) {
     EXPECT_EQ(terms, 4);
   }
   for (const int visited : visits) EXPECT_EQ(visited, 1);
+}
+
+// Tasks of several terms rely on tasks in ascending order.
+TEST(CpuTurns, HeadsThatShareADbiasAreNotInterleaved) {
+  Problem problem;
+  problem.batch = 32;
+  problem.heads_q = problem.heads_kv = 2;
+  problem.len_q = 1024;
+  problem.dim_qk = problem.dim_vo = 64;
+  problem.causal = true;
+  problem.dbias = true;
+  problem.bias = {.given = true, .batch = false, .head = true, .q = true, .kv = true};
+  problem.accumulate = true;
+  for (const std::int64_t len : {1024, 65536}) {  // sums of dbias of 4 and of 256 MiB
+    problem.len_kv = len;
+    for (const int threads : {1, 2, 16}) {
+      const Config config = CpuPlan(Pass::backward, problem, threads, Engine::float_simd).config;
+      EXPECT_EQ(config.dbias_with_keys, len == 1024) << threads;
+      EXPECT_EQ(config.heads_at_once > 1, len != 1024 && threads > 1) << threads;
+      if (config.heads_at_once > 1) {
+        EXPECT_EQ(config.terms_of_task, 1);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ namespace {
 constexpr std::int64_t kBlockTiles = 4;
 constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;  // bytes of a block's K, V, dk and dv
 constexpr std::int64_t kMostBlockBf16 = std::int64_t{1} << 20;
-constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;     // bytes per worker
-constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;  // bytes
+constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;        // bytes per worker
+constexpr std::int64_t kMostInterleavedDq = std::int64_t{64} << 20;  // bytes of all heads
+constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;     // bytes
 
 // Whether one task processes all keys of a (batch, key head). dq then stays in the cache of its
 // worker, and the task never waits for another. This needs enough heads with equal work for all
@@ -69,16 +70,23 @@ void choose_block(const Problem& p, std::int64_t threads, std::int64_t most, Con
   }
 }
 
-// Chooses the order of the tasks of backward_kv. Where blocks may have unequal work, heads are
-// interleaved, so that the short blocks of all heads run last. Causal on 16 threads (12 heads, len
-// 2048), simulated: threads are busy 100 % of the time instead of 89 %.
+// Chooses the order of the tasks of backward_kv. The blocks of a head take turns at each tile of
+// dq, so heads are interleaved: neighbouring tasks then add to different tiles of dq. Full
+// attention on 16 threads in bf16 is 1.1 to 1.4 times as fast. Where blocks have unequal work, the
+// short blocks of all heads run last: causal (12 heads, len 2048), simulated, threads are busy 100
+// % of the time instead of 89 %.
+//
+// Heads that share a dbias are not interleaved: each would need sums of its own.
 void set_turns(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t heads = p.batch * p.heads_kv;
+  if (!dq_with_keys(p) || key_tasks(p, config) <= 1) return;
   const bool unequal = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end ||
                        (p.mask.given && p.mask.q && p.mask.kv);
-  if (!dq_with_keys(p) || key_tasks(p, config) <= 1) return;
-  if (unequal && !config.dbias_with_keys) {
-    config.heads_at_once = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(heads, 1));
+  const std::int64_t dq_bytes = dq_accum_size<float>(p) * size_of(p.statistics_type());
+  std::int64_t most = std::min(threads, heads);
+  if (!unequal && !dq_in_place(p)) most = std::min(most, kMostInterleavedDq / dq_bytes);
+  if (!config.dbias_with_keys || dbias_terms(p) == 1) {
+    config.heads_at_once = std::max<std::int64_t>(most, 1);
   }
   if (dq_in_place(p)) return;
   // The number of heads that the running tasks may belong to at a time.
@@ -120,7 +128,10 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
     const std::int64_t of_group = terms / config.terms_of_task * key_tasks(p, config);
     const std::int64_t slots =
         std::min(divide_up(threads, of_group) + 1, p.batch * p.heads_kv / terms);
-    if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) return;
+    if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) {
+      config.terms_of_task = 1;
+      return;
+    }
     config.dbias_slots = slots;
   }
   config.dbias_with_keys = true;
