@@ -84,7 +84,9 @@ void set_turns(const Problem& p, std::int64_t threads, Config& config) {
                        (p.mask.given && p.mask.q && p.mask.kv);
   const std::int64_t dq_bytes = dq_accum_size<float>(p) * size_of(p.statistics_type());
   std::int64_t most = std::min(threads, heads);
-  if (!unequal && !dq_in_place(p)) most = std::min(most, kMostInterleavedDq / dq_bytes);
+  if (!unequal && !dq_in_place(p) && dq_bytes > 0) {
+    most = std::min(most, kMostInterleavedDq / dq_bytes);
+  }
   if (!config.dbias_with_keys || dbias_terms(p) == 1) {
     config.heads_at_once = std::max<std::int64_t>(most, 1);
   }
