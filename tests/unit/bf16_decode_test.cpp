@@ -71,7 +71,8 @@ class Bf16DecodeOf : public testing::TestWithParam<const Bf16Decode* (*)()> {
 
 void expect_scores(const Bf16Decode& decode, Decode& x, std::int64_t rows, std::int64_t dim) {
   std::vector<Bf16Bits> q(static_cast<std::size_t>(rows * dim));
-  for (std::int64_t r = 0; r < rows; ++r) std::copy_n(&x.q[r * kMostDim], dim, &q[r * dim]);
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::copy_n(x.q.data() + r * kMostDim, dim, q.data() + r * dim);
   std::vector<Bf16Bits> packed(static_cast<std::size_t>(kMostDecodeRows * dim), 0x7FC0);  // NaN
   decode.pack_queries(q.data(), rows, dim, packed.data());
   std::vector<float> s(static_cast<std::size_t>(rows * kKeys), NAN);
@@ -205,11 +206,14 @@ void expect_attend(const Bf16Decode& decode, const Decode& x, std::int64_t rows,
   constexpr float kScale = 0.125F;
   std::vector<Bf16Bits> packed(static_cast<std::size_t>(kMostDecodeRows * dim));
   std::vector<Bf16Bits> q(static_cast<std::size_t>(rows * dim));
-  for (std::int64_t r = 0; r < rows; ++r) std::copy_n(&x.q[r * kMostDim], dim, &q[r * dim]);
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::copy_n(x.q.data() + r * kMostDim, dim, q.data() + r * dim);
   decode.pack_queries(q.data(), rows, dim, packed.data());
   // The first row has seen nothing, the others have maxima below and above those of the tile.
-  std::vector<float> row_max(static_cast<std::size_t>(rows));
-  std::vector<float> row_sum(static_cast<std::size_t>(rows));
+  float row_max[kMostDecodeRows];
+  float row_sum[kMostDecodeRows];
+  float max_before[kMostDecodeRows];
+  float sum_before[kMostDecodeRows];
   Decode::Rows o = x.sums;
   for (std::int64_t r = 0; r < rows; ++r) {
     row_max[r] = r == 0 ? -INFINITY : static_cast<float>(r % 2) * 8 - 4;
@@ -217,29 +221,30 @@ void expect_attend(const Bf16Decode& decode, const Decode& x, std::int64_t rows,
     if (r == 0) std::fill_n(o.o, kMostDim, 0.0F);
   }
   const Decode::Rows before = o;
-  const std::vector<float> before_max = row_max;
-  const std::vector<float> before_sum = row_sum;
+  std::copy_n(row_max, rows, max_before);
+  std::copy_n(row_sum, rows, sum_before);
   decode.begin(rows);
   decode.attend({.scores = {packed.data(), rows, x.rows.data(), keys, dim, nullptr, 0},
                  .values = {nullptr, 0, rows, x.rows.data(), keys, dim, o.o, kMostDim},
                  .scale = kScale,
-                 .row_max = row_max.data(),
-                 .row_sum = row_sum.data()},
+                 .row_max = row_max,
+                 .row_sum = row_sum},
                 {[](void*, std::int64_t) {}, nullptr});
   decode.end();
   for (std::int64_t r = 0; r < rows; ++r) {
-    const SoftmaxRow expected = softmax_row(x, r, keys, dim, kScale, before_max[r], before_sum[r]);
+    const SoftmaxRow expected = softmax_row(x, r, keys, dim, kScale, max_before[r], sum_before[r]);
     ASSERT_NEAR(row_max[r], expected.most, 1e-5) << rows << " " << keys;
     ASSERT_NEAR(row_sum[r], expected.sum, 1e-5 * expected.sum) << rows << " " << keys;
     Decode::Rows ordered = before;
     decode.order_values(ordered.o + r * kMostDim, dim);
     decode.order_values(o.o + r * kMostDim, dim);
+    const double* const p = expected.p.data();
     for (std::int64_t c = 0; c < dim; ++c) {
       double sum = expected.factor * ordered.o[r * kMostDim + c];
       double size = std::abs(sum);
       for (std::int64_t j = 0; j < keys; ++j) {
-        sum += expected.p[j] * x.value(j, c);
-        size += std::abs(expected.p[j] * x.value(j, c));
+        sum += p[j] * x.value(j, c);
+        size += std::abs(p[j] * x.value(j, c));
       }
       ASSERT_NEAR(o.o[r * kMostDim + c], sum, size * 0x1.1p-8) << rows << " " << keys;
     }
