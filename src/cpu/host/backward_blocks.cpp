@@ -124,19 +124,18 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
   // Without a block of keys, no task would write the zeros of dbias.
   if (p.batch <= 0 || p.heads_kv <= 0 || p.len_kv <= 0 || p.len_q <= 0) return;
   const std::int64_t terms = dbias_terms(p);
-  set_terms_of_task(p, terms, threads, config);
+  Config with = config;
+  set_terms_of_task(p, terms, threads, with);
   if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
     // One buffer for each bias that the running tasks may belong to at a time.
-    const std::int64_t of_group = terms / config.terms_of_task * key_tasks(p, config);
+    const std::int64_t of_group = terms / with.terms_of_task * key_tasks(p, with);
     const std::int64_t slots =
         std::min(divide_up(threads, of_group) + 1, p.batch * p.heads_kv / terms);
-    if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) {
-      config.terms_of_task = 1;
-      return;
-    }
-    config.dbias_slots = slots;
+    if (slots * dbias_accum_size(p) * size_of(p.statistics_type()) > kMostDbiasSums) return;
+    with.dbias_slots = slots;
   }
-  config.dbias_with_keys = true;
+  with.dbias_with_keys = true;
+  config = with;
 }
 
 }  // namespace
