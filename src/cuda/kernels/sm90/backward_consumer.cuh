@@ -35,7 +35,7 @@ struct Consumer : KeyWarpgroup {
   __device__ __forceinline__ int Run(int first_step = 0) {
     barriers.Wait(BackwardBarriers::kKReady, item);
     const auto visit = [&](int step, int head, int i0) {
-      if (keys.IsFull(i0)) {
+      if (kOneStep || keys.IsFull(i0)) {
         Step<false>(step, head, i0);
       } else {
         Step<true>(step, head, i0);
@@ -51,6 +51,11 @@ struct Consumer : KeyWarpgroup {
   }
 
  private:
+  // Whether full and partial tiles share the code of a step. The time that NVRTC takes halves: with
+  // two ways to apply softcap (ModifyScores), two copies of a step would take up to 2.5 s. Others
+  // have two copies, which are 1 to 3 % faster.
+  static constexpr bool kOneStep = kSoftcap;
+
   template <bool kPartial>
   __device__ __forceinline__ void Step(int step, int head, int i0) {
     const int stage = step % kStages;
@@ -67,7 +72,8 @@ struct Consumer : KeyWarpgroup {
     Fragments ds_pairs;
     ScoreOptions options;
     options.Start(p.common, keys.seq, head, i0 + Query(), Key(0));
-    if constexpr (kLengths && kPartial) {  // RowLoader has overwritten rows of all tiles
+    if (kLengths && (kOneStep ? !keys.IsFull(i0) : kPartial)) {
+      // RowLoader has overwritten rows of all tiles.
       barriers.Wait(BackwardBarriers::kRowsReady + stage, phase);
     }
     barriers.Wait(BackwardBarriers::kQReady + stage, phase);
@@ -81,6 +87,7 @@ struct Consumer : KeyWarpgroup {
     ptx::WgmmaWait<1>();
     ModifyScores(options, rows, s);
     ComputeP<kPartial>(rows, i0, s);
+    if (kOneStep && !keys.IsFull(i0)) HidePartial(rows, i0, s);
     if constexpr (kScoreTiles && !kRereadsBias) Release(BackwardBarriers::kScoresFree);
     options.MarkDropped(s);
     ptx::WgmmaWait<0>();

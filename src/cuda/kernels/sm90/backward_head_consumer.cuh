@@ -30,20 +30,13 @@ struct HeadConsumer : KeyWarpgroup {
   // the last.
   __device__ __forceinline__ int Run(int first_step) {
     barriers.Wait(HeadBarriers::kKvReady + warpgroup, tile);
-    const auto visit = [&](int step, int head, int i0) {
-      if (keys.IsFull(i0)) {
-        Step<false>(step, head, i0);
-      } else {
-        Step<true>(step, head, i0);
-      }
-    };
+    const auto visit = [&](int step, int head, int i0) { Step(step, head, i0); };
     const int end = ForEachTile(p.common, keys, visit, first_step);
     barriers.ArriveByWarp(HeadBarriers::kKvFree + warpgroup);
     return end;
   }
 
  private:
-  template <bool kPartial>
   __device__ __forceinline__ void Step(int step, int head, int i0) {
     const int stage = step % kStages;
     const int phase = step / kStages;
@@ -66,7 +59,8 @@ struct HeadConsumer : KeyWarpgroup {
     barriers.Wait(HeadBarriers::kRowsReady + i0 / kTileQ, head_idx);
     ptx::WgmmaWait<1>();
     ModifyScores(options, i0, s);
-    ComputeP<kPartial>(i0, i0, s);
+    ComputeP<false>(i0, i0, s);
+    if (!keys.IsFull(i0)) HidePartial(i0, i0, s);
     options.MarkDropped(s);
     ptx::WgmmaWait<0>();
     ComputeDs(options, i0, s, dp, p_pairs, ds_pairs);

@@ -133,27 +133,55 @@ struct KeyWarpgroup {
     }
   }
 
-  // Turns s into P in f32. s is log2(P) on entry with kHasScoreMod, otherwise raw products. With
-  // softcap s stays log2(P), since the derivative follows from it.
-  template <bool kPartial>
-  __device__ __forceinline__ void ComputeP(int rows, int i0, Scores& s) const {
+  // s of a hidden pair: P, or log2(P) with softcap.
+  static constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
+
+  // The pairs of a partial tile that are hidden from this thread's keys.
+  struct HiddenPairs {
     // Bias past a sequence's end may contain anything, so lse = inf alone does not make P 0.
-    constexpr bool kHidesPastEnd = kLengths && kBiasBytes > 0;
-    constexpr bool kHidesAfter = config::left_bound != 0 || kHidesPastEnd;
-    constexpr float kHidden = kSoftcap ? -shared::kInfinity : 0.0f;
-    // A key is visible to queries [first, last], counted from this thread's query 0.
+    static constexpr bool kHidesPastEnd = kLengths && kBiasBytes > 0;
+    static constexpr bool kHidesAfter = config::left_bound != 0 || kHidesPastEnd;
+    const KeyWarpgroup& group;
+    // Key h is visible to queries [first[h], last[h]], counted from this thread's query 0.
     int first[2];
     int last[2];
+
+    __device__ __forceinline__ HiddenPairs(const KeyWarpgroup& keys_of, int i0) : group(keys_of) {
 #pragma unroll
-    for (int h = 0; h < 2 && kPartial && !kRowRanges; ++h) {
-      const int distance = Key(h) - i0 - Query();
-      first[h] = Key(h) < keys.seq.len_kv ? distance + keys.band.low : kTileQ;
-      last[h] = distance + keys.band.high;
-      if constexpr (kHidesPastEnd) {
-        const int rest = keys.seq.len_q - 1 - i0 - Query();
-        last[h] = config::left_bound != 0 ? min(last[h], rest) : rest;
+      for (int h = 0; h < 2 && !kRowRanges; ++h) {
+        const KeyTile& keys = group.keys;
+        const int distance = group.Key(h) - i0 - group.Query();
+        first[h] = group.Key(h) < keys.seq.len_kv ? distance + keys.band.low : kTileQ;
+        last[h] = distance + keys.band.high;
+        if constexpr (kHidesPastEnd) {
+          const int rest = keys.seq.len_q - 1 - i0 - group.Query();
+          last[h] = config::left_bound != 0 ? min(last[h], rest) : rest;
+        }
       }
     }
+    // Hides pairs of query 8 i + Query() (x), of the next one (y), and key h. `range`: their
+    // LoadRanges().
+    __device__ __forceinline__ void Hide(int i, int h, const int4& range, float& x,
+                                         float& y) const {
+      if constexpr (kRowRanges) {
+        const int key = group.Key(h);
+        if (static_cast<unsigned>(key - range.x) >= static_cast<unsigned>(range.y)) x = kHidden;
+        if (static_cast<unsigned>(key - range.z) >= static_cast<unsigned>(range.w)) y = kHidden;
+      } else {
+        if (8 * i < first[h]) x = kHidden;
+        if (8 * i + 1 < first[h]) y = kHidden;
+        if (kHidesAfter && 8 * i > last[h]) x = kHidden;
+        if (kHidesAfter && 8 * i + 1 > last[h]) y = kHidden;
+      }
+    }
+  };
+
+  // Turns s into P in f32. s is log2(P) on entry with kHasScoreMod, otherwise raw products. With
+  // softcap s stays log2(P), since the derivative follows from it. kPartial: hides the pairs of a
+  // partial tile; otherwise HidePartial() may follow.
+  template <bool kPartial>
+  __device__ __forceinline__ void ComputeP(int rows, int i0, Scores& s) const {
+    const HiddenPairs hidden(*this, i0);
     const MaskReader mask(base + kShared.score + kTilesOfScores.mask, WarpKey());
 #pragma unroll
     for (int i = 0; i < kTileQ / 8; ++i) {
@@ -173,21 +201,23 @@ struct KeyWarpgroup {
           x = ptx::Exp2(x);
           y = ptx::Exp2(y);
         }
-        if constexpr (kPartial && kRowRanges) {
-          if (static_cast<unsigned>(Key(h) - range.x) >= static_cast<unsigned>(range.y))
-            x = kHidden;
-          if (static_cast<unsigned>(Key(h) - range.z) >= static_cast<unsigned>(range.w))
-            y = kHidden;
-        } else if constexpr (kPartial) {
-          if (8 * i < first[h]) x = kHidden;
-          if (8 * i + 1 < first[h]) y = kHidden;
-          if (kHidesAfter && 8 * i > last[h]) x = kHidden;
-          if (kHidesAfter && 8 * i + 1 > last[h]) y = kHidden;
-        }
+        if constexpr (kPartial) hidden.Hide(i, h, range, x, y);
         if constexpr (kMaskBytes > 0) {
           mask.Hide(i, h, 0, kHidden, x);
           mask.Hide(i, h, 1, kHidden, y);
         }
+      }
+    }
+  }
+  __device__ __forceinline__ void HidePartial(int rows, int i0, Scores& s) const {
+    const HiddenPairs hidden(*this, i0);
+#pragma unroll
+    for (int i = 0; i < kTileQ / 8; ++i) {
+      int4 range{};
+      if constexpr (kRowRanges) range = LoadRanges(rows, i);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        hidden.Hide(i, h, range, s[4 * i + 2 * h], s[4 * i + 2 * h + 1]);
       }
     }
   }

@@ -19,11 +19,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
   __device__ __forceinline__ void Run() {
     barriers.Wait(WideBarriers::kKReady, 0);
     keys.ForEachVisit(p.common, [&](const Visit& visit) {
-      if (visit.step > 0) {
-        Step<true>(visit);
-      } else {
-        Step<false>(visit);
-      }
+      Step(visit);
       if constexpr (kRowRanges) last = visit;
     });
     const Visit final = kRowRanges ? last : keys.Last(p.common);
@@ -46,7 +42,6 @@ struct ValueConsumer : WideConsumer<kDimVo> {
 
   // Computes P and dV of a visit, and dQ of the previous one: KeyConsumer stored its dS long
   // before.
-  template <bool kHasPrevious>
   __device__ __forceinline__ void Step(const Visit& visit) {
     const int stage = visit.step % kQStages;
     Scores s;
@@ -73,7 +68,7 @@ struct ValueConsumer : WideConsumer<kDimVo> {
     StoreP(terms, visit, lse, s);
     const int dout_stage = visit.step % kDoutStages;
     const int dout = kShared.dout + dout_stage * kDoutBytes;
-    if constexpr (kHasPrevious) {
+    if (visit.step > 0) {
       const Visit previous = kRowRanges ? last : keys.Previous(visit);
       WaitForDs(previous);
       AddDqUnderGradient<0, kDqParts>(previous, dout, kShared.p, [&] { WaitForDvOperands(visit); });
