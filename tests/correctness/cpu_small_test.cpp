@@ -22,25 +22,37 @@ class SmallCpu : public testing::Test {
  protected:
   void SetUp() override {
     const char* target = std::getenv("ATTN_CPU_TARGET");
-    if (target == nullptr) return;
     for (const BackendInfo& info : backends(context_)) {
-      if (info.name != "cpu" || info.detail.starts_with(std::string(target) + " ")) continue;
+      if (info.name != "cpu") continue;
+      has_amx_ = info.detail.find("bf16 by amx_bf16") != std::string::npos;
+      if (target == nullptr || info.detail.starts_with(std::string(target) + " ")) continue;
       GTEST_SKIP() << target << " is not usable here: " << info.detail;
     }
   }
 
-  // Runs a problem forward and backward in f32, 7 sequences of 4 query heads, with words of a Case
-  // before and of a Problem after the colon.
+  // Runs a problem forward and backward in f32 and forward in bf16, 7 sequences of 4 query heads,
+  // with words of a Case before and of a Problem after the colon.
   void Run(const std::string& of_case, const std::string& of_problem) {
     RunPass("forward", of_case, of_problem);
     RunPass("backward", of_case, of_problem);
+    RunBf16(of_case, of_problem);
   }
   void RunPass(const std::string& pass, const std::string& of_case, const std::string& of_problem) {
-    const std::string text =
-        pass + " name=small seed=5 " + of_case + " : dtype=f32 batch=7 heads_q=4 " + of_problem;
-    const CheckReport report = run_case(context_, parse_case(text));
+    const std::string text = pass + " name=small seed=5 " + of_case + " : dtype=f32 " + of_problem;
+    EXPECT_EQ(Kernel(text), "cpu_" + pass + "_small") << text;
+  }
+  void RunBf16(const std::string& of_case, const std::string& of_problem) {
+    const std::string text = "forward name=small seed=5 " + of_case + " : dtype=bf16 " + of_problem;
+    const std::string kernel = Kernel(text);
+    if (has_amx_) {
+      EXPECT_EQ(kernel, "cpu_forward_amx_bf16_small") << text;
+    }
+  }
+  // Runs a case and returns its kernel.
+  std::string Kernel(const std::string& text) {
+    const CheckReport report = run_case(context_, parse_case(text + " batch=7 heads_q=4"));
     EXPECT_TRUE(report.passed && !report.skipped) << report.message << "\n  " << text;
-    EXPECT_EQ(report.kernel, "cpu_" + pass + "_small") << text;
+    return report.kernel;
   }
   static std::string Sizes(int heads_kv, int len_q, int len_kv, int dim_qk, int dim_vo) {
     return "heads_kv=" + std::to_string(heads_kv) + " len_q=" + std::to_string(len_q) +
@@ -49,12 +61,14 @@ class SmallCpu : public testing::Test {
   }
 
   Context context_{cpu_options()};
+  bool has_amx_ = false;
 };
 
 TEST_F(SmallCpu, Lengths) {
   for (const int len_q : {8, 17, 31, 32, 33, 64, 128}) {
     for (const int len_kv : {1, 7, 31, 32, 33, 64, 128}) {
       Run("", Sizes(4, len_q, len_kv, 32, 32));
+      RunBf16("", Sizes(4, len_q, len_kv, 64, 64) + " causal");
       if (len_q > 64 || len_kv > 64) continue;
       Run("", Sizes(4, len_q, len_kv, 16, 16) + " causal");
     }
@@ -64,6 +78,21 @@ TEST_F(SmallCpu, Lengths) {
 TEST_F(SmallCpu, Dims) {
   for (const int dim_qk : {16, 32, 48, 64}) {
     for (const int dim_vo : {16, 32, 48, 64}) Run("", Sizes(4, 32, 41, dim_qk, dim_vo));
+  }
+}
+
+// In bf16 any dim is taken. Tiles have 32 elements; what follows a row in memory is NaN.
+TEST_F(SmallCpu, DimsInBf16) {
+  for (const int dim_qk : {1, 8, 24, 40, 63}) {
+    for (const int dim_vo : {7, 16, 24, 40, 62}) {
+      RunBf16("memory=padded", Sizes(4, 33, 41, dim_qk, dim_vo));
+    }
+  }
+}
+
+TEST_F(SmallCpu, FewQueriesInBf16) {
+  for (const int len_q : {2, 3, 15}) {
+    for (const int len_kv : {1, 33, 100}) RunBf16("", Sizes(2, len_q, len_kv, 64, 32) + " causal");
   }
 }
 
@@ -111,6 +140,8 @@ TEST_F(SmallCpu, Numbers) {
   for (const char* planted : {"nan_q", "nan_v"}) {
     Run(std::string("planted=") + planted, Sizes(4, 33, 31, 32, 32));
   }
+  RunPass("forward", "planted=inf_k", Sizes(4, 33, 31, 32, 32));
+  RunBf16("planted=inf_k", Sizes(4, 33, 31, 32, 32));
 }
 
 // q, k, dq and dk are copies in the workspace.

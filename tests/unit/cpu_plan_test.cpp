@@ -168,5 +168,28 @@ TEST(CpuPlan, SmallProblemsOfF32HaveTheirOwnKernel) {
   }
 }
 
+// With AMX in the forward. Without it, bf16 has no kernels of small problems.
+TEST(CpuPlan, SmallProblemsOfBf16HaveTheirOwnForward) {
+  ContextOptions options;
+  options.backend = "cpu";
+  options.threads = 2;
+  Context context(options);
+  const auto kernel = [&](const std::string& text) {
+    return plan(context, Pass::forward, parse_problem("batch=9 heads_q=4 heads_kv=2 " + text))
+        .kernel;
+  };
+  const std::string longer = kernel("dtype=bf16 len_q=300 len_kv=300 dim_qk=64 dim_vo=64");
+  const bool has_amx = longer.ends_with("amx_bf16");
+  for (const char* few : {"len_q=33 len_kv=33 dim_qk=24 dim_vo=64", "len_q=2 len_kv=9 causal"}) {
+    EXPECT_EQ(kernel(std::string("dtype=bf16 ") + few).ends_with("amx_bf16_small"), has_amx) << few;
+  }
+  for (const char* other : {"softcap", "sink", "dropout", "alibi", "nonfinite_zero", "dtype=f16",
+                            "dtype_out=f32", "dim_qk=96", "len_q=1"}) {
+    EXPECT_FALSE(kernel("dtype=bf16 len_q=33 len_kv=33 dim_qk=32 dim_vo=32 " + std::string(other))
+                     .ends_with("_small"))
+        << other;
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -244,7 +244,10 @@ class Launch {
         return run(is_float ? forward_kernels<T>().pack_keys : forward_kernels<T>().pack_keys_bf16,
                    w_.forward, config, groups * key_tiles(p, config));
       case Step::forward:
-        if (config.small) return run_small(small_forward_kernel(), w_.forward);
+        if (config.small) {
+          return run_small(is_float ? small_forward_kernel() : small_forward_bf16_kernel(),
+                           w_.forward);
+        }
         if (config.pairs_of_task > 1) return run_pairs_forward();
         return run(is_float ? forward_kernels<T>().forward : forward_kernels<T>().forward_bf16,
                    w_.forward, config, forward_tasks(p, config));
@@ -274,7 +277,7 @@ class Launch {
     });
   }
 
-  // A small problem is f32.
+  // A small problem is f32 or bf16.
   template <class Kernel, class Shared>
   void run_small(Kernel kernel, const Shared& shared) {
     if constexpr (std::is_same_v<T, float>) {

@@ -149,24 +149,34 @@ void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config
   config.pairs_of_task = std::clamp<std::int64_t>(pairs / (kSmallTasks * threads), 1, kMostPairs);
 }
 
-// Whether small_forward.cpp or small_backward.cpp computes the problem: rows that are full vectors,
-// whatever the instruction set, and no option that changes scores. Query heads that share a key
-// head fit in one tile of rows, so that the kernels of tiles would have no more tasks. Vectors hold
-// queries of one head, so heads with few queries are stacked in tiles instead. Hidden pairs are
-// computed too; with more than 64 keys that costs more than it gains.
+// Whether small_forward.cpp, small_backward.cpp or, with bf16, tile_ops/amx_small.cpp computes the
+// problem. It has no option that changes scores. Query heads that share a key head fit in one tile
+// of rows, so that the kernels of tiles would have no more tasks. In f32:
+// - rows are full vectors, whatever the instruction set;
+// - vectors hold queries of one head, so heads with few queries are stacked in tiles instead;
+// - hidden pairs are computed too; with more than 64 keys that costs more than it gains.
+// In bf16 a single query is as fast by dot products.
 constexpr std::int64_t kMostSmallDim = 64;
 constexpr std::int64_t kLeastSmallQueries = 8;
-bool takes_small(Pass pass, const Problem& p, const Config& config) {
-  const auto fits = [](std::int64_t dim) { return dim % 16 == 0 && dim <= kMostSmallDim; };
-  const bool f32 = p.dtype == DType::f32 && p.kv_type() == DType::f32 &&
-                   p.out_type() == DType::f32 &&
-                   (pass != Pass::backward || p.grad_type() == DType::f32);
-  if (!f32 || !fits(p.dim_qk) || !fits(p.dim_vo) || p.page_size > 0) return false;
+constexpr std::int64_t kLeastSmallQueriesBf16 = 2;
+bool has_small_types(Pass pass, const Problem& p, Engine bf16) {
+  if (p.dim_qk > kMostSmallDim || p.dim_vo > kMostSmallDim) return false;
+  if (pass != Pass::backward && multiplies_bf16(p)) {
+    return bf16 == Engine::amx_bf16 && p.out_type() == DType::bf16;
+  }
+  return p.dtype == DType::f32 && p.kv_type() == DType::f32 && p.out_type() == DType::f32 &&
+         (pass != Pass::backward || p.grad_type() == DType::f32) && p.dim_qk % 16 == 0 &&
+         p.dim_vo % 16 == 0;
+}
+bool takes_small(Pass pass, const Problem& p, Engine bf16, const Config& config) {
+  if (!has_small_types(pass, p, bf16) || p.page_size > 0) return false;
   const bool hides = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end;
-  const std::int64_t most = hides ? kMostSmallLen / 2 : kMostSmallLen;
+  const bool is_bf16 = multiplies_bf16(p);
+  const std::int64_t most = hides && !is_bf16 ? kMostSmallLen / 2 : kMostSmallLen;
   if (p.len_q > most || p.len_kv > most || rows_of_head(p) > kTileRows) return false;
   const bool alone = pass == Pass::backward && p.heads_q == p.heads_kv;
-  if (p.len_q < kLeastSmallQueries && !alone) return false;
+  const std::int64_t least = is_bf16 ? kLeastSmallQueriesBf16 : kLeastSmallQueries;
+  if (p.len_q < least && !alone) return false;
   if (p.mask.given || p.softcap || p.alibi || p.bias.given || p.sink || p.dropout) return false;
   if (p.nonfinite_zero || p.accumulate || config.splits != 1) return false;
   return pass != Pass::backward || ((p.dk || p.dv) && !p.dbias && !p.dsink);
@@ -185,10 +195,13 @@ void set_tiles(const Tiles& tiles, const Problem& p, std::int64_t rows, Config& 
 // has more of them than a task with tiles.
 constexpr std::int64_t kMostSmallPairs = 128;
 constexpr std::int64_t kTasksOfSmall = 4;  // for each thread
-void set_small(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
-  if (!takes_small(pass, p, config)) return;
+void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, Config& config) {
+  if (!takes_small(pass, p, bf16, config)) return;
   config.small = true;
+  if (multiplies_bf16(p)) config.engine = bf16;
   config.gemv = 0;
+  config.gemv_engine = Engine::float_simd;
+  config.pack_keys = false;
   config.heads_of_task = 1;
   config.pairs_of_task = std::clamp<std::int64_t>(p.batch * p.heads_kv / (kTasksOfSmall * threads),
                                                   1, kMostSmallPairs);
@@ -219,7 +232,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   if (pass == Pass::backward) {
     set_blocks(p, threads, tuned ? tuned->block_kv : 0, config);
     set_pairs_of_task(pass, p, threads, config);
-    if (!tuned) set_small(pass, p, threads, config);
+    if (!tuned) set_small(pass, p, threads, bf16, config);
     return config;
   }
 
@@ -240,7 +253,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
                      config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
   set_pairs_of_task(pass, p, threads, config);
-  if (!tuned) set_small(pass, p, threads, config);
+  if (!tuned) set_small(pass, p, threads, bf16, config);
   return config;
 }
 

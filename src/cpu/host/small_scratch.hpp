@@ -1,5 +1,5 @@
-// Scratch memory of the kernels of small problems, kernels/small_forward.cpp and
-// small_backward.cpp.
+// Scratch memory of the kernels of small problems, kernels/small_forward.cpp, small_backward.cpp
+// and tile_ops/amx_small.cpp.
 #pragma once
 
 #include <attn/problem.hpp>
@@ -41,6 +41,30 @@ inline SmallScratch make_small_scratch(Arena& arena, Pass pass, const Problem& p
   x.delta = arena.take<float>(queries);
   x.q = arena.take<float>(queries * p.dim_qk);
   x.dout = arena.take<float>(queries * p.dim_vo);
+  return x;
+}
+
+// Memory of one worker of tile_ops/amx_small.cpp. Keys are padded to multiples of 32, dims too.
+struct SmallBf16Scratch {
+  std::int64_t ld = 0;           // elements of a row of s and of p: the padded keys
+  std::int64_t ld_o = 0;         // of a row of o
+  std::uint32_t* k_t = nullptr;  // K^T, packed
+  std::uint32_t* v = nullptr;    // V, packed
+  Bf16Bits* p = nullptr;         // [16 x keys]
+  float* s[2] = {};              // [16 x keys]
+  float* o[2] = {};              // [16 x dim_vo]
+  char* copy = nullptr;          // of rows at the edge of q and k, [16 x 64 bytes]
+};
+inline SmallBf16Scratch make_small_bf16_scratch(Arena& arena, const Problem& p) {
+  SmallBf16Scratch x;
+  x.ld = round_up(p.len_kv, kPackedDepth);
+  x.ld_o = round_up(p.dim_vo, kPackedDepth);
+  x.k_t = arena.take<std::uint32_t>(x.ld * round_up(p.dim_qk, kPackedDepth) / 2);
+  x.v = arena.take<std::uint32_t>(x.ld * x.ld_o / 2);
+  x.p = arena.take<Bf16Bits>(kBf16Rows * x.ld);
+  for (float*& s : x.s) s = arena.take<float>(kBf16Rows * x.ld);
+  for (float*& o : x.o) o = arena.take<float>(kBf16Rows * x.ld_o);
+  x.copy = arena.take<char>(kBf16Rows * 64);
   return x;
 }
 

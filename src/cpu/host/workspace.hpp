@@ -53,14 +53,18 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     make_scratch<T>(arena, phase, p, of_phase);
     return arena.used();
   };
+  if (config.small) {
+    Arena arena(nullptr);
+    if (config.engine == Engine::float_simd) {
+      make_small_scratch(arena, pass, p);
+    } else {
+      make_small_bf16_scratch(arena, p);
+    }
+    return arena.used();
+  }
   if (pass != Pass::backward && config.engine != Engine::float_simd) {
     Arena arena(nullptr);
     make_bf16_scratch(arena, p, config);
-    return arena.used();
-  }
-  if (config.small) {
-    Arena arena(nullptr);
-    make_small_scratch(arena, pass, p);
     return arena.used();
   }
   if (pass != Pass::backward) return bytes(Phase::forward, config);

@@ -112,6 +112,7 @@ template <class T>
 ForwardKernels<T> forward_kernels();
 // config.small: a task is config.pairs_of_task pairs.
 ForwardKernels<float>::Task small_forward_kernel();
+ForwardKernels<float>::Task small_forward_bf16_kernel();  // with amx_bf16
 
 // How the tasks of one (batch, key head) add to the same dq. Null if one task owns all of it.
 template <class T>

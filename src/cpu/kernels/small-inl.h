@@ -17,11 +17,20 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpu/kernels/small_rows.hpp"
+#include "cpu/kernels/small_pairs.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Whether queries [i, i + lanes) see key j.
+template <class D>
+HWY_INLINE hn::Mask<D> Sees(D d, const SmallRanges& ranges, std::int64_t i, std::int64_t j) {
+  const hn::RebindToSigned<D> di;
+  const auto key = hn::Set(di, static_cast<std::int32_t>(j));
+  const auto before = hn::Lt(key, hn::Load(di, ranges.begin + i));
+  return hn::RebindMask(d, hn::AndNot(before, hn::Lt(key, hn::Load(di, ranges.end + i))));
+}
 
 // A block of C: 8 rows x 2 vectors with 32 registers, 6 x 2 with 16.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64

@@ -13,7 +13,7 @@
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/small-inl.h"
-#include "cpu/kernels/small_pairs-inl.h"
+#include "cpu/kernels/small_pairs.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -46,7 +46,7 @@ HWY_NOINLINE void MakeGradients(const SmallGradients& x) {
     float* HWY_RESTRICT dp = x.dp + i;
     for (std::int64_t j = 0; j < x.keys; ++j, s += x.ld, dp += x.ld) {
       auto p = ExpKeepNan(d, hn::MulSub(hn::Load(d, s), scale, lse));
-      if constexpr (kHidden) p = hn::IfThenElseZero(x.ranges->Sees(d, i, j), p);
+      if constexpr (kHidden) p = hn::IfThenElseZero(Sees(d, *x.ranges, i, j), p);
       const auto grad = hn::Mul(hn::Mul(p, scale), hn::Sub(hn::Load(d, dp), delta));
       hn::Store(p, d, s);
       // A hidden pair has no gradient even where dP is not finite.

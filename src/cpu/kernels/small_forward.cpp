@@ -17,7 +17,7 @@
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/small-inl.h"
-#include "cpu/kernels/small_pairs-inl.h"
+#include "cpu/kernels/small_pairs.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -50,7 +50,7 @@ HWY_INLINE V LargestOfKeys(D d, const SmallScores& x, std::int64_t i) {
     V value = hn::Load(d, s);
     if constexpr (!kRaw) {
       value = hn::Mul(value, hn::Set(d, x.scale));
-      value = hn::IfThenElse(x.ranges->Sees(d, i, j), value, nothing);
+      value = hn::IfThenElse(Sees(d, *x.ranges, i, j), value, nothing);
       hn::Store(value, d, s);
     }
     to = hn::Max(to, value);
@@ -161,12 +161,7 @@ void SmallForwardTask(const Call& call, const Config& config, const ForwardShare
   Arena arena(memory);
   const SmallScratch x = make_small_scratch(arena, Pass::forward, p);
   const auto add = [&](SmallAhead& ahead, const Entry& entry, std::int64_t head,
-                       std::int64_t heads) {
-    AddKeysAhead(call, call.k, entry, head, heads, p.dim_qk, ahead);
-    AddKeysAhead(call, call.v, entry, head, heads, p.dim_vo, ahead);
-    AddQueriesAhead(call, call.q, entry, head, heads, p.dim_qk, ahead);
-    AddQueriesAhead(call, call.o, entry, head, heads, p.dim_vo, ahead);
-  };
+                       std::int64_t heads) { AddForwardAhead(call, entry, head, heads, ahead); };
   EachSmallPair(call, config, task, add,
                 [&](const Entry& entry, const SmallRanges& ranges, std::int64_t head,
                     SmallAhead& ahead) { ForwardPair(call, entry, ranges, head, x, ahead); });

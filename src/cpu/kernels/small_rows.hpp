@@ -1,13 +1,15 @@
 // Rows of small problems in the caller's memory, and their prefetches.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "core/divide_up.hpp"
 #include "cpu/host/call.hpp"
 
 namespace attn::cpu {
 
-// Rows [0, count) of one head. `stride`: elements between rows.
+// Rows [0, count) of one head in f32. `stride`: elements between rows.
 struct SmallRows {
   float* first = nullptr;
   std::int64_t stride = 0;
@@ -32,34 +34,51 @@ class SmallAhead {
   void clear() {
     num_ = 0;
     now_ = 0;
+    of_step_ = 1;
   }
-  // Rows [0, count) of `heads` heads. If the heads of a row are adjacent, they are one run.
-  // stride_head: bytes. More runs than kMost are left out.
-  void add(SmallRows rows, std::int64_t stride_head, std::int64_t heads) {
-    if (rows.count <= 0) return;
-    stride_head /= std::int64_t{sizeof(float)};
-    const bool adjacent = stride_head == rows.dim;
-    if (adjacent) rows.dim *= heads;
+  // Rows [0, count) of `heads` heads, of `bytes` bytes each. If the heads of a row are adjacent,
+  // they are one run. More runs than kMost are left out.
+  void add(const StridedTensor& rows, const char* row, std::int64_t count, std::int64_t bytes,
+           std::int64_t heads) {
+    if (count <= 0) return;
+    const bool adjacent = rows.stride_head == bytes;
+    if (adjacent) bytes *= heads;
     for (std::int64_t n = 0; n < (adjacent ? 1 : heads) && num_ < kMost; ++n) {
-      runs_[num_++] = rows;
-      rows.first += stride_head;
+      runs_[num_++] = {row, rows.stride_row, count, bytes};
+      row += rows.stride_head;
     }
   }
-  // Prefetches one row.
+  // Call after the last add(), so that `steps` calls of step() prefetch all rows.
+  void spread(std::int64_t steps) {
+    std::int64_t rows = 0;
+    for (int n = 0; n < num_; ++n) rows += runs_[n].count;
+    of_step_ = core::divide_up(rows, std::max<std::int64_t>(steps, 1));
+  }
+  // Prefetches a row, or the rows of a step after spread().
   void step() {
-    if (now_ == num_) return;
-    asm volatile("");  // GCC 12 drops calls of a function that only prefetches
-    SmallRows& run = runs_[now_];
-    for (std::int64_t c = 0; c < run.dim; c += 16) __builtin_prefetch(run.first + c, 0, 2);
-    run.first += run.stride;
-    if (--run.count == 0) ++now_;
+    for (std::int64_t n = 0; n < of_step_; ++n) prefetch_row();
   }
 
  private:
+  struct Run {
+    const char* row;
+    std::int64_t stride, count, bytes;
+  };
   static constexpr int kMost = 32;
-  SmallRows runs_[kMost];
+  static constexpr std::int64_t kLine = 64;
+  void prefetch_row() {
+    if (now_ == num_) return;
+    asm volatile("");  // GCC 12 drops calls of a function that only prefetches
+    Run& run = runs_[now_];
+    for (std::int64_t at = 0; at < run.bytes; at += kLine) __builtin_prefetch(run.row + at, 0, 2);
+    run.row += run.stride;
+    if (--run.count == 0) ++now_;
+  }
+
+  Run runs_[kMost];
   int num_ = 0;
   int now_ = 0;
+  std::int64_t of_step_ = 1;
 };
 
 }  // namespace attn::cpu

@@ -33,6 +33,35 @@ HWY_INLINE __m512 Exp2(__m512 x) {
   return Exp2<false>(x, 0);
 }
 
+struct Larger {
+  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
+};
+struct Sum {
+  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_add_ps(a, b); }
+};
+
+template <class Join>
+HWY_INLINE __m512 JoinLanes(__m512 x, __m512 y) {
+  return Join()(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
+}
+
+// Lane n of the result is the reduction of all lanes of rows[n].
+template <class Join>
+HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
+  constexpr Join join;
+  for (int n = 0; n < 16; n += 2) {
+    rows[n] =
+        join(_mm512_unpacklo_ps(rows[n], rows[n + 1]), _mm512_unpackhi_ps(rows[n], rows[n + 1]));
+  }
+  for (int n = 0; n < 16; n += 4) {  // then four rows per 128-bit lane
+    const __m512d low = _mm512_castps_pd(rows[n]);
+    const __m512d high = _mm512_castps_pd(rows[n + 2]);
+    rows[n] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                   _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+  }
+  return JoinLanes<Join>(JoinLanes<Join>(rows[0], rows[4]), JoinLanes<Join>(rows[8], rows[12]));
+}
+
 // The pairs that dropout keeps among the 32 from row r, column c on.
 HWY_INLINE __mmask32 Kept(const Bf16Dropout& x, std::int64_t r, std::int64_t c) {
   const auto* bytes = reinterpret_cast<const __m256i*>(x.bytes + r * x.row + c);

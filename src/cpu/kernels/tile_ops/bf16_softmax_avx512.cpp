@@ -18,36 +18,10 @@ namespace {
 using avx512::Exp2;
 using avx512::Kept;
 using avx512::kLog2E;
+using avx512::Larger;
+using avx512::ReduceRows;
+using avx512::Sum;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-struct Larger {
-  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
-};
-struct Sum {
-  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_add_ps(a, b); }
-};
-
-template <class Join>
-HWY_INLINE __m512 JoinLanes(__m512 x, __m512 y) {
-  return Join()(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
-}
-
-// Lane n of the result is the reduction of all lanes of rows[n].
-template <class Join>
-HWY_INLINE __m512 ReduceRows(__m512 (&rows)[16]) {
-  constexpr Join join;
-  for (int n = 0; n < 16; n += 2) {
-    rows[n] =
-        join(_mm512_unpacklo_ps(rows[n], rows[n + 1]), _mm512_unpackhi_ps(rows[n], rows[n + 1]));
-  }
-  for (int n = 0; n < 16; n += 4) {  // then four rows per 128-bit lane
-    const __m512d low = _mm512_castps_pd(rows[n]);
-    const __m512d high = _mm512_castps_pd(rows[n + 2]);
-    rows[n] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                   _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-  }
-  return JoinLanes<Join>(JoinLanes<Join>(rows[0], rows[4]), JoinLanes<Join>(rows[8], rows[12]));
-}
 
 // Each functor below turns a product into the exponent of 2 that its P needs: log2(e) (score -
 // shift).

@@ -15,6 +15,7 @@
 #include "cpu/kernels/decode-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/gemm-inl.h"
+#include "cpu/kernels/gemm_softmax-inl.h"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/softmax-inl.h"
@@ -159,7 +160,7 @@ class FloatOps {
       count = seeing.count;
     }
     const bool raw = softmax_takes_raw(call_);
-    if (raw && Attend(span, row0, count)) return;
+    if (raw && (Attend(span, row0, count) || AttendFused(span, row0, count))) return;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
@@ -233,6 +234,26 @@ class FloatOps {
                        .row_max = x_.row_max + row0,
                        .row_sum = x_.row_sum + row0},
                       {StepAhead, ahead_});
+      return true;
+    }
+    return false;
+  }
+
+  // The same with f32 and many rows, for a full tile of keys without options.
+  HWY_INLINE bool AttendFused(const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    if constexpr (kHasFusedSoftmax && sizeof(T) == 4) {
+      if (config_.gemv != 0 || span.cols != kFusedCols || call_.problem.dropout ||
+          call_.mask.given() || pair_ahead_ != nullptr || !SeesAll(x_.rows + row0, count, span)) {
+        return false;
+      }
+      const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+      T* const o = x_.o + row0 * vo;
+      MultiplyAndSoftmax(
+          {x_.s, span.cols, static_cast<T>(call_.numbers.scale), x_.row_max + row0,
+           x_.row_sum + row0, o, vo},
+          {x_.q + row0 * qk_, qk_, x_.k_t + span.first, config_.tile_kv, call_.problem.dim_qk},
+          count);
+      Gemm<T>({x_.s, span.cols, 1, x_.v + span.first * vo, vo, o, vo, count, vo, span.keys, true});
       return true;
     }
     return false;

@@ -1,23 +1,15 @@
 // The pairs of a task of a small problem: which keys their queries see, their order and what is
 // prefetched meanwhile.
-#if defined(ATTN_CPU_SMALL_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ATTN_CPU_SMALL_PAIRS_INL_H_
-#undef ATTN_CPU_SMALL_PAIRS_INL_H_
-#else
-#define ATTN_CPU_SMALL_PAIRS_INL_H_
-#endif
-
-#include <hwy/highway.h>
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "core/element_size.hpp"
 #include "cpu/host/small_scratch.hpp"
 #include "cpu/kernels/small_rows.hpp"
 
-HWY_BEFORE_NAMESPACE();
-namespace attn::cpu::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace attn::cpu {
 
 // The keys that each query of a sequence sees.
 struct SmallRanges {
@@ -40,22 +32,14 @@ struct SmallRanges {
       empty |= keys.empty();
     }
   }
-  // Whether queries [i, i + lanes) see key j.
-  template <class D>
-  HWY_INLINE hn::Mask<D> Sees(D d, std::int64_t i, std::int64_t j) const {
-    const hn::RebindToSigned<D> di;
-    const auto key = hn::Set(di, static_cast<std::int32_t>(j));
-    const auto before = hn::Lt(key, hn::Load(di, begin + i));
-    return hn::RebindMask(d, hn::AndNot(before, hn::Lt(key, hn::Load(di, end + i))));
-  }
 };
 
 // Key heads that are prefetched together while as many others are computed. If the heads of a row
 // are adjacent in memory, rows are prefetched in runs of 512 bytes. One head alone would be runs of
-// 128 bytes at dim 32, and the processor's own prefetches would compete with these.
+// 128 bytes at dim 32 in f32, and the processor's own prefetches would compete with these.
 inline std::int64_t small_group(const Call& call) {
   constexpr std::int64_t kRun = 512;
-  const std::int64_t bytes = call.problem.dim_qk * std::int64_t{sizeof(float)};
+  const std::int64_t bytes = call.problem.dim_qk * core::element_size(call.k.dtype);
   if (call.k.stride_head != bytes) return 1;
   return std::clamp<std::int64_t>(kRun / bytes, 1, call.problem.heads_kv);
 }
@@ -63,14 +47,26 @@ inline std::int64_t small_group(const Call& call) {
 inline void AddKeysAhead(const Call& call, const StridedTensor& rows, const Entry& entry,
                          std::int64_t head_kv, std::int64_t heads, std::int64_t dim,
                          SmallAhead& ahead) {
-  if (rows.given()) ahead.add(SmallKeys(call, rows, entry, head_kv, dim), rows.stride_head, heads);
+  if (!rows.given()) return;
+  ahead.add(rows, row_address(call, rows, entry.b, entry.first_kv, 0, head_kv), entry.len_kv,
+            dim * core::element_size(rows.dtype), heads);
 }
 inline void AddQueriesAhead(const Call& call, const StridedTensor& rows, const Entry& entry,
                             std::int64_t head_kv, std::int64_t heads, std::int64_t dim,
                             SmallAhead& ahead) {
-  const std::int64_t group = call.numbers.heads_per_kv;
   if (!rows.given()) return;
-  ahead.add(SmallQueries(call, rows, entry, head_kv * group, dim), rows.stride_head, heads * group);
+  const std::int64_t group = call.numbers.heads_per_kv;
+  ahead.add(rows, row_address(call, rows, entry.b, entry.first_q, 0, head_kv * group), entry.len_q,
+            dim * core::element_size(rows.dtype), heads * group);
+}
+// What a forward reads and writes.
+inline void AddForwardAhead(const Call& call, const Entry& entry, std::int64_t head_kv,
+                            std::int64_t heads, SmallAhead& ahead) {
+  const Problem& p = call.problem;
+  AddKeysAhead(call, call.k, entry, head_kv, heads, p.dim_qk, ahead);
+  AddKeysAhead(call, call.v, entry, head_kv, heads, p.dim_vo, ahead);
+  AddQueriesAhead(call, call.q, entry, head_kv, heads, p.dim_qk, ahead);
+  AddQueriesAhead(call, call.o, entry, head_kv, heads, p.dim_vo, ahead);
 }
 
 // Calls compute(entry, ranges, head_kv, ahead) for the pairs of a task. add(ahead, entry, head_kv,
@@ -105,6 +101,4 @@ void EachSmallPair(const Call& call, const Config& config, std::int64_t task, Ad
   }
 }
 
-}  // namespace attn::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-#endif  // ATTN_CPU_SMALL_PAIRS_INL_H_
+}  // namespace attn::cpu
