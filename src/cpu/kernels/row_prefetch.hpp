@@ -17,7 +17,7 @@ class RowPrefetch {
   void step() {
     if (num_ == 0) return;
     asm volatile("");  // GCC 12 drops calls of a function that only prefetches
-    Rows& rows = tensors_[at_];
+    Tensor& rows = tensors_[at_];
     for (std::int64_t at = 0; at < rows.bytes; at += 64) __builtin_prefetch(rows.row + at, 0, 2);
     rows.row += rows.stride;
     if (--rows.left == 0) {
@@ -29,12 +29,12 @@ class RowPrefetch {
   }
 
  private:
-  struct Rows {
+  struct Tensor {
     const char* row;
     std::int64_t stride, bytes, left;
   };
   static constexpr int kMost = 10;
-  Rows tensors_[kMost];
+  Tensor tensors_[kMost];
   int num_ = 0;
   int at_ = 0;
 };

@@ -172,10 +172,7 @@ class Bf16Ops {
       for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
       return;
     }
-    // The strip's first product is stored to o instead of added.
-    const std::uint64_t bit = std::uint64_t{1} << row0 / config_.strip_rows;
-    const bool first = (seen_strips_ & bit) == 0;
-    seen_strips_ |= bit;
+    const bool first = SeesFirst(row0);
     AddendRows addends;
     const Bf16Addend addend = FindAddend(call_, entry, kind, x.rows + row0, count, span, addends);
     engine_.multiply({.a = x_.q + row0 * qk_,
@@ -243,6 +240,14 @@ class Bf16Ops {
   }
 
  private:
+  // Whether the strip saw no key before. Its product is then stored to o instead of added.
+  bool SeesFirst(std::int64_t row0) {
+    const std::uint64_t bit = std::uint64_t{1} << row0 / config_.strip_rows;
+    const bool first = (seen_strips_ & bit) == 0;
+    seen_strips_ |= bit;
+    return first;
+  }
+
   const Call& call_;
   const Config& config_;
   const PackedKeys& packed_;
