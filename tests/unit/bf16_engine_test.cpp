@@ -104,33 +104,66 @@ TEST_F(Bf16Engines, ProductWithPackedKeys) {
   }
 }
 
-// O += P V for a dim of an odd number of blocks.
+// O (+)= P V for a dim of an odd number of blocks, and for more keys than stay in tiles.
 TEST_F(Bf16Engines, ProductWithPackedValuesAccumulates) {
-  constexpr std::int64_t kRows = 32, kKeys = 64, kDim = 48, kPadded = 64;
-  const std::vector<Bf16Bits> values = normal(kKeys * kDim, 3);
-  const std::vector<Bf16Bits> p = normal(kRows * kKeys, 4);
-  for (const Bf16Engine* engine : engines()) {
-    SCOPED_TRACE(engine->name);
-    const std::vector<const char*> rows = rows_of(values, kDim);
-    std::vector<Bf16Bits> packed(kKeys * kPadded);
-    for (std::int64_t k = 0; k < kKeys; k += kPackedDepth) {
-      engine->pack_values(rows.data() + k, kDim, packed.data() + k * kPadded);
-    }
-    std::vector<float> o(kRows * kDim, 2.0F);
-    engine->begin();
-    engine->multiply({p.data(), kKeys, packed.data(), kPackedDepth * kPadded, kPackedBlock,
-                      o.data(), kDim, kRows, kDim, kKeys, true});
-    engine->end();
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      for (std::int64_t c = 0; c < kDim; ++c) {
-        double expected = 2.0;
-        double size = 2.0;
-        for (std::int64_t k = 0; k < kKeys; ++k) {
-          const double term = double{element(p, r * kKeys + k)} * element(values, k * kDim + c);
-          expected += term;
-          size += std::fabs(term);
+  constexpr std::int64_t kRows = 32;
+  struct Shape {
+    std::int64_t keys, dim;
+    bool accumulate;
+  };
+  for (const auto& [keys, dim, accumulate] :
+       {Shape{64, 48, true}, Shape{288, 64, false}, Shape{160, 128, true}}) {
+    const std::int64_t padded = (dim + 31) / 32 * 32;
+    const std::vector<Bf16Bits> values = normal(static_cast<std::size_t>(keys * dim), 3);
+    const std::vector<Bf16Bits> p = normal(static_cast<std::size_t>(kRows * keys), 4);
+    for (const Bf16Engine* engine : engines()) {
+      SCOPED_TRACE(engine->name);
+      const std::vector<const char*> rows = rows_of(values, dim);
+      std::vector<Bf16Bits> packed(static_cast<std::size_t>(keys * padded));
+      for (std::int64_t k = 0; k < keys; k += kPackedDepth) {
+        engine->pack_values(rows.data() + k, dim, packed.data() + k * padded);
+      }
+      std::vector<float> o(static_cast<std::size_t>(kRows * dim), 2.0F);
+      engine->begin();
+      engine->multiply({p.data(), keys, packed.data(), kPackedDepth * padded, kPackedBlock,
+                        o.data(), dim, kRows, dim, keys, accumulate});
+      engine->end();
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        for (std::int64_t c = 0; c < dim; ++c) {
+          double expected = accumulate ? 2.0 : 0.0;
+          double size = 2.0;
+          for (std::int64_t k = 0; k < keys; ++k) {
+            const double term = double{element(p, r * keys + k)} * element(values, k * dim + c);
+            expected += term;
+            size += std::fabs(term);
+          }
+          EXPECT_NEAR(o[static_cast<std::size_t>(r * dim + c)], expected,
+                      size * static_cast<double>(keys) * 0x1p-24);
         }
-        EXPECT_NEAR(o[static_cast<std::size_t>(r * kDim + c)], expected, size * kKeys * 0x1p-24);
+      }
+    }
+  }
+}
+
+// Factors, a dim that is no full vector, and a row without an address.
+TEST_F(Bf16Engines, StoresRows) {
+  constexpr std::int64_t kRows = 3, kDim = 40, kFrom = 48;
+  std::vector<float> sums(kRows * kFrom);
+  for (std::size_t n = 0; n < sums.size(); ++n) sums[n] = 0.01F * static_cast<float>(n);
+  const float factors[kRows] = {2.0F, 3.0F, 0.5F};
+  for (const Bf16Engine* engine : engines()) {
+    if (engine->store_rows == nullptr) continue;
+    SCOPED_TRACE(engine->name);
+    std::vector<Bf16Bits> stored(kRows * kFrom, 7);
+    char* rows[kRows] = {reinterpret_cast<char*>(stored.data()), nullptr,
+                         reinterpret_cast<char*>(stored.data() + 2 * kFrom)};
+    engine->store_rows(sums.data(), kFrom, factors, kRows, kDim, rows);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kFrom; ++c) {
+        const auto at = static_cast<std::size_t>(r * kFrom + c);
+        const bool written = r != 1 && c < kDim;
+        EXPECT_EQ(stored[at], written ? core::f32_to_bf16(factors[r] * sums[at]) : 7)
+            << r << " " << c;
       }
     }
   }
@@ -190,7 +223,7 @@ TEST_F(Bf16Engines, Softmax) {
 TEST_F(Bf16Engines, SoftmaxWithSoftcap) {
   constexpr std::int64_t kRows = 4, kCols = 64, kDim = 16;
   for (const Bf16Engine* engine : engines()) {
-    if (!engine->softmax_caps) continue;
+    if (!engine->caps) continue;
     SCOPED_TRACE(engine->name);
     for (const float cap : {20.0F, 1e-4F}) {
       const float scale = cap == 20.0F ? 0.25F : 1e2F;
@@ -241,6 +274,61 @@ TEST_F(Bf16Engines, SoftmaxWithSoftcap) {
           sum += expected;
         }
         EXPECT_NEAR(row_sum[static_cast<std::size_t>(r)], sum, sum * 1e-5);
+      }
+    }
+  }
+}
+
+// P and dS with softcap. Rows: products far below the cap; some beyond it; a NaN. A second call has
+// a cap and a scale that are too far apart for the short polynomial. One pair of each row is
+// hidden.
+TEST_F(Bf16Engines, GradientWithSoftcap) {
+  constexpr std::int64_t kCols = 32, kRows = 5;
+  const std::vector<std::uint32_t> words(kRows, ~(1U << 9));
+  for (const Bf16Engine* engine : engines()) {
+    if (!engine->caps) continue;
+    SCOPED_TRACE(engine->name);
+    for (const float cap : {20.0F, 1e-4F}) {
+      const float scale = cap == 20.0F ? 0.25F : 1e2F;
+      std::vector<float> s(kPackedDepth * kCols), dp(kPackedDepth * kCols);
+      for (std::int64_t n = 0; n < kRows * kCols; ++n) {
+        const auto at = static_cast<std::size_t>(n);
+        s[at] = (static_cast<float>(n % 37) - 20.0F) * (n < 2 * kCols ? 2 : 9);
+        dp[at] = static_cast<float>(n % 11) - 4.0F;
+      }
+      s[4 * kCols + 5] = std::numeric_limits<float>::quiet_NaN();
+      const std::vector<float> lse(kPackedDepth, 0.9F * cap), delta(kPackedDepth, 0.5F);
+      std::vector<Bf16Bits> p(2 * kPackedBlock), ds(2 * kPackedBlock), rows(kPackedDepth * kCols);
+      engine->gradient({.s = s.data(),
+                        .dp = dp.data(),
+                        .count = kRows,
+                        .cols = kCols,
+                        .scale = scale,
+                        .addend = {},
+                        .lse = lse.data(),
+                        .delta = delta.data(),
+                        .tanh = nullptr,
+                        .softcap = cap,
+                        .dropout = {},
+                        .visible = {words.data(), 1},
+                        .p = p.data(),
+                        .ds = ds.data(),
+                        .packed_cols = kPackedBlock,
+                        .ds_rows = rows.data(),
+                        .ds_f32 = nullptr});
+      for (std::int64_t n = 0; n < kRows * kCols; ++n) {
+        const auto at = static_cast<std::size_t>(n);
+        const double tanh = std::tanh(double{scale} * s[at] / cap);
+        const double prob = n % kCols == 9 ? 0.0 : std::exp(cap * tanh - 0.9 * cap);
+        const double want = prob * (dp[at] - 0.5) * (1.0 - tanh * tanh);
+        const float got = core::bf16_to_f32(rows[at]);
+        if (std::isnan(want)) {
+          EXPECT_TRUE(std::isnan(got)) << n;
+        } else {
+          // tanh is off by 1.5e-7 of 1, so the derivative by 3e-7.
+          EXPECT_NEAR(got, want, std::fabs(want) * 0x1p-8 + prob * std::fabs(dp[at] - 0.5) * 1e-6)
+              << n;
+        }
       }
     }
   }

@@ -56,10 +56,23 @@ std::int64_t tiles_of_block(const Problem& p, std::int64_t threads, const Config
   return tiles;
 }
 
+// With a window, each strip sees few tiles of keys, and those of the next strip are almost the
+// same. A block may then be long without taking more of L2, so that fewer strips are loaded for two
+// blocks. This needs strips of one head, and ranges of keys that only ascend with the row.
+std::int64_t ring_of_window(const Problem& p, const Config& config) {
+  const bool ascends = !p.kv_begin && !p.kv_end && !p.mask.given && p.heads_q == p.heads_kv;
+  if (!has_narrow_window(p) || !ascends || p.dbias) return 0;
+  const std::int64_t keys = *p.window_left + (p.causal ? 0 : *p.window_right) + config.strip_rows;
+  return divide_up(keys, config.tile_kv) + 1;
+}
+
 void choose_block(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
-  const std::int64_t tiles = most > 0 ? most / config.tile_kv : tiles_of_block(p, threads, config);
+  std::int64_t tiles = most > 0 ? most / config.tile_kv : tiles_of_block(p, threads, config);
+  const std::int64_t ring = ring_of_window(p, config);
+  if (most == 0 && ring > 0 && tasks_own_heads(p, threads)) tiles = kMostTilesOfBlock;
   config.block_kv = std::min(tiles * config.tile_kv,
                              std::max(round_up(p.len_kv, config.tile_kv), config.tile_kv));
+  if (ring * config.tile_kv < config.block_kv) config.ring_tiles = ring;
   if (tasks_own_heads(p, threads)) {
     config.blocks_of_task = std::max<std::int64_t>(key_blocks(p, config), 1);
     return;

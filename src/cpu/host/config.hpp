@@ -41,6 +41,9 @@ struct Config {
   // backward_kv: each load of rows serves a block of keys. A multiple of tile_kv.
   std::int64_t block_kv = 0;
   std::int64_t blocks_of_task = 1;
+  // backward_kv: tiles of a block that are kept at a time, converted or packed, with their sums of
+  // dk and dv. A tile's place is used again once no strip sees the tile any more. 0: all.
+  std::int64_t ring_tiles = 0;
   // backward_kv: number of (batch, key head) pairs whose tasks are interleaved.
   std::int64_t heads_at_once = 1;
   std::int64_t dq_slots = 0;  // backward_kv: buffers of dq sums in the workspace
@@ -51,6 +54,10 @@ struct Config {
   // backward_kv: (batch, key head) pairs that add to the same dbias, and whose n-th blocks one task
   // computes in order. The block's sums of dbias then stay in the worker's L2.
   std::int64_t terms_of_task = 1;
+  // Forward with a bf16 engine: the most keys that a strip sees, if its softmax takes all of them
+  // at once and each strip of a task is finished before the next. 0: strips take turns at tiles of
+  // keys.
+  std::int64_t span_keys = 0;
   bool pack_keys = false;  // a separate step packs all keys and values before the forward
 };
 
@@ -87,6 +94,16 @@ inline std::int64_t dbias_accum_size(const Problem& p) {
 template <class T>
 std::int64_t dq_accum_size(const Problem& p) {
   return round_up(p.heads_q / p.heads_kv * p.len_q, kBf16StripRows) * padded<T>(p.dim_qk);
+}
+
+// Keys of a block whose packed rows and sums exist at a time.
+inline std::int64_t kept_keys(const Config& c) {
+  return c.ring_tiles > 0 ? c.ring_tiles * c.tile_kv : c.block_kv;
+}
+
+// Whether dq of a strip is complete after one block, so that one strip's sums suffice.
+inline bool dq_of_strip(const Problem& p, const Config& c) {
+  return c.ring_tiles > 0 && c.dq_slots == 0 && c.block_kv >= p.len_kv;
 }
 
 // Bump allocator with an alignment of 64 bytes. With a null base it only counts.
@@ -129,8 +146,8 @@ struct Scratch {
   T* delta = nullptr;               // [tile_rows] backward
   // Accumulators of the outputs.
   T* o = nullptr;      // [tile_rows x dim_vo]
-  T* dk = nullptr;     // [block_kv x dim_qk]
-  T* dv = nullptr;     // [block_kv x dim_vo]
+  T* dk = nullptr;     // [kept_keys x dim_qk]
+  T* dv = nullptr;     // [kept_keys x dim_vo]
   T* dq = nullptr;     // [rows x dim_qk]; rows: tile_rows, strip_rows, or all of a key head
   T* dbias = nullptr;  // [tile_rows x tile_kv]
 };
@@ -138,31 +155,40 @@ struct Scratch {
 // Tiles of one worker in the forward of a bf16 engine. Rows are padded to a multiple of kBf16Rows,
 // dims and keys to full packed blocks.
 struct Bf16Scratch {
-  Scratch<float> f32;                // rows, missing, s, random, row_buffer, o, row_max, row_sum
+  // rows, missing, s, random, row_buffer, o, row_max, row_sum. With Config::span_keys, rows are
+  // those of one strip, and s has as many columns.
+  Scratch<float> f32;
   Bf16Bits* q = nullptr;             // [tile_rows x dim_qk]
   std::uint32_t* visible = nullptr;  // [strip_rows x tile_kv / 32], see Bf16Visible
-  // A tile of keys, packed here or, with pack_keys, in the workspace.
+  // A tile of keys (packed_keys), packed here or, with pack_keys, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
   Bf16Bits* v = nullptr;    // V: [tile_kv / 32][dim_vo / 16] blocks
 };
 
+// Packed keys of a task: a tile, or with span_keys those that all of its strips see.
+inline std::int64_t packed_keys(const Config& c) {
+  return c.span_keys > 0 ? round_up(c.tile_rows, kPackedDepth) + c.span_keys : c.tile_kv;
+}
+
 inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Config& c) {
   const std::int64_t qk = round_up(p.dim_qk, kPackedDepth);
   const std::int64_t vo = round_up(p.dim_vo, 2 * kPackedCols);
+  const std::int64_t rows = c.span_keys > 0 ? c.strip_rows : c.tile_rows;
+  const std::int64_t cols = std::max(c.tile_kv, c.span_keys);
   Bf16Scratch x;
-  x.f32.rows = arena.take<TileRow>(c.tile_rows);
+  x.f32.rows = arena.take<TileRow>(rows);
   x.f32.missing = arena.take<std::uint8_t>(c.tile_kv);
-  x.f32.s = arena.take<float>(c.strip_rows * c.tile_kv);
+  x.f32.s = arena.take<float>(c.strip_rows * cols);
   if (p.dropout) x.f32.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
-  x.f32.row_buffer = arena.take<float>(c.tile_kv);
-  x.f32.o = arena.take<float>(c.tile_rows * padded<float>(p.dim_vo));
-  x.f32.row_max = arena.take<float>(c.tile_rows);
-  x.f32.row_sum = arena.take<float>(c.tile_rows);
-  x.q = arena.take<Bf16Bits>(c.tile_rows * qk);
-  x.visible = arena.take<std::uint32_t>(c.strip_rows * c.tile_kv / kVisibleBits);
+  x.f32.row_buffer = arena.take<float>(cols);
+  x.f32.o = arena.take<float>(rows * padded<float>(p.dim_vo));
+  x.f32.row_max = arena.take<float>(rows);
+  x.f32.row_sum = arena.take<float>(rows);
+  x.q = arena.take<Bf16Bits>(rows * qk);
+  x.visible = arena.take<std::uint32_t>(c.strip_rows * cols / kVisibleBits);
   if (!c.pack_keys) {
-    x.k_t = arena.take<Bf16Bits>(c.tile_kv * qk);
-    x.v = arena.take<Bf16Bits>(c.tile_kv * vo);
+    x.k_t = arena.take<Bf16Bits>(packed_keys(c) * qk);
+    x.v = arena.take<Bf16Bits>(packed_keys(c) * vo);
   }
   return x;
 }
@@ -187,7 +213,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   x.q = arena.take<T>(query_rows(c) * c.heads_of_task * qk);
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
-  const std::int64_t keys = phase == Phase::backward_kv ? c.block_kv : c.tile_kv;
+  const std::int64_t keys = phase == Phase::backward_kv ? kept_keys(c) : c.tile_kv;
   if (phase == Phase::backward_q || joint_dq || c.gemv != 0) x.k = arena.take<T>(keys * qk);
   if (c.gemv == 0) x.k_t = arena.take<T>(qk * keys);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
@@ -205,7 +231,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
       if (joint_dq && dq_in_place(p)) {
         x.dq = arena.take<T>(c.strip_rows * qk);
       } else if (joint_dq && c.dq_slots == 0) {
-        x.dq = arena.take<T>(dq_accum_size<T>(p));
+        x.dq = arena.take<T>(dq_of_strip(p, c) ? c.strip_rows * qk : dq_accum_size<T>(p));
       }
       break;
     case Phase::backward_q: x.dq = arena.take<T>(c.tile_rows * qk); break;
@@ -224,21 +250,21 @@ struct Bf16KeysScratch {
   Bf16Bits* dout = nullptr;    // [strip x dim_vo]
   Bf16Bits* q_t = nullptr;     // [dim_qk x strip]
   Bf16Bits* dout_t = nullptr;  // [dim_vo x strip]
-  Bf16Bits* k_t = nullptr;     // K^T and V^T of a block of keys, packed by pack_keys
+  Bf16Bits* k_t = nullptr;     // K^T and V^T of a block's kept keys, packed by pack_keys
   Bf16Bits* v_t = nullptr;
-  Bf16Bits* k = nullptr;             // K of the block, packed by pack_values
+  Bf16Bits* k = nullptr;             // K likewise, packed by pack_values
   Bf16Bits* p = nullptr;             // [strip x tile_kv] packed: parts of 16 columns are adjacent
   Bf16Bits* ds = nullptr;            // likewise
   Bf16Bits* ds_rows = nullptr;       // of each part [32 x columns that it sees]
   std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], see Bf16Visible
-  float* dk_t = nullptr;             // [dim_qk x sums_row]; the first block_kv columns are used
+  float* dk_t = nullptr;             // [dim_qk x sums_row]; the first kept_keys columns are used
   float* dv_t = nullptr;             // [dim_vo x sums_row], likewise
 };
 
 // Elements between rows of dk_t and dv_t. Rows that are a power of two apart would share few sets
 // of L1: an AMX product that adds to such a tile takes 112 cycles instead of 31.
 inline std::int64_t sums_row(const Config& c) {
-  return c.block_kv + kPackedCols;
+  return kept_keys(c) + kPackedCols;
 }
 
 inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, const Config& c) {
@@ -257,15 +283,16 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   if (p.dq && dq_in_place(p)) {
     x.f32.dq = arena.take<float>(kBf16StripRows * padded<float>(p.dim_qk));
   } else if (p.dq && c.dq_slots == 0) {
-    x.f32.dq = arena.take<float>(dq_accum_size<float>(p));
+    x.f32.dq = arena.take<float>(dq_of_strip(p, c) ? kBf16StripRows * padded<float>(p.dim_qk)
+                                                   : dq_accum_size<float>(p));
   }
   x.q = arena.take<Bf16Bits>(kBf16StripRows * qk);
   x.dout = arena.take<Bf16Bits>(kBf16StripRows * vo);
   x.q_t = arena.take<Bf16Bits>(kBf16StripRows * qk);
   x.dout_t = arena.take<Bf16Bits>(kBf16StripRows * vo);
-  x.k_t = arena.take<Bf16Bits>(c.block_kv * qk);
-  x.v_t = arena.take<Bf16Bits>(c.block_kv * vo);
-  if (p.dq) x.k = arena.take<Bf16Bits>(c.block_kv * qk);
+  x.k_t = arena.take<Bf16Bits>(kept_keys(c) * qk);
+  x.v_t = arena.take<Bf16Bits>(kept_keys(c) * vo);
+  if (p.dq) x.k = arena.take<Bf16Bits>(kept_keys(c) * qk);
   x.p = arena.take<Bf16Bits>(kBf16Parts * scores);
   x.ds = arena.take<Bf16Bits>(kBf16Parts * scores);
   x.ds_rows = arena.take<Bf16Bits>(kBf16Parts * scores);

@@ -118,6 +118,29 @@ void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& co
   config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, 2 * kTileKv);
 }
 
+// With a window, a strip's scores of all keys that it sees fit in L1. One softmax of them needs no
+// running maximum, and o is stored once. Each task packs the keys of its rows as its strips see
+// them, so that packed keys stay in L2. Measured in docs/kernels/cpu_amx.md.
+constexpr std::int64_t kTallStrip = 32;
+constexpr std::int64_t kMostScores = 10 << 10;  // of a strip: 40 KiB of 48 KiB of L1
+constexpr std::int64_t kMostRowsSpan = 512;     // of a task
+void set_span_keys(const Problem& p, std::int64_t rows, Config& config) {
+  const bool fits = config.engine == Engine::amx_bf16 && has_narrow_window(p) && !p.dropout &&
+                    p.page_size == 0 && config.splits == 1 && p.split_keys <= 0;
+  if (!fits) return;
+  const std::int64_t window = *p.window_left + (p.causal ? 0 : *p.window_right);
+  const auto span_of = [&](std::int64_t strip) {
+    return round_up(window + strip, kPackedDepth) + kPackedDepth;
+  };
+  const bool tall = span_of(kTallStrip) * kTallStrip <= kMostScores;
+  config.strip_rows = tall ? kTallStrip : kStripRowsBf16;
+  config.span_keys = span_of(config.strip_rows);
+  const std::int64_t groups = std::max<std::int64_t>(p.batch * p.heads_kv, 1);
+  const std::int64_t shared = std::clamp(divide_up(rows, divide_up(kWantedTasksBf16, groups)),
+                                         kLeastRowsBf16, kMostRowsSpan);
+  config.tile_rows = round_up(std::min(rows, shared), config.strip_rows);
+}
+
 // With few rows the limit is memory bandwidth. A cache usually stores the heads of a key next to
 // each other. So one task processes a tile of keys for all heads in turn and prefetches the next
 // tile in the order of its addresses. Results are bitwise the same, because the order of sums does
@@ -138,6 +161,7 @@ constexpr std::int64_t kMostPairs = 16;
 constexpr std::int64_t kSmallTasks = 8;
 void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
   if (p.page_size > 0 || config.gemv != 0 || row_tiles(p, config) != 1) return;
+  if (config.span_keys > 0) return;
   if (pass == Pass::backward) {
     // Tasks of a dbias are in another order than row_sums.
     if (!(p.dk || p.dv) || (p.dq && !dq_with_keys(p)) || p.dbias) return;
@@ -246,12 +270,14 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
     config.split_keys = std::max(kLeastSplit, round_up(keys, kTileKv));
   }
   config.splits = std::max<std::int64_t>(divide_up(p.len_kv, config.split_keys), 1);
+  if (!tuned) set_span_keys(p, rows, config);
   if (config.gemv != 0) set_heads_of_task(p, threads, config);
   // Packing in a separate step pays where enough tasks share keys. Packed sequences are excluded:
   // their tiles would need a workspace of batch times the longest sequence.
   const std::int64_t least = config.engine == Engine::float_simd ? kLeastSharedKeys : 2;
   config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
-                     config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0;
+                     config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0 &&
+                     config.span_keys == 0;
   set_pairs_of_task(pass, p, threads, config);
   if (!tuned) set_small(pass, p, threads, bf16, config);
   return config;
@@ -371,6 +397,7 @@ PlanSummary CpuPlan::summary() const {
   if (config.heads_of_task > 1) {
     core::append_config(to.config, "heads_of_task", config.heads_of_task);
   }
+  if (config.span_keys > 0) core::append_config(to.config, "span_keys", config.span_keys);
   if (config.pairs_of_task > 1) {
     core::append_config(to.config, "pairs_of_task", config.pairs_of_task);
   }
@@ -379,6 +406,7 @@ PlanSummary CpuPlan::summary() const {
   if (pass == Pass::backward) {
     core::append_config(to.config, "block_kv", config.block_kv);
     core::append_config(to.config, "blocks_of_task", config.blocks_of_task);
+    if (config.ring_tiles > 0) core::append_config(to.config, "ring_tiles", config.ring_tiles);
     core::append_config(to.config, "heads_at_once", config.heads_at_once);
     core::append_config(to.config, "dq_slots", config.dq_slots);
     if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);

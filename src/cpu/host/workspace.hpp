@@ -30,6 +30,12 @@ inline Config keys_config(Config config) {
   return config;
 }
 
+// Whether backward_kv computes delta of each strip, which it loads once. Otherwise row_sums does.
+inline bool delta_with_keys(const Problem& p, const Config& config) {
+  return config.ring_tiles > 0 && config.block_kv >= p.len_kv && !p.dsink && !p.delta &&
+         (!p.dq || dq_with_keys(p));
+}
+
 // Whether several tasks add to one dq.
 inline bool dq_is_shared(const Problem& p, const Config& config) {
   return dq_with_keys(p) && key_tasks(p, keys_config(config)) > 1;
@@ -97,7 +103,7 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
   if (config.small) {
     // Needs nothing but its scratch.
   } else if (pass == Pass::backward) {
-    w.sums.delta = arena.take<T>(rows * p.heads_q);
+    if (!delta_with_keys(p, config)) w.sums.delta = arena.take<T>(rows * p.heads_q);
     w.sums.strips =
         arena.take<core::KeyRange>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
     if (dq_is_shared(p, config)) {

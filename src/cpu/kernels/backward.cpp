@@ -192,13 +192,8 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
   const Problem& p = call.problem;
   const std::int64_t head_kv = task % p.heads_kv;
   const Entry entry = entry_of(call, task / p.heads_kv);
-  const std::int64_t vo = padded<T>(p.dim_vo);
   Arena arena(memory);
   const RowSumsScratch<T> x = make_row_sums_scratch<T>(arena, p);
-  T* dout = x.dout;
-  T* o = x.o;
-  const hn::ScalableTag<T> d;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
   core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   std::fill_n(strip_keys, divide_up(call.numbers.heads_per_kv * entry.rows_q, config.strip_rows),
               core::KeyRange{entry.len_kv, 0});
@@ -209,7 +204,7 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
   std::int64_t strip = 0;
   for (std::int64_t r = 0; r < all_rows; ++r, place.next(entry), ahead.next(entry)) {
     if (r % 64 == 63 && core::interrupted(call.interrupt)) return;
-    if (r + kRowsAhead < all_rows && !call.delta.given()) {
+    if (r + kRowsAhead < all_rows && !call.delta.given() && sums.delta != nullptr) {
       for (const StridedTensor* rows : {&call.dout, &call.o}) {
         PrefetchRow(row_address(call, *rows, entry.b, entry.first_q, ahead.i, ahead.head),
                     p.dim_vo * core::element_size(rows->dtype));
@@ -217,29 +212,21 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
     }
     if (r == (strip + 1) * config.strip_rows) ++strip;
     const TileRow row = row_at(call, entry, place);
-    T& delta = sums.delta_of(call, entry, row.head, row.i);
-    delta = T(0);
-    if (row.i >= entry.len_q) continue;
-    if (!row.keys.empty()) {
+    if (row.i < entry.len_q && !row.keys.empty()) {
       core::KeyRange& keys = strip_keys[strip];
       keys.begin = std::min(keys.begin, row.keys.begin);
       keys.end = std::max(keys.end, row.keys.end);
     }
+    if (sums.delta == nullptr) continue;
+    T& delta = sums.delta_of(call, entry, row.head, row.i);
+    delta = T(0);
+    if (row.i >= entry.len_q) continue;
     if (LoadStat<T>(call.lse, entry, row) == -std::numeric_limits<T>::infinity()) continue;
     if (call.delta.given()) {
       delta = LoadStat<T>(call.delta, entry, row);
       continue;
     }
-    LoadRow(call.dout.dtype, row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head),
-            p.dim_vo, vo, dout);
-    LoadRow(call.o.dtype, row_address(call, call.o, entry.b, entry.first_q, row.i, row.head),
-            p.dim_vo, vo, o);
-    auto sum = hn::Zero(d);
-    for (std::int64_t c = 0; c < vo; c += kLanes) {
-      sum = hn::MulAdd(hn::Load(d, dout + c), hn::Load(d, o + c), sum);
-    }
-    delta = hn::GetLane(hn::SumOfLanes(d, sum));
-    if (call.dlse.given()) delta -= LoadStat<T>(call.dlse, entry, row);
+    delta = DeltaOf(call, entry, row, x.dout, x.o);
   }
   if (sums.dbias.strips_done != nullptr) {
     std::fill_n(sums.dbias.strips_done + task * key_blocks(p, config), key_blocks(p, config), 0);

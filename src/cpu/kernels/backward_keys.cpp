@@ -21,6 +21,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/gradient-inl.h"
@@ -47,33 +48,43 @@ void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::i
                         padded<T>(p.dim_vo), x.row_buffer, x.v_t);
 }
 
-// Stores rows [0, owned) of a block of keys; those from `keys` on are padding.
+// Stores keys [begin, end) of a block; those from block.keys on are padding.
 template <class T>
-void StoreKeyGradients(const KeyHead<T>& at, std::int64_t j0, std::int64_t owned,
-                       std::int64_t keys) {
+void StoreKeyGradients(const KeyHead<T>& at, const KeyBlock& block, std::int64_t begin,
+                       std::int64_t end) {
   const auto& [call, config, sums, entry, index, head_kv, x, ahead] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
-  for (std::int64_t j = 0; j < owned; ++j) {
-    const bool inside = j < keys;
+  for (std::int64_t j = begin; j < end; ++j) {
+    const bool inside = j < block.keys;
+    const std::int64_t place = place_of(config, j);
     if (p.dk) {
       StoreGradient(call, call.dk,
-                    row_address(call, call.dk, entry.b, entry.first_kv, j0 + j, head_kv),
-                    x.dk + j * qk, static_cast<T>(call.numbers.scale), p.dim_qk, inside);
+                    row_address(call, call.dk, entry.b, entry.first_kv, block.j0 + j, head_kv),
+                    x.dk + place * qk, static_cast<T>(call.numbers.scale), p.dim_qk, inside);
     }
     if (p.dv) {
       StoreGradient(call, call.dv,
-                    row_address(call, call.dv, entry.b, entry.first_kv, j0 + j, head_kv),
-                    x.dv + j * vo, T(1), p.dim_vo, inside);
+                    row_address(call, call.dv, entry.b, entry.first_kv, block.j0 + j, head_kv),
+                    x.dv + place * vo, T(1), p.dim_vo, inside);
     }
   }
+}
+
+// Clears the sums of dk and dv of `keys` keys at a place.
+template <class T>
+void ClearKeys(const KeyHead<T>& at, std::int64_t place, std::int64_t keys) {
+  const std::int64_t qk = padded<T>(at.call.problem.dim_qk);
+  const std::int64_t vo = padded<T>(at.call.problem.dim_vo);
+  std::fill_n(at.x.dk + place * qk, keys * qk, T(0));
+  std::fill_n(at.x.dv + place * vo, keys * vo, T(0));
 }
 
 // Computes the block's products with the loaded strip. Returns false if interrupted.
 template <class T>
 bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count,
-               BiasGradient<T>& dbias) {
+               BiasGradient<T>& dbias, RowPrefetch& next) {
   const auto& [call, config, sums, entry, index, head_kv, all, ahead] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
@@ -89,11 +100,15 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
       continue;
     }
     Scratch<T> x = all;
-    x.k_t += begin * qk;
-    x.v_t += begin * vo;
-    if (p.dq) x.k += begin * qk;
+    const std::int64_t place = place_of(config, begin);
+    x.k_t += place * qk;
+    x.v_t += place * vo;
+    if (p.dq) x.k += place * qk;
     const std::uint64_t bit = std::uint64_t{1} << (begin / config.tile_kv);
-    if ((block.loaded & bit) == 0) LoadKeys(at, x, j0, keys);
+    if ((block.loaded & bit) == 0) {
+      LoadKeys(at, x, j0, keys);
+      if (config.ring_tiles > 0) ClearKeys(at, place, config.tile_kv);
+    }
     block.loaded |= bit;
     // dbias needs a value for each pair, so no rows are skipped.
     const RowSpan seeing =
@@ -101,10 +116,10 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
     const std::int64_t row0 = seeing.first;
     const std::int64_t rows = seeing.count;
     GradientStrip(call, config, entry, x, span, row0, rows, false, NextOf(block, begin, config),
-                  ahead);
+                  ahead, &next);
     if (dbias.active()) dbias.AddTile(j0, keys, span, x.dp, NextOf(block, begin, config));
-    T* dv = x.dv + (begin + span.first) * vo;
-    T* dk = x.dk + (begin + span.first) * qk;
+    T* dv = x.dv + (place + span.first) * vo;
+    T* dk = x.dk + (place + span.first) * qk;
     const T* dout = x.dout + row0 * vo;
     const T* q = x.q + row0 * qk;
     if (p.dv) Gemm<T>({x.s, 1, span.cols, dout, vo, dv, vo, span.keys, vo, rows, true});
@@ -129,24 +144,42 @@ class FloatBlock {
  public:
   explicit FloatBlock(const KeyHead<T>& at) : at_(at), dbias_(at) {}
   BiasGradient<T>& dbias() { return dbias_; }
-  void Clear(std::int64_t owned) {
-    std::fill_n(at_.x.dk, owned * padded<T>(at_.call.problem.dim_qk), T(0));
-    std::fill_n(at_.x.dv, owned * padded<T>(at_.call.problem.dim_vo), T(0));
+  void Clear(const KeyBlock& block) {
+    unstored_ = round_up(block.owned, at_.config.tile_kv);
+    if (at_.config.ring_tiles == 0) ClearKeys(at_, 0, block.owned);
   }
   void Load(std::int64_t row0, std::int64_t count) {
     LoadRows(at_.call, at_.entry, at_.sums, at_.head, row0, count, at_.x);
   }
   // Returns false if interrupted.
   bool Multiply(KeyBlock& block, std::int64_t strip, std::int64_t count) {
-    return KeysStrip(at_, block, strip, count, dbias_);
+    const core::KeyRange seen =
+        seen_by(at_.x.rows, count, 0, std::numeric_limits<std::int64_t>::max());
+    if (at_.config.ring_tiles > 0 && !seen.empty()) StoreTiles(block, seen.end - block.j0);
+    FindNext(at_, at_.x.rows[0], count, block, seen, unstored_, next_);
+    return KeysStrip(at_, block, strip, count, dbias_, next_);
   }
-  void Store(std::int64_t j0, std::int64_t owned, std::int64_t keys) {
-    StoreKeyGradients(at_, j0, owned, keys);
+  void Store(const KeyBlock& block) {
+    if (at_.config.ring_tiles > 0) return StoreTiles(block, 0);
+    StoreKeyGradients(at_, block, 0, block.owned);
   }
 
  private:
+  // As Bf16Block::StoreTiles().
+  void StoreTiles(const KeyBlock& block, std::int64_t end) {
+    const std::int64_t tile = at_.config.tile_kv;
+    while (unstored_ > 0 && unstored_ - tile >= end) {
+      unstored_ -= tile;
+      const bool loaded = (block.loaded >> (unstored_ / tile) & 1) != 0;
+      if (!loaded) ClearKeys(at_, place_of(at_.config, unstored_), tile);
+      StoreKeyGradients(at_, block, unstored_, std::min(unstored_ + tile, block.owned));
+    }
+  }
+
   const KeyHead<T>& at_;
   BiasGradient<T> dbias_;
+  std::int64_t unstored_ = 0;  // keys of the block before those that are stored
+  RowPrefetch next_;
 };
 
 // Computes one block of keys. Returns false if interrupted.
@@ -162,7 +195,7 @@ bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
   block.keys = std::clamp<std::int64_t>(at.entry.len_kv - block.j0, 0, owned);
   block.owned = owned;
   auto& dbias = products.dbias();
-  products.Clear(owned);
+  products.Clear(block);
 
   const std::int64_t all_rows = call.numbers.heads_per_kv * at.entry.rows_q;
   const core::KeyRange* strip_keys = at.sums.strips_of(call, at.entry, at.head, config.strip_rows);
@@ -184,7 +217,7 @@ bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
     products.Load(row0, count);
     if (!products.Multiply(block, strip, count)) return false;
   }
-  products.Store(block.j0, owned, block.keys);
+  products.Store(block);
   return true;
 }
 

@@ -29,11 +29,10 @@ namespace {
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-// Folds in the sink, normalizes o, and stores o and lse of a row that has seen all its keys.
+// Folds in the sink and stores lse of a row that has seen all its keys. Returns the factor of its
+// o.
 template <class T>
-void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_max, T row_sum,
-               T* o) {
-  const Problem& p = call.problem;
+T EndRow(const Call& call, const Entry& entry, const TileRow& row, T row_max, T row_sum) {
   T lse = -kInfinity<T>;
   T inverse = T(0);
   if (row.i < entry.len_q) {
@@ -50,15 +49,43 @@ void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_m
     if (call.lse.given()) lse = total == T(0) ? -kInfinity<T> : shift + std::log(total);
     inverse = total == T(0) ? T(0) : in_keys / total;
   }
-  const std::int64_t vo = padded<T>(p.dim_vo);
-  ScaleRow(o, inverse, vo);
+  if (call.lse.given()) {
+    *reinterpret_cast<T*>(stat_address(call.lse, entry.b, entry.first_q, row.i, row.head)) = lse;
+  }
+  return inverse;
+}
+
+// The same, and normalizes o and stores it.
+template <class T>
+void FinishRow(const Call& call, const Entry& entry, const TileRow& row, T row_max, T row_sum,
+               T* o) {
+  const Problem& p = call.problem;
+  ScaleRow(o, EndRow(call, entry, row, row_max, row_sum), padded<T>(p.dim_vo));
   const std::uint32_t replaced =
       StoreRow(p.out_type(), row_address(call, call.o, entry.b, entry.first_q, row.i, row.head), o,
                p.dim_vo, false, p.nonfinite_zero);
   count_nonfinite(call, replaced);
-  if (call.lse.given()) {
-    *reinterpret_cast<T*>(stat_address(call.lse, entry.b, entry.first_q, row.i, row.head)) = lse;
+}
+
+// The same for all rows of a tile, if their engine rounds o. Returns false if it does not.
+inline bool FinishRounded(const Call& call, const Entry& entry, std::int64_t count,
+                          const Bf16Engine& engine, float o_scale, const Scratch<float>& x) {
+  const Problem& p = call.problem;
+  if (engine.store_rows == nullptr || p.out_type() != DType::bf16 || p.nonfinite_zero) return false;
+  constexpr std::int64_t kRows = 16;
+  const std::int64_t vo = padded<float>(p.dim_vo);
+  for (std::int64_t r0 = 0; r0 < count; r0 += kRows) {
+    const std::int64_t some = std::min(kRows, count - r0);
+    float factor[kRows];
+    char* address[kRows];
+    for (std::int64_t n = 0; n < some; ++n) {
+      const TileRow& row = x.rows[r0 + n];
+      factor[n] = o_scale * EndRow(call, entry, row, x.row_max[r0 + n], x.row_sum[r0 + n]);
+      address[n] = row_address(call, call.o, entry.b, entry.first_q, row.i, row.head);
+    }
+    engine.store_rows(x.o + r0 * vo, vo, factor, some, p.dim_vo, address);
   }
+  return true;
 }
 
 // Loads the tile's rows and clears their state. Returns the range of keys that any row sees.
@@ -84,7 +111,7 @@ core::KeyRange LoadRows(const Call& call, const Entry& entry, std::int64_t head_
   }
   const std::int64_t o_rows = ops.o_rows(count);
   for (std::int64_t r = count; r < o_rows; ++r) ops.LoadQuery(r, nullptr);
-  std::fill_n(x.o, o_rows * padded<T>(call.problem.dim_vo), T(0));
+  if constexpr (!Ops::kStoresFirst) std::fill_n(x.o, o_rows * padded<T>(call.problem.dim_vo), T(0));
   std::fill_n(x.row_max, count, -kInfinity<T>);
   std::fill_n(x.row_sum, count, T(0));
   return seen;
@@ -181,11 +208,17 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
 // Stores the rows of a tile after the last key of the split.
 template <class Ops>
 void FinishRows(const Call& call, const Config& config, const Partials<typename Ops::T>& partials,
-                const Entry& entry, std::int64_t split, std::int64_t count, const Ops& ops) {
+                const Entry& entry, std::int64_t split, std::int64_t count, Ops& ops) {
   using T = typename Ops::T;
   const Problem& p = call.problem;
   const auto& x = ops.state();
   const std::int64_t vo = padded<T>(p.dim_vo);
+  if constexpr (Ops::kStoresFirst) {
+    ops.ClearUnseen(count);
+    if (config.splits == 1 && FinishRounded(call, entry, count, ops.engine(), ops.o_scale(), x)) {
+      return;
+    }
+  }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = x.rows[r];
     T* o = x.o + r * vo;
@@ -207,6 +240,30 @@ void FinishRows(const Call& call, const Config& config, const Partials<typename 
   }
 }
 
+// The rows [row0, row0 + count) of a key head, strip by strip. Each strip takes all of its keys at
+// once (Config::span_keys).
+template <class Ops>
+void AttendSpans(const Call& call, const Config& config,
+                 const ForwardShared<typename Ops::T>& shared, const Entry& entry,
+                 std::int64_t head_kv, std::int64_t row0, std::int64_t count, Ops& ops) {
+  const std::int64_t end = row0 + count;
+  while (row0 < end) {
+    if (core::interrupted(call.interrupt)) return;
+    // A strip of two heads would see the keys between their windows.
+    const std::int64_t of_head = entry.rows_q - row0 % entry.rows_q;
+    const std::int64_t rows = std::min({config.strip_rows, end - row0, of_head});
+    const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, rows, ops);
+    if (!seen.empty()) {
+      KeySpan span = Ops::SpanOf(ops.state().rows, rows, 0, entry.len_kv);
+      ops.LoadSpan(entry, head_kv, span);
+      ops.PrefetchNext(entry, head_kv, rows);
+      ops.AttendStrip(entry, span, {config.strip_rows, span.j0, span.keys}, 0, rows);
+    }
+    FinishRows(call, config, shared.partials, entry, 0, rows, ops);
+    row0 += rows;
+  }
+}
+
 template <class Ops>
 void ForwardTask(const Call& call, const Config& config,
                  const ForwardShared<typename Ops::T>& shared, char* memory, std::int64_t task) {
@@ -215,8 +272,14 @@ void ForwardTask(const Call& call, const Config& config,
   const std::int64_t tiles = row_tiles(p, config);
   const std::int64_t split = task % config.splits;
   // Causal work grows with the row: the longest tiles start first.
-  const std::int64_t tile = tiles - 1 - task / config.splits % tiles;
-  const std::int64_t head_kv = task / (config.splits * tiles) % p.heads_kv;
+  std::int64_t tile = tiles - 1 - task / config.splits % tiles;
+  std::int64_t head_kv = task / (config.splits * tiles) % p.heads_kv;
+  if (config.span_keys > 0) {
+    // The rows of one tile and all heads share pages of memory, so all heads of a tile come in
+    // turn.
+    head_kv = task % p.heads_kv;
+    tile = task / p.heads_kv % tiles;
+  }
   const Entry entry = entry_of(call, task / (config.splits * tiles * p.heads_kv));
   const std::int64_t row0 = tile * config.tile_rows;
   const std::int64_t count =
@@ -229,6 +292,11 @@ void ForwardTask(const Call& call, const Config& config,
   if (config.pairs_of_task > 1) {
     FindPairAhead(call, config, entry, head_kv, task, pair_ahead);
     ops.SetPairAhead(&pair_ahead, count);
+  }
+  if constexpr (Ops::kStoresFirst) {
+    if (config.span_keys > 0) {
+      return AttendSpans(call, config, shared, entry, head_kv, row0, count, ops);
+    }
   }
   const Scratch<T>& x = ops.state();
   const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, count, ops);

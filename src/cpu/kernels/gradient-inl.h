@@ -16,6 +16,7 @@
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/pair_ahead.hpp"
+#include "cpu/kernels/row_prefetch.hpp"
 #include "cpu/kernels/score-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,9 +28,48 @@ HWY_INLINE T LoadStat(const core::StridedTensor& stats, const Entry& entry, cons
   return *reinterpret_cast<const T*>(stat_address(stats, entry.b, entry.first_q, row.i, row.head));
 }
 
+template <DType kType, class D>
+HWY_INLINE hn::Vec<D> DotVectors(D d, const char* a, const char* b, std::int64_t count) {
+  auto sum = hn::Zero(d);
+  for (std::int64_t c = 0; c < count; c += static_cast<std::int64_t>(hn::MaxLanes(d))) {
+    sum = hn::MulAdd(LoadVector<kType>(d, a, c), LoadVector<kType>(d, b, c), sum);
+  }
+  return sum;
+}
+
+// sum(dout o) - dlse of a row that sees a key. dout, o: buffers of a row.
+template <class T>
+HWY_INLINE T DeltaOf(const Call& call, const Entry& entry, const TileRow& row, T* HWY_RESTRICT dout,
+                     T* HWY_RESTRICT o) {
+  const std::int64_t dim = call.problem.dim_vo;
+  const std::int64_t vo = padded<T>(dim);
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const char* of_dout = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
+  const char* of_o = row_address(call, call.o, entry.b, entry.first_q, row.i, row.head);
+  auto sum = hn::Zero(d);
+  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  const bool vectors = call.dout.dtype == call.o.dtype && dim % kLanes == 0;
+  if (vectors && call.o.dtype == kArithmetic) {
+    sum = DotVectors<kArithmetic>(d, of_dout, of_o, dim);
+  } else if (vectors && loads_as_vectors<T>(DType::bf16) && call.o.dtype == DType::bf16) {
+    if constexpr (loads_as_vectors<T>(DType::bf16)) {
+      sum = DotVectors<DType::bf16>(d, of_dout, of_o, dim);
+    }
+  } else {
+    LoadRow(call.dout.dtype, of_dout, dim, vo, dout);
+    LoadRow(call.o.dtype, of_o, dim, vo, o);
+    for (std::int64_t c = 0; c < vo; c += kLanes) {
+      sum = hn::MulAdd(hn::Load(d, dout + c), hn::Load(d, o + c), sum);
+    }
+  }
+  const T delta = hn::GetLane(hn::SumOfLanes(d, sum));
+  return call.dlse.given() ? delta - LoadStat<T>(call.dlse, entry, row) : delta;
+}
+
 // Rows [row0, row0 + count) of a key head's group: lse, delta, and the addresses of q and dout. A
 // row with lse = -inf sees no key. It has no gradient, whatever its dout and dlse contain, and its
-// addresses are null.
+// addresses are null. delta is 0 if row_sums does not compute it.
 template <class T>
 HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T>& sums,
                            std::int64_t head_kv, std::int64_t row0, std::int64_t count,
@@ -48,7 +88,7 @@ HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T
       continue;
     }
     x.lse[r] = lse;
-    x.delta[r] = sums.delta_of(call, entry, row.head, row.i);
+    if (sums.delta != nullptr) x.delta[r] = sums.delta_of(call, entry, row.head, row.i);
     q[r] = row_address(call, call.q, entry.b, entry.first_q, row.i, row.head);
     dout[r] = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
   }
@@ -68,6 +108,9 @@ HWY_NOINLINE void LoadRows(const Call& call, const Entry& entry, const RowSums<T
   for (std::int64_t r = 0; r < count; ++r) {
     LoadRow(call.q.dtype, q[r], p.dim_qk, qk, x.q + r * qk);
     LoadRow(call.dout.dtype, dout[r], p.dim_vo, vo, x.dout + r * vo);
+    if (sums.delta == nullptr && dout[r] != nullptr) {
+      x.delta[r] = DeltaOf(call, entry, x.rows[r], x.row_buffer, x.row_buffer + vo);
+    }
   }
 }
 
@@ -120,7 +163,7 @@ template <class T>
 HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry,
                                 const Scratch<T>& x, const KeySpan& span, std::int64_t row0,
                                 std::int64_t count, bool of_score, const NextScores& next = {},
-                                PairAhead* ahead = nullptr) {
+                                PairAhead* ahead = nullptr, RowPrefetch* rows_ahead = nullptr) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -141,6 +184,7 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
     T* dp = x.dp + r * cols;
     PrefetchScores(call, entry, row, next);
     if (ahead != nullptr) ahead->step();
+    if (rows_ahead != nullptr) rows_ahead->step();
     if (raw) {
       FindRowVisible(call, row, span, visible);
     } else {
@@ -168,6 +212,12 @@ HWY_INLINE void LoadTransposed(const Call& call, const Config& config, const Ent
                         padded<T>(p.dim_qk), x.row_buffer, x.k_t);
   LoadKeyTileTransposed(call, call.v, entry, head_kv, j0, keys, config.tile_kv, p.dim_vo,
                         padded<T>(p.dim_vo), x.row_buffer, x.v_t);
+}
+
+// Whether rows of a gradient are scaled, rounded to bf16 and stored, and nothing else.
+inline bool rounds_only(const Call& call, const StridedTensor& rows) {
+  return rows.dtype == DType::bf16 && !rows.workspace && !call.problem.accumulate &&
+         !call.problem.nonfinite_zero;
 }
 
 // Scales a row of dq, dk or dv, then writes or accumulates it and counts non-finite values. Padding

@@ -15,6 +15,7 @@
 #include "cpu/kernels/gradient-inl.h"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/pair_ahead.hpp"
+#include "cpu/kernels/row_prefetch.hpp"
 #include "cpu/kernels/turns.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,7 +42,7 @@ T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool fir
   if (!dq_in_place(p)) {
     const std::int64_t slot = at.config.dq_slots > 0 ? at.index % at.config.dq_slots : 0;
     T* all = at.config.dq_slots > 0 ? at.sums.dq.accum + slot * dq_accum_size<T>(p) : at.x.dq;
-    T* values = all + strip * at.config.strip_rows * qk;
+    T* values = dq_of_strip(p, at.config) ? all : all + strip * at.config.strip_rows * qk;
     if (first) std::fill_n(values, count * qk, T(0));
     return values;
   }
@@ -55,6 +56,24 @@ T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool fir
   return at.x.dq;
 }
 
+// Stores the gradient by the engine. Returns false if it can't, or if a row is padding.
+inline bool StoreDqRounded(const KeyHead<float>& at, const float* values, std::int64_t count) {
+  const Call& call = at.call;
+  const Bf16Engine& engine = bf16_engine(at.config.engine);
+  if (engine.store_rows == nullptr) return false;
+  char* address[kBf16StripRows];
+  float factor[kBf16StripRows];
+  for (std::int64_t r = 0; r < count; ++r) {
+    const TileRow& row = at.x.rows[r];
+    if (row.i >= at.entry.len_q) return false;
+    address[r] = row_address(call, call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
+    factor[r] = static_cast<float>(call.numbers.scale);
+  }
+  engine.store_rows(values, padded<float>(call.problem.dim_qk), factor, count, call.problem.dim_qk,
+                    address);
+  return true;
+}
+
 // Call after the block has added to dq. The last block stores the gradient. Others store the sums
 // if they are kept in dq.
 template <class T>
@@ -63,6 +82,12 @@ void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   if (!last && !dq_in_place(p)) return;
+  if constexpr (sizeof(T) == 4) {
+    if (last && at.config.engine != Engine::float_simd && rounds_only(call, call.dq) &&
+        StoreDqRounded(at, values, count)) {
+      return;
+    }
+  }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = at.x.rows[r];
     char* address = row_address(call, call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
@@ -124,6 +149,55 @@ struct KeyBlock {
   std::int64_t owned = 0;    // including the padding after the sequence
   std::uint64_t loaded = 0;  // one bit per tile
 };
+
+// Where the tile at offset `begin` of a block is kept.
+inline std::int64_t place_of(const Config& config, std::int64_t begin) {
+  return begin % kept_keys(config);
+}
+
+// What is prefetched step by step while a strip is multiplied: the rows of the next one; with
+// ring_tiles also where this one's dq is stored, the next tile of keys, and where dk and dv of the
+// next finished tile are stored. Strips descend, so the next ones have lower indices. row, count:
+// the strip's first row and their number; unstored: keys of the block before those that are stored.
+template <class T>
+void FindNext(const KeyHead<T>& at, const TileRow& row, std::int64_t count, const KeyBlock& block,
+              core::KeyRange seen, std::int64_t unstored, RowPrefetch& to) {
+  const Call& call = at.call;
+  const Problem& p = call.problem;
+  const std::int64_t tile = at.config.tile_kv;
+  to.clear();
+  const auto add = [&](const StridedTensor& rows, std::int64_t first, std::int64_t head,
+                       std::int64_t i, std::int64_t end, std::int64_t dim) {
+    const std::int64_t begin = std::max<std::int64_t>(i, 0);
+    if (begin >= end) return;
+    to.add(row_address(call, rows, at.entry.b, first, begin, head), rows.stride_row,
+           dim * core::element_size(rows.dtype), end - begin);
+  };
+  const auto add_rows = [&](const StridedTensor& rows, std::int64_t i, std::int64_t dim) {
+    add(rows, at.entry.first_q, row.head, i, std::min(i + at.config.strip_rows, at.entry.len_q),
+        dim);
+  };
+  add_rows(call.q, row.i - at.config.strip_rows, p.dim_qk);
+  add_rows(call.dout, row.i - at.config.strip_rows, p.dim_vo);
+  if (at.sums.delta == nullptr) add_rows(call.o, row.i - at.config.strip_rows, p.dim_vo);
+  if (at.config.ring_tiles == 0) return;
+  if (p.dq) {
+    add(call.dq, at.entry.first_q, row.head, row.i, std::min(row.i + count, at.entry.len_q),
+        p.dim_qk);
+  }
+  const auto add_keys = [&](const StridedTensor& rows, std::int64_t offset, std::int64_t dim) {
+    if (offset < 0) return;
+    add(rows, at.entry.first_kv, at.head, block.j0 + offset,
+        block.j0 + std::min(offset + tile, block.keys), dim);
+  };
+  if (seen.begin >= block.j0 && seen.begin < seen.end) {
+    const std::int64_t next = ((seen.begin - block.j0) / tile - 1) * tile;
+    add_keys(call.k, next, p.dim_qk);
+    add_keys(call.v, next, p.dim_vo);
+  }
+  if (p.dk) add_keys(call.dk, unstored - tile, p.dim_qk);
+  if (p.dv) add_keys(call.dv, unstored - tile, p.dim_vo);
+}
 
 // The tile after the one that begins at `begin`: the block's next tile, or its first tile for the
 // next strip. Strips descend, so that one has lower rows.

@@ -237,12 +237,21 @@ inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine&
   constexpr std::int64_t kRows = 16;
   SeenRow seen[kRows];
   const std::int64_t row_words = span.cols / kVisibleBits;
-  StripVisible found{{words, row_words}, false};
+  StripVisible found{{words, row_words, 0, span.cols}, false};
+  Bf16Visible& visible = found.visible;
   for (std::int64_t r = 0; r < count; r += kRows) {
     const std::int64_t some = std::min(kRows, count - r);
-    for (std::int64_t n = 0; n < some; ++n) seen[n] = SeenOf(call, rows[r + n], span);
+    for (std::int64_t n = 0; n < some; ++n) {
+      seen[n] = SeenOf(call, rows[r + n], span);
+      const bool holes = seen[n].mask != nullptr || seen[n].missing != nullptr;
+      visible.full_begin = std::max(visible.full_begin, seen[n].begin);
+      visible.full_end = holes ? 0 : std::min(visible.full_end, seen[n].end);
+    }
     found.any = engine.find_visible(seen, some, span.cols, words + r * row_words) || found.any;
   }
+  visible.full_begin = round_up(visible.full_begin, kVisibleBits);
+  visible.full_end = visible.full_end / kVisibleBits * kVisibleBits;
+  if (visible.full_begin >= visible.full_end) visible.full_begin = visible.full_end = 0;
   return found;
 }
 

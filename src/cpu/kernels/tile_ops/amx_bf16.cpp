@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 HWY_PUSH_ATTRIBUTES(ATTN_AMX_BF16)
 namespace attn::cpu {
 namespace {
@@ -65,6 +67,10 @@ HWY_INLINE void MultiplyColumns(const Bf16Bits* b, std::int64_t b_depth, float* 
   Store<kC>(c, c_stride);
 }
 
+HWY_INLINE void StepAhead(RowPrefetch& ahead, std::int64_t steps) {
+  for (; steps > 0; --steps) ahead.step();
+}
+
 // The part of a product with the kBlocks blocks of depth from `first` on. While a tile of C is
 // stored, which takes as long as TDPBF16PS (16 cycles), the next one is computed.
 template <int kBlocks>
@@ -84,6 +90,7 @@ void MultiplyBlocks(const Bf16Product& x, std::int64_t first, bool accumulate) {
     float* c = x.c + row * x.ldc;
     std::int64_t left = x.cols / kPackedCols;
     for (; left > 0; left -= kGroup) {
+      if (x.ahead != nullptr) StepAhead(*x.ahead, std::min<std::int64_t>(left, kGroup));
       MultiplyColumns<kBlocks, 0>(b, b_depth, c, c_stride, accumulate);
       b += b_cols, c += kPackedCols;
       if (left == 1) break;
@@ -103,10 +110,46 @@ void MultiplyBlocks(const Bf16Product& x, std::int64_t first, bool accumulate) {
   }
 }
 
-// Strips of 16 rows and all columns in turn. Blocks of 32 x 32 would need fewer loads. But with
-// strips of 16 rows more keys fit in L1, which matters more (docs/kernels/cpu.md).
+// 32 rows by 32 columns of C in tiles 4 to 7 while the depth passes. Each tile of B is loaded once
+// for all rows.
+void MultiplyPairs(const Bf16Product& x) {
+  const std::int64_t a_stride = x.lda * 2;
+  const std::int64_t c_stride = x.ldc * 4;
+  for (std::int64_t row = 0; row < x.rows; row += 2 * kBf16Rows) {
+    for (std::int64_t col = 0; col < x.cols; col += 2 * kPackedCols) {
+      const Bf16Bits* a = x.a + row * x.lda;
+      const Bf16Bits* b = x.b + col / kPackedCols * x.b_cols;
+      float* c = x.c + row * x.ldc + col;
+      float* low = c + kBf16Rows * x.ldc;
+      Clear<4>();
+      Clear<5>();
+      Clear<6>();
+      Clear<7>();
+      for (std::int64_t k = 0; k < x.depth; k += kPackedDepth, a += kPackedDepth, b += x.b_depth) {
+        if (x.ahead != nullptr) x.ahead->step();
+        Load<0>(a, a_stride);
+        Load<1>(a + kBf16Rows * x.lda, a_stride);
+        Load<2>(b, 64);
+        AddProduct<4, 0, 2>();
+        AddProduct<6, 1, 2>();
+        Load<3>(b + x.b_cols, 64);
+        AddProduct<5, 0, 3>();
+        AddProduct<7, 1, 3>();
+      }
+      Store<4>(c, c_stride);
+      Store<5>(c + kPackedCols, c_stride);
+      Store<6>(low, c_stride);
+      Store<7>(low + kPackedCols, c_stride);
+    }
+  }
+}
+
+// Strips of 16 rows and all columns in turn. Blocks of 32 x 32 need fewer loads. But with strips of
+// 16 rows more keys fit in L1, which matters more (docs/kernels/cpu.md), unless B is in L2 anyway.
 void Multiply(const Bf16Product& x) {
   const std::int64_t blocks = x.depth / kPackedDepth;
+  const bool pairs = x.rows % (2 * kBf16Rows) == 0 && x.cols % (2 * kPackedCols) == 0;
+  if (x.b_is_far && pairs && !x.accumulate) return MultiplyPairs(x);
   std::int64_t first = 0;
   for (; first + kMostBlocks < blocks; first += kMostBlocks) {
     MultiplyBlocks<kMostBlocks>(x, first, x.accumulate || first > 0);
@@ -151,6 +194,7 @@ const Bf16Engine* amx_bf16_engine() {
                                  gradient_avx512,
                                  transpose_sums_avx512,
                                  store_sums_avx512,
+                                 store_rows_avx512,
                                  true,
                                  true};
   static const bool usable = has_avx512_bf16() && has_amx_bf16() && request_tiles();

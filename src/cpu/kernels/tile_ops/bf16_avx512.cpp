@@ -225,6 +225,24 @@ void store_sums_avx512(const float* from, std::int64_t ld_from, float factor, st
   }
 }
 
+void store_rows_avx512(const float* from, std::int64_t ld_from, const float* factors,
+                       std::int64_t count, std::int64_t dim, char* const* rows) {
+  for (std::int64_t r = 0; r < count; ++r, from += ld_from) {
+    if (rows[r] == nullptr) continue;
+    const __m512 by = _mm512_set1_ps(factors[r]);
+    for (std::int64_t begin = 0; begin < dim; begin += 32) {
+      const std::int64_t left = dim - begin;
+      const __mmask32 mask = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+      const auto low = static_cast<__mmask16>(mask);
+      const auto high = static_cast<__mmask16>(mask >> 16);
+      const auto rounded = reinterpret_cast<__m512i>(
+          _mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_maskz_loadu_ps(high, from + begin + 16), by),
+                              _mm512_mul_ps(_mm512_maskz_loadu_ps(low, from + begin), by)));
+      _mm512_mask_storeu_epi16(rows[r] + 2 * begin, mask, rounded);
+    }
+  }
+}
+
 const Bf16Engine* bf16_dot_engine() {
   static const Bf16Engine engine{"bf16_dot",
                                  Nothing,
@@ -238,6 +256,7 @@ const Bf16Engine* bf16_dot_engine() {
                                  gradient_avx512,
                                  transpose_sums_avx512,
                                  store_sums_avx512,
+                                 store_rows_avx512,
                                  true,
                                  true};
   static const bool usable = has_avx512_bf16();

@@ -21,6 +21,8 @@ void transpose_avx512(const char* const* rows, std::int64_t dim, Bf16Bits* out, 
 void gradient_avx512(const Bf16Gradient& x);
 void store_sums_avx512(const float* from, std::int64_t ld_from, float factor, std::int64_t dim,
                        char* const* rows);
+void store_rows_avx512(const float* from, std::int64_t ld_from, const float* factors,
+                       std::int64_t count, std::int64_t dim, char* const* rows);
 void transpose_sums_avx512(const float* from, std::int64_t ld_from, float* to, std::int64_t ld_to);
 
 }  // namespace attn::cpu

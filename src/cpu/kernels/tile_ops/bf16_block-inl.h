@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/key_block-inl.h"
@@ -37,7 +38,11 @@ class Bf16Block {
   Bf16Block& operator=(const Bf16Block&) = delete;
 
   BiasGradient<float>& dbias() { return dbias_; }
-  void Clear(std::int64_t) {
+  void Clear(const KeyBlock& block) {
+    if (at_.config.ring_tiles > 0) {
+      unstored_ = round_up(block.owned, at_.config.tile_kv);
+      return;
+    }
     std::fill_n(x_.dk_t, sums_row(at_.config) * qk_, 0.0F);
     std::fill_n(x_.dv_t, sums_row(at_.config) * vo_, 0.0F);
   }
@@ -54,18 +59,16 @@ class Bf16Block {
       engine_.transpose(dout + first, p.dim_vo, x_.dout_t + first, kBf16StripRows,
                         x_.dout + first * vo_);
     }
-    // Prefetches the next strip's rows. Strips descend, so these have lower indices; they are
-    // kilobytes apart.
-    for (std::int64_t r = 0; r < count; ++r) {
-      const TileRow& row = x_.f32.rows[r];
-      const std::int64_t i = row.i - kBf16StripRows;
-      if (i < 0 || i >= at_.entry.len_q) continue;
-      const auto prefetch = [&](const StridedTensor& rows, std::int64_t dim) {
-        PrefetchRow(row_address(at_.call, rows, at_.entry.b, at_.entry.first_q, i, row.head),
-                    2 * dim);
-      };
-      prefetch(at_.call.q, p.dim_qk);
-      prefetch(at_.call.dout, p.dim_vo);
+    for (std::int64_t part = 0; part < kBf16Parts; ++part) {
+      const std::int64_t first = std::min(part * kBf16PartRows, count);
+      seen_[part] = SeenByPart(x_.f32.rows + first, std::min(kBf16PartRows, count - first));
+    }
+    if (at_.sums.delta == nullptr) {
+      for (std::int64_t r = 0; r < count; ++r) {
+        if (dout[r] == nullptr) continue;
+        x_.f32.delta[r] = DeltaOf(at_.call, at_.entry, x_.f32.rows[r], x_.f32.row_buffer,
+                                  x_.f32.row_buffer + vo_);
+      }
     }
   }
 
@@ -74,15 +77,19 @@ class Bf16Block {
     const Problem& p = at_.call.problem;
     float* dq = nullptr;
     if (dbias_.active() && !dbias_.Begin(block, strip, count)) return false;
+    const core::KeyRange seen{std::min(seen_[0].any.begin, seen_[1].any.begin),
+                              std::max(seen_[0].any.end, seen_[1].any.end)};
+    if (at_.config.ring_tiles > 0 && !seen.empty()) StoreTiles(block, seen.end - block.j0);
+    FindNext(at_, x_.f32.rows[0], count, block, seen, unstored_, ahead_);
     for (std::int64_t begin = 0; begin < block.keys; begin += at_.config.tile_kv) {
       KeySpan spans[kBf16Parts];
       if (!MultiplyParts(block, begin, count, spans)) continue;
-      AddToKeys(begin, spans);
+      AddToKeys(place_of(at_.config, begin), spans);
       if (!p.dq) continue;
       if (dq == nullptr) dq = BeginDq(at_, block.index, strip, count);
       if (dq == nullptr) return false;
       for (std::int64_t part = 0; part < kBf16Parts; ++part) {
-        if (spans[part].keys > 0) AddToQueries(begin, part, spans[part], dq);
+        if (spans[part].keys > 0) AddToQueries(place_of(at_.config, begin), part, spans[part], dq);
       }
     }
     if (dbias_.active()) dbias_.End(block);
@@ -93,21 +100,78 @@ class Bf16Block {
     return true;
   }
 
-  void Store(std::int64_t j0, std::int64_t owned, std::int64_t keys) {
+  void Store(const KeyBlock& block) {
+    if (at_.config.ring_tiles > 0) return StoreTiles(block, 0);
+    StoreRange(block, 0, block.owned);
+  }
+
+ private:
+  // The keys that any row of a part sees, and those that all of its rows see.
+  struct PartSeen {
+    core::KeyRange any{std::numeric_limits<std::int64_t>::max(), 0};
+    core::KeyRange all{0, 0};
+  };
+  static PartSeen SeenByPart(const TileRow* rows, std::int64_t count) {
+    if (count <= 0) return {};
+    PartSeen seen;
+    seen.all.end = std::numeric_limits<std::int64_t>::max();
+    for (std::int64_t r = 0; r < count; ++r) {
+      const TileRow& row = rows[r];
+      if (row.keys.empty() || row.mask != nullptr) seen.all.end = 0;
+      if (row.keys.empty()) continue;
+      seen.any.begin = std::min(seen.any.begin, row.keys.begin);
+      seen.any.end = std::max(seen.any.end, row.keys.end);
+      seen.all.begin = std::max(seen.all.begin, row.keys.begin);
+      seen.all.end = std::min(seen.all.end, row.keys.end);
+    }
+    return seen;
+  }
+
+  void Prefetch() {
+    if (at_.ahead != nullptr) at_.ahead->step();
+  }
+
+  // With ring_tiles: stores the tiles of keys from offset `end` of the block on that are not stored
+  // yet. Strips descend, and so do the keys that they see: no later strip sees one of them. Tiles
+  // that no strip saw are cleared first.
+  void StoreTiles(const KeyBlock& block, std::int64_t end) {
+    const std::int64_t tile = at_.config.tile_kv;
+    while (unstored_ > 0 && unstored_ - tile >= end) {
+      unstored_ -= tile;
+      const std::int64_t bit = unstored_ / tile;
+      if ((block.loaded >> bit & 1) == 0) ClearSums(place_of(at_.config, unstored_));
+      StoreRange(block, unstored_, std::min(unstored_ + tile, block.owned));
+    }
+  }
+
+  void ClearSums(std::int64_t place) {
+    const std::int64_t ld = sums_row(at_.config);
+    for (std::int64_t c = 0; c < qk_; ++c) {
+      std::fill_n(x_.dk_t + c * ld + place, at_.config.tile_kv, 0.0F);
+    }
+    for (std::int64_t c = 0; c < vo_; ++c) {
+      std::fill_n(x_.dv_t + c * ld + place, at_.config.tile_kv, 0.0F);
+    }
+  }
+
+  // Stores dk and dv of keys [begin, end) of the block.
+  void StoreRange(const KeyBlock& block, std::int64_t begin, std::int64_t end) {
     const Problem& p = at_.call.problem;
     const auto scale = static_cast<float>(at_.call.numbers.scale);
-    for (std::int64_t j = 0; j < owned; j += kPackedDepth) {
-      const std::int64_t end = std::min(j + kPackedDepth, owned);
-      if (p.dk) StoreKeys(at_.call.dk, j0, j, end, keys, x_.dk_t, scale, p.dim_qk);
+    for (std::int64_t j = begin; j < end; j += kPackedDepth) {
+      const RowSpan keys{j, std::min(kPackedDepth, end - j)};
+      const std::int64_t place = place_of(at_.config, j);
+      if (p.dk) StoreKeys(at_.call.dk, block, keys, x_.dk_t + place, scale, p.dim_qk);
       if (p.dv) {
-        StoreKeys(at_.call.dv, j0, j, end, keys, x_.dv_t, kept_factor<float>(at_.call), p.dim_vo);
+        StoreKeys(at_.call.dv, block, keys, x_.dv_t + place, kept_factor<float>(at_.call),
+                  p.dim_vo);
       }
     }
   }
 
- private:
-  // Loads keys [j0, j0 + keys) to offset `begin` of the block.
+  // Loads keys [j0, j0 + keys) to the place `begin`.
   void LoadKeys(std::int64_t begin, std::int64_t j0, std::int64_t keys) {
+    if (at_.config.ring_tiles > 0) ClearSums(begin);
     const Call& call = at_.call;
     const Problem& p = call.problem;
     const char* k[kPackedDepth];
@@ -138,24 +202,33 @@ class Bf16Block {
     const std::int64_t j0 = block.j0 + begin;
     const std::int64_t keys = std::min(at_.config.tile_kv, block.keys - begin);
     const NextScores next = NextOf(block, begin, at_.config);
+    const std::int64_t place = place_of(at_.config, begin);
     bool any = false;
     for (std::int64_t part = 0; part * kBf16PartRows < count; ++part) {
       const RowSpan rows{part * kBf16PartRows,
                          std::min(kBf16PartRows, count - part * kBf16PartRows)};
       const TileRow* of_part = x_.f32.rows + rows.first;
-      const KeySpan span = SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
-      const StripVisible seen =
-          FindVisible(at_.call, engine_, of_part, rows.count, span, x_.visible);
+      KeySpan span;
+      StripVisible seen;
+      if (seen_[part].all.begin <= j0 && seen_[part].all.end >= j0 + keys) {
+        span = {j0, keys, round_up(keys, kPackedDepth), 0, nullptr, keys % kPackedDepth == 0};
+      } else if (seen_[part].any.begin < j0 + keys && seen_[part].any.end > j0) {
+        // Rows of a part may see different documents, with keys between them that none sees.
+        span = SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
+      }
+      if (span.keys > 0) {
+        seen = FindVisible(at_.call, engine_, of_part, rows.count, span, x_.visible);
+      }
       if (span.keys == 0 || !seen.any) {
         if (dbias_.active()) dbias_.AddNothing(j0, keys, rows);
         continue;
       }
       const std::uint64_t bit = std::uint64_t{1} << (begin / at_.config.tile_kv);
-      if ((block.loaded & bit) == 0) LoadKeys(begin, j0, keys);
+      if ((block.loaded & bit) == 0) LoadKeys(place, j0, keys);
       block.loaded |= bit;
       spans[part] = span;
       any = true;
-      MultiplyPart(span, next, begin, rows, seen.visible);
+      MultiplyPart(span, next, place, rows, seen.visible);
       if (dbias_.active()) AddDbias(j0, keys, span, next, rows);
     }
     return any;
@@ -174,7 +247,8 @@ class Bf16Block {
                       .rows = kBf16PartRows,
                       .cols = cols,
                       .depth = width,
-                      .accumulate = false});
+                      .accumulate = false,
+                      .ahead = &ahead_});
   }
 
   // S, dP, P and dS of one part.
@@ -185,20 +259,18 @@ class Bf16Block {
     const Scratch<float>& x = x_.f32;
     const TileRow* rows = x.rows + part.first;
     const std::int64_t cols = span.cols;
-    const auto prefetch = [this] {
-      if (at_.ahead != nullptr) at_.ahead->step();
-    };
     MultiplyRows(x_.q + part.first * qk_, x_.k_t, qk_, begin + span.first, cols, x.s);
-    prefetch();
+    Prefetch();
     MultiplyRows(x_.dout + part.first * vo_, x_.v_t, vo_, begin + span.first, cols, x.dp);
-    prefetch();
+    Prefetch();
     Bf16Dropout dropout;
     if (p.dropout) {
       dropout =
           DropoutOf(call, DropoutBytes(call, at_.entry, rows, part.count, span.j0, cols, x.random));
     }
     const auto kind = engine_addend(call, engine_);
-    const bool raw = kind != Bf16Addend::Kind::none || softmax_takes_raw(call);
+    const bool raw = kind != Bf16Addend::Kind::none ||
+                     (engine_.caps ? softmax_takes_capped(call) : softmax_takes_raw(call));
     for (std::int64_t r = 0; r < part.count; ++r) {
       PrefetchScores(call, at_.entry, rows[r], next);
       if (raw) continue;
@@ -214,14 +286,16 @@ class Bf16Block {
                       .addend = FindAddend(call, at_.entry, kind, rows, part.count, span, addends),
                       .lse = x.lse + part.first,
                       .delta = x.delta + part.first,
-                      .tanh = x.tanh,
+                      .tanh = raw ? nullptr : x.tanh,
+                      .softcap = raw ? static_cast<float>(call.numbers.softcap) : 0.0F,
                       .dropout = dropout,
                       .visible = visible,
                       .p = PackedAt(x_.p, part.first / kBf16PartRows, span.first),
                       .ds = PackedAt(x_.ds, part.first / kBf16PartRows, span.first),
                       .packed_cols = kBf16Parts * kPackedBlock,
                       .ds_rows = x_.ds_rows + part.first * at_.config.tile_kv,
-                      .ds_f32 = dbias_.active() && !dbias_of_rows_ ? x.dp : nullptr});
+                      .ds_f32 = dbias_.active() && !dbias_of_rows_ ? x.dp : nullptr,
+                      .ahead = &ahead_});
   }
 
   // The block of packed P or dS with a part's columns from `col` of the tile on.
@@ -230,33 +304,36 @@ class Bf16Block {
   }
 
   // Adds P^T dO and dS^T Q of all parts to dv and dk of the tile at offset `begin` of the block.
+  // Where parts see different columns, each run of columns is multiplied with the parts that see
+  // it.
   void AddToKeys(std::int64_t begin, const KeySpan (&spans)[kBf16Parts]) {
-    const Problem& p = at_.call.problem;
-    std::int64_t first = at_.config.tile_kv;
-    std::int64_t end = 0;
-    RowSpan rows{kBf16StripRows, 0};
-    for (std::int64_t part = 0; part < kBf16Parts; ++part) {
-      if (spans[part].keys == 0) continue;
-      first = std::min(first, spans[part].first);
-      end = std::max(end, spans[part].first + spans[part].cols);
-      rows.first = std::min(rows.first, part * kBf16PartRows);
-      rows.count = (part + 1) * kBf16PartRows - rows.first;
+    static_assert(kBf16Parts == 2);
+    const auto end_of = [](const KeySpan& span) { return span.first + span.cols; };
+    const KeySpan& top = spans[0];
+    const KeySpan& low = spans[1];
+    Prefetch();
+    if (top.keys == 0 || low.keys == 0 || end_of(top) <= low.first || end_of(low) <= top.first) {
+      if (top.keys > 0) AddColumns(begin, {0, kBf16PartRows}, top.first, end_of(top));
+      if (low.keys > 0) AddColumns(begin, {kBf16PartRows, kBf16PartRows}, low.first, end_of(low));
+      return Prefetch();
     }
-    // Where parts see different keys, P and dS of the others are 0.
-    for (std::int64_t n = rows.first; n < rows.first + rows.count; n += kBf16PartRows) {
-      const KeySpan& span = spans[n / kBf16PartRows];
-      for (std::int64_t col = first; col < end; col += kPackedCols) {
-        if (col >= span.first && col < span.first + span.cols) continue;
-        std::fill_n(PackedAt(x_.p, n / kBf16PartRows, col), kPackedBlock, Bf16Bits{0});
-        std::fill_n(PackedAt(x_.ds, n / kBf16PartRows, col), kPackedBlock, Bf16Bits{0});
-      }
-    }
-    const auto prefetch = [this] {
-      if (at_.ahead != nullptr) at_.ahead->step();
+    const auto alone = [&](std::int64_t part, std::int64_t first, std::int64_t end) {
+      if (first < end) AddColumns(begin, {part * kBf16PartRows, kBf16PartRows}, first, end);
     };
-    prefetch();
+    const std::int64_t first = std::max(top.first, low.first);
+    const std::int64_t end = std::min(end_of(top), end_of(low));
+    alone(0, top.first, first);
+    alone(1, low.first, first);
+    AddColumns(begin, {0, kBf16StripRows}, first, end);
+    Prefetch();
+    alone(0, end, end_of(top));
+    alone(1, end, end_of(low));
+  }
+
+  // Adds those of some rows of the strip to columns [first, end) of the tile.
+  void AddColumns(std::int64_t begin, const RowSpan& rows, std::int64_t first, std::int64_t end) {
+    const Problem& p = at_.call.problem;
     if (p.dv) AddTransposed(x_.dout_t, x_.p, vo_, rows, first, end, x_.dv_t + begin);
-    prefetch();
     if (p.dk) AddTransposed(x_.q_t, x_.ds, qk_, rows, first, end, x_.dk_t + begin);
   }
 
@@ -273,7 +350,8 @@ class Bf16Block {
                       .rows = width,
                       .cols = end - first,
                       .depth = rows.count,
-                      .accumulate = true});
+                      .accumulate = true,
+                      .ahead = &ahead_});
   }
 
   // dq[strip x dim_qk] of a part += dS K.
@@ -289,7 +367,8 @@ class Bf16Block {
                       .rows = kBf16PartRows,
                       .cols = width,
                       .depth = span.cols,
-                      .accumulate = true});
+                      .accumulate = true,
+                      .ahead = &ahead_});
   }
 
   void AddDbias(std::int64_t j0, std::int64_t keys, const KeySpan& span, const NextScores& next,
@@ -301,32 +380,30 @@ class Bf16Block {
     }
   }
 
-  // Stores rows [j, end) of the block's dk or dv, at most 32, from sums [dim x sums_row]. It
-  // transposes 16 x 16 blocks: rows of `sums` are a power of two apart, so reading single elements
-  // would miss the cache each time. Keys from `keys` on are padding.
-  void StoreKeys(const StridedTensor& to, std::int64_t j0, std::int64_t j, std::int64_t end,
-                 std::int64_t keys, const float* sums, float factor, std::int64_t dim) {
+  // Stores at most 32 keys of the block's dk or dv from sums [dim x sums_row]. It transposes 16 x
+  // 16 blocks: rows of `sums` are kilobytes apart, so reading single elements would miss the cache
+  // each time. Keys from block.keys on are padding.
+  void StoreKeys(const StridedTensor& to, const KeyBlock& block, const RowSpan& keys,
+                 const float* sums, float factor, std::int64_t dim) {
     const std::int64_t width = round_up(dim, kPackedCols);
     const std::int64_t ld = sums_row(at_.config);
-    const bool plain = to.dtype == DType::bf16 && !to.workspace && !at_.call.problem.accumulate &&
-                       !at_.call.problem.nonfinite_zero && end <= keys;
-    if (engine_.store_sums != nullptr && plain) {
-      char* address[kPackedDepth] = {};
-      for (std::int64_t n = 0; j + n < end; ++n) {
-        address[n] =
-            row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, j0 + j + n, at_.head);
-      }
-      return engine_.store_sums(sums + j, ld, factor, dim, address);
+    const auto address = [&](std::int64_t n) {
+      return row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, block.j0 + keys.first + n,
+                         at_.head);
+    };
+    const bool inside = keys.first + keys.count <= block.keys;
+    if (engine_.store_sums != nullptr && inside && rounds_only(at_.call, to)) {
+      char* rows[kPackedDepth] = {};
+      for (std::int64_t n = 0; n < keys.count; ++n) rows[n] = address(n);
+      return engine_.store_sums(sums, ld, factor, dim, rows);
     }
     float* rows = x_.f32.row_buffer;
     for (std::int64_t c = 0; c < width; c += kPackedCols) {
-      engine_.transpose_sums(sums + c * ld + j, ld, rows + c, width);
+      engine_.transpose_sums(sums + c * ld, ld, rows + c, width);
     }
-    for (; j < end; ++j, rows += width) {
+    for (std::int64_t n = 0; n < keys.count; ++n, rows += width) {
       std::fill(rows + dim, rows + width, 0.0F);
-      StoreGradient(at_.call, to,
-                    row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, j0 + j, at_.head),
-                    rows, factor, dim, j < keys);
+      StoreGradient(at_.call, to, address(n), rows, factor, dim, keys.first + n < block.keys);
     }
   }
 
@@ -335,6 +412,9 @@ class Bf16Block {
   const Bf16Engine& engine_;
   std::int64_t qk_;
   std::int64_t vo_;
+  PartSeen seen_[kBf16Parts];  // of the loaded strip
+  std::int64_t unstored_ = 0;  // with ring_tiles: keys of the block before those that are stored
+  RowPrefetch ahead_;
   BiasGradient<float> dbias_;
   bool dbias_of_rows_;  // dbias is dS rounded to bf16
 };

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "cpu/kernels/row_prefetch.hpp"
+
 namespace attn::cpu {
 
 using Bf16Bits = std::uint16_t;
@@ -32,6 +34,8 @@ struct Bf16Product {
   std::int64_t cols;
   std::int64_t depth;
   bool accumulate;
+  bool b_is_far = false;         // B is in L2, not in L1
+  RowPrefetch* ahead = nullptr;  // may be stepped for each block of columns
 };
 
 // Random bytes of dropout, and how to use them.
@@ -55,6 +59,9 @@ inline constexpr std::int64_t kVisibleBits = 32;
 struct Bf16Visible {
   const std::uint32_t* words = nullptr;  // of row 0; null: all pairs are visible
   std::int64_t row = 0;                  // stride of a row in words
+  // All rows see all columns of [full_begin, full_end): multiples of 32, or both 0.
+  std::int64_t full_begin = 0;
+  std::int64_t full_end = 0;
 };
 
 // What is added to scores, after the scale: a bias of every pair, or ALiBi. Only for engines with
@@ -82,9 +89,10 @@ struct Bf16Softmax {
   // P * factor would have the same relative error in all elements of o.
   Bf16Dropout dropout;
   Bf16Visible visible;
-  // > 0: scores are softcap tanh(scale s / softcap). Only for engines with `softmax_caps`.
+  // > 0: scores are softcap tanh(scale s / softcap). Only for engines with `caps`.
   float softcap = 0.0F;
-  Bf16Addend addend;  // without softcap. With it, `scale` may have any sign
+  Bf16Addend addend;             // without softcap. With it, `scale` may have any sign
+  RowPrefetch* ahead = nullptr;  // may be stepped for each row
 };
 
 // Rows whose scores are in L1 at the same time in the backward: the depth of a packed block.
@@ -104,7 +112,10 @@ struct Bf16Gradient {
   Bf16Addend addend;   // without softcap
   const float* lse;    // [kBf16PartRows]
   const float* delta;  // [kBf16PartRows]
-  const float* tanh;   // [count x cols] of softcap; null: no softcap
+  const float* tanh;   // [count x cols] of softcap; null: no softcap, or it is applied here
+  // > 0: scores are softcap tanh(scale s / softcap). Only for engines with `caps`, without an
+  // addend.
+  float softcap = 0.0F;
   Bf16Dropout dropout;
   Bf16Visible visible;
   // Packed blocks of 16 columns, `packed_cols` elements apart. The engine chooses the order of the
@@ -112,8 +123,9 @@ struct Bf16Gradient {
   Bf16Bits* p;  // 0 where dropped, without the factor elsewhere
   Bf16Bits* ds;
   std::int64_t packed_cols;
-  Bf16Bits* ds_rows;  // [kBf16PartRows x cols] row-major
-  float* ds_f32;      // [count x cols], may alias dp; null: not needed
+  Bf16Bits* ds_rows;             // [kBf16PartRows x cols] row-major
+  float* ds_f32;                 // [count x cols], may alias dp; null: not needed
+  RowPrefetch* ahead = nullptr;  // may be stepped for each two rows
 };
 
 struct Bf16Engine {
@@ -144,8 +156,12 @@ struct Bf16Engine {
   // `from` has round_up(dim, 32) rows. Null: not implemented.
   void (*store_sums)(const float* from, std::int64_t ld_from, float factor, std::int64_t dim,
                      char* const* rows);
-  bool softmax_caps;  // whether `softmax` applies softcap
-  bool adds;          // whether `softmax` and `gradient` apply an addend
+  // rows[r], where it is not null = `dim` sums from[r * ld_from] times factors[r], rounded to bf16.
+  // Null: not implemented.
+  void (*store_rows)(const float* from, std::int64_t ld_from, const float* factors,
+                     std::int64_t count, std::int64_t dim, char* const* rows);
+  bool caps;  // whether `softmax` and `gradient` apply softcap
+  bool adds;  // whether `softmax` and `gradient` apply an addend
 };
 
 // Null if the processor or the operating system lacks a feature that the engine needs.

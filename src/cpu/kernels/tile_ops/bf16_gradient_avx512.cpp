@@ -3,6 +3,7 @@
 
 #include "cpu/kernels/tile_ops/bf16_addend_avx512.hpp"
 #include "cpu/kernels/tile_ops/bf16_exp2_avx512.hpp"
+#include "cpu/kernels/tile_ops/bf16_softcap_avx512.hpp"
 
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
@@ -11,6 +12,7 @@ HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
 namespace attn::cpu {
 namespace {
 
+using avx512::Cap;
 using avx512::Exp2;
 using avx512::Kept;
 using avx512::kLog2E;
@@ -19,16 +21,23 @@ struct ProbGradient {
   __m512 p, ds;
 };
 
-// One row. Addend: see bf16_addend_avx512.hpp. kTanh: multiplies dS by the derivative of softcap.
-template <bool kDropout, bool kHidden, bool kTanh, class Addend>
+// Where tanh of softcap comes from: there is none, from memory, or from products that are below
+// Cap::shortest or may have any size.
+enum class Tanh : std::uint8_t { none, stored, small, any };
+
+// One row. Addend: see bf16_addend_avx512.hpp.
+template <bool kDropout, bool kHidden, Tanh kTanh, class Addend>
 class RowGradient {
+  static constexpr bool kCaps = kTanh == Tanh::small || kTanh == Tanh::any;
+
  public:
-  HWY_INLINE RowGradient(const Bf16Gradient& x, std::int64_t r)
+  HWY_INLINE RowGradient(const Bf16Gradient& x, const Cap& cap, std::int64_t r)
       : s_(x.s + r * x.cols),
         dp_(x.dp + r * x.cols),
-        tanh_(kTanh ? x.tanh + r * x.cols : nullptr),
+        tanh_(kTanh == Tanh::stored ? x.tanh + r * x.cols : nullptr),
+        cap_(cap),
         addend_(x.addend, r, kLog2E),
-        by_(_mm512_set1_ps(x.scale * kLog2E)),
+        by_(_mm512_set1_ps(kCaps ? cap.factor : x.scale * kLog2E)),
         minus_(_mm512_set1_ps(-x.lse[r] * kLog2E)),
         delta_(_mm512_set1_ps(x.delta[r])),
         factor_(_mm512_set1_ps(x.dropout.factor)) {}
@@ -36,7 +45,13 @@ class RowGradient {
   // The 16 pairs from column c on. `kept`: those that dropout keeps. `seen`: visible ones.
   HWY_INLINE ProbGradient At(std::int64_t c, __mmask16 kept, __mmask16 seen) const {
     const __m512 minus = addend_.template Add<kHidden>(minus_, c, seen);
-    const __m512 p = Exp2<kHidden>(_mm512_fmadd_ps(_mm512_loadu_ps(s_ + c), by_, minus), seen);
+    __m512 s = _mm512_loadu_ps(s_ + c);
+    if constexpr (kTanh == Tanh::small) {
+      s = _mm512_mul_ps(avx512::PowersOf(_mm512_mul_ps(s, s), cap_.tanh), s);
+    } else if constexpr (kTanh == Tanh::any) {
+      s = avx512::Tanh(_mm512_mul_ps(s, _mm512_set1_ps(cap_.ratio)));
+    }
+    const __m512 p = Exp2<kHidden>(_mm512_fmadd_ps(s, by_, minus), seen);
     __m512 grad = _mm512_loadu_ps(dp_ + c);
     __m512 dropped = p;
     if constexpr (kDropout) {
@@ -44,8 +59,8 @@ class RowGradient {
       grad = _mm512_maskz_mul_ps(kept, grad, factor_);
     }
     grad = _mm512_sub_ps(grad, delta_);
-    if constexpr (kTanh) {
-      const __m512 t = _mm512_loadu_ps(tanh_ + c);
+    if constexpr (kTanh != Tanh::none) {
+      const __m512 t = kCaps ? s : _mm512_loadu_ps(tanh_ + c);
       grad = _mm512_mul_ps(grad, _mm512_fnmadd_ps(t, t, _mm512_set1_ps(1.0F)));
     }
     // A hidden pair has no gradient even where dP is not finite.
@@ -57,8 +72,9 @@ class RowGradient {
   const float* s_;
   const float* dp_;
   const float* tanh_;
+  const Cap& cap_;
   Addend addend_;
-  __m512 by_, minus_;  // P = 2^(s by + minus + addend)
+  __m512 by_, minus_;  // P = 2^(s by + minus + addend), with tanh in place of s if kCaps
   __m512 delta_;
   __m512 factor_;  // of dropout
 };
@@ -71,11 +87,11 @@ HWY_INLINE __m512i Rounded(const ProbGradient (&of)[2], __m512 ProbGradient::* w
 // blocks, with four columns of each eight in the first block and four in the second. Their natural
 // order would need another rounding instruction, which takes as long as four multiply-adds. words:
 // those of rows r and r + 1, if kHidden.
-template <bool kDropout, bool kHidden, bool kTanh, class Addend>
-HWY_INLINE void GradientRows(const Bf16Gradient& x, std::int64_t r,
+template <bool kDropout, bool kHidden, Tanh kTanh, class Addend>
+HWY_INLINE void GradientRows(const Bf16Gradient& x, const Cap& cap, std::int64_t r,
                              const std::uint32_t* const (&words)[2]) {
   using Row = RowGradient<kDropout, kHidden, kTanh, Addend>;
-  const Row rows[2] = {Row(x, r), Row(x, r + 1)};
+  const Row rows[2] = {Row(x, cap, r), Row(x, cap, r + 1)};
   for (std::int64_t c = 0; c < x.cols; c += 32) {
     __m512i p[2];
     __m512i ds[2];
@@ -121,26 +137,51 @@ constexpr std::int64_t kMostWords = 8;
 constexpr std::uint32_t kNoPairs[kMostWords] = {};
 constexpr std::uint32_t kAllPairs[kMostWords] = {~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U};
 
-template <bool kDropout, bool kTanh, class Addend>
+// Whether products of rows r and r + 1 have at most the size `most`. Hidden ones count too.
+HWY_INLINE bool AreSmall(const Bf16Gradient& x, std::int64_t r, float most) {
+  __m512 even = _mm512_setzero_ps();
+  __m512 odd = even;
+  const float* s = x.s + r * x.cols;
+  for (std::int64_t c = 0; c < 2 * x.cols; c += 32) {
+    even = _mm512_range_ps(even, _mm512_loadu_ps(s + c), avx512::kAbsMax);
+    odd = _mm512_range_ps(odd, _mm512_loadu_ps(s + c + 16), avx512::kAbsMax);
+  }
+  return _mm512_cmp_ps_mask(_mm512_range_ps(even, odd, avx512::kAbsMax), _mm512_set1_ps(most),
+                            _CMP_NLE_UQ) == 0;
+}
+
+template <bool kDropout, bool kHidden, Tanh kTanh, class Addend>
+HWY_INLINE void GradientOfSize(const Bf16Gradient& x, const Cap& cap, std::int64_t r,
+                               const std::uint32_t* const (&words)[2]) {
+  if (kTanh == Tanh::any && AreSmall(x, r, cap.shortest)) {
+    GradientRows<kDropout, kHidden, Tanh::small, Addend>(x, cap, r, words);
+  } else {
+    GradientRows<kDropout, kHidden, kTanh, Addend>(x, cap, r, words);
+  }
+}
+
+template <bool kDropout, Tanh kTanh, class Addend>
 HWY_INLINE void Gradient(const Bf16Gradient& x) {
   const auto words_of = [&](std::int64_t r) HWY_ATTR {
     if (r >= x.count) return kNoPairs;
     return x.visible.words == nullptr ? kAllPairs : x.visible.words + r * x.visible.row;
   };
+  const Cap cap(x.scale, kTanh == Tanh::any ? x.softcap : 1.0F);
   const bool hidden = x.visible.words != nullptr;
   std::int64_t r = 0;
   for (; r < x.count; r += 2) {
+    if (x.ahead != nullptr) x.ahead->step();
     const std::uint32_t* const words[2] = {words_of(r), words_of(r + 1)};
     if (hidden || r + 1 == x.count) {
-      GradientRows<kDropout, true, kTanh, Addend>(x, r, words);
+      GradientOfSize<kDropout, true, kTanh, Addend>(x, cap, r, words);
     } else {
-      GradientRows<kDropout, false, kTanh, Addend>(x, r, words);
+      GradientOfSize<kDropout, false, kTanh, Addend>(x, cap, r, words);
     }
   }
   ClearRows(x, r);
 }
 
-template <bool kTanh, class Addend>
+template <Tanh kTanh, class Addend>
 HWY_INLINE void Gradient(const Bf16Gradient& x) {
   x.dropout.bytes == nullptr ? Gradient<false, kTanh, Addend>(x) : Gradient<true, kTanh, Addend>(x);
 }
@@ -148,12 +189,13 @@ HWY_INLINE void Gradient(const Bf16Gradient& x) {
 }  // namespace
 
 void gradient_avx512(const Bf16Gradient& x) {
-  if (x.tanh != nullptr) return Gradient<true, avx512::NoAddend>(x);
+  if (x.tanh != nullptr) return Gradient<Tanh::stored, avx512::NoAddend>(x);
+  if (x.softcap > 0.0F) return Gradient<Tanh::any, avx512::NoAddend>(x);
   switch (x.addend.kind) {
-    case Bf16Addend::Kind::none: return Gradient<false, avx512::NoAddend>(x);
-    case Bf16Addend::Kind::bias_bf16: return Gradient<false, avx512::AddBias<true>>(x);
-    case Bf16Addend::Kind::bias_f32: return Gradient<false, avx512::AddBias<false>>(x);
-    case Bf16Addend::Kind::slope: return Gradient<false, avx512::AddSlope>(x);
+    case Bf16Addend::Kind::none: return Gradient<Tanh::none, avx512::NoAddend>(x);
+    case Bf16Addend::Kind::bias_bf16: return Gradient<Tanh::none, avx512::AddBias<true>>(x);
+    case Bf16Addend::Kind::bias_f32: return Gradient<Tanh::none, avx512::AddBias<false>>(x);
+    case Bf16Addend::Kind::slope: return Gradient<Tanh::none, avx512::AddSlope>(x);
   }
 }
 

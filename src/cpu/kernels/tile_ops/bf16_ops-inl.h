@@ -75,6 +75,7 @@ class Bf16Ops {
   }
 
   [[nodiscard]] const Scratch<float>& state() const { return x_.f32; }
+  [[nodiscard]] const Bf16Engine& engine() const { return engine_; }
   // The factor of pairs that dropout keeps. o does not include it yet.
   [[nodiscard]] float o_scale() const { return kept_factor<float>(call_); }
   static void OrderO(float*) {}  // rows of o are always in order
@@ -88,6 +89,8 @@ class Bf16Ops {
   }
 
   static constexpr std::int64_t kSpanStep = kPackedDepth;
+  // o need not be cleared: the first product of a strip is stored.
+  static constexpr bool kStoresFirst = true;
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
                         std::int64_t keys) {
     return SeenSpan<float, kSpanStep>(rows, count, j0, keys);
@@ -108,6 +111,43 @@ class Bf16Ops {
     }
   }
 
+  // With Config::span_keys: packs those keys of the span that are not packed yet. The span's first
+  // column is then that of the packed keys.
+  void LoadSpan(const Entry& entry, std::int64_t head, KeySpan& span) {
+    const std::int64_t end = span.j0 + span.cols;
+    if (span.j0 < packed_begin_ || span.j0 > packed_end_ ||
+        end - packed_begin_ > packed_keys(config_)) {
+      packed_begin_ = packed_end_ = span.j0;
+    }
+    if (end > packed_end_) {
+      const std::int64_t at = packed_end_ - packed_begin_;
+      PackTile(call_, engine_, entry, head, packed_end_, std::min(end, entry.len_kv) - packed_end_,
+               x_.k_t + at * qk_, x_.v + at * vo_packed_);
+      packed_end_ = end;
+    }
+    span.first = span.j0 - packed_begin_;
+  }
+
+  // Prefetches step by step, while a strip of `count` rows is multiplied, the rows of the next one
+  // and the next keys, and where o is stored.
+  void PrefetchNext(const Entry& entry, std::int64_t head, std::int64_t count) {
+    const Problem& p = call_.problem;
+    const TileRow& row = x_.f32.rows[0];
+    ahead_.clear();
+    const auto add = [&](const StridedTensor& rows, std::int64_t first, std::int64_t of_head,
+                         std::int64_t i, std::int64_t num, std::int64_t dim) {
+      if (num <= 0) return;
+      ahead_.add(row_address(call_, rows, entry.b, first, i, of_head), rows.stride_row,
+                 dim * core::element_size(rows.dtype), num);
+    };
+    const std::int64_t next = row.i + count;
+    add(call_.q, entry.first_q, row.head, next, std::min(count, entry.len_q - next), p.dim_qk);
+    add(call_.o, entry.first_q, row.head, row.i, std::min(count, entry.len_q - row.i), p.dim_vo);
+    const std::int64_t keys = std::min(config_.strip_rows, entry.len_kv - packed_end_);
+    add(call_.k, entry.first_kv, head, packed_end_, keys, p.dim_qk);
+    add(call_.v, entry.first_kv, head, packed_end_, keys, p.dim_vo);
+  }
+
   void AttendStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
                    std::int64_t row0, std::int64_t count) {
     const Scratch<float>& x = x_.f32;
@@ -125,14 +165,14 @@ class Bf16Ops {
     };
     prefetch(0);
     const auto kind = engine_addend(call_, engine_);
-    const bool raw =
-        kind != Bf16Addend::Kind::none ||
-        (engine_.softmax_caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_));
+    const bool raw = kind != Bf16Addend::Kind::none ||
+                     (engine_.caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_));
     const StripVisible seen = FindVisible(call_, engine_, x.rows + row0, count, span, x_.visible);
     if (!seen.any) {
       for (std::int64_t quarter = 1; quarter < 4; ++quarter) prefetch(quarter);
       return;
     }
+    const bool first = SeesFirst(row0);
     AddendRows addends;
     const Bf16Addend addend = FindAddend(call_, entry, kind, x.rows + row0, count, span, addends);
     engine_.multiply({.a = x_.q + row0 * qk_,
@@ -145,7 +185,9 @@ class Bf16Ops {
                       .rows = rows,
                       .cols = cols,
                       .depth = qk_,
-                      .accumulate = false});
+                      .accumulate = false,
+                      .b_is_far = config_.span_keys > 0,
+                      .ahead = &ahead_});
     Bf16Dropout dropout;
     if (call_.problem.dropout) {
       dropout = DropoutOf(
@@ -165,11 +207,12 @@ class Bf16Ops {
                      .row_max = x.row_max + row0,
                      .row_sum = x.row_sum + row0,
                      .o = x.o + row0 * vo,
-                     .ldo = vo,
+                     .ldo = first ? 0 : vo,
                      .dropout = dropout,
                      .visible = seen.visible,
                      .softcap = raw ? static_cast<float>(call_.numbers.softcap) : 0.0F,
-                     .addend = addend});
+                     .addend = addend,
+                     .ahead = &ahead_});
     prefetch(3);
     engine_.multiply({.a = reinterpret_cast<const Bf16Bits*>(x.s),
                       .lda = 2 * cols,
@@ -181,10 +224,30 @@ class Bf16Ops {
                       .rows = rows,
                       .cols = vo,
                       .depth = cols,
-                      .accumulate = true});
+                      .accumulate = !first,
+                      .b_is_far = config_.span_keys > 0,
+                      .ahead = &ahead_});
+  }
+
+  // Clears o of strips that saw no key. `count` rows are loaded.
+  void ClearUnseen(std::int64_t count) {
+    const std::int64_t vo = padded<float>(call_.problem.dim_vo);
+    for (std::int64_t row = 0; row < count; row += config_.strip_rows) {
+      if ((seen_strips_ >> row / config_.strip_rows & 1) != 0) continue;
+      std::fill_n(x_.f32.o + row * vo, std::min(config_.strip_rows, count - row) * vo, 0.0F);
+    }
+    seen_strips_ = 0;
   }
 
  private:
+  // Whether the strip saw no key before. Its product is then stored to o instead of added.
+  bool SeesFirst(std::int64_t row0) {
+    const std::uint64_t bit = std::uint64_t{1} << row0 / config_.strip_rows;
+    const bool first = (seen_strips_ & bit) == 0;
+    seen_strips_ |= bit;
+    return first;
+  }
+
   const Call& call_;
   const Config& config_;
   const PackedKeys& packed_;
@@ -193,6 +256,11 @@ class Bf16Ops {
   std::int64_t vo_packed_;
   Bf16Scratch x_;
   PairAhead* pair_ahead_ = nullptr;
+  std::uint64_t seen_strips_ = 0;  // strips with an o that is not empty, one bit each
+  static_assert(kMostStrips <= 64);
+  std::int64_t packed_begin_ = 0;  // with span_keys: these keys are packed
+  std::int64_t packed_end_ = 0;
+  RowPrefetch ahead_;
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE

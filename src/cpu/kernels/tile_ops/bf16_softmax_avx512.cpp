@@ -3,6 +3,7 @@
 
 #include "cpu/kernels/tile_ops/bf16_addend_avx512.hpp"
 #include "cpu/kernels/tile_ops/bf16_exp2_avx512.hpp"
+#include "cpu/kernels/tile_ops/bf16_softcap_avx512.hpp"
 
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
@@ -15,12 +16,15 @@ HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
 namespace attn::cpu {
 namespace {
 
+using avx512::Cap;
 using avx512::Exp2;
+using avx512::kAbsMax;
 using avx512::Kept;
 using avx512::kLog2E;
 using avx512::Larger;
 using avx512::ReduceRows;
 using avx512::Sum;
+using avx512::Tanh;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Each functor below turns a product into the exponent of 2 that its P needs: log2(e) (score -
@@ -30,27 +34,6 @@ struct Scale {
   HWY_INLINE __m512 operator()(__m512 x) const { return _mm512_fmadd_ps(x, by, minus); }
 };
 
-// What all rows need for score = cap tanh(scale x / cap).
-struct Cap {
-  // |y| up to which kShort is exact enough.
-  static constexpr float kLimit = 0.6F;
-  // tanh(y) / y by powers of y^2, with a relative error of at most 8e-8 (minimax).
-  static constexpr float kShort[5] = {0.99999993F, -0.3333231F, 0.13310174F, -0.05210148F,
-                                      0.01547543F};
-  float ratio;      // scale / cap
-  float factor;     // cap log2(e)
-  float shortest;   // |x| up to which the short polynomial is used
-  float powers[5];  // its coefficients for x in place of y, times `factor`
-
-  Cap(float scale, float softcap) : ratio(scale / softcap), factor(softcap * kLog2E) {
-    // Outside of these ranges a coefficient or power may overflow.
-    const bool moderate = ratio > 1e-3F && ratio < 1e3F && softcap > 1e-3F && softcap < 1e6F;
-    shortest = moderate ? kLimit / ratio : -1.0F;
-    float power = ratio * factor;
-    for (int n = 0; n < 5; ++n, power *= ratio * ratio) powers[n] = kShort[n] * power;
-  }
-};
-
 // Products of a row whose scores are far from the cap, as they mostly are: 5 instructions more than
 // without a cap.
 struct CapSmall {
@@ -58,36 +41,9 @@ struct CapSmall {
   __m512 minus;
   HWY_INLINE __m512 operator()(__m512 x) const {
     const __m512 square = _mm512_mul_ps(x, x);
-    __m512 p = _mm512_set1_ps(cap.powers[4]);
-    p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(cap.powers[3]));
-    p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(cap.powers[2]));
-    p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(cap.powers[1]));
-    p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(cap.powers[0]));
-    return _mm512_fmadd_ps(p, x, minus);
+    return _mm512_fmadd_ps(avx512::PowersOf(square, cap.powers), x, minus);
   }
 };
-
-// tanh(y) = y P(y^2) / Q(y^2) with a relative error of at most 1.5e-7 up to 8, where tanh is 1 -
-// 2.3e-7. All coefficients are positive, so nothing cancels. NaN stays NaN.
-HWY_INLINE __m512 Tanh(__m512 y) {
-  constexpr float kBound = 8.0F;
-  y = _mm512_max_ps(_mm512_set1_ps(-kBound), _mm512_min_ps(_mm512_set1_ps(kBound), y));
-  const __m512 square = _mm512_mul_ps(y, y);
-  __m512 p = _mm512_set1_ps(1.1428388e-5F);
-  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(2.95102042e-3F));
-  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(1.29256598e-1F));
-  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(9.99999854e-1F));
-  __m512 q = _mm512_set1_ps(2.45919992e-7F);
-  q = _mm512_fmadd_ps(q, square, _mm512_set1_ps(2.386687e-4F));
-  q = _mm512_fmadd_ps(q, square, _mm512_set1_ps(2.38155403e-2F));
-  q = _mm512_fmadd_ps(q, square, _mm512_set1_ps(4.62588754e-1F));
-  q = _mm512_fmadd_ps(q, square, _mm512_set1_ps(1.0F));
-  // Division takes 16 cycles; a reciprocal of 14 bits, refined once, is off by one rounding.
-  p = _mm512_mul_ps(p, y);
-  const __m512 reciprocal = _mm512_rcp14_ps(q);
-  const __m512 quotient = _mm512_mul_ps(p, reciprocal);
-  return _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, q, p), reciprocal, quotient);
-}
 
 struct CapAny {
   __m512 ratio, factor, minus;
@@ -101,62 +57,93 @@ struct CapAny {
 struct Largest {
   __m512 most, size;
 };
-template <bool kHidden, bool kCap>
-HWY_INLINE Largest RowMax(const float* s, std::int64_t cols, const std::uint32_t* visible) {
-  constexpr int kLargerSize = 0x0B;  // VRANGEPS: the absolute value that is larger
-  __m512 even = _mm512_set1_ps(-kInfinity);
-  __m512 odd = even;
-  __m512 size = _mm512_setzero_ps();
-  for (std::int64_t c = 0; c < cols; c += 32) {
+class RowMaximum {
+ public:
+  HWY_INLINE RowMaximum()
+      : even_(_mm512_set1_ps(-kInfinity)), odd_(even_), size_(_mm512_setzero_ps()) {}
+  // Takes columns [c, c + 32).
+  template <bool kHidden, bool kCap>
+  HWY_INLINE void Take(const float* s, std::int64_t c, const std::uint32_t* visible) {
     const __m512 low = _mm512_loadu_ps(s + c);
     const __m512 high = _mm512_loadu_ps(s + c + 16);
     if constexpr (kHidden) {
       const std::uint32_t seen = visible[c / 32];
       const auto of_low = static_cast<__mmask16>(seen);
       const auto of_high = static_cast<__mmask16>(seen >> 16);
-      even = _mm512_mask_max_ps(even, of_low, even, low);
-      odd = _mm512_mask_max_ps(odd, of_high, odd, high);
+      even_ = _mm512_mask_max_ps(even_, of_low, even_, low);
+      odd_ = _mm512_mask_max_ps(odd_, of_high, odd_, high);
       if constexpr (kCap) {
-        size = _mm512_mask_range_ps(size, of_low, size, low, kLargerSize);
-        size = _mm512_mask_range_ps(size, of_high, size, high, kLargerSize);
+        size_ = _mm512_mask_range_ps(size_, of_low, size_, low, kAbsMax);
+        size_ = _mm512_mask_range_ps(size_, of_high, size_, high, kAbsMax);
       }
     } else {
-      even = _mm512_max_ps(even, low);
-      odd = _mm512_max_ps(odd, high);
+      even_ = _mm512_max_ps(even_, low);
+      odd_ = _mm512_max_ps(odd_, high);
       if constexpr (kCap) {
-        size = _mm512_range_ps(size, low, kLargerSize);
-        size = _mm512_range_ps(size, high, kLargerSize);
+        size_ = _mm512_range_ps(size_, low, kAbsMax);
+        size_ = _mm512_range_ps(size_, high, kAbsMax);
       }
     }
   }
-  return {_mm512_max_ps(even, odd), size};
+  [[nodiscard]] HWY_INLINE Largest Get() const { return {_mm512_max_ps(even_, odd_), size_}; }
+
+ private:
+  __m512 even_, odd_, size_;
+};
+template <bool kHidden, bool kCap>
+HWY_INLINE Largest RowMax(const float* s, std::int64_t cols, const Bf16Visible& visible,
+                          const std::uint32_t* words) {
+  RowMaximum row;
+  std::int64_t c = 0;
+  if constexpr (kHidden) {
+    for (; c < visible.full_begin; c += 32) row.Take<true, kCap>(s, c, words);
+    for (; c < visible.full_end; c += 32) row.Take<false, kCap>(s, c, words);
+  }
+  for (; c < cols; c += 32) row.Take<kHidden, kCap>(s, c, words);
+  return row.Get();
 }
 
-// s = P of products s, 0 where hidden, rounded to bf16 in the first half of the row. The sum over
-// the returned lanes is the row sum, before rounding to bf16.
-template <bool kDropout, bool kHidden, class Exponent>
-HWY_INLINE __m512 ExponentiateRow(float* s, std::int64_t cols, const Exponent& exponent,
-                                  const Bf16Dropout& dropout, std::int64_t row,
-                                  const std::uint32_t* visible) {
-  __m512 even = _mm512_setzero_ps();
-  __m512 odd = _mm512_setzero_ps();
-  auto* out = reinterpret_cast<Bf16Bits*>(s);
-  for (std::int64_t c = 0; c < cols; c += 32) {
-    const std::uint32_t seen = kHidden ? visible[c / 32] : 0;
-    __m512 low = Exp2<kHidden>(exponent(_mm512_loadu_ps(s + c)), static_cast<__mmask16>(seen));
+// s = P of products s, 0 where hidden, rounded to bf16 in the first half of the row.
+template <class Exponent>
+class RowExponents {
+ public:
+  HWY_INLINE RowExponents(float* s, const Exponent& exponent, const Bf16Dropout& dropout,
+                          std::int64_t row, const std::uint32_t* visible)
+      : s_(s),
+        exponent_(exponent),
+        dropout_(dropout),
+        row_(row),
+        visible_(visible),
+        even_(_mm512_setzero_ps()),
+        odd_(even_) {}
+  // Takes columns [c, c + 32).
+  template <bool kDropout, bool kHidden>
+  HWY_INLINE void Take(std::int64_t c) {
+    const std::uint32_t seen = kHidden ? visible_[c / 32] : 0;
+    __m512 low = Exp2<kHidden>(exponent_(_mm512_loadu_ps(s_ + c)), static_cast<__mmask16>(seen));
     __m512 high =
-        Exp2<kHidden>(exponent(_mm512_loadu_ps(s + c + 16)), static_cast<__mmask16>(seen >> 16));
-    even = _mm512_add_ps(even, low);
-    odd = _mm512_add_ps(odd, high);
+        Exp2<kHidden>(exponent_(_mm512_loadu_ps(s_ + c + 16)), static_cast<__mmask16>(seen >> 16));
+    even_ = _mm512_add_ps(even_, low);
+    odd_ = _mm512_add_ps(odd_, high);
     if constexpr (kDropout) {
-      const __mmask32 kept = Kept(dropout, row, c);
+      const __mmask32 kept = Kept(dropout_, row_, c);
       low = _mm512_maskz_mov_ps(static_cast<__mmask16>(kept), low);
       high = _mm512_maskz_mov_ps(static_cast<__mmask16>(kept >> 16), high);
     }
-    _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    _mm512_storeu_si512(reinterpret_cast<Bf16Bits*>(s_) + c,
+                        reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
   }
-  return _mm512_add_ps(even, odd);
-}
+  // The sum over these lanes is the row sum, before rounding to bf16.
+  [[nodiscard]] HWY_INLINE __m512 Sum() const { return _mm512_add_ps(even_, odd_); }
+
+ private:
+  float* s_;
+  const Exponent& exponent_;
+  const Bf16Dropout& dropout_;
+  std::int64_t row_;
+  const std::uint32_t* visible_;
+  __m512 even_, odd_;
+};
 
 // s = scores of products s. The largest visible one as in RowMax.
 template <bool kHidden, class Addend>
@@ -209,12 +196,13 @@ HWY_INLINE __m512 MaxScores(const RowGroup& of, float* sizes) {
   for (std::int64_t r = 0; r < 16; ++r) {
     Largest largest{_mm512_set1_ps(-kInfinity), _mm512_setzero_ps()};
     const std::uint32_t* visible = kHidden ? of.visible(r) : nullptr;
+    if (of.x.ahead != nullptr) of.x.ahead->step();
     if (r >= of.count) {
     } else if constexpr (kAdds) {
       const Addend addend(of.x.addend, of.row0 + r, 1.0F);
       largest.most = ScoreRow<kHidden>(of.s(r), of.x.cols, of.x.scale, addend, visible);
     } else {
-      largest = RowMax<kHidden, Scores::kCap>(of.s(r), of.x.cols, visible);
+      largest = RowMax<kHidden, Scores::kCap>(of.s(r), of.x.cols, of.x.visible, visible);
     }
     rows[r] = largest.most;
     row_sizes[r] = largest.size;
@@ -239,8 +227,14 @@ HWY_INLINE __m512 ExponentiateRow(const RowGroup& of, std::int64_t r, float shif
   const __m512 minus = _mm512_set1_ps(-shift * kLog2E);
   const std::uint32_t* visible = kHidden ? of.visible(r) : nullptr;
   const auto row = [&](const auto& exponent) HWY_ATTR {
-    return ExponentiateRow<kDropout, kHidden>(of.s(r), x.cols, exponent, x.dropout, of.row0 + r,
-                                              visible);
+    RowExponents to(of.s(r), exponent, x.dropout, of.row0 + r, visible);
+    std::int64_t c = 0;
+    if constexpr (kHidden) {
+      for (; c < x.visible.full_begin; c += 32) to.template Take<kDropout, true>(c);
+      for (; c < x.visible.full_end; c += 32) to.template Take<kDropout, false>(c);
+    }
+    for (; c < x.cols; c += 32) to.template Take<kDropout, kHidden>(c);
+    return to.Sum();
   };
   if constexpr (Scores::kCap) {
     if (size <= of.cap.shortest) return row(CapSmall{of.cap, minus});
@@ -282,6 +276,7 @@ HWY_INLINE void SoftmaxRows(const RowGroup& of) {
   __m512 rows[16];
   for (std::int64_t r = 0; r < 16; ++r) {
     rows[r] = _mm512_setzero_ps();
+    if (x.ahead != nullptr) x.ahead->step();
     if (r < of.count) {
       rows[r] = ExponentiateRow<kDropout, kHidden, Scores>(of, r, shifts[r],
                                                            Scores::kCap ? sizes[r] : 0.0F);

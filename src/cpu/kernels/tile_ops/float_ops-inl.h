@@ -118,6 +118,7 @@ class FloatOps {
     decode_->pack_queries(loaded_queries(), count, call_.problem.dim_qk, queries());
   }
 
+  static constexpr bool kStoresFirst = false;  // products are added to o
   static constexpr std::int64_t kSpanStep = static_cast<std::int64_t>(64 / sizeof(T));
   static KeySpan SpanOf(const TileRow* rows, std::int64_t count, std::int64_t j0,
                         std::int64_t keys) {
