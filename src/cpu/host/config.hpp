@@ -141,7 +141,7 @@ struct Bf16Scratch {
   Scratch<float> f32;                // rows, missing, s, random, row_buffer, o, row_max, row_sum
   Bf16Bits* q = nullptr;             // [tile_rows x dim_qk]
   std::uint32_t* visible = nullptr;  // [strip_rows x tile_kv / 32], see Bf16Visible
-  // A tile of keys, packed here or, with pack_keys, in the workspace.
+  // A tile of keys, packed here or, if pack_keys ran, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
   Bf16Bits* v = nullptr;    // V: [tile_kv / 32][dim_vo / 16] blocks
 };
@@ -160,10 +160,8 @@ inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Confi
   x.f32.row_sum = arena.take<float>(c.tile_rows);
   x.q = arena.take<Bf16Bits>(c.tile_rows * qk);
   x.visible = arena.take<std::uint32_t>(c.strip_rows * c.tile_kv / kVisibleBits);
-  if (!c.pack_keys) {
-    x.k_t = arena.take<Bf16Bits>(c.tile_kv * qk);
-    x.v = arena.take<Bf16Bits>(c.tile_kv * vo);
-  }
+  x.k_t = arena.take<Bf16Bits>(c.tile_kv * qk);
+  x.v = arena.take<Bf16Bits>(c.tile_kv * vo);
   return x;
 }
 

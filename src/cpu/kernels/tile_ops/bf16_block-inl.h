@@ -49,6 +49,11 @@ class Bf16Block {
     const char* q[kBf16StripRows] = {};
     const char* dout[kBf16StripRows] = {};
     FindRows(at_.call, at_.entry, at_.sums, at_.head, row0, count, x_.f32, q, dout);
+    for (std::int64_t part = 0; part * kBf16PartRows < count; ++part) {
+      const std::int64_t first = part * kBf16PartRows;
+      parts_[part] =
+          FindStripKeys(at_.call, x_.f32.rows + first, std::min(kBf16PartRows, count - first));
+    }
     for (std::int64_t first = 0; first < count; first += kBf16PartRows) {
       engine_.transpose(q + first, p.dim_qk, x_.q_t + first, kBf16StripRows, x_.q + first * qk_);
       engine_.transpose(dout + first, p.dim_vo, x_.dout_t + first, kBf16StripRows,
@@ -138,15 +143,20 @@ class Bf16Block {
     const std::int64_t j0 = block.j0 + begin;
     const std::int64_t keys = std::min(at_.config.tile_kv, block.keys - begin);
     const NextScores next = NextOf(block, begin, at_.config);
+    const std::int64_t mask_words = MaskWordsBefore(at_.call, j0);
     bool any = false;
     for (std::int64_t part = 0; part * kBf16PartRows < count; ++part) {
       const RowSpan rows{part * kBf16PartRows,
                          std::min(kBf16PartRows, count - part * kBf16PartRows)};
       const TileRow* of_part = x_.f32.rows + rows.first;
-      const KeySpan span = SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
-      const StripVisible seen =
-          FindVisible(at_.call, engine_, of_part, rows.count, span, x_.visible);
-      if (span.keys == 0 || !seen.any) {
+      const KeySpan span = SpanOfStrip(parts_[part], kPackedDepth, j0, keys, mask_words, [&] {
+        return SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
+      });
+      StripVisible seen{{}, false};
+      if (span.keys > 0) {
+        seen = FindVisible(at_.call, engine_, of_part, rows.count, span, x_.visible);
+      }
+      if (!seen.any) {
         if (dbias_.active()) dbias_.AddNothing(j0, keys, rows);
         continue;
       }
@@ -335,6 +345,7 @@ class Bf16Block {
   const Bf16Engine& engine_;
   std::int64_t qk_;
   std::int64_t vo_;
+  StripKeys parts_[kBf16Parts];  // of the loaded strip
   BiasGradient<float> dbias_;
   bool dbias_of_rows_;  // dbias is dS rounded to bf16
 };
