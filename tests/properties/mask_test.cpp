@@ -40,6 +40,10 @@ const std::vector<Pattern>& patterns() {
       {"a window and a first key",
        [](auto, auto i, auto j) { return j == 0 || (j <= i && j + 20 > i); }},
       {"one hole", [](auto n, auto i, auto j) { return j != (i + n) % 150; }},
+      {"a quarter at random",
+       [](auto n, auto i, auto j) {
+         return (n * 91 + i * 1009 + j * 7919) * 2654435761 % 97 > 24;
+       }},
       {"whole words hidden", [](auto, auto i, auto j) { return (j / 64) % 2 == i % 2; }},
   };
   return all;
@@ -129,14 +133,52 @@ TEST(Masks, OfEveryStructureEqualTheReference) {
 }
 
 TEST(Masks, OfEveryExtentEqualTheReference) {
-  for (const bool batch : {false, true}) {
-    for (const bool head : {false, true}) {
-      for (const bool q : {false, true}) {
-        Problem p = small_problem(DType::f32);
-        p.mask = {true, batch, head, q, true};
-        for (const std::size_t n : {std::size_t{3}, std::size_t{6}}) {
-          expect_reference(p, patterns()[n].name, patterns()[n].visible);
-        }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int bits : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      Problem p = small_problem(dtype);
+      p.mask = {true, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, true};
+      for (const std::size_t n : {std::size_t{3}, std::size_t{6}, std::size_t{12}}) {
+        expect_reference(p, patterns()[n].name, patterns()[n].visible);
+      }
+    }
+  }
+}
+
+// Some keys are hidden from all queries by holes of the mask. Their scores must not matter, even if
+// they are larger than all visible ones or not finite. (dq multiplies their dS = 0 with the key.)
+TEST(Masks, HideScoresOfAnySize) {
+  constexpr std::uint64_t kHidden[] = {3, 70, 100, 131};
+  const auto hides = [&](std::uint64_t j) {
+    return std::find(std::begin(kHidden), std::end(kHidden), j) != std::end(kHidden);
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    Context context(threads_of(2));
+    Arena arena;
+    Problem p = small_problem(dtype);
+    p.mask = {true, false, false, true, true};
+    const Arguments a = make_layer(arena, p);
+    fill_mask(a.mask,
+              [&](auto n, auto i, auto j) { return !hides(j) && patterns()[12].visible(n, i, j); });
+    Arguments b = make_layer(arena, p);
+    b.mask = a.mask;
+    forward(context, p, a);
+    backward(context, p, a);
+    for (const double value : {1e4, kInfinity, std::nan("")}) {
+      SCOPED_TRACE(value);
+      const std::vector<double> keys = harness::read_all(a.k);
+      const auto row = static_cast<std::uint64_t>(p.heads_kv * p.dim_qk);
+      fill_all(b.k, [&](std::uint64_t at) {
+        const std::uint64_t j = at / row % static_cast<std::uint64_t>(p.len_kv);
+        return hides(j) ? (j % 2 == 0 ? value : -value) : keys[at];
+      });
+      forward(context, p, b);
+      if (std::isfinite(value)) backward(context, p, b);
+      for (const auto member :
+           {&Arguments::o, &Arguments::lse, &Arguments::dq, &Arguments::dk, &Arguments::dv}) {
+        const bool gradient = member != &Arguments::o && member != &Arguments::lse;
+        if (gradient && !std::isfinite(value)) continue;
+        EXPECT_EQ(error(b.*member, a.*member), 0.0);
       }
     }
   }

@@ -334,6 +334,55 @@ TEST_F(Bf16Engines, GradientWithSoftcap) {
   }
 }
 
+// Hidden products that are larger than all visible ones, infinite or NaN change nothing. Two tiles:
+// rows have seen keys before the second one. Its maximum grows in rows 0 and 1 alone.
+TEST_F(Bf16Engines, SoftmaxIgnoresHiddenProducts) {
+  constexpr std::int64_t kRows = 5, kCols = 64, kDim = 16;
+  constexpr float kHidden[kRows] = {1e6F, kInfinity, kInfinity, 1e30F,
+                                    std::numeric_limits<float>::quiet_NaN()};
+  const std::vector<std::uint32_t> words(kRows * kCols / kVisibleBits, 0x7FFFFFF5U);
+  for (const Bf16Engine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    const auto run = [&](bool replace) {
+      std::vector<float> row_max(kRows, -kInfinity), row_sum(kRows, 0.0F);
+      std::vector<float> acc(kRows * kDim, 1.0F);
+      std::vector<double> results;
+      for (const float step : {0.0F, 5.0F}) {
+        std::vector<float> s(kRows * kCols);
+        for (std::int64_t n = 0; n < kRows * kCols; ++n) {
+          const std::int64_t r = n / kCols;
+          s[static_cast<std::size_t>(n)] =
+              static_cast<float>(n % kCols % 37) - 20.0F + (r < 2 ? step : -step);
+          const bool hidden = ((words[0] >> (n % kVisibleBits)) & 1U) == 0;
+          if (hidden && replace) s[static_cast<std::size_t>(n)] = kHidden[r];
+        }
+        engine->softmax({.s = s.data(),
+                         .lds = kCols,
+                         .rows = kRows,
+                         .cols = kCols,
+                         .scale = 0.25F,
+                         .row_max = row_max.data(),
+                         .row_sum = row_sum.data(),
+                         .o = acc.data(),
+                         .ldo = kDim,
+                         .dropout = {},
+                         .visible = {words.data(), kCols / kVisibleBits},
+                         .softcap = 0.0F,
+                         .addend = {}});
+        for (std::int64_t r = 0; r < kRows; ++r) {
+          const auto* p = reinterpret_cast<const Bf16Bits*>(s.data() + r * kCols);
+          for (std::int64_t n = 0; n < kCols; ++n) results.push_back(core::bf16_to_f32(p[n]));
+        }
+      }
+      for (const std::vector<float>* of : {&row_max, &row_sum, &acc}) {
+        results.insert(results.end(), of->begin(), of->end());
+      }
+      return results;
+    };
+    EXPECT_EQ(run(true), run(false));
+  }
+}
+
 // Ranges, masks and missing pages as bits; lengths that are no multiple of 64 columns.
 TEST_F(Bf16Engines, FindsVisiblePairs) {
   constexpr std::int64_t kCols = 96;

@@ -46,7 +46,7 @@ std::int64_t tiles_of_block(const Problem& p, std::int64_t threads, const Config
   const std::int64_t most = has_few_processors() ? kMostBlockBf16 : kMostBlockBf16 / 2;
   // Where rows may see few keys, strips would pass over large blocks for little work.
   std::int64_t most_tiles = 4 * kBlockTiles;
-  if (has_narrow_window(p) || p.mask.given) most_tiles = 2 * kBlockTiles;
+  if (has_narrow_window(p)) most_tiles = 2 * kBlockTiles;
   if (p.kv_begin || p.kv_end) most_tiles = kBlockTiles;
   std::int64_t tiles = std::clamp<std::int64_t>(most / (key_bytes * config.tile_kv), 1, most_tiles);
   const auto too_few = [&] {

@@ -40,6 +40,17 @@ struct MaskRow {
   [[nodiscard]] std::int32_t end() const { return holes() ? -1 - end_or_holes : end_or_holes; }
 };
 
+// The mask with one bit per pair, set if it is visible, for rows with holes. A strip's words lie
+// next to each other, and all heads that share the mask read the same ones. Keys past the mask are
+// 0.
+struct MaskBits {
+  std::uint32_t* words = nullptr;  // [sequences, heads, tiles, queries, row]; null: not packed
+  std::int64_t tile_kv = 0;        // keys of a tile
+  std::int64_t row = 0;            // words of a row in a tile: two for each 64 keys
+  std::int64_t tile = 0;           // words of a tile, all queries
+  std::int64_t head = 0;           // words of all tiles
+};
+
 struct Call {
   Problem problem;
   core::CallNumbers numbers;
@@ -47,6 +58,7 @@ struct Call {
   core::StridedTensor lse, dlse, delta;
   core::ScoreTensor bias, mask, dbias;
   MaskRow* mask_rows = nullptr;  // [sequences, heads, queries] of the mask; null: not scanned
+  MaskBits mask_bits;
   core::StridedTensor kv_begin, kv_end, pos_q, pos_k;
   core::LengthArray len_q, len_kv, cu_len_q, cu_len_kv;
 
@@ -152,14 +164,17 @@ inline char* pair_address(const core::ScoreTensor& pairs, std::int64_t b, std::i
          i * pairs.stride_q + j * pairs.stride_kv;
 }
 
+// The (sequence, head) of the mask that a query head reads.
+inline std::int64_t mask_head_of(const Call& call, std::int64_t b, std::int64_t head) {
+  const Problem& p = call.problem;
+  return p.mask.entry_of(b) * (p.mask.head ? p.heads_q : 1) + (p.mask.head ? head : 0);
+}
 // The scanned row of the mask for query i; null if the mask was not scanned.
 inline const MaskRow* mask_row_of(const Call& call, std::int64_t b, std::int64_t head,
                                   std::int64_t i) {
   if (call.mask_rows == nullptr) return nullptr;
-  const Problem& p = call.problem;
-  const std::int64_t heads = p.mask.head ? p.heads_q : 1;
-  const std::int64_t row = p.mask.entry_of(b) * heads + (p.mask.head ? head : 0);
-  return call.mask_rows + (p.mask.q ? row * p.len_q + i : row);
+  const std::int64_t row = mask_head_of(call, b, head);
+  return call.mask_rows + (call.problem.mask.q ? row * call.problem.len_q + i : row);
 }
 
 // Keys of the sequence that causal, window, kv_begin and kv_end leave to query i. Mask and missing

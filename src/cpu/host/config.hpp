@@ -160,7 +160,7 @@ struct Bf16Scratch {
   Scratch<float> f32;
   Bf16Bits* q = nullptr;             // [tile_rows x dim_qk]
   std::uint32_t* visible = nullptr;  // [strip_rows x tile_kv / 32], see Bf16Visible
-  // A tile of keys (packed_keys), packed here or, with pack_keys, in the workspace.
+  // A tile of keys (packed_keys), packed here or, if pack_keys ran, in the workspace.
   Bf16Bits* k_t = nullptr;  // K^T: [tile_kv / 16][dim_qk / 32] blocks
   Bf16Bits* v = nullptr;    // V: [tile_kv / 32][dim_vo / 16] blocks
 };
@@ -186,10 +186,8 @@ inline Bf16Scratch make_bf16_scratch(Arena& arena, const Problem& p, const Confi
   x.f32.row_sum = arena.take<float>(rows);
   x.q = arena.take<Bf16Bits>(rows * qk);
   x.visible = arena.take<std::uint32_t>(c.strip_rows * cols / kVisibleBits);
-  if (!c.pack_keys) {
-    x.k_t = arena.take<Bf16Bits>(packed_keys(c) * qk);
-    x.v = arena.take<Bf16Bits>(packed_keys(c) * vo);
-  }
+  x.k_t = arena.take<Bf16Bits>(packed_keys(c) * qk);
+  x.v = arena.take<Bf16Bits>(packed_keys(c) * vo);
   return x;
 }
 

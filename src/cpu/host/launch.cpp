@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "cpu/host/plan.hpp"
+#include "cpu/host/shared_keys.hpp"
 #include "cpu/host/tasks.hpp"
 #include "cpu/host/workspace.hpp"
 #include "cpu/kernels/kernels.hpp"
@@ -191,6 +192,7 @@ class Launch {
  public:
   Launch(const CpuPlan& plan, const Arguments& arguments, const core::Executor& executor)
       : plan_(plan),
+        config_(plan.config),
         executor_(executor),
         call_(resolve(plan.pass, plan.problem, arguments)),
         w_(lay_out<T>(plan.pass, plan.problem, plan.config, plan.scratch_bytes, plan.threads,
@@ -227,7 +229,7 @@ class Launch {
   void run(Step step) {
     const Problem& p = plan_.problem;
     const std::int64_t groups = p.batch * p.heads_kv;
-    const Config& config = plan_.config;
+    const Config& config = config_;
     const bool is_float = config.engine == Engine::float_simd;
     switch (step) {
       case Step::append: return append(call_, executor_);
@@ -236,11 +238,16 @@ class Launch {
       case Step::scan_mask:
         if (call_.mask.stride_kv != 1) return;  // scan_mask() needs contiguous keys
         call_.mask_rows = w_.mask_rows;
+        call_.mask_bits = w_.mask_bits;
         return find_mask_rows(call_, executor_);
       case Step::fill_gaps:
         if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
         return write_query_gaps<T>(call_);
       case Step::pack_keys:
+        if (!packing_pays(call_, config_)) {
+          w_.forward.packed = {};
+          return;
+        }
         return run(is_float ? forward_kernels<T>().pack_keys : forward_kernels<T>().pack_keys_bf16,
                    w_.forward, config, groups * key_tiles(p, config));
       case Step::forward:
@@ -359,6 +366,7 @@ class Launch {
   }
 
   const CpuPlan& plan_;
+  Config config_;  // the plan's, with tiles for this call
   const core::Executor& executor_;
   Call call_;
   Workspace<T> w_;

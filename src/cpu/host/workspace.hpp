@@ -17,6 +17,7 @@ struct Workspace {
   RowSums<T> sums;  // backward
   ForwardShared<T> forward;
   MaskRow* mask_rows = nullptr;
+  MaskBits mask_bits;
   char* rotated_q = nullptr;  // rope: rotated q and k, [rows, heads, dim_qk] of rotated_type()
   char* rotated_k = nullptr;
   T* gradient_q = nullptr;  // rope: dq and dk before they are rotated back
@@ -138,6 +139,9 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
     partials.row_sum = arena.take<T>(count);
   }
   if (mask_rows(p) > 0) w.mask_rows = arena.take<MaskRow>(mask_rows(p));
+  w.mask_bits = mask_bits(p, config);
+  if (w.mask_bits.tile_kv > 0)
+    w.mask_bits.words = arena.take<std::uint32_t>(mask_words(p, w.mask_bits));
   if (p.rope != Rope::none) {
     const std::int64_t q_count = rows * p.heads_q * p.dim_qk;
     const std::int64_t k_count = all_key_rows(p) * p.heads_kv * p.dim_qk;

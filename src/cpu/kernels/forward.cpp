@@ -146,25 +146,15 @@ inline void FindPairAhead(const Call& call, const Config& config, const Entry& e
   ahead.add_queries(call, call.o, entry, head_kv, p.dim_vo);
 }
 
-// For each strip of a tile of rows, the smallest range with all keys that its rows see. With a
-// window, most strips see nothing of a tile of keys. The range tells so without a loop over the
-// rows.
+// For each strip of a tile of rows.
 struct StripRanges {
-  core::KeyRange strips[kMostStrips];
-  core::KeyRange inner[kMostStrips];  // keys that all rows of the strip see
+  StripKeys strips[kMostStrips];
 };
-inline void FindRanges(const Config& config, const TileRow* rows, std::int64_t count,
-                       StripRanges& to) {
+inline void FindRanges(const Call& call, const Config& config, const TileRow* rows,
+                       std::int64_t count, StripRanges& to) {
   for (std::int64_t n = 0; n * config.strip_rows < count; ++n) {
     const std::int64_t row = n * config.strip_rows;
-    const std::int64_t some = std::min(config.strip_rows, count - row);
-    to.strips[n] = seen_by(rows + row, some, 0, std::numeric_limits<std::int64_t>::max());
-    core::KeyRange& inner = to.inner[n];
-    inner = to.strips[n];
-    for (std::int64_t r = row; r < row + some; ++r) {
-      inner.begin = std::max(inner.begin, rows[r].keys.begin);
-      inner.end = rows[r].mask != nullptr ? 0 : std::min(inner.end, rows[r].keys.end);
-    }
+    to.strips[n] = FindStripKeys(call, rows + row, std::min(config.strip_rows, count - row));
   }
 }
 
@@ -174,19 +164,13 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
                 std::int64_t count, const StripRanges& ranges, std::int64_t j0, std::int64_t keys,
                 Ops& ops) {
   const auto& x = ops.state();
+  const std::int64_t mask_words = MaskWordsBefore(call, j0);
   bool loaded = false;
   for (std::int64_t strip = 0; strip < count; strip += config.strip_rows) {
-    const core::KeyRange seen = ranges.strips[strip / config.strip_rows];
-    if (seen.end <= j0 || seen.begin >= j0 + keys) continue;
+    const StripKeys& strip_keys = ranges.strips[strip / config.strip_rows];
     const std::int64_t rows = std::min(config.strip_rows, count - strip);
-    const core::KeyRange inner = ranges.inner[strip / config.strip_rows];
-    KeySpan span;
-    if (inner.begin <= j0 && inner.end >= j0 + keys) {
-      // Most tiles: without a loop over the rows.
-      span = {j0, keys, round_up(keys, Ops::kSpanStep), 0, nullptr, keys % Ops::kSpanStep == 0};
-    } else {
-      span = Ops::SpanOf(x.rows + strip, rows, j0, keys);
-    }
+    KeySpan span = SpanOfStrip(strip_keys, Ops::kSpanStep, j0, keys, mask_words,
+                               [&] { return Ops::SpanOf(x.rows + strip, rows, j0, keys); });
     if (span.keys == 0) continue;
     NextScores next{config.strip_rows, j0, keys};
     if (strip + config.strip_rows >= count) {
@@ -200,7 +184,10 @@ void AttendTile(const Call& call, const Config& config, const Entry& entry, std:
       if (paged) FindMissing(call, entry, j0, keys, x.missing);
       loaded = true;
     }
-    if (paged) span.missing = x.missing + span.first;
+    if (paged) {
+      span.missing = x.missing + span.first;
+      span.mask_bits = nullptr;
+    }
     ops.AttendStrip(entry, span, next, strip, rows);
   }
 }
@@ -301,7 +288,7 @@ void ForwardTask(const Call& call, const Config& config,
   const Scratch<T>& x = ops.state();
   const core::KeyRange seen = LoadRows(call, entry, head_kv, row0, count, ops);
   StripRanges ranges;
-  FindRanges(config, x.rows, count, ranges);
+  FindRanges(call, config, x.rows, count, ranges);
   const std::int64_t split_begin = split * config.split_keys;
   const std::int64_t end = std::min(seen.end, split_begin + config.split_keys);
   std::int64_t j0 = split_begin;
@@ -350,7 +337,7 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
     ahead.Restart(j0 + config.tile_kv);
     for (std::int64_t n = 0; n < heads; ++n) {
       ops.SelectHead(n);
-      FindRanges(config, ops.state().rows, count, ranges);
+      FindRanges(call, config, ops.state().rows, count, ranges);
       AttendTile(call, config, entry, head + n, count, ranges, j0,
                  std::min(config.tile_kv, keys.end - j0), ops);
     }

@@ -85,6 +85,7 @@ HWY_NOINLINE void FindRows(const Call& call, const Entry& entry, const RowSums<T
     const T lse = LoadStat<T>(call.lse, entry, row);
     if (lse == -std::numeric_limits<T>::infinity()) {
       row.keys = {0, 0};
+      row.mask_bits = nullptr;
       continue;
     }
     x.lse[r] = lse;

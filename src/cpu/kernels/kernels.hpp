@@ -215,7 +215,24 @@ inline std::int64_t mask_rows(const Problem& p) {
   if (!p.mask.given || !p.mask.kv) return 0;
   return p.mask.entries(p.batch) * (p.mask.head ? p.heads_q : 1) * (p.mask.q ? p.len_q : 1);
 }
-// Fills rows [begin, end) of call.mask_rows.
+// The layout of a packed mask, without its words. tile_kv is 0 if the mask is not packed: splits of
+// the keys may begin inside of a tile, a strip's span of keys may cover several tiles, and large
+// masks would take much memory.
+inline constexpr std::int64_t kMostMaskBits = std::int64_t{64} << 23;  // pairs: 64 MiB of words
+inline std::int64_t mask_words(const Problem& p, const MaskBits& bits) {
+  return p.mask.entries(p.batch) * (p.mask.head ? p.heads_q : 1) * bits.head;
+}
+inline MaskBits mask_bits(const Problem& p, const Config& config) {
+  if (mask_rows(p) == 0 || config.gemv != 0 || config.splits > 1 || config.span_keys > 0) return {};
+  MaskBits bits;
+  bits.tile_kv = config.tile_kv;
+  bits.row = 2 * divide_up(config.tile_kv, 64);
+  bits.tile = (p.mask.q ? p.len_q : 1) * bits.row;
+  bits.head = divide_up(p.len_kv, config.tile_kv) * bits.tile;
+  if (mask_words(p, bits) * 32 > kMostMaskBits) return {};
+  return bits;
+}
+// Fills rows [begin, end) of call.mask_rows, and the words of those with holes in call.mask_bits.
 void scan_mask(const Call& call, std::int64_t begin, std::int64_t end);
 
 // A rotation of the rows of one tensor: part of an attention call, or of rope().

@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include <bit>
+#include <cstring>
 
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/visible-inl.h"
@@ -41,22 +42,61 @@ std::int64_t PastLastKey(const std::uint8_t* mask, std::int64_t begin, std::int6
   return begin;
 }
 
+MaskRow ScanRow(const std::uint8_t* mask, std::int64_t keys) {
+  const std::int64_t first = FirstKey<true>(mask, 0, keys);
+  const std::int64_t hidden = FirstKey<false>(mask, first, keys);
+  const std::int64_t end = PastLastKey(mask, hidden, keys);
+  return {static_cast<std::int32_t>(first),
+          static_cast<std::int32_t>(end > hidden ? -1 - end : end)};
+}
+
+// Rows whose bits are packed together: their words of a tile fill a cache line.
+constexpr std::int64_t kRowsAtOnce = 8;
+
+// Packs `count` rows of the mask, which are rows of one head, tile after tile. `to`: the first
+// row's word of tile 0.
+void PackRows(const Call& call, const std::uint8_t* mask, std::int64_t count, std::uint32_t* to) {
+  const MaskBits& bits = call.mask_bits;
+  const std::int64_t keys = call.problem.len_kv;
+  for (std::int64_t j0 = 0; j0 < keys; j0 += bits.tile_kv, to += bits.tile) {
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = mask + r * call.mask.stride_q;
+      for (std::int64_t n = 0; n < bits.row; n += 2) {
+        const std::int64_t j = j0 + n / 2 * kWord;
+        // The next rows. Hardware prefetchers start again at each page.
+        __builtin_prefetch(row + kRowsAtOnce * call.mask.stride_q + j);
+        const std::int64_t some = std::min({kWord, j0 + bits.tile_kv - j, keys - j});
+        const std::uint64_t words = some > 0 ? BitsOfBytes(row + j, some) : 0;
+        std::memcpy(to + r * bits.row + n, &words, sizeof(words));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void ScanMask(const Call& call, std::int64_t begin, std::int64_t end) {
   const Problem& p = call.problem;
   const std::int64_t queries = p.mask.q ? p.len_q : 1;
   const std::int64_t heads = p.mask.head ? p.heads_q : 1;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const std::int64_t at = n / (queries * heads) * call.mask.stride_batch +
-                            n / queries % heads * call.mask.stride_head +
-                            n % queries * call.mask.stride_q;
-    const auto* mask = reinterpret_cast<const std::uint8_t*>(call.mask.base + at);
-    const std::int64_t first = FirstKey<true>(mask, 0, p.len_kv);
-    const std::int64_t hidden = FirstKey<false>(mask, first, p.len_kv);
-    const std::int64_t end = PastLastKey(mask, hidden, p.len_kv);
-    call.mask_rows[n] = {static_cast<std::int32_t>(first),
-                         static_cast<std::int32_t>(end > hidden ? -1 - end : end)};
+  while (begin < end) {
+    const std::int64_t i = begin % queries;
+    const std::int64_t of_head = begin / queries;
+    const std::int64_t count = std::min({kRowsAtOnce, end - begin, queries - i});
+    const auto* mask = reinterpret_cast<const std::uint8_t*>(
+        call.mask.base + of_head / heads * call.mask.stride_batch +
+        of_head % heads * call.mask.stride_head + i * call.mask.stride_q);
+    bool holes = false;
+    for (std::int64_t r = 0; r < count; ++r) {
+      MaskRow& row = call.mask_rows[begin + r];
+      row = ScanRow(mask + r * call.mask.stride_q, p.len_kv);
+      holes = holes || row.holes();
+    }
+    if (holes && call.mask_bits.words != nullptr) {
+      PackRows(call, mask, count,
+               call.mask_bits.words + of_head * call.mask_bits.head + i * call.mask_bits.row);
+    }
+    begin += count;
   }
 }
 

@@ -167,7 +167,8 @@ struct NextScores {
 // 161 to 118 ms.
 inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& row,
                            const NextScores& next) {
-  if (row.bias == nullptr && row.mask == nullptr) return;
+  const char* mask = row.mask_bits == nullptr ? row.mask : nullptr;
+  if (row.bias == nullptr && mask == nullptr) return;
   const std::int64_t i = row.i + next.rows_ahead;
   if (next.keys <= 0 || i < 0 || i >= entry.len_q) return;
   const auto prefetch = [&](const core::ScoreTensor& scores, const char* of_row) {
@@ -180,7 +181,7 @@ inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& 
     }
   };
   prefetch(call.bias, row.bias);
-  prefetch(call.mask, row.mask);
+  prefetch(call.mask, mask);
 }
 
 // s [cols]: raw products in, scores out. tanh: if not null, receives tanh(raw / softcap) for the

@@ -23,18 +23,29 @@ struct TileRow {
   core::KeyRange keys;  // visible by causal, window, kv_begin, kv_end and the range of the mask row
   const char* mask = nullptr;  // address of key 0; null: the mask hides none of `keys`
   const char* bias = nullptr;  // address of key 0; null: no bias
+  // With `mask`, if it was packed: the row's words of tile 0, and the keys that are visible without
+  // the mask.
+  const std::uint32_t* mask_bits = nullptr;
+  core::KeyRange unmasked = {};
 };
 
 // Narrows a row's keys to the range that the mask leaves visible. Sets `mask`.
 inline void cut_to_mask(const Call& call, const Entry& entry, TileRow& row) {
   row.mask = nullptr;
+  row.mask_bits = nullptr;
   if (!call.mask.given() || row.keys.empty()) return;
+  row.unmasked = row.keys;
   const MaskRow* mask = mask_row_of(call, entry.b, row.head, row.i);
   if (mask != nullptr) {
     row.keys.begin = std::max<std::int64_t>(row.keys.begin, mask->begin);
     row.keys.end = std::min<std::int64_t>(row.keys.end, mask->end());
     if (row.keys.empty()) row.keys = {0, 0};
     if (!mask->holes()) return;
+    const MaskBits& bits = call.mask_bits;
+    if (bits.words != nullptr) {
+      row.mask_bits = bits.words + mask_head_of(call, entry.b, row.head) * bits.head +
+                      (call.problem.mask.q ? row.i * bits.row : 0);
+    }
   }
   row.mask = pair_address(call.mask, entry.b, row.head, row.i, 0);
 }
@@ -74,6 +85,7 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
     row.keys = keys;
     row.mask = nullptr;
     row.bias = nullptr;
+    row.mask_bits = nullptr;
     if (call.mask.given()) {
       cut_to_mask(call, entry, row);
       keys = row.keys;
@@ -87,6 +99,23 @@ inline core::KeyRange make_rows(const Call& call, const Entry& entry, std::int64
     all.end = std::max(all.end, keys.end);
   }
   return all;
+}
+
+// The packed mask of consecutive rows.
+struct MaskRun {
+  const std::uint32_t* bits = nullptr;  // words of the first row, tile 0; null: there is no run
+  core::KeyRange unmasked;              // keys that all rows see unless the mask hides them
+};
+inline MaskRun mask_run(const Call& call, const TileRow* rows, std::int64_t count) {
+  const std::int64_t step = call.problem.mask.q ? call.mask_bits.row : 0;
+  if (rows[0].mask_bits == nullptr) return {};
+  MaskRun run{rows[0].mask_bits, rows[0].unmasked};
+  for (std::int64_t r = 1; r < count; ++r) {
+    if (rows[r].mask_bits != run.bits + r * step) return {};
+    run.unmasked.begin = std::max(run.unmasked.begin, rows[r].unmasked.begin);
+    run.unmasked.end = std::min(run.unmasked.end, rows[r].unmasked.end);
+  }
+  return run;
 }
 
 // The smallest range in [begin, end) with all keys that the rows see there.

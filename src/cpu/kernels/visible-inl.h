@@ -32,6 +32,8 @@ struct KeySpan {
   std::int64_t first = 0;
   const std::uint8_t* missing = nullptr;  // [keys], not 0: no page; null: all have one
   bool all = false;                       // known: all rows see all columns
+  // The mask's words of the first row and the span's tile, if they alone determine what rows see.
+  const std::uint32_t* mask_bits = nullptr;
 };
 
 // The part of a loaded tile [j0, j0 + keys) that any row of the strip sees, extended to multiples
@@ -45,6 +47,51 @@ HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_
   const std::int64_t first = (seen.begin - j0) / kStep * kStep;
   const std::int64_t width = seen.end - j0 - first;
   return {j0 + first, width, round_up(width, kStep), first, nullptr};
+}
+
+// What a strip sees of all keys. Found once for many tiles of keys, so that most of these need no
+// loop over the rows.
+struct StripKeys {
+  core::KeyRange any;    // the smallest range with all keys that any row sees
+  core::KeyRange every;  // keys that all rows see, unless they are holes of the mask
+  bool holes = false;    // a row's mask has holes
+  MaskRun mask;
+};
+HWY_INLINE StripKeys FindStripKeys(const Call& call, const TileRow* rows, std::int64_t count) {
+  StripKeys keys;
+  keys.any = seen_by(rows, count, 0, std::numeric_limits<std::int64_t>::max());
+  keys.every = keys.any;
+  for (std::int64_t r = 0; r < count; ++r) {
+    keys.every.begin = std::max(keys.every.begin, rows[r].keys.begin);
+    keys.every.end = std::min(keys.every.end, rows[r].keys.end);
+    keys.holes = keys.holes || rows[r].mask != nullptr;
+  }
+  if (keys.holes) keys.mask = mask_run(call, rows, count);
+  return keys;
+}
+
+// The words of a packed mask before those of the tile at j0.
+HWY_INLINE std::int64_t MaskWordsBefore(const Call& call, std::int64_t j0) {
+  const MaskBits& bits = call.mask_bits;
+  return bits.words == nullptr ? 0 : j0 / bits.tile_kv * bits.tile;
+}
+
+// The span of a loaded tile [j0, j0 + keys) for a strip. `find` loops over the rows.
+template <class Find>
+HWY_INLINE KeySpan SpanOfStrip(const StripKeys& of, std::int64_t step, std::int64_t j0,
+                               std::int64_t keys, std::int64_t mask_words, const Find& find) {
+  if (of.any.end <= j0 || of.any.begin >= j0 + keys) return {};
+  KeySpan span;
+  if (of.every.begin <= j0 && of.every.end >= j0 + keys) {
+    span = {j0, keys, round_up(keys, step), 0, nullptr, !of.holes && keys % step == 0};
+  } else {
+    span = find();
+  }
+  const core::KeyRange& open = of.mask.unmasked;
+  if (of.mask.bits != nullptr && open.begin <= span.j0 && open.end >= span.j0 + span.cols) {
+    span.mask_bits = of.mask.bits + mask_words;
+  }
+  return span;
 }
 
 // The rows of a strip from the first to the last that sees any key of the span. The first is
@@ -147,6 +194,16 @@ HWY_INLINE std::uint64_t BitsBelow(std::int64_t n) {
   return n <= 0 ? 0 : (std::uint64_t{1} << n) - 1;
 }
 
+// Bits [first, first + 64) of a row's words; 0 past them.
+HWY_INLINE std::uint64_t BitsFrom(const std::uint32_t* words, std::int64_t count,
+                                  std::int64_t first) {
+  const auto word = [&](std::int64_t n) { return n < count ? std::uint64_t{words[n]} : 0; };
+  const std::int64_t at = first / kVisibleBits;
+  const std::int64_t shift = first % kVisibleBits;
+  const std::uint64_t bits = word(at) | word(at + 1) << kVisibleBits;
+  return shift == 0 ? bits : bits >> shift | word(at + 2) << (64 - shift);
+}
+
 // The visible columns of [c, c + 64), one bit each.
 HWY_INLINE std::uint64_t VisibleBits(const SeenRow& row, std::int64_t c) {
   std::uint64_t seen = BitsBelow(row.end - c) & ~BitsBelow(row.begin - c);
@@ -154,6 +211,22 @@ HWY_INLINE std::uint64_t VisibleBits(const SeenRow& row, std::int64_t c) {
   if (row.mask != nullptr && seen != 0) seen &= BitsOfBytes(row.mask + c, count);
   if (row.missing != nullptr && seen != 0) seen &= ~BitsOfBytes(row.missing + c, count);
   return seen;
+}
+
+// The words of a row's packed mask in the span's tile; null if there are none.
+HWY_INLINE const std::uint32_t* PackedRow(const Call& call, const TileRow& row,
+                                          const KeySpan& span) {
+  if (row.mask_bits == nullptr) return nullptr;
+  return row.mask_bits + span.j0 / call.mask_bits.tile_kv * call.mask_bits.tile;
+}
+
+// The same from the row's packed mask, if there is one.
+HWY_INLINE std::uint64_t VisibleBits(const Call& call, const TileRow& row, const KeySpan& span,
+                                     SeenRow seen, std::int64_t c) {
+  const std::uint32_t* packed = PackedRow(call, row, span);
+  if (packed == nullptr) return VisibleBits(seen, c);
+  seen.mask = nullptr;
+  return VisibleBits(seen, c) & BitsFrom(packed, call.mask_bits.row, span.first + c);
 }
 
 // One bit per column of a row, set if it is visible.
@@ -169,7 +242,7 @@ HWY_INLINE void FindRowVisible(const Call& call, const TileRow& row, const KeySp
   if (to.all) return;
   std::uint64_t hidden = 0;
   for (std::int64_t c = 0; c < span.cols; c += 64) {
-    const std::uint64_t bits = VisibleBits(seen, c);
+    const std::uint64_t bits = VisibleBits(call, row, span, seen, c);
     to.bits[c / 64] = bits;
     hidden |= ~bits & BitsBelow(span.cols - c);
   }
@@ -197,16 +270,31 @@ inline HWY_NOINLINE bool MaskLeavesAny(const Call& call, const TileRow* rows, st
     const SeenRow seen = SeenOf(call, rows[r], span);
     if (seen.begin < seen.end && seen.mask == nullptr) return true;
     for (std::int64_t c = 0; c < seen.end; c += 64) {
-      if (VisibleBits(seen, c) != 0) return true;
+      if (VisibleBits(call, rows[r], span, seen, c) != 0) return true;
     }
   }
   return false;
+}
+
+// HideRow for a row with a packed mask.
+template <class T>
+HWY_INLINE void HideByBits(const Call& call, const TileRow& row, const KeySpan& span,
+                           T* HWY_RESTRICT s) {
+  const hn::ScalableTag<T> d;
+  const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
+  RowVisible visible;
+  FindRowVisible(call, row, span, visible);
+  for (std::int64_t c = 0; !visible.all && c < span.cols;
+       c += static_cast<std::int64_t>(hn::MaxLanes(d))) {
+    hn::Store(hn::IfThenElse(VisibleLanes(d, visible, c), hn::Load(d, s + c), hidden), d, s + c);
+  }
 }
 
 // Writes -inf to all columns that the row does not see: by ranges of keys, mask or missing pages.
 template <class T>
 HWY_INLINE void HideRow(const Call& call, const TileRow& row, const KeySpan& span,
                         T* HWY_RESTRICT s) {
+  if (row.mask_bits != nullptr) return HideByBits(call, row, span, s);
   const SeenRow seen = SeenOf(call, row, span);
   if (seen.mask != nullptr) HideByBytes<false>(seen.mask, seen.begin, seen.end, s);
   if (seen.missing != nullptr) HideByBytes<true>(seen.missing, seen.begin, seen.end, s);
@@ -230,9 +318,41 @@ struct StripVisible {
   Bf16Visible visible;
   bool any = true;
 };
+// The same from the words of a packed mask, which are not copied.
+HWY_INLINE StripVisible PackedVisible(const Call& call, std::int64_t count, const KeySpan& span) {
+  const std::int64_t row = call.problem.mask.q ? call.mask_bits.row : 0;
+  const std::int64_t row_words = span.cols / kVisibleBits;
+  const hn::ScalableTag<std::uint32_t> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  const std::uint32_t* bits = span.mask_bits;
+  const Bf16Visible visible{bits + span.first / kVisibleBits, row};
+  if (row_words == row && count * row % kLanes == 0) {
+    auto any = hn::Zero(d);
+    auto all = hn::Set(d, ~std::uint32_t{0});
+    for (std::int64_t n = 0; n < count * row; n += kLanes) {
+      const auto words = hn::LoadU(d, bits + n);
+      __builtin_prefetch(bits + count * row + n);  // the next strip's
+      any = hn::Or(any, words);
+      all = hn::And(all, words);
+    }
+    if (hn::AllTrue(d, hn::Eq(all, hn::Set(d, ~std::uint32_t{0})))) return {};
+    return {visible, !hn::AllTrue(d, hn::Eq(any, hn::Zero(d)))};
+  }
+  std::uint32_t any = 0;
+  std::uint32_t all = ~std::uint32_t{0};
+  for (std::int64_t r = 0; r < count; ++r) {
+    for (std::int64_t n = 0; n < row_words; ++n) {
+      any |= visible.words[r * visible.row + n];
+      all &= visible.words[r * visible.row + n];
+    }
+  }
+  if (all == ~std::uint32_t{0}) return {};
+  return {visible, any != 0};
+}
 inline HWY_NOINLINE StripVisible FindVisible(const Call& call, const Bf16Engine& engine,
                                              const TileRow* rows, std::int64_t count,
                                              const KeySpan& span, std::uint32_t* words) {
+  if (span.mask_bits != nullptr) return PackedVisible(call, count, span);
   if (SeesAll(rows, count, span)) return {};
   constexpr std::int64_t kRows = 16;
   SeenRow seen[kRows];

@@ -61,7 +61,8 @@ class Bf16Block {
     }
     for (std::int64_t part = 0; part < kBf16Parts; ++part) {
       const std::int64_t first = std::min(part * kBf16PartRows, count);
-      seen_[part] = SeenByPart(x_.f32.rows + first, std::min(kBf16PartRows, count - first));
+      parts_[part] =
+          FindStripKeys(at_.call, x_.f32.rows + first, std::min(kBf16PartRows, count - first));
     }
     if (at_.sums.delta == nullptr) {
       for (std::int64_t r = 0; r < count; ++r) {
@@ -77,8 +78,8 @@ class Bf16Block {
     const Problem& p = at_.call.problem;
     float* dq = nullptr;
     if (dbias_.active() && !dbias_.Begin(block, strip, count)) return false;
-    const core::KeyRange seen{std::min(seen_[0].any.begin, seen_[1].any.begin),
-                              std::max(seen_[0].any.end, seen_[1].any.end)};
+    const core::KeyRange seen{std::min(parts_[0].any.begin, parts_[1].any.begin),
+                              std::max(parts_[0].any.end, parts_[1].any.end)};
     if (at_.config.ring_tiles > 0 && !seen.empty()) StoreTiles(block, seen.end - block.j0);
     FindNext(at_, x_.f32.rows[0], count, block, seen, unstored_, ahead_);
     for (std::int64_t begin = 0; begin < block.keys; begin += at_.config.tile_kv) {
@@ -106,27 +107,6 @@ class Bf16Block {
   }
 
  private:
-  // The keys that any row of a part sees, and those that all of its rows see.
-  struct PartSeen {
-    core::KeyRange any{std::numeric_limits<std::int64_t>::max(), 0};
-    core::KeyRange all{0, 0};
-  };
-  static PartSeen SeenByPart(const TileRow* rows, std::int64_t count) {
-    if (count <= 0) return {};
-    PartSeen seen;
-    seen.all.end = std::numeric_limits<std::int64_t>::max();
-    for (std::int64_t r = 0; r < count; ++r) {
-      const TileRow& row = rows[r];
-      if (row.keys.empty() || row.mask != nullptr) seen.all.end = 0;
-      if (row.keys.empty()) continue;
-      seen.any.begin = std::min(seen.any.begin, row.keys.begin);
-      seen.any.end = std::max(seen.any.end, row.keys.end);
-      seen.all.begin = std::max(seen.all.begin, row.keys.begin);
-      seen.all.end = std::min(seen.all.end, row.keys.end);
-    }
-    return seen;
-  }
-
   void Prefetch() {
     if (at_.ahead != nullptr) at_.ahead->step();
   }
@@ -203,23 +183,20 @@ class Bf16Block {
     const std::int64_t keys = std::min(at_.config.tile_kv, block.keys - begin);
     const NextScores next = NextOf(block, begin, at_.config);
     const std::int64_t place = place_of(at_.config, begin);
+    const std::int64_t mask_words = MaskWordsBefore(at_.call, j0);
     bool any = false;
     for (std::int64_t part = 0; part * kBf16PartRows < count; ++part) {
       const RowSpan rows{part * kBf16PartRows,
                          std::min(kBf16PartRows, count - part * kBf16PartRows)};
       const TileRow* of_part = x_.f32.rows + rows.first;
-      KeySpan span;
-      StripVisible seen;
-      if (seen_[part].all.begin <= j0 && seen_[part].all.end >= j0 + keys) {
-        span = {j0, keys, round_up(keys, kPackedDepth), 0, nullptr, keys % kPackedDepth == 0};
-      } else if (seen_[part].any.begin < j0 + keys && seen_[part].any.end > j0) {
-        // Rows of a part may see different documents, with keys between them that none sees.
-        span = SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
-      }
+      const KeySpan span = SpanOfStrip(parts_[part], kPackedDepth, j0, keys, mask_words, [&] {
+        return SeenSpan<float, kPackedDepth>(of_part, rows.count, j0, keys);
+      });
+      StripVisible seen{{}, false};
       if (span.keys > 0) {
         seen = FindVisible(at_.call, engine_, of_part, rows.count, span, x_.visible);
       }
-      if (span.keys == 0 || !seen.any) {
+      if (!seen.any) {
         if (dbias_.active()) dbias_.AddNothing(j0, keys, rows);
         continue;
       }
@@ -412,8 +389,8 @@ class Bf16Block {
   const Bf16Engine& engine_;
   std::int64_t qk_;
   std::int64_t vo_;
-  PartSeen seen_[kBf16Parts];  // of the loaded strip
-  std::int64_t unstored_ = 0;  // with ring_tiles: keys of the block before those that are stored
+  StripKeys parts_[kBf16Parts];  // of the loaded strip
+  std::int64_t unstored_ = 0;    // with ring_tiles: keys of the block before those that are stored
   RowPrefetch ahead_;
   BiasGradient<float> dbias_;
   bool dbias_of_rows_;  // dbias is dS rounded to bf16

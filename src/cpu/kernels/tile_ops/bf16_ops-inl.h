@@ -155,7 +155,8 @@ class Bf16Ops {
     const std::int64_t cols = span.cols;
     // Prefetches for a quarter of the rows before each step: about as many lines as a core has fill
     // buffers.
-    const bool reads_pairs = call_.bias.given() || call_.mask.given();
+    const bool reads_pairs =
+        call_.bias.given() || (call_.mask.given() && span.mask_bits == nullptr);
     const auto prefetch = [&](std::int64_t quarter) {
       for (std::int64_t r = count * quarter / 4; reads_pairs && r < count * (quarter + 1) / 4;
            ++r) {

@@ -1,0 +1,17 @@
+// Whether the tasks of a forward share keys. Documents and masks are known only when a call runs.
+#pragma once
+
+#include "cpu/host/call.hpp"
+#include "cpu/host/config.hpp"
+
+namespace attn::cpu {
+
+// The number of row tiles that see a key, on average: an estimate from samples of the rows.
+double row_tiles_of_key(const Call& call, const Config& config);
+
+// For a plan with the step pack_keys: whether the step pays in this call. If it does not, tasks
+// pack what they see, and tiles may get fewer rows, so that they end where documents do. No choice
+// changes a bit of the result.
+bool packing_pays(const Call& call, Config& config);
+
+}  // namespace attn::cpu
