@@ -307,7 +307,8 @@ TEST_F(Bf16Engines, StoresSumsInTheOrderOfGradient) {
                       .ds = ds.data(),
                       .packed_cols = kPackedBlock,
                       .ds_rows = rows.data(),
-                      .ds_f32 = nullptr});
+                      .ds_f32 = nullptr,
+                      .dbias = {}});
     std::vector<Bf16Bits> a(kBf16Rows * kPackedDepth, 0);
     for (std::int64_t r = 0; r < kBf16Rows; ++r) {  // C is row 0 of P
       a[static_cast<std::size_t>(r * kPackedDepth)] = 0x3F80;
