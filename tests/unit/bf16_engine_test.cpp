@@ -315,7 +315,8 @@ TEST_F(Bf16Engines, GradientWithSoftcap) {
                         .ds = ds.data(),
                         .packed_cols = kPackedBlock,
                         .ds_rows = rows.data(),
-                        .ds_f32 = nullptr});
+                        .ds_f32 = nullptr,
+                        .dbias = {}});
       for (std::int64_t n = 0; n < kRows * kCols; ++n) {
         const auto at = static_cast<std::size_t>(n);
         const double tanh = std::tanh(double{scale} * s[at] / cap);
@@ -444,7 +445,8 @@ TEST_F(Bf16Engines, StoresSumsInTheOrderOfGradient) {
                       .ds = ds.data(),
                       .packed_cols = kPackedBlock,
                       .ds_rows = rows.data(),
-                      .ds_f32 = nullptr});
+                      .ds_f32 = nullptr,
+                      .dbias = {}});
     std::vector<Bf16Bits> a(kBf16Rows * kPackedDepth, 0);
     for (std::int64_t r = 0; r < kBf16Rows; ++r) {  // C is row 0 of P
       a[static_cast<std::size_t>(r * kPackedDepth)] = 0x3F80;

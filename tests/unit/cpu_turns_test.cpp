@@ -92,5 +92,30 @@ TEST(CpuTurns, HeadsThatShareADbiasAreNotInterleaved) {
   }
 }
 
+// Sums of a dbias in bf16 are in the worker's scratch if a task computes all terms, and only if the
+// engine can add to them.
+TEST(CpuTurns, DbiasInScratch) {
+  Problem problem;
+  problem.batch = 4;
+  problem.heads_q = problem.heads_kv = 12;
+  problem.len_q = problem.len_kv = 1024;
+  problem.dim_qk = problem.dim_vo = 64;
+  problem.dtype = problem.dtype_bias = DType::bf16;
+  problem.dbias = true;
+  problem.bias = {.given = true, .batch = false, .head = true, .q = true, .kv = true};
+  const auto config = [&](Engine engine) {
+    return CpuPlan(Pass::backward, problem, 2, engine).config;
+  };
+  const Config in_scratch = config(Engine::amx_bf16);
+  EXPECT_EQ(in_scratch.terms_of_task, 4);
+  EXPECT_TRUE(in_scratch.dbias_in_scratch);
+  EXPECT_EQ(in_scratch.dbias_slots, 0);
+  EXPECT_FALSE(config(Engine::bf16_mmla).dbias_in_scratch);
+  EXPECT_GT(config(Engine::bf16_mmla).dbias_slots, 0);
+  problem.accumulate = true;
+  EXPECT_FALSE(config(Engine::amx_bf16).dbias_in_scratch);
+  EXPECT_GT(config(Engine::amx_bf16).dbias_slots, 0);
+}
+
 }  // namespace
 }  // namespace attn::cpu

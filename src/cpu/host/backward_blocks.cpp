@@ -139,7 +139,10 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t terms = dbias_terms(p);
   Config with = config;
   set_terms_of_task(p, terms, threads, with);
-  if (terms > 1 && (p.dbias_type() != p.statistics_type() || p.accumulate)) {
+  const bool engine_writes = config.engine == Engine::amx_bf16 || config.engine == Engine::bf16_dot;
+  with.dbias_in_scratch = with.terms_of_task > 1 && engine_writes && engine_may_write_dbias(p);
+  if (terms > 1 && !with.dbias_in_scratch &&
+      (p.dbias_type() != p.statistics_type() || p.accumulate)) {
     // One buffer for each bias that the running tasks may belong to at a time.
     const std::int64_t of_group = terms / with.terms_of_task * key_tasks(p, with);
     const std::int64_t slots =

@@ -51,6 +51,8 @@ struct Config {
   // dbias sums in the workspace; 0: the sums are kept in dbias itself.
   bool dbias_with_keys = false;
   std::int64_t dbias_slots = 0;
+  // The sums of terms_of_task > 1 are kept in the worker's scratch, and the engine adds to them.
+  bool dbias_in_scratch = false;
   // backward_kv: (batch, key head) pairs that add to the same dbias, and whose n-th blocks one task
   // computes in order. The block's sums of dbias then stay in the worker's L2.
   std::int64_t terms_of_task = 1;
@@ -81,6 +83,10 @@ inline bool dq_in_place(const Problem& p) {
 // Number of (batch, key head) pairs that add to the same dbias.
 inline std::int64_t dbias_terms(const Problem& p) {
   return p.bias.sharers(p.batch) * (p.bias.head ? 1 : p.heads_kv);
+}
+// Whether an engine may write dbias itself: in bf16, without a change to the sum of dS.
+inline bool engine_may_write_dbias(const Problem& p) {
+  return p.dbias_type() == DType::bf16 && !p.accumulate && !p.nonfinite_zero;
 }
 // Row length and size, in elements, of one key head's dbias sums in the workspace: [heads_per_kv *
 // len_q, len_kv padded].
@@ -257,6 +263,8 @@ struct Bf16KeysScratch {
   std::uint32_t* visible = nullptr;  // [32 x tile_kv / 32], see Bf16Visible
   float* dk_t = nullptr;             // [dim_qk x sums_row]; the first kept_keys columns are used
   float* dv_t = nullptr;             // [dim_vo x sums_row], likewise
+  // Sums of dbias: [strips, tiles of a block, strip_rows x tile_kv]; see dbias_in_scratch.
+  float* dbias_sums = nullptr;
 };
 
 // Elements between rows of dk_t and dv_t. Rows that are a power of two apart would share few sets
@@ -297,6 +305,10 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   x.visible = arena.take<std::uint32_t>(scores / kVisibleBits);
   x.dk_t = arena.take<float>(sums_row(c) * qk);
   x.dv_t = arena.take<float>(sums_row(c) * vo);
+  if (c.dbias_in_scratch) {
+    const std::int64_t rows = round_up(p.heads_q / p.heads_kv * p.len_q, kBf16StripRows);
+    x.dbias_sums = arena.take<float>(rows * c.block_kv);
+  }
   return x;
 }
 

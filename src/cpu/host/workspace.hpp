@@ -114,7 +114,7 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
       if (config.dq_slots > 0)
         w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
     }
-    if (config.dbias_with_keys && dbias_terms(p) > 1) {
+    if (config.dbias_with_keys && dbias_terms(p) > 1 && !config.dbias_in_scratch) {
       w.sums.dbias.strips_done =
           arena.take<std::int32_t>(p.batch * p.heads_kv * key_blocks(p, config));
       if (config.dbias_slots > 0)

@@ -25,15 +25,23 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Smaller ones may be read from L2 after the call; streaming stores would evict them.
+constexpr std::int64_t kLeastStreamed = std::int64_t{4} << 20;  // bytes
+
 template <class T>
 class BiasGradient {
  public:
-  explicit BiasGradient(const KeyHead<T>& at)
+  // `sums`: of the task's block, if config.dbias_in_scratch. engine_writes: whether the engine can
+  // write dbias.
+  explicit BiasGradient(const KeyHead<T>& at, T* sums = nullptr, bool engine_writes = false)
       : at_(at),
         active_(at.config.dbias_with_keys),
         terms_(active_ ? dbias_terms(at.call.problem) : 1),
         first_(at.index % terms_ == 0),
-        last_(at.index % terms_ == terms_ - 1) {}
+        last_(at.index % terms_ == terms_ - 1),
+        sums_(sums),
+        by_engine_(active_ && engine_writes && engine_may_write_dbias(at.call.problem) &&
+                   (terms_ == 1 || at.config.dbias_in_scratch)) {}
 
   // If false, no other member may be called.
   [[nodiscard]] bool active() const { return active_; }
@@ -43,10 +51,55 @@ class BiasGradient {
     return terms_ == 1 && !p.accumulate && !p.nonfinite_zero;
   }
 
+  // Whether the engine writes dbias as it computes dS. Only AddNothing and AddHidden are called
+  // then.
+  [[nodiscard]] bool is_by_engine() const { return by_engine_; }
+
+  // Where the engine writes dbias of some rows of the strip. rows: receives their addresses.
+  Bf16Dbias Find(const KeySpan& span, const RowSpan& rows, char** addresses) const {
+    std::uintptr_t all = 0;
+    for (std::int64_t r = 0; r < rows.count; ++r) {
+      addresses[r] = dbias_address(row0_ + rows.first + r, span.j0);
+      all |= reinterpret_cast<std::uintptr_t>(addresses[r]);
+    }
+    const Problem& p = at_.call.problem;
+    const std::int64_t bytes =
+        p.bias.entries(p.batch) * p.heads_q * p.len_q * p.len_kv * std::int64_t{sizeof(Bf16Bits)};
+    Bf16Dbias to{
+        .rows = addresses, .keys = span.keys, .stream = all % 64 == 0 && bytes >= kLeastStreamed};
+    if (sums_ == nullptr) return to;
+    to.sums = task_sums(rows.first, span.j0);
+    to.row = at_.config.tile_kv;
+    to.first = first_;
+    to.last = last_;
+    return to;
+  }
+
+  // Adds nothing to keys [begin, end) of some rows of the strip, which the engine did not compute.
+  void AddHidden(std::int64_t begin, std::int64_t end, const RowSpan& rows) {
+    while (begin < end) {
+      const std::int64_t tile = at_.config.tile_kv;
+      const std::int64_t left = tile - (begin - block_j0_) % tile;
+      const std::int64_t keys = std::min(left, end - begin);
+      for (std::int64_t r = 0; r < rows.count; ++r) {
+        char* out = dbias_address(row0_ + rows.first + r, begin);
+        if (sums_ == nullptr) {
+          std::fill_n(reinterpret_cast<Bf16Bits*>(out), keys, Bf16Bits{0});
+          continue;
+        }
+        T* sums = task_sums(rows.first + r, begin);
+        if (first_) std::fill_n(sums, keys, T(0));
+        if (last_) StoreRow(DType::bf16, out, sums, keys, false, false);
+      }
+      begin += keys;
+    }
+  }
+
   // Call before a strip's first tile. Waits until the preceding tasks have added to it. Returns
   // false if interrupted.
   bool Begin(const KeyBlock& block, std::int64_t strip, std::int64_t count) {
     row0_ = strip * at_.config.strip_rows;
+    block_j0_ = block.j0;
     count_ = count;
     done_ = divide_up(all_rows(), at_.config.strip_rows) - strip;
     if (at_.sums.dbias.strips_done == nullptr) return true;
@@ -85,6 +138,7 @@ class BiasGradient {
 
   // The same if none of the rows sees any of the keys.
   void AddNothing(std::int64_t j0, std::int64_t keys, const RowSpan& rows) {
+    if (by_engine_) return AddHidden(j0, j0 + keys, rows);
     for (std::int64_t end = j0 + keys; j0 < end; j0 += at_.config.tile_kv) {
       AddTile(j0, std::min(at_.config.tile_kv, end - j0), KeySpan{.j0 = j0}, at_.x.s, {}, rows);
     }
@@ -116,6 +170,14 @@ class BiasGradient {
     const Problem& p = at_.call.problem;
     const std::int64_t slot = at_.index / terms_ % at_.config.dbias_slots;
     return at_.sums.dbias.accum + slot * dbias_accum_size(p) + row * dbias_accum_row(p) + j;
+  }
+
+  // The task's sum of key j in the strip's row r. Sums of a strip's tile are contiguous.
+  T* task_sums(std::int64_t r, std::int64_t j) const {
+    const Config& c = at_.config;
+    const std::int64_t column = j - block_j0_;
+    const std::int64_t tile = row0_ / c.strip_rows * (c.block_kv / c.tile_kv) + column / c.tile_kv;
+    return sums_ + (tile * c.strip_rows + r) * c.tile_kv + column % c.tile_kv;
   }
 
   // Prefetches the lines of the next tile for writing: its rows are kilobytes apart. Raises an f32
@@ -181,6 +243,9 @@ class BiasGradient {
   bool active_;
   std::int64_t terms_;
   bool first_, last_;  // of the pairs that add to the same dbias
+  T* sums_;
+  bool by_engine_;
+  std::int64_t block_j0_ = 0;
   std::int64_t row0_ = 0;
   std::int64_t count_ = 0;
   std::int64_t done_ = 0;  // number of strips visited up to and including this one

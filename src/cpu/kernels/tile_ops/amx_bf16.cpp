@@ -28,6 +28,7 @@ void Begin() {
 }
 // Releases the tiles. A thread that keeps them has 8 KiB more state to save at a context switch.
 void End() {
+  _mm_sfence();  // orders the streaming stores of dbias before those that end the task
   _tile_release();
 }
 
@@ -195,6 +196,7 @@ const Bf16Engine* amx_bf16_engine() {
                                  transpose_sums_avx512,
                                  store_sums_avx512,
                                  store_rows_avx512,
+                                 true,
                                  true,
                                  true};
   static const bool usable = has_avx512_bf16() && has_amx_bf16() && request_tiles();

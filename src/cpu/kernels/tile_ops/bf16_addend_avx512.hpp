@@ -21,15 +21,23 @@ struct NoAddend {
   HWY_INLINE __m512 Add(__m512 to, std::int64_t /*column*/, __mmask16 /*seen*/) const {
     return to;
   }
+  HWY_INLINE void Prefetch(std::int64_t /*column*/) const {}
 };
 
 template <bool kBf16>
 struct AddBias {
   static constexpr bool kAdds = true;
   const char* bias;
+  std::int64_t ahead;
   __m512 factor;
   HWY_INLINE AddBias(const Bf16Addend& of, std::int64_t r, float by)
-      : bias(of.bias[r]), factor(_mm512_set1_ps(by)) {}
+      : bias(of.bias[r]), ahead(of.ahead), factor(_mm512_set1_ps(by)) {}
+  // Prefetches what columns [c, c + 32) of the next tile read.
+  HWY_INLINE void Prefetch(std::int64_t c) const {
+    if (ahead == 0) return;
+    _mm_prefetch(bias + ahead + (kBf16 ? 2 : 4) * c, _MM_HINT_T0);
+    if constexpr (!kBf16) _mm_prefetch(bias + ahead + 4 * c + 64, _MM_HINT_T0);
+  }
   template <bool kMasked>
   HWY_INLINE __m512 Value(std::int64_t c, __mmask16 seen) const {
     if constexpr (kBf16) {
@@ -68,6 +76,7 @@ struct AddSlope {
   HWY_INLINE __m512 Add(__m512 to, std::int64_t c, __mmask16 /*seen*/) const {
     return _mm512_fmadd_ps(Distance(c), factor, to);
   }
+  HWY_INLINE void Prefetch(std::int64_t /*column*/) const {}
 };
 
 }  // namespace attn::cpu::avx512

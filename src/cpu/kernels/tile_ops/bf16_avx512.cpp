@@ -92,6 +92,10 @@ void Multiply(const Bf16Product& x) {
 }
 
 void Nothing() {}
+// Orders the streaming stores of dbias before those that end the task.
+void FinishStores() {
+  _mm_sfence();
+}
 
 }  // namespace
 
@@ -246,7 +250,7 @@ void store_rows_avx512(const float* from, std::int64_t ld_from, const float* fac
 const Bf16Engine* bf16_dot_engine() {
   static const Bf16Engine engine{"bf16_dot",
                                  Nothing,
-                                 Nothing,
+                                 FinishStores,
                                  Multiply,
                                  pack_keys_avx512,
                                  pack_values_avx512,
@@ -257,6 +261,7 @@ const Bf16Engine* bf16_dot_engine() {
                                  transpose_sums_avx512,
                                  store_sums_avx512,
                                  store_rows_avx512,
+                                 true,
                                  true,
                                  true};
   static const bool usable = has_avx512_bf16();

@@ -29,7 +29,7 @@ class Bf16Block {
         engine_(bf16_engine(at.config.engine)),
         qk_(round_up(at.call.problem.dim_qk, kPackedDepth)),
         vo_(round_up(at.call.problem.dim_vo, kPackedDepth)),
-        dbias_(at),
+        dbias_(at, x.dbias_sums, engine_.writes_dbias),
         dbias_of_rows_(dbias_.is_plain_copy() && at.call.dbias.dtype == DType::bf16) {
     engine_.begin();
   }
@@ -248,19 +248,23 @@ class Bf16Block {
     const auto kind = engine_addend(call, engine_);
     const bool raw = kind != Bf16Addend::Kind::none ||
                      (engine_.caps ? softmax_takes_capped(call) : softmax_takes_raw(call));
+    AddendRows addends;
+    const Bf16Addend addend =
+        FindAddend(call, at_.entry, kind, rows, part.count, span, next, addends);
     for (std::int64_t r = 0; r < part.count; ++r) {
-      PrefetchScores(call, at_.entry, rows[r], next);
+      PrefetchScores(call, at_.entry, rows[r], next, addend.ahead != 0);
       if (raw) continue;
       float* tanh = p.softcap ? x.tanh + r * cols : nullptr;
       ScoreRow<float>(call, at_.entry, rows[r], span, x.s + r * cols, tanh, x.row_buffer);
     }
-    AddendRows addends;
+    const bool by_engine = dbias_.is_by_engine();
+    char* dbias_rows[kBf16PartRows];
     engine_.gradient({.s = x.s,
                       .dp = x.dp,
                       .count = part.count,
                       .cols = cols,
                       .scale = raw ? static_cast<float>(call.numbers.scale) : 1.0F,
-                      .addend = FindAddend(call, at_.entry, kind, rows, part.count, span, addends),
+                      .addend = addend,
                       .lse = x.lse + part.first,
                       .delta = x.delta + part.first,
                       .tanh = raw ? nullptr : x.tanh,
@@ -271,7 +275,8 @@ class Bf16Block {
                       .ds = PackedAt(x_.ds, part.first / kBf16PartRows, span.first),
                       .packed_cols = kBf16Parts * kPackedBlock,
                       .ds_rows = x_.ds_rows + part.first * at_.config.tile_kv,
-                      .ds_f32 = dbias_.active() && !dbias_of_rows_ ? x.dp : nullptr,
+                      .ds_f32 = dbias_.active() && !dbias_of_rows_ && !by_engine ? x.dp : nullptr,
+                      .dbias = by_engine ? dbias_.Find(span, part, dbias_rows) : Bf16Dbias{},
                       .ahead = &ahead_});
   }
 
@@ -350,7 +355,10 @@ class Bf16Block {
 
   void AddDbias(std::int64_t j0, std::int64_t keys, const KeySpan& span, const NextScores& next,
                 const RowSpan& rows) {
-    if (dbias_of_rows_) {
+    if (dbias_.is_by_engine()) {
+      dbias_.AddHidden(j0, span.j0, rows);
+      dbias_.AddHidden(span.j0 + span.keys, j0 + keys, rows);
+    } else if (dbias_of_rows_) {
       dbias_.AddTile(j0, keys, span, x_.ds_rows + rows.first * at_.config.tile_kv, next, rows);
     } else {
       dbias_.AddTile(j0, keys, span, x_.f32.dp, next, rows);

@@ -72,6 +72,21 @@ struct Bf16Addend {
   const char* const* bias = nullptr;  // each row's address of column 0
   const float* slope = nullptr;       // of each row: slope |distance| is subtracted
   const float* distance = nullptr;    // of each row: that of column 0
+  // Each line of the bias that is read prefetches the one this many bytes after it. 0: none.
+  std::int64_t ahead = 0;
+};
+
+// Where `gradient` writes dS as dbias. Only for engines with `writes_dbias`.
+struct Bf16Dbias {
+  char* const* rows = nullptr;  // each row's address of column 0, in bf16; null: no dbias
+  std::int64_t keys = 0;        // columns [0, keys) exist
+  bool stream = false;          // rows are aligned to 64 bytes and are not read soon
+  // If several sequences share the dbias: f32 sums of row 0, `row` elements between rows. The first
+  // one stores to the sums, and the last one stores dbias instead of the sums.
+  float* sums = nullptr;
+  std::int64_t row = 0;
+  bool first = false;
+  bool last = false;
 };
 
 // One step of the online softmax for a strip of rows.
@@ -123,8 +138,9 @@ struct Bf16Gradient {
   Bf16Bits* p;  // 0 where dropped, without the factor elsewhere
   Bf16Bits* ds;
   std::int64_t packed_cols;
-  Bf16Bits* ds_rows;             // [kBf16PartRows x cols] row-major
-  float* ds_f32;                 // [count x cols], may alias dp; null: not needed
+  Bf16Bits* ds_rows;  // [kBf16PartRows x cols] row-major
+  float* ds_f32;      // [count x cols], may alias dp; null: not needed
+  Bf16Dbias dbias;
   RowPrefetch* ahead = nullptr;  // may be stepped for each two rows
 };
 
@@ -160,8 +176,9 @@ struct Bf16Engine {
   // Null: not implemented.
   void (*store_rows)(const float* from, std::int64_t ld_from, const float* factors,
                      std::int64_t count, std::int64_t dim, char* const* rows);
-  bool caps;  // whether `softmax` and `gradient` apply softcap
-  bool adds;  // whether `softmax` and `gradient` apply an addend
+  bool caps;          // whether `softmax` and `gradient` apply softcap
+  bool adds;          // whether `softmax` and `gradient` apply an addend
+  bool writes_dbias;  // whether `gradient` writes dbias
 };
 
 // Null if the processor or the operating system lacks a feature that the engine needs.

@@ -8,6 +8,8 @@
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
 
+#include <algorithm>
+
 HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
 namespace attn::cpu {
 namespace {
@@ -41,6 +43,8 @@ class RowGradient {
         minus_(_mm512_set1_ps(-x.lse[r] * kLog2E)),
         delta_(_mm512_set1_ps(x.delta[r])),
         factor_(_mm512_set1_ps(x.dropout.factor)) {}
+
+  HWY_INLINE void Prefetch(std::int64_t c) const { addend_.Prefetch(c); }
 
   // The 16 pairs from column c on. `kept`: those that dropout keeps. `seen`: visible ones.
   HWY_INLINE ProbGradient At(std::int64_t c, __mmask16 kept, __mmask16 seen) const {
@@ -83,6 +87,35 @@ HWY_INLINE __m512i Rounded(const ProbGradient (&of)[2], __m512 ProbGradient::* w
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(of[1].*which, of[0].*which));
 }
 
+// Stores dS of columns [c, c + 32) as dbias, or adds it to the sums. `rounded`: dS in bf16.
+HWY_INLINE void StoreDbias(const Bf16Dbias& to, std::int64_t r, std::int64_t c,
+                           const ProbGradient (&of)[2], __m512i rounded) {
+  if (to.sums != nullptr) {
+    float* sums = to.sums + r * to.row + c;
+    __m512 low = of[0].ds;
+    __m512 high = of[1].ds;
+    if (!to.first) {
+      low = _mm512_add_ps(_mm512_loadu_ps(sums), low);
+      high = _mm512_add_ps(_mm512_loadu_ps(sums + 16), high);
+    }
+    if (!to.last) {
+      _mm512_storeu_ps(sums, low);
+      _mm512_storeu_ps(sums + 16, high);
+      return;
+    }
+    rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  }
+  char* out = to.rows[r] + 2 * c;
+  if (c + 32 > to.keys) {
+    const auto some = static_cast<unsigned>(std::max<std::int64_t>(to.keys - c, 0));
+    _mm512_mask_storeu_epi16(out, (__mmask32{1} << some) - 1, rounded);
+  } else if (to.stream) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), rounded);
+  } else {
+    _mm512_storeu_si512(out, rounded);
+  }
+}
+
 // Rows r and r + 1. Interleaving them within 128-bit lanes gives pairs of rows of two packed
 // blocks, with four columns of each eight in the first block and four in the second. Their natural
 // order would need another rounding instruction, which takes as long as four multiply-adds. words:
@@ -98,6 +131,7 @@ HWY_INLINE void GradientRows(const Bf16Gradient& x, const Cap& cap, std::int64_t
     for (std::int64_t n = 0; n < 2; ++n) {
       const __mmask32 kept = kDropout ? Kept(x.dropout, r + n, c) : __mmask32{0};
       const std::uint32_t seen = kHidden ? words[n][c / 32] : 0;
+      rows[n].Prefetch(c);
       const ProbGradient of[2] = {
           rows[n].At(c, static_cast<__mmask16>(kept), static_cast<__mmask16>(seen)),
           rows[n].At(c + 16, static_cast<__mmask16>(kept >> 16),
@@ -110,6 +144,7 @@ HWY_INLINE void GradientRows(const Bf16Gradient& x, const Cap& cap, std::int64_t
       p[n] = Rounded(of, &ProbGradient::p);
       ds[n] = Rounded(of, &ProbGradient::ds);
       _mm512_storeu_si512(x.ds_rows + (r + n) * x.cols + c, ds[n]);
+      if (x.dbias.rows != nullptr && r + n < x.count) StoreDbias(x.dbias, r + n, c, of, ds[n]);
     }
     const std::int64_t at = c / kPackedCols * x.packed_cols + r * kPackedCols;
     _mm512_storeu_si512(x.p + at, _mm512_unpacklo_epi16(p[0], p[1]));

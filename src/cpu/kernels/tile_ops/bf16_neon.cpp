@@ -458,9 +458,9 @@ bool has_bf16() {
 }  // namespace
 
 const Bf16Engine* bf16_mmla_engine() {
-  static const Bf16Engine engine{"bf16_mmla",   Nothing,     Nothing, Multiply,      PackKeys,
-                                 PackValues,    FindVisible, Softmax, TransposeRows, Gradient,
-                                 TransposeSums, nullptr,     nullptr, false,         false};
+  static const Bf16Engine engine{
+      "bf16_mmla",   Nothing,  Nothing,       Multiply, PackKeys, PackValues, FindVisible, Softmax,
+      TransposeRows, Gradient, TransposeSums, nullptr,  nullptr,  false,      false,       false};
   static const bool usable = has_bf16();
   return usable ? &engine : nullptr;
 }

@@ -155,17 +155,20 @@ class Bf16Ops {
     const std::int64_t cols = span.cols;
     // Prefetches for a quarter of the rows before each step: about as many lines as a core has fill
     // buffers.
-    const bool reads_pairs =
-        call_.bias.given() || (call_.mask.given() && span.mask_bits == nullptr);
+    const auto kind = engine_addend(call_, engine_);
+    AddendRows addends;
+    const Bf16Addend addend =
+        FindAddend(call_, entry, kind, x.rows + row0, count, span, next, addends);
+    const bool reads_bias = call_.bias.given() && addend.ahead == 0;
+    const bool reads_pairs = reads_bias || (call_.mask.given() && span.mask_bits == nullptr);
     const auto prefetch = [&](std::int64_t quarter) {
       for (std::int64_t r = count * quarter / 4; reads_pairs && r < count * (quarter + 1) / 4;
            ++r) {
-        PrefetchScores(call_, entry, x.rows[row0 + r], next);
+        PrefetchScores(call_, entry, x.rows[row0 + r], next, !reads_bias);
       }
       if (pair_ahead_ != nullptr) pair_ahead_->step();
     };
     prefetch(0);
-    const auto kind = engine_addend(call_, engine_);
     const bool raw = kind != Bf16Addend::Kind::none ||
                      (engine_.caps ? softmax_takes_capped(call_) : softmax_takes_raw(call_));
     const StripVisible seen = FindVisible(call_, engine_, x.rows + row0, count, span, x_.visible);
@@ -174,8 +177,6 @@ class Bf16Ops {
       return;
     }
     const bool first = SeesFirst(row0);
-    AddendRows addends;
-    const Bf16Addend addend = FindAddend(call_, entry, kind, x.rows + row0, count, span, addends);
     engine_.multiply({.a = x_.q + row0 * qk_,
                       .lda = qk_,
                       .b = x_.k_t + span.first * qk_,

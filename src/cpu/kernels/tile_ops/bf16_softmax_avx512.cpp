@@ -153,6 +153,7 @@ HWY_INLINE __m512 ScoreRow(float* s, std::int64_t cols, float factor, const Adde
   __m512 most[2] = {_mm512_set1_ps(-kInfinity), _mm512_set1_ps(-kInfinity)};
   for (std::int64_t c = 0; c < cols; c += 32) {
     const std::uint32_t words = kHidden ? visible[c / 32] : 0;
+    addend.Prefetch(c);
     for (int half = 0; half < 2; ++half) {
       const auto seen = static_cast<__mmask16>(words >> (16 * half));
       float* at = s + c + 16 * half;
