@@ -495,6 +495,73 @@ TEST_F(Bf16Engines, StoresSumsInTheOrderOfGradient) {
   }
 }
 
+// dS is stored as dbias, only where keys exist, or added to sums that the last sequence rounds.
+TEST_F(Bf16Engines, GradientWritesDbias) {
+  constexpr std::int64_t kKeys = 64;
+  constexpr std::int64_t kRows = 3;
+  constexpr Bf16Bits kUntouched = 0x7FC1;
+  for (const Bf16Engine* engine : {amx_bf16_engine(), bf16_dot_engine()}) {
+    if (engine == nullptr) continue;
+    ASSERT_TRUE(engine->writes_dbias);
+    std::vector<float> s(kPackedDepth * kKeys, 0.0F), dp(s.size());  // P is 1, so dS is dP
+    for (std::size_t n = 0; n < dp.size(); ++n) dp[n] = static_cast<float>(n % 250) + 1.0F;
+    const float zero[kPackedDepth] = {};
+    std::vector<Bf16Bits> p(4 * kPackedBlock), ds(4 * kPackedBlock), rows(kPackedDepth * kKeys);
+    std::vector<float> sums(kRows * kKeys, 1e9F);
+    alignas(64) Bf16Bits out[kRows * kKeys];
+    char* addresses[kPackedDepth] = {};
+    for (std::int64_t r = 0; r < kRows; ++r)
+      addresses[r] = reinterpret_cast<char*>(out + r * kKeys);
+    const auto written = [&](const Bf16Dbias& dbias) {
+      std::fill_n(out, kRows * kKeys, kUntouched);
+      engine->gradient({.s = s.data(),
+                        .dp = dp.data(),
+                        .count = kRows,
+                        .cols = kKeys,
+                        .scale = 1.0F,
+                        .addend = {},
+                        .lse = zero,
+                        .delta = zero,
+                        .tanh = nullptr,
+                        .dropout = {},
+                        .visible = {},
+                        .p = p.data(),
+                        .ds = ds.data(),
+                        .packed_cols = kPackedBlock,
+                        .ds_rows = rows.data(),
+                        .ds_f32 = nullptr,
+                        .dbias = dbias});
+      engine->begin();
+      engine->end();
+      return std::vector<Bf16Bits>(out, out + kRows * kKeys);
+    };
+    Bf16Dbias to;
+    to.rows = addresses;
+    to.keys = kKeys;
+    const std::vector<Bf16Bits> all = written(to);
+    EXPECT_TRUE(std::equal(all.begin(), all.end(), rows.begin()));
+    EXPECT_EQ(all[63], 0x4280);  // 64
+    to.stream = true;
+    EXPECT_EQ(written(to), all);
+    to.keys = 40;
+    const std::vector<Bf16Bits> some = written(to);
+    for (std::size_t n = 0; n < some.size(); ++n) {
+      EXPECT_EQ(some[n], n % kKeys < 40 ? all[n] : kUntouched) << n;
+    }
+    to.keys = kKeys;
+    to.sums = sums.data();
+    to.row = kKeys;
+    const std::vector<Bf16Bits> none(kRows * kKeys, kUntouched);
+    for (const bool first : {true, false, false}) {
+      to.first = first;
+      EXPECT_EQ(written(to), none);
+    }
+    to.last = true;
+    const std::vector<Bf16Bits> total = written(to);  // 4 dS: the exponent grows by 2
+    for (std::size_t n = 0; n < total.size(); ++n) EXPECT_EQ(total[n], all[n] + 2 * 128) << n;
+  }
+}
+
 #if defined(__x86_64__) && defined(__linux__)
 // Runs in the child below.
 TEST(AmxEngine, DISABLED_IsMissing) {

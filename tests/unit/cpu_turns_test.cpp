@@ -110,6 +110,10 @@ TEST(CpuTurns, DbiasInScratch) {
   EXPECT_EQ(in_scratch.terms_of_task, 4);
   EXPECT_TRUE(in_scratch.dbias_in_scratch);
   EXPECT_EQ(in_scratch.dbias_slots, 0);
+  Problem without = problem;
+  without.dbias = false;
+  EXPECT_LT(CpuPlan(Pass::backward, problem, 2, Engine::amx_bf16).workspace_bytes,
+            CpuPlan(Pass::backward, without, 2, Engine::amx_bf16).workspace_bytes + (8 << 20));
   EXPECT_FALSE(config(Engine::bf16_mmla).dbias_in_scratch);
   EXPECT_GT(config(Engine::bf16_mmla).dbias_slots, 0);
   problem.accumulate = true;
