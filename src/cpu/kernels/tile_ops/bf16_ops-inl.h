@@ -153,17 +153,15 @@ class Bf16Ops {
     const Scratch<float>& x = x_.f32;
     const std::int64_t rows = o_rows(count);
     const std::int64_t cols = span.cols;
-    // Prefetches for a quarter of the rows before each step: about as many lines as a core has fill
-    // buffers.
     const auto kind = engine_addend(call_, engine_);
     AddendRows addends;
-    const Bf16Addend addend =
-        FindAddend(call_, entry, kind, x.rows + row0, count, span, next, addends);
+    const auto addend = FindAddend(call_, entry, kind, x.rows + row0, count, span, next, addends);
     const bool reads_bias = call_.bias.given() && addend.ahead == 0;
     const bool reads_pairs = reads_bias || (call_.mask.given() && span.mask_bits == nullptr);
+    // Quarters have about as many lines as a core has fill buffers.
     const auto prefetch = [&](std::int64_t quarter) {
-      for (std::int64_t r = count * quarter / 4; reads_pairs && r < count * (quarter + 1) / 4;
-           ++r) {
+      const std::int64_t end = reads_pairs ? count * (quarter + 1) / 4 : 0;
+      for (std::int64_t r = count * quarter / 4; r < end; ++r) {
         PrefetchScores(call_, entry, x.rows[row0 + r], next, !reads_bias);
       }
       if (pair_ahead_ != nullptr) pair_ahead_->step();
