@@ -106,10 +106,17 @@ std::int64_t rows_of_head(const Problem& p) {
 }
 
 // A strip computes all keys that any of its rows sees: the window plus the height of the strip. 24
-// rows waste half as many as 48. A forward with dims up to 64 and enough tasks uses larger tiles,
-// so that more rows share a load of keys. Measured in docs/kernels/cpu.md.
+// rows waste half as many as 48. The backward computes only what groups of 6 rows see
+// (gemm_parts-inl.h), except with dbias, so its strips are tall. A forward with dims up to 64 and
+// enough tasks uses larger tiles, so that more rows share a load of keys. Measured in
+// docs/kernels/cpu.md.
 void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
   if (!has_narrow_window(p)) return;
+  if (pass == Pass::backward && !p.dbias) {
+    const bool narrow = p.dim_qk <= 64 && p.dim_vo <= 64;
+    config.strip_rows = std::min(config.tile_rows, narrow ? 2 * kStripRows : kStripRows);
+    return;
+  }
   config.strip_rows = std::min(config.strip_rows, kStripRows / 2);
   if (pass == Pass::backward) return;
   const bool many = p.batch * p.heads_kv * (rows / (2 * kTileRows)) >= 2 * kWantedTasks;

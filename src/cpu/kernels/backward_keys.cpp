@@ -115,20 +115,30 @@ bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::i
         dbias.active() ? RowSpan{0, count} : SeeingRows(all.rows, count, span, kGemmRows);
     const std::int64_t row0 = seeing.first;
     const std::int64_t rows = seeing.count;
+    SeenParts seen_parts;
+    const SeenParts* parts = nullptr;
+    if (!dbias.active() && FindSeenParts(all.rows + row0, rows, span, seen_parts)) {
+      parts = &seen_parts;
+    }
     GradientStrip(call, config, entry, x, span, row0, rows, false, NextOf(block, begin, config),
-                  ahead, &next);
+                  ahead, &next, parts);
     if (dbias.active()) dbias.AddTile(j0, keys, span, x.dp, NextOf(block, begin, config));
     T* dv = x.dv + (place + span.first) * vo;
     T* dk = x.dk + (place + span.first) * qk;
     const T* dout = x.dout + row0 * vo;
     const T* q = x.q + row0 * qk;
-    if (p.dv) Gemm<T>({x.s, 1, span.cols, dout, vo, dv, vo, span.keys, vo, rows, true});
-    if (p.dk) Gemm<T>({x.dp, 1, span.cols, q, qk, dk, qk, span.keys, qk, rows, true});
+    if (p.dv) {
+      GemmOfSeeingRows<T>({x.s, 1, span.cols, dout, vo, dv, vo, span.keys, vo, rows, true}, parts);
+    }
+    if (p.dk) {
+      GemmOfSeeingRows<T>({x.dp, 1, span.cols, q, qk, dk, qk, span.keys, qk, rows, true}, parts);
+    }
     if (!p.dq) continue;
     if (dq == nullptr) dq = BeginDq(at, block.index, strip, count);
     if (dq == nullptr) return false;
-    Gemm<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, dq + row0 * qk, qk, rows, qk, span.keys,
-             true});
+    GemmOfSeenKeys<T>({x.dp, span.cols, 1, x.k + span.first * qk, qk, dq + row0 * qk, qk, rows, qk,
+                       span.keys, true},
+                      parts);
   }
   if (dbias.active()) dbias.End(block);
   if (!p.dq) return true;

@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/math-inl.h"
@@ -34,11 +35,14 @@ struct FusedOperands {
   const float* k_t;  // [depth x kFusedCols]
   std::int64_t ldk;
   std::int64_t depth;
+  // Visible pairs, one bit each, of row 0; words from row to row. Null: all are visible.
+  const std::uint32_t* visible = nullptr;
+  std::int64_t visible_row = 0;
 };
 
 // Rows [row0, row0 + kRows). GCC keeps the sums in registers only if all loops over them are
 // unrolled early. Results have the bits of Gemm() and Softmax().
-template <int kRows>
+template <int kRows, bool kHidden>
 HWY_INLINE void MultiplyAndSoftmaxRows(const SoftmaxStrip<float>& x, const FusedOperands& op,
                                        std::int64_t row0) {
   const hn::ScalableTag<float> d;
@@ -66,14 +70,22 @@ HWY_INLINE void MultiplyAndSoftmaxRows(const SoftmaxStrip<float>& x, const Fused
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, row_b[v], sum[r][v]);
     }
   }
+  const auto visible = [&](int r, int v) {
+    const std::uint32_t* words = op.visible + (row0 + r) * op.visible_row;
+    return hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(words) + v * kLanes / 8);
+  };
+  const V least = hn::Set(d, -std::numeric_limits<float>::infinity());
   V lanes[kReduced];
   alignas(64) float reduced[kReduced];
   HWY_UNROLL(8)
   for (int r = 0; r < kReduced; ++r) {
-    const V* s = sum[r < kRows ? r : 0];
-    lanes[r] = s[0];
+    const int row = r < kRows ? r : 0;
+    const V* s = sum[row];
+    lanes[r] = kHidden ? hn::IfThenElse(visible(row, 0), s[0], least) : s[0];
     HWY_UNROLL(8)
-    for (int v = 1; v < kVectors; ++v) lanes[r] = hn::Max(lanes[r], s[v]);
+    for (int v = 1; v < kVectors; ++v) {
+      lanes[r] = hn::Max(lanes[r], kHidden ? hn::IfThenElse(visible(row, v), s[v], least) : s[v]);
+    }
   }
   ReduceRows<Larger>(d, lanes, reduced);
   if constexpr (kRows > kRowsAtOnce) {
@@ -90,7 +102,8 @@ HWY_INLINE void MultiplyAndSoftmaxRows(const SoftmaxStrip<float>& x, const Fused
     lanes[r] = hn::Zero(d);
     HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
-      const V value = ExpKeepNan(d, hn::MulSub(sum[r][v], scale, subtract));
+      V value = ExpKeepNan(d, hn::MulSub(sum[r][v], scale, subtract));
+      if constexpr (kHidden) value = hn::IfThenElseZero(visible(r, v), value);
       hn::Store(value, d, p + v * kLanes);
       lanes[r] = hn::Add(lanes[r], value);
     }
@@ -104,11 +117,14 @@ HWY_INLINE void MultiplyAndSoftmaxRows(const SoftmaxStrip<float>& x, const Fused
 }
 
 // P of rows [0, count) of a strip, and their maxima and sums. x.s: P [count x kFusedCols].
-HWY_NOINLINE inline void MultiplyAndSoftmax(const SoftmaxStrip<float>& x, const FusedOperands& op,
-                                            std::int64_t count) {
+template <bool kHidden>
+HWY_NOINLINE void MultiplyAndSoftmax(const SoftmaxStrip<float>& x, const FusedOperands& op,
+                                     std::int64_t count) {
   std::int64_t row = 0;
-  for (; row + kGemmRows <= count; row += kGemmRows) MultiplyAndSoftmaxRows<kGemmRows>(x, op, row);
-  for (; row < count; ++row) MultiplyAndSoftmaxRows<1>(x, op, row);
+  for (; row + kGemmRows <= count; row += kGemmRows) {
+    MultiplyAndSoftmaxRows<kGemmRows, kHidden>(x, op, row);
+  }
+  for (; row < count; ++row) MultiplyAndSoftmaxRows<1, kHidden>(x, op, row);
 }
 
 }  // namespace attn::cpu::HWY_NAMESPACE

@@ -14,6 +14,7 @@
 
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/gemm-inl.h"
+#include "cpu/kernels/gemm_parts-inl.h"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/pair_ahead.hpp"
 #include "cpu/kernels/row_prefetch.hpp"
@@ -125,18 +126,19 @@ struct GradientRow {
   bool of_raw = false;                   // multiply by the derivative of softcap
 };
 
-// In: s = scores / scale, dp = dP. Out: s = dropout(P), dp = the score gradient.
+// Columns [first, cols). In: s = scores / scale, dp = dP. Out: s = dropout(P), dp = the score
+// gradient.
 template <bool kHidden, class T>
-HWY_INLINE void MakeGradientRow(const Call& call, const GradientRow<T>& row, std::int64_t cols,
-                                const RowVisible& visible, const T* HWY_RESTRICT tanh,
-                                T* HWY_RESTRICT s, T* HWY_RESTRICT dp) {
+HWY_INLINE void MakeGradientRow(const Call& call, const GradientRow<T>& row, std::int64_t first,
+                                std::int64_t cols, const RowVisible& visible,
+                                const T* HWY_RESTRICT tanh, T* HWY_RESTRICT s, T* HWY_RESTRICT dp) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   const auto factor = hn::Set(d, kept_factor<T>(call));
   const auto scale = hn::Set(d, row.scale);
   const auto lse = hn::Set(d, row.lse);
   const auto delta = hn::Set(d, row.delta);
-  for (std::int64_t c = 0; c < cols; c += kLanes) {
+  for (std::int64_t c = first; c < cols; c += kLanes) {
     auto prob = ExpKeepNan(d, hn::MulSub(hn::Load(d, s + c), scale, lse));
     if constexpr (kHidden) prob = hn::IfThenElseZero(VisibleLanes(d, visible, c), prob);
     auto dropped = prob;
@@ -164,16 +166,19 @@ template <class T>
 HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const Entry& entry,
                                 const Scratch<T>& x, const KeySpan& span, std::int64_t row0,
                                 std::int64_t count, bool of_score, const NextScores& next = {},
-                                PairAhead* ahead = nullptr, RowPrefetch* rows_ahead = nullptr) {
+                                PairAhead* ahead = nullptr, RowPrefetch* rows_ahead = nullptr,
+                                const SeenParts* parts = nullptr) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
   const std::int64_t cols = span.cols;
   const std::int64_t tile = config.tile_kv;
-  Gemm<T>(
-      {x.q + row0 * qk, qk, 1, x.k_t + span.first, tile, x.s, cols, count, cols, p.dim_qk, false});
-  Gemm<T>({x.dout + row0 * vo, vo, 1, x.v_t + span.first, tile, x.dp, cols, count, cols, p.dim_vo,
-           false});
+  GemmOfSeenColumns<T>(
+      {x.q + row0 * qk, qk, 1, x.k_t + span.first, tile, x.s, cols, count, cols, p.dim_qk, false},
+      parts);
+  GemmOfSeenColumns<T>({x.dout + row0 * vo, vo, 1, x.v_t + span.first, tile, x.dp, cols, count,
+                        cols, p.dim_vo, false},
+                       parts);
   const std::uint8_t* random =
       p.dropout ? DropoutBytes(call, entry, x.rows + row0, count, span.j0, cols, x.random)
                 : nullptr;
@@ -185,7 +190,11 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
     T* dp = x.dp + r * cols;
     PrefetchScores(call, entry, row, next);
     if (ahead != nullptr) ahead->step();
-    if (rows_ahead != nullptr) rows_ahead->step();
+    if (rows_ahead != nullptr) {
+      // A strip of a window has about twice as many rows to prefetch as rows of scores.
+      rows_ahead->step();
+      rows_ahead->step();
+    }
     if (raw) {
       FindRowVisible(call, row, span, visible);
     } else {
@@ -195,10 +204,16 @@ HWY_NOINLINE void GradientStrip(const Call& call, const Config& config, const En
                             x.delta[row0 + r],
                             random == nullptr ? nullptr : random + r * kDropoutRow,
                             call.numbers.softcap > 0.0 && !of_score};
+    core::KeyRange part{0, cols};
+    if (parts != nullptr) {
+      part = ColumnsOfPart<T>(parts->keys[r / kGemmRows]);
+      ClearOutside(part, cols, s);
+      ClearOutside(part, cols, dp);
+    }
     if (visible.all) {
-      MakeGradientRow<false>(call, of, cols, visible, x.tanh, s, dp);
+      MakeGradientRow<false>(call, of, part.begin, part.end, visible, x.tanh, s, dp);
     } else {
-      MakeGradientRow<true>(call, of, cols, visible, x.tanh, s, dp);
+      MakeGradientRow<true>(call, of, part.begin, part.end, visible, x.tanh, s, dp);
     }
   }
 }

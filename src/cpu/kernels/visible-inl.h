@@ -236,6 +236,14 @@ struct RowVisible {
 };
 HWY_INLINE void FindRowVisible(const Call& call, const TileRow& row, const KeySpan& span,
                                RowVisible& to) {
+  // One word of 64 bits, where the mask alone determines what the row sees.
+  if (row.mask_bits != nullptr && call.mask_bits.row * kVisibleBits == 64 && span.first == 0 &&
+      span.missing == nullptr && row.unmasked.begin <= span.j0 &&
+      row.unmasked.end >= span.j0 + 64) {
+    std::memcpy(to.bits, PackedRow(call, row, span), sizeof(to.bits[0]));
+    to.all = to.bits[0] == ~std::uint64_t{0};
+    return;
+  }
   const SeenRow seen = SeenOf(call, row, span);
   to.all =
       seen.mask == nullptr && seen.missing == nullptr && seen.begin == 0 && seen.end == span.cols;

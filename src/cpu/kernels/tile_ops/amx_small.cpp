@@ -279,7 +279,7 @@ template <bool kHidden, bool kOne>
 HWY_NOINLINE void Softmax(const Strip& strip, const SmallRanges& ranges, float scale,
                           const SmallBf16Scratch& x, const float* s, RowState& out,
                           SmallAhead& ahead) {
-  constexpr int kIfAll = -1;
+  constexpr std::uint32_t kIfAll = ~std::uint32_t{0};
   const std::int64_t end = kOne ? strip.begin + 1 : strip.end;
   __m512 rows[kBf16Rows];
   const __m512 nothing = _mm512_set1_ps(kNothing);

@@ -244,16 +244,35 @@ class FloatOps {
   HWY_INLINE bool AttendFused(const KeySpan& span, std::int64_t row0, std::int64_t count) {
     if constexpr (kHasFusedSoftmax && sizeof(T) == 4) {
       if (config_.gemv != 0 || span.cols != kFusedCols || call_.problem.dropout ||
-          call_.mask.given() || pair_ahead_ != nullptr || !SeesAll(x_.rows + row0, count, span)) {
+          pair_ahead_ != nullptr) {
+        return false;
+      }
+      const std::uint32_t* visible = nullptr;
+      std::int64_t visible_row = 0;
+      if (span.mask_bits != nullptr && span.first == 0) {
+        // The strip's first row is that of the words.
+        visible_row = call_.problem.mask.q ? call_.mask_bits.row : 0;
+        visible = PackedRow(call_, x_.rows[row0], span);
+      } else if (call_.mask.given() || !SeesAll(x_.rows + row0, count, span)) {
         return false;
       }
       const std::int64_t vo = padded<T>(call_.problem.dim_vo);
       T* const o = x_.o + row0 * vo;
-      MultiplyAndSoftmax(
-          {x_.s, span.cols, static_cast<T>(call_.numbers.scale), x_.row_max + row0,
-           x_.row_sum + row0, o, vo},
-          {x_.q + row0 * qk_, qk_, x_.k_t + span.first, config_.tile_kv, call_.problem.dim_qk},
-          count);
+      const SoftmaxStrip<float> strip{x_.s,
+                                      span.cols,
+                                      static_cast<T>(call_.numbers.scale),
+                                      x_.row_max + row0,
+                                      x_.row_sum + row0,
+                                      o,
+                                      vo};
+      const FusedOperands product{
+          x_.q + row0 * qk_,    qk_,     x_.k_t + span.first, config_.tile_kv,
+          call_.problem.dim_qk, visible, visible_row};
+      if (visible == nullptr) {
+        MultiplyAndSoftmax<false>(strip, product, count);
+      } else {
+        MultiplyAndSoftmax<true>(strip, product, count);
+      }
       Gemm<T>({x_.s, span.cols, 1, x_.v + span.first * vo, vo, o, vo, count, vo, span.keys, true});
       return true;
     }
