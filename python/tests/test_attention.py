@@ -118,7 +118,11 @@ def test_out_arrays_strides_and_workspace(rng, dtype):
     )
     assert o is out and lse is lse_out
     expected = reference.attention(q, k, v)
-    assert_close(out, expected.o, WORK[dtype], 8)
+    # The engines for bf16 round P: at most a unit of rounding of the largest v.
+    rounding = UNIT["bfloat16"] / UNIT["float32"] if dtype == "bfloat16" else 0
+    assert_close(
+        out, expected.o, WORK[dtype], float(np.abs(v.astype(float)).max()), steps=64 + rounding
+    )
     assert (whole[..., :3] == 7).all() and (whole[..., 19:] == 7).all()
 
 
