@@ -175,15 +175,11 @@ class FloatBlock {
   }
 
  private:
-  // As Bf16Block::StoreTiles().
   void StoreTiles(const KeyBlock& block, std::int64_t end) {
-    const std::int64_t tile = at_.config.tile_kv;
-    while (unstored_ > 0 && unstored_ - tile >= end) {
-      unstored_ -= tile;
-      const bool loaded = (block.loaded >> (unstored_ / tile) & 1) != 0;
-      if (!loaded) ClearKeys(at_, place_of(at_.config, unstored_), tile);
-      StoreKeyGradients(at_, block, unstored_, std::min(unstored_ + tile, block.owned));
-    }
+    StoreTilesFrom(
+        at_.config, block, end, unstored_,
+        [&](std::int64_t place) { ClearKeys(at_, place, at_.config.tile_kv); },
+        [&](std::int64_t from, std::int64_t to) { StoreKeyGradients(at_, block, from, to); });
   }
 
   const KeyHead<T>& at_;

@@ -155,6 +155,21 @@ inline std::int64_t place_of(const Config& config, std::int64_t begin) {
   return begin % kept_keys(config);
 }
 
+// With ring_tiles: stores the tiles of keys from offset `end` of the block on that are not stored
+// yet, by store(begin, end). Strips descend, and so do the keys that they see: no later strip sees
+// one of them. Tiles that no strip saw are first cleared, by clear(place). unstored: keys of the
+// block before those that are stored.
+template <class Clear, class Store>
+void StoreTilesFrom(const Config& config, const KeyBlock& block, std::int64_t end,
+                    std::int64_t& unstored, const Clear& clear, const Store& store) {
+  const std::int64_t tile = config.tile_kv;
+  while (unstored > 0 && unstored - tile >= end) {
+    unstored -= tile;
+    if ((block.loaded >> (unstored / tile) & 1) == 0) clear(place_of(config, unstored));
+    store(unstored, std::min(unstored + tile, block.owned));
+  }
+}
+
 // What is prefetched step by step while a strip is multiplied: the rows of the next one; with
 // ring_tiles also where this one's dq is stored, the next tile of keys, and where dk and dv of the
 // next finished tile are stored. Strips descend, so the next ones have lower indices. row, count:

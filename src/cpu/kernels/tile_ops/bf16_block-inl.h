@@ -111,17 +111,10 @@ class Bf16Block {
     if (at_.ahead != nullptr) at_.ahead->step();
   }
 
-  // With ring_tiles: stores the tiles of keys from offset `end` of the block on that are not stored
-  // yet. Strips descend, and so do the keys that they see: no later strip sees one of them. Tiles
-  // that no strip saw are cleared first.
   void StoreTiles(const KeyBlock& block, std::int64_t end) {
-    const std::int64_t tile = at_.config.tile_kv;
-    while (unstored_ > 0 && unstored_ - tile >= end) {
-      unstored_ -= tile;
-      const std::int64_t bit = unstored_ / tile;
-      if ((block.loaded >> bit & 1) == 0) ClearSums(place_of(at_.config, unstored_));
-      StoreRange(block, unstored_, std::min(unstored_ + tile, block.owned));
-    }
+    StoreTilesFrom(
+        at_.config, block, end, unstored_, [&](std::int64_t place) { ClearSums(place); },
+        [&](std::int64_t from, std::int64_t to) { StoreRange(block, from, to); });
   }
 
   void ClearSums(std::int64_t place) {
