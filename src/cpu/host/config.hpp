@@ -112,6 +112,12 @@ inline bool dq_of_strip(const Problem& p, const Config& c) {
   return c.ring_tiles > 0 && c.dq_slots == 0 && c.block_kv >= p.len_kv;
 }
 
+// Whether a strip may see the keys of one block only, so that its dq needs no sums that outlast it.
+inline bool makes_own_dq(const Problem& p, const Config& c) {
+  const bool few_keys = p.kv_begin || p.kv_end || p.mask.given || p.window_left || p.window_right;
+  return p.dq && !dq_in_place(p) && !dq_of_strip(p, c) && few_keys;
+}
+
 // Bump allocator with an alignment of 64 bytes. With a null base it only counts.
 class Arena {
  public:
@@ -151,11 +157,12 @@ struct Scratch {
   T* lse = nullptr;                 // [tile_rows] backward
   T* delta = nullptr;               // [tile_rows] backward
   // Accumulators of the outputs.
-  T* o = nullptr;      // [tile_rows x dim_vo]
-  T* dk = nullptr;     // [kept_keys x dim_qk]
-  T* dv = nullptr;     // [kept_keys x dim_vo]
-  T* dq = nullptr;     // [rows x dim_qk]; rows: tile_rows, strip_rows, or all of a key head
-  T* dbias = nullptr;  // [tile_rows x tile_kv]
+  T* o = nullptr;         // [tile_rows x dim_vo]
+  T* dk = nullptr;        // [kept_keys x dim_qk]
+  T* dv = nullptr;        // [kept_keys x dim_vo]
+  T* dq = nullptr;        // [rows x dim_qk]; rows: tile_rows, strip_rows, or all of a key head
+  T* dq_strip = nullptr;  // [strip_rows x dim_qk], see makes_own_dq
+  T* dbias = nullptr;     // [tile_rows x tile_kv]
 };
 
 // Tiles of one worker in the forward of a bf16 engine. Rows are padded to a multiple of kBf16Rows,
@@ -237,6 +244,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
       } else if (joint_dq && c.dq_slots == 0) {
         x.dq = arena.take<T>(dq_of_strip(p, c) ? c.strip_rows * qk : dq_accum_size<T>(p));
       }
+      if (makes_own_dq(p, c)) x.dq_strip = arena.take<T>(c.strip_rows * qk);
       break;
     case Phase::backward_q: x.dq = arena.take<T>(c.tile_rows * qk); break;
     case Phase::backward_bias: x.dbias = arena.take<T>(c.tile_rows * c.tile_kv); break;
@@ -291,6 +299,9 @@ inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, co
   } else if (p.dq && c.dq_slots == 0) {
     x.f32.dq = arena.take<float>(dq_of_strip(p, c) ? kBf16StripRows * padded<float>(p.dim_qk)
                                                    : dq_accum_size<float>(p));
+  }
+  if (makes_own_dq(p, c)) {
+    x.f32.dq_strip = arena.take<float>(kBf16StripRows * padded<float>(p.dim_qk));
   }
   x.q = arena.take<Bf16Bits>(kBf16StripRows * qk);
   x.dout = arena.take<Bf16Bits>(kBf16StripRows * vo);

@@ -34,23 +34,46 @@ struct KeyHead {
   PairAhead* ahead = nullptr;  // what to prefetch meanwhile, if the task has several pairs
 };
 
+// Whether `block` is the first and whether it is the last one with keys that the strip may see.
+struct Ends {
+  bool first, last;
+};
+template <class T>
+Ends EndsOf(const KeyHead<T>& at, std::int64_t block, std::int64_t strip) {
+  const core::KeyRange seen =
+      at.sums.strips_of(at.call, at.entry, at.head, at.config.strip_rows)[strip];
+  const bool first = block == seen.begin / at.config.block_kv;
+  return {first, block == (seen.end - 1) / at.config.block_kv};
+}
+
+// Whether the sums of dq lie in the worker's own scratch: those of a strip that one block
+// completes.
+template <class T>
+bool IsOwnDq(const KeyHead<T>& at, const Ends& ends) {
+  return at.x.dq_strip != nullptr && ends.first && ends.last;
+}
+
 // Returns the loaded strip's dq sums, [count x dim_qk padded], for the block to add to.
 template <class T>
-T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, bool first) {
+T* LoadDq(const KeyHead<T>& at, std::int64_t strip, std::int64_t count, const Ends& ends) {
   const Problem& p = at.call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
+  if (IsOwnDq(at, ends)) {
+    std::fill_n(at.x.dq_strip, count * qk, T(0));
+    return at.x.dq_strip;
+  }
   if (!dq_in_place(p)) {
     const std::int64_t slot = at.config.dq_slots > 0 ? at.index % at.config.dq_slots : 0;
     T* all = at.config.dq_slots > 0 ? at.sums.dq.accum + slot * dq_accum_size<T>(p) : at.x.dq;
     T* values = dq_of_strip(p, at.config) ? all : all + strip * at.config.strip_rows * qk;
-    if (first) std::fill_n(values, count * qk, T(0));
+    if (ends.first) std::fill_n(values, count * qk, T(0));
     return values;
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const TileRow& row = at.x.rows[r];
-    const char* source =
-        first ? nullptr
-              : row_address(at.call, at.call.dq, at.entry.b, at.entry.first_q, row.i, row.head);
+    const char* source = ends.first ? nullptr
+                                    : row_address(at.call, at.call.dq, at.entry.b, at.entry.first_q,
+                                                  row.i, row.head);
     LoadRow(at.call.dq.dtype, source, p.dim_qk, qk, at.x.dq + r * qk);
   }
   return at.x.dq;
@@ -100,36 +123,25 @@ void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
   }
 }
 
-// Whether `block` is the first and whether it is the last one with keys that the strip may see.
-struct Ends {
-  bool first, last;
-};
-template <class T>
-Ends EndsOf(const KeyHead<T>& at, std::int64_t block, std::int64_t strip) {
-  const core::KeyRange seen =
-      at.sums.strips_of(at.call, at.entry, at.head, at.config.strip_rows)[strip];
-  const bool first = block == seen.begin / at.config.block_kv;
-  return {first, block == (seen.end - 1) / at.config.block_kv};
-}
-
 // Waits until the preceding blocks have added to the strip's dq. Returns its sums; null if
 // interrupted.
 template <class T>
 T* BeginDq(const KeyHead<T>& at, std::int64_t block, std::int64_t strip, std::int64_t count) {
   const Call& call = at.call;
-  const bool first = EndsOf(at, block, strip).first;
-  if (at.sums.dq.next_block != nullptr) {
+  const Ends ends = EndsOf(at, block, strip);
+  if (at.sums.dq.next_block != nullptr && !IsOwnDq(at, ends)) {
     std::int32_t* next = at.sums.next_blocks_of(call, at.entry, at.head, at.config.strip_rows);
     const std::int64_t before = at.index - at.config.dq_slots;  // used this slot before
     if (at.config.dq_slots > 0 && before >= 0 &&
         !wait_for_zero(at.sums.dq.tasks_left[before], call.interrupt)) {
       return nullptr;
     }
-    if (!first && !wait_for_turn(next[strip], static_cast<std::int32_t>(block), call.interrupt)) {
+    if (!ends.first &&
+        !wait_for_turn(next[strip], static_cast<std::int32_t>(block), call.interrupt)) {
       return nullptr;
     }
   }
-  return LoadDq(at, strip, count, first);
+  return LoadDq(at, strip, count, ends);
 }
 
 template <class T>

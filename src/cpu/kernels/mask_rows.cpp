@@ -20,10 +20,13 @@ namespace {
 constexpr std::int64_t kWord = 64;  // keys per word of bits
 
 // Index of the first visible key (hidden, if not `kVisible`) from `begin` on; `count` if there is
-// none.
+// none. ahead: bytes to the next row, which is prefetched. Rows begin new pages, where hardware
+// prefetchers start again.
 template <bool kVisible>
-std::int64_t FirstKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count) {
+std::int64_t FirstKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count,
+                      std::int64_t ahead) {
   for (std::int64_t j = begin; j < count; j += kWord) {
+    __builtin_prefetch(mask + ahead + j);
     const std::int64_t some = std::min(kWord, count - j);
     const std::uint64_t visible = BitsOfBytes(mask + j, some);
     const std::uint64_t bits = kVisible ? visible : ~visible & BitsBelow(some);
@@ -33,8 +36,10 @@ std::int64_t FirstKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t
 }
 
 // One past the last visible key in [begin, count); `begin` if there is none.
-std::int64_t PastLastKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count) {
+std::int64_t PastLastKey(const std::uint8_t* mask, std::int64_t begin, std::int64_t count,
+                         std::int64_t ahead) {
   for (std::int64_t end = count; end > begin; end -= kWord) {
+    __builtin_prefetch(mask + ahead + end - 1);
     const std::int64_t some = std::min(kWord, end - begin);
     const std::uint64_t bits = BitsOfBytes(mask + end - some, some);
     if (bits != 0) return end - some + kWord - std::countl_zero(bits);
@@ -42,10 +47,10 @@ std::int64_t PastLastKey(const std::uint8_t* mask, std::int64_t begin, std::int6
   return begin;
 }
 
-MaskRow ScanRow(const std::uint8_t* mask, std::int64_t keys) {
-  const std::int64_t first = FirstKey<true>(mask, 0, keys);
-  const std::int64_t hidden = FirstKey<false>(mask, first, keys);
-  const std::int64_t end = PastLastKey(mask, hidden, keys);
+MaskRow ScanRow(const std::uint8_t* mask, std::int64_t keys, std::int64_t ahead) {
+  const std::int64_t first = FirstKey<true>(mask, 0, keys, ahead);
+  const std::int64_t hidden = FirstKey<false>(mask, first, keys, ahead);
+  const std::int64_t end = PastLastKey(mask, hidden, keys, ahead);
   return {static_cast<std::int32_t>(first),
           static_cast<std::int32_t>(end > hidden ? -1 - end : end)};
 }
@@ -89,7 +94,7 @@ void ScanMask(const Call& call, std::int64_t begin, std::int64_t end) {
     bool holes = false;
     for (std::int64_t r = 0; r < count; ++r) {
       MaskRow& row = call.mask_rows[begin + r];
-      row = ScanRow(mask + r * call.mask.stride_q, p.len_kv);
+      row = ScanRow(mask + r * call.mask.stride_q, p.len_kv, call.mask.stride_q);
       holes = holes || row.holes();
     }
     if (holes && call.mask_bits.words != nullptr) {

@@ -161,7 +161,10 @@ class FloatOps {
       count = seeing.count;
     }
     const bool raw = softmax_takes_raw(call_);
-    if (raw && (Attend(span, row0, count) || AttendFused(span, row0, count))) return;
+    if (raw && Attend(span, row0, count)) return;
+    // The fused kernel also adds a bias, but neither ALiBi nor softcap.
+    const bool biased = call_.bias.given() && call_.slopes == nullptr && !call_.problem.softcap;
+    if ((raw || biased) && AttendFused(entry, span, next, row0, count)) return;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
     const TileRow* rows = x.rows + row0;
@@ -240,43 +243,62 @@ class FloatOps {
     return false;
   }
 
-  // The same with f32 and many rows, for a full tile of keys without options.
-  HWY_INLINE bool AttendFused(const KeySpan& span, std::int64_t row0, std::int64_t count) {
+  // The same with f32 and many rows, for a full tile of keys. A packed mask or a bias in f32
+  // may be given, but no other option on scores.
+  HWY_INLINE bool AttendFused(const Entry& entry, const KeySpan& span, const NextScores& next,
+                              std::int64_t row0, std::int64_t count) {
     if constexpr (kHasFusedSoftmax && sizeof(T) == 4) {
       if (config_.gemv != 0 || span.cols != kFusedCols || call_.problem.dropout ||
           pair_ahead_ != nullptr) {
         return false;
       }
-      const std::uint32_t* visible = nullptr;
-      std::int64_t visible_row = 0;
-      if (span.mask_bits != nullptr && span.first == 0) {
-        // The strip's first row is that of the words.
-        visible_row = call_.problem.mask.q ? call_.mask_bits.row : 0;
-        visible = PackedRow(call_, x_.rows[row0], span);
-      } else if (call_.mask.given() || !SeesAll(x_.rows + row0, count, span)) {
-        return false;
-      }
       const std::int64_t vo = padded<T>(call_.problem.dim_vo);
       T* const o = x_.o + row0 * vo;
-      const SoftmaxStrip<float> strip{x_.s,
-                                      span.cols,
-                                      static_cast<T>(call_.numbers.scale),
-                                      x_.row_max + row0,
-                                      x_.row_sum + row0,
-                                      o,
-                                      vo};
-      const FusedOperands product{
-          x_.q + row0 * qk_,    qk_,     x_.k_t + span.first, config_.tile_kv,
-          call_.problem.dim_qk, visible, visible_row};
-      if (visible == nullptr) {
-        MultiplyAndSoftmax<false>(strip, product, count);
+      SoftmaxStrip<float> strip{x_.s,
+                                span.cols,
+                                static_cast<T>(call_.numbers.scale),
+                                x_.row_max + row0,
+                                x_.row_sum + row0,
+                                o,
+                                vo};
+      FusedOperands product{.q = x_.q + row0 * qk_,
+                            .ldq = qk_,
+                            .k_t = x_.k_t + span.first,
+                            .ldk = config_.tile_kv,
+                            .depth = call_.problem.dim_qk};
+      if (span.mask_bits != nullptr && span.first == 0 && !call_.bias.given()) {
+        // The strip's first row is that of the words.
+        product.visible_row = call_.problem.mask.q ? call_.mask_bits.row : 0;
+        product.visible = PackedRow(call_, x_.rows[row0], span);
+        MultiplyAndSoftmax<FusedScores::masked>(strip, product, count);
+      } else if (call_.mask.given() || !SeesAll(x_.rows + row0, count, span)) {
+        return false;
+      } else if (call_.bias.given()) {
+        if (!FindBias(entry, span, next, row0, count, product)) return false;
+        strip.factor = T(1);
+        MultiplyAndSoftmax<FusedScores::biased>(strip, product, count);
       } else {
-        MultiplyAndSoftmax<true>(strip, product, count);
+        MultiplyAndSoftmax<FusedScores::plain>(strip, product, count);
       }
       Gemm<T>({x_.s, span.cols, 1, x_.v + span.first * vo, vo, o, vo, count, vo, span.keys, true});
       return true;
     }
     return false;
+  }
+
+  // Whether AttendFused() can add the bias of these rows.
+  bool FindBias(const Entry& entry, const KeySpan& span, const NextScores& next, std::int64_t row0,
+                std::int64_t count, FusedOperands& product) const {
+    const TileRow* rows = x_.rows + row0;
+    if (call_.bias.dtype != DType::f32 || call_.bias.stride_kv == 0 ||
+        rows[0].head != rows[count - 1].head) {
+      return false;
+    }
+    product.scale = static_cast<float>(call_.numbers.scale);
+    product.bias = rows[0].bias + span.j0 * call_.bias.stride_kv;
+    product.bias_row = call_.bias.stride_q;
+    product.bias_ahead = BiasAhead(call_, entry, rows, count, span, next);
+    return true;
   }
 
   // With gemv: scores of `count` rows from row0 on.
