@@ -144,14 +144,14 @@ struct Scratch {
   T* v_t = nullptr;                 // [dim_vo x tile_kv]
   // [strip_rows x tile_kv] scores, then probabilities. With gemv: of kMostDecodeRows rows.
   T* s = nullptr;
-  T* dp = nullptr;                  // [strip_rows x tile_kv] dP, then score gradients
-  std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] random bytes of dropout
-  T* tanh = nullptr;                // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
-  T* row_buffer = nullptr;          // [max(4 * dim_qk, 4 * dim_vo, tile_kv)]
-  T* row_max = nullptr;             // [tile_rows] forward: running maximum
-  T* row_sum = nullptr;             // [tile_rows] forward: running sum of exponentials
-  T* lse = nullptr;                 // [tile_rows] backward
-  T* delta = nullptr;               // [tile_rows] backward
+  T* dp = nullptr;                 // [strip_rows x tile_kv] dP, then score gradients
+  std::uint8_t* random = nullptr;  // [strip_rows x kDropoutRow] random bytes of dropout
+  T* tanh = nullptr;               // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
+  T* row_buffer = nullptr;         // [max(4 * dim_qk, 4 * dim_vo, tile_kv)]
+  T* row_max = nullptr;            // [tile_rows] forward: running maximum
+  T* row_sum = nullptr;            // [tile_rows] forward: running sum of exponentials
+  T* lse = nullptr;                // [tile_rows] backward
+  T* delta = nullptr;              // [tile_rows] backward
   // Accumulators of the outputs.
   T* o = nullptr;      // [tile_rows x dim_vo]
   T* dk = nullptr;     // [kept_keys x dim_qk]

@@ -22,7 +22,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <type_traits>
 
 #include "cpu/kernels/decode-inl.h"
 #include "cpu/kernels/math-inl.h"
@@ -32,10 +32,11 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The numbers of query rows for which AttendRows() is used.
-inline constexpr bool kHasManyRegisters = HWY_TARGET <= HWY_AVX3;
+// Where AttendRows() is used. Vectors of four lanes would hold one pair of rows, so other
+// instruction sets keep the dot products.
 inline constexpr bool kHasAttendRows = HWY_TARGET <= HWY_AVX2;
-inline constexpr std::int64_t kLeastAttendRows = kHasManyRegisters ? 9 : 5;
+inline constexpr std::int64_t kLeastAttendRows = 5;
+inline constexpr bool kHasManyRegisters = HWY_TARGET <= HWY_AVX3;
 
 #if HWY_TARGET <= HWY_AVX2
 
@@ -83,11 +84,18 @@ inline constexpr std::int64_t kKeysOfStep = 8;
 // Q^T in pairs of dims: [dim / 2][rows, rounded up to kPairRows][2]. Rows past the last are zeros.
 inline void PackRows(const float* HWY_RESTRICT q, std::int64_t ldq, std::int64_t rows,
                      std::int64_t dim, float* HWY_RESTRICT to) {
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<double, decltype(d)> pairs;
   const std::int64_t padded = round_up(rows, kPairRows);
-  std::fill_n(to, padded * dim, 0.0F);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < dim; c += 2) {
-      std::memcpy(to + c * padded + 2 * r, q + r * ldq + c, 2 * sizeof(float));
+  for (std::int64_t r = 0; r < padded; r += 2) {
+    const float* const row = q + r * ldq;
+    for (std::int64_t c = 0; c < dim; c += 4) {
+      const auto first = hn::BitCast(pairs, r < rows ? hn::Load(d, row + c) : hn::Zero(d));
+      const auto second =
+          hn::BitCast(pairs, r + 1 < rows ? hn::Load(d, row + ldq + c) : hn::Zero(d));
+      float* const at = to + c * padded + 2 * r;
+      hn::Store(hn::BitCast(d, hn::InterleaveLower(first, second)), d, at);
+      hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, first, second)), d, at + 2 * padded);
     }
   }
 }
@@ -134,18 +142,38 @@ HWY_INLINE void ScoresBlock(const RowsStep& x, std::int64_t j, float* HWY_RESTRI
   for (std::int64_t at = 0; at < x.dim_qk * std::int64_t{sizeof(float)};) {
     ahead.step();
     for (std::int64_t n = 0; n < kDimsOfStep / 2; ++n, at += kPair) {
+      V value[kKeys];
       V query[kVectors];
-      HWY_UNROLL(4)
-      for (int v = 0; v < kVectors; ++v) query[v] = hn::Load(d, q + v * kRowLanes);
-      q += kVectors * kRowLanes;
-      HWY_UNROLL(8)
-      for (int m = 0; m < kKeys; ++m) {
+      const auto load_value = [&](int m) {
         double pair;
         std::memcpy(&pair, key[m] + at, sizeof(pair));
-        const V value = hn::BitCast(d, hn::Set(pairs, pair));
+        value[m] = hn::BitCast(d, hn::Set(pairs, pair));
+      };
+      const auto load_query = [&](int v) { query[v] = hn::Load(d, q + v * kRowLanes); };
+      // The smaller set stays in registers: 3 keys and 4 vectors have 12 sums, 3 elements of K and
+      // one vector of Q^T at a time.
+      if constexpr (kVectors > kKeys) {
+        HWY_UNROLL(8)
+        for (int m = 0; m < kKeys; ++m) load_value(m);
         HWY_UNROLL(4)
-        for (int v = 0; v < kVectors; ++v) sum[m][v] = hn::MulAdd(value, query[v], sum[m][v]);
+        for (int v = 0; v < kVectors; ++v) {
+          load_query(v);
+          HWY_UNROLL(8)
+          for (int m = 0; m < kKeys; ++m) sum[m][v] = hn::MulAdd(value[m], query[v], sum[m][v]);
+        }
+      } else {
+        HWY_UNROLL(4)
+        for (int v = 0; v < kVectors; ++v) load_query(v);
+        HWY_UNROLL(8)
+        for (int m = 0; m < kKeys; ++m) {
+          load_value(m);
+          HWY_UNROLL(4)
+          for (int v = 0; v < kVectors; ++v) {
+            sum[m][v] = hn::MulAdd(value[m], query[v], sum[m][v]);
+          }
+        }
       }
+      q += kVectors * kRowLanes;
     }
   }
   HWY_UNROLL(8)
@@ -228,15 +256,28 @@ HWY_INLINE void SoftmaxOfRows(const RowsStep& x) {
         sum[n] = hn::Add(sum[n], p);
       }
     }
-    hn::Store(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])), d, of_rows + u * kRowLanes);
+    hn::Store(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])), d,
+              of_rows + u * kRowLanes);
   }
   for (std::int64_t r = 0; r < x.rows; ++r) strip.row_sum[r] += of_rows[r];
 }
 
-// O += P V for kRows rows from `row` on, of which `some` exist, and kVectors vectors of columns.
-template <int kRows, int kVectors, DType kType, int kRowVectors>
-HWY_INLINE void RowsValuesBlock(const RowsStep& x, std::int64_t row, std::int64_t some,
-                                std::int64_t c, RowsDuring& ahead) {
+// Where a block of O += P V reads V. Rows of a cache that are 4 KiB apart share the ways of one set
+// of L1, so a second group of rows would read V from L2 again. Instead, the first group copies its
+// columns in f32.
+enum class ValuesFrom { cache, cache_and_copy, copy };
+
+// A block: rows [row, row + some), columns from c on.
+struct ValuesPlace {
+  std::int64_t row;
+  std::int64_t some;
+  std::int64_t c;
+  float* copy;  // [keys x kVectors vectors]
+};
+
+// O += P V for kRows rows, of which place.some exist, and kVectors vectors of columns.
+template <ValuesFrom kFrom, int kRows, int kVectors, DType kType, int kRowVectors>
+HWY_INLINE void RowsValuesBlock(const RowsStep& x, const ValuesPlace& place, RowsDuring& ahead) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   V sum[kRows][kVectors];
@@ -245,18 +286,25 @@ HWY_INLINE void RowsValuesBlock(const RowsStep& x, std::int64_t row, std::int64_
     HWY_UNROLL(2)
     for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::Zero(d);
   }
-  const float* HWY_RESTRICT p = x.strip.s + row;
+  const float* HWY_RESTRICT p = x.strip.s + place.row;
+  float* HWY_RESTRICT copy = place.copy;
   const char* const* v = x.v->rows + x.first;
   const char* const* const end = v + x.strip.cols;
   while (v != end) {
     ahead.step();
     for (std::int64_t j = 0; j < kKeysOfStep; ++j, ++v, p += kRowVectors * kRowLanes) {
       V value[kVectors];
-      if constexpr (kVectors == 2) {
-        LoadPair<kType>(d, *v, c, value[0], value[1]);
+      if constexpr (kFrom == ValuesFrom::copy) {
+        for (int n = 0; n < kVectors; ++n) value[n] = hn::Load(d, copy + n * kRowLanes);
+      } else if constexpr (kVectors == 2) {
+        LoadPair<kType>(d, *v, place.c, value[0], value[1]);
       } else {
-        value[0] = LoadVector<kType>(d, *v, c);
+        value[0] = LoadVector<kType>(d, *v, place.c);
       }
+      if constexpr (kFrom == ValuesFrom::cache_and_copy) {
+        for (int n = 0; n < kVectors; ++n) hn::Store(value[n], d, copy + n * kRowLanes);
+      }
+      if constexpr (kFrom != ValuesFrom::cache) copy += kVectors * kRowLanes;
       HWY_UNROLL(16)
       for (int r = 0; r < kRows; ++r) {
         const V weight = hn::Set(d, p[r]);
@@ -265,10 +313,10 @@ HWY_INLINE void RowsValuesBlock(const RowsStep& x, std::int64_t row, std::int64_
       }
     }
   }
-  float* HWY_RESTRICT o = x.strip.o + row * x.strip.ldo + c;
+  float* HWY_RESTRICT o = x.strip.o + place.row * x.strip.ldo + place.c;
   HWY_UNROLL(16)
   for (int r = 0; r < kRows; ++r) {
-    if (r >= some) break;
+    if (r >= place.some) break;
     HWY_UNROLL(2)
     for (int n = 0; n < kVectors; ++n) {
       float* const to = o + n * kRowLanes;
@@ -281,27 +329,32 @@ HWY_INLINE void RowsValuesBlock(const RowsStep& x, std::int64_t row, std::int64_
 // Rows of a block with two vectors of columns.
 inline constexpr std::int64_t kMostBlockRows = kHasManyRegisters ? 14 : 6;
 
-template <int kVectors, DType kType, int kRowVectors>
-HWY_INLINE void RowsValuesGroup(const RowsStep& x, std::int64_t row, std::int64_t some,
-                                std::int64_t c, RowsDuring& ahead) {
-  if constexpr (kHasManyRegisters) {  // rows of P^T past the last exist, so few sizes suffice
-    if (some <= 8) return RowsValuesBlock<8, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-    if (some <= 10) return RowsValuesBlock<10, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-    if (some <= 12) return RowsValuesBlock<12, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-    RowsValuesBlock<14, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-  } else {
-    switch (some) {
-      case 6: return RowsValuesBlock<6, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-      case 5: return RowsValuesBlock<5, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-      case 4: return RowsValuesBlock<4, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
-      default: return RowsValuesBlock<3, kVectors, kType, kRowVectors>(x, row, some, c, ahead);
+template <ValuesFrom kFrom, int kVectors, DType kType, int kRowVectors>
+HWY_INLINE void RowsValuesGroup(const RowsStep& x, const ValuesPlace& place, RowsDuring& ahead) {
+  const auto block = [&](auto rows) {
+    RowsValuesBlock<kFrom, rows(), kVectors, kType, kRowVectors>(x, place, ahead);
+  };
+  // With AVX-512 few sizes suffice, because P^T has 16 rows.
+  constexpr int kFewest = kHasManyRegisters ? 8 : kFrom == ValuesFrom::cache ? 5 : 3;
+  constexpr int kStep = kHasManyRegisters ? 2 : 1;
+  // Several groups have at most 8 rows each.
+  constexpr bool kTall = !kHasManyRegisters || kFrom == ValuesFrom::cache;
+  if (place.some <= kFewest) return block(std::integral_constant<int, kFewest>());
+  if constexpr (kTall) {
+    if (place.some <= kFewest + kStep) {
+      return block(std::integral_constant<int, kFewest + kStep>());
+    }
+    if constexpr (kFewest + 2 * kStep <= kMostBlockRows) {
+      if (place.some <= kFewest + 2 * kStep) {
+        return block(std::integral_constant<int, kFewest + 2 * kStep>());
+      }
+      block(std::integral_constant<int, kMostBlockRows>());
     }
   }
 }
 
-// O += P V. With 15 or 16 rows and AVX-512, a block has all rows and one vector of columns: two
-// groups of rows would read V from L2 twice, because rows of a cache that are 4 KiB apart share
-// the ways of one set of L1. Elements of bf16 come in two vectors (is_split).
+// O += P V. With 15 or 16 rows and AVX-512, a block has all rows and one vector of columns.
+// Elements of bf16 come in two vectors (is_split), so then there are two groups of rows.
 template <DType kType, int kRowVectors>
 HWY_INLINE void ValuesOfRows(const RowsStep& x, RowsAhead* ahead) {
   constexpr bool kMayBeTall = kHasManyRegisters && kType != DType::bf16;
@@ -310,6 +363,7 @@ HWY_INLINE void ValuesOfRows(const RowsStep& x, RowsAhead* ahead) {
   const std::int64_t groups = tall ? 1 : divide_up(x.rows, kMostBlockRows);
   const std::int64_t blocks = divide_up(x.dim_vo, width) * groups;
   const std::int64_t keys = x.strip.cols;
+  alignas(64) float copy[kMaxTileKv * 2 * kRowLanes];
   std::int64_t due = 0;  // keys reported to `ahead`, an even number
   std::int64_t block = 0;
   for (std::int64_t c = 0; c < x.dim_vo; c += width) {
@@ -318,20 +372,30 @@ HWY_INLINE void ValuesOfRows(const RowsStep& x, RowsAhead* ahead) {
       due += 2 * count;
       RowsDuring during(ahead, count, keys / kKeysOfStep);
       const std::int64_t row = x.rows * n / groups;
-      const std::int64_t some = x.rows * (n + 1) / groups - row;
+      const ValuesPlace place{row, x.rows * (n + 1) / groups - row, c, copy};
+      const auto group = [&](auto vectors) {
+        if (groups == 1) {
+          RowsValuesGroup<ValuesFrom::cache, vectors(), kType, kRowVectors>(x, place, during);
+        } else if (n == 0) {
+          RowsValuesGroup<ValuesFrom::cache_and_copy, vectors(), kType, kRowVectors>(x, place,
+                                                                                     during);
+        } else {
+          RowsValuesGroup<ValuesFrom::copy, vectors(), DType::f32, kRowVectors>(x, place, during);
+        }
+      };
       if constexpr (kMayBeTall) {
         if (tall) {
-          RowsValuesBlock<16, 1, kType, kRowVectors>(x, row, some, c, during);
+          RowsValuesBlock<ValuesFrom::cache, 16, 1, kType, kRowVectors>(x, place, during);
           continue;
         }
       }
       if constexpr (kHasManyRegisters) {
         if (c + width > x.dim_vo) {
-          RowsValuesGroup<1, kType, kRowVectors>(x, row, some, c, during);
+          group(std::integral_constant<int, 1>());
           continue;
         }
       }
-      RowsValuesGroup<2, kType, kRowVectors>(x, row, some, c, during);
+      group(std::integral_constant<int, 2>());
     }
   }
 }
@@ -346,10 +410,11 @@ HWY_NOINLINE void AttendRowsOf(const RowsStep& x, RowsAhead* ahead) {
 
 // The complete step: S^T, softmax, O += P V. The number of keys is a multiple of 16.
 inline void AttendRows(const RowsStep& x, RowsAhead* ahead) {
+  const std::int64_t vectors = divide_up(x.rows, kPairRows);
   if constexpr (kHasManyRegisters) {
-    AttendRowsOf<2>(x, ahead);
+    vectors == 1 ? AttendRowsOf<1>(x, ahead) : AttendRowsOf<2>(x, ahead);
   } else {
-    switch (divide_up(x.rows, kPairRows)) {
+    switch (vectors) {
       case 2: return AttendRowsOf<2>(x, ahead);
       case 3: return AttendRowsOf<3>(x, ahead);
       default: return AttendRowsOf<4>(x, ahead);

@@ -358,7 +358,7 @@ class FloatOps {
   const Bf16Decode* decode_ = nullptr;  // with gemv_engine
   bool started_ = false;
   std::int64_t rows_in_q_t_ = 0;  // those of PackQueries(), if AttendRows() takes them
-  CacheTile keys_;  // with gemv
+  CacheTile keys_;                // with gemv
   CacheTile values_;
 };
 
