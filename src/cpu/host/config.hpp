@@ -142,20 +142,22 @@ struct Scratch {
   TileRow* rows = nullptr;          // [tile_rows]
   std::uint8_t* missing = nullptr;  // [tile_kv]
   T* q = nullptr;                   // [tile_rows x dim_qk]
+  T* q_t = nullptr;                 // with gemv: [dim_qk x kMostDecodeRows] for each key head
   T* dout = nullptr;                // [tile_rows x dim_vo]
   T* k = nullptr;                   // [tile_kv x dim_qk]; backward_kv: k, k_t, v_t of all tiles
   T* k_t = nullptr;                 // [dim_qk x tile_kv]
   T* v = nullptr;                   // [tile_kv x dim_vo]
   T* v_t = nullptr;                 // [dim_vo x tile_kv]
-  T* s = nullptr;                   // [strip_rows x tile_kv] scores, then probabilities
-  T* dp = nullptr;                  // [strip_rows x tile_kv] dP, then score gradients
-  std::uint8_t* random = nullptr;   // [strip_rows x kDropoutRow] random bytes of dropout
-  T* tanh = nullptr;                // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
-  T* row_buffer = nullptr;          // [max(4 * dim_qk, 4 * dim_vo, tile_kv)]
-  T* row_max = nullptr;             // [tile_rows] forward: running maximum
-  T* row_sum = nullptr;             // [tile_rows] forward: running sum of exponentials
-  T* lse = nullptr;                 // [tile_rows] backward
-  T* delta = nullptr;               // [tile_rows] backward
+  // [strip_rows x tile_kv] scores, then probabilities. With gemv: of kMostDecodeRows rows.
+  T* s = nullptr;
+  T* dp = nullptr;                 // [strip_rows x tile_kv] dP, then score gradients
+  std::uint8_t* random = nullptr;  // [strip_rows x kDropoutRow] random bytes of dropout
+  T* tanh = nullptr;               // [tile_kv]; bf16 engines: [strip_rows x tile_kv]
+  T* row_buffer = nullptr;         // [max(4 * dim_qk, 4 * dim_vo, tile_kv)]
+  T* row_max = nullptr;            // [tile_rows] forward: running maximum
+  T* row_sum = nullptr;            // [tile_rows] forward: running sum of exponentials
+  T* lse = nullptr;                // [tile_rows] backward
+  T* delta = nullptr;              // [tile_rows] backward
   // Accumulators of the outputs.
   T* o = nullptr;         // [tile_rows x dim_vo]
   T* dk = nullptr;        // [kept_keys x dim_qk]
@@ -222,6 +224,9 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   x.rows = arena.take<TileRow>(rows);
   x.missing = arena.take<std::uint8_t>(c.tile_kv);
   x.q = arena.take<T>(query_rows(c) * c.heads_of_task * qk);
+  if (c.gemv != 0 && c.gemv_engine == Engine::float_simd) {
+    x.q_t = arena.take<T>(kMostDecodeRows * c.heads_of_task * qk);
+  }
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
   const std::int64_t keys = phase == Phase::backward_kv ? kept_keys(c) : c.tile_kv;
@@ -229,7 +234,7 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (c.gemv == 0) x.k_t = arena.take<T>(qk * keys);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
   if (backward) x.v_t = arena.take<T>(vo * keys);
-  x.s = arena.take<T>(c.strip_rows * c.tile_kv);
+  x.s = arena.take<T>((c.gemv != 0 ? kMostDecodeRows : c.strip_rows) * c.tile_kv);
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
   if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);

@@ -118,17 +118,43 @@ class RowsAhead {
     for (; count > 0 && j_ < end_; --count) {
       if (n_ == 0) Find();
       if (v_ != nullptr) {
-        PrefetchNth(n_);
-        PrefetchNth(n_ + 1);
+        Prefetch(Nth(n_));
+        Prefetch(Nth(n_ + 1));
       }
-      n_ += 2;
-      if (n_ < 2 * heads_) continue;
-      n_ = 0;
-      ++j_;
+      Advance();
     }
+  }
+  // A key or value of one head.
+  struct Run {
+    const char* row;
+    std::int64_t bytes;
+  };
+  // Instead of Step(count): stores what it would prefetch in `to`. Returns the number of runs, at
+  // most 2 * count.
+  std::int64_t Take(std::int64_t count, Run* to) {
+    std::int64_t taken = 0;
+    for (; count > 0 && j_ < end_; --count) {
+      if (n_ == 0) Find();
+      if (v_ != nullptr) {
+        to[taken++] = Nth(n_);
+        to[taken++] = Nth(n_ + 1);
+      }
+      Advance();
+    }
+    return taken;
+  }
+  static HWY_INLINE void Prefetch(const Run& run) {
+    asm volatile("");  // see PrefetchRow
+    for (std::int64_t at = 0; at < run.bytes; at += 64) __builtin_prefetch(run.row + at, 0, 2);
   }
 
  private:
+  void Advance() {
+    n_ += 2;
+    if (n_ < 2 * heads_) return;
+    n_ = 0;
+    ++j_;
+  }
   void Find() {
     if (left_ > 0) {
       --left_;
@@ -142,23 +168,16 @@ class RowsAhead {
     left_ = RowsOfPage(call_, call_.v, j_, end_ - j_) - 1;
   }
   // Row j_ has the keys of all heads, then the values.
-  HWY_INLINE void PrefetchNth(std::int64_t n) const {
-    if (n < heads_) {
-      Prefetch(k_ + n * call_.k.stride_head, k_bytes_);
-    } else {
-      Prefetch(v_ + (n - heads_) * call_.v.stride_head, v_bytes_);
-    }
-  }
-  static HWY_INLINE void Prefetch(const char* row, std::int64_t bytes) {
-    asm volatile("");  // see PrefetchRow
-    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  [[nodiscard]] HWY_INLINE Run Nth(std::int64_t n) const {
+    if (n < heads_) return {k_ + n * call_.k.stride_head, k_bytes_};
+    return {v_ + (n - heads_) * call_.v.stride_head, v_bytes_};
   }
 
   const Call& call_;
   const Entry& entry_;
   std::int64_t head_, heads_, end_;
   std::int64_t j_;         // the next row
-  std::int64_t n_ = 0;     // what PrefetchNth() takes next, an even number
+  std::int64_t n_ = 0;     // what Nth() takes next, an even number
   std::int64_t left_ = 0;  // rows after j_ that are one stride apart
   std::int64_t k_bytes_, v_bytes_;
   const char* k_ = nullptr;  // row j_ of the first head

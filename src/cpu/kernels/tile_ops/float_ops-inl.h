@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "cpu/kernels/decode-inl.h"
+#include "cpu/kernels/decode_rows-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/gemm-inl.h"
 #include "cpu/kernels/gemm_softmax-inl.h"
@@ -79,6 +80,7 @@ class FloatOps {
     const std::int64_t rows = n * config_.tile_rows;
     x_.rows = all_.rows + rows;
     x_.q = all_.q + n * query_rows(config_) * qk_;
+    if (all_.q_t != nullptr) x_.q_t = all_.q_t + n * kMostDecodeRows * qk_;
     x_.o = all_.o + rows * padded<T>(call_.problem.dim_vo);
     x_.row_max = all_.row_max + rows;
     x_.row_sum = all_.row_sum + rows;
@@ -114,8 +116,13 @@ class FloatOps {
 
   // With gemv: called after LoadQuery() of all rows of a key head.
   void PackQueries(std::int64_t count) {
-    if (decode_ == nullptr) return;
-    decode_->pack_queries(loaded_queries(), count, call_.problem.dim_qk, queries());
+    if (decode_ != nullptr) {
+      return decode_->pack_queries(loaded_queries(), count, call_.problem.dim_qk, queries());
+    }
+    if constexpr (kMayAttendRows) {
+      rows_in_q_t_ = count >= kLeastAttendRows ? count : 0;
+      if (rows_in_q_t_ > 0) PackRows(x_.q, qk_, count, qk_, x_.q_t);
+    }
   }
 
   static constexpr bool kStoresFirst = false;  // products are added to o
@@ -161,7 +168,7 @@ class FloatOps {
       count = seeing.count;
     }
     const bool raw = softmax_takes_raw(call_);
-    if (raw && Attend(span, row0, count)) return;
+    if (raw && (Attend(span, row0, count) || AttendInRows(span, row0, count))) return;
     // The fused kernel also adds a bias, but neither ALiBi nor softcap.
     const bool biased = call_.bias.given() && call_.slopes == nullptr && !call_.problem.softcap;
     if ((raw || biased) && AttendFused(entry, span, next, row0, count)) return;
@@ -209,6 +216,7 @@ class FloatOps {
  private:
   // Whether products in bf16 (config_.gemv_engine) exist for T.
   static constexpr bool kMayMultiplyBf16 = sizeof(T) == 4;
+  static constexpr bool kMayAttendRows = kHasAttendRows && sizeof(T) == 4;
 
   // With gemv_engine: the first half of x_.q holds packed queries, the second those of LoadQuery().
   [[nodiscard]] Bf16Bits* queries() const { return reinterpret_cast<Bf16Bits*>(x_.q); }
@@ -238,6 +246,30 @@ class FloatOps {
                        .row_max = x_.row_max + row0,
                        .row_sum = x_.row_sum + row0},
                       {StepAhead, ahead_});
+      return true;
+    }
+    return false;
+  }
+
+  // With gemv and without gemv_engine: the same for several rows.
+  HWY_INLINE bool AttendInRows(const KeySpan& span, std::int64_t row0, std::int64_t count) {
+    if constexpr (kMayAttendRows) {
+      if (rows_in_q_t_ == 0 || row0 != 0 || count != rows_in_q_t_ || call_.problem.dropout ||
+          !SeesAll(x_.rows, count, span)) {
+        return false;
+      }
+      const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+      AttendRows({.q = x_.q_t,
+                  .rows = count,
+                  .k = &keys_,
+                  .v = &values_,
+                  .first = span.first,
+                  .dim_qk = qk_,
+                  .dim_vo = vo,
+                  .strip = {x_.s, span.cols, static_cast<T>(call_.numbers.scale), x_.row_max,
+                            x_.row_sum, x_.o, vo},
+                  .converted = x_.k},
+                 ahead_);
       return true;
     }
     return false;
@@ -344,7 +376,8 @@ class FloatOps {
   PairAhead* pair_ahead_ = nullptr;
   const Bf16Decode* decode_ = nullptr;  // with gemv_engine
   bool started_ = false;
-  CacheTile keys_;  // with gemv
+  std::int64_t rows_in_q_t_ = 0;  // those of PackQueries(), if AttendRows() takes them
+  CacheTile keys_;                // with gemv
   CacheTile values_;
 };
 
