@@ -30,6 +30,9 @@ struct Config {
   // With gemv: the engine whose products read a bf16 cache in place (tile_ops/bf16_decode.hpp).
   Engine gemv_engine = Engine::float_simd;
   std::int64_t heads_of_task = 1;  // with gemv: key heads that one task visits at each tile of keys
+  // With heads_of_task: each product visits a few keys of all heads before the next keys, so that
+  // rows are read in the order of memory. Changes no bits.
+  bool heads_together = false;
   std::int64_t split_keys = 0;     // keys of one split
   std::int64_t splits = 1;
   // Small problems: (batch, key head) pairs that one task computes in order. Its worker prefetches
@@ -62,6 +65,8 @@ struct Config {
   std::int64_t span_keys = 0;
   bool pack_keys = false;  // a separate step packs all keys and values before the forward
 };
+
+inline constexpr std::int64_t kMostHeadsOfTask = 16;
 
 using core::divide_up;
 using core::round_up;
@@ -234,7 +239,9 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   if (c.gemv == 0) x.k_t = arena.take<T>(qk * keys);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
   if (backward) x.v_t = arena.take<T>(vo * keys);
-  x.s = arena.take<T>((c.gemv != 0 ? kMostDecodeRows : c.strip_rows) * c.tile_kv);
+  const std::int64_t score_rows =
+      c.gemv == 0 ? c.strip_rows : kMostDecodeRows * (c.heads_together ? c.heads_of_task : 1);
+  x.s = arena.take<T>(score_rows * c.tile_kv);
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);
   if (p.softcap && backward) x.tanh = arena.take<T>(c.tile_kv);

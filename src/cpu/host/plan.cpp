@@ -28,7 +28,6 @@ constexpr std::int64_t kLeastSharedKeys = 4;  // row tiles; with 3, separate pac
 constexpr std::int64_t kWantedTasks = 32;     // keys are split if there are fewer tasks than this,
 constexpr std::int64_t kWantedGemv = 128;     // or than this with few rows (gemv),
 constexpr std::int64_t kLeastSplit = 512;     // into splits of at least this many keys
-constexpr std::int64_t kMostHeadsOfTask = 16;
 // Elements of one tile of K and V of all heads_of_task heads: with the next tile, which is
 // prefetched, 512 KiB in 16 bits and 1 MiB in f32 must fit in L2.
 constexpr std::int64_t kMostAhead = std::int64_t{128} << 10;
@@ -148,6 +147,16 @@ void set_span_keys(const Problem& p, std::int64_t rows, Config& config) {
   config.tile_rows = round_up(std::min(rows, shared), config.strip_rows);
 }
 
+// Whether decode visits all heads at a few keys at a time. They need rows that are multiplied in
+// place. 16-bit rows, which are converted, are not faster so: arithmetic is the limit
+// (docs/kernels/cpu_decode.md).
+bool may_visit_heads_together(const Problem& p) {
+  constexpr std::int64_t kMostRows = 4;
+  const bool in_place = p.kv_type() == DType::f32 && p.dim_qk == padded<float>(p.dim_qk) &&
+                        p.dim_vo == padded<float>(p.dim_vo);
+  return in_place && rows_of_head(p) <= kMostRows && reads_faster_in_order();
+}
+
 // With few rows the limit is memory bandwidth. A cache usually stores the heads of a key next to
 // each other. So one task processes a tile of keys for all heads in turn and prefetches the next
 // tile in the order of its addresses. Results are bitwise the same, because the order of sums does
@@ -160,6 +169,7 @@ void set_heads_of_task(const Problem& p, std::int64_t threads, Config& config) {
   const bool in_place = size == 2 || size == 4;
   if (!in_place || few || p.heads_kv > kMostHeadsOfTask || elements > kMostAhead) return;
   config.heads_of_task = std::max<std::int64_t>(p.heads_kv, 1);
+  config.heads_together = config.heads_of_task > 1 && may_visit_heads_together(p);
 }
 
 // Gives a task several pairs if each is small: one tile or block of keys, and at most one tile of
@@ -403,6 +413,7 @@ PlanSummary CpuPlan::summary() const {
   core::append_config(to.config, "gemv", config.gemv);
   if (config.heads_of_task > 1) {
     core::append_config(to.config, "heads_of_task", config.heads_of_task);
+    if (config.heads_together) core::append_config(to.config, "heads_together", 1);
   }
   if (config.span_keys > 0) core::append_config(to.config, "span_keys", config.span_keys);
   if (config.pairs_of_task > 1) {

@@ -1,5 +1,10 @@
 #include "cpu/host/plan_traits.hpp"
 
+#include <cstring>
+
+#include "cpu/kernels/kernels.hpp"
+#include "cpu/kernels/tile_ops/bf16_engine.hpp"
+
 #ifdef __linux__
 #include <unistd.h>
 #endif
@@ -14,6 +19,11 @@ bool has_few_processors() {
 #else
   return false;
 #endif
+}
+
+bool reads_faster_in_order() {
+  static const bool faster = is_amd() && std::strcmp(target_name(), "AVX2") == 0;
+  return faster;
 }
 
 }  // namespace attn::cpu

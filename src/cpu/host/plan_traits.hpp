@@ -10,6 +10,11 @@ namespace attn::cpu {
 // which processors share a core; on machines with many, some do.
 bool has_few_processors();
 
+// Whether decode reads memory faster if it visits rows in the order of their addresses without
+// prefetching them than by prefetching a tile of keys ahead: on AMD processors without AVX-512
+// (docs/kernels/cpu_decode.md, "Zen 3").
+bool reads_faster_in_order();
+
 // Windows that are narrower than this have tiles of their own.
 inline constexpr std::int64_t kNarrow = 512;
 inline bool has_narrow_window(const Problem& p) {

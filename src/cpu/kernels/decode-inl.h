@@ -186,6 +186,7 @@ class RowsAhead {
 };
 
 inline constexpr std::int64_t kKeysAtOnce = kRowsAtOnce;
+inline constexpr std::int64_t kKeysOfValues = 8;  // of a step of AddValues()
 
 // Two vectors of a row are loaded at a time. For bf16 they are the elements with an even and those
 // with an odd index: a shift and an AND turn 32-bit words into them, while elements in order take
@@ -374,7 +375,7 @@ HWY_NOINLINE void AddValues(const T* p, std::int64_t ldp, std::int64_t rows, con
                             std::int64_t ldo, Ahead&& ahead) {
   constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
   constexpr std::int64_t kColumns = kGemmVectors * kLanes;
-  constexpr std::int64_t kKeys = 8;
+  constexpr std::int64_t kKeys = kKeysOfValues;
   WithType<T>(v.dtype, [&](auto type) {
     constexpr DType kType = type();
     for (std::int64_t j = 0; j < keys; j += kKeys) {

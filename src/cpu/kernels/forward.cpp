@@ -301,6 +301,40 @@ void ForwardTask(const Call& call, const Config& config,
   FinishRows(call, config, shared.partials, entry, split, count, ops);
 }
 
+// A tile of keys of all heads of a task, in the order of memory (Config::heads_together).
+template <class T>
+void AttendHeads(const Call& call, const Config& config, const Entry& entry, std::int64_t head,
+                 std::int64_t count, std::int64_t j0, std::int64_t keys, FloatOps<T>& ops) {
+  const std::int64_t heads = config.heads_of_task;
+  const std::int64_t mask_words = MaskWordsBefore(call, j0);
+  const NextScores next{0, j0 + config.tile_kv,
+                        std::min(config.tile_kv, entry.len_kv - j0 - config.tile_kv)};
+  const auto& x = ops.state();
+  if (call.problem.page_size > 0) FindMissing(call, entry, j0, keys, x.missing);
+  for (std::int64_t n = 0; n < heads; ++n) {
+    ops.SelectHead(n);
+    KeySpan span =
+        SpanOfStrip(FindStripKeys(call, x.rows, count), FloatOps<T>::kSpanStep, j0, keys, mask_words,
+                    [&] { return FloatOps<T>::SpanOf(x.rows, count, j0, keys); });
+    if (span.keys > 0 && !ops.Sees(entry, span, next, 0, count)) span = {};
+    if (span.keys > 0) ops.LoadKeys(entry, head + n, j0, keys);
+    if (call.problem.page_size > 0) {
+      span.missing = x.missing + span.first;
+      span.mask_bits = nullptr;
+    }
+    ops.BeginTile(span, next, count);
+  }
+  const auto each = [&](const auto& step) {
+    for (std::int64_t n = 0; n < heads; ++n) {
+      ops.SelectHead(n);
+      step();
+    }
+  };
+  for (std::int64_t j = 0; j < config.tile_kv; j += kKeysAtOnce) each([&] { ops.DotKeys(j); });
+  each([&] { ops.SoftmaxOfTile(entry); });
+  for (std::int64_t j = 0; j < keys; j += kKeysOfValues) each([&] { ops.AddKeys(j); });
+}
+
 // A task with gemv: all rows of config.heads_of_task key heads against one split of the keys.
 template <class T>
 void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& shared, char* memory,
@@ -328,12 +362,17 @@ void HeadsTask(const Call& call, const Config& config, const ForwardShared<T>& s
   keys.begin = split_begin + skipped / config.tile_kv * config.tile_kv;
   keys.end = std::min(keys.end, split_begin + config.split_keys);
   RowsAhead ahead(call, entry, head, heads, keys);
-  ahead.Step(heads * config.tile_kv);
+  if (!config.heads_together) ahead.Step(heads * config.tile_kv);
   ops.SetAhead(&ahead);
   ops.StartProducts(count);
   StripRanges ranges;
   for (std::int64_t j0 = keys.begin; j0 < keys.end; j0 += config.tile_kv) {
     if (j0 / config.tile_kv % 4 == 3 && core::interrupted(call.interrupt)) return;
+    if (config.heads_together) {
+      AttendHeads(call, config, entry, head, count, j0, std::min(config.tile_kv, keys.end - j0),
+                  ops);
+      continue;
+    }
     ahead.Restart(j0 + config.tile_kv);
     for (std::int64_t n = 0; n < heads; ++n) {
       ops.SelectHead(n);

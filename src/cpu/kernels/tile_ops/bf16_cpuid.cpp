@@ -35,13 +35,13 @@ std::uint32_t saved_state() {
   return low;
 }
 
+}  // namespace
+
 bool is_amd() {
   const Registers vendor = cpuid(0, 0);
   return vendor.ebx == signature_AMD_ebx && vendor.ecx == signature_AMD_ecx &&
          vendor.edx == signature_AMD_edx;
 }
-
-}  // namespace
 
 bool has_avx512_bf16() {
   constexpr std::uint32_t kSaved = 0xE6;  // SSE, AVX, mask registers, and both halves of ZMM
@@ -61,6 +61,9 @@ bool bf16_dot_is_fast() {
 #else
 
 namespace attn::cpu {
+bool is_amd() {
+  return false;
+}
 bool bf16_dot_is_fast() {
   return false;
 }

@@ -189,6 +189,7 @@ const Bf16Engine* bf16_mmla_engine();  // NEON with BFMMLA
 // pairs, twice the throughput of FMA. Intel cores take two cycles and have two FMA ports: on a 4th
 // generation Xeon, bf16_dot reaches 0.65 to 0.85 of the speed of f32 (measured).
 bool bf16_dot_is_fast();
+bool is_amd();  // the processor
 // Whether bf16_mmla is used by default: on Linux, because BFMMLA computes four times the products
 // of an FMA of the same width. It was tested under emulation only; no hardware was measured. On
 // macOS ATTN_CPU_ENGINE selects it.

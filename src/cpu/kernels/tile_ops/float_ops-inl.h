@@ -84,6 +84,9 @@ class FloatOps {
     x_.o = all_.o + rows * padded<T>(call_.problem.dim_vo);
     x_.row_max = all_.row_max + rows;
     x_.row_sum = all_.row_sum + rows;
+    if (!config_.heads_together) return;
+    head_ = n;
+    x_.s = all_.s + n * kMostDecodeRows * config_.tile_kv;
   }
 
   // State of the tile: rows, missing, o, row_max and row_sum.
@@ -150,9 +153,9 @@ class FloatOps {
       x_.k_t = static_cast<T*>(packed_.k) + first * qk_;
       x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
     } else if (config_.gemv != 0) {
-      FindCacheTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, keys_);
+      FindCacheTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, tiles_[head_].k);
       FindCacheTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
-                    x_.v, values_);
+                    x_.v, tiles_[head_].v);
     } else {
       ConvertTile(call_, config_, entry, head, j0, keys, x_.row_buffer, x_.k_t, x_.v);
     }
@@ -174,13 +177,59 @@ class FloatOps {
     if ((raw || biased) && AttendFused(entry, span, next, row0, count)) return;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
-    const TileRow* rows = x.rows + row0;
     if (config_.gemv != 0) {
       Dot(span, row0, count);
     } else {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
                cols, call_.problem.dim_qk, false});
     }
+    SoftmaxOfStrip(entry, span, next, row0, count);
+    if (config_.gemv != 0) {
+      AddValuesOf(span, row0, count);
+    } else {
+      Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys,
+               true});
+    }
+  }
+
+  // With heads_together: the steps of a tile of the selected head. Keys from j on take part in a
+  // step. Returns whether the head sees any key of the tile.
+  static constexpr std::int64_t kKeysOfDot = kKeysAtOnce;
+  void BeginTile(const KeySpan& span, const NextScores& next, std::int64_t count) {
+    HeadTile& tile = tiles_[head_];
+    tile.span = span;
+    tile.next = next;
+    tile.rows = span.keys > 0 ? SeeingRows(x_.rows, count, span, kGemmRows) : RowSpan{};
+  }
+  void DotKeys(std::int64_t j) {
+    const HeadTile& tile = tiles_[head_];
+    if (tile.rows.count == 0 || j >= tile.span.cols) return;
+    DotRows(x_.q + tile.rows.first * qk_, qk_, tile.rows.count, tile.k, tile.span.first + j,
+            kKeysOfDot, qk_, x_.s + j, tile.span.cols, [](std::int64_t) {});
+  }
+  void SoftmaxOfTile(const Entry& entry) {
+    const HeadTile& tile = tiles_[head_];
+    if (tile.rows.count == 0) return;
+    SoftmaxOfStrip(entry, tile.span, tile.next, tile.rows.first, tile.rows.count);
+  }
+  void AddKeys(std::int64_t j) {
+    const HeadTile& tile = tiles_[head_];
+    if (tile.rows.count == 0 || j >= tile.span.keys) return;
+    const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+    AddValues(x_.s + j, tile.span.cols, tile.rows.count, tile.v, tile.span.first + j,
+              std::min(kKeysOfValues, tile.span.keys - j), vo, x_.o + tile.rows.first * vo, vo,
+              [](std::int64_t) {});
+  }
+
+ private:
+  // Turns products of `count` rows from row0 on into P; updates their maxima, sums and o.
+  void SoftmaxOfStrip(const Entry& entry, const KeySpan& span, const NextScores& next,
+                      std::int64_t row0, std::int64_t count) {
+    const Scratch<T>& x = x_;
+    const bool raw = softmax_takes_raw(call_);
+    const std::int64_t vo = padded<T>(call_.problem.dim_vo);
+    const std::int64_t cols = span.cols;
+    const TileRow* rows = x.rows + row0;
     const std::uint8_t* random =
         call_.problem.dropout ? DropoutBytes(call_, entry, rows, count, span.j0, cols, x.random)
                               : nullptr;
@@ -205,15 +254,8 @@ class FloatOps {
         DropRow(call_, random + (first + n) * kDropoutRow, cols, x.s + (first + n) * cols);
       }
     }
-    if (config_.gemv != 0) {
-      AddValuesOf(span, row0, count);
-    } else {
-      Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys,
-               true});
-    }
   }
 
- private:
   // Whether products in bf16 (config_.gemv_engine) exist for T.
   static constexpr bool kMayMultiplyBf16 = sizeof(T) == 4;
   static constexpr bool kMayAttendRows = kHasAttendRows && sizeof(T) == 4;
@@ -238,9 +280,9 @@ class FloatOps {
         return false;
       }
       const std::int64_t vo = padded<T>(call_.problem.dim_vo);
-      decode_->attend({.scores = {queries(), count, keys_.rows + span.first, span.cols,
+      decode_->attend({.scores = {queries(), count, tiles_[head_].k.rows + span.first, span.cols,
                                   call_.problem.dim_qk, nullptr, 0},
-                       .values = {nullptr, 0, count, values_.rows + span.first, span.keys,
+                       .values = {nullptr, 0, count, tiles_[head_].v.rows + span.first, span.keys,
                                   call_.problem.dim_vo, x_.o + row0 * vo, vo},
                        .scale = static_cast<float>(call_.numbers.scale),
                        .row_max = x_.row_max + row0,
@@ -261,8 +303,8 @@ class FloatOps {
       const std::int64_t vo = padded<T>(call_.problem.dim_vo);
       AttendRows({.q = x_.q_t,
                   .rows = count,
-                  .k = &keys_,
-                  .v = &values_,
+                  .k = &tiles_[head_].k,
+                  .v = &tiles_[head_].v,
                   .first = span.first,
                   .dim_qk = qk_,
                   .dim_vo = vo,
@@ -337,12 +379,12 @@ class FloatOps {
   HWY_INLINE void Dot(const KeySpan& span, std::int64_t row0, std::int64_t count) {
     if constexpr (kMayMultiplyBf16) {
       if (decode_ != nullptr) {
-        return decode_->dot_rows({queries(), count, keys_.rows + span.first, span.cols,
+        return decode_->dot_rows({queries(), count, tiles_[head_].k.rows + span.first, span.cols,
                                   call_.problem.dim_qk, x_.s, span.cols},
                                  {StepAhead, ahead_});
       }
     }
-    DotRows(x_.q + row0 * qk_, qk_, count, keys_, span.first, span.cols, qk_, x_.s, span.cols,
+    DotRows(x_.q + row0 * qk_, qk_, count, tiles_[head_].k, span.first, span.cols, qk_, x_.s, span.cols,
             [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
   }
   // With gemv: adds P V to o of `count` rows from row0 on.
@@ -351,12 +393,12 @@ class FloatOps {
     T* const o = x_.o + row0 * vo;
     if constexpr (kMayMultiplyBf16) {
       if (decode_ != nullptr) {
-        return decode_->add_values({x_.s, span.cols, count, values_.rows + span.first, span.keys,
+        return decode_->add_values({x_.s, span.cols, count, tiles_[head_].v.rows + span.first, span.keys,
                                     call_.problem.dim_vo, o, vo},
                                    {StepAhead, ahead_});
       }
     }
-    AddValues(x_.s, span.cols, count, values_, span.first, span.keys, vo, o, vo,
+    AddValues(x_.s, span.cols, count, tiles_[head_].v, span.first, span.keys, vo, o, vo,
               [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
   }
 
@@ -377,8 +419,16 @@ class FloatOps {
   const Bf16Decode* decode_ = nullptr;  // with gemv_engine
   bool started_ = false;
   std::int64_t rows_in_q_t_ = 0;  // those of PackQueries(), if AttendRows() takes them
-  CacheTile keys_;                // with gemv
-  CacheTile values_;
+  // With gemv: the tile of the selected head. With heads_together: those of all heads, and the
+  // strips that are multiplied with them.
+  std::int64_t head_ = 0;
+  struct HeadTile {
+    CacheTile k, v;
+    KeySpan span;
+    NextScores next;
+    RowSpan rows;
+  };
+  HeadTile tiles_[kMostHeadsOfTask];
 };
 
 }  // namespace attn::cpu::HWY_NAMESPACE
