@@ -275,7 +275,7 @@ struct ValuesPlace {
   float* copy;  // [keys x kVectors vectors]
 };
 
-// O += P V for kRows rows, of which place.some exist, and kVectors vectors of columns.
+// O += P V for kRows rows (place.some of them exist) and kVectors vectors of columns.
 template <ValuesFrom kFrom, int kRows, int kVectors, DType kType, int kRowVectors>
 HWY_INLINE void RowsValuesBlock(const RowsStep& x, const ValuesPlace& place, RowsDuring& ahead) {
   const hn::ScalableTag<float> d;
