@@ -123,6 +123,25 @@ TEST(Threads, FewHeadsGiveTheSameBits) {
   }
 }
 
+// Query heads that share a key head have tasks of their own, which add to the same dk and dv. With
+// one thread a task computes all blocks of keys, with more some or one.
+TEST(Threads, QueryHeadsThatShareAKeyHeadGiveTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const char* options :
+         {"", "batch=2 accumulate dropout sink dsink rope=half", "heads_q=3 heads_kv=1 dq=off",
+          "batch=3 mask=bhqk dv=off", "causal=off alibi dk=off"}) {
+      Arena arena;
+      Problem p = parse_problem(
+          "heads_q=6 heads_kv=2 len_q=530 len_kv=613 dim_qk=24 dim_vo=16 causal deterministic " +
+          std::string(options));
+      p.dtype = dtype;
+      Context context(threads_of(3));
+      EXPECT_NE(plan(context, Pass::backward, p).config.find("dkv_terms=3"), std::string::npos);
+      expect_same_bits_with({2, 3, 16}, arena, p);
+    }
+  }
+}
+
 // With few threads a task computes several small (batch, key head) pairs, and in the backward their
 // row sums too. The last task has fewer pairs.
 TEST(Threads, SeveralSmallPairsInOneTaskGiveTheSameBits) {

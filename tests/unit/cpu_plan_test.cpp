@@ -147,6 +147,23 @@ TEST(CpuPlan, SumsOfDqTakeAtMostOneDqOfAHeadPerWorker) {
             2 * 2 * dq + std::int64_t{131072} * 16 * 4 + 12 * kMiB);
 }
 
+// Slots of the sums of dk and dv that query heads share: of a block, or of all keys if these take
+// at most 4 MiB.
+TEST(CpuPlan, SumsOfDkAndDvTakeAtMost4MiBForEachSlot) {
+  for (const char* len : {"700", "4096", "8192", "65536"}) {
+    const std::string size = std::string("len_q=") + len + " len_kv=" + len +
+                             " dim_qk=64 dim_vo=64 heads_q=16 heads_kv=";
+    for (const std::int32_t threads : {1, 2, 16}) {
+      const PlanSummary shared = backward_plan(size + "4", threads);
+      ASSERT_NE(shared.config.find("dkv_terms=4"), std::string::npos);
+      const std::int64_t slots = (threads - 1 + 3) / 4 + 1;
+      EXPECT_LT(shared.workspace_bytes,
+                backward_plan(size + "16", threads).workspace_bytes + slots * 4 * kMiB + kMiB)
+          << len << ", " << threads;
+    }
+  }
+}
+
 // Others have the kernels of tiles.
 TEST(CpuPlan, SmallProblemsOfF32HaveTheirOwnKernel) {
   const auto kernel = [](const std::string& sizes, const std::string& options) {

@@ -1,6 +1,8 @@
 // The order of the tasks of the CPU backward's keys' phase.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "cpu/host/plan.hpp"
@@ -58,6 +60,76 @@ TEST(CpuTurns, TermsOfATask) {
     EXPECT_EQ(terms, 4);
   }
   for (const int visited : visits) EXPECT_EQ(visited, 1);
+}
+
+// The tasks that add to the same dk and dv are consecutive, in ascending order of the query heads,
+// so that each waits only for tasks before it. There is a slot of sums for each unit that as many
+// consecutive tasks as threads may belong to.
+void expect_units(const Problem& problem, std::int64_t threads, const Config& config) {
+  const std::int64_t terms = problem.heads_q / problem.heads_kv;
+  const Problem of_tasks = tasks_problem(problem, config);
+  const std::int64_t units = dkv_units(of_tasks, config);
+  const std::int64_t tasks = problem.batch * problem.heads_q * key_tasks(of_tasks, config);
+  ASSERT_EQ(config.dkv_terms, terms);
+  ASSERT_EQ(units * terms, tasks);
+  for (std::int64_t n = 0; n < tasks; ++n) {
+    const KeyTaskPlace first = key_task_at(of_tasks, config, n / terms * terms);
+    const KeyTaskPlace place = key_task_at(of_tasks, config, n);
+    EXPECT_EQ(first.index % terms, 0) << n;
+    EXPECT_EQ(place.index, first.index + n % terms);
+    EXPECT_EQ(place.task, first.task);
+    const std::int64_t running = std::min(n + threads - 1, tasks - 1) / terms - n / terms + 1;
+    EXPECT_LE(running, config.dkv_slots);
+  }
+  EXPECT_LE(config.dkv_slots, units);
+}
+
+TEST(CpuTurns, QueryHeadsThatShareAKeyHead) {
+  Problem problem;
+  problem.batch = 3;
+  problem.dim_qk = problem.dim_vo = 64;
+  for (const std::int64_t heads_kv : {1, 5}) {
+    for (const std::int64_t terms : {2, 3, 12}) {
+      for (const bool accumulate : {false, true}) {
+        for (const bool dq : {false, true}) {
+          problem.heads_kv = heads_kv;
+          problem.heads_q = heads_kv * terms;
+          problem.len_q = accumulate ? 5000 : 700;
+          problem.len_kv = dq ? 700 : 60;
+          problem.accumulate = accumulate;
+          problem.dq = dq;
+          for (const int threads : {1, 2, 3, 16}) {
+            const CpuPlan plan(Pass::backward, problem, threads, Engine::float_simd);
+            expect_units(problem, threads, plan.config);
+          }
+        }
+      }
+    }
+  }
+}
+
+// It changes the order of sums, so the number of threads and the engine do not decide.
+TEST(CpuTurns, ProblemsDecideWhetherQueryHeadsHaveTasks) {
+  const auto terms = [](const std::string& options, Engine engine = Engine::float_simd) {
+    const Problem problem = parse_problem(
+        "dtype=bf16 heads_q=8 heads_kv=2 len_q=700 len_kv=700 dim_qk=64 dim_vo=64 " + options);
+    const std::int64_t one = CpuPlan(Pass::backward, problem, 1, engine).config.dkv_terms;
+    for (const int threads : {2, 3, 16, 64}) {
+      EXPECT_EQ(CpuPlan(Pass::backward, problem, threads, engine).config.dkv_terms, one) << options;
+    }
+    return one;
+  };
+  for (const char* options :
+       {"", "causal", "mask=qk", "window_left=600", "dq=off", "dk=off", "accumulate", "lengths_kv",
+        "layout_q=packed total_q=1400 batch=2", "dropout", "rope=half", "bias=hqk"}) {
+    EXPECT_EQ(terms(options), 4) << options;
+    EXPECT_EQ(terms(options, Engine::amx_bf16), 4) << options;
+  }
+  for (const char* options :
+       {"heads_kv=8", "len_q=100", "dk=off dv=off", "window_left=60 causal", "kv_begin", "kv_end",
+        "bias=hqk dbias", "layout_q=packed total_q=800 batch=8", "batch=32"}) {
+    EXPECT_EQ(terms(options), 1) << options;
+  }
 }
 
 // Tasks of several terms rely on tasks in ascending order.

@@ -39,9 +39,10 @@ struct Flag {
 
 // A call of `len` queries and keys. Outputs of the backward hold q, k and v of their own.
 struct Tensors {
-  explicit Tensors(std::int64_t len, const std::string& options = "") {
-    problem = parse_problem("dtype=f32 heads_q=2 heads_kv=2 dim_qk=64 dim_vo=64 len_q=" +
-                            std::to_string(len) + " len_kv=" + std::to_string(len) + options);
+  explicit Tensors(std::int64_t len, std::int64_t heads_kv = 2) {
+    problem =
+        parse_problem("dtype=f32 heads_q=2 dim_qk=64 dim_vo=64 len_q=" + std::to_string(len) +
+                      " len_kv=" + std::to_string(len) + " heads_kv=" + std::to_string(heads_kv));
     const auto tensor = [&](std::initializer_list<std::int64_t> shape, float value) {
       std::int64_t elements = 1;
       for (const std::int64_t size : shape) elements *= size;
@@ -51,14 +52,14 @@ struct Tensors {
     memory.reserve(16);
     Arguments& a = arguments;
     a.q = tensor({1, len, 2, 64}, 0.1f);
-    a.k = tensor({1, len, 2, 64}, 0.2f);
-    a.v = tensor({1, len, 2, 64}, 0.3f);
+    a.k = tensor({1, len, heads_kv, 64}, 0.2f);
+    a.v = tensor({1, len, heads_kv, 64}, 0.3f);
     a.o = tensor({1, len, 2, 64}, 0.0f);
     a.lse = tensor({1, 2, len}, 0.0f);
     a.dout = tensor({1, len, 2, 64}, 0.5f);
     a.dq = tensor({1, len, 2, 64}, 0.0f);
-    a.dk = tensor({1, len, 2, 64}, 0.0f);
-    a.dv = tensor({1, len, 2, 64}, 0.0f);
+    a.dk = tensor({1, len, heads_kv, 64}, 0.0f);
+    a.dv = tensor({1, len, heads_kv, 64}, 0.0f);
   }
   // The arguments that a pass takes.
   [[nodiscard]] Arguments of(Pass pass) const {
@@ -135,6 +136,25 @@ INSTANTIATE_TEST_SUITE_P(Passes, InterruptedPass,
                            return std::string(std::get<0>(info.param)) + "_" +
                                   to_string(std::get<1>(info.param));
                          });
+
+// Tasks of query heads that share a key head wait for each other.
+TEST(Interrupt, EndsWaitsForOtherQueryHeads) {
+  for (const std::int32_t threads : {2, 8}) {
+    ContextOptions options;
+    options.threads = threads;
+    Context context(options);
+    Tensors huge(1 << 16, 1);
+    Flag flag;
+    huge.watch(flag);
+    std::thread setter([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      flag.set = true;
+    });
+    std::string message;
+    EXPECT_EQ(code_of(context, Pass::backward, huge, message), ErrorCode::interrupted);
+    setter.join();
+  }
+}
 
 TEST(Interrupt, OneCallAloneIsStopped) {
   ContextOptions options;

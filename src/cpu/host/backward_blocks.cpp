@@ -14,15 +14,33 @@ constexpr std::int64_t kBlockTiles = 4;
 constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;  // bytes of a block's K, V, dk and dv
 constexpr std::int64_t kMostBlockBf16 = std::int64_t{1} << 20;
 constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;        // bytes per worker
+constexpr std::int64_t kMostOwnedDkv = std::int64_t{4} << 20;        // bytes of a slot
 constexpr std::int64_t kMostInterleavedDq = std::int64_t{64} << 20;  // bytes of all heads
 constexpr std::int64_t kMostDbiasSums = std::int64_t{256} << 20;     // bytes
+constexpr std::int64_t kLeastLenOfTerms = 256;
+constexpr std::int64_t kManyKeyHeads = 64;
+
+// Query heads of a key head that have tasks of their own (Config::dkv_terms). With few key heads
+// there are then enough tasks for many threads without small blocks. Each task loads its keys for
+// the rows of one head, which pays if the sequences are long and rows see many keys. Sums of a
+// dbias that heads share are ordered by the strips of a key head.
+std::int64_t terms_of_dkv(const Problem& p) {
+  if (p.heads_q == p.heads_kv || !(p.dk || p.dv) || p.dbias) return 1;
+  if (p.batch * p.heads_kv >= kManyKeyHeads) return 1;
+  if (has_narrow_window(p) || p.kv_begin || p.kv_end) return 1;
+  if (all_query_rows(p) < kLeastLenOfTerms * p.batch) return 1;
+  return p.heads_q / p.heads_kv;
+}
 
 // Whether one task processes all keys of a (batch, key head). dq then stays in the cache of its
 // worker, and the task never waits for another. This needs enough heads with equal work for all
-// threads, and memory for the dq sums unless dq itself can hold them. The results are bitwise the
-// same either way.
-bool tasks_own_heads(const Problem& p, std::int64_t threads) {
+// threads, memory for the dq sums unless dq itself can hold them, and for the sums of dk and dv
+// that query heads share. The results are bitwise the same either way.
+bool tasks_own_heads(const Problem& p, std::int64_t threads, const Config& config) {
   if (!dq_with_keys(p)) return false;
+  const std::int64_t dims = padded<float>(p.dim_qk) + padded<float>(p.dim_vo);
+  const std::int64_t dkv_bytes = p.len_kv * dims * size_of(p.statistics_type());
+  if (config.dkv_terms > 1 && dkv_bytes > kMostOwnedDkv) return false;
   const std::int64_t heads = p.batch * p.heads_kv;
   const bool varied = p.layout_q == Layout::packed || p.layout_kv == Layout::packed ||
                       p.lengths_q || p.lengths_kv || p.kv_begin || p.kv_end;
@@ -52,7 +70,7 @@ std::int64_t tiles_of_block(const Problem& p, std::int64_t threads, const Config
   const auto too_few = [&] {
     return p.batch * p.heads_kv * divide_up(p.len_kv, tiles * config.tile_kv) < 4 * threads;
   };
-  while (tiles > kBlockTiles && !tasks_own_heads(p, threads) && too_few()) tiles /= 2;
+  while (tiles > kBlockTiles && !tasks_own_heads(p, threads, config) && too_few()) tiles /= 2;
   return tiles;
 }
 
@@ -69,11 +87,11 @@ std::int64_t ring_of_window(const Problem& p, const Config& config) {
 void choose_block(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
   std::int64_t tiles = most > 0 ? most / config.tile_kv : tiles_of_block(p, threads, config);
   const std::int64_t ring = ring_of_window(p, config);
-  if (most == 0 && ring > 0 && tasks_own_heads(p, threads)) tiles = kMostTilesOfBlock;
+  if (most == 0 && ring > 0 && tasks_own_heads(p, threads, config)) tiles = kMostTilesOfBlock;
   config.block_kv = std::min(tiles * config.tile_kv,
                              std::max(round_up(p.len_kv, config.tile_kv), config.tile_kv));
   if (ring * config.tile_kv < config.block_kv) config.ring_tiles = ring;
-  if (tasks_own_heads(p, threads)) {
+  if (tasks_own_heads(p, threads, config)) {
     config.blocks_of_task = std::max<std::int64_t>(key_blocks(p, config), 1);
     return;
   }
@@ -89,9 +107,17 @@ void choose_block(const Problem& p, std::int64_t threads, std::int64_t most, Con
 // short blocks of all heads run last: causal (12 heads, len 2048), simulated, threads are busy 100
 // % of the time instead of 89 %.
 //
-// Heads that share a dbias are not interleaved: each would need sums of its own.
+// Heads that share a dbias are not interleaved: each would need sums of its own. Those that share
+// dk and dv always are: the tasks of a block are then consecutive, so that few sums exist at a
+// time.
 void set_turns(const Problem& p, std::int64_t threads, Config& config) {
   const std::int64_t heads = p.batch * p.heads_kv;
+  const std::int64_t terms = config.dkv_terms;
+  config.heads_at_once = terms;
+  // The number of units that consecutive tasks may belong to, one for each thread.
+  if (terms > 1) {
+    config.dkv_slots = std::min(divide_up(threads - 1, terms) + 1, dkv_units(p, config));
+  }
   if (!dq_with_keys(p) || key_tasks(p, config) <= 1) return;
   const bool unequal = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end ||
                        (p.mask.given && p.mask.q && p.mask.kv);
@@ -101,7 +127,7 @@ void set_turns(const Problem& p, std::int64_t threads, Config& config) {
     most = std::min(most, kMostInterleavedDq / dq_bytes);
   }
   if (!config.dbias_with_keys || dbias_terms(p) == 1) {
-    config.heads_at_once = std::max<std::int64_t>(most, 1);
+    config.heads_at_once = std::max<std::int64_t>(most / terms, 1) * terms;
   }
   if (dq_in_place(p)) return;
   // The number of heads that the running tasks may belong to at a time.
@@ -157,9 +183,11 @@ void set_dbias(const Problem& p, std::int64_t threads, Config& config) {
 }  // namespace
 
 void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Config& config) {
-  choose_block(p, threads, most, config);
-  set_dbias(p, threads, config);
-  set_turns(p, threads, config);
+  config.dkv_terms = terms_of_dkv(p);
+  const Problem of_tasks = tasks_problem(p, config);
+  choose_block(of_tasks, threads, most, config);
+  set_dbias(of_tasks, threads, config);
+  set_turns(of_tasks, threads, config);
 }
 
 }  // namespace attn::cpu

@@ -47,6 +47,13 @@ struct Config {
   // backward_kv: tiles of a block that are kept at a time, converted or packed, with their sums of
   // dk and dv. A tile's place is used again once no strip sees the tile any more. 0: all.
   std::int64_t ring_tiles = 0;
+  // backward_kv: query heads of a key head that have tasks of their own, which add to the same dk
+  // and dv. 1: a task computes all query heads of its key head. It changes the order of sums, so it
+  // depends on the problem alone. What follows then counts (batch, query head) pairs instead of
+  // (batch, key head); see tasks_problem().
+  std::int64_t dkv_terms = 1;
+  // Buffers of the sums of dk and dv of a task's blocks, in the workspace, that these tasks share.
+  std::int64_t dkv_slots = 0;
   // backward_kv: number of (batch, key head) pairs whose tasks are interleaved.
   std::int64_t heads_at_once = 1;
   std::int64_t dq_slots = 0;  // backward_kv: buffers of dq sums in the workspace
@@ -74,6 +81,14 @@ using core::round_up;
 template <class T>
 constexpr std::int64_t padded(std::int64_t dim) {
   return round_up(dim, static_cast<std::int64_t>(64 / sizeof(T)));
+}
+
+// The problem that row_sums and backward_kv compute. With dkv_terms > 1 each query head has a key
+// head of its own: key head h of it reads key head h / dkv_terms of k and v.
+inline Problem tasks_problem(const Problem& p, const Config& c) {
+  Problem of_tasks = p;
+  if (c.dkv_terms > 1) of_tasks.heads_kv = p.heads_q;
+  return of_tasks;
 }
 
 // Whether backward_qkv computes dq together with dk and dv: S and dP are then computed only once.
@@ -110,6 +125,12 @@ std::int64_t dq_accum_size(const Problem& p) {
 // Keys of a block whose packed rows and sums exist at a time.
 inline std::int64_t kept_keys(const Config& c) {
   return c.ring_tiles > 0 ? c.ring_tiles * c.tile_kv : c.block_kv;
+}
+
+// Elements between rows of dk_t and dv_t of a bf16 engine. Rows that are a power of two apart would
+// share few sets of L1: an AMX product that adds to such a tile takes 112 cycles instead of 31.
+inline std::int64_t sums_row(const Config& c) {
+  return kept_keys(c) + kPackedCols;
 }
 
 // Whether dq of a strip is complete after one block, so that one strip's sums suffice.
@@ -217,6 +238,15 @@ inline std::int64_t query_rows(const Config& c) {
   return c.gemv_engine == Engine::float_simd ? c.tile_rows : kMostDecodeRows + 1;
 }
 
+// Elements of the sums of dk and dv that exist at a time, as the engine lays them out in scratch.
+template <class T>
+std::int64_t key_sums_size(const Problem& p, const Config& c) {
+  if (c.engine == Engine::float_simd) {
+    return kept_keys(c) * (padded<T>(p.dim_qk) + padded<T>(p.dim_vo));
+  }
+  return sums_row(c) * (round_up(p.dim_qk, kPackedDepth) + round_up(p.dim_vo, kPackedDepth));
+}
+
 enum class Phase { forward, backward_kv, backward_q, backward_bias };
 
 template <class T>
@@ -286,12 +316,6 @@ struct Bf16KeysScratch {
   // Sums of dbias: [strips, tiles of a block, strip_rows x tile_kv]; see dbias_in_scratch.
   float* dbias_sums = nullptr;
 };
-
-// Elements between rows of dk_t and dv_t. Rows that are a power of two apart would share few sets
-// of L1: an AMX product that adds to such a tile takes 112 cycles instead of 31.
-inline std::int64_t sums_row(const Config& c) {
-  return kept_keys(c) + kPackedCols;
-}
 
 inline Bf16KeysScratch make_bf16_keys_scratch(Arena& arena, const Problem& p, const Config& c) {
   const std::int64_t qk = round_up(p.dim_qk, kPackedDepth);

@@ -260,8 +260,7 @@ class Launch {
                    w_.forward, config, forward_tasks(p, config));
       case Step::merge_splits:
         return run(forward_kernels<T>().merge_splits, w_.forward, config, p.batch * p.heads_q);
-      case Step::row_sums:
-        return run(backward_kernels<T>().row_sums, w_.sums, keys_config(config), groups);
+      case Step::row_sums: return run_row_sums();
       case Step::backward_kv:
       case Step::backward_qkv:
         if (config.small) return run_small(small_backward_kernel(), w_.sums);
@@ -279,8 +278,13 @@ class Launch {
 
   template <class Kernel, class Shared>
   void run(Kernel kernel, const Shared& shared, const Config& config, std::int64_t tasks) {
+    run(call_, kernel, shared, config, tasks);
+  }
+  template <class Kernel, class Shared>
+  void run(const Call& call, Kernel kernel, const Shared& shared, const Config& config,
+           std::int64_t tasks) {
     run_tasks(executor_, tasks, [&](std::int64_t task, std::int32_t worker) {
-      kernel(call_, config, shared, w_.scratch + worker * w_.scratch_bytes, task);
+      kernel(call, config, shared, w_.scratch + worker * w_.scratch_bytes, task);
     });
   }
 
@@ -314,15 +318,28 @@ class Launch {
       kernel(call_, plan_.config, w_.forward, scratch, index);
     });
   }
+  // The call as row_sums and backward_kv compute it; see tasks_problem().
+  Call call_of_tasks() const {
+    Call call = call_;
+    call.problem = tasks_problem(plan_.problem, plan_.config);
+    call.numbers.heads_per_kv = call.problem.heads_q / call.problem.heads_kv;
+    return call;
+  }
+  void run_row_sums() {
+    const Call call = call_of_tasks();
+    run(call, backward_kernels<T>().row_sums, w_.sums, keys_config(plan_.config),
+        call.problem.batch * call.problem.heads_kv);
+  }
   void run_backward() {
     const bool is_float = plan_.config.engine == Engine::float_simd;
     const auto kernel = is_float ? backward_kernels<T>().keys : backward_kernels<T>().keys_bf16;
-    const Problem& p = plan_.problem;
+    const Call call = call_of_tasks();
+    const Problem& p = call.problem;
     const Config config = keys_config(plan_.config);
     const std::int64_t tasks = p.batch * p.heads_kv * key_tasks(p, config) / config.terms_of_task;
     run_tasks(executor_, tasks, [&](std::int64_t n, std::int32_t worker) {
       each_key_task(p, config, n, [&](std::int64_t task) {
-        kernel(call_, config, w_.sums, w_.scratch + worker * w_.scratch_bytes, task);
+        kernel(call, config, w_.sums, w_.scratch + worker * w_.scratch_bytes, task);
       });
     });
   }

@@ -427,6 +427,10 @@ PlanSummary CpuPlan::summary() const {
     if (config.ring_tiles > 0) core::append_config(to.config, "ring_tiles", config.ring_tiles);
     core::append_config(to.config, "heads_at_once", config.heads_at_once);
     core::append_config(to.config, "dq_slots", config.dq_slots);
+    if (config.dkv_terms > 1) {
+      core::append_config(to.config, "dkv_terms", config.dkv_terms);
+      core::append_config(to.config, "dkv_slots", config.dkv_slots);
+    }
     if (problem.dbias) core::append_config(to.config, "dbias_slots", config.dbias_slots);
     if (config.terms_of_task > 1) {
       core::append_config(to.config, "terms_of_task", config.terms_of_task);
@@ -438,8 +442,9 @@ PlanSummary CpuPlan::summary() const {
   to.tile_kv = config.tile_kv;
   const std::int64_t groups = problem.batch * problem.heads_kv;
   to.tasks = config.pairs_of_task > 1 || config.small ? divide_up(groups, config.pairs_of_task)
-             : pass == Pass::backward ? groups * key_tasks(problem, keys_config(config))
-                                      : forward_tasks(problem, config);
+             : pass == Pass::backward
+                 ? groups * config.dkv_terms * key_tasks(problem, keys_config(config))
+                 : forward_tasks(problem, config);
   to.workspace_bytes = workspace_bytes;
   for (const Step step : steps()) to.kernels.emplace_back(to_string(step));
   return to;

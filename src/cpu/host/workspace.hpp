@@ -55,9 +55,9 @@ inline std::int64_t all_key_rows(const Problem& p) {
 
 template <class T>
 std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
-  const auto bytes = [&](Phase phase, const Config& of_phase) {
+  const auto bytes = [](const Problem& problem, Phase phase, const Config& of_phase) {
     Arena arena(nullptr);
-    make_scratch<T>(arena, phase, p, of_phase);
+    make_scratch<T>(arena, phase, problem, of_phase);
     return arena.used();
   };
   if (config.small) {
@@ -74,22 +74,52 @@ std::int64_t scratch_bytes(Pass pass, const Problem& p, const Config& config) {
     make_bf16_scratch(arena, p, config);
     return arena.used();
   }
-  if (pass != Pass::backward) return bytes(Phase::forward, config);
+  if (pass != Pass::backward) return bytes(p, Phase::forward, config);
   Arena row_sums(nullptr);
   make_row_sums_scratch<T>(row_sums, p);
   std::int64_t most = row_sums.used();
+  const Problem of_tasks = tasks_problem(p, config);
   if (config.engine != Engine::float_simd) {
     Arena arena(nullptr);
-    make_bf16_keys_scratch(arena, p, config);
+    make_bf16_keys_scratch(arena, of_tasks, config);
     most = std::max(most, arena.used());
   } else if (p.dk || p.dv) {
-    most = std::max(most, bytes(Phase::backward_kv, keys_config(config)));
+    most = std::max(most, bytes(of_tasks, Phase::backward_kv, keys_config(config)));
   }
-  if (p.dq && !dq_with_keys(p)) most = std::max(most, bytes(Phase::backward_q, config));
+  if (p.dq && !dq_with_keys(p)) most = std::max(most, bytes(p, Phase::backward_q, config));
   if (p.dbias && !config.dbias_with_keys) {
-    most = std::max(most, bytes(Phase::backward_bias, config));
+    most = std::max(most, bytes(p, Phase::backward_bias, config));
   }
   return most;
+}
+
+// `p`: tasks_problem().
+template <class T>
+RowSums<T> lay_out_sums(Arena& arena, const Problem& p, const Config& config) {
+  RowSums<T> sums;
+  const std::int64_t strips = p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows);
+  const std::int64_t pairs = p.batch * p.heads_kv;
+  if (!delta_with_keys(p, config)) sums.delta = arena.take<T>(all_query_rows(p) * p.heads_q);
+  sums.strips = arena.take<core::KeyRange>(strips);
+  if (dq_is_shared(p, config)) {
+    sums.dq.next_block = arena.take<std::int32_t>(strips);
+    sums.dq.tasks_left = arena.take<std::int64_t>(pairs);
+    if (config.dq_slots > 0) sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
+  }
+  if (config.dkv_terms > 1) {
+    const std::int64_t units = dkv_units(p, config);
+    const std::int64_t blocks = config.blocks_of_task;
+    sums.dkv.heads_done = arena.take<std::int32_t>(units * blocks);
+    sums.dkv.tasks_left = arena.take<std::int64_t>(units);
+    sums.dkv.accum = arena.take<T>(config.dkv_slots * blocks * key_sums_size<T>(p, config));
+  }
+  if (config.dbias_with_keys && dbias_terms(p) > 1 && !config.dbias_in_scratch) {
+    sums.dbias.strips_done = arena.take<std::int32_t>(pairs * key_blocks(p, config));
+    if (config.dbias_slots > 0) {
+      sums.dbias.accum = arena.take<T>(config.dbias_slots * dbias_accum_size(p));
+    }
+  }
+  return sums;
 }
 
 // `scratch_bytes`: per worker, from the function of that name.
@@ -104,22 +134,7 @@ Workspace<T> lay_out(Pass pass, const Problem& p, const Config& config, std::int
   if (config.small) {
     // Needs nothing but its scratch.
   } else if (pass == Pass::backward) {
-    if (!delta_with_keys(p, config)) w.sums.delta = arena.take<T>(rows * p.heads_q);
-    w.sums.strips =
-        arena.take<core::KeyRange>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
-    if (dq_is_shared(p, config)) {
-      w.sums.dq.next_block =
-          arena.take<std::int32_t>(p.heads_kv * RowSums<T>::num_strips(p, config.strip_rows));
-      w.sums.dq.tasks_left = arena.take<std::int64_t>(p.batch * p.heads_kv);
-      if (config.dq_slots > 0)
-        w.sums.dq.accum = arena.take<T>(config.dq_slots * dq_accum_size<T>(p));
-    }
-    if (config.dbias_with_keys && dbias_terms(p) > 1 && !config.dbias_in_scratch) {
-      w.sums.dbias.strips_done =
-          arena.take<std::int32_t>(p.batch * p.heads_kv * key_blocks(p, config));
-      if (config.dbias_slots > 0)
-        w.sums.dbias.accum = arena.take<T>(config.dbias_slots * dbias_accum_size(p));
-    }
+    w.sums = lay_out_sums<T>(arena, tasks_problem(p, config), config);
   } else if (config.pack_keys) {
     const std::int64_t keys = p.batch * p.heads_kv * key_tiles(p, config) * config.tile_kv;
     if (config.engine == Engine::float_simd) {

@@ -228,6 +228,13 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
     }
     delta = DeltaOf(call, entry, row, x.dout, x.o);
   }
+  if (sums.dkv.heads_done != nullptr && task % config.dkv_terms == 0) {
+    const std::int64_t units = key_tasks(p, config);
+    const std::int64_t first = task / config.dkv_terms * units;
+    std::fill_n(sums.dkv.heads_done + first * config.blocks_of_task, units * config.blocks_of_task,
+                0);
+    std::fill_n(sums.dkv.tasks_left + first, units, config.dkv_terms);
+  }
   if (sums.dbias.strips_done != nullptr) {
     std::fill_n(sums.dbias.strips_done + task * key_blocks(p, config), key_blocks(p, config), 0);
   }

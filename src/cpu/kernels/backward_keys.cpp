@@ -2,11 +2,13 @@
 // the strips of rows that see a block, and over the block's tiles of keys: S = Q K^T, dP = dO V^T,
 // dV += P^T dO, dK += dS^T Q, dQ += dS K.
 //
-// A task owns dk and dv of its blocks. A strip's dq is summed over keys in ascending order. Either
-// one task owns all blocks of a (batch, key head), or tasks wait strip by strip until the preceding
-// block has been added. The sums are kept in dq itself if its type allows that, else in f32 (f64
-// for f64) in the workspace. So the bits depend neither on the split into blocks and tasks nor on
-// the threads.
+// A task owns dk and dv of its blocks, or it computes one query head of several that share a key
+// head (dkv_terms). Their tasks then add a block's sums of dk and dv in ascending order of the
+// heads. Each waits for the preceding head, and the last one stores. A strip's dq is summed over
+// keys in ascending order. Either one task owns all blocks of a (batch, key head), or tasks wait
+// strip by strip until the preceding block has been added. The sums are kept in dq itself if its
+// type allows that, else in f32 (f64 for f64) in the workspace. So the bits depend neither on the
+// split into blocks and tasks nor on the threads.
 //
 // Strips are visited in descending order. With documents, windows or causal, a block sees only a
 // part of the rows. Its first strips are then those that it shares with the next block, which waits
@@ -37,14 +39,14 @@ namespace {
 template <class T>
 void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::int64_t keys) {
   const Problem& p = at.call.problem;
-  if (!p.dq) return LoadTransposed(at.call, at.config, at.entry, at.head, x, j0, keys);
+  if (!p.dq) return LoadTransposed(at.call, at.config, at.entry, at.head_kv, x, j0, keys);
   const std::int64_t tile = at.config.tile_kv;
   const std::int64_t qk = padded<T>(p.dim_qk);
-  LoadKeyTile(at.call, at.call.k, at.entry, at.head, j0, keys, tile, p.dim_qk, qk, x.k);
+  LoadKeyTile(at.call, at.call.k, at.entry, at.head_kv, j0, keys, tile, p.dim_qk, qk, x.k);
   for (std::int64_t j = 0; j < tile; j += 4) {
     TransposeFourRows(x.k + j * qk, qk, p.dim_qk, x.k_t + j, tile);
   }
-  LoadKeyTileTransposed(at.call, at.call.v, at.entry, at.head, j0, keys, tile, p.dim_vo,
+  LoadKeyTileTransposed(at.call, at.call.v, at.entry, at.head_kv, j0, keys, tile, p.dim_vo,
                         padded<T>(p.dim_vo), x.row_buffer, x.v_t);
 }
 
@@ -52,7 +54,7 @@ void LoadKeys(const KeyHead<T>& at, const Scratch<T>& x, std::int64_t j0, std::i
 template <class T>
 void StoreKeyGradients(const KeyHead<T>& at, const KeyBlock& block, std::int64_t begin,
                        std::int64_t end) {
-  const auto& [call, config, sums, entry, index, head_kv, x, ahead] = at;
+  const auto& [call, config, sums, entry, index, head, head_kv, x, ahead] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -85,7 +87,7 @@ void ClearKeys(const KeyHead<T>& at, std::int64_t place, std::int64_t keys) {
 template <class T>
 bool KeysStrip(const KeyHead<T>& at, KeyBlock& block, std::int64_t strip, std::int64_t count,
                BiasGradient<T>& dbias, RowPrefetch& next) {
-  const auto& [call, config, sums, entry, index, head_kv, all, ahead] = at;
+  const auto& [call, config, sums, entry, index, head, head_kv, all, ahead] = at;
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   const std::int64_t vo = padded<T>(p.dim_vo);
@@ -169,6 +171,11 @@ class FloatBlock {
     FindNext(at_, at_.x.rows[0], count, block, seen, unstored_, next_);
     return KeysStrip(at_, block, strip, count, dbias_, next_);
   }
+  KeySums<T> Sums(const KeyBlock& block) const {
+    const Problem& p = at_.call.problem;
+    return {{{at_.x.dk, p.dk ? block.owned * padded<T>(p.dim_qk) : 0},
+             {at_.x.dv, p.dv ? block.owned * padded<T>(p.dim_vo) : 0}}};
+  }
   void Store(const KeyBlock& block) {
     if (at_.config.ring_tiles > 0) return StoreTiles(block, 0);
     StoreKeyGradients(at_, block, 0, block.owned);
@@ -188,9 +195,9 @@ class FloatBlock {
   RowPrefetch next_;
 };
 
-// Computes one block of keys. Returns false if interrupted.
+// Computes one block of keys of task `task`. Returns false if interrupted.
 template <class T, class Block>
-bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
+bool KeysOfBlock(const KeyHead<T>& at, std::int64_t task, std::int64_t index, Block& products) {
   const Call& call = at.call;
   const Config& config = at.config;
   KeyBlock block;
@@ -223,6 +230,13 @@ bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
     products.Load(row0, count);
     if (!products.Multiply(block, strip, count)) return false;
   }
+  if (config.dkv_terms > 1) {
+    if (!AddToHeads(at, task / config.dkv_terms, index % config.blocks_of_task,
+                    products.Sums(block))) {
+      return false;
+    }
+    if (at.index % config.dkv_terms != config.dkv_terms - 1) return true;
+  }
   products.Store(block);
   return true;
 }
@@ -230,12 +244,14 @@ bool KeysOfBlock(const KeyHead<T>& at, std::int64_t index, Block& products) {
 template <class T, class Block>
 void KeysOfTask(const KeyHead<T>& at, std::int64_t task, Block& products) {
   const Problem& p = at.call.problem;
-  const std::int64_t begin = key_task_at(p, at.config, task).task * at.config.blocks_of_task;
-  const std::int64_t end = std::min(begin + at.config.blocks_of_task, key_blocks(p, at.config));
+  const Config& config = at.config;
+  const std::int64_t begin = key_task_at(p, config, task).task * config.blocks_of_task;
+  const std::int64_t end = std::min(begin + config.blocks_of_task, key_blocks(p, config));
   for (std::int64_t block = begin; block < end; ++block) {
-    if (!KeysOfBlock(at, block, products)) return;
+    if (!KeysOfBlock(at, task, block, products)) return;
   }
   if (at.sums.dq.tasks_left != nullptr) finish_one(at.sums.dq.tasks_left[at.index]);
+  if (config.dkv_terms > 1) finish_one(at.sums.dkv.tasks_left[task / config.dkv_terms]);
 }
 
 template <class T>
@@ -244,7 +260,8 @@ KeyHead<T> KeyHeadOf(const Call& call, const Config& config, const RowSums<T>& s
   const Problem& p = call.problem;
   const std::int64_t index = key_task_at(p, config, task).index;
   const KeyHeadPlace place = key_head_at(p, config, index);
-  return {call, config, sums, entry_of(call, place.b), index, place.head, x, nullptr};
+  const std::int64_t head_kv = place.head / config.dkv_terms;
+  return {call, config, sums, entry_of(call, place.b), index, place.head, head_kv, x, nullptr};
 }
 
 // Prefetches in `steps` steps what the next pair reads and where this one writes.

@@ -49,6 +49,12 @@ inline KeyTaskPlace key_task_at(const Problem& p, const Config& config, std::int
   return {first + of_group % heads, of_group / heads};
 }
 
+// With dkv_terms > 1, tasks [n dkv_terms, (n + 1) dkv_terms) compute the same blocks of keys for
+// the query heads of one key head: heads_at_once is a multiple of dkv_terms. `n` is called a unit.
+inline std::int64_t dkv_units(const Problem& p, const Config& config) {
+  return p.batch * p.heads_kv / config.dkv_terms * key_tasks(p, config);
+}
+
 // With terms_of_task > 1, task n of the launch is a block of all pairs that share a dbias. Calls
 // task(m) for each of its tasks m of backward_kv.
 template <class Task>
@@ -134,6 +140,16 @@ struct SharedDbias {
   T* accum = nullptr;
 };
 
+// How the tasks of the query heads of a key head add to the same dk and dv, in ascending order of
+// the heads. Null if one task computes all of them.
+template <class T>
+struct SharedDkv {
+  std::int32_t* heads_done = nullptr;  // [dkv_units, blocks_of_task]: heads that have added
+  std::int64_t* tasks_left = nullptr;  // [dkv_units]: unfinished tasks
+  // [dkv_slots, blocks_of_task, key_sums_size]. The n-th unit uses slot n % dkv_slots.
+  T* accum = nullptr;
+};
+
 // The n-th (batch, key head) in task order. Pairs that share a dbias are consecutive, so that few
 // sums are unfinished at a time.
 struct KeyHeadPlace {
@@ -148,12 +164,14 @@ inline KeyHeadPlace key_head_at(const Problem& p, const Config& config, std::int
   return {n / p.heads_kv, n % p.heads_kv};
 }
 
-// Computed once per backward, for each query row and each strip of rows.
+// Computed once per backward, for each query row and each strip of rows. Key heads are those of
+// tasks_problem().
 template <class T>
 struct RowSums {
   T* delta = nullptr;                // [heads_q, all_query_rows]
   core::KeyRange* strips = nullptr;  // [heads_kv, strips]: keys that a strip's rows may see
   SharedDq<T> dq;
+  SharedDkv<T> dkv;
   SharedDbias<T> dbias;
   [[nodiscard]] T& delta_of(const Call& call, const Entry& entry, std::int64_t head,
                             std::int64_t i) const {

@@ -1,5 +1,5 @@
-// Shared by all engines of backward_kv: the task's (batch, key head), and the order in which blocks
-// of keys add to dq.
+// Shared by all engines of backward_kv: the task's (batch, key head), the order in which blocks of
+// keys add to dq, and that in which query heads add to dk and dv.
 #if defined(ATTN_CPU_KEY_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_CPU_KEY_BLOCK_INL_H_
 #undef ATTN_CPU_KEY_BLOCK_INL_H_
@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 
-// The (batch, key head) of a task.
+// The (batch, key head) of a task, or with dkv_terms > 1 the (batch, query head).
 template <class T>
 struct KeyHead {
   const Call& call;
@@ -30,6 +30,7 @@ struct KeyHead {
   Entry entry;
   std::int64_t index;  // in task order
   std::int64_t head;
+  std::int64_t head_kv;  // of k, v, dk and dv
   Scratch<T> x;
   PairAhead* ahead = nullptr;  // what to prefetch meanwhile, if the task has several pairs
 };
@@ -162,6 +163,58 @@ struct KeyBlock {
   std::uint64_t loaded = 0;  // one bit per tile
 };
 
+// The sums of a block's dk and dv.
+template <class T>
+struct KeySums {
+  struct {
+    T* values;
+    std::int64_t count;
+  } parts[2];
+};
+
+template <class T>
+void AddSums(const T* HWY_RESTRICT from, std::int64_t count, T* HWY_RESTRICT to) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  for (std::int64_t c = 0; c < count; c += kLanes) {
+    hn::Store(hn::Add(hn::Load(d, to + c), hn::Load(d, from + c)), d, to + c);
+  }
+}
+
+// With dkv_terms > 1: adds a block's sums to those of the query heads before, when these have
+// finished. The last head's sums are then complete. unit: of the task, see dkv_units(); block:
+// among those of the task. Returns false if interrupted.
+template <class T>
+bool AddToHeads(const KeyHead<T>& at, std::int64_t unit, std::int64_t block,
+                const KeySums<T>& sums) {
+  const Config& config = at.config;
+  const SharedDkv<T>& dkv = at.sums.dkv;
+  core::Interrupt* interrupt = at.call.interrupt;
+  const auto term = static_cast<std::int32_t>(at.index % config.dkv_terms);
+  const bool last = term == config.dkv_terms - 1;
+  std::int32_t& heads_done = dkv.heads_done[unit * config.blocks_of_task + block];
+  if (term == 0) {
+    const std::int64_t before = unit - config.dkv_slots;  // used this slot before
+    if (before >= 0 && !wait_for_zero(dkv.tasks_left[before], interrupt)) return false;
+  } else if (!wait_for_turn(heads_done, term, interrupt)) {
+    return false;
+  }
+  const std::int64_t place = unit % config.dkv_slots * config.blocks_of_task + block;
+  T* shared = dkv.accum + place * key_sums_size<T>(at.call.problem, config);
+  for (const auto& [values, count] : sums.parts) {
+    if (term == 0) {
+      std::copy_n(values, count, shared);
+    } else if (last) {
+      AddSums(shared, count, values);
+    } else {
+      AddSums(values, count, shared);
+    }
+    shared += count;
+  }
+  if (!last) pass_turn(heads_done, term + 1);
+  return true;
+}
+
 // Where the tile at offset `begin` of a block is kept.
 inline std::int64_t place_of(const Config& config, std::int64_t begin) {
   return begin % kept_keys(config);
@@ -214,7 +267,7 @@ void FindNext(const KeyHead<T>& at, const TileRow& row, std::int64_t count, cons
   }
   const auto add_keys = [&](const StridedTensor& rows, std::int64_t offset, std::int64_t dim) {
     if (offset < 0) return;
-    add(rows, at.entry.first_kv, at.head, block.j0 + offset,
+    add(rows, at.entry.first_kv, at.head_kv, block.j0 + offset,
         block.j0 + std::min(offset + tile, block.keys), dim);
   };
   if (seen.begin >= block.j0 && seen.begin < seen.end) {

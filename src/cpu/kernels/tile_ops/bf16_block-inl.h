@@ -101,6 +101,11 @@ class Bf16Block {
     return true;
   }
 
+  KeySums<float> Sums(const KeyBlock&) const {
+    const Problem& p = at_.call.problem;
+    const std::int64_t row = sums_row(at_.config);
+    return {{{x_.dk_t, p.dk ? row * qk_ : 0}, {x_.dv_t, p.dv ? row * vo_ : 0}}};
+  }
   void Store(const KeyBlock& block) {
     if (at_.config.ring_tiles > 0) return StoreTiles(block, 0);
     StoreRange(block, 0, block.owned);
@@ -150,8 +155,9 @@ class Bf16Block {
     const char* k[kPackedDepth];
     const char* v[kPackedDepth];
     const auto address = [&](const StridedTensor& rows, std::int64_t n) -> const char* {
-      return n < keys ? row_address(call, rows, at_.entry.b, at_.entry.first_kv, j0 + n, at_.head)
-                      : nullptr;
+      return n < keys
+                 ? row_address(call, rows, at_.entry.b, at_.entry.first_kv, j0 + n, at_.head_kv)
+                 : nullptr;
     };
     for (std::int64_t j = 0; j < keys; j += kPackedDepth) {
       for (std::int64_t n = 0; n < kPackedDepth; ++n) {
@@ -367,7 +373,7 @@ class Bf16Block {
     const std::int64_t ld = sums_row(at_.config);
     const auto address = [&](std::int64_t n) {
       return row_address(at_.call, to, at_.entry.b, at_.entry.first_kv, block.j0 + keys.first + n,
-                         at_.head);
+                         at_.head_kv);
     };
     const bool inside = keys.first + keys.count <= block.keys;
     if (engine_.store_sums != nullptr && inside && rounds_only(at_.call, to)) {
