@@ -33,7 +33,7 @@ struct Config {
   // With heads_of_task: each product visits a few keys of all heads before the next keys, so that
   // rows are read in the order of memory. Changes no bits.
   bool heads_together = false;
-  std::int64_t split_keys = 0;     // keys of one split
+  std::int64_t split_keys = 0;  // keys of one split
   std::int64_t splits = 1;
   // Small problems: (batch, key head) pairs that one task computes in order. Its worker prefetches
   // the next pair. In the backward the task also computes row_sums, so that dout and o are read

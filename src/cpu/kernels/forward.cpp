@@ -314,8 +314,8 @@ void AttendHeads(const Call& call, const Config& config, const Entry& entry, std
   for (std::int64_t n = 0; n < heads; ++n) {
     ops.SelectHead(n);
     KeySpan span =
-        SpanOfStrip(FindStripKeys(call, x.rows, count), FloatOps<T>::kSpanStep, j0, keys, mask_words,
-                    [&] { return FloatOps<T>::SpanOf(x.rows, count, j0, keys); });
+        SpanOfStrip(FindStripKeys(call, x.rows, count), FloatOps<T>::kSpanStep, j0, keys,
+                    mask_words, [&] { return FloatOps<T>::SpanOf(x.rows, count, j0, keys); });
     if (span.keys > 0 && !ops.Sees(entry, span, next, 0, count)) span = {};
     if (span.keys > 0) ops.LoadKeys(entry, head + n, j0, keys);
     if (call.problem.page_size > 0) {

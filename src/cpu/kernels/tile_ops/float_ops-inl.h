@@ -153,7 +153,8 @@ class FloatOps {
       x_.k_t = static_cast<T*>(packed_.k) + first * qk_;
       x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
     } else if (config_.gemv != 0) {
-      FindCacheTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k, tiles_[head_].k);
+      FindCacheTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k,
+                    tiles_[head_].k);
       FindCacheTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
                     x_.v, tiles_[head_].v);
     } else {
@@ -384,8 +385,8 @@ class FloatOps {
                                  {StepAhead, ahead_});
       }
     }
-    DotRows(x_.q + row0 * qk_, qk_, count, tiles_[head_].k, span.first, span.cols, qk_, x_.s, span.cols,
-            [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
+    DotRows(x_.q + row0 * qk_, qk_, count, tiles_[head_].k, span.first, span.cols, qk_, x_.s,
+            span.cols, [this](std::int64_t num_keys) { StepAhead(ahead_, num_keys); });
   }
   // With gemv: adds P V to o of `count` rows from row0 on.
   HWY_INLINE void AddValuesOf(const KeySpan& span, std::int64_t row0, std::int64_t count) {
@@ -393,8 +394,8 @@ class FloatOps {
     T* const o = x_.o + row0 * vo;
     if constexpr (kMayMultiplyBf16) {
       if (decode_ != nullptr) {
-        return decode_->add_values({x_.s, span.cols, count, tiles_[head_].v.rows + span.first, span.keys,
-                                    call_.problem.dim_vo, o, vo},
+        return decode_->add_values({x_.s, span.cols, count, tiles_[head_].v.rows + span.first,
+                                    span.keys, call_.problem.dim_vo, o, vo},
                                    {StepAhead, ahead_});
       }
     }
