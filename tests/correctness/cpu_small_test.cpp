@@ -25,21 +25,32 @@ class SmallCpu : public testing::Test {
     for (const BackendInfo& info : backends(context_)) {
       if (info.name != "cpu") continue;
       has_amx_ = info.detail.find("bf16 by amx_bf16") != std::string::npos;
+      has_engine_ = info.detail.find("bf16 by f32") == std::string::npos;
       if (target == nullptr || info.detail.starts_with(std::string(target) + " ")) continue;
       GTEST_SKIP() << target << " is not usable here: " << info.detail;
     }
   }
 
-  // Runs a problem forward and backward in f32 and forward in bf16, 7 sequences of 4 query heads,
-  // with words of a Case before and of a Problem after the colon.
+  // Runs a problem forward and backward in f32 and in 16 bits, 7 sequences of 4 query heads, with
+  // words of a Case before and of a Problem after the colon.
   void Run(const std::string& of_case, const std::string& of_problem) {
     RunPass("forward", of_case, of_problem);
     RunPass("backward", of_case, of_problem);
-    RunBf16(of_case, of_problem);
+    Run16Bits(of_case, of_problem);
   }
-  void RunPass(const std::string& pass, const std::string& of_case, const std::string& of_problem) {
-    const std::string text = pass + " name=small seed=5 " + of_case + " : dtype=f32 " + of_problem;
+  void RunPass(const std::string& pass, const std::string& of_case, const std::string& of_problem,
+               const std::string& dtype = "f32") {
+    const std::string text =
+        pass + " name=small seed=5 " + of_case + " : dtype=" + dtype + " " + of_problem;
     EXPECT_EQ(Kernel(text), "cpu_" + pass + "_small") << text;
+  }
+  void Run16Bits(const std::string& of_case, const std::string& of_problem) {
+    for (const char* pass : {"forward", "backward"}) {
+      RunPass(pass, of_case, of_problem, "f16");
+      // bf16 has f32 arithmetic if no engine multiplies bf16.
+      if (!has_engine_) RunPass(pass, of_case, of_problem, "bf16");
+    }
+    RunBf16(of_case, of_problem);
   }
   void RunBf16(const std::string& of_case, const std::string& of_problem) {
     const std::string text = "forward name=small seed=5 " + of_case + " : dtype=bf16 " + of_problem;
@@ -62,6 +73,7 @@ class SmallCpu : public testing::Test {
 
   Context context_{cpu_options()};
   bool has_amx_ = false;
+  bool has_engine_ = false;
 };
 
 TEST_F(SmallCpu, Lengths) {
@@ -81,11 +93,11 @@ TEST_F(SmallCpu, Dims) {
   }
 }
 
-// In bf16 any dim is taken. Tiles have 32 elements; what follows a row in memory is NaN.
-TEST_F(SmallCpu, DimsInBf16) {
+// In 16 bits any dim is taken. AMX tiles have 32 elements; what follows a row in memory is NaN.
+TEST_F(SmallCpu, DimsIn16Bits) {
   for (const int dim_qk : {1, 8, 24, 40, 63}) {
     for (const int dim_vo : {7, 16, 24, 40, 62}) {
-      RunBf16("memory=padded", Sizes(4, 33, 41, dim_qk, dim_vo));
+      Run16Bits("memory=padded", Sizes(4, 33, 41, dim_qk, dim_vo));
     }
   }
 }
@@ -151,7 +163,9 @@ TEST_F(SmallCpu, Rotated) {
 
 TEST_F(SmallCpu, OptionsOfTheBackward) {
   for (const char* option : {"dlse", "delta", "dq=off", "dk=off", "dv=off causal"}) {
-    RunPass("backward", "", Sizes(2, 33, 31, 32, 32) + " " + option);
+    for (const char* dtype : {"f32", "f16"}) {
+      RunPass("backward", "", Sizes(2, 33, 31, 32, 32) + " " + option, dtype);
+    }
   }
 }
 

@@ -165,18 +165,18 @@ TEST(CpuPlan, SumsOfDkAndDvTakeAtMost4MiBForEachSlot) {
 }
 
 // Others have the kernels of tiles.
-TEST(CpuPlan, SmallProblemsOfF32HaveTheirOwnKernel) {
+TEST(CpuPlan, SmallProblemsOfF32AndF16HaveTheirOwnKernel) {
   const auto kernel = [](const std::string& sizes, const std::string& options) {
     return backward_plan("batch=9 heads_q=4 heads_kv=2 " + sizes + " " + options, 2).kernel;
   };
   const std::string small = "len_q=33 len_kv=33 dim_qk=32 dim_vo=64";
-  for (const char* options :
-       {"", "causal", "window_left=3", "lengths_kv", "dlse", "dk=off", "kv_begin", "rope=half"}) {
+  for (const char* options : {"", "causal", "window_left=3", "lengths_kv", "dlse", "dk=off",
+                              "kv_begin", "rope=half", "dtype=f16", "dtype=f16 rope=half"}) {
     EXPECT_EQ(kernel(small, options), "cpu_backward_small") << options;
   }
   for (const char* options :
-       {"dtype=f64", "dtype=f16", "softcap", "alibi", "sink", "mask=qk", "bias=qk", "dropout",
-        "accumulate", "nonfinite_zero", "dk=off dv=off"}) {
+       {"dtype=f64", "dtype=f16 dtype_grad=f32", "softcap", "alibi", "sink", "mask=qk", "bias=qk",
+        "dropout", "accumulate", "nonfinite_zero", "dk=off dv=off"}) {
     EXPECT_EQ(kernel(small, options), "cpu_backward") << options;
   }
   for (const char* sizes :
@@ -184,27 +184,34 @@ TEST(CpuPlan, SmallProblemsOfF32HaveTheirOwnKernel) {
         "len_q=33 len_kv=33 dim_qk=128 dim_vo=32", "len_q=2 len_kv=33 dim_qk=32 dim_vo=32"}) {
     EXPECT_EQ(kernel(sizes, ""), "cpu_backward") << sizes;
   }
+  // 16-bit rows are copied, so they may have any dim.
+  EXPECT_EQ(kernel("len_q=33 len_kv=33 dim_qk=24 dim_vo=33", "dtype=f16"), "cpu_backward_small");
 }
 
-// With AMX in the forward. Without it, bf16 has no kernels of small problems.
-TEST(CpuPlan, SmallProblemsOfBf16HaveTheirOwnForward) {
+// With AMX their forward multiplies bf16. They have f32 arithmetic if no engine multiplies bf16.
+TEST(CpuPlan, SmallProblemsOfBf16HaveTheirOwnKernel) {
   ContextOptions options;
   options.backend = "cpu";
   options.threads = 2;
   Context context(options);
-  const auto kernel = [&](const std::string& text) {
-    return plan(context, Pass::forward, parse_problem("batch=9 heads_q=4 heads_kv=2 " + text))
+  const auto kernel_of = [&](Pass pass, const std::string& text) {
+    return plan(context, pass, parse_problem("batch=9 heads_q=4 heads_kv=2 dtype=bf16 " + text))
         .kernel;
   };
-  const std::string longer = kernel("dtype=bf16 len_q=300 len_kv=300 dim_qk=64 dim_vo=64");
+  const auto kernel = [&](const std::string& text) { return kernel_of(Pass::forward, text); };
+  const std::string longer = kernel("len_q=300 len_kv=300 dim_qk=64 dim_vo=64");
   const bool has_amx = longer.ends_with("amx_bf16");
-  for (const char* few : {"len_q=33 len_kv=33 dim_qk=24 dim_vo=64", "len_q=2 len_kv=9 causal"}) {
-    EXPECT_EQ(kernel(std::string("dtype=bf16 ") + few).ends_with("amx_bf16_small"), has_amx) << few;
+  const bool has_engine = longer != "cpu_forward";
+  for (const char* few : {"len_q=33 len_kv=33 dim_qk=24 dim_vo=64", "len_q=8 len_kv=9 causal"}) {
+    EXPECT_EQ(kernel(few).ends_with("amx_bf16_small"), has_amx) << few;
+    EXPECT_EQ(kernel(few) == "cpu_forward_small", !has_engine) << few;
+    EXPECT_EQ(kernel_of(Pass::backward, few) == "cpu_backward_small", !has_engine) << few;
   }
-  for (const char* other : {"softcap", "sink", "dropout", "alibi", "nonfinite_zero", "dtype=f16",
+  EXPECT_EQ(kernel("len_q=2 len_kv=9 causal").ends_with("_small"), has_amx);
+  for (const char* other : {"softcap", "sink", "dropout", "alibi", "nonfinite_zero",
                             "dtype_out=f32", "dim_qk=96", "len_q=1"}) {
-    EXPECT_FALSE(kernel("dtype=bf16 len_q=33 len_kv=33 dim_qk=32 dim_vo=32 " + std::string(other))
-                     .ends_with("_small"))
+    EXPECT_FALSE(
+        kernel("len_q=33 len_kv=33 dim_qk=32 dim_vo=32 " + std::string(other)).ends_with("_small"))
         << other;
   }
 }

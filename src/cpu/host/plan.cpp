@@ -6,6 +6,7 @@
 
 #include "cpu/host/backward_blocks.hpp"
 #include "cpu/host/plan_traits.hpp"
+#include "cpu/host/small_scratch.hpp"
 #include "cpu/host/workspace.hpp"
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/tile_ops/bf16_decode.hpp"
@@ -190,33 +191,37 @@ void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config
   config.pairs_of_task = std::clamp<std::int64_t>(pairs / (kSmallTasks * threads), 1, kMostPairs);
 }
 
-// Whether small_forward.cpp, small_backward.cpp or, with bf16, tile_ops/amx_small.cpp computes the
+// Whether small_forward.cpp, small_backward.cpp or, with AMX, tile_ops/amx_small.cpp computes the
 // problem. It has no option that changes scores. Query heads that share a key head fit in one tile
-// of rows, so that the kernels of tiles would have no more tasks. In f32:
-// - rows are full vectors, whatever the instruction set;
+// of rows, so that the kernels of tiles would have no more tasks. In f32 arithmetic:
+// - f32 rows are full vectors, whatever the instruction set;
 // - vectors hold queries of one head, so heads with few queries are stacked in tiles instead;
-// - hidden pairs are computed too; with more than 64 keys that costs more than it gains.
-// In bf16 a single query is as fast by dot products.
+// - hidden pairs are computed too; with more than 64 keys that costs more than it gains;
+// - bf16 has it only where no engine multiplies bf16.
+// With AMX a single query is as fast by dot products.
 constexpr std::int64_t kMostSmallDim = 64;
 constexpr std::int64_t kLeastSmallQueries = 8;
 constexpr std::int64_t kLeastSmallQueriesBf16 = 2;
+bool takes_small_amx(Pass pass, const Problem& p, Engine bf16) {
+  return pass != Pass::backward && multiplies_bf16(p) && bf16 == Engine::amx_bf16;
+}
 bool has_small_types(Pass pass, const Problem& p, Engine bf16) {
   if (p.dim_qk > kMostSmallDim || p.dim_vo > kMostSmallDim) return false;
-  if (pass != Pass::backward && multiplies_bf16(p)) {
-    return bf16 == Engine::amx_bf16 && p.out_type() == DType::bf16;
-  }
-  return p.dtype == DType::f32 && p.kv_type() == DType::f32 && p.out_type() == DType::f32 &&
-         (pass != Pass::backward || p.grad_type() == DType::f32) && p.dim_qk % 16 == 0 &&
-         p.dim_vo % 16 == 0;
+  if (takes_small_amx(pass, p, bf16)) return p.out_type() == DType::bf16;
+  const DType type = p.dtype;
+  if (p.kv_type() != type || p.out_type() != type) return false;
+  if (pass == Pass::backward && p.grad_type() != type) return false;
+  if (type == DType::f32) return p.dim_qk % kSmallDimStep == 0 && p.dim_vo % kSmallDimStep == 0;
+  return type == DType::f16 || (type == DType::bf16 && bf16 == Engine::float_simd);
 }
 bool takes_small(Pass pass, const Problem& p, Engine bf16, const Config& config) {
   if (!has_small_types(pass, p, bf16) || p.page_size > 0) return false;
   const bool hides = p.causal || p.window_left || p.window_right || p.kv_begin || p.kv_end;
-  const bool is_bf16 = multiplies_bf16(p);
-  const std::int64_t most = hides && !is_bf16 ? kMostSmallLen / 2 : kMostSmallLen;
+  const bool is_amx = takes_small_amx(pass, p, bf16);
+  const std::int64_t most = hides && !is_amx ? kMostSmallLen / 2 : kMostSmallLen;
   if (p.len_q > most || p.len_kv > most || rows_of_head(p) > kTileRows) return false;
   const bool alone = pass == Pass::backward && p.heads_q == p.heads_kv;
-  const std::int64_t least = is_bf16 ? kLeastSmallQueriesBf16 : kLeastSmallQueries;
+  const std::int64_t least = is_amx ? kLeastSmallQueriesBf16 : kLeastSmallQueries;
   if (p.len_q < least && !alone) return false;
   if (p.mask.given || p.softcap || p.alibi || p.bias.given || p.sink || p.dropout) return false;
   if (p.nonfinite_zero || p.accumulate || config.splits != 1) return false;
@@ -239,7 +244,7 @@ constexpr std::int64_t kTasksOfSmall = 4;  // for each thread
 void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, Config& config) {
   if (!takes_small(pass, p, bf16, config)) return;
   config.small = true;
-  if (multiplies_bf16(p)) config.engine = bf16;
+  config.engine = takes_small_amx(pass, p, bf16) ? bf16 : Engine::float_simd;
   config.gemv = 0;
   config.gemv_engine = Engine::float_simd;
   config.pack_keys = false;

@@ -2,6 +2,7 @@
 // and tile_ops/amx_small.cpp.
 #pragma once
 
+#include <algorithm>
 #include <attn/problem.hpp>
 #include <cstdint>
 
@@ -13,34 +14,56 @@ namespace attn::cpu {
 // The most queries and keys of a sequence.
 inline constexpr std::int64_t kMostSmallLen = 128;
 
-// Memory of one worker. `queries` is padded to full vectors.
+// Rows of f32 that the kernels multiply in place have a multiple of this many elements: full
+// vectors, whatever the instruction set. Others are copied, with zeros up to a multiple.
+inline constexpr std::int64_t kSmallDimStep = 16;
+inline std::int64_t small_dim(std::int64_t dim) {
+  return round_up(dim, kSmallDimStep);
+}
+
+// Memory of one worker. `queries` is padded to full vectors, dims to kSmallDimStep.
 struct SmallScratch {
-  float* q_t = nullptr;      // Q^T, [dim_qk x queries], padded
+  float* q_t = nullptr;      // Q^T, [dim_qk x queries]
   float* s = nullptr;        // S^T, then P^T, [keys x queries]
   float* lse = nullptr;      // [queries]
   float* inverse = nullptr;  // [queries] forward: 1 / row sum
+  float* largest = nullptr;  // [queries] forward: the largest product
+  // Copies of rows. q and dout: also for heads with queries that see no key.
+  float* q = nullptr;
+  float* k = nullptr;
+  float* v = nullptr;
+  float* o = nullptr;  // o; in the backward o, then dq
   // Backward.
   float* dout_t = nullptr;  // [dim_vo x queries]
   float* dp = nullptr;      // dP^T, then score gradients, [keys x queries]
   float* delta = nullptr;   // [queries]
-  float* q = nullptr;       // copies for heads with queries that see no key, [queries x dim]
   float* dout = nullptr;
+  float* dk = nullptr;
+  float* dv = nullptr;
 };
 inline SmallScratch make_small_scratch(Arena& arena, Pass pass, const Problem& p) {
   const std::int64_t queries = padded<float>(p.len_q);
+  const std::int64_t dim_qk = small_dim(p.dim_qk);
+  const std::int64_t dim_vo = small_dim(p.dim_vo);
   SmallScratch x;
-  x.q_t = arena.take<float>(p.dim_qk * queries);
+  x.q_t = arena.take<float>(dim_qk * queries);
   x.s = arena.take<float>(p.len_kv * queries);
   x.lse = arena.take<float>(queries);
+  x.q = arena.take<float>(queries * dim_qk);
+  x.k = arena.take<float>(p.len_kv * dim_qk);
+  x.v = arena.take<float>(p.len_kv * dim_vo);
+  x.o = arena.take<float>(queries * std::max(dim_qk, dim_vo));
   if (pass != Pass::backward) {
     x.inverse = arena.take<float>(queries);
+    x.largest = arena.take<float>(queries);
     return x;
   }
-  x.dout_t = arena.take<float>(p.dim_vo * queries);
+  x.dout_t = arena.take<float>(dim_vo * queries);
   x.dp = arena.take<float>(p.len_kv * queries);
   x.delta = arena.take<float>(queries);
-  x.q = arena.take<float>(queries * p.dim_qk);
-  x.dout = arena.take<float>(queries * p.dim_vo);
+  x.dout = arena.take<float>(queries * dim_vo);
+  x.dk = arena.take<float>(p.len_kv * dim_qk);
+  x.dv = arena.take<float>(p.len_kv * dim_vo);
   return x;
 }
 

@@ -26,10 +26,29 @@ HWY_INLINE V PowerOfTwo(D d, V r, const float (&c)[6]) {
   return hn::MulAdd(y, r, hn::Set(d, 1.0F));
 }
 
+// max(x, bound) and min(x, bound). NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V RaiseTo(D, V bound, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(bound, x);  // MAXPS returns its second operand if either is NaN
+#else
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LowerTo(D, V bound, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Min(bound, x);
+#else
+  return hn::IfThenElse(hn::Gt(x, bound), bound, x);
+#endif
+}
+
 // f32: exp(x) = 2^t, t = x log2(e). 2^t is a power of an integer times one of the rest, for which
 // there are minimax polynomials with an error of 2e-9. Below the smallest normal the result is 0,
-// above the largest +inf.
-template <class D, class V = hn::Vec<D>>
+// or subnormal if the processor does not flush those, above the largest +inf. kAtMostZero: x > 0
+// occurs only next to a NaN in the same row, and may become any number.
+template <bool kAtMostZero, class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOfF32(D d, V x) {
   const V log2e = hn::Set(d, 1.44269504088896340736F);
 #if HWY_TARGET <= HWY_AVX3
@@ -49,17 +68,15 @@ HWY_INLINE V ExpOfF32(D d, V x) {
   constexpr float kUpToHalf[6] = {0.6931471824645996F,    0.24022647738456726F,
                                   0.055503323674201965F,  0.00961843691766262F,
                                   0.0013398873852565885F, 0.00015353361959569156F};
-  const V magic = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
+  // At these bounds the power of two below is 0 and +inf. A NaN passes.
+  x = RaiseTo(d, hn::Set(d, -88.05F), x);
+  if constexpr (!kAtMostZero) x = LowerTo(d, hn::Set(d, 88.75F), x);
+  // 1.5 * 2^23: adding it rounds to an integer, and the low bits of the sum are n + 127.
+  const V magic = hn::Set(d, 12582912.0F + 127.0F);
   const V shifted = hn::MulAdd(x, log2e, magic);
-  const V n = hn::Sub(shifted, magic);
-  const V power = PowerOfTwo(d, hn::MulSub(x, log2e, n), kUpToHalf);
-  // The low bits of `shifted` hold n. Added to the exponent field, they multiply by 2^n.
+  const V power = PowerOfTwo(d, hn::MulSub(x, log2e, hn::Sub(shifted, magic)), kUpToHalf);
   const hn::RebindToSigned<D> di;
-  const auto bits = hn::Add(hn::BitCast(di, power), hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
-  const V y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33F)), hn::BitCast(d, bits));
-  // The integer addition can change the bits of a NaN. x + inf is a NaN again.
-  const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
-  return hn::IfThenElse(hn::Le(x, hn::Set(d, 88.37F)), y, hn::Add(x, infinity));
+  return hn::Mul(power, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
 // f64: exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2, exp(r) by its Taylor series to
@@ -89,10 +106,10 @@ HWY_INLINE V ExpOfF64(D d, V x) {
 }
 
 // exp(x); NaN stays NaN.
-template <class D, class V = hn::Vec<D>>
+template <bool kAtMostZero = false, class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpKeepNan(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
-    return ExpOfF32(d, x);
+    return ExpOfF32<kAtMostZero>(d, x);
   } else {
     return ExpOfF64(d, x);
   }

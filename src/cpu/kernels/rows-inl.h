@@ -164,13 +164,31 @@ HWY_INLINE std::int64_t StoreBf16Vectors(char* address, const float* HWY_RESTRIC
   auto* out = reinterpret_cast<std::uint16_t*>(address);
   std::int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
-    const auto bits = hn::BitCast(d32, hn::LoadU(df, values + c));
+    const auto value = hn::LoadU(df, values + c);
+    const auto bits = hn::BitCast(d32, value);
     const auto upper = hn::ShiftRight<16>(bits);
     const auto half = hn::Add(hn::And(upper, hn::Set(d32, 1u)), hn::Set(d32, 0x7FFFu));
     const auto rounded = hn::ShiftRight<16>(hn::Add(bits, half));
-    const auto is_nan = hn::Gt(hn::And(bits, hn::Set(d32, 0x7FFFFFFFu)), hn::Set(d32, 0x7F800000u));
     const auto quiet = hn::Or(upper, hn::Set(d32, 0x40u));
+    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
     hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, quiet, rounded)), d16, out + c);
+  }
+  return c;
+}
+
+// Rounds full vectors to f16, if the instruction set does. NaN stays NaN, with other bits than
+// those of core::f32_to_f16. Returns the number of elements stored.
+HWY_INLINE std::int64_t StoreF16Vectors(char* address, const float* HWY_RESTRICT values,
+                                        std::int64_t count) {
+  std::int64_t c = 0;
+  if constexpr (loads_as_vectors<float>(DType::f16)) {
+    const hn::ScalableTag<float> df;
+    const hn::Rebind<hwy::float16_t, decltype(df)> d16;
+    constexpr std::int64_t kLanes = hn::MaxLanes(df);
+    auto* out = reinterpret_cast<hwy::float16_t*>(address);
+    for (; c + kLanes <= count; c += kLanes) {
+      hn::StoreU(hn::DemoteTo(d16, hn::LoadU(df, values + c)), d16, out + c);
+    }
   }
   return c;
 }
@@ -193,6 +211,9 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
   if constexpr (std::is_same_v<T, float>) {
     if (!accumulate && !zero_nonfinite && dtype == DType::bf16) {
       c = StoreBf16Vectors(address, values, count);
+    }
+    if (!accumulate && !zero_nonfinite && dtype == DType::f16) {
+      c = StoreF16Vectors(address, values, count);
     }
   }
   const std::int64_t bytes = core::element_size(dtype);

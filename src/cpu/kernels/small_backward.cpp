@@ -1,6 +1,7 @@
-// The backward of small problems in f32: a task computes dq, dk and dv of several (batch, key head)
-// pairs, each at once, and the row sums that they need. Rows are read and written in the caller's
-// memory; only q and dout are transposed, into L1.
+// The backward of small problems in f32 arithmetic: a task computes dq, dk and dv of several
+// (batch, key head) pairs, each at once, and the row sums that they need. In f32, rows are read and
+// written in the caller's memory, and only q and dout are transposed, into L1. 16-bit rows are
+// converted in L1.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/small_backward.cpp"
 #include <hwy/foreach_target.h>
@@ -13,6 +14,7 @@
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/small-inl.h"
+#include "cpu/kernels/small_copies-inl.h"
 #include "cpu/kernels/small_pairs.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -80,7 +82,8 @@ void DotEachRow(const SmallRows& a, const SmallRows& b, float* HWY_RESTRICT out)
 bool LoadRowSums(const Call& call, const Entry& entry, std::int64_t head, const SmallRows& dout,
                  const SmallScratch& x) {
   if (!call.delta.given()) {
-    DotEachRow(dout, SmallQueries(call, call.o, entry, head, dout.dim), x.delta);
+    DotEachRow(dout, ReadRows(QueriesOfHead(call, call.o, entry, head, call.problem.dim_vo), x.o),
+               x.delta);
   }
   const auto load = [&](const core::StridedTensor& stats, std::int64_t i) {
     return *reinterpret_cast<const float*>(stat_address(stats, entry.b, entry.first_q, i, head));
@@ -98,24 +101,24 @@ bool LoadRowSums(const Call& call, const Entry& entry, std::int64_t head, const 
   return empty;
 }
 
-// Copies rows, with zeros where lse is +inf.
+// Copies rows, with zeros where lse is +inf. They may be copied already.
 void CopySeeing(SmallRows& rows, const float* lse, float* copy) {
   for (std::int64_t i = 0; i < rows.count; ++i) {
     float* to = copy + i * rows.dim;
-    if (lse[i] == kInfinity) std::fill_n(to, rows.dim, 0.0F);
-    if (lse[i] != kInfinity) std::copy_n(rows.row(i), rows.dim, to);
+    if (lse[i] == kInfinity) {
+      std::fill_n(to, rows.dim, 0.0F);
+    } else if (rows.first != copy) {
+      std::copy_n(rows.row(i), rows.dim, to);
+    }
   }
   rows.first = copy;
   rows.stride = rows.dim;
 }
 
-// Writes 0 to rows [begin, end) of a gradient.
-void ClearRows(const SmallRows& rows, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) std::fill_n(rows.row(i), rows.dim, 0.0F);
-}
-
+// Rows of a key head. `*_out`: first is null if the gradient is not wanted.
 struct SmallHeadKeys {
-  SmallRows k, v, dk, dv;  // first: null if the gradient is not wanted
+  SmallRows k, v, dk, dv;
+  CallerRows dk_out, dv_out;
 };
 
 // Adds one query head to dk and dv (the first one writes them) and computes its dq.
@@ -123,9 +126,9 @@ void BackwardHead(const Call& call, const Entry& entry, const SmallRanges& range
                   const SmallHeadKeys& keys, std::int64_t head, const SmallScratch& x,
                   SmallAhead& ahead) {
   const Problem& p = call.problem;
-  SmallRows q = SmallQueries(call, call.q, entry, head, p.dim_qk);
-  SmallRows dout = SmallQueries(call, call.dout, entry, head, p.dim_vo);
-  const auto& [k, v, dk, dv] = keys;
+  SmallRows q = ReadRows(QueriesOfHead(call, call.q, entry, head, p.dim_qk), x.q);
+  SmallRows dout = ReadRows(QueriesOfHead(call, call.dout, entry, head, p.dim_vo), x.dout);
+  const auto& [k, v, dk, dv, dk_out, dv_out] = keys;
   const bool add = head % call.numbers.heads_per_kv != 0;
   const bool empty = LoadRowSums(call, entry, head, dout, x);
   if (empty) CopySeeing(q, x.lse, x.q);
@@ -153,33 +156,50 @@ void BackwardHead(const Call& call, const Entry& entry, const SmallRanges& range
         ahead);
   }
   if (!p.dq) return;
-  const SmallRows dq = SmallQueries(call, call.dq, entry, head, p.dim_qk);
+  const CallerRows out = QueriesOfHead(call, call.dq, entry, head, p.dim_qk);
+  const SmallRows dq = RowsToWrite(out, x.o);
   MultiplySmall<true>({x.dp, ld, k.first, k.stride, dq.first, dq.stride, dq.count, dq.dim, k.count},
                       ahead);
+  RoundRows(dq, out);
   for (std::int64_t i = 0; empty && i < q.count; ++i) {
-    if (x.lse[i] == kInfinity) ClearRows(dq, i, i + 1);
+    if (x.lse[i] == kInfinity) ClearRows(out, i, i + 1);
   }
 }
 
 void BackwardPair(const Call& call, const Entry& entry, const SmallRanges& ranges,
                   std::int64_t head_kv, const SmallScratch& x, SmallAhead& ahead) {
   const Problem& p = call.problem;
-  SmallHeadKeys keys{SmallKeys(call, call.k, entry, head_kv, p.dim_qk),
-                     SmallKeys(call, call.v, entry, head_kv, p.dim_vo),
-                     {},
-                     {}};
-  if (p.dk) keys.dk = SmallKeys(call, call.dk, entry, head_kv, p.dim_qk);
-  if (p.dv) keys.dv = SmallKeys(call, call.dv, entry, head_kv, p.dim_vo);
+  SmallHeadKeys keys;
+  if (p.dk) keys.dk_out = KeysOfHead(call, call.dk, entry, head_kv, p.dim_qk);
+  if (p.dv) keys.dv_out = KeysOfHead(call, call.dv, entry, head_kv, p.dim_vo);
+  keys.dk = RowsToWrite(keys.dk_out, x.dk);
+  keys.dv = RowsToWrite(keys.dv_out, x.dv);
+  if (entry.len_q > 0) {
+    keys.k = ReadRows(KeysOfHead(call, call.k, entry, head_kv, p.dim_qk), x.k);
+    keys.v = ReadRows(KeysOfHead(call, call.v, entry, head_kv, p.dim_vo), x.v);
+  }
   const std::int64_t heads = call.numbers.heads_per_kv;
   for (std::int64_t head = head_kv * heads; head < (head_kv + 1) * heads; ++head) {
     if (entry.len_q > 0) BackwardHead(call, entry, ranges, keys, head, x, ahead);
     if (p.dq) {
-      ClearRows(SmallQueries(call, call.dq, entry, head, p.dim_qk), entry.len_q, entry.rows_q);
+      ClearRows(QueriesOfHead(call, call.dq, entry, head, p.dim_qk), entry.len_q, entry.rows_q);
     }
   }
   const std::int64_t written = entry.len_q > 0 ? entry.len_kv : 0;
-  if (p.dk) ClearRows(keys.dk, written, entry.rows_kv);
-  if (p.dv) ClearRows(keys.dv, written, entry.rows_kv);
+  if (p.dk && written > 0) RoundRows(keys.dk, keys.dk_out);
+  if (p.dv && written > 0) RoundRows(keys.dv, keys.dv_out);
+  if (p.dk) ClearRows(keys.dk_out, written, entry.rows_kv);
+  if (p.dv) ClearRows(keys.dv_out, written, entry.rows_kv);
+}
+
+// Calls of SmallAhead::step() for a pair of the largest lengths.
+std::int64_t StepsOfPair(const Problem& p) {
+  std::int64_t steps =
+      StepsOfProduct(p.len_kv, p.len_q, p.dim_qk) + StepsOfProduct(p.len_kv, p.len_q, p.dim_vo);
+  if (p.dv) steps += StepsOfProduct(p.len_kv, p.dim_vo, p.len_q);
+  if (p.dk) steps += StepsOfProduct(p.len_kv, p.dim_qk, p.len_q);
+  if (p.dq) steps += StepsOfProduct(p.len_q, p.dim_qk, p.len_kv);
+  return p.heads_q / p.heads_kv * steps;
 }
 
 }  // namespace
@@ -189,6 +209,7 @@ void SmallBackwardTask(const Call& call, const Config& config, const RowSums<flo
   const Problem& p = call.problem;
   Arena arena(memory);
   const SmallScratch x = make_small_scratch(arena, Pass::backward, p);
+  const std::int64_t steps = StepsOfPair(p);
   const auto add = [&](SmallAhead& ahead, const Entry& entry, std::int64_t head,
                        std::int64_t heads) {
     AddQueriesAhead(call, call.dout, entry, head, heads, p.dim_vo, ahead);
@@ -199,6 +220,7 @@ void SmallBackwardTask(const Call& call, const Config& config, const RowSums<flo
     if (p.dv) AddKeysAhead(call, call.dv, entry, head, heads, p.dim_vo, ahead);
     if (p.dk) AddKeysAhead(call, call.dk, entry, head, heads, p.dim_qk, ahead);
     if (p.dq) AddQueriesAhead(call, call.dq, entry, head, heads, p.dim_qk, ahead);
+    ahead.spread_lines(steps * heads);
   };
   EachSmallPair(call, config, task, add,
                 [&](const Entry& entry, const SmallRanges& ranges, std::int64_t head,

@@ -1,6 +1,7 @@
-// The forward of small problems in f32: a task computes several (batch, key head) pairs, each at
-// once. K, V, q and o are read and written in the caller's memory; only q is transposed, into L1.
-// All keys are one tile, so there is no online softmax.
+// The forward of small problems in f32 arithmetic: a task computes several (batch, key head) pairs,
+// each at once. In f32, K, V and o are read and written in the caller's memory, and only q is
+// transposed, into L1. 16-bit rows are converted in L1. All keys are one tile, so there is no
+// online softmax.
 //
 // Next to the kernel of larger problems, which copies q, K and V into tiles and takes its softmax
 // row by row, this takes half of the time (docs/kernels/cpu_decode.md, "Small problems").
@@ -17,6 +18,7 @@
 #include "cpu/kernels/kernels.hpp"
 #include "cpu/kernels/math-inl.h"
 #include "cpu/kernels/small-inl.h"
+#include "cpu/kernels/small_copies-inl.h"
 #include "cpu/kernels/small_pairs.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,14 +34,14 @@ struct SmallScores {
   std::int64_t keys;
   float scale;  // scale * s are the scores
   const SmallRanges* ranges;
+  const float* largest;  // [ld] the largest product of each query; null if they are not raw
 };
 
 // Four keys of a vector of queries at a time: their maximum, one after the other, would be a chain.
 constexpr std::int64_t kMaxima = 4;
 
-// Turns products of queries [i, i + lanes) into scores, -inf if hidden, and returns the largest. A
-// score is a product times `scale`. If all keys are visible and scale > 0, kRaw, products stay.
-template <bool kRaw, class D, class V = hn::Vec<D>>
+// Turns products of queries [i, i + lanes) into scores, -inf if hidden, and returns the largest.
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE V LargestOfKeys(D d, const SmallScores& x, std::int64_t i) {
   V largest[kMaxima];
   const V nothing = hn::Set(d, kNothing);
@@ -47,12 +49,9 @@ HWY_INLINE V LargestOfKeys(D d, const SmallScores& x, std::int64_t i) {
   float* s = x.s + i;
   std::int64_t j = 0;
   const auto take = [&](V& to) {
-    V value = hn::Load(d, s);
-    if constexpr (!kRaw) {
-      value = hn::Mul(value, hn::Set(d, x.scale));
-      value = hn::IfThenElse(Sees(d, *x.ranges, i, j), value, nothing);
-      hn::Store(value, d, s);
-    }
+    V value = hn::Mul(hn::Load(d, s), hn::Set(d, x.scale));
+    value = hn::IfThenElse(Sees(d, *x.ranges, i, j), value, nothing);
+    hn::Store(value, d, s);
     to = hn::Max(to, value);
     s += x.ld;
     ++j;
@@ -64,27 +63,31 @@ HWY_INLINE V LargestOfKeys(D d, const SmallScores& x, std::int64_t i) {
   return hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3]));
 }
 
-// s = exp(score - maximum). inverse = 1 / sum, or 0 where no key is visible; lse in any case.
+// s = exp(score - maximum). inverse = 1 / sum, or 0 where no key is visible. lse: null if it is not
+// wanted. A score is a product times `scale`. kRaw: all keys are visible and scale > 0, so that the
+// largest product is that of the largest score.
 template <bool kRaw>
-HWY_NOINLINE void SmallSoftmax(const SmallScores& x, float* HWY_RESTRICT inverse,
-                               float* HWY_RESTRICT lse) {
+HWY_NOINLINE void SmallSoftmax(const SmallScores& x, float* HWY_RESTRICT inverse, float* lse) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   const V nothing = hn::Set(d, kNothing);
   const V scale = hn::Set(d, kRaw ? x.scale : 1.0F);
   for (std::int64_t i = 0; i < x.ld; i += kLanes) {
-    const V largest = hn::Mul(scale, LargestOfKeys<kRaw>(d, x, i));
+    V largest;
+    if constexpr (kRaw) largest = hn::Mul(scale, hn::Load(d, x.largest + i));
+    if constexpr (!kRaw) largest = LargestOfKeys(d, x, i);
     const V shift = hn::IfThenZeroElse(hn::Eq(largest, nothing), largest);
     V sum = hn::Zero(d);
     float* s = x.s + i;
     for (std::int64_t j = 0; j < x.keys; ++j, s += x.ld) {
-      const V p = ExpKeepNan(d, hn::MulSub(hn::Load(d, s), scale, shift));
+      const V p = ExpKeepNan<true>(d, hn::MulSub(hn::Load(d, s), scale, shift));
       sum = hn::Add(sum, p);
       hn::Store(p, d, s);
     }
     const auto none = hn::Eq(sum, hn::Zero(d));
     hn::Store(hn::IfThenZeroElse(none, hn::Div(hn::Set(d, 1.0F), sum)), d, inverse + i);
+    if (lse == nullptr) continue;
     // Highway's logarithm of a NaN is a number.
     V log = hn::Add(shift, hn::Log(d, sum));
     log = hn::IfThenElse(hn::Eq(sum, sum), log, sum);
@@ -110,8 +113,7 @@ void StoreLse(const Call& call, const Entry& entry, std::int64_t head, std::int6
 
 // Writes o = 0 and lse = -inf of query i.
 void StoreEmpty(const Call& call, const Entry& entry, std::int64_t head, std::int64_t i) {
-  char* o = row_address(call, call.o, entry.b, entry.first_q, i, head);
-  std::fill_n(reinterpret_cast<float*>(o), call.problem.dim_vo, 0.0F);
+  ClearRows(QueriesOfHead(call, call.o, entry, head, call.problem.dim_vo), i, i + 1);
   if (!call.lse.given()) return;
   *reinterpret_cast<float*>(stat_address(call.lse, entry.b, entry.first_q, i, head)) = kNothing;
 }
@@ -121,28 +123,38 @@ void ForwardHead(const Call& call, const Entry& entry, const SmallRanges& ranges
                  const SmallRows& k, const SmallRows& v, std::int64_t head, const SmallScratch& x,
                  SmallAhead& ahead) {
   const Problem& p = call.problem;
-  const SmallRows q = SmallQueries(call, call.q, entry, head, p.dim_qk);
-  const SmallRows o = SmallQueries(call, call.o, entry, head, p.dim_vo);
+  const SmallRows q = ReadRows(QueriesOfHead(call, call.q, entry, head, p.dim_qk), x.q);
+  const CallerRows out = QueriesOfHead(call, call.o, entry, head, p.dim_vo);
+  const SmallRows o = RowsToWrite(out, x.o);
+  const auto scale = static_cast<float>(call.numbers.scale);
+  const bool raw = !ranges.hidden && scale > 0.0F;
   const std::int64_t ld = round_up(q.count, hn::MaxLanes(hn::ScalableTag<float>()));
   TransposeSmall(q, x.q_t, ld);
-  MultiplySmall<false>({k.first, k.stride, x.q_t, ld, x.s, ld, k.count, ld, k.dim}, ahead);
-  const SmallScores scores{x.s, ld, k.count, static_cast<float>(call.numbers.scale), &ranges};
-  if (ranges.hidden || !(scores.scale > 0.0F)) {
-    SmallSoftmax<false>(scores, x.inverse, x.lse);
-  } else {
-    SmallSoftmax<true>(scores, x.inverse, x.lse);
+  SmallProduct scores{k.first, k.stride, x.q_t, ld, x.s, ld, k.count, ld, k.dim};
+  if (raw) {
+    std::fill_n(x.largest, ld, kNothing);
+    scores.largest = x.largest;
   }
+  MultiplySmall<false>(scores, ahead);
+  const auto softmax = raw ? SmallSoftmax<true> : SmallSoftmax<false>;
+  softmax({x.s, ld, k.count, scale, &ranges, x.largest}, x.inverse,
+          call.lse.given() ? x.lse : nullptr);
   MultiplySmall<true>(
       {x.s, ld, v.first, v.stride, o.first, o.stride, o.count, v.dim, v.count, x.inverse}, ahead);
+  RoundRows(o, out);
   if (call.lse.given()) StoreLse(call, entry, head, q.count, x.lse);
 }
 
 void ForwardPair(const Call& call, const Entry& entry, const SmallRanges& ranges,
                  std::int64_t head_kv, const SmallScratch& x, SmallAhead& ahead) {
   const Problem& p = call.problem;
-  const SmallRows k = SmallKeys(call, call.k, entry, head_kv, p.dim_qk);
-  const SmallRows v = SmallKeys(call, call.v, entry, head_kv, p.dim_vo);
   const std::int64_t heads = call.numbers.heads_per_kv;
+  SmallRows k;
+  SmallRows v;
+  if (entry.len_q > 0) {
+    k = ReadRows(KeysOfHead(call, call.k, entry, head_kv, p.dim_qk), x.k);
+    v = ReadRows(KeysOfHead(call, call.v, entry, head_kv, p.dim_vo), x.v);
+  }
   for (std::int64_t head = head_kv * heads; head < (head_kv + 1) * heads; ++head) {
     if (entry.len_q > 0) ForwardHead(call, entry, ranges, k, v, head, x, ahead);
     // Values that are not finite reach rows that see no key, as 0 * inf.
@@ -153,6 +165,13 @@ void ForwardPair(const Call& call, const Entry& entry, const SmallRanges& ranges
   }
 }
 
+// Calls of SmallAhead::step() for a pair of the largest lengths.
+std::int64_t StepsOfPair(const Problem& p) {
+  return p.heads_q / p.heads_kv *
+         (StepsOfProduct(p.len_kv, p.len_q, p.dim_qk) +
+          StepsOfProduct(p.len_q, p.dim_vo, p.len_kv));
+}
+
 }  // namespace
 
 void SmallForwardTask(const Call& call, const Config& config, const ForwardShared<float>&,
@@ -160,8 +179,12 @@ void SmallForwardTask(const Call& call, const Config& config, const ForwardShare
   const Problem& p = call.problem;
   Arena arena(memory);
   const SmallScratch x = make_small_scratch(arena, Pass::forward, p);
+  const std::int64_t steps = StepsOfPair(p);
   const auto add = [&](SmallAhead& ahead, const Entry& entry, std::int64_t head,
-                       std::int64_t heads) { AddForwardAhead(call, entry, head, heads, ahead); };
+                       std::int64_t heads) {
+    AddForwardAhead(call, entry, head, heads, ahead);
+    ahead.spread_lines(steps * heads);
+  };
   EachSmallPair(call, config, task, add,
                 [&](const Entry& entry, const SmallRanges& ranges, std::int64_t head,
                     SmallAhead& ahead) { ForwardPair(call, entry, ranges, head, x, ahead); });
