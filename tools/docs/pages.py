@@ -119,7 +119,8 @@ NAV: Nav = [
         "How it works",
         [
             ("CPU kernels", "kernels/cpu.md"),
-            ("CPU: decode and small problems", "kernels/cpu_decode.md"),
+            ("CPU: decode", "kernels/cpu_decode.md"),
+            ("CPU: small problems", "kernels/cpu_small.md"),
             ("CPU: AMX", "kernels/cpu_amx.md"),
             ("CPU: the forward in f32", "kernels/cpu_f32.md"),
             ("CUDA: sm80", "kernels/sm80.md"),

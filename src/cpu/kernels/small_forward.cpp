@@ -4,7 +4,7 @@
 // online softmax.
 //
 // Next to the kernel of larger problems, which copies q, K and V into tiles and takes its softmax
-// row by row, this takes half of the time (docs/kernels/cpu_decode.md, "Small problems").
+// row by row, this takes half of the time (docs/kernels/cpu_small.md).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/small_forward.cpp"
 #include <hwy/foreach_target.h>

@@ -8,7 +8,7 @@
 //   and VPUNPCKHWD interleave. The columns of O are put in order when they are stored.
 //
 // The kernels of larger problems copy q and o, and find ranges and addresses for each row. They
-// take 3.5 times as long for 32 tokens (docs/kernels/cpu_decode.md, "Small problems").
+// take 3.5 times as long for 32 tokens (docs/kernels/cpu_small.md).
 #include <hwy/highway.h>
 
 #include <algorithm>
