@@ -35,8 +35,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Where AttendRows() is used. Vectors of four lanes would hold one pair of rows, so other
 // instruction sets keep the dot products.
 inline constexpr bool kHasAttendRows = HWY_TARGET <= HWY_AVX2;
-inline constexpr std::int64_t kLeastAttendRows = 5;
 inline constexpr bool kHasManyRegisters = HWY_TARGET <= HWY_AVX3;
+// With fewer rows, dot products are as fast (docs/kernels/cpu_decode.md).
+inline constexpr std::int64_t kLeastAttendRows = kHasManyRegisters ? 7 : 5;
 
 #if HWY_TARGET <= HWY_AVX2
 
