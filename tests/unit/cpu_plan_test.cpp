@@ -1,4 +1,4 @@
-// The CPU backward's plan: its steps, and the memory that sums of dq take.
+// Plans of the CPU: steps of the backward, the memory that its sums take, and orders of tasks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -145,6 +145,23 @@ TEST(CpuPlan, SumsOfDqTakeAtMostOneDqOfAHeadPerWorker) {
       "dtype=bf16 heads_q=16 heads_kv=16 len_q=131072 len_kv=131072 dim_qk=64 dim_vo=64";
   EXPECT_LT(backward_plan(longer, 8).workspace_bytes,
             2 * 2 * dq + std::int64_t{131072} * 16 * 4 + 12 * kMiB);
+}
+
+// With many threads the shortest tiles of rows come last.
+TEST(CpuPlan, ManyThreadsTakeHeadsInTurn) {
+  const auto takes_turns = [](std::int32_t threads, const std::string& problem) {
+    ContextOptions options;
+    options.backend = "cpu";
+    options.threads = threads;
+    Context context(options);
+    return plan(context, Pass::forward, parse_problem(problem)).config.find("heads_in_turn=1") !=
+           std::string::npos;
+  };
+  const std::string problem = "heads_q=12 heads_kv=12 len_q=512 len_kv=512 dim_qk=64 dim_vo=64";
+  EXPECT_TRUE(takes_turns(16, problem));
+  EXPECT_TRUE(takes_turns(16, problem + " causal"));
+  EXPECT_FALSE(takes_turns(2, problem));
+  EXPECT_FALSE(takes_turns(16, problem + " split_keys=128"));
 }
 
 // Slots of the sums of dk and dv that query heads share: of a block, or of all keys if these take

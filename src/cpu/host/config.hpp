@@ -70,6 +70,8 @@ struct Config {
   // at once and each strip of a task is finished before the next. 0: strips take turns at tiles of
   // keys.
   std::int64_t span_keys = 0;
+  // Forward: consecutive tasks take the same tile of rows of all heads, not all tiles of a head.
+  bool heads_in_turn = false;
   bool pack_keys = false;  // a separate step packs all keys and values before the forward
 };
 

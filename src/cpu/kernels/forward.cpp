@@ -199,11 +199,10 @@ void ForwardTask(const Call& call, const Config& config,
   // Causal work grows with the row: the longest tiles start first.
   std::int64_t tile = tiles - 1 - task / config.splits % tiles;
   std::int64_t head_kv = task / (config.splits * tiles) % p.heads_kv;
-  if (config.span_keys > 0) {
-    // The rows of one tile and all heads share pages of memory, so all heads of a tile come in
-    // turn.
+  if (config.heads_in_turn) {
     head_kv = task % p.heads_kv;
     tile = task / p.heads_kv % tiles;
+    if (p.causal && config.span_keys == 0) tile = tiles - 1 - tile;
   }
   const Entry entry = entry_of(call, task / (config.splits * tiles * p.heads_kv));
   const std::int64_t row0 = tile * config.tile_rows;
