@@ -161,7 +161,6 @@ TEST(CpuPlan, ManyThreadsTakeHeadsInTurn) {
   EXPECT_TRUE(takes_turns(16, problem));
   EXPECT_TRUE(takes_turns(16, problem + " causal"));
   EXPECT_FALSE(takes_turns(2, problem));
-  EXPECT_FALSE(takes_turns(16, problem + " split_keys=128"));
 }
 
 // Slots of the sums of dk and dv that query heads share: of a block, or of all keys if these take
