@@ -176,8 +176,8 @@ void set_heads_of_task(const Problem& p, std::int64_t threads, Config& config) {
 // The order of forward tasks, which changes no bits. With many threads the shortest tiles of all
 // heads should come last: the first tiles of causal rows, or a last tile that is not full. 16
 // threads are 1.02 to 1.27 times as fast (docs/kernels/cpu_f32.md, "Order of tasks"). A few threads
-// compute the tiles of one head after each other, whose packed keys stay in L2. With a window the
-// rows of a tile and all heads share pages of memory.
+// compute all tiles of a head before the next head, so that the head's packed keys stay in L2. With
+// a window the rows of a tile and all heads share pages of memory.
 void set_heads_in_turn(const Problem& p, std::int64_t threads, Config& config) {
   constexpr std::int64_t kFewThreads = 4;
   config.heads_in_turn = config.span_keys > 0 || (config.gemv == 0 && config.splits == 1 &&

@@ -193,9 +193,8 @@ class FloatOps {
     }
   }
 
-  // With heads_together: the steps of a tile of the selected head. Keys from j on take part in a
-  // step. Returns whether the head sees any key of the tile.
-  static constexpr std::int64_t kKeysOfDot = kKeysAtOnce;
+  // With heads_together: the steps of a tile of the selected head. DotKeys() and AddKeys() take
+  // kKeysAtOnce and kKeysOfValues keys, from j on.
   void BeginTile(const KeySpan& span, const NextScores& next, std::int64_t count) {
     HeadTile& tile = tiles_[head_];
     tile.span = span;
@@ -206,7 +205,7 @@ class FloatOps {
     const HeadTile& tile = tiles_[head_];
     if (tile.rows.count == 0 || j >= tile.span.cols) return;
     DotRows(x_.q + tile.rows.first * qk_, qk_, tile.rows.count, tile.k, tile.span.first + j,
-            kKeysOfDot, qk_, x_.s + j, tile.span.cols, [](std::int64_t) {});
+            kKeysAtOnce, qk_, x_.s + j, tile.span.cols, [](std::int64_t) {});
   }
   void SoftmaxOfTile(const Entry& entry) {
     const HeadTile& tile = tiles_[head_];
