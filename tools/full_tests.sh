@@ -30,7 +30,7 @@ first=("setup" "format consumers" "cuda" "emulator")
 turns=("asan:fuzz docs" "python" "tsan:coverage" "webgpu:aarch64")
 last=("mutations")
 # Seconds that steps take on slow processors.
-declare -A slow_seconds=([asan]=700 [fuzz]=300 [tsan]=430 [cuda]=115 [emulator]=120 [python]=1250 [coverage]=250 [webgpu]=400
+declare -A slow_seconds=([asan]=700 [fuzz]=300 [tsan]=430 [cuda]=115 [emulator]=120 [python]=1250 [coverage]=400 [webgpu]=400
   [aarch64]=900 [mutations]=300)
 
 # turn is the place in `turns` that is first, by the commit. groups: all steps in their order.
@@ -102,7 +102,7 @@ step_asan() {
   mesa=$(cd "/usr/lib/$(uname -m)-linux-gnu" && ls -d "$PWD"/{libvulkan_lvp.so,dri/swrast_dri.so} 2>/dev/null)
   build asan &&
     ATTN_CASE_LIMIT=60 run_ctest asan \
-      -E "^($webgpu|cuda\.bench_latency\$|correctness\.(reference|target\.(SCALAR|AVX3|NEON))\$)" &&
+      -E "^($webgpu|cuda\.bench_latency\$|correctness\.(reference|(target|small)\.(SCALAR|AVX3|NEON))\$)" &&
     LD_PRELOAD=${mesa//$'\n'/:} run_ctest asan -R "^$webgpu"
 }
 
@@ -189,10 +189,10 @@ webgpu_cases() {
 step_coverage() {
   local kernels='src/cpu/kernels/tile_ops' absent=()
   grep -qw amx_bf16 /proc/cpuinfo || absent+=(--exclude "$kernels/amx_")
-  grep -qw avx512_bf16 /proc/cpuinfo || absent+=(--exclude "$kernels/bf16_(avx512|block|ops)")
+  grep -qw avx512_bf16 /proc/cpuinfo || absent+=(--exclude "$kernels/bf16_(.*avx512|block|decode|ops)")
   build coverage &&
     find build/coverage -name '*.gcda' -delete &&
-    ATTN_CASE_LIMIT=250 run_ctest coverage -E '^correctness\.(reference|target\.SCALAR)$' &&
+    ATTN_CASE_LIMIT=250 run_ctest coverage -E '^correctness\.(reference|small\..*|target\.SCALAR)$' &&
     ATTN_CASE_LIMIT=80 run_ctest coverage -R '^correctness\.target\.SCALAR$' &&
     gcovr --root . --object-directory build/coverage --filter 'src/core/' \
       --filter 'src/cpu/kernels/' "${absent[@]}" --exclude-throw-branches --fail-under-line 95 \
@@ -205,7 +205,7 @@ step_coverage() {
 step_aarch64() {
   build aarch64 &&
     ATTN_CASE_LIMIT=40 run_ctest aarch64 \
-      -E '^(properties\.threads|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|target\.(SCALAR|AVX2|AVX3)))$'
+      -E '^(properties\.threads|unit\.(Fork\..*|.*In(AChild|Children))|cuda\.CudaMirror\.Calls.*|correctness\.(reference|small\..*|target\.(SCALAR|AVX2|AVX3)))$'
 }
 
 # With a limit of time, one of the two older versions of PyTorch.

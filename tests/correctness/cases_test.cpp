@@ -173,14 +173,6 @@ bool has_bf16_instructions() {
 }
 
 TEST(Cases, Forward) {
-  const std::string engine = environment("ATTN_CPU_ENGINE", "");
-  const std::string detail = cpu_detail();
-  if (!engine.empty() && detail.find("bf16 by " + engine) == std::string::npos) {
-    GTEST_SKIP() << engine << " is not usable here: " << detail;
-  }
-  if (engine == "f32" && !has_bf16_instructions()) {
-    GTEST_SKIP() << "without bf16 instructions f32 is the only engine, which the slices use";
-  }
   run_pass(Pass::forward);
 }
 TEST(Cases, Backward) {
@@ -188,6 +180,21 @@ TEST(Cases, Backward) {
 }
 TEST(Cases, Decode) {
   run_pass(Pass::decode);
+}
+
+// The bf16 cases of all passes, for the engine of ATTN_CPU_ENGINE.
+TEST(Cases, Engine) {
+  const std::string engine = environment("ATTN_CPU_ENGINE", "f32");
+  const std::string detail = cpu_detail();
+  if (detail.find("bf16 by " + engine) == std::string::npos) {
+    GTEST_SKIP() << engine << " is not usable here: " << detail;
+  }
+  if (engine == "f32" && !has_bf16_instructions()) {
+    GTEST_SKIP() << "without bf16 instructions f32 is the only engine, which the slices use";
+  }
+  Filter filter = filter_from_environment();
+  filter.dtype = DType::bf16;
+  run_list(case_list(filter));
 }
 
 // A part of all passes, for another backend or for one instruction set (ATTN_CPU_TARGET).

@@ -1,5 +1,6 @@
 #include "cpu/host/plan_traits.hpp"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "cpu/kernels/kernels.hpp"
@@ -22,7 +23,12 @@ bool has_few_processors() {
 }
 
 bool reads_faster_in_order() {
-  static const bool faster = is_amd() && std::strcmp(target_name(), "AVX2") == 0;
+  static const bool faster = [] {
+    const char* wanted = std::getenv("ATTN_CPU_DECODE_ORDER");
+    if (wanted != nullptr && std::strcmp(wanted, "memory") == 0) return true;
+    if (wanted != nullptr && std::strcmp(wanted, "heads") == 0) return false;
+    return is_amd() && std::strcmp(target_name(), "AVX2") == 0;
+  }();
   return faster;
 }
 

@@ -12,7 +12,7 @@ bool has_few_processors();
 
 // Whether decode reads memory faster if it visits rows in the order of their addresses without
 // prefetching them than by prefetching a tile of keys ahead: on AMD processors without AVX-512
-// (docs/kernels/cpu_decode.md, "Heads together").
+// (docs/kernels/cpu_decode.md, "Heads together"). ATTN_CPU_DECODE_ORDER replaces the rule.
 bool reads_faster_in_order();
 
 // Windows that are narrower than this have tiles of their own.

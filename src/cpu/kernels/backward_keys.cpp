@@ -299,6 +299,22 @@ void KeysTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   KeysOfTask(at, task, products);
 }
 
+template <class T>
+void KeysTaskOfEngine(const Call& call, const Config& config, const RowSums<T>& sums, char* memory,
+                      std::int64_t task) {
+  Arena arena(memory);
+  const Bf16KeysScratch x = make_bf16_keys_scratch(arena, call.problem, config);
+  KeyHead<T> at = KeyHeadOf(call, config, sums, task, x.f32);
+  const std::int64_t rows = call.numbers.heads_per_kv * at.entry.rows_q;
+  PairAhead ahead;
+  constexpr std::int64_t kStepsOfStrip = 4;  // in Bf16Block
+  if (config.pairs_of_task > 1) {
+    SetPairAhead(at, ahead, kStepsOfStrip * divide_up(rows, config.strip_rows));
+  }
+  Bf16Block products(at, x);
+  KeysOfTask(at, task, products);
+}
+
 }  // namespace
 
 void KeysTaskF32(const Call& call, const Config& config, const RowSums<float>& sums, char* memory,
@@ -312,17 +328,7 @@ void KeysTaskF64(const Call& call, const Config& config, const RowSums<double>& 
 
 void KeysTaskBf16(const Call& call, const Config& config, const RowSums<float>& sums, char* memory,
                   std::int64_t task) {
-  Arena arena(memory);
-  const Bf16KeysScratch x = make_bf16_keys_scratch(arena, call.problem, config);
-  KeyHead<float> at = KeyHeadOf(call, config, sums, task, x.f32);
-  const std::int64_t rows = call.numbers.heads_per_kv * at.entry.rows_q;
-  PairAhead ahead;
-  constexpr std::int64_t kStepsOfStrip = 4;  // in Bf16Block
-  if (config.pairs_of_task > 1) {
-    SetPairAhead(at, ahead, kStepsOfStrip * divide_up(rows, config.strip_rows));
-  }
-  Bf16Block products(at, x);
-  KeysOfTask(at, task, products);
+  if constexpr (kMayHaveBf16Engine) KeysTaskOfEngine<float>(call, config, sums, memory, task);
 }
 
 }  // namespace attn::cpu::HWY_NAMESPACE

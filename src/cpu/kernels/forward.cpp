@@ -349,6 +349,20 @@ void PackKeys(const Call& call, const Config& config, const ForwardShared<T>& sh
                });
 }
 
+// The same for a bf16 engine.
+template <class T>
+void PackKeysOfEngine(const Call& call, const Config& config, const ForwardShared<T>& shared,
+                      std::int64_t task) {
+  Bf16Bits* k_t = static_cast<Bf16Bits*>(shared.packed.k) +
+                  task * config.tile_kv * round_up(call.problem.dim_qk, kPackedDepth);
+  Bf16Bits* v = static_cast<Bf16Bits*>(shared.packed.v) +
+                task * config.tile_kv * round_up(call.problem.dim_vo, 2 * kPackedCols);
+  PackKeysTask(call, config, task,
+               [&](const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
+                 PackTile(call, bf16_engine(config.engine), entry, head, j0, keys, k_t, v);
+               });
+}
+
 // A task merges the splits of the rows of one (batch, query head).
 template <class T>
 void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>& shared,
@@ -393,7 +407,7 @@ void ForwardTaskF32(const Call& call, const Config& config, const ForwardShared<
 }
 void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared<float>& shared,
                      char* memory, std::int64_t task) {
-  ForwardTask<Bf16Ops>(call, config, shared, memory, task);
+  if constexpr (kMayHaveBf16Engine) ForwardTask<Bf16Ops>(call, config, shared, memory, task);
 }
 void ForwardTaskF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
                     char* memory, std::int64_t task) {
@@ -410,14 +424,7 @@ void PackKeysF64(const Call& call, const Config& config, const ForwardShared<dou
 }
 void PackKeysBf16(const Call& call, const Config& config, const ForwardShared<float>& shared, char*,
                   std::int64_t task) {
-  Bf16Bits* k_t = static_cast<Bf16Bits*>(shared.packed.k) +
-                  task * config.tile_kv * round_up(call.problem.dim_qk, kPackedDepth);
-  Bf16Bits* v = static_cast<Bf16Bits*>(shared.packed.v) +
-                task * config.tile_kv * round_up(call.problem.dim_vo, 2 * kPackedCols);
-  PackKeysTask(call, config, task,
-               [&](const Entry& entry, std::int64_t head, std::int64_t j0, std::int64_t keys) {
-                 PackTile(call, bf16_engine(config.engine), entry, head, j0, keys, k_t, v);
-               });
+  if constexpr (kMayHaveBf16Engine) PackKeysOfEngine(call, config, shared, task);
 }
 void MergeSplitsF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {

@@ -28,8 +28,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 inline constexpr int kGemmVectors = 4;
+// Whether bf16 problems may have an engine: engines.cpp chooses none for older instruction sets, so
+// that their tasks are compiled for these alone.
+inline constexpr bool kMayHaveBf16Engine = true;
 #else
 inline constexpr int kGemmVectors = 2;
+inline constexpr bool kMayHaveBf16Engine = false;
 #endif
 inline constexpr int kGemmRows = 6;
 

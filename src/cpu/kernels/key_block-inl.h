@@ -106,7 +106,7 @@ void StoreDq(const KeyHead<T>& at, T* values, std::int64_t count, bool last) {
   const Problem& p = call.problem;
   const std::int64_t qk = padded<T>(p.dim_qk);
   if (!last && !dq_in_place(p)) return;
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (kMayHaveBf16Engine && sizeof(T) == 4) {
     if (last && at.config.engine != Engine::float_simd && rounds_only(call, call.dq) &&
         StoreDqRounded(at, values, count)) {
       return;

@@ -49,8 +49,8 @@ class FloatOps {
       : call_(call), config_(config), packed_(packed), qk_(padded<T>(call.problem.dim_qk)) {
     Arena arena(memory);
     x_ = all_ = make_scratch<T>(arena, Phase::forward, call.problem, config);
-    if (kMayMultiplyBf16 && config.gemv_engine != Engine::float_simd) {
-      decode_ = bf16_decode(config.gemv_engine);
+    if constexpr (kMayMultiplyBf16) {
+      if (config.gemv_engine != Engine::float_simd) decode_ = bf16_decode(config.gemv_engine);
     }
   }
   ~FloatOps() {
@@ -257,7 +257,7 @@ class FloatOps {
   }
 
   // Whether products in bf16 (config_.gemv_engine) exist for T.
-  static constexpr bool kMayMultiplyBf16 = sizeof(T) == 4;
+  static constexpr bool kMayMultiplyBf16 = kMayHaveBf16Engine && sizeof(T) == 4;
   static constexpr bool kMayAttendRows = kHasAttendRows && sizeof(T) == 4;
 
   // With gemv_engine: the first half of x_.q holds packed queries, the second those of LoadQuery().
