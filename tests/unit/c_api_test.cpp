@@ -335,10 +335,13 @@ TEST_F(CContext, Questions) {
   ASSERT_EQ(attn_workspace_bytes(context_, ATTN_FORWARD, &problem_, ATTN_HOST, &bytes), ATTN_OK);
   EXPECT_EQ(bytes, summary.workspace_bytes);
   EXPECT_EQ(attn_prepare(context_, ATTN_FORWARD, &problem_, ATTN_HOST), ATTN_OK);
-  EXPECT_EQ(attn_prepare(context_, ATTN_FORWARD, &problem_, ATTN_CUDA), ATTN_UNSUPPORTED);
   attn_backend_info info{};
   info.struct_size = sizeof info;
   std::int32_t count = 0;
+  ASSERT_EQ(attn_backend_at(context_, 0, &info, &count), ATTN_OK);
+  ASSERT_STREQ(info.name, "cuda");
+  EXPECT_EQ(attn_prepare(context_, ATTN_FORWARD, &problem_, ATTN_CUDA),
+            info.usable != 0 ? ATTN_OK : ATTN_UNSUPPORTED);
   ASSERT_EQ(attn_backend_at(context_, 2, &info, &count), ATTN_OK);
   EXPECT_EQ(count, 4);
   EXPECT_STREQ(info.name, "cpu");
