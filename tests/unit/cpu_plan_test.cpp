@@ -135,7 +135,8 @@ TEST(CpuPlan, SumsOfDqTakeAtMostOneDqOfAHeadPerWorker) {
   const std::int64_t row_sums = std::int64_t{65536} * 4 * 4;
   for (const std::int32_t threads : {1, 2, 3, 16}) {
     const std::int64_t in_place = backward_plan("dtype=f32" + size, threads).workspace_bytes;
-    EXPECT_LT(in_place, row_sums + threads * kMiB / 2) << threads;
+    // A thread's block of 1024 keys and its strip, on AMD processors, take 1.4 MiB.
+    EXPECT_LT(in_place, row_sums + threads * 2 * kMiB) << threads;
     const std::int64_t next_to_it = backward_plan("dtype=bf16" + size, threads).workspace_bytes;
     EXPECT_LT(next_to_it, in_place + std::min(threads, 4) * dq + threads * kMiB + kMiB) << threads;
     EXPECT_GE(next_to_it, in_place + dq - kMiB) << threads;

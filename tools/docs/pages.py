@@ -122,7 +122,7 @@ NAV: Nav = [
             ("CPU: decode", "kernels/cpu_decode.md"),
             ("CPU: small problems", "kernels/cpu_small.md"),
             ("CPU: AMX", "kernels/cpu_amx.md"),
-            ("CPU: the forward in f32", "kernels/cpu_f32.md"),
+            ("CPU: f32", "kernels/cpu_f32.md"),
             ("CUDA: sm80", "kernels/sm80.md"),
             ("CUDA: decode", "kernels/decode.md"),
             ("CUDA: sm90 forward", "kernels/sm90_forward.md"),

@@ -12,6 +12,11 @@ namespace {
 // keys; 512 keys gained at most another 3 % (2 cores of a Xeon with AVX-512, dims 64 and 128).
 constexpr std::int64_t kBlockTiles = 4;
 constexpr std::int64_t kMostBlock = std::int64_t{768} << 10;  // bytes of a block's K, V, dk and dv
+// Where has_long_blocks(), a task owns all blocks of a head, and enough rows see a key to pay for
+// packing it into L3. 4 MiB are a core's part of L3.
+constexpr std::int64_t kLongBlockTiles = 16;
+constexpr std::int64_t kLeastRowsOfLongBlock = 128;
+constexpr std::int64_t kMostLongBlock = std::int64_t{4} << 20;
 constexpr std::int64_t kMostBlockBf16 = std::int64_t{1} << 20;
 constexpr std::int64_t kMostOwnedDq = std::int64_t{16} << 20;        // bytes per worker
 constexpr std::int64_t kMostOwnedDkv = std::int64_t{4} << 20;        // bytes of a slot
@@ -57,7 +62,12 @@ std::int64_t tiles_of_block(const Problem& p, std::int64_t threads, const Config
   if (config.engine == Engine::float_simd) {
     const std::int64_t key_bytes =
         (3 * padded<float>(p.dim_qk) + 2 * padded<float>(p.dim_vo)) * size_of(p.statistics_type());
-    return std::clamp<std::int64_t>(kMostBlock / (key_bytes * config.tile_kv), 1, kBlockTiles);
+    const bool is_long = has_long_blocks() && !has_narrow_window(p) && !p.kv_begin && !p.kv_end &&
+                         p.heads_q / p.heads_kv * p.len_q >= kLeastRowsOfLongBlock &&
+                         tasks_own_heads(p, threads, config);
+    const std::int64_t most = is_long ? kMostLongBlock : kMostBlock;
+    return std::clamp<std::int64_t>(most / (key_bytes * config.tile_kv), 1,
+                                    is_long ? kLongBlockTiles : kBlockTiles);
   }
   const std::int64_t key_bytes =
       8 * round_up(p.dim_qk, kPackedDepth) + 6 * round_up(p.dim_vo, kPackedDepth);

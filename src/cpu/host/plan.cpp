@@ -111,7 +111,6 @@ std::int64_t rows_of_head(const Problem& p) {
 // enough tasks uses larger tiles, so that more rows share a load of keys. Measured in
 // docs/kernels/cpu.md.
 void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& config) {
-  if (!has_narrow_window(p)) return;
   if (pass == Pass::backward && !p.dbias) {
     const bool narrow = p.dim_qk <= 64 && p.dim_vo <= 64;
     config.strip_rows = std::min(config.tile_rows, narrow ? 2 * kStripRows : kStripRows);
@@ -282,7 +281,11 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
                                               config.gemv != 0 ? kGemvTileKv : kTileKv);
     config.tile_rows = config.gemv != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
     config.strip_rows = std::min(config.tile_rows, kStripRows);
-    if (config.gemv == 0) set_window_tiles(pass, p, rows, config);
+    if (has_narrow_window(p) && config.gemv == 0) {
+      set_window_tiles(pass, p, rows, config);
+    } else if (pass == Pass::backward && (p.dk || p.dv) && has_long_blocks()) {
+      config.strip_rows = std::min(config.tile_rows, 2 * kStripRows);
+    }
   }
   if (tuned) set_tiles(*tuned, p, rows, config);
   config.split_keys = std::max<std::int64_t>(p.len_kv, 1);

@@ -15,6 +15,11 @@ bool has_few_processors();
 // (docs/kernels/cpu_decode.md, "Heads together"). ATTN_CPU_DECODE_ORDER replaces the rule.
 bool reads_faster_in_order();
 
+// Whether the backward in f32 and f64 takes tall strips of rows and long blocks of keys. It then
+// loads rows of q, dout and dq less often, but packed keys leave L2. That pays on AMD processors
+// (docs/kernels/cpu_f32.md, "Long blocks on AMD"). ATTN_CPU_KEY_BLOCKS replaces the rule.
+bool has_long_blocks();
+
 // Windows that are narrower than this have tiles of their own.
 inline constexpr std::int64_t kNarrow = 512;
 inline bool has_narrow_window(const Problem& p) {
