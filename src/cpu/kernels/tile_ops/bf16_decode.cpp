@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/kernels/tile_ops/bf16_avx512.hpp"
+#include "cpu/kernels/tile_ops/bf16_columns_avx512.hpp"
 
 #if HWY_ARCH_X86_64
 #include <immintrin.h>
@@ -134,11 +134,91 @@ HWY_INLINE void ValuesColumns(const Bf16Values& x, const RoundedP* pairs, std::i
   }
 }
 
+// With more rows, a vector holds a value of each of up to 16 rows (S^T, bf16_columns_avx512.hpp).
+// Measured: docs/kernels/cpu_decode.md.
+constexpr std::int64_t kColumnsAbove = 6;
+
+HWY_INLINE __m512i Broadcast(const void* pair) {
+  std::int32_t word;
+  std::memcpy(&word, pair, sizeof(word));
+  return _mm512_set1_epi32(word);
+}
+
+// Scores of 16 keys, 8 at a time. A step multiplies two dims of each key with those of all rows.
+HWY_INLINE void DotTile(const Bf16Scores& x, std::int64_t j, avx512::TileOfS& s) {
+  constexpr int kAtOnce = 8;
+  for (int first = 0; first < avx512::kTileKeys; first += kAtOnce) {
+    const char* const* const k = x.k + j + first;
+    __m512 sums[kAtOnce];
+    for (__m512& sum : sums) sum = _mm512_setzero_ps();
+    for (std::int64_t c = 0; c < x.dim; c += 2) {
+      const __m512i query = Load(x.q + c * kMostDecodeRows);
+      for (int n = 0; n < kAtOnce; ++n) sums[n] = Dot(sums[n], query, Broadcast(k[n] + 2 * c));
+    }
+    for (int n = 0; n < kAtOnce; ++n) _mm512_store_ps(s[first + n], sums[n]);
+  }
+}
+
+// O += P V for `keys` keys from key j on, 16 columns at a time: the first or the second half of
+// those that an interleaving of two rows of V makes of 32. count: the sums that are computed, at
+// least as many as x.rows.
+template <int count, bool second_half>
+HWY_INLINE void AddColumns(const Bf16Values& x, std::int64_t j, std::int64_t keys, std::int64_t c,
+                           const avx512::PairsOfP* p) {
+  float* const o = x.o + c + (second_half ? 16 : 0);
+  __m512 sums[count];
+  for (int r = 0; r < count; ++r) {
+    sums[r] = r < x.rows ? _mm512_load_ps(o + r * x.ldo) : _mm512_setzero_ps();
+  }
+  for (std::int64_t first = 0; first < keys; first += avx512::kGroupKeys, ++p) {
+    const char* const* const v = x.v + j + first;
+    const bool none = first + avx512::kTileKeys == keys;
+    for (std::int64_t n = 0; n < avx512::kTileKeys; ++n) {
+      const __m512i a = Load(v[n] + 2 * c);
+      const __m512i b = none ? _mm512_setzero_si512() : Load(v[avx512::kTileKeys + n] + 2 * c);
+      const __m512i values =
+          second_half ? _mm512_unpackhi_epi16(a, b) : _mm512_unpacklo_epi16(a, b);
+      for (int r = 0; r < count; ++r) sums[r] = Dot(sums[r], values, Broadcast(&p->words[n][r]));
+    }
+  }
+  for (int r = 0; r < count; ++r) {
+    if (r < x.rows) _mm512_store_ps(o + r * x.ldo, sums[r]);
+  }
+}
+
+template <int count>
+void AddGroups(const Bf16Values& x, std::int64_t j, std::int64_t keys, const avx512::PairsOfP* p,
+               const Bf16Ahead& ahead) {
+  std::int64_t done = 0;  // keys reported to `ahead`, an even number
+  for (std::int64_t c = 0; c < x.cols; c += kPackedDepth) {
+    AddColumns<count, false>(x, j, keys, c, p);
+    AddColumns<count, true>(x, j, keys, c, p);
+    const std::int64_t due = keys * (c + kPackedDepth) / x.cols / 2 * 2;
+    ahead.step(ahead.context, due - done);
+    done = due;
+  }
+}
+
+void Attend(const Bf16Attend& x, const Bf16Ahead& ahead) {
+  avx512::Attend(
+      x, ahead, [&](std::int64_t j, avx512::TileOfS& s) HWY_ATTR { DotTile(x.scores, j, s); },
+      [&](std::int64_t j, std::int64_t keys, const avx512::PairsOfP* p) HWY_ATTR {
+        if (x.values.rows <= 8) return AddGroups<8>(x.values, j, keys, p, ahead);
+        if (x.values.rows <= 12) return AddGroups<12>(x.values, j, keys, p, ahead);
+        AddGroups<16>(x.values, j, keys, p, ahead);
+      });
+}
+
 void PackQueries(const Bf16Bits* q, std::int64_t rows, std::int64_t dim, Bf16Bits* to) {
+  if (rows > kColumnsAbove) return avx512::PackQueries(q, rows, dim, to);
   std::memcpy(to, q, static_cast<std::size_t>(2 * rows * dim));
 }
 
 void DotRows(const Bf16Scores& x, const Bf16Ahead& ahead) {
+  if (x.rows > kColumnsAbove) {
+    return avx512::DotRows(x, ahead,
+                           [&](std::int64_t j, avx512::TileOfS& s) HWY_ATTR { DotTile(x, j, s); });
+  }
   for (std::int64_t j = 0; j < x.keys; j += kKeys) {
     std::int64_t r = 0;
     for (; r + kRows <= x.rows; r += kRows) DotBlock<4>(x, r, j);
@@ -182,8 +262,8 @@ void OrderValues(float* o, std::int64_t cols) {
 }  // namespace
 
 const Bf16Decode* bf16_dot_decode() {
-  static const Bf16Decode decode{[](std::int64_t) {}, [] {},      PackQueries, DotRows,
-                                 AddValues,           OrderValues};
+  static const Bf16Decode decode{[](std::int64_t) {}, [] {},       PackQueries, DotRows,
+                                 AddValues,           OrderValues, Attend,      kColumnsAbove};
   return bf16_dot_engine() != nullptr ? &decode : nullptr;
 }
 

@@ -60,8 +60,8 @@ struct Bf16Decode {
   void (*dot_rows)(const Bf16Scores&, const Bf16Ahead&);
   void (*add_values)(const Bf16Values&, const Bf16Ahead&);
   void (*order_values)(float* o, std::int64_t cols);
-  // Faster than the two products and a softmax between them if there are more than
-  // `attend_above` rows. May be null. The number of keys is a multiple of kKeysOfScores.
+  // For more than `attend_above` rows: faster than the two products and a softmax between them. May
+  // be null. The number of keys is a multiple of kKeysOfScores.
   void (*attend)(const Bf16Attend&, const Bf16Ahead&) = nullptr;
   std::int64_t attend_above = kMostDecodeRows;
 };
