@@ -126,13 +126,14 @@ void set_window_tiles(Pass pass, const Problem& p, std::int64_t rows, Config& co
 
 // With a window, a strip's scores of all keys that it sees fit in L1. One softmax of them needs no
 // running maximum, and o is stored once. Each task packs the keys of its rows as its strips see
-// them, so that packed keys stay in L2. Measured in docs/kernels/cpu_amx.md.
+// them, so that packed keys stay in L2. Measured in docs/kernels/cpu_amx.md, "Windows".
 constexpr std::int64_t kTallStrip = 32;
-constexpr std::int64_t kMostScores = 10 << 10;  // of a strip: 40 KiB of 48 KiB of L1
+constexpr std::int64_t kMostScores = 10 << 10;  // of a strip: 40 KiB of 48 KiB of L1 with AMX
 constexpr std::int64_t kMostRowsSpan = 512;     // of a task
 void set_span_keys(const Problem& p, std::int64_t rows, Config& config) {
-  const bool fits = config.engine == Engine::amx_bf16 && has_narrow_window(p) && !p.dropout &&
-                    p.page_size == 0 && config.splits == 1 && p.split_keys <= 0;
+  const bool measured = config.engine == Engine::amx_bf16 || config.engine == Engine::bf16_dot;
+  const bool fits = measured && has_narrow_window(p) && !p.dropout && p.page_size == 0 &&
+                    config.splits == 1 && p.split_keys <= 0;
   if (!fits) return;
   const std::int64_t window = *p.window_left + (p.causal ? 0 : *p.window_right);
   const auto span_of = [&](std::int64_t strip) {
