@@ -129,12 +129,29 @@ TEST(CpuTuned, RulesForNarrowWindows) {
   EXPECT_EQ(tiles(d64 + "causal window_left=256"), (Tiles{384, 24, 128, 0}));
   EXPECT_EQ(tiles(d64 + "window_left=256 window_right=256"), (Tiles{384, 24, 128, 0}));
   EXPECT_EQ(tiles(d128 + "causal window_left=256"), (Tiles{192, 24, 64, 0}));
+  const std::int64_t keys = fuses_softmax() ? 64 : 128;
   for (const char* wide : {"", "causal", "causal window_left=1024", "window_left=256",
                            "window_left=256 window_right=257"}) {
-    EXPECT_EQ(tiles(d64 + wide), (Tiles{192, 48, 64, 0})) << wide;
+    EXPECT_EQ(tiles(d64 + wide), (Tiles{192, 48, keys, 0})) << wide;
   }
   EXPECT_EQ(tiles("heads_q=2 heads_kv=2 dim_qk=64 dim_vo=64 causal window_left=256"),
             (Tiles{192, 24, 64, 0}));  // few tasks
+}
+
+// Without the kernel of one pass, forwards have tiles of 128 keys.
+TEST(CpuTuned, KeysOfATile) {
+  const auto keys = [](Pass pass, const std::string& changes) {
+    const Problem p = parse_problem("len_q=512 len_kv=512 dim_qk=64 dim_vo=64 " + changes);
+    return CpuPlan(pass, p, 1, Engine::float_simd).config.tile_kv;
+  };
+  const std::int64_t most = fuses_softmax() ? 64 : 128;
+  EXPECT_EQ(keys(Pass::forward, ""), most);
+  EXPECT_EQ(keys(Pass::forward, "dtype=bf16 causal alibi dropout"), most);
+  EXPECT_EQ(keys(Pass::forward, "mask=qk"), 64);
+  EXPECT_EQ(keys(Pass::forward, "bias=hqk"), 64);
+  EXPECT_EQ(keys(Pass::forward, "causal window_left=256"), 64);
+  EXPECT_EQ(keys(Pass::forward, "dtype=f64"), 64);
+  EXPECT_EQ(keys(Pass::backward, ""), 64);
 }
 
 TEST(CpuTuned, TilesAreCutToTheProblem) {

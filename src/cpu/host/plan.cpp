@@ -264,6 +264,17 @@ void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, C
                                                   1, kMostSmallPairs);
 }
 
+// Keys of a tile with many rows, without an engine for bf16. Where the softmax of a forward is a
+// pass of its own, its reductions and the update of the maximum cost the same for 128 scores of a
+// row as for 64 (docs/kernels/cpu_f32.md, "Tiles of 128 keys"). Not in f64, whose scores of a strip
+// would not fit in L1, not with a bias, which was slower, and not with a mask or a narrow window,
+// which may hide all keys of a smaller tile.
+std::int64_t keys_of_tile(Pass pass, const Problem& p) {
+  const bool is_long = pass != Pass::backward && p.dtype != DType::f64 && !p.mask.given &&
+                       !p.bias.given && !has_narrow_window(p);
+  return is_long && !fuses_softmax() ? 2 * kTileKv : kTileKv;
+}
+
 Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf16,
                    const std::optional<Tiles>& tuned) {
   const std::int64_t rows = rows_of_head(p);
@@ -278,8 +289,8 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   } else if (config.engine != Engine::float_simd) {
     set_bf16_tiles(p, rows, config);
   } else {
-    config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16,
-                                              config.gemv != 0 ? kGemvTileKv : kTileKv);
+    const std::int64_t tile_kv = config.gemv != 0 ? kGemvTileKv : keys_of_tile(pass, p);
+    config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, tile_kv);
     config.tile_rows = config.gemv != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
     config.strip_rows = std::min(config.tile_rows, kStripRows);
     if (has_narrow_window(p) && config.gemv == 0) {

@@ -303,5 +303,7 @@ const Bf16Decode* bf16_decode(Engine engine);
 const char* target_name();
 // The instruction sets that are compiled in and usable here, best first, separated by spaces.
 const std::string& usable_target_names();
+// Whether that instruction set has the forward's kernel of one pass (gemm_softmax-inl.h).
+bool fuses_softmax();
 
 }  // namespace attn::cpu

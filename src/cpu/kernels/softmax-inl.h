@@ -34,6 +34,7 @@ HWY_INLINE V RowMax(D d, const T* HWY_RESTRICT s, std::int64_t cols, const RowVi
 }
 
 // s = exp(factor s - shift), 0 where hidden. The sum over the lanes of the result is the row sum.
+// `shift` is the largest visible score, unless one is NaN, which makes the sum NaN.
 template <bool kHidden, class D, class V = hn::Vec<D>, class T = hn::TFromD<D>>
 HWY_INLINE V ExpRow(D d, T* HWY_RESTRICT s, T factor, T shift, std::int64_t cols,
                     const RowVisible* visible) {
@@ -42,7 +43,7 @@ HWY_INLINE V ExpRow(D d, T* HWY_RESTRICT s, T factor, T shift, std::int64_t cols
   const V scale = hn::Set(d, factor);
   const V subtract = hn::Set(d, shift);
   for (std::int64_t c = 0; c < cols; c += kLanes) {
-    V p = ExpKeepNan(d, hn::MulSub(hn::Load(d, s + c), scale, subtract));
+    V p = ExpKeepNan<true>(d, hn::MulSub(hn::Load(d, s + c), scale, subtract));
     if constexpr (kHidden) p = hn::IfThenElseZero(VisibleLanes(d, *visible, c), p);
     sum = hn::Add(sum, p);
     hn::Store(p, d, s + c);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "cpu/kernels/gemm_softmax-inl.h"
 #include "cpu/kernels/kernels.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,6 +18,9 @@ namespace {
 const char* CompiledTarget() {
   return hwy::TargetName(HWY_TARGET);
 }
+bool FusesSoftmax() {
+  return kHasFusedSoftmax;
+}
 }  // namespace
 }  // namespace attn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -24,6 +28,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attn::cpu {
 HWY_EXPORT(CompiledTarget);
+HWY_EXPORT(FusesSoftmax);
 
 const std::string& usable_target_names() {
   static const std::string names = [] {
@@ -55,6 +60,11 @@ const char* target_name() {
     return HWY_DYNAMIC_DISPATCH(CompiledTarget)();
   }();
   return name;
+}
+
+bool fuses_softmax() {
+  target_name();  // chooses the instruction set
+  return HWY_DYNAMIC_DISPATCH(FusesSoftmax)();
 }
 }  // namespace attn::cpu
 #endif
