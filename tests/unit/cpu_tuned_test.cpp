@@ -146,8 +146,7 @@ TEST(CpuTuned, KeysOfATile) {
   };
   const std::int64_t most = fuses_softmax() ? 64 : 128;
   EXPECT_EQ(keys(Pass::forward, ""), most);
-  EXPECT_EQ(keys(Pass::forward, "dtype=bf16 causal alibi dropout"), most);
-  EXPECT_EQ(keys(Pass::forward, "mask=qk"), 64);
+  EXPECT_EQ(keys(Pass::forward, "dtype=bf16 causal alibi dropout mask=qk"), most);
   EXPECT_EQ(keys(Pass::forward, "bias=hqk"), 64);
   EXPECT_EQ(keys(Pass::forward, "causal window_left=256"), 64);
   EXPECT_EQ(keys(Pass::forward, "dtype=f64"), 64);

@@ -267,11 +267,10 @@ void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, C
 // Keys of a tile with many rows, without an engine for bf16. Where the softmax of a forward is a
 // pass of its own, its reductions and the update of the maximum cost the same for 128 scores of a
 // row as for 64 (docs/kernels/cpu_f32.md, "Tiles of 128 keys"). Not in f64, whose scores of a strip
-// would not fit in L1, not with a bias, which was slower, and not with a mask or a narrow window,
-// which may hide all keys of a smaller tile.
+// would not fit in L1, and not with a bias or a narrow window, where it was not faster.
 std::int64_t keys_of_tile(Pass pass, const Problem& p) {
-  const bool is_long = pass != Pass::backward && p.dtype != DType::f64 && !p.mask.given &&
-                       !p.bias.given && !has_narrow_window(p);
+  const bool is_long =
+      pass != Pass::backward && p.dtype != DType::f64 && !p.bias.given && !has_narrow_window(p);
   return is_long && !fuses_softmax() ? 2 * kTileKv : kTileKv;
 }
 

@@ -236,12 +236,20 @@ struct RowVisible {
 };
 HWY_INLINE void FindRowVisible(const Call& call, const TileRow& row, const KeySpan& span,
                                RowVisible& to) {
-  // One word of 64 bits, where the mask alone determines what the row sees.
-  if (row.mask_bits != nullptr && call.mask_bits.row * kVisibleBits == 64 && span.first == 0 &&
+  // The packed mask's words of a tile, where the mask alone determines what the row sees.
+  const std::int64_t columns = call.mask_bits.row * kVisibleBits;
+  if (row.mask_bits != nullptr && (columns == 64 || columns == 128) && span.first == 0 &&
       span.missing == nullptr && row.unmasked.begin <= span.j0 &&
-      row.unmasked.end >= span.j0 + 64) {
-    std::memcpy(to.bits, PackedRow(call, row, span), sizeof(to.bits[0]));
-    to.all = to.bits[0] == ~std::uint64_t{0};
+      row.unmasked.end >= span.j0 + columns) {
+    static_assert(sizeof(to.bits) == 16);
+    const auto* words = PackedRow(call, row, span);
+    std::memcpy(to.bits, words, 8);
+    std::uint64_t visible = to.bits[0];
+    if (columns == 128) {
+      std::memcpy(to.bits + 1, words + 2, 8);
+      visible &= to.bits[1];
+    }
+    to.all = visible == ~std::uint64_t{0};
     return;
   }
   const SeenRow seen = SeenOf(call, row, span);
