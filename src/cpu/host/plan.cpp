@@ -266,8 +266,8 @@ void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, C
 
 // Keys of a tile with many rows, without an engine for bf16. Where the softmax of a forward is a
 // pass of its own, its reductions and the update of the maximum cost the same for 128 scores of a
-// row as for 64 (docs/kernels/cpu_f32.md, "Tiles of 128 keys"). Not in f64, whose scores of a strip
-// would not fit in L1, and not with a bias or a narrow window, where it was not faster.
+// row as for 64 (docs/kernels/cpu_f32.md, "Tiles of 128 keys"). Not in f64, where the scores of a
+// strip would not fit in L1, and not with a bias or a narrow window, where it was not faster.
 std::int64_t keys_of_tile(Pass pass, const Problem& p) {
   const bool is_long =
       pass != Pass::backward && p.dtype != DType::f64 && !p.bias.given && !has_narrow_window(p);
