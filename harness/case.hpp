@@ -29,7 +29,7 @@ enum class Lengths : std::int32_t {
   varied = 1,   // the first sequence has the maximum length, the others are shorter
   zero = 2,     // as varied, and the last sequence is empty
   hostile = 3,  // as varied, plus values below 0 and past the limit, which must be clamped
-  gaps = 4,     // packed, as varied, with uncovered rows before and after the sequences
+  gaps = 4,     // packed, as varied, with uncovered rows before the sequences and few or many after
 };
 
 // Values of kv_begin and kv_end.

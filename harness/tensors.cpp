@@ -10,6 +10,14 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
+// Uncovered rows after the last sequence: few, or as many as a buffer of a fixed size may have.
+std::int64_t draw_rows_behind(const Case& c, bool queries) {
+  constexpr std::int64_t kFew = 3;
+  constexpr std::int64_t kManyOfSequence = 300;
+  const bool many = hash_range(c.seed, stream_of("behind"), queries ? 0 : 1, 0, 1) == 1;
+  return many ? kManyOfSequence * c.problem.batch : kFew;
+}
+
 Rows draw_rows(const Case& c, bool queries) {
   const Problem& p = c.problem;
   const Layout layout = queries ? p.layout_q : p.layout_kv;
@@ -23,7 +31,7 @@ Rows draw_rows(const Case& c, bool queries) {
   rows.packed = layout == Layout::packed;
   const bool gaps = rows.packed && c.lengths == Lengths::gaps;
   std::int64_t begin = gaps ? 2 : 0;
-  rows.behind = gaps ? 3 : 0;
+  rows.behind = gaps ? draw_rows_behind(c, queries && !alike) : 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     std::int64_t value = drawn ? room : largest;
     if (drawn && c.lengths != Lengths::full && b > 0) {

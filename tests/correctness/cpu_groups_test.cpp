@@ -6,6 +6,7 @@
 
 #include "harness/case.hpp"
 #include "harness/check.hpp"
+#include "harness/inputs.hpp"
 
 namespace attn::harness {
 namespace {
@@ -42,6 +43,31 @@ TEST_F(GroupsCpu, Options) {
   Run("dropout_p=0.25 rope_pos_offset=3 memory=bhsd", "batch=2 rope=half dropout");
   Run("softcap=20", "mask=bhqk softcap nonfinite_zero");
   Run("", "bias=bhqk window_left=200");
+}
+
+// Tasks compute several short sequences. A packed tensor with many uncovered rows does not make its
+// sequences long, so it does not give their query heads tasks of their own.
+TEST_F(GroupsCpu, ShortSequencesAmongUncoveredRows) {
+  ContextOptions options;
+  options.backend = "cpu";
+  options.threads = 1;
+  Context context(options);
+  for (const std::string numbers :
+       {"dtype=f32 dim_qk=128 dim_vo=80", "dtype=f32 dim_qk=64 dim_vo=64",
+        "dtype=bf16 dim_qk=128 dim_vo=80 accumulate", "dtype=f16 dim_qk=72 dim_vo=80",
+        "dtype=f64 dim_qk=128 dim_vo=80"}) {
+    Case c = parse_case(
+        "backward name=groups seed=4 lengths=gaps : batch=16 heads_q=4 heads_kv=1 "
+        "len_q=16 len_kv=16 layout_q=packed layout_kv=packed " +
+        numbers);
+    set_totals(c);
+    ASSERT_GT(c.problem.total_q, 256 * c.problem.batch) << "another seed draws many rows";
+    const CheckReport report = run_case(context, c);
+    EXPECT_TRUE(report.passed && !report.skipped) << report.message << "\n  " << to_string(c);
+    const std::string config = plan(context, Pass::backward, c.problem).config;
+    EXPECT_NE(config.find("pairs_of_task"), std::string::npos) << to_string(c);
+    EXPECT_EQ(config.find("dkv_terms"), std::string::npos) << to_string(c);
+  }
 }
 
 TEST_F(GroupsCpu, SomeGradients) {

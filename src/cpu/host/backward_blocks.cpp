@@ -33,7 +33,9 @@ std::int64_t terms_of_dkv(const Problem& p) {
   if (p.heads_q == p.heads_kv || !(p.dk || p.dv) || p.dbias) return 1;
   if (p.batch * p.heads_kv >= kManyKeyHeads) return 1;
   if (has_narrow_window(p) || p.kv_begin || p.kv_end) return 1;
-  if (all_query_rows(p) < kLeastLenOfTerms * p.batch) return 1;
+  // A packed tensor may have many rows that no sequence covers.
+  const std::int64_t rows = std::min(all_query_rows(p), p.batch * p.len_q);
+  if (rows < kLeastLenOfTerms * p.batch) return 1;
   return p.heads_q / p.heads_kv;
 }
 
@@ -49,7 +51,7 @@ bool tasks_own_heads(const Problem& p, std::int64_t threads, const Config& confi
   const std::int64_t heads = p.batch * p.heads_kv;
   const bool varied = p.layout_q == Layout::packed || p.layout_kv == Layout::packed ||
                       p.lengths_q || p.lengths_kv || p.kv_begin || p.kv_end;
-  const bool balanced = heads * 10 >= round_up(heads, threads) * 9 && (!varied || threads == 1);
+  const bool balanced = heads * 20 >= round_up(heads, threads) * 19 && (!varied || threads == 1);
   if (!balanced && heads < 8 * threads) return false;
   const std::int64_t bytes = dq_accum_size<float>(p) * size_of(p.statistics_type());
   return dq_in_place(p) || bytes <= kMostOwnedDq;

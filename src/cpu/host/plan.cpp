@@ -192,7 +192,8 @@ void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config
   if (p.page_size > 0 || config.gemv != 0 || row_tiles(p, config) != 1) return;
   if (config.span_keys > 0) return;
   if (pass == Pass::backward) {
-    // Tasks of a dbias are in another order than row_sums.
+    // Tasks of a dbias are in another order than row_sums; dkv_terms splits a pair into tasks.
+    if (config.dkv_terms > 1) return;
     if (!(p.dk || p.dv) || (p.dq && !dq_with_keys(p)) || p.dbias) return;
     if (key_blocks(p, config) != 1) return;
   } else if (config.splits != 1 || p.len_kv > config.tile_kv || config.pack_keys) {
@@ -260,6 +261,8 @@ void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, C
   config.gemv_engine = Engine::float_simd;
   config.pack_keys = false;
   config.heads_of_task = 1;
+  config.heads_in_turn = false;
+  config.span_keys = 0;
   config.pairs_of_task = std::clamp<std::int64_t>(p.batch * p.heads_kv / (kTasksOfSmall * threads),
                                                   1, kMostSmallPairs);
 }

@@ -115,7 +115,7 @@ struct Arguments {
   int* q_ranges = nullptr;           // [b, tiles of queries] TileRange
   int* row_ranges = nullptr;         // [b, n] KeyRange
   unsigned* dq_semaphore = nullptr;  // [b, h, tiles of queries, n]; null: sums in any order
-  int dq_ordered = 0;                // blocks add to dq_accum from the last tile of keys on
+  int dq_ordered = 0;                // blocks add to dq_accum in a fixed order
   int dq_first_stores = 0;           // the first block stores, so dq_accum needs no zeroing
   int kv_heads_at_once = 1;          // key heads with interleaved tiles: sm90/backward_keys.cuh
   char* dbias_accum = nullptr;  // shared/dbias_accum.cuh; null: a separate kernel computes dbias
