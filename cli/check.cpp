@@ -100,11 +100,25 @@ void settle_totals(harness::Case& c, bool drawn_anew) {
   };
   check("total_q", said.total_q, c.problem.total_q);
   check("total_kv", said.total_kv, c.problem.total_kv);
-  if (c.memory == harness::Memory::fused_qkv && c.problem.total_q != c.problem.total_kv) {
-    throw BadInput(
-        fmt::format("memory=fused_qkv takes total_q == total_kv; seed {} draws {} and {}", c.seed,
-                    c.problem.total_q, c.problem.total_kv));
-  }
+}
+
+// One buffer holds q, k and v of a sequence side by side, so they have the same rows and one type.
+void check_fused_qkv(const harness::Case& c) {
+  if (c.memory != harness::Memory::fused_qkv) return;
+  const Problem& p = c.problem;
+  const auto check = [](bool accepted, const std::string& found, const char* rule) {
+    if (accepted) return;
+    throw BadInput(fmt::format("memory=fused_qkv: found {}; accepted {}", found, rule));
+  };
+  check(p.layout_q == p.layout_kv && p.lengths_q == p.lengths_kv && p.page_size == 0,
+        "q and k in different layouts", "rows of one kind: padded or packed, lengths of both");
+  check(p.len_q == p.len_kv, fmt::format("len_q={} len_kv={}", p.len_q, p.len_kv),
+        "len_q == len_kv");
+  check(p.total_q == p.total_kv,
+        fmt::format("total_q={} total_kv={}, which seed {} draws", p.total_q, p.total_kv, c.seed),
+        "total_q == total_kv");
+  check(p.kv_type() == p.dtype, "another dtype_kv", "k and v of q's type");
+  check(c.expanded == harness::Expanded::none, "expanded", "no expanded tensors");
 }
 
 std::vector<harness::Case> selected(const CheckOptions& options) {
@@ -129,7 +143,10 @@ std::vector<harness::Case> selected(const CheckOptions& options) {
   if (options.seed) {
     for (harness::Case& c : list) c.seed = *options.seed;
   }
-  for (harness::Case& c : list) settle_totals(c, options.seed.has_value());
+  for (harness::Case& c : list) {
+    settle_totals(c, options.seed.has_value());
+    check_fused_qkv(c);
+  }
   if (list.empty()) {
     throw BadInput(
         "no case matches --pass, --dtype, --name, --option and --shard together; attn "

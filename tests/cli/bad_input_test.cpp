@@ -20,6 +20,12 @@ TEST_F(Cli, Usage) {
       "layout_q=packed layout_kv=packed total_kv=257 batch=2 len_q=271 len_kv=257";
   expect_refused(2, "check --case 'forward seed=3 lengths=zero : total_q=1 " + packed + "'",
                  "total_q: found 1; the lengths that seed 3 draws come to");
+  expect_refused(2, "check --case 'forward memory=fused_qkv : len_q=5 len_kv=7'",
+                 "found len_q=5 len_kv=7; accepted len_q == len_kv");
+  expect_refused(2,
+                 "check --case 'forward memory=fused_qkv : len_q=5 len_kv=5 dtype_kv=f8e4m3 "
+                 "dtype=bf16'",
+                 "accepted k and v of q's type");
   expect_refused(2, "info --explain words", "'words'");
   expect_refused(2, "info --explain causal --pass up", "--pass");
 }
