@@ -148,7 +148,9 @@ struct RopeArguments {
   bool inverse = false;         // rotate by the negative angle: the gradient
   std::int64_t pos_offset = 0;  // position = row + pos_offset ...
   TensorView positions{};       // ... or explicit i32 [b|1, n] or [total]
-  TensorView cu_len{};          // packed: i32 [b + 1]; rows are counted within each sequence
+  // Packed: i32 [b + 1]. Rows are counted within each sequence, those of no sequence from the start
+  // of x.
+  TensorView cu_len{};
   TensorView cos{}, sin{};      // [positions, rot_dim / 2] instead of base; positions are clamped
   std::optional<void*> stream{};
 };

@@ -272,7 +272,7 @@ typedef struct attn_rope_arguments {
   const attn_tensor* x; /* [b, n, h, dim] or [total, h, dim] */
   const attn_tensor* out;
   const attn_tensor* positions; /* i32 [b|1, n] or [total]; NULL: row + pos_offset */
-  const attn_tensor* cu_len;    /* packed: i32 [b + 1] */
+  const attn_tensor* cu_len;    /* packed: i32 [b + 1]; rows of no sequence count from 0 */
   const attn_tensor* cos;       /* [positions, rot_dim / 2] instead of base */
   const attn_tensor* sin;
   int64_t rot_dim; /* even, <= dim; 0 = dim */

@@ -155,7 +155,8 @@ def rope(
     pos_offset: the position of a row is row + pos_offset, unless positions are given.
     positions: i32 [b|1, n] or [total].
     cos, sin: f32 [positions, rot_dim/2], tables instead of base.
-    cu_len: i32 [b + 1], with a packed x: rows count from the start of their sequence.
+    cu_len: i32 [b + 1], with a packed x: rows count from the start of their sequence, those of no
+        sequence from the start of x.
     inverse: rotate by the negative angle, which is also the gradient.
     out: an array to write into; may be x.
     stream, device: as in libattn.Options.

@@ -138,10 +138,10 @@ TEST_P(Operation, MergesGradientIsTheReferences) {
 TEST_P(Operation, RopeIsTheReferences) {
   const bool packed = std::get<1>(GetParam());
   for (const Rope style : {Rope::half, Rope::interleaved}) {
-    for (const char* from : {"rows", "positions", "tables", "entries"}) {
+    for (const char* from : {"rows", "positions", "tables", "entries", "gaps"}) {
       for (const bool inverse : {false, true}) {
         const std::string source = from;
-        if (source == "entries" && !packed) continue;
+        if ((source == "entries" || source == "gaps") && !packed) continue;
         RopeArguments a;
         a.x = layouts().rows(dtype(), "x");
         a.out = layouts().rows(dtype(), "out");
@@ -161,6 +161,7 @@ TEST_P(Operation, RopeIsTheReferences) {
           a.sin = arena.normal(statistics(), {40, half}, "sin");
         }
         if (source == "entries") a.cu_len = arena.numbers(DType::i32, {0, 1, 30, 70});
+        if (source == "gaps") a.cu_len = arena.numbers(DType::i32, {3, 9, 60});
         RopeArguments expected = a;
         expected.out = layouts().rows(DType::f64, "out");
         ASSERT_EQ(reference::rope(expected), "");

@@ -467,7 +467,8 @@ def rope(
     pos_offset: the position of a row is row + pos_offset, unless positions are given.
     positions: i32 [b|1, n] or [total]; int64 tensors and lists are copied.
     cos, sin: f32 [positions, rot_dim/2], tables instead of base.
-    cu_len: i32 [b + 1], with a packed x: rows count from the start of their sequence.
+    cu_len: i32 [b + 1], with a packed x: rows count from the start of their sequence, those of no
+        sequence from the start of x.
     inverse: rotate by the negative angle.
 
     Returns a new contiguous tensor. Raises ValueError for a broken rule, and if cos or sin require

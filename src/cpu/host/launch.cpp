@@ -456,6 +456,15 @@ void launch_rope(const RopeArguments& a, const core::Executor& executor) {
     return query_rows(call, b, true, rotary);
   };
   run_rotary(call, job, executor, problem.batch, problem.len_q, rows_of);
+  if (!packed) return;
+  // Rows of no sequence count from the start of the tensor.
+  const RotaryEntry whole_tensor{.position0 = a.pos_offset};
+  each_gap(call, true, problem.total_q, [&](std::int64_t begin, std::int64_t end) {
+    run_tasks(executor, divide_up(end - begin, kRowsOfTask), [&](std::int64_t n, std::int32_t) {
+      const std::int64_t first = begin + n * kRowsOfTask;
+      rotate_rows(call, job, whole_tensor, first, std::min(end, first + kRowsOfTask));
+    });
+  });
 }
 
 }  // namespace attn::cpu

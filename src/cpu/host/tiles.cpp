@@ -92,6 +92,9 @@ std::string misfit(Pass pass, Engine engine, const Tiles& t) {
   };
   if (!fits(t.tile_kv, step_kv, kMaxTileKv)) return outside("tile_kv", step_kv, kMaxTileKv);
   if (!fits(t.tile_rows, step_rows, most_rows)) return outside("tile_rows", step_rows, most_rows);
+  if (packed && !backward && t.strip_rows > kMostBf16Rows) {
+    return outside("strip_rows", step_rows, kMostBf16Rows);
+  }
   if (packed && backward && t.strip_rows != kBf16StripRows) {
     return "strip_rows is not " + std::to_string(kBf16StripRows);
   }
@@ -114,7 +117,7 @@ std::vector<Tiles> candidate_tiles(Pass pass, const Problem& p, Engine engine) {
   const bool by_blocks = backward && (p.dk || p.dv);
   std::vector<std::int64_t> rows{96, 192, 384, 768};
   std::vector<std::int64_t> strips{12, 24, 48, 96};
-  if (packed) strips = {16, 32, 48};
+  if (packed) strips = {16, kMostBf16Rows};
   if (backward) rows = {kMostTileRows};  // only backward_q and bias_gradient use tile_rows
   if (backward && !by_blocks) rows = {48, 96, 192};
   if (packed && backward) strips = {kBf16StripRows};

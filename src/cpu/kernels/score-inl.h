@@ -63,11 +63,11 @@ inline std::int64_t BiasAhead(const Call& call, const Entry& entry, const TileRo
   return next.rows_ahead * call.bias.stride_q + (next.j0 - span.j0) * call.bias.stride_kv;
 }
 
-// The numbers of an addend for up to 32 rows.
+// The numbers of an addend for the rows of a strip.
 struct AddendRows {
-  const char* bias[kPackedDepth];
-  float slope[kPackedDepth];
-  float distance[kPackedDepth];
+  const char* bias[kMostBf16Rows];
+  float slope[kMostBf16Rows];
+  float distance[kMostBf16Rows];
 };
 inline HWY_NOINLINE Bf16Addend FindAddend(const Call& call, const Entry& entry,
                                           Bf16Addend::Kind kind, const TileRow* rows,

@@ -137,11 +137,9 @@ void fill_scores(const Problem& p, const core::CallNumbers& numbers, const Argum
   a.scale_log2 = to_float(std::max(std::abs(scale) * kLog2E, 1.2e-38));
   a.negative_scale = scale < 0.0 ? 1 : 0;
   if (p.softcap) {
-    // Smaller caps would flush to 0 in f32; larger ones have no effect.
-    const double softcap = std::clamp(numbers.softcap, 1e-20, 1e20);
-    a.softcap = to_float(softcap);
-    a.inverse_cap = to_float(scale / softcap);
-    fill_cap_series(scale, softcap, a);
+    a.softcap = to_float(numbers.softcap);
+    a.inverse_cap = to_float(scale / numbers.softcap);
+    fill_cap_series(scale, numbers.softcap, a);
   }
   if (from.alibi_slopes.given()) {
     const TensorView& slopes = from.alibi_slopes;

@@ -34,7 +34,7 @@ void set_numbers(const Problem& p, const core::CallNumbers& numbers, AttentionPa
   to.heads_per_kv = u32(numbers.heads_per_kv);
   to.scale = to_float(numbers.scale);
   // Clamped because smaller caps underflow f32, and larger ones have no effect.
-  if (p.softcap) to.softcap = to_float(std::clamp(numbers.softcap, 1e-20, 1e20));
+  if (p.softcap) to.softcap = to_float(numbers.softcap);
   to.keep_below = numbers.dropout_threshold;
   to.keep_scale = static_cast<float>(256.0 / numbers.dropout_threshold);
   if (!p.dropout) return;

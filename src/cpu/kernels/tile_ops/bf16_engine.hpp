@@ -89,11 +89,14 @@ struct Bf16Dbias {
   bool last = false;
 };
 
+// The most rows that one call of an engine's `softmax` or `gradient` takes.
+inline constexpr std::int64_t kMostBf16Rows = kPackedDepth;
+
 // One step of the online softmax for a strip of rows.
 struct Bf16Softmax {
   float* s;  // [rows x cols] scores / scale in; each row starts with its bf16 P out
   std::int64_t lds;
-  std::int64_t rows;
+  std::int64_t rows;  // up to kMostBf16Rows
   std::int64_t cols;  // a multiple of 32
   float scale;        // > 0
   float* row_max;     // [rows] running maximum of the scores
@@ -112,6 +115,7 @@ struct Bf16Softmax {
 
 // Rows whose scores are in L1 at the same time in the backward: the depth of a packed block.
 inline constexpr std::int64_t kBf16PartRows = kPackedDepth;
+static_assert(kBf16PartRows <= kMostBf16Rows);
 // Rows of a strip in the backward: as many are loaded together, and added to dk and dv at a time.
 // With 32, each tile of the sums of dk and dv was loaded and stored for one product.
 inline constexpr std::int64_t kBf16Parts = 2;
