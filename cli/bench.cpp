@@ -47,7 +47,7 @@ Command add_bench(CLI::App& root) {
       ->type_name("host|cuda|cuda:N|webgpu");
   app.add_option("--backend", o.backend, "cpu, reference, ... (default: by device)")
       ->type_name("NAME");
-  app.add_option("--threads", o.threads, "default: all")->check(from_to(0, 65536))->type_name("N");
+  app.add_option("--threads", o.threads, "default: all")->check(thread_count())->type_name("N");
   app.add_option("--divide", o.divide, "a suite's lengths by so much: to try it on something slow")
       ->check(from_to(1, 1 << 20))
       ->type_name("N");

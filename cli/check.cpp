@@ -380,7 +380,7 @@ Command add_check(CLI::App& root) {
       ->check(from_to(0, 4096))
       ->type_name("N");
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
-      ->check(from_to(0, 65536))
+      ->check(thread_count())
       ->type_name("N");
   app.add_flag("--fail-fast", o.fail_fast, "stop at the first failure");
   app.add_flag("--list", o.list, "print the cases and stop");

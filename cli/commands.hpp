@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "core/backend.hpp"
+
 namespace attn::cli {
 
 // Returns the exit code. Throws BadInput, attn::Error.
@@ -13,6 +15,11 @@ using Command = std::function<int()>;
 template <class T>
 CLI::Validator from_to(T low, T high) {
   return CLI::Range(low, high).description("");
+}
+
+// The values that Context accepts; 0: its default.
+inline CLI::Validator thread_count() {
+  return from_to(0, core::kMaxThreads);
 }
 
 Command add_run(CLI::App& app);

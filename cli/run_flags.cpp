@@ -148,7 +148,7 @@ Command add_run(CLI::App& root) {
   app.add_option("--device", o.device, "where it runs (default: where --backend works)")
       ->type_name("host|cuda|cuda:N|webgpu");
   app.add_option("--threads", o.threads, "of the CPU backend (default: all)")
-      ->check(from_to(0, 65536))
+      ->check(thread_count())
       ->type_name("N");
   app.add_option("--repeat", o.repeat, "run N times; the median time is shown")
       ->check(from_to(1, 1000000))

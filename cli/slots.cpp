@@ -9,6 +9,7 @@ std::span<const Slot> slots() {
   using A = Arguments;
   using enum Kind;
   using enum When;
+  constexpr const char* kDescale = "8-bit k, v: [b, heads_kv] or [b, len_kv|1, heads_kv]";
   static const std::vector<Slot> kSlots = {
       {&A::q, rows, always, {"q"}, "queries [b, len_q, heads_q, dim_qk]"},
       {&A::k, rows, always, {"k"}, "keys; paged: [pages, page_size, heads_kv, dim_qk]"},
@@ -19,17 +20,17 @@ std::span<const Slot> slots() {
       {&A::cu_len_kv, indices, always, {"cu_len_kv", "cu_len"}, "packed: cumulative [b + 1]", true},
       {&A::kv_begin, indices, always, {"kv_begin"}, "first visible key [b|1, len_q]"},
       {&A::kv_end, indices, always, {"kv_end"}, "end of the visible keys [b|1, len_q]"},
-      {&A::mask, bytes, always, {"mask"}, "[b|1, h|1, len_q|1, len_kv|1], non-zero: may attend"},
-      {&A::bias, values, always, {"bias"}, "[b|1, h|1, len_q|1, len_kv|1], added to the scores"},
+      {&A::mask, bytes, always, {"mask"}, "[b|b/s|1, h|1, len_q|1, len_kv|1], not 0: may attend"},
+      {&A::bias, values, always, {"bias"}, "[b|b/s|1, h|1, len_q|1, len_kv|1], added to scores"},
       {&A::alibi_slopes, statistics, always, {"alibi_slopes"}, "[heads_q] or [b, heads_q]", true},
       {&A::sinks, statistics, always, {"sinks"}, "[heads_q]; -inf: none for that head", true},
       {&A::rope_cos, statistics, always, {"rope_cos"}, "with --rope: [positions, rot_dim / 2]"},
       {&A::rope_sin, statistics, always, {"rope_sin"}, "with --rope: [positions, rot_dim / 2]"},
       {&A::rope_pos_q, indices, always, {"rope_pos_q"}, "with --rope: [b|1, len_q]"},
-      {&A::rope_pos_k, indices, always, {"rope_pos_k"}, "with --rope: [b|1, len_kv]"},
+      {&A::rope_pos_k, indices, always, {"rope_pos_k"}, "[b|1, len_kv], decode [b|1, len_new]"},
       {&A::descale_q, statistics, always, {"descale_q"}, "f8 types: [b, heads_kv]"},
-      {&A::descale_k, statistics, always, {"descale_k"}, "f8 types: [b, heads_kv]"},
-      {&A::descale_v, statistics, always, {"descale_v"}, "f8 types: [b, heads_kv]"},
+      {&A::descale_k, statistics, always, {"descale_k"}, kDescale},
+      {&A::descale_v, statistics, always, {"descale_v"}, kDescale},
       {&A::block_table, indices, always, {"block_table"}, "pages of each entry [b, pages]"},
       {&A::k_new, rows, decode, {"k_new"}, "rows to append [b, len_new, heads_kv, dim_qk]"},
       {&A::v_new, rows, decode, {"v_new"}, "rows to append [b, len_new, heads_kv, dim_vo]"},

@@ -43,7 +43,7 @@ Command add_tune(CLI::App& root) {
   app.footer(kTuneExamples);
   app.add_option("--device", o.cells.device, "default: cuda")->type_name("cuda|cuda:N|host");
   app.add_option("--threads", o.cells.threads, "of --device host (default: all)")
-      ->check(from_to(0, 65536))
+      ->check(thread_count())
       ->type_name("N");
   app.add_option("--suite", o.cells.suite, "which cells (default: all)")
       ->type_name("all|plain|options|decode");

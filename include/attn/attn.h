@@ -10,8 +10,9 @@
  * - Enums and switches are int32_t; a switch is on when it is not 0.
  * - A NULL tensor pointer means "not given"; numbers that may be absent have a has_ flag.
  * - Functions return ATTN_OK or an error code; attn_last_error() names in one line the broken rule,
- *   what was found and what is accepted. A failed call launches and writes nothing, except after
- *   ATTN_INTERRUPTED.
+ *   what was found and what is accepted. A call that returns ATTN_INVALID_ARGUMENT or
+ *   ATTN_UNSUPPORTED launches and writes nothing. After other errors, all that the call writes is
+ *   unspecified.
  * - Text goes into the caller's buffer: at most `size` bytes with the final 0; *needed (may be
  *   NULL) is set to the bytes that the complete text needs.
  * - Nothing here prints, exits, synchronizes a device or picks a stream. One context may serve many
@@ -289,7 +290,8 @@ typedef void (*attn_parallel_for)(void* user, int32_t workers,
 typedef struct attn_context_options {
   uint32_t struct_size;
   int32_t threads;                /* 0 = ATTN_NUM_THREADS, else one per available processor */
-  attn_parallel_for parallel_for; /* NULL = OpenMP */
+  attn_parallel_for parallel_for; /* NULL = OpenMP: linked, or the one that the process has loaded,
+                                     else libattn's own threads. One thread with ATTN_OPENMP=OFF. */
   void* parallel_for_user;
   const char* backend;   /* the one backend to use; NULL = by device */
   const char* cache_dir; /* NULL = ATTN_CACHE_DIR, else the user's cache folder */

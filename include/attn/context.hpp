@@ -42,7 +42,8 @@ struct ContextOptions {
   // Threads of the CPU backend; 0 = ATTN_NUM_THREADS, else one per processor that the process may
   // run on.
   std::int32_t threads = 0;
-  // Runs workers on several threads; null = OpenMP (one thread if libattn was built without it).
+  // Runs workers on several threads; null = OpenMP: linked, or the runtime that the process has
+  // loaded, else libattn's own threads. A build with ATTN_OPENMP=OFF runs one thread.
   ParallelFor parallel_for = nullptr;
   void* parallel_for_user = nullptr;
   // Name of the one backend to use ("cpu", "reference", "cuda", "webgpu"); empty = by device.

@@ -11,6 +11,7 @@
 #include "api/c_convert.hpp"
 #include "api/xla.hpp"
 #include "core/names.hpp"
+#include "core/tensor.hpp"
 
 struct attn_context {
   attn::Context context;

@@ -11,16 +11,14 @@ namespace attn {
 
 namespace {
 
-constexpr std::int32_t kMaxThreads = 4096;
-
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::invalid_argument, "Context: " + message);
 }
 
 core::Executor executor_of(const ContextOptions& options) {
-  if (options.threads < 0 || options.threads > kMaxThreads) {
+  if (options.threads < 0 || options.threads > core::kMaxThreads) {
     refuse("threads: found " + std::to_string(options.threads) + "; accepted 0 to " +
-           std::to_string(kMaxThreads));
+           std::to_string(core::kMaxThreads));
   }
   core::Executor executor;
   executor.threads = options.threads > 0 ? options.threads : api::default_threads();

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "api/threads.hpp"
+#include "core/backend.hpp"
 #include "platform/platform.hpp"
 
 #if defined(ATTN_OPENMP_LOADED)
@@ -29,8 +30,6 @@
 namespace attn::api {
 
 namespace {
-
-constexpr std::int32_t kMaxThreads = 4096;
 
 // is_survivor: this is the thread that called fork. All other threads of the child are new.
 std::atomic<bool> in_child{false};
@@ -128,16 +127,17 @@ std::int32_t default_threads() {
     std::int32_t threads = 0;
     const char* end = text + std::strlen(text);
     const auto result = std::from_chars(text, end, threads);
-    if (result.ec != std::errc{} || result.ptr != end || threads < 1 || threads > kMaxThreads) {
+    if (result.ec != std::errc{} || result.ptr != end || threads < 1 ||
+        threads > core::kMaxThreads) {
       throw Error(ErrorCode::invalid_argument,
                   "Context: ATTN_NUM_THREADS: found '" + std::string(text) +
-                      "'; accepted a whole number, 1 to " + std::to_string(kMaxThreads));
+                      "'; accepted a whole number, 1 to " + std::to_string(core::kMaxThreads));
     }
     return threads;
   }
   std::int32_t threads = platform::usable_processors();
   if (threads == 0) threads = static_cast<std::int32_t>(std::thread::hardware_concurrency());
-  return std::clamp<std::int32_t>(threads, 1, kMaxThreads);
+  return std::clamp<std::int32_t>(threads, 1, core::kMaxThreads);
 }
 
 }  // namespace attn::api

@@ -24,6 +24,9 @@ struct LaunchObserver {
   void* user = nullptr;
 };
 
+// Most threads of a Context.
+inline constexpr std::int32_t kMaxThreads = 4096;
+
 // Where a call runs. parallel_for runs body once for each worker in [0, workers), see
 // attn::ParallelFor.
 struct Executor {

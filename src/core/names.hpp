@@ -99,6 +99,4 @@ constexpr std::optional<Enum> value_of(std::string_view name) {
   return std::nullopt;
 }
 
-void set_contiguous_strides(TensorView& view);
-
 }  // namespace attn::core

@@ -1,8 +1,8 @@
 // output_shapes: the written tensors of a call's signature as contiguous views without memory.
 #include "core/outputs.hpp"
 
-#include "core/names.hpp"
 #include "core/signature.hpp"
+#include "core/tensor.hpp"
 
 namespace attn::core {
 

@@ -1,4 +1,6 @@
 // TensorView and element types: sizes, names, contiguous strides.
+#include "core/tensor.hpp"
+
 #include <attn/context.hpp>
 #include <attn/tensor.hpp>
 #include <string>

@@ -53,7 +53,7 @@ class TensorRules {
 
   const char* function_;
   const Entry* device_of_ = nullptr;
-  std::array<Entry, 42> entries_;  // the first count_ are set
+  std::array<Entry, kMaxSlots + 1> entries_;  // and the workspace; the first count_ are set
   std::size_t count_ = 0;
   std::array<Pair, 2> in_place_;
   std::size_t in_place_count_ = 0;

@@ -16,6 +16,8 @@ namespace attn::core {
 
 // The largest head dim of q, k, v and o, and of the rows of merge and rope.
 inline constexpr std::int64_t kMaxDim = 512;
+// The largest magnitude of an offset of rotary positions. Keeps positions exact in f64.
+inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 53;
 
 // All rules on the problem alone.
 Status validate_problem(Pass pass, const Problem& problem);

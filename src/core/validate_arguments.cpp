@@ -14,8 +14,6 @@ namespace {
 
 // Keeps i + diag - j within 64 bits for all lengths.
 constexpr std::int64_t kMaxDiag = std::int64_t{1} << 62;
-// Keeps positions exact in f64.
-constexpr std::int64_t kMaxPosition = std::int64_t{1} << 53;
 constexpr std::int64_t kMaxOrigin = std::int64_t{0x7FFFFFFF};
 
 // Checks numbers, and that softcap and dropout agree with their switches in Problem.

@@ -130,7 +130,6 @@ Status validate(const RopeArguments& a) {
   if (!a.cos.given() && !(std::isfinite(a.base) && a.base > 0.0)) {
     return refuse(f, "base", std::to_string(a.base), "a finite number above 0");
   }
-  constexpr std::int64_t kMaxPosition = std::int64_t{1} << 53;
   if (a.pos_offset > kMaxPosition || a.pos_offset < -kMaxPosition) {
     return refuse(f, "pos_offset", std::to_string(a.pos_offset), "-2^53 to 2^53");
   }

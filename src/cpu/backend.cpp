@@ -83,7 +83,7 @@ class CpuBackend final : public core::Backend {
     const std::optional<Tiles> parsed = parse_tiles(tiles);
     if (!parsed && !tiles.empty()) {
       return core::Status::invalid("cpu: tune_use: tiles: found '" + tiles +
-                                   "'; accepted as of tune_candidates()");
+                                   "'; accepted: tiles that tune_candidates() lists");
     }
     if (parsed) {
       const std::string why = misfit(pass, *engine, *parsed);

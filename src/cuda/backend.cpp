@@ -179,7 +179,7 @@ class CudaBackend final : public core::Backend {
     const std::string why = tiles.empty() ? "" : family->tune_misfit(pass, problem, tiles, facts);
     if (!why.empty()) {
       return core::Status::invalid("cuda: tune_use: tiles: found '" + tiles + "': " + why +
-                                   "; accepted as of tune_candidates()");
+                                   "; accepted: tiles that tune_candidates() lists");
     }
     Tuned::of(facts.name).use(family->tune_key(pass, problem), tiles);
     return {};

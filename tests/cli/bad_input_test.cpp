@@ -9,6 +9,9 @@ TEST_F(Cli, Usage) {
   expect_refused(2, "run", "no q: give --input FILE.safetensors or --q FILE.npy");
   expect_refused(2, "run --layout sbhd", "sbhd not in");
   expect_refused(2, "run --threads -1", "--threads");
+  for (const char* command : {"run", "check --limit 1", "bench --list", "tune --device host"}) {
+    expect_refused(2, std::string(command) + " --threads 4097", "4097 not in range");
+  }
   expect_refused(2, "run --repeat 0", "--repeat");
   expect_refused(2, "run --scale much", "--scale");
   expect_refused(2, "run --origin 1,2", "--origin");

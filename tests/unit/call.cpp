@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "core/names.hpp"
 #include "core/signature.hpp"
+#include "core/tensor.hpp"
 
 namespace attn::test {
 

@@ -66,7 +66,8 @@ TEST(CpuPlan, RotatedQueriesAndKeysHaveTheEngineOfTheType) {
   }
 }
 
-// A bias without queries or keys of its own sums them: a step of its own.
+// A bias that broadcasts over queries or keys is a sum over them: the step bias_gradient computes
+// its dbias.
 TEST(CpuPlan, DbiasComesWithDkAndDvIfItHasEveryPair) {
   const std::string plain = "heads_q=4 heads_kv=2 len_q=300 len_kv=300 dim_qk=64 dim_vo=64 dbias ";
   const auto step = [&](const std::string& bias) {
@@ -184,7 +185,7 @@ TEST(CpuPlan, SumsOfDkAndDvTakeAtMost4MiBForEachSlot) {
   }
 }
 
-// Others have the kernels of tiles.
+// Problems outside these limits use the tiled kernels.
 TEST(CpuPlan, SmallProblemsOfF32AndF16HaveTheirOwnKernel) {
   const auto kernel = [](const std::string& sizes, const std::string& options) {
     return backward_plan("batch=9 heads_q=4 heads_kv=2 " + sizes + " " + options, 2).kernel;
@@ -208,7 +209,8 @@ TEST(CpuPlan, SmallProblemsOfF32AndF16HaveTheirOwnKernel) {
   EXPECT_EQ(kernel("len_q=33 len_kv=33 dim_qk=24 dim_vo=33", "dtype=f16"), "cpu_backward_small");
 }
 
-// With AMX their forward multiplies bf16. They have f32 arithmetic if no engine multiplies bf16.
+// With AMX, the forward of small bf16 problems multiplies bf16. Small bf16 problems have f32
+// arithmetic if no engine multiplies bf16.
 TEST(CpuPlan, SmallProblemsOfBf16HaveTheirOwnKernel) {
   ContextOptions options;
   options.backend = "cpu";

@@ -5,7 +5,7 @@
 
 #include <attn/attn.hpp>
 
-#include "core/names.hpp"
+#include "core/tensor.hpp"
 
 namespace attn {
 namespace {

@@ -9,7 +9,8 @@
 namespace attn::cpu {
 
 // Chooses the blocks of keys of backward_kv, the order of its tasks, and whether it computes dbias.
-// `most`: keys of a block, if measured; 0: not measured. The tiles are chosen.
+// `most`: keys of a block, if measured; 0: not measured. config's tiles must already be
+// set.
 void set_blocks(const Problem& p, std::int64_t threads, std::int64_t most, Config& config);
 
 }  // namespace attn::cpu

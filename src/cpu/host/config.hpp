@@ -26,7 +26,7 @@ struct Config {
   std::int64_t tile_rows = 0;   // query rows that share one load of keys and values
   std::int64_t strip_rows = 0;  // rows of a tile with their scores in L1 at the same time
   std::int64_t tile_kv = 0;
-  std::int64_t gemv = 0;  // 1: scores by dot products with row-major keys
+  bool gemv = false;  // scores by dot products with row-major keys
   // With gemv: the engine whose products read a bf16 cache in place (tile_ops/bf16_decode.hpp).
   Engine gemv_engine = Engine::float_simd;
   std::int64_t heads_of_task = 1;  // with gemv: key heads that one task visits at each tile of keys
@@ -261,18 +261,18 @@ Scratch<T> make_scratch(Arena& arena, Phase phase, const Problem& p, const Confi
   x.rows = arena.take<TileRow>(rows);
   x.missing = arena.take<std::uint8_t>(c.tile_kv);
   x.q = arena.take<T>(query_rows(c) * c.heads_of_task * qk);
-  if (c.gemv != 0 && c.gemv_engine == Engine::float_simd) {
+  if (c.gemv && c.gemv_engine == Engine::float_simd) {
     x.q_t = arena.take<T>(kMostDecodeRows * c.heads_of_task * qk);
   }
   if (backward) x.dout = arena.take<T>(c.tile_rows * vo);
   const bool joint_dq = phase == Phase::backward_kv && p.dq;
   const std::int64_t keys = phase == Phase::backward_kv ? kept_keys(c) : c.tile_kv;
-  if (phase == Phase::backward_q || joint_dq || c.gemv != 0) x.k = arena.take<T>(keys * qk);
-  if (c.gemv == 0) x.k_t = arena.take<T>(qk * keys);
+  if (phase == Phase::backward_q || joint_dq || c.gemv) x.k = arena.take<T>(keys * qk);
+  if (!c.gemv) x.k_t = arena.take<T>(qk * keys);
   if (phase == Phase::forward) x.v = arena.take<T>(c.tile_kv * vo);
   if (backward) x.v_t = arena.take<T>(vo * keys);
   const std::int64_t score_rows =
-      c.gemv == 0 ? c.strip_rows : kMostDecodeRows * (c.heads_together ? c.heads_of_task : 1);
+      !c.gemv ? c.strip_rows : kMostDecodeRows * (c.heads_together ? c.heads_of_task : 1);
   x.s = arena.take<T>(score_rows * c.tile_kv);
   if (backward) x.dp = arena.take<T>(c.strip_rows * c.tile_kv);
   if (p.dropout) x.random = arena.take<std::uint8_t>(c.strip_rows * kDropoutRow);

@@ -244,7 +244,7 @@ class Launch {
         if (plan_.pass == Pass::backward) return write_gradient_gaps(call_);
         return write_query_gaps<T>(call_);
       case Step::pack_keys:
-        if (!packing_pays(call_, config_)) {
+        if (!pack_or_shrink_tiles(call_, config_)) {
           w_.forward.packed = {};
           return;
         }
@@ -288,7 +288,7 @@ class Launch {
     });
   }
 
-  // A small problem is f32 or bf16.
+  // A small problem is f32, bf16 or f16.
   template <class Kernel, class Shared>
   void run_small(Kernel kernel, const Shared& shared) {
     if constexpr (std::is_same_v<T, float>) {
@@ -426,7 +426,8 @@ void launch_rope(const RopeArguments& a, const core::Executor& executor) {
   const bool packed = a.x.rank == 3;
   // rotate_rows() reads its geometry from a call, so this builds one without attention.
   Problem problem;
-  problem.layout_q = problem.layout_kv = packed ? Layout::packed : Layout::padded;
+  problem.layout_q = packed ? Layout::packed : Layout::padded;
+  problem.layout_kv = Layout::padded;  // there are no keys, and so no cu_len_kv
   problem.batch = packed ? (a.cu_len.given() ? a.cu_len.shape[0] - 1 : 1) : a.x.shape[0];
   problem.len_q = packed ? a.x.shape[0] : a.x.shape[1];
   problem.total_q = packed ? a.x.shape[0] : 0;
@@ -446,7 +447,6 @@ void launch_rope(const RopeArguments& a, const core::Executor& executor) {
   arguments.rope_pos_offset = a.pos_offset;
   const std::int32_t whole[2] = {0, static_cast<std::int32_t>(problem.total_q)};
   arguments.cu_len_q = a.cu_len.given() ? a.cu_len : TensorView::contiguous(whole, DType::i32, {2});
-  problem.layout_kv = Layout::padded;
   const Call call = resolve(Pass::forward, problem, arguments);
 
   RotaryJob job = rotary_job(call, call.q, call.o, problem.heads_q);

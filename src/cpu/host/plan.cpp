@@ -18,11 +18,12 @@ namespace {
 // keys. The scores of 48 rows against 64 keys fit in L1. 48 and 192 are multiples of the 6 rows
 // that the matrix product computes at a time.
 constexpr std::int64_t kTileRows = 192;
+static_assert(kTileRows <= kMostTileRows);
 constexpr std::int64_t kStripRows = 48;
 constexpr std::int64_t kTileKv = 64;
-// Few rows (gemv): 64 keys of 8 heads take 64 pages of memory, and as many are prefetched. That is
-// more than the first level of address translation holds (Xeon: 96 pages). Measured:
-// docs/kernels/cpu_decode.md.
+// Few rows (gemv): 32 keys, not 64: 64 keys of 8 heads take 64 pages of memory, and as many are
+// prefetched. That is more than the first level of address translation holds (Xeon: 96 pages).
+// Measured: docs/kernels/cpu_decode.md.
 constexpr std::int64_t kGemvTileKv = 32;
 constexpr std::int64_t kMostGemvRows = 16;    // up to here dot products beat transposing the keys
 constexpr std::int64_t kLeastSharedKeys = 4;  // row tiles; with 3, separate packing costs 5 %
@@ -180,7 +181,7 @@ void set_heads_of_task(const Problem& p, std::int64_t threads, Config& config) {
 // a window the rows of a tile and all heads share pages of memory.
 void set_heads_in_turn(const Problem& p, std::int64_t threads, Config& config) {
   constexpr std::int64_t kFewThreads = 4;
-  config.heads_in_turn = config.span_keys > 0 || (config.gemv == 0 && config.splits == 1 &&
+  config.heads_in_turn = config.span_keys > 0 || (!config.gemv && config.splits == 1 &&
                                                   p.heads_kv > 1 && threads > kFewThreads);
 }
 
@@ -189,7 +190,7 @@ void set_heads_in_turn(const Problem& p, std::int64_t threads, Config& config) {
 constexpr std::int64_t kMostPairs = 16;
 constexpr std::int64_t kSmallTasks = 8;
 void set_pairs_of_task(Pass pass, const Problem& p, std::int64_t threads, Config& config) {
-  if (p.page_size > 0 || config.gemv != 0 || row_tiles(p, config) != 1) return;
+  if (p.page_size > 0 || config.gemv || row_tiles(p, config) != 1) return;
   if (config.span_keys > 0) return;
   if (pass == Pass::backward) {
     // Tasks of a dbias are in another order than row_sums; dkv_terms splits a pair into tasks.
@@ -257,7 +258,7 @@ void set_small(Pass pass, const Problem& p, std::int64_t threads, Engine bf16, C
   if (!takes_small(pass, p, bf16, config)) return;
   config.small = true;
   config.engine = takes_small_amx(pass, p, bf16) ? bf16 : Engine::float_simd;
-  config.gemv = 0;
+  config.gemv = false;
   config.gemv_engine = Engine::float_simd;
   config.pack_keys = false;
   config.heads_of_task = 1;
@@ -281,9 +282,9 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
                    const std::optional<Tiles>& tuned) {
   const std::int64_t rows = rows_of_head(p);
   Config config;
-  config.gemv = pass != Pass::backward && rows <= kMostGemvRows ? 1 : 0;
+  config.gemv = pass != Pass::backward && rows <= kMostGemvRows;
   if (takes_bf16_engine(pass, p, rows)) config.engine = bf16;
-  if (config.gemv != 0) config.gemv_engine = choose_gemv_engine(p, rows, bf16);
+  if (config.gemv) config.gemv_engine = choose_gemv_engine(p, rows, bf16);
   if (config.engine != Engine::float_simd && pass == Pass::backward) {
     config.tile_kv = std::clamp(round_up(p.len_kv, kPackedDepth), kPackedDepth, kTileKv);
     config.tile_rows = std::min(kTileRows, round_up(rows, kBf16StripRows));
@@ -291,11 +292,11 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   } else if (config.engine != Engine::float_simd) {
     set_bf16_tiles(p, rows, config);
   } else {
-    const std::int64_t tile_kv = config.gemv != 0 ? kGemvTileKv : keys_of_tile(pass, p);
+    const std::int64_t tile_kv = config.gemv ? kGemvTileKv : keys_of_tile(pass, p);
     config.tile_kv = std::clamp<std::int64_t>(round_up(p.len_kv, 16), 16, tile_kv);
-    config.tile_rows = config.gemv != 0 ? rows : std::min(kTileRows, round_up(rows, 6));
+    config.tile_rows = config.gemv ? rows : std::min(kTileRows, round_up(rows, 6));
     config.strip_rows = std::min(config.tile_rows, kStripRows);
-    if (has_narrow_window(p) && config.gemv == 0) {
+    if (has_narrow_window(p) && !config.gemv) {
       set_window_tiles(pass, p, rows, config);
     } else if (pass == Pass::backward && (p.dk || p.dv) && has_long_blocks()) {
       config.strip_rows = std::min(config.tile_rows, 2 * kStripRows);
@@ -311,7 +312,7 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   }
 
   const std::int64_t tasks = p.batch * p.heads_kv * row_tiles(p, config);
-  const std::int64_t wanted = config.gemv != 0 ? kWantedGemv : kWantedTasks;
+  const std::int64_t wanted = config.gemv ? kWantedGemv : kWantedTasks;
   if (p.split_keys > 0) {
     config.split_keys = std::min(p.split_keys, config.split_keys);
   } else if (p.split_keys == kSplitAuto && row_tiles(p, config) == 1 && tasks < wanted) {
@@ -322,13 +323,12 @@ Config make_config(Pass pass, const Problem& p, std::int32_t threads, Engine bf1
   config.splits = std::max<std::int64_t>(divide_up(p.len_kv, config.split_keys), 1);
   if (!tuned) set_span_keys(p, rows, config);
   set_heads_in_turn(p, threads, config);
-  if (config.gemv != 0) set_heads_of_task(p, threads, config);
+  if (config.gemv) set_heads_of_task(p, threads, config);
   // Packing in a separate step pays where enough tasks share keys. Packed sequences are excluded:
   // their tiles would need a workspace of batch times the longest sequence.
   const std::int64_t least = config.engine == Engine::float_simd ? kLeastSharedKeys : 2;
-  config.pack_keys = config.gemv == 0 && row_tiles_of_key(p, config) >= least &&
-                     config.splits == 1 && p.layout_kv == Layout::padded && p.page_size == 0 &&
-                     config.span_keys == 0;
+  config.pack_keys = !config.gemv && row_tiles_of_key(p, config) >= least && config.splits == 1 &&
+                     p.layout_kv == Layout::padded && p.page_size == 0 && config.span_keys == 0;
   set_pairs_of_task(pass, p, threads, config);
   if (!tuned) set_small(pass, p, threads, bf16, config);
   return config;
@@ -434,7 +434,7 @@ PlanSummary CpuPlan::summary() const {
   to.kernel = pass == Pass::backward ? "cpu_backward" : "cpu_forward";
   if (config.engine != Engine::float_simd) {
     to.kernel += std::string("_") + to_string(config.engine);
-  } else if (pass != Pass::backward && config.gemv != 0) {
+  } else if (pass != Pass::backward && config.gemv) {
     to.kernel += "_gemv";
     if (config.gemv_engine != Engine::float_simd) {
       to.kernel += std::string("_") + to_string(config.gemv_engine);

@@ -3,6 +3,7 @@
 // blocks, tasks and buffers of sums change no bits, so they may.
 #pragma once
 
+#include <array>
 #include <attn/problem.hpp>
 #include <cstdint>
 #include <optional>

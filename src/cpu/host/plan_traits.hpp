@@ -6,8 +6,8 @@
 
 namespace attn::cpu {
 
-// Machines with at most this many processors have a core for each of them. Virtual machines hide
-// which processors share a core; on machines with many, some do.
+// Whether the machine has at most 4 processors (Linux only, else false). Plans then assume a core
+// for each. On larger virtual machines some processors share a core, which the guest can't see.
 bool has_few_processors();
 
 // Whether decode reads memory faster if it visits rows in the order of their addresses without
@@ -20,7 +20,7 @@ bool reads_faster_in_order();
 // (docs/kernels/cpu_f32.md, "Long blocks on AMD"). ATTN_CPU_KEY_BLOCKS replaces the rule.
 bool has_long_blocks();
 
-// Windows that are narrower than this have tiles of their own.
+// Windows with left + right of at most this have tiles of their own.
 inline constexpr std::int64_t kNarrow = 512;
 inline bool has_narrow_window(const Problem& p) {
   if (!p.window_left || (!p.causal && !p.window_right)) return false;

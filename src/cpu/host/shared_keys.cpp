@@ -51,7 +51,7 @@ double row_tiles_of_key(const Call& call, const Config& config) {
   return keys > 0.0 ? seen / keys : 0.0;
 }
 
-bool packing_pays(const Call& call, Config& config) {
+bool pack_or_shrink_tiles(const Call& call, Config& config) {
   if (!call.problem.kv_begin && !call.problem.kv_end && call.mask_rows == nullptr) return true;
   const bool is_float = config.engine == Engine::float_simd;
   const double shared = row_tiles_of_key(call, config);

@@ -9,9 +9,9 @@ namespace attn::cpu {
 // The number of row tiles that see a key, on average: an estimate from samples of the rows.
 double row_tiles_of_key(const Call& call, const Config& config);
 
-// For a plan with the step pack_keys: whether the step pays in this call. If it does not, tasks
-// pack what they see, and tiles may get fewer rows, so that they end where documents do. No choice
-// changes a bit of the result.
-bool packing_pays(const Call& call, Config& config);
+// For a plan with the step pack_keys: returns whether the step pays in this call. If it does not,
+// tasks pack what they see, and config.tile_rows may shrink, so that tiles end where documents do.
+// No choice changes a bit of the result.
+bool pack_or_shrink_tiles(const Call& call, Config& config);
 
 }  // namespace attn::cpu

@@ -101,7 +101,9 @@ std::string misfit(Pass pass, Engine engine, const Tiles& t) {
   if (!fits(t.strip_rows, step_rows, t.tile_rows)) {
     return outside("strip_rows", step_rows, t.tile_rows);
   }
-  if (divide_up(t.tile_rows, t.strip_rows) > kMostStrips) return "a tile has more than 64 strips";
+  if (divide_up(t.tile_rows, t.strip_rows) > kMostStrips) {
+    return "a tile has more than " + std::to_string(kMostStrips) + " strips";
+  }
   if (backward &&
       !fits(t.block_kv, t.tile_kv, std::min(kMostBlockKv, kMostTilesOfBlock * t.tile_kv))) {
     return outside("block_kv", t.tile_kv, std::min(kMostBlockKv, kMostTilesOfBlock * t.tile_kv));

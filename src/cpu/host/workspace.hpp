@@ -31,7 +31,8 @@ inline Config keys_config(Config config) {
   return config;
 }
 
-// Whether backward_kv computes delta of each strip, which it loads once. Otherwise row_sums does.
+// Whether backward_kv computes delta of each strip. Otherwise row_sums does. This pays if each
+// strip is loaded once.
 inline bool delta_with_keys(const Problem& p, const Config& config) {
   return config.ring_tiles > 0 && config.block_kv >= p.len_kv && !p.dsink && !p.delta &&
          (!p.dq || dq_with_keys(p));

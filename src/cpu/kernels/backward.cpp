@@ -1,10 +1,12 @@
 // Backward attention (Dao 2023, FlashAttention-2, section 3.1.2), P recomputed from lse. Each
 // output tile has one owner, or several that add in a fixed order. So there are no atomic sums and
 // no quadratic memory, and results have the same bits for any number of threads.
-//   keys:    dk and dv of a block of keys, and dq with them: backward_keys.cpp
-//   queries: dq alone, for a tile of rows; loops over tiles of keys
-//   bias:    dbias of a tile of the bias, if the keys task does not compute it; loops over the
-//            dimensions that the bias broadcasts
+//   row_sums: delta and the key ranges of strips; resets the counters of the keys tasks
+//   keys:     dk and dv of a block of keys, and dq with them: backward_keys.cpp
+//   queries:  dq alone, for a tile of rows; loops over tiles of keys
+//   bias:     dbias of a tile of the bias, if the keys task does not compute it; loops over the
+//             dimensions that the bias broadcasts
+//   sinks:    dsink of a head
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/backward.cpp"
 #include <hwy/foreach_target.h>
@@ -158,18 +160,37 @@ void BiasTask(const Call& call, const Config& config, const RowSums<T>& sums, ch
   }
 }
 
-// Initializes what backward_qkv needs of a (batch, key head) before its first task. A strip that
-// sees no key is visited by no task, so its dq is written here.
+// Resets the counters by which tasks of backward_qkv share sums: those of a (batch, key head), and
+// entry n of the counters in task order.
 template <class T>
-void PrepareDq(const Call& call, const Config& config, const RowSums<T>& sums, const Entry& entry,
-               std::int64_t head_kv, T* zeros) {
+void ResetCounters(const Call& call, const Config& config, const RowSums<T>& sums,
+                   const Entry& entry, std::int64_t head_kv, std::int64_t n) {
+  const Problem& p = call.problem;
+  const std::int64_t tasks = key_tasks(p, config);
+  if (sums.dq.next_block != nullptr) {
+    const std::int64_t rows = call.numbers.heads_per_kv * entry.rows_q;
+    std::fill_n(sums.next_blocks_of(call, entry, head_kv, config.strip_rows),
+                divide_up(rows, config.strip_rows), 0);
+    sums.dq.tasks_left[n] = tasks;
+  }
+  if (sums.dkv.heads_done != nullptr && n % config.dkv_terms == 0) {
+    const std::int64_t first = n / config.dkv_terms * tasks;
+    std::fill_n(sums.dkv.heads_done + first * config.blocks_of_task, tasks * config.blocks_of_task,
+                0);
+    std::fill_n(sums.dkv.tasks_left + first, tasks, config.dkv_terms);
+  }
+  if (sums.dbias.strips_done != nullptr) {
+    std::fill_n(sums.dbias.strips_done + n * key_blocks(p, config), key_blocks(p, config), 0);
+  }
+}
+
+// Stores dq of the strips that see no key: no task of backward_qkv visits them.
+template <class T>
+void StoreDqWithoutKeys(const Call& call, const Config& config, const RowSums<T>& sums,
+                        const Entry& entry, std::int64_t head_kv, T* zeros) {
   const Problem& p = call.problem;
   const std::int64_t all_rows = call.numbers.heads_per_kv * entry.rows_q;
   const std::int64_t strips = divide_up(all_rows, config.strip_rows);
-  if (sums.dq.next_block != nullptr) {
-    std::fill_n(sums.next_blocks_of(call, entry, head_kv, config.strip_rows), strips, 0);
-    sums.dq.tasks_left[entry.b * p.heads_kv + head_kv] = key_tasks(p, config);
-  }
   const core::KeyRange* strip_keys = sums.strips_of(call, entry, head_kv, config.strip_rows);
   std::fill_n(zeros, padded<T>(p.dim_qk), T(0));
   for (std::int64_t strip = 0; strip < strips; ++strip) {
@@ -228,17 +249,8 @@ void RowSumsTask(const Call& call, const Config& config, const RowSums<T>& sums,
     }
     delta = DeltaOf(call, entry, row, x.dout, x.o);
   }
-  if (sums.dkv.heads_done != nullptr && task % config.dkv_terms == 0) {
-    const std::int64_t units = key_tasks(p, config);
-    const std::int64_t first = task / config.dkv_terms * units;
-    std::fill_n(sums.dkv.heads_done + first * config.blocks_of_task, units * config.blocks_of_task,
-                0);
-    std::fill_n(sums.dkv.tasks_left + first, units, config.dkv_terms);
-  }
-  if (sums.dbias.strips_done != nullptr) {
-    std::fill_n(sums.dbias.strips_done + task * key_blocks(p, config), key_blocks(p, config), 0);
-  }
-  if (dq_with_keys(p)) PrepareDq(call, config, sums, entry, head_kv, x.zeros);
+  ResetCounters(call, config, sums, entry, head_kv, task);
+  if (dq_with_keys(p)) StoreDqWithoutKeys(call, config, sums, entry, head_kv, x.zeros);
 }
 
 // dsink_h = -sum exp(sink_h - lse) * delta, summed in f64.

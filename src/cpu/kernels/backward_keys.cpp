@@ -307,9 +307,8 @@ void KeysTaskOfEngine(const Call& call, const Config& config, const RowSums<T>& 
   KeyHead<T> at = KeyHeadOf(call, config, sums, task, x.f32);
   const std::int64_t rows = call.numbers.heads_per_kv * at.entry.rows_q;
   PairAhead ahead;
-  constexpr std::int64_t kStepsOfStrip = 4;  // in Bf16Block
   if (config.pairs_of_task > 1) {
-    SetPairAhead(at, ahead, kStepsOfStrip * divide_up(rows, config.strip_rows));
+    SetPairAhead(at, ahead, Bf16Block::kLeastStepsOfStrip * divide_up(rows, config.strip_rows));
   }
   Bf16Block products(at, x);
   KeysOfTask(at, task, products);

@@ -51,8 +51,7 @@ class BiasGradient {
     return terms_ == 1 && !p.accumulate && !p.nonfinite_zero;
   }
 
-  // Whether the engine writes dbias as it computes dS. Only AddNothing and AddHidden are called
-  // then.
+  // Whether the engine writes dbias as it computes dS. AddTile must not be called then.
   [[nodiscard]] bool is_by_engine() const { return by_engine_; }
 
   // Where the engine writes dbias of some rows of the strip. rows: receives their addresses.
@@ -190,8 +189,7 @@ class BiasGradient {
                                  : dbias_address(row, next.j0);
     const std::int64_t size =
         in_accum ? std::int64_t{sizeof(T)} : core::element_size(at_.call.dbias.dtype);
-    asm volatile("");  // see PrefetchScores
-    for (std::int64_t at = 0; at < next.keys * size; at += 64) __builtin_prefetch(begin + at, 1, 3);
+    prefetch_lines<true, 3>(begin, next.keys * size);
   }
 
   template <class Value>

@@ -84,7 +84,7 @@ HWY_INLINE void FindCacheTile(const Call& call, const StridedTensor& rows, const
                                                    : of_all);
   }
   std::fill(converted + count * padded, converted + tile * padded, T(0));
-  to.dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  to.dtype = kArithmetic<T>;
   for (std::int64_t j = 0; j < tile; ++j) {
     to.rows[j] = reinterpret_cast<const char*>(converted + j * padded);
   }
@@ -143,10 +143,7 @@ class RowsAhead {
     }
     return taken;
   }
-  static HWY_INLINE void Prefetch(const Run& run) {
-    asm volatile("");  // see PrefetchRow
-    for (std::int64_t at = 0; at < run.bytes; at += 64) __builtin_prefetch(run.row + at, 0, 2);
-  }
+  static HWY_INLINE void Prefetch(const Run& run) { prefetch_lines<false, 2>(run.row, run.bytes); }
 
  private:
   void Advance() {
@@ -319,8 +316,7 @@ HWY_INLINE void WithType(DType dtype, Body&& body) {
       if (dtype == DType::f16) return body(std::integral_constant<DType, DType::f16>());
     }
   }
-  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
-  body(std::integral_constant<DType, kArithmetic>());
+  body(std::integral_constant<DType, kArithmetic<T>>());
 }
 
 // S[rows x keys] = Q K^T. q [rows x dim] has the order of is_split() and is padded with zeros to

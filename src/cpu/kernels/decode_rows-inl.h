@@ -41,6 +41,8 @@ inline constexpr std::int64_t kLeastAttendRows = kHasManyRegisters ? 7 : 5;
 
 #if HWY_TARGET <= HWY_AVX2
 
+inline constexpr std::int64_t kMostBlockKeys = 8;
+
 // One step against the keys [first, first + strip.cols) of a tile, which all rows see.
 struct RowsStep {
   const float* q;  // from PackRows()
@@ -194,12 +196,12 @@ template <int kVectors>
 constexpr int block_keys() {
   return kHasManyRegisters ? 8 : 12 / kVectors;
 }
-inline constexpr std::int64_t kMostBlockKeys = 8;
 
 // S^T. The number of keys is a multiple of 16.
 template <int kVectors, DType kType>
 HWY_INLINE void ScoresOfRows(const RowsStep& x, RowsAhead* ahead) {
   constexpr int kKeys = block_keys<kVectors>();
+  static_assert(kKeys <= kMostBlockKeys);
   // Blocks of 6 or 3 keys don't divide 16.
   constexpr int kFewKeys = kKeys == 6 ? 4 : kKeys == 3 ? 2 : kKeys;
   constexpr std::int64_t kRowsOfS = (kVectors + 1) / 2 * kRowLanes;

@@ -11,6 +11,10 @@
 
 namespace attn::cpu {
 
+// The element type of T, the type of arithmetic.
+template <class T>
+inline constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
+
 template <class T>
 inline T LoadElement(DType dtype, const char* address) {
   switch (dtype) {

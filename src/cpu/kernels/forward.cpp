@@ -402,8 +402,8 @@ void MergeSplits(const Call& call, const Config& config, const ForwardShared<T>&
 
 void ForwardTaskF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                     char* memory, std::int64_t task) {
-  config.gemv != 0 ? HeadsTask(call, config, shared, memory, task)
-                   : ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
+  config.gemv ? HeadsTask(call, config, shared, memory, task)
+              : ForwardTask<FloatOps<float>>(call, config, shared, memory, task);
 }
 void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared<float>& shared,
                      char* memory, std::int64_t task) {
@@ -411,8 +411,8 @@ void ForwardTaskBf16(const Call& call, const Config& config, const ForwardShared
 }
 void ForwardTaskF64(const Call& call, const Config& config, const ForwardShared<double>& shared,
                     char* memory, std::int64_t task) {
-  config.gemv != 0 ? HeadsTask(call, config, shared, memory, task)
-                   : ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
+  config.gemv ? HeadsTask(call, config, shared, memory, task)
+              : ForwardTask<FloatOps<double>>(call, config, shared, memory, task);
 }
 void PackKeysF32(const Call& call, const Config& config, const ForwardShared<float>& shared,
                  char* memory, std::int64_t task) {

@@ -22,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Whether a strip of f32 against `cols` keys, all visible to all rows, is computed by
-// MultiplyAndSoftmax().
+// MultiplyAndSoftmax() takes spans of exactly kFusedCols columns. Only instruction sets where a
+// register block is 64 columns have it.
 inline constexpr std::int64_t kFusedCols =
     kGemmVectors * static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>()));
 inline constexpr bool kHasFusedSoftmax = kFusedCols == 64;

@@ -49,10 +49,9 @@ HWY_INLINE T DeltaOf(const Call& call, const Entry& entry, const TileRow& row, T
   const char* of_dout = row_address(call, call.dout, entry.b, entry.first_q, row.i, row.head);
   const char* of_o = row_address(call, call.o, entry.b, entry.first_q, row.i, row.head);
   auto sum = hn::Zero(d);
-  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
   const bool vectors = call.dout.dtype == call.o.dtype && dim % kLanes == 0;
-  if (vectors && call.o.dtype == kArithmetic) {
-    sum = DotVectors<kArithmetic>(d, of_dout, of_o, dim);
+  if (vectors && call.o.dtype == kArithmetic<T>) {
+    sum = DotVectors<kArithmetic<T>>(d, of_dout, of_o, dim);
   } else if (vectors && loads_as_vectors<T>(DType::bf16) && call.o.dtype == DType::bf16) {
     if constexpr (loads_as_vectors<T>(DType::bf16)) {
       sum = DotVectors<DType::bf16>(d, of_dout, of_o, dim);

@@ -124,7 +124,7 @@ ForwardKernels<float>::Task small_forward_bf16_kernel();  // with amx_bf16
 template <class T>
 struct SharedDq {
   std::int32_t* next_block = nullptr;  // indexed like RowSums::strips: the block that may add next
-  std::int64_t* tasks_left = nullptr;  // [batch, heads_kv]: unfinished tasks
+  std::int64_t* tasks_left = nullptr;  // [batch * heads_kv in task order]: unfinished tasks
   // [dq_slots, heads_per_kv * len_q, dim_qk padded]. The n-th (batch, key head) uses slot n %
   // dq_slots. Null if dq itself holds the sums.
   T* accum = nullptr;
@@ -233,15 +233,15 @@ inline std::int64_t mask_rows(const Problem& p) {
   if (!p.mask.given || !p.mask.kv) return 0;
   return p.mask.entries(p.batch) * (p.mask.head ? p.heads_q : 1) * (p.mask.q ? p.len_q : 1);
 }
-// The layout of a packed mask, without its words. tile_kv is 0 if the mask is not packed: splits of
-// the keys may begin inside of a tile, a strip's span of keys may cover several tiles, and large
-// masks would take much memory.
+// The layout of a packed mask, without its words. tile_kv is 0 if the mask is not packed: few rows
+// (gemv) read the mask once, splits of the keys may begin inside of a tile, a strip's span of keys
+// may cover several tiles, and large masks would take much memory.
 inline constexpr std::int64_t kMostMaskBits = std::int64_t{64} << 23;  // pairs: 64 MiB of words
 inline std::int64_t mask_words(const Problem& p, const MaskBits& bits) {
   return p.mask.entries(p.batch) * (p.mask.head ? p.heads_q : 1) * bits.head;
 }
 inline MaskBits mask_bits(const Problem& p, const Config& config) {
-  if (mask_rows(p) == 0 || config.gemv != 0 || config.splits > 1 || config.span_keys > 0) return {};
+  if (mask_rows(p) == 0 || config.gemv || config.splits > 1 || config.span_keys > 0) return {};
   MaskBits bits;
   bits.tile_kv = config.tile_kv;
   bits.row = 2 * divide_up(config.tile_kv, 64);

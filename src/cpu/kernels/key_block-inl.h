@@ -237,8 +237,9 @@ void StoreTilesFrom(const Config& config, const KeyBlock& block, std::int64_t en
 
 // What is prefetched step by step while a strip is multiplied: the rows of the next one; with
 // ring_tiles also where this one's dq is stored, the next tile of keys, and where dk and dv of the
-// next finished tile are stored. Strips descend, so the next ones have lower indices. row, count:
-// the strip's first row and their number; unstored: keys of the block before those that are stored.
+// next finished tile are stored. Strips descend, so the next ones have lower indices. row: the
+// strip's first row; count: its number of rows; unstored: keys of the block before those that are
+// stored.
 template <class T>
 void FindNext(const KeyHead<T>& at, const TileRow& row, std::int64_t count, const KeyBlock& block,
               core::KeyRange seen, std::int64_t unstored, RowPrefetch& to) {

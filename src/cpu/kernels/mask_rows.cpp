@@ -55,7 +55,8 @@ MaskRow ScanRow(const std::uint8_t* mask, std::int64_t keys, std::int64_t ahead)
           static_cast<std::int32_t>(end > hidden ? -1 - end : end)};
 }
 
-// Rows whose bits are packed together: their words of a tile fill a cache line.
+// Rows whose bits are packed together. A row has 8 bytes per 64 keys of a tile, so 8 rows fill
+// whole cache lines.
 constexpr std::int64_t kRowsAtOnce = 8;
 
 // Packs `count` rows of the mask, which are rows of one head, tile after tile. `to`: the first

@@ -11,6 +11,7 @@
 #include "core/element_size.hpp"
 #include "cpu/host/call.hpp"
 #include "cpu/host/config.hpp"
+#include "cpu/kernels/row_prefetch.hpp"
 
 namespace attn::cpu {
 
@@ -44,15 +45,12 @@ class PairAhead {
   }
 
   void step() {
-    asm volatile("");  // GCC 12 drops calls of a function that only prefetches
     for (int n = 0; n < num_; ++n) {
       Stream& stream = streams_[n];
       const std::int64_t count = std::min(of_step_, stream.left);
       stream.left -= count;
       for (std::int64_t r = 0; r < count; ++r, stream.row += stream.stride) {
-        for (std::int64_t at = 0; at < stream.bytes; at += 64) {
-          __builtin_prefetch(stream.row + at, 0, 2);
-        }
+        prefetch_lines<false, 2>(stream.row, stream.bytes);
       }
     }
   }

@@ -17,6 +17,7 @@
 #include "core/element_size.hpp"
 #include "cpu/host/call.hpp"
 #include "cpu/kernels/element.hpp"
+#include "cpu/kernels/row_prefetch.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attn::cpu::HWY_NAMESPACE {
@@ -94,7 +95,7 @@ HWY_INLINE std::int64_t LoadF8Vectors(DType dtype, const char* source, float des
 // infinities.
 template <class T>
 constexpr bool loads_as_vectors(DType dtype) {
-  if (dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) return true;
+  if (dtype == kArithmetic<T>) return true;
   constexpr bool kHalves = HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64;
   return sizeof(T) == 4 && (dtype == DType::bf16 || (kHalves && dtype == DType::f16));
 }
@@ -131,9 +132,8 @@ HWY_INLINE void LoadRow(DType dtype, const char* source, std::int64_t count, std
                         T* HWY_RESTRICT out, float descale = 1.0f) {
   if (source == nullptr) count = 0;
   std::int64_t c = 0;
-  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
-  if (dtype == kArithmetic) {
-    c = LoadVectors<kArithmetic>(source, count, out);
+  if (dtype == kArithmetic<T>) {
+    c = LoadVectors<kArithmetic<T>>(source, count, out);
     if (c < count) {
       std::memcpy(out + c, source + c * std::int64_t{sizeof(T)},
                   static_cast<std::size_t>(count - c) * sizeof(T));
@@ -197,7 +197,7 @@ HWY_INLINE std::int64_t StoreF16Vectors(char* address, const float* HWY_RESTRICT
 template <class T>
 HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTRICT values,
                                   std::int64_t count, bool accumulate, bool zero_nonfinite) {
-  if (!accumulate && !zero_nonfinite && dtype == (sizeof(T) == 4 ? DType::f32 : DType::f64)) {
+  if (!accumulate && !zero_nonfinite && dtype == kArithmetic<T>) {
     const hn::ScalableTag<T> d;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
     T* out = reinterpret_cast<T*>(address);
@@ -229,8 +229,7 @@ HWY_INLINE std::uint32_t StoreRow(DType dtype, char* address, const T* HWY_RESTR
 template <bool kWrite = false>
 HWY_INLINE void PrefetchRow(const char* row, std::int64_t bytes) {
   if (row == nullptr) return;  // a key without a page
-  asm volatile("");            // GCC 12 drops calls of a function that only prefetches
-  for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, kWrite ? 1 : 0, 3);
+  prefetch_lines<kWrite, 3>(row, bytes);
 }
 inline constexpr std::int64_t kRowsAhead = 8;
 

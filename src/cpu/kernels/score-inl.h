@@ -76,7 +76,8 @@ inline HWY_NOINLINE Bf16Addend FindAddend(const Call& call, const Entry& entry,
   using Kind = Bf16Addend::Kind;
   if (kind == Kind::none) return {};
   for (std::int64_t r = 0; r < round_up(count, 2); ++r) {
-    // `gradient` takes two rows at a time. Row `count` is not read.
+    // The engine reads the slots of two rows at a time. An odd count fills one more slot from the
+    // last row, because rows[count] does not exist.
     const TileRow& row = rows[std::min(r, count - 1)];
     if (kind == Kind::slope) {
       to.slope[r] = *reinterpret_cast<const float*>(
@@ -139,10 +140,9 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
 template <bool kSlope, class T>
 HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T* HWY_RESTRICT s,
                          T* HWY_RESTRICT row_buffer) {
-  constexpr DType kArithmetic = sizeof(T) == 4 ? DType::f32 : DType::f64;
   if (add.bias == nullptr) return AddToRow<kSlope, DType::none>(add, factor, span, s, row_buffer);
-  if (add.dtype == kArithmetic)
-    return AddToRow<kSlope, kArithmetic>(add, factor, span, s, row_buffer);
+  if (add.dtype == kArithmetic<T>)
+    return AddToRow<kSlope, kArithmetic<T>>(add, factor, span, s, row_buffer);
   if constexpr (sizeof(T) == 4) {
     if (add.dtype == DType::bf16) {
       return AddToRow<kSlope, DType::bf16>(add, factor, span, s, row_buffer);
@@ -156,9 +156,9 @@ HWY_INLINE void AddToRow(const Addend<T>& add, T factor, const KeySpan& span, T*
   LoadRow(add.dtype, add.bias, span.keys, span.cols, row_buffer);
   Addend<T> converted = add;
   converted.bias = reinterpret_cast<const char*>(row_buffer);
-  converted.dtype = kArithmetic;
+  converted.dtype = kArithmetic<T>;
   const KeySpan all{span.j0, span.cols, span.cols, span.first, nullptr};
-  AddToRow<kSlope, kArithmetic>(converted, factor, all, s, row_buffer);
+  AddToRow<kSlope, kArithmetic<T>>(converted, factor, all, s, row_buffer);
 }
 
 // s = softcap tanh(scale s / softcap).
@@ -186,13 +186,9 @@ inline void PrefetchScores(const Call& call, const Entry& entry, const TileRow& 
   const std::int64_t i = row.i + next.rows_ahead;
   if (next.keys <= 0 || i < 0 || i >= entry.len_q) return;
   const auto prefetch = [&](const core::ScoreTensor& scores, const char* of_row) {
-    // GCC 12 considers a function that only prefetches free of effects and drops its calls.
-    asm volatile("");
     if (of_row == nullptr || scores.stride_q == 0) return;
     const char* begin = of_row + next.rows_ahead * scores.stride_q + next.j0 * scores.stride_kv;
-    for (std::int64_t at = 0; at < next.keys * scores.stride_kv; at += 64) {
-      __builtin_prefetch(begin + at, 0, 2);
-    }
+    prefetch_lines<false, 2>(begin, next.keys * scores.stride_kv);
   };
   if (!without_bias) prefetch(call.bias, row.bias);
   prefetch(call.mask, mask);

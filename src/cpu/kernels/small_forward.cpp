@@ -37,7 +37,7 @@ struct SmallScores {
   const float* largest;  // [ld] the largest product of each query; null if they are not raw
 };
 
-// Four keys of a vector of queries at a time: their maximum, one after the other, would be a chain.
+// Four running maxima: a single one would be a chain of dependent instructions.
 constexpr std::int64_t kMaxima = 4;
 
 // Turns products of queries [i, i + lanes) into scores, -inf if hidden, and returns the largest.

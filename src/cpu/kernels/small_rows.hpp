@@ -116,7 +116,7 @@ class SmallAhead {
   }
   void prefetch_part() {
     if (at_ == end_) return;
-    asm volatile("");  // GCC 12 drops calls of a function that only prefetches
+    asm volatile("");  // see prefetch_lines()
     const char* at = at_;
     const char* stop = end_ - at > part_ ? at + part_ : end_;
     for (; at < stop; at += kLine) __builtin_prefetch(at, 0, 2);

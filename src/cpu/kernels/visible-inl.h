@@ -49,8 +49,8 @@ HWY_INLINE KeySpan SeenSpan(const TileRow* rows, std::int64_t count, std::int64_
   return {j0 + first, width, round_up(width, kStep), first, nullptr};
 }
 
-// What a strip sees of all keys. Found once for many tiles of keys, so that most of these need no
-// loop over the rows.
+// What a strip sees of all keys. Tasks of tiles find it once for all tiles of keys, so that most of
+// these need no loop over the rows. Tasks with gemv find it for each tile: they have few rows.
 struct StripKeys {
   core::KeyRange any;    // the smallest range with all keys that any row sees
   core::KeyRange every;  // keys that all rows see, unless they are holes of the mask
@@ -113,7 +113,7 @@ HWY_INLINE RowSpan SeeingRows(const TileRow* rows, std::int64_t count, const Key
   return {first, count - first};
 }
 
-// The columns of the span that a row sees, before bias, mask and missing pages hide some.
+// The columns of the span that a row sees, before mask and missing pages hide some.
 HWY_INLINE core::KeyRange SeenColumns(const TileRow& row, const KeySpan& span) {
   const std::int64_t begin = std::clamp<std::int64_t>(row.keys.begin - span.j0, 0, span.cols);
   return {begin,
@@ -220,7 +220,7 @@ HWY_INLINE const std::uint32_t* PackedRow(const Call& call, const TileRow& row,
   return row.mask_bits + span.j0 / call.mask_bits.tile_kv * call.mask_bits.tile;
 }
 
-// The same from the row's packed mask, if there is one.
+// VisibleBits() of a row, from its packed mask if it has one.
 HWY_INLINE std::uint64_t VisibleBits(const Call& call, const TileRow& row, const KeySpan& span,
                                      SeenRow seen, std::int64_t c) {
   const std::uint32_t* packed = PackedRow(call, row, span);

@@ -5,8 +5,8 @@
 #include <array>
 #include <string>
 
-#include "core/names.hpp"
 #include "core/signature.hpp"
+#include "core/tensor.hpp"
 #include "core/tensor_rules.hpp"
 #include "webgpu/passes/attention.hpp"
 

@@ -23,6 +23,9 @@ namespace attn::cpu::HWY_NAMESPACE {
 
 class Bf16Block {
  public:
+  // Calls of Prefetch() in a strip that sees keys: at least. A strip of two parts makes more.
+  static constexpr std::int64_t kLeastStepsOfStrip = 4;
+
   Bf16Block(const KeyHead<float>& at, const Bf16KeysScratch& x)
       : at_(at),
         x_(x),

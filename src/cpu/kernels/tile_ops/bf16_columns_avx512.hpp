@@ -20,6 +20,7 @@ HWY_PUSH_ATTRIBUTES(ATTN_AVX512_BF16)
 namespace attn::cpu::avx512 {
 
 inline constexpr std::int64_t kTileKeys = 16;
+static_assert(kKeysOfScores % kTileKeys == 0);
 using TileOfS = float[kTileKeys][16];  // [key][row]
 
 // Keys whose products with P are added to O together, in groups of 32.

@@ -219,6 +219,7 @@ void DotRows(const Bf16Scores& x, const Bf16Ahead& ahead) {
     return avx512::DotRows(x, ahead,
                            [&](std::int64_t j, avx512::TileOfS& s) HWY_ATTR { DotTile(x, j, s); });
   }
+  static_assert(kKeysOfScores % kKeys == 0);
   for (std::int64_t j = 0; j < x.keys; j += kKeys) {
     std::int64_t r = 0;
     for (; r + kRows <= x.rows; r += kRows) DotBlock<4>(x, r, j);

@@ -98,7 +98,7 @@ struct Bf16Softmax {
   std::int64_t lds;
   std::int64_t rows;  // up to kMostBf16Rows
   std::int64_t cols;  // a multiple of 32
-  float scale;        // > 0
+  float scale;        // > 0; any sign with an addend
   float* row_max;     // [rows] running maximum of the scores
   float* row_sum;
   float* o;          // [rows x ldo] accumulated o, rescaled if a maximum grows
@@ -109,7 +109,7 @@ struct Bf16Softmax {
   Bf16Visible visible;
   // > 0: scores are softcap tanh(scale s / softcap). Only for engines with `caps`.
   float softcap = 0.0F;
-  Bf16Addend addend;             // without softcap. With it, `scale` may have any sign
+  Bf16Addend addend;             // only if softcap is 0
   RowPrefetch* ahead = nullptr;  // may be stepped for each row
 };
 

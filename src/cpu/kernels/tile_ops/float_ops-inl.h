@@ -152,7 +152,7 @@ class FloatOps {
       const std::int64_t first = packed_.tile_idx(p, config_, entry.b, head, j0) * tile;
       x_.k_t = static_cast<T*>(packed_.k) + first * qk_;
       x_.v = static_cast<T*>(packed_.v) + first * padded<T>(p.dim_vo);
-    } else if (config_.gemv != 0) {
+    } else if (config_.gemv) {
       FindCacheTile(call_, call_.k, entry, head, j0, keys, tile, p.dim_qk, qk_, x_.k,
                     tiles_[head_].k);
       FindCacheTile(call_, call_.v, entry, head, j0, keys, tile, p.dim_vo, padded<T>(p.dim_vo),
@@ -178,14 +178,14 @@ class FloatOps {
     if ((raw || biased) && AttendFused(entry, span, next, row0, count)) return;
     const std::int64_t vo = padded<T>(call_.problem.dim_vo);
     const std::int64_t cols = span.cols;
-    if (config_.gemv != 0) {
+    if (config_.gemv) {
       Dot(span, row0, count);
     } else {
       Gemm<T>({x.q + row0 * qk_, qk_, 1, x.k_t + span.first, config_.tile_kv, x.s, cols, count,
                cols, call_.problem.dim_qk, false});
     }
     SoftmaxOfStrip(entry, span, next, row0, count);
-    if (config_.gemv != 0) {
+    if (config_.gemv) {
       AddValuesOf(span, row0, count);
     } else {
       Gemm<T>({x.s, cols, 1, x.v + span.first * vo, vo, x.o + row0 * vo, vo, count, vo, span.keys,
@@ -236,7 +236,7 @@ class FloatOps {
     const T factor = raw ? static_cast<T>(call_.numbers.scale) : T(1);
     const SoftmaxStrip<T> strip{
         x.s, cols, factor, x.row_max + row0, x.row_sum + row0, x.o + row0 * vo, vo};
-    // Options hide pairs by a score of -inf.
+    // If not raw, ScoreRow has written -inf to hidden pairs, so the softmax needs no mask.
     const bool all = !raw || SeesAll(rows, count, span);
     RowVisible visible[kRowsAtOnce];
     for (std::int64_t first = 0; first < count; first += kRowsAtOnce) {
@@ -322,7 +322,7 @@ class FloatOps {
   HWY_INLINE bool AttendFused(const Entry& entry, const KeySpan& span, const NextScores& next,
                               std::int64_t row0, std::int64_t count) {
     if constexpr (kHasFusedSoftmax && sizeof(T) == 4) {
-      if (config_.gemv != 0 || span.cols != kFusedCols || call_.problem.dropout ||
+      if (config_.gemv || span.cols != kFusedCols || call_.problem.dropout ||
           pair_ahead_ != nullptr) {
         return false;
       }
@@ -379,6 +379,7 @@ class FloatOps {
   HWY_INLINE void Dot(const KeySpan& span, std::int64_t row0, std::int64_t count) {
     if constexpr (kMayMultiplyBf16) {
       if (decode_ != nullptr) {
+        static_assert(kSpanStep % kKeysOfScores == 0);
         return decode_->dot_rows({queries(), count, tiles_[head_].k.rows + span.first, span.cols,
                                   call_.problem.dim_qk, x_.s, span.cols},
                                  {StepAhead, ahead_});
@@ -404,7 +405,7 @@ class FloatOps {
 
   // Whether the products read these rows as is_split() says.
   [[nodiscard]] bool SplitsRows(const StridedTensor& rows, std::int64_t dim) const {
-    return config_.gemv != 0 && rows.dtype == DType::bf16 && is_split<DType::bf16, T>() &&
+    return config_.gemv && rows.dtype == DType::bf16 && is_split<DType::bf16, T>() &&
            ReadsInPlace<T>(rows, dim, padded<T>(dim));
   }
 
