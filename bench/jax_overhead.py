@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import libattn
 import libattn.jax
 from alternating import best_of
+from provenance import provenance
 
 LIMIT_US = 20.0
 
@@ -67,6 +68,7 @@ def main() -> int:
     if options.json:
         row = {
             "bench": "jax_overhead",
+            **provenance(),
             "shape": shape,
             "device": next(x["detail"] for x in libattn.info()["backends"] if x["name"] == "cpu"),
             "python": platform.python_version(),

@@ -24,6 +24,7 @@ import libattn
 import libattn.torch
 import torch
 from alternating import best_of
+from provenance import provenance
 from torch.nn.functional import scaled_dot_product_attention
 
 
@@ -91,6 +92,7 @@ def main() -> int:
     if options.json:
         row = {
             "bench": "python_overhead",
+            **provenance(),
             "shape": shape,
             "threads": options.threads,
             "device": next(x["detail"] for x in libattn.info()["backends"] if x["name"] == "cpu"),

@@ -179,7 +179,8 @@ step_memory() { peers memory; }
 # Without the driver's cache, in which NVRTC finds what an earlier step has compiled.
 step_latency() { CUDA_CACHE_DISABLE=1 "$bundle/run" attn bench --device cuda --latency --peer "$python" --out "$rows"; }
 
-# In a separate folder, because the other steps must use the shipped heuristics. The tuner knows sm80.
+# In a separate folder, because the other steps must use the shipped heuristics. With sm80, because
+# backwards of sm90 have no tiles to tune.
 step_tune() {
   local sizes='dtype=bf16 batch=4 heads_q=16 heads_kv=16 len_q=4096 len_kv=4096' bad=0 status
   local seconds=${ATTN_TUNE_SECONDS:-40}

@@ -72,6 +72,7 @@ def machine(device: str) -> dict[str, Any]:
         "driver": output_of(*query) if cuda else "",
         "threads": 1 if cuda else torch.get_num_threads(),
         "commit": commit,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
     }
@@ -91,7 +92,6 @@ def described(cell: Cell, pass_: str) -> dict[str, Any]:
     """The problem's fields of a row."""
     s = cell.shape
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "cell": cell.name(pass_),
         "pass": pass_,
         "dtype": cell.dtype,

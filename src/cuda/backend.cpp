@@ -50,7 +50,8 @@ core::Status family_to_tune(Pass pass, const Problem& problem, const DeviceFacts
   if (!copies_f8 && !family->tune_key(pass, problem).empty()) return {};
   return core::Status::unsupported(std::string("cuda: tune: the kernels of ") + family->name() +
                                    ", which runs this " + to_string(pass) +
-                                   ", have no tiles to tune; accepted problems that sm80 runs, or "
+                                   ", have no tiles to tune; accepted forwards without a cache and "
+                                   "with more than 16 queries, or backwards with "
                                    "ATTN_CUDA_FAMILY=sm80");
 }
 

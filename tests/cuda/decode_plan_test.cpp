@@ -186,6 +186,21 @@ TEST(CudaDecodePlan, AppendsAheadOfIt) {
   EXPECT_EQ(plan.main, 1u);
 }
 
+// The kernel that appends counts rows in 32 bits.
+TEST(CudaDecodePlan, RefusesToAppendTooManyRows) {
+  for (const char* type : {"dtype=bf16 ", "dtype=f32 "}) {
+    const std::string sizes = std::string(type) + "heads_q=8 heads_kv=8 len_q=1 len_kv=65536 " +
+                              "dim_qk=8 dim_vo=8 lengths_kv len_new=65536 batch=";
+    EXPECT_EQ(decode_plan(sizes + "8191").blocks[0], std::int64_t{8191} * 65536 * 8 / 4);
+    const auto refused =
+        make_plan(Pass::decode, parse_problem(sizes + "8192"), h200(), core::Access::tma);
+    ASSERT_FALSE(refused.ok()) << type;
+    EXPECT_EQ(refused.reason(),
+              "found 4294967296 rows of k_new (batch * len_new * heads_kv); CUDA appends fewer "
+              "than 2^32");
+  }
+}
+
 // f32 o and two statistics of each row, and an arrival, rounded up.
 TEST(CudaDecodePlan, WorkspaceHoldsPartialResults) {
   const CudaPlan plan = decode_plan(large("len_kv=1000 split_keys=100"));

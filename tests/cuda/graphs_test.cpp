@@ -154,6 +154,17 @@ TEST_F(CudaGraphs, AreNotForEveryCall) {
   EXPECT_EQ(num_made(), 1);
 }
 
+// A green context's stream may get the handle of a destroyed stream that has a graph. Launched
+// there, the graph would run on all multiprocessors.
+TEST_F(CudaGraphs, AreNotLaunchedOnAnotherContextsStreamWithTheSameHandle) {
+  for (const int value : {1, 2}) EXPECT_EQ(launched_by_graph(stream(1), value), value > 1);
+  fake().foreign_streams = true;
+  for (const int value : {3, 4}) EXPECT_FALSE(launched_by_graph(stream(1), value));
+  fake().foreign_streams = false;
+  EXPECT_TRUE(launched_by_graph(stream(1), 5));
+  EXPECT_EQ(num_made(), 1);
+}
+
 TEST_F(CudaGraphs, LaunchClusters) {
   for (const unsigned cluster : {2u, 4u}) {  // of the same function
     kernels[1].spec.cluster = cluster;

@@ -32,8 +32,6 @@ DeviceFacts core_facts(std::uint32_t workgroup_bytes) {
   facts.max_uniform_binding_bytes = 65536;
   facts.max_storage_buffers = 8;
   facts.workgroup_bytes = workgroup_bytes;
-  facts.max_threads = 256;
-  facts.max_workgroup_size = {256, 256, 64};
   facts.max_grid = 65535;
   return facts;
 }

@@ -1,4 +1,5 @@
-// Calls that the decode kernel runs on every device, also where sm90 is preferred.
+// Calls that the decode kernel runs on every device, also where sm90 is preferred. f8 q with few
+// queries stays on sm90 (sm90/forward_plan.cpp).
 #pragma once
 
 #include <attn/problem.hpp>

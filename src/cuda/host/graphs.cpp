@@ -185,6 +185,8 @@ void Graphs::drop(const Key& key, const Graph* graph) {
 std::optional<core::Status> Graphs::launch(const CurrentContext& context,
                                            std::span<const KernelLaunch> launches,
                                            abi::Stream stream) {
+  // Checked on each call: another stream may have got the handle of a destroyed one.
+  if (!is_of(stream, context)) return std::nullopt;
   Key key;
   key.stream = stream;
   for (std::size_t i = 0; i < launches.size(); ++i) {
@@ -197,7 +199,7 @@ std::optional<core::Status> Graphs::launch(const CurrentContext& context,
   if (graph == nullptr) return std::nullopt;
   const std::lock_guard<std::mutex> lock(graph->mutex);
   if (!graph->made()) {
-    if (!is_of(stream, context) || !graph->make(launches, stream)) return std::nullopt;
+    if (!graph->make(launches, stream)) return std::nullopt;
   } else if (!graph->set(launches)) {
     drop(key, graph.get());
     return std::nullopt;

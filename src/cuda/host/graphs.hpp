@@ -33,7 +33,8 @@ class Graphs {
   // Launches all kernels. No grid may be empty, and the context must be the one passed to of().
   // Returns nullopt if nothing was launched; the caller then launches the kernels one by one. This
   // happens on the first call for a stream and sequence of kernels, if the graph can't be created
-  // (for example, without memory), and if the driver rejects the new parameters.
+  // (for example, without memory), if the driver rejects the new parameters, and on streams of
+  // other contexts, such as green contexts.
   std::optional<core::Status> launch(const CurrentContext& context,
                                      std::span<const KernelLaunch> launches, abi::Stream stream);
 

@@ -2,7 +2,6 @@
 // DeviceFacts: the properties of a device that plans depend on.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <attn/webgpu.hpp>
 #include <cstdint>
@@ -36,9 +35,7 @@ struct DeviceFacts {
   std::uint32_t uniform_alignment = 256;  // of a uniform binding's offset
   std::uint32_t max_storage_buffers = 0;  // per dispatch
   std::uint32_t workgroup_bytes = 0;      // var<workgroup> per workgroup
-  std::uint32_t max_threads = 0;          // per workgroup
-  std::array<std::uint32_t, 3> max_workgroup_size{};
-  std::uint32_t max_grid = 0;  // workgroups in each dimension
+  std::uint32_t max_grid = 0;             // workgroups in each dimension
   bool has_subgroups = false;
   // Measured with workgroups of 128 threads. 0 without subgroups, or if sizes differed within the
   // dispatch.

@@ -77,9 +77,6 @@ DeviceFacts read_facts(const Provider& provider, const WGPUAdapterInfo& info,
   facts.uniform_alignment = limits.minUniformBufferOffsetAlignment;
   facts.max_storage_buffers = limits.maxStorageBuffersPerShaderStage;
   facts.workgroup_bytes = limits.maxComputeWorkgroupStorageSize;
-  facts.max_threads = limits.maxComputeInvocationsPerWorkgroup;
-  facts.max_workgroup_size = {limits.maxComputeWorkgroupSizeX, limits.maxComputeWorkgroupSizeY,
-                              limits.maxComputeWorkgroupSizeZ};
   facts.max_grid = limits.maxComputeWorkgroupsPerDimension;
   return facts;
 }

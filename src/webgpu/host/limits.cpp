@@ -46,15 +46,16 @@ Extents num_chunks(const Extents& whole, double flops, double most) {
   const double left = flops / static_cast<double>(chunks.visits);
   if (!(left > most)) return chunks;
 
-  const auto turns = static_cast<double>(whole.batches * whole.heads * whole.tiles);
-  const double room = most / (left / turns);  // workgroups per chunk
+  const auto workgroups = static_cast<double>(whole.batches * whole.heads * whole.tiles);
+  const double workgroups_per_chunk = most / (left / workgroups);
   std::int64_t fewest = 0;
   for_each_cut(whole.batches, [&](std::int64_t batches) {
     for_each_cut(whole.heads, [&](std::int64_t heads) {
       const std::int64_t across =
           core::divide_up(whole.batches, batches) * core::divide_up(whole.heads, heads);
       const auto tiles = std::max<std::int64_t>(
-          static_cast<std::int64_t>(room / static_cast<double>(across)), across == 1 ? 1 : 0);
+          static_cast<std::int64_t>(workgroups_per_chunk / static_cast<double>(across)),
+          across == 1 ? 1 : 0);
       if (tiles == 0) return;
       const std::int64_t of_tiles = core::divide_up(whole.tiles, std::min(tiles, whole.tiles));
       const std::int64_t count = batches * heads * of_tiles;

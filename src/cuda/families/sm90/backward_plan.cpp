@@ -94,7 +94,8 @@ std::string backward_option_refusal(const Problem& p) {
   const bool f16_row = p.bias.given && !p.bias.q && p.bias_type() == DType::f16;
   if (f16_row && p.dtype == DType::f16 && !needs_wide_backward(p) &&
       backward_tiles_of(p).dim == 128) {
-    return "has no backward in f16 with an f16 bias that broadcasts queries from dim 65 to 128";
+    return "has no backward in f16 with an f16 bias that broadcasts queries, at dims 65 to 128 or "
+           "with softcap";
   }
   for (const Extent* extent : {&p.bias, &p.mask}) {
     if (extent->given && !extent->kv) return "takes no bias or mask that broadcasts keys";

@@ -13,6 +13,7 @@
 #include "config.cuh"
 #include "passes/backward_preprocess.cuh"
 #include "ptx/grid.cuh"
+#include "shared/constants.cuh"
 #include "shared/row_chunk.cuh"
 #include "shared/sequence.cuh"
 
@@ -36,8 +37,6 @@ constexpr int kInFlight16 = 8;
 constexpr int kBlocks = 6;
 constexpr int kInFlight16 = 4;
 #endif
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
 __device__ __forceinline__ float& FloatAt(const StridedTensor& tensor, const Sequence& seq, int i,
                                           int head) {

@@ -8,6 +8,7 @@
 #include "config.cuh"
 #include "passes/merge.cuh"
 #include "ptx/grid.cuh"
+#include "shared/constants.cuh"
 #include "shared/row_chunk.cuh"
 
 namespace {
@@ -21,7 +22,6 @@ using attn::device::merge::Params;
 using attn::device::merge::Sizes;
 
 constexpr int kBlocks = 4;  // per SM: at most 64 registers
-constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
 struct Line {
   int b = 0;

@@ -8,6 +8,7 @@
 #include "config.cuh"
 #include "passes/sink_gradient.cuh"
 #include "ptx/grid.cuh"
+#include "shared/constants.cuh"
 #include "shared/gradient.cuh"
 
 namespace {
@@ -15,8 +16,6 @@ namespace {
 using namespace shared;
 
 using attn::device::sink_gradient::kThreads;
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
 }  // namespace
 

@@ -34,17 +34,8 @@ __device__ __forceinline__ void TmaStore(const void* map, unsigned from, int col
 __device__ __forceinline__ void TmaStoreCommit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Copies contiguous bytes to shared memory; the barrier counts them. Addresses and size are
-// multiples of 16 bytes.
-__device__ __forceinline__ void BulkLoad(unsigned to, const void* from, int bytes,
-                                         unsigned barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-// Copies contiguous bytes from shared to global memory. TmaStoreCommit() closes the group.
+// Copies contiguous bytes from shared to global memory. Addresses and size are multiples of 16
+// bytes. TmaStoreCommit() closes the group.
 __device__ __forceinline__ void BulkStore(float* to, unsigned from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)

@@ -5,12 +5,9 @@
 #include "config.cuh"
 #include "ptx/math.cuh"
 #include "shared/arguments.cuh"
+#include "shared/constants.cuh"
 
 namespace shared {
-
-inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr float kLn2 = 0.6931471805599453f;
-inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
 // Without a score modifier a score is the raw product times the scale.
 inline constexpr bool kHasScoreMod =

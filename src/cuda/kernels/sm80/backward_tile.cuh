@@ -62,7 +62,6 @@ static_assert(kPartQk % 16 == 0 && kPartVo % 16 == 0 && kDqDims % 16 == 0);
 static_assert(!kSplitSDp || (kScoreQueries == 16 && kChunk == 16));
 
 using QkLayout = TileLayout<kDimQk>;
-using VoLayout = TileLayout<kDimVo>;
 using PDsLayout = TileLayout<kTileQ>;  // P and dS transposed: [keys][queries]
 using BiasTile = BiasMaskTile<kScoreQueries, kScoreKeys, kBiasBytes>;
 using MaskTile = BiasMaskTile<kScoreQueries, kScoreKeys, kHasMask ? 1 : 2>;

@@ -1,12 +1,13 @@
 // Backward on Hopper (sm_90a): dK and dV of one tile of keys, and its contribution to dQ, with
 // wgmma, TMA and warp specialization.
 //
-// Grid: one block per (tile of 128 keys, key head, sequence), in the order of BlockPlace. A block
-// keeps K, V and f32 dK, dV of its keys and visits the tiles of queries that see them, for each
-// query head of the key head, so dK and dV need no further sum over heads. A producer warpgroup
-// loads (backward_producer.cuh), and two consumer warpgroups own 64 keys each
-// (backward_consumer.cuh). After each step, dQ is added to dq_accum in global memory by bulk
-// reductions; passes/backward_postprocess.cu converts it. dbias: backward_dbias.cuh.
+// Grid: one block per (tile of 128 keys, key head, sequence), in the order of BlockPlace.
+// Persistent Configs: one block per multiprocessor, which computes several tiles
+// (backward_items.cuh). A block keeps K, V and f32 dK, dV of its keys and visits the tiles of
+// queries that see them, for each query head of the key head, so dK and dV need no further sum over
+// heads. A producer warpgroup loads (backward_producer.cuh), and two consumer warpgroups own 64
+// keys each (backward_consumer.cuh). After each step, dQ is added to dq_accum in global memory by
+// bulk reductions; passes/backward_postprocess.cu converts it. dbias: backward_dbias.cuh.
 //
 // Config: backward_config.cuh. Shared memory: backward_shared.cuh.
 #include "config.cuh"

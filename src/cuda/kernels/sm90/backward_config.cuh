@@ -1,6 +1,6 @@
 // Constants of sm90/backward.cu and sm90/backward_head.cu. In addition to
 // backward_common_config.cuh their Configs have
-//   dim    of q, k, v and dout, rounded up to 64 (TMA fills columns past the end with zeros)
+//   dim    of q, k, v and dout, rounded up to 64 or 128 (TMA fills columns past the end with zeros)
 //   dbias  kDbiasStored, kDbiasSummed, or 0: not computed by this kernel
 //   persistent  kTakesEarly or kTakesLate: a block computes several tiles of keys in sequence
 //               (backward_items.cuh); requires no `lengths`, no row_ranges and no dbias; else 0

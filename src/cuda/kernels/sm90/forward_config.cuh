@@ -4,7 +4,8 @@
 //                  [64][tile_kv] of the mask before they become bits
 //   accumulate_tiles  f8: number of tiles of keys that P V accumulates in tensor cores before it is
 //                  added to O in f32; 0: all (accumulators of 8-bit products keep about 14 bits)
-//   dim_qk, dim_vo (rounded up to 64; TMA fills columns past the end with zeros);
+//   dim_qk, dim_vo (64, 128 or 256, above multiples of 64; TMA fills columns past the end with
+//   zeros);
 //   tile_q (64 per consumer warpgroup), tile_kv, stages (of K and of V), blocks (per SM);
 //   tile_heads     query heads of one key head that share a tile, with tile_q / tile_heads queries
 //                  each, a multiple of 16
@@ -73,9 +74,8 @@ inline constexpr int kRawStages = config::raw_stages;
 inline constexpr int kOColumns = config::o_columns;
 inline constexpr int kAccumulateTiles = config::accumulate_tiles;
 inline constexpr bool kRowRanges = config::row_ranges != 0;
-// Rows have a first or last visible key, so tiles can be partial.
+// Rows have a first visible key, so tiles can be partial.
 inline constexpr bool kLeftBound = config::left_bound != 0 || kRowRanges;
-inline constexpr bool kRightBound = config::right_bound != 0 || kRowRanges;
 // The producer publishes each tile, because consumers cannot compute it themselves.
 inline constexpr bool kPublished = config::schedule == kDynamic || kRowRanges;
 

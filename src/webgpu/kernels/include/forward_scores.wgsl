@@ -42,7 +42,7 @@ fn add_biases(at: u32, bits: vec4<u32>) {
 fn add_bias(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
   var words: array<vec4<u32>, R * kMaxKeys>;
   if (p.bias_type != 1u && p.bias_kv == 1u && ((x.bias | p.bias.row) & 1u) == 0u) {
-    // Two keys (bias) or four (mask) per word.
+    // Two keys per word.
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let row = x.bias + min(first + row_of(r, tr), x.last_q) * p.bias.row;
       for (var c = 0u; c < KEYS; c += 1u) {  // unrolled to 2
@@ -82,7 +82,7 @@ fn add_bias(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
 
 fn hide_masked(x: Scores, first: u32, j: u32, tr: u32, tc: u32) {
   if (p.mask_kv == 1u && ((x.mask | p.mask.row) & 3u) == 0u) {
-    // Two keys (bias) or four (mask) per word.
+    // Four keys per word.
     var words: array<u32, R * kMaxKeys>;
     for (var r = 0u; r < R; r += 1u) {  // unrolled to 8
       let row = x.mask + min(first + row_of(r, tr), x.last_q) * p.mask.row;
