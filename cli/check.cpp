@@ -22,6 +22,7 @@
 #include "cli/progress.hpp"
 #include "core/names.hpp"
 #include "core/suggest.hpp"
+#include "core/validate.hpp"
 #include "harness/case.hpp"
 #include "harness/device.hpp"
 #include "harness/inputs.hpp"
@@ -139,7 +140,11 @@ std::vector<harness::Case> selected(const CheckOptions& options) {
     }
     list = harness::case_list(filter);
   }
-  for (const std::string& text : options.texts) list.push_back(harness::parse_case(text));
+  for (const std::string& text : options.texts) {
+    list.push_back(harness::parse_case(text));
+    const core::Status status = core::validate_problem(list.back().pass, list.back().problem);
+    if (!status.ok()) throw Error(status.code, "--case: " + status.message);
+  }
   if (options.seed) {
     for (harness::Case& c : list) c.seed = *options.seed;
   }
