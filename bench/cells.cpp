@@ -303,17 +303,4 @@ Cell divided(Cell cell, std::int64_t by) {
   return cell;
 }
 
-Cell custom_cell(const std::string& text, Pass pass) {
-  Cell cell;
-  cell.suite = "custom";
-  cell.pass = pass;
-  cell.problem = parse_problem(text);
-  cell.option = to_string(cell.problem);
-  cell.softcap = cell.problem.softcap ? 20.0 : 0.0;
-  cell.dropout_p = cell.problem.dropout ? 0.1 : 0.0;
-  cell.documents = cell.problem.kv_begin || cell.problem.kv_end ? 4 : 0;
-  cell.name = std::string("custom/") + to_string(cell.problem.dtype) + "/" + pass_name(pass);
-  return cell;
-}
-
 }  // namespace attn::bench

@@ -40,7 +40,9 @@ struct Cell {
 // BenchOptions::suite. Default types: f32, bf16 on the host; bf16 on CUDA; f16, f32 on WebGPU.
 std::vector<Cell> cells(const std::string& suite, const std::vector<std::string>& dtypes,
                         const std::vector<std::string>& passes, Device device);
-// A cell for any problem text of parse_problem(); `decode` for the decode pass.
+// A cell for a problem text of parse_problem(). Totals of packed tensors may be left out. Throws
+// std::invalid_argument for a problem that is invalid, that has no work, or that needs tensors
+// which only a caller has.
 Cell custom_cell(const std::string& text, Pass pass);
 
 // Divides the lengths and all sizes in keys by a factor, and adds the factor to the name.

@@ -21,6 +21,7 @@
 #include "bench/timer.hpp"
 #include "bench/verify.hpp"
 #include "bench/work.hpp"
+#include "core/validate.hpp"
 #include "harness/naive.hpp"
 #include "harness/place.hpp"
 
@@ -195,12 +196,23 @@ std::vector<Cell> wanted_cells(const BenchOptions& options) {
   }
   std::vector<Cell> out;
   for (const std::string& text : options.problems) {
+    if (options.verify && parse_problem(text).accumulate) {
+      throw std::invalid_argument(
+          "--problem: results with accumulate can't be verified: found accumulate; accepted a "
+          "problem without it, or bench --no-verify");
+    }
     for (const Pass pass : {Pass::forward, Pass::backward, Pass::decode}) {
       const bool asked = std::find(options.passes.begin(), options.passes.end(), pass_name(pass)) !=
                          options.passes.end();
-      if (asked || (options.passes.empty() && pass != Pass::decode)) {
-        out.push_back(custom_cell(text, pass));
+      if (!asked && (!options.passes.empty() || pass == Pass::decode)) continue;
+      if (!asked && pass == Pass::backward) {
+        const core::Status status = core::validate_problem(pass, parse_problem(text));
+        if (!status.ok()) {
+          std::fprintf(stderr, "left out: %s\n", status.message.c_str());
+          continue;
+        }
       }
+      out.push_back(custom_cell(text, pass));
     }
   }
   return out;

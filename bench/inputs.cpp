@@ -49,6 +49,15 @@ void in_parallel(std::int64_t count, Body body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Lengths of `batch` sequences that sum to `total` and differ by at most 1.
+std::vector<std::int64_t> spread(std::int64_t total, std::int64_t batch) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    lengths.push_back(total / batch + (b < total % batch ? 1 : 0));
+  }
+  return lengths;
+}
+
 void fill_mask(const Cell& cell, const TensorView& mask) {
   auto* at = static_cast<std::uint8_t*>(mask.address());
   const std::int64_t documents = std::max<std::int64_t>(cell.documents, 1);
@@ -119,6 +128,10 @@ void Inputs::make_lengths(const Cell& cell) {
   if (!cell.lengths.empty()) {
     if (p.lengths_q || p.layout_q == Layout::packed) lengths_q = cell.lengths;
     if (p.lengths_kv || p.layout_kv == Layout::packed) lengths_kv = cell.lengths;
+  }
+  if (cell.lengths.empty()) {
+    if (p.layout_q == Layout::packed) lengths_q = spread(p.total_q, p.batch);
+    if (p.layout_kv == Layout::packed) lengths_kv = spread(p.total_kv, p.batch);
   }
   const auto cumulative = [](const std::vector<std::int64_t>& lengths) {
     std::vector<std::int64_t> out{0};
@@ -215,6 +228,7 @@ void Inputs::make_options(const Cell& cell) {
     }
     if (p.kv_end) arguments.kv_end = packed ? make_i32({rows}, end) : make_i32({1, rows}, end);
   }
+  if (p.nonfinite_zero) arguments.nonfinite_count = make_i32({1}, {0});
   if (p.softcap) arguments.softcap = cell.softcap;
   if (p.dropout) {
     arguments.dropout_p = cell.dropout_p;

@@ -355,6 +355,8 @@ int run_latency(const BenchOptions& options) {
   const auto attempt = [&](const char* what, auto&& measure) {
     try {
       measure();
+    } catch (const WriteError&) {
+      throw;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s failed: %s\n", what, error.what());
       ++failed;

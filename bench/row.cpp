@@ -1,11 +1,12 @@
 // Formats rows as JSON lines and table lines; see row.hpp.
 #include "bench/row.hpp"
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 namespace attn::bench {
 namespace {
@@ -128,16 +129,20 @@ std::string row_path(const std::string& out, const Machine& machine, const std::
   return "bench/results/" + machine.folder + "/" + backend + ".jsonl";
 }
 
-RowFile::RowFile(const std::string& path) {
+RowFile::RowFile(const std::string& path) : path_(path) {
   if (path.empty()) return;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder);
+  errno = 0;
   file_.open(path, std::ios::app);
-  if (!file_) throw std::runtime_error("can't write " + path);
+  if (!file_) throw WriteError(path + ": can't write: " + std::strerror(errno));
 }
 
 void RowFile::append(const std::string& row) {
-  if (file_.is_open()) file_ << row << std::endl;
+  if (!file_.is_open()) return;
+  errno = 0;
+  file_ << row << std::endl;
+  if (!file_) throw WriteError(path_ + ": can't write: " + std::strerror(errno));
 }
 
 std::string table_head() {

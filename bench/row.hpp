@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
 #include <string>
 
 #include "bench/cells.hpp"
@@ -39,13 +40,20 @@ nlohmann::json row_of(const Machine& machine, const Rates& rates, const Cell& ce
 // `out`, or bench/results/<device>/<backend>.jsonl if it is "auto".
 std::string row_path(const std::string& out, const Machine& machine, const std::string& backend);
 
-// Appends rows to a file; does nothing for an empty path. Throws std::runtime_error.
+// A file of rows that can't be written.
+class WriteError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Appends rows to a file; does nothing for an empty path. Throws WriteError.
 class RowFile {
  public:
   explicit RowFile(const std::string& path);
   void append(const std::string& row);
 
  private:
+  std::string path_;
   std::ofstream file_;
 };
 

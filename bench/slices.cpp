@@ -1,6 +1,7 @@
 // Selects rows of a call: views are narrowed; diagonal and origin record the slice's position.
 #include "bench/slices.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/visibility.hpp"
@@ -167,6 +168,8 @@ Slice slice_of(const Cell& cell, const Inputs& inputs, const Cut& cut) {
   p.lengths_q = p.lengths_kv = false;
   p.len_new = 0;
   p.split_keys = kSplitAuto;
+  p.nonfinite_zero = false;  // the inputs are finite
+  a.nonfinite_count = TensorView{};
   return slice;
 }
 
@@ -192,16 +195,17 @@ Slice key_slice(const Cell& cell, const Inputs& inputs, std::int64_t b, std::int
                 std::int64_t j) {
   const Problem& p = cell.problem;
   const std::int64_t group = p.heads_q / p.heads_kv;
-  return slice_of(cell, inputs,
-                  {.b = b,
-                   .head = g * group,
-                   .heads = group,
-                   .head_kv = g,
-                   .heads_kv = 1,
-                   .row = 0,
-                   .rows = inputs.lengths_q[static_cast<std::size_t>(b)],
-                   .key = j,
-                   .keys = 1});
+  return slice_of(
+      cell, inputs,
+      {.b = b,
+       .head = g * group,
+       .heads = group,
+       .head_kv = g,
+       .heads_kv = 1,
+       .row = 0,
+       .rows = inputs.lengths_q[static_cast<std::size_t>(b)],
+       .key = j,
+       .keys = std::min<std::int64_t>(inputs.lengths_kv[static_cast<std::size_t>(b)], 1)});
 }
 
 }  // namespace attn::bench

@@ -125,6 +125,15 @@ class Comparison {
   Error& error_;
 };
 
+std::string reference_of(Pass pass, const Problem& problem, const Arguments& arguments) {
+  switch (pass) {
+    case Pass::forward: return reference::forward(problem, arguments);
+    case Pass::backward: return reference::backward(problem, arguments);
+    case Pass::decode: return reference::decode(problem, arguments);  // keys are rotated already
+  }
+  return "no such pass";
+}
+
 // Runs the reference on a slice and compares the outputs of `names`.
 void check(const Slice& slice, Pass pass, const std::vector<NamedTensor>& names,
            const std::string& where, DType operands, Error& error) {
@@ -133,9 +142,7 @@ void check(const Slice& slice, Pass pass, const std::vector<NamedTensor>& names,
   for (const auto& [name, member] : names) {
     exact.arguments.*member = memory.like(slice.arguments.*member);
   }
-  const std::string failure = pass == Pass::backward
-                                  ? reference::backward(exact.problem, exact.arguments)
-                                  : reference::forward(exact.problem, exact.arguments);
+  const std::string failure = reference_of(pass, exact.problem, exact.arguments);
   if (!failure.empty()) {
     if (error.problem.empty()) error.problem = "the reference at " + where + ": " + failure;
     return;
@@ -310,8 +317,7 @@ void verify_queries(const Cell& cell, const Inputs& inputs, DType operands, Erro
     const std::int64_t i = place(sample, 2, length);
     Slice slice = query_slice(cell, inputs, b, h, i);
     keep_only(slice, {&Problem::dq}, {&Arguments::dq});
-    check(slice, backward ? Pass::backward : Pass::forward, names, text_of(b, h, "row", i),
-          operands, own);
+    check(slice, cell.pass, names, text_of(b, h, "row", i), operands, own);
   });
 }
 

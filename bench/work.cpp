@@ -104,6 +104,8 @@ Work work_of(const Cell& cell, const Inputs& inputs) {
 }
 
 Work work_of(Pass pass, const Problem& problem, const Arguments& arguments) {
+  // Without rows a batch may be so large that a list of its lengths would not fit the memory.
+  if (problem.len_q == 0 || problem.len_kv == 0) return {};
   return count(
       pass, problem, arguments,
       lengths_of(problem, arguments.cu_len_q, arguments.len_q, problem.len_q, 0),

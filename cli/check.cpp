@@ -22,6 +22,7 @@
 #include "cli/progress.hpp"
 #include "core/names.hpp"
 #include "core/suggest.hpp"
+#include "core/validate.hpp"
 #include "harness/case.hpp"
 #include "harness/device.hpp"
 #include "harness/inputs.hpp"
@@ -104,14 +105,13 @@ void settle_totals(harness::Case& c, bool drawn_anew) {
 
 // One buffer holds q, k and v of a sequence side by side, so they have the same rows and one type.
 void check_fused_qkv(const harness::Case& c) {
-  if (c.memory != harness::Memory::fused_qkv) return;
   const Problem& p = c.problem;
+  if (c.memory != harness::Memory::fused_qkv || p.page_size > 0) return;  // pages are never fused
   const auto check = [](bool accepted, const std::string& found, const char* rule) {
     if (accepted) return;
     throw BadInput(fmt::format("memory=fused_qkv: found {}; accepted {}", found, rule));
   };
-  check(p.layout_q == p.layout_kv && p.lengths_q == p.lengths_kv && p.page_size == 0,
-        "q and k in different layouts", "rows of one kind: padded or packed, lengths of both");
+  check(p.layout_q == p.layout_kv, "q and k in different layouts", "both padded or both packed");
   check(p.len_q == p.len_kv, fmt::format("len_q={} len_kv={}", p.len_q, p.len_kv),
         "len_q == len_kv");
   check(p.total_q == p.total_kv,
@@ -139,7 +139,11 @@ std::vector<harness::Case> selected(const CheckOptions& options) {
     }
     list = harness::case_list(filter);
   }
-  for (const std::string& text : options.texts) list.push_back(harness::parse_case(text));
+  for (const std::string& text : options.texts) {
+    list.push_back(harness::parse_case(text));
+    const core::Status status = core::validate_problem(list.back().pass, list.back().problem);
+    if (!status.ok()) throw Error(status.code, "--case: " + status.message);
+  }
   if (options.seed) {
     for (harness::Case& c : list) c.seed = *options.seed;
   }

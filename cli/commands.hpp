@@ -2,7 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <functional>
+#include <string>
 
 #include "core/backend.hpp"
 
@@ -11,10 +14,14 @@ namespace attn::cli {
 // Returns the exit code. Throws BadInput, attn::Error.
 using Command = std::function<int()>;
 
-// A range, without the note that CLI11 adds to the help text.
+// A range, without the note that CLI11 adds to the help text. NaN is outside, unlike in CLI::Range.
 template <class T>
 CLI::Validator from_to(T low, T high) {
-  return CLI::Range(low, high).description("");
+  return {[range = CLI::Range(low, high)](std::string& text) {
+            const bool is_nan = std::isnan(std::strtod(text.c_str(), nullptr));
+            return is_nan ? "Value " + text + " is not a number" : range(text);
+          },
+          ""};
 }
 
 // The values that Context accepts; 0: its default.

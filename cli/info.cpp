@@ -213,9 +213,12 @@ Findings findings_of(const InfoOptions& options) {
   const Context refuses_unknown_names(named);
   Context context;
   Findings found{context.threads(), backends(context), {}};
+  std::erase_if(found.backends, [&](const BackendInfo& backend) {
+    const bool of_device = backend.name == "cuda" || backend.name == "webgpu";
+    return only.empty() ? options.device == "host" && of_device : backend.name != only;
+  });
   for (const BackendInfo& backend : found.backends) {
-    if (!backend.usable || (!only.empty() && backend.name != only)) continue;
-    found.support.emplace_back(backend.name, support_table(backend.name));
+    if (backend.usable) found.support.emplace_back(backend.name, support_table(backend.name));
   }
   return found;
 }
@@ -269,7 +272,7 @@ Command add_info(CLI::App& root) {
   app.add_option("--pass", options->pass, "of --explain (default: forward)")
       ->type_name("forward|backward|decode");
   app.add_option("--backend", options->backend, "only this one");
-  app.add_option("--device", options->device, "only its backend; of --explain: where it would run")
+  app.add_option("--device", options->device, "only its backends; of --explain: where it would run")
       ->type_name("host|cuda|cuda:N|webgpu");
   app.add_flag("--support", options->support, "the table of options, passes and types");
   app.add_flag("--json", options->json, "one JSON object on stdout");

@@ -130,5 +130,7 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_command([&] { return parse_and_run(argc, argv); });
+  const int code = run_command([&] { return parse_and_run(argc, argv); });
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return written || code != kOk ? code : fail(kBadInput, "stdout: can't write");
 }

@@ -177,7 +177,7 @@ void print_json(const RunReport& report, const RunOptions& options, const Inputs
     out["passed"] = passed;
   }
   // Infinite errors are null: JSON has no infinity.
-  fmt::print("{}\n", out.dump(2));
+  fmt::print("{}\n", out.dump(2, ' ', false, ordered_json::error_handler_t::replace));
 }
 
 void print_text(const RunReport& report, const RunOptions& options, const Inputs& inputs) {
@@ -249,16 +249,10 @@ InputOptions with_wanted(const RunOptions& options) {
   return input;
 }
 
-std::vector<Pass> passes_of(const RunOptions& options) {
-  if (options.decode) return {Pass::decode};
-  if (!options.backward) return {Pass::forward};
-  if (options.saved_forward) return {Pass::backward};
-  return {Pass::forward, Pass::backward};
-}
-
 }  // namespace
 
 int run(const RunOptions& options) {
+  check_flags(options);
   Inputs inputs(with_wanted(options));
   ProblemFlags flags = options.problem;
   apply(options.numbers, inputs.arguments, flags);
@@ -277,6 +271,8 @@ int run(const RunOptions& options) {
 
   check_layout(options.input, inputs);
   check_lengths(problem, inputs.arguments);
+  check_starts(options, problem);
+  check_output(options, problem);
 
   const harness::Place place = harness::place_of(options.device, options.backend);
   ContextOptions context_options;

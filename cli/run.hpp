@@ -66,6 +66,17 @@ struct RunReport {
 
 int run(const RunOptions& options);
 
+// The passes that run, in order.
+std::vector<Pass> passes_of(const RunOptions& options);
+
+// These refuse what would otherwise be ignored or fail after the work is done. They throw BadInput.
+// Flags that need another flag: tensors that no pass reads, --dbias, --name, ...
+void check_flags(const RunOptions& options);
+// Starts of gradients (dq0, ...) that are not written.
+void check_starts(const RunOptions& options, const Problem& problem);
+// --output: a folder, or a name that ends in .safetensors, with types that it can have.
+void check_output(const RunOptions& options, const Problem& problem);
+
 // --check: compares `written`, the outputs of the run, with the float64 reference on the same
 // inputs, then with tensors of the file that have the names of outputs.
 std::vector<TensorComparison> verify(const RunOptions& options, const Problem& problem,

@@ -46,7 +46,7 @@ Command add_tune(CLI::App& root) {
       ->check(thread_count())
       ->type_name("N");
   app.add_option("--suite", o.cells.suite, "which cells (default: all)")
-      ->type_name("all|plain|options|decode");
+      ->type_name("all|plain|options|decode|pair|quick");
   app.add_option("--filter", o.cells.filter, "only cells whose name contains one of these")
       ->type_name("TEXT,TEXT");
   app.add_option("--dtype", o.cells.dtypes, "types (default: bf16; host: f32 and bf16)")

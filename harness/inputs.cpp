@@ -270,7 +270,8 @@ class Maker {
   }
 
   void plant() {
-    if (c_.planted == Planted::none || in_.q.length[0] == 0 || in_.kv.length[0] == 0) return;
+    if (c_.planted == Planted::none || p_.batch == 0) return;
+    if (in_.q.length[0] == 0 || in_.kv.length[0] == 0) return;
     const std::int64_t i = in_.q.length[0] / 2;
     const std::int64_t j = in_.kv.length[0] / 2;
     const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -12,6 +12,8 @@
 namespace attn::harness {
 namespace {
 
+__extension__ typedef __int128 Wide;
+
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // One output: sums in T, and sums of the magnitudes of the same terms in double.
@@ -160,10 +162,14 @@ class Naive {
   void band(const Operands<T>& x, std::int64_t i, std::int64_t& low, std::int64_t& high) const {
     low = 0;
     high = x.len_kv;
-    const std::int64_t place = i + x.diag;
-    if (p_.causal) high = std::min(high, place + 1);
-    if (p_.window_left) low = std::max(low, place - *p_.window_left);
-    if (p_.window_right) high = std::min(high, place + *p_.window_right + 1);
+    // Windows and diagonals go up to the limits of 64 bits.
+    const Wide place = Wide{i} + x.diag;
+    const auto clamped = [&](Wide key) {
+      return static_cast<std::int64_t>(std::clamp<Wide>(key, 0, x.len_kv));
+    };
+    if (p_.causal) high = std::min(high, clamped(place + 1));
+    if (p_.window_left) low = std::max(low, clamped(place - *p_.window_left));
+    if (p_.window_right) high = std::min(high, clamped(place + *p_.window_right + 1));
     const auto limit = [&](const TensorView& view) {
       return static_cast<std::int64_t>(
           in_.q.packed ? load(view, in_.q.begin[static_cast<std::size_t>(x.b)] + i)

@@ -67,9 +67,8 @@ bool InputMemory::read(std::span<std::byte> out) {
 
 namespace {
 
-std::string write_pieces(const std::string& path,
-                         std::span<const std::span<const std::byte>> pieces) {
-  FILE* stream = std::fopen(path.c_str(), "wb");
+// Writes the pieces and closes the stream.
+std::string write_pieces(FILE* stream, std::span<const std::span<const std::byte>> pieces) {
   if (stream == nullptr) return std::strerror(errno);
   bool ok = true;
   for (const auto& piece : pieces) {
@@ -82,6 +81,28 @@ std::string write_pieces(const std::string& path,
   return closed ? "" : std::strerror(errno);
 }
 
+// The file that a symbolic link leads to, or would lead to; other paths as they are.
+std::string without_links(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;
+  std::error_code error;
+  for (int n = 0; n < kMostLinks && std::filesystem::is_symlink(path, error); ++n) {
+    path = path.parent_path() / std::filesystem::read_symlink(path, error);
+  }
+  return path.string();
+}
+
+// Makes a file next to `path` under a name that nothing has. On success sets `part` to its path.
+FILE* open_part(const std::string& path, std::string& part) {
+  constexpr int kMostNames = 1000;
+  for (int n = 0; n < kMostNames; ++n) {
+    const std::string name = path + ".part" + (n == 0 ? "" : std::to_string(n));
+    FILE* stream = std::fopen(name.c_str(), "wbx");
+    if (stream != nullptr) part = name;
+    if (stream != nullptr || errno != EEXIST) return stream;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::string write_file(const std::string& path,
@@ -89,17 +110,20 @@ std::string write_file(const std::string& path,
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (std::filesystem::is_directory(status)) return path + ": is a directory";
-  // A device or pipe can't be renamed over.
-  const bool direct = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
-  const std::string target = direct ? path : path + ".part";
-  std::string problem = write_pieces(target, pieces);
-  if (problem.empty() && !direct) {
-    std::filesystem::rename(target, path, error);
-    if (error) problem = error.message();
+  std::string problem;
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    problem = write_pieces(std::fopen(path.c_str(), "wb"), pieces);  // a device or pipe
+  } else {
+    const std::string target = without_links(path);
+    std::string part;
+    problem = write_pieces(open_part(target, part), pieces);
+    if (problem.empty()) {
+      std::filesystem::rename(part, target, error);
+      if (error) problem = error.message();
+    }
+    if (!problem.empty() && !part.empty()) std::filesystem::remove(part, error);
   }
-  if (problem.empty()) return "";
-  if (!direct) std::filesystem::remove(target, error);
-  return path + ": can't write: " + problem;
+  return problem.empty() ? "" : path + ": can't write: " + problem;
 }
 
 std::string printable(const std::string& text) {

@@ -62,8 +62,9 @@ class InputMemory {
   std::span<const std::byte> rest_;
 };
 
-// Writes a file under a temporary name next to `path` and renames it when it is complete: no reader
-// sees half a file, and a failure leaves the old one. Returns the problem, or "".
+// Writes a file under an unused name next to `path` and renames it when it is complete: no reader
+// sees half a file, and a failure leaves the old one. If `path` is a symbolic link, its target is
+// written. Returns the problem, or "".
 std::string write_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
 // The text as it may be shown on one line: quoted, cut at 60 bytes, anything not printable ASCII as

@@ -130,6 +130,24 @@ bool store_integer(std::string_view dtype, std::byte* at, std::int64_t value) {
   return true;
 }
 
+template <class T>
+std::string limits() {
+  return std::to_string(std::numeric_limits<T>::min()) + " to " +
+         std::to_string(std::numeric_limits<T>::max());
+}
+
+// The values of an integer type.
+std::string range_of(std::string_view dtype) {
+  if (dtype == "I64") return limits<std::int64_t>();
+  if (dtype == "I32") return limits<std::int32_t>();
+  if (dtype == "I16") return limits<std::int16_t>();
+  if (dtype == "I8") return limits<std::int8_t>();
+  if (dtype == "U64") return limits<std::uint64_t>();
+  if (dtype == "U32") return limits<std::uint32_t>();
+  if (dtype == "U16") return limits<std::uint16_t>();
+  return limits<std::uint8_t>();
+}
+
 }  // namespace
 
 Result<OwnedTensor> make_tensor(std::string name, const std::string& dtype,
@@ -151,8 +169,10 @@ Result<OwnedTensor> convert(const FileTensor& tensor, const std::string& dtype) 
   const bool from_float = is_float(tensor.dtype);
   const bool to_float = is_float(dtype);
   if (!(from_float ? to_float : is_integer(tensor.dtype) && (to_float || is_integer(dtype)))) {
-    return Failure::failure("tensor " + printable(tensor.name) + " of type " + tensor.dtype +
-                            " can't be converted to " + dtype);
+    return Failure::failure(
+        "tensor " + printable(tensor.name) + " of type " + tensor.dtype +
+        " can't be converted to " + dtype + "; accepted " +
+        (to_float ? "floats, integers and BOOL" : "BOOL, and integers from " + range_of(dtype)));
   }
   auto out = make_tensor(tensor.name, dtype, tensor.shape);
   if (!out) return out;
@@ -172,7 +192,9 @@ Result<OwnedTensor> convert(const FileTensor& tensor, const std::string& dtype) 
       store_float(dtype, to, static_cast<double>(value));
     } else if (!loaded || !store_integer(dtype, to, value)) {
       return Failure::failure("element " + std::to_string(n) + " of tensor " +
-                              printable(tensor.name) + " doesn't fit " + dtype);
+                              printable(tensor.name) + " doesn't fit " + dtype + ": found " +
+                              (loaded ? std::to_string(value) : "2^63 or more") + "; accepted " +
+                              range_of(dtype));
     }
   }
   return out;

@@ -53,7 +53,9 @@ TEST_F(Cli, Files) {
   TensorFile tensors;
   tensors.attention(1, 4, 4, 2, 2, 8);
   const std::string in = tensors.save(path("in.safetensors"));
-  expect_refused(2, "run --input " + in + " --output /nowhere/out", "/nowhere/out: can't write");
+  expect_refused(2, "run --input " + in + " --output /nowhere/out.safetensors",
+                 "a file in a folder that does not exist");
+  expect_refused(2, "run --input " + in + " --output /dev/full", "/dev/full: can't write");
 }
 
 TEST_F(Cli, FortranOrderAndPickles) {
@@ -103,7 +105,18 @@ TEST_F(Cli, Tensors) {
   refused(types, "", "tensor 'q' has type I64, which the library does not take");
   TensorFile lengths;
   lengths.attention(1, 4, 4, 2, 2, 8).add("len_kv", {1}, {4294967296.0}, "I64");
-  refused(lengths, "", "element 0 of tensor 'len_kv' doesn't fit I32");
+  refused(lengths, "",
+          "element 0 of tensor 'len_kv' doesn't fit I32: found 4294967296; accepted -2147483648 to "
+          "2147483647");
+  TensorFile floats;
+  floats.attention(1, 4, 4, 2, 2, 8).random("mask", {1, 1, 4, 4});
+  refused(
+      floats, "",
+      "tensor 'mask' of type F32 can't be converted to U8; accepted BOOL, and integers from 0 to "
+      "255");
+  TensorFile large;
+  large.attention(1, 4, 4, 2, 2, 8).add("mask", {1, 1, 1, 4}, {300, 1, 1, 1}, "I32");
+  refused(large, "", "doesn't fit U8: found 300; accepted 0 to 255");
 }
 
 TEST_F(Cli, UnsupportedIsThree) {

@@ -72,10 +72,10 @@ TEST_F(Cli, CheckRunsCases) {
 
 TEST_F(Cli, FailedCasesSayHowToRepeatThem) {
   const std::string line =
-      "check --case 'forward seed=9 : heads_q=3 heads_kv=2 len_q=3 len_kv=3' --threads 1";
+      "check --case 'forward seed=9 dropout_p=2 : len_q=3 len_kv=3 dropout' --threads 1";
   const Result text = run(line);
   EXPECT_EQ(text.code, 1) << text.out << text.err;
-  EXPECT_NE(text.out.find("heads_q is a multiple of heads_kv"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("dropout_p: found 2"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("  attn " + line), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("0 passed, 1 failed"), std::string::npos) << text.out;
   const Result json = run(line + " --json");

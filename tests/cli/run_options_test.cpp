@@ -58,8 +58,8 @@ TEST_F(Options, BiasAndMask) {
   std::vector<double> mask(6 * 9);
   for (std::size_t n = 0; n < mask.size(); ++n) mask[n] = n % 3 != 0 ? 1.0 : 0.0;
   tensors.add("mask", {1, 1, 6, 9}, mask, "BOOL");
-  expect_option(tensors, "--backward --dbias --output " + path("out"), "bias=hqk");
-  EXPECT_EQ(values_of(path("out"), "dbias").size(), 4u * 6 * 9);
+  expect_option(tensors, "--backward --dbias --output " + path("out.safetensors"), "bias=hqk");
+  EXPECT_EQ(values_of(path("out.safetensors"), "dbias").size(), 4u * 6 * 9);
   TensorFile i64 = plain();
   i64.add("mask", {1, 1, 6, 9}, mask, "I64");
   expect_option(i64, "--backward", "mask=qk");
@@ -152,12 +152,12 @@ TEST_F(Options, DecodeAppendsToAPagedCache) {
   tensors.add("lengths", {2}, {5, 2}, "I32");
   tensors.random("k_new", {2, 1, 2, 16}).random("v_new", {2, 1, 2, 16});
   const std::string in = tensors.save(path("in.safetensors"));
-  const auto report =
-      expect_checked("run --decode --causal --input " + in + " --output " + path("out"));
+  const auto report = expect_checked("run --decode --causal --input " + in + " --output " +
+                                     path("out.safetensors"));
   EXPECT_GT(report["passes"][0]["kv_bytes"].get<double>(), 0.0);
   // Entry 0 wrote row 5, in its page 1 (page 0 of the pool), slot 1; the rest of k is untouched.
   const auto before = values_of(tensors["k"]);
-  const auto after = values_of(path("out"), "k");
+  const auto after = values_of(path("out.safetensors"), "k");
   const auto added = values_of(tensors["k_new"]);
   const std::size_t row = 2 * 16;
   ASSERT_EQ(after.size(), before.size());

@@ -118,10 +118,11 @@ TEST_F(Cli, LayoutsAgree) {
     }
     swapped.add(name, {1, 3, 6, 8}, out, "F32");
   }
-  run_json("run --input " + tensors.save(path("a.safetensors")) + " --output " + path("oa"));
+  run_json("run --input " + tensors.save(path("a.safetensors")) + " --output " +
+           path("oa.safetensors"));
   run_json("run --layout bhsd --input " + swapped.save(path("b.safetensors")) + " --output " +
-           path("ob"));
-  EXPECT_EQ(values_of(path("oa"), "o"), values_of(path("ob"), "o"));
+           path("ob.safetensors"));
+  EXPECT_EQ(values_of(path("oa.safetensors"), "o"), values_of(path("ob.safetensors"), "o"));
 }
 
 TEST_F(Cli, PackedSequencesAreSequencesOnTheirOwn) {
@@ -132,7 +133,7 @@ TEST_F(Cli, PackedSequencesAreSequencesOnTheirOwn) {
       .random("do", {9, 2, 8});
   expect_checked(
       "run --layout packed --cu-len-q 0,5,9 --cu-len-kv 0,5,9 --causal --backward --input " +
-      packed.save(path("packed.safetensors")) + " --output " + path("out"));
+      packed.save(path("packed.safetensors")) + " --output " + path("out.safetensors"));
   TensorFile first;
   for (const char* name : {"q", "k", "v"}) {
     auto values = values_of(packed[name]);
@@ -140,10 +141,10 @@ TEST_F(Cli, PackedSequencesAreSequencesOnTheirOwn) {
     first.add(name, {1, 5, 2, 8}, values, "F32");
   }
   run_json("run --causal --input " + first.save(path("first.safetensors")) + " --output " +
-           path("alone"));
-  auto together = values_of(path("out"), "o");
+           path("alone.safetensors"));
+  auto together = values_of(path("out.safetensors"), "o");
   together.resize(5 * 2 * 8);
-  const auto alone = values_of(path("alone"), "o");
+  const auto alone = values_of(path("alone.safetensors"), "o");
   for (std::size_t n = 0; n < alone.size(); ++n) EXPECT_NEAR(together[n], alone[n], 1e-6);
 }
 
@@ -153,9 +154,9 @@ TEST_F(Cli, ConvertsTypes) {
   const std::string file = tensors.save(path("in.safetensors"));
   for (const char* dtype : {"f64", "f32", "f16", "bf16"}) {
     const auto report = expect_checked(std::string("run --backward --dtype ") + dtype +
-                                       " --input " + file + " --output " + path("out"));
-    EXPECT_EQ(values_of(path("out"), "dq").size(), 6u * 2 * 16);
-    const auto written = files::SafetensorsFile::read(path("out"));
+                                       " --input " + file + " --output " + path("out.safetensors"));
+    EXPECT_EQ(values_of(path("out.safetensors"), "dq").size(), 6u * 2 * 16);
+    const auto written = files::SafetensorsFile::read(path("out.safetensors"));
     ASSERT_TRUE(written) << written.error();
     EXPECT_EQ(std::string(files::file_type(files::library_type(written->find("o")->dtype))),
               written->find("o")->dtype);
@@ -163,7 +164,7 @@ TEST_F(Cli, ConvertsTypes) {
   }
   std::filesystem::create_directory(path("folder"));
   expect_refused(2, "run --dtype bf16 --input " + file + " --output " + path("folder"),
-                 ".npy has no type BF16; use .safetensors");
+                 ".npy has no type BF16, the type of o; accepted a name that ends in .safetensors");
 }
 
 TEST_F(Cli, NamesAndLeftOutTensors) {

@@ -91,13 +91,17 @@ TEST(Convert, IntegersMustFit) {
   EXPECT_EQ(converted<std::uint8_t>("BOOL", std::uint8_t{1}, "U8"), 1);
   EXPECT_EQ(converted<float>("I16", std::int16_t{-3}, "F32"), -3.0f);
   EXPECT_EQ(convert(tensor<std::int64_t>("I64", {1, 1LL << 31}), "I32").error(),
-            "element 1 of tensor 'x' doesn't fit I32");
+            "element 1 of tensor 'x' doesn't fit I32: found 2147483648; accepted -2147483648 to "
+            "2147483647");
   EXPECT_EQ(convert(tensor<std::uint64_t>("U64", {1ULL << 63}), "I64").error(),
-            "element 0 of tensor 'x' doesn't fit I64");
+            "element 0 of tensor 'x' doesn't fit I64: found 2^63 or more; accepted "
+            "-9223372036854775808 to 9223372036854775807");
   EXPECT_EQ(convert(tensor<float>("F32", {1.0f}), "I32").error(),
-            "tensor 'x' of type F32 can't be converted to I32");
-  EXPECT_EQ(convert(tensor<std::uint8_t>("F8_E4M3", {1}), "F32").error(),
-            "tensor 'x' of type F8_E4M3 can't be converted to F32");
+            "tensor 'x' of type F32 can't be converted to I32; accepted BOOL, and integers from "
+            "-2147483648 to 2147483647");
+  EXPECT_EQ(
+      convert(tensor<std::uint8_t>("F8_E4M3", {1}), "F32").error(),
+      "tensor 'x' of type F8_E4M3 can't be converted to F32; accepted floats, integers and BOOL");
 }
 
 TEST(Convert, TensorsThatCantExistAreRefused) {
