@@ -188,9 +188,10 @@ class Naive {
       const T* k = x.k_by_dim.data() + static_cast<std::size_t>(d) * keys;
       for (std::size_t j = 0; j < keys; ++j) raw[j] += q * k[j];
     }
-    const auto scale =
-        static_cast<T>(a_.scale ? *a_.scale : 1.0 / std::sqrt(static_cast<double>(p_.dim_qk)));
-    const auto cap = static_cast<T>(a_.softcap);
+    const T scale = scale_in_range();
+    // Beyond this range a cap has no effect, or leaves scores of 0.
+    const double most = std::sqrt(static_cast<double>(std::numeric_limits<T>::max()));
+    const auto cap = static_cast<T>(std::clamp(a_.softcap, 1.0 / most, most));
     r.score.assign(keys, static_cast<T>(-kInf));
     r.ratio.assign(keys, T(0));
     r.keep.assign(keys, T(1));
@@ -306,12 +307,17 @@ class Naive {
                                        : load(view, b, h, i));
   }
 
+  [[nodiscard]] T scale_in_range() const {
+    const double scale = a_.scale ? *a_.scale : 1.0 / std::sqrt(static_cast<double>(p_.dim_qk));
+    constexpr auto kMost = static_cast<double>(std::numeric_limits<T>::max());
+    return static_cast<T>(std::clamp(scale, -kMost, kMost));
+  }
+
   void backward(const Operands<T>& x) {
     const auto dim_qk = static_cast<std::size_t>(p_.dim_qk);
     const auto dim_vo = static_cast<std::size_t>(p_.dim_vo);
     const auto keys = static_cast<std::size_t>(x.len_kv);
-    const auto scale =
-        static_cast<T>(a_.scale ? *a_.scale : 1.0 / std::sqrt(static_cast<double>(p_.dim_qk)));
+    const T scale = scale_in_range();
     Sum<T>* dq = sum("dq");
     Sum<T>* dk = sum("dk");
     Sum<T>* dv = sum("dv");

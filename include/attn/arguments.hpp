@@ -151,7 +151,7 @@ struct RopeArguments {
   // Packed: i32 [b + 1]. Rows are counted within each sequence, those of no sequence from the start
   // of x.
   TensorView cu_len{};
-  TensorView cos{}, sin{};      // [positions, rot_dim / 2] instead of base; positions are clamped
+  TensorView cos{}, sin{};  // [positions, rot_dim / 2] instead of base; positions are clamped
   std::optional<void*> stream{};
 };
 

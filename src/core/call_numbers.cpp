@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace attn::core {
 namespace {
@@ -20,9 +19,10 @@ double bounded_softcap(double softcap, DType arithmetic) {
   return std::clamp(softcap, 1.0 / most, most);
 }
 
-// A finite scale that f32 rounds to infinity would make a product of 0 NaN.
+// A scale that f32 rounds to infinity would make a product of 0 NaN. Backends also multiply it by
+// log2(e).
 double bounded_scale(double scale, DType arithmetic) {
-  constexpr double kMost = std::numeric_limits<float>::max();
+  constexpr double kMost = 1e38;
   return arithmetic == DType::f64 ? scale : std::clamp(scale, -kMost, kMost);
 }
 

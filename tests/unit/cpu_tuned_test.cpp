@@ -103,6 +103,7 @@ TEST(CpuTuned, TilesThatDoNotFitArePassedOver) {
       {Pass::forward, Engine::float_simd, {96, 24, 64, 64}},      // no blocks
       {Pass::forward, Engine::bf16_dot, {96, 24, 64, 0}},         // an AMX tile has 16 rows
       {Pass::forward, Engine::amx_bf16, {96, 16, 48, 0}},         // steps of depth are 32
+      {Pass::forward, Engine::amx_bf16, {96, 48, 64, 0}},         // its softmax takes 32 rows
       {Pass::backward, Engine::float_simd, {384, 48, 64, 64}},    // the backward has 192 rows
       {Pass::backward, Engine::float_simd, {192, 48, 64, 96}},    // no whole tiles
       {Pass::backward, Engine::float_simd, {192, 48, 16, 2048}},  // 128 tiles of a block
