@@ -17,9 +17,9 @@ void run_types(const char* pass, const std::string& of_case, const std::string& 
   options.threads = 2;
   Context context(options);
   for (const char* dtype : {"f32", "f16", "bf16", "f64"}) {
-    const Case c = parse_case(
-        std::string(pass) + " name=extremes seed=5 " + of_case + " : dtype=" + dtype +
-        " heads_q=2 heads_kv=2 len_q=70 len_kv=90 dim_qk=32 dim_vo=32 " + of_problem);
+    const Case c =
+        parse_case(std::string(pass) + " name=extremes seed=5 " + of_case + " : dtype=" + dtype +
+                   " heads_q=2 heads_kv=2 len_q=70 len_kv=90 dim_qk=32 dim_vo=32 " + of_problem);
     const CheckReport report = run_case(context, c);
     EXPECT_TRUE(report.passed && !report.skipped) << report.message << "\n  " << to_string(c);
   }
