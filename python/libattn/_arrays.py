@@ -151,6 +151,12 @@ class TorchFamily(Family):
     def integers(self, name: str, like: Any, values: Any) -> Any:
         return self.torch.from_numpy(values).to(like.device)
 
+    def wrote(self, x: Any) -> None:
+        # PyTorch counts the writes to a tensor. With the count it refuses a backward that has saved
+        # values from before a write. Inference tensors have no count: no backward saves them.
+        if not x.is_inference():
+            self.torch.autograd.graph.increment_version(x)
+
     def threads(self) -> int:
         return self.torch.get_num_threads()  # type: ignore[no-any-return]
 

@@ -57,7 +57,8 @@ def _on(stream: int | None, name: str, x: Any) -> AbstractContextManager[object]
 def _integers(name: str, x: Any, like: Any) -> Any:
     public = PUBLIC.get(name, name)
     if isinstance(x, _LISTS):
-        return _maker(public, like).integers(public, like, _from_list(public, x))
+        maker, owner = opened("q", like)
+        return owner.integers(public, maker, _from_list(public, x))
     kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
     if kind == "int32":
         return x
@@ -79,11 +80,6 @@ def _integers(name: str, x: Any, like: Any) -> Any:
     if hasattr(x, "clip") and hasattr(x, "astype"):  # CuPy
         return x.clip(*_I32).astype("int32")
     raise wrong_type(name, "int64, which is not converted for this maker")
-
-
-def _maker(name: str, like: Any) -> Any:
-    """The family that makes arrays for the device of `like`."""
-    return family_of("q", like) or opened("q", like)[1]
 
 
 def _from_list(name: str, x: Any) -> Any:

@@ -9,6 +9,7 @@ import re
 import libattn
 import numpy as np
 import pytest
+from libattn import _library
 
 CALLS = int(os.environ.get("ATTN_FUZZ_CALLS", "10000"))
 
@@ -293,10 +294,13 @@ def test_an_error_leaves_the_next_call_alone():
 
 
 def test_thread_counts():
-    for bad in (-1, 1.5, "2", True, 10**9):
-        with pytest.raises(ValueError):
+    before = libattn.get_num_threads()
+    for bad in (-1, 1.5, "2", True, 10**9, 2**31, 2**32, 2**32 + 1, 2**70):
+        with pytest.raises(ValueError, match=f"accepted 0 .default. to {_library._MOST_THREADS}$"):
             libattn.set_num_threads(bad)
-    assert libattn.get_num_threads() >= 1
+    assert libattn.get_num_threads() == before >= 1
+    with pytest.raises(ValueError, match=f"accepted 0 to {_library._MOST_THREADS}$"):
+        _library.Context(_library._MOST_THREADS + 1)
 
 
 def test_questions_refuse_clearly():
