@@ -22,7 +22,8 @@ from ._facts import INTEGERS, PUBLIC, numpy, wrong_type
 from ._values import shown
 
 PAIRS = ("mask", "bias")
-_LISTS = (list, tuple)
+LISTS = (list, tuple, range)
+_NESTED = (list, tuple)
 _I32 = (-(1 << 31), (1 << 31) - 1)
 _VALUES = frozenset(("len_q", "len_kv", "cu_len_q", "cu_len_kv", "cu_len", "alibi_slopes"))
 _LARGEST_COPIED = 1 << 28  # elements
@@ -34,13 +35,13 @@ def convert(arrays: dict[str, Any], like: Any, stream: int | None) -> None:
     stream: the one that the caller gave for the call."""
     for name, x in arrays.items():
         if name in INTEGERS:
-            with _on(stream, name, like if isinstance(x, _LISTS) else x):
+            with _on(stream, name, like if isinstance(x, LISTS) else x):
                 arrays[name] = _integers(name, x, like)
         elif name in PAIRS:
             with _on(stream, name, x):
                 arrays[name] = pairs(name, x)
-        if name in _VALUES:
-            arrays[name] = _checked(name, arrays[name])
+        if name in _VALUES:  # saves the call
+            arrays[name] = checked_values(name, arrays[name])
 
 
 _CURRENT: AbstractContextManager[object] = nullcontext()
@@ -56,12 +57,14 @@ def _on(stream: int | None, name: str, x: Any) -> AbstractContextManager[object]
 
 def _integers(name: str, x: Any, like: Any) -> Any:
     public = PUBLIC.get(name, name)
-    if isinstance(x, _LISTS):
+    if isinstance(x, LISTS):
         maker, owner = opened("q", like)
-        return owner.integers(public, maker, _from_list(public, x))
+        return owner.integers(public, maker, whole_numbers(public, x))
     kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
     if kind == "int32":
         return x
+    if kind == "bool":  # C has no such type: it would be called uint8
+        raise wrong_type(name, kind)
     family = family_of(name, x)
     if family is None:
         if is_dlpack_of_cuda(x):
@@ -82,15 +85,33 @@ def _integers(name: str, x: Any, like: Any) -> Any:
     raise wrong_type(name, "int64, which is not converted for this maker")
 
 
-def _from_list(name: str, x: Any) -> Any:
-    accepted = "a list of whole numbers, or an int32 or int64 array"
+def whole_numbers(
+    name: str, x: Any, accepted: str = "a list of whole numbers, or an int32 or int64 array"
+) -> Any:
+    """A list, range or NumPy array of whole numbers as a checked int32 array of NumPy."""
+    refused = ValueError(f"{name}: found {shown(x)}; accepted {accepted}")
+    if isinstance(x, numpy().ma.MaskedArray):
+        raise refused
     try:
-        values = numpy().array(x)
+        values = numpy().asarray(x)
     except (ValueError, TypeError, OverflowError, RuntimeError):
-        raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}") from None
-    if values.dtype.kind not in "iu" and values.size:
-        raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}")
+        raise refused from None
+    if (values.size and values.dtype.kind not in "iu") or has_booleans(x):
+        raise refused
     return _int32(name, values)
+
+
+def has_booleans(x: Any) -> bool:
+    """Whether a list has True or False in it, which NumPy and PyTorch would take as 1 and 0."""
+    if not isinstance(x, _NESTED):
+        return False
+    others = [one for one in x if type(one) is not int]
+    return any(
+        isinstance(one, bool)
+        or str(getattr(one, "dtype", "")).endswith("bool")
+        or has_booleans(one)
+        for one in others
+    )
 
 
 def _int32(name: str, values: Any) -> Any:
@@ -106,8 +127,11 @@ def _int32(name: str, values: Any) -> Any:
     return values.astype(numpy().int32)
 
 
-def _checked(name: str, x: Any) -> Any:
-    """Lengths and slopes in host memory are checked. On a device lengths are clamped instead."""
+def checked_values(name: str, x: Any) -> Any:
+    """x after a check of the values in host memory, if it is an array of lengths or slopes. On a
+    device lengths are clamped instead."""
+    if name not in _VALUES:
+        return x
     family = family_of(name, x)
     if family is None and is_dlpack_of_cuda(x):
         return x

@@ -68,6 +68,18 @@ BAD = {
         v,
         {"len_kv": np.array([1, 2**40])},
     ),
+    r"len_kv: found \[True, 2\]; accepted a list": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"len_kv": [True, 2]},
+    ),
+    "len_kv: dtype: found bool; accepted int32": lambda q, k, v: (
+        q,
+        k,
+        v,
+        {"len_kv": np.ones(2, bool)},
+    ),
     r"kv_begin: found \[\[0, 0.5": lambda q, k, v: (q, k, v, {"kv_begin": [[0, 0.5, 1, 1]]}),
     r"len_q: found \[\[1\], \[2, 3\]\]": lambda q, k, v: (q, k, v, {"len_q": [[1], [2, 3]]}),
     "len_kv": lambda q, k, v: (q, k, v, {"len_kv": np.array([1, 2, 3], np.int32)}),

@@ -41,6 +41,12 @@ FORMS = {
 }
 
 
+def test_a_range_is_a_list():
+    q, k, v = arrays()
+    o = libattn.attention(q, k, v, len_kv=range(3, 5))
+    assert (o == libattn.attention(q, k, v, len_kv=[3, 4])).all()
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("exported", (False, True), ids=("NumPy", "only DLPack"))
 def test_indices_are_converted(form, exported):

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .. import Unsupported
 from .._values import boolean, integer, real, shown
-from ._attention import attention, checked, decode, tensor
+from ._attention import attention, decode
+from ._checks import checked, tensor
 
 __all__ = [
     "flash_attn_func",

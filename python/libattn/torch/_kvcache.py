@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .. import Rope
 from .._values import boolean, integer
-from ._attention import checked, decode, integers, tensor
+from ._attention import decode
+from ._checks import checked, integers, tensor
 from ._flash import Window, need_rank, rows_of, scores_of
 
 __all__ = ["flash_attn_with_kvcache"]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from .._values import boolean, real, shown
-from ._attention import _autocast_type, _cast, attention, checked
+from ._attention import _autocast_type, _cast, attention
+from ._checks import checked
 from ._schema import refuse_tracing
 
 __all__ = ["evoformer_attention", "triangle_attention"]
