@@ -212,3 +212,9 @@ def is_matrix(name: str, x: Any) -> bool:
     if rank is None and family_of(name, x) is None and not is_dlpack_of_cuda(x):
         rank = len(opened(name, x)[0].facts.shape)
     return bool(rank == 2)
+
+
+def has_no_rows(x: Any) -> bool:
+    """Whether x is [b, 0, heads, dim]: new keys or values of which there are none."""
+    shape = getattr(x, "shape", ())
+    return len(shape) == 4 and shape[1] == 0

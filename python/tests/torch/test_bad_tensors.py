@@ -144,6 +144,7 @@ def test_flags_are_booleans(name, value):
         (lambda x, **o: libattn.torch.scaled_dot_product_attention(x, x, x, **o), "enable_gqa"),
         (lambda x, **o: libattn.torch.flash_attn_func(x, x, x, **o), "causal"),
         (lambda x, **o: libattn.torch.flash_attn_func(x, x, x, **o), "deterministic"),
+        (lambda x, **o: libattn.torch.flash_attn_func(x, x, x, **o), "return_attn_probs"),
         (lambda x, **o: libattn.torch.rope(x, **o), "inverse"),
     ),
 )
