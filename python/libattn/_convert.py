@@ -174,7 +174,8 @@ def four_axes(name: str, x: Any) -> Any:
         capsule, family = opened(name, x)
         x = family.values(capsule)
         if x is None:
-            return capsule
+            found = capsule.facts.strides
+            raise ValueError(f"{name}: strides: found {found}; accepted 0 or more")
         x.flags.writeable = not capsule.read_only
     elif not hasattr(x, "ndim"):  # __cuda_array_interface__ alone
         return x
@@ -216,5 +217,5 @@ def is_matrix(name: str, x: Any) -> bool:
 
 def has_no_rows(x: Any) -> bool:
     """Whether x is [b, 0, heads, dim]: new keys or values of which there are none."""
-    shape = getattr(x, "shape", ())
+    shape: Any = getattr(x, "shape", ())
     return len(shape) == 4 and shape[1] == 0

@@ -79,6 +79,8 @@ class Capsule:
         (2, 16): "float16",
         (2, 64): "float64",
         (4, 16): "bfloat16",
+        (10, 8): "float8_e4m3fn",
+        (12, 8): "float8_e5m2",
         (0, 32): "int32",
         (0, 64): "int64",
         (0, 8): "int8",

@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 from . import _abi
+from ._facts import PUBLIC
 from ._values import renamed, shown
 
 
@@ -74,6 +75,7 @@ _FIELDS = {
     "rope_positions": "rope.positions_q",
     "rope_base": "rope.base",
     "rope_pos_offset": "rope.pos_offset",
+    **PUBLIC,
 }
 _WORDS = re.compile("|".join(rf"\b{word}\b" for word in sorted(_FIELDS, key=len, reverse=True)))
 

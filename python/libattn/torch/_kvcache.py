@@ -29,7 +29,7 @@ def _need_batch(q: Tensor, name: str, x: Tensor, more: str = "") -> None:
 def _cache_lengths(q: Tensor, cache_seqlens: int | Tensor, capacity: int, new: int) -> Tensor:
     """i32 [b]; a number is checked against the cache, a tensor is not read here."""
     name = "flash_attn_with_kvcache"
-    if isinstance(cache_seqlens, (Tensor, *LISTS)) or getattr(cache_seqlens, "ndim", 0):
+    if isinstance(cache_seqlens, (Tensor, *LISTS)) or getattr(cache_seqlens, "ndim", False):
         lengths = integers(name, "cache_seqlens", cache_seqlens, q)
         _need_batch(q, "cache_seqlens", lengths, ", or a number")
         return lengths

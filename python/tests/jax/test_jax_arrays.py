@@ -19,6 +19,14 @@ def test_lists_of_lengths():
     assert (np.asarray(o) == libattn.attention(Q, K, V, len_kv=[1, 3])).all()
 
 
+def test_8_bit_keys():
+    q = Q.astype(np.float16)
+    for name in ("float8_e4m3fn", "float8_e5m2"):
+        k, v = (jnp.asarray(x).astype(name) for x in (K, V))
+        o = libattn.attention(jnp.asarray(q), k, v)
+        assert (np.asarray(o) == libattn.attention(q, np.asarray(k), np.asarray(v))).all()
+
+
 def test_nothing_is_written_into_them():
     q, k, v = map(jnp.asarray, (Q, K, V))
     o, lse = libattn.attention(Q, K, V, return_lse=True)
