@@ -216,6 +216,6 @@ def is_matrix(name: str, x: Any) -> bool:
 
 
 def has_no_rows(x: Any) -> bool:
-    """Whether x is [b, 0, heads, dim]: new keys or values of which there are none."""
+    """Whether x is [b, 0, heads, dim]: no new keys or values."""
     shape: Any = getattr(x, "shape", ())
     return len(shape) == 4 and shape[1] == 0

@@ -273,7 +273,9 @@ def test_bad_options_of_packed_sequences(option, found, in_pages):
     options = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": 4, "max_seqlen_k": 8}
     options |= {"block_table": table} if in_pages else {}
     keys = pages if in_pages else kv
-    with pytest.raises(ValueError, match=r"(seqlen|len_kv|determin|probs).*: found .*; accepted "):
+    with pytest.raises(
+        ValueError, match=r"(seqlen|len_kv|deterministic|probs).*: found .*; accepted "
+    ):
         at.flash_attn_varlen_func(q, keys, keys, **(options | {option: found}))
 
 
