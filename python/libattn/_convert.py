@@ -89,15 +89,12 @@ def whole_numbers(
     name: str, x: Any, accepted: str = "a list of whole numbers, or an int32 or int64 array"
 ) -> Any:
     """A list, range or NumPy array of whole numbers as a checked int32 array of NumPy."""
-    refused = ValueError(f"{name}: found {shown(x)}; accepted {accepted}")
-    if isinstance(x, numpy().ma.MaskedArray):
-        raise refused
     try:
-        values = numpy().asarray(x)
+        values = None if isinstance(x, numpy().ma.MaskedArray) else numpy().asarray(x)
     except (ValueError, TypeError, OverflowError, RuntimeError):
-        raise refused from None
-    if (values.size and values.dtype.kind not in "iu") or has_booleans(x):
-        raise refused
+        values = None
+    if values is None or (values.size and values.dtype.kind not in "iu") or has_booleans(x):
+        raise ValueError(f"{name}: found {shown(x)}; accepted {accepted}")
     return _int32(name, values)
 
 
